@@ -1,0 +1,35 @@
+# What the daemon takes from the distribution (deploy/packages.txt), each behind one target.
+find_package(Threads REQUIRED)
+find_package(absl REQUIRED)
+find_package(Protobuf REQUIRED)
+find_package(gRPC REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(OpenMP REQUIRED)
+find_package(PkgConfig REQUIRED)
+
+# oneDNN: without its CMake package, which asks for OpenCL that the CPU engine does not use.
+find_library(TELETENSOR_DNNL dnnl REQUIRED)
+find_path(TELETENSOR_DNNL_INCLUDE oneapi/dnnl/dnnl.hpp REQUIRED)
+add_library(tt_onednn INTERFACE)
+target_include_directories(tt_onednn SYSTEM INTERFACE "${TELETENSOR_DNNL_INCLUDE}")
+target_link_libraries(tt_onednn INTERFACE "${TELETENSOR_DNNL}" OpenMP::OpenMP_CXX)
+
+find_library(TELETENSOR_HWY hwy REQUIRED)
+find_library(TELETENSOR_HWY_CONTRIB hwy_contrib REQUIRED)
+add_library(tt_highway INTERFACE)
+target_compile_definitions(tt_highway INTERFACE HWY_SHARED_DEFINE)
+target_link_libraries(tt_highway INTERFACE "${TELETENSOR_HWY_CONTRIB}" "${TELETENSOR_HWY}")
+
+# Kernels: vectorised, and only the assumptions that change no bit of a result.
+add_library(tt_kernel_flags INTERFACE)
+target_compile_options(tt_kernel_flags INTERFACE $<$<CONFIG:Release>:-O3> -fno-math-errno
+                                                 -fno-trapping-math)
+
+# Command line, TOML, JSON, logs. spdlog uses the fmt that Debian built it with.
+find_path(TELETENSOR_CLI11_INCLUDE CLI/CLI.hpp REQUIRED)
+find_path(TELETENSOR_TOML_INCLUDE toml++/toml.h REQUIRED)
+find_path(TELETENSOR_JSON_INCLUDE nlohmann/json.hpp REQUIRED)
+add_library(tt_daemon_packages INTERFACE)
+target_link_libraries(tt_daemon_packages INTERFACE gRPC::grpc++ gRPC::grpc++_reflection
+                                                   protobuf::libprotobuf spdlog::spdlog
+                                                   Threads::Threads)

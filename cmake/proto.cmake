@@ -1,0 +1,28 @@
+# tt_proto: what protoc and its gRPC plugin make of proto/teletensor/v1/*.proto, included as
+# "teletensor/v1/session.pb.h" and "teletensor/v1/session.grpc.pb.h".
+file(GLOB protos CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/proto/teletensor/v1/*.proto")
+if(NOT protos)
+  add_library(tt_proto INTERFACE)
+  return()
+endif()
+set(generated "${CMAKE_BINARY_DIR}/generated")
+file(MAKE_DIRECTORY "${generated}")
+set(outputs)
+foreach(proto ${protos})
+  get_filename_component(stem "${proto}" NAME_WE)
+  set(base "${generated}/teletensor/v1/${stem}")
+  set(files "${base}.pb.cc" "${base}.pb.h" "${base}.grpc.pb.cc" "${base}.grpc.pb.h")
+  add_custom_command(
+    OUTPUT ${files}
+    COMMAND protobuf::protoc "--proto_path=${CMAKE_SOURCE_DIR}/proto" "--cpp_out=${generated}"
+            "--grpc_out=${generated}" "--plugin=protoc-gen-grpc=$<TARGET_FILE:gRPC::grpc_cpp_plugin>"
+            "${proto}"
+    DEPENDS ${protos}
+    VERBATIM)
+  list(APPEND outputs ${files})
+endforeach()
+add_library(tt_proto STATIC ${outputs})
+target_include_directories(tt_proto SYSTEM PUBLIC "${generated}")
+target_compile_features(tt_proto PUBLIC cxx_std_20)
+target_compile_options(tt_proto PRIVATE -w)
+target_link_libraries(tt_proto PUBLIC gRPC::grpc++ protobuf::libprotobuf)

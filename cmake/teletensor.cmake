@@ -1,0 +1,80 @@
+# Functions and flags shared by the daemon's build (the root) and the Python client's build, which
+# compiles some of the same folders with nothing but a C++20 compiler. Needs no package.
+include_guard(GLOBAL)
+
+get_filename_component(TELETENSOR_ROOT "${CMAKE_CURRENT_LIST_DIR}/.." ABSOLUTE)
+option(TELETENSOR_WERROR "Warnings are errors" OFF)
+option(TELETENSOR_TESTS "Build the unit tests" OFF)
+set(TELETENSOR_SANITIZE "" CACHE STRING "address (with undefined) or thread")
+
+# The flags of every target. A result's bits must not depend on contraction, hence -ffp-contract=off.
+add_library(tt_flags INTERFACE)
+target_compile_features(tt_flags INTERFACE cxx_std_20)
+target_include_directories(tt_flags INTERFACE "${TELETENSOR_ROOT}")
+target_compile_options(tt_flags INTERFACE -ffp-contract=off -Wall -Wextra)
+if(TELETENSOR_WERROR)
+  target_compile_options(tt_flags INTERFACE -Werror)
+endif()
+if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+  target_compile_options(tt_flags INTERFACE -Wthread-safety)
+endif()
+if(TELETENSOR_SANITIZE STREQUAL "address")
+  target_compile_options(tt_flags INTERFACE -fsanitize=address,undefined -fno-sanitize-recover=all
+                                            -fno-omit-frame-pointer)
+  target_link_options(tt_flags INTERFACE -fsanitize=address,undefined)
+elseif(TELETENSOR_SANITIZE STREQUAL "thread")
+  target_compile_options(tt_flags INTERFACE -fsanitize=thread -fno-omit-frame-pointer)
+  target_link_options(tt_flags INTERFACE -fsanitize=thread)
+elseif(TELETENSOR_SANITIZE)
+  message(FATAL_ERROR "TELETENSOR_SANITIZE is address or thread, not ${TELETENSOR_SANITIZE}")
+endif()
+
+# tt_library(NAME FOLDER [LINKS...] [PRIVATE LINKS...] [TEST LINKS...])
+#
+# Makes FOLDER's *.cc (without *_test.cc and main.cc) the static library NAME, an interface library
+# while there is no source; and its *_test.cc one executable, <NAME without tt_>_test, in ctest under
+# the label `unit`. The links are the layer rules of the project: tests/policy checks them again.
+function(tt_library name folder)
+  cmake_parse_arguments(PARSE_ARGV 2 arg "" "" "PRIVATE;TEST")
+  set(links ${arg_UNPARSED_ARGUMENTS})
+  set(base "${TELETENSOR_ROOT}/${folder}")
+  file(GLOB sources CONFIGURE_DEPENDS "${base}/*.cc")
+  set(tests ${sources})
+  list(FILTER sources EXCLUDE REGEX "(_test|/main)\\.cc$")
+  list(FILTER tests INCLUDE REGEX "_test\\.cc$")
+  if(sources)
+    add_library(${name} STATIC ${sources})
+    set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+    target_link_libraries(${name} PUBLIC tt_flags ${links} PRIVATE ${arg_PRIVATE})
+  else()
+    add_library(${name} INTERFACE)
+    target_link_libraries(${name} INTERFACE tt_flags ${links} ${arg_PRIVATE})
+  endif()
+  if(tests AND TELETENSOR_TESTS)
+    string(REGEX REPLACE "^tt_" "" short ${name})
+    tt_test(${short}_test SOURCES ${tests} LINKS ${name} ${arg_TEST})
+  endif()
+endfunction()
+
+# tt_test(NAME SOURCES ... LINKS ... [LABEL unit])  A gtest executable registered with ctest.
+function(tt_test name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "LABEL" "SOURCES;LINKS")
+  if(NOT arg_LABEL)
+    set(arg_LABEL unit)
+  endif()
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE ${arg_LINKS} tt_flags GTest::gmock GTest::gtest_main)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests")
+  add_test(NAME ${name}
+           COMMAND ${name} --gtest_output=xml:${CMAKE_BINARY_DIR}/results/${name}.xml)
+  set_tests_properties(${name} PROPERTIES LABELS ${arg_LABEL} TIMEOUT 600)
+endfunction()
+
+# The folders that the client is built from as well: the standard library alone.
+macro(tt_client_libraries)
+  tt_library(tt_core engine/core)
+  tt_library(tt_program engine/program tt_core)
+  tt_library(tt_ops engine/ops tt_program)
+  tt_library(tt_autograd engine/autograd tt_ops)
+  tt_library(tt_wire proto/wire tt_program tt_core TEST ${TELETENSOR_WIRE_TEST_LINKS})
+endmacro()
