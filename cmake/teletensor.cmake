@@ -7,6 +7,12 @@ option(TELETENSOR_WERROR "Warnings are errors" OFF)
 option(TELETENSOR_TESTS "Build the unit tests" OFF)
 set(TELETENSOR_SANITIZE "" CACHE STRING "address (with undefined) or thread")
 
+# Release builds keep internal checks: no -DNDEBUG.
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+set(CMAKE_CXX_FLAGS_RELEASE "-O2")
+
 # The flags of every target. A result's bits must not depend on contraction, hence -ffp-contract=off.
 add_library(tt_flags INTERFACE)
 target_compile_features(tt_flags INTERFACE cxx_std_20)

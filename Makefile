@@ -1,0 +1,90 @@
+# Commands of the project; CMakePresets.json says how things are built. On a bare Debian 12 or
+# Ubuntu 24.04 `make demo` is all one needs.
+PYTHON ?= /usr/bin/python3
+JOBS ?= $(shell nproc)
+DEMO_ARGS ?=
+BENCH_ARGS ?=
+SOAK_MINUTES ?= 10
+PIP_FLAGS := -q --disable-pip-version-check
+CLIENT_SOURCES := $(shell find clients/python engine/core engine/program engine/ops \
+  engine/autograd proto cmake VERSION -type f -not -name '*.pyc' 2>/dev/null)
+REQUIREMENTS := deploy/requirements
+
+.PHONY: help build daemon packages demo test test-peers lint format fuzz chaos soak sanitize bench \
+  image-test sdist docs clean
+.DELETE_ON_ERROR:
+
+help:
+	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*##/:/'
+
+build: daemon .venv/.client ## build/release/bin/teletensord, and .venv with the client
+
+packages:
+	@deploy/install-packages
+
+daemon: | packages
+	cmake --preset release --log-level=WARNING
+	cmake --build --preset release -j $(JOBS)
+
+.venv/.tools: $(wildcard $(REQUIREMENTS)/*.txt) | packages
+	$(PYTHON) -m venv .venv
+	.venv/bin/pip install $(PIP_FLAGS) -r $(REQUIREMENTS)/build.txt -r $(REQUIREMENTS)/test.txt \
+	  -r $(REQUIREMENTS)/lint.txt
+	@touch $@
+
+# One wheel, from the checkout, for every environment. ccache shares objects with the daemon's build.
+build/wheels/.stamp: $(CLIENT_SOURCES) .venv/.tools
+	rm -rf build/wheels && mkdir -p build/wheels
+	CMAKE_CXX_COMPILER_LAUNCHER=ccache CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) .venv/bin/pip wheel \
+	  $(PIP_FLAGS) --no-deps --no-build-isolation --config-settings=build-dir=build/python \
+	  --config-settings=cmake.define.TELETENSOR_WERROR=ON -w build/wheels ./clients/python
+	@touch $@
+
+.venv/.client: build/wheels/.stamp
+	.venv/bin/pip install $(PIP_FLAGS) --no-deps --no-index --force-reinstall build/wheels/*.whl
+	@touch $@
+
+.venv-peers/.tools: $(REQUIREMENTS)/peers.txt $(REQUIREMENTS)/build.txt $(REQUIREMENTS)/constraints.txt | packages
+	$(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/pip install $(PIP_FLAGS) -r $(REQUIREMENTS)/build.txt -r $(REQUIREMENTS)/peers.txt
+	@touch $@
+
+.venv-peers/.client: build/wheels/.stamp .venv-peers/.tools
+	.venv-peers/bin/pip install $(PIP_FLAGS) --no-deps --no-index --force-reinstall build/wheels/*.whl
+	@touch $@
+
+demo: build ## trains two networks through an embedded daemon; writes build/demo.png
+	.venv/bin/python demo/train.py $(DEMO_ARGS)
+
+test: build ## unit, policy, end-to-end and operator tests; the last line counts them
+	@.venv/bin/python tests/run_all.py unit policy e2e ops
+
+test-peers: build .venv-peers/.client ## comparisons with PyTorch
+	@.venv-peers/bin/python tests/run_all.py peers
+
+lint: .venv/.tools ## clang-format, ruff, mypy --strict, clang-tidy
+	@deploy/install-packages deploy/packages.txt deploy/packages-dev.txt
+	@tests/lint.sh
+
+format: .venv/.tools ## rewrites the C++ and Python files in the project's style
+	git ls-files '*.cc' '*.h' | xargs -r .venv/bin/clang-format -i
+	.venv/bin/ruff check --fix .
+
+sanitize: .venv/.client ## unit and e2e tests under ASan and UBSan, stream and pool tests under TSan
+	@tests/sanitize.sh
+
+bench: build .venv-peers/.client ## every figure beside its peer; writes build/bench.json
+	.venv-peers/bin/python tests/bench/run.py $(BENCH_ARGS)
+
+image-test: build ## builds the image, runs the daemon in it, reaches it over its UNIX socket
+	@deploy/install-packages deploy/packages.txt deploy/packages-image.txt
+	@deploy/image-test
+
+sdist: .venv/.tools ## dist/teletensor-VERSION.tar.gz, which needs no checkout
+	@.venv/bin/python deploy/make_sdist.py
+
+docs: .venv/.client ## writes docs/ops.md from the catalog
+	.venv/bin/python docs/generate_ops.py
+
+clean:
+	rm -rf build dist .venv .venv-peers
