@@ -1,0 +1,160 @@
+#include "engine/ops/functions.h"
+
+#include <unordered_map>
+
+namespace teletensor::ops {
+namespace {
+
+// vjps name ops by text: one hash look-up a call.
+OpId by_name(std::string_view name) {
+  static const auto* const table = [] {
+    auto* map = new std::unordered_map<std::string_view, OpId>();
+    for (std::size_t i = 0; i < catalog().size(); ++i) {
+      map->emplace(catalog().at(static_cast<OpId>(i)).name, static_cast<OpId>(i));
+    }
+    return map;
+  }();
+  return table->at(name);
+}
+
+// Attributes given by position; the rest take the signature's defaults.
+core::Attributes complete(OpId id, core::Attributes attributes) {
+  const OpDef& op = catalog().at(id);
+  for (std::size_t i = op.operand_parameters + attributes.size(); i < op.parameters.size(); ++i) {
+    attributes.push_back(op.parameters[i].fallback);
+  }
+  return attributes;
+}
+
+Var first(Vars results) { return results.empty() ? Var() : std::move(results[0]); }
+
+}  // namespace
+
+Vars apply_all(OpId op, std::span<const Var> arguments, core::Attributes attributes,
+               std::span<const std::uint32_t> counts) {
+  Builder* builder = nullptr;
+  for (const Var& argument : arguments) {
+    if (argument.is_tensor()) {
+      builder = argument.builder();
+      break;
+    }
+  }
+  if (!builder) return {};
+  return builder->call(op, arguments, complete(op, std::move(attributes)), counts);
+}
+
+Var apply(OpId op, std::initializer_list<Var> arguments, core::Attributes attributes) {
+  return first(apply_all(op, std::span(arguments.begin(), arguments.size()), std::move(attributes)));
+}
+
+const core::Layout& Var::layout() const {
+  static const core::Layout empty{};
+  return named_ ? named_->layout : empty;
+}
+
+Var operator+(const Var& a, const Var& b) {
+  static const OpRef op("add");
+  return apply(op, {a, b});
+}
+Var operator-(const Var& a, const Var& b) {
+  static const OpRef op("sub");
+  return apply(op, {a, b});
+}
+Var operator*(const Var& a, const Var& b) {
+  static const OpRef op("mul");
+  return apply(op, {a, b});
+}
+Var operator/(const Var& a, const Var& b) {
+  static const OpRef op("div");
+  return apply(op, {a, b});
+}
+Var operator-(const Var& a) {
+  static const OpRef op("neg");
+  return apply(op, {a});
+}
+
+Var unary(std::string_view op, const Var& x) { return apply(by_name(op), {x}); }
+Var binary(std::string_view op, const Var& a, const Var& b) { return apply(by_name(op), {a, b}); }
+
+Var where(const Var& condition, const Var& a, const Var& b) {
+  static const OpRef op("where");
+  return apply(op, {condition, a, b});
+}
+
+Var cast(const Var& x, core::DType dtype) {
+  static const OpRef op("cast");
+  if (!x.is_tensor() || x.dtype() == dtype) return x;
+  return apply(op, {x}, {core::Attribute::of(dtype)});
+}
+
+Var matmul(const Var& a, const Var& b) {
+  static const OpRef op("matmul");
+  return apply(op, {a, b});
+}
+
+Var sum(const Var& x, const core::Dims& dims, bool keepdim) {
+  static const OpRef op("sum");
+  return apply(op, {x}, {core::Attribute::of(dims), core::Attribute::of(keepdim)});
+}
+
+Var sum_to(const Var& x, const core::Dims& shape) {
+  if (!x.is_tensor() || x.shape() == shape) return x;
+  core::Dims dims;
+  const int extra = x.rank() - shape.size();
+  for (int i = 0; i < x.rank(); ++i) {
+    if (i < extra || (shape[i - extra] == 1 && x.shape()[i] != 1)) dims.push_back(i);
+  }
+  return reshape(dims.empty() ? x : sum(x, dims, true), shape);
+}
+
+Var expand(const Var& x, const core::Dims& shape) {
+  static const OpRef op("expand");
+  if (!x.is_tensor() || x.shape() == shape) return x;
+  return apply(op, {x}, {core::Attribute::of(shape)});
+}
+
+Var reshape(const Var& x, const core::Dims& shape) {
+  static const OpRef view("view"), contiguous("contiguous");
+  if (!x.is_tensor() || x.shape() == shape) return x;
+  const bool viewable = x.layout().geometry.view(shape).has_value();
+  return apply(view, {viewable ? x : apply(contiguous, {x})}, {core::Attribute::of(shape)});
+}
+
+Var transpose(const Var& x, int a, int b) {
+  static const OpRef op("transpose");
+  return apply(op, {x}, {core::Attribute::of(a), core::Attribute::of(b)});
+}
+
+Var permute(const Var& x, const core::Dims& order) {
+  static const OpRef op("permute");
+  return apply(op, {x}, {core::Attribute::of(order)});
+}
+
+Var unsqueeze(const Var& x, int dim) {
+  static const OpRef op("unsqueeze");
+  return apply(op, {x}, {core::Attribute::of(dim)});
+}
+
+Var squeeze(const Var& x, int dim) {
+  if (!x.is_tensor()) return x;
+  core::Dims shape = x.shape();
+  if (dim < 0) dim += shape.size();
+  if (dim < shape.size() && shape[dim] == 1) shape.erase(dim);
+  return reshape(x, shape);
+}
+
+Var full(Builder& builder, const core::Dims& shape, const core::Number& value, core::DType dtype,
+         core::Device device) {
+  static const OpRef op("full");
+  const Var number(value);
+  return first(builder.call(op, std::span(&number, 1),
+                            complete(op, {core::Attribute::of(shape), core::Attribute::of(dtype),
+                                          core::Attribute::of(device)}),
+                            {}));
+}
+
+Var zeros(Builder& builder, const core::Layout& like) {
+  return full(builder, like.geometry.shape, core::Number::of_int(0), like.dtype, like.device);
+}
+
+}  // namespace teletensor::ops

@@ -1,0 +1,45 @@
+#include "engine/ops/op.h"
+
+namespace teletensor::ops {
+namespace {
+
+using core::DType;
+
+// One rank's dtype so far; nothing while no operand has that rank.
+struct Rank {
+  bool any = false;
+  DType dtype = DType::kBool;
+  void add(DType other) {
+    dtype = any ? core::promote(dtype, other) : other;
+    any = true;
+  }
+};
+
+// The lower rank counts only where its category (bool < integer < float) is higher.
+Rank combine(const Rank& higher, const Rank& lower) {
+  if (!higher.any) return lower;
+  if (!lower.any || core::is_floating(higher.dtype)) return higher;
+  if (higher.dtype != DType::kBool && !core::is_floating(lower.dtype)) return higher;
+  return {true, core::promote(higher.dtype, lower.dtype)};
+}
+
+}  // namespace
+
+DType result_type(std::span<const OperandInfo> operands, DType default_dtype) {
+  Rank tensors, scalars, numbers;
+  for (const OperandInfo& operand : operands) {
+    if (operand.tensor()) {
+      (operand.layout->geometry.rank() > 0 ? tensors : scalars).add(operand.layout->dtype);
+    } else if (operand.number) {
+      switch (operand.number->kind) {
+        case core::Number::Kind::kBool: numbers.add(DType::kBool); break;
+        case core::Number::Kind::kInt: numbers.add(DType::kI64); break;
+        case core::Number::Kind::kFloat: numbers.add(default_dtype); break;
+      }
+    }
+  }
+  const Rank all = combine(tensors, combine(scalars, numbers));
+  return all.any ? all.dtype : default_dtype;
+}
+
+}  // namespace teletensor::ops
