@@ -1,0 +1,20 @@
+"""The repository as the policy tests see it: its files and where they stand."""
+
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def files(*suffixes: str) -> list[Path]:
+    """The files with these suffixes (tracked, or new and not ignored); all of them without."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, check=True, capture_output=True, text=True,
+    ).stdout.split("\0")
+    paths = sorted({ROOT / name for name in listed if name})
+    return [p for p in paths if p.is_file() and (not suffixes or p.suffix in suffixes)]
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
