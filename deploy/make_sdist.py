@@ -1,0 +1,50 @@
+"""Assembles dist/teletensor-VERSION.tar.gz: the Python client with the engine folders it compiles.
+
+The archive needs no checkout: `pip install` of it needs a C++20 compiler and nothing of Debian.
+"""
+
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+
+from scikit_build_core.build import build_sdist
+
+ROOT = Path(__file__).resolve().parent.parent
+ENGINE = ["engine/core", "engine/program", "engine/ops", "engine/autograd", "proto/wire"]
+
+
+def assemble(stage: Path) -> None:
+    shutil.copytree(ROOT / "clients/python", stage,
+                    ignore=shutil.ignore_patterns("__pycache__", "build", "*.so", "tests"))
+    sources = stage / "_src"
+    for folder in ENGINE:
+        shutil.copytree(ROOT / folder, sources / folder,
+                        ignore=shutil.ignore_patterns("*_test.cc", "CMakeLists.txt"))
+    (sources / "cmake").mkdir()
+    shutil.copy(ROOT / "cmake/teletensor.cmake", sources / "cmake")
+    for name in ("LICENSE", "NOTICE", "VERSION"):
+        shutil.copy(ROOT / name, stage)
+    # The checkout's VERSION is two folders above the client, the archive's beside it.
+    project = stage / "pyproject.toml"
+    text, count = re.subn(r'input = "\.\./\.\./VERSION"', 'input = "VERSION"', project.read_text())
+    if count != 1:
+        sys.exit("clients/python/pyproject.toml does not read ../../VERSION")
+    project.write_text(text)
+
+
+def main() -> None:
+    version = (ROOT / "VERSION").read_text().strip()
+    stage = ROOT / "build/sdist" / f"teletensor-{version}"
+    shutil.rmtree(stage.parent, ignore_errors=True)
+    stage.parent.mkdir(parents=True)
+    assemble(stage)
+    target = ROOT / "dist"
+    target.mkdir(exist_ok=True)
+    os.chdir(stage)
+    print(target / build_sdist(str(target)))
+
+
+if __name__ == "__main__":
+    main()
