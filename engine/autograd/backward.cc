@@ -1,0 +1,459 @@
+#include "engine/autograd/backward.h"
+
+#include <algorithm>
+
+#include "engine/ops/functions.h"
+
+namespace teletensor::autograd {
+
+using core::invalid;
+using core::Status;
+using ops::Var;
+
+// ---------------------------------------------------------------- the plan
+
+std::int32_t Backward::visit(const Edge& edge) {
+  if (!edge) return -1;
+  if (edge.node) {
+    Node& node = *edge.node;
+    if (node.visit != graph_.visits_) {
+      node.visit = graph_.visits_;
+      node.visit_index = static_cast<std::uint32_t>(targets_.size());
+      Target& target = targets_.emplace_back();
+      target.node = &node;
+      target.outputs = std::max<std::uint32_t>(1, static_cast<std::uint32_t>(node.results.size()));
+    }
+    targets_[node.visit_index].reached |= 1ull << std::min(edge.output, 63u);
+    return static_cast<std::int32_t>(node.visit_index);
+  }
+  Handle& leaf = *edge.leaf;
+  if (leaf.visit != graph_.visits_) {
+    leaf.visit = graph_.visits_;
+    leaf.visit_index = static_cast<std::uint32_t>(targets_.size());
+    targets_.emplace_back().leaf = &leaf;
+  }
+  targets_[leaf.visit_index].reached = 1;
+  return static_cast<std::int32_t>(leaf.visit_index);
+}
+
+core::Result<std::unique_ptr<Backward>> Backward::plan(Graph& graph, BackwardCall call) {
+  std::unique_ptr<Backward> backward(new Backward(graph, std::move(call)));
+  TT_RETURN_IF_ERROR(backward->search());
+  return backward;
+}
+
+Status Backward::search() {
+  ++graph_.visits_;
+  for (std::size_t i = 0; i < call_.roots.size(); ++i) {
+    Handle& root = *call_.roots[i];
+    const Handle* seed = i < call_.seeds.size() ? call_.seeds[i].get() : nullptr;
+    if (seed == nullptr && graph_.requires_grad(root) && root.geometry().numel() != 1) {
+      return invalid("backward: grad can be created implicitly only for scalar outputs, this one "
+                     "has shape " + core::to_string(root.shape()));
+    }
+    if (seed != nullptr && !(seed->shape() == root.shape())) {
+      return invalid("backward: Mismatch in shape: gradient has shape " +
+                     core::to_string(seed->shape()) + ", the tensor " +
+                     core::to_string(root.shape()));
+    }
+  }
+  std::vector<Edge> starts(call_.roots.size());
+  for (std::size_t i = 0; i < starts.size(); ++i) {
+    TT_RETURN_IF_ERROR(graph_.edge_of(*call_.roots[i], starts[i]));
+  }
+  for (const Edge& start : starts) {
+    if (!start) {
+      return invalid("backward: element 0 of tensors does not require grad and does not have a "
+                     "grad_fn");
+    }
+  }
+  if (call_.has_inputs) {
+    for (const HandleRef& input : call_.inputs) {
+      if (!graph_.requires_grad(*input)) {
+        return invalid("grad: one of the differentiated Tensors does not require grad");
+      }
+    }
+  }
+  std::vector<Edge> wanted(call_.inputs.size());
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    TT_RETURN_IF_ERROR(graph_.edge_of(*call_.inputs[i], wanted[i]));
+  }
+
+  for (const Edge& start : starts) roots_.push_back({visit(start), start.output});
+  for (std::size_t t = 0; t < targets_.size(); ++t) {  // grows while it runs
+    Node* node = targets_[t].node;
+    if (node == nullptr) continue;
+    targets_[t].first_edge = static_cast<std::uint32_t>(links_.size());
+    targets_[t].edges = static_cast<std::uint32_t>(node->edges.size());
+    for (const Edge& edge : node->edges) {
+      const std::int32_t to = visit(edge);
+      if (to >= 0) ++targets_[static_cast<std::size_t>(to)].uses;
+      links_.push_back({to, edge.output});
+    }
+    order_.push_back(static_cast<std::int32_t>(t));
+  }
+  std::sort(order_.begin(), order_.end(), [this](std::int32_t a, std::int32_t b) {
+    return targets_[static_cast<std::size_t>(a)].node->at >
+           targets_[static_cast<std::size_t>(b)].node->at;
+  });
+
+  // What runs: everything, or with inputs only what leads to one of them. Hooks run there, at inputs
+  // and at roots.
+  std::vector<bool> key(targets_.size(), false);
+  for (const Edge& edge : wanted) {
+    Link link;
+    const bool node_seen = edge.node && edge.node->visit == graph_.visits_;
+    const bool leaf_seen = edge.leaf && !edge.node && edge.leaf->visit == graph_.visits_;
+    if (node_seen || leaf_seen) {
+      link.target = static_cast<std::int32_t>(node_seen ? edge.node->visit_index
+                                                        : edge.leaf->visit_index);
+      link.output = edge.output;
+      const Target& target = targets_[static_cast<std::size_t>(link.target)];
+      if ((target.reached >> std::min(edge.output, 63u) & 1) == 0) link.target = -1;
+    }
+    if (link.target >= 0) key[static_cast<std::size_t>(link.target)] = true;
+    wanted_.push_back(link);
+  }
+  for (auto i = order_.rbegin(); i != order_.rend(); ++i) {  // operands before their consumers
+    Target& target = targets_[static_cast<std::size_t>(*i)];
+    target.runs = !call_.has_inputs;
+    for (std::uint32_t e = 0; e < target.edges && !target.runs; ++e) {
+      const std::int32_t to = links_[target.first_edge + e].target;
+      target.runs = to >= 0 && (key[static_cast<std::size_t>(to)] ||
+                                targets_[static_cast<std::size_t>(to)].runs);
+    }
+  }
+  for (std::size_t t = 0; t < targets_.size(); ++t) {
+    Target& target = targets_[t];
+    target.hooked = !call_.has_inputs || target.runs || key[t];
+  }
+  for (const Link& root : roots_) targets_[static_cast<std::size_t>(root.target)].hooked = true;
+
+  std::uint32_t sums = 0;
+  for (Target& target : targets_) {
+    target.first_sum = sums;
+    sums += target.outputs;
+    if (target.hooked) {
+      has_hooks_ = has_hooks_ || (target.node ? !target.node->hooks.empty()
+                                              : !target.leaf->hooks.empty());
+    }
+    if (target.node && target.runs && target.node->freed) {
+      return invalid("backward: Trying to backward through the graph a second time: the values it "
+                     "saved were freed by an earlier backward; use retain_graph=True there");
+    }
+  }
+  if (call_.has_inputs && !call_.allow_unused) {
+    for (const Link& link : wanted_) {
+      if (link.target < 0) {
+        return invalid("grad: one of the differentiated Tensors appears to not have been used in "
+                       "the graph; set allow_unused=True to get None for it");
+      }
+    }
+  }
+  if (!call_.has_inputs) {
+    for (const Target& target : targets_) {
+      if (target.leaf == nullptr) continue;
+      const auto leaf = graph_.is_leaf(*target.leaf);
+      if (!leaf.ok()) return leaf.status();
+      if (!*leaf) {
+        return invalid("backward: leaf variable has been moved into the graph interior: a leaf of "
+                       "this graph was given a history since");
+      }
+    }
+  }
+  captured_.resize(wanted_.size());
+  return {};
+}
+
+core::Dims Backward::grad_strides(const Handle& h) {
+  return h.geometry().dense() ? h.geometry().strides : core::contiguous_strides(h.shape());
+}
+
+void Backward::free_node(Node& node) {
+  if (!node.saved.empty() || node.op == graph_.update_region_) {
+    node.freed = true;
+    node.saved.clear();
+  }
+}
+
+void Backward::free_saved() {
+  if (call_.retain_graph) return;
+  for (const Target& target : targets_) {
+    if (target.node && target.runs) free_node(*target.node);
+  }
+}
+
+// ---------------------------------------------------------------- the mirror's half
+
+void Backward::settle(const std::function<void(Handle&)>& name) {
+  const auto fresh = [&](const Handle& like, const core::Dims& strides) {
+    HandleRef h = graph_.make({like.layout.dtype, like.layout.device,
+                               core::Geometry(like.shape(), strides)},
+                              nullptr);
+    name(*h);
+    return h;
+  };
+  const auto leaf = [&](Handle& h) {
+    if (call_.has_inputs || !graph_.requires_grad(h)) return;
+    if (h.grad == nullptr) {
+      h.grad = fresh(h, grad_strides(h));
+    } else {
+      graph_.write(*h.grad, nullptr);
+    }
+  };
+  std::vector<std::uint32_t> uses(targets_.size());
+  for (std::size_t t = 0; t < targets_.size(); ++t) uses[t] = targets_[t].uses;
+  std::vector<bool> started(targets_.size(), false);
+  for (const Link& root : roots_) {
+    const auto t = static_cast<std::size_t>(root.target);
+    if (targets_[t].leaf && uses[t] == 0 && !started[t]) leaf(*targets_[t].leaf);
+    started[t] = true;
+  }
+  for (std::int32_t index : order_) {
+    Target& target = targets_[static_cast<std::size_t>(index)];
+    if (target.hooked) {
+      for (const auto& [output, h] : target.node->retained) {
+        if ((target.reached >> std::min(output, 63u) & 1) == 0) continue;
+        h->grad = fresh(*h, core::contiguous_strides(h->shape()));
+      }
+    }
+    if (target.runs && !call_.retain_graph) free_node(*target.node);
+    for (std::uint32_t e = 0; e < target.edges; ++e) {
+      const std::int32_t to = links_[target.first_edge + e].target;
+      if (to < 0) continue;
+      if (--uses[static_cast<std::size_t>(to)] == 0 && targets_[static_cast<std::size_t>(to)].leaf) {
+        leaf(*targets_[static_cast<std::size_t>(to)].leaf);
+      }
+    }
+  }
+  results_.resize(wanted_.size());
+  for (std::size_t i = 0; i < wanted_.size(); ++i) {
+    if (wanted_[i].target < 0) continue;
+    results_[i] = fresh(*call_.inputs[i], core::contiguous_strides(call_.inputs[i]->shape()));
+  }
+  done_ = true;
+}
+
+// ---------------------------------------------------------------- running
+
+namespace {
+
+// What a vjp sees, over a node and the sums that arrived for it.
+class NodeContext final : public ops::VjpContext {
+ public:
+  NodeContext(Node& node, Issuer& issuer, std::span<Var> gradients)
+      : node_(node), issuer_(issuer), gradients_(gradients) {
+    given_.resize(node.edges.size());
+  }
+
+  const core::Attributes& attributes() const override { return node_.attributes; }
+  std::span<const std::uint32_t> counts() const override {
+    return {node_.counts.data(), node_.counts.size()};
+  }
+  std::size_t operands() const override { return node_.operands.size(); }
+  ops::Builder& builder() override { return issuer_; }
+
+  Var gradient(std::size_t i) override {
+    if (i >= gradients_.size()) return {};
+    if (gradients_[i].absent() && i < node_.results.size()) {
+      gradients_[i] = ops::zeros(issuer_, node_.results[i]);
+    }
+    return gradients_[i];
+  }
+  Var operand(std::size_t i) override {
+    if (i < node_.operands.size() && node_.operands[i].is_number) return node_.operands[i].number;
+    return slot(static_cast<int>(i));
+  }
+  Var result(std::size_t i) override { return slot(ops::kResult + static_cast<int>(i)); }
+  const core::Layout& operand_layout(std::size_t i) const override {
+    return node_.operands[i].layout;
+  }
+  bool needs(std::size_t i) const override { return static_cast<bool>(node_.edges[i]); }
+  void give(std::size_t i, const Var& gradient) override {
+    if (i >= given_.size() || !needs(i) || !gradient.is_tensor()) return;
+    const core::Layout& layout = node_.operands[i].layout;
+    Var g = ops::sum_to(gradient, layout.geometry.shape);
+    if (g.is_tensor() && g.dtype() != layout.dtype) g = ops::cast(g, layout.dtype);
+    given_[i] = std::move(g);
+  }
+
+  const Var& given(std::size_t i) const { return given_[i]; }
+
+ private:
+  Var slot(int slot) {
+    for (const Node::SavedSlot& saved : node_.saved) {
+      if (saved.slot == slot) return issuer_.saved(saved, node_);
+    }
+    return {};
+  }
+
+  Node& node_;
+  Issuer& issuer_;
+  std::span<Var> gradients_;
+  core::InlineVector<Var, 3> given_;
+};
+
+}  // namespace
+
+Status Backward::start(Issuer& issuer) {
+  started_ = true;
+  std::uint32_t sums = 0;
+  for (const Target& target : targets_) sums += target.outputs;
+  sums_.resize(sums);
+  for (std::size_t i = 0; i < roots_.size(); ++i) {
+    Target& target = targets_[static_cast<std::size_t>(roots_[i].target)];
+    const HandleRef seed = i < call_.seeds.size() ? call_.seeds[i] : HandleRef();
+    const core::Layout& layout = call_.roots[i]->layout;
+    Var g = seed ? Var(&issuer, seed)
+                 : ops::full(issuer, layout.geometry.shape, core::Number::of_int(1), layout.dtype,
+                             layout.device);
+    TT_RETURN_IF_ERROR(issuer.status());
+    Var& sum = sums_[target.first_sum + std::min(roots_[i].output, target.outputs - 1)];
+    sum = sum.absent() ? g : sum + g;
+  }
+  std::vector<bool> begun(targets_.size(), false);
+  for (const Link& root : roots_) {
+    const auto t = static_cast<std::size_t>(root.target);
+    if (targets_[t].leaf && targets_[t].uses == 0 && !begun[t]) {
+      TT_RETURN_IF_ERROR(run_leaf(issuer, targets_[t]));
+    }
+    begun[t] = true;
+  }
+  return issuer.status();
+}
+
+Status Backward::step(Issuer& issuer, int nodes) {
+  if (!started_) TT_RETURN_IF_ERROR(start(issuer));
+  for (; nodes > 0 && at_ < order_.size(); --nodes, ++at_) {
+    TT_RETURN_IF_ERROR(run_node(issuer, targets_[static_cast<std::size_t>(order_[at_])]));
+  }
+  if (at_ == order_.size() && !done_) {
+    TT_RETURN_IF_ERROR(finish(issuer));
+    done_ = true;
+  }
+  return issuer.status();
+}
+
+Status Backward::hooks_of(Issuer& issuer, Target& target) {
+  const auto run = [&](HookId hook, Var& g) -> Status {
+    auto changed = issuer.run_hook(hook, g);
+    if (!changed.ok()) return changed.status();
+    if (!(changed->shape() == g.shape()) || changed->dtype() != g.dtype()) {
+      return invalid("backward: a hook has changed the gradient's shape or dtype: " +
+                     core::to_string(g.shape()) + " to " + core::to_string(changed->shape()));
+    }
+    g = *changed;
+    return {};
+  };
+  if (target.leaf != nullptr) {
+    const std::vector<HookId> hooks = target.leaf->hooks;  // a hook may remove itself
+    for (HookId hook : hooks) TT_RETURN_IF_ERROR(run(hook, sums_[target.first_sum]));
+    return {};
+  }
+  const std::vector<Node::Hook> hooks = target.node->hooks;
+  for (const Node::Hook& hook : hooks) {
+    Var& g = sums_[target.first_sum + hook.output];
+    if (!g.absent()) TT_RETURN_IF_ERROR(run(hook.id, g));
+  }
+  const auto retained = target.node->retained;
+  for (const auto& [output, h] : retained) {
+    const Var& g = sums_[target.first_sum + output];
+    if (g.absent()) continue;
+    auto kept = issuer.own(h->grad ? Var(&issuer, h->grad) + g : g,
+                           core::contiguous_strides(h->shape()));
+    if (!kept.ok()) return kept.status();
+    issuer.name(**kept);
+    TT_RETURN_IF_ERROR(issuer.set_grad(*h, *kept));
+  }
+  return {};
+}
+
+// RULE (PyTorch's): a hook changes an input only if nothing behind it runs.
+void Backward::capture(const Target& target, std::span<const Var> before) {
+  const auto index = static_cast<std::int32_t>(&target - targets_.data());
+  for (std::size_t i = 0; i < wanted_.size(); ++i) {
+    if (wanted_[i].target != index) continue;
+    const std::uint32_t output = std::min(wanted_[i].output, target.outputs - 1);
+    captured_[i] = target.runs ? before[output] : sums_[target.first_sum + output];
+  }
+}
+
+Status Backward::run_leaf(Issuer& issuer, Target& target) {
+  const Var before = sums_[target.first_sum];
+  if (!before.absent() && target.hooked) TT_RETURN_IF_ERROR(hooks_of(issuer, target));
+  if (call_.has_inputs) capture(target, {&before, 1});
+  const Var g = std::move(sums_[target.first_sum]);
+  sums_[target.first_sum] = {};
+  if (!call_.has_inputs && !g.absent()) return accumulate(issuer, *target.leaf, g);
+  return {};
+}
+
+Status Backward::run_node(Issuer& issuer, Target& target) {
+  Node& node = *target.node;
+  core::InlineVector<Var, 1> before;
+  bool any = false;
+  for (std::uint32_t i = 0; i < target.outputs; ++i) {
+    before.push_back(sums_[target.first_sum + i]);
+    any = any || !before.back().absent();
+  }
+  if (any && target.hooked) TT_RETURN_IF_ERROR(hooks_of(issuer, target));
+  if (call_.has_inputs) capture(target, {before.data(), before.size()});
+  before.clear();  // lets the sums be the only holders, so that their buffers can be reused
+  if (target.runs && any) {
+    NodeContext context(node, issuer, {&sums_[target.first_sum], target.outputs});
+    const ops::OpDef& def = graph_.catalog_.at(node.op);
+    def.vjp(context);
+    TT_RETURN_IF_ERROR(issuer.status());
+    for (std::uint32_t e = 0; e < target.edges; ++e) {
+      const Link& link = links_[target.first_edge + e];
+      if (link.target < 0) continue;
+      Var g = context.given(e);
+      if (g.absent()) g = ops::zeros(issuer, node.operands[e].layout);
+      const Target& to = targets_[static_cast<std::size_t>(link.target)];
+      Var& sum = sums_[to.first_sum + std::min(link.output, to.outputs - 1)];
+      sum = sum.absent() ? std::move(g) : sum + g;
+    }
+    if (!call_.retain_graph) free_node(node);
+  }
+  for (std::uint32_t i = 0; i < target.outputs; ++i) sums_[target.first_sum + i] = {};
+  for (std::uint32_t e = 0; e < target.edges; ++e) {
+    const std::int32_t to = links_[target.first_edge + e].target;
+    if (to < 0) continue;
+    Target& leaf = targets_[static_cast<std::size_t>(to)];
+    if (--leaf.uses == 0 && leaf.leaf) TT_RETURN_IF_ERROR(run_leaf(issuer, leaf));
+  }
+  return issuer.status();
+}
+
+// RULE: without a graph .grad is written in place (who holds it sees it), with one it is replaced.
+Status Backward::accumulate(Issuer& issuer, Handle& leaf, const Var& g) {
+  if (!graph_.requires_grad(leaf)) return {};
+  if (leaf.grad == nullptr) {
+    auto own = issuer.own(g, grad_strides(leaf));
+    if (!own.ok()) return own.status();
+    issuer.name(**own);
+    return issuer.set_grad(leaf, *own);
+  }
+  static const ops::OpRef add("add");
+  if (issuer.recording()) {
+    const Var sum = Var(&issuer, leaf.grad) + g;
+    TT_RETURN_IF_ERROR(issuer.status());
+    return issuer.set_grad(leaf, HandleRef(&handle_of(sum)));
+  }
+  const Var arguments[] = {Var(&issuer, leaf.grad), g};
+  return issuer.inplace(add, arguments);
+}
+
+Status Backward::finish(Issuer& issuer) {
+  results_.resize(wanted_.size());
+  for (std::size_t i = 0; i < wanted_.size(); ++i) {
+    if (wanted_[i].target < 0 || captured_[i].absent()) continue;
+    auto own = issuer.own(captured_[i], core::contiguous_strides(call_.inputs[i]->shape()));
+    if (!own.ok()) return own.status();
+    issuer.name(**own);
+    results_[i] = *own;
+  }
+  return issuer.status();
+}
+
+}  // namespace teletensor::autograd

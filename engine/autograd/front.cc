@@ -1,0 +1,392 @@
+#include "engine/autograd/front.h"
+
+#include <algorithm>
+#include <array>
+#include <deque>
+#include <string>
+
+#include "engine/autograd/backward.h"
+#include "engine/autograd/graph.h"
+
+namespace teletensor::autograd {
+
+using core::Code;
+using core::internal;
+using core::invalid;
+using core::Layout;
+using core::Status;
+using ops::Var;
+using program::HandleId;
+
+namespace {
+
+// Handles by id. Ids grow by one, so a chunked array; a chunk goes when its last handle does.
+class Names {
+ public:
+  HandleId next() const { return next_; }
+  std::size_t alive() const { return alive_; }
+
+  void add(HandleRef h) {
+    const HandleId id = next_++;
+    if (chunks_.empty() || id - first_ >= chunks_.size() * kChunk) {
+      if (chunks_.empty()) first_ = id;
+      chunks_.push_back(nullptr);
+    }
+    auto& chunk = chunks_[(id - first_) / kChunk];
+    if (!chunk) chunk = std::make_unique<Chunk>();
+    h->id = id;
+    chunk->handles[(id - first_) % kChunk] = std::move(h);
+    ++chunk->alive;
+    ++alive_;
+  }
+  // nullptr for ids never given or released.
+  Handle* find(HandleId id) const {
+    if (id < first_ || id >= next_) return nullptr;
+    const std::size_t at = (id - first_) / kChunk;
+    if (at >= chunks_.size() || !chunks_[at]) return nullptr;
+    return chunks_[at]->handles[(id - first_) % kChunk].get();
+  }
+  bool remove(HandleId id) {
+    if (find(id) == nullptr) return false;
+    auto& chunk = chunks_[(id - first_) / kChunk];
+    chunk->handles[(id - first_) % kChunk] = nullptr;
+    --alive_;
+    const bool full = (id - first_) / kChunk + 1 < chunks_.size() ||
+                      next_ - first_ == chunks_.size() * kChunk;
+    if (--chunk->alive == 0 && full) chunk.reset();
+    while (!chunks_.empty() && !chunks_.front() &&
+           next_ - first_ >= kChunk) {
+      chunks_.pop_front();
+      first_ += kChunk;
+    }
+    return true;
+  }
+
+ private:
+  static constexpr std::size_t kChunk = 1024;
+  struct Chunk {
+    std::array<HandleRef, kChunk> handles;
+    std::size_t alive = 0;
+  };
+  std::deque<std::unique_ptr<Chunk>> chunks_;
+  HandleId first_ = 1, next_ = 1;
+  std::size_t alive_ = 0;
+};
+
+}  // namespace
+
+class Front::Impl final : public Issuer {
+ public:
+  Impl(const ops::Catalog& catalog, Sink* sink)
+      : catalog_(catalog),
+        sink_(sink),
+        graph_(catalog, sink),
+        relayout_(catalog.id(*catalog.find("relayout"))) {}
+  ~Impl() override {
+    backward_.reset();
+    names_ = Names();
+  }
+
+  Status execute(std::uint64_t seq, program::Command command) {
+    if (backward_) return internal("a Backward is still running");
+    graph_.set_seq(seq_ = seq);
+    return std::visit([this](auto& c) { return run(c); }, command);
+  }
+
+  bool busy() const { return backward_ != nullptr; }
+
+  Status resume(int nodes) {
+    TT_RETURN_IF_ERROR(backward_->step(*this, nodes));
+    if (!backward_->done()) return {};
+    backward_.reset();
+    if (names_.next() - first_made_ != made_) {
+      return internal("backward made " + std::to_string(names_.next() - first_made_) +
+                      " names, the client expected " + std::to_string(made_));
+    }
+    return {};
+  }
+
+  Graph& graph() { return graph_; }
+  const Names& names() const { return names_; }
+
+  // ---- Issuer: effects of a running Backward, nothing recorded
+  bool recording() const override { return false; }
+  ops::Vars call(ops::OpId op, std::span<const Var> arguments, core::Attributes attributes,
+                 std::span<const std::uint32_t> counts) override {
+    ops::Vars out;
+    const int results = catalog_.at(op).results;
+    Handles handles;
+    if (status_.ok()) {
+      for (const Var& argument : arguments) {
+        if (argument.absent() && !allows_absent(op)) status_ = internal("a vjp used an absent value");
+      }
+    }
+    if (status_.ok()) {
+      Call call;
+      call.op = op;
+      call.default_dtype = core::DType::kF32;
+      call.arguments = arguments;
+      call.counts = counts;
+      call.attributes = std::move(attributes);
+      status_ = graph_.apply(std::move(call), handles);
+    }
+    if (!status_.ok()) {
+      for (int i = 0; i < std::max(results, 1); ++i) out.push_back({});
+      return out;
+    }
+    for (HandleRef& h : handles) out.push_back(Var(this, std::move(h)));
+    return out;
+  }
+  Status inplace(ops::OpId op, std::span<const Var> arguments) override {
+    Call call;
+    call.op = op;
+    call.arguments = arguments;
+    // Attributes beyond the operands have defaults in every op that a backward writes with.
+    const ops::OpDef& def = catalog_.at(op);
+    for (std::size_t p = static_cast<std::size_t>(def.operand_parameters);
+         p < def.parameters.size(); ++p) {
+      call.attributes.push_back(def.parameters[p].fallback);
+    }
+    return graph_.apply_inplace(std::move(call));
+  }
+  Status set_grad(Handle& h, const HandleRef& grad) override {
+    h.grad = grad;
+    return {};
+  }
+  Var saved(const Node::SavedSlot& slot, Node& node) override {
+    HandleRef h = graph_.name_saved(slot, node);
+    return Var(this, std::move(h));
+  }
+  core::Result<Var> run_hook(HookId, const Var&) override {
+    return internal("the daemon has no hooks");
+  }
+  core::Result<HandleRef> own(const Var& g, const core::Dims& strides) override {
+    const Layout& layout = g.layout();
+    Handle& h = handle_of(g);
+    // A value never changes, so another cell may share it: the copy costs nothing until a write.
+    if (layout.geometry.strides == strides && layout.geometry.offset == 0 &&
+        h.cell->elements == layout.geometry.numel()) {
+      return graph_.adopt(layout, h.cell->value);
+    }
+    const Var arguments[] = {g};
+    ops::Vars out = call(relayout_, arguments, {core::Attribute::of(strides)}, {});
+    TT_RETURN_IF_ERROR(status_);
+    return HandleRef(&handle_of(out[0]));
+  }
+  void name(Handle& h) override { names_.add(HandleRef(&h)); }
+
+ private:
+  static Status unknown(HandleId id) {
+    return Status(Code::kNotFound, "handle " + std::to_string(id) + " is unknown or released");
+  }
+  bool allows_absent(ops::OpId op) const {
+    for (const ops::Parameter& p : catalog_.at(op).parameters) {
+      if (p.is_operand() && (p.optional || p.type == ops::Parameter::Type::kOptionalTensor)) {
+        return true;
+      }
+    }
+    return false;
+  }
+  Status find(HandleId id, HandleRef& h) const {
+    h = HandleRef(names_.find(id));
+    return h ? Status() : unknown(id);
+  }
+
+  // Which kinds each operand may be, by the signature; lists flattened.
+  Status check_kinds(const program::Apply& c) const {
+    const ops::OpDef& def = catalog_.at(c.op);
+    std::size_t at = 0, list = 0;
+    for (int p = 0; p < def.operand_parameters; ++p) {
+      const ops::Parameter& parameter = def.parameters[static_cast<std::size_t>(p)];
+      const bool is_list = parameter.type == ops::Parameter::Type::kTensorList;
+      const std::size_t count = is_list ? c.counts[list++] : 1;
+      for (std::size_t i = 0; i < count; ++i, ++at) {
+        const auto kind = c.arguments[at].kind;
+        const bool optional =
+            parameter.optional || parameter.type == ops::Parameter::Type::kOptionalTensor;
+        const bool fits =
+            kind == program::Argument::Kind::kHandle ||
+            (kind == program::Argument::Kind::kAbsent && optional) ||
+            (kind == program::Argument::Kind::kNumber &&
+             parameter.type == ops::Parameter::Type::kOperand);
+        if (!fits) return invalid(def.name + ": argument '" + parameter.name + "' has a wrong kind");
+      }
+    }
+    return {};
+  }
+
+  Status run(program::Apply& c) {
+    if (c.op >= catalog_.size()) {
+      return Status(Code::kNotFound, "op " + std::to_string(c.op) + " is not in the catalog");
+    }
+    TT_RETURN_IF_ERROR(catalog_.check(c.op, c.arguments.size(),
+                                      {c.counts.data(), c.counts.size()}, c.attributes));
+    TT_RETURN_IF_ERROR(check_kinds(c));
+    if (!core::is_floating(c.default_dtype)) return invalid("the default dtype is not floating");
+    ops::Vars arguments;
+    for (const program::Argument& argument : c.arguments) {
+      switch (argument.kind) {
+        case program::Argument::Kind::kAbsent: arguments.push_back({}); break;
+        case program::Argument::Kind::kNumber: arguments.push_back(argument.number); break;
+        case program::Argument::Kind::kHandle: {
+          HandleRef h;
+          TT_RETURN_IF_ERROR(find(argument.handle, h));
+          arguments.push_back(Var(this, std::move(h)));
+          break;
+        }
+      }
+    }
+    const ops::OpDef& def = catalog_.at(c.op);
+    const bool needs_tensor = def.view != nullptr || c.inplace;
+    if (needs_tensor && (arguments.empty() || !arguments[0].is_tensor())) {
+      return invalid(def.name + ": argument 0 must be a tensor");
+    }
+    Call call;
+    call.op = c.op;
+    call.record = c.record;
+    call.default_dtype = c.default_dtype;
+    call.arguments = {arguments.data(), arguments.size()};
+    call.counts = {c.counts.data(), c.counts.size()};
+    call.attributes = std::move(c.attributes);
+    if (c.inplace) return graph_.apply_inplace(std::move(call));
+    Handles results;
+    TT_RETURN_IF_ERROR(graph_.apply(std::move(call), results));
+    if (!def.mutates.empty()) return {};
+    for (HandleRef& h : results) names_.add(std::move(h));
+    return {};
+  }
+
+  core::Result<Layout> host_layout(core::DType dtype, core::Device device, const core::Dims& shape) {
+    const auto count = core::checked_numel(shape.span());
+    if (!count.ok()) return count.status();
+    return Layout{dtype, device, core::Geometry(shape)};
+  }
+
+  Status run(program::Constant& c) {
+    auto layout = host_layout(c.dtype, c.device, c.shape);
+    if (!layout.ok()) return layout.status();
+    const std::int64_t elements = layout->geometry.numel();
+    if (static_cast<std::uint64_t>(elements) * core::size_of(c.dtype) != c.bytes.size()) {
+      return invalid("constant of shape " + core::to_string(c.shape) + " has " +
+                     std::to_string(c.bytes.size()) + " bytes");
+    }
+    auto value = core::make_ref<program::Value>(c.dtype, c.device, elements);
+    names_.add(graph_.adopt(*layout, value));
+    return sink_->constant(seq_, std::move(c), std::move(value));
+  }
+
+  Status run(program::Uploaded& c) {
+    auto layout = host_layout(c.dtype, c.device, c.shape);
+    if (!layout.ok()) return layout.status();
+    auto value =
+        core::make_ref<program::Value>(c.dtype, c.device, layout->geometry.numel());
+    names_.add(graph_.adopt(*layout, value));
+    return sink_->uploaded(seq_, c, std::move(value));
+  }
+
+  Status run(program::Fetch& c) {
+    HandleRef h;
+    TT_RETURN_IF_ERROR(find(c.handle, h));
+    program::Operand operand;
+    operand.kind = program::Operand::Kind::kTensor;
+    operand.value = h->cell->value;
+    operand.dtype = h->layout.dtype;
+    operand.geometry = h->geometry();
+    sink_->fetch(seq_, c.bulk, std::move(operand));
+    return {};
+  }
+
+  Status run(program::Backward& c) {
+    BackwardCall call;
+    call.has_inputs = c.has_inputs;
+    call.retain_graph = c.retain_graph;
+    call.allow_unused = c.allow_unused;
+    for (HandleId id : c.roots) TT_RETURN_IF_ERROR(find(id, call.roots.emplace_back()));
+    for (HandleId id : c.inputs) TT_RETURN_IF_ERROR(find(id, call.inputs.emplace_back()));
+    if (c.seeds.size() > c.roots.size()) return invalid("backward: more gradients than roots");
+    for (HandleId id : c.seeds) {
+      HandleRef& seed = call.seeds.emplace_back();
+      if (id != 0) TT_RETURN_IF_ERROR(find(id, seed));
+    }
+    auto plan = Backward::plan(graph_, std::move(call));
+    if (c.expanded) {  // the client has run it; what it refused to itself never arrives here
+      if (plan.ok()) (*plan)->free_saved();
+      return {};
+    }
+    if (!plan.ok()) return plan.status();
+    backward_ = std::move(*plan);
+    status_ = {};
+    first_made_ = names_.next();
+    made_ = c.made;
+    return {};
+  }
+
+  Status run(program::Saved& c) {
+    Node* node = graph_.recorded_by(c.node);
+    if (node == nullptr) return internal("no node recorded by " + std::to_string(c.node));
+    for (const Node::SavedSlot& slot : node->saved) {
+      if (slot.slot == static_cast<int>(c.slot)) {
+        names_.add(graph_.name_saved(slot, *node));
+        return {};
+      }
+    }
+    return internal("node " + std::to_string(c.node) + " saved nothing in slot " +
+                    std::to_string(c.slot));
+  }
+
+  Status run(program::SetFlag& c) {
+    HandleRef h;
+    TT_RETURN_IF_ERROR(find(c.handle, h));
+    return c.what == program::SetFlag::What::kRequiresGrad ? graph_.set_requires_grad(*h, c.on)
+                                                           : graph_.retain_grad(*h);
+  }
+  Status run(program::SetGrad& c) {
+    HandleRef h, grad;
+    TT_RETURN_IF_ERROR(find(c.handle, h));
+    if (c.grad != 0) TT_RETURN_IF_ERROR(find(c.grad, grad));
+    return graph_.set_grad(*h, grad.get());
+  }
+  Status run(program::SetData& c) {
+    HandleRef h, other;
+    TT_RETURN_IF_ERROR(find(c.handle, h));
+    TT_RETURN_IF_ERROR(find(c.other, other));
+    return graph_.set_data(*h, *other);
+  }
+  Status run(program::Raise& c) {
+    const std::vector<std::uint64_t> rebinds = sink_->failed_rebinds(c.root);
+    graph_.take_back(rebinds, c.root);
+    sink_->raised(seq_, c.root, rebinds);
+    return {};
+  }
+  Status run(program::Release& c) {
+    for (HandleId id : c.handles) {
+      if (!names_.remove(id)) return unknown(id);
+    }
+    return {};
+  }
+
+  const ops::Catalog& catalog_;
+  Sink* const sink_;
+  Graph graph_;
+  const ops::OpId relayout_;
+  Names names_;
+  std::unique_ptr<Backward> backward_;
+  std::uint64_t seq_ = 0;
+  HandleId first_made_ = 0;
+  std::uint32_t made_ = 0;
+};
+
+Front::Front(const ops::Catalog& catalog, Sink* sink)
+    : impl_(std::make_unique<Impl>(catalog, sink)) {}
+Front::~Front() = default;
+Status Front::execute(std::uint64_t seq, program::Command command) {
+  return impl_->execute(seq, std::move(command));
+}
+bool Front::busy() const { return impl_->busy(); }
+Status Front::resume(int nodes) { return impl_->resume(nodes); }
+void Front::completed(std::uint64_t seq) { impl_->graph().completed(seq); }
+std::uint64_t Front::next_id() const { return impl_->names().next(); }
+std::size_t Front::handles() const { return impl_->names().alive(); }
+std::size_t Front::tape_nodes() const { return impl_->graph().live_nodes(); }
+
+}  // namespace teletensor::autograd

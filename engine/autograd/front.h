@@ -1,0 +1,64 @@
+// Front: executes commands over ids. The daemon's authority on names, cells and tape; it computes
+// nothing and waits for nothing: instructions over values go to a Sink.
+//
+// Not thread-safe: one thread at a time (the session's pump).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "engine/core/status.h"
+#include "engine/ops/op.h"
+#include "engine/program/command.h"
+#include "engine/program/instruction.h"
+
+namespace teletensor::autograd {
+
+// Where the front's instructions go (the session's back).
+class Sink {
+ public:
+  virtual ~Sink() = default;
+  virtual void run(program::Instruction instruction) = 0;
+  // Gives `value` its contents. constant: the frame's bytes. uploaded: the finished upload's storage;
+  // refuses an upload that is unknown, unfinished, or of another size.
+  virtual core::Status constant(std::uint64_t seq, program::Constant constant,
+                                program::ValueRef value) = 0;
+  virtual core::Status uploaded(std::uint64_t seq, const program::Uploaded& uploaded,
+                                program::ValueRef value) = 0;
+  virtual void fetch(std::uint64_t seq, bool bulk, program::Operand operand) = 0;
+  // In-place commands (ascending seqs) that failed with this root. Called for a Raise, when everything
+  // before it has run.
+  virtual std::vector<std::uint64_t> failed_rebinds(std::uint64_t root) = 0;
+  virtual void raised(std::uint64_t seq, std::uint64_t root,
+                      const std::vector<std::uint64_t>& rebinds) = 0;
+};
+
+class Graph;
+
+class Front {
+ public:
+  Front(const ops::Catalog& catalog, Sink* sink);
+  ~Front();
+
+  // Executes one command with sequence number `seq`. Precondition for a Raise: everything before it
+  // has run. Errors mean a hostile client or a disagreeing mirror; the session ends.
+  core::Status execute(std::uint64_t seq, program::Command command);
+  // A Backward may have more instructions to come than fit the queue: while busy(), call resume()
+  // (which issues those of about `nodes` tape nodes) before the next execute().
+  bool busy() const;
+  core::Status resume(int nodes);
+  // Everything up to seq has run; forgets what a Raise could have taken back. Not called while an
+  // error has not been raised.
+  void completed(std::uint64_t seq);
+
+  std::uint64_t next_id() const;
+  std::size_t handles() const;       // ids alive
+  std::size_t tape_nodes() const;    // nodes alive
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace teletensor::autograd

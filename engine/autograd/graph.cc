@@ -1,0 +1,477 @@
+#include "engine/autograd/graph.h"
+
+#include <algorithm>
+
+namespace teletensor::autograd {
+
+using core::Geometry;
+using core::invalid;
+using core::Layout;
+using core::Status;
+using ops::OpDef;
+using ops::Var;
+using program::Instruction;
+using program::ValueRef;
+
+// ---------------------------------------------------------------- objects and their end
+
+void GraphObject::last_reference_dropped() const { graph_->bury(this); }
+
+Handle::Handle(Graph* graph, core::Ref<Cell> cell, core::Layout layout, core::Ref<Clock> clock)
+    : GraphObject(graph), cell(std::move(cell)), clock(std::move(clock)), seen(this->clock->now()) {
+  this->layout = std::move(layout);
+}
+
+Handle::~Handle() {
+  if (retains && node) {
+    std::erase_if(node->retained, [this](const auto& entry) { return entry.second == this; });
+  }
+  if (id != 0 && graph_->on_death) graph_->on_death(id);
+}
+
+Node::~Node() {
+  --graph_->live_nodes_;
+  if (!saved.empty() || freed) {
+    auto& recorded = graph_->recorded_;
+    const auto at = std::lower_bound(recorded.begin(), recorded.end(), seq,
+                                     [](const auto& entry, std::uint64_t s) { return entry.first < s; });
+    if (at != recorded.end() && at->second == this) at->second = nullptr;
+    while (!recorded.empty() && recorded.front().second == nullptr) recorded.pop_front();
+  }
+}
+
+void Graph::bury(const GraphObject* object) {
+  dead_.push_back(object);
+  if (burying_) return;
+  burying_ = true;
+  while (!dead_.empty()) {
+    const GraphObject* next = dead_.back();
+    dead_.pop_back();
+    delete next;
+  }
+  burying_ = false;
+}
+
+namespace {
+
+ops::OpId require(const ops::Catalog& catalog, std::string_view name) {
+  return catalog.id(*catalog.find(name));
+}
+
+}  // namespace
+
+Graph::Graph(const ops::Catalog& catalog, Sink* sink)
+    : catalog_(catalog),
+      sink_(sink),
+      index_region_(require(catalog, "index_region")),
+      update_region_(require(catalog, "update_region")),
+      fill_(require(catalog, "fill")),
+      copy_(require(catalog, "copy")),
+      detach_(require(catalog, "detach")),
+      data_(require(catalog, "data")) {}
+
+Graph::~Graph() {
+  on_death = nullptr;
+  undo_.clear();
+}
+
+// ---------------------------------------------------------------- making names
+
+ValueRef Graph::new_value(const Layout& layout, std::int64_t elements) const {
+  if (is_mirror()) return nullptr;
+  return core::make_ref<program::Value>(layout.dtype, layout.device, elements);
+}
+
+HandleRef Graph::make(Layout layout, ValueRef value) {
+  const std::int64_t elements = layout.geometry.storage_end();
+  return HandleRef(new Handle(this, core::make_ref<Cell>(elements, std::move(value)),
+                              std::move(layout), core::make_ref<Clock>()));
+}
+
+HandleRef Graph::adopt(const Layout& layout, ValueRef value) { return make(layout, std::move(value)); }
+
+Instruction Graph::instruction_of(const Call& call) const {
+  Instruction instruction;
+  instruction.op = call.op;
+  instruction.seq = seq_;
+  instruction.attributes = call.attributes;
+  for (std::uint32_t count : call.counts) instruction.counts.push_back(count);
+  for (const Var& argument : call.arguments) {
+    program::Operand& operand = instruction.operands.emplace_back();
+    if (argument.is_tensor()) {
+      const Handle& h = handle_of(argument);
+      operand.kind = program::Operand::Kind::kTensor;
+      operand.value = h.cell->value;
+      operand.dtype = h.layout.dtype;
+      operand.geometry = h.geometry();
+    } else if (argument.is_number()) {
+      operand.kind = program::Operand::Kind::kNumber;
+      operand.number = argument.number();
+    }
+  }
+  return instruction;
+}
+
+Status Graph::infer(const Call& call, const OpDef& def, ops::InferContext& context,
+                    core::InlineVector<ops::OperandInfo, 3>& infos) const {
+  bool any = false;
+  for (const Var& argument : call.arguments) {
+    ops::OperandInfo& info = infos.emplace_back();
+    if (argument.is_tensor()) {
+      info.layout = &argument.layout();
+      if (!any) {
+        context.device = info.layout->device;
+        any = true;
+      } else if (!(info.layout->device == context.device)) {
+        return invalid(def.name + ": operands are on different devices, " +
+                       core::to_string(context.device) + " and " +
+                       core::to_string(info.layout->device));
+      }
+    } else if (argument.is_number()) {
+      info.number = &argument.number();
+    }
+  }
+  context.operands = {infos.data(), infos.size()};
+  if (!any || def.name == "to_device") {
+    for (std::size_t i = call.attributes.size(); i-- > 0;) {
+      if (call.attributes.at(i).kind == core::Attribute::Kind::kDevice) {
+        context.device = call.attributes.device(i);
+      }
+    }
+  }
+  if (def.infer == nullptr) return {};
+  TT_RETURN_IF_ERROR(def.infer(context));
+  for (const Layout& result : context.results) {
+    const auto count = core::checked_numel(result.geometry.shape.span());
+    std::int64_t bytes;
+    if (!count.ok() || __builtin_mul_overflow(*count, std::int64_t{8}, &bytes)) {
+      return invalid(def.name + ": a result of shape " + core::to_string(result.geometry.shape) +
+                     " is too large to address");
+    }
+  }
+  return {};
+}
+
+Status Graph::apply(Call call, Handles& results) {
+  const OpDef& def = catalog_.at(call.op);
+  if (!def.mutates.empty()) return apply_mutating(call, def, results);
+  core::InlineVector<ops::OperandInfo, 3> infos;
+  ops::InferContext context{.op = def.name,
+                            .operands = {},
+                            .counts = call.counts,
+                            .attributes = call.attributes,
+                            .default_dtype = call.default_dtype,
+                            .device = {},
+                            .results = {}};
+  if (def.view != nullptr) {
+    const Status status = apply_view(call, def, context, results);
+    // A view that needs a copy (reshape): the op also computes.
+    if (status.code() != core::Code::kFailedPrecondition || def.infer == nullptr) return status;
+  }
+  TT_RETURN_IF_ERROR(infer(call, def, context, infos));
+
+  bool record = false;
+  core::InlineVector<Edge, 2> edges;
+  if (call.record && def.vjp != nullptr) {
+    for (const Var& argument : call.arguments) {
+      record = record || (argument.is_tensor() && requires_grad(handle_of(argument)));
+    }
+    bool floating = false;
+    for (const Layout& result : context.results) floating |= core::is_floating(result.dtype);
+    record = record && floating;
+  }
+  if (record) {
+    for (const Var& argument : call.arguments) {
+      Edge& edge = edges.emplace_back();
+      if (argument.is_tensor()) TT_RETURN_IF_ERROR(edge_of(handle_of(argument), edge));
+    }
+  }
+
+  for (const Layout& layout : context.results) {
+    results.push_back(make(layout, new_value(layout, layout.geometry.storage_end())));
+  }
+  if (record) {
+    const core::Ref<Node> node = this->record(call, std::move(edges));
+    if (results.size() > 1) node->results.assign(context.results.begin(), context.results.end());
+    save(*node, def, call, {results.data(), results.size()});
+    for (std::uint32_t i = 0; i < results.size(); ++i) {
+      if (!core::is_floating(results[i]->layout.dtype)) continue;
+      results[i]->node = node;
+      results[i]->output = i;
+    }
+  }
+  if (sink_ != nullptr) {
+    Instruction instruction = instruction_of(call);
+    for (const HandleRef& h : results) {
+      instruction.results.push_back({h->cell->value, h->geometry(), -1});
+    }
+    sink_->run(std::move(instruction));
+  }
+  return {};
+}
+
+Status Graph::apply_view(const Call& call, const OpDef& def, ops::InferContext& context,
+                         Handles& results) {
+  Handle& source = handle_of(call.arguments[0]);
+  if (call.record && requires_grad(source)) {
+    const auto node = node_of(source);  // a refused view says so first
+    if (!node.ok()) return node.status();
+  }
+  ops::OperandInfo info{&source.layout, nullptr};
+  context.operands = {&info, 1};
+  context.device = source.layout.device;
+  std::vector<Geometry> views;
+  TT_RETURN_IF_ERROR(def.view(context, views));
+
+  const bool detached = call.op == detach_ || call.op == data_;
+  const bool record = call.record && !detached && requires_grad(source);
+  // The same views over a row-major operand: what the tape keeps for ops without a vjp of their own.
+  const Layout row_major{source.layout.dtype, source.layout.device, Geometry(source.shape())};
+  std::vector<Geometry> regions;
+  Edge edge;
+  if (record) {
+    TT_RETURN_IF_ERROR(edge_of(source, edge));
+    if (def.vjp == nullptr) {
+      info.layout = &row_major;
+      TT_RETURN_IF_ERROR(def.view(context, regions));
+    }
+  }
+  for (std::size_t i = 0; i < views.size(); ++i) {
+    Layout layout{source.layout.dtype, source.layout.device, views[i]};
+    const core::Ref<Clock> clock = call.op == data_ ? core::make_ref<Clock>() : source.clock;
+    HandleRef h(new Handle(this, source.cell, std::move(layout), clock));
+    if (!detached) {
+      // RULE: a view joins its base's group, also under no_grad; how it was made is remembered.
+      h->base = HandleRef(&source.group());
+      const Handle::Made made = !call.record        ? Handle::Made::kNoGrad
+                                : def.results < 0   ? Handle::Made::kMulti
+                                                    : Handle::Made::kDefault;
+      h->made = made == Handle::Made::kDefault ? source.made : made;
+      if (record) {
+        if (def.vjp != nullptr) {
+          h->node = this->record(call, {edge});
+        } else {
+          h->node = record_region(call.op, source.layout, edge, row_major.geometry, regions[i]);
+        }
+      }
+    }
+    results.push_back(std::move(h));
+  }
+  return {};
+}
+
+Status Graph::apply_mutating(const Call& call, const OpDef& def, Handles& results) {
+  // Which operands are overwritten: whole parameters of the signature.
+  core::InlineVector<std::uint32_t, 8> written;
+  std::uint32_t at = 0;
+  std::size_t list = 0;
+  for (int p = 0; p < def.operand_parameters; ++p) {
+    const bool is_list = def.parameters[static_cast<std::size_t>(p)].type ==
+                         ops::Parameter::Type::kTensorList;
+    const std::uint32_t count = is_list ? call.counts[list++] : 1;
+    if (std::find(def.mutates.begin(), def.mutates.end(), p) != def.mutates.end()) {
+      for (std::uint32_t i = 0; i < count; ++i) written.push_back(at + i);
+    }
+    at += count;
+  }
+  core::InlineVector<ops::OperandInfo, 3> infos;
+  ops::InferContext context{.op = def.name,
+                            .operands = {},
+                            .counts = call.counts,
+                            .attributes = call.attributes,
+                            .default_dtype = call.default_dtype,
+                            .device = {},
+                            .results = {}};
+  TT_RETURN_IF_ERROR(infer(call, def, context, infos));
+  std::vector<const Cell*> cells;
+  for (std::uint32_t i : written) {
+    if (!call.arguments[i].is_tensor()) continue;
+    Handle& h = handle_of(call.arguments[i]);
+    if (call.record && requires_grad(h)) {
+      return invalid(def.name + ": writes a tensor that requires grad; call it under no_grad");
+    }
+    if (h.geometry().overlaps_itself()) {
+      return invalid(def.name + ": several elements of a written tensor are one memory location");
+    }
+    cells.push_back(h.cell.get());
+  }
+  std::sort(cells.begin(), cells.end());
+  if (std::adjacent_find(cells.begin(), cells.end()) != cells.end()) {
+    return invalid(def.name + ": two of the written tensors share memory");
+  }
+  Instruction instruction;
+  if (sink_ != nullptr) instruction = instruction_of(call);
+  for (std::uint32_t i : written) {
+    if (!call.arguments[i].is_tensor()) continue;
+    Handle& h = handle_of(call.arguments[i]);
+    const ValueRef value = new_value(h.layout, h.cell->elements);
+    if (sink_ != nullptr) {
+      instruction.results.push_back({value, h.geometry(), static_cast<int>(i)});
+    }
+    write(h, value);
+    results.push_back(HandleRef(&h));
+  }
+  if (sink_ != nullptr) sink_->run(std::move(instruction));
+  return {};
+}
+
+Status Graph::apply_inplace(Call call) {
+  const OpDef& def = catalog_.at(call.op);
+  Handle& h = handle_of(call.arguments[0]);
+  Handle& base = h.group();
+  const bool is_view = h.is_view();
+  if (def.infer == nullptr || !def.mutates.empty()) {
+    return invalid(def.name + ": has no in-place form");
+  }
+  bool record = false;
+  if (call.record) {
+    for (const Var& argument : call.arguments) {
+      record = record || (argument.is_tensor() && requires_grad(handle_of(argument)));
+    }
+    record = record && core::is_floating(h.layout.dtype);
+  }
+  if (record) {
+    if (is_view) {
+      if (h.made == Handle::Made::kNoGrad) {
+        return invalid(def.name +
+                       ": a view was created in no_grad mode and is being modified in place with "
+                       "grad mode enabled");
+      }
+      if (h.made == Handle::Made::kMulti) {
+        return invalid(def.name +
+                       ": this view is one of multiple views that one call returned and cannot be "
+                       "modified in place with grad mode enabled");
+      }
+      if (requires_grad(h)) {
+        const auto leaf = is_leaf(base);
+        if (!leaf.ok()) return leaf.status();
+        if (*leaf) {
+          return invalid(def.name +
+                         ": a view of a leaf Variable that requires grad is being used in an "
+                         "in-place operation");
+        }
+      }
+    }
+    if (requires_grad(h)) {
+      const auto leaf = is_leaf(h);
+      if (!leaf.ok()) return leaf.status();
+      if (*leaf) {
+        return invalid(def.name +
+                       ": a leaf Variable that requires grad is being used in an in-place "
+                       "operation");
+      }
+    }
+    if (def.vjp == nullptr && !def.random) {
+      return invalid(def.name + ": is not differentiable, so it cannot write a tensor in place "
+                                "while gradients are recorded");
+    }
+  }
+  core::InlineVector<ops::OperandInfo, 3> infos;
+  ops::InferContext context{.op = def.name,
+                            .operands = {},
+                            .counts = call.counts,
+                            .attributes = call.attributes,
+                            .default_dtype = call.default_dtype,
+                            .device = {},
+                            .results = {}};
+  TT_RETURN_IF_ERROR(infer(call, def, context, infos));
+  const Layout& inferred = context.results[0];
+  if (!(inferred.geometry.shape == h.shape())) {
+    return invalid(def.name + "_: the result's shape " + core::to_string(inferred.geometry.shape) +
+                   " does not fit the destination " + core::to_string(h.shape()));
+  }
+  if (!(inferred.device == h.layout.device)) {
+    return invalid(def.name + "_: the result is on " + core::to_string(inferred.device) +
+                   ", the destination on " + core::to_string(h.layout.device));
+  }
+  const bool overwrites_all = call.op == fill_ || call.op == copy_;
+  if (!overwrites_all && !core::can_cast(inferred.dtype, h.layout.dtype)) {
+    return invalid(def.name + "_: result type " + std::string(core::name_of(inferred.dtype)) +
+                   " can't be cast to the destination's type " +
+                   std::string(core::name_of(h.layout.dtype)));
+  }
+  bool fill = call.op == fill_;
+  if (call.op == copy_ && call.arguments[1].is_tensor()) {
+    const Handle& from = handle_of(call.arguments[1]);
+    fill = from.cell == h.cell && from.geometry() == h.geometry();
+  }
+  if ((h.geometry().overlaps_itself() && (record || !fill)) ||
+      (record && base.geometry().overlaps_itself())) {
+    return invalid(def.name +
+                   "_: more than one element of the written-to tensor refers to a single memory "
+                   "location");
+  }
+
+  core::InlineVector<Edge, 2> edges;
+  Edge base_edge;
+  if (record) {
+    for (const Var& argument : call.arguments) {
+      Edge& edge = edges.emplace_back();
+      if (argument.is_tensor()) TT_RETURN_IF_ERROR(edge_of(handle_of(argument), edge));
+    }
+    if (is_view) {
+      TT_RETURN_IF_ERROR(edge_of(base, base_edge));
+      if (base_edge) {  // read the old region through a node of its own
+        Edge region;
+        region.node =
+            record_region(index_region_, base.layout, base_edge, base.geometry(), h.geometry());
+        edges[0] = region;
+      }
+    }
+  }
+
+  // RULE: refuse, compute, record, rebind the cell, rewrite history.
+  const core::Ref<Node> old_node = base.node;
+  const std::uint32_t old_output = base.output;
+  const ValueRef value = new_value(h.layout, h.cell->elements);
+  Instruction instruction;
+  if (sink_ != nullptr) {
+    instruction = instruction_of(call);
+    instruction.results.push_back({value, h.geometry(), 0});
+  }
+  core::Ref<Node> node, update;
+  if (record && def.vjp != nullptr) {
+    node = this->record(call, std::move(edges));
+    // What the vjp reads of the result is the new value seen through h.
+    const HandleRef result(new Handle(this, core::make_ref<Cell>(h.cell->elements, value), h.layout,
+                                      core::make_ref<Clock>()));
+    save(*node, def, call, std::span<const HandleRef>(&result, 1));
+    update = node;
+    if (is_view) {
+      Call region;
+      region.op = update_region_;
+      const Var arguments[] = {Var(nullptr, HandleRef(&base)), Var(nullptr, HandleRef(&h))};
+      region.arguments = arguments;
+      region.attributes = {core::Attribute::of(base.shape()),
+                           core::Attribute::of(base.geometry().strides),
+                           core::Attribute::of(h.shape()),
+                           core::Attribute::of(h.geometry().strides),
+                           core::Attribute::of(h.geometry().offset - base.geometry().offset)};
+      Edge through;
+      through.node = node;
+      update = this->record(region, {base_edge, through});
+    }
+  }
+  write(h, value);
+  if (record && node) {
+    Undo& undo = undo_.back();
+    undo.recorded = true;
+    undo.base = HandleRef(&base);
+    undo.old_node = old_node;
+    undo.old_output = old_output;
+    set_node(base, update, 0);
+    (void)node_of(h);
+    undo.base_tick = base.clock->now();
+  }
+  // Last, so that whoever runs it sees who else holds the old value.
+  if (sink_ != nullptr) sink_->run(std::move(instruction));
+  return {};
+}
+
+void Graph::write(Handle& h, ValueRef value) {
+  const std::uint32_t tick = h.clock->tick();
+  h.cell->value = std::move(value);
+  undo_.push_back({seq_, h.cell, h.clock, tick, false, nullptr, nullptr, 0, 0});
+}
+
+}  // namespace teletensor::autograd

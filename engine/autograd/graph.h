@@ -1,0 +1,269 @@
+// Graph: names, cells, alias groups and the tape of one session.
+//
+// The same code is the daemon's front (values behind cells, instructions go to a Sink) and the client's
+// mirror (no sink, no values): so the client answers every question about shape, requires_grad, is_leaf,
+// .grad and raises every eager error without I/O. Lines marked RULE come from the executable
+// specification of names, views, in-place and tape, which is fuzzed against PyTorch.
+//
+// One thread at a time. Handles must not outlive their Graph.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "engine/autograd/front.h"
+#include "engine/core/geometry.h"
+#include "engine/core/inline_vector.h"
+#include "engine/core/ref.h"
+#include "engine/core/status.h"
+#include "engine/ops/op.h"
+#include "engine/program/command.h"
+#include "engine/program/instruction.h"
+
+namespace teletensor::autograd {
+
+class Graph;
+class Handle;
+class Node;
+using HandleRef = core::Ref<Handle>;
+using Handles = core::InlineVector<HandleRef, 1>;
+
+// Freed through the graph's list, never recursively: a chain may be 10^6 long.
+class GraphObject : public ops::Named {
+ public:
+  explicit GraphObject(Graph* graph) : graph_(graph) {}
+  Graph* graph() const { return graph_; }
+
+ protected:
+  void last_reference_dropped() const override;
+  Graph* const graph_;
+};
+
+// Counts the writes to a base, its views and its detach()ed names; `.data` starts another.
+class Clock : public core::Counted {
+ public:
+  std::uint32_t now() const { return now_; }
+  std::uint32_t tick() { return ++now_; }
+  // `tick` belonged to a write that did not happen.
+  void take_back(std::uint32_t tick) { void_.push_back(tick); }
+  bool moved_since(std::uint32_t seen) const {
+    std::uint32_t taken = 0;
+    for (std::uint32_t tick : void_) taken += tick > seen;
+    return now_ - seen > taken;
+  }
+
+ private:
+  std::uint32_t now_ = 0;
+  std::vector<std::uint32_t> void_;
+};
+
+// One storage identity. On the client `value` is null.
+class Cell : public core::Counted {
+ public:
+  Cell(std::int64_t elements, program::ValueRef value)
+      : elements(elements), value(std::move(value)) {}
+  const std::int64_t elements;
+  program::ValueRef value;
+};
+
+// Where a gradient goes: output `output` of a node, or a leaf. Neither: nowhere.
+struct Edge {
+  core::Ref<Node> node;
+  HandleRef leaf;
+  std::uint32_t output = 0;
+  explicit operator bool() const { return node != nullptr || leaf != nullptr; }
+};
+
+using HookId = std::uint64_t;  // of a Python callable; only the client has any
+
+// A client's name. Everything here but cell and geometry is the handle's own, never its group's.
+class Handle final : public GraphObject {
+ public:
+  // How a view came to be: a view made under no_grad and one of several outputs refuse recorded writes.
+  enum class Made : std::uint8_t { kDefault, kNoGrad, kMulti };
+
+  Handle(Graph* graph, core::Ref<Cell> cell, core::Layout layout, core::Ref<Clock> clock);
+
+  program::HandleId id = 0;
+  core::Ref<Cell> cell;
+  core::Ref<Clock> clock;
+  HandleRef base;              // null: not a view. A base is kept alive by its views.
+  Made made = Made::kDefault;
+  bool flag = false;           // its own requires_grad_()
+  bool retains = false;        // retain_grad(): `node` points back here
+  core::Ref<Node> node;        // as of `seen`; ask Graph::node_of
+  std::uint32_t output = 0;    // which result of node
+  std::uint32_t seen = 0;      // the clock when node was made
+  HandleRef leaf;              // null: gradients of this leaf go to itself (a saved leaf's do not)
+  HandleRef grad;
+  std::vector<HookId> hooks;   // of a leaf
+  // Spans of ticks whose history was taken back (of a base).
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> forgotten;
+  void* owner = nullptr;       // the client's Python object, not counted
+  std::uint64_t visit = 0;     // scratch of Backward's search
+  std::uint32_t visit_index = 0;
+
+  const core::Geometry& geometry() const { return layout.geometry; }
+  const core::Dims& shape() const { return layout.geometry.shape; }
+  bool is_view() const { return base != nullptr; }
+  Handle& group() { return base ? *base : *this; }
+  ~Handle() override;
+};
+
+// One recorded instruction.
+class Node final : public GraphObject {
+ public:
+  struct Operand {
+    core::Layout layout;       // of tensors
+    core::Number number;
+    bool is_number = false;
+  };
+  struct SavedSlot {
+    int slot;                  // operand number, or ops::kResult + result number
+    program::ValueRef value;   // null on the client
+    std::int64_t elements;     // of its storage
+    core::Layout layout;
+    Edge edge;                 // as of the save; of a result: this node itself (not counted)
+    bool requires_grad;
+  };
+  struct Hook {
+    std::uint32_t output;
+    HookId id;
+  };
+
+  Node(Graph* graph, std::uint64_t at, ops::OpId op) : GraphObject(graph), at(at), op(op), label(op) {}
+  ~Node() override;
+
+  const std::uint64_t at;      // position on the tape
+  ops::OpId op;
+  ops::OpId label;             // what the user called (views record a region op)
+  std::uint64_t seq = 0;       // of the command; names the node on the wire
+  core::InlineVector<Edge, 2> edges;  // one per operand
+  core::InlineVector<Operand, 2> operands;
+  core::InlineVector<std::uint32_t, 1> counts;
+  core::Attributes attributes;
+  core::InlineVector<SavedSlot, 2> saved;
+  std::vector<core::Layout> results;  // only of nodes with several
+  std::vector<Hook> hooks;
+  std::vector<std::pair<std::uint32_t, Handle*>> retained;  // (output, who)
+  bool freed = false;
+  std::uint64_t visit = 0;     // scratch of Backward's search
+  std::uint32_t visit_index = 0;
+};
+
+struct Call {
+  ops::OpId op = 0;
+  bool record = false;         // grad mode
+  core::DType default_dtype = core::DType::kF32;
+  std::span<const ops::Var> arguments;
+  std::span<const std::uint32_t> counts;
+  core::Attributes attributes;
+};
+
+class Graph {
+ public:
+  // `sink` null: a mirror. Precondition: the catalog outlives the graph.
+  Graph(const ops::Catalog& catalog, Sink* sink);
+  ~Graph();
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
+  const ops::Catalog& catalog() const { return catalog_; }
+  bool is_mirror() const { return sink_ == nullptr; }
+
+  // ---- names. All refusals come before any effect.
+  // A fresh base; `value` null on the client.
+  HandleRef adopt(const core::Layout& layout, program::ValueRef value);
+  // Out of place, views, and list ops that mutate (then the results are the mutated handles).
+  core::Status apply(Call call, Handles& results);
+  // Through argument 0, which is the result.
+  core::Status apply_inplace(Call call);
+  core::Status set_data(Handle& h, Handle& other);
+  core::Status set_requires_grad(Handle& h, bool on);
+  core::Status set_grad(Handle& h, Handle* grad);
+  core::Status retain_grad(Handle& h);
+  core::Status register_hook(Handle& h, HookId hook);
+  void remove_hook(Handle& h, HookId hook);
+
+  // ---- facts
+  bool requires_grad(Handle& h);
+  // nullptr for a leaf. May make a view's node again; refuses for marked views whose base was written.
+  core::Result<Node*> node_of(Handle& h);
+  core::Result<bool> is_leaf(Handle& h);
+
+  // ---- failures
+  // The sequence number of the command now executed.
+  void set_seq(std::uint64_t seq) { seq_ = seq; }
+  // Everything up to seq has happened; forgets how to take it back.
+  void completed(std::uint64_t seq);
+  // The in-place commands `rebinds` (ascending) did not happen.
+  void take_back(const std::vector<std::uint64_t>& rebinds, std::uint64_t root);
+
+  // The node recorded by the command `seq` that has saved values; nullptr if it is gone.
+  Node* recorded_by(std::uint64_t seq) const;
+  // A name for what a node saved: a new handle with the edge it was saved with.
+  HandleRef name_saved(const Node::SavedSlot& saved, Node& node);
+
+  std::size_t live_nodes() const { return live_nodes_; }
+  // Called when a handle with an id has died (the client releases the id).
+  std::function<void(program::HandleId)> on_death;
+
+ private:
+  friend class GraphObject;
+  friend class Handle;
+  friend class Node;
+  friend class Backward;
+
+  struct Undo {
+    std::uint64_t seq;
+    core::Ref<Cell> cell;
+    core::Ref<Clock> clock;
+    std::uint32_t tick;
+    bool recorded;
+    HandleRef base;            // recorded: whose history changed
+    core::Ref<Node> old_node;
+    std::uint32_t old_output;
+    std::uint32_t base_tick;
+  };
+
+  void bury(const GraphObject* object);
+  core::Status infer(const Call& call, const ops::OpDef& def, ops::InferContext& context,
+                     core::InlineVector<ops::OperandInfo, 3>& infos) const;
+  core::Status apply_view(const Call& call, const ops::OpDef& def, ops::InferContext& context,
+                          Handles& results);
+  core::Status apply_mutating(const Call& call, const ops::OpDef& def, Handles& results);
+  program::Instruction instruction_of(const Call& call) const;
+  program::ValueRef new_value(const core::Layout& layout, std::int64_t elements) const;
+  HandleRef make(core::Layout layout, program::ValueRef value);
+
+  // edge(h): where a gradient of h goes.
+  core::Status edge_of(Handle& h, Edge& edge);
+  core::Ref<Node> record(const Call& call, core::InlineVector<Edge, 2> edges);
+  core::Ref<Node> record_region(ops::OpId label, const core::Layout& operand, Edge edge,
+                                const core::Geometry& base, const core::Geometry& view);
+  void save(Node& node, const ops::OpDef& def, const Call& call, std::span<const HandleRef> results);
+  void set_node(Handle& h, core::Ref<Node> node, std::uint32_t output);
+  void drop_forgotten(Handle& h);
+  void write(Handle& h, program::ValueRef value);
+  void forget(const Undo& undo);
+
+  const ops::Catalog& catalog_;
+  Sink* const sink_;
+  const ops::OpId index_region_, update_region_, fill_, copy_, detach_, data_;
+  std::uint64_t seq_ = 0;
+  std::uint64_t tape_length_ = 0;
+  std::uint64_t visits_ = 0;
+  std::size_t live_nodes_ = 0;
+  std::deque<Undo> undo_;
+  std::deque<std::pair<std::uint64_t, Node*>> recorded_;
+  std::vector<const GraphObject*> dead_;
+  bool burying_ = false;
+};
+
+// The handle behind a Var that this graph's builder made.
+inline Handle& handle_of(const ops::Var& var) { return *static_cast<Handle*>(var.named().get()); }
+
+}  // namespace teletensor::autograd

@@ -1,0 +1,101 @@
+// Backend: what a device can do. Kernels are plain functions found by op name in a KernelTable.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "engine/core/attributes.h"
+#include "engine/core/geometry.h"
+#include "engine/core/status.h"
+#include "engine/ops/op.h"
+
+namespace teletensor::backends {
+
+// One operand or result as a kernel sees it: memory, dtype, view. `data` is the start of the storage,
+// so element (i, j) lies at data + (geometry.offset + i*stride0 + j*stride1) * size_of(dtype).
+struct TensorArg {
+  enum class Kind : std::uint8_t { kAbsent, kTensor, kNumber };
+  Kind kind = Kind::kAbsent;
+  void* data = nullptr;
+  core::DType dtype = core::DType::kF32;
+  const core::Geometry* geometry = nullptr;
+  core::Number number;
+
+  // Address of the first element.
+  template <class T = void>
+  T* first() const {
+    return reinterpret_cast<T*>(static_cast<char*>(data) +
+                                geometry->offset * static_cast<std::int64_t>(core::size_of(dtype)));
+  }
+};
+
+// Splits work into parts whose number depends on the work alone (never on load: the bits rule) and
+// runs them on whatever lanes are free, the calling one included. Returns when all are done.
+class Parallel {
+ public:
+  virtual ~Parallel() = default;
+  virtual void run(std::int64_t parts, const std::function<void(std::int64_t)>& part) = 0;
+  // True once the instruction's session is being interrupted; long kernels look between parts.
+  virtual bool cancelled() const { return false; }
+};
+
+// Temporary memory of one kernel call, charged to the session; freed when the call returns.
+class Scratch {
+ public:
+  virtual ~Scratch() = default;
+  // 64-byte aligned, not zeroed; nullptr when the session's budget does not allow it (the kernel then
+  // returns `out_of_scratch(bytes)`).
+  virtual void* allocate(std::size_t bytes) = 0;
+};
+core::Status out_of_scratch(std::string_view op, std::size_t bytes);
+
+struct KernelCall {
+  const ops::OpDef& op;
+  std::span<const TensorArg> in;               // lists flattened
+  std::span<const TensorArg> out;              // layouts exactly as inferred
+  std::span<const std::uint32_t> counts;       // lengths of list arguments
+  const core::Attributes& attributes;
+  Parallel& parallel;
+  Scratch& scratch;
+};
+// Data-dependent refusals (an index out of range, integer division by zero) must be found before the
+// first store. The out memory may be uninitialised unless op.inplace is kRegion.
+using Kernel = core::Status (*)(KernelCall&);
+
+class KernelTable {
+ public:
+  explicit KernelTable(const ops::Catalog& catalog)
+      : catalog_(catalog), kernels_(catalog.size(), nullptr) {}
+  // Our own bug when the catalog has no such op or it has a kernel already.
+  void add(std::string_view op, Kernel kernel);
+  Kernel find(ops::OpId op) const { return kernels_[op]; }
+
+ private:
+  const ops::Catalog& catalog_;
+  std::vector<Kernel> kernels_;
+};
+
+// A device: memory and kernels. Thread-safe after construction.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual core::Device device() const = 0;
+  virtual Kernel find(ops::OpId op) const = 0;
+  // Device memory. 64-byte aligned; nullptr when the device has none left.
+  virtual void* allocate(std::size_t bytes) = 0;
+  virtual void deallocate(void* memory, std::size_t bytes) = 0;
+  virtual void zero(void* memory, std::size_t bytes) = 0;
+  // Host to device, device to host and within the device. Complete on return.
+  virtual core::Status copy_in(void* device, const void* host, std::size_t bytes) = 0;
+  virtual core::Status copy_out(void* host, const void* device, std::size_t bytes) = 0;
+  virtual core::Status copy(void* to, const void* from, std::size_t bytes) = 0;
+  // Called before each instruction: the seam for device failures and injected faults.
+  virtual core::Status before(const ops::OpDef& op) { return (void)op, core::Status(); }
+};
+
+}  // namespace teletensor::backends

@@ -1,0 +1,26 @@
+// The CPU backend: kernels over host memory. Families register their kernels in explicit lists.
+#pragma once
+
+#include <memory>
+
+#include "engine/backends/backend.h"
+
+namespace teletensor::backends::cpu {
+
+void add_copy_kernels(KernelTable& table);        // copies and regions
+void add_unary_kernels(KernelTable& table);
+void add_binary_kernels(KernelTable& table);
+void add_ternary_kernels(KernelTable& table);
+void add_reduction_kernels(KernelTable& table);
+void add_normalize_kernels(KernelTable& table);
+void add_loss_kernels(KernelTable& table);
+void add_order_kernels(KernelTable& table);
+void add_matmul_kernels(KernelTable& table);
+void add_creation_kernels(KernelTable& table);    // creation and random
+void add_index_kernels(KernelTable& table);       // index and join
+void add_optimizer_kernels(KernelTable& table);
+
+// All of the above; every op that computes has a kernel.
+KernelTable make_kernels(const ops::Catalog& catalog);
+
+}  // namespace teletensor::backends::cpu

@@ -1,0 +1,114 @@
+// Attributes: the typed, positional constants of an instruction (dims, flags, names of modes), and
+// Number: a Python scalar operand. Compact, comparable, without heap for the usual few integers.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "engine/core/dtype.h"
+#include "engine/core/geometry.h"
+#include "engine/core/inline_vector.h"
+
+namespace teletensor::core {
+
+// A Python scalar. Its category takes part in promotion, its dtype never does.
+struct Number {
+  enum class Kind : std::uint8_t { kBool = 0, kInt = 1, kFloat = 2 };
+  Kind kind = Kind::kInt;
+  std::int64_t integer = 0;  // also a bool's 0 or 1
+  double real = 0;           // a float's value
+
+  static Number of_bool(bool value) { return {Kind::kBool, value, 0}; }
+  static Number of_int(std::int64_t value) { return {Kind::kInt, value, 0}; }
+  static Number of_float(double value) { return {Kind::kFloat, 0, value}; }
+  double as_double() const { return kind == Kind::kFloat ? real : static_cast<double>(integer); }
+  friend bool operator==(const Number&, const Number&) = default;
+};
+std::string to_string(const Number& number);
+
+// One attribute. kNone stands for an optional that was not given.
+struct Attribute {
+  enum class Kind : std::uint8_t { kNone = 0, kBool, kInt, kFloat, kInts, kString, kDType, kDevice };
+  Kind kind = Kind::kNone;
+  std::int64_t integer = 0;  // bool, int, dtype number, device (kind * 256 + index)
+  double real = 0;
+  InlineVector<std::int64_t, 4> ints;
+  std::string text;
+
+  static Attribute none() { return {}; }
+  static Attribute of(bool value) { return make(Kind::kBool, value); }
+  static Attribute of(std::int64_t value) { return make(Kind::kInt, value); }
+  static Attribute of(int value) { return make(Kind::kInt, value); }
+  static Attribute of(double value) {
+    Attribute a;
+    a.kind = Kind::kFloat;
+    a.real = value;
+    return a;
+  }
+  static Attribute of(DType value) { return make(Kind::kDType, static_cast<std::int64_t>(value)); }
+  static Attribute of(Device value) {
+    return make(Kind::kDevice, static_cast<std::int64_t>(value.kind) * 256 + value.index);
+  }
+  static Attribute of(std::span<const std::int64_t> values) {
+    Attribute a;
+    a.kind = Kind::kInts;
+    a.ints = InlineVector<std::int64_t, 4>(values);
+    return a;
+  }
+  static Attribute of(const Dims& values) { return of(values.span()); }
+  static Attribute of(std::string_view value) {
+    Attribute a;
+    a.kind = Kind::kString;
+    a.text = value;
+    return a;
+  }
+  static Attribute of(const char* value) { return of(std::string_view(value)); }
+
+  friend bool operator==(const Attribute&, const Attribute&) = default;
+
+ private:
+  static Attribute make(Kind kind, std::int64_t integer) {
+    Attribute a;
+    a.kind = kind;
+    a.integer = integer;
+    return a;
+  }
+};
+
+// In the order of the op's signature. The catalog's check guarantees the kinds, so readers need not
+// look again: at(i) of the wrong kind is our own bug.
+class Attributes {
+ public:
+  Attributes() = default;
+  Attributes(std::initializer_list<Attribute> items) : items_(items) {}
+
+  std::size_t size() const { return items_.size(); }
+  const Attribute& at(std::size_t i) const { return items_[i]; }
+  void push_back(Attribute a) { items_.push_back(std::move(a)); }
+
+  bool has(std::size_t i) const {
+    return i < size() && items_[i].kind != Attribute::Kind::kNone;
+  }
+  bool boolean(std::size_t i) const { return items_[i].integer != 0; }
+  std::int64_t integer(std::size_t i) const { return items_[i].integer; }
+  double real(std::size_t i) const {
+    return items_[i].kind == Attribute::Kind::kFloat ? items_[i].real
+                                                     : static_cast<double>(items_[i].integer);
+  }
+  std::span<const std::int64_t> ints(std::size_t i) const {
+    return {items_[i].ints.data(), items_[i].ints.size()};
+  }
+  std::string_view text(std::size_t i) const { return items_[i].text; }
+  DType dtype(std::size_t i) const { return static_cast<DType>(items_[i].integer); }
+  Device device(std::size_t i) const {
+    return {static_cast<DeviceKind>(items_[i].integer / 256),
+            static_cast<std::uint8_t>(items_[i].integer % 256)};
+  }
+  friend bool operator==(const Attributes&, const Attributes&) = default;
+
+ private:
+  InlineVector<Attribute, 3> items_;
+};
+
+}  // namespace teletensor::core

@@ -1,0 +1,121 @@
+// Shape, strides and offset of a view on flat storage, and the layout of new results. No data here.
+//
+// Strides and offsets count elements. Ported from the executable specification (shared spec,
+// geometry.py) and fuzzed against PyTorch through engine/autograd.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "engine/core/dtype.h"
+#include "engine/core/status.h"
+
+namespace teletensor::core {
+
+inline constexpr int kMaxRank = 12;
+
+// Up to kMaxRank numbers without heap. Copies touch only the used part.
+class Dims {
+ public:
+  Dims() = default;
+  Dims(std::initializer_list<std::int64_t> values) : Dims(std::span(values.begin(), values.size())) {}
+  explicit Dims(std::span<const std::int64_t> values) : size_(static_cast<int>(values.size())) {
+    std::copy(values.begin(), values.end(), values_);
+  }
+  Dims(int size, std::int64_t fill) : size_(size) { std::fill_n(values_, size, fill); }
+  Dims(const Dims& other) : size_(other.size_) { std::copy_n(other.values_, size_, values_); }
+  Dims& operator=(const Dims& other) {
+    size_ = other.size_;
+    std::copy_n(other.values_, size_, values_);
+    return *this;
+  }
+
+  int size() const { return size_; }
+  bool empty() const { return size_ == 0; }
+  std::int64_t& operator[](int i) { return values_[i]; }
+  std::int64_t operator[](int i) const { return values_[i]; }
+  std::int64_t back() const { return values_[size_ - 1]; }
+  // Precondition: size() < kMaxRank; every caller that takes input checks the rank first.
+  void push_back(std::int64_t value) { values_[size_++] = value; }
+  void insert(int at, std::int64_t value);
+  void erase(int at);
+  const std::int64_t* begin() const { return values_; }
+  const std::int64_t* end() const { return values_ + size_; }
+  std::int64_t* begin() { return values_; }
+  std::int64_t* end() { return values_ + size_; }
+  std::span<const std::int64_t> span() const { return {values_, static_cast<std::size_t>(size_)}; }
+  friend bool operator==(const Dims& a, const Dims& b) {
+    return a.size_ == b.size_ && std::equal(a.begin(), a.end(), b.begin());
+  }
+
+ private:
+  int size_ = 0;
+  std::int64_t values_[kMaxRank];
+};
+
+// "[2, 3]".
+std::string to_string(const Dims& dims);
+
+// The product of sizes; refuses negative sizes and products that leave 63 bits.
+Result<std::int64_t> checked_numel(std::span<const std::int64_t> shape);
+// Precondition: checked before.
+std::int64_t numel(const Dims& shape);
+Dims contiguous_strides(const Dims& shape);
+// -rank <= dim < rank, else "op: dim 5 is out of range for rank 2". A 0-d tensor accepts 0 and -1.
+Result<int> normalize_dim(std::int64_t dim, int rank, std::string_view op);
+
+struct Geometry {
+  Dims shape;
+  Dims strides;
+  std::int64_t offset = 0;
+
+  Geometry() = default;
+  // Row-major.
+  explicit Geometry(const Dims& shape_) : shape(shape_), strides(contiguous_strides(shape_)) {}
+  Geometry(const Dims& shape_, const Dims& strides_, std::int64_t offset_ = 0)
+      : shape(shape_), strides(strides_), offset(offset_) {}
+
+  int rank() const { return shape.size(); }
+  std::int64_t numel() const { return core::numel(shape); }
+  bool contiguous() const;
+  // Some permutation of it is contiguous (PyTorch: non-overlapping and dense).
+  bool dense() const;
+  // Several elements lie at one memory location (conservative in PyTorch's way: stride 0).
+  bool overlaps_itself() const;
+  // One past the largest storage index that is read; offset when the view is empty.
+  std::int64_t storage_end() const;
+
+  // Views. Arguments are checked by the caller (dims in range, sizes that fit).
+  Geometry select(int dim, std::int64_t index) const;
+  Geometry slice(int dim, std::int64_t start, std::int64_t length, std::int64_t step) const;
+  Geometry transpose(int a, int b) const;
+  Geometry permute(const Dims& order) const;
+  // shape has at least this rank; sizes equal or this one's 1. Refuses others.
+  Result<Geometry> expand(const Dims& target) const;
+  // The same elements in row-major order under another shape, or nothing if that needs a copy.
+  // Precondition: equal numel.
+  std::optional<Geometry> view(const Dims& target) const;
+
+  friend bool operator==(const Geometry&, const Geometry&) = default;
+};
+
+// PyTorch's right-aligned broadcasting; refuses with both shapes in the text.
+Result<Dims> broadcast_shapes(const Dims& a, const Dims& b, std::string_view op);
+
+// RULE: strides of a new elementwise result follow the inputs' order of strides (as PyTorch).
+// Offset 0. `inputs` are tensors only (numbers have no say).
+Geometry elementwise_layout(const Dims& shape, std::span<const Geometry* const> inputs);
+
+// What is known of a tensor without its data.
+struct Layout {
+  DType dtype = DType::kF32;
+  Device device;
+  Geometry geometry;
+  friend bool operator==(const Layout&, const Layout&) = default;
+};
+
+}  // namespace teletensor::core

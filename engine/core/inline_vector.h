@@ -1,0 +1,113 @@
+// InlineVector<T, N>: a vector whose first N elements need no heap. Not thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <initializer_list>
+#include <memory>
+#include <new>
+#include <span>
+#include <utility>
+
+namespace teletensor::core {
+
+template <class T, std::size_t N>
+class InlineVector {
+ public:
+  InlineVector() = default;
+  InlineVector(std::initializer_list<T> items) {
+    for (const T& item : items) push_back(item);
+  }
+  explicit InlineVector(std::span<const T> items) {
+    for (const T& item : items) push_back(item);
+  }
+  InlineVector(const InlineVector& other) : InlineVector(std::span<const T>(other)) {}
+  InlineVector(InlineVector&& other) noexcept { take(other); }
+  InlineVector& operator=(const InlineVector& other) {
+    if (this != &other) {
+      clear();
+      for (const T& item : other) push_back(item);
+    }
+    return *this;
+  }
+  InlineVector& operator=(InlineVector&& other) noexcept {
+    if (this != &other) {
+      reset();
+      take(other);
+    }
+    return *this;
+  }
+  ~InlineVector() { reset(); }
+
+  std::size_t size() const { return size_; }
+  bool empty() const { return size_ == 0; }
+  T* data() { return data_; }
+  const T* data() const { return data_; }
+  T& operator[](std::size_t i) { return data_[i]; }
+  const T& operator[](std::size_t i) const { return data_[i]; }
+  T& back() { return data_[size_ - 1]; }
+  const T& back() const { return data_[size_ - 1]; }
+  T* begin() { return data_; }
+  T* end() { return data_ + size_; }
+  const T* begin() const { return data_; }
+  const T* end() const { return data_ + size_; }
+
+  void push_back(T item) { emplace_back(std::move(item)); }
+  template <class... Args>
+  T& emplace_back(Args&&... args) {
+    if (size_ == capacity_) grow(capacity_ * 2);
+    return *new (data_ + size_++) T(std::forward<Args>(args)...);
+  }
+  void pop_back() { data_[--size_].~T(); }
+  void resize(std::size_t n) {
+    if (n > capacity_) grow(n);
+    while (size_ > n) pop_back();
+    while (size_ < n) new (data_ + size_++) T();
+  }
+  void clear() {
+    while (size_ > 0) pop_back();
+  }
+  friend bool operator==(const InlineVector& a, const InlineVector& b) {
+    if (a.size_ != b.size_) return false;
+    for (std::size_t i = 0; i < a.size_; ++i) {
+      if (!(a[i] == b[i])) return false;
+    }
+    return true;
+  }
+
+ private:
+  T* inline_data() { return std::launder(reinterpret_cast<T*>(bytes_)); }
+  void grow(std::size_t capacity) {
+    T* bigger = std::allocator<T>().allocate(capacity);
+    for (std::size_t i = 0; i < size_; ++i) {
+      new (bigger + i) T(std::move(data_[i]));
+      data_[i].~T();
+    }
+    if (capacity_ > N) std::allocator<T>().deallocate(data_, capacity_);
+    data_ = bigger;
+    capacity_ = capacity;
+  }
+  void reset() {
+    clear();
+    if (capacity_ > N) std::allocator<T>().deallocate(data_, capacity_);
+    data_ = inline_data();
+    capacity_ = N;
+  }
+  // Precondition: *this is empty and inline.
+  void take(InlineVector& other) {
+    if (other.capacity_ > N) {
+      data_ = std::exchange(other.data_, other.inline_data());
+      capacity_ = std::exchange(other.capacity_, N);
+      size_ = std::exchange(other.size_, 0);
+    } else {
+      for (T& item : other) push_back(std::move(item));
+      other.clear();
+    }
+  }
+
+  alignas(T) std::byte bytes_[N * sizeof(T)];
+  T* data_ = inline_data();
+  std::size_t size_ = 0;
+  std::size_t capacity_ = N;
+};
+
+}  // namespace teletensor::core

@@ -1,0 +1,87 @@
+// Ref<T>: an intrusive counted pointer, and the two bases that carry the count.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <utility>
+
+namespace teletensor::core {
+
+// Counted by several threads. Deleted by whoever drops the last reference.
+class Shared {
+ public:
+  Shared() = default;
+  Shared(const Shared&) = delete;
+  Shared& operator=(const Shared&) = delete;
+  virtual ~Shared() = default;
+
+  void acquire() const { count_.fetch_add(1, std::memory_order_relaxed); }
+  void release() const {
+    if (count_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+  }
+  // Exact only for a holder who knows that nobody else can acquire meanwhile.
+  std::uint32_t references() const { return count_.load(std::memory_order_acquire); }
+
+ private:
+  mutable std::atomic<std::uint32_t> count_{0};
+};
+
+// Counted by one thread at a time (a session's front, or the client under its session lock).
+class Counted {
+ public:
+  Counted() = default;
+  Counted(const Counted&) = delete;
+  Counted& operator=(const Counted&) = delete;
+  virtual ~Counted() = default;
+
+  void acquire() const { ++count_; }
+  void release() const {
+    if (--count_ == 0) last_reference_dropped();
+  }
+  std::uint32_t references() const { return count_; }
+
+ protected:
+  // Overridden by objects that form long chains, which must not be freed recursively.
+  virtual void last_reference_dropped() const { delete this; }
+
+ private:
+  mutable std::uint32_t count_ = 0;
+};
+
+template <class T>
+class Ref {
+ public:
+  Ref() = default;
+  Ref(std::nullptr_t) {}
+  explicit Ref(T* object) : object_(object) {
+    if (object_) object_->acquire();
+  }
+  Ref(const Ref& other) : Ref(other.object_) {}
+  Ref(Ref&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
+  template <class U>
+  Ref(const Ref<U>& other) : Ref(other.get()) {}
+  ~Ref() {
+    if (object_) object_->release();
+  }
+  Ref& operator=(Ref other) noexcept {
+    std::swap(object_, other.object_);
+    return *this;
+  }
+
+  T* get() const { return object_; }
+  T* operator->() const { return object_; }
+  T& operator*() const { return *object_; }
+  explicit operator bool() const { return object_ != nullptr; }
+  friend bool operator==(const Ref& a, const Ref& b) { return a.object_ == b.object_; }
+  friend bool operator==(const Ref& a, std::nullptr_t) { return a.object_ == nullptr; }
+
+ private:
+  T* object_ = nullptr;
+};
+
+template <class T, class... Args>
+Ref<T> make_ref(Args&&... args) {
+  return Ref<T>(new T(std::forward<Args>(args)...));
+}
+
+}  // namespace teletensor::core

@@ -1,0 +1,90 @@
+// Status and Result: how engine, wire and server report what a peer or the OS can cause.
+//
+// Codes have absl's (and gRPC's) numbers, so that server/ converts by value. Our own bugs are CHECKs,
+// not Statuses. A Status is cheap to pass when ok: one pointer.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace teletensor::core {
+
+enum class Code : int {
+  kOk = 0,
+  kCancelled = 1,
+  kUnknown = 2,
+  kInvalidArgument = 3,
+  kDeadlineExceeded = 4,
+  kNotFound = 5,
+  kAlreadyExists = 6,
+  kPermissionDenied = 7,
+  kResourceExhausted = 8,
+  kFailedPrecondition = 9,
+  kAborted = 10,
+  kOutOfRange = 11,
+  kUnimplemented = 12,
+  kInternal = 13,
+  kUnavailable = 14,
+  kDataLoss = 15,
+};
+
+class [[nodiscard]] Status {
+ public:
+  Status() = default;
+  Status(Code code, std::string message)
+      : state_(std::make_unique<State>(State{code, std::move(message)})) {}
+  Status(const Status& other)
+      : state_(other.state_ ? std::make_unique<State>(*other.state_) : nullptr) {}
+  Status(Status&&) noexcept = default;
+  Status& operator=(const Status& other) { return *this = Status(other); }
+  Status& operator=(Status&&) noexcept = default;
+
+  bool ok() const { return state_ == nullptr; }
+  Code code() const { return state_ ? state_->code : Code::kOk; }
+  // "op: fact, shapes". Empty when ok.
+  const std::string& message() const {
+    static const std::string empty;
+    return state_ ? state_->message : empty;
+  }
+
+ private:
+  struct State {
+    Code code;
+    std::string message;
+  };
+  std::unique_ptr<State> state_;
+};
+
+inline Status invalid(std::string message) {
+  return Status(Code::kInvalidArgument, std::move(message));
+}
+inline Status internal(std::string message) { return Status(Code::kInternal, std::move(message)); }
+
+// A T or the Status that says why there is none.
+template <class T>
+class [[nodiscard]] Result {
+ public:
+  Result(T value) : value_(std::move(value)) {}
+  Result(Status status) : status_(std::move(status)) {}
+
+  bool ok() const { return value_.has_value(); }
+  const Status& status() const { return status_; }
+  T& operator*() { return *value_; }
+  const T& operator*() const { return *value_; }
+  T* operator->() { return &*value_; }
+  const T* operator->() const { return &*value_; }
+
+ private:
+  std::optional<T> value_;
+  Status status_;
+};
+
+// Returns from the calling function when `expression` is not ok.
+#define TT_RETURN_IF_ERROR(expression)                              \
+  do {                                                              \
+    if (::teletensor::core::Status tt_status = (expression); !tt_status.ok()) return tt_status; \
+  } while (false)
+
+}  // namespace teletensor::core

@@ -1,0 +1,183 @@
+// OpDef: everything about one op in one place. The catalog, the client's inference, the Python
+// functions, the documentation and the op tester come from it; kernels are found by its name.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/core/attributes.h"
+#include "engine/core/geometry.h"
+#include "engine/core/status.h"
+#include "engine/ops/var.h"
+
+namespace teletensor::ops {
+
+// ---------------------------------------------------------------- signature
+
+// One parameter of a signature such as
+//   "sum(Tensor x, int[]? dim=None, bool keepdim=False, dtype? dtype=None) -> Tensor"
+// Operand types: Tensor, Tensor? (may be None), Tensor[] (list), Operand (Tensor or Python number).
+// Attribute types: bool, int, float, int[], str, dtype, device; each with "?" when None is allowed.
+// Operands come before attributes.
+struct Parameter {
+  enum class Type : std::uint8_t {
+    kTensor, kOptionalTensor, kTensorList, kOperand,
+    kBool, kInt, kFloat, kInts, kString, kDType, kDevice,
+  };
+  std::string name;
+  Type type = Type::kTensor;
+  bool optional = false;     // None is allowed
+  bool has_default = false;
+  core::Attribute fallback;  // the default of an attribute
+  bool is_operand() const { return type <= Type::kOperand; }
+};
+
+// ---------------------------------------------------------------- inference
+
+// What infer sees of one operand.
+struct OperandInfo {
+  const core::Layout* layout = nullptr;  // tensors
+  const core::Number* number = nullptr;  // Python scalars; both null: absent
+  bool tensor() const { return layout != nullptr; }
+  bool absent() const { return !layout && !number; }
+};
+
+class InferContext {
+ public:
+  std::string_view op;
+  std::span<const OperandInfo> operands;      // lists flattened
+  std::span<const std::uint32_t> counts;      // lengths of list arguments
+  const core::Attributes& attributes;
+  core::DType default_dtype = core::DType::kF32;
+  core::Device device;                        // of the operands (of the attribute for creation ops)
+  core::InlineVector<core::Layout, 2> results;
+
+  const core::Dims& shape(std::size_t i) const { return operands[i].layout->geometry.shape; }
+  int rank(std::size_t i) const { return shape(i).size(); }
+  core::DType dtype(std::size_t i) const { return operands[i].layout->dtype; }
+  const core::Geometry& geometry(std::size_t i) const { return operands[i].layout->geometry; }
+
+  // Row-major result. Refuses (through the graph's final check) sizes that overflow.
+  void add_result(core::DType dtype, const core::Dims& shape) {
+    results.push_back({dtype, device, core::Geometry(shape)});
+  }
+  void add_result(core::DType dtype, const core::Geometry& geometry) {
+    results.push_back({dtype, device, geometry});
+  }
+  // "op: text" as an invalid-argument error.
+  core::Status fail(std::string text) const {
+    return core::invalid(std::string(op) + ": " + std::move(text));
+  }
+};
+// Adds the results' layouts, or says why the call is refused. Strides are part of the answer.
+using Infer = core::Status (*)(InferContext&);
+// For views: the geometries on operand 0's storage, for any geometry of operand 0.
+using View = core::Status (*)(InferContext&, std::vector<core::Geometry>& views);
+
+// PyTorch's three ranks: tensors, 0-d tensors, Python numbers.
+core::DType result_type(std::span<const OperandInfo> operands, core::DType default_dtype);
+
+// ---------------------------------------------------------------- derivatives
+
+// What a vjp sees of the recorded instruction.
+class VjpContext {
+ public:
+  virtual ~VjpContext() = default;
+  virtual const core::Attributes& attributes() const = 0;
+  virtual std::span<const std::uint32_t> counts() const = 0;
+  virtual std::size_t operands() const = 0;  // lists flattened
+  virtual Builder& builder() = 0;
+  // Gradient of result `i`; zeros if other results had a gradient and this one none.
+  virtual Var gradient(std::size_t i = 0) = 0;
+  // Operand `i`: saved by `saves`, or a number. Absent if it was not saved (then nothing that needs
+  // it is wanted).
+  virtual Var operand(std::size_t i) = 0;
+  virtual Var result(std::size_t i = 0) = 0;  // saved by `saves` with kResult + i
+  virtual const core::Layout& operand_layout(std::size_t i) const = 0;
+  // Is operand i's gradient wanted?
+  virtual bool needs(std::size_t i) const = 0;
+  // Hands over operand i's gradient; it is summed to the operand's shape and cast to its dtype here,
+  // so vjps of broadcasting ops need not. Ignored where not wanted.
+  virtual void give(std::size_t i, const Var& gradient) = 0;
+};
+using Vjp = void (*)(VjpContext&);
+
+inline constexpr int kResult = 256;  // Save::slot of result 0
+constexpr std::uint32_t bit(int operand) { return 1u << operand; }
+
+// The tape keeps `slot` if the gradient of any operand in `when` is wanted.
+struct Save {
+  int slot;                     // operand number, or kResult + result number
+  std::uint32_t when = ~0u;     // bits of operand numbers
+};
+
+// ---------------------------------------------------------------- the definition
+
+// How a kernel may be used on a result that overwrites operand 0.
+enum class Inplace : std::uint8_t {
+  kTemporary,    // the kernel must not see operand and result share memory: via a temporary
+  kElementwise,  // an operand at exactly the result's geometry may share its memory
+  kRegion,       // the kernel expects the result to hold operand 0 already and writes what changes
+};
+
+struct OpDef {
+  std::string_view signature;
+  std::string_view doc;                    // one or two sentences: meaning, formula, units
+  Infer infer = nullptr;                   // null for views
+  View view = nullptr;
+  Vjp vjp = nullptr;
+  std::string_view not_differentiable{};   // why, where vjp is null
+  std::vector<Save> saves{};
+  Inplace inplace = Inplace::kTemporary;
+  std::vector<int> mutates{};              // parameters whose tensors are overwritten (list ops: sgd_step, ...);
+                                           // the results are these, in order
+  bool random = false;                     // the last two attributes are (int seed, int ordinal)
+  bool internal = false;                   // not a Python function (vjps' helpers)
+  int revision = 1;
+
+  // Parsed from the signature by the catalog.
+  std::string name{};
+  std::vector<Parameter> parameters{};
+  int operand_parameters = 0;
+  int results = 1;                         // -1: as many as infer or view says ("-> Tensor[]")
+};
+
+// Name -> OpDef; built once from the explicit list of families; immutable afterwards.
+class Catalog {
+ public:
+  explicit Catalog(std::vector<OpDef> definitions);
+  std::size_t size() const { return definitions_.size(); }
+  // Precondition: id < size().
+  const OpDef& at(OpId id) const { return definitions_[id]; }
+  // nullptr where there is none.
+  const OpDef* find(std::string_view name) const;
+  OpId id(const OpDef& op) const { return static_cast<OpId>(&op - definitions_.data()); }
+  // Text that two sides compare at Hello: every name, revision and signature.
+  std::string fingerprint() const;
+
+  // Counts and attribute kinds against the signature; every decoder and every caller goes through it.
+  core::Status check(OpId op, std::size_t operands, std::span<const std::uint32_t> counts,
+                     const core::Attributes& attributes) const;
+
+ private:
+  std::vector<OpDef> definitions_;
+  std::vector<std::pair<std::string_view, OpId>> by_name_;  // sorted
+};
+
+// The product's catalog (ops/catalog.cc lists the families).
+const Catalog& catalog();
+
+// An op named in code, looked up once.
+class OpRef {
+ public:
+  explicit OpRef(std::string_view name) : id_(catalog().id(*catalog().find(name))) {}
+  operator OpId() const { return id_; }
+
+ private:
+  OpId id_;
+};
+
+}  // namespace teletensor::ops

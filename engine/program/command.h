@@ -1,0 +1,128 @@
+// Command: one entry of a frame, as the client issues it and the daemon's front executes it.
+//
+// Handles are ids. A command that makes handles takes the next ids in order; both sides count, and
+// the frame's header states the first so that a disagreement is found at once. `proto/wire` encodes
+// and decodes exactly this.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "engine/core/attributes.h"
+#include "engine/core/geometry.h"
+#include "engine/core/inline_vector.h"
+#include "engine/program/instruction.h"
+
+namespace teletensor::program {
+
+using HandleId = std::uint64_t;  // 0: none
+
+struct Argument {
+  enum class Kind : std::uint8_t { kAbsent, kHandle, kNumber };
+  Kind kind = Kind::kAbsent;
+  HandleId handle = 0;
+  core::Number number;
+
+  static Argument absent() { return {}; }
+  static Argument of(HandleId id) { return {Kind::kHandle, id, {}}; }
+  static Argument of(core::Number number) { return {Kind::kNumber, 0, number}; }
+  friend bool operator==(const Argument&, const Argument&) = default;
+};
+
+// A catalog op: values, views (select, expand, detach, ...) and in-place forms alike.
+struct Apply {
+  OpId op = 0;
+  bool record = false;   // the client's grad mode at the call
+  bool inplace = false;  // result 0 is written through argument 0
+  core::DType default_dtype = core::DType::kF32;
+  core::InlineVector<Argument, 3> arguments;
+  core::InlineVector<std::uint32_t, 2> counts;  // lengths of list arguments, in signature order
+  core::Attributes attributes;
+  friend bool operator==(const Apply&, const Apply&) = default;
+};
+
+// A small tensor whose bytes travel in the frame (row-major). Makes one handle.
+struct Constant {
+  core::DType dtype = core::DType::kF32;
+  core::Device device;
+  core::Dims shape;
+  std::string bytes;
+  friend bool operator==(const Constant&, const Constant&) = default;
+};
+
+// Binds a finished upload (row-major) to a new handle.
+struct Uploaded {
+  std::uint64_t upload = 0;
+  core::DType dtype = core::DType::kF32;
+  core::Device device;
+  core::Dims shape;
+  friend bool operator==(const Uploaded&, const Uploaded&) = default;
+};
+
+// Asks for the contents (row-major) as of this position. Small ones come with the progress; with
+// `bulk` they wait, bound to this sequence number, for a Download that names it.
+struct Fetch {
+  HandleId handle = 0;
+  bool bulk = false;
+  friend bool operator==(const Fetch&, const Fetch&) = default;
+};
+
+// Gradients of roots. With `inputs` the results become new handles in that order (those marked unused
+// make none); else they go into .grad of the leaves, and `made` counts the .grad handles that are new.
+struct Backward {
+  std::vector<HandleId> roots;
+  std::vector<HandleId> seeds;  // one per root, 0: ones
+  std::vector<HandleId> inputs;
+  bool has_inputs = false;
+  bool retain_graph = false;
+  bool allow_unused = false;
+  // Structure only: the client has expanded this backward into instructions itself, and now both
+  // sides free what it used up.
+  bool expanded = false;
+  std::uint32_t made = 0;
+  friend bool operator==(const Backward&, const Backward&) = default;
+};
+
+// Gives a name to what tape node `node` saved in `slot` (operand number, or 256 + result number).
+struct Saved {
+  std::uint64_t node = 0;
+  std::uint32_t slot = 0;
+  friend bool operator==(const Saved&, const Saved&) = default;
+};
+
+// Changes to a handle that compute nothing.
+struct SetFlag {
+  enum class What : std::uint8_t { kRequiresGrad, kRetainGrad };
+  What what = What::kRequiresGrad;
+  HandleId handle = 0;
+  bool on = true;
+  friend bool operator==(const SetFlag&, const SetFlag&) = default;
+};
+struct SetGrad {  // h.grad = grad; 0: None
+  HandleId handle = 0, grad = 0;
+  friend bool operator==(const SetGrad&, const SetGrad&) = default;
+};
+struct SetData {  // h.data = other
+  HandleId handle = 0, other = 0;
+  friend bool operator==(const SetData&, const SetData&) = default;
+};
+
+// The client has raised the late error whose root is command `root`: what it touched has its last good
+// values and history again from here on.
+struct Raise {
+  std::uint64_t root = 0;
+  friend bool operator==(const Raise&, const Raise&) = default;
+};
+
+// Names dropped by the client, in the order of the stream.
+struct Release {
+  std::vector<HandleId> handles;
+  friend bool operator==(const Release&, const Release&) = default;
+};
+
+using Command = std::variant<Apply, Constant, Uploaded, Fetch, Backward, Saved, SetFlag, SetGrad,
+                             SetData, Raise, Release>;
+
+}  // namespace teletensor::program
