@@ -1,0 +1,40 @@
+#include "engine/memory/account.h"
+
+namespace teletensor::memory {
+
+bool Budget::reserve(std::uint64_t bytes) {
+  std::uint64_t used = used_.load(std::memory_order_relaxed);
+  do {
+    if (bytes > total_ || used > total_ - bytes) return false;
+  } while (!used_.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed));
+  return true;
+}
+
+bool Account::reserve(std::uint64_t bytes) {
+  // The session's own limit first: what it may not have must not be missing for others meanwhile.
+  std::uint64_t used = used_.load(std::memory_order_relaxed);
+  do {
+    if ((used & kClosed) != 0 || bytes > quota_ || used > quota_ - bytes) return false;
+  } while (!used_.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed));
+  if (!budget_.reserve(bytes)) {
+    used_.fetch_sub(bytes, std::memory_order_relaxed);
+    return false;
+  }
+  const std::uint64_t now = used + bytes;
+  std::uint64_t peak = peak_.load(std::memory_order_relaxed);
+  while (now > peak && !peak_.compare_exchange_weak(peak, now, std::memory_order_relaxed)) {
+  }
+  return true;
+}
+
+bool Account::release(std::uint64_t bytes) {
+  budget_.release(bytes);
+  // acq_rel: whoever is told "the last bytes" sees what every earlier releaser did before.
+  return used_.fetch_sub(bytes, std::memory_order_acq_rel) == (kClosed | bytes);
+}
+
+bool Account::close() {
+  return used_.fetch_or(kClosed, std::memory_order_acq_rel) == 0;
+}
+
+}  // namespace teletensor::memory

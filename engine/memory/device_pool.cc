@@ -1,0 +1,124 @@
+#include "engine/memory/device_pool.h"
+
+#include <algorithm>
+
+namespace teletensor::memory {
+namespace {
+
+constexpr std::size_t kSlab = kHugePage;
+
+}  // namespace
+
+DevicePool::DevicePool(core::Device device, std::uint64_t total, Source* source)
+    : device_(device), source_(source), budget_(total) {}
+
+DevicePool::~DevicePool() {
+  core::MutexLock lock(mu_);
+  for (const CachedLarge& block : large_) source_->deallocate(block.data, block.capacity);
+  for (void* slab : slabs_) source_->deallocate(slab, kSlab);
+}
+
+std::uint64_t DevicePool::held() const {
+  core::MutexLock lock(mu_);
+  return held_;
+}
+
+// Largest first: they are the ones worth a system call.
+void DevicePool::trim(std::uint64_t wanted) {
+  while (!large_.empty() && held_ + wanted > budget_.total()) {
+    const CachedLarge block = *large_.rbegin();
+    large_.erase(block);
+    large_by_owner_.erase(block);
+    source_->deallocate(block.data, block.capacity);
+    held_ -= block.capacity;
+  }
+}
+
+void* DevicePool::fresh(std::size_t bytes) {
+  if (held_ + bytes > budget_.total()) trim(bytes);
+  void* memory = source_->allocate(bytes);
+  if (memory == nullptr) {
+    trim(budget_.total());  // everything cached
+    memory = source_->allocate(bytes);
+  }
+  if (memory != nullptr) held_ += bytes;
+  return memory;
+}
+
+bool DevicePool::carve(int size_class) {
+  void* slab = fresh(kSlab);
+  if (slab == nullptr) return false;
+  slabs_.push_back(slab);
+  const std::size_t bytes = class_bytes(size_class);
+  char* data = static_cast<char*>(slab);
+  // From the end, so that they are taken in ascending order.
+  for (std::size_t i = kSlab / bytes; i-- > 0;) {
+    small_[size_class].push_back({data + i * bytes, 0});
+  }
+  return true;
+}
+
+int DevicePool::take_small(int size_class, OwnerId owner, Block* blocks, int n) {
+  const std::size_t bytes = class_bytes(size_class);
+  int taken = 0;
+  std::uint64_t dirty = 0;  // bit i: block i holds another owner's bytes
+  n = std::min(n, 64);
+  {
+    core::MutexLock lock(mu_);
+    std::vector<CachedSmall>& cached = small_[size_class];
+    while (taken < n) {
+      if (cached.empty() && (taken > 0 || !carve(size_class))) break;
+      const CachedSmall block = cached.back();
+      cached.pop_back();
+      if (block.owner != 0 && block.owner != owner) dirty |= 1ull << taken;
+      blocks[taken++] = {block.data, bytes};
+    }
+  }
+  for (int i = 0; i < taken; ++i) {
+    if ((dirty >> i & 1) != 0) source_->zero(blocks[i].data, bytes);
+  }
+  return taken;
+}
+
+bool DevicePool::find_large(std::size_t bytes, OwnerId owner, CachedLarge* found) {
+  const CachedLarge least{bytes, nullptr, owner};
+  auto own = large_by_owner_.lower_bound(least);
+  if (own != large_by_owner_.end() && own->owner == owner && own->capacity < 2 * bytes) {
+    *found = *own;
+  } else {
+    auto any = large_.lower_bound({bytes, nullptr, 0});
+    if (any == large_.end() || any->capacity >= 2 * bytes) return false;
+    *found = *any;
+  }
+  large_.erase(*found);
+  large_by_owner_.erase(*found);
+  return true;
+}
+
+Block DevicePool::take_large(std::size_t bytes, OwnerId owner) {
+  CachedLarge found{};
+  {
+    core::MutexLock lock(mu_);
+    if (!find_large(bytes, owner, &found)) {
+      void* memory = fresh(bytes);
+      return {memory, memory == nullptr ? 0 : bytes};
+    }
+  }
+  if (found.owner != owner) source_->zero(found.data, found.capacity);
+  return {found.data, found.capacity};
+}
+
+void DevicePool::give_back(const Block* blocks, int n, OwnerId owner) {
+  core::MutexLock lock(mu_);
+  for (int i = 0; i < n; ++i) {
+    if (blocks[i].capacity <= kLargestSmall) {
+      small_[size_class(blocks[i].capacity)].push_back({blocks[i].data, owner});
+    } else {
+      const CachedLarge block{blocks[i].capacity, blocks[i].data, owner};
+      large_.insert(block);
+      large_by_owner_.insert(block);
+    }
+  }
+}
+
+}  // namespace teletensor::memory

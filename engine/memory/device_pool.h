@@ -1,0 +1,87 @@
+// DevicePool: the blocks of one device that no session uses at the moment, and the device's budget.
+//
+// Small blocks are cut from slabs and kept by size class; larger ones are reused by best fit (size <=
+// block < 2 * size). Memory goes back to the operating system only when the blocks together would
+// exceed the budget. A block remembers its last owner and is zeroed before another one gets it.
+// Thread-safe. Outlives every Pool on it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "engine/core/dtype.h"
+#include "engine/core/mutex.h"
+#include "engine/memory/account.h"
+#include "engine/memory/size_class.h"
+#include "engine/memory/source.h"
+
+namespace teletensor::memory {
+
+using OwnerId = std::uint64_t;  // 0: nobody, contents are zero
+
+struct Block {
+  void* data = nullptr;
+  std::size_t capacity = 0;
+};
+
+class DevicePool {
+ public:
+  // `source` outlives the pool.
+  DevicePool(core::Device device, std::uint64_t total, Source* source);
+  ~DevicePool();
+  DevicePool(const DevicePool&) = delete;
+  DevicePool& operator=(const DevicePool&) = delete;
+
+  core::Device device() const { return device_; }
+  Budget& budget() { return budget_; }
+  Source& source() { return *source_; }
+  std::uint64_t held() const;  // bytes from the operating system, in use or cached
+
+  // Up to `n` blocks of a class, clean for `owner`; how many there are (0: the device has none left).
+  int take_small(int size_class, OwnerId owner, Block* blocks, int n);
+  // Precondition: bytes is charged_bytes() of something above kLargestSmall. data is null when the
+  // device has none left.
+  Block take_large(std::size_t bytes, OwnerId owner);
+  // Blocks of either kind, with `owner`'s bytes in them.
+  void give_back(const Block* blocks, int n, OwnerId owner);
+
+ private:
+  struct CachedSmall {
+    void* data;
+    OwnerId owner;
+  };
+  struct CachedLarge {
+    std::size_t capacity;
+    void* data;
+    OwnerId owner;
+    friend auto operator<=>(const CachedLarge&, const CachedLarge&) = default;
+  };
+  struct ByOwner {
+    bool operator()(const CachedLarge& a, const CachedLarge& b) const {
+      if (a.owner != b.owner) return a.owner < b.owner;
+      return a < b;
+    }
+  };
+
+  void* fresh(std::size_t bytes) TT_REQUIRES(mu_);
+  void trim(std::uint64_t wanted) TT_REQUIRES(mu_);
+  bool carve(int size_class) TT_REQUIRES(mu_);
+  bool find_large(std::size_t bytes, OwnerId owner, CachedLarge* found) TT_REQUIRES(mu_);
+
+  const core::Device device_;
+  Source* const source_;
+  Budget budget_;
+
+  mutable core::Mutex mu_;
+  std::uint64_t held_ TT_GUARDED_BY(mu_) = 0;
+  std::vector<CachedSmall> small_[kSizeClasses] TT_GUARDED_BY(mu_);
+  std::vector<void*> slabs_ TT_GUARDED_BY(mu_);
+  // The same blocks twice: any owner's best fit, and the owner's own.
+  std::set<CachedLarge> large_ TT_GUARDED_BY(mu_);
+  std::set<CachedLarge, ByOwner> large_by_owner_ TT_GUARDED_BY(mu_);
+};
+
+}  // namespace teletensor::memory

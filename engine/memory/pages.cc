@@ -1,0 +1,39 @@
+#include <sys/mman.h>
+
+#include <cstdint>
+
+#include "engine/memory/size_class.h"
+#include "engine/memory/source.h"
+
+namespace teletensor::memory {
+namespace {
+
+std::size_t whole_pages(std::size_t bytes) { return (bytes + kPage - 1) & ~(kPage - 1); }
+
+void* map(std::size_t bytes) {
+  void* memory =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  return memory == MAP_FAILED ? nullptr : memory;
+}
+
+}  // namespace
+
+void* map_pages(std::size_t bytes) {
+  if (bytes > SIZE_MAX / 4) return nullptr;
+  const std::size_t length = whole_pages(bytes);
+  if (length < (std::size_t{1} << 20)) return map(length);
+  // Map more, then cut both ends, so that the rest starts on a huge page.
+  char* start = static_cast<char*>(map(length + kHugePage));
+  if (start == nullptr) return nullptr;
+  const auto address = reinterpret_cast<std::uintptr_t>(start);
+  const std::size_t head = (kHugePage - address % kHugePage) % kHugePage;
+  if (head > 0) munmap(start, head);
+  char* aligned = start + head;
+  if (kHugePage - head > 0) munmap(aligned + length, kHugePage - head);
+  madvise(aligned, length, MADV_HUGEPAGE);  // an advice: a kernel without huge pages refuses it
+  return aligned;
+}
+
+void unmap_pages(void* memory, std::size_t bytes) { munmap(memory, whole_pages(bytes)); }
+
+}  // namespace teletensor::memory

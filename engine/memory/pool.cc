@@ -1,0 +1,273 @@
+#include "engine/memory/pool.h"
+
+#include <algorithm>
+#include <cstdio>
+
+namespace teletensor::memory {
+namespace {
+
+thread_local OwnerId strand_owner = 0;
+
+// Free bytes of one class that a session keeps for itself; the rest goes to the device's pool.
+constexpr std::size_t kKeptBytes = std::size_t{2} << 20;
+constexpr std::size_t kRefillBytes = std::size_t{16} << 10;
+
+int most_kept(int size_class) {
+  return std::max<int>(8, static_cast<int>(kKeptBytes / class_bytes(size_class)));
+}
+
+}  // namespace
+
+std::string readable_bytes(std::uint64_t bytes) {
+  static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  double value = static_cast<double>(bytes);
+  int unit = 0;
+  while (value >= 1024 && unit < 6) value /= 1024, ++unit;
+  char text[32];
+  std::snprintf(text, sizeof text, unit == 0 ? "%.0f %s" : "%.1f %s", value, kUnits[unit]);
+  return text;
+}
+
+StrandScope::StrandScope(OwnerId owner) : outer_(strand_owner) { strand_owner = owner; }
+StrandScope::~StrandScope() { strand_owner = outer_; }
+
+core::Device Storage::device() const { return pool_->device_id(); }
+
+void Storage::operator delete(Storage* storage, std::destroying_delete_t) {
+  storage->pool_->free(storage);
+}
+
+Pool* Pool::create(DevicePool& device, OwnerId owner, std::uint64_t quota) {
+  return new Pool(device, owner, quota);
+}
+
+void Pool::close() {
+  if (account_.close()) delete this;
+}
+
+Pool::~Pool() {
+  drain_remote();
+  for (FreeList& list : small_) {
+    for (Storage* storage = list.head; storage != nullptr; storage = storage->next_) {
+      give_back_shared(storage);
+    }
+  }
+}
+
+void Pool::give_back_shared(Storage* storage) {
+  const Block block{storage->data_, storage->capacity_};
+  device_.give_back(&block, 1, owner_);
+  storage->data_ = nullptr;
+}
+
+Storage* Pool::new_object() {
+  if (Storage* storage = without_block_) {
+    without_block_ = storage->next_;
+    return storage;
+  }
+  core::MutexLock lock(mu_);
+  if (objects_used_ == kSlabObjects) {
+    objects_.emplace_back();
+    objects_used_ = 0;
+  }
+  Storage* storage = &objects_.back().storages[objects_used_++];
+  storage->pool_ = this;
+  return storage;
+}
+
+void Pool::put_small(Storage* storage, int size_class) {
+  FreeList& list = small_[size_class];
+  storage->next_ = list.head;
+  list.head = storage;
+  if (++list.count <= most_kept(size_class)) return;
+  Block blocks[64];
+  const int n = std::min(64, list.count / 2);
+  for (int i = 0; i < n; ++i) {
+    Storage* given = list.head;
+    list.head = given->next_;
+    blocks[i] = {given->data_, given->capacity_};
+    given->next_ = without_block_;
+    without_block_ = given;
+  }
+  list.count -= n;
+  device_.give_back(blocks, n, owner_);
+}
+
+void Pool::drain_remote() {
+  if (remote_.load(std::memory_order_relaxed) == nullptr) return;
+  Storage* storage = remote_.exchange(nullptr, std::memory_order_acquire);
+  while (storage != nullptr) {
+    Storage* next = storage->next_;
+    if (storage->data_ == nullptr) {  // a large one, whose block went back at once
+      storage->next_ = without_block_;
+      without_block_ = storage;
+    } else {
+      put_small(storage, size_class(storage->capacity_));
+    }
+    storage = next;
+  }
+}
+
+bool Pool::refill(int size_class) {
+  Block blocks[64];
+  const int wanted =
+      std::clamp(static_cast<int>(kRefillBytes / class_bytes(size_class)), 1, 64);
+  const int n = device_.take_small(size_class, owner_, blocks, wanted);
+  for (int i = n; i-- > 0;) {
+    Storage* storage = new_object();
+    storage->data_ = blocks[i].data;
+    storage->capacity_ = blocks[i].capacity;
+    storage->next_ = small_[size_class].head;
+    small_[size_class].head = storage;
+    ++small_[size_class].count;
+  }
+  return n > 0;
+}
+
+Storage* Pool::take_small(int size_class) {
+  FreeList& list = small_[size_class];
+  if (list.head == nullptr) drain_remote();
+  if (list.head == nullptr && !refill(size_class)) return nullptr;
+  Storage* storage = list.head;
+  list.head = storage->next_;
+  --list.count;
+  return storage;
+}
+
+core::Ref<Storage> Pool::start(Storage* storage, std::size_t bytes, std::uint64_t charged,
+                               std::uint64_t seq) {
+  storage->bytes_ = bytes;
+  storage->seq_.store(seq, std::memory_order_relaxed);
+  storage->charged_.store(charged, std::memory_order_relaxed);
+  return core::Ref<Storage>(storage);
+}
+
+core::Ref<Storage> Pool::allocate(std::size_t bytes, std::uint64_t seq) {
+  if (bytes > SIZE_MAX / 4) return nullptr;
+  const std::size_t charged = charged_bytes(bytes);
+  if (!account_.reserve(charged)) return nullptr;
+  Storage* storage = nullptr;
+  if (bytes <= kLargestSmall) {
+    storage = take_small(size_class(bytes));
+  } else {
+    drain_remote();
+    const Block block = device_.take_large(charged, owner_);
+    if (block.data != nullptr) {
+      storage = new_object();
+      storage->data_ = block.data;
+      storage->capacity_ = block.capacity;
+    }
+  }
+  if (storage == nullptr) {
+    (void)account_.release(charged);  // not closed: somebody allocates
+    return nullptr;
+  }
+  return start(storage, bytes, charged, seq);
+}
+
+core::Ref<Storage> Pool::allocate_shared(std::size_t bytes, std::uint64_t seq) {
+  if (bytes > SIZE_MAX / 4) return nullptr;
+  const std::size_t charged = charged_bytes(bytes);
+  if (!account_.reserve(charged)) return nullptr;
+  Block block;
+  if (bytes > kLargestSmall) {
+    block = device_.take_large(charged, owner_);
+  } else if (device_.take_small(size_class(bytes), owner_, &block, 1) == 0) {
+    block.data = nullptr;
+  }
+  if (block.data == nullptr) {
+    (void)account_.release(charged);
+    return nullptr;
+  }
+  core::MutexLock lock(mu_);
+  Storage* storage = shared_free_;
+  if (storage != nullptr) {
+    shared_free_ = storage->next_;
+  } else {
+    if (objects_used_ == kSlabObjects) {
+      objects_.emplace_back();
+      objects_used_ = 0;
+    }
+    storage = &objects_.back().storages[objects_used_++];
+    storage->pool_ = this;
+    storage->shared_path_ = true;
+  }
+  storage->data_ = block.data;
+  storage->capacity_ = block.capacity;
+  return start(storage, bytes, charged, seq);
+}
+
+void Pool::free(Storage* storage) {
+  const std::uint64_t charged = storage->charged_.load(std::memory_order_relaxed);
+  storage->charged_.store(0, std::memory_order_relaxed);
+  const bool large = storage->capacity_ > kLargestSmall;
+  if (large || storage->shared_path_) give_back_shared(storage);
+  if (storage->shared_path_) {
+    core::MutexLock lock(mu_);
+    storage->next_ = shared_free_;
+    shared_free_ = storage;
+  } else if (strand_owner == owner_) {
+    if (large) {
+      storage->next_ = without_block_;
+      without_block_ = storage;
+    } else {
+      put_small(storage, size_class(storage->capacity_));
+    }
+  } else {
+    Storage* head = remote_.load(std::memory_order_relaxed);
+    do {
+      storage->next_ = head;
+    } while (!remote_.compare_exchange_weak(head, storage, std::memory_order_release,
+                                            std::memory_order_relaxed));
+  }
+  // Last: with the last bytes of a closed account the pool itself goes.
+  if (account_.release(charged)) delete this;
+}
+
+core::Status Pool::refusal(std::string_view what, std::size_t bytes) const {
+  struct Large {
+    std::uint64_t bytes, seq;
+    bool operator>(const Large& other) const { return bytes > other.bytes; }
+  };
+  constexpr std::size_t kShown = 5;
+  std::vector<Large> largest;  // a heap, its smallest in front
+  {
+    core::MutexLock lock(mu_);
+    for (const Slab& slab : objects_) {
+      for (const Storage& storage : slab.storages) {
+        const std::uint64_t charged = storage.charged_.load(std::memory_order_relaxed);
+        if (charged == 0) continue;
+        if (largest.size() == kShown && charged <= largest.front().bytes) continue;
+        largest.push_back({charged, storage.seq()});
+        std::push_heap(largest.begin(), largest.end(), std::greater<>());
+        if (largest.size() > kShown) {
+          std::pop_heap(largest.begin(), largest.end(), std::greater<>());
+          largest.pop_back();
+        }
+      }
+    }
+  }
+  std::sort_heap(largest.begin(), largest.end(), std::greater<>());
+
+  const Budget& budget = account_.budget();
+  const std::uint64_t used = account_.used(), device_used = budget.used();
+  const std::uint64_t others = device_used > used ? device_used - used : 0;
+  const std::uint64_t free = budget.total() > device_used ? budget.total() - device_used : 0;
+  std::string text(what);
+  text += ": out of memory on " + core::to_string(device_id()) + ": requested " +
+          readable_bytes(bytes) + " (" + std::to_string(bytes) + " bytes), this session uses " +
+          readable_bytes(used) + " of its quota of " + readable_bytes(account_.quota()) +
+          ", free on the device " + readable_bytes(free) + ", other sessions hold " +
+          readable_bytes(others) + "; largest tensors here:";
+  if (largest.empty()) text += " none";
+  for (std::size_t i = 0; i < largest.size(); ++i) {
+    text += (i == 0 ? " " : ", ") + readable_bytes(largest[i].bytes) + " made by command " +
+            std::to_string(largest[i].seq);
+  }
+  text += used + charged_bytes(std::min<std::size_t>(bytes, SIZE_MAX / 4)) > account_.quota()
+              ? "; delete tensors, use smaller batches, or ask for a larger session memory"
+              : "; wait until other sessions release memory, or use smaller batches";
+  return core::Status(core::Code::kResourceExhausted, std::move(text));
+}
+
+}  // namespace teletensor::memory

@@ -1,0 +1,109 @@
+// Pool: a session's memory on one device: its account, its free blocks, and the record of what lives.
+//
+// Two ways to allocate. The session's strand (whoever runs its instructions, one thread at a time,
+// inside a StrandScope) takes from free lists without any lock. Others use allocate_shared(). Storages
+// are freed by any thread.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "engine/core/mutex.h"
+#include "engine/core/ref.h"
+#include "engine/core/status.h"
+#include "engine/memory/account.h"
+#include "engine/memory/device_pool.h"
+#include "engine/memory/storage.h"
+
+namespace teletensor::memory {
+
+class Pool {
+ public:
+  // `owner` > 0 names the session, equal for its pools on all devices.
+  static Pool* create(DevicePool& device, OwnerId owner, std::uint64_t quota);
+  // Returns the blocks and deletes the pool, at once or with its last storage. Precondition: nobody
+  // allocates any more.
+  void close();
+
+  // Not zeroed (but never with another session's bytes). Null when quota or device refuse; the text
+  // is then made by refusal(). `seq` names the command in that text.
+  core::Ref<Storage> allocate(std::size_t bytes, std::uint64_t seq);         // the strand only
+  core::Ref<Storage> allocate_shared(std::size_t bytes, std::uint64_t seq);  // any thread
+
+  // RESOURCE_EXHAUSTED: "out of memory: ..." with requested, used, quota, free, the session's largest
+  // tensors by command, what others hold, and what to do. Any thread.
+  core::Status refusal(std::string_view what, std::size_t bytes) const;
+
+  const Account& account() const { return account_; }
+  DevicePool& device() { return device_; }
+  core::Device device_id() const { return device_.device(); }
+
+ private:
+  friend class Storage;
+  friend class StrandScope;
+  static constexpr int kSlabObjects = 64;
+
+  Pool(DevicePool& device, OwnerId owner, std::uint64_t quota)
+      : device_(device), owner_(owner), account_(device.budget(), quota) {}
+  ~Pool();
+
+  struct Slab {
+    Storage storages[kSlabObjects];
+  };
+  struct FreeList {
+    Storage* head = nullptr;
+    int count = 0;
+  };
+
+  core::Ref<Storage> start(Storage* storage, std::size_t bytes, std::uint64_t charged,
+                           std::uint64_t seq);
+  Storage* take_small(int size_class);
+  bool refill(int size_class);
+  void drain_remote();
+  void put_small(Storage* storage, int size_class);
+  Storage* new_object();
+  void free(Storage* storage);
+  void give_back_shared(Storage* storage);
+
+  DevicePool& device_;
+  const OwnerId owner_;
+  Account account_;
+
+  // The strand's.
+  FreeList small_[kSizeClasses];
+  Storage* without_block_ = nullptr;
+
+  // Freed by other threads; the strand takes the whole list.
+  std::atomic<Storage*> remote_{nullptr};
+
+  mutable core::Mutex mu_;
+  std::deque<Slab> objects_ TT_GUARDED_BY(mu_);
+  int objects_used_ TT_GUARDED_BY(mu_) = kSlabObjects;  // of the last slab
+  Storage* shared_free_ TT_GUARDED_BY(mu_) = nullptr;   // objects of allocate_shared
+};
+
+// While it lives, this thread is the strand of session `owner`. Nests (another session's inside).
+class StrandScope {
+ public:
+  explicit StrandScope(OwnerId owner);
+  ~StrandScope();
+  StrandScope(const StrandScope&) = delete;
+  StrandScope& operator=(const StrandScope&) = delete;
+
+ private:
+  const OwnerId outer_;
+};
+
+struct PoolCloser {
+  void operator()(Pool* pool) const { pool->close(); }
+};
+using PoolHandle = std::unique_ptr<Pool, PoolCloser>;
+
+// "1.5 MiB".
+std::string readable_bytes(std::uint64_t bytes);
+
+}  // namespace teletensor::memory

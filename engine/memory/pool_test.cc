@@ -1,0 +1,264 @@
+#include "engine/memory/pool.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <random>
+#include <thread>
+
+namespace teletensor::memory {
+namespace {
+
+constexpr core::Device kHost{core::DeviceKind::kCpu, 0};
+
+// Counts what the operating system was asked for.
+class CountingSource : public Source {
+ public:
+  void* allocate(std::size_t bytes) override {
+    if (refuse) return nullptr;
+    mapped += bytes;
+    return map_pages(bytes);
+  }
+  void deallocate(void* memory, std::size_t bytes) override {
+    mapped -= bytes;
+    unmap_pages(memory, bytes);
+  }
+  void zero(void* memory, std::size_t bytes) override {
+    zeroed += bytes;
+    std::memset(memory, 0, bytes);
+  }
+  std::atomic<std::uint64_t> mapped{0}, zeroed{0};
+  std::atomic<bool> refuse{false};
+};
+
+PoolHandle open(DevicePool& device, OwnerId owner, std::uint64_t quota = 0) {
+  return PoolHandle(Pool::create(device, owner, quota));
+}
+
+TEST(SizeClass, EachHoldsItsSizesWithAtMostAQuarterMore) {
+  for (int c = 0; c < kSizeClasses; ++c) {
+    EXPECT_EQ(size_class(class_bytes(c)), c);
+    EXPECT_EQ(class_bytes(c) % kAlignment, 0u);
+    if (c > 0) {
+      EXPECT_EQ(size_class(class_bytes(c - 1) + 1), c);
+      EXPECT_LE(class_bytes(c) * 4, class_bytes(c - 1) * 5);
+    }
+  }
+  EXPECT_EQ(class_bytes(kSizeClasses - 1), kLargestSmall);
+  EXPECT_EQ(size_class(0), 0);
+  EXPECT_EQ(charged_bytes(kLargestSmall + 1), kLargestSmall + kPage);
+}
+
+TEST(Pages, LargeOnesStartOnHugePages) {
+  void* memory = map_pages(3 << 20);
+  ASSERT_NE(memory, nullptr);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(memory) % kHugePage, 0u);
+  std::memset(memory, 1, 3 << 20);
+  unmap_pages(memory, 3 << 20);
+  EXPECT_EQ(map_pages(SIZE_MAX / 2), nullptr);
+}
+
+TEST(Pool, ChargesAndReturnsExactly) {
+  CountingSource source;
+  DevicePool device(kHost, 64 << 20, &source);
+  PoolHandle pool = open(device, 1);
+  StrandScope strand(1);
+  auto a = pool->allocate(100, 1);
+  auto b = pool->allocate(5000, 2);
+  auto c = pool->allocate(3 << 20, 3);
+  EXPECT_EQ(pool->account().used(), 256u + 5120u + (3u << 20));
+  EXPECT_EQ(device.budget().used(), pool->account().used());
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(a->data()) % kAlignment, 0u);
+  b = nullptr;
+  EXPECT_EQ(pool->account().used(), 256u + (3u << 20));
+  a = nullptr, c = nullptr;
+  EXPECT_EQ(pool->account().used(), 0u);
+  EXPECT_EQ(pool->account().peak(), 256u + 5120u + (3u << 20));
+  EXPECT_EQ(device.budget().used(), 0u);
+}
+
+TEST(Pool, RefusesBeyondQuotaAndDeviceAndSaysWhy) {
+  CountingSource source;
+  DevicePool device(kHost, 16 << 20, &source);
+  PoolHandle a = open(device, 1, 8 << 20), b = open(device, 2);
+  StrandScope strand(1);
+  auto kept = a->allocate(6 << 20, 41);
+  auto small = a->allocate(1 << 10, 42);
+  EXPECT_FALSE(a->allocate(3 << 20, 43));
+  const std::string text = a->refusal("add", 3 << 20).message();
+  EXPECT_NE(text.find("add: out of memory on cpu: requested 3.0 MiB"), text.npos) << text;
+  EXPECT_NE(text.find("quota of 8.0 MiB"), text.npos) << text;
+  EXPECT_NE(text.find("largest tensors here: 6.0 MiB made by command 41, 1.0 KiB made by command 42"),
+            text.npos) << text;
+  EXPECT_NE(text.find("ask for a larger session memory"), text.npos) << text;
+  // What was refused left no trace, and the other session fails on the device's total.
+  EXPECT_EQ(device.budget().used(), (6u << 20) + 1024u);
+  EXPECT_FALSE(b->allocate_shared(12 << 20, 1));
+  EXPECT_NE(b->refusal("add", 12 << 20).message().find("other sessions hold 6.0 MiB"),
+            std::string::npos);
+  EXPECT_TRUE(b->allocate_shared(9 << 20, 1));
+  EXPECT_FALSE(b->allocate_shared(SIZE_MAX, 1));
+  EXPECT_EQ(b->account().used(), 0u);
+}
+
+TEST(Pool, AnEmptyDeviceRefusesLikeAFullOne) {
+  CountingSource source;
+  source.refuse = true;
+  DevicePool device(kHost, 16 << 20, &source);
+  PoolHandle pool = open(device, 1);
+  StrandScope strand(1);
+  EXPECT_FALSE(pool->allocate(100, 1));
+  EXPECT_FALSE(pool->allocate(4 << 20, 1));
+  EXPECT_FALSE(pool->allocate_shared(100, 1));
+  EXPECT_EQ(device.budget().used(), 0u);
+  source.refuse = false;
+  EXPECT_TRUE(pool->allocate(100, 1));
+}
+
+TEST(Pool, ReusesItsOwnBlocksWithoutZeroing) {
+  CountingSource source;
+  DevicePool device(kHost, 64 << 20, &source);
+  PoolHandle pool = open(device, 1);
+  StrandScope strand(1);
+  for (std::size_t bytes : {100ul, 300000ul, 5ul << 20}) {
+    auto first = pool->allocate(bytes, 1);
+    void* data = first->data();
+    std::memset(data, 7, bytes);
+    first = nullptr;
+    auto second = pool->allocate(bytes, 2);
+    EXPECT_EQ(second->data(), data);
+    EXPECT_EQ(static_cast<char*>(data)[bytes - 1], 7);
+  }
+  EXPECT_EQ(source.zeroed, 0u);
+}
+
+TEST(Pool, LargeBlocksAreReusedByBestFitBelowTwice) {
+  CountingSource source;
+  DevicePool device(kHost, 1 << 30, &source);
+  PoolHandle pool = open(device, 1);
+  StrandScope strand(1);
+  void* data = pool->allocate(8 << 20, 1)->data();
+  EXPECT_NE(pool->allocate(4 << 20, 1)->data(), data);  // half: not reused
+  auto reused = pool->allocate(5 << 20, 1);
+  EXPECT_EQ(reused->data(), data);
+  EXPECT_EQ(pool->account().used(), 5u << 20);  // the size, not the block
+}
+
+TEST(Pool, AnotherOwnerSeesZeros) {
+  CountingSource source;
+  DevicePool device(kHost, 64 << 20, &source);
+  for (std::size_t bytes : {256ul, 100000ul, 1ul << 20, 5ul << 20}) {
+    {
+      PoolHandle first = open(device, 10);
+      StrandScope strand(10);
+      std::vector<core::Ref<Storage>> many;
+      for (int i = 0; i < 6; ++i) {
+        many.push_back(first->allocate(bytes, 1));
+        std::memset(many.back()->data(), 0xee, bytes);
+      }
+    }
+    PoolHandle second = open(device, 11);
+    StrandScope strand(11);
+    std::vector<core::Ref<Storage>> many;
+    for (int i = 0; i < 6; ++i) {
+      many.push_back(i % 2 != 0 ? second->allocate(bytes, 1) : second->allocate_shared(bytes, 1));
+      const char* data = static_cast<const char*>(many.back()->data());
+      EXPECT_TRUE(std::all_of(data, data + bytes, [](char c) { return c == 0; })) << bytes;
+    }
+  }
+}
+
+TEST(Pool, CachedBlocksGoBackWhenTheDeviceIsFull) {
+  CountingSource source;
+  DevicePool device(kHost, 16 << 20, &source);
+  PoolHandle pool = open(device, 1);
+  StrandScope strand(1);
+  { auto a = pool->allocate(10 << 20, 1); }
+  EXPECT_EQ(source.mapped, 10u << 20);  // kept
+  { auto b = pool->allocate(2 << 20, 1); }
+  EXPECT_EQ(source.mapped, 12u << 20);
+  auto c = pool->allocate(16 << 20, 1);
+  ASSERT_TRUE(c);
+  EXPECT_EQ(source.mapped, 16u << 20);
+}
+
+TEST(Pool, TheLastStorageOfAClosedPoolReturnsEverything) {
+  CountingSource source;
+  DevicePool device(kHost, 64 << 20, &source);
+  core::Ref<Storage> small, large;
+  {
+    PoolHandle pool = open(device, 1);
+    StrandScope strand(1);
+    small = pool->allocate(100, 1);
+    large = pool->allocate(2 << 20, 1);
+    pool->allocate(4000, 1);
+  }
+  EXPECT_EQ(device.budget().used(), 256u + (2u << 20));
+  large = nullptr;
+  small = nullptr;
+  EXPECT_EQ(device.budget().used(), 0u);
+}
+
+// Two sessions, each with a strand that allocates, a thread that frees and one that uploads.
+TEST(Pool, AccountsAreExactUnderThreads) {
+  CountingSource source;
+  DevicePool device(kHost, 256 << 20, &source);
+  struct Session {
+    PoolHandle pool;
+    core::Mutex mu;
+    std::vector<core::Ref<Storage>> passed TT_GUARDED_BY(mu);
+  };
+  Session sessions[2];
+  std::vector<std::thread> threads;
+  std::atomic<int> running{4};
+  for (int s = 0; s < 2; ++s) {
+    Session& session = sessions[s];
+    session.pool = open(device, 1 + s, 128 << 20);
+    auto work = [&, s](unsigned seed, bool strand) {
+      std::optional<StrandScope> scope;
+      if (strand) scope.emplace(1 + s);
+      std::mt19937 random(seed);
+      std::vector<core::Ref<Storage>> own;
+      for (int i = 0; i < 4000; ++i) {
+        const std::size_t bytes = random() % 50 == 0 ? random() % (3 << 20) : random() % 20000;
+        auto storage = strand ? session.pool->allocate(bytes, i)
+                              : session.pool->allocate_shared(bytes, i);
+        if (!storage) continue;
+        ASSERT_GE(storage->bytes(), bytes);
+        if (bytes > 0) std::memset(storage->data(), s + 1, std::min<std::size_t>(bytes, 64));
+        if (random() % 2 == 0) {
+          own.push_back(std::move(storage));
+        } else {
+          core::MutexLock lock(session.mu);
+          session.passed.push_back(std::move(storage));
+        }
+        if (own.size() > 50) own.erase(own.begin(), own.begin() + 40);
+        if (i % 500 == 0) {
+          EXPECT_FALSE(session.pool->refusal("test", 1).ok());
+        }
+      }
+      --running;
+    };
+    threads.emplace_back(work, 2 * s + 1, true);
+    threads.emplace_back(work, 2 * s + 2, false);
+    threads.emplace_back([&] {
+      while (running > 0) {
+        std::vector<core::Ref<Storage>> taken;
+        core::MutexLock lock(session.mu);
+        taken.swap(session.passed);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (Session& session : sessions) {
+    core::MutexLock lock(session.mu);
+    session.passed.clear();
+  }
+  for (Session& session : sessions) EXPECT_EQ(session.pool->account().used(), 0u);
+  EXPECT_EQ(device.budget().used(), 0u);
+}
+
+}  // namespace
+}  // namespace teletensor::memory

@@ -1,0 +1,23 @@
+// Source: where a pool gets fresh memory of one device.
+#pragma once
+
+#include <cstddef>
+
+namespace teletensor::memory {
+
+// Thread-safe.
+class Source {
+ public:
+  virtual ~Source() = default;
+  // At least 64-byte aligned, contents zero (nobody's bytes). nullptr when there is none left.
+  virtual void* allocate(std::size_t bytes) = 0;
+  virtual void deallocate(void* memory, std::size_t bytes) = 0;
+  virtual void zero(void* memory, std::size_t bytes) = 0;
+};
+
+// Pages of the host: from 1 MiB on aligned to 2 MiB and advised to be huge pages. Lengths are
+// multiples of the page size, as allocate() got them. Used by every backend with host memory.
+void* map_pages(std::size_t bytes);
+void unmap_pages(void* memory, std::size_t bytes);
+
+}  // namespace teletensor::memory
