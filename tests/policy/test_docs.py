@@ -37,7 +37,8 @@ def test_every_deviation_has_its_test():
 
 def python_blocks():
     for page in PAGES:
-        blocks = re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), re.M | re.S)
+        text = page.read_text(encoding="utf-8")
+        blocks = re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S)
         for number, block in enumerate(blocks, 1):
             yield pytest.param(block, id=f"{relative(page)}-{number}")
 
