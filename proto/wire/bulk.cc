@@ -1,0 +1,142 @@
+#include "proto/wire/bulk.h"
+
+#include "proto/wire/varint.h"
+
+namespace teletensor::wire {
+
+namespace {
+
+std::uint64_t code_of(core::Device device) {
+  return static_cast<std::uint64_t>(device.kind) * 256 + device.index;
+}
+
+char* put_data_head(char* at, std::uint32_t field, std::size_t size) {
+  return put_varint(put_tag(at, field, WireType::kBytes), size);
+}
+
+// Reads fields below `data_field` by `read`, then the head of the data, which must be last and reach
+// exactly to `total`.
+template <class Read>
+core::Result<ChunkData> decode(std::string_view prefix, std::size_t total, std::uint32_t data_field,
+                               Read read) {
+  Cursor cursor(prefix);
+  std::uint32_t last = 0;
+  while (!cursor.done()) {
+    std::uint32_t field = 0;
+    WireType type{};
+    if (!cursor.tag(field, type) || field <= last || field > data_field) {
+      return core::invalid("chunk: unknown field, or out of order");
+    }
+    last = field;
+    if (field != data_field) {
+      if (!read(field, type, cursor)) {
+        return core::invalid("chunk: field " + std::to_string(field) + " is broken");
+      }
+      continue;
+    }
+    std::uint64_t size = 0;
+    if (type != WireType::kBytes || !cursor.varint(size)) return core::invalid("chunk: broken data");
+    const std::size_t at = prefix.size() - cursor.left();
+    if (size != total - at) return core::invalid("chunk: data is not as long as it says");
+    return ChunkData{at, static_cast<std::size_t>(size)};
+  }
+  if (prefix.size() != total) return core::invalid("chunk: the header is too long");
+  return ChunkData{total, 0};
+}
+
+}  // namespace
+
+std::string encode_upload_header(const UploadHeader& header, std::size_t data_size) {
+  char out[kMaxChunkHeader];
+  char* at = put_field(out, 1, header.bytes);
+  at = put_field(at, 2, code_of(header.device));
+  at = put_field(at, 3, header.offset);
+  if (data_size != 0) at = put_data_head(at, 4, data_size);
+  return {out, at};
+}
+
+std::string encode_download_header(const DownloadHeader& header, std::size_t data_size) {
+  char out[kMaxChunkHeader];
+  char* at = out;
+  if (header.first) {
+    at = put_field(at, 1, header.bytes);
+    at = put_field(at, 2, static_cast<std::uint64_t>(header.dtype));
+    if (!header.shape.empty()) {
+      at = put_tag(at, 3, WireType::kBytes);
+      char* const list = at++;
+      for (std::int64_t size : header.shape) at = put_varint(at, static_cast<std::uint64_t>(size));
+      at = close_length(list, at);
+    }
+  }
+  at = put_field(at, 4, header.offset);
+  if (data_size != 0) at = put_data_head(at, 5, data_size);
+  return {out, at};
+}
+
+core::Result<ChunkData> decode_upload_header(std::string_view prefix, std::size_t total,
+                                             UploadHeader& header) {
+  header = {};
+  return decode(prefix, total, 4, [&](std::uint32_t field, WireType type, Cursor& cursor) {
+    std::uint64_t value = 0;
+    if (type != WireType::kVarint || !cursor.varint(value)) return false;
+    if (field == 1) header.bytes = value;
+    if (field == 3) header.offset = value;
+    if (field == 2) {
+      if (value > static_cast<std::uint64_t>(core::DeviceKind::kSim) * 256 + 255) return false;
+      header.device = {static_cast<core::DeviceKind>(value / 256),
+                       static_cast<std::uint8_t>(value % 256)};
+    }
+    return true;
+  });
+}
+
+core::Result<ChunkData> decode_download_header(std::string_view prefix, std::size_t total,
+                                               DownloadHeader& header) {
+  header = {};
+  header.first = false;
+  return decode(prefix, total, 5, [&](std::uint32_t field, WireType type, Cursor& cursor) {
+    if (field == 3) {
+      std::string_view sizes;
+      if (type != WireType::kBytes || !cursor.bytes(sizes)) return false;
+      for (Cursor list(sizes); !list.done();) {
+        std::uint64_t size = 0;
+        if (!list.varint(size) || header.shape.size() == core::kMaxRank) return false;
+        header.shape.push_back(static_cast<std::int64_t>(size));
+      }
+      return core::checked_numel(header.shape.span()).ok();
+    }
+    std::uint64_t value = 0;
+    if (type != WireType::kVarint || !cursor.varint(value)) return false;
+    if (field == 1) header.bytes = value;
+    if (field == 4) header.offset = value;
+    if (field == 2) {
+      const auto dtype = core::dtype_from_number(value);
+      if (!dtype) return false;
+      header.dtype = *dtype;
+      header.first = true;
+    }
+    return true;
+  });
+}
+
+std::string encode_download_request(const DownloadAsked& asked) {
+  char out[2 * (kMaxVarint + 1)];
+  return {out, put_field(put_field(out, 1, asked.seq), 2, asked.offset)};
+}
+
+core::Status decode_download_request(std::string_view bytes, DownloadAsked& asked) {
+  asked = {};
+  for (Cursor cursor(bytes); !cursor.done();) {
+    std::uint32_t field = 0;
+    WireType type{};
+    std::uint64_t value = 0;
+    if (!cursor.tag(field, type) || type != WireType::kVarint || field > 2 ||
+        !cursor.varint(value)) {
+      return core::invalid("download: a broken request");
+    }
+    (field == 1 ? asked.seq : asked.offset) = value;
+  }
+  return {};
+}
+
+}  // namespace teletensor::wire

@@ -1,0 +1,53 @@
+// Headers of bulk chunks (UploadChunk, DownloadChunk): the bytes before the data, so that the data
+// itself is passed on without a copy.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "engine/core/dtype.h"
+#include "engine/core/geometry.h"
+#include "engine/core/status.h"
+
+namespace teletensor::wire {
+
+// Longest header of either chunk.
+inline constexpr std::size_t kMaxChunkHeader = 192;
+
+struct UploadHeader {
+  std::uint64_t bytes = 0;  // of the whole; in the first chunk
+  core::Device device;      // in the first chunk
+  std::uint64_t offset = 0;
+};
+
+struct DownloadHeader {
+  std::uint64_t bytes = 0;  // of the whole; in the first chunk, as dtype and shape
+  core::DType dtype = core::DType::kF32;
+  core::Dims shape;
+  std::uint64_t offset = 0;
+  bool first = true;        // write dtype and shape
+};
+
+// The header to be followed by `data_size` bytes of data.
+std::string encode_upload_header(const UploadHeader& header, std::size_t data_size);
+std::string encode_download_header(const DownloadHeader& header, std::size_t data_size);
+
+// Where the data lies in a chunk of `total` bytes whose first bytes are `prefix` (all of it, or at
+// least kMaxChunkHeader): [data_at, total).
+struct ChunkData {
+  std::size_t data_at = 0, data_size = 0;
+};
+core::Result<ChunkData> decode_upload_header(std::string_view prefix, std::size_t total,
+                                             UploadHeader& header);
+core::Result<ChunkData> decode_download_header(std::string_view prefix, std::size_t total,
+                                               DownloadHeader& header);
+
+// DownloadRequest.
+struct DownloadAsked {
+  std::uint64_t seq = 0, offset = 0;
+};
+std::string encode_download_request(const DownloadAsked& asked);
+core::Status decode_download_request(std::string_view bytes, DownloadAsked& asked);
+
+}  // namespace teletensor::wire

@@ -1,0 +1,330 @@
+#include <algorithm>
+#include <variant>
+
+#include "proto/wire/fields.h"
+#include "proto/wire/frame.h"
+#include "proto/wire/varint.h"
+
+namespace teletensor::wire {
+
+using core::Attribute;
+using core::Number;
+using program::Apply;
+using program::Argument;
+using program::Command;
+
+namespace {
+
+constexpr char tag(std::uint32_t field, WireType type) {
+  return static_cast<char>(tag_of(field, type));  // fields below 16 only
+}
+constexpr char kBytesTag(std::uint32_t field) { return tag(field, WireType::kBytes); }
+
+std::uint64_t code_of(core::Device device) {
+  return static_cast<std::uint64_t>(device.kind) * 256 + device.index;
+}
+
+// Writes the body of one command; `next` is the session's next id before it.
+class BodyWriter {
+ public:
+  BodyWriter(char* at, program::HandleId next) : at_(at), next_(next) {}
+  char* at() const { return at_; }
+
+  void operator()(const program::Constant& c) {
+    char* opened = open(field::kConstant);
+    layout(c.dtype, c.device, c.shape);
+    if (!c.bytes.empty()) {
+      at_ = put_tag(at_, 4, WireType::kBytes);
+      at_ = put_bytes(put_varint(at_, c.bytes.size()), c.bytes);
+    }
+    at_ = close_length(opened, at_);
+  }
+  void operator()(const program::Uploaded& u) {
+    char* opened = open(field::kUploaded);
+    layout(u.dtype, u.device, u.shape);
+    at_ = put_field(at_, 4, u.upload);
+    at_ = close_length(opened, at_);
+  }
+  void operator()(const program::Fetch& f) {
+    char* opened = open(field::kFetch);
+    at_ = put_field(at_, 1, distance(f.handle));
+    at_ = put_field(at_, 2, f.bulk);
+    at_ = close_length(opened, at_);
+  }
+  void operator()(const program::Backward& b) {
+    char* opened = open(field::kBackward);
+    handles(1, b.roots);
+    handles(2, b.seeds);
+    handles(3, b.inputs);
+    at_ = put_field(at_, 4, b.has_inputs);
+    at_ = put_field(at_, 5, b.retain_graph);
+    at_ = put_field(at_, 6, b.allow_unused);
+    at_ = put_field(at_, 7, b.expanded);
+    at_ = put_field(at_, 8, b.made);
+    at_ = close_length(opened, at_);
+  }
+  void operator()(const program::Release& r) {
+    char* opened = open(field::kRelease);
+    handles(1, r.handles);
+    at_ = close_length(opened, at_);
+  }
+  void operator()(const program::Saved& s) { pair(field::kSaved, s.node, s.slot); }
+  void operator()(const program::SetFlag& s) {
+    char* opened = open(field::kSetFlag);
+    at_ = put_field(at_, 1, static_cast<std::uint64_t>(s.what));
+    at_ = put_field(at_, 2, distance(s.handle));
+    at_ = put_field(at_, 3, s.on);
+    at_ = close_length(opened, at_);
+  }
+  void operator()(const program::SetGrad& s) {
+    pair(field::kSetGrad, distance(s.handle), distance(s.grad));
+  }
+  void operator()(const program::SetData& s) {
+    pair(field::kSetData, distance(s.handle), distance(s.other));
+  }
+  void operator()(const program::Raise& r) { pair(field::kRaise, r.root, 0); }
+  void operator()(const Apply&) {}  // has its own path
+
+ private:
+  std::uint64_t distance(program::HandleId id) const { return id == 0 ? 0 : next_ - id; }
+  char* open(std::uint32_t field) {
+    at_ = put_tag(at_, field, WireType::kBytes);
+    return at_++;
+  }
+  void pair(std::uint32_t field, std::uint64_t first, std::uint64_t second) {
+    char* opened = open(field);
+    at_ = put_field(at_, 1, first);
+    at_ = put_field(at_, 2, second);
+    at_ = close_length(opened, at_);
+  }
+  void handles(std::uint32_t field, const std::vector<program::HandleId>& ids) {
+    if (ids.empty()) return;
+    char* opened = open(field);
+    for (program::HandleId id : ids) at_ = put_varint(at_, distance(id));
+    at_ = close_length(opened, at_);
+  }
+  void layout(core::DType dtype, core::Device device, const core::Dims& shape) {
+    at_ = put_field(at_, 1, static_cast<std::uint64_t>(dtype));
+    at_ = put_field(at_, 2, code_of(device));
+    if (shape.empty()) return;
+    char* opened = open(3);
+    for (std::int64_t size : shape) at_ = put_varint(at_, static_cast<std::uint64_t>(size));
+    at_ = close_length(opened, at_);
+  }
+
+  char* at_;
+  const program::HandleId next_;
+};
+
+// Items (FrameLimits) and bytes besides the fixed part that a command may need.
+struct Need {
+  std::size_t items = 0, bytes = 0;
+};
+Need need_of(const Command& command) {
+  if (const auto* c = std::get_if<program::Constant>(&command)) {
+    return {static_cast<std::size_t>(c->shape.size()), c->bytes.size()};
+  }
+  if (const auto* b = std::get_if<program::Backward>(&command)) {
+    return {b->roots.size() + b->seeds.size() + b->inputs.size(), 0};
+  }
+  if (const auto* r = std::get_if<program::Release>(&command)) return {r->handles.size(), 0};
+  return {static_cast<std::size_t>(core::kMaxRank), 0};
+}
+// Tags, lengths and scalars of any command, whatever its kind.
+constexpr std::size_t kFixed = 160;
+
+}  // namespace
+
+std::uint32_t usual_made(const Command& command) {
+  if (const auto* apply = std::get_if<Apply>(&command)) return apply->inplace ? 0 : 1;
+  if (const auto* b = std::get_if<program::Backward>(&command)) return b->made;
+  return std::holds_alternative<program::Constant>(command) ||
+                 std::holds_alternative<program::Uploaded>(command) ||
+                 std::holds_alternative<program::Saved>(command)
+             ? 1
+             : 0;
+}
+
+void FrameWriter::begin(std::uint64_t first_seq, program::HandleId first_id) {
+  size_ = kHeader;
+  commands_ = items_ = 0;
+  first_seq_ = first_seq;
+  first_id_ = next_id_ = first_id;
+}
+
+char* FrameWriter::room(std::size_t bytes) {
+  if (size_ + bytes > capacity_) {
+    const std::size_t capacity = std::max<std::size_t>({4096, 2 * capacity_, size_ + bytes});
+    auto bigger = std::make_unique_for_overwrite<char[]>(capacity);
+    if (buffer_) std::copy_n(buffer_.get(), size_, bigger.get());
+    buffer_ = std::move(bigger);
+    capacity_ = capacity;
+  }
+  return buffer_.get() + size_;
+}
+
+void FrameWriter::end_command(char* opened, char* end, std::uint32_t made) {
+  size_ = static_cast<std::size_t>(close_length(opened, end) - buffer_.get());
+  next_id_ += made;
+  ++commands_;
+}
+
+void FrameWriter::append(const Apply& apply, std::uint32_t made) {
+  std::size_t integers = 0, reals = 0, texts = 0, text_bytes = 0;
+  for (const Argument& a : apply.arguments) {
+    if (a.kind != Argument::Kind::kNumber) continue;
+    integers += a.number.kind == Number::Kind::kInt;
+    reals += a.number.kind == Number::Kind::kFloat;
+  }
+  const std::size_t attributes = apply.attributes.size();
+  for (std::size_t i = 0; i < attributes; ++i) {
+    const Attribute& a = apply.attributes.at(i);
+    switch (a.kind) {
+      case Attribute::Kind::kInt: ++integers; break;
+      case Attribute::Kind::kInts: integers += a.ints.size(); break;
+      case Attribute::Kind::kFloat: ++reals; break;
+      case Attribute::Kind::kString:
+        ++texts;
+        text_bytes += a.text.size();
+        break;
+      default: break;
+    }
+  }
+  const std::size_t items = apply.arguments.size() + attributes + integers + reals + texts +
+                            apply.counts.size();
+  items_ += items;
+  char* at = room(kFixed + items * kMaxVarint + text_bytes);
+
+  *at++ = kBytesTag(field::kCommands);
+  char* const opened = at++;
+  *at++ = tag(field::kOp, WireType::kVarint);
+  at = put_varint(at, std::uint64_t{apply.op} + 1);
+  if (apply.record) {
+    *at++ = tag(field::kRecord, WireType::kVarint);
+    *at++ = 1;
+  }
+  if (apply.inplace) {
+    *at++ = tag(field::kInplace, WireType::kVarint);
+    *at++ = 1;
+  }
+  if (apply.default_dtype != core::DType::kF32) {
+    *at++ = tag(field::kDefaultDType, WireType::kVarint);
+    *at++ = static_cast<char>(apply.default_dtype);
+  }
+  if (!apply.arguments.empty()) {
+    *at++ = kBytesTag(field::kArguments);
+    char* const list = at++;
+    for (const Argument& a : apply.arguments) {
+      switch (a.kind) {
+        case Argument::Kind::kAbsent: *at++ = 0; break;
+        case Argument::Kind::kHandle: at = put_varint(at, (next_id_ - a.handle) << 1); break;
+        case Argument::Kind::kNumber:
+          *at++ = a.number.kind == Number::Kind::kFloat ? char{field::kReal}
+                  : a.number.kind == Number::Kind::kInt ? char{field::kInteger}
+                  : a.number.integer                    ? char{field::kTrue}
+                                                        : char{field::kFalse};
+          break;
+      }
+    }
+    at = close_length(list, at);
+  }
+  if (attributes != 0) {
+    *at++ = kBytesTag(field::kAttributes);
+    char* const list = at++;
+    for (std::size_t i = 0; i < attributes; ++i) {
+      const Attribute& a = apply.attributes.at(i);
+      std::uint64_t x = 0;
+      switch (a.kind) {
+        case Attribute::Kind::kBool: x = a.integer != 0; break;
+        case Attribute::Kind::kInts: x = a.ints.size(); break;
+        case Attribute::Kind::kDType:
+        case Attribute::Kind::kDevice: x = static_cast<std::uint64_t>(a.integer); break;
+        default: break;
+      }
+      at = put_varint(at, x << field::kAttributeKindBits | static_cast<std::uint64_t>(a.kind));
+    }
+    at = close_length(list, at);
+  }
+  if (integers != 0) {
+    *at++ = kBytesTag(field::kIntegers);
+    char* const list = at++;
+    for (const Argument& a : apply.arguments) {
+      if (a.kind == Argument::Kind::kNumber && a.number.kind == Number::Kind::kInt) {
+        at = put_varint(at, zigzag(a.number.integer));
+      }
+    }
+    for (std::size_t i = 0; i < attributes; ++i) {
+      const Attribute& a = apply.attributes.at(i);
+      if (a.kind == Attribute::Kind::kInt) at = put_varint(at, zigzag(a.integer));
+      if (a.kind == Attribute::Kind::kInts) {
+        for (std::int64_t value : a.ints) at = put_varint(at, zigzag(value));
+      }
+    }
+    at = close_length(list, at);
+  }
+  if (reals != 0) {
+    *at++ = kBytesTag(field::kReals);
+    at = put_varint(at, reals * 8);
+    const auto put = [&at](double value) {
+      std::memcpy(at, &value, 8);
+      at += 8;
+    };
+    for (const Argument& a : apply.arguments) {
+      if (a.kind == Argument::Kind::kNumber && a.number.kind == Number::Kind::kFloat) {
+        put(a.number.real);
+      }
+    }
+    for (std::size_t i = 0; i < attributes; ++i) {
+      const Attribute& a = apply.attributes.at(i);
+      if (a.kind == Attribute::Kind::kFloat) put(a.real);
+    }
+  }
+  if (texts != 0) {
+    for (std::size_t i = 0; i < attributes; ++i) {
+      const Attribute& a = apply.attributes.at(i);
+      if (a.kind != Attribute::Kind::kString) continue;
+      *at++ = kBytesTag(field::kTexts);
+      at = put_bytes(put_varint(at, a.text.size()), a.text);
+    }
+  }
+  if (!apply.counts.empty()) {
+    *at++ = kBytesTag(field::kCounts);
+    char* const list = at++;
+    for (std::uint32_t count : apply.counts) at = put_varint(at, count);
+    at = close_length(list, at);
+  }
+  if (made != (apply.inplace ? 0u : 1u)) {
+    *at++ = tag(field::kMade, WireType::kVarint);
+    at = put_varint(at, made);
+  }
+  end_command(opened, at, made);
+}
+
+void FrameWriter::append(const Command& command, std::uint32_t made) {
+  if (const auto* apply = std::get_if<Apply>(&command)) return append(*apply, made);
+  const Need need = need_of(command);
+  items_ += need.items;
+  char* at = room(kFixed + need.items * kMaxVarint + need.bytes);
+  *at++ = kBytesTag(field::kCommands);
+  char* const opened = at++;
+  // `made` comes before the kinds: fields stand in ascending order.
+  if (made != usual_made(command)) at = put_varint(put_tag(at, field::kMade, WireType::kVarint), made);
+  BodyWriter body(at, next_id_);
+  std::visit(body, command);
+  end_command(opened, body.at(), made);
+}
+
+std::string_view FrameWriter::finish(std::uint64_t ack_upto, std::uint64_t attach_counter) {
+  char header[kHeader];
+  char* end = put_field(header, field::kFirstSeq, first_seq_);
+  end = put_field(end, field::kFirstId, first_id_);
+  end = put_field(end, field::kAckUpto, ack_upto);
+  end = put_field(end, field::kAttachCounter, attach_counter);
+  room(0);
+  if (!buffer_) room(1);
+  char* const start = buffer_.get() + kHeader - (end - header);
+  std::copy(header, end, start);
+  return {start, static_cast<std::size_t>(buffer_.get() + size_ - start)};
+}
+
+}  // namespace teletensor::wire

@@ -1,0 +1,193 @@
+#include "proto/wire/progress.h"
+
+#include "proto/wire/varint.h"
+
+namespace teletensor::wire {
+
+namespace {
+
+// Appends fields to a string; proto3's zeroes are left out.
+class Out {
+ public:
+  void number(std::uint32_t field, std::uint64_t value) {
+    char at[2 * kMaxVarint];
+    bytes_.append(at, put_field(at, field, value));
+  }
+  void text(std::uint32_t field, std::string_view value) {
+    if (!value.empty()) message(field, value);
+  }
+  template <class List>
+  void packed(std::uint32_t field, const List& values) {
+    Out list;
+    for (auto value : values) {
+      char at[kMaxVarint];
+      list.bytes_.append(at, put_varint(at, static_cast<std::uint64_t>(value)));
+    }
+    text(field, list.bytes_);
+  }
+  void message(std::uint32_t field, std::string_view body) {
+    head(field, body.size());
+    bytes_.append(body);
+  }
+  void head(std::uint32_t field, std::size_t size) {
+    char at[2 * kMaxVarint];
+    bytes_.append(at, put_varint(put_tag(at, field, WireType::kBytes), size));
+  }
+  void append(std::string_view bytes) { bytes_.append(bytes); }
+  void reserve(std::size_t size) { bytes_.reserve(size); }
+  std::size_t size() const { return bytes_.size(); }
+  std::string take() { return std::move(bytes_); }
+  std::string_view view() const { return bytes_; }
+
+ private:
+  std::string bytes_;
+};
+
+void put_status(Out& out, const core::Status& status) {
+  out.number(2, static_cast<std::uint64_t>(status.code()));
+  out.text(3, status.message());
+}
+
+// A status from its two fields; codes that gRPC has not become kUnknown.
+core::Status status_of(std::uint64_t code, std::string_view text) {
+  if (code == 0) return {};
+  const bool known = code <= static_cast<std::uint64_t>(core::Code::kDataLoss);
+  return {known ? static_cast<core::Code>(code) : core::Code::kUnknown, std::string(text)};
+}
+
+bool read_list(std::string_view bytes, std::vector<std::uint64_t>& values) {
+  for (Cursor list(bytes); !list.done();) {
+    std::uint64_t value = 0;
+    if (!list.varint(value)) return false;
+    values.push_back(value);
+  }
+  return true;
+}
+
+// One submessage: numbers and byte fields by number (below 8), everything else skipped.
+struct Entry {
+  std::uint64_t number[8] = {};
+  std::string_view bytes[8];
+
+  bool read(std::string_view body) {
+    for (Cursor cursor(body); !cursor.done();) {
+      std::uint32_t field = 0;
+      WireType type{};
+      if (!cursor.tag(field, type)) return false;
+      if (field < 8 && type == WireType::kVarint) {
+        if (!cursor.varint(number[field])) return false;
+      } else if (field < 8 && type == WireType::kBytes) {
+        if (!cursor.bytes(bytes[field])) return false;
+      } else if (!cursor.skip(type)) {
+        return false;
+      }
+    }
+    return true;
+  }
+};
+
+bool read_fetched(std::string_view body, FetchedValue& value) {
+  Entry entry;
+  if (!entry.read(body)) return false;
+  value.seq = entry.number[1];
+  value.status = status_of(entry.number[2], entry.bytes[3]);
+  value.root = entry.number[4];
+  if (!value.status.ok()) return true;
+  const auto dtype = core::dtype_from_number(entry.number[5]);
+  std::vector<std::uint64_t> sizes;
+  if (!dtype || !read_list(entry.bytes[6], sizes) || sizes.size() > core::kMaxRank) return false;
+  value.dtype = *dtype;
+  for (std::uint64_t size : sizes) value.shape.push_back(static_cast<std::int64_t>(size));
+  const core::Result<std::int64_t> elements = core::checked_numel(value.shape.span());
+  const std::size_t unit = core::size_of(*dtype);
+  if (!elements.ok() || entry.bytes[7].size() % unit != 0 ||
+      entry.bytes[7].size() / unit != static_cast<std::uint64_t>(*elements)) {
+    return false;
+  }
+  value.data = entry.bytes[7];
+  return true;
+}
+
+}  // namespace
+
+std::string encode_progress(const Progress& progress) {
+  Out out;
+  std::size_t size = 64;
+  for (const FetchedValue& value : progress.fetched) size += value.data.size() + 160;
+  out.reserve(size);
+  out.number(1, progress.completed_upto);
+  out.number(2, progress.received_upto);
+  out.number(3, progress.credit_upto);
+  out.number(4, progress.credit_bytes);
+  for (const FetchedValue& value : progress.fetched) {
+    Out head;
+    head.number(1, value.seq);
+    put_status(head, value.status);
+    head.number(4, value.root);
+    if (value.status.ok()) {
+      head.number(5, static_cast<std::uint64_t>(value.dtype));
+      head.packed(6, value.shape);
+      if (!value.data.empty()) head.head(7, value.data.size());
+    }
+    const std::size_t data = value.status.ok() ? value.data.size() : 0;
+    out.head(5, head.size() + data);
+    out.append(head.view());
+    if (data != 0) out.append(value.data);
+  }
+  for (const ErrorEvent& error : progress.errors) {
+    Out body;
+    body.number(1, error.root);
+    put_status(body, error.status);
+    out.message(6, body.view());
+  }
+  for (const RaisedEvent& raised : progress.raised) {
+    Out body;
+    body.number(1, raised.seq);
+    body.number(2, raised.root);
+    body.packed(3, raised.rebinds);
+    out.message(7, body.view());
+  }
+  return out.take();
+}
+
+core::Status decode_progress(std::string_view bytes, Progress& progress) {
+  progress = {};
+  const auto broken = [] { return core::invalid("progress: a broken message from the server"); };
+  for (Cursor cursor(bytes); !cursor.done();) {
+    std::uint32_t field = 0;
+    WireType type{};
+    if (!cursor.tag(field, type)) return broken();
+    std::uint64_t number = 0;
+    std::string_view body;
+    if (field <= 4 && type == WireType::kVarint) {
+      if (!cursor.varint(number)) return broken();
+      switch (field) {
+        case 1: progress.completed_upto = number; break;
+        case 2: progress.received_upto = number; break;
+        case 3: progress.credit_upto = number; break;
+        default: progress.credit_bytes = number;
+      }
+    } else if (field >= 5 && field <= 7 && type == WireType::kBytes) {
+      if (!cursor.bytes(body)) return broken();
+      if (field == 5) {
+        if (!read_fetched(body, progress.fetched.emplace_back())) return broken();
+        continue;
+      }
+      Entry entry;
+      if (!entry.read(body)) return broken();
+      if (field == 6) {
+        progress.errors.push_back({entry.number[1], status_of(entry.number[2], entry.bytes[3])});
+      } else {
+        RaisedEvent& raised = progress.raised.emplace_back();
+        raised.seq = entry.number[1];
+        raised.root = entry.number[2];
+        if (!read_list(entry.bytes[3], raised.rebinds)) return broken();
+      }
+    } else if (!cursor.skip(type)) {
+      return broken();
+    }
+  }
+  return {};
+}
+
+}  // namespace teletensor::wire
