@@ -1,0 +1,334 @@
+// The encoder and decoder of frames: round trips, agreement with protoc's classes, refusals.
+#include "proto/wire/frame.h"
+
+#include <gtest/gtest.h>
+
+
+#include "proto/wire/testing.h"
+#include "proto/wire/varint.h"
+#include "teletensor/v1/session.pb.h"
+
+namespace teletensor::wire {
+namespace {
+
+using core::Code;
+using program::Apply;
+using program::Argument;
+using program::Command;
+
+std::string encode(const std::vector<Command>& commands, std::uint64_t first_id = 1000) {
+  FrameWriter writer;
+  writer.begin(1, first_id);
+  for (const Command& command : commands) writer.append(command, usual_made(command));
+  return std::string(writer.finish(0, 0));
+}
+core::Status read(std::string_view bytes, Frame& frame) { return FrameReader().read(bytes, frame); }
+core::Status read(const v1::Frame& frame) {
+  Frame out;
+  return read(frame.SerializeAsString(), out);
+}
+// A frame with one command for a test to spoil.
+v1::Frame one(v1::Command** command) {
+  v1::Frame frame;
+  frame.set_first_seq(1);
+  frame.set_first_id(10);
+  *command = frame.add_commands();
+  return frame;
+}
+#define EXPECT_REFUSED(status, expected_code, part)                        \
+  do {                                                                     \
+    const core::Status refused = (status);                                 \
+    EXPECT_EQ(refused.code(), Code::expected_code) << refused.message();   \
+    EXPECT_NE(refused.message().find(part), std::string::npos) << refused.message(); \
+  } while (false)
+
+Apply add(program::HandleId a, program::HandleId b) {
+  Apply apply;
+  apply.op = 2;
+  apply.record = true;
+  apply.arguments = {Argument::of(a), Argument::of(b)};
+  return apply;
+}
+
+TEST(Frame, ElementwiseInstructionIsSmall) {
+  FrameWriter writer;
+  writer.begin(1, 100'000);
+  const std::size_t before = writer.size();
+  writer.append(add(99'999, 99'998), 1);
+  EXPECT_EQ(writer.size() - before, 10u);
+  writer.append(add(100'000, 7), 1);  // an old operand: two more bytes
+  EXPECT_LE(writer.size() - before, 22u);
+}
+
+TEST(Frame, RoundTripOfRandomCommands) {
+  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+    SCOPED_TRACE(seed);
+    testing::RandomCommands random(seed);
+    FrameWriter writer;
+    const std::uint64_t first_id = 2 + random.below(1'000'000);
+    writer.begin(seed + 1, first_id);
+    std::vector<Command> commands;
+    for (int i = 0; i < 50; ++i) {
+      commands.push_back(random.command(writer.next_id()));
+      writer.append(commands.back(), random.coin() ? usual_made(commands.back())
+                                                   : static_cast<std::uint32_t>(random.below(9)));
+    }
+    Frame frame;
+    const core::Status status = read(writer.finish(7, 8), frame);
+    ASSERT_TRUE(status.ok()) << status.message();
+    EXPECT_EQ(frame.first_seq, seed + 1);
+    EXPECT_EQ(frame.first_id, first_id);
+    EXPECT_EQ(frame.ack_upto, 7u);
+    EXPECT_EQ(frame.attach_counter, 8u);
+    EXPECT_EQ(frame.next_id, writer.next_id());
+    ASSERT_EQ(frame.commands.size(), commands.size());
+    for (std::size_t i = 0; i < commands.size(); ++i) {
+      EXPECT_TRUE(frame.commands[i] == commands[i]) << "command " << i;
+    }
+  }
+}
+
+TEST(Frame, ProtocsClassesWriteTheSameBytes) {
+  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+    SCOPED_TRACE(seed);
+    testing::RandomCommands random(seed);
+    FrameWriter writer;
+    writer.begin(5, 70'000);
+    for (int i = 0; i < 40; ++i) {
+      const Command command = random.command(writer.next_id());
+      writer.append(command, static_cast<std::uint32_t>(random.below(3)));
+    }
+    const std::string ours(writer.finish(3, 4));
+    v1::Frame message;
+    ASSERT_TRUE(message.ParseFromString(ours));
+    EXPECT_EQ(message.commands_size(), 40);
+    EXPECT_EQ(message.first_seq(), 5u);
+    EXPECT_TRUE(message.GetReflection()->GetUnknownFields(message).empty());
+    EXPECT_EQ(message.SerializeAsString(), ours);
+  }
+}
+
+TEST(Frame, ReadsWhatProtocsClassesWrite) {
+  v1::Command* c = nullptr;
+  v1::Frame message = one(&c);
+  c->set_op(3);
+  c->set_inplace(true);
+  c->add_arguments(2 * 2);
+  c->add_arguments(7);
+  c->add_arguments(5);
+  c->add_attributes(4 + 8 * 2);
+  c->add_attributes(5);
+  for (int value : {-3, 4, -5}) c->add_integers(value);
+  c->add_reals(0.5);
+  c->add_texts("tanh");
+  Frame frame;
+  const core::Status status = read(message.SerializeAsString(), frame);
+  ASSERT_TRUE(status.ok()) << status.message();
+  const Apply& apply = std::get<Apply>(frame.commands[0]);
+  EXPECT_EQ(apply.op, 2);
+  EXPECT_TRUE(apply.inplace);
+  EXPECT_EQ(apply.arguments[0], Argument::of(8));
+  EXPECT_EQ(apply.arguments[1], Argument::of(core::Number::of_float(0.5)));
+  EXPECT_EQ(apply.arguments[2], Argument::of(core::Number::of_int(-3)));
+  EXPECT_EQ(apply.attributes.ints(0)[1], -5);
+  EXPECT_EQ(apply.attributes.text(1), "tanh");
+  EXPECT_EQ(frame.next_id, 10u);  // in place makes none
+}
+
+TEST(Frame, RefusesUnknownFields) {
+  v1::Command* c = nullptr;
+  v1::Frame message = one(&c);
+  c->set_op(1);
+  message.GetReflection()->MutableUnknownFields(&message)->AddVarint(9, 1);
+  EXPECT_REFUSED(read(message), kInvalidArgument, "unknown field 9");
+  message = one(&c);
+  c->set_op(1);
+  c->GetReflection()->MutableUnknownFields(c)->AddVarint(40, 1);
+  EXPECT_REFUSED(read(message), kInvalidArgument, "command 0: unknown field 40");
+  message = one(&c);
+  c->GetReflection()->MutableUnknownFields(c)->AddLengthDelimited(22, "new kind");
+  EXPECT_REFUSED(read(message), kInvalidArgument, "unknown field 22");
+  message = one(&c);
+  auto* fetch = c->mutable_fetch();
+  fetch->GetReflection()->MutableUnknownFields(fetch)->AddFixed32(3, 1);
+  EXPECT_REFUSED(read(message), kInvalidArgument, "unknown field 3");
+}
+
+TEST(Frame, RefusesTwoKindsOrNone) {
+  v1::Command* c = nullptr;
+  v1::Frame message = one(&c);
+  EXPECT_REFUSED(read(message), kInvalidArgument, "empty command");
+  c->set_op(1);
+  c->mutable_raise();
+  EXPECT_REFUSED(read(message), kInvalidArgument, "two kinds");
+  message = one(&c);
+  c->set_record(true);
+  EXPECT_REFUSED(read(message), kInvalidArgument, "no op");
+  message = one(&c);
+  c->set_made(1);
+  EXPECT_REFUSED(read(message), kInvalidArgument, "without a command");
+}
+
+TEST(Frame, RefusesHandlesThatCannotBe) {
+  v1::Command* c = nullptr;
+  v1::Frame message = one(&c);
+  c->mutable_fetch()->set_handle(10);  // would be id 0
+  EXPECT_REFUSED(read(message), kInvalidArgument, "never made");
+  c->mutable_fetch()->set_handle(~0ull);  // would wrap around to a later id
+  EXPECT_REFUSED(read(message), kInvalidArgument, "never made");
+  message = one(&c);
+  c->set_op(1);
+  c->add_arguments(20);
+  EXPECT_REFUSED(read(message), kInvalidArgument, "never made");
+}
+
+TEST(Frame, RefusesShapesAndContents) {
+  v1::Command* c = nullptr;
+  v1::Frame message = one(&c);
+  auto* constant = c->mutable_constant();
+  EXPECT_REFUSED(read(message), kInvalidArgument, "without dtype");
+  constant->set_dtype(static_cast<v1::DType>(77));
+  EXPECT_REFUSED(read(message), kInvalidArgument, "unknown dtype 77");
+  constant->set_dtype(v1::DTYPE_FLOAT32);
+  constant->set_data("12345678");
+  EXPECT_REFUSED(read(message), kInvalidArgument, "8 bytes for []");
+  constant->add_shape(-2);
+  EXPECT_FALSE(read(message).ok());
+  constant->set_shape(0, 1ll << 32);
+  constant->add_shape(1ll << 32);
+  EXPECT_FALSE(read(message).ok());
+  constant->clear_shape();
+  for (int i = 0; i < 13; ++i) constant->add_shape(1);
+  EXPECT_REFUSED(read(message), kInvalidArgument, "dimensions");
+  constant->clear_shape();
+  constant->add_shape(2);
+  EXPECT_TRUE(read(message).ok());
+  constant->set_device(3 * 256);
+  EXPECT_REFUSED(read(message), kInvalidArgument, "unknown device");
+  constant->set_device(0);
+  constant->set_shape(0, 20'000);
+  constant->set_data(std::string(80'000, 'x'));
+  EXPECT_REFUSED(read(message), kResourceExhausted, "80000 bytes");
+}
+
+TEST(Frame, RefusesNumbersThatDoNotAddUp) {
+  v1::Command* c = nullptr;
+  v1::Frame message = one(&c);
+  c->set_op(1);
+  c->add_attributes(2);
+  EXPECT_REFUSED(read(message), kInvalidArgument, "fewer integers");
+  c->add_integers(1);
+  EXPECT_TRUE(read(message).ok());
+  c->add_integers(1);
+  EXPECT_REFUSED(read(message), kInvalidArgument, "no argument or attribute uses");
+  c->clear_integers();
+  c->set_attributes(0, 4 + 8 * (1ull << 40));  // a list of 2^40 integers
+  EXPECT_REFUSED(read(message), kInvalidArgument, "fewer integers");
+  c->set_attributes(0, 5);
+  EXPECT_REFUSED(read(message), kInvalidArgument, "fewer texts");
+  c->add_texts("\n");
+  EXPECT_REFUSED(read(message), kInvalidArgument, "not printable");
+  c->clear_texts();
+  c->clear_attributes();
+  c->add_arguments(9);
+  EXPECT_REFUSED(read(message), kInvalidArgument, "argument code 9");
+  c->set_arguments(0, 7);
+  EXPECT_REFUSED(read(message), kInvalidArgument, "fewer reals");
+  c->clear_arguments();
+  c->set_default_dtype(v1::DTYPE_INT64);
+  EXPECT_REFUSED(read(message), kInvalidArgument, "not a float type");
+}
+
+TEST(Frame, RefusesBackwardThatDisagreesWithItself) {
+  v1::Command* c = nullptr;
+  v1::Frame message = one(&c);
+  c->mutable_backward()->add_roots(1);
+  EXPECT_REFUSED(read(message), kInvalidArgument, "0 seeds for 1 roots");
+  c->mutable_backward()->add_seeds(0);
+  c->mutable_backward()->add_inputs(1);
+  EXPECT_REFUSED(read(message), kInvalidArgument, "has_inputs");
+  c->mutable_backward()->set_has_inputs(true);
+  EXPECT_TRUE(read(message).ok());
+  c->mutable_backward()->set_made(1 << 21);
+  EXPECT_REFUSED(read(message), kInvalidArgument, "too many handles");
+}
+
+TEST(Frame, HoldsToItsLimits) {
+  Frame frame;
+  FrameLimits limits;
+  limits.commands = 10;
+  limits.items = 25;
+  limits.bytes = 200;
+  const FrameReader reader(limits, {}, {});
+  FrameWriter writer;
+  writer.begin(1, 100);
+  while (!writer.full(limits, 20, 2)) writer.append(add(5, 6), 1);
+  EXPECT_EQ(writer.commands(), 10u);
+  EXPECT_TRUE(reader.read(writer.finish(0, 0), frame).ok());
+  writer.append(add(5, 6), 1);
+  EXPECT_REFUSED(reader.read(writer.finish(0, 0), frame), kResourceExhausted, "11 commands");
+  EXPECT_REFUSED(reader.read(encode({program::Release{std::vector<program::HandleId>(26, 1)}}), frame),
+                 kResourceExhausted, "25 arguments");
+  EXPECT_REFUSED(reader.read(std::string(201, 'x'), frame), kResourceExhausted, "201 bytes");
+}
+
+TEST(Frame, OpsOfAnotherCatalog) {
+  const FrameReader reader({}, {4, FrameReader::kNoOp}, {"add", "frobnicate"});
+  Frame frame;
+  Apply apply;
+  ASSERT_TRUE(reader.read(encode({apply}), frame).ok());
+  EXPECT_EQ(std::get<Apply>(frame.commands[0]).op, 4);
+  apply.op = 1;
+  EXPECT_REFUSED(reader.read(encode({apply}), frame), kUnimplemented, "no op frobnicate");
+  apply.op = 2;
+  EXPECT_REFUSED(reader.read(encode({apply}), frame), kInvalidArgument, "unknown op 3");
+}
+
+TEST(Frame, TruncatedAndDamagedFramesAreRefusedOrValid) {
+  testing::RandomCommands random(11);
+  FrameWriter writer;
+  writer.begin(1, 500);
+  for (int i = 0; i < 30; ++i) {
+    const Command command = random.command(writer.next_id());
+    writer.append(command, usual_made(command));
+  }
+  const std::string whole(writer.finish(0, 0));
+  Frame frame;
+  for (std::size_t size = 0; size < whole.size(); ++size) {
+    // On its own heap block, so that a sanitizer sees a read past the end.
+    const std::string part(whole.data(), size);
+    if (read(part, frame).ok()) {
+      EXPECT_LT(frame.commands.size(), 30u);
+    }
+  }
+  for (int i = 0; i < 20'000; ++i) {
+    std::string damaged = whole;
+    for (std::uint64_t n = 1 + random.below(4); n > 0; --n) {
+      damaged[random.below(damaged.size())] = static_cast<char>(random.below(256));
+    }
+    if (read(damaged, frame).ok()) {
+      EXPECT_LE(frame.commands.size(), damaged.size());
+    }
+  }
+}
+
+TEST(Varint, Edges) {
+  for (std::uint64_t value : {0ull, 127ull, 128ull, 16'383ull, 16'384ull, ~0ull, 1ull << 63}) {
+    char buffer[kMaxVarint];
+    const std::string bytes(buffer, put_varint(buffer, value));
+    EXPECT_EQ(bytes.size(), static_cast<std::size_t>(varint_size(value)));
+    std::uint64_t back = 1;
+    Cursor cursor(bytes);
+    EXPECT_TRUE(cursor.varint(back) && cursor.done());
+    EXPECT_EQ(back, value);
+  }
+  std::uint64_t value = 0;
+  EXPECT_FALSE(Cursor(std::string(9, '\xff') + '\x02').varint(value));  // 65 bits
+  EXPECT_FALSE(Cursor(std::string(11, '\x80')).varint(value));
+  EXPECT_FALSE(Cursor("\x80").varint(value));
+  EXPECT_EQ(unzigzag(zigzag(std::numeric_limits<std::int64_t>::min())),
+            std::numeric_limits<std::int64_t>::min());
+}
+
+}  // namespace
+}  // namespace teletensor::wire
