@@ -50,7 +50,9 @@ def test_columns(path):
 def test_header_says_what_it_holds(path):
     lines = path.read_text().splitlines()
     assert lines[0].startswith("//"), "a header begins with its contract in a comment"
-    assert "#pragma once" in lines, "no #pragma once"
+    # Highway compiles a file once per instruction set: what it includes toggles.
+    toggles = any("HWY_TARGET_TOGGLE" in line for line in lines)
+    assert "#pragma once" in lines or toggles, "no #pragma once"
 
 
 def test_exceptions_are_needed():
