@@ -12,6 +12,7 @@ if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
 endif()
 set(CMAKE_CXX_FLAGS_RELEASE "-O2")
+set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O1 -g")  # the sanitizers' builds
 
 # The flags of every target. A result's bits must not depend on contraction, hence -ffp-contract=off.
 add_library(tt_flags INTERFACE)
