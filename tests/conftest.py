@@ -1,0 +1,40 @@
+"""Fixtures of all folders: a daemon of a test's own, one shared daemon, a connected session."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from support.daemon import Daemon  # noqa: E402
+
+
+@pytest.fixture
+def start_daemon():
+    """start_daemon(*flags): a daemon of this test alone, ended with it and checked."""
+    running = []
+
+    def start(*flags, env=None):
+        running.append(Daemon(*flags, env=env))
+        return running[-1]
+    yield start
+    problems = [p for d in running if (p := d.stop())]
+    assert not problems, "\n".join(problems)
+
+
+@pytest.fixture(scope="session")
+def shared_daemon():
+    """One daemon with a simulated device for tests that leave nothing behind."""
+    daemon = Daemon("--sim-devices", "2")
+    yield daemon
+    problem = daemon.stop()
+    assert not problem, problem
+
+
+@pytest.fixture
+def tt(shared_daemon):
+    """The module, with a fresh session on the shared daemon as the current one."""
+    import teletensor
+
+    with teletensor.connect(shared_daemon.unix):
+        yield teletensor

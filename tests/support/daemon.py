@@ -1,0 +1,95 @@
+"""A real daemon for a test: teletensord on port 0 and a socket in a temporary folder."""
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+READY = 60  # seconds; a sanitized daemon on a busy box starts slowly
+
+
+def binary():
+    return os.environ.get("TELETENSORD") or str(ROOT / "build/release/bin/teletensord")
+
+
+class Daemon:
+    """Runs until stop(). `tcp` and `unix` are addresses for tt.connect, `log` what it wrote."""
+
+    def __init__(self, *flags, env=None):
+        self.folder = tempfile.mkdtemp(prefix="tt-")  # short: socket paths hold 108 bytes
+        self.socket = f"{self.folder}/d.sock"
+        command = [binary(), "--listen", "127.0.0.1:0", "--socket", self.socket, *flags]
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("TELETENSOR_")}
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                        env={**environment, **(env or {})}, text=True)
+        self.lines, self._ready = [], threading.Event()
+        self.tcp = None
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        if not self._ready.wait(READY) or self.tcp is None:
+            self.kill()
+            raise RuntimeError("teletensord did not become ready:\n" + self.log)
+        self.unix = "unix:" + self.socket
+
+    def _read(self):
+        for line in self.process.stdout:
+            self.lines.append(line)
+            found = re.search(r"(127\.0\.0\.1:\d+)", line)
+            if "ready" in line and found:
+                self.tcp = found.group(1)
+                self._ready.set()
+        self._ready.set()
+
+    @property
+    def log(self):
+        return "".join(self.lines)
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def alive(self):
+        return self.process.poll() is None
+
+    def terminate(self, timeout=20):
+        """SIGTERM; the exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout)
+
+    def kill(self):
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+        self.process.wait()
+        self._reader.join(5)
+        self.process.stdout.close()
+
+    def stop(self):
+        """Ends it; says what is wrong with how it ended ("" if nothing)."""
+        bad = ""
+        if not self.alive():
+            bad = f"the daemon had ended with {self.process.returncode}:\n{self.log[-4000:]}"
+        else:
+            try:
+                status = self.terminate()
+                bad = "" if status == 0 else f"SIGTERM ended it with {status}:\n{self.log[-4000:]}"
+            except subprocess.TimeoutExpired:
+                bad = "SIGTERM did not end it"
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        return bad
+
+
+def wait_until(true, timeout=10.0, what="the condition"):
+    """Polls until true() holds."""
+    end = time.monotonic() + timeout
+    while not true():
+        if time.monotonic() > end:
+            raise AssertionError(f"{what} did not hold within {timeout} s")
+        time.sleep(0.01)
