@@ -86,7 +86,8 @@ class Backend {
   virtual ~Backend() = default;
   virtual core::Device device() const = 0;
   virtual Kernel find(ops::OpId op) const = 0;
-  // Device memory. 64-byte aligned; nullptr when the device has none left.
+  // Device memory. 64-byte aligned, contents zero (fresh pages of the host are); nullptr when the
+  // device has none left.
   virtual void* allocate(std::size_t bytes) = 0;
   virtual void deallocate(void* memory, std::size_t bytes) = 0;
   virtual void zero(void* memory, std::size_t bytes) = 0;
@@ -96,6 +97,8 @@ class Backend {
   virtual core::Status copy(void* to, const void* from, std::size_t bytes) = 0;
   // Called before each instruction: the seam for device failures and injected faults.
   virtual core::Status before(const ops::OpDef& op) { return (void)op, core::Status(); }
+  // The same for each storage that an instruction needs.
+  virtual core::Status admit(std::size_t bytes) { return (void)bytes, core::Status(); }
 };
 
 }  // namespace teletensor::backends

@@ -1,0 +1,22 @@
+#include "engine/backends/cpu/cpu.h"
+
+namespace teletensor::backends::cpu {
+
+KernelTable make_kernels(const ops::Catalog& catalog) {
+  KernelTable table(catalog);
+  add_copy_kernels(table);
+  add_unary_kernels(table);
+  add_binary_kernels(table);
+  add_ternary_kernels(table);
+  add_reduction_kernels(table);
+  add_normalize_kernels(table);
+  add_loss_kernels(table);
+  add_order_kernels(table);
+  add_matmul_kernels(table);
+  add_creation_kernels(table);
+  add_index_kernels(table);
+  add_optimizer_kernels(table);
+  return table;
+}
+
+}  // namespace teletensor::backends::cpu

@@ -1,0 +1,63 @@
+// A simulated device "sim:N": memory of its own on the host, the CPU's kernels, and faults on demand.
+// In null mode its kernels compute nothing (results are whatever the memory held), for measuring the
+// stream and the back alone.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "engine/backends/cpu/cpu_backend.h"
+#include "engine/core/mutex.h"
+
+namespace teletensor::backends::sim {
+
+// What shall fail, and what was counted. Any thread.
+class Faults {
+ public:
+  // The n-th instruction (allocation, byte copy) from now on, counting from 1, fails with `status`,
+  // and with `every` each n-th. One of each kind at a time; n = 0 takes it back.
+  void fail_instruction(std::uint64_t n, core::Status status, bool every = false);
+  void fail_allocation(std::uint64_t n, core::Status status, bool every = false);
+  std::uint64_t instructions() const { return instructions_.seen(); }
+  std::uint64_t allocations() const { return allocations_.seen(); }
+  std::uint64_t copied_bytes() const { return copied_bytes_.load(std::memory_order_relaxed); }
+
+ private:
+  friend class SimBackend;
+  class Counter {
+   public:
+    void arm(std::uint64_t n, core::Status status, bool every);
+    core::Status count();
+    std::uint64_t seen() const { return seen_.load(std::memory_order_relaxed); }
+
+   private:
+    std::atomic<std::uint64_t> seen_{0};
+    std::atomic<bool> armed_{false};
+    core::Mutex mu_;
+    std::uint64_t period_ TT_GUARDED_BY(mu_) = 0;
+    std::uint64_t left_ TT_GUARDED_BY(mu_) = 0;
+    bool every_ TT_GUARDED_BY(mu_) = false;
+    core::Status status_ TT_GUARDED_BY(mu_);
+  };
+  Counter instructions_, allocations_;
+  std::atomic<std::uint64_t> copied_bytes_{0};
+};
+
+class SimBackend final : public cpu::CpuBackend {
+ public:
+  SimBackend(KernelTable kernels, std::uint8_t index, bool null_mode = false)
+      : CpuBackend(std::move(kernels), {core::DeviceKind::kSim, index}), null_mode_(null_mode) {}
+
+  Faults& faults() { return faults_; }
+
+  Kernel find(ops::OpId op) const override;
+  core::Status copy(void* to, const void* from, std::size_t bytes) override;
+  core::Status before(const ops::OpDef&) override { return faults_.instructions_.count(); }
+  core::Status admit(std::size_t) override { return faults_.allocations_.count(); }
+
+ private:
+  const bool null_mode_;
+  Faults faults_;
+};
+
+}  // namespace teletensor::backends::sim

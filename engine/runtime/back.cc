@@ -1,0 +1,370 @@
+#include "engine/runtime/back.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace teletensor::runtime {
+namespace {
+
+using core::Status;
+using program::Instruction;
+using program::Operand;
+using program::ResultSlot;
+
+constexpr int kFreeChunks = 512;     // kept while the queue moves
+constexpr int kFreeChunksIdle = 4;   // and when it is empty
+constexpr int kEntriesPerClock = 8;  // the clock is read so often among small instructions
+constexpr std::int64_t kSmall = 1 << 14;
+constexpr std::chrono::microseconds kReportEvery{200};
+
+bool is_small(const Instruction& instruction) {
+  return instruction.results.size() == 1 && instruction.results[0].value->elements < kSmall &&
+         (instruction.operands.empty() || !instruction.operands[0].value ||
+          instruction.operands[0].value->elements < kSmall);
+}
+
+}  // namespace
+
+Back::Back(const ops::Catalog& catalog, Devices& devices, Lanes& lanes, memory::OwnerId owner,
+           std::uint64_t quota, BackEvents* events)
+    : lanes_(lanes),
+      owner_(owner),
+      events_(events),
+      executor_(catalog, devices, lanes, owner, quota) {}
+
+Back::~Back() { stop(); }
+
+// ---------------------------------------------------------------- the pump's side
+
+Entry& Back::append(std::uint64_t seq) {
+  if (open_ != nullptr && open_->full()) {
+    bool wake = false;
+    {
+      core::MutexLock lock(mu_);
+      hand_over();
+      wake = !std::exchange(scheduled_, true);
+    }
+    if (wake) lanes_.ready(this);
+  }
+  if (open_ == nullptr) {
+    core::MutexLock lock(mu_);
+    if (free_ != nullptr) {
+      open_ = std::exchange(free_, free_->next);
+      --free_count_;
+    }
+  }
+  if (open_ == nullptr) open_ = new Chunk();
+  Entry& entry = open_->add();
+  entry.instruction.seq = seq;
+  queued_.fetch_add(1, std::memory_order_relaxed);
+  return entry;
+}
+
+void Back::hand_over() {
+  open_->next = nullptr;
+  (head_ == nullptr ? head_ : tail_->next) = open_;
+  tail_ = std::exchange(open_, nullptr);
+}
+
+void Back::run(Instruction instruction) {
+  Entry& entry = append(instruction.seq);
+  entry.instruction = std::move(instruction);
+}
+
+void Back::constant(std::uint64_t seq, std::string bytes, program::ValueRef value) {
+  if (value->dtype == core::DType::kBool) {
+    for (char& byte : bytes) byte = byte != 0;
+  }
+  bytes_.fetch_add(bytes.size(), std::memory_order_relaxed);
+  Entry& entry = append(seq);
+  entry.kind = Entry::Kind::kConstant;
+  entry.bytes = std::move(bytes);
+  entry.instruction.results.emplace_back().value = std::move(value);
+}
+
+void Back::uploaded(std::uint64_t seq, core::Ref<memory::Storage> storage,
+                    program::ValueRef value) {
+  Entry& entry = append(seq);
+  entry.kind = Entry::Kind::kUploaded;
+  entry.storage = std::move(storage);
+  entry.instruction.results.emplace_back().value = std::move(value);
+}
+
+void Back::fetch(std::uint64_t seq, bool bulk, Operand operand) {
+  Entry& entry = append(seq);
+  entry.kind = Entry::Kind::kFetch;
+  entry.bulk = bulk;
+  entry.instruction.operands.push_back(std::move(operand));
+}
+
+void Back::publish(std::uint64_t seq) {
+  bool wake = false, report = false;
+  {
+    core::MutexLock lock(mu_);
+    if (open_ != nullptr && !open_->empty()) hand_over();
+    published_ = seq;
+    if (!scheduled_) {
+      scheduled_ = true;
+      wake = head_ != nullptr;
+      report = !wake;
+    }
+  }
+  if (wake) lanes_.ready(this);
+  if (!report) return;
+  // Nothing to run: this thread is the strand for a moment.
+  report_progress();
+  core::MutexLock lock(mu_);
+  scheduled_ = false;
+  if (stopping_) idle_.notify_all();
+}
+
+bool Back::wait_for_room() {
+  core::MutexLock lock(mu_);
+  if (has_room()) return false;
+  waiting_ = Waiting::kRoom;
+  return true;
+}
+
+bool Back::wait_until_drained() {
+  core::MutexLock lock(mu_);
+  if (!scheduled_) return false;
+  waiting_ = Waiting::kDrained;
+  return true;
+}
+
+std::vector<std::uint64_t> Back::take_failed_rebinds(std::uint64_t root) {
+  core::MutexLock lock(mu_);
+  if (cancelled_ && cancelled_->seq == root) cancelled_ = nullptr;
+  const auto found = failed_.find(root);
+  if (found == failed_.end()) return {};
+  std::vector<std::uint64_t> rebinds = std::move(found->second);
+  failures_ -= 1 + rebinds.size();
+  failed_.erase(found);
+  return rebinds;
+}
+
+std::size_t Back::open_failures() const {
+  core::MutexLock lock(mu_);
+  return failures_;
+}
+
+// ---------------------------------------------------------------- any thread
+
+void Back::cancel_upto(std::uint64_t seq) {
+  std::uint64_t below = cancel_below_.load(std::memory_order_relaxed);
+  while (below < seq + 1 &&
+         !cancel_below_.compare_exchange_weak(below, seq + 1, std::memory_order_relaxed)) {
+  }
+  executor_.cancel_below(cancel_below_.load(std::memory_order_relaxed));
+}
+
+void Back::stop() {
+  stopping_ = true;
+  executor_.cancel_below(~0ull);
+  Chunk* left;
+  {
+    core::MutexLock lock(mu_);
+    while (scheduled_ || inside_ > 0) idle_.wait(mu_);
+    left = std::exchange(head_, nullptr);
+  }
+  const memory::StrandScope strand(owner_);
+  delete std::exchange(current_, nullptr);
+  delete std::exchange(open_, nullptr);
+  while (left != nullptr) delete std::exchange(left, left->next);
+  core::MutexLock lock(mu_);
+  while (free_ != nullptr) delete std::exchange(free_, free_->next);
+  queued_ = 0;
+}
+
+// ---------------------------------------------------------------- the strand
+
+bool Back::has_room() const {
+  return queued_.load(std::memory_order_relaxed) <= kMostQueued / 2 &&
+         bytes_.load(std::memory_order_relaxed) <= kMostBytes / 2;
+}
+
+bool Back::run_plan() {
+  {
+    core::MutexLock lock(mu_);
+    ++inside_;
+  }
+  const auto began = std::chrono::steady_clock::now();
+  bool more = true, go_on = false;
+  {
+    const memory::StrandScope strand(owner_);
+    while (true) {
+      const bool drained = !run_entries();
+      if (stopping_) {
+        more = false;
+        break;
+      }
+      const auto now = std::chrono::steady_clock::now();
+      if (drained || now - reported_at_ >= kReportEvery) {
+        reported_at_ = now;
+        report_progress();
+      }
+      core::MutexLock lock(mu_);
+      more = !drained || head_ != nullptr;
+      if (!more) break;
+      go_on = waiting_ == Waiting::kRoom && has_room();
+      if (go_on || lanes_.contended()) break;
+    }
+  }
+  charge(static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - began)
+          .count()));
+  {
+    core::MutexLock lock(mu_);
+    if (!more && !stopping_ && head_ != nullptr) more = true;  // came in between
+    if (!more) {
+      scheduled_ = false;
+      go_on = waiting_ != Waiting::kNo && !stopping_;
+      trim_free(kFreeChunksIdle);
+    }
+    if (go_on) waiting_ = Waiting::kNo;
+  }
+  if (go_on) {
+    // This lane becomes the pump for a while; the strand goes on elsewhere.
+    if (std::exchange(more, false)) lanes_.ready(this);
+    events_->on_continue();
+  }
+  core::MutexLock lock(mu_);
+  --inside_;
+  idle_.notify_all();
+  return more;
+}
+
+// One plan's worth. False when there is nothing left.
+bool Back::run_entries() {
+  const auto began = std::chrono::steady_clock::now();
+  std::size_t ran = 0;
+  bool more = true;
+  while (!stopping_.load(std::memory_order_relaxed)) {
+    if (current_ == nullptr || current_->empty()) {
+      core::MutexLock lock(mu_);
+      if (current_ != nullptr) release_chunk(std::exchange(current_, nullptr));
+      if (head_ == nullptr) {
+        more = false;
+        break;
+      }
+      current_ = std::exchange(head_, head_->next);
+    }
+    Entry& entry = current_->front();
+    const bool small = entry.kind == Entry::Kind::kRun && is_small(entry.instruction);
+    run_entry(entry);
+    current_->pop();
+    ++ran;
+    if (ran >= kPlanEntries) break;
+    if ((!small || ran % kEntriesPerClock == 0) &&
+        std::chrono::steady_clock::now() - began >= kPlanTime) {
+      break;
+    }
+  }
+  queued_.fetch_sub(ran, std::memory_order_relaxed);
+  return more;
+}
+
+void Back::release_chunk(Chunk* chunk) {
+  chunk->clear();
+  chunk->next = free_;
+  free_ = chunk;
+  ++free_count_;
+  trim_free(kFreeChunks);
+}
+
+void Back::trim_free(int most) {
+  while (free_count_ > most) {
+    delete std::exchange(free_, free_->next);
+    --free_count_;
+  }
+}
+
+void Back::report_progress() {
+  std::uint64_t completed;
+  {
+    core::MutexLock lock(mu_);
+    Chunk* next = current_ != nullptr && !current_->empty() ? current_ : head_;
+    completed = next == nullptr ? published_ : next->front().instruction.seq - 1;
+  }
+  if (completed <= completed_.load(std::memory_order_relaxed)) return;
+  completed_.store(completed, std::memory_order_release);
+  events_->on_completed(completed);
+}
+
+FailureRef Back::cancelled_failure(std::uint64_t seq, bool* root) {
+  const std::uint64_t below = cancel_below_.load(std::memory_order_relaxed);
+  *root = !cancelled_ || cancelled_below_ != below;
+  if (*root) {
+    cancelled_below_ = below;
+    cancelled_ = std::make_shared<const program::Failure>(
+        program::Failure{seq, Status(core::Code::kCancelled, "interrupted before it ran")});
+  }
+  return cancelled_;
+}
+
+void Back::run_entry(Entry& entry) {
+  if (entry.kind == Entry::Kind::kFetch) return run_fetch(entry);
+  Instruction& instruction = entry.instruction;
+  FailureRef failure;
+  bool root = false;
+  if (instruction.seq < cancel_below_.load(std::memory_order_relaxed)) {
+    for (const Operand& operand : instruction.operands) {
+      if (operand.value && operand.value->failure) failure = operand.value->failure;
+    }
+    if (!failure) failure = cancelled_failure(instruction.seq, &root);
+    executor_.fail(instruction, failure);
+  } else if (entry.kind == Entry::Kind::kRun) {
+    failure = executor_.run(instruction, &root);
+  } else {
+    failure = executor_.bind(*instruction.results[0].value, entry.bytes, std::move(entry.storage),
+                             instruction.seq);
+    root = failure != nullptr;
+  }
+  bytes_.fetch_sub(entry.bytes.size(), std::memory_order_relaxed);
+  if (failure) record(instruction, failure, root);
+}
+
+void Back::record(const Instruction& instruction, const FailureRef& failure, bool root) {
+  bool rebinds = false;
+  for (const ResultSlot& result : instruction.results) rebinds |= result.overwrites >= 0;
+  {
+    core::MutexLock lock(mu_);
+    const auto [entry, added] = failed_.try_emplace(failure->seq);
+    std::vector<std::uint64_t>& seqs = entry->second;
+    failures_ += added;
+    if (rebinds && (seqs.empty() || seqs.back() != instruction.seq)) {
+      seqs.push_back(instruction.seq);
+      ++failures_;
+    }
+  }
+  if (root) events_->on_failed(*failure);
+}
+
+void Back::run_fetch(Entry& entry) {
+  const Operand& operand = entry.instruction.operands[0];
+  FetchResult result;
+  result.seq = entry.instruction.seq;
+  result.bulk = entry.bulk;
+  result.dtype = operand.dtype;
+  result.shape = operand.geometry.shape;
+  result.device = operand.value->device;
+  FailureRef failure = operand.value->failure;
+  if (!failure && result.seq < cancel_below_.load(std::memory_order_relaxed)) {
+    result.status = Status(core::Code::kCancelled, "interrupted before it was read");
+    result.root = result.seq;
+  } else if (failure) {
+    result.status = failure->status;
+    result.root = failure->seq;
+  } else if (!entry.bulk &&
+             bytes_of(operand.geometry.numel(), operand.dtype) > kMostFetched) {
+    result.status = core::invalid("fetch: a tensor of shape " + core::to_string(result.shape) +
+                                  " is read by a download");
+    result.root = result.seq;
+  } else {
+    result.status = executor_.row_major(operand, result.seq, &result.contents);
+    if (!result.status.ok()) result.root = result.seq;
+  }
+  events_->on_fetched(std::move(result));
+}
+
+}  // namespace teletensor::runtime

@@ -1,0 +1,144 @@
+// Back: the half of a session that computes. The pump (one thread at a time) appends entries whose
+// operands are values; a lane takes them in order, as plans, and runs them.
+//
+// A plan is what a session may run before others get the lane: at most kPlanEntries instructions or
+// kPlanTime, whichever ends first. Today a plan runs its instructions one by one. Marks (Backward,
+// optimizer steps, Fetch, Call) are where the windows of fusion will end: the plan cache will sit in
+// run_entries(), keyed by the window's structure, between popping a chunk and running it.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/core/mutex.h"
+#include "engine/runtime/executor.h"
+#include "engine/runtime/lanes.h"
+#include "engine/runtime/queue.h"
+
+namespace teletensor::runtime {
+
+// What a Fetch brought. Without failure, `contents` are row-major.
+struct FetchResult {
+  std::uint64_t seq = 0;
+  bool bulk = false;
+  core::Status status;
+  std::uint64_t root = 0;  // of the failure that `status` tells
+  core::DType dtype = core::DType::kF32;
+  core::Dims shape;
+  core::Device device;
+  Executor::RowMajor contents;
+};
+
+// Called from the strand, in order, without locks. Must not block; the last two may use the back.
+class BackEvents {
+ public:
+  virtual ~BackEvents() = default;
+  virtual void on_completed(std::uint64_t seq) = 0;  // coalesced; also from publish()
+  virtual void on_fetched(FetchResult result) = 0;
+  virtual void on_failed(const program::Failure& root) = 0;
+  // What wait_for_room() or wait_until_drained() asked for is there. Not on the strand any more.
+  virtual void on_continue() = 0;
+};
+
+class Back : public Task {
+ public:
+  static constexpr std::size_t kMostQueued = 16384;
+  static constexpr std::size_t kMostBytes = std::size_t{64} << 20;
+  static constexpr std::size_t kMostFetched = std::size_t{1} << 20;  // bytes, without `bulk`
+  static constexpr std::size_t kPlanEntries = 64;
+  static constexpr std::chrono::microseconds kPlanTime{1000};
+
+  Back(const ops::Catalog& catalog, Devices& devices, Lanes& lanes, memory::OwnerId owner,
+       std::uint64_t quota, BackEvents* events);
+  // Calls stop().
+  ~Back() override;
+
+  // ---- The pump. Entries become visible to the strand by publish() or when a chunk is full.
+  void run(program::Instruction instruction);
+  void constant(std::uint64_t seq, std::string bytes, program::ValueRef value);
+  void uploaded(std::uint64_t seq, core::Ref<memory::Storage> storage, program::ValueRef value);
+  void fetch(std::uint64_t seq, bool bulk, program::Operand operand);
+  // Every entry of the commands up to `seq` has been appended.
+  void publish(std::uint64_t seq);
+  bool full() const {
+    return queued_.load(std::memory_order_relaxed) >= kMostQueued ||
+           bytes_.load(std::memory_order_relaxed) >= kMostBytes;
+  }
+  // False: there is room (or nothing left to run) now. True: on_continue() will be called, once; a
+  // drained queue counts as having room. Precondition: everything is published.
+  bool wait_for_room();
+  bool wait_until_drained();
+  // Seqs of in-place commands that failed with this root, ascending; forgets the root. Precondition:
+  // drained.
+  std::vector<std::uint64_t> take_failed_rebinds(std::uint64_t root);
+  // Roots and rebinds that were recorded and not taken.
+  std::size_t open_failures() const;
+
+  // ---- Any thread
+  // Queued instructions of commands up to `seq` fail with CANCELLED, running ones are asked to stop.
+  void cancel_upto(std::uint64_t seq);
+  std::uint64_t completed_upto() const { return completed_.load(std::memory_order_acquire); }
+  std::size_t queued() const { return queued_.load(std::memory_order_relaxed); }
+  const Executor& executor() const { return executor_; }
+
+  // Ends after the running instruction, then drops the queue. Nothing may be appended meanwhile or
+  // afterwards. Must not be called from the events.
+  void stop();
+
+  bool run_plan() override;
+
+ private:
+  enum class Waiting : std::uint8_t { kNo, kRoom, kDrained };
+
+  Entry& append(std::uint64_t seq);
+  void hand_over() TT_REQUIRES(mu_);
+  bool run_entries();
+  void run_entry(Entry& entry);
+  void run_fetch(Entry& entry);
+  FailureRef cancelled_failure(std::uint64_t seq, bool* root);
+  void record(const program::Instruction& instruction, const FailureRef& failure, bool root);
+  void report_progress() TT_EXCLUDES(mu_);
+  bool has_room() const;
+  void release_chunk(Chunk* chunk) TT_REQUIRES(mu_);
+  void trim_free(int most) TT_REQUIRES(mu_);
+
+  Lanes& lanes_;
+  const memory::OwnerId owner_;
+  BackEvents* const events_;
+  Executor executor_;
+
+  // The pump's.
+  Chunk* open_ = nullptr;
+
+  // The strand's.
+  Chunk* current_ = nullptr;
+  FailureRef cancelled_;               // what cancelled entries fail with
+  std::uint64_t cancelled_below_ = 0;  // the cancel_upto() that it belongs to
+  std::chrono::steady_clock::time_point reported_at_{};
+
+  std::atomic<std::size_t> queued_{0};
+  std::atomic<std::size_t> bytes_{0};  // of constants in the queue
+  std::atomic<std::uint64_t> completed_{0};
+  std::atomic<std::uint64_t> cancel_below_{0};
+  std::atomic<bool> stopping_{false};
+
+  mutable core::Mutex mu_;
+  core::CondVar idle_;
+  Chunk* head_ TT_GUARDED_BY(mu_) = nullptr;  // published
+  Chunk* tail_ TT_GUARDED_BY(mu_) = nullptr;
+  Chunk* free_ TT_GUARDED_BY(mu_) = nullptr;
+  int free_count_ TT_GUARDED_BY(mu_) = 0;
+  std::uint64_t published_ TT_GUARDED_BY(mu_) = 0;  // seq
+  bool scheduled_ TT_GUARDED_BY(mu_) = false;       // ready, or somebody is the strand
+  int inside_ TT_GUARDED_BY(mu_) = 0;               // threads in run_plan()
+  Waiting waiting_ TT_GUARDED_BY(mu_) = Waiting::kNo;
+  std::map<std::uint64_t, std::vector<std::uint64_t>> failed_ TT_GUARDED_BY(mu_);  // root -> rebinds
+  std::size_t failures_ TT_GUARDED_BY(mu_) = 0;  // roots and rebinds in it
+};
+
+}  // namespace teletensor::runtime

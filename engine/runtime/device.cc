@@ -1,0 +1,15 @@
+#include "engine/runtime/device.h"
+
+namespace teletensor::runtime {
+
+Device::Device(std::unique_ptr<backends::Backend> backend, std::uint64_t budget,
+               const ops::Catalog& catalog)
+    : backend_(std::move(backend)),
+      source_(backend_.get()),
+      pool_(backend_->device(), budget, &source_) {
+  for (std::size_t op = 0; op < catalog.size(); ++op) {
+    kernels_.push_back(backend_->find(static_cast<ops::OpId>(op)));
+  }
+}
+
+}  // namespace teletensor::runtime

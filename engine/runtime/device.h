@@ -1,0 +1,65 @@
+// Device: a backend with the pool over its memory and its kernels in one table. Devices: all of a box.
+// Immutable after construction; used by every lane.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "engine/backends/backend.h"
+#include "engine/memory/device_pool.h"
+#include "engine/memory/source.h"
+#include "engine/ops/op.h"
+
+namespace teletensor::runtime {
+
+class Device {
+ public:
+  Device(std::unique_ptr<backends::Backend> backend, std::uint64_t budget,
+         const ops::Catalog& catalog);
+
+  core::Device id() const { return backend_->device(); }
+  backends::Backend& backend() { return *backend_; }
+  memory::DevicePool& pool() { return pool_; }
+  // nullptr where the device cannot compute the op.
+  backends::Kernel kernel(ops::OpId op) const { return kernels_[op]; }
+
+ private:
+  class BackendSource : public memory::Source {
+   public:
+    explicit BackendSource(backends::Backend* backend) : backend_(backend) {}
+    void* allocate(std::size_t bytes) override { return backend_->allocate(bytes); }
+    void deallocate(void* memory, std::size_t bytes) override {
+      backend_->deallocate(memory, bytes);
+    }
+    void zero(void* memory, std::size_t bytes) override { backend_->zero(memory, bytes); }
+
+   private:
+    backends::Backend* const backend_;
+  };
+
+  std::unique_ptr<backends::Backend> backend_;
+  BackendSource source_;
+  memory::DevicePool pool_;
+  std::vector<backends::Kernel> kernels_;  // by op
+};
+
+class Devices {
+ public:
+  explicit Devices(std::vector<std::unique_ptr<Device>> devices) : devices_(std::move(devices)) {}
+  std::size_t size() const { return devices_.size(); }
+  Device& at(std::size_t i) const { return *devices_[i]; }
+  // -1 where the box has no such device.
+  int find(core::Device id) const {
+    for (std::size_t i = 0; i < devices_.size(); ++i) {
+      if (devices_[i]->id() == id) return static_cast<int>(i);
+    }
+    return -1;
+  }
+
+ private:
+  std::vector<std::unique_ptr<Device>> devices_;
+};
+
+}  // namespace teletensor::runtime

@@ -1,0 +1,507 @@
+#include "engine/runtime/executor.h"
+
+#include <algorithm>
+#include <new>
+
+namespace teletensor::runtime {
+namespace {
+
+using core::Geometry;
+using core::Status;
+using program::Instruction;
+using program::Operand;
+using program::ResultSlot;
+using program::Value;
+
+// Below this, taking over an operand's memory is not worth the look.
+constexpr std::size_t kWorthReusing = std::size_t{64} << 10;
+
+memory::Storage* storage_of(const Value& value) {
+  return static_cast<memory::Storage*>(value.contents.get());
+}
+
+// The region is the whole storage, each element once.
+bool covers(const Geometry& region, std::int64_t elements) {
+  return region.offset == 0 && region.dense() && region.numel() == elements;
+}
+
+bool apart(const Geometry& a, const Geometry& b) {
+  return a.storage_end() <= b.offset || b.storage_end() <= a.offset;
+}
+
+// Nobody but this instruction's own operands refers to the value.
+bool held_only_here(const Instruction& instruction, const Value& value) {
+  if (value.contents->references() != 1) return false;
+  const std::uint32_t references = value.references();
+  if (references == 1) return true;
+  std::uint32_t own = 0;
+  for (const Operand& operand : instruction.operands) own += operand.value.get() == &value;
+  return own == references;
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------- what kernels are given
+
+class Executor::ScratchMemory : public backends::Scratch {
+ public:
+  ScratchMemory(memory::Pool& pool, std::uint64_t seq) : pool_(pool), seq_(seq) {}
+  void* allocate(std::size_t bytes) override {
+    // Not the strand's way: a kernel may ask from inside a part, on another lane.
+    StorageRef storage = pool_.allocate_shared(bytes, seq_);
+    if (!storage) return nullptr;
+    core::MutexLock lock(mu_);
+    held_.push_back(std::move(storage));
+    return held_.back()->data();
+  }
+
+ private:
+  memory::Pool& pool_;
+  const std::uint64_t seq_;
+  core::Mutex mu_;
+  std::vector<StorageRef> held_ TT_GUARDED_BY(mu_);
+};
+
+class Executor::PartsOnLanes : public backends::Parallel {
+ public:
+  // An instruction that overwrites an operand is not stopped half-way.
+  PartsOnLanes(Lanes& lanes, const Executor* stoppable, std::uint64_t seq)
+      : lanes_(lanes), stoppable_(stoppable), seq_(seq) {}
+  void run(std::int64_t parts, const std::function<void(std::int64_t)>& part) override {
+    lanes_.run_parts(parts, part);
+  }
+  bool cancelled() const override { return stoppable_ != nullptr && stoppable_->cancelled(seq_); }
+
+ private:
+  Lanes& lanes_;
+  const Executor* const stoppable_;
+  const std::uint64_t seq_;
+};
+
+// ---------------------------------------------------------------- one instruction
+
+Executor::Executor(const ops::Catalog& catalog, Devices& devices, Lanes& lanes,
+                   memory::OwnerId owner, std::uint64_t quota)
+    : catalog_(catalog),
+      devices_(devices),
+      lanes_(lanes),
+      copies_(catalog),
+      to_device_(catalog.find("to_device") == nullptr
+                     ? -1
+                     : static_cast<int>(catalog.id(*catalog.find("to_device")))) {
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    pools_.emplace_back(memory::Pool::create(devices.at(i).pool(), owner, quota));
+  }
+}
+
+FailureRef Executor::run(Instruction& instruction, bool* root) {
+  *root = false;
+  for (const Operand& operand : instruction.operands) {
+    if (operand.value && operand.value->failure) {
+      const FailureRef failure = operand.value->failure;
+      fail(instruction, failure);
+      return failure;
+    }
+  }
+  Status status;
+  try {
+    status = execute(instruction, catalog_.at(instruction.op));
+  } catch (const std::bad_alloc&) {
+    status = Status(core::Code::kResourceExhausted,
+                    catalog_.at(instruction.op).name + ": the daemon itself is out of memory");
+  } catch (...) {
+    status = core::internal(catalog_.at(instruction.op).name + ": the kernel threw an exception");
+  }
+  if (status.ok()) {
+    commit(instruction);
+    clear();
+    return nullptr;
+  }
+  clear();
+  *root = true;
+  auto failure = std::make_shared<const program::Failure>(
+      program::Failure{instruction.seq, std::move(status)});
+  fail(instruction, failure);
+  return failure;
+}
+
+void Executor::fail(Instruction& instruction, const FailureRef& failure) {
+  for (ResultSlot& result : instruction.results) {
+    result.value->failure = failure;
+    if (result.overwrites < 0) continue;
+    const program::ValueRef& old =
+        instruction.operands[static_cast<std::size_t>(result.overwrites)].value;
+    result.value->good = old->failure ? old->good : old;
+  }
+}
+
+void Executor::commit(Instruction& instruction) {
+  for (std::size_t r = 0; r < instruction.results.size(); ++r) {
+    Slot& slot = slots_[r];
+    if (slot.stolen_from != nullptr) slot.stolen_from->contents = nullptr;
+    instruction.results[r].value->contents = std::move(slot.storage);
+  }
+}
+
+void Executor::clear() {
+  slots_.clear();
+  if (!separated_.empty()) separated_.clear();
+}
+
+Status Executor::allocate(std::string_view what, std::size_t bytes, std::uint64_t seq,
+                          StorageRef* storage) {
+  TT_RETURN_IF_ERROR(device().backend().admit(bytes));
+  *storage = pools_[device_]->allocate(bytes, seq);
+  if (*storage) return {};
+  return pools_[device_]->refusal(what, bytes);
+}
+
+Status Executor::gather_operands(Instruction& instruction, const ops::OpDef& op) {
+  in_.resize(instruction.operands.size());
+  for (std::size_t i = 0; i < in_.size(); ++i) {
+    const Operand& operand = instruction.operands[i];
+    backends::TensorArg& arg = in_[i];
+    switch (operand.kind) {
+      case Operand::Kind::kAbsent: arg = {}; break;
+      case Operand::Kind::kNumber:
+        arg = {backends::TensorArg::Kind::kNumber, nullptr, operand.dtype, nullptr, operand.number};
+        break;
+      case Operand::Kind::kTensor: {
+        const Value& value = *operand.value;
+        if (!(value.device == device().id())) {
+          return core::internal(op.name + ": operand " + std::to_string(i) + " is on " +
+                                core::to_string(value.device) + ", the result on " +
+                                core::to_string(device().id()));
+        }
+        if (!value.contents) {
+          return core::internal(op.name + ": operand " + std::to_string(i) + " has no contents");
+        }
+        arg.kind = backends::TensorArg::Kind::kTensor;
+        arg.data = storage_of(value)->data();
+        arg.dtype = operand.dtype;
+        arg.geometry = &operand.geometry;
+        break;
+      }
+    }
+  }
+  return {};
+}
+
+Status Executor::execute(Instruction& instruction, const ops::OpDef& op) {
+  if (instruction.results.empty()) return {};
+  const core::Device on = instruction.results[0].value->device;
+  if (!(device().id() == on)) {
+    const int found = devices_.find(on);
+    if (found < 0) return core::invalid(op.name + ": this daemon has no " + core::to_string(on));
+    device_ = static_cast<std::size_t>(found);
+  }
+  TT_RETURN_IF_ERROR(device().backend().before(op));
+  slots_.resize(instruction.results.size());
+  if (instruction.op == to_device_) return transfer(instruction);
+  const backends::Kernel kernel = device().kernel(instruction.op);
+  if (kernel == nullptr) {
+    return Status(core::Code::kUnimplemented,
+                  op.name + ": not available on " + core::to_string(on));
+  }
+  TT_RETURN_IF_ERROR(gather_operands(instruction, op));
+
+  out_.resize(instruction.results.size());
+  bool stealing = false, prefill = false, temporary = false;
+  for (std::size_t r = 0; r < instruction.results.size(); ++r) {
+    const ResultSlot& result = instruction.results[r];
+    TT_RETURN_IF_ERROR(result.overwrites < 0 ? prepare_new(instruction, op, r)
+                                             : prepare_overwrite(instruction, op, r));
+    const Slot& slot = slots_[r];
+    stealing |= slot.stolen_from != nullptr;
+    prefill |= slot.copy_old || slot.clone_first;
+    backends::TensorArg& out = out_[r];
+    out.kind = backends::TensorArg::Kind::kTensor;
+    if (slot.temporary) {
+      temporary = true;
+      out.data = slot.temporary->data();
+      out.dtype = slot.temporary_layout.dtype;
+      out.geometry = &slot.temporary_layout.geometry;
+    } else {
+      out.data = slot.storage->data();
+      out.dtype = result.value->dtype;
+      out.geometry = &result.geometry;
+    }
+  }
+
+  PartsOnLanes parallel(lanes_, stealing ? nullptr : this, instruction.seq);
+  ScratchMemory scratch(*pools_[device_], instruction.seq);
+  if (stealing) {
+    for (std::size_t r = 0; r < slots_.size(); ++r) {
+      if (slots_[r].stolen_from != nullptr && instruction.results[r].overwrites >= 0) {
+        TT_RETURN_IF_ERROR(separate_operands(instruction, op, instruction.results[r].overwrites));
+      }
+    }
+  }
+  if (prefill) TT_RETURN_IF_ERROR(fill_before(instruction, parallel, scratch));
+  backends::KernelCall call{op,
+                            in_,
+                            out_,
+                            {instruction.counts.data(), instruction.counts.size()},
+                            instruction.attributes,
+                            parallel,
+                            scratch};
+  TT_RETURN_IF_ERROR(kernel(call));
+  if (!temporary) return {};
+  for (std::size_t r = 0; r < slots_.size(); ++r) {
+    const Slot& slot = slots_[r];
+    if (!slot.temporary) continue;
+    const ResultSlot& result = instruction.results[r];
+    TT_RETURN_IF_ERROR(copies_.copy(
+        device(), {out_[r].data, out_[r].dtype, out_[r].geometry},
+        {slot.storage->data(), result.value->dtype, &result.geometry}, parallel, scratch));
+  }
+  return {};
+}
+
+Status Executor::prepare_new(Instruction& i, const ops::OpDef& op, std::size_t r) {
+  const ResultSlot& result = i.results[r];
+  Slot& slot = slots_[r];
+  const std::size_t bytes = bytes_of(result.value->elements, result.value->dtype);
+  const bool region = op.inplace == ops::Inplace::kRegion;
+  // An operand whose last reference this is gives its memory to the result.
+  if (region || (op.inplace == ops::Inplace::kElementwise && bytes >= kWorthReusing && r == 0)) {
+    for (const Operand& operand : i.operands) {
+      if (operand.kind == Operand::Kind::kTensor && operand.dtype == result.value->dtype &&
+          operand.value->elements == result.value->elements &&
+          operand.value->references() == 1 && operand.geometry == result.geometry &&
+          covers(result.geometry, result.value->elements) &&
+          operand.value->contents->references() == 1) {
+        slot.storage = StorageRef(storage_of(*operand.value));
+        slot.stolen_from = operand.value.get();
+        return {};
+      }
+      if (region) break;  // operand 0 alone
+    }
+  }
+  TT_RETURN_IF_ERROR(allocate(op.name, bytes, i.seq, &slot.storage));
+  slot.clone_first = region;
+  return {};
+}
+
+Status Executor::prepare_overwrite(Instruction& i, const ops::OpDef& op, std::size_t r) {
+  const ResultSlot& result = i.results[r];
+  Slot& slot = slots_[r];
+  Value& old = *i.operands[static_cast<std::size_t>(result.overwrites)].value;
+  const bool all = covers(result.geometry, result.value->elements) &&
+                   op.inplace != ops::Inplace::kRegion;
+  if (op.inplace == ops::Inplace::kTemporary) {
+    TT_RETURN_IF_ERROR(prepare_temporary(i, op, r));
+    if (slot.storage) return {};
+  }
+  bool taken = false;  // two results never take over one value
+  for (std::size_t other = 0; other < r && old.references() > 1; ++other) {
+    taken |= slots_[other].stolen_from == &old;
+  }
+  if (!taken && held_only_here(i, old)) {
+    slot.storage = StorageRef(storage_of(old));
+    slot.stolen_from = &old;
+    return {};
+  }
+  slot.copy_old = !all;
+  return allocate(op.name, bytes_of(result.value->elements, result.value->dtype), i.seq,
+                  &slot.storage);
+}
+
+// The kernel needs exactly the layout that infer promises, and memory of its own. Where that is what
+// the result is anyway, slot.storage is set; else slot.temporary.
+Status Executor::prepare_temporary(Instruction& i, const ops::OpDef& op, std::size_t r) {
+  std::vector<core::Layout> layouts(i.operands.size());
+  std::vector<ops::OperandInfo> infos(i.operands.size());
+  for (std::size_t k = 0; k < i.operands.size(); ++k) {
+    const Operand& operand = i.operands[k];
+    if (operand.kind == Operand::Kind::kTensor) {
+      layouts[k] = {operand.dtype, operand.value->device, operand.geometry};
+      infos[k].layout = &layouts[k];
+    } else if (operand.kind == Operand::Kind::kNumber) {
+      infos[k].number = &operand.number;
+    }
+  }
+  ops::InferContext context{.op = op.name,
+                            .operands = infos,
+                            .counts = {i.counts.data(), i.counts.size()},
+                            .attributes = i.attributes,
+                            .device = device().id(),
+                            .results = {}};
+  TT_RETURN_IF_ERROR(op.infer(context));
+  const ResultSlot& result = i.results[r];
+  if (r >= context.results.size() ||
+      !(context.results[r].geometry.shape == result.geometry.shape)) {
+    return core::internal(op.name + ": the result does not fit what it overwrites");
+  }
+  Slot& slot = slots_[r];
+  slot.temporary_layout = context.results[r];
+  const Geometry& geometry = slot.temporary_layout.geometry;
+  const bool direct = slot.temporary_layout.dtype == result.value->dtype &&
+                      geometry == result.geometry && covers(geometry, result.value->elements);
+  return allocate(op.name, bytes_of(geometry.storage_end(), slot.temporary_layout.dtype), i.seq,
+                  direct ? &slot.storage : &slot.temporary);
+}
+
+// Copies the other operands that overlap what is about to be overwritten, unless the kernel may meet
+// them there.
+Status Executor::separate_operands(Instruction& i, const ops::OpDef& op, int overwritten) {
+  if (op.inplace == ops::Inplace::kTemporary) return {};
+  const std::size_t target = static_cast<std::size_t>(overwritten);
+  const Value* old = i.operands[target].value.get();
+  if (old->references() == 1) return {};
+  const Geometry* region = nullptr;
+  for (const ResultSlot& result : i.results) {
+    if (result.overwrites == overwritten) region = &result.geometry;
+  }
+  for (std::size_t k = 0; k < i.operands.size(); ++k) {
+    const Operand& operand = i.operands[k];
+    if (k == target || operand.value.get() != old || in_[k].geometry != &operand.geometry) continue;
+    if (apart(operand.geometry, *region)) continue;
+    if (op.inplace == ops::Inplace::kElementwise && operand.geometry == *region) continue;
+    Separated& copy = separated_.emplace_back();
+    // Repeated elements (stride 0) are copied once.
+    Geometry source = operand.geometry;
+    for (int d = 0; d < source.rank(); ++d) {
+      if (source.strides[d] == 0 && source.shape[d] > 1) source.shape[d] = 1;
+    }
+    copy.packed = Geometry(source.shape);
+    copy.geometry = Geometry(operand.geometry.shape, copy.packed.strides);
+    for (int d = 0; d < source.rank(); ++d) {
+      if (source.shape[d] != operand.geometry.shape[d]) copy.geometry.strides[d] = 0;
+    }
+    const std::size_t bytes = bytes_of(copy.packed.numel(), operand.dtype);
+    TT_RETURN_IF_ERROR(allocate(op.name, bytes, i.seq, &copy.storage));
+    PartsOnLanes parallel(lanes_, nullptr, i.seq);
+    ScratchMemory scratch(*pools_[device_], i.seq);
+    TT_RETURN_IF_ERROR(copies_.copy(device(), {in_[k].data, operand.dtype, &source},
+                                    {copy.storage->data(), operand.dtype, &copy.packed}, parallel,
+                                    scratch));
+    copied_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+    in_[k].data = copy.storage->data();
+    in_[k].geometry = &copy.geometry;
+  }
+  return {};
+}
+
+Status Executor::fill_before(Instruction& i, backends::Parallel& parallel,
+                             backends::Scratch& scratch) {
+  for (std::size_t r = 0; r < slots_.size(); ++r) {
+    const Slot& slot = slots_[r];
+    const ResultSlot& result = i.results[r];
+    if (slot.copy_old) {
+      const Value& old = *i.operands[static_cast<std::size_t>(result.overwrites)].value;
+      const std::size_t bytes = bytes_of(result.value->elements, result.value->dtype);
+      TT_RETURN_IF_ERROR(
+          device().backend().copy(slot.storage->data(), storage_of(old)->data(), bytes));
+      copied_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+    } else if (slot.clone_first) {
+      TT_RETURN_IF_ERROR(copies_.copy(device(), {in_[0].data, in_[0].dtype, in_[0].geometry},
+                                      {slot.storage->data(), result.value->dtype, &result.geometry},
+                                      parallel, scratch));
+      copied_bytes_.fetch_add(bytes_of(result.geometry.numel(), result.value->dtype),
+                              std::memory_order_relaxed);
+    }
+  }
+  return {};
+}
+
+// ---------------------------------------------------------------- to and from elsewhere
+
+Status Executor::transfer(Instruction& instruction) {
+  const Operand& operand = instruction.operands[0];
+  const ResultSlot& result = instruction.results[0];
+  if (instruction.results.size() != 1 || operand.kind != Operand::Kind::kTensor ||
+      result.overwrites >= 0 || operand.dtype != result.value->dtype) {
+    return core::internal("to_device: not one tensor to one new one");
+  }
+  const int from = devices_.find(operand.value->device);
+  if (from < 0 || !operand.value->contents) return core::internal("to_device: no contents");
+  const std::size_t to = device_;
+  const std::size_t bytes = bytes_of(result.value->elements, operand.dtype);
+  StorageRef target;
+  TT_RETURN_IF_ERROR(allocate("to_device", bytes, instruction.seq, &target));
+  View source{storage_of(*operand.value)->data(), operand.dtype, &operand.geometry};
+
+  // Where it lies in another order, a copy in the result's order is made on its own device first.
+  StorageRef ordered;
+  const bool same_order =
+      operand.geometry.strides == result.geometry.strides && result.geometry.dense();
+  if (!same_order) {
+    device_ = static_cast<std::size_t>(from);
+    Status status = allocate("to_device", bytes, instruction.seq, &ordered);
+    if (status.ok()) {
+      PartsOnLanes parallel(lanes_, this, instruction.seq);
+      ScratchMemory scratch(*pools_[device_], instruction.seq);
+      const View copy{ordered->data(), operand.dtype, &result.geometry};
+      status = copies_.copy(device(), source, copy, parallel, scratch);
+      source = copy;
+    }
+    device_ = to;
+    TT_RETURN_IF_ERROR(std::move(status));
+  }
+  const View there{target->data(), operand.dtype, &result.geometry};
+  TT_RETURN_IF_ERROR(copy_between(devices_.at(static_cast<std::size_t>(from)), source.first(),
+                                  device(), there.first(),
+                                  bytes_of(result.geometry.numel(), operand.dtype)));
+  slots_[0].storage = std::move(target);
+  return {};
+}
+
+FailureRef Executor::bind(Value& value, std::string_view bytes, StorageRef storage,
+                          std::uint64_t seq) {
+  Status status = fill(value, bytes, std::move(storage), seq);
+  if (status.ok()) return nullptr;
+  value.failure =
+      std::make_shared<const program::Failure>(program::Failure{seq, std::move(status)});
+  return value.failure;
+}
+
+Status Executor::fill(Value& value, std::string_view bytes, StorageRef storage,
+                      std::uint64_t seq) {
+  const int found = devices_.find(value.device);
+  if (found < 0) return core::invalid("this daemon has no " + core::to_string(value.device));
+  device_ = static_cast<std::size_t>(found);
+  if (!storage) {
+    TT_RETURN_IF_ERROR(allocate("constant", bytes.size(), seq, &storage));
+    TT_RETURN_IF_ERROR(device().backend().copy_in(storage->data(), bytes.data(), bytes.size()));
+  } else if (value.dtype == core::DType::kBool) {
+    // Kernels rely on 0 and 1; what a client sends need not be.
+    char buffer[4096];
+    for (std::size_t at = 0; at < storage->bytes(); at += sizeof buffer) {
+      const std::size_t n = std::min(sizeof buffer, storage->bytes() - at);
+      char* there = static_cast<char*>(storage->data()) + at;
+      TT_RETURN_IF_ERROR(device().backend().copy_out(buffer, there, n));
+      for (std::size_t i = 0; i < n; ++i) buffer[i] = buffer[i] != 0;
+      TT_RETURN_IF_ERROR(device().backend().copy_in(there, buffer, n));
+    }
+  }
+  value.contents = std::move(storage);
+  return {};
+}
+
+Status Executor::row_major(const Operand& operand, std::uint64_t seq, RowMajor* result) {
+  const Value& value = *operand.value;
+  const int found = devices_.find(value.device);
+  if (found < 0 || !value.contents) return core::internal("fetch: no contents");
+  device_ = static_cast<std::size_t>(found);
+  result->bytes = bytes_of(operand.geometry.numel(), operand.dtype);
+  if (operand.geometry.contiguous()) {
+    result->storage = StorageRef(storage_of(value));
+    result->offset =
+        static_cast<std::size_t>(operand.geometry.offset) * core::size_of(operand.dtype);
+    return {};
+  }
+  StorageRef packed;
+  TT_RETURN_IF_ERROR(allocate("fetch", result->bytes, seq, &packed));
+  const Geometry geometry(operand.geometry.shape);
+  PartsOnLanes parallel(lanes_, this, seq);
+  ScratchMemory scratch(*pools_[device_], seq);
+  TT_RETURN_IF_ERROR(
+      copies_.copy(device(), {storage_of(value)->data(), operand.dtype, &operand.geometry},
+                   {packed->data(), operand.dtype, &geometry}, parallel, scratch));
+  result->storage = std::move(packed);
+  result->offset = 0;
+  return {};
+}
+
+}  // namespace teletensor::runtime

@@ -1,0 +1,117 @@
+// Executor: runs one instruction after the other for one session. The session's strand only.
+//
+// An instruction is atomic. All memory is reserved before any side effect; what fails leaves its
+// operands as they were. Results of a failed instruction, and of one with a failed operand, carry the
+// root's Failure, and where they were to rebind a value, that value as `good`.
+//
+// In place: a result that overwrites an operand takes over the old value's storage when nobody else
+// holds it (names, tape, queue, downloads are all references). Else the storage is copied first. An
+// operand that lies over the written region in another arrangement is copied beforehand.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "engine/memory/pool.h"
+#include "engine/program/instruction.h"
+#include "engine/runtime/device.h"
+#include "engine/runtime/lanes.h"
+#include "engine/runtime/transfer.h"
+
+namespace teletensor::runtime {
+
+using FailureRef = std::shared_ptr<const program::Failure>;
+
+class Executor {
+ public:
+  // `owner` > 0 names the session; `quota` holds on each device (0: the device's budget).
+  Executor(const ops::Catalog& catalog, Devices& devices, Lanes& lanes, memory::OwnerId owner,
+           std::uint64_t quota);
+
+  // Runs it; afterwards every result has contents or a failure. Null, or that failure; *root is set
+  // when this instruction is its root.
+  FailureRef run(program::Instruction& instruction, bool* root);
+  // As if it had failed.
+  void fail(program::Instruction& instruction, const FailureRef& failure);
+
+  // Gives a value without an instruction its contents: `storage`, or where that is null a new one
+  // with these bytes from the host. Null, or the failure (its own root) that the value carries then.
+  FailureRef bind(program::Value& value, std::string_view bytes, core::Ref<memory::Storage> storage,
+                  std::uint64_t seq);
+  // The operand's row-major bytes: in place where they lie so (`storage` then holds the value's), else
+  // in a new storage.
+  struct RowMajor {
+    core::Ref<memory::Storage> storage;
+    std::size_t offset = 0, bytes = 0;
+  };
+  core::Status row_major(const program::Operand& operand, std::uint64_t seq, RowMajor* result);
+
+  Devices& devices() const { return devices_; }
+  memory::Pool& pool(std::size_t device) const { return *pools_[device]; }
+  // Running kernels of commands below this one are asked to stop. Any thread.
+  void cancel_below(std::uint64_t seq) { cancel_below_.store(seq, std::memory_order_relaxed); }
+  bool cancelled(std::uint64_t seq) const {
+    return seq < cancel_below_.load(std::memory_order_relaxed);
+  }
+  // Bytes that were copied because somebody held an old value or operands lay crosswise.
+  std::uint64_t copied_bytes() const { return copied_bytes_.load(std::memory_order_relaxed); }
+
+ private:
+  class ScratchMemory;
+  class PartsOnLanes;
+
+  using Instruction = program::Instruction;
+  using StorageRef = core::Ref<memory::Storage>;
+
+  // What becomes of one result.
+  struct Slot {
+    StorageRef storage;                    // the value's contents after success
+    program::Value* stolen_from = nullptr;  // whose contents `storage` is until then
+    bool copy_old = false;                 // the overwritten storage is copied into it first
+    bool clone_first = false;              // operand 0 is copied into the result's layout first
+    StorageRef temporary;                  // the kernel writes here, then it is copied
+    core::Layout temporary_layout;
+  };
+
+  core::Status execute(Instruction& instruction, const ops::OpDef& op);
+  core::Status transfer(Instruction& instruction);
+  core::Status fill(program::Value& value, std::string_view bytes, StorageRef storage,
+                    std::uint64_t seq);
+  core::Status gather_operands(Instruction& instruction, const ops::OpDef& op);
+  core::Status prepare_new(Instruction& i, const ops::OpDef& op, std::size_t result);
+  core::Status prepare_overwrite(Instruction& i, const ops::OpDef& op, std::size_t result);
+  core::Status prepare_temporary(Instruction& i, const ops::OpDef& op, std::size_t result);
+  core::Status separate_operands(Instruction& i, const ops::OpDef& op, int overwritten);
+  core::Status fill_before(Instruction& i, backends::Parallel& parallel,
+                           backends::Scratch& scratch);
+  core::Status allocate(std::string_view what, std::size_t bytes, std::uint64_t seq,
+                        StorageRef* storage);
+  void commit(Instruction& instruction);
+  void clear();
+  Device& device() const { return devices_.at(device_); }
+
+  const ops::Catalog& catalog_;
+  Devices& devices_;
+  Lanes& lanes_;
+  std::vector<memory::PoolHandle> pools_;  // by device
+  const CopyKernels copies_;
+  const int to_device_;  // op id, -1 in a catalog without it
+  std::atomic<std::uint64_t> cancel_below_{0};
+  std::atomic<std::uint64_t> copied_bytes_{0};
+
+  // Of the running instruction; kept to reuse their memory.
+  std::size_t device_ = 0;
+  std::vector<backends::TensorArg> in_, out_;
+  std::vector<Slot> slots_;
+  struct Separated {  // an operand that was copied beforehand
+    StorageRef storage;
+    core::Geometry packed, geometry;
+  };
+  std::deque<Separated> separated_;
+};
+
+}  // namespace teletensor::runtime

@@ -1,0 +1,144 @@
+#include "engine/runtime/lanes.h"
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+
+namespace teletensor::runtime {
+namespace {
+
+// Inside a plan that was run between the parts of another session's kernel.
+thread_local bool nested = false;
+// In a plan since when; for how long one may go on before others get a turn between parts.
+thread_local std::chrono::steady_clock::time_point turn_began;
+constexpr std::chrono::milliseconds kTurn{2};
+
+}  // namespace
+
+struct Lanes::Job {
+  const std::int64_t parts;
+  const std::function<void(std::int64_t)>& part;
+  std::atomic<std::int64_t> next{0};
+  int helpers = 0;             // guarded by mu_
+  std::exception_ptr failure = nullptr;  // guarded by mu_; the first
+
+  bool exhausted() const { return next.load(std::memory_order_relaxed) >= parts; }
+};
+
+Lanes::Lanes(int count) {
+  for (int i = 0; i < std::max(count, 1); ++i) threads_.emplace_back([this] { lane(); });
+}
+
+Lanes::~Lanes() {
+  {
+    core::MutexLock lock(mu_);
+    stopping_ = true;
+  }
+  work_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void Lanes::ready(Task* task) {
+  bool wake;
+  {
+    core::MutexLock lock(mu_);
+    queue_.push(task);
+    waiting_.fetch_add(1, std::memory_order_relaxed);
+    wake = sleeping_ > 0;
+  }
+  if (wake) work_.notify_one();
+}
+
+void Lanes::run_task(Task* task) {
+  turn_began = std::chrono::steady_clock::now();
+  if (task->run_plan()) ready(task);  // without more, the task may be gone by now
+}
+
+Lanes::Job* Lanes::joinable() {
+  for (Job* job : jobs_) {
+    if (!job->exhausted()) return job;
+  }
+  return nullptr;
+}
+
+void Lanes::lane() {
+  mu_.lock();
+  while (true) {
+    if (!queue_.empty()) {
+      Task* task = queue_.pop();
+      waiting_.fetch_sub(1, std::memory_order_relaxed);
+      mu_.unlock();
+      run_task(task);
+      mu_.lock();
+    } else if (Job* job = joinable()) {
+      ++job->helpers;
+      mu_.unlock();
+      pull(*job, true);
+      mu_.lock();
+      if (--job->helpers == 0) job_ended_.notify_all();
+    } else if (stopping_) {
+      break;
+    } else {
+      ++sleeping_;
+      work_.wait(mu_);
+      --sleeping_;
+    }
+  }
+  mu_.unlock();
+}
+
+void Lanes::pull(Job& job, bool helper) {
+  while (true) {
+    // A helper leaves for a waiting session; the caller stays until all parts have begun.
+    if (contended()) {
+      if (helper) return;
+      yield_to_others();
+    }
+    const std::int64_t i = job.next.fetch_add(1, std::memory_order_relaxed);
+    if (i >= job.parts) return;
+    try {
+      job.part(i);
+    } catch (...) {
+      job.next.store(job.parts, std::memory_order_relaxed);
+      core::MutexLock lock(mu_);
+      if (!job.failure) job.failure = std::current_exception();
+    }
+  }
+}
+
+void Lanes::yield_to_others() {
+  if (nested || std::chrono::steady_clock::now() - turn_began < kTurn) return;
+  Task* task;
+  {
+    core::MutexLock lock(mu_);
+    if (queue_.empty()) return;
+    task = queue_.pop();
+    waiting_.fetch_sub(1, std::memory_order_relaxed);
+  }
+  nested = true;
+  run_task(task);
+  nested = false;
+  turn_began = std::chrono::steady_clock::now();
+}
+
+void Lanes::run_parts(std::int64_t parts, const std::function<void(std::int64_t)>& part) {
+  if (parts <= 1) {
+    if (parts == 1) part(0);
+    return;
+  }
+  Job job{.parts = parts, .part = part};
+  int wake;
+  {
+    core::MutexLock lock(mu_);
+    jobs_.push_back(&job);
+    wake = static_cast<int>(std::min<std::int64_t>(sleeping_, parts - 1));
+  }
+  while (wake-- > 0) work_.notify_one();
+  pull(job, false);
+  core::MutexLock lock(mu_);
+  std::erase(jobs_, &job);
+  while (job.helpers > 0) job_ended_.wait(mu_);
+  if (job.failure) std::rethrow_exception(job.failure);
+}
+
+}  // namespace teletensor::runtime

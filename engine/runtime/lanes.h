@@ -1,0 +1,60 @@
+// Lanes: the threads that compute, one per core. They run the plans of sessions in turn, and with
+// time left over the parts of a plan that another lane is running.
+//
+// Waking a sleeping lane costs about 60 us, hence no wake-up while one is looking for work anyway.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "engine/core/mutex.h"
+#include "engine/runtime/fair_queue.h"
+
+namespace teletensor::runtime {
+
+class Lanes {
+ public:
+  explicit Lanes(int count);  // >= 1
+  // Precondition: no task is ready or running.
+  ~Lanes();
+  Lanes(const Lanes&) = delete;
+  Lanes& operator=(const Lanes&) = delete;
+
+  int count() const { return static_cast<int>(threads_.size()); }
+  // The task has work. Precondition: it is neither ready nor running. Any thread.
+  void ready(Task* task);
+  // Somebody waits for a lane: a plan ends at its next boundary.
+  bool contended() const { return waiting_.load(std::memory_order_relaxed) > 0; }
+
+  // Runs part(0) ... part(parts - 1), each once, on this thread and on lanes that are free; returns
+  // when all have run. Parts may call it again. While other sessions wait, the caller runs one plan
+  // of theirs between two parts, unless it is inside such a plan already. An exception of a part is
+  // thrown here once the others have ended (parts not begun by then are left out).
+  void run_parts(std::int64_t parts, const std::function<void(std::int64_t)>& part);
+
+ private:
+  struct Job;
+
+  void lane();
+  void pull(Job& job, bool helper);
+  Job* joinable() TT_REQUIRES(mu_);
+  void run_task(Task* task);
+  void yield_to_others();
+
+  core::Mutex mu_;
+  core::CondVar work_;       // a task, a job, or the end
+  core::CondVar job_ended_;  // a helper has left a job
+  FairQueue queue_ TT_GUARDED_BY(mu_);
+  std::vector<Job*> jobs_ TT_GUARDED_BY(mu_);  // with parts that nobody has begun
+  int sleeping_ TT_GUARDED_BY(mu_) = 0;
+  bool stopping_ TT_GUARDED_BY(mu_) = false;
+  std::atomic<int> waiting_{0};  // tasks in queue_
+
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace teletensor::runtime

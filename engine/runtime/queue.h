@@ -1,0 +1,65 @@
+// What stands in a session's queue: entries in chunks. A chunk is filled by the pump, handed over
+// whole, emptied by the strand, and reused, so that the queue costs one lock per chunk, no heap in the
+// steady state, and stays in the cache while it is short.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "engine/memory/storage.h"
+#include "engine/program/instruction.h"
+
+namespace teletensor::runtime {
+
+struct Entry {
+  enum class Kind : std::uint8_t {
+    kRun,       // the instruction
+    kConstant,  // result 0 gets `bytes`
+    kUploaded,  // result 0 gets `storage`
+    kFetch,     // the contents of operand 0
+  };
+  Kind kind = Kind::kRun;
+  bool bulk = false;  // kFetch
+  program::Instruction instruction;
+  std::string bytes;
+  core::Ref<memory::Storage> storage;
+};
+
+class Chunk {
+ public:
+  static constexpr std::size_t kEntries = 32;
+
+  Chunk() = default;
+  ~Chunk() { clear(); }
+  Chunk(const Chunk&) = delete;
+  Chunk& operator=(const Chunk&) = delete;
+
+  bool full() const { return filled_ == kEntries; }
+  bool empty() const { return taken_ == filled_; }
+  std::size_t size() const { return filled_ - taken_; }
+  // Precondition: not full.
+  Entry& add() { return *new (at(filled_++)) Entry(); }
+  // Precondition: not empty.
+  Entry& front() { return *at(taken_); }
+  void pop() { at(taken_++)->~Entry(); }
+  // Drops what is left, iteratively; the chunk is as new.
+  void clear() {
+    while (!empty()) pop();
+    filled_ = taken_ = 0;
+  }
+
+  Chunk* next = nullptr;  // of whatever list it is in
+
+ private:
+  Entry* at(std::size_t i) {
+    return std::launder(reinterpret_cast<Entry*>(memory_ + i * sizeof(Entry)));
+  }
+
+  std::size_t filled_ = 0, taken_ = 0;
+  alignas(Entry) std::byte memory_[kEntries * sizeof(Entry)];
+};
+
+}  // namespace teletensor::runtime
