@@ -1,7 +1,216 @@
+// Ops that order or scan a dimension: sort, argsort, topk, kthvalue, median, cumsum, cumprod.
+// Kernels: backends/cpu/order.cc and reductions_scan.cc.
 #include "engine/ops/families.h"
+#include "engine/ops/functions.h"
+#include "engine/ops/reduce_dims.h"
 
 namespace teletensor::ops {
+namespace {
 
-std::vector<OpDef> order_ops() { return {}; }
+using core::Attribute;
+using core::Dims;
+using core::DType;
+using core::Status;
+
+// ---------------------------------------------------------------- inference
+
+Status scan_infer(InferContext& c) {
+  TT_RETURN_IF_ERROR(core::normalize_dim(c.attributes.integer(0), c.rank(0), c.op).status());
+  const DType own = core::is_floating(c.dtype(0)) ? c.dtype(0) : DType::kI64;
+  c.add_result(c.attributes.size() > 1 && c.attributes.has(1) ? c.attributes.dtype(1) : own,
+               c.shape(0));
+  return {};
+}
+
+Status cumprod_backward_infer(InferContext& c) {
+  TT_RETURN_IF_ERROR(core::normalize_dim(c.attributes.integer(0), c.rank(0), c.op).status());
+  if (c.shape(0) != c.shape(1)) {
+    return c.fail("shapes differ: " + core::to_string(c.shape(0)) + " and " +
+                  core::to_string(c.shape(1)));
+  }
+  if (!core::is_floating(c.dtype(0)) || !core::is_floating(c.dtype(1))) {
+    return c.fail("expected floating point tensors");
+  }
+  c.add_result(c.dtype(1), c.shape(1));
+  return {};
+}
+
+Status sort_infer(InferContext& c) {
+  TT_RETURN_IF_ERROR(core::normalize_dim(c.attributes.integer(0), c.rank(0), c.op).status());
+  c.add_result(c.dtype(0), c.shape(0));
+  c.add_result(DType::kI64, c.shape(0));
+  return {};
+}
+
+Status argsort_infer(InferContext& c) {
+  TT_RETURN_IF_ERROR(core::normalize_dim(c.attributes.integer(0), c.rank(0), c.op).status());
+  c.add_result(DType::kI64, c.shape(0));
+  return {};
+}
+
+Status topk_infer(InferContext& c) {
+  const auto dim = core::normalize_dim(c.attributes.integer(1), c.rank(0), c.op);
+  if (!dim.ok()) return dim.status();
+  const std::int64_t k = c.attributes.integer(0), size = c.rank(0) ? c.shape(0)[*dim] : 1;
+  if (k < 0 || k > size) {
+    return c.fail("k is " + std::to_string(k) + ", the dimension has " + std::to_string(size) +
+                  " elements, shape " + core::to_string(c.shape(0)));
+  }
+  Dims shape = c.shape(0);
+  if (!shape.empty()) shape[*dim] = k;
+  if (shape.empty() && k == 0) return c.fail("k is 0 for a 0-d tensor");
+  c.add_result(c.dtype(0), shape);
+  c.add_result(DType::kI64, shape);
+  return {};
+}
+
+// One element of each line.
+Status pick_infer(InferContext& c, std::int64_t dim, std::size_t keepdim) {
+  const auto at = core::normalize_dim(dim, c.rank(0), c.op);
+  if (!at.ok()) return at.status();
+  if (c.rank(0) && c.shape(0)[*at] == 0) {
+    return c.fail("expected dim " + std::to_string(*at) + " to have non-zero size, shape " +
+                  core::to_string(c.shape(0)));
+  }
+  if (c.dtype(0) == DType::kBool) return c.fail("not implemented for bool");
+  const std::uint32_t mask = c.rank(0) ? 1u << *at : 0;
+  const Dims shape = reduced_shape(c.shape(0), mask, c.attributes.boolean(keepdim));
+  c.add_result(c.dtype(0), shape);
+  c.add_result(DType::kI64, shape);
+  return {};
+}
+
+Status kthvalue_infer(InferContext& c) {
+  TT_RETURN_IF_ERROR(pick_infer(c, c.attributes.integer(1), 2));
+  const int dim = *core::normalize_dim(c.attributes.integer(1), c.rank(0), c.op);
+  const std::int64_t k = c.attributes.integer(0), size = c.rank(0) ? c.shape(0)[dim] : 1;
+  if (k < 1 || k > size) {
+    return c.fail("k is " + std::to_string(k) + ", the dimension has " + std::to_string(size) +
+                  " elements, shape " + core::to_string(c.shape(0)));
+  }
+  return {};
+}
+
+Status median_dim_infer(InferContext& c) { return pick_infer(c, c.attributes.integer(0), 1); }
+
+Status median_infer(InferContext& c) {
+  if (c.dtype(0) == DType::kBool) return c.fail("not implemented for bool");
+  c.add_result(c.dtype(0), Dims());
+  return {};
+}
+
+// ---------------------------------------------------------------- derivatives
+
+// The gradient goes where the indices (saved result 1) say.
+void give_scattered(VjpContext& c, std::int64_t dim, bool squeezed) {
+  static const OpRef scatter("scatter_add");
+  Var g = c.gradient(), index = c.result(1);
+  const core::Layout& x = c.operand_layout(0);
+  if (squeezed && g.rank() < x.geometry.rank()) {
+    const int at = static_cast<int>(dim < 0 ? dim + x.geometry.rank() : dim);
+    g = unsqueeze(g, at);
+    index = unsqueeze(index, at);
+  }
+  c.give(0, apply(scatter, {zeros(c.builder(), x), index, g}, {Attribute::of(dim)}));
+}
+
+void cumsum_vjp(VjpContext& c) {
+  static const OpRef reverse("reverse_cumsum");
+  c.give(0, apply(reverse, {c.gradient()}, {c.attributes().at(0)}));
+}
+
+void reverse_cumsum_vjp(VjpContext& c) {
+  static const OpRef cumsum("cumsum");
+  c.give(0, apply(cumsum, {c.gradient()}, {c.attributes().at(0)}));
+}
+
+void cumprod_vjp(VjpContext& c) {
+  static const OpRef backward("cumprod_backward");
+  c.give(0, apply(backward, {c.gradient(), c.operand(0)}, {c.attributes().at(0)}));
+}
+
+// With y = cumprod(x): dx = reverse_cumsum(g * y) / x, where no x is 0.
+void cumprod_backward_vjp(VjpContext& c) {
+  static const OpRef cumsum("cumsum"), cumprod("cumprod"), backward("cumprod_backward");
+  const Attribute dim = c.attributes().at(0);
+  const Var x = c.operand(1), h = c.gradient();
+  const Var spread = apply(cumsum, {h / x}, {dim});
+  if (c.needs(0)) c.give(0, spread * apply(cumprod, {x}, {dim}));
+  if (c.needs(1)) {
+    c.give(1, apply(backward, {spread * c.operand(0), x}, {dim}) - h * c.result() / x);
+  }
+}
+
+void median_vjp(VjpContext& c) {
+  const Var equal = binary("eq", c.operand(0), c.result());
+  const Var count = sum(equal, Dims(), false);
+  c.give(0, where(equal, c.gradient() / count, Var(0)));
+}
+
+constexpr std::string_view kIndices = "the result holds indices";
+
+}  // namespace
+
+std::vector<OpDef> order_ops() {
+  const std::vector<Save> indices = {{.slot = kResult + 1}};
+  return {
+      {.signature = "sort(Tensor x, int dim=-1, bool descending=False, bool stable=False) -> "
+                    "(Tensor values, Tensor indices)",
+       .doc = "Sorted along dim, with the indices (int64) of the sorted elements. NaN counts as the "
+              "largest. Equal elements keep their order, also without stable.",
+       .infer = sort_infer,
+       .vjp = [](VjpContext& c) { give_scattered(c, c.attributes().integer(0), false); },
+       .saves = indices},
+      {.signature =
+           "argsort(Tensor x, int dim=-1, bool descending=False, bool stable=False) -> Tensor",
+       .doc = "The indices (int64) that sort along dim. Equal elements keep their order.",
+       .infer = argsort_infer,
+       .not_differentiable = kIndices},
+      {.signature = "topk(Tensor x, int k, int dim=-1, bool largest=True, bool sorted=True) -> "
+                    "(Tensor values, Tensor indices)",
+       .doc = "The k largest (or smallest) elements along dim in order, with their indices (int64). "
+              "NaN counts as the largest; of equal elements the first are taken.",
+       .infer = topk_infer,
+       .vjp = [](VjpContext& c) { give_scattered(c, c.attributes().integer(1), false); },
+       .saves = indices},
+      {.signature = "kthvalue(Tensor x, int k, int dim=-1, bool keepdim=False) -> "
+                    "(Tensor values, Tensor indices)",
+       .doc = "The k-th smallest element along dim (k counts from 1) and its index (int64).",
+       .infer = kthvalue_infer,
+       .vjp = [](VjpContext& c) { give_scattered(c, c.attributes().integer(1), true); },
+       .saves = indices},
+      {.signature = "median(Tensor x) -> Tensor",
+       .doc = "The median of all elements, the lower one of two; NaN if there is a NaN or no element.",
+       .infer = median_infer,
+       .vjp = median_vjp,
+       .saves = {{.slot = 0}, {.slot = kResult}}},
+      {.signature = "median_dim(Tensor x, int dim=-1, bool keepdim=False) -> "
+                    "(Tensor values, Tensor indices)",
+       .doc = "The median along dim, the lower one of two, and its index (int64); NaN if there is one.",
+       .infer = median_dim_infer,
+       .vjp = [](VjpContext& c) { give_scattered(c, c.attributes().integer(0), true); },
+       .saves = indices},
+      {.signature = "cumsum(Tensor x, int dim, dtype? dtype=None) -> Tensor",
+       .doc = "Running sum along dim. Integers and bools are summed as int64.",
+       .infer = scan_infer,
+       .vjp = cumsum_vjp},
+      {.signature = "reverse_cumsum(Tensor x, int dim) -> Tensor",
+       .doc = "Running sum from the end of dim: the derivative of cumsum.",
+       .infer = scan_infer,
+       .vjp = reverse_cumsum_vjp,
+       .internal = true},
+      {.signature = "cumprod(Tensor x, int dim, dtype? dtype=None) -> Tensor",
+       .doc = "Running product along dim. Integers and bools are multiplied as int64.",
+       .infer = scan_infer,
+       .vjp = cumprod_vjp,
+       .saves = {{.slot = 0}}},
+      {.signature = "cumprod_backward(Tensor gradient, Tensor x, int dim) -> Tensor",
+       .doc = "The derivative of cumprod, right where x has zeros too. Its own is NaN there.",
+       .infer = cumprod_backward_infer,
+       .vjp = cumprod_backward_vjp,
+       .saves = {{.slot = 0, .when = bit(1)}, {.slot = 1}, {.slot = kResult, .when = bit(1)}},
+       .internal = true},
+  };
+}
 
 }  // namespace teletensor::ops

@@ -1,0 +1,248 @@
+#include "engine/backends/cpu/block_io.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "engine/core/half.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "engine/backends/cpu/block_io.cc"
+#include "engine/backends/cpu/targets.h"
+#include "hwy/foreach_target.h"  // compiles the part below once per instruction set
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace teletensor::backends::cpu {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+void load_half(const std::uint16_t* from, std::int64_t n, float* to) {
+  const hn::ScalableTag<float> df;
+  const hn::Rebind<hwy::float16_t, decltype(df)> dh;
+  const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(df));
+  std::int64_t i = 0;
+#if HWY_TARGET <= HWY_AVX2
+  for (; i + lanes <= n; i += lanes) {
+    hn::StoreU(
+        hn::PromoteTo(df, hn::LoadU(dh, reinterpret_cast<const hwy::float16_t*>(from + i))), df,
+        to + i);
+  }
+#else
+  (void)dh, (void)lanes;
+#endif
+  for (; i < n; ++i) {
+    core::Half half;
+    half.bits = from[i];
+    to[i] = static_cast<float>(half);
+  }
+}
+
+void store_half(const float* from, std::int64_t n, std::uint16_t* to) {
+  const hn::ScalableTag<float> df;
+  const hn::Rebind<hwy::float16_t, decltype(df)> dh;
+  const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(df));
+  std::int64_t i = 0;
+#if HWY_TARGET <= HWY_AVX2
+  for (; i + lanes <= n; i += lanes) {
+    hn::StoreU(hn::DemoteTo(dh, hn::LoadU(df, from + i)), dh,
+               reinterpret_cast<hwy::float16_t*>(to + i));
+  }
+#else
+  (void)dh, (void)lanes;
+#endif
+  for (; i < n; ++i) to[i] = core::Half::from_float(from[i]);
+}
+
+void load_bfloat(const std::uint16_t* from, std::int64_t n, float* to) {
+  std::uint32_t* bits = reinterpret_cast<std::uint32_t*>(to);
+  for (std::int64_t i = 0; i < n; ++i) bits[i] = static_cast<std::uint32_t>(from[i]) << 16;
+}
+
+void store_bfloat(const float* from, std::int64_t n, std::uint16_t* to) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    std::uint32_t x;
+    std::memcpy(&x, from + i, sizeof x);
+    const std::uint32_t rounded = (x + 0x7fffu + ((x >> 16) & 1u)) >> 16;
+    const std::uint32_t nan = (x >> 16) | 0x40u;
+    to[i] = static_cast<std::uint16_t>((x & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
+  }
+}
+
+void widen_i32(const std::int32_t* from, std::int64_t n, std::int64_t* to) {
+  for (std::int64_t i = 0; i < n; ++i) to[i] = from[i];
+}
+void widen_u8(const std::uint8_t* from, std::int64_t n, std::int64_t* to) {
+  for (std::int64_t i = 0; i < n; ++i) to[i] = from[i];
+}
+void widen_bool(const std::uint8_t* from, std::int64_t n, std::int64_t* to) {
+  for (std::int64_t i = 0; i < n; ++i) to[i] = from[i] != 0;
+}
+void widen_f32(const float* from, std::int64_t n, double* to) {
+  for (std::int64_t i = 0; i < n; ++i) to[i] = from[i];
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace teletensor::backends::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace teletensor::backends::cpu {
+namespace {
+
+using core::BFloat16;
+using core::DType;
+using core::Half;
+
+HWY_EXPORT(load_half);
+HWY_EXPORT(store_half);
+HWY_EXPORT(load_bfloat);
+HWY_EXPORT(store_bfloat);
+HWY_EXPORT(widen_i32);
+HWY_EXPORT(widen_u8);
+HWY_EXPORT(widen_bool);
+HWY_EXPORT(widen_f32);
+
+struct Bool {
+  std::uint8_t byte;  // a client may have uploaded any byte
+};
+
+std::int64_t truncate(double value) {
+  if (std::isnan(value)) return 0;
+  if (value >= 0x1p63) return std::numeric_limits<std::int64_t>::max();
+  if (value < -0x1p63) return std::numeric_limits<std::int64_t>::min();
+  return static_cast<std::int64_t>(value);
+}
+
+template <class A, class T>
+A to_compute(T value) {
+  if constexpr (std::is_same_v<T, Bool>) {
+    return static_cast<A>(value.byte != 0);
+  } else if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>) {
+    return to_compute<A>(static_cast<float>(value));
+  } else if constexpr (std::is_floating_point_v<T> && std::is_integral_v<A>) {
+    return truncate(value);
+  } else {
+    return static_cast<A>(value);
+  }
+}
+
+template <class T, class A>
+T from_compute(A value) {
+  if constexpr (std::is_same_v<T, Bool>) {
+    return Bool{value != A(0)};
+  } else if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>) {
+    return T(static_cast<float>(value));
+  } else if constexpr (std::is_floating_point_v<A> && std::is_integral_v<T>) {
+    return static_cast<T>(truncate(value));
+  } else {
+    return static_cast<T>(value);
+  }
+}
+
+template <class A, class T>
+void load(const void* from, std::int64_t stride, std::int64_t n, A* to) {
+  const T* x = static_cast<const T*>(from);
+  if (stride == 1) {
+    if constexpr (std::is_same_v<A, T>) {
+      std::memcpy(to, x, static_cast<std::size_t>(n) * sizeof(A));
+      return;
+    } else if constexpr (std::is_same_v<A, float> && std::is_same_v<T, Half>) {
+      HWY_DYNAMIC_DISPATCH(load_half)(&x->bits, n, to);
+      return;
+    } else if constexpr (std::is_same_v<A, float> && std::is_same_v<T, BFloat16>) {
+      HWY_DYNAMIC_DISPATCH(load_bfloat)(&x->bits, n, to);
+      return;
+    } else if constexpr (std::is_same_v<A, std::int64_t> && std::is_same_v<T, std::int32_t>) {
+      HWY_DYNAMIC_DISPATCH(widen_i32)(x, n, to);
+      return;
+    } else if constexpr (std::is_same_v<A, std::int64_t> && std::is_same_v<T, std::uint8_t>) {
+      HWY_DYNAMIC_DISPATCH(widen_u8)(x, n, to);
+      return;
+    } else if constexpr (std::is_same_v<A, std::int64_t> && std::is_same_v<T, Bool>) {
+      HWY_DYNAMIC_DISPATCH(widen_bool)(&x->byte, n, to);
+      return;
+    } else if constexpr (std::is_same_v<A, double> && std::is_same_v<T, float>) {
+      HWY_DYNAMIC_DISPATCH(widen_f32)(x, n, to);
+      return;
+    }
+  }
+  for (std::int64_t i = 0; i < n; ++i) to[i] = to_compute<A>(x[i * stride]);
+}
+
+template <class A, class T>
+void nonzero(const void* from, std::int64_t stride, std::int64_t n, A* to) {
+  const T* x = static_cast<const T*>(from);
+  for (std::int64_t i = 0; i < n; ++i) {
+    if constexpr (std::is_same_v<T, Bool>) {
+      to[i] = x[i * stride].byte != 0;
+    } else if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>) {
+      to[i] = (x[i * stride].bits & 0x7fffu) != 0;
+    } else {
+      to[i] = x[i * stride] != T(0);
+    }
+  }
+}
+
+template <class A, class T>
+void store(const A* from, std::int64_t n, void* to, std::int64_t stride) {
+  T* y = static_cast<T*>(to);
+  if (stride == 1) {
+    if constexpr (std::is_same_v<A, T>) {
+      std::memcpy(y, from, static_cast<std::size_t>(n) * sizeof(A));
+      return;
+    } else if constexpr (std::is_same_v<A, float> && std::is_same_v<T, Half>) {
+      HWY_DYNAMIC_DISPATCH(store_half)(from, n, &y->bits);
+      return;
+    } else if constexpr (std::is_same_v<A, float> && std::is_same_v<T, BFloat16>) {
+      HWY_DYNAMIC_DISPATCH(store_bfloat)(from, n, &y->bits);
+      return;
+    }
+  }
+  for (std::int64_t i = 0; i < n; ++i) y[i * stride] = from_compute<T>(from[i]);
+}
+
+// One row per dtype; `pick` is called with a value of the element type.
+template <class F>
+auto by_dtype(DType dtype, F&& pick) {
+  switch (dtype) {
+    case DType::kBool: return pick(Bool{});
+    case DType::kU8: return pick(std::uint8_t{});
+    case DType::kI32: return pick(std::int32_t{});
+    case DType::kI64: return pick(std::int64_t{});
+    case DType::kF16: return pick(Half{});
+    case DType::kBF16: return pick(BFloat16{});
+    case DType::kF32: return pick(float{});
+    case DType::kF64: break;
+  }
+  return pick(double{});
+}
+
+}  // namespace
+
+template <class A>
+LoadBlock<A> load_block(DType dtype) {
+  return by_dtype(dtype, [](auto t) -> LoadBlock<A> { return &load<A, decltype(t)>; });
+}
+template <class A>
+LoadBlock<A> load_nonzero(DType dtype) {
+  return by_dtype(dtype, [](auto t) -> LoadBlock<A> { return &nonzero<A, decltype(t)>; });
+}
+template <class A>
+StoreBlock<A> store_block(DType dtype) {
+  return by_dtype(dtype, [](auto t) -> StoreBlock<A> { return &store<A, decltype(t)>; });
+}
+
+template LoadBlock<float> load_block(DType);
+template LoadBlock<double> load_block(DType);
+template LoadBlock<std::int64_t> load_block(DType);
+template LoadBlock<float> load_nonzero(DType);
+template LoadBlock<double> load_nonzero(DType);
+template LoadBlock<std::int64_t> load_nonzero(DType);
+template StoreBlock<float> store_block(DType);
+template StoreBlock<double> store_block(DType);
+template StoreBlock<std::int64_t> store_block(DType);
+
+}  // namespace teletensor::backends::cpu
+#endif  // HWY_ONCE

@@ -1,0 +1,67 @@
+// The lines of a tensor along one dimension: what scans, sorts and row-wise losses walk over.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "engine/backends/backend.h"
+
+namespace teletensor::backends::cpu {
+
+class Lines {
+ public:
+  // `dim` has passed infer; it may be negative. A 0-d tensor is one line of one element.
+  Lines(const core::Dims& shape, std::int64_t dim) : shape_(shape) {
+    dim_ = static_cast<int>(dim < 0 ? dim + shape.size() : dim);
+    if (shape.empty()) return;
+    length_ = shape[dim_];
+    for (int i = 0; i < shape.size(); ++i) {
+      if (i != dim_) count_ *= shape[i];
+    }
+  }
+  std::int64_t length() const { return length_; }
+  std::int64_t count() const { return count_; }
+  // Elements between neighbours of a line in a tensor of this shape.
+  std::int64_t stride(const core::Geometry& g) const { return shape_.empty() ? 1 : g.strides[dim_]; }
+  // Elements from the tensor's first element to the start of line i. `g` has this shape, or this shape
+  // without the dimension, or with another size there.
+  std::int64_t offset(const core::Geometry& g, std::int64_t i) const {
+    std::int64_t at = 0;
+    int of_g = g.rank() - 1;
+    const bool without = g.rank() < shape_.size();
+    for (int d = shape_.size() - 1; d >= 0; --d) {
+      if (d == dim_) {
+        if (!without) --of_g;
+        continue;
+      }
+      at += i % shape_[d] * g.strides[of_g--];
+      i /= shape_[d];
+    }
+    return at;
+  }
+  // f(i) for every line, in parallel where there is work for it. `cost` is in units of about a
+  // nanosecond an element.
+  template <class F>
+  void run(Parallel& parallel, std::int64_t cost, F&& f) const {
+    const std::int64_t work = std::max<std::int64_t>(length_, 1) * cost;
+    if (count_ <= 1 || count_ <= kSplitAbove / work) {
+      for (std::int64_t i = 0; i < count_; ++i) f(i);
+      return;
+    }
+    const std::int64_t lines_a_part = std::max<std::int64_t>(1, kPart / work);
+    const std::int64_t parts = (count_ + lines_a_part - 1) / lines_a_part;
+    parallel.run(parts, [&](std::int64_t part) {
+      const std::int64_t end = std::min(count_, (part + 1) * lines_a_part);
+      for (std::int64_t i = part * lines_a_part; i < end; ++i) f(i);
+    });
+  }
+
+ private:
+  static constexpr std::int64_t kPart = 200'000;        // nanoseconds, roughly
+  static constexpr std::int64_t kSplitAbove = 400'000;
+  core::Dims shape_;
+  int dim_ = 0;
+  std::int64_t length_ = 1, count_ = 1;
+};
+
+}  // namespace teletensor::backends::cpu

@@ -1,0 +1,289 @@
+#include "engine/backends/cpu/reduce_simd.h"
+
+#include <cmath>
+#include <limits>
+#include <type_traits>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "engine/backends/cpu/reduce_simd.cc"
+#include "engine/backends/cpu/targets.h"
+#include "hwy/foreach_target.h"  // compiles the part below once per instruction set
+#include "hwy/highway.h"
+#include "hwy/contrib/math/math-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace teletensor::backends::cpu {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Integers wrap: their arithmetic is done unsigned.
+template <class A>
+HWY_INLINE A wrapping_add(A a, A b) {
+  if constexpr (std::is_integral_v<A>) {
+    return static_cast<A>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
+  } else {
+    return a + b;
+  }
+}
+template <class A>
+HWY_INLINE A wrapping_mul(A a, A b) {
+  if constexpr (std::is_integral_v<A>) {
+    return static_cast<A>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));
+  } else {
+    return a * b;
+  }
+}
+
+struct Sum {
+  template <class A>
+  static constexpr A identity() { return A(0); }
+  template <class A>
+  static HWY_INLINE A one(A a, A b) { return wrapping_add(a, b); }
+  template <class V>
+  static HWY_INLINE V vec(V a, V b) { return hn::Add(a, b); }
+};
+struct Prod {
+  template <class A>
+  static constexpr A identity() { return A(1); }
+  template <class A>
+  static HWY_INLINE A one(A a, A b) { return wrapping_mul(a, b); }
+  template <class V>
+  static HWY_INLINE V vec(V a, V b) { return hn::Mul(a, b); }
+};
+// b != b: a NaN that arrives wins; once a is NaN no comparison is true and it stays.
+struct Max {
+  template <class A>
+  static constexpr A identity() {
+    return std::is_integral_v<A> ? std::numeric_limits<A>::lowest()
+                                 : -std::numeric_limits<A>::infinity();
+  }
+  template <class A>
+  static HWY_INLINE A one(A a, A b) { return b > a || b != b ? b : a; }
+  template <class V>
+  static HWY_INLINE V vec(V a, V b) { return hn::IfThenElse(hn::Or(hn::Gt(b, a), hn::Ne(b, b)), b, a); }
+};
+struct Min {
+  template <class A>
+  static constexpr A identity() {
+    return std::is_integral_v<A> ? std::numeric_limits<A>::max()
+                                 : std::numeric_limits<A>::infinity();
+  }
+  template <class A>
+  static HWY_INLINE A one(A a, A b) { return b < a || b != b ? b : a; }
+  template <class V>
+  static HWY_INLINE V vec(V a, V b) { return hn::IfThenElse(hn::Or(hn::Lt(b, a), hn::Ne(b, b)), b, a); }
+};
+
+template <class A, class Op>
+A pair(A a, A b) { return Op::one(a, b); }
+
+template <class A, class Op>
+A leaf(const A* x, std::int64_t n) {
+  constexpr std::int64_t kWidth = 256 / sizeof(A);
+  A acc[kWidth];
+  std::int64_t live = n < kWidth ? n : kWidth;
+  if (n < kWidth) {
+    if (n == 1) return Op::one(Op::template identity<A>(), x[0]);
+    for (std::int64_t j = 0; j < n; ++j) acc[j] = x[j];
+  } else {
+    std::int64_t i = kWidth;
+    // Highway has no 64-bit integer product on AVX2.
+    if constexpr (std::is_floating_point_v<A>) {
+      const hn::ScalableTag<A> d;
+      constexpr int kVectors = static_cast<int>(kWidth / hn::MaxLanes(decltype(d)()));
+      constexpr std::int64_t kLanes = hn::MaxLanes(decltype(d)());
+      hn::Vec<decltype(d)> v[kVectors];
+#pragma GCC unroll 16
+      for (int k = 0; k < kVectors; ++k) v[k] = hn::LoadU(d, x + k * kLanes);
+      for (; i + kWidth <= n; i += kWidth) {
+#pragma GCC unroll 16
+        for (int k = 0; k < kVectors; ++k) v[k] = Op::vec(v[k], hn::LoadU(d, x + i + k * kLanes));
+      }
+#pragma GCC unroll 16
+      for (int k = 0; k < kVectors; ++k) hn::StoreU(v[k], d, acc + k * kLanes);
+    } else {
+      for (std::int64_t j = 0; j < kWidth; ++j) acc[j] = x[j];
+      for (; i + kWidth <= n; i += kWidth) {
+        for (std::int64_t j = 0; j < kWidth; ++j) acc[j] = Op::one(acc[j], x[i + j]);
+      }
+    }
+    for (std::int64_t j = 0; i < n; ++i, ++j) acc[j] = Op::one(acc[j], x[i]);
+  }
+  for (std::int64_t w = kWidth / 2; w >= 1; w /= 2) {
+    if (live <= w) continue;
+    for (std::int64_t j = 0; j < live - w; ++j) acc[j] = Op::one(acc[j], acc[j + w]);
+    live = w;
+  }
+  return acc[0];
+}
+
+template <class A, class Op>
+void rows(A* HWY_RESTRICT acc, const A* HWY_RESTRICT x, std::int64_t row_stride,
+          std::int64_t count, std::int64_t columns) {
+  std::int64_t r = 0;
+  for (; r + 4 <= count; r += 4) {
+    const A* HWY_RESTRICT a = x + r * row_stride;
+    const A* HWY_RESTRICT b = a + row_stride;
+    const A* HWY_RESTRICT c = b + row_stride;
+    const A* HWY_RESTRICT e = c + row_stride;
+    std::int64_t j = 0;
+    if constexpr (std::is_floating_point_v<A>) {
+      const hn::ScalableTag<A> d;
+      constexpr std::int64_t kLanes = hn::MaxLanes(decltype(d)());
+      for (; j + kLanes <= columns; j += kLanes) {
+        const auto low = Op::vec(hn::LoadU(d, a + j), hn::LoadU(d, b + j));
+        const auto high = Op::vec(hn::LoadU(d, c + j), hn::LoadU(d, e + j));
+        hn::StoreU(Op::vec(hn::LoadU(d, acc + j), Op::vec(low, high)), d, acc + j);
+      }
+    }
+    for (; j < columns; ++j) {
+      acc[j] = Op::one(acc[j], Op::one(Op::one(a[j], b[j]), Op::one(c[j], e[j])));
+    }
+  }
+  for (; r < count; ++r) {
+    const A* HWY_RESTRICT a = x + r * row_stride;
+    for (std::int64_t j = 0; j < columns; ++j) acc[j] = Op::one(acc[j], a[j]);
+  }
+}
+
+template <class A, class Op>
+void merge(A* HWY_RESTRICT acc, const A* HWY_RESTRICT other, std::int64_t columns) {
+  for (std::int64_t j = 0; j < columns; ++j) acc[j] = Op::one(acc[j], other[j]);
+}
+
+template <class A, class Op>
+const Fold<A>& instance() {
+  static constexpr Fold<A> kFold{Op::template identity<A>(), &pair<A, Op>, &leaf<A, Op>,
+                                 &rows<A, Op>, &merge<A, Op>};
+  return kFold;
+}
+
+template <class A>
+const Fold<A>& choose(FoldKind kind) {
+  switch (kind) {
+    case FoldKind::kSum: return instance<A, Sum>();
+    case FoldKind::kProd: return instance<A, Prod>();
+    case FoldKind::kMax: return instance<A, Max>();
+    case FoldKind::kMin: break;
+  }
+  return instance<A, Min>();
+}
+const Fold<float>& fold_f32(FoldKind kind) { return choose<float>(kind); }
+const Fold<double>& fold_f64(FoldKind kind) { return choose<double>(kind); }
+const Fold<std::int64_t>& fold_i64(FoldKind kind) { return choose<std::int64_t>(kind); }
+
+// Highway's Exp is defined between bounds and turns NaN into 0.
+template <class D, class V>
+HWY_INLINE V exp_total(D d, V x) {
+  using T = hn::TFromD<D>;
+  const V low = hn::Set(d, static_cast<T>(sizeof(T) == 4 ? -104.0 : -1000.0));
+  const V high = hn::Set(d, static_cast<T>(sizeof(T) == 4 ? 88.8 : 709.8));
+  const V infinity = hn::Set(d, std::numeric_limits<T>::infinity());
+  const V clipped = hn::IfThenElse(hn::Lt(x, low), low, hn::IfThenElse(hn::Gt(x, high), high, x));
+  V y = hn::Exp(d, clipped);
+  y = hn::IfThenElse(hn::Gt(x, high), infinity, y);
+  return hn::IfThenElse(hn::Ne(x, x), x, y);
+}
+
+template <class A>
+void exp_difference(const A* x, std::int64_t n, const A* center, std::int64_t step, A* y) {
+  const hn::ScalableTag<A> d;
+  constexpr std::int64_t kLanes = hn::MaxLanes(decltype(d)());
+  std::int64_t i = 0;
+  auto c = hn::Set(d, center[0]);
+  for (; i + kLanes <= n; i += kLanes) {
+    if (step) c = hn::LoadU(d, center + i);
+    hn::StoreU(exp_total(d, hn::Sub(hn::LoadU(d, x + i), c)), d, y + i);
+  }
+  // The tail takes the same vector code, so that an element's bits do not depend on its place.
+  if (i < n) {
+    A in[kLanes], out[kLanes];
+    for (std::int64_t j = 0; j < kLanes; ++j) {
+      in[j] = i + j < n ? x[i + j] - center[(i + j) * step] : A(0);
+    }
+    hn::StoreU(exp_total(d, hn::LoadU(d, in)), d, out);
+    for (std::int64_t j = 0; i + j < n; ++j) y[i + j] = out[j];
+  }
+}
+
+template <class A>
+void squared_difference(const A* x, std::int64_t n, const A* center, std::int64_t step, A* y) {
+  if (step) {
+    for (std::int64_t i = 0; i < n; ++i) y[i] = (x[i] - center[i]) * (x[i] - center[i]);
+  } else {
+    const A c = center[0];
+    for (std::int64_t i = 0; i < n; ++i) y[i] = (x[i] - c) * (x[i] - c);
+  }
+}
+
+template <class A>
+void plain_map(Map map, const A* x, std::int64_t n, const A* center, std::int64_t step, double p,
+               A* y) {
+  switch (map) {
+    case Map::kNone:
+      for (std::int64_t i = 0; i < n; ++i) y[i] = x[i];
+      return;
+    case Map::kSquaredDifference: return squared_difference(x, n, center, step, y);
+    case Map::kExpDifference: return exp_difference(x, n, center, step, y);
+    case Map::kAbs:
+      for (std::int64_t i = 0; i < n; ++i) y[i] = std::abs(x[i]);
+      return;
+    case Map::kSquare:
+      for (std::int64_t i = 0; i < n; ++i) y[i] = x[i] * x[i];
+      return;
+    case Map::kAbsPower:
+      for (std::int64_t i = 0; i < n; ++i) y[i] = std::pow(std::abs(x[i]), static_cast<A>(p));
+      return;
+    case Map::kNonZero:
+      for (std::int64_t i = 0; i < n; ++i) y[i] = x[i] != A(0);
+      return;
+  }
+}
+void map_f32(Map map, const float* x, std::int64_t n, const float* center, std::int64_t step,
+             double p, float* y) {
+  plain_map(map, x, n, center, step, p, y);
+}
+void map_f64(Map map, const double* x, std::int64_t n, const double* center, std::int64_t step,
+             double p, double* y) {
+  plain_map(map, x, n, center, step, p, y);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace teletensor::backends::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace teletensor::backends::cpu {
+
+HWY_EXPORT(fold_f32);
+HWY_EXPORT(fold_f64);
+HWY_EXPORT(fold_i64);
+HWY_EXPORT(map_f32);
+HWY_EXPORT(map_f64);
+
+template <>
+const Fold<float>& fold_of(FoldKind kind) { return HWY_DYNAMIC_DISPATCH(fold_f32)(kind); }
+template <>
+const Fold<double>& fold_of(FoldKind kind) { return HWY_DYNAMIC_DISPATCH(fold_f64)(kind); }
+template <>
+const Fold<std::int64_t>& fold_of(FoldKind kind) { return HWY_DYNAMIC_DISPATCH(fold_i64)(kind); }
+
+template <>
+void apply_map(Map map, const float* x, std::int64_t n, const float* center,
+               std::int64_t center_step, double p, float* y) {
+  HWY_DYNAMIC_DISPATCH(map_f32)(map, x, n, center, center_step, p, y);
+}
+template <>
+void apply_map(Map map, const double* x, std::int64_t n, const double* center,
+               std::int64_t center_step, double p, double* y) {
+  HWY_DYNAMIC_DISPATCH(map_f64)(map, x, n, center, center_step, p, y);
+}
+template <>
+void apply_map(Map, const std::int64_t* x, std::int64_t n, const std::int64_t*, std::int64_t,
+               double, std::int64_t* y) {
+  for (std::int64_t i = 0; i < n; ++i) y[i] = x[i];
+}
+
+}  // namespace teletensor::backends::cpu
+#endif  // HWY_ONCE

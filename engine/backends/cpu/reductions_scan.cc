@@ -1,0 +1,179 @@
+// Scans along one dimension: cumsum, reverse_cumsum, cumprod and what the gradients of products need.
+// Sequential along the dimension (the bits are those of the plain loop); lines run in parallel.
+#include <algorithm>
+
+#include "engine/backends/cpu/block_io.h"
+#include "engine/backends/cpu/cpu.h"
+#include "engine/backends/cpu/lines.h"
+
+namespace teletensor::backends::cpu {
+namespace {
+
+using core::Status;
+
+template <class A>
+A add(A a, A b) {
+  if constexpr (std::is_integral_v<A>) {
+    return static_cast<A>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
+  } else {
+    return a + b;
+  }
+}
+template <class A>
+A multiply(A a, A b) {
+  if constexpr (std::is_integral_v<A>) {
+    return static_cast<A>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));
+  } else {
+    return a * b;
+  }
+}
+
+enum class Scan { kSum, kReverseSum, kProduct };
+
+// One line of a tensor, element by element or in blocks.
+template <class A>
+class Line {
+ public:
+  Line(const TensorArg& arg, const Lines& lines, std::int64_t i)
+      : size_(static_cast<std::int64_t>(core::size_of(arg.dtype))),
+        stride_(lines.stride(*arg.geometry)),
+        first_(arg.first<char>() + lines.offset(*arg.geometry, i) * size_),
+        load_(load_block<A>(arg.dtype)),
+        store_(store_block<A>(arg.dtype)) {}
+  void load(std::int64_t start, std::int64_t n, A* to) const {
+    load_(first_ + start * stride_ * size_, stride_, n, to);
+  }
+  void store(std::int64_t start, std::int64_t n, const A* from) const {
+    store_(from, n, first_ + start * stride_ * size_, stride_);
+  }
+  A at(std::int64_t i) const {
+    A value;
+    load(i, 1, &value);
+    return value;
+  }
+  void set(std::int64_t i, A value) const { store(i, 1, &value); }
+
+ private:
+  const std::int64_t size_, stride_;
+  char* const first_;
+  const LoadBlock<A> load_;
+  const StoreBlock<A> store_;
+};
+
+template <class A, Scan kScan>
+void scan_line(const Line<A>& x, const Line<A>& y, std::int64_t length) {
+  constexpr std::int64_t kBlock = 1024;
+  constexpr bool kReverse = kScan == Scan::kReverseSum;
+  A buffer[kBlock];
+  A running = kScan == Scan::kProduct ? A(1) : A(0);
+  for (std::int64_t done = 0; done < length; done += kBlock) {
+    const std::int64_t n = std::min(kBlock, length - done);
+    const std::int64_t start = kReverse ? length - done - n : done;
+    x.load(start, n, buffer);
+    for (std::int64_t j = 0; j < n; ++j) {
+      A& value = buffer[kReverse ? n - 1 - j : j];
+      running = kScan == Scan::kProduct ? multiply(running, value) : add(running, value);
+      value = running;
+    }
+    y.store(start, n, buffer);
+  }
+}
+
+template <Scan kScan>
+Status scan(KernelCall& call) {
+  const Lines lines(call.in[0].geometry->shape, call.attributes.integer(0));
+  with_compute_type(call.out[0].dtype, [&](auto a) {
+    using A = decltype(a);
+    lines.run(call.parallel, 2, [&](std::int64_t i) {
+      scan_line<A, kScan>(Line<A>(call.in[0], lines, i), Line<A>(call.out[0], lines, i),
+                          lines.length());
+    });
+  });
+  return {};
+}
+
+// y[i] = product of x[j], j != i. With one zero only its own place is not 0, with two nothing is.
+template <class A>
+void others(const Line<A>& x, const Line<A>& y, std::int64_t length) {
+  std::int64_t zeros = 0, zero_at = 0;
+  A product = 1;
+  for (std::int64_t i = 0; i < length; ++i) {
+    const A value = x.at(i);
+    if (value == A(0)) {
+      ++zeros;
+      zero_at = i;
+    } else {
+      product *= value;
+    }
+  }
+  for (std::int64_t i = 0; i < length; ++i) {
+    const bool only_zero = zeros == 1 && i == zero_at;
+    y.set(i, zeros == 0 ? product / x.at(i) : only_zero ? product : A(0));
+  }
+}
+
+Status product_of_others(KernelCall& call) {
+  const Lines lines(call.in[0].geometry->shape, call.attributes.integer(0));
+  with_float_type(call.out[0].dtype, [&](auto a) {
+    using A = decltype(a);
+    lines.run(call.parallel, 8, [&](std::int64_t i) {
+      others(Line<A>(call.in[0], lines, i), Line<A>(call.out[0], lines, i), lines.length());
+    });
+  });
+  return {};
+}
+
+// dx[j] = sum over i >= j of g[i] * (product of x[k], k <= i, k != j). Sums stop at the first zero; the
+// zero itself gets those up to the second.
+template <class A>
+void cumprod_gradient(const Line<A>& g, const Line<A>& x, const Line<A>& dx, std::int64_t n) {
+  std::int64_t zero = 0;
+  A before = 1;  // product up to, not including, the first zero
+  for (; zero < n; ++zero) {
+    const A value = x.at(zero);
+    if (value == A(0)) break;
+    before *= value;
+    dx.set(zero, before * g.at(zero));  // g * y for now
+  }
+  A sum = 0;
+  for (std::int64_t j = zero - 1; j >= 0; --j) {
+    sum += dx.at(j);
+    dx.set(j, sum / x.at(j));
+  }
+  if (zero == n) return;
+  A product = before, at_zero = 0;
+  for (std::int64_t i = zero; i < n; ++i) {
+    if (i > zero) {
+      const A value = x.at(i);
+      if (value == A(0)) break;
+      product *= value;
+    }
+    at_zero += g.at(i) * product;
+  }
+  dx.set(zero, at_zero);
+  for (std::int64_t j = zero + 1; j < n; ++j) dx.set(j, A(0));
+}
+
+Status cumprod_backward(KernelCall& call) {
+  const Lines lines(call.in[0].geometry->shape, call.attributes.integer(0));
+  with_float_type(call.out[0].dtype, [&](auto a) {
+    using A = decltype(a);
+    lines.run(call.parallel, 10, [&](std::int64_t i) {
+      cumprod_gradient(Line<A>(call.in[0], lines, i), Line<A>(call.in[1], lines, i),
+                       Line<A>(call.out[0], lines, i), lines.length());
+    });
+  });
+  return {};
+}
+
+}  // namespace
+
+void add_scan_kernels(KernelTable& table) {
+  table.add("cumsum", scan<Scan::kSum>);
+  table.add("reverse_cumsum", scan<Scan::kReverseSum>);
+  table.add("cumprod", scan<Scan::kProduct>);
+  table.add("product_of_others", product_of_others);
+  table.add("cumprod_backward", cumprod_backward);
+}
+
+}  // namespace teletensor::backends::cpu

@@ -1,0 +1,5 @@
+// Which instruction sets kernels are compiled for, with run-time dispatch by Highway: baseline
+// (SSE2), AVX2 and AVX-512. Include before hwy/foreach_target.h. (No include guard: per file once.)
+#ifndef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
+#endif
