@@ -1,0 +1,218 @@
+"""Activation functions. Each takes a floating-point tensor of any shape and returns one of the same
+shape and dtype; with inplace=True the input is overwritten and returned."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import teletensor as tt
+
+from ... import _ops
+from ..._tensor import Tensor
+
+__all__ = [
+    "celu",
+    "elu",
+    "gelu",
+    "glu",
+    "hardshrink",
+    "hardsigmoid",
+    "hardswish",
+    "hardtanh",
+    "leaky_relu",
+    "log_softmax",
+    "logsigmoid",
+    "mish",
+    "prelu",
+    "relu",
+    "relu6",
+    "relu_",
+    "selu",
+    "sigmoid",
+    "silu",
+    "softmax",
+    "softmin",
+    "softplus",
+    "softshrink",
+    "softsign",
+    "tanh",
+    "tanhshrink",
+    "threshold",
+]
+
+# Constants of Klambauer et al. 2017, "Self-Normalizing Neural Networks".
+_SELU_ALPHA = 1.6732632423543772848170429916717
+_SELU_SCALE = 1.0507009873554804934193349852946
+
+
+def _into(input: Tensor, result: Tensor, inplace: bool) -> Tensor:
+    return input.copy_(result) if inplace else result
+
+
+def relu(input: Tensor, inplace: bool = False) -> Tensor:
+    """max(x, 0)."""
+    return input.relu_() if inplace else _ops.relu(input)
+
+
+def relu_(input: Tensor) -> Tensor:
+    """max(x, 0), in place."""
+    return input.relu_()
+
+
+def gelu(input: Tensor, approximate: str = "none") -> Tensor:
+    """x * Phi(x), Phi being the normal distribution's; approximate="tanh" uses the formula
+    0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))). Source: Hendrycks, Gimpel 2016."""
+    return _ops.gelu(input, approximate)
+
+
+def sigmoid(input: Tensor) -> Tensor:
+    """1 / (1 + exp(-x))."""
+    return _ops.sigmoid(input)
+
+
+def tanh(input: Tensor) -> Tensor:
+    """Hyperbolic tangent."""
+    return _ops.tanh(input)
+
+
+def silu(input: Tensor, inplace: bool = False) -> Tensor:
+    """x * sigmoid(x)."""
+    return _into(input, _ops.silu(input), inplace)
+
+
+def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
+    """x where x > 0, else negative_slope * x."""
+    return _into(input, _ops.leaky_relu(input, negative_slope), inplace)
+
+
+def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
+    """x where x > 0, else alpha * (exp(x) - 1)."""
+    return _into(input, _ops.elu(input, alpha), inplace)
+
+
+def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
+    """max(0, x) + min(0, alpha * (exp(x / alpha) - 1))."""
+    if alpha == 0:
+        raise ZeroDivisionError("celu: alpha cannot be 0")
+    negative = tt.expm1(input.clamp(max=0) / alpha) * alpha
+    return _into(input, tt.where(input > 0, input, negative), inplace)
+
+
+def selu(input: Tensor, inplace: bool = False) -> Tensor:
+    """scale * elu(x, alpha) with the constants of Klambauer et al. 2017."""
+    return _into(input, _ops.elu(input, _SELU_ALPHA) * _SELU_SCALE, inplace)
+
+
+def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
+    """log(1 + exp(beta * x)) / beta; x itself where beta * x > threshold."""
+    return _ops.softplus(input, beta, threshold)
+
+
+def logsigmoid(input: Tensor) -> Tensor:
+    """log(sigmoid(x)), computed as min(x, 0) - log(1 + exp(-|x|))."""
+    return input.clamp(max=0) - tt.log1p(tt.exp(-input.abs()))
+
+
+def relu6(input: Tensor, inplace: bool = False) -> Tensor:
+    """min(max(x, 0), 6)."""
+    return hardtanh(input, 0.0, 6.0, inplace)
+
+
+def hardtanh(
+    input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
+) -> Tensor:
+    """x limited to [min_val, max_val]."""
+    return _into(input, input.clamp(min_val, max_val), inplace)
+
+
+def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
+    """min(max(x + 3, 0), 6) / 6."""
+    return _into(input, (input + 3).clamp(0, 6) / 6, inplace)
+
+
+def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
+    """x * min(max(x + 3, 0), 6) / 6."""
+    return _into(input, input * (input + 3).clamp(0, 6) / 6, inplace)
+
+
+def mish(input: Tensor, inplace: bool = False) -> Tensor:
+    """x * tanh(softplus(x)). Source: Misra 2019."""
+    return _into(input, input * _ops.tanh(softplus(input)), inplace)
+
+
+def softsign(input: Tensor) -> Tensor:
+    """x / (1 + |x|)."""
+    return input / (input.abs() + 1)
+
+
+def tanhshrink(input: Tensor) -> Tensor:
+    """x - tanh(x)."""
+    return input - _ops.tanh(input)
+
+
+def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
+    """x moved towards 0 by lambd, and 0 where |x| <= lambd."""
+    if lambd < 0:
+        raise RuntimeError(f"softshrink: lambda must be at least 0, but found {lambd}")
+    return input - input.clamp(-lambd, lambd)
+
+
+def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
+    """x where |x| > lambd, else 0."""
+    return tt.where(input.abs() <= lambd, tt.zeros_like(input), input)
+
+
+def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
+    """x where x > threshold, else value."""
+    return _into(input, tt.where(input > threshold, input, tt.full_like(input, value)), inplace)
+
+
+def prelu(input: Tensor, weight: Tensor) -> Tensor:
+    """x where x > 0, else weight * x; weight has one element, or one per entry of dimension 1."""
+    if weight.numel() != 1:
+        channels = input.shape[1] if input.dim() > 1 else 1
+        if weight.dim() != 1 or weight.numel() != channels:
+            raise RuntimeError(
+                f"prelu: weight has shape {list(weight.shape)}, but dimension 1 of the input of "
+                f"shape {list(input.shape)} has {channels} entries"
+            )
+        weight = weight.reshape((-1, *([1] * (input.dim() - 2))))
+    return tt.where(input > 0, input, input * weight)
+
+
+def glu(input: Tensor, dim: int = -1) -> Tensor:
+    """a * sigmoid(b), a and b being the halves of the input along `dim`."""
+    size = input.shape[dim]
+    if size % 2:
+        raise RuntimeError(f"glu: dimension {dim} has odd size {size}")
+    first, second = input.chunk(2, dim)
+    return first * _ops.sigmoid(second)
+
+
+def _implicit_dim(name: str, rank: int) -> int:
+    warnings.warn(
+        f"{name}: without dim the choice depends on the rank; give dim", UserWarning, stacklevel=3
+    )
+    return 0 if rank in (0, 1, 3) else 1
+
+
+def softmax(input: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:
+    """exp(x) / sum(exp(x)) along `dim`; the input is cast to dtype before."""
+    if dim is None:
+        dim = _implicit_dim("softmax", input.dim())
+    return _ops.softmax(input, dim, dtype)
+
+
+def log_softmax(input: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:
+    """log(softmax(x)) along `dim`, computed as x - max - log(sum(exp(x - max)))."""
+    if dim is None:
+        dim = _implicit_dim("log_softmax", input.dim())
+    return _ops.log_softmax(input, dim, dtype)
+
+
+def softmin(input: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:
+    """softmax(-x) along `dim`."""
+    if dim is None:
+        dim = _implicit_dim("softmin", input.dim())
+    return _ops.softmax(-input, dim, dtype)

@@ -1,0 +1,178 @@
+"""Initial values of parameters. Each function overwrites its tensor, records nothing and returns it;
+random ones draw on the daemon, in the order in which they are called after `manual_seed`."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import teletensor as tt
+
+from .._tensor import Tensor
+
+__all__ = [
+    "calculate_gain",
+    "constant_",
+    "eye_",
+    "kaiming_normal_",
+    "kaiming_uniform_",
+    "normal_",
+    "ones_",
+    "trunc_normal_",
+    "uniform_",
+    "xavier_normal_",
+    "xavier_uniform_",
+    "zeros_",
+]
+
+
+def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
+    """Uniform in [a, b)."""
+    with tt.no_grad():
+        return tensor.uniform_(a, b)
+
+
+def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
+    """Normal with the given mean and standard deviation."""
+    with tt.no_grad():
+        return tensor.normal_(mean, std)
+
+
+def constant_(tensor: Tensor, val: float) -> Tensor:
+    """`val` everywhere."""
+    with tt.no_grad():
+        return tensor.fill_(val)
+
+
+def ones_(tensor: Tensor) -> Tensor:
+    """1 everywhere."""
+    return constant_(tensor, 1.0)
+
+
+def zeros_(tensor: Tensor) -> Tensor:
+    """0 everywhere."""
+    return constant_(tensor, 0.0)
+
+
+def eye_(tensor: Tensor) -> Tensor:
+    """1 on the diagonal of a matrix, 0 elsewhere."""
+    if tensor.dim() != 2:
+        raise ValueError("Only tensors with 2 dimensions are supported")
+    with tt.no_grad():
+        rows, columns = tensor.shape
+        return tensor.copy_(tt.eye(rows, columns, dtype=tensor.dtype, device=tensor.device))
+
+
+def _erfinv(x: Tensor) -> Tensor:
+    """Inverse error function to about 1e-6: Giles 2010, "Approximating the erfinv function"."""
+    w = -tt.log((1.0 - x) * (1.0 + x))
+    near, far = w - 2.5, w.sqrt() - 3.0
+    small = tt.full_like(x, 2.81022636e-08)
+    for c in (3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087, -0.00125372503,
+              -0.00417768164, 0.246640727, 1.50140941):  # fmt: skip
+        small = small * near + c
+    large = tt.full_like(x, -0.000200214257)
+    for c in (0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773, -0.0076224613,
+              0.00943887047, 1.00167406, 2.83297682):  # fmt: skip
+        large = large * far + c
+    return tt.where(w < 5.0, small, large) * x
+
+
+def trunc_normal_(
+    tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0
+) -> Tensor:
+    """Normal, but only values within [a, b]: the inverse distribution function of uniform numbers.
+    """
+    if mean < a - 2 * std or mean > b + 2 * std:
+        warnings.warn(
+            "mean is more than 2 std from [a, b] in nn.init.trunc_normal_. "
+            "The distribution of values may be incorrect.",
+            stacklevel=2,
+        )
+
+    def below(x: float) -> float:
+        return (1.0 + math.erf(x / math.sqrt(2.0))) / 2.0
+
+    low, high = 2 * below((a - mean) / std) - 1, 2 * below((b - mean) / std) - 1
+    with tt.no_grad():
+        tensor.uniform_(low, high)
+        values = _erfinv(tensor) * (std * math.sqrt(2.0)) + mean
+        return tensor.copy_(values.clamp(a, b))
+
+
+def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
+    """The factor by which initial values grow for a nonlinearity: 1 for linear and sigmoid, 5/3 for
+    tanh, sqrt(2) for relu, sqrt(2 / (1 + slope^2)) for leaky_relu, 3/4 for selu."""
+    if nonlinearity in ("linear", "conv1d", "conv2d", "conv3d", "sigmoid"):
+        return 1.0
+    if nonlinearity == "tanh":
+        return 5.0 / 3
+    if nonlinearity == "relu":
+        return math.sqrt(2.0)
+    if nonlinearity == "leaky_relu":
+        slope = 0.01 if param is None else param
+        if isinstance(slope, bool) or not isinstance(slope, (int, float)):
+            raise ValueError(f"negative_slope {param} not a valid number")
+        return math.sqrt(2.0 / (1 + slope**2))
+    if nonlinearity == "selu":
+        return 3.0 / 4
+    raise ValueError(f"Unsupported nonlinearity {nonlinearity}")
+
+
+def _fans(tensor: Tensor) -> tuple[int, int]:
+    """Number of inputs and outputs of one unit: weight is [out, in, kernel...]."""
+    shape = tuple(tensor.shape)
+    if len(shape) < 2:
+        raise ValueError(
+            "Fan in and fan out can not be computed for tensor with fewer than 2 dimensions"
+        )
+    receptive = math.prod(shape[2:])
+    return shape[1] * receptive, shape[0] * receptive
+
+
+def xavier_uniform_(tensor: Tensor, gain: float = 1.0) -> Tensor:
+    """Uniform in +-gain sqrt(6 / (fan_in + fan_out)). Source: Glorot, Bengio 2010."""
+    fan_in, fan_out = _fans(tensor)
+    bound = gain * math.sqrt(2.0 / (fan_in + fan_out)) * math.sqrt(3.0)
+    return uniform_(tensor, -bound, bound)
+
+
+def xavier_normal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
+    """Normal with standard deviation gain sqrt(2 / (fan_in + fan_out))."""
+    fan_in, fan_out = _fans(tensor)
+    return normal_(tensor, 0.0, gain * math.sqrt(2.0 / (fan_in + fan_out)))
+
+
+def _kaiming_std(tensor: Tensor, a: float, mode: str, nonlinearity: str) -> float:
+    mode = mode.lower()
+    if mode not in ("fan_in", "fan_out"):
+        raise ValueError(f"Mode {mode} not supported, please use one of ['fan_in', 'fan_out']")
+    fan_in, fan_out = _fans(tensor)
+    fan = fan_in if mode == "fan_in" else fan_out
+    return calculate_gain(nonlinearity, a) / math.sqrt(fan)
+
+
+def _nothing_to_fill(tensor: Tensor) -> bool:
+    if 0 in tuple(tensor.shape):
+        warnings.warn("Initializing zero-element tensors is a no-op", stacklevel=3)
+        return True
+    return False
+
+
+def kaiming_uniform_(
+    tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
+) -> Tensor:
+    """Uniform in +-gain sqrt(3 / fan); `a` is the slope of leaky_relu. Source: He et al. 2015."""
+    if _nothing_to_fill(tensor):
+        return tensor
+    bound = math.sqrt(3.0) * _kaiming_std(tensor, a, mode, nonlinearity)
+    return uniform_(tensor, -bound, bound)
+
+
+def kaiming_normal_(
+    tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
+) -> Tensor:
+    """Normal with standard deviation gain / sqrt(fan); `a` is the slope of leaky_relu."""
+    if _nothing_to_fill(tensor):
+        return tensor
+    return normal_(tensor, 0.0, _kaiming_std(tensor, a, mode, nonlinearity))

@@ -1,0 +1,541 @@
+"""Module: the base class of networks and their layers.
+
+Parameters, buffers and submodules are ordinary instance attributes; beside them a module keeps the
+*names* of each kind, in order of registration. So reading `self.weight` in forward costs what any
+attribute costs.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from typing import Any, TypeVar, overload
+
+import teletensor as tt
+
+from .._tensor import Tensor
+from ._hooks import Hooks, RemovableHandle
+from ._state import IncompatibleKeys, load_state, save_state
+from .parameter import Parameter
+
+__all__ = ["Module"]
+
+T = TypeVar("T", bound="Module")
+
+
+class _Registered(MutableMapping[str, Any]):
+    """The parameters (buffers, submodules) of a module as a mapping; made anew at each use, so that
+    no cycle of references keeps a model's memory alive."""
+
+    def __init__(self, attributes: dict[str, Any], names: dict[str, Any]) -> None:
+        self._attributes = attributes
+        self._names = names
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._names:
+            raise KeyError(name)
+        return self._attributes[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._names.setdefault(name, True)
+        self._attributes[name] = value
+
+    def __delitem__(self, name: str) -> None:
+        del self._names[name]
+        del self._attributes[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+
+class Module:
+    """Base class of all networks: keeps parameters, buffers and submodules that are assigned to it.
+
+    Subclasses call `super().__init__()` first, assign layers and Parameters as attributes, and
+    define `forward`. Calling the module calls `forward`.
+
+    >>> class Net(tt.nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.hidden = tt.nn.Linear(1, 10)
+    ...     def forward(self, x):
+    ...         return self.hidden(x).sigmoid()
+    >>> Net()
+    Net(
+      (hidden): Linear(in_features=1, out_features=10, bias=True)
+    )
+    """
+
+    training: bool
+    _hooks: Hooks | None = None
+    _parameter_names: dict[str, Any]
+    _buffer_names: dict[str, bool]  # name -> is it part of state_dict?
+    _module_names: dict[str, Any]
+
+    def __init__(self) -> None:
+        self.__dict__.update(
+            training=True, _parameter_names={}, _buffer_names={}, _module_names={}
+        )
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the module computes; every subclass defines it."""
+        raise NotImplementedError(
+            f'Module [{type(self).__name__}] is missing the required "forward" function'
+        )
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._hooks is None:
+            return self.forward(*args, **kwargs)
+        return self._hooks.call(self, args, kwargs)
+
+    # ---- registration
+
+    @property
+    def _parameters(self) -> MutableMapping[str, Any]:
+        return _Registered(self.__dict__, self._parameter_names)
+
+    @property
+    def _buffers(self) -> MutableMapping[str, Any]:
+        return _Registered(self.__dict__, self._buffer_names)
+
+    @property
+    def _modules(self) -> MutableMapping[str, Any]:
+        return _Registered(self.__dict__, self._module_names)
+
+    def _check_new_name(self, kind: str, name: str, known: Mapping[str, Any]) -> None:
+        if "_module_names" not in self.__dict__:
+            raise AttributeError(f"cannot assign {kind} before Module.__init__() call")
+        if not isinstance(name, str):
+            raise TypeError(f"{kind} name should be a string. Got {type(name).__name__}")
+        if hasattr(self, name) and name not in known:
+            raise KeyError(f"attribute '{name}' already exists")
+        if "." in name:
+            raise KeyError(f'{kind} name can\'t contain ".", got: {name}')
+        if name == "":
+            raise KeyError(f'{kind} name can\'t be empty string ""')
+
+    def register_parameter(self, name: str, param: Parameter | None) -> None:
+        """Adds a parameter as attribute `name`; None reserves the name (it is left out of
+        `parameters()` and `state_dict()`).
+
+        Raises TypeError if `param` is not a Parameter, ValueError if it is not a leaf, KeyError if
+        the name is taken, empty or has a dot.
+        """
+        if isinstance(param, Tensor) and not isinstance(param, Parameter) or not (
+            param is None or isinstance(param, Parameter)
+        ):
+            raise TypeError(
+                f"cannot assign '{type(param).__name__}' object to parameter '{name}' "
+                "(teletensor.nn.Parameter or None required)"
+            )
+        self._check_new_name("parameter", name, self.__dict__.get("_parameter_names", {}))
+        if param is not None and not param.is_leaf:
+            raise ValueError(
+                f"Cannot assign non-leaf Tensor to parameter '{name}'. Model parameters must be "
+                "created explicitly; to express it as a function of another Tensor, compute the "
+                "value in the forward() method."
+            )
+        self._parameter_names[name] = True
+        self.__dict__[name] = param
+
+    def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
+        """Adds a tensor that is state but no parameter (it moves with `to`, has no gradient). With
+        persistent=False it is left out of `state_dict()`.
+
+        Raises TypeError if it is neither Tensor nor None, KeyError for a bad name.
+        """
+        self._check_new_name("buffer", name, self.__dict__.get("_buffer_names", {}))
+        if tensor is not None and not isinstance(tensor, Tensor):
+            raise TypeError(
+                f"cannot assign '{type(tensor).__name__}' object to buffer '{name}' "
+                "(teletensor.Tensor or None required)"
+            )
+        self._buffer_names[name] = persistent
+        self.__dict__[name] = tensor
+
+    def add_module(self, name: str, module: Module | None) -> None:
+        """Adds a submodule as attribute `name`. Raises TypeError if it is neither Module nor None,
+        KeyError for a bad name."""
+        if module is not None and not isinstance(module, Module):
+            raise TypeError(f"{type(module).__name__} is not a Module subclass")
+        self._check_new_name("module", name, self.__dict__.get("_module_names", {}))
+        self._module_names[name] = True
+        self.__dict__[name] = module
+
+    register_module = add_module
+
+    def _forget(self, name: str, *kinds: str) -> None:
+        for kind in kinds:
+            if name in self.__dict__.get(kind, ()):
+                del self.__dict__[kind][name]
+                del self.__dict__[name]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        own = self.__dict__
+        if isinstance(value, Parameter):
+            self._forget(name, "_buffer_names", "_module_names")
+            if name not in own.get("_parameter_names", ()):
+                own.pop(name, None)
+            self.register_parameter(name, value)
+        elif name in own.get("_parameter_names", ()):
+            if value is not None:
+                raise TypeError(
+                    f"cannot assign '{type(value).__name__}' as parameter '{name}' "
+                    "(teletensor.nn.Parameter or None expected)"
+                )
+            own[name] = None
+        elif isinstance(value, Module):
+            self._forget(name, "_buffer_names")
+            if "_module_names" not in own:
+                raise AttributeError("cannot assign module before Module.__init__() call")
+            self._module_names[name] = True
+            own[name] = value
+        elif name in own.get("_module_names", ()):
+            if value is not None:
+                raise TypeError(
+                    f"cannot assign '{type(value).__name__}' as child module '{name}' "
+                    "(teletensor.nn.Module or None expected)"
+                )
+            own[name] = None
+        elif name in own.get("_buffer_names", ()):
+            if value is not None and not isinstance(value, Tensor):
+                raise TypeError(
+                    f"cannot assign '{type(value).__name__}' as buffer '{name}' "
+                    "(teletensor.Tensor or None expected)"
+                )
+            own[name] = value
+        else:
+            super().__setattr__(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        for kind in ("_parameter_names", "_buffer_names", "_module_names"):
+            self.__dict__.get(kind, {}).pop(name, None)
+        super().__delattr__(name)
+
+    # ---- listing
+
+    def _named_members(
+        self, kind: str, prefix: str, recurse: bool, remove_duplicate: bool
+    ) -> Iterator[tuple[str, Any]]:
+        seen: set[int] = set()
+        modules = (
+            self.named_modules(prefix=prefix, remove_duplicate=remove_duplicate)
+            if recurse
+            else iter([(prefix, self)])
+        )
+        for module_prefix, module in modules:
+            own = module.__dict__
+            for name in own[kind]:
+                value = own[name]
+                if value is None or id(value) in seen:
+                    continue
+                if remove_duplicate:
+                    seen.add(id(value))
+                yield (f"{module_prefix}.{name}" if module_prefix else name), value
+
+    def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
+        """The parameters of this module and (with recurse) of all below it, each once."""
+        for _, parameter in self.named_parameters(recurse=recurse):
+            yield parameter
+
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Parameter]]:
+        """Pairs of dotted name and parameter, in order of registration."""
+        return self._named_members("_parameter_names", prefix, recurse, remove_duplicate)
+
+    def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
+        """The buffers of this module and (with recurse) of all below it, each once."""
+        for _, buffer in self.named_buffers(recurse=recurse):
+            yield buffer
+
+    def named_buffers(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Tensor]]:
+        """Pairs of dotted name and buffer, in order of registration."""
+        return self._named_members("_buffer_names", prefix, recurse, remove_duplicate)
+
+    def children(self) -> Iterator[Module]:
+        """The direct submodules, each once."""
+        for _, module in self.named_children():
+            yield module
+
+    def named_children(self) -> Iterator[tuple[str, Module]]:
+        """Pairs of name and direct submodule, each module once."""
+        seen: set[int] = set()
+        for name in self._module_names:
+            module = self.__dict__[name]
+            if module is not None and id(module) not in seen:
+                seen.add(id(module))
+                yield name, module
+
+    def modules(self) -> Iterator[Module]:
+        """This module and all below it, each once, parents first."""
+        for _, module in self.named_modules():
+            yield module
+
+    def named_modules(
+        self, memo: set[int] | None = None, prefix: str = "", remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Module]]:
+        """Pairs of dotted name and module, this one ("" or `prefix`) first. `memo` holds the ids of
+        modules to leave out."""
+        if memo is None:
+            memo = set()
+        if id(self) in memo:
+            return
+        if remove_duplicate:
+            memo.add(id(self))
+        yield prefix, self
+        for name in self._module_names:
+            module = self.__dict__[name]
+            if module is not None:
+                below = f"{prefix}.{name}" if prefix else name
+                yield from module.named_modules(memo, below, remove_duplicate)
+
+    def get_submodule(self, target: str) -> Module:
+        """The module with the dotted name `target` ("" is this one); AttributeError without it."""
+        module: Any = self
+        for name in target.split(".") if target else ():
+            if name not in module._module_names or module.__dict__[name] is None:
+                raise AttributeError(f"{type(module).__name__} has no submodule `{name}`")
+            module = module.__dict__[name]
+        return module  # type: ignore[no-any-return]
+
+    def get_parameter(self, target: str) -> Parameter:
+        """The parameter with the dotted name `target`; AttributeError without it."""
+        path, _, name = target.rpartition(".")
+        module = self.get_submodule(path)
+        value = module.__dict__[name] if name in module._parameter_names else None
+        if not isinstance(value, Parameter):
+            raise AttributeError(f"{type(module).__name__} has no parameter `{name}`")
+        return value
+
+    def get_buffer(self, target: str) -> Tensor:
+        """The buffer with the dotted name `target`; AttributeError without it."""
+        path, _, name = target.rpartition(".")
+        module = self.get_submodule(path)
+        value = module.__dict__[name] if name in module._buffer_names else None
+        if not isinstance(value, Tensor):
+            raise AttributeError(f"{type(module).__name__} has no buffer `{name}`")
+        return value
+
+    # ---- what is done to all parameters
+
+    def train(self: T, mode: bool = True) -> T:
+        """Sets training mode (dropout drops) here and below."""
+        if not isinstance(mode, bool):
+            raise ValueError("training mode is expected to be boolean")
+        self.training = mode
+        for module in self.children():
+            module.train(mode)
+        return self
+
+    def eval(self: T) -> T:
+        """Sets evaluation mode here and below: train(False)."""
+        return self.train(False)
+
+    def requires_grad_(self: T, requires_grad: bool = True) -> T:
+        """Says for every parameter whether gradients are recorded."""
+        for parameter in self.parameters():
+            parameter.requires_grad_(requires_grad)
+        return self
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drops the gradients of all parameters, or fills them with zero."""
+        for parameter in self.parameters():
+            gradient = parameter.grad
+            if gradient is None:
+                continue
+            if set_to_none:
+                parameter.grad = None
+            else:
+                if gradient.requires_grad:
+                    parameter.grad = gradient = gradient.detach()
+                gradient.zero_()
+
+    def apply(self: T, fn: Callable[[Module], None]) -> T:
+        """Calls `fn` on every submodule, then on this one."""
+        for module in self.children():
+            module.apply(fn)
+        fn(self)
+        return self
+
+    def _apply(self: T, fn: Callable[[Tensor], Tensor]) -> T:
+        for module in self.children():
+            module._apply(fn)
+        own = self.__dict__
+        with tt.no_grad():
+            for name in self._parameter_names:
+                parameter = own[name]
+                if parameter is None:
+                    continue
+                changed = fn(parameter)
+                if changed is parameter:
+                    continue
+                gradient = parameter.grad
+                parameter.grad = None
+                parameter.data = changed
+                if gradient is not None:
+                    parameter.grad = fn(gradient).requires_grad_(gradient.requires_grad)
+            for name in self._buffer_names:
+                if own[name] is not None:
+                    own[name] = fn(own[name])
+        return self
+
+    @overload
+    def to(self: T, device: Any = ..., dtype: Any = ..., non_blocking: bool = ...) -> T: ...
+    @overload
+    def to(self: T, dtype: Any, non_blocking: bool = ...) -> T: ...
+    @overload
+    def to(self: T, tensor: Tensor, non_blocking: bool = ...) -> T: ...
+    def to(self: T, *args: Any, **kwargs: Any) -> T:
+        """Moves parameters and buffers to a device; floating-point ones also to a dtype. Takes
+        `to(device)`, `to(dtype)`, `to(device, dtype)` or `to(tensor)`; works in place and returns
+        the module. Raises TypeError for a dtype that is not a floating-point one."""
+        device, dtype = _parse_to(args, kwargs)
+
+        def convert(tensor: Tensor) -> Tensor:
+            if dtype is not None and tensor.is_floating_point():
+                return tensor.to(device=device, dtype=dtype) if device else tensor.to(dtype)
+            return tensor.to(device) if device is not None else tensor
+
+        return self._apply(convert)
+
+    def cpu(self: T) -> T:
+        """Moves the module to the daemon's CPU."""
+        return self.to(device="cpu")
+
+    def cuda(self: T, device: Any = None) -> T:
+        """Moves the module to a GPU of the daemon, given by number or name."""
+        if device is None:
+            device = "cuda"
+        return self.to(device=f"cuda:{device}" if isinstance(device, int) else device)
+
+    def type(self: T, dst_type: Any) -> T:
+        """Casts all parameters and buffers to a dtype."""
+        return self._apply(lambda tensor: tensor.to(dst_type))
+
+    def float(self: T) -> T:
+        """Casts floating-point parameters and buffers to float32."""
+        return self.to(dtype=tt.float32)
+
+    def double(self: T) -> T:
+        """Casts floating-point parameters and buffers to float64."""
+        return self.to(dtype=tt.float64)
+
+    def half(self: T) -> T:
+        """Casts floating-point parameters and buffers to float16."""
+        return self.to(dtype=tt.float16)
+
+    def bfloat16(self: T) -> T:
+        """Casts floating-point parameters and buffers to bfloat16."""
+        return self.to(dtype=tt.bfloat16)
+
+    # ---- hooks
+
+    def register_forward_pre_hook(
+        self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
+    ) -> RemovableHandle:
+        """Calls `hook(module, args)` before forward; what it returns (if not None) replaces the
+        arguments. With with_kwargs: `hook(module, args, kwargs)` returning (args, kwargs)."""
+        hooks = self._own_hooks()
+        return hooks.add(hooks.before, (hook, with_kwargs), prepend)
+
+    def register_forward_hook(
+        self,
+        hook: Callable[..., Any],
+        *,
+        prepend: bool = False,
+        with_kwargs: bool = False,
+        always_call: bool = False,
+    ) -> RemovableHandle:
+        """Calls `hook(module, args, result)` after forward; what it returns (if not None) replaces
+        the result. With with_kwargs: `hook(module, args, kwargs, result)`. With always_call it is
+        also called, with None as result, when forward raised."""
+        hooks = self._own_hooks()
+        return hooks.add(hooks.after, (hook, with_kwargs, always_call), prepend)
+
+    def _own_hooks(self) -> Hooks:
+        if self._hooks is None:
+            self.__dict__["_hooks"] = Hooks()
+        hooks = self._hooks
+        assert hooks is not None
+        return hooks
+
+    # ---- state
+
+    def state_dict(
+        self,
+        *,
+        destination: dict[str, Tensor] | None = None,
+        prefix: str = "",
+        keep_vars: bool = False,
+    ) -> dict[str, Tensor]:
+        """Parameters and persistent buffers by dotted name. They share memory with the module's
+        own (clone them to keep a copy); without keep_vars they are detached."""
+        return save_state(self, {} if destination is None else destination, prefix, keep_vars)
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Tensor], strict: bool = True, assign: bool = False
+    ) -> IncompatibleKeys:
+        """Copies the values of a state_dict into this module's parameters and buffers.
+
+        With assign the given tensors themselves become the parameters. Raises RuntimeError naming
+        every missing and unexpected key (only if strict) and every shape that differs; then nothing
+        has been copied. Returns the missing and unexpected keys.
+        """
+        return load_state(self, state_dict, strict, assign)
+
+    # ---- text
+
+    def _get_name(self) -> str:
+        return type(self).__name__
+
+    def extra_repr(self) -> str:
+        """The layer's own description within repr, for example "p=0.5"."""
+        return ""
+
+    def __repr__(self) -> str:
+        extra = self.extra_repr()
+        head = extra.split("\n") if extra else []
+        below = [
+            f"({name}): {_indent(repr(self.__dict__[name]), 2)}" for name in self._module_names
+        ]
+        text = self._get_name() + "("
+        if len(head) == 1 and not below:
+            text += head[0]
+        elif head or below:
+            text += "\n  " + "\n  ".join(itertools.chain(head, below)) + "\n"
+        return text + ")"
+
+
+def _indent(text: str, spaces: int) -> str:
+    first, *rest = text.split("\n")
+    return "\n".join([first, *(" " * spaces + line for line in rest)])
+
+
+def _parse_to(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    device, dtype = kwargs.get("device"), kwargs.get("dtype")
+    tensor = kwargs.get("tensor")
+    for unknown in kwargs.keys() - {"device", "dtype", "tensor", "non_blocking"}:
+        raise TypeError(f"to: unexpected argument '{unknown}'")
+    for argument in args:
+        if isinstance(argument, bool) or argument is None:
+            continue  # non_blocking, or the device of to(None, dtype)
+        if isinstance(argument, Tensor):
+            tensor = argument
+        elif isinstance(argument, tt.dtype):
+            dtype = argument
+        else:
+            device = f"cuda:{argument}" if isinstance(argument, int) else argument
+    if tensor is not None:
+        device, dtype = tensor.device, tensor.dtype
+    if dtype is not None and not dtype.is_floating_point:
+        raise TypeError(f"to: only floating-point dtypes are accepted, but got dtype={dtype}")
+    return device, dtype

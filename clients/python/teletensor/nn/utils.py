@@ -1,0 +1,93 @@
+"""Helpers over parameters: gradient clipping, parameters as one vector."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import teletensor as tt
+
+from .._tensor import Tensor
+
+__all__ = [
+    "clip_grad_norm_",
+    "clip_grad_value_",
+    "get_total_norm",
+    "parameters_to_vector",
+    "vector_to_parameters",
+]
+
+
+def _gradients(parameters: Tensor | Iterable[Tensor]) -> list[Tensor]:
+    if isinstance(parameters, Tensor):
+        parameters = [parameters]
+    gradients = [parameter.grad for parameter in parameters]
+    return [gradient for gradient in gradients if gradient is not None]
+
+
+def get_total_norm(
+    tensors: Tensor | Iterable[Tensor],
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+) -> Tensor:
+    """The norm of all elements of all tensors together, a 0-d tensor. error_if_nonfinite reads it
+    back and raises RuntimeError if it is infinite or NaN."""
+    tensors = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+    norm_type = float(norm_type)
+    if not tensors:
+        return tt.tensor(0.0)
+    norms = [tt.norm(tensor, norm_type) for tensor in tensors]
+    device = norms[0].device
+    total = tt.norm(tt.stack([norm.to(device) for norm in norms]), norm_type)
+    if error_if_nonfinite and not bool(tt.isfinite(total)):
+        raise RuntimeError(
+            f"The total norm of order {norm_type} for gradients from `parameters` is "
+            "non-finite, so it cannot be clipped. To disable this error and scale the gradients "
+            "by the non-finite norm anyway, set `error_if_nonfinite=False`"
+        )
+    return total
+
+
+def clip_grad_norm_(
+    parameters: Tensor | Iterable[Tensor],
+    max_norm: float,
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+) -> Tensor:
+    """Scales all gradients, in place, so that their common norm is at most max_norm; returns the
+    norm from before as a 0-d tensor. Nothing is read back unless error_if_nonfinite is set."""
+    gradients = _gradients(parameters)
+    with tt.no_grad():
+        total = get_total_norm(gradients, norm_type, error_if_nonfinite)
+        scale = (max_norm / (total + 1e-6)).clamp(max=1.0)
+        for gradient in gradients:
+            gradient.mul_(scale.to(gradient.device))
+    return total
+
+
+def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float) -> None:
+    """Limits every element of all gradients, in place, to [-clip_value, clip_value]."""
+    with tt.no_grad():
+        for gradient in _gradients(parameters):
+            gradient.clamp_(-float(clip_value), float(clip_value))
+
+
+def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
+    """All elements of all parameters in one dimension, one parameter after the other."""
+    return tt.cat([parameter.reshape(-1) for parameter in parameters])
+
+
+def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
+    """Copies the elements of `vec`, as parameters_to_vector lays them out, into the parameters.
+    Raises ValueError, before anything is written, if the number of elements differs."""
+    parameters = list(parameters)
+    expected = sum(parameter.numel() for parameter in parameters)
+    if vec.dim() != 1 or vec.numel() != expected:
+        raise ValueError(
+            f"vector_to_parameters: shape {list(vec.shape)}, expected [{expected}]"
+        )
+    begin = 0
+    with tt.no_grad():
+        for parameter in parameters:
+            end = begin + parameter.numel()
+            parameter.copy_(vec[begin:end].reshape(tuple(parameter.shape)))
+            begin = end
