@@ -15,7 +15,7 @@ def named(rows):
         yield pytest.param(row, id=f"{row.op}{'' if seen[row.op] == 1 else '-' + str(seen[row.op])}")
 
 
-@pytest.mark.parametrize("row", named(ROWS))
+@pytest.mark.parametrize("row", list(named(ROWS)))
 def test_op(lib, counts, row):
     failures = []
     for mode in MODES:

@@ -1,0 +1,46 @@
+"""Other client processes of a test."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+START = """
+import os, sys, threading, time
+import numpy as np
+import teletensor as tt
+s = tt.connect(os.environ["TT_TEST_ADDRESS"])
+s.__enter__()
+"""
+
+
+def client(code, address, **options):
+    """Starts Python with teletensor connected as `s`, then `code`. Its output is text lines."""
+    environment = {**os.environ, "TT_TEST_ADDRESS": address, "PYTHONUNBUFFERED": "1"}
+    return subprocess.Popen([sys.executable, "-c", START + textwrap.dedent(code)], env=environment,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+
+
+def wait_line(process, text, seconds=60):
+    """Reads lines until one holds `text`."""
+    import threading
+    timer = threading.Timer(seconds, process.kill)
+    timer.start()
+    try:
+        for line in process.stdout:
+            if text in line:
+                return line
+    finally:
+        timer.cancel()
+    raise AssertionError(f"no line with {text!r}; stderr: {process.stderr.read()}")
+
+
+def finish(process, seconds=60):
+    """(status, stdout, stderr)."""
+    try:
+        out, err = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        out, err = process.communicate()
+        raise AssertionError(f"the client hangs:\n{out}\n{err}") from None
+    return process.returncode, out, err

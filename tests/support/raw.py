@@ -1,0 +1,177 @@
+"""The wire by hand: protoc's classes over the project's .proto files, for clients that misbehave."""
+
+import contextlib
+import functools
+import importlib
+import queue
+import sys
+import tempfile
+from pathlib import Path
+
+import grpc
+
+PROTO = Path(__file__).resolve().parents[2] / "proto/teletensor/v1"
+OPS = ("neg", "add", "sum", "cat", "div", "sgd_step")  # op n of a frame is OPS[n - 1]
+SERVICE, ADMIN = "/teletensor.v1.Compute/", "/teletensor.v1.Admin/"
+
+
+@functools.cache
+def messages():
+    """(session_pb2, program_pb2, admin_pb2), generated outside the package name `teletensor`."""
+    from grpc_tools import protoc
+
+    folder = tempfile.mkdtemp(prefix="tt-proto-")
+    package = Path(folder) / "ttwire"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    names = [p.name for p in PROTO.glob("*.proto")]
+    for name in names:
+        text = (PROTO / name).read_text(encoding="utf-8")
+        (package / name).write_text(text.replace("teletensor/v1/", "ttwire/"), encoding="utf-8")
+    status = protoc.main(["protoc", f"-I{folder}", f"--python_out={folder}",
+                          *[f"ttwire/{name}" for name in names]])
+    assert status == 0
+    sys.path.append(folder)
+    return tuple(importlib.import_module(f"ttwire.{n}_pb2") for n in ("session", "program", "admin"))
+
+
+def nothing(data):
+    return data
+
+
+class Raw:
+    """One channel. Calls take and give protoc's classes, or bytes."""
+
+    def __init__(self, address):
+        self.channel = grpc.insecure_channel(address, [
+            ("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1)])
+        self.session_pb, self.program_pb, self.admin_pb = messages()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.close()
+
+    def close(self):
+        self.channel.close()
+
+    def unary(self, path, request, reply_class, metadata=None):
+        call = self.channel.unary_unary(path, nothing, reply_class.FromString)
+        return call(request.SerializeToString(), metadata=metadata, timeout=20)
+
+    def hello(self, **fields):
+        pb = self.session_pb
+        request = pb.HelloRequest(protocol_min=1, protocol_max=1, client_version="test",
+                                  instance_id=b"0123456789abcdef", attach_counter=1,
+                                  ops=[pb.Op(name=n, revision=1) for n in fields.pop("ops", OPS)])
+        for name, value in fields.items():
+            setattr(request, name, value)
+        return self.unary(SERVICE + "Hello", request, pb.HelloReply)
+
+    def describe(self):
+        return self.unary(SERVICE + "Describe", self.session_pb.DescribeRequest(),
+                          self.session_pb.DescribeReply)
+
+    def used(self):
+        """Bytes in use by all sessions, by device."""
+        reply = self.unary(ADMIN + "Memory", self.admin_pb.MemoryRequest(), self.admin_pb.MemoryReply)
+        return {d.device: d.used for d in reply.devices}
+
+    def sessions(self):
+        return self.unary(ADMIN + "Sessions", self.admin_pb.SessionsRequest(),
+                          self.admin_pb.SessionsReply).sessions
+
+    def session(self, **hello):
+        return RawSession(self, self.hello(**hello))
+
+    def upload(self, token, chunks):
+        """chunks: UploadChunk fields or bytes. The reply, or grpc.RpcError."""
+        pb = self.session_pb
+        call = self.channel.stream_unary(SERVICE + "Upload", nothing, pb.UploadReply.FromString)
+        data = [c if isinstance(c, bytes) else pb.UploadChunk(**c).SerializeToString() for c in chunks]
+        return call(iter(data), metadata=metadata(token), timeout=20)
+
+    def download(self, token, seq, offset=0):
+        pb = self.session_pb
+        call = self.channel.unary_stream(SERVICE + "Download", nothing, pb.DownloadChunk.FromString)
+        request = pb.DownloadRequest(seq=seq, offset=offset).SerializeToString()
+        return call(request, metadata=metadata(token), timeout=20)
+
+
+def metadata(token):
+    return (("teletensor-token", token),)
+
+
+class RawSession:
+    """A session with its Run stream. Frames are counted as a right client would."""
+
+    def __init__(self, raw, reply):
+        self.raw, self.reply, self.token = raw, reply, reply.token
+        self.seq = self.next_id = 1
+        self._outgoing = queue.SimpleQueue()
+        run = raw.channel.stream_stream(SERVICE + "Run", nothing,
+                                        raw.session_pb.Progress.FromString)
+        self.call = run(iter(self._outgoing.get, None), metadata=metadata(self.token))
+
+    def command(self, **fields):
+        return self.raw.program_pb.Command(**fields)
+
+    def constant(self, values, dtype="DTYPE_FLOAT32", **fields):
+        import numpy as np
+        code = {"DTYPE_FLOAT32": np.float32, "DTYPE_INT64": np.int64}[dtype]
+        array = np.asarray(values, code)
+        pb = self.raw.program_pb
+        return self.command(constant=pb.Constant(**{
+            "dtype": dtype, "shape": array.shape, "data": array.tobytes(), **fields}))
+
+    def fetch(self, handle, bulk=False):
+        """Fetch of the handle with this id, counted from the next id at its own position."""
+        pb = self.raw.program_pb
+        return lambda next_id: self.command(fetch=pb.Fetch(handle=next_id - handle, bulk=bulk))
+
+    def frame(self, *commands, **fields):
+        """A frame that follows the last one; callables get the next id at their position."""
+        built, next_id = [], self.next_id
+        for c in commands:
+            c = c(next_id) if callable(c) else c
+            built.append(c)
+            kind = c.WhichOneof("other")
+            next_id += c.made if c.HasField("made") else int(kind in ("constant", "uploaded", "saved") or
+                                                             kind is None and not c.inplace)
+        frame = self.raw.session_pb.Frame(**{
+            "first_seq": self.seq, "first_id": self.next_id, "attach_counter": 1, "commands": built,
+            **fields})
+        self.seq, self.next_id = self.seq + len(built), next_id
+        return frame.SerializeToString()
+
+    def send(self, frame):
+        self._outgoing.put(frame)
+
+    def run(self, *commands, **fields):
+        self.send(self.frame(*commands, **fields))
+
+    def progress(self):
+        """The next message; grpc.RpcError when the server ended the stream."""
+        return next(self.call)
+
+    def fetched(self):
+        """The next fetched value."""
+        while True:
+            message = self.progress()
+            if message.fetched:
+                return message.fetched[0]
+
+    def refusal(self):
+        """The status with which the server ends the stream."""
+        try:
+            for _ in self.call:
+                pass
+        except grpc.RpcError as error:
+            return error.code(), error.details()
+        return self.call.code(), self.call.details()
+
+    def close(self):
+        with contextlib.suppress(grpc.RpcError):
+            self._outgoing.put(None)
+            self.call.cancel()
