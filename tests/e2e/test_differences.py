@@ -4,14 +4,14 @@ One test a row, named after it, with the row's example and numbers.
 """
 
 import pytest
-import teletensor as tt
 
 
-def leaf(value=1.0):
-    return tt.tensor(value, requires_grad=True)
+@pytest.fixture
+def leaf(tt):
+    return lambda value=1.0: tt.tensor(value, requires_grad=True)
 
 
-def test_d1_saved_tensor_modified():
+def test_d1_saved_tensor_modified(tt, leaf):
     w, x = leaf(), tt.tensor(2.0)
     y = x * w
     x.mul_(5)
@@ -20,7 +20,7 @@ def test_d1_saved_tensor_modified():
     assert x.item() == 10.0
 
 
-def test_d2_data_write_after_save():
+def test_d2_data_write_after_save(tt, leaf):
     w, c = leaf(), tt.tensor(8.0)
     y = c * w
     c.data.mul_(100)
@@ -29,13 +29,13 @@ def test_d2_data_write_after_save():
     assert c.item() == 800.0
 
 
-def test_d3_partial_overlap():
+def test_d3_partial_overlap(tt):
     x = tt.arange(4, dtype=tt.float32)
     x[1:].add_(x[:-1])
     assert x.tolist() == [0.0, 1.0, 3.0, 5.0]
 
 
-def test_d4_gradients_own_their_memory():
+def test_d4_gradients_own_their_memory(tt):
     a = tt.zeros(2, 2, requires_grad=True)
     b = tt.zeros(2, 2, requires_grad=True)
     seed = tt.ones(4)
@@ -46,7 +46,7 @@ def test_d4_gradients_own_their_memory():
     assert seed.tolist() == [1.0] * 4
 
 
-def test_d5_refusal_changes_nothing():
+def test_d5_refusal_changes_nothing(tt, leaf):
     x, b = leaf(3.0), tt.ones(2, requires_grad=True)
     y = (x * x).sum()
     z = y + b.sum()
@@ -57,7 +57,7 @@ def test_d5_refusal_changes_nothing():
     assert x.grad.item() == 6.0
 
 
-def test_d6_recorded_fill_of_overlapping_view():
+def test_d6_recorded_fill_of_overlapping_view(tt, leaf):
     w = leaf()
     y = w * tt.ones(1, 3)
     with pytest.raises(RuntimeError):
@@ -68,7 +68,7 @@ def test_d6_recorded_fill_of_overlapping_view():
     assert y.tolist() == [[5.0, 5.0, 5.0]]
 
 
-def test_d7_layout_of_gradients():
+def test_d7_layout_of_gradients(tt):
     x = tt.ones(2, 3, requires_grad=True)
     seen = []
     y = x * 1
@@ -81,7 +81,7 @@ def test_d7_layout_of_gradients():
     assert t.grad.stride() == t.stride() == (1, 3)
 
 
-def test_d8_recorded_write_into_overlapping_base():
+def test_d8_recorded_write_into_overlapping_base(tt, leaf):
     w, x = leaf(), tt.zeros(1, 4)
     e = x.expand(3, 4).detach()
     with pytest.raises(RuntimeError):
@@ -89,7 +89,7 @@ def test_d8_recorded_write_into_overlapping_base():
     assert x.tolist() == [[0.0] * 4]
 
 
-def test_d9_data_assignment_with_views():
+def test_d9_data_assignment_with_views(tt):
     x, z = tt.zeros(4), tt.ones(4)
     v = x[1:]
     with pytest.raises(RuntimeError):
@@ -99,14 +99,14 @@ def test_d9_data_assignment_with_views():
     assert x.tolist() == [0.0] * 4
 
 
-def test_d10_overlapping_grad():
+def test_d10_overlapping_grad(tt):
     x = tt.zeros(2, requires_grad=True)
     with pytest.raises(RuntimeError):
         x.grad = tt.tensor([1.0]).expand(2)
     assert x.grad is None
 
 
-def test_d11_stale_view_history():
+def test_d11_stale_view_history(tt, leaf):
     w = leaf()
     y = tt.zeros(4)
     v = y[1:]
@@ -117,7 +117,7 @@ def test_d11_stale_view_history():
     assert w.grad.item() == 0.0
 
 
-def test_d12_outputs_are_separate_nodes():
+def test_d12_outputs_are_separate_nodes(tt):
     y = tt.ones(2, 3, requires_grad=True) * 1
     a, b = y.unbind(0)
     seen = []
@@ -126,7 +126,7 @@ def test_d12_outputs_are_separate_nodes():
     assert seen == []
 
 
-def test_d13_flag_as_saved():
+def test_d13_flag_as_saved(tt, leaf):
     x, c = leaf(2.0), tt.tensor(3.0)
     y = x * c
     c.requires_grad_()
