@@ -1,4 +1,4 @@
-"""Every op of the catalog is documented, differentiable or says why not, and reachable as it should be."""
+"""Every op of the catalog is documented, reachable, and differentiable or says why not."""
 
 import re
 
