@@ -42,7 +42,7 @@ Catalog::Catalog(std::vector<OpDef> definitions) : definitions_(std::move(defini
     op.parameters = std::move(parsed->parameters);
     op.operand_parameters = parsed->operand_parameters;
     op.results = parsed->results;
-    if ((op.infer == nullptr) == (op.view == nullptr)) broken(op.name + ": one of infer and view");
+    if (!op.infer && !op.view) broken(op.name + ": neither infer nor view");
   }
   for (const OpDef& op : definitions_) by_name_.emplace_back(op.name, id(op));
   std::sort(by_name_.begin(), by_name_.end());

@@ -1,7 +1,105 @@
+// Copies: the same elements in another layout, dtype or place.
+
+#include "engine/ops/elementwise.h"
 #include "engine/ops/families.h"
+#include "engine/ops/functions.h"
 
 namespace teletensor::ops {
+namespace {
 
-std::vector<OpDef> copy_ops() { return {}; }
+using core::Geometry;
+using core::Status;
+
+// Dense strides in the order of x's (PyTorch's preserve_format).
+Geometry preserved(const InferContext& c) {
+  const Geometry* inputs[] = {&c.geometry(0)};
+  return core::elementwise_layout(c.shape(0), inputs);
+}
+
+Status infer_clone(InferContext& c) {
+  c.add_result(c.dtype(0), preserved(c));
+  return {};
+}
+
+Status infer_contiguous(InferContext& c) {
+  c.add_result(c.dtype(0), c.shape(0));
+  return {};
+}
+
+Status infer_cast(InferContext& c) {
+  c.add_result(c.attributes.dtype(0), preserved(c));
+  return {};
+}
+
+Status infer_copy(InferContext& c) {
+  const OperandInfo& src = c.operands[1];
+  if (src.tensor()) {
+    const auto fits = src.layout->geometry.expand(c.shape(0));
+    if (!fits.ok()) {
+      return c.fail("a source of shape " + core::to_string(src.layout->geometry.shape) +
+                    " does not broadcast to " + core::to_string(c.shape(0)));
+    }
+  }
+  return infer_clone(c);
+}
+
+Status infer_fill(InferContext& c) {
+  const OperandInfo& value = c.operands[1];
+  if (value.tensor() && value.layout->geometry.rank() > 0) {
+    return c.fail("value must be a number or a 0-d tensor, it has shape " +
+                  core::to_string(value.layout->geometry.shape));
+  }
+  return infer_clone(c);
+}
+
+void give_gradient(VjpContext& c) { c.give(0, c.gradient()); }
+
+// RULE: nothing of operand 0 remains.
+void overwrite_vjp(VjpContext& c) {
+  if (c.needs(0)) c.give(0, zeros(c.builder(), c.operand_layout(0)));
+  if (c.needs(1)) c.give(1, c.gradient());
+}
+
+void to_device_vjp(VjpContext& c) {
+  static const OpRef op("to_device");
+  c.give(0, apply(op, {c.gradient()}, {core::Attribute::of(c.operand_layout(0).device)}));
+}
+
+}  // namespace
+
+std::vector<OpDef> copy_ops() {
+  return {
+      {.signature = "clone(Tensor x) -> Tensor",
+       .doc = "A copy of x with the same order of strides.",
+       .infer = infer_clone,
+       .vjp = give_gradient,
+       .inplace = Inplace::kElementwise},
+      {.signature = "contiguous(Tensor x) -> Tensor",
+       .doc = "A row-major copy of x.",
+       .infer = infer_contiguous,
+       .vjp = give_gradient,
+       .inplace = Inplace::kElementwise},
+      {.signature = "cast(Tensor x, dtype dtype) -> Tensor",
+       .doc = "x converted to dtype: f16 and bf16 round to nearest even, floats become integers by "
+              "truncation (saturated, NaN as 0), a bool is 'not zero'.",
+       .infer = infer_cast,
+       .vjp = give_gradient,
+       .inplace = Inplace::kElementwise},
+      {.signature = "copy(Tensor x, Operand src) -> Tensor",
+       .doc = "src, broadcast to the shape and converted to the dtype of x; x.copy_(src) in place.",
+       .infer = infer_copy,
+       .vjp = overwrite_vjp,
+       .inplace = Inplace::kElementwise},
+      {.signature = "fill(Tensor x, Operand value) -> Tensor",
+       .doc = "value everywhere, in the layout of x; x.fill_(value) in place.",
+       .infer = infer_fill,
+       .vjp = overwrite_vjp,
+       .inplace = Inplace::kElementwise},
+      {.signature = "to_device(Tensor x, device device) -> Tensor",
+       .doc = "x on another device.",
+       .infer = infer_clone,
+       .vjp = to_device_vjp},
+  };
+}
 
 }  // namespace teletensor::ops

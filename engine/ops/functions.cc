@@ -114,10 +114,9 @@ Var expand(const Var& x, const core::Dims& shape) {
 }
 
 Var reshape(const Var& x, const core::Dims& shape) {
-  static const OpRef view("view"), contiguous("contiguous");
+  static const OpRef op("reshape");
   if (!x.is_tensor() || x.shape() == shape) return x;
-  const bool viewable = x.layout().geometry.view(shape).has_value();
-  return apply(view, {viewable ? x : apply(contiguous, {x})}, {core::Attribute::of(shape)});
+  return apply(op, {x}, {core::Attribute::of(shape)});
 }
 
 Var transpose(const Var& x, int a, int b) {

@@ -1,7 +1,150 @@
+// Elementwise ops of three operands: where, clamp, lerp, addcmul, addcdiv, masked_fill.
+
+#include <cmath>
+
+#include "engine/ops/elementwise.h"
 #include "engine/ops/families.h"
+#include "engine/ops/functions.h"
 
 namespace teletensor::ops {
+namespace {
 
-std::vector<OpDef> ternary_ops() { return {}; }
+using core::DType;
+using core::Status;
+
+Status refuse_condition(InferContext& c, std::size_t i) {
+  return c.fail("the condition must be a bool tensor, it is " +
+                std::string(core::name_of(c.dtype(i))));
+}
+
+Status infer_where(InferContext& c) {
+  if (c.dtype(0) != DType::kBool) return refuse_condition(c, 0);
+  return infer_elementwise(c, result_type(c.operands.subspan(1), c.default_dtype));
+}
+
+void where_vjp(VjpContext& c) {
+  const Var condition = c.operand(0), g = c.gradient();
+  if (c.needs(1)) c.give(1, where(condition, g, Var(0.0)));
+  if (c.needs(2)) c.give(2, where(condition, Var(0.0), g));
+}
+
+Status infer_masked_fill(InferContext& c) {
+  if (c.dtype(1) != DType::kBool) return refuse_condition(c, 1);
+  const OperandInfo& value = c.operands[2];
+  if (value.tensor() && value.layout->geometry.rank() > 0) {
+    return c.fail("value must be a number or a 0-d tensor, it has shape " +
+                  core::to_string(value.layout->geometry.shape));
+  }
+  return infer_elementwise(c, c.dtype(0));
+}
+
+void masked_fill_vjp(VjpContext& c) {
+  const Var mask = c.operand(1), g = c.gradient();
+  if (c.needs(0)) c.give(0, where(mask, Var(0.0), g));
+  if (c.needs(2)) c.give(2, where(mask, g, Var(0.0)));
+}
+
+Status infer_clamp(InferContext& c) {
+  if (c.operands[1].absent() && c.operands[2].absent()) {
+    return c.fail("at least one of min and max must be given");
+  }
+  return infer_no_bool(c);
+}
+
+// Inside the limits, both included. min and max get the gradient where they are the result.
+void clamp_vjp(VjpContext& c) {
+  const Var x = c.operand(0), low = c.operand(1), high = c.operand(2), g = c.gradient();
+  const auto both = [](const Var& a, const Var& b) {
+    return a.absent() ? b : b.absent() ? a : binary("logical_and", a, b);
+  };
+  if (c.needs(0)) {
+    const Var inside = both(low.absent() ? Var() : binary("ge", x, low),
+                            high.absent() ? Var() : binary("le", x, high));
+    c.give(0, where(inside, g, Var(0.0)));
+  }
+  if (c.needs(1)) {
+    Var wins = binary("lt", x, low);
+    if (!high.absent()) wins = both(wins, binary("gt", high, low));
+    c.give(1, where(wins, g, Var(0.0)));
+  }
+  if (c.needs(2)) {
+    Var wins = binary("gt", x, high);
+    if (!low.absent()) wins = binary("logical_or", wins, binary("gt", low, high));
+    c.give(2, where(wins, g, Var(0.0)));
+  }
+}
+
+void lerp_vjp(VjpContext& c) {
+  const Var weight = c.operand(2), g = c.gradient();
+  if (c.needs(0)) {
+    c.give(0, g * (weight.is_number() ? Var(1.0 - weight.number().as_double())
+                                      : Var(1.0) - weight));
+  }
+  if (c.needs(1)) c.give(1, g * weight);
+  if (c.needs(2)) c.give(2, g * (c.operand(1) - c.operand(0)));
+}
+
+Status infer_addcmul(InferContext& c) {
+  const double value = c.attributes.real(0);
+  if (!core::is_floating(result_type(c)) && value != std::trunc(value)) {
+    return c.fail("for integers value must be an integer, it is " + std::to_string(value));
+  }
+  return infer_no_bool(c);
+}
+
+Var scaled(const Var& x, double factor) { return factor == 1 ? x : x * Var(factor); }
+
+void addcmul_vjp(VjpContext& c) {
+  const Var g = c.gradient();
+  const double value = c.attributes().real(0);
+  if (c.needs(0)) c.give(0, g);
+  if (c.needs(1)) c.give(1, scaled(g * c.operand(2), value));
+  if (c.needs(2)) c.give(2, scaled(g * c.operand(1), value));
+}
+
+void addcdiv_vjp(VjpContext& c) {
+  const Var g = c.gradient();
+  const double value = c.attributes().real(0);
+  if (c.needs(0)) c.give(0, g);
+  if (c.needs(1)) c.give(1, scaled(g / c.operand(2), value));
+  if (c.needs(2)) {
+    const Var b = c.operand(2);
+    c.give(2, scaled(g * (c.operand(1) / (b * b)), -value));
+  }
+}
+
+OpDef row(std::string_view signature, std::string_view doc, Infer infer, Vjp vjp,
+          std::vector<Save> saves) {
+  return {.signature = signature,
+          .doc = doc,
+          .infer = infer,
+          .vjp = vjp,
+          .saves = std::move(saves),
+          .inplace = Inplace::kElementwise};
+}
+
+}  // namespace
+
+std::vector<OpDef> ternary_ops() {
+  return {
+      row("where(Tensor condition, Operand x, Operand other) -> Tensor",
+          "x where the condition (a bool tensor) holds, else other.", infer_where, where_vjp,
+          {{0}}),
+      row("masked_fill(Tensor x, Tensor mask, Operand value) -> Tensor",
+          "value (a number or a 0-d tensor) where mask holds, else x.", infer_masked_fill,
+          masked_fill_vjp, {{1}}),
+      row("clamp(Tensor x, Operand? min=None, Operand? max=None) -> Tensor",
+          "x limited to [min, max]; max where min > max; NaN where one is NaN.", infer_clamp,
+          clamp_vjp, {{0}, {1}, {2}}),
+      row("lerp(Tensor x, Tensor end, Operand weight) -> Tensor", "x + weight * (end - x).",
+          infer_floating, lerp_vjp, {{0, bit(2)}, {1, bit(2)}, {2, bit(0) | bit(1)}}),
+      row("addcmul(Tensor x, Tensor tensor1, Tensor tensor2, float value=1.0) -> Tensor",
+          "x + value * tensor1 * tensor2.", infer_addcmul, addcmul_vjp,
+          {{1, bit(2)}, {2, bit(1)}}),
+      row("addcdiv(Tensor x, Tensor tensor1, Tensor tensor2, float value=1.0) -> Tensor",
+          "x + value * tensor1 / tensor2.", infer_floating, addcdiv_vjp,
+          {{1, bit(2)}, {2, bit(1) | bit(2)}}),
+  };
+}
 
 }  // namespace teletensor::ops

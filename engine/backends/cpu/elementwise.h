@@ -1,0 +1,47 @@
+// The block machine behind all elementwise kernels: operands of any layout and dtype, or Python numbers,
+// are brought block by block into contiguous memory of the compute type; one inner function computes;
+// the block is stored into the result, which may be any region of another dtype (in-place forms).
+#pragma once
+
+#include <cstdint>
+
+#include "engine/backends/backend.h"
+
+namespace teletensor::backends::cpu {
+
+inline constexpr int kMaxOperands = 4;
+inline constexpr std::int64_t kBlock = 1024;  // elements
+
+// n contiguous elements: in[i] is A*, or bytes (0 or not) where operand i is a condition; out is A*, or
+// bytes where the op's result is a bool. out may be one of in.
+using Inner = void (*)(const void* const* in, void* out, std::int64_t n, const void* functor);
+
+// The inner functions of one functor; null for the compute types that it does not have.
+struct Loops {
+  Inner real32 = nullptr, real64 = nullptr, integer = nullptr;
+  bool bool_result = false;
+  int cost = 1;  // in additions
+};
+
+// How one call is computed.
+struct Plan {
+  const Loops* loops = nullptr;
+  const void* functor = nullptr;
+  core::DType dtype = core::DType::kF32;  // operands are converted to it, and the result has it
+  bool condition = false;                 // operand 0 is a condition
+  // Numbers and operands of a wider dtype take part unrounded (comparisons of integers, arithmetic of
+  // 16-bit floats with numbers), not as the nearest value of `dtype`.
+  bool exact_operands = false;
+};
+
+// Computes result 0 from `in`.
+core::Status run_elementwise(KernelCall& call, std::span<const TensorArg> in, const Plan& plan);
+
+// The dtype that the operands promote to; for results that are never integers, `real` replaces an
+// integer type by the result's (or f32).
+core::DType common_dtype(std::span<const TensorArg> in, const TensorArg& out, bool real = false);
+
+// True if a divisor is an integer zero: the pass before the first store.
+bool any_zero(const TensorArg& divisor, Parallel& parallel);
+
+}  // namespace teletensor::backends::cpu

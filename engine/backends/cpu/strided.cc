@@ -1,0 +1,234 @@
+#include "engine/backends/cpu/strided.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "engine/backends/cpu/block_io.h"
+
+namespace teletensor::backends::cpu {
+
+using core::DType;
+
+LinearOrder::LinearOrder(const core::Geometry& result) {
+  for (int d = result.rank() - 1; d >= 0; --d) {
+    if (result.shape[d] == 1) continue;
+    count *= result.shape[d];
+    int at = rank++;
+    for (; at > 0 && result.strides[d] < result.strides[dims[at - 1]]; --at) dims[at] = dims[at - 1];
+    dims[at] = d;
+  }
+  for (int i = 0; i < rank; ++i) sizes[i] = result.shape[dims[i]];
+}
+
+Walk::Walk(const core::Geometry& operand, const LinearOrder& order, int rank) {
+  const int lead = rank - operand.rank();
+  for (int i = 0; i < order.rank; ++i) {
+    const int d = order.dims[i] - lead;
+    const std::int64_t stride = d < 0 || operand.shape[d] == 1 ? 0 : operand.strides[d];
+    if (rank_ > 0 && strides_[rank_ - 1] * sizes_[rank_ - 1] == stride) {
+      sizes_[rank_ - 1] *= order.sizes[i];
+    } else {
+      sizes_[rank_] = order.sizes[i];
+      strides_[rank_++] = stride;
+    }
+  }
+}
+
+namespace {
+
+constexpr std::int64_t kBlockElements = 1024;
+
+// Axes of both sides of a copy, innermost (of `to`) first; those that are one on both sides are merged.
+struct Axes {
+  int rank = 0;
+  std::int64_t sizes[core::kMaxRank], from[core::kMaxRank], to[core::kMaxRank];
+  std::int64_t count = 1;
+
+  Axes(const core::Geometry* source, const core::Geometry& target) {
+    const LinearOrder order(target);
+    const int lead = source ? target.rank() - source->rank() : 0;
+    count = order.count;
+    for (int i = 0; i < order.rank; ++i) {
+      const int d = order.dims[i], s = d - lead;
+      const bool repeated = source == nullptr || s < 0 || source->shape[s] == 1;
+      add(order.sizes[i], repeated ? 0 : source->strides[s], target.strides[d]);
+    }
+    if (rank == 0) add(1, 1, 1);
+  }
+
+  // Calls run(from offset, to offset, length) for the runs along axis 0 within [start, start + n).
+  template <class F>
+  void runs(std::int64_t start, std::int64_t n, F&& run) const {
+    std::int64_t index[core::kMaxRank], a = 0, b = 0;
+    for (int d = 0; d < rank; ++d) {
+      index[d] = d + 1 < rank ? start % sizes[d] : start;
+      start /= sizes[d];
+      a += index[d] * from[d];
+      b += index[d] * to[d];
+    }
+    while (n > 0) {
+      const std::int64_t length = std::min(sizes[0] - index[0], n);
+      run(a, b, length);
+      n -= length;
+      a -= index[0] * from[0];
+      b -= index[0] * to[0];
+      index[0] = 0;
+      for (int d = 1; d < rank; ++d) {
+        a += from[d];
+        b += to[d];
+        if (++index[d] < sizes[d] || d + 1 == rank) break;
+        a -= sizes[d] * from[d];
+        b -= sizes[d] * to[d];
+        index[d] = 0;
+      }
+    }
+  }
+
+ private:
+  void add(std::int64_t size, std::int64_t from_stride, std::int64_t to_stride) {
+    if (rank > 0 && from[rank - 1] * sizes[rank - 1] == from_stride &&
+        to[rank - 1] * sizes[rank - 1] == to_stride) {
+      sizes[rank - 1] *= size;
+      return;
+    }
+    sizes[rank] = size;
+    from[rank] = from_stride;
+    to[rank++] = to_stride;
+  }
+};
+
+// Elements of equal dtype, moved as unsigned integers of their size.
+template <class T>
+void copy_run(const T* from, std::int64_t from_stride, T* to, std::int64_t to_stride,
+              std::int64_t n) {
+  if (to_stride == 1 && from_stride == 1) {
+    std::memmove(to, from, static_cast<std::size_t>(n) * sizeof(T));
+  } else if (to_stride == 1 && from_stride == 0) {
+    std::fill_n(to, n, *from);
+  } else {
+    for (std::int64_t i = 0; i < n; ++i) to[i * to_stride] = from[i * from_stride];
+  }
+}
+
+// to[i * to_i + j] = from[i + j * from_j] in squares, so that cache lines of both sides are used whole.
+template <class T>
+void copy_tiles(const T* from, std::int64_t from_j, T* to, std::int64_t to_i, std::int64_t rows,
+                std::int64_t columns) {
+  constexpr std::int64_t kSide = sizeof(T) == 1 ? 64 : 16;
+  for (std::int64_t i0 = 0; i0 < rows; i0 += kSide) {
+    const std::int64_t i1 = std::min(rows, i0 + kSide);
+    for (std::int64_t j0 = 0; j0 < columns; j0 += kSide) {
+      const std::int64_t j1 = std::min(columns, j0 + kSide);
+      for (std::int64_t i = i0; i < i1; ++i) {
+        for (std::int64_t j = j0; j < j1; ++j) to[i * to_i + j] = from[i + j * from_j];
+      }
+    }
+  }
+}
+
+// The axis along which `from` is dense while `to` is dense along axis 0; 0 where there is none.
+int transposed_axis(const Axes& axes) {
+  if (axes.to[0] != 1 || axes.from[0] == 1 || axes.from[0] == 0 || axes.sizes[0] < 8) return 0;
+  for (int d = 1; d < axes.rank; ++d) {
+    if (axes.from[d] == 1 && axes.sizes[d] >= 8) return d;
+  }
+  return 0;
+}
+
+template <class T>
+void copy_transposed(const T* from, T* to, const Axes& axes, int across, Parallel& parallel) {
+  constexpr std::int64_t kBand = 64;  // rows that one unit of work covers
+  const std::int64_t columns = axes.sizes[0], rows = axes.sizes[across];
+  const std::int64_t bands = (rows + kBand - 1) / kBand;
+  const double cost = static_cast<double>(columns) * static_cast<double>(std::min(rows, kBand)) * 0.6;
+  split(parallel, axes.count / columns / rows * bands, cost, 1,
+        [&](std::int64_t begin, std::int64_t end) {
+          for (std::int64_t p = begin; p < end; ++p) {
+            const std::int64_t row = p % bands * kBand;
+            std::int64_t rest = p / bands, a = row, b = row * axes.to[across];
+            for (int d = 1; d < axes.rank; ++d) {
+              if (d == across) continue;
+              a += rest % axes.sizes[d] * axes.from[d];
+              b += rest % axes.sizes[d] * axes.to[d];
+              rest /= axes.sizes[d];
+            }
+            copy_tiles(from + a, axes.from[0], to + b, axes.to[across],
+                       std::min(kBand, rows - row), columns);
+          }
+        });
+}
+
+template <class T>
+void copy_same(const void* source, void* target, const Axes& axes, Parallel& parallel) {
+  const T* from = static_cast<const T*>(source);
+  T* to = static_cast<T*>(target);
+  if (const int across = transposed_axis(axes)) {
+    return copy_transposed(from, to, axes, across, parallel);
+  }
+  const bool rows = axes.from[0] <= 1 && axes.to[0] == 1;
+  const double cost = rows ? 0.04 * sizeof(T) : 0.8;
+  split(parallel, axes.count, cost, 4096, [&](std::int64_t begin, std::int64_t end) {
+    axes.runs(begin, end - begin, [&](std::int64_t a, std::int64_t b, std::int64_t n) {
+      copy_run(from + a, axes.from[0], to + b, axes.to[0], n);
+    });
+  });
+}
+
+template <class A>
+void copy_converted(const TensorArg& from, const TensorArg& to, const Axes& axes,
+                    Parallel& parallel) {
+  const LoadBlock<A> load = load_block<A>(from.dtype);
+  const StoreBlock<A> store = store_block<A>(to.dtype);
+  const auto from_size = static_cast<std::int64_t>(core::size_of(from.dtype));
+  const auto to_size = static_cast<std::int64_t>(core::size_of(to.dtype));
+  const char* source = from.first<char>();
+  char* target = to.first<char>();
+  split(parallel, axes.count, 1.0, 4096, [&](std::int64_t begin, std::int64_t end) {
+    A block[kBlockElements];
+    axes.runs(begin, end - begin, [&](std::int64_t a, std::int64_t b, std::int64_t n) {
+      for (std::int64_t i = 0; i < n; i += kBlockElements) {
+        const std::int64_t m = std::min(kBlockElements, n - i);
+        load(source + (a + i * axes.from[0]) * from_size, axes.from[0], m, block);
+        store(block, m, target + (b + i * axes.to[0]) * to_size, axes.to[0]);
+      }
+    });
+  });
+}
+
+}  // namespace
+
+void number_bytes(const core::Number& number, DType dtype, void* to) {
+  if (number.kind == core::Number::Kind::kFloat) {
+    store_block<double>(dtype)(&number.real, 1, to, 1);
+  } else {
+    store_block<std::int64_t>(dtype)(&number.integer, 1, to, 1);
+  }
+}
+
+void strided_copy(const TensorArg& from, const TensorArg& to, Parallel& parallel) {
+  const bool number = from.kind == TensorArg::Kind::kNumber;
+  const Axes axes(number ? nullptr : from.geometry, *to.geometry);
+  if (axes.count == 0) return;
+  alignas(8) char value[8];
+  const void* source = value;
+  if (number) {
+    number_bytes(from.number, to.dtype, value);
+  } else if (from.dtype == to.dtype) {
+    source = from.first();
+    if (source == to.first() && *from.geometry == *to.geometry) return;
+  } else if (from.dtype == DType::kF64) {
+    return copy_converted<double>(from, to, axes, parallel);
+  } else if (core::is_floating(from.dtype)) {
+    return copy_converted<float>(from, to, axes, parallel);
+  } else {
+    return copy_converted<std::int64_t>(from, to, axes, parallel);
+  }
+  switch (core::size_of(to.dtype)) {
+    case 1: return copy_same<std::uint8_t>(source, to.first(), axes, parallel);
+    case 2: return copy_same<std::uint16_t>(source, to.first(), axes, parallel);
+    case 4: return copy_same<std::uint32_t>(source, to.first(), axes, parallel);
+    default: return copy_same<std::uint64_t>(source, to.first(), axes, parallel);
+  }
+}
+
+}  // namespace teletensor::backends::cpu

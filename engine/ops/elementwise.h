@@ -1,0 +1,31 @@
+// Inference shared by the elementwise families.
+#pragma once
+
+#include <string>
+
+#include "engine/ops/op.h"
+
+namespace teletensor::ops {
+
+// Adds the result of broadcasting all tensor operands, with the strides that PyTorch gives it. Refuses
+// shapes that do not broadcast, and calls without any tensor.
+core::Status infer_elementwise(InferContext& c, core::DType dtype);
+
+// What the operands promote to.
+inline core::DType result_type(const InferContext& c) {
+  return result_type(c.operands, c.default_dtype);
+}
+// The same, an integer or bool result becoming the default dtype.
+inline core::DType real_type(const InferContext& c) {
+  const core::DType dtype = result_type(c);
+  return core::is_floating(dtype) ? dtype : c.default_dtype;
+}
+
+// Ready-made rules.
+core::Status infer_same(InferContext& c);      // result_type
+core::Status infer_no_bool(InferContext& c);   // result_type, never bool
+core::Status infer_real(InferContext& c);      // real_type
+core::Status infer_floating(InferContext& c);  // refuses what is not floating
+core::Status infer_test(InferContext& c);      // a bool
+
+}  // namespace teletensor::ops

@@ -1,0 +1,385 @@
+// Functors of two arguments; see scalar.h.
+#pragma once
+
+#include "engine/ops/scalar_common.h"
+
+namespace teletensor::ops::scalar {
+
+// ---------------------------------------------------------------- arithmetic
+
+struct Add {
+  static constexpr std::string_view kOp = "add";
+  static constexpr Types kTypes = kAny;
+  template <class T>
+  T operator()(T a, T b) const {
+    if constexpr (is_int<T>)
+      return wrap_add(a, b);
+    else
+      return a + b;
+  }
+};
+struct Sub {
+  static constexpr std::string_view kOp = "sub";
+  static constexpr Types kTypes = kAny;
+  template <class T>
+  T operator()(T a, T b) const {
+    if constexpr (is_int<T>)
+      return wrap_sub(a, b);
+    else
+      return a - b;
+  }
+};
+struct AddScaled {  // a + alpha * b
+  static constexpr std::string_view kOp = "add";
+  static constexpr Types kTypes = kAny;
+  double alpha = 1;
+  Int integer = 1;
+  AddScaled() = default;
+  explicit AddScaled(double a) : alpha(a), integer(to_int(a)) {}
+  template <class T>
+  T operator()(T a, T b) const {
+    if constexpr (is_int<T>)
+      return wrap_add(a, wrap_mul(integer, b));
+    else
+      return a + T(alpha) * b;
+  }
+};
+struct Mul {
+  static constexpr std::string_view kOp = "mul";
+  static constexpr Types kTypes = kAny;
+  template <class T>
+  T operator()(T a, T b) const {
+    if constexpr (is_int<T>)
+      return wrap_mul(a, b);
+    else
+      return a * b;
+  }
+};
+struct Div {
+  static constexpr std::string_view kOp = "div";
+  static constexpr Types kTypes = kReal;
+  template <class T>
+  T operator()(T a, T b) const {
+    return a / b;
+  }
+};
+
+// Integer division by 0 gives 0 and the minimum by -1 wraps; the op refuses the former beforehand.
+inline Int div_int(Int a, Int b) {
+  if (b == 0) return 0;
+  return b == -1 ? wrap_sub(0, a) : a / b;
+}
+inline Int mod_int(Int a, Int b) { return b == 0 || b == -1 ? 0 : a % b; }
+
+struct DivTrunc {
+  static constexpr std::string_view kOp = "div";
+  static constexpr Types kTypes = kAny;
+  static constexpr int kCost = 2;
+  template <class T>
+  T operator()(T a, T b) const {
+    if constexpr (is_int<T>)
+      return div_int(a, b);
+    else
+      return trunc(a / b);
+  }
+};
+// Rounded down. For floats as Python's divmod, so that x == floor_divide * y + remainder nearly
+// holds.
+struct FloorDivide {
+  static constexpr std::string_view kOp = "floor_divide";
+  static constexpr Types kTypes = kAny;
+  static constexpr int kCost = 20;
+  template <class T>
+  T operator()(T a, T b) const {
+    if constexpr (is_int<T>) {
+      const Int quotient = div_int(a, b), rest = mod_int(a, b);
+      return rest != 0 && (rest < 0) != (b < 0) ? quotient - 1 : quotient;
+    } else {
+      if (b == T(0)) return a / b;
+      const T mod = fmod(a, b);
+      T quotient = (a - mod) / b;
+      if (mod != T(0) && (b < T(0)) != (mod < T(0))) quotient -= T(1);
+      if (quotient == T(0)) return copysign(T(0), a / b);
+      const T down = floor(quotient);
+      return quotient - down > T(0.5) ? down + T(1) : down;
+    }
+  }
+};
+struct Remainder {  // the sign of b, as Python's %
+  static constexpr std::string_view kOp = "remainder";
+  static constexpr Types kTypes = kAny;
+  static constexpr int kCost = 20;
+  template <class T>
+  T operator()(T a, T b) const {
+    if constexpr (is_int<T>) {
+      const Int rest = mod_int(a, b);
+      return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
+    } else {
+      const T mod = fmod(a, b);
+      return mod != T(0) && (b < T(0)) != (mod < T(0)) ? mod + b : mod;
+    }
+  }
+};
+struct Fmod {  // the sign of a, as C's %
+  static constexpr std::string_view kOp = "fmod";
+  static constexpr Types kTypes = kAny;
+  static constexpr int kCost = 20;
+  template <class T>
+  T operator()(T a, T b) const {
+    if constexpr (is_int<T>)
+      return mod_int(a, b);
+    else
+      return fmod(a, b);
+  }
+};
+struct Pow {
+  static constexpr std::string_view kOp = "pow";
+  static constexpr Types kTypes = kAny;
+  static constexpr bool kLibm = true;
+  static constexpr int kCost = 8;
+  template <class T>
+  T operator()(T a, T b) const {
+    if constexpr (is_int<T>) {
+      if (b < 0) return a == 1 ? 1 : (a == -1 ? (b % 2 != 0 ? -1 : 1) : 0);
+      Int result = 1;
+      for (; b != 0; b >>= 1) {
+        if (b & 1) result = wrap_mul(result, a);
+        a = wrap_mul(a, a);
+      }
+      return result;
+    } else {
+      return pow(a, b);
+    }
+  }
+};
+struct Cube {
+  static constexpr std::string_view kOp = "pow";
+  static constexpr Types kTypes = kReal;
+  template <class T>
+  T operator()(T x) const {
+    return x * x * x;
+  }
+};
+
+struct Maximum {
+  static constexpr std::string_view kOp = "maximum";
+  static constexpr Types kTypes = kAny;
+  template <class T>
+  T operator()(T a, T b) const {
+    return maximum(a, b);
+  }
+};
+struct Minimum {
+  static constexpr std::string_view kOp = "minimum";
+  static constexpr Types kTypes = kAny;
+  template <class T>
+  T operator()(T a, T b) const {
+    return minimum(a, b);
+  }
+};
+struct Fmax {  // the other one where one is NaN
+  static constexpr std::string_view kOp = "fmax";
+  static constexpr Types kTypes = kAny;
+  template <class T>
+  T operator()(T a, T b) const {
+    return a > b || b != b ? a : b;
+  }
+};
+struct Fmin {
+  static constexpr std::string_view kOp = "fmin";
+  static constexpr Types kTypes = kAny;
+  template <class T>
+  T operator()(T a, T b) const {
+    return a < b || b != b ? a : b;
+  }
+};
+struct Atan2 {
+  static constexpr std::string_view kOp = "atan2";
+  static constexpr Types kTypes = kReal;
+  static constexpr bool kLibm = true;
+  static constexpr int kCost = 8;
+  template <class T>
+  T operator()(T a, T b) const {
+    return atan2(a, b);
+  }
+};
+struct Hypot {
+  static constexpr std::string_view kOp = "hypot";
+  static constexpr Types kTypes = kReal;
+  static constexpr bool kLibm = true;
+  static constexpr int kCost = 6;
+  template <class T>
+  T operator()(T a, T b) const {
+    return hypot(a, b);
+  }
+};
+struct Copysign {
+  static constexpr std::string_view kOp = "copysign";
+  static constexpr Types kTypes = kReal;
+  template <class T>
+  T operator()(T a, T b) const {
+    return copysign(a, b);
+  }
+};
+
+// ---------------------------------------------------------------- comparison and logic
+
+struct Eq {
+  static constexpr std::string_view kOp = "eq";
+  static constexpr Types kTypes = kAny;
+  template <class T>
+  bool operator()(T a, T b) const {
+    return a == b;
+  }
+};
+struct Ne {
+  static constexpr std::string_view kOp = "ne";
+  static constexpr Types kTypes = kAny;
+  template <class T>
+  bool operator()(T a, T b) const {
+    return a != b;
+  }
+};
+struct Lt {
+  static constexpr std::string_view kOp = "lt";
+  static constexpr Types kTypes = kAny;
+  template <class T>
+  bool operator()(T a, T b) const {
+    return a < b;
+  }
+};
+struct Le {
+  static constexpr std::string_view kOp = "le";
+  static constexpr Types kTypes = kAny;
+  template <class T>
+  bool operator()(T a, T b) const {
+    return a <= b;
+  }
+};
+struct Gt {
+  static constexpr std::string_view kOp = "gt";
+  static constexpr Types kTypes = kAny;
+  template <class T>
+  bool operator()(T a, T b) const {
+    return a > b;
+  }
+};
+struct Ge {
+  static constexpr std::string_view kOp = "ge";
+  static constexpr Types kTypes = kAny;
+  template <class T>
+  bool operator()(T a, T b) const {
+    return a >= b;
+  }
+};
+struct LogicalAnd {
+  static constexpr std::string_view kOp = "logical_and";
+  static constexpr Types kTypes = kAny;
+  template <class T>
+  bool operator()(T a, T b) const {
+    return (a != T(0)) & (b != T(0));
+  }
+};
+struct LogicalOr {
+  static constexpr std::string_view kOp = "logical_or";
+  static constexpr Types kTypes = kAny;
+  template <class T>
+  bool operator()(T a, T b) const {
+    return (a != T(0)) | (b != T(0));
+  }
+};
+struct LogicalXor {
+  static constexpr std::string_view kOp = "logical_xor";
+  static constexpr Types kTypes = kAny;
+  template <class T>
+  bool operator()(T a, T b) const {
+    return (a != T(0)) != (b != T(0));
+  }
+};
+
+// ---------------------------------------------------------------- bits
+
+struct BitwiseAnd {
+  static constexpr std::string_view kOp = "bitwise_and";
+  static constexpr Types kTypes = kInteger;
+  Int operator()(Int a, Int b) const { return a & b; }
+};
+struct BitwiseOr {
+  static constexpr std::string_view kOp = "bitwise_or";
+  static constexpr Types kTypes = kInteger;
+  Int operator()(Int a, Int b) const { return a | b; }
+};
+struct BitwiseXor {
+  static constexpr std::string_view kOp = "bitwise_xor";
+  static constexpr Types kTypes = kInteger;
+  Int operator()(Int a, Int b) const { return a ^ b; }
+};
+// A shift by a negative count or by the width or more: 0, or the sign.
+struct ShiftLeft {
+  static constexpr std::string_view kOp = "bitwise_left_shift";
+  static constexpr Types kTypes = kInteger;
+  Int operator()(Int a, Int b) const {
+    const bool fits = b >= 0 && b < 64;
+    return fits ? static_cast<Int>(static_cast<UInt>(a) << (fits ? b : 0)) : 0;
+  }
+};
+struct ShiftRight {
+  static constexpr std::string_view kOp = "bitwise_right_shift";
+  static constexpr Types kTypes = kInteger;
+  Int operator()(Int a, Int b) const { return a >> (b >= 0 && b < 64 ? b : 63); }
+};
+
+// ---------------------------------------------------------------- gradients as one functor
+
+struct ReluBackward {  // (g, result)
+  static constexpr std::string_view kOp = "relu_backward";
+  static constexpr Types kTypes = kReal;
+  template <class T>
+  T operator()(T g, T y) const {
+    return y <= T(0) ? T(0) : g;
+  }
+};
+struct TanhBackward {  // (g, result)
+  static constexpr std::string_view kOp = "tanh_backward";
+  static constexpr Types kTypes = kReal;
+  template <class T>
+  T operator()(T g, T y) const {
+    return g * (T(1) - y * y);
+  }
+};
+struct SigmoidBackward {  // (g, result)
+  static constexpr std::string_view kOp = "sigmoid_backward";
+  static constexpr Types kTypes = kReal;
+  template <class T>
+  T operator()(T g, T y) const {
+    return g * ((T(1) - y) * y);
+  }
+};
+
+struct GeluBackward {  // (g, x): g * (Phi(x) + x * phi(x))
+  static constexpr std::string_view kOp = "gelu_backward";
+  static constexpr Types kTypes = kReal;
+  static constexpr bool kLibm = true;
+  static constexpr int kCost = 9;
+  template <class T>
+  T operator()(T g, T x) const {
+    const T cdf = T(0.5) * (T(1) + erf(x * T(0.7071067811865475244)));
+    const T density = exp(x * x * T(-0.5)) * T(0.3989422804014327);
+    return g * (cdf + x * density);
+  }
+};
+struct GeluTanhBackward {
+  static constexpr std::string_view kOp = "gelu_backward";
+  static constexpr Types kTypes = kReal;
+  static constexpr bool kLibm = true;
+  static constexpr int kCost = 6;
+  template <class T>
+  T operator()(T g, T x) const {
+    constexpr double kA = 0.7978845608028654, kB = 0.044715;
+    const T t = tanh(T(kA) * (x + T(kB) * (x * x * x)));
+    const T inner = T(kA) * (T(1) + T(3 * kB) * (x * x));
+    return g * (T(0.5) * (T(1) + t) + T(0.5) * x * (T(1) - t * t) * inner);
+  }
+};
+
+}  // namespace teletensor::ops::scalar

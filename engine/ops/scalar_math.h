@@ -1,0 +1,82 @@
+// Mathematical functions of scalar.h for float and double, in a form that loops over arrays
+// vectorise: with g++ on x86-64 and glibc 2.35 or later the compiler replaces them by libmvec's
+// vector variants (at most 4 ulp, special values as in libm); elsewhere they are libm's.
+#pragma once
+
+#include <cmath>
+
+#if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__GLIBC__) && \
+    !defined(TELETENSOR_NO_LIBMVEC)
+#if __GLIBC_PREREQ(2, 35)
+#define TT_VECTOR_FORM __attribute__((simd("notinbranch"), const))
+#endif
+#endif
+#ifndef TT_VECTOR_FORM
+#define TT_VECTOR_FORM
+#endif
+
+// Other names for libm's functions, so that the attribute does not touch <cmath>'s declarations.
+#define TT_MATH_1(name)                                                   \
+  extern "C" TT_VECTOR_FORM float tt_##name##f(float) __asm__(#name "f"); \
+  extern "C" TT_VECTOR_FORM double tt_##name(double) __asm__(#name);      \
+  namespace teletensor::ops::scalar {                                     \
+  inline float name(float x) { return tt_##name##f(x); }                  \
+  inline double name(double x) { return tt_##name(x); }                   \
+  }
+#define TT_MATH_2(name)                                                          \
+  extern "C" TT_VECTOR_FORM float tt_##name##f(float, float) __asm__(#name "f"); \
+  extern "C" TT_VECTOR_FORM double tt_##name(double, double) __asm__(#name);     \
+  namespace teletensor::ops::scalar {                                            \
+  inline float name(float x, float y) { return tt_##name##f(x, y); }             \
+  inline double name(double x, double y) { return tt_##name(x, y); }             \
+  }
+
+TT_MATH_1(exp)
+TT_MATH_1(exp2)
+TT_MATH_1(expm1)
+TT_MATH_1(log)
+TT_MATH_1(log2)
+TT_MATH_1(log10)
+TT_MATH_1(log1p)
+TT_MATH_1(sin)
+TT_MATH_1(cos)
+TT_MATH_1(tan)
+TT_MATH_1(asin)
+TT_MATH_1(acos)
+TT_MATH_1(atan)
+TT_MATH_1(sinh)
+TT_MATH_1(cosh)
+TT_MATH_1(tanh)
+TT_MATH_1(asinh)
+TT_MATH_1(acosh)
+TT_MATH_1(atanh)
+TT_MATH_1(erf)
+TT_MATH_1(erfc)
+TT_MATH_2(pow)
+TT_MATH_2(atan2)
+TT_MATH_2(hypot)
+
+#undef TT_MATH_1
+#undef TT_MATH_2
+#undef TT_VECTOR_FORM
+
+namespace teletensor::ops::scalar {
+
+inline float abs(float x) { return __builtin_fabsf(x); }
+inline double abs(double x) { return __builtin_fabs(x); }
+inline float sqrt(float x) { return __builtin_sqrtf(x); }
+inline double sqrt(double x) { return __builtin_sqrt(x); }
+inline float floor(float x) { return __builtin_floorf(x); }
+inline double floor(double x) { return __builtin_floor(x); }
+inline float ceil(float x) { return __builtin_ceilf(x); }
+inline double ceil(double x) { return __builtin_ceil(x); }
+inline float trunc(float x) { return __builtin_truncf(x); }
+inline double trunc(double x) { return __builtin_trunc(x); }
+inline float rint(float x) { return __builtin_rintf(x); }
+inline double rint(double x) { return __builtin_rint(x); }
+inline float copysign(float x, float y) { return __builtin_copysignf(x, y); }
+inline double copysign(double x, double y) { return __builtin_copysign(x, y); }
+inline float fmod(float x, float y) { return std::fmod(x, y); }
+inline double fmod(double x, double y) { return std::fmod(x, y); }
+
+}  // namespace teletensor::ops::scalar
