@@ -1,0 +1,174 @@
+#include "server/codec.h"
+
+#include <algorithm>
+
+namespace teletensor::server {
+
+using core::Code;
+using core::Status;
+
+namespace {
+
+constexpr int kMaxOps = 8192;
+constexpr std::size_t kMaxName = 64;
+
+// A name that goes into logs and tables: printable ASCII without quotes.
+bool good_name(std::string_view name) {
+  return name.size() <= kMaxName && std::all_of(name.begin(), name.end(), [](char c) {
+           return c >= 0x20 && c <= 0x7e && c != '"' && c != '\\';
+         });
+}
+
+void fill_limits(const Limits& limits, v1::Limits& out) {
+  out.set_credit_upto(limits.credit_instructions);
+  out.set_credit_bytes(limits.credit_bytes);
+  out.set_max_frame_bytes(static_cast<std::uint32_t>(limits.frame.bytes));
+  out.set_max_frame_commands(static_cast<std::uint32_t>(limits.frame.commands));
+  out.set_max_frame_items(static_cast<std::uint32_t>(limits.frame.items));
+  out.set_inline_bytes(static_cast<std::uint32_t>(limits.frame.inline_bytes));
+  out.set_max_chunk_bytes(static_cast<std::uint32_t>(limits.chunk_bytes));
+}
+
+template <class Reply>
+void fill_devices(engine::Engine& engine, Reply& reply) {
+  for (const engine::MemoryUse& use : engine.memory()) {
+    v1::Device& device = *reply.add_devices();
+    device.set_name(core::to_string(use.device));
+    device.set_memory(use.device_total);
+  }
+}
+
+void fill_memory(const engine::MemoryUse& use, v1::MemoryUse& out) {
+  out.set_device(core::to_string(use.device));
+  out.set_used(use.used);
+  out.set_peak(use.peak);
+  out.set_quota(use.quota);
+  out.set_device_used(use.device_used);
+  out.set_device_total(use.device_total);
+}
+
+}  // namespace
+
+core::Result<Hello> read_hello(const v1::HelloRequest& request, const ops::Catalog& catalog,
+                               const Limits& limits, const ServerFacts& facts) {
+  if (request.protocol_min() > kProtocolMax || request.protocol_max() < kProtocolMin) {
+    const auto range = [](std::uint32_t low, std::uint32_t high) {
+      return std::to_string(low) + " to " + std::to_string(high);
+    };
+    return Status(Code::kFailedPrecondition,
+                  "the client speaks protocol " +
+                      range(request.protocol_min(), request.protocol_max()) + ", server " +
+                      facts.version + " speaks " + range(kProtocolMin, kProtocolMax));
+  }
+  if (request.server_epoch() != 0) {
+    return Status(Code::kAborted, request.server_epoch() == facts.epoch
+                                      ? "the session has ended: this server keeps none (lease 0)"
+                                      : "the session was lost: the server has been restarted");
+  }
+  if (!good_name(request.session_name()) || !good_name(request.client_version())) {
+    return core::invalid("session name and client version: at most " + std::to_string(kMaxName) +
+                         " printable ASCII characters without quotes");
+  }
+  if (request.instance_id().size() > kMaxName) return core::invalid("instance id: too long");
+  if (request.ops_size() == 0) return core::invalid("Hello without a table of ops");
+  if (request.ops_size() > kMaxOps) return core::invalid("Hello with too many ops");
+
+  Hello hello;
+  hello.client.name = request.session_name();
+  hello.client.version = request.client_version();
+  hello.client.attach_counter = request.attach_counter();
+  hello.client.memory_quota = limits.session_memory;
+  if (request.memory_quota() != 0 &&
+      (limits.session_memory == 0 || request.memory_quota() < limits.session_memory)) {
+    hello.client.memory_quota = request.memory_quota();
+  }
+  for (const v1::Op& op : request.ops()) {
+    if (!good_name(op.name())) return core::invalid("Hello with a broken op name");
+    const ops::OpDef* def = catalog.find(op.name());
+    const bool known = def && static_cast<std::uint32_t>(def->revision) == op.revision();
+    hello.client.ops.push_back(known ? catalog.id(*def) : wire::FrameReader::kNoOp);
+    std::string name = op.name() + " (revision " + std::to_string(op.revision()) + ")";
+    if (!known) hello.unsupported.push_back(name);
+    hello.client.op_names.push_back(std::move(name));
+  }
+  return hello;
+}
+
+void fill_hello_reply(const Lease& lease, const std::vector<std::string>& unsupported,
+                      engine::Engine& engine, const Limits& limits, const ServerFacts& facts,
+                      v1::HelloReply& reply) {
+  reply.set_protocol(kProtocolMax);
+  reply.set_server_version(facts.version);
+  reply.set_server_epoch(facts.epoch);
+  reply.set_token(lease.token);
+  reply.set_session_name(lease.client.name);
+  reply.set_lease_seconds(0);
+  fill_limits(limits, *reply.mutable_limits());
+  fill_devices(engine, reply);
+  for (const std::string& name : unsupported) reply.add_unsupported_ops(name);
+  reply.set_memory_quota(lease.client.memory_quota);
+}
+
+void fill_describe_reply(engine::Engine& engine, const Limits& limits, const ServerFacts& facts,
+                         std::size_t sessions, v1::DescribeReply& reply) {
+  reply.set_server_version(facts.version);
+  reply.set_protocol_min(kProtocolMin);
+  reply.set_protocol_max(kProtocolMax);
+  reply.set_server_epoch(facts.epoch);
+  reply.set_uptime_seconds(static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - facts.started).count()));
+  fill_devices(engine, reply);
+  const ops::Catalog& catalog = engine.catalog();
+  for (std::size_t id = 0; id < catalog.size(); ++id) {
+    const ops::OpDef& def = catalog.at(static_cast<program::OpId>(id));
+    v1::Op& op = *reply.add_ops();
+    op.set_name(def.name);
+    op.set_revision(static_cast<std::uint32_t>(def.revision));
+  }
+  fill_limits(limits, *reply.mutable_limits());
+  reply.set_sessions(static_cast<std::uint32_t>(sessions));
+  reply.set_max_sessions(static_cast<std::uint32_t>(limits.sessions));
+}
+
+void fill_sessions_reply(const std::vector<LeaseRef>& leases, v1::SessionsReply& reply) {
+  for (const LeaseRef& lease : leases) {
+    v1::SessionInfo info;
+    info.set_name(lease->client.name);
+    info.set_age_seconds(std::chrono::duration<double>(Clock::now() - lease->created).count());
+    info.set_attached(lease->attached());
+    info.set_client_version(lease->client.version);
+    info.set_completed_upto(lease->outbox().completed_upto());
+    const Status status = lease->with_session([&](engine::Session& session) {
+      info.set_handles(session.handles());
+      info.set_queued(session.queued());
+      for (const engine::MemoryUse& use : session.memory()) fill_memory(use, *info.add_memory());
+      return Status();
+    });
+    if (status.ok()) *reply.add_sessions() = std::move(info);
+  }
+}
+
+void fill_memory_reply(engine::Engine& engine, v1::MemoryReply& reply) {
+  for (const engine::MemoryUse& use : engine.memory()) fill_memory(use, *reply.add_devices());
+}
+
+wire::FetchedValue to_wire(engine::Fetched fetched, const Limits& limits) {
+  wire::FetchedValue value;
+  value.seq = fetched.seq;
+  value.status = std::move(fetched.status);
+  value.root = fetched.root;
+  if (!value.status.ok()) return value;
+  if (fetched.bytes.size() > limits.frame.inline_bytes) {
+    value.status = core::invalid("fetch: " + std::to_string(fetched.bytes.size()) +
+                                 " bytes, at most " + std::to_string(limits.frame.inline_bytes) +
+                                 " travel inline; ask with `bulk`");
+    value.root = value.seq;
+    return value;
+  }
+  value.dtype = fetched.dtype;
+  value.shape = fetched.shape;
+  value.data = std::move(fetched.bytes);
+  return value;
+}
+
+}  // namespace teletensor::server

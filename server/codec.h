@@ -1,0 +1,49 @@
+// Where session.proto and the engine meet; nothing else knows both.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/engine.h"
+#include "proto/wire/bulk.h"
+#include "proto/wire/progress.h"
+#include "server/lease.h"
+#include "server/limits.h"
+#include "teletensor/v1/admin.pb.h"
+#include "teletensor/v1/session.pb.h"
+
+namespace teletensor::server {
+
+// Versions of the protocol that this server speaks.
+inline constexpr std::uint32_t kProtocolMin = 1;
+inline constexpr std::uint32_t kProtocolMax = 1;
+
+// Facts about this run of the server.
+struct ServerFacts {
+  std::string version;
+  std::uint64_t epoch = 0;
+  Clock::time_point started = Clock::now();
+};
+
+// What Hello asks for, checked. `unsupported` names the ops that the server has not.
+struct Hello {
+  ClientInfo client;
+  std::vector<std::string> unsupported;
+};
+core::Result<Hello> read_hello(const v1::HelloRequest& request, const ops::Catalog& catalog,
+                               const Limits& limits, const ServerFacts& facts);
+void fill_hello_reply(const Lease& lease, const std::vector<std::string>& unsupported,
+                      engine::Engine& engine, const Limits& limits, const ServerFacts& facts,
+                      v1::HelloReply& reply);
+
+void fill_describe_reply(engine::Engine& engine, const Limits& limits, const ServerFacts& facts,
+                         std::size_t sessions, v1::DescribeReply& reply);
+void fill_sessions_reply(const std::vector<LeaseRef>& leases, v1::SessionsReply& reply);
+void fill_memory_reply(engine::Engine& engine, v1::MemoryReply& reply);
+
+// A fetched value as it travels: an error where it is too large to travel inline.
+wire::FetchedValue to_wire(engine::Fetched fetched, const Limits& limits);
+
+}  // namespace teletensor::server

@@ -1,0 +1,113 @@
+#include "server/listen.h"
+
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+
+namespace teletensor::server {
+
+using core::Code;
+using core::Status;
+
+namespace {
+
+Status system_error(const std::string& what) {
+  return Status(Code::kUnavailable, what + ": " + std::strerror(errno));
+}
+
+bool digits(std::string_view text) {
+  if (text.empty() || text.size() > 5) return false;
+  for (char c : text) {
+    if (c < '0' || c > '9') return false;
+  }
+  return true;
+}
+
+bool loopback(std::string_view host) {
+  if (host == "localhost" || host == "[::1]") return true;
+  if (!host.starts_with("127.")) return false;
+  // Four numbers up to 255: names such as 127.example.org must not pass.
+  int parts = 0;
+  for (std::size_t at = 0; at <= host.size(); ++parts) {
+    const std::size_t dot = std::min(host.find('.', at), host.size());
+    const std::string_view part = host.substr(at, dot - at);
+    if (!digits(part) || part.size() > 3 || std::atoi(std::string(part).c_str()) > 255) return false;
+    at = dot + 1;
+  }
+  return parts == 4;
+}
+
+// Does somebody accept connections there?
+bool in_use(const sockaddr_un& address) {
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return false;
+  const bool connected =
+      connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+  close(fd);
+  return connected;
+}
+
+}  // namespace
+
+Status check_loopback(std::string_view address) {
+  const std::size_t colon = address.rfind(':');
+  const std::string text(address);
+  if (colon == std::string_view::npos || !digits(address.substr(colon + 1)) ||
+      std::atoi(text.c_str() + colon + 1) > 65535) {
+    return core::invalid("listen: \"" + text + "\" is not HOST:PORT");
+  }
+  if (loopback(address.substr(0, colon))) return {};
+  return core::invalid("listen: \"" + text +
+                       "\" is not a loopback address; without TLS the daemon listens on loopback "
+                       "only (reach it from elsewhere through an SSH tunnel)");
+}
+
+core::Result<std::string> default_socket() {
+  if (const char* directory = std::getenv("XDG_RUNTIME_DIR"); directory && *directory) {
+    return std::string(directory) + "/teletensor.sock";
+  }
+  const std::string directory = "/tmp/teletensor-" + std::to_string(getuid());
+  if (mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST) return system_error(directory);
+  struct stat info {};
+  if (lstat(directory.c_str(), &info) != 0) return system_error(directory);
+  if (!S_ISDIR(info.st_mode) || info.st_uid != getuid() || (info.st_mode & 077) != 0) {
+    return Status(Code::kPermissionDenied,
+                  directory + " is not a directory that only this user can open");
+  }
+  return directory + "/teletensor.sock";
+}
+
+Status prepare_socket(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof address.sun_path) {
+    return core::invalid("socket: the path is longer than " +
+                         std::to_string(sizeof address.sun_path - 1) + " bytes: " + path);
+  }
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  const std::filesystem::path parent = std::filesystem::path(path).parent_path();
+  std::error_code error;
+  if (!parent.empty() && !std::filesystem::is_directory(parent, error)) {
+    return Status(Code::kNotFound, "socket: no directory " + parent.string());
+  }
+  struct stat info {};
+  if (lstat(path.c_str(), &info) != 0) {
+    return errno == ENOENT ? Status() : system_error("socket " + path);
+  }
+  if (!S_ISSOCK(info.st_mode)) {
+    return Status(Code::kAlreadyExists, "socket: " + path + " exists and is not a socket");
+  }
+  if (in_use(address)) {
+    return Status(Code::kAlreadyExists, "socket: another daemon serves " + path);
+  }
+  if (unlink(path.c_str()) != 0) return system_error("socket " + path);
+  return {};
+}
+
+}  // namespace teletensor::server

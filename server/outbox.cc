@@ -1,0 +1,118 @@
+#include "server/outbox.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace teletensor::server {
+
+using core::Code;
+using core::MutexLock;
+using core::Status;
+
+namespace {
+// What a value costs besides its data.
+constexpr std::size_t kValueOverhead = 256;
+std::size_t size_of(const wire::FetchedValue& value) { return value.data.size() + kValueOverhead; }
+}  // namespace
+
+Outbox::Outbox(const Limits& limits)
+    : limits_(limits),
+      told_credit_upto_(limits.credit_instructions),
+      told_credit_bytes_(limits.credit_bytes) {}
+
+Status Outbox::received(std::uint64_t first_seq, std::uint64_t count, std::size_t bytes) {
+  MutexLock lock(mutex_);
+  if (first_seq != received_ + 1) {
+    return Status(Code::kFailedPrecondition,
+                  "frame out of order: it starts at command " + std::to_string(first_seq) +
+                      ", expected " + std::to_string(received_ + 1));
+  }
+  if (received_ + count > told_credit_upto_) {
+    return Status(Code::kResourceExhausted,
+                  "frame beyond the credits: command " + std::to_string(received_ + count) +
+                      ", granted up to " + std::to_string(told_credit_upto_));
+  }
+  if (bytes_received_ + bytes > told_credit_bytes_) {
+    return Status(Code::kResourceExhausted,
+                  "frame beyond the credits: " + std::to_string(bytes_received_ + bytes) +
+                      " bytes sent, granted " + std::to_string(told_credit_bytes_));
+  }
+  received_ += count;
+  bytes_received_ += bytes;
+  if (received_ <= completed_) {
+    bytes_completed_ = bytes_received_;  // an empty frame with nothing before it to wait for
+  } else {
+    frames_.push_back({received_, bytes_received_});
+  }
+  return {};
+}
+
+void Outbox::completed(std::uint64_t seq) {
+  MutexLock lock(mutex_);
+  completed_ = std::max(completed_, seq);
+  while (!frames_.empty() && frames_.front().last_seq <= completed_) {
+    bytes_completed_ = frames_.front().upto;
+    frames_.pop_front();
+  }
+}
+
+Status Outbox::fetched(wire::FetchedValue value) {
+  MutexLock lock(mutex_);
+  values_bytes_ += size_of(value);
+  if (values_bytes_ > limits_.outbox_bytes) {
+    return Status(Code::kResourceExhausted, "the client has left " + std::to_string(values_bytes_) +
+                                                " bytes of values unread");
+  }
+  values_.push_back(std::move(value));
+  return {};
+}
+
+void Outbox::error(wire::ErrorEvent error) {
+  MutexLock lock(mutex_);
+  errors_.push_back(std::move(error));
+}
+
+void Outbox::raised(wire::RaisedEvent raised) {
+  MutexLock lock(mutex_);
+  raised_.push_back(std::move(raised));
+}
+
+bool Outbox::due() const {
+  if (!values_.empty() || !errors_.empty() || !raised_.empty()) return true;
+  if (completed_ > told_ && completed_ == received_) return true;
+  return credit_upto() - told_credit_upto_ > limits_.credit_instructions / 4 ||
+         credit_bytes() - told_credit_bytes_ > limits_.credit_bytes / 4;
+}
+
+std::optional<std::string> Outbox::take() {
+  wire::Progress progress;
+  {
+    MutexLock lock(mutex_);
+    if (!due()) return std::nullopt;
+    progress.completed_upto = told_ = completed_;
+    progress.received_upto = received_;
+    progress.credit_upto = told_credit_upto_ = credit_upto();
+    progress.credit_bytes = told_credit_bytes_ = credit_bytes();
+    progress.errors = std::exchange(errors_, {});
+    progress.raised = std::exchange(raised_, {});
+    for (std::size_t bytes = 0; !values_.empty() && bytes < limits_.progress_bytes;) {
+      const std::size_t size = size_of(values_.front());
+      bytes += size;
+      values_bytes_ -= size;
+      progress.fetched.push_back(std::move(values_.front()));
+      values_.pop_front();
+    }
+  }
+  return wire::encode_progress(progress);
+}
+
+std::uint64_t Outbox::received_upto() const {
+  MutexLock lock(mutex_);
+  return received_;
+}
+std::uint64_t Outbox::completed_upto() const {
+  MutexLock lock(mutex_);
+  return completed_;
+}
+
+}  // namespace teletensor::server

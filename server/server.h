@@ -1,0 +1,49 @@
+// Server: the daemon without its process. main() and tests start one.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <string>
+
+#include "engine/engine.h"
+#include "server/service.h"
+
+namespace teletensor::server {
+
+struct ServerOptions {
+  std::string listen = "127.0.0.1:7420";  // "": no TCP
+  std::string socket;                     // "": no UNIX socket
+  Limits limits;
+  std::string version;
+};
+
+class Server {
+ public:
+  // Binds and serves. Says why where an address is refused or taken.
+  // Precondition: the engine outlives the server.
+  static core::Result<std::unique_ptr<Server>> start(engine::Engine& engine, ServerOptions options);
+  ~Server();  // as stop()
+
+  // Accepts nothing more, ends all sessions, returns when their memory is back.
+  void stop();
+
+  // "127.0.0.1:41233"; "" where there is none.
+  const std::string& tcp() const { return tcp_; }
+  const std::string& socket() const { return options_.socket; }
+  Leases& leases() { return leases_; }
+
+ private:
+  Server(engine::Engine& engine, ServerOptions options);
+  core::Status bind();
+
+  const ServerOptions options_;
+  ServerFacts facts_;
+  Leases leases_;
+  ComputeService compute_;
+  AdminService admin_;
+  std::unique_ptr<grpc::Server> grpc_;
+  std::string tcp_;
+};
+
+}  // namespace teletensor::server

@@ -1,0 +1,105 @@
+#include "server/service.h"
+
+#include <spdlog/spdlog.h>
+
+namespace teletensor::server {
+
+namespace {
+
+grpc::ServerUnaryReactor* answer(grpc::CallbackServerContext* context, const core::Status& status) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(to_grpc(status));
+  return reactor;
+}
+
+// A stream that is refused before it costs anything.
+template <class Reactor>
+class Refused final : public Reactor {
+ public:
+  explicit Refused(const char* text) {
+    this->Finish(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, text));
+  }
+  void OnDone() override { delete this; }
+};
+constexpr char kTooMany[] = "the server has too many streams";
+
+}  // namespace
+
+grpc::ServerUnaryReactor* ComputeService::Hello(grpc::CallbackServerContext* context,
+                                                const v1::HelloRequest* request,
+                                                v1::HelloReply* reply) {
+  engine::Engine& engine = leases_.engine();
+  core::Result<server::Hello> hello =
+      read_hello(*request, engine.catalog(), leases_.limits(), facts_);
+  if (!hello.ok()) {
+    spdlog::warn("event=hello_refused peer=\"{}\" reason=\"{}\"", context->peer(),
+                 hello.status().message());
+    return answer(context, hello.status());
+  }
+  hello->client.peer = context->peer();
+  const core::Result<LeaseRef> lease = leases_.open(std::move(hello->client));
+  if (!lease.ok()) {
+    spdlog::warn("event=session_refused peer=\"{}\" reason=\"{}\"", context->peer(),
+                 lease.status().message());
+    return answer(context, lease.status());
+  }
+  fill_hello_reply(**lease, hello->unsupported, engine, leases_.limits(), facts_, *reply);
+  return answer(context, {});
+}
+
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* ComputeService::Run(
+    grpc::CallbackServerContext* context) {
+  if (too_many_streams()) {
+    return new Refused<grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>>(kTooMany);
+  }
+  return start_run(context, leases_, streams_);
+}
+
+grpc::ServerReadReactor<grpc::ByteBuffer>* ComputeService::Upload(
+    grpc::CallbackServerContext* context, grpc::ByteBuffer* reply) {
+  if (too_many_streams()) {
+    return new Refused<grpc::ServerReadReactor<grpc::ByteBuffer>>(kTooMany);
+  }
+  return start_upload(context, reply, leases_, streams_);
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* ComputeService::Download(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
+  if (too_many_streams()) {
+    return new Refused<grpc::ServerWriteReactor<grpc::ByteBuffer>>(kTooMany);
+  }
+  return start_download(context, request, leases_, streams_);
+}
+
+grpc::ServerUnaryReactor* ComputeService::Interrupt(grpc::CallbackServerContext* context,
+                                                    const v1::InterruptRequest*,
+                                                    v1::InterruptReply*) {
+  const core::Result<LeaseRef> lease = lease_of(*context, leases_);
+  if (!lease.ok()) return answer(context, lease.status());
+  return answer(context, (*lease)->with_session([](engine::Session& session) {
+    session.interrupt();
+    return core::Status();
+  }));
+}
+
+grpc::ServerUnaryReactor* ComputeService::Describe(grpc::CallbackServerContext* context,
+                                                   const v1::DescribeRequest*,
+                                                   v1::DescribeReply* reply) {
+  fill_describe_reply(leases_.engine(), leases_.limits(), facts_, leases_.all().size(), *reply);
+  return answer(context, {});
+}
+
+grpc::ServerUnaryReactor* AdminService::Sessions(grpc::CallbackServerContext* context,
+                                                 const v1::SessionsRequest*,
+                                                 v1::SessionsReply* reply) {
+  fill_sessions_reply(leases_.all(), *reply);
+  return answer(context, {});
+}
+
+grpc::ServerUnaryReactor* AdminService::Memory(grpc::CallbackServerContext* context,
+                                               const v1::MemoryRequest*, v1::MemoryReply* reply) {
+  fill_memory_reply(leases_.engine(), *reply);
+  return answer(context, {});
+}
+
+}  // namespace teletensor::server

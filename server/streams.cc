@@ -1,0 +1,26 @@
+#include "server/streams.h"
+
+#include <algorithm>
+
+namespace teletensor::server {
+
+namespace {
+// Status texts travel in headers, for which clients allow 8 KiB.
+constexpr std::size_t kMaxText = 2000;
+}  // namespace
+
+grpc::Status to_grpc(const core::Status& status) {
+  if (status.ok()) return grpc::Status::OK;
+  return {static_cast<grpc::StatusCode>(status.code()), status.message().substr(0, kMaxText)};
+}
+
+core::Result<LeaseRef> lease_of(const grpc::CallbackServerContext& context, const Leases& leases) {
+  const auto& metadata = context.client_metadata();
+  const auto it = metadata.find("teletensor-token");
+  if (it == metadata.end()) {
+    return core::Status(core::Code::kInvalidArgument, "the call has no teletensor-token metadata");
+  }
+  return leases.find({it->second.data(), it->second.size()});
+}
+
+}  // namespace teletensor::server

@@ -1,0 +1,37 @@
+// The three streams of a session. gRPC owns them from creation to OnDone.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include "server/lease.h"
+
+namespace teletensor::server {
+
+grpc::Status to_grpc(const core::Status& status);
+// The lease that the call's metadata names.
+core::Result<LeaseRef> lease_of(const grpc::CallbackServerContext& context, const Leases& leases);
+
+// Counts the streams of the server, to refuse too many before they cost anything.
+class StreamCount {
+ public:
+  explicit StreamCount(std::atomic<std::size_t>& count) : count_(count) { ++count_; }
+  ~StreamCount() { --count_; }
+  StreamCount(const StreamCount&) = delete;
+  StreamCount& operator=(const StreamCount&) = delete;
+
+ private:
+  std::atomic<std::size_t>& count_;
+};
+
+using StreamTotal = std::atomic<std::size_t>;
+
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* start_run(
+    grpc::CallbackServerContext* context, Leases& leases, StreamTotal& total);
+grpc::ServerReadReactor<grpc::ByteBuffer>* start_upload(grpc::CallbackServerContext* context,
+                                                        grpc::ByteBuffer* reply, Leases& leases,
+                                                        StreamTotal& total);
+grpc::ServerWriteReactor<grpc::ByteBuffer>* start_download(grpc::CallbackServerContext* context,
+                                                           const grpc::ByteBuffer* request,
+                                                           Leases& leases, StreamTotal& total);
+
+}  // namespace teletensor::server
