@@ -41,10 +41,6 @@ __all__ = [
     "threshold",
 ]
 
-# Constants of Klambauer et al. 2017, "Self-Normalizing Neural Networks".
-_SELU_ALPHA = 1.6732632423543772848170429916717
-_SELU_SCALE = 1.0507009873554804934193349852946
-
 
 def _into(input: Tensor, result: Tensor, inplace: bool) -> Tensor:
     return input.copy_(result) if inplace else result
@@ -101,7 +97,7 @@ def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
 
 def selu(input: Tensor, inplace: bool = False) -> Tensor:
     """scale * elu(x, alpha) with the constants of Klambauer et al. 2017."""
-    return _into(input, _ops.elu(input, _SELU_ALPHA) * _SELU_SCALE, inplace)
+    return _into(input, _ops.selu(input), inplace)
 
 
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
@@ -110,35 +106,35 @@ def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tenso
 
 
 def logsigmoid(input: Tensor) -> Tensor:
-    """log(sigmoid(x)), computed as min(x, 0) - log(1 + exp(-|x|))."""
-    return input.clamp(max=0) - tt.log1p(tt.exp(-input.abs()))
+    """log(sigmoid(x)), without overflow."""
+    return _ops.logsigmoid(input)
 
 
 def relu6(input: Tensor, inplace: bool = False) -> Tensor:
     """min(max(x, 0), 6)."""
-    return hardtanh(input, 0.0, 6.0, inplace)
+    return _into(input, _ops.relu6(input), inplace)
 
 
 def hardtanh(
     input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
 ) -> Tensor:
     """x limited to [min_val, max_val]."""
-    return _into(input, input.clamp(min_val, max_val), inplace)
+    return _into(input, _ops.hardtanh(input, min_val, max_val), inplace)
 
 
 def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
     """min(max(x + 3, 0), 6) / 6."""
-    return _into(input, (input + 3).clamp(0, 6) / 6, inplace)
+    return _into(input, _ops.hardsigmoid(input), inplace)
 
 
 def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
     """x * min(max(x + 3, 0), 6) / 6."""
-    return _into(input, input * (input + 3).clamp(0, 6) / 6, inplace)
+    return _into(input, _ops.hardswish(input), inplace)
 
 
 def mish(input: Tensor, inplace: bool = False) -> Tensor:
     """x * tanh(softplus(x)). Source: Misra 2019."""
-    return _into(input, input * _ops.tanh(softplus(input)), inplace)
+    return _into(input, _ops.mish(input), inplace)
 
 
 def softsign(input: Tensor) -> Tensor:

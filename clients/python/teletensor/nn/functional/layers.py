@@ -34,11 +34,11 @@ def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None) -> 
     give [..., columns]. The row padding_idx gets no gradient. An index outside of the rows is an
     IndexError when a result is read."""
     if padding_idx is None:
-        return _ops.embedding(input, weight)
+        return _ops.embedding(weight, input)
     rows = weight.shape[0]
     if not -rows <= padding_idx < rows:
         raise ValueError(f"embedding: padding_idx {padding_idx} is outside of {rows} rows")
-    return _ops.embedding(input, weight, padding_idx % rows)
+    return _ops.embedding(weight, input, padding_idx % rows)
 
 
 def layer_norm(

@@ -1,0 +1,111 @@
+"""SGD."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import teletensor as tt
+
+from .. import _ops
+from .._tensor import Tensor
+from .optimizer import Optimizer, check_range
+
+__all__ = ["SGD"]
+
+
+class SGD(Optimizer):
+    """Stochastic gradient descent: p -= lr * d, where d is g + weight_decay * p (g negated with
+    maximize) or, with momentum, the buffer b = momentum * b + (1 - dampening) * d (at the first
+    step b = d), or with nesterov d + momentum * b. Source: Sutskever et al. 2013.
+
+    State: "momentum_buffer", only with momentum. `lr` may be a 0-d tensor. foreach and fused are
+    accepted and change nothing.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Tensor] | Iterable[dict[str, Any]],
+        lr: float | Tensor = 1e-3,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+        *,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        fused: bool | None = None,
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "momentum": momentum,
+            "dampening": dampening,
+            "weight_decay": weight_decay,
+            "nesterov": nesterov,
+            "maximize": maximize,
+        }
+        super().__init__(params, defaults)
+
+    def _check_group(self, group: dict[str, Any]) -> None:
+        lr, momentum = group["lr"], group["momentum"]
+        if not isinstance(lr, Tensor):
+            check_range("learning rate", lr, lr >= 0.0)
+        check_range("momentum value", momentum, momentum >= 0.0)
+        check_range("weight_decay value", group["weight_decay"], group["weight_decay"] >= 0.0)
+        if group["nesterov"] and (momentum <= 0 or group["dampening"] != 0):
+            raise ValueError("Nesterov momentum requires a momentum and zero dampening")
+
+    def _update(self, group: dict[str, Any]) -> None:
+        params: list[Tensor] = []
+        grads: list[Tensor] = []
+        if not group["momentum"]:
+            for parameter in group["params"]:
+                gradient = parameter.grad
+                if gradient is not None:
+                    params.append(parameter)
+                    grads.append(gradient)
+            if params:
+                self._apply(group, params, grads, [])
+            return
+        buffers: list[Tensor] = []
+        new: tuple[list[Tensor], list[Tensor], list[Tensor]] = ([], [], [])
+        for parameter in group["params"]:
+            gradient = parameter.grad
+            if gradient is None:
+                continue
+            state = self.state[parameter]
+            buffer = state.get("momentum_buffer")
+            if buffer is None:
+                buffer = state["momentum_buffer"] = tt.zeros_like(parameter)
+                new[0].append(parameter)
+                new[1].append(gradient)
+                new[2].append(buffer)
+            else:
+                params.append(parameter)
+                grads.append(gradient)
+                buffers.append(buffer)
+        if new[0]:
+            self._apply(group, *new, first=True)
+        if params:
+            self._apply(group, params, grads, buffers)
+
+    @staticmethod
+    def _apply(
+        group: dict[str, Any],
+        params: list[Tensor],
+        grads: list[Tensor],
+        buffers: list[Tensor],
+        first: bool = False,
+    ) -> None:
+        _ops.sgd_step(
+            params,
+            grads,
+            buffers,
+            group["lr"],
+            group["momentum"],
+            group["dampening"],
+            group["weight_decay"],
+            group["nesterov"],
+            group["maximize"],
+            first,
+        )
