@@ -1,0 +1,27 @@
+"""Random orders, drawn in the notebook: they decide what is sent, so they cannot wait for the daemon.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import teletensor as tt
+
+__all__ = ["numpy_generator"]
+
+
+def numpy_generator(generator: Any = None) -> np.random.Generator:
+    """A NumPy generator: the given one; one seeded by the given number; or, for None, one that
+    follows from `teletensor.manual_seed` and moves that stream on by one ordinal."""
+    if generator is None:
+        return np.random.default_rng(tt._random_key())
+    if isinstance(generator, np.random.Generator):
+        return generator
+    if isinstance(generator, (int, np.integer)):
+        return np.random.default_rng(int(generator))
+    raise TypeError(
+        "generator: expected None, a number or numpy.random.Generator, not "
+        f"{type(generator).__name__}"
+    )
