@@ -7,6 +7,7 @@ bool Budget::reserve(std::uint64_t bytes) {
   do {
     if (bytes > total_ || used > total_ - bytes) return false;
   } while (!used_.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed));
+  note_peak(peak_, used + bytes);
   return true;
 }
 
@@ -20,10 +21,7 @@ bool Account::reserve(std::uint64_t bytes) {
     used_.fetch_sub(bytes, std::memory_order_relaxed);
     return false;
   }
-  const std::uint64_t now = used + bytes;
-  std::uint64_t peak = peak_.load(std::memory_order_relaxed);
-  while (now > peak && !peak_.compare_exchange_weak(peak, now, std::memory_order_relaxed)) {
-  }
+  note_peak(peak_, used + bytes);
   return true;
 }
 

@@ -9,6 +9,14 @@
 
 namespace teletensor::memory {
 
+// Raises `peak` to `now`.
+inline void note_peak(std::atomic<std::uint64_t>& peak, std::uint64_t now) {
+  std::uint64_t before = peak.load(std::memory_order_relaxed);
+  while (now > before &&
+         !peak.compare_exchange_weak(before, now, std::memory_order_relaxed)) {
+  }
+}
+
 class Budget {
  public:
   explicit Budget(std::uint64_t total) : total_(total) {}
@@ -16,10 +24,12 @@ class Budget {
   void release(std::uint64_t bytes) { used_.fetch_sub(bytes, std::memory_order_relaxed); }
   std::uint64_t total() const { return total_; }
   std::uint64_t used() const { return used_.load(std::memory_order_relaxed); }
+  std::uint64_t peak() const { return peak_.load(std::memory_order_relaxed); }
 
  private:
   const std::uint64_t total_;
   std::atomic<std::uint64_t> used_{0};
+  std::atomic<std::uint64_t> peak_{0};
 };
 
 class Account {

@@ -1,0 +1,49 @@
+#include "engine/engine.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <string>
+
+#include "engine/backends/cpu/cpu.h"
+#include "engine/backends/cpu/cpu_backend.h"
+#include "engine/backends/sim/sim_backend.h"
+#include "engine/session/host.h"
+
+namespace teletensor::engine {
+namespace {
+
+// Of the box, or of the container that the daemon runs in.
+std::uint64_t physical_memory() {
+  const long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGESIZE);
+  std::uint64_t bytes = pages > 0 && size > 0 ? static_cast<std::uint64_t>(pages) *
+                                                    static_cast<std::uint64_t>(size)
+                                              : std::uint64_t{1} << 30;
+  std::uint64_t limit;
+  if (std::ifstream file("/sys/fs/cgroup/memory.max"); file >> limit) {
+    bytes = std::min(bytes, limit);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+std::unique_ptr<Engine> Engine::create(const EngineOptions& options) {
+  const ops::Catalog& catalog = ops::catalog();
+  const backends::KernelTable kernels = backends::cpu::make_kernels(catalog);
+  const std::uint64_t host =
+      options.host_memory != 0 ? options.host_memory : physical_memory() / 5 * 4;
+  std::vector<std::unique_ptr<runtime::Device>> devices;
+  devices.push_back(std::make_unique<runtime::Device>(
+      std::make_unique<backends::cpu::CpuBackend>(kernels), host, catalog));
+  for (int i = 0; i < std::min(options.sim_devices, 64); ++i) {
+    devices.push_back(std::make_unique<runtime::Device>(
+        std::make_unique<backends::sim::SimBackend>(kernels, static_cast<std::uint8_t>(i),
+                                                    options.sim_null),
+        options.sim_memory, catalog));
+  }
+  return std::make_unique<session::Host>(catalog, std::move(devices), options.lanes);
+}
+
+}  // namespace teletensor::engine

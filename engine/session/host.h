@@ -1,0 +1,33 @@
+// Host: the Engine over given devices. Engine::create() wires the real ones, tests their own.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/runtime/device.h"
+#include "engine/runtime/lanes.h"
+
+namespace teletensor::session {
+
+class Host final : public engine::Engine {
+ public:
+  // lanes <= 0: one per core. The catalog outlives the host.
+  Host(const ops::Catalog& catalog, std::vector<std::unique_ptr<runtime::Device>> devices,
+       int lanes);
+
+  const ops::Catalog& catalog() const override { return catalog_; }
+  std::vector<core::Device> devices() const override;
+  std::vector<engine::MemoryUse> memory() const override;
+  core::Result<std::unique_ptr<engine::Session>> open(const engine::SessionOptions& options,
+                                                      engine::SessionListener* listener) override;
+
+ private:
+  const ops::Catalog& catalog_;
+  mutable runtime::Devices devices_;
+  runtime::Lanes lanes_;
+  std::atomic<memory::OwnerId> next_owner_{1};
+};
+
+}  // namespace teletensor::session

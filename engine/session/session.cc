@@ -1,0 +1,398 @@
+#include "engine/session/session.h"
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+namespace teletensor::session {
+namespace {
+
+using core::Code;
+using core::Status;
+
+constexpr int kCommandsPerPublish = 64;
+constexpr int kNodesPerResume = 16;
+
+}  // namespace
+
+Session::Session(const ops::Catalog& catalog, runtime::Devices& devices, runtime::Lanes& lanes,
+                 memory::OwnerId owner, const engine::SessionOptions& options,
+                 engine::SessionListener* listener)
+    : devices_(devices),
+      listener_(listener),
+      back_(catalog, devices, lanes, owner, options.memory_quota, this),
+      front_(catalog, this) {}
+
+Session::~Session() {
+  closing_ = true;
+  back_.stop();
+  std::vector<Ready> waiting;
+  {
+    core::MutexLock lock(mu_);
+    for (auto& [seq, download] : downloads_) {
+      if (download.ready) waiting.push_back(std::move(download.ready));
+    }
+    downloads_.clear();
+    uploads_.clear();
+  }
+  for (Ready& ready : waiting) ready(Status(Code::kCancelled, "the session is closed"));
+}
+
+// ---------------------------------------------------------------- the pump
+
+void Session::submit(std::uint64_t first_seq, std::uint64_t first_id,
+                     std::vector<program::Command> commands,
+                     std::function<void(Status)> done) {
+  Status refused;
+  bool consume = false;
+  {
+    core::MutexLock lock(mu_);
+    if (!broken_.ok()) {
+      refused = broken_;
+    } else if (pumping_) {
+      refused = Status(Code::kFailedPrecondition, "the frame before is still being consumed");
+    } else if (first_seq != next_seq_) {
+      refused = Status(Code::kFailedPrecondition,
+                       "frame starts with command " + std::to_string(first_seq) + ", expected " +
+                           std::to_string(next_seq_));
+    } else if (first_id != front_.next_id()) {
+      refused = Status(Code::kFailedPrecondition,
+                       "frame starts with handle " + std::to_string(first_id) + ", expected " +
+                           std::to_string(front_.next_id()));
+    } else {
+      consume = !commands.empty();
+    }
+    if (consume) {
+      pumping_ = true;
+      next_seq_ += commands.size();
+      accepted_upto_ = next_seq_ - 1;
+      frame_ = {first_seq, std::move(commands), 0, std::move(done)};
+    }
+  }
+  if (!consume) return done(std::move(refused));
+  pump();
+}
+
+// Whoever calls it is the pump. Once the back has been asked to call on_continue(), another thread may
+// be it already: then nothing here may be touched any more.
+void Session::pump() {
+  int unpublished = 0;
+  while (frame_.position < frame_.commands.size()) {
+    if (closing_) return;
+    const bool raise = !front_.busy() && std::holds_alternative<program::Raise>(
+                                             frame_.commands[frame_.position]);
+    if (raise || back_.full()) {
+      back_.publish(frame_.consumed());
+      unpublished = 0;
+      if (raise ? back_.wait_until_drained() : back_.wait_for_room()) return;
+    }
+    if (Status status = pump_one(); !status.ok()) {
+      back_.publish(frame_.consumed());
+      return finish_frame(std::move(status));
+    }
+    if (++unpublished >= kCommandsPerPublish) {
+      back_.publish(frame_.consumed());
+      unpublished = 0;
+    }
+  }
+  back_.publish(frame_.consumed());
+  finish_frame({});
+}
+
+Status Session::pump_one() {
+  Status status;
+  try {
+    if (front_.busy()) {
+      status = front_.resume(kNodesPerResume);
+    } else {
+      status = front_.execute(frame_.consumed() + 1,
+                              std::move(frame_.commands[frame_.position]));
+    }
+  } catch (const std::bad_alloc&) {
+    return Status(Code::kResourceExhausted, "the daemon is out of memory for a session's names");
+  }
+  if (status.ok() && !front_.busy()) ++frame_.position;
+  return status;
+}
+
+void Session::finish_frame(Status status) {
+  const std::uint64_t completed = back_.completed_upto();
+  const std::size_t failures = back_.open_failures();
+  if (status.ok() && failures == 0) front_.completed(completed);
+  if (status.ok() && failures > kMostFailures) {
+    status = Status(Code::kResourceExhausted, "too many errors that the client did not raise");
+  }
+  handles_ = front_.handles();
+  const auto done = std::move(frame_.done);
+  frame_ = {};
+  {
+    core::MutexLock lock(mu_);
+    pumping_ = false;
+    if (!status.ok()) broken_ = status;
+  }
+  done(std::move(status));
+}
+
+void Session::interrupt() { back_.cancel_upto(accepted_upto_.load()); }
+
+// ---------------------------------------------------------------- what the front asks for
+
+Status Session::constant(std::uint64_t seq, program::Constant constant,
+                         program::ValueRef value) {
+  if (devices_.find(constant.device) < 0) {
+    return core::invalid("constant: this daemon has no " + core::to_string(constant.device));
+  }
+  back_.constant(seq, std::move(constant.bytes), std::move(value));
+  return {};
+}
+
+Status Session::uploaded(std::uint64_t seq, const program::Uploaded& uploaded,
+                         program::ValueRef value) {
+  std::shared_ptr<Upload> upload = find_upload(uploaded.upload);
+  const std::string name = "upload " + std::to_string(uploaded.upload);
+  if (!upload) return Status(Code::kNotFound, name + " is unknown");
+  core::Ref<memory::Storage> storage;
+  {
+    core::MutexLock lock(upload->mu);
+    if (!upload->finished) return Status(Code::kFailedPrecondition, name + " is not finished");
+    if (upload->received != runtime::bytes_of(value->elements, uploaded.dtype) ||
+        !(upload->storage->device() == uploaded.device)) {
+      return core::invalid(name + " has " + std::to_string(upload->received) + " bytes on " +
+                           core::to_string(upload->storage->device()) + ", not a tensor " +
+                           core::to_string(uploaded.shape) + " on " +
+                           core::to_string(uploaded.device));
+    }
+    storage = std::move(upload->storage);
+  }
+  {
+    core::MutexLock lock(mu_);
+    uploads_.erase(uploaded.upload);
+  }
+  back_.uploaded(seq, std::move(storage), std::move(value));
+  return {};
+}
+
+void Session::fetch(std::uint64_t seq, bool bulk, program::Operand operand) {
+  back_.fetch(seq, bulk, std::move(operand));
+}
+
+std::vector<std::uint64_t> Session::failed_rebinds(std::uint64_t root) {
+  return back_.take_failed_rebinds(root);
+}
+
+void Session::raised(std::uint64_t seq, std::uint64_t root,
+                     const std::vector<std::uint64_t>& rebinds) {
+  listener_->on_raised({seq, root, rebinds});
+}
+
+// ---------------------------------------------------------------- what the back tells
+
+void Session::on_failed(const program::Failure& root) {
+  listener_->on_error({root.seq, root.status});
+}
+
+namespace {
+
+engine::Fetched description(const runtime::FetchResult& result) {
+  engine::Fetched fetched;
+  fetched.seq = result.seq;
+  fetched.status = result.status;
+  fetched.root = result.root;
+  fetched.dtype = result.dtype;
+  fetched.shape = result.shape;
+  return fetched;
+}
+
+}  // namespace
+
+void Session::on_fetched(runtime::FetchResult result) {
+  engine::Fetched fetched = description(result);
+  if (!result.bulk) {
+    if (fetched.status.ok()) {
+      const runtime::Executor::RowMajor& contents = result.contents;
+      runtime::Device& device =
+          devices_.at(static_cast<std::size_t>(devices_.find(result.device)));
+      fetched.bytes.resize(contents.bytes);
+      fetched.status = device.backend().copy_out(
+          fetched.bytes.data(),
+          static_cast<const char*>(contents.storage->data()) + contents.offset, contents.bytes);
+    }
+    result.contents.storage = nullptr;
+    listener_->on_fetched(std::move(fetched));
+    return;
+  }
+  Ready ready;
+  {
+    core::MutexLock lock(mu_);
+    Download& download = downloads_[result.seq];
+    if (downloads_.size() > kMostDownloads && !download.ready) {
+      result.contents.storage = nullptr;
+      fetched.status = result.status = Status(
+          Code::kResourceExhausted, "fetch: too many values wait for their download");
+      result.root = fetched.root = result.seq;
+    }
+    download.bound = true;
+    download.result = std::move(result);
+    ready = std::exchange(download.ready, nullptr);
+  }
+  if (ready) ready(std::move(fetched));
+}
+
+// ---------------------------------------------------------------- bulk
+
+core::Result<std::uint64_t> Session::begin_upload(core::Device device, std::uint64_t bytes) {
+  const int found = devices_.find(device);
+  if (found < 0) return core::invalid("upload: this daemon has no " + core::to_string(device));
+  memory::Pool& pool = back_.executor().pool(static_cast<std::size_t>(found));
+  {
+    core::MutexLock lock(mu_);
+    if (!broken_.ok()) return broken_;
+    if (uploads_.size() >= kMostUploads) {
+      return Status(Code::kResourceExhausted, "upload: " + std::to_string(kMostUploads) +
+                                                  " uploads are unfinished or unbound already");
+    }
+  }
+  auto upload = std::make_shared<Upload>();
+  {
+    core::MutexLock lock(upload->mu);
+    upload->storage = pool.allocate_shared(bytes, accepted_upto_ + 1);
+    if (!upload->storage) return pool.refusal("upload", bytes);
+  }
+  core::MutexLock lock(mu_);
+  uploads_[next_upload_] = std::move(upload);
+  return next_upload_++;
+}
+
+std::shared_ptr<Session::Upload> Session::find_upload(std::uint64_t id) const {
+  core::MutexLock lock(mu_);
+  const auto found = uploads_.find(id);
+  return found == uploads_.end() ? nullptr : found->second;
+}
+
+Status Session::upload_chunk(std::uint64_t id, std::uint64_t offset, std::string_view bytes) {
+  const std::shared_ptr<Upload> upload = find_upload(id);
+  const std::string name = "upload " + std::to_string(id);
+  if (!upload) return Status(Code::kNotFound, name + " is unknown");
+  core::MutexLock lock(upload->mu);
+  if (!upload->storage || upload->finished) {
+    return Status(Code::kFailedPrecondition, name + " is finished");
+  }
+  if (offset != upload->received) {
+    return Status(Code::kOutOfRange, name + ": chunk at " + std::to_string(offset) +
+                                         ", expected " + std::to_string(upload->received));
+  }
+  if (bytes.size() > upload->storage->bytes() - offset) {
+    return Status(Code::kOutOfRange, name + ": more than the declared " +
+                                         std::to_string(upload->storage->bytes()) + " bytes");
+  }
+  runtime::Device& device =
+      devices_.at(static_cast<std::size_t>(devices_.find(upload->storage->device())));
+  TT_RETURN_IF_ERROR(device.backend().copy_in(
+      static_cast<char*>(upload->storage->data()) + offset, bytes.data(), bytes.size()));
+  upload->received += bytes.size();
+  return {};
+}
+
+Status Session::finish_upload(std::uint64_t id) {
+  const std::shared_ptr<Upload> upload = find_upload(id);
+  const std::string name = "upload " + std::to_string(id);
+  if (!upload) return Status(Code::kNotFound, name + " is unknown");
+  core::MutexLock lock(upload->mu);
+  if (!upload->storage) return Status(Code::kFailedPrecondition, name + " is bound already");
+  if (upload->received != upload->storage->bytes()) {
+    return core::invalid(name + ": " + std::to_string(upload->received) + " of the declared " +
+                         std::to_string(upload->storage->bytes()) + " bytes came");
+  }
+  upload->finished = true;
+  return {};
+}
+
+void Session::abort_upload(std::uint64_t id) {
+  std::shared_ptr<Upload> upload;
+  core::MutexLock lock(mu_);
+  const auto found = uploads_.find(id);
+  if (found == uploads_.end()) return;
+  upload = std::move(found->second);
+  uploads_.erase(found);
+}
+
+void Session::begin_download(std::uint64_t seq, Ready ready) {
+  const std::uint64_t completed = completed_upto();  // before the look into the map
+  Status refused;
+  engine::Fetched fetched;
+  {
+    core::MutexLock lock(mu_);
+    auto found = downloads_.find(seq);
+    if (found == downloads_.end()) {
+      if (seq <= completed) {
+        refused = Status(Code::kNotFound,
+                         "download: command " + std::to_string(seq) + " was no bulk fetch");
+      } else if (downloads_.size() >= kMostDownloads) {
+        refused = Status(Code::kResourceExhausted, "download: too many are waiting");
+      } else {
+        downloads_[seq].ready = std::move(ready);
+        return;
+      }
+    } else if (found->second.ready) {
+      refused = Status(Code::kAlreadyExists,
+                       "download: somebody waits for command " + std::to_string(seq) + " already");
+    } else {
+      fetched = description(found->second.result);
+    }
+  }
+  if (!refused.ok()) return ready(std::move(refused));
+  ready(std::move(fetched));
+}
+
+core::Result<std::string> Session::download_chunk(std::uint64_t seq, std::uint64_t offset,
+                                                  std::uint64_t bytes) {
+  runtime::Executor::RowMajor contents;
+  core::Device on;
+  {
+    core::MutexLock lock(mu_);
+    const auto found = downloads_.find(seq);
+    if (found == downloads_.end() || !found->second.bound) {
+      return Status(Code::kNotFound, "download: nothing is bound to command " +
+                                         std::to_string(seq));
+    }
+    TT_RETURN_IF_ERROR(found->second.result.status);
+    contents = found->second.result.contents;
+    on = found->second.result.device;
+  }
+  if (offset > contents.bytes) {
+    return Status(Code::kOutOfRange, "download: offset " + std::to_string(offset) + " of " +
+                                         std::to_string(contents.bytes) + " bytes");
+  }
+  std::string chunk(std::min<std::uint64_t>(bytes, contents.bytes - offset), '\0');
+  runtime::Device& device = devices_.at(static_cast<std::size_t>(devices_.find(on)));
+  TT_RETURN_IF_ERROR(device.backend().copy_out(
+      chunk.data(), static_cast<const char*>(contents.storage->data()) + contents.offset + offset,
+      chunk.size()));
+  return chunk;
+}
+
+void Session::end_download(std::uint64_t seq) {
+  Download ended;
+  Ready ready;
+  {
+    core::MutexLock lock(mu_);
+    const auto found = downloads_.find(seq);
+    if (found == downloads_.end()) return;
+    ended = std::move(found->second);
+    downloads_.erase(found);
+    ready = std::move(ended.ready);
+  }
+  if (ready) ready(Status(Code::kCancelled, "the download was ended"));
+}
+
+std::vector<engine::MemoryUse> Session::memory() const {
+  std::vector<engine::MemoryUse> uses;
+  for (std::size_t i = 0; i < devices_.size(); ++i) {
+    const memory::Account& account = back_.executor().pool(i).account();
+    uses.push_back({devices_.at(i).id(), account.used(), account.peak(), account.quota(),
+                    account.budget().used(), account.budget().total()});
+  }
+  return uses;
+}
+
+}  // namespace teletensor::session

@@ -1,0 +1,123 @@
+// Session: one client's world. The front (names, tape) runs in the pump, the back (kernels) on lanes.
+//
+// The pump executes the commands of one frame at a time, on the thread that submitted it; where it has
+// to wait (a full queue, a Raise) it returns, and the lane that ends the wait goes on with it. So no
+// thread ever waits for kernels here, except the destructor.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/autograd/front.h"
+#include "engine/core/mutex.h"
+#include "engine/engine.h"
+#include "engine/runtime/back.h"
+
+namespace teletensor::session {
+
+class Session final : public engine::Session,
+                      private runtime::BackEvents,
+                      private autograd::Sink {
+ public:
+  static constexpr std::size_t kMostUploads = 256;     // begun and not yet bound
+  static constexpr std::size_t kMostDownloads = 1024;  // asked for, bound or not
+  static constexpr std::size_t kMostFailures = 1u << 20;
+
+  // `owner` > 0 is unique in the process. The others outlive the session.
+  Session(const ops::Catalog& catalog, runtime::Devices& devices, runtime::Lanes& lanes,
+          memory::OwnerId owner, const engine::SessionOptions& options,
+          engine::SessionListener* listener);
+  ~Session() override;
+
+  void submit(std::uint64_t first_seq, std::uint64_t first_id,
+              std::vector<program::Command> commands,
+              std::function<void(core::Status)> done) override;
+
+  core::Result<std::uint64_t> begin_upload(core::Device device, std::uint64_t bytes) override;
+  core::Status upload_chunk(std::uint64_t upload, std::uint64_t offset,
+                            std::string_view bytes) override;
+  core::Status finish_upload(std::uint64_t upload) override;
+  void abort_upload(std::uint64_t upload) override;
+  void begin_download(std::uint64_t seq,
+                      std::function<void(core::Result<engine::Fetched>)> ready) override;
+  core::Result<std::string> download_chunk(std::uint64_t seq, std::uint64_t offset,
+                                           std::uint64_t bytes) override;
+  void end_download(std::uint64_t seq) override;
+
+  void interrupt() override;
+  std::vector<engine::MemoryUse> memory() const override;
+  std::uint64_t completed_upto() const override { return back_.completed_upto(); }
+  std::size_t queued() const override { return back_.queued(); }
+  std::size_t handles() const override { return handles_.load(std::memory_order_relaxed); }
+
+  const runtime::Back& back() const { return back_; }
+
+ private:
+  // What the pump works on. Owned by whoever is the pump.
+  struct Frame {
+    std::uint64_t first_seq = 0;
+    std::vector<program::Command> commands;
+    std::size_t position = 0;  // of the next command; the ones before it are consumed
+    std::function<void(core::Status)> done;
+    std::uint64_t consumed() const { return first_seq + position - 1; }  // seq
+  };
+  struct Upload {
+    core::Mutex mu;
+    core::Ref<memory::Storage> storage TT_GUARDED_BY(mu);
+    std::uint64_t received TT_GUARDED_BY(mu) = 0;
+    bool finished TT_GUARDED_BY(mu) = false;
+  };
+  using Ready = std::function<void(core::Result<engine::Fetched>)>;
+  struct Download {
+    bool bound = false;  // the stream has come to its Fetch
+    runtime::FetchResult result;
+    Ready ready;         // waits until then
+  };
+
+  void pump();
+  core::Status pump_one();
+  void finish_frame(core::Status status);
+  std::shared_ptr<Upload> find_upload(std::uint64_t id) const;
+
+  // BackEvents
+  void on_completed(std::uint64_t seq) override { listener_->on_completed(seq); }
+  void on_fetched(runtime::FetchResult result) override;
+  void on_failed(const program::Failure& root) override;
+  void on_continue() override { pump(); }
+  // Sink
+  void run(program::Instruction instruction) override { back_.run(std::move(instruction)); }
+  core::Status constant(std::uint64_t seq, program::Constant constant,
+                        program::ValueRef value) override;
+  core::Status uploaded(std::uint64_t seq, const program::Uploaded& uploaded,
+                        program::ValueRef value) override;
+  void fetch(std::uint64_t seq, bool bulk, program::Operand operand) override;
+  std::vector<std::uint64_t> failed_rebinds(std::uint64_t root) override;
+  void raised(std::uint64_t seq, std::uint64_t root,
+              const std::vector<std::uint64_t>& rebinds) override;
+
+  runtime::Devices& devices_;
+  engine::SessionListener* const listener_;
+  std::atomic<bool> closing_{false};
+  std::atomic<std::size_t> handles_{0};
+  std::atomic<std::uint64_t> accepted_upto_{0};  // seq of the last command of the last frame
+
+  runtime::Back back_;
+  autograd::Front front_;  // the pump's; dies before the back, whose values it holds
+  Frame frame_;            // the pump's
+
+  mutable core::Mutex mu_;
+  bool pumping_ TT_GUARDED_BY(mu_) = false;  // frame_ is being consumed
+  std::uint64_t next_seq_ TT_GUARDED_BY(mu_) = 1;
+  core::Status broken_ TT_GUARDED_BY(mu_);
+  std::uint64_t next_upload_ TT_GUARDED_BY(mu_) = 1;
+  std::map<std::uint64_t, std::shared_ptr<Upload>> uploads_ TT_GUARDED_BY(mu_);
+  std::map<std::uint64_t, Download> downloads_ TT_GUARDED_BY(mu_);
+};
+
+}  // namespace teletensor::session
