@@ -15,6 +15,16 @@ using program::ValueRef;
 
 // ---------------------------------------------------------------- objects and their end
 
+GraphObject::GraphObject(Graph* graph) : graph_(graph), after_(graph->objects_) {
+  if (after_) after_->before_ = this;
+  graph->objects_ = this;
+}
+
+GraphObject::~GraphObject() {
+  (before_ ? before_->after_ : graph_->objects_) = after_;
+  if (after_) after_->before_ = before_;
+}
+
 void GraphObject::last_reference_dropped() const { graph_->bury(this); }
 
 Handle::Handle(Graph* graph, core::Ref<Cell> cell, core::Layout layout, core::Ref<Clock> clock)
@@ -29,15 +39,26 @@ Handle::~Handle() {
   if (id != 0 && graph_->on_death) graph_->on_death(id);
 }
 
+void Handle::let_go() {
+  cell->value = nullptr;
+  base = leaf = grad = nullptr;
+  node = nullptr;
+  retains = false;
+}
+
+void Node::let_go() {
+  edges.clear();
+  saved.clear();
+  retained.clear();
+}
+
 Node::~Node() {
   --graph_->live_nodes_;
-  if (!saved.empty() || freed) {
-    auto& recorded = graph_->recorded_;
-    const auto at = std::lower_bound(recorded.begin(), recorded.end(), seq,
-                                     [](const auto& entry, std::uint64_t s) { return entry.first < s; });
-    if (at != recorded.end() && at->second == this) at->second = nullptr;
-    while (!recorded.empty() && recorded.front().second == nullptr) recorded.pop_front();
-  }
+  auto& recorded = graph_->recorded_;
+  const auto at = std::lower_bound(recorded.begin(), recorded.end(), seq,
+                                   [](const auto& entry, std::uint64_t s) { return entry.first < s; });
+  if (at != recorded.end() && at->second == this) at->second = nullptr;
+  while (!recorded.empty() && recorded.front().second == nullptr) recorded.pop_front();
 }
 
 void Graph::bury(const GraphObject* object) {
@@ -73,6 +94,9 @@ Graph::Graph(const ops::Catalog& catalog, Sink* sink)
 Graph::~Graph() {
   on_death = nullptr;
   undo_.clear();
+  std::vector<core::Ref<GraphObject>> circles;
+  for (GraphObject* object = objects_; object; object = object->after_) circles.emplace_back(object);
+  for (const auto& object : circles) object->let_go();
 }
 
 // ---------------------------------------------------------------- making names
@@ -143,10 +167,19 @@ Status Graph::infer(const Call& call, const OpDef& def, ops::InferContext& conte
   TT_RETURN_IF_ERROR(def.infer(context));
   for (const Layout& result : context.results) {
     const auto count = core::checked_numel(result.geometry.shape.span());
-    std::int64_t bytes;
-    if (!count.ok() || __builtin_mul_overflow(*count, std::int64_t{8}, &bytes)) {
+    std::int64_t bytes = 0;
+    if (!count.ok() ||
+        __builtin_mul_overflow(*count, static_cast<std::int64_t>(core::size_of(result.dtype)),
+                               &bytes) ||
+        bytes > INT64_MAX / 16) {
       return invalid(def.name + ": a result of shape " + core::to_string(result.geometry.shape) +
                      " is too large to address");
+    }
+    if (largest_result != 0 && static_cast<std::uint64_t>(bytes) > largest_result) {
+      return Status(core::Code::kResourceExhausted,
+                    def.name + ": a result of shape " + core::to_string(result.geometry.shape) +
+                        " needs " + std::to_string(bytes) + " bytes, the session's quota is " +
+                        std::to_string(largest_result));
     }
   }
   return {};

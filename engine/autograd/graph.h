@@ -34,12 +34,21 @@ using Handles = core::InlineVector<HandleRef, 1>;
 // Freed through the graph's list, never recursively: a chain may be 10^6 long.
 class GraphObject : public ops::Named {
  public:
-  explicit GraphObject(Graph* graph) : graph_(graph) {}
+  explicit GraphObject(Graph* graph);
+  ~GraphObject() override;
   Graph* graph() const { return graph_; }
+  // Lets go of every other object, so that a graph can end although some refer to each other in a
+  // circle (a leaf that requires grad and was written with what was computed from it).
+  virtual void let_go() = 0;
 
  protected:
+  friend class Graph;
   void last_reference_dropped() const override;
   Graph* const graph_;
+
+ private:
+  GraphObject* before_ = nullptr;  // all of a graph's objects
+  GraphObject* after_ = nullptr;
 };
 
 // Counts the writes to a base, its views and its detach()ed names; `.data` starts another.
@@ -111,6 +120,7 @@ class Handle final : public GraphObject {
   bool is_view() const { return base != nullptr; }
   Handle& group() { return base ? *base : *this; }
   ~Handle() override;
+  void let_go() override;
 };
 
 // One recorded instruction.
@@ -136,6 +146,7 @@ class Node final : public GraphObject {
 
   Node(Graph* graph, std::uint64_t at, ops::OpId op) : GraphObject(graph), at(at), op(op), label(op) {}
   ~Node() override;
+  void let_go() override;
 
   const std::uint64_t at;      // position on the tape
   ops::OpId op;
@@ -208,6 +219,8 @@ class Graph {
   HandleRef name_saved(const Node::SavedSlot& saved, Node& node);
 
   std::size_t live_nodes() const { return live_nodes_; }
+  // Bytes above which a result is refused at its line; 0: no limit here (the daemon admits later).
+  std::uint64_t largest_result = 0;
   // Called when a handle with an id has died (the client releases the id).
   std::function<void(program::HandleId)> on_death;
 
@@ -259,6 +272,7 @@ class Graph {
   std::size_t live_nodes_ = 0;
   std::deque<Undo> undo_;
   std::deque<std::pair<std::uint64_t, Node*>> recorded_;
+  GraphObject* objects_ = nullptr;
   std::vector<const GraphObject*> dead_;
   bool burying_ = false;
 };

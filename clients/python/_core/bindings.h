@@ -1,0 +1,118 @@
+// What the binding files share: the Python objects around Session, Handle and OpDef.
+//
+// Hot paths (operators, op calls, making a Tensor) use CPython's own interface; the rest is nanobind.
+// Everything here runs under the GIL.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <unordered_map>
+#include <vector>
+
+#include "session.h"
+
+namespace teletensor::client {
+
+namespace nb = nanobind;
+
+// The caller's place in the program, resolved to a line only when an error needs it.
+struct Site {
+  std::uint64_t seq = 0;
+  PyObject* code = nullptr;  // counted
+  int instruction = 0;
+};
+
+class PySession final : public Session {
+ public:
+  explicit PySession(const SessionLimits& limits);
+  ~PySession() override;
+
+  core::Result<Var> run_hook(autograd::HookId hook, const Var& g) override;
+  autograd::HookId add_hook(nb::object callable);
+  void drop_hook(autograd::HookId hook) { hooks_.erase(hook); }
+
+  // "file.py:12 in train", or "" where it is no longer known.
+  std::string site_of(std::uint64_t seq) const;
+
+  bool strict = false;         // wait after every op
+  nb::handle self;             // the Python object, not counted
+
+ protected:
+  Status block(const std::function<bool()>& ready) override;
+  void note_site(std::uint64_t seq) override;
+
+ private:
+  static constexpr std::size_t kSites = 1 << 16;
+  std::vector<Site> sites_;
+  std::unordered_map<autograd::HookId, nb::object> hooks_;
+  autograd::HookId next_hook_ = 1;
+};
+
+// A Python Tensor. Its handle goes before the session does.
+struct PyTensor {
+  nb::object session_object;
+  PySession* session = nullptr;
+  HandleRef handle;
+  PyObject* self = nullptr;  // the Python object, not counted
+
+  // Makes `object` the one Tensor of this handle.
+  PyTensor(PySession* s, HandleRef h, PyObject* object)
+      : session_object(nb::borrow(s->self)), session(s), handle(std::move(h)), self(object) {
+    handle->owner = self;
+  }
+  ~PyTensor() {
+    if (handle->owner == self) handle->owner = nullptr;
+  }
+  Var var() const { return Var(session, handle); }
+};
+
+// nullptr where `object` is no Tensor.
+PyTensor* tensor_of(PyObject* object);
+// The Tensor of h: the living one, or a new one (a new reference).
+PyObject* wrap(PySession& session, const HandleRef& h);
+// For `Tensor` and its Python subclasses.
+extern PyTypeObject* tensor_type;
+
+// Sets the Python error that a Status stands for.
+void set_error(const Status& status);
+// Throws it.
+void raise_if(const Status& status);
+template <class T>
+T value_or_raise(core::Result<T> result) {
+  raise_if(result.status());
+  return std::move(*result);
+}
+// Raises the session's oldest late error, with the line that issued it.
+void raise_late(PySession& session);
+
+// The session of code that has no tensor yet (asks teletensor._session).
+PySession& current_session();
+
+// Python objects to ops' operands and attributes. False: a Python error is set.
+bool number_of(PyObject* object, core::Number& number);  // no error set where it is no number
+bool to_var(PyObject* object, Var& var);                 // Tensor or number; else false, no error set
+
+// Calls op `id` with results as Python objects (a new reference; nullptr: error set). For operators.
+PyObject* call_op(PySession& session, OpId id, std::span<const Var> arguments,
+                  std::span<const std::uint32_t> counts, core::Attributes attributes);
+PyObject* call_inplace(PySession& session, OpId id, PyObject* self, std::span<const Var> arguments,
+                       std::span<const std::uint32_t> counts, core::Attributes attributes);
+
+std::optional<core::DType> dtype_of(PyObject* object);
+std::optional<core::Device> device_of(PyObject* object);
+PyObject* wrap_dtype(core::DType dtype);    // a new reference
+PyObject* wrap_device(core::Device device);
+
+extern PyType_Slot tensor_slots[];          // operators.cc
+
+void bind_types(nb::module_& m);            // dtype, device, errors
+void bind_tensor(nb::module_& m);
+void bind_ops(nb::module_& m);              // Op objects, catalog
+void bind_session(nb::module_& m);
+
+}  // namespace teletensor::client

@@ -1,0 +1,208 @@
+// teletensor._core: the native half of the Python client.
+
+#include <algorithm>
+
+#include "bindings.h"
+
+namespace teletensor::client {
+namespace {
+
+PyObject* g_current;  // a callable that gives the current Session object
+
+}  // namespace
+
+PySession::PySession(const SessionLimits& limits) : Session(limits), sites_(kSites) {}
+
+PySession::~PySession() {
+  for (Site& site : sites_) Py_XDECREF(site.code);
+}
+
+core::Result<Var> PySession::run_hook(autograd::HookId hook, const Var& g) {
+  const auto found = hooks_.find(hook);
+  if (found == hooks_.end()) return g;
+  static const ops::OpRef contiguous("contiguous");
+  Var seen = g;
+  if (!g.layout().geometry.contiguous()) {
+    ops::Vars out = call(contiguous, {&seen, 1}, {}, {});
+    TT_RETURN_IF_ERROR(status_);
+    seen = out[0];
+  }
+  const nb::object callable = found->second;
+  nb::object gradient = nb::steal(wrap(*this, HandleRef(&autograd::handle_of(seen))));
+  // Hooks run in the mode of the backward: recorded only with create_graph.
+  PyObject* changed = PyObject_CallOneArg(callable.ptr(), gradient.ptr());
+  if (changed == nullptr) return Status(core::Code::kAborted, "a hook raised an exception");
+  const nb::object result = nb::steal(changed);
+  if (result.is_none()) return seen;
+  PyTensor* tensor = tensor_of(result.ptr());
+  if (tensor == nullptr || tensor->session != this) {
+    PyErr_SetString(PyExc_TypeError, "a gradient hook must return None or a Tensor of the session");
+    return Status(core::Code::kAborted, "a hook returned no tensor");
+  }
+  return tensor->var();
+}
+
+autograd::HookId PySession::add_hook(nb::object callable) {
+  hooks_[next_hook_] = std::move(callable);
+  return next_hook_++;
+}
+
+void PySession::note_site(std::uint64_t seq) {
+  PyThreadState* state = PyThreadState_Get();
+  PyFrameObject* frame = PyThreadState_GetFrame(state);
+  if (frame == nullptr) return;
+  Site& site = sites_[seq % kSites];
+  PyCodeObject* code = PyFrame_GetCode(frame);
+  Py_XSETREF(site.code, reinterpret_cast<PyObject*>(code));
+  site.instruction = PyFrame_GetLasti(frame);
+  site.seq = seq;
+  Py_DECREF(frame);
+}
+
+std::string PySession::site_of(std::uint64_t seq) const {
+  const Site& site = sites_[seq % kSites];
+  if (site.seq != seq || site.code == nullptr) return "";
+  auto* code = reinterpret_cast<PyCodeObject*>(site.code);
+  const char* file = PyUnicode_AsUTF8(code->co_filename);
+  const char* name = PyUnicode_AsUTF8(code->co_name);
+  if (file == nullptr || name == nullptr) {
+    PyErr_Clear();
+    return "";
+  }
+  return std::string(file) + ":" + std::to_string(PyCode_Addr2Line(code, site.instruction)) +
+         " in " + name;
+}
+
+Status PySession::block(const std::function<bool()>& ready) {
+  while (true) {
+    bool done = false;
+    {
+      nb::gil_scoped_release release;
+      core::MutexLock lock(mutex_);
+      // Short, so that Ctrl-C is seen soon.
+      for (int i = 0; i < 2 && !(done = ready()); ++i) {
+        changed_.wait_for(mutex_, std::chrono::milliseconds(100));
+      }
+      done = done || ready();
+    }
+    if (done) return {};
+    if (PyErr_CheckSignals() != 0) {
+      return Status(core::Code::kCancelled, "interrupted");
+    }
+  }
+}
+
+PySession& current_session() {
+  if (g_current == nullptr) {
+    PyErr_SetString(PyExc_RuntimeError, "teletensor is not initialised");
+    throw nb::python_error();
+  }
+  nb::object session = nb::steal(PyObject_CallNoArgs(g_current));
+  if (!session.is_valid()) throw nb::python_error();
+  return *nb::cast<PySession*>(session);
+}
+
+void bind_session(nb::module_& m) {
+  nb::class_<PySession>(m, "Session", nb::is_weak_referenceable(), nb::dynamic_attr(),
+                        "The native half of a session; teletensor.Session wraps it.")
+      .def(
+          "__init__",
+          [](nb::pointer_and_handle<PySession> self, std::uint64_t credit_upto,
+             std::uint64_t credit_bytes, std::size_t frame_bytes, std::size_t frame_commands,
+             std::size_t frame_items, std::size_t inline_bytes, std::uint64_t quota) {
+            SessionLimits limits;
+            limits.credit_upto = credit_upto;
+            limits.credit_bytes = credit_bytes;
+            limits.frame = {frame_bytes, frame_commands, frame_items, inline_bytes};
+            limits.quota = quota;
+            new (self.p) PySession(limits);
+            self.p->self = self.h;
+          },
+          nb::arg("credit_upto"), nb::arg("credit_bytes"), nb::arg("frame_bytes"),
+          nb::arg("frame_commands"), nb::arg("frame_items"), nb::arg("inline_bytes"),
+          nb::arg("quota"))
+      .def(
+          "next_frame",
+          [](PySession& s, double seconds) -> nb::object {
+            std::string frame;
+            bool more;
+            {
+              nb::gil_scoped_release release;
+              more = s.next_frame(frame, seconds);
+            }
+            if (!more) return nb::none();
+            return nb::bytes(frame.data(), frame.size());
+          },
+          nb::arg("seconds"),
+          "The next frame's bytes; b'' when the time has passed, None when the session is over.")
+      .def("on_progress",
+           [](PySession& s, nb::bytes bytes) {
+             const std::string_view view(bytes.c_str(), bytes.size());
+             raise_if(s.on_progress(view));
+           })
+      .def("lost",
+           [](PySession& s, int code, const std::string& why) {
+             s.lost(Status(static_cast<core::Code>(code), why));
+           })
+      .def("close", [](PySession& s) { s.close(); })
+      .def("idle", [](PySession& s) { s.idle(); })
+      .def("synchronize",
+           [](PySession& s) {
+             const Status status = s.synchronize();
+             if (PyErr_Occurred()) throw nb::python_error();
+             raise_late(s);
+             raise_if(status);
+           })
+      .def("raise_pending", [](PySession& s) { raise_late(s); })
+      .def_prop_ro("has_pending", [](const PySession& s) { return s.has_pending(); })
+      .def_prop_ro("completed_upto", [](const PySession& s) { return s.completed_upto(); })
+      .def_prop_ro("last_seq", [](const PySession& s) { return s.last_seq(); })
+      .def_prop_ro("tape_nodes", [](PySession& s) { return s.graph().live_nodes(); })
+      .def_rw("strict", &PySession::strict)
+      .def("site_of", &PySession::site_of)
+      .def("wait_bulk",
+           [](PySession& s, std::uint64_t seq) {
+             auto value = s.wait_fetched(seq);
+             if (PyErr_Occurred()) throw nb::python_error();
+             raise_late(s);
+             const wire::FetchedValue fetched = value_or_raise(std::move(value));
+             raise_if(fetched.status);
+           })
+      .def("constant",
+           [](PySession& s, nb::handle dtype, nb::handle device, std::vector<std::int64_t> shape,
+              nb::bytes bytes) {
+             if (shape.size() > core::kMaxRank) {
+               raise_if(core::invalid("rank " + std::to_string(shape.size()) +
+                                      " is above the limit of 12"));
+             }
+             HandleRef h = value_or_raise(s.constant(*dtype_of(dtype.ptr()), *device_of(device.ptr()),
+                                                     core::Dims(shape),
+                                                     std::string(bytes.c_str(), bytes.size())));
+             return nb::steal(wrap(s, h));
+           })
+      .def("uploaded", [](PySession& s, std::uint64_t upload, nb::handle dtype, nb::handle device,
+                          std::vector<std::int64_t> shape) {
+        if (shape.size() > core::kMaxRank) {
+          raise_if(core::invalid("rank " + std::to_string(shape.size()) +
+                                 " is above the limit of 12"));
+        }
+        HandleRef h = value_or_raise(s.uploaded(upload, *dtype_of(dtype.ptr()),
+                                                *device_of(device.ptr()), core::Dims(shape)));
+        return nb::steal(wrap(s, h));
+      });
+  m.def("set_current", [](nb::object callable) {
+    Py_XDECREF(g_current);
+    g_current = callable.release().ptr();
+  });
+}
+
+}  // namespace teletensor::client
+
+NB_MODULE(_core, m) {
+  using namespace teletensor::client;
+  nanobind::set_leak_warnings(false);  // tensors may live to the interpreter's end
+  bind_types(m);
+  bind_tensor(m);
+  bind_ops(m);
+  bind_session(m);
+}

@@ -1,0 +1,442 @@
+// Op objects: every catalog op as a Python callable, function or method alike, with the signature's
+// names and defaults. Arguments are parsed here, without Python code on the way.
+
+#include <algorithm>
+
+#include "bindings.h"
+
+#include <structmember.h>
+
+namespace teletensor::client {
+namespace {
+
+using core::Attribute;
+using ops::OpDef;
+using ops::Parameter;
+
+// The process's random generator: what manual_seed sets and every random instruction takes.
+std::int64_t g_seed = 67280421310721;  // PyTorch's default
+std::int64_t g_ordinal = 0;
+
+struct OpObject {
+  PyObject_HEAD
+  vectorcallfunc vectorcall;
+  const OpDef* def;
+  OpId id;
+  bool inplace;
+  std::vector<PyObject*>* names;  // interned parameter names
+};
+
+bool type_error(const OpObject* op, const Parameter& p, const char* wants, PyObject* got) {
+  if (PyErr_Occurred()) return false;
+  PyErr_Format(PyExc_TypeError, "%s(): argument '%s' must be %s, not %s", op->def->name.c_str(),
+               p.name.c_str(), wants, Py_TYPE(got)->tp_name);
+  return false;
+}
+
+bool to_int(PyObject* object, std::int64_t& value) {
+  if (PyLong_Check(object)) {
+    value = PyLong_AsLongLong(object);
+  } else if (PyIndex_Check(object) && !tensor_of(object)) {
+    PyObject* index = PyNumber_Index(object);
+    if (index == nullptr) return false;
+    value = PyLong_AsLongLong(index);
+    Py_DECREF(index);
+  } else {
+    return false;
+  }
+  return !(value == -1 && PyErr_Occurred());
+}
+
+bool to_attribute(const OpObject* op, const Parameter& p, PyObject* object, Attribute& out) {
+  if (object == Py_None) {
+    if (!p.optional) return type_error(op, p, "given", object);
+    out = Attribute::none();
+    return true;
+  }
+  std::int64_t integer = 0;
+  switch (p.type) {
+    case Parameter::Type::kBool: {
+      if (!PyBool_Check(object) && !PyLong_Check(object)) {
+        return type_error(op, p, "bool", object);
+      }
+      out = Attribute::of(PyObject_IsTrue(object) == 1);
+      return true;
+    }
+    case Parameter::Type::kInt:
+      if (!to_int(object, integer)) return type_error(op, p, "int", object);
+      out = Attribute::of(integer);
+      return true;
+    case Parameter::Type::kFloat: {
+      core::Number number;
+      if (!number_of(object, number)) return type_error(op, p, "a number", object);
+      out = Attribute::of(number.as_double());
+      return true;
+    }
+    case Parameter::Type::kInts: {
+      core::InlineVector<std::int64_t, 8> ints;
+      if (to_int(object, integer)) {
+        ints.push_back(integer);
+      } else {
+        if (PyErr_Occurred() || PyUnicode_Check(object) || tensor_of(object)) {
+          return type_error(op, p, "a tuple of ints", object);
+        }
+        PyObject* sequence = PySequence_Fast(object, "");
+        if (sequence == nullptr) {
+          PyErr_Clear();
+          return type_error(op, p, "a tuple of ints", object);
+        }
+        const Py_ssize_t size = PySequence_Fast_GET_SIZE(sequence);
+        bool good = true;
+        for (Py_ssize_t i = 0; i < size && good; ++i) {
+          good = to_int(PySequence_Fast_GET_ITEM(sequence, i), integer);
+          ints.push_back(integer);
+        }
+        Py_DECREF(sequence);
+        if (!good) return type_error(op, p, "a tuple of ints", object);
+      }
+      out = Attribute::of(std::span<const std::int64_t>(ints.data(), ints.size()));
+      return true;
+    }
+    case Parameter::Type::kString: {
+      const char* text = PyUnicode_Check(object) ? PyUnicode_AsUTF8(object) : nullptr;
+      if (text == nullptr) return type_error(op, p, "str", object);
+      out = Attribute::of(text);
+      return true;
+    }
+    case Parameter::Type::kDType: {
+      const auto dtype = dtype_of(object);
+      if (!dtype) return type_error(op, p, "a dtype", object);
+      out = Attribute::of(*dtype);
+      return true;
+    }
+    case Parameter::Type::kDevice: {
+      const auto device = device_of(object);
+      if (!device) return type_error(op, p, "a device", object);
+      out = Attribute::of(*device);
+      return true;
+    }
+    default: return type_error(op, p, "an attribute", object);
+  }
+}
+
+bool to_operand(const OpObject* op, const Parameter& p, PyObject* object,
+                core::InlineVector<Var, 3>& arguments,
+                core::InlineVector<std::uint32_t, 2>& counts) {
+  if (p.type == Parameter::Type::kTensorList) {
+    PyObject* sequence = tensor_of(object) ? nullptr : PySequence_Fast(object, "");
+    if (sequence == nullptr) {
+      PyErr_Clear();
+      return type_error(op, p, "a list of Tensors", object);
+    }
+    const Py_ssize_t size = PySequence_Fast_GET_SIZE(sequence);
+    counts.push_back(static_cast<std::uint32_t>(size));
+    bool good = true;
+    for (Py_ssize_t i = 0; i < size && good; ++i) {
+      PyTensor* tensor = tensor_of(PySequence_Fast_GET_ITEM(sequence, i));
+      good = tensor != nullptr;
+      if (good) arguments.push_back(tensor->var());
+    }
+    Py_DECREF(sequence);
+    return good || type_error(op, p, "a list of Tensors", object);
+  }
+  if (object == Py_None && (p.optional || p.type == Parameter::Type::kOptionalTensor)) {
+    arguments.push_back({});
+    return true;
+  }
+  Var& var = arguments.emplace_back();
+  if (PyTensor* tensor = tensor_of(object)) {
+    var = tensor->var();
+    return true;
+  }
+  if (p.type == Parameter::Type::kOperand && to_var(object, var)) return true;
+  return type_error(op, p, p.type == Parameter::Type::kOperand ? "Tensor or a number" : "Tensor",
+                    object);
+}
+
+PyObject* op_call(PyObject* callable, PyObject* const* args, size_t flags, PyObject* names) {
+  auto* op = reinterpret_cast<OpObject*>(callable);
+  const OpDef& def = *op->def;
+  const auto given = static_cast<std::size_t>(PyVectorcall_NARGS(flags));
+  const std::size_t parameters = def.parameters.size();
+  const std::size_t fillable = def.random ? parameters - 2 : parameters;  // seed and ordinal are ours
+  if (given > parameters) {
+    PyErr_Format(PyExc_TypeError, "%s() takes at most %zu arguments, %zu were given",
+                 def.name.c_str(), fillable, given);
+    return nullptr;
+  }
+  core::InlineVector<PyObject*, 16> values;
+  values.resize(parameters);
+  for (std::size_t i = 0; i < parameters; ++i) values[i] = i < given ? args[i] : nullptr;
+  const Py_ssize_t keywords = names ? PyTuple_GET_SIZE(names) : 0;
+  for (Py_ssize_t k = 0; k < keywords; ++k) {
+    PyObject* name = PyTuple_GET_ITEM(names, k);
+    std::size_t i = 0;
+    while (i < parameters && (*op->names)[i] != name) ++i;
+    if (i == parameters) {  // names that are not interned, and PyTorch's name of the first
+      i = 0;
+      while (i < parameters && PyUnicode_Compare((*op->names)[i], name) != 0) ++i;
+      if (i == parameters && PyUnicode_CompareWithASCIIString(name, "input") == 0) i = 0;
+    }
+    if (i == parameters) {
+      PyErr_Format(PyExc_TypeError, "%s() got an unexpected keyword argument '%U'",
+                   def.name.c_str(), name);
+      return nullptr;
+    }
+    if (values[i] != nullptr) {
+      PyErr_Format(PyExc_TypeError, "%s() got multiple values for argument '%U'", def.name.c_str(),
+                   name);
+      return nullptr;
+    }
+    values[i] = args[given + static_cast<std::size_t>(k)];
+  }
+
+  core::InlineVector<Var, 3> arguments;
+  core::InlineVector<std::uint32_t, 2> counts;
+  core::Attributes attributes;
+  for (std::size_t i = 0; i < parameters; ++i) {
+    const Parameter& p = def.parameters[i];
+    if (values[i] == nullptr) {
+      if (p.is_operand()) {
+        if (p.type == Parameter::Type::kTensorList && p.has_default) {
+          counts.push_back(0);
+          continue;
+        }
+        if (p.optional || p.type == Parameter::Type::kOptionalTensor) {
+          arguments.push_back({});
+          continue;
+        }
+        if (p.has_default) {  // an Operand with a number as default
+          const Attribute& fallback = p.fallback;
+          arguments.push_back(
+              fallback.kind == Attribute::Kind::kFloat   ? core::Number::of_float(fallback.real)
+              : fallback.kind == Attribute::Kind::kBool ? core::Number::of_bool(fallback.integer)
+                                                        : core::Number::of_int(fallback.integer));
+          continue;
+        }
+      } else if (i >= fillable) {
+        attributes.push_back(Attribute::of(i == fillable ? g_seed : g_ordinal++));
+        continue;
+      } else if (p.has_default || p.optional) {
+        attributes.push_back(p.fallback);
+        continue;
+      }
+      PyErr_Format(PyExc_TypeError, "%s() missing required argument '%s'", def.name.c_str(),
+                   p.name.c_str());
+      return nullptr;
+    }
+    if (p.is_operand()) {
+      if (!to_operand(op, p, values[i], arguments, counts)) return nullptr;
+    } else {
+      Attribute attribute;
+      if (!to_attribute(op, p, values[i], attribute)) return nullptr;
+      attributes.push_back(std::move(attribute));
+    }
+  }
+
+  PySession* session = nullptr;
+  for (const Var& argument : arguments) {
+    if (!argument.is_tensor()) continue;
+    auto* owner = static_cast<PySession*>(argument.builder());
+    if (session == nullptr) session = owner;
+  }
+  if (session == nullptr) {
+    try {
+      session = &current_session();
+    } catch (nb::python_error& error) {
+      error.restore();
+      return nullptr;
+    }
+  }
+  const std::span<const Var> spans{arguments.data(), arguments.size()};
+  if (op->inplace) {
+    if (values[0] == nullptr || !tensor_of(values[0])) {
+      PyErr_Format(PyExc_TypeError, "%s_() needs a Tensor to write to", def.name.c_str());
+      return nullptr;
+    }
+    return call_inplace(*session, op->id, values[0], spans, {counts.data(), counts.size()},
+                        std::move(attributes));
+  }
+  return call_op(*session, op->id, spans, {counts.data(), counts.size()}, std::move(attributes));
+}
+
+PyObject* op_repr(PyObject* self) {
+  const auto* op = reinterpret_cast<OpObject*>(self);
+  return PyUnicode_FromFormat("<op %s%s>", op->def->name.c_str(), op->inplace ? "_" : "");
+}
+
+PyObject* op_bind(PyObject* self, PyObject* instance, PyObject*) {
+  if (instance == nullptr || instance == Py_None) return Py_NewRef(self);
+  return PyMethod_New(self, instance);
+}
+
+PyObject* op_name(PyObject* self, void*) {
+  const auto* op = reinterpret_cast<OpObject*>(self);
+  return PyUnicode_FromString((op->def->name + (op->inplace ? "_" : "")).c_str());
+}
+PyObject* op_doc(PyObject* self, void*) {
+  const auto* op = reinterpret_cast<OpObject*>(self);
+  return PyUnicode_FromString(
+      (std::string(op->def->signature) + "\n\n" + std::string(op->def->doc)).c_str());
+}
+PyObject* op_signature(PyObject* self, void*) {
+  const auto* op = reinterpret_cast<OpObject*>(self);
+  return PyUnicode_FromStringAndSize(op->def->signature.data(),
+                                     static_cast<Py_ssize_t>(op->def->signature.size()));
+}
+
+PyGetSetDef op_properties[] = {{"__name__", op_name, nullptr, nullptr, nullptr},
+                               {"__doc__", op_doc, nullptr, nullptr, nullptr},
+                               {"signature", op_signature, nullptr, nullptr, nullptr},
+                               {nullptr, nullptr, nullptr, nullptr, nullptr}};
+
+PyTypeObject* op_type() {
+  static PyMemberDef members[] = {
+      {"__vectorcalloffset__", T_PYSSIZET, offsetof(OpObject, vectorcall), READONLY, nullptr},
+      {nullptr, 0, 0, 0, nullptr}};
+  static PyType_Slot slots[] = {{Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
+                                {Py_tp_descr_get, reinterpret_cast<void*>(op_bind)},
+                                {Py_tp_repr, reinterpret_cast<void*>(op_repr)},
+                                {Py_tp_getset, op_properties},
+                                {Py_tp_members, members},
+                                {0, nullptr}};
+  static PyType_Spec spec = {"teletensor._core.Op", sizeof(OpObject), 0,
+                             Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL |
+                                 Py_TPFLAGS_METHOD_DESCRIPTOR | Py_TPFLAGS_IMMUTABLETYPE |
+                                 Py_TPFLAGS_DISALLOW_INSTANTIATION,
+                             slots};
+  static auto* type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
+  return type;
+}
+
+// Lives as long as the process.
+nb::object make_op(const OpDef& def, bool inplace) {
+  auto* op = PyObject_New(OpObject, op_type());
+  op->vectorcall = op_call;
+  op->def = &def;
+  op->id = ops::catalog().id(def);
+  op->inplace = inplace;
+  op->names = new std::vector<PyObject*>();
+  for (const Parameter& p : def.parameters) {
+    op->names->push_back(PyUnicode_InternFromString(p.name.c_str()));
+  }
+  return nb::steal(reinterpret_cast<PyObject*>(op));
+}
+
+nb::dict describe(const OpDef& def) {
+  nb::dict out;
+  out["name"] = def.name;
+  out["signature"] = std::string(def.signature);
+  out["doc"] = std::string(def.doc);
+  out["revision"] = def.revision;
+  out["view"] = def.view != nullptr;
+  out["differentiable"] = def.vjp != nullptr || (def.view != nullptr && def.not_differentiable.empty());
+  out["not_differentiable"] = std::string(def.not_differentiable);
+  out["internal"] = def.internal;
+  out["random"] = def.random;
+  out["mutates"] = !def.mutates.empty();
+  out["inplace"] = def.infer != nullptr && def.mutates.empty() && def.results == 1 &&
+                   def.operand_parameters > 0;
+  nb::list parameters;
+  for (const Parameter& p : def.parameters) {
+    nb::dict each;
+    each["name"] = p.name;
+    static constexpr const char* kTypes[] = {"Tensor", "Tensor?", "Tensor[]", "Operand", "bool",
+                                             "int",    "float",   "int[]",    "str",     "dtype",
+                                             "device"};
+    each["type"] = kTypes[static_cast<int>(p.type)];
+    each["optional"] = p.optional;
+    each["has_default"] = p.has_default;
+    parameters.append(each);
+  }
+  out["parameters"] = parameters;
+  return out;
+}
+
+}  // namespace
+
+bool number_of(PyObject* object, core::Number& number) {
+  if (PyFloat_Check(object)) {
+    number = core::Number::of_float(PyFloat_AS_DOUBLE(object));
+    return true;
+  }
+  if (PyBool_Check(object)) {
+    number = core::Number::of_bool(object == Py_True);
+    return true;
+  }
+  if (PyLong_Check(object)) {
+    int overflow = 0;
+    const long long value = PyLong_AsLongLongAndOverflow(object, &overflow);
+    if (overflow != 0) {
+      PyErr_SetString(PyExc_OverflowError, "a Python int does not fit 64 bits");
+      return false;
+    }
+    number = core::Number::of_int(value);
+    return true;
+  }
+  if (tensor_of(object) || PySequence_Check(object)) return false;
+  if (PyIndex_Check(object)) {  // NumPy's integer scalars
+    PyObject* index = PyNumber_Index(object);
+    if (index == nullptr) return false;
+    const bool fits = number_of(index, number);
+    Py_DECREF(index);
+    return fits;
+  }
+  if (Py_TYPE(object)->tp_as_number && Py_TYPE(object)->tp_as_number->nb_float) {
+    const double value = PyFloat_AsDouble(object);
+    if (value == -1.0 && PyErr_Occurred()) return false;
+    number = core::Number::of_float(value);
+    return true;
+  }
+  return false;
+}
+
+bool to_var(PyObject* object, Var& var) {
+  if (PyTensor* tensor = tensor_of(object)) {
+    var = tensor->var();
+    return true;
+  }
+  core::Number number;
+  if (!number_of(object, number)) return false;
+  var = Var(number);
+  return true;
+}
+
+void bind_ops(nb::module_& m) {
+  nb::dict functions;
+  nb::list catalog;
+  const ops::Catalog& all = ops::catalog();
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const OpDef& def = all.at(static_cast<OpId>(i));
+    functions[def.name.c_str()] = make_op(def, false);
+    const bool first_is_tensor =
+        def.operand_parameters > 0 && def.parameters[0].type != Parameter::Type::kTensorList;
+    if (def.infer != nullptr && def.mutates.empty() && def.results == 1 && first_is_tensor) {
+      functions[(def.name + "_").c_str()] = make_op(def, true);
+    }
+    catalog.append(describe(def));
+  }
+  m.attr("ops") = functions;
+  m.attr("catalog_entries") = catalog;
+  m.def("catalog", [catalog] { return catalog; }, "Every op: name, signature, doc, facts.");
+  m.def("op_table", [] {
+    std::vector<std::pair<std::string, int>> out;
+    const ops::Catalog& all = ops::catalog();
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const OpDef& def = all.at(static_cast<OpId>(i));
+      out.emplace_back(def.name, def.revision);
+    }
+    return out;
+  });
+  m.def("manual_seed", [](std::int64_t seed) {
+    g_seed = seed;
+    g_ordinal = 0;
+  });
+  m.def("rng_state", [] { return std::make_pair(g_seed, g_ordinal); });
+  m.def("set_rng_state", [](std::int64_t seed, std::int64_t ordinal) {
+    g_seed = seed;
+    g_ordinal = ordinal;
+  });
+}
+
+}  // namespace teletensor::client

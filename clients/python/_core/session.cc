@@ -1,0 +1,451 @@
+#include "session.h"
+
+#include <pthread.h>
+
+#include <atomic>
+#include <chrono>
+
+namespace teletensor::client {
+
+using autograd::Backward;
+using core::MutexLock;
+
+namespace {
+
+// Set in the child of a fork, whose copy of every session is dead: its threads are gone and its locks
+// may be held by nobody.
+std::atomic<bool> g_forked{false};
+const int g_at_fork = pthread_atfork(nullptr, nullptr, [] { g_forked = true; });
+
+Status forked() {
+  return Status(core::Code::kFailedPrecondition,
+                "this session was opened before fork(); a forked process opens its own with "
+                "teletensor.connect()");
+}
+
+thread_local bool t_grad_mode = true;
+core::DType g_default_dtype = core::DType::kF32;
+
+// A release waits for company.
+constexpr std::size_t kReleaseBatch = 8;
+// How far the API may run ahead of the sender.
+constexpr std::size_t kMaxWaitingBytes = 32 << 20;
+
+}  // namespace
+
+bool grad_mode() { return t_grad_mode; }
+void set_grad_mode(bool on) { t_grad_mode = on; }
+core::DType default_dtype() { return g_default_dtype; }
+void set_default_dtype(core::DType dtype) { g_default_dtype = dtype; }
+
+Session::Session(const SessionLimits& limits)
+    : graph_(ops::catalog(), nullptr),
+      limits_(limits),
+      credit_upto_(limits.credit_upto),
+      credit_bytes_(limits.credit_bytes) {
+  graph_.largest_result = limits.quota;
+  graph_.on_death = [this](program::HandleId id) { releases_.push_back(id); };
+  writer_.begin(1, 1);
+}
+
+Session::~Session() { graph_.on_death = nullptr; }
+
+// ---------------------------------------------------------------- issuing
+
+Status Session::lost_status() const {
+  if (!lost_.ok()) return lost_;
+  if (closed_) return Status(core::Code::kFailedPrecondition, "the session is closed");
+  return {};
+}
+
+Status Session::ready_to_issue() {
+  if (g_forked) return forked();
+  bool wait = false;
+  std::uint64_t completed = 0;
+  {
+    MutexLock lock(mutex_);
+    TT_RETURN_IF_ERROR(lost_status());
+    wait = seq_ + 64 > credit_upto_ || waiting_bytes_ > kMaxWaitingBytes;
+    if (errors_.empty()) completed = completed_;
+  }
+  if (completed > trimmed_ + 256) graph_.completed(trimmed_ = completed);
+  if (!wait) return {};
+  TT_RETURN_IF_ERROR(block([this] {
+    return !lost_.ok() || closed_ ||
+           (seq_ + 64 <= credit_upto_ && waiting_bytes_ <= kMaxWaitingBytes);
+  }));
+  MutexLock lock(mutex_);
+  return lost_status();
+}
+
+void Session::begin_command() { graph_.set_seq(seq_ + 1); }
+
+void Session::close_full_frame() {
+  if (!writer_.full(limits_.frame)) return;
+  const std::uint64_t next_seq = writer_.next_seq();
+  const program::HandleId next_id = writer_.next_id();
+  frames_.emplace_back(writer_.finish(completed_, 1));
+  waiting_bytes_ += frames_.back().size();
+  writer_.begin(next_seq, next_id);
+}
+
+void Session::issue(const program::Apply& apply, std::uint32_t made) {
+  {
+    MutexLock lock(mutex_);
+    close_full_frame();
+    writer_.append(apply, made);
+    if (sender_sleeps_) changed_.notify_all();
+  }
+  note_site(++seq_);
+  if (releases_.size() >= kReleaseBatch) flush_releases();
+}
+
+void Session::issue(const program::Command& command, std::uint32_t made) {
+  {
+    MutexLock lock(mutex_);
+    if (writer_.full(limits_.frame, 256 + limits_.frame.inline_bytes, 4096)) close_full_frame();
+    const bool large = std::holds_alternative<program::Constant>(command);
+    if (large && writer_.full(limits_.frame,
+                              256 + std::get<program::Constant>(command).bytes.size())) {
+      const std::uint64_t next_seq = writer_.next_seq();
+      const program::HandleId next_id = writer_.next_id();
+      frames_.emplace_back(writer_.finish(completed_, 1));
+      waiting_bytes_ += frames_.back().size();
+      writer_.begin(next_seq, next_id);
+    }
+    writer_.append(command, made);
+    if (sender_sleeps_) changed_.notify_all();
+  }
+  note_site(++seq_);
+}
+
+void Session::flush_releases() {
+  while (!releases_.empty()) {
+    program::Release release;
+    const std::size_t count = std::min<std::size_t>(releases_.size(), 512);
+    release.handles.assign(releases_.begin(), releases_.begin() + static_cast<std::ptrdiff_t>(count));
+    releases_.erase(releases_.begin(), releases_.begin() + static_cast<std::ptrdiff_t>(count));
+    begin_command();
+    issue(program::Command(std::move(release)), 0);
+  }
+}
+
+program::Apply Session::encode(OpId op, bool inplace, bool record, std::span<const Var> arguments,
+                               std::span<const std::uint32_t> counts,
+                               const core::Attributes& attributes) const {
+  program::Apply apply;
+  apply.op = op;
+  apply.inplace = inplace;
+  apply.record = record;
+  apply.default_dtype = g_default_dtype;
+  for (const Var& argument : arguments) {
+    if (argument.is_tensor()) {
+      apply.arguments.push_back(program::Argument::of(autograd::handle_of(argument).id));
+    } else if (argument.is_number()) {
+      apply.arguments.push_back(program::Argument::of(argument.number()));
+    } else {
+      apply.arguments.push_back(program::Argument::absent());
+    }
+  }
+  for (std::uint32_t count : counts) apply.counts.push_back(count);
+  apply.attributes = attributes;
+  return apply;
+}
+
+namespace {
+
+autograd::Call call_of(OpId op, bool record, std::span<const Var> arguments,
+                       std::span<const std::uint32_t> counts, core::Attributes attributes) {
+  autograd::Call call;
+  call.op = op;
+  call.record = record;
+  call.default_dtype = g_default_dtype;
+  call.arguments = arguments;
+  call.counts = counts;
+  call.attributes = std::move(attributes);
+  return call;
+}
+
+}  // namespace
+
+Status Session::apply(OpId op, std::span<const Var> arguments,
+                      std::span<const std::uint32_t> counts, core::Attributes attributes,
+                      Handles& results) {
+  TT_RETURN_IF_ERROR(ready_to_issue());
+  const program::Apply apply =
+      encode(op, false, t_grad_mode, arguments, counts, attributes);
+  begin_command();
+  TT_RETURN_IF_ERROR(
+      graph_.apply(call_of(op, t_grad_mode, arguments, counts, std::move(attributes)), results));
+  const bool mutates = !catalog().at(op).mutates.empty();
+  if (!mutates) {
+    for (const HandleRef& h : results) give_id(*h);
+  }
+  issue(apply, mutates ? 0 : static_cast<std::uint32_t>(results.size()));
+  return {};
+}
+
+Status Session::apply_inplace(OpId op, std::span<const Var> arguments,
+                              std::span<const std::uint32_t> counts, core::Attributes attributes) {
+  TT_RETURN_IF_ERROR(ready_to_issue());
+  const program::Apply apply = encode(op, true, t_grad_mode, arguments, counts, attributes);
+  begin_command();
+  TT_RETURN_IF_ERROR(
+      graph_.apply_inplace(call_of(op, t_grad_mode, arguments, counts, std::move(attributes))));
+  issue(apply, 0);
+  return {};
+}
+
+core::Result<HandleRef> Session::constant(core::DType dtype, core::Device device,
+                                          const core::Dims& shape, std::string bytes) {
+  TT_RETURN_IF_ERROR(ready_to_issue());
+  HandleRef h = graph_.adopt({dtype, device, core::Geometry(shape)}, nullptr);
+  give_id(*h);
+  issue(program::Command(program::Constant{dtype, device, shape, std::move(bytes)}), 1);
+  return h;
+}
+
+core::Result<HandleRef> Session::uploaded(std::uint64_t upload, core::DType dtype,
+                                          core::Device device, const core::Dims& shape) {
+  TT_RETURN_IF_ERROR(ready_to_issue());
+  HandleRef h = graph_.adopt({dtype, device, core::Geometry(shape)}, nullptr);
+  give_id(*h);
+  issue(program::Command(program::Uploaded{upload, dtype, device, shape}), 1);
+  return h;
+}
+
+Status Session::set_requires_grad(Handle& h, bool on) {
+  TT_RETURN_IF_ERROR(ready_to_issue());
+  TT_RETURN_IF_ERROR(graph_.set_requires_grad(h, on));
+  issue(program::Command(program::SetFlag{program::SetFlag::What::kRequiresGrad, h.id, on}), 0);
+  return {};
+}
+
+Status Session::retain_grad(Handle& h) {
+  TT_RETURN_IF_ERROR(ready_to_issue());
+  TT_RETURN_IF_ERROR(graph_.retain_grad(h));
+  issue(program::Command(program::SetFlag{program::SetFlag::What::kRetainGrad, h.id, true}), 0);
+  return {};
+}
+
+Status Session::assign_grad(Handle& h, Handle* grad) {
+  TT_RETURN_IF_ERROR(ready_to_issue());
+  TT_RETURN_IF_ERROR(graph_.set_grad(h, grad));
+  issue(program::Command(program::SetGrad{h.id, grad ? grad->id : 0}), 0);
+  return {};
+}
+
+Status Session::set_data(Handle& h, Handle& other) {
+  TT_RETURN_IF_ERROR(ready_to_issue());
+  TT_RETURN_IF_ERROR(graph_.set_data(h, other));
+  issue(program::Command(program::SetData{h.id, other.id}), 0);
+  return {};
+}
+
+core::Result<std::uint64_t> Session::fetch(Handle& h, bool bulk) {
+  TT_RETURN_IF_ERROR(ready_to_issue());
+  issue(program::Command(program::Fetch{h.id, bulk}), 0);
+  return seq_;
+}
+
+// ---------------------------------------------------------------- backward
+
+Status Session::backward(autograd::BackwardCall call, bool create_graph,
+                         std::vector<HandleRef>& results) {
+  TT_RETURN_IF_ERROR(ready_to_issue());
+  program::Backward command;
+  for (const HandleRef& h : call.roots) command.roots.push_back(h->id);
+  for (const HandleRef& h : call.seeds) command.seeds.push_back(h ? h->id : 0);
+  for (const HandleRef& h : call.inputs) command.inputs.push_back(h->id);
+  command.has_inputs = call.has_inputs;
+  command.retain_graph = call.retain_graph;
+  command.allow_unused = call.allow_unused;
+  begin_command();
+  auto plan = Backward::plan(graph_, std::move(call));
+  if (!plan.ok()) return plan.status();
+  if (!create_graph && !(*plan)->has_hooks()) {
+    const program::HandleId first = next_id_;
+    (*plan)->settle([this](Handle& h) { give_id(h); });
+    command.made = static_cast<std::uint32_t>(next_id_ - first);
+    issue(program::Command(command), command.made);
+  } else {
+    // Python lies on the path, or what runs must be recorded: the same expansion, sent from here.
+    const bool outer_recording = recording_, outer_mode = t_grad_mode;
+    recording_ = t_grad_mode = create_graph;
+    status_ = {};
+    const Status status = (*plan)->step(*this, INT32_MAX);
+    recording_ = outer_recording;
+    t_grad_mode = outer_mode;
+    TT_RETURN_IF_ERROR(status);
+    if (!command.retain_graph) {
+      command.expanded = true;
+      begin_command();
+      issue(program::Command(command), 0);
+    }
+  }
+  results = (*plan)->results();
+  return {};
+}
+
+ops::Vars Session::call(OpId op, std::span<const Var> arguments, core::Attributes attributes,
+                        std::span<const std::uint32_t> counts) {
+  ops::Vars out;
+  Handles results;
+  if (status_.ok()) status_ = apply(op, arguments, counts, std::move(attributes), results);
+  if (!status_.ok()) {
+    for (int i = 0; i < std::max(catalog().at(op).results, 1); ++i) out.push_back({});
+    return out;
+  }
+  for (HandleRef& h : results) out.push_back(Var(this, std::move(h)));
+  return out;
+}
+
+Status Session::inplace(OpId op, std::span<const Var> arguments) {
+  const ops::OpDef& def = catalog().at(op);
+  core::Attributes attributes;
+  for (std::size_t p = static_cast<std::size_t>(def.operand_parameters); p < def.parameters.size();
+       ++p) {
+    attributes.push_back(def.parameters[p].fallback);
+  }
+  return apply_inplace(op, arguments, {}, std::move(attributes));
+}
+
+Status Session::set_grad(Handle& h, const HandleRef& grad) { return assign_grad(h, grad.get()); }
+
+Var Session::saved(const autograd::Node::SavedSlot& slot, autograd::Node& node) {
+  if (status_.ok()) status_ = ready_to_issue();
+  HandleRef h = graph_.name_saved(slot, node);
+  give_id(*h);
+  issue(program::Command(program::Saved{node.seq, static_cast<std::uint32_t>(slot.slot)}), 1);
+  return Var(this, std::move(h));
+}
+
+core::Result<HandleRef> Session::own(const Var& g, const core::Dims& strides) {
+  static const ops::OpRef relayout("relayout");
+  const Var arguments[] = {g};
+  Handles results;
+  TT_RETURN_IF_ERROR(apply(relayout, arguments, {}, {core::Attribute::of(strides)}, results));
+  return results[0];
+}
+
+// ---------------------------------------------------------------- waiting
+
+core::Result<wire::FetchedValue> Session::wait_fetched(std::uint64_t seq) {
+  TT_RETURN_IF_ERROR(block([&] { return fetched_.contains(seq) || !lost_.ok(); }));
+  MutexLock lock(mutex_);
+  const auto found = fetched_.find(seq);
+  if (found == fetched_.end()) return lost_;
+  wire::FetchedValue value = std::move(found->second);
+  fetched_.erase(found);
+  return value;
+}
+
+Status Session::synchronize() {
+  const std::uint64_t upto = seq_;
+  TT_RETURN_IF_ERROR(block([&] { return completed_ >= upto || !lost_.ok(); }));
+  MutexLock lock(mutex_);
+  return completed_ >= upto ? Status() : lost_;
+}
+
+void Session::idle() {
+  if (ready_to_issue().ok()) flush_releases();
+}
+
+bool Session::has_pending() const {
+  MutexLock lock(mutex_);
+  return !errors_.empty();
+}
+
+Status Session::raise_pending(std::uint64_t& root) {
+  wire::ErrorEvent error;
+  {
+    MutexLock lock(mutex_);
+    if (errors_.empty()) return {};
+    error = std::move(errors_.front());
+    errors_.pop_front();
+  }
+  root = error.root;
+  if (ready_to_issue().ok()) {
+    begin_command();
+    issue(program::Command(program::Raise{error.root}), 0);
+    const std::uint64_t seq = seq_;
+    const Status waited = block([&] { return raised_.contains(seq) || !lost_.ok(); });
+    MutexLock lock(mutex_);
+    const auto found = raised_.find(seq);
+    if (waited.ok() && found != raised_.end()) {
+      graph_.take_back(found->second.rebinds, error.root);
+      raised_.erase(found);
+    }
+  }
+  return error.status;
+}
+
+// ---------------------------------------------------------------- transport threads
+
+bool Session::next_frame(std::string& frame, double seconds) {
+  using Clock = std::chrono::steady_clock;
+  const auto until = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                        std::chrono::duration<double>(seconds));
+  MutexLock lock(mutex_);
+  while (lost_.ok()) {
+    const bool any = !frames_.empty() || !writer_.empty();
+    const std::size_t next = frames_.empty() ? writer_.size() : frames_.front().size();
+    if (any && sent_bytes_ + next <= credit_bytes_) break;
+    if (closed_ && !any) return false;
+    sender_sleeps_ = true;
+    const bool woken = changed_.wait_for(mutex_, until - Clock::now());
+    sender_sleeps_ = false;
+    if (!woken && Clock::now() >= until) {
+      frame.clear();
+      return true;
+    }
+  }
+  if (!lost_.ok()) return false;
+  if (!frames_.empty()) {
+    frame = std::move(frames_.front());
+    frames_.pop_front();
+    waiting_bytes_ -= frame.size();
+    changed_.notify_all();
+  } else {
+    const std::uint64_t next_seq = writer_.next_seq();
+    const program::HandleId next_id = writer_.next_id();
+    frame = writer_.finish(completed_, 1);
+    writer_.begin(next_seq, next_id);
+  }
+  sent_bytes_ += frame.size();
+  return true;
+}
+
+Status Session::on_progress(std::string_view bytes) {
+  wire::Progress progress;
+  TT_RETURN_IF_ERROR(wire::decode_progress(bytes, progress));
+  MutexLock lock(mutex_);
+  completed_ = std::max(completed_, progress.completed_upto);
+  received_ = std::max(received_, progress.received_upto);
+  credit_upto_ = std::max(credit_upto_, progress.credit_upto);
+  credit_bytes_ = std::max(credit_bytes_, progress.credit_bytes);
+  for (wire::FetchedValue& value : progress.fetched) fetched_[value.seq] = std::move(value);
+  for (wire::ErrorEvent& error : progress.errors) errors_.push_back(std::move(error));
+  for (wire::RaisedEvent& raised : progress.raised) raised_[raised.seq] = std::move(raised);
+  changed_.notify_all();
+  return {};
+}
+
+void Session::lost(Status why) {
+  MutexLock lock(mutex_);
+  if (lost_.ok()) lost_ = std::move(why);
+  changed_.notify_all();
+}
+
+void Session::close() {
+  MutexLock lock(mutex_);
+  closed_ = true;
+  changed_.notify_all();
+}
+
+std::uint64_t Session::completed_upto() const {
+  MutexLock lock(mutex_);
+  return completed_;
+}
+
+}  // namespace teletensor::client

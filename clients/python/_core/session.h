@@ -1,0 +1,149 @@
+// Session: the native half of a client's session. Holds the mirror (names and tape without data),
+// writes frames, and keeps what progress has told. No Python in here but through three virtuals.
+//
+// Two kinds of threads: API threads, one at a time (Python's are, under the GIL), and transport threads
+// (next_frame, on_progress, lost), which may come at any time.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "engine/autograd/backward.h"
+#include "engine/autograd/graph.h"
+#include "engine/core/mutex.h"
+#include "proto/wire/frame.h"
+#include "proto/wire/progress.h"
+
+namespace teletensor::client {
+
+using autograd::Handle;
+using autograd::HandleRef;
+using autograd::Handles;
+using core::Status;
+using ops::OpId;
+using ops::Var;
+
+struct SessionLimits {
+  std::uint64_t credit_upto = 65536;
+  std::uint64_t credit_bytes = 64ull << 20;
+  wire::FrameLimits frame;
+  std::uint64_t quota = 0;  // bytes a device; 0: unknown
+};
+
+// The calling thread's grad mode, and the process's default float dtype: resolved into each command.
+bool grad_mode();
+void set_grad_mode(bool on);
+core::DType default_dtype();
+void set_default_dtype(core::DType dtype);
+
+class Session : public autograd::Issuer {
+ public:
+  explicit Session(const SessionLimits& limits);
+  ~Session() override;
+
+  autograd::Graph& graph() { return graph_; }
+  const ops::Catalog& catalog() const { return graph_.catalog(); }
+  std::uint64_t last_seq() const { return seq_; }
+
+  // ---- API thread. Eager errors; nothing waits but for credits.
+  Status apply(OpId op, std::span<const Var> arguments, std::span<const std::uint32_t> counts,
+               core::Attributes attributes, Handles& results);
+  Status apply_inplace(OpId op, std::span<const Var> arguments,
+                       std::span<const std::uint32_t> counts, core::Attributes attributes);
+  core::Result<HandleRef> constant(core::DType dtype, core::Device device, const core::Dims& shape,
+                                   std::string bytes);
+  core::Result<HandleRef> uploaded(std::uint64_t upload, core::DType dtype, core::Device device,
+                                   const core::Dims& shape);
+  Status set_requires_grad(Handle& h, bool on);
+  Status retain_grad(Handle& h);
+  Status assign_grad(Handle& h, Handle* grad);
+  Status set_data(Handle& h, Handle& other);
+  // Results only with inputs.
+  Status backward(autograd::BackwardCall call, bool create_graph, std::vector<HandleRef>& results);
+  core::Result<std::uint64_t> fetch(Handle& h, bool bulk);
+
+  // ---- Waiting (API thread; blocks through block())
+  // The fetched value; a late error of the session is raised first, whatever is read.
+  core::Result<wire::FetchedValue> wait_fetched(std::uint64_t seq);
+  // Until everything issued has run.
+  Status synchronize();
+  // The oldest late error that nobody has raised: takes back what it touched on both sides, and
+  // returns it. Ok when there is none. `root` gets the failed command's number.
+  Status raise_pending(std::uint64_t& root);
+  bool has_pending() const;
+  // Sends releases that wait for company.
+  void idle();
+
+  // ---- Transport threads
+  // Waits for commands, or for at most `seconds`; false when the session is closed and all is taken.
+  // An empty frame means that the time has passed.
+  bool next_frame(std::string& frame, double seconds);
+  Status on_progress(std::string_view bytes);
+  // The stream is gone for good: every wait ends with this.
+  void lost(Status why);
+  // No more commands; next_frame gives the rest, then false.
+  void close();
+  std::uint64_t completed_upto() const;
+
+  // ---- Issuer (a backward that this client runs itself)
+  bool recording() const override { return recording_; }
+  ops::Vars call(OpId op, std::span<const Var> arguments, core::Attributes attributes,
+                 std::span<const std::uint32_t> counts) override;
+  Status inplace(OpId op, std::span<const Var> arguments) override;
+  Status set_grad(Handle& h, const HandleRef& grad) override;
+  Var saved(const autograd::Node::SavedSlot& slot, autograd::Node& node) override;
+  core::Result<HandleRef> own(const Var& g, const core::Dims& strides) override;
+  void name(Handle&) override {}
+
+ protected:
+  // Blocks until ready() (called with the session's lock) holds, letting other API threads run. Errors:
+  // the wait was interrupted by the person.
+  virtual Status block(const std::function<bool()>& ready) = 0;
+  // Called when command `seq` was issued, to note the caller's line.
+  virtual void note_site(std::uint64_t seq) = 0;
+
+  mutable core::Mutex mutex_;
+  core::CondVar changed_;
+
+ private:
+  Status ready_to_issue();
+  void issue(const program::Command& command, std::uint32_t made);
+  void issue(const program::Apply& apply, std::uint32_t made);
+  void begin_command();
+  void give_id(Handle& h) { h.id = next_id_++; }
+  program::Apply encode(OpId op, bool inplace, bool record, std::span<const Var> arguments,
+                        std::span<const std::uint32_t> counts,
+                        const core::Attributes& attributes) const;
+  void flush_releases();
+  void close_full_frame();
+  Status lost_status() const;
+
+  // API thread
+  autograd::Graph graph_;
+  const SessionLimits limits_;
+  std::uint64_t seq_ = 0;            // of the last command
+  program::HandleId next_id_ = 1;
+  std::vector<program::HandleId> releases_;
+  std::uint64_t trimmed_ = 0;
+  bool recording_ = false;
+
+  // Guarded by mutex_
+  wire::FrameWriter writer_;
+  std::deque<std::string> frames_;   // full ones, before the writer's
+  std::size_t waiting_bytes_ = 0;
+  bool sender_sleeps_ = false;
+  std::uint64_t sent_bytes_ = 0;
+  std::uint64_t credit_upto_, credit_bytes_;
+  std::uint64_t completed_ = 0, received_ = 0;
+  std::map<std::uint64_t, wire::FetchedValue> fetched_;
+  std::map<std::uint64_t, wire::RaisedEvent> raised_;
+  std::deque<wire::ErrorEvent> errors_;
+  bool closed_ = false;
+  Status lost_;
+};
+
+}  // namespace teletensor::client

@@ -1,0 +1,345 @@
+// Tensor: the native type. Facts and flags without I/O, reading a value; methods written in Python are
+// attached to this very type (_tensor.py).
+
+#include <algorithm>
+#include <cstring>
+
+#include "bindings.h"
+#include "engine/core/half.h"
+
+namespace teletensor::client {
+
+PyTypeObject* tensor_type = nullptr;
+
+PyTensor* tensor_of(PyObject* object) {
+  if (Py_TYPE(object) == tensor_type || PyType_IsSubtype(Py_TYPE(object), tensor_type)) {
+    return nb::inst_ptr<PyTensor>(object);
+  }
+  return nullptr;
+}
+
+PyObject* wrap(PySession& session, const HandleRef& h) {
+  auto* living = static_cast<PyObject*>(h->owner);
+  if (living != nullptr && Py_REFCNT(living) > 0) return Py_NewRef(living);
+  nb::object object = nb::inst_alloc(nb::handle(reinterpret_cast<PyObject*>(tensor_type)));
+  if (!object.is_valid()) return nullptr;
+  new (nb::inst_ptr<PyTensor>(object)) PyTensor(&session, h, object.ptr());
+  nb::inst_mark_ready(object);
+  return object.release().ptr();
+}
+
+namespace {
+
+bool one_session(PySession& session, std::span<const Var> arguments) {
+  for (const Var& argument : arguments) {
+    if (!argument.is_tensor() || argument.builder() == &session) continue;
+    PyErr_SetString(PyExc_RuntimeError, "operands belong to two sessions; bring one over with "
+                                        "session.tensor(x.numpy())");
+    return false;
+  }
+  return true;
+}
+
+bool finish_strict(PySession& session) {
+  if (!session.strict) return true;
+  try {
+    raise_if(session.synchronize());
+    raise_late(session);
+  } catch (nb::python_error& error) {
+    error.restore();
+    return false;
+  }
+  return true;
+}
+
+nb::object own(PyObject* object) {
+  if (object == nullptr) throw nb::python_error();
+  return nb::steal(object);
+}
+
+}  // namespace
+
+PyObject* call_op(PySession& session, OpId id, std::span<const Var> arguments,
+                  std::span<const std::uint32_t> counts, core::Attributes attributes) {
+  if (!one_session(session, arguments)) return nullptr;
+  Handles results;
+  const Status status = session.apply(id, arguments, counts, std::move(attributes), results);
+  if (!status.ok()) {
+    set_error(status);
+    return nullptr;
+  }
+  const ops::OpDef& def = session.catalog().at(id);
+  if (!finish_strict(session)) return nullptr;
+  if (!def.mutates.empty()) Py_RETURN_NONE;
+  if (def.results == 1) return wrap(session, results[0]);
+  PyObject* tuple = PyTuple_New(static_cast<Py_ssize_t>(results.size()));
+  if (tuple == nullptr) return nullptr;
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    PyObject* each = wrap(session, results[i]);
+    if (each == nullptr) {
+      Py_DECREF(tuple);
+      return nullptr;
+    }
+    PyTuple_SET_ITEM(tuple, static_cast<Py_ssize_t>(i), each);
+  }
+  return tuple;
+}
+
+PyObject* call_inplace(PySession& session, OpId id, PyObject* self, std::span<const Var> arguments,
+                       std::span<const std::uint32_t> counts, core::Attributes attributes) {
+  if (!one_session(session, arguments)) return nullptr;
+  const Status status = session.apply_inplace(id, arguments, counts, std::move(attributes));
+  if (!status.ok()) {
+    set_error(status);
+    return nullptr;
+  }
+  if (!finish_strict(session)) return nullptr;
+  return Py_NewRef(self);
+}
+
+namespace {
+
+nb::object tuple_of(const core::Dims& dims) {
+  PyObject* tuple = PyTuple_New(dims.size());
+  for (int i = 0; i < dims.size(); ++i) {
+    PyTuple_SET_ITEM(tuple, i, PyLong_FromLongLong(dims[i]));
+  }
+  return own(tuple);
+}
+
+autograd::Handle& handle(const PyTensor& t) { return *t.handle; }
+
+wire::FetchedValue read(const PyTensor& t) {
+  PySession& session = *t.session;
+  const std::uint64_t seq = value_or_raise(session.fetch(handle(t), false));
+  auto value = session.wait_fetched(seq);
+  if (PyErr_Occurred()) throw nb::python_error();
+  raise_late(session);
+  wire::FetchedValue fetched = value_or_raise(std::move(value));
+  if (!fetched.status.ok()) {
+    const std::string site = session.site_of(fetched.root);
+    std::string text = fetched.status.message();
+    if (!site.empty()) text += "\n(issued at " + site + ")";
+    raise_if(Status(fetched.status.code(), text));
+  }
+  return fetched;
+}
+
+template <class T>
+T element(const std::string& data, std::size_t i) {
+  T value;
+  std::memcpy(&value, data.data() + i * sizeof(T), sizeof(T));
+  return value;
+}
+
+PyObject* scalar(core::DType dtype, const std::string& data, std::size_t i) {
+  switch (dtype) {
+    case core::DType::kBool: return PyBool_FromLong(element<std::uint8_t>(data, i) != 0);
+    case core::DType::kU8: return PyLong_FromLong(element<std::uint8_t>(data, i));
+    case core::DType::kI32: return PyLong_FromLong(element<std::int32_t>(data, i));
+    case core::DType::kI64: return PyLong_FromLongLong(element<std::int64_t>(data, i));
+    case core::DType::kF16: {
+      return PyFloat_FromDouble(static_cast<double>(element<core::Half>(data, i)));
+    }
+    case core::DType::kBF16: {
+      return PyFloat_FromDouble(static_cast<double>(element<core::BFloat16>(data, i)));
+    }
+    case core::DType::kF32: return PyFloat_FromDouble(element<float>(data, i));
+    case core::DType::kF64: return PyFloat_FromDouble(element<double>(data, i));
+  }
+  return PyFloat_FromDouble(0);
+}
+
+nb::object item(const PyTensor& t) {
+  if (handle(t).geometry().numel() != 1) {
+    PyErr_Format(PyExc_RuntimeError,
+                 "a Tensor with %lld elements cannot be converted to Scalar",
+                 static_cast<long long>(handle(t).geometry().numel()));
+    throw nb::python_error();
+  }
+  const wire::FetchedValue value = read(t);
+  return own(scalar(value.dtype, value.data, 0));
+}
+
+std::string grad_fn_name(const PyTensor& t, const autograd::Node& node) {
+  // "mul" -> "MulBackward0", "log_softmax" -> "LogSoftmaxBackward0".
+  std::string out;
+  bool upper = true;
+  for (char c : t.session->catalog().at(node.label).name) {
+    if (c == '_') {
+      upper = true;
+      continue;
+    }
+    out += upper ? static_cast<char>(std::toupper(static_cast<unsigned char>(c))) : c;
+    upper = false;
+  }
+  return out + "Backward0";
+}
+
+PyTensor& tensor(nb::handle object, const char* what) {
+  PyTensor* t = tensor_of(object.ptr());
+  if (t == nullptr) {
+    PyErr_Format(PyExc_TypeError, "%s must be a Tensor, not %s", what, Py_TYPE(object.ptr())->tp_name);
+    throw nb::python_error();
+  }
+  return *t;
+}
+
+std::vector<HandleRef> handles(nb::handle sequence, PySession& session, bool none_allowed) {
+  std::vector<HandleRef> out;
+  for (nb::handle each : sequence) {
+    if (none_allowed && each.is_none()) {
+      out.emplace_back();
+      continue;
+    }
+    PyTensor& t = tensor(each, "each of the tensors");
+    if (t.session != &session) {
+      PyErr_SetString(PyExc_RuntimeError, "operands belong to two sessions");
+      throw nb::python_error();
+    }
+    out.push_back(t.handle);
+  }
+  return out;
+}
+
+nb::object backward(nb::handle roots, nb::handle seeds, nb::handle inputs, bool retain_graph,
+                    bool create_graph, bool allow_unused) {
+  nb::object first = nb::borrow(roots)[nb::int_(0)];
+  PySession& session = *tensor(first, "the root").session;
+  autograd::BackwardCall call;
+  call.roots = handles(roots, session, false);
+  call.seeds = handles(seeds, session, true);
+  call.has_inputs = !inputs.is_none();
+  if (call.has_inputs) call.inputs = handles(inputs, session, false);
+  call.retain_graph = retain_graph;
+  call.allow_unused = allow_unused;
+  std::vector<HandleRef> results;
+  const Status status = session.backward(std::move(call), create_graph, results);
+  if (PyErr_Occurred()) throw nb::python_error();
+  raise_if(status);
+  if (!finish_strict(session)) throw nb::python_error();
+  nb::list out;
+  for (const HandleRef& h : results) out.append(h ? own(wrap(session, h)) : nb::none());
+  return out;
+}
+
+}  // namespace
+
+void bind_tensor(nb::module_& m) {
+  auto type = nb::class_<PyTensor>(
+      m, "Tensor", nb::type_slots(tensor_slots), nb::is_weak_referenceable(),
+      "A tensor that lives on the daemon. Shape, dtype, device and gradient facts are known here "
+      "without a round trip; reading values waits.");
+  tensor_type = reinterpret_cast<PyTypeObject*>(type.ptr());
+  type.def(
+          "__init__",
+          [](nb::pointer_and_handle<PyTensor> self, nb::handle data) {
+            PyTensor& source = tensor(data, "data");
+            // A name of its own on the same memory, without history.
+            static const ops::OpRef detach("detach");
+            const Var argument = source.var();
+            Handles results;
+            raise_if(source.session->apply(detach, {&argument, 1}, {}, {}, results));
+            new (self.p) PyTensor(source.session, results[0], self.h.ptr());
+          },
+          nb::arg("data"))
+      .def_prop_ro("_shape", [](const PyTensor& t) { return tuple_of(handle(t).shape()); })
+      .def_prop_ro("dtype", [](const PyTensor& t) { return own(wrap_dtype(handle(t).layout.dtype)); },
+                   "The element type.")
+      .def_prop_ro("device",
+                   [](const PyTensor& t) { return own(wrap_device(handle(t).layout.device)); },
+                   "The daemon's device that holds it.")
+      .def_prop_ro("ndim", [](const PyTensor& t) { return handle(t).shape().size(); })
+      .def("dim", [](const PyTensor& t) { return handle(t).shape().size(); },
+           "The number of dimensions.")
+      .def("numel", [](const PyTensor& t) { return handle(t).geometry().numel(); },
+           "The number of elements.")
+      .def("element_size",
+           [](const PyTensor& t) { return core::size_of(handle(t).layout.dtype); },
+           "Bytes of one element.")
+      .def("_strides", [](const PyTensor& t) { return tuple_of(handle(t).geometry().strides); })
+      .def("storage_offset", [](const PyTensor& t) { return handle(t).geometry().offset; },
+           "Elements before the first, in the storage.")
+      .def("is_contiguous", [](const PyTensor& t) { return handle(t).geometry().contiguous(); },
+           "Row-major without gaps?")
+      .def("_is_view", [](const PyTensor& t) { return handle(t).is_view(); })
+      .def_prop_ro("_base",
+                   [](const PyTensor& t) -> nb::object {
+                     if (!handle(t).is_view()) return nb::none();
+                     return own(wrap(*t.session, handle(t).base));
+                   })
+      .def("_shares_storage",
+           [](const PyTensor& t, const PyTensor& o) { return handle(t).cell == handle(o).cell; })
+      .def_prop_ro("_session", [](const PyTensor& t) { return t.session_object; })
+      .def_prop_rw(
+          "requires_grad", [](const PyTensor& t) { return t.session->graph().requires_grad(handle(t)); },
+          [](PyTensor& t, bool on) { raise_if(t.session->set_requires_grad(handle(t), on)); },
+          "Whether gradients are recorded for it.")
+      .def_prop_ro("is_leaf",
+                   [](const PyTensor& t) {
+                     return value_or_raise(t.session->graph().is_leaf(handle(t)));
+                   },
+                   "True where no recorded instruction made it.")
+      .def_prop_rw(
+          "grad",
+          [](const PyTensor& t) -> nb::object {
+            raise_if(t.session->graph().node_of(handle(t)).status());
+            const HandleRef& grad = handle(t).grad;
+            return grad ? own(wrap(*t.session, grad)) : nb::none();
+          },
+          [](PyTensor& t, nb::handle grad) {
+            Handle* other = nullptr;
+            if (!grad.is_none()) {
+              PyTensor& g = tensor(grad, "grad");
+              if (g.session != t.session) {
+                PyErr_SetString(PyExc_RuntimeError, "grad belongs to another session");
+                throw nb::python_error();
+              }
+              other = g.handle.get();
+            } else if (!handle(t).grad) {
+              return;
+            }
+            raise_if(t.session->assign_grad(handle(t), other));
+          },
+          nb::arg("grad").none(), "The accumulated gradient, or None.")
+      .def_prop_ro("_has_grad", [](const PyTensor& t) { return handle(t).grad != nullptr; })
+      .def_prop_ro("_grad_fn_name",
+                   [](const PyTensor& t) -> nb::object {
+                     autograd::Node* node = value_or_raise(t.session->graph().node_of(handle(t)));
+                     if (node == nullptr) return nb::none();
+                     const std::string name = grad_fn_name(t, *node);
+                     return nb::str(name.c_str());
+                   })
+      .def("_set_data",
+           [](PyTensor& t, const PyTensor& other) {
+             raise_if(t.session->set_data(handle(t), handle(other)));
+           })
+      .def("retain_grad", [](PyTensor& t) { raise_if(t.session->retain_grad(handle(t))); },
+           "Keeps .grad of a tensor that is no leaf.")
+      .def_prop_ro("retains_grad", [](const PyTensor& t) { return handle(t).retains; })
+      .def("_add_hook",
+           [](PyTensor& t, nb::object callable) {
+             const autograd::HookId id = t.session->add_hook(std::move(callable));
+             const Status status = t.session->graph().register_hook(handle(t), id);
+             if (!status.ok()) t.session->drop_hook(id);
+             raise_if(status);
+             return id;
+           })
+      .def("_remove_hook",
+           [](PyTensor& t, autograd::HookId id) {
+             t.session->graph().remove_hook(handle(t), id);
+             t.session->drop_hook(id);
+           })
+      .def("item", item, "The value of a tensor of one element, as a Python number.")
+      .def("_read",
+           [](const PyTensor& t) {
+             const wire::FetchedValue value = read(t);
+             return nb::bytes(value.data.data(), value.data.size());
+           })
+      .def("_fetch_bulk",
+           [](const PyTensor& t) { return value_or_raise(t.session->fetch(handle(t), true)); });
+  m.def("backward", backward, nb::arg("roots"), nb::arg("seeds"), nb::arg("inputs").none(),
+        nb::arg("retain_graph"), nb::arg("create_graph"), nb::arg("allow_unused"));
+}
+
+}  // namespace teletensor::client

@@ -1,0 +1,169 @@
+// dtype and device objects, and the exceptions that Statuses become.
+
+#include "bindings.h"
+
+namespace teletensor::client {
+namespace {
+
+struct PyDType {
+  core::DType dtype;
+};
+struct PyDevice {
+  core::Device device;
+};
+
+PyObject* g_dtypes[16];      // by number
+PyTypeObject* dtype_type;
+PyTypeObject* device_type;
+PyObject* g_error_types;     // dict: code -> exception class
+
+PyObject* error_type(core::Code code) {
+  nb::object key = nb::int_(static_cast<int>(code));
+  PyObject* type = g_error_types ? PyDict_GetItem(g_error_types, key.ptr()) : nullptr;
+  return type ? type : PyExc_RuntimeError;
+}
+
+}  // namespace
+
+void set_error(const Status& status) {
+  if (PyErr_Occurred()) return;  // a Python error came first (a hook, Ctrl-C)
+  PyErr_SetString(error_type(status.code()), status.message().c_str());
+}
+
+void raise_if(const Status& status) {
+  if (status.ok()) return;
+  set_error(status);
+  throw nb::python_error();
+}
+
+void raise_late(PySession& session) {
+  std::uint64_t root = 0;
+  const Status status = session.raise_pending(root);
+  if (status.ok()) return;
+  if (PyErr_Occurred()) throw nb::python_error();
+  std::string text = status.message();
+  const std::string site = session.site_of(root);
+  if (!site.empty()) text += "\n(issued at " + site + ")";
+  raise_if(Status(status.code(), std::move(text)));
+}
+
+std::optional<core::DType> dtype_of(PyObject* object) {
+  if (Py_TYPE(object) != dtype_type) return std::nullopt;
+  return nb::inst_ptr<PyDType>(object)->dtype;
+}
+
+std::optional<core::Device> device_of(PyObject* object) {
+  if (Py_TYPE(object) == device_type) return nb::inst_ptr<PyDevice>(object)->device;
+  if (PyUnicode_Check(object)) {
+    const char* text = PyUnicode_AsUTF8(object);
+    return text ? core::device_from_name(text) : std::nullopt;
+  }
+  return std::nullopt;
+}
+
+PyObject* wrap_dtype(core::DType dtype) {
+  return Py_NewRef(g_dtypes[static_cast<std::size_t>(dtype)]);
+}
+
+PyObject* wrap_device(core::Device device) {
+  return nb::cast(PyDevice{device}).release().ptr();
+}
+
+void bind_types(nb::module_& m) {
+  auto dtype = nb::class_<PyDType>(m, "dtype", "The element type of a tensor: float32, int64, ...");
+  dtype
+      .def_prop_ro("itemsize", [](const PyDType& d) { return core::size_of(d.dtype); },
+                   "Bytes of one element.")
+      .def_prop_ro("is_floating_point", [](const PyDType& d) { return core::is_floating(d.dtype); })
+      .def_prop_ro("is_signed",
+                   [](const PyDType& d) {
+                     return d.dtype != core::DType::kBool && d.dtype != core::DType::kU8;
+                   })
+      .def_prop_ro("is_complex", [](const PyDType&) { return false; })
+      .def_prop_ro("name", [](const PyDType& d) { return std::string(core::name_of(d.dtype)); })
+      .def_prop_ro("number", [](const PyDType& d) { return static_cast<int>(d.dtype); })
+      .def("__repr__",
+           [](const PyDType& d) { return "teletensor." + std::string(core::name_of(d.dtype)); })
+      .def("__reduce__", [](const PyDType& d) { return std::string(core::name_of(d.dtype)); })
+      .def("__hash__", [](const PyDType& d) { return static_cast<int>(d.dtype); })
+      .def("__eq__", [](const PyDType& d, nb::handle other) {
+        const auto o = dtype_of(other.ptr());
+        return o && *o == d.dtype;
+      });
+  dtype_type = reinterpret_cast<PyTypeObject*>(dtype.ptr());
+  for (core::DType each : core::kAllDTypes) {
+    nb::object object = nb::cast(PyDType{each});
+    m.attr(std::string(core::name_of(each)).c_str()) = object;
+    g_dtypes[static_cast<std::size_t>(each)] = object.release().ptr();
+  }
+
+  auto device = nb::class_<PyDevice>(m, "device", "A device of the daemon: \"cpu\", \"cuda:0\".");
+  device
+      .def(
+          "__init__",
+          [](PyDevice* self, nb::object name, std::optional<int> index) {
+            std::string text;
+            if (const auto given = device_of(name.ptr()); given && !index) {
+              new (self) PyDevice{*given};
+              return;
+            }
+            if (PyUnicode_Check(name.ptr())) text = nb::cast<std::string>(name);
+            if (index) text += ":" + std::to_string(*index);
+            const auto parsed = core::device_from_name(text);
+            if (!parsed) {
+              PyErr_Format(PyExc_RuntimeError, "device: %R is not a device's name", name.ptr());
+              throw nb::python_error();
+            }
+            new (self) PyDevice{*parsed};
+          },
+          nb::arg("type"), nb::arg("index") = nb::none())
+      .def_prop_ro("type",
+                   [](const PyDevice& d) {
+                     const std::string text = core::to_string(d.device);
+                     return text.substr(0, text.find(':'));
+                   })
+      .def_prop_ro("index",
+                   [](const PyDevice& d) -> nb::object {
+                     if (d.device.kind == core::DeviceKind::kCpu) return nb::none();
+                     return nb::int_(static_cast<int>(d.device.index));
+                   })
+      .def("__str__", [](const PyDevice& d) { return core::to_string(d.device); })
+      .def("__repr__",
+           [](const PyDevice& d) {
+             const std::string text = core::to_string(d.device);
+             const std::size_t colon = text.find(':');
+             if (colon == std::string::npos) return "device(type='" + text + "')";
+             return "device(type='" + text.substr(0, colon) + "', index=" + text.substr(colon + 1) +
+                    ")";
+           })
+      .def("__hash__",
+           [](const PyDevice& d) {
+             return static_cast<int>(d.device.kind) * 256 + d.device.index;
+           })
+      .def("__eq__", [](const PyDevice& d, nb::handle other) {
+        const auto o = device_of(other.ptr());
+        return Py_TYPE(other.ptr()) == device_type && o && *o == d.device;
+      });
+  device_type = reinterpret_cast<PyTypeObject*>(device.ptr());
+
+  m.def(
+      "set_error_types",
+      [](nb::dict types) {
+        Py_XDECREF(g_error_types);
+        g_error_types = types.release().ptr();
+      },
+      "Status code -> exception class.");
+  m.def("grad_mode", &grad_mode);
+  m.def("set_grad_mode", &set_grad_mode);
+  m.def("default_dtype", [] { return nb::steal(wrap_dtype(default_dtype())); });
+  m.def("set_default_dtype", [](nb::handle dtype) {
+    const auto d = dtype_of(dtype.ptr());
+    if (!d || !core::is_floating(*d)) {
+      PyErr_SetString(PyExc_TypeError, "set_default_dtype: only floating-point dtypes");
+      throw nb::python_error();
+    }
+    set_default_dtype(*d);
+  });
+}
+
+}  // namespace teletensor::client

@@ -1,0 +1,133 @@
+"""teletensor: PyTorch-like tensors that live and compute in a teletensord daemon.
+
+    import teletensor as tt
+    x = tt.randn(3, requires_grad=True)
+    (x * x).sum().backward()
+    print(x.grad)
+
+Every op call only appends an instruction; reading a value waits. Sessions: `connect`.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata as _metadata
+from typing import Any as _Any
+
+from . import _core, _errors
+from ._core import (
+    Tensor,
+    bfloat16,
+    bool,
+    device,
+    dtype,
+    float16,
+    float32,
+    float64,
+    int32,
+    int64,
+    uint8,
+)
+from ._errors import (
+    InterruptedOpError,
+    OutOfMemoryError,
+    RefusedError,
+    SessionLostError,
+    TeletensorError,
+)
+
+try:
+    __version__ = _metadata.version("teletensor")
+except _metadata.PackageNotFoundError:  # run from a source tree
+    __version__ = "0"
+
+from . import _functions, _tensor
+from ._convert import as_tensor, from_numpy, tensor
+from ._functions import *  # noqa: F403
+from ._session import (
+    Session,
+    checked,
+    connect,
+    current_session,
+    set_strict,
+    synchronize,
+)
+from ._tensor import Size
+
+_tensor.attach()
+
+float, double, half, long, int = float32, float64, float16, int64, int32
+
+
+def manual_seed(seed: _Any) -> None:
+    """Seeds the random generator; the same seed gives the same numbers on CPU and GPU."""
+    _core.manual_seed(seed & 0x7FFFFFFFFFFFFFFF)
+
+
+def get_rng_state() -> tuple[_Any, _Any]:
+    """The generator's (seed, ordinal of the next random instruction)."""
+    return _core.rng_state()
+
+
+def set_rng_state(state: tuple[_Any, _Any]) -> None:
+    """Sets what get_rng_state gave."""
+    _core.set_rng_state(*state)
+
+
+def get_default_dtype() -> dtype:
+    """The dtype of new floating-point tensors."""
+    return _core.default_dtype()
+
+
+def set_default_dtype(d: dtype) -> None:
+    """Sets the dtype of new floating-point tensors."""
+    _core.set_default_dtype(d)
+
+
+def set_default_device(place: _Any) -> None:
+    """Sets the device of new tensors."""
+    from . import _convert
+
+    _convert._default_device[0] = current_session().check_device(device(place))
+
+
+def _fill_namespace() -> list[str]:
+    """Catalog ops as functions, where no Python function has the name."""
+    names = []
+    space = globals()
+    for entry in _core.catalog():
+        name = entry["name"]
+        if not entry["internal"] and name not in space and not entry["mutates"]:
+            space[name] = _core.ops[name]
+            names.append(name)
+    for alias, name in {"concat": "cat", "concatenate": "cat", "multiply": "mul",
+                        "subtract": "sub", "divide": "div", "true_divide": "div",
+                        "negative": "neg", "absolute": "abs", "clip": "clamp",
+                        "swapaxes": "transpose", "moveaxis": "movedim"}.items():
+        space[alias] = space[name]
+        names.append(alias)
+    return names
+
+
+_op_names = _fill_namespace()
+
+from . import autograd, cuda, nn, optim, utils  # noqa: E402
+from ._interop import from_torch, to_torch  # noqa: E402
+from ._serialize import load, save  # noqa: E402
+from .autograd import (  # noqa: E402
+    enable_grad,
+    inference_mode,
+    is_grad_enabled,
+    no_grad,
+    set_grad_enabled,
+)
+
+__all__ = [
+    "InterruptedOpError", "OutOfMemoryError", "RefusedError", "Session", "SessionLostError", "Size",
+    "TeletensorError", "Tensor", "as_tensor", "autograd", "bfloat16", "bool", "checked", "connect",
+    "cuda", "current_session", "device", "double", "dtype", "enable_grad", "float", "float16",
+    "float32", "float64", "from_numpy", "from_torch", "get_default_dtype", "get_rng_state", "half",
+    "inference_mode", "int", "int32", "int64", "is_grad_enabled", "load", "long", "manual_seed",
+    "nn", "no_grad", "optim", "save", "set_default_device", "set_default_dtype",
+    "set_grad_enabled", "set_rng_state", "set_strict", "synchronize", "tensor", "to_torch",
+    "uint8", "utils", *_functions.__all__, *_op_names,
+]  # fmt: skip

@@ -1,0 +1,179 @@
+"""Where NumPy and handles meet: data in, data out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from . import _core
+from ._core import Tensor
+from ._session import Session, current_session, owner_of
+
+__all__ = ["as_tensor", "from_numpy", "tensor", "to_numpy", "tolist"]
+
+_FROM_NUMPY = {
+    np.dtype(np.bool_): _core.bool,
+    np.dtype(np.uint8): _core.uint8,
+    np.dtype(np.int32): _core.int32,
+    np.dtype(np.int64): _core.int64,
+    np.dtype(np.float16): _core.float16,
+    np.dtype(np.float32): _core.float32,
+    np.dtype(np.float64): _core.float64,
+}
+_TO_NUMPY = {dtype: numpy for numpy, dtype in _FROM_NUMPY.items()}
+_DEVICE_KINDS = {"cpu": 0, "cuda": 1, "sim": 2}
+
+
+def _plain(data: Any) -> Any:
+    """Lists with tensors of one element in them become lists of numbers."""
+    if isinstance(data, Tensor):
+        return data.item() if data.numel() == 1 and data.dim() == 0 else to_numpy(data.detach())
+    if isinstance(data, (list, tuple)):
+        return [_plain(each) for each in data]
+    return data
+
+
+def _array(data: Any) -> tuple[np.ndarray[Any, Any], bool]:
+    """The array, and whether its floats are Python's (which take the default dtype)."""
+    if isinstance(data, (np.ndarray, np.generic)):
+        return np.asarray(data), False
+    if isinstance(data, (list, tuple)):
+        if _has_tensor(data):
+            data = _plain(data)
+        first = data
+        while isinstance(first, (list, tuple)) and first:
+            first = first[0]
+        typed = isinstance(first, (np.ndarray, np.generic))
+        try:
+            return np.array(data), not typed
+        except ValueError as error:
+            raise ValueError(f"tensor: the nested lists have different lengths: {error}") from None
+    if hasattr(data, "__array__") and not isinstance(data, (bool, int, float)):
+        return np.asarray(data), False
+    if isinstance(data, int) and not isinstance(data, bool) and not -(2**63) <= data < 2**63:
+        raise RuntimeError("tensor: an integer does not fit 64 bits")
+    return np.array(data), True
+
+
+def _has_tensor(data: Any) -> bool:
+    if isinstance(data, (list, tuple)):
+        return any(_has_tensor(each) for each in data)
+    return isinstance(data, Tensor)
+
+
+def _send(session: Session, array: np.ndarray[Any, Any], device: _core.device) -> Tensor:
+    """The array's elements as a new tensor; returns when the daemon has, or will get, a copy."""
+    dtype = _FROM_NUMPY.get(array.dtype)
+    if dtype is None:
+        raise TypeError(f"tensor: NumPy dtype {array.dtype} has no counterpart here")
+    shape = list(array.shape)
+    flat = np.ascontiguousarray(array)
+    if flat.nbytes <= session._inline:
+        return session._core.constant(dtype, device, shape, flat.tobytes())
+    number = _DEVICE_KINDS[device.type] * 256 + (device.index or 0)
+    upload = session._transport.upload(number, memoryview(flat.reshape(-1)).cast("B"))
+    return session._core.uploaded(upload, dtype, device, shape)
+
+
+def default_device() -> _core.device:
+    """Where new tensors go."""
+    return _default_device[0]
+
+
+_default_device = [_core.device("cpu")]
+
+
+def resolve_device(session: Session, device: Any) -> _core.device:
+    """A device of this session, from None, a name or a device."""
+    if device is None:
+        return default_device()
+    if not isinstance(device, _core.device):
+        device = _core.device(device)
+    return session.check_device(device)
+
+
+def tensor(data: Any, dtype: _core.dtype | None = None, device: Any = None,
+           requires_grad: bool = False) -> Tensor:
+    """A new tensor with a copy of `data` (numbers, nested lists, NumPy arrays, tensors).
+
+    Python floats become the default dtype, ints int64; NumPy dtypes are kept.
+    """
+    session = current_session()
+    place = resolve_device(session, device)
+    if isinstance(data, Tensor):
+        out = data.detach().clone()
+        if device is not None:
+            out = out.to(place)
+    else:
+        array, python = _array(data)
+        if array.dtype == object or array.dtype.kind in "USOV":
+            raise TypeError(f"tensor: cannot make a tensor of {type(data).__name__}: {data!r:.80}")
+        if array.dtype.kind == "f" and python:
+            default = _core.default_dtype()
+            wanted = dtype if dtype is not None else default
+            array = array.astype(_TO_NUMPY.get(wanted, np.dtype(np.float32))
+                                 if wanted.is_floating_point else array.dtype)
+        elif array.dtype.kind == "i" and python:
+            array = array.astype(np.int64)
+        if dtype is not None and dtype in _TO_NUMPY and array.dtype != _TO_NUMPY[dtype] \
+                and not (array.dtype.kind == "f" and not dtype.is_floating_point):
+            array = array.astype(_TO_NUMPY[dtype])
+        elif array.dtype not in _FROM_NUMPY and array.dtype.kind in "iu" and array.dtype.itemsize < 4:
+            raise TypeError(f"tensor: NumPy dtype {array.dtype} has no counterpart here")
+        out = _send(session, array, place)
+    if dtype is not None and out.dtype != dtype:
+        out = out.to(dtype)
+    if requires_grad:
+        out.requires_grad = True
+    return out
+
+
+def as_tensor(data: Any, dtype: _core.dtype | None = None, device: Any = None) -> Tensor:
+    """`data` itself if it is a tensor of that dtype and device, else a new tensor."""
+    if isinstance(data, Tensor):
+        if dtype is not None or device is not None:
+            return data.to(device=device, dtype=dtype)
+        return data
+    return tensor(data, dtype=dtype, device=device)
+
+
+def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
+    """A tensor with a copy of the array; its dtype is kept."""
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"from_numpy: expected np.ndarray, got {type(array).__name__}")
+    return tensor(array)
+
+
+def to_numpy(t: Tensor) -> np.ndarray[Any, Any]:
+    """The values as a NumPy array (waits). Gradients must be off: `t.detach().numpy()`."""
+    if t.requires_grad and _core.grad_mode():
+        raise RuntimeError("Can't call numpy() on Tensor that requires grad. "
+                           "Use tensor.detach().numpy() instead.")
+    numpy_dtype = _TO_NUMPY.get(t.dtype)
+    if numpy_dtype is None:
+        raise TypeError(f"NumPy has no {t.dtype.name}; use .float().numpy()")
+    return _download(t, numpy_dtype)
+
+
+def _download(t: Tensor, numpy_dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    session = owner_of(t._session)
+    shape = t._shape
+    size = t.numel() * t.element_size()
+    if size <= session._inline:
+        data = session._wait(t._read)
+        return np.frombuffer(data, dtype=numpy_dtype).reshape(shape).copy()
+    out = np.empty(shape, dtype=numpy_dtype)
+    seq = t._fetch_bulk()
+    session._transport.download(seq, memoryview(out.reshape(-1)).cast("B"))
+    if session._core.has_pending:
+        session._core.raise_pending()
+    return out
+
+
+def tolist(t: Tensor) -> Any:
+    """The values as a number or nested lists of numbers (waits)."""
+    with_grad = t.detach()
+    if t.dtype == _core.bfloat16:
+        with_grad = with_grad.to(_core.float32)
+    return to_numpy(with_grad).tolist()

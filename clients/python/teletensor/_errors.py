@@ -1,0 +1,62 @@
+"""The exceptions of teletensor. All of them subclass what PyTorch would raise.
+
+    TeletensorError(RuntimeError)
+      OutOfMemoryError(TeletensorError, MemoryError)   the session's or the box's memory is used up
+      SessionLostError                                 the daemon or the connection has gone
+      RefusedError                                     Hello was refused: version, limits, token
+      InterruptedOpError                               queued work was interrupted
+
+Wrong shapes and dtypes are RuntimeError, indices and dims out of range IndexError, wrong Python types
+TypeError, as in PyTorch.
+"""
+
+from __future__ import annotations
+
+from . import _core
+
+__all__ = [
+    "InterruptedOpError",
+    "OutOfMemoryError",
+    "RefusedError",
+    "SessionLostError",
+    "TeletensorError",
+]
+
+
+class TeletensorError(RuntimeError):
+    """Base of the errors that only a remote tensor library has."""
+
+
+class OutOfMemoryError(TeletensorError, MemoryError):
+    """An instruction did not happen because a budget has no room; the session stays usable."""
+
+
+class SessionLostError(TeletensorError):
+    """The session is over: the daemon has ended it, or the connection was cut.
+
+    `reason` is one of "closed", "connection", "daemon", "evicted", "protocol".
+    """
+
+    def __init__(self, text: str, reason: str = "connection") -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+class RefusedError(TeletensorError):
+    """The daemon does not accept this client; the text says why."""
+
+
+class InterruptedOpError(TeletensorError):
+    """An instruction was cancelled before it ran."""
+
+
+_core.set_error_types(
+    {
+        1: InterruptedOpError,
+        8: OutOfMemoryError,
+        9: RuntimeError,
+        11: IndexError,
+        12: NotImplementedError,
+        14: SessionLostError,
+    }
+)

@@ -1,0 +1,173 @@
+"""x[index] and x[index] = value, as PyTorch's: views where possible, gathers and scatters else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from . import _core
+from ._convert import tensor
+from ._core import Tensor, ops
+
+__all__ = ["getitem", "setitem"]
+
+_select, _slice, _unsqueeze = ops["select"], ops["slice"], ops["unsqueeze"]
+
+
+def _is_array(index: Any) -> bool:
+    return isinstance(index, (Tensor, np.ndarray, list))
+
+
+def _as_index(x: Tensor, index: Any) -> Tensor:
+    if not isinstance(index, Tensor):
+        index = tensor(np.asarray(index), device=x.device) if not (
+            isinstance(index, list) and not index) else tensor([], dtype=_core.int64)
+    if index.dtype not in (_core.int64, _core.int32, _core.bool, _core.uint8):
+        raise IndexError(
+            f"tensors used as indices must be int32, int64, uint8 or bool, not {index.dtype}")
+    return index
+
+
+def nonzero_columns(mask: Tensor) -> list[Tensor]:
+    """The coordinates of the elements that are set; reads their number (a round trip)."""
+    count = int(ops["count_nonzero"](mask).item())
+    found = ops["nonzero"](mask, count)
+    return [_select(found, 1, d) for d in range(mask.dim())]
+
+
+def _plan(x: Tensor, index: Any) -> tuple[Tensor, list[Tensor], list[int], bool]:
+    """The view that ints, slices, None and ... make, the index tensors left, their dims, and whether
+    nothing but full slices was given."""
+    items = list(index) if isinstance(index, tuple) else [index]
+    used = 0
+    for item in items:
+        if isinstance(item, (Tensor, np.ndarray, list)):
+            dtype_is_bool = (item.dtype == _core.bool if isinstance(item, Tensor)
+                             else np.asarray(item).dtype == np.bool_)
+            used += (item.dim() if isinstance(item, Tensor) else np.asarray(item).ndim) \
+                if dtype_is_bool else 1
+        elif item is not None and item is not Ellipsis and not isinstance(item, bool):
+            used += 1
+    if sum(item is Ellipsis for item in items) > 1:
+        raise IndexError("an index can only have a single ellipsis ('...')")
+    if used > x.dim():
+        raise IndexError(f"too many indices for tensor of dimension {x.dim()}: {used}")
+    view, dim, full = x, 0, True
+    arrays: list[Tensor] = []
+    dims: list[int] = []
+    for item in items:
+        if item is Ellipsis:
+            dim += x.dim() - used
+        elif item is None:
+            view, full = _unsqueeze(view, dim), False
+            dim += 1
+        elif isinstance(item, (bool, np.bool_)):
+            view, full = _unsqueeze(view, dim), False
+            arrays.append(tensor([bool(item)], device=x.device))
+            dims.append(dim)
+            dim += 1
+        elif isinstance(item, slice):
+            start, stop, step = _slice_of(item, view._shape[dim])
+            if (start, step) != (0, 1) or stop != view._shape[dim]:
+                length = max(0, -(-(stop - start) // step))
+                view, full = _slice(view, dim, start, length, step), False
+            dim += 1
+        elif _is_array(item):
+            each, full = _as_index(view, item), False
+            if each.dim() == 0 and each.dtype not in (_core.bool, _core.uint8):
+                view = _select(view, dim, int(each.item()))
+                continue
+            arrays.append(each)
+            dims.append(dim)
+            dim += each.dim() if each.dtype in (_core.bool, _core.uint8) else 1
+        else:
+            try:
+                at = item.__index__()
+            except (AttributeError, TypeError):
+                raise IndexError("only integers, slices, ellipsis, None and integer or bool tensors "
+                                 f"are valid indices, not {type(item).__name__}") from None
+            size = view._shape[dim]
+            if not -size <= at < size:
+                raise IndexError(f"index {at} is out of bounds for dimension {dim} with size {size}")
+            view, full = _select(view, dim, at), False
+    return view, arrays, dims, full
+
+
+def _slice_of(item: slice, size: int) -> tuple[int, int, int]:
+    parts = []
+    for part in (item.start, item.stop, item.step):
+        parts.append(int(part.item()) if isinstance(part, Tensor) else part)
+    if parts[2] is not None and parts[2] <= 0:
+        raise ValueError("step must be greater than zero")
+    start, stop, step = slice(*parts).indices(size)
+    return start, max(start, stop), step
+
+
+def _expanded(view: Tensor, arrays: list[Tensor], dims: list[int]) -> tuple[list[Tensor], list[int]]:
+    """Masks as columns of coordinates."""
+    out: list[Tensor] = []
+    at: list[int] = []
+    for each, dim in zip(arrays, dims, strict=True):
+        if each.dtype in (_core.bool, _core.uint8):
+            for d in range(each.dim()):
+                if each._shape[d] != view._shape[dim + d]:
+                    raise IndexError(
+                        f"the shape of the mask {list(each._shape)} at index {d} does not match "
+                        f"the shape of the indexed tensor {list(view._shape)} at index {dim + d}")
+            out.extend(nonzero_columns(each))
+            at.extend(range(dim, dim + each.dim()))
+        else:
+            out.append(each)
+            at.append(dim)
+    return out, at
+
+
+def getitem(x: Tensor, index: Any) -> Tensor:
+    """x[index]."""
+    if type(index) is int:
+        size = x._shape[0] if x.ndim else None
+        if size is None:
+            raise IndexError("invalid index of a 0-dim tensor; use tensor.item()")
+        if not -size <= index < size:
+            raise IndexError(f"index {index} is out of bounds for dimension 0 with size {size}")
+        return _select(x, 0, index)
+    view, arrays, dims, _ = _plan(x, index)
+    if not arrays:
+        return ops["alias"](view) if view is x else view
+    columns, at = _expanded(view, arrays, dims)
+    return ops["index"](view, columns, at)
+
+
+def setitem(x: Tensor, index: Any, value: Any) -> None:
+    """x[index] = value, in place."""
+    view, arrays, dims, full = _plan(x, index)
+    if not isinstance(value, (Tensor, bool, int, float)):
+        value = tensor(value, dtype=x.dtype, device=x.device)
+    if not arrays:
+        region = x if full else view
+        if not isinstance(value, Tensor) or (value.dim() == 0 and region.dim() != 0):
+            ops["fill_"](region, value)
+            return
+        while value.dim() > region.dim() and value._shape[0] == 1:
+            value = _select(value, 0, 0)
+        if value._shape != region._shape:
+            value = ops["expand"](value, region._shape)
+        ops["copy_"](region, value)
+        return
+    masks_only = len(arrays) == 1 and arrays[0].dtype in (_core.bool, _core.uint8)
+    if masks_only and (not isinstance(value, Tensor) or value.dim() == 0):
+        mask = arrays[0]
+        for d in range(mask.dim()):
+            if mask._shape[d] != view._shape[dims[0] + d]:
+                raise IndexError(
+                    f"the shape of the mask {list(mask._shape)} at index {d} does not match the "
+                    f"shape of the indexed tensor {list(view._shape)} at index {dims[0] + d}")
+        for _ in range(view.dim() - dims[0] - mask.dim()):
+            mask = _unsqueeze(mask, mask.dim())
+        ops["masked_fill_"](view, mask if mask.dtype == _core.bool else ops["ne"](mask, 0), value)
+        return
+    columns, at = _expanded(view, arrays, dims)
+    if isinstance(value, Tensor) and value.dtype != view.dtype:
+        value = value.to(view.dtype)
+    ops["index_put_"](view, value, columns, at)

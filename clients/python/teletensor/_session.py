@@ -1,0 +1,306 @@
+"""Sessions: connect(), the default session, embedded daemons."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fcntl
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+
+from . import _core
+from ._errors import SessionLostError, TeletensorError
+from ._protowire import Message, decode
+from ._transport import Transport
+
+__all__ = ["Session", "checked", "connect", "current_session", "set_strict", "synchronize"]
+
+_INSTANCE = os.urandom(16)
+_lock = threading.RLock()
+_default: Session | None = None
+_stack = threading.local()
+_open: weakref.WeakSet[Session] = weakref.WeakSet()
+
+
+class Session:
+    """A client's world on a daemon: its tensors, its tape, its memory.
+
+    Made by `connect`. `with session:` makes it the current one of this thread; leaving the block that
+    `with connect(...) as s` opened closes it.
+    """
+
+    def __init__(self, transport: Transport, name: str, quota: int, token: str | None) -> None:
+        self._transport = transport
+        self._pid = os.getpid()
+        greeting = transport.hello(_INSTANCE, name, quota, token)
+        self.name = greeting.session_name
+        self.server_version = greeting.server_version
+        self.devices = [d for d, _ in greeting.devices]
+        self.unsupported_ops = greeting.unsupported
+        limits = greeting.limits
+        self._inline = limits["inline_bytes"]
+        self._core = _core.Session(
+            credit_upto=limits["credit_upto"], credit_bytes=limits["credit_bytes"],
+            frame_bytes=limits["frame_bytes"], frame_commands=limits["frame_commands"],
+            frame_items=limits["frame_items"], inline_bytes=limits["inline_bytes"],
+            quota=greeting.quota,
+        )
+        self._core.owner = weakref.ref(self)
+        transport.run(self._core)
+        self._closed = False
+        self._owned = 0
+        _open.add(self)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "open"
+        return f"<teletensor.Session {self.name!r} at {self._transport.address}, {state}>"
+
+    @property
+    def address(self) -> str:
+        """Where the daemon answers: "host:port" or "unix:/path"."""
+        return self._transport.address
+
+    @property
+    def closed(self) -> bool:
+        """True after close()."""
+        return self._closed
+
+    def __enter__(self) -> Session:
+        _sessions().append(self)
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        _sessions().remove(self)
+        if self._owned and self not in _sessions():
+            if kind is None:
+                self.close()
+            else:
+                with contextlib.suppress(Exception):
+                    self.close()
+
+    def synchronize(self) -> None:
+        """Waits until everything issued has run; raises late errors."""
+        self._wait(self._core.synchronize)
+
+    def _wait(self, wait: Any) -> Any:
+        try:
+            return wait()
+        except KeyboardInterrupt:
+            with contextlib.suppress(Exception):
+                self._transport.interrupt()
+            raise
+
+    def check_device(self, device: _core.device) -> _core.device:
+        """`device` if the daemon has it, else an error that lists those it has."""
+        if str(device) not in self.devices:
+            raise RuntimeError(
+                f"device {str(device)!r} is not on this daemon; it has {', '.join(self.devices)}")
+        return device
+
+    def memory(self) -> list[dict[str, Any]]:
+        """Bytes used, peak and quota of this session, and of all, by device."""
+        self._core.synchronize()
+        reply = decode(self._transport.unary("Admin", "Memory", b""))
+        return [_memory_of(m) for m in reply.messages(1)]
+
+    def close(self) -> None:
+        """Ends the session and gives its memory back. A late error nobody saw is raised here."""
+        if self._closed:
+            return
+        self._closed = True
+        if os.getpid() != self._pid:
+            return
+        error: BaseException | None = None
+        try:
+            self._core.synchronize()
+        except SessionLostError:
+            pass
+        except (RuntimeError, KeyboardInterrupt) as late:
+            error = late
+        self._core.close()
+        self._transport.close()
+        global _default
+        with _lock:
+            if _default is self:
+                _default = None
+        if error is not None:
+            raise error
+
+
+def _memory_of(m: Message) -> dict[str, Any]:
+    return {"device": m.text(1), "used": m.integer(2), "peak": m.integer(3), "quota": m.integer(4),
+            "device_used": m.integer(5), "device_total": m.integer(6)}
+
+
+def _sessions() -> list[Session]:
+    stack: list[Session] | None = getattr(_stack, "sessions", None)
+    if stack is None:
+        stack = _stack.sessions = []
+    return stack
+
+
+def connect(address: str | None = None, *, token: str | None = None, name: str | None = None,
+            memory: int = 0) -> Session:
+    """Opens a session.
+
+    Without `address`: TELETENSOR_ADDRESS, else this user's running daemon (its UNIX socket), else an
+    embedded one, spawned for this user and gone with its last client. `address` is "host:port",
+    "unix:/path" or a path. `memory`: bytes asked for on each device (0: what the daemon allows).
+    Raises SessionLostError where nobody answers, RefusedError where the daemon says no.
+    """
+    session = Session(_reach(address), name or "", memory, token)
+    session._owned = 1
+    global _default
+    with _lock:
+        if _default is None or _default._closed:
+            _default = session
+    return session
+
+
+def current_session() -> Session:
+    """The session that new tensors go to: the innermost `with`, else the default one."""
+    stack = _sessions()
+    if stack:
+        return stack[-1]
+    global _default
+    with _lock:
+        if _default is not None and _default._pid != os.getpid():
+            _default = None
+        if _default is None:
+            connect()
+        assert _default is not None
+        return _default
+
+
+def _current_core() -> _core.Session:
+    return current_session()._core
+
+
+_core.set_current(_current_core)
+
+
+def owner_of(core: _core.Session) -> Session:
+    """The Session around a native one."""
+    owner: Session | None = core.owner()
+    if owner is None:
+        raise TeletensorError("the session of this tensor has been dropped")
+    return owner
+
+
+def synchronize() -> None:
+    """Waits for everything that the current session has issued; raises late errors."""
+    current_session().synchronize()
+
+
+@contextlib.contextmanager
+def checked() -> Iterator[None]:
+    """Waits on leaving, so that late errors of the body are raised inside the `with`."""
+    session = current_session()
+    yield
+    session.synchronize()
+
+
+def set_strict(on: bool = True) -> None:
+    """Waits after every op of the current session: errors are raised at the very line (slow)."""
+    current_session()._core.strict = on
+
+
+# ---------------------------------------------------------------- finding a daemon
+
+
+def runtime_dir() -> pathlib.Path:
+    """The folder of this user's sockets: XDG_RUNTIME_DIR, else a private one under /tmp."""
+    given = os.environ.get("XDG_RUNTIME_DIR")
+    if given and os.access(given, os.W_OK):
+        return pathlib.Path(given)
+    path = pathlib.Path(tempfile.gettempdir()) / f"teletensor-{os.getuid()}"
+    path.mkdir(mode=0o700, exist_ok=True)
+    if path.stat().st_uid != os.getuid() or path.is_symlink():
+        raise TeletensorError(f"{path} belongs to somebody else")
+    return path
+
+
+def _answers(path: pathlib.Path) -> bool:
+    if not path.exists():
+        return False
+    channel = grpc.insecure_channel(f"unix:{path}")
+    try:
+        grpc.channel_ready_future(channel).result(timeout=2)
+        return True
+    except grpc.FutureTimeoutError:
+        return False
+    finally:
+        channel.close()
+
+
+def _reach(address: str | None) -> Transport:
+    address = address or os.environ.get("TELETENSOR_ADDRESS")
+    if address:
+        return Transport(address)
+    own = runtime_dir() / "teletensor.sock"
+    if _answers(own):
+        return Transport(f"unix:{own}")
+    return Transport(f"unix:{_embedded()}")
+
+
+def find_daemon() -> str:
+    """The teletensord binary: TELETENSORD, the build folder above here, PATH."""
+    given = os.environ.get("TELETENSORD")
+    if given:
+        return given
+    for start in (pathlib.Path(sys.prefix), pathlib.Path.cwd(), pathlib.Path(__file__)):
+        for folder in (start, *start.parents):
+            built = folder / "build" / "release" / "bin" / "teletensord"
+            if built.exists():
+                return str(built)
+    found = shutil.which("teletensord")
+    if found:
+        return found
+    raise TeletensorError(
+        "no teletensord to start: set TELETENSORD to the binary, put it on PATH, or give an address")
+
+
+def _embedded() -> pathlib.Path:
+    """The socket of this user's embedded daemon, which is started if none answers."""
+    folder = runtime_dir()
+    path = folder / "teletensor-embedded.sock"
+    with open(folder / "teletensor-embedded.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if _answers(path):
+            return path
+        command = [find_daemon(), "--embedded", "--socket", str(path)]
+        log = open(folder / "teletensor-embedded.log", "ab")  # noqa: SIM115
+        daemon = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log,
+            start_new_session=True, close_fds=True)
+        log.close()
+        assert daemon.stdout is not None
+        deadline = time.monotonic() + 20
+        line = daemon.stdout.readline().decode(errors="replace")
+        if not line or time.monotonic() > deadline:
+            raise TeletensorError(
+                f"{command[0]} did not start (exit {daemon.poll()}); its log is {log.name}")
+        daemon.stdout.close()
+        return path
+
+
+@atexit.register
+def _close_all() -> None:
+    for session in list(_open):
+        if session._pid != os.getpid() or session._closed:
+            continue
+        try:
+            session.close()
+        except Exception as error:
+            print(f"teletensor: a late error that nobody saw: {error}", file=sys.stderr)

@@ -1,0 +1,357 @@
+"""Tensor's Python side: methods attached to the native type, repr, conversions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import _convert, _core, _functions, _indexing
+from ._core import Tensor, ops
+from ._session import owner_of
+
+__all__ = ["Size", "Tensor", "attach"]
+
+
+class Size(tuple[int, ...]):
+    """The shape of a tensor."""
+
+    def numel(self) -> int:
+        """The number of elements of that shape."""
+        out = 1
+        for size in self:
+            out *= size
+        return out
+
+    def __repr__(self) -> str:
+        return f"teletensor.Size({list(self)})"
+
+    def __getitem__(self, index: Any) -> Any:
+        out = tuple.__getitem__(self, index)
+        return Size(out) if isinstance(index, slice) else out
+
+
+class GradFn:
+    """What made a tensor: only its name is known here, the tape itself is the daemon's."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def name(self) -> str:
+        """Such as "MulBackward0"."""
+        return self._name
+
+    def __repr__(self) -> str:
+        return f"<{self._name}>"
+
+
+class RemovableHandle:
+    """What register_hook returns; remove() takes the hook away."""
+
+    def __init__(self, tensor: Tensor, hook: int) -> None:
+        self._tensor, self._hook = tensor, hook
+
+    def remove(self) -> None:
+        """Takes the hook away."""
+        self._tensor._remove_hook(self._hook)
+
+
+def _to(self: Tensor, *args: Any, dtype: Any = None, device: Any = None, copy: bool = False,
+        non_blocking: bool = False) -> Tensor:
+    """The tensor in another dtype or on another device of the daemon; itself if nothing changes."""
+    for arg in args:
+        if isinstance(arg, _core.dtype):
+            dtype = arg
+        elif isinstance(arg, Tensor):
+            dtype, device = arg.dtype, arg.device
+        elif isinstance(arg, (str, _core.device)):
+            device = arg
+        elif not isinstance(arg, bool):
+            raise TypeError(f"to() received an invalid argument: {arg!r}")
+    out = self
+    if device is not None:
+        place = _convert.resolve_device(owner_of(self._session), device)
+        if place != self.device:
+            out = ops["to_device"](out, place)
+    if dtype is not None and dtype != out.dtype:
+        out = ops["cast"](out, dtype)
+    return ops["clone"](out) if copy and out is self else out
+
+
+def _cast_method(name: str, dtype: Any) -> Any:
+    def cast(self: Tensor) -> Tensor:
+        return self if self.dtype == dtype else ops["cast"](self, dtype)
+
+    cast.__name__, cast.__doc__ = name, f"The tensor as {dtype.name}."
+    return cast
+
+
+def _backward(self: Tensor, gradient: Tensor | None = None, retain_graph: bool | None = None,
+              create_graph: bool = False, inputs: Any = None) -> None:
+    """Adds this tensor's gradients to .grad of the leaves it depends on.
+
+    One instruction; the daemon runs the whole pass. `gradient` is needed unless there is one element.
+    """
+    from . import autograd
+
+    autograd.backward(self, gradient, retain_graph, create_graph, inputs)
+
+
+def _register_hook(self: Tensor, hook: Any) -> RemovableHandle:
+    """Calls hook(gradient) when the gradient of this tensor is known; a returned tensor replaces it."""
+    return RemovableHandle(self, self._add_hook(hook))
+
+
+def _requires_grad_(self: Tensor, requires_grad: bool = True) -> Tensor:
+    """Sets requires_grad; returns the tensor."""
+    self.requires_grad = requires_grad
+    return self
+
+
+def _detach_(self: Tensor) -> Tensor:
+    raise NotImplementedError("detach_() is not supported; use x = x.detach()")
+
+
+def _cpu(self: Tensor) -> Tensor:
+    """The tensor on the daemon's CPU (numpy() is what brings it to the notebook)."""
+    return _to(self, "cpu")
+
+
+def _cuda(self: Tensor, device: int = 0) -> Tensor:
+    """The tensor on the daemon's GPU."""
+    return _to(self, f"cuda:{device}")
+
+
+def _type(self: Tensor, dtype: Any) -> Tensor:
+    return _to(self, dtype)
+
+
+def _size(self: Tensor, dim: int | None = None) -> Any:
+    """The shape, or one size of it."""
+    return Size(self._shape) if dim is None else self._shape[_functions._dim(dim, self.dim())]
+
+
+def _stride(self: Tensor, dim: int | None = None) -> Any:
+    """Elements between neighbours along each dimension."""
+    strides = self._strides()
+    return strides if dim is None else strides[dim]
+
+
+def _iter(self: Tensor) -> Any:
+    if self.dim() == 0:
+        raise TypeError("iteration over a 0-d tensor")
+    return iter(ops["unbind"](self, 0))
+
+
+def _len(self: Tensor) -> int:
+    if self.dim() == 0:
+        raise TypeError("len() of a 0-d tensor")
+    return int(self._shape[0])
+
+
+def _bool(self: Tensor) -> bool:
+    if self.numel() == 1:
+        return bool(self.item())
+    if self.numel() == 0:
+        raise RuntimeError("Boolean value of Tensor with no values is ambiguous")
+    raise RuntimeError("Boolean value of Tensor with more than one value is ambiguous")
+
+
+def _index(self: Tensor) -> int:
+    if self.dtype.is_floating_point or self.numel() != 1:
+        raise TypeError("only integer tensors of a single element can be converted to an index")
+    return int(self.item())
+
+
+def _array(self: Tensor, dtype: Any = None, copy: Any = None) -> Any:
+    out = _convert.to_numpy(self)
+    return out if dtype is None else out.astype(dtype)
+
+
+def _normal_(self: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
+    """Fills with normal random numbers."""
+    return ops["normal_"](self, mean, std)
+
+
+def _random_(self: Tensor, low: int = 0, high: int | None = None) -> Tensor:
+    """Fills with uniform random integers in [low, high)."""
+    if high is None:
+        low, high = (0, low) if low else (0, 2**24 if self.dtype == _core.float32 else 2**31 - 1)
+    return ops["random_from_"](self, low, high)
+
+
+def _bernoulli_(self: Tensor, p: float = 0.5) -> Tensor:
+    """Fills with 1 with probability p, else 0."""
+    return ops["bernoulli_p_"](self, p)
+
+
+def _zero_(self: Tensor) -> Tensor:
+    """Fills with zeros."""
+    return ops["fill_"](self, 0)
+
+
+def _new(name: str) -> Any:
+    make = getattr(_functions, name.removeprefix("new_"))
+
+    def new(self: Tensor, *args: Any, dtype: Any = None, device: Any = None, **more: Any) -> Tensor:
+        return make(*args, dtype=dtype or self.dtype, device=device or self.device, **more)
+
+    new.__name__, new.__doc__ = name, f"{make.__doc__} dtype and device are this tensor's."
+    return new
+
+
+# ---------------------------------------------------------------- repr
+
+
+def _repr(self: Tensor) -> str:
+    """Edge values (picked on the daemon), shape where it is large, dtype, device, grad_fn."""
+    import numpy as np
+
+    edge, shape = 3, self._shape
+    parts = []
+    if self.numel() == 0:
+        body = "[]"
+        parts.append(f"size={tuple(shape)}")
+    else:
+        with_values = ops["detach"](self)
+        cut = self.numel() > 1000
+        if cut:
+            mode = _core.grad_mode()
+            _core.set_grad_mode(False)
+            try:
+                for d, size in enumerate(shape):
+                    if size > 2 * edge:
+                        with_values = ops["cat"](
+                            [ops["slice"](with_values, d, 0, edge + 1, 1),
+                             ops["slice"](with_values, d, size - edge, edge, 1)], d)
+            finally:
+                _core.set_grad_mode(mode)
+        if self.dtype == _core.bfloat16:
+            with_values = ops["cast"](with_values, _core.float32)
+        values = _convert.to_numpy(with_values)
+        options: dict[str, Any] = {"precision": 4, "threshold": 1000, "edgeitems": edge}
+        if cut:
+            options["threshold"] = 1
+        with np.printoptions(**options, suppress=False, floatmode="fixed" if _whole(values) else
+                             "maxprec_equal"):
+            body = np.array2string(values, separator=", ", prefix="tensor(")
+        body = body.replace("True", "True").replace("\n", "\n")
+    default = (_core.default_dtype(), _core.int64, _core.bool)
+    if self.dtype not in default or self.numel() == 0 and self.dtype != default[0]:
+        parts.append(f"dtype={self.dtype!r}")
+    if self.device.type != "cpu":
+        parts.append(f"device='{self.device}'")
+    name = self._grad_fn_name if self.requires_grad else None
+    if name:
+        parts.append(f"grad_fn=<{name}>")
+    elif self.requires_grad:
+        parts.append("requires_grad=True")
+    return ", ".join([f"tensor({body}", *parts]) + ")"
+
+
+def _whole(values: Any) -> bool:
+    return bool(values.dtype.kind == "f" and values.size and (values == values.round(4)).all())
+
+
+def _safe_repr(self: Tensor) -> str:
+    try:
+        return _repr(self)
+    except (RuntimeError, MemoryError) as error:
+        return (f"<tensor {list(self._shape)} {self.dtype.name} on {self.device}; its value cannot "
+                f"be read: {error}>")
+
+
+def _grad_fn(self: Tensor) -> GradFn | None:
+    name = self._grad_fn_name
+    return None if name is None else GradFn(name)
+
+
+# ---------------------------------------------------------------- attaching
+
+_METHODS = """view reshape expand permute t squeeze flatten unflatten movedim split chunk narrow repeat
+expand_as view_as reshape_as contiguous max min median sort topk kthvalue var std norm gather scatter
+scatter_ scatter_add scatter_add_ index_select index_add index_add_ index_copy index_fill index_put
+index_put_ nonzero masked_select softmax log_softmax div equal isclose allclose""".split()
+
+_PROPERTIES = {
+    "shape": (lambda self: Size(self._shape), "The size of each dimension."),
+    "data": (lambda self: ops["data"](self), "The same memory without history."),
+    "grad_fn": (_grad_fn, "What made it, or None for a leaf."),
+    "T": (lambda self: ops["permute"](self, list(range(self.dim()))[::-1]), "Dimensions reversed."),
+    "mT": (lambda self: ops["transpose"](self, -2, -1), "The last two dimensions swapped."),
+    "is_cuda": (lambda self: self.device.type == "cuda", "Is it on a GPU?"),
+    "itemsize": (lambda self: self.element_size(), "Bytes of one element."),
+    "nbytes": (lambda self: self.numel() * self.element_size(), "Bytes of all elements."),
+}
+
+
+def attach() -> None:
+    """Puts the methods on the native type; called once, at import."""
+    for entry in _core.catalog():
+        name = entry["name"]
+        if entry["internal"] or not entry["parameters"] or hasattr(Tensor, name):
+            continue
+        if entry["parameters"][0]["type"] in ("Tensor", "Operand"):
+            setattr(Tensor, name, ops[name])
+            if name + "_" in ops:
+                setattr(Tensor, name + "_", ops[name + "_"])
+    for name in _METHODS:
+        setattr(Tensor, name, getattr(_functions, name))
+    for name, (get, doc) in _PROPERTIES.items():
+        set_value = (lambda self, other: self._set_data(other)) if name == "data" else None
+        setattr(Tensor, name, property(get, set_value, doc=doc))
+    methods = {
+        "to": _to, "backward": _backward, "register_hook": _register_hook,
+        "requires_grad_": _requires_grad_, "detach_": _detach_, "cpu": _cpu, "cuda": _cuda,
+        "type": _type, "size": _size, "stride": _stride, "numpy": _convert.to_numpy,
+        "tolist": _convert.tolist, "normal_": _normal_, "random_": _random_,
+        "bernoulli_": _bernoulli_, "zero_": _zero_, "__iter__": _iter, "__len__": _len,
+        "__bool__": _bool, "__float__": lambda self: float(self.item()),
+        "__int__": lambda self: int(self.item()), "__index__": _index, "__array__": _array,
+        "__getitem__": _indexing.getitem, "__setitem__": _indexing.setitem, "__repr__": _safe_repr,
+        "__array_priority__": 1000, "__array_ufunc__": None,
+        "is_floating_point": lambda self: self.dtype.is_floating_point,
+        "nelement": lambda self: self.numel(), "ndimension": lambda self: self.dim(),
+        "where": lambda self, condition, other: ops["where"](condition, self, other),
+        "type_as": lambda self, other: _to(self, other.dtype),
+        "__contains__": lambda self, value: bool(ops["any"](ops["eq"](self, value)).item()),
+        "__deepcopy__": _deepcopy, "__reduce_ex__": _no_pickle, "__format__": _format,
+        "__rpow__": lambda self, other: ops["pow"](other, self),
+    }
+    for name, method in methods.items():
+        setattr(Tensor, name, method)
+    for name in ("new_zeros", "new_ones", "new_full", "new_empty"):
+        setattr(Tensor, name, _new(name))
+    casts = {"float": _core.float32, "double": _core.float64, "half": _core.float16,
+             "bfloat16": _core.bfloat16, "int": _core.int32, "long": _core.int64,
+             "bool": _core.bool, "byte": _core.uint8}
+    for name, dtype in casts.items():
+        setattr(Tensor, name, _cast_method(name, dtype))
+    aliases = {"swapaxes": "transpose", "swapdims": "transpose", "multiply": "mul",
+               "subtract": "sub", "true_divide": "div", "divide": "div", "negative": "neg",
+               "absolute": "abs", "greater": "gt", "greater_equal": "ge", "less": "lt",
+               "less_equal": "le", "not_equal": "ne", "moveaxis": "movedim", "clip": "clamp",
+               "arcsin": "asin", "arccos": "acos", "arctan": "atan"}
+    for alias, name in aliases.items():
+        setattr(Tensor, alias, getattr(Tensor, name))
+        if hasattr(Tensor, name + "_"):
+            setattr(Tensor, alias + "_", getattr(Tensor, name + "_"))
+
+
+def _deepcopy(self: Tensor, memo: dict[int, Any]) -> Tensor:
+    if not self.is_leaf:
+        raise RuntimeError("Only Tensors created explicitly by the user support the deepcopy protocol")
+    copy = ops["clone"](ops["detach"](self))
+    out = type(self)(copy) if type(self) is not Tensor else copy
+    if self.requires_grad != out.requires_grad:
+        out.requires_grad = self.requires_grad
+    memo[id(self)] = out
+    return out
+
+
+def _no_pickle(self: Tensor, protocol: int) -> Any:
+    raise TypeError("tensors are not pickled; use teletensor.save (safetensors) or t.numpy()")
+
+
+def _format(self: Tensor, spec: str) -> str:
+    if self.dim() == 0 and spec:
+        return format(self.item(), spec)
+    return format(_safe_repr(self), spec)

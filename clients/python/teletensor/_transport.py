@@ -1,0 +1,205 @@
+"""gRPC by grpcio: one channel, one Run stream, bulk calls. Messages are bytes on both sides."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import grpc
+
+from . import _core
+from ._errors import RefusedError, SessionLostError
+from ._protowire import Message, decode, encode
+
+__all__ = ["Greeting", "Transport"]
+
+PROTOCOL = 1
+_SERVICE = "/teletensor.v1.Compute/"
+_CHANNEL_OPTIONS = [
+    ("grpc.max_receive_message_length", 64 << 20),
+    ("grpc.max_send_message_length", 64 << 20),
+    ("grpc.enable_http_proxy", 0),
+]
+
+
+def _same(data: bytes) -> bytes:
+    return data
+
+
+@dataclass
+class Greeting:
+    """What Hello agreed on."""
+
+    server_version: str
+    token: str
+    session_name: str
+    epoch: int
+    limits: dict[str, int]
+    devices: list[tuple[str, int]]
+    unsupported: list[str] = field(default_factory=list)
+    quota: int = 0
+
+
+def target_of(address: str) -> str:
+    """gRPC's name for "host:port", "unix:/path" or a path."""
+    if address.startswith(("unix:", "/")):
+        return address if address.startswith("unix:") else "unix:" + address
+    return address
+
+
+def _limits(message: Message) -> dict[str, int]:
+    names = ("credit_upto", "credit_bytes", "frame_bytes", "frame_commands", "frame_items",
+             "inline_bytes", "chunk_bytes")
+    return {name: message.integer(i + 1) for i, name in enumerate(names)}
+
+
+class Transport:
+    """One connection of one session."""
+
+    def __init__(self, address: str, connect_timeout: float = 10.0) -> None:
+        self.address = address
+        self._timeout = connect_timeout
+        self.channel = grpc.insecure_channel(target_of(address), options=_CHANNEL_OPTIONS)
+        self._metadata: list[tuple[str, str]] = []
+        self._reader: threading.Thread | None = None
+        self.chunk_bytes = 1 << 20
+
+    def unary(self, service: str, method: str, request: bytes, timeout: float | None = None,
+              wait: bool = True) -> bytes:
+        """One request, one reply. grpc.RpcError passes through."""
+        call = self.channel.unary_unary(f"/teletensor.v1.{service}/{method}", _same, _same)
+        reply: bytes = call(request, metadata=self._metadata, timeout=timeout or self._timeout,
+                            wait_for_ready=wait)
+        return reply
+
+    def hello(self, instance: bytes, name: str, quota: int, token: str | None) -> Greeting:
+        """Opens a session on the daemon. RefusedError, SessionLostError."""
+        from . import __version__
+
+        request = encode(
+            [(1, PROTOCOL), (2, PROTOCOL), (3, __version__), (4, instance), (5, 1), (6, name),
+             (7, quota)]
+            + [(9, encode([(1, op), (2, revision)])) for op, revision in _core.op_table()]
+        )
+        if token:
+            self._metadata = [("teletensor-user-token", token)]
+        try:
+            reply = decode(self.unary("Compute", "Hello", request))
+        except grpc.RpcError as error:
+            code, text = error.code(), error.details()
+            if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+                raise SessionLostError(
+                    f"no teletensord answers at {self.address} ({text})") from None
+            raise RefusedError(f"teletensord at {self.address} refused: {text}") from None
+        greeting = Greeting(
+            server_version=reply.text(2), token=reply.text(4), session_name=reply.text(5),
+            epoch=reply.integer(3), limits=_limits(reply.message(7)),
+            devices=[(d.text(1), d.integer(2)) for d in reply.messages(8)],
+            unsupported=reply.texts(9), quota=reply.integer(10),
+        )
+        self._metadata = [("teletensor-token", greeting.token)]
+        self.chunk_bytes = greeting.limits["chunk_bytes"] or 1 << 20
+        return greeting
+
+    def run(self, core: _core.Session) -> None:
+        """Starts the stream: `core`'s frames out, progress in."""
+        owner = weakref.ref(core)
+        stream = self.channel.stream_stream(_SERVICE + "Run", _same, _same)
+        call = stream(_frames(owner), metadata=self._metadata)
+        self._reader = threading.Thread(
+            target=_read, args=(call, owner), name="teletensor-reader", daemon=True)
+        self._reader.start()
+
+    def upload(self, device: int, data: memoryview) -> int:
+        """Sends bytes; returns the upload's number once the daemon has them all."""
+        call = self.channel.stream_unary(_SERVICE + "Upload", _same, _same)
+        size, step = len(data), max(1, self.chunk_bytes - 256)
+
+        def chunks() -> Iterator[bytes]:
+            offset = 0
+            while offset < size or offset == 0:
+                first = [(1, size), (2, device)] if offset == 0 else []
+                part = data[offset : offset + step]
+                yield encode([*first, (3, offset), (4, bytes(part))])
+                offset += len(part) or 1
+
+        try:
+            reply = call(chunks(), metadata=self._metadata)
+        except grpc.RpcError as error:
+            raise _late(error) from None
+        return decode(reply).integer(1)
+
+    def download(self, seq: int, out: memoryview) -> None:
+        """Reads the bytes of a bulk fetch into `out`."""
+        call = self.channel.unary_stream(_SERVICE + "Download", _same, _same)
+        at = 0
+        try:
+            for chunk in call(encode([(1, seq)]), metadata=self._metadata):
+                message = decode(chunk)
+                part = message.data(5)
+                out[at : at + len(part)] = part
+                at += len(part)
+        except grpc.RpcError as error:
+            raise _late(error) from None
+        if at != len(out):
+            raise SessionLostError(f"a download ended after {at} of {len(out)} bytes")
+
+    def interrupt(self) -> None:
+        """Cancels what is queued."""
+        self.unary("Compute", "Interrupt", b"", timeout=5)
+
+    def close(self) -> None:
+        """Waits a moment for the stream's end, then closes the channel."""
+        if self._reader is not None and self._reader is not threading.current_thread():
+            self._reader.join(timeout=5)
+        self.channel.close()
+
+
+def _late(error: grpc.RpcError) -> Exception:
+    code = error.code().value[0]
+    text = error.details() or ""
+    if code == grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]:
+        from ._errors import OutOfMemoryError
+
+        return OutOfMemoryError(text)
+    if code in (grpc.StatusCode.UNAVAILABLE.value[0], grpc.StatusCode.CANCELLED.value[0]):
+        return SessionLostError(f"the connection was lost: {text}")
+    return RuntimeError(text)
+
+
+def _frames(owner: weakref.ref[_core.Session]) -> Iterator[bytes]:
+    """Runs on grpcio's thread; asks for the next frame when the last one has been written."""
+    while True:
+        core = owner()
+        if core is None:
+            return
+        frame = core.next_frame(0.2)
+        if frame is None:
+            return
+        if frame:
+            yield frame
+        else:
+            core.idle()
+        del core
+
+
+def _read(call: grpc.Call, owner: weakref.ref[_core.Session]) -> None:
+    why, code = "the daemon ended the session", 14
+    try:
+        for progress in call:
+            core = owner()
+            if core is None:
+                call.cancel()
+                return
+            core.on_progress(progress)
+            del core
+    except grpc.RpcError as error:
+        why = f"the session is lost: {error.details() or error.code()}"
+    except (RuntimeError, ValueError) as error:
+        why = f"the daemon sent what is no progress message: {error}"
+        call.cancel()
+    core = owner()
+    if core is not None:
+        core.lost(code, why)
