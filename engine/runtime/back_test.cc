@@ -1,0 +1,271 @@
+#include "engine/runtime/back.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "engine/runtime/kit_test.h"
+
+namespace teletensor::runtime {
+namespace {
+
+using namespace testing;  // the kit
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using program::ValueRef;
+
+struct Recorder : BackEvents {
+  void on_completed(std::uint64_t seq) override {
+    EXPECT_GT(seq, completed.exchange(seq));
+    ++reports;
+  }
+  void on_fetched(FetchResult result) override {
+    core::MutexLock lock(mu);
+    fetched.push_back(std::move(result));
+  }
+  void on_failed(const program::Failure& root) override {
+    core::MutexLock lock(mu);
+    failed.push_back(root.seq);
+  }
+  void on_continue() override { ++continued; }
+  void wait_for(std::uint64_t seq) const {
+    while (completed < seq) std::this_thread::yield();
+  }
+  std::atomic<std::uint64_t> completed{0};
+  std::atomic<int> reports{0}, continued{0};
+  core::Mutex mu;
+  std::vector<FetchResult> fetched TT_GUARDED_BY(mu);
+  std::vector<std::uint64_t> failed TT_GUARDED_BY(mu);
+};
+
+// A back whose test thread is the pump.
+struct Client {
+  Client(Box& box, Lanes& lanes, memory::OwnerId owner)
+      : box(box), back(kit_catalog(), box.devices, lanes, owner, 0, &events) {}
+
+  ValueRef constant(std::vector<float> elements) {
+    ValueRef value = value_of({static_cast<std::int64_t>(elements.size())});
+    back.constant(++seq, std::string(reinterpret_cast<const char*>(elements.data()),
+                                     elements.size() * sizeof(float)),
+                  value);
+    return value;
+  }
+  // x = op(x); the name x moves on before the instruction is queued, as the front does it.
+  void inplace(ValueRef& x, const char* op, double y = 1) {
+    const core::Dims shape{x->elements};
+    ValueRef next = value_of(shape);
+    program::Instruction i = overwrite(++seq, op, {whole(x, shape), number(y)}, next);
+    x = next;
+    back.run(std::move(i));
+  }
+  ValueRef unary(const char* op, const ValueRef& x) {
+    const core::Dims shape{x->elements};
+    ValueRef result = value_of(shape);
+    back.run(apply(++seq, op, {whole(x, shape)}, result, shape));
+    return result;
+  }
+  void finish() {
+    back.publish(seq);
+    events.wait_for(seq);
+  }
+  // The failures of the instructions so far have been raised.
+  std::vector<std::uint64_t> raise(std::uint64_t root) {
+    finish();
+    while (back.wait_until_drained()) {
+      while (events.continued == 0) std::this_thread::yield();
+      events.continued = 0;
+    }
+    return back.take_failed_rebinds(root);
+  }
+  std::uint64_t used() const { return back.executor().pool(1).account().used(); }
+
+  Box& box;
+  Recorder events;
+  Back back;
+  std::uint64_t seq = 0;
+};
+
+TEST(Back, RunsInOrderAndReportsProgressOfCommandsWithoutInstructions) {
+  Box box;
+  Lanes lanes(2);
+  Client client(box, lanes, 1);
+  ValueRef x = client.constant({1, 2});
+  for (int i = 0; i < 1000; ++i) client.inplace(x, "add");
+  client.finish();
+  EXPECT_THAT(floats(*x), ElementsAre(1001, 1002));
+  EXPECT_LT(client.events.reports, 200);
+  EXPECT_EQ(client.back.queued(), 0u);
+  client.seq += 5;  // commands that gave the back nothing to do
+  client.finish();
+  EXPECT_EQ(client.back.completed_upto(), client.seq);
+  x = nullptr;
+  EXPECT_EQ(client.used(), 0u);
+}
+
+TEST(Back, FetchesAreBoundAtTheirPosition) {
+  Box box;
+  Lanes lanes(2);
+  Client client(box, lanes, 1);
+  ValueRef x = client.constant({1, 2, 3, 4});
+  client.back.fetch(++client.seq, false, view(x, core::Geometry({2, 2}).transpose(0, 1)));
+  client.back.fetch(++client.seq, true, whole(x, {4}));
+  client.inplace(x, "add");
+  client.inplace(x, "add");
+  client.back.fetch(++client.seq, false, whole(x, {4}));
+  client.back.fetch(++client.seq, false,
+                    view(x, core::Geometry({std::int64_t{1} << 50}, {0}, 0)));
+  client.finish();
+  core::MutexLock lock(client.events.mu);
+  ASSERT_EQ(client.events.fetched.size(), 4u);
+  auto read = [&](std::size_t i) {
+    const FetchResult& result = client.events.fetched[i];
+    EXPECT_TRUE(result.status.ok());
+    const float* data = reinterpret_cast<const float*>(
+        static_cast<const char*>(result.contents.storage->data()) + result.contents.offset);
+    return std::vector<float>(data, data + result.contents.bytes / sizeof(float));
+  };
+  EXPECT_THAT(read(0), ElementsAre(1, 3, 2, 4));
+  EXPECT_THAT(read(1), ElementsAre(1, 2, 3, 4));  // a holder: the writes after it copied
+  EXPECT_TRUE(client.events.fetched[1].bulk);
+  EXPECT_THAT(read(2), ElementsAre(3, 4, 5, 6));
+  EXPECT_EQ(client.events.fetched[3].status.code(), core::Code::kInvalidArgument);
+}
+
+TEST(Back, FailedRebindsAreKnownByRoot) {
+  Box box;
+  Lanes lanes(2);
+  Client client(box, lanes, 1);
+  ValueRef x = client.constant({1});
+  client.inplace(x, "refuse");  // 2
+  client.inplace(x, "add");     // 3
+  ValueRef y = client.unary("clone", x);  // 4: no rebind
+  ValueRef z = client.unary("refuse", client.constant({1}));  // 5, 6: a root of its own
+  EXPECT_THAT(client.raise(2), ElementsAre(2, 3));
+  EXPECT_THAT(client.raise(2), IsEmpty());
+  EXPECT_EQ(client.back.open_failures(), 1u);
+  EXPECT_THAT(client.raise(6), IsEmpty());
+  EXPECT_EQ(client.back.open_failures(), 0u);
+  core::MutexLock lock(client.events.mu);
+  EXPECT_THAT(client.events.failed, ElementsAre(2, 6));
+}
+
+TEST(Back, TheQueueIsBoundedAndAsksToGoOnOnce) {
+  Box box;
+  Lanes lanes(1);
+  Client client(box, lanes, 1);
+  ValueRef x = client.constant({1});
+  gate_open = false;
+  ValueRef y = client.unary("gate", x);
+  while (!client.back.full()) client.inplace(x, "add");
+  EXPECT_EQ(client.back.queued(), Back::kMostQueued);
+  client.back.publish(client.seq);
+  EXPECT_TRUE(client.back.wait_for_room());
+  EXPECT_EQ(client.events.continued, 0);
+  gate_open = true;
+  while (client.events.continued == 0) std::this_thread::yield();
+  EXPECT_LE(client.back.queued(), Back::kMostQueued / 2);
+  client.finish();
+  EXPECT_EQ(client.events.continued, 1);
+  EXPECT_FALSE(client.back.wait_for_room());
+  EXPECT_EQ(floats(*x)[0], 1 + Back::kMostQueued - 2);
+}
+
+TEST(Back, InterruptCancelsWhatIsQueuedAndWhatRuns) {
+  Box box;
+  Lanes lanes(2);
+  Client client(box, lanes, 1);
+  ValueRef x = client.constant({1});  // 1
+  gate_open = false;
+  ValueRef y = client.unary("gate", x);  // 2
+  client.inplace(x, "add");              // 3
+  client.inplace(x, "add");              // 4
+  client.back.fetch(++client.seq, false, whole(x, {1}));
+  client.back.publish(client.seq);
+  while (at_gate == 0) std::this_thread::yield();
+  client.back.cancel_upto(client.seq);
+  client.events.wait_for(client.seq);
+  gate_open = true;
+  EXPECT_EQ(y->failure->status.code(), core::Code::kCancelled);
+  ASSERT_TRUE(x->failure);
+  EXPECT_EQ(x->failure->seq, 3u);
+  EXPECT_EQ(floats(*x->good)[0], 1);
+  EXPECT_THAT(client.raise(3), ElementsAre(3, 4));
+  EXPECT_THAT(client.raise(2), IsEmpty());
+  {
+    core::MutexLock lock(client.events.mu);
+    EXPECT_EQ(client.events.fetched[0].root, 3u);
+    EXPECT_THAT(client.events.failed, ElementsAre(2, 3));
+  }
+  ValueRef z = client.constant({5});
+  client.inplace(z, "add");
+  client.finish();
+  EXPECT_EQ(floats(*z)[0], 6);
+}
+
+TEST(Back, OneFloodingSessionDoesNotStarveAnother) {
+  Box box;
+  Lanes lanes(1);
+  Client flood(box, lanes, 1), victim(box, lanes, 2);
+  ValueRef x = flood.constant({1});
+  slow_ms = 1;
+  for (int i = 0; i < 3000; ++i) flood.unary("slow", x);
+  flood.back.publish(flood.seq);
+  ValueRef y = victim.constant({0});
+  for (int i = 0; i < 100; ++i) {
+    victim.inplace(y, "add");
+    victim.finish();
+  }
+  EXPECT_EQ(floats(*y)[0], 100);
+  // The flood has far from ended when the other has had its hundred turns.
+  EXPECT_GT(flood.back.queued(), 1500u);
+  EXPECT_GT(flood.back.used_ns(), victim.back.used_ns());
+}
+
+TEST(Back, StopDuringWorkReturnsEveryByteWhileOthersGoOn) {
+  Box box;
+  Lanes lanes(2);
+  Client other(box, lanes, 99);
+  ValueRef kept = other.constant({1});
+  for (int round = 0; round < 20; ++round) {
+    auto client = std::make_unique<Client>(box, lanes, 1 + round);
+    ValueRef x = client->constant(std::vector<float>(1000, 1));
+    for (int i = 0; i < 2000; ++i) {
+      client->inplace(x, "add");
+      if (i % 7 == 0) client->unary("clone", x);
+    }
+    client->back.publish(client->seq);
+    for (int i = 0; i < 50; ++i) other.inplace(kept, "add");
+    other.back.publish(other.seq);
+    x = nullptr;
+    client->back.stop();
+    EXPECT_EQ(client->used(), 0u);
+  }
+  other.finish();
+  EXPECT_EQ(floats(*kept)[0], 1001);
+  kept = nullptr;
+  EXPECT_EQ(box.devices.at(1).pool().budget().used(), 0u);
+}
+
+TEST(Back, PartsOfSeveralSessionsShareTheLanes) {
+  Box box;
+  Lanes lanes(3);
+  std::vector<std::unique_ptr<Client>> clients;
+  std::vector<ValueRef> values;
+  for (int c = 0; c < 4; ++c) {
+    clients.push_back(std::make_unique<Client>(box, lanes, 1 + c));
+    ValueRef x = clients.back()->constant(std::vector<float>(50, 0));
+    for (int i = 0; i < 100; ++i) x = clients.back()->unary("split", x);
+    clients.back()->back.publish(clients.back()->seq);
+    values.push_back(x);
+  }
+  for (auto& client : clients) client->finish();
+  for (ValueRef& value : values) {
+    EXPECT_THAT(floats(*value), ::testing::Each(100));
+    value = nullptr;
+  }
+  clients.clear();
+}
+
+}  // namespace
+}  // namespace teletensor::runtime
