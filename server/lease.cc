@@ -251,6 +251,11 @@ std::chrono::milliseconds Leases::idle() const {
   return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - empty_since_);
 }
 
+std::uint64_t Leases::opened() const {
+  MutexLock lock(mutex_);
+  return opened_;
+}
+
 void Leases::keep_house() {
   while (true) {
     LeaseRef dead;

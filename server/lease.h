@@ -150,6 +150,8 @@ class Leases {
 
   // How long there has been no session; zero while there is one.
   std::chrono::milliseconds idle() const;
+  // Sessions opened so far.
+  std::uint64_t opened() const;
 
  private:
   void keep_house();

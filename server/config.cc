@@ -1,0 +1,239 @@
+#include "server/config.h"
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+#include <map>
+#include <toml++/toml.h>
+
+namespace teletensor::server {
+
+using core::Status;
+
+namespace {
+
+// Applies one TOML value to a setting of the matching type.
+Status assign(const toml::node& node, std::string& out) {
+  const auto value = node.value_exact<std::string>();
+  if (!value) return core::invalid("expected a string");
+  out = *value;
+  return {};
+}
+Status assign(const toml::node& node, bool& out) {
+  const auto value = node.value_exact<bool>();
+  if (!value) return core::invalid("expected true or false");
+  out = *value;
+  return {};
+}
+Status assign(const toml::node& node, int& out) {
+  const auto value = node.value_exact<std::int64_t>();
+  if (!value || *value < 0 || *value > 1'000'000) {
+    return core::invalid("expected a whole number from 0 to 1000000");
+  }
+  out = static_cast<int>(*value);
+  return {};
+}
+Status assign(const toml::node& node, double& out) {
+  const auto value = node.value<double>();
+  if (!value || !(*value > 0)) return core::invalid("expected a number above 0");
+  out = *value;
+  return {};
+}
+Status assign(const toml::node& node, std::uint64_t& out) {
+  std::string text;
+  if (const auto number = node.value_exact<std::int64_t>()) {
+    text = std::to_string(*number);
+  } else if (const auto value = node.value_exact<std::string>()) {
+    text = *value;
+  } else {
+    return core::invalid("expected bytes: a number, or text such as \"2GiB\"");
+  }
+  const core::Result<std::uint64_t> bytes = parse_bytes(text);
+  if (!bytes.ok()) return bytes.status();
+  out = *bytes;
+  return {};
+}
+Status assign(const toml::node& node, std::optional<std::string>& out) {
+  std::string text;
+  TT_RETURN_IF_ERROR(assign(node, text));
+  out = text;
+  return {};
+}
+
+Status assign_key(const std::string& key, const toml::node& node, Config& config) {
+  if (key == "listen") return assign(node, config.listen);
+  if (key == "socket") return assign(node, config.socket);
+  if (key == "host_memory") return assign(node, config.host_memory);
+  if (key == "session_memory") return assign(node, config.session_memory);
+  if (key == "lease") return assign(node, config.lease);
+  if (key == "lanes") return assign(node, config.lanes);
+  if (key == "sim_devices") return assign(node, config.sim_devices);
+  if (key == "sim_memory") return assign(node, config.sim_memory);
+  if (key == "sim_null") return assign(node, config.sim_null);
+  if (key == "max_sessions") return assign(node, config.max_sessions);
+  if (key == "stall_seconds") return assign(node, config.stall_seconds);
+  if (key == "linger_seconds") return assign(node, config.linger_seconds);
+  if (key == "log_level") return assign(node, config.log_level);
+  return core::invalid("unknown key");
+}
+
+// The file that --config or TELETENSOR_CONFIG names; "" for none. Mistakes in the rest of the command
+// line are the main parser's business.
+std::string config_path(int argc, const char* const* argv) {
+  const std::string_view flag = "--config";
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    if (word == flag && i + 1 < argc) return argv[i + 1];
+    if (word.starts_with(flag) && word.size() > flag.size() && word[flag.size()] == '=') {
+      return std::string(word.substr(flag.size() + 1));
+    }
+  }
+  const char* variable = std::getenv("TELETENSOR_CONFIG");
+  return variable ? variable : "";
+}
+
+CLI::Validator bytes_validator() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string {
+        const core::Result<std::uint64_t> bytes = parse_bytes(text);
+        if (!bytes.ok()) return bytes.status().message();
+        text = std::to_string(*bytes);
+        return {};
+      },
+      "BYTES");
+}
+
+}  // namespace
+
+core::Result<std::uint64_t> parse_bytes(std::string_view text) {
+  const auto refuse = [&] {
+    return core::invalid("not a number of bytes: \"" + std::string(text) +
+                         "\" (such as 1048576, 64MiB or 1.5GB)");
+  };
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || !(number >= 0)) return refuse();
+  std::string_view unit(end, static_cast<std::size_t>(text.data() + text.size() - end));
+  while (!unit.empty() && unit.front() == ' ') unit.remove_prefix(1);
+  static const std::map<std::string_view, double> kUnits = {
+      {"", 1},           {"B", 1},          {"K", 0x1p10},     {"M", 0x1p20},    {"G", 0x1p30},
+      {"T", 0x1p40},     {"KiB", 0x1p10},   {"MiB", 0x1p20},   {"GiB", 0x1p30},  {"TiB", 0x1p40},
+      {"kB", 1e3},       {"KB", 1e3},       {"MB", 1e6},       {"GB", 1e9},      {"TB", 1e12}};
+  const auto found = kUnits.find(unit);
+  if (found == kUnits.end()) return refuse();
+  const double bytes = number * found->second;
+  if (!(bytes < 0x1p62)) return refuse();
+  return static_cast<std::uint64_t>(bytes);
+}
+
+Status read_toml(const std::string& path, Config& config) {
+  toml::table table;
+  try {
+    table = toml::parse_file(path);
+  } catch (const toml::parse_error& error) {
+    return core::invalid(path + ":" + std::to_string(error.source().begin.line) + ": " +
+                         std::string(error.description()));
+  }
+  for (const auto& [key, node] : table) {
+    const std::string name(key.str());
+    const Status status = assign_key(name, node, config);
+    if (!status.ok()) {
+      return core::invalid(path + ":" + std::to_string(node.source().begin.line) + ": " + name +
+                           ": " + status.message());
+    }
+  }
+  return {};
+}
+
+Parsed parse_command_line(int argc, const char* const* argv, const std::string& version) {
+  Parsed parsed;
+  Config& config = parsed.config;
+  std::string path = config_path(argc, argv);
+  if (!path.empty()) {
+    if (const Status status = read_toml(path, config); !status.ok()) {
+      parsed.exit_code = 2;
+      parsed.text = "teletensord: " + status.message() + "\n";
+      return parsed;
+    }
+  }
+
+  CLI::App app("teletensord: tensors, autograd and compute of one box for programs elsewhere.\n"
+               "Settings: flags, then TELETENSOR_* in the environment, then the --config file.");
+  app.set_version_flag("--version", "teletensord " + version);
+  std::string socket;
+  bool no_socket = false;
+  app.add_option("--config", path, "TOML file; keys are the flags' names with underscores")
+      ->envname("TELETENSOR_CONFIG");
+  auto* listen = app.add_option("--listen", config.listen,
+                                "HOST:PORT on loopback; port 0 takes a free one; \"\" for no TCP")
+                     ->envname("TELETENSOR_LISTEN")
+                     ->capture_default_str();
+  auto* socket_option =
+      app.add_option("--socket", socket,
+                     "path of the UNIX socket [$XDG_RUNTIME_DIR/teletensor.sock]; \"\" for none")
+          ->envname("TELETENSOR_SOCKET");
+  app.add_flag("--no-socket", no_socket, "no UNIX socket");
+  app.add_option("--host-memory", config.host_memory, "for all sessions [80% of the box]")
+      ->envname("TELETENSOR_HOST_MEMORY")
+      ->transform(bytes_validator());
+  app.add_option("--session-memory", config.session_memory, "for one session [all of it]")
+      ->envname("TELETENSOR_SESSION_MEMORY")
+      ->transform(bytes_validator());
+  app.add_option("--lease", config.lease,
+                 "seconds that a session outlives its stream; this version keeps none: 0")
+      ->envname("TELETENSOR_LEASE")
+      ->check(CLI::Range(0, 0));
+  app.add_option("--lanes", config.lanes, "worker threads; 0: one per core")
+      ->envname("TELETENSOR_LANES")
+      ->check(CLI::Range(0, 1024));
+  app.add_option("--sim-devices", config.sim_devices, "simulated devices sim:0, ... for tests")
+      ->envname("TELETENSOR_SIM_DEVICES")
+      ->check(CLI::Range(0, 16));
+  app.add_option("--sim-memory", config.sim_memory, "of each simulated device")
+      ->envname("TELETENSOR_SIM_MEMORY")
+      ->transform(bytes_validator());
+  app.add_flag("--sim-null", config.sim_null, "simulated devices compute nothing (benchmarks)");
+  app.add_option("--max-sessions", config.max_sessions, "at once")
+      ->envname("TELETENSOR_MAX_SESSIONS")
+      ->check(CLI::Range(1, 100'000))
+      ->capture_default_str();
+  app.add_option("--stall", config.stall_seconds,
+                 "seconds after which a client that does not read is ended")
+      ->envname("TELETENSOR_STALL")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_flag("--embedded", config.embedded,
+               "for one user: no TCP unless asked for; ends after its last client");
+  app.add_option("--linger", config.linger_seconds,
+                 "embedded: seconds that it stays after its last client")
+      ->envname("TELETENSOR_LINGER")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--log-level", config.log_level, "trace debug info warn error off")
+      ->envname("TELETENSOR_LOG_LEVEL")
+      ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error", "off"}))
+      ->capture_default_str();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    std::ostringstream out, mistakes;
+    parsed.exit_code = app.exit(error, out, mistakes) == 0 ? 0 : 2;
+    parsed.text = out.str() + mistakes.str();
+    return parsed;
+  }
+  if (socket_option->count() > 0) config.socket = socket;
+  if (no_socket) config.socket = "";
+  if (config.embedded && listen->count() == 0) config.listen = "";
+  const char* levels[] = {"trace", "debug", "info", "warn", "error", "off"};
+  if (std::find(std::begin(levels), std::end(levels), config.log_level) == std::end(levels) ||
+      config.lease != 0) {
+    parsed.exit_code = 2;
+    parsed.text = config.lease != 0
+                      ? "teletensord: lease: this version keeps no session without its stream: 0\n"
+                      : "teletensord: log_level: trace, debug, info, warn, error or off\n";
+  }
+  return parsed;
+}
+
+}  // namespace teletensor::server

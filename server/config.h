@@ -1,0 +1,44 @@
+// Configuration: flags over environment (TELETENSOR_*) over a TOML file over defaults.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "engine/core/status.h"
+
+namespace teletensor::server {
+
+struct Config {
+  std::string listen = "127.0.0.1:7420";  // "": no TCP
+  std::optional<std::string> socket;      // unset: the default path; "": none
+  std::uint64_t host_memory = 0;          // bytes of all sessions; 0: 80 % of the box
+  std::uint64_t session_memory = 0;       // bytes of one session; 0: as host_memory
+  int lease = 0;                          // seconds
+  int lanes = 0;                          // 0: one per core
+  int sim_devices = 0;
+  std::uint64_t sim_memory = 1ull << 30;
+  bool sim_null = false;
+  int max_sessions = 64;
+  double stall_seconds = 30;              // a client that does not read is ended after it
+  bool embedded = false;
+  double linger_seconds = 5;              // embedded: stays so long after its last client
+  std::string log_level = "info";
+};
+
+// What the command line asks for.
+struct Parsed {
+  Config config;
+  int exit_code = -1;  // >= 0: print `text` and leave with it (--help, --version, a mistake)
+  std::string text;
+};
+Parsed parse_command_line(int argc, const char* const* argv, const std::string& version);
+
+// Sets what the file says. Unknown keys and wrong types are refused, with the line.
+core::Status read_toml(const std::string& path, Config& config);
+
+// "64MiB", "2 GB", "1.5GiB", "1048576". Refuses negative, nonsense and what leaves 63 bits.
+core::Result<std::uint64_t> parse_bytes(std::string_view text);
+
+}  // namespace teletensor::server

@@ -1,0 +1,115 @@
+// teletensord: configuration, engine, server, signals.
+#include <signal.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <cstdio>
+
+#include "engine/engine.h"
+#include "server/config.h"
+#include "server/listen.h"
+#include "server/server.h"
+
+namespace {
+
+using teletensor::core::Status;
+using teletensor::server::Config;
+
+constexpr std::chrono::seconds kFirstClient{60};  // an embedded daemon waits so long for one
+
+void start_log(const std::string& level) {
+  auto log = std::make_shared<spdlog::logger>("teletensord",
+                                              std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  log->set_pattern("time=%Y-%m-%dT%H:%M:%S.%e%z level=%l %v");
+  log->set_level(spdlog::level::from_str(level));
+  log->flush_on(spdlog::level::info);
+  spdlog::set_default_logger(std::move(log));
+}
+
+int fail(const Status& status) {
+  std::fprintf(stderr, "teletensord: %s\n", status.message().c_str());
+  return 1;
+}
+
+// Waits for SIGTERM or SIGINT, or, embedded, until no client has been here for a while.
+void wait_for_end(const sigset_t& signals, const Config& config,
+                  teletensor::server::Server& server) {
+  using teletensor::server::Clock;
+  const Clock::time_point started = Clock::now();
+  const auto linger = std::chrono::duration<double>(config.linger_seconds);
+  bool had_client = false;
+  while (true) {
+    const timespec tick{0, 200'000'000};
+    const int signal =
+        config.embedded ? sigtimedwait(&signals, nullptr, &tick) : sigwaitinfo(&signals, nullptr);
+    if (signal > 0) {
+      spdlog::info("event=signal number={}", signal);
+      return;
+    }
+    if (!config.embedded) continue;
+    const auto idle = server.leases().idle();
+    had_client = had_client || server.leases().opened() > 0;
+    const auto patience = had_client ? linger : std::chrono::duration<double>(kFirstClient);
+    if (idle > patience && Clock::now() - started > patience) {
+      spdlog::info("event=no_clients idle_ms={}", idle.count());
+      return;
+    }
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const auto parsed = teletensor::server::parse_command_line(argc, argv, TELETENSOR_VERSION);
+  if (parsed.exit_code >= 0) {
+    std::fputs(parsed.text.c_str(), parsed.exit_code == 0 ? stdout : stderr);
+    return parsed.exit_code;
+  }
+  const Config& config = parsed.config;
+  // Before any thread starts, so that only this one takes signals.
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+  start_log(config.log_level);
+
+  teletensor::server::ServerOptions options;
+  options.listen = config.listen;
+  options.version = TELETENSOR_VERSION;
+  options.limits.session_memory = config.session_memory;
+  options.limits.sessions = static_cast<std::size_t>(config.max_sessions);
+  options.limits.stall =
+      std::chrono::milliseconds(static_cast<std::int64_t>(config.stall_seconds * 1000));
+  if (config.socket) {
+    options.socket = *config.socket;
+  } else {
+    const auto path = teletensor::server::default_socket();
+    if (!path.ok()) return fail(path.status());
+    options.socket = *path;
+  }
+
+  teletensor::engine::EngineOptions engine_options;
+  engine_options.lanes = config.lanes;
+  engine_options.host_memory = config.host_memory;
+  engine_options.sim_devices = config.sim_devices;
+  engine_options.sim_memory = config.sim_memory;
+  engine_options.sim_null = config.sim_null;
+  const auto engine = teletensor::engine::Engine::create(engine_options);
+  if (!engine) return fail(teletensor::core::internal("the engine did not start"));
+  auto server = teletensor::server::Server::start(*engine, std::move(options));
+  if (!server.ok()) return fail(server.status());
+
+  std::string line = "teletensord " TELETENSOR_VERSION " ready";
+  if (!(*server)->tcp().empty()) line += " tcp=" + (*server)->tcp();
+  if (!(*server)->socket().empty()) line += " unix=" + (*server)->socket();
+  std::puts(line.c_str());
+  std::fflush(stdout);
+  spdlog::info("event=ready tcp=\"{}\" unix=\"{}\"", (*server)->tcp(), (*server)->socket());
+
+  wait_for_end(signals, config, **server);
+  (*server)->stop();
+  spdlog::info("event=stopped");
+  return 0;
+}
