@@ -24,6 +24,13 @@ target_link_libraries(tt_highway INTERFACE "${TELETENSOR_HWY_CONTRIB}" "${TELETE
 add_library(tt_kernel_flags INTERFACE)
 target_compile_options(tt_kernel_flags INTERFACE $<$<CONFIG:Release>:-O3> -fno-math-errno
                                                  -fno-trapping-math)
+# g++ else moves calls of vectorisable functions into branches, where they stay scalar; their vector
+# forms are in glibc's libmvec.
+target_compile_options(tt_kernel_flags INTERFACE $<$<CXX_COMPILER_ID:GNU>:-fno-tree-sink>)
+find_library(TELETENSOR_MVEC mvec)
+if(TELETENSOR_MVEC)
+  target_link_libraries(tt_kernel_flags INTERFACE "${TELETENSOR_MVEC}")
+endif()
 
 # Command line, TOML, JSON, logs. spdlog uses the fmt that Debian built it with.
 find_path(TELETENSOR_CLI11_INCLUDE CLI/CLI.hpp REQUIRED)

@@ -1,0 +1,96 @@
+// Kernels of the elementwise ops of two operands.
+
+#include "engine/backends/cpu/cpu.h"
+#include "engine/backends/cpu/loops.h"
+
+namespace teletensor::backends::cpu {
+namespace {
+
+using core::Status;
+
+template <class... F>
+void add_list(KernelTable& table, List<F...>) {
+  (table.add(F::kOp, functor_kernel<F>), ...);
+}
+
+// 16-bit floats meet numbers unrounded, as in PyTorch.
+template <class F>
+Status arithmetic(KernelCall& call) {
+  return run_functor(call, call.in, F(), /*exact_operands=*/true);
+}
+
+template <class Plain, int kSign>
+Status add(KernelCall& call) {
+  const double alpha = call.attributes.real(0);
+  if (alpha == 1) return arithmetic<Plain>(call);
+  return run_functor(call, call.in, s::AddScaled(kSign * alpha), true);
+}
+
+Status refuse_zero(const KernelCall& call) {
+  return core::invalid(call.op.name + ": ZeroDivisionError: an integer divided by zero, " +
+                       core::to_string(call.out[0].geometry->shape));
+}
+
+template <class F>
+Status integer_division(KernelCall& call) {
+  if (!core::is_floating(common_dtype(call.in, call.out[0])) &&
+      call.out[0].geometry->numel() > 0 && any_zero(call.in[1], call.parallel)) {
+    return refuse_zero(call);
+  }
+  return run_functor(call, call.in, F());
+}
+
+Status div(KernelCall& call) {
+  if (!call.attributes.has(0)) return arithmetic<s::Div>(call);
+  if (call.attributes.text(0) == "floor") return integer_division<s::FloorDivide>(call);
+  return integer_division<s::DivTrunc>(call);
+}
+
+// The exponents that have a cheaper form, of floats alone.
+Status pow(KernelCall& call) {
+  const TensorArg& exponent = call.in[1];
+  const auto base = call.in.first(1);
+  if (exponent.kind == TensorArg::Kind::kNumber && base[0].kind == TensorArg::Kind::kTensor &&
+      core::is_floating(base[0].dtype)) {
+    const double e = exponent.number.as_double();
+    if (e == 2) return run_functor(call, base, s::Square());
+    if (e == 3) return run_functor(call, base, s::Cube());
+    if (e == 1) return run_functor(call, base, s::Positive());
+    if (e == 0.5) return run_functor(call, base, s::Sqrt());
+    if (e == -0.5) return run_functor(call, base, s::Rsqrt());
+    if (e == -1) return run_functor(call, base, s::Reciprocal());
+  }
+  return run_functor(call, call.in, s::Pow());
+}
+
+}  // namespace
+
+void add_binary_kernels(KernelTable& table) {
+  bind_loops();
+  table.add("add", add<s::Add, 1>);
+  table.add("sub", add<s::Sub, -1>);
+  table.add("mul", arithmetic<s::Mul>);
+  table.add("div", div);
+  table.add("floor_divide", integer_division<s::FloorDivide>);
+  table.add("remainder", integer_division<s::Remainder>);
+  table.add("fmod", integer_division<s::Fmod>);
+  table.add("pow", pow);
+  add_list(table, List<s::Maximum, s::Minimum, s::Fmax, s::Fmin, s::Atan2, s::Hypot,
+                       s::Copysign>());
+  add_list(table, Tests());
+}
+
+void bind_loops() {
+  static const bool once = [] {
+    bind_plain_unary();
+    bind_math_unary();
+    bind_activations();
+    bind_arithmetic();
+    bind_tests();
+    bind_ternary();
+    return true;
+  }();
+  (void)once;
+}
+
+}  // namespace teletensor::backends::cpu

@@ -1,0 +1,44 @@
+// Kernels of the copies.
+
+#include "engine/backends/cpu/cpu.h"
+#include "engine/backends/cpu/strided.h"
+
+namespace teletensor::backends::cpu {
+namespace {
+
+using core::Status;
+
+// clone, contiguous, cast: the result's dtype and layout say all.
+Status copy_first(KernelCall& call) {
+  strided_copy(call.in[0], call.out[0], call.parallel);
+  return {};
+}
+
+// copy, fill: operand 0 only gave the layout.
+Status copy_second(KernelCall& call) {
+  strided_copy(call.in[1], call.out[0], call.parallel);
+  return {};
+}
+
+// A row-major copy under another shape.
+Status reshape(KernelCall& call) {
+  const core::Geometry geometry(call.in[0].geometry->shape);
+  TensorArg out = call.out[0];
+  out.data = out.first();
+  out.geometry = &geometry;
+  strided_copy(call.in[0], out, call.parallel);
+  return {};
+}
+
+}  // namespace
+
+void add_copy_kernels(KernelTable& table) {
+  table.add("clone", copy_first);
+  table.add("contiguous", copy_first);
+  table.add("cast", copy_first);
+  table.add("copy", copy_second);
+  table.add("fill", copy_second);
+  table.add("reshape", reshape);
+}
+
+}  // namespace teletensor::backends::cpu

@@ -1,0 +1,107 @@
+// The functors that have elementwise kernels, and the kernels as functions of them.
+//
+// The lists are split so that the loops compile in several files (loops_*.cc); each file binds its list
+// to the best instruction set of this machine when the kernel table is made.
+#pragma once
+
+#include <type_traits>
+
+#include "engine/backends/cpu/elementwise.h"
+#include "engine/ops/scalar.h"
+
+namespace teletensor::backends::cpu {
+
+template <class... F>
+struct List {};
+
+namespace s = ops::scalar;
+using PlainUnary =
+    List<s::Neg, s::Abs, s::Sign, s::Square, s::Positive, s::Reciprocal, s::Sqrt, s::Rsqrt,
+         s::DegToRad, s::RadToDeg, s::Floor, s::Ceil, s::Round, s::Trunc, s::Frac, s::IsNan,
+         s::IsInf, s::IsFinite, s::LogicalNot, s::BitwiseNot, s::Cube>;
+using MathUnary =
+    List<s::Exp, s::Exp2, s::Expm1, s::Log, s::Log2, s::Log10, s::Log1p, s::Sin, s::Cos, s::Tan,
+         s::Asin, s::Acos, s::Atan, s::Sinh, s::Cosh, s::Tanh, s::Asinh, s::Acosh, s::Atanh,
+         s::Erf, s::Erfc>;
+using Activations =
+    List<s::Sigmoid, s::Silu, s::Relu, s::Gelu, s::GeluTanh, s::Elu, s::Selu, s::LeakyRelu,
+         s::Softplus, s::LogSigmoid, s::Mish, s::Hardtanh, s::Relu6, s::Hardsigmoid, s::Hardswish,
+         s::ReluBackward, s::TanhBackward, s::SigmoidBackward, s::GeluBackward,
+         s::GeluTanhBackward>;
+using Arithmetic =
+    List<s::Add, s::Sub, s::AddScaled, s::Mul, s::Div, s::DivTrunc, s::FloorDivide, s::Remainder,
+         s::Fmod, s::Pow, s::Maximum, s::Minimum, s::Fmax, s::Fmin, s::Atan2, s::Hypot,
+         s::Copysign>;
+using Tests = List<s::Eq, s::Ne, s::Lt, s::Le, s::Gt, s::Ge, s::LogicalAnd, s::LogicalOr,
+                   s::LogicalXor, s::BitwiseAnd, s::BitwiseOr, s::BitwiseXor, s::ShiftLeft,
+                   s::ShiftRight>;
+using Ternary = List<s::Where, s::Clamp, s::Lerp, s::Addcmul, s::Addcdiv>;
+
+// The loops of F on this machine. Written once, by bind_loops().
+template <class F>
+struct Slot {
+  static inline Loops loops;
+};
+
+void bind_loops();  // all lists; idempotent and thread-safe
+void bind_plain_unary();
+void bind_math_unary();
+void bind_activations();
+void bind_arithmetic();
+void bind_tests();
+void bind_ternary();
+
+template <class F>
+inline constexpr bool has_bool_result = [] {
+  using T = std::conditional_t<(F::kTypes & s::kReal) != 0, float, std::int64_t>;
+  if constexpr (std::is_invocable_v<F, T>) {
+    return std::is_same_v<std::invoke_result_t<F, T>, bool>;
+  } else if constexpr (std::is_invocable_v<F, T, T>) {
+    return std::is_same_v<std::invoke_result_t<F, T, T>, bool>;
+  } else {
+    return false;
+  }
+}();
+
+template <class F>
+inline constexpr bool calls_libm = [] {
+  if constexpr (requires { F::kLibm; }) return F::kLibm;
+  return false;
+}();
+
+template <class F>
+inline constexpr int cost_of = [] {
+  if constexpr (requires { F::kCost; }) return F::kCost;
+  return 1;
+}();
+
+template <class F>
+F make_functor(const core::Attributes& attributes) {
+  if constexpr (std::is_constructible_v<F, const core::Attributes&>) {
+    return F(attributes);
+  } else {
+    (void)attributes;
+    return F();
+  }
+}
+
+// Runs F over the operands `in`.
+template <class F>
+core::Status run_functor(KernelCall& call, std::span<const TensorArg> in, const F& functor,
+                         bool exact_operands = false) {
+  Plan plan;
+  plan.loops = &Slot<F>::loops;
+  plan.functor = &functor;
+  plan.dtype = common_dtype(in, call.out[0], F::kTypes == s::kReal);
+  // Integers are compared as they are: 300 is above every uint8.
+  plan.exact_operands = exact_operands || (plan.loops->bool_result && !core::is_floating(plan.dtype));
+  return run_elementwise(call, in, plan);
+}
+
+// The kernel of an op that is one functor.
+template <class F>
+core::Status functor_kernel(KernelCall& call) {
+  return run_functor(call, call.in, make_functor<F>(call.attributes));
+}
+
+}  // namespace teletensor::backends::cpu

@@ -1,0 +1,55 @@
+// Kernels of the elementwise ops of three operands.
+
+#include "engine/backends/cpu/cpu.h"
+#include "engine/backends/cpu/loops.h"
+
+namespace teletensor::backends::cpu {
+namespace {
+
+using core::DType;
+using core::Status;
+using Kind = TensorArg::Kind;
+
+Status select(KernelCall& call, std::span<const TensorArg> in, DType dtype) {
+  const s::Where functor;
+  Plan plan;
+  plan.loops = &Slot<s::Where>::loops;
+  plan.functor = &functor;
+  plan.dtype = dtype;
+  plan.condition = true;
+  return run_elementwise(call, in, plan);
+}
+
+Status where(KernelCall& call) {
+  return select(call, call.in, common_dtype(call.in.subspan(1), call.out[0]));
+}
+
+Status masked_fill(KernelCall& call) {
+  const TensorArg in[] = {call.in[1], call.in[2], call.in[0]};
+  return select(call, in, call.in[0].dtype);
+}
+
+Status clamp(KernelCall& call) {
+  if (call.in[2].kind == Kind::kAbsent) {
+    return run_functor(call, call.in.first(2), s::Maximum());
+  }
+  if (call.in[1].kind == Kind::kAbsent) {
+    const TensorArg in[] = {call.in[0], call.in[2]};
+    return run_functor(call, in, s::Minimum());
+  }
+  return run_functor(call, call.in, s::Clamp());
+}
+
+}  // namespace
+
+void add_ternary_kernels(KernelTable& table) {
+  bind_loops();
+  table.add("where", where);
+  table.add("masked_fill", masked_fill);
+  table.add("clamp", clamp);
+  table.add("lerp", functor_kernel<s::Lerp>);
+  table.add("addcmul", functor_kernel<s::Addcmul>);
+  table.add("addcdiv", functor_kernel<s::Addcdiv>);
+}
+
+}  // namespace teletensor::backends::cpu
