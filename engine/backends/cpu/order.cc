@@ -163,10 +163,12 @@ class Sorter {
   const std::int64_t size_;
 };
 
+constexpr std::int64_t kSmall = 256;  // lines up to here need no scratch memory
+
 template <class A, class E>
 Status run_lines(KernelCall& call, const Job& job, const Lines& lines) {
-  constexpr std::int64_t kSmall = 256;
-  const Sorter<A, E> sorter(call, job, lines);
+  using Sort = Sorter<A, E>;
+  const Sort sorter(call, job, lines);
   const std::int64_t n = lines.length();
   if (n <= kSmall) {
     lines.run(call.parallel, 30, [&](std::int64_t i) {

@@ -1,0 +1,95 @@
+#include "engine/backends/cpu/rowwise_simd.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "engine/backends/cpu/rowwise_simd.cc"
+#include "engine/backends/cpu/targets.h"
+#include "hwy/foreach_target.h"  // compiles the part below once per instruction set
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace teletensor::backends::cpu {
+namespace HWY_NAMESPACE {
+
+// Plain loops: the compiler vectorises them for each target. No sums here, so no bit can differ.
+template <class A>
+void scale(const A* x, std::int64_t n, A a, A* y) {
+  for (std::int64_t i = 0; i < n; ++i) y[i] = x[i] * a;
+}
+template <class A>
+void shift(const A* x, std::int64_t n, A a, A b, A* y) {
+  for (std::int64_t i = 0; i < n; ++i) y[i] = (x[i] - a) - b;
+}
+template <class A>
+void product(const A* x, const A* z, std::int64_t n, A* y) {
+  for (std::int64_t i = 0; i < n; ++i) y[i] = x[i] * z[i];
+}
+template <class A>
+void difference(const A* x, const A* z, std::int64_t n, A* y) {
+  for (std::int64_t i = 0; i < n; ++i) y[i] = x[i] - z[i];
+}
+template <class A>
+void softmax_gradient(const A* g, const A* p, std::int64_t n, A s, A* y) {
+  for (std::int64_t i = 0; i < n; ++i) y[i] = p[i] * (g[i] - s);
+}
+template <class A>
+void minus_scaled(const A* g, const A* e, std::int64_t n, A s, A* y) {
+  for (std::int64_t i = 0; i < n; ++i) y[i] = g[i] - e[i] * s;
+}
+template <class A>
+void normalize(const A* x, std::int64_t n, A mean, A scale, const A* weight, const A* bias, A* y) {
+  if (weight && bias) {
+    for (std::int64_t i = 0; i < n; ++i) y[i] = (x[i] - mean) * scale * weight[i] + bias[i];
+  } else if (weight) {
+    for (std::int64_t i = 0; i < n; ++i) y[i] = (x[i] - mean) * scale * weight[i];
+  } else if (bias) {
+    for (std::int64_t i = 0; i < n; ++i) y[i] = (x[i] - mean) * scale + bias[i];
+  } else {
+    for (std::int64_t i = 0; i < n; ++i) y[i] = (x[i] - mean) * scale;
+  }
+}
+template <class A>
+void normalize_gradient(const A* g, const A* x, std::int64_t n, A mean, A scale, A a, A b, A* y) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    y[i] = scale * ((g[i] - a) - (x[i] - mean) * scale * b);
+  }
+}
+template <class A>
+void accumulate(const A* HWY_RESTRICT g, const A* HWY_RESTRICT x, std::int64_t n, A mean, A scale,
+                A* HWY_RESTRICT weight, A* HWY_RESTRICT bias) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    weight[i] += g[i] * ((x[i] - mean) * scale);
+    bias[i] += g[i];
+  }
+}
+template <class A>
+void add(const A* x, std::int64_t n, A* y) {
+  for (std::int64_t i = 0; i < n; ++i) y[i] += x[i];
+}
+
+template <class A>
+const RowSteps<A>& table() {
+  static constexpr RowSteps<A> kSteps{
+      &scale<A>,        &shift<A>,     &product<A>,            &difference<A>, &softmax_gradient<A>,
+      &minus_scaled<A>, &normalize<A>, &normalize_gradient<A>, &accumulate<A>, &add<A>};
+  return kSteps;
+}
+const RowSteps<float>& steps_f32() { return table<float>(); }
+const RowSteps<double>& steps_f64() { return table<double>(); }
+
+}  // namespace HWY_NAMESPACE
+}  // namespace teletensor::backends::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace teletensor::backends::cpu {
+
+HWY_EXPORT(steps_f32);
+HWY_EXPORT(steps_f64);
+
+template <>
+const RowSteps<float>& row_steps() { return HWY_DYNAMIC_DISPATCH(steps_f32)(); }
+template <>
+const RowSteps<double>& row_steps() { return HWY_DYNAMIC_DISPATCH(steps_f64)(); }
+
+}  // namespace teletensor::backends::cpu
+#endif  // HWY_ONCE

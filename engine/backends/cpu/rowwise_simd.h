@@ -1,0 +1,37 @@
+// Elementwise steps of softmax, layer_norm and losses over one row, compiled per instruction set.
+// A is float or double. Rows may be the same memory where a result has the place of an operand.
+#pragma once
+
+#include <cstdint>
+
+namespace teletensor::backends::cpu {
+
+template <class A>
+struct RowSteps {
+  // y = x * a
+  void (*scale)(const A* x, std::int64_t n, A a, A* y);
+  // y = (x - a) - b
+  void (*shift)(const A* x, std::int64_t n, A a, A b, A* y);
+  // y = x * z
+  void (*product)(const A* x, const A* z, std::int64_t n, A* y);
+  // y = x - z
+  void (*difference)(const A* x, const A* z, std::int64_t n, A* y);
+  // y = p * (g - s)
+  void (*softmax_gradient)(const A* g, const A* p, std::int64_t n, A s, A* y);
+  // y = g - e * s
+  void (*minus_scaled)(const A* g, const A* e, std::int64_t n, A s, A* y);
+  // y = (x - mean) * scale * weight + bias; weight and bias may be null.
+  void (*normalize)(const A* x, std::int64_t n, A mean, A scale, const A* weight, const A* bias,
+                    A* y);
+  // y = scale * ((g - a) - (x - mean) * scale * b)
+  void (*normalize_gradient)(const A* g, const A* x, std::int64_t n, A mean, A scale, A a, A b,
+                             A* y);
+  // weight += g * (x - mean) * scale, bias += g
+  void (*accumulate)(const A* g, const A* x, std::int64_t n, A mean, A scale, A* weight, A* bias);
+  // y = y + x
+  void (*add)(const A* x, std::int64_t n, A* y);
+};
+template <class A>
+const RowSteps<A>& row_steps();
+
+}  // namespace teletensor::backends::cpu
