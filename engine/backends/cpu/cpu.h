@@ -7,7 +7,8 @@
 
 namespace teletensor::backends::cpu {
 
-void add_copy_kernels(KernelTable& table);        // copies and regions
+void add_copy_kernels(KernelTable& table);
+void add_region_kernels(KernelTable& table);
 void add_unary_kernels(KernelTable& table);
 void add_binary_kernels(KernelTable& table);
 void add_ternary_kernels(KernelTable& table);
@@ -16,8 +17,10 @@ void add_normalize_kernels(KernelTable& table);
 void add_loss_kernels(KernelTable& table);
 void add_order_kernels(KernelTable& table);
 void add_matmul_kernels(KernelTable& table);
-void add_creation_kernels(KernelTable& table);    // creation and random
-void add_index_kernels(KernelTable& table);       // index and join
+void add_creation_kernels(KernelTable& table);
+void add_random_kernels(KernelTable& table);
+void add_index_kernels(KernelTable& table);
+void add_join_kernels(KernelTable& table);
 void add_optimizer_kernels(KernelTable& table);
 
 // All of the above; every op that computes has a kernel.

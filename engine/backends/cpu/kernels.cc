@@ -5,6 +5,7 @@ namespace teletensor::backends::cpu {
 KernelTable make_kernels(const ops::Catalog& catalog) {
   KernelTable table(catalog);
   add_copy_kernels(table);
+  add_region_kernels(table);
   add_unary_kernels(table);
   add_binary_kernels(table);
   add_ternary_kernels(table);
@@ -14,7 +15,9 @@ KernelTable make_kernels(const ops::Catalog& catalog) {
   add_order_kernels(table);
   add_matmul_kernels(table);
   add_creation_kernels(table);
+  add_random_kernels(table);
   add_index_kernels(table);
+  add_join_kernels(table);
   add_optimizer_kernels(table);
   return table;
 }

@@ -1,0 +1,57 @@
+// cat and stack: each tensor is copied (and cast) into its slice of the result.
+
+#include "engine/backends/cpu/cpu.h"
+#include "engine/backends/cpu/strided.h"
+
+namespace teletensor::backends::cpu {
+namespace {
+
+using core::Geometry;
+using core::Status;
+
+TensorArg window(const TensorArg& out, const Geometry& geometry) {
+  TensorArg part = out;
+  part.geometry = &geometry;
+  return part;
+}
+
+int normalized(std::int64_t dim, int rank) {
+  return static_cast<int>(dim < 0 ? dim + rank : dim);
+}
+
+Status cat(KernelCall& call) {
+  const TensorArg& out = call.out[0];
+  const int dim = normalized(call.attributes.integer(0), out.geometry->rank());
+  std::int64_t start = 0;
+  for (const TensorArg& x : call.in) {
+    if (x.geometry->numel() == 0) {
+      if (x.geometry->rank() == out.geometry->rank()) start += x.geometry->shape[dim];
+      continue;
+    }
+    const std::int64_t length = x.geometry->shape[dim];
+    const Geometry geometry = out.geometry->slice(dim, start, length, 1);
+    strided_copy(x, window(out, geometry), call.parallel);
+    start += length;
+  }
+  return {};
+}
+
+Status stack(KernelCall& call) {
+  const TensorArg& out = call.out[0];
+  if (out.geometry->numel() == 0) return {};
+  const int dim = normalized(call.attributes.integer(0), out.geometry->rank());
+  for (std::size_t i = 0; i < call.in.size(); ++i) {
+    const Geometry geometry = out.geometry->select(dim, static_cast<std::int64_t>(i));
+    strided_copy(call.in[i], window(out, geometry), call.parallel);
+  }
+  return {};
+}
+
+}  // namespace
+
+void add_join_kernels(KernelTable& table) {
+  table.add("cat", cat);
+  table.add("stack", stack);
+}
+
+}  // namespace teletensor::backends::cpu

@@ -1,0 +1,423 @@
+// Matrix products of all ranks. f32: oneDNN's sgemm with one thread a call, or our own kernel where the
+// call would cost more than the work; f64: our own; f16 and bf16: through f32; integers: plain loops.
+// The work is split into panels of rows or columns whose number depends on the shapes alone.
+
+#include <omp.h>
+
+#include <algorithm>
+#include <type_traits>
+#include <vector>
+
+#include "engine/backends/cpu/block_io.h"
+#include "engine/backends/cpu/cpu.h"
+#include "engine/backends/cpu/gemm_simd.h"
+#include "engine/backends/cpu/strided.h"
+#include "oneapi/dnnl/dnnl.h"
+
+namespace teletensor::backends::cpu {
+namespace {
+
+using core::Dims;
+using core::DType;
+using core::Geometry;
+using core::Status;
+
+// One operand: matrices of `row` and `column` strides, one for each index of the batch dimensions.
+struct Side {
+  const void* data = nullptr;  // first element
+  std::int64_t row = 0, column = 0;
+  Dims batch;  // stride of each batch dimension of the result; 0 where it repeats
+};
+
+// All matrices of the result are row-major and follow each other.
+struct Product {
+  std::int64_t m = 1, n = 1, k = 1;
+  Dims batch;
+  std::int64_t batches = 1;
+  Side a, b;
+};
+
+// ---------------------------------------------------------------- one matrix
+
+constexpr double kOwn = 32 * 32 * 32;  // up to here our own kernel is faster than a call
+
+// In floating point: operands that repeat may make it larger than 63 bits.
+double multiplications(std::int64_t m, std::int64_t n, std::int64_t k) {
+  return static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
+}
+
+Status sgemm(std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef<const float> a,
+             MatrixRef<const float> b, float* c, std::int64_t ldc) {
+  // RULE: parallelism is ours alone; the bits of oneDNN's sgemm depend on the number of threads.
+  thread_local const bool single = (omp_set_num_threads(1), true);
+  (void)single;
+  // Strides as a leading dimension and a flag; those of a single row or column do not matter.
+  const bool straight_a = a.column == 1 || k == 1, straight_b = b.column == 1 || n == 1;
+  const std::int64_t lda = straight_a ? (m == 1 ? k : a.row) : a.column;
+  const std::int64_t ldb = straight_b ? (k == 1 ? n : b.row) : b.column;
+  const dnnl_status_t status =
+      dnnl_sgemm(straight_a ? 'N' : 'T', straight_b ? 'N' : 'T', m, n, k, 1.0f, a.data, lda, b.data,
+                 ldb, 0.0f, c, ldc);
+  if (status == dnnl_success) return {};
+  if (status == dnnl_out_of_memory) {
+    return Status(core::Code::kResourceExhausted, "matmul: oneDNN has no memory for its buffers");
+  }
+  return core::internal("matmul: oneDNN refuses the product, status " + std::to_string(status));
+}
+
+// Can sgemm read it without a copy?
+bool fits_sgemm(const Side& s, std::int64_t rows, std::int64_t columns) {
+  const bool straight = (s.column == 1 || columns == 1) && (s.row >= columns || rows == 1);
+  const bool turned = (s.row == 1 || rows == 1) && (s.column >= rows || columns == 1);
+  return straight || turned;
+}
+
+Status gemm(std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef<const float> a,
+            MatrixRef<const float> b, float* c, std::int64_t ldc) {
+  if (multiplications(m, n, k) > kOwn) return sgemm(m, n, k, a, b, c, ldc);
+  if (b.column == 1 || n == 1) {
+    if (n == 1 && b.row == 1 && a.column == 1) {
+      gemm_dot<float>(m, n, k, a, b, c, ldc);
+    } else {
+      gemm_rows<float>(m, n, k, a, b, c, ldc, false);
+    }
+  } else if (b.row == 1 && (a.column == 1 || k == 1) && (m < 4 || k >= 32)) {
+    gemm_dot<float>(m, n, k, a, b, c, ldc);
+  } else {
+    gemm_blocked<float>(m, n, k, a, b, c, ldc);
+  }
+  return {};
+}
+
+Status gemm(std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef<const double> a,
+            MatrixRef<const double> b, double* c, std::int64_t ldc) {
+  if (b.row == 1 && (a.column == 1 || k == 1) && m < 4) {
+    gemm_dot<double>(m, n, k, a, b, c, ldc);
+  } else if ((b.column == 1 || n == 1) && multiplications(m, n, k) <= kOwn) {
+    gemm_rows<double>(m, n, k, a, b, c, ldc, false);
+  } else {
+    gemm_blocked<double>(m, n, k, a, b, c, ldc);
+  }
+  return {};
+}
+
+template <class T>
+Status gemm(std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef<const T> a,
+            MatrixRef<const T> b, T* c, std::int64_t ldc) {
+  using U = std::conditional_t<(sizeof(T) < 4), std::uint32_t, std::make_unsigned_t<T>>;
+  for (std::int64_t i = 0; i < m; ++i) {
+    T* const row = c + i * ldc;
+    std::fill(row, row + n, T{});
+    for (std::int64_t p = 0; p < k; ++p) {
+      const U factor = static_cast<U>(a.data[i * a.row + p * a.column]);
+      const T* from = b.data + p * b.row;
+      if (b.column == 1) {
+        for (std::int64_t j = 0; j < n; ++j) {
+          row[j] = static_cast<T>(static_cast<U>(row[j]) + factor * static_cast<U>(from[j]));
+        }
+      } else {
+        for (std::int64_t j = 0; j < n; ++j) {
+          row[j] = static_cast<T>(static_cast<U>(row[j]) +
+                                  factor * static_cast<U>(from[j * b.column]));
+        }
+      }
+    }
+  }
+  return {};
+}
+
+// ---------------------------------------------------------------- all matrices
+
+// About the time of one multiplication and addition on one core, in nanoseconds.
+template <class T>
+constexpr double kCost = std::is_same_v<T, float> ? 0.02 : std::is_same_v<T, double> ? 0.05 : 0.5;
+
+// Runs `finish(first result row, rows, first column, columns)` on each piece of the result while it is
+// in the cache.
+template <class T, class F>
+Status run(KernelCall& call, const Product& p, T* c, F finish) {
+  const T *a = static_cast<const T*>(p.a.data), *b = static_cast<const T*>(p.b.data);
+  const auto matrix = [&](std::int64_t index, std::int64_t i0, std::int64_t m, std::int64_t j0,
+                          std::int64_t n) -> Status {
+    std::int64_t from_a = i0 * p.a.row, from_b = j0 * p.b.column, rest = index;
+    for (int d = p.batch.size() - 1; d >= 0; --d) {
+      const std::int64_t at = rest % p.batch[d];
+      rest /= p.batch[d];
+      from_a += at * p.a.batch[d];
+      from_b += at * p.b.batch[d];
+    }
+    T* const to = c + (index * p.m + i0) * p.n + j0;
+    if (p.k == 0) {
+      for (std::int64_t i = 0; i < m; ++i) std::fill_n(to + i * p.n, n, T{});
+    } else {
+      TT_RETURN_IF_ERROR(gemm(m, n, p.k, MatrixRef<const T>{a + from_a, p.a.row, p.a.column},
+                              MatrixRef<const T>{b + from_b, p.b.row, p.b.column}, to, p.n));
+    }
+    finish(index * p.m + i0, m, j0, n);
+    return {};
+  };
+  const double cost = static_cast<double>(p.m) * static_cast<double>(p.n) *
+                      static_cast<double>(std::max<std::int64_t>(p.k, 1)) * kCost<T>;
+  const double total = cost * static_cast<double>(p.batches);
+  if (total < 300e3) {
+    for (std::int64_t i = 0; i < p.batches; ++i) {
+      TT_RETURN_IF_ERROR(matrix(i, 0, p.m, 0, p.n));
+    }
+    return {};
+  }
+  // Panels are not thinner than 128: the library packs the other operand for each of them.
+  const bool by_rows = p.m >= p.n;
+  const std::int64_t length = by_rows ? p.m : p.n;
+  const std::int64_t most = std::max<std::int64_t>(1, length / 128);
+  const auto wanted = static_cast<std::int64_t>(std::min(cost / 400e3 + 1, 1e6));
+  const std::int64_t size =
+      ((length + std::min(wanted, most) - 1) / std::min(wanted, most) + 15) / 16 * 16;
+  const std::int64_t panels = (length + size - 1) / size, tasks = p.batches * panels;
+  // Small matrices go several to a part.
+  const double task_cost = total / static_cast<double>(tasks);
+  const auto group = std::clamp<std::int64_t>(static_cast<std::int64_t>(200e3 / task_cost), 1, tasks);
+  const std::int64_t parts = (tasks + group - 1) / group;
+  std::vector<Status> failures(static_cast<std::size_t>(parts));
+  call.parallel.run(parts, [&](std::int64_t part) {
+    for (std::int64_t t = part * group; t < std::min(tasks, (part + 1) * group); ++t) {
+      if (call.parallel.cancelled()) return;
+      const std::int64_t at = t % panels * size, n = std::min(size, length - at);
+      Status status = by_rows ? matrix(t / panels, at, n, 0, p.n) : matrix(t / panels, 0, p.m, at, n);
+      if (!status.ok()) {
+        failures[static_cast<std::size_t>(part)] = std::move(status);
+        return;
+      }
+    }
+  });
+  for (Status& failure : failures) {
+    if (!failure.ok()) return std::move(failure);
+  }
+  return {};
+}
+
+// x as `dtype` in row-major order, batch dimensions that repeat kept as they are. Null: no memory.
+const void* copy_dense(KernelCall& call, const TensorArg& x, DType dtype, Geometry& geometry,
+                       std::size_t& bytes) {
+  Geometry once = *x.geometry;
+  for (int d = 0; d + 2 < once.rank(); ++d) {
+    if (x.geometry->strides[d] == 0) once.shape[d] = 1;
+  }
+  Geometry dense(once.shape);
+  bytes = static_cast<std::size_t>(dense.numel()) * core::size_of(dtype);
+  void* memory = call.scratch.allocate(std::max<std::size_t>(bytes, 1));
+  if (memory == nullptr) return nullptr;
+  TensorArg from = x, to = x;
+  from.geometry = &once;
+  to.data = memory;
+  to.dtype = dtype;
+  to.geometry = &dense;
+  strided_copy(from, to, call.parallel);
+  geometry = Geometry(x.geometry->shape, dense.strides);
+  for (int d = 0; d + 2 < once.rank(); ++d) {
+    if (x.geometry->strides[d] == 0) geometry.strides[d] = 0;
+  }
+  return memory;
+}
+
+// The last two dimensions (a vector: a row on the left, a column on the right) and the batch strides.
+Side side_of(const void* data, const Geometry& g, bool left, const Dims& batch) {
+  Side s;
+  s.data = data;
+  const int rank = g.rank();
+  if (rank == 1) {
+    (left ? s.column : s.row) = g.strides[0];
+  } else {
+    s.row = g.strides[rank - 2];
+    s.column = g.strides[rank - 1];
+  }
+  const int lead = batch.size() - std::max(0, rank - 2);
+  for (int d = 0; d < batch.size(); ++d) {
+    const int own = d - lead;
+    s.batch.push_back(own < 0 || g.shape[own] == 1 ? 0 : g.strides[own]);
+  }
+  return s;
+}
+
+// A stack of matrices times one matrix is one product, where the stack's rows have one stride (and
+// sgemm, where it is used, can read them).
+void fold_batch(Product& p, bool uses_sgemm) {
+  if (p.batch.empty()) return;
+  Side folded{p.a.data, p.a.row, p.a.column, {}};
+  std::int64_t rows = p.m;
+  for (int d = p.batch.size() - 1; d >= 0; --d) {
+    if (p.batch[d] == 1) continue;
+    if (p.b.batch[d] != 0) return;
+    if (rows == 1) {
+      folded.row = p.a.batch[d];
+    } else if (p.a.batch[d] != folded.row * rows) {
+      return;
+    }
+    rows *= p.batch[d];
+  }
+  if (uses_sgemm && !fits_sgemm(folded, rows, p.k)) return;
+  p.m = rows;
+  p.a = folded;
+  p.batch = p.b.batch = Dims();
+  p.batches = 1;
+}
+
+// linear's bias and addmm's x, added to finished pieces: out = alpha * product + beta * x.
+struct Addend {
+  const TensorArg* x = nullptr;
+  double alpha = 1, beta = 1;
+  std::int64_t row = 0, column = 0;  // strides of x, 0 where it repeats
+};
+
+template <class T>
+void add_piece(const Addend& addend, T* c, std::int64_t n_all, std::int64_t i0, std::int64_t m,
+               std::int64_t j0, std::int64_t n) {
+  constexpr std::int64_t kPiece = 256;
+  using A = std::conditional_t<std::is_floating_point_v<T>, T, std::int64_t>;
+  const auto element = static_cast<std::int64_t>(core::size_of(addend.x->dtype));
+  const LoadBlock<A> load = load_block<A>(addend.x->dtype);
+  A block[kPiece];
+  for (std::int64_t j = 0; j < n; j += kPiece) {
+    const std::int64_t wide = std::min(kPiece, n - j);
+    for (std::int64_t i = 0; i < m; ++i) {
+      if (addend.beta != 0 && (i == 0 || addend.row != 0)) {
+        load(addend.x->first<const char>() +
+                 ((i0 + i) * addend.row + (j0 + j) * addend.column) * element,
+             addend.column, wide, block);
+      }
+      T* const to = c + (i0 + i) * n_all + j0 + j;
+      if constexpr (std::is_floating_point_v<T>) {
+        const T alpha = static_cast<T>(addend.alpha), beta = static_cast<T>(addend.beta);
+        if (alpha != 1) {
+          for (std::int64_t q = 0; q < wide; ++q) to[q] *= alpha;
+        }
+        if (beta == 1) {
+          for (std::int64_t q = 0; q < wide; ++q) to[q] += block[q];
+        } else if (beta != 0) {
+          for (std::int64_t q = 0; q < wide; ++q) to[q] += beta * block[q];
+        }
+      } else {
+        const auto alpha = static_cast<std::uint64_t>(static_cast<std::int64_t>(addend.alpha));
+        const auto beta = static_cast<std::uint64_t>(static_cast<std::int64_t>(addend.beta));
+        for (std::int64_t q = 0; q < wide; ++q) {
+          const std::uint64_t x = beta == 0 ? 0 : beta * static_cast<std::uint64_t>(block[q]);
+          to[q] = static_cast<T>(alpha * static_cast<std::uint64_t>(to[q]) + x);
+        }
+      }
+    }
+  }
+}
+
+template <class T>
+Status run_typed(KernelCall& call, const Product& p, T* c, const Addend& addend) {
+  if (addend.x == nullptr) {
+    return run<T>(call, p, c, [](std::int64_t, std::int64_t, std::int64_t, std::int64_t) {});
+  }
+  return run<T>(call, p, c,
+                [&](std::int64_t i0, std::int64_t m, std::int64_t j0, std::int64_t n) {
+                  add_piece<T>(addend, c, p.n, i0, m, j0, n);
+                });
+}
+
+// The product of a and b; with `turned`, of a and b's transpose.
+Status product(KernelCall& call, const TensorArg& a, const TensorArg& b, bool turned,
+               const Addend& addend) {
+  const TensorArg& out = call.out[0];
+  if (out.geometry->numel() == 0) return {};
+  const DType dtype = a.dtype;
+  const bool half = dtype == DType::kF16 || dtype == DType::kBF16;
+  Geometry geometry_a = *a.geometry, geometry_b = *b.geometry;
+  Product p;
+  // Batch dimensions of the result are those before the matrices' own.
+  const int own = (geometry_a.rank() > 1) + (geometry_b.rank() > 1);
+  const Dims& shape = out.geometry->shape;
+  for (int d = 0; d + own < shape.size(); ++d) {
+    p.batch.push_back(shape[d]);
+    p.batches *= shape[d];
+  }
+  p.k = geometry_a.shape.back();
+  if (geometry_a.rank() > 1) p.m = geometry_a.shape[geometry_a.rank() - 2];
+  if (geometry_b.rank() > 1) {
+    p.n = turned ? geometry_b.shape[geometry_b.rank() - 2] : geometry_b.shape.back();
+  }
+  const auto set_side = [&](const TensorArg& x, Geometry& g, bool left, bool copy) -> Status {
+    const void* data = x.first<const void>();
+    if (copy) {
+      std::size_t bytes;
+      data = copy_dense(call, x, half ? DType::kF32 : dtype, g, bytes);
+      if (data == nullptr) return out_of_scratch(call.op.name, bytes);
+    }
+    Side& s = left ? p.a : p.b;
+    s = side_of(data, g, left, p.batch);
+    if (!left && turned) std::swap(s.row, s.column);
+    return {};
+  };
+  TT_RETURN_IF_ERROR(set_side(a, geometry_a, true, half));
+  TT_RETURN_IF_ERROR(set_side(b, geometry_b, false, half));
+  if (dtype == DType::kF32) {
+    if (!fits_sgemm(p.a, p.m, p.k)) TT_RETURN_IF_ERROR(set_side(a, geometry_a, true, true));
+    if (!fits_sgemm(p.b, p.k, p.n)) TT_RETURN_IF_ERROR(set_side(b, geometry_b, false, true));
+  }
+  fold_batch(p, half || dtype == DType::kF32);
+  switch (dtype) {
+    case DType::kF32: return run_typed<float>(call, p, out.first<float>(), addend);
+    case DType::kF64: return run_typed<double>(call, p, out.first<double>(), addend);
+    case DType::kI32: return run_typed<std::int32_t>(call, p, out.first<std::int32_t>(), addend);
+    case DType::kI64: return run_typed<std::int64_t>(call, p, out.first<std::int64_t>(), addend);
+    case DType::kU8: return run_typed<std::uint8_t>(call, p, out.first<std::uint8_t>(), addend);
+    default: break;
+  }
+  // 16-bit floats: the sum in f32, rounded once.
+  const Geometry dense(out.geometry->shape);
+  const std::size_t bytes = static_cast<std::size_t>(dense.numel()) * sizeof(float);
+  auto* c = static_cast<float*>(call.scratch.allocate(bytes));
+  if (c == nullptr) return out_of_scratch(call.op.name, bytes);
+  TT_RETURN_IF_ERROR(run_typed<float>(call, p, c, addend));
+  TensorArg wide = out;
+  wide.data = c;
+  wide.dtype = DType::kF32;
+  wide.geometry = &dense;
+  strided_copy(wide, out, call.parallel);
+  return {};
+}
+
+Status matmul(KernelCall& call) { return product(call, call.in[0], call.in[1], false, {}); }
+
+Status linear(KernelCall& call) {
+  Addend addend;
+  if (call.in[2].kind == TensorArg::Kind::kTensor) {
+    addend.x = &call.in[2];
+    addend.column = call.in[2].geometry->strides[0];
+  }
+  return product(call, call.in[0], call.in[1], true, addend);
+}
+
+Status addmm(KernelCall& call) {
+  const Geometry& g = *call.in[0].geometry;
+  Addend addend{&call.in[0], call.attributes.real(1), call.attributes.real(0), 0, 0};
+  const int rank = g.rank();
+  if (rank > 0 && g.shape[rank - 1] > 1) addend.column = g.strides[rank - 1];
+  if (rank > 1 && g.shape[0] > 1) addend.row = g.strides[0];
+  return product(call, call.in[1], call.in[2], false, addend);
+}
+
+// A column times a row.
+Status outer(KernelCall& call) {
+  const Geometry &x = *call.in[0].geometry, &y = *call.in[1].geometry;
+  const Geometry column({x.shape[0], 1}, {x.strides[0], 1}, x.offset);
+  const Geometry row({1, y.shape[0]}, {std::max<std::int64_t>(y.shape[0], 1), y.strides[0]}, y.offset);
+  TensorArg a = call.in[0], b = call.in[1];
+  a.geometry = &column;
+  b.geometry = &row;
+  return product(call, a, b, false, {});
+}
+
+}  // namespace
+
+void add_matmul_kernels(KernelTable& table) {
+  for (const char* name : {"matmul", "mm", "bmm", "mv", "dot"}) table.add(name, matmul);
+  table.add("outer", outer);
+  table.add("addmm", addmm);
+  table.add("linear", linear);
+}
+
+}  // namespace teletensor::backends::cpu

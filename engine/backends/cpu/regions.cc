@@ -1,0 +1,177 @@
+// Regions: copies between a base, numbered by its own row-major order, and a strided view on it.
+
+#include <cstring>
+
+#include "engine/backends/cpu/block_io.h"
+#include "engine/backends/cpu/cpu.h"
+#include "engine/backends/cpu/strided.h"
+
+namespace teletensor::backends::cpu {
+namespace {
+
+using core::Dims;
+using core::Geometry;
+using core::Status;
+
+struct Region {
+  explicit Region(const core::Attributes& a)
+      : base(Dims(a.ints(0)), Dims(a.ints(1))),
+        view(Dims(a.ints(2)), Dims(a.ints(3)), a.integer(4)) {}
+  Geometry base, view;  // both relative to the base's first element
+};
+
+// Strides of dimensions of size 1 do not matter.
+bool lies_as(const Geometry& g, const Geometry& base) {
+  for (int d = 0; d < base.rank(); ++d) {
+    if (base.shape[d] > 1 && g.strides[d] != base.strides[d]) return false;
+  }
+  return true;
+}
+
+TensorArg seen_as(const TensorArg& arg, void* first, const Geometry& geometry) {
+  TensorArg out = arg;
+  out.data = first;
+  out.geometry = &geometry;
+  return out;
+}
+
+// Memory that lies as the base does. nullptr when the budget does not allow it.
+void* base_memory(KernelCall& call, const Geometry& base, std::size_t element, std::size_t& bytes) {
+  bytes = 0;
+  if (base.storage_end() > INT64_MAX / 16) return nullptr;
+  bytes = static_cast<std::size_t>(base.storage_end()) * element;
+  return call.scratch.allocate(std::max<std::size_t>(bytes, 1));
+}
+
+Status index_region(KernelCall& call) {
+  const Region region(call.attributes);
+  const TensorArg &x = call.in[0], &out = call.out[0];
+  if (lies_as(*x.geometry, region.base)) {
+    strided_copy(seen_as(x, x.first(), region.view), out, call.parallel);
+    return {};
+  }
+  std::size_t bytes;
+  void* memory = base_memory(call, region.base, core::size_of(x.dtype), bytes);
+  if (memory == nullptr) return out_of_scratch(call.op.name, bytes);
+  std::memset(memory, 0, bytes);
+  strided_copy(x, seen_as(x, memory, region.base), call.parallel);
+  strided_copy(seen_as(x, memory, region.view), out, call.parallel);
+  return {};
+}
+
+// The dimensions of a view that do not repeat elements, and those (stride 0) that do.
+void split_repeats(const Geometry& view, const Geometry& x, Geometry& once, Geometry& x_once,
+                   Geometry& repeats) {
+  once.offset = view.offset;
+  x_once.offset = repeats.offset = 0;
+  for (int d = 0; d < view.rank(); ++d) {
+    const bool repeated = view.strides[d] == 0 && view.shape[d] > 1;
+    Geometry& part = repeated ? repeats : x_once;
+    part.shape.push_back(view.shape[d]);
+    part.strides.push_back(x.strides[d]);
+    if (!repeated) {
+      once.shape.push_back(view.shape[d]);
+      once.strides.push_back(view.strides[d]);
+    }
+  }
+}
+
+// to[view] += x, each element of `to` in the order of x's.
+template <class A>
+void add_region(const TensorArg& x, const Geometry& view, void* to) {
+  constexpr std::int64_t kPiece = 256;
+  const LoadBlock<A> load = load_block<A>(x.dtype);
+  const StoreBlock<A> store = store_block<A>(x.dtype);
+  const auto element = static_cast<std::int64_t>(core::size_of(x.dtype));
+  Geometry once, x_once, repeats;
+  split_repeats(view, *x.geometry, once, x_once, repeats);
+  const LinearOrder order(once), turns(repeats);
+  const Walk to_walk(once, order, once.rank()), from_walk(x_once, order, once.rank());
+  const Walk turn_walk(repeats, turns, repeats.rank());
+  A sum[kPiece], add[kPiece];
+  char* const base = static_cast<char*>(to) + view.offset * element;
+  for (std::int64_t start = 0; start < order.count; start += kPiece) {
+    const std::int64_t n = std::min(kPiece, order.count - start);
+    std::int64_t at = 0;
+    to_walk.runs(start, n, [&](std::int64_t offset, std::int64_t stride, std::int64_t length) {
+      load(base + offset * element, stride, length, sum + at);
+      at += length;
+    });
+    turn_walk.runs(0, turns.count, [&](std::int64_t turn, std::int64_t step, std::int64_t count) {
+      for (std::int64_t i = 0; i < count; ++i, turn += step) {
+        at = 0;
+        from_walk.runs(start, n, [&](std::int64_t offset, std::int64_t stride, std::int64_t length) {
+          load(x.first<const char>() + (offset + turn) * element, stride, length, add + at);
+          at += length;
+        });
+        for (std::int64_t j = 0; j < n; ++j) {
+          if constexpr (std::is_same_v<A, std::int64_t>) {
+            sum[j] = static_cast<A>(static_cast<std::uint64_t>(sum[j]) +
+                                    static_cast<std::uint64_t>(add[j]));
+          } else {
+            sum[j] += add[j];
+          }
+        }
+      }
+    });
+    at = 0;
+    to_walk.runs(start, n, [&](std::int64_t offset, std::int64_t stride, std::int64_t length) {
+      store(sum + at, length, base + offset * element, stride);
+      at += length;
+    });
+  }
+}
+
+Status scatter_region(KernelCall& call) {
+  const Region region(call.attributes);
+  const TensorArg &x = call.in[0], &out = call.out[0];
+  const bool direct = lies_as(*out.geometry, region.base);
+  std::size_t bytes = static_cast<std::size_t>(out.geometry->numel()) * core::size_of(x.dtype);
+  void* memory = out.first();
+  if (!direct) {
+    memory = base_memory(call, region.base, core::size_of(x.dtype), bytes);
+    if (memory == nullptr) return out_of_scratch(call.op.name, bytes);
+  }
+  if (bytes > 0) std::memset(memory, 0, bytes);
+  if (region.view.numel() > 0) {
+    if (region.view.overlaps_itself()) {
+      with_compute_type(x.dtype, [&](auto a) { add_region<decltype(a)>(x, region.view, memory); });
+    } else {
+      strided_copy(x, seen_as(x, memory, region.view), call.parallel);
+    }
+  }
+  if (!direct) strided_copy(seen_as(x, memory, region.base), out, call.parallel);
+  return {};
+}
+
+Status update_region(KernelCall& call) {
+  const Region region(call.attributes);
+  const TensorArg &x = call.in[0], &y = call.in[1], &out = call.out[0];
+  const bool direct = lies_as(*out.geometry, region.base);
+  void* memory = out.first();
+  if (!direct) {
+    std::size_t bytes;
+    memory = base_memory(call, region.base, core::size_of(x.dtype), bytes);
+    if (memory == nullptr) return out_of_scratch(call.op.name, bytes);
+  }
+  strided_copy(x, seen_as(x, memory, region.base), call.parallel);
+  strided_copy(y, seen_as(x, memory, region.view), call.parallel);
+  if (!direct) strided_copy(seen_as(x, memory, region.base), out, call.parallel);
+  return {};
+}
+
+Status relayout(KernelCall& call) {
+  strided_copy(call.in[0], call.out[0], call.parallel);
+  return {};
+}
+
+}  // namespace
+
+void add_region_kernels(KernelTable& table) {
+  table.add("index_region", index_region);
+  table.add("scatter_region", scatter_region);
+  table.add("update_region", update_region);
+  table.add("relayout", relayout);
+}
+
+}  // namespace teletensor::backends::cpu
