@@ -1,0 +1,62 @@
+"""Tensors from and to PyTorch. PyTorch is imported only when one of these is called."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ._arrays import DTYPES, array_of, tensor_of
+from ._tensor import Tensor
+
+__all__ = ["from_torch", "to_torch"]
+
+
+def from_torch(obj: Any, device: Any = None) -> Any:
+    """A copy, on `device`, of a PyTorch tensor of the same dtype, shape and requires_grad.
+
+    Dicts, lists and tuples are converted element by element (a state_dict, for example); what is no
+    tensor stays as it is. Raises TypeError for dtypes without a counterpart.
+    """
+    import torch
+
+    def convert(tensor: Any) -> Tensor:
+        name = str(tensor.dtype).rpartition(".")[2]
+        if name not in DTYPES:
+            raise TypeError(f"from_torch: {tensor.dtype} has no counterpart here")
+        plain = tensor.detach().cpu().contiguous()
+        if name == "bfloat16":
+            array = plain.view(torch.int16).numpy().view("uint16")
+        else:
+            array = plain.numpy()
+        result = tensor_of(name, array, device)
+        return result.requires_grad_() if tensor.requires_grad else result
+
+    return _map(obj, torch.Tensor, convert)
+
+
+def to_torch(obj: Any) -> Any:
+    """A copy, in the memory of this process, as a PyTorch tensor of the same dtype, shape and
+    requires_grad; waits for the values. Dicts, lists and tuples as in `from_torch`."""
+    import torch
+
+    def convert(tensor: Tensor) -> Any:
+        name, array = array_of(tensor)
+        if name == "bfloat16":
+            result = torch.from_numpy(array.view("int16").copy()).view(torch.bfloat16)
+        else:
+            result = torch.from_numpy(array.copy())
+        return result.requires_grad_() if tensor.requires_grad else result
+
+    return _map(obj, Tensor, convert)
+
+
+def _map(obj: Any, kind: Any, convert: Any) -> Any:
+    if isinstance(obj, kind):
+        return convert(obj)
+    if isinstance(obj, Mapping):
+        return {key: _map(value, kind, convert) for key, value in obj.items()}
+    if isinstance(obj, tuple) and hasattr(obj, "_fields"):
+        return type(obj)(*(_map(value, kind, convert) for value in obj))
+    if isinstance(obj, (list, tuple)):
+        return type(obj)(_map(value, kind, convert) for value in obj)
+    return obj
