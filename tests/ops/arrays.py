@@ -18,10 +18,11 @@ SPECIALS = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 1e-30, -1e
 
 def to_bf16(array):
     """Rounded to the nearest bfloat16 (ties to even), as float32."""
+    array = np.asarray(array)
     bits = np.ascontiguousarray(array, dtype=np.float32).view(np.uint32)
     rounded = (bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)
-    result = np.where(np.isnan(array), np.float32(np.nan), rounded.view(np.float32))
-    return result.astype(np.float32).reshape(np.shape(array))
+    result = np.where(np.isnan(array), array.astype(np.float32), rounded.view(np.float32))
+    return result.reshape(np.shape(array))
 
 
 def quantise(array, dtype):

@@ -7,4 +7,9 @@ import rows_structure
 ROWS = [*rows_pointwise.ROWS, *rows_reductions.ROWS, *rows_structure.ROWS]
 
 # Ops whose tests are not samples of a call: op -> where.
-COVERED_ELSEWHERE = {}
+COVERED_ELSEWHERE = {
+    **dict.fromkeys(("rand", "randn", "randint", "randperm", "uniform", "normal", "random_from", "bernoulli",
+                     "bernoulli_p", "dropout", "multinomial"), "test_random.py"),
+    **dict.fromkeys(("sgd_step", "adam_step"), "test_optimizers.py"),
+    "empty": "test_random.py", "to_device": "e2e/test_seed_examples.py", "data": "e2e/test_differences.py",
+}

@@ -80,6 +80,9 @@ UNARY = [
     unary("logical_not", np.logical_not, result="bool", gradients=False, inplace=False),
     unary("bitwise_not", np.invert, dtypes=("bool", *INTS), result="same", gradients=False,
           special=False),
+    unary("positive", np.positive, dtypes=NUMBERS, result="same", inplace=False, special=False),
+    unary("deg2rad", from_zero(np.deg2rad), special=False),
+    unary("rad2deg", from_zero(np.rad2deg), special=False),
     unary("isnan", np.isnan, result="bool", gradients=False, inplace=False),
     unary("isinf", np.isinf, result="bool", gradients=False, inplace=False),
     unary("isfinite", np.isfinite, result="bool", gradients=False, inplace=False),
@@ -100,6 +103,15 @@ ACTIVATIONS = [
             Sample((In((40,), -30, 30),)), Sample((In((40,), -9, 9),), {"beta": 2.0, "threshold": 10.0})])),
     activation("elu", lambda x, alpha=1.0: np.where(x > 0, x, alpha * np.expm1(x)),
                samples=elementwise(1, others=[Sample((In((9,)),), {"alpha": 0.5})])),
+    activation("mish", lambda x: x * np.tanh(np.log1p(np.exp(x))), tolerance=4),
+    activation("selu", lambda x: 1.0507009873554805 * np.where(x > 0, x, 1.6732632423543772 * np.expm1(x)),
+               tolerance=2),
+    activation("logsigmoid", lambda x: -np.logaddexp(0, -x), tolerance=2),
+    activation("hardtanh", lambda x, min_val=-1, max_val=1: np.clip(x, min_val, max_val), second=False,
+               samples=elementwise(1, -3, 3, [Sample((In((9,), -4, 4),), {"min_val": -2.0, "max_val": 0.5})])),
+    activation("relu6", lambda x: np.clip(x, 0, 6), low=-3, high=9, second=False),
+    activation("hardsigmoid", lambda x: np.clip(x + 3, 0, 6) / 6, low=-5, high=5, second=False),
+    activation("hardswish", lambda x: x * np.clip(x + 3, 0, 6) / 6, low=-5, high=5, tolerance=2, second=False),
     activation("leaky_relu", lambda x, negative_slope=0.01: np.where(x > 0, x, x * negative_slope),
                samples=elementwise(1, others=[Sample((In((9,)),), {"negative_slope": 0.3})])),
 ]
@@ -193,6 +205,11 @@ BINARY = [
            inplace=False),
     binary("minimum", np.minimum, special=False, values=(), extra=[specials(2, SOME, FLOATS)],
            inplace=False),
+    *[binary(op, f, special=False, values=(), wrap=False, inplace=False, extra=[specials(2, SOME, FLOATS)])
+      for op, f in (("fmax", np.fmax), ("fmin", np.fmin))],
+    binary("hypot", np.hypot, dtypes=FLOATS, wrap=False, values=(), low=0.1, tolerance=2),
+    binary("copysign", np.copysign, dtypes=FLOATS, wrap=False, second=False, low=0.1, special=False,
+           extra=[specials(2, SOME[:-1], FLOATS)]),
     binary("atan2", lambda x, y: np.arctan2(x, y), 0.2, 2, dtypes=FLOATS, wrap=False, values=()),
     division("floor_divide", np.floor_divide),
     division("remainder", remainder),
@@ -201,6 +218,11 @@ BINARY = [
     compare("le", np.less_equal), compare("gt", np.greater), compare("ge", np.greater_equal),
     *[binary(op, f, result="bool", gradients=False, values=(), inplace=False) for op, f in (
         ("logical_and", np.logical_and), ("logical_or", np.logical_or), ("logical_xor", np.logical_xor))],
+    *[Row(op, function(op), f, [
+        Sample((In((3, 4), -9, 9), In((3, 4), 0, 5))), Sample((In((5, 3), -9, 9, "transposed"), In((3,), 0, 5))),
+        Sample((In((1025,), -99, 99), 3)), Sample((In((4,), data=(0, 1, -1 % 256, 77)), In((4,), data=(7, 1, 3, 0))))],
+        INTS, inplace=op + "_") for op, f in (
+        ("bitwise_left_shift", np.left_shift), ("bitwise_right_shift", np.right_shift))],
     *[binary(op, f, dtypes=BITS, gradients=False, special=False) for op, f in (
         ("bitwise_and", np.bitwise_and), ("bitwise_or", np.bitwise_or), ("bitwise_xor", np.bitwise_xor))],
 ]
@@ -254,6 +276,15 @@ CASTS = [
         *[Sample((In((4097,), 0, 100), Dt(to)), {}, ("f32", "i64", "u8")) for to in ALL],
     ], ALL, lambda dtype, sample: sample.args[1].name, True, exact=True),
     Row("clone", method("clone"), np.copy, elementwise(1), ALL, gradients=True, exact=True),
+    Row("copy", lambda m, x, y: x.clone().copy_(y), lambda x, y: np.broadcast_to(y, x.shape).astype(x.dtype), [
+        Sample((In((3, 4), layout=x), In(shape, 0, 9, y))) for x in ("plain", "transposed") for shape, y in (
+            ((3, 4), "plain"), ((3, 4), "transposed"), ((4,), "plain"), ((), "plain"))] + [
+        Sample((In((3, 4), 0, 5), In((3, 4), 0, 5, dtype=d, grad=d == "f64"))) for d in ALL], ALL, exact=True,
+        gradients=True),
+    Row("fill", lambda m, x, v: x.clone().fill_(v), lambda x, v: np.full(x.shape, v).astype(x.dtype), [
+        Sample((In((3, 4), layout=x), v), gradients=False) for x in ("plain", "transposed") for v in (0, 1)] + [
+        Sample((In((3, 4)), In(()))), Sample((In((70001,)), 1), {}, ("f32", "bool"))], ALL, exact=True,
+        gradients=True),
     Row("contiguous", method("contiguous"), np.copy,
         [Sample((In((5, 3), layout=x),)) for x in ("plain", "transposed", "sliced", "expanded")], ALL,
         gradients=True, exact=True),

@@ -115,6 +115,14 @@ def arg(reference):
     return call
 
 
+def kth(x, k, dim, keepdim):
+    """The k-th smallest (from 1) along dim and its index."""
+    order = np.argsort(x, axis=dim, kind="stable")
+    at = np.take(order, [k - 1], dim)
+    values = np.take_along_axis(x, at, dim)
+    return (values, at) if keepdim else (values.squeeze(dim), at.squeeze(dim))
+
+
 FLAT = [Sample((distinct((3, 4)),)), Sample((distinct((5, 3)).with_layout("transposed"),)), Sample((In(()),))]
 WHOLE = [s for s in sizes(empty=False)]
 REDUCTIONS = [
@@ -133,6 +141,16 @@ REDUCTIONS = [
     Row("max_dim", function("max"), extreme(np.max, np.argmax), NO_TIES, NUMBERS, indexed, True, False),
     Row("min_dim", function("min"), extreme(np.min, np.argmin), NO_TIES, NUMBERS, indexed, True, False),
     Row("argmax", function("argmax"), arg(np.argmax), FLAT + NO_TIES, NUMBERS, "i64"),
+    Row("count_nonzero", function("count_nonzero"), lambda x, dim=None: np.asarray(np.count_nonzero(x, axis=dim)), [
+        Sample((In((3, 4), -0.5, 0.9),)), Sample((In((3, 4), -0.5, 0.9), 1)), Sample((In((0,)),)), Sample((In(()),)),
+        Sample((In((2, 3, 4), -0.5, 0.9, "transposed"), (0, 2)))], ALL, "i64"),
+    Row("median", function("median"), lambda x: np.sort(x.ravel())[(x.size - 1) // 2], [
+        Sample((distinct((3, 4)),)), Sample((distinct((5, 3)).with_layout("transposed"),)), Sample((In(()),))], NUMBERS,
+        gradients=True, second=False),
+    Row("median_dim", function("median"), lambda x, d, keepdim=False: kth(x, (x.shape[d] + 1) // 2, d, keepdim), [
+        Sample((distinct((3, 4, 5)), d), {"keepdim": k}) for d in (0, 1, -1) for k in (False, True)], NUMBERS, indexed, True, False),
+    Row("kthvalue", function("kthvalue"), lambda x, k, d=-1, keepdim=False: kth(x, k, d, keepdim), [
+        Sample((distinct((3, 4, 5)), k, d)) for d in (0, 1, -1) for k in (1, 3)], NUMBERS, indexed, True, False),
     Row("argmin", function("argmin"), arg(np.argmin), FLAT + NO_TIES, NUMBERS, "i64"),
     Row("any", function("any"), numpy_dims(np.any), sizes(-0.3, 0.9) + dims(-0.3, 0.9, several=False), ALL,
         lambda d, s: "u8" if d == "u8" else "bool"),

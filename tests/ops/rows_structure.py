@@ -29,6 +29,15 @@ MATRICES += [Sample((In((2, 3, 4), -1, 1, "transposed"), In((2, 4, 5), -1, 1, "t
              Sample((In((257, 129), -1, 1), In((129, 65), -1, 1)), {}, ("f32", "f64"))]
 PRODUCTS = [
     Row("matmul", function("matmul"), np.matmul, MATRICES, NUMBERS, gradients=True, tolerance=16),
+    Row("mm", function("mm"), np.matmul, pairs([((3, 4), (4, 5)), ((0, 4), (4, 5)), ((65, 33), (33, 17))]), NUMBERS, gradients=True,
+        tolerance=16),
+    Row("bmm", function("bmm"), np.matmul, pairs([((2, 3, 4), (2, 4, 5)), ((0, 3, 4), (0, 4, 5))]), NUMBERS, gradients=True, tolerance=16),
+    Row("mv", function("mv"), np.matmul, pairs([((3, 4), (4,)), ((129, 65), (65,))]), NUMBERS, gradients=True, tolerance=16),
+    Row("dot", function("dot"), np.dot, pairs([((4,), (4,)), ((0,), (0,)), ((1025,), (1025,))]), NUMBERS, gradients=True, tolerance=64),
+    Row("outer", function("outer"), np.outer, pairs([((4,), (3,)), ((0,), (3,))]), NUMBERS, gradients=True, tolerance=2),
+    Row("addmm", function("addmm"), lambda x, a, b, beta=1, alpha=1: beta * x + alpha * (a @ b), [
+        Sample((In((3, 5)), In((3, 4)), In((4, 5)))), Sample((In((5,)), In((3, 4)), In((4, 5))), {"beta": 2, "alpha": 3})], NUMBERS,
+        gradients=True, tolerance=16),
     Row("linear", nn("linear"), linear, [
         Sample((In((3, 4)), In((5, 4)), In((5,)))), Sample((In((3, 4)), In((5, 4)))), Sample((In((4,)), In((5, 4)), In((5,)))),
         Sample((In((2, 3, 4)), In((5, 4)), In((5,)))), Sample((In((0, 4)), In((5, 4)), In((5,)))),
@@ -107,6 +116,29 @@ def index_add(x, dim, index, source):
     return np.moveaxis(out, 0, dim)
 
 
+def put_along(x, dim, index, value):
+    out = x.copy()
+    np.put_along_axis(out, index, np.asarray(value).astype(x.dtype), dim)
+    return out
+
+
+def put_slices(x, dim, index, value):
+    out = x.copy()
+    key = (slice(None),) * (dim % x.ndim) + (index,)
+    out[key] = np.asarray(value).astype(x.dtype)
+    return out
+
+
+def masked_scatter(x, mask, source):
+    out, mask = x.copy(), np.broadcast_to(mask, x.shape)
+    out[mask] = source.ravel()[:mask.sum()]
+    return out
+
+
+UNIQUE = In((3, 5), dtype="i64", grad=False, data=(0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 3, 0, 1, 2, 2))
+ORDER = [In((3,), dtype="i64", grad=False, data=(2, 0, 3))]
+
+
 def one_hot(index, num_classes):
     return np.eye(num_classes, dtype=np.int64)[index]
 
@@ -141,6 +173,23 @@ JOINING = [
     Row("index_add", method("index_add"), index_add, [
         Sample((In((4, 5)), 0, index_in((3,), 4), In((3, 5)))), Sample((In((4, 5)), 1, index_in((6,), 5), In((4, 6))))],
         NUMBERS, gradients=True, inplace="index_add_", tolerance=4),
+    Row("scatter", method("scatter"), lambda x, d, i, v: put_along(x, d, i, v), [
+        Sample((In((4, 5)), 0, UNIQUE, In((3, 5)))), Sample((In((4, 5), layout="transposed"), 0, UNIQUE, 1))], ALL, gradients=True,
+        inplace="scatter_", exact=True),
+    Row("index_copy", method("index_copy"), lambda x, d, i, v: put_slices(x, d, i, v), [
+        Sample((In((4, 5)), 0, ORDER[0], In((3, 5)))), Sample((In((5, 4), layout="sliced"), 1, ORDER[0], In((5, 3))))], ALL,
+        gradients=True, inplace="index_copy_", exact=True),
+    Row("index_fill", method("index_fill"), lambda x, d, i, v: put_slices(x, d, i, v), [
+        Sample((In((4, 5)), 0, ORDER[0], 1)), Sample((In((5, 4)), -1, ORDER[0], 0))], ALL, gradients=True, inplace="index_fill_",
+        exact=True),
+    Row("take", function("take"), lambda x, i: x.ravel()[i], [
+        Sample((In((4, 5), layout=x), index_in((2, 3), 20))) for x in LAYOUTS] + [Sample((In((4,)), index_in((0,), 4)))], ALL,
+        gradients=True, exact=True),
+    Row("diag", function("diag"), np.diag, [Sample((In((4,)), k)) for k in (0, 1, -2)] + [
+        Sample((In((4, 3), layout=x), k)) for k in (0, 1, -1) for x in LAYOUTS], ALL, gradients=True, exact=True),
+    Row("masked_scatter", method("masked_scatter"), masked_scatter, [
+        Sample((In((3, 4)), In((3, 4), dtype="bool", grad=False), In((12,)))), Sample((In((3, 4)), In((4,), dtype="bool", grad=False),
+        In((15,))))], ALL, gradients=True, inplace="masked_scatter_", exact=True),
     Row("masked_fill", method("masked_fill"), lambda x, mask, v: np.where(mask, np.asarray(v, x.dtype), x), [
         Sample((In((3, 4), layout=x), In((3, 4), dtype="bool", grad=False), 1)) for x in LAYOUTS] +
         [Sample((In((3, 4)), In((4,), dtype="bool", grad=False), 0))], ALL, gradients=True, inplace="masked_fill_", exact=True),

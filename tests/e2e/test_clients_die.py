@@ -1,0 +1,259 @@
+"""Clients that die, stall, fork or are interrupted: their memory comes back, nothing hangs."""
+
+import gc
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+from support.clients import client, finish, wait_line
+from support.daemon import wait_until
+from support.raw import Raw
+
+
+@pytest.fixture
+def daemon(start_daemon):
+    return start_daemon()
+
+
+def memory_returns(daemon, within=1.5):
+    """Used bytes fall to zero within a second of the client's death (and a little for the poll)."""
+    with Raw(daemon.unix) as raw:
+        wait_until(lambda: not any(raw.used().values()) and not raw.sessions(), within,
+                   "memory and session of the dead client gone")
+
+
+def test_memory_is_back_within_a_second(daemon):
+    process = client("""
+        x = tt.ones(1000, 1000)
+        y = [x + i for i in range(10)]
+        print("holds", y[-1].sum().item(), flush=True)
+        time.sleep(60)
+    """, daemon.unix)
+    wait_line(process, "holds")
+    with Raw(daemon.unix) as raw:
+        assert sum(raw.used().values()) >= 11 * 4_000_000
+    process.kill()
+    process.wait()
+    memory_returns(daemon)
+
+
+def test_killed_in_the_middle_of_an_upload(daemon):
+    process = client("""
+        print("uploading", flush=True)
+        big = np.zeros(200_000_000, np.uint8)
+        while True:
+            tt.tensor(big)
+    """, daemon.unix)
+    wait_line(process, "uploading")
+    with Raw(daemon.unix) as raw:
+        wait_until(lambda: sum(raw.used().values()) > 0, 30, "upload under way")
+    time.sleep(0.05)
+    process.kill()
+    process.wait()
+    memory_returns(daemon)
+
+
+def test_killed_while_computing(daemon):
+    process = client("""
+        x = tt.randn(300, 300)
+        print("computing", flush=True)
+        while True:
+            x = (x @ x).tanh()
+    """, daemon.unix)
+    wait_line(process, "computing")
+    time.sleep(0.3)
+    process.kill()
+    process.wait()
+    memory_returns(daemon, 3)
+
+
+def test_a_client_that_stops_reading(daemon, tt):
+    """A stopped process (SIGSTOP) keeps nobody waiting."""
+    process = client("""
+        x = tt.ones(8192)
+        print("reading", flush=True)
+        while True:
+            (x + 1).numpy()
+    """, daemon.unix)
+    wait_line(process, "reading")
+    time.sleep(0.2)
+    process.send_signal(signal.SIGSTOP)
+    try:
+        with tt.connect(daemon.unix) as s:
+            for i in range(100):
+                assert (tt.ones(4) * i).sum().item() == 4 * i
+            s.close()
+    finally:
+        process.kill()
+        process.wait()
+    memory_returns(daemon)
+
+
+def test_interrupt_in_the_middle_of_a_wait(daemon):
+    """Ctrl-C raises KeyboardInterrupt promptly, and the session is still good."""
+    process = client("""
+        x = tt.randn(700, 700)
+        (x @ x).sum().item()
+        print("waiting", flush=True)
+        begin = time.time()
+        try:
+            y = x
+            for i in range(3000):
+                y = (y @ x) / 100
+            y.sum().item()
+            print("finished too early", flush=True)
+        except KeyboardInterrupt:
+            print("interrupted after", time.time() - begin, flush=True)
+        print("after", (tt.ones(3) + 1).sum().item(), flush=True)
+    """, daemon.unix)
+    wait_line(process, "waiting")
+    time.sleep(1.0)
+    sent = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    status, out, err = finish(process, 30)
+    assert "interrupted after" in out, (out, err)
+    assert "after 6.0" in out, (out, err)
+    assert status == 0 and time.monotonic() - sent < 15
+    memory_returns(daemon, 3)
+
+
+def test_fork(daemon):
+    """The child's tensors raise one clear error and its exit does nothing; the parent goes on."""
+    process = client("""
+        x = tt.ones(5)
+        x.sum().item()
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                (x + 1).sum().item()
+            except RuntimeError as e:
+                code = 0 if "fork" in str(e) else 2
+            sys.stdout.flush()
+            sys.exit(code)  # finalizers of the child run
+        _, status = os.waitpid(pid, 0)
+        print("child", os.waitstatus_to_exitcode(status))
+        print("parent", (x + 1).sum().item())
+    """, daemon.unix)
+    status, out, err = finish(process, 60)
+    assert status == 0 and "child 0" in out and "parent 10.0" in out, (out, err)
+
+
+def test_fork_and_a_new_connection_in_the_child(daemon):
+    process = client("""
+        x = tt.ones(5)
+        x.sum().item()
+        import multiprocessing
+        def work(address, q):
+            import subprocess
+            code = "import os, teletensor as tt; s = tt.connect(os.environ['TT_TEST_ADDRESS']); s.__enter__(); print(tt.ones(3).sum().item())"
+            q.put(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout)
+        q = multiprocessing.get_context("fork").Queue()
+        p = multiprocessing.get_context("fork").Process(target=work, args=("", q))
+        p.start()
+        print("grandchild", q.get(timeout=50))
+        p.join(20)
+        print("parent", p.exitcode, (x + 1).sum().item())
+    """, daemon.unix)
+    status, out, err = finish(process, 90)
+    assert status == 0 and "grandchild 3.0" in out and "parent 0 10.0" in out, (out, err)
+
+
+def test_collection_inside_an_append(daemon, tt):
+    """Finalizers run in the middle of calls: tensors in cycles, collected at every allocation."""
+    class Loop:
+        def __init__(self, t):
+            self.t, self.me = t, self
+
+    with tt.connect(daemon.unix):
+        gc.set_threshold(1)
+        try:
+            x = tt.ones(4)
+            total = tt.zeros(4)
+            for i in range(2000):
+                Loop(x + i)
+                total = total + Loop(x * 2).t
+            assert total.tolist() == [4000.0] * 4
+        finally:
+            gc.set_threshold(700, 10, 10)
+        gc.collect()
+
+
+def test_exit_without_close(daemon):
+    process = client("""
+        keep = [tt.ones(100, 100) + i for i in range(50)]
+        print("bye", flush=True)
+    """, daemon.unix)
+    status, out, err = finish(process)
+    assert status == 0 and not err.strip(), (out, err)
+    memory_returns(daemon)
+
+
+def test_exception_in_another_thread_at_exit(daemon):
+    process = client("""
+        def work():
+            x = tt.ones(10)
+            while True:
+                x = x + 1
+                x.sum().item()
+        with s:
+            threading.Thread(target=work, daemon=True).start()
+            time.sleep(0.5)
+        print("leaving", flush=True)
+    """, daemon.unix)
+    status, out, _ = finish(process, 30)
+    assert status == 0 and "leaving" in out
+    memory_returns(daemon)
+
+
+def test_daemon_killed(start_daemon, tt):
+    """SessionLostError at the next call or read, quickly, and again for every handle."""
+    from support.daemon import Daemon
+    daemon = Daemon()
+    try:
+        with tt.connect(daemon.unix):
+            x = tt.ones(3)
+            assert x.sum().item() == 3
+            daemon.process.kill()
+            daemon.process.wait()
+            begin = time.monotonic()
+            with pytest.raises(tt.SessionLostError):
+                for _ in range(1000):
+                    (x + 1).sum().item()
+            assert time.monotonic() - begin < 10
+            with pytest.raises(tt.SessionLostError):
+                x.numpy()
+            with pytest.raises(RuntimeError):  # it is one, as PyTorch's users expect
+                x.numpy()
+    finally:
+        daemon.kill()
+
+
+def test_many_sessions_come_and_go(daemon, tt):
+    before = len(os.listdir("/proc/self/fd"))
+    for i in range(30):
+        with tt.connect(daemon.unix) as s:
+            assert (tt.ones(10) * i).sum().item() == 10 * i
+            s.close()
+    memory_returns(daemon)
+    assert len(os.listdir("/proc/self/fd")) < before + 30
+
+
+def test_daemon_memory_after_a_crowd(daemon, tt):
+    """The daemon's own size stays: 40 sessions that each held 8 MiB leave it about where it was."""
+    def size():
+        with open(f"/proc/{daemon.pid}/status", encoding="ascii") as lines:
+            return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))  # KiB
+    def crowd(n):
+        for _ in range(n):
+            with tt.connect(daemon.unix) as s:
+                x = tt.tensor(np.ones(1 << 21, np.float32))
+                assert (x + x).sum().item() == 2 << 21
+                s.close()
+        memory_returns(daemon, 3)
+    crowd(5)
+    after_few = size()
+    crowd(35)
+    assert size() - after_few < 64 << 10, (after_few, size())

@@ -1,0 +1,184 @@
+"""The daemon as a program: flags, files, signals, health, reflection, the CLI."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import grpc
+import pytest
+from support.clients import client, finish, wait_line
+from support.daemon import binary, wait_until
+from support.raw import Raw
+
+VERSION = (Path(__file__).resolve().parents[2] / "VERSION").read_text(encoding="utf-8").strip()
+
+
+def run(*arguments, **options):
+    return subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False, **options)
+
+
+def test_version_and_help():
+    assert VERSION in run(binary(), "--version").stdout
+    text = run(binary(), "--help").stdout
+    for flag in ("--listen", "--socket", "--host-memory", "--session-memory", "--lease", "--config"):
+        assert flag in text
+
+
+@pytest.mark.parametrize("flags", [
+    ["--nonsense"], ["--listen", "nowhere"], ["--listen", "127.0.0.1:99999"], ["--session-memory", "lots"],
+    ["--session-memory", "-5"], ["--lease", "-1"], ["--config", "/nonexistent.toml"], ["--listen", "0.0.0.0:0"]],
+    ids=" ".join)
+def test_refuses_to_start(flags, tmp_path):
+    done = run(binary(), *(flags if "--listen" in flags else ["--listen", "127.0.0.1:0", *flags]), "--socket",
+               str(tmp_path / "s"))
+    assert done.returncode not in (0, -6, -11)
+    assert len(done.stderr + done.stdout) > 10
+
+
+def test_configuration_file_and_environment(start_daemon, tmp_path, tt):
+    config = tmp_path / "teletensord.toml"
+    config.write_text('session_memory = "8MiB"\n', encoding="utf-8")
+    daemon = start_daemon("--config", str(config))
+    with tt.connect(daemon.unix) as s:
+        with pytest.raises(tt.OutOfMemoryError):
+            tt.empty(4 << 20)
+        s.close()
+    daemon = start_daemon("--config", str(config), env={"TELETENSOR_SESSION_MEMORY": "64MiB"})
+    with tt.connect(daemon.unix) as s:
+        assert tt.ones(4 << 20).sum().item() == 4 << 20  # the environment wins over the file
+        s.close()
+
+
+def test_socket_is_private_and_removed(start_daemon):
+    daemon = start_daemon()
+    assert os.stat(daemon.socket).st_mode & 0o077 == 0
+    assert daemon.terminate() == 0
+    assert not os.path.exists(daemon.socket)
+    daemon.stop = lambda: ""
+
+
+def test_second_daemon_does_not_steal_the_socket(start_daemon):
+    daemon = start_daemon()
+    done = run(binary(), "--listen", "127.0.0.1:0", "--socket", daemon.socket)
+    assert done.returncode != 0
+    with Raw(daemon.unix) as raw:
+        assert raw.describe().server_version == VERSION
+
+
+def test_stale_socket_is_replaced(start_daemon, tt):
+    from support.daemon import Daemon
+    dead = Daemon()
+    dead.process.kill()
+    dead.process.wait()
+    assert os.path.exists(dead.socket)
+    done = subprocess.Popen([binary(), "--listen", "127.0.0.1:0", "--socket", dead.socket],
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        wait_line_of = done.stdout.readline()
+        assert wait_line_of
+        wait_until(lambda: answers("unix:" + dead.socket), 20, "the new daemon answers")
+    finally:
+        done.terminate()
+        assert done.wait(20) == 0
+        done.stdout.close()
+        dead.kill()
+
+
+def answers(address):
+    try:
+        with Raw(address) as raw:
+            return bool(raw.describe().server_version)
+    except grpc.RpcError:
+        return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_with_clients_at_work(start_daemon, number):
+    daemon = start_daemon()
+    process = client("""
+        x = tt.ones(100)
+        print("working", flush=True)
+        try:
+            while True:
+                x = x + 1
+                x.sum().item()
+        except tt.SessionLostError as e:
+            print("lost:", e, flush=True)
+    """, daemon.unix)
+    wait_line(process, "working")
+    time.sleep(0.3)
+    daemon.process.send_signal(number)
+    assert daemon.process.wait(20) == 0
+    status, out, err = finish(process, 30)
+    assert status == 0 and "lost:" in out, (out, err)
+    daemon.stop = lambda: ""
+
+
+def test_health_and_reflection(start_daemon):
+    from grpc_health.v1 import health_pb2, health_pb2_grpc
+    from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+    daemon = start_daemon()
+    with grpc.insecure_channel(daemon.unix) as channel:
+        reply = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=10)
+        assert reply.status == health_pb2.HealthCheckResponse.SERVING
+        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+        request = reflection_pb2.ServerReflectionRequest(list_services="")
+        answer = next(stub.ServerReflectionInfo(iter([request]), timeout=10))
+        names = {s.name for s in answer.list_services_response.service}
+        assert {"teletensor.v1.Compute", "teletensor.v1.Admin"} <= names
+
+
+# ---------------------------------------------------------------- the CLI
+
+def cli(*arguments, **environment):
+    command = Path(sys.executable).parent / "teletensor"
+    command = [str(command)] if command.exists() else [sys.executable, "-m", "teletensor"]
+    return run(*command, *arguments, env={**os.environ, **environment})
+
+
+def test_cli_version():
+    assert VERSION in cli("--version").stdout
+    assert "health" in cli("--help").stdout
+
+
+def test_cli_against_a_daemon(start_daemon, tt):
+    daemon = start_daemon()
+    with tt.connect(daemon.unix, name="notebook-7") as s:
+        x = tt.ones(1 << 20)
+        x.sum().item()
+        for address in (daemon.unix, daemon.tcp):
+            done = cli("health", "--address", address)
+            assert done.returncode == 0 and "serving" in (done.stdout + done.stderr).lower()
+        listed = cli("sessions", "--address", daemon.unix)
+        assert listed.returncode == 0 and "notebook-7" in listed.stdout
+        memory = cli("memory", "--address", daemon.unix)
+        assert memory.returncode == 0 and "cpu" in memory.stdout
+        s.close()
+
+
+def test_cli_where_nobody_answers():
+    done = cli("health", "--address", "127.0.0.1:1")
+    assert done.returncode != 0 and done.returncode != 139
+    assert "127.0.0.1:1" in done.stdout + done.stderr and "Traceback" not in done.stderr
+
+
+def test_cli_doctor(start_daemon):
+    daemon = start_daemon()
+    done = cli("doctor", "--address", daemon.unix)
+    assert done.returncode == 0, done.stderr
+    assert VERSION in done.stdout
+
+
+def test_cli_serve(tmp_path):
+    command = [sys.executable, "-m", "teletensor", "serve", "--listen", "127.0.0.1:0", "--socket",
+               str(tmp_path / "s.sock")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        wait_until(lambda: answers(f"unix:{tmp_path}/s.sock"), 30, "the served daemon answers")
+    finally:
+        process.terminate()
+        process.wait(20)
+        process.stdout.close()

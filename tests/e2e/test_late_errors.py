@@ -1,0 +1,177 @@
+"""Errors that a kernel or the memory finds: raised at a read, with the line that issued them."""
+
+import inspect
+import re
+
+import numpy as np
+import pytest
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def small(start_daemon, tt):
+    """A session with a quota of 32 MiB."""
+    daemon = start_daemon("--session-memory", "32MiB")
+    with tt.connect(daemon.unix) as s:
+        yield tt
+        s.close()
+
+
+def here():
+    return inspect.currentframe().f_back.f_lineno
+
+
+def test_the_error_names_the_line(tt):
+    x = tt.ones(3, 4)
+    i = tt.tensor([0, 7])
+    line = here() + 1
+    y = x.index_select(0, i)
+    z = y + 1
+    with pytest.raises((IndexError, RuntimeError)) as caught:
+        z.numpy()
+    text = str(caught.value)
+    assert "index_select" in text and "7" in text
+    assert re.search(rf"test_late_errors\.py.*{line}", text, re.DOTALL) or any(
+        re.search(rf"test_late_errors\.py.*{line}", note) for note in getattr(caught.value, "__notes__", [])), text
+
+
+def test_raised_once_and_names_born_failed_stay_errors(tt):
+    x = tt.ones(3, 4)
+    bad = x.index_select(0, tt.tensor([9]))
+    after = x + 1
+    with pytest.raises((IndexError, RuntimeError)):
+        bad.numpy()
+    assert after.sum().item() == 24  # did not depend on it
+    with pytest.raises((IndexError, RuntimeError)):
+        (bad * 2).numpy()
+    assert x.sum().item() == 12
+
+
+def test_raised_at_any_wait(tt):
+    x = tt.ones(3)
+    keep = x[tt.tensor([5])]
+    with pytest.raises((IndexError, RuntimeError)):
+        (x + 1).numpy()  # another tensor's read
+    assert (x + 1).tolist() == [2.0] * 3
+    again = x[tt.tensor([6])]
+    with pytest.raises((IndexError, RuntimeError), match="6"):
+        tt.synchronize()
+    del keep, again
+
+
+def test_last_good_values_after_a_failed_write(tt):
+    x = tt.arange(6, dtype=tt.float32)
+    x.add_(1)
+    x.index_add_(0, tt.tensor([99]), tt.ones(1))
+    x.mul_(10)  # depends on the failed one: did not happen either
+    with pytest.raises((IndexError, RuntimeError)):
+        x.numpy()
+    assert x.tolist() == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+    x.mul_(2)
+    assert x.tolist() == [2.0, 4.0, 6.0, 8.0, 10.0, 12.0]
+
+
+def test_history_comes_back_with_the_value(tt):
+    w = tt.ones(3, requires_grad=True)
+    y = w * 2
+    y.mul_(tt.ones(3)[tt.tensor([0, 1, 50])])
+    with pytest.raises((IndexError, RuntimeError)):
+        y.numpy()
+    assert y.tolist() == [2.0] * 3
+    y.sum().backward()
+    assert w.grad.tolist() == [2.0] * 3
+
+
+def test_checked_block(tt):
+    x = tt.ones(3)
+    caught = False
+    try:
+        with tt.checked():
+            x[tt.tensor([4])]
+    except (IndexError, RuntimeError):
+        caught = True
+    assert caught
+
+
+def test_integer_division(tt):
+    for x in (tt.tensor([1, 2]) // tt.tensor([1, 0]), tt.tensor([1, 2]) % tt.tensor([1, 0])):
+        with pytest.raises(RuntimeError, match="[Zz]ero"):
+            x.numpy()
+    low = tt.tensor([-2**63, -2**63])
+    assert (low // tt.tensor([-1, 1])).tolist() == [-2**63, -2**63]  # wraps, on every device
+    assert (low % tt.tensor([-1, -1])).tolist() == [0, 0]
+    x = tt.tensor([7, 8])
+    x.floor_divide_(tt.tensor([2, 0]))
+    with pytest.raises(RuntimeError, match="[Zz]ero"):
+        x.numpy()
+    assert x.tolist() == [7, 8]  # refused before the first store
+
+
+def test_out_of_memory(small):
+    tt = small
+    keep = [tt.ones(MIB // 4) for _ in range(20)]  # 20 MiB
+    total = keep[0] * 2
+    weights = tt.ones(MIB, requires_grad=True)  # 4 MiB
+    too_much = [weights.detach() + i for i in range(10)]
+    with pytest.raises(tt.OutOfMemoryError) as caught:
+        tt.synchronize()
+    error = caught.value
+    assert isinstance(error, RuntimeError) and isinstance(error, MemoryError)
+    text = str(error)
+    for word in ("request", "used", "quota", "free"):
+        assert word in text.lower(), text
+    assert "test_late_errors.py" in text + "".join(getattr(error, "__notes__", [])), text
+    del too_much
+    assert total.sum().item() == 2 * (MIB // 4)
+    assert all(k.sum().item() == MIB // 4 for k in keep[::7])
+    assert (weights.detach() + 1).sum().item() == 2 * MIB  # there is room again
+
+
+def test_out_of_memory_sweep_keeps_last_good_values(start_daemon, tt):
+    """The same training at many quotas: it ends right, or OOM is raised and parameters are whole."""
+    rng = np.random.default_rng(0)
+    data = rng.standard_normal((256, 512)).astype(np.float32)
+    finished, failed = 0, 0
+    for quota in (2, 3, 4, 5, 6, 8, 16):
+        daemon = start_daemon("--session-memory", f"{quota}MiB")
+        with tt.connect(daemon.unix) as s:
+            try:
+                tt.manual_seed(1)
+                w = (tt.ones(512, 256) * 0.01).requires_grad_()
+                x = tt.tensor(data)
+                tt.synchronize()
+            except tt.OutOfMemoryError:
+                failed += 1
+                s.close()
+                continue
+            before = w.detach().clone().numpy()
+            try:
+                loss = ((x @ w).tanh() ** 2).mean()
+                loss.backward()
+                with tt.no_grad():
+                    w -= 0.1 * w.grad
+                assert np.isfinite(loss.item())
+                tt.synchronize()
+                finished += 1
+                assert not np.array_equal(w.detach().numpy(), before)
+            except tt.OutOfMemoryError:
+                failed += 1
+                tt.synchronize()
+                assert np.array_equal(w.detach().numpy(), before)
+            s.close()
+    assert finished and failed, (finished, failed)
+
+
+def test_larger_than_the_quota_at_its_line(small):
+    with pytest.raises(small.OutOfMemoryError, match="quota"):
+        small.empty(64 * MIB)
+    with pytest.raises(small.OutOfMemoryError, match="quota"):
+        small.tensor(np.zeros(16 * MIB, np.float32))
+
+
+def test_failed_kernel_of_a_simulated_device_is_not_needed(tt):
+    """Work on the simulated device is right as long as nothing fails."""
+    x = tt.arange(5, dtype=tt.float32).to("sim:1")
+    assert (x * x).sum().item() == 30.0
+    assert (x.to("cpu") + 1).tolist() == [1.0, 2.0, 3.0, 4.0, 5.0]

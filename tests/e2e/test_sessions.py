@@ -1,0 +1,160 @@
+"""Sessions and threads in one process; addresses; the implicit session."""
+
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+
+def test_tcp_and_unix_addresses(start_daemon, tt):
+    daemon = start_daemon()
+    for address in (daemon.tcp, daemon.unix):
+        with tt.connect(address) as s:
+            assert (tt.ones(3) + 1).tolist() == [2.0] * 3
+            s.close()
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "unix:/nonexistent/teletensor.sock"])
+def test_nobody_answers(tt, address):
+    with pytest.raises((ConnectionError, RuntimeError), match=r"127\.0\.0\.1:1|nonexistent"):
+        tt.connect(address)
+
+
+def test_nested_with_restores_the_outer_session(start_daemon, tt):
+    daemon = start_daemon()
+    outer = tt.ones(2)
+    with tt.connect(daemon.unix) as inner:
+        x = tt.zeros(2)
+        with pytest.raises(RuntimeError, match="session"):
+            x + outer
+        inner.close()
+    assert (outer + tt.ones(2)).tolist() == [2.0, 2.0]
+
+
+def test_threads_of_one_session(tt):
+    """Eight threads: each sees its own arithmetic, and all share one tensor."""
+    shared = tt.arange(8, dtype=tt.float32)
+    problems = []
+
+    def work(k):
+        try:
+            x = tt.full((16,), float(k))
+            for i in range(60):
+                x = x + 1
+                if i % 10 == 0:
+                    assert x.tolist() == [float(k + i + 1)] * 16
+                    assert shared[k].item() == k
+            assert (x + shared[k]).sum().item() == 16 * (k + 60 + k)
+        except BaseException as error:
+            problems.append(error)
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(60)
+    assert not problems, problems
+    assert not any(t.is_alive() for t in threads)
+
+
+def test_grad_mode_is_of_a_thread(tt):
+    seen = []
+    with tt.no_grad():
+        thread = threading.Thread(target=lambda: seen.append(tt.is_grad_enabled()))
+        thread.start()
+        thread.join()
+        assert not tt.is_grad_enabled()
+    assert seen == [True]
+
+
+def test_threads_each_with_a_session(start_daemon, tt):
+    daemon = start_daemon()
+    problems = []
+
+    def work(k):
+        try:
+            with tt.connect(daemon.unix) as s:
+                w = tt.full((4,), float(k), requires_grad=True)
+                for _ in range(20):
+                    w.grad = None
+                    ((w * w).sum()).backward()
+                    assert w.grad.tolist() == [2.0 * k] * 4
+                s.close()
+        except BaseException as error:
+            problems.append(error)
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(6)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(60)
+    assert not problems, problems
+
+
+def test_close_is_final_and_twice_is_fine(start_daemon, tt):
+    daemon = start_daemon()
+    s = tt.connect(daemon.unix)
+    with s:
+        x = tt.ones(2)
+        assert x.tolist() == [1.0, 1.0]
+    s.close()
+    s.close()
+    with pytest.raises(RuntimeError):
+        x.numpy()
+
+
+def test_facts_need_no_round_trip(start_daemon, tt):
+    """shape, dtype, requires_grad and the like are answered while the daemon is stopped."""
+    import os
+    import signal
+    daemon = start_daemon()
+    with tt.connect(daemon.unix) as s:
+        x = tt.ones(3, 4, requires_grad=True)
+        x.sum().item()
+        os.kill(daemon.pid, signal.SIGSTOP)
+        try:
+            y = (x.t() @ x).sum(0)
+            assert tuple(y.shape) == (4,) and y.dtype == tt.float32 and y.requires_grad and not y.is_leaf
+            assert x.grad is None
+            y.sum().backward()
+            assert x.grad is not None and tuple(x.grad.shape) == (3, 4) and x.grad.stride() == (4, 1)
+            assert "SumBackward" in str(y.grad_fn)
+            with pytest.raises(RuntimeError):
+                x + tt.ones(7)
+        finally:
+            os.kill(daemon.pid, signal.SIGCONT)
+        assert x.grad.tolist() == [[6.0 * 4 / 4 * 4 / 4] * 4] * 3 or np.isfinite(x.grad.numpy()).all()
+        s.close()
+
+
+def test_implicit_session_uses_the_environment(start_daemon):
+    daemon = start_daemon()
+    code = "import teletensor as tt; print((tt.ones(3) + 1).tolist())"
+    import os
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60,
+                          env={**os.environ, "TELETENSOR_ADDRESS": daemon.unix}, check=False)
+    assert done.stdout.strip() == "[2.0, 2.0, 2.0]", done.stderr
+
+
+def test_large_arrays_travel_whole(tt):
+    rng = np.random.default_rng(8)
+    for shape in ((3_000_000,), (1000, 1001), (0, 5), (1,)):
+        array = rng.standard_normal(shape).astype(np.float32)
+        x = tt.tensor(array)
+        assert np.array_equal(x.numpy(), array)
+        if array.ndim == 2:
+            assert np.array_equal(x.t().numpy(), array.T)
+            assert np.array_equal(x[::3, 5:].numpy(), array[::3, 5:])
+    for dtype in (np.bool_, np.uint8, np.int32, np.int64, np.float16, np.float64):
+        array = (rng.standard_normal(300_000) * 100).astype(dtype)
+        assert np.array_equal(tt.tensor(array).numpy(), array)
+
+
+def test_tensor_copies_its_array(tt):
+    array = np.ones(2_000_000, np.float32)
+    x = tt.tensor(array)
+    array[:] = 7
+    assert x.sum().item() == 2_000_000
+    out = x.numpy()
+    x.add_(1)
+    assert (out == 1).all() and x[0].item() == 2

@@ -1,0 +1,75 @@
+"""Two clients at once: one floods, the other is served right and meanwhile."""
+
+import time
+
+import numpy as np
+import pytest
+from support.clients import client, finish, wait_line
+
+FLOODS = {
+    "small ops": "x = (x * 1.0001 + 0.5).tanh()",
+    "large ops": "x = x.expand(2000, 500) * 1.5; x = (x + 1).mean(0)",
+    "products": "x = (y @ y).tanh().mean(0) + x",
+    "uploads": "x = tt.tensor(np.ones(500_000, np.float32))[:500]",
+    "reads": "x = x + 1; x.numpy()",
+    "tape": "z = (x * w).sin(); x = z.detach()",
+}
+
+
+@pytest.mark.parametrize("kind", FLOODS)
+def test_reads_are_right_while_another_client_floods(start_daemon, tt, kind):
+    daemon = start_daemon()
+    flood = client(f"""
+        x, y = tt.ones(500), tt.ones(500, 500) / 500
+        w = tt.ones(500, requires_grad=True)
+        print("flooding", flush=True)
+        count = 0
+        while not os.path.exists({daemon.folder + "/stop"!r}):
+            {FLOODS[kind]}
+            count += 1
+        print("issued", count, x.shape, float(x.sum().item()), flush=True)
+    """, daemon.unix)
+    wait_line(flood, "flooding")
+    time.sleep(0.5)
+    rng = np.random.default_rng(3)
+    with tt.connect(daemon.unix) as s:
+        base = rng.standard_normal((40, 40)).astype(np.float32)
+        x = tt.tensor(base)
+        slowest, begin = 0.0, time.monotonic()
+        for i in range(100):
+            start = time.monotonic()
+            got = (x * i + x.t()).numpy()
+            slowest = max(slowest, time.monotonic() - start)
+            assert np.array_equal(got, base * np.float32(i) + base.T)
+        took = time.monotonic() - begin
+        assert flood.poll() is None, "the flood ended before the reads did"
+        s.close()
+    assert took < 30, f"100 reads took {took:.1f} s, the slowest {slowest:.2f} s"
+    with open(daemon.folder + "/stop", "w", encoding="ascii"):
+        pass
+    status, out, err = finish(flood)
+    assert status == 0 and "issued" in out, (out, err)
+
+
+def test_sessions_share_nothing(start_daemon, tt):
+    daemon = start_daemon()
+    with tt.connect(daemon.unix) as a, tt.connect(daemon.unix) as b:
+        with a:
+            x = tt.ones(3)
+        with b:
+            y = tt.ones(3) * 2
+            with pytest.raises(RuntimeError, match="session"):
+                x + y
+            with pytest.raises(RuntimeError, match="session"):
+                tt.cat([x, y])
+            with pytest.raises(RuntimeError, match="session"):
+                y.add_(x)
+            with pytest.raises(RuntimeError, match="session"):
+                y[0] = x[0]
+            assert y.tolist() == [2.0] * 3
+        assert x.tolist() == [1.0] * 3
+        a.close()
+        with b:
+            assert (y + 1).tolist() == [3.0] * 3
+        with pytest.raises(RuntimeError):
+            x.numpy()

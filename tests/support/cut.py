@@ -1,0 +1,60 @@
+"""Training that is cut: used by the quick test and by `make chaos`."""
+
+import numpy as np
+from support.daemon import wait_until
+from support.proxy import Proxy
+from support.raw import Raw
+
+
+def program(tt, log):
+    """A little training; `log` gets what was read, value and what it must be."""
+    x = tt.tensor(np.linspace(-1, 1, 64, dtype=np.float32).reshape(16, 4))
+    w = tt.ones(4, 3, requires_grad=True)
+    big = tt.tensor(np.arange(40_000, dtype=np.float32))
+    for i in range(12):
+        loss = ((x @ w) ** 2).mean()
+        loss.backward()
+        with tt.no_grad():
+            w -= 0.1 * w.grad
+            w.grad = None
+        big[i] = -1.0
+        if i % 3 == 0:
+            log.append(loss.item())
+    log.append(float(big.numpy()[:14].sum()))
+    log.append(w.detach().numpy().tolist())
+
+
+def whole_run(tt, daemon):
+    """(what an uncut run reads, bytes that the client sends)."""
+    proxy, log = Proxy(daemon.socket), []
+    try:
+        with tt.connect(proxy.address):
+            proxy.cut_after(1 << 60)
+            program(tt, log)
+            sent = proxy.sent
+        return log, sent
+    finally:
+        proxy.close()
+
+
+def cut_run(tt, daemon, at, wanted):
+    """One run whose connection dies after `at` bytes: every value read before is right, the loss of the
+    session is one clear error, nothing stays on the daemon. Was it cut?"""
+    proxy, log, lost = Proxy(daemon.socket), [], False
+    try:
+        with tt.connect(proxy.address) as s:
+            proxy.cut_after(at)
+            try:
+                program(tt, log)
+            except tt.SessionLostError as error:
+                assert len(str(error)) > 10
+                lost = True
+            s.close()
+    except tt.SessionLostError:
+        lost = True
+    finally:
+        proxy.close()
+    assert log == wanted[:len(log)], (at, log)
+    with Raw(daemon.unix) as raw:
+        wait_until(lambda: not any(raw.used().values()), 3, f"memory back after a cut at byte {at}")
+    return lost

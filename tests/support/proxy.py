@@ -1,0 +1,73 @@
+"""A relay in front of a daemon's socket that can cut the connection at chosen points."""
+
+import contextlib
+import os
+import socket
+import tempfile
+import threading
+
+
+class Proxy:
+    """Relays to `target` (a UNIX socket path). `cut_after(n)`: the connection dies once the client has
+    sent n bytes; `sent` counts them. HTTP/2 frames are cut wherever n falls."""
+
+    def __init__(self, target):
+        self.target, self.limit, self.sent = target, None, 0
+        self.path = tempfile.mktemp(prefix="ttp-", suffix=".sock")
+        self.address = "unix:" + self.path
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(self.path)
+        self._listener.listen()
+        self._open, self._lock = [], threading.Lock()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            server = socket.socket(socket.AF_UNIX)
+            try:
+                server.connect(self.target)
+            except OSError:
+                client.close()
+                continue
+            with self._lock:
+                self._open += [client, server]
+            threading.Thread(target=self._relay, args=(client, server, True), daemon=True).start()
+            threading.Thread(target=self._relay, args=(server, client, False), daemon=True).start()
+
+    def _relay(self, source, sink, from_client):
+        try:
+            while data := source.recv(1 << 16):
+                if from_client:
+                    if self.limit is not None and self.sent + len(data) >= self.limit:
+                        sink.sendall(data[:max(self.limit - self.sent, 0)])
+                        self.sent = self.limit
+                        self.cut()
+                        return
+                    self.sent += len(data)
+                sink.sendall(data)
+        except OSError:
+            pass
+        for s in (source, sink):
+            with contextlib.suppress(OSError):
+                s.shutdown(socket.SHUT_RDWR)
+
+    def cut_after(self, count):
+        """Counts from now."""
+        self.sent, self.limit = 0, count
+
+    def cut(self):
+        with self._lock:
+            gone, self._open = self._open, []
+        for s in gone:
+            with contextlib.suppress(OSError):
+                s.shutdown(socket.SHUT_RDWR)
+
+    def close(self):
+        self._listener.close()
+        self.cut()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.path)
