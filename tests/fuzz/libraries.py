@@ -69,18 +69,12 @@ class Library:
         return tensor._is_view()
 
     def cells(self, tensors):
-        """One number per tensor; equal where they share storage."""
-        firsts, numbers = [], []
-        for t in tensors:
-            found = next((i for i, f in enumerate(firsts) if self.module.shares_storage(f, t)), None)
-            if found is None:
-                found = len(firsts)
-                firsts.append(t)
-            numbers.append(found)
-        return numbers
+        """For each tensor the position of the first that it shares storage with."""
+        shares = self.module.shares_storage
+        return [next(i for i, f in enumerate(tensors) if f is t or shares(f, t)) for t in tensors]
 
     def groups(self, tensors):
-        """One number per tensor; equal where they are views of one base (or it)."""
+        """For each tensor the position of the first of its base's group."""
         bases = [t._base if t._is_view() else t for t in tensors]
         keys = [self.identity(b) for b in bases]
         return [keys.index(k) for k in keys]

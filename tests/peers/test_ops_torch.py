@@ -1,0 +1,92 @@
+"""The op tester's samples against live PyTorch: values, dtypes, strides, gradients."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "ops"))
+from arrays import FLOATS, Library
+from errors import ERRORS, LATE_ERRORS
+from rows import ROWS
+from tester import cases, difference, loss, usable_for_gradients
+
+torch = pytest.importorskip("torch")
+torch.set_num_threads(1)
+PEER = Library(torch)
+# Where PyTorch's strides of an elementwise result are not what anyone relies on.
+FREE_STRIDES = {"index", "index_put", "cat", "stack", "where", "max_dim", "min_dim", "sort"}
+
+
+@pytest.fixture(scope="session")
+def lib(shared_daemon):
+    import teletensor
+
+    with teletensor.connect(shared_daemon.unix):
+        yield Library(teletensor)
+
+
+def compare(lib, case):
+    ours = case.call(lib, case.tensors(lib)[0])
+    theirs = case.call(PEER, case.tensors(PEER)[0])
+    for i, (a, b) in enumerate(zip(ours, theirs, strict=True)):
+        if lib.name(a) != PEER.name(b):
+            return f"result {i}: dtype {lib.name(a)}, PyTorch {PEER.name(b)}"
+        if tuple(a.shape) != tuple(b.shape):
+            return f"result {i}: shape {tuple(a.shape)}, PyTorch {tuple(b.shape)}"
+        if case.row.op not in FREE_STRIDES and a.numel() and strides(a) != strides(b):
+            return f"result {i}: strides {tuple(a.stride())}, PyTorch {tuple(b.stride())}"
+        want = PEER.numpy(b)
+        bad = difference(lib.numpy(a), want.astype(np.float64) if lib.name(a) in FLOATS else want,
+                         lib.name(a), 2 * case.row.tolerance, case.row.exact)
+        if bad:
+            return f"result {i}: {bad}"
+    return None
+
+
+def strides(t):
+    """Strides that mean something."""
+    return tuple(step for size, step in zip(t.shape, t.stride()) if size > 1)
+
+
+def compare_gradients(lib, case):
+    grads = []
+    for side in (lib, PEER):
+        case.rng = np.random.default_rng(5)
+        args, leaves = case.tensors(side, requires_grad=True)
+        out = loss(side, case, args, [])
+        if not out.requires_grad:
+            return None if side is PEER else "no history"
+        out.backward()
+        grads.append([None if x.grad is None else side.numpy(x.grad) for x in leaves])
+    for i, (a, b) in enumerate(zip(*grads, strict=True)):
+        if (a is None) != (b is None):
+            return f"gradient {i}: {a}, PyTorch {b}"
+        if a is not None and not np.allclose(a, b, rtol=1e-9, atol=1e-9, equal_nan=True):
+            return f"gradient {i}: largest difference {np.nanmax(np.abs(a - b))}"
+    return None
+
+
+@pytest.mark.parametrize("row", [pytest.param(r, id=f"{r.op}-{i}") for i, r in enumerate(ROWS) if r.torch])
+def test_op(lib, row):
+    failures = []
+    for case in cases(row):
+        check = [compare] + [compare_gradients] * (
+            case.dtype == "f64" and row.gradients and usable_for_gradients(case))
+        for what in check:
+            try:
+                bad = what(lib, case)
+            except Exception as error:
+                bad = f"{type(error).__name__}: {error}".split("\n", maxsplit=1)[0]
+            if bad:
+                failures.append(f"{what.__name__} {case}: {bad}")
+    assert not failures, f"{len(failures)} failures\n" + "\n".join(failures[:20])
+
+
+def test_the_error_table_is_pytorchs():
+    """What the op tester asks of us, PyTorch does too."""
+    for op, call, error, _ in [*ERRORS, *LATE_ERRORS]:
+        with pytest.raises(error):
+            call(torch)
+            raise AssertionError(op)
