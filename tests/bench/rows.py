@@ -1,0 +1,241 @@
+"""The rows of `make bench`: what is timed on either side."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+import teletensor as tt
+
+US, MS, S = 1e6, 1e3, 1.0
+
+
+@dataclass
+class Row:
+    name: str
+    unit: str
+    ours: Callable             # one measurement in `unit`
+    peer: Callable | None = None
+    peer_name: str = "torch"
+    bound: float | None = None  # of ratio (or of ours where there is no peer)
+    higher_is_better: bool = False
+    prepare: Callable = lambda: None
+
+
+def per(call, count, finish, scale):
+    """Time of one of `count` calls, with the wait at the end."""
+    finish()
+    begin = time.perf_counter()
+    for _ in range(count):
+        call()
+    finish()
+    return (time.perf_counter() - begin) / count * scale
+
+
+def both(name, unit, make, count, bound, scale, session, **options):
+    """A row whose work is written once: make(m) gives (call, finish)."""
+    state = {}
+
+    def prepare():
+        with session:
+            for m in (tt, torch):
+                state[m] = make(m)
+                per(state[m][0], max(count // 10, 3), state[m][1], 1)
+
+    def run(m):
+        with session:
+            return per(state[m][0], count, state[m][1], scale)
+    return Row(name, unit, lambda: run(tt), lambda: run(torch), "torch", bound, prepare=prepare, **options)
+
+
+# ---------------------------------------------------------------- work
+
+def chain(m):
+    x = [m.tensor(np.full((8, 8), 0.5, np.float32))]
+    a, b = (m.tensor(np.full((8, 8), v, np.float32)) for v in (0.1, 0.9))
+
+    def ten():  # ops
+        y = x[0]
+        y = y * b + a
+        y = y * b + a
+        y = y * b + a
+        y = y * b + a
+        x[0] = y * b + a
+    return ten, lambda: x[0].sum().item()
+
+
+def recorded_chain(m):
+    w = m.tensor(np.full((8, 8), 0.9, np.float32), requires_grad=True)
+    a = m.tensor(np.full((8, 8), 0.1, np.float32))
+    last = [a]
+
+    def ten():
+        y = a
+        y = y * w + a
+        y = y * w + a
+        y = y * w + a
+        y = y * w + a
+        last[0] = y * w + a
+    return ten, lambda: last[0].detach().sum().item()
+
+
+def sin2_step(m):
+    model = m.nn.Sequential(m.nn.Linear(1, 10), m.nn.Sigmoid(), m.nn.Linear(10, 1))
+    criterion, optimizer = m.nn.MSELoss(), m.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
+    x, y = m.tensor([[0.4]]), m.tensor([[0.15]])
+    last = [None]
+
+    def step():
+        optimizer.zero_grad()
+        loss = criterion(model(x), y)
+        loss.backward()
+        optimizer.step()
+        last[0] = loss
+    step()
+    return step, lambda: last[0].item()
+
+
+def mlp_step(m):
+    model = m.nn.Sequential(m.nn.Linear(784, 256), m.nn.ReLU(), m.nn.Linear(256, 256), m.nn.ReLU(),
+                            m.nn.Linear(256, 10))
+    optimizer = m.optim.Adam(model.parameters(), lr=1e-3)
+    rng = np.random.default_rng(0)
+    x = m.tensor(rng.standard_normal((128, 784)).astype(np.float32))
+    y = m.tensor(rng.integers(0, 10, 128))
+    last = [None]
+
+    def step():
+        optimizer.zero_grad()
+        loss = m.nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        last[0] = loss
+    step()
+    return step, lambda: last[0].item()
+
+
+def elementwise(m):
+    rng = np.random.default_rng(0)
+    a, b = (m.tensor(rng.standard_normal(1 << 20).astype(np.float32)) for _ in range(2))
+    last = [a[0]]
+
+    def work():
+        last[0] = (a.sin() * b + a).tanh().sum()
+    return work, lambda: last[0].item()
+
+
+def product(n):
+    def make(m):
+        rng = np.random.default_rng(0)
+        a, b = (m.tensor(rng.standard_normal((n, n)).astype(np.float32)) for _ in range(2))
+        last = [a]
+
+        def work():
+            last[0] = a @ b
+        return work, lambda: last[0][0, 0].item()
+    return make
+
+
+def softmax(m):
+    x = m.tensor(np.random.default_rng(0).standard_normal((512, 1024)).astype(np.float32))
+    last = [x]
+
+    def work():
+        last[0] = m.softmax(x, 1)
+    return work, lambda: last[0][0, 0].item()
+
+
+# ---------------------------------------------------------------- rows
+
+def reads(session):
+    def run():
+        with session:
+            x = tt.ones(())
+            x.item()
+            took = []
+            for _ in range(1000):
+                y = x + 1
+                begin = time.perf_counter()
+                y.item()
+                took.append(time.perf_counter() - begin)
+            return float(np.median(took)) * US
+    return run
+
+
+def issue_only(session):
+    def run():
+        with session:
+            x, b = tt.ones(8, 8), tt.ones(8, 8)
+            (x * b).sum().item()
+            begin = time.perf_counter()
+            for _ in range(2000):
+                x * b
+                x * b
+                x * b
+                x * b
+            took = time.perf_counter() - begin
+            x.sum().item()
+            return took / 8000 * US
+    return run
+
+
+SIZE = 64 << 20
+
+
+def memcpy():
+    a, b = np.ones(SIZE, np.uint8), np.empty(SIZE, np.uint8)
+    b[:] = a
+    begin = time.perf_counter()
+    b[:] = a
+    return SIZE / (time.perf_counter() - begin) / 1e9
+
+
+def upload(session):
+    array = np.ones(SIZE // 4, np.float32)
+
+    def run():
+        with session:
+            tt.synchronize()
+            begin = time.perf_counter()
+            x = tt.tensor(array)
+            tt.synchronize()
+            took = time.perf_counter() - begin
+            del x
+            return SIZE / took / 1e9
+    return run
+
+
+def download(session):
+    def run():
+        with session:
+            x = tt.ones(SIZE // 4)
+            tt.synchronize()
+            begin = time.perf_counter()
+            x.numpy()
+            return SIZE / (time.perf_counter() - begin) / 1e9
+    return run
+
+
+def rows(daemon):
+    unix, tcp = tt.connect(daemon.unix), tt.connect(daemon.tcp)
+    chains = {"bound": 1.5, "scale": US / 10, "session": unix}
+    yield both("chain of small ops, per op", "us", chain, 4000, **chains)
+    yield both("chain of small ops, TCP", "us", chain, 4000, 1.5, US / 10, tcp)
+    yield both("chain of small ops, recorded", "us", recorded_chain, 2000, None, US / 10, unix)
+    yield Row("issue one small op (client only)", "us", issue_only(unix))
+    yield both("sin^2 training step", "us", sin2_step, 1500, 0.6, US, unix)
+    yield both("MLP 784-256-256-10 Adam step, batch 128", "ms", mlp_step, 60, 1.5, MS, unix)
+    yield both("elementwise chain, 1M floats", "ms", elementwise, 40, 1.0, MS, unix)
+    yield both("softmax 512x1024", "ms", softmax, 60, None, MS, unix)
+    for n, count in ((64, 500), (256, 300), (1024, 12), (2048, 3)):
+        yield both(f"sgemm {n}", "ms", product(n), count, 1.25 if n >= 256 else None, MS, unix)
+    yield Row("read one scalar, UNIX socket, median", "us", reads(unix), bound=300)
+    yield Row("read one scalar, TCP, median", "us", reads(tcp))
+    for name, session in (("UNIX socket", unix), ("TCP", tcp)):
+        bound = 0.05 if session is unix else None
+        yield Row(f"upload 64 MiB, {name}", "GB/s", upload(session), memcpy, "memcpy", bound, True)
+        yield Row(f"download 64 MiB, {name}", "GB/s", download(session), memcpy, "memcpy", bound, True)
+    unix.close()
+    tcp.close()

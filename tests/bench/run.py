@@ -1,0 +1,124 @@
+"""Every figure we quote, beside its peer, in one run: ratios are what counts.
+
+    make bench                                      # build/bench.json and a table
+    .venv-peers/bin/python tests/bench/run.py --only step --rounds 3
+    .venv-peers/bin/python tests/bench/run.py --write-docs      # docs/benchmarks.md from build/bench.json
+
+One daemon with one lane, PyTorch with one thread. Ours and the peer's measurements alternate; the
+figure is the median of the rounds.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import statistics
+import sys
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1])]
+ROOT = Path(__file__).resolve().parents[2]
+OUTPUT, PAGE = ROOT / "build/bench.json", ROOT / "docs/benchmarks.md"
+
+
+def measure(row, rounds):
+    """The row's medians, and the spread of the ratio over the rounds."""
+    ours, peers = [], []
+    row.prepare()
+    for _ in range(rounds):
+        if row.peer:
+            peers.append(row.peer())
+        ours.append(row.ours())
+    result = {"name": row.name, "unit": row.unit, "ours": statistics.median(ours), "peer_name": row.peer_name,
+              "bound": row.bound, "higher_is_better": row.higher_is_better}
+    if peers:
+        result["peer"] = statistics.median(peers)
+        result["ratio"] = result["ours"] / result["peer"]
+        ratios = sorted(a / b for a, b in zip(ours, peers))
+        result["ratio_spread"] = [ratios[0], ratios[-1]]
+    return result
+
+
+def reached(r):
+    """Does the row meet its bound? None where it has none."""
+    if r["bound"] is None:
+        return None
+    value = r.get("ratio", r["ours"])
+    return value >= r["bound"] if r["higher_is_better"] else value <= r["bound"]
+
+
+def cells(r):
+    def number(x):
+        return f"{x:.3g}" if x < 1000 else f"{x:,.0f}"
+    sign = ">=" if r["higher_is_better"] else "<="
+    bound = "" if r["bound"] is None else f"{sign} {r['bound']:g}{'x' if 'ratio' in r else ' ' + r['unit']}"
+    mark = {None: "", True: "yes", False: "NO"}[reached(r)]
+    spread = f"{r['ratio']:.2f}x ({r['ratio_spread'][0]:.2f}-{r['ratio_spread'][1]:.2f})" if "ratio" in r else ""
+    peer = f"{number(r['peer'])} {r['peer_name']}" if "peer" in r else ""
+    return [r["name"], f"{number(r['ours'])} {r['unit']}", peer, spread, bound, mark]
+
+
+HEAD = ["work", "teletensor", "peer", "ratio (range)", "bound", "reached"]
+
+
+def table(rows):
+    lines = [HEAD, *[cells(r) for r in rows]]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(HEAD))]
+    return "\n".join("  ".join(c.ljust(w) for c, w in zip(line, widths)).rstrip() for line in lines)
+
+
+def page(report):
+    lines = [
+        "# Benchmarks", "",
+        f"Measured {report['date']} on {report['machine']} by `make bench` (tests/bench/run.py), "
+        f"{report['rounds']} rounds, medians; one lane of the daemon, one thread of PyTorch "
+        f"{report['torch']}; the range is over the rounds. A ratio below 1 of a time means that teletensor is "
+        "faster. Client and daemon are two processes; the peer is one.", "",
+        "| " + " | ".join(HEAD) + " |", "|---" * len(HEAD) + "|",
+        *["| " + " | ".join(cells(r)) + " |" for r in report["rows"]], "",
+        "Bounds are those of the first landing in the design's table of figures.", ""]
+    return "\n".join(lines)
+
+
+def machine():
+    with open("/proc/cpuinfo", encoding="utf-8") as info:
+        model = next((line.split(":")[1].strip() for line in info if line.startswith("model name")), "")
+    return f"{os.cpu_count()} cores, {model}, {platform.system()} {platform.machine()}"
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--only", default="", help="rows whose name holds this text")
+    parser.add_argument("--write-docs", action="store_true")
+    options = parser.parse_args()
+    if options.write_docs:
+        PAGE.write_text(page(json.loads(OUTPUT.read_text(encoding="utf-8"))), encoding="utf-8")
+        return
+    import torch
+    from rows import rows
+    from support.daemon import Daemon
+
+    torch.set_num_threads(1)
+    daemon = Daemon("--lanes", "1")
+    results = []
+    try:
+        for row in rows(daemon):
+            if options.only in row.name:
+                results.append(measure(row, options.rounds))
+                print("  ".join(cells(results[-1])), flush=True)
+    finally:
+        problem = daemon.stop()
+    report = {"date": datetime.date.today().isoformat(), "machine": machine(), "torch": torch.__version__,
+              "rounds": options.rounds, "load": os.getloadavg()[0], "rows": results}
+    OUTPUT.parent.mkdir(parents=True, exist_ok=True)
+    OUTPUT.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    print("\n" + table(results))
+    print(f"load average {report['load']:.2f}; written to {OUTPUT.relative_to(ROOT)}")
+    if problem:
+        sys.exit(problem)
+
+
+if __name__ == "__main__":
+    main()
