@@ -7,7 +7,8 @@
 namespace teletensor::client {
 namespace {
 
-PyObject* g_current;  // a callable that gives the current Session object
+PyObject* g_current;     // a callable that gives the current Session object
+std::string* g_package;  // the folder of the Python files
 
 }  // namespace
 
@@ -47,16 +48,42 @@ autograd::HookId PySession::add_hook(nb::object callable) {
   return next_hook_++;
 }
 
+namespace {
+
+// Is this one of the package's own files, behind which the caller's line is looked for? Every code
+// object of a file has the same file name object.
+bool internal_code(PyCodeObject* code) {
+  static std::unordered_map<PyObject*, bool> known;
+  const auto found = known.find(code->co_filename);
+  if (found != known.end()) return found->second;
+  const char* name = PyUnicode_AsUTF8(code->co_filename);
+  if (name == nullptr) PyErr_Clear();
+  const std::string_view file = name ? name : "";
+  const bool internal = g_package != nullptr && file.starts_with(*g_package);
+  if (known.size() < 4096) known.emplace(Py_NewRef(code->co_filename), internal);
+  return internal;
+}
+
+}  // namespace
+
 void PySession::note_site(std::uint64_t seq) {
-  PyThreadState* state = PyThreadState_Get();
-  PyFrameObject* frame = PyThreadState_GetFrame(state);
-  if (frame == nullptr) return;
-  Site& site = sites_[seq % kSites];
-  PyCodeObject* code = PyFrame_GetCode(frame);
-  Py_XSETREF(site.code, reinterpret_cast<PyObject*>(code));
-  site.instruction = PyFrame_GetLasti(frame);
-  site.seq = seq;
-  Py_DECREF(frame);
+  PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get());
+  while (frame != nullptr) {
+    PyCodeObject* code = PyFrame_GetCode(frame);
+    if (internal_code(code)) {
+      PyFrameObject* caller = PyFrame_GetBack(frame);
+      Py_DECREF(frame);
+      Py_DECREF(code);
+      frame = caller;
+      continue;
+    }
+    Site& site = sites_[seq % kSites];
+    Py_XSETREF(site.code, reinterpret_cast<PyObject*>(code));
+    site.instruction = PyFrame_GetLasti(frame);
+    site.seq = seq;
+    Py_DECREF(frame);
+    return;
+  }
 }
 
 std::string PySession::site_of(std::uint64_t seq) const {
@@ -190,10 +217,15 @@ void bind_session(nb::module_& m) {
                                                 *device_of(device.ptr()), core::Dims(shape)));
         return nb::steal(wrap(s, h));
       });
-  m.def("set_current", [](nb::object callable) {
-    Py_XDECREF(g_current);
-    g_current = callable.release().ptr();
-  });
+  m.def(
+      "set_current",
+      [](nb::object callable, const std::string& package) {
+        Py_XDECREF(g_current);
+        g_current = callable.release().ptr();
+        delete g_package;
+        g_package = new std::string(package);
+      },
+      nb::arg("callable"), nb::arg("package"));
 }
 
 }  // namespace teletensor::client

@@ -187,7 +187,7 @@ def _current_core() -> _core.Session:
     return current_session()._core
 
 
-_core.set_current(_current_core)
+_core.set_current(_current_core, str(pathlib.Path(__file__).parent) + os.sep)
 
 
 def owner_of(core: _core.Session) -> Session:
