@@ -49,6 +49,10 @@ Status Outbox::received(std::uint64_t first_seq, std::uint64_t count, std::size_
 
 void Outbox::completed(std::uint64_t seq) {
   MutexLock lock(mutex_);
+  complete(seq);
+}
+
+void Outbox::complete(std::uint64_t seq) {
   completed_ = std::max(completed_, seq);
   while (!frames_.empty() && frames_.front().last_seq <= completed_) {
     bytes_completed_ = frames_.front().upto;
@@ -63,6 +67,8 @@ Status Outbox::fetched(wire::FetchedValue value) {
     return Status(Code::kResourceExhausted, "the client has left " + std::to_string(values_bytes_) +
                                                 " bytes of values unread");
   }
+  // Commands run in order, so a value says that all before it are done: one message, not two.
+  complete(value.seq);
   values_.push_back(std::move(value));
   return {};
 }

@@ -51,6 +51,7 @@ class Outbox {
   std::uint64_t credit_bytes() const TT_REQUIRES(mutex_) {
     return bytes_completed_ + limits_.credit_bytes;
   }
+  void complete(std::uint64_t seq) TT_REQUIRES(mutex_);
   bool due() const TT_REQUIRES(mutex_);
 
   const Limits limits_;

@@ -1,0 +1,133 @@
+#include "server/config.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+
+#include "server/listen.h"
+#include "server/testing.h"
+
+namespace teletensor::server {
+namespace {
+
+Parsed parse(std::vector<const char*> words) {
+  words.insert(words.begin(), "teletensord");
+  return parse_command_line(static_cast<int>(words.size()), words.data(), "9.9");
+}
+
+// A variable for the length of a test.
+struct Variable {
+  Variable(const char* name, const char* value) : name(name) { setenv(name, value, 1); }
+  ~Variable() { unsetenv(name); }
+  const char* name;
+};
+
+std::string file_with(const testing::Folder& folder, const std::string& text) {
+  const std::string path = folder.path + "/config.toml";
+  std::ofstream(path) << text;
+  return path;
+}
+
+TEST(Config, Bytes) {
+  EXPECT_EQ(*parse_bytes("1048576"), 1048576u);
+  EXPECT_EQ(*parse_bytes("64MiB"), 64u << 20);
+  EXPECT_EQ(*parse_bytes("1.5 GB"), 1'500'000'000u);
+  EXPECT_EQ(*parse_bytes("2K"), 2048u);
+  for (const char* bad : {"", "-1", "MiB", "1 parsec", "nan", "inf", "9e18", "1e30GiB", "0x10"}) {
+    EXPECT_FALSE(parse_bytes(bad).ok()) << bad;
+  }
+}
+
+TEST(Config, DefaultsAndFlags) {
+  const Config defaults = parse({}).config;
+  EXPECT_EQ(defaults.listen, "127.0.0.1:7420");
+  EXPECT_FALSE(defaults.socket.has_value());
+  const Config config = parse({"--listen", "127.0.0.1:0", "--socket=/x", "--host-memory", "2GiB",
+                               "--session-memory", "64MiB", "--lease", "0", "--lanes", "3",
+                               "--sim-devices", "2", "--log-level", "warn"})
+                            .config;
+  EXPECT_EQ(config.listen, "127.0.0.1:0");
+  EXPECT_EQ(*config.socket, "/x");
+  EXPECT_EQ(config.host_memory, 2ull << 30);
+  EXPECT_EQ(config.session_memory, 64ull << 20);
+  EXPECT_EQ(config.lanes, 3);
+  EXPECT_EQ(config.sim_devices, 2);
+  EXPECT_EQ(config.log_level, "warn");
+}
+
+TEST(Config, EmbeddedHasNoTcpUnlessAsked) {
+  EXPECT_EQ(parse({"--embedded"}).config.listen, "");
+  EXPECT_EQ(parse({"--embedded", "--listen", "127.0.0.1:0"}).config.listen, "127.0.0.1:0");
+}
+
+TEST(Config, FlagsOverEnvironmentOverFile) {
+  const testing::Folder folder;
+  const std::string path =
+      file_with(folder, "lanes = 1\nlisten = \"127.0.0.1:1\"\nhost_memory = \"1GiB\"\n");
+  const Variable listen("TELETENSOR_LISTEN", "127.0.0.1:2");
+  const Variable lanes("TELETENSOR_LANES", "2");
+  const Config config = parse({"--config", path.c_str(), "--lanes", "3"}).config;
+  EXPECT_EQ(config.lanes, 3);
+  EXPECT_EQ(config.listen, "127.0.0.1:2");
+  EXPECT_EQ(config.host_memory, 1ull << 30);
+}
+
+TEST(Config, FileByEnvironment) {
+  const testing::Folder folder;
+  const std::string path = file_with(folder, "lanes = 7\n");
+  const Variable file("TELETENSOR_CONFIG", path.c_str());
+  EXPECT_EQ(parse({}).config.lanes, 7);
+}
+
+TEST(Config, MistakesAreSaidAndEndTheProgram) {
+  const testing::Folder folder;
+  const auto refused = [](const Parsed& parsed, const std::string& part) {
+    EXPECT_EQ(parsed.exit_code, 2);
+    EXPECT_NE(parsed.text.find(part), std::string::npos) << parsed.text;
+  };
+  refused(parse({"--lanes", "many"}), "--lanes");
+  refused(parse({"--unknown"}), "--unknown");
+  refused(parse({"--host-memory", "1 parsec"}), "not a number of bytes");
+  refused(parse({"--lease", "60"}), "--lease");
+  refused(parse({"--config", "/no/such/file"}), "/no/such/file");
+  const auto with = [&](const std::string& text) {
+    return parse({"--config", file_with(folder, text).c_str()});
+  };
+  refused(with("\nlane = 1\n"), ":2: lane: unknown key");
+  refused(with("lanes = \"two\"\n"), "expected a whole number");
+  refused(with("lanes = \n"), ":1:");
+  refused(with("lease = 5\n"), "lease");
+  refused(with("log_level = \"loud\"\n"), "log_level");
+}
+
+TEST(Config, HelpAndVersion) {
+  const Parsed help = parse({"--help"});
+  EXPECT_EQ(help.exit_code, 0);
+  EXPECT_NE(help.text.find("--session-memory"), std::string::npos);
+  EXPECT_NE(parse({"--version"}).text.find("teletensord 9.9"), std::string::npos);
+}
+
+TEST(Listen, LoopbackOnly) {
+  for (const char* good : {"127.0.0.1:0", "localhost:7420", "[::1]:65535", "127.1.2.3:1"}) {
+    EXPECT_TRUE(check_loopback(good).ok()) << good;
+  }
+  for (const char* bad : {"0.0.0.0:7420", "10.0.0.1:7420", "[::]:7420", "127.0.0.1.example.org:1",
+                          "127.evil.org:1", "127.0.0.1", "127.0.0.1:", "127.0.0.1:70000",
+                          "127.0.0.1:7x", ":7420", "127.0.0.256:1", "127.0.0:1"}) {
+    EXPECT_FALSE(check_loopback(bad).ok()) << bad;
+  }
+  EXPECT_NE(check_loopback("0.0.0.0:7420").message().find("loopback"), std::string::npos);
+}
+
+TEST(Listen, SocketPaths) {
+  const testing::Folder folder;
+  EXPECT_TRUE(prepare_socket(folder.path + "/new.sock").ok());
+  EXPECT_FALSE(prepare_socket(folder.path + "/none/new.sock").ok());
+  EXPECT_FALSE(prepare_socket(folder.path + "/" + std::string(120, 'x')).ok());
+  const std::string file = file_with(folder, "");
+  EXPECT_EQ(prepare_socket(file).code(), core::Code::kAlreadyExists);
+}
+
+}  // namespace
+}  // namespace teletensor::server

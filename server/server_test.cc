@@ -1,0 +1,684 @@
+// The server in process, over a fake engine and real gRPC: what clients may do wrong, and what happens
+// to them, to others and to memory.
+#include "server/server.h"
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <random>
+#include <thread>
+
+#include "proto/wire/frame.h"
+#include "proto/wire/progress.h"
+#include "server/testing.h"
+
+namespace teletensor::server {
+namespace {
+
+using namespace std::chrono_literals;
+using grpc::StatusCode;
+using program::Command;
+
+bool eventually(const std::function<bool()>& holds, std::chrono::milliseconds limit = 5s) {
+  for (const auto end = Clock::now() + limit; Clock::now() < end;) {
+    if (holds()) return true;
+    std::this_thread::sleep_for(2ms);
+  }
+  return holds();
+}
+
+std::string text_of(const grpc::ByteBuffer& buffer) {
+  std::vector<grpc::Slice> slices;
+  std::string text;
+  if (!buffer.Dump(&slices).ok()) return text;
+  for (const grpc::Slice& slice : slices) {
+    text.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
+  }
+  return text;
+}
+
+// One session: Hello, then perhaps a Run stream that carries any bytes.
+class Client {
+ public:
+  using Stream = grpc::ClientReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>;
+
+  explicit Client(const std::string& target)
+      : channel_(grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), options())),
+        stub(v1::Compute::NewStub(channel_)) {}
+  ~Client() { cut(); }
+
+  static v1::HelloRequest request() {
+    v1::HelloRequest hello;
+    hello.set_protocol_min(1);
+    hello.set_protocol_max(1);
+    hello.set_attach_counter(1);
+    for (const auto& [name, revision] : {std::pair("exp", 2u), std::pair("add", 1u)}) {
+      v1::Op& op = *hello.add_ops();
+      op.set_name(name);
+      op.set_revision(revision);
+    }
+    return hello;
+  }
+  grpc::Status hello(const v1::HelloRequest& request = Client::request()) {
+    grpc::ClientContext context;
+    return stub->Hello(&context, request, &greeting);
+  }
+  std::unique_ptr<grpc::ClientContext> context() const {
+    auto context = std::make_unique<grpc::ClientContext>();
+    context->AddMetadata("teletensor-token", greeting.token());
+    return context;
+  }
+  void attach() {
+    const grpc::internal::RpcMethod method("/teletensor.v1.Compute/Run",
+                                           grpc::internal::RpcMethod::BIDI_STREAMING);
+    context_ = context();
+    using Factory = grpc::internal::ClientReaderWriterFactory<grpc::ByteBuffer, grpc::ByteBuffer>;
+    run.reset(Factory::Create(channel_.get(), method, context_.get()));
+  }
+  void open() {
+    const grpc::Status status = hello();
+    ASSERT_TRUE(status.ok()) << status.error_message();
+    attach();
+  }
+
+  bool send(const std::string& bytes) {
+    const grpc::Slice slice(bytes);
+    return run->Write(grpc::ByteBuffer(&slice, 1));
+  }
+  // Commands as one frame that follows the last one.
+  bool send(const std::vector<Command>& commands) {
+    writer.begin(next_seq, next_id);
+    for (const Command& command : commands) writer.append(command, wire::usual_made(command));
+    next_seq = writer.next_seq();
+    next_id = writer.next_id();
+    return send(std::string(writer.finish(0, 1)));
+  }
+  // The next progress; nothing when the stream has ended.
+  std::optional<wire::Progress> progress() {
+    grpc::ByteBuffer buffer;
+    if (!run->Read(&buffer)) return std::nullopt;
+    wire::Progress progress;
+    EXPECT_TRUE(wire::decode_progress(text_of(buffer), progress).ok());
+    return progress;
+  }
+  // How the stream ended, after whatever came before.
+  grpc::Status finish() {
+    while (progress()) {
+    }
+    const grpc::Status status = run->Finish();
+    run.reset();
+    return status;
+  }
+  void cut() {
+    if (!run) return;
+    context_->TryCancel();
+    (void)finish();
+  }
+
+  grpc::Status upload(const std::vector<v1::UploadChunk>& chunks, v1::UploadReply* reply) {
+    const auto context = this->context();
+    const auto stream = stub->Upload(context.get(), reply);
+    for (const v1::UploadChunk& chunk : chunks) {
+      if (!stream->Write(chunk)) break;
+    }
+    stream->WritesDone();
+    return stream->Finish();
+  }
+
+ private:
+  static grpc::ChannelArguments options() {
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of its own
+    arguments.SetMaxReceiveMessageSize(-1);
+    return arguments;
+  }
+
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<grpc::ClientContext> context_;
+
+ public:
+  std::unique_ptr<v1::Compute::Stub> stub;
+  std::unique_ptr<Stream> run;
+  v1::HelloReply greeting;
+  wire::FrameWriter writer;
+  std::uint64_t next_seq = 1, next_id = 1;
+};
+
+class ServerTest : public ::testing::Test {
+ protected:
+  ServerTest() : engine(books) {}
+  void start(Limits limits = {}) {
+    ServerOptions options;
+    options.listen = "127.0.0.1:0";
+    options.socket = folder.path + "/d.sock";
+    options.limits = limits;
+    options.version = "1.2.3";
+    auto started = Server::start(engine, options);
+    ASSERT_TRUE(started.ok()) << started.status().message();
+    server = std::move(*started);
+  }
+  std::string tcp() const { return server->tcp(); }
+  bool all_gone() {
+    return eventually([this] {
+      return books.get(&testing::Books::sessions) == 0 &&
+             books.get(&testing::Books::upload_bytes) == 0 && server->leases().all().empty();
+    });
+  }
+  // The server still serves a client from start to end.
+  void expect_healthy() {
+    Client client(tcp());
+    client.open();
+    ASSERT_TRUE(client.send({constant(), program::Fetch{1, false}}));
+    const auto progress = client.progress();
+    ASSERT_TRUE(progress.has_value());
+    EXPECT_EQ(progress->fetched.at(0).data.size(), 4u);
+    client.run->WritesDone();
+    EXPECT_TRUE(client.finish().ok());
+  }
+  static program::Constant constant() {
+    return {core::DType::kF32, {}, {1}, std::string(4, '\0')};
+  }
+  // A session that sends `frame` ends with this code and a text with `part`; nothing leaks.
+  void expect_ends(const std::string& frame, StatusCode code, const std::string& part) {
+    Client client(tcp());
+    client.open();
+    client.send(frame);
+    const grpc::Status status = client.finish();
+    EXPECT_EQ(status.error_code(), code) << status.error_message();
+    EXPECT_NE(status.error_message().find(part), std::string::npos) << status.error_message();
+    EXPECT_TRUE(all_gone());
+  }
+  static std::string frame(const std::vector<Command>& commands, std::uint64_t seq = 1,
+                           std::uint64_t attach = 1) {
+    wire::FrameWriter writer;
+    writer.begin(seq, 1);
+    for (const Command& command : commands) writer.append(command, wire::usual_made(command));
+    return std::string(writer.finish(0, attach));
+  }
+
+  testing::Folder folder;
+  testing::Books books;
+  testing::FakeEngine engine;
+  std::unique_ptr<Server> server;
+};
+
+// ---------------------------------------------------------------- the usual life
+
+TEST_F(ServerTest, HelloThenRunThenClose) {
+  start();
+  Client client(tcp());
+  ASSERT_TRUE(client.hello().ok());
+  EXPECT_EQ(client.greeting.token().size(), 32u);
+  EXPECT_EQ(client.greeting.server_version(), "1.2.3");
+  EXPECT_EQ(client.greeting.session_name(), "session-1");
+  EXPECT_GT(client.greeting.server_epoch(), 0u);
+  EXPECT_EQ(client.greeting.devices(0).name(), "cpu");
+  EXPECT_EQ(client.greeting.limits().inline_bytes(), 65536u);
+  EXPECT_EQ(client.greeting.unsupported_ops_size(), 0);
+  client.attach();
+  ASSERT_TRUE(client.send({constant(), constant(), program::Fetch{2, false}}));
+  auto progress = client.progress();
+  ASSERT_TRUE(progress.has_value());
+  EXPECT_EQ(progress->fetched.at(0).seq, 3u);
+  EXPECT_EQ(progress->fetched.at(0).shape, core::Dims({2}));
+  client.run->WritesDone();
+  EXPECT_TRUE(client.finish().ok());
+  EXPECT_TRUE(all_gone());
+}
+
+TEST_F(ServerTest, UnixSocketIsPrivateAndGoesWithTheServer) {
+  start();
+  struct stat info {};
+  ASSERT_EQ(stat(server->socket().c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600u);
+  Client client("unix:" + server->socket());
+  EXPECT_TRUE(client.hello().ok());
+  const std::string path = server->socket();
+  server.reset();
+  EXPECT_NE(stat(path.c_str(), &info), 0);
+}
+
+TEST_F(ServerTest, ASocketThatIsServedIsNotTaken) {
+  start();
+  ServerOptions options;
+  options.listen = "";
+  options.socket = server->socket();
+  const auto second = Server::start(engine, options);
+  EXPECT_EQ(second.status().code(), core::Code::kAlreadyExists);
+  options.listen = tcp();
+  options.socket = "";
+  EXPECT_EQ(Server::start(engine, options).status().code(), core::Code::kUnavailable);
+  expect_healthy();
+}
+
+TEST_F(ServerTest, AStaleSocketIsReplaced) {
+  const std::string path = folder.path + "/d.sock";
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, sizeof address.sun_path - 1);
+  const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+  ASSERT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  close(fd);
+  start();
+  Client client("unix:" + path);
+  EXPECT_TRUE(client.hello().ok());
+}
+
+TEST_F(ServerTest, ErrorsAndRaisesArrive) {
+  start();
+  Client client(tcp());
+  client.open();
+  ASSERT_TRUE(client.send({program::Raise{7}}));
+  const auto progress = client.progress();
+  ASSERT_TRUE(progress.has_value());
+  EXPECT_EQ(progress->raised.at(0).seq, 1u);
+  EXPECT_EQ(progress->raised.at(0).rebinds.at(0), 7u);
+  // Interrupt names the session by its token.
+  v1::InterruptReply reply;
+  ASSERT_TRUE(client.stub->Interrupt(client.context().get(), {}, &reply).ok());
+  auto interrupted = client.progress();
+  while (interrupted && interrupted->errors.empty()) interrupted = client.progress();
+  ASSERT_TRUE(interrupted.has_value());
+  EXPECT_EQ(interrupted->errors.at(0).status.code(), core::Code::kCancelled);
+}
+
+TEST_F(ServerTest, ManyFramesFlowWithinTheCredits) {
+  Limits limits;
+  limits.credit_instructions = 64;
+  start(limits);
+  Client client(tcp());
+  client.open();
+  std::uint64_t granted = client.greeting.limits().credit_upto();
+  for (std::uint64_t sent = 0; sent < 5000;) {
+    while (sent + 16 > granted) {
+      const auto progress = client.progress();
+      ASSERT_TRUE(progress.has_value());
+      granted = progress->credit_upto;
+    }
+    ASSERT_TRUE(client.send(std::vector<Command>(16, program::Raise{1})));
+    sent += 16;
+  }
+  EXPECT_TRUE(eventually([this] { return books.get(&testing::Books::commands) >= 5000; }));
+}
+
+TEST_F(ServerTest, AdminAndDescribe) {
+  start();
+  Client client(tcp());
+  v1::HelloRequest hello = Client::request();
+  hello.set_session_name("notebook of A");
+  ASSERT_TRUE(client.hello(hello).ok());
+  client.attach();
+  const auto channel = grpc::CreateChannel(tcp(), grpc::InsecureChannelCredentials());
+  const auto admin = v1::Admin::NewStub(channel);
+  v1::SessionsReply sessions;
+  grpc::ClientContext first, second, third;
+  ASSERT_TRUE(admin->Sessions(&first, {}, &sessions).ok());
+  ASSERT_EQ(sessions.sessions_size(), 1);
+  EXPECT_EQ(sessions.sessions(0).name(), "notebook of A");
+  EXPECT_EQ(sessions.sessions(0).handles(), 42u);
+  EXPECT_EQ(sessions.sessions(0).memory(0).peak(), 2u);
+  v1::MemoryReply memory;
+  ASSERT_TRUE(admin->Memory(&second, {}, &memory).ok());
+  EXPECT_EQ(memory.devices(0).device(), "cpu");
+  v1::DescribeReply about;
+  ASSERT_TRUE(client.stub->Describe(&third, {}, &about).ok());
+  EXPECT_EQ(about.ops_size(), 2);
+  EXPECT_EQ(about.sessions(), 1u);
+  EXPECT_EQ(about.server_version(), "1.2.3");
+}
+
+// ---------------------------------------------------------------- Hello
+
+TEST_F(ServerTest, HelloSaysWhatDoesNotFit) {
+  start();
+  Client client(tcp());
+  const auto refused = [&](const v1::HelloRequest& request, const std::string& part) {
+    const grpc::Status status = client.hello(request);
+    EXPECT_FALSE(status.ok());
+    EXPECT_NE(status.error_message().find(part), std::string::npos) << status.error_message();
+  };
+  v1::HelloRequest request = Client::request();
+  request.set_protocol_min(2);
+  request.set_protocol_max(3);
+  refused(request, "speaks protocol 2 to 3");
+  request = Client::request();
+  request.set_server_epoch(12345);
+  refused(request, "restarted");
+  request = Client::request();
+  request.clear_ops();
+  refused(request, "ops");
+  request = Client::request();
+  request.set_session_name("a\nb");
+  refused(request, "session name");
+  EXPECT_EQ(books.get(&testing::Books::sessions), 0);
+}
+
+TEST_F(ServerTest, OpsOfAnotherCatalogAreNamed) {
+  start();
+  Client client(tcp());
+  v1::HelloRequest request = Client::request();
+  request.mutable_ops(0)->set_revision(9);
+  request.mutable_ops(1)->set_name("frobnicate");
+  ASSERT_TRUE(client.hello(request).ok());
+  ASSERT_EQ(client.greeting.unsupported_ops_size(), 2);
+  EXPECT_EQ(client.greeting.unsupported_ops(1), "frobnicate (revision 1)");
+  client.attach();
+  program::Apply apply;
+  apply.op = 1;
+  client.send({apply});
+  const grpc::Status status = client.finish();
+  EXPECT_EQ(status.error_code(), StatusCode::UNIMPLEMENTED);
+  EXPECT_NE(status.error_message().find("no op frobnicate"), std::string::npos);
+}
+
+TEST_F(ServerTest, SessionsAreCounted) {
+  Limits limits;
+  limits.sessions = 2;
+  start(limits);
+  Client a(tcp()), b(tcp()), c(tcp());
+  a.open();
+  b.open();
+  EXPECT_EQ(c.hello().error_code(), StatusCode::RESOURCE_EXHAUSTED);
+  a.cut();
+  EXPECT_TRUE(eventually([&] { return c.hello().ok(); }));
+}
+
+TEST_F(ServerTest, AHelloThatIsNotFollowedByRunEnds) {
+  Limits limits;
+  limits.attach = 100ms;
+  start(limits);
+  Client client(tcp());
+  ASSERT_TRUE(client.hello().ok());
+  EXPECT_TRUE(all_gone());
+  client.attach();
+  const grpc::Status status = client.finish();
+  EXPECT_EQ(status.error_code(), StatusCode::ABORTED);
+  EXPECT_NE(status.error_message().find("no Run stream"), std::string::npos);
+}
+
+// ---------------------------------------------------------------- tokens
+
+TEST_F(ServerTest, CallsWithoutOrWithAWrongToken) {
+  start();
+  Client client(tcp());
+  client.greeting.set_token("0123456789abcdef0123456789abcdef");
+  client.attach();
+  EXPECT_EQ(client.finish().error_code(), StatusCode::NOT_FOUND);
+  v1::UploadReply reply;
+  EXPECT_EQ(client.upload({}, &reply).error_code(), StatusCode::NOT_FOUND);
+  grpc::ClientContext bare;
+  v1::InterruptReply interrupt;
+  EXPECT_EQ(client.stub->Interrupt(&bare, {}, &interrupt).error_code(),
+            StatusCode::INVALID_ARGUMENT);
+  v1::DownloadChunk chunk;
+  const auto context = client.context();
+  EXPECT_EQ(client.stub->Download(context.get(), {})->Finish().error_code(), StatusCode::NOT_FOUND);
+}
+
+TEST_F(ServerTest, OneRunStreamASession) {
+  start();
+  Client client(tcp()), thief(tcp());
+  client.open();
+  ASSERT_TRUE(client.send({constant()}));
+  ASSERT_TRUE(client.progress().has_value());
+  thief.greeting = client.greeting;
+  thief.attach();
+  EXPECT_EQ(thief.finish().error_code(), StatusCode::ALREADY_EXISTS);
+  ASSERT_TRUE(client.send({program::Fetch{1, false}}));
+  EXPECT_TRUE(client.progress().has_value());
+}
+
+// ---------------------------------------------------------------- bad frames
+
+TEST_F(ServerTest, BrokenFramesEndTheirSessionOnly) {
+  start();
+  Client other(tcp());
+  other.open();
+  const auto none_but_other = [&] {
+    return eventually([this] { return books.get(&testing::Books::sessions) == 1; });
+  };
+  const auto ends = [&](const std::string& bytes, StatusCode code, const std::string& part) {
+    Client client(tcp());
+    client.open();
+    client.send(bytes);
+    const grpc::Status status = client.finish();
+    EXPECT_EQ(status.error_code(), code) << status.error_message();
+    EXPECT_NE(status.error_message().find(part), std::string::npos) << status.error_message();
+    EXPECT_TRUE(none_but_other());
+  };
+  ends("random bytes, no frame", StatusCode::INVALID_ARGUMENT, "frame");
+  ends("", StatusCode::INVALID_ARGUMENT, "start at 1");
+  ends(frame({constant()}).substr(0, 12), StatusCode::INVALID_ARGUMENT, "cut off");
+  ends(frame({constant()}, 2), StatusCode::FAILED_PRECONDITION, "out of order");
+  ends(frame({constant()}, 1, 2), StatusCode::FAILED_PRECONDITION, "attach");
+  ends(frame({program::SetData{0, 0}}), StatusCode::INVALID_ARGUMENT, "set_data");
+  ends(std::string((1 << 20) + 1, 'x'), StatusCode::RESOURCE_EXHAUSTED, "bytes");
+  ends(std::string(3 << 20, 'x'), StatusCode::RESOURCE_EXHAUSTED, "larger than max");
+  ASSERT_TRUE(other.send({constant(), program::Fetch{1, false}}));
+  EXPECT_TRUE(other.progress().has_value());
+}
+
+TEST_F(ServerTest, RandomFramesNeverHurt) {
+  start();
+  std::mt19937_64 random(5);
+  const std::string good = frame({constant(), program::Fetch{1, false}, program::Raise{1}});
+  for (int i = 0; i < 60; ++i) {
+    Client client(tcp());
+    client.open();
+    std::string bytes = good;
+    for (int n = 0; n < 3; ++n) bytes[random() % bytes.size()] = static_cast<char>(random());
+    bytes.resize(random() % (bytes.size() + 1));
+    client.send(bytes);
+    client.run->WritesDone();
+    (void)client.finish();
+  }
+  EXPECT_TRUE(all_gone());
+  expect_healthy();
+}
+
+TEST_F(ServerTest, CreditsThatAreIgnoredEndTheSession) {
+  Limits limits;
+  limits.credit_instructions = 10;
+  start(limits);
+  expect_ends(frame(std::vector<Command>(11, program::Raise{1})), StatusCode::RESOURCE_EXHAUSTED,
+              "credits");
+}
+
+TEST_F(ServerTest, CompressedMessagesAreRefused) {
+  start();
+  Client client(tcp());
+  ASSERT_TRUE(client.hello().ok());
+  auto context = client.context();
+  context->set_compression_algorithm(GRPC_COMPRESS_GZIP);
+  v1::UploadReply reply;
+  const auto stream = client.stub->Upload(context.get(), &reply);
+  v1::UploadChunk chunk;
+  chunk.set_bytes(100'000);
+  chunk.set_data(std::string(100'000, 'a'));
+  stream->Write(chunk);
+  stream->WritesDone();
+  EXPECT_EQ(stream->Finish().error_code(), StatusCode::UNIMPLEMENTED);
+  EXPECT_EQ(books.get(&testing::Books::upload_bytes), 0);
+}
+
+// ---------------------------------------------------------------- clients that go or stay away
+
+TEST_F(ServerTest, ACutStreamGivesEverythingBack) {
+  start();
+  for (int i = 0; i < 5; ++i) {
+    Client client(tcp());
+    client.open();
+    ASSERT_TRUE(client.send({constant()}));
+    client.cut();
+  }
+  EXPECT_TRUE(all_gone());
+}
+
+TEST_F(ServerTest, ACutWhileTheEngineHoldsTheFrame) {
+  start();
+  {
+    core::MutexLock lock(books.mutex);
+    books.hold_done = true;
+  }
+  {
+    Client client(tcp());
+    client.open();
+    ASSERT_TRUE(client.send({constant()}));
+  }
+  EXPECT_TRUE(all_gone());
+}
+
+TEST_F(ServerTest, AClientThatNeverReadsIsEnded) {
+  Limits limits;
+  limits.stall = 300ms;
+  start(limits);
+  Client client(tcp());
+  client.open();
+  // Values of 64 KiB fill the connection's windows, then the outbox.
+  const std::vector<Command> fetches(50, program::Fetch{1, false});
+  std::vector<Command> handles(16'384, constant());
+  for (std::size_t at = 0; at < handles.size(); at += 4096) {
+    ASSERT_TRUE(client.send(std::vector<Command>(handles.begin(), handles.begin() + 4096)));
+  }
+  // Credits of those come back only to somebody who reads; read once, then never again.
+  while (client.progress()->completed_upto < handles.size()) {
+  }
+  ASSERT_TRUE(client.send(std::vector<Command>(200, program::Fetch{16'000, false})));
+  EXPECT_TRUE(all_gone());
+  expect_healthy();
+}
+
+TEST_F(ServerTest, ShutdownEndsEverybody) {
+  start();
+  Client client(tcp());
+  client.open();
+  ASSERT_TRUE(client.send({constant()}));
+  ASSERT_TRUE(client.progress().has_value());
+  std::thread stopping([this] { server->stop(); });
+  const grpc::Status status = client.finish();
+  EXPECT_EQ(status.error_code(), StatusCode::UNAVAILABLE) << status.error_message();
+  stopping.join();
+  EXPECT_EQ(books.get(&testing::Books::sessions), 0);
+}
+
+// ---------------------------------------------------------------- bulk
+
+v1::UploadChunk chunk(std::uint64_t bytes, std::uint64_t offset, std::string data) {
+  v1::UploadChunk chunk;
+  chunk.set_bytes(bytes);
+  chunk.set_offset(offset);
+  chunk.set_data(std::move(data));
+  return chunk;
+}
+
+TEST_F(ServerTest, UploadAndDownload) {
+  start();
+  Client client("unix:" + server->socket());
+  client.open();
+  std::string whole;
+  for (int i = 0; i < 2'500'000; ++i) whole += static_cast<char>(i * 7);
+  std::vector<v1::UploadChunk> chunks;
+  for (std::size_t at = 0; at < whole.size(); at += 1 << 20) {
+    chunks.push_back(chunk(at == 0 ? whole.size() : 0, at, whole.substr(at, 1 << 20)));
+  }
+  v1::UploadReply reply;
+  const grpc::Status status = client.upload(chunks, &reply);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(reply.upload(), 1u);
+  for (const std::uint64_t offset : {0u, 1'234'567u, 2'500'000u}) {
+    const auto context = client.context();
+    v1::DownloadRequest request;
+    request.set_seq(1);
+    request.set_offset(offset);
+    const auto stream = client.stub->Download(context.get(), request);
+    v1::DownloadChunk part;
+    std::string back;
+    while (stream->Read(&part)) {
+      EXPECT_EQ(part.offset(), offset + back.size());
+      if (back.empty()) {
+        EXPECT_EQ(part.bytes(), whole.size());
+        EXPECT_EQ(part.dtype(), v1::DTYPE_UINT8);
+      }
+      back += part.data();
+    }
+    EXPECT_TRUE(stream->Finish().ok());
+    EXPECT_TRUE(back == whole.substr(offset));
+  }
+  client.cut();
+  EXPECT_TRUE(all_gone());
+}
+
+TEST_F(ServerTest, UploadsThatAreWrong) {
+  start();
+  Client client(tcp());
+  client.open();
+  v1::UploadReply reply;
+  const auto refused = [&](const std::vector<v1::UploadChunk>& chunks, StatusCode code,
+                           const std::string& part) {
+    const grpc::Status status = client.upload(chunks, &reply);
+    EXPECT_EQ(status.error_code(), code) << status.error_message();
+    EXPECT_NE(status.error_message().find(part), std::string::npos) << status.error_message();
+    EXPECT_TRUE(eventually([this] { return books.get(&testing::Books::upload_bytes) == 0; }));
+  };
+  refused({}, StatusCode::INVALID_ARGUMENT, "no chunk");
+  refused({chunk(10, 0, "12345")}, StatusCode::INVALID_ARGUMENT, "5 of the 10 bytes");
+  refused({chunk(4, 0, "12345")}, StatusCode::INVALID_ARGUMENT, "longer than the 4 bytes");
+  refused({chunk(4, 0, "12"), chunk(0, 3, "3")}, StatusCode::INVALID_ARGUMENT, "expected 2");
+  refused({chunk(2ull << 30, 0, "x")}, StatusCode::RESOURCE_EXHAUSTED, "out of memory");
+  refused({chunk(~0ull, 0, "x")}, StatusCode::RESOURCE_EXHAUSTED, "out of memory");
+  refused({chunk(2 << 20, 0, std::string((1 << 20) + 1, 'x'))}, StatusCode::RESOURCE_EXHAUSTED,
+          "a chunk of 1048577 bytes");
+  v1::UploadChunk odd = chunk(4, 0, "1234");
+  odd.GetReflection()->MutableUnknownFields(&odd)->AddVarint(9, 1);
+  refused({odd}, StatusCode::INVALID_ARGUMENT, "chunk");
+  EXPECT_TRUE(client.upload({chunk(0, 0, "")}, &reply).ok());  // nothing is fine
+  // The session lives on.
+  ASSERT_TRUE(client.send({constant(), program::Fetch{1, false}}));
+  EXPECT_TRUE(client.progress().has_value());
+}
+
+TEST_F(ServerTest, AClientKilledMidUpload) {
+  start();
+  Client client(tcp());
+  client.open();
+  const auto context = client.context();
+  v1::UploadReply reply;
+  auto stream = client.stub->Upload(context.get(), &reply);
+  ASSERT_TRUE(stream->Write(chunk(1 << 20, 0, std::string(1000, 'x'))));
+  ASSERT_TRUE(eventually([this] { return books.get(&testing::Books::upload_bytes) == 1 << 20; }));
+  context->TryCancel();
+  EXPECT_FALSE(stream->Finish().ok());
+  EXPECT_TRUE(eventually([this] { return books.get(&testing::Books::upload_bytes) == 0; }));
+}
+
+TEST_F(ServerTest, AnUploadEndsWithItsSession) {
+  start();
+  Client client(tcp());
+  client.open();
+  const auto context = client.context();
+  v1::UploadReply reply;
+  auto stream = client.stub->Upload(context.get(), &reply);
+  ASSERT_TRUE(stream->Write(chunk(1 << 20, 0, "x")));
+  ASSERT_TRUE(eventually([this] { return books.get(&testing::Books::upload_bytes) > 0; }));
+  client.cut();
+  EXPECT_EQ(stream->Finish().error_code(), StatusCode::CANCELLED);
+  EXPECT_TRUE(all_gone());
+}
+
+TEST_F(ServerTest, DownloadsThatAreWrong) {
+  start();
+  Client client(tcp());
+  client.open();
+  const auto context = client.context();
+  v1::DownloadRequest request;
+  request.set_seq(99);
+  EXPECT_EQ(client.stub->Download(context.get(), request)->Finish().error_code(),
+            StatusCode::NOT_FOUND);
+}
+
+}  // namespace
+}  // namespace teletensor::server
