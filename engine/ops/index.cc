@@ -379,6 +379,7 @@ Status infer_embedding(InferContext& c) {
 
 Status infer_embedding_backward(InferContext& c) {
   TT_RETURN_IF_ERROR(check_index(c, 1));
+  if (!core::is_floating(c.dtype(0))) return c.fail("takes floats, got " + name(c.dtype(0)));
   const std::int64_t rows = c.attributes.integer(0);
   if (rows < 0) return c.fail("negative number of rows");
   Dims wanted = c.shape(1);

@@ -20,6 +20,7 @@ void add_matmul_kernels(KernelTable& table);
 void add_creation_kernels(KernelTable& table);
 void add_random_kernels(KernelTable& table);
 void add_index_kernels(KernelTable& table);
+void add_gather_kernels(KernelTable& table);
 void add_join_kernels(KernelTable& table);
 void add_optimizer_kernels(KernelTable& table);
 

@@ -17,6 +17,7 @@ KernelTable make_kernels(const ops::Catalog& catalog) {
   add_creation_kernels(table);
   add_random_kernels(table);
   add_index_kernels(table);
+  add_gather_kernels(table);
   add_join_kernels(table);
   add_optimizer_kernels(table);
   return table;

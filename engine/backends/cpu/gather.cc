@@ -1,0 +1,253 @@
+// gather, scatter, scatter_add; nonzero and the ops of bool masks.
+
+#include <algorithm>
+#include <cstring>
+
+#include "engine/backends/cpu/block_io.h"
+#include "engine/backends/cpu/cpu.h"
+#include "engine/backends/cpu/index_places.h"
+#include "engine/backends/cpu/strided.h"
+
+namespace teletensor::backends::cpu {
+namespace {
+
+using core::Dims;
+using core::DType;
+using core::Geometry;
+using core::Status;
+
+// The rows (runs of the last dimension) of one shape, in row-major order, seen by several tensors.
+class Rows {
+ public:
+  explicit Rows(const Dims& shape) : shape_(shape) {
+    if (!shape.empty()) length_ = shape.back();
+    for (int d = 0; d + 1 < shape.size(); ++d) count_ *= shape[d];
+  }
+  std::int64_t length() const { return length_; }
+  std::int64_t count() const { return length_ == 0 ? 0 : count_; }
+  // Elements between neighbours of a row.
+  std::int64_t stride(const Geometry& g) const { return shape_.empty() ? 1 : g.strides.back(); }
+  // From the tensor's first element to row i; dimension `without` does not count.
+  std::int64_t offset(const Geometry& g, std::int64_t i, int without = -1) const {
+    std::int64_t at = 0;
+    for (int d = shape_.size() - 2; d >= 0; --d) {
+      if (d != without) at += i % shape_[d] * g.strides[d];
+      i /= shape_[d];
+    }
+    return at;
+  }
+
+ private:
+  Dims shape_;
+  std::int64_t length_ = 1, count_ = 1;
+};
+
+// gather and scatter: position (.., i, .., j) of the index names element (.., index, .., j) of x.
+struct Picks {
+  IndexList index;
+  Dims shape;
+  int dim = 0;
+  std::int64_t step = 0;  // x's stride in dim
+};
+
+Status picks_of(KernelCall& call, const Geometry& x, const TensorArg& index, Picks& picks) {
+  const std::int64_t given = call.attributes.integer(0);
+  const int rank = x.rank();
+  picks.shape = index.geometry->shape;
+  picks.dim = static_cast<int>(given < 0 ? given + std::max(rank, 1) : given);
+  picks.step = rank == 0 ? 0 : x.strides[picks.dim];
+  const auto list = read_index(call, index, rank == 0 ? 1 : x.shape[picks.dim], picks.dim, false);
+  if (!list.ok()) return list.status();
+  picks.index = *list;
+  return {};
+}
+
+// f(offset of x at index 0, x's stride, row's first position) for rows of the index. Ranks agree but
+// for 0-d beside [n].
+template <class F>
+void each_row(const Rows& rows, const Picks& picks, const Geometry& x, std::int64_t begin,
+              std::int64_t end, F&& f) {
+  const bool flat = x.rank() != picks.shape.size();
+  const bool last = picks.dim == picks.shape.size() - 1 || picks.shape.empty();
+  const std::int64_t stride = last || flat ? 0 : rows.stride(x);
+  for (std::int64_t r = begin; r < end; ++r) {
+    f(flat ? 0 : rows.offset(x, r, picks.dim), stride, r * rows.length());
+  }
+}
+
+template <class T>
+void gather_rows(KernelCall& call, const Picks& picks) {
+  const Geometry& g = *call.in[0].geometry;
+  const T* const x = call.in[0].first<const T>();
+  T* const out = call.out[0].first<T>();
+  const Rows rows(picks.shape);
+  const double cost = static_cast<double>(rows.length()) + 10;
+  split(call.parallel, rows.count(), cost, 1, [&](std::int64_t begin, std::int64_t end) {
+    each_row(rows, picks, g, begin, end,
+             [&](std::int64_t base, std::int64_t stride, std::int64_t at) {
+               const std::int64_t* const index = picks.index.values + at;
+               for (std::int64_t j = 0; j < rows.length(); ++j) {
+                 out[at + j] = x[base + j * stride + index[j] * picks.step];
+               }
+             });
+  });
+}
+
+Status gather(KernelCall& call) {
+  Picks picks;
+  TT_RETURN_IF_ERROR(picks_of(call, *call.in[0].geometry, call.in[1], picks));
+  switch (core::size_of(call.in[0].dtype)) {
+    case 1: gather_rows<std::uint8_t>(call, picks); break;
+    case 2: gather_rows<std::uint16_t>(call, picks); break;
+    case 4: gather_rows<std::uint32_t>(call, picks); break;
+    default: gather_rows<std::uint64_t>(call, picks); break;
+  }
+  return {};
+}
+
+// Goes through the index in row-major order on one lane: of equal places the last wins, sums have one
+// order.
+template <bool kAdd>
+Status scatter(KernelCall& call) {
+  const TensorArg &out = call.out[0], &source = call.in[2];
+  Picks picks;
+  TT_RETURN_IF_ERROR(picks_of(call, *out.geometry, call.in[1], picks));
+  // Only the part of the source that the index's shape covers is read.
+  const bool number = source.kind == TensorArg::Kind::kNumber;
+  TensorArg part = source;
+  Geometry window;
+  if (!number) {
+    window = *source.geometry;
+    if (window.rank() == picks.shape.size()) window.shape = picks.shape;
+    part.geometry = &window;
+  }
+  const Dense from = dense(call, part, number ? Dims() : window.shape, out.dtype);
+  if (from.data == nullptr) return out_of_scratch(call.op.name, from.bytes);
+  const Rows rows(picks.shape);
+  with_type(out.dtype, [&](auto t) {
+    using T = decltype(t);
+    T* const x = out.first<T>();
+    const T* const values = static_cast<const T*>(from.data);
+    each_row(rows, picks, *out.geometry, 0, rows.count(),
+             [&](std::int64_t base, std::int64_t stride, std::int64_t at) {
+               for (std::int64_t j = 0; j < rows.length(); ++j) {
+                 T& to = x[base + j * stride + picks.index.values[at + j] * picks.step];
+                 const T value = number ? *values : values[at + j];
+                 if constexpr (kAdd) {
+                   accumulate(to, value, 1);
+                 } else {
+                   to = value;
+                 }
+               }
+             });
+  });
+  return {};
+}
+
+// ---------------------------------------------------------------- masks
+
+Status nonzero(KernelCall& call) {
+  const TensorArg& x = call.in[0];
+  const std::int64_t wanted = call.attributes.integer(0);
+  const Dims& shape = x.geometry->shape;
+  const int rank = shape.size();
+  const Rows rows(shape);
+  const std::int64_t stride = rows.stride(*x.geometry);
+  const auto element = static_cast<std::int64_t>(core::size_of(x.dtype));
+  auto* to = call.out[0].first<std::int64_t>();
+  std::int64_t found = 0;
+  constexpr std::int64_t kPiece = 512;
+  const auto scan = [&](auto a) {
+    using A = decltype(a);
+    const LoadBlock<A> load = load_nonzero<A>(x.dtype);
+    A block[kPiece];
+    for (std::int64_t r = 0; r < rows.count(); ++r) {
+      const char* const row = x.first<const char>() + rows.offset(*x.geometry, r) * element;
+      for (std::int64_t j0 = 0; j0 < rows.length(); j0 += kPiece) {
+        const std::int64_t n = std::min(kPiece, rows.length() - j0);
+        load(row + j0 * stride * element, stride, n, block);
+        for (std::int64_t j = 0; j < n; ++j) {
+          if (block[j] == 0) continue;
+          if (found++ >= wanted || rank == 0) continue;
+          std::int64_t rest = r;
+          to[rank - 1] = j0 + j;
+          for (int d = rank - 2; d >= 0; --d) {
+            to[d] = rest % shape[d];
+            rest /= shape[d];
+          }
+          to += rank;
+        }
+      }
+    }
+  };
+  with_compute_type(x.dtype, scan);
+  if (found == wanted) return {};
+  return core::invalid("nonzero: the count is " + std::to_string(found) + ", " +
+                       std::to_string(wanted) + " was said");
+}
+
+// f(offset of x) for the elements where the mask is set, in row-major order.
+template <class F>
+void each_masked(const Geometry& x, const std::uint8_t* mask, F&& f) {
+  const Rows rows(x.shape);
+  const std::int64_t stride = rows.stride(x);
+  for (std::int64_t r = 0; r < rows.count(); ++r) {
+    const std::int64_t base = rows.offset(x, r);
+    const std::uint8_t* const bits = mask + r * rows.length();
+    for (std::int64_t j = 0; j < rows.length(); ++j) {
+      if (bits[j]) f(base + j * stride);
+    }
+  }
+}
+
+Status masked_scatter(KernelCall& call) {
+  const TensorArg &out = call.out[0], &source = call.in[2];
+  const Dense mask = dense(call, call.in[1], out.geometry->shape, DType::kBool);
+  if (mask.data == nullptr) return out_of_scratch(call.op.name, mask.bytes);
+  const auto* bits = static_cast<const std::uint8_t*>(mask.data);
+  const std::int64_t n = out.geometry->numel();
+  const std::int64_t ones = n - std::count(bits, bits + n, std::uint8_t{0});
+  if (ones > source.geometry->numel()) {
+    return core::invalid("masked_scatter: source has " + std::to_string(source.geometry->numel()) +
+                         " elements, the mask " + std::to_string(ones) + " ones");
+  }
+  const Dense from = dense(call, source, source.geometry->shape, out.dtype);
+  if (from.data == nullptr) return out_of_scratch(call.op.name, from.bytes);
+  with_type(out.dtype, [&](auto t) {
+    using T = decltype(t);
+    const T* next = static_cast<const T*>(from.data);
+    T* const x = out.first<T>();
+    each_masked(*out.geometry, bits, [&](std::int64_t at) { x[at] = *next++; });
+  });
+  return {};
+}
+
+Status masked_pack(KernelCall& call) {
+  const TensorArg &x = call.in[0], &out = call.out[0];
+  const Dense mask = dense(call, call.in[1], x.geometry->shape, DType::kBool);
+  if (mask.data == nullptr) return out_of_scratch(call.op.name, mask.bytes);
+  const std::int64_t room = out.geometry->numel();
+  with_type(x.dtype, [&](auto t) {
+    using T = decltype(t);
+    T* const to = out.first<T>();
+    std::int64_t count = 0;
+    each_masked(*x.geometry, static_cast<const std::uint8_t*>(mask.data), [&](std::int64_t at) {
+      if (count < room) to[count++] = x.first<const T>()[at];
+    });
+    std::fill(to + count, to + room, T{});
+  });
+  return {};
+}
+
+}  // namespace
+
+void add_gather_kernels(KernelTable& table) {
+  table.add("gather", gather);
+  table.add("scatter", scatter<false>);
+  table.add("scatter_add", scatter<true>);
+  table.add("nonzero", nonzero);
+  table.add("masked_scatter", masked_scatter);
+  table.add("masked_pack", masked_pack);
+}
+
+}  // namespace teletensor::backends::cpu

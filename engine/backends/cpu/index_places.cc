@@ -1,0 +1,309 @@
+#include "engine/backends/cpu/index_places.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "engine/backends/cpu/strided.h"
+
+namespace teletensor::backends::cpu {
+
+using core::Dims;
+using core::DType;
+using core::Geometry;
+using core::Status;
+
+Dense dense(KernelCall& call, const TensorArg& x, const Dims& shape, DType dtype) {
+  const bool as_is = x.kind == TensorArg::Kind::kTensor && x.dtype == dtype &&
+                     x.geometry->shape == shape && x.geometry->contiguous();
+  if (as_is) return {x.first<const void>(), 0};
+  const Geometry geometry(shape);
+  const std::size_t bytes = static_cast<std::size_t>(geometry.numel()) * core::size_of(dtype);
+  void* memory = call.scratch.allocate(std::max<std::size_t>(bytes, 8));
+  if (memory == nullptr) return {nullptr, bytes};
+  TensorArg copy;
+  copy.kind = TensorArg::Kind::kTensor;
+  copy.data = memory;
+  copy.dtype = dtype;
+  copy.geometry = &geometry;
+  if (bytes > 0) strided_copy(x, copy, call.parallel);
+  return {memory, bytes};
+}
+
+namespace {
+
+// Where the values are checked and wrapped: in place if they are ours to change.
+Status check_values(KernelCall& call, const std::int64_t* values, std::int64_t count,
+                    std::int64_t size, int dim, bool wrap, bool& any_negative) {
+  any_negative = false;
+  const std::int64_t least = wrap ? -size : 0;
+  bool bad = false;
+  for (std::int64_t i = 0; i < count; ++i) {
+    bad |= values[i] < least || values[i] >= size;
+    any_negative |= values[i] < 0;
+  }
+  if (!bad) return {};
+  const std::int64_t* at = std::find_if(values, values + count, [&](std::int64_t v) {
+    return v < least || v >= size;
+  });
+  return Status(core::Code::kOutOfRange, call.op.name + ": index " + std::to_string(*at) +
+                                             " is out of range for size " + std::to_string(size) +
+                                             " (dim " + std::to_string(dim) + ")");
+}
+
+std::int64_t* table(KernelCall& call, std::int64_t count) {
+  return static_cast<std::int64_t*>(
+      call.scratch.allocate(static_cast<std::size_t>(std::max<std::int64_t>(count, 1)) * 8));
+}
+
+// Offsets of all indices of some dimensions, in row-major order.
+Status offsets(KernelCall& call, const Dims& shape, const Dims& strides,
+               std::span<const std::int64_t>& out) {
+  static constexpr std::int64_t kZero[] = {0};
+  if (shape.empty()) {
+    out = kZero;
+    return {};
+  }
+  const std::int64_t count = core::numel(shape);
+  std::int64_t* const to = table(call, count);
+  if (to == nullptr) return out_of_scratch(call.op.name, static_cast<std::size_t>(count) * 8);
+  std::int64_t done = 1;
+  to[0] = 0;
+  for (int d = 0; d < shape.size() && count > 0; ++d) {
+    // Backwards, so that an entry is read before it is overwritten.
+    for (std::int64_t i = done - 1; i >= 0; --i) {
+      for (std::int64_t j = shape[d] - 1; j >= 0; --j) to[i * shape[d] + j] = to[i] + j * strides[d];
+    }
+    done *= shape[d];
+  }
+  out = {to, static_cast<std::size_t>(count)};
+  return {};
+}
+
+}  // namespace
+
+core::Result<IndexList> read_index(KernelCall& call, const TensorArg& index, std::int64_t size,
+                                   int dim, bool wrap) {
+  IndexList list;
+  list.count = index.geometry->numel();
+  const Dense values = dense(call, index, index.geometry->shape, DType::kI64);
+  if (values.data == nullptr) return out_of_scratch(call.op.name, values.bytes);
+  list.values = static_cast<const std::int64_t*>(values.data);
+  bool negative;
+  TT_RETURN_IF_ERROR(check_values(call, list.values, list.count, size, dim, wrap, negative));
+  if (negative) {
+    std::int64_t* const wrapped = table(call, list.count);
+    if (wrapped == nullptr) {
+      return out_of_scratch(call.op.name, static_cast<std::size_t>(list.count) * 8);
+    }
+    for (std::int64_t i = 0; i < list.count; ++i) {
+      wrapped[i] = list.values[i] + (list.values[i] < 0 ? size : 0);
+    }
+    list.values = wrapped;
+  }
+  return list;
+}
+
+core::Result<Places> places_of(KernelCall& call, const Geometry& x,
+                               std::span<const TensorArg> indices,
+                               std::span<const std::int64_t> dims, bool wrap) {
+  Places places;
+  Dims broad = indices[0].geometry->shape;
+  for (const TensorArg& index : indices.subspan(1)) {
+    auto next = core::broadcast_shapes(broad, index.geometry->shape, call.op.name);
+    if (!next.ok()) return next.status();
+    broad = *next;
+  }
+  const std::int64_t count = core::numel(broad);
+  std::int64_t* const at = table(call, count);
+  if (at == nullptr) return out_of_scratch(call.op.name, static_cast<std::size_t>(count) * 8);
+  for (std::size_t i = 0; i < indices.size(); ++i) {
+    const auto d = static_cast<int>(dims[i]);
+    const std::int64_t size = x.rank() == 0 ? 1 : x.shape[d];
+    const std::int64_t stride = x.rank() == 0 ? 0 : x.strides[d];
+    const Dense values = dense(call, indices[i], broad, DType::kI64);
+    if (values.data == nullptr) return out_of_scratch(call.op.name, values.bytes);
+    const auto* v = static_cast<const std::int64_t*>(values.data);
+    bool negative;
+    TT_RETURN_IF_ERROR(check_values(call, v, count, size, d, wrap, negative));
+    for (std::int64_t j = 0; j < count; ++j) {
+      const std::int64_t offset = (v[j] + (v[j] < 0 ? size : 0)) * stride;
+      at[j] = i == 0 ? offset : at[j] + offset;
+    }
+  }
+  places.indices = {at, static_cast<std::size_t>(count)};
+
+  const std::size_t n = dims.size();
+  const bool neighbours = dims[n - 1] - dims[0] + 1 == static_cast<std::int64_t>(n);
+  Geometry before, after;
+  std::size_t next = 0;
+  for (int d = 0; d < x.rank(); ++d) {
+    if (next < n && dims[next] == d) {
+      ++next;
+      continue;
+    }
+    Geometry& side = neighbours && next == 0 ? before : after;
+    side.shape.push_back(x.shape[d]);
+    side.strides.push_back(x.strides[d]);
+  }
+  // The trailing dimensions that lie like one become the runs.
+  while (after.rank() > 0) {
+    const int last = after.rank() - 1;
+    const std::int64_t size = after.shape[last], stride = after.strides[last];
+    if (size != 1) {
+      if (places.length == 1) {
+        places.stride = stride;
+      } else if (stride != places.stride * places.length) {
+        break;
+      }
+      places.length *= size;
+    }
+    after.shape.erase(last);
+    after.strides.erase(last);
+    if (places.length == 0) break;
+  }
+  TT_RETURN_IF_ERROR(offsets(call, before.shape, before.strides, places.before));
+  TT_RETURN_IF_ERROR(offsets(call, after.shape, after.strides, places.runs));
+  return places;
+}
+
+// ---------------------------------------------------------------- over the places
+
+namespace {
+
+// f(offset of the run in x, position of its first element) for pieces [begin, end) of before x indices.
+template <class F>
+void each_run(const Places& p, std::int64_t begin, std::int64_t end, F&& f) {
+  const std::size_t count = p.indices.size();
+  std::size_t outer = static_cast<std::size_t>(begin) / count;
+  std::size_t inner = static_cast<std::size_t>(begin) % count;
+  std::int64_t at = begin * static_cast<std::int64_t>(p.runs.size()) * p.length;
+  for (std::int64_t piece = begin; piece < end; ++piece) {
+    const std::int64_t base = p.before[outer] + p.indices[inner];
+    for (const std::int64_t run : p.runs) {
+      f(base + run, at);
+      at += p.length;
+    }
+    if (++inner == count) {
+      inner = 0;
+      ++outer;
+    }
+  }
+}
+
+template <class T>
+void read(KernelCall& call, const Places& p, const T* x, T* to) {
+  const auto pieces = static_cast<std::int64_t>(p.before.size() * p.indices.size());
+  const double cost = static_cast<double>(p.count()) / static_cast<double>(pieces) * 0.3 + 2;
+  split(call.parallel, pieces, cost, 1, [&](std::int64_t begin, std::int64_t end) {
+    if (p.runs.size() == 1 && p.length == 1 && p.before.size() == 1) {
+      const T* const from = x + p.before[0] + p.runs[0];
+      for (std::int64_t i = begin; i < end; ++i) to[i] = from[p.indices[static_cast<std::size_t>(i)]];
+    } else if (p.stride == 1) {
+      each_run(p, begin, end, [&](std::int64_t from, std::int64_t at) {
+        std::memcpy(to + at, x + from, static_cast<std::size_t>(p.length) * sizeof(T));
+      });
+    } else {
+      each_run(p, begin, end, [&](std::int64_t from, std::int64_t at) {
+        for (std::int64_t i = 0; i < p.length; ++i) to[at + i] = x[from + i * p.stride];
+      });
+    }
+  });
+}
+
+// Writes go one after another: of equal places the last wins.
+template <class T>
+void write(const Places& p, T* x, const T* from, bool fill) {
+  const auto pieces = static_cast<std::int64_t>(p.before.size() * p.indices.size());
+  if (fill) {
+    each_run(p, 0, pieces, [&](std::int64_t to, std::int64_t) {
+      for (std::int64_t i = 0; i < p.length; ++i) x[to + i * p.stride] = *from;
+    });
+  } else if (p.stride == 1) {
+    each_run(p, 0, pieces, [&](std::int64_t to, std::int64_t at) {
+      std::copy_n(from + at, p.length, x + to);
+    });
+  } else {
+    each_run(p, 0, pieces, [&](std::int64_t to, std::int64_t at) {
+      for (std::int64_t i = 0; i < p.length; ++i) x[to + i * p.stride] = from[at + i];
+    });
+  }
+}
+
+template <class T>
+void add(const Places& p, T* x, const T* from, bool fill, double alpha) {
+  const auto pieces = static_cast<std::int64_t>(p.before.size() * p.indices.size());
+  if constexpr (std::is_floating_point_v<T>) {
+    if (!fill && p.stride == 1 && alpha == 1) {
+      each_run(p, 0, pieces, [&](std::int64_t to, std::int64_t at) {
+        for (std::int64_t i = 0; i < p.length; ++i) x[to + i] += from[at + i];
+      });
+      return;
+    }
+  }
+  each_run(p, 0, pieces, [&](std::int64_t to, std::int64_t at) {
+    for (std::int64_t i = 0; i < p.length; ++i) {
+      accumulate(x[to + i * p.stride], fill ? *from : from[at + i], alpha);
+    }
+  });
+}
+
+template <class F>
+void with_size(std::size_t size, F&& f) {
+  switch (size) {
+    case 1: f(std::uint8_t{}); break;
+    case 2: f(std::uint16_t{}); break;
+    case 4: f(std::uint32_t{}); break;
+    default: f(std::uint64_t{}); break;
+  }
+}
+
+}  // namespace
+
+void read_places(KernelCall& call, const Places& places, const TensorArg& x, void* to) {
+  if (places.count() == 0) return;
+  with_size(core::size_of(x.dtype), [&](auto t) {
+    using T = decltype(t);
+    read<T>(call, places, x.first<const T>(), static_cast<T*>(to));
+  });
+}
+
+void write_places(KernelCall&, const Places& places, const TensorArg& x, const void* from, bool fill) {
+  if (places.count() == 0) return;
+  with_size(core::size_of(x.dtype), [&](auto t) {
+    using T = decltype(t);
+    write<T>(places, x.first<T>(), static_cast<const T*>(from), fill);
+  });
+}
+
+template <class T>
+void accumulate(T& to, T from, double alpha) {
+  if constexpr (std::is_same_v<T, bool>) {
+    to = to || (from && alpha != 0);
+  } else if constexpr (std::is_floating_point_v<T>) {
+    to += alpha == 1 ? from : static_cast<T>(alpha) * from;
+  } else if constexpr (std::is_integral_v<T>) {
+    const auto factor = alpha == 1 ? 1u : static_cast<std::uint64_t>(static_cast<std::int64_t>(alpha));
+    to = static_cast<T>(static_cast<std::uint64_t>(to) + factor * static_cast<std::uint64_t>(from));
+  } else {
+    to = T(static_cast<float>(to) + static_cast<float>(alpha) * static_cast<float>(from));
+  }
+}
+template void accumulate(bool&, bool, double);
+template void accumulate(std::uint8_t&, std::uint8_t, double);
+template void accumulate(std::int32_t&, std::int32_t, double);
+template void accumulate(std::int64_t&, std::int64_t, double);
+template void accumulate(core::Half&, core::Half, double);
+template void accumulate(core::BFloat16&, core::BFloat16, double);
+template void accumulate(float&, float, double);
+template void accumulate(double&, double, double);
+
+void add_places(KernelCall&, const Places& places, const TensorArg& x, const void* from, bool fill,
+                double alpha) {
+  if (places.count() == 0) return;
+  with_type(x.dtype, [&](auto t) {
+    using T = decltype(t);
+    add<T>(places, x.first<T>(), static_cast<const T*>(from), fill, alpha);
+  });
+}
+
+}  // namespace teletensor::backends::cpu
