@@ -1,4 +1,5 @@
-// Tensors from nothing (full, arange, eye, ...) and the structure ops that go with them (tril, one_hot).
+// Tensors from nothing (full, arange, eye, ...) and the structure ops that go with them (tril,
+// one_hot).
 
 #include <cmath>
 
@@ -105,7 +106,8 @@ Status infer_linspace(InferContext& c) {
   bool whole;
   TT_RETURN_IF_ERROR(read_numbers(c, 2, whole));
   const std::int64_t steps = c.attributes.integer(0);
-  if (steps < 0) return c.fail("number of steps must not be negative, got " + std::to_string(steps));
+  if (steps < 0)
+    return c.fail("number of steps must not be negative, got " + std::to_string(steps));
   const DType dtype = dtype_or(c, 1, c.default_dtype);
   if (dtype == DType::kBool) return c.fail("is not defined for bool");
   c.add_result(dtype, Dims{steps});

@@ -1,5 +1,5 @@
-// Reading and writing at places that tensors name: index, gather, scatter, index_select, embedding, ...
-// An index out of range is found by the kernel before its first store.
+// Reading and writing at places that tensors name: index, gather, scatter, index_select, embedding,
+// ... An index out of range is found by the kernel before its first store.
 
 #include "engine/ops/families.h"
 #include "engine/ops/functions.h"
@@ -41,7 +41,8 @@ Status indexed_shape(InferContext& c, std::size_t first, std::size_t attribute, 
   const Dims& x = c.shape(0);
   const auto dims = c.attributes.ints(attribute);
   const std::size_t count = c.operands.size() - first;
-  if (dims.empty() || dims.size() != count) return c.fail("needs one index tensor for each of dims");
+  if (dims.empty() || dims.size() != count)
+    return c.fail("needs one index tensor for each of dims");
   Dims broad;
   for (std::size_t i = 0; i < count; ++i) {
     if (dims[i] < 0 || dims[i] >= x.size()) {
@@ -55,15 +56,16 @@ Status indexed_shape(InferContext& c, std::size_t first, std::size_t attribute, 
     const auto next = i == 0 ? core::Result<Dims>(c.shape(first))
                              : core::broadcast_shapes(broad, c.shape(first + i), c.op);
     if (!next.ok()) {
-      return refuse("shape mismatch: indexing tensors of shapes " + core::to_string(broad) + " and " +
-                    core::to_string(c.shape(first + i)) + " do not broadcast");
+      return refuse("shape mismatch: indexing tensors of shapes " + core::to_string(broad) +
+                    " and " + core::to_string(c.shape(first + i)) + " do not broadcast");
     }
     broad = *next;
   }
   if (x.size() - static_cast<int>(count) + broad.size() > core::kMaxRank) {
     return c.fail("the result's rank is above the limit of 12");
   }
-  // RULE (NumPy's): indexed dimensions that are neighbours are replaced in place, others come first.
+  // RULE (NumPy's): indexed dimensions that are neighbours are replaced in place, others come
+  // first.
   const bool neighbours = dims[count - 1] - dims[0] + 1 == static_cast<std::int64_t>(count);
   out = Dims();
   std::size_t next = 0;
@@ -360,8 +362,8 @@ void take_vjp(VjpContext& c) {
   flat.geometry = core::Geometry(Dims{x.geometry.numel()});
   const Var arguments[] = {zeros(c.builder(), flat), c.gradient(), c.operand(1)};
   const std::uint32_t count = 1;
-  Vars out = apply_all(op, arguments, {Attribute::of(Dims{0}), Attribute::of(true)},
-                       std::span(&count, 1));
+  Vars out =
+      apply_all(op, arguments, {Attribute::of(Dims{0}), Attribute::of(true)}, std::span(&count, 1));
   if (!out.empty()) c.give(0, reshape(out[0], x.geometry.shape));
 }
 
@@ -369,7 +371,8 @@ void take_vjp(VjpContext& c) {
 
 Status infer_embedding(InferContext& c) {
   TT_RETURN_IF_ERROR(check_index(c, 1));
-  if (c.rank(0) != 2) return c.fail("weight must be a matrix, it has " + core::to_string(c.shape(0)));
+  if (c.rank(0) != 2)
+    return c.fail("weight must be a matrix, it has " + core::to_string(c.shape(0)));
   if (c.rank(1) == core::kMaxRank) return c.fail("rank above the limit of 12");
   Dims out = c.shape(1);
   out.push_back(c.shape(0)[1]);
@@ -418,23 +421,26 @@ std::vector<OpDef> index_ops() {
   const std::vector<Save> save_index = {{1}};
   return {
       {.signature = "index(Tensor x, Tensor[] indices, int[] dims) -> Tensor",
-       .doc = "The elements of x at the places that the indices, broadcast together, name in the "
-              "ascending dimensions dims (NumPy's advanced indexing). Negative indices count from the "
-              "end.",
+       .doc =
+           "The elements of x at the places that the indices, broadcast together, name in the "
+           "ascending dimensions dims (NumPy's advanced indexing). Negative indices count from the "
+           "end.",
        .infer = infer_index,
        .vjp = index_vjp,
        .saves = save_from(1)},
       {.signature = "index_put(Tensor x, Operand values, Tensor[] indices, int[] dims, bool "
                     "accumulate=False) -> Tensor",
-       .doc = "x with the elements that index(x, indices, dims) shows replaced by values (or values "
-              "added, in order, with accumulate). Of equal places without accumulate the last wins.",
+       .doc =
+           "x with the elements that index(x, indices, dims) shows replaced by values (or values "
+           "added, in order, with accumulate). Of equal places without accumulate the last wins.",
        .infer = infer_index_put,
        .vjp = index_put_vjp,
        .saves = save_from(2),
        .inplace = Inplace::kRegion},
       {.signature = "nonzero(Tensor x, int count) -> Tensor",
-       .doc = "The places of the elements that are not zero, one row each, in row-major order; count "
-              "is their number (count_nonzero), which the kernel verifies.",
+       .doc =
+           "The places of the elements that are not zero, one row each, in row-major order; count "
+           "is their number (count_nonzero), which the kernel verifies.",
        .infer = infer_nonzero,
        .not_differentiable = kInteger},
       {.signature = "masked_scatter(Tensor x, Tensor mask, Tensor source) -> Tensor",
@@ -446,8 +452,8 @@ std::vector<OpDef> index_ops() {
              const Var g = c.gradient(), mask = c.operand(1);
              if (c.needs(0)) c.give(0, where(mask, Var(0), g));
              if (c.needs(2)) {
-               c.give(2, apply(pack, {g, mask},
-                               {Attribute::of(c.operand_layout(2).geometry.shape)}));
+               c.give(2,
+                      apply(pack, {g, mask}, {Attribute::of(c.operand_layout(2).geometry.shape)}));
              }
            },
        .saves = save_index,
@@ -469,8 +475,9 @@ std::vector<OpDef> index_ops() {
        .vjp = gather_vjp,
        .saves = save_index},
       {.signature = "scatter(Tensor x, Tensor index, Operand src, int dim) -> Tensor",
-       .doc = "x with out[index[i][j]][j] = src[i][j] for dim 0, and so on. Of equal places the last "
-              "wins.",
+       .doc =
+           "x with out[index[i][j]][j] = src[i][j] for dim 0, and so on. Of equal places the last "
+           "wins.",
        .infer = infer_scatter,
        .vjp = scatter_vjp,
        .saves = save_index,
@@ -500,8 +507,9 @@ std::vector<OpDef> index_ops() {
        .saves = save_index,
        .inplace = Inplace::kRegion},
       {.signature = "index_fill(Tensor x, Tensor index, Operand value, int dim) -> Tensor",
-       .doc = "x with the slices at the indices of dim filled with value. Negative indices count from "
-              "the end.",
+       .doc =
+           "x with the slices at the indices of dim filled with value. Negative indices count from "
+           "the end.",
        .infer = infer_index_fill,
        .vjp = index_fill_vjp,
        .saves = save_index,

@@ -72,7 +72,8 @@ void cat_vjp(VjpContext& c) {
     if (ignored(shape)) continue;
     const std::int64_t length = shape[static_cast<int>(dim)];
     if (c.needs(i)) {
-      c.give(i, apply(slice, {g}, {Attribute::of(dim), Attribute::of(start), Attribute::of(length)}));
+      c.give(i,
+             apply(slice, {g}, {Attribute::of(dim), Attribute::of(start), Attribute::of(length)}));
     }
     start += length;
   }

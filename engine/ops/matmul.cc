@@ -184,8 +184,9 @@ const std::vector<Save> kBothFactors = {{0, bit(1)}, {1, bit(0)}};
 std::vector<OpDef> matmul_ops() {
   return {
       {.signature = "matmul(Tensor x, Tensor y) -> Tensor",
-       .doc = "Matrix product over the last two dimensions; leading ones broadcast, a vector is a row "
-              "on the left and a column on the right.",
+       .doc =
+           "Matrix product over the last two dimensions; leading ones broadcast, a vector is a row "
+           "on the left and a column on the right.",
        .infer = infer_matmul,
        .vjp = matmul_vjp,
        .saves = kBothFactors},

@@ -1,5 +1,5 @@
-// Optimizer steps over lists of parameters: one instruction for a whole model. Formulas and the order
-// of operations are PyTorch's (torch.optim, single tensor forms).
+// Optimizer steps over lists of parameters: one instruction for a whole model. Formulas and the
+// order of operations are PyTorch's (torch.optim, single tensor forms).
 
 #include "engine/ops/families.h"
 
@@ -10,7 +10,8 @@ using core::Status;
 
 constexpr std::string_view kStep = "a step of an optimizer happens outside of the graph";
 
-// Lists of state have either no tensor or one for each parameter, of its shape and a dtype of floats.
+// Lists of state have either no tensor or one for each parameter, of its shape and a dtype of
+// floats.
 Status check_lists(InferContext& c, std::span<const std::string_view> names) {
   const std::size_t count = c.counts[0];
   std::size_t at = 0;
@@ -62,12 +63,14 @@ Status infer_adam(InferContext& c) {
 
 std::vector<OpDef> optimizer_ops() {
   return {
-      {.signature = "sgd_step(Tensor[] params, Tensor[] grads, Tensor[] buffers, Operand lr, Operand "
-                    "momentum=0, Operand dampening=0, Operand weight_decay=0, bool nesterov=False, "
-                    "bool maximize=False, bool first=False) -> Tensor[]",
-       .doc = "One step of stochastic gradient descent on all params. With buffers: buffer = momentum "
-              "* buffer + (1 - dampening) * grad (just grad when first), and the step follows it "
-              "(nesterov: grad + momentum * buffer). Writes params and buffers.",
+      {.signature =
+           "sgd_step(Tensor[] params, Tensor[] grads, Tensor[] buffers, Operand lr, Operand "
+           "momentum=0, Operand dampening=0, Operand weight_decay=0, bool nesterov=False, "
+           "bool maximize=False, bool first=False) -> Tensor[]",
+       .doc =
+           "One step of stochastic gradient descent on all params. With buffers: buffer = momentum "
+           "* buffer + (1 - dampening) * grad (just grad when first), and the step follows it "
+           "(nesterov: grad + momentum * buffer). Writes params and buffers.",
        .infer = infer_sgd,
        .not_differentiable = kStep,
        .inplace = Inplace::kElementwise,
@@ -76,7 +79,8 @@ std::vector<OpDef> optimizer_ops() {
                     "exp_avg_sqs, Tensor[] max_exp_avg_sqs, Operand lr, Operand beta1=0.9, Operand "
                     "beta2=0.999, Operand eps=1e-8, Operand weight_decay=0, Operand step=1, bool "
                     "amsgrad=False, bool decoupled=False, bool maximize=False) -> Tensor[]",
-       .doc = "One step of Adam (Kingma and Ba, 2015) on all params, AdamW with decoupled; step counts "
+       .doc = "One step of Adam (Kingma and Ba, 2015) on all params, AdamW with decoupled; step "
+              "counts "
               "from 1. Writes params, exp_avgs, exp_avg_sqs and, with amsgrad, max_exp_avg_sqs.",
        .infer = infer_adam,
        .not_differentiable = kStep,

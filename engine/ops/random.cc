@@ -1,6 +1,6 @@
-// Random numbers: Philox4x32-10, counter based. Element i depends on (seed, ordinal, i) alone, so the
-// numbers are the same on every device and however the work is split. (J. Salmon et al., "Parallel
-// random numbers: as easy as 1, 2, 3", 2011.)
+// Random numbers: Philox4x32-10, counter based. Element i depends on (seed, ordinal, i) alone, so
+// the numbers are the same on every device and however the work is split. (J. Salmon et al.,
+// "Parallel random numbers: as easy as 1, 2, 3", 2011.)
 
 #include <cmath>
 
@@ -76,18 +76,33 @@ Status check_range(InferContext& c, std::int64_t low, std::int64_t high, DType d
   }
   std::int64_t least = INT64_MIN, most = INT64_MAX;
   switch (dtype) {
-    case DType::kBool: least = 0, most = 1; break;
-    case DType::kU8: least = 0, most = 255; break;
-    case DType::kI32: least = INT32_MIN, most = INT32_MAX; break;
-    case DType::kF16: least = -2048, most = 2048; break;
-    case DType::kBF16: least = -256, most = 256; break;
-    case DType::kF32: least = -(1 << 24), most = 1 << 24; break;
-    case DType::kF64: least = -(1ll << 53), most = 1ll << 53; break;
-    case DType::kI64: break;
+    case DType::kBool:
+      least = 0, most = 1;
+      break;
+    case DType::kU8:
+      least = 0, most = 255;
+      break;
+    case DType::kI32:
+      least = INT32_MIN, most = INT32_MAX;
+      break;
+    case DType::kF16:
+      least = -2048, most = 2048;
+      break;
+    case DType::kBF16:
+      least = -256, most = 256;
+      break;
+    case DType::kF32:
+      least = -(1 << 24), most = 1 << 24;
+      break;
+    case DType::kF64:
+      least = -(1ll << 53), most = 1ll << 53;
+      break;
+    case DType::kI64:
+      break;
   }
   if (low < least || high - 1 > most) {
-    return c.fail("[" + std::to_string(low) + ", " + std::to_string(high) +
-                  ") does not fit " + std::string(core::name_of(dtype)));
+    return c.fail("[" + std::to_string(low) + ", " + std::to_string(high) + ") does not fit " +
+                  std::string(core::name_of(dtype)));
   }
   return {};
 }
@@ -179,8 +194,9 @@ std::vector<OpDef> random_ops() {
        .infer = infer_creation,
        .not_differentiable = kRandom,
        .random = true},
-      {.signature = "randint(int low, int high, int[] size, dtype? dtype=None, device? device=None, "
-                    "int seed=0, int ordinal=0) -> Tensor",
+      {.signature =
+           "randint(int low, int high, int[] size, dtype? dtype=None, device? device=None, "
+           "int seed=0, int ordinal=0) -> Tensor",
        .doc = "Uniform random integers in [low, high); int64 without dtype.",
        .infer = infer_randint,
        .not_differentiable = kRandom,
@@ -224,16 +240,19 @@ std::vector<OpDef> random_ops() {
        .not_differentiable = kRandom,
        .inplace = Inplace::kElementwise,
        .random = true},
-      {.signature = "dropout(Tensor x, float p=0.5, int seed=0, int ordinal=0) -> (Tensor y, Tensor "
-                    "mask)",
-       .doc = "x with each element set to 0 with probability p and the others divided by 1 - p, and "
-              "the bool mask of those kept.",
+      {.signature =
+           "dropout(Tensor x, float p=0.5, int seed=0, int ordinal=0) -> (Tensor y, Tensor "
+           "mask)",
+       .doc =
+           "x with each element set to 0 with probability p and the others divided by 1 - p, and "
+           "the bool mask of those kept.",
        .infer = infer_dropout,
        .vjp = dropout_vjp,
        .saves = {{kResult + 1}},
        .random = true},
-      {.signature = "multinomial(Tensor weights, int num_samples, bool replacement=False, int seed=0, "
-                    "int ordinal=0) -> Tensor",
+      {.signature =
+           "multinomial(Tensor weights, int num_samples, bool replacement=False, int seed=0, "
+           "int ordinal=0) -> Tensor",
        .doc = "Indices drawn with probabilities proportional to each row of weights.",
        .infer = infer_multinomial,
        .not_differentiable = "its result is an integer",

@@ -143,10 +143,18 @@ template <bool kLower>
 Status triangle(KernelCall& call) {
   if (call.out[0].geometry->numel() == 0) return {};
   switch (core::size_of(call.in[0].dtype)) {
-    case 1: triangle_rows<std::uint8_t>(call, kLower); break;
-    case 2: triangle_rows<std::uint16_t>(call, kLower); break;
-    case 4: triangle_rows<std::uint32_t>(call, kLower); break;
-    default: triangle_rows<std::uint64_t>(call, kLower); break;
+    case 1:
+      triangle_rows<std::uint8_t>(call, kLower);
+      break;
+    case 2:
+      triangle_rows<std::uint16_t>(call, kLower);
+      break;
+    case 4:
+      triangle_rows<std::uint32_t>(call, kLower);
+      break;
+    default:
+      triangle_rows<std::uint64_t>(call, kLower);
+      break;
   }
   return {};
 }
@@ -160,8 +168,9 @@ Status diag(KernelCall& call) {
   if (build && bytes_of(out) > 0) std::memset(out.first(), 0, bytes_of(out));
   const std::int64_t length = build ? x.geometry->shape[0] : out.geometry->shape[0];
   if (length == 0) return {};
-  const Geometry diagonal({length}, {matrix.strides[0] + matrix.strides[1]},
-                          matrix.offset + (k >= 0 ? k * matrix.strides[1] : -k * matrix.strides[0]));
+  const Geometry diagonal(
+      {length}, {matrix.strides[0] + matrix.strides[1]},
+      matrix.offset + (k >= 0 ? k * matrix.strides[1] : -k * matrix.strides[0]));
   TensorArg line = build ? out : x;
   line.geometry = &diagonal;
   strided_copy(build ? x : line, build ? line : out, call.parallel);

@@ -62,8 +62,8 @@ Status picks_of(KernelCall& call, const Geometry& x, const TensorArg& index, Pic
   return {};
 }
 
-// f(offset of x at index 0, x's stride, row's first position) for rows of the index. Ranks agree but
-// for 0-d beside [n].
+// f(offset of x at index 0, x's stride, row's first position) for rows of the index. Ranks agree
+// but for 0-d beside [n].
 template <class F>
 void each_row(const Rows& rows, const Picks& picks, const Geometry& x, std::int64_t begin,
               std::int64_t end, F&& f) {
@@ -97,16 +97,24 @@ Status gather(KernelCall& call) {
   Picks picks;
   TT_RETURN_IF_ERROR(picks_of(call, *call.in[0].geometry, call.in[1], picks));
   switch (core::size_of(call.in[0].dtype)) {
-    case 1: gather_rows<std::uint8_t>(call, picks); break;
-    case 2: gather_rows<std::uint16_t>(call, picks); break;
-    case 4: gather_rows<std::uint32_t>(call, picks); break;
-    default: gather_rows<std::uint64_t>(call, picks); break;
+    case 1:
+      gather_rows<std::uint8_t>(call, picks);
+      break;
+    case 2:
+      gather_rows<std::uint16_t>(call, picks);
+      break;
+    case 4:
+      gather_rows<std::uint32_t>(call, picks);
+      break;
+    default:
+      gather_rows<std::uint64_t>(call, picks);
+      break;
   }
   return {};
 }
 
-// Goes through the index in row-major order on one lane: of equal places the last wins, sums have one
-// order.
+// Goes through the index in row-major order on one lane: of equal places the last wins, sums have
+// one order.
 template <bool kAdd>
 Status scatter(KernelCall& call) {
   const TensorArg &out = call.out[0], &source = call.in[2];

@@ -138,8 +138,8 @@ T dot_one(std::int64_t k, const T* HWY_RESTRICT a, const T* HWY_RESTRICT b) {
 }
 
 template <class T>
-void dots(std::int64_t m, std::int64_t n, std::int64_t k, const T* a, std::int64_t a_row, const T* b,
-          std::int64_t b_column, T* c, std::int64_t ldc) {
+void dots(std::int64_t m, std::int64_t n, std::int64_t k, const T* a, std::int64_t a_row,
+          const T* b, std::int64_t b_column, T* c, std::int64_t ldc) {
   for (std::int64_t i = 0; i < m; ++i) {
     for (std::int64_t j = 0; j < n; ++j) {
       c[i * ldc + j] = dot_one(k, a + i * a_row, b + j * b_column);
@@ -224,8 +224,8 @@ T* pack_buffer() {
   struct Free {
     void operator()(T* p) const { ::operator delete(p, std::align_val_t(64)); }
   };
-  thread_local const std::unique_ptr<T, Free> buffer(static_cast<T*>(
-      ::operator new((kColumns + 64) * kDepth * sizeof(T), std::align_val_t(64))));
+  thread_local const std::unique_ptr<T, Free> buffer(
+      static_cast<T*>(::operator new((kColumns + 64) * kDepth * sizeof(T), std::align_val_t(64))));
   return buffer.get();
 }
 

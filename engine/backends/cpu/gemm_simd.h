@@ -1,6 +1,7 @@
-// Our own matrix products: the small f32 ones, where a library call costs more than the work, and all
-// f64 ones. Each element of the result is one chain of (fused) multiply-adds over k in ascending order
-// (gemm_dot: a fixed number of partial chains), so its bits do not depend on how rows are split.
+// Our own matrix products: the small f32 ones, where a library call costs more than the work, and
+// all f64 ones. Each element of the result is one chain of (fused) multiply-adds over k in
+// ascending order (gemm_dot: a fixed number of partial chains), so its bits do not depend on how
+// rows are split.
 #pragma once
 
 #include <cstdint>

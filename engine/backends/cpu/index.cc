@@ -18,8 +18,8 @@ using core::Status;
 // Places that follow one vector of indices along the attribute's dimension.
 Result<Places> along(KernelCall& call, const Geometry& x, const TensorArg& index, bool wrap) {
   const std::int64_t given = call.attributes.integer(0);
-  const std::int64_t dim = x.rank() == 0 || given >= 0 ? std::max<std::int64_t>(given, 0)
-                                                       : given + x.rank();
+  const std::int64_t dim =
+      x.rank() == 0 || given >= 0 ? std::max<std::int64_t>(given, 0) : given + x.rank();
   return places_of(call, x, std::span(&index, 1), std::span(&dim, 1), wrap);
 }
 
@@ -45,8 +45,8 @@ Written written(KernelCall& call, const TensorArg& from, const Dims& shape, DTyp
 }
 
 Status index(KernelCall& call) {
-  const auto places = places_of(call, *call.in[0].geometry, call.in.subspan(1),
-                                call.attributes.ints(0), true);
+  const auto places =
+      places_of(call, *call.in[0].geometry, call.in.subspan(1), call.attributes.ints(0), true);
   if (!places.ok()) return places.status();
   read_places(call, *places, call.in[0], call.out[0].first());
   return {};
@@ -82,9 +82,8 @@ Status index_put(KernelCall& call) {
   const auto indices = call.in.subspan(2);
   const auto places = places_of(call, *out.geometry, indices, call.attributes.ints(0), true);
   if (!places.ok()) return places.status();
-  const Written from =
-      written(call, call.in[1], indexed_shape(*out.geometry, indices, call.attributes.ints(0)),
-              out.dtype);
+  const Written from = written(
+      call, call.in[1], indexed_shape(*out.geometry, indices, call.attributes.ints(0)), out.dtype);
   if (from.values.data == nullptr) return out_of_scratch(call.op.name, from.values.bytes);
   if (call.attributes.boolean(1)) {
     add_places(call, *places, out, from.values.data, from.fill, 1);
@@ -137,8 +136,8 @@ Status take(KernelCall& call) {
 
 Status embedding(KernelCall& call) {
   const std::int64_t dim = 0;
-  const auto places = places_of(call, *call.in[0].geometry, call.in.subspan(1, 1),
-                                std::span(&dim, 1), false);
+  const auto places =
+      places_of(call, *call.in[0].geometry, call.in.subspan(1, 1), std::span(&dim, 1), false);
   if (!places.ok()) return places.status();
   read_places(call, *places, call.in[0], call.out[0].first());
   return {};

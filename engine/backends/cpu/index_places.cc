@@ -42,9 +42,8 @@ Status check_values(KernelCall& call, const std::int64_t* values, std::int64_t c
     any_negative |= values[i] < 0;
   }
   if (!bad) return {};
-  const std::int64_t* at = std::find_if(values, values + count, [&](std::int64_t v) {
-    return v < least || v >= size;
-  });
+  const std::int64_t* at =
+      std::find_if(values, values + count, [&](std::int64_t v) { return v < least || v >= size; });
   return Status(core::Code::kOutOfRange, call.op.name + ": index " + std::to_string(*at) +
                                              " is out of range for size " + std::to_string(size) +
                                              " (dim " + std::to_string(dim) + ")");
@@ -71,7 +70,8 @@ Status offsets(KernelCall& call, const Dims& shape, const Dims& strides,
   for (int d = 0; d < shape.size() && count > 0; ++d) {
     // Backwards, so that an entry is read before it is overwritten.
     for (std::int64_t i = done - 1; i >= 0; --i) {
-      for (std::int64_t j = shape[d] - 1; j >= 0; --j) to[i * shape[d] + j] = to[i] + j * strides[d];
+      for (std::int64_t j = shape[d] - 1; j >= 0; --j)
+        to[i * shape[d] + j] = to[i] + j * strides[d];
     }
     done *= shape[d];
   }
@@ -170,7 +170,8 @@ core::Result<Places> places_of(KernelCall& call, const Geometry& x,
 
 namespace {
 
-// f(offset of the run in x, position of its first element) for pieces [begin, end) of before x indices.
+// f(offset of the run in x, position of its first element) for pieces [begin, end) of before x
+// indices.
 template <class F>
 void each_run(const Places& p, std::int64_t begin, std::int64_t end, F&& f) {
   const std::size_t count = p.indices.size();
@@ -197,7 +198,8 @@ void read(KernelCall& call, const Places& p, const T* x, T* to) {
   split(call.parallel, pieces, cost, 1, [&](std::int64_t begin, std::int64_t end) {
     if (p.runs.size() == 1 && p.length == 1 && p.before.size() == 1) {
       const T* const from = x + p.before[0] + p.runs[0];
-      for (std::int64_t i = begin; i < end; ++i) to[i] = from[p.indices[static_cast<std::size_t>(i)]];
+      for (std::int64_t i = begin; i < end; ++i)
+        to[i] = from[p.indices[static_cast<std::size_t>(i)]];
     } else if (p.stride == 1) {
       each_run(p, begin, end, [&](std::int64_t from, std::int64_t at) {
         std::memcpy(to + at, x + from, static_cast<std::size_t>(p.length) * sizeof(T));
@@ -219,9 +221,8 @@ void write(const Places& p, T* x, const T* from, bool fill) {
       for (std::int64_t i = 0; i < p.length; ++i) x[to + i * p.stride] = *from;
     });
   } else if (p.stride == 1) {
-    each_run(p, 0, pieces, [&](std::int64_t to, std::int64_t at) {
-      std::copy_n(from + at, p.length, x + to);
-    });
+    each_run(p, 0, pieces,
+             [&](std::int64_t to, std::int64_t at) { std::copy_n(from + at, p.length, x + to); });
   } else {
     each_run(p, 0, pieces, [&](std::int64_t to, std::int64_t at) {
       for (std::int64_t i = 0; i < p.length; ++i) x[to + i * p.stride] = from[at + i];
@@ -250,10 +251,18 @@ void add(const Places& p, T* x, const T* from, bool fill, double alpha) {
 template <class F>
 void with_size(std::size_t size, F&& f) {
   switch (size) {
-    case 1: f(std::uint8_t{}); break;
-    case 2: f(std::uint16_t{}); break;
-    case 4: f(std::uint32_t{}); break;
-    default: f(std::uint64_t{}); break;
+    case 1:
+      f(std::uint8_t{});
+      break;
+    case 2:
+      f(std::uint16_t{});
+      break;
+    case 4:
+      f(std::uint32_t{});
+      break;
+    default:
+      f(std::uint64_t{});
+      break;
   }
 }
 
@@ -267,7 +276,8 @@ void read_places(KernelCall& call, const Places& places, const TensorArg& x, voi
   });
 }
 
-void write_places(KernelCall&, const Places& places, const TensorArg& x, const void* from, bool fill) {
+void write_places(KernelCall&, const Places& places, const TensorArg& x, const void* from,
+                  bool fill) {
   if (places.count() == 0) return;
   with_size(core::size_of(x.dtype), [&](auto t) {
     using T = decltype(t);
@@ -282,7 +292,8 @@ void accumulate(T& to, T from, double alpha) {
   } else if constexpr (std::is_floating_point_v<T>) {
     to += alpha == 1 ? from : static_cast<T>(alpha) * from;
   } else if constexpr (std::is_integral_v<T>) {
-    const auto factor = alpha == 1 ? 1u : static_cast<std::uint64_t>(static_cast<std::int64_t>(alpha));
+    const auto factor =
+        alpha == 1 ? 1u : static_cast<std::uint64_t>(static_cast<std::int64_t>(alpha));
     to = static_cast<T>(static_cast<std::uint64_t>(to) + factor * static_cast<std::uint64_t>(from));
   } else {
     to = T(static_cast<float>(to) + static_cast<float>(alpha) * static_cast<float>(from));

@@ -1,5 +1,5 @@
-// Places: which elements of a tensor an advanced index names, as tables of offsets; and the copies, sums
-// and fills over them. Shared by index, index_put, index_select, index_add, embedding, ...
+// Places: which elements of a tensor an advanced index names, as tables of offsets; and the copies,
+// sums and fills over them. Shared by index, index_put, index_select, index_add, embedding, ...
 #pragma once
 
 #include <cstdint>
@@ -20,16 +20,16 @@ struct IndexList {
 core::Result<IndexList> read_index(KernelCall& call, const TensorArg& index, std::int64_t size,
                                    int dim, bool wrap);
 
-// x as a dense row-major copy of dtype `dtype` and shape `shape` (x broadcasts to it), or x itself where
-// it is that already. Null data: no scratch memory (`bytes` says how much was asked for).
+// x as a dense row-major copy of dtype `dtype` and shape `shape` (x broadcasts to it), or x itself
+// where it is that already. Null data: no scratch memory (`bytes` says how much was asked for).
 struct Dense {
   const void* data = nullptr;
   std::size_t bytes = 0;
 };
 Dense dense(KernelCall& call, const TensorArg& x, const core::Dims& shape, core::DType dtype);
 
-// The elements in the order of the indexed shape: [before][indices][after], the last split into `runs`
-// of `length` elements that lie `stride` apart.
+// The elements in the order of the indexed shape: [before][indices][after], the last split into
+// `runs` of `length` elements that lie `stride` apart.
 struct Places {
   std::span<const std::int64_t> before, indices, runs;
   std::int64_t length = 1, stride = 1;
@@ -38,16 +38,16 @@ struct Places {
   }
 };
 
-// The places that `indices` (operands, broadcast together) name in dimensions `dims` of x. Refuses an
-// index out of range. The tables are scratch memory of the call.
+// The places that `indices` (operands, broadcast together) name in dimensions `dims` of x. Refuses
+// an index out of range. The tables are scratch memory of the call.
 core::Result<Places> places_of(KernelCall& call, const core::Geometry& x,
                                std::span<const TensorArg> indices,
                                std::span<const std::int64_t> dims, bool wrap);
 
 // to[0, count) = x[places]. `to` is dense; both have elements of `size` bytes.
 void read_places(KernelCall& call, const Places& places, const TensorArg& x, void* to);
-// x[places] = from[0, count), or the one element `from` everywhere with `fill`. Of equal places the last
-// wins.
+// x[places] = from[0, count), or the one element `from` everywhere with `fill`. Of equal places the
+// last wins.
 void write_places(KernelCall& call, const Places& places, const TensorArg& x, const void* from,
                   bool fill);
 // x[places] += alpha * from[0, count) (or the one element), in order.
@@ -62,14 +62,30 @@ void accumulate(T& to, T from, double alpha);
 template <class F>
 void with_type(core::DType dtype, F&& f) {
   switch (dtype) {
-    case core::DType::kBool: f(bool{}); break;
-    case core::DType::kU8: f(std::uint8_t{}); break;
-    case core::DType::kI32: f(std::int32_t{}); break;
-    case core::DType::kI64: f(std::int64_t{}); break;
-    case core::DType::kF16: f(core::Half{}); break;
-    case core::DType::kBF16: f(core::BFloat16{}); break;
-    case core::DType::kF32: f(float{}); break;
-    case core::DType::kF64: f(double{}); break;
+    case core::DType::kBool:
+      f(bool{});
+      break;
+    case core::DType::kU8:
+      f(std::uint8_t{});
+      break;
+    case core::DType::kI32:
+      f(std::int32_t{});
+      break;
+    case core::DType::kI64:
+      f(std::int64_t{});
+      break;
+    case core::DType::kF16:
+      f(core::Half{});
+      break;
+    case core::DType::kBF16:
+      f(core::BFloat16{});
+      break;
+    case core::DType::kF32:
+      f(float{});
+      break;
+    case core::DType::kF64:
+      f(double{});
+      break;
   }
 }
 

@@ -15,9 +15,7 @@ TensorArg window(const TensorArg& out, const Geometry& geometry) {
   return part;
 }
 
-int normalized(std::int64_t dim, int rank) {
-  return static_cast<int>(dim < 0 ? dim + rank : dim);
-}
+int normalized(std::int64_t dim, int rank) { return static_cast<int>(dim < 0 ? dim + rank : dim); }
 
 Status cat(KernelCall& call) {
   const TensorArg& out = call.out[0];

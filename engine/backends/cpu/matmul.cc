@@ -1,6 +1,6 @@
-// Matrix products of all ranks. f32: oneDNN's sgemm with one thread a call, or our own kernel where the
-// call would cost more than the work; f64: our own; f16 and bf16: through f32; integers: plain loops.
-// The work is split into panels of rows or columns whose number depends on the shapes alone.
+// Matrix products of all ranks. f32: oneDNN's sgemm with one thread a call, or our own kernel where
+// the call would cost more than the work; f64: our own; f16 and bf16: through f32; integers: plain
+// loops. The work is split into panels of rows or columns whose number depends on the shapes alone.
 
 #include <omp.h>
 
@@ -55,9 +55,8 @@ Status sgemm(std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef<const flo
   const bool straight_a = a.column == 1 || k == 1, straight_b = b.column == 1 || n == 1;
   const std::int64_t lda = straight_a ? (m == 1 ? k : a.row) : a.column;
   const std::int64_t ldb = straight_b ? (k == 1 ? n : b.row) : b.column;
-  const dnnl_status_t status =
-      dnnl_sgemm(straight_a ? 'N' : 'T', straight_b ? 'N' : 'T', m, n, k, 1.0f, a.data, lda, b.data,
-                 ldb, 0.0f, c, ldc);
+  const dnnl_status_t status = dnnl_sgemm(straight_a ? 'N' : 'T', straight_b ? 'N' : 'T', m, n, k,
+                                          1.0f, a.data, lda, b.data, ldb, 0.0f, c, ldc);
   if (status == dnnl_success) return {};
   if (status == dnnl_out_of_memory) {
     return Status(core::Code::kResourceExhausted, "matmul: oneDNN has no memory for its buffers");
@@ -117,8 +116,8 @@ Status gemm(std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef<const T> a
         }
       } else {
         for (std::int64_t j = 0; j < n; ++j) {
-          row[j] = static_cast<T>(static_cast<U>(row[j]) +
-                                  factor * static_cast<U>(from[j * b.column]));
+          row[j] =
+              static_cast<T>(static_cast<U>(row[j]) + factor * static_cast<U>(from[j * b.column]));
         }
       }
     }
@@ -130,10 +129,12 @@ Status gemm(std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef<const T> a
 
 // About the time of one multiplication and addition on one core, in nanoseconds.
 template <class T>
-constexpr double kCost = std::is_same_v<T, float> ? 0.02 : std::is_same_v<T, double> ? 0.05 : 0.5;
+constexpr double kCost = std::is_same_v<T, float>    ? 0.02
+                         : std::is_same_v<T, double> ? 0.05
+                                                     : 0.5;
 
-// Runs `finish(first result row, rows, first column, columns)` on each piece of the result while it is
-// in the cache.
+// Runs `finish(first result row, rows, first column, columns)` on each piece of the result while it
+// is in the cache.
 template <class T, class F>
 Status run(KernelCall& call, const Product& p, T* c, F finish) {
   const T *a = static_cast<const T*>(p.a.data), *b = static_cast<const T*>(p.b.data);
@@ -175,14 +176,16 @@ Status run(KernelCall& call, const Product& p, T* c, F finish) {
   const std::int64_t panels = (length + size - 1) / size, tasks = p.batches * panels;
   // Small matrices go several to a part.
   const double task_cost = total / static_cast<double>(tasks);
-  const auto group = std::clamp<std::int64_t>(static_cast<std::int64_t>(200e3 / task_cost), 1, tasks);
+  const auto group =
+      std::clamp<std::int64_t>(static_cast<std::int64_t>(200e3 / task_cost), 1, tasks);
   const std::int64_t parts = (tasks + group - 1) / group;
   std::vector<Status> failures(static_cast<std::size_t>(parts));
   call.parallel.run(parts, [&](std::int64_t part) {
     for (std::int64_t t = part * group; t < std::min(tasks, (part + 1) * group); ++t) {
       if (call.parallel.cancelled()) return;
       const std::int64_t at = t % panels * size, n = std::min(size, length - at);
-      Status status = by_rows ? matrix(t / panels, at, n, 0, p.n) : matrix(t / panels, 0, p.m, at, n);
+      Status status =
+          by_rows ? matrix(t / panels, at, n, 0, p.n) : matrix(t / panels, 0, p.m, at, n);
       if (!status.ok()) {
         failures[static_cast<std::size_t>(part)] = std::move(status);
         return;
@@ -219,7 +222,8 @@ const void* copy_dense(KernelCall& call, const TensorArg& x, DType dtype, Geomet
   return memory;
 }
 
-// The last two dimensions (a vector: a row on the left, a column on the right) and the batch strides.
+// The last two dimensions (a vector: a row on the left, a column on the right) and the batch
+// strides.
 Side side_of(const void* data, const Geometry& g, bool left, const Dims& batch) {
   Side s;
   s.data = data;
@@ -312,10 +316,9 @@ Status run_typed(KernelCall& call, const Product& p, T* c, const Addend& addend)
   if (addend.x == nullptr) {
     return run<T>(call, p, c, [](std::int64_t, std::int64_t, std::int64_t, std::int64_t) {});
   }
-  return run<T>(call, p, c,
-                [&](std::int64_t i0, std::int64_t m, std::int64_t j0, std::int64_t n) {
-                  add_piece<T>(addend, c, p.n, i0, m, j0, n);
-                });
+  return run<T>(call, p, c, [&](std::int64_t i0, std::int64_t m, std::int64_t j0, std::int64_t n) {
+    add_piece<T>(addend, c, p.n, i0, m, j0, n);
+  });
 }
 
 // The product of a and b; with `turned`, of a and b's transpose.
@@ -359,12 +362,18 @@ Status product(KernelCall& call, const TensorArg& a, const TensorArg& b, bool tu
   }
   fold_batch(p, half || dtype == DType::kF32);
   switch (dtype) {
-    case DType::kF32: return run_typed<float>(call, p, out.first<float>(), addend);
-    case DType::kF64: return run_typed<double>(call, p, out.first<double>(), addend);
-    case DType::kI32: return run_typed<std::int32_t>(call, p, out.first<std::int32_t>(), addend);
-    case DType::kI64: return run_typed<std::int64_t>(call, p, out.first<std::int64_t>(), addend);
-    case DType::kU8: return run_typed<std::uint8_t>(call, p, out.first<std::uint8_t>(), addend);
-    default: break;
+    case DType::kF32:
+      return run_typed<float>(call, p, out.first<float>(), addend);
+    case DType::kF64:
+      return run_typed<double>(call, p, out.first<double>(), addend);
+    case DType::kI32:
+      return run_typed<std::int32_t>(call, p, out.first<std::int32_t>(), addend);
+    case DType::kI64:
+      return run_typed<std::int64_t>(call, p, out.first<std::int64_t>(), addend);
+    case DType::kU8:
+      return run_typed<std::uint8_t>(call, p, out.first<std::uint8_t>(), addend);
+    default:
+      break;
   }
   // 16-bit floats: the sum in f32, rounded once.
   const Geometry dense(out.geometry->shape);
@@ -404,7 +413,8 @@ Status addmm(KernelCall& call) {
 Status outer(KernelCall& call) {
   const Geometry &x = *call.in[0].geometry, &y = *call.in[1].geometry;
   const Geometry column({x.shape[0], 1}, {x.strides[0], 1}, x.offset);
-  const Geometry row({1, y.shape[0]}, {std::max<std::int64_t>(y.shape[0], 1), y.strides[0]}, y.offset);
+  const Geometry row({1, y.shape[0]}, {std::max<std::int64_t>(y.shape[0], 1), y.strides[0]},
+                     y.offset);
   TensorArg a = call.in[0], b = call.in[1];
   a.geometry = &column;
   b.geometry = &row;

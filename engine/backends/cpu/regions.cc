@@ -100,10 +100,11 @@ void add_region(const TensorArg& x, const Geometry& view, void* to) {
     turn_walk.runs(0, turns.count, [&](std::int64_t turn, std::int64_t step, std::int64_t count) {
       for (std::int64_t i = 0; i < count; ++i, turn += step) {
         at = 0;
-        from_walk.runs(start, n, [&](std::int64_t offset, std::int64_t stride, std::int64_t length) {
-          load(x.first<const char>() + (offset + turn) * element, stride, length, add + at);
-          at += length;
-        });
+        from_walk.runs(
+            start, n, [&](std::int64_t offset, std::int64_t stride, std::int64_t length) {
+              load(x.first<const char>() + (offset + turn) * element, stride, length, add + at);
+              at += length;
+            });
         for (std::int64_t j = 0; j < n; ++j) {
           if constexpr (std::is_same_v<A, std::int64_t>) {
             sum[j] = static_cast<A>(static_cast<std::uint64_t>(sum[j]) +

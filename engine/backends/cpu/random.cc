@@ -1,0 +1,355 @@
+// Random numbers from Philox blocks. Elements are numbered in row-major order of the result's
+// shape, whatever its strides; a number takes one word (f32 and narrower, bernoulli, dropout) or
+// two.
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+#include "engine/backends/cpu/block_io.h"
+#include "engine/backends/cpu/cpu.h"
+#include "engine/backends/cpu/index_places.h"
+#include "engine/backends/cpu/random_simd.h"
+#include "engine/backends/cpu/strided.h"
+
+namespace teletensor::backends::cpu {
+namespace {
+
+using core::Dims;
+using core::DType;
+using core::Geometry;
+using core::Status;
+
+constexpr std::int64_t kBlock = 512;  // numbers made at once
+
+Stream stream_of(const core::Attributes& a) {
+  return {static_cast<std::uint64_t>(a.integer(a.size() - 2)),
+          static_cast<std::uint64_t>(a.integer(a.size() - 1))};
+}
+
+// Runs of a region in row-major order (Walk goes by stride).
+template <class F>
+void row_major_runs(const Geometry& g, std::int64_t start, std::int64_t count, F&& run) {
+  if (g.contiguous()) {
+    run(start, std::int64_t{1}, count);
+    return;
+  }
+  const int rank = g.rank();
+  const std::int64_t length = g.shape.back(), stride = g.strides.back();
+  while (count > 0) {
+    std::int64_t offset = start % length * stride, rest = start / length;
+    const std::int64_t n = std::min(count, length - start % length);
+    for (int d = rank - 2; d >= 0; --d) {
+      offset += rest % g.shape[d] * g.strides[d];
+      rest /= g.shape[d];
+    }
+    run(offset, stride, n);
+    start += n;
+    count -= n;
+  }
+}
+
+// Calls make(words, n, block) for numbers [start, start + n) and stores them. kWords words a
+// number.
+template <class A, int kWords, class F>
+void fill(KernelCall& call, const TensorArg& out, double cost, F make) {
+  const Stream stream = stream_of(call.attributes);
+  const StoreBlock<A> store = store_block<A>(out.dtype);
+  const auto element = static_cast<std::int64_t>(core::size_of(out.dtype));
+  split(call.parallel, out.geometry->numel(), cost, kBlock,
+        [&](std::int64_t begin, std::int64_t end) {
+          std::uint32_t words[kBlock * kWords];
+          A block[kBlock];
+          for (std::int64_t at = begin; at < end; at += kBlock) {
+            const std::int64_t n = std::min(kBlock, end - at);
+            random_words(stream, static_cast<std::uint64_t>(at * kWords / 4), (n * kWords + 3) / 4,
+                         words);
+            make(words, n, block, at);
+            std::int64_t done = 0;
+            row_major_runs(*out.geometry, at, n,
+                           [&](std::int64_t offset, std::int64_t stride, std::int64_t count) {
+                             store(block + done, count, out.first<char>() + offset * element,
+                                   stride);
+                             done += count;
+                           });
+          }
+        });
+}
+
+// In [0, 1) with as many bits as the dtype's significand holds, so that no value rounds up to 1.
+int uniform_bits(DType dtype) { return dtype == DType::kF16 ? 11 : dtype == DType::kBF16 ? 8 : 24; }
+
+void fill_uniform(KernelCall& call, double low, double high) {
+  const TensorArg& out = call.out[0];
+  const double span = high - low;
+  if (out.dtype == DType::kF64) {
+    fill<double, 2>(call, out, 3,
+                    [=](const std::uint32_t* w, std::int64_t n, double* to, std::int64_t) {
+                      for (std::int64_t i = 0; i < n; ++i) {
+                        const std::uint64_t bits =
+                            (static_cast<std::uint64_t>(w[2 * i + 1]) << 32 | w[2 * i]) >> 11;
+                        const double x = low + span * (static_cast<double>(bits) * 0x1p-53);
+                        to[i] = x >= high ? low : x;
+                      }
+                    });
+    return;
+  }
+  const int shift = 32 - uniform_bits(out.dtype);
+  const auto from = static_cast<float>(low), wide = static_cast<float>(span);
+  const float unit = std::ldexp(1.0f, -uniform_bits(out.dtype));
+  const bool standard = low == 0 && high == 1;
+  // Rounding to the result's dtype must not give `high` either: such a value becomes `low`.
+  const DType dtype = out.dtype;
+  const auto limit = static_cast<float>(high);
+  fill<float, 1>(call, out, 2,
+                 [=](const std::uint32_t* w, std::int64_t n, float* to, std::int64_t) {
+                   for (std::int64_t i = 0; i < n; ++i)
+                     to[i] = static_cast<float>(w[i] >> shift) * unit;
+                   if (standard) return;
+                   for (std::int64_t i = 0; i < n; ++i) to[i] = from + wide * to[i];
+                   if (dtype == DType::kF32) {
+                     for (std::int64_t i = 0; i < n; ++i) to[i] = to[i] >= limit ? from : to[i];
+                   } else if (dtype == DType::kF16) {
+                     for (std::int64_t i = 0; i < n; ++i) {
+                       to[i] = static_cast<float>(core::Half(to[i])) >= limit ? from : to[i];
+                     }
+                   } else {
+                     for (std::int64_t i = 0; i < n; ++i) {
+                       to[i] = static_cast<float>(core::BFloat16(to[i])) >= limit ? from : to[i];
+                     }
+                   }
+                 });
+}
+
+void fill_normal(KernelCall& call, double mean, double std) {
+  const TensorArg& out = call.out[0];
+  if (out.dtype == DType::kF64) {
+    fill<double, 2>(call, out, 15,
+                    [=](const std::uint32_t* w, std::int64_t n, double* to, std::int64_t) {
+                      double pairs[kBlock];
+                      normal_from_words(w, (n + 1) / 2 * 2, pairs);
+                      for (std::int64_t i = 0; i < n; ++i) to[i] = mean + std * pairs[i];
+                    });
+    return;
+  }
+  const auto centre = static_cast<float>(mean), wide = static_cast<float>(std);
+  fill<float, 1>(call, out, 5,
+                 [=](const std::uint32_t* w, std::int64_t n, float* to, std::int64_t) {
+                   float pairs[kBlock];
+                   normal_from_words(w, (n + 1) / 2 * 2, pairs);
+                   for (std::int64_t i = 0; i < n; ++i) to[i] = centre + wide * pairs[i];
+                 });
+}
+
+void fill_integers(KernelCall& call, std::int64_t low, std::int64_t high) {
+  const std::uint64_t span = static_cast<std::uint64_t>(high) - static_cast<std::uint64_t>(low);
+  fill<std::int64_t, 2>(
+      call, call.out[0], 4,
+      [=](const std::uint32_t* w, std::int64_t n, std::int64_t* to, std::int64_t) {
+        for (std::int64_t i = 0; i < n; ++i) {
+          const std::uint64_t bits = static_cast<std::uint64_t>(w[2 * i + 1]) << 32 | w[2 * i];
+          const auto high_part =
+              static_cast<std::uint64_t>((static_cast<unsigned __int128>(bits) * span) >> 64);
+          to[i] = static_cast<std::int64_t>(static_cast<std::uint64_t>(low) + high_part);
+        }
+      });
+}
+
+Status rand(KernelCall& call) { return fill_uniform(call, 0, 1), Status(); }
+Status randn(KernelCall& call) { return fill_normal(call, 0, 1), Status(); }
+Status uniform(KernelCall& call) {
+  return fill_uniform(call, call.attributes.real(0), call.attributes.real(1)), Status();
+}
+Status normal(KernelCall& call) {
+  return fill_normal(call, call.attributes.real(0), call.attributes.real(1)), Status();
+}
+Status randint(KernelCall& call) {
+  return fill_integers(call, call.attributes.integer(0), call.attributes.integer(1)), Status();
+}
+
+// The order of 0 ... n-1 by random keys.
+Status randperm(KernelCall& call) {
+  const TensorArg& out = call.out[0];
+  const std::int64_t n = out.geometry->numel();
+  if (n == 0) return {};
+  const std::size_t bytes = static_cast<std::size_t>(n + 1) * 8;
+  auto* keys = static_cast<std::uint64_t*>(call.scratch.allocate(bytes));
+  auto* order = static_cast<std::int64_t*>(call.scratch.allocate(bytes));
+  if (keys == nullptr || order == nullptr) return out_of_scratch(call.op.name, bytes);
+  random_words(stream_of(call.attributes), 0, (n + 1) / 2, reinterpret_cast<std::uint32_t*>(keys));
+  std::iota(order, order + n, std::int64_t{0});
+  std::sort(order, order + n, [&](std::int64_t a, std::int64_t b) {
+    return keys[a] != keys[b] ? keys[a] < keys[b] : a < b;
+  });
+  const StoreBlock<std::int64_t> store = store_block<std::int64_t>(out.dtype);
+  store(order, n, out.first(), 1);
+  return {};
+}
+
+Status bernoulli_p(KernelCall& call) {
+  const double p = call.attributes.real(0);
+  fill<float, 1>(call, call.out[0], 2,
+                 [=](const std::uint32_t* w, std::int64_t n, float* to, std::int64_t) {
+                   for (std::int64_t i = 0; i < n; ++i)
+                     to[i] = static_cast<double>(w[i]) * 0x1p-32 < p;
+                 });
+  return {};
+}
+
+Status bernoulli(KernelCall& call) {
+  const TensorArg& x = call.in[0];
+  // Row-major, so that element numbers are those of the words.
+  const Dense p = dense(call, x, x.geometry->shape, DType::kF64);
+  if (p.data == nullptr) return out_of_scratch(call.op.name, p.bytes);
+  const auto* chance = static_cast<const double*>(p.data);
+  for (std::int64_t i = 0, n = x.geometry->numel(); i < n; ++i) {
+    if (!(chance[i] >= 0 && chance[i] <= 1)) {
+      return core::invalid("bernoulli: p must be in [0, 1], element " + std::to_string(i) + " is " +
+                           std::to_string(chance[i]));
+    }
+  }
+  fill<float, 1>(call, call.out[0], 2,
+                 [=](const std::uint32_t* w, std::int64_t n, float* to, std::int64_t at) {
+                   for (std::int64_t i = 0; i < n; ++i)
+                     to[i] = static_cast<double>(w[i]) * 0x1p-32 < chance[at + i];
+                 });
+  return {};
+}
+
+template <class A>
+void drop(KernelCall& call) {
+  const TensorArg &x = call.in[0], &y = call.out[0], &mask = call.out[1];
+  const Stream stream = stream_of(call.attributes);
+  const double p = call.attributes.real(0);
+  // Kept where the word is at least p of its range.
+  const auto threshold = static_cast<std::uint64_t>(std::ceil(p * 0x1p32));
+  const A scale = p < 1 ? static_cast<A>(1 / (1 - p)) : A(0);
+  const LoadBlock<A> load = load_block<A>(x.dtype);
+  const StoreBlock<A> store = store_block<A>(y.dtype);
+  const auto element = static_cast<std::int64_t>(core::size_of(x.dtype));
+  split(call.parallel, y.geometry->numel(), 2, kBlock, [&](std::int64_t begin, std::int64_t end) {
+    std::uint32_t words[kBlock];
+    A block[kBlock];
+    std::uint8_t kept[kBlock];
+    for (std::int64_t at = begin; at < end; at += kBlock) {
+      const std::int64_t n = std::min(kBlock, end - at);
+      random_words(stream, static_cast<std::uint64_t>(at / 4), (n + 3) / 4, words);
+      std::int64_t done = 0;
+      row_major_runs(*x.geometry, at, n,
+                     [&](std::int64_t offset, std::int64_t stride, std::int64_t count) {
+                       load(x.first<const char>() + offset * element, stride, count, block + done);
+                       done += count;
+                     });
+      for (std::int64_t i = 0; i < n; ++i) kept[i] = words[i] >= threshold;
+      for (std::int64_t i = 0; i < n; ++i) block[i] = kept[i] ? block[i] * scale : A(0);
+      done = 0;
+      row_major_runs(*y.geometry, at, n,
+                     [&](std::int64_t offset, std::int64_t stride, std::int64_t count) {
+                       store(block + done, count, y.first<char>() + offset * element, stride);
+                       done += count;
+                     });
+      done = 0;
+      row_major_runs(*mask.geometry, at, n,
+                     [&](std::int64_t offset, std::int64_t stride, std::int64_t count) {
+                       auto* to = mask.first<std::uint8_t>() + offset;
+                       for (std::int64_t i = 0; i < count; ++i) to[i * stride] = kept[done + i];
+                       done += count;
+                     });
+    }
+  });
+}
+
+Status dropout(KernelCall& call) {
+  with_float_type(call.in[0].dtype, [&](auto a) { drop<decltype(a)>(call); });
+  return {};
+}
+
+// With replacement: the place of a uniform number in the running sum. Without: the largest of
+// weight-biased random keys (Efraimidis and Spirakis, 2006).
+Status multinomial(KernelCall& call) {
+  const TensorArg &x = call.in[0], &out = call.out[0];
+  const std::int64_t samples = call.attributes.integer(0), categories = x.geometry->shape.back();
+  const bool replacement = call.attributes.boolean(1);
+  const std::int64_t rows = x.geometry->numel() / categories;
+  const Dense all = dense(call, x, x.geometry->shape, DType::kF64);
+  if (all.data == nullptr) return out_of_scratch(call.op.name, all.bytes);
+  const auto* weights = static_cast<const double*>(all.data);
+  for (std::int64_t r = 0; r < rows; ++r) {
+    double sum = 0;
+    std::int64_t positive = 0;
+    for (std::int64_t i = 0; i < categories; ++i) {
+      const double w = weights[r * categories + i];
+      if (!(w >= 0) || std::isinf(w)) {
+        return core::invalid("multinomial: weights must be finite and not negative, one is " +
+                             std::to_string(w));
+      }
+      sum += w;
+      positive += w > 0;
+    }
+    if (!(sum > 0)) return core::invalid("multinomial: the weights of a row add up to zero");
+    if (!replacement && positive < samples) {
+      return core::invalid("multinomial: " + std::to_string(samples) +
+                           " samples without "
+                           "replacement, but only " +
+                           std::to_string(positive) + " weights are not zero");
+    }
+  }
+  const std::int64_t draws = replacement ? samples : categories;
+  const std::size_t bytes = static_cast<std::size_t>(categories + draws + 2) * 8;
+  auto* sums = static_cast<double*>(call.scratch.allocate(bytes));
+  auto* order = static_cast<std::int64_t*>(call.scratch.allocate(bytes));
+  if (sums == nullptr || order == nullptr) return out_of_scratch(call.op.name, bytes);
+  const Stream stream = stream_of(call.attributes);
+  auto* to = out.first<std::int64_t>();
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const double* const w = weights + r * categories;
+    // In (0, 1); number i of the instruction takes words 2 i and 2 i + 1.
+    const auto number = [&](std::int64_t i) {
+      const std::int64_t at = r * draws + i;
+      std::uint32_t four[4];
+      random_words(stream, static_cast<std::uint64_t>(at / 2), 1, four);
+      const std::uint32_t* const two = four + at % 2 * 2;
+      const std::uint64_t bits = (static_cast<std::uint64_t>(two[1]) << 32 | two[0]) >> 12;
+      return (static_cast<double>(bits) + 0.5) * 0x1p-52;
+    };
+    if (replacement) {
+      std::partial_sum(w, w + categories, sums);
+      for (std::int64_t s = 0; s < samples; ++s) {
+        const double at = number(s) * sums[categories - 1];
+        std::int64_t i = std::upper_bound(sums, sums + categories, at) - sums;
+        while (i == categories || w[i] == 0) --i;  // rounding at the end of the sum
+        *to++ = i;
+      }
+    } else {
+      for (std::int64_t i = 0; i < categories; ++i) {
+        sums[i] = w[i] > 0 ? std::log(number(i)) / w[i] : -INFINITY;
+      }
+      std::iota(order, order + categories, std::int64_t{0});
+      std::partial_sort(order, order + samples, order + categories,
+                        [&](std::int64_t a, std::int64_t b) {
+                          return sums[a] != sums[b] ? sums[a] > sums[b] : a < b;
+                        });
+      to = std::copy_n(order, samples, to);
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+void add_random_kernels(KernelTable& table) {
+  table.add("rand", rand);
+  table.add("randn", randn);
+  table.add("randint", randint);
+  table.add("randperm", randperm);
+  table.add("uniform", uniform);
+  table.add("normal", normal);
+  table.add("random_from", randint);
+  table.add("bernoulli", bernoulli);
+  table.add("bernoulli_p", bernoulli_p);
+  table.add("dropout", dropout);
+  table.add("multinomial", multinomial);
+}
+
+}  // namespace teletensor::backends::cpu
