@@ -81,8 +81,13 @@ HandleId Client::constant(const core::Dims& shape, std::vector<float> elements) 
 
 HandleId Client::apply(std::string_view op, std::vector<Argument> arguments,
                        core::Attributes attributes, bool record) {
+  const ops::OpDef& definition = *ops::catalog().find(op);
   program::Apply apply;
-  apply.op = ops::catalog().id(*ops::catalog().find(op));
+  apply.op = ops::catalog().id(definition);
+  for (std::size_t p = static_cast<std::size_t>(definition.operand_parameters) + attributes.size();
+       p < definition.parameters.size(); ++p) {
+    attributes.push_back(definition.parameters[p].fallback);
+  }
   apply.record = record;
   for (const Argument& argument : arguments) apply.arguments.push_back(argument);
   apply.attributes = std::move(attributes);
@@ -123,7 +128,7 @@ std::vector<float> Client::read(HandleId handle) {
   EXPECT_TRUE(send().ok());
   last = listener.fetched(seq);
   std::vector<float> elements(last.bytes.size() / sizeof(float));
-  std::memcpy(elements.data(), last.bytes.data(), last.bytes.size());
+  std::memcpy(elements.data(), last.bytes.data(), elements.size() * sizeof(float));
   return elements;
 }
 

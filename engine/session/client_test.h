@@ -53,7 +53,7 @@ class Client {
  public:
   explicit Client(Daemon& daemon, core::Device device = kSimDevice, std::uint64_t quota = 0);
 
-  // Commands gather until send() (or a wait). All tensors are f32.
+  // Commands gather until send() (or a wait). All tensors are f32; attributes left out have defaults.
   HandleId constant(const core::Dims& shape, std::vector<float> elements);
   HandleId apply(std::string_view op, std::vector<Argument> arguments,
                  core::Attributes attributes = {}, bool record = false);
