@@ -13,7 +13,7 @@ from .normalization import LayerNorm, RMSNorm
 from .parameter import Parameter
 from .sparse import Embedding
 
-__all__ = [  # noqa: PLE0604
+__all__ = [
     "Bilinear",
     "Dropout",
     "Embedding",

@@ -75,7 +75,8 @@ def _erfinv(x: Tensor) -> Tensor:
     for c in (0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773, -0.0076224613,
               0.00943887047, 1.00167406, 2.83297682):  # fmt: skip
         large = large * far + c
-    return tt.where(w < 5.0, small, large) * x
+    series: Tensor = tt.where(w < 5.0, small, large)
+    return series * x
 
 
 def trunc_normal_(

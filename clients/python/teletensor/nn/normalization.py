@@ -56,7 +56,7 @@ class LayerNorm(Module):
             init.zeros_(self.bias)
 
     def forward(self, input: Tensor) -> Tensor:
-        return _ops.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
+        return _ops.layer_norm(input, self.weight, self.bias, self.normalized_shape, self.eps)
 
     def extra_repr(self) -> str:
         return (

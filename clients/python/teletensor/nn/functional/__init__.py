@@ -7,4 +7,4 @@ from .layers import __all__ as _layers
 from .losses import *  # noqa: F403
 from .losses import __all__ as _losses
 
-__all__ = [*_activations, *_layers, *_losses]  # noqa: PLE0604
+__all__ = [*_activations, *_layers, *_losses]

@@ -156,7 +156,7 @@ def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
 
 def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """x where |x| > lambd, else 0."""
-    return tt.where(input.abs() <= lambd, tt.zeros_like(input), input)
+    return _ops.where(input.abs() <= lambd, tt.zeros_like(input), input)
 
 
 def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
@@ -174,7 +174,7 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
                 f"shape {list(input.shape)} has {channels} entries"
             )
         weight = weight.reshape((-1, *([1] * (input.dim() - 2))))
-    return tt.where(input > 0, input, input * weight)
+    return _ops.where(input > 0, input, input * weight)
 
 
 def glu(input: Tensor, dim: int = -1) -> Tensor:

@@ -23,6 +23,9 @@ __all__ = [
     "scaled_dot_product_attention",
 ]
 
+# Distance from 1 to the next larger number.
+_EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
+
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x @ weight.T + bias: x [..., in], weight [out, in] (or [in]), bias [out] give [..., out]."""
@@ -50,7 +53,7 @@ def layer_norm(
 ) -> Tensor:
     """(x - mean) / sqrt(variance + eps) * weight + bias over the last dimensions, whose sizes are
     normalized_shape (also weight's and bias's shape); the variance is the biased one."""
-    return _ops.layer_norm(input, normalized_shape, weight, bias, eps)
+    return _ops.layer_norm(input, weight, bias, normalized_shape, eps)
 
 
 def rms_norm(
@@ -68,7 +71,7 @@ def rms_norm(
             f"{list(input.shape)}"
         )
     if eps is None:
-        eps = tt.finfo(input.dtype).eps
+        eps = _EPSILON[str(input.dtype).rpartition(".")[2]]
     wide = input.to(tt.float32) if input.dtype in (tt.float16, tt.bfloat16) else input
     dims = tuple(range(-len(sizes), 0))
     scale = tt.rsqrt((wide * wide).mean(dims, keepdim=True) + eps)

@@ -9,7 +9,6 @@ import teletensor as tt
 
 from ... import _ops
 from ..._tensor import Tensor
-from .activations import logsigmoid
 
 __all__ = [
     "binary_cross_entropy",
@@ -56,8 +55,7 @@ def mse_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
 
 def l1_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """|input - target|."""
-    _check_shapes("l1_loss", input, target)
-    return _reduce((input - target).abs(), reduction)
+    return _ops.l1_loss(input, target, reduction)
 
 
 def smooth_l1_loss(
@@ -68,9 +66,7 @@ def smooth_l1_loss(
         raise RuntimeError("smooth_l1_loss does not support negative values for beta.")
     if beta == 0:
         return l1_loss(input, target, reduction)
-    _check_shapes("smooth_l1_loss", input, target)
-    d = (input - target).abs()
-    return _reduce(tt.where(d < beta, d * d * (0.5 / beta), d - 0.5 * beta), reduction)
+    return _ops.smooth_l1_loss(input, target, reduction, beta)
 
 
 def huber_loss(
@@ -79,9 +75,7 @@ def huber_loss(
     """With d = |input - target|: 0.5 d^2 where d <= delta, else delta (d - 0.5 delta)."""
     if delta <= 0:
         raise RuntimeError("huber_loss does not support non-positive values for delta.")
-    _check_shapes("huber_loss", input, target)
-    d = (input - target).abs()
-    return _reduce(tt.where(d <= delta, d * d * 0.5, (d - 0.5 * delta) * delta), reduction)
+    return _ops.huber_loss(input, target, reduction, delta)
 
 
 def nll_loss(
@@ -134,13 +128,7 @@ def binary_cross_entropy_with_logits(
 ) -> Tensor:
     """binary_cross_entropy of sigmoid(input), computed without overflow; the first term is
     multiplied by pos_weight."""
-    _check_shapes("binary_cross_entropy_with_logits", input, target)
-    if pos_weight is None:
-        loss = (1 - target) * input - logsigmoid(input)
-    else:
-        log_weight = (pos_weight - 1) * target + 1
-        loss = (1 - target) * input - log_weight * logsigmoid(input)
-    return _reduce(loss if weight is None else loss * weight, reduction)
+    return _ops.binary_cross_entropy_with_logits(input, target, weight, pos_weight, reduction)
 
 
 def kl_div(
@@ -148,16 +136,10 @@ def kl_div(
 ) -> Tensor:
     """target * (log(target) - input), 0 where target is 0; input holds log-probabilities, with
     log_target target does too. "batchmean" divides the sum by the first size."""
-    if log_target:
-        loss = tt.exp(target) * (target - input)
-    else:
-        positive = target > 0
-        safe = tt.where(positive, target, tt.ones_like(target))
-        zero = tt.zeros_like(target)
-        loss = tt.where(positive, target * tt.log(safe), zero) - target * input
     if reduction == "batchmean":
-        return loss.sum() / (input.shape[0] if input.dim() else 1)
-    return _reduce(loss, reduction)
+        total = _ops.kl_div(input, target, "sum", log_target)
+        return total / (input.shape[0] if input.dim() else 1)
+    return _ops.kl_div(input, target, reduction, log_target)
 
 
 def poisson_nll_loss(
@@ -229,7 +211,7 @@ def margin_ranking_loss(
 def soft_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """log(1 + exp(-target * input)) for targets of 1 and -1."""
     _check_shapes("soft_margin_loss", input, target)
-    return _reduce(-logsigmoid(target * input), reduction)
+    return _reduce(-_ops.logsigmoid(target * input), reduction)
 
 
 def cosine_embedding_loss(

@@ -16,7 +16,9 @@ def numpy_generator(generator: Any = None) -> np.random.Generator:
     """A NumPy generator: the given one; one seeded by the given number; or, for None, one that
     follows from `teletensor.manual_seed` and moves that stream on by one ordinal."""
     if generator is None:
-        return np.random.default_rng(tt._random_key())
+        seed, ordinal = tt.get_rng_state()
+        tt.set_rng_state((seed, ordinal + 1))
+        return np.random.default_rng((seed, ordinal))
     if isinstance(generator, np.random.Generator):
         return generator
     if isinstance(generator, (int, np.integer)):
