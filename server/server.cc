@@ -1,5 +1,6 @@
 #include "server/server.h"
 
+#include <grpc/grpc.h>
 #include <grpc/support/log.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
@@ -82,6 +83,10 @@ Status Server::bind() {
   if (options_.listen.empty() && options_.socket.empty()) {
     return core::invalid("neither an address nor a socket to listen on");
   }
+  // Holds the library until the process ends: its own shutdown may wait 10 s for a poller of
+  // connections that are gone (seen with 1.51).
+  static const bool held = (grpc_init(), true);
+  (void)held;
   gpr_set_log_function(log_of_grpc);
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
