@@ -74,7 +74,10 @@ Status infer_pow(InferContext& c) {
       !core::is_floating(dtype)) {
     return c.fail("integers to negative integer powers are not defined");
   }
-  return infer_no_bool(c);
+  TT_RETURN_IF_ERROR(infer_no_bool(c));
+  // RULE: a number to the power of a tensor is row-major, whatever the tensor's strides.
+  if (c.operands[0].number) c.results[0].geometry = core::Geometry(c.results[0].geometry.shape);
+  return {};
 }
 
 Status infer_bits(InferContext& c) {

@@ -7,17 +7,10 @@
 namespace teletensor::ops {
 namespace {
 
-using core::Geometry;
 using core::Status;
 
-// Dense strides in the order of x's (PyTorch's preserve_format).
-Geometry preserved(const InferContext& c) {
-  const Geometry* inputs[] = {&c.geometry(0)};
-  return core::elementwise_layout(c.shape(0), inputs);
-}
-
 Status infer_clone(InferContext& c) {
-  c.add_result(c.dtype(0), preserved(c));
+  c.add_result(c.dtype(0), preserved_layout(c.geometry(0)));
   return {};
 }
 
@@ -27,7 +20,7 @@ Status infer_contiguous(InferContext& c) {
 }
 
 Status infer_cast(InferContext& c) {
-  c.add_result(c.attributes.dtype(0), preserved(c));
+  c.add_result(c.attributes.dtype(0), preserved_layout(c.geometry(0)));
   return {};
 }
 

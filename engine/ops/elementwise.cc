@@ -5,10 +5,27 @@ namespace teletensor::ops {
 using core::DType;
 using core::Status;
 
-Status infer_elementwise(InferContext& c, DType dtype) {
+core::Geometry preserved_layout(const core::Geometry& x) {
+  if (x.dense()) return core::Geometry(x.shape, x.strides);
+  const core::Geometry* inputs[] = {&x};
+  return core::elementwise_layout(x.shape, inputs);
+}
+
+Status infer_elementwise(InferContext& c, DType dtype, DType common, bool condition) {
   core::InlineVector<const core::Geometry*, 4> inputs;
+  // RULE: the order of strides is that of the operands after their conversion, which packs them.
+  core::Geometry packed[4];  // elementwise ops have at most 4 operands
+  std::size_t packs = 0;
   for (const OperandInfo& operand : c.operands) {
-    if (operand.tensor()) inputs.push_back(&operand.layout->geometry);
+    if (!operand.tensor()) continue;
+    const core::Geometry& geometry = operand.layout->geometry;
+    const bool kept = condition && &operand == &c.operands[0];
+    if (kept || operand.layout->dtype == common || geometry.dense()) {
+      inputs.push_back(&geometry);
+    } else {
+      packed[packs] = preserved_layout(geometry);
+      inputs.push_back(&packed[packs++]);
+    }
   }
   if (inputs.empty()) return c.fail("needs at least one tensor");
   const core::Dims* shape = &inputs[0]->shape;
@@ -45,6 +62,8 @@ Status infer_floating(InferContext& c) {
   return infer_elementwise(c, dtype);
 }
 
-Status infer_test(InferContext& c) { return infer_elementwise(c, DType::kBool); }
+Status infer_test(InferContext& c) {
+  return infer_elementwise(c, DType::kBool, result_type(c));
+}
 
 }  // namespace teletensor::ops

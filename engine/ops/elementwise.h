@@ -8,8 +8,15 @@
 namespace teletensor::ops {
 
 // Adds the result of broadcasting all tensor operands, with the strides that PyTorch gives it. Refuses
-// shapes that do not broadcast, and calls without any tensor.
-core::Status infer_elementwise(InferContext& c, core::DType dtype);
+// shapes that do not broadcast, and calls without any tensor. `common` is the dtype that the operands
+// are converted to, where it is not the result's; operand 0 is not converted where it is a condition.
+core::Status infer_elementwise(InferContext& c, core::DType dtype, core::DType common,
+                               bool condition = false);
+inline core::Status infer_elementwise(InferContext& c, core::DType dtype) {
+  return infer_elementwise(c, dtype, dtype);
+}
+// The dense layout of a copy of x in the order of its strides (PyTorch's preserve_format).
+core::Geometry preserved_layout(const core::Geometry& x);
 
 // What the operands promote to.
 inline core::DType result_type(const InferContext& c) {

@@ -1,6 +1,7 @@
 // Elementwise ops of three operands: where, clamp, lerp, addcmul, addcdiv, masked_fill.
 
 #include <cmath>
+#include <cstdint>
 
 #include "engine/ops/elementwise.h"
 #include "engine/ops/families.h"
@@ -19,7 +20,8 @@ Status refuse_condition(InferContext& c, std::size_t i) {
 
 Status infer_where(InferContext& c) {
   if (c.dtype(0) != DType::kBool) return refuse_condition(c, 0);
-  return infer_elementwise(c, result_type(c.operands.subspan(1), c.default_dtype));
+  const DType dtype = result_type(c.operands.subspan(1), c.default_dtype);
+  return infer_elementwise(c, dtype, dtype, /*condition=*/true);
 }
 
 void where_vjp(VjpContext& c) {
@@ -35,7 +37,10 @@ Status infer_masked_fill(InferContext& c) {
     return c.fail("value must be a number or a 0-d tensor, it has shape " +
                   core::to_string(value.layout->geometry.shape));
   }
-  return infer_elementwise(c, c.dtype(0));
+  TT_RETURN_IF_ERROR(infer_elementwise(c, c.dtype(0)));
+  // RULE: row-major, unlike other elementwise results.
+  c.results[0].geometry = core::Geometry(c.results[0].geometry.shape);
+  return {};
 }
 
 void masked_fill_vjp(VjpContext& c) {
@@ -47,6 +52,15 @@ void masked_fill_vjp(VjpContext& c) {
 Status infer_clamp(InferContext& c) {
   if (c.operands[1].absent() && c.operands[2].absent()) {
     return c.fail("at least one of min and max must be given");
+  }
+  const DType dtype = result_type(c);
+  std::int64_t low = INT64_MIN, high = INT64_MAX;
+  if (dtype == DType::kU8) low = 0, high = 255;
+  if (dtype == DType::kI32) low = INT32_MIN, high = INT32_MAX;
+  const core::Number *min = c.operands[1].number, *max = c.operands[2].number;
+  if (core::is_integral(dtype) && ((min && min->integer > high) || (max && max->integer < low))) {
+    return c.fail("the limit " + core::to_string(min && min->integer > high ? *min : *max) +
+                  " is outside of " + std::string(core::name_of(dtype)));
   }
   return infer_no_bool(c);
 }
@@ -82,6 +96,21 @@ void lerp_vjp(VjpContext& c) {
   }
   if (c.needs(1)) c.give(1, g * weight);
   if (c.needs(2)) c.give(2, g * (c.operand(1) - c.operand(0)));
+}
+
+Status infer_lerp(InferContext& c) {
+  for (const OperandInfo& operand : c.operands) {
+    if (operand.tensor() && operand.layout->dtype != c.dtype(0)) {
+      return c.fail("all tensors must have one dtype, they have " +
+                    std::string(core::name_of(c.dtype(0))) + " and " +
+                    std::string(core::name_of(operand.layout->dtype)));
+    }
+  }
+  if (!core::is_floating(c.dtype(0))) {
+    return c.fail("is defined for floating dtypes, not for " +
+                  std::string(core::name_of(c.dtype(0))));
+  }
+  return infer_elementwise(c, c.dtype(0));
 }
 
 Status infer_addcmul(InferContext& c) {
@@ -137,7 +166,7 @@ std::vector<OpDef> ternary_ops() {
           "x limited to [min, max]; max where min > max; NaN where one is NaN.", infer_clamp,
           clamp_vjp, {{0}, {1}, {2}}),
       row("lerp(Tensor x, Tensor end, Operand weight) -> Tensor", "x + weight * (end - x).",
-          infer_floating, lerp_vjp, {{0, bit(2)}, {1, bit(2)}, {2, bit(0) | bit(1)}}),
+          infer_lerp, lerp_vjp, {{0, bit(2)}, {1, bit(2)}, {2, bit(0) | bit(1)}}),
       row("addcmul(Tensor x, Tensor tensor1, Tensor tensor2, float value=1.0) -> Tensor",
           "x + value * tensor1 * tensor2.", infer_addcmul, addcmul_vjp,
           {{1, bit(2)}, {2, bit(1)}}),

@@ -16,12 +16,13 @@ void add_list(KernelTable& table, List<F...>) {
 // 16-bit floats meet numbers unrounded, as in PyTorch.
 template <class F>
 Status arithmetic(KernelCall& call) {
-  return run_functor(call, call.in, F(), /*exact_operands=*/true);
+  return run_functor(call, call.in, F(), /*exact_numbers=*/true);
 }
 
 template <class Plain, int kSign>
 Status add(KernelCall& call) {
-  const double alpha = call.attributes.real(0);
+  double alpha = call.attributes.real(0);
+  if (common_dtype(call.in, call.out[0]) == core::DType::kBool) alpha = alpha != 0;
   if (alpha == 1) return arithmetic<Plain>(call);
   return run_functor(call, call.in, s::AddScaled(kSign * alpha), true);
 }

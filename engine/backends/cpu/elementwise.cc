@@ -67,8 +67,8 @@ class Machine {
         s.direct = !s.constant && s.walk.dense() && (s.condition || arg.dtype == kDTypeOf<A>);
         if (!s.condition) s.load = load_block<A>(arg.dtype);
       }
-      s.round = !s.condition && !plan.exact_operands && plan.dtype != kDTypeOf<A> &&
-                (arg.kind != Kind::kTensor || arg.dtype != plan.dtype);
+      s.round = !s.condition && plan.dtype != kDTypeOf<A> &&
+                (arg.kind == Kind::kTensor ? arg.dtype != plan.dtype : !plan.exact_numbers);
       all_direct_ = all_direct_ && s.direct;
     }
     out_walk_ = Walk(*out.geometry, order_, rank);

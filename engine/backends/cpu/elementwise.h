@@ -29,9 +29,9 @@ struct Plan {
   const void* functor = nullptr;
   core::DType dtype = core::DType::kF32;  // operands are converted to it, and the result has it
   bool condition = false;                 // operand 0 is a condition
-  // Numbers and operands of a wider dtype take part unrounded (comparisons of integers, arithmetic of
-  // 16-bit floats with numbers), not as the nearest value of `dtype`.
-  bool exact_operands = false;
+  // Numbers take part unrounded, not as the nearest value of `dtype`: arithmetic with 16-bit floats,
+  // limits that an integer dtype does not have.
+  bool exact_numbers = false;
 };
 
 // Computes result 0 from `in`.

@@ -88,13 +88,12 @@ F make_functor(const core::Attributes& attributes) {
 // Runs F over the operands `in`.
 template <class F>
 core::Status run_functor(KernelCall& call, std::span<const TensorArg> in, const F& functor,
-                         bool exact_operands = false) {
+                         bool exact_numbers = false) {
   Plan plan;
   plan.loops = &Slot<F>::loops;
   plan.functor = &functor;
   plan.dtype = common_dtype(in, call.out[0], F::kTypes == s::kReal);
-  // Integers are compared as they are: 300 is above every uint8.
-  plan.exact_operands = exact_operands || (plan.loops->bool_result && !core::is_floating(plan.dtype));
+  plan.exact_numbers = exact_numbers;
   return run_elementwise(call, in, plan);
 }
 

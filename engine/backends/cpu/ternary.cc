@@ -1,5 +1,6 @@
 // Kernels of the elementwise ops of three operands.
 
+#include "engine/backends/cpu/block_io.h"
 #include "engine/backends/cpu/cpu.h"
 #include "engine/backends/cpu/loops.h"
 
@@ -25,19 +26,27 @@ Status where(KernelCall& call) {
 }
 
 Status masked_fill(KernelCall& call) {
-  const TensorArg in[] = {call.in[1], call.in[2], call.in[0]};
+  TensorArg in[] = {call.in[1], call.in[2], call.in[0]};
+  if (call.in[0].dtype == DType::kBool) {  // any value but 0 is True
+    double value = in[1].number.as_double();
+    if (in[1].kind == Kind::kTensor) load_block<double>(in[1].dtype)(in[1].first(), 1, 1, &value);
+    in[1] = {};
+    in[1].kind = Kind::kNumber;
+    in[1].number = core::Number::of_bool(value != 0);
+  }
   return select(call, in, call.in[0].dtype);
 }
 
 Status clamp(KernelCall& call) {
+  const bool exact = !core::is_floating(call.out[0].dtype);
   if (call.in[2].kind == Kind::kAbsent) {
-    return run_functor(call, call.in.first(2), s::Maximum());
+    return run_functor(call, call.in.first(2), s::Maximum(), exact);
   }
   if (call.in[1].kind == Kind::kAbsent) {
     const TensorArg in[] = {call.in[0], call.in[2]};
-    return run_functor(call, in, s::Minimum());
+    return run_functor(call, in, s::Minimum(), exact);
   }
-  return run_functor(call, call.in, s::Clamp());
+  return run_functor(call, call.in, s::Clamp(), exact);
 }
 
 }  // namespace
