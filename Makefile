@@ -83,8 +83,8 @@ image-test: build ## builds the image, runs the daemon in it, reaches it over it
 sdist: .venv/.tools ## dist/teletensor-VERSION.tar.gz, which needs no checkout
 	@.venv/bin/python deploy/make_sdist.py
 
-docs: .venv/.client ## writes docs/ops.md from the catalog
-	.venv/bin/python docs/generate_ops.py
+docs: .venv/.client ## generated files: docs/ops.md, the type stubs
+	.venv/bin/python docs/generate_ops.py && .venv/bin/python docs/generate_stubs.py
 
 clean:
 	rm -rf build dist .venv .venv-peers

@@ -11,9 +11,10 @@ Every op call only appends an instruction; reading a value waits. Sessions: `con
 from __future__ import annotations
 
 import importlib.metadata as _metadata
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
-from . import _core, _errors
+from . import _core
 from ._core import (
     Tensor,
     bfloat16,
@@ -52,6 +53,9 @@ from ._session import (
     synchronize,
 )
 from ._tensor import Size
+
+if _TYPE_CHECKING:
+    from ._catalog import *  # noqa: F403
 
 _tensor.attach()
 

@@ -178,9 +178,12 @@ def normal(mean: Any = 0.0, std: Any = 1.0, size: Any = None, *, dtype: Any = No
            device: Any = None) -> Tensor:
     """Normal random numbers; mean and std may be tensors."""
     if isinstance(mean, Tensor) or isinstance(std, Tensor):
-        like = mean if isinstance(mean, Tensor) else std
-        return mean + std * randn_like(like)
-    return mean + std * randn(_sizes((size,)), dtype=dtype, device=device)
+        like: Tensor = mean if isinstance(mean, Tensor) else std
+        drawn = randn_like(like)
+    else:
+        drawn = randn(_sizes((size,)), dtype=dtype, device=device)
+    result: Tensor = drawn * std + mean
+    return result
 
 
 def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
@@ -253,10 +256,10 @@ def unflatten(x: Tensor, dim: int, sizes: Size) -> Tensor:
 
 
 def _dim(dim: int, rank: int) -> int:
-    if not -max(rank, 1) <= dim < max(rank, 1):
-        raise IndexError(f"Dimension out of range (expected to be in range of [{-max(rank, 1)}, "
-                         f"{max(rank, 1) - 1}], but got {dim})")
-    return dim % max(rank, 1)
+    if not -builtins.max(rank, 1) <= dim < builtins.max(rank, 1):
+        raise IndexError(f"Dimension out of range (expected to be in range of [{-builtins.max(rank, 1)}, "
+                         f"{builtins.max(rank, 1) - 1}], but got {dim})")
+    return dim % builtins.max(rank, 1)
 
 
 def movedim(x: Tensor, source: Any, destination: Any) -> Tensor:
@@ -277,7 +280,7 @@ def split(x: Tensor, split_size: Any, dim: int = 0) -> tuple[Tensor, ...]:
         size = x._shape[_dim(dim, x.dim())]
         if split_size <= 0 and not (split_size == 0 and size == 0):
             raise RuntimeError(f"split expects split_size be non-negative, got {split_size}")
-        count = max(1, -(-size // split_size)) if split_size else 1
+        count = builtins.max(1, -(-size // split_size)) if split_size else 1
         split_size = [builtins.min(split_size, size - i * split_size) for i in range(count)]
     return ops["split_with_sizes"](x, split_size, dim)
 

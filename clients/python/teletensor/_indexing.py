@@ -26,7 +26,8 @@ def _as_index(x: Tensor, index: Any) -> Tensor:
     if index.dtype not in (_core.int64, _core.int32, _core.bool, _core.uint8):
         raise IndexError(
             f"tensors used as indices must be int32, int64, uint8 or bool, not {index.dtype}")
-    return index
+    found: Tensor = index
+    return found
 
 
 def nonzero_columns(mask: Tensor) -> list[Tensor]:

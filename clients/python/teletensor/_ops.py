@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 from . import _core
+from ._core import Tensor
 
 __all__: list[str] = []
 
 globals().update(_core.ops)
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> Callable[..., Tensor]:
     raise AttributeError(f"the catalog has no op {name!r}")

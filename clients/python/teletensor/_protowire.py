@@ -5,7 +5,8 @@ The run time needs no protobuf package: hot frames are written in C++, these by 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 __all__ = ["decode", "encode"]
 
@@ -21,7 +22,7 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
-def encode(fields: list[tuple[int, Value]]) -> bytes:
+def encode(fields: Sequence[tuple[int, Any]]) -> bytes:
     """The message with these (field number, value) pairs; zero and empty values are left out."""
     out = bytearray()
     for number, value in fields:

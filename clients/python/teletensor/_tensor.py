@@ -192,7 +192,8 @@ def _new(name: str) -> Any:
     make = getattr(_functions, name.removeprefix("new_"))
 
     def new(self: Tensor, *args: Any, dtype: Any = None, device: Any = None, **more: Any) -> Tensor:
-        return make(*args, dtype=dtype or self.dtype, device=device or self.device, **more)
+        made: Tensor = make(*args, dtype=dtype or self.dtype, device=device or self.device, **more)
+        return made
 
     new.__name__, new.__doc__ = name, f"{make.__doc__} dtype and device are this tensor's."
     return new
