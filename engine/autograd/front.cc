@@ -323,15 +323,15 @@ class Front::Impl final : public Issuer {
 
   Status run(program::Saved& c) {
     Node* node = graph_.recorded_by(c.node);
-    if (node == nullptr) return internal("no node recorded by " + std::to_string(c.node));
+    if (node == nullptr) return core::invalid("no node recorded by " + std::to_string(c.node));
     for (const Node::SavedSlot& slot : node->saved) {
       if (slot.slot == static_cast<int>(c.slot)) {
         names_.add(graph_.name_saved(slot, *node));
         return {};
       }
     }
-    return internal("node " + std::to_string(c.node) + " saved nothing in slot " +
-                    std::to_string(c.slot));
+    return core::invalid("node " + std::to_string(c.node) + " saved nothing in slot " +
+                         std::to_string(c.slot));
   }
 
   Status run(program::SetFlag& c) {

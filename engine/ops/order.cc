@@ -69,8 +69,9 @@ Status pick_infer(InferContext& c, std::int64_t dim, std::size_t keepdim) {
   const auto at = core::normalize_dim(dim, c.rank(0), c.op);
   if (!at.ok()) return at.status();
   if (c.rank(0) && c.shape(0)[*at] == 0) {
-    return c.fail("expected dim " + std::to_string(*at) + " to have non-zero size, shape " +
-                  core::to_string(c.shape(0)));
+    return Status(core::Code::kOutOfRange, std::string(c.op) + ": expected dim " +
+                                               std::to_string(*at) + " to have non-zero size, shape " +
+                                               core::to_string(c.shape(0)));
   }
   if (c.dtype(0) == DType::kBool) return c.fail("not implemented for bool");
   const std::uint32_t mask = c.rank(0) ? 1u << *at : 0;

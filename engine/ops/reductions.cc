@@ -81,8 +81,9 @@ Status not_over_nothing(const InferContext& c, std::uint32_t mask) {
   if (mask == all_dims(c.rank(0))) {
     return c.fail("cannot reduce an empty tensor, shape " + core::to_string(c.shape(0)));
   }
-  return c.fail("expected the reduced dims to have non-zero size, shape " +
-                core::to_string(c.shape(0)));
+  return Status(core::Code::kOutOfRange,
+                std::string(c.op) + ": expected the reduced dims to have non-zero size, shape " +
+                    core::to_string(c.shape(0)));
 }
 
 Status whole_extremum_infer(InferContext& c) {

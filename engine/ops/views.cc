@@ -44,11 +44,9 @@ Status slice(InferContext& c, Views& views) {
                     (length == 0 || (!__builtin_mul_overflow(length - 1, step, &last) &&
                                      last < size - start));
   if (!fits) {
-    return Status(core::Code::kOutOfRange, "slice: start " + std::to_string(start) + ", length " +
-                                               std::to_string(length) + ", step " +
-                                               std::to_string(step) + " leave dim " +
-                                               std::to_string(*dim) + " of size " +
-                                               std::to_string(size));
+    return c.fail("start " + std::to_string(start) + ", length " + std::to_string(length) +
+                  ", step " + std::to_string(step) + " leave dim " + std::to_string(*dim) +
+                  " of size " + std::to_string(size));
   }
   std::int64_t stride;
   if (__builtin_mul_overflow(g.strides[*dim], step, &stride)) return c.fail("step is too large");

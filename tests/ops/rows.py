@@ -13,3 +13,8 @@ COVERED_ELSEWHERE = {
     **dict.fromkeys(("sgd_step", "adam_step"), "test_optimizers.py"),
     "empty": "test_random.py", "to_device": "e2e/test_seed_examples.py", "data": "e2e/test_differences.py",
 }
+
+# Functions that Python builds from several ops of the catalog.
+COMPOSITES = {"flip", "zeros", "ones"}
+# Differentiable ops whose gradient no call from Python reaches by itself: op -> why.
+NO_GRADIENT_SAMPLES = {"full": "of its value, which Python gives as a number; vjps use it"}

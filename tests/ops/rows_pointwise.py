@@ -44,7 +44,7 @@ UNARY = [
     unary("neg", np.negative, dtypes=NUMBERS, result="same"),
     unary("abs", np.abs, 0.1, 2, dtypes=NUMBERS, result="same",
           extra=[Sample((In((9,), -3, 3),), gradients=False)]),
-    unary("sign", sign, 0.1, 2, result="same", dtypes=NUMBERS, gradients=False),
+    unary("sign", sign, 0.1, 2, result="same", dtypes=NUMBERS, second=False),
     unary("square", np.square, dtypes=NUMBERS, result="same"),
     unary("exp", from_zero(np.exp), tolerance=2),
     unary("expm1", from_zero(np.expm1)),
@@ -167,9 +167,9 @@ def division(op, reference, dtypes=NUMBERS, result="same", **options):
         ((1025,), (1,), "plain", "plain"), ((4097,), (4097,), "plain", "plain"))]
     samples += [Sample((In((5, 5), -9, 9), 2)), Sample((In((5, 5), -9, 9), -3), {}, ("i32", "i64", "f32"))]
     samples += [Sample((In((6,), data=(-7, 7, -8, 8, 0, 1)), In((6,), data=(3, -3, -3, 3, -5, -1))), {},
-                       ("i32", "i64", "f32", "f64"))]
+                       ("i32", "i64", "f32", "f64"), gradients=False)]
     samples.append(specials(2, SOME, FLOATS))
-    return Row(op, function(op), reference, samples, dtypes, result, inplace=op + "_", **options)
+    return Row(op, function(op), reference, samples, dtypes, result, True, False, inplace=op + "_", **options)
 
 
 def alpha(reference):
@@ -211,7 +211,7 @@ BINARY = [
     binary("copysign", np.copysign, dtypes=FLOATS, wrap=False, second=False, low=0.1, special=False,
            extra=[specials(2, SOME[:-1], FLOATS)]),
     binary("atan2", lambda x, y: np.arctan2(x, y), 0.2, 2, dtypes=FLOATS, wrap=False, values=()),
-    division("floor_divide", np.floor_divide),
+    division("floor_divide", np.floor_divide, torch_gradients=False),
     division("remainder", remainder),
     division("fmod", lambda x, y: np.fmod(x, y), tolerance=2),
     compare("eq", np.equal), compare("ne", np.not_equal), compare("lt", np.less),

@@ -274,6 +274,13 @@ LOSSES = [
     Row("l1_loss", nn("l1_loss"), loss(lambda x, y: np.abs(x - y)), PAIR, NN, gradients=True, second=False, tolerance=4),
     Row("smooth_l1_loss", nn("smooth_l1_loss"), loss(huber), [*PAIR, Sample((In(), In()), {"beta": 0.5})], NN,
         gradients=True, second=False, tolerance=4),
+    Row("huber_loss", nn("huber_loss"), loss(lambda x, y, delta=1.0: np.where(
+        np.abs(x - y) <= delta, 0.5 * (x - y) ** 2, delta * (np.abs(x - y) - 0.5 * delta))), [*PAIR, Sample((In(), In()), {"delta": 0.5})],
+        NN, gradients=True, second=False, tolerance=4),
+    Row("kl_div", nn("kl_div"), loss(lambda x, y, log_target=False: np.exp(y) * (y - x) if log_target else special.xlogy(y, y) - y * x), [
+        Sample((In((3, 4)), In((3, 4), 0.1, 1)), {"reduction": r}) for r in ("mean", "sum", "none")] + [
+        Sample((In((3, 4)), In((3, 4))), {"log_target": True}), Sample((In((2,)), In((2,), data=(0.0, 1.0), grad=False)))], NN,
+        gradients=True, tolerance=8),
     Row("binary_cross_entropy", nn("binary_cross_entropy"), bce, [*ODDS, Sample((In((3, 4), 0.1, 0.9), In((3, 4), 0, 1),
         In((4,), 0.5, 1, grad=False))), Sample((In((2,), data=(0.0, 1.0)), In((2,), data=(1.0, 0.0), grad=False)), {}, None, False)],
         NN, gradients=True, tolerance=8),

@@ -34,6 +34,7 @@ class Row:
     tolerance: float = 1.0        # factor on TOLERANCE
     check: Callable | None = None  # check(arrays, results): properties instead of a reference
     torch: bool = True            # PyTorch has it with the same call
+    torch_gradients: bool = True   # PyTorch differentiates it
     exact: bool = False           # bit-equal results asked for
 
     def result_dtype(self, dtype):

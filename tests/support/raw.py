@@ -9,9 +9,10 @@ import tempfile
 from pathlib import Path
 
 import grpc
+import numpy as np
 
 PROTO = Path(__file__).resolve().parents[2] / "proto/teletensor/v1"
-OPS = ("neg", "add", "sum", "cat", "div", "sgd_step")  # op n of a frame is OPS[n - 1]
+OPS = ("neg", "mul", "sum", "cat", "div", "sgd_step")  # op n of a frame is OPS[n - 1]
 SERVICE, ADMIN = "/teletensor.v1.Compute/", "/teletensor.v1.Admin/"
 
 
@@ -117,13 +118,12 @@ class RawSession:
     def command(self, **fields):
         return self.raw.program_pb.Command(**fields)
 
-    def constant(self, values, dtype="DTYPE_FLOAT32", **fields):
-        import numpy as np
-        code = {"DTYPE_FLOAT32": np.float32, "DTYPE_INT64": np.int64}[dtype]
-        array = np.asarray(values, code)
+    def constant(self, values, **fields):
+        """float32, unless `fields` say something else."""
+        array = np.asarray(values, np.float32)
         pb = self.raw.program_pb
         return self.command(constant=pb.Constant(**{
-            "dtype": dtype, "shape": array.shape, "data": array.tobytes(), **fields}))
+            "dtype": "DTYPE_FLOAT32", "shape": array.shape, "data": array.tobytes(), **fields}))
 
     def fetch(self, handle, bulk=False):
         """Fetch of the handle with this id, counted from the next id at its own position."""
