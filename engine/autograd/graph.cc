@@ -246,7 +246,8 @@ Status Graph::apply(Call call, Handles& results) {
 Status Graph::apply_view(const Call& call, const OpDef& def, ops::InferContext& context,
                          Handles& results) {
   Handle& source = handle_of(call.arguments[0]);
-  if (call.record && requires_grad(source)) {
+  const bool detached = call.op == detach_ || call.op == data_;
+  if (call.record && !detached && requires_grad(source)) {
     const auto node = node_of(source);  // a refused view says so first
     if (!node.ok()) return node.status();
   }
@@ -256,7 +257,6 @@ Status Graph::apply_view(const Call& call, const OpDef& def, ops::InferContext& 
   std::vector<Geometry> views;
   TT_RETURN_IF_ERROR(def.view(context, views));
 
-  const bool detached = call.op == detach_ || call.op == data_;
   const bool record = call.record && !detached && requires_grad(source);
   // The same views over a row-major operand: what the tape keeps for ops without a vjp of their own.
   const Layout row_major{source.layout.dtype, source.layout.device, Geometry(source.shape())};

@@ -283,7 +283,6 @@ void bind_tensor(nb::module_& m) {
       .def_prop_rw(
           "grad",
           [](const PyTensor& t) -> nb::object {
-            raise_if(t.session->graph().node_of(handle(t)).status());
             const HandleRef& grad = handle(t).grad;
             return grad ? own(wrap(*t.session, grad)) : nb::none();
           },
