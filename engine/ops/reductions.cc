@@ -106,6 +106,7 @@ Status extremum_dim_infer(InferContext& c) {
 }
 
 Status arg_infer(InferContext& c) {
+  if (c.dtype(0) == DType::kBool) return c.fail("not implemented for bool");
   TT_RETURN_IF_ERROR(extremum_infer(c));
   c.results[0].dtype = DType::kI64;
   return {};

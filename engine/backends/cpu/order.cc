@@ -261,8 +261,16 @@ Status median(KernelCall& call) {
   const TensorArg& x = call.in[0];
   const std::int64_t n = x.geometry->numel(), size = static_cast<std::int64_t>(core::size_of(x.dtype));
   if (n == 0) {
+    // As PyTorch: NaN, and the lowest integer where there is none.
     const double nan = std::numeric_limits<double>::quiet_NaN();
-    store_block<double>(x.dtype)(&nan, 1, call.out[0].first(), 1);
+    const std::int64_t lowest = x.dtype == DType::kI64   ? std::numeric_limits<std::int64_t>::min()
+                                : x.dtype == DType::kI32 ? std::numeric_limits<std::int32_t>::min()
+                                                         : 0;
+    if (core::is_floating(x.dtype)) {
+      store_block<double>(x.dtype)(&nan, 1, call.out[0].first(), 1);
+    } else {
+      store_block<std::int64_t>(x.dtype)(&lowest, 1, call.out[0].first(), 1);
+    }
     return {};
   }
   const std::size_t bytes = static_cast<std::size_t>(n * size);
