@@ -4,6 +4,8 @@ PYTHON ?= /usr/bin/python3
 JOBS ?= $(shell nproc)
 DEMO_ARGS ?=
 BENCH_ARGS ?=
+FUZZ_PROGRAMS ?= 20000
+SEED ?= 1
 SOAK_MINUTES ?= 10
 PIP_FLAGS := -q --disable-pip-version-check
 CLIENT_SOURCES := $(shell find clients/python engine/core engine/program engine/ops \
@@ -54,13 +56,26 @@ build/wheels/.stamp: $(CLIENT_SOURCES) .venv/.tools
 	@touch $@
 
 demo: build ## trains two networks through an embedded daemon; writes build/demo.png
-	.venv/bin/python demo/train.py $(DEMO_ARGS)
+	.venv/bin/python clients/python/examples/demo.py $(DEMO_ARGS)
 
 test: build ## unit, policy, end-to-end and operator tests; the last line counts them
 	@.venv/bin/python tests/run_all.py unit policy e2e ops
 
 test-peers: build .venv-peers/.client ## comparisons with PyTorch
 	@.venv-peers/bin/python tests/run_all.py peers
+
+fuzz: build .venv-peers/.client ## random programs against PyTorch: FUZZ_PROGRAMS=20000, SEED=...
+	.venv-peers/bin/python tests/fuzz/names_fuzz.py --programs $(FUZZ_PROGRAMS) --seed $(SEED)
+
+chaos: build ## kills connections, clients and the daemon in the middle of everything (tests/chaos)
+	.venv/bin/python -m pytest -q -p no:cacheprovider tests/chaos
+
+soak: build .venv-peers/.client ## random programs with ever new seeds for SOAK_MINUTES=10
+	@end=$$(($$(date +%s) + 60 * $(SOAK_MINUTES))); seed=$(SEED); \
+	while [ $$(date +%s) -lt $$end ]; do \
+	  .venv-peers/bin/python tests/fuzz/names_fuzz.py --programs 2000 --seed $$seed || exit 1; \
+	  seed=$$((seed + 1)); \
+	done
 
 lint: .venv/.tools ## clang-format, ruff, mypy --strict, clang-tidy
 	@deploy/install-packages deploy/packages.txt deploy/packages-dev.txt
