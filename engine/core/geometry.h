@@ -27,10 +27,10 @@ class Dims {
     std::copy(values.begin(), values.end(), values_);
   }
   Dims(int size, std::int64_t fill) : size_(size) { std::fill_n(values_, size, fill); }
-  Dims(const Dims& other) : size_(other.size_) { std::copy_n(other.values_, size_, values_); }
+  Dims(const Dims& other) : size_(other.size_) { copy(other); }
   Dims& operator=(const Dims& other) {
     size_ = other.size_;
-    std::copy_n(other.values_, size_, values_);
+    copy(other);
     return *this;
   }
 
@@ -53,6 +53,18 @@ class Dims {
   }
 
  private:
+  // The usual ranks without a call of memmove, which costs more than the copy.
+  void copy(const Dims& other) {
+    switch (size_) {
+      case 4: values_[3] = other.values_[3]; [[fallthrough]];
+      case 3: values_[2] = other.values_[2]; [[fallthrough]];
+      case 2: values_[1] = other.values_[1]; [[fallthrough]];
+      case 1: values_[0] = other.values_[0]; [[fallthrough]];
+      case 0: break;
+      default: std::copy_n(other.values_, size_, values_);
+    }
+  }
+
   int size_ = 0;
   std::int64_t values_[kMaxRank];
 };

@@ -5,8 +5,9 @@ namespace teletensor::runtime {
 Device::Device(std::unique_ptr<backends::Backend> backend, std::uint64_t budget,
                const ops::Catalog& catalog)
     : backend_(std::move(backend)),
+      id_(backend_->device()),
       source_(backend_.get()),
-      pool_(backend_->device(), budget, &source_) {
+      pool_(id_, budget, &source_) {
   for (std::size_t op = 0; op < catalog.size(); ++op) {
     kernels_.push_back(backend_->find(static_cast<ops::OpId>(op)));
   }

@@ -19,7 +19,7 @@ class Device {
   Device(std::unique_ptr<backends::Backend> backend, std::uint64_t budget,
          const ops::Catalog& catalog);
 
-  core::Device id() const { return backend_->device(); }
+  core::Device id() const { return id_; }
   backends::Backend& backend() { return *backend_; }
   memory::DevicePool& pool() { return pool_; }
   // nullptr where the device cannot compute the op.
@@ -40,6 +40,7 @@ class Device {
   };
 
   std::unique_ptr<backends::Backend> backend_;
+  const core::Device id_;
   BackendSource source_;
   memory::DevicePool pool_;
   std::vector<backends::Kernel> kernels_;  // by op

@@ -69,6 +69,7 @@ class Executor {
 
   // What becomes of one result.
   struct Slot {
+    Slot() {}  // not defaulted: resize() would clear all of it first
     StorageRef storage;                    // the value's contents after success
     program::Value* stolen_from = nullptr;  // whose contents `storage` is until then
     bool copy_old = false;                 // the overwritten storage is copied into it first

@@ -41,7 +41,7 @@ class Chunk {
   bool empty() const { return taken_ == filled_; }
   std::size_t size() const { return filled_ - taken_; }
   // Precondition: not full.
-  Entry& add() { return *new (at(filled_++)) Entry(); }
+  Entry& add() { return *new (at(filled_++)) Entry; }  // no (): that would clear 1.5 KB first
   // Precondition: not empty.
   Entry& front() { return *at(taken_); }
   void pop() { at(taken_++)->~Entry(); }

@@ -1,0 +1,250 @@
+// What the engine costs per small instruction, without wire and client: one row a line, nanoseconds.
+// "cpu" counts all threads, so it also tells something on a busy box.
+//
+//   engine_bench [instructions]
+//
+// "back": the queue and the executor alone, instructions made by hand (their making is timed apart).
+// "session": commands through front and back, as the server submits them.
+#include <time.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <string>
+
+#include "engine/backends/cpu/cpu.h"
+#include "engine/backends/sim/sim_backend.h"
+#include "engine/runtime/back.h"
+#include "engine/session/host.h"
+
+namespace {
+
+using namespace teletensor;
+using Clock = std::chrono::steady_clock;
+
+double cpu_ns() {
+  timespec time;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) * 1e9 + static_cast<double>(time.tv_nsec);
+}
+
+double ns_each(Clock::duration time, long n) {
+  return std::chrono::duration<double, std::nano>(time).count() / static_cast<double>(n);
+}
+
+struct Waiter {
+  std::mutex mu;
+  std::condition_variable changed;
+  std::uint64_t completed = 0;
+  bool go_on = false;
+  void wait_for(std::uint64_t seq) {
+    std::unique_lock<std::mutex> lock(mu);
+    changed.wait(lock, [&] { return completed >= seq; });
+  }
+  void tell(std::uint64_t seq) {
+    std::lock_guard<std::mutex> lock(mu);
+    completed = std::max(completed, seq);
+    changed.notify_all();
+  }
+};
+
+struct Events : runtime::BackEvents, Waiter {
+  void on_completed(std::uint64_t seq) override { tell(seq); }
+  void on_fetched(runtime::FetchResult) override {}
+  void on_failed(const program::Failure& root) override {
+    std::printf("failed: %s\n", root.status.message().c_str());
+  }
+  void on_continue() override {
+    std::lock_guard<std::mutex> lock(mu);
+    go_on = true;
+    changed.notify_all();
+  }
+};
+
+struct Listener : engine::SessionListener, Waiter {
+  void on_completed(std::uint64_t seq) override { tell(seq); }
+  void on_fetched(engine::Fetched) override {}
+  void on_error(engine::LateError error) override {
+    std::printf("failed: %s\n", error.status.message().c_str());
+  }
+  void on_raised(engine::Raised) override {}
+};
+
+constexpr core::Device kSim{core::DeviceKind::kSim, 0};
+
+std::unique_ptr<runtime::Device> device(bool null_mode) {
+  return std::make_unique<runtime::Device>(
+      std::make_unique<backends::sim::SimBackend>(backends::cpu::make_kernels(ops::catalog()),
+                                                  std::uint8_t{0}, null_mode),
+      1u << 30, ops::catalog());
+}
+
+core::Attributes defaults(const ops::OpDef& op) {
+  core::Attributes attributes;
+  for (std::size_t p = static_cast<std::size_t>(op.operand_parameters); p < op.parameters.size();
+       ++p) {
+    attributes.push_back(op.parameters[p].fallback);
+  }
+  return attributes;
+}
+
+program::Instruction add(std::uint64_t seq, const program::ValueRef& x, const program::ValueRef& y,
+                         const program::ValueRef& z) {
+  static const ops::OpRef op("add");
+  static const core::Geometry geometry(core::Dims{8, 8});
+  static const core::Attributes attributes = defaults(ops::catalog().at(op));
+  program::Instruction i;
+  i.op = op;
+  i.seq = seq;
+  i.operands.push_back({program::Operand::Kind::kTensor, x, core::DType::kF32, geometry, {}});
+  i.operands.push_back({program::Operand::Kind::kTensor, y, core::DType::kF32, geometry, {}});
+  i.results.push_back({z, geometry, -1});
+  i.attributes = attributes;
+  return i;
+}
+
+program::ValueRef value() {
+  return core::make_ref<program::Value>(core::DType::kF32, kSim, 64);
+}
+
+// The executor in a loop on this thread.
+void bench_executor(long n, bool null_mode) {
+  std::vector<std::unique_ptr<runtime::Device>> list;
+  list.push_back(device(null_mode));
+  runtime::Devices devices(std::move(list));
+  runtime::Lanes lanes(1);
+  runtime::Executor executor(ops::catalog(), devices, lanes, 1, 0);
+  const memory::StrandScope strand(1);
+  program::ValueRef x = value(), y = value();
+  const std::string zeros(256, '\0');
+  executor.bind(*x, zeros, nullptr, 1);
+  executor.bind(*y, zeros, nullptr, 1);
+  Clock::duration making{}, running{};
+  for (long k = 0; k < n; k += 64) {
+    const auto t0 = Clock::now();
+    std::vector<program::Instruction> some;
+    some.reserve(64);
+    for (int i = 0; i < 64; ++i) {
+      program::ValueRef z = value();
+      some.push_back(add(2, x, y, z));
+      x = std::move(z);
+    }
+    const auto t1 = Clock::now();
+    bool root;
+    for (program::Instruction& i : some) {
+      executor.run(i, &root);
+      i = {};
+    }
+    running += Clock::now() - t1;
+    making += t1 - t0;
+  }
+  std::printf("executor alone, 8x8 add%s: %.0f ns (making the instruction: %.0f ns)\n",
+              null_mode ? ", null kernels" : "", ns_each(running, n), ns_each(making, n));
+}
+
+void bench_back(long n, bool null_mode) {
+  std::vector<std::unique_ptr<runtime::Device>> list;
+  list.push_back(device(null_mode));
+  runtime::Devices devices(std::move(list));
+  runtime::Lanes lanes(1);
+  Events events;
+  runtime::Back back(ops::catalog(), devices, lanes, 1, 0, &events);
+  program::ValueRef x = value(), y = value();
+  back.constant(1, std::string(256, '\0'), x);
+  back.constant(2, std::string(256, '\0'), y);
+  std::uint64_t seq = 2;
+  const auto began = Clock::now();
+  const double cpu = cpu_ns();
+  for (long k = 0; k < n; ++k) {
+    program::ValueRef z = value();
+    back.run(add(++seq, x, y, z));
+    x = std::move(z);
+    if (back.full()) {
+      back.publish(seq);
+      if (back.wait_for_room()) {
+        std::unique_lock<std::mutex> lock(events.mu);
+        events.changed.wait(lock, [&] { return std::exchange(events.go_on, false); });
+      }
+    }
+  }
+  back.publish(seq);
+  const auto pushed = Clock::now();
+  events.wait_for(seq);
+  std::printf("back, 8x8 add%s: %.0f ns (pump: %.0f, cpu: %.0f)\n", null_mode ? ", null kernels" : "",
+              ns_each(Clock::now() - began, n), ns_each(pushed - began, n),
+              (cpu_ns() - cpu) / static_cast<double>(n));
+}
+
+void bench_session(long n, bool null_mode) {
+  std::vector<std::unique_ptr<runtime::Device>> list;
+  list.push_back(device(null_mode));
+  Listener listener;
+  session::Host host(ops::catalog(), std::move(list), 2);
+  auto session = std::move(*host.open({}, &listener));
+  static const ops::OpRef op("add");
+  const core::Attributes attributes = defaults(ops::catalog().at(op));
+  std::uint64_t seq = 1, id = 1, last = 0;
+  auto submit = [&](std::vector<program::Command> commands, std::uint64_t handles) {
+    const std::uint64_t count = commands.size();
+    std::mutex mu;
+    std::condition_variable changed;
+    bool consumed = false;
+    session->submit(seq, id, std::move(commands), [&](core::Status status) {
+      if (!status.ok()) std::printf("refused: %s\n", status.message().c_str());
+      std::lock_guard<std::mutex> lock(mu);
+      consumed = true;
+      changed.notify_all();
+    });
+    std::unique_lock<std::mutex> lock(mu);
+    changed.wait(lock, [&] { return consumed; });
+    seq += count;
+    id += handles;
+  };
+  std::vector<program::Command> commands;
+  for (int i = 0; i < 2; ++i) {
+    commands.push_back(
+        program::Constant{core::DType::kF32, kSim, {8, 8}, std::string(256, '\0')});
+  }
+  submit(std::move(commands), 2);
+  last = 1;
+  Clock::duration submitting{}, making{};
+  const auto began = Clock::now();
+  const double cpu = cpu_ns();
+  for (long k = 0; k < n; k += 256) {
+    const auto t0 = Clock::now();
+    std::vector<program::Command> frame;
+    frame.reserve(512);
+    for (std::uint64_t i = 0; i < 256; ++i) {
+      program::Apply apply;
+      apply.op = op;
+      apply.arguments.push_back(program::Argument::of(last));
+      apply.arguments.push_back(program::Argument::of(2));
+      apply.attributes = attributes;
+      frame.push_back(std::move(apply));
+      if (last != 2) frame.push_back(program::Release{{last}});
+      last = id + i;
+    }
+    const auto t1 = Clock::now();
+    submit(std::move(frame), 256);
+    submitting += Clock::now() - t1;
+    making += t1 - t0;
+  }
+  listener.wait_for(seq - 1);
+  const auto total = Clock::now() - began - making;
+  std::printf("session, 8x8 add and release%s: %.0f ns (pump: %.0f, cpu: %.0f)\n",
+              null_mode ? ", null kernels" : "", ns_each(total, n), ns_each(submitting, n),
+              (cpu_ns() - cpu) / static_cast<double>(n));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const long n = (argc > 1 ? std::atol(argv[1]) : 1000000) / 256 * 256;
+  for (bool null_mode : {true, false}) {
+    bench_executor(n, null_mode);
+    bench_back(n, null_mode);
+    bench_session(n, null_mode);
+  }
+}
