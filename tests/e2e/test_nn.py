@@ -102,7 +102,7 @@ def test_assignment(tt):
         module.count = 1.0
     with pytest.raises(KeyError, match="attribute 'forward' already exists"):
         module.register_buffer("forward", tt.zeros(()))
-    with pytest.raises(KeyError, match='can\'t contain "."'):
+    with pytest.raises(KeyError, match="name can.*t contain"):
         module.add_module("a.b", nn.ReLU())
     with pytest.raises(ValueError, match="non-leaf"):
         made = nn.Parameter(tt.ones(2), requires_grad=False)
@@ -416,8 +416,8 @@ def test_class_losses(tt, reduction):
     target = np.array([0, 3, -100, 2, 2])
     weight = np.array([1.0, 2.0, 3.0, 4.0])
     logs = scores - np.log(np.exp(scores).sum(1, keepdims=True))
-    used = np.where(target < 0, 0, weight[target])
-    per_sample = -used * logs[np.arange(5), target]
+    used = np.where(target < 0, 0, weight[np.maximum(target, 0)])
+    per_sample = -used * logs[np.arange(5), np.maximum(target, 0)]
     expected = {"none": per_sample, "sum": per_sample.sum(),
                 "mean": per_sample.sum() / used.sum()}[reduction]
     loss = tt.nn.CrossEntropyLoss(tt.tensor(weight), reduction=reduction)

@@ -32,9 +32,9 @@ def array_of(tensor: Tensor) -> tuple[str, np.ndarray[Any, Any]]:
     tensor = tensor.detach()
     if name == "bfloat16":
         # Every bfloat16 is a float32 whose lower half is zero.
-        wide = np.ascontiguousarray(tensor.to(tt.float32).numpy())
+        wide = np.asarray(tensor.to(tt.float32).numpy(), order="C")
         return name, (wide.view(np.uint32) >> 16).astype(np.uint16)
-    return name, np.ascontiguousarray(tensor.numpy())
+    return name, np.asarray(tensor.numpy(), order="C")
 
 
 def tensor_of(name: str, array: np.ndarray[Any, Any], device: Any = None) -> Tensor:

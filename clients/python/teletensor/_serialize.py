@@ -202,14 +202,14 @@ class _Damaged(Exception):
 
 def _read_header(file: Any, size: int) -> tuple[dict[str, Any], int]:
     start = file.read(8)
-    if start[:2] == b"PK" or start[:1] == b"\x80":
+    length = int.from_bytes(start, "little")
+    if (len(start) < 8 or length > size - 8) and (start[:2] == b"PK" or start[:1] == b"\x80"):
         raise _Damaged(
             "this is a pickle or zip archive, as torch.save writes; only safetensors files are "
             "read (safetensors.torch.save_file writes them)"
         )
     if len(start) < 8:
         raise _Damaged(f"{size} bytes are too few for a safetensors file")
-    (length,) = struct.unpack("<Q", start)
     if length > _MAX_HEADER:
         raise _Damaged(f"not a safetensors file (header of {length} bytes)")
     if length > size - 8:
