@@ -10,6 +10,14 @@ using core::invalid;
 using core::Status;
 using ops::Var;
 
+namespace {
+
+bool same_kind(const core::Layout& a, const core::Layout& b) {
+  return a.dtype == b.dtype && a.device == b.device && a.geometry.shape == b.geometry.shape;
+}
+
+}  // namespace
+
 // ---------------------------------------------------------------- the plan
 
 std::int32_t Backward::visit(const Edge& edge) {
@@ -85,9 +93,17 @@ Status Backward::search() {
     if (node == nullptr) continue;
     targets_[t].first_edge = static_cast<std::uint32_t>(links_.size());
     targets_[t].edges = static_cast<std::uint32_t>(node->edges.size());
-    for (const Edge& edge : node->edges) {
+    for (std::size_t e = 0; e < node->edges.size(); ++e) {
+      const Edge& edge = node->edges[e];
       const std::int32_t to = visit(edge);
-      if (to >= 0) ++targets_[static_cast<std::size_t>(to)].uses;
+      if (to >= 0) {
+        Target& target = targets_[static_cast<std::size_t>(to)];
+        ++target.uses;
+        if (target.leaf && !same_kind(target.leaf->layout, node->operands[e].layout)) {
+          return invalid("backward: a leaf of this graph was given data of another shape, dtype or "
+                         "device since");
+        }
+      }
       links_.push_back({to, edge.output});
     }
     order_.push_back(static_cast<std::int32_t>(t));

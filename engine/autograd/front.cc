@@ -127,8 +127,8 @@ class Front::Impl final : public Issuer {
       call.default_dtype = core::DType::kF32;
       call.arguments = arguments;
       call.counts = counts;
-      call.attributes = std::move(attributes);
-      status_ = graph_.apply(std::move(call), handles);
+      call.attributes = &attributes;
+      status_ = graph_.apply(call, handles);
     }
     if (!status_.ok()) {
       for (int i = 0; i < std::max(results, 1); ++i) out.push_back({});
@@ -143,11 +143,13 @@ class Front::Impl final : public Issuer {
     call.arguments = arguments;
     // Attributes beyond the operands have defaults in every op that a backward writes with.
     const ops::OpDef& def = catalog_.at(op);
+    core::Attributes attributes;
     for (std::size_t p = static_cast<std::size_t>(def.operand_parameters);
          p < def.parameters.size(); ++p) {
-      call.attributes.push_back(def.parameters[p].fallback);
+      attributes.push_back(def.parameters[p].fallback);
     }
-    return graph_.apply_inplace(std::move(call));
+    call.attributes = &attributes;
+    return graph_.apply_inplace(call);
   }
   Status set_grad(Handle& h, const HandleRef& grad) override {
     h.grad = grad;
@@ -247,10 +249,10 @@ class Front::Impl final : public Issuer {
     call.default_dtype = c.default_dtype;
     call.arguments = {arguments.data(), arguments.size()};
     call.counts = {c.counts.data(), c.counts.size()};
-    call.attributes = std::move(c.attributes);
-    if (c.inplace) return graph_.apply_inplace(std::move(call));
+    call.attributes = &c.attributes;
+    if (c.inplace) return graph_.apply_inplace(call);
     Handles results;
-    TT_RETURN_IF_ERROR(graph_.apply(std::move(call), results));
+    TT_RETURN_IF_ERROR(graph_.apply(call, results));
     if (!def.mutates.empty()) return {};
     for (HandleRef& h : results) names_.add(std::move(h));
     return {};

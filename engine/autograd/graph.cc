@@ -27,9 +27,17 @@ GraphObject::~GraphObject() {
 
 void GraphObject::last_reference_dropped() const { graph_->bury(this); }
 
-Handle::Handle(Graph* graph, core::Ref<Cell> cell, core::Layout layout, core::Ref<Clock> clock)
-    : GraphObject(graph), cell(std::move(cell)), clock(std::move(clock)), seen(this->clock->now()) {
-  this->layout = std::move(layout);
+Handle::Handle(Graph* graph, core::Ref<Cell> cell, const Layout& layout, core::Ref<Clock> clock)
+    : GraphObject(graph),
+      cell(std::move(cell)),
+      clock(clock ? std::move(clock) : core::Ref<Clock>(this->cell)),
+      seen(this->clock->now()) {
+  this->layout = layout;
+}
+
+const core::Attributes& Call::none() {
+  static const core::Attributes none{};
+  return none;
 }
 
 Handle::~Handle() {
@@ -89,7 +97,8 @@ Graph::Graph(const ops::Catalog& catalog, Sink* sink)
       fill_(require(catalog, "fill")),
       copy_(require(catalog, "copy")),
       detach_(require(catalog, "detach")),
-      data_(require(catalog, "data")) {}
+      data_(require(catalog, "data")),
+      to_device_(require(catalog, "to_device")) {}
 
 Graph::~Graph() {
   on_death = nullptr;
@@ -106,10 +115,9 @@ ValueRef Graph::new_value(const Layout& layout, std::int64_t elements) const {
   return core::make_ref<program::Value>(layout.dtype, layout.device, elements);
 }
 
-HandleRef Graph::make(Layout layout, ValueRef value) {
+HandleRef Graph::make(const Layout& layout, ValueRef value) {
   const std::int64_t elements = layout.geometry.storage_end();
-  return HandleRef(new Handle(this, core::make_ref<Cell>(elements, std::move(value)),
-                              std::move(layout), core::make_ref<Clock>()));
+  return HandleRef(new Handle(this, core::make_ref<Cell>(elements, std::move(value)), layout));
 }
 
 HandleRef Graph::adopt(const Layout& layout, ValueRef value) { return make(layout, std::move(value)); }
@@ -118,7 +126,7 @@ Instruction Graph::instruction_of(const Call& call) const {
   Instruction instruction;
   instruction.op = call.op;
   instruction.seq = seq_;
-  instruction.attributes = call.attributes;
+  instruction.attributes = *call.attributes;
   for (std::uint32_t count : call.counts) instruction.counts.push_back(count);
   for (const Var& argument : call.arguments) {
     program::Operand& operand = instruction.operands.emplace_back();
@@ -156,10 +164,10 @@ Status Graph::infer(const Call& call, const OpDef& def, ops::InferContext& conte
     }
   }
   context.operands = {infos.data(), infos.size()};
-  if (!any || def.name == "to_device") {
-    for (std::size_t i = call.attributes.size(); i-- > 0;) {
-      if (call.attributes.at(i).kind == core::Attribute::Kind::kDevice) {
-        context.device = call.attributes.device(i);
+  if (!any || call.op == to_device_) {
+    for (std::size_t i = call.attributes->size(); i-- > 0;) {
+      if (call.attributes->at(i).kind == core::Attribute::Kind::kDevice) {
+        context.device = call.attributes->device(i);
       }
     }
   }
@@ -185,14 +193,14 @@ Status Graph::infer(const Call& call, const OpDef& def, ops::InferContext& conte
   return {};
 }
 
-Status Graph::apply(Call call, Handles& results) {
+Status Graph::apply(const Call& call, Handles& results) {
   const OpDef& def = catalog_.at(call.op);
   if (!def.mutates.empty()) return apply_mutating(call, def, results);
   core::InlineVector<ops::OperandInfo, 3> infos;
   ops::InferContext context{.op = def.name,
                             .operands = {},
                             .counts = call.counts,
-                            .attributes = call.attributes,
+                            .attributes = *call.attributes,
                             .default_dtype = call.default_dtype,
                             .device = {},
                             .results = {}};
@@ -272,7 +280,7 @@ Status Graph::apply_view(const Call& call, const OpDef& def, ops::InferContext& 
   for (std::size_t i = 0; i < views.size(); ++i) {
     Layout layout{source.layout.dtype, source.layout.device, views[i]};
     const core::Ref<Clock> clock = call.op == data_ ? core::make_ref<Clock>() : source.clock;
-    HandleRef h(new Handle(this, source.cell, std::move(layout), clock));
+    HandleRef h(new Handle(this, source.cell, layout, clock));
     if (!detached) {
       // RULE: a view joins its base's group, also under no_grad; how it was made is remembered.
       h->base = HandleRef(&source.group());
@@ -311,7 +319,7 @@ Status Graph::apply_mutating(const Call& call, const OpDef& def, Handles& result
   ops::InferContext context{.op = def.name,
                             .operands = {},
                             .counts = call.counts,
-                            .attributes = call.attributes,
+                            .attributes = *call.attributes,
                             .default_dtype = call.default_dtype,
                             .device = {},
                             .results = {}};
@@ -348,7 +356,7 @@ Status Graph::apply_mutating(const Call& call, const OpDef& def, Handles& result
   return {};
 }
 
-Status Graph::apply_inplace(Call call) {
+Status Graph::apply_inplace(const Call& call) {
   const OpDef& def = catalog_.at(call.op);
   Handle& h = handle_of(call.arguments[0]);
   Handle& base = h.group();
@@ -403,7 +411,7 @@ Status Graph::apply_inplace(Call call) {
   ops::InferContext context{.op = def.name,
                             .operands = {},
                             .counts = call.counts,
-                            .attributes = call.attributes,
+                            .attributes = *call.attributes,
                             .default_dtype = call.default_dtype,
                             .device = {},
                             .results = {}};
@@ -466,8 +474,7 @@ Status Graph::apply_inplace(Call call) {
   if (record && def.vjp != nullptr) {
     node = this->record(call, std::move(edges));
     // What the vjp reads of the result is the new value seen through h.
-    const HandleRef result(new Handle(this, core::make_ref<Cell>(h.cell->elements, value), h.layout,
-                                      core::make_ref<Clock>()));
+    const HandleRef result(new Handle(this, core::make_ref<Cell>(h.cell->elements, value), h.layout));
     save(*node, def, call, std::span<const HandleRef>(&result, 1));
     update = node;
     if (is_view) {
@@ -475,11 +482,12 @@ Status Graph::apply_inplace(Call call) {
       region.op = update_region_;
       const Var arguments[] = {Var(nullptr, HandleRef(&base)), Var(nullptr, HandleRef(&h))};
       region.arguments = arguments;
-      region.attributes = {core::Attribute::of(base.shape()),
+      const core::Attributes attributes = {core::Attribute::of(base.shape()),
                            core::Attribute::of(base.geometry().strides),
                            core::Attribute::of(h.shape()),
                            core::Attribute::of(h.geometry().strides),
                            core::Attribute::of(h.geometry().offset - base.geometry().offset)};
+      region.attributes = &attributes;
       Edge through;
       through.node = node;
       update = this->record(region, {base_edge, through});

@@ -51,7 +51,8 @@ class GraphObject : public ops::Named {
   GraphObject* after_ = nullptr;
 };
 
-// Counts the writes to a base, its views and its detach()ed names; `.data` starts another.
+// Counts the writes to a base, its views and its detach()ed names. A cell is the clock of those;
+// `.data` starts another.
 class Clock : public core::Counted {
  public:
   std::uint32_t now() const { return now_; }
@@ -70,7 +71,7 @@ class Clock : public core::Counted {
 };
 
 // One storage identity. On the client `value` is null.
-class Cell : public core::Counted {
+class Cell final : public Clock {
  public:
   Cell(std::int64_t elements, program::ValueRef value)
       : elements(elements), value(std::move(value)) {}
@@ -94,7 +95,9 @@ class Handle final : public GraphObject {
   // How a view came to be: a view made under no_grad and one of several outputs refuse recorded writes.
   enum class Made : std::uint8_t { kDefault, kNoGrad, kMulti };
 
-  Handle(Graph* graph, core::Ref<Cell> cell, core::Layout layout, core::Ref<Clock> clock);
+  // With the cell's own clock, unless another is given.
+  Handle(Graph* graph, core::Ref<Cell> cell, const core::Layout& layout,
+         core::Ref<Clock> clock = nullptr);
 
   program::HandleId id = 0;
   core::Ref<Cell> cell;
@@ -171,7 +174,9 @@ struct Call {
   core::DType default_dtype = core::DType::kF32;
   std::span<const ops::Var> arguments;
   std::span<const std::uint32_t> counts;
-  core::Attributes attributes;
+  const core::Attributes* attributes = &none();  // not owned
+
+  static const core::Attributes& none();
 };
 
 class Graph {
@@ -189,9 +194,9 @@ class Graph {
   // A fresh base; `value` null on the client.
   HandleRef adopt(const core::Layout& layout, program::ValueRef value);
   // Out of place, views, and list ops that mutate (then the results are the mutated handles).
-  core::Status apply(Call call, Handles& results);
+  core::Status apply(const Call& call, Handles& results);
   // Through argument 0, which is the result.
-  core::Status apply_inplace(Call call);
+  core::Status apply_inplace(const Call& call);
   core::Status set_data(Handle& h, Handle& other);
   core::Status set_requires_grad(Handle& h, bool on);
   core::Status set_grad(Handle& h, Handle* grad);
@@ -250,7 +255,7 @@ class Graph {
   core::Status apply_mutating(const Call& call, const ops::OpDef& def, Handles& results);
   program::Instruction instruction_of(const Call& call) const;
   program::ValueRef new_value(const core::Layout& layout, std::int64_t elements) const;
-  HandleRef make(core::Layout layout, program::ValueRef value);
+  HandleRef make(const core::Layout& layout, program::ValueRef value);
 
   // edge(h): where a gradient of h goes.
   core::Status edge_of(Handle& h, Edge& edge);
@@ -265,7 +270,7 @@ class Graph {
 
   const ops::Catalog& catalog_;
   Sink* const sink_;
-  const ops::OpId index_region_, update_region_, fill_, copy_, detach_, data_;
+  const ops::OpId index_region_, update_region_, fill_, copy_, detach_, data_, to_device_;
   std::uint64_t seq_ = 0;
   std::uint64_t tape_length_ = 0;
   std::uint64_t visits_ = 0;

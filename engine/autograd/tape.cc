@@ -17,7 +17,7 @@ core::Ref<Node> Graph::record(const Call& call, core::InlineVector<Edge, 2> edge
   core::Ref<Node> node(new Node(this, ++tape_length_, call.op));
   node->seq = seq_;
   node->edges = std::move(edges);
-  node->attributes = call.attributes;
+  node->attributes = *call.attributes;
   for (std::uint32_t count : call.counts) node->counts.push_back(count);
   for (const Var& argument : call.arguments) {
     Node::Operand& operand = node->operands.emplace_back();
@@ -77,8 +77,8 @@ Node* Graph::recorded_by(std::uint64_t seq) const {
 }
 
 HandleRef Graph::name_saved(const Node::SavedSlot& saved, Node& node) {
-  HandleRef h(new Handle(this, core::make_ref<Cell>(saved.elements, saved.value), saved.layout,
-                         core::make_ref<Clock>()));
+  HandleRef h(
+      new Handle(this, core::make_ref<Cell>(saved.elements, saved.value), saved.layout));
   if (saved.slot >= ops::kResult) {
     h->node = core::Ref<Node>(&node);
     h->output = static_cast<std::uint32_t>(saved.slot - ops::kResult);
@@ -246,10 +246,13 @@ Status Graph::set_grad(Handle& h, Handle* grad) {
 }
 
 Status Graph::set_data(Handle& h, Handle& other) {
-  if (h.layout.dtype != other.layout.dtype || !(h.layout.device == other.layout.device)) {
-    return invalid("data: the new tensor has another dtype or device");
-  }
   if (h.is_view()) return invalid("data: cannot be assigned on a view");
+  if (!core::is_floating(other.layout.dtype) && requires_grad(h)) {
+    return invalid("data: a tensor that requires grad cannot become " +
+                   std::string(core::name_of(other.layout.dtype)));
+  }
+  // Only h knew the old cell, which stays as its clock: the contents need not.
+  if (h.cell->references() == 2 && h.clock.get() == h.cell.get()) h.cell->value = nullptr;
   h.cell = other.cell;
   h.layout = other.layout;
   return {};

@@ -271,15 +271,14 @@ class DimensionOrder {
 }  // namespace
 
 Geometry elementwise_layout(const Dims& shape, std::span<const Geometry* const> inputs) {
-  bool same = true, contiguous = true, equal_dense = true;
+  bool same = true, contiguous = true, equal_strides = true;
   for (const Geometry* input : inputs) {
     same = same && input->shape == shape;
-    if (!same) break;
-    contiguous = contiguous && input->contiguous();
-    equal_dense = equal_dense && input->strides == inputs[0]->strides && input->dense();
+    contiguous = contiguous && same && input->contiguous();
+    equal_strides = equal_strides && input->strides == inputs[0]->strides;
   }
-  if (inputs.empty() || (same && contiguous)) return Geometry(shape);
-  if (same && equal_dense) return Geometry(shape, inputs[0]->strides);
+  if (inputs.empty() || contiguous) return Geometry(shape);
+  if (same && equal_strides && inputs[0]->dense()) return Geometry(shape, inputs[0]->strides);
   const DimensionOrder order(shape, inputs);
   Geometry out(shape);
   std::int64_t step = 1;

@@ -33,6 +33,17 @@ struct Frame {
   std::uint64_t next_id = 0;    // not on the wire: first_id of the frame that follows
 };
 
+// An Apply whose parts lie elsewhere: what the client's hot path writes, without copies.
+struct ApplyView {
+  program::OpId op = 0;
+  bool record = false;
+  bool inplace = false;
+  core::DType default_dtype = core::DType::kF32;
+  std::span<const program::Argument> arguments;
+  std::span<const std::uint32_t> counts;
+  const core::Attributes& attributes;
+};
+
 // The ids that a command makes where the writer says nothing else.
 std::uint32_t usual_made(const program::Command& command);
 
@@ -48,6 +59,7 @@ class FrameWriter {
 
   // `made`: how many ids the command makes (its results get next_id(), next_id() + 1, ...).
   // Precondition: every handle in it is below next_id().
+  void append(const ApplyView& apply, std::uint32_t made);
   void append(const program::Apply& apply, std::uint32_t made);
   void append(const program::Command& command, std::uint32_t made);
 

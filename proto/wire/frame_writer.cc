@@ -170,6 +170,17 @@ void FrameWriter::end_command(char* opened, char* end, std::uint32_t made) {
 }
 
 void FrameWriter::append(const Apply& apply, std::uint32_t made) {
+  append(ApplyView{apply.op,
+                   apply.record,
+                   apply.inplace,
+                   apply.default_dtype,
+                   {apply.arguments.data(), apply.arguments.size()},
+                   {apply.counts.data(), apply.counts.size()},
+                   apply.attributes},
+         made);
+}
+
+void FrameWriter::append(const ApplyView& apply, std::uint32_t made) {
   std::size_t integers = 0, reals = 0, texts = 0, text_bytes = 0;
   for (const Argument& a : apply.arguments) {
     if (a.kind != Argument::Kind::kNumber) continue;

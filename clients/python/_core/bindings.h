@@ -99,9 +99,11 @@ bool to_var(PyObject* object, Var& var);                 // Tensor or number; el
 
 // Calls op `id` with results as Python objects (a new reference; nullptr: error set). For operators.
 PyObject* call_op(PySession& session, OpId id, std::span<const Var> arguments,
-                  std::span<const std::uint32_t> counts, core::Attributes attributes);
+                  std::span<const std::uint32_t> counts,
+                  const core::Attributes& attributes);
 PyObject* call_inplace(PySession& session, OpId id, PyObject* self, std::span<const Var> arguments,
-                       std::span<const std::uint32_t> counts, core::Attributes attributes);
+                       std::span<const std::uint32_t> counts,
+                  const core::Attributes& attributes);
 
 std::optional<core::DType> dtype_of(PyObject* object);
 std::optional<core::Device> device_of(PyObject* object);

@@ -255,9 +255,9 @@ PyObject* op_call(PyObject* callable, PyObject* const* args, size_t flags, PyObj
       return nullptr;
     }
     return call_inplace(*session, op->id, values[0], spans, {counts.data(), counts.size()},
-                        std::move(attributes));
+                        attributes);
   }
-  return call_op(*session, op->id, spans, {counts.data(), counts.size()}, std::move(attributes));
+  return call_op(*session, op->id, spans, {counts.data(), counts.size()}, attributes);
 }
 
 PyObject* op_repr(PyObject* self) {

@@ -41,8 +41,8 @@ void set_default_dtype(core::DType dtype) { g_default_dtype = dtype; }
 Session::Session(const SessionLimits& limits)
     : graph_(ops::catalog(), nullptr),
       limits_(limits),
-      credit_upto_(limits.credit_upto),
-      credit_bytes_(limits.credit_bytes) {
+      credit_bytes_(limits.credit_bytes),
+      credit_upto_(limits.credit_upto) {
   graph_.largest_result = limits.quota;
   graph_.on_death = [this](program::HandleId id) { releases_.push_back(id); };
   writer_.begin(1, 1);
@@ -60,20 +60,16 @@ Status Session::lost_status() const {
 
 Status Session::ready_to_issue() {
   if (g_forked) return forked();
-  bool wait = false;
-  std::uint64_t completed = 0;
-  {
-    MutexLock lock(mutex_);
-    TT_RETURN_IF_ERROR(lost_status());
-    wait = seq_ + 64 > credit_upto_ || waiting_bytes_ > kMaxWaitingBytes;
-    if (errors_.empty()) completed = completed_;
+  const auto room = [this] {
+    return seq_ + 64 <= credit_upto_.load(std::memory_order_relaxed) &&
+           waiting_bytes_.load(std::memory_order_relaxed) <= kMaxWaitingBytes;
+  };
+  const std::uint64_t completed = completed_.load(std::memory_order_relaxed);
+  if (completed > trimmed_ + 256 && !late_.load(std::memory_order_relaxed)) {
+    graph_.completed(trimmed_ = completed);
   }
-  if (completed > trimmed_ + 256) graph_.completed(trimmed_ = completed);
-  if (!wait) return {};
-  TT_RETURN_IF_ERROR(block([this] {
-    return !lost_.ok() || closed_ ||
-           (seq_ + 64 <= credit_upto_ && waiting_bytes_ <= kMaxWaitingBytes);
-  }));
+  if (!over_.load(std::memory_order_relaxed) && room()) return {};
+  TT_RETURN_IF_ERROR(block([&] { return over_ || room(); }));
   MutexLock lock(mutex_);
   return lost_status();
 }
@@ -89,11 +85,28 @@ void Session::close_full_frame() {
   writer_.begin(next_seq, next_id);
 }
 
-void Session::issue(const program::Apply& apply, std::uint32_t made) {
+void Session::issue(const autograd::Call& call, bool inplace, std::uint32_t made) {
+  core::InlineVector<program::Argument, 4> arguments;
+  for (const Var& argument : call.arguments) {
+    if (argument.is_tensor()) {
+      arguments.push_back(program::Argument::of(autograd::handle_of(argument).id));
+    } else if (argument.is_number()) {
+      arguments.push_back(program::Argument::of(argument.number()));
+    } else {
+      arguments.push_back(program::Argument::absent());
+    }
+  }
   {
     MutexLock lock(mutex_);
     close_full_frame();
-    writer_.append(apply, made);
+    writer_.append(wire::ApplyView{call.op,
+                                   call.record,
+                                   inplace,
+                                   call.default_dtype,
+                                   {arguments.data(), arguments.size()},
+                                   call.counts,
+                                   *call.attributes},
+                   made);
     if (sender_sleeps_) changed_.notify_all();
   }
   note_site(++seq_);
@@ -130,69 +143,47 @@ void Session::flush_releases() {
   }
 }
 
-program::Apply Session::encode(OpId op, bool inplace, bool record, std::span<const Var> arguments,
-                               std::span<const std::uint32_t> counts,
-                               const core::Attributes& attributes) const {
-  program::Apply apply;
-  apply.op = op;
-  apply.inplace = inplace;
-  apply.record = record;
-  apply.default_dtype = g_default_dtype;
-  for (const Var& argument : arguments) {
-    if (argument.is_tensor()) {
-      apply.arguments.push_back(program::Argument::of(autograd::handle_of(argument).id));
-    } else if (argument.is_number()) {
-      apply.arguments.push_back(program::Argument::of(argument.number()));
-    } else {
-      apply.arguments.push_back(program::Argument::absent());
-    }
-  }
-  for (std::uint32_t count : counts) apply.counts.push_back(count);
-  apply.attributes = attributes;
-  return apply;
-}
-
 namespace {
 
-autograd::Call call_of(OpId op, bool record, std::span<const Var> arguments,
-                       std::span<const std::uint32_t> counts, core::Attributes attributes) {
+autograd::Call call_of(OpId op, std::span<const Var> arguments,
+                       std::span<const std::uint32_t> counts, const core::Attributes& attributes) {
   autograd::Call call;
   call.op = op;
-  call.record = record;
+  call.record = t_grad_mode;
   call.default_dtype = g_default_dtype;
   call.arguments = arguments;
   call.counts = counts;
-  call.attributes = std::move(attributes);
+  call.attributes = &attributes;
   return call;
 }
 
 }  // namespace
 
 Status Session::apply(OpId op, std::span<const Var> arguments,
-                      std::span<const std::uint32_t> counts, core::Attributes attributes,
+                      std::span<const std::uint32_t> counts, const core::Attributes& attributes,
                       Handles& results) {
   TT_RETURN_IF_ERROR(ready_to_issue());
-  const program::Apply apply =
-      encode(op, false, t_grad_mode, arguments, counts, attributes);
   begin_command();
-  TT_RETURN_IF_ERROR(
-      graph_.apply(call_of(op, t_grad_mode, arguments, counts, std::move(attributes)), results));
+  const autograd::Call call = call_of(op, arguments, counts, attributes);
+  TT_RETURN_IF_ERROR(graph_.apply(call, results));
   const bool mutates = !catalog().at(op).mutates.empty();
+  // Ids of the results come after those of the arguments, which the frame counts back from here.
+  const program::HandleId first = next_id_;
   if (!mutates) {
     for (const HandleRef& h : results) give_id(*h);
   }
-  issue(apply, mutates ? 0 : static_cast<std::uint32_t>(results.size()));
+  issue(call, false, static_cast<std::uint32_t>(next_id_ - first));
   return {};
 }
 
 Status Session::apply_inplace(OpId op, std::span<const Var> arguments,
-                              std::span<const std::uint32_t> counts, core::Attributes attributes) {
+                              std::span<const std::uint32_t> counts,
+                              const core::Attributes& attributes) {
   TT_RETURN_IF_ERROR(ready_to_issue());
-  const program::Apply apply = encode(op, true, t_grad_mode, arguments, counts, attributes);
   begin_command();
-  TT_RETURN_IF_ERROR(
-      graph_.apply_inplace(call_of(op, t_grad_mode, arguments, counts, std::move(attributes))));
-  issue(apply, 0);
+  const autograd::Call call = call_of(op, arguments, counts, attributes);
+  TT_RETURN_IF_ERROR(graph_.apply_inplace(call));
+  issue(call, true, 0);
   return {};
 }
 
@@ -291,7 +282,7 @@ ops::Vars Session::call(OpId op, std::span<const Var> arguments, core::Attribute
                         std::span<const std::uint32_t> counts) {
   ops::Vars out;
   Handles results;
-  if (status_.ok()) status_ = apply(op, arguments, counts, std::move(attributes), results);
+  if (status_.ok()) status_ = apply(op, arguments, counts, attributes, results);
   if (!status_.ok()) {
     for (int i = 0; i < std::max(catalog().at(op).results, 1); ++i) out.push_back({});
     return out;
@@ -307,7 +298,7 @@ Status Session::inplace(OpId op, std::span<const Var> arguments) {
        ++p) {
     attributes.push_back(def.parameters[p].fallback);
   }
-  return apply_inplace(op, arguments, {}, std::move(attributes));
+  return apply_inplace(op, arguments, {}, attributes);
 }
 
 Status Session::set_grad(Handle& h, const HandleRef& grad) { return assign_grad(h, grad.get()); }
@@ -324,7 +315,8 @@ core::Result<HandleRef> Session::own(const Var& g, const core::Dims& strides) {
   static const ops::OpRef relayout("relayout");
   const Var arguments[] = {g};
   Handles results;
-  TT_RETURN_IF_ERROR(apply(relayout, arguments, {}, {core::Attribute::of(strides)}, results));
+  const core::Attributes attributes = {core::Attribute::of(strides)};
+  TT_RETURN_IF_ERROR(apply(relayout, arguments, {}, attributes, results));
   return results[0];
 }
 
@@ -363,6 +355,7 @@ Status Session::raise_pending(std::uint64_t& root) {
     if (errors_.empty()) return {};
     error = std::move(errors_.front());
     errors_.pop_front();
+    late_ = !errors_.empty();
   }
   root = error.root;
   if (ready_to_issue().ok()) {
@@ -420,12 +413,14 @@ Status Session::on_progress(std::string_view bytes) {
   wire::Progress progress;
   TT_RETURN_IF_ERROR(wire::decode_progress(bytes, progress));
   MutexLock lock(mutex_);
-  completed_ = std::max(completed_, progress.completed_upto);
+  // Errors first: who sees completed_ without the lock must not miss them.
+  for (wire::ErrorEvent& error : progress.errors) errors_.push_back(std::move(error));
+  late_ = !errors_.empty();
+  completed_ = std::max(completed_.load(), progress.completed_upto);
   received_ = std::max(received_, progress.received_upto);
-  credit_upto_ = std::max(credit_upto_, progress.credit_upto);
+  credit_upto_ = std::max(credit_upto_.load(), progress.credit_upto);
   credit_bytes_ = std::max(credit_bytes_, progress.credit_bytes);
   for (wire::FetchedValue& value : progress.fetched) fetched_[value.seq] = std::move(value);
-  for (wire::ErrorEvent& error : progress.errors) errors_.push_back(std::move(error));
   for (wire::RaisedEvent& raised : progress.raised) raised_[raised.seq] = std::move(raised);
   changed_.notify_all();
   return {};
@@ -434,18 +429,16 @@ Status Session::on_progress(std::string_view bytes) {
 void Session::lost(Status why) {
   MutexLock lock(mutex_);
   if (lost_.ok()) lost_ = std::move(why);
+  over_ = true;
   changed_.notify_all();
 }
 
 void Session::close() {
   MutexLock lock(mutex_);
-  closed_ = true;
+  closed_ = over_ = true;
   changed_.notify_all();
 }
 
-std::uint64_t Session::completed_upto() const {
-  MutexLock lock(mutex_);
-  return completed_;
-}
+std::uint64_t Session::completed_upto() const { return completed_; }
 
 }  // namespace teletensor::client

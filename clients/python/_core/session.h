@@ -5,6 +5,7 @@
 // (next_frame, on_progress, lost), which may come at any time.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -51,9 +52,9 @@ class Session : public autograd::Issuer {
 
   // ---- API thread. Eager errors; nothing waits but for credits.
   Status apply(OpId op, std::span<const Var> arguments, std::span<const std::uint32_t> counts,
-               core::Attributes attributes, Handles& results);
+               const core::Attributes& attributes, Handles& results);
   Status apply_inplace(OpId op, std::span<const Var> arguments,
-                       std::span<const std::uint32_t> counts, core::Attributes attributes);
+                       std::span<const std::uint32_t> counts, const core::Attributes& attributes);
   core::Result<HandleRef> constant(core::DType dtype, core::Device device, const core::Dims& shape,
                                    std::string bytes);
   core::Result<HandleRef> uploaded(std::uint64_t upload, core::DType dtype, core::Device device,
@@ -112,12 +113,9 @@ class Session : public autograd::Issuer {
  private:
   Status ready_to_issue();
   void issue(const program::Command& command, std::uint32_t made);
-  void issue(const program::Apply& apply, std::uint32_t made);
+  void issue(const autograd::Call& call, bool inplace, std::uint32_t made);
   void begin_command();
   void give_id(Handle& h) { h.id = next_id_++; }
-  program::Apply encode(OpId op, bool inplace, bool record, std::span<const Var> arguments,
-                        std::span<const std::uint32_t> counts,
-                        const core::Attributes& attributes) const;
   void flush_releases();
   void close_full_frame();
   Status lost_status() const;
@@ -134,16 +132,21 @@ class Session : public autograd::Issuer {
   // Guarded by mutex_
   wire::FrameWriter writer_;
   std::deque<std::string> frames_;   // full ones, before the writer's
-  std::size_t waiting_bytes_ = 0;
+  std::atomic<std::size_t> waiting_bytes_ = 0;
   bool sender_sleeps_ = false;
   std::uint64_t sent_bytes_ = 0;
-  std::uint64_t credit_upto_, credit_bytes_;
-  std::uint64_t completed_ = 0, received_ = 0;
+  std::uint64_t credit_bytes_;
+  std::uint64_t received_ = 0;
   std::map<std::uint64_t, wire::FetchedValue> fetched_;
   std::map<std::uint64_t, wire::RaisedEvent> raised_;
   std::deque<wire::ErrorEvent> errors_;
   bool closed_ = false;
   Status lost_;
+
+  // Written under mutex_; read without it on the way of every op.
+  std::atomic<std::uint64_t> credit_upto_, completed_ = 0;
+  std::atomic<bool> over_ = false;   // lost or closed
+  std::atomic<bool> late_ = false;   // errors_ is not empty
 };
 
 }  // namespace teletensor::client

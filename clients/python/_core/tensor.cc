@@ -60,10 +60,11 @@ nb::object own(PyObject* object) {
 }  // namespace
 
 PyObject* call_op(PySession& session, OpId id, std::span<const Var> arguments,
-                  std::span<const std::uint32_t> counts, core::Attributes attributes) {
+                  std::span<const std::uint32_t> counts,
+                  const core::Attributes& attributes) {
   if (!one_session(session, arguments)) return nullptr;
   Handles results;
-  const Status status = session.apply(id, arguments, counts, std::move(attributes), results);
+  const Status status = session.apply(id, arguments, counts, attributes, results);
   if (!status.ok()) {
     set_error(status);
     return nullptr;
@@ -86,9 +87,10 @@ PyObject* call_op(PySession& session, OpId id, std::span<const Var> arguments,
 }
 
 PyObject* call_inplace(PySession& session, OpId id, PyObject* self, std::span<const Var> arguments,
-                       std::span<const std::uint32_t> counts, core::Attributes attributes) {
+                       std::span<const std::uint32_t> counts,
+                  const core::Attributes& attributes) {
   if (!one_session(session, arguments)) return nullptr;
-  const Status status = session.apply_inplace(id, arguments, counts, std::move(attributes));
+  const Status status = session.apply_inplace(id, arguments, counts, attributes);
   if (!status.ok()) {
     set_error(status);
     return nullptr;
