@@ -8,20 +8,20 @@ COPY deploy/packages.txt deploy/install-packages deploy/
 RUN deploy/install-packages && rm -rf /var/lib/apt/lists/*
 COPY . .
 RUN cmake --preset release -DTELETENSOR_TESTS=OFF \
-    && cmake --build --preset release --target teletensord \
-    && install -D -s build/release/bin/teletensord /out/usr/local/bin/teletensord \
-    && deploy/runtime-packages /out/usr/local/bin/teletensord > /out/packages.txt
+    && cmake --build --preset release --target teletensord teletensor-health \
+    && install -D -s -t /out/usr/local/bin build/release/bin/* \
+    && deploy/runtime-packages /out/usr/local/bin/* > /out/packages.txt
 
 FROM debian:12-slim
 COPY --from=build /src/deploy/install-packages /out/packages.txt /tmp/
 RUN /tmp/install-packages /tmp/packages.txt && rm -rf /var/lib/apt/lists/* /tmp/* \
     && useradd --system --uid 10001 --no-create-home --shell /usr/sbin/nologin teletensor \
     && install -d -o teletensor -g teletensor -m 0755 /run/teletensor
-COPY --from=build /out/usr/local/bin/teletensord /usr/local/bin/teletensord
+COPY --from=build /out/usr/local/bin /usr/local/bin
 COPY LICENSE NOTICE THIRD_PARTY.md /usr/share/doc/teletensor/
 USER teletensor
 VOLUME /run/teletensor
 HEALTHCHECK --interval=10s --timeout=3s --start-period=5s \
-    CMD ["teletensord", "--health", "unix:/run/teletensor/teletensor.sock"]
+    CMD ["teletensor-health", "unix:/run/teletensor/teletensor.sock"]
 ENTRYPOINT ["teletensord"]
 CMD ["--socket", "/run/teletensor/teletensor.sock", "--listen", ""]
