@@ -1,0 +1,38 @@
+// Commands as a hostile client would send them: well-formed against the catalog's signatures, with
+// values that nobody sane would choose among those that somebody would.
+#pragma once
+
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "engine/ops/op.h"
+#include "engine/program/command.h"
+
+namespace teletensor::fuzz {
+
+class Hostile {
+ public:
+  explicit Hostile(std::uint64_t seed) : random_(seed) {}
+
+  std::uint64_t below(std::uint64_t n) { return random_() % n; }
+  bool one_in(std::uint64_t n) { return below(n) == 0; }
+
+  // Small tensors of every dtype and of ranks 0 to 4, some empty, for the ops to work on.
+  std::vector<program::Command> constants();
+  // An op of the catalog. `handles` are ids 1 to n; some may be gone.
+  program::Apply apply(const ops::Catalog& catalog, program::HandleId handles);
+  // One of the other kinds.
+  program::Command other(program::HandleId handles, std::uint64_t seq);
+
+ private:
+  program::HandleId handle(program::HandleId handles) { return 1 + below(handles); }
+  std::int64_t integer();
+  double real();
+  core::Number number();
+  core::Attribute attribute(const ops::Parameter& parameter);
+
+  std::mt19937_64 random_;
+};
+
+}  // namespace teletensor::fuzz
