@@ -76,10 +76,12 @@ class Session {
  public:
   virtual ~Session() = default;
   // Executes commands in order: names and tape at once, kernels later. `first_seq` and `first_id`
-  // must be what the session expects next (else FAILED_PRECONDITION, nothing executed). An eager error
+  // must be what the session expects next, 1 and 1 at first (else FAILED_PRECONDITION, nothing
+  // executed). An eager error
   // here means that the client's mirror disagreed or the client is hostile: the session is broken from
   // then on and every later call returns that Status. `done` is called once the commands are consumed,
-  // perhaps later and from another thread: the caller gives no further frame before (backpressure).
+  // before submit() returns or later from another thread: the caller gives no further frame before
+  // (backpressure). A session that is destroyed meanwhile drops `done` uncalled.
   virtual void submit(std::uint64_t first_seq, std::uint64_t first_id,
                       std::vector<program::Command> commands,
                       std::function<void(core::Status)> done) = 0;
@@ -92,7 +94,8 @@ class Session {
   virtual core::Status finish_upload(std::uint64_t upload) = 0;
   virtual void abort_upload(std::uint64_t upload) = 0;
   // The row-major bytes that a bulk Fetch bound to `seq`; `ready` runs once they exist (or failed).
-  // The chunks are then read by download_chunk and freed by end_download.
+  // The chunks are then read by download_chunk and freed by end_download. With the session `ready`
+  // ends as CANCELLED.
   virtual void begin_download(std::uint64_t seq, std::function<void(core::Result<Fetched>)> ready) = 0;
   virtual core::Result<std::string> download_chunk(std::uint64_t seq, std::uint64_t offset,
                                                    std::uint64_t bytes) = 0;
