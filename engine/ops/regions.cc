@@ -46,6 +46,7 @@ Status read_region(InferContext& c, Region& region) {
         return c.fail("region is too large");
       }
     }
+    if (end == INT64_MAX) return c.fail("region is too large");
   }
   if (region.view.numel() > 0 && region.view.storage_end() > region.base.storage_end()) {
     return c.fail("region lies outside its base");

@@ -1,0 +1,241 @@
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "engine/backends/cpu/kernel_test.h"
+
+namespace teletensor::backends::cpu {
+namespace {
+
+using core::Attribute;
+using core::Attributes;
+using core::Dims;
+using core::DType;
+using core::Geometry;
+
+using Values = std::vector<double>;
+
+TestTensor counting(DType dtype, const Dims& shape) {
+  TestTensor x(dtype, Geometry(shape));
+  Values values(static_cast<std::size_t>(x.geometry.numel()));
+  std::iota(values.begin(), values.end(), 0);
+  x.fill(values);
+  return x;
+}
+TestTensor ints(const Dims& shape, const Values& values, DType dtype = DType::kI64) {
+  return TestTensor(dtype, shape, values);
+}
+Attribute dims(std::initializer_list<std::int64_t> d) { return Attribute::of(Dims(d)); }
+Attribute at(std::int64_t dim) { return Attribute::of(dim); }
+
+TEST(Index, OneDimensionOfEveryDtypeAndLayout) {
+  for (const DType dtype : core::kAllDTypes) {
+    if (dtype == DType::kBool) continue;
+    const TestTensor x = counting(dtype, {3, 4});
+    for (const TestTensor& y : {x, x.laid_out(Geometry({3, 4}, {1, 3})),
+                                x.laid_out(Geometry({3, 4}, {20, 2}, 5))}) {
+      EXPECT_EQ(call_op("index", {y, ints({2}, {2, -3})}, {dims({0})}, {1})[0].values(),
+                (Values{8, 9, 10, 11, 0, 1, 2, 3}));
+      EXPECT_EQ(call_op("index", {y, ints({2}, {3, 0}, DType::kI32)}, {dims({1})}, {1})[0].values(),
+                (Values{3, 0, 7, 4, 11, 8}));
+    }
+  }
+}
+
+TEST(Index, SeveralDimensionsBroadcast) {
+  const TestTensor x = counting(DType::kF32, {2, 3, 4});
+  const TestResult pairs =
+      call_op("index", {x, ints({2, 1}, {0, 1}), ints({3}, {2, 1, 0})}, {dims({0, 1})}, {2});
+  EXPECT_EQ(pairs[0].geometry.shape, (Dims{2, 3, 4}));
+  EXPECT_EQ(pairs[0].values()[0], 8);
+  EXPECT_EQ(pairs[0].values()[12], 20);
+  // Neighbours are replaced in place ...
+  const TestResult tail = call_op("index", {x, ints({2}, {0, 2}), ints({2}, {3, 1})}, {dims({1, 2})}, {2});
+  EXPECT_EQ(tail[0].geometry.shape, (Dims{2, 2}));
+  EXPECT_EQ(tail[0].values(), (Values{3, 9, 15, 21}));
+  // ... others come first.
+  const TestResult apart = call_op("index", {x, ints({2}, {1, 0}), ints({2}, {3, 1})}, {dims({0, 2})}, {2});
+  EXPECT_EQ(apart[0].geometry.shape, (Dims{2, 3}));
+  EXPECT_EQ(apart[0].values(), (Values{15, 19, 23, 1, 5, 9}));
+}
+
+TEST(Index, OutOfRangeIsFoundBeforeTheFirstStore) {
+  const TestTensor x = counting(DType::kF32, {5});
+  const TestTensor bad = ints({2}, {0, 7});
+  EXPECT_EQ(call_op("index_select", {x, bad}, {at(0)}).status.message(),
+            "index_select: index 7 is out of range for size 5 (dim 0)");
+  EXPECT_EQ(call_op("index_select", {x, bad}, {at(0)}).status.code(), core::Code::kOutOfRange);
+  for (const TestResult& out : {call_op("index_put", {x, 9.0, bad}, {dims({0})}, {1}),
+                                call_op("scatter", {x, bad, 9.0}, {at(0)}),
+                                call_op("index_fill", {x, bad, 9.0}, {at(0)}),
+                                call_op("index_add", {x, bad, counting(DType::kF32, {2})}, {at(0)})}) {
+    EXPECT_EQ(out.status.code(), core::Code::kOutOfRange);
+    ASSERT_EQ(out.tensors.size(), 1u);
+    EXPECT_EQ(out[0].values(), (Values{0, 1, 2, 3, 4}));
+  }
+  EXPECT_FALSE(call_op("index", {x, ints({1}, {-6})}, {dims({0})}, {1}).status.ok());
+  EXPECT_FALSE(call_op("gather", {x, ints({1}, {-1})}, {at(0)}).status.ok());
+  EXPECT_FALSE(call_op("embedding", {counting(DType::kF32, {2, 2}), ints({1}, {2})}).status.ok());
+  EXPECT_FALSE(call_op("index", {counting(DType::kF32, {0}), ints({1}, {0})}, {dims({0})}, {1}).status.ok());
+}
+
+TEST(Index, HostileAttributesAreRefused) {
+  const TestTensor x = counting(DType::kF32, {2, 3});
+  const TestTensor i = ints({1}, {0});
+  for (const auto& d : {Dims{2}, Dims{-1}, Dims{0, 1}, Dims{INT64_MAX}, Dims{}}) {
+    EXPECT_FALSE(call_op("index", {x, i}, {Attribute::of(d)}, {1}).status.ok());
+  }
+  EXPECT_FALSE(call_op("index", {x, i, i}, {dims({1, 0})}, {2}).status.ok());
+  EXPECT_FALSE(call_op("index", {x, i, i}, {dims({0, 0})}, {2}).status.ok());
+  EXPECT_FALSE(call_op("index", {x}, {dims({})}, {0}).status.ok());
+  EXPECT_FALSE(call_op("gather", {x, i}, {at(INT64_MIN)}).status.ok());
+  EXPECT_FALSE(call_op("nonzero", {x}, {at(7)}).status.ok());
+  EXPECT_FALSE(call_op("nonzero", {x}, {at(-1)}).status.ok());
+}
+
+TEST(IndexPut, ReplacesAddsAndBroadcasts) {
+  for (const DType dtype : {DType::kF32, DType::kF64, DType::kI64, DType::kBF16, DType::kU8}) {
+    const TestTensor x = counting(dtype, {2, 3});
+    const TestTensor i = ints({3}, {1, 1, 0});
+    EXPECT_EQ(call_op("index_put", {x, 9, i}, {dims({1})}, {1})[0].values(), (Values{9, 9, 2, 9, 9, 5}));
+    const TestTensor values(dtype, {3}, {10, 20, 30});
+    EXPECT_EQ(call_op("index_put", {x, values, i}, {dims({1})}, {1})[0].values(),
+              (Values{30, 20, 2, 30, 20, 5}));  // the last of equal places
+    EXPECT_EQ(call_op("index_put", {x, values, i}, {dims({1}), Attribute::of(true)}, {1})[0].values(),
+              (Values{30, 31, 2, 33, 34, 5}));
+    EXPECT_EQ(call_op("index_put", {x, TestTensor(dtype, {2, 1}, {7, 8}), ints({1}, {2})}, {dims({1})},
+                      {1})[0].values(),
+              (Values{0, 1, 7, 3, 4, 8}));
+  }
+  EXPECT_FALSE(call_op("index_put", {counting(DType::kF32, {2, 3}), counting(DType::kF32, {4}),
+                                     ints({3}, {0, 0, 0})}, {dims({1})}, {1}).status.ok());
+}
+
+TEST(Gather, AndScatterFollowTheIndex) {
+  for (const DType dtype : {DType::kF32, DType::kI32, DType::kF16, DType::kU8}) {
+    const TestTensor x = counting(dtype, {2, 3});
+    const TestTensor i = ints({2, 2}, {2, 0, 1, 1});
+    const TestTensor y = x.laid_out(Geometry({2, 3}, {1, 2}));
+    EXPECT_EQ(call_op("gather", {y, i}, {at(1)})[0].values(), (Values{2, 0, 4, 4}));
+    const TestTensor rows = ints({1, 3}, {1, 0, 1});
+    EXPECT_EQ(call_op("gather", {y, rows}, {at(0)})[0].values(), (Values{3, 1, 5}));
+    const TestTensor src(dtype, {2, 3}, {10, 20, 30, 40, 50, 60});
+    EXPECT_EQ(call_op("scatter", {x, i, src}, {at(1)})[0].values(), (Values{20, 1, 10, 3, 50, 5}));
+    EXPECT_EQ(call_op("scatter", {x, i, 7}, {at(1)})[0].values(), (Values{7, 1, 7, 3, 7, 5}));
+    EXPECT_EQ(call_op("scatter_add", {x, i, src}, {at(1)})[0].values(), (Values{20, 1, 12, 3, 94, 5}));
+  }
+  const TestTensor scalar(DType::kF32, Dims(), {5});
+  EXPECT_EQ(call_op("gather", {scalar, ints({3}, {0, 0, 0})}, {at(0)})[0].values(), (Values{5, 5, 5}));
+  EXPECT_FALSE(call_op("gather", {counting(DType::kF32, {2, 3}), ints({3, 1}, {0, 0, 0})}, {at(1)})
+                   .status.ok());
+}
+
+TEST(IndexSelect, AndItsKin) {
+  const TestTensor x = counting(DType::kF64, {3, 2});
+  const TestTensor i = ints({2}, {2, 0});
+  EXPECT_EQ(call_op("index_select", {x, i}, {at(0)})[0].values(), (Values{4, 5, 0, 1}));
+  EXPECT_EQ(call_op("index_select", {x, ints({1}, {1})}, {at(-1)})[0].values(), (Values{1, 3, 5}));
+  const TestTensor source(DType::kF64, {2, 2}, {10, 20, 30, 40});
+  EXPECT_EQ(call_op("index_add", {x, i, source}, {at(0), Attribute::of(0.5)})[0].values(),
+            (Values{15, 21, 2, 3, 9, 15}));
+  EXPECT_EQ(call_op("index_copy", {x, i, source}, {at(0)})[0].values(),
+            (Values{30, 40, 2, 3, 10, 20}));
+  EXPECT_EQ(call_op("index_fill", {x, ints({1}, {-1}), 9}, {at(0)})[0].values(),
+            (Values{0, 1, 2, 3, 9, 9}));
+  EXPECT_EQ(call_op("take", {x, ints({2, 1}, {-1, 2})})[0].values(), (Values{5, 2}));
+  const TestTensor scalar(DType::kF32, Dims(), {5});
+  EXPECT_EQ(call_op("index_select", {scalar, ints({1}, {0})}, {at(0)})[0].values(), Values{5});
+}
+
+TEST(Embedding, RowsAndTheirGradient) {
+  const TestTensor weight = counting(DType::kF32, {4, 3});
+  const TestResult rows = call_op("embedding", {weight, ints({2, 2}, {3, 0, 3, 1})});
+  EXPECT_EQ(rows[0].geometry.shape, (Dims{2, 2, 3}));
+  EXPECT_EQ(rows[0].values(), (Values{9, 10, 11, 0, 1, 2, 9, 10, 11, 3, 4, 5}));
+  for (const DType dtype : {DType::kF32, DType::kF64, DType::kBF16}) {
+    const TestTensor g = counting(dtype, {2, 2, 3});
+    const auto sums = [&](int padding) {
+      return call_op("embedding_backward", {g, ints({2, 2}, {3, 0, 3, 1})},
+                     {at(4), at(padding)})[0].values();
+    };
+    EXPECT_EQ(sums(-1), (Values{3, 4, 5, 9, 10, 11, 0, 0, 0, 6, 8, 10}));
+    EXPECT_EQ(sums(3), (Values{3, 4, 5, 9, 10, 11, 0, 0, 0, 0, 0, 0}));
+  }
+}
+
+TEST(Masks, NonzeroVerifiesTheCount) {
+  const TestTensor x(DType::kF32, {2, 3}, {0, 1, 0, -2, 0, 3});
+  EXPECT_EQ(call_op("nonzero", {x}, {at(3)})[0].values(), (Values{0, 1, 1, 0, 1, 2}));
+  EXPECT_EQ(call_op("nonzero", {x.laid_out(Geometry({2, 3}, {1, 2}))}, {at(3)})[0].values(),
+            (Values{0, 1, 1, 0, 1, 2}));
+  EXPECT_FALSE(call_op("nonzero", {x}, {at(2)}).status.ok());
+  EXPECT_FALSE(call_op("nonzero", {x}, {at(4)}).status.ok());
+  const TestResult scalar = call_op("nonzero", {TestTensor(DType::kBool, Dims(), {1})}, {at(1)});
+  EXPECT_EQ(scalar[0].geometry.shape, (Dims{1, 0}));
+}
+
+TEST(Masks, ScatterAndPack) {
+  const TestTensor x = counting(DType::kF32, {2, 3});
+  const TestTensor mask(DType::kBool, {3}, {1, 0, 1});
+  const TestTensor source(DType::kF32, {5}, {10, 20, 30, 40, 50});
+  EXPECT_EQ(call_op("masked_scatter", {x, mask, source})[0].values(),
+            (Values{10, 1, 20, 30, 4, 40}));
+  EXPECT_EQ(call_op("masked_pack", {x, mask}, {dims({5})})[0].values(), (Values{0, 2, 3, 5, 0}));
+  const TestResult few = call_op("masked_scatter", {x, mask, TestTensor(DType::kF32, {2}, {1, 2})});
+  EXPECT_FALSE(few.status.ok());
+  EXPECT_EQ(few[0].values(), (Values{0, 1, 2, 3, 4, 5}));
+}
+
+TEST(Join, CatAndStack) {
+  const TestTensor a = counting(DType::kF32, {2, 2}), b(DType::kI32, {2, 1}, {7, 8});
+  const TestTensor none(DType::kF64, Geometry({0}));
+  const TestResult joined = call_op("cat", {a, none, b}, {at(-1)}, {3});
+  EXPECT_EQ(joined[0].dtype, DType::kF64);
+  EXPECT_EQ(joined[0].values(), (Values{0, 1, 7, 2, 3, 8}));
+  EXPECT_EQ(call_op("cat", {a, a.laid_out(Geometry({2, 2}, {1, 2}))}, {at(0)}, {2})[0].values(),
+            (Values{0, 1, 2, 3, 0, 1, 2, 3}));
+  EXPECT_EQ(call_op("stack", {a, a}, {at(-1)}, {2})[0].values(), (Values{0, 0, 1, 1, 2, 2, 3, 3}));
+  EXPECT_FALSE(call_op("cat", {}, {at(0)}, {0}).status.ok());
+  EXPECT_FALSE(call_op("cat", {a, b}, {at(0)}, {2}).status.ok());
+  EXPECT_FALSE(call_op("stack", {a, b}, {at(0)}, {2}).status.ok());
+}
+
+Attributes region(const Geometry& base, const Geometry& view) {
+  return {Attribute::of(base.shape), Attribute::of(base.strides), Attribute::of(view.shape),
+          Attribute::of(view.strides), Attribute::of(view.offset)};
+}
+
+TEST(Regions, IndexScatterUpdate) {
+  const TestTensor x = counting(DType::kF32, {2, 3});
+  const Geometry row_major({2, 3}), column_major({2, 3}, {1, 2});
+  const Geometry column({2}, {3}, 1);        // x[:, 1] of the row-major base
+  const Geometry same({2}, {1}, 2);          // the same elements of the column-major one
+  const TestTensor pair(DType::kF32, {2}, {10, 20});
+  for (const TestTensor& y : {x, x.laid_out(column_major)}) {
+    EXPECT_EQ(call_op("index_region", {y}, region(row_major, column))[0].values(), (Values{1, 4}));
+    EXPECT_EQ(call_op("index_region", {y}, region(column_major, same))[0].values(), (Values{1, 4}));
+    EXPECT_EQ(call_op("update_region", {y, pair}, region(column_major, same))[0].values(),
+              (Values{0, 10, 2, 3, 20, 5}));
+    EXPECT_EQ(call_op("update_region", {y, 7}, region(row_major, column))[0].values(),
+              (Values{0, 7, 2, 3, 7, 5}));
+  }
+  EXPECT_EQ(call_op("scatter_region", {pair}, region(row_major, column))[0].values(),
+            (Values{0, 10, 0, 0, 20, 0}));
+  EXPECT_EQ(call_op("scatter_region", {pair}, region(column_major, same))[0].values(),
+            (Values{0, 10, 0, 0, 20, 0}));
+  // A view that shows elements several times: their gradients add up.
+  const Geometry repeated({2, 3, 2}, {3, 0, 2});
+  EXPECT_EQ(call_op("scatter_region", {counting(DType::kF64, {2, 3, 2})},
+                    region(row_major, repeated))[0].values(),
+            (Values{6, 0, 9, 24, 0, 27}));
+}
+
+TEST(Regions, OutsideOfTheBaseIsRefused) {
+  const TestTensor x = counting(DType::kF32, {2, 3});
+  for (const Geometry& view : {Geometry({2}, {3}, 3), Geometry({7}, {1}), Geometry({2}, {INT64_MAX})}) {
+    EXPECT_FALSE(call_op("index_region", {x}, region(Geometry({2, 3}), view)).status.ok());
+  }
+}
+
+}  // namespace
+}  // namespace teletensor::backends::cpu
