@@ -83,55 +83,78 @@ struct DivTrunc {
       return trunc(a / b);
   }
 };
-// Rounded down. For floats as Python's divmod, so that x == floor_divide * y + remainder nearly
-// holds.
-struct FloorDivide {
+// The functors that need fmod take it as a parameter: AnyFmod, or NearFmod for arguments that pass
+// fmod_is_near (loops of it vectorise; the bits are the same).
+struct AnyFmod {
+  template <class T>
+  static T of(T a, T b) {
+    return fmod(a, b);
+  }
+};
+struct NearFmod {
+  template <class T>
+  static T of(T a, T b) {
+    return fmod_near(a, b);
+  }
+};
+// Rounded down. For floats as Python's divmod, so that x == floor_divide * y + remainder nearly holds.
+template <class M>
+struct FloorDivideBy {
   static constexpr std::string_view kOp = "floor_divide";
   static constexpr Types kTypes = kAny;
-  static constexpr int kCost = 20;
+  static constexpr int kCost = 10;
+  using Near = FloorDivideBy<NearFmod>;
   template <class T>
   T operator()(T a, T b) const {
     if constexpr (is_int<T>) {
       const Int quotient = div_int(a, b), rest = mod_int(a, b);
       return rest != 0 && (rest < 0) != (b < 0) ? quotient - 1 : quotient;
     } else {
-      if (b == T(0)) return a / b;
-      const T mod = fmod(a, b);
+      const T exact = a / b, mod = M::of(a, b);
       T quotient = (a - mod) / b;
-      if (mod != T(0) && (b < T(0)) != (mod < T(0))) quotient -= T(1);
-      if (quotient == T(0)) return copysign(T(0), a / b);
+      quotient -= (mod != T(0)) & ((b < T(0)) != (mod < T(0))) ? T(1) : T(0);
       const T down = floor(quotient);
-      return quotient - down > T(0.5) ? down + T(1) : down;
+      const T nearest = quotient - down > T(0.5) ? down + T(1) : down;
+      const T result = quotient == T(0) ? copysign(T(0), exact) : nearest;
+      return b == T(0) ? exact : result;
     }
   }
 };
-struct Remainder {  // the sign of b, as Python's %
+using FloorDivide = FloorDivideBy<AnyFmod>;
+template <class M>
+struct RemainderBy {  // the sign of b, as Python's %
   static constexpr std::string_view kOp = "remainder";
   static constexpr Types kTypes = kAny;
-  static constexpr int kCost = 20;
+  static constexpr int kCost = 10;
+  using Near = RemainderBy<NearFmod>;
   template <class T>
   T operator()(T a, T b) const {
     if constexpr (is_int<T>) {
       const Int rest = mod_int(a, b);
       return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
     } else {
-      const T mod = fmod(a, b);
-      return mod != T(0) && (b < T(0)) != (mod < T(0)) ? mod + b : mod;
+      const T mod = M::of(a, b), other = mod + b;
+      return (mod != T(0)) & ((b < T(0)) != (mod < T(0))) ? other : mod;
     }
   }
 };
-struct Fmod {  // the sign of a, as C's %
+using Remainder = RemainderBy<AnyFmod>;
+template <class M>
+struct FmodBy {  // the sign of a, as C's %
   static constexpr std::string_view kOp = "fmod";
   static constexpr Types kTypes = kAny;
-  static constexpr int kCost = 20;
+  static constexpr int kCost = 10;
+  using Near = FmodBy<NearFmod>;
   template <class T>
   T operator()(T a, T b) const {
-    if constexpr (is_int<T>)
+    if constexpr (is_int<T>) {
       return mod_int(a, b);
-    else
-      return fmod(a, b);
+    } else {
+      return M::of(a, b);
+    }
   }
 };
+using Fmod = FmodBy<AnyFmod>;
 struct Pow {
   static constexpr std::string_view kOp = "pow";
   static constexpr Types kTypes = kAny;
@@ -363,7 +386,7 @@ struct GeluBackward {  // (g, x): g * (Phi(x) + x * phi(x))
   static constexpr int kCost = 9;
   template <class T>
   T operator()(T g, T x) const {
-    const T cdf = T(0.5) * (T(1) + erf(x * T(0.7071067811865475244)));
+    const T cdf = T(0.5) * (T(1) + fast_erf(x * T(0.7071067811865475244)));
     const T density = exp(x * x * T(-0.5)) * T(0.3989422804014327);
     return g * (cdf + x * density);
   }

@@ -35,13 +35,14 @@ inline Int to_int(double v) {  // saturated; NaN as 0
   return v < -0x1p63 ? INT64_MIN : static_cast<Int>(v);
 }
 
+// NaN where one is.
 template <class T>
-T minimum(T a, T b) {  // NaN where one is
-  return a != a ? a : (a < b || a == b ? a : b);
+T minimum(T a, T b) {
+  return (b < a) | (b != b) ? b : a;
 }
 template <class T>
 T maximum(T a, T b) {
-  return a != a ? a : (a > b || a == b ? a : b);
+  return (b > a) | (b != b) ? b : a;
 }
 
 }  // namespace teletensor::ops::scalar

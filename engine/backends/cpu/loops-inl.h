@@ -22,26 +22,34 @@ using Result = std::conditional_t<has_bool_result<F>, std::uint8_t, T>;
 // remainder, whose function would give other bits.
 inline constexpr std::int64_t kWhole = 16;
 
-// The noinline keeps the length unknown: the remainder of 16 is computed by the same vector code.
+// noinline keeps the length unknown, so the remainder is computed by the same vector code; flatten puts
+// the functor under this instruction set.
 template <class F, class T>
-[[gnu::noinline]] void body1(const T* a, Result<F, T>* y, std::int64_t n, const F& functor) {
+[[gnu::noinline, gnu::flatten]] void body1(const T* a, Result<F, T>* y, std::int64_t n, const F& functor) {
   const F f = functor;
 #pragma GCC ivdep
   for (std::int64_t i = 0; i < n; ++i) y[i] = f(a[i]);
 }
 template <class F, class T>
-[[gnu::noinline]] void body2(const T* a, const T* b, Result<F, T>* y, std::int64_t n,
+[[gnu::noinline, gnu::flatten]] void body2(const T* a, const T* b, Result<F, T>* y, std::int64_t n,
                              const F& functor) {
   const F f = functor;
 #pragma GCC ivdep
   for (std::int64_t i = 0; i < n; ++i) y[i] = f(a[i], b[i]);
 }
 template <class F, class T>
-[[gnu::noinline]] void body3(const T* a, const T* b, const T* c, Result<F, T>* y, std::int64_t n,
+[[gnu::noinline, gnu::flatten]] void body3(const T* a, const T* b, const T* c, Result<F, T>* y, std::int64_t n,
                              const F& functor) {
   const F f = functor;
 #pragma GCC ivdep
   for (std::int64_t i = 0; i < n; ++i) y[i] = f(a[i], b[i], c[i]);
+}
+
+template <class T>
+[[gnu::noinline, gnu::flatten]] bool all_near(const T* a, const T* b, std::int64_t n) {
+  std::int64_t near = 0;
+  for (std::int64_t i = 0; i < n; ++i) near += ops::scalar::fmod_is_near(a[i], b[i]);
+  return near == n;
 }
 
 template <class F, class T>
@@ -82,6 +90,18 @@ void loop2(const void* const* in, void* out, std::int64_t n, const void* functor
       for (std::int64_t i = whole; i < n; ++i) y[i] = z[i - whole];
       return;
     }
+  }
+  if constexpr (requires { typename F::Near; } && !std::is_same_v<T, std::int64_t>) {
+    using Near = typename F::Near;
+    for (std::int64_t i = 0; i < n; i += kBlock) {
+      const std::int64_t m = n - i < kBlock ? n - i : kBlock;
+      if (all_near(a + i, b + i, m)) {
+        body2<Near, T>(a + i, b + i, y + i, m, Near());
+      } else {
+        body2<F, T>(a + i, b + i, y + i, m, f);
+      }
+    }
+    return;
   }
   body2<F, T>(a, b, y, whole, f);
 }
@@ -129,6 +149,7 @@ void bind_one() {
     loops.real64 = loop_of<F, double>();
   }
   if constexpr (F::kTypes & ops::scalar::kInteger) loops.integer = loop_of<F, std::int64_t>();
+  if constexpr (is_logical<F>) loops.bytes = loop_of<F, std::uint8_t>();
   loops.bool_result = has_bool_result<F>;
   loops.cost = cost_of<F>;
 }

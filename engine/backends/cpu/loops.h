@@ -64,6 +64,11 @@ inline constexpr bool has_bool_result = [] {
 }();
 
 template <class F>
+inline constexpr bool is_logical =
+    std::is_same_v<F, s::LogicalNot> || std::is_same_v<F, s::LogicalAnd> ||
+    std::is_same_v<F, s::LogicalOr> || std::is_same_v<F, s::LogicalXor>;
+
+template <class F>
 inline constexpr bool calls_libm = [] {
   if constexpr (requires { F::kLibm; }) return F::kLibm;
   return false;

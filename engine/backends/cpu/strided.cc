@@ -110,17 +110,30 @@ void copy_run(const T* from, std::int64_t from_stride, T* to, std::int64_t to_st
   }
 }
 
-// to[i * to_i + j] = from[i + j * from_j] in squares, so that cache lines of both sides are used whole.
+// to[i * to_i + j] = from[i + j * from_j] in squares of a cache line's width, through a small buffer: with
+// strides of a power of two the lines of a square would push each other out of the cache.
 template <class T>
 void copy_tiles(const T* from, std::int64_t from_j, T* to, std::int64_t to_i, std::int64_t rows,
                 std::int64_t columns) {
-  constexpr std::int64_t kSide = sizeof(T) == 1 ? 64 : 16;
+  constexpr std::int64_t kSide = sizeof(T) == 8 ? 8 : 64 / sizeof(T);
+  T square[kSide][kSide];
   for (std::int64_t i0 = 0; i0 < rows; i0 += kSide) {
-    const std::int64_t i1 = std::min(rows, i0 + kSide);
+    const std::int64_t m = std::min(kSide, rows - i0);
     for (std::int64_t j0 = 0; j0 < columns; j0 += kSide) {
-      const std::int64_t j1 = std::min(columns, j0 + kSide);
-      for (std::int64_t i = i0; i < i1; ++i) {
-        for (std::int64_t j = j0; j < j1; ++j) to[i * to_i + j] = from[i + j * from_j];
+      const std::int64_t n = std::min(kSide, columns - j0);
+      const T* source = from + i0 + j0 * from_j;
+      T* target = to + i0 * to_i + j0;
+      if (m == kSide && n == kSide) {
+        for (std::int64_t j = 0; j < kSide; ++j) {
+          for (std::int64_t i = 0; i < kSide; ++i) square[i][j] = source[j * from_j + i];
+        }
+        for (std::int64_t i = 0; i < kSide; ++i) {
+          std::memcpy(target + i * to_i, square[i], sizeof square[i]);
+        }
+      } else {
+        for (std::int64_t i = 0; i < m; ++i) {
+          for (std::int64_t j = 0; j < n; ++j) target[i * to_i + j] = source[j * from_j + i];
+        }
       }
     }
   }
