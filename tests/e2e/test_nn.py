@@ -502,3 +502,23 @@ def test_clip_and_vectors(tt):
     assert np.array_equal(b.detach().numpy(), [6, 7, 8, 9]) and a.is_leaf
     with pytest.raises(ValueError, match=r"expected \[10\]"):
         utils.vector_to_parameters(tt.arange(9.0), [a, b])
+
+
+def test_state_from_another_device(tt):
+    net, other = tt.nn.Linear(2, 2), tt.nn.Linear(2, 2).to("sim:0")
+    other.load_state_dict(net.state_dict())
+    assert str(other.weight.device) == "sim:0"
+    assert np.array_equal(other.weight.detach().numpy(), net.weight.detach().numpy())
+
+
+def test_backward_after_a_leaf_was_moved_is_refused(tt):
+    net = tt.nn.Linear(2, 2)
+    loss = net(tt.ones(1, 2)).sum()
+    net.double()
+    with pytest.raises(RuntimeError, match="another shape, dtype or device"):
+        loss.backward()
+    assert net.weight.grad is None
+    net(tt.ones(1, 2, dtype=tt.float64)).sum().backward()
+    assert net.weight.grad.dtype == tt.float64
+    with pytest.raises(RuntimeError, match="cannot become int64"):
+        net.weight.data = tt.zeros(2, 2, dtype=tt.int64)

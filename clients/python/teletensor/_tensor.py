@@ -269,8 +269,8 @@ def _grad_fn(self: Tensor) -> GradFn | None:
 
 _METHODS = """view reshape expand permute t squeeze flatten unflatten movedim split chunk narrow repeat
 expand_as view_as reshape_as contiguous max min median sort topk kthvalue var std norm gather scatter
-scatter_ scatter_add scatter_add_ index_select index_add index_add_ index_copy index_fill index_put
-index_put_ nonzero masked_select softmax log_softmax div equal isclose allclose""".split()
+scatter_ scatter_add scatter_add_ index_select index_add index_add_ index_copy index_copy_ index_fill
+index_fill_ flip index_put index_put_ nonzero masked_select softmax log_softmax div equal isclose allclose""".split()
 
 _PROPERTIES = {
     "shape": (lambda self: Size(self._shape), "The size of each dimension."),
