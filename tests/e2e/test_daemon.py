@@ -98,6 +98,7 @@ def answers(address):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_with_clients_at_work(start_daemon, number):
     daemon = start_daemon()
+    daemon.stop = lambda: ""
     process = client("""
         x = tt.ones(100)
         print("working", flush=True)
@@ -114,7 +115,6 @@ def test_signal_with_clients_at_work(start_daemon, number):
     assert daemon.process.wait(20) == 0
     status, out, err = finish(process, 30)
     assert status == 0 and "lost:" in out, (out, err)
-    daemon.stop = lambda: ""
 
 
 def test_health_and_reflection(start_daemon):
@@ -135,7 +135,7 @@ def test_health_and_reflection(start_daemon):
 
 def cli(*arguments, **environment):
     command = Path(sys.executable).parent / "teletensor"
-    command = [str(command)] if command.exists() else [sys.executable, "-m", "teletensor"]
+    command = [str(command)] if command.exists() else [sys.executable, "-m", "teletensor.cli"]
     return run(*command, *arguments, env={**os.environ, **environment})
 
 
@@ -173,7 +173,7 @@ def test_cli_doctor(start_daemon):
 
 
 def test_cli_serve(tmp_path):
-    command = [sys.executable, "-m", "teletensor", "serve", "--listen", "127.0.0.1:0", "--socket",
+    command = [sys.executable, "-m", "teletensor.cli", "serve", "--listen", "127.0.0.1:0", "--socket",
                str(tmp_path / "s.sock")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:

@@ -77,7 +77,7 @@ def test_history_comes_back_with_the_value(tt):
     y = w * 2
     y.mul_(tt.ones(3)[tt.tensor([0, 1, 50])])
     with pytest.raises((IndexError, RuntimeError)):
-        y.numpy()
+        y.tolist()
     assert y.tolist() == [2.0] * 3
     y.sum().backward()
     assert w.grad.tolist() == [2.0] * 3
@@ -116,16 +116,27 @@ def test_out_of_memory(small):
     too_much = [weights.detach() + i for i in range(10)]
     with pytest.raises(tt.OutOfMemoryError) as caught:
         tt.synchronize()
+    raise_the_others(tt)
     error = caught.value
     assert isinstance(error, RuntimeError) and isinstance(error, MemoryError)
     text = str(error)
-    for word in ("request", "used", "quota", "free"):
+    for word in ("requested", "this session uses", "quota", "free"):
         assert word in text.lower(), text
     assert "test_late_errors.py" in text + "".join(getattr(error, "__notes__", [])), text
     del too_much
     assert total.sum().item() == 2 * (MIB // 4)
     assert all(k.sum().item() == MIB // 4 for k in keep[::7])
     assert (weights.detach() + 1).sum().item() == 2 * MIB  # there is room again
+
+
+def raise_the_others(tt):
+    """Independent instructions that failed as well are errors of their own, oldest first."""
+    for _ in range(100):
+        try:
+            return tt.synchronize()
+        except tt.OutOfMemoryError:
+            continue
+    raise AssertionError("errors without end")
 
 
 def test_out_of_memory_sweep_keeps_last_good_values(start_daemon, tt):
@@ -143,6 +154,7 @@ def test_out_of_memory_sweep_keeps_last_good_values(start_daemon, tt):
                 tt.synchronize()
             except tt.OutOfMemoryError:
                 failed += 1
+                raise_the_others(tt)
                 s.close()
                 continue
             before = w.detach().clone().numpy()
@@ -157,7 +169,7 @@ def test_out_of_memory_sweep_keeps_last_good_values(start_daemon, tt):
                 assert not np.array_equal(w.detach().numpy(), before)
             except tt.OutOfMemoryError:
                 failed += 1
-                tt.synchronize()
+                raise_the_others(tt)
                 assert np.array_equal(w.detach().numpy(), before)
             s.close()
     assert finished and failed, (finished, failed)

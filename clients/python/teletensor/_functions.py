@@ -20,8 +20,8 @@ from ._session import current_session
 __all__ = [
     "allclose", "arange", "broadcast_shapes", "broadcast_tensors", "cat", "chunk", "contiguous",
     "div", "dropout", "empty", "empty_like", "equal", "expand", "expand_as", "eye", "flatten",
-    "full", "full_like", "gather", "index_add", "index_add_", "index_copy", "index_fill",
-    "index_put", "index_put_", "index_select", "is_tensor", "isclose", "kthvalue", "linspace",
+    "flip", "full", "full_like", "gather", "index_add", "index_add_", "index_copy", "index_copy_",
+    "index_fill", "index_fill_", "index_put", "index_put_", "index_select", "is_tensor", "isclose", "kthvalue", "linspace",
     "log_softmax", "masked_select", "max", "median", "meshgrid", "min", "movedim", "narrow",
     "nonzero", "norm", "normal", "numel", "one_hot", "ones", "ones_like", "permute", "rand",
     "rand_like", "randint", "randn", "randn_like", "randperm", "repeat", "reshape", "reshape_as",
@@ -477,9 +477,27 @@ def index_copy(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
     return ops["index_copy"](x, index, source, dim)
 
 
+def index_copy_(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
+    """index_copy in place."""
+    return ops["index_copy_"](x, index, source, dim)
+
+
 def index_fill(x: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
     """x with value written to its slices along dim at index."""
     return ops["index_fill"](x, index, value, dim)
+
+
+def index_fill_(x: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
+    """index_fill in place."""
+    return ops["index_fill_"](x, index, value, dim)
+
+
+def flip(x: Tensor, dims: int | Size) -> Tensor:
+    """x with the order of its elements reversed along dims (a copy)."""
+    for dim in (dims,) if isinstance(dims, int) else dims:
+        order = arange(x.shape[dim] - 1, -1, -1, device=x.device)
+        x = ops["index_select"](x, order, dim)
+    return x
 
 
 def index_put(x: Tensor, indices: Sequence[Tensor], values: Tensor,

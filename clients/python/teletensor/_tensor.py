@@ -183,6 +183,13 @@ def _bernoulli_(self: Tensor, p: float = 0.5) -> Tensor:
     return ops["bernoulli_p_"](self, p)
 
 
+def _copy_(self: Tensor, src: Any, non_blocking: bool = False) -> Tensor:
+    """Overwrites the elements with src's, which broadcast; src may be on another device."""
+    if isinstance(src, Tensor) and src.device != self.device:
+        src = ops["to_device"](src, self.device)
+    return ops["copy_"](self, src)
+
+
 def _zero_(self: Tensor) -> Tensor:
     """Fills with zeros."""
     return ops["fill_"](self, 0)
@@ -304,7 +311,7 @@ def attach() -> None:
         "requires_grad_": _requires_grad_, "detach_": _detach_, "cpu": _cpu, "cuda": _cuda,
         "type": _type, "size": _size, "stride": _stride, "numpy": _convert.to_numpy,
         "tolist": _convert.tolist, "normal_": _normal_, "random_": _random_,
-        "bernoulli_": _bernoulli_, "zero_": _zero_, "__iter__": _iter, "__len__": _len,
+        "bernoulli_": _bernoulli_, "zero_": _zero_, "copy_": _copy_, "__iter__": _iter, "__len__": _len,
         "__bool__": _bool, "__float__": lambda self: float(self.item()),
         "__int__": lambda self: int(self.item()), "__index__": _index, "__array__": _array,
         "__getitem__": _indexing.getitem, "__setitem__": _indexing.setitem, "__repr__": _safe_repr,

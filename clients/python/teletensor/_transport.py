@@ -64,6 +64,7 @@ class Transport:
         self.channel = grpc.insecure_channel(target_of(address), options=_CHANNEL_OPTIONS)
         self._metadata: list[tuple[str, str]] = []
         self._reader: threading.Thread | None = None
+        self._writer_done = threading.Event()
         self.chunk_bytes = 1 << 20
 
     def unary(self, service: str, method: str, request: bytes, timeout: float | None = None,
@@ -107,7 +108,7 @@ class Transport:
         """Starts the stream: `core`'s frames out, progress in."""
         owner = weakref.ref(core)
         stream = self.channel.stream_stream(_SERVICE + "Run", _same, _same)
-        call = stream(_frames(owner), metadata=self._metadata)
+        call = stream(_frames(owner, self._writer_done), metadata=self._metadata)
         self._reader = threading.Thread(
             target=_read, args=(call, owner), name="teletensor-reader", daemon=True)
         self._reader.start()
@@ -154,6 +155,8 @@ class Transport:
         """Waits a moment for the stream's end, then closes the channel."""
         if self._reader is not None and self._reader is not threading.current_thread():
             self._reader.join(timeout=5)
+            # A thread that is still in native code when Python ends would end the process.
+            self._writer_done.wait(timeout=2)
         self.channel.close()
 
 
@@ -169,20 +172,23 @@ def _late(error: grpc.RpcError) -> Exception:
     return RuntimeError(text)
 
 
-def _frames(owner: weakref.ref[_core.Session]) -> Iterator[bytes]:
+def _frames(owner: weakref.ref[_core.Session], done: threading.Event) -> Iterator[bytes]:
     """Runs on grpcio's thread; asks for the next frame when the last one has been written."""
-    while True:
-        core = owner()
-        if core is None:
-            return
-        frame = core.next_frame(0.2)
-        if frame is None:
-            return
-        if frame:
-            yield frame
-        else:
-            core.idle()
-        del core
+    try:
+        while True:
+            core = owner()
+            if core is None:
+                return
+            frame = core.next_frame(0.2)
+            if frame is None:
+                return
+            if frame:
+                yield frame
+            else:
+                core.idle()
+            del core
+    finally:
+        done.set()
 
 
 def _read(call: grpc.Call, owner: weakref.ref[_core.Session]) -> None:
