@@ -32,8 +32,8 @@ TEST(Index, OneDimensionOfEveryDtypeAndLayout) {
   for (const DType dtype : core::kAllDTypes) {
     if (dtype == DType::kBool) continue;
     const TestTensor x = counting(dtype, {3, 4});
-    for (const TestTensor& y : {x, x.laid_out(Geometry({3, 4}, {1, 3})),
-                                x.laid_out(Geometry({3, 4}, {20, 2}, 5))}) {
+    for (const TestTensor& y :
+         {x, x.laid_out(Geometry({3, 4}, {1, 3})), x.laid_out(Geometry({3, 4}, {20, 2}, 5))}) {
       EXPECT_EQ(call_op("index", {y, ints({2}, {2, -3})}, {dims({0})}, {1})[0].values(),
                 (Values{8, 9, 10, 11, 0, 1, 2, 3}));
       EXPECT_EQ(call_op("index", {y, ints({2}, {3, 0}, DType::kI32)}, {dims({1})}, {1})[0].values(),
@@ -50,11 +50,13 @@ TEST(Index, SeveralDimensionsBroadcast) {
   EXPECT_EQ(pairs[0].values()[0], 8);
   EXPECT_EQ(pairs[0].values()[12], 20);
   // Neighbours are replaced in place ...
-  const TestResult tail = call_op("index", {x, ints({2}, {0, 2}), ints({2}, {3, 1})}, {dims({1, 2})}, {2});
+  const TestResult tail =
+      call_op("index", {x, ints({2}, {0, 2}), ints({2}, {3, 1})}, {dims({1, 2})}, {2});
   EXPECT_EQ(tail[0].geometry.shape, (Dims{2, 2}));
   EXPECT_EQ(tail[0].values(), (Values{3, 9, 15, 21}));
   // ... others come first.
-  const TestResult apart = call_op("index", {x, ints({2}, {1, 0}), ints({2}, {3, 1})}, {dims({0, 2})}, {2});
+  const TestResult apart =
+      call_op("index", {x, ints({2}, {1, 0}), ints({2}, {3, 1})}, {dims({0, 2})}, {2});
   EXPECT_EQ(apart[0].geometry.shape, (Dims{2, 3}));
   EXPECT_EQ(apart[0].values(), (Values{15, 19, 23, 1, 5, 9}));
 }
@@ -65,10 +67,10 @@ TEST(Index, OutOfRangeIsFoundBeforeTheFirstStore) {
   EXPECT_EQ(call_op("index_select", {x, bad}, {at(0)}).status.message(),
             "index_select: index 7 is out of range for size 5 (dim 0)");
   EXPECT_EQ(call_op("index_select", {x, bad}, {at(0)}).status.code(), core::Code::kOutOfRange);
-  for (const TestResult& out : {call_op("index_put", {x, 9.0, bad}, {dims({0})}, {1}),
-                                call_op("scatter", {x, bad, 9.0}, {at(0)}),
-                                call_op("index_fill", {x, bad, 9.0}, {at(0)}),
-                                call_op("index_add", {x, bad, counting(DType::kF32, {2})}, {at(0)})}) {
+  for (const TestResult& out :
+       {call_op("index_put", {x, 9.0, bad}, {dims({0})}, {1}),
+        call_op("scatter", {x, bad, 9.0}, {at(0)}), call_op("index_fill", {x, bad, 9.0}, {at(0)}),
+        call_op("index_add", {x, bad, counting(DType::kF32, {2})}, {at(0)})}) {
     EXPECT_EQ(out.status.code(), core::Code::kOutOfRange);
     ASSERT_EQ(out.tensors.size(), 1u);
     EXPECT_EQ(out[0].values(), (Values{0, 1, 2, 3, 4}));
@@ -76,7 +78,8 @@ TEST(Index, OutOfRangeIsFoundBeforeTheFirstStore) {
   EXPECT_FALSE(call_op("index", {x, ints({1}, {-6})}, {dims({0})}, {1}).status.ok());
   EXPECT_FALSE(call_op("gather", {x, ints({1}, {-1})}, {at(0)}).status.ok());
   EXPECT_FALSE(call_op("embedding", {counting(DType::kF32, {2, 2}), ints({1}, {2})}).status.ok());
-  EXPECT_FALSE(call_op("index", {counting(DType::kF32, {0}), ints({1}, {0})}, {dims({0})}, {1}).status.ok());
+  EXPECT_FALSE(
+      call_op("index", {counting(DType::kF32, {0}), ints({1}, {0})}, {dims({0})}, {1}).status.ok());
 }
 
 TEST(Index, HostileAttributesAreRefused) {
@@ -97,18 +100,24 @@ TEST(IndexPut, ReplacesAddsAndBroadcasts) {
   for (const DType dtype : {DType::kF32, DType::kF64, DType::kI64, DType::kBF16, DType::kU8}) {
     const TestTensor x = counting(dtype, {2, 3});
     const TestTensor i = ints({3}, {1, 1, 0});
-    EXPECT_EQ(call_op("index_put", {x, 9, i}, {dims({1})}, {1})[0].values(), (Values{9, 9, 2, 9, 9, 5}));
+    EXPECT_EQ(call_op("index_put", {x, 9, i}, {dims({1})}, {1})[0].values(),
+              (Values{9, 9, 2, 9, 9, 5}));
     const TestTensor values(dtype, {3}, {10, 20, 30});
     EXPECT_EQ(call_op("index_put", {x, values, i}, {dims({1})}, {1})[0].values(),
               (Values{30, 20, 2, 30, 20, 5}));  // the last of equal places
-    EXPECT_EQ(call_op("index_put", {x, values, i}, {dims({1}), Attribute::of(true)}, {1})[0].values(),
-              (Values{30, 31, 2, 33, 34, 5}));
-    EXPECT_EQ(call_op("index_put", {x, TestTensor(dtype, {2, 1}, {7, 8}), ints({1}, {2})}, {dims({1})},
-                      {1})[0].values(),
+    EXPECT_EQ(
+        call_op("index_put", {x, values, i}, {dims({1}), Attribute::of(true)}, {1})[0].values(),
+        (Values{30, 31, 2, 33, 34, 5}));
+    EXPECT_EQ(call_op("index_put", {x, TestTensor(dtype, {2, 1}, {7, 8}), ints({1}, {2})},
+                      {dims({1})}, {1})[0]
+                  .values(),
               (Values{0, 1, 7, 3, 4, 8}));
   }
-  EXPECT_FALSE(call_op("index_put", {counting(DType::kF32, {2, 3}), counting(DType::kF32, {4}),
-                                     ints({3}, {0, 0, 0})}, {dims({1})}, {1}).status.ok());
+  EXPECT_FALSE(
+      call_op("index_put",
+              {counting(DType::kF32, {2, 3}), counting(DType::kF32, {4}), ints({3}, {0, 0, 0})},
+              {dims({1})}, {1})
+          .status.ok());
 }
 
 TEST(Gather, AndScatterFollowTheIndex) {
@@ -122,10 +131,12 @@ TEST(Gather, AndScatterFollowTheIndex) {
     const TestTensor src(dtype, {2, 3}, {10, 20, 30, 40, 50, 60});
     EXPECT_EQ(call_op("scatter", {x, i, src}, {at(1)})[0].values(), (Values{20, 1, 10, 3, 50, 5}));
     EXPECT_EQ(call_op("scatter", {x, i, 7}, {at(1)})[0].values(), (Values{7, 1, 7, 3, 7, 5}));
-    EXPECT_EQ(call_op("scatter_add", {x, i, src}, {at(1)})[0].values(), (Values{20, 1, 12, 3, 94, 5}));
+    EXPECT_EQ(call_op("scatter_add", {x, i, src}, {at(1)})[0].values(),
+              (Values{20, 1, 12, 3, 94, 5}));
   }
   const TestTensor scalar(DType::kF32, Dims(), {5});
-  EXPECT_EQ(call_op("gather", {scalar, ints({3}, {0, 0, 0})}, {at(0)})[0].values(), (Values{5, 5, 5}));
+  EXPECT_EQ(call_op("gather", {scalar, ints({3}, {0, 0, 0})}, {at(0)})[0].values(),
+            (Values{5, 5, 5}));
   EXPECT_FALSE(call_op("gather", {counting(DType::kF32, {2, 3}), ints({3, 1}, {0, 0, 0})}, {at(1)})
                    .status.ok());
 }
@@ -155,8 +166,8 @@ TEST(Embedding, RowsAndTheirGradient) {
   for (const DType dtype : {DType::kF32, DType::kF64, DType::kBF16}) {
     const TestTensor g = counting(dtype, {2, 2, 3});
     const auto sums = [&](int padding) {
-      return call_op("embedding_backward", {g, ints({2, 2}, {3, 0, 3, 1})},
-                     {at(4), at(padding)})[0].values();
+      return call_op("embedding_backward", {g, ints({2, 2}, {3, 0, 3, 1})}, {at(4), at(padding)})[0]
+          .values();
     };
     EXPECT_EQ(sums(-1), (Values{3, 4, 5, 9, 10, 11, 0, 0, 0, 6, 8, 10}));
     EXPECT_EQ(sums(3), (Values{3, 4, 5, 9, 10, 11, 0, 0, 0, 0, 0, 0}));
@@ -208,8 +219,8 @@ Attributes region(const Geometry& base, const Geometry& view) {
 TEST(Regions, IndexScatterUpdate) {
   const TestTensor x = counting(DType::kF32, {2, 3});
   const Geometry row_major({2, 3}), column_major({2, 3}, {1, 2});
-  const Geometry column({2}, {3}, 1);        // x[:, 1] of the row-major base
-  const Geometry same({2}, {1}, 2);          // the same elements of the column-major one
+  const Geometry column({2}, {3}, 1);  // x[:, 1] of the row-major base
+  const Geometry same({2}, {1}, 2);    // the same elements of the column-major one
   const TestTensor pair(DType::kF32, {2}, {10, 20});
   for (const TestTensor& y : {x, x.laid_out(column_major)}) {
     EXPECT_EQ(call_op("index_region", {y}, region(row_major, column))[0].values(), (Values{1, 4}));
@@ -225,14 +236,16 @@ TEST(Regions, IndexScatterUpdate) {
             (Values{0, 10, 0, 0, 20, 0}));
   // A view that shows elements several times: their gradients add up.
   const Geometry repeated({2, 3, 2}, {3, 0, 2});
-  EXPECT_EQ(call_op("scatter_region", {counting(DType::kF64, {2, 3, 2})},
-                    region(row_major, repeated))[0].values(),
-            (Values{6, 0, 9, 24, 0, 27}));
+  EXPECT_EQ(
+      call_op("scatter_region", {counting(DType::kF64, {2, 3, 2})}, region(row_major, repeated))[0]
+          .values(),
+      (Values{6, 0, 9, 24, 0, 27}));
 }
 
 TEST(Regions, OutsideOfTheBaseIsRefused) {
   const TestTensor x = counting(DType::kF32, {2, 3});
-  for (const Geometry& view : {Geometry({2}, {3}, 3), Geometry({7}, {1}), Geometry({2}, {INT64_MAX})}) {
+  for (const Geometry& view :
+       {Geometry({2}, {3}, 3), Geometry({7}, {1}), Geometry({2}, {INT64_MAX})}) {
     EXPECT_FALSE(call_op("index_region", {x}, region(Geometry({2, 3}), view)).status.ok());
   }
 }

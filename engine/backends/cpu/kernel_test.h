@@ -21,8 +21,7 @@ struct TestTensor {
   std::shared_ptr<std::vector<char>> memory;
 
   TestTensor() = default;
-  TestTensor(core::DType dtype, const core::Geometry& geometry)
-      : dtype(dtype), geometry(geometry) {
+  TestTensor(core::DType dtype, const core::Geometry& geometry) : dtype(dtype), geometry(geometry) {
     const auto bytes = static_cast<std::size_t>(geometry.storage_end() + 1) * core::size_of(dtype);
     memory = std::make_shared<std::vector<char>>(bytes + 64, char{0});
   }
@@ -164,8 +163,8 @@ inline TestResult call_op(std::string_view name, const std::vector<TestOperand>&
     std::size_t at = 0;
     std::size_t list = 0;
     for (int p = 0; p < op->operand_parameters; ++p) {
-      const bool is_list = op->parameters[static_cast<std::size_t>(p)].type ==
-                           ops::Parameter::Type::kTensorList;
+      const bool is_list =
+          op->parameters[static_cast<std::size_t>(p)].type == ops::Parameter::Type::kTensorList;
       const std::size_t length = is_list ? counts[list++] : 1;
       const bool written = std::count(op->mutates.begin(), op->mutates.end(), p) > 0;
       for (std::size_t i = 0; i < length; ++i, ++at) {

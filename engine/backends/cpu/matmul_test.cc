@@ -26,8 +26,8 @@ TestTensor whole(DType dtype, const Dims& shape, int seed) {
   return x;
 }
 
-// The product of the last two dimensions, one element at a time, for operands of rank 2 and more with
-// equal batch dimensions or none.
+// The product of the last two dimensions, one element at a time, for operands of rank 2 and more
+// with equal batch dimensions or none.
 std::vector<double> reference(const TestTensor& a, const TestTensor& b, std::int64_t m,
                               std::int64_t n, std::int64_t k, std::int64_t batches, bool a_repeats,
                               bool b_repeats) {
@@ -53,10 +53,11 @@ TestTensor turned(const TestTensor& x) {  // the same matrix, columns together
 }
 
 TEST(Matmul, MatricesOfEverySizeDtypeAndLayout) {
-  const std::int64_t sizes[][3] = {{1, 1, 1},  {1, 10, 1},  {10, 1, 10}, {3, 4, 5},    {7, 33, 16},
-                                   {31, 31, 31}, {17, 50, 40}, {64, 65, 66}, {130, 3, 257}, {1, 300, 70}};
-  for (const DType dtype : {DType::kF32, DType::kF64, DType::kI32, DType::kI64, DType::kF16,
-                            DType::kBF16}) {
+  const std::int64_t sizes[][3] = {{1, 1, 1},     {1, 10, 1},   {10, 1, 10},  {3, 4, 5},
+                                   {7, 33, 16},   {31, 31, 31}, {17, 50, 40}, {64, 65, 66},
+                                   {130, 3, 257}, {1, 300, 70}};
+  for (const DType dtype :
+       {DType::kF32, DType::kF64, DType::kI32, DType::kI64, DType::kF16, DType::kBF16}) {
     for (const auto& [m, n, k] : sizes) {
       const TestTensor a = whole(dtype, {m, k}, 1), b = whole(dtype, {k, n}, 2);
       auto expected = reference(a, b, m, n, k, 1, false, false);
@@ -106,8 +107,9 @@ TEST(Matmul, NothingToAddIsZero) {
   for (const DType dtype : {DType::kF32, DType::kF64, DType::kI64, DType::kF16}) {
     const TestResult out = call_op("matmul", {whole(dtype, {2, 0}, 1), whole(dtype, {0, 3}, 1)});
     EXPECT_EQ(out[0].values(), std::vector<double>(6, 0.0));
-    EXPECT_EQ(call_op("matmul", {whole(dtype, {0, 2}, 1), whole(dtype, {2, 3}, 1)})[0].values().size(),
-              0u);
+    EXPECT_EQ(
+        call_op("matmul", {whole(dtype, {0, 2}, 1), whole(dtype, {2, 3}, 1)})[0].values().size(),
+        0u);
   }
 }
 
@@ -128,7 +130,8 @@ TEST(Matmul, IntegersWrap) {
 
 TEST(Matmul, LinearAddsTheBiasAndTakesTheWeightTransposed) {
   for (const DType dtype : {DType::kF32, DType::kF64, DType::kBF16, DType::kI64}) {
-    const TestTensor x(dtype, {2, 3}, {1, 2, 3, 4, 5, 6}), weight(dtype, {2, 3}, {1, 0, -1, 2, 1, 0});
+    const TestTensor x(dtype, {2, 3}, {1, 2, 3, 4, 5, 6}),
+        weight(dtype, {2, 3}, {1, 0, -1, 2, 1, 0});
     const TestTensor bias(dtype, {2}, {10, 20});
     EXPECT_EQ(call_op("linear", {x, weight, bias})[0].values(),
               (std::vector<double>{8, 24, 8, 33}));
