@@ -215,7 +215,11 @@ bool Back::run_plan() {
           .count()));
   {
     core::MutexLock lock(mu_);
-    if (!more && !stopping_ && head_ != nullptr) more = true;  // came in between
+    // Came in between: entries, or commands without entries whose completion nobody else reports.
+    if (!more && !stopping_ &&
+        (head_ != nullptr || published_ > completed_.load(std::memory_order_relaxed))) {
+      more = true;
+    }
     if (!more) {
       scheduled_ = false;
       go_on = waiting_ != Waiting::kNo && !stopping_;

@@ -98,7 +98,10 @@ class Victim {
   ~Victim() {
     session_.reset();
     for (const engine::MemoryUse& use : the_engine().memory()) {
-      if (use.device_used != 0) fail("bytes left behind");
+      if (use.device_used == 0) continue;
+      std::fprintf(stderr, "%s: %llu bytes: ", core::to_string(use.device).c_str(),
+                   static_cast<unsigned long long>(use.device_used));
+      fail("left behind");
     }
   }
 
@@ -149,9 +152,31 @@ struct Counts {
   std::uint64_t programs = 0, bytes = 0, commands = 0, refused = 0;
 };
 
-// One program: constants, then commands one frame each, through bytes, until one is refused.
-void run_program(std::uint64_t seed, Counts& counts) {
-  Hostile hostile(seed);
+void say(const Command& command) {
+  const auto* apply = std::get_if<program::Apply>(&command);
+  if (!apply) {
+    std::fprintf(stderr, "kind %zu\n", command.index());
+    return;
+  }
+  std::string text = the_engine().catalog().at(apply->op).name;
+  for (const program::Argument& a : apply->arguments) {
+    text += a.kind == program::Argument::Kind::kHandle   ? " h" + std::to_string(a.handle)
+            : a.kind == program::Argument::Kind::kNumber ? " " + core::to_string(a.number)
+                                                         : " -";
+  }
+  for (std::size_t i = 0; i < apply->attributes.size(); ++i) {
+    text += " kind" + std::to_string(static_cast<int>(apply->attributes.at(i).kind)) + ":" +
+            std::to_string(apply->attributes.integer(i));
+    for (std::int64_t value : apply->attributes.ints(i)) text += "," + std::to_string(value);
+  }
+  std::fprintf(stderr, "%s%s%s\n", text.c_str(), apply->inplace ? " in place" : "",
+               apply->record ? " recorded" : "");
+}
+
+// One program: constants, then commands one frame each, through bytes, until one is refused. The bytes
+// of the last frame.
+std::string run_program(Hostile& hostile, Counts& counts, bool verbose) {
+  std::string bytes;
   Victim victim;
   wire::FrameWriter writer;
   writer.begin(1, 1);
@@ -159,20 +184,17 @@ void run_program(std::uint64_t seed, Counts& counts) {
   const auto send = [&](const std::vector<Command>& commands) {
     writer.begin(writer.next_seq(), writer.next_id());
     for (const Command& command : commands) writer.append(command, wire::usual_made(command));
-    std::string bytes(writer.finish(0, 1));
+    bytes = writer.finish(0, 1);
     handles = writer.next_id() - 1;
     wire::Frame frame;
     if (!wire::FrameReader().read(bytes, frame).ok()) fail("a well-formed frame is refused");
     check_round_trip(frame);
     counts.commands += commands.size();
+    if (verbose) {
+      for (const Command& command : commands) say(command);
+    }
     if (victim.submit(std::move(frame))) return true;
     ++counts.refused;
-    // The same bytes with a few changed, for the decoder.
-    for (int i = 0; i < 20; ++i) {
-      bytes[hostile.below(bytes.size())] = static_cast<char>(hostile.below(256));
-      run_bytes(bytes);
-      ++counts.bytes;
-    }
     return false;
   };
   ++counts.programs;
@@ -182,8 +204,19 @@ void run_program(std::uint64_t seed, Counts& counts) {
     const bool op = !hostile.one_in(6);
     if (!send({op ? Command(hostile.apply(catalog, handles))
                   : hostile.other(handles, writer.next_seq())})) {
-      return;
+      break;
     }
+  }
+  return bytes;
+}
+
+void run(std::uint64_t seed, Counts& counts, bool verbose) {
+  Hostile hostile(seed);
+  std::string bytes = run_program(hostile, counts, verbose);
+  for (int i = 0; i < 20; ++i) {
+    bytes[hostile.below(bytes.size())] = static_cast<char>(hostile.below(256));
+    run_bytes(bytes);
+    ++counts.bytes;
   }
 }
 
@@ -225,7 +258,7 @@ int main(int argc, char** argv) {
   do {
     std::snprintf(current_seed, sizeof current_seed, "frame_fuzz: --seed %llu\n",
                   static_cast<unsigned long long>(seed));
-    teletensor::fuzz::run_program(seed++, counts);
+    teletensor::fuzz::run(seed++, counts, one);
   } while (!one && std::chrono::steady_clock::now() < end);
   std::printf("frame_fuzz: %llu programs, %llu commands, %llu programs refused, %llu damaged frames\n",
               static_cast<unsigned long long>(counts.programs),
