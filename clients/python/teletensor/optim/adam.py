@@ -9,7 +9,7 @@ import teletensor as tt
 
 from .. import _ops
 from .._tensor import Tensor
-from .optimizer import Optimizer, check_range
+from .optimizer import Optimizer, _check_range
 
 __all__ = ["Adam", "AdamW"]
 
@@ -55,11 +55,11 @@ class Adam(Optimizer):
     def _check_group(self, group: dict[str, Any]) -> None:
         lr, eps, betas = group["lr"], group["eps"], group["betas"]
         if not isinstance(lr, Tensor):
-            check_range("learning rate", lr, lr >= 0.0)
-        check_range("epsilon value", eps, eps >= 0.0)
+            _check_range("learning rate", lr, lr >= 0.0)
+        _check_range("epsilon value", eps, eps >= 0.0)
         for i, beta in enumerate(betas):
-            check_range(f"beta parameter at index {i}", beta, 0.0 <= beta < 1.0)
-        check_range("weight_decay value", group["weight_decay"], group["weight_decay"] >= 0.0)
+            _check_range(f"beta parameter at index {i}", beta, 0.0 <= beta < 1.0)
+        _check_range("weight_decay value", group["weight_decay"], group["weight_decay"] >= 0.0)
 
     def _update(self, group: dict[str, Any]) -> None:
         amsgrad = group["amsgrad"]

@@ -174,7 +174,7 @@ class Optimizer:
         return "\n".join([*lines, ")"])
 
 
-def check_range(name: str, value: Any, valid: bool) -> None:
+def _check_range(name: str, value: Any, valid: bool) -> None:
     """Raises ValueError("Invalid NAME: VALUE") unless valid."""
     if not valid:
         raise ValueError(f"Invalid {name}: {value}")

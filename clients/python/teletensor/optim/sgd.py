@@ -9,7 +9,7 @@ import teletensor as tt
 
 from .. import _ops
 from .._tensor import Tensor
-from .optimizer import Optimizer, check_range
+from .optimizer import Optimizer, _check_range
 
 __all__ = ["SGD"]
 
@@ -49,9 +49,9 @@ class SGD(Optimizer):
     def _check_group(self, group: dict[str, Any]) -> None:
         lr, momentum = group["lr"], group["momentum"]
         if not isinstance(lr, Tensor):
-            check_range("learning rate", lr, lr >= 0.0)
-        check_range("momentum value", momentum, momentum >= 0.0)
-        check_range("weight_decay value", group["weight_decay"], group["weight_decay"] >= 0.0)
+            _check_range("learning rate", lr, lr >= 0.0)
+        _check_range("momentum value", momentum, momentum >= 0.0)
+        _check_range("weight_decay value", group["weight_decay"], group["weight_decay"] >= 0.0)
         if group["nesterov"] and (momentum <= 0 or group["dampening"] != 0):
             raise ValueError("Nesterov momentum requires a momentum and zero dampening")
 
