@@ -53,6 +53,13 @@ def save(obj: Any, f: _File, metadata: Mapping[str, str] | None = None) -> None:
     stored with their own elements only; gradients and histories are not stored.
 
     Raises TypeError for anything else in the tree, naming its place.
+
+    >>> import io
+    >>> file = io.BytesIO()
+    >>> tt.save({"step": 3, "weights": [tt.ones(2)]}, file)
+    >>> loaded = tt.load(io.BytesIO(file.getvalue()))
+    >>> loaded["step"], loaded["weights"][0].tolist()
+    (3, [1.0, 1.0])
     """
     entries: dict[str, Tensor] = {}
     header_text = dict(metadata or {})

@@ -32,6 +32,9 @@ class Linear(Module):
 
     weight [out_features, in_features] and bias [out_features] begin uniform in
     (-1/sqrt(in_features), 1/sqrt(in_features)).
+
+    >>> tt.nn.Linear(3, 2)(tt.ones(5, 3)).shape
+    teletensor.Size([5, 2])
     """
 
     weight: Parameter

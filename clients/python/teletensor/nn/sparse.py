@@ -20,6 +20,10 @@ class Embedding(Module):
 
     weight [num_embeddings, embedding_dim] begins normal(0, 1); the row `padding_idx` begins as
     zeros and gets no gradient.
+
+    >>> table = tt.nn.Embedding(10, 4, padding_idx=0)
+    >>> table(tt.tensor([[1, 5, 0]])).shape
+    teletensor.Size([1, 3, 4])
     """
 
     weight: Parameter

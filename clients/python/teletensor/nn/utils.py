@@ -54,7 +54,13 @@ def clip_grad_norm_(
     error_if_nonfinite: bool = False,
 ) -> Tensor:
     """Scales all gradients, in place, so that their common norm is at most max_norm; returns the
-    norm from before as a 0-d tensor. Nothing is read back unless error_if_nonfinite is set."""
+    norm from before as a 0-d tensor. Nothing is read back unless error_if_nonfinite is set.
+
+    >>> w = tt.nn.Parameter(tt.zeros(2))
+    >>> (w * tt.tensor([3.0, 4.0])).sum().backward()
+    >>> tt.nn.utils.clip_grad_norm_([w], max_norm=1.0).item()
+    5.0
+    """
     gradients = _gradients(parameters)
     with tt.no_grad():
         total = get_total_norm(gradients, norm_type, error_if_nonfinite)

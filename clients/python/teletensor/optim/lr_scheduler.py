@@ -1,6 +1,14 @@
 """Learning rates as functions of the number of epochs (or of whatever `step()` counts).
 
 A scheduler writes `group["lr"]` of its optimizer; call `step()` after the optimizer's.
+
+>>> optimizer = tt.optim.SGD([tt.nn.Parameter(tt.ones(1))], lr=0.5)
+>>> scheduler = tt.optim.lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.5)
+>>> for epoch in range(4):
+...     optimizer.step()
+...     scheduler.step()
+>>> scheduler.get_last_lr()
+[0.125]
 """
 
 from __future__ import annotations

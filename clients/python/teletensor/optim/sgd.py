@@ -21,6 +21,13 @@ class SGD(Optimizer):
 
     State: "momentum_buffer", only with momentum. `lr` may be a 0-d tensor. foreach and fused are
     accepted and change nothing.
+
+    >>> w = tt.nn.Parameter(tt.tensor([1.0]))
+    >>> optimizer = tt.optim.SGD([w], lr=0.5)
+    >>> (w * 3).sum().backward()
+    >>> optimizer.step()
+    >>> w.item()
+    -0.5
     """
 
     def __init__(

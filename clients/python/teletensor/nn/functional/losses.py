@@ -49,7 +49,11 @@ def _check_shapes(name: str, input: Tensor, target: Tensor) -> None:
 
 
 def mse_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-    """(input - target) ** 2."""
+    """(input - target) ** 2.
+
+    >>> tt.nn.functional.mse_loss(tt.tensor([1.0, 5.0]), tt.tensor([1.0, 2.0])).item()
+    4.5
+    """
     return _ops.mse_loss(input, target, reduction)
 
 

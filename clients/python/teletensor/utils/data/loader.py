@@ -23,6 +23,13 @@ class DataLoader:
     instruction per tensor). pin_memory is accepted and changes nothing: uploads are staged by the
     transport.
 
+    >>> data = tt.utils.data.TensorDataset(tt.arange(5), tt.arange(5) * 10)
+    >>> for x, y in tt.utils.data.DataLoader(data, batch_size=2):
+    ...     print(x.tolist(), y.tolist())
+    [0, 1] [0, 10]
+    [2, 3] [20, 30]
+    [4] [40]
+
     Raises ValueError for options that exclude each other and for num_workers other than 0.
     """
 
