@@ -250,3 +250,41 @@ def test_scheduler_state_and_order(tt):
     other = tt.optim.lr_scheduler.StepLR(optimizer, 5)
     other.load_state_dict(state)
     assert other.step_size == 2 and other.last_epoch == 1
+
+
+def test_training_needs_no_more_memory_with_time(tt):
+    nn, data = tt.nn, tt.utils.data
+    model = nn.Sequential(nn.Linear(4, 10), nn.LayerNorm(10), nn.GELU(), nn.Dropout(0.1),
+                          nn.Linear(10, 3))
+    optimizer = tt.optim.AdamW(model.parameters(), lr=1e-3)
+    batches = data.DataLoader(data.TensorDataset(tt.randn(64, 4), tt.randint(0, 3, (64,))), 16,
+                              shuffle=True)
+    used = []
+    for _ in range(4):
+        for x, y in batches:
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(x), y)
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+        used.append([m["used"] for m in tt.current_session().memory() if m["device"] == "cpu"])
+    assert used[1] == used[2] == used[3]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_training_in_other_dtypes(tt, dtype):
+    tt.manual_seed(2)
+    model = tt.nn.Sequential(tt.nn.Linear(2, 16), tt.nn.Tanh(), tt.nn.Linear(16, 1))
+    model.to(getattr(tt, dtype))
+    optimizer = tt.optim.AdamW(model.parameters(), lr=0.02, eps=1e-4)
+    x = tt.randn(32, 2).to(getattr(tt, dtype))
+    target = x[:, :1] * x[:, 1:]
+    losses = []
+    for _ in range(150):
+        loss = tt.nn.functional.mse_loss(model(x), target)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    assert losses[0].dtype == getattr(tt, dtype)
+    assert losses[-1].item() < 0.2 * losses[0].item()
