@@ -10,7 +10,9 @@ LONGER: dict[str, str] = {}
 TEXT = {".cc", ".h", ".py", ".pyi", ".md", ".cmake", ".txt", ".json", ".toml", ".yaml", ".proto",
         ".sh", ""}
 COLUMNS = 100
+TABLES = "tests/ops/rows"  # one sample a line
 PYTHON_COLUMNS = 108  # aim at 100; a sentence or a table may need a little more
+TEST_COLUMNS = 120
 
 # Hosts of package registries, paths of one machine. In pieces, so that they do not stand
 # here themselves.
@@ -61,8 +63,10 @@ def test_columns():
     wide = []
     for name, lines in texts(".cc", ".h", ".py", ".proto"):
         limit = PYTHON_COLUMNS if name.endswith(".py") else COLUMNS
+        if name.startswith("tests/") and name.endswith(".py"):
+            limit = TEST_COLUMNS
         wide += [f"{name}:{n}" for n, line in enumerate(lines, 1)
-                 if len(line) > limit and "http" not in line]
+                 if len(line) > limit and "http" not in line and not name.startswith(TABLES)]
     assert not wide, "\n".join(wide)
 
 

@@ -107,6 +107,7 @@ def _requires_grad_(self: Tensor, requires_grad: bool = True) -> Tensor:
 
 
 def _detach_(self: Tensor) -> Tensor:
+    """Not supported: NotImplementedError."""
     raise NotImplementedError("detach_() is not supported; use x = x.detach()")
 
 
@@ -121,6 +122,7 @@ def _cuda(self: Tensor, device: int = 0) -> Tensor:
 
 
 def _type(self: Tensor, dtype: Any) -> Tensor:
+    """The tensor as `dtype`."""
     return _to(self, dtype)
 
 
@@ -272,12 +274,38 @@ def _grad_fn(self: Tensor) -> GradFn | None:
     return None if name is None else GradFn(name)
 
 
+def _is_floating_point(self: Tensor) -> bool:
+    """Is the dtype a floating-point one?"""
+    return self.dtype.is_floating_point
+
+
+def _nelement(self: Tensor) -> int:
+    """The number of elements."""
+    return self.numel()
+
+
+def _ndimension(self: Tensor) -> int:
+    """The number of dimensions."""
+    return self.dim()
+
+
+def _where(self: Tensor, condition: Tensor, other: Any) -> Tensor:
+    """This tensor's elements where `condition`, else those of `other`."""
+    return ops["where"](condition, self, other)
+
+
+def _type_as(self: Tensor, other: Tensor) -> Tensor:
+    """The tensor with the dtype of `other`."""
+    return _to(self, other.dtype)
+
+
 # ---------------------------------------------------------------- attaching
 
 _METHODS = """view reshape expand permute t squeeze flatten unflatten movedim split chunk narrow repeat
 expand_as view_as reshape_as contiguous max min median sort topk kthvalue var std norm gather scatter
 scatter_ scatter_add scatter_add_ index_select index_add index_add_ index_copy index_copy_ index_fill
-index_fill_ flip index_put index_put_ nonzero masked_select softmax log_softmax div equal isclose allclose""".split()
+index_fill_ flip index_put index_put_ nonzero masked_select softmax log_softmax div equal isclose
+allclose""".split()
 
 _PROPERTIES = {
     "shape": (lambda self: Size(self._shape), "The size of each dimension."),
@@ -316,10 +344,8 @@ def attach() -> None:
         "__int__": lambda self: int(self.item()), "__index__": _index, "__array__": _array,
         "__getitem__": _indexing.getitem, "__setitem__": _indexing.setitem, "__repr__": _safe_repr,
         "__array_priority__": 1000, "__array_ufunc__": None,
-        "is_floating_point": lambda self: self.dtype.is_floating_point,
-        "nelement": lambda self: self.numel(), "ndimension": lambda self: self.dim(),
-        "where": lambda self, condition, other: ops["where"](condition, self, other),
-        "type_as": lambda self, other: _to(self, other.dtype),
+        "is_floating_point": _is_floating_point, "nelement": _nelement,
+        "ndimension": _ndimension, "where": _where, "type_as": _type_as,
         "__contains__": lambda self, value: bool(ops["any"](ops["eq"](self, value)).item()),
         "__deepcopy__": _deepcopy, "__reduce_ex__": _no_pickle, "__format__": _format,
         "__rpow__": lambda self, other: ops["pow"](other, self),
