@@ -186,7 +186,7 @@ core::Dims Backward::grad_strides(const Handle& h) {
 }
 
 void Backward::free_node(Node& node) {
-  if (!node.saved.empty() || node.op == graph_.update_region_) {
+  if (!node.saved.empty() || node.keeps_number || node.op == graph_.update_region_) {
     node.freed = true;
     node.saved.clear();
   }

@@ -117,11 +117,6 @@ class Front::Impl final : public Issuer {
     const int results = catalog_.at(op).results;
     Handles handles;
     if (status_.ok()) {
-      for (const Var& argument : arguments) {
-        if (argument.absent() && !allows_absent(op)) status_ = internal("a vjp used an absent value");
-      }
-    }
-    if (status_.ok()) {
       Call call;
       call.op = op;
       call.default_dtype = core::DType::kF32;
@@ -180,14 +175,6 @@ class Front::Impl final : public Issuer {
  private:
   static Status unknown(HandleId id) {
     return Status(Code::kNotFound, "handle " + std::to_string(id) + " is unknown or released");
-  }
-  bool allows_absent(ops::OpId op) const {
-    for (const ops::Parameter& p : catalog_.at(op).parameters) {
-      if (p.is_operand() && (p.optional || p.type == ops::Parameter::Type::kOptionalTensor)) {
-        return true;
-      }
-    }
-    return false;
   }
   Status find(HandleId id, HandleRef& h) const {
     h = HandleRef(names_.find(id));

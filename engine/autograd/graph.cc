@@ -361,7 +361,7 @@ Status Graph::apply_inplace(const Call& call) {
   Handle& h = handle_of(call.arguments[0]);
   Handle& base = h.group();
   const bool is_view = h.is_view();
-  if (def.infer == nullptr || !def.mutates.empty()) {
+  if (def.infer == nullptr || !def.mutates.empty() || def.results != 1) {
     return invalid(def.name + ": has no in-place form");
   }
   bool record = false;

@@ -61,7 +61,9 @@ void Graph::save(Node& node, const ops::OpDef& def, const Call& call,
       continue;
     }
     const auto i = static_cast<std::size_t>(rule.slot);
-    if (i >= call.arguments.size() || !call.arguments[i].is_tensor()) continue;
+    if (i >= call.arguments.size()) continue;
+    if (call.arguments[i].is_number()) node.keeps_number = true;
+    if (!call.arguments[i].is_tensor()) continue;
     Handle& h = handle_of(call.arguments[i]);
     node.saved.push_back(
         {rule.slot, h.cell->value, h.cell->elements, h.layout, node.edges[i], requires_grad(h)});

@@ -1,5 +1,6 @@
 #include "engine/ops/functions.h"
 
+#include <algorithm>
 #include <unordered_map>
 
 namespace teletensor::ops {
@@ -39,7 +40,19 @@ Vars apply_all(OpId op, std::span<const Var> arguments, core::Attributes attribu
       break;
     }
   }
-  if (!builder) return {};
+  const OpDef& def = catalog().at(op);
+  bool optional = false;
+  for (int p = 0; p < def.operand_parameters; ++p) {
+    const Parameter& parameter = def.parameters[static_cast<std::size_t>(p)];
+    optional = optional || parameter.optional || parameter.type == Parameter::Type::kOptionalTensor;
+  }
+  const bool missing = std::any_of(arguments.begin(), arguments.end(),
+                                   [](const Var& argument) { return argument.absent(); });
+  if (!builder || (missing && !optional)) {
+    Vars none;
+    none.resize(static_cast<std::size_t>(std::max(def.results, 1)));
+    return none;
+  }
   return builder->call(op, arguments, complete(op, std::move(attributes)), counts);
 }
 
