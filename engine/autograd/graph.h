@@ -164,7 +164,6 @@ class Node final : public GraphObject {
   std::vector<Hook> hooks;
   std::vector<std::pair<std::uint32_t, Handle*>> retained;  // (output, who)
   bool keeps_number = false;   // its vjp reads a number: used up by a backward like a saved value
-  bool saved_number = false;   // a number counts as saved too (PyTorch wraps it in a tensor)
   bool freed = false;
   std::uint64_t visit = 0;     // scratch of Backward's search
   std::uint32_t visit_index = 0;
