@@ -283,28 +283,31 @@ void kl_div_vjp(VjpContext& c) {
   }
 }
 
+// d times what multiplies class probabilities: weight * (1 - smoothing) * a line's gradient.
+Var per_probability(const core::Attributes& a, const Var& d, const Var& weight, const Var& g) {
+  const Dims& shape = d.shape();
+  const int dim = shape.size() == 1 ? 0 : 1;
+  Var scaled = d * Var(1 - a.real(2));
+  if (weight.is_tensor()) {
+    Dims column(shape.size() - dim, 1);
+    column[0] = shape[dim];
+    scaled = scaled * reshape(weight, column);
+  }
+  if (a.text(1) == "none") return scaled * unsqueeze(g, dim);
+  if (a.text(1) == "sum") return scaled * g;
+  const std::int64_t lines = core::numel(shape) / std::max<std::int64_t>(shape[dim], 1);
+  return scaled * (g / Var(static_cast<double>(lines)));
+}
+
 void cross_entropy_vjp(VjpContext& c) {
   static const OpRef op("cross_entropy_backward"), log_softmax("log_softmax");
   const core::Attributes& a = c.attributes();
   const Var x = c.operand(0), target = c.operand(1), weight = c.operand(2), g = c.gradient();
   if (c.needs(0)) c.give(0, apply(op, {g, x, target, weight}, a));
-  if (!c.needs(1)) return;
-  // Of probabilities: -weight * log_softmax(x) * (1 - smoothing).
-  const Dims& shape = c.operand_layout(0).geometry.shape;
-  const int dim = shape.size() == 1 ? 0 : 1;
-  Var d = apply(log_softmax, {x}, {Attribute::of(dim)}) * Var(a.real(2) - 1);
-  if (weight.is_tensor()) {
-    Dims lined(shape.size() - dim, 1);
-    lined[0] = shape[dim];
-    d = d * reshape(weight, lined);
+  if (c.needs(1)) {
+    const int dim = x.rank() == 1 ? 0 : 1;
+    c.give(1, -per_probability(a, apply(log_softmax, {x}, {Attribute::of(dim)}), weight, g));
   }
-  if (a.text(1) == "none") {
-    d = d * unsqueeze(g, dim);
-  } else {
-    const double lines = static_cast<double>(core::numel(shape) / std::max<std::int64_t>(shape[dim], 1));
-    d = d * (a.text(1) == "mean" ? g / Var(lines) : g);
-  }
-  c.give(1, d);
 }
 
 // Linear in the gradient; by the input, a row's factor times the derivative of its softmax.
@@ -322,10 +325,14 @@ void cross_entropy_backward_vjp(VjpContext& c) {
     const Var unit = h * apply(op, {ones, x, target, weight}, a);
     c.give(0, a.text(1) == "none" ? sum(unit, Dims{dim}, false) : unit);
   }
+  if (!c.needs(1) && !c.needs(2)) return;
+  const Var p = apply(softmax, {x}, {Attribute::of(dim)});
   if (c.needs(1)) {
-    const Var p = apply(softmax, {x}, {Attribute::of(dim)});
     c.give(1, apply(softmax_backward, {h, p}, {Attribute::of(dim)}) *
                   apply(factors, {g, x, target, weight}, a));
+  }
+  if (c.needs(2)) {
+    c.give(2, per_probability(a, sum(h * p, Dims{dim}, true) - h, weight, g));
   }
 }
 

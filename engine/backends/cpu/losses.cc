@@ -24,37 +24,31 @@ struct Parameters {
 };
 
 template <class A>
-using Element = A (*)(A x, A t, A pos_weight, const Parameters& p);
-
-template <class A>
-A l1(A x, A t, A, const Parameters&) { return std::abs(x - t); }
-
-template <class A>
-A smooth_l1(A x, A t, A, const Parameters& p) {
+A smooth_l1(A x, A t, const Parameters& p) {
   const A z = std::abs(x - t), beta = static_cast<A>(p.width);
   return z < beta ? A(0.5) * z * z / beta : z - A(0.5) * beta;
 }
 
 template <class A>
-A huber(A x, A t, A, const Parameters& p) {
+A huber(A x, A t, const Parameters& p) {
   const A z = std::abs(x - t), delta = static_cast<A>(p.width);
   return z <= delta ? A(0.5) * z * z : delta * (z - A(0.5) * delta);
 }
 
 template <class A>
-A bce(A x, A t, A, const Parameters&) {
+A bce(A x, A t) {
   const A low = std::max(std::log(x), A(-100)), high = std::max(std::log1p(-x), A(-100));
   return (t - A(1)) * high - t * low;
 }
 
 template <class A>
-A bce_logits(A x, A t, A pos_weight, const Parameters&) {
+A bce_logits(A x, A t, A pos_weight) {
   const A softplus = std::log1p(std::exp(-std::abs(x))) + std::max(-x, A(0));  // -log(sigmoid(x))
   return (A(1) - t) * x + (A(1) + (pos_weight - A(1)) * t) * softplus;
 }
 
 template <class A>
-A kl_div(A x, A t, A, const Parameters& p) {
+A kl_div(A x, A t, const Parameters& p) {
   if (p.log_target) return std::exp(t) * (t - x);
   if (t != t) return t;
   return t > 0 ? t * (std::log(t) - x) : A(0) * x;
@@ -107,7 +101,7 @@ Status reduce_blocks(KernelCall& call, std::int64_t n, std::string_view reductio
     const Fold<A>& sum = fold_of<A>(FoldKind::kSum);
     const std::int64_t first = p * part_size;
     const Row<A> to(out, 0, 1);
-    A buffer[kLeaf];
+    A buffer[kRoom];
     A total = 0;
     each_block(std::min(part_size, n - first), [&](std::int64_t start, std::int64_t size) {
       A* losses = none ? to.room(first + start, buffer) : buffer;
@@ -142,7 +136,7 @@ Status mse(KernelCall& call) {
     const Row<A> x = row_of<A>(input), t = row_of<A>(target);
     return reduce_blocks<A>(call, call.in[0].geometry->numel(), call.attributes.text(0),
                             [&](std::int64_t start, std::int64_t n, A* to) {
-                              A xs[kLeaf], ts[kLeaf];
+                              A xs[kRoom], ts[kRoom];
                               row_steps<A>().difference(x.read(start, n, xs), t.read(start, n, ts),
                                                         n, to);
                               row_steps<A>().product(to, to, n, to);
@@ -168,7 +162,7 @@ Status mse_backward(KernelCall& call) {
     const A factor = is_mean(reduction) ? A(2) / static_cast<A>(count) * first : A(2) * first;
     lines.run(call.parallel, 1, [&](std::int64_t block) {
       const std::int64_t start = block * kLeaf, n = std::min(kLeaf, count - start);
-      A xs[kLeaf], ts[kLeaf];
+      A xs[kRoom], ts[kRoom];
       A* y = out.room(start, xs);
       row_steps<A>().difference(x.read(start, n, xs), t.read(start, n, ts), n, y);
       row_steps<A>().scale(y, n, none ? A(2) : factor, y);
@@ -182,7 +176,7 @@ Status mse_backward(KernelCall& call) {
 template <class A>
 Status check_probabilities(const KernelCall& call, const Row<A>& x, std::int64_t count) {
   bool good = true;
-  A buffer[kLeaf];
+  A buffer[kRoom];
   each_block(count, [&](std::int64_t start, std::int64_t n) {
     const A* values = x.read(start, n, buffer);
     for (std::int64_t i = 0; i < n; ++i) good &= values[i] >= 0 && values[i] <= 1;
@@ -194,17 +188,17 @@ Status check_probabilities(const KernelCall& call, const Row<A>& x, std::int64_t
 
 enum class Kind { kL1, kSmoothL1, kHuber, kBce, kBceLogits, kKlDiv };
 
-template <class A>
-Element<A> element_of(Kind kind) {
-  switch (kind) {
-    case Kind::kL1: return &l1<A>;
-    case Kind::kSmoothL1: return &smooth_l1<A>;
-    case Kind::kHuber: return &huber<A>;
-    case Kind::kBce: return &bce<A>;
-    case Kind::kBceLogits: return &bce_logits<A>;
+template <Kind kKind, class A>
+A element(A x, A t, A pos_weight, const Parameters& p) {
+  switch (kKind) {
+    case Kind::kL1: return std::abs(x - t);
+    case Kind::kSmoothL1: return smooth_l1(x, t, p);
+    case Kind::kHuber: return huber(x, t, p);
+    case Kind::kBce: return bce(x, t);
+    case Kind::kBceLogits: return bce_logits(x, t, pos_weight);
     case Kind::kKlDiv: break;
   }
-  return &kl_div<A>;
+  return kl_div(x, t, p);
 }
 
 template <Kind kKind>
@@ -221,15 +215,14 @@ Status pointwise(KernelCall& call) {
                  w = row_of<A>(operands.weight), pw = row_of<A>(operands.positive);
     const std::int64_t count = call.in[0].geometry->numel();
     if (kKind == Kind::kBce) TT_RETURN_IF_ERROR(check_probabilities(call, x, count));
-    const Element<A> element = element_of<A>(kKind);
     return reduce_blocks<A>(
         call, count, call.attributes.text(0), [&](std::int64_t start, std::int64_t n, A* to) {
-          A xs[kLeaf], ts[kLeaf], ps[kLeaf];
+          A xs[kRoom], ts[kRoom], ps[kRoom];
           const A* in = x.read(start, n, xs);
           const A* target = t.read(start, n, ts);
           const A* positive = pw.read(start, n, ps);
           for (std::int64_t i = 0; i < n; ++i) {
-            to[i] = element(in[i], target[i], positive ? positive[i] : A(1), parameters);
+            to[i] = element<kKind>(in[i], target[i], positive ? positive[i] : A(1), parameters);
           }
           if (!w.absent()) row_steps<A>().product(to, w.read(start, n, ps), n, to);
         });

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "engine/backends/cpu/cpu.h"
+#include "engine/backends/cpu/panels.h"
 #include "engine/backends/cpu/rows.h"
 #include "engine/backends/cpu/rowwise_simd.h"
 
@@ -32,7 +33,7 @@ template <class A>
 void softmax_row(const Row<A>& x, const Row<A>& y, std::int64_t length) {
   const Fold<A>& sum = fold_of<A>(FoldKind::kSum);
   const RowSteps<A>& steps = row_steps<A>();
-  A buffer[kLeaf];
+  A buffer[kRoom];
   const A largest = maximum(x, length, buffer);
   const A total = block_sum<A>(length, [&](std::int64_t start, std::int64_t n) {
     A* e = y.room(start, buffer);
@@ -55,7 +56,7 @@ template <class A>
 void log_softmax_row(const Row<A>& x, const Row<A>& y, std::int64_t length) {
   const Fold<A>& sum = fold_of<A>(FoldKind::kSum);
   const RowSteps<A>& steps = row_steps<A>();
-  A buffer[kLeaf];
+  A buffer[kRoom];
   const A largest = maximum(x, length, buffer);
   const A total = block_sum<A>(length, [&](std::int64_t start, std::int64_t n) {
     apply_map<A>(Map::kExpDifference, x.read(start, n, buffer), n, &largest, 0, 0, buffer);
@@ -74,7 +75,7 @@ template <class A>
 void softmax_gradient_row(const Row<A>& g, const Row<A>& p, const Row<A>& y, std::int64_t length) {
   const Fold<A>& sum = fold_of<A>(FoldKind::kSum);
   const RowSteps<A>& steps = row_steps<A>();
-  A a[kLeaf], b[kLeaf], c[kLeaf];
+  A a[kRoom], b[kRoom], c[kRoom];
   const A dot = block_sum<A>(length, [&](std::int64_t start, std::int64_t n) {
     steps.product(g.read(start, n, a), p.read(start, n, b), n, c);
     return sum.leaf(c, n);
@@ -92,7 +93,7 @@ void log_softmax_gradient_row(const Row<A>& g, const Row<A>& l, const Row<A>& y,
                               std::int64_t length) {
   const Fold<A>& sum = fold_of<A>(FoldKind::kSum);
   const RowSteps<A>& steps = row_steps<A>();
-  A a[kLeaf], b[kLeaf], c[kLeaf];
+  A a[kRoom], b[kRoom], c[kRoom];
   const A total = block_sum<A>(
       length, [&](std::int64_t start, std::int64_t n) { return sum.leaf(g.read(start, n, a), n); });
   const A zero = 0;
@@ -113,30 +114,43 @@ template <bool kLog>
 Status softmax(KernelCall& call) {
   const Lines lines(call.in[0].geometry->shape, call.attributes.integer(0));
   if (lines.length() == 0) return {};
-  with_float_type(call.out[0].dtype, [&](auto a) {
+  return with_float_type(call.out[0].dtype, [&](auto a) -> Status {
     using A = decltype(a);
+    if (Panels<A>::wanted(call.out[0].geometry->shape, call.attributes.integer(0))) {
+      return Panels<A>(call, call.attributes.integer(0)).template run<1>([&](const auto& line) {
+        const Row<A> x(line[0]);
+        kLog ? log_softmax_row(x, x, lines.length()) : softmax_row(x, x, lines.length());
+      });
+    }
     lines.run(call.parallel, 2, [&](std::int64_t i) {
       const Row<A> x = line_row<A>(call.in[0], lines, i), y = line_row<A>(call.out[0], lines, i);
       kLog ? log_softmax_row(x, y, lines.length()) : softmax_row(x, y, lines.length());
     });
+    return {};
   });
-  return {};
 }
 
 template <bool kLog>
 Status softmax_backward(KernelCall& call) {
   const Lines lines(call.in[0].geometry->shape, call.attributes.integer(0));
   if (lines.length() == 0) return {};
-  with_float_type(call.out[0].dtype, [&](auto a) {
+  return with_float_type(call.out[0].dtype, [&](auto a) -> Status {
     using A = decltype(a);
+    if (Panels<A>::wanted(call.out[0].geometry->shape, call.attributes.integer(0))) {
+      return Panels<A>(call, call.attributes.integer(0)).template run<2>([&](const auto& line) {
+        const Row<A> g(line[0]), p(line[1]);
+        kLog ? log_softmax_gradient_row(g, p, g, lines.length())
+             : softmax_gradient_row(g, p, g, lines.length());
+      });
+    }
     lines.run(call.parallel, 2, [&](std::int64_t i) {
       const Row<A> g = line_row<A>(call.in[0], lines, i), p = line_row<A>(call.in[1], lines, i),
                    y = line_row<A>(call.out[0], lines, i);
       kLog ? log_softmax_gradient_row(g, p, y, lines.length())
            : softmax_gradient_row(g, p, y, lines.length());
     });
+    return {};
   });
-  return {};
 }
 
 // ---------------------------------------------------------------- layer_norm
@@ -149,7 +163,7 @@ struct Moments {
 template <class A>
 Moments<A> moments(const Row<A>& x, std::int64_t length, double eps) {
   const Fold<A>& sum = fold_of<A>(FoldKind::kSum);
-  A buffer[kLeaf];
+  A buffer[kRoom];
   const A count = static_cast<A>(length);
   const A mean = block_sum<A>(length, [&](std::int64_t start, std::int64_t n) {
                    return sum.leaf(x.read(start, n, buffer), n);
@@ -191,7 +205,7 @@ Status layer_norm(KernelCall& call) {
     lines.run(call.parallel, 1, [&](std::int64_t i) {
       const Row<A> from(x.arg(), i * rows.length, 1), to(call.out[0], i * rows.length, 1);
       const Moments<A> m = moments(from, rows.length, eps);
-      A xs[kLeaf], ws[kLeaf], bs[kLeaf];
+      A xs[kRoom], ws[kRoom], bs[kRoom];
       each_block(rows.length, [&](std::int64_t start, std::int64_t n) {
         A* y = to.room(start, xs);
         row_steps<A>().normalize(from.read(start, n, xs), n, m.mean, m.scale, w.read(start, n, ws),
@@ -219,7 +233,7 @@ class LayerNormGradient {
     const Row<A> x(x_.arg(), i * rows_.length, 1), g(g_.arg(), i * rows_.length, 1),
         dx(dx_, i * rows_.length, 1);
     const Moments<A> m = moments(x, rows_.length, eps_);
-    A gs[kLeaf], xs[kLeaf], hs[kLeaf], ws[kLeaf];
+    A gs[kRoom], xs[kRoom], hs[kRoom], ws[kRoom];
     const auto weighted = [&](std::int64_t start, std::int64_t n) {
       const A* in = g.read(start, n, gs);
       if (weight_.absent()) return in;

@@ -69,6 +69,19 @@ struct Job {
   const TensorArg* indices = nullptr;
 };
 
+// Brings the k smallest to the front, unordered, by a heap of the best so far: most elements lose
+// against its top at once.
+template <class E>
+void select_few(E* x, std::int64_t n, std::int64_t k) {
+  std::make_heap(x, x + k);
+  for (std::int64_t i = k; i < n; ++i) {
+    if (!(x[i] < x[0])) continue;
+    std::pop_heap(x, x + k);
+    x[k - 1] = x[i];
+    std::push_heap(x, x + k);
+  }
+}
+
 template <class E>
 void order(E* x, E* spare, std::int64_t n, const Job& job) {
   if (job.what == Job::What::kPick) {
@@ -77,7 +90,11 @@ void order(E* x, E* spare, std::int64_t n, const Job& job) {
     return;
   }
   if (job.what == Job::What::kTop && job.keep < n / 2) {
-    std::nth_element(x, x + job.keep, x + n);
+    if (job.keep <= 64) {
+      select_few(x, n, job.keep);
+    } else {
+      std::nth_element(x, x + job.keep, x + n);
+    }
     n = job.keep;
   }
   if constexpr (std::is_same_v<E, Packed>) {

@@ -5,6 +5,7 @@
 #include "engine/backends/cpu/block_io.h"
 #include "engine/backends/cpu/cpu.h"
 #include "engine/backends/cpu/lines.h"
+#include "engine/backends/cpu/panels.h"
 
 namespace teletensor::backends::cpu {
 namespace {
@@ -40,6 +41,12 @@ class Line {
         first_(arg.first<char>() + lines.offset(*arg.geometry, i) * size_),
         load_(load_block<A>(arg.dtype)),
         store_(store_block<A>(arg.dtype)) {}
+  explicit Line(A* memory)
+      : size_(sizeof(A)),
+        stride_(1),
+        first_(reinterpret_cast<char*>(memory)),
+        load_(load_block<A>(kDTypeOf<A>)),
+        store_(store_block<A>(kDTypeOf<A>)) {}
   void load(std::int64_t start, std::int64_t n, A* to) const {
     load_(first_ + start * stride_ * size_, stride_, n, to);
   }
@@ -81,15 +88,21 @@ void scan_line(const Line<A>& x, const Line<A>& y, std::int64_t length) {
 
 template <Scan kScan>
 Status scan(KernelCall& call) {
-  const Lines lines(call.in[0].geometry->shape, call.attributes.integer(0));
-  with_compute_type(call.out[0].dtype, [&](auto a) {
+  const std::int64_t dim = call.attributes.integer(0);
+  const Lines lines(call.in[0].geometry->shape, dim);
+  return with_compute_type(call.out[0].dtype, [&](auto a) -> Status {
     using A = decltype(a);
+    if (Panels<A>::wanted(call.out[0].geometry->shape, dim)) {
+      return Panels<A>(call, dim).template run<1>([&](const auto& line) {
+        scan_line<A, kScan>(Line<A>(line[0]), Line<A>(line[0]), lines.length());
+      });
+    }
     lines.run(call.parallel, 2, [&](std::int64_t i) {
       scan_line<A, kScan>(Line<A>(call.in[0], lines, i), Line<A>(call.out[0], lines, i),
                           lines.length());
     });
+    return {};
   });
-  return {};
 }
 
 // y[i] = product of x[j], j != i. With one zero only its own place is not 0, with two nothing is.

@@ -12,10 +12,16 @@
 
 namespace teletensor::backends::cpu {
 
+// Elements of a block buffer: a leaf, and room that keeps neighbouring buffers from sharing their
+// addresses' low 12 bits (loads would wait for stores to the other).
+inline constexpr std::int64_t kRoom = kLeaf + 240;
+
 template <class A>
 class Row {
  public:
   Row() = default;  // absent
+  explicit Row(A* memory)
+      : size_(sizeof(A)), stride_(1), first_(reinterpret_cast<char*>(memory)), direct_(true) {}
   Row(const TensorArg& arg, std::int64_t offset, std::int64_t stride)
       : size_(static_cast<std::int64_t>(core::size_of(arg.dtype))),
         stride_(stride),

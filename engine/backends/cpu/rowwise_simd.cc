@@ -13,42 +13,53 @@ namespace HWY_NAMESPACE {
 // Plain loops: the compiler vectorises them for each target. No sums here, so no bit can differ.
 template <class A>
 void scale(const A* x, std::int64_t n, A a, A* y) {
+  TT_INDEPENDENT
   for (std::int64_t i = 0; i < n; ++i) y[i] = x[i] * a;
 }
 template <class A>
 void shift(const A* x, std::int64_t n, A a, A b, A* y) {
+  TT_INDEPENDENT
   for (std::int64_t i = 0; i < n; ++i) y[i] = (x[i] - a) - b;
 }
 template <class A>
 void product(const A* x, const A* z, std::int64_t n, A* y) {
+  TT_INDEPENDENT
   for (std::int64_t i = 0; i < n; ++i) y[i] = x[i] * z[i];
 }
 template <class A>
 void difference(const A* x, const A* z, std::int64_t n, A* y) {
+  TT_INDEPENDENT
   for (std::int64_t i = 0; i < n; ++i) y[i] = x[i] - z[i];
 }
 template <class A>
 void softmax_gradient(const A* g, const A* p, std::int64_t n, A s, A* y) {
+  TT_INDEPENDENT
   for (std::int64_t i = 0; i < n; ++i) y[i] = p[i] * (g[i] - s);
 }
 template <class A>
 void minus_scaled(const A* g, const A* e, std::int64_t n, A s, A* y) {
+  TT_INDEPENDENT
   for (std::int64_t i = 0; i < n; ++i) y[i] = g[i] - e[i] * s;
 }
 template <class A>
 void normalize(const A* x, std::int64_t n, A mean, A scale, const A* weight, const A* bias, A* y) {
   if (weight && bias) {
+    TT_INDEPENDENT
     for (std::int64_t i = 0; i < n; ++i) y[i] = (x[i] - mean) * scale * weight[i] + bias[i];
   } else if (weight) {
+    TT_INDEPENDENT
     for (std::int64_t i = 0; i < n; ++i) y[i] = (x[i] - mean) * scale * weight[i];
   } else if (bias) {
+    TT_INDEPENDENT
     for (std::int64_t i = 0; i < n; ++i) y[i] = (x[i] - mean) * scale + bias[i];
   } else {
+    TT_INDEPENDENT
     for (std::int64_t i = 0; i < n; ++i) y[i] = (x[i] - mean) * scale;
   }
 }
 template <class A>
 void normalize_gradient(const A* g, const A* x, std::int64_t n, A mean, A scale, A a, A b, A* y) {
+  TT_INDEPENDENT
   for (std::int64_t i = 0; i < n; ++i) {
     y[i] = scale * ((g[i] - a) - (x[i] - mean) * scale * b);
   }
@@ -56,6 +67,7 @@ void normalize_gradient(const A* g, const A* x, std::int64_t n, A mean, A scale,
 template <class A>
 void accumulate(const A* HWY_RESTRICT g, const A* HWY_RESTRICT x, std::int64_t n, A mean, A scale,
                 A* HWY_RESTRICT weight, A* HWY_RESTRICT bias) {
+  TT_INDEPENDENT
   for (std::int64_t i = 0; i < n; ++i) {
     weight[i] += g[i] * ((x[i] - mean) * scale);
     bias[i] += g[i];
@@ -63,6 +75,7 @@ void accumulate(const A* HWY_RESTRICT g, const A* HWY_RESTRICT x, std::int64_t n
 }
 template <class A>
 void add(const A* x, std::int64_t n, A* y) {
+  TT_INDEPENDENT
   for (std::int64_t i = 0; i < n; ++i) y[i] += x[i];
 }
 
