@@ -254,7 +254,8 @@ Status Graph::set_data(Handle& h, Handle& other) {
                    std::string(core::name_of(other.layout.dtype)));
   }
   // Only h knew the old cell, which stays as its clock: the contents need not.
-  if (h.cell->references() == 2 && h.clock.get() == h.cell.get()) h.cell->value = nullptr;
+  const bool only = h.cell->references() == 2 && h.clock.get() == h.cell.get();
+  if (only && other.cell.get() != h.cell.get()) h.cell->value = nullptr;
   h.cell = other.cell;
   h.layout = other.layout;
   return {};
