@@ -5,13 +5,13 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <vector>
 
 #include "engine/backends/cpu/block_io.h"
 #include "engine/backends/cpu/cpu.h"
 #include "engine/backends/cpu/index_places.h"
 #include "engine/backends/cpu/random_simd.h"
 #include "engine/backends/cpu/strided.h"
+#include "hwy/contrib/sort/vqsort.h"
 
 namespace teletensor::backends::cpu {
 namespace {
@@ -105,7 +105,7 @@ void fill_uniform(KernelCall& call, double low, double high) {
   fill<float, 1>(call, out, 2,
                  [=](const std::uint32_t* w, std::int64_t n, float* to, std::int64_t) {
                    for (std::int64_t i = 0; i < n; ++i)
-                     to[i] = static_cast<float>(w[i] >> shift) * unit;
+                     to[i] = static_cast<float>(static_cast<std::int32_t>(w[i] >> shift)) * unit;
                    if (standard) return;
                    for (std::int64_t i = 0; i < n; ++i) to[i] = from + wide * to[i];
                    if (dtype == DType::kF32) {
@@ -168,22 +168,35 @@ Status randint(KernelCall& call) {
   return fill_integers(call, call.attributes.integer(0), call.attributes.integer(1)), Status();
 }
 
-// The order of 0 ... n-1 by random keys.
+// The order of 0 ... n-1 by random 64-bit keys, then by number.
 Status randperm(KernelCall& call) {
   const TensorArg& out = call.out[0];
   const std::int64_t n = out.geometry->numel();
   if (n == 0) return {};
-  const std::size_t bytes = static_cast<std::size_t>(n + 1) * 8;
-  auto* keys = static_cast<std::uint64_t*>(call.scratch.allocate(bytes));
-  auto* order = static_cast<std::int64_t*>(call.scratch.allocate(bytes));
-  if (keys == nullptr || order == nullptr) return out_of_scratch(call.op.name, bytes);
-  random_words(stream_of(call.attributes), 0, (n + 1) / 2, reinterpret_cast<std::uint32_t*>(keys));
-  std::iota(order, order + n, std::int64_t{0});
-  std::sort(order, order + n, [&](std::int64_t a, std::int64_t b) {
-    return keys[a] != keys[b] ? keys[a] < keys[b] : a < b;
-  });
+  const std::size_t bytes = static_cast<std::size_t>(n) * sizeof(hwy::uint128_t);
+  auto* order = static_cast<hwy::uint128_t*>(call.scratch.allocate(bytes));
+  if (order == nullptr) return out_of_scratch(call.op.name, bytes);
+  const Stream stream = stream_of(call.attributes);
+  for (std::int64_t at = 0; at < n; at += kBlock) {
+    const std::int64_t count = std::min(kBlock, n - at);
+    std::uint32_t words[2 * kBlock];
+    random_words(stream, static_cast<std::uint64_t>(at / 2), (count + 1) / 2, words);
+    for (std::int64_t i = 0; i < count; ++i) {
+      order[at + i].hi = static_cast<std::uint64_t>(words[2 * i + 1]) << 32 | words[2 * i];
+      order[at + i].lo = static_cast<std::uint64_t>(at + i);
+    }
+  }
+  hwy::Sorter()(order, static_cast<std::size_t>(n), hwy::SortAscending());
   const StoreBlock<std::int64_t> store = store_block<std::int64_t>(out.dtype);
-  store(order, n, out.first(), 1);
+  const auto element = static_cast<std::int64_t>(core::size_of(out.dtype));
+  for (std::int64_t at = 0; at < n; at += kBlock) {
+    const std::int64_t count = std::min(kBlock, n - at);
+    std::int64_t numbers[kBlock];
+    for (std::int64_t i = 0; i < count; ++i) {
+      numbers[i] = static_cast<std::int64_t>(order[at + i].lo);
+    }
+    store(numbers, count, out.first<char>() + at * element, 1);
+  }
   return {};
 }
 
@@ -223,7 +236,9 @@ void drop(KernelCall& call) {
   const Stream stream = stream_of(call.attributes);
   const double p = call.attributes.real(0);
   // Kept where the word is at least p of its range.
-  const auto threshold = static_cast<std::uint64_t>(std::ceil(p * 0x1p32));
+  const double share = std::ceil(p * 0x1p32);
+  const bool none = share > 0xffffffffu;
+  const auto threshold = none ? 0u : static_cast<std::uint32_t>(share);
   const A scale = p < 1 ? static_cast<A>(1 / (1 - p)) : A(0);
   const LoadBlock<A> load = load_block<A>(x.dtype);
   const StoreBlock<A> store = store_block<A>(y.dtype);
@@ -242,6 +257,7 @@ void drop(KernelCall& call) {
                        done += count;
                      });
       for (std::int64_t i = 0; i < n; ++i) kept[i] = words[i] >= threshold;
+      if (none) std::fill_n(kept, n, std::uint8_t{0});
       for (std::int64_t i = 0; i < n; ++i) block[i] = kept[i] ? block[i] * scale : A(0);
       done = 0;
       row_major_runs(*y.geometry, at, n,

@@ -1,5 +1,6 @@
 #include "engine/backends/cpu/random_simd.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 
@@ -13,50 +14,71 @@ HWY_BEFORE_NAMESPACE();
 namespace teletensor::backends::cpu {
 namespace HWY_NAMESPACE {
 
-constexpr int kLanes = 16;  // blocks made at once
+namespace hn = hwy::HWY_NAMESPACE;
 
-// Sixteen blocks, the counters word by word, so that the compiler can use vectors.
-void philox(std::uint64_t seed, std::uint64_t ordinal, std::uint64_t first, std::uint32_t* to) {
-  std::uint32_t x0[kLanes], x1[kLanes], x2[kLanes], x3[kLanes];
-  for (int i = 0; i < kLanes; ++i) {
-    const std::uint64_t counter = first + static_cast<std::uint64_t>(i);
-    x0[i] = static_cast<std::uint32_t>(counter);
-    x1[i] = static_cast<std::uint32_t>(counter >> 32);
-    x2[i] = static_cast<std::uint32_t>(ordinal);
-    x3[i] = static_cast<std::uint32_t>(ordinal >> 32);
+// Vectors of counters a step: enough independent chains to hide the latency of multiplications.
+constexpr int kChains = 2;
+
+// kChains vectors of blocks, each word in the low half of a 64-bit lane; what gathers in the upper
+// halves is never read.
+HWY_INLINE void philox(std::uint64_t seed, std::uint64_t ordinal, std::uint64_t first,
+                       std::uint32_t* to) {
+  const hn::ScalableTag<std::uint64_t> d;
+  using V = hn::Vec<decltype(d)>;
+  const std::size_t lanes = hn::Lanes(d);
+  // The product of the low halves.
+  const auto multiply = [&](V a, V b) {
+#if HWY_TARGET == HWY_SCALAR
+    return hn::Set(d, (hn::GetLane(a) & 0xffffffffu) * (hn::GetLane(b) & 0xffffffffu));
+#else
+    const hn::Repartition<std::uint32_t, decltype(d)> d32;
+    return hn::MulEven(hn::BitCast(d32, a), hn::BitCast(d32, b));
+#endif
+  };
+  const V a = hn::Set(d, 0xD2511F53u), b = hn::Set(d, 0xCD9E8D57u);
+  V x0[kChains], x1[kChains], x2[kChains], x3[kChains];
+  for (int i = 0; i < kChains; ++i) {
+    const V counter = hn::Iota(d, first + static_cast<std::uint64_t>(i) * lanes);
+    x0[i] = counter;
+    x1[i] = hn::ShiftRight<32>(counter);
+    x2[i] = hn::Set(d, ordinal);
+    x3[i] = hn::Set(d, ordinal >> 32);
   }
   auto k0 = static_cast<std::uint32_t>(seed), k1 = static_cast<std::uint32_t>(seed >> 32);
   for (int round = 0; round < 10; ++round) {
-    for (int i = 0; i < kLanes; ++i) {
-      const std::uint64_t a = static_cast<std::uint64_t>(x0[i]) * 0xD2511F53u;
-      const std::uint64_t b = static_cast<std::uint64_t>(x2[i]) * 0xCD9E8D57u;
-      const std::uint32_t y0 = static_cast<std::uint32_t>(b >> 32) ^ x1[i] ^ k0;
-      const std::uint32_t y2 = static_cast<std::uint32_t>(a >> 32) ^ x3[i] ^ k1;
-      x0[i] = y0;
-      x1[i] = static_cast<std::uint32_t>(b);
-      x2[i] = y2;
-      x3[i] = static_cast<std::uint32_t>(a);
+    const V key0 = hn::Set(d, k0), key1 = hn::Set(d, k1);
+    for (int i = 0; i < kChains; ++i) {
+      const V p = multiply(x0[i], a), q = multiply(x2[i], b);
+      x0[i] = hn::Xor(hn::Xor(hn::ShiftRight<32>(q), x1[i]), key0);
+      x1[i] = q;
+      x2[i] = hn::Xor(hn::Xor(hn::ShiftRight<32>(p), x3[i]), key1);
+      x3[i] = p;
     }
     k0 += 0x9E3779B9u;
     k1 += 0xBB67AE85u;
   }
-  for (int i = 0; i < kLanes; ++i) {
-    to[4 * i] = x0[i];
-    to[4 * i + 1] = x1[i];
-    to[4 * i + 2] = x2[i];
-    to[4 * i + 3] = x3[i];
+  const V low = hn::Set(d, 0xffffffffu);
+  for (int i = 0; i < kChains; ++i) {
+    const V front = hn::Or(hn::And(x0[i], low), hn::ShiftLeft<32>(x1[i]));
+    const V back = hn::Or(hn::And(x2[i], low), hn::ShiftLeft<32>(x3[i]));
+    hn::StoreInterleaved2(
+        front, back, d,
+        reinterpret_cast<std::uint64_t*>(to) + 2 * lanes * static_cast<std::size_t>(i));
   }
 }
 
 void words(std::uint64_t seed, std::uint64_t ordinal, std::uint64_t first, std::int64_t blocks,
            std::uint32_t* to) {
-  for (; blocks >= kLanes; blocks -= kLanes, first += kLanes, to += 4 * kLanes) {
+  const auto step =
+      static_cast<std::int64_t>(kChains * hn::Lanes(hn::ScalableTag<std::uint64_t>()));
+  for (; blocks >= step;
+       blocks -= step, first += static_cast<std::uint64_t>(step), to += 4 * step) {
     philox(seed, ordinal, first, to);
   }
   if (blocks > 0) {
-    std::uint32_t rest[4 * kLanes];
+    alignas(64) std::uint32_t rest[4 * kChains * 8];
     philox(seed, ordinal, first, rest);
-    for (std::int64_t i = 0; i < 4 * blocks; ++i) to[i] = rest[i];
+    std::copy(rest, rest + 4 * blocks, to);
   }
 }
 
@@ -105,8 +127,8 @@ HWY_INLINE void turn(T t, T& cosine, T& sine) {
 void normal_f32(const std::uint32_t* words, std::int64_t n, float* to) {
   for (std::int64_t i = 0; i + 1 < n; i += 2) {
     // In (0, 1] and [0, 1), 24 bits each.
-    const float u = static_cast<float>((words[i] >> 8) + 1) * 0x1p-24f;
-    const float t = static_cast<float>(words[i + 1] >> 8) * 0x1p-24f;
+    const float u = static_cast<float>(static_cast<std::int32_t>((words[i] >> 8) + 1)) * 0x1p-24f;
+    const float t = static_cast<float>(static_cast<std::int32_t>(words[i + 1] >> 8)) * 0x1p-24f;
     const float r = std::sqrt(minus_two_log(u));
     float c, s;
     turn<float, 5>(t, c, s);
