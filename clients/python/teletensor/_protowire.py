@@ -5,6 +5,7 @@ The run time needs no protobuf package: hot frames are written in C++, these by 
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -61,7 +62,9 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
             yield tag >> 3, data[at : at + size]
             at += size
         elif kind in (1, 5):
-            at += 8 if kind == 1 else 4
+            size = 8 if kind == 1 else 4
+            yield tag >> 3, data[at : at + size]
+            at += size
         else:
             raise ValueError(f"unknown wire type {kind}")
 
@@ -77,6 +80,11 @@ class Message:
     def integer(self, number: int) -> int:
         value = self._values.get(number, [0])[-1]
         return value if isinstance(value, int) else 0
+
+    def real(self, number: int) -> float:
+        """A double; 0.0 where there is none."""
+        value = self.data(number)
+        return float(struct.unpack("<d", value)[0]) if len(value) == 8 else 0.0
 
     def data(self, number: int) -> bytes:
         value = self._values.get(number, [b""])[-1]

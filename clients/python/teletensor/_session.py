@@ -111,8 +111,9 @@ class Session:
     def memory(self) -> list[dict[str, Any]]:
         """Bytes used, peak and quota of this session, and of all, by device."""
         self._core.synchronize()
-        reply = decode(self._transport.unary("Admin", "Memory", b""))
-        return [_memory_of(m) for m in reply.messages(1)]
+        reply = decode(self._transport.unary("Admin", "Sessions", b""))
+        own = [s for s in reply.messages(1) if s.text(1) == self.name]
+        return [memory_of(m) for s in own for m in s.messages(6)]
 
     def close(self) -> None:
         """Ends the session and gives its memory back. A late error nobody saw is raised here."""
@@ -138,7 +139,8 @@ class Session:
             raise error
 
 
-def _memory_of(m: Message) -> dict[str, Any]:
+def memory_of(m: Message) -> dict[str, Any]:
+    """The fields of an admin MemoryUse."""
     return {"device": m.text(1), "used": m.integer(2), "peak": m.integer(3), "quota": m.integer(4),
             "device_used": m.integer(5), "device_total": m.integer(6)}
 
@@ -280,7 +282,7 @@ def _embedded() -> pathlib.Path:
         if _answers(path):
             return path
         command = [find_daemon(), "--embedded", "--socket", str(path)]
-        log = open(folder / "teletensor-embedded.log", "ab")  # noqa: SIM115
+        log = open(folder / "teletensor-embedded.log", "ab")
         daemon = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log,
             start_new_session=True, close_fds=True)
