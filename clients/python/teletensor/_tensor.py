@@ -6,6 +6,7 @@ from typing import Any
 
 from . import _convert, _core, _functions, _indexing
 from ._core import Tensor, ops
+from ._repr import text_of
 from ._session import owner_of
 
 __all__ = ["Size", "Tensor", "attach"]
@@ -208,67 +209,6 @@ def _new(name: str) -> Any:
     return new
 
 
-# ---------------------------------------------------------------- repr
-
-
-def _repr(self: Tensor) -> str:
-    """Edge values (picked on the daemon), shape where it is large, dtype, device, grad_fn."""
-    import numpy as np
-
-    edge, shape = 3, self._shape
-    parts = []
-    if self.numel() == 0:
-        body = "[]"
-        parts.append(f"size={tuple(shape)}")
-    else:
-        with_values = ops["detach"](self)
-        cut = self.numel() > 1000
-        if cut:
-            mode = _core.grad_mode()
-            _core.set_grad_mode(False)
-            try:
-                for d, size in enumerate(shape):
-                    if size > 2 * edge:
-                        with_values = ops["cat"](
-                            [ops["slice"](with_values, d, 0, edge + 1, 1),
-                             ops["slice"](with_values, d, size - edge, edge, 1)], d)
-            finally:
-                _core.set_grad_mode(mode)
-        if self.dtype == _core.bfloat16:
-            with_values = ops["cast"](with_values, _core.float32)
-        values = _convert.to_numpy(with_values)
-        options: dict[str, Any] = {"precision": 4, "threshold": 1000, "edgeitems": edge}
-        if cut:
-            options["threshold"] = 1
-        with np.printoptions(**options, suppress=False, floatmode="fixed" if _whole(values) else
-                             "maxprec_equal"):
-            body = np.array2string(values, separator=", ", prefix="tensor(")
-        body = body.replace("True", "True").replace("\n", "\n")
-    default = (_core.default_dtype(), _core.int64, _core.bool)
-    if self.dtype not in default or self.numel() == 0 and self.dtype != default[0]:
-        parts.append(f"dtype={self.dtype!r}")
-    if self.device.type != "cpu":
-        parts.append(f"device='{self.device}'")
-    name = self._grad_fn_name if self.requires_grad else None
-    if name:
-        parts.append(f"grad_fn=<{name}>")
-    elif self.requires_grad:
-        parts.append("requires_grad=True")
-    return ", ".join([f"tensor({body}", *parts]) + ")"
-
-
-def _whole(values: Any) -> bool:
-    return bool(values.dtype.kind == "f" and values.size and (values == values.round(4)).all())
-
-
-def _safe_repr(self: Tensor) -> str:
-    try:
-        return _repr(self)
-    except (RuntimeError, MemoryError) as error:
-        return (f"<tensor {list(self._shape)} {self.dtype.name} on {self.device}; its value cannot "
-                f"be read: {error}>")
-
-
 def _grad_fn(self: Tensor) -> GradFn | None:
     name = self._grad_fn_name
     return None if name is None else GradFn(name)
@@ -342,7 +282,7 @@ def attach() -> None:
         "bernoulli_": _bernoulli_, "zero_": _zero_, "copy_": _copy_, "__iter__": _iter, "__len__": _len,
         "__bool__": _bool, "__float__": lambda self: float(self.item()),
         "__int__": lambda self: int(self.item()), "__index__": _index, "__array__": _array,
-        "__getitem__": _indexing.getitem, "__setitem__": _indexing.setitem, "__repr__": _safe_repr,
+        "__getitem__": _indexing.getitem, "__setitem__": _indexing.setitem, "__repr__": text_of,
         "__array_priority__": 1000, "__array_ufunc__": None,
         "is_floating_point": _is_floating_point, "nelement": _nelement,
         "ndimension": _ndimension, "where": _where, "type_as": _type_as,
@@ -388,4 +328,4 @@ def _no_pickle(self: Tensor, protocol: int) -> Any:
 def _format(self: Tensor, spec: str) -> str:
     if self.dim() == 0 and spec:
         return format(self.item(), spec)
-    return format(_safe_repr(self), spec)
+    return format(text_of(self), spec)

@@ -1,0 +1,121 @@
+"""How a tensor is shown: PyTorch's format, with only the edges of a large one brought over."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from . import _core
+from ._convert import to_numpy
+from ._core import Tensor, ops
+
+__all__ = ["text_of"]
+
+_EDGE = 3
+_THRESHOLD = 1000
+_PRECISION = 4
+_WIDTH = 80
+
+
+class _Formatter:
+    """One format and one width for all shown values."""
+
+    def __init__(self, values: list[Any], floating: bool) -> None:
+        self._floating = floating
+        finite = [abs(v) for v in values if floating and math.isfinite(v) and v != 0]
+        whole = all(v == math.ceil(v) for v in finite)
+        largest, smallest = max(finite, default=0.0), min(finite, default=0.0)
+        ratio = largest / smallest if smallest else 0.0
+        scientific = bool(finite) and (ratio > 1000 or largest > 1e8
+                                       or (not whole and smallest < 1e-4))
+        self._form = f"{{:.{_PRECISION}e}}" if scientific else (
+            "{:.0f}." if whole else f"{{:.{_PRECISION}f}}")
+        self.width = max((len(self._text(v)) for v in values), default=0)
+
+    def _text(self, value: Any) -> str:
+        if not self._floating:
+            return str(value)
+        if not math.isfinite(value):
+            return str(float(value))
+        return self._form.format(value)
+
+    def __call__(self, value: Any) -> str:
+        return self._text(value).rjust(self.width)
+
+
+def _edges(x: Tensor) -> Tensor:
+    """x without the middle of its long dimensions (one element stands for it), picked there."""
+    for d, size in enumerate(x._shape):
+        if size > 2 * _EDGE:
+            x = ops["cat"]([ops["slice"](x, d, 0, _EDGE, 1),
+                            ops["slice"](x, d, size - _EDGE, _EDGE, 1)], d)
+    return x
+
+
+def _rows(values: Any, shape: tuple[int, ...], form: _Formatter, indent: int, cut: bool) -> str:
+    if not shape:
+        return form(values)
+    gap = _EDGE if cut and shape[0] > 2 * _EDGE else None
+    if len(shape) == 1:
+        cells = [form(v) for v in values]
+        if gap is not None:
+            cells.insert(gap, " ...")
+        per_line = max(1, (_WIDTH - indent) // (form.width + 2))
+        lines = [", ".join(cells[i:i + per_line]) for i in range(0, len(cells), per_line)] or [""]
+        return "[" + (",\n" + " " * (indent + 1)).join(lines) + "]"
+    parts = [_rows(v, shape[1:], form, indent + 1, cut) for v in values]
+    if gap is not None:
+        parts.insert(gap, "...")
+    return "[" + ("," + "\n" * (len(shape) - 1) + " " * (indent + 1)).join(parts) + "]"
+
+
+def _flat(values: Any) -> list[Any]:
+    if not isinstance(values, list):
+        return [values]
+    return [v for each in values for v in _flat(each)]
+
+
+def _body(x: Tensor, indent: int) -> str:
+    if x.numel() == 0:
+        return "[]"
+    cut = x.numel() > _THRESHOLD
+    mode = _core.grad_mode()
+    _core.set_grad_mode(False)
+    try:
+        shown = ops["detach"](x)
+        if cut:
+            shown = _edges(shown)
+        if shown.dtype == _core.bfloat16:
+            shown = ops["cast"](shown, _core.float32)
+        values = to_numpy(shown).tolist()
+    finally:
+        _core.set_grad_mode(mode)
+    form = _Formatter(_flat(values), x.dtype.is_floating_point)
+    return _rows(values, tuple(x._shape), form, indent, cut)
+
+
+def text_of(x: Tensor) -> str:
+    """The repr; what cannot be read is said instead of raised."""
+    head = "Parameter containing:\ntensor(" if type(x).__name__ == "Parameter" else "tensor("
+    try:
+        body = _body(x, len("tensor("))
+    except (RuntimeError, MemoryError, IndexError) as error:
+        return (f"<tensor {list(x._shape)} {x.dtype.name} on {x.device}; its value cannot be read: "
+                f"{error}>")
+    parts = [body]
+    if x.numel() == 0 and len(x._shape) != 1:
+        parts.append(f"size={tuple(x._shape)}")
+    usual = (_core.default_dtype(), _core.int64, _core.bool)
+    if x.dtype not in usual or (x.numel() == 0 and x.dtype != usual[0]):
+        parts.append(f"dtype=teletensor.{x.dtype.name}")
+    if x.device.type != "cpu":
+        parts.append(f"device='{x.device}'")
+    try:
+        name = x._grad_fn_name if x.requires_grad else None
+    except RuntimeError:  # a view whose history was cut
+        name = "Invalid"
+    if name:
+        parts.append(f"grad_fn=<{name}>")
+    elif x.requires_grad:
+        parts.append("requires_grad=True")
+    return head + ", ".join(parts) + ")"
