@@ -44,6 +44,7 @@ Handle::~Handle() {
   if (retains && node) {
     std::erase_if(node->retained, [this](const auto& entry) { return entry.second == this; });
   }
+  if (base) --base->views;
   if (id != 0 && graph_->on_death) graph_->on_death(id);
 }
 
@@ -284,6 +285,7 @@ Status Graph::apply_view(const Call& call, const OpDef& def, ops::InferContext& 
     if (!detached) {
       // RULE: a view joins its base's group, also under no_grad; how it was made is remembered.
       h->base = HandleRef(&source.group());
+      ++h->base->views;
       const Handle::Made made = !call.record        ? Handle::Made::kNoGrad
                                 : def.results < 0   ? Handle::Made::kMulti
                                                     : Handle::Made::kDefault;

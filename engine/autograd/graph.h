@@ -103,6 +103,7 @@ class Handle final : public GraphObject {
   core::Ref<Cell> cell;
   core::Ref<Clock> clock;
   HandleRef base;              // null: not a view. A base is kept alive by its views.
+  std::uint32_t views = 0;     // of a base: how many live
   Made made = Made::kDefault;
   bool flag = false;           // its own requires_grad_()
   bool retains = false;        // retain_grad(): `node` points back here

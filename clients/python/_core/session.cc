@@ -228,6 +228,8 @@ Status Session::assign_grad(Handle& h, Handle* grad) {
 
 Status Session::set_data(Handle& h, Handle& other) {
   TT_RETURN_IF_ERROR(ready_to_issue());
+  // Refused here alone: the daemon hears later that a view has gone.
+  if (h.views > 0) return core::invalid("data: cannot be assigned while views of the tensor live");
   TT_RETURN_IF_ERROR(graph_.set_data(h, other));
   issue(program::Command(program::SetData{h.id, other.id}), 0);
   return {};
