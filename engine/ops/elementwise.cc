@@ -28,6 +28,14 @@ Status infer_elementwise(InferContext& c, DType dtype, DType common, bool condit
     }
   }
   if (inputs.empty()) return c.fail("needs at least one tensor");
+  // RULE: a number takes part like a 0-d tensor (but as an exponent). It shows only in the strides of
+  // dims of size 1.
+  static const core::Geometry kNumber{core::Dims()};
+  const core::Geometry& first = *inputs[0];
+  if (inputs.size() == 1 && c.operands.size() == 2 && !first.shape.empty() && first.contiguous() &&
+      c.op != "pow" && first.strides != core::contiguous_strides(first.shape)) {
+    inputs.push_back(&kNumber);
+  }
   const core::Dims* shape = &inputs[0]->shape;
   core::Dims broadcast;
   for (std::size_t i = 1; i < inputs.size(); ++i) {
