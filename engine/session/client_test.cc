@@ -125,7 +125,11 @@ core::Status Client::send() { return send_later().get(); }
 std::vector<float> Client::read(HandleId handle) {
   add(program::Fetch{handle, false});
   const std::uint64_t seq = last_seq();
-  EXPECT_TRUE(send().ok());
+  last = {};
+  if (last.status = send(); !last.status.ok()) {
+    ADD_FAILURE() << last.status.message();
+    return {};
+  }
   last = listener.fetched(seq);
   std::vector<float> elements(last.bytes.size() / sizeof(float));
   std::memcpy(elements.data(), last.bytes.data(), elements.size() * sizeof(float));
@@ -135,14 +139,16 @@ std::vector<float> Client::read(HandleId handle) {
 engine::Raised Client::raise(std::uint64_t root) {
   add(program::Raise{root});
   const std::uint64_t seq = last_seq();
-  EXPECT_TRUE(send().ok());
-  return listener.raised(seq);
+  const core::Status status = send();
+  EXPECT_TRUE(status.ok()) << status.message();
+  return status.ok() ? listener.raised(seq) : engine::Raised{};
 }
 
 void Client::synchronize() {
   const std::uint64_t seq = last_seq();
-  EXPECT_TRUE(send().ok());
-  listener.completed(seq);
+  const core::Status status = send();
+  EXPECT_TRUE(status.ok()) << status.message();
+  if (status.ok()) listener.completed(seq);
 }
 
 std::uint64_t Client::used() const {

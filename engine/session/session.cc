@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <new>
+#include <thread>
 #include <utility>
 
 namespace teletensor::session {
@@ -55,10 +56,10 @@ void Session::submit(std::uint64_t first_seq, std::uint64_t first_id,
       refused = Status(Code::kFailedPrecondition,
                        "frame starts with command " + std::to_string(first_seq) + ", expected " +
                            std::to_string(next_seq_));
-    } else if (first_id != front_.next_id()) {
+    } else if (first_id != next_id_) {
       refused = Status(Code::kFailedPrecondition,
                        "frame starts with handle " + std::to_string(first_id) + ", expected " +
-                           std::to_string(front_.next_id()));
+                           std::to_string(next_id_));
     } else {
       consume = !commands.empty();
     }
@@ -73,18 +74,23 @@ void Session::submit(std::uint64_t first_seq, std::uint64_t first_id,
   pump();
 }
 
-// Whoever calls it is the pump. Once the back has been asked to call on_continue(), another thread may
-// be it already: then nothing here may be touched any more.
 void Session::pump() {
+  while (!try_take_front()) std::this_thread::yield();  // somebody tells the front of progress
+  pump_frame();
+}
+
+// The front is taken; this thread is the pump until it gives it back. Once the back has been asked to
+// call on_continue(), another thread takes over: then only that is left to do.
+void Session::pump_frame() {
   int unpublished = 0;
   while (frame_.position < frame_.commands.size()) {
-    if (closing_) return;
+    if (closing_) return give_front_back();
     const bool raise = !front_.busy() && std::holds_alternative<program::Raise>(
                                              frame_.commands[frame_.position]);
     if (raise || back_.full()) {
       back_.publish(frame_.consumed());
       unpublished = 0;
-      if (raise ? back_.wait_until_drained() : back_.wait_for_room()) return;
+      if (raise ? back_.wait_until_drained() : back_.wait_for_room()) return give_front_back();
     }
     if (Status status = pump_one(); !status.ok()) {
       back_.publish(frame_.consumed());
@@ -97,6 +103,23 @@ void Session::pump() {
   }
   back_.publish(frame_.consumed());
   finish_frame({});
+}
+
+void Session::give_front_back() {
+  // A read-modify-write: whoever found the front taken before it has published its progress to us.
+  front_taken_.exchange(false, std::memory_order_acq_rel);
+}
+
+// Values that a Raise could have brought back are held until then: also in a session that sends
+// nothing any more.
+void Session::forget_completed() {
+  while (true) {
+    const std::uint64_t completed = back_.completed_upto();
+    if (completed <= forgotten_ || back_.open_failures() > 0 || !try_take_front()) return;
+    front_.completed(completed);
+    forgotten_ = completed;
+    give_front_back();
+  }
 }
 
 Status Session::pump_one() {
@@ -116,20 +139,21 @@ Status Session::pump_one() {
 }
 
 void Session::finish_frame(Status status) {
-  const std::uint64_t completed = back_.completed_upto();
-  const std::size_t failures = back_.open_failures();
-  if (status.ok() && failures == 0) front_.completed(completed);
-  if (status.ok() && failures > kMostFailures) {
+  if (status.ok() && back_.open_failures() > kMostFailures) {
     status = Status(Code::kResourceExhausted, "too many errors that the client did not raise");
   }
   handles_ = front_.handles();
+  const std::uint64_t next_id = front_.next_id();
   const auto done = std::move(frame_.done);
   frame_ = {};
+  give_front_back();
   {
     core::MutexLock lock(mu_);
     pumping_ = false;
+    next_id_ = next_id;
     if (!status.ok()) broken_ = status;
   }
+  forget_completed();
   done(std::move(status));
 }
 
@@ -186,6 +210,11 @@ void Session::raised(std::uint64_t seq, std::uint64_t root,
 }
 
 // ---------------------------------------------------------------- what the back tells
+
+void Session::on_completed(std::uint64_t seq) {
+  forget_completed();
+  listener_->on_completed(seq);
+}
 
 void Session::on_failed(const program::Failure& root) {
   listener_->on_error({root.seq, root.status});

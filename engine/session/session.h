@@ -80,13 +80,19 @@ class Session final : public engine::Session,
     Ready ready;         // waits until then
   };
 
+  // The front is used by one thread at a time: the pump, and between two frames whoever tells it what
+  // has run. Whoever gives it back looks again for progress that came meanwhile.
+  bool try_take_front() { return !front_taken_.exchange(true, std::memory_order_acq_rel); }
+  void give_front_back();
+  void forget_completed();
   void pump();
+  void pump_frame();
   core::Status pump_one();
   void finish_frame(core::Status status);
   std::shared_ptr<Upload> find_upload(std::uint64_t id) const;
 
   // BackEvents
-  void on_completed(std::uint64_t seq) override { listener_->on_completed(seq); }
+  void on_completed(std::uint64_t seq) override;
   void on_fetched(runtime::FetchResult result) override;
   void on_failed(const program::Failure& root) override;
   void on_continue() override { pump(); }
@@ -108,12 +114,15 @@ class Session final : public engine::Session,
   std::atomic<std::uint64_t> accepted_upto_{0};  // seq of the last command of the last frame
 
   runtime::Back back_;
-  autograd::Front front_;  // the pump's; dies before the back, whose values it holds
+  std::atomic<bool> front_taken_{false};
+  std::atomic<std::uint64_t> forgotten_{0};  // the front was told that everything up to here has run
+  autograd::Front front_;  // dies before the back, whose values it holds
   Frame frame_;            // the pump's
 
   mutable core::Mutex mu_;
   bool pumping_ TT_GUARDED_BY(mu_) = false;  // frame_ is being consumed
   std::uint64_t next_seq_ TT_GUARDED_BY(mu_) = 1;
+  std::uint64_t next_id_ TT_GUARDED_BY(mu_) = 1;
   core::Status broken_ TT_GUARDED_BY(mu_);
   std::uint64_t next_upload_ TT_GUARDED_BY(mu_) = 1;
   std::map<std::uint64_t, std::shared_ptr<Upload>> uploads_ TT_GUARDED_BY(mu_);

@@ -104,6 +104,17 @@ TEST(Session, AFailureIsRaisedAndNamesHaveTheirGoodValues) {
   EXPECT_EQ(client.used(), 0u);
 }
 
+// What a Raise could have brought back is freed once it has run, without another frame.
+TEST(Session, AnIdleSessionHoldsNoOldValues) {
+  Daemon daemon(256u << 20, 1);
+  Client client(daemon);
+  const HandleId x = client.constant({200000}, std::vector<float>(200000, 1));
+  for (int i = 0; i < 100; ++i) client.inplace("add", {h(x), number(1)});
+  client.release({x});
+  client.synchronize();
+  EXPECT_EQ(client.used(), 0u);
+}
+
 TEST(Session, OutOfMemoryFailsOneInstruction) {
   Daemon daemon;
   Client client(daemon, kSimDevice, 1 << 20);
