@@ -112,7 +112,8 @@ struct FloorDivideBy {
     } else {
       const T exact = a / b, mod = M::of(a, b);
       T quotient = (a - mod) / b;
-      quotient -= (mod != T(0)) & ((b < T(0)) != (mod < T(0))) ? T(1) : T(0);
+      const bool above = (mod != T(0)) & ((b < T(0)) != (mod < T(0)));
+      quotient -= above ? T(1) : T(0);
       const T down = floor(quotient);
       const T nearest = quotient - down > T(0.5) ? down + T(1) : down;
       const T result = quotient == T(0) ? copysign(T(0), exact) : nearest;
@@ -134,7 +135,8 @@ struct RemainderBy {  // the sign of b, as Python's %
       return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
     } else {
       const T mod = M::of(a, b), other = mod + b;
-      return (mod != T(0)) & ((b < T(0)) != (mod < T(0))) ? other : mod;
+      const bool wrong_sign = (mod != T(0)) & ((b < T(0)) != (mod < T(0)));
+      return wrong_sign ? other : mod;
     }
   }
 };

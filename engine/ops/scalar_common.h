@@ -38,11 +38,11 @@ inline Int to_int(double v) {  // saturated; NaN as 0
 // NaN where one is.
 template <class T>
 T minimum(T a, T b) {
-  return (b < a) | (b != b) ? b : a;
+  return ((b < a) | (b != b)) ? b : a;
 }
 template <class T>
 T maximum(T a, T b) {
-  return (b > a) | (b != b) ? b : a;
+  return ((b > a) | (b != b)) ? b : a;
 }
 
 }  // namespace teletensor::ops::scalar

@@ -96,7 +96,8 @@ template <class T>
 T fmod_near(T a, T b) {
   const T rest = remaining(a, trunc(a / b), b);
   const T back = rest + copysign(b, a);
-  return copysign(((rest < T(0)) == (a < T(0))) | (rest == T(0)) ? rest : back, a);
+  const bool right = ((rest < T(0)) == (a < T(0))) | (rest == T(0));
+  return copysign(right ? rest : back, a);
 }
 template <class T>
 T fmod(T a, T b) {

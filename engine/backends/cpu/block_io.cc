@@ -83,6 +83,26 @@ void widen_f32(const float* from, std::int64_t n, double* to) {
   for (std::int64_t i = 0; i < n; ++i) to[i] = from[i];
 }
 
+void narrow_i32(const std::int64_t* from, std::int64_t n, std::int32_t* to) {
+  for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<std::int32_t>(from[i]);
+}
+void narrow_bool(const std::int64_t* from, std::int64_t n, std::uint8_t* to) {
+  for (std::int64_t i = 0; i < n; ++i) to[i] = from[i] != 0;
+}
+void real_of_int(const std::int64_t* from, std::int64_t n, float* to) {
+  for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<float>(from[i]);
+}
+// As truncate() below, in a form that vectorises.
+void truncate_f32(const float* from, std::int64_t n, std::int64_t* to) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float x = from[i];
+    const bool high = x >= 0x1p63f, low = x < -0x1p63f, nan = x != x;
+    const std::int64_t inside = static_cast<std::int64_t>((high | low | nan) ? 0.0f : x);
+    const std::int64_t limit = high ? INT64_MAX : (low ? INT64_MIN : 0);
+    to[i] = inside | limit;
+  }
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace teletensor::backends::cpu
 HWY_AFTER_NAMESPACE();
@@ -103,6 +123,10 @@ HWY_EXPORT(widen_i32);
 HWY_EXPORT(widen_u8);
 HWY_EXPORT(widen_bool);
 HWY_EXPORT(widen_f32);
+HWY_EXPORT(narrow_i32);
+HWY_EXPORT(narrow_bool);
+HWY_EXPORT(real_of_int);
+HWY_EXPORT(truncate_f32);
 
 struct Bool {
   std::uint8_t byte;  // a client may have uploaded any byte
@@ -197,6 +221,18 @@ void store(const A* from, std::int64_t n, void* to, std::int64_t stride) {
       return;
     } else if constexpr (std::is_same_v<A, float> && std::is_same_v<T, BFloat16>) {
       HWY_DYNAMIC_DISPATCH(store_bfloat)(from, n, &y->bits);
+      return;
+    } else if constexpr (std::is_same_v<A, std::int64_t> && std::is_same_v<T, std::int32_t>) {
+      HWY_DYNAMIC_DISPATCH(narrow_i32)(from, n, y);
+      return;
+    } else if constexpr (std::is_same_v<A, std::int64_t> && std::is_same_v<T, Bool>) {
+      HWY_DYNAMIC_DISPATCH(narrow_bool)(from, n, &y->byte);
+      return;
+    } else if constexpr (std::is_same_v<A, std::int64_t> && std::is_same_v<T, float>) {
+      HWY_DYNAMIC_DISPATCH(real_of_int)(from, n, y);
+      return;
+    } else if constexpr (std::is_same_v<A, float> && std::is_same_v<T, std::int64_t>) {
+      HWY_DYNAMIC_DISPATCH(truncate_f32)(from, n, y);
       return;
     }
   }

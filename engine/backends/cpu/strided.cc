@@ -110,6 +110,33 @@ void copy_run(const T* from, std::int64_t from_stride, T* to, std::int64_t to_st
   }
 }
 
+// square[i][j] = source[i + j * stride].
+template <class T, std::int64_t kSide>
+void transpose_square(const T* source, std::int64_t stride, T (&square)[kSide][kSide]) {
+  if constexpr (sizeof(T) == 4) {  // by 4 x 4 in registers
+    using V = std::uint32_t __attribute__((vector_size(16)));
+    for (std::int64_t j = 0; j < kSide; j += 4) {
+      for (std::int64_t i = 0; i < kSide; i += 4) {
+        V r[4];
+        for (int k = 0; k < 4; ++k) std::memcpy(&r[k], source + (j + k) * stride + i, 16);
+        const V a = __builtin_shufflevector(r[0], r[1], 0, 4, 1, 5);
+        const V b = __builtin_shufflevector(r[2], r[3], 0, 4, 1, 5);
+        const V c = __builtin_shufflevector(r[0], r[1], 2, 6, 3, 7);
+        const V d = __builtin_shufflevector(r[2], r[3], 2, 6, 3, 7);
+        r[0] = __builtin_shufflevector(a, b, 0, 1, 4, 5);
+        r[1] = __builtin_shufflevector(a, b, 2, 3, 6, 7);
+        r[2] = __builtin_shufflevector(c, d, 0, 1, 4, 5);
+        r[3] = __builtin_shufflevector(c, d, 2, 3, 6, 7);
+        for (int k = 0; k < 4; ++k) std::memcpy(&square[i + k][j], &r[k], 16);
+      }
+    }
+  } else {
+    for (std::int64_t j = 0; j < kSide; ++j) {
+      for (std::int64_t i = 0; i < kSide; ++i) square[i][j] = source[j * stride + i];
+    }
+  }
+}
+
 // to[i * to_i + j] = from[i + j * from_j] in squares of a cache line's width, through a small buffer: with
 // strides of a power of two the lines of a square would push each other out of the cache.
 template <class T>
@@ -124,9 +151,7 @@ void copy_tiles(const T* from, std::int64_t from_j, T* to, std::int64_t to_i, st
       const T* source = from + i0 + j0 * from_j;
       T* target = to + i0 * to_i + j0;
       if (m == kSide && n == kSide) {
-        for (std::int64_t j = 0; j < kSide; ++j) {
-          for (std::int64_t i = 0; i < kSide; ++i) square[i][j] = source[j * from_j + i];
-        }
+        transpose_square(source, from_j, square);
         for (std::int64_t i = 0; i < kSide; ++i) {
           std::memcpy(target + i * to_i, square[i], sizeof square[i]);
         }
