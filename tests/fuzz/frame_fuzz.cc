@@ -1,5 +1,6 @@
 // Hostile frames against the decoder and a whole engine session: nothing may crash, hang, or leave a
-// byte behind, and what was decoded encodes to the same again.
+// byte behind; what was decoded encodes to the same again; and a session accepts exactly what a
+// client's mirror accepts.
 //
 //   frame_fuzz [--seconds N] [--seed S]   random programs; prints how many and how far they came
 //   with clang and -fsanitize=fuzzer (target frame_libfuzzer): libFuzzer's flags and corpus
@@ -13,6 +14,7 @@
 #include <memory>
 #include <string>
 
+#include "engine/autograd/front.h"
 #include "engine/core/mutex.h"
 #include "engine/engine.h"
 #include "hostile.h"
@@ -105,14 +107,14 @@ class Victim {
     }
   }
 
-  // False when the session refused it, and with it everything to come.
-  bool submit(wire::Frame frame) {
+  // Not ok: the session refused it, and with it everything to come.
+  core::Status submit(wire::Frame frame) {
     const std::uint64_t count = frame.commands.size();
     session_->submit(frame.first_seq, frame.first_id, std::move(frame.commands),
                      [this](core::Status status) { listener_.consumed(std::move(status)); });
-    if (!listener_.wait_consumed().ok()) return false;
+    if (core::Status status = listener_.wait_consumed(); !status.ok()) return status;
     if (count != 0) listener_.wait_completed(frame.first_seq + count - 1);
-    return true;
+    return {};
   }
 
  private:
@@ -145,17 +147,51 @@ void run_bytes(std::string_view bytes) {
   if (!wire::FrameReader().read(bytes, frame).ok()) return;
   check_round_trip(frame);
   Victim victim;
-  victim.submit(std::move(frame));
+  (void)victim.submit(std::move(frame));
 }
 
 struct Counts {
   std::uint64_t programs = 0, bytes = 0, commands = 0, refused = 0;
 };
 
+// What a client's mirror would say: the same front over nothing.
+class Mirror final : public autograd::Sink {
+ public:
+  // Ok: the command has happened in the mirror.
+  core::Status execute(std::uint64_t seq, Command command) {
+    core::Status status = front_.execute(seq, std::move(command));
+    while (status.ok() && front_.busy()) status = front_.resume(1000);
+    return status;
+  }
+  std::uint64_t next_id() const { return front_.next_id(); }
+
+  void run(program::Instruction) override {}
+  core::Status constant(std::uint64_t, program::Constant, program::ValueRef) override { return {}; }
+  core::Status uploaded(std::uint64_t, const program::Uploaded&, program::ValueRef) override {
+    return core::invalid("uploaded: none");
+  }
+  void fetch(std::uint64_t, bool, program::Operand) override {}
+  std::vector<std::uint64_t> failed_rebinds(std::uint64_t) override { return {}; }
+  void raised(std::uint64_t, std::uint64_t, const std::vector<std::uint64_t>&) override {}
+
+ private:
+  autograd::Front front_{the_engine().catalog(), this};
+};
+
 void say(const Command& command) {
   const auto* apply = std::get_if<program::Apply>(&command);
   if (!apply) {
-    std::fprintf(stderr, "kind %zu\n", command.index());
+    std::string text = "kind " + std::to_string(command.index());
+    if (const auto* c = std::get_if<program::Constant>(&command)) {
+      text = "constant " + std::string(core::name_of(c->dtype)) + core::to_string(c->shape);
+    } else if (const auto* d = std::get_if<program::SetData>(&command)) {
+      text = "set_data h" + std::to_string(d->handle) + " h" + std::to_string(d->other);
+    } else if (const auto* f = std::get_if<program::Fetch>(&command)) {
+      text = "fetch h" + std::to_string(f->handle) + (f->bulk ? " bulk" : "");
+    } else if (const auto* g = std::get_if<program::SetFlag>(&command)) {
+      text = "set_flag h" + std::to_string(g->handle);
+    }
+    std::fprintf(stderr, "%s\n", text.c_str());
     return;
   }
   std::string text = the_engine().catalog().at(apply->op).name;
@@ -173,40 +209,64 @@ void say(const Command& command) {
                apply->record ? " recorded" : "");
 }
 
-// One program: constants, then commands one frame each, through bytes, until one is refused. The bytes
-// of the last frame.
+// One program: constants, then commands that the mirror accepts, and at last one that it refuses. The
+// session must agree each time. Returns the bytes of the last frame.
 std::string run_program(Hostile& hostile, Counts& counts, bool verbose) {
-  std::string bytes;
+  constexpr int kCommands = 40;
   Victim victim;
+  Mirror mirror;
   wire::FrameWriter writer;
   writer.begin(1, 1);
-  std::uint64_t handles = 0;
-  const auto send = [&](const std::vector<Command>& commands) {
+  std::string bytes;
+  const auto send = [&](const Command& command, std::uint64_t next_id) {
     writer.begin(writer.next_seq(), writer.next_id());
-    for (const Command& command : commands) writer.append(command, wire::usual_made(command));
+    writer.append(command, static_cast<std::uint32_t>(next_id - writer.next_id()));
     bytes = writer.finish(0, 1);
-    handles = writer.next_id() - 1;
     wire::Frame frame;
     if (!wire::FrameReader().read(bytes, frame).ok()) fail("a well-formed frame is refused");
     check_round_trip(frame);
-    counts.commands += commands.size();
-    if (verbose) {
-      for (const Command& command : commands) say(command);
+    ++counts.commands;
+    if (verbose) say(command);
+    return victim.submit(std::move(frame));
+  };
+  bool over = false;
+  const auto both = [&](const Command& command) {
+    const std::uint64_t before = mirror.next_id();
+    const core::Status status = mirror.execute(writer.next_seq(), command);
+    if (!status.ok()) {
+      // A Backward that states another count of new handles is refused when it has made them.
+      over = mirror.next_id() != before || std::holds_alternative<program::Backward>(command);
+      return false;
     }
-    if (victim.submit(std::move(frame))) return true;
-    ++counts.refused;
-    return false;
+    const core::Status session = send(command, mirror.next_id());
+    // Devices are the daemon's; the mirror does not know them.
+    over = !session.ok() && session.message().find("this daemon has no") != std::string::npos;
+    if (session.ok() || over) return true;
+    say(command);
+    std::fprintf(stderr, "the session: %s\n", session.message().c_str());
+    fail("the session refused what the mirror accepted");
   };
   ++counts.programs;
-  if (!send(hostile.constants())) fail("constants are refused");
+  for (const Command& command : hostile.constants()) {
+    if (!both(command)) fail("a constant is refused");
+  }
   const ops::Catalog& catalog = the_engine().catalog();
-  for (int i = 0; i < 40; ++i) {
-    const bool op = !hostile.one_in(6);
-    if (!send({op ? Command(hostile.apply(catalog, handles))
-                  : hostile.other(handles, writer.next_seq())})) {
+  Command command;
+  for (int done = 0; done < kCommands && !over;) {
+    const std::uint64_t handles = mirror.next_id() - 1;
+    command = hostile.one_in(6) ? hostile.other(handles, writer.next_seq())
+                                : Command(hostile.apply(catalog, handles));
+    // Raise depends on what has failed, which the mirror here does not know.
+    if (std::holds_alternative<program::Raise>(command)) continue;
+    if (both(command)) {
+      ++done;
+    } else if (hostile.one_in(60)) {
       break;
     }
   }
+  // The last one refused, or a Raise of whatever.
+  if (hostile.one_in(2)) command = program::Raise{1 + hostile.below(writer.next_seq())};
+  if (!send(command, writer.next_id() + wire::usual_made(command)).ok()) ++counts.refused;
   return bytes;
 }
 
