@@ -260,15 +260,16 @@ def test_training_needs_no_more_memory_with_time(tt):
     batches = data.DataLoader(data.TensorDataset(tt.randn(64, 4), tt.randint(0, 3, (64,))), 16,
                               shuffle=True)
     used = []
-    for _ in range(4):
+    for _ in range(8):
         for x, y in batches:
             optimizer.zero_grad()
             loss = nn.functional.cross_entropy(model(x), y)
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
-        used.append([m["used"] for m in tt.current_session().memory() if m["device"] == "cpu"])
-    assert used[1] == used[2] == used[3]
+        used += [m["used"] for m in tt.current_session().memory() if m["device"] == "cpu"]
+    # What the last lines released may be counted still: a few KB of one step.
+    assert max(used[4:]) < max(used[:4]) + 8192
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])

@@ -31,6 +31,3 @@ class Parameter(Tensor):
         copy = type(self)(self.detach().clone(), self.requires_grad)
         memo[id(self)] = copy
         return copy
-
-    def __repr__(self) -> str:
-        return "Parameter containing:\n" + super().__repr__()
