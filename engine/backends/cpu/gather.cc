@@ -169,9 +169,12 @@ Status nonzero(KernelCall& call) {
     using A = decltype(a);
     const LoadBlock<A> load = load_nonzero<A>(x.dtype);
     A block[kPiece];
+    std::int64_t pieces = 0;
     for (std::int64_t r = 0; r < rows.count(); ++r) {
       const char* const row = x.first<const char>() + rows.offset(*x.geometry, r) * element;
       for (std::int64_t j0 = 0; j0 < rows.length(); j0 += kPiece) {
+        // An expanded operand may be longer than any memory.
+        if (++pieces % 4096 == 0 && call.parallel.cancelled()) return;
         const std::int64_t n = std::min(kPiece, rows.length() - j0);
         load(row + j0 * stride * element, stride, n, block);
         for (std::int64_t j = 0; j < n; ++j) {

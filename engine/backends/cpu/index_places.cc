@@ -131,6 +131,7 @@ core::Result<Places> places_of(KernelCall& call, const Geometry& x,
     }
   }
   places.indices = {at, static_cast<std::size_t>(count)};
+  if (count == 0) return places;
 
   const std::size_t n = dims.size();
   const bool neighbours = dims[n - 1] - dims[0] + 1 == static_cast<std::int64_t>(n);

@@ -41,6 +41,8 @@ struct Product {
 
 constexpr double kOwn = 32 * 32 * 32;  // up to here our own kernel is faster than a call
 
+constexpr std::int64_t kLong = std::int64_t{1} << 20;
+
 // In floating point: operands that repeat may make it larger than 63 bits.
 double multiplications(std::int64_t m, std::int64_t n, std::int64_t k) {
   return static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
@@ -359,6 +361,10 @@ Status product(KernelCall& call, const TensorArg& a, const TensorArg& b, bool tu
   if (dtype == DType::kF32) {
     if (!fits_sgemm(p.a, p.m, p.k)) TT_RETURN_IF_ERROR(set_side(a, geometry_a, true, true));
     if (!fits_sgemm(p.b, p.k, p.n)) TT_RETURN_IF_ERROR(set_side(b, geometry_b, false, true));
+  } else if (p.k > kLong) {
+    // Repeated along k: copied, so that the memory quota bounds the work of one part.
+    if (p.a.column == 0) TT_RETURN_IF_ERROR(set_side(a, geometry_a, true, true));
+    if (p.b.row == 0) TT_RETURN_IF_ERROR(set_side(b, geometry_b, false, true));
   }
   fold_batch(p, half || dtype == DType::kF32);
   switch (dtype) {

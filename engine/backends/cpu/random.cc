@@ -238,27 +238,31 @@ void drop(KernelCall& call) {
   // Kept where the word is at least p of its range.
   const double share = std::ceil(p * 0x1p32);
   const bool none = share > 0xffffffffu;
-  const auto threshold = none ? 0u : static_cast<std::uint32_t>(share);
-  const A scale = p < 1 ? static_cast<A>(1 / (1 - p)) : A(0);
+  const auto threshold = none ? 1u : static_cast<std::uint32_t>(share);
+  const A factor = p < 1 ? static_cast<A>(1 / (1 - p)) : A(0);
   const LoadBlock<A> load = load_block<A>(x.dtype);
   const StoreBlock<A> store = store_block<A>(y.dtype);
   const auto element = static_cast<std::int64_t>(core::size_of(x.dtype));
   split(call.parallel, y.geometry->numel(), 2, kBlock, [&](std::int64_t begin, std::int64_t end) {
+    const auto least = threshold;  // values, so that the loop below needs no look at memory
+    const A by = factor;
     std::uint32_t words[kBlock];
     A block[kBlock];
     std::uint8_t kept[kBlock];
     for (std::int64_t at = begin; at < end; at += kBlock) {
       const std::int64_t n = std::min(kBlock, end - at);
       random_words(stream, static_cast<std::uint64_t>(at / 4), (n + 3) / 4, words);
+      if (none) std::fill_n(words, n, 0u);
       std::int64_t done = 0;
       row_major_runs(*x.geometry, at, n,
                      [&](std::int64_t offset, std::int64_t stride, std::int64_t count) {
                        load(x.first<const char>() + offset * element, stride, count, block + done);
                        done += count;
                      });
-      for (std::int64_t i = 0; i < n; ++i) kept[i] = words[i] >= threshold;
-      if (none) std::fill_n(kept, n, std::uint8_t{0});
-      for (std::int64_t i = 0; i < n; ++i) block[i] = kept[i] ? block[i] * scale : A(0);
+      for (std::int64_t i = 0; i < n; ++i) kept[i] = words[i] >= least;
+      for (std::int64_t i = 0; i < n; ++i) {
+        block[i] = words[i] >= least ? block[i] * by : A(0);
+      }
       done = 0;
       row_major_runs(*y.geometry, at, n,
                      [&](std::int64_t offset, std::int64_t stride, std::int64_t count) {
@@ -269,7 +273,11 @@ void drop(KernelCall& call) {
       row_major_runs(*mask.geometry, at, n,
                      [&](std::int64_t offset, std::int64_t stride, std::int64_t count) {
                        auto* to = mask.first<std::uint8_t>() + offset;
-                       for (std::int64_t i = 0; i < count; ++i) to[i * stride] = kept[done + i];
+                       if (stride == 1) {
+                         std::copy_n(kept + done, count, to);
+                       } else {
+                         for (std::int64_t i = 0; i < count; ++i) to[i * stride] = kept[done + i];
+                       }
                        done += count;
                      });
     }
