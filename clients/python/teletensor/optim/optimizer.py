@@ -8,6 +8,7 @@ from typing import Any
 
 import teletensor as tt
 
+from .. import _core
 from .._tensor import Tensor
 
 __all__ = ["Optimizer"]
@@ -89,9 +90,13 @@ class Optimizer:
             with tt.enable_grad():
                 loss = closure()
         self._steps += 1
-        with tt.no_grad():
+        recording = _core.grad_mode()
+        _core.set_grad_mode(False)  # as no_grad(), without an object on this hot path
+        try:
             for group in self.param_groups:
                 self._update(group)
+        finally:
+            _core.set_grad_mode(recording)
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
