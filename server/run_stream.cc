@@ -53,9 +53,13 @@ class RunStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
       }
       bytes = joined;
     }
-    // An ended lease calls back no more, so a weak reference would do; a strong one makes it certain.
+    LeaseRef lease;
+    {
+      MutexLock lock(mutex_);
+      lease = lease_;
+    }
     const Status status =
-        lease_->submit(bytes, [self](Status result) { self->consumed(std::move(result)); });
+        lease->submit(bytes, [self](Status result) { self->consumed(std::move(result)); });
     if (!status.ok()) end(status, status);
   }
 

@@ -60,6 +60,35 @@ TEST(Frame, ElementwiseInstructionIsSmall) {
   EXPECT_LE(writer.size() - before, 22u);
 }
 
+// The bytes that docs/wire.md shows.
+TEST(Frame, BytesOfTheDocumentation) {
+  FrameWriter writer;
+  writer.begin(1, 100'000);
+  Apply apply;
+  apply.op = 41;
+  apply.record = true;
+  apply.arguments = {Argument::of(99'999), Argument::of(99'998)};
+  writer.append(apply, 1);
+  const auto commands = [&] {
+    const std::string_view frame = writer.finish(0, 0);
+    return std::string(frame.substr(frame.find('\x2a')));
+  };
+  EXPECT_EQ(commands(), std::string("\x2a\x08\x08\x2a\x10\x01\x2a\x02\x02\x04", 10));
+  writer.begin(1, 100'000);
+  apply.arguments = {Argument::of(99'999), Argument::of(core::Number::of_float(2.5))};
+  writer.append(apply, 1);
+  EXPECT_EQ(commands(), std::string("\x2a\x12\x08\x2a\x10\x01\x2a\x02\x02\x07"
+                                    "\x42\x08\0\0\0\0\0\0\x04\x40", 20));
+  writer.begin(1, 100'000);
+  apply.record = false;
+  apply.arguments = {Argument::of(99'999)};
+  apply.attributes = {core::Attribute::of(core::Dims({1})), core::Attribute::of(false),
+                      core::Attribute::none()};
+  writer.append(apply, 1);
+  EXPECT_EQ(commands(), std::string("\x2a\x0d\x08\x2a\x2a\x01\x02\x32\x03\x0c\x01\0"
+                                    "\x3a\x01\x02", 15));
+}
+
 TEST(Frame, RoundTripOfRandomCommands) {
   for (std::uint64_t seed = 0; seed < 300; ++seed) {
     SCOPED_TRACE(seed);
