@@ -108,62 +108,76 @@ void run_blocks(KernelCall& call, const Part (&parts)[kParts], double cost, F st
   });
 }
 
+// Hyperparameters are read once, in double, and rounded to each parameter's compute type.
 template <class A>
-void sgd_one(KernelCall& call, const Part (&parts)[3], std::span<const TensorArg> hyper) {
-  SgdStep<A> s;
-  s.lr = static_cast<A>(scalar(hyper[0]));
-  s.momentum = static_cast<A>(scalar(hyper[1]));
-  s.damped = static_cast<A>(1 - scalar(hyper[2]));
-  s.weight_decay = static_cast<A>(scalar(hyper[3]));
-  s.nesterov = call.attributes.boolean(0);
-  s.maximize = call.attributes.boolean(1);
-  s.first = call.attributes.boolean(2);
-  s.buffered = parts[2].in != nullptr;
-  run_blocks<A>(call, parts, 0.5, [&s](std::int64_t n, const A* const* in, A* const* out) {
-    sgd_block<A>(s, n, in[0], in[1], in[2], out[0], out[2]);
-  });
+SgdStep<A> rounded(const SgdStep<double>& s) {
+  return {static_cast<A>(s.lr),
+          static_cast<A>(s.momentum),
+          static_cast<A>(s.damped),
+          static_cast<A>(s.weight_decay),
+          s.buffered,
+          s.first,
+          s.nesterov,
+          s.maximize};
 }
 
 Status sgd_step(KernelCall& call) {
   const std::size_t count = call.counts[0];
-  const bool buffered = call.counts[2] != 0;
   const auto hyper = call.in.subspan(2 * count + call.counts[2]);
+  const core::Attributes& flags = call.attributes;
+  const SgdStep<double> step{scalar(hyper[0]), scalar(hyper[1]),    1 - scalar(hyper[2]),
+                             scalar(hyper[3]), call.counts[2] != 0, flags.boolean(2),
+                             flags.boolean(0), flags.boolean(1)};
   for (std::size_t i = 0; i < count; ++i) {
+    const bool buffered = step.buffered;
     const Part parts[3] = {
         {&call.in[i], &call.out[i]},
         {&call.in[count + i], nullptr},
         {buffered ? &call.in[2 * count + i] : nullptr, buffered ? &call.out[count + i] : nullptr}};
-    with_float_type(call.in[i].dtype, [&](auto a) { sgd_one<decltype(a)>(call, parts, hyper); });
+    with_float_type(call.in[i].dtype, [&](auto a) {
+      using A = decltype(a);
+      const SgdStep<A> s = rounded<A>(step);
+      run_blocks<A>(call, parts, 0.5, [&s](std::int64_t n, const A* const* in, A* const* out) {
+        sgd_block<A>(s, n, in[0], in[1], in[2], out[0], out[2]);
+      });
+    });
   }
   return {};
 }
 
 template <class A>
-void adam_one(KernelCall& call, const Part (&parts)[5], std::span<const TensorArg> hyper) {
-  const double lr = scalar(hyper[0]), beta1 = scalar(hyper[1]), beta2 = scalar(hyper[2]),
-               eps = scalar(hyper[3]), weight_decay = scalar(hyper[4]), t = scalar(hyper[5]);
-  const bool decoupled = call.attributes.boolean(1);
-  AdamStep<A> s;
-  s.shrink = decoupled ? static_cast<A>(1 - lr * weight_decay) : A(1);
-  s.weight_decay = decoupled ? A(0) : static_cast<A>(weight_decay);
-  s.weight1 = static_cast<A>(1 - beta1);
-  s.rest1 = A(1) - s.weight1;
-  s.beta2 = static_cast<A>(beta2);
-  s.weight2 = static_cast<A>(1 - beta2);
-  s.step_size = static_cast<A>(lr / (1 - std::pow(beta1, t)));
-  s.root2 = static_cast<A>(std::sqrt(1 - std::pow(beta2, t)));
-  s.eps = static_cast<A>(eps);
-  s.amsgrad = call.attributes.boolean(0);
-  s.maximize = call.attributes.boolean(2);
-  run_blocks<A>(call, parts, 1.0, [&s](std::int64_t n, const A* const* in, A* const* out) {
-    adam_block<A>(s, n, {in[0], in[2], in[3], in[4]}, in[1], {out[0], out[2], out[3], out[4]});
-  });
+AdamStep<A> rounded(const AdamStep<double>& s) {
+  const A weight1 = static_cast<A>(s.weight1);
+  return {static_cast<A>(s.shrink),
+          static_cast<A>(s.weight_decay),
+          weight1,
+          A(1) - weight1,
+          static_cast<A>(s.beta2),
+          static_cast<A>(s.weight2),
+          static_cast<A>(s.step_size),
+          static_cast<A>(s.root2),
+          static_cast<A>(s.eps),
+          s.amsgrad,
+          s.maximize};
 }
 
 Status adam_step(KernelCall& call) {
   const std::size_t count = call.counts[0];
-  const bool amsgrad = call.attributes.boolean(0);
   const auto hyper = call.in.subspan(4 * count + call.counts[4]);
+  const double lr = scalar(hyper[0]), beta1 = scalar(hyper[1]), beta2 = scalar(hyper[2]),
+               eps = scalar(hyper[3]), weight_decay = scalar(hyper[4]), t = scalar(hyper[5]);
+  const bool amsgrad = call.attributes.boolean(0), decoupled = call.attributes.boolean(1);
+  const AdamStep<double> step{decoupled ? 1 - lr * weight_decay : 1,
+                              decoupled ? 0 : weight_decay,
+                              1 - beta1,
+                              0,
+                              beta2,
+                              1 - beta2,
+                              lr / (1 - std::pow(beta1, t)),
+                              std::sqrt(1 - std::pow(beta2, t)),
+                              eps,
+                              amsgrad,
+                              call.attributes.boolean(2)};
   for (std::size_t i = 0; i < count; ++i) {
     const Part parts[5] = {{&call.in[i], &call.out[i]},
                            {&call.in[count + i], nullptr},
@@ -171,7 +185,13 @@ Status adam_step(KernelCall& call) {
                            {&call.in[3 * count + i], &call.out[2 * count + i]},
                            {amsgrad ? &call.in[4 * count + i] : nullptr,
                             amsgrad ? &call.out[3 * count + i] : nullptr}};
-    with_float_type(call.in[i].dtype, [&](auto a) { adam_one<decltype(a)>(call, parts, hyper); });
+    with_float_type(call.in[i].dtype, [&](auto a) {
+      using A = decltype(a);
+      const AdamStep<A> s = rounded<A>(step);
+      run_blocks<A>(call, parts, 1.0, [&s](std::int64_t n, const A* const* in, A* const* out) {
+        adam_block<A>(s, n, {in[0], in[2], in[3], in[4]}, in[1], {out[0], out[2], out[3], out[4]});
+      });
+    });
   }
   return {};
 }

@@ -7,6 +7,8 @@
 
 #include "engine/backends/cpu/kernel_test.h"
 #include "engine/backends/cpu/random_simd.h"
+#include "engine/backends/cpu/targets.h"
+#include "hwy/highway.h"
 
 namespace teletensor::backends::cpu {
 namespace {
@@ -42,6 +44,34 @@ TEST(Philox, KnownAnswers) {
   EXPECT_EQ(words[1], 0x41c83b0eu);
   EXPECT_EQ(words[2], 0xa20bc7c6u);
   EXPECT_EQ(words[3], 0x6d5451fdu);
+}
+
+// The same bits on every instruction set that this machine has, down to plain scalar code.
+TEST(Random, EveryInstructionSetGivesTheSameBits) {
+  constexpr std::int64_t kCount = 1000;
+  std::uint32_t words[4 * kCount], first_words[4 * kCount];
+  float narrow[4 * kCount], first_narrow[4 * kCount];
+  double wide[2 * kCount], first_wide[2 * kCount];
+  bool first = true;
+  for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
+    hwy::SetSupportedTargetsForTest(target);
+    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+    random_words({1234567890123ull, 42}, (1ull << 32) - 500, kCount, words);
+    normal_from_words(words, 4 * kCount, narrow);
+    normal_from_words(words, 2 * kCount, wide);
+    if (first) {
+      std::copy(std::begin(words), std::end(words), first_words);
+      std::copy(std::begin(narrow), std::end(narrow), first_narrow);
+      std::copy(std::begin(wide), std::end(wide), first_wide);
+    }
+    first = false;
+    EXPECT_TRUE(std::equal(std::begin(words), std::end(words), first_words));
+    EXPECT_TRUE(std::equal(std::begin(narrow), std::end(narrow), first_narrow));
+    EXPECT_TRUE(std::equal(std::begin(wide), std::end(wide), first_wide));
+  }
+  hwy::SetSupportedTargetsForTest(0);
+  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  EXPECT_FALSE(first);
 }
 
 TEST(Random, AnElementDependsOnItsNumberAlone) {
