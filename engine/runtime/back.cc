@@ -17,10 +17,11 @@ constexpr int kEntriesPerClock = 8;  // the clock is read so often among small i
 constexpr std::int64_t kSmall = 1 << 14;
 constexpr std::chrono::microseconds kReportEvery{200};
 
+// By what is read, not by what is stored: an expanded scalar is much work.
 bool is_small(const Instruction& instruction) {
-  return instruction.results.size() == 1 && instruction.results[0].value->elements < kSmall &&
+  return instruction.results.size() == 1 && instruction.results[0].geometry.numel() < kSmall &&
          (instruction.operands.empty() || !instruction.operands[0].value ||
-          instruction.operands[0].value->elements < kSmall);
+          instruction.operands[0].geometry.numel() < kSmall);
 }
 
 }  // namespace
