@@ -310,7 +310,7 @@ DType common_dtype(std::span<const TensorArg> in, const TensorArg& out, bool rea
     for (std::size_t i = 0; i < in.size(); ++i) {
       if (in[i].kind == Kind::kTensor) {
         layouts[i].dtype = in[i].dtype;
-        layouts[i].geometry.shape = core::Dims(in[i].geometry->rank() > 0 ? 1 : 0, 1);
+        if (in[i].geometry->rank() > 0) layouts[i].geometry.shape.push_back(1);
         infos[i].layout = &layouts[i];
       } else if (in[i].kind == Kind::kNumber) {
         infos[i].number = &in[i].number;

@@ -314,6 +314,20 @@ TEST(Copies, TransposesOfEverySizeAndElement) {
   }
 }
 
+TEST(Copies, AnExpandedTargetIsWrittenOncePerPlace) {
+  Serial parallel;
+  float places[3] = {};
+  const Geometry expanded(Dims{1ll << 40, 3, 1ll << 20}, Dims{0, 1, 0});
+  TensorArg value, target;
+  value.kind = TensorArg::Kind::kNumber;
+  value.number = Number::of_float(2.5);
+  target.kind = TensorArg::Kind::kTensor;
+  target.data = places;
+  target.geometry = &expanded;
+  strided_copy(value, target, parallel);
+  EXPECT_EQ(places[0] + places[1] + places[2], 7.5f);
+}
+
 TEST(Parallelism, LargeWorkIsSplitByShapeAlone) {
   const Operand x(std::vector<float>(1 << 22, 0.25f));
   const Outcome out = run("exp", {x});

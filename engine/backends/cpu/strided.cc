@@ -47,11 +47,14 @@ struct Axes {
   Axes(const core::Geometry* source, const core::Geometry& target) {
     const LinearOrder order(target);
     const int lead = source ? target.rank() - source->rank() : 0;
-    count = order.count;
     for (int i = 0; i < order.rank; ++i) {
       const int d = order.dims[i], s = d - lead;
       const bool repeated = source == nullptr || s < 0 || source->shape[s] == 1;
-      add(order.sizes[i], repeated ? 0 : source->strides[s], target.strides[d]);
+      const std::int64_t from_stride = repeated ? 0 : source->strides[s];
+      // One value into one place, however often: an expanded view may be larger than any memory.
+      if (from_stride == 0 && target.strides[d] == 0 && order.sizes[i] > 0) continue;
+      count *= order.sizes[i];
+      add(order.sizes[i], from_stride, target.strides[d]);
     }
     if (rank == 0) add(1, 1, 1);
   }
