@@ -19,7 +19,9 @@ namespace teletensor::autograd {
 class Sink {
  public:
   virtual ~Sink() = default;
-  virtual void run(program::Instruction instruction) = 0;
+  // A cleared instruction at the end of the queue, with its number; the front fills it in place before
+  // its next call into the sink.
+  virtual program::Instruction& instruction(std::uint64_t seq) = 0;
   // Gives `value` its contents. constant: the frame's bytes. uploaded: the finished upload's storage;
   // refuses an upload that is unknown, unfinished, or of another size.
   virtual core::Status constant(std::uint64_t seq, program::Constant constant,

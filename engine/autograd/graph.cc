@@ -123,10 +123,9 @@ HandleRef Graph::make(const Layout& layout, ValueRef value) {
 
 HandleRef Graph::adopt(const Layout& layout, ValueRef value) { return make(layout, std::move(value)); }
 
-Instruction Graph::instruction_of(const Call& call) const {
-  Instruction instruction;
+Instruction& Graph::instruction_of(const Call& call) const {
+  Instruction& instruction = sink_->instruction(seq_);
   instruction.op = call.op;
-  instruction.seq = seq_;
   instruction.attributes = *call.attributes;
   for (std::uint32_t count : call.counts) instruction.counts.push_back(count);
   for (const Var& argument : call.arguments) {
@@ -243,11 +242,12 @@ Status Graph::apply(const Call& call, Handles& results) {
     }
   }
   if (sink_ != nullptr) {
-    Instruction instruction = instruction_of(call);
+    Instruction& instruction = instruction_of(call);
     for (const HandleRef& h : results) {
-      instruction.results.push_back({h->cell->value, h->geometry(), -1});
+      program::ResultSlot& slot = instruction.results.emplace_back();
+      slot.value = h->cell->value;
+      slot.geometry = h->geometry();
     }
-    sink_->run(std::move(instruction));
   }
   return {};
 }
@@ -342,19 +342,17 @@ Status Graph::apply_mutating(const Call& call, const OpDef& def, Handles& result
   if (std::adjacent_find(cells.begin(), cells.end()) != cells.end()) {
     return invalid(def.name + ": two of the written tensors share memory");
   }
-  Instruction instruction;
-  if (sink_ != nullptr) instruction = instruction_of(call);
+  Instruction* instruction = sink_ != nullptr ? &instruction_of(call) : nullptr;
   for (std::uint32_t i : written) {
     if (!call.arguments[i].is_tensor()) continue;
     Handle& h = handle_of(call.arguments[i]);
     const ValueRef value = new_value(h.layout, h.cell->elements);
     if (sink_ != nullptr) {
-      instruction.results.push_back({value, h.geometry(), static_cast<int>(i)});
+      instruction->results.push_back({value, h.geometry(), static_cast<int>(i)});
     }
     write(h, value);
     results.push_back(HandleRef(&h));
   }
-  if (sink_ != nullptr) sink_->run(std::move(instruction));
   return {};
 }
 
@@ -467,10 +465,8 @@ Status Graph::apply_inplace(const Call& call) {
   const core::Ref<Node> old_node = base.node;
   const std::uint32_t old_output = base.output;
   const ValueRef value = new_value(h.layout, h.cell->elements);
-  Instruction instruction;
   if (sink_ != nullptr) {
-    instruction = instruction_of(call);
-    instruction.results.push_back({value, h.geometry(), 0});
+    instruction_of(call).results.push_back({value, h.geometry(), 0});
   }
   core::Ref<Node> node, update;
   if (record && def.vjp != nullptr) {
@@ -506,8 +502,6 @@ Status Graph::apply_inplace(const Call& call) {
     (void)node_of(h);
     undo.base_tick = base.clock->now();
   }
-  // Last, so that whoever runs it sees who else holds the old value.
-  if (sink_ != nullptr) sink_->run(std::move(instruction));
   return {};
 }
 

@@ -255,7 +255,8 @@ class Graph {
   core::Status apply_view(const Call& call, const ops::OpDef& def, ops::InferContext& context,
                           Handles& results);
   core::Status apply_mutating(const Call& call, const ops::OpDef& def, Handles& results);
-  program::Instruction instruction_of(const Call& call) const;
+  // The next instruction of the sink, with the call's operands as they are now.
+  program::Instruction& instruction_of(const Call& call) const;
   program::ValueRef new_value(const core::Layout& layout, std::int64_t elements) const;
   HandleRef make(const core::Layout& layout, program::ValueRef value);
 

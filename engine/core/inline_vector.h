@@ -6,6 +6,7 @@
 #include <memory>
 #include <new>
 #include <span>
+#include <type_traits>
 #include <utility>
 
 namespace teletensor::core {
@@ -55,13 +56,13 @@ class InlineVector {
   template <class... Args>
   T& emplace_back(Args&&... args) {
     if (size_ == capacity_) grow(capacity_ * 2);
-    return *new (data_ + size_++) T(std::forward<Args>(args)...);
+    return *make(data_ + size_++, std::forward<Args>(args)...);
   }
   void pop_back() { data_[--size_].~T(); }
   void resize(std::size_t n) {
     if (n > capacity_) grow(n);
     while (size_ > n) pop_back();
-    while (size_ < n) new (data_ + size_++) T();
+    while (size_ < n) make(data_ + size_++);
   }
   void clear() {
     while (size_ > 0) pop_back();
@@ -75,6 +76,16 @@ class InlineVector {
   }
 
  private:
+  // A class sets its own members: T() would first clear all its bytes, which for rows of Dims costs
+  // more than the rest.
+  template <class... Args>
+  static T* make(T* at, Args&&... args) {
+    if constexpr (sizeof...(Args) == 0 && std::is_class_v<T>) {
+      return new (at) T;
+    } else {
+      return new (at) T(std::forward<Args>(args)...);
+    }
+  }
   T* inline_data() { return std::launder(reinterpret_cast<T*>(bytes_)); }
   void grow(std::size_t capacity) {
     T* bigger = std::allocator<T>().allocate(capacity);

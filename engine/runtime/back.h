@@ -59,7 +59,8 @@ class Back : public Task {
   ~Back() override;
 
   // ---- The pump. Entries become visible to the strand by publish() or when a chunk is full.
-  void run(program::Instruction instruction);
+  // A cleared instruction to be filled in place before the next call.
+  program::Instruction& instruction(std::uint64_t seq) { return append(seq).instruction; }
   void constant(std::uint64_t seq, std::string bytes, program::ValueRef value);
   void uploaded(std::uint64_t seq, core::Ref<memory::Storage> storage, program::ValueRef value);
   void fetch(std::uint64_t seq, bool bulk, program::Operand operand);

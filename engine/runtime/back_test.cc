@@ -57,12 +57,14 @@ struct Client {
     ValueRef next = value_of(shape);
     program::Instruction i = overwrite(++seq, op, {whole(x, shape), number(y)}, next);
     x = next;
-    back.run(std::move(i));
+    const std::uint64_t number = i.seq;
+    back.instruction(number) = std::move(i);
   }
   ValueRef unary(const char* op, const ValueRef& x) {
     const core::Dims shape{x->elements};
     ValueRef result = value_of(shape);
-    back.run(apply(++seq, op, {whole(x, shape)}, result, shape));
+    ++seq;
+    back.instruction(seq) = apply(seq, op, {whole(x, shape)}, result, shape);
     return result;
   }
   void finish() {

@@ -97,7 +97,7 @@ class Session final : public engine::Session,
   void on_failed(const program::Failure& root) override;
   void on_continue() override { pump(); }
   // Sink
-  void run(program::Instruction instruction) override { back_.run(std::move(instruction)); }
+  program::Instruction& instruction(std::uint64_t seq) override { return back_.instruction(seq); }
   core::Status constant(std::uint64_t seq, program::Constant constant,
                         program::ValueRef value) override;
   core::Status uploaded(std::uint64_t seq, const program::Uploaded& uploaded,

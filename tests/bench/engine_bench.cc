@@ -159,7 +159,8 @@ void bench_back(long n, bool null_mode) {
   const double cpu = cpu_ns();
   for (long k = 0; k < n; ++k) {
     program::ValueRef z = value();
-    back.run(add(++seq, x, y, z));
+    ++seq;
+    back.instruction(seq) = add(seq, x, y, z);
     x = std::move(z);
     if (back.full()) {
       back.publish(seq);

@@ -1,5 +1,5 @@
-// Hostile frames against the decoder and a whole engine session: nothing may crash, hang, or leave a
-// byte behind; what was decoded encodes to the same again; and a session accepts exactly what a
+// Hostile frames against the decoder and a whole engine session: nothing may crash, hang, or leave
+// a byte behind; what was decoded encodes to the same again; and a session accepts exactly what a
 // client's mirror accepts.
 //
 //   frame_fuzz [--seconds N] [--seed S]   random programs; prints how many and how far they came
@@ -165,7 +165,9 @@ class Mirror final : public autograd::Sink {
   }
   std::uint64_t next_id() const { return front_.next_id(); }
 
-  void run(program::Instruction) override {}
+  program::Instruction& instruction(std::uint64_t) override {
+    return unused_ = program::Instruction();
+  }
   core::Status constant(std::uint64_t, program::Constant, program::ValueRef) override { return {}; }
   core::Status uploaded(std::uint64_t, const program::Uploaded&, program::ValueRef) override {
     return core::invalid("uploaded: none");
@@ -175,6 +177,7 @@ class Mirror final : public autograd::Sink {
   void raised(std::uint64_t, std::uint64_t, const std::vector<std::uint64_t>&) override {}
 
  private:
+  program::Instruction unused_;
   autograd::Front front_{the_engine().catalog(), this};
 };
 
@@ -209,8 +212,8 @@ void say(const Command& command) {
                apply->record ? " recorded" : "");
 }
 
-// One program: constants, then commands that the mirror accepts, and at last one that it refuses. The
-// session must agree each time. Returns the bytes of the last frame.
+// One program: constants, then commands that the mirror accepts, and at last one that it refuses.
+// The session must agree each time. Returns the bytes of the last frame.
 std::string run_program(Hostile& hostile, Counts& counts, bool verbose) {
   constexpr int kCommands = 40;
   Victim victim;
@@ -320,11 +323,12 @@ int main(int argc, char** argv) {
                   static_cast<unsigned long long>(seed));
     teletensor::fuzz::run(seed++, counts, one);
   } while (!one && std::chrono::steady_clock::now() < end);
-  std::printf("frame_fuzz: %llu programs, %llu commands, %llu programs refused, %llu damaged frames\n",
-              static_cast<unsigned long long>(counts.programs),
-              static_cast<unsigned long long>(counts.commands),
-              static_cast<unsigned long long>(counts.refused),
-              static_cast<unsigned long long>(counts.bytes));
+  std::printf(
+      "frame_fuzz: %llu programs, %llu commands, %llu programs refused, %llu damaged frames\n",
+      static_cast<unsigned long long>(counts.programs),
+      static_cast<unsigned long long>(counts.commands),
+      static_cast<unsigned long long>(counts.refused),
+      static_cast<unsigned long long>(counts.bytes));
   return 0;
 }
 #endif
