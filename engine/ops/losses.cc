@@ -89,6 +89,7 @@ core::Result<ClassShapes> class_shapes(const InferContext& c, const Dims& input)
   ClassShapes s;
   s.dim = input.size() == 1 ? 0 : 1;
   s.classes = input[s.dim];
+  if (s.classes == 0) return c.fail("expected at least one class, got shape " + core::to_string(input));
   s.lines = input;
   s.lines.erase(s.dim);
   return s;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 
 #include "engine/backends/backend.h"
 
@@ -15,9 +16,16 @@ class Lines {
     dim_ = static_cast<int>(dim < 0 ? dim + shape.size() : dim);
     if (shape.empty()) return;
     length_ = shape[dim_];
+    bool empty = false;
     for (int i = 0; i < shape.size(); ++i) {
-      if (i != dim_) count_ *= shape[i];
+      if (i == dim_) continue;
+      empty |= shape[i] == 0;
+      // The other sizes of an empty tensor may have any product.
+      if (__builtin_mul_overflow(count_, shape[i], &count_)) {
+        count_ = std::numeric_limits<std::int64_t>::max();
+      }
     }
+    if (empty) count_ = 0;
   }
   std::int64_t length() const { return length_; }
   std::int64_t count() const { return count_; }
@@ -39,11 +47,12 @@ class Lines {
     }
     return at;
   }
-  // f(i) for every line, in parallel where there is work for it. `cost` is in units of about a
+  // f(i) for every line (none where lines are empty), in parallel where there is work for it. `cost` is in units of about a
   // nanosecond an element.
   template <class F>
   void run(Parallel& parallel, std::int64_t cost, F&& f) const {
-    const std::int64_t work = std::max<std::int64_t>(length_, 1) * cost;
+    if (length_ == 0) return;
+    const std::int64_t work = length_ * cost;
     if (count_ <= 1 || count_ <= kSplitAbove / work) {
       for (std::int64_t i = 0; i < count_; ++i) f(i);
       return;

@@ -1,6 +1,7 @@
 #include "engine/backends/cpu/reduce_plan.h"
 
 #include <cstdlib>
+#include <limits>
 #include <utility>
 
 namespace teletensor::backends::cpu {
@@ -40,7 +41,13 @@ ReducePlan::ReducePlan(const core::Geometry& operand, std::uint32_t mask, bool l
       Axis& axis = mask >> i & 1u ? reduced[reduced_count++] : kept[kept_count++];
       axis = {size, operand.strides[i], total};
     }
-    total *= size;
+    // The other sizes of an empty tensor may have any product.
+    if (__builtin_mul_overflow(total, size, &total)) {
+      total = std::numeric_limits<std::int64_t>::max();
+    }
+  }
+  for (int i = 0; i < operand.rank(); ++i) {
+    if (operand.shape[i] == 0) (mask >> i & 1u ? count : outputs) = 0;
   }
   // Filled fastest first.
   for (int i = 0; i < kept_count / 2; ++i) std::swap(kept[i], kept[kept_count - 1 - i]);

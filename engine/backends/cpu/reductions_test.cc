@@ -188,6 +188,17 @@ TEST(Scans, AlongAndAcross) {
   EXPECT_EQ(scan("cumprod", 0), (Values{1, 2, 3, 4, 5, 12, 21, 32}));
 }
 
+TEST(Scans, EmptyTensorsOfHugeSizes) {
+  const std::int64_t huge = std::int64_t{1} << 40;
+  TestTensor x(DType::kF32, {0}, {});
+  x.geometry = Geometry({huge, 0, huge}, {0, 0, 0});
+  const core::Dims shape = x.geometry.shape;
+  EXPECT_EQ(call_op("cumsum", {x}, {Attribute::of(1)})[0].geometry.shape, shape);
+  EXPECT_EQ(call_op("softmax", {x}, {Attribute::of(1)})[0].geometry.shape, shape);
+  EXPECT_EQ(call_op("sort", {x}, {Attribute::of(2)})[0].geometry.shape, shape);
+  EXPECT_EQ(call_op("sum", {x}, {dims({0, 2})})[0].geometry.shape, (Dims{0}));
+}
+
 TEST(Scans, ProductsWithZeros) {
   const TestTensor one(DType::kF64, {3}, {2, 0, 5}), two(DType::kF64, {3}, {0, 0, 5});
   EXPECT_EQ(call_op("product_of_others", {one}, {Attribute::of(0)})[0].values(), (Values{0, 10, 0}));

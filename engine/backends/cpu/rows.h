@@ -70,6 +70,7 @@ class RowMajor {
   RowMajor(KernelCall& call, const TensorArg& arg, core::Status& status) : arg_(arg) {
     if (arg.kind != TensorArg::Kind::kTensor || arg.geometry->contiguous()) return;
     const core::Geometry& g = *arg.geometry;
+    if (g.numel() == 0) return;
     geometry_ = core::Geometry(g.shape);
     const std::size_t size = core::size_of(arg.dtype);
     const std::size_t bytes = static_cast<std::size_t>(g.numel()) * size;
