@@ -67,11 +67,6 @@ void Back::hand_over() {
   tail_ = std::exchange(open_, nullptr);
 }
 
-void Back::run(Instruction instruction) {
-  Entry& entry = append(instruction.seq);
-  entry.instruction = std::move(instruction);
-}
-
 void Back::constant(std::uint64_t seq, std::string bytes, program::ValueRef value) {
   if (value->dtype == core::DType::kBool) {
     for (char& byte : bytes) byte = byte != 0;
