@@ -320,7 +320,7 @@ Status multinomial(KernelCall& call) {
     }
   }
   const std::int64_t draws = replacement ? samples : categories;
-  const std::size_t bytes = static_cast<std::size_t>(categories + draws + 2) * 8;
+  const std::size_t bytes = static_cast<std::size_t>(categories) * 8;
   auto* sums = static_cast<double*>(call.scratch.allocate(bytes));
   auto* order = static_cast<std::int64_t*>(call.scratch.allocate(bytes));
   if (sums == nullptr || order == nullptr) return out_of_scratch(call.op.name, bytes);
