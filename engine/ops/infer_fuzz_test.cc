@@ -1,0 +1,192 @@
+// infer and view of every op of the catalog under operands and attributes of the right kinds and
+// any values: what a hostile client can send. They refuse or give sane layouts; sanitizer builds
+// see the rest. The seed is printed with a failure.
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <random>
+
+#include "engine/ops/op.h"
+
+namespace teletensor::ops {
+namespace {
+
+using core::Attribute;
+using core::Dims;
+using core::Geometry;
+
+class Dice {
+ public:
+  explicit Dice(std::uint64_t seed) : engine_(seed) {}
+  std::int64_t below(std::int64_t n) {
+    return static_cast<std::int64_t>(engine_() % static_cast<std::uint64_t>(n));
+  }
+  bool chance(int percent) { return below(100) < percent; }
+  std::int64_t integer() {
+    constexpr std::int64_t kEdges[] = {
+        INT64_MIN, INT64_MIN + 1, -(1ll << 32), INT64_MAX, INT64_MAX - 1,
+        1ll << 62, 1ll << 32,     13,           64};
+    return chance(20) ? kEdges[below(std::size(kEdges))] : below(9) - 3;
+  }
+  double real() {
+    constexpr double kEdges[] = {std::numeric_limits<double>::quiet_NaN(),
+                                 std::numeric_limits<double>::infinity(),
+                                 -std::numeric_limits<double>::infinity(),
+                                 1e300,
+                                 -1e300,
+                                 1e-300};
+    return chance(20) ? kEdges[below(std::size(kEdges))] : static_cast<double>(below(9)) / 4 - 0.5;
+  }
+  core::DType dtype() { return core::kAllDTypes[below(std::size(core::kAllDTypes))]; }
+
+  // A geometry that a view can have: sizes whose product fits, strides on a storage that fits.
+  Geometry geometry(const Dims* like) {
+    Dims shape;
+    if (like != nullptr && chance(60)) {
+      shape = *like;
+      if (!shape.empty() && chance(40)) shape[static_cast<int>(below(shape.size()))] = below(4);
+    } else {
+      const std::int64_t rank = chance(10) ? below(core::kMaxRank + 1) : below(5);
+      for (std::int64_t d = 0; d < rank; ++d) {
+        shape.push_back(chance(5) ? 1ll << (20 + below(30)) : below(5));
+      }
+    }
+    if (!core::checked_numel(shape.span()).ok()) return Geometry(Dims());
+    Geometry g(shape);
+    for (int d = 0; d < g.rank(); ++d) {
+      if (chance(10)) g.strides[d] = 0;
+    }
+    if (g.rank() > 1 && chance(30)) {
+      g = g.transpose(static_cast<int>(below(g.rank())), static_cast<int>(below(g.rank())));
+    }
+    return g;
+  }
+
+  Attribute attribute(const Parameter& p, const Dims* like) {
+    if (p.optional && chance(30)) return Attribute::none();
+    if (p.has_default && chance(30)) return p.fallback;
+    switch (p.type) {
+      case Parameter::Type::kBool:
+        return Attribute::of(chance(50));
+      case Parameter::Type::kInt:
+        return Attribute::of(integer());
+      case Parameter::Type::kFloat:
+        return Attribute::of(real());
+      case Parameter::Type::kDType:
+        return Attribute::of(dtype());
+      case Parameter::Type::kDevice:
+        return Attribute::of(core::Device{});
+      case Parameter::Type::kString:
+        return Attribute::of(chance(50) ? "mean" : chance(50) ? "none" : "x");
+      default:
+        break;
+    }
+    if (like != nullptr && chance(40)) return Attribute::of(*like);
+    std::vector<std::int64_t> values(static_cast<std::size_t>(chance(5) ? 40 : below(5)));
+    for (std::int64_t& v : values) v = integer();
+    return Attribute::of(std::span<const std::int64_t>(values));
+  }
+
+ private:
+  std::mt19937_64 engine_;
+};
+
+class Call {
+ public:
+  Call(const OpDef& op, Dice& dice) : op_(op) {
+    for (const Parameter& p : op.parameters) {
+      if (!p.is_operand()) {
+        attributes_.push_back(dice.attribute(p, like()));
+        continue;
+      }
+      std::int64_t count = 1;
+      if (p.type == Parameter::Type::kTensorList) {
+        count = dice.below(4);
+        counts_.push_back(static_cast<std::uint32_t>(count));
+      }
+      for (; count > 0; --count) {
+        Slot& slot = slots_.emplace_back();
+        slot.absent = (p.optional || p.type == Parameter::Type::kOptionalTensor) && dice.chance(30);
+        slot.is_number = p.type == Parameter::Type::kOperand && dice.chance(50);
+        slot.number = dice.chance(50) ? core::Number::of_int(dice.integer())
+                                      : core::Number::of_float(dice.real());
+        slot.layout.dtype =
+            slots_.size() > 1 && dice.chance(60) ? slots_[0].layout.dtype : dice.dtype();
+        slot.layout.geometry = dice.geometry(like());
+      }
+    }
+  }
+
+  void run(std::uint64_t seed) {
+    std::vector<OperandInfo> infos;
+    for (const Slot& slot : slots_) {
+      OperandInfo& info = infos.emplace_back();
+      if (slot.absent) continue;
+      if (slot.is_number) info.number = &slot.number;
+      if (!slot.is_number) info.layout = &slot.layout;
+    }
+    InferContext context{.op = op_.name,
+                         .operands = infos,
+                         .counts = counts_,
+                         .attributes = attributes_,
+                         .default_dtype = core::DType::kF32,
+                         .device = {},
+                         .results = {}};
+    if (op_.view != nullptr) {
+      std::vector<Geometry> views;
+      const core::Status status = op_.view(context, views);
+      if (!status.ok()) {
+        EXPECT_FALSE(status.message().empty()) << op_.name << " seed " << seed;
+        return;
+      }
+      const std::int64_t end = slots_[0].layout.geometry.storage_end();
+      for (const Geometry& view : views) {
+        ASSERT_LE(view.rank(), core::kMaxRank) << op_.name << " seed " << seed;
+        ASSERT_TRUE(core::checked_numel(view.shape.span()).ok()) << op_.name << " seed " << seed;
+        if (view.numel() > 0) {
+          ASSERT_LE(view.storage_end(), end) << op_.name << " seed " << seed;
+        }
+      }
+    } else {
+      const core::Status status = op_.infer(context);
+      if (!status.ok()) {
+        EXPECT_FALSE(status.message().empty()) << op_.name << " seed " << seed;
+        return;
+      }
+      if (op_.mutates.empty() && op_.results >= 0) {
+        ASSERT_EQ(context.results.size(), static_cast<std::size_t>(op_.results)) << op_.name;
+      }
+      for (const core::Layout& result : context.results) {
+        ASSERT_LE(result.geometry.rank(), core::kMaxRank) << op_.name << " seed " << seed;
+        ASSERT_EQ(result.geometry.rank(), result.geometry.strides.size()) << op_.name;
+      }
+    }
+  }
+
+ private:
+  struct Slot {
+    bool absent = false, is_number = false;
+    core::Number number;
+    core::Layout layout;
+  };
+  const Dims* like() const { return slots_.empty() ? nullptr : &slots_[0].layout.geometry.shape; }
+
+  const OpDef& op_;
+  std::vector<Slot> slots_;
+  std::vector<std::uint32_t> counts_;
+  core::Attributes attributes_;
+};
+
+TEST(Infer, SurvivesAnyOperandsAndAttributes) {
+  const Catalog& ops = catalog();
+  for (std::size_t id = 0; id < ops.size(); ++id) {
+    for (std::uint64_t seed = 0; seed < 1500; ++seed) {
+      Dice dice(seed * 1000 + id);
+      Call(ops.at(static_cast<OpId>(id)), dice).run(seed * 1000 + id);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace teletensor::ops
