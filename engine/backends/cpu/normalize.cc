@@ -233,27 +233,26 @@ class LayerNormGradient {
     const Row<A> x(x_.arg(), i * rows_.length, 1), g(g_.arg(), i * rows_.length, 1),
         dx(dx_, i * rows_.length, 1);
     const Moments<A> m = moments(x, rows_.length, eps_);
-    A gs[kRoom], xs[kRoom], hs[kRoom], ws[kRoom];
-    const auto weighted = [&](std::int64_t start, std::int64_t n) {
-      const A* in = g.read(start, n, gs);
-      if (weight_.absent()) return in;
-      steps.product(in, weight_.read(start, n, ws), n, hs);
-      return static_cast<const A*>(hs);
-    };
+    A gs[kRoom], xs[kRoom], ws[kRoom], hs[kRoom], hxs[kRoom];
     A mean_h = 0, mean_hx = 0;
     each_block(rows_.length, [&](std::int64_t start, std::int64_t n) {
-      const A* h = weighted(start, n);
-      const A* in = x.read(start, n, xs);
-      steps.accumulate(g.read(start, n, gs), in, n, m.mean, m.scale, weight + start, bias + start);
-      mean_h += sum.leaf(h, n);
-      steps.normalize(in, n, m.mean, m.scale, h, nullptr, xs);
-      mean_hx += sum.leaf(xs, n);
+      steps.normalize_sums(g.read(start, n, gs), x.read(start, n, xs), weight_.read(start, n, ws), n,
+                           m.mean, m.scale, weight + start, bias + start, hs, hxs);
+      mean_h += sum.leaf(hs, n);
+      mean_hx += sum.leaf(hxs, n);
     });
     mean_h /= static_cast<A>(rows_.length);
     mean_hx /= static_cast<A>(rows_.length);
     each_block(rows_.length, [&](std::int64_t start, std::int64_t n) {
-      const A* h = weighted(start, n);
-      A* y = dx.room(start, ws);
+      const A* h = hs;  // still there where the row is one block
+      if (rows_.length > kLeaf) {
+        h = g.read(start, n, gs);
+        if (!weight_.absent()) {
+          steps.product(h, weight_.read(start, n, ws), n, hs);
+          h = hs;
+        }
+      }
+      A* y = dx.room(start, hxs);
       steps.normalize_gradient(h, x.read(start, n, xs), n, m.mean, m.scale, mean_h, mean_hx, y);
       dx.write(start, n, y);
     });

@@ -65,12 +65,26 @@ void normalize_gradient(const A* g, const A* x, std::int64_t n, A mean, A scale,
   }
 }
 template <class A>
-void accumulate(const A* HWY_RESTRICT g, const A* HWY_RESTRICT x, std::int64_t n, A mean, A scale,
-                A* HWY_RESTRICT weight, A* HWY_RESTRICT bias) {
-  TT_INDEPENDENT
-  for (std::int64_t i = 0; i < n; ++i) {
-    weight[i] += g[i] * ((x[i] - mean) * scale);
-    bias[i] += g[i];
+void normalize_sums(const A* g, const A* x, const A* weight, std::int64_t n, A mean, A scale,
+                    A* weight_sum, A* bias_sum, A* h, A* hx) {
+  if (weight) {
+    TT_INDEPENDENT
+    for (std::int64_t i = 0; i < n; ++i) {
+      const A xhat = (x[i] - mean) * scale, one = g[i], weighted = one * weight[i];
+      weight_sum[i] += one * xhat;
+      bias_sum[i] += one;
+      h[i] = weighted;
+      hx[i] = weighted * xhat;
+    }
+  } else {
+    TT_INDEPENDENT
+    for (std::int64_t i = 0; i < n; ++i) {
+      const A xhat = (x[i] - mean) * scale, one = g[i];
+      weight_sum[i] += one * xhat;
+      bias_sum[i] += one;
+      h[i] = one;
+      hx[i] = one * xhat;
+    }
   }
 }
 template <class A>
@@ -82,8 +96,9 @@ void add(const A* x, std::int64_t n, A* y) {
 template <class A>
 const RowSteps<A>& table() {
   static constexpr RowSteps<A> kSteps{
-      &scale<A>,        &shift<A>,     &product<A>,            &difference<A>, &softmax_gradient<A>,
-      &minus_scaled<A>, &normalize<A>, &normalize_gradient<A>, &accumulate<A>, &add<A>};
+      &scale<A>,     &shift<A>,        &product<A>,   &difference<A>,
+      &softmax_gradient<A>, &minus_scaled<A>, &normalize<A>, &normalize_gradient<A>,
+      &normalize_sums<A>, &add<A>};
   return kSteps;
 }
 const RowSteps<float>& steps_f32() { return table<float>(); }
