@@ -1,11 +1,12 @@
 #include "server/config.h"
 
+#include <toml++/toml.h>
+
 #include <CLI/CLI.hpp>
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <map>
-#include <toml++/toml.h>
 
 namespace teletensor::server {
 
@@ -78,8 +79,8 @@ Status assign_key(const std::string& key, const toml::node& node, Config& config
   return core::invalid("unknown key");
 }
 
-// The file that --config or TELETENSOR_CONFIG names; "" for none. Mistakes in the rest of the command
-// line are the main parser's business.
+// The file that --config or TELETENSOR_CONFIG names; "" for none. Mistakes in the rest of the
+// command line are the main parser's business.
 std::string config_path(int argc, const char* const* argv) {
   const std::string_view flag = "--config";
   for (int i = 1; i < argc; ++i) {
@@ -117,9 +118,9 @@ core::Result<std::uint64_t> parse_bytes(std::string_view text) {
   std::string_view unit(end, static_cast<std::size_t>(text.data() + text.size() - end));
   while (!unit.empty() && unit.front() == ' ') unit.remove_prefix(1);
   static const std::map<std::string_view, double> kUnits = {
-      {"", 1},           {"B", 1},          {"K", 0x1p10},     {"M", 0x1p20},    {"G", 0x1p30},
-      {"T", 0x1p40},     {"KiB", 0x1p10},   {"MiB", 0x1p20},   {"GiB", 0x1p30},  {"TiB", 0x1p40},
-      {"kB", 1e3},       {"KB", 1e3},       {"MB", 1e6},       {"GB", 1e9},      {"TB", 1e12}};
+      {"", 1},       {"B", 1},        {"K", 0x1p10},   {"M", 0x1p20},   {"G", 0x1p30},
+      {"T", 0x1p40}, {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40},
+      {"kB", 1e3},   {"KB", 1e3},     {"MB", 1e6},     {"GB", 1e9},     {"TB", 1e12}};
   const auto found = kUnits.find(unit);
   if (found == kUnits.end()) return refuse();
   const double bytes = number * found->second;
@@ -158,8 +159,9 @@ Parsed parse_command_line(int argc, const char* const* argv, const std::string& 
     }
   }
 
-  CLI::App app("teletensord: tensors, autograd and compute of one box for programs elsewhere.\n"
-               "Settings: flags, then TELETENSOR_* in the environment, then the --config file.");
+  CLI::App app(
+      "teletensord: tensors, autograd and compute of one box for programs elsewhere.\n"
+      "Settings: flags, then TELETENSOR_* in the environment, then the --config file.");
   app.set_version_flag("--version", "teletensord " + version);
   std::string socket;
   bool no_socket = false;

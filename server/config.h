@@ -21,9 +21,9 @@ struct Config {
   std::uint64_t sim_memory = 1ull << 30;
   bool sim_null = false;
   int max_sessions = 64;
-  double stall_seconds = 30;              // a client that does not read is ended after it
+  double stall_seconds = 30;  // a client that does not read is ended after it
   bool embedded = false;
-  double linger_seconds = 5;              // embedded: stays so long after its last client
+  double linger_seconds = 5;  // embedded: stays so long after its last client
   std::string log_level = "info";
 };
 

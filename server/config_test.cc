@@ -43,10 +43,10 @@ TEST(Config, DefaultsAndFlags) {
   const Config defaults = parse({}).config;
   EXPECT_EQ(defaults.listen, "127.0.0.1:7420");
   EXPECT_FALSE(defaults.socket.has_value());
-  const Config config = parse({"--listen", "127.0.0.1:0", "--socket=/x", "--host-memory", "2GiB",
-                               "--session-memory", "64MiB", "--lease", "0", "--lanes", "3",
-                               "--sim-devices", "2", "--log-level", "warn"})
-                            .config;
+  const Config config =
+      parse({"--listen", "127.0.0.1:0", "--socket=/x", "--host-memory", "2GiB", "--session-memory",
+             "64MiB", "--lease", "0", "--lanes", "3", "--sim-devices", "2", "--log-level", "warn"})
+          .config;
   EXPECT_EQ(config.listen, "127.0.0.1:0");
   EXPECT_EQ(*config.socket, "/x");
   EXPECT_EQ(config.host_memory, 2ull << 30);

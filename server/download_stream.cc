@@ -133,9 +133,14 @@ class DownloadStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
       }
     }
     switch (next) {
-      case kFinish: Finish(to_grpc(answer)); return false;
-      case kCancel: context_->TryCancel(); return true;
-      case kWrite: break;
+      case kFinish:
+        Finish(to_grpc(answer));
+        return false;
+      case kCancel:
+        context_->TryCancel();
+        return true;
+      case kWrite:
+        break;
     }
     if (!header.first && header.offset == header.bytes) {
       finish(Status());  // makes the turnstile look again
@@ -145,9 +150,8 @@ class DownloadStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   }
 
   bool write(wire::DownloadHeader& header) {
-    const std::size_t size =
-        static_cast<std::size_t>(std::min<std::uint64_t>(limits_.chunk_bytes,
-                                                         header.bytes - header.offset));
+    const std::size_t size = static_cast<std::size_t>(
+        std::min<std::uint64_t>(limits_.chunk_bytes, header.bytes - header.offset));
     core::Result<std::string> data = std::string();
     if (size != 0) {
       data = lease_->with_session([&](engine::Session& session) -> core::Result<std::string> {
@@ -162,8 +166,9 @@ class DownloadStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     auto* bytes = new std::string(std::move(*data));
     const grpc::Slice slices[] = {
         grpc::Slice(wire::encode_download_header(header, size)),
-        grpc::Slice(bytes->data(), bytes->size(),
-                    [](void* owner) { delete static_cast<std::string*>(owner); }, bytes)};
+        grpc::Slice(
+            bytes->data(), bytes->size(),
+            [](void* owner) { delete static_cast<std::string*>(owner); }, bytes)};
     chunk_ = grpc::ByteBuffer(slices, 2);
     {
       MutexLock lock(mutex_);
@@ -180,9 +185,9 @@ class DownloadStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   const StreamCount count_;
   std::shared_ptr<DownloadStream> self_;  // until OnDone
   Turnstile turnstile_;
-  LeaseRef lease_;              // constant after start()
-  wire::DownloadAsked asked_;   // constant after start()
-  grpc::ByteBuffer chunk_;      // of the write in progress
+  LeaseRef lease_;             // constant after start()
+  wire::DownloadAsked asked_;  // constant after start()
+  grpc::ByteBuffer chunk_;     // of the write in progress
 
   mutable core::Mutex mutex_;
   wire::DownloadHeader header_ TT_GUARDED_BY(mutex_);  // of the next chunk

@@ -93,7 +93,8 @@ Status Lease::join(std::weak_ptr<LeaseCall> call, bool run) {
   MutexLock lock(mutex_);
   if (ended_) return reason_;
   if (run) {
-    if (!run_.expired()) return Status(Code::kAlreadyExists, "the session has a Run stream already");
+    if (!run_.expired())
+      return Status(Code::kAlreadyExists, "the session has a Run stream already");
     run_ = call;
     attached_ = true;
   }
@@ -240,7 +241,8 @@ void Leases::shutdown() {
     MutexLock lock(mutex_);
     closed_ = true;
   }
-  for (const LeaseRef& lease : all()) end(*lease, Status(Code::kUnavailable, "the server shuts down"));
+  for (const LeaseRef& lease : all())
+    end(*lease, Status(Code::kUnavailable, "the server shuts down"));
   MutexLock lock(mutex_);
   while (!dying_.empty() || destroying_ != 0) changed_.wait(mutex_);
 }
@@ -302,9 +304,9 @@ void Leases::end_overdue() {
     }
     const Clock::time_point since = run->stalled_since();
     if (since != Clock::time_point{} && now - since > limits_.stall) {
-      end(*lease, Status(Code::kDeadlineExceeded,
-                         "the client has not read for " +
-                             std::to_string(limits_.stall.count() / 1000) + " s"));
+      end(*lease,
+          Status(Code::kDeadlineExceeded, "the client has not read for " +
+                                              std::to_string(limits_.stall.count() / 1000) + " s"));
     }
   }
 }

@@ -1,9 +1,9 @@
 // Lease: a client's claim on one engine session. Leases: all of them, by token.
 //
-// The lease is what Run, Upload and Download hold. It ends once: by the client, by a cut stream, by a
-// broken frame, by a client that does not read, or with the server. Ending is quick and never waits;
-// the session itself, whose destruction waits for its running kernel, is destroyed by the table's own
-// thread.
+// The lease is what Run, Upload and Download hold. It ends once: by the client, by a cut stream, by
+// a broken frame, by a client that does not read, or with the server. Ending is quick and never
+// waits; the session itself, whose destruction waits for its running kernel, is destroyed by the
+// table's own thread.
 #pragma once
 
 #include <atomic>
@@ -43,7 +43,7 @@ class LeaseCall {
 
 // What a client said in Hello.
 struct ClientInfo {
-  std::string name;     // of the session
+  std::string name;  // of the session
   std::string version;
   std::string peer;
   std::uint64_t attach_counter = 0;
@@ -75,8 +75,8 @@ class Lease final : public engine::SessionListener {
     return use(*session_);
   }
 
-  // Decodes a frame and gives it to the session. `done` comes later, perhaps from another thread; not
-  // at all once the lease has ended.
+  // Decodes a frame and gives it to the session. `done` comes later, perhaps from another thread;
+  // not at all once the lease has ended.
   core::Status submit(std::string_view bytes, std::function<void(core::Status)> done);
 
   // A call joins; `run` is the one that wake() goes to, of which there is one at most.
@@ -166,7 +166,8 @@ class Leases {
   std::unordered_map<std::string, LeaseRef> leases_ TT_GUARDED_BY(mutex_);
   std::deque<LeaseRef> dying_ TT_GUARDED_BY(mutex_);
   std::deque<std::pair<std::string, core::Status>> tombstones_ TT_GUARDED_BY(mutex_);
-  std::deque<std::pair<Clock::time_point, std::weak_ptr<LeaseCall>>> lingering_ TT_GUARDED_BY(mutex_);
+  std::deque<std::pair<Clock::time_point, std::weak_ptr<LeaseCall>>> lingering_
+      TT_GUARDED_BY(mutex_);
   std::size_t opening_ TT_GUARDED_BY(mutex_) = 0;
   std::size_t destroying_ TT_GUARDED_BY(mutex_) = 0;
   std::uint64_t opened_ TT_GUARDED_BY(mutex_) = 0;

@@ -11,16 +11,16 @@ namespace teletensor::server {
 
 struct Limits {
   wire::FrameLimits frame;
-  std::uint64_t credit_instructions = 16384;      // commands sent that have not run
-  std::uint64_t credit_bytes = 8ull << 20;        // bytes of frames that have not run
-  std::size_t chunk_bytes = 1 << 20;              // of an upload or a download
-  std::size_t progress_bytes = 1 << 20;           // values in one Progress, about
-  std::size_t outbox_bytes = 64ull << 20;         // values that the client has not read
+  std::uint64_t credit_instructions = 16384;  // commands sent that have not run
+  std::uint64_t credit_bytes = 8ull << 20;    // bytes of frames that have not run
+  std::size_t chunk_bytes = 1 << 20;          // of an upload or a download
+  std::size_t progress_bytes = 1 << 20;       // values in one Progress, about
+  std::size_t outbox_bytes = 64ull << 20;     // values that the client has not read
   std::size_t sessions = 64;
-  std::size_t streams = 1024;                     // calls at once, of all clients
-  std::uint64_t session_memory = 0;               // bytes a device; 0: the engine's budget
-  std::chrono::milliseconds stall{30'000};        // a client that does not read is ended after it
-  std::chrono::milliseconds attach{15'000};       // from Hello to Run
+  std::size_t streams = 1024;                // calls at once, of all clients
+  std::uint64_t session_memory = 0;          // bytes a device; 0: the engine's budget
+  std::chrono::milliseconds stall{30'000};   // a client that does not read is ended after it
+  std::chrono::milliseconds attach{15'000};  // from Hello to Run
 };
 
 }  // namespace teletensor::server

@@ -37,7 +37,8 @@ bool loopback(std::string_view host) {
   for (std::size_t at = 0; at <= host.size(); ++parts) {
     const std::size_t dot = std::min(host.find('.', at), host.size());
     const std::string_view part = host.substr(at, dot - at);
-    if (!digits(part) || part.size() > 3 || std::atoi(std::string(part).c_str()) > 255) return false;
+    if (!digits(part) || part.size() > 3 || std::atoi(std::string(part).c_str()) > 255)
+      return false;
     at = dot + 1;
   }
   return parts == 4;

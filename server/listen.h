@@ -8,7 +8,8 @@
 
 namespace teletensor::server {
 
-// "HOST:PORT" with HOST a loopback address, [::1] or localhost; else INVALID_ARGUMENT that says why.
+// "HOST:PORT" with HOST a loopback address, [::1] or localhost; else INVALID_ARGUMENT that says
+// why.
 core::Status check_loopback(std::string_view address);
 
 // $XDG_RUNTIME_DIR/teletensor.sock; without that variable, teletensor.sock in a directory of this

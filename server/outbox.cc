@@ -23,9 +23,9 @@ Outbox::Outbox(const Limits& limits)
 Status Outbox::received(std::uint64_t first_seq, std::uint64_t count, std::size_t bytes) {
   MutexLock lock(mutex_);
   if (first_seq != received_ + 1) {
-    return Status(Code::kFailedPrecondition,
-                  "frame out of order: it starts at command " + std::to_string(first_seq) +
-                      ", expected " + std::to_string(received_ + 1));
+    return Status(Code::kFailedPrecondition, "frame out of order: it starts at command " +
+                                                 std::to_string(first_seq) + ", expected " +
+                                                 std::to_string(received_ + 1));
   }
   if (received_ + count > told_credit_upto_) {
     return Status(Code::kResourceExhausted,

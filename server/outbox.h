@@ -1,7 +1,7 @@
 // Outbox: what a session has to tell its client, gathered into at most one pending message.
 //
-// Thread-safe: lanes and the reader put in, the stream takes out. Its lock is held for pushes and for
-// encoding only.
+// Thread-safe: lanes and the reader put in, the stream takes out. Its lock is held for pushes and
+// for encoding only.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +32,8 @@ class Outbox {
   void error(wire::ErrorEvent error);
   void raised(wire::RaisedEvent raised);
 
-  // ---- from the stream. The next message, if there is something that the client waits for: a value,
-  // an error, all of its commands done, or a good part of its credits.
+  // ---- from the stream. The next message, if there is something that the client waits for: a
+  // value, an error, all of its commands done, or a good part of its credits.
   std::optional<std::string> take();
 
   std::uint64_t received_upto() const;

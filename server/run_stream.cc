@@ -157,8 +157,9 @@ class RunStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
       std::optional<std::string> message = lease->outbox().take();
       if (!message) return false;
       auto* bytes = new std::string(std::move(*message));
-      const grpc::Slice slice(bytes->data(), bytes->size(),
-                              [](void* owner) { delete static_cast<std::string*>(owner); }, bytes);
+      const grpc::Slice slice(
+          bytes->data(), bytes->size(),
+          [](void* owner) { delete static_cast<std::string*>(owner); }, bytes);
       progress_ = grpc::ByteBuffer(&slice, 1);
       MutexLock lock(mutex_);
       writing_ = true;
@@ -166,11 +167,20 @@ class RunStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
       next = kWrite;
     }
     switch (next) {
-      case kNothing: return false;
-      case kRead: StartRead(&frame_); return true;
-      case kWrite: StartWrite(&progress_); return true;
-      case kCancel: context_->TryCancel(); return true;
-      case kFinish: Finish(to_grpc(answer)); return false;
+      case kNothing:
+        return false;
+      case kRead:
+        StartRead(&frame_);
+        return true;
+      case kWrite:
+        StartWrite(&progress_);
+        return true;
+      case kCancel:
+        context_->TryCancel();
+        return true;
+      case kFinish:
+        Finish(to_grpc(answer));
+        return false;
     }
     return false;
   }

@@ -27,8 +27,8 @@ constexpr std::chrono::milliseconds kGrace{500};   // for streams to end by them
 
 // gRPC's own messages become ours.
 void log_of_grpc(gpr_log_func_args* args) {
-  const auto level = args->severity == GPR_LOG_SEVERITY_ERROR ? spdlog::level::warn
-                                                              : spdlog::level::debug;
+  const auto level =
+      args->severity == GPR_LOG_SEVERITY_ERROR ? spdlog::level::warn : spdlog::level::debug;
   spdlog::log(level, "event=grpc text=\"{}\"", args->message);
 }
 

@@ -1,5 +1,5 @@
-// The server in process, over a fake engine and real gRPC: what clients may do wrong, and what happens
-// to them, to others and to memory.
+// The server in process, over a fake engine and real gRPC: what clients may do wrong, and what
+// happens to them, to others and to memory.
 #include "server/server.h"
 
 #include <gtest/gtest.h>
@@ -179,9 +179,7 @@ class ServerTest : public ::testing::Test {
     client.run->WritesDone();
     EXPECT_TRUE(client.finish().ok());
   }
-  static program::Constant constant() {
-    return {core::DType::kF32, {}, {1}, std::string(4, '\0')};
-  }
+  static program::Constant constant() { return {core::DType::kF32, {}, {1}, std::string(4, '\0')}; }
   // A session that sends `frame` ends with this code and a text with `part`; nothing leaks.
   void expect_ends(const std::string& frame, StatusCode code, const std::string& part) {
     Client client(tcp());

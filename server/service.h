@@ -1,5 +1,5 @@
-// The gRPC services: Compute for clients, Admin for operators. Callback API; Run, Upload and Download
-// see raw bytes.
+// The gRPC services: Compute for clients, Admin for operators. Callback API; Run, Upload and
+// Download see raw bytes.
 #pragma once
 
 #include <grpcpp/grpcpp.h>

@@ -31,7 +31,7 @@ struct Books {
   std::uint64_t commands TT_GUARDED_BY(mutex) = 0;
 
   template <class Field>
-  Field get(Field Books::* field) {
+  Field get(Field Books::*field) {
     core::MutexLock lock(mutex);
     return this->*field;
   }

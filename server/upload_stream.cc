@@ -70,8 +70,8 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
     if (!data.ok()) return data.status();
     if (data->data_size > limits_.chunk_bytes) {
       return Status(Code::kResourceExhausted,
-                    "upload: a chunk of " + std::to_string(data->data_size) +
-                        " bytes, at most " + std::to_string(limits_.chunk_bytes));
+                    "upload: a chunk of " + std::to_string(data->data_size) + " bytes, at most " +
+                        std::to_string(limits_.chunk_bytes));
     }
     if (!begun_) TT_RETURN_IF_ERROR(begin(header));
     if (header.offset != received_) {

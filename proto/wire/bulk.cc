@@ -14,8 +14,8 @@ char* put_data_head(char* at, std::uint32_t field, std::size_t size) {
   return put_varint(put_tag(at, field, WireType::kBytes), size);
 }
 
-// Reads fields below `data_field` by `read`, then the head of the data, which must be last and reach
-// exactly to `total`.
+// Reads fields below `data_field` by `read`, then the head of the data, which must be last and
+// reach exactly to `total`.
 template <class Read>
 core::Result<ChunkData> decode(std::string_view prefix, std::size_t total, std::uint32_t data_field,
                                Read read) {
@@ -35,7 +35,8 @@ core::Result<ChunkData> decode(std::string_view prefix, std::size_t total, std::
       continue;
     }
     std::uint64_t size = 0;
-    if (type != WireType::kBytes || !cursor.varint(size)) return core::invalid("chunk: broken data");
+    if (type != WireType::kBytes || !cursor.varint(size))
+      return core::invalid("chunk: broken data");
     const std::size_t at = prefix.size() - cursor.left();
     if (size != total - at) return core::invalid("chunk: data is not as long as it says");
     return ChunkData{at, static_cast<std::size_t>(size)};

@@ -26,7 +26,7 @@ struct DownloadHeader {
   core::DType dtype = core::DType::kF32;
   core::Dims shape;
   std::uint64_t offset = 0;
-  bool first = true;        // write dtype and shape
+  bool first = true;  // write dtype and shape
 };
 
 // The header to be followed by `data_size` bytes of data.

@@ -6,13 +6,34 @@
 namespace teletensor::wire::field {
 
 enum Frame : std::uint32_t {
-  kFirstSeq = 1, kFirstId = 2, kAckUpto = 3, kAttachCounter = 4, kCommands = 5
+  kFirstSeq = 1,
+  kFirstId = 2,
+  kAckUpto = 3,
+  kAttachCounter = 4,
+  kCommands = 5
 };
 enum Command : std::uint32_t {
-  kOp = 1, kRecord = 2, kInplace = 3, kDefaultDType = 4, kArguments = 5, kAttributes = 6,
-  kIntegers = 7, kReals = 8, kTexts = 9, kCounts = 10, kMade = 11,
-  kConstant = 12, kUploaded = 13, kFetch = 14, kBackward = 15, kRelease = 16, kSaved = 17,
-  kSetFlag = 18, kSetGrad = 19, kSetData = 20, kRaise = 21
+  kOp = 1,
+  kRecord = 2,
+  kInplace = 3,
+  kDefaultDType = 4,
+  kArguments = 5,
+  kAttributes = 6,
+  kIntegers = 7,
+  kReals = 8,
+  kTexts = 9,
+  kCounts = 10,
+  kMade = 11,
+  kConstant = 12,
+  kUploaded = 13,
+  kFetch = 14,
+  kBackward = 15,
+  kRelease = 16,
+  kSaved = 17,
+  kSetFlag = 18,
+  kSetGrad = 19,
+  kSetData = 20,
+  kRaise = 21
 };
 
 // Arguments: even is a handle.

@@ -30,7 +30,7 @@ struct Frame {
   std::uint64_t ack_upto = 0;
   std::uint64_t attach_counter = 0;
   std::vector<program::Command> commands;
-  std::uint64_t next_id = 0;    // not on the wire: first_id of the frame that follows
+  std::uint64_t next_id = 0;  // not on the wire: first_id of the frame that follows
 };
 
 // An Apply whose parts lie elsewhere: what the client's hot path writes, without copies.
@@ -63,8 +63,8 @@ class FrameWriter {
   void append(const program::Apply& apply, std::uint32_t made);
   void append(const program::Command& command, std::uint32_t made);
 
-  // Would one more command of about `bytes` bytes and `items` items pass the limits? The caller then
-  // finishes this frame and begins another. True never for an empty frame.
+  // Would one more command of about `bytes` bytes and `items` items pass the limits? The caller
+  // then finishes this frame and begins another. True never for an empty frame.
   bool full(const FrameLimits& limits, std::size_t bytes = 256, std::size_t items = 64) const {
     return commands_ != 0 && (size() + bytes > limits.bytes || commands_ >= limits.commands ||
                               items_ + items > limits.items);
@@ -97,8 +97,8 @@ class FrameWriter {
 
 // Reads frames of one session. Refuses with INVALID_ARGUMENT whatever is not well-formed (unknown
 // fields and kinds, wrong types, fields twice or out of order, handles that cannot be, shapes and
-// contents that disagree), with RESOURCE_EXHAUSTED what is over a limit, with UNIMPLEMENTED an op that
-// this side has not. It does not look at the catalog: signatures are the front's business.
+// contents that disagree), with RESOURCE_EXHAUSTED what is over a limit, with UNIMPLEMENTED an op
+// that this side has not. It does not look at the catalog: signatures are the front's business.
 class FrameReader {
  public:
   static constexpr program::OpId kNoOp = 0xffff;

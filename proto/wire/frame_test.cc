@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-
 #include "proto/wire/testing.h"
 #include "proto/wire/varint.h"
 #include "teletensor/v1/session.pb.h"
@@ -35,10 +34,10 @@ v1::Frame one(v1::Command** command) {
   *command = frame.add_commands();
   return frame;
 }
-#define EXPECT_REFUSED(status, expected_code, part)                        \
-  do {                                                                     \
-    const core::Status refused = (status);                                 \
-    EXPECT_EQ(refused.code(), Code::expected_code) << refused.message();   \
+#define EXPECT_REFUSED(status, expected_code, part)                                  \
+  do {                                                                               \
+    const core::Status refused = (status);                                           \
+    EXPECT_EQ(refused.code(), Code::expected_code) << refused.message();             \
     EXPECT_NE(refused.message().find(part), std::string::npos) << refused.message(); \
   } while (false)
 
@@ -78,7 +77,8 @@ TEST(Frame, BytesOfTheDocumentation) {
   apply.arguments = {Argument::of(99'999), Argument::of(core::Number::of_float(2.5))};
   writer.append(apply, 1);
   EXPECT_EQ(commands(), std::string("\x2a\x12\x08\x2a\x10\x01\x2a\x02\x02\x07"
-                                    "\x42\x08\0\0\0\0\0\0\x04\x40", 20));
+                                    "\x42\x08\0\0\0\0\0\0\x04\x40",
+                                    20));
   writer.begin(1, 100'000);
   apply.record = false;
   apply.arguments = {Argument::of(99'999)};
@@ -86,7 +86,8 @@ TEST(Frame, BytesOfTheDocumentation) {
                       core::Attribute::none()};
   writer.append(apply, 1);
   EXPECT_EQ(commands(), std::string("\x2a\x0d\x08\x2a\x2a\x01\x02\x32\x03\x0c\x01\0"
-                                    "\x3a\x01\x02", 15));
+                                    "\x3a\x01\x02",
+                                    15));
 }
 
 TEST(Frame, RoundTripOfRandomCommands) {
@@ -296,8 +297,9 @@ TEST(Frame, HoldsToItsLimits) {
   EXPECT_TRUE(reader.read(writer.finish(0, 0), frame).ok());
   writer.append(add(5, 6), 1);
   EXPECT_REFUSED(reader.read(writer.finish(0, 0), frame), kResourceExhausted, "11 commands");
-  EXPECT_REFUSED(reader.read(encode({program::Release{std::vector<program::HandleId>(26, 1)}}), frame),
-                 kResourceExhausted, "25 arguments");
+  EXPECT_REFUSED(
+      reader.read(encode({program::Release{std::vector<program::HandleId>(26, 1)}}), frame),
+      kResourceExhausted, "25 arguments");
   EXPECT_REFUSED(reader.read(std::string(201, 'x'), frame), kResourceExhausted, "201 bytes");
 }
 

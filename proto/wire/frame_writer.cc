@@ -191,18 +191,25 @@ void FrameWriter::append(const ApplyView& apply, std::uint32_t made) {
   for (std::size_t i = 0; i < attributes; ++i) {
     const Attribute& a = apply.attributes.at(i);
     switch (a.kind) {
-      case Attribute::Kind::kInt: ++integers; break;
-      case Attribute::Kind::kInts: integers += a.ints.size(); break;
-      case Attribute::Kind::kFloat: ++reals; break;
+      case Attribute::Kind::kInt:
+        ++integers;
+        break;
+      case Attribute::Kind::kInts:
+        integers += a.ints.size();
+        break;
+      case Attribute::Kind::kFloat:
+        ++reals;
+        break;
       case Attribute::Kind::kString:
         ++texts;
         text_bytes += a.text.size();
         break;
-      default: break;
+      default:
+        break;
     }
   }
-  const std::size_t items = apply.arguments.size() + attributes + integers + reals + texts +
-                            apply.counts.size();
+  const std::size_t items =
+      apply.arguments.size() + attributes + integers + reals + texts + apply.counts.size();
   items_ += items;
   char* at = room(kFixed + items * kMaxVarint + text_bytes);
 
@@ -227,8 +234,12 @@ void FrameWriter::append(const ApplyView& apply, std::uint32_t made) {
     char* const list = at++;
     for (const Argument& a : apply.arguments) {
       switch (a.kind) {
-        case Argument::Kind::kAbsent: *at++ = 0; break;
-        case Argument::Kind::kHandle: at = put_varint(at, (next_id_ - a.handle) << 1); break;
+        case Argument::Kind::kAbsent:
+          *at++ = 0;
+          break;
+        case Argument::Kind::kHandle:
+          at = put_varint(at, (next_id_ - a.handle) << 1);
+          break;
         case Argument::Kind::kNumber:
           *at++ = a.number.kind == Number::Kind::kFloat ? char{field::kReal}
                   : a.number.kind == Number::Kind::kInt ? char{field::kInteger}
@@ -246,11 +257,18 @@ void FrameWriter::append(const ApplyView& apply, std::uint32_t made) {
       const Attribute& a = apply.attributes.at(i);
       std::uint64_t x = 0;
       switch (a.kind) {
-        case Attribute::Kind::kBool: x = a.integer != 0; break;
-        case Attribute::Kind::kInts: x = a.ints.size(); break;
+        case Attribute::Kind::kBool:
+          x = a.integer != 0;
+          break;
+        case Attribute::Kind::kInts:
+          x = a.ints.size();
+          break;
         case Attribute::Kind::kDType:
-        case Attribute::Kind::kDevice: x = static_cast<std::uint64_t>(a.integer); break;
-        default: break;
+        case Attribute::Kind::kDevice:
+          x = static_cast<std::uint64_t>(a.integer);
+          break;
+        default:
+          break;
       }
       at = put_varint(at, x << field::kAttributeKindBits | static_cast<std::uint64_t>(a.kind));
     }
@@ -319,7 +337,8 @@ void FrameWriter::append(const Command& command, std::uint32_t made) {
   *at++ = kBytesTag(field::kCommands);
   char* const opened = at++;
   // `made` comes before the kinds: fields stand in ascending order.
-  if (made != usual_made(command)) at = put_varint(put_tag(at, field::kMade, WireType::kVarint), made);
+  if (made != usual_made(command))
+    at = put_varint(put_tag(at, field::kMade, WireType::kVarint), made);
   BodyWriter body(at, next_id_);
   std::visit(body, command);
   end_command(opened, body.at(), made);

@@ -162,10 +162,17 @@ core::Status decode_progress(std::string_view bytes, Progress& progress) {
     if (field <= 4 && type == WireType::kVarint) {
       if (!cursor.varint(number)) return broken();
       switch (field) {
-        case 1: progress.completed_upto = number; break;
-        case 2: progress.received_upto = number; break;
-        case 3: progress.credit_upto = number; break;
-        default: progress.credit_bytes = number;
+        case 1:
+          progress.completed_upto = number;
+          break;
+        case 2:
+          progress.received_upto = number;
+          break;
+        case 3:
+          progress.credit_upto = number;
+          break;
+        default:
+          progress.credit_bytes = number;
       }
     } else if (field >= 5 && field <= 7 && type == WireType::kBytes) {
       if (!cursor.bytes(body)) return broken();

@@ -15,12 +15,12 @@ namespace teletensor::wire {
 
 // The contents that a Fetch asked for.
 struct FetchedValue {
-  std::uint64_t seq = 0;   // of the Fetch
-  core::Status status;     // not ok: the value failed for the reason that command `root` had
+  std::uint64_t seq = 0;  // of the Fetch
+  core::Status status;    // not ok: the value failed for the reason that command `root` had
   std::uint64_t root = 0;
   core::DType dtype = core::DType::kF32;
   core::Dims shape;
-  std::string data;        // row-major; empty where not ok
+  std::string data;  // row-major; empty where not ok
 };
 
 struct ErrorEvent {
@@ -29,7 +29,7 @@ struct ErrorEvent {
 };
 
 struct RaisedEvent {
-  std::uint64_t seq = 0;   // of the Raise
+  std::uint64_t seq = 0;  // of the Raise
   std::uint64_t root = 0;
   std::vector<std::uint64_t> rebinds;  // in-place commands that did not happen, ascending
 };

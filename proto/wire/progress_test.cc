@@ -32,7 +32,8 @@ Progress random_progress(std::uint64_t seed) {
     for (std::uint64_t rank = random.below(4); rank > 0; --rank) {
       value.shape.push_back(static_cast<std::int64_t>(random.below(6)));
     }
-    value.data.assign(static_cast<std::size_t>(core::numel(value.shape)) * size_of(value.dtype), 'x');
+    value.data.assign(static_cast<std::size_t>(core::numel(value.shape)) * size_of(value.dtype),
+                      'x');
   }
   for (std::uint64_t n = random.below(3); n > 0; --n) {
     p.errors.push_back({random.below(99), core::invalid("matmul: inner sizes differ: [2] x [3]")});
@@ -120,7 +121,8 @@ TEST(Progress, RefusesValuesThatDisagreeWithTheirShape) {
 
 TEST(Progress, DamagedBytesAreRefusedOrValid) {
   testing::RandomCommands random(3);
-  const std::string whole = encode_progress(random_progress(4)) + encode_progress(random_progress(5));
+  const std::string whole =
+      encode_progress(random_progress(4)) + encode_progress(random_progress(5));
   Progress p;
   int refused = 0;
   for (int i = 0; i < 20'000; ++i) {
@@ -148,19 +150,25 @@ TEST(Bulk, UploadChunkIsProtocs) {
   EXPECT_EQ(back.device, header.device);
   EXPECT_EQ(back.offset, 4096u);
   // Only the first bytes are looked at.
-  const auto again = decode_upload_header(std::string_view(bytes).substr(0, kMaxChunkHeader),
-                                          bytes.size(), back);
+  const auto again =
+      decode_upload_header(std::string_view(bytes).substr(0, kMaxChunkHeader), bytes.size(), back);
   ASSERT_TRUE(again.ok());
   EXPECT_EQ(again->data_at, where->data_at);
 }
 
 TEST(Bulk, RefusesBrokenChunks) {
   UploadHeader header;
-  EXPECT_FALSE(decode_upload_header("\x22\x05""abc", 5, header).ok());       // data cut off
-  EXPECT_FALSE(decode_upload_header("\x22\x02""abc", 5, header).ok());       // bytes after the data
-  EXPECT_FALSE(decode_upload_header("\x28\x01", 2, header).ok());            // unknown field 5
-  EXPECT_FALSE(decode_upload_header("\x18\x01\x08\x01", 4, header).ok());    // out of order
-  EXPECT_FALSE(decode_upload_header("\x10\x80\x80\x01", 4, header).ok());    // no such device
+  EXPECT_FALSE(decode_upload_header("\x22\x05"
+                                    "abc",
+                                    5, header)
+                   .ok());  // data cut off
+  EXPECT_FALSE(decode_upload_header("\x22\x02"
+                                    "abc",
+                                    5, header)
+                   .ok());                                                 // bytes after the data
+  EXPECT_FALSE(decode_upload_header("\x28\x01", 2, header).ok());          // unknown field 5
+  EXPECT_FALSE(decode_upload_header("\x18\x01\x08\x01", 4, header).ok());  // out of order
+  EXPECT_FALSE(decode_upload_header("\x10\x80\x80\x01", 4, header).ok());  // no such device
   EXPECT_FALSE(decode_upload_header("\x08", 1, header).ok());
   const auto empty = decode_upload_header("", 0, header);
   ASSERT_TRUE(empty.ok());

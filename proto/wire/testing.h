@@ -29,8 +29,10 @@ class RandomCommands {
         for (char& byte : c.bytes) byte = static_cast<char>(random_());
         return c;
       }
-      case 1: return Uploaded{wide(), dtype(), device(), small_shape()};
-      case 2: return Fetch{handle(), coin()};
+      case 1:
+        return Uploaded{wide(), dtype(), device(), small_shape()};
+      case 2:
+        return Fetch{handle(), coin()};
       case 3: {
         Backward b;
         for (std::uint64_t n = below(4); n > 0; --n) {
@@ -47,19 +49,24 @@ class RandomCommands {
         b.made = static_cast<std::uint32_t>(below(300));
         return b;
       }
-      case 4: return Saved{wide(), static_cast<std::uint32_t>(random_())};
+      case 4:
+        return Saved{wide(), static_cast<std::uint32_t>(random_())};
       case 5:
         return SetFlag{coin() ? SetFlag::What::kRequiresGrad : SetFlag::What::kRetainGrad, handle(),
                        coin()};
-      case 6: return SetGrad{handle(), coin() ? 0 : handle()};
-      case 7: return SetData{handle(), handle()};
-      case 8: return Raise{wide()};
+      case 6:
+        return SetGrad{handle(), coin() ? 0 : handle()};
+      case 7:
+        return SetData{handle(), handle()};
+      case 8:
+        return Raise{wide()};
       case 9: {
         Release r;
         for (std::uint64_t n = below(300); n > 0; --n) r.handles.push_back(handle());
         return r;
       }
-      default: return apply();
+      default:
+        return apply();
     }
   }
 
@@ -71,7 +78,8 @@ class RandomCommands {
     static constexpr core::DType kFloats[] = {core::DType::kF16, core::DType::kBF16,
                                               core::DType::kF32, core::DType::kF64};
     a.default_dtype = kFloats[below(4)];
-    for (std::uint64_t n = coin() ? below(4) : below(120); n > 0; --n) a.arguments.push_back(argument());
+    for (std::uint64_t n = coin() ? below(4) : below(120); n > 0; --n)
+      a.arguments.push_back(argument());
     for (std::uint64_t n = below(6); n > 0; --n) a.attributes.push_back(attribute());
     for (std::uint64_t n = below(3); n > 0; --n) {
       a.counts.push_back(static_cast<std::uint32_t>(random_()));
@@ -81,9 +89,12 @@ class RandomCommands {
 
   std::int64_t integer() {
     switch (below(4)) {
-      case 0: return std::numeric_limits<std::int64_t>::min();
-      case 1: return static_cast<std::int64_t>(random_());
-      default: return static_cast<std::int64_t>(below(300)) - 150;
+      case 0:
+        return std::numeric_limits<std::int64_t>::min();
+      case 1:
+        return static_cast<std::int64_t>(random_());
+      default:
+        return static_cast<std::int64_t>(below(300)) - 150;
     }
   }
 
@@ -105,28 +116,40 @@ class RandomCommands {
   program::Argument argument() {
     using program::Argument;
     switch (below(6)) {
-      case 0: return Argument::absent();
-      case 1: return Argument::of(core::Number::of_bool(coin()));
-      case 2: return Argument::of(core::Number::of_int(integer()));
-      case 3: return Argument::of(core::Number::of_float(real()));
-      default: return Argument::of(handle());
+      case 0:
+        return Argument::absent();
+      case 1:
+        return Argument::of(core::Number::of_bool(coin()));
+      case 2:
+        return Argument::of(core::Number::of_int(integer()));
+      case 3:
+        return Argument::of(core::Number::of_float(real()));
+      default:
+        return Argument::of(handle());
     }
   }
   core::Attribute attribute() {
     using core::Attribute;
     switch (below(8)) {
-      case 0: return Attribute::none();
-      case 1: return Attribute::of(coin());
-      case 2: return Attribute::of(integer());
-      case 3: return Attribute::of(real());
+      case 0:
+        return Attribute::none();
+      case 1:
+        return Attribute::of(coin());
+      case 2:
+        return Attribute::of(integer());
+      case 3:
+        return Attribute::of(real());
       case 4: {
         std::vector<std::int64_t> values(below(3) == 0 ? 40 : below(5));
         for (std::int64_t& value : values) value = integer();
         return Attribute::of(std::span<const std::int64_t>(values));
       }
-      case 5: return Attribute::of(coin() ? "" : coin() ? "tanh" : "a longer text of an attribute");
-      case 6: return Attribute::of(dtype());
-      default: return Attribute::of(device());
+      case 5:
+        return Attribute::of(coin() ? "" : coin() ? "tanh" : "a longer text of an attribute");
+      case 6:
+        return Attribute::of(dtype());
+      default:
+        return Attribute::of(device());
     }
   }
 

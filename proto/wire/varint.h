@@ -109,9 +109,12 @@ class Cursor {
     std::uint64_t number = 0;
     std::string_view text;
     switch (type) {
-      case WireType::kVarint: return varint(number);
-      case WireType::kFixed64: return fixed64(number);
-      case WireType::kBytes: return bytes(text);
+      case WireType::kVarint:
+        return varint(number);
+      case WireType::kFixed64:
+        return fixed64(number);
+      case WireType::kBytes:
+        return bytes(text);
       case WireType::kFixed32:
         if (left() < 4) return false;
         at_ += 4;

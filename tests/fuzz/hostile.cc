@@ -13,32 +13,46 @@ using program::Command;
 namespace {
 constexpr std::int64_t kOdd[] = {std::numeric_limits<std::int64_t>::min(),
                                  std::numeric_limits<std::int64_t>::min() + 1,
-                                 -(1ll << 62), -(1ll << 32), -1000, -13,
-                                 12, 13, 64, 1000, 1ll << 31, 1ll << 32, 3037000500, 1ll << 62,
+                                 -(1ll << 62),
+                                 -(1ll << 32),
+                                 -1000,
+                                 -13,
+                                 12,
+                                 13,
+                                 64,
+                                 1000,
+                                 1ll << 31,
+                                 1ll << 32,
+                                 3037000500,
+                                 1ll << 62,
                                  std::numeric_limits<std::int64_t>::max() - 1,
                                  std::numeric_limits<std::int64_t>::max()};
 }  // namespace
 
 std::vector<Command> Hostile::constants() {
-  static const core::Dims kShapes[] = {{}, {3}, {0}, {2, 3}, {3, 2}, {1, 3}, {2, 2, 3}, {4, 0, 2},
-                                       {2, 1, 3, 2}};
+  static const core::Dims kShapes[] = {{},     {3},       {0},       {2, 3},      {3, 2},
+                                       {1, 3}, {2, 2, 3}, {4, 0, 2}, {2, 1, 3, 2}};
   std::vector<Command> commands;
   for (int i = 0; i < 24; ++i) {
     program::Constant c;
-    c.dtype = i < 8 ? core::kAllDTypes[i] : one_in(2) ? core::DType::kF32 : core::kAllDTypes[below(8)];
+    c.dtype = i < 8       ? core::kAllDTypes[i]
+              : one_in(2) ? core::DType::kF32
+                          : core::kAllDTypes[below(8)];
     c.shape = kShapes[below(std::size(kShapes))];
-    const std::size_t bytes = static_cast<std::size_t>(core::numel(c.shape)) * core::size_of(c.dtype);
+    const std::size_t bytes =
+        static_cast<std::size_t>(core::numel(c.shape)) * core::size_of(c.dtype);
     const bool small = !one_in(4);
     for (std::size_t b = 0; b < bytes; ++b) {
       c.bytes += static_cast<char>(c.dtype == core::DType::kBool ? below(2)
-                                   : small                       ? (b % core::size_of(c.dtype) == 0) * below(4)
-                                                                 : random_());
+                                   : small ? (b % core::size_of(c.dtype) == 0) * below(4)
+                                           : random_());
     }
     commands.push_back(std::move(c));
     if (core::is_floating(std::get<program::Constant>(commands.back()).dtype) && one_in(3)) {
       // The ids are sequential: this constant's is how many there are.
       std::uint64_t id = 0;
-      for (const Command& command : commands) id += std::holds_alternative<program::Constant>(command);
+      for (const Command& command : commands)
+        id += std::holds_alternative<program::Constant>(command);
       commands.push_back(program::SetFlag{program::SetFlag::What::kRequiresGrad, id, true});
     }
   }
@@ -52,20 +66,29 @@ std::int64_t Hostile::integer() {
 
 double Hostile::real() {
   switch (below(12)) {
-    case 0: return std::numeric_limits<double>::quiet_NaN();
-    case 1: return std::numeric_limits<double>::infinity();
-    case 2: return -std::numeric_limits<double>::infinity();
-    case 3: return -1e308;
-    case 4: return 5e-324;
-    default: return static_cast<double>(below(9)) / 4 - 1;
+    case 0:
+      return std::numeric_limits<double>::quiet_NaN();
+    case 1:
+      return std::numeric_limits<double>::infinity();
+    case 2:
+      return -std::numeric_limits<double>::infinity();
+    case 3:
+      return -1e308;
+    case 4:
+      return 5e-324;
+    default:
+      return static_cast<double>(below(9)) / 4 - 1;
   }
 }
 
 core::Number Hostile::number() {
   switch (below(3)) {
-    case 0: return core::Number::of_bool(one_in(2));
-    case 1: return core::Number::of_int(integer());
-    default: return core::Number::of_float(real());
+    case 0:
+      return core::Number::of_bool(one_in(2));
+    case 1:
+      return core::Number::of_int(integer());
+    default:
+      return core::Number::of_float(real());
   }
 }
 
@@ -73,9 +96,12 @@ Attribute Hostile::attribute(const Parameter& p) {
   if (p.has_default && one_in(2)) return p.fallback;
   if (p.optional && one_in(3)) return Attribute::none();
   switch (p.type) {
-    case Parameter::Type::kBool: return Attribute::of(one_in(2));
-    case Parameter::Type::kInt: return Attribute::of(integer());
-    case Parameter::Type::kFloat: return Attribute::of(real());
+    case Parameter::Type::kBool:
+      return Attribute::of(one_in(2));
+    case Parameter::Type::kInt:
+      return Attribute::of(integer());
+    case Parameter::Type::kFloat:
+      return Attribute::of(real());
     case Parameter::Type::kInts: {
       std::vector<std::int64_t> values(one_in(20) ? below(40) : below(4));
       for (std::int64_t& value : values) value = integer();
@@ -85,10 +111,12 @@ Attribute Hostile::attribute(const Parameter& p) {
       static const char* const kTexts[] = {"", "mean", "sum", "none", "tanh", "zzz", "ij,jk->ik"};
       return Attribute::of(kTexts[below(std::size(kTexts))]);
     }
-    case Parameter::Type::kDType: return Attribute::of(core::kAllDTypes[below(8)]);
+    case Parameter::Type::kDType:
+      return Attribute::of(core::kAllDTypes[below(8)]);
     case Parameter::Type::kDevice:
       return Attribute::of(one_in(8) ? core::Device{core::DeviceKind::kCuda, 200} : core::Device{});
-    default: return Attribute::none();
+    default:
+      return Attribute::none();
   }
 }
 
@@ -103,7 +131,9 @@ program::Apply Hostile::apply(const ops::Catalog& catalog, program::HandleId han
   const auto tensor = [&] { return Argument::of(one_in(2) ? usual : handle(handles)); };
   for (const Parameter& p : def.parameters) {
     switch (p.type) {
-      case Parameter::Type::kTensor: apply.arguments.push_back(tensor()); break;
+      case Parameter::Type::kTensor:
+        apply.arguments.push_back(tensor());
+        break;
       case Parameter::Type::kOptionalTensor:
         apply.arguments.push_back(one_in(2) ? Argument::absent() : tensor());
         break;
@@ -116,7 +146,8 @@ program::Apply Hostile::apply(const ops::Catalog& catalog, program::HandleId han
         for (std::uint64_t i = 0; i < count; ++i) apply.arguments.push_back(tensor());
         break;
       }
-      default: apply.attributes.push_back(attribute(p));
+      default:
+        apply.attributes.push_back(attribute(p));
     }
   }
   return apply;
@@ -136,15 +167,21 @@ Command Hostile::other(program::HandleId handles, std::uint64_t seq) {
       b.made = static_cast<std::uint32_t>(below(3));
       return b;
     }
-    case 1: return SetGrad{handle(handles), one_in(3) ? 0 : handle(handles)};
-    case 2: return SetData{handle(handles), handle(handles)};
-    case 3: return Raise{1 + below(seq)};
-    case 4: return Saved{1 + below(seq), static_cast<std::uint32_t>(below(4) + 256 * below(2))};
-    case 5: return Release{{handle(handles)}};
+    case 1:
+      return SetGrad{handle(handles), one_in(3) ? 0 : handle(handles)};
+    case 2:
+      return SetData{handle(handles), handle(handles)};
+    case 3:
+      return Raise{1 + below(seq)};
+    case 4:
+      return Saved{1 + below(seq), static_cast<std::uint32_t>(below(4) + 256 * below(2))};
+    case 5:
+      return Release{{handle(handles)}};
     case 6:
       return SetFlag{one_in(2) ? SetFlag::What::kRequiresGrad : SetFlag::What::kRetainGrad,
                      handle(handles), one_in(2)};
-    default: return Fetch{handle(handles), one_in(4)};
+    default:
+      return Fetch{handle(handles), one_in(4)};
   }
 }
 

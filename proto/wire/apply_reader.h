@@ -1,0 +1,245 @@
+// Reads an instruction of a catalog op. For frame_reader.cc.
+#pragma once
+
+#include <bit>
+
+#include "proto/wire/message_reader.h"
+
+namespace teletensor::wire {
+
+class ApplyReader : public PartReader {
+ public:
+  using PartReader::PartReader;
+
+  // Precondition: `fields` stands at the first field.
+  void read() {
+    program::Apply& apply =
+        std::get<program::Apply>(out_.emplace_back(std::in_place_type<program::Apply>));
+    std::uint64_t op = 0, dtype = 0;
+    std::string_view arguments, attributes, integers, reals, counts;
+    bool stated = false;
+    std::uint32_t made = 0;
+    texts_ = 0;
+    do {
+      switch (fields_.field()) {
+        case field::kOp:
+          fields_.number(op);
+          break;
+        case field::kRecord:
+          fields_.flag(apply.record);
+          break;
+        case field::kInplace:
+          fields_.flag(apply.inplace);
+          break;
+        case field::kDefaultDType:
+          fields_.number(dtype);
+          break;
+        case field::kArguments:
+          fields_.bytes(arguments);
+          break;
+        case field::kAttributes:
+          fields_.bytes(attributes);
+          break;
+        case field::kIntegers:
+          fields_.bytes(integers);
+          break;
+        case field::kReals:
+          fields_.bytes(reals);
+          break;
+        case field::kTexts:
+          read_texts();
+          break;
+        case field::kCounts:
+          fields_.bytes(counts);
+          break;
+        case field::kMade:
+          stated = read_made(made);
+          break;
+        default:
+          if (fields_.field() <= field::kRaise) {
+            fields_.bad("two kinds in one command");
+          } else {
+            fields_.unknown();
+          }
+      }
+    } while (fields_.next());
+    if (!fields_.status().ok()) return;
+    if (!set_op(op, apply) || !set_default_dtype(dtype, apply)) return;
+    Cursor integer_pool(integers), real_pool(reals);
+    if (!set_arguments(arguments, integer_pool, real_pool, apply)) return;
+    if (!attributes.empty() && !set_attributes(attributes, integer_pool, real_pool, apply)) return;
+    if (!integer_pool.done() || !real_pool.done() || texts_taken_ != texts_) {
+      fields_.bad("numbers or texts that no argument or attribute uses");
+      return;
+    }
+    for (Cursor list(counts); !list.done();) {
+      std::uint64_t count = 0;
+      if (!list.varint(count) || count >> 32 != 0) {
+        fields_.bad("a broken count");
+        return;
+      }
+      if (!take_items(1)) return;
+      apply.counts.push_back(static_cast<std::uint32_t>(count));
+    }
+    advance(stated ? made : apply.inplace ? 0 : 1);
+  }
+
+ private:
+  bool set_op(std::uint64_t op, program::Apply& apply) {
+    if (op == 0) return fields_.bad("no op and no other kind");
+    if (context_.ops.empty()) {
+      if (op > FrameReader::kNoOp) return fields_.bad("unknown op " + std::to_string(op));
+      apply.op = static_cast<program::OpId>(op - 1);
+      return true;
+    }
+    if (op > context_.ops.size()) return fields_.bad("unknown op " + std::to_string(op));
+    apply.op = context_.ops[op - 1];
+    if (apply.op != FrameReader::kNoOp) return true;
+    return fields_.fail(core::Status(core::Code::kUnimplemented,
+                                     op <= context_.names.size()
+                                         ? "this server has no op " + context_.names[op - 1]
+                                         : "this server has no op " + std::to_string(op)));
+  }
+
+  bool set_default_dtype(std::uint64_t number, program::Apply& apply) {
+    if (number == 0) return true;
+    const std::optional<core::DType> dtype = core::dtype_from_number(number);
+    if (!dtype || !core::is_floating(*dtype)) {
+      return fields_.bad("default dtype " + std::to_string(number) + " is not a float type");
+    }
+    apply.default_dtype = *dtype;
+    return true;
+  }
+
+  void read_texts() {
+    do {
+      std::string_view text;
+      if (!fields_.bytes(text)) return;
+      if (text.size() > kMaxTextBytes || !printable(text)) {
+        fields_.bad("a text that is too long or not printable");
+        return;
+      }
+      if (texts_ == kMaxTexts) {
+        fields_.bad("more than " + std::to_string(kMaxTexts) + " texts in one command");
+        return;
+      }
+      if (!take_items(1)) return;
+      text_[texts_++] = text;
+    } while (fields_.repeated());
+  }
+
+  bool take_integer(Cursor& pool, std::int64_t& value) {
+    std::uint64_t code = 0;
+    if (!pool.varint(code)) return fields_.bad("fewer integers than arguments and attributes use");
+    value = unzigzag(code);
+    return true;
+  }
+  bool take_real(Cursor& pool, double& value) {
+    std::uint64_t bits = 0;
+    if (!pool.fixed64(bits)) return fields_.bad("fewer reals than arguments and attributes use");
+    value = std::bit_cast<double>(bits);
+    return true;
+  }
+
+  bool set_arguments(std::string_view codes, Cursor& integers, Cursor& reals,
+                     program::Apply& apply) {
+    for (Cursor list(codes); !list.done();) {
+      std::uint64_t code = 0;
+      if (!list.varint(code)) return fields_.bad("a broken argument");
+      if (!take_items(1)) return false;
+      program::Argument& a = apply.arguments.emplace_back();
+      if ((code & 1) == 0) {
+        if (code == 0) continue;
+        a.kind = program::Argument::Kind::kHandle;
+        if (!handle_at(code >> 1, a.handle)) return false;
+        continue;
+      }
+      a.kind = program::Argument::Kind::kNumber;
+      switch (code) {
+        case field::kFalse:
+        case field::kTrue:
+          a.number = core::Number::of_bool(code == field::kTrue);
+          break;
+        case field::kInteger:
+          a.number.kind = core::Number::Kind::kInt;
+          if (!take_integer(integers, a.number.integer)) return false;
+          break;
+        case field::kReal:
+          a.number.kind = core::Number::Kind::kFloat;
+          if (!take_real(reals, a.number.real)) return false;
+          break;
+        default:
+          return fields_.bad("unknown argument code " + std::to_string(code));
+      }
+    }
+    return true;
+  }
+
+  bool set_attributes(std::string_view codes, Cursor& integers, Cursor& reals,
+                      program::Apply& apply) {
+    for (Cursor list(codes); !list.done();) {
+      std::uint64_t code = 0;
+      if (!list.varint(code)) return fields_.bad("a broken attribute");
+      if (!take_items(1)) return false;
+      core::Attribute a;
+      if (!set_attribute(code, integers, reals, a)) return false;
+      apply.attributes.push_back(std::move(a));
+    }
+    return true;
+  }
+
+  bool set_attribute(std::uint64_t code, Cursor& integers, Cursor& reals, core::Attribute& a) {
+    const std::uint64_t x = code >> field::kAttributeKindBits;
+    a.kind = static_cast<core::Attribute::Kind>(code & 7);
+    switch (a.kind) {
+      case core::Attribute::Kind::kBool:
+        a.integer = x == 1;
+        return x <= 1 || fields_.bad("a bool attribute that is neither 0 nor 1");
+      case core::Attribute::Kind::kInts:
+        if (x > integers.left()) return fields_.bad("fewer integers than attributes use");
+        if (!take_items(static_cast<std::size_t>(x))) return false;
+        a.ints.resize(static_cast<std::size_t>(x));
+        for (std::int64_t& value : a.ints) {
+          if (!take_integer(integers, value)) return false;
+        }
+        return true;
+      case core::Attribute::Kind::kDType:
+        a.integer = static_cast<std::int64_t>(x);
+        return core::dtype_from_number(x) || fields_.bad("unknown dtype " + std::to_string(x));
+      case core::Attribute::Kind::kDevice: {
+        core::Device device;
+        if (!set_device(x, device)) return false;
+        a.integer = static_cast<std::int64_t>(x);
+        return true;
+      }
+      case core::Attribute::Kind::kNone:
+      case core::Attribute::Kind::kInt:
+      case core::Attribute::Kind::kFloat:
+      case core::Attribute::Kind::kString:
+        break;
+    }
+    if (x != 0) return fields_.bad("unknown attribute code " + std::to_string(code));
+    if (a.kind == core::Attribute::Kind::kInt) return take_integer(integers, a.integer);
+    if (a.kind == core::Attribute::Kind::kFloat) return take_real(reals, a.real);
+    if (a.kind == core::Attribute::Kind::kString) {
+      if (texts_taken_ == texts_) return fields_.bad("fewer texts than attributes use");
+      a.text = text_[texts_taken_++];
+    }
+    return true;
+  }
+
+  static bool printable(std::string_view text) {
+    for (char c : text) {
+      if (c < 0x20 || c > 0x7e) return false;
+    }
+    return true;
+  }
+
+  static constexpr std::size_t kMaxTexts = 8;         // of one command
+  static constexpr std::size_t kMaxTextBytes = 4096;  // of one of them
+
+  std::string_view text_[kMaxTexts];
+  std::size_t texts_ = 0, texts_taken_ = 0;
+};
+
+}  // namespace teletensor::wire

@@ -1,0 +1,292 @@
+// Reads the commands that are no catalog op. For frame_reader.cc.
+#pragma once
+
+#include "proto/wire/message_reader.h"
+
+namespace teletensor::wire {
+
+class KindReader : public PartReader {
+ public:
+  using PartReader::PartReader;
+
+  // Precondition: `fields` stands at the field that says the kind.
+  void read() {
+    const std::uint32_t kind = fields_.field();
+    if (kind < field::kConstant) {
+      fields_.bad("field " + std::to_string(kind) + " without an op");
+      return;
+    }
+    if (kind > field::kRaise) {
+      fields_.unknown();
+      return;
+    }
+    std::string_view body;
+    if (!fields_.bytes(body)) return;
+    Fields inner(body);
+    switch (kind) {
+      case field::kConstant:
+        read_constant(inner);
+        break;
+      case field::kUploaded:
+        read_uploaded(inner);
+        break;
+      case field::kFetch: {
+        auto& fetch = add<program::Fetch>();
+        while (inner.next()) {
+          switch (inner.field()) {
+            case 1:
+              read_handle(inner, fetch.handle);
+              break;
+            case 2:
+              inner.flag(fetch.bulk);
+              break;
+            default:
+              inner.unknown();
+          }
+        }
+        break;
+      }
+      case field::kBackward:
+        read_backward(inner);
+        break;
+      case field::kRelease: {
+        auto& release = add<program::Release>();
+        while (inner.next()) {
+          if (inner.field() == 1) {
+            read_handles(inner, release.handles);
+          } else {
+            inner.unknown();
+          }
+        }
+        break;
+      }
+      case field::kSaved: {
+        auto& saved = add<program::Saved>();
+        while (inner.next()) {
+          switch (inner.field()) {
+            case 1:
+              inner.number(saved.node);
+              break;
+            case 2:
+              inner.number32(saved.slot);
+              break;
+            default:
+              inner.unknown();
+          }
+        }
+        break;
+      }
+      case field::kSetFlag: {
+        auto& set = add<program::SetFlag>();
+        set.on = false;
+        bool retain = false;
+        while (inner.next()) {
+          switch (inner.field()) {
+            case 1:
+              inner.flag(retain);
+              break;
+            case 2:
+              read_handle(inner, set.handle);
+              break;
+            case 3:
+              inner.flag(set.on);
+              break;
+            default:
+              inner.unknown();
+          }
+        }
+        using What = program::SetFlag::What;
+        set.what = retain ? What::kRetainGrad : What::kRequiresGrad;
+        break;
+      }
+      case field::kSetGrad: {
+        auto& set = add<program::SetGrad>();
+        read_two(inner, set.handle, set.grad);
+        break;
+      }
+      case field::kSetData: {
+        auto& set = add<program::SetData>();
+        read_two(inner, set.handle, set.other);
+        break;
+      }
+      case field::kRaise: {
+        auto& raise = add<program::Raise>();
+        while (inner.next()) inner.field() == 1 ? inner.number(raise.root) : inner.unknown();
+        break;
+      }
+      default:
+        fields_.unknown();
+    }
+    if (!inner.status().ok()) fields_.fail(std::move(inner.status()));
+  }
+
+ private:
+  void read_constant(Fields& inner) {
+    auto& constant = add<program::Constant>();
+    std::string_view data;
+    while (inner.next()) {
+      if (inner.field() == 4) {
+        inner.bytes(data);
+      } else {
+        read_layout(inner, constant.dtype, constant.device, constant.shape);
+      }
+    }
+    const std::int64_t elements = check_layout(inner, constant.shape);
+    if (elements < 0) return;
+    const std::uint64_t unit = core::size_of(constant.dtype);
+    if (data.size() > context_.limits.inline_bytes) {
+      inner.fail(core::Status(core::Code::kResourceExhausted,
+                              "constant: " + std::to_string(data.size()) + " bytes, at most " +
+                                  std::to_string(context_.limits.inline_bytes) +
+                                  " travel in a frame"));
+    } else if (data.size() % unit != 0 ||
+               data.size() / unit != static_cast<std::uint64_t>(elements)) {
+      inner.bad("constant: " + std::to_string(data.size()) + " bytes for " +
+                core::to_string(constant.shape) + " of " +
+                std::string(core::name_of(constant.dtype)));
+    } else {
+      constant.bytes = data;
+    }
+  }
+
+  void read_uploaded(Fields& inner) {
+    auto& uploaded = add<program::Uploaded>();
+    while (inner.next()) {
+      if (inner.field() == 4) {
+        inner.number(uploaded.upload);
+      } else {
+        read_layout(inner, uploaded.dtype, uploaded.device, uploaded.shape);
+      }
+    }
+    check_layout(inner, uploaded.shape);
+  }
+
+  // Fields 1 to 3 of Constant and Uploaded.
+  void read_layout(Fields& inner, core::DType& dtype, core::Device& device, core::Dims& shape) {
+    std::uint64_t number = 0;
+    std::string_view sizes;
+    switch (inner.field()) {
+      case 1:
+        if (!inner.number(number)) return;
+        if (const auto known = core::dtype_from_number(number)) {
+          dtype = *known;
+          has_dtype_ = true;
+        } else {
+          inner.bad("unknown dtype " + std::to_string(number));
+        }
+        break;
+      case 2:
+        if (inner.number(number)) set_device(number, device);
+        break;
+      case 3:
+        if (!inner.bytes(sizes)) return;
+        for (Cursor list(sizes); !list.done();) {
+          if (!list.varint(number)) {
+            inner.bad("a broken shape");
+            return;
+          }
+          if (shape.size() == core::kMaxRank) {
+            inner.bad("more than " + std::to_string(core::kMaxRank) + " dimensions");
+            return;
+          }
+          shape.push_back(static_cast<std::int64_t>(number));
+        }
+        break;
+      default:
+        inner.unknown();
+    }
+  }
+  // The number of elements, -1 on failure.
+  std::int64_t check_layout(Fields& inner, const core::Dims& shape) {
+    if (!fields_.status().ok() || !inner.status().ok()) return -1;
+    if (!has_dtype_) {
+      inner.bad("a tensor without dtype");
+      return -1;
+    }
+    const core::Result<std::int64_t> elements = core::checked_numel(shape.span());
+    if (elements.ok()) return *elements;
+    inner.fail(elements.status());
+    return -1;
+  }
+
+  void read_backward(Fields& inner) {
+    auto& backward = add<program::Backward>();
+    while (inner.next()) {
+      switch (inner.field()) {
+        case 1:
+          read_handles(inner, backward.roots);
+          break;
+        case 2:
+          read_handles(inner, backward.seeds);
+          break;
+        case 3:
+          read_handles(inner, backward.inputs);
+          break;
+        case 4:
+          inner.flag(backward.has_inputs);
+          break;
+        case 5:
+          inner.flag(backward.retain_graph);
+          break;
+        case 6:
+          inner.flag(backward.allow_unused);
+          break;
+        case 7:
+          inner.flag(backward.expanded);
+          break;
+        case 8:
+          inner.number32(backward.made);
+          if (backward.made > kMaxMade) {
+            inner.bad("makes too many handles: " + std::to_string(backward.made));
+          }
+          break;
+        default:
+          inner.unknown();
+      }
+    }
+    if (backward.seeds.size() != backward.roots.size()) {
+      inner.bad("backward: " + std::to_string(backward.seeds.size()) + " seeds for " +
+                std::to_string(backward.roots.size()) + " roots");
+    }
+    if (!backward.has_inputs && !backward.inputs.empty()) {
+      inner.bad("backward: inputs, but has_inputs is not set");
+    }
+  }
+
+  void read_two(Fields& inner, program::HandleId& first, program::HandleId& second) {
+    while (inner.next()) {
+      switch (inner.field()) {
+        case 1:
+          read_handle(inner, first);
+          break;
+        case 2:
+          read_handle(inner, second);
+          break;
+        default:
+          inner.unknown();
+      }
+    }
+  }
+  void read_handle(Fields& inner, program::HandleId& id) {
+    std::uint64_t distance = 0;
+    if (inner.number(distance)) handle_at(distance, id);
+  }
+  void read_handles(Fields& inner, std::vector<program::HandleId>& ids) {
+    std::string_view list;
+    if (!inner.bytes(list)) return;
+    for (Cursor cursor(list); !cursor.done();) {
+      std::uint64_t distance = 0;
+      program::HandleId id = 0;
+      if (!cursor.varint(distance)) {
+        inner.bad("a broken handle");
+        return;
+      }
+      if (!take_items(1) || !handle_at(distance, id)) return;
+      ids.push_back(id);
+    }
+  }
+
+  bool has_dtype_ = false;
+};
+
+}  // namespace teletensor::wire

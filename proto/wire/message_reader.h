@@ -1,0 +1,147 @@
+// How commands are read: what frame_reader.cc is made of, and nobody else includes.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "proto/wire/fields.h"
+#include "proto/wire/frame.h"
+#include "proto/wire/varint.h"
+
+namespace teletensor::wire {
+
+// Fields of one message in ascending order, each at most once.
+class Fields {
+ public:
+  explicit Fields(std::string_view body) : cursor_(body) {}
+
+  // False at the end and on failure.
+  bool next() {
+    if (cursor_.done() || !status_.ok()) return false;
+    const std::uint32_t before = field_;
+    if (!cursor_.tag(field_, type_)) return bad("a broken tag");
+    if (field_ <= before) return bad("field " + std::to_string(field_) + " twice or out of order");
+    return true;
+  }
+  std::uint32_t field() const { return field_; }
+  WireType type() const { return type_; }
+
+  bool number(std::uint64_t& value) {
+    if (type_ != WireType::kVarint) return wrong_type();
+    return cursor_.varint(value) || bad("a number that is cut off or too long");
+  }
+  bool number32(std::uint32_t& value) {
+    std::uint64_t wide = 0;
+    if (!number(wide)) return false;
+    if (wide >> 32 != 0) return bad("field " + std::to_string(field_) + " is over 32 bits");
+    value = static_cast<std::uint32_t>(wide);
+    return true;
+  }
+  bool flag(bool& value) {
+    std::uint64_t wide = 0;
+    if (!number(wide)) return false;
+    if (wide > 1) return bad("field " + std::to_string(field_) + " is a flag, not 0 or 1");
+    value = wide == 1;
+    return true;
+  }
+  bool bytes(std::string_view& value) {
+    if (type_ != WireType::kBytes) return wrong_type();
+    return cursor_.bytes(value) || bad("a field that is longer than its message");
+  }
+  // Several entries of one repeated field, one after the other.
+  bool repeated() {
+    Cursor ahead = cursor_;
+    std::uint32_t field = 0;
+    WireType type{};
+    if (ahead.done() || !ahead.tag(field, type) || field != field_) return false;
+    cursor_ = ahead;
+    type_ = type;
+    return true;
+  }
+
+  bool unknown() { return bad("unknown field " + std::to_string(field_)); }
+  bool wrong_type() { return bad("field " + std::to_string(field_) + " has the wrong wire type"); }
+  bool bad(std::string text) {
+    if (status_.ok()) status_ = core::invalid(std::move(text));
+    return false;
+  }
+  bool fail(core::Status status) {
+    if (status_.ok()) status_ = std::move(status);
+    return false;
+  }
+  core::Status& status() { return status_; }
+
+ private:
+  Cursor cursor_;
+  std::uint32_t field_ = 0;
+  WireType type_ = WireType::kVarint;
+  core::Status status_;
+};
+
+// What one frame may still use, and what its commands need to be read.
+struct ReadContext {
+  const FrameLimits& limits;
+  std::span<const program::OpId> ops;
+  std::span<const std::string> names;
+  std::size_t items = 0;
+  program::HandleId next = 0;
+};
+
+// What the readers of one command share. They report through `fields` and add to `out`.
+class PartReader {
+ public:
+  PartReader(ReadContext& context, Fields& fields, std::vector<program::Command>& out)
+      : context_(context), fields_(fields), out_(out) {}
+
+ protected:
+  static constexpr std::uint32_t kMaxMade = 1 << 20;  // ids of one command
+  static constexpr int kMaxDeviceIndex = 255;
+
+  void advance(std::uint64_t made) { context_.next += made; }
+
+  bool read_made(std::uint32_t& made) {
+    if (!fields_.number32(made)) return false;
+    return made <= kMaxMade || fields_.bad("makes too many handles: " + std::to_string(made));
+  }
+
+  bool take_items(std::size_t count) {
+    if (count <= context_.limits.items - context_.items) {
+      context_.items += count;
+      return true;
+    }
+    return fields_.fail(core::Status(core::Code::kResourceExhausted,
+                                     "more than " + std::to_string(context_.limits.items) +
+                                         " arguments, numbers and handles in one frame"));
+  }
+
+  bool handle_at(std::uint64_t distance, program::HandleId& id) {
+    if (distance >= context_.next) {
+      return fields_.bad("a handle that was never made (distance " + std::to_string(distance) +
+                         ")");
+    }
+    id = distance == 0 ? 0 : context_.next - distance;
+    return true;
+  }
+
+  bool set_device(std::uint64_t code, core::Device& device) {
+    if (code > static_cast<std::uint64_t>(core::DeviceKind::kSim) * 256 + kMaxDeviceIndex) {
+      return fields_.bad("unknown device " + std::to_string(code));
+    }
+    device = {static_cast<core::DeviceKind>(code / 256), static_cast<std::uint8_t>(code % 256)};
+    return true;
+  }
+
+  template <class T>
+  T& add() {
+    return std::get<T>(out_.emplace_back(std::in_place_type<T>));
+  }
+
+  ReadContext& context_;
+  Fields& fields_;
+  std::vector<program::Command>& out_;
+};
+
+}  // namespace teletensor::wire
