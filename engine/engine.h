@@ -20,16 +20,16 @@
 namespace teletensor::engine {
 
 struct EngineOptions {
-  int lanes = 0;                         // worker threads; 0: one per core
-  std::uint64_t host_memory = 0;         // bytes of all sessions; 0: 80 % of the box's memory
-  int sim_devices = 0;                   // simulated devices "sim:0", ... for tests
-  std::uint64_t sim_memory = 1ull << 30; // bytes each
-  bool sim_null = false;                 // they compute nothing (stream benchmarks)
+  int lanes = 0;                          // worker threads; 0: one per core
+  std::uint64_t host_memory = 0;          // bytes of all sessions; 0: 80 % of the box's memory
+  int sim_devices = 0;                    // simulated devices "sim:0", ... for tests
+  std::uint64_t sim_memory = 1ull << 30;  // bytes each
+  bool sim_null = false;                  // they compute nothing (stream benchmarks)
 };
 
 struct SessionOptions {
-  std::uint64_t memory_quota = 0;        // bytes on each device; 0: the device's whole budget
-  std::string name;                      // for people
+  std::uint64_t memory_quota = 0;  // bytes on each device; 0: the device's whole budget
+  std::string name;                // for people
 };
 
 struct MemoryUse {
@@ -40,25 +40,26 @@ struct MemoryUse {
 
 // A late error on its way to the client.
 struct LateError {
-  std::uint64_t root = 0;                // seq of the command that failed
+  std::uint64_t root = 0;  // seq of the command that failed
   core::Status status;
 };
 
 // Contents that a Fetch asked for.
 struct Fetched {
-  std::uint64_t seq = 0;                 // of the Fetch
-  core::Status status;                   // the root's, where the value failed; then `root` names it
+  std::uint64_t seq = 0;  // of the Fetch
+  core::Status status;    // the root's, where the value failed; then `root` names it
   std::uint64_t root = 0;
   core::DType dtype = core::DType::kF32;
   core::Dims shape;
-  std::string bytes;                     // row-major
+  std::string bytes;  // row-major
 };
 
-// Effects of a Raise: the in-place commands that did not happen, so that the mirror takes them back.
+// Effects of a Raise: the in-place commands that did not happen, so that the mirror takes them
+// back.
 struct Raised {
-  std::uint64_t seq = 0;                 // of the Raise
+  std::uint64_t seq = 0;  // of the Raise
   std::uint64_t root = 0;
-  std::vector<std::uint64_t> rebinds;    // seqs, ascending
+  std::vector<std::uint64_t> rebinds;  // seqs, ascending
 };
 
 // What a session tells its client; called from lanes and from submit(). Must not block or call back
@@ -68,7 +69,7 @@ class SessionListener {
   virtual ~SessionListener() = default;
   virtual void on_completed(std::uint64_t seq) = 0;  // everything up to seq has run; coalesced
   virtual void on_fetched(Fetched fetched) = 0;
-  virtual void on_error(LateError error) = 0;        // each root once
+  virtual void on_error(LateError error) = 0;  // each root once
   virtual void on_raised(Raised raised) = 0;
 };
 
@@ -78,16 +79,17 @@ class Session {
   // Executes commands in order: names and tape at once, kernels later. `first_seq` and `first_id`
   // must be what the session expects next, 1 and 1 at first (else FAILED_PRECONDITION, nothing
   // executed). An eager error
-  // here means that the client's mirror disagreed or the client is hostile: the session is broken from
-  // then on and every later call returns that Status. `done` is called once the commands are consumed,
-  // before submit() returns or later from another thread: the caller gives no further frame before
-  // (backpressure). A session that is destroyed meanwhile drops `done` uncalled.
+  // here means that the client's mirror disagreed or the client is hostile: the session is broken
+  // from then on and every later call returns that Status. `done` is called once the commands are
+  // consumed, before submit() returns or later from another thread: the caller gives no further
+  // frame before (backpressure). A session that is destroyed meanwhile drops `done` uncalled.
   virtual void submit(std::uint64_t first_seq, std::uint64_t first_id,
                       std::vector<program::Command> commands,
                       std::function<void(core::Status)> done) = 0;
 
-  // Bulk. Upload storage is admitted at begin (RESOURCE_EXHAUSTED before any byte travels); chunks may
-  // come in any thread, in order of offset. An unfinished upload is freed by abort or with the session.
+  // Bulk. Upload storage is admitted at begin (RESOURCE_EXHAUSTED before any byte travels); chunks
+  // may come in any thread, in order of offset. An unfinished upload is freed by abort or with the
+  // session.
   virtual core::Result<std::uint64_t> begin_upload(core::Device device, std::uint64_t bytes) = 0;
   virtual core::Status upload_chunk(std::uint64_t upload, std::uint64_t offset,
                                     std::string_view bytes) = 0;
@@ -96,7 +98,8 @@ class Session {
   // The row-major bytes that a bulk Fetch bound to `seq`; `ready` runs once they exist (or failed).
   // The chunks are then read by download_chunk and freed by end_download. With the session `ready`
   // ends as CANCELLED.
-  virtual void begin_download(std::uint64_t seq, std::function<void(core::Result<Fetched>)> ready) = 0;
+  virtual void begin_download(std::uint64_t seq,
+                              std::function<void(core::Result<Fetched>)> ready) = 0;
   virtual core::Result<std::string> download_chunk(std::uint64_t seq, std::uint64_t offset,
                                                    std::uint64_t bytes) = 0;
   virtual void end_download(std::uint64_t seq) = 0;
@@ -116,8 +119,8 @@ class Engine {
   virtual const ops::Catalog& catalog() const = 0;
   virtual std::vector<core::Device> devices() const = 0;
   virtual std::vector<MemoryUse> memory() const = 0;
-  // The listener must outlive the session. Destroying a Session interrupts it, waits for its running
-  // instruction, and gives all its memory back before it returns.
+  // The listener must outlive the session. Destroying a Session interrupts it, waits for its
+  // running instruction, and gives all its memory back before it returns.
   virtual core::Result<std::unique_ptr<Session>> open(const SessionOptions& options,
                                                       SessionListener* listener) = 0;
 };

@@ -56,8 +56,10 @@ Status Backward::search() {
     Handle& root = *call_.roots[i];
     const Handle* seed = i < call_.seeds.size() ? call_.seeds[i].get() : nullptr;
     if (seed == nullptr && graph_.requires_grad(root) && root.geometry().numel() != 1) {
-      return invalid("backward: grad can be created implicitly only for scalar outputs, this one "
-                     "has shape " + core::to_string(root.shape()));
+      return invalid(
+          "backward: grad can be created implicitly only for scalar outputs, this one "
+          "has shape " +
+          core::to_string(root.shape()));
     }
     if (seed != nullptr && !(seed->shape() == root.shape())) {
       return invalid("backward: Mismatch in shape: gradient has shape " +
@@ -71,8 +73,9 @@ Status Backward::search() {
   }
   for (const Edge& start : starts) {
     if (!start) {
-      return invalid("backward: element 0 of tensors does not require grad and does not have a "
-                     "grad_fn");
+      return invalid(
+          "backward: element 0 of tensors does not require grad and does not have a "
+          "grad_fn");
     }
   }
   if (call_.has_inputs) {
@@ -100,8 +103,9 @@ Status Backward::search() {
         Target& target = targets_[static_cast<std::size_t>(to)];
         ++target.uses;
         if (target.leaf && !same_kind(target.leaf->layout, node->operands[e].layout)) {
-          return invalid("backward: a leaf of this graph was given data of another shape, dtype or "
-                         "device since");
+          return invalid(
+              "backward: a leaf of this graph was given data of another shape, dtype or "
+              "device since");
         }
       }
       links_.push_back({to, edge.output});
@@ -113,16 +117,16 @@ Status Backward::search() {
            targets_[static_cast<std::size_t>(b)].node->at;
   });
 
-  // What runs: everything, or with inputs only what leads to one of them. Hooks run there, at inputs
-  // and at roots.
+  // What runs: everything, or with inputs only what leads to one of them. Hooks run there, at
+  // inputs and at roots.
   std::vector<bool> key(targets_.size(), false);
   for (const Edge& edge : wanted) {
     Link link;
     const bool node_seen = edge.node && edge.node->visit == graph_.visits_;
     const bool leaf_seen = edge.leaf && !edge.node && edge.leaf->visit == graph_.visits_;
     if (node_seen || leaf_seen) {
-      link.target = static_cast<std::int32_t>(node_seen ? edge.node->visit_index
-                                                        : edge.leaf->visit_index);
+      link.target =
+          static_cast<std::int32_t>(node_seen ? edge.node->visit_index : edge.leaf->visit_index);
       link.output = edge.output;
       const Target& target = targets_[static_cast<std::size_t>(link.target)];
       if ((target.reached >> std::min(edge.output, 63u) & 1) == 0) link.target = -1;
@@ -150,19 +154,21 @@ Status Backward::search() {
     target.first_sum = sums;
     sums += target.outputs;
     if (target.hooked) {
-      has_hooks_ = has_hooks_ || (target.node ? !target.node->hooks.empty()
-                                              : !target.leaf->hooks.empty());
+      has_hooks_ =
+          has_hooks_ || (target.node ? !target.node->hooks.empty() : !target.leaf->hooks.empty());
     }
     if (target.node && target.runs && target.node->freed) {
-      return invalid("backward: Trying to backward through the graph a second time: the values it "
-                     "saved were freed by an earlier backward; use retain_graph=True there");
+      return invalid(
+          "backward: Trying to backward through the graph a second time: the values it "
+          "saved were freed by an earlier backward; use retain_graph=True there");
     }
   }
   if (call_.has_inputs && !call_.allow_unused) {
     for (const Link& link : wanted_) {
       if (link.target < 0) {
-        return invalid("grad: one of the differentiated Tensors appears to not have been used in "
-                       "the graph; set allow_unused=True to get None for it");
+        return invalid(
+            "grad: one of the differentiated Tensors appears to not have been used in "
+            "the graph; set allow_unused=True to get None for it");
       }
     }
   }
@@ -172,8 +178,9 @@ Status Backward::search() {
       const auto leaf = graph_.is_leaf(*target.leaf);
       if (!leaf.ok()) return leaf.status();
       if (!*leaf) {
-        return invalid("backward: leaf variable has been moved into the graph interior: a leaf of "
-                       "this graph was given a history since");
+        return invalid(
+            "backward: leaf variable has been moved into the graph interior: a leaf of "
+            "this graph was given a history since");
       }
     }
   }
@@ -203,9 +210,8 @@ void Backward::free_saved() {
 
 void Backward::settle(const std::function<void(Handle&)>& name) {
   const auto fresh = [&](const Handle& like, const core::Dims& strides) {
-    HandleRef h = graph_.make({like.layout.dtype, like.layout.device,
-                               core::Geometry(like.shape(), strides)},
-                              nullptr);
+    HandleRef h = graph_.make(
+        {like.layout.dtype, like.layout.device, core::Geometry(like.shape(), strides)}, nullptr);
     name(*h);
     return h;
   };
@@ -237,7 +243,8 @@ void Backward::settle(const std::function<void(Handle&)>& name) {
     for (std::uint32_t e = 0; e < target.edges; ++e) {
       const std::int32_t to = links_[target.first_edge + e].target;
       if (to < 0) continue;
-      if (--uses[static_cast<std::size_t>(to)] == 0 && targets_[static_cast<std::size_t>(to)].leaf) {
+      if (--uses[static_cast<std::size_t>(to)] == 0 &&
+          targets_[static_cast<std::size_t>(to)].leaf) {
         leaf(*targets_[static_cast<std::size_t>(to)].leaf);
       }
     }
@@ -375,8 +382,8 @@ Status Backward::hooks_of(Issuer& issuer, Target& target) {
   for (const auto& [output, h] : retained) {
     const Var& g = sums_[target.first_sum + output];
     if (g.absent()) continue;
-    auto kept = issuer.own(h->grad ? Var(&issuer, h->grad) + g : g,
-                           core::contiguous_strides(h->shape()));
+    auto kept =
+        issuer.own(h->grad ? Var(&issuer, h->grad) + g : g, core::contiguous_strides(h->shape()));
     if (!kept.ok()) return kept.status();
     issuer.name(**kept);
     TT_RETURN_IF_ERROR(issuer.set_grad(*h, *kept));

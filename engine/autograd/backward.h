@@ -1,6 +1,6 @@
 // Backward: one reverse pass over the tape, in three uses of one plan:
-// the daemon runs it (vjps become instructions), the client's mirror settles it (only its effects on
-// names), and a client with hooks or create_graph runs it itself through an Issuer that sends
+// the daemon runs it (vjps become instructions), the client's mirror settles it (only its effects
+// on names), and a client with hooks or create_graph runs it itself through an Issuer that sends
 // instructions.
 #pragma once
 
@@ -12,8 +12,8 @@
 
 namespace teletensor::autograd {
 
-// What a running backward may do to the session. The daemon's applies to its graph; the client's also
-// puts the command on the wire.
+// What a running backward may do to the session. The daemon's applies to its graph; the client's
+// also puts the command on the wire.
 class Issuer : public ops::Builder {
  public:
   // create_graph: what is issued is recorded, and .grad is replaced instead of written.
@@ -48,8 +48,8 @@ class Backward {
   // True if a hook lies on the path, so that only the client can run this.
   bool has_hooks() const { return has_hooks_; }
 
-  // The effects on names without gradients: marks nodes freed, makes .grad handles (or the results for
-  // the inputs), each passed to `name` in the order in which step() makes them.
+  // The effects on names without gradients: marks nodes freed, makes .grad handles (or the results
+  // for the inputs), each passed to `name` in the order in which step() makes them.
   void settle(const std::function<void(Handle&)>& name);
 
   // Runs about `nodes` more nodes. Errors are our own bugs, or a Python hook's.
@@ -63,7 +63,7 @@ class Backward {
 
  private:
   struct Target {
-    Node* node = nullptr;    // or
+    Node* node = nullptr;  // or
     Handle* leaf = nullptr;
     std::uint32_t uses = 0;
     std::uint32_t first_edge = 0, edges = 0;
@@ -92,11 +92,11 @@ class Backward {
   Graph& graph_;
   BackwardCall call_;
   std::vector<Target> targets_;
-  std::vector<Link> links_;          // edges of all targets
+  std::vector<Link> links_;  // edges of all targets
   std::vector<Link> roots_, wanted_;
   std::vector<std::int32_t> order_;  // nodes by descending position
   std::vector<ops::Var> sums_;
-  std::vector<ops::Var> captured_;   // one per input
+  std::vector<ops::Var> captured_;  // one per input
   std::vector<HandleRef> results_;
   std::size_t at_ = 0;
   bool has_hooks_ = false, started_ = false, done_ = false;

@@ -51,11 +51,10 @@ class Names {
     auto& chunk = chunks_[(id - first_) / kChunk];
     chunk->handles[(id - first_) % kChunk] = nullptr;
     --alive_;
-    const bool full = (id - first_) / kChunk + 1 < chunks_.size() ||
-                      next_ - first_ == chunks_.size() * kChunk;
+    const bool full =
+        (id - first_) / kChunk + 1 < chunks_.size() || next_ - first_ == chunks_.size() * kChunk;
     if (--chunk->alive == 0 && full) chunk.reset();
-    while (!chunks_.empty() && !chunks_.front() &&
-           next_ - first_ >= kChunk) {
+    while (!chunks_.empty() && !chunks_.front() && next_ - first_ >= kChunk) {
       chunks_.pop_front();
       first_ += kChunk;
     }
@@ -193,12 +192,12 @@ class Front::Impl final : public Issuer {
         const auto kind = c.arguments[at].kind;
         const bool optional =
             parameter.optional || parameter.type == ops::Parameter::Type::kOptionalTensor;
-        const bool fits =
-            kind == program::Argument::Kind::kHandle ||
-            (kind == program::Argument::Kind::kAbsent && optional) ||
-            (kind == program::Argument::Kind::kNumber &&
-             parameter.type == ops::Parameter::Type::kOperand);
-        if (!fits) return invalid(def.name + ": argument '" + parameter.name + "' has a wrong kind");
+        const bool fits = kind == program::Argument::Kind::kHandle ||
+                          (kind == program::Argument::Kind::kAbsent && optional) ||
+                          (kind == program::Argument::Kind::kNumber &&
+                           parameter.type == ops::Parameter::Type::kOperand);
+        if (!fits)
+          return invalid(def.name + ": argument '" + parameter.name + "' has a wrong kind");
       }
     }
     return {};
@@ -208,15 +207,19 @@ class Front::Impl final : public Issuer {
     if (c.op >= catalog_.size()) {
       return Status(Code::kNotFound, "op " + std::to_string(c.op) + " is not in the catalog");
     }
-    TT_RETURN_IF_ERROR(catalog_.check(c.op, c.arguments.size(),
-                                      {c.counts.data(), c.counts.size()}, c.attributes));
+    TT_RETURN_IF_ERROR(
+        catalog_.check(c.op, c.arguments.size(), {c.counts.data(), c.counts.size()}, c.attributes));
     TT_RETURN_IF_ERROR(check_kinds(c));
     if (!core::is_floating(c.default_dtype)) return invalid("the default dtype is not floating");
     ops::Vars arguments;
     for (const program::Argument& argument : c.arguments) {
       switch (argument.kind) {
-        case program::Argument::Kind::kAbsent: arguments.push_back({}); break;
-        case program::Argument::Kind::kNumber: arguments.push_back(argument.number); break;
+        case program::Argument::Kind::kAbsent:
+          arguments.push_back({});
+          break;
+        case program::Argument::Kind::kNumber:
+          arguments.push_back(argument.number);
+          break;
         case program::Argument::Kind::kHandle: {
           HandleRef h;
           TT_RETURN_IF_ERROR(find(argument.handle, h));
@@ -245,7 +248,8 @@ class Front::Impl final : public Issuer {
     return {};
   }
 
-  core::Result<Layout> host_layout(core::DType dtype, core::Device device, const core::Dims& shape) {
+  core::Result<Layout> host_layout(core::DType dtype, core::Device device,
+                                   const core::Dims& shape) {
     const auto count = core::checked_numel(shape.span());
     if (!count.ok()) return count.status();
     return Layout{dtype, device, core::Geometry(shape)};
@@ -267,8 +271,7 @@ class Front::Impl final : public Issuer {
   Status run(program::Uploaded& c) {
     auto layout = host_layout(c.dtype, c.device, c.shape);
     if (!layout.ok()) return layout.status();
-    auto value =
-        core::make_ref<program::Value>(c.dtype, c.device, layout->geometry.numel());
+    auto value = core::make_ref<program::Value>(c.dtype, c.device, layout->geometry.numel());
     names_.add(graph_.adopt(*layout, value));
     return sink_->uploaded(seq_, c, std::move(value));
   }

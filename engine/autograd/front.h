@@ -19,18 +19,18 @@ namespace teletensor::autograd {
 class Sink {
  public:
   virtual ~Sink() = default;
-  // A cleared instruction at the end of the queue, with its number; the front fills it in place before
-  // its next call into the sink.
+  // A cleared instruction at the end of the queue, with its number; the front fills it in place
+  // before its next call into the sink.
   virtual program::Instruction& instruction(std::uint64_t seq) = 0;
-  // Gives `value` its contents. constant: the frame's bytes. uploaded: the finished upload's storage;
-  // refuses an upload that is unknown, unfinished, or of another size.
+  // Gives `value` its contents. constant: the frame's bytes. uploaded: the finished upload's
+  // storage; refuses an upload that is unknown, unfinished, or of another size.
   virtual core::Status constant(std::uint64_t seq, program::Constant constant,
                                 program::ValueRef value) = 0;
   virtual core::Status uploaded(std::uint64_t seq, const program::Uploaded& uploaded,
                                 program::ValueRef value) = 0;
   virtual void fetch(std::uint64_t seq, bool bulk, program::Operand operand) = 0;
-  // In-place commands (ascending seqs) that failed with this root. Called for a Raise, when everything
-  // before it has run.
+  // In-place commands (ascending seqs) that failed with this root. Called for a Raise, when
+  // everything before it has run.
   virtual std::vector<std::uint64_t> failed_rebinds(std::uint64_t root) = 0;
   virtual void raised(std::uint64_t seq, std::uint64_t root,
                       const std::vector<std::uint64_t>& rebinds) = 0;
@@ -55,8 +55,8 @@ class Front {
   void completed(std::uint64_t seq);
 
   std::uint64_t next_id() const;
-  std::size_t handles() const;       // ids alive
-  std::size_t tape_nodes() const;    // nodes alive
+  std::size_t handles() const;     // ids alive
+  std::size_t tape_nodes() const;  // nodes alive
 
  private:
   class Impl;

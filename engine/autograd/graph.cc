@@ -64,8 +64,9 @@ void Node::let_go() {
 Node::~Node() {
   --graph_->live_nodes_;
   auto& recorded = graph_->recorded_;
-  const auto at = std::lower_bound(recorded.begin(), recorded.end(), seq,
-                                   [](const auto& entry, std::uint64_t s) { return entry.first < s; });
+  const auto at =
+      std::lower_bound(recorded.begin(), recorded.end(), seq,
+                       [](const auto& entry, std::uint64_t s) { return entry.first < s; });
   if (at != recorded.end() && at->second == this) at->second = nullptr;
   while (!recorded.empty() && recorded.front().second == nullptr) recorded.pop_front();
 }
@@ -105,7 +106,8 @@ Graph::~Graph() {
   on_death = nullptr;
   undo_.clear();
   std::vector<core::Ref<GraphObject>> circles;
-  for (GraphObject* object = objects_; object; object = object->after_) circles.emplace_back(object);
+  for (GraphObject* object = objects_; object; object = object->after_)
+    circles.emplace_back(object);
   for (const auto& object : circles) object->let_go();
 }
 
@@ -121,7 +123,9 @@ HandleRef Graph::make(const Layout& layout, ValueRef value) {
   return HandleRef(new Handle(this, core::make_ref<Cell>(elements, std::move(value)), layout));
 }
 
-HandleRef Graph::adopt(const Layout& layout, ValueRef value) { return make(layout, std::move(value)); }
+HandleRef Graph::adopt(const Layout& layout, ValueRef value) {
+  return make(layout, std::move(value));
+}
 
 Instruction& Graph::instruction_of(const Call& call) const {
   Instruction& instruction = sink_->instruction(seq_);
@@ -267,7 +271,8 @@ Status Graph::apply_view(const Call& call, const OpDef& def, ops::InferContext& 
   TT_RETURN_IF_ERROR(def.view(context, views));
 
   const bool record = call.record && !detached && requires_grad(source);
-  // The same views over a row-major operand: what the tape keeps for ops without a vjp of their own.
+  // The same views over a row-major operand: what the tape keeps for ops without a vjp of their
+  // own.
   const Layout row_major{source.layout.dtype, source.layout.device, Geometry(source.shape())};
   std::vector<Geometry> regions;
   Edge edge;
@@ -286,9 +291,9 @@ Status Graph::apply_view(const Call& call, const OpDef& def, ops::InferContext& 
       // RULE: a view joins its base's group, also under no_grad; how it was made is remembered.
       h->base = HandleRef(&source.group());
       ++h->base->views;
-      const Handle::Made made = !call.record        ? Handle::Made::kNoGrad
-                                : def.results < 0   ? Handle::Made::kMulti
-                                                    : Handle::Made::kDefault;
+      const Handle::Made made = !call.record      ? Handle::Made::kNoGrad
+                                : def.results < 0 ? Handle::Made::kMulti
+                                                  : Handle::Made::kDefault;
       h->made = made == Handle::Made::kDefault ? source.made : made;
       if (record) {
         if (def.vjp != nullptr) {
@@ -309,8 +314,8 @@ Status Graph::apply_mutating(const Call& call, const OpDef& def, Handles& result
   std::uint32_t at = 0;
   std::size_t list = 0;
   for (int p = 0; p < def.operand_parameters; ++p) {
-    const bool is_list = def.parameters[static_cast<std::size_t>(p)].type ==
-                         ops::Parameter::Type::kTensorList;
+    const bool is_list =
+        def.parameters[static_cast<std::size_t>(p)].type == ops::Parameter::Type::kTensorList;
     const std::uint32_t count = is_list ? call.counts[list++] : 1;
     if (std::find(def.mutates.begin(), def.mutates.end(), p) != def.mutates.end()) {
       for (std::uint32_t i = 0; i < count; ++i) written.push_back(at + i);
@@ -403,8 +408,9 @@ Status Graph::apply_inplace(const Call& call) {
       }
     }
     if (def.vjp == nullptr && !def.random) {
-      return invalid(def.name + ": is not differentiable, so it cannot write a tensor in place "
-                                "while gradients are recorded");
+      return invalid(def.name +
+                     ": is not differentiable, so it cannot write a tensor in place "
+                     "while gradients are recorded");
     }
   }
   core::InlineVector<ops::OperandInfo, 3> infos;
@@ -472,7 +478,8 @@ Status Graph::apply_inplace(const Call& call) {
   if (record && def.vjp != nullptr) {
     node = this->record(call, std::move(edges));
     // What the vjp reads of the result is the new value seen through h.
-    const HandleRef result(new Handle(this, core::make_ref<Cell>(h.cell->elements, value), h.layout));
+    const HandleRef result(
+        new Handle(this, core::make_ref<Cell>(h.cell->elements, value), h.layout));
     save(*node, def, call, std::span<const HandleRef>(&result, 1));
     update = node;
     if (is_view) {
@@ -480,11 +487,10 @@ Status Graph::apply_inplace(const Call& call) {
       region.op = update_region_;
       const Var arguments[] = {Var(nullptr, HandleRef(&base)), Var(nullptr, HandleRef(&h))};
       region.arguments = arguments;
-      const core::Attributes attributes = {core::Attribute::of(base.shape()),
-                           core::Attribute::of(base.geometry().strides),
-                           core::Attribute::of(h.shape()),
-                           core::Attribute::of(h.geometry().strides),
-                           core::Attribute::of(h.geometry().offset - base.geometry().offset)};
+      const core::Attributes attributes = {
+          core::Attribute::of(base.shape()), core::Attribute::of(base.geometry().strides),
+          core::Attribute::of(h.shape()), core::Attribute::of(h.geometry().strides),
+          core::Attribute::of(h.geometry().offset - base.geometry().offset)};
       region.attributes = &attributes;
       Edge through;
       through.node = node;

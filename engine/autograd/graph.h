@@ -1,9 +1,10 @@
 // Graph: names, cells, alias groups and the tape of one session.
 //
-// The same code is the daemon's front (values behind cells, instructions go to a Sink) and the client's
-// mirror (no sink, no values): so the client answers every question about shape, requires_grad, is_leaf,
-// .grad and raises every eager error without I/O. Lines marked RULE come from the executable
-// specification of names, views, in-place and tape, which is fuzzed against PyTorch.
+// The same code is the daemon's front (values behind cells, instructions go to a Sink) and the
+// client's mirror (no sink, no values): so the client answers every question about shape,
+// requires_grad, is_leaf, .grad and raises every eager error without I/O. Lines marked RULE come
+// from the executable specification of names, views, in-place and tape, which is fuzzed against
+// PyTorch.
 //
 // One thread at a time. Handles must not outlive their Graph.
 #pragma once
@@ -92,7 +93,8 @@ using HookId = std::uint64_t;  // of a Python callable; only the client has any
 // A client's name. Everything here but cell and geometry is the handle's own, never its group's.
 class Handle final : public GraphObject {
  public:
-  // How a view came to be: a view made under no_grad and one of several outputs refuse recorded writes.
+  // How a view came to be: a view made under no_grad and one of several outputs refuse recorded
+  // writes.
   enum class Made : std::uint8_t { kDefault, kNoGrad, kMulti };
 
   // With the cell's own clock, unless another is given.
@@ -102,21 +104,21 @@ class Handle final : public GraphObject {
   program::HandleId id = 0;
   core::Ref<Cell> cell;
   core::Ref<Clock> clock;
-  HandleRef base;              // null: not a view. A base is kept alive by its views.
-  std::uint32_t views = 0;     // of a base: how many live
+  HandleRef base;           // null: not a view. A base is kept alive by its views.
+  std::uint32_t views = 0;  // of a base: how many live
   Made made = Made::kDefault;
-  bool flag = false;           // its own requires_grad_()
-  bool retains = false;        // retain_grad(): `node` points back here
-  core::Ref<Node> node;        // as of `seen`; ask Graph::node_of
-  std::uint32_t output = 0;    // which result of node
-  std::uint32_t seen = 0;      // the clock when node was made
-  HandleRef leaf;              // null: gradients of this leaf go to itself (a saved leaf's do not)
+  bool flag = false;         // its own requires_grad_()
+  bool retains = false;      // retain_grad(): `node` points back here
+  core::Ref<Node> node;      // as of `seen`; ask Graph::node_of
+  std::uint32_t output = 0;  // which result of node
+  std::uint32_t seen = 0;    // the clock when node was made
+  HandleRef leaf;            // null: gradients of this leaf go to itself (a saved leaf's do not)
   HandleRef grad;
-  std::vector<HookId> hooks;   // of a leaf
+  std::vector<HookId> hooks;  // of a leaf
   // Spans of ticks whose history was taken back (of a base).
   std::vector<std::pair<std::uint32_t, std::uint32_t>> forgotten;
-  void* owner = nullptr;       // the client's Python object, not counted
-  std::uint64_t visit = 0;     // scratch of Backward's search
+  void* owner = nullptr;    // the client's Python object, not counted
+  std::uint64_t visit = 0;  // scratch of Backward's search
   std::uint32_t visit_index = 0;
 
   const core::Geometry& geometry() const { return layout.geometry; }
@@ -131,16 +133,16 @@ class Handle final : public GraphObject {
 class Node final : public GraphObject {
  public:
   struct Operand {
-    core::Layout layout;       // of tensors
+    core::Layout layout;  // of tensors
     core::Number number;
     bool is_number = false;
   };
   struct SavedSlot {
-    int slot;                  // operand number, or ops::kResult + result number
-    program::ValueRef value;   // null on the client
-    std::int64_t elements;     // of its storage
+    int slot;                 // operand number, or ops::kResult + result number
+    program::ValueRef value;  // null on the client
+    std::int64_t elements;    // of its storage
     core::Layout layout;
-    Edge edge;                 // as of the save; of a result: this node itself (not counted)
+    Edge edge;  // as of the save; of a result: this node itself (not counted)
     bool requires_grad;
   };
   struct Hook {
@@ -148,14 +150,15 @@ class Node final : public GraphObject {
     HookId id;
   };
 
-  Node(Graph* graph, std::uint64_t at, ops::OpId op) : GraphObject(graph), at(at), op(op), label(op) {}
+  Node(Graph* graph, std::uint64_t at, ops::OpId op)
+      : GraphObject(graph), at(at), op(op), label(op) {}
   ~Node() override;
   void let_go() override;
 
-  const std::uint64_t at;      // position on the tape
+  const std::uint64_t at;  // position on the tape
   ops::OpId op;
-  ops::OpId label;             // what the user called (views record a region op)
-  std::uint64_t seq = 0;       // of the command; names the node on the wire
+  ops::OpId label;                    // what the user called (views record a region op)
+  std::uint64_t seq = 0;              // of the command; names the node on the wire
   core::InlineVector<Edge, 2> edges;  // one per operand
   core::InlineVector<Operand, 2> operands;
   core::InlineVector<std::uint32_t, 1> counts;
@@ -164,15 +167,15 @@ class Node final : public GraphObject {
   std::vector<core::Layout> results;  // only of nodes with several
   std::vector<Hook> hooks;
   std::vector<std::pair<std::uint32_t, Handle*>> retained;  // (output, who)
-  bool keeps_number = false;   // its vjp reads a number: used up by a backward like a saved value
+  bool keeps_number = false;  // its vjp reads a number: used up by a backward like a saved value
   bool freed = false;
-  std::uint64_t visit = 0;     // scratch of Backward's search
+  std::uint64_t visit = 0;  // scratch of Backward's search
   std::uint32_t visit_index = 0;
 };
 
 struct Call {
   ops::OpId op = 0;
-  bool record = false;         // grad mode
+  bool record = false;  // grad mode
   core::DType default_dtype = core::DType::kF32;
   std::span<const ops::Var> arguments;
   std::span<const std::uint32_t> counts;
@@ -208,7 +211,8 @@ class Graph {
 
   // ---- facts
   bool requires_grad(Handle& h);
-  // nullptr for a leaf. May make a view's node again; refuses for marked views whose base was written.
+  // nullptr for a leaf. May make a view's node again; refuses for marked views whose base was
+  // written.
   core::Result<Node*> node_of(Handle& h);
   core::Result<bool> is_leaf(Handle& h);
 
@@ -243,7 +247,7 @@ class Graph {
     core::Ref<Clock> clock;
     std::uint32_t tick;
     bool recorded;
-    HandleRef base;            // recorded: whose history changed
+    HandleRef base;  // recorded: whose history changed
     core::Ref<Node> old_node;
     std::uint32_t old_output;
     std::uint32_t base_tick;
@@ -265,7 +269,8 @@ class Graph {
   core::Ref<Node> record(const Call& call, core::InlineVector<Edge, 2> edges);
   core::Ref<Node> record_region(ops::OpId label, const core::Layout& operand, Edge edge,
                                 const core::Geometry& base, const core::Geometry& view);
-  void save(Node& node, const ops::OpDef& def, const Call& call, std::span<const HandleRef> results);
+  void save(Node& node, const ops::OpDef& def, const Call& call,
+            std::span<const HandleRef> results);
   void set_node(Handle& h, core::Ref<Node> node, std::uint32_t output);
   void drop_forgotten(Handle& h);
   void write(Handle& h, program::ValueRef value);

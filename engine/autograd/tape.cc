@@ -45,8 +45,8 @@ core::Ref<Node> Graph::record_region(ops::OpId label, const core::Layout& operan
   return node;
 }
 
-// RULE: the tape keeps values, never names, each with its edge as of now, and only what the gradients
-// that are wanted read.
+// RULE: the tape keeps values, never names, each with its edge as of now, and only what the
+// gradients that are wanted read.
 void Graph::save(Node& node, const ops::OpDef& def, const Call& call,
                  std::span<const HandleRef> results) {
   std::uint32_t wanted = 0;
@@ -79,8 +79,7 @@ Node* Graph::recorded_by(std::uint64_t seq) const {
 }
 
 HandleRef Graph::name_saved(const Node::SavedSlot& saved, Node& node) {
-  HandleRef h(
-      new Handle(this, core::make_ref<Cell>(saved.elements, saved.value), saved.layout));
+  HandleRef h(new Handle(this, core::make_ref<Cell>(saved.elements, saved.value), saved.layout));
   if (saved.slot >= ops::kResult) {
     h->node = core::Ref<Node>(&node);
     h->output = static_cast<std::uint32_t>(saved.slot - ops::kResult);
@@ -110,11 +109,12 @@ core::Result<Node*> Graph::node_of(Handle& h) {
   if (!h.is_view() || (h.node == nullptr && !requires_grad(base))) return h.node.get();
   if (h.clock->moved_since(h.seen)) {
     if (h.made != Handle::Made::kDefault) {
-      return invalid(h.made == Handle::Made::kNoGrad
-                         ? "a view was created in no_grad mode and its base or another view of its "
-                           "base has been modified in place"
-                         : "this view is one of multiple views that one call returned, and its base "
-                           "or another view of it has been modified in place");
+      return invalid(
+          h.made == Handle::Made::kNoGrad
+              ? "a view was created in no_grad mode and its base or another view of its "
+                "base has been modified in place"
+              : "this view is one of multiple views that one call returned, and its base "
+                "or another view of it has been modified in place");
     }
     Edge edge;
     TT_RETURN_IF_ERROR(edge_of(base, edge));
@@ -133,9 +133,9 @@ core::Result<bool> Graph::is_leaf(Handle& h) {
 void Graph::drop_forgotten(Handle& h) {
   if (!h.is_view()) return;
   Handle& base = *h.base;
-  const bool lost = std::any_of(
-      base.forgotten.begin(), base.forgotten.end(),
-      [&](const auto& span) { return span.first <= h.seen && h.seen < span.second; });
+  const bool lost =
+      std::any_of(base.forgotten.begin(), base.forgotten.end(),
+                  [&](const auto& span) { return span.first <= h.seen && h.seen < span.second; });
   if (!lost) return;
   h.seen = h.clock->now();
   if (!requires_grad(base)) {
@@ -179,8 +179,9 @@ Status Graph::set_requires_grad(Handle& h, bool on) {
   const auto leaf = is_leaf(h);
   if (!leaf.ok()) return leaf.status();
   if (on && !core::is_floating(h.layout.dtype)) {
-    return invalid("requires_grad_: only floating point tensors can require gradients, this one is " +
-                   std::string(core::name_of(h.layout.dtype)));
+    return invalid(
+        "requires_grad_: only floating point tensors can require gradients, this one is " +
+        std::string(core::name_of(h.layout.dtype)));
   }
   if (!on && !*leaf) {
     return invalid("requires_grad_: you can only change requires_grad flags of leaf tensors");
@@ -218,11 +219,13 @@ Status Graph::register_hook(Handle& h, HookId hook) {
 
 void Graph::remove_hook(Handle& h, HookId hook) {
   std::erase(h.hooks, hook);
-  if (h.node) std::erase_if(h.node->hooks, [&](const Node::Hook& entry) { return entry.id == hook; });
+  if (h.node)
+    std::erase_if(h.node->hooks, [&](const Node::Hook& entry) { return entry.id == hook; });
 }
 
 Status Graph::set_grad(Handle& h, Handle* grad) {
-  if (grad == &h) return invalid("grad: a tensor cannot be its own grad: can't assign Variable as its own grad");
+  if (grad == &h)
+    return invalid("grad: a tensor cannot be its own grad: can't assign Variable as its own grad");
   if (grad != nullptr) {
     const auto node = node_of(h);  // refuses as every use of such a view does
     if (!node.ok()) return node.status();
@@ -239,8 +242,9 @@ Status Graph::set_grad(Handle& h, Handle* grad) {
                      core::to_string(h.layout.device));
     }
     if (grad->geometry().overlaps_itself()) {
-      return invalid("grad: more than one element of the written-to tensor refers to a single "
-                     "memory location (gradients are accumulated in place)");
+      return invalid(
+          "grad: more than one element of the written-to tensor refers to a single "
+          "memory location (gradients are accumulated in place)");
     }
   }
   h.grad = HandleRef(grad);
@@ -282,7 +286,8 @@ void Graph::take_back(const std::vector<std::uint64_t>& rebinds, std::uint64_t r
   });
 }
 
-// RULE: a failed rewrite did not happen: the base has its former history, its views make theirs again.
+// RULE: a failed rewrite did not happen: the base has its former history, its views make theirs
+// again.
 void Graph::forget(const Undo& undo) {
   Handle& base = *undo.base;
   if (base.retains && undo.old_node) {

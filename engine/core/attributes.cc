@@ -6,9 +6,12 @@ namespace teletensor::core {
 
 std::string to_string(const Number& number) {
   switch (number.kind) {
-    case Number::Kind::kBool: return number.integer ? "True" : "False";
-    case Number::Kind::kInt: return std::to_string(number.integer);
-    case Number::Kind::kFloat: break;
+    case Number::Kind::kBool:
+      return number.integer ? "True" : "False";
+    case Number::Kind::kInt:
+      return std::to_string(number.integer);
+    case Number::Kind::kFloat:
+      break;
   }
   char text[32];
   std::snprintf(text, sizeof text, "%.17g", number.real);

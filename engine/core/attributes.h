@@ -29,7 +29,16 @@ std::string to_string(const Number& number);
 
 // One attribute. kNone stands for an optional that was not given.
 struct Attribute {
-  enum class Kind : std::uint8_t { kNone = 0, kBool, kInt, kFloat, kInts, kString, kDType, kDevice };
+  enum class Kind : std::uint8_t {
+    kNone = 0,
+    kBool,
+    kInt,
+    kFloat,
+    kInts,
+    kString,
+    kDType,
+    kDevice
+  };
   Kind kind = Kind::kNone;
   std::int64_t integer = 0;  // bool, int, dtype number, device (kind * 256 + index)
   double real = 0;
@@ -87,9 +96,7 @@ class Attributes {
   const Attribute& at(std::size_t i) const { return items_[i]; }
   void push_back(Attribute a) { items_.push_back(std::move(a)); }
 
-  bool has(std::size_t i) const {
-    return i < size() && items_[i].kind != Attribute::Kind::kNone;
-  }
+  bool has(std::size_t i) const { return i < size() && items_[i].kind != Attribute::Kind::kNone; }
   bool boolean(std::size_t i) const { return items_[i].integer != 0; }
   std::int64_t integer(std::size_t i) const { return items_[i].integer; }
   double real(std::size_t i) const {

@@ -6,14 +6,22 @@ namespace teletensor::core {
 
 std::string_view name_of(DType dtype) {
   switch (dtype) {
-    case DType::kBool: return "bool";
-    case DType::kU8: return "uint8";
-    case DType::kI32: return "int32";
-    case DType::kI64: return "int64";
-    case DType::kF16: return "float16";
-    case DType::kBF16: return "bfloat16";
-    case DType::kF32: return "float32";
-    case DType::kF64: return "float64";
+    case DType::kBool:
+      return "bool";
+    case DType::kU8:
+      return "uint8";
+    case DType::kI32:
+      return "int32";
+    case DType::kI64:
+      return "int64";
+    case DType::kF16:
+      return "float16";
+    case DType::kBF16:
+      return "bfloat16";
+    case DType::kF32:
+      return "float32";
+    case DType::kF64:
+      return "float64";
   }
   return "unknown";
 }
@@ -47,9 +55,12 @@ bool can_cast(DType from, DType to) {
 
 std::string to_string(Device device) {
   switch (device.kind) {
-    case DeviceKind::kCpu: return "cpu";
-    case DeviceKind::kCuda: return "cuda:" + std::to_string(device.index);
-    case DeviceKind::kSim: return "sim:" + std::to_string(device.index);
+    case DeviceKind::kCpu:
+      return "cpu";
+    case DeviceKind::kCuda:
+      return "cuda:" + std::to_string(device.index);
+    case DeviceKind::kSim:
+      return "sim:" + std::to_string(device.index);
   }
   return "unknown";
 }

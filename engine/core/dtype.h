@@ -27,13 +27,17 @@ inline constexpr DType kAllDTypes[] = {DType::kBool, DType::kU8,   DType::kI32, 
 constexpr std::size_t size_of(DType dtype) {
   switch (dtype) {
     case DType::kBool:
-    case DType::kU8: return 1;
+    case DType::kU8:
+      return 1;
     case DType::kF16:
-    case DType::kBF16: return 2;
+    case DType::kBF16:
+      return 2;
     case DType::kI32:
-    case DType::kF32: return 4;
+    case DType::kF32:
+      return 4;
     case DType::kI64:
-    case DType::kF64: return 8;
+    case DType::kF64:
+      return 8;
   }
   return 0;
 }

@@ -52,8 +52,9 @@ Dims contiguous_strides(const Dims& shape) {
   for (int d = shape.size() - 1; d >= 0; --d) {
     strides[d] = step;
     // Wraps for a shape that is refused later: infer lays results out before their size is checked.
-    step = static_cast<std::int64_t>(static_cast<std::uint64_t>(step) *
-                                     static_cast<std::uint64_t>(std::max<std::int64_t>(shape[d], 1)));
+    step =
+        static_cast<std::int64_t>(static_cast<std::uint64_t>(step) *
+                                  static_cast<std::uint64_t>(std::max<std::int64_t>(shape[d], 1)));
   }
   return strides;
 }
@@ -287,8 +288,9 @@ Geometry elementwise_layout(const Dims& shape, std::span<const Geometry* const> 
     const int d = order.order(i);
     row_major = row_major && d == shape.size() - 1 - i;
     out.strides[d] = step;
-    step = static_cast<std::int64_t>(static_cast<std::uint64_t>(step) *
-                                     static_cast<std::uint64_t>(std::max<std::int64_t>(shape[d], 1)));
+    step =
+        static_cast<std::int64_t>(static_cast<std::uint64_t>(step) *
+                                  static_cast<std::uint64_t>(std::max<std::int64_t>(shape[d], 1)));
   }
   return row_major ? Geometry(shape) : out;
 }

@@ -22,7 +22,8 @@ inline constexpr int kMaxRank = 12;
 class Dims {
  public:
   Dims() = default;
-  Dims(std::initializer_list<std::int64_t> values) : Dims(std::span(values.begin(), values.size())) {}
+  Dims(std::initializer_list<std::int64_t> values)
+      : Dims(std::span(values.begin(), values.size())) {}
   explicit Dims(std::span<const std::int64_t> values) : size_(static_cast<int>(values.size())) {
     std::copy(values.begin(), values.end(), values_);
   }
@@ -56,12 +57,22 @@ class Dims {
   // The usual ranks without a call of memmove, which costs more than the copy.
   void copy(const Dims& other) {
     switch (size_) {
-      case 4: values_[3] = other.values_[3]; [[fallthrough]];
-      case 3: values_[2] = other.values_[2]; [[fallthrough]];
-      case 2: values_[1] = other.values_[1]; [[fallthrough]];
-      case 1: values_[0] = other.values_[0]; [[fallthrough]];
-      case 0: break;
-      default: std::copy_n(other.values_, size_, values_);
+      case 4:
+        values_[3] = other.values_[3];
+        [[fallthrough]];
+      case 3:
+        values_[2] = other.values_[2];
+        [[fallthrough]];
+      case 2:
+        values_[1] = other.values_[1];
+        [[fallthrough]];
+      case 1:
+        values_[0] = other.values_[0];
+        [[fallthrough]];
+      case 0:
+        break;
+      default:
+        std::copy_n(other.values_, size_, values_);
     }
   }
 

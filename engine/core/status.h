@@ -1,7 +1,7 @@
 // Status and Result: how engine, wire and server report what a peer or the OS can cause.
 //
-// Codes have absl's (and gRPC's) numbers, so that server/ converts by value. Our own bugs are CHECKs,
-// not Statuses. A Status is cheap to pass when ok: one pointer.
+// Codes have absl's (and gRPC's) numbers, so that server/ converts by value. Our own bugs are
+// CHECKs, not Statuses. A Status is cheap to pass when ok: one pointer.
 #pragma once
 
 #include <memory>
@@ -82,8 +82,8 @@ class [[nodiscard]] Result {
 };
 
 // Returns from the calling function when `expression` is not ok.
-#define TT_RETURN_IF_ERROR(expression)                              \
-  do {                                                              \
+#define TT_RETURN_IF_ERROR(expression)                                                          \
+  do {                                                                                          \
     if (::teletensor::core::Status tt_status = (expression); !tt_status.ok()) return tt_status; \
   } while (false)
 

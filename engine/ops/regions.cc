@@ -1,7 +1,7 @@
 // What views and writes through views leave on the tape, as ops: a region is a strided view on the
-// memory of a base. Attributes of all three: base shape, base strides, view shape, view strides, view
-// offset relative to the base's. Elements of the base are numbered by its own (row-major) order; the
-// strides only say which of them a view element is. They are never called by people.
+// memory of a base. Attributes of all three: base shape, base strides, view shape, view strides,
+// view offset relative to the base's. Elements of the base are numbered by its own (row-major)
+// order; the strides only say which of them a view element is. They are never called by people.
 
 #include "engine/ops/families.h"
 #include "engine/ops/functions.h"
@@ -106,30 +106,34 @@ std::vector<OpDef> region_ops() {
       {.signature = index,
        .doc = "The elements of x, seen as the base, that the view shows.",
        .infer = infer_index,
-       .vjp = [](VjpContext& c) {
-         static const OpRef op("scatter_region");
-         c.give(0, apply(op, {c.gradient()}, c.attributes()));
-       },
+       .vjp =
+           [](VjpContext& c) {
+             static const OpRef op("scatter_region");
+             c.give(0, apply(op, {c.gradient()}, c.attributes()));
+           },
        .internal = true},
       {.signature = scatter,
        .doc = "A base of zeros to which the elements of x, seen as the view, are added.",
        .infer = infer_scatter,
-       .vjp = [](VjpContext& c) {
-         static const OpRef op("index_region");
-         c.give(0, apply(op, {c.gradient()}, c.attributes()));
-       },
+       .vjp =
+           [](VjpContext& c) {
+             static const OpRef op("index_region");
+             c.give(0, apply(op, {c.gradient()}, c.attributes()));
+           },
        .internal = true},
-      {.signature = "update_region(Tensor x, Operand y, int[] base, int[] base_strides, int[] view, "
-                    "int[] view_strides, int offset) -> Tensor",
+      {.signature =
+           "update_region(Tensor x, Operand y, int[] base, int[] base_strides, int[] view, "
+           "int[] view_strides, int offset) -> Tensor",
        .doc = "x, seen as the base, with the view's elements replaced by y.",
        .infer = infer_update,
-       .vjp = [](VjpContext& c) {
-         static const OpRef update("update_region");
-         static const OpRef index("index_region");
-         const Var g = c.gradient();
-         if (c.needs(0)) c.give(0, apply(update, {g, Var(0.0)}, c.attributes()));
-         if (c.needs(1)) c.give(1, apply(index, {g}, c.attributes()));
-       },
+       .vjp =
+           [](VjpContext& c) {
+             static const OpRef update("update_region");
+             static const OpRef index("index_region");
+             const Var g = c.gradient();
+             if (c.needs(0)) c.give(0, apply(update, {g, Var(0.0)}, c.attributes()));
+             if (c.needs(1)) c.give(1, apply(index, {g}, c.attributes()));
+           },
        .internal = true},
       {.signature = "relayout(Tensor x, int[] strides) -> Tensor",
        .doc = "A copy of x with the given dense strides.",

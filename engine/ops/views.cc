@@ -1,7 +1,7 @@
 // Views: another geometry on the same storage. No instruction runs; the front makes a name.
 //
-// A view without a vjp of its own is recorded as a region (regions.cc), which is right for every view;
-// those with one avoid the zero-filled base that a region's gradient needs.
+// A view without a vjp of its own is recorded as a region (regions.cc), which is right for every
+// view; those with one avoid the zero-filled base that a region's gradient needs.
 
 #include <algorithm>
 
@@ -23,9 +23,9 @@ Status select(InferContext& c, Views& views) {
   if (!dim.ok()) return dim.status();
   const std::int64_t index = c.attributes.integer(1), size = g.shape[*dim];
   if (index < -size || index >= size) {
-    return Status(core::Code::kOutOfRange,
-                  "select: index " + std::to_string(index) + " is out of range for size " +
-                      std::to_string(size) + " (dim " + std::to_string(*dim) + ")");
+    return Status(core::Code::kOutOfRange, "select: index " + std::to_string(index) +
+                                               " is out of range for size " + std::to_string(size) +
+                                               " (dim " + std::to_string(*dim) + ")");
   }
   views.push_back(g.select(*dim, index < 0 ? index + size : index));
   return {};
@@ -40,9 +40,9 @@ Status slice(InferContext& c, Views& views) {
                      step = c.attributes.integer(3), size = g.shape[*dim];
   if (step < 1) return c.fail("step must be at least 1, it is " + std::to_string(step));
   std::int64_t last = 0;
-  const bool fits = start >= 0 && start <= size && length >= 0 &&
-                    (length == 0 || (!__builtin_mul_overflow(length - 1, step, &last) &&
-                                     last < size - start));
+  const bool fits =
+      start >= 0 && start <= size && length >= 0 &&
+      (length == 0 || (!__builtin_mul_overflow(length - 1, step, &last) && last < size - start));
   if (!fits) {
     return c.fail("start " + std::to_string(start) + ", length " + std::to_string(length) +
                   ", step " + std::to_string(step) + " leave dim " + std::to_string(*dim) +
@@ -286,10 +286,11 @@ Status split(InferContext& c, Views& views) {
   std::int64_t start = 0;
   for (std::int64_t size : sizes) {
     if (size < 0 || size > g.shape[*dim] - start) {
-      return c.fail("sizes " + core::to_string(Dims(sizes.first(std::min<std::size_t>(
-                                   sizes.size(), core::kMaxRank)))) +
-                    " do not add up to size " + std::to_string(g.shape[*dim]) + " of dim " +
-                    std::to_string(*dim));
+      return c.fail(
+          "sizes " +
+          core::to_string(Dims(sizes.first(std::min<std::size_t>(sizes.size(), core::kMaxRank)))) +
+          " do not add up to size " + std::to_string(g.shape[*dim]) + " of dim " +
+          std::to_string(*dim));
     }
     views.push_back(g.slice(*dim, start, size, 1));
     start += size;
@@ -326,10 +327,11 @@ std::vector<OpDef> view_ops() {
       {.signature = "transpose(Tensor x, int dim0, int dim1) -> Tensor",
        .doc = "The view of x with two dimensions swapped.",
        .view = transpose,
-       .vjp = [](VjpContext& c) {
-         c.give(0, transpose(c.gradient(), static_cast<int>(c.attributes().integer(0)),
-                             static_cast<int>(c.attributes().integer(1))));
-       }},
+       .vjp =
+           [](VjpContext& c) {
+             c.give(0, transpose(c.gradient(), static_cast<int>(c.attributes().integer(0)),
+                                 static_cast<int>(c.attributes().integer(1))));
+           }},
       {.signature = "permute(Tensor x, int[] dims) -> Tensor",
        .doc = "The view of x with its dimensions in the order dims.",
        .view = permute,

@@ -69,8 +69,9 @@ struct Fetch {
   friend bool operator==(const Fetch&, const Fetch&) = default;
 };
 
-// Gradients of roots. With `inputs` the results become new handles in that order (those marked unused
-// make none); else they go into .grad of the leaves, and `made` counts the .grad handles that are new.
+// Gradients of roots. With `inputs` the results become new handles in that order (those marked
+// unused make none); else they go into .grad of the leaves, and `made` counts the .grad handles
+// that are new.
 struct Backward {
   std::vector<HandleId> roots;
   std::vector<HandleId> seeds;  // one per root, 0: ones
@@ -109,8 +110,8 @@ struct SetData {  // h.data = other
   friend bool operator==(const SetData&, const SetData&) = default;
 };
 
-// The client has raised the late error whose root is command `root`: what it touched has its last good
-// values and history again from here on.
+// The client has raised the late error whose root is command `root`: what it touched has its last
+// good values and history again from here on.
 struct Raise {
   std::uint64_t root = 0;
   friend bool operator==(const Raise&, const Raise&) = default;

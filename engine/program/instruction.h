@@ -16,7 +16,7 @@ using OpId = std::uint16_t;  // index into the catalog
 struct Operand {
   enum class Kind : std::uint8_t { kAbsent, kTensor, kNumber };
   Kind kind = Kind::kAbsent;
-  ValueRef value;           // kTensor
+  ValueRef value;  // kTensor
   core::DType dtype = core::DType::kF32;
   core::Geometry geometry;  // kTensor: a view on the value's storage
   core::Number number;      // kNumber

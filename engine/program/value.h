@@ -1,10 +1,10 @@
 // Value: immutable contents of one storage identity at one moment. Names come and go; a value never
 // changes once its instruction has run.
 //
-// Made by the front, filled by the back: contents and failure are written once, by the lane that runs
-// the producing instruction, before any later instruction of the session reads them (the session's
-// order is the synchronisation). Reference counts may be touched by front and lanes at once. The
-// client's mirror uses no values at all (null).
+// Made by the front, filled by the back: contents and failure are written once, by the lane that
+// runs the producing instruction, before any later instruction of the session reads them (the
+// session's order is the synchronisation). Reference counts may be touched by front and lanes at
+// once. The client's mirror uses no values at all (null).
 #pragma once
 
 #include <cstdint>

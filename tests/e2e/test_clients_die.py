@@ -148,8 +148,10 @@ def test_fork_and_a_new_connection_in_the_child(daemon):
         import multiprocessing
         def work(address, q):
             import subprocess
-            code = "import os, teletensor as tt; s = tt.connect(os.environ['TT_TEST_ADDRESS']); s.__enter__(); print(tt.ones(3).sum().item())"
-            q.put(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout)
+            code = ("import os, teletensor as tt; s = tt.connect(os.environ['TT_TEST_ADDRESS']);"
+                    "s.__enter__(); print(tt.ones(3).sum().item())")
+            done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+            q.put(done.stdout)
         q = multiprocessing.get_context("fork").Queue()
         p = multiprocessing.get_context("fork").Process(target=work, args=("", q))
         p.start()

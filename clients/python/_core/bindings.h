@@ -1,7 +1,7 @@
 // What the binding files share: the Python objects around Session, Handle and OpDef.
 //
-// Hot paths (operators, op calls, making a Tensor) use CPython's own interface; the rest is nanobind.
-// Everything here runs under the GIL.
+// Hot paths (operators, op calls, making a Tensor) use CPython's own interface; the rest is
+// nanobind. Everything here runs under the GIL.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -39,8 +39,8 @@ class PySession final : public Session {
   // "file.py:12 in train", or "" where it is no longer known.
   std::string site_of(std::uint64_t seq) const;
 
-  bool strict = false;         // wait after every op
-  nb::handle self;             // the Python object, not counted
+  bool strict = false;  // wait after every op
+  nb::handle self;      // the Python object, not counted
 
  protected:
   Status block(const std::function<bool()>& ready) override;
@@ -95,26 +95,25 @@ PySession& current_session();
 
 // Python objects to ops' operands and attributes. False: a Python error is set.
 bool number_of(PyObject* object, core::Number& number);  // no error set where it is no number
-bool to_var(PyObject* object, Var& var);                 // Tensor or number; else false, no error set
+bool to_var(PyObject* object, Var& var);  // Tensor or number; else false, no error set
 
-// Calls op `id` with results as Python objects (a new reference; nullptr: error set). For operators.
+// Calls op `id` with results as Python objects (a new reference; nullptr: error set). For
+// operators.
 PyObject* call_op(PySession& session, OpId id, std::span<const Var> arguments,
-                  std::span<const std::uint32_t> counts,
-                  const core::Attributes& attributes);
+                  std::span<const std::uint32_t> counts, const core::Attributes& attributes);
 PyObject* call_inplace(PySession& session, OpId id, PyObject* self, std::span<const Var> arguments,
-                       std::span<const std::uint32_t> counts,
-                  const core::Attributes& attributes);
+                       std::span<const std::uint32_t> counts, const core::Attributes& attributes);
 
 std::optional<core::DType> dtype_of(PyObject* object);
 std::optional<core::Device> device_of(PyObject* object);
-PyObject* wrap_dtype(core::DType dtype);    // a new reference
+PyObject* wrap_dtype(core::DType dtype);  // a new reference
 PyObject* wrap_device(core::Device device);
 
-extern PyType_Slot tensor_slots[];          // operators.cc
+extern PyType_Slot tensor_slots[];  // operators.cc
 
-void bind_types(nb::module_& m);            // dtype, device, errors
+void bind_types(nb::module_& m);  // dtype, device, errors
 void bind_tensor(nb::module_& m);
-void bind_ops(nb::module_& m);              // Op objects, catalog
+void bind_ops(nb::module_& m);  // Op objects, catalog
 void bind_session(nb::module_& m);
 
 }  // namespace teletensor::client

@@ -5,7 +5,6 @@
 namespace teletensor::client {
 namespace {
 
-
 // The op's id and its default attributes, looked up once.
 struct Prepared {
   explicit Prepared(const char* name) : id(ops::OpRef(name)) {
@@ -73,12 +72,18 @@ PyObject* inplace_power(PyObject* a, PyObject* b, PyObject*) { return inplace_sl
 
 PyObject* compare(PyObject* a, PyObject* b, int how) {
   switch (how) {
-    case Py_EQ: return binary_slot<kEq>(a, b);
-    case Py_NE: return binary_slot<kNe>(a, b);
-    case Py_LT: return binary_slot<kLt>(a, b);
-    case Py_LE: return binary_slot<kLe>(a, b);
-    case Py_GT: return binary_slot<kGt>(a, b);
-    default: return binary_slot<kGe>(a, b);
+    case Py_EQ:
+      return binary_slot<kEq>(a, b);
+    case Py_NE:
+      return binary_slot<kNe>(a, b);
+    case Py_LT:
+      return binary_slot<kLt>(a, b);
+    case Py_LE:
+      return binary_slot<kLe>(a, b);
+    case Py_GT:
+      return binary_slot<kGt>(a, b);
+    default:
+      return binary_slot<kGe>(a, b);
   }
 }
 

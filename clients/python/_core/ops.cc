@@ -1,11 +1,11 @@
 // Op objects: every catalog op as a Python callable, function or method alike, with the signature's
 // names and defaults. Arguments are parsed here, without Python code on the way.
 
+#include <structmember.h>
+
 #include <algorithm>
 
 #include "bindings.h"
-
-#include <structmember.h>
 
 namespace teletensor::client {
 namespace {
@@ -19,8 +19,7 @@ std::int64_t g_seed = 67280421310721;  // PyTorch's default
 std::int64_t g_ordinal = 0;
 
 struct OpObject {
-  PyObject_HEAD
-  vectorcallfunc vectorcall;
+  PyObject_HEAD vectorcallfunc vectorcall;
   const OpDef* def;
   OpId id;
   bool inplace;
@@ -116,7 +115,8 @@ bool to_attribute(const OpObject* op, const Parameter& p, PyObject* object, Attr
       out = Attribute::of(*device);
       return true;
     }
-    default: return type_error(op, p, "an attribute", object);
+    default:
+      return type_error(op, p, "an attribute", object);
   }
 }
 
@@ -159,7 +159,8 @@ PyObject* op_call(PyObject* callable, PyObject* const* args, size_t flags, PyObj
   const OpDef& def = *op->def;
   const auto given = static_cast<std::size_t>(PyVectorcall_NARGS(flags));
   const std::size_t parameters = def.parameters.size();
-  const std::size_t fillable = def.random ? parameters - 2 : parameters;  // seed and ordinal are ours
+  const std::size_t fillable =
+      def.random ? parameters - 2 : parameters;  // seed and ordinal are ours
   if (given > parameters) {
     PyErr_Format(PyExc_TypeError, "%s() takes at most %zu arguments, %zu were given",
                  def.name.c_str(), fillable, given);
@@ -209,7 +210,7 @@ PyObject* op_call(PyObject* callable, PyObject* const* args, size_t flags, PyObj
         if (p.has_default) {  // an Operand with a number as default
           const Attribute& fallback = p.fallback;
           arguments.push_back(
-              fallback.kind == Attribute::Kind::kFloat   ? core::Number::of_float(fallback.real)
+              fallback.kind == Attribute::Kind::kFloat  ? core::Number::of_float(fallback.real)
               : fallback.kind == Attribute::Kind::kBool ? core::Number::of_bool(fallback.integer)
                                                         : core::Number::of_int(fallback.integer));
           continue;
@@ -330,20 +331,21 @@ nb::dict describe(const OpDef& def) {
   out["doc"] = std::string(def.doc);
   out["revision"] = def.revision;
   out["view"] = def.view != nullptr;
-  out["differentiable"] = def.vjp != nullptr || (def.view != nullptr && def.not_differentiable.empty());
+  out["differentiable"] =
+      def.vjp != nullptr || (def.view != nullptr && def.not_differentiable.empty());
   out["not_differentiable"] = std::string(def.not_differentiable);
   out["internal"] = def.internal;
   out["random"] = def.random;
   out["mutates"] = !def.mutates.empty();
-  out["inplace"] = def.infer != nullptr && def.mutates.empty() && def.results == 1 &&
-                   def.operand_parameters > 0;
+  out["inplace"] =
+      def.infer != nullptr && def.mutates.empty() && def.results == 1 && def.operand_parameters > 0;
   nb::list parameters;
   for (const Parameter& p : def.parameters) {
     nb::dict each;
     each["name"] = p.name;
-    static constexpr const char* kTypes[] = {"Tensor", "Tensor?", "Tensor[]", "Operand", "bool",
-                                             "int",    "float",   "int[]",    "str",     "dtype",
-                                             "device"};
+    static constexpr const char* kTypes[] = {"Tensor", "Tensor?", "Tensor[]", "Operand",
+                                             "bool",   "int",     "float",    "int[]",
+                                             "str",    "dtype",   "device"};
     each["type"] = kTypes[static_cast<int>(p.type)];
     each["optional"] = p.optional;
     each["has_default"] = p.has_default;
@@ -418,7 +420,8 @@ void bind_ops(nb::module_& m) {
   }
   m.attr("ops") = functions;
   m.attr("catalog_entries") = catalog;
-  m.def("catalog", [catalog] { return catalog; }, "Every op: name, signature, doc, facts.");
+  m.def(
+      "catalog", [catalog] { return catalog; }, "Every op: name, signature, doc, facts.");
   m.def("op_table", [] {
     std::vector<std::pair<std::string, int>> out;
     const ops::Catalog& all = ops::catalog();

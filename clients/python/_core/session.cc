@@ -12,8 +12,8 @@ using core::MutexLock;
 
 namespace {
 
-// Set in the child of a fork, whose copy of every session is dead: its threads are gone and its locks
-// may be held by nobody.
+// Set in the child of a fork, whose copy of every session is dead: its threads are gone and its
+// locks may be held by nobody.
 std::atomic<bool> g_forked{false};
 const int g_at_fork = pthread_atfork(nullptr, nullptr, [] { g_forked = true; });
 
@@ -118,8 +118,8 @@ void Session::issue(const program::Command& command, std::uint32_t made) {
     MutexLock lock(mutex_);
     if (writer_.full(limits_.frame, 256 + limits_.frame.inline_bytes, 4096)) close_full_frame();
     const bool large = std::holds_alternative<program::Constant>(command);
-    if (large && writer_.full(limits_.frame,
-                              256 + std::get<program::Constant>(command).bytes.size())) {
+    if (large &&
+        writer_.full(limits_.frame, 256 + std::get<program::Constant>(command).bytes.size())) {
       const std::uint64_t next_seq = writer_.next_seq();
       const program::HandleId next_id = writer_.next_id();
       frames_.emplace_back(writer_.finish(completed_, 1));
@@ -136,7 +136,8 @@ void Session::flush_releases() {
   while (!releases_.empty()) {
     program::Release release;
     const std::size_t count = std::min<std::size_t>(releases_.size(), 512);
-    release.handles.assign(releases_.begin(), releases_.begin() + static_cast<std::ptrdiff_t>(count));
+    release.handles.assign(releases_.begin(),
+                           releases_.begin() + static_cast<std::ptrdiff_t>(count));
     releases_.erase(releases_.begin(), releases_.begin() + static_cast<std::ptrdiff_t>(count));
     begin_command();
     issue(program::Command(std::move(release)), 0);

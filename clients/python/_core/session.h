@@ -1,8 +1,8 @@
 // Session: the native half of a client's session. Holds the mirror (names and tape without data),
 // writes frames, and keeps what progress has told. No Python in here but through three virtuals.
 //
-// Two kinds of threads: API threads, one at a time (Python's are, under the GIL), and transport threads
-// (next_frame, on_progress, lost), which may come at any time.
+// Two kinds of threads: API threads, one at a time (Python's are, under the GIL), and transport
+// threads (next_frame, on_progress, lost), which may come at any time.
 #pragma once
 
 #include <atomic>
@@ -35,7 +35,8 @@ struct SessionLimits {
   std::uint64_t quota = 0;  // bytes a device; 0: unknown
 };
 
-// The calling thread's grad mode, and the process's default float dtype: resolved into each command.
+// The calling thread's grad mode, and the process's default float dtype: resolved into each
+// command.
 bool grad_mode();
 void set_grad_mode(bool on);
 core::DType default_dtype();
@@ -80,8 +81,8 @@ class Session : public autograd::Issuer {
   void idle();
 
   // ---- Transport threads
-  // Waits for commands, or for at most `seconds`; false when the session is closed and all is taken.
-  // An empty frame means that the time has passed.
+  // Waits for commands, or for at most `seconds`; false when the session is closed and all is
+  // taken. An empty frame means that the time has passed.
   bool next_frame(std::string& frame, double seconds);
   Status on_progress(std::string_view bytes);
   // The stream is gone for good: every wait ends with this.
@@ -101,8 +102,8 @@ class Session : public autograd::Issuer {
   void name(Handle&) override {}
 
  protected:
-  // Blocks until ready() (called with the session's lock) holds, letting other API threads run. Errors:
-  // the wait was interrupted by the person.
+  // Blocks until ready() (called with the session's lock) holds, letting other API threads run.
+  // Errors: the wait was interrupted by the person.
   virtual Status block(const std::function<bool()>& ready) = 0;
   // Called when command `seq` was issued, to note the caller's line.
   virtual void note_site(std::uint64_t seq) = 0;
@@ -123,7 +124,7 @@ class Session : public autograd::Issuer {
   // API thread
   autograd::Graph graph_;
   const SessionLimits limits_;
-  std::uint64_t seq_ = 0;            // of the last command
+  std::uint64_t seq_ = 0;  // of the last command
   program::HandleId next_id_ = 1;
   std::vector<program::HandleId> releases_;
   std::uint64_t trimmed_ = 0;
@@ -131,7 +132,7 @@ class Session : public autograd::Issuer {
 
   // Guarded by mutex_
   wire::FrameWriter writer_;
-  std::deque<std::string> frames_;   // full ones, before the writer's
+  std::deque<std::string> frames_;  // full ones, before the writer's
   std::atomic<std::size_t> waiting_bytes_ = 0;
   bool sender_sleeps_ = false;
   std::uint64_t sent_bytes_ = 0;
@@ -145,8 +146,8 @@ class Session : public autograd::Issuer {
 
   // Written under mutex_; read without it on the way of every op.
   std::atomic<std::uint64_t> credit_upto_, completed_ = 0;
-  std::atomic<bool> over_ = false;   // lost or closed
-  std::atomic<bool> late_ = false;   // errors_ is not empty
+  std::atomic<bool> over_ = false;  // lost or closed
+  std::atomic<bool> late_ = false;  // errors_ is not empty
 };
 
 }  // namespace teletensor::client

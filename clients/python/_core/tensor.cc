@@ -1,5 +1,5 @@
-// Tensor: the native type. Facts and flags without I/O, reading a value; methods written in Python are
-// attached to this very type (_tensor.py).
+// Tensor: the native type. Facts and flags without I/O, reading a value; methods written in Python
+// are attached to this very type (_tensor.py).
 
 #include <algorithm>
 #include <cstring>
@@ -33,8 +33,9 @@ namespace {
 bool one_session(PySession& session, std::span<const Var> arguments) {
   for (const Var& argument : arguments) {
     if (!argument.is_tensor() || argument.builder() == &session) continue;
-    PyErr_SetString(PyExc_RuntimeError, "operands belong to two sessions; bring one over with "
-                                        "session.tensor(x.numpy())");
+    PyErr_SetString(PyExc_RuntimeError,
+                    "operands belong to two sessions; bring one over with "
+                    "session.tensor(x.numpy())");
     return false;
   }
   return true;
@@ -60,8 +61,7 @@ nb::object own(PyObject* object) {
 }  // namespace
 
 PyObject* call_op(PySession& session, OpId id, std::span<const Var> arguments,
-                  std::span<const std::uint32_t> counts,
-                  const core::Attributes& attributes) {
+                  std::span<const std::uint32_t> counts, const core::Attributes& attributes) {
   if (!one_session(session, arguments)) return nullptr;
   Handles results;
   const Status status = session.apply(id, arguments, counts, attributes, results);
@@ -87,8 +87,7 @@ PyObject* call_op(PySession& session, OpId id, std::span<const Var> arguments,
 }
 
 PyObject* call_inplace(PySession& session, OpId id, PyObject* self, std::span<const Var> arguments,
-                       std::span<const std::uint32_t> counts,
-                  const core::Attributes& attributes) {
+                       std::span<const std::uint32_t> counts, const core::Attributes& attributes) {
   if (!one_session(session, arguments)) return nullptr;
   const Status status = session.apply_inplace(id, arguments, counts, attributes);
   if (!status.ok()) {
@@ -136,26 +135,31 @@ T element(const std::string& data, std::size_t i) {
 
 PyObject* scalar(core::DType dtype, const std::string& data, std::size_t i) {
   switch (dtype) {
-    case core::DType::kBool: return PyBool_FromLong(element<std::uint8_t>(data, i) != 0);
-    case core::DType::kU8: return PyLong_FromLong(element<std::uint8_t>(data, i));
-    case core::DType::kI32: return PyLong_FromLong(element<std::int32_t>(data, i));
-    case core::DType::kI64: return PyLong_FromLongLong(element<std::int64_t>(data, i));
+    case core::DType::kBool:
+      return PyBool_FromLong(element<std::uint8_t>(data, i) != 0);
+    case core::DType::kU8:
+      return PyLong_FromLong(element<std::uint8_t>(data, i));
+    case core::DType::kI32:
+      return PyLong_FromLong(element<std::int32_t>(data, i));
+    case core::DType::kI64:
+      return PyLong_FromLongLong(element<std::int64_t>(data, i));
     case core::DType::kF16: {
       return PyFloat_FromDouble(static_cast<double>(element<core::Half>(data, i)));
     }
     case core::DType::kBF16: {
       return PyFloat_FromDouble(static_cast<double>(element<core::BFloat16>(data, i)));
     }
-    case core::DType::kF32: return PyFloat_FromDouble(element<float>(data, i));
-    case core::DType::kF64: return PyFloat_FromDouble(element<double>(data, i));
+    case core::DType::kF32:
+      return PyFloat_FromDouble(element<float>(data, i));
+    case core::DType::kF64:
+      return PyFloat_FromDouble(element<double>(data, i));
   }
   return PyFloat_FromDouble(0);
 }
 
 nb::object item(const PyTensor& t) {
   if (handle(t).geometry().numel() != 1) {
-    PyErr_Format(PyExc_RuntimeError,
-                 "a Tensor with %lld elements cannot be converted to Scalar",
+    PyErr_Format(PyExc_RuntimeError, "a Tensor with %lld elements cannot be converted to Scalar",
                  static_cast<long long>(handle(t).geometry().numel()));
     throw nb::python_error();
   }
@@ -181,7 +185,8 @@ std::string grad_fn_name(const PyTensor& t, const autograd::Node& node) {
 PyTensor& tensor(nb::handle object, const char* what) {
   PyTensor* t = tensor_of(object.ptr());
   if (t == nullptr) {
-    PyErr_Format(PyExc_TypeError, "%s must be a Tensor, not %s", what, Py_TYPE(object.ptr())->tp_name);
+    PyErr_Format(PyExc_TypeError, "%s must be a Tensor, not %s", what,
+                 Py_TYPE(object.ptr())->tp_name);
     throw nb::python_error();
   }
   return *t;
@@ -246,24 +251,29 @@ void bind_tensor(nb::module_& m) {
           },
           nb::arg("data"))
       .def_prop_ro("_shape", [](const PyTensor& t) { return tuple_of(handle(t).shape()); })
-      .def_prop_ro("dtype", [](const PyTensor& t) { return own(wrap_dtype(handle(t).layout.dtype)); },
-                   "The element type.")
-      .def_prop_ro("device",
-                   [](const PyTensor& t) { return own(wrap_device(handle(t).layout.device)); },
-                   "The daemon's device that holds it.")
+      .def_prop_ro(
+          "dtype", [](const PyTensor& t) { return own(wrap_dtype(handle(t).layout.dtype)); },
+          "The element type.")
+      .def_prop_ro(
+          "device", [](const PyTensor& t) { return own(wrap_device(handle(t).layout.device)); },
+          "The daemon's device that holds it.")
       .def_prop_ro("ndim", [](const PyTensor& t) { return handle(t).shape().size(); })
-      .def("dim", [](const PyTensor& t) { return handle(t).shape().size(); },
-           "The number of dimensions.")
-      .def("numel", [](const PyTensor& t) { return handle(t).geometry().numel(); },
-           "The number of elements.")
-      .def("element_size",
-           [](const PyTensor& t) { return core::size_of(handle(t).layout.dtype); },
-           "Bytes of one element.")
+      .def(
+          "dim", [](const PyTensor& t) { return handle(t).shape().size(); },
+          "The number of dimensions.")
+      .def(
+          "numel", [](const PyTensor& t) { return handle(t).geometry().numel(); },
+          "The number of elements.")
+      .def(
+          "element_size", [](const PyTensor& t) { return core::size_of(handle(t).layout.dtype); },
+          "Bytes of one element.")
       .def("_strides", [](const PyTensor& t) { return tuple_of(handle(t).geometry().strides); })
-      .def("storage_offset", [](const PyTensor& t) { return handle(t).geometry().offset; },
-           "Elements before the first, in the storage.")
-      .def("is_contiguous", [](const PyTensor& t) { return handle(t).geometry().contiguous(); },
-           "Row-major without gaps?")
+      .def(
+          "storage_offset", [](const PyTensor& t) { return handle(t).geometry().offset; },
+          "Elements before the first, in the storage.")
+      .def(
+          "is_contiguous", [](const PyTensor& t) { return handle(t).geometry().contiguous(); },
+          "Row-major without gaps?")
       .def("_is_view", [](const PyTensor& t) { return handle(t).is_view(); })
       .def_prop_ro("_base",
                    [](const PyTensor& t) -> nb::object {
@@ -274,14 +284,14 @@ void bind_tensor(nb::module_& m) {
            [](const PyTensor& t, const PyTensor& o) { return handle(t).cell == handle(o).cell; })
       .def_prop_ro("_session", [](const PyTensor& t) { return t.session_object; })
       .def_prop_rw(
-          "requires_grad", [](const PyTensor& t) { return t.session->graph().requires_grad(handle(t)); },
+          "requires_grad",
+          [](const PyTensor& t) { return t.session->graph().requires_grad(handle(t)); },
           [](PyTensor& t, bool on) { raise_if(t.session->set_requires_grad(handle(t), on)); },
           "Whether gradients are recorded for it.")
-      .def_prop_ro("is_leaf",
-                   [](const PyTensor& t) {
-                     return value_or_raise(t.session->graph().is_leaf(handle(t)));
-                   },
-                   "True where no recorded instruction made it.")
+      .def_prop_ro(
+          "is_leaf",
+          [](const PyTensor& t) { return value_or_raise(t.session->graph().is_leaf(handle(t))); },
+          "True where no recorded instruction made it.")
       .def_prop_rw(
           "grad",
           [](const PyTensor& t) -> nb::object {
@@ -315,8 +325,9 @@ void bind_tensor(nb::module_& m) {
            [](PyTensor& t, const PyTensor& other) {
              raise_if(t.session->set_data(handle(t), handle(other)));
            })
-      .def("retain_grad", [](PyTensor& t) { raise_if(t.session->retain_grad(handle(t))); },
-           "Keeps .grad of a tensor that is no leaf.")
+      .def(
+          "retain_grad", [](PyTensor& t) { raise_if(t.session->retain_grad(handle(t))); },
+          "Keeps .grad of a tensor that is no leaf.")
       .def_prop_ro("retains_grad", [](const PyTensor& t) { return handle(t).retains; })
       .def("_add_hook",
            [](PyTensor& t, nb::object callable) {

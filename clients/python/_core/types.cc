@@ -12,10 +12,10 @@ struct PyDevice {
   core::Device device;
 };
 
-PyObject* g_dtypes[16];      // by number
+PyObject* g_dtypes[16];  // by number
 PyTypeObject* dtype_type;
 PyTypeObject* device_type;
-PyObject* g_error_types;     // dict: code -> exception class
+PyObject* g_error_types;  // dict: code -> exception class
 
 PyObject* error_type(core::Code code) {
   nb::object key = nb::int_(static_cast<int>(code));
@@ -65,15 +65,14 @@ PyObject* wrap_dtype(core::DType dtype) {
   return Py_NewRef(g_dtypes[static_cast<std::size_t>(dtype)]);
 }
 
-PyObject* wrap_device(core::Device device) {
-  return nb::cast(PyDevice{device}).release().ptr();
-}
+PyObject* wrap_device(core::Device device) { return nb::cast(PyDevice{device}).release().ptr(); }
 
 void bind_types(nb::module_& m) {
   auto dtype = nb::class_<PyDType>(m, "dtype", "The element type of a tensor: float32, int64, ...");
   dtype
-      .def_prop_ro("itemsize", [](const PyDType& d) { return core::size_of(d.dtype); },
-                   "Bytes of one element.")
+      .def_prop_ro(
+          "itemsize", [](const PyDType& d) { return core::size_of(d.dtype); },
+          "Bytes of one element.")
       .def_prop_ro("is_floating_point", [](const PyDType& d) { return core::is_floating(d.dtype); })
       .def_prop_ro("is_signed",
                    [](const PyDType& d) {
@@ -137,9 +136,7 @@ void bind_types(nb::module_& m) {
                     ")";
            })
       .def("__hash__",
-           [](const PyDevice& d) {
-             return static_cast<int>(d.device.kind) * 256 + d.device.index;
-           })
+           [](const PyDevice& d) { return static_cast<int>(d.device.kind) * 256 + d.device.index; })
       .def("__eq__", [](const PyDevice& d, nb::handle other) {
         const auto o = device_of(other.ptr());
         return Py_TYPE(other.ptr()) == device_type && o && *o == d.device;

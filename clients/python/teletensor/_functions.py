@@ -20,14 +20,15 @@ from ._session import current_session
 __all__ = [
     "allclose", "arange", "broadcast_shapes", "broadcast_tensors", "cat", "chunk", "contiguous",
     "div", "dropout", "empty", "empty_like", "equal", "expand", "expand_as", "eye", "flatten",
-    "flip", "full", "full_like", "gather", "index_add", "index_add_", "index_copy", "index_copy_",
-    "index_fill", "index_fill_", "index_put", "index_put_", "index_select", "is_tensor", "isclose", "kthvalue", "linspace",
-    "log_softmax", "masked_select", "max", "median", "meshgrid", "min", "movedim", "narrow",
-    "nonzero", "norm", "normal", "numel", "one_hot", "ones", "ones_like", "permute", "rand",
-    "rand_like", "randint", "randn", "randn_like", "randperm", "repeat", "reshape", "reshape_as",
-    "scalar_tensor", "scatter", "scatter_", "scatter_add", "scatter_add_", "shares_storage",
-    "softmax", "sort", "split", "squeeze", "std", "t", "topk", "unflatten", "var", "view",
-    "view_as", "where", "zeros", "zeros_like",
+    "flip", "full", "full_like", "gather", "index_add", "index_add_", "index_copy",
+    "index_copy_", "index_fill", "index_fill_", "index_put", "index_put_", "index_select",
+    "is_tensor", "isclose", "kthvalue", "linspace", "log_softmax", "masked_select", "max",
+    "median", "meshgrid", "min", "movedim", "narrow", "nonzero", "norm", "normal", "numel",
+    "one_hot", "ones", "ones_like", "permute", "rand", "rand_like", "randint", "randn",
+    "randn_like", "randperm", "repeat", "reshape", "reshape_as", "scalar_tensor", "scatter",
+    "scatter_", "scatter_add", "scatter_add_", "shares_storage", "softmax", "sort", "split",
+    "squeeze", "std", "t", "topk", "unflatten", "var", "view", "view_as", "where", "zeros",
+    "zeros_like",
 ]
 
 Size = Sequence[int]

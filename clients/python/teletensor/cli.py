@@ -65,7 +65,7 @@ def _health(args: argparse.Namespace) -> int:
 
 def _sessions(args: argparse.Namespace) -> int:
     reply = _ask(_address(args.address), "Admin", "Sessions")
-    found = [
+    found: list[dict[str, Any]] = [
         {"name": s.text(1), "age_seconds": round(s.real(2), 1), "handles": s.integer(3),
          "queued": s.integer(4), "completed_upto": s.integer(5), "attached": bool(s.integer(7)),
          "client_version": s.text(8), "memory": [memory_of(m) for m in s.messages(6)]}
