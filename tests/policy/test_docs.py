@@ -14,7 +14,7 @@ DEVIATION = re.compile(r"^\| (D\d+) .*\| `(test_d\d+\w*)` \|$", re.M)
 
 @pytest.mark.parametrize("page", PAGES, ids=relative)
 def test_links(page):
-    prose = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    prose = re.sub(r"^ *```.*?^ *```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
     prose = re.sub(r"`[^`\n]*`", "", prose)
     for target, _ in LINK.findall(prose):
         if not target.startswith(("http", "mailto:")):
