@@ -51,7 +51,9 @@ Status pointwise(InferContext& c, std::size_t at) {
 }
 
 template <std::size_t kReductionAt>
-Status pointwise_infer(InferContext& c) { return pointwise(c, kReductionAt); }
+Status pointwise_infer(InferContext& c) {
+  return pointwise(c, kReductionAt);
+}
 
 // smooth_l1 and huber: attribute 1 is the width of the quadratic part.
 Status smooth_infer(InferContext& c) {
@@ -79,8 +81,8 @@ Status mse_backward_infer(InferContext& c) {
 
 // Shapes of a loss over classes: input (N, C, d1, ...), (N, C) or (C).
 struct ClassShapes {
-  int dim = 0;          // of the classes
-  Dims lines;           // shape without it
+  int dim = 0;  // of the classes
+  Dims lines;   // shape without it
   std::int64_t classes = 0;
 };
 
@@ -89,7 +91,8 @@ core::Result<ClassShapes> class_shapes(const InferContext& c, const Dims& input)
   ClassShapes s;
   s.dim = input.size() == 1 ? 0 : 1;
   s.classes = input[s.dim];
-  if (s.classes == 0) return c.fail("expected at least one class, got shape " + core::to_string(input));
+  if (s.classes == 0)
+    return c.fail("expected at least one class, got shape " + core::to_string(input));
   s.lines = input;
   s.lines.erase(s.dim);
   return s;
@@ -166,7 +169,8 @@ Status cross_entropy_gradient(InferContext& c, bool keep) {
 // Operands: gradient, target, weight; attributes: size, ignore_index, reduction.
 Status nll_backward_infer(InferContext& c) {
   const auto size = c.attributes.ints(0);
-  if (size.size() > static_cast<std::size_t>(core::kMaxRank)) return c.fail("size has too many dims");
+  if (size.size() > static_cast<std::size_t>(core::kMaxRank))
+    return c.fail("size has too many dims");
   const auto elements = core::checked_numel(size);
   if (!elements.ok()) return elements.status();
   TT_RETURN_IF_ERROR(check_reduction(c, 2));
@@ -402,16 +406,18 @@ std::vector<OpDef> loss_ops() {
        .saves = four},
       {.signature = "kl_div(Tensor input, Tensor target, str reduction='mean', "
                     "bool log_target=False) -> Tensor",
-       .doc = "target (log(target) - input) with input a logarithm; with log_target the target is one "
-              "too.",
+       .doc =
+           "target (log(target) - input) with input a logarithm; with log_target the target is one "
+           "too.",
        .infer = pointwise_infer<0>,
        .vjp = kl_div_vjp,
        .saves = pair},
       {.signature =
            "cross_entropy(Tensor input, Tensor target, Tensor? weight=None, int ignore_index=-100, "
            "str reduction='mean', float label_smoothing=0.0) -> Tensor",
-       .doc = "-log_softmax(input)[target] * weight over classes in dim 1 (dim 0 of a 1-d input). "
-              "target holds class indices, or probabilities of the input's shape. 'mean' is weighted.",
+       .doc =
+           "-log_softmax(input)[target] * weight over classes in dim 1 (dim 0 of a 1-d input). "
+           "target holds class indices, or probabilities of the input's shape. 'mean' is weighted.",
        .infer = class_loss_infer,
        .vjp = cross_entropy_vjp,
        .saves = three},

@@ -137,8 +137,8 @@ void layer_norm_vjp(VjpContext& c) {
   }
 }
 
-// Of (dx, dweight, dbias) with cotangents (hx, hw, hb). With P(v) = v - mean(v) - xhat mean(v xhat),
-// dx = r P(gw) where gw = g * weight and r = 1 / sqrt(var + eps).
+// Of (dx, dweight, dbias) with cotangents (hx, hw, hb). With P(v) = v - mean(v) - xhat mean(v
+// xhat), dx = r P(gw) where gw = g * weight and r = 1 / sqrt(var + eps).
 void layer_norm_backward_vjp(VjpContext& c) {
   static const OpRef mean("mean"), var("var"), rsqrt("rsqrt");
   const Var g = c.operand(0), x = c.operand(1), weight = c.operand(2);
@@ -150,9 +150,9 @@ void layer_norm_backward_vjp(VjpContext& c) {
     return apply(mean, {v}, {Attribute::of(inner), Attribute::of(true)});
   };
   const auto over_rows = [&](const Var& v) { return outer.empty() ? v : sum(v, outer, false); };
-  const Var r = apply(rsqrt, {apply(var, {x}, {Attribute::of(inner), Attribute::of(0.0),
-                                               Attribute::of(true)}) +
-                              Var(c.attributes().real(1))});
+  const Var r = apply(
+      rsqrt, {apply(var, {x}, {Attribute::of(inner), Attribute::of(0.0), Attribute::of(true)}) +
+              Var(c.attributes().real(1))});
   const Var xhat = (x - average(x)) * r;
   const auto project = [&](const Var& v) { return v - average(v) - xhat * average(v * xhat); };
   const Var hx = c.gradient(0), hw = c.gradient(1), hb = c.gradient(2);
@@ -195,13 +195,15 @@ std::vector<OpDef> normalize_ops() {
        .internal = true},
       {.signature = "layer_norm(Tensor x, Tensor? weight=None, Tensor? bias=None, "
                     "int[] normalized_shape, float eps=1e-05) -> Tensor",
-       .doc = "(x - mean) / sqrt(variance + eps) * weight + bias, mean and (biased) variance over the "
-              "last dims, whose sizes are normalized_shape.",
+       .doc =
+           "(x - mean) / sqrt(variance + eps) * weight + bias, mean and (biased) variance over the "
+           "last dims, whose sizes are normalized_shape.",
        .infer = layer_norm_infer,
        .vjp = layer_norm_vjp,
        .saves = {{.slot = 0}, {.slot = 1, .when = bit(0)}}},
-      {.signature = "layer_norm_backward(Tensor gradient, Tensor x, Tensor? weight, "
-                    "int[] normalized_shape, float eps) -> (Tensor dx, Tensor dweight, Tensor dbias)",
+      {.signature =
+           "layer_norm_backward(Tensor gradient, Tensor x, Tensor? weight, "
+           "int[] normalized_shape, float eps) -> (Tensor dx, Tensor dweight, Tensor dbias)",
        .doc = "The derivatives of layer_norm by x, weight and bias.",
        .infer = layer_norm_backward_infer,
        .vjp = layer_norm_backward_vjp,

@@ -69,9 +69,9 @@ Status pick_infer(InferContext& c, std::int64_t dim, std::size_t keepdim) {
   const auto at = core::normalize_dim(dim, c.rank(0), c.op);
   if (!at.ok()) return at.status();
   if (c.rank(0) && c.shape(0)[*at] == 0) {
-    return Status(core::Code::kOutOfRange, std::string(c.op) + ": expected dim " +
-                                               std::to_string(*at) + " to have non-zero size, shape " +
-                                               core::to_string(c.shape(0)));
+    return Status(core::Code::kOutOfRange,
+                  std::string(c.op) + ": expected dim " + std::to_string(*at) +
+                      " to have non-zero size, shape " + core::to_string(c.shape(0)));
   }
   if (c.dtype(0) == DType::kBool) return c.fail("not implemented for bool");
   const std::uint32_t mask = c.rank(0) ? 1u << *at : 0;
@@ -157,8 +157,9 @@ std::vector<OpDef> order_ops() {
   return {
       {.signature = "sort(Tensor x, int dim=-1, bool descending=False, bool stable=False) -> "
                     "(Tensor values, Tensor indices)",
-       .doc = "Sorted along dim, with the indices (int64) of the sorted elements. NaN counts as the "
-              "largest. Equal elements keep their order, also without stable.",
+       .doc =
+           "Sorted along dim, with the indices (int64) of the sorted elements. NaN counts as the "
+           "largest. Equal elements keep their order, also without stable.",
        .infer = sort_infer,
        .vjp = [](VjpContext& c) { give_scattered(c, c.attributes().integer(0), false); },
        .saves = indices},
@@ -169,8 +170,9 @@ std::vector<OpDef> order_ops() {
        .not_differentiable = kIndices},
       {.signature = "topk(Tensor x, int k, int dim=-1, bool largest=True, bool sorted=True) -> "
                     "(Tensor values, Tensor indices)",
-       .doc = "The k largest (or smallest) elements along dim in order, with their indices (int64). "
-              "NaN counts as the largest; of equal elements the first are taken.",
+       .doc =
+           "The k largest (or smallest) elements along dim in order, with their indices (int64). "
+           "NaN counts as the largest; of equal elements the first are taken.",
        .infer = topk_infer,
        .vjp = [](VjpContext& c) { give_scattered(c, c.attributes().integer(1), false); },
        .saves = indices},
@@ -181,13 +183,15 @@ std::vector<OpDef> order_ops() {
        .vjp = [](VjpContext& c) { give_scattered(c, c.attributes().integer(1), true); },
        .saves = indices},
       {.signature = "median(Tensor x) -> Tensor",
-       .doc = "The median of all elements, the lower one of two; NaN if there is a NaN or no element.",
+       .doc =
+           "The median of all elements, the lower one of two; NaN if there is a NaN or no element.",
        .infer = median_infer,
        .vjp = median_vjp,
        .saves = {{.slot = 0}, {.slot = kResult}}},
       {.signature = "median_dim(Tensor x, int dim=-1, bool keepdim=False) -> "
                     "(Tensor values, Tensor indices)",
-       .doc = "The median along dim, the lower one of two, and its index (int64); NaN if there is one.",
+       .doc = "The median along dim, the lower one of two, and its index (int64); NaN if there is "
+              "one.",
        .infer = median_dim_infer,
        .vjp = [](VjpContext& c) { give_scattered(c, c.attributes().integer(0), true); },
        .saves = indices},

@@ -1,4 +1,5 @@
-// Which dimensions a reduction folds, and the shape that is left. Shared by infer, vjps and kernels.
+// Which dimensions a reduction folds, and the shape that is left. Shared by infer, vjps and
+// kernels.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,8 @@
 
 namespace teletensor::ops {
 
-// One bit per dimension. An empty list means all of them. Refuses a dim out of range or named twice.
+// One bit per dimension. An empty list means all of them. Refuses a dim out of range or named
+// twice.
 inline core::Result<std::uint32_t> dims_mask(std::span<const std::int64_t> dims, int rank,
                                              std::string_view op) {
   const std::uint32_t all = (1u << rank) - 1;

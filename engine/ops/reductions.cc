@@ -247,14 +247,17 @@ std::vector<OpDef> reduction_ops() {
        .vjp = prod_vjp,
        .saves = {{.slot = 0}}},
       {.signature = "product_of_others(Tensor x, int dim) -> Tensor",
-       .doc = "For each element the product of the others along dim: the derivative of prod. Its own "
-              "derivative is NaN where x is 0.",
-       .infer = [](InferContext& c) {
-         TT_RETURN_IF_ERROR(floating_only(c));
-         TT_RETURN_IF_ERROR(core::normalize_dim(c.attributes.integer(0), c.rank(0), c.op).status());
-         c.add_result(c.dtype(0), c.shape(0));
-         return Status();
-       },
+       .doc =
+           "For each element the product of the others along dim: the derivative of prod. Its own "
+           "derivative is NaN where x is 0.",
+       .infer =
+           [](InferContext& c) {
+             TT_RETURN_IF_ERROR(floating_only(c));
+             TT_RETURN_IF_ERROR(
+                 core::normalize_dim(c.attributes.integer(0), c.rank(0), c.op).status());
+             c.add_result(c.dtype(0), c.shape(0));
+             return Status();
+           },
        .vjp = product_of_others_vjp,
        .saves = x_and_result,
        .internal = true},
@@ -277,8 +280,9 @@ std::vector<OpDef> reduction_ops() {
        .saves = {{.slot = kResult + 1}}},
       {.signature =
            "min_dim(Tensor x, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)",
-       .doc = "Smallest element along dim and the index (int64) of its first occurrence, which gets "
-              "the gradient.",
+       .doc =
+           "Smallest element along dim and the index (int64) of its first occurrence, which gets "
+           "the gradient.",
        .infer = extremum_dim_infer,
        .vjp = extremum_dim_vjp,
        .saves = {{.slot = kResult + 1}}},
@@ -297,7 +301,8 @@ std::vector<OpDef> reduction_ops() {
        .infer = arg_infer,
        .not_differentiable = kSteps},
       {.signature = "argmin(Tensor x, int? dim=None, bool keepdim=False) -> Tensor",
-       .doc = "Index (int64) of the first smallest element along dim, or into the flattened tensor.",
+       .doc =
+           "Index (int64) of the first smallest element along dim, or into the flattened tensor.",
        .infer = arg_infer,
        .not_differentiable = kSteps},
       {.signature = "any(Tensor x, int[]? dim=None, bool keepdim=False) -> Tensor",
@@ -312,19 +317,22 @@ std::vector<OpDef> reduction_ops() {
        .doc = "How many elements over dim are not zero, int64. NaN is not zero.",
        .infer = count_infer,
        .not_differentiable = kSteps},
-      {.signature = "var(Tensor x, int[]? dim=None, float correction=1, bool keepdim=False) -> Tensor",
+      {.signature =
+           "var(Tensor x, int[]? dim=None, float correction=1, bool keepdim=False) -> Tensor",
        .doc = "Variance over dim: squared distances from the mean, summed, over (n - correction).",
        .infer = spread_infer,
        .vjp = var_vjp,
        .saves = {{.slot = 0}}},
-      {.signature = "std(Tensor x, int[]? dim=None, float correction=1, bool keepdim=False) -> Tensor",
+      {.signature =
+           "std(Tensor x, int[]? dim=None, float correction=1, bool keepdim=False) -> Tensor",
        .doc = "Standard deviation over dim: the square root of var.",
        .infer = spread_infer,
        .vjp = std_vjp,
        .saves = x_and_result},
       {.signature = "norm(Tensor x, float p=2, int[]? dim=None, bool keepdim=False, "
                     "dtype? dtype=None) -> Tensor",
-       .doc = "Vector norm over dim (all dims if None): sum(|x|^p)^(1/p); p may be 0 (how many are not "
+       .doc = "Vector norm over dim (all dims if None): sum(|x|^p)^(1/p); p may be 0 (how many are "
+              "not "
               "zero), inf or -inf (largest, smallest |x|).",
        .infer = norm_infer,
        .vjp = norm_vjp,

@@ -25,9 +25,8 @@ void load_half(const std::uint16_t* from, std::int64_t n, float* to) {
   std::int64_t i = 0;
 #if HWY_TARGET <= HWY_AVX2
   for (; i + lanes <= n; i += lanes) {
-    hn::StoreU(
-        hn::PromoteTo(df, hn::LoadU(dh, reinterpret_cast<const hwy::float16_t*>(from + i))), df,
-        to + i);
+    hn::StoreU(hn::PromoteTo(df, hn::LoadU(dh, reinterpret_cast<const hwy::float16_t*>(from + i))),
+               df, to + i);
   }
 #else
   (void)dh, (void)lanes;
@@ -243,14 +242,22 @@ void store(const A* from, std::int64_t n, void* to, std::int64_t stride) {
 template <class F>
 auto by_dtype(DType dtype, F&& pick) {
   switch (dtype) {
-    case DType::kBool: return pick(Bool{});
-    case DType::kU8: return pick(std::uint8_t{});
-    case DType::kI32: return pick(std::int32_t{});
-    case DType::kI64: return pick(std::int64_t{});
-    case DType::kF16: return pick(Half{});
-    case DType::kBF16: return pick(BFloat16{});
-    case DType::kF32: return pick(float{});
-    case DType::kF64: break;
+    case DType::kBool:
+      return pick(Bool{});
+    case DType::kU8:
+      return pick(std::uint8_t{});
+    case DType::kI32:
+      return pick(std::int32_t{});
+    case DType::kI64:
+      return pick(std::int64_t{});
+    case DType::kF16:
+      return pick(Half{});
+    case DType::kBF16:
+      return pick(BFloat16{});
+    case DType::kF32:
+      return pick(float{});
+    case DType::kF64:
+      break;
   }
   return pick(double{});
 }

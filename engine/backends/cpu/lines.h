@@ -30,9 +30,11 @@ class Lines {
   std::int64_t length() const { return length_; }
   std::int64_t count() const { return count_; }
   // Elements between neighbours of a line in a tensor of this shape.
-  std::int64_t stride(const core::Geometry& g) const { return shape_.empty() ? 1 : g.strides[dim_]; }
-  // Elements from the tensor's first element to the start of line i. `g` has this shape, or this shape
-  // without the dimension, or with another size there.
+  std::int64_t stride(const core::Geometry& g) const {
+    return shape_.empty() ? 1 : g.strides[dim_];
+  }
+  // Elements from the tensor's first element to the start of line i. `g` has this shape, or this
+  // shape without the dimension, or with another size there.
   std::int64_t offset(const core::Geometry& g, std::int64_t i) const {
     std::int64_t at = 0;
     int of_g = g.rank() - 1;
@@ -47,8 +49,8 @@ class Lines {
     }
     return at;
   }
-  // f(i) for every line (none where lines are empty), in parallel where there is work for it. `cost` is in units of about a
-  // nanosecond an element.
+  // f(i) for every line (none where lines are empty), in parallel where there is work for it.
+  // `cost` is in units of about a nanosecond an element.
   template <class F>
   void run(Parallel& parallel, std::int64_t cost, F&& f) const {
     if (length_ == 0) return;
@@ -66,7 +68,7 @@ class Lines {
   }
 
  private:
-  static constexpr std::int64_t kPart = 200'000;        // nanoseconds, roughly
+  static constexpr std::int64_t kPart = 200'000;  // nanoseconds, roughly
   static constexpr std::int64_t kSplitAbove = 400'000;
   core::Dims shape_;
   int dim_ = 0;

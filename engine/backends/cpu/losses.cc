@@ -57,9 +57,12 @@ A kl_div(A x, A t, const Parameters& p) {
 // The two (or four) operands in row-major order; weights expanded to the input's shape.
 struct Operands {
   Operands(KernelCall& call, Status& status)
-      : weight_view(view(call, 2)), positive_view(view(call, 3)),
-        input(call, call.in[0], status), target(call, call.in[1], status),
-        weight(call, weight_arg(call), status), positive(call, positive_arg(call), status) {}
+      : weight_view(view(call, 2)),
+        positive_view(view(call, 3)),
+        input(call, call.in[0], status),
+        target(call, call.in[1], status),
+        weight(call, weight_arg(call), status),
+        positive(call, positive_arg(call), status) {}
 
   static core::Geometry view(const KernelCall& call, std::size_t i) {
     if (call.in.size() <= i || call.in[i].kind != TensorArg::Kind::kTensor) return {};
@@ -83,7 +86,8 @@ Row<A> row_of(const RowMajor& operand) {
   return operand.absent() ? Row<A>() : Row<A>(operand.arg(), 0, 1);
 }
 
-// Runs `block(start, n, to)` over all elements, `to` receiving their losses, and stores or sums them.
+// Runs `block(start, n, to)` over all elements, `to` receiving their losses, and stores or sums
+// them.
 template <class A, class F>
 Status reduce_blocks(KernelCall& call, std::int64_t n, std::string_view reduction, F&& block) {
   const TensorArg& out = call.out[0];
@@ -191,12 +195,18 @@ enum class Kind { kL1, kSmoothL1, kHuber, kBce, kBceLogits, kKlDiv };
 template <Kind kKind, class A>
 A element(A x, A t, A pos_weight, const Parameters& p) {
   switch (kKind) {
-    case Kind::kL1: return std::abs(x - t);
-    case Kind::kSmoothL1: return smooth_l1(x, t, p);
-    case Kind::kHuber: return huber(x, t, p);
-    case Kind::kBce: return bce(x, t);
-    case Kind::kBceLogits: return bce_logits(x, t, pos_weight);
-    case Kind::kKlDiv: break;
+    case Kind::kL1:
+      return std::abs(x - t);
+    case Kind::kSmoothL1:
+      return smooth_l1(x, t, p);
+    case Kind::kHuber:
+      return huber(x, t, p);
+    case Kind::kBce:
+      return bce(x, t);
+    case Kind::kBceLogits:
+      return bce_logits(x, t, pos_weight);
+    case Kind::kKlDiv:
+      break;
   }
   return kl_div(x, t, p);
 }

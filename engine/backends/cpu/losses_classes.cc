@@ -29,7 +29,9 @@ template <class A>
 class Classes {
  public:
   Classes(KernelCall& call, const Setting& s)
-      : call_(call), s_(s), lines_(s.shape, s.shape.size() == 1 ? 0 : 1),
+      : call_(call),
+        s_(s),
+        lines_(s.shape, s.shape.size() == 1 ? 0 : 1),
         probabilities_(core::is_floating(s.target->dtype)) {
     if (!probabilities_) load_target_ = load_block<std::int64_t>(s.target->dtype);
     target_size_ = static_cast<std::int64_t>(core::size_of(s.target->dtype));
@@ -273,9 +275,13 @@ Status with_classes(KernelCall& call, core::DType dtype, const Setting& setting,
 
 Status cross_entropy(KernelCall& call) {
   const core::Attributes& a = call.attributes;
-  const Setting s{.input = &call.in[0], .target = &call.in[1], .weight = &call.in[2],
-                  .shape = call.in[0].geometry->shape, .ignore = a.integer(0),
-                  .reduction = a.text(1), .smoothing = a.real(2)};
+  const Setting s{.input = &call.in[0],
+                  .target = &call.in[1],
+                  .weight = &call.in[2],
+                  .shape = call.in[0].geometry->shape,
+                  .ignore = a.integer(0),
+                  .reduction = a.text(1),
+                  .smoothing = a.real(2)};
   return with_classes(call, call.in[0].dtype, s, [&](const auto& classes, auto) {
     return reduce_lines(call, classes, [&](std::int64_t i) { return classes.cross_entropy(i); });
   });
@@ -283,8 +289,11 @@ Status cross_entropy(KernelCall& call) {
 
 Status nll_loss(KernelCall& call) {
   const core::Attributes& a = call.attributes;
-  const Setting s{.input = &call.in[0], .target = &call.in[1], .weight = &call.in[2],
-                  .shape = call.in[0].geometry->shape, .ignore = a.integer(0),
+  const Setting s{.input = &call.in[0],
+                  .target = &call.in[1],
+                  .weight = &call.in[2],
+                  .shape = call.in[0].geometry->shape,
+                  .ignore = a.integer(0),
                   .reduction = a.text(1)};
   return with_classes(call, call.in[0].dtype, s, [&](const auto& classes, auto) {
     return reduce_lines(call, classes, [&](std::int64_t i) { return classes.nll(i); });
@@ -293,9 +302,14 @@ Status nll_loss(KernelCall& call) {
 
 Setting gradient_setting(const KernelCall& call) {
   const core::Attributes& a = call.attributes;
-  return {.gradient = &call.in[0], .input = &call.in[1], .target = &call.in[2],
-          .weight = &call.in[3], .shape = call.in[1].geometry->shape, .ignore = a.integer(0),
-          .reduction = a.text(1), .smoothing = a.real(2)};
+  return {.gradient = &call.in[0],
+          .input = &call.in[1],
+          .target = &call.in[2],
+          .weight = &call.in[3],
+          .shape = call.in[1].geometry->shape,
+          .ignore = a.integer(0),
+          .reduction = a.text(1),
+          .smoothing = a.real(2)};
 }
 
 Status cross_entropy_backward(KernelCall& call) {
@@ -326,8 +340,11 @@ Status cross_entropy_factors(KernelCall& call) {
 Status nll_loss_backward(KernelCall& call) {
   if (call.out[0].geometry->numel() == 0) return {};
   const core::Attributes& a = call.attributes;
-  const Setting s{.gradient = &call.in[0], .target = &call.in[1], .weight = &call.in[2],
-                  .shape = call.out[0].geometry->shape, .ignore = a.integer(1),
+  const Setting s{.gradient = &call.in[0],
+                  .target = &call.in[1],
+                  .weight = &call.in[2],
+                  .shape = call.out[0].geometry->shape,
+                  .ignore = a.integer(1),
                   .reduction = a.text(2)};
   return with_classes(call, call.out[0].dtype, s, [&](const auto& classes, auto t) -> Status {
     classes.lines().run(call.parallel, 1, [&](std::int64_t i) {

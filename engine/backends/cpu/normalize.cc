@@ -165,14 +165,17 @@ Moments<A> moments(const Row<A>& x, std::int64_t length, double eps) {
   const Fold<A>& sum = fold_of<A>(FoldKind::kSum);
   A buffer[kRoom];
   const A count = static_cast<A>(length);
-  const A mean = block_sum<A>(length, [&](std::int64_t start, std::int64_t n) {
-                   return sum.leaf(x.read(start, n, buffer), n);
-                 }) / count;
-  const A variance = block_sum<A>(length, [&](std::int64_t start, std::int64_t n) {
-                       apply_map<A>(Map::kSquaredDifference, x.read(start, n, buffer), n, &mean, 0,
-                                    0, buffer);
-                       return sum.leaf(buffer, n);
-                     }) / count;
+  const A mean =
+      block_sum<A>(length, [&](std::int64_t start,
+                               std::int64_t n) { return sum.leaf(x.read(start, n, buffer), n); }) /
+      count;
+  const A variance = block_sum<A>(length,
+                                  [&](std::int64_t start, std::int64_t n) {
+                                    apply_map<A>(Map::kSquaredDifference, x.read(start, n, buffer),
+                                                 n, &mean, 0, 0, buffer);
+                                    return sum.leaf(buffer, n);
+                                  }) /
+                     count;
   return {mean, A(1) / std::sqrt(variance + static_cast<A>(eps))};
 }
 
@@ -236,8 +239,8 @@ class LayerNormGradient {
     A gs[kRoom], xs[kRoom], ws[kRoom], hs[kRoom], hxs[kRoom];
     A mean_h = 0, mean_hx = 0;
     each_block(rows_.length, [&](std::int64_t start, std::int64_t n) {
-      steps.normalize_sums(g.read(start, n, gs), x.read(start, n, xs), weight_.read(start, n, ws), n,
-                           m.mean, m.scale, weight + start, bias + start, hs, hxs);
+      steps.normalize_sums(g.read(start, n, gs), x.read(start, n, xs), weight_.read(start, n, ws),
+                           n, m.mean, m.scale, weight + start, bias + start, hs, hxs);
       mean_h += sum.leaf(hs, n);
       mean_hx += sum.leaf(hxs, n);
     });

@@ -1,5 +1,5 @@
-// sort, argsort, topk, kthvalue, median. Elements become unsigned keys whose order is the wanted one
-// (NaN largest, -0 equal to 0); a key travels with its index, which also settles ties.
+// sort, argsort, topk, kthvalue, median. Elements become unsigned keys whose order is the wanted
+// one (NaN largest, -0 equal to 0); a key travels with its index, which also settles ties.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -62,9 +62,9 @@ void radix_sort(Packed* x, Packed* spare, std::int64_t n) {
 struct Job {
   enum class What { kSort, kTop, kPick } what = What::kSort;
   bool descending = false;
-  std::int64_t keep = 0;          // how many results of each line
-  std::int64_t pick = 0;          // kPick: place in the order, from 0
-  bool nan_wins = false;          // kPick: the median of a line with a NaN is NaN
+  std::int64_t keep = 0;  // how many results of each line
+  std::int64_t pick = 0;  // kPick: place in the order, from 0
+  bool nan_wins = false;  // kPick: the median of a line with a NaN is NaN
   const TensorArg* values = nullptr;
   const TensorArg* indices = nullptr;
 };
@@ -107,7 +107,10 @@ template <class A, class E>
 class Sorter {
  public:
   Sorter(KernelCall& call, const Job& job, const Lines& lines)
-      : call_(call), job_(job), lines_(lines), load_(load_block<A>(call.in[0].dtype)),
+      : call_(call),
+        job_(job),
+        lines_(lines),
+        load_(load_block<A>(call.in[0].dtype)),
         size_(static_cast<std::int64_t>(core::size_of(call.in[0].dtype))) {}
 
   // `room`: two arrays of `length` elements.
@@ -158,10 +161,14 @@ class Sorter {
     const std::int64_t step = (job_.what == Job::What::kPick ? 0 : lines_.stride(g)) * size_;
     const std::int64_t from_step = stride * size_;
     switch (size_) {
-      case 1: return take<1>(from, from_step, x, to, step);
-      case 2: return take<2>(from, from_step, x, to, step);
-      case 4: return take<4>(from, from_step, x, to, step);
-      default: return take<8>(from, from_step, x, to, step);
+      case 1:
+        return take<1>(from, from_step, x, to, step);
+      case 2:
+        return take<2>(from, from_step, x, to, step);
+      case 4:
+        return take<4>(from, from_step, x, to, step);
+      default:
+        return take<8>(from, from_step, x, to, step);
     }
   }
 
@@ -276,7 +283,8 @@ Status median_dim(KernelCall& call) {
 // Of all elements, copied to one line.
 Status median(KernelCall& call) {
   const TensorArg& x = call.in[0];
-  const std::int64_t n = x.geometry->numel(), size = static_cast<std::int64_t>(core::size_of(x.dtype));
+  const std::int64_t n = x.geometry->numel(),
+                     size = static_cast<std::int64_t>(core::size_of(x.dtype));
   if (n == 0) {
     // As PyTorch: NaN, and the lowest integer where there is none.
     const double nan = std::numeric_limits<double>::quiet_NaN();
@@ -305,8 +313,8 @@ Status median(KernelCall& call) {
       std::memcpy(to, from + j * step, static_cast<std::size_t>(size));
     }
   }
-  KernelCall one{call.op,     std::span(&flat, 1), call.out,    call.counts,
-                 call.attributes, call.parallel,   call.scratch};
+  KernelCall one{call.op,         std::span(&flat, 1), call.out,    call.counts,
+                 call.attributes, call.parallel,       call.scratch};
   return run(one,
              {.what = Job::What::kPick,
               .keep = 1,

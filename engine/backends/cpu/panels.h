@@ -1,5 +1,5 @@
-// Lines along a dimension that is not the last, taken a panel of neighbours at a time: memory is read and
-// written in runs of kPanel elements, and each line lies densely while it is worked on.
+// Lines along a dimension that is not the last, taken a panel of neighbours at a time: memory is
+// read and written in runs of kPanel elements, and each line lies densely while it is worked on.
 #pragma once
 
 #include <algorithm>
@@ -23,20 +23,21 @@ class Panels {
     return rank >= 2 && at != rank - 1 && shape[rank - 1] >= 4 && shape[at] >= 2;
   }
 
-  Panels(KernelCall& call, std::int64_t dim) : call_(call), lines_(call.out[0].geometry->shape, dim) {
+  Panels(KernelCall& call, std::int64_t dim)
+      : call_(call), lines_(call.out[0].geometry->shape, dim) {
     columns_ = call.out[0].geometry->shape.back();
     across_ = (columns_ + kPanel - 1) / kPanel;
   }
 
-  // work(lines): one line of each of the first `kInputs` operands, as A; the result stands in the first
-  // afterwards.
+  // work(lines): one line of each of the first `kInputs` operands, as A; the result stands in the
+  // first afterwards.
   template <std::size_t kInputs, class F>
   core::Status run(F&& work) {
     const std::int64_t n = lines_.length(), panels = lines_.count() / columns_ * across_;
     if (panels == 0 || n == 0) return {};
     const std::int64_t pitch = n + 16;  // lines a power of two apart would share cache sets
-    const std::int64_t parts =
-        std::clamp<std::int64_t>(lines_.count() * n / 100'000, 1, std::min<std::int64_t>(panels, 16));
+    const std::int64_t parts = std::clamp<std::int64_t>(lines_.count() * n / 100'000, 1,
+                                                        std::min<std::int64_t>(panels, 16));
     const std::int64_t room = pitch * kPanel * static_cast<std::int64_t>(kInputs);
     const std::size_t bytes = static_cast<std::size_t>(parts * room) * sizeof(A);
     A* rooms = static_cast<A*>(call_.scratch.allocate(bytes));

@@ -19,9 +19,9 @@ struct ReducePlan {
   // With `logical_order` the reduced axes keep their order (the first of equal elements counts).
   ReducePlan(const core::Geometry& operand, std::uint32_t mask, bool logical_order = false);
 
-  int kept_count = 0, reduced_count = 0;  // axes, all longer than 1
+  int kept_count = 0, reduced_count = 0;               // axes, all longer than 1
   Axis kept[core::kMaxRank], reduced[core::kMaxRank];  // the fastest last
-  std::int64_t outputs = 1, count = 1;    // results, and elements folded into each
+  std::int64_t outputs = 1, count = 1;                 // results, and elements folded into each
 
   // Strides of the position `index` counts, in the order of the axes: {in, out}.
   static Axis at(const Axis* axes, int n, std::int64_t index);

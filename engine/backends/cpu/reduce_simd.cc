@@ -7,9 +7,12 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "engine/backends/cpu/reduce_simd.cc"
 #include "engine/backends/cpu/targets.h"
+// The order of these matters.
+// clang-format off
 #include "hwy/foreach_target.h"  // compiles the part below once per instruction set
 #include "hwy/highway.h"
 #include "hwy/contrib/math/math-inl.h"
+// clang-format on
 
 HWY_BEFORE_NAMESPACE();
 namespace teletensor::backends::cpu {
@@ -37,19 +40,31 @@ HWY_INLINE A wrapping_mul(A a, A b) {
 
 struct Sum {
   template <class A>
-  static constexpr A identity() { return A(0); }
+  static constexpr A identity() {
+    return A(0);
+  }
   template <class A>
-  static HWY_INLINE A one(A a, A b) { return wrapping_add(a, b); }
+  static HWY_INLINE A one(A a, A b) {
+    return wrapping_add(a, b);
+  }
   template <class V>
-  static HWY_INLINE V vec(V a, V b) { return hn::Add(a, b); }
+  static HWY_INLINE V vec(V a, V b) {
+    return hn::Add(a, b);
+  }
 };
 struct Prod {
   template <class A>
-  static constexpr A identity() { return A(1); }
+  static constexpr A identity() {
+    return A(1);
+  }
   template <class A>
-  static HWY_INLINE A one(A a, A b) { return wrapping_mul(a, b); }
+  static HWY_INLINE A one(A a, A b) {
+    return wrapping_mul(a, b);
+  }
   template <class V>
-  static HWY_INLINE V vec(V a, V b) { return hn::Mul(a, b); }
+  static HWY_INLINE V vec(V a, V b) {
+    return hn::Mul(a, b);
+  }
 };
 // b != b: a NaN that arrives wins; once a is NaN no comparison is true and it stays.
 struct Max {
@@ -59,9 +74,13 @@ struct Max {
                                  : -std::numeric_limits<A>::infinity();
   }
   template <class A>
-  static HWY_INLINE A one(A a, A b) { return b > a || b != b ? b : a; }
+  static HWY_INLINE A one(A a, A b) {
+    return b > a || b != b ? b : a;
+  }
   template <class V>
-  static HWY_INLINE V vec(V a, V b) { return hn::IfThenElse(hn::Or(hn::Gt(b, a), hn::Ne(b, b)), b, a); }
+  static HWY_INLINE V vec(V a, V b) {
+    return hn::IfThenElse(hn::Or(hn::Gt(b, a), hn::Ne(b, b)), b, a);
+  }
 };
 struct Min {
   template <class A>
@@ -70,13 +89,19 @@ struct Min {
                                  : std::numeric_limits<A>::infinity();
   }
   template <class A>
-  static HWY_INLINE A one(A a, A b) { return b < a || b != b ? b : a; }
+  static HWY_INLINE A one(A a, A b) {
+    return b < a || b != b ? b : a;
+  }
   template <class V>
-  static HWY_INLINE V vec(V a, V b) { return hn::IfThenElse(hn::Or(hn::Lt(b, a), hn::Ne(b, b)), b, a); }
+  static HWY_INLINE V vec(V a, V b) {
+    return hn::IfThenElse(hn::Or(hn::Lt(b, a), hn::Ne(b, b)), b, a);
+  }
 };
 
 template <class A, class Op>
-A pair(A a, A b) { return Op::one(a, b); }
+A pair(A a, A b) {
+  return Op::one(a, b);
+}
 
 template <class A, class Op>
 A leaf(const A* x, std::int64_t n) {
@@ -119,8 +144,8 @@ A leaf(const A* x, std::int64_t n) {
 }
 
 template <class A, class Op>
-void rows(A* HWY_RESTRICT acc, const A* HWY_RESTRICT x, std::int64_t row_stride,
-          std::int64_t count, std::int64_t columns) {
+void rows(A* HWY_RESTRICT acc, const A* HWY_RESTRICT x, std::int64_t row_stride, std::int64_t count,
+          std::int64_t columns) {
   std::int64_t r = 0;
   for (; r + 4 <= count; r += 4) {
     const A* HWY_RESTRICT a = x + r * row_stride;
@@ -162,10 +187,14 @@ const Fold<A>& instance() {
 template <class A>
 const Fold<A>& choose(FoldKind kind) {
   switch (kind) {
-    case FoldKind::kSum: return instance<A, Sum>();
-    case FoldKind::kProd: return instance<A, Prod>();
-    case FoldKind::kMax: return instance<A, Max>();
-    case FoldKind::kMin: break;
+    case FoldKind::kSum:
+      return instance<A, Sum>();
+    case FoldKind::kProd:
+      return instance<A, Prod>();
+    case FoldKind::kMax:
+      return instance<A, Max>();
+    case FoldKind::kMin:
+      break;
   }
   return instance<A, Min>();
 }
@@ -221,8 +250,10 @@ void plain_map(Map map, const A* x, std::int64_t n, const A* center, std::int64_
     case Map::kNone:
       for (std::int64_t i = 0; i < n; ++i) y[i] = x[i];
       return;
-    case Map::kSquaredDifference: return squared_difference(x, n, center, step, y);
-    case Map::kExpDifference: return exp_difference(x, n, center, step, y);
+    case Map::kSquaredDifference:
+      return squared_difference(x, n, center, step, y);
+    case Map::kExpDifference:
+      return exp_difference(x, n, center, step, y);
     case Map::kAbs:
       for (std::int64_t i = 0; i < n; ++i) y[i] = std::abs(x[i]);
       return;
@@ -260,11 +291,17 @@ HWY_EXPORT(map_f32);
 HWY_EXPORT(map_f64);
 
 template <>
-const Fold<float>& fold_of(FoldKind kind) { return HWY_DYNAMIC_DISPATCH(fold_f32)(kind); }
+const Fold<float>& fold_of(FoldKind kind) {
+  return HWY_DYNAMIC_DISPATCH(fold_f32)(kind);
+}
 template <>
-const Fold<double>& fold_of(FoldKind kind) { return HWY_DYNAMIC_DISPATCH(fold_f64)(kind); }
+const Fold<double>& fold_of(FoldKind kind) {
+  return HWY_DYNAMIC_DISPATCH(fold_f64)(kind);
+}
 template <>
-const Fold<std::int64_t>& fold_of(FoldKind kind) { return HWY_DYNAMIC_DISPATCH(fold_i64)(kind); }
+const Fold<std::int64_t>& fold_of(FoldKind kind) {
+  return HWY_DYNAMIC_DISPATCH(fold_i64)(kind);
+}
 
 template <>
 void apply_map(Map map, const float* x, std::int64_t n, const float* center,

@@ -1,12 +1,13 @@
-// The inner loops of reductions, compiled per instruction set. Bits depend on lengths alone: 64 partial
-// results (32 for 8-byte types) whatever the vector width, then a binary tree.
+// The inner loops of reductions, compiled per instruction set. Bits depend on lengths alone: 64
+// partial results (32 for 8-byte types) whatever the vector width, then a binary tree.
 #pragma once
 
 #include <cstdint>
 
 namespace teletensor::backends::cpu {
 
-// Elements that one leaf of a reduction tree covers; the number of rows in a leaf of an outer reduction.
+// Elements that one leaf of a reduction tree covers; the number of rows in a leaf of an outer
+// reduction.
 inline constexpr std::int64_t kLeaf = 2048;
 inline constexpr std::int64_t kLeafRows = 64;
 
@@ -36,8 +37,8 @@ enum class Map {
   kExpDifference,      // exp(x - center)
   kAbs,
   kSquare,
-  kAbsPower,           // |x|^p
-  kNonZero,            // 1 or 0
+  kAbsPower,  // |x|^p
+  kNonZero,   // 1 or 0
 };
 // y[i] = map(x[i]) with center[i * center_step]. x may be y. A: float, double (int64: kNone only).
 template <class A>

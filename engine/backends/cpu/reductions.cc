@@ -1,6 +1,7 @@
 // Reductions to one value: sum, mean, prod, amax, amin, any, all, var, std, norm, logsumexp,
 // count_nonzero. The result is made in chunks along the fastest kept axis; each chunk is one or two
-// passes of a fold, along memory (one result after another) or across it (a row of results at once).
+// passes of a fold, along memory (one result after another) or across it (a row of results at
+// once).
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -17,10 +18,23 @@ namespace {
 using core::DType;
 using core::Status;
 
-enum class Recipe { kSum, kProd, kMax, kMin, kAny, kAll, kCount, kMean, kVar, kStd, kNorm, kLogSumExp };
+enum class Recipe {
+  kSum,
+  kProd,
+  kMax,
+  kMin,
+  kAny,
+  kAll,
+  kCount,
+  kMean,
+  kVar,
+  kStd,
+  kNorm,
+  kLogSumExp
+};
 
-constexpr std::int64_t kChunk = 512;           // results made at once
-constexpr std::int64_t kPart = std::int64_t{1} << 20;      // elements of a parallel part
+constexpr std::int64_t kChunk = 512;                         // results made at once
+constexpr std::int64_t kPart = std::int64_t{1} << 20;        // elements of a parallel part
 constexpr std::int64_t kSplitAbove = std::int64_t{1} << 22;  // elements, about 0.3 ms and more
 
 struct Settings {
@@ -63,7 +77,8 @@ class Reduction {
     const std::int64_t work = plan_.outputs * plan_.count;
     std::int64_t chunk = kChunk;
     if (!across_) {
-      chunk = std::clamp<std::int64_t>(kPart / 4 / std::max<std::int64_t>(plan_.count, 1), 1, kChunk);
+      chunk =
+          std::clamp<std::int64_t>(kPart / 4 / std::max<std::int64_t>(plan_.count, 1), 1, kChunk);
     }
     const std::int64_t per_row = (columns_.size + chunk - 1) / chunk;
     const std::int64_t chunks = plan_.outputs / columns_.size * per_row;
@@ -150,7 +165,8 @@ class Reduction {
       if (plan.reduced_count <= 1) {
         row_ = base_;
       } else {
-        row_ = base_ + ReducePlan::at(plan.reduced, plan.reduced_count - 1, outer_).in * r_.element_;
+        row_ =
+            base_ + ReducePlan::at(plan.reduced, plan.reduced_count - 1, outer_).in * r_.element_;
       }
     }
     const Reduction& r_;
@@ -233,8 +249,8 @@ class Reduction {
     if (partial_) return split(base, n, pass, to);
     if (across_) return across(base, pass, n, 0, plan_.count, to);
     for (std::int64_t i = 0; i < n; ++i) {
-      to[i] = along(base + i * columns_.in * element_, pass, pass.centers ? pass.centers + i : to, 0,
-                    plan_.count);
+      to[i] = along(base + i * columns_.in * element_, pass, pass.centers ? pass.centers + i : to,
+                    0, plan_.count);
     }
   }
 
@@ -273,12 +289,20 @@ class Reduction {
     };
     switch (settings_.recipe) {
       case Recipe::kSum:
-      case Recipe::kCount: pass(FoldKind::kSum, Map::kNone, nullptr, value); break;
-      case Recipe::kProd: pass(FoldKind::kProd, Map::kNone, nullptr, value); break;
+      case Recipe::kCount:
+        pass(FoldKind::kSum, Map::kNone, nullptr, value);
+        break;
+      case Recipe::kProd:
+        pass(FoldKind::kProd, Map::kNone, nullptr, value);
+        break;
       case Recipe::kAny:
-      case Recipe::kMax: pass(FoldKind::kMax, Map::kNone, nullptr, value); break;
+      case Recipe::kMax:
+        pass(FoldKind::kMax, Map::kNone, nullptr, value);
+        break;
       case Recipe::kAll:
-      case Recipe::kMin: pass(FoldKind::kMin, Map::kNone, nullptr, value); break;
+      case Recipe::kMin:
+        pass(FoldKind::kMin, Map::kNone, nullptr, value);
+        break;
       default:
         if constexpr (std::is_floating_point_v<A>) floating_results(pass, n, value);
     }
@@ -315,7 +339,8 @@ class Reduction {
         pass(FoldKind::kSum, Map::kExpDifference, center, value);
         for (std::int64_t i = 0; i < n; ++i) value[i] = std::log(value[i]) + center[i];
         return;
-      default: break;
+      default:
+        break;
     }
     const double p = settings_.p;
     if (p == std::numeric_limits<double>::infinity()) {
@@ -355,13 +380,18 @@ class Reduction {
 double empty_value(const Settings& s) {
   switch (s.recipe) {
     case Recipe::kProd:
-    case Recipe::kAll: return 1;
+    case Recipe::kAll:
+      return 1;
     case Recipe::kMean:
     case Recipe::kVar:
-    case Recipe::kStd: return std::numeric_limits<double>::quiet_NaN();
-    case Recipe::kLogSumExp: return -std::numeric_limits<double>::infinity();
-    case Recipe::kNorm: return s.p < 0 ? std::numeric_limits<double>::infinity() : 0;
-    default: return 0;
+    case Recipe::kStd:
+      return std::numeric_limits<double>::quiet_NaN();
+    case Recipe::kLogSumExp:
+      return -std::numeric_limits<double>::infinity();
+    case Recipe::kNorm:
+      return s.p < 0 ? std::numeric_limits<double>::infinity() : 0;
+    default:
+      return 0;
   }
 }
 
@@ -384,9 +414,8 @@ Status reduce(KernelCall& call, std::uint32_t mask, const Settings& settings) {
              settings.recipe == Recipe::kCount) {
     compute = DType::kI64;
   }
-  return with_compute_type(compute, [&](auto a) {
-    return Reduction<decltype(a)>(call, plan, settings).run();
-  });
+  return with_compute_type(
+      compute, [&](auto a) { return Reduction<decltype(a)>(call, plan, settings).run(); });
 }
 
 // Attribute 0 is `dim`; the dims have passed infer.
@@ -395,7 +424,9 @@ std::uint32_t mask_of(const KernelCall& call, std::size_t attribute) {
 }
 
 template <Recipe kRecipe>
-Status by_dims(KernelCall& call) { return reduce(call, mask_of(call, 0), {.recipe = kRecipe}); }
+Status by_dims(KernelCall& call) {
+  return reduce(call, mask_of(call, 0), {.recipe = kRecipe});
+}
 
 template <Recipe kRecipe>
 Status whole(KernelCall& call) {
@@ -404,8 +435,7 @@ Status whole(KernelCall& call) {
 
 template <Recipe kRecipe>
 Status spread(KernelCall& call) {
-  return reduce(call, mask_of(call, 0),
-                {.recipe = kRecipe, .correction = call.attributes.real(1)});
+  return reduce(call, mask_of(call, 0), {.recipe = kRecipe, .correction = call.attributes.real(1)});
 }
 
 Status norm(KernelCall& call) {

@@ -1,5 +1,5 @@
-// Reductions that tell where: max_dim, min_dim, argmax, argmin. The first of equal elements counts, and
-// a NaN counts as the extremum.
+// Reductions that tell where: max_dim, min_dim, argmax, argmin. The first of equal elements counts,
+// and a NaN counts as the extremum.
 #include <algorithm>
 
 #include "engine/backends/cpu/block_io.h"
@@ -29,15 +29,18 @@ class Extremum {
   // values or indices may be null.
   Extremum(KernelCall& call, const ReducePlan& plan, const TensorArg* values,
            const TensorArg* indices)
-      : call_(call), plan_(plan), values_(values), indices_(indices),
+      : call_(call),
+        plan_(plan),
+        values_(values),
+        indices_(indices),
         element_(static_cast<std::int64_t>(core::size_of(call.in[0].dtype))),
         load_(load_block<A>(call.in[0].dtype)),
         same_type_(call.in[0].dtype == kDTypeOf<A>) {
     if (values) store_ = store_block<A>(values->dtype);
     if (plan.kept_count > 0) columns_ = plan.kept[plan.kept_count - 1];
     if (plan.reduced_count > 0) inner_ = plan.reduced[plan.reduced_count - 1];
-    across_ = columns_.size >= 4 &&
-              (plan.count <= 16 || std::abs(columns_.in) < std::abs(inner_.in));
+    across_ =
+        columns_.size >= 4 && (plan.count <= 16 || std::abs(columns_.in) < std::abs(inner_.in));
   }
 
   void run() {

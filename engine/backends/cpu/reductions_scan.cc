@@ -1,5 +1,6 @@
-// Scans along one dimension: cumsum, reverse_cumsum, cumprod and what the gradients of products need.
-// Sequential along the dimension (the bits are those of the plain loop); lines run in parallel.
+// Scans along one dimension: cumsum, reverse_cumsum, cumprod and what the gradients of products
+// need. Sequential along the dimension (the bits are those of the plain loop); lines run in
+// parallel.
 #include <algorithm>
 
 #include "engine/backends/cpu/block_io.h"
@@ -136,8 +137,8 @@ Status product_of_others(KernelCall& call) {
   return {};
 }
 
-// dx[j] = sum over i >= j of g[i] * (product of x[k], k <= i, k != j). Sums stop at the first zero; the
-// zero itself gets those up to the second.
+// dx[j] = sum over i >= j of g[i] * (product of x[k], k <= i, k != j). Sums stop at the first zero;
+// the zero itself gets those up to the second.
 template <class A>
 void cumprod_gradient(const Line<A>& g, const Line<A>& x, const Line<A>& dx, std::int64_t n) {
   std::int64_t zero = 0;

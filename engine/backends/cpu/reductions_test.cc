@@ -71,7 +71,8 @@ TEST(Reductions, EveryMaskLayoutAndDtype) {
 }
 
 TEST(Reductions, ALongFoldIsAccurateAndSplitsWithoutChange) {
-  // 2^22 + 5 elements go in parallel parts, half of them do not; rows of a sum across memory as well.
+  // 2^22 + 5 elements go in parallel parts, half of them do not; rows of a sum across memory as
+  // well.
   const std::int64_t n = (1 << 22) + 5;
   TestTensor x(DType::kF32, Geometry(Dims{n}));
   x.fill(Values(static_cast<std::size_t>(n), 0.1));
@@ -139,8 +140,10 @@ TEST(Reductions, IntegersWrapAndMeansAreRefused) {
   EXPECT_EQ(call_op("sum", {x})[0].values()[0], 0);  // 4 * 2^62 mod 2^64
   EXPECT_EQ(call_op("mean", {x}).status.message(),
             "mean: could not infer output dtype: input dtype must be floating point, got int64");
-  EXPECT_EQ(call_op("mean", {x}, {Attribute::none(), Attribute::of(false),
-                                  Attribute::of(DType::kF64)})[0].values()[0], largest);
+  EXPECT_EQ(
+      call_op("mean", {x}, {Attribute::none(), Attribute::of(false), Attribute::of(DType::kF64)})[0]
+          .values()[0],
+      largest);
 }
 
 TEST(Reductions, SpreadAndNorms) {
@@ -148,7 +151,9 @@ TEST(Reductions, SpreadAndNorms) {
   EXPECT_DOUBLE_EQ(call_op("var", {x})[0].values()[0], 14.0 / 3);
   EXPECT_DOUBLE_EQ(call_op("std", {x}, {Attribute::none(), Attribute::of(0.0)})[0].values()[0],
                    std::sqrt(3.5));
-  const auto norm = [&](double p) { return call_op("norm", {x}, {Attribute::of(p)})[0].values()[0]; };
+  const auto norm = [&](double p) {
+    return call_op("norm", {x}, {Attribute::of(p)})[0].values()[0];
+  };
   EXPECT_DOUBLE_EQ(norm(2), std::sqrt(50.0));
   EXPECT_DOUBLE_EQ(norm(1), 12);
   EXPECT_DOUBLE_EQ(norm(3), std::cbrt(252.0));
@@ -201,7 +206,8 @@ TEST(Scans, EmptyTensorsOfHugeSizes) {
 
 TEST(Scans, ProductsWithZeros) {
   const TestTensor one(DType::kF64, {3}, {2, 0, 5}), two(DType::kF64, {3}, {0, 0, 5});
-  EXPECT_EQ(call_op("product_of_others", {one}, {Attribute::of(0)})[0].values(), (Values{0, 10, 0}));
+  EXPECT_EQ(call_op("product_of_others", {one}, {Attribute::of(0)})[0].values(),
+            (Values{0, 10, 0}));
   EXPECT_EQ(call_op("product_of_others", {two}, {Attribute::of(0)})[0].values(), (Values{0, 0, 0}));
   // d(sum of cumprod) / dx at (2, 0, 5): 1 + 0 + 0, 2 + 2 * 5, 0.
   const TestTensor g(DType::kF64, {3}, {1, 1, 1});

@@ -1,5 +1,5 @@
-// Rows of a tensor as kernels of softmax, layer_norm and losses read and write them: the memory itself
-// where the compute type lies densely in it, else a block buffer.
+// Rows of a tensor as kernels of softmax, layer_norm and losses read and write them: the memory
+// itself where the compute type lies densely in it, else a block buffer.
 #pragma once
 
 #include <algorithm>
@@ -84,7 +84,8 @@ class RowMajor {
     const std::int64_t step = lines.stride(g) * static_cast<std::int64_t>(size);
     char* to = static_cast<char*>(arg_.data);
     for (std::int64_t i = 0; i < lines.count(); ++i) {
-      const char* from = arg.first<const char>() + lines.offset(g, i) * static_cast<std::int64_t>(size);
+      const char* from =
+          arg.first<const char>() + lines.offset(g, i) * static_cast<std::int64_t>(size);
       for (std::int64_t j = 0; j < lines.length(); ++j, to += size) {
         std::memcpy(to, from + j * step, size);
       }

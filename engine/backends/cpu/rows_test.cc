@@ -97,7 +97,8 @@ TEST(LayerNorm, MeanZeroVarianceOne) {
     const Attributes a{Attribute::of(Dims{n}), Attribute::of(0.0)};
     const Values y = call_op("layer_norm", {x, w, b}, a)[0].values();
     double mean = 0, square = 0;
-    for (std::int64_t i = 0; i < n; ++i) mean += y[static_cast<std::size_t>(i)] / static_cast<double>(n);
+    for (std::int64_t i = 0; i < n; ++i)
+      mean += y[static_cast<std::size_t>(i)] / static_cast<double>(n);
     for (std::int64_t i = 0; i < n; ++i) {
       square += std::pow(y[static_cast<std::size_t>(i)] - mean, 2) / static_cast<double>(n);
     }
@@ -126,7 +127,8 @@ TEST(LayerNorm, GradientsByFiniteDifferences) {
       Values up = of.values(), down = of.values();
       up[i] += 1e-6;
       down[i] -= 1e-6;
-      const TestTensor high(DType::kF64, of.geometry.shape, up), low(DType::kF64, of.geometry.shape, down);
+      const TestTensor high(DType::kF64, of.geometry.shape, up),
+          low(DType::kF64, of.geometry.shape, down);
       const double slope = is_x ? loss(high, w) - loss(low, w) : loss(x, high) - loss(x, low);
       EXPECT_NEAR(gradient[i], slope / 2e-6, 1e-6);
     }
@@ -138,7 +140,8 @@ TEST(LayerNorm, GradientsByFiniteDifferences) {
 TEST(Losses, SquaredError) {
   const TestTensor x(DType::kF32, {2, 2}, {1, 2, 3, 4}), t(DType::kF32, {2, 2}, {1, 0, 0, 0});
   EXPECT_EQ(call_op("mse_loss", {x, t})[0].values(), (Values{29.0 / 4}));
-  EXPECT_EQ(call_op("mse_loss", {x, t}, {Attribute::of("none")})[0].values(), (Values{0, 4, 9, 16}));
+  EXPECT_EQ(call_op("mse_loss", {x, t}, {Attribute::of("none")})[0].values(),
+            (Values{0, 4, 9, 16}));
   const TestTensor turned = t.laid_out(Geometry({2, 2}, {1, 2}));
   EXPECT_EQ(call_op("mse_loss", {x, turned}, {Attribute::of("sum")})[0].values(), (Values{29}));
   const TestTensor one(DType::kF32, Dims{}, {1});
@@ -151,7 +154,8 @@ TEST(Losses, SquaredError) {
 
 TEST(Losses, LargeOnesAreSplitWithoutChange) {
   const std::int64_t n = (1 << 20) + 77;
-  const TestTensor x = waves(DType::kF64, {n}), t(DType::kF64, {n}, Values(static_cast<std::size_t>(n), 1));
+  const TestTensor x = waves(DType::kF64, {n}),
+                   t(DType::kF64, {n}, Values(static_cast<std::size_t>(n), 1));
   double expected = 0;
   for (const double v : x.values()) expected += std::abs(v - 1) / static_cast<double>(n);
   EXPECT_NEAR(call_op("l1_loss", {x, t})[0].values()[0], expected, 1e-10);
@@ -181,7 +185,8 @@ TEST(Losses, ATargetOutOfRangeIsFoundFirst) {
                                       " is out of range for 3 classes");
     }
   }
-  EXPECT_FALSE(call_op("nll_loss", {x, TestTensor(DType::kI64, {3}, {0, 0, 0}), nullptr}).status.ok());
+  EXPECT_FALSE(
+      call_op("nll_loss", {x, TestTensor(DType::kI64, {3}, {0, 0, 0}), nullptr}).status.ok());
 }
 
 TEST(Losses, BinaryCrossEntropy) {
@@ -191,8 +196,9 @@ TEST(Losses, BinaryCrossEntropy) {
   const TestTensor wrong(DType::kF64, {2}, {0.25, 1.5});
   EXPECT_FALSE(call_op("binary_cross_entropy", {wrong, t, nullptr}).status.ok());
   const TestTensor far(DType::kF64, {2}, {800, -800});
-  EXPECT_NEAR(call_op("binary_cross_entropy_with_logits", {far, t, nullptr, nullptr})[0].values()[0],
-              0, 1e-12);
+  EXPECT_NEAR(
+      call_op("binary_cross_entropy_with_logits", {far, t, nullptr, nullptr})[0].values()[0], 0,
+      1e-12);
 }
 
 }  // namespace

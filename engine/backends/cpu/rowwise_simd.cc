@@ -95,10 +95,16 @@ void add(const A* x, std::int64_t n, A* y) {
 
 template <class A>
 const RowSteps<A>& table() {
-  static constexpr RowSteps<A> kSteps{
-      &scale<A>,     &shift<A>,        &product<A>,   &difference<A>,
-      &softmax_gradient<A>, &minus_scaled<A>, &normalize<A>, &normalize_gradient<A>,
-      &normalize_sums<A>, &add<A>};
+  static constexpr RowSteps<A> kSteps{&scale<A>,
+                                      &shift<A>,
+                                      &product<A>,
+                                      &difference<A>,
+                                      &softmax_gradient<A>,
+                                      &minus_scaled<A>,
+                                      &normalize<A>,
+                                      &normalize_gradient<A>,
+                                      &normalize_sums<A>,
+                                      &add<A>};
   return kSteps;
 }
 const RowSteps<float>& steps_f32() { return table<float>(); }
@@ -115,9 +121,13 @@ HWY_EXPORT(steps_f32);
 HWY_EXPORT(steps_f64);
 
 template <>
-const RowSteps<float>& row_steps() { return HWY_DYNAMIC_DISPATCH(steps_f32)(); }
+const RowSteps<float>& row_steps() {
+  return HWY_DYNAMIC_DISPATCH(steps_f32)();
+}
 template <>
-const RowSteps<double>& row_steps() { return HWY_DYNAMIC_DISPATCH(steps_f64)(); }
+const RowSteps<double>& row_steps() {
+  return HWY_DYNAMIC_DISPATCH(steps_f64)();
+}
 
 }  // namespace teletensor::backends::cpu
 #endif  // HWY_ONCE

@@ -26,8 +26,8 @@ struct RowSteps {
   // y = scale * ((g - a) - (x - mean) * scale * b)
   void (*normalize_gradient)(const A* g, const A* x, std::int64_t n, A mean, A scale, A a, A b,
                              A* y);
-  // weight_sum += g * xhat, bias_sum += g, h = g * weight, hx = h * xhat with xhat = (x - mean) * scale;
-  // a null weight is 1. The four written rows overlap nothing.
+  // weight_sum += g * xhat, bias_sum += g, h = g * weight, hx = h * xhat with xhat = (x - mean) *
+  // scale; a null weight is 1. The four written rows overlap nothing.
   void (*normalize_sums)(const A* g, const A* x, const A* weight, std::int64_t n, A mean, A scale,
                          A* weight_sum, A* bias_sum, A* h, A* hx);
   // y = y + x
