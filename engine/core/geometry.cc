@@ -31,13 +31,13 @@ Result<std::int64_t> checked_numel(std::span<const std::int64_t> shape) {
     if (size < 0) return invalid("negative size " + std::to_string(size) + " in shape");
     zero |= size == 0;
   }
-  if (zero) return std::int64_t{0};
+  // A 0 among the sizes does not help: strides are products as well.
   for (std::int64_t size : shape) {
-    if (__builtin_mul_overflow(count, size, &count)) {
+    if (size != 0 && __builtin_mul_overflow(count, size, &count)) {
       return invalid("shape has more elements than 63 bits can count");
     }
   }
-  return count;
+  return zero ? 0 : count;
 }
 
 std::int64_t numel(const Dims& shape) {
