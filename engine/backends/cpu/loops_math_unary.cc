@@ -2,10 +2,11 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "engine/backends/cpu/loops_math_unary.cc"
-// clang-format off: each of these needs the ones before it
-#include "engine/backends/cpu/loops-inl.h"
+// Each of these needs the ones before it.
+// clang-format off
 #include "engine/backends/cpu/targets.h"
 #include "hwy/foreach_target.h"  // compiles the part below once per instruction set
+#include "engine/backends/cpu/loops-inl.h"
 // clang-format on
 
 HWY_BEFORE_NAMESPACE();
