@@ -139,7 +139,9 @@ Status Session::pump_one() {
 }
 
 void Session::finish_frame(Status status) {
-  if (status.ok() && back_.open_failures() > kMostFailures) {
+  const std::size_t failures = back_.open_failures();
+  if (status.ok() && (failures > kMostFailures ||
+                      (failures > 0 && frame_.consumed() - forgotten_ > kMostCommandsKept))) {
     status = Status(Code::kResourceExhausted, "too many errors that the client did not raise");
   }
   handles_ = front_.handles();
@@ -157,7 +159,9 @@ void Session::finish_frame(Status status) {
   done(std::move(status));
 }
 
-void Session::interrupt() { back_.cancel_upto(accepted_upto_.load()); }
+void Session::interrupt(std::uint64_t upto) {
+  back_.cancel_upto(std::max(upto, accepted_upto_.load()));
+}
 
 // ---------------------------------------------------------------- what the front asks for
 

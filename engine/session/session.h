@@ -27,7 +27,9 @@ class Session final : public engine::Session,
  public:
   static constexpr std::size_t kMostUploads = 256;     // begun and not yet bound
   static constexpr std::size_t kMostDownloads = 1024;  // asked for, bound or not
+  // While an error waits to be raised, failures and what they could take back are remembered.
   static constexpr std::size_t kMostFailures = 1u << 20;
+  static constexpr std::uint64_t kMostCommandsKept = 1u << 22;
 
   // `owner` > 0 is unique in the process. The others outlive the session.
   Session(const ops::Catalog& catalog, runtime::Devices& devices, runtime::Lanes& lanes,
@@ -50,7 +52,7 @@ class Session final : public engine::Session,
                                            std::uint64_t bytes) override;
   void end_download(std::uint64_t seq) override;
 
-  void interrupt() override;
+  void interrupt(std::uint64_t upto) override;
   std::vector<engine::MemoryUse> memory() const override;
   std::uint64_t completed_upto() const override { return back_.completed_upto(); }
   std::size_t queued() const override { return back_.queued(); }
