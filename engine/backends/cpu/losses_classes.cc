@@ -56,6 +56,9 @@ class Classes {
       divisor = static_cast<double>(lines_.count());
     } else {
       for (std::int64_t i = 0; i < lines_.count(); ++i) {
+        if (i % (1 << 20) == (1 << 20) - 1 && call_.parallel.cancelled()) {
+          return Status(core::Code::kCancelled, call_.op.name + ": interrupted");
+        }
         const std::int64_t t = target(i);
         if (t == s_.ignore) continue;
         if (t < 0 || t >= classes) {

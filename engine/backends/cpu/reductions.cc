@@ -178,6 +178,8 @@ class Reduction {
 
   A along_tree(Reader& reader, const Pass& pass, const A* center, std::int64_t n, A* buffer) const {
     if (n > kLeaf) {
+      // An expanded operand makes folds of any length out of no memory.
+      if (n >= kPart && call_.parallel.cancelled()) return pass.fold.identity;
       const std::int64_t half = cut(n, kLeaf);
       const A left = along_tree(reader, pass, center, half, buffer);
       return pass.fold.pair(left, along_tree(reader, pass, center, n - half, buffer));
@@ -200,6 +202,7 @@ class Reduction {
   void across_tree(Reader& reader, const Pass& pass, std::int64_t columns, std::int64_t n,
                    A* acc) const {
     if (n > kLeafRows) {
+      if (n >= kPart / kChunk && call_.parallel.cancelled()) return;
       const std::int64_t half = cut(n, kLeafRows);
       across_tree(reader, pass, columns, half, acc);
       A other[kChunk];
@@ -414,8 +417,10 @@ Status reduce(KernelCall& call, std::uint32_t mask, const Settings& settings) {
              settings.recipe == Recipe::kCount) {
     compute = DType::kI64;
   }
-  return with_compute_type(
-      compute, [&](auto a) { return Reduction<decltype(a)>(call, plan, settings).run(); });
+  TT_RETURN_IF_ERROR(with_compute_type(
+      compute, [&](auto a) { return Reduction<decltype(a)>(call, plan, settings).run(); }));
+  if (plan.count < kPart / kChunk || !call.parallel.cancelled()) return {};
+  return Status(core::Code::kCancelled, call.op.name + ": interrupted");
 }
 
 // Attribute 0 is `dim`; the dims have passed infer.

@@ -103,10 +103,14 @@ class Extremum {
     const Fold<A>& fold = fold_of<A>(kMax ? FoldKind::kMax : FoldKind::kMin);
     A buffer[kLeaf];
     bool any = false;
+    best = fold.identity;
     std::int64_t best_outer = 0, best_start = 0;
     for (std::int64_t outer = 0; outer < plan_.count / inner_.size; ++outer) {
+      if (outer > 0 && outer % 1024 == 0 && call_.parallel.cancelled()) break;
       const char* row = outer_row(base, outer);
       for (std::int64_t start = 0; start < inner_.size; start += kLeaf) {
+        // An expanded operand makes lines of any length out of no memory.
+        if (start > 0 && start % kPart == 0 && call_.parallel.cancelled()) break;
         const std::int64_t n = std::min(kLeaf, inner_.size - start);
         const A value = fold.leaf(block(row, start, n, buffer), n);
         if (any && !better<A, kMax>(value, best)) continue;
@@ -126,6 +130,7 @@ class Extremum {
   void across(const char* base, std::int64_t n, A* best, std::int64_t* where) const {
     A buffer[kChunk];
     for (std::int64_t r = 0; r < plan_.count; ++r) {
+      if (r > 0 && r % 4096 == 0 && call_.parallel.cancelled()) return;
       const char* row = outer_row(base, r / inner_.size) + r % inner_.size * inner_.in * element_;
       load_(row, columns_.in, n, r == 0 ? best : buffer);
       if (r == 0) {
@@ -160,7 +165,8 @@ Status find(KernelCall& call, std::uint32_t mask, const TensorArg* values,
   with_compute_type(call.in[0].dtype, [&](auto a) {
     Extremum<decltype(a), kMax>(call, plan, values, indices).run();
   });
-  return {};
+  if (plan.count <= 1024 || !call.parallel.cancelled()) return {};
+  return Status(core::Code::kCancelled, call.op.name + ": interrupted");
 }
 
 std::uint32_t mask_of(const KernelCall& call) {
