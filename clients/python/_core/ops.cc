@@ -1,6 +1,8 @@
 // Op objects: every catalog op as a Python callable, function or method alike, with the signature's
 // names and defaults. Arguments are parsed here, without Python code on the way.
 
+#include <Python.h>
+// After Python.h.
 #include <structmember.h>
 
 #include <algorithm>
