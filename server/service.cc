@@ -72,12 +72,12 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* ComputeService::Download(
 }
 
 grpc::ServerUnaryReactor* ComputeService::Interrupt(grpc::CallbackServerContext* context,
-                                                    const v1::InterruptRequest*,
+                                                    const v1::InterruptRequest* request,
                                                     v1::InterruptReply*) {
   const core::Result<LeaseRef> lease = lease_of(*context, leases_);
   if (!lease.ok()) return answer(context, lease.status());
-  return answer(context, (*lease)->with_session([](engine::Session& session) {
-    session.interrupt();
+  return answer(context, (*lease)->with_session([&](engine::Session& session) {
+    session.interrupt(request->upto());
     return core::Status();
   }));
 }
