@@ -16,8 +16,9 @@
 
 namespace teletensor::backends {
 
-// One operand or result as a kernel sees it: memory, dtype, view. `data` is the start of the storage,
-// so element (i, j) lies at data + (geometry.offset + i*stride0 + j*stride1) * size_of(dtype).
+// One operand or result as a kernel sees it: memory, dtype, view. `data` is the start of the
+// storage, so element (i, j) lies at data + (geometry.offset + i*stride0 + j*stride1) *
+// size_of(dtype).
 struct TensorArg {
   enum class Kind : std::uint8_t { kAbsent, kTensor, kNumber };
   Kind kind = Kind::kAbsent;
@@ -48,23 +49,23 @@ class Parallel {
 class Scratch {
  public:
   virtual ~Scratch() = default;
-  // 64-byte aligned, not zeroed; nullptr when the session's budget does not allow it (the kernel then
-  // returns `out_of_scratch(bytes)`).
+  // 64-byte aligned, not zeroed; nullptr when the session's budget does not allow it (the kernel
+  // then returns `out_of_scratch(bytes)`).
   virtual void* allocate(std::size_t bytes) = 0;
 };
 core::Status out_of_scratch(std::string_view op, std::size_t bytes);
 
 struct KernelCall {
   const ops::OpDef& op;
-  std::span<const TensorArg> in;               // lists flattened
-  std::span<const TensorArg> out;              // layouts exactly as inferred
-  std::span<const std::uint32_t> counts;       // lengths of list arguments
+  std::span<const TensorArg> in;          // lists flattened
+  std::span<const TensorArg> out;         // layouts exactly as inferred
+  std::span<const std::uint32_t> counts;  // lengths of list arguments
   const core::Attributes& attributes;
   Parallel& parallel;
   Scratch& scratch;
 };
-// Data-dependent refusals (an index out of range, integer division by zero) must be found before the
-// first store. The out memory may be uninitialised unless op.inplace is kRegion.
+// Data-dependent refusals (an index out of range, integer division by zero) must be found before
+// the first store. The out memory may be uninitialised unless op.inplace is kRegion.
 using Kernel = core::Status (*)(KernelCall&);
 
 class KernelTable {

@@ -7,9 +7,10 @@
 
 namespace teletensor::ops {
 
-// Adds the result of broadcasting all tensor operands, with the strides that PyTorch gives it. Refuses
-// shapes that do not broadcast, and calls without any tensor. `common` is the dtype that the operands
-// are converted to, where it is not the result's; operand 0 is not converted where it is a condition.
+// Adds the result of broadcasting all tensor operands, with the strides that PyTorch gives it.
+// Refuses shapes that do not broadcast, and calls without any tensor. `common` is the dtype that
+// the operands are converted to, where it is not the result's; operand 0 is not converted where it
+// is a condition.
 core::Status infer_elementwise(InferContext& c, core::DType dtype, core::DType common,
                                bool condition = false);
 inline core::Status infer_elementwise(InferContext& c, core::DType dtype) {

@@ -7,21 +7,21 @@
 
 namespace teletensor::ops {
 
-std::vector<OpDef> view_ops();        // views.cc: select slice transpose permute expand view detach ...
-std::vector<OpDef> region_ops();      // regions.cc: what views and writes through views record
-std::vector<OpDef> copy_ops();        // copies.cc: clone, contiguous, cast, copy, fill, to_device
-std::vector<OpDef> unary_ops();       // unary.cc
-std::vector<OpDef> binary_ops();      // binary.cc: arithmetic, comparison, logical, bitwise
-std::vector<OpDef> ternary_ops();     // ternary.cc: where, clamp, lerp, addcmul, addcdiv
-std::vector<OpDef> reduction_ops();   // reductions.cc
-std::vector<OpDef> normalize_ops();   // normalize.cc: softmax, log_softmax, layer_norm
-std::vector<OpDef> loss_ops();        // losses.cc
-std::vector<OpDef> order_ops();       // order.cc: sort, topk, cumsum
-std::vector<OpDef> matmul_ops();      // matmul.cc: matmul, linear
-std::vector<OpDef> creation_ops();    // creation.cc: full, arange, linspace, eye, one_hot, tril, triu
-std::vector<OpDef> random_ops();      // random.cc: Philox
-std::vector<OpDef> index_ops();       // index.cc: index, index_put, gather, index_select, embedding
-std::vector<OpDef> join_ops();        // join.cc: cat, stack
-std::vector<OpDef> optimizer_ops();   // optimizers.cc: sgd_step, adam_step over lists
+std::vector<OpDef> view_ops();    // views.cc: select slice transpose permute expand view detach ...
+std::vector<OpDef> region_ops();  // regions.cc: what views and writes through views record
+std::vector<OpDef> copy_ops();    // copies.cc: clone, contiguous, cast, copy, fill, to_device
+std::vector<OpDef> unary_ops();   // unary.cc
+std::vector<OpDef> binary_ops();  // binary.cc: arithmetic, comparison, logical, bitwise
+std::vector<OpDef> ternary_ops();    // ternary.cc: where, clamp, lerp, addcmul, addcdiv
+std::vector<OpDef> reduction_ops();  // reductions.cc
+std::vector<OpDef> normalize_ops();  // normalize.cc: softmax, log_softmax, layer_norm
+std::vector<OpDef> loss_ops();       // losses.cc
+std::vector<OpDef> order_ops();      // order.cc: sort, topk, cumsum
+std::vector<OpDef> matmul_ops();     // matmul.cc: matmul, linear
+std::vector<OpDef> creation_ops();  // creation.cc: full, arange, linspace, eye, one_hot, tril, triu
+std::vector<OpDef> random_ops();    // random.cc: Philox
+std::vector<OpDef> index_ops();     // index.cc: index, index_put, gather, index_select, embedding
+std::vector<OpDef> join_ops();      // join.cc: cat, stack
+std::vector<OpDef> optimizer_ops();  // optimizers.cc: sgd_step, adam_step over lists
 
 }  // namespace teletensor::ops

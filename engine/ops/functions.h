@@ -19,7 +19,7 @@ Var operator*(const Var& a, const Var& b);
 Var operator/(const Var& a, const Var& b);
 Var operator-(const Var& a);
 
-Var unary(std::string_view op, const Var& x);               // any op of one tensor, by name
+Var unary(std::string_view op, const Var& x);                 // any op of one tensor, by name
 Var binary(std::string_view op, const Var& a, const Var& b);  // any op of two operands, by name
 Var where(const Var& condition, const Var& a, const Var& b);
 Var cast(const Var& x, core::DType dtype);

@@ -24,12 +24,21 @@ namespace teletensor::ops {
 // Operands come before attributes.
 struct Parameter {
   enum class Type : std::uint8_t {
-    kTensor, kOptionalTensor, kTensorList, kOperand,
-    kBool, kInt, kFloat, kInts, kString, kDType, kDevice,
+    kTensor,
+    kOptionalTensor,
+    kTensorList,
+    kOperand,
+    kBool,
+    kInt,
+    kFloat,
+    kInts,
+    kString,
+    kDType,
+    kDevice,
   };
   std::string name;
   Type type = Type::kTensor;
-  bool optional = false;     // None is allowed
+  bool optional = false;  // None is allowed
   bool has_default = false;
   core::Attribute fallback;  // the default of an attribute
   bool is_operand() const { return type <= Type::kOperand; }
@@ -48,11 +57,11 @@ struct OperandInfo {
 class InferContext {
  public:
   std::string_view op;
-  std::span<const OperandInfo> operands;      // lists flattened
-  std::span<const std::uint32_t> counts;      // lengths of list arguments
+  std::span<const OperandInfo> operands;  // lists flattened
+  std::span<const std::uint32_t> counts;  // lengths of list arguments
   const core::Attributes& attributes;
   core::DType default_dtype = core::DType::kF32;
-  core::Device device;                        // of the operands (of the attribute for creation ops)
+  core::Device device;  // of the operands (of the attribute for creation ops)
   core::InlineVector<core::Layout, 2> results;
 
   const core::Dims& shape(std::size_t i) const { return operands[i].layout->geometry.shape; }
@@ -99,8 +108,8 @@ class VjpContext {
   virtual const core::Layout& operand_layout(std::size_t i) const = 0;
   // Is operand i's gradient wanted?
   virtual bool needs(std::size_t i) const = 0;
-  // Hands over operand i's gradient; it is summed to the operand's shape and cast to its dtype here,
-  // so vjps of broadcasting ops need not. Ignored where not wanted.
+  // Hands over operand i's gradient; it is summed to the operand's shape and cast to its dtype
+  // here, so vjps of broadcasting ops need not. Ignored where not wanted.
   virtual void give(std::size_t i, const Var& gradient) = 0;
 };
 using Vjp = void (*)(VjpContext&);
@@ -110,8 +119,8 @@ constexpr std::uint32_t bit(int operand) { return 1u << operand; }
 
 // The tape keeps `slot` if the gradient of any operand in `when` is wanted.
 struct Save {
-  int slot;                     // operand number, or kResult + result number
-  std::uint32_t when = ~0u;     // bits of operand numbers
+  int slot;                  // operand number, or kResult + result number
+  std::uint32_t when = ~0u;  // bits of operand numbers
 };
 
 // ---------------------------------------------------------------- the definition
@@ -125,24 +134,24 @@ enum class Inplace : std::uint8_t {
 
 struct OpDef {
   std::string_view signature;
-  std::string_view doc;                    // one or two sentences: meaning, formula, units
-  Infer infer = nullptr;                   // null for views
+  std::string_view doc;   // one or two sentences: meaning, formula, units
+  Infer infer = nullptr;  // null for views
   View view = nullptr;
   Vjp vjp = nullptr;
-  std::string_view not_differentiable{};   // why, where vjp is null
+  std::string_view not_differentiable{};  // why, where vjp is null
   std::vector<Save> saves{};
   Inplace inplace = Inplace::kTemporary;
-  std::vector<int> mutates{};              // parameters whose tensors are overwritten (list ops: sgd_step, ...);
-                                           // the results are these, in order
-  bool random = false;                     // the last two attributes are (int seed, int ordinal)
-  bool internal = false;                   // not a Python function (vjps' helpers)
+  std::vector<int> mutates{};  // parameters whose tensors are overwritten (list ops: sgd_step,
+                               // ...); the results are these, in order
+  bool random = false;    // the last two attributes are (int seed, int ordinal)
+  bool internal = false;  // not a Python function (vjps' helpers)
   int revision = 1;
 
   // Parsed from the signature by the catalog.
   std::string name{};
   std::vector<Parameter> parameters{};
   int operand_parameters = 0;
-  int results = 1;                         // -1: as many as infer or view says ("-> Tensor[]")
+  int results = 1;  // -1: as many as infer or view says ("-> Tensor[]")
 };
 
 // Name -> OpDef; built once from the explicit list of families; immutable afterwards.
@@ -158,7 +167,8 @@ class Catalog {
   // Text that two sides compare at Hello: every name, revision and signature.
   std::string fingerprint() const;
 
-  // Counts and attribute kinds against the signature; every decoder and every caller goes through it.
+  // Counts and attribute kinds against the signature; every decoder and every caller goes through
+  // it.
   core::Status check(OpId op, std::size_t operands, std::span<const std::uint32_t> counts,
                      const core::Attributes& attributes) const;
 

@@ -97,7 +97,8 @@ struct NearFmod {
     return fmod_near(a, b);
   }
 };
-// Rounded down. For floats as Python's divmod, so that x == floor_divide * y + remainder nearly holds.
+// Rounded down. For floats as Python's divmod, so that x == floor_divide * y + remainder nearly
+// holds.
 template <class M>
 struct FloorDivideBy {
   static constexpr std::string_view kOp = "floor_divide";

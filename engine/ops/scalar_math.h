@@ -104,8 +104,8 @@ T fmod(T a, T b) {
   return fmod_is_near(a, b) ? fmod_near(a, b) : std::fmod(a, b);
 }
 
-// erf as an odd over an even polynomial (the minimax pair of Eigen's float erf): an absolute error of
-// 3e-7, enough for gelu, at a fifth of libm's time.
+// erf as an odd over an even polynomial (the minimax pair of Eigen's float erf): an absolute error
+// of 3e-7, enough for gelu, at a fifth of libm's time.
 inline float fast_erf(float x) {
   const float limited = x > 4.0f ? 4.0f : (x < -4.0f ? -4.0f : x);
   const float z = limited * limited;

@@ -24,8 +24,8 @@ struct Signature {
 // Refuses what does not match, attributes before operands, and defaults of another kind.
 core::Result<Signature> parse_signature(std::string_view text);
 
-// Does `value` fit an attribute parameter (an integer fits a float)? Numbers of dtypes and devices are
-// checked too, so readers of attributes need no check of their own.
+// Does `value` fit an attribute parameter (an integer fits a float)? Numbers of dtypes and devices
+// are checked too, so readers of attributes need no check of their own.
 bool fits(const Parameter& parameter, const core::Attribute& value);
 
 }  // namespace teletensor::ops

@@ -1,7 +1,7 @@
 // Var: an operand or result as vjps see it, and Builder: who turns calls into instructions.
 //
-// vjps are written with ops over Vars, so the same code runs on the daemon (plain backward: nothing is
-// recorded) and on the client (create_graph: ordinary recorded instructions are sent).
+// vjps are written with ops over Vars, so the same code runs on the daemon (plain backward: nothing
+// is recorded) and on the client (create_graph: ordinary recorded instructions are sent).
 #pragma once
 
 #include <initializer_list>

@@ -20,7 +20,7 @@ from typing import Any
 import grpc
 
 from . import _core
-from ._errors import SessionLostError, TeletensorError
+from ._errors import InterruptedOpError, SessionLostError, TeletensorError
 from ._protowire import Message, decode
 from ._transport import Transport
 
@@ -98,8 +98,17 @@ class Session:
             return wait()
         except KeyboardInterrupt:
             with contextlib.suppress(Exception):
-                self._transport.interrupt()
+                self._interrupt()
             raise
+
+    def _interrupt(self) -> None:
+        """Cancels what was issued and takes it back, so that the next line finds a good session."""
+        self._transport.interrupt(self._core.last_seq)
+        for _ in range(16):
+            try:
+                return self._core.synchronize()
+            except InterruptedOpError:
+                continue
 
     def check_device(self, device: _core.device) -> _core.device:
         """`device` if the daemon has it, else an error that lists those it has."""

@@ -147,9 +147,9 @@ class Transport:
         if at != len(out):
             raise SessionLostError(f"a download ended after {at} of {len(out)} bytes")
 
-    def interrupt(self) -> None:
-        """Cancels what is queued."""
-        self.unary("Compute", "Interrupt", b"", timeout=5)
+    def interrupt(self, upto: int) -> None:
+        """Cancels every command up to number `upto`."""
+        self.unary("Compute", "Interrupt", encode([(1, upto)]), timeout=5)
 
     def close(self) -> None:
         """Waits a moment for the stream's end, then closes the channel."""

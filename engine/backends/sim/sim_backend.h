@@ -1,6 +1,6 @@
-// A simulated device "sim:N": memory of its own on the host, the CPU's kernels, and faults on demand.
-// In null mode its kernels compute nothing (results are whatever the memory held), for measuring the
-// stream and the back alone.
+// A simulated device "sim:N": memory of its own on the host, the CPU's kernels, and faults on
+// demand. In null mode its kernels compute nothing (results are whatever the memory held), for
+// measuring the stream and the back alone.
 #pragma once
 
 #include <atomic>
