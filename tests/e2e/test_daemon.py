@@ -151,7 +151,7 @@ def test_cli_against_a_daemon(start_daemon, tt):
         x.sum().item()
         for address in (daemon.unix, daemon.tcp):
             done = cli("health", "--address", address)
-            assert done.returncode == 0 and "serving" in (done.stdout + done.stderr).lower()
+            assert done.returncode == 0 and VERSION in done.stdout
         listed = cli("sessions", "--address", daemon.unix)
         assert listed.returncode == 0 and "notebook-7" in listed.stdout
         memory = cli("memory", "--address", daemon.unix)

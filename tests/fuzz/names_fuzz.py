@@ -128,9 +128,15 @@ def close(x, y):
 
 
 def errors_of(side, call):
-    """(result, None) or (None, kind of its RuntimeError)."""
-    result, error = attempt(call)
-    return result, None if error is None else side.lib.kind_of(error)
+    """(result, None) or (None, kind of its RuntimeError).
+
+    The error must not reach a local variable: its traceback would hold this frame, and so the step's
+    tensors, until a collection.
+    """
+    try:
+        return call(), None
+    except RuntimeError as error:
+        return None, side.lib.kind_of(error)
 
 
 def mismatch(ref, sub, look_at_tape):

@@ -5,7 +5,6 @@ A step is a dict: op, operands "a" and "b" (names), "p" (parameters), "out" (the
 """
 
 import numpy as np
-
 from layout import broadcasts
 
 UNARY, BINARY = ("neg", "sin", "exp", "tanh", "clone"), ("add", "mul")

@@ -80,7 +80,7 @@ UNARY = [
     unary("logical_not", np.logical_not, result="bool", gradients=False, inplace=False),
     unary("bitwise_not", np.invert, dtypes=("bool", *INTS), result="same", gradients=False,
           special=False),
-    unary("positive", np.positive, dtypes=NUMBERS, result="same", inplace=False, special=False),
+    unary("positive", np.positive, torch=False, dtypes=NUMBERS, result="same", inplace=False, special=False),
     unary("deg2rad", from_zero(np.deg2rad), special=False),
     unary("rad2deg", from_zero(np.rad2deg), special=False),
     unary("isnan", np.isnan, result="bool", gradients=False, inplace=False),

@@ -12,7 +12,7 @@ import importlib
 import zlib
 
 import numpy as np
-from arrays import FLOATS, NUMPY, Dt, In, Ins, Library, exact, quantise
+from arrays import FLOATS, Dt, In, Ins, Library, exact, quantise
 from table import TOLERANCE
 
 LARGEST_GRADIENT = 700  # elements; the others test values only
