@@ -34,8 +34,8 @@ Status refuse_zero(const KernelCall& call) {
 
 template <class F>
 Status integer_division(KernelCall& call) {
-  if (!core::is_floating(common_dtype(call.in, call.out[0])) &&
-      call.out[0].geometry->numel() > 0 && any_zero(call.in[1], call.parallel)) {
+  if (!core::is_floating(common_dtype(call.in, call.out[0])) && call.out[0].geometry->numel() > 0 &&
+      any_zero(call.in[1], call.parallel)) {
     return refuse_zero(call);
   }
   return run_functor(call, call.in, F());
@@ -85,8 +85,8 @@ void add_binary_kernels(KernelTable& table) {
   table.add("remainder", integer_division<s::Remainder>);
   table.add("fmod", integer_division<s::Fmod>);
   table.add("pow", pow);
-  add_list(table, List<s::Maximum, s::Minimum, s::Fmax, s::Fmin, s::Atan2, s::Hypot,
-                       s::Copysign>());
+  add_list(table,
+           List<s::Maximum, s::Minimum, s::Fmax, s::Fmin, s::Atan2, s::Hypot, s::Copysign>());
   add_list(table, List<s::Eq, s::Ne, s::Lt, s::Le, s::Gt, s::Ge, s::LogicalAnd, s::LogicalOr,
                        s::LogicalXor, s::ShiftLeft, s::ShiftRight>());
   table.add("bitwise_and", bitwise<s::BitwiseAnd, s::LogicalAnd>);

@@ -15,7 +15,8 @@ using Kind = TensorArg::Kind;
 
 namespace {
 
-// One cache line more than a block: blocks of several operands must not share their low address bits.
+// One cache line more than a block: blocks of several operands must not share their low address
+// bits.
 constexpr std::size_t kBlockBytes = kBlock * sizeof(double) + 64;
 
 struct Memory {
@@ -24,11 +25,11 @@ struct Memory {
 
 template <class A>
 struct Source {
-  bool direct = false;    // read in place
-  bool constant = false;  // the block holds it already
-  bool condition = false; // bytes, 0 or not
-  bool round = false;     // through the compute dtype
-  bool rows = false;      // dense along axis 0 of the walk: a block within one row is read in place
+  bool direct = false;     // read in place
+  bool constant = false;   // the block holds it already
+  bool condition = false;  // bytes, 0 or not
+  bool round = false;      // through the compute dtype
+  bool rows = false;  // dense along axis 0 of the walk: a block within one row is read in place
   const char* base = nullptr;
   std::int64_t size = 0;  // bytes of an element
   LoadBlock<A> load = nullptr;
@@ -50,7 +51,10 @@ template <class A>
 class Machine {
  public:
   Machine(const Plan& plan, Inner inner, std::span<const TensorArg> in, const TensorArg& out)
-      : plan_(plan), inner_(inner), operands_(static_cast<int>(in.size())), out_(out),
+      : plan_(plan),
+        inner_(inner),
+        operands_(static_cast<int>(in.size())),
+        out_(out),
         order_(*out.geometry) {
     const int rank = out.geometry->rank();
     for (int i = 0; i < operands_; ++i) {
@@ -205,8 +209,8 @@ class Machine {
   bool out_direct_ = false, all_direct_ = true;
 };
 
-// A large operand whose elements lie in another order than the result's: gathering it block by block
-// would read each of its cache lines many times.
+// A large operand whose elements lie in another order than the result's: gathering it block by
+// block would read each of its cache lines many times.
 bool is_transposed(const TensorArg& arg, const TensorArg& out) {
   if (arg.kind != Kind::kTensor || arg.geometry->rank() != out.geometry->rank()) return false;
   if (arg.dtype == DType::kBool || arg.geometry->numel() < 32768) return false;

@@ -1,6 +1,7 @@
-// The block machine behind all elementwise kernels: operands of any layout and dtype, or Python numbers,
-// are brought block by block into contiguous memory of the compute type; one inner function computes;
-// the block is stored into the result, which may be any region of another dtype (in-place forms).
+// The block machine behind all elementwise kernels: operands of any layout and dtype, or Python
+// numbers, are brought block by block into contiguous memory of the compute type; one inner
+// function computes; the block is stored into the result, which may be any region of another dtype
+// (in-place forms).
 #pragma once
 
 #include <cstdint>
@@ -12,8 +13,8 @@ namespace teletensor::backends::cpu {
 inline constexpr int kMaxOperands = 4;
 inline constexpr std::int64_t kBlock = 1024;  // elements
 
-// n contiguous elements: in[i] is A*, or bytes (0 or not) where operand i is a condition; out is A*, or
-// bytes where the op's result is a bool. out may be one of in.
+// n contiguous elements: in[i] is A*, or bytes (0 or not) where operand i is a condition; out is
+// A*, or bytes where the op's result is a bool. out may be one of in.
 using Inner = void (*)(const void* const* in, void* out, std::int64_t n, const void* functor);
 
 // The inner functions of one functor; null for the compute types that it does not have.
@@ -30,8 +31,8 @@ struct Plan {
   const void* functor = nullptr;
   core::DType dtype = core::DType::kF32;  // operands are converted to it, and the result has it
   bool condition = false;                 // operand 0 is a condition
-  // Numbers take part unrounded, not as the nearest value of `dtype`: arithmetic with 16-bit floats,
-  // limits that an integer dtype does not have.
+  // Numbers take part unrounded, not as the nearest value of `dtype`: arithmetic with 16-bit
+  // floats, limits that an integer dtype does not have.
   bool exact_numbers = false;
 };
 

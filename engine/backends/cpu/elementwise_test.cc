@@ -14,8 +14,8 @@
 namespace teletensor::backends::cpu {
 namespace {
 
-using core::DType;
 using core::Dims;
+using core::DType;
 using core::Geometry;
 using core::Number;
 
@@ -184,7 +184,8 @@ TEST(Elementwise, NanAndSignedZero) {
 // The bits of an element must not depend on where in the tensor it lies.
 TEST(Elementwise, SameBitsAtEveryPosition) {
   std::vector<float> repeated(1037, 0.3711f);
-  for (const char* op : {"exp", "log", "sin", "tanh", "erf", "gelu", "sigmoid", "softplus", "asinh"}) {
+  for (const char* op :
+       {"exp", "log", "sin", "tanh", "erf", "gelu", "sigmoid", "softplus", "asinh"}) {
     const auto all = run(op, {Operand(repeated)}).values<float>();
     for (float value : all) ASSERT_EQ(value, all[0]) << op;
     EXPECT_EQ(run(op, {Operand(std::vector<float>{0.3711f})}).values<float>()[0], all[0]) << op;

@@ -1,5 +1,5 @@
-// The contiguous loops of the scalar functors, once per instruction set; included by the kernel files
-// between their hwy/foreach_target.h and HWY_BEFORE_NAMESPACE. The compiler vectorises them.
+// The contiguous loops of the scalar functors, once per instruction set; included by the kernel
+// files between their hwy/foreach_target.h and HWY_BEFORE_NAMESPACE. The compiler vectorises them.
 #if defined(TELETENSOR_LOOPS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TELETENSOR_LOOPS_INL_H_
 #undef TELETENSOR_LOOPS_INL_H_
@@ -22,24 +22,25 @@ using Result = std::conditional_t<has_bool_result<F>, std::uint8_t, T>;
 // remainder, whose function would give other bits.
 inline constexpr std::int64_t kWhole = 16;
 
-// noinline keeps the length unknown, so the remainder is computed by the same vector code; flatten puts
-// the functor under this instruction set.
+// noinline keeps the length unknown, so the remainder is computed by the same vector code; flatten
+// puts the functor under this instruction set.
 template <class F, class T>
-[[gnu::noinline, gnu::flatten]] void body1(const T* a, Result<F, T>* y, std::int64_t n, const F& functor) {
+[[gnu::noinline, gnu::flatten]] void body1(const T* a, Result<F, T>* y, std::int64_t n,
+                                           const F& functor) {
   const F f = functor;
 #pragma GCC ivdep
   for (std::int64_t i = 0; i < n; ++i) y[i] = f(a[i]);
 }
 template <class F, class T>
 [[gnu::noinline, gnu::flatten]] void body2(const T* a, const T* b, Result<F, T>* y, std::int64_t n,
-                             const F& functor) {
+                                           const F& functor) {
   const F f = functor;
 #pragma GCC ivdep
   for (std::int64_t i = 0; i < n; ++i) y[i] = f(a[i], b[i]);
 }
 template <class F, class T>
-[[gnu::noinline, gnu::flatten]] void body3(const T* a, const T* b, const T* c, Result<F, T>* y, std::int64_t n,
-                             const F& functor) {
+[[gnu::noinline, gnu::flatten]] void body3(const T* a, const T* b, const T* c, Result<F, T>* y,
+                                           std::int64_t n, const F& functor) {
   const F f = functor;
 #pragma GCC ivdep
   for (std::int64_t i = 0; i < n; ++i) y[i] = f(a[i], b[i], c[i]);

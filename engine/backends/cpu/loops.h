@@ -1,7 +1,7 @@
 // The functors that have elementwise kernels, and the kernels as functions of them.
 //
-// The lists are split so that the loops compile in several files (loops_*.cc); each file binds its list
-// to the best instruction set of this machine when the kernel table is made.
+// The lists are split so that the loops compile in several files (loops_*.cc); each file binds its
+// list to the best instruction set of this machine when the kernel table is made.
 #pragma once
 
 #include <type_traits>
@@ -19,22 +19,19 @@ using PlainUnary =
     List<s::Neg, s::Abs, s::Sign, s::Square, s::Positive, s::Reciprocal, s::Sqrt, s::Rsqrt,
          s::DegToRad, s::RadToDeg, s::Floor, s::Ceil, s::Round, s::Trunc, s::Frac, s::IsNan,
          s::IsInf, s::IsFinite, s::LogicalNot, s::BitwiseNot, s::Cube>;
-using MathUnary =
-    List<s::Exp, s::Exp2, s::Expm1, s::Log, s::Log2, s::Log10, s::Log1p, s::Sin, s::Cos, s::Tan,
-         s::Asin, s::Acos, s::Atan, s::Sinh, s::Cosh, s::Tanh, s::Asinh, s::Acosh, s::Atanh,
-         s::Erf, s::Erfc>;
-using Activations =
-    List<s::Sigmoid, s::Silu, s::Relu, s::Gelu, s::GeluTanh, s::Elu, s::Selu, s::LeakyRelu,
-         s::Softplus, s::LogSigmoid, s::Mish, s::Hardtanh, s::Relu6, s::Hardsigmoid, s::Hardswish,
-         s::ReluBackward, s::TanhBackward, s::SigmoidBackward, s::GeluBackward,
-         s::GeluTanhBackward>;
-using Arithmetic =
-    List<s::Add, s::Sub, s::AddScaled, s::Mul, s::Div, s::DivTrunc, s::FloorDivide, s::Remainder,
-         s::Fmod, s::Pow, s::Maximum, s::Minimum, s::Fmax, s::Fmin, s::Atan2, s::Hypot,
-         s::Copysign>;
-using Tests = List<s::Eq, s::Ne, s::Lt, s::Le, s::Gt, s::Ge, s::LogicalAnd, s::LogicalOr,
-                   s::LogicalXor, s::BitwiseAnd, s::BitwiseOr, s::BitwiseXor, s::ShiftLeft,
-                   s::ShiftRight>;
+using MathUnary = List<s::Exp, s::Exp2, s::Expm1, s::Log, s::Log2, s::Log10, s::Log1p, s::Sin,
+                       s::Cos, s::Tan, s::Asin, s::Acos, s::Atan, s::Sinh, s::Cosh, s::Tanh,
+                       s::Asinh, s::Acosh, s::Atanh, s::Erf, s::Erfc>;
+using Activations = List<s::Sigmoid, s::Silu, s::Relu, s::Gelu, s::GeluTanh, s::Elu, s::Selu,
+                         s::LeakyRelu, s::Softplus, s::LogSigmoid, s::Mish, s::Hardtanh, s::Relu6,
+                         s::Hardsigmoid, s::Hardswish, s::ReluBackward, s::TanhBackward,
+                         s::SigmoidBackward, s::GeluBackward, s::GeluTanhBackward>;
+using Arithmetic = List<s::Add, s::Sub, s::AddScaled, s::Mul, s::Div, s::DivTrunc, s::FloorDivide,
+                        s::Remainder, s::Fmod, s::Pow, s::Maximum, s::Minimum, s::Fmax, s::Fmin,
+                        s::Atan2, s::Hypot, s::Copysign>;
+using Tests =
+    List<s::Eq, s::Ne, s::Lt, s::Le, s::Gt, s::Ge, s::LogicalAnd, s::LogicalOr, s::LogicalXor,
+         s::BitwiseAnd, s::BitwiseOr, s::BitwiseXor, s::ShiftLeft, s::ShiftRight>;
 using Ternary = List<s::Where, s::Clamp, s::Lerp, s::Addcmul, s::Addcdiv>;
 
 // The loops of F on this machine. Written once, by bind_loops().

@@ -14,7 +14,8 @@ LinearOrder::LinearOrder(const core::Geometry& result) {
     if (result.shape[d] == 1) continue;
     count *= result.shape[d];
     int at = rank++;
-    for (; at > 0 && result.strides[d] < result.strides[dims[at - 1]]; --at) dims[at] = dims[at - 1];
+    for (; at > 0 && result.strides[d] < result.strides[dims[at - 1]]; --at)
+      dims[at] = dims[at - 1];
     dims[at] = d;
   }
   for (int i = 0; i < rank; ++i) sizes[i] = result.shape[dims[i]];
@@ -38,7 +39,8 @@ namespace {
 
 constexpr std::int64_t kBlockElements = 1024;
 
-// Axes of both sides of a copy, innermost (of `to`) first; those that are one on both sides are merged.
+// Axes of both sides of a copy, innermost (of `to`) first; those that are one on both sides are
+// merged.
 struct Axes {
   int rank = 0;
   std::int64_t sizes[core::kMaxRank], from[core::kMaxRank], to[core::kMaxRank];
@@ -140,8 +142,9 @@ void transpose_square(const T* source, std::int64_t stride, T (&square)[kSide][k
   }
 }
 
-// to[i * to_i + j] = from[i + j * from_j] in squares of a cache line's width, through a small buffer: with
-// strides of a power of two the lines of a square would push each other out of the cache.
+// to[i * to_i + j] = from[i + j * from_j] in squares of a cache line's width, through a small
+// buffer: with strides of a power of two the lines of a square would push each other out of the
+// cache.
 template <class T>
 void copy_tiles(const T* from, std::int64_t from_j, T* to, std::int64_t to_i, std::int64_t rows,
                 std::int64_t columns) {
@@ -181,7 +184,8 @@ void copy_transposed(const T* from, T* to, const Axes& axes, int across, Paralle
   constexpr std::int64_t kBand = 64;  // rows that one unit of work covers
   const std::int64_t columns = axes.sizes[0], rows = axes.sizes[across];
   const std::int64_t bands = (rows + kBand - 1) / kBand;
-  const double cost = static_cast<double>(columns) * static_cast<double>(std::min(rows, kBand)) * 0.6;
+  const double cost =
+      static_cast<double>(columns) * static_cast<double>(std::min(rows, kBand)) * 0.6;
   split(parallel, axes.count / columns / rows * bands, cost, 1,
         [&](std::int64_t begin, std::int64_t end) {
           for (std::int64_t p = begin; p < end; ++p) {
@@ -193,8 +197,8 @@ void copy_transposed(const T* from, T* to, const Axes& axes, int across, Paralle
               b += rest % axes.sizes[d] * axes.to[d];
               rest /= axes.sizes[d];
             }
-            copy_tiles(from + a, axes.from[0], to + b, axes.to[across],
-                       std::min(kBand, rows - row), columns);
+            copy_tiles(from + a, axes.from[0], to + b, axes.to[across], std::min(kBand, rows - row),
+                       columns);
           }
         });
 }
@@ -265,10 +269,14 @@ void strided_copy(const TensorArg& from, const TensorArg& to, Parallel& parallel
     return copy_converted<std::int64_t>(from, to, axes, parallel);
   }
   switch (core::size_of(to.dtype)) {
-    case 1: return copy_same<std::uint8_t>(source, to.first(), axes, parallel);
-    case 2: return copy_same<std::uint16_t>(source, to.first(), axes, parallel);
-    case 4: return copy_same<std::uint32_t>(source, to.first(), axes, parallel);
-    default: return copy_same<std::uint64_t>(source, to.first(), axes, parallel);
+    case 1:
+      return copy_same<std::uint8_t>(source, to.first(), axes, parallel);
+    case 2:
+      return copy_same<std::uint16_t>(source, to.first(), axes, parallel);
+    case 4:
+      return copy_same<std::uint32_t>(source, to.first(), axes, parallel);
+    default:
+      return copy_same<std::uint64_t>(source, to.first(), axes, parallel);
   }
 }
 

@@ -7,8 +7,8 @@
 
 namespace teletensor::backends::cpu {
 
-// The dimensions of a result from the one with the smallest stride outwards (those of size 1 left out):
-// the linear order in which kernels go through it and all its operands.
+// The dimensions of a result from the one with the smallest stride outwards (those of size 1 left
+// out): the linear order in which kernels go through it and all its operands.
 struct LinearOrder {
   explicit LinearOrder(const core::Geometry& result);
   int rank = 0;
@@ -65,17 +65,17 @@ class Walk {
   std::int64_t strides_[core::kMaxRank];
 };
 
-// Writes `from` (a tensor that broadcasts to `to`, or a number) into `to`, converting the dtype: f16 and
-// bf16 round to nearest even, a float becomes an integer by truncation, saturated, NaN as 0. The two may
-// share memory only where their geometry and dtype are the same. Fast for equal orders (memcpy) and for
-// transposes (tiles); parts run in `parallel` above about 0.3 ms.
+// Writes `from` (a tensor that broadcasts to `to`, or a number) into `to`, converting the dtype:
+// f16 and bf16 round to nearest even, a float becomes an integer by truncation, saturated, NaN as
+// 0. The two may share memory only where their geometry and dtype are the same. Fast for equal
+// orders (memcpy) and for transposes (tiles); parts run in `parallel` above about 0.3 ms.
 void strided_copy(const TensorArg& from, const TensorArg& to, Parallel& parallel);
 
 // The bytes of `number` as an element of `dtype`, converted in the same way. `to` holds 8 bytes.
 void number_bytes(const core::Number& number, core::DType dtype, void* to);
 
-// Splits [0, count) into ranges of about 200 us of work, a number that depends on count and cost alone,
-// each a multiple of `grain`; runs it here where all of it is short.
+// Splits [0, count) into ranges of about 200 us of work, a number that depends on count and cost
+// alone, each a multiple of `grain`; runs it here where all of it is short.
 template <class F>
 void split(Parallel& parallel, std::int64_t count, double ns_per_element, std::int64_t grain,
            F&& range) {

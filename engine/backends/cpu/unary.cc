@@ -34,8 +34,8 @@ void add_unary_kernels(KernelTable& table) {
   table.add("bitwise_not", bitwise_not);
   add_list(table, MathUnary());
   add_list(table, List<s::Sigmoid, s::Silu, s::Relu, s::Elu, s::Selu, s::LeakyRelu, s::Softplus,
-                       s::LogSigmoid, s::Mish, s::Hardtanh, s::Relu6, s::Hardsigmoid,
-                       s::Hardswish, s::ReluBackward, s::TanhBackward, s::SigmoidBackward>());
+                       s::LogSigmoid, s::Mish, s::Hardtanh, s::Relu6, s::Hardsigmoid, s::Hardswish,
+                       s::ReluBackward, s::TanhBackward, s::SigmoidBackward>());
   table.add("gelu", gelu<s::Gelu, s::GeluTanh>);
   table.add("gelu_backward", gelu<s::GeluBackward, s::GeluTanhBackward>);
 }
