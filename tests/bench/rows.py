@@ -5,9 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-
 import teletensor as tt
+import torch
 
 US, MS, S = 1e6, 1e3, 1.0
 
@@ -219,7 +218,11 @@ def download(session):
 
 
 def rows(daemon):
-    unix, tcp = tt.connect(daemon.unix), tt.connect(daemon.tcp)
+    with tt.connect(daemon.unix) as unix, tt.connect(daemon.tcp) as tcp:
+        yield from rows_of(unix, tcp)
+
+
+def rows_of(unix, tcp):
     chains = {"bound": 1.5, "scale": US / 10, "session": unix}
     yield both("chain of small ops, per op", "us", chain, 4000, **chains)
     yield both("chain of small ops, TCP", "us", chain, 4000, 1.5, US / 10, tcp)
@@ -237,5 +240,3 @@ def rows(daemon):
         bound = 0.05 if session is unix else None
         yield Row(f"upload 64 MiB, {name}", "GB/s", upload(session), memcpy, "memcpy", bound, True)
         yield Row(f"download 64 MiB, {name}", "GB/s", download(session), memcpy, "memcpy", bound, True)
-    unix.close()
-    tcp.close()

@@ -74,7 +74,8 @@ def page(report):
         f"Measured {report['date']} on {report['machine']} by `make bench` (tests/bench/run.py), "
         f"{report['rounds']} rounds, medians; one lane of the daemon, one thread of PyTorch "
         f"{report['torch']}; the range is over the rounds. A ratio below 1 of a time means that teletensor is "
-        "faster. Client and daemon are two processes; the peer is one.", "",
+        "faster. Client and daemon are two processes; the peer is one. Load average of the machine at the end: "
+        f"{report['load']:.1f} (a run on a busy machine says little: run it again).", "",
         "| " + " | ".join(HEAD) + " |", "|---" * len(HEAD) + "|",
         *["| " + " | ".join(cells(r)) + " |" for r in report["rows"]], "",
         "Bounds are those of the first landing in the design's table of figures.", ""]
