@@ -99,7 +99,9 @@ class FakeSession final : public engine::Session {
   }
   void end_download(std::uint64_t) override {}
 
-  void interrupt(std::uint64_t) override { listener_->on_error({1, Status(Code::kCancelled, "interrupted")}); }
+  void interrupt(std::uint64_t) override {
+    listener_->on_error({1, Status(Code::kCancelled, "interrupted")});
+  }
   std::vector<engine::MemoryUse> memory() const override { return {{{}, 1, 2, 3, 4, 5}}; }
   std::uint64_t completed_upto() const override { return 0; }
   std::size_t queued() const override { return 0; }
