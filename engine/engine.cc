@@ -17,9 +17,9 @@ namespace {
 // Of the box, or of the container that the daemon runs in.
 std::uint64_t physical_memory() {
   const long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGESIZE);
-  std::uint64_t bytes = pages > 0 && size > 0 ? static_cast<std::uint64_t>(pages) *
-                                                    static_cast<std::uint64_t>(size)
-                                              : std::uint64_t{1} << 30;
+  std::uint64_t bytes = pages > 0 && size > 0
+                            ? static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(size)
+                            : std::uint64_t{1} << 30;
   std::uint64_t limit;
   if (std::ifstream file("/sys/fs/cgroup/memory.max"); file >> limit) {
     bytes = std::min(bytes, limit);

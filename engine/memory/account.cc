@@ -31,8 +31,6 @@ bool Account::release(std::uint64_t bytes) {
   return used_.fetch_sub(bytes, std::memory_order_acq_rel) == (kClosed | bytes);
 }
 
-bool Account::close() {
-  return used_.fetch_or(kClosed, std::memory_order_acq_rel) == 0;
-}
+bool Account::close() { return used_.fetch_or(kClosed, std::memory_order_acq_rel) == 0; }
 
 }  // namespace teletensor::memory

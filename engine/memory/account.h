@@ -12,8 +12,7 @@ namespace teletensor::memory {
 // Raises `peak` to `now`.
 inline void note_peak(std::atomic<std::uint64_t>& peak, std::uint64_t now) {
   std::uint64_t before = peak.load(std::memory_order_relaxed);
-  while (now > before &&
-         !peak.compare_exchange_weak(before, now, std::memory_order_relaxed)) {
+  while (now > before && !peak.compare_exchange_weak(before, now, std::memory_order_relaxed)) {
   }
 }
 
@@ -41,8 +40,8 @@ class Account {
   bool reserve(std::uint64_t bytes);
   // True when the account is closed and these were its last bytes.
   [[nodiscard]] bool release(std::uint64_t bytes);
-  // Precondition: no reserve() runs meanwhile; none succeeds from here on. True when nothing is reserved; else a later release()
-  // returns true, exactly once.
+  // Precondition: no reserve() runs meanwhile; none succeeds from here on. True when nothing is
+  // reserved; else a later release() returns true, exactly once.
   [[nodiscard]] bool close();
 
   std::uint64_t used() const { return used_.load(std::memory_order_relaxed) & ~kClosed; }

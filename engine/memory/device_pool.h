@@ -1,9 +1,9 @@
 // DevicePool: the blocks of one device that no session uses at the moment, and the device's budget.
 //
-// Small blocks are cut from slabs and kept by size class; larger ones are reused by best fit (size <=
-// block < 2 * size). Memory goes back to the operating system only when the blocks together would
-// exceed the budget. A block remembers its last owner and is zeroed before another one gets it.
-// Thread-safe. Outlives every Pool on it.
+// Small blocks are cut from slabs and kept by size class; larger ones are reused by best fit (size
+// <= block < 2 * size). Memory goes back to the operating system only when the blocks together
+// would exceed the budget. A block remembers its last owner and is zeroed before another one gets
+// it. Thread-safe. Outlives every Pool on it.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +40,8 @@ class DevicePool {
   Source& source() { return *source_; }
   std::uint64_t held() const;  // bytes from the operating system, in use or cached
 
-  // Up to `n` blocks of a class, clean for `owner`; how many there are (0: the device has none left).
+  // Up to `n` blocks of a class, clean for `owner`; how many there are (0: the device has none
+  // left).
   int take_small(int size_class, OwnerId owner, Block* blocks, int n);
   // Precondition: bytes is charged_bytes() of something above kLargestSmall. data is null when the
   // device has none left.

@@ -110,8 +110,7 @@ void Pool::drain_remote() {
 
 bool Pool::refill(int size_class) {
   Block blocks[64];
-  const int wanted =
-      std::clamp(static_cast<int>(kRefillBytes / class_bytes(size_class)), 1, 64);
+  const int wanted = std::clamp(static_cast<int>(kRefillBytes / class_bytes(size_class)), 1, 64);
   const int n = device_.take_small(size_class, owner_, blocks, wanted);
   for (int i = n; i-- > 0;) {
     Storage* storage = new_object();

@@ -1,8 +1,9 @@
-// Pool: a session's memory on one device: its account, its free blocks, and the record of what lives.
+// Pool: a session's memory on one device: its account, its free blocks, and the record of what
+// lives.
 //
 // Two ways to allocate. The session's strand (whoever runs its instructions, one thread at a time,
-// inside a StrandScope) takes from free lists without any lock. Others use allocate_shared(). Storages
-// are freed by any thread.
+// inside a StrandScope) takes from free lists without any lock. Others use allocate_shared().
+// Storages are freed by any thread.
 #pragma once
 
 #include <atomic>
@@ -34,8 +35,8 @@ class Pool {
   core::Ref<Storage> allocate(std::size_t bytes, std::uint64_t seq);         // the strand only
   core::Ref<Storage> allocate_shared(std::size_t bytes, std::uint64_t seq);  // any thread
 
-  // RESOURCE_EXHAUSTED: "out of memory: ..." with requested, used, quota, free, the session's largest
-  // tensors by command, what others hold, and what to do. Any thread.
+  // RESOURCE_EXHAUSTED: "out of memory: ..." with requested, used, quota, free, the session's
+  // largest tensors by command, what others hold, and what to do. Any thread.
   core::Status refusal(std::string_view what, std::size_t bytes) const;
 
   const Account& account() const { return account_; }

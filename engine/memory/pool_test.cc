@@ -90,8 +90,10 @@ TEST(Pool, RefusesBeyondQuotaAndDeviceAndSaysWhy) {
   const std::string text = a->refusal("add", 3 << 20).message();
   EXPECT_NE(text.find("add: out of memory on cpu: requested 3.0 MiB"), text.npos) << text;
   EXPECT_NE(text.find("quota of 8.0 MiB"), text.npos) << text;
-  EXPECT_NE(text.find("largest tensors here: 6.0 MiB made by command 41, 1.0 KiB made by command 42"),
-            text.npos) << text;
+  EXPECT_NE(
+      text.find("largest tensors here: 6.0 MiB made by command 41, 1.0 KiB made by command 42"),
+      text.npos)
+      << text;
   EXPECT_NE(text.find("ask for a larger session memory"), text.npos) << text;
   // What was refused left no trace, and the other session fails on the device's total.
   EXPECT_EQ(device.budget().used(), (6u << 20) + 1024u);
@@ -223,8 +225,8 @@ TEST(Pool, AccountsAreExactUnderThreads) {
       std::vector<core::Ref<Storage>> own;
       for (int i = 0; i < 4000; ++i) {
         const std::size_t bytes = random() % 50 == 0 ? random() % (3 << 20) : random() % 20000;
-        auto storage = strand ? session.pool->allocate(bytes, i)
-                              : session.pool->allocate_shared(bytes, i);
+        auto storage =
+            strand ? session.pool->allocate(bytes, i) : session.pool->allocate_shared(bytes, i);
         if (!storage) continue;
         ASSERT_GE(storage->bytes(), bytes);
         if (bytes > 0) std::memset(storage->data(), s + 1, std::min<std::size_t>(bytes, 64));

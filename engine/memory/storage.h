@@ -20,7 +20,7 @@ class Pool;
 class Storage final : public core::Shared {
  public:
   void* data() const { return data_; }
-  std::size_t bytes() const { return bytes_; }      // asked for
+  std::size_t bytes() const { return bytes_; }  // asked for
   core::Device device() const;
   // Of the command that made it.
   std::uint64_t seq() const { return seq_.load(std::memory_order_relaxed); }
@@ -34,13 +34,13 @@ class Storage final : public core::Shared {
 
   void* data_ = nullptr;
   std::size_t bytes_ = 0;
-  std::size_t capacity_ = 0;   // of the block
-  Pool* pool_ = nullptr;       // constant after construction
-  Storage* next_ = nullptr;    // while free
+  std::size_t capacity_ = 0;  // of the block
+  Pool* pool_ = nullptr;      // constant after construction
+  Storage* next_ = nullptr;   // while free
   // Read by the report on memory while other threads allocate.
   std::atomic<std::uint64_t> charged_{0};  // 0: free
   std::atomic<std::uint64_t> seq_{0};
-  bool shared_path_ = false;   // made by allocate_shared
+  bool shared_path_ = false;  // made by allocate_shared
 };
 
 }  // namespace teletensor::memory

@@ -1,5 +1,5 @@
-// Elementwise ops of two operands, each a tensor or a Python number: arithmetic, comparison, logic, bits.
-// The functors are in scalar_binary.h, the kernels' list of them in backends/cpu/binary*.cc.
+// Elementwise ops of two operands, each a tensor or a Python number: arithmetic, comparison, logic,
+// bits. The functors are in scalar_binary.h, the kernels' list of them in backends/cpu/binary*.cc.
 
 #include <cmath>
 
@@ -61,9 +61,12 @@ Rounding rounding_of(const core::Attributes& attributes) {
 
 Status infer_div(InferContext& c) {
   switch (rounding_of(c.attributes)) {
-    case Rounding::kNone: return infer_real(c);
-    case Rounding::kUnknown: return c.fail("rounding_mode must be None, 'trunc' or 'floor'");
-    default: return infer_no_bool(c);
+    case Rounding::kNone:
+      return infer_real(c);
+    case Rounding::kUnknown:
+      return c.fail("rounding_mode must be None, 'trunc' or 'floor'");
+    default:
+      return infer_no_bool(c);
   }
 }
 
@@ -246,14 +249,18 @@ std::vector<OpDef> arithmetic() {
           infer_no_bool, fmod_vjp, {{0, bit(1)}, {1, bit(1)}}),
       row("pow(Operand x, Operand exponent) -> Tensor", "x to the power exponent.", infer_pow,
           pow_vjp, {{0}, {1}, {kResult, bit(1)}}),
-      row("maximum(Operand x, Operand other) -> Tensor", "The larger one; NaN where one is NaN.",
+      row(
+          "maximum(Operand x, Operand other) -> Tensor", "The larger one; NaN where one is NaN.",
           infer_same, [](VjpContext& c) { extremum_vjp(c, "lt"); }, kBoth),
-      row("minimum(Operand x, Operand other) -> Tensor", "The smaller one; NaN where one is NaN.",
+      row(
+          "minimum(Operand x, Operand other) -> Tensor", "The smaller one; NaN where one is NaN.",
           infer_same, [](VjpContext& c) { extremum_vjp(c, "gt"); }, kBoth),
-      row("fmax(Operand x, Operand other) -> Tensor",
+      row(
+          "fmax(Operand x, Operand other) -> Tensor",
           "The larger one; the other one where one is NaN.", infer_same,
           [](VjpContext& c) { extremum_of_numbers_vjp(c, "ge"); }, kBoth),
-      row("fmin(Operand x, Operand other) -> Tensor",
+      row(
+          "fmin(Operand x, Operand other) -> Tensor",
           "The smaller one; the other one where one is NaN.", infer_same,
           [](VjpContext& c) { extremum_of_numbers_vjp(c, "le"); }, kBoth),
       row("atan2(Operand x, Operand other) -> Tensor",

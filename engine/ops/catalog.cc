@@ -54,8 +54,9 @@ Catalog::Catalog(std::vector<OpDef> definitions) : definitions_(std::move(defini
 }
 
 const OpDef* Catalog::find(std::string_view name) const {
-  const auto at = std::lower_bound(by_name_.begin(), by_name_.end(), name,
-                                   [](const auto& row, std::string_view n) { return row.first < n; });
+  const auto at =
+      std::lower_bound(by_name_.begin(), by_name_.end(), name,
+                       [](const auto& row, std::string_view n) { return row.first < n; });
   return at == by_name_.end() || at->first != name ? nullptr : &definitions_[at->second];
 }
 
@@ -76,7 +77,9 @@ core::Status Catalog::check(OpId id, std::size_t operands, std::span<const std::
                             const core::Attributes& attributes) const {
   if (id >= size()) return core::invalid("no op has number " + std::to_string(id));
   const OpDef& op = definitions_[id];
-  const auto fail = [&](std::string text) { return core::invalid(op.name + ": " + std::move(text)); };
+  const auto fail = [&](std::string text) {
+    return core::invalid(op.name + ": " + std::move(text));
+  };
   std::size_t expected = 0, lists = 0;
   for (int i = 0; i < op.operand_parameters; ++i) {
     if (op.parameters[i].type != Parameter::Type::kTensorList) {

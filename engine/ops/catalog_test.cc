@@ -14,7 +14,8 @@ using core::DType;
 
 TEST(Signature, ReadsTypesAndDefaults) {
   const auto s = parse_signature(
-      "f(Tensor x, Tensor? w=None, Tensor[] list, Operand v=2, int[]? dim=None, bool keepdim=False, "
+      "f(Tensor x, Tensor? w=None, Tensor[] list, Operand v=2, int[]? dim=None, bool "
+      "keepdim=False, "
       "float eps=1e-05, str mode='mean', int n=-3, int[] k=[1, 2], dtype? dtype=None) -> "
       "(Tensor values, Tensor indices)");
   ASSERT_TRUE(s.ok()) << s.status().message();
@@ -74,7 +75,8 @@ TEST(Catalog, ChecksCountsAndKinds) {
   EXPECT_TRUE(c.check(sum, 1, {}, good).ok());
   EXPECT_FALSE(c.check(sum, 2, {}, good).ok());
   EXPECT_FALSE(c.check(sum, 1, {}, {}).ok());
-  EXPECT_FALSE(c.check(sum, 1, {}, {Attribute::of(1.5), Attribute::of(false), Attribute::none()}).ok());
+  EXPECT_FALSE(
+      c.check(sum, 1, {}, {Attribute::of(1.5), Attribute::of(false), Attribute::none()}).ok());
   const std::uint32_t three[] = {3}, two[] = {3, 1};
   EXPECT_TRUE(c.check(cat, 3, three, {Attribute::of(0)}).ok());
   EXPECT_FALSE(c.check(cat, 4, three, {Attribute::of(0)}).ok());

@@ -28,8 +28,8 @@ Status infer_elementwise(InferContext& c, DType dtype, DType common, bool condit
     }
   }
   if (inputs.empty()) return c.fail("needs at least one tensor");
-  // RULE: a number takes part like a 0-d tensor (but as an exponent). It shows only in the strides of
-  // dims of size 1.
+  // RULE: a number takes part like a 0-d tensor (but as an exponent). It shows only in the strides
+  // of dims of size 1.
   static const core::Geometry kNumber{core::Dims()};
   const core::Geometry& first = *inputs[0];
   if (inputs.size() == 1 && c.operands.size() == 2 && !first.shape.empty() && first.contiguous() &&
@@ -70,8 +70,6 @@ Status infer_floating(InferContext& c) {
   return infer_elementwise(c, dtype);
 }
 
-Status infer_test(InferContext& c) {
-  return infer_elementwise(c, DType::kBool, result_type(c));
-}
+Status infer_test(InferContext& c) { return infer_elementwise(c, DType::kBool, result_type(c)); }
 
 }  // namespace teletensor::ops

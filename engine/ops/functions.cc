@@ -57,7 +57,8 @@ Vars apply_all(OpId op, std::span<const Var> arguments, core::Attributes attribu
 }
 
 Var apply(OpId op, std::initializer_list<Var> arguments, core::Attributes attributes) {
-  return first(apply_all(op, std::span(arguments.begin(), arguments.size()), std::move(attributes)));
+  return first(
+      apply_all(op, std::span(arguments.begin(), arguments.size()), std::move(attributes)));
 }
 
 const core::Layout& Var::layout() const {

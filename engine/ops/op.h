@@ -143,8 +143,8 @@ struct OpDef {
   Inplace inplace = Inplace::kTemporary;
   std::vector<int> mutates{};  // parameters whose tensors are overwritten (list ops: sgd_step,
                                // ...); the results are these, in order
-  bool random = false;    // the last two attributes are (int seed, int ordinal)
-  bool internal = false;  // not a Python function (vjps' helpers)
+  bool random = false;         // the last two attributes are (int seed, int ordinal)
+  bool internal = false;       // not a Python function (vjps' helpers)
   int revision = 1;
 
   // Parsed from the signature by the catalog.

@@ -32,9 +32,15 @@ DType result_type(std::span<const OperandInfo> operands, DType default_dtype) {
       (operand.layout->geometry.rank() > 0 ? tensors : scalars).add(operand.layout->dtype);
     } else if (operand.number) {
       switch (operand.number->kind) {
-        case core::Number::Kind::kBool: numbers.add(DType::kBool); break;
-        case core::Number::Kind::kInt: numbers.add(DType::kI64); break;
-        case core::Number::Kind::kFloat: numbers.add(default_dtype); break;
+        case core::Number::Kind::kBool:
+          numbers.add(DType::kBool);
+          break;
+        case core::Number::Kind::kInt:
+          numbers.add(DType::kI64);
+          break;
+        case core::Number::Kind::kFloat:
+          numbers.add(default_dtype);
+          break;
       }
     }
   }

@@ -172,18 +172,24 @@ bool fits(const Parameter& parameter, const Attribute& value) {
   using Kind = Attribute::Kind;
   if (value.kind == Kind::kNone) return parameter.optional;
   switch (parameter.type) {
-    case Type::kBool: return value.kind == Kind::kBool;
-    case Type::kInt: return value.kind == Kind::kInt;
-    case Type::kFloat: return value.kind == Kind::kFloat || value.kind == Kind::kInt;
-    case Type::kInts: return value.kind == Kind::kInts;
-    case Type::kString: return value.kind == Kind::kString;
+    case Type::kBool:
+      return value.kind == Kind::kBool;
+    case Type::kInt:
+      return value.kind == Kind::kInt;
+    case Type::kFloat:
+      return value.kind == Kind::kFloat || value.kind == Kind::kInt;
+    case Type::kInts:
+      return value.kind == Kind::kInts;
+    case Type::kString:
+      return value.kind == Kind::kString;
     case Type::kDType:
       return value.kind == Kind::kDType && value.integer >= 0 &&
              core::dtype_from_number(static_cast<std::uint64_t>(value.integer)).has_value();
     case Type::kDevice:
       return value.kind == Kind::kDevice && value.integer >= 0 &&
              value.integer / 256 <= static_cast<int>(core::DeviceKind::kSim);
-    default: return false;
+    default:
+      return false;
   }
 }
 

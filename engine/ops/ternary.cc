@@ -91,8 +91,8 @@ void clamp_vjp(VjpContext& c) {
 void lerp_vjp(VjpContext& c) {
   const Var weight = c.operand(2), g = c.gradient();
   if (c.needs(0)) {
-    c.give(0, g * (weight.is_number() ? Var(1.0 - weight.number().as_double())
-                                      : Var(1.0) - weight));
+    c.give(0,
+           g * (weight.is_number() ? Var(1.0 - weight.number().as_double()) : Var(1.0) - weight));
   }
   if (c.needs(1)) c.give(1, g * weight);
   if (c.needs(2)) c.give(2, g * (c.operand(1) - c.operand(0)));
@@ -168,8 +168,7 @@ std::vector<OpDef> ternary_ops() {
       row("lerp(Tensor x, Tensor end, Operand weight) -> Tensor", "x + weight * (end - x).",
           infer_lerp, lerp_vjp, {{0, bit(2)}, {1, bit(2)}, {2, bit(0) | bit(1)}}),
       row("addcmul(Tensor x, Tensor tensor1, Tensor tensor2, float value=1.0) -> Tensor",
-          "x + value * tensor1 * tensor2.", infer_addcmul, addcmul_vjp,
-          {{1, bit(2)}, {2, bit(1)}}),
+          "x + value * tensor1 * tensor2.", infer_addcmul, addcmul_vjp, {{1, bit(2)}, {2, bit(1)}}),
       row("addcdiv(Tensor x, Tensor tensor1, Tensor tensor2, float value=1.0) -> Tensor",
           "x + value * tensor1 / tensor2.", infer_floating, addcdiv_vjp,
           {{1, bit(2)}, {2, bit(1) | bit(2)}}),

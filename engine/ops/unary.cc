@@ -123,14 +123,10 @@ std::vector<OpDef> exponential() {
       row("log(Tensor x) -> Tensor", "The natural logarithm.", infer_real,
           [](VjpContext& c) { c.give(0, c.gradient() / c.operand(0)); }, {kX}),
       row("log2(Tensor x) -> Tensor", "The logarithm to base 2.", infer_real,
-          [](VjpContext& c) {
-            c.give(0, c.gradient() / (c.operand(0) * Var(0.6931471805599453)));
-          },
+          [](VjpContext& c) { c.give(0, c.gradient() / (c.operand(0) * Var(0.6931471805599453))); },
           {kX}),
       row("log10(Tensor x) -> Tensor", "The logarithm to base 10.", infer_real,
-          [](VjpContext& c) {
-            c.give(0, c.gradient() / (c.operand(0) * Var(2.302585092994046)));
-          },
+          [](VjpContext& c) { c.give(0, c.gradient() / (c.operand(0) * Var(2.302585092994046))); },
           {kX}),
       row("log1p(Tensor x) -> Tensor", "log(1 + x), exact near 0.", infer_real,
           [](VjpContext& c) { c.give(0, c.gradient() / (c.operand(0) + Var(1.0))); }, {kX}),
@@ -230,8 +226,8 @@ void leaky_relu_vjp(VjpContext& c) {
 
 void softplus_vjp(VjpContext& c) {
   const Var x = c.operand(0), g = c.gradient(), scaled = x * Var(c.attributes().real(0));
-  c.give(0, where(binary("gt", scaled, Var(c.attributes().real(1))), g,
-                  g * unary("sigmoid", scaled)));
+  c.give(0,
+         where(binary("gt", scaled, Var(c.attributes().real(1))), g, g * unary("sigmoid", scaled)));
 }
 
 // 1 strictly between the limits.
@@ -252,8 +248,8 @@ void mish_vjp(VjpContext& c) {
 void hardswish_vjp(VjpContext& c) {
   const Var x = c.operand(0), g = c.gradient();
   const Var middle = g * (x / Var(3.0) + Var(0.5));
-  c.give(0, where(binary("le", x, Var(-3.0)), Var(0.0),
-                  where(binary("lt", x, Var(3.0)), middle, g)));
+  c.give(0,
+         where(binary("le", x, Var(-3.0)), Var(0.0), where(binary("lt", x, Var(3.0)), middle, g)));
 }
 
 std::vector<OpDef> activations() {
@@ -265,8 +261,8 @@ std::vector<OpDef> activations() {
           [](VjpContext& c) { c.give(0, apply2("relu_backward", c.gradient(), c.result())); },
           {kY}),
       row("gelu(Tensor x, str approximate='none') -> Tensor",
-          "x times the normal distribution function of x, or its 'tanh' approximation.",
-          infer_gelu, gelu_vjp, {kX}),
+          "x times the normal distribution function of x, or its 'tanh' approximation.", infer_gelu,
+          gelu_vjp, {kX}),
       row("silu(Tensor x) -> Tensor", "x * sigmoid(x).", infer_floating, silu_vjp, {kX}),
       row("mish(Tensor x) -> Tensor", "x * tanh(softplus(x)).", infer_floating, mish_vjp, {kX}),
       row("elu(Tensor x, float alpha=1.0) -> Tensor", "x above 0, alpha * (exp(x) - 1) below.",
@@ -302,7 +298,8 @@ std::vector<OpDef> activations() {
 
 // ---------------------------------------------------------------- gradients as one functor
 
-// d/dx of gelu_backward(g, x) by composing: the second derivative of x * Phi(x) is phi(x) (2 - x^2).
+// d/dx of gelu_backward(g, x) by composing: the second derivative of x * Phi(x) is phi(x) (2 -
+// x^2).
 void gelu_backward_vjp(VjpContext& c) {
   static const OpRef op("gelu_backward");
   const Var x = c.operand(1), gg = c.gradient();
@@ -318,8 +315,7 @@ void gelu_backward_vjp(VjpContext& c) {
   const Var x2 = x * x, u = x * (x2 * Var(kB) + Var(1.0)) * Var(kA);
   const Var u1 = (x2 * Var(3 * kB) + Var(1.0)) * Var(kA), u2 = x * Var(6 * kA * kB);
   const Var t = unary("tanh", u), sech2 = Var(1.0) - t * t;
-  c.give(1, gg * c.operand(0) * sech2 *
-                (u1 + x * Var(0.5) * u2 - x * (u1 * u1 * t)));
+  c.give(1, gg * c.operand(0) * sech2 * (u1 + x * Var(0.5) * u2 - x * (u1 * u1 * t)));
 }
 
 OpDef helper(std::string_view signature, std::string_view doc, Vjp vjp, std::vector<Save> saves) {

@@ -355,8 +355,7 @@ void Back::run_fetch(Entry& entry) {
   } else if (failure) {
     result.status = failure->status;
     result.root = failure->seq;
-  } else if (!entry.bulk &&
-             bytes_of(operand.geometry.numel(), operand.dtype) > kMostFetched) {
+  } else if (!entry.bulk && bytes_of(operand.geometry.numel(), operand.dtype) > kMostFetched) {
     result.status = core::invalid("fetch: a tensor of shape " + core::to_string(result.shape) +
                                   " is read by a download");
     result.root = result.seq;

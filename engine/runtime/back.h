@@ -3,8 +3,8 @@
 //
 // A plan is what a session may run before others get the lane: at most kPlanEntries instructions or
 // kPlanTime, whichever ends first. Today a plan runs its instructions one by one. Marks (Backward,
-// optimizer steps, Fetch, Call) are where the windows of fusion will end: the plan cache will sit in
-// run_entries(), keyed by the window's structure, between popping a chunk and running it.
+// optimizer steps, Fetch, Call) are where the windows of fusion will end: the plan cache will sit
+// in run_entries(), keyed by the window's structure, between popping a chunk and running it.
 #pragma once
 
 #include <atomic>
@@ -74,14 +74,15 @@ class Back : public Task {
   // drained queue counts as having room. Precondition: everything is published.
   bool wait_for_room();
   bool wait_until_drained();
-  // Seqs of in-place commands that failed with this root, ascending; forgets the root. Precondition:
-  // drained.
+  // Seqs of in-place commands that failed with this root, ascending; forgets the root.
+  // Precondition: drained.
   std::vector<std::uint64_t> take_failed_rebinds(std::uint64_t root);
   // Roots and rebinds that were recorded and not taken.
   std::size_t open_failures() const;
 
   // ---- Any thread
-  // Queued instructions of commands up to `seq` fail with CANCELLED, running ones are asked to stop.
+  // Queued instructions of commands up to `seq` fail with CANCELLED, running ones are asked to
+  // stop.
   void cancel_upto(std::uint64_t seq);
   std::uint64_t completed_upto() const { return completed_.load(std::memory_order_acquire); }
   std::size_t queued() const { return queued_.load(std::memory_order_relaxed); }
@@ -138,7 +139,8 @@ class Back : public Task {
   bool scheduled_ TT_GUARDED_BY(mu_) = false;       // ready, or somebody is the strand
   int inside_ TT_GUARDED_BY(mu_) = 0;               // threads in run_plan()
   Waiting waiting_ TT_GUARDED_BY(mu_) = Waiting::kNo;
-  std::map<std::uint64_t, std::vector<std::uint64_t>> failed_ TT_GUARDED_BY(mu_);  // root -> rebinds
+  std::map<std::uint64_t, std::vector<std::uint64_t>> failed_
+      TT_GUARDED_BY(mu_);                        // root -> rebinds
   std::size_t failures_ TT_GUARDED_BY(mu_) = 0;  // roots and rebinds in it
 };
 

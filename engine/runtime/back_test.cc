@@ -11,9 +11,9 @@ namespace teletensor::runtime {
 namespace {
 
 using namespace testing;  // the kit
+using program::ValueRef;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
-using program::ValueRef;
 
 struct Recorder : BackEvents {
   void on_completed(std::uint64_t seq) override {
@@ -46,8 +46,9 @@ struct Client {
 
   ValueRef constant(std::vector<float> elements) {
     ValueRef value = value_of({static_cast<std::int64_t>(elements.size())});
-    back.constant(++seq, std::string(reinterpret_cast<const char*>(elements.data()),
-                                     elements.size() * sizeof(float)),
+    back.constant(++seq,
+                  std::string(reinterpret_cast<const char*>(elements.data()),
+                              elements.size() * sizeof(float)),
                   value);
     return value;
   }
@@ -115,8 +116,7 @@ TEST(Back, FetchesAreBoundAtTheirPosition) {
   client.inplace(x, "add");
   client.inplace(x, "add");
   client.back.fetch(++client.seq, false, whole(x, {4}));
-  client.back.fetch(++client.seq, false,
-                    view(x, core::Geometry({std::int64_t{1} << 50}, {0}, 0)));
+  client.back.fetch(++client.seq, false, view(x, core::Geometry({std::int64_t{1} << 50}, {0}, 0)));
   client.finish();
   core::MutexLock lock(client.events.mu);
   ASSERT_EQ(client.events.fetched.size(), 4u);
@@ -127,7 +127,8 @@ TEST(Back, FetchesAreBoundAtTheirPosition) {
     return std::vector<float>(data, data + result.contents.bytes / sizeof(float));
   };
   EXPECT_THAT(read(client.events.fetched[0]), ElementsAre(1, 3, 2, 4));
-  EXPECT_THAT(read(client.events.fetched[1]), ElementsAre(1, 2, 3, 4));  // a holder: the writes after it copied
+  EXPECT_THAT(read(client.events.fetched[1]),
+              ElementsAre(1, 2, 3, 4));  // a holder: the writes after it copied
   EXPECT_TRUE(client.events.fetched[1].bulk);
   EXPECT_THAT(read(client.events.fetched[2]), ElementsAre(3, 4, 5, 6));
   EXPECT_EQ(client.events.fetched[3].status.code(), core::Code::kInvalidArgument);
@@ -138,9 +139,9 @@ TEST(Back, FailedRebindsAreKnownByRoot) {
   Lanes lanes(2);
   Client client(box, lanes, 1);
   ValueRef x = client.constant({1});
-  client.inplace(x, "refuse");  // 2
-  client.inplace(x, "add");     // 3
-  ValueRef y = client.unary("clone", x);  // 4: no rebind
+  client.inplace(x, "refuse");                                // 2
+  client.inplace(x, "add");                                   // 3
+  ValueRef y = client.unary("clone", x);                      // 4: no rebind
   ValueRef z = client.unary("refuse", client.constant({1}));  // 5, 6: a root of its own
   EXPECT_THAT(client.raise(2), ElementsAre(2, 3));
   EXPECT_THAT(client.raise(2), IsEmpty());

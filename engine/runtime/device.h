@@ -1,5 +1,5 @@
-// Device: a backend with the pool over its memory and its kernels in one table. Devices: all of a box.
-// Immutable after construction; used by every lane.
+// Device: a backend with the pool over its memory and its kernels in one table. Devices: all of a
+// box. Immutable after construction; used by every lane.
 #pragma once
 
 #include <cstdint>

@@ -162,7 +162,9 @@ Status Executor::gather_operands(Instruction& instruction, const ops::OpDef& op)
     const Operand& operand = instruction.operands[i];
     backends::TensorArg& arg = in_[i];
     switch (operand.kind) {
-      case Operand::Kind::kAbsent: arg = {}; break;
+      case Operand::Kind::kAbsent:
+        arg = {};
+        break;
       case Operand::Kind::kNumber:
         arg = {backends::TensorArg::Kind::kNumber, nullptr, operand.dtype, nullptr, operand.number};
         break;
@@ -251,9 +253,9 @@ Status Executor::execute(Instruction& instruction, const ops::OpDef& op) {
     const Slot& slot = slots_[r];
     if (!slot.temporary) continue;
     const ResultSlot& result = instruction.results[r];
-    TT_RETURN_IF_ERROR(copies_.copy(
-        device(), {out_[r].data, out_[r].dtype, out_[r].geometry},
-        {slot.storage->data(), result.value->dtype, &result.geometry}, parallel, scratch));
+    TT_RETURN_IF_ERROR(copies_.copy(device(), {out_[r].data, out_[r].dtype, out_[r].geometry},
+                                    {slot.storage->data(), result.value->dtype, &result.geometry},
+                                    parallel, scratch));
   }
   return {};
 }
@@ -267,9 +269,8 @@ Status Executor::prepare_new(Instruction& i, const ops::OpDef& op, std::size_t r
   if (region || (op.inplace == ops::Inplace::kElementwise && bytes >= kWorthReusing && r == 0)) {
     for (const Operand& operand : i.operands) {
       if (operand.kind == Operand::Kind::kTensor && operand.dtype == result.value->dtype &&
-          operand.value->elements == result.value->elements &&
-          operand.value->references() == 1 && operand.geometry == result.geometry &&
-          covers(result.geometry, result.value->elements) &&
+          operand.value->elements == result.value->elements && operand.value->references() == 1 &&
+          operand.geometry == result.geometry && covers(result.geometry, result.value->elements) &&
           operand.value->contents->references() == 1) {
         slot.storage = StorageRef(storage_of(*operand.value));
         slot.stolen_from = operand.value.get();
@@ -287,8 +288,8 @@ Status Executor::prepare_overwrite(Instruction& i, const ops::OpDef& op, std::si
   const ResultSlot& result = i.results[r];
   Slot& slot = slots_[r];
   Value& old = *i.operands[static_cast<std::size_t>(result.overwrites)].value;
-  const bool all = covers(result.geometry, result.value->elements) &&
-                   op.inplace != ops::Inplace::kRegion;
+  const bool all =
+      covers(result.geometry, result.value->elements) && op.inplace != ops::Inplace::kRegion;
   if (op.inplace == ops::Inplace::kTemporary) {
     TT_RETURN_IF_ERROR(prepare_temporary(i, op, r));
     if (slot.storage) return {};
@@ -307,8 +308,8 @@ Status Executor::prepare_overwrite(Instruction& i, const ops::OpDef& op, std::si
                   &slot.storage);
 }
 
-// The kernel needs exactly the layout that infer promises, and memory of its own. Where that is what
-// the result is anyway, slot.storage is set; else slot.temporary.
+// The kernel needs exactly the layout that infer promises, and memory of its own. Where that is
+// what the result is anyway, slot.storage is set; else slot.temporary.
 Status Executor::prepare_temporary(Instruction& i, const ops::OpDef& op, std::size_t r) {
   std::vector<core::Layout> layouts(i.operands.size());
   std::vector<ops::OperandInfo> infos(i.operands.size());
@@ -342,8 +343,8 @@ Status Executor::prepare_temporary(Instruction& i, const ops::OpDef& op, std::si
                   direct ? &slot.storage : &slot.temporary);
 }
 
-// Copies the other operands that overlap what is about to be overwritten, unless the kernel may meet
-// them there.
+// Copies the other operands that overlap what is about to be overwritten, unless the kernel may
+// meet them there.
 Status Executor::separate_operands(Instruction& i, const ops::OpDef& op, int overwritten) {
   if (op.inplace == ops::Inplace::kTemporary) return {};
   const std::size_t target = static_cast<std::size_t>(overwritten);
@@ -456,8 +457,7 @@ FailureRef Executor::bind(Value& value, std::string_view bytes, StorageRef stora
   return value.failure;
 }
 
-Status Executor::fill(Value& value, std::string_view bytes, StorageRef storage,
-                      std::uint64_t seq) {
+Status Executor::fill(Value& value, std::string_view bytes, StorageRef storage, std::uint64_t seq) {
   const int found = devices_.find(value.device);
   if (found < 0) return core::invalid("this daemon has no " + core::to_string(value.device));
   device_ = static_cast<std::size_t>(found);
@@ -496,9 +496,9 @@ Status Executor::row_major(const Operand& operand, std::uint64_t seq, RowMajor* 
   const Geometry geometry(operand.geometry.shape);
   PartsOnLanes parallel(lanes_, this, seq);
   ScratchMemory scratch(*pools_[device_], seq);
-  TT_RETURN_IF_ERROR(
-      copies_.copy(device(), {storage_of(value)->data(), operand.dtype, &operand.geometry},
-                   {packed->data(), operand.dtype, &geometry}, parallel, scratch));
+  TT_RETURN_IF_ERROR(copies_.copy(device(),
+                                  {storage_of(value)->data(), operand.dtype, &operand.geometry},
+                                  {packed->data(), operand.dtype, &geometry}, parallel, scratch));
   result->storage = std::move(packed);
   result->offset = 0;
   return {};

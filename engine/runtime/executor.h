@@ -1,8 +1,8 @@
 // Executor: runs one instruction after the other for one session. The session's strand only.
 //
 // An instruction is atomic. All memory is reserved before any side effect; what fails leaves its
-// operands as they were. Results of a failed instruction, and of one with a failed operand, carry the
-// root's Failure, and where they were to rebind a value, that value as `good`.
+// operands as they were. Results of a failed instruction, and of one with a failed operand, carry
+// the root's Failure, and where they were to rebind a value, that value as `good`.
 //
 // In place: a result that overwrites an operand takes over the old value's storage when nobody else
 // holds it (names, tape, queue, downloads are all references). Else the storage is copied first. An
@@ -39,11 +39,12 @@ class Executor {
   void fail(program::Instruction& instruction, const FailureRef& failure);
 
   // Gives a value without an instruction its contents: `storage`, or where that is null a new one
-  // with these bytes from the host. Null, or the failure (its own root) that the value carries then.
+  // with these bytes from the host. Null, or the failure (its own root) that the value carries
+  // then.
   FailureRef bind(program::Value& value, std::string_view bytes, core::Ref<memory::Storage> storage,
                   std::uint64_t seq);
-  // The operand's row-major bytes: in place where they lie so (`storage` then holds the value's), else
-  // in a new storage.
+  // The operand's row-major bytes: in place where they lie so (`storage` then holds the value's),
+  // else in a new storage.
   struct RowMajor {
     core::Ref<memory::Storage> storage;
     std::size_t offset = 0, bytes = 0;
@@ -69,12 +70,12 @@ class Executor {
 
   // What becomes of one result.
   struct Slot {
-    Slot() {}  // not defaulted: resize() would clear all of it first
-    StorageRef storage;                    // the value's contents after success
+    Slot() {}                               // not defaulted: resize() would clear all of it first
+    StorageRef storage;                     // the value's contents after success
     program::Value* stolen_from = nullptr;  // whose contents `storage` is until then
-    bool copy_old = false;                 // the overwritten storage is copied into it first
-    bool clone_first = false;              // operand 0 is copied into the result's layout first
-    StorageRef temporary;                  // the kernel writes here, then it is copied
+    bool copy_old = false;                  // the overwritten storage is copied into it first
+    bool clone_first = false;               // operand 0 is copied into the result's layout first
+    StorageRef temporary;                   // the kernel writes here, then it is copied
     core::Layout temporary_layout;
   };
 

@@ -9,11 +9,11 @@ namespace teletensor::runtime {
 namespace {
 
 using namespace testing;  // the kit
+using program::Instruction;
+using program::ValueRef;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using program::Instruction;
-using program::ValueRef;
 
 class ExecutorTest : public ::testing::Test {
  protected:
@@ -175,8 +175,8 @@ TEST_F(ExecutorTest, AThousandRowWritesCopyNothingWithoutAHolder) {
 
 TEST_F(ExecutorTest, OutOfPlaceRegionsStartAsOperandZero) {
   const ValueRef a = make({2, 2}, {1, 2, 3, 4}), b = value_of({2, 2});
-  Instruction i = apply(2, "put_row", {view(a, core::Geometry({2, 2}).transpose(0, 1)), number(9)},
-                        b, {2, 2});
+  Instruction i =
+      apply(2, "put_row", {view(a, core::Geometry({2, 2}).transpose(0, 1)), number(9)}, b, {2, 2});
   i.attributes = {core::Attribute::of(0)};
   EXPECT_EQ(executor.run(i, &root), nullptr);
   EXPECT_THAT(floats(*b), ElementsAre(9, 9, 2, 4));
@@ -199,8 +199,9 @@ TEST_F(ExecutorTest, ALastReferenceGivesItsMemoryToTheResult) {
 TEST_F(ExecutorTest, CopiesBetweenDevicesInTheResultsOrder) {
   const ValueRef a = make({2, 2}, {1, 2, 3, 4});
   const ValueRef host = value_of({2, 2}, kHost), back = value_of({2, 2});
-  EXPECT_EQ(run(apply(2, "to_device", {view(a, core::Geometry({2, 2}).transpose(0, 1))}, host,
-                      {2, 2})), nullptr);
+  EXPECT_EQ(
+      run(apply(2, "to_device", {view(a, core::Geometry({2, 2}).transpose(0, 1))}, host, {2, 2})),
+      nullptr);
   EXPECT_THAT(floats(*host), ElementsAre(1, 3, 2, 4));
   EXPECT_EQ(run(apply(3, "to_device", {whole(host, {2, 2})}, back, {2, 2})), nullptr);
   EXPECT_THAT(floats(*back), ElementsAre(1, 3, 2, 4));
@@ -218,11 +219,12 @@ TEST_F(ExecutorTest, OutOfMemoryFailsOneInstructionWithTheFacts) {
   const FailureRef failure = run(apply(6, "clone", {whole(a, big)}, b, big));
   ASSERT_NE(failure, nullptr);
   EXPECT_EQ(failure->status.code(), core::Code::kResourceExhausted);
-  EXPECT_THAT(failure->status.message(), HasSubstr("clone: out of memory on sim:0: requested 34.3 MiB"));
+  EXPECT_THAT(failure->status.message(),
+              HasSubstr("clone: out of memory on sim:0: requested 34.3 MiB"));
   EXPECT_THAT(failure->status.message(), HasSubstr("34.3 MiB made by command 5"));
   // A size that no memory has.
-  const ValueRef huge = core::make_ref<program::Value>(core::DType::kF64, kSim,
-                                                       std::int64_t{1} << 62);
+  const ValueRef huge =
+      core::make_ref<program::Value>(core::DType::kF64, kSim, std::int64_t{1} << 62);
   Instruction i = apply(7, "clone", {whole(s, {1})}, huge, {1});
   EXPECT_EQ(executor.run(i, &root)->status.code(), core::Code::kResourceExhausted);
   EXPECT_NE(run(apply(8, "add", {whole(a, big), number(1)}, c, big)), nullptr);
@@ -291,8 +293,8 @@ TEST_F(ExecutorTest, NullModeComputesNothing) {
   backends::sim::SimBackend null(kit_kernels(), 1, true);
   int memory = 5;
   const core::Geometry one({1});
-  const backends::TensorArg arg{backends::TensorArg::Kind::kTensor, &memory, core::DType::kI32,
-                                &one, {}};
+  const backends::TensorArg arg{
+      backends::TensorArg::Kind::kTensor, &memory, core::DType::kI32, &one, {}};
   core::Attributes attributes;
   struct : backends::Scratch {
     void* allocate(std::size_t) override { return nullptr; }
@@ -300,8 +302,8 @@ TEST_F(ExecutorTest, NullModeComputesNothing) {
   struct : backends::Parallel {
     void run(std::int64_t, const std::function<void(std::int64_t)>&) override {}
   } parallel;
-  backends::KernelCall call{kit_catalog().at(op("refuse")), {&arg, 1}, {&arg, 1}, {}, attributes,
-                            parallel, scratch};
+  backends::KernelCall call{
+      kit_catalog().at(op("refuse")), {&arg, 1}, {&arg, 1}, {}, attributes, parallel, scratch};
   EXPECT_TRUE(null.find(op("refuse"))(call).ok());
   EXPECT_EQ(memory, 5);
 }

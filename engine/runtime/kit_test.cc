@@ -141,8 +141,8 @@ constexpr KitOp kOps[] = {
 std::vector<std::unique_ptr<Device>> devices(std::uint64_t budget,
                                              backends::sim::SimBackend** sim) {
   std::vector<std::unique_ptr<Device>> all;
-  all.push_back(std::make_unique<Device>(
-      std::make_unique<backends::cpu::CpuBackend>(kit_kernels()), budget, kit_catalog()));
+  all.push_back(std::make_unique<Device>(std::make_unique<backends::cpu::CpuBackend>(kit_kernels()),
+                                         budget, kit_catalog()));
   auto backend = std::make_unique<backends::sim::SimBackend>(kit_kernels(), std::uint8_t{0});
   *sim = backend.get();
   all.push_back(std::make_unique<Device>(std::move(backend), budget, kit_catalog()));

@@ -1,5 +1,5 @@
-// For the unit tests of runtime and session: a small catalog with f32 kernels that can be slow, fail,
-// throw or split, and values made by hand.
+// For the unit tests of runtime and session: a small catalog with f32 kernels that can be slow,
+// fail, throw or split, and values made by hand.
 #pragma once
 
 #include <atomic>

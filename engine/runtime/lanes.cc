@@ -19,7 +19,7 @@ struct Lanes::Job {
   const std::int64_t parts;
   const std::function<void(std::int64_t)>& part;
   std::atomic<std::int64_t> next{0};
-  int helpers = 0;             // guarded by mu_
+  int helpers = 0;                       // guarded by mu_
   std::exception_ptr failure = nullptr;  // guarded by mu_; the first
 
   bool exhausted() const { return next.load(std::memory_order_relaxed) >= parts; }

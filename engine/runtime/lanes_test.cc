@@ -47,9 +47,7 @@ TEST(Lanes, PartsRunWhenEveryLaneIsBusyAndMayNest) {
   std::vector<std::unique_ptr<Counted>> tasks;
   for (int t = 0; t < 5; ++t) {
     tasks.push_back(std::make_unique<Counted>(lanes, 20, [&] {
-      lanes.run_parts(8, [&](std::int64_t) {
-        lanes.run_parts(4, [&](std::int64_t) { ++sum; });
-      });
+      lanes.run_parts(8, [&](std::int64_t) { lanes.run_parts(4, [&](std::int64_t) { ++sum; }); });
     }));
   }
   for (auto& task : tasks) task->start();

@@ -1,6 +1,6 @@
 // What stands in a session's queue: entries in chunks. A chunk is filled by the pump, handed over
-// whole, emptied by the strand, and reused, so that the queue costs one lock per chunk, no heap in the
-// steady state, and stays in the cache while it is short.
+// whole, emptied by the strand, and reused, so that the queue costs one lock per chunk, no heap in
+// the steady state, and stays in the cache while it is short.
 #pragma once
 
 #include <cstddef>

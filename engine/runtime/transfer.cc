@@ -27,10 +27,10 @@ core::Status CopyKernels::copy(Device& device, const View& from, const View& to,
   const ops::OpDef* op = same ? clone_ : cast_;
   const backends::Kernel kernel = op == nullptr ? nullptr : device.kernel(catalog_.id(*op));
   if (kernel == nullptr) return core::internal("no kernel to copy with");
-  const backends::TensorArg in{backends::TensorArg::Kind::kTensor, from.data, from.dtype,
-                               from.geometry, {}};
-  const backends::TensorArg out{backends::TensorArg::Kind::kTensor, to.data, to.dtype, to.geometry,
-                                {}};
+  const backends::TensorArg in{
+      backends::TensorArg::Kind::kTensor, from.data, from.dtype, from.geometry, {}};
+  const backends::TensorArg out{
+      backends::TensorArg::Kind::kTensor, to.data, to.dtype, to.geometry, {}};
   core::Attributes attributes;
   if (!same) attributes.push_back(core::Attribute::of(to.dtype));
   backends::KernelCall call{*op, {&in, 1}, {&out, 1}, {}, attributes, parallel, scratch};

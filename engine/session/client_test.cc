@@ -13,11 +13,9 @@ Daemon::Daemon(std::uint64_t memory, int lanes, bool null_mode) {
   std::vector<std::unique_ptr<runtime::Device>> devices;
   devices.push_back(std::make_unique<runtime::Device>(
       std::make_unique<backends::cpu::CpuBackend>(kernels), memory, ops::catalog()));
-  auto backend =
-      std::make_unique<backends::sim::SimBackend>(kernels, std::uint8_t{0}, null_mode);
+  auto backend = std::make_unique<backends::sim::SimBackend>(kernels, std::uint8_t{0}, null_mode);
   sim = backend.get();
-  devices.push_back(
-      std::make_unique<runtime::Device>(std::move(backend), memory, ops::catalog()));
+  devices.push_back(std::make_unique<runtime::Device>(std::move(backend), memory, ops::catalog()));
   host = std::make_unique<Host>(ops::catalog(), std::move(devices), lanes);
 }
 
@@ -106,9 +104,7 @@ void Client::requires_grad(HandleId handle) {
   add(program::SetFlag{program::SetFlag::What::kRequiresGrad, handle, true});
 }
 
-void Client::release(std::vector<HandleId> handles) {
-  add(program::Release{std::move(handles)});
-}
+void Client::release(std::vector<HandleId> handles) { add(program::Release{std::move(handles)}); }
 
 std::future<core::Status> Client::send_later() {
   auto promise = std::make_shared<std::promise<core::Status>>();

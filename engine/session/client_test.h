@@ -53,7 +53,8 @@ class Client {
  public:
   explicit Client(Daemon& daemon, core::Device device = kSimDevice, std::uint64_t quota = 0);
 
-  // Commands gather until send() (or a wait). All tensors are f32; attributes left out have defaults.
+  // Commands gather until send() (or a wait). All tensors are f32; attributes left out have
+  // defaults.
   HandleId constant(const core::Dims& shape, std::vector<float> elements);
   HandleId apply(std::string_view op, std::vector<Argument> arguments,
                  core::Attributes attributes = {}, bool record = false);
@@ -65,9 +66,9 @@ class Client {
   void release(std::vector<HandleId> handles);
   std::uint64_t last_seq() const { return next_seq_ + commands_.size() - 1; }
 
-  core::Status send();                          // waits until the frame is consumed
+  core::Status send();  // waits until the frame is consumed
   std::future<core::Status> send_later();
-  std::vector<float> read(HandleId h);          // empty when the value failed; then see last
+  std::vector<float> read(HandleId h);  // empty when the value failed; then see last
   engine::Fetched last;
   engine::Raised raise(std::uint64_t root);
   void synchronize();

@@ -42,8 +42,7 @@ Session::~Session() {
 // ---------------------------------------------------------------- the pump
 
 void Session::submit(std::uint64_t first_seq, std::uint64_t first_id,
-                     std::vector<program::Command> commands,
-                     std::function<void(Status)> done) {
+                     std::vector<program::Command> commands, std::function<void(Status)> done) {
   Status refused;
   bool consume = false;
   {
@@ -53,13 +52,13 @@ void Session::submit(std::uint64_t first_seq, std::uint64_t first_id,
     } else if (pumping_) {
       refused = Status(Code::kFailedPrecondition, "the frame before is still being consumed");
     } else if (first_seq != next_seq_) {
-      refused = Status(Code::kFailedPrecondition,
-                       "frame starts with command " + std::to_string(first_seq) + ", expected " +
-                           std::to_string(next_seq_));
+      refused = Status(Code::kFailedPrecondition, "frame starts with command " +
+                                                      std::to_string(first_seq) + ", expected " +
+                                                      std::to_string(next_seq_));
     } else if (first_id != next_id_) {
-      refused = Status(Code::kFailedPrecondition,
-                       "frame starts with handle " + std::to_string(first_id) + ", expected " +
-                           std::to_string(next_id_));
+      refused =
+          Status(Code::kFailedPrecondition, "frame starts with handle " + std::to_string(first_id) +
+                                                ", expected " + std::to_string(next_id_));
     } else {
       consume = !commands.empty();
     }
@@ -79,14 +78,14 @@ void Session::pump() {
   pump_frame();
 }
 
-// The front is taken; this thread is the pump until it gives it back. Once the back has been asked to
-// call on_continue(), another thread takes over: then only that is left to do.
+// The front is taken; this thread is the pump until it gives it back. Once the back has been asked
+// to call on_continue(), another thread takes over: then only that is left to do.
 void Session::pump_frame() {
   int unpublished = 0;
   while (frame_.position < frame_.commands.size()) {
     if (closing_) return give_front_back();
-    const bool raise = !front_.busy() && std::holds_alternative<program::Raise>(
-                                             frame_.commands[frame_.position]);
+    const bool raise =
+        !front_.busy() && std::holds_alternative<program::Raise>(frame_.commands[frame_.position]);
     if (raise || back_.full()) {
       back_.publish(frame_.consumed());
       unpublished = 0;
@@ -128,8 +127,7 @@ Status Session::pump_one() {
     if (front_.busy()) {
       status = front_.resume(kNodesPerResume);
     } else {
-      status = front_.execute(frame_.consumed() + 1,
-                              std::move(frame_.commands[frame_.position]));
+      status = front_.execute(frame_.consumed() + 1, std::move(frame_.commands[frame_.position]));
     }
   } catch (const std::bad_alloc&) {
     return Status(Code::kResourceExhausted, "the daemon is out of memory for a session's names");
@@ -165,8 +163,7 @@ void Session::interrupt(std::uint64_t upto) {
 
 // ---------------------------------------------------------------- what the front asks for
 
-Status Session::constant(std::uint64_t seq, program::Constant constant,
-                         program::ValueRef value) {
+Status Session::constant(std::uint64_t seq, program::Constant constant, program::ValueRef value) {
   if (devices_.find(constant.device) < 0) {
     return core::invalid("constant: this daemon has no " + core::to_string(constant.device));
   }
@@ -243,8 +240,7 @@ void Session::on_fetched(runtime::FetchResult result) {
   if (!result.bulk) {
     if (fetched.status.ok()) {
       const runtime::Executor::RowMajor& contents = result.contents;
-      runtime::Device& device =
-          devices_.at(static_cast<std::size_t>(devices_.find(result.device)));
+      runtime::Device& device = devices_.at(static_cast<std::size_t>(devices_.find(result.device)));
       fetched.bytes.resize(contents.bytes);
       fetched.status = device.backend().copy_out(
           fetched.bytes.data(),
@@ -260,8 +256,8 @@ void Session::on_fetched(runtime::FetchResult result) {
     Download& download = downloads_[result.seq];
     if (downloads_.size() > kMostDownloads && !download.ready) {
       result.contents.storage = nullptr;
-      fetched.status = result.status = Status(
-          Code::kResourceExhausted, "fetch: too many values wait for their download");
+      fetched.status = result.status =
+          Status(Code::kResourceExhausted, "fetch: too many values wait for their download");
       result.root = fetched.root = result.seq;
     }
     download.bound = true;
@@ -311,8 +307,8 @@ Status Session::upload_chunk(std::uint64_t id, std::uint64_t offset, std::string
     return Status(Code::kFailedPrecondition, name + " is finished");
   }
   if (offset != upload->received) {
-    return Status(Code::kOutOfRange, name + ": chunk at " + std::to_string(offset) +
-                                         ", expected " + std::to_string(upload->received));
+    return Status(Code::kOutOfRange, name + ": chunk at " + std::to_string(offset) + ", expected " +
+                                         std::to_string(upload->received));
   }
   if (bytes.size() > upload->storage->bytes() - offset) {
     return Status(Code::kOutOfRange, name + ": more than the declared " +
@@ -320,8 +316,8 @@ Status Session::upload_chunk(std::uint64_t id, std::uint64_t offset, std::string
   }
   runtime::Device& device =
       devices_.at(static_cast<std::size_t>(devices_.find(upload->storage->device())));
-  TT_RETURN_IF_ERROR(device.backend().copy_in(
-      static_cast<char*>(upload->storage->data()) + offset, bytes.data(), bytes.size()));
+  TT_RETURN_IF_ERROR(device.backend().copy_in(static_cast<char*>(upload->storage->data()) + offset,
+                                              bytes.data(), bytes.size()));
   upload->received += bytes.size();
   return {};
 }
@@ -385,8 +381,8 @@ core::Result<std::string> Session::download_chunk(std::uint64_t seq, std::uint64
     core::MutexLock lock(mu_);
     const auto found = downloads_.find(seq);
     if (found == downloads_.end() || !found->second.bound) {
-      return Status(Code::kNotFound, "download: nothing is bound to command " +
-                                         std::to_string(seq));
+      return Status(Code::kNotFound,
+                    "download: nothing is bound to command " + std::to_string(seq));
     }
     TT_RETURN_IF_ERROR(found->second.result.status);
     contents = found->second.result.contents;

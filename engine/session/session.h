@@ -1,8 +1,9 @@
-// Session: one client's world. The front (names, tape) runs in the pump, the back (kernels) on lanes.
+// Session: one client's world. The front (names, tape) runs in the pump, the back (kernels) on
+// lanes.
 //
-// The pump executes the commands of one frame at a time, on the thread that submitted it; where it has
-// to wait (a full queue, a Raise) it returns, and the lane that ends the wait goes on with it. So no
-// thread ever waits for kernels here, except the destructor.
+// The pump executes the commands of one frame at a time, on the thread that submitted it; where it
+// has to wait (a full queue, a Raise) it returns, and the lane that ends the wait goes on with it.
+// So no thread ever waits for kernels here, except the destructor.
 #pragma once
 
 #include <atomic>
@@ -21,9 +22,7 @@
 
 namespace teletensor::session {
 
-class Session final : public engine::Session,
-                      private runtime::BackEvents,
-                      private autograd::Sink {
+class Session final : public engine::Session, private runtime::BackEvents, private autograd::Sink {
  public:
   static constexpr std::size_t kMostUploads = 256;     // begun and not yet bound
   static constexpr std::size_t kMostDownloads = 1024;  // asked for, bound or not
@@ -79,11 +78,11 @@ class Session final : public engine::Session,
   struct Download {
     bool bound = false;  // the stream has come to its Fetch
     runtime::FetchResult result;
-    Ready ready;         // waits until then
+    Ready ready;  // waits until then
   };
 
-  // The front is used by one thread at a time: the pump, and between two frames whoever tells it what
-  // has run. Whoever gives it back looks again for progress that came meanwhile.
+  // The front is used by one thread at a time: the pump, and between two frames whoever tells it
+  // what has run. Whoever gives it back looks again for progress that came meanwhile.
   bool try_take_front() { return !front_taken_.exchange(true, std::memory_order_acq_rel); }
   void give_front_back();
   void forget_completed();
@@ -117,7 +116,8 @@ class Session final : public engine::Session,
 
   runtime::Back back_;
   std::atomic<bool> front_taken_{false};
-  std::atomic<std::uint64_t> forgotten_{0};  // the front was told that everything up to here has run
+  std::atomic<std::uint64_t> forgotten_{
+      0};                  // the front was told that everything up to here has run
   autograd::Front front_;  // dies before the back, whose values it holds
   Frame frame_;            // the pump's
 

@@ -12,12 +12,12 @@ namespace teletensor::session {
 namespace {
 
 using namespace testing;  // the client
+using core::Attribute;
+using core::Code;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using core::Attribute;
-using core::Code;
 
 core::Attributes select_row(int row) { return {Attribute::of(0), Attribute::of(row)}; }
 core::Attributes device_of(core::Device device) { return {Attribute::of(device)}; }
@@ -85,10 +85,10 @@ TEST(Session, AFailureIsRaisedAndNamesHaveTheirGoodValues) {
   client.inplace("add", {h(x), number(1)});         // 2
   client.synchronize();
   daemon.sim->faults().fail_instruction(1, core::Status(Code::kUnavailable, "injected"));
-  client.inplace("mul", {h(x), number(3)});                     // 3: fails
-  const HandleId y = client.apply("add", {h(x), number(1)});    // 4
-  client.inplace("add", {h(x), number(5)});                     // 5
-  EXPECT_THAT(client.read(y), IsEmpty());                       // 6
+  client.inplace("mul", {h(x), number(3)});                   // 3: fails
+  const HandleId y = client.apply("add", {h(x), number(1)});  // 4
+  client.inplace("add", {h(x), number(5)});                   // 5
+  EXPECT_THAT(client.read(y), IsEmpty());                     // 6
   EXPECT_EQ(client.last.status.code(), Code::kUnavailable);
   EXPECT_EQ(client.last.root, 3u);
   const std::vector<engine::LateError> errors = client.listener.take_errors();
@@ -232,7 +232,8 @@ TEST(Session, UploadsAreCheckedAdmittedAndBound) {
 TEST(Session, BooleansFromOutsideAreZeroOrOne) {
   Daemon daemon;
   Client client(daemon);
-  client.add(program::Constant{core::DType::kBool, kSimDevice, {3}, std::string("\x00\x02\xff", 3)});
+  client.add(
+      program::Constant{core::DType::kBool, kSimDevice, {3}, std::string("\x00\x02\xff", 3)});
   const HandleId a = client.name();
   const std::uint64_t id = *client.session->begin_upload(kSimDevice, 2);
   EXPECT_TRUE(client.session->upload_chunk(id, 0, std::string("\x80\x00", 2)).ok());
@@ -268,14 +269,13 @@ TEST(Session, DownloadsAreBoundAtTheirFetch) {
   EXPECT_EQ(client.used(), 256u);
   EXPECT_EQ(client.session->download_chunk(2, 0, 1).status().code(), Code::kNotFound);
   bool told = false;
-  client.session->begin_download(1, [&](auto result) {
-    told = result.status().code() == Code::kNotFound;
-  });
+  client.session->begin_download(
+      1, [&](auto result) { told = result.status().code() == Code::kNotFound; });
   EXPECT_TRUE(told);
   // One that never comes ends with the session.
   std::promise<Code> ended;
-  client.session->begin_download(
-      1000, [&](auto result) { ended.set_value(result.status().code()); });
+  client.session->begin_download(1000,
+                                 [&](auto result) { ended.set_value(result.status().code()); });
   client.session.reset();
   EXPECT_EQ(ended.get_future().get(), Code::kCancelled);
 }
@@ -307,8 +307,8 @@ TEST(Session, TwoDevices) {
   Client client(daemon);
   const HandleId x = client.constant({2}, {1, 2});
   const HandleId y = client.apply("to_device", {h(x)}, device_of(kHostDevice));
-  const HandleId z = client.apply("to_device", {h(client.apply("add", {h(y), number(1)}))},
-                                  device_of(kSimDevice));
+  const HandleId z =
+      client.apply("to_device", {h(client.apply("add", {h(y), number(1)}))}, device_of(kSimDevice));
   EXPECT_THAT(client.read(z), ElementsAre(2, 3));
   EXPECT_EQ(daemon.used(kHostDevice), 512u);
   client.session.reset();

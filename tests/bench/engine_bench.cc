@@ -1,10 +1,10 @@
-// What the engine costs per small instruction, without wire and client: one row a line, nanoseconds.
-// "cpu" counts all threads, so it also tells something on a busy box.
+// What the engine costs per small instruction, without wire and client: one row a line,
+// nanoseconds. "cpu" counts all threads, so it also tells something on a busy box.
 //
 //   engine_bench [instructions]
 //
-// "back": the queue and the executor alone, instructions made by hand (their making is timed apart).
-// "session": commands through front and back, as the server submits them.
+// "back": the queue and the executor alone, instructions made by hand (their making is timed
+// apart). "session": commands through front and back, as the server submits them.
 #include <time.h>
 
 #include <chrono>
@@ -105,9 +105,7 @@ program::Instruction add(std::uint64_t seq, const program::ValueRef& x, const pr
   return i;
 }
 
-program::ValueRef value() {
-  return core::make_ref<program::Value>(core::DType::kF32, kSim, 64);
-}
+program::ValueRef value() { return core::make_ref<program::Value>(core::DType::kF32, kSim, 64); }
 
 // The executor in a loop on this thread.
 void bench_executor(long n, bool null_mode) {
@@ -173,9 +171,9 @@ void bench_back(long n, bool null_mode) {
   back.publish(seq);
   const auto pushed = Clock::now();
   events.wait_for(seq);
-  std::printf("back, 8x8 add%s: %.0f ns (pump: %.0f, cpu: %.0f)\n", null_mode ? ", null kernels" : "",
-              ns_each(Clock::now() - began, n), ns_each(pushed - began, n),
-              (cpu_ns() - cpu) / static_cast<double>(n));
+  std::printf("back, 8x8 add%s: %.0f ns (pump: %.0f, cpu: %.0f)\n",
+              null_mode ? ", null kernels" : "", ns_each(Clock::now() - began, n),
+              ns_each(pushed - began, n), (cpu_ns() - cpu) / static_cast<double>(n));
 }
 
 void bench_session(long n, bool null_mode) {
@@ -205,8 +203,7 @@ void bench_session(long n, bool null_mode) {
   };
   std::vector<program::Command> commands;
   for (int i = 0; i < 2; ++i) {
-    commands.push_back(
-        program::Constant{core::DType::kF32, kSim, {8, 8}, std::string(256, '\0')});
+    commands.push_back(program::Constant{core::DType::kF32, kSim, {8, 8}, std::string(256, '\0')});
   }
   submit(std::move(commands), 2);
   last = 1;

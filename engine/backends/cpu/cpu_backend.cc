@@ -8,9 +8,7 @@ namespace teletensor::backends::cpu {
 
 void* CpuBackend::allocate(std::size_t bytes) { return memory::map_pages(bytes); }
 
-void CpuBackend::deallocate(void* memory, std::size_t bytes) {
-  memory::unmap_pages(memory, bytes);
-}
+void CpuBackend::deallocate(void* memory, std::size_t bytes) { memory::unmap_pages(memory, bytes); }
 
 void CpuBackend::zero(void* memory, std::size_t bytes) { std::memset(memory, 0, bytes); }
 
