@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from support.daemon import Daemon  # noqa: E402
+from support.daemon import Daemon
 
 
 @pytest.fixture

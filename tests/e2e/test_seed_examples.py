@@ -25,7 +25,7 @@ Y = [[3.0, 2.0, 1.0], [1.0, 2.0, 3.0]]
 def test_2_gradient_of_a_cubed_difference(tt):
     x = tt.tensor(X, requires_grad=True)
     y = tt.tensor(Y, requires_grad=True)
-    (((x - y) ** 3)).sum().backward()
+    ((x - y) ** 3).sum().backward()
     assert x.grad.tolist() == [[12.0, 0.0, 12.0], [12.0, 0.0, 12.0]]
     assert y.grad.tolist() == [[-12.0, 0.0, -12.0], [-12.0, 0.0, -12.0]]
 

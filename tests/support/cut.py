@@ -1,6 +1,7 @@
 """Training that is cut: used by the quick test and by `make chaos`."""
 
 import numpy as np
+
 from support.daemon import wait_until
 from support.proxy import Proxy
 from support.raw import Raw
