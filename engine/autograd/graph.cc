@@ -85,6 +85,10 @@ void Graph::bury(const GraphObject* object) {
 
 namespace {
 
+// Memory bounds the work on what is stored; an expanded view needs none, so that
+// tt.zeros(1).expand(2**60).sum() would compute for years.
+constexpr std::int64_t kMaxRepeated = std::int64_t{1} << 33;
+
 ops::OpId require(const ops::Catalog& catalog, std::string_view name) {
   return catalog.id(*catalog.find(name));
 }
@@ -155,6 +159,14 @@ Status Graph::infer(const Call& call, const OpDef& def, ops::InferContext& conte
     ops::OperandInfo& info = infos.emplace_back();
     if (argument.is_tensor()) {
       info.layout = &argument.layout();
+      const std::int64_t elements = info.layout->geometry.numel();
+      if (elements > kMaxRepeated && elements > handle_of(argument).cell->elements &&
+          def.infer != nullptr) {
+        return invalid(def.name + ": an operand of shape " +
+                       core::to_string(info.layout->geometry.shape) + " repeats " +
+                       std::to_string(handle_of(argument).cell->elements) +
+                       " stored elements more often than one instruction may work on");
+      }
       if (!any) {
         context.device = info.layout->device;
         any = true;

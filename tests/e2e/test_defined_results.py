@@ -26,3 +26,12 @@ def test_floats_out_of_range(tt):
     x = tt.tensor([1e20, -1e20, float("nan"), 3e9])
     assert x.to(tt.int64).tolist() == [2**63 - 1, -(2**63), 0, 3_000_000_000]
     assert x.to(tt.int32).tolist() == [-1, 0, 0, 3_000_000_000 - 2**32]
+
+
+def test_work_without_memory_is_refused_at_its_line(tt):
+    """An expanded view needs no memory, so nothing else would bound the work on it."""
+    x = tt.zeros(1).expand(2**40)
+    assert x.shape == (2**40,)
+    with pytest.raises(RuntimeError, match="sum: an operand of shape .* repeats 1 stored elements"):
+        x.sum()
+    assert tt.zeros(1).expand(1000).sum().item() == 0.0
