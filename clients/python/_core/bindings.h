@@ -39,14 +39,18 @@ class PySession final : public Session {
   // "file.py:12 in train", or "" where it is no longer known.
   std::string site_of(std::uint64_t seq) const;
 
-  bool strict = false;  // wait after every op
-  nb::handle self;      // the Python object, not counted
+  bool strict = false;      // wait after every op
+  nb::object on_interrupt;  // called when Ctrl-C ends a wait
+  nb::handle self;          // the Python object, not counted
 
  protected:
   Status block(const std::function<bool()>& ready) override;
   void note_site(std::uint64_t seq) override;
 
  private:
+  void interrupt();
+
+  bool interrupting_ = false;
   static constexpr std::size_t kSites = 1 << 16;
   std::vector<Site> sites_;
   std::unordered_map<autograd::HookId, nb::object> hooks_;

@@ -100,6 +100,19 @@ std::string PySession::site_of(std::uint64_t seq) const {
          " in " + name;
 }
 
+// Ctrl-C in any wait: the daemon drops what was issued, and then the person's exception goes on.
+void PySession::interrupt() {
+  if (interrupting_ || !on_interrupt.is_valid() || on_interrupt.is_none()) return;
+  PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
+  PyErr_Fetch(&type, &value, &trace);
+  interrupting_ = true;
+  PyObject* done = PyObject_CallNoArgs(on_interrupt.ptr());
+  interrupting_ = false;
+  if (done == nullptr) PyErr_Clear();
+  Py_XDECREF(done);
+  PyErr_Restore(type, value, trace);
+}
+
 Status PySession::block(const std::function<bool()>& ready) {
   while (true) {
     bool done = false;
@@ -114,6 +127,7 @@ Status PySession::block(const std::function<bool()>& ready) {
     }
     if (done) return {};
     if (PyErr_CheckSignals() != 0) {
+      interrupt();
       return Status(core::Code::kCancelled, "interrupted");
     }
   }
@@ -186,6 +200,7 @@ void bind_session(nb::module_& m) {
       .def_prop_ro("last_seq", [](const PySession& s) { return s.last_seq(); })
       .def_prop_ro("tape_nodes", [](PySession& s) { return s.graph().live_nodes(); })
       .def_rw("strict", &PySession::strict)
+      .def_rw("on_interrupt", &PySession::on_interrupt)
       .def("site_of", &PySession::site_of)
       .def("wait_bulk",
            [](PySession& s, std::uint64_t seq) {

@@ -56,7 +56,9 @@ class Session:
             frame_items=limits["frame_items"], inline_bytes=limits["inline_bytes"],
             quota=greeting.quota,
         )
-        self._core.owner = weakref.ref(self)
+        own = weakref.ref(self)
+        self._core.owner = own
+        self._core.on_interrupt = lambda: _interrupt_of(own)
         transport.run(self._core)
         self._closed = False
         self._owned = 0
@@ -91,15 +93,7 @@ class Session:
 
     def synchronize(self) -> None:
         """Waits until everything issued has run; raises late errors."""
-        self._wait(self._core.synchronize)
-
-    def _wait(self, wait: Any) -> Any:
-        try:
-            return wait()
-        except KeyboardInterrupt:
-            with contextlib.suppress(Exception):
-                self._interrupt()
-            raise
+        self._core.synchronize()
 
     def _interrupt(self) -> None:
         """Cancels what was issued and takes it back, so that the next line finds a good session."""
@@ -152,6 +146,12 @@ def memory_of(m: Message) -> dict[str, Any]:
     """The fields of an admin MemoryUse."""
     return {"device": m.text(1), "used": m.integer(2), "peak": m.integer(3), "quota": m.integer(4),
             "device_used": m.integer(5), "device_total": m.integer(6)}
+
+
+def _interrupt_of(own: weakref.ref[Session]) -> None:
+    session = own()
+    if session is not None:
+        session._interrupt()
 
 
 def _sessions() -> list[Session]:
