@@ -133,5 +133,5 @@ __all__ = [
     "inference_mode", "int", "int32", "int64", "is_grad_enabled", "load", "long", "manual_seed",
     "nn", "no_grad", "optim", "save", "set_default_device", "set_default_dtype",
     "set_grad_enabled", "set_rng_state", "set_strict", "synchronize", "tensor", "to_torch",
-    "uint8", "utils", *_functions.__all__, *_op_names,
+    "uint8", "utils", *_functions.NAMES, *_op_names,
 ]  # fmt: skip

@@ -6,6 +6,7 @@ from typing import Any
 
 from . import _convert, _core, _functions, _indexing
 from ._core import Tensor, ops
+from ._functions.common import wrap_dim
 from ._repr import text_of
 from ._session import owner_of
 
@@ -129,7 +130,7 @@ def _type(self: Tensor, dtype: Any) -> Tensor:
 
 def _size(self: Tensor, dim: int | None = None) -> Any:
     """The shape, or one size of it."""
-    return Size(self._shape) if dim is None else self._shape[_functions._dim(dim, self.dim())]
+    return Size(self._shape) if dim is None else self._shape[wrap_dim(dim, self.dim())]
 
 
 def _stride(self: Tensor, dim: int | None = None) -> Any:
@@ -241,12 +242,6 @@ def _type_as(self: Tensor, other: Tensor) -> Tensor:
 
 # ---------------------------------------------------------------- attaching
 
-_METHODS = """view reshape expand permute t squeeze flatten unflatten movedim split chunk narrow repeat
-expand_as view_as reshape_as contiguous max min median sort topk kthvalue var std norm gather scatter
-scatter_ scatter_add scatter_add_ index_select index_add index_add_ index_copy index_copy_ index_fill
-index_fill_ flip index_put index_put_ nonzero masked_select softmax log_softmax div equal isclose
-allclose""".split()
-
 _PROPERTIES = {
     "shape": (lambda self: Size(self._shape), "The size of each dimension."),
     "data": (lambda self: ops["data"](self), "The same memory without history."),
@@ -269,8 +264,8 @@ def attach() -> None:
             setattr(Tensor, name, ops[name])
             if name + "_" in ops:
                 setattr(Tensor, name + "_", ops[name + "_"])
-    for name in _METHODS:
-        setattr(Tensor, name, getattr(_functions, name))
+    for name, function in _functions.methods().items():
+        setattr(Tensor, name, function)
     for name, (get, doc) in _PROPERTIES.items():
         set_value = (lambda self, other: self._set_data(other)) if name == "data" else None
         setattr(Tensor, name, property(get, set_value, doc=doc))

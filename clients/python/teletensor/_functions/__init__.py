@@ -1,0 +1,37 @@
+"""PyTorch's functions where their call forms differ from the catalog's: overloads, varargs, names.
+
+Everything else is the catalog's op itself (`_ops`). One module a group, each with its `__all__`; what
+they list is exported. A function whose first parameter is a `Tensor` is a method of the same name too
+(`_tensor.attach`), unless it is marked `@function_only` (`common`). A name that ends in "_" is in place.
+"""
+
+from . import (
+    common,
+    creation,
+    elementwise,
+    indexing,
+    order,
+    queries,
+    random,
+    reductions,
+    structure,
+)
+from .creation import *  # noqa: F403
+from .elementwise import *  # noqa: F403
+from .indexing import *  # noqa: F403
+from .order import *  # noqa: F403
+from .queries import *  # noqa: F403
+from .random import *  # noqa: F403
+from .reductions import *  # noqa: F403
+from .structure import *  # noqa: F403
+
+_MODULES = (creation, elementwise, indexing, order, queries, random, reductions, structure)
+
+NAMES = [name for module in _MODULES for name in module.__all__]
+globals()["__all__"] = NAMES  # as mypy reads it, an assignment would hide all that is no literal
+
+
+def methods() -> dict[str, object]:
+    """What `_tensor.attach` puts on Tensor: name to function."""
+    space = globals()
+    return {name: space[name] for name in NAMES if common.is_method(space[name])}

@@ -1,0 +1,67 @@
+"""What the modules of functions share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from .. import _core
+from .._convert import resolve_device
+from .._core import Tensor
+from .._session import current_session
+
+__all__ = [
+    "Function", "Size", "ValuesIndices", "function_only", "is_method", "made", "options", "sizes_of",
+    "wrap_dim",
+]
+Size = Sequence[int]
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class ValuesIndices(NamedTuple):
+    """Result of a reduction along one dim: the values and where they were found."""
+
+    values: Tensor
+    indices: Tensor
+
+
+def function_only(function: Function) -> Function:
+    """Marks a function of a tensor that is not a method of Tensor."""
+    function.__dict__["function_only"] = True
+    return function
+
+
+def is_method(function: Any) -> bool:
+    """Does it become a method: is its first parameter a Tensor, and is it not marked?"""
+    code = function.__code__
+    return bool(code.co_argcount) and "function_only" not in vars(function) and (
+        function.__annotations__.get(code.co_varnames[0]) in ("Tensor", Tensor))
+
+
+def sizes_of(sizes: tuple[Any, ...]) -> tuple[int, ...]:
+    """f(2, 3), f((2, 3)) and f([2, 3]) alike."""
+    if len(sizes) == 1 and not isinstance(sizes[0], int) and hasattr(sizes[0], "__iter__"):
+        return tuple(int(s) for s in sizes[0])
+    return tuple(int(s) for s in sizes)
+
+
+def wrap_dim(dim: int, rank: int) -> int:
+    """A dim counted from the front; IndexError where there is none. A 0-d tensor has dim 0 and -1."""
+    span = max(rank, 1)
+    if not -span <= dim < span:
+        raise IndexError(f"Dimension out of range (expected to be in range of [{-span}, {span - 1}], "
+                         f"but got {dim})")
+    return dim % span
+
+
+def options(dtype: Any, device: Any) -> tuple[Any, Any]:
+    """dtype and device of a new tensor, with the defaults put in."""
+    return (_core.default_dtype() if dtype is None else dtype,
+            resolve_device(current_session(), device))
+
+
+def made(x: Tensor, requires_grad: bool) -> Tensor:
+    """x, a new tensor, with its flag set."""
+    if requires_grad:
+        x.requires_grad = True
+    return x

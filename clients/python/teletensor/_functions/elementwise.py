@@ -1,0 +1,48 @@
+"""Elementwise functions and activations with call forms of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .._core import Tensor, ops
+
+__all__ = ["div", "isclose", "log_softmax", "softmax"]
+
+
+def softmax(input: Tensor, dim: int, dtype: Any = None) -> Tensor:
+    """exp(input) over its sum along dim."""
+    return ops["softmax"](input, dim, dtype)
+
+
+def log_softmax(input: Tensor, dim: int, dtype: Any = None) -> Tensor:
+    """log(softmax(input)) along dim."""
+    return ops["log_softmax"](input, dim, dtype)
+
+
+def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Tensor:
+    """x / other; rounding_mode "floor" or "trunc" rounds the quotient."""
+    if rounding_mode is None:
+        return ops["div"](input, other)
+    if rounding_mode == "floor":
+        return ops["floor_divide"](input, other)
+    if rounding_mode != "trunc":
+        raise RuntimeError("div expected rounding_mode to be one of None, 'trunc', or 'floor' but "
+                           f"found '{rounding_mode}'")
+    if isinstance(input, Tensor) and not input.dtype.is_floating_point and (
+            not isinstance(other, float) and not (
+                isinstance(other, Tensor) and other.dtype.is_floating_point)):
+        whole = ops["sub"](input, ops["fmod"](input, other))
+        return ops["floor_divide"](whole, other)
+    return ops["trunc"](ops["div"](input, other))
+
+
+def isclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08,
+            equal_nan: bool = False) -> Tensor:
+    """|input - other| <= atol + rtol * |other|, elementwise."""
+    near = ops["le"](ops["abs"](input - other), ops["abs"](other) * rtol + atol)
+    near = ops["logical_or"](near, ops["eq"](input, other))
+    near = ops["logical_and"](near, ops["logical_or"](
+        ops["eq"](input, other), ops["isfinite"](other)))
+    if equal_nan:
+        near = ops["logical_or"](near, ops["logical_and"](ops["isnan"](input), ops["isnan"](other)))
+    return near

@@ -1,0 +1,53 @@
+"""Reductions along dims."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .._core import Tensor, ops
+from .common import ValuesIndices
+
+__all__ = ["max", "median", "min", "norm", "std", "var"]
+
+
+def max(input: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
+    """The largest element; along dim: (values, indices); with a tensor: elementwise."""
+    if isinstance(dim, Tensor):
+        return ops["maximum"](input, dim)
+    return ops["max"](input) if dim is None else ValuesIndices(*ops["max_dim"](input, dim, keepdim))
+
+
+def min(input: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
+    """The smallest element; along dim: (values, indices); with a tensor: elementwise."""
+    if isinstance(dim, Tensor):
+        return ops["minimum"](input, dim)
+    return ops["min"](input) if dim is None else ValuesIndices(*ops["min_dim"](input, dim, keepdim))
+
+
+def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
+    """The (lower) median; along dim: (values, indices)."""
+    return ops["median"](input) if dim is None else ValuesIndices(*ops["median_dim"](input, dim, keepdim))
+
+
+def _spread(name: str) -> Any:
+    op = ops[name]
+
+    def spread(input: Tensor, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *,
+               correction: Any = None) -> Tensor:
+        if isinstance(dim, bool):  # var(input, unbiased)
+            dim, unbiased = None, dim
+        if correction is None:
+            correction = 1 if unbiased is None or unbiased else 0
+        return op(input, dim, correction, keepdim)
+
+    spread.__name__ = name
+    spread.__doc__ = op.__doc__
+    return spread
+
+
+var, std = _spread("var"), _spread("std")
+
+
+def norm(input: Tensor, p: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
+    """The vector norm over dim ("fro" is 2)."""
+    return ops["norm"](input, 2.0 if p in ("fro", None) else p, dim, keepdim, dtype)

@@ -1,0 +1,188 @@
+"""Views, shapes, joining and splitting."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from .._core import Tensor, ops
+from .common import Size, sizes_of, wrap_dim
+from .creation import arange
+
+__all__ = [
+    "broadcast_shapes", "broadcast_tensors", "cat", "chunk", "contiguous", "expand",
+    "expand_as", "flatten", "flip", "meshgrid", "movedim", "narrow", "permute", "repeat",
+    "reshape", "reshape_as", "split", "squeeze", "t", "unflatten", "view", "view_as",
+]
+
+
+def view(input: Tensor, *size: Any) -> Tensor:
+    """The same elements under another shape, without a copy."""
+    return ops["view"](input, sizes_of(size))
+
+
+def reshape(input: Tensor, *size: Any) -> Tensor:
+    """The same elements under another shape, copied only where a view is impossible."""
+    return ops["reshape"](input, sizes_of(size))
+
+
+def expand(input: Tensor, *size: Any) -> Tensor:
+    """Dimensions of size 1 repeated, without a copy; -1 keeps a size."""
+    return ops["expand"](input, sizes_of(size))
+
+
+def permute(input: Tensor, *dims: Any) -> Tensor:
+    """The dimensions in another order."""
+    return ops["permute"](input, sizes_of(dims))
+
+
+def t(input: Tensor) -> Tensor:
+    """The transpose of a matrix; a vector stays."""
+    if input.dim() > 2:
+        raise RuntimeError(f"t() expects a tensor with <= 2 dimensions, but self is {input.dim()}D")
+    return input if input.dim() < 2 else ops["transpose"](input, 0, 1)
+
+
+def squeeze(input: Tensor, dim: Any = None) -> Tensor:
+    """Without dimensions of size 1 (those in dim, or all)."""
+    return ops["squeeze"](input, dim)
+
+
+def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
+    """Dimensions start_dim to end_dim as one."""
+    rank = input.dim()
+    if rank == 0:
+        return ops["reshape"](input, (1,))
+    first, last = wrap_dim(start_dim, rank), wrap_dim(end_dim, rank)
+    if first > last:
+        raise RuntimeError("flatten() has invalid args: start_dim cannot come after end_dim")
+    if first == last:
+        return input
+    shape = input._shape
+    return ops["reshape"](input, (*shape[:first], math.prod(shape[first:last + 1]), *shape[last + 1:]))
+
+
+def unflatten(input: Tensor, dim: int, sizes: Size) -> Tensor:
+    """Dimension dim as several."""
+    d = wrap_dim(dim, input.dim())
+    return ops["reshape"](input, (*input._shape[:d], *sizes, *input._shape[d + 1:]))
+
+
+def movedim(input: Tensor, source: Any, destination: Any) -> Tensor:
+    """Dimensions `source` moved to the places `destination`."""
+    rank = input.dim()
+    sources = [wrap_dim(d, rank) for d in ([source] if isinstance(source, int) else source)]
+    places = [wrap_dim(d, rank) for d in ([destination] if isinstance(destination, int) else destination)]
+    order = [-1] * rank
+    for s, p in zip(sources, places, strict=True):
+        order[p] = s
+    rest = iter(d for d in range(rank) if d not in sources)
+    return ops["permute"](input, [next(rest) if o < 0 else o for o in order])
+
+
+def split(input: Tensor, split_size: Any, dim: int = 0) -> tuple[Tensor, ...]:
+    """Views along dim: each of split_size (the last may be smaller), or of the sizes given."""
+    if isinstance(split_size, int):
+        size = input._shape[wrap_dim(dim, input.dim())]
+        if split_size <= 0 and not (split_size == 0 and size == 0):
+            raise RuntimeError(f"split expects split_size be non-negative, got {split_size}")
+        count = max(1, -(-size // split_size)) if split_size else 1
+        split_size = [min(split_size, size - i * split_size) for i in range(count)]
+    return ops["split_with_sizes"](input, split_size, dim)
+
+
+def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
+    """At most `chunks` views along dim."""
+    if chunks <= 0:
+        raise RuntimeError("chunk expects `chunks` to be greater than 0, got: " + str(chunks))
+    size = input._shape[wrap_dim(dim, input.dim())]
+    each = -(-size // chunks)
+    if each == 0:
+        return split(input, [0] * chunks, dim)
+    return split(input, each, dim)
+
+
+def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
+    """The view of `length` elements of dim from start on."""
+    size = input._shape[wrap_dim(dim, input.dim())] if input.dim() else 0
+    return ops["slice"](input, dim, start + size if start < 0 else start, length, 1)
+
+
+def repeat(input: Tensor, *sizes: Any) -> Tensor:
+    """x tiled along each dimension."""
+    times = sizes_of(sizes)
+    lead = len(times) - input.dim()
+    if lead < 0:
+        raise RuntimeError("Number of dimensions of repeat dims can not be smaller than number of "
+                           "dimensions of tensor")
+    shape = (1,) * lead + input._shape
+    between = [n for size in shape for n in (1, size)]
+    spread = [n for size, k in zip(shape, times, strict=True) for n in (k, size)]
+    out = ops["expand"](ops["reshape"](input, between), spread)
+    return ops["reshape"](out, [s * k for s, k in zip(shape, times, strict=True)])
+
+
+def expand_as(input: Tensor, other: Tensor) -> Tensor:
+    """x expanded to other's shape."""
+    return ops["expand"](input, other._shape)
+
+
+def view_as(input: Tensor, other: Tensor) -> Tensor:
+    """x viewed under other's shape."""
+    return ops["view"](input, other._shape)
+
+
+def reshape_as(input: Tensor, other: Tensor) -> Tensor:
+    """x reshaped to other's shape."""
+    return ops["reshape"](input, other._shape)
+
+
+def contiguous(input: Tensor) -> Tensor:
+    """x itself where it is row-major, else a row-major copy."""
+    return input if input.is_contiguous() else ops["contiguous"](input)
+
+
+def broadcast_tensors(*tensors: Tensor) -> list[Tensor]:
+    """All expanded to their common shape."""
+    shape = broadcast_shapes(*(input._shape for input in tensors))
+    return [ops["expand"](input, shape) for input in tensors]
+
+
+def broadcast_shapes(*shapes: Size) -> tuple[int, ...]:
+    """The shape that all broadcast to; RuntimeError where there is none."""
+    rank = max((len(s) for s in shapes), default=0)
+    out = [1] * rank
+    for shape in shapes:
+        for i, size in enumerate(reversed(shape)):
+            if size != 1:
+                if out[rank - 1 - i] not in (1, size):
+                    raise RuntimeError(f"shapes do not broadcast: {', '.join(map(str, shapes))}")
+                out[rank - 1 - i] = size
+    return tuple(out)
+
+
+def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
+    """Coordinate tensors of the grid that 1-d tensors span."""
+    vectors = list(tensors[0]) if len(tensors) == 1 and not isinstance(tensors[0], Tensor) \
+        else list(tensors)
+    if indexing == "xy" and len(vectors) >= 2:
+        a, b, *rest = meshgrid(vectors[1], vectors[0], *vectors[2:])
+        return (b.transpose(0, 1), a.transpose(0, 1), *(r.transpose(0, 1) for r in rest))
+    shape = [v.numel() for v in vectors]
+    return tuple(
+        ops["expand"](ops["reshape"](v, [-1 if j == i else 1 for j in range(len(shape))]), shape)
+        for i, v in enumerate(vectors))
+
+
+def flip(input: Tensor, dims: int | Size) -> Tensor:
+    """x with the order of its elements reversed along dims (a copy)."""
+    for dim in (dims,) if isinstance(dims, int) else dims:
+        order = arange(input.shape[dim] - 1, -1, -1, device=input.device)
+        input = ops["index_select"](input, order, dim)
+    return input
+
+
+def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    """Tensors joined along dim."""
+    return ops["cat"](tensors, dim)
