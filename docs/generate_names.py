@@ -1,0 +1,73 @@
+"""Writes docs/names.md: which of PyTorch's public names teletensor has, and which not.
+
+Needs PyTorch (`make test-peers`' environment): .venv-peers/bin/python docs/generate_names.py
+"""
+
+import importlib
+import inspect
+from pathlib import Path
+
+import torch
+
+import teletensor as tt
+
+SPACES = ["torch", "torch.Tensor", "torch.nn.functional", "torch.linalg", "torch.fft", "torch.special",
+          "torch.nn", "torch.optim", "torch.optim.lr_scheduler", "torch.nn.init", "torch.nn.utils", "torch.func",
+          "torch.autograd", "torch.distributions", "torch.utils.data"]  # fmt: skip
+# Names that belong to other parts of PyTorch: symbolic shapes, storages, backends' own entry points.
+SKIPPED_PREFIXES = ("Sym", "sym_", "cudnn_", "miopen_", "mkldnn_", "fbgemm_", "quantize", "q_", "fake_quant", "quantized_",
+                    "sparse_", "hsmm", "Storage", "to_mkldnn", "is_mkldnn", "int_repr", "dequantize", "is_sparse",
+                    "ccol_", "crow_", "col_indices", "row_indices", "coalesce", "is_coalesced", "values", "indices",
+                    "dense_dim", "is_xla", "is_xpu", "is_mps", "is_maia", "is_ipu", "is_mtia", "is_vulkan", "is_meta",
+                    "is_nested", "is_quantized", "to_sparse", "to_dense", "to_padded", "rename", "refine_names",
+                    "align_", "has_names", "names", "module_load", "jiterator")  # fmt: skip
+
+
+def public(space):
+    """Functions and classes of a namespace that its documentation would list."""
+    owner = torch.Tensor if space == "torch.Tensor" else importlib.import_module(space)
+    for name in sorted(dir(owner)):
+        if name.startswith(("_", *SKIPPED_PREFIXES)):
+            continue
+        value = getattr(owner, name, None)
+        if inspect.ismodule(value) or (space != "torch.Tensor" and not callable(value)):
+            continue
+        if inspect.isclass(value):
+            if space == "torch" and not isinstance(value, torch.dtype) and name not in (
+                    "Generator", "Tensor", "Size", "device", "dtype", "finfo", "iinfo", "no_grad", "enable_grad",
+                    "inference_mode", "set_grad_enabled", "autocast"):
+                continue
+            if not value.__module__.startswith("torch"):
+                continue
+        elif getattr(value, "__module__", None) in ("typing", "typing_extensions", "functools"):
+            continue
+        yield name
+
+
+def ours(space):
+    if space == "torch.Tensor":
+        return tt.Tensor
+    place = tt
+    for part in space.split(".")[1:]:
+        place = getattr(place, part, None)
+    return place
+
+
+def main():
+    lines = ["# PyTorch's names", "",
+             f"Made by `docs/generate_names.py` against PyTorch {torch.__version__.split('+')[0]}; do not edit.", "",
+             "| Namespace | have | have not |", "|---|---|---|"]  # fmt: skip
+    missing = {}
+    for space in SPACES:
+        place = ours(space)
+        everything = list(public(space))
+        missing[space] = [n for n in everything if place is None or not hasattr(place, n)]
+        lines.append(f"| {space} | {len(everything) - len(missing[space])} | {len(missing[space])} |")
+    for space, names in missing.items():
+        if names:
+            lines += ["", f"## Not in {space.replace('torch', 'teletensor', 1)}", "", ", ".join(f"`{n}`" for n in names)]
+    (Path(__file__).resolve().parent / "names.md").write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()
