@@ -7,16 +7,15 @@ import importlib
 import inspect
 from pathlib import Path
 
-import torch
-
 import teletensor as tt
+import torch
 
 SPACES = ["torch", "torch.Tensor", "torch.nn.functional", "torch.linalg", "torch.fft", "torch.special",
           "torch.nn", "torch.optim", "torch.optim.lr_scheduler", "torch.nn.init", "torch.nn.utils", "torch.func",
           "torch.autograd", "torch.distributions", "torch.utils.data"]  # fmt: skip
 # Names that belong to other parts of PyTorch: symbolic shapes, storages, backends' own entry points.
-SKIPPED_PREFIXES = ("Sym", "sym_", "cudnn_", "miopen_", "mkldnn_", "fbgemm_", "quantize", "q_", "fake_quant", "quantized_",
-                    "sparse_", "hsmm", "Storage", "to_mkldnn", "is_mkldnn", "int_repr", "dequantize", "is_sparse",
+SKIPPED_PREFIXES = ("Sym", "sym_", "cudnn_", "miopen_", "mkldnn_", "fbgemm_", "quantize", "q_", "fake_quant",
+                    "quantized_", "sparse_", "hsmm", "Storage", "to_mkldnn", "is_mkldnn", "int_repr", "dequantize", "is_sparse",
                     "ccol_", "crow_", "col_indices", "row_indices", "coalesce", "is_coalesced", "values", "indices",
                     "dense_dim", "is_xla", "is_xpu", "is_mps", "is_maia", "is_ipu", "is_mtia", "is_vulkan", "is_meta",
                     "is_nested", "is_quantized", "to_sparse", "to_dense", "to_padded", "rename", "refine_names",
@@ -65,7 +64,8 @@ def main():
         lines.append(f"| {space} | {len(everything) - len(missing[space])} | {len(missing[space])} |")
     for space, names in missing.items():
         if names:
-            lines += ["", f"## Not in {space.replace('torch', 'teletensor', 1)}", "", ", ".join(f"`{n}`" for n in names)]
+            lines += ["", f"## Not in {space.replace('torch', 'teletensor', 1)}", "",
+                      ", ".join(f"`{n}`" for n in names)]  # fmt: skip
     (Path(__file__).resolve().parent / "names.md").write_text("\n".join(lines) + "\n")
 
 

@@ -3,8 +3,7 @@
 import warnings
 
 import pytest
-
-torch = pytest.importorskip("torch")
+import torch
 from op_db import Ours, names, run_name
 
 import teletensor
