@@ -14,12 +14,14 @@ SPACES = ["torch", "torch.Tensor", "torch.nn.functional", "torch.linalg", "torch
           "torch.nn", "torch.optim", "torch.optim.lr_scheduler", "torch.nn.init", "torch.nn.utils", "torch.func",
           "torch.autograd", "torch.distributions", "torch.utils.data"]  # fmt: skip
 # Names that belong to other parts of PyTorch: symbolic shapes, storages, backends' own entry points.
-SKIPPED_PREFIXES = ("Sym", "sym_", "cudnn_", "miopen_", "mkldnn_", "fbgemm_", "quantize", "q_", "fake_quant",
-                    "quantized_", "sparse_", "hsmm", "Storage", "to_mkldnn", "is_mkldnn", "int_repr", "dequantize", "is_sparse",
-                    "ccol_", "crow_", "col_indices", "row_indices", "coalesce", "is_coalesced", "values", "indices",
-                    "dense_dim", "is_xla", "is_xpu", "is_mps", "is_maia", "is_ipu", "is_mtia", "is_vulkan", "is_meta",
-                    "is_nested", "is_quantized", "to_sparse", "to_dense", "to_padded", "rename", "refine_names",
-                    "align_", "has_names", "names", "module_load", "jiterator")  # fmt: skip
+SKIPPED_PREFIXES = (
+    "Sym", "sym_", "cudnn_", "miopen_", "mkldnn_", "fbgemm_", "quantize", "q_", "fake_quant",
+    "quantized_", "sparse_", "hsmm", "Storage", "to_mkldnn", "is_mkldnn", "int_repr", "dequantize",
+    "is_sparse", "ccol_", "crow_", "col_indices", "row_indices", "coalesce", "is_coalesced",
+    "values", "indices", "dense_dim", "is_xla", "is_xpu", "is_mps", "is_maia", "is_ipu", "is_mtia",
+    "is_vulkan", "is_meta", "is_nested", "is_quantized", "to_sparse", "to_dense", "to_padded",
+    "rename", "refine_names", "align_", "has_names", "names", "module_load", "jiterator",
+)  # fmt: skip
 
 
 def public(space):

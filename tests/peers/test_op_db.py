@@ -3,10 +3,9 @@
 import warnings
 
 import pytest
+import teletensor
 import torch
 from op_db import Ours, names, run_name
-
-import teletensor
 
 torch.set_num_threads(1)
 warnings.filterwarnings("ignore")
