@@ -11,8 +11,8 @@ import teletensor as tt
 import torch
 
 SPACES = ["torch", "torch.Tensor", "torch.nn.functional", "torch.linalg", "torch.fft", "torch.special",
-          "torch.nn", "torch.optim", "torch.optim.lr_scheduler", "torch.nn.init", "torch.nn.utils", "torch.func",
-          "torch.autograd", "torch.distributions", "torch.utils.data"]  # fmt: skip
+          "torch.nn", "torch.optim", "torch.optim.lr_scheduler", "torch.nn.init", "torch.nn.utils",
+          "torch.func", "torch.autograd", "torch.distributions", "torch.utils.data"]  # fmt: skip
 # Names that belong to other parts of PyTorch: symbolic shapes, storages, backends' own entry points.
 SKIPPED_PREFIXES = (
     "Sym", "sym_", "cudnn_", "miopen_", "mkldnn_", "fbgemm_", "quantize", "q_", "fake_quant",
@@ -22,6 +22,12 @@ SKIPPED_PREFIXES = (
     "is_vulkan", "is_meta", "is_nested", "is_quantized", "to_sparse", "to_dense", "to_padded",
     "rename", "refine_names", "align_", "has_names", "names", "module_load", "jiterator",
 )  # fmt: skip
+
+
+CLASSES = {
+    "Generator", "Tensor", "Size", "device", "dtype", "finfo", "iinfo", "no_grad", "enable_grad",
+    "inference_mode", "set_grad_enabled", "autocast",
+}  # fmt: skip
 
 
 def public(space):
@@ -34,9 +40,7 @@ def public(space):
         if inspect.ismodule(value) or (space != "torch.Tensor" and not callable(value)):
             continue
         if inspect.isclass(value):
-            if space == "torch" and not isinstance(value, torch.dtype) and name not in (
-                    "Generator", "Tensor", "Size", "device", "dtype", "finfo", "iinfo", "no_grad", "enable_grad",
-                    "inference_mode", "set_grad_enabled", "autocast"):
+            if space == "torch" and name not in CLASSES:
                 continue
             if not value.__module__.startswith("torch"):
                 continue
@@ -55,8 +59,9 @@ def ours(space):
 
 
 def main():
+    version = torch.__version__.split("+")[0]
     lines = ["# PyTorch's names", "",
-             f"Made by `docs/generate_names.py` against PyTorch {torch.__version__.split('+')[0]}; do not edit.", "",
+             f"Made by `docs/generate_names.py` against PyTorch {version}; do not edit.", "",
              "| Namespace | have | have not |", "|---|---|---|"]  # fmt: skip
     missing = {}
     for space in SPACES:
