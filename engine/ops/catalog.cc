@@ -43,6 +43,13 @@ Catalog::Catalog(std::vector<OpDef> definitions) : definitions_(std::move(defini
     op.operand_parameters = parsed->operand_parameters;
     op.results = parsed->results;
     if (!op.infer && !op.view) broken(op.name + ": neither infer nor view");
+    const bool elementwise = op.inplace == Inplace::kElementwise && op.mutates.empty();
+    if (op.tangent == Tangent::kAuto) {
+      op.tangent = elementwise ? Tangent::kDiagonal : Tangent::kTransposed;
+    }
+    if (op.batching == Batching::kAuto) {
+      op.batching = elementwise && !op.random ? Batching::kElementwise : Batching::kSlices;
+    }
   }
   for (const OpDef& op : definitions_) by_name_.emplace_back(op.name, id(op));
   std::sort(by_name_.begin(), by_name_.end());

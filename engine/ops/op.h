@@ -123,6 +123,65 @@ struct Save {
   std::uint32_t when = ~0u;  // bits of operand numbers
 };
 
+// ---------------------------------------------------------------- tangents and batches
+
+// What a jvp sees of a call: its operands, its results, the tangents that operands carry.
+class JvpContext {
+ public:
+  virtual ~JvpContext() = default;
+  virtual const core::Attributes& attributes() const = 0;
+  virtual std::span<const std::uint32_t> counts() const = 0;
+  virtual std::size_t operands() const = 0;  // lists flattened
+  virtual Builder& builder() = 0;
+  virtual Var operand(std::size_t i) = 0;
+  virtual Var result(std::size_t i = 0) = 0;
+  virtual Var tangent(std::size_t i) = 0;  // absent: the operand is constant
+  // Hands over result i's tangent, of its shape and dtype. Not called: the result is constant.
+  virtual void give(std::size_t i, const Var& tangent) = 0;
+};
+using Jvp = void (*)(JvpContext&);
+
+// How tangents flow through an op (forward mode), where no jvp is given.
+enum class Tangent : std::uint8_t {
+  kAuto,         // kDiagonal where `inplace` says elementwise, else kTransposed
+  kTransposed,   // the vjp's own transpose: right where the vjp has a derivative, but slow
+  kDiagonal,     // each element of the operands reaches one of the result: the vjp, applied to them
+  kLinear,       // the op of the tangents, those of constant operands being zeros
+  kMultilinear,  // linear in each operand alone: the sum over operands of the op with its tangent
+};
+
+// What a batching rule sees of a call under vmap, and calls ops through. Batches come first.
+class BatchContext {
+ public:
+  virtual ~BatchContext() = default;
+  virtual const core::Attributes& attributes() const = 0;
+  virtual std::span<const std::uint32_t> counts() const = 0;
+  virtual std::size_t operands() const = 0;  // lists flattened
+  virtual Builder& builder() = 0;
+  virtual std::int64_t size() const = 0;          // of the batch
+  virtual bool batched(std::size_t i) const = 0;  // does operand i differ within the batch?
+  virtual int rank(std::size_t i) const = 0;      // of operand i without the batch
+  // Operand i with the batch as dimension 0, repeated where it is not batched.
+  virtual Var front(std::size_t i) = 0;
+  // Operand i as it is where it is not batched, else as front().
+  virtual Var own(std::size_t i) = 0;
+  // Hands over the next result, which has the batch as dimension 0.
+  virtual void give(const Var& result) = 0;
+  // One call for each slice of the batch, whose results are stacked: for what has no better form.
+  virtual void slices() = 0;
+};
+using BatchRule = void (*)(BatchContext&);
+
+// How a call under vmap becomes one call for the whole batch, where no rule is given.
+enum class Batching : std::uint8_t {
+  kAuto,         // kElementwise where `inplace` says so and the op is not random, else kSlices
+  kSlices,       // one call a slice
+  kElementwise,  // operands broadcast against each other
+  // The batch becomes dimension 0 of every tensor. Attributes named dim, dim0, dim1, dim2 and dims
+  // count from there (int[] None: all but the batch), one named size is preceded by the batch's.
+  kFront,
+};
+
 // ---------------------------------------------------------------- the definition
 
 // How a kernel may be used on a result that overwrites operand 0.
@@ -146,6 +205,10 @@ struct OpDef {
   bool random = false;         // the last two attributes are (int seed, int ordinal)
   bool internal = false;       // not a Python function (vjps' helpers)
   int revision = 1;
+  Tangent tangent = Tangent::kAuto;  // resolved by the catalog
+  Jvp jvp = nullptr;
+  Batching batching = Batching::kAuto;  // resolved by the catalog
+  BatchRule batch = nullptr;
 
   // Parsed from the signature by the catalog.
   std::string name{};
