@@ -610,7 +610,7 @@ class dtype:
 
 class _Ops(dict[builtins.str, Any]):
     @overload
-    def __getitem__(self, name: Literal['adam_step', 'dropout', 'kthvalue', 'layer_norm_backward', 'max_dim', 'median_dim', 'min_dim', 'sgd_step', 'sort', 'split_with_sizes', 'topk', 'unbind']) -> Callable[..., tuple[Tensor, ...]]: ...  # type: ignore[overload-overlap]
+    def __getitem__(self, name: Literal['adadelta_step', 'adagrad_step', 'adam_step', 'adamax_step', 'asgd_step', 'dropout', 'kthvalue', 'layer_norm_backward', 'max_dim', 'median_dim', 'min_dim', 'nadam_step', 'radam_step', 'rmsprop_step', 'rprop_step', 'sgd_step', 'sort', 'split_with_sizes', 'topk', 'unbind']) -> Callable[..., tuple[Tensor, ...]]: ...  # type: ignore[overload-overlap]
     @overload
     def __getitem__(self, name: builtins.str) -> Callable[..., Tensor]: ...
 

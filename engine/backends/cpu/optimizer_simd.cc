@@ -16,109 +16,203 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 // RULE: no fused multiply-adds, so that every instruction set gives the same bits as PyTorch's
 // order of operations.
+
+// The elements at one place of all parts.
 template <class A, class D>
-HWY_INLINE void sgd_one(const SgdStep<A>& s, D d, const A* param, const A* grad, const A* buffer,
-                        A* param_out, A* buffer_out) {
-  auto p = hn::LoadU(d, param), g = hn::LoadU(d, grad);
-  if (s.maximize) g = hn::Neg(g);
-  if (s.weight_decay != 0) g = hn::Add(g, hn::Mul(p, hn::Set(d, s.weight_decay)));
-  if (s.buffered) {
-    auto b = g;
-    if (!s.first) {
-      b = hn::Add(hn::Mul(hn::LoadU(d, buffer), hn::Set(d, s.momentum)),
-                  hn::Mul(g, hn::Set(d, s.damped)));
-    }
-    hn::StoreU(b, d, buffer_out);
-    g = s.nesterov ? hn::Add(g, hn::Mul(b, hn::Set(d, s.momentum))) : b;
-  }
-  hn::StoreU(hn::Sub(p, hn::Mul(g, hn::Set(d, s.lr))), d, param_out);
+struct At {
+  using V = hn::Vec<D>;
+  D d;
+  const A* const* in;
+  A* const* out;
+  std::int64_t i;
+  HWY_INLINE V load(int part) const { return hn::LoadU(d, in[part] + i); }
+  HWY_INLINE void store(V value, int part) const { hn::StoreU(value, d, out[part] + i); }
+  HWY_INLINE V times(A factor, V value) const { return hn::Mul(hn::Set(d, factor), value); }
+  HWY_INLINE V plus(V value, A term) const { return hn::Add(value, hn::Set(d, term)); }
+  HWY_INLINE V over(V value, A divisor) const { return hn::Div(value, hn::Set(d, divisor)); }
+};
+
+// average + weight (g - average), from the nearer end.
+template <class A, class D>
+HWY_INLINE hn::Vec<D> lerp(const At<A, D>& at, const Step<A>& s, hn::Vec<D> average, hn::Vec<D> g) {
+  const auto difference = hn::Sub(g, average);
+  return s.weight1 < A(0.5) ? hn::Add(average, at.times(s.weight1, difference))
+                            : hn::Sub(g, at.times(s.rest1, difference));
+}
+// beta2 square + (1 - beta2) g g.
+template <class A, class D>
+HWY_INLINE hn::Vec<D> squared(const At<A, D>& at, const Step<A>& s, hn::Vec<D> square,
+                              hn::Vec<D> g) {
+  return hn::Add(at.times(s.beta2, square), hn::Mul(at.times(s.weight2, g), g));
+}
+// NaN wins, as in torch.maximum.
+template <class V>
+HWY_INLINE V larger(V a, V b) {
+  return hn::IfThenElse(hn::Or(hn::Gt(a, b), hn::Ne(a, a)), a, b);
 }
 
-template <class A>
-void sgd(const SgdStep<A>& s, std::int64_t n, const A* param, const A* grad, const A* buffer,
-         A* param_out, A* buffer_out) {
+// The new param; states are stored here.
+template <Rule kRule, class A, class D>
+HWY_INLINE hn::Vec<D> rule(const At<A, D>& at, const Step<A>& s, hn::Vec<D> p, hn::Vec<D> g) {
+  if constexpr (kRule == Rule::kSgd) {
+    if (at.out[2]) {
+      auto b = g;
+      if (!s.first) b = hn::Add(at.times(s.momentum, at.load(2)), at.times(s.damped, g));
+      at.store(b, 2);
+      g = s.nesterov ? hn::Add(g, at.times(s.momentum, b)) : b;
+    }
+    return hn::Sub(p, at.times(s.lr, g));
+  } else if constexpr (kRule == Rule::kAdam) {
+    const auto m = lerp(at, s, at.load(2), g);
+    auto v = squared(at, s, at.load(3), g);
+    at.store(m, 2);
+    at.store(v, 3);
+    if (at.out[4]) {
+      v = larger(v, at.load(4));
+      at.store(v, 4);
+    }
+    const auto root = at.plus(at.over(hn::Sqrt(v), s.divide2), s.eps);
+    return hn::Sub(p, hn::Div(at.times(s.lr, m), root));
+  } else if constexpr (kRule == Rule::kAdamax) {
+    const auto m = lerp(at, s, at.load(2), g);
+    const auto u = larger(at.plus(hn::Abs(g), s.eps), at.times(s.beta2, at.load(3)));
+    at.store(m, 2);
+    at.store(u, 3);
+    return hn::Sub(p, hn::Div(at.times(s.lr, m), u));
+  } else if constexpr (kRule == Rule::kNadam) {
+    const auto m = lerp(at, s, at.load(2), g);
+    const auto v = squared(at, s, at.load(3), g);
+    at.store(m, 2);
+    at.store(v, 3);
+    const auto root = at.plus(hn::Sqrt(at.over(v, s.divide2)), s.eps);
+    p = hn::Sub(p, hn::Div(at.times(s.grad_lr, g), root));
+    return hn::Sub(p, hn::Div(at.times(s.lr, m), root));
+  } else if constexpr (kRule == Rule::kRadam) {
+    const auto m = lerp(at, s, at.load(2), g);
+    const auto v = squared(at, s, at.load(3), g);
+    at.store(m, 2);
+    at.store(v, 3);
+    auto change = at.times(s.lr, at.over(m, s.divide1));
+    if (s.rectified) {
+      const auto root = at.plus(hn::Sqrt(v), s.eps);
+      change = at.times(s.rectify, hn::Mul(change, hn::Div(hn::Set(at.d, s.divide2), root)));
+    }
+    return hn::Sub(p, change);
+  } else if constexpr (kRule == Rule::kAdagrad) {
+    const auto sum = hn::Add(at.load(2), hn::Mul(g, g));
+    at.store(sum, 2);
+    return hn::Sub(p, hn::Div(at.times(s.lr, g), at.plus(hn::Sqrt(sum), s.eps)));
+  } else if constexpr (kRule == Rule::kAdadelta) {
+    const auto v = squared(at, s, at.load(2), g);
+    at.store(v, 2);
+    const auto changes = at.load(3);
+    const auto root = hn::Sqrt(at.plus(v, s.eps));
+    const auto change = hn::Mul(hn::Div(hn::Sqrt(at.plus(changes, s.eps)), root), g);
+    at.store(squared(at, s, changes, change), 3);
+    return hn::Sub(p, at.times(s.lr, change));
+  } else if constexpr (kRule == Rule::kRmsprop) {
+    const auto v = squared(at, s, at.load(2), g);
+    at.store(v, 2);
+    auto spread = v;
+    if (at.out[4]) {
+      const auto average = lerp(at, s, at.load(4), g);
+      at.store(average, 4);
+      spread = hn::Sub(v, hn::Mul(average, average));
+    }
+    const auto root = at.plus(hn::Sqrt(spread), s.eps);
+    if (!at.out[3]) return hn::Sub(p, hn::Div(at.times(s.lr, g), root));
+    const auto b = hn::Add(at.times(s.momentum, at.load(3)), hn::Div(g, root));
+    at.store(b, 3);
+    return hn::Sub(p, at.times(s.lr, b));
+  } else if constexpr (kRule == Rule::kRprop) {
+    const auto zero = hn::Zero(at.d), one = hn::Set(at.d, A(1));
+    const auto turn = hn::Mul(g, at.load(2));
+    const auto back = hn::Lt(turn, zero);
+    auto factor = hn::IfThenElse(hn::Gt(turn, zero), hn::Set(at.d, s.longer), one);
+    factor = hn::IfThenElse(back, hn::Set(at.d, s.shorter), factor);
+    auto size = hn::Mul(at.load(3), factor);
+    // NaN stays.
+    size = hn::IfThenElse(hn::Lt(size, hn::Set(at.d, s.low)), hn::Set(at.d, s.low), size);
+    size = hn::IfThenElse(hn::Gt(size, hn::Set(at.d, s.high)), hn::Set(at.d, s.high), size);
+    at.store(size, 3);
+    g = hn::IfThenElse(back, zero, g);
+    at.store(g, 2);
+    const auto up = hn::IfThenElseZero(hn::Gt(g, zero), size);
+    const auto down = hn::IfThenElseZero(hn::Lt(g, zero), size);
+    return hn::Add(hn::Sub(p, up), down);
+  } else {
+    static_assert(kRule == Rule::kAsgd);
+    p = hn::Sub(p, at.times(s.lr, g));
+    const auto average = at.load(2);
+    at.store(s.mu == A(1) ? p : hn::Add(average, at.times(s.mu, hn::Sub(p, average))), 2);
+    return p;
+  }
+}
+
+template <Rule kRule, class A, class D>
+HWY_INLINE void one(const At<A, D>& at, const Step<A>& s) {
+  auto p = at.load(0), g = at.load(1);
+  if (s.maximize) g = hn::Neg(g);
+  if (s.weight_decay != 0) g = hn::Add(g, at.times(s.weight_decay, p));
+  if (s.shrink != 1) p = at.times(s.shrink, p);
+  at.store(rule<kRule>(at, s, p, g), 0);
+}
+
+template <Rule kRule, class A>
+void run(const Step<A>& s, std::int64_t n, const A* const* in, A* const* out) {
   const hn::ScalableTag<A> d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   std::int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) {
-    sgd_one(s, d, param + i, grad + i, s.buffered && !s.first ? buffer + i : nullptr, param_out + i,
-            s.buffered ? buffer_out + i : nullptr);
-  }
+  for (; i + lanes <= n; i += lanes) one<kRule>(At<A, decltype(d)>{d, in, out, i}, s);
   if (i == n) return;
   // The rest through whole vectors of copies: the same bits wherever an element stands.
-  A p[64 / sizeof(A)] = {}, g[64 / sizeof(A)] = {}, b[64 / sizeof(A)] = {};
-  std::copy(param + i, param + n, p);
-  std::copy(grad + i, grad + n, g);
-  if (s.buffered && !s.first) std::copy(buffer + i, buffer + n, b);
-  sgd_one(s, d, p, g, b, p, b);
-  std::copy(p, p + (n - i), param_out + i);
-  if (s.buffered) std::copy(b, b + (n - i), buffer_out + i);
-}
-
-template <class A, class D>
-HWY_INLINE void adam_one(const AdamStep<A>& s, D d, const AdamMemory<const A>& in, const A* grad,
-                         const AdamMemory<A>& out, std::int64_t i) {
-  auto p = hn::LoadU(d, in.param + i), g = hn::LoadU(d, grad + i);
-  auto m = hn::LoadU(d, in.average + i), v = hn::LoadU(d, in.square + i);
-  if (s.maximize) g = hn::Neg(g);
-  if (s.weight_decay != 0) g = hn::Add(g, hn::Mul(p, hn::Set(d, s.weight_decay)));
-  if (s.shrink != 1) p = hn::Mul(p, hn::Set(d, s.shrink));
-  // lerp, from the nearer end
-  const auto difference = hn::Sub(g, m);
-  m = s.weight1 < A(0.5) ? hn::Add(m, hn::Mul(hn::Set(d, s.weight1), difference))
-                         : hn::Sub(g, hn::Mul(difference, hn::Set(d, s.rest1)));
-  v = hn::Add(hn::Mul(v, hn::Set(d, s.beta2)), hn::Mul(hn::Mul(hn::Set(d, s.weight2), g), g));
-  hn::StoreU(m, d, out.average + i);
-  hn::StoreU(v, d, out.square + i);
-  if (s.amsgrad) {
-    const auto old = hn::LoadU(d, in.largest + i);
-    // NaN wins, as in torch.maximum.
-    v = hn::IfThenElse(hn::Or(hn::Gt(v, old), hn::Ne(v, v)), v, old);
-    hn::StoreU(v, d, out.largest + i);
+  A memory[kStepParts][64 / sizeof(A)] = {};
+  const A* from[kStepParts] = {};
+  A* to[kStepParts] = {};
+  for (int part = 0; part < kStepParts; ++part) {
+    if (in[part]) {
+      std::copy(in[part] + i, in[part] + n, memory[part]);
+      from[part] = memory[part];
+    }
+    if (out[part]) to[part] = memory[part];
   }
-  const auto denominator = hn::Add(hn::Div(hn::Sqrt(v), hn::Set(d, s.root2)), hn::Set(d, s.eps));
-  hn::StoreU(hn::Sub(p, hn::Div(hn::Mul(hn::Set(d, s.step_size), m), denominator)), d,
-             out.param + i);
+  one<kRule>(At<A, decltype(d)>{d, from, to, 0}, s);
+  for (int part = 0; part < kStepParts; ++part) {
+    if (out[part]) std::copy(memory[part], memory[part] + (n - i), out[part] + i);
+  }
 }
 
 template <class A>
-void adam(const AdamStep<A>& s, std::int64_t n, const AdamMemory<const A>& in, const A* grad,
-          const AdamMemory<A>& out) {
-  const hn::ScalableTag<A> d;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  std::int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) adam_one(s, d, in, grad, out, i);
-  if (i == n) return;
-  constexpr std::size_t kWide = 64 / sizeof(A);
-  A p[kWide] = {}, g[kWide] = {}, m[kWide] = {}, v[kWide] = {}, l[kWide] = {};
-  std::copy(in.param + i, in.param + n, p);
-  std::copy(grad + i, grad + n, g);
-  std::copy(in.average + i, in.average + n, m);
-  std::copy(in.square + i, in.square + n, v);
-  if (s.amsgrad) std::copy(in.largest + i, in.largest + n, l);
-  adam_one<A>(s, d, AdamMemory<const A>{p, m, v, l}, g, AdamMemory<A>{p, m, v, l}, 0);
-  const std::int64_t rest = n - i;
-  std::copy(p, p + rest, out.param + i);
-  std::copy(m, m + rest, out.average + i);
-  std::copy(v, v + rest, out.square + i);
-  if (s.amsgrad) std::copy(l, l + rest, out.largest + i);
+void step(const Step<A>& s, std::int64_t n, const A* const* in, A* const* out) {
+  switch (s.rule) {
+    case Rule::kSgd:
+      return run<Rule::kSgd>(s, n, in, out);
+    case Rule::kAdam:
+      return run<Rule::kAdam>(s, n, in, out);
+    case Rule::kAdamax:
+      return run<Rule::kAdamax>(s, n, in, out);
+    case Rule::kNadam:
+      return run<Rule::kNadam>(s, n, in, out);
+    case Rule::kRadam:
+      return run<Rule::kRadam>(s, n, in, out);
+    case Rule::kAdagrad:
+      return run<Rule::kAdagrad>(s, n, in, out);
+    case Rule::kAdadelta:
+      return run<Rule::kAdadelta>(s, n, in, out);
+    case Rule::kRmsprop:
+      return run<Rule::kRmsprop>(s, n, in, out);
+    case Rule::kRprop:
+      return run<Rule::kRprop>(s, n, in, out);
+    case Rule::kAsgd:
+      return run<Rule::kAsgd>(s, n, in, out);
+  }
 }
 
-void sgd_f32(const SgdStep<float>& s, std::int64_t n, const float* param, const float* grad,
-             const float* buffer, float* param_out, float* buffer_out) {
-  sgd(s, n, param, grad, buffer, param_out, buffer_out);
+void step_f32(const Step<float>& s, std::int64_t n, const float* const* in, float* const* out) {
+  step(s, n, in, out);
 }
-void sgd_f64(const SgdStep<double>& s, std::int64_t n, const double* param, const double* grad,
-             const double* buffer, double* param_out, double* buffer_out) {
-  sgd(s, n, param, grad, buffer, param_out, buffer_out);
-}
-void adam_f32(const AdamStep<float>& s, std::int64_t n, const AdamMemory<const float>& in,
-              const float* grad, const AdamMemory<float>& out) {
-  adam(s, n, in, grad, out);
-}
-void adam_f64(const AdamStep<double>& s, std::int64_t n, const AdamMemory<const double>& in,
-              const double* grad, const AdamMemory<double>& out) {
-  adam(s, n, in, grad, out);
+void step_f64(const Step<double>& s, std::int64_t n, const double* const* in, double* const* out) {
+  step(s, n, in, out);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -128,30 +222,17 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace teletensor::backends::cpu {
 
-HWY_EXPORT(sgd_f32);
-HWY_EXPORT(sgd_f64);
-HWY_EXPORT(adam_f32);
-HWY_EXPORT(adam_f64);
+HWY_EXPORT(step_f32);
+HWY_EXPORT(step_f64);
 
 template <>
-void sgd_block(const SgdStep<float>& step, std::int64_t n, const float* param, const float* grad,
-               const float* buffer, float* param_out, float* buffer_out) {
-  HWY_DYNAMIC_DISPATCH(sgd_f32)(step, n, param, grad, buffer, param_out, buffer_out);
+void step_block(const Step<float>& s, std::int64_t n, const float* const* in, float* const* out) {
+  HWY_DYNAMIC_DISPATCH(step_f32)(s, n, in, out);
 }
 template <>
-void sgd_block(const SgdStep<double>& step, std::int64_t n, const double* param, const double* grad,
-               const double* buffer, double* param_out, double* buffer_out) {
-  HWY_DYNAMIC_DISPATCH(sgd_f64)(step, n, param, grad, buffer, param_out, buffer_out);
-}
-template <>
-void adam_block(const AdamStep<float>& step, std::int64_t n, const AdamMemory<const float>& in,
-                const float* grad, const AdamMemory<float>& out) {
-  HWY_DYNAMIC_DISPATCH(adam_f32)(step, n, in, grad, out);
-}
-template <>
-void adam_block(const AdamStep<double>& step, std::int64_t n, const AdamMemory<const double>& in,
-                const double* grad, const AdamMemory<double>& out) {
-  HWY_DYNAMIC_DISPATCH(adam_f64)(step, n, in, grad, out);
+void step_block(const Step<double>& s, std::int64_t n, const double* const* in,
+                double* const* out) {
+  HWY_DYNAMIC_DISPATCH(step_f64)(s, n, in, out);
 }
 
 }  // namespace teletensor::backends::cpu

@@ -1,4 +1,4 @@
-// sgd_step and adam_step: one pass over each parameter and its state.
+// The optimizers' steps: one pass over each parameter and its state.
 
 #include <cmath>
 
@@ -15,6 +15,7 @@ using core::Geometry;
 using core::Status;
 
 constexpr std::int64_t kBlock = 256;
+constexpr int kParts = kStepParts;
 
 double scalar(const TensorArg& arg) {
   if (arg.kind == TensorArg::Kind::kNumber) return arg.number.as_double();
@@ -45,8 +46,8 @@ bool direct(std::span<const Part> parts) {
 }
 
 // Calls step(n, inputs, outputs) for blocks of all parts; outputs[i] is null where a part has none.
-template <class A, int kParts, class F>
-void run_blocks(KernelCall& call, const Part (&parts)[kParts], double cost, F step) {
+template <class A>
+void run_blocks(KernelCall& call, const Part (&parts)[kParts], double cost, const Step<A>& step) {
   const Geometry& layout = *parts[0].in->geometry;
   if (direct<A>(parts)) {
     split(call.parallel, layout.numel(), cost, 64, [&](std::int64_t begin, std::int64_t end) {
@@ -57,7 +58,7 @@ void run_blocks(KernelCall& call, const Part (&parts)[kParts], double cost, F st
         in[i] = from ? from->first<const A>() + begin : nullptr;
         out[i] = to ? to->first<A>() + begin : nullptr;
       }
-      step(end - begin, in, out);
+      step_block<A>(step, end - begin, in, out);
     });
     return;
   }
@@ -93,7 +94,7 @@ void run_blocks(KernelCall& call, const Part (&parts)[kParts], double cost, F st
           block += count;
         });
       }
-      step(n, in, out);
+      step_block<A>(step, n, in, out);
       for (int i = 0; i < kParts; ++i) {
         if (!parts[i].out) continue;
         const TensorArg& arg = *parts[i].out;
@@ -108,92 +109,172 @@ void run_blocks(KernelCall& call, const Part (&parts)[kParts], double cost, F st
   });
 }
 
-// Hyperparameters are read once, in double, and rounded to each parameter's compute type.
-template <class A>
-SgdStep<A> rounded(const SgdStep<double>& s) {
-  return {static_cast<A>(s.lr),
-          static_cast<A>(s.momentum),
-          static_cast<A>(s.damped),
-          static_cast<A>(s.weight_decay),
-          s.buffered,
-          s.first,
-          s.nesterov,
-          s.maximize};
+// Where a call's hyperparameters begin: behind its lists.
+std::span<const TensorArg> hyperparameters(const KernelCall& call) {
+  std::size_t lists = 0;
+  for (const std::uint32_t count : call.counts) lists += count;
+  return call.in.subspan(lists);
+}
+
+// The lists of a call are a step's parts, in order; an empty list is a part that is absent. All but
+// the gradients are written.
+Status run_step(KernelCall& call, const Step<double>& step, double cost) {
+  for (std::size_t i = 0; i < call.counts[0]; ++i) {
+    Part parts[kParts];
+    std::size_t in = i, out = i;
+    for (std::size_t list = 0; list < call.counts.size(); ++list) {
+      const std::size_t count = call.counts[list];
+      if (count == 0) continue;
+      parts[list].in = &call.in[in];
+      if (list != 1) {
+        parts[list].out = &call.out[out];
+        out += count;
+      }
+      in += count;
+    }
+    with_float_type(call.in[i].dtype, [&](auto a) {
+      using A = decltype(a);
+      run_blocks<A>(call, parts, cost, step.template as<A>());
+    });
+  }
+  return {};
 }
 
 Status sgd_step(KernelCall& call) {
-  const std::size_t count = call.counts[0];
-  const auto hyper = call.in.subspan(2 * count + call.counts[2]);
-  const core::Attributes& flags = call.attributes;
-  const SgdStep<double> step{scalar(hyper[0]), scalar(hyper[1]),    1 - scalar(hyper[2]),
-                             scalar(hyper[3]), call.counts[2] != 0, flags.boolean(2),
-                             flags.boolean(0), flags.boolean(1)};
-  for (std::size_t i = 0; i < count; ++i) {
-    const bool buffered = step.buffered;
-    const Part parts[3] = {
-        {&call.in[i], &call.out[i]},
-        {&call.in[count + i], nullptr},
-        {buffered ? &call.in[2 * count + i] : nullptr, buffered ? &call.out[count + i] : nullptr}};
-    with_float_type(call.in[i].dtype, [&](auto a) {
-      using A = decltype(a);
-      const SgdStep<A> s = rounded<A>(step);
-      run_blocks<A>(call, parts, 0.5, [&s](std::int64_t n, const A* const* in, A* const* out) {
-        sgd_block<A>(s, n, in[0], in[1], in[2], out[0], out[2]);
-      });
-    });
-  }
-  return {};
+  const auto hyper = hyperparameters(call);
+  Step<double> s;
+  s.rule = Rule::kSgd;
+  s.lr = scalar(hyper[0]);
+  s.momentum = scalar(hyper[1]);
+  s.damped = 1 - scalar(hyper[2]);
+  s.weight_decay = scalar(hyper[3]);
+  s.nesterov = call.attributes.boolean(0);
+  s.maximize = call.attributes.boolean(1);
+  s.first = call.attributes.boolean(2);
+  return run_step(call, s, 0.5);
 }
 
-template <class A>
-AdamStep<A> rounded(const AdamStep<double>& s) {
-  const A weight1 = static_cast<A>(s.weight1);
-  return {static_cast<A>(s.shrink),
-          static_cast<A>(s.weight_decay),
-          weight1,
-          A(1) - weight1,
-          static_cast<A>(s.beta2),
-          static_cast<A>(s.weight2),
-          static_cast<A>(s.step_size),
-          static_cast<A>(s.root2),
-          static_cast<A>(s.eps),
-          s.amsgrad,
-          s.maximize};
+// What the relatives of Adam share: lr, beta1, beta2, eps, weight_decay lead their hyperparameters.
+Step<double> adam_like(Rule rule, std::span<const TensorArg> hyper, bool decoupled, bool maximize) {
+  Step<double> s;
+  s.rule = rule;
+  s.maximize = maximize;
+  s.lr = scalar(hyper[0]);
+  s.weight1 = 1 - scalar(hyper[1]);
+  s.beta2 = scalar(hyper[2]);
+  s.weight2 = 1 - s.beta2;
+  s.eps = scalar(hyper[3]);
+  const double decay = scalar(hyper[4]);
+  (decoupled ? s.shrink : s.weight_decay) = decoupled ? 1 - s.lr * decay : decay;
+  return s;
 }
 
 Status adam_step(KernelCall& call) {
-  const std::size_t count = call.counts[0];
-  const auto hyper = call.in.subspan(4 * count + call.counts[4]);
-  const double lr = scalar(hyper[0]), beta1 = scalar(hyper[1]), beta2 = scalar(hyper[2]),
-               eps = scalar(hyper[3]), weight_decay = scalar(hyper[4]), t = scalar(hyper[5]);
-  const bool amsgrad = call.attributes.boolean(0), decoupled = call.attributes.boolean(1);
-  const AdamStep<double> step{decoupled ? 1 - lr * weight_decay : 1,
-                              decoupled ? 0 : weight_decay,
-                              1 - beta1,
-                              0,
-                              beta2,
-                              1 - beta2,
-                              lr / (1 - std::pow(beta1, t)),
-                              std::sqrt(1 - std::pow(beta2, t)),
-                              eps,
-                              amsgrad,
-                              call.attributes.boolean(2)};
-  for (std::size_t i = 0; i < count; ++i) {
-    const Part parts[5] = {{&call.in[i], &call.out[i]},
-                           {&call.in[count + i], nullptr},
-                           {&call.in[2 * count + i], &call.out[count + i]},
-                           {&call.in[3 * count + i], &call.out[2 * count + i]},
-                           {amsgrad ? &call.in[4 * count + i] : nullptr,
-                            amsgrad ? &call.out[3 * count + i] : nullptr}};
-    with_float_type(call.in[i].dtype, [&](auto a) {
-      using A = decltype(a);
-      const AdamStep<A> s = rounded<A>(step);
-      run_blocks<A>(call, parts, 1.0, [&s](std::int64_t n, const A* const* in, A* const* out) {
-        adam_block<A>(s, n, {in[0], in[2], in[3], in[4]}, in[1], {out[0], out[2], out[3], out[4]});
-      });
-    });
+  const auto hyper = hyperparameters(call);
+  Step<double> s =
+      adam_like(Rule::kAdam, hyper, call.attributes.boolean(1), call.attributes.boolean(2));
+  const double t = scalar(hyper[5]);
+  s.lr /= 1 - std::pow(scalar(hyper[1]), t);
+  s.divide2 = std::sqrt(1 - std::pow(s.beta2, t));
+  return run_step(call, s, 1.0);
+}
+
+Status adamax_step(KernelCall& call) {
+  const auto hyper = hyperparameters(call);
+  Step<double> s = adam_like(Rule::kAdamax, hyper, false, call.attributes.boolean(0));
+  s.lr /= 1 - std::pow(scalar(hyper[1]), scalar(hyper[5]));
+  return run_step(call, s, 1.0);
+}
+
+Status nadam_step(KernelCall& call) {
+  const auto hyper = hyperparameters(call);
+  Step<double> s =
+      adam_like(Rule::kNadam, hyper, call.attributes.boolean(0), call.attributes.boolean(1));
+  const double mu = scalar(hyper[5]), mu_next = scalar(hyper[6]), product = scalar(hyper[7]);
+  s.divide2 = 1 - std::pow(s.beta2, scalar(hyper[8]));
+  s.grad_lr = s.lr * (1 - mu) / (1 - product);
+  s.lr = s.lr * mu_next / (1 - product * mu_next);
+  return run_step(call, s, 1.0);
+}
+
+Status radam_step(KernelCall& call) {
+  const auto hyper = hyperparameters(call);
+  Step<double> s =
+      adam_like(Rule::kRadam, hyper, call.attributes.boolean(0), call.attributes.boolean(1));
+  const double t = scalar(hyper[5]), power2 = std::pow(s.beta2, t);
+  s.divide1 = 1 - std::pow(scalar(hyper[1]), t);
+  s.divide2 = std::sqrt(1 - power2);
+  // Lengths of the simple moving average: in the limit, and that which approximates step t.
+  const double limit = 2 / (1 - s.beta2) - 1;
+  const double length = limit - 2 * t * power2 / (1 - power2);
+  s.rectified = length > 5;
+  if (s.rectified) {
+    s.rectify =
+        std::sqrt((length - 4) * (length - 2) * limit / ((limit - 4) * (limit - 2) * length));
   }
-  return {};
+  return run_step(call, s, 1.0);
+}
+
+Status adagrad_step(KernelCall& call) {
+  const auto hyper = hyperparameters(call);
+  Step<double> s;
+  s.rule = Rule::kAdagrad;
+  s.lr = scalar(hyper[0]) / (1 + (scalar(hyper[4]) - 1) * scalar(hyper[1]));
+  s.eps = scalar(hyper[2]);
+  s.weight_decay = scalar(hyper[3]);
+  s.maximize = call.attributes.boolean(0);
+  return run_step(call, s, 1.0);
+}
+
+Status adadelta_step(KernelCall& call) {
+  const auto hyper = hyperparameters(call);
+  Step<double> s;
+  s.rule = Rule::kAdadelta;
+  s.lr = scalar(hyper[0]);
+  s.beta2 = scalar(hyper[1]);
+  s.weight2 = 1 - s.beta2;
+  s.eps = scalar(hyper[2]);
+  s.weight_decay = scalar(hyper[3]);
+  s.maximize = call.attributes.boolean(0);
+  return run_step(call, s, 1.5);
+}
+
+Status rmsprop_step(KernelCall& call) {
+  const auto hyper = hyperparameters(call);
+  Step<double> s;
+  s.rule = Rule::kRmsprop;
+  s.lr = scalar(hyper[0]);
+  s.beta2 = scalar(hyper[1]);
+  s.weight1 = s.weight2 = 1 - s.beta2;
+  s.eps = scalar(hyper[2]);
+  s.weight_decay = scalar(hyper[3]);
+  s.momentum = scalar(hyper[4]);
+  s.maximize = call.attributes.boolean(0);
+  return run_step(call, s, 1.0);
+}
+
+Status rprop_step(KernelCall& call) {
+  const auto hyper = hyperparameters(call);
+  Step<double> s;
+  s.rule = Rule::kRprop;
+  s.shorter = scalar(hyper[0]);
+  s.longer = scalar(hyper[1]);
+  s.low = scalar(hyper[2]);
+  s.high = scalar(hyper[3]);
+  s.maximize = call.attributes.boolean(0);
+  return run_step(call, s, 1.0);
+}
+
+Status asgd_step(KernelCall& call) {
+  const auto hyper = hyperparameters(call);
+  Step<double> s;
+  s.rule = Rule::kAsgd;
+  s.lr = scalar(hyper[0]);
+  s.shrink = 1 - scalar(hyper[1]) * s.lr;
+  s.mu = scalar(hyper[2]);
+  s.weight_decay = scalar(hyper[3]);
+  s.maximize = call.attributes.boolean(0);
+  return run_step(call, s, 0.5);
 }
 
 }  // namespace
@@ -201,6 +282,14 @@ Status adam_step(KernelCall& call) {
 void add_optimizer_kernels(KernelTable& table) {
   table.add("sgd_step", sgd_step);
   table.add("adam_step", adam_step);
+  table.add("adamax_step", adamax_step);
+  table.add("nadam_step", nadam_step);
+  table.add("radam_step", radam_step);
+  table.add("adagrad_step", adagrad_step);
+  table.add("adadelta_step", adadelta_step);
+  table.add("rmsprop_step", rmsprop_step);
+  table.add("rprop_step", rprop_step);
+  table.add("asgd_step", asgd_step);
 }
 
 }  // namespace teletensor::backends::cpu

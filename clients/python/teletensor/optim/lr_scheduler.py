@@ -14,18 +14,21 @@ A scheduler writes `group["lr"]` of its optimizer; call `step()` after the optim
 from __future__ import annotations
 
 import math
-import warnings
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from ._lr_base import LRScheduler, per_group
+from ._lr_combined import ChainedScheduler, SequentialLR
+from ._lr_cyclic import CyclicLR, OneCycleLR
 from .optimizer import Optimizer
 
 __all__ = [
+    "ChainedScheduler",
     "ConstantLR",
     "CosineAnnealingLR",
     "CosineAnnealingWarmRestarts",
+    "CyclicLR",
     "ExponentialLR",
     "LRScheduler",
     "LambdaLR",
@@ -38,81 +41,6 @@ __all__ = [
     "SequentialLR",
     "StepLR",
 ]
-
-
-class LRScheduler:
-    """Base class. Subclasses define `get_lr()`, which gives the rates of all groups for epoch
-    `self.last_epoch`, usually from the rates that stand there.
-
-    last_epoch=-1 begins a run; another number resumes one whose groups have "initial_lr".
-    """
-
-    def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
-        if not isinstance(optimizer, Optimizer):
-            raise TypeError(f"{type(optimizer).__name__} is not an Optimizer")
-        self.optimizer = optimizer
-        for i, group in enumerate(optimizer.param_groups):
-            if last_epoch == -1:
-                group.setdefault("initial_lr", group["lr"])
-            elif "initial_lr" not in group:
-                raise KeyError(
-                    f"param 'initial_lr' is not specified in param_groups[{i}] when resuming "
-                    "an optimizer"
-                )
-        self.base_lrs = [group["initial_lr"] for group in optimizer.param_groups]
-        self.last_epoch = last_epoch
-        self._first_steps = optimizer._steps
-        self._warned = False
-        self._initial = True
-        self.step()
-        self._initial = False
-
-    def get_lr(self) -> list[float]:
-        """The rates of all groups for `self.last_epoch`."""
-        raise NotImplementedError
-
-    def get_last_lr(self) -> list[float]:
-        """The rates that stand since the last step()."""
-        return self._last_lr
-
-    @property
-    def _rates(self) -> list[float]:
-        return [group["lr"] for group in self.optimizer.param_groups]
-
-    def _write(self, rates: Iterable[float]) -> None:
-        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate
-        self._last_lr: list[float] = self._rates
-
-    def step(self) -> None:
-        """Goes on by one epoch."""
-        if not self._initial and not self._warned and self.optimizer._steps == self._first_steps:
-            self._warned = True
-            warnings.warn(
-                "`lr_scheduler.step()` was called before `optimizer.step()`: the first rate of "
-                "the schedule is skipped",
-                UserWarning,
-                stacklevel=2,
-            )
-        self.last_epoch += 1
-        self._write(self.get_lr())
-
-    def state_dict(self) -> dict[str, Any]:
-        """Everything but the optimizer and functions, as plain values."""
-        return {
-            key: list(value) if isinstance(value, list) else value
-            for key, value in self.__dict__.items()
-            if key != "optimizer" and not _has_function(value)
-        }
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes over a state_dict()."""
-        self.__dict__.update(state_dict)
-
-
-def _has_function(value: Any) -> bool:
-    values = value if isinstance(value, list) else [value]
-    return any(callable(v) or isinstance(v, LRScheduler) for v in values)
 
 
 class LambdaLR(LRScheduler):
@@ -321,8 +249,17 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         self.eta_min = eta_min
         super().__init__(optimizer, last_epoch)
 
+    def _step_to(self, epoch: float) -> None:
+        """Also between two epochs: the cosine of this very place."""
+        if epoch < 0:
+            raise ValueError(f"Expected non-negative epoch, but got {epoch}")
+        self.last_epoch = epoch  # type: ignore[assignment]
+        self._write(self.get_lr())
+        self.last_epoch = math.floor(epoch)
+
     def get_lr(self) -> list[float]:
-        position, period = self.last_epoch, self.T_0
+        position: float = self.last_epoch
+        period = self.T_0
         while position >= period:
             position -= period
             period *= self.T_mult
@@ -330,135 +267,6 @@ class CosineAnnealingWarmRestarts(LRScheduler):
                 position %= period
         cosine = (1 + math.cos(math.pi * position / period)) / 2
         return [self.eta_min + (base - self.eta_min) * cosine for base in self.base_lrs]
-
-
-class OneCycleLR(LRScheduler):
-    """Up from max_lr / div_factor to max_lr in the first pct_start of all steps, then down to a
-    rate smaller than the first by final_div_factor. Called once per batch. Source: Smith, Topin
-    2017. Momentum is left as it is (cycle_momentum=False of PyTorch)."""
-
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        max_lr: float | Sequence[float],
-        total_steps: int | None = None,
-        epochs: int | None = None,
-        steps_per_epoch: int | None = None,
-        pct_start: float = 0.3,
-        anneal_strategy: str = "cos",
-        div_factor: float = 25.0,
-        final_div_factor: float = 1e4,
-        last_epoch: int = -1,
-    ) -> None:
-        if total_steps is None:
-            if epochs is None or steps_per_epoch is None:
-                raise ValueError(
-                    "You must define either total_steps OR (epochs AND steps_per_epoch)"
-                )
-            total_steps = epochs * steps_per_epoch
-        if total_steps <= 0:
-            raise ValueError(f"Expected positive integer total_steps, but got {total_steps}")
-        if not 0 <= pct_start <= 1:
-            raise ValueError(f"Expected float between 0 and 1 pct_start, but got {pct_start}")
-        if anneal_strategy not in ("cos", "linear"):
-            raise ValueError(
-                f"anneal_strategy must be one of 'cos' or 'linear', instead got {anneal_strategy}"
-            )
-        groups = optimizer.param_groups
-        rates = [float(max_lr)] * len(groups) if isinstance(max_lr, (int, float)) else list(max_lr)
-        if len(rates) != len(groups):
-            raise ValueError(f"expected {len(groups)} values for max_lr, got {len(rates)}")
-        self.total_steps = total_steps
-        self.pct_start = pct_start
-        self.anneal_strategy = anneal_strategy
-        if last_epoch == -1:
-            for group, rate in zip(groups, rates, strict=True):
-                group["initial_lr"] = rate / div_factor
-                group["max_lr"] = rate
-                group["min_lr"] = group["initial_lr"] / final_div_factor
-        super().__init__(optimizer, last_epoch)
-
-    def _between(self, start: float, end: float, part: float) -> float:
-        if self.anneal_strategy == "linear":
-            return (end - start) * part + start
-        return end + (start - end) / 2.0 * (math.cos(math.pi * part) + 1)
-
-    def get_lr(self) -> list[float]:
-        step = self.last_epoch
-        if step > self.total_steps:
-            raise ValueError(
-                f"Tried to step {step} times. The specified number of total steps is "
-                f"{self.total_steps}"
-            )
-        peak, last = float(self.pct_start * self.total_steps) - 1, self.total_steps - 1
-        rates = []
-        for group in self.optimizer.param_groups:
-            if step <= peak:
-                part = step / peak
-                rates.append(self._between(group["initial_lr"], group["max_lr"], part))
-            else:
-                part = (step - peak) / (last - peak)
-                rates.append(self._between(group["max_lr"], group["min_lr"], part))
-        return rates
-
-
-class SequentialLR(LRScheduler):
-    """Each scheduler in turn: the next one begins at each milestone."""
-
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        schedulers: Sequence[LRScheduler],
-        milestones: Sequence[int],
-        last_epoch: int = -1,
-    ) -> None:
-        if len(milestones) != len(schedulers) - 1:
-            raise ValueError(
-                "Sequential Schedulers expects number of schedulers provided to be one more than "
-                f"the number of milestone points, but got number of schedulers {len(schedulers)} "
-                f"and the number of milestones to be equal to {len(milestones)}"
-            )
-        if any(scheduler.optimizer is not optimizer for scheduler in schedulers):
-            raise ValueError("SequentialLR: all schedulers need the optimizer given to it")
-        self.optimizer = optimizer
-        self.schedulers = list(schedulers)
-        self.milestones = list(milestones)
-        self.last_epoch = last_epoch + 1
-        # Each scheduler's construction changed the rates; begin again with the first one.
-        for group in optimizer.param_groups:
-            group["lr"] = group["initial_lr"]
-        for scheduler in self.schedulers:
-            scheduler.last_epoch -= 1
-        first = self.schedulers[0]
-        first._initial = True
-        first.step()
-        first._initial = False
-        self._last_lr = first.get_last_lr()
-
-    def step(self) -> None:
-        """Goes on by one epoch."""
-        self.last_epoch += 1
-        i = bisect_right(self.milestones, self.last_epoch)
-        scheduler = self.schedulers[i]
-        if i > 0 and self.milestones[i - 1] == self.last_epoch:
-            scheduler.last_epoch = -1
-            for group in self.optimizer.param_groups:
-                group["lr"] = group["initial_lr"]
-        scheduler.step()
-        self._last_lr = scheduler.get_last_lr()
-
-    def state_dict(self) -> dict[str, Any]:
-        """The schedulers' states under "_schedulers"."""
-        state = super().state_dict()
-        state["_schedulers"] = [scheduler.state_dict() for scheduler in self.schedulers]
-        return state
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes over a state_dict()."""
-        state = dict(state_dict)
-        for scheduler, saved in zip(self.schedulers, state.pop("_schedulers"), strict=True):
-            scheduler.load_state_dict(saved)
-        super().load_state_dict(state)
 
 
 class ReduceLROnPlateau(LRScheduler):
@@ -470,6 +278,8 @@ class ReduceLROnPlateau(LRScheduler):
     not count; rates stay above min_lr, changes up to eps are not made.
     """
 
+    needs_metrics = True
+
     def __init__(
         self,
         optimizer: Optimizer,
@@ -479,7 +289,7 @@ class ReduceLROnPlateau(LRScheduler):
         threshold: float = 1e-4,
         threshold_mode: str = "rel",
         cooldown: int = 0,
-        min_lr: float = 0.0,
+        min_lr: float | Sequence[float] = 0.0,
         eps: float = 1e-8,
     ) -> None:
         if factor >= 1.0:
@@ -495,7 +305,9 @@ class ReduceLROnPlateau(LRScheduler):
         self.threshold = threshold
         self.threshold_mode = threshold_mode
         self.cooldown = cooldown
-        self.min_lr = min_lr
+        if not isinstance(optimizer, Optimizer):
+            raise TypeError(f"{type(optimizer).__name__} is not an Optimizer")
+        self.min_lrs = per_group("min_lr", optimizer, min_lr)
         self.eps = eps
         self.best = math.inf if mode == "min" else -math.inf
         self.num_bad_epochs = 0
@@ -511,10 +323,10 @@ class ReduceLROnPlateau(LRScheduler):
             limit = self.best + sign * self.threshold
         return value > limit if self.mode == "max" else value < limit
 
-    def step(self, metrics: Any) -> None:  # type: ignore[override]
+    def step(self, metrics: Any, epoch: int | None = None) -> None:  # type: ignore[override]
         """Takes the epoch's value: a number, or a 0-d tensor, which is read back."""
         value = float(metrics)
-        self.last_epoch += 1
+        self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
         if self._better(value):
             self.best = value
             self.num_bad_epochs = 0
@@ -524,7 +336,10 @@ class ReduceLROnPlateau(LRScheduler):
             self.cooldown_counter -= 1
             self.num_bad_epochs = 0
         if self.num_bad_epochs > self.patience:
-            rates = [max(rate * self.factor, self.min_lr) for rate in self._rates]
+            rates = [
+                max(rate * self.factor, low)
+                for rate, low in zip(self._rates, self.min_lrs, strict=True)
+            ]
             self._write(
                 new if old - new > self.eps else old
                 for old, new in zip(self._rates, rates, strict=True)

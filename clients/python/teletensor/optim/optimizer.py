@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import functools
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -10,8 +11,37 @@ import teletensor as tt
 
 from .. import _core
 from .._tensor import Tensor
+from ..nn._hooks import RemovableHandle
 
 __all__ = ["Optimizer"]
+
+_HOOKS = ("step_pre", "step_post", "state_pre", "state_post", "load_pre", "load_post")
+
+
+def _with_hooks(step: Callable[..., Any]) -> Callable[..., Any]:
+    """A step() that counts itself and calls the hooks around it."""
+
+    @functools.wraps(step)
+    def wrapper(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        if self._hooks is None:
+            self._steps += 1
+            return step(self, *args, **kwargs)
+        for hook in list(self._hooks["step_pre"].values()):
+            changed = hook(self, args, kwargs)
+            if changed is not None:
+                if not (isinstance(changed, tuple) and len(changed) == 2):
+                    raise RuntimeError(
+                        f"{step} must return None or a tuple of (new_args, new_kwargs), but got "
+                        f"{changed}."
+                    )
+                args, kwargs = changed
+        self._steps += 1
+        result = step(self, *args, **kwargs)
+        for hook in list(self._hooks["step_post"].values()):
+            hook(self, args, kwargs)
+        return result
+
+    return wrapper
 
 
 class Optimizer:
@@ -21,8 +51,16 @@ class Optimizer:
     `params` is an iterable of tensors or of groups; options that a group lacks come from
     `defaults`. Subclasses define `_update(group)`. Raises TypeError for anything that is not an
     iterable of tensors, ValueError for an empty list, a tensor that is no leaf, or a parameter in
-    two groups.
+    two groups. Pairs of name and tensor are taken as well; the names are kept as "param_names".
     """
+
+    _steps = 0  # counts step(); schedulers look at it
+    _hooks: dict[str, OrderedDict[int, Callable[..., Any]]] | None = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "step" in cls.__dict__:
+            cls.step = _with_hooks(cls.__dict__["step"])  # type: ignore[method-assign]
 
     state: defaultdict[Tensor, dict[str, Any]]
     param_groups: list[dict[str, Any]]
@@ -38,7 +76,6 @@ class Optimizer:
         self.defaults = defaults
         self.state = defaultdict(dict)
         self.param_groups = []
-        self._steps = 0  # counts step(); schedulers look at it
         groups = list(params)
         if not groups:
             raise ValueError("optimizer got an empty parameter list")
@@ -59,6 +96,10 @@ class Optimizer:
                 "ordering of tensors in sets will change between runs. Please use a list instead."
             )
         params = [params] if isinstance(params, Tensor) else list(params)
+        names = {}
+        if params and all(isinstance(p, tuple) and len(p) == 2 for p in params):
+            names = {"param_names": [name for name, _ in params]}
+            params = [p for _, p in params]
         known = {id(p) for group in self.param_groups for p in group["params"]}
         for parameter in params:
             if not isinstance(parameter, Tensor):
@@ -72,7 +113,7 @@ class Optimizer:
                 raise ValueError("some parameters appear in more than one parameter group")
         if len({id(parameter) for parameter in params}) != len(params):
             raise ValueError("some parameters appear twice in a parameter group")
-        group = {**self.defaults, **param_group, "params": params}
+        group = {**self.defaults, **param_group, "params": params, **names}
         self._check_group(group)
         self.param_groups.append(group)
 
@@ -82,6 +123,7 @@ class Optimizer:
     def _update(self, group: dict[str, Any]) -> None:
         raise NotImplementedError
 
+    @_with_hooks
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Updates the parameters that have a gradient. `closure`, if given, is called first, with
         gradients recorded, and its result is returned. Reads nothing back."""
@@ -89,7 +131,6 @@ class Optimizer:
         if closure is not None:
             with tt.enable_grad():
                 loss = closure()
-        self._steps += 1
         recording = _core.grad_mode()
         _core.set_grad_mode(False)  # as no_grad(), without an object on this hot path
         try:
@@ -112,11 +153,67 @@ class Optimizer:
                         parameter.grad = gradient = gradient.detach()
                     gradient.zero_()
 
+    # ---- hooks
+
+    def _call(self, kind: str, state: Any = None) -> Any:
+        """Calls the hooks of a kind, handing `state` from one to the next."""
+        for hook in list(self._hooks[kind].values()) if self._hooks else ():
+            changed = hook(self) if state is None else hook(self, state)
+            if changed is not None and state is not None:
+                state = changed
+        return state
+
+    def _register(
+        self, kind: str, hook: Callable[..., Any], prepend: bool = False
+    ) -> RemovableHandle:
+        if self._hooks is None:
+            self._hooks = {name: OrderedDict() for name in _HOOKS}
+        hooks = self._hooks[kind]
+        handle = RemovableHandle(hooks)
+        hooks[handle.id] = hook
+        if prepend:
+            hooks.move_to_end(handle.id, last=False)
+        return handle
+
+    def register_step_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Calls hook(optimizer, args, kwargs) before step(); it may return new (args, kwargs)."""
+        return self._register("step_pre", hook)
+
+    def register_step_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Calls hook(optimizer, args, kwargs) after step()."""
+        return self._register("step_post", hook)
+
+    def register_state_dict_pre_hook(
+        self, hook: Callable[..., Any], prepend: bool = False
+    ) -> RemovableHandle:
+        """Calls hook(optimizer) before state_dict()."""
+        return self._register("state_pre", hook, prepend)
+
+    def register_state_dict_post_hook(
+        self, hook: Callable[..., Any], prepend: bool = False
+    ) -> RemovableHandle:
+        """Calls hook(optimizer, state_dict) after state_dict(); it may return another one."""
+        return self._register("state_post", hook, prepend)
+
+    def register_load_state_dict_pre_hook(
+        self, hook: Callable[..., Any], prepend: bool = False
+    ) -> RemovableHandle:
+        """Calls hook(optimizer, state_dict) before load_state_dict() with a shallow copy of the
+        dictionary; it may return another one."""
+        return self._register("load_pre", hook, prepend)
+
+    def register_load_state_dict_post_hook(
+        self, hook: Callable[..., Any], prepend: bool = False
+    ) -> RemovableHandle:
+        """Calls hook(optimizer) after load_state_dict()."""
+        return self._register("load_post", hook, prepend)
+
     # ---- dictionary form
 
     def state_dict(self) -> dict[str, Any]:
         """{"state": {number: {...}}, "param_groups": [{..., "params": [numbers]}]}, parameters
         being numbered across the groups. The tensors are the optimizer's own."""
+        self._call("state_pre")
         numbers: dict[int, int] = {}
         groups = []
         for group in self.param_groups:
@@ -130,11 +227,13 @@ class Optimizer:
             for parameter, values in self.state.items()
             if id(parameter) in numbers
         }
-        return {"state": state, "param_groups": groups}
+        whole: dict[str, Any] = self._call("state_post", {"state": state, "param_groups": groups})
+        return whole
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Takes over options and (copies of) the state of a state_dict, also of PyTorch's if its
         tensors were converted by `from_torch`. Raises ValueError if groups do not fit."""
+        state_dict = self._call("load_pre", dict(state_dict))
         groups, saved = self.param_groups, list(state_dict["param_groups"])
         if len(groups) != len(saved):
             raise ValueError("loaded state dict has a different number of parameter groups")
@@ -158,13 +257,18 @@ class Optimizer:
         self.state = state
         for group, old in zip(groups, saved, strict=True):
             group.update({key: value for key, value in old.items() if key != "params"})
+        self._call("load_post")
 
-    @staticmethod
-    def _own_copy(name: str, value: Any, parameter: Tensor) -> Any:
+    @classmethod
+    def _own_copy(cls, name: str, value: Any, parameter: Tensor) -> Any:
+        if isinstance(value, (list, tuple)):
+            return [cls._own_copy(name, each, parameter) for each in value]
         if not isinstance(value, Tensor):
             return value
         if name == "step":
             return int(value.item())
+        if name in ("mu_product", "eta", "mu"):  # numbers here, 0-d tensors in PyTorch
+            return float(value.item())
         with tt.no_grad():
             moved = value.detach().to(parameter.device)
             if parameter.is_floating_point():

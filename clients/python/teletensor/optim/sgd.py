@@ -9,7 +9,8 @@ import teletensor as tt
 
 from .. import _ops
 from .._tensor import Tensor
-from .optimizer import Optimizer, _check_range
+from ._lists import check_common, options
+from .optimizer import Optimizer
 
 __all__ = ["SGD"]
 
@@ -19,8 +20,8 @@ class SGD(Optimizer):
     maximize) or, with momentum, the buffer b = momentum * b + (1 - dampening) * d (at the first
     step b = d), or with nesterov d + momentum * b. Source: Sutskever et al. 2013.
 
-    State: "momentum_buffer", only with momentum. `lr` may be a 0-d tensor. foreach and fused are
-    accepted and change nothing.
+    State: "momentum_buffer", only with momentum. `lr` may be a 0-d tensor. foreach,
+    differentiable and fused are accepted and change nothing.
 
     >>> w = tt.nn.Parameter(tt.tensor([1.0]))
     >>> optimizer = tt.optim.SGD([w], lr=0.5)
@@ -41,25 +42,14 @@ class SGD(Optimizer):
         *,
         maximize: bool = False,
         foreach: bool | None = None,
+        differentiable: bool = False,
         fused: bool | None = None,
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "momentum": momentum,
-            "dampening": dampening,
-            "weight_decay": weight_decay,
-            "nesterov": nesterov,
-            "maximize": maximize,
-        }
-        super().__init__(params, defaults)
+        super().__init__(params, options(**locals()))
 
     def _check_group(self, group: dict[str, Any]) -> None:
-        lr, momentum = group["lr"], group["momentum"]
-        if not isinstance(lr, Tensor):
-            _check_range("learning rate", lr, lr >= 0.0)
-        _check_range("momentum value", momentum, momentum >= 0.0)
-        _check_range("weight_decay value", group["weight_decay"], group["weight_decay"] >= 0.0)
-        if group["nesterov"] and (momentum <= 0 or group["dampening"] != 0):
+        check_common(group)
+        if group["nesterov"] and (group["momentum"] <= 0 or group["dampening"] != 0):
             raise ValueError("Nesterov momentum requires a momentum and zero dampening")
 
     def _update(self, group: dict[str, Any]) -> None:

@@ -1,0 +1,81 @@
+"""The skeleton of optimizers whose step is an instruction over lists."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+from .._tensor import Tensor
+from .optimizer import Optimizer, _check_range
+
+__all__ = ["ListOptimizer", "check_common", "options"]
+
+
+def options(**values: Any) -> dict[str, Any]:
+    """The defaults of an optimizer: what was given, without the arguments of its constructor that
+    are no options."""
+    return {key: value for key, value in values.items() if key not in ("self", "params", "__class__")}
+
+
+def check_common(group: dict[str, Any]) -> None:
+    """Raises ValueError for a rate, an epsilon, betas or a decay out of range."""
+    lr = group["lr"]
+    if isinstance(lr, Tensor):
+        if lr.numel() != 1:
+            raise ValueError("Tensor lr must be 1-element")
+    else:
+        _check_range("learning rate", lr, lr >= 0.0)
+    if "eps" in group:
+        _check_range("epsilon value", group["eps"], group["eps"] >= 0.0)
+    for i, beta in enumerate(group.get("betas", ())):
+        _check_range(f"beta parameter at index {i}", beta, 0.0 <= beta < 1.0)
+    for name in ("weight_decay", "momentum_decay", "lr_decay", "momentum", "lambd"):
+        if name in group:
+            _check_range(f"{name} value", group[name], group[name] >= 0.0)
+
+
+class ListOptimizer(Optimizer):
+    """Base of optimizers whose step is one op over lists: parameters, gradients and states.
+
+    Subclasses say which states there are (`_states`, None for a list that stays empty), how they
+    begin (`_begin`), which numbers a step has (`_advance`: parameters with equal ones share an
+    instruction) and which op it is (`_apply`).
+    """
+
+    def _check_group(self, group: dict[str, Any]) -> None:
+        check_common(group)
+
+    def _states(self, group: dict[str, Any]) -> tuple[str | None, ...]:
+        raise NotImplementedError
+
+    def _begin(self, group: dict[str, Any], parameter: Tensor, state: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+    def _advance(self, group: dict[str, Any], state: dict[str, Any]) -> Hashable:
+        step = state["step"] = int(state["step"]) + 1
+        return step
+
+    def _apply(self, group: dict[str, Any], lists: list[list[Tensor]], numbers: Any) -> None:
+        raise NotImplementedError
+
+    def _update(self, group: dict[str, Any]) -> None:
+        names = self._states(group)
+        kept = [(i, name) for i, name in enumerate(names, 2) if name is not None]
+        calls: dict[Hashable, list[list[Tensor]]] = {}
+        for parameter in group["params"]:
+            gradient = parameter.grad
+            if gradient is None:
+                continue
+            state = self.state[parameter]
+            if not state:
+                self._begin(group, parameter, state)
+            numbers = self._advance(group, state)
+            lists = calls.get(numbers)
+            if lists is None:
+                lists = calls[numbers] = [[] for _ in range(2 + len(names))]
+            lists[0].append(parameter)
+            lists[1].append(gradient)
+            for i, name in kept:
+                lists[i].append(state[name])
+        for numbers, lists in calls.items():
+            self._apply(group, lists, numbers)

@@ -1,0 +1,127 @@
+"""LRScheduler: what all schedules share."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import teletensor as tt
+
+from .._tensor import Tensor
+from .optimizer import Optimizer
+
+__all__ = ["LRScheduler", "per_group", "set_rate"]
+
+
+def _copy(rate: Any) -> Any:
+    return rate.clone() if isinstance(rate, Tensor) else rate
+
+
+def set_rate(group: dict[str, Any], rate: Any) -> None:
+    """Writes a group's rate; a tensor keeps its identity."""
+    if isinstance(group["lr"], Tensor):
+        with tt.no_grad():
+            group["lr"].copy_(rate) if isinstance(rate, Tensor) else group["lr"].fill_(rate)
+    else:
+        group["lr"] = rate
+
+
+def per_group(name: str, optimizer: Optimizer, value: Any) -> list[Any]:
+    """One value for each group: a list or tuple of them, or one value for all."""
+    count = len(optimizer.param_groups)
+    if not isinstance(value, (list, tuple)):
+        return [value] * count
+    if len(value) != count:
+        raise ValueError(f"{name} must have the same length as optimizer.param_groups. {name} has "
+                         f"{len(value)} values, param_groups has {count}.")
+    return list(value)
+
+
+class LRScheduler:
+    """Base class. Subclasses define `get_lr()`, which gives the rates of all groups for epoch
+    `self.last_epoch`, usually from the rates that stand there.
+
+    last_epoch=-1 begins a run; another number resumes one whose groups have "initial_lr".
+    """
+
+    def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
+        if not isinstance(optimizer, Optimizer):
+            raise TypeError(f"{type(optimizer).__name__} is not an Optimizer")
+        self.optimizer = optimizer
+        for i, group in enumerate(optimizer.param_groups):
+            if last_epoch == -1:
+                group.setdefault("initial_lr", _copy(group["lr"]))
+            elif "initial_lr" not in group:
+                raise KeyError(
+                    f"param 'initial_lr' is not specified in param_groups[{i}] when resuming "
+                    "an optimizer"
+                )
+        self.base_lrs = [_copy(group["initial_lr"]) for group in optimizer.param_groups]
+        self.last_epoch = last_epoch
+        self._first_steps = optimizer._steps
+        self._warned = False
+        self._initial = True
+        self.step()
+        self._initial = False
+
+    def get_lr(self) -> list[float]:
+        """The rates of all groups for `self.last_epoch`."""
+        raise NotImplementedError
+
+    def get_last_lr(self) -> list[float]:
+        """The rates that stand since the last step()."""
+        return self._last_lr
+
+    @property
+    def _rates(self) -> list[float]:
+        return [_copy(group["lr"]) for group in self.optimizer.param_groups]
+
+    def _write(self, rates: Iterable[float]) -> None:
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            set_rate(group, rate)
+        self._last_lr: list[float] = self._rates
+
+    def step(self, epoch: float | None = None) -> None:
+        """Goes on by one epoch, or to the given one."""
+        if not self._initial and not self._warned and self.optimizer._steps == self._first_steps:
+            self._warned = True
+            warnings.warn(
+                "`lr_scheduler.step()` was called before `optimizer.step()`: the first rate of "
+                "the schedule is skipped",
+                UserWarning,
+                stacklevel=2,
+            )
+        if epoch is None:
+            self.last_epoch += 1
+            self._write(self.get_lr())
+        else:
+            self._step_to(epoch)
+
+    def _step_to(self, epoch: float) -> None:
+        """Rates that follow from those before are found by going there from the start."""
+        target = int(epoch)
+        self.last_epoch = 0
+        for group, rate in zip(self.optimizer.param_groups, self.base_lrs, strict=True):
+            set_rate(group, rate)
+        self._write(self.get_lr())
+        while self.last_epoch < target:
+            self.last_epoch += 1
+            self._write(self.get_lr())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything but the optimizer and functions, as plain values."""
+        return {
+            key: list(value) if isinstance(value, list) else value
+            for key, value in self.__dict__.items()
+            if key != "optimizer" and not _has_function(value)
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes over a state_dict()."""
+        self.__dict__.update(state_dict)
+
+
+def _has_function(value: Any) -> bool:
+    values: Sequence[Any] = value if isinstance(value, list) else [value]
+    return any(callable(v) or isinstance(v, LRScheduler) for v in values)
