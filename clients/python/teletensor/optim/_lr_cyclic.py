@@ -204,13 +204,10 @@ class OneCycleLR(_WithMomentum):
                 f"Tried to step {step} times. The specified number of total steps is "
                 f"{self.total_steps}"
             )
-        begin = 0.0
-        for end, *names in self._phases:
-            if step <= end:
-                break
-            begin, last = end, begin
-        else:
-            begin = last  # past the end: the last phase goes on
+        last = len(self._phases) - 1
+        now = next((i for i, phase in enumerate(self._phases) if step <= phase[0]), last)
+        begin = self._phases[now - 1][0] if now else 0.0
+        end, *names = self._phases[now]
         part = (step - begin) / (end - begin)
         rates = []
         for group in self.optimizer.param_groups:

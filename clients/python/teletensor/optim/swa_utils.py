@@ -78,7 +78,8 @@ def get_swa_avg_fn() -> _Average:
 
     def swa_update(average: Tensor, parameter: Tensor, number: Any) -> Tensor:
         with tt.no_grad():
-            return average + (parameter - average) / (number + 1)
+            new: Tensor = average + (parameter - average) / (number + 1)
+            return new
 
     return swa_update
 
@@ -164,6 +165,7 @@ def update_bn(loader: Iterable[Any], model: Module, device: Any = None) -> None:
     """One pass over the loader's batches (or first elements of batches) in which every batch norm
     of the model takes the average of all batches as its running statistics."""
     momenta: dict[Any, Any] = {}
+    module: Any
     for module in model.modules():
         if hasattr(module, "reset_running_stats") and hasattr(module, "running_mean"):
             module.reset_running_stats()
