@@ -20,6 +20,16 @@ add_library(tt_highway INTERFACE)
 target_compile_definitions(tt_highway INTERFACE HWY_SHARED_DEFINE)
 target_link_libraries(tt_highway INTERFACE "${TELETENSOR_HWY_CONTRIB}" "${TELETENSOR_HWY}")
 
+# OpenBLAS with its LAPACK, in the form without threads of its own: kernels bring theirs. The headers
+# of LAPACK are liblapacke-dev's.
+find_library(TELETENSOR_OPENBLAS openblas REQUIRED)
+find_path(TELETENSOR_CBLAS_INCLUDE cblas.h REQUIRED)
+find_path(TELETENSOR_LAPACK_INCLUDE lapack.h REQUIRED)
+add_library(tt_lapack INTERFACE)
+target_include_directories(tt_lapack SYSTEM INTERFACE "${TELETENSOR_CBLAS_INCLUDE}"
+                                                      "${TELETENSOR_LAPACK_INCLUDE}")
+target_link_libraries(tt_lapack INTERFACE "${TELETENSOR_OPENBLAS}")
+
 # Kernels: vectorised, and only the assumptions that change no bit of a result.
 add_library(tt_kernel_flags INTERFACE)
 target_compile_options(tt_kernel_flags INTERFACE $<$<CONFIG:Release>:-O3> -fno-math-errno

@@ -1,10 +1,11 @@
 """All rows of the op table."""
 
+import rows_linalg
 import rows_pointwise
 import rows_reductions
 import rows_structure
 
-ROWS = [*rows_pointwise.ROWS, *rows_reductions.ROWS, *rows_structure.ROWS]
+ROWS = [*rows_pointwise.ROWS, *rows_reductions.ROWS, *rows_structure.ROWS, *rows_linalg.ROWS]
 
 # Ops whose tests are not samples of a call: op -> where.
 COVERED_ELSEWHERE = {
@@ -16,6 +17,6 @@ COVERED_ELSEWHERE = {
 }
 
 # Functions that Python builds from several ops of the catalog.
-COMPOSITES = {"flip", "zeros", "ones"}
+COMPOSITES = {"flip", "zeros", "ones", *rows_linalg.NAMES}
 # Differentiable ops whose gradient no call from Python reaches by itself: op -> why.
 NO_GRADIENT_SAMPLES = {"full": "of its value, which Python gives as a number; vjps use it"}

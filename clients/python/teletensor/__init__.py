@@ -114,7 +114,7 @@ def _fill_namespace() -> list[str]:
 
 _op_names = _fill_namespace()
 
-from . import autograd, cuda, nn, optim, utils  # noqa: E402
+from . import autograd, cuda, linalg, nn, optim, utils  # noqa: E402
 from ._interop import from_torch, to_torch  # noqa: E402
 from ._serialize import load, save  # noqa: E402
 from .autograd import (  # noqa: E402
@@ -130,7 +130,7 @@ __all__ = [
     "TeletensorError", "Tensor", "as_tensor", "autograd", "bfloat16", "bool", "checked", "connect",
     "cuda", "current_session", "device", "double", "dtype", "enable_grad", "float", "float16",
     "float32", "float64", "from_numpy", "from_torch", "get_default_dtype", "get_rng_state", "half",
-    "inference_mode", "int", "int32", "int64", "is_grad_enabled", "load", "long", "manual_seed",
+    "inference_mode", "int", "int32", "int64", "is_grad_enabled", "linalg", "load", "long", "manual_seed",
     "nn", "no_grad", "optim", "save", "set_default_device", "set_default_dtype",
     "set_grad_enabled", "set_rng_state", "set_strict", "synchronize", "tensor", "to_torch",
     "uint8", "utils", *_functions.NAMES, *_op_names,

@@ -5,6 +5,7 @@
       SessionLostError                                 the daemon or the connection has gone
       RefusedError                                     Hello was refused: version, limits, token
       InterruptedOpError                               queued work was interrupted
+    LinAlgError(RuntimeError)                          a matrix has no such inverse or factors
 
 Wrong shapes and dtypes are RuntimeError, indices and dims out of range IndexError, wrong Python types
 TypeError, as in PyTorch.
@@ -16,6 +17,7 @@ from . import _core
 
 __all__ = [
     "InterruptedOpError",
+    "LinAlgError",
     "OutOfMemoryError",
     "RefusedError",
     "SessionLostError",
@@ -50,11 +52,16 @@ class InterruptedOpError(TeletensorError):
     """An instruction was cancelled before it ran."""
 
 
+class LinAlgError(RuntimeError):
+    """A matrix is singular or not positive-definite, or an algorithm did not converge on it."""
+
+
 _core.set_error_types(
     {
         1: InterruptedOpError,
         8: OutOfMemoryError,
         9: RuntimeError,
+        10: LinAlgError,
         11: IndexError,
         12: NotImplementedError,
         14: SessionLostError,

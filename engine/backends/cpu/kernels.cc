@@ -14,6 +14,10 @@ KernelTable make_kernels(const ops::Catalog& catalog) {
   add_loss_kernels(table);
   add_order_kernels(table);
   add_matmul_kernels(table);
+  add_linalg_factor_kernels(table);
+  add_linalg_solve_kernels(table);
+  add_linalg_spectral_kernels(table);
+  add_linalg_function_kernels(table);
   add_creation_kernels(table);
   add_random_kernels(table);
   add_index_kernels(table);

@@ -10,6 +10,7 @@ from . import (
     creation,
     elementwise,
     indexing,
+    linear,
     order,
     queries,
     random,
@@ -19,13 +20,14 @@ from . import (
 from .creation import *  # noqa: F403
 from .elementwise import *  # noqa: F403
 from .indexing import *  # noqa: F403
+from .linear import *  # noqa: F403
 from .order import *  # noqa: F403
 from .queries import *  # noqa: F403
 from .random import *  # noqa: F403
 from .reductions import *  # noqa: F403
 from .structure import *  # noqa: F403
 
-_MODULES = (creation, elementwise, indexing, order, queries, random, reductions, structure)
+_MODULES = (creation, elementwise, indexing, linear, order, queries, random, reductions, structure)
 
 NAMES = [name for module in _MODULES for name in module.__all__]
 globals()["__all__"] = NAMES  # as mypy reads it, an assignment would hide all that is no literal

@@ -1,0 +1,176 @@
+"""Linear algebra at the package's top level: PyTorch's older names of what `linalg` has."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from .. import linalg
+from .._core import Tensor, ops
+from ..linalg._common import adjoint, identity, is_complex
+from ..linalg._decompositions import LU, unpack
+from ..linalg._solvers import SlogDet
+from .common import function_only
+
+__all__ = [
+    "chain_matmul", "cholesky", "cholesky_inverse", "cholesky_solve", "cross", "det", "geqrf",
+    "inverse", "logdet", "lu", "lu_solve", "lu_unpack", "matrix_exp", "matrix_power", "orgqr", "ormqr",
+    "pinverse", "qr", "slogdet", "svd", "triangular_solve", "vdot",
+]
+
+
+class Geqrf(NamedTuple):
+    """Result of geqrf."""
+
+    a: Tensor
+    tau: Tensor
+
+
+class TriangularSolve(NamedTuple):
+    """Result of triangular_solve."""
+
+    solution: Tensor
+    cloned_coefficient: Tensor
+
+
+class SVD(NamedTuple):
+    """Result of svd: input = U diag(S) V^H."""
+
+    U: Tensor
+    S: Tensor
+    V: Tensor
+
+
+def cholesky(input: Tensor, upper: bool = False) -> Tensor:
+    """`linalg.cholesky`."""
+    return linalg.cholesky(input, upper=upper)
+
+
+def cholesky_solve(B: Tensor, L: Tensor, upper: bool = False) -> Tensor:
+    """X of A X = B from the Cholesky factor of A."""
+    first, second = (adjoint(L), L) if upper else (L, adjoint(L))
+    y = linalg.solve_triangular(first, B, upper=False)
+    return linalg.solve_triangular(second, y, upper=True)
+
+
+def cholesky_inverse(L: Tensor, upper: bool = False) -> Tensor:
+    """The inverse of A from its Cholesky factor."""
+    return cholesky_solve(identity(L._shape[-1], L), L, upper)
+
+
+def cross(input: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
+    """The cross product along dim; without dim along the first dim of 3 elements."""
+    if dim is None:
+        found = [d for d, size in enumerate(input._shape) if size == 3]
+        if not found:
+            raise RuntimeError("no dimension of size 3 in input")
+        dim = found[0] - input.dim()
+    return linalg.cross(input, other, dim=dim)
+
+
+def det(input: Tensor) -> Tensor:
+    """The determinant of square matrices."""
+    return linalg.det(input)
+
+
+def slogdet(input: Tensor) -> SlogDet:
+    """Sign and logarithm of the absolute value of determinants."""
+    return linalg.slogdet(input)
+
+
+def logdet(input: Tensor) -> Tensor:
+    """The logarithm of determinants: -inf where one is 0, NaN where it is negative."""
+    sign, log = linalg.slogdet(input)
+    return ops["where"](sign < 0, float("nan"), log)
+
+
+def inverse(input: Tensor) -> Tensor:
+    """`linalg.inv`."""
+    return linalg.inv(input)
+
+
+def pinverse(input: Tensor, rcond: float = 1e-15) -> Tensor:
+    """The pseudo-inverse; singular values up to rcond times the largest count as 0."""
+    return linalg.pinv(input, rtol=rcond)
+
+
+def matrix_power(input: Tensor, n: int) -> Tensor:
+    """`linalg.matrix_power`."""
+    return linalg.matrix_power(input, n)
+
+
+def matrix_exp(input: Tensor) -> Tensor:
+    """`linalg.matrix_exp`."""
+    return linalg.matrix_exp(input)
+
+
+def geqrf(input: Tensor) -> Geqrf:
+    """QR in LAPACK's form: R above the diagonal, Householder vectors below it, their scales tau."""
+    return Geqrf(*ops["geqrf"](input))
+
+
+def orgqr(input: Tensor, input2: Tensor) -> Tensor:
+    """`linalg.householder_product`."""
+    return linalg.householder_product(input, input2)
+
+
+def ormqr(input: Tensor, input2: Tensor, input3: Tensor, left: bool = True,
+          transpose: bool = False) -> Tensor:
+    """Q input3, or input3 Q (not `left`), with Q the whole product of reflectors of geqrf."""
+    m, n = input._shape[-2:]
+    wide = input
+    if m > n:
+        wide = ops["cat"]([input, input.new_zeros(*input._shape[:-1], m - n)], -1)
+    q = linalg.householder_product(wide, input2)
+    q = adjoint(q) if transpose else q
+    return q @ input3 if left else input3 @ q
+
+
+def lu(input: Tensor, pivot: bool = True, get_infos: bool = False) -> Any:
+    """(LU, pivots), and info where asked for; see `linalg.lu_factor_ex`."""
+    factors = linalg.lu_factor_ex(input, pivot=pivot)
+    return tuple(factors) if get_infos else (factors.LU, factors.pivots)
+
+
+def lu_solve(b: Tensor, LU_data: Tensor, LU_pivots: Tensor) -> Tensor:
+    """X of A X = b from the factors of A."""
+    return linalg.lu_solve(LU_data, LU_pivots, b)
+
+
+@function_only
+def lu_unpack(LU_data: Tensor, LU_pivots: Tensor, unpack_data: bool = True,
+              unpack_pivots: bool = True) -> LU:
+    """P, L and U of the factors of lu_factor; an empty tensor for what is not asked for."""
+    return unpack(LU_data, LU_pivots, unpack_data, unpack_pivots)
+
+
+def qr(input: Tensor, some: bool = True) -> Any:
+    """`linalg.qr`, complete where not `some`."""
+    return linalg.qr(input, "reduced" if some else "complete")
+
+
+def svd(input: Tensor, some: bool = True, compute_uv: bool = True) -> SVD:
+    """U, S and V (not its adjoint); zeros for U and V where not `compute_uv`."""
+    if not compute_uv:
+        m, n = input._shape[-2:]
+        lead = input._shape[:-2]
+        return SVD(input.new_zeros(*lead, m, m), linalg.svdvals(input), input.new_zeros(*lead, n, n))
+    u, s, vh = linalg.svd(input, not some)
+    return SVD(u, s, adjoint(vh))
+
+
+def triangular_solve(b: Tensor, A: Tensor, upper: bool = True, transpose: bool = False,
+                     unitriangular: bool = False) -> TriangularSolve:
+    """X of A X = b, or of A^T X = b, reading one triangle of A; and A."""
+    a, upper_now = (A.transpose(-2, -1), not upper) if transpose else (A, upper)
+    return TriangularSolve(
+        linalg.solve_triangular(a, b, upper=upper_now, unitriangular=unitriangular), A.clone())
+
+
+def vdot(input: Tensor, other: Tensor) -> Tensor:
+    """The inner product of two vectors, the first one conjugated."""
+    return ops["dot"](ops["conj"](input) if is_complex(input) else input, other)
+
+
+def chain_matmul(*matrices: Any) -> Tensor:
+    """`linalg.multi_dot` of the arguments, or of one list."""
+    return linalg.multi_dot(matrices[0] if len(matrices) == 1 else matrices)

@@ -1,0 +1,62 @@
+"""Linear algebra: torch.linalg's functions on batches of matrices, with gradients.
+
+Matrices are the last two dims of a tensor, the leading ones a batch. float32 and float64. What is
+known from shapes is refused at its line; a singular matrix, one that is not positive-definite or a
+decomposition that does not converge raises LinAlgError when a value that depends on it is read.
+"""
+
+from .._errors import LinAlgError
+from ._decompositions import (
+    cholesky,
+    cholesky_ex,
+    eigh,
+    eigvalsh,
+    householder_product,
+    ldl_factor,
+    ldl_factor_ex,
+    ldl_solve,
+    lu,
+    lu_factor,
+    lu_factor_ex,
+    lu_solve,
+    qr,
+    svd,
+    svdvals,
+)
+from ._products import (
+    cond,
+    cross,
+    diagonal,
+    matmul,
+    matrix_norm,
+    multi_dot,
+    norm,
+    vander,
+    vecdot,
+    vector_norm,
+)
+from ._solvers import (
+    det,
+    inv,
+    inv_ex,
+    lstsq,
+    matrix_exp,
+    matrix_power,
+    matrix_rank,
+    pinv,
+    slogdet,
+    solve,
+    solve_ex,
+    solve_triangular,
+    tensorinv,
+    tensorsolve,
+)
+
+__all__ = [
+    "LinAlgError", "cholesky", "cholesky_ex", "cond", "cross", "det", "diagonal", "eigh", "eigvalsh",
+    "householder_product", "inv", "inv_ex", "ldl_factor", "ldl_factor_ex", "ldl_solve", "lstsq", "lu",
+    "lu_factor", "lu_factor_ex", "lu_solve", "matmul", "matrix_exp", "matrix_norm", "matrix_power",
+    "matrix_rank", "multi_dot", "norm", "pinv", "qr", "slogdet", "solve", "solve_ex",
+    "solve_triangular", "svd", "svdvals", "tensorinv", "tensorsolve", "vander", "vecdot",
+    "vector_norm",
+]

@@ -1,0 +1,207 @@
+"""Systems, inverses, determinants, least squares and functions of matrices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from .._core import Tensor, ops
+from ._common import floating, identity, square, tolerances
+
+__all__ = [
+    "det", "inv", "inv_ex", "lstsq", "matrix_exp", "matrix_power", "matrix_rank", "pinv", "slogdet",
+    "solve", "solve_ex", "solve_triangular", "tensorinv", "tensorsolve",
+]
+
+
+class InvEx(NamedTuple):
+    """Result of inv_ex."""
+
+    inverse: Tensor
+    info: Tensor
+
+
+class SolveEx(NamedTuple):
+    """Result of solve_ex."""
+
+    result: Tensor
+    info: Tensor
+
+
+class SlogDet(NamedTuple):
+    """Result of slogdet: the determinant is sign * exp(logabsdet)."""
+
+    sign: Tensor
+    logabsdet: Tensor
+
+
+class Lstsq(NamedTuple):
+    """Result of lstsq."""
+
+    solution: Tensor
+    residuals: Tensor
+    rank: Tensor
+    singular_values: Tensor
+
+
+def inv(A: Tensor) -> Tensor:
+    """The inverse of square matrices. A singular one raises LinAlgError when a value is read."""
+    return ops["linalg_inv_ex"](A, True)[0]
+
+
+def inv_ex(A: Tensor, *, check_errors: bool = False) -> InvEx:
+    """inv with info (int32): 0, or the diagonal element of U, from 1, that is zero."""
+    return InvEx(*ops["linalg_inv_ex"](A, check_errors))
+
+
+def _solve(A: Tensor, B: Tensor, left: bool, check: bool) -> tuple[Tensor, Tensor]:
+    square(A, "solve")
+    vector = B.dim() == 1 or (A.dim() - 1 == B.dim() and B._shape == A._shape[:-1])
+    if not vector:
+        result, info = ops["linalg_solve_ex"](A, B, left, check)
+        return result, info
+    if not left:
+        raise RuntimeError("linalg.solve: Vector broadcasting of the left hand side is not supported "
+                           "for left=False.")
+    result, info = ops["linalg_solve_ex"](A, B.unsqueeze(-1), True, check)
+    return result.squeeze(-1), info
+
+
+def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
+    """X of A X = B, or of X A = B where not `left`; B is a matrix or a vector, batches broadcast.
+
+    A singular matrix raises LinAlgError when a value is read.
+    """
+    return _solve(A, B, left, True)[0]
+
+
+def solve_ex(A: Tensor, B: Tensor, *, left: bool = True, check_errors: bool = False) -> SolveEx:
+    """solve with info (int32): 0, or the diagonal element of U, from 1, that is zero."""
+    return SolveEx(*_solve(A, B, left, check_errors))
+
+
+def solve_triangular(A: Tensor, B: Tensor, *, upper: bool, left: bool = True,
+                     unitriangular: bool = False) -> Tensor:
+    """X of A X = B (left) or X A = B, reading one triangle of A (without its diagonal of ones)."""
+    return ops["linalg_solve_triangular"](A, B, upper, left, unitriangular)
+
+
+def det(A: Tensor) -> Tensor:
+    """The determinant of square matrices."""
+    return ops["linalg_det"](A)
+
+
+def slogdet(A: Tensor) -> SlogDet:
+    """Sign and logarithm of the absolute value of the determinant; (0, -inf) where it is 0."""
+    return SlogDet(*ops["linalg_slogdet"](A))
+
+
+def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | None = None) -> Lstsq:
+    """X that makes the norm of A X - B least; of several the smallest.
+
+    B is [*, m, k], or vectors [*, m]. Drivers: gelsy (the default: QR with pivoting), gels (full rank
+    only), gelsd and gelss (singular values; those up to rcond times the largest count as 0; default
+    max(m, n) times the rounding error). residuals: the squared norms, of m > n and not of gelsy; rank
+    is empty for gels, singular_values for gels and gelsy.
+    """
+    floating(A, "lstsq")
+    if A.dim() < 2:
+        raise RuntimeError("torch.linalg.lstsq: input must have at least 2 dimensions.")
+    if B.dim() < 1:
+        raise RuntimeError("torch.linalg.lstsq: other must have at least 1 dimension.")
+    driver = "gelsy" if driver is None else driver
+    vector = A.dim() - 1 == B.dim() and B._shape == A._shape[:-1]
+    right = B.unsqueeze(-1) if vector or B.dim() == 1 else B
+    cut = tolerances(A, None, rcond)[1]
+    solution, rank, values = ops["linalg_lstsq"](A, right, float(cut), driver)
+    empty = A.detach().new_zeros(0)
+    residuals = empty
+    if driver != "gelsy" and A._shape[-2] > A._shape[-1]:
+        off = ops["abs"](A @ solution - right)
+        residuals = (off * off).sum(-2)
+    if driver in ("gels", "gelsy"):
+        values = empty
+    if driver == "gels":
+        rank = rank.new_zeros(0)
+    return Lstsq(solution.squeeze(-1) if right is not B else solution, residuals, rank, values)
+
+
+def pinv(A: Tensor, rcond: Any = None, hermitian: bool = False, *, atol: Any = None,
+         rtol: Any = None) -> Tensor:
+    """The Moore-Penrose inverse; singular values up to max(atol, rtol * the largest) count as 0.
+
+    rtol is max(m, n) times the rounding error unless atol is given. Tensors give one of each matrix.
+    """
+    if A.dim() < 2:
+        raise RuntimeError("linalg.pinv: The input tensor A must have at least 2 dimensions.")
+    atol, rtol = tolerances(A, atol, rcond if rtol is None else rtol)
+    return ops["linalg_pinv"](A, atol, rtol, hermitian)
+
+
+def matrix_rank(A: Tensor, tol: Any = None, hermitian: bool = False, *, atol: Any = None,
+                rtol: Any = None) -> Tensor:
+    """The number of singular values (absolute eigenvalues if `hermitian`) above the tolerance.
+
+    The tolerance is max(atol, rtol * the largest), with pinv's defaults; `tol` is an atol without rtol.
+    """
+    floating(A, "matrix_rank")
+    if A.dim() < 2:
+        raise RuntimeError("linalg.matrix_rank: The input tensor A must have at least 2 dimensions.")
+    if tol is not None:
+        atol, rtol = tol, 0.0
+    else:
+        atol, rtol = tolerances(A, atol, rtol)
+    A = A.detach()
+    values = ops["abs"](ops["linalg_eigvalsh"](A, "L")) if hermitian else ops["linalg_svdvals"](A)
+    if values._shape[-1] == 0:
+        return values.sum(-1).long()
+    cut = rtol * values.amax(-1)
+    cut = ops["maximum"](cut, atol if isinstance(atol, Tensor) else cut * 0 + atol)
+    return (values > cut.unsqueeze(-1)).sum(-1)
+
+
+def matrix_power(A: Tensor, n: int) -> Tensor:
+    """A to the n; n = 0 gives identities, a negative n takes the inverse."""
+    square(A, "matrix_power")
+    if n < 0:
+        A, n = inv(A), -n
+    result = None
+    while n:
+        if n % 2:
+            result = A if result is None else result @ A
+        n //= 2
+        if n:
+            A = A @ A
+    if result is None:
+        return identity(A._shape[-1], A).expand(A._shape).clone()
+    return result
+
+
+def matrix_exp(A: Tensor) -> Tensor:
+    """The exponential of square matrices (N. J. Higham's scaling and squaring)."""
+    return ops["linalg_matrix_exp"](A)
+
+
+def tensorinv(A: Tensor, ind: int = 2) -> Tensor:
+    """The inverse with respect to tensordot over the first `ind` dimensions of A."""
+    if ind <= 0:
+        raise RuntimeError("Expected a strictly positive integer for 'ind'")
+    lead, tail = tuple(A._shape[:ind]), tuple(A._shape[ind:])
+    if math.prod(lead) != math.prod(tail):
+        raise RuntimeError("Expected self to satisfy the requirement prod(self.shape[ind:]) == "
+                           f"prod(self.shape[:ind]), but got {math.prod(tail)} != {math.prod(lead)}")
+    return inv(A.reshape(math.prod(lead), -1 if A.numel() else math.prod(tail))).reshape(*tail, *lead)
+
+
+def tensorsolve(A: Tensor, B: Tensor, dims: Sequence[int] | None = None) -> Tensor:
+    """X with tensordot(A, X, X.dim()) == B; `dims` of A are moved to its end first."""
+    if dims is not None:
+        moved = [d % A.dim() for d in dims]
+        A = A.permute([d for d in range(A.dim()) if d not in moved] + moved)
+    tail = tuple(A._shape[B.dim():])
+    n = math.prod(tail)
+    if math.prod(B._shape) != n:
+        raise RuntimeError("Expected self to satisfy the requirement prod(self.shape[other.ndim:]) == "
+                           f"prod(self.shape[:other.ndim]), but got {n} != {math.prod(B._shape)}")
+    return solve(A.reshape(n, n), B.reshape(n)).reshape(tail)

@@ -1,0 +1,43 @@
+#include "engine/backends/cpu/lapack.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+
+// Exported by OpenBLAS, declared in no header of it: they choose the table of kernels.
+extern "C" {
+char* openblas_get_corename();
+void openblas_set_num_threads(int);
+void gotoblas_dynamic_quit();
+void gotoblas_dynamic_init();
+}
+
+namespace teletensor::backends::cpu::lapack {
+namespace {
+
+// OpenBLAS takes a processor that is newer than itself for its oldest one, with half the speed. Its
+// own answer stands where the user has chosen or where it found something better.
+void choose_core() {
+#if defined(__x86_64__)
+  if (std::getenv("OPENBLAS_CORETYPE") || std::strcmp(openblas_get_corename(), "Prescott") != 0 ||
+      !__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) {
+    return;
+  }
+  setenv("OPENBLAS_CORETYPE", "HASWELL", 1);
+  gotoblas_dynamic_quit();
+  gotoblas_dynamic_init();
+  unsetenv("OPENBLAS_CORETYPE");
+#endif
+}
+
+}  // namespace
+
+void prepare() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    choose_core();
+    openblas_set_num_threads(1);
+  });
+}
+
+}  // namespace teletensor::backends::cpu::lapack
