@@ -213,7 +213,8 @@ std::vector<OpDef> linalg_factor_ops() {
        .infer = cholesky_infer,
        .vjp = cholesky_vjp,
        .saves = {{.slot = kResult}},
-       .internal = true},
+       .internal = true,
+       .batching = Batching::kFront},
       {.signature = "linalg_lu_factor_ex(Tensor A, bool check_errors=False) -> "
                     "(Tensor LU, Tensor pivots, Tensor info)",
        .doc = "A = P L U with L and U in one matrix; pivots (int32, from 1) are the rows that "
@@ -221,20 +222,23 @@ std::vector<OpDef> linalg_factor_ops() {
        .infer = lu_factor_infer,
        .vjp = lu_factor_vjp,
        .saves = {{.slot = kResult}, {.slot = kResult + 1}},
-       .internal = true},
+       .internal = true,
+       .batching = Batching::kFront},
       {.signature = "linalg_lu_permutation(Tensor pivots, int m, bool inverse=False) -> Tensor",
        .doc = "The order in which the pivots of lu_factor put m rows: row i of L U is row "
               "result[i] of A; or the inverse of that order.",
        .infer = permutation_infer,
        .not_differentiable = "the result holds indices",
-       .internal = true},
+       .internal = true,
+       .batching = Batching::kFront},
       {.signature = "linalg_ldl_factor_ex(Tensor A, bool hermitian=False, "
                     "bool check_errors=False) -> (Tensor LD, Tensor pivots, Tensor info)",
        .doc = "Bunch-Kaufman factors of symmetric or Hermitian matrices, from their lower "
               "triangle.",
        .infer = ldl_factor_infer,
        .not_differentiable = kNot,
-       .internal = true},
+       .internal = true,
+       .batching = Batching::kFront},
       {.signature = "linalg_ldl_solve(Tensor LD, Tensor pivots, Tensor B, bool hermitian=False) "
                     "-> Tensor",
        .doc = "Solves A X = B with the factors of ldl_factor.",
@@ -246,19 +250,22 @@ std::vector<OpDef> linalg_factor_ops() {
        .infer = qr_infer,
        .vjp = qr_vjp,
        .saves = {{.slot = kResult}, {.slot = kResult + 1}},
-       .internal = true},
+       .internal = true,
+       .batching = Batching::kFront},
       {.signature = "geqrf(Tensor x) -> (Tensor a, Tensor tau)",
        .doc = "QR in LAPACK's form: R above the diagonal, the Householder vectors below it, and "
               "their scales tau.",
        .infer = geqrf_infer,
-       .not_differentiable = kNot},
+       .not_differentiable = kNot,
+       .batching = Batching::kFront},
       {.signature = "linalg_householder_product(Tensor A, Tensor tau) -> Tensor",
        .doc = "The first columns of the product of the reflectors I - tau v v^H whose vectors lie "
               "below the diagonal of A.",
        .infer = householder_infer,
        .not_differentiable = "the function in Python builds it from products where a gradient is "
                              "wanted",
-       .internal = true},
+       .internal = true,
+       .batching = Batching::kFront},
   };
 }
 
