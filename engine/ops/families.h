@@ -12,12 +12,12 @@ std::vector<OpDef> region_ops();  // regions.cc: what views and writes through v
 std::vector<OpDef> copy_ops();    // copies.cc: clone, contiguous, cast, copy, fill, to_device
 std::vector<OpDef> unary_ops();   // unary.cc
 std::vector<OpDef> binary_ops();  // binary.cc: arithmetic, comparison, logical, bitwise
-std::vector<OpDef> ternary_ops();    // ternary.cc: where, clamp, lerp, addcmul, addcdiv
-std::vector<OpDef> reduction_ops();  // reductions.cc
-std::vector<OpDef> normalize_ops();  // normalize.cc: softmax, log_softmax, layer_norm
-std::vector<OpDef> loss_ops();       // losses.cc
-std::vector<OpDef> order_ops();      // order.cc: sort, topk, cumsum
-std::vector<OpDef> matmul_ops();     // matmul.cc: matmul, linear
+std::vector<OpDef> ternary_ops();          // ternary.cc: where, clamp, lerp, addcmul, addcdiv
+std::vector<OpDef> reduction_ops();        // reductions.cc
+std::vector<OpDef> normalize_ops();        // normalize.cc: softmax, log_softmax, layer_norm
+std::vector<OpDef> loss_ops();             // losses.cc
+std::vector<OpDef> order_ops();            // order.cc: sort, topk, cumsum
+std::vector<OpDef> matmul_ops();           // matmul.cc: matmul, linear
 std::vector<OpDef> linalg_factor_ops();    // linalg_factor.cc: Cholesky, LU, LDL, QR
 std::vector<OpDef> linalg_solve_ops();     // linalg_solve.cc: inverse, systems, det, lstsq
 std::vector<OpDef> linalg_spectral_ops();  // linalg_spectral.cc: SVD, eigenvalues, pinv, exp

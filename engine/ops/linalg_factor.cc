@@ -59,8 +59,7 @@ Status ldl_solve_infer(InferContext& c) {
   TT_RETURN_IF_ERROR(check_matrix(c, 2));
   TT_RETURN_IF_ERROR(check_same_dtype(c, 0, 2));
   const std::int64_t n = c.shape(0).back();
-  if (c.shape(2)[c.rank(2) - 2] != n ||
-      c.shape(1) != with(batch_of(c.shape(0), 2), n)) {
+  if (c.shape(2)[c.rank(2) - 2] != n || c.shape(1) != with(batch_of(c.shape(0), 2), n)) {
     return refuse(c, "incompatible shapes of LD, pivots and B: " + core::to_string(c.shape(0)) +
                          ", " + core::to_string(c.shape(1)) + " and " +
                          core::to_string(c.shape(2)));
@@ -115,9 +114,10 @@ Status householder_infer(InferContext& c) {
   if (m < n) return refuse(c, "input.shape[-2] must be greater than or equal to input.shape[-1]");
   if (c.rank(1) != c.rank(0) - 1 || c.shape(1).back() > n ||
       batch_of(c.shape(1), 1) != batch_of(c.shape(0), 2)) {
-    return refuse(c, "input.shape[-1] must be greater than or equal to tau.shape[-1] and the "
-                     "batch dimensions equal, got " +
-                         core::to_string(c.shape(0)) + " and " + core::to_string(c.shape(1)));
+    return refuse(c,
+                  "input.shape[-1] must be greater than or equal to tau.shape[-1] and the "
+                  "batch dimensions equal, got " +
+                      core::to_string(c.shape(0)) + " and " + core::to_string(c.shape(1)));
   }
   return add_columns(c, c.dtype(0), batch_of(c.shape(0), 2), m, n);
 }
@@ -152,7 +152,7 @@ void lu_factor_vjp(VjpContext& c) {
   const Var lu = c.result(0), g = c.gradient(0);
   const core::Layout& a = c.operand_layout(0);
   const std::int64_t m = rows(a), n = columns(a), k = std::min(m, n);
-  const bool wide = m < n, tall = m > n;
+  const bool wide = m<n, tall = m> n;
   const Var square = wide ? narrow(lu, -1, 0, k) : tall ? narrow(lu, -2, 0, k) : lu;
   const Var l1 = tril(square, -1) + identity_like(square), u1 = triu(square);
   const Var lh = adjoint(l1), uh = adjoint(u1);

@@ -33,9 +33,8 @@ core::Result<Dims> system_batch(InferContext& c, bool left) {
   const std::int64_t inner = left ? c.shape(1)[c.rank(1) - 2] : c.shape(1).back();
   if (inner != c.shape(0).back()) {
     return refuse(c, "Incompatible shapes of A and B for the equation " +
-                         std::string(left ? "AX = B (" : "XA = B (") +
-                         core::to_string(c.shape(0)) + " and " + core::to_string(c.shape(1)) +
-                         ")");
+                         std::string(left ? "AX = B (" : "XA = B (") + core::to_string(c.shape(0)) +
+                         " and " + core::to_string(c.shape(1)) + ")");
   }
   return broadcast_batch(c, 0, 2, 1, 2);
 }

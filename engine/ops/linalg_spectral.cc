@@ -133,9 +133,7 @@ void eigvalsh_vjp(VjpContext& c) {
   c.give(0, matmul(v * unsqueeze(c.gradient(), -2), adjoint(v)));
 }
 
-void pinv_vjp(VjpContext& c) {
-  c.give(0, pinv_gradient(c.gradient(), c.result(), c.operand(0)));
-}
+void pinv_vjp(VjpContext& c) { c.give(0, pinv_gradient(c.gradient(), c.result(), c.operand(0))); }
 
 // The upper right block of exp [[A^H, G], [0, A^H]]: I. Najfeld and T. F. Havel.
 void exp_vjp(VjpContext& c) {

@@ -1,4 +1,5 @@
-// LAPACK and BLAS over column-major matrices, one function for float, double and their complex forms.
+// LAPACK and BLAS over column-major matrices, one function for float, double and their complex
+// forms.
 //
 // Sizes are LAPACK's int32 (Matrices checks them). Single-threaded: parallelism is ours alone. Each
 // function returns LAPACK's `info`: 0, or what its documentation says. Real forms ignore `rwork`.
@@ -63,9 +64,8 @@ void trsm(bool left, bool upper, CBLAS_TRANSPOSE trans, bool unit, int m, int n,
 template <class T>
 void gemm(CBLAS_TRANSPOSE ta, CBLAS_TRANSPOSE tb, int m, int n, int k, T alpha, const T* a, int lda,
           const T* b, int ldb, T beta, T* c, int ldc) {
-  choose<T>(cblas_sgemm, cblas_dgemm, cblas_cgemm, cblas_zgemm)(CblasColMajor, ta, tb, m, n, k,
-                                                                scalar(alpha), a, lda, b, ldb,
-                                                                scalar(beta), c, ldc);
+  choose<T>(cblas_sgemm, cblas_dgemm, cblas_cgemm, cblas_zgemm)(
+      CblasColMajor, ta, tb, m, n, k, scalar(alpha), a, lda, b, ldb, scalar(beta), c, ldc);
 }
 
 // ---------------------------------------------------------------- triangular factors
@@ -73,8 +73,8 @@ void gemm(CBLAS_TRANSPOSE ta, CBLAS_TRANSPOSE tb, int m, int n, int k, T alpha, 
 template <class T>
 int potrf(char uplo, int n, T* a, int lda) {
   int info = 0;
-  choose<T>(LAPACK_spotrf_base, LAPACK_dpotrf_base, LAPACK_cpotrf_base,
-            LAPACK_zpotrf_base)(&uplo, &n, a, &lda, &info, 1);
+  choose<T>(LAPACK_spotrf_base, LAPACK_dpotrf_base, LAPACK_cpotrf_base, LAPACK_zpotrf_base)(
+      &uplo, &n, a, &lda, &info, 1);
   return info;
 }
 
@@ -162,29 +162,27 @@ int gesdd(char job, int m, int n, T* a, int lda, Real<T>* s, T* u, int ldu, T* v
           T* work, int lwork, Real<T>* rwork, int* iwork) {
   int info = 0;
   if constexpr (is_complex<T>) {
-    choose<T>(0, 0, LAPACK_cgesdd_base, LAPACK_zgesdd_base)(&job, &m, &n, a, &lda, s, u, &ldu, vh,
-                                                            &ldvh, work, &lwork, rwork, iwork,
-                                                            &info, 1);
+    choose<T>(0, 0, LAPACK_cgesdd_base, LAPACK_zgesdd_base)(
+        &job, &m, &n, a, &lda, s, u, &ldu, vh, &ldvh, work, &lwork, rwork, iwork, &info, 1);
   } else {
     (void)rwork;
-    choose<T>(LAPACK_sgesdd_base, LAPACK_dgesdd_base, 0, 0)(
-        &job, &m, &n, a, &lda, s, u, &ldu, vh, &ldvh, work, &lwork, iwork, &info, 1);
+    choose<T>(LAPACK_sgesdd_base, LAPACK_dgesdd_base, 0, 0)(&job, &m, &n, a, &lda, s, u, &ldu, vh,
+                                                            &ldvh, work, &lwork, iwork, &info, 1);
   }
   return info;
 }
 
 template <class T>
-int syevd(char job, char uplo, int n, T* a, int lda, Real<T>* w, T* work, int lwork,
-          Real<T>* rwork, int lrwork, int* iwork, int liwork) {
+int syevd(char job, char uplo, int n, T* a, int lda, Real<T>* w, T* work, int lwork, Real<T>* rwork,
+          int lrwork, int* iwork, int liwork) {
   int info = 0;
   if constexpr (is_complex<T>) {
-    choose<T>(0, 0, LAPACK_cheevd_base, LAPACK_zheevd_base)(&job, &uplo, &n, a, &lda, w, work,
-                                                            &lwork, rwork, &lrwork, iwork, &liwork,
-                                                            &info, 1, 1);
+    choose<T>(0, 0, LAPACK_cheevd_base, LAPACK_zheevd_base)(
+        &job, &uplo, &n, a, &lda, w, work, &lwork, rwork, &lrwork, iwork, &liwork, &info, 1, 1);
   } else {
     (void)rwork, (void)lrwork;
-    choose<T>(LAPACK_ssyevd_base, LAPACK_dsyevd_base, 0, 0)(
-        &job, &uplo, &n, a, &lda, w, work, &lwork, iwork, &liwork, &info, 1, 1);
+    choose<T>(LAPACK_ssyevd_base, LAPACK_dsyevd_base, 0, 0)(&job, &uplo, &n, a, &lda, w, work,
+                                                            &lwork, iwork, &liwork, &info, 1, 1);
   }
   return info;
 }
@@ -196,14 +194,12 @@ int geev(char job, int n, T* a, int lda, T* w, T* v, int ldv, T* work, int lwork
   int info = 0, one = 1;
   const char none = 'N';
   if constexpr (is_complex<T>) {
-    choose<T>(0, 0, LAPACK_cgeev_base, LAPACK_zgeev_base)(&none, &job, &n, a, &lda, w, nullptr,
-                                                          &one, v, &ldv, work, &lwork, rwork,
-                                                          &info, 1, 1);
+    choose<T>(0, 0, LAPACK_cgeev_base, LAPACK_zgeev_base)(
+        &none, &job, &n, a, &lda, w, nullptr, &one, v, &ldv, work, &lwork, rwork, &info, 1, 1);
   } else {
     (void)rwork;
-    choose<T>(LAPACK_sgeev_base, LAPACK_dgeev_base, 0, 0)(&none, &job, &n, a, &lda, w, w + n,
-                                                          nullptr, &one, v, &ldv, work, &lwork,
-                                                          &info, 1, 1);
+    choose<T>(LAPACK_sgeev_base, LAPACK_dgeev_base, 0, 0)(
+        &none, &job, &n, a, &lda, w, w + n, nullptr, &one, v, &ldv, work, &lwork, &info, 1, 1);
   }
   return info;
 }

@@ -24,7 +24,8 @@ Status cholesky_of(KernelCall& call) {
   Room plan;
   plan.take<T>(n * n);
   return each_matrix(
-      call, core::numel(batch), matrix_cost(n, n, n) / 3, plan.bytes(), [&](std::int64_t i, Room room) {
+      call, core::numel(batch), matrix_cost(n, n, n) / 3, plan.bytes(),
+      [&](std::int64_t i, Room room) {
         T* a = room.take<T>(n * n);
         in.load(i, a);
         const int failed =
@@ -58,8 +59,8 @@ Status cholesky(KernelCall& call) {
 template <class T>
 Status lu_factor_of(KernelCall& call) {
   const Dims batch = batch_of(call.in[0], 2);
-  const Matrices in(call.in[0], batch, 2), out(call.out[0], batch, 2), pivots(call.out[1], batch, 1),
-      info(call.out[2], batch, 0);
+  const Matrices in(call.in[0], batch, 2), out(call.out[0], batch, 2),
+      pivots(call.out[1], batch, 1), info(call.out[2], batch, 0);
   const bool check = call.attributes.boolean(0);
   const std::int64_t m = in.rows(), n = in.columns(), k = std::min(m, n);
   Sizes sizes(call.op.name);
@@ -136,8 +137,8 @@ Status lu_permutation(KernelCall& call) {
 template <class T>
 Status ldl_factor_of(KernelCall& call) {
   const Dims batch = batch_of(call.in[0], 2);
-  const Matrices in(call.in[0], batch, 2), out(call.out[0], batch, 2), pivots(call.out[1], batch, 1),
-      info(call.out[2], batch, 0);
+  const Matrices in(call.in[0], batch, 2), out(call.out[0], batch, 2),
+      pivots(call.out[1], batch, 1), info(call.out[2], batch, 0);
   const bool hermitian = call.attributes.boolean(0), check = call.attributes.boolean(1);
   const std::int64_t n = in.rows();
   Sizes sizes(call.op.name);
@@ -149,7 +150,8 @@ Status ldl_factor_of(KernelCall& call) {
   plan.take<int>(n);
   plan.take<T>(work_size);
   return each_matrix(
-      call, core::numel(batch), matrix_cost(n, n, n) / 3, plan.bytes(), [&](std::int64_t i, Room room) {
+      call, core::numel(batch), matrix_cost(n, n, n) / 3, plan.bytes(),
+      [&](std::int64_t i, Room room) {
         T* a = room.take<T>(n * n);
         int* p = room.take<int>(n);
         T* work = room.take<T>(work_size);
@@ -259,47 +261,48 @@ Status qr_of(KernelCall& call) {
   plan.take<T>(k * n);
   plan.take<T>(k);
   plan.take<T>(work_size);
-  return each_matrix(
-      call, core::numel(batch), matrix_cost(m, wide, k) * 3, plan.bytes(),
-      [&](std::int64_t i, Room room) {
-        T* a = room.take<T>(m * wide);
-        T* upper = room.take<T>(k * n);
-        T* tau = room.take<T>(k);
-        T* work = room.take<T>(work_size);
-        in.load(i, a);
-        if (k > 0) lapack::geqrf(rows, columns, a, lda, tau, work, lwork);
-        if (raw) {
-          Matrices(call.out[0], batch, 2).store(i, a);
-          Matrices(call.out[1], batch, 1).store(i, tau);
-          return Status();
-        }
-        const Matrices r(call.out[1], batch, 2);  // k or m rows
-        std::fill(upper, upper + k * n, T(0));
-        for (std::int64_t c = 0; c < n; ++c) {
-          std::copy(a + c * m, a + c * m + std::min(c + 1, k), upper + c * k);
-        }
-        if (r.rows() == k) {
-          r.store(i, upper);
-        } else {  // complete: zeros below
-          T* first = call.out[1].template first<T>() + r.offset(i);
-          const Dims& strides = call.out[1].geometry->strides;
-          const std::int64_t down = strides[strides.size() - 2], right = strides.back();
-          for (std::int64_t c = 0; c < n; ++c) {
-            for (std::int64_t row = 0; row < m; ++row) {
-              first[row * down + c * right] = row < k ? upper[c * k + row] : T(0);
-            }
-          }
-        }
-        if (only_r) return Status();
-        if (k > 0) {
-          lapack::orgqr(rows, of_q, reflectors, a, lda, tau, work, lwork);
-        } else {  // the identity
-          std::fill(a, a + m * q_columns, T(0));
-          for (std::int64_t j = 0; j < std::min(m, q_columns); ++j) a[j * m + j] = T(1);
-        }
-        Matrices(call.out[0], batch, 2).store(i, a);
-        return Status();
-      });
+  return each_matrix(call, core::numel(batch), matrix_cost(m, wide, k) * 3, plan.bytes(),
+                     [&](std::int64_t i, Room room) {
+                       T* a = room.take<T>(m * wide);
+                       T* upper = room.take<T>(k * n);
+                       T* tau = room.take<T>(k);
+                       T* work = room.take<T>(work_size);
+                       in.load(i, a);
+                       if (k > 0) lapack::geqrf(rows, columns, a, lda, tau, work, lwork);
+                       if (raw) {
+                         Matrices(call.out[0], batch, 2).store(i, a);
+                         Matrices(call.out[1], batch, 1).store(i, tau);
+                         return Status();
+                       }
+                       const Matrices r(call.out[1], batch, 2);  // k or m rows
+                       std::fill(upper, upper + k * n, T(0));
+                       for (std::int64_t c = 0; c < n; ++c) {
+                         std::copy(a + c * m, a + c * m + std::min(c + 1, k), upper + c * k);
+                       }
+                       if (r.rows() == k) {
+                         r.store(i, upper);
+                       } else {  // complete: zeros below
+                         T* first = call.out[1].template first<T>() + r.offset(i);
+                         const Dims& strides = call.out[1].geometry->strides;
+                         const std::int64_t down = strides[strides.size() - 2],
+                                            right = strides.back();
+                         for (std::int64_t c = 0; c < n; ++c) {
+                           for (std::int64_t row = 0; row < m; ++row) {
+                             first[row * down + c * right] = row < k ? upper[c * k + row] : T(0);
+                           }
+                         }
+                       }
+                       if (only_r) return Status();
+                       if (k > 0) {
+                         lapack::orgqr(rows, of_q, reflectors, a, lda, tau, work, lwork);
+                       } else {  // the identity
+                         std::fill(a, a + m * q_columns, T(0));
+                         for (std::int64_t j = 0; j < std::min(m, q_columns); ++j)
+                           a[j * m + j] = T(1);
+                       }
+                       Matrices(call.out[0], batch, 2).store(i, a);
+                       return Status();
+                     });
 }
 
 Status qr(KernelCall& call) {
@@ -325,17 +328,18 @@ Status householder_of(KernelCall& call) {
   plan.take<T>(m * n);
   plan.take<T>(k);
   plan.take<T>(work_size);
-  return each_matrix(
-      call, core::numel(batch), matrix_cost(m, n, n) * 2, plan.bytes(), [&](std::int64_t i, Room room) {
-        T* a = room.take<T>(m * n);
-        T* tau = room.take<T>(k);
-        T* work = room.take<T>(work_size);
-        in.load(i, a);
-        scales.load(i, tau);
-        lapack::orgqr(rows, columns, reflectors, a, std::max(rows, 1), tau, work, lwork);
-        out.store(i, a);
-        return Status();
-      });
+  return each_matrix(call, core::numel(batch), matrix_cost(m, n, n) * 2, plan.bytes(),
+                     [&](std::int64_t i, Room room) {
+                       T* a = room.take<T>(m * n);
+                       T* tau = room.take<T>(k);
+                       T* work = room.take<T>(work_size);
+                       in.load(i, a);
+                       scales.load(i, tau);
+                       lapack::orgqr(rows, columns, reflectors, a, std::max(rows, 1), tau, work,
+                                     lwork);
+                       out.store(i, a);
+                       return Status();
+                     });
 }
 
 Status householder(KernelCall& call) {

@@ -29,29 +29,29 @@ Status inv_of(KernelCall& call) {
   plan.take<T>(n * n);
   plan.take<int>(n);
   plan.take<T>(work_size);
-  return each_matrix(
-      call, core::numel(batch), matrix_cost(n, n, n) * 2, plan.bytes(),
-      [&](std::int64_t i, Room room) {
-        T* a = room.take<T>(n * n);
-        int* p = room.take<int>(n);
-        T* work = room.take<T>(work_size);
-        in.load(i, a);
-        int failed = n == 0 ? 0 : lapack::getrf(size, size, a, size, p);
-        if (check && failed > 0) {
-          return linalg_error("linalg.inv", batch, i,
-                              "The diagonal element " + std::to_string(failed) +
-                                  " is zero, the inversion could not be completed because the "
-                                  "input matrix is singular.");
-        }
-        if (failed > 0) {
-          std::fill(a, a + n * n, T(std::numeric_limits<Real<T>>::quiet_NaN()));
-        } else if (n > 0) {
-          lapack::getri(size, a, size, p, work, work_size);
-        }
-        out.store(i, a);
-        info.store(i, &failed);
-        return Status();
-      });
+  return each_matrix(call, core::numel(batch), matrix_cost(n, n, n) * 2, plan.bytes(),
+                     [&](std::int64_t i, Room room) {
+                       T* a = room.take<T>(n * n);
+                       int* p = room.take<int>(n);
+                       T* work = room.take<T>(work_size);
+                       in.load(i, a);
+                       int failed = n == 0 ? 0 : lapack::getrf(size, size, a, size, p);
+                       if (check && failed > 0) {
+                         return linalg_error(
+                             "linalg.inv", batch, i,
+                             "The diagonal element " + std::to_string(failed) +
+                                 " is zero, the inversion could not be completed because the "
+                                 "input matrix is singular.");
+                       }
+                       if (failed > 0) {
+                         std::fill(a, a + n * n, T(std::numeric_limits<Real<T>>::quiet_NaN()));
+                       } else if (n > 0) {
+                         lapack::getri(size, a, size, p, work, work_size);
+                       }
+                       out.store(i, a);
+                       info.store(i, &failed);
+                       return Status();
+                     });
 }
 
 Status inv(KernelCall& call) {
@@ -112,8 +112,7 @@ Status solve_of(KernelCall& call) {
                                    [&](std::int64_t i, Room room) {
                                      T* a = room.take<T>(n * n);
                                      room.take<T>(n * k);
-                                     const int failed =
-                                         factor(alone, i, a, room.take<int>(n));
+                                     const int failed = factor(alone, i, a, room.take<int>(n));
                                      if (check && failed > 0) return refused(i);
                                      info.store(i, &failed);
                                      return Status();
@@ -346,7 +345,7 @@ Status lstsq_of(KernelCall& call) {
       T *a, *b, *work;
       Real<T>*s, *rwork;
       int* iwork;
-    } r{room.take<T>(m * n),      room.take<T>(tall * k),          room.take<T>(work_size),
+    } r{room.take<T>(m * n),       room.take<T>(tall * k),         room.take<T>(work_size),
         room.take<Real<T>>(small), room.take<Real<T>>(rwork_size), room.take<int>(iwork_size)};
     return r;
   };

@@ -23,18 +23,18 @@ Status svd_of(KernelCall& call) {
   TT_RETURN_IF_ERROR(svd.status());
   Room plan;
   svd.cut(plan);
-  return each_matrix(
-      call, core::numel(batch), svd.cost(), plan.bytes(), [&](std::int64_t i, Room room) {
-        const auto r = svd.cut(room);
-        in.load(i, r.a);
-        TT_RETURN_IF_ERROR(svd.run(r, "linalg.svd", batch, i));
-        values.store(i, r.s);
-        if (vectors) {
-          Matrices(call.out[0], batch, 2).store(i, r.u);
-          Matrices(call.out[2], batch, 2).store(i, r.vh);
-        }
-        return Status();
-      });
+  return each_matrix(call, core::numel(batch), svd.cost(), plan.bytes(),
+                     [&](std::int64_t i, Room room) {
+                       const auto r = svd.cut(room);
+                       in.load(i, r.a);
+                       TT_RETURN_IF_ERROR(svd.run(r, "linalg.svd", batch, i));
+                       values.store(i, r.s);
+                       if (vectors) {
+                         Matrices(call.out[0], batch, 2).store(i, r.u);
+                         Matrices(call.out[2], batch, 2).store(i, r.vh);
+                       }
+                       return Status();
+                     });
 }
 
 Status svd(KernelCall& call) {
@@ -54,15 +54,15 @@ Status eigh_of(KernelCall& call) {
   TT_RETURN_IF_ERROR(eigh.status());
   Room plan;
   eigh.cut(plan);
-  return each_matrix(
-      call, core::numel(batch), eigh.cost(), plan.bytes(), [&](std::int64_t i, Room room) {
-        const auto r = eigh.cut(room);
-        in.load(i, r.a);
-        TT_RETURN_IF_ERROR(eigh.run(r, "linalg.eigh", batch, i));
-        values.store(i, r.w);
-        if (vectors) Matrices(call.out[1], batch, 2).store(i, r.a);
-        return Status();
-      });
+  return each_matrix(call, core::numel(batch), eigh.cost(), plan.bytes(),
+                     [&](std::int64_t i, Room room) {
+                       const auto r = eigh.cut(room);
+                       in.load(i, r.a);
+                       TT_RETURN_IF_ERROR(eigh.run(r, "linalg.eigh", batch, i));
+                       values.store(i, r.w);
+                       if (vectors) Matrices(call.out[1], batch, 2).store(i, r.a);
+                       return Status();
+                     });
 }
 
 Status eigh(KernelCall& call) {

@@ -39,7 +39,8 @@ class Svd {
                      &answer, -1, nullptr, nullptr);
     work_ = sizes_.fit(workspace(answer));
     if (lapack::is_complex<T>) {
-      rwork_ = job == 'N' ? 7 * k_ : std::max(5 * k_ * k_ + 5 * k_, 2 * large * k_ + 2 * k_ * k_ + k_);
+      rwork_ =
+          job == 'N' ? 7 * k_ : std::max(5 * k_ * k_ + 5 * k_, 2 * large * k_ + 2 * k_ * k_ + k_);
     }
   }
 
@@ -109,8 +110,8 @@ class Eigh {
     lapack::prepare();
     T work = 0;
     R rwork = 0;
-    lapack::syevd<T>(job_, triangle_, size_, nullptr, size_, nullptr, &work, -1, &rwork, -1, &iwork_,
-                     -1);
+    lapack::syevd<T>(job_, triangle_, size_, nullptr, size_, nullptr, &work, -1, &rwork, -1,
+                     &iwork_, -1);
     work_ = sizes_.fit(workspace(work));
     rwork_ = lapack::is_complex<T> ? sizes_.fit(workspace(rwork)) : 0;
   }
@@ -119,9 +120,8 @@ class Eigh {
   double cost() const { return matrix_cost(n_, n_, n_) * (job_ == 'N' ? 4 : 12); }
 
   Arrays cut(Room& room) const {
-    return {room.template take<T>(n_ * n_), room.template take<T>(work_),
-            room.template take<R>(n_), room.template take<R>(rwork_),
-            room.template take<int>(iwork_)};
+    return {room.template take<T>(n_ * n_), room.template take<T>(work_), room.template take<R>(n_),
+            room.template take<R>(rwork_), room.template take<int>(iwork_)};
   }
   // The matrix is in r.a, where the eigenvectors come.
   core::Status run(const Arrays& r, std::string_view name, const core::Dims& batch,
@@ -129,8 +129,8 @@ class Eigh {
     if (n_ == 0) return {};
     int failed = 1;
     if (triangle_finite(r.a)) {
-      failed = lapack::syevd(job_, triangle_, size_, r.a, size_, r.w, r.work, work_, r.rwork, rwork_,
-                             r.iwork, iwork_);
+      failed = lapack::syevd(job_, triangle_, size_, r.a, size_, r.w, r.work, work_, r.rwork,
+                             rwork_, r.iwork, iwork_);
     }
     if (failed == 0) return {};
     return linalg_error(name, batch, i,
