@@ -14,15 +14,32 @@ namespace teletensor::core {
 
 // A Python scalar. Its category takes part in promotion, its dtype never does.
 struct Number {
-  enum class Kind : std::uint8_t { kBool = 0, kInt = 1, kFloat = 2 };
+  // kUInt: an int above 2^63 - 1, its bits in `integer`.
+  enum class Kind : std::uint8_t { kBool = 0, kInt = 1, kFloat = 2, kComplex = 3, kUInt = 4 };
   Kind kind = Kind::kInt;
   std::int64_t integer = 0;  // also a bool's 0 or 1
-  double real = 0;           // a float's value
+  double real = 0;           // a float's value, a complex number's real part
+  double imaginary = 0;
 
-  static Number of_bool(bool value) { return {Kind::kBool, value, 0}; }
-  static Number of_int(std::int64_t value) { return {Kind::kInt, value, 0}; }
-  static Number of_float(double value) { return {Kind::kFloat, 0, value}; }
-  double as_double() const { return kind == Kind::kFloat ? real : static_cast<double>(integer); }
+  static Number of_bool(bool value) { return {Kind::kBool, value, 0, 0}; }
+  static Number of_int(std::int64_t value) { return {Kind::kInt, value, 0, 0}; }
+  static Number of_uint(std::uint64_t value) {
+    const auto bits = static_cast<std::int64_t>(value);
+    return {bits < 0 ? Kind::kUInt : Kind::kInt, bits, 0, 0};
+  }
+  static Number of_float(double value) { return {Kind::kFloat, 0, value, 0}; }
+  static Number of_complex(double real, double imaginary) {
+    return {Kind::kComplex, 0, real, imaginary};
+  }
+  bool is_integer() const { return kind == Kind::kInt || kind == Kind::kUInt; }
+  bool is_complex() const { return kind == Kind::kComplex; }
+  bool negative() const { return kind == Kind::kInt && integer < 0; }
+  // The real part of a complex number.
+  double as_double() const {
+    if (kind == Kind::kFloat || kind == Kind::kComplex) return real;
+    if (kind == Kind::kUInt) return static_cast<double>(static_cast<std::uint64_t>(integer));
+    return static_cast<double>(integer);
+  }
   friend bool operator==(const Number&, const Number&) = default;
 };
 std::string to_string(const Number& number);

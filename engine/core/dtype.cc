@@ -1,6 +1,7 @@
 #include "engine/core/dtype.h"
 
 #include <charconv>
+#include <utility>
 
 namespace teletensor::core {
 
@@ -22,6 +23,20 @@ std::string_view name_of(DType dtype) {
       return "float32";
     case DType::kF64:
       return "float64";
+    case DType::kI8:
+      return "int8";
+    case DType::kI16:
+      return "int16";
+    case DType::kC64:
+      return "complex64";
+    case DType::kC128:
+      return "complex128";
+    case DType::kU16:
+      return "uint16";
+    case DType::kU32:
+      return "uint32";
+    case DType::kU64:
+      return "uint64";
   }
   return "unknown";
 }
@@ -40,18 +55,43 @@ std::optional<DType> dtype_from_number(std::uint64_t number) {
   return std::nullopt;
 }
 
-DType promote(DType a, DType b) {
-  if (a == b) return a;
-  const DType low = a < b ? a : b, high = a < b ? b : a;
-  if (low == DType::kF16 && high == DType::kBF16) return DType::kF32;
-  return high;
+namespace {
+
+// The smallest signed type with more bits than an unsigned one; a float where there is none.
+DType above(DType unsigned_type) {
+  switch (size_of(unsigned_type)) {
+    case 1:
+      return DType::kI16;
+    case 2:
+      return DType::kI32;
+    case 4:
+      return DType::kI64;
+    default:
+      return DType::kF64;
+  }
 }
 
-bool can_cast(DType from, DType to) {
-  if (is_floating(from)) return is_floating(to);
-  if (from != DType::kBool) return to != DType::kBool;
-  return true;
+}  // namespace
+
+DType promote(DType a, DType b) {
+  if (a == b) return a;
+  if (category_of(a) < category_of(b)) std::swap(a, b);
+  if (is_complex(a)) {
+    const bool wide = a == DType::kC128 || b == DType::kC128 || b == DType::kF64;
+    return wide ? DType::kC128 : DType::kC64;
+  }
+  if (category_of(a) != category_of(b)) return a;
+  if (is_floating(a)) {
+    const DType low = a < b ? a : b, high = a < b ? b : a;
+    return low == DType::kF16 && high == DType::kBF16 ? DType::kF32 : high;
+  }
+  const bool a_wider = size_of(a) > size_of(b);
+  if (is_unsigned(a) == is_unsigned(b)) return a_wider ? a : b;
+  const DType no_sign = is_unsigned(a) ? a : b, sign = is_unsigned(a) ? b : a;
+  return size_of(sign) > size_of(no_sign) ? sign : above(no_sign);
 }
+
+bool can_cast(DType from, DType to) { return category_of(from) <= category_of(to); }
 
 std::string to_string(Device device) {
   switch (device.kind) {

@@ -9,41 +9,94 @@
 
 namespace teletensor::core {
 
-// The numbers travel on the wire and stand in files: never renumber. 2, 3, 11 to 15 are kept for
-// the 8- and 16-bit integers, complex and the wider unsigned types.
+// The numbers travel on the wire and stand in files: never renumber.
 enum class DType : std::uint8_t {
   kBool = 1,
   kU8 = 2,
+  kI8 = 3,
+  kI16 = 4,
   kI32 = 5,
   kI64 = 6,
   kF16 = 7,
   kBF16 = 8,
   kF32 = 9,
   kF64 = 10,
+  kC64 = 11,   // two f32
+  kC128 = 12,  // two f64
+  kU16 = 13,
+  kU32 = 14,
+  kU64 = 15,
 };
-inline constexpr DType kAllDTypes[] = {DType::kBool, DType::kU8,   DType::kI32, DType::kI64,
-                                       DType::kF16,  DType::kBF16, DType::kF32, DType::kF64};
+inline constexpr DType kAllDTypes[] = {DType::kBool, DType::kU8,  DType::kI8,  DType::kI16,
+                                       DType::kI32,  DType::kI64, DType::kF16, DType::kBF16,
+                                       DType::kF32,  DType::kF64, DType::kC64, DType::kC128,
+                                       DType::kU16,  DType::kU32, DType::kU64};
 
 constexpr std::size_t size_of(DType dtype) {
   switch (dtype) {
     case DType::kBool:
     case DType::kU8:
+    case DType::kI8:
       return 1;
     case DType::kF16:
     case DType::kBF16:
+    case DType::kI16:
+    case DType::kU16:
       return 2;
     case DType::kI32:
+    case DType::kU32:
     case DType::kF32:
       return 4;
     case DType::kI64:
+    case DType::kU64:
     case DType::kF64:
+    case DType::kC64:
       return 8;
+    case DType::kC128:
+      return 16;
   }
   return 0;
 }
 
-constexpr bool is_floating(DType dtype) { return dtype >= DType::kF16; }
-constexpr bool is_integral(DType dtype) { return dtype > DType::kBool && dtype < DType::kF16; }
+// Real floats alone; see is_inexact.
+constexpr bool is_floating(DType dtype) { return dtype >= DType::kF16 && dtype <= DType::kF64; }
+constexpr bool is_complex(DType dtype) { return dtype == DType::kC64 || dtype == DType::kC128; }
+// Floating or complex: what can require grad.
+constexpr bool is_inexact(DType dtype) { return dtype >= DType::kF16 && dtype <= DType::kC128; }
+constexpr bool is_signed_integral(DType dtype) {
+  return dtype >= DType::kI8 && dtype <= DType::kI64;
+}
+constexpr bool is_unsigned(DType dtype) {  // not bool
+  return dtype == DType::kU8 || dtype >= DType::kU16;
+}
+constexpr bool is_integral(DType dtype) {  // not bool
+  return is_signed_integral(dtype) || is_unsigned(dtype);
+}
+// bool < integers < floats < complex: what decides between the ranks of promotion.
+constexpr int category_of(DType dtype) {
+  return dtype == DType::kBool ? 0 : is_integral(dtype) ? 1 : is_floating(dtype) ? 2 : 3;
+}
+// The dtype of the parts of a complex one; others as they are.
+constexpr DType real_of(DType dtype) {
+  return dtype == DType::kC64 ? DType::kF32 : dtype == DType::kC128 ? DType::kF64 : dtype;
+}
+// The complex dtype that holds a floating one (complex64 for 16-bit floats); complex as they are.
+constexpr DType complex_of(DType dtype) {
+  return dtype == DType::kF64 || dtype == DType::kC128 ? DType::kC128 : DType::kC64;
+}
+
+// The numbers that an integer dtype (or bool) has.
+struct IntegerRange {
+  std::int64_t least = 0;
+  std::uint64_t most = 1;
+};
+constexpr IntegerRange range_of(DType dtype) {
+  if (!is_integral(dtype)) return {};
+  const int bits = static_cast<int>(size_of(dtype)) * 8;
+  if (is_unsigned(dtype)) return {0, ~std::uint64_t{0} >> (64 - bits)};
+  const std::uint64_t most = (std::uint64_t{1} << (bits - 1)) - 1;
+  return {-static_cast<std::int64_t>(most) - 1, most};
+}
 
 // "float32", "bool", ...: PyTorch's names.
 std::string_view name_of(DType dtype);
@@ -51,10 +104,11 @@ std::optional<DType> dtype_from_name(std::string_view name);
 // nullopt for a number that no dtype has.
 std::optional<DType> dtype_from_number(std::uint64_t number);
 
-// The smallest dtype that both convert to (same-rank promotion, PyTorch's lattice).
+// The smallest dtype that both convert to (same-rank promotion): PyTorch's lattice, and NumPy's
+// where PyTorch refuses (uint16, uint32, uint64 with other integers).
 DType promote(DType a, DType b);
-// True where an in-place result of type `from` may be stored into `to`: never float to integer,
-// never a number to bool.
+// True where an in-place result of type `from` may be stored into `to`: never to a lower category,
+// other integers of any width and sign included.
 bool can_cast(DType from, DType to);
 
 enum class DeviceKind : std::uint8_t { kCpu = 0, kCuda = 1, kSim = 2 };

@@ -36,7 +36,7 @@ OpDef plain(std::string_view signature, std::string_view doc, Infer infer,
 Status infer_add(InferContext& c) {
   const DType dtype = result_type(c);
   const double alpha = c.attributes.real(0);
-  if (!core::is_floating(dtype) && alpha != std::trunc(alpha)) {
+  if (!core::is_inexact(dtype) && alpha != std::trunc(alpha)) {
     return c.fail("for integers alpha must be an integer, it is " + std::to_string(alpha));
   }
   return infer_elementwise(c, dtype);
@@ -62,7 +62,7 @@ Rounding rounding_of(const core::Attributes& attributes) {
 Status infer_div(InferContext& c) {
   switch (rounding_of(c.attributes)) {
     case Rounding::kNone:
-      return infer_real(c);
+      return infer_inexact(c);
     case Rounding::kUnknown:
       return c.fail("rounding_mode must be None, 'trunc' or 'floor'");
     default:
@@ -73,11 +73,11 @@ Status infer_div(InferContext& c) {
 Status infer_pow(InferContext& c) {
   const core::Number* exponent = c.operands[1].number;
   const DType dtype = result_type(c);
-  if (exponent && exponent->kind == core::Number::Kind::kInt && exponent->integer < 0 &&
-      !core::is_floating(dtype)) {
+  if (exponent && exponent->negative() && !core::is_inexact(dtype)) {
     return c.fail("integers to negative integer powers are not defined");
   }
-  TT_RETURN_IF_ERROR(infer_no_bool(c));
+  if (dtype == DType::kBool && exponent == nullptr) return c.not_defined_for(dtype);
+  TT_RETURN_IF_ERROR(infer_number(c));
   // RULE: a number to the power of a tensor is row-major, whatever the tensor's strides.
   if (c.operands[0].number) c.results[0].geometry = core::Geometry(c.results[0].geometry.shape);
   return {};
@@ -85,7 +85,7 @@ Status infer_pow(InferContext& c) {
 
 Status infer_bits(InferContext& c) {
   const DType dtype = result_type(c);
-  if (core::is_floating(dtype)) {
+  if (core::is_inexact(dtype)) {
     return c.fail("is defined for integers and bool, not for " + std::string(core::name_of(dtype)));
   }
   return infer_elementwise(c, dtype);
@@ -231,7 +231,7 @@ std::vector<OpDef> arithmetic() {
           infer_add, add_vjp),
       row("sub(Operand x, Operand other, float alpha=1.0) -> Tensor", "x - alpha * other.",
           infer_sub, sub_vjp),
-      row("mul(Operand x, Operand other) -> Tensor", "x * other.", infer_same, mul_vjp, kOther),
+      row("mul(Operand x, Operand other) -> Tensor", "x * other.", infer_number, mul_vjp, kOther),
       row("div(Operand x, Operand other, str? rounding_mode=None) -> Tensor",
           "x / other, a float; with rounding_mode 'floor' or 'trunc' rounded, in the operands' "
           "dtype. Integer division by zero is an error.",
@@ -279,10 +279,10 @@ std::vector<OpDef> tests_and_bits() {
   return {
       plain("eq(Operand x, Operand other) -> Tensor", "x == other.", infer_test, kTest),
       plain("ne(Operand x, Operand other) -> Tensor", "x != other.", infer_test, kTest),
-      plain("lt(Operand x, Operand other) -> Tensor", "x < other.", infer_test, kTest),
-      plain("le(Operand x, Operand other) -> Tensor", "x <= other.", infer_test, kTest),
-      plain("gt(Operand x, Operand other) -> Tensor", "x > other.", infer_test, kTest),
-      plain("ge(Operand x, Operand other) -> Tensor", "x >= other.", infer_test, kTest),
+      plain("lt(Operand x, Operand other) -> Tensor", "x < other.", infer_ordered_test, kTest),
+      plain("le(Operand x, Operand other) -> Tensor", "x <= other.", infer_ordered_test, kTest),
+      plain("gt(Operand x, Operand other) -> Tensor", "x > other.", infer_ordered_test, kTest),
+      plain("ge(Operand x, Operand other) -> Tensor", "x >= other.", infer_ordered_test, kTest),
       plain("logical_and(Operand x, Operand other) -> Tensor", "x != 0 and other != 0.", infer_test,
             kTest),
       plain("logical_or(Operand x, Operand other) -> Tensor", "x != 0 or other != 0.", infer_test,

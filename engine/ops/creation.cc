@@ -61,6 +61,9 @@ Status read_numbers(InferContext& c, std::size_t count, bool& whole) {
   for (std::size_t i = 0; i < count; ++i) {
     if (!c.operands[i].number) return c.fail("takes numbers, not tensors");
     const Number& n = *c.operands[i].number;
+    if (n.is_complex() || n.kind == Number::Kind::kUInt) {
+      return c.fail("takes real numbers of at most 63 bits, got " + core::to_string(n));
+    }
     if (n.kind == Number::Kind::kFloat) {
       whole = false;
       if (!std::isfinite(n.real)) return c.fail("takes finite numbers, got " + core::to_string(n));
@@ -79,7 +82,7 @@ Status infer_arange(InferContext& c) {
                   core::to_string(end) + ", step " + core::to_string(step));
   };
   const DType dtype = dtype_or(c, 0, whole ? DType::kI64 : c.default_dtype);
-  if (dtype == DType::kBool) return c.fail("is not defined for bool");
+  if (dtype == DType::kBool || core::is_complex(dtype)) return c.not_defined_for(dtype);
   if (step.as_double() == 0) return refuse("step must not be zero");
   const double span = end.as_double() - start.as_double();
   if ((span > 0 && step.as_double() < 0) || (span < 0 && step.as_double() > 0)) {
@@ -109,7 +112,7 @@ Status infer_linspace(InferContext& c) {
   if (steps < 0)
     return c.fail("number of steps must not be negative, got " + std::to_string(steps));
   const DType dtype = dtype_or(c, 1, c.default_dtype);
-  if (dtype == DType::kBool) return c.fail("is not defined for bool");
+  if (dtype == DType::kBool || core::is_complex(dtype)) return c.not_defined_for(dtype);
   c.add_result(dtype, Dims{steps});
   return {};
 }

@@ -52,15 +52,33 @@ Status infer_elementwise(InferContext& c, DType dtype, DType common, bool condit
   return {};
 }
 
-Status infer_same(InferContext& c) { return infer_elementwise(c, result_type(c)); }
+Status infer_number(InferContext& c) { return infer_elementwise(c, result_type(c)); }
 
-Status infer_no_bool(InferContext& c) {
+Status infer_same(InferContext& c) {
   const DType dtype = result_type(c);
-  if (dtype == DType::kBool) return c.fail("is not defined for bool");
+  if (core::is_complex(dtype)) return c.not_defined_for(dtype);
   return infer_elementwise(c, dtype);
 }
 
-Status infer_real(InferContext& c) { return infer_elementwise(c, real_type(c)); }
+Status infer_number_no_bool(InferContext& c) {
+  const DType dtype = result_type(c);
+  if (dtype == DType::kBool) return c.not_defined_for(dtype);
+  return infer_elementwise(c, dtype);
+}
+
+Status infer_no_bool(InferContext& c) {
+  const DType dtype = result_type(c);
+  if (core::is_complex(dtype)) return c.not_defined_for(dtype);
+  return infer_number_no_bool(c);
+}
+
+Status infer_inexact(InferContext& c) { return infer_elementwise(c, real_type(c)); }
+
+Status infer_real(InferContext& c) {
+  const DType dtype = real_type(c);
+  if (core::is_complex(dtype)) return c.not_defined_for(dtype);
+  return infer_elementwise(c, dtype);
+}
 
 Status infer_floating(InferContext& c) {
   const DType dtype = result_type(c);
@@ -70,6 +88,16 @@ Status infer_floating(InferContext& c) {
   return infer_elementwise(c, dtype);
 }
 
+Status infer_inexact_only(InferContext& c) {
+  return core::is_complex(result_type(c)) ? infer_number(c) : infer_floating(c);
+}
+
 Status infer_test(InferContext& c) { return infer_elementwise(c, DType::kBool, result_type(c)); }
+
+Status infer_ordered_test(InferContext& c) {
+  const DType dtype = result_type(c);
+  if (core::is_complex(dtype)) return c.not_defined_for(dtype);
+  return infer_test(c);
+}
 
 }  // namespace teletensor::ops

@@ -26,14 +26,20 @@ inline core::DType result_type(const InferContext& c) {
 // The same, an integer or bool result becoming the default dtype.
 inline core::DType real_type(const InferContext& c) {
   const core::DType dtype = result_type(c);
-  return core::is_floating(dtype) ? dtype : c.default_dtype;
+  return core::is_inexact(dtype) ? dtype : c.default_dtype;
 }
 
-// Ready-made rules.
-core::Status infer_same(InferContext& c);      // result_type
-core::Status infer_no_bool(InferContext& c);   // result_type, never bool
-core::Status infer_real(InferContext& c);      // real_type
-core::Status infer_floating(InferContext& c);  // refuses what is not floating
-core::Status infer_test(InferContext& c);      // a bool
+// Ready-made rules. These refuse complex operands:
+core::Status infer_same(InferContext& c);          // result_type
+core::Status infer_no_bool(InferContext& c);       // result_type, never bool
+core::Status infer_real(InferContext& c);          // real_type
+core::Status infer_floating(InferContext& c);      // refuses what is not floating
+core::Status infer_ordered_test(InferContext& c);  // a bool
+// and these take them:
+core::Status infer_number(InferContext& c);          // result_type
+core::Status infer_number_no_bool(InferContext& c);  // result_type, never bool
+core::Status infer_inexact(InferContext& c);         // real_type, or complex
+core::Status infer_inexact_only(InferContext& c);    // refuses integers and bool
+core::Status infer_test(InferContext& c);            // a bool
 
 }  // namespace teletensor::ops

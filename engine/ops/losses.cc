@@ -113,7 +113,9 @@ Status check_classes(const InferContext& c, const Dims& input, std::size_t targe
                     " and " + core::to_string(c.shape(target)));
     }
   } else {
-    if (c.dtype(target) == DType::kBool) return c.fail("expected class indices, got bool");
+    if (!core::is_integral(c.dtype(target))) {
+      return c.fail("expected class indices, got " + std::string(core::name_of(c.dtype(target))));
+    }
     if (c.shape(target) != out.lines) {
       return c.fail("an input of shape " + core::to_string(input) + " takes a target of shape " +
                     core::to_string(out.lines) + ", got " + core::to_string(c.shape(target)));

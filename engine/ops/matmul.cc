@@ -20,7 +20,7 @@ Status check_dtypes(InferContext& c, std::size_t a, std::size_t b) {
                   std::string(core::name_of(c.dtype(b))));
   }
   if (c.dtype(a) == core::DType::kBool) return c.fail("is not defined for bool");
-  return {};
+  return c.not_complex(a);
 }
 
 // Shape of the product of operands a and a + 1, by NumPy's rules of matmul.

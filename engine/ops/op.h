@@ -76,6 +76,13 @@ class InferContext {
   void add_result(core::DType dtype, const core::Geometry& geometry) {
     results.push_back({dtype, device, geometry});
   }
+  // Refuses a complex operand `i`: for ops that order or round their elements.
+  core::Status not_complex(std::size_t i = 0) const {
+    return core::is_complex(dtype(i)) ? not_defined_for(dtype(i)) : core::Status();
+  }
+  core::Status not_defined_for(core::DType dtype) const {
+    return fail("is not defined for " + std::string(core::name_of(dtype)));
+  }
   // "op: text" as an invalid-argument error.
   core::Status fail(std::string text) const {
     return core::invalid(std::string(op) + ": " + std::move(text));

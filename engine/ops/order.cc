@@ -16,7 +16,7 @@ using core::Status;
 
 Status scan_infer(InferContext& c) {
   TT_RETURN_IF_ERROR(core::normalize_dim(c.attributes.integer(0), c.rank(0), c.op).status());
-  const DType own = core::is_floating(c.dtype(0)) ? c.dtype(0) : DType::kI64;
+  const DType own = core::is_inexact(c.dtype(0)) ? c.dtype(0) : DType::kI64;
   c.add_result(c.attributes.size() > 1 && c.attributes.has(1) ? c.attributes.dtype(1) : own,
                c.shape(0));
   return {};
@@ -28,7 +28,7 @@ Status cumprod_backward_infer(InferContext& c) {
     return c.fail("shapes differ: " + core::to_string(c.shape(0)) + " and " +
                   core::to_string(c.shape(1)));
   }
-  if (!core::is_floating(c.dtype(0)) || !core::is_floating(c.dtype(1))) {
+  if (!core::is_inexact(c.dtype(0)) || !core::is_inexact(c.dtype(1))) {
     return c.fail("expected floating point tensors");
   }
   c.add_result(c.dtype(1), c.shape(1));
@@ -36,6 +36,7 @@ Status cumprod_backward_infer(InferContext& c) {
 }
 
 Status sort_infer(InferContext& c) {
+  TT_RETURN_IF_ERROR(c.not_complex());
   TT_RETURN_IF_ERROR(core::normalize_dim(c.attributes.integer(0), c.rank(0), c.op).status());
   c.add_result(c.dtype(0), c.shape(0));
   c.add_result(DType::kI64, c.shape(0));
@@ -43,12 +44,14 @@ Status sort_infer(InferContext& c) {
 }
 
 Status argsort_infer(InferContext& c) {
+  TT_RETURN_IF_ERROR(c.not_complex());
   TT_RETURN_IF_ERROR(core::normalize_dim(c.attributes.integer(0), c.rank(0), c.op).status());
   c.add_result(DType::kI64, c.shape(0));
   return {};
 }
 
 Status topk_infer(InferContext& c) {
+  TT_RETURN_IF_ERROR(c.not_complex());
   const auto dim = core::normalize_dim(c.attributes.integer(1), c.rank(0), c.op);
   if (!dim.ok()) return dim.status();
   const std::int64_t k = c.attributes.integer(0), size = c.rank(0) ? c.shape(0)[*dim] : 1;
@@ -66,6 +69,7 @@ Status topk_infer(InferContext& c) {
 
 // One element of each line.
 Status pick_infer(InferContext& c, std::int64_t dim, std::size_t keepdim) {
+  TT_RETURN_IF_ERROR(c.not_complex());
   const auto at = core::normalize_dim(dim, c.rank(0), c.op);
   if (!at.ok()) return at.status();
   if (c.rank(0) && c.shape(0)[*at] == 0) {
@@ -95,6 +99,7 @@ Status kthvalue_infer(InferContext& c) {
 Status median_dim_infer(InferContext& c) { return pick_infer(c, c.attributes.integer(0), 1); }
 
 Status median_infer(InferContext& c) {
+  TT_RETURN_IF_ERROR(c.not_complex());
   if (c.dtype(0) == DType::kBool) return c.fail("not implemented for bool");
   c.add_result(c.dtype(0), Dims());
   return {};

@@ -15,11 +15,16 @@ struct Rank {
   }
 };
 
-// The lower rank counts only where its category (bool < integer < float) is higher.
+// The lower rank counts only where its category is higher; a complex one leaves a higher rank of
+// floats its width.
 Rank combine(const Rank& higher, const Rank& lower) {
   if (!higher.any) return lower;
-  if (!lower.any || core::is_floating(higher.dtype)) return higher;
-  if (higher.dtype != DType::kBool && !core::is_floating(lower.dtype)) return higher;
+  if (!lower.any || core::category_of(higher.dtype) >= core::category_of(lower.dtype)) {
+    return higher;
+  }
+  if (core::is_complex(lower.dtype) && core::is_floating(higher.dtype)) {
+    return {true, core::complex_of(higher.dtype)};
+  }
   return {true, core::promote(higher.dtype, lower.dtype)};
 }
 
@@ -40,6 +45,12 @@ DType result_type(std::span<const OperandInfo> operands, DType default_dtype) {
           break;
         case core::Number::Kind::kFloat:
           numbers.add(default_dtype);
+          break;
+        case core::Number::Kind::kComplex:
+          numbers.add(core::complex_of(default_dtype));
+          break;
+        case core::Number::Kind::kUInt:
+          numbers.add(DType::kU64);
           break;
       }
     }

@@ -2,6 +2,7 @@
 // the numbers are the same on every device and however the work is split. (J. Salmon et al.,
 // "Parallel random numbers: as easy as 1, 2, 3", 2011.)
 
+#include <algorithm>
 #include <cmath>
 
 #include "engine/ops/families.h"
@@ -74,31 +75,17 @@ Status check_range(InferContext& c, std::int64_t low, std::int64_t high, DType d
     return c.fail("needs low < high, got [" + std::to_string(low) + ", " + std::to_string(high) +
                   ")");
   }
-  std::int64_t least = INT64_MIN, most = INT64_MAX;
-  switch (dtype) {
-    case DType::kBool:
-      least = 0, most = 1;
-      break;
-    case DType::kU8:
-      least = 0, most = 255;
-      break;
-    case DType::kI32:
-      least = INT32_MIN, most = INT32_MAX;
-      break;
-    case DType::kF16:
-      least = -2048, most = 2048;
-      break;
-    case DType::kBF16:
-      least = -256, most = 256;
-      break;
-    case DType::kF32:
-      least = -(1 << 24), most = 1 << 24;
-      break;
-    case DType::kF64:
-      least = -(1ll << 53), most = 1ll << 53;
-      break;
-    case DType::kI64:
-      break;
+  if (core::is_complex(dtype)) return c.not_defined_for(dtype);
+  std::int64_t least = core::range_of(dtype).least;
+  auto most = static_cast<std::int64_t>(
+      std::min(core::range_of(dtype).most, static_cast<std::uint64_t>(INT64_MAX)));
+  if (core::is_floating(dtype)) {
+    const int bits = dtype == DType::kF64   ? 53
+                     : dtype == DType::kF32 ? 24
+                     : dtype == DType::kF16 ? 11
+                                            : 8;
+    most = std::int64_t{1} << bits;
+    least = -most;
   }
   if (low < least || high - 1 > most) {
     return c.fail("[" + std::to_string(low) + ", " + std::to_string(high) + ") does not fit " +

@@ -27,13 +27,13 @@ Status add_reduced(InferContext& c, DType dtype, std::size_t dims, std::size_t k
 
 // Integers and bools are summed as int64.
 Status sum_infer(InferContext& c) {
-  const DType own = core::is_floating(c.dtype(0)) ? c.dtype(0) : DType::kI64;
+  const DType own = core::is_inexact(c.dtype(0)) ? c.dtype(0) : DType::kI64;
   return add_reduced(c, c.attributes.has(2) ? c.attributes.dtype(2) : own, 0, 1);
 }
 
 Status mean_infer(InferContext& c) {
   const DType dtype = c.attributes.has(2) ? c.attributes.dtype(2) : c.dtype(0);
-  if (!core::is_floating(dtype)) {
+  if (!core::is_inexact(dtype)) {
     return c.fail("could not infer output dtype: input dtype must be floating point, got " +
                   std::string(core::name_of(dtype)));
   }
@@ -66,6 +66,7 @@ Status norm_infer(InferContext& c) {
 }
 
 Status logsumexp_infer(InferContext& c) {
+  TT_RETURN_IF_ERROR(c.not_complex());
   return add_reduced(c, core::is_floating(c.dtype(0)) ? c.dtype(0) : c.default_dtype, 0, 1);
 }
 
@@ -87,12 +88,14 @@ Status not_over_nothing(const InferContext& c, std::uint32_t mask) {
 }
 
 Status whole_extremum_infer(InferContext& c) {
+  TT_RETURN_IF_ERROR(c.not_complex());
   TT_RETURN_IF_ERROR(not_over_nothing(c, all_dims(c.rank(0))));
   c.add_result(c.dtype(0), Dims());
   return {};
 }
 
 Status extremum_infer(InferContext& c) {
+  TT_RETURN_IF_ERROR(c.not_complex());
   const auto mask = dims_mask(c.attributes, 0, c.rank(0), c.op);
   if (!mask.ok()) return mask.status();
   TT_RETURN_IF_ERROR(not_over_nothing(c, *mask));

@@ -9,7 +9,7 @@ namespace teletensor::ops::scalar {
 
 struct Add {
   static constexpr std::string_view kOp = "add";
-  static constexpr Types kTypes = kAny;
+  static constexpr Types kTypes = kAll;
   template <class T>
   T operator()(T a, T b) const {
     if constexpr (is_int<T>)
@@ -20,7 +20,7 @@ struct Add {
 };
 struct Sub {
   static constexpr std::string_view kOp = "sub";
-  static constexpr Types kTypes = kAny;
+  static constexpr Types kTypes = kAll;
   template <class T>
   T operator()(T a, T b) const {
     if constexpr (is_int<T>)
@@ -31,7 +31,7 @@ struct Sub {
 };
 struct AddScaled {  // a + alpha * b
   static constexpr std::string_view kOp = "add";
-  static constexpr Types kTypes = kAny;
+  static constexpr Types kTypes = kAll;
   double alpha = 1;
   Int integer = 1;
   AddScaled() = default;
@@ -39,14 +39,14 @@ struct AddScaled {  // a + alpha * b
   template <class T>
   T operator()(T a, T b) const {
     if constexpr (is_int<T>)
-      return wrap_add(a, wrap_mul(integer, b));
+      return wrap_add(a, wrap_mul(static_cast<T>(integer), b));
     else
       return a + T(alpha) * b;
   }
 };
 struct Mul {
   static constexpr std::string_view kOp = "mul";
-  static constexpr Types kTypes = kAny;
+  static constexpr Types kTypes = kAll;
   template <class T>
   T operator()(T a, T b) const {
     if constexpr (is_int<T>)
@@ -57,7 +57,7 @@ struct Mul {
 };
 struct Div {
   static constexpr std::string_view kOp = "div";
-  static constexpr Types kTypes = kReal;
+  static constexpr Types kTypes = kInexact;
   template <class T>
   T operator()(T a, T b) const {
     return a / b;
@@ -67,9 +67,11 @@ struct Div {
 // Integer division by 0 gives 0 and the minimum by -1 wraps; the op refuses the former beforehand.
 inline Int div_int(Int a, Int b) {
   if (b == 0) return 0;
-  return b == -1 ? wrap_sub(0, a) : a / b;
+  return b == -1 ? wrap_sub(Int{0}, a) : a / b;
 }
 inline Int mod_int(Int a, Int b) { return b == 0 || b == -1 ? 0 : a % b; }
+inline UInt div_int(UInt a, UInt b) { return b == 0 ? 0 : a / b; }
+inline UInt mod_int(UInt a, UInt b) { return b == 0 ? 0 : a % b; }
 
 struct DivTrunc {
   static constexpr std::string_view kOp = "div";
@@ -107,7 +109,9 @@ struct FloorDivideBy {
   using Near = FloorDivideBy<NearFmod>;
   template <class T>
   T operator()(T a, T b) const {
-    if constexpr (is_int<T>) {
+    if constexpr (std::is_same_v<T, UInt>) {
+      return div_int(a, b);
+    } else if constexpr (is_int<T>) {
       const Int quotient = div_int(a, b), rest = mod_int(a, b);
       return rest != 0 && (rest < 0) != (b < 0) ? quotient - 1 : quotient;
     } else {
@@ -131,7 +135,9 @@ struct RemainderBy {  // the sign of b, as Python's %
   using Near = RemainderBy<NearFmod>;
   template <class T>
   T operator()(T a, T b) const {
-    if constexpr (is_int<T>) {
+    if constexpr (std::is_same_v<T, UInt>) {
+      return mod_int(a, b);
+    } else if constexpr (is_int<T>) {
       const Int rest = mod_int(a, b);
       return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
     } else {
@@ -160,14 +166,16 @@ struct FmodBy {  // the sign of a, as C's %
 using Fmod = FmodBy<AnyFmod>;
 struct Pow {
   static constexpr std::string_view kOp = "pow";
-  static constexpr Types kTypes = kAny;
+  static constexpr Types kTypes = kAll;
   static constexpr bool kLibm = true;
   static constexpr int kCost = 8;
   template <class T>
   T operator()(T a, T b) const {
     if constexpr (is_int<T>) {
-      if (b < 0) return a == 1 ? 1 : (a == -1 ? (b % 2 != 0 ? -1 : 1) : 0);
-      Int result = 1;
+      if constexpr (std::is_same_v<T, Int>) {
+        if (b < 0) return a == 1 ? 1 : (a == -1 ? (b % 2 != 0 ? -1 : 1) : 0);
+      }
+      T result = 1;
       for (; b != 0; b >>= 1) {
         if (b & 1) result = wrap_mul(result, a);
         a = wrap_mul(a, a);
@@ -180,7 +188,7 @@ struct Pow {
 };
 struct Cube {
   static constexpr std::string_view kOp = "pow";
-  static constexpr Types kTypes = kReal;
+  static constexpr Types kTypes = kInexact;
   template <class T>
   T operator()(T x) const {
     return x * x * x;
@@ -248,11 +256,31 @@ struct Copysign {
   }
 };
 
+// ---------------------------------------------------------------- complex numbers of two reals
+
+struct MakeComplex {
+  static constexpr std::string_view kOp = "complex";
+  static constexpr Types kTypes = kComplex;
+  template <class T>
+  T operator()(T a, T b) const {
+    return T(a.re, b.re);
+  }
+};
+struct Polar {
+  static constexpr std::string_view kOp = "polar";
+  static constexpr Types kTypes = kComplex;
+  static constexpr int kCost = 10;
+  template <class T>
+  T operator()(T size, T angle) const {
+    return T(size.re * std::cos(angle.re), size.re * std::sin(angle.re));
+  }
+};
+
 // ---------------------------------------------------------------- comparison and logic
 
 struct Eq {
   static constexpr std::string_view kOp = "eq";
-  static constexpr Types kTypes = kAny;
+  static constexpr Types kTypes = kAll;
   template <class T>
   bool operator()(T a, T b) const {
     return a == b;
@@ -260,7 +288,7 @@ struct Eq {
 };
 struct Ne {
   static constexpr std::string_view kOp = "ne";
-  static constexpr Types kTypes = kAny;
+  static constexpr Types kTypes = kAll;
   template <class T>
   bool operator()(T a, T b) const {
     return a != b;
@@ -300,7 +328,7 @@ struct Ge {
 };
 struct LogicalAnd {
   static constexpr std::string_view kOp = "logical_and";
-  static constexpr Types kTypes = kAny;
+  static constexpr Types kTypes = kAll;
   template <class T>
   bool operator()(T a, T b) const {
     return (a != T(0)) & (b != T(0));
@@ -308,7 +336,7 @@ struct LogicalAnd {
 };
 struct LogicalOr {
   static constexpr std::string_view kOp = "logical_or";
-  static constexpr Types kTypes = kAny;
+  static constexpr Types kTypes = kAll;
   template <class T>
   bool operator()(T a, T b) const {
     return (a != T(0)) | (b != T(0));
@@ -316,7 +344,7 @@ struct LogicalOr {
 };
 struct LogicalXor {
   static constexpr std::string_view kOp = "logical_xor";
-  static constexpr Types kTypes = kAny;
+  static constexpr Types kTypes = kAll;
   template <class T>
   bool operator()(T a, T b) const {
     return (a != T(0)) != (b != T(0));
@@ -328,31 +356,46 @@ struct LogicalXor {
 struct BitwiseAnd {
   static constexpr std::string_view kOp = "bitwise_and";
   static constexpr Types kTypes = kInteger;
-  Int operator()(Int a, Int b) const { return a & b; }
+  template <class T>
+  T operator()(T a, T b) const {
+    return a & b;
+  }
 };
 struct BitwiseOr {
   static constexpr std::string_view kOp = "bitwise_or";
   static constexpr Types kTypes = kInteger;
-  Int operator()(Int a, Int b) const { return a | b; }
+  template <class T>
+  T operator()(T a, T b) const {
+    return a | b;
+  }
 };
 struct BitwiseXor {
   static constexpr std::string_view kOp = "bitwise_xor";
   static constexpr Types kTypes = kInteger;
-  Int operator()(Int a, Int b) const { return a ^ b; }
+  template <class T>
+  T operator()(T a, T b) const {
+    return a ^ b;
+  }
 };
 // A shift by a negative count or by the width or more: 0, or the sign.
 struct ShiftLeft {
   static constexpr std::string_view kOp = "bitwise_left_shift";
   static constexpr Types kTypes = kInteger;
-  Int operator()(Int a, Int b) const {
-    const bool fits = b >= 0 && b < 64;
-    return fits ? static_cast<Int>(static_cast<UInt>(a) << (fits ? b : 0)) : 0;
+  template <class T>
+  T operator()(T a, T b) const {
+    const bool fits = static_cast<UInt>(b) < 64;
+    return fits ? static_cast<T>(static_cast<UInt>(a) << (fits ? b : 0)) : 0;
   }
 };
 struct ShiftRight {
   static constexpr std::string_view kOp = "bitwise_right_shift";
   static constexpr Types kTypes = kInteger;
-  Int operator()(Int a, Int b) const { return a >> (b >= 0 && b < 64 ? b : 63); }
+  template <class T>
+  T operator()(T a, T b) const {
+    const bool fits = static_cast<UInt>(b) < 64;
+    if constexpr (std::is_same_v<T, UInt>) return fits ? a >> (fits ? b : 0) : 0;
+    return a >> (fits ? b : 63);
+  }
 };
 
 // ---------------------------------------------------------------- gradients as one functor
@@ -367,7 +410,7 @@ struct ReluBackward {  // (g, result)
 };
 struct TanhBackward {  // (g, result)
   static constexpr std::string_view kOp = "tanh_backward";
-  static constexpr Types kTypes = kReal;
+  static constexpr Types kTypes = kInexact;
   template <class T>
   T operator()(T g, T y) const {
     return g * (T(1) - y * y);
@@ -375,7 +418,7 @@ struct TanhBackward {  // (g, result)
 };
 struct SigmoidBackward {  // (g, result)
   static constexpr std::string_view kOp = "sigmoid_backward";
-  static constexpr Types kTypes = kReal;
+  static constexpr Types kTypes = kInexact;
   template <class T>
   T operator()(T g, T y) const {
     return g * ((T(1) - y) * y);

@@ -6,6 +6,8 @@
 #include <type_traits>
 
 #include "engine/core/attributes.h"
+#include "engine/core/complex.h"
+#include "engine/ops/scalar_complex.h"
 #include "engine/ops/scalar_math.h"
 
 namespace teletensor::ops::scalar {
@@ -14,25 +16,39 @@ using core::Attributes;
 using Int = std::int64_t;
 using UInt = std::uint64_t;
 
-enum Types { kReal = 1, kInteger = 2, kAny = 3 };
+// kReal: float and double; kInteger: int64 and uint64; kComplex: Complex64 and Complex128.
+enum Types { kReal = 1, kInteger = 2, kAny = 3, kComplex = 4, kInexact = 5, kAll = 7 };
 
 template <class T>
-inline constexpr bool is_int = std::is_same_v<T, Int>;
+inline constexpr bool is_int = std::is_same_v<T, Int> || std::is_same_v<T, UInt>;
+template <class T>
+inline constexpr bool is_complex = core::kIsComplex<T>;
 
-inline Int wrap_add(Int a, Int b) {
-  return static_cast<Int>(static_cast<UInt>(a) + static_cast<UInt>(b));
+// T: Int or UInt.
+template <class T>
+T wrap_add(T a, T b) {
+  return static_cast<T>(static_cast<UInt>(a) + static_cast<UInt>(b));
 }
-inline Int wrap_sub(Int a, Int b) {
-  return static_cast<Int>(static_cast<UInt>(a) - static_cast<UInt>(b));
+template <class T>
+T wrap_sub(T a, T b) {
+  return static_cast<T>(static_cast<UInt>(a) - static_cast<UInt>(b));
 }
-inline Int wrap_mul(Int a, Int b) {
-  return static_cast<Int>(static_cast<UInt>(a) * static_cast<UInt>(b));
+template <class T>
+T wrap_mul(T a, T b) {
+  return static_cast<T>(static_cast<UInt>(a) * static_cast<UInt>(b));
 }
 
 inline Int to_int(double v) {  // saturated; NaN as 0
   if (v != v) return 0;
   if (v >= 0x1p63) return INT64_MAX;
   return v < -0x1p63 ? INT64_MIN : static_cast<Int>(v);
+}
+
+template <class T>
+T limit(double v) {  // the nearest number of T: Int or UInt
+  if constexpr (std::is_same_v<T, Int>) return to_int(v);
+  if (!(v > 0)) return 0;
+  return v >= 0x1p64 ? static_cast<T>(UINT64_MAX) : static_cast<T>(v);
 }
 
 // NaN where one is.

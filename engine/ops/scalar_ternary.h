@@ -7,7 +7,7 @@ namespace teletensor::ops::scalar {
 
 struct Where {
   static constexpr std::string_view kOp = "where";
-  static constexpr Types kTypes = kAny;
+  static constexpr Types kTypes = kAll;
   template <class T>
   T operator()(bool condition, T a, T b) const {
     return condition ? a : b;
@@ -25,18 +25,22 @@ struct Clamp {  // max wins where min > max; NaN where one is
 // exactly.
 struct Lerp {
   static constexpr std::string_view kOp = "lerp";
-  static constexpr Types kTypes = kReal;
+  static constexpr Types kTypes = kInexact;
   template <class T>
   T operator()(T start, T end, T weight) const {
     const T difference = end - start;
     const T near_start = start + weight * difference;
     const T near_end = end - difference * (T(1) - weight);
-    return abs(weight) < T(0.5) ? near_start : near_end;
+    if constexpr (is_complex<T>) {
+      return modulus(weight) < 0.5 ? near_start : near_end;
+    } else {
+      return abs(weight) < T(0.5) ? near_start : near_end;
+    }
   }
 };
 struct Addcmul {
   static constexpr std::string_view kOp = "addcmul";
-  static constexpr Types kTypes = kAny;
+  static constexpr Types kTypes = kAll;
   double value = 1;
   Int integer = 1;
   Addcmul() = default;
@@ -44,14 +48,14 @@ struct Addcmul {
   template <class T>
   T operator()(T x, T a, T b) const {
     if constexpr (is_int<T>)
-      return wrap_add(x, wrap_mul(integer, wrap_mul(a, b)));
+      return wrap_add(x, wrap_mul(static_cast<T>(integer), wrap_mul(a, b)));
     else
       return x + T(value) * a * b;
   }
 };
 struct Addcdiv {
   static constexpr std::string_view kOp = "addcdiv";
-  static constexpr Types kTypes = kReal;
+  static constexpr Types kTypes = kInexact;
   double value = 1;
   Addcdiv() = default;
   explicit Addcdiv(const Attributes& a) : value(a.real(0)) {}

@@ -9,22 +9,24 @@ namespace teletensor::ops::scalar {
 
 struct Neg {
   static constexpr std::string_view kOp = "neg";
-  static constexpr Types kTypes = kAny;
+  static constexpr Types kTypes = kAll;
   template <class T>
   T operator()(T x) const {
     if constexpr (is_int<T>)
-      return wrap_sub(0, x);
+      return wrap_sub(T{0}, x);
     else
       return -x;
   }
 };
 struct Abs {
   static constexpr std::string_view kOp = "abs";
-  static constexpr Types kTypes = kAny;
+  static constexpr Types kTypes = kAll;
   template <class T>
   T operator()(T x) const {
     if constexpr (is_int<T>)
-      return x < 0 ? wrap_sub(0, x) : x;
+      return std::is_same_v<T, Int> && x < T{0} ? wrap_sub(T{0}, x) : x;
+    else if constexpr (is_complex<T>)
+      return T(modulus(x));  // stored as its real part
     else
       return abs(x);
   }
@@ -37,9 +39,51 @@ struct Sign {
     return static_cast<T>((T(0) < x) - (x < T(0)));
   }
 };
+struct Sgn {  // x / |x|, 0 for 0
+  static constexpr std::string_view kOp = "sgn";
+  static constexpr Types kTypes = kAll;
+  template <class T>
+  T operator()(T x) const {
+    if constexpr (is_complex<T>) {
+      const auto size = modulus(x);
+      return size == 0 ? T(0) : T(x.re / size, x.im / size);
+    } else {
+      return Sign()(x);
+    }
+  }
+};
+struct Conj {
+  static constexpr std::string_view kOp = "conj";
+  static constexpr Types kTypes = kComplex;
+  template <class T>
+  T operator()(T x) const {
+    return core::conj(x);
+  }
+};
+struct Imag {  // stored as its real part
+  static constexpr std::string_view kOp = "imag";
+  static constexpr Types kTypes = kComplex;
+  template <class T>
+  T operator()(T x) const {
+    return T(x.im);
+  }
+};
+struct Angle {
+  static constexpr std::string_view kOp = "angle";
+  static constexpr Types kTypes = kInexact;
+  static constexpr int kCost = 8;
+  template <class T>
+  T operator()(T x) const {
+    if constexpr (is_complex<T>) {
+      return T(argument(x));  // stored as its real part
+    } else {
+      return x != x ? x : (x < T(0) ? T(3.141592653589793) : T(0));
+    }
+  }
+};
 struct Square {
   static constexpr std::string_view kOp = "square";
-  static constexpr Types kTypes = kAny;
+  static constexpr Types kTypes = kAll;
   template <class T>
   T operator()(T x) const {
     if constexpr (is_int<T>)
@@ -50,7 +94,7 @@ struct Square {
 };
 struct Positive {
   static constexpr std::string_view kOp = "positive";
-  static constexpr Types kTypes = kAny;
+  static constexpr Types kTypes = kAll;
   template <class T>
   T operator()(T x) const {
     return x;
@@ -58,7 +102,7 @@ struct Positive {
 };
 struct Reciprocal {
   static constexpr std::string_view kOp = "reciprocal";
-  static constexpr Types kTypes = kReal;
+  static constexpr Types kTypes = kInexact;
   template <class T>
   T operator()(T x) const {
     return T(1) / x;
@@ -66,7 +110,7 @@ struct Reciprocal {
 };
 struct Sqrt {
   static constexpr std::string_view kOp = "sqrt";
-  static constexpr Types kTypes = kReal;
+  static constexpr Types kTypes = kInexact;
   template <class T>
   T operator()(T x) const {
     return sqrt(x);
@@ -74,7 +118,7 @@ struct Sqrt {
 };
 struct Rsqrt {
   static constexpr std::string_view kOp = "rsqrt";
-  static constexpr Types kTypes = kReal;
+  static constexpr Types kTypes = kInexact;
   template <class T>
   T operator()(T x) const {
     return T(1) / sqrt(x);
@@ -156,7 +200,7 @@ struct Frac {
 
 struct IsNan {
   static constexpr std::string_view kOp = "isnan";
-  static constexpr Types kTypes = kAny;
+  static constexpr Types kTypes = kAll;
   template <class T>
   bool operator()(T x) const {
     return x != x;
@@ -164,29 +208,33 @@ struct IsNan {
 };
 struct IsInf {
   static constexpr std::string_view kOp = "isinf";
-  static constexpr Types kTypes = kAny;
+  static constexpr Types kTypes = kAll;
   template <class T>
   bool operator()(T x) const {
     if constexpr (is_int<T>)
       return false;
+    else if constexpr (is_complex<T>)
+      return (*this)(x.re) | (*this)(x.im);
     else
       return abs(x) == T(__builtin_inf());
   }
 };
 struct IsFinite {
   static constexpr std::string_view kOp = "isfinite";
-  static constexpr Types kTypes = kAny;
+  static constexpr Types kTypes = kAll;
   template <class T>
   bool operator()(T x) const {
     if constexpr (is_int<T>)
       return true;
+    else if constexpr (is_complex<T>)
+      return (*this)(x.re) & (*this)(x.im);
     else
       return abs(x) < T(__builtin_inf());
   }
 };
 struct LogicalNot {
   static constexpr std::string_view kOp = "logical_not";
-  static constexpr Types kTypes = kAny;
+  static constexpr Types kTypes = kAll;
   template <class T>
   bool operator()(T x) const {
     return x == T(0);
@@ -195,15 +243,18 @@ struct LogicalNot {
 struct BitwiseNot {  // of integers; a bool takes LogicalNot
   static constexpr std::string_view kOp = "bitwise_not";
   static constexpr Types kTypes = kInteger;
-  Int operator()(Int x) const { return ~x; }
+  template <class T>
+  T operator()(T x) const {
+    return ~x;
+  }
 };
 
 // ---------------------------------------------------------------- unary: functions of libm
 
-#define TT_LIBM_FUNCTOR(Type, function, cost)          \
+#define TT_LIBM_FUNCTOR(Type, function, cost, types)   \
   struct Type {                                        \
     static constexpr std::string_view kOp = #function; \
-    static constexpr Types kTypes = kReal;             \
+    static constexpr Types kTypes = types;             \
     static constexpr bool kLibm = true;                \
     static constexpr int kCost = cost;                 \
     template <class T>                                 \
@@ -211,34 +262,34 @@ struct BitwiseNot {  // of integers; a bool takes LogicalNot
       return scalar::function(x);                      \
     }                                                  \
   }
-TT_LIBM_FUNCTOR(Exp, exp, 3);
-TT_LIBM_FUNCTOR(Exp2, exp2, 3);
-TT_LIBM_FUNCTOR(Expm1, expm1, 4);
-TT_LIBM_FUNCTOR(Log, log, 3);
-TT_LIBM_FUNCTOR(Log2, log2, 3);
-TT_LIBM_FUNCTOR(Log10, log10, 3);
-TT_LIBM_FUNCTOR(Log1p, log1p, 4);
-TT_LIBM_FUNCTOR(Sin, sin, 4);
-TT_LIBM_FUNCTOR(Cos, cos, 4);
-TT_LIBM_FUNCTOR(Tan, tan, 5);
-TT_LIBM_FUNCTOR(Asin, asin, 5);
-TT_LIBM_FUNCTOR(Acos, acos, 5);
-TT_LIBM_FUNCTOR(Atan, atan, 5);
-TT_LIBM_FUNCTOR(Sinh, sinh, 5);
-TT_LIBM_FUNCTOR(Cosh, cosh, 5);
-TT_LIBM_FUNCTOR(Tanh, tanh, 4);
-TT_LIBM_FUNCTOR(Asinh, asinh, 6);
-TT_LIBM_FUNCTOR(Acosh, acosh, 6);
-TT_LIBM_FUNCTOR(Atanh, atanh, 6);
-TT_LIBM_FUNCTOR(Erf, erf, 6);
-TT_LIBM_FUNCTOR(Erfc, erfc, 8);
+TT_LIBM_FUNCTOR(Exp, exp, 3, kInexact);
+TT_LIBM_FUNCTOR(Exp2, exp2, 3, kInexact);
+TT_LIBM_FUNCTOR(Expm1, expm1, 4, kInexact);
+TT_LIBM_FUNCTOR(Log, log, 3, kInexact);
+TT_LIBM_FUNCTOR(Log2, log2, 3, kInexact);
+TT_LIBM_FUNCTOR(Log10, log10, 3, kInexact);
+TT_LIBM_FUNCTOR(Log1p, log1p, 4, kInexact);
+TT_LIBM_FUNCTOR(Sin, sin, 4, kInexact);
+TT_LIBM_FUNCTOR(Cos, cos, 4, kInexact);
+TT_LIBM_FUNCTOR(Tan, tan, 5, kInexact);
+TT_LIBM_FUNCTOR(Asin, asin, 5, kInexact);
+TT_LIBM_FUNCTOR(Acos, acos, 5, kInexact);
+TT_LIBM_FUNCTOR(Atan, atan, 5, kInexact);
+TT_LIBM_FUNCTOR(Sinh, sinh, 5, kInexact);
+TT_LIBM_FUNCTOR(Cosh, cosh, 5, kInexact);
+TT_LIBM_FUNCTOR(Tanh, tanh, 4, kInexact);
+TT_LIBM_FUNCTOR(Asinh, asinh, 6, kInexact);
+TT_LIBM_FUNCTOR(Acosh, acosh, 6, kInexact);
+TT_LIBM_FUNCTOR(Atanh, atanh, 6, kInexact);
+TT_LIBM_FUNCTOR(Erf, erf, 6, kReal);
+TT_LIBM_FUNCTOR(Erfc, erfc, 8, kReal);
 #undef TT_LIBM_FUNCTOR
 
 // ---------------------------------------------------------------- unary: activations
 
 struct Sigmoid {
   static constexpr std::string_view kOp = "sigmoid";
-  static constexpr Types kTypes = kReal;
+  static constexpr Types kTypes = kInexact;
   static constexpr bool kLibm = true;
   static constexpr int kCost = 4;
   template <class T>
@@ -248,7 +299,7 @@ struct Sigmoid {
 };
 struct Silu {
   static constexpr std::string_view kOp = "silu";
-  static constexpr Types kTypes = kReal;
+  static constexpr Types kTypes = kInexact;
   static constexpr bool kLibm = true;
   static constexpr int kCost = 4;
   template <class T>
@@ -372,7 +423,7 @@ struct Hardtanh {
   template <class T>
   T operator()(T x) const {
     if constexpr (is_int<T>) {
-      return minimum(maximum(x, to_int(low)), to_int(high));
+      return minimum(maximum(x, limit<T>(low)), limit<T>(high));
     } else {
       return minimum(maximum(x, T(low)), T(high));
     }

@@ -54,12 +54,15 @@ Status infer_clamp(InferContext& c) {
     return c.fail("at least one of min and max must be given");
   }
   const DType dtype = result_type(c);
-  std::int64_t low = INT64_MIN, high = INT64_MAX;
-  if (dtype == DType::kU8) low = 0, high = 255;
-  if (dtype == DType::kI32) low = INT32_MIN, high = INT32_MAX;
+  const core::IntegerRange range = core::range_of(dtype);
+  const auto outside = [&](const core::Number* limit, bool is_min) {
+    if (limit == nullptr || !core::is_integral(dtype) || !limit->is_integer()) return false;
+    if (!is_min) return limit->negative() && limit->integer < range.least;
+    return !limit->negative() && static_cast<std::uint64_t>(limit->integer) > range.most;
+  };
   const core::Number *min = c.operands[1].number, *max = c.operands[2].number;
-  if (core::is_integral(dtype) && ((min && min->integer > high) || (max && max->integer < low))) {
-    return c.fail("the limit " + core::to_string(min && min->integer > high ? *min : *max) +
+  if (outside(min, true) || outside(max, false)) {
+    return c.fail("the limit " + core::to_string(outside(min, true) ? *min : *max) +
                   " is outside of " + std::string(core::name_of(dtype)));
   }
   return infer_no_bool(c);
@@ -106,7 +109,7 @@ Status infer_lerp(InferContext& c) {
                     std::string(core::name_of(operand.layout->dtype)));
     }
   }
-  if (!core::is_floating(c.dtype(0))) {
+  if (!core::is_inexact(c.dtype(0))) {
     return c.fail("is defined for floating dtypes, not for " +
                   std::string(core::name_of(c.dtype(0))));
   }
@@ -115,10 +118,10 @@ Status infer_lerp(InferContext& c) {
 
 Status infer_addcmul(InferContext& c) {
   const double value = c.attributes.real(0);
-  if (!core::is_floating(result_type(c)) && value != std::trunc(value)) {
+  if (!core::is_inexact(result_type(c)) && value != std::trunc(value)) {
     return c.fail("for integers value must be an integer, it is " + std::to_string(value));
   }
-  return infer_no_bool(c);
+  return infer_number_no_bool(c);
 }
 
 Var scaled(const Var& x, double factor) { return factor == 1 ? x : x * Var(factor); }
@@ -170,7 +173,7 @@ std::vector<OpDef> ternary_ops() {
       row("addcmul(Tensor x, Tensor tensor1, Tensor tensor2, float value=1.0) -> Tensor",
           "x + value * tensor1 * tensor2.", infer_addcmul, addcmul_vjp, {{1, bit(2)}, {2, bit(1)}}),
       row("addcdiv(Tensor x, Tensor tensor1, Tensor tensor2, float value=1.0) -> Tensor",
-          "x + value * tensor1 / tensor2.", infer_floating, addcdiv_vjp,
+          "x + value * tensor1 / tensor2.", infer_inexact_only, addcdiv_vjp,
           {{1, bit(2)}, {2, bit(1) | bit(2)}}),
   };
 }

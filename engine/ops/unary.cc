@@ -44,11 +44,17 @@ Status infer_square(InferContext& c) {  // of a bool: int64, as torch
 }
 
 Status infer_bits(InferContext& c) {
-  if (core::is_floating(c.dtype(0))) {
+  if (core::is_inexact(c.dtype(0))) {
     return c.fail("is defined for integers and bool, not for " +
                   std::string(core::name_of(c.dtype(0))));
   }
   return infer_elementwise(c, c.dtype(0));
+}
+
+Status infer_abs(InferContext& c) {
+  const DType dtype = c.dtype(0);
+  if (dtype == DType::kBool) return c.not_defined_for(dtype);
+  return infer_elementwise(c, core::real_of(dtype), dtype);
 }
 
 Status infer_gelu(InferContext& c) {
@@ -65,24 +71,25 @@ const Save kY{kResult};
 
 std::vector<OpDef> arithmetic() {
   return {
-      row("neg(Tensor x) -> Tensor", "-x.", infer_no_bool,
+      row("neg(Tensor x) -> Tensor", "-x.", infer_number_no_bool,
           [](VjpContext& c) { c.give(0, -c.gradient()); }),
-      row("positive(Tensor x) -> Tensor", "x itself, as a copy.", infer_no_bool,
+      row("positive(Tensor x) -> Tensor", "x itself, as a copy.", infer_number_no_bool,
           [](VjpContext& c) { c.give(0, c.gradient()); }),
-      row("abs(Tensor x) -> Tensor", "The absolute value.", infer_no_bool,
-          [](VjpContext& c) { c.give(0, c.gradient() * unary("sign", c.operand(0))); }, {kX}),
+      row("abs(Tensor x) -> Tensor", "The absolute value; of a complex number its distance from 0.",
+          infer_abs, [](VjpContext& c) { c.give(0, c.gradient() * unary("sign", c.operand(0))); },
+          {kX}),
       row("sign(Tensor x) -> Tensor", "-1, 0 or 1; 0 for NaN.", infer_same, zero_vjp),
       row("square(Tensor x) -> Tensor", "x * x.", infer_square,
           [](VjpContext& c) { c.give(0, c.gradient() * (c.operand(0) * Var(2.0))); }, {kX}),
-      row("sqrt(Tensor x) -> Tensor", "The square root; NaN below 0.", infer_real,
+      row("sqrt(Tensor x) -> Tensor", "The square root; NaN below 0.", infer_inexact,
           [](VjpContext& c) { c.give(0, c.gradient() / (c.result() * Var(2.0))); }, {kY}),
-      row("rsqrt(Tensor x) -> Tensor", "1 / sqrt(x).", infer_real,
+      row("rsqrt(Tensor x) -> Tensor", "1 / sqrt(x).", infer_inexact,
           [](VjpContext& c) {
             const Var y = c.result();
             c.give(0, c.gradient() * (y * y * y) * Var(-0.5));
           },
           {kY}),
-      row("reciprocal(Tensor x) -> Tensor", "1 / x.", infer_real,
+      row("reciprocal(Tensor x) -> Tensor", "1 / x.", infer_inexact,
           [](VjpContext& c) {
             const Var y = c.result();
             c.give(0, -(c.gradient() * (y * y)));
@@ -113,76 +120,76 @@ std::vector<OpDef> arithmetic() {
 
 std::vector<OpDef> exponential() {
   return {
-      row("exp(Tensor x) -> Tensor", "e to the power x.", infer_real,
+      row("exp(Tensor x) -> Tensor", "e to the power x.", infer_inexact,
           [](VjpContext& c) { c.give(0, c.gradient() * c.result()); }, {kY}),
-      row("exp2(Tensor x) -> Tensor", "2 to the power x.", infer_real,
+      row("exp2(Tensor x) -> Tensor", "2 to the power x.", infer_inexact,
           [](VjpContext& c) { c.give(0, c.gradient() * c.result() * Var(0.6931471805599453)); },
           {kY}),
-      row("expm1(Tensor x) -> Tensor", "exp(x) - 1, exact near 0.", infer_real,
+      row("expm1(Tensor x) -> Tensor", "exp(x) - 1, exact near 0.", infer_inexact,
           [](VjpContext& c) { c.give(0, c.gradient() * (c.result() + Var(1.0))); }, {kY}),
-      row("log(Tensor x) -> Tensor", "The natural logarithm.", infer_real,
+      row("log(Tensor x) -> Tensor", "The natural logarithm.", infer_inexact,
           [](VjpContext& c) { c.give(0, c.gradient() / c.operand(0)); }, {kX}),
-      row("log2(Tensor x) -> Tensor", "The logarithm to base 2.", infer_real,
+      row("log2(Tensor x) -> Tensor", "The logarithm to base 2.", infer_inexact,
           [](VjpContext& c) { c.give(0, c.gradient() / (c.operand(0) * Var(0.6931471805599453))); },
           {kX}),
-      row("log10(Tensor x) -> Tensor", "The logarithm to base 10.", infer_real,
+      row("log10(Tensor x) -> Tensor", "The logarithm to base 10.", infer_inexact,
           [](VjpContext& c) { c.give(0, c.gradient() / (c.operand(0) * Var(2.302585092994046))); },
           {kX}),
-      row("log1p(Tensor x) -> Tensor", "log(1 + x), exact near 0.", infer_real,
+      row("log1p(Tensor x) -> Tensor", "log(1 + x), exact near 0.", infer_inexact,
           [](VjpContext& c) { c.give(0, c.gradient() / (c.operand(0) + Var(1.0))); }, {kX}),
   };
 }
 
 std::vector<OpDef> trigonometric() {
   return {
-      row("sin(Tensor x) -> Tensor", "The sine of x in radians.", infer_real,
+      row("sin(Tensor x) -> Tensor", "The sine of x in radians.", infer_inexact,
           [](VjpContext& c) { c.give(0, c.gradient() * unary("cos", c.operand(0))); }, {kX}),
-      row("cos(Tensor x) -> Tensor", "The cosine of x in radians.", infer_real,
+      row("cos(Tensor x) -> Tensor", "The cosine of x in radians.", infer_inexact,
           [](VjpContext& c) { c.give(0, -(c.gradient() * unary("sin", c.operand(0)))); }, {kX}),
-      row("tan(Tensor x) -> Tensor", "The tangent of x in radians.", infer_real,
+      row("tan(Tensor x) -> Tensor", "The tangent of x in radians.", infer_inexact,
           [](VjpContext& c) {
             const Var y = c.result();
             c.give(0, c.gradient() * (y * y + Var(1.0)));
           },
           {kY}),
-      row("asin(Tensor x) -> Tensor", "The inverse of sin, in radians.", infer_real,
+      row("asin(Tensor x) -> Tensor", "The inverse of sin, in radians.", infer_inexact,
           [](VjpContext& c) {
             const Var x = c.operand(0);
             c.give(0, c.gradient() * unary("rsqrt", Var(1.0) - x * x));
           },
           {kX}),
-      row("acos(Tensor x) -> Tensor", "The inverse of cos, in radians.", infer_real,
+      row("acos(Tensor x) -> Tensor", "The inverse of cos, in radians.", infer_inexact,
           [](VjpContext& c) {
             const Var x = c.operand(0);
             c.give(0, -(c.gradient() * unary("rsqrt", Var(1.0) - x * x)));
           },
           {kX}),
-      row("atan(Tensor x) -> Tensor", "The inverse of tan, in radians.", infer_real,
+      row("atan(Tensor x) -> Tensor", "The inverse of tan, in radians.", infer_inexact,
           [](VjpContext& c) {
             const Var x = c.operand(0);
             c.give(0, c.gradient() / (x * x + Var(1.0)));
           },
           {kX}),
-      row("sinh(Tensor x) -> Tensor", "The hyperbolic sine.", infer_real,
+      row("sinh(Tensor x) -> Tensor", "The hyperbolic sine.", infer_inexact,
           [](VjpContext& c) { c.give(0, c.gradient() * unary("cosh", c.operand(0))); }, {kX}),
-      row("cosh(Tensor x) -> Tensor", "The hyperbolic cosine.", infer_real,
+      row("cosh(Tensor x) -> Tensor", "The hyperbolic cosine.", infer_inexact,
           [](VjpContext& c) { c.give(0, c.gradient() * unary("sinh", c.operand(0))); }, {kX}),
-      row("tanh(Tensor x) -> Tensor", "The hyperbolic tangent.", infer_real,
+      row("tanh(Tensor x) -> Tensor", "The hyperbolic tangent.", infer_inexact,
           [](VjpContext& c) { c.give(0, apply2("tanh_backward", c.gradient(), c.result())); },
           {kY}),
-      row("asinh(Tensor x) -> Tensor", "The inverse of sinh.", infer_real,
+      row("asinh(Tensor x) -> Tensor", "The inverse of sinh.", infer_inexact,
           [](VjpContext& c) {
             const Var x = c.operand(0);
             c.give(0, c.gradient() * unary("rsqrt", x * x + Var(1.0)));
           },
           {kX}),
-      row("acosh(Tensor x) -> Tensor", "The inverse of cosh; NaN below 1.", infer_real,
+      row("acosh(Tensor x) -> Tensor", "The inverse of cosh; NaN below 1.", infer_inexact,
           [](VjpContext& c) {
             const Var x = c.operand(0);
             c.give(0, c.gradient() * unary("rsqrt", x * x - Var(1.0)));
           },
           {kX}),
-      row("atanh(Tensor x) -> Tensor", "The inverse of tanh; NaN outside [-1, 1].", infer_real,
+      row("atanh(Tensor x) -> Tensor", "The inverse of tanh; NaN outside [-1, 1].", infer_inexact,
           [](VjpContext& c) {
             const Var x = c.operand(0);
             c.give(0, c.gradient() / (Var(1.0) - x * x));
@@ -254,7 +261,7 @@ void hardswish_vjp(VjpContext& c) {
 
 std::vector<OpDef> activations() {
   return {
-      row("sigmoid(Tensor x) -> Tensor", "1 / (1 + exp(-x)).", infer_real,
+      row("sigmoid(Tensor x) -> Tensor", "1 / (1 + exp(-x)).", infer_inexact,
           [](VjpContext& c) { c.give(0, apply2("sigmoid_backward", c.gradient(), c.result())); },
           {kY}),
       row("relu(Tensor x) -> Tensor", "max(x, 0).", infer_no_bool,
@@ -263,7 +270,7 @@ std::vector<OpDef> activations() {
       row("gelu(Tensor x, str approximate='none') -> Tensor",
           "x times the normal distribution function of x, or its 'tanh' approximation.", infer_gelu,
           gelu_vjp, {kX}),
-      row("silu(Tensor x) -> Tensor", "x * sigmoid(x).", infer_floating, silu_vjp, {kX}),
+      row("silu(Tensor x) -> Tensor", "x * sigmoid(x).", infer_inexact_only, silu_vjp, {kX}),
       row("mish(Tensor x) -> Tensor", "x * tanh(softplus(x)).", infer_floating, mish_vjp, {kX}),
       row("elu(Tensor x, float alpha=1.0) -> Tensor", "x above 0, alpha * (exp(x) - 1) below.",
           infer_floating, elu_vjp, {kX}),
@@ -318,8 +325,9 @@ void gelu_backward_vjp(VjpContext& c) {
   c.give(1, gg * c.operand(0) * sech2 * (u1 + x * Var(0.5) * u2 - x * (u1 * u1 * t)));
 }
 
-OpDef helper(std::string_view signature, std::string_view doc, Vjp vjp, std::vector<Save> saves) {
-  OpDef op = row(signature, doc, infer_floating, vjp, std::move(saves));
+OpDef helper(std::string_view signature, std::string_view doc, Infer infer, Vjp vjp,
+             std::vector<Save> saves) {
+  OpDef op = row(signature, doc, infer, vjp, std::move(saves));
   op.internal = true;
   return op;
 }
@@ -327,11 +335,12 @@ OpDef helper(std::string_view signature, std::string_view doc, Vjp vjp, std::vec
 std::vector<OpDef> gradients() {
   return {
       helper("relu_backward(Tensor g, Tensor y) -> Tensor", "g where y > 0 (or NaN), else 0.",
+             infer_floating,
              [](VjpContext& c) {
                if (c.needs(0)) c.give(0, apply2("relu_backward", c.gradient(), c.operand(1)));
              },
              {{1, bit(0)}}),
-      helper("tanh_backward(Tensor g, Tensor y) -> Tensor", "g * (1 - y * y).",
+      helper("tanh_backward(Tensor g, Tensor y) -> Tensor", "g * (1 - y * y).", infer_inexact_only,
              [](VjpContext& c) {
                const Var gg = c.gradient(), y = c.operand(1);
                if (c.needs(0)) c.give(0, apply2("tanh_backward", gg, y));
@@ -339,6 +348,7 @@ std::vector<OpDef> gradients() {
              },
              {{0, bit(1)}, {1}}),
       helper("sigmoid_backward(Tensor g, Tensor y) -> Tensor", "g * (1 - y) * y.",
+             infer_inexact_only,
              [](VjpContext& c) {
                const Var gg = c.gradient(), y = c.operand(1);
                if (c.needs(0)) c.give(0, apply2("sigmoid_backward", gg, y));
@@ -346,7 +356,8 @@ std::vector<OpDef> gradients() {
              },
              {{0, bit(1)}, {1}}),
       helper("gelu_backward(Tensor g, Tensor x, str approximate) -> Tensor",
-             "g times the derivative of gelu at x.", gelu_backward_vjp, {{0, bit(1)}, {1}}),
+             "g times the derivative of gelu at x.", infer_floating, gelu_backward_vjp,
+             {{0, bit(1)}, {1}}),
   };
 }
 

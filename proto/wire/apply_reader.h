@@ -168,6 +168,16 @@ class ApplyReader : public PartReader {
           a.number.kind = core::Number::Kind::kFloat;
           if (!take_real(reals, a.number.real)) return false;
           break;
+        case field::kComplex:
+          a.number.kind = core::Number::Kind::kComplex;
+          if (!take_real(reals, a.number.real)) return false;
+          if (!take_real(reals, a.number.imaginary)) return false;
+          break;
+        case field::kUnsigned:
+          a.number.kind = core::Number::Kind::kUInt;
+          if (!take_integer(integers, a.number.integer)) return false;
+          if (a.number.integer >= 0) return fields_.bad("an unsigned integer that fits 63 bits");
+          break;
         default:
           return fields_.bad("unknown argument code " + std::to_string(code));
       }

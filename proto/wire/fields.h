@@ -37,7 +37,14 @@ enum Command : std::uint32_t {
 };
 
 // Arguments: even is a handle.
-enum ArgumentCode : std::uint64_t { kFalse = 1, kTrue = 3, kInteger = 5, kReal = 7 };
+enum ArgumentCode : std::uint64_t {
+  kFalse = 1,
+  kTrue = 3,
+  kInteger = 5,
+  kReal = 7,
+  kComplex = 9,   // two reals
+  kUnsigned = 11  // an integer above 2^63 - 1, as its two's complement
+};
 // Attributes: kind + 8 * x. The kinds are those of core::Attribute::Kind.
 inline constexpr int kAttributeKindBits = 3;
 

@@ -24,6 +24,22 @@ std::uint64_t code_of(core::Device device) {
   return static_cast<std::uint64_t>(device.kind) * 256 + device.index;
 }
 
+char code_of(const Number& number) {
+  switch (number.kind) {
+    case Number::Kind::kBool:
+      return number.integer ? char{field::kTrue} : char{field::kFalse};
+    case Number::Kind::kInt:
+      return char{field::kInteger};
+    case Number::Kind::kFloat:
+      return char{field::kReal};
+    case Number::Kind::kComplex:
+      return char{field::kComplex};
+    case Number::Kind::kUInt:
+      break;
+  }
+  return char{field::kUnsigned};
+}
+
 // Writes the body of one command; `next` is the session's next id before it.
 class BodyWriter {
  public:
@@ -184,8 +200,8 @@ void FrameWriter::append(const ApplyView& apply, std::uint32_t made) {
   std::size_t integers = 0, reals = 0, texts = 0, text_bytes = 0;
   for (const Argument& a : apply.arguments) {
     if (a.kind != Argument::Kind::kNumber) continue;
-    integers += a.number.kind == Number::Kind::kInt;
-    reals += a.number.kind == Number::Kind::kFloat;
+    integers += a.number.is_integer();
+    reals += a.number.kind == Number::Kind::kFloat ? 1u : a.number.is_complex() ? 2u : 0u;
   }
   const std::size_t attributes = apply.attributes.size();
   for (std::size_t i = 0; i < attributes; ++i) {
@@ -241,10 +257,7 @@ void FrameWriter::append(const ApplyView& apply, std::uint32_t made) {
           at = put_varint(at, (next_id_ - a.handle) << 1);
           break;
         case Argument::Kind::kNumber:
-          *at++ = a.number.kind == Number::Kind::kFloat ? char{field::kReal}
-                  : a.number.kind == Number::Kind::kInt ? char{field::kInteger}
-                  : a.number.integer                    ? char{field::kTrue}
-                                                        : char{field::kFalse};
+          *at++ = code_of(a.number);
           break;
       }
     }
@@ -278,7 +291,7 @@ void FrameWriter::append(const ApplyView& apply, std::uint32_t made) {
     *at++ = kBytesTag(field::kIntegers);
     char* const list = at++;
     for (const Argument& a : apply.arguments) {
-      if (a.kind == Argument::Kind::kNumber && a.number.kind == Number::Kind::kInt) {
+      if (a.kind == Argument::Kind::kNumber && a.number.is_integer()) {
         at = put_varint(at, zigzag(a.number.integer));
       }
     }
@@ -299,8 +312,11 @@ void FrameWriter::append(const ApplyView& apply, std::uint32_t made) {
       at += 8;
     };
     for (const Argument& a : apply.arguments) {
-      if (a.kind == Argument::Kind::kNumber && a.number.kind == Number::Kind::kFloat) {
+      if (a.kind != Argument::Kind::kNumber) continue;
+      if (a.number.kind == Number::Kind::kFloat) put(a.number.real);
+      if (a.number.is_complex()) {
         put(a.number.real);
+        put(a.number.imaginary);
       }
     }
     for (std::size_t i = 0; i < attributes; ++i) {

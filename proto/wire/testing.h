@@ -102,7 +102,7 @@ class RandomCommands {
   std::uint64_t wide() { return coin() ? below(1000) : random_(); }
   program::HandleId handle() { return 1 + below(next_ - 1); }
   double real() { return static_cast<double>(integer()) / 7; }
-  core::DType dtype() { return core::kAllDTypes[below(8)]; }
+  core::DType dtype() { return core::kAllDTypes[below(std::size(core::kAllDTypes))]; }
   core::Device device() {
     return {static_cast<core::DeviceKind>(below(3)), static_cast<std::uint8_t>(below(256))};
   }
@@ -115,9 +115,13 @@ class RandomCommands {
   }
   program::Argument argument() {
     using program::Argument;
-    switch (below(6)) {
+    switch (below(8)) {
       case 0:
         return Argument::absent();
+      case 4:
+        return Argument::of(core::Number::of_complex(real(), real()));
+      case 5:
+        return Argument::of(core::Number::of_uint(~std::uint64_t{0} - below(1000)));
       case 1:
         return Argument::of(core::Number::of_bool(coin()));
       case 2:

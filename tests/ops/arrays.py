@@ -5,13 +5,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 FLOATS = ("f16", "bf16", "f32", "f64")
-INTS = ("u8", "i32", "i64")
-ALL = ("bool", *INTS, *FLOATS)
+COMPLEX = ("c64", "c128")
+INTS = ("u8", "i8", "i16", "i32", "i64", "u16", "u32", "u64")
+WIDE_UNSIGNED = ("u16", "u32", "u64")  # PyTorch has these, but computes with hardly any
+ALL = ("bool", *INTS, *FLOATS)  # the real ones
 # bf16 arrays are held as float32 that are exactly representable.
 NUMPY = {"bool": np.bool_, "u8": np.uint8, "i32": np.int32, "i64": np.int64, "f16": np.float16,
-         "bf16": np.float32, "f32": np.float32, "f64": np.float64}
+         "bf16": np.float32, "f32": np.float32, "f64": np.float64, "i8": np.int8, "i16": np.int16,
+         "u16": np.uint16, "u32": np.uint32, "u64": np.uint64, "c64": np.complex64,
+         "c128": np.complex128}
 TORCH = {"bool": "bool", "u8": "uint8", "i32": "int32", "i64": "int64", "f16": "float16",
-         "bf16": "bfloat16", "f32": "float32", "f64": "float64"}
+         "bf16": "bfloat16", "f32": "float32", "f64": "float64", "i8": "int8", "i16": "int16",
+         "u16": "uint16", "u32": "uint32", "u64": "uint64", "c64": "complex64", "c128": "complex128"}
 NAMES = {v: k for k, v in TORCH.items()}
 SPECIALS = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 1e-30, -1e-30, 1e30, 60000.0)
 
@@ -32,7 +37,16 @@ def quantise(array, dtype):
 
 def exact(array):
     """For oracles: floats in float64, others as they are."""
-    return array.astype(np.float64) if array.dtype.kind == "f" else array
+    kind = array.dtype.kind
+    return array.astype(np.float64 if kind == "f" else np.complex128) if kind in "fc" else array
+
+
+def held(data):
+    """The samples' numbers; integers above 63 bits must not become floats."""
+    array = np.array(data)
+    if array.dtype.kind == "f" and all(isinstance(v, int) for v in data):
+        array = np.array(data, dtype=object)
+    return array
 
 
 @dataclass(frozen=True)
@@ -51,13 +65,16 @@ class In:
         """(array in the sample's layout as seen by the op, base array, recipe)."""
         dtype = self.dtype or dtype
         if self.data is not None:
-            array = quantise(np.array(self.data).reshape(self.shape), dtype)
+            array = quantise(held(self.data).reshape(self.shape), dtype)
         elif dtype == "bool":
             array = rng.random(self.shape) > 0.5
         elif dtype in INTS:
             low = max(self.low, np.iinfo(NUMPY[dtype]).min)
             low, high = int(np.ceil(low)), int(max(np.floor(self.high), np.ceil(low)))
             array = rng.integers(low, high + 1, self.shape).astype(NUMPY[dtype])
+        elif dtype in COMPLEX:
+            parts = rng.uniform(self.low, self.high, (2, *self.shape))
+            array = quantise(parts[0] + 1j * parts[1], dtype)
         else:
             array = quantise(rng.uniform(self.low, self.high, self.shape), dtype)
         if self.layout == "expanded" and len(self.shape) and self.shape[0] > 1:

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from arrays import ALL, FLOATS, In
 
 # Relative and absolute tolerance of values by the dtype of the result.
-TOLERANCE = {"f64": (1e-11, 1e-12), "f32": (4e-6, 2e-6), "f16": (2e-3, 2e-3), "bf16": (1.6e-2, 1e-2)}
+TOLERANCE = {"f64": (1e-11, 1e-12), "f32": (4e-6, 2e-6), "f16": (2e-3, 2e-3), "bf16": (1.6e-2, 1e-2),
+             "c64": (4e-6, 4e-6), "c128": (1e-11, 1e-12)}
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,9 @@ def specials(count, values, dtypes):
 
 
 EXTREMES = {"u8": (0, 1, 2, 127, 128, 255), "i32": (0, 1, -1, 2, -7, 2**31 - 1, -2**31),
-            "i64": (0, 1, -1, 2, -7, 2**63 - 1, -2**63)}
+            "i64": (0, 1, -1, 2, -7, 2**63 - 1, -2**63), "i8": (0, 1, -1, 2, -7, 127, -128),
+            "i16": (0, 1, -1, 2, -7, 2**15 - 1, -2**15), "u16": (0, 1, 2, 255, 2**16 - 1),
+            "u32": (0, 1, 2, 2**31, 2**32 - 1), "u64": (0, 1, 2, 2**63, 2**64 - 1)}
 
 
 def extremes(count):

@@ -368,9 +368,22 @@ bool number_of(PyObject* object, core::Number& number) {
     number = core::Number::of_bool(object == Py_True);
     return true;
   }
+  if (PyComplex_Check(object)) {
+    number =
+        core::Number::of_complex(PyComplex_RealAsDouble(object), PyComplex_ImagAsDouble(object));
+    return true;
+  }
   if (PyLong_Check(object)) {
     int overflow = 0;
     const long long value = PyLong_AsLongLongAndOverflow(object, &overflow);
+    if (overflow > 0) {
+      const unsigned long long bits = PyLong_AsUnsignedLongLong(object);
+      if (!PyErr_Occurred()) {
+        number = core::Number::of_uint(bits);
+        return true;
+      }
+      PyErr_Clear();
+    }
     if (overflow != 0) {
       PyErr_SetString(PyExc_OverflowError, "a Python int does not fit 64 bits");
       return false;
@@ -379,6 +392,14 @@ bool number_of(PyObject* object, core::Number& number) {
     return true;
   }
   if (tensor_of(object) || PySequence_Check(object)) return false;
+  if (PyObject_HasAttrString(object, "__complex__") && !PyIndex_Check(object) &&
+      (Py_TYPE(object)->tp_as_number == nullptr ||
+       std::string_view(Py_TYPE(object)->tp_name).find("complex") != std::string_view::npos)) {
+    const Py_complex value = PyComplex_AsCComplex(object);  // NumPy's complex64
+    if (value.real == -1.0 && PyErr_Occurred()) return false;
+    number = core::Number::of_complex(value.real, value.imag);
+    return true;
+  }
   if (PyIndex_Check(object)) {  // NumPy's integer scalars
     PyObject* index = PyNumber_Index(object);
     if (index == nullptr) return false;

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "bindings.h"
+#include "engine/core/complex.h"
 #include "engine/core/half.h"
 
 namespace teletensor::client {
@@ -153,6 +154,24 @@ PyObject* scalar(core::DType dtype, const std::string& data, std::size_t i) {
       return PyFloat_FromDouble(element<float>(data, i));
     case core::DType::kF64:
       return PyFloat_FromDouble(element<double>(data, i));
+    case core::DType::kI8:
+      return PyLong_FromLong(element<std::int8_t>(data, i));
+    case core::DType::kI16:
+      return PyLong_FromLong(element<std::int16_t>(data, i));
+    case core::DType::kU16:
+      return PyLong_FromLong(element<std::uint16_t>(data, i));
+    case core::DType::kU32:
+      return PyLong_FromUnsignedLong(element<std::uint32_t>(data, i));
+    case core::DType::kU64:
+      return PyLong_FromUnsignedLongLong(element<std::uint64_t>(data, i));
+    case core::DType::kC64: {
+      const auto value = element<core::Complex64>(data, i);
+      return PyComplex_FromDoubles(value.re, value.im);
+    }
+    case core::DType::kC128: {
+      const auto value = element<core::Complex128>(data, i);
+      return PyComplex_FromDoubles(value.re, value.im);
+    }
   }
   return PyFloat_FromDouble(0);
 }

@@ -76,9 +76,16 @@ void bind_types(nb::module_& m) {
       .def_prop_ro("is_floating_point", [](const PyDType& d) { return core::is_floating(d.dtype); })
       .def_prop_ro("is_signed",
                    [](const PyDType& d) {
-                     return d.dtype != core::DType::kBool && d.dtype != core::DType::kU8;
+                     return core::is_inexact(d.dtype) || core::is_signed_integral(d.dtype);
                    })
-      .def_prop_ro("is_complex", [](const PyDType&) { return false; })
+      .def_prop_ro("is_complex", [](const PyDType& d) { return core::is_complex(d.dtype); })
+      .def(
+          "to_real", [](const PyDType& d) { return nb::steal(wrap_dtype(core::real_of(d.dtype))); },
+          "The dtype of a complex number's parts; a real dtype itself.")
+      .def(
+          "to_complex",
+          [](const PyDType& d) { return nb::steal(wrap_dtype(core::complex_of(d.dtype))); },
+          "The complex dtype that holds this one; complex64 for 16-bit floats.")
       .def_prop_ro("name", [](const PyDType& d) { return std::string(core::name_of(d.dtype)); })
       .def_prop_ro("number", [](const PyDType& d) { return static_cast<int>(d.dtype); })
       .def("__repr__",

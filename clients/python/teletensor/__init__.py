@@ -19,14 +19,21 @@ from ._core import (
     Tensor,
     bfloat16,
     bool,
+    complex64,
+    complex128,
     device,
     dtype,
     float16,
     float32,
     float64,
+    int8,
+    int16,
     int32,
     int64,
     uint8,
+    uint16,
+    uint32,
+    uint64,
 )
 from ._errors import (
     InterruptedOpError,
@@ -59,7 +66,8 @@ if _TYPE_CHECKING:
 
 _tensor.attach()
 
-float, double, half, long, int = float32, float64, float16, int64, int32
+float, double, half, long, int, short = float32, float64, float16, int64, int32, int16
+cfloat, cdouble = complex64, complex128
 
 
 def manual_seed(seed: _Any) -> None:
@@ -127,8 +135,9 @@ from .autograd import (  # noqa: E402
 
 __all__ = [
     "InterruptedOpError", "OutOfMemoryError", "RefusedError", "Session", "SessionLostError", "Size",
-    "TeletensorError", "Tensor", "as_tensor", "autograd", "bfloat16", "bool", "checked", "connect",
-    "cuda", "current_session", "device", "double", "dtype", "enable_grad", "float", "float16",
+    "TeletensorError", "Tensor", "as_tensor", "autograd", "bfloat16", "bool", "cdouble", "cfloat",
+    "checked", "complex128", "complex64", "connect", "int16", "int8", "short", "uint16", "uint32",
+    "uint64", "cuda", "current_session", "device", "double", "dtype", "enable_grad", "float", "float16",
     "float32", "float64", "from_numpy", "from_torch", "get_default_dtype", "get_rng_state", "half",
     "inference_mode", "int", "int32", "int64", "is_grad_enabled", "linalg", "load", "long", "manual_seed",
     "nn", "no_grad", "optim", "save", "set_default_device", "set_default_dtype",

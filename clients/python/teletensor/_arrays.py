@@ -17,12 +17,19 @@ __all__ = ["DTYPES", "array_of", "tensor_of"]
 DTYPES: dict[str, np.dtype[Any]] = {
     "bool": np.dtype("?"),
     "uint8": np.dtype("u1"),
+    "int8": np.dtype("i1"),
+    "int16": np.dtype("<i2"),
     "int32": np.dtype("<i4"),
     "int64": np.dtype("<i8"),
     "float16": np.dtype("<f2"),
     "bfloat16": np.dtype("<u2"),
     "float32": np.dtype("<f4"),
     "float64": np.dtype("<f8"),
+    "complex64": np.dtype("<c8"),
+    "complex128": np.dtype("<c16"),
+    "uint16": np.dtype("<u2"),
+    "uint32": np.dtype("<u4"),
+    "uint64": np.dtype("<u8"),
 }
 
 

@@ -15,11 +15,18 @@ __all__ = ["as_tensor", "from_numpy", "tensor", "to_numpy", "tolist"]
 _FROM_NUMPY = {
     np.dtype(np.bool_): _core.bool,
     np.dtype(np.uint8): _core.uint8,
+    np.dtype(np.int8): _core.int8,
+    np.dtype(np.int16): _core.int16,
     np.dtype(np.int32): _core.int32,
     np.dtype(np.int64): _core.int64,
     np.dtype(np.float16): _core.float16,
     np.dtype(np.float32): _core.float32,
     np.dtype(np.float64): _core.float64,
+    np.dtype(np.complex64): _core.complex64,
+    np.dtype(np.complex128): _core.complex128,
+    np.dtype(np.uint16): _core.uint16,
+    np.dtype(np.uint32): _core.uint32,
+    np.dtype(np.uint64): _core.uint64,
 }
 _TO_NUMPY = {dtype: numpy for numpy, dtype in _FROM_NUMPY.items()}
 _DEVICE_KINDS = {"cpu": 0, "cuda": 1, "sim": 2}
@@ -49,11 +56,28 @@ def _array(data: Any) -> tuple[np.ndarray[Any, Any], bool]:
             return np.array(data), not typed
         except ValueError as error:
             raise ValueError(f"tensor: the nested lists have different lengths: {error}") from None
-    if hasattr(data, "__array__") and not isinstance(data, (bool, int, float)):
+    if hasattr(data, "__array__") and not isinstance(data, (bool, int, float, complex)):
         return np.asarray(data), False
-    if isinstance(data, int) and not isinstance(data, bool) and not -(2**63) <= data < 2**63:
+    if isinstance(data, int) and not isinstance(data, bool) and not -(2**63) <= data < 2**64:
         raise RuntimeError("tensor: an integer does not fit 64 bits")
     return np.array(data), True
+
+
+def _python_numbers(array: np.ndarray[Any, Any], dtype: _core.dtype | None
+                    ) -> np.ndarray[Any, Any]:
+    """An array that NumPy made of Python's numbers, in the dtype that they have here."""
+    kind, default = array.dtype.kind, _core.default_dtype()
+    if kind == "c":
+        if dtype is not None and not dtype.is_complex:
+            raise TypeError(f"tensor: a complex number is no {dtype.name}")
+        return array.astype(_TO_NUMPY[dtype or default.to_complex()])
+    if kind == "f":
+        wanted = dtype if dtype is not None else default
+        numpy = _TO_NUMPY.get(wanted, np.dtype(np.float32))
+        return array.astype(numpy) if wanted.is_floating_point else array
+    if kind == "u" and dtype is None:
+        raise ValueError("tensor: an integer above 2**63 - 1 needs dtype=uint64")
+    return array.astype(np.int64) if kind == "i" else array
 
 
 def _has_tensor(data: Any) -> bool:
@@ -109,18 +133,12 @@ def tensor(data: Any, dtype: _core.dtype | None = None, device: Any = None,
         array, python = _array(data)
         if array.dtype == object or array.dtype.kind in "USOV":
             raise TypeError(f"tensor: cannot make a tensor of {type(data).__name__}: {data!r:.80}")
-        if array.dtype.kind == "f" and python:
-            default = _core.default_dtype()
-            wanted = dtype if dtype is not None else default
-            array = array.astype(_TO_NUMPY.get(wanted, np.dtype(np.float32))
-                                 if wanted.is_floating_point else array.dtype)
-        elif array.dtype.kind == "i" and python:
-            array = array.astype(np.int64)
+        if python:
+            array = _python_numbers(array, dtype)
         if dtype is not None and dtype in _TO_NUMPY and array.dtype != _TO_NUMPY[dtype] \
-                and not (array.dtype.kind == "f" and not dtype.is_floating_point):
+                and not (array.dtype.kind == "f" and not dtype.is_floating_point) \
+                and not (array.dtype.kind == "c" and not dtype.is_complex):
             array = array.astype(_TO_NUMPY[dtype])
-        elif array.dtype not in _FROM_NUMPY and array.dtype.kind in "iu" and array.dtype.itemsize < 4:
-            raise TypeError(f"tensor: NumPy dtype {array.dtype} has no counterpart here")
         out = _send(session, array, place)
     if dtype is not None and out.dtype != dtype:
         out = out.to(dtype)

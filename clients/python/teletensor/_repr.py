@@ -22,15 +22,16 @@ class _Formatter:
 
     def __init__(self, values: list[Any], floating: bool) -> None:
         self._floating = floating
-        finite = [abs(v) for v in values if floating and math.isfinite(v) and v != 0]
-        whole = all(v == math.ceil(v) for v in finite)
-        largest, smallest = max(finite, default=0.0), min(finite, default=0.0)
-        ratio = largest / smallest if smallest else 0.0
-        scientific = bool(finite) and (ratio > 1000 or largest > 1e8
-                                       or (not whole and smallest < 1e-4))
+        # As in PyTorch, zeros, infinities and NaN have no say in the width.
+        shown = [v for v in values if math.isfinite(v) and v != 0] if floating else values
+        sizes = [abs(v) for v in shown]
+        whole = all(v == math.ceil(v) for v in sizes)
+        largest, smallest = max(sizes, default=0), min(sizes, default=0)
+        scientific = floating and bool(sizes) and (
+            largest / smallest > 1000 or largest > 1e8 or smallest < 1e-4)
         self._form = f"{{:.{_PRECISION}e}}" if scientific else (
             "{:.0f}." if whole else f"{{:.{_PRECISION}f}}")
-        self.width = max((len(self._text(v)) for v in values), default=0)
+        self.width = max((len(self._text(v)) for v in shown), default=1)
 
     def _text(self, value: Any) -> str:
         if not self._floating:
@@ -43,6 +44,20 @@ class _Formatter:
         return self._text(value).rjust(self.width)
 
 
+class _ComplexFormatter:
+    """A format of its own for the real and for the imaginary parts."""
+
+    def __init__(self, values: list[complex]) -> None:
+        self._real = _Formatter([v.real for v in values], True)
+        self._imaginary = _Formatter([v.imag for v in values], True)
+        self.width = self._real.width + self._imaginary.width + 1
+
+    def __call__(self, value: complex) -> str:
+        imaginary = self._imaginary(value.imag).lstrip()
+        sign = "" if imaginary[0] in "+-" else "+"
+        return f"{self._real(value.real)}{sign}{imaginary}j"
+
+
 def _edges(x: Tensor) -> Tensor:
     """x without the middle of its long dimensions (one element stands for it), picked there."""
     for d, size in enumerate(x._shape):
@@ -52,7 +67,7 @@ def _edges(x: Tensor) -> Tensor:
     return x
 
 
-def _rows(values: Any, shape: tuple[int, ...], form: _Formatter, indent: int, cut: bool) -> str:
+def _rows(values: Any, shape: tuple[int, ...], form: Any, indent: int, cut: bool) -> str:
     if not shape:
         return form(values)
     gap = _EDGE if cut and shape[0] > 2 * _EDGE else None
@@ -90,7 +105,9 @@ def _body(x: Tensor, indent: int) -> str:
         values = to_numpy(shown).tolist()
     finally:
         _core.set_grad_mode(mode)
-    form = _Formatter(_flat(values), x.dtype.is_floating_point)
+    flat = _flat(values)
+    form = (_ComplexFormatter(flat) if x.dtype.is_complex
+            else _Formatter(flat, x.dtype.is_floating_point))
     return _rows(values, tuple(x._shape), form, indent, cut)
 
 
@@ -105,7 +122,8 @@ def text_of(x: Tensor) -> str:
     parts = [body]
     if x.numel() == 0 and len(x._shape) != 1:
         parts.append(f"size={tuple(x._shape)}")
-    usual = (_core.default_dtype(), _core.int64, _core.bool)
+    default = _core.default_dtype()
+    usual = (default, _core.int64, _core.bool, default.to_complex())
     if x.dtype not in usual or (x.numel() == 0 and x.dtype != usual[0]):
         parts.append(f"dtype=teletensor.{x.dtype.name}")
     if x.device.type != "cpu":

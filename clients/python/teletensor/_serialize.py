@@ -25,12 +25,19 @@ __all__ = ["load", "save"]
 _CODES = {
     "bool": "BOOL",
     "uint8": "U8",
+    "int8": "I8",
+    "int16": "I16",
     "int32": "I32",
     "int64": "I64",
     "float16": "F16",
     "bfloat16": "BF16",
     "float32": "F32",
     "float64": "F64",
+    "complex64": "C64",
+    "complex128": "C128",
+    "uint16": "U16",
+    "uint32": "U32",
+    "uint64": "U64",
 }
 _NAMES = {code: name for name, code in _CODES.items()}
 _TREE = "teletensor.tree"

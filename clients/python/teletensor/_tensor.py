@@ -160,7 +160,7 @@ def _bool(self: Tensor) -> bool:
 
 
 def _index(self: Tensor) -> int:
-    if self.dtype.is_floating_point or self.numel() != 1:
+    if self.dtype.is_floating_point or self.dtype.is_complex or self.numel() != 1:
         raise TypeError("only integer tensors of a single element can be converted to an index")
     return int(self.item())
 
@@ -220,6 +220,11 @@ def _is_floating_point(self: Tensor) -> bool:
     return self.dtype.is_floating_point
 
 
+def _is_complex(self: Tensor) -> bool:
+    """Is the dtype a complex one?"""
+    return self.dtype.is_complex
+
+
 def _nelement(self: Tensor) -> int:
     """The number of elements."""
     return self.numel()
@@ -276,10 +281,11 @@ def attach() -> None:
         "tolist": _convert.tolist, "normal_": _normal_, "random_": _random_,
         "bernoulli_": _bernoulli_, "zero_": _zero_, "copy_": _copy_, "__iter__": _iter, "__len__": _len,
         "__bool__": _bool, "__float__": lambda self: float(self.item()),
+        "__complex__": lambda self: complex(self.item()),
         "__int__": lambda self: int(self.item()), "__index__": _index, "__array__": _array,
         "__getitem__": _indexing.getitem, "__setitem__": _indexing.setitem, "__repr__": text_of,
         "__array_priority__": 1000, "__array_ufunc__": None,
-        "is_floating_point": _is_floating_point, "nelement": _nelement,
+        "is_floating_point": _is_floating_point, "is_complex": _is_complex, "nelement": _nelement,
         "ndimension": _ndimension, "where": _where, "type_as": _type_as,
         "__contains__": lambda self, value: bool(ops["any"](ops["eq"](self, value)).item()),
         "__deepcopy__": _deepcopy, "__reduce_ex__": _no_pickle, "__format__": _format,
@@ -291,7 +297,8 @@ def attach() -> None:
         setattr(Tensor, name, _new(name))
     casts = {"float": _core.float32, "double": _core.float64, "half": _core.float16,
              "bfloat16": _core.bfloat16, "int": _core.int32, "long": _core.int64,
-             "bool": _core.bool, "byte": _core.uint8}
+             "bool": _core.bool, "byte": _core.uint8, "char": _core.int8,
+             "short": _core.int16, "cfloat": _core.complex64, "cdouble": _core.complex128}
     for name, dtype in casts.items():
         setattr(Tensor, name, _cast_method(name, dtype))
     aliases = {"swapaxes": "transpose", "swapdims": "transpose", "multiply": "mul",

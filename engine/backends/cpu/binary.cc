@@ -52,7 +52,7 @@ Status pow(KernelCall& call) {
   const TensorArg& exponent = call.in[1];
   const auto base = call.in.first(1);
   if (exponent.kind == TensorArg::Kind::kNumber && base[0].kind == TensorArg::Kind::kTensor &&
-      core::is_floating(base[0].dtype)) {
+      !exponent.number.is_complex() && core::is_inexact(base[0].dtype)) {
     const double e = exponent.number.as_double();
     if (e == 2) return run_functor(call, base, s::Square());
     if (e == 3) return run_functor(call, base, s::Cube());

@@ -111,6 +111,8 @@ namespace teletensor::backends::cpu {
 namespace {
 
 using core::BFloat16;
+using core::Complex128;
+using core::Complex64;
 using core::DType;
 using core::Half;
 
@@ -138,12 +140,29 @@ std::int64_t truncate(double value) {
   return static_cast<std::int64_t>(value);
 }
 
+std::uint64_t truncate_unsigned(double value) {
+  if (!(value >= 0x1p63)) return static_cast<std::uint64_t>(truncate(value));
+  if (value >= 0x1p64) return std::numeric_limits<std::uint64_t>::max();
+  return static_cast<std::uint64_t>(value);
+}
+
 template <class A, class T>
 A to_compute(T value) {
-  if constexpr (std::is_same_v<T, Bool>) {
+  if constexpr (std::is_same_v<A, T>) {
+    return value;
+  } else if constexpr (core::kIsComplex<T> && core::kIsComplex<A>) {
+    using Part = decltype(A::re);
+    return A(static_cast<Part>(value.re), static_cast<Part>(value.im));
+  } else if constexpr (core::kIsComplex<T>) {
+    return to_compute<A>(value.re);
+  } else if constexpr (core::kIsComplex<A>) {
+    return A(to_compute<decltype(A::re)>(value));
+  } else if constexpr (std::is_same_v<T, Bool>) {
     return static_cast<A>(value.byte != 0);
   } else if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>) {
     return to_compute<A>(static_cast<float>(value));
+  } else if constexpr (std::is_floating_point_v<T> && std::is_same_v<A, std::uint64_t>) {
+    return truncate_unsigned(value);
   } else if constexpr (std::is_floating_point_v<T> && std::is_integral_v<A>) {
     return truncate(value);
   } else {
@@ -155,8 +174,18 @@ template <class T, class A>
 T from_compute(A value) {
   if constexpr (std::is_same_v<T, Bool>) {
     return Bool{value != A(0)};
+  } else if constexpr (core::kIsComplex<A> || core::kIsComplex<T>) {
+    if constexpr (std::is_same_v<A, T>) {
+      return value;
+    } else if constexpr (!core::kIsComplex<T>) {
+      return from_compute<T>(value.re);
+    } else {
+      return to_compute<T>(value);
+    }
   } else if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>) {
     return T(static_cast<float>(value));
+  } else if constexpr (std::is_floating_point_v<A> && std::is_same_v<T, std::uint64_t>) {
+    return truncate_unsigned(value);
   } else if constexpr (std::is_floating_point_v<A> && std::is_integral_v<T>) {
     return static_cast<T>(truncate(value));
   } else {
@@ -199,11 +228,11 @@ void nonzero(const void* from, std::int64_t stride, std::int64_t n, A* to) {
   const T* x = static_cast<const T*>(from);
   for (std::int64_t i = 0; i < n; ++i) {
     if constexpr (std::is_same_v<T, Bool>) {
-      to[i] = x[i * stride].byte != 0;
+      to[i] = static_cast<A>(x[i * stride].byte != 0);
     } else if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>) {
-      to[i] = (x[i * stride].bits & 0x7fffu) != 0;
+      to[i] = static_cast<A>((x[i * stride].bits & 0x7fffu) != 0);
     } else {
-      to[i] = x[i * stride] != T(0);
+      to[i] = static_cast<A>(x[i * stride] != T(0));
     }
   }
 }
@@ -256,6 +285,20 @@ auto by_dtype(DType dtype, F&& pick) {
       return pick(BFloat16{});
     case DType::kF32:
       return pick(float{});
+    case DType::kI8:
+      return pick(std::int8_t{});
+    case DType::kI16:
+      return pick(std::int16_t{});
+    case DType::kU16:
+      return pick(std::uint16_t{});
+    case DType::kU32:
+      return pick(std::uint32_t{});
+    case DType::kU64:
+      return pick(std::uint64_t{});
+    case DType::kC64:
+      return pick(Complex64{});
+    case DType::kC128:
+      return pick(Complex128{});
     case DType::kF64:
       break;
   }
@@ -280,12 +323,21 @@ StoreBlock<A> store_block(DType dtype) {
 template LoadBlock<float> load_block(DType);
 template LoadBlock<double> load_block(DType);
 template LoadBlock<std::int64_t> load_block(DType);
+template LoadBlock<std::uint64_t> load_block(DType);
+template LoadBlock<Complex64> load_block(DType);
+template LoadBlock<Complex128> load_block(DType);
 template LoadBlock<float> load_nonzero(DType);
 template LoadBlock<double> load_nonzero(DType);
 template LoadBlock<std::int64_t> load_nonzero(DType);
+template LoadBlock<std::uint64_t> load_nonzero(DType);
+template LoadBlock<Complex64> load_nonzero(DType);
+template LoadBlock<Complex128> load_nonzero(DType);
 template StoreBlock<float> store_block(DType);
 template StoreBlock<double> store_block(DType);
 template StoreBlock<std::int64_t> store_block(DType);
+template StoreBlock<std::uint64_t> store_block(DType);
+template StoreBlock<Complex64> store_block(DType);
+template StoreBlock<Complex128> store_block(DType);
 
 }  // namespace teletensor::backends::cpu
 #endif  // HWY_ONCE

@@ -1,12 +1,15 @@
 // Block loads and stores: any dtype, any stride, to and from the type that a kernel computes in.
 //
-// The compute types are float (f16, bf16, f32), double (f64) and int64 (bool and the integers). A
-// float becomes an integer by truncation, saturated, NaN as 0; integers wrap; a bool is "not zero".
+// The compute types are float (f16, bf16, f32), double (f64), int64 (bool and the integers up to 32
+// bits and int64), uint64 (u64), Complex64 and Complex128. A float becomes an integer by
+// truncation, saturated to 64 bits, NaN as 0 (of u64: negative ones wrap through int64); integers
+// wrap; a bool is "not zero"; a complex number becomes a real one by its real part.
 #pragma once
 
 #include <cstdint>
 #include <type_traits>
 
+#include "engine/core/complex.h"
 #include "engine/core/dtype.h"
 
 namespace teletensor::backends::cpu {
@@ -26,16 +29,34 @@ template <class A>
 StoreBlock<A> store_block(core::DType dtype);
 
 template <class A>
-inline constexpr core::DType kDTypeOf = std::is_same_v<A, float>    ? core::DType::kF32
-                                        : std::is_same_v<A, double> ? core::DType::kF64
-                                                                    : core::DType::kI64;
+inline constexpr core::DType kDTypeOf = core::DType::kI64;
+template <>
+inline constexpr core::DType kDTypeOf<float> = core::DType::kF32;
+template <>
+inline constexpr core::DType kDTypeOf<double> = core::DType::kF64;
+template <>
+inline constexpr core::DType kDTypeOf<std::uint64_t> = core::DType::kU64;
+template <>
+inline constexpr core::DType kDTypeOf<core::Complex64> = core::DType::kC64;
+template <>
+inline constexpr core::DType kDTypeOf<core::Complex128> = core::DType::kC128;
 
-// Calls f(A{}) with the type that `dtype` is computed in.
+// Calls f(A{}) with the type that `dtype` is computed in: for ops that order their elements, so
+// never a complex one (the caller's infer has refused those).
 template <class F>
 auto with_compute_type(core::DType dtype, F&& f) {
   if (dtype == core::DType::kF64) return f(double{});
   if (core::is_floating(dtype)) return f(float{});
+  if (dtype == core::DType::kU64) return f(std::uint64_t{});
   return f(std::int64_t{});
+}
+
+// The same for ops that complex numbers have as well.
+template <class F>
+auto with_any_compute_type(core::DType dtype, F&& f) {
+  if (dtype == core::DType::kC64) return f(core::Complex64{});
+  if (dtype == core::DType::kC128) return f(core::Complex128{});
+  return with_compute_type(dtype, f);
 }
 
 // The floating ones alone; the caller's infer has refused the others.
@@ -43,6 +64,14 @@ template <class F>
 auto with_float_type(core::DType dtype, F&& f) {
   if (dtype == core::DType::kF64) return f(double{});
   return f(float{});
+}
+
+// The floating and the complex ones.
+template <class F>
+auto with_inexact_type(core::DType dtype, F&& f) {
+  if (dtype == core::DType::kC64) return f(core::Complex64{});
+  if (dtype == core::DType::kC128) return f(core::Complex128{});
+  return with_float_type(dtype, f);
 }
 
 }  // namespace teletensor::backends::cpu

@@ -142,20 +142,8 @@ void triangle_rows(KernelCall& call, bool lower) {
 template <bool kLower>
 Status triangle(KernelCall& call) {
   if (call.out[0].geometry->numel() == 0) return {};
-  switch (core::size_of(call.in[0].dtype)) {
-    case 1:
-      triangle_rows<std::uint8_t>(call, kLower);
-      break;
-    case 2:
-      triangle_rows<std::uint16_t>(call, kLower);
-      break;
-    case 4:
-      triangle_rows<std::uint32_t>(call, kLower);
-      break;
-    default:
-      triangle_rows<std::uint64_t>(call, kLower);
-      break;
-  }
+  with_bytes(core::size_of(call.in[0].dtype),
+             [&](auto t) { triangle_rows<decltype(t)>(call, kLower); });
   return {};
 }
 

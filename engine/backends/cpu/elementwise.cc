@@ -17,10 +17,9 @@ namespace {
 
 // One cache line more than a block: blocks of several operands must not share their low address
 // bits.
-constexpr std::size_t kBlockBytes = kBlock * sizeof(double) + 64;
-
+template <class A>
 struct Memory {
-  alignas(64) std::byte blocks[kMaxOperands + 1][kBlockBytes];
+  alignas(64) std::byte blocks[kMaxOperands + 1][kBlock * sizeof(A) + 64];
 };
 
 template <class A>
@@ -38,7 +37,7 @@ struct Source {
 
 template <class A>
 void round_through(DType dtype, A* block, std::int64_t n) {
-  alignas(8) std::byte narrow[kBlock * sizeof(A)];
+  alignas(16) std::byte narrow[kBlock * sizeof(A)];
   store_block<A>(dtype)(block, n, narrow, 1);
   load_block<A>(dtype)(narrow, 1, n, block);
 }
@@ -93,7 +92,7 @@ class Machine {
       inner_(in, out_.first<char>() + begin * out_size_, end - begin, plan_.functor);
       return;
     }
-    Memory memory;
+    Memory<A> memory;
     for (int i = 0; i < operands_; ++i) {
       if (sources_[i].constant) fill(i, std::min(kBlock, end - begin), memory.blocks[i]);
     }
@@ -171,7 +170,7 @@ class Machine {
     if (s.round) round_through(plan_.dtype, reinterpret_cast<A*>(block), n);
   }
 
-  void scatter(Memory& memory, std::int64_t at, std::int64_t n) const {
+  void scatter(Memory<A>& memory, std::int64_t at, std::int64_t n) const {
     std::byte* block = memory.blocks[kMaxOperands];
     if (plan_.loops->bool_result) {
       const auto* bytes = reinterpret_cast<const std::uint8_t*>(block);
@@ -286,13 +285,26 @@ bool run_plain(KernelCall& call, std::span<const TensorArg> in, const Plan& plan
 
 Status run_elementwise(KernelCall& call, std::span<const TensorArg> in, const Plan& plan) {
   const Loops& loops = *plan.loops;
-  if (plan.dtype == DType::kF64) {
-    if (run_plain(call, in, plan, loops.real64, DType::kF64)) return {};
-    return compute<double>(call, in, plan, loops.real64);
-  }
-  if (core::is_floating(plan.dtype)) {
-    if (run_plain(call, in, plan, loops.real32, DType::kF32)) return {};
-    return compute<float>(call, in, plan, loops.real32);
+  switch (plan.dtype) {
+    case DType::kF64:
+      if (run_plain(call, in, plan, loops.real64, DType::kF64)) return {};
+      return compute<double>(call, in, plan, loops.real64);
+    case DType::kF16:
+    case DType::kBF16:
+    case DType::kF32:
+      if (run_plain(call, in, plan, loops.real32, DType::kF32)) return {};
+      return compute<float>(call, in, plan, loops.real32);
+    case DType::kU64:
+      if (run_plain(call, in, plan, loops.natural, DType::kU64)) return {};
+      return compute<std::uint64_t>(call, in, plan, loops.natural);
+    case DType::kC64:
+      if (run_plain(call, in, plan, loops.complex64, DType::kC64)) return {};
+      return compute<core::Complex64>(call, in, plan, loops.complex64);
+    case DType::kC128:
+      if (run_plain(call, in, plan, loops.complex128, DType::kC128)) return {};
+      return compute<core::Complex128>(call, in, plan, loops.complex128);
+    default:
+      break;
   }
   if (run_plain(call, in, plan, loops.integer, DType::kI64)) return {};
   if (run_plain(call, in, plan, loops.bytes, DType::kBool)) return {};
@@ -300,7 +312,7 @@ Status run_elementwise(KernelCall& call, std::span<const TensorArg> in, const Pl
 }
 
 DType common_dtype(std::span<const TensorArg> in, const TensorArg& out, bool real) {
-  const DType fallback = core::is_floating(out.dtype) ? out.dtype : DType::kF32;
+  const DType fallback = core::is_inexact(out.dtype) ? core::real_of(out.dtype) : DType::kF32;
   DType dtype;
   bool same = true;
   for (const TensorArg& arg : in) {
@@ -322,7 +334,7 @@ DType common_dtype(std::span<const TensorArg> in, const TensorArg& out, bool rea
     }
     dtype = ops::result_type({infos, in.size()}, fallback);
   }
-  return real && !core::is_floating(dtype) ? fallback : dtype;
+  return real && !core::is_inexact(dtype) ? fallback : dtype;
 }
 
 bool any_zero(const TensorArg& divisor, Parallel&) {

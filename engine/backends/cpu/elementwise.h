@@ -19,7 +19,8 @@ using Inner = void (*)(const void* const* in, void* out, std::int64_t n, const v
 
 // The inner functions of one functor; null for the compute types that it does not have.
 struct Loops {
-  Inner real32 = nullptr, real64 = nullptr, integer = nullptr;
+  Inner real32 = nullptr, real64 = nullptr, integer = nullptr, natural = nullptr;  // uint64
+  Inner complex64 = nullptr, complex128 = nullptr;
   Inner bytes = nullptr;  // of bools as they lie in memory; for the logical functors
   bool bool_result = false;
   int cost = 1;  // in additions

@@ -96,20 +96,8 @@ void gather_rows(KernelCall& call, const Picks& picks) {
 Status gather(KernelCall& call) {
   Picks picks;
   TT_RETURN_IF_ERROR(picks_of(call, *call.in[0].geometry, call.in[1], picks));
-  switch (core::size_of(call.in[0].dtype)) {
-    case 1:
-      gather_rows<std::uint8_t>(call, picks);
-      break;
-    case 2:
-      gather_rows<std::uint16_t>(call, picks);
-      break;
-    case 4:
-      gather_rows<std::uint32_t>(call, picks);
-      break;
-    default:
-      gather_rows<std::uint64_t>(call, picks);
-      break;
-  }
+  with_bytes(core::size_of(call.in[0].dtype),
+             [&](auto t) { gather_rows<decltype(t)>(call, picks); });
   return {};
 }
 
@@ -178,7 +166,7 @@ Status nonzero(KernelCall& call) {
         const std::int64_t n = std::min(kPiece, rows.length() - j0);
         load(row + j0 * stride * element, stride, n, block);
         for (std::int64_t j = 0; j < n; ++j) {
-          if (block[j] == 0) continue;
+          if (block[j] == A(0)) continue;
           if (found++ >= wanted || rank == 0) continue;
           std::int64_t rest = r;
           to[rank - 1] = j0 + j;
@@ -191,7 +179,7 @@ Status nonzero(KernelCall& call) {
       }
     }
   };
-  with_compute_type(x.dtype, scan);
+  with_any_compute_type(x.dtype, scan);
   if (found == wanted) return {};
   return core::invalid("nonzero: the count is " + std::to_string(found) + ", " +
                        std::to_string(wanted) + " was said");

@@ -249,29 +249,11 @@ void add(const Places& p, T* x, const T* from, bool fill, double alpha) {
   });
 }
 
-template <class F>
-void with_size(std::size_t size, F&& f) {
-  switch (size) {
-    case 1:
-      f(std::uint8_t{});
-      break;
-    case 2:
-      f(std::uint16_t{});
-      break;
-    case 4:
-      f(std::uint32_t{});
-      break;
-    default:
-      f(std::uint64_t{});
-      break;
-  }
-}
-
 }  // namespace
 
 void read_places(KernelCall& call, const Places& places, const TensorArg& x, void* to) {
   if (places.count() == 0) return;
-  with_size(core::size_of(x.dtype), [&](auto t) {
+  with_bytes(core::size_of(x.dtype), [&](auto t) {
     using T = decltype(t);
     read<T>(call, places, x.first<const T>(), static_cast<T*>(to));
   });
@@ -280,7 +262,7 @@ void read_places(KernelCall& call, const Places& places, const TensorArg& x, voi
 void write_places(KernelCall&, const Places& places, const TensorArg& x, const void* from,
                   bool fill) {
   if (places.count() == 0) return;
-  with_size(core::size_of(x.dtype), [&](auto t) {
+  with_bytes(core::size_of(x.dtype), [&](auto t) {
     using T = decltype(t);
     write<T>(places, x.first<T>(), static_cast<const T*>(from), fill);
   });
@@ -290,6 +272,8 @@ template <class T>
 void accumulate(T& to, T from, double alpha) {
   if constexpr (std::is_same_v<T, bool>) {
     to = to || (from && alpha != 0);
+  } else if constexpr (core::kIsComplex<T>) {
+    to += alpha == 1 ? from : T(alpha) * from;
   } else if constexpr (std::is_floating_point_v<T>) {
     to += alpha == 1 ? from : static_cast<T>(alpha) * from;
   } else if constexpr (std::is_integral_v<T>) {
@@ -302,6 +286,13 @@ void accumulate(T& to, T from, double alpha) {
 }
 template void accumulate(bool&, bool, double);
 template void accumulate(std::uint8_t&, std::uint8_t, double);
+template void accumulate(std::int8_t&, std::int8_t, double);
+template void accumulate(std::int16_t&, std::int16_t, double);
+template void accumulate(std::uint16_t&, std::uint16_t, double);
+template void accumulate(std::uint32_t&, std::uint32_t, double);
+template void accumulate(std::uint64_t&, std::uint64_t, double);
+template void accumulate(core::Complex64&, core::Complex64, double);
+template void accumulate(core::Complex128&, core::Complex128, double);
 template void accumulate(std::int32_t&, std::int32_t, double);
 template void accumulate(std::int64_t&, std::int64_t, double);
 template void accumulate(core::Half&, core::Half, double);

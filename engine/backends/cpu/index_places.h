@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "engine/backends/backend.h"
+#include "engine/core/complex.h"
 #include "engine/core/half.h"
 
 namespace teletensor::backends::cpu {
@@ -85,6 +86,27 @@ void with_type(core::DType dtype, F&& f) {
       break;
     case core::DType::kF64:
       f(double{});
+      break;
+    case core::DType::kI8:
+      f(std::int8_t{});
+      break;
+    case core::DType::kI16:
+      f(std::int16_t{});
+      break;
+    case core::DType::kU16:
+      f(std::uint16_t{});
+      break;
+    case core::DType::kU32:
+      f(std::uint32_t{});
+      break;
+    case core::DType::kU64:
+      f(std::uint64_t{});
+      break;
+    case core::DType::kC64:
+      f(core::Complex64{});
+      break;
+    case core::DType::kC128:
+      f(core::Complex128{});
       break;
   }
 }

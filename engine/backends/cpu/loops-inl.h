@@ -59,7 +59,7 @@ void loop1(const void* const* in, void* out, std::int64_t n, const void* functor
   const T* a = static_cast<const T*>(in[0]);
   auto* y = static_cast<Result<F, T>*>(out);
   std::int64_t whole = n;
-  if constexpr (calls_libm<F>) {
+  if constexpr (calls_libm<F> && std::is_floating_point_v<T>) {
     whole = n / kWhole * kWhole;
     if (whole < n) {
       T x[kWhole] = {};
@@ -80,7 +80,7 @@ void loop2(const void* const* in, void* out, std::int64_t n, const void* functor
   const T *a = static_cast<const T*>(in[0]), *b = static_cast<const T*>(in[1]);
   auto* y = static_cast<Result<F, T>*>(out);
   std::int64_t whole = n;
-  if constexpr (calls_libm<F> && !std::is_same_v<T, std::int64_t>) {
+  if constexpr (calls_libm<F> && std::is_floating_point_v<T>) {
     whole = n / kWhole * kWhole;
     if (whole < n) {
       T u[kWhole] = {}, v[kWhole] = {};
@@ -92,7 +92,7 @@ void loop2(const void* const* in, void* out, std::int64_t n, const void* functor
       return;
     }
   }
-  if constexpr (requires { typename F::Near; } && !std::is_same_v<T, std::int64_t>) {
+  if constexpr (requires { typename F::Near; } && std::is_floating_point_v<T>) {
     using Near = typename F::Near;
     for (std::int64_t i = 0; i < n; i += kBlock) {
       const std::int64_t m = n - i < kBlock ? n - i : kBlock;
@@ -149,7 +149,14 @@ void bind_one() {
     loops.real32 = loop_of<F, float>();
     loops.real64 = loop_of<F, double>();
   }
-  if constexpr (F::kTypes & ops::scalar::kInteger) loops.integer = loop_of<F, std::int64_t>();
+  if constexpr (F::kTypes & ops::scalar::kInteger) {
+    loops.integer = loop_of<F, std::int64_t>();
+    loops.natural = loop_of<F, std::uint64_t>();
+  }
+  if constexpr (F::kTypes & ops::scalar::kComplex) {
+    loops.complex64 = loop_of<F, core::Complex64>();
+    loops.complex128 = loop_of<F, core::Complex128>();
+  }
   if constexpr (is_logical<F>) loops.bytes = loop_of<F, std::uint8_t>();
   loops.bool_result = has_bool_result<F>;
   loops.cost = cost_of<F>;

@@ -16,9 +16,9 @@ struct List {};
 
 namespace s = ops::scalar;
 using PlainUnary =
-    List<s::Neg, s::Abs, s::Sign, s::Square, s::Positive, s::Reciprocal, s::Sqrt, s::Rsqrt,
-         s::DegToRad, s::RadToDeg, s::Floor, s::Ceil, s::Round, s::Trunc, s::Frac, s::IsNan,
-         s::IsInf, s::IsFinite, s::LogicalNot, s::BitwiseNot, s::Cube>;
+    List<s::Neg, s::Abs, s::Sign, s::Sgn, s::Conj, s::Imag, s::Angle, s::Square, s::Positive,
+         s::Reciprocal, s::Sqrt, s::Rsqrt, s::DegToRad, s::RadToDeg, s::Floor, s::Ceil, s::Round,
+         s::Trunc, s::Frac, s::IsNan, s::IsInf, s::IsFinite, s::LogicalNot, s::BitwiseNot, s::Cube>;
 using MathUnary = List<s::Exp, s::Exp2, s::Expm1, s::Log, s::Log2, s::Log10, s::Log1p, s::Sin,
                        s::Cos, s::Tan, s::Asin, s::Acos, s::Atan, s::Sinh, s::Cosh, s::Tanh,
                        s::Asinh, s::Acosh, s::Atanh, s::Erf, s::Erfc>;
@@ -28,7 +28,7 @@ using Activations = List<s::Sigmoid, s::Silu, s::Relu, s::Gelu, s::GeluTanh, s::
                          s::SigmoidBackward, s::GeluBackward, s::GeluTanhBackward>;
 using Arithmetic = List<s::Add, s::Sub, s::AddScaled, s::Mul, s::Div, s::DivTrunc, s::FloorDivide,
                         s::Remainder, s::Fmod, s::Pow, s::Maximum, s::Minimum, s::Fmax, s::Fmin,
-                        s::Atan2, s::Hypot, s::Copysign>;
+                        s::Atan2, s::Hypot, s::Copysign, s::MakeComplex, s::Polar>;
 using Tests =
     List<s::Eq, s::Ne, s::Lt, s::Le, s::Gt, s::Ge, s::LogicalAnd, s::LogicalOr, s::LogicalXor,
          s::BitwiseAnd, s::BitwiseOr, s::BitwiseXor, s::ShiftLeft, s::ShiftRight>;
@@ -50,7 +50,9 @@ void bind_ternary();
 
 template <class F>
 inline constexpr bool has_bool_result = [] {
-  using T = std::conditional_t<(F::kTypes & s::kReal) != 0, float, std::int64_t>;
+  using T = std::conditional_t<
+      (F::kTypes & s::kReal) != 0, float,
+      std::conditional_t<(F::kTypes & s::kComplex) != 0, core::Complex64, std::int64_t>>;
   if constexpr (std::is_invocable_v<F, T>) {
     return std::is_same_v<std::invoke_result_t<F, T>, bool>;
   } else if constexpr (std::is_invocable_v<F, T, T>) {
@@ -94,7 +96,7 @@ core::Status run_functor(KernelCall& call, std::span<const TensorArg> in, const 
   Plan plan;
   plan.loops = &Slot<F>::loops;
   plan.functor = &functor;
-  plan.dtype = common_dtype(in, call.out[0], F::kTypes == s::kReal);
+  plan.dtype = common_dtype(in, call.out[0], (F::kTypes & s::kInteger) == 0);
   plan.exact_numbers = exact_numbers;
   return run_elementwise(call, in, plan);
 }

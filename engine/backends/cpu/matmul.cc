@@ -378,6 +378,16 @@ Status product(KernelCall& call, const TensorArg& a, const TensorArg& b, bool tu
       return run_typed<std::int64_t>(call, p, out.first<std::int64_t>(), addend);
     case DType::kU8:
       return run_typed<std::uint8_t>(call, p, out.first<std::uint8_t>(), addend);
+    case DType::kI8:
+      return run_typed<std::int8_t>(call, p, out.first<std::int8_t>(), addend);
+    case DType::kI16:
+      return run_typed<std::int16_t>(call, p, out.first<std::int16_t>(), addend);
+    case DType::kU16:
+      return run_typed<std::uint16_t>(call, p, out.first<std::uint16_t>(), addend);
+    case DType::kU32:
+      return run_typed<std::uint32_t>(call, p, out.first<std::uint32_t>(), addend);
+    case DType::kU64:
+      return run_typed<std::uint64_t>(call, p, out.first<std::uint64_t>(), addend);
     default:
       break;
   }

@@ -19,6 +19,8 @@ template <class A>
 std::uint64_t key_of(A value) {
   if constexpr (std::is_same_v<A, std::int64_t>) {
     return static_cast<std::uint64_t>(value) ^ (std::uint64_t{1} << 63);
+  } else if constexpr (std::is_same_v<A, std::uint64_t>) {
+    return value;
   } else {
     using Bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
     if (value != value) return std::numeric_limits<Bits>::max();
@@ -111,7 +113,8 @@ class Sorter {
         job_(job),
         lines_(lines),
         load_(load_block<A>(call.in[0].dtype)),
-        size_(static_cast<std::int64_t>(core::size_of(call.in[0].dtype))) {}
+        size_(static_cast<std::int64_t>(core::size_of(call.in[0].dtype))),
+        flip_(call.in[0].dtype == DType::kU32 ? 0 : 0x80000000u) {}
 
   // `room`: two arrays of `length` elements.
   void line(std::int64_t i, E* room) const {
@@ -138,7 +141,8 @@ class Sorter {
   E element(A value, std::int64_t index) const {
     std::uint64_t key = key_of(value);
     if constexpr (std::is_same_v<E, Packed> && std::is_same_v<A, std::int64_t>) {
-      key = static_cast<std::uint32_t>(value) ^ 0x80000000u;
+      // The low 32 bits in the order of the signed numbers, or of the unsigned ones.
+      key = static_cast<std::uint32_t>(value) ^ flip_;
     }
     if (job_.descending) key = ~key;
     if constexpr (std::is_same_v<E, Packed>) {
@@ -185,6 +189,7 @@ class Sorter {
   const Lines& lines_;
   const LoadBlock<A> load_;
   const std::int64_t size_;
+  const std::uint32_t flip_;
 };
 
 constexpr std::int64_t kSmall = 256;  // lines up to here need no scratch memory
@@ -227,7 +232,7 @@ Status run(KernelCall& call, const Job& job, const Lines& lines) {
   const bool packed = core::size_of(dtype) <= 4 && lines.length() < (std::int64_t{1} << 32);
   return with_compute_type(dtype, [&](auto a) {
     using A = decltype(a);
-    if constexpr (!std::is_same_v<A, double>) {
+    if constexpr (sizeof(A) == 4 || std::is_same_v<A, std::int64_t>) {
       if (packed) return run_lines<A, Packed>(call, job, lines);
     }
     return run_lines<A, Wide>(call, job, lines);
@@ -288,9 +293,7 @@ Status median(KernelCall& call) {
   if (n == 0) {
     // As PyTorch: NaN, and the lowest integer where there is none.
     const double nan = std::numeric_limits<double>::quiet_NaN();
-    const std::int64_t lowest = x.dtype == DType::kI64   ? std::numeric_limits<std::int64_t>::min()
-                                : x.dtype == DType::kI32 ? std::numeric_limits<std::int32_t>::min()
-                                                         : 0;
+    const std::int64_t lowest = core::range_of(x.dtype).least;
     if (core::is_floating(x.dtype)) {
       store_block<double>(x.dtype)(&nan, 1, call.out[0].first(), 1);
     } else {

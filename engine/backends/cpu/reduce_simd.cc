@@ -4,6 +4,8 @@
 #include <limits>
 #include <type_traits>
 
+#include "engine/core/complex.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "engine/backends/cpu/reduce_simd.cc"
 #include "engine/backends/cpu/targets.h"
@@ -192,15 +194,20 @@ const Fold<A>& choose(FoldKind kind) {
     case FoldKind::kProd:
       return instance<A, Prod>();
     case FoldKind::kMax:
-      return instance<A, Max>();
+      if constexpr (!core::kIsComplex<A>) return instance<A, Max>();
+      break;
     case FoldKind::kMin:
+      if constexpr (!core::kIsComplex<A>) return instance<A, Min>();
       break;
   }
-  return instance<A, Min>();
+  return instance<A, Sum>();
 }
 const Fold<float>& fold_f32(FoldKind kind) { return choose<float>(kind); }
 const Fold<double>& fold_f64(FoldKind kind) { return choose<double>(kind); }
 const Fold<std::int64_t>& fold_i64(FoldKind kind) { return choose<std::int64_t>(kind); }
+const Fold<std::uint64_t>& fold_u64(FoldKind kind) { return choose<std::uint64_t>(kind); }
+const Fold<core::Complex64>& fold_c64(FoldKind kind) { return choose<core::Complex64>(kind); }
+const Fold<core::Complex128>& fold_c128(FoldKind kind) { return choose<core::Complex128>(kind); }
 
 // Highway's Exp is 0 below its bounds; above them and for NaN it says nothing useful.
 template <class D, class V>
@@ -287,6 +294,9 @@ namespace teletensor::backends::cpu {
 HWY_EXPORT(fold_f32);
 HWY_EXPORT(fold_f64);
 HWY_EXPORT(fold_i64);
+HWY_EXPORT(fold_u64);
+HWY_EXPORT(fold_c64);
+HWY_EXPORT(fold_c128);
 HWY_EXPORT(map_f32);
 HWY_EXPORT(map_f64);
 
@@ -302,6 +312,18 @@ template <>
 const Fold<std::int64_t>& fold_of(FoldKind kind) {
   return HWY_DYNAMIC_DISPATCH(fold_i64)(kind);
 }
+template <>
+const Fold<std::uint64_t>& fold_of(FoldKind kind) {
+  return HWY_DYNAMIC_DISPATCH(fold_u64)(kind);
+}
+template <>
+const Fold<core::Complex64>& fold_of(FoldKind kind) {
+  return HWY_DYNAMIC_DISPATCH(fold_c64)(kind);
+}
+template <>
+const Fold<core::Complex128>& fold_of(FoldKind kind) {
+  return HWY_DYNAMIC_DISPATCH(fold_c128)(kind);
+}
 
 template <>
 void apply_map(Map map, const float* x, std::int64_t n, const float* center,
@@ -313,11 +335,18 @@ void apply_map(Map map, const double* x, std::int64_t n, const double* center,
                std::int64_t center_step, double p, double* y) {
   HWY_DYNAMIC_DISPATCH(map_f64)(map, x, n, center, center_step, p, y);
 }
-template <>
-void apply_map(Map, const std::int64_t* x, std::int64_t n, const std::int64_t*, std::int64_t,
-               double, std::int64_t* y) {
+template <class A>
+void apply_map(Map, const A* x, std::int64_t n, const A*, std::int64_t, double, A* y) {
   for (std::int64_t i = 0; i < n; ++i) y[i] = x[i];
 }
+template void apply_map(Map, const std::int64_t*, std::int64_t, const std::int64_t*, std::int64_t,
+                        double, std::int64_t*);
+template void apply_map(Map, const std::uint64_t*, std::int64_t, const std::uint64_t*, std::int64_t,
+                        double, std::uint64_t*);
+template void apply_map(Map, const core::Complex64*, std::int64_t, const core::Complex64*,
+                        std::int64_t, double, core::Complex64*);
+template void apply_map(Map, const core::Complex128*, std::int64_t, const core::Complex128*,
+                        std::int64_t, double, core::Complex128*);
 
 }  // namespace teletensor::backends::cpu
 #endif  // HWY_ONCE

@@ -26,7 +26,7 @@ struct Fold {
   // acc[c] = pair(acc[c], other[c]).
   void (*merge)(A* acc, const A* other, std::int64_t columns);
 };
-// A: float, double, int64.
+// A: float, double, int64, uint64; Complex64, Complex128 (kSum and kProd only).
 template <class A>
 const Fold<A>& fold_of(FoldKind kind);
 
@@ -40,7 +40,7 @@ enum class Map {
   kAbsPower,  // |x|^p
   kNonZero,   // 1 or 0
 };
-// y[i] = map(x[i]) with center[i * center_step]. x may be y. A: float, double (int64: kNone only).
+// y[i] = map(x[i]) with center[i * center_step]. x may be y. A: float, double (others: kNone only).
 template <class A>
 void apply_map(Map map, const A* x, std::int64_t n, const A* center, std::int64_t center_step,
                double p, A* y);

@@ -308,6 +308,10 @@ class Reduction {
         break;
       default:
         if constexpr (std::is_floating_point_v<A>) floating_results(pass, n, value);
+        if constexpr (core::kIsComplex<A>) {
+          pass(FoldKind::kSum, Map::kNone, nullptr, value);  // the mean
+          for (std::int64_t i = 0; i < n; ++i) value[i] = value[i] / A(plan_.count);
+        }
     }
     store_(value, n, out, columns_.out);
   }
@@ -417,7 +421,7 @@ Status reduce(KernelCall& call, std::uint32_t mask, const Settings& settings) {
              settings.recipe == Recipe::kCount) {
     compute = DType::kI64;
   }
-  TT_RETURN_IF_ERROR(with_compute_type(
+  TT_RETURN_IF_ERROR(with_any_compute_type(
       compute, [&](auto a) { return Reduction<decltype(a)>(call, plan, settings).run(); }));
   if (plan.count < kPart / kChunk || !call.parallel.cancelled()) return {};
   return Status(core::Code::kCancelled, call.op.name + ": interrupted");

@@ -91,7 +91,7 @@ template <Scan kScan>
 Status scan(KernelCall& call) {
   const std::int64_t dim = call.attributes.integer(0);
   const Lines lines(call.in[0].geometry->shape, dim);
-  return with_compute_type(call.out[0].dtype, [&](auto a) -> Status {
+  return with_any_compute_type(call.out[0].dtype, [&](auto a) -> Status {
     using A = decltype(a);
     if (Panels<A>::wanted(call.out[0].geometry->shape, dim)) {
       return Panels<A>(call, dim).template run<1>([&](const auto& line) {
@@ -110,7 +110,7 @@ Status scan(KernelCall& call) {
 template <class A>
 void others(const Line<A>& x, const Line<A>& y, std::int64_t length) {
   std::int64_t zeros = 0, zero_at = 0;
-  A product = 1;
+  A product(1);
   for (std::int64_t i = 0; i < length; ++i) {
     const A value = x.at(i);
     if (value == A(0)) {
@@ -128,7 +128,7 @@ void others(const Line<A>& x, const Line<A>& y, std::int64_t length) {
 
 Status product_of_others(KernelCall& call) {
   const Lines lines(call.in[0].geometry->shape, call.attributes.integer(0));
-  with_float_type(call.out[0].dtype, [&](auto a) {
+  with_inexact_type(call.out[0].dtype, [&](auto a) {
     using A = decltype(a);
     lines.run(call.parallel, 8, [&](std::int64_t i) {
       others(Line<A>(call.in[0], lines, i), Line<A>(call.out[0], lines, i), lines.length());
@@ -142,20 +142,20 @@ Status product_of_others(KernelCall& call) {
 template <class A>
 void cumprod_gradient(const Line<A>& g, const Line<A>& x, const Line<A>& dx, std::int64_t n) {
   std::int64_t zero = 0;
-  A before = 1;  // product up to, not including, the first zero
+  A before(1);  // product up to, not including, the first zero
   for (; zero < n; ++zero) {
     const A value = x.at(zero);
     if (value == A(0)) break;
     before *= value;
     dx.set(zero, before * g.at(zero));  // g * y for now
   }
-  A sum = 0;
+  A sum(0);
   for (std::int64_t j = zero - 1; j >= 0; --j) {
     sum += dx.at(j);
     dx.set(j, sum / x.at(j));
   }
   if (zero == n) return;
-  A product = before, at_zero = 0;
+  A product = before, at_zero(0);
   for (std::int64_t i = zero; i < n; ++i) {
     if (i > zero) {
       const A value = x.at(i);
@@ -170,7 +170,7 @@ void cumprod_gradient(const Line<A>& g, const Line<A>& x, const Line<A>& dx, std
 
 Status cumprod_backward(KernelCall& call) {
   const Lines lines(call.in[0].geometry->shape, call.attributes.integer(0));
-  with_float_type(call.out[0].dtype, [&](auto a) {
+  with_inexact_type(call.out[0].dtype, [&](auto a) {
     using A = decltype(a);
     lines.run(call.parallel, 10, [&](std::int64_t i) {
       cumprod_gradient(Line<A>(call.in[0], lines, i), Line<A>(call.in[1], lines, i),

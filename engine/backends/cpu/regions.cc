@@ -136,7 +136,8 @@ Status scatter_region(KernelCall& call) {
   if (bytes > 0) std::memset(memory, 0, bytes);
   if (region.view.numel() > 0) {
     if (region.view.overlaps_itself()) {
-      with_compute_type(x.dtype, [&](auto a) { add_region<decltype(a)>(x, region.view, memory); });
+      with_any_compute_type(x.dtype,
+                            [&](auto a) { add_region<decltype(a)>(x, region.view, memory); });
     } else {
       strided_copy(x, seen_as(x, memory, region.view), call.parallel);
     }

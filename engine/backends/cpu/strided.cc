@@ -148,7 +148,7 @@ void transpose_square(const T* source, std::int64_t stride, T (&square)[kSide][k
 template <class T>
 void copy_tiles(const T* from, std::int64_t from_j, T* to, std::int64_t to_i, std::int64_t rows,
                 std::int64_t columns) {
-  constexpr std::int64_t kSide = sizeof(T) == 8 ? 8 : 64 / sizeof(T);
+  constexpr std::int64_t kSide = 64 / sizeof(T);
   T square[kSide][kSide];
   for (std::int64_t i0 = 0; i0 < rows; i0 += kSide) {
     const std::int64_t m = std::min(kSide, rows - i0);
@@ -243,10 +243,20 @@ void copy_converted(const TensorArg& from, const TensorArg& to, const Axes& axes
 }  // namespace
 
 void number_bytes(const core::Number& number, DType dtype, void* to) {
-  if (number.kind == core::Number::Kind::kFloat) {
-    store_block<double>(dtype)(&number.real, 1, to, 1);
-  } else {
-    store_block<std::int64_t>(dtype)(&number.integer, 1, to, 1);
+  switch (number.kind) {
+    case core::Number::Kind::kFloat:
+      return store_block<double>(dtype)(&number.real, 1, to, 1);
+    case core::Number::Kind::kComplex: {
+      const core::Complex128 value(number.real, number.imaginary);
+      return store_block<core::Complex128>(dtype)(&value, 1, to, 1);
+    }
+    case core::Number::Kind::kUInt: {
+      const auto value = static_cast<std::uint64_t>(number.integer);
+      return store_block<std::uint64_t>(dtype)(&value, 1, to, 1);
+    }
+    case core::Number::Kind::kBool:
+    case core::Number::Kind::kInt:
+      return store_block<std::int64_t>(dtype)(&number.integer, 1, to, 1);
   }
 }
 
@@ -254,30 +264,19 @@ void strided_copy(const TensorArg& from, const TensorArg& to, Parallel& parallel
   const bool number = from.kind == TensorArg::Kind::kNumber;
   const Axes axes(number ? nullptr : from.geometry, *to.geometry);
   if (axes.count == 0) return;
-  alignas(8) char value[8];
+  alignas(16) char value[16];
   const void* source = value;
   if (number) {
     number_bytes(from.number, to.dtype, value);
   } else if (from.dtype == to.dtype) {
     source = from.first();
     if (source == to.first() && *from.geometry == *to.geometry) return;
-  } else if (from.dtype == DType::kF64) {
-    return copy_converted<double>(from, to, axes, parallel);
-  } else if (core::is_floating(from.dtype)) {
-    return copy_converted<float>(from, to, axes, parallel);
   } else {
-    return copy_converted<std::int64_t>(from, to, axes, parallel);
+    return with_any_compute_type(
+        from.dtype, [&](auto a) { copy_converted<decltype(a)>(from, to, axes, parallel); });
   }
-  switch (core::size_of(to.dtype)) {
-    case 1:
-      return copy_same<std::uint8_t>(source, to.first(), axes, parallel);
-    case 2:
-      return copy_same<std::uint16_t>(source, to.first(), axes, parallel);
-    case 4:
-      return copy_same<std::uint32_t>(source, to.first(), axes, parallel);
-    default:
-      return copy_same<std::uint64_t>(source, to.first(), axes, parallel);
-  }
+  with_bytes(core::size_of(to.dtype),
+             [&](auto t) { copy_same<decltype(t)>(source, to.first(), axes, parallel); });
 }
 
 }  // namespace teletensor::backends::cpu

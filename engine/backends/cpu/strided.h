@@ -67,11 +67,34 @@ class Walk {
 
 // Writes `from` (a tensor that broadcasts to `to`, or a number) into `to`, converting the dtype:
 // f16 and bf16 round to nearest even, a float becomes an integer by truncation, saturated, NaN as
-// 0. The two may share memory only where their geometry and dtype are the same. Fast for equal
-// orders (memcpy) and for transposes (tiles); parts run in `parallel` above about 0.3 ms.
+// 0, a complex number a real one by its real part. The two may share memory only where their
+// geometry and dtype are the same. Fast for equal orders (memcpy) and for transposes (tiles); parts
+// run in `parallel` above about 0.3 ms.
 void strided_copy(const TensorArg& from, const TensorArg& to, Parallel& parallel);
 
-// The bytes of `number` as an element of `dtype`, converted in the same way. `to` holds 8 bytes.
+// Elements of 16 bytes, as kernels that only move them see them.
+struct Bytes16 {
+  std::uint64_t low, high;
+};
+
+// Calls f(T{}) with an unsigned type of that many bytes: for kernels that only move elements.
+template <class F>
+void with_bytes(std::size_t size, F&& f) {
+  switch (size) {
+    case 1:
+      return f(std::uint8_t{});
+    case 2:
+      return f(std::uint16_t{});
+    case 4:
+      return f(std::uint32_t{});
+    case 8:
+      return f(std::uint64_t{});
+    default:
+      return f(Bytes16{});
+  }
+}
+
+// The bytes of `number` as an element of `dtype`, converted in the same way. `to` holds 16 bytes.
 void number_bytes(const core::Number& number, core::DType dtype, void* to);
 
 // Splits [0, count) into ranges of about 200 us of work, a number that depends on count and cost
