@@ -69,7 +69,7 @@ def _edges(x: Tensor) -> Tensor:
 
 def _rows(values: Any, shape: tuple[int, ...], form: Any, indent: int, cut: bool) -> str:
     if not shape:
-        return form(values)
+        return str(form(values))
     gap = _EDGE if cut and shape[0] > 2 * _EDGE else None
     if len(shape) == 1:
         cells = [form(v) for v in values]
