@@ -12,7 +12,7 @@ COVERED_ELSEWHERE = {
     **dict.fromkeys(("rand", "randn", "randint", "randperm", "uniform", "normal", "random_from", "bernoulli",
                      "bernoulli_p", "dropout", "multinomial"), "test_random.py"),
     **dict.fromkeys(("sgd_step", "adam_step", "adamax_step", "nadam_step", "radam_step", "adagrad_step", "adadelta_step",
-                     "rmsprop_step", "rprop_step", "asgd_step"), "test_optimizers.py"),
+                     "rmsprop_step", "rprop_step", "asgd_step", "amp_unscale"), "test_optimizers.py"),
     "empty": "test_random.py", "to_device": "e2e/test_seed_examples.py", "data": "e2e/test_differences.py",
 }
 

@@ -8,7 +8,8 @@ from teletensor import _core
 
 OPS = _core.catalog()
 # Public ops that are no attribute of `tt` by their own name: what reaches them.
-REACHED_OTHERWISE = {"adam_step": "tt.optim.Adam, AdamW", "nadam_step": "tt.optim.NAdam"}
+REACHED_OTHERWISE = {"adam_step": "tt.optim.Adam, AdamW", "nadam_step": "tt.optim.NAdam",
+                     "amp_unscale": "tt.amp.GradScaler"}
 REACHED_OTHERWISE |= {
     f"{name.lower()}_step": f"tt.optim.{name}"
     for name in ("SGD", "Adamax", "RAdam", "Adagrad", "Adadelta", "RMSprop", "Rprop", "ASGD")

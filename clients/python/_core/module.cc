@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "autocast.h"
 #include "bindings.h"
 
 namespace teletensor::client {
@@ -251,5 +252,6 @@ NB_MODULE(_core, m) {
   bind_types(m);
   bind_tensor(m);
   bind_ops(m);
+  bind_autocast(m);
   bind_session(m);
 }

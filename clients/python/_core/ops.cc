@@ -288,6 +288,19 @@ PyObject* op_signature(PyObject* self, void*) {
                                      static_cast<Py_ssize_t>(op->def->signature.size()));
 }
 
+// Copies and pickles are the op itself, found by its name.
+PyObject* op_reduce(PyObject* self, PyObject*) {
+  PyObject* module = PyImport_ImportModule("teletensor._ops");
+  if (module == nullptr) return nullptr;
+  PyObject* find = PyObject_GetAttrString(module, "named");
+  Py_DECREF(module);
+  if (find == nullptr) return nullptr;
+  PyObject* name = op_name(self, nullptr);
+  return name ? Py_BuildValue("N(N)", find, name) : nullptr;
+}
+PyMethodDef op_methods[] = {{"__reduce__", op_reduce, METH_NOARGS, nullptr},
+                            {nullptr, nullptr, 0, nullptr}};
+
 PyGetSetDef op_properties[] = {{"__name__", op_name, nullptr, nullptr, nullptr},
                                {"__doc__", op_doc, nullptr, nullptr, nullptr},
                                {"signature", op_signature, nullptr, nullptr, nullptr},
@@ -301,6 +314,7 @@ PyTypeObject* op_type() {
                                 {Py_tp_descr_get, reinterpret_cast<void*>(op_bind)},
                                 {Py_tp_repr, reinterpret_cast<void*>(op_repr)},
                                 {Py_tp_getset, op_properties},
+                                {Py_tp_methods, op_methods},
                                 {Py_tp_members, members},
                                 {0, nullptr}};
   static PyType_Spec spec = {"teletensor._core.Op", sizeof(OpObject), 0,

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "autocast.h"
 #include "bindings.h"
 #include "engine/core/complex.h"
 #include "engine/core/half.h"
@@ -65,7 +66,17 @@ PyObject* call_op(PySession& session, OpId id, std::span<const Var> arguments,
                   std::span<const std::uint32_t> counts, const core::Attributes& attributes) {
   if (!one_session(session, arguments)) return nullptr;
   Handles results;
-  const Status status = session.apply(id, arguments, counts, attributes, results);
+  Status status;
+  if (autocasting()) {
+    Arguments casted;
+    for (const Var& argument : arguments) casted.push_back(argument);
+    status = autocast(session, id, casted);
+    if (status.ok()) {
+      status = session.apply(id, {casted.data(), casted.size()}, counts, attributes, results);
+    }
+  } else {
+    status = session.apply(id, arguments, counts, attributes, results);
+  }
   if (!status.ok()) {
     set_error(status);
     return nullptr;

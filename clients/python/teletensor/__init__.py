@@ -102,6 +102,18 @@ def set_default_device(place: _Any) -> None:
     _convert._default_device[0] = current_session().check_device(device(place))
 
 
+def is_autocast_enabled(device_type: str | None = None) -> _Any:
+    """Is autocast on in this thread, for a type of device or for any?"""
+    on = [_core.autocast_state(place == "cuda")[0] for place in ("cpu", "cuda")]
+    return True in on if device_type is None else on[device_type == "cuda"]
+
+
+def get_autocast_dtype(device_type: str) -> dtype:
+    """The dtype that autocast chooses for matrix products on a type of device."""
+    chosen: dtype = _core.autocast_state(device_type == "cuda")[1]
+    return chosen
+
+
 def _fill_namespace() -> list[str]:
     """Catalog ops as functions, where no Python function has the name."""
     names = []
@@ -122,9 +134,10 @@ def _fill_namespace() -> list[str]:
 
 _op_names = _fill_namespace()
 
-from . import autograd, cuda, linalg, nn, optim, utils  # noqa: E402
+from . import amp, autograd, cuda, linalg, nn, optim, utils  # noqa: E402
 from ._interop import from_torch, to_torch  # noqa: E402
 from ._serialize import load, save  # noqa: E402
+from .amp import autocast  # noqa: E402
 from .autograd import (  # noqa: E402
     enable_grad,
     inference_mode,
@@ -144,3 +157,4 @@ __all__ = [
     "set_grad_enabled", "set_rng_state", "set_strict", "synchronize", "tensor", "to_torch",
     "uint8", "utils", *_functions.NAMES, *_op_names,
 ]  # fmt: skip
+__all__ += ["amp", "autocast", "get_autocast_dtype", "is_autocast_enabled"]

@@ -12,5 +12,11 @@ __all__: list[str] = []
 globals().update(_core.ops)
 
 
+def named(name: str) -> Callable[..., Tensor]:
+    """The op of that name; what a copied or unpickled op is found by."""
+    op: Callable[..., Tensor] = _core.ops[name]
+    return op
+
+
 def __getattr__(name: str) -> Callable[..., Tensor]:
     raise AttributeError(f"the catalog has no op {name!r}")

@@ -27,6 +27,7 @@ void add_index_kernels(KernelTable& table);
 void add_gather_kernels(KernelTable& table);
 void add_join_kernels(KernelTable& table);
 void add_optimizer_kernels(KernelTable& table);
+void add_recurrent_kernels(KernelTable& table);
 
 // All of the above; every op that computes has a kernel.
 KernelTable make_kernels(const ops::Catalog& catalog);

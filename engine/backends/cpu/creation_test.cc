@@ -112,7 +112,7 @@ TEST(Optimizers, SgdFollowsItsFormula) {
         p.fill(pv), g.fill(gv), b.fill(bv);
         if (strided) p = p.laid_out(Geometry({3, 7}, {2, 9}, 1));
         const TestResult out = call_op(
-            "sgd_step", {p, g, b, 0.5, 0.75, 0.25, 0.125},
+            "sgd_step", {p, g, b, 0.5, 0.75, 0.25, 0.125, 0},
             {Attribute::of(nesterov), Attribute::of(true), Attribute::of(false)}, {1, 1, 1});
         ASSERT_TRUE(out.status.ok()) << out.status.message();
         Values expected_p(21), expected_b(21);
@@ -134,14 +134,14 @@ TEST(Optimizers, SgdFirstStepTakesTheGradientAsBuffer) {
   const TestTensor p(DType::kF32, {2}, {1, 2}), g(DType::kF32, {2}, {4, 8}),
       b(DType::kF32, {2}, {NAN, 9});
   const TestResult out =
-      call_op("sgd_step", {p, g, b, 0.5, 0.9, 0.5, 0.0},
+      call_op("sgd_step", {p, g, b, 0.5, 0.9, 0.5, 0.0, 0},
               {Attribute::of(false), Attribute::of(false), Attribute::of(true)}, {1, 1, 1});
   EXPECT_EQ(out[0].values(), (Values{-1, -2}));
   EXPECT_EQ(out[1].values(), (Values{4, 8}));
   // Without buffers; hyperparameters as tensors; two parameters.
   const TestTensor q(DType::kF32, {2}, {1, 2}), lr(DType::kF64, Dims(), {0.25});
   const TestResult plain =
-      call_op("sgd_step", {q, q.laid_out(q.geometry), g, g, lr, 0.0, 0.0, 0.0}, {}, {2, 2, 0});
+      call_op("sgd_step", {q, q.laid_out(q.geometry), g, g, lr, 0.0, 0.0, 0.0, 0}, {}, {2, 2, 0});
   ASSERT_EQ(plain.tensors.size(), 2u);
   EXPECT_EQ(plain[0].values(), (Values{0, 0}));
   EXPECT_EQ(plain[1].values(), (Values{0, 0}));
@@ -162,7 +162,7 @@ TEST(Optimizers, AdamFollowsItsFormula) {
         const TestTensor l(dtype, {19}, lv);
         std::vector<TestOperand> operands{p, g, m, v};
         if (amsgrad) operands.emplace_back(l);
-        for (double h : {0.01, 0.9, 0.99, 1e-8, 0.1, 3.0}) operands.emplace_back(h);
+        for (double h : {0.01, 0.9, 0.99, 1e-8, 0.1, 3.0, 0.0}) operands.emplace_back(h);
         const TestResult out =
             call_op("adam_step", operands,
                     {Attribute::of(amsgrad), Attribute::of(decoupled), Attribute::of(false)},
@@ -190,12 +190,12 @@ TEST(Optimizers, AdamFollowsItsFormula) {
 TEST(Optimizers, ListsThatDoNotMatchAreRefused) {
   const TestTensor p(DType::kF32, {2}, {1, 2}), q(DType::kF32, {3}, {1, 2, 3}),
       i(DType::kI64, {2}, {1, 2});
-  EXPECT_FALSE(call_op("sgd_step", {p, p, p, 0.1, 0, 0, 0}, {}, {2, 1, 0}).status.ok());
-  EXPECT_FALSE(call_op("sgd_step", {p, q, 0.1, 0, 0, 0}, {}, {1, 1, 0}).status.ok());
-  EXPECT_FALSE(call_op("sgd_step", {i, i, 0.1, 0, 0, 0}, {}, {1, 1, 0}).status.ok());
-  EXPECT_FALSE(call_op("sgd_step", {p, p, q, 0, 0, 0}, {}, {1, 1, 0}).status.ok());
+  EXPECT_FALSE(call_op("sgd_step", {p, p, p, 0.1, 0, 0, 0, 0}, {}, {2, 1, 0}).status.ok());
+  EXPECT_FALSE(call_op("sgd_step", {p, q, 0.1, 0, 0, 0, 0}, {}, {1, 1, 0}).status.ok());
+  EXPECT_FALSE(call_op("sgd_step", {i, i, 0.1, 0, 0, 0, 0}, {}, {1, 1, 0}).status.ok());
+  EXPECT_FALSE(call_op("sgd_step", {p, p, q, 0, 0, 0, 0}, {}, {1, 1, 0}).status.ok());
   EXPECT_FALSE(
-      call_op("adam_step", {p, p, 0.1, 0.9, 0.9, 0, 0, 1}, {}, {1, 1, 0, 0, 0}).status.ok());
+      call_op("adam_step", {p, p, 0.1, 0.9, 0.9, 0, 0, 1, 0}, {}, {1, 1, 0, 0, 0}).status.ok());
 }
 
 }  // namespace

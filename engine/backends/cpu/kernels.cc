@@ -24,6 +24,7 @@ KernelTable make_kernels(const ops::Catalog& catalog) {
   add_gather_kernels(table);
   add_join_kernels(table);
   add_optimizer_kernels(table);
+  add_recurrent_kernels(table);
   return table;
 }
 

@@ -140,18 +140,31 @@ HWY_INLINE hn::Vec<D> rule(const At<A, D>& at, const Step<A>& s, hn::Vec<D> p, h
     const auto up = hn::IfThenElseZero(hn::Gt(g, zero), size);
     const auto down = hn::IfThenElseZero(hn::Lt(g, zero), size);
     return hn::Add(hn::Sub(p, up), down);
-  } else {
-    static_assert(kRule == Rule::kAsgd);
+  } else if constexpr (kRule == Rule::kAsgd) {
     p = hn::Sub(p, at.times(s.lr, g));
     const auto average = at.load(2);
     at.store(s.mu == A(1) ? p : hn::Add(average, at.times(s.mu, hn::Sub(p, average))), 2);
+    return p;
+  } else {
     return p;
   }
 }
 
 template <Rule kRule, class A, class D>
 HWY_INLINE void one(const At<A, D>& at, const Step<A>& s) {
-  auto p = at.load(0), g = at.load(1);
+  if constexpr (kRule == Rule::kSkip) {
+    for (int part = 0; part < kStepParts; ++part) {
+      if (at.out[part]) at.store(at.load(part), part);
+    }
+    return;
+  }
+  auto p = at.load(0);
+  if constexpr (kRule == Rule::kUnscale) {
+    if (!hn::AllTrue(at.d, hn::IsFinite(p))) s.found->store(true, std::memory_order_relaxed);
+    at.store(at.times(s.lr, p), 0);
+    return;
+  }
+  auto g = at.load(1);
   if (s.maximize) g = hn::Neg(g);
   if (s.weight_decay != 0) g = hn::Add(g, at.times(s.weight_decay, p));
   if (s.shrink != 1) p = at.times(s.shrink, p);
@@ -205,6 +218,10 @@ void step(const Step<A>& s, std::int64_t n, const A* const* in, A* const* out) {
       return run<Rule::kRprop>(s, n, in, out);
     case Rule::kAsgd:
       return run<Rule::kAsgd>(s, n, in, out);
+    case Rule::kSkip:
+      return run<Rule::kSkip>(s, n, in, out);
+    case Rule::kUnscale:
+      return run<Rule::kUnscale>(s, n, in, out);
   }
 }
 

@@ -2,6 +2,7 @@
 // skeleton, and a rule for each optimizer.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 
 namespace teletensor::backends::cpu {
@@ -18,6 +19,8 @@ enum class Rule : std::uint8_t {
   kRmsprop,   // 2 square, [3 buffer], [4 average]
   kRprop,     // 2 gradient before, 3 step size
   kAsgd,      // 2 average of params
+  kSkip,      // every part stays as it is
+  kUnscale,   // param * lr, no grad; sets `found` where param is infinite or NaN
 };
 inline constexpr int kStepParts = 5;
 
@@ -39,6 +42,7 @@ struct Step {
   A low = 0, high = 0;         // Rprop: limits of the step size, and its factors
   A shorter = 0, longer = 0;
   A mu = 1;  // ASGD: weight of the new param in the average
+  std::atomic<bool>* found = nullptr;
 
   // Rounded once from the doubles that hyperparameters are read as.
   template <class B>

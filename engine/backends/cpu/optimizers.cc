@@ -1,5 +1,6 @@
 // The optimizers' steps: one pass over each parameter and its state.
 
+#include <atomic>
 #include <cmath>
 
 #include "engine/backends/cpu/block_io.h"
@@ -118,7 +119,8 @@ std::span<const TensorArg> hyperparameters(const KernelCall& call) {
 
 // The lists of a call are a step's parts, in order; an empty list is a part that is absent. All but
 // the gradients are written.
-Status run_step(KernelCall& call, const Step<double>& step, double cost) {
+Status run_step(KernelCall& call, Step<double> step, double cost) {
+  if (scalar(call.in.back()) != 0) step.rule = Rule::kSkip;
   for (std::size_t i = 0; i < call.counts[0]; ++i) {
     Part parts[kParts];
     std::size_t in = i, out = i;
@@ -277,6 +279,28 @@ Status asgd_step(KernelCall& call) {
   return run_step(call, s, 0.5);
 }
 
+// The same loops: a gradient in the place of the param.
+Status amp_unscale(KernelCall& call) {
+  const std::size_t count = call.counts[0];
+  const double scale = scalar(call.in[count + 1]);
+  std::atomic<bool> found = scalar(call.in[count]) != 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    Part parts[kParts];
+    parts[0] = {&call.in[i], &call.out[i]};
+    with_float_type(call.in[i].dtype, [&](auto a) {
+      using A = decltype(a);
+      Step<A> step;
+      step.rule = Rule::kUnscale;
+      step.lr = static_cast<A>(scale);
+      step.found = &found;
+      run_blocks<A>(call, parts, 0.5, step);
+    });
+  }
+  const double value = found ? 1 : 0;
+  store_block<double>(call.out[count].dtype)(&value, 1, call.out[count].first(), 1);
+  return {};
+}
+
 }  // namespace
 
 void add_optimizer_kernels(KernelTable& table) {
@@ -290,6 +314,7 @@ void add_optimizer_kernels(KernelTable& table) {
   table.add("rmsprop_step", rmsprop_step);
   table.add("rprop_step", rprop_step);
   table.add("asgd_step", asgd_step);
+  table.add("amp_unscale", amp_unscale);
 }
 
 }  // namespace teletensor::backends::cpu

@@ -3,6 +3,14 @@
 from . import functional, init, utils
 from .activation import *  # noqa: F403
 from .activation import __all__ as _activation
+from .attention import (
+    MultiheadAttention,
+    Transformer,
+    TransformerDecoder,
+    TransformerDecoderLayer,
+    TransformerEncoder,
+    TransformerEncoderLayer,
+)
 from .containers import ModuleDict, ModuleList, ParameterList, Sequential
 from .dropout import Dropout
 from .linear import Bilinear, Flatten, Identity, Linear, Unflatten
@@ -11,6 +19,7 @@ from .loss import __all__ as _loss
 from .module import Module
 from .normalization import LayerNorm, RMSNorm
 from .parameter import Parameter
+from .rnn import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNBase, RNNCell, RNNCellBase
 from .sparse import Embedding
 
 __all__ = [
@@ -18,16 +27,30 @@ __all__ = [
     "Dropout",
     "Embedding",
     "Flatten",
+    "GRU",
+    "GRUCell",
     "Identity",
+    "LSTM",
+    "LSTMCell",
     "LayerNorm",
     "Linear",
     "Module",
     "ModuleDict",
     "ModuleList",
+    "MultiheadAttention",
     "Parameter",
     "ParameterList",
     "RMSNorm",
+    "RNN",
+    "RNNBase",
+    "RNNCell",
+    "RNNCellBase",
     "Sequential",
+    "Transformer",
+    "TransformerDecoder",
+    "TransformerDecoderLayer",
+    "TransformerEncoder",
+    "TransformerEncoderLayer",
     "Unflatten",
     "functional",
     "init",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 from .._tensor import Tensor
@@ -58,7 +58,55 @@ class ListOptimizer(Optimizer):
     def _apply(self, group: dict[str, Any], lists: list[list[Tensor]], numbers: Any) -> None:
         raise NotImplementedError
 
+    # ---- steps that the daemon may leave out
+
+    # Is the number of steps all that a left-out step would get wrong?
+    counts_only = True
+    # 0-d tensors on the daemon: is this step left out? how many were so far?
+    _skip: Tensor | float = 0
+    _skipped: Tensor | None = None
+
+    def can_skip(self) -> bool:
+        """Can step_unless() leave out a step without a read?"""
+        return self.counts_only
+
+    def step_unless(self, found_inf: Tensor) -> Any:
+        """step(), which the daemon leaves out if found_inf (0-d) is not 0. Nothing is read back."""
+        self._skip = found_inf
+        try:
+            return self.step()
+        finally:
+            self._skip = 0
+            skipped = found_inf != 0
+            self._skipped = skipped.to(found_inf.dtype) + (
+                0 if self._skipped is None else self._skipped
+            )
+
+    def _count(self, step: int) -> Any:
+        """The number of this step as an operand: without those that were left out."""
+        return step if self._skipped is None else step - self._skipped
+
+    def _settle(self) -> None:
+        """Brings the numbers in the state up to date: reads how many steps were left out."""
+        if self._skipped is not None:
+            skipped, self._skipped = int(self._skipped.item()), None
+            for state in self.state.values():
+                if "step" in state:
+                    state["step"] = int(state["step"]) - skipped
+
+    def state_dict(self) -> dict[str, Any]:
+        """As Optimizer's. Reads a number back after steps that the daemon may have left out."""
+        self._settle()
+        return super().state_dict()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """As Optimizer's."""
+        self._skipped = None
+        super().load_state_dict(state_dict)
+
     def _update(self, group: dict[str, Any]) -> None:
+        if self._skipped is not None and not all(self.state[p] for p in group["params"]):
+            self._settle()  # counts of what begins now have no left-out steps
         names = self._states(group)
         kept = [(i, name) for i, name in enumerate(names, 2) if name is not None]
         calls: dict[Hashable, list[list[Tensor]]] = {}

@@ -53,7 +53,8 @@ class Adamax(ListOptimizer):
             *group["betas"],
             group["eps"],
             group["weight_decay"],
-            numbers,
+            self._count(numbers),
+            self._skip,
             group["maximize"],
         )
 
@@ -62,6 +63,8 @@ class NAdam(ListOptimizer):
     """Adam with Nesterov's momentum, which grows from step to step:
     mu_t = beta1 (1 - 0.96^(t momentum_decay) / 2). Source: Dozat 2016.
     State: "step", "mu_product" (numbers), "exp_avg", "exp_avg_sq"."""
+
+    counts_only = False
 
     def __init__(
         self,
@@ -105,6 +108,7 @@ class NAdam(ListOptimizer):
             group["eps"],
             group["weight_decay"],
             *numbers,
+            self._skip,
             group["decoupled_weight_decay"],
             group["maximize"],
         )
@@ -145,7 +149,8 @@ class RAdam(ListOptimizer):
             *group["betas"],
             group["eps"],
             group["weight_decay"],
-            numbers,
+            self._count(numbers),
+            self._skip,
             group["decoupled_weight_decay"],
             group["maximize"],
         )
@@ -194,7 +199,8 @@ class Adagrad(ListOptimizer):
             group["lr_decay"],
             group["eps"],
             group["weight_decay"],
-            numbers,
+            self._count(numbers),
+            self._skip,
             group["maximize"],
         )
 
@@ -241,6 +247,7 @@ class Adadelta(ListOptimizer):
             group["rho"],
             group["eps"],
             group["weight_decay"],
+            self._skip,
             group["maximize"],
         )
 
@@ -296,5 +303,6 @@ class RMSprop(ListOptimizer):
             group["eps"],
             group["weight_decay"],
             group["momentum"],
+            self._skip,
             group["maximize"],
         )

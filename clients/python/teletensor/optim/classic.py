@@ -56,13 +56,17 @@ class Rprop(ListOptimizer):
         return None
 
     def _apply(self, group: dict[str, Any], lists: list[list[Tensor]], numbers: Any) -> None:
-        _ops.rprop_step(*lists, *group["etas"], *group["step_sizes"], group["maximize"])
+        _ops.rprop_step(
+            *lists, *group["etas"], *group["step_sizes"], self._skip, group["maximize"]
+        )
 
 
 class ASGD(ListOptimizer):
     """Averaged SGD: p shrinks by lambd * eta and moves by -eta g; eta = lr / (1 + lambd lr t)^alpha;
     from step t0 on "ax" is the average of all p. Source: Polyak, Juditsky 1992.
     State: "step", "eta", "mu" (numbers), "ax"."""
+
+    counts_only = False
 
     def __init__(
         self,
@@ -103,5 +107,5 @@ class ASGD(ListOptimizer):
     def _apply(self, group: dict[str, Any], lists: list[list[Tensor]], numbers: Any) -> None:
         eta, mu = numbers
         _ops.asgd_step(
-            *lists, eta, group["lambd"], mu, group["weight_decay"], group["maximize"]
+            *lists, eta, group["lambd"], mu, group["weight_decay"], self._skip, group["maximize"]
         )

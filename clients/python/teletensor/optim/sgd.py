@@ -9,13 +9,12 @@ import teletensor as tt
 
 from .. import _ops
 from .._tensor import Tensor
-from ._lists import check_common, options
-from .optimizer import Optimizer
+from ._lists import ListOptimizer, options
 
 __all__ = ["SGD"]
 
 
-class SGD(Optimizer):
+class SGD(ListOptimizer):
     """Stochastic gradient descent: p -= lr * d, where d is g + weight_decay * p (g negated with
     maximize) or, with momentum, the buffer b = momentum * b + (1 - dampening) * d (at the first
     step b = d), or with nesterov d + momentum * b. Source: Sutskever et al. 2013.
@@ -48,7 +47,7 @@ class SGD(Optimizer):
         super().__init__(params, options(**locals()))
 
     def _check_group(self, group: dict[str, Any]) -> None:
-        check_common(group)
+        super()._check_group(group)
         if group["nesterov"] and (group["momentum"] <= 0 or group["dampening"] != 0):
             raise ValueError("Nesterov momentum requires a momentum and zero dampening")
 
@@ -62,7 +61,7 @@ class SGD(Optimizer):
                     params.append(parameter)
                     grads.append(gradient)
             if params:
-                self._apply(group, params, grads, [])
+                self._step(group, params, grads, [])
             return
         buffers: list[Tensor] = []
         new: tuple[list[Tensor], list[Tensor], list[Tensor]] = ([], [], [])
@@ -82,12 +81,16 @@ class SGD(Optimizer):
                 grads.append(gradient)
                 buffers.append(buffer)
         if new[0]:
-            self._apply(group, *new, first=True)
+            self._step(group, *new, first=True)
         if params:
-            self._apply(group, params, grads, buffers)
+            self._step(group, params, grads, buffers)
 
-    @staticmethod
-    def _apply(
+    def can_skip(self) -> bool:
+        """As ListOptimizer's: with dampening the first step is not like the others."""
+        return not any(group["dampening"] for group in self.param_groups)
+
+    def _step(
+        self,
         group: dict[str, Any],
         params: list[Tensor],
         grads: list[Tensor],
@@ -102,6 +105,7 @@ class SGD(Optimizer):
             group["momentum"],
             group["dampening"],
             group["weight_decay"],
+            self._skip,
             group["nesterov"],
             group["maximize"],
             first,

@@ -6,11 +6,12 @@ from collections.abc import Iterable
 
 import teletensor as tt
 
-from .._tensor import Tensor
+from ..._tensor import Tensor
 
 __all__ = [
     "clip_grad_norm_",
     "clip_grad_value_",
+    "clip_grads_with_norm_",
     "get_total_norm",
     "parameters_to_vector",
     "vector_to_parameters",
@@ -28,6 +29,7 @@ def get_total_norm(
     tensors: Tensor | Iterable[Tensor],
     norm_type: float = 2.0,
     error_if_nonfinite: bool = False,
+    foreach: bool | None = None,
 ) -> Tensor:
     """The norm of all elements of all tensors together, a 0-d tensor. error_if_nonfinite reads it
     back and raises RuntimeError if it is infinite or NaN."""
@@ -47,11 +49,25 @@ def get_total_norm(
     return total
 
 
+def clip_grads_with_norm_(
+    parameters: Tensor | Iterable[Tensor],
+    max_norm: float,
+    total_norm: Tensor,
+    foreach: bool | None = None,
+) -> None:
+    """Scales all gradients, in place, by max_norm / total_norm where that is less than 1."""
+    with tt.no_grad():
+        scale = (max_norm / (total_norm + 1e-6)).clamp(max=1.0)
+        for gradient in _gradients(parameters):
+            gradient.mul_(scale.to(gradient.device))
+
+
 def clip_grad_norm_(
     parameters: Tensor | Iterable[Tensor],
     max_norm: float,
     norm_type: float = 2.0,
     error_if_nonfinite: bool = False,
+    foreach: bool | None = None,
 ) -> Tensor:
     """Scales all gradients, in place, so that their common norm is at most max_norm; returns the
     norm from before as a 0-d tensor. Nothing is read back unless error_if_nonfinite is set.
@@ -61,16 +77,16 @@ def clip_grad_norm_(
     >>> tt.nn.utils.clip_grad_norm_([w], max_norm=1.0).item()
     5.0
     """
-    gradients = _gradients(parameters)
+    parameters = [parameters] if isinstance(parameters, Tensor) else list(parameters)
     with tt.no_grad():
-        total = get_total_norm(gradients, norm_type, error_if_nonfinite)
-        scale = (max_norm / (total + 1e-6)).clamp(max=1.0)
-        for gradient in gradients:
-            gradient.mul_(scale.to(gradient.device))
+        total = get_total_norm(_gradients(parameters), norm_type, error_if_nonfinite)
+    clip_grads_with_norm_(parameters, max_norm, total)
     return total
 
 
-def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float) -> None:
+def clip_grad_value_(
+    parameters: Tensor | Iterable[Tensor], clip_value: float, foreach: bool | None = None
+) -> None:
     """Limits every element of all gradients, in place, to [-clip_value, clip_value]."""
     with tt.no_grad():
         for gradient in _gradients(parameters):

@@ -1,0 +1,133 @@
+#include "autocast.h"
+
+#include <array>
+#include <unordered_map>
+
+namespace teletensor::client {
+namespace {
+
+using core::DType;
+
+enum class Policy : std::uint8_t { kNone, kLower, kF32, kWidest };
+
+// By op id: [0] on a CPU, [1] elsewhere. Written once, at import.
+std::vector<std::array<Policy, 2>> g_policies;
+
+struct State {
+  bool enabled[2] = {false, false};
+  DType lower[2] = {DType::kBF16, DType::kF16};
+  bool cache = true;
+  int depth = 0;  // of regions; casts are kept until the outermost ends
+  // What a leaf was cast to: a weight is cast once, however often it is used. The session goes
+  // last.
+  struct Cast {
+    nb::object session;
+    Var leaf, result;
+  };
+  std::unordered_map<const void*, Cast> casts;
+};
+// Never destroyed: a thread may end without the GIL.
+State& state() {
+  thread_local State* own = new State();
+  return *own;
+}
+
+// The simulated device stands for a CPU.
+std::size_t place(const Var& var) {
+  return var.layout().device.kind == core::DeviceKind::kCuda ? 1 : 0;
+}
+
+bool castable(const Var& var) {
+  return var.is_tensor() && core::is_floating(var.dtype()) && var.dtype() != DType::kF64;
+}
+
+Status cast_to(PySession& session, DType dtype, Var& var) {
+  static const ops::OpRef op("cast");
+  if (var.dtype() == dtype) return {};
+  State& own = state();
+  auto& handle = static_cast<autograd::Handle&>(*var.named());
+  // A weight, cast so that gradients reach it.
+  const bool keep = own.cache && own.depth > 0 && dtype != DType::kF32 &&
+                    var.dtype() == DType::kF32 && handle.flag && grad_mode();
+  if (keep) {
+    const auto known = own.casts.find(&handle);
+    if (known != own.casts.end()) {
+      var = known->second.result;
+      return {};
+    }
+  }
+  core::Attributes attributes;
+  attributes.push_back(core::Attribute::of(dtype));
+  Handles results;
+  const Var argument = var;
+  TT_RETURN_IF_ERROR(session.apply(op, {&argument, 1}, {}, attributes, results));
+  var = Var(&session, results[0]);
+  if (keep) own.casts.emplace(&handle, State::Cast{nb::borrow(session.self), argument, var});
+  return {};
+}
+
+}  // namespace
+
+bool autocasting() {
+  const State& own = state();
+  return own.enabled[0] || own.enabled[1];
+}
+
+Status autocast(PySession& session, OpId id, Arguments& arguments) {
+  if (id >= g_policies.size()) return {};
+  std::size_t where = 2;
+  DType widest = DType::kF16;
+  for (const Var& var : arguments) {
+    if (!var.is_tensor()) continue;
+    if (where == 2) where = place(var);
+    if (var.dtype() == DType::kF32) widest = DType::kF32;
+  }
+  if (where == 2 || !state().enabled[where]) return {};
+  const Policy policy = g_policies[id][where];
+  if (policy == Policy::kNone) return {};
+  const DType lower = state().lower[where];
+  if (policy == Policy::kWidest && widest != DType::kF32) return {};
+  const DType dtype = policy == Policy::kLower ? lower : DType::kF32;
+  for (Var& var : arguments) {
+    if (castable(var)) TT_RETURN_IF_ERROR(cast_to(session, dtype, var));
+  }
+  return {};
+}
+
+void bind_autocast(nb::module_& m) {
+  // Names that are no op are left out: composed functions reach ops that are.
+  m.def("set_autocast_policies",
+        [](int where, const std::vector<std::string>& lower, const std::vector<std::string>& f32,
+           const std::vector<std::string>& widest) {
+          g_policies.resize(ops::catalog().size());
+          const auto fill = [&](const std::vector<std::string>& names, Policy policy) {
+            for (const std::string& name : names) {
+              const ops::OpDef* op = ops::catalog().find(name);
+              if (op) g_policies[ops::catalog().id(*op)][where ? 1 : 0] = policy;
+            }
+          };
+          fill(lower, Policy::kLower);
+          fill(f32, Policy::kF32);
+          fill(widest, Policy::kWidest);
+        });
+  m.def("autocast_state", [](int where) {
+    const std::size_t i = where ? 1 : 0;
+    return std::make_tuple(state().enabled[i], nb::steal(wrap_dtype(state().lower[i])),
+                           state().cache);
+  });
+  m.def("set_autocast", [](int where, bool enabled, nb::object dtype, bool cache) {
+    const std::size_t i = where ? 1 : 0;
+    const auto lower = dtype_of(dtype.ptr());
+    if (lower) state().lower[i] = *lower;
+    state().enabled[i] = enabled;
+    state().cache = cache;
+  });
+  m.def("autocast_nesting", [](int change) {
+    state().depth += change;
+    if (state().depth == 0) state().casts.clear();
+    return state().depth;
+  });
+  m.def("clear_autocast_cache", [] { state().casts.clear(); });
+}
+
+}  // namespace teletensor::client
