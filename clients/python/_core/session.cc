@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 
@@ -58,18 +59,20 @@ Status Session::lost_status() const {
   return {};
 }
 
+bool Session::has_room() const {
+  return seq_ + 64 <= credit_upto_.load(std::memory_order_relaxed) &&
+         waiting_bytes_.load(std::memory_order_relaxed) <= kMaxWaitingBytes;
+}
+
 Status Session::ready_to_issue() {
   if (g_forked) return forked();
-  const auto room = [this] {
-    return seq_ + 64 <= credit_upto_.load(std::memory_order_relaxed) &&
-           waiting_bytes_.load(std::memory_order_relaxed) <= kMaxWaitingBytes;
-  };
+  if ((interrupted_upto_ | raise_seq_) != 0) TT_RETURN_IF_ERROR(settle());
   const std::uint64_t completed = completed_.load(std::memory_order_relaxed);
   if (completed > trimmed_ + 256 && !late_.load(std::memory_order_relaxed)) {
     graph_.completed(trimmed_ = completed);
   }
-  if (!over_.load(std::memory_order_relaxed) && room()) return {};
-  TT_RETURN_IF_ERROR(block([&] { return over_ || room(); }));
+  if (!over_.load(std::memory_order_relaxed) && has_room()) return {};
+  TT_RETURN_IF_ERROR(block([&] { return over_ || has_room(); }));
   MutexLock lock(mutex_);
   return lost_status();
 }
@@ -326,8 +329,12 @@ core::Result<HandleRef> Session::own(const Var& g, const core::Dims& strides) {
 // ---------------------------------------------------------------- waiting
 
 core::Result<wire::FetchedValue> Session::wait_fetched(std::uint64_t seq) {
-  TT_RETURN_IF_ERROR(block([&] { return fetched_.contains(seq) || !lost_.ok(); }));
+  const Status waited = block([&] { return fetched_.contains(seq) || !lost_.ok(); });
   MutexLock lock(mutex_);
+  if (!waited.ok()) {
+    if (fetched_.erase(seq) == 0) unwanted_.insert(seq);
+    return waited;
+  }
   const auto found = fetched_.find(seq);
   if (found == fetched_.end()) return lost_;
   wire::FetchedValue value = std::move(found->second);
@@ -336,14 +343,16 @@ core::Result<wire::FetchedValue> Session::wait_fetched(std::uint64_t seq) {
 }
 
 Status Session::synchronize() {
+  if ((interrupted_upto_ | raise_seq_) != 0) TT_RETURN_IF_ERROR(settle());
   const std::uint64_t upto = seq_;
   TT_RETURN_IF_ERROR(block([&] { return completed_ >= upto || !lost_.ok(); }));
   MutexLock lock(mutex_);
   return completed_ >= upto ? Status() : lost_;
 }
 
+// On the sender's thread: whatever it waited for would need the sender.
 void Session::idle() {
-  if (ready_to_issue().ok()) flush_releases();
+  if ((interrupted_upto_ | raise_seq_) == 0 && !over_ && has_room()) flush_releases();
 }
 
 bool Session::has_pending() const {
@@ -352,28 +361,82 @@ bool Session::has_pending() const {
 }
 
 Status Session::raise_pending(std::uint64_t& root) {
+  if (!has_pending()) return {};
+  const Status ready = ready_to_issue();
+  if (ready.code() == core::Code::kCancelled) return ready;
   wire::ErrorEvent error;
   {
     MutexLock lock(mutex_);
-    if (errors_.empty()) return {};
+    if (errors_.empty()) return {};  // another thread's, or the interruption's
     error = std::move(errors_.front());
     errors_.pop_front();
     late_ = !errors_.empty();
   }
   root = error.root;
-  if (ready_to_issue().ok()) {
-    begin_command();
-    issue(program::Command(program::Raise{error.root}), 0);
-    const std::uint64_t seq = seq_;
-    const Status waited = block([&] { return raised_.contains(seq) || !lost_.ok(); });
-    MutexLock lock(mutex_);
-    const auto found = raised_.find(seq);
-    if (waited.ok() && found != raised_.end()) {
-      graph_.take_back(found->second.rebinds, error.root);
-      raised_.erase(found);
-    }
+  if (ready.ok()) {
+    send_raise(error.root);
+    // Interrupted: the next command finishes it.
+    (void)finish_raise();
   }
   return error.status;
+}
+
+void Session::send_raise(std::uint64_t root) {
+  begin_command();
+  issue(program::Command(program::Raise{root}), 0);
+  raise_seq_ = seq_;
+  raise_root_ = root;
+}
+
+// Whoever comes first takes back: the mirror must have done so before the next command.
+Status Session::finish_raise() {
+  while (raise_seq_ != 0) {
+    const std::uint64_t seq = raise_seq_;
+    TT_RETURN_IF_ERROR(block(
+        [&] { return finished_raise_ >= seq || raised_.contains(seq) || !lost_.ok(); }));
+    if (raise_seq_ != seq) continue;
+    raise_seq_ = 0;
+    MutexLock lock(mutex_);
+    finished_raise_ = seq;
+    changed_.notify_all();
+    const auto found = raised_.find(seq);
+    if (found == raised_.end()) return lost_;
+    graph_.take_back(found->second.rebinds, raise_root_);
+    raised_.erase(found);
+  }
+  return {};
+}
+
+std::uint64_t Session::mark_interrupted() {
+  if (g_forked || over_ || completed_ >= seq_) return 0;
+  return interrupted_upto_ = seq_;
+}
+
+Status Session::settle() {
+  while ((interrupted_upto_ | raise_seq_) != 0) {
+    TT_RETURN_IF_ERROR(finish_raise());
+    const std::uint64_t upto = interrupted_upto_;
+    TT_RETURN_IF_ERROR(block([&] { return completed_ >= upto || !lost_.ok(); }));
+    if (raise_seq_ != 0) continue;  // another thread's
+    std::uint64_t root = 0;
+    {
+      MutexLock lock(mutex_);
+      const auto cancelled = std::find_if(errors_.begin(), errors_.end(), [&](const auto& error) {
+        return error.root <= upto && error.status.code() == core::Code::kCancelled;
+      });
+      if (lost_.ok() && cancelled != errors_.end()) {
+        root = cancelled->root;
+        errors_.erase(cancelled);
+        late_ = !errors_.empty();
+      }
+    }
+    if (root != 0) {
+      send_raise(root);
+    } else if (interrupted_upto_ == upto) {
+      interrupted_upto_ = 0;
+    }
+  }
+  return {};
 }
 
 // ---------------------------------------------------------------- transport threads
@@ -423,7 +486,9 @@ Status Session::on_progress(std::string_view bytes) {
   received_ = std::max(received_, progress.received_upto);
   credit_upto_ = std::max(credit_upto_.load(), progress.credit_upto);
   credit_bytes_ = std::max(credit_bytes_, progress.credit_bytes);
-  for (wire::FetchedValue& value : progress.fetched) fetched_[value.seq] = std::move(value);
+  for (wire::FetchedValue& value : progress.fetched) {
+    if (unwanted_.erase(value.seq) == 0) fetched_[value.seq] = std::move(value);
+  }
   for (wire::RaisedEvent& raised : progress.raised) raised_[raised.seq] = std::move(raised);
   changed_.notify_all();
   return {};

@@ -10,6 +10,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -77,7 +78,11 @@ class Session : public autograd::Issuer {
   // returns it. Ok when there is none. `root` gets the failed command's number.
   Status raise_pending(std::uint64_t& root);
   bool has_pending() const;
-  // Sends releases that wait for company.
+  // The person wants nothing of what was issued so far: the number of the last command, or 0 where
+  // all has run. The caller asks the daemon to drop it. The next command or wait first sees it gone
+  // and takes back what did not happen, without another error.
+  std::uint64_t mark_interrupted();
+  // Sends releases that wait for company; never waits.
   void idle();
 
   // ---- Transport threads
@@ -112,7 +117,12 @@ class Session : public autograd::Issuer {
   core::CondVar changed_;
 
  private:
+  bool has_room() const;
   Status ready_to_issue();
+  // Ends what a Raise or an interruption has left open.
+  Status settle();
+  Status finish_raise();
+  void send_raise(std::uint64_t root);
   void issue(const program::Command& command, std::uint32_t made);
   void issue(const autograd::Call& call, bool inplace, std::uint32_t made);
   void begin_command();
@@ -128,6 +138,8 @@ class Session : public autograd::Issuer {
   program::HandleId next_id_ = 1;
   std::vector<program::HandleId> releases_;
   std::uint64_t trimmed_ = 0;
+  std::uint64_t interrupted_upto_ = 0;  // 0: nothing to settle
+  std::uint64_t raise_seq_ = 0, raise_root_ = 0;  // a Raise under way; 0: none
   bool recording_ = false;
 
   // Guarded by mutex_
@@ -139,7 +151,9 @@ class Session : public autograd::Issuer {
   std::uint64_t credit_bytes_;
   std::uint64_t received_ = 0;
   std::map<std::uint64_t, wire::FetchedValue> fetched_;
+  std::set<std::uint64_t> unwanted_;  // fetches whose wait was interrupted
   std::map<std::uint64_t, wire::RaisedEvent> raised_;
+  std::uint64_t finished_raise_ = 0;
   std::deque<wire::ErrorEvent> errors_;
   bool closed_ = false;
   Status lost_;

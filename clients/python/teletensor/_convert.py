@@ -8,6 +8,7 @@ import numpy as np
 
 from . import _core
 from ._core import Tensor
+from ._interrupt import request
 from ._session import Session, current_session, owner_of
 
 __all__ = ["as_tensor", "from_numpy", "tensor", "to_numpy", "tolist"]
@@ -183,7 +184,11 @@ def _download(t: Tensor, numpy_dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
         return np.frombuffer(data, dtype=numpy_dtype).reshape(shape).copy()
     out = np.empty(shape, dtype=numpy_dtype)
     seq = t._fetch_bulk()
-    session._transport.download(seq, memoryview(out.reshape(-1)).cast("B"))
+    try:
+        session._transport.download(seq, memoryview(out.reshape(-1)).cast("B"))
+    except KeyboardInterrupt:
+        request(session)
+        raise
     if session._core.has_pending:
         session._core.raise_pending()
     return out

@@ -19,8 +19,8 @@ from typing import Any
 
 import grpc
 
-from . import _core
-from ._errors import InterruptedOpError, SessionLostError, TeletensorError
+from . import _core, _interrupt
+from ._errors import SessionLostError, TeletensorError
 from ._protowire import Message, decode
 from ._transport import Transport
 
@@ -63,6 +63,7 @@ class Session:
         self._closed = False
         self._owned = 0
         _open.add(self)
+        _interrupt.watch(self)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "open"
@@ -95,15 +96,6 @@ class Session:
         """Waits until everything issued has run; raises late errors."""
         self._core.synchronize()
 
-    def _interrupt(self) -> None:
-        """Cancels what was issued and takes it back, so that the next line finds a good session."""
-        self._transport.interrupt(self._core.last_seq)
-        for _ in range(16):
-            try:
-                return self._core.synchronize()
-            except InterruptedOpError:
-                continue
-
     def check_device(self, device: _core.device) -> _core.device:
         """`device` if the daemon has it, else an error that lists those it has."""
         if str(device) not in self.devices:
@@ -123,6 +115,7 @@ class Session:
         if self._closed:
             return
         self._closed = True
+        _interrupt.forget(self)
         if os.getpid() != self._pid:
             return
         error: BaseException | None = None
@@ -151,7 +144,7 @@ def memory_of(m: Message) -> dict[str, Any]:
 def _interrupt_of(own: weakref.ref[Session]) -> None:
     session = own()
     if session is not None:
-        session._interrupt()
+        _interrupt.request(session)
 
 
 def _sessions() -> list[Session]:
@@ -195,6 +188,7 @@ def current_session() -> Session:
 
 
 def _current_core() -> _core.Session:
+    _interrupt.listen()  # a notebook puts Python's handler back for every cell
     return current_session()._core
 
 

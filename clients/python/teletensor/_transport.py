@@ -11,6 +11,7 @@ import grpc
 
 from . import _core
 from ._errors import RefusedError, SessionLostError
+from ._interrupt import Calls, shielded
 from ._protowire import Message, decode, encode
 
 __all__ = ["Greeting", "Transport"]
@@ -115,7 +116,7 @@ class Transport:
 
     def upload(self, device: int, data: memoryview) -> int:
         """Sends bytes; returns the upload's number once the daemon has them all."""
-        call = self.channel.stream_unary(_SERVICE + "Upload", _same, _same)
+        upload = self.channel.stream_unary(_SERVICE + "Upload", _same, _same)
         size, step = len(data), max(1, self.chunk_bytes - 256)
 
         def chunks() -> Iterator[bytes]:
@@ -126,26 +127,38 @@ class Transport:
                 yield encode([*first, (3, offset), (4, bytes(part))])
                 offset += len(part) or 1
 
-        try:
-            reply = call(chunks(), metadata=self._metadata)
-        except grpc.RpcError as error:
-            raise _late(error) from None
-        return decode(reply).integer(1)
+        def work(calls: Calls) -> int:
+            call = upload.future(chunks(), metadata=self._metadata)
+            calls.add(call)
+            try:
+                return decode(call.result()).integer(1)
+            except grpc.RpcError as error:
+                raise _late(error) from None
+            except grpc.FutureCancelledError:
+                raise SessionLostError("the upload was cancelled") from None
+
+        return shielded(work)
 
     def download(self, seq: int, out: memoryview) -> None:
         """Reads the bytes of a bulk fetch into `out`."""
-        call = self.channel.unary_stream(_SERVICE + "Download", _same, _same)
-        at = 0
-        try:
-            for chunk in call(encode([(1, seq)]), metadata=self._metadata):
-                message = decode(chunk)
-                part = message.data(5)
-                out[at : at + len(part)] = part
-                at += len(part)
-        except grpc.RpcError as error:
-            raise _late(error) from None
-        if at != len(out):
-            raise SessionLostError(f"a download ended after {at} of {len(out)} bytes")
+        download = self.channel.unary_stream(_SERVICE + "Download", _same, _same)
+
+        def work(calls: Calls) -> None:
+            call = download(encode([(1, seq)]), metadata=self._metadata)
+            calls.add(call)
+            at = 0
+            try:
+                for chunk in call:
+                    message = decode(chunk)
+                    part = message.data(5)
+                    out[at : at + len(part)] = part
+                    at += len(part)
+            except grpc.RpcError as error:
+                raise _late(error) from None
+            if at != len(out):
+                raise SessionLostError(f"a download ended after {at} of {len(out)} bytes")
+
+        shielded(work)
 
     def interrupt(self, upto: int) -> None:
         """Cancels every command up to number `upto`."""
