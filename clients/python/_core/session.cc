@@ -392,8 +392,8 @@ void Session::send_raise(std::uint64_t root) {
 Status Session::finish_raise() {
   while (raise_seq_ != 0) {
     const std::uint64_t seq = raise_seq_;
-    TT_RETURN_IF_ERROR(block(
-        [&] { return finished_raise_ >= seq || raised_.contains(seq) || !lost_.ok(); }));
+    TT_RETURN_IF_ERROR(
+        block([&] { return finished_raise_ >= seq || raised_.contains(seq) || !lost_.ok(); }));
     if (raise_seq_ != seq) continue;
     raise_seq_ = 0;
     MutexLock lock(mutex_);

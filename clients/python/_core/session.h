@@ -138,7 +138,7 @@ class Session : public autograd::Issuer {
   program::HandleId next_id_ = 1;
   std::vector<program::HandleId> releases_;
   std::uint64_t trimmed_ = 0;
-  std::uint64_t interrupted_upto_ = 0;  // 0: nothing to settle
+  std::uint64_t interrupted_upto_ = 0;            // 0: nothing to settle
   std::uint64_t raise_seq_ = 0, raise_root_ = 0;  // a Raise under way; 0: none
   bool recording_ = false;
 
