@@ -155,7 +155,13 @@ Status Backward::search() {
     sums += target.outputs;
     if (target.hooked) {
       has_hooks_ =
-          has_hooks_ || (target.node ? !target.node->hooks.empty() : !target.leaf->hooks.empty());
+          has_hooks_ || (target.node ? !target.node->hooks.empty()
+                                     : !target.leaf->hooks.empty() ||
+                                           (!call_.has_inputs && !target.leaf->post_hooks.empty()));
+    }
+    if (target.node && target.runs) {
+      has_hooks_ = has_hooks_ || target.node->forgotten || !target.node->post_hooks.empty() ||
+                   graph_.is_client_node(*target.node);
     }
     if (target.node && target.runs && target.node->freed) {
       return invalid(
@@ -193,7 +199,8 @@ core::Dims Backward::grad_strides(const Handle& h) {
 }
 
 void Backward::free_node(Node& node) {
-  if (!node.saved.empty() || node.keeps_number || node.op == graph_.update_region_) {
+  if (!node.saved.empty() || node.keeps_number || node.forgotten ||
+      node.op == graph_.update_region_) {
     node.freed = true;
     node.saved.clear();
   }
@@ -300,10 +307,11 @@ class NodeContext final : public ops::VjpContext {
     given_[i] = std::move(g);
   }
 
-  const Var& given(std::size_t i) const { return given_[i]; }
+  std::span<Var> given() { return {given_.data(), given_.size()}; }
 
  private:
   Var slot(int slot) {
+    if (node_.forgotten) return issuer_.saved_again(slot, node_);
     for (const Node::SavedSlot& saved : node_.saved) {
       if (saved.slot == slot) return issuer_.saved(saved, node_);
     }
@@ -347,8 +355,9 @@ Status Backward::start(Issuer& issuer) {
 
 Status Backward::step(Issuer& issuer, int nodes) {
   if (!started_) TT_RETURN_IF_ERROR(start(issuer));
-  for (; nodes > 0 && at_ < order_.size(); --nodes, ++at_) {
-    TT_RETURN_IF_ERROR(run_node(issuer, targets_[static_cast<std::size_t>(order_[at_])]));
+  pause_ = false;
+  for (; nodes > 0 && at_ < order_.size() && !pause_; --nodes) {
+    TT_RETURN_IF_ERROR(run_node(issuer, targets_[static_cast<std::size_t>(order_[at_++])]));
   }
   if (at_ == order_.size() && !done_) {
     TT_RETURN_IF_ERROR(finish(issuer));
@@ -375,6 +384,11 @@ Status Backward::hooks_of(Issuer& issuer, Target& target) {
   }
   const std::vector<Node::Hook> hooks = target.node->hooks;
   for (const Node::Hook& hook : hooks) {
+    if (hook.output == Node::kWhole) {
+      TT_RETURN_IF_ERROR(issuer.run_pre_hook(
+          hook.id, *target.node, {&sums_[target.first_sum], target.outputs}));
+      continue;
+    }
     Var& g = sums_[target.first_sum + hook.output];
     if (!g.absent()) TT_RETURN_IF_ERROR(run(hook.id, g));
   }
@@ -407,8 +421,13 @@ Status Backward::run_leaf(Issuer& issuer, Target& target) {
   if (call_.has_inputs) capture(target, {&before, 1});
   const Var g = std::move(sums_[target.first_sum]);
   sums_[target.first_sum] = {};
-  if (!call_.has_inputs && !g.absent()) return accumulate(issuer, *target.leaf, g);
-  return {};
+  if (call_.has_inputs || g.absent()) return {};
+  TT_RETURN_IF_ERROR(accumulate(issuer, *target.leaf, g));
+  if (!graph_.requires_grad(*target.leaf)) return {};
+  const std::vector<HookId> post_hooks = target.leaf->post_hooks;
+  for (HookId hook : post_hooks) TT_RETURN_IF_ERROR(issuer.run_grad_hook(hook, *target.leaf));
+  if (!issuer.leaf_done(*target.leaf)) pause_ = true;
+  return issuer.status();
 }
 
 Status Backward::run_node(Issuer& issuer, Target& target) {
@@ -424,13 +443,25 @@ Status Backward::run_node(Issuer& issuer, Target& target) {
   before.clear();  // lets the sums be the only holders, so that their buffers can be reused
   if (target.runs && any) {
     NodeContext context(node, issuer, {&sums_[target.first_sum], target.outputs});
-    const ops::OpDef& def = graph_.catalog_.at(node.op);
-    def.vjp(context);
+    const std::span<Var> sums{&sums_[target.first_sum], target.outputs};
+    if (graph_.is_client_node(node)) {
+      core::InlineVector<Var, 3> given;
+      given.resize(node.edges.size());
+      TT_RETURN_IF_ERROR(issuer.run_function(node, sums, {given.data(), given.size()}));
+      for (std::size_t e = 0; e < given.size(); ++e) context.give(e, given[e]);
+    } else {
+      graph_.catalog_.at(node.op).vjp(context);
+    }
     TT_RETURN_IF_ERROR(issuer.status());
+    const std::vector<HookId> post_hooks = node.post_hooks;
+    for (HookId hook : post_hooks) {
+      TT_RETURN_IF_ERROR(issuer.run_post_hook(hook, node, context.given(), sums));
+    }
+    TT_RETURN_IF_ERROR(issuer.ran(node, context.given(), call_.retain_graph));
     for (std::uint32_t e = 0; e < target.edges; ++e) {
       const Link& link = links_[target.first_edge + e];
       if (link.target < 0) continue;
-      Var g = context.given(e);
+      Var g = context.given()[e];
       if (g.absent()) g = ops::zeros(issuer, node.operands[e].layout);
       const Target& to = targets_[static_cast<std::size_t>(link.target)];
       Var& sum = sums_[to.first_sum + std::min(link.output, to.outputs - 1)];

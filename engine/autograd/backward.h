@@ -22,8 +22,25 @@ class Issuer : public ops::Builder {
   virtual core::Status inplace(ops::OpId op, std::span<const ops::Var> arguments) = 0;
   virtual core::Status set_grad(Handle& h, const HandleRef& grad) = 0;
   virtual ops::Var saved(const Node::SavedSlot& slot, Node& node) = 0;
+  // As saved(), where the node's values were dropped; absent where it kept nothing in that slot.
+  virtual ops::Var saved_again(int, Node&) { return {}; }
   // What the hook makes of g (g itself where it returned None).
   virtual core::Result<ops::Var> run_hook(HookId hook, const ops::Var& g) = 0;
+  // Only on a client: a node that is its own, hooks of whole nodes and of leaves' .grad, and looking
+  // at a node's gradients after its vjp. `gradients` and `given` may be changed; absent: none.
+  virtual core::Status run_function(Node& node, std::span<ops::Var> gradients,
+                                    std::span<ops::Var> given) = 0;
+  virtual core::Status run_pre_hook(HookId, Node&, std::span<ops::Var>) { return {}; }
+  virtual core::Status run_post_hook(HookId, Node&, std::span<ops::Var> /*given*/,
+                                     std::span<const ops::Var> /*gradients*/) {
+    return {};
+  }
+  virtual core::Status run_grad_hook(HookId, Handle&) { return {}; }
+  virtual core::Status ran(Node&, std::span<const ops::Var> /*given*/, bool /*retain_graph*/) {
+    return {};
+  }
+  // A leaf has its gradient; false: step() returns here.
+  virtual bool leaf_done(Handle&) { return true; }
   // g as a fresh base with a cell of its own and these dense strides.
   virtual core::Result<HandleRef> own(const ops::Var& g, const core::Dims& strides) = 0;
   // Gives the client's next id to h, which it will find as .grad or as a result.
@@ -45,7 +62,7 @@ class Backward {
   // effect.
   static core::Result<std::unique_ptr<Backward>> plan(Graph& graph, BackwardCall call);
 
-  // True if a hook lies on the path, so that only the client can run this.
+  // True if a hook or a node of the client's own lies on the path, so that only it can run this.
   bool has_hooks() const { return has_hooks_; }
 
   // The effects on names without gradients: marks nodes freed, makes .grad handles (or the results
@@ -99,7 +116,7 @@ class Backward {
   std::vector<ops::Var> captured_;  // one per input
   std::vector<HandleRef> results_;
   std::size_t at_ = 0;
-  bool has_hooks_ = false, started_ = false, done_ = false;
+  bool has_hooks_ = false, started_ = false, done_ = false, pause_ = false;
 };
 
 }  // namespace teletensor::autograd

@@ -156,6 +156,9 @@ class Front::Impl final : public Issuer {
   core::Result<Var> run_hook(HookId, const Var&) override {
     return internal("the daemon has no hooks");
   }
+  Status run_function(Node&, std::span<Var>, std::span<Var>) override {
+    return internal("backward: a node on its way is the client's own");
+  }
   core::Result<HandleRef> own(const Var& g, const core::Dims& strides) override {
     const Layout& layout = g.layout();
     Handle& h = handle_of(g);
@@ -306,6 +309,7 @@ class Front::Impl final : public Issuer {
       return {};
     }
     if (!plan.ok()) return plan.status();
+    if ((*plan)->has_hooks()) return invalid("backward: only the client can run this one");
     backward_ = std::move(*plan);
     status_ = {};
     first_made_ = names_.next();
@@ -348,6 +352,12 @@ class Front::Impl final : public Issuer {
     const std::vector<std::uint64_t> rebinds = sink_->failed_rebinds(c.root);
     graph_.take_back(rebinds, c.root);
     sink_->raised(seq_, c.root, rebinds);
+    return {};
+  }
+  Status run(program::Forget& c) {
+    Node* node = graph_.recorded_by(c.node);
+    if (node == nullptr) return core::invalid("no node recorded by " + std::to_string(c.node));
+    graph_.forget_saved(*node);
     return {};
   }
   Status run(program::Release& c) {

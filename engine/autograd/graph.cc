@@ -52,6 +52,7 @@ void Handle::let_go() {
   cell->value = nullptr;
   base = leaf = grad = nullptr;
   node = nullptr;
+  extra = nullptr;
   retains = false;
 }
 
@@ -59,6 +60,7 @@ void Node::let_go() {
   edges.clear();
   saved.clear();
   retained.clear();
+  extra = nullptr;
 }
 
 Node::~Node() {
@@ -104,10 +106,12 @@ Graph::Graph(const ops::Catalog& catalog, Sink* sink)
       copy_(require(catalog, "copy")),
       detach_(require(catalog, "detach")),
       data_(require(catalog, "data")),
-      to_device_(require(catalog, "to_device")) {}
+      to_device_(require(catalog, "to_device")),
+      client_node_(require(catalog, "client_node")) {}
 
 Graph::~Graph() {
   on_death = nullptr;
+  on_record = on_save = nullptr;
   undo_.clear();
   std::vector<core::Ref<GraphObject>> circles;
   for (GraphObject* object = objects_; object; object = object->after_)
@@ -212,6 +216,7 @@ Status Graph::infer(const Call& call, const OpDef& def, ops::InferContext& conte
 Status Graph::apply(const Call& call, Handles& results) {
   const OpDef& def = catalog_.at(call.op);
   if (!def.mutates.empty()) return apply_mutating(call, def, results);
+  if (call.op == client_node_) return apply_client_node(call, def, results);
   core::InlineVector<ops::OperandInfo, 3> infos;
   ops::InferContext context{.op = def.name,
                             .operands = {},
@@ -242,6 +247,7 @@ Status Graph::apply(const Call& call, Handles& results) {
       Edge& edge = edges.emplace_back();
       if (argument.is_tensor()) TT_RETURN_IF_ERROR(edge_of(handle_of(argument), edge));
     }
+    TT_RETURN_IF_ERROR(may_save(def, call, {edges.data(), edges.size()}));
   }
 
   for (const Layout& layout : context.results) {
@@ -317,6 +323,51 @@ Status Graph::apply_view(const Call& call, const OpDef& def, ops::InferContext& 
     }
     results.push_back(std::move(h));
   }
+  return {};
+}
+
+// The results are names of the values' memory, in groups of their own, with one node.
+Status Graph::apply_client_node(const Call& call, const OpDef& def, Handles& results) {
+  const std::size_t inputs = call.counts[0], values = call.counts[1];
+  bool record = false;
+  core::InlineVector<Edge, 2> edges;
+  for (std::size_t i = 0; i < call.arguments.size(); ++i) {
+    if (!call.arguments[i].is_tensor()) return invalid(def.name + ": takes tensors");
+    Edge& edge = edges.emplace_back();
+    if (i >= inputs || !call.record) continue;
+    Handle& h = handle_of(call.arguments[i]);
+    record = record || requires_grad(h);
+    TT_RETURN_IF_ERROR(edge_of(h, edge));
+  }
+  core::InlineVector<Node::SavedSlot, 2> slots;
+  for (std::size_t i = inputs + values; record && i < call.arguments.size(); ++i) {
+    Handle& h = handle_of(call.arguments[i]);
+    Node::SavedSlot slot{static_cast<int>(i), h.cell->value, h.cell->elements,
+                         h.layout,            {},            requires_grad(h)};
+    for (std::size_t v = 0; v < values; ++v) {
+      if (&handle_of(call.arguments[inputs + v]) != &h) continue;
+      slot.slot = ops::kResult + static_cast<int>(v);
+      slot.requires_grad = true;
+    }
+    if (slot.slot < ops::kResult) TT_RETURN_IF_ERROR(edge_of(h, slot.edge));
+    slots.push_back(std::move(slot));
+  }
+  for (std::size_t v = 0; v < values; ++v) {
+    const Handle& value = handle_of(call.arguments[inputs + v]);
+    results.push_back(HandleRef(new Handle(this, value.cell, value.layout, value.clock)));
+  }
+  if (!record || results.empty()) return {};
+  const core::Ref<Node> node = this->record(call, std::move(edges));
+  if (results.size() > 1) {
+    for (const HandleRef& h : results) node->results.push_back(h->layout);
+  }
+  for (std::uint32_t i = 0; i < results.size(); ++i) {
+    if (!core::is_floating(results[i]->layout.dtype)) continue;
+    results[i]->node = node;
+    results[i]->output = i;
+  }
+  node->saved = std::move(slots);
+  if (!node->saved.empty()) saved(*node);
   return {};
 }
 
@@ -477,6 +528,7 @@ Status Graph::apply_inplace(const Call& call) {
         edges[0] = region;
       }
     }
+    if (def.vjp != nullptr) TT_RETURN_IF_ERROR(may_save(def, call, {edges.data(), edges.size()}));
   }
 
   // RULE: refuse, compute, record, rebind the cell, rewrite history.

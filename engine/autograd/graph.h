@@ -114,10 +114,13 @@ class Handle final : public GraphObject {
   std::uint32_t seen = 0;    // the clock when node was made
   HandleRef leaf;            // null: gradients of this leaf go to itself (a saved leaf's do not)
   HandleRef grad;
-  std::vector<HookId> hooks;  // of a leaf
+  std::vector<HookId> hooks;       // of a leaf
+  std::vector<HookId> post_hooks;  // of a leaf, after its .grad was written
   // Spans of ticks whose history was taken back (of a base).
   std::vector<std::pair<std::uint32_t, std::uint32_t>> forgotten;
   void* owner = nullptr;    // the client's Python object, not counted
+  bool inference = false;   // made in the client's inference mode: refuses to be saved or flagged
+  core::Ref<core::Counted> extra;  // the client's: what its transforms know of this name
   std::uint64_t visit = 0;  // scratch of Backward's search
   std::uint32_t visit_index = 0;
 
@@ -146,9 +149,10 @@ class Node final : public GraphObject {
     bool requires_grad;
   };
   struct Hook {
-    std::uint32_t output;
+    std::uint32_t output;  // or kWhole: it sees the gradients of all outputs
     HookId id;
   };
+  static constexpr std::uint32_t kWhole = ~0u;
 
   Node(Graph* graph, std::uint64_t at, ops::OpId op)
       : GraphObject(graph), at(at), op(op), label(op) {}
@@ -165,8 +169,11 @@ class Node final : public GraphObject {
   core::Attributes attributes;
   core::InlineVector<SavedSlot, 2> saved;
   std::vector<core::Layout> results;  // only of nodes with several
-  std::vector<Hook> hooks;
+  std::vector<Hook> hooks;         // before the vjp
+  std::vector<HookId> post_hooks;  // after it
   std::vector<std::pair<std::uint32_t, Handle*>> retained;  // (output, who)
+  core::Ref<core::Counted> extra;  // the client's: its own backward, where the node was recorded
+  bool forgotten = false;     // what it saved was dropped: only the client can run its vjp
   bool keeps_number = false;  // its vjp reads a number: used up by a backward like a saved value
   bool freed = false;
   std::uint64_t visit = 0;  // scratch of Backward's search
@@ -228,12 +235,17 @@ class Graph {
   Node* recorded_by(std::uint64_t seq) const;
   // A name for what a node saved: a new handle with the edge it was saved with.
   HandleRef name_saved(const Node::SavedSlot& saved, Node& node);
+  // Drops what it saved; the client computes that again for its backward.
+  void forget_saved(Node& node);
+  bool is_client_node(const Node& node) const { return node.op == client_node_; }
 
   std::size_t live_nodes() const { return live_nodes_; }
   // Bytes above which a result is refused at its line; 0: no limit here (the daemon admits later).
   std::uint64_t largest_result = 0;
   // Called when a handle with an id has died (the client releases the id).
   std::function<void(program::HandleId)> on_death;
+  // Called for every node as it is recorded, and for one that has saved something.
+  std::function<void(Node&)> on_record, on_save;
 
  private:
   friend class GraphObject;
@@ -258,6 +270,7 @@ class Graph {
                      core::InlineVector<ops::OperandInfo, 3>& infos) const;
   core::Status apply_view(const Call& call, const ops::OpDef& def, ops::InferContext& context,
                           Handles& results);
+  core::Status apply_client_node(const Call& call, const ops::OpDef& def, Handles& results);
   core::Status apply_mutating(const Call& call, const ops::OpDef& def, Handles& results);
   // The next instruction of the sink, with the call's operands as they are now.
   program::Instruction& instruction_of(const Call& call) const;
@@ -269,8 +282,11 @@ class Graph {
   core::Ref<Node> record(const Call& call, core::InlineVector<Edge, 2> edges);
   core::Ref<Node> record_region(ops::OpId label, const core::Layout& operand, Edge edge,
                                 const core::Geometry& base, const core::Geometry& view);
+  core::Status may_save(const ops::OpDef& def, const Call& call,
+                        std::span<const Edge> edges) const;
   void save(Node& node, const ops::OpDef& def, const Call& call,
             std::span<const HandleRef> results);
+  void saved(Node& node);
   void set_node(Handle& h, core::Ref<Node> node, std::uint32_t output);
   void drop_forgotten(Handle& h);
   void write(Handle& h, program::ValueRef value);
@@ -278,7 +294,8 @@ class Graph {
 
   const ops::Catalog& catalog_;
   Sink* const sink_;
-  const ops::OpId index_region_, update_region_, fill_, copy_, detach_, data_, to_device_;
+  const ops::OpId index_region_, update_region_, fill_, copy_, detach_, data_, to_device_,
+      client_node_;
   std::uint64_t seq_ = 0;
   std::uint64_t tape_length_ = 0;
   std::uint64_t visits_ = 0;

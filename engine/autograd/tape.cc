@@ -28,6 +28,7 @@ core::Ref<Node> Graph::record(const Call& call, core::InlineVector<Edge, 2> edge
       operand.number = argument.number();
     }
   }
+  if (on_record) on_record(*node);
   return node;
 }
 
@@ -42,17 +43,50 @@ core::Ref<Node> Graph::record_region(ops::OpId label, const core::Layout& operan
   node->attributes = {core::Attribute::of(base.shape), core::Attribute::of(base.strides),
                       core::Attribute::of(view.shape), core::Attribute::of(view.strides),
                       core::Attribute::of(view.offset - base.offset)};
+  if (on_record) on_record(*node);
   return node;
+}
+
+namespace {
+
+std::uint32_t wanted_of(std::span<const Edge> edges) {
+  std::uint32_t wanted = 0;
+  for (std::size_t i = 0; i < edges.size(); ++i) {
+    if (edges[i]) wanted |= i < 32 ? 1u << i : ~0u;
+  }
+  return wanted;
+}
+
+}  // namespace
+
+Status Graph::may_save(const ops::OpDef& def, const Call& call,
+                       std::span<const Edge> edges) const {
+  bool any = false;
+  for (const Var& argument : call.arguments) {
+    any = any || (argument.is_tensor() && handle_of(argument).inference);
+  }
+  if (!any) return {};
+  const std::uint32_t wanted = wanted_of(edges);
+  for (const ops::Save& rule : def.saves) {
+    if ((rule.when & wanted) == 0 || rule.slot >= ops::kResult) continue;
+    const auto i = static_cast<std::size_t>(rule.slot);
+    if (i < call.arguments.size() && call.arguments[i].is_tensor() &&
+        handle_of(call.arguments[i]).inference) {
+      return invalid(
+          "Inference tensors cannot be saved for backward. Please do not use Tensors created in "
+          "inference mode in computation tracked by autograd. To work around this, you can make "
+          "a clone to get a normal tensor and use it in autograd, or use `no_grad()` instead of "
+          "`inference_mode()`.");
+    }
+  }
+  return {};
 }
 
 // RULE: the tape keeps values, never names, each with its edge as of now, and only what the
 // gradients that are wanted read.
 void Graph::save(Node& node, const ops::OpDef& def, const Call& call,
                  std::span<const HandleRef> results) {
-  std::uint32_t wanted = 0;
-  for (std::size_t i = 0; i < node.edges.size(); ++i) {
-    if (node.edges[i]) wanted |= i < 32 ? 1u << i : ~0u;
-  }
+  const std::uint32_t wanted = wanted_of({node.edges.data(), node.edges.size()});
   for (const ops::Save& rule : def.saves) {
     if ((rule.when & wanted) == 0) continue;
     if (rule.slot >= ops::kResult) {
@@ -68,7 +102,17 @@ void Graph::save(Node& node, const ops::OpDef& def, const Call& call,
     node.saved.push_back(
         {rule.slot, h.cell->value, h.cell->elements, h.layout, node.edges[i], requires_grad(h)});
   }
-  if (!node.saved.empty()) recorded_.emplace_back(seq_, &node);
+  if (!node.saved.empty()) saved(node);
+}
+
+void Graph::saved(Node& node) {
+  recorded_.emplace_back(seq_, &node);
+  if (on_save) on_save(node);
+}
+
+void Graph::forget_saved(Node& node) {
+  node.saved.clear();
+  node.forgotten = true;
 }
 
 Node* Graph::recorded_by(std::uint64_t seq) const {
@@ -219,6 +263,7 @@ Status Graph::register_hook(Handle& h, HookId hook) {
 
 void Graph::remove_hook(Handle& h, HookId hook) {
   std::erase(h.hooks, hook);
+  std::erase(h.post_hooks, hook);
   if (h.node)
     std::erase_if(h.node->hooks, [&](const Node::Hook& entry) { return entry.id == hook; });
 }

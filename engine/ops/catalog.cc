@@ -6,6 +6,7 @@
 #include "engine/ops/families.h"
 #include "engine/ops/op.h"
 #include "engine/ops/signature.h"
+#include "engine/ops/transforms.h"
 
 namespace teletensor::ops {
 namespace {
@@ -24,10 +25,12 @@ std::vector<OpDef> all_families() {
                       order_ops,        matmul_ops,          linalg_factor_ops,
                       linalg_solve_ops, linalg_spectral_ops, creation_ops,
                       random_ops,       index_ops,           join_ops,
-                      optimizer_ops,    recurrent_ops}) {
+                      optimizer_ops,    recurrent_ops, client_ops}) {
     std::vector<OpDef> ops = family();
     std::move(ops.begin(), ops.end(), std::back_inserter(all));
   }
+  const std::string_view unknown = add_transform_rules(all);
+  if (!unknown.empty()) broken("transforms.cc has a row for no op: " + std::string(unknown));
   return all;
 }
 

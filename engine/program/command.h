@@ -93,6 +93,13 @@ struct Saved {
   friend bool operator==(const Saved&, const Saved&) = default;
 };
 
+// What tape node `node` saved is dropped: the client will run its backward over values that it has
+// computed again (checkpoint).
+struct Forget {
+  std::uint64_t node = 0;
+  friend bool operator==(const Forget&, const Forget&) = default;
+};
+
 // Changes to a handle that compute nothing.
 struct SetFlag {
   enum class What : std::uint8_t { kRequiresGrad, kRetainGrad };
@@ -124,6 +131,6 @@ struct Release {
 };
 
 using Command = std::variant<Apply, Constant, Uploaded, Fetch, Backward, Saved, SetFlag, SetGrad,
-                             SetData, Raise, Release>;
+                             SetData, Raise, Release, Forget>;
 
 }  // namespace teletensor::program

@@ -33,7 +33,8 @@ enum Command : std::uint32_t {
   kSetFlag = 18,
   kSetGrad = 19,
   kSetData = 20,
-  kRaise = 21
+  kRaise = 21,
+  kForget = 22
 };
 
 // Arguments: even is a handle.

@@ -99,6 +99,7 @@ class BodyWriter {
     pair(field::kSetData, distance(s.handle), distance(s.other));
   }
   void operator()(const program::Raise& r) { pair(field::kRaise, r.root, 0); }
+  void operator()(const program::Forget& f) { pair(field::kForget, f.node, 0); }
   void operator()(const Apply&) {}  // has its own path
 
  private:

@@ -16,7 +16,7 @@ class KindReader : public PartReader {
       fields_.bad("field " + std::to_string(kind) + " without an op");
       return;
     }
-    if (kind > field::kRaise) {
+    if (kind > field::kForget) {
       fields_.unknown();
       return;
     }
@@ -112,6 +112,11 @@ class KindReader : public PartReader {
       case field::kRaise: {
         auto& raise = add<program::Raise>();
         while (inner.next()) inner.field() == 1 ? inner.number(raise.root) : inner.unknown();
+        break;
+      }
+      case field::kForget: {
+        auto& forget = add<program::Forget>();
+        while (inner.next()) inner.field() == 1 ? inner.number(forget.node) : inner.unknown();
         break;
       }
       default:

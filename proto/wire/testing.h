@@ -65,6 +65,8 @@ class RandomCommands {
         for (std::uint64_t n = below(300); n > 0; --n) r.handles.push_back(handle());
         return r;
       }
+      case 10:
+        return program::Forget{wide()};
       default:
         return apply();
     }

@@ -176,7 +176,8 @@ Command Hostile::other(program::HandleId handles, std::uint64_t seq) {
     case 4:
       return Saved{1 + below(seq), static_cast<std::uint32_t>(below(4) + 256 * below(2))};
     case 5:
-      return Release{{handle(handles)}};
+      return one_in(2) ? Command(Release{{handle(handles)}})
+                       : Command(program::Forget{1 + below(seq)});
     case 6:
       return SetFlag{one_in(2) ? SetFlag::What::kRequiresGrad : SetFlag::What::kRetainGrad,
                      handle(handles), one_in(2)};

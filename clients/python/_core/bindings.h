@@ -27,12 +27,57 @@ struct Site {
   int instruction = 0;
 };
 
+// A checkpointed call: how to run it again, and the nodes that its second run has recorded.
+class Frame final : public core::Counted {
+ public:
+  nb::object function;
+  std::size_t count = 0;  // nodes of the first run that saved something
+  std::vector<core::Ref<autograd::Node>> nodes;
+  std::size_t left = 0;  // of `nodes`, not yet used up
+  nb::object outputs;    // of the second run: they keep its nodes alive on the daemon
+};
+
+// What this client knows of a tape node.
+class NodeExtra final : public core::Counted {
+ public:
+  nb::object runner;  // of a Function: called with the node and the gradients
+  std::string name;
+  core::Ref<Frame> frame;
+  std::size_t index = 0;  // in the frame
+  std::string site;       // anomaly mode: where it was recorded
+};
+NodeExtra& extra_of(autograd::Node& node);
+
 class PySession final : public Session {
  public:
   explicit PySession(const SessionLimits& limits);
   ~PySession() override;
 
   core::Result<Var> run_hook(autograd::HookId hook, const Var& g) override;
+  Status run_function(autograd::Node& node, std::span<Var> gradients,
+                      std::span<Var> given) override;
+  Status run_pre_hook(autograd::HookId hook, autograd::Node& node,
+                      std::span<Var> gradients) override;
+  Status run_post_hook(autograd::HookId hook, autograd::Node& node, std::span<Var> given,
+                       std::span<const Var> gradients) override;
+  Status run_grad_hook(autograd::HookId hook, Handle& leaf) override;
+  Status ran(autograd::Node& node, std::span<const Var> given, bool retain_graph) override;
+  bool leaf_done(Handle& leaf) override;
+  core::Result<autograd::Node*> again(autograd::Node& node) override;
+
+  // Checkpoint: between begin and end, nodes belong to the frame and their saved values go.
+  void begin_frame(core::Ref<Frame> frame, bool first);
+  void end_frame();
+  // Anomaly mode: `site` gives the place of the present line, `check` looks at a node's gradients.
+  void set_anomaly(nb::object site, nb::object check);
+  // Gradients are fetched as leaves get them, from a stream's begin to its end.
+  struct Streamed {
+    HandleRef leaf;
+    std::uint64_t seq;
+    bool bulk;
+  };
+  void begin_stream(std::size_t inline_bytes);
+  std::vector<Streamed> end_stream();
   autograd::HookId add_hook(nb::object callable);
   void drop_hook(autograd::HookId hook) { hooks_.erase(hook); }
 
@@ -52,8 +97,17 @@ class PySession final : public Session {
 
   static constexpr std::size_t kSites = 1 << 16;
   std::vector<Site> sites_;
+  void watch_nodes();
+  nb::object list_of(std::span<const Var> vars);
+  Status take_list(PyObject* list, std::span<Var> vars, const char* what);
+
   std::unordered_map<autograd::HookId, nb::object> hooks_;
   autograd::HookId next_hook_ = 1;
+  std::vector<std::pair<core::Ref<Frame>, bool>> frames_;  // innermost last; bool: the first run
+  nb::object anomaly_site_, anomaly_check_;
+  bool streaming_ = false;
+  std::size_t stream_inline_ = 0;
+  std::vector<Streamed> streamed_;
 };
 
 // A Python Tensor. Its handle goes before the session does.
@@ -73,6 +127,16 @@ struct PyTensor {
   }
   Var var() const { return Var(session, handle); }
 };
+
+// A tape node, or the place where a leaf's gradient arrives. Goes before the session does.
+struct PyNode {
+  nb::object session_object;
+  PySession* session = nullptr;
+  core::Ref<autograd::Node> node;
+  HandleRef leaf;
+};
+nb::object node_object(PySession& session, autograd::Node* node, Handle* leaf);
+std::string node_name(const PySession& session, const autograd::Node& node);
 
 // nullptr where `object` is no Tensor.
 PyTensor* tensor_of(PyObject* object);
@@ -118,5 +182,7 @@ void bind_types(nb::module_& m);  // dtype, device, errors
 void bind_tensor(nb::module_& m);
 void bind_ops(nb::module_& m);  // Op objects, catalog
 void bind_session(nb::module_& m);
+void bind_tape(nb::module_& m);        // Node, Functions, checkpoints, anomaly mode, streams
+void bind_transforms(nb::module_& m);  // levels of vmap and forward mode
 
 }  // namespace teletensor::client

@@ -253,4 +253,6 @@ NB_MODULE(_core, m) {
   bind_ops(m);
   bind_autocast(m);
   bind_session(m);
+  bind_tape(m);
+  bind_transforms(m);
 }

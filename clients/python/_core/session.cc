@@ -25,6 +25,7 @@ Status forked() {
 }
 
 thread_local bool t_grad_mode = true;
+thread_local bool t_inference_mode = false;
 core::DType g_default_dtype = core::DType::kF32;
 
 // A release waits for company.
@@ -36,6 +37,8 @@ constexpr std::size_t kMaxWaitingBytes = 32 << 20;
 
 bool grad_mode() { return t_grad_mode; }
 void set_grad_mode(bool on) { t_grad_mode = on; }
+bool inference_mode() { return t_inference_mode; }
+void set_inference_mode(bool on) { t_inference_mode = on; }
 core::DType default_dtype() { return g_default_dtype; }
 void set_default_dtype(core::DType dtype) { g_default_dtype = dtype; }
 
@@ -163,9 +166,48 @@ autograd::Call call_of(OpId op, std::span<const Var> arguments,
 
 }  // namespace
 
+namespace {
+
+constexpr char kInferenceInplace[] =
+    "Inplace update to inference tensor outside InferenceMode is not allowed. You can make a clone "
+    "to get a normal tensor before doing inplace update.";
+
+Status ended() {
+  return core::invalid("a tensor inside vmap, or of a vmap that has ended, cannot be used here");
+}
+
+}  // namespace
+
+Status Session::usable(std::span<const Var> arguments, bool inplace) const {
+  for (const Var& argument : arguments) {
+    if (argument.is_tensor() && autograd::handle_of(argument).id == 0) return ended();
+  }
+  if (inplace && autograd::handle_of(arguments[0]).inference && !t_inference_mode) {
+    return core::invalid(kInferenceInplace);
+  }
+  return {};
+}
+
+void Session::flush_forgets() {
+  std::vector<core::Ref<autograd::Node>> nodes;
+  nodes.swap(forgets_);
+  for (const core::Ref<autograd::Node>& node : nodes) {
+    graph_.forget_saved(*node);
+    begin_command();
+    issue(program::Command(program::Forget{node->seq}), 0);
+  }
+}
+
 Status Session::apply(OpId op, std::span<const Var> arguments,
                       std::span<const std::uint32_t> counts, const core::Attributes& attributes,
                       Handles& results) {
+  if (transforms::depth != 0) [[unlikely]] {
+    Status status;
+    if (transforms::apply(*this, {op, arguments, counts, attributes}, results, status)) {
+      return status;
+    }
+  }
+  TT_RETURN_IF_ERROR(usable(arguments, false));
   TT_RETURN_IF_ERROR(ready_to_issue());
   begin_command();
   const autograd::Call call = call_of(op, arguments, counts, attributes);
@@ -177,17 +219,31 @@ Status Session::apply(OpId op, std::span<const Var> arguments,
     for (const HandleRef& h : results) give_id(*h);
   }
   issue(call, false, static_cast<std::uint32_t>(next_id_ - first));
+  if (t_inference_mode && !mutates) {
+    for (const HandleRef& h : results) h->inference = !h->is_view() || h->base->inference;
+  } else if (!results.empty() && results[0]->is_view() && results[0]->base->inference) {
+    for (const HandleRef& h : results) h->inference = true;
+  }
+  if (!forgets_.empty()) [[unlikely]] flush_forgets();
   return {};
 }
 
 Status Session::apply_inplace(OpId op, std::span<const Var> arguments,
                               std::span<const std::uint32_t> counts,
                               const core::Attributes& attributes) {
+  if (transforms::depth != 0) [[unlikely]] {
+    Status status;
+    if (transforms::apply_inplace(*this, {op, arguments, counts, attributes}, status)) {
+      return status;
+    }
+  }
+  TT_RETURN_IF_ERROR(usable(arguments, true));
   TT_RETURN_IF_ERROR(ready_to_issue());
   begin_command();
   const autograd::Call call = call_of(op, arguments, counts, attributes);
   TT_RETURN_IF_ERROR(graph_.apply_inplace(call));
   issue(call, true, 0);
+  if (!forgets_.empty()) [[unlikely]] flush_forgets();
   return {};
 }
 
@@ -210,6 +266,11 @@ core::Result<HandleRef> Session::uploaded(std::uint64_t upload, core::DType dtyp
 }
 
 Status Session::set_requires_grad(Handle& h, bool on) {
+  if (h.id == 0) return ended();
+  if (on && h.inference && !t_inference_mode) {
+    return core::invalid(
+        "Setting requires_grad=True on inference tensor outside InferenceMode is not allowed.");
+  }
   TT_RETURN_IF_ERROR(ready_to_issue());
   TT_RETURN_IF_ERROR(graph_.set_requires_grad(h, on));
   issue(program::Command(program::SetFlag{program::SetFlag::What::kRequiresGrad, h.id, on}), 0);
@@ -217,6 +278,7 @@ Status Session::set_requires_grad(Handle& h, bool on) {
 }
 
 Status Session::retain_grad(Handle& h) {
+  if (h.id == 0) return ended();
   TT_RETURN_IF_ERROR(ready_to_issue());
   TT_RETURN_IF_ERROR(graph_.retain_grad(h));
   issue(program::Command(program::SetFlag{program::SetFlag::What::kRetainGrad, h.id, true}), 0);
@@ -224,6 +286,7 @@ Status Session::retain_grad(Handle& h) {
 }
 
 Status Session::assign_grad(Handle& h, Handle* grad) {
+  if (h.id == 0 || (grad && grad->id == 0)) return ended();
   TT_RETURN_IF_ERROR(ready_to_issue());
   TT_RETURN_IF_ERROR(graph_.set_grad(h, grad));
   issue(program::Command(program::SetGrad{h.id, grad ? grad->id : 0}), 0);
@@ -231,6 +294,7 @@ Status Session::assign_grad(Handle& h, Handle* grad) {
 }
 
 Status Session::set_data(Handle& h, Handle& other) {
+  if (h.id == 0 || other.id == 0) return ended();
   TT_RETURN_IF_ERROR(ready_to_issue());
   // Refused here alone: the daemon hears later that a view has gone.
   if (h.views > 0) return core::invalid("data: cannot be assigned while views of the tensor live");
@@ -240,6 +304,12 @@ Status Session::set_data(Handle& h, Handle& other) {
 }
 
 core::Result<std::uint64_t> Session::fetch(Handle& h, bool bulk) {
+  if (h.id == 0) {
+    return core::invalid(
+        "vmap: It looks like you're calling .item() on a Tensor (or reading its values). We don't "
+        "support vmap over calling .item() on a Tensor, please try to rewrite what you're doing "
+        "with other operations.");
+  }
   TT_RETURN_IF_ERROR(ready_to_issue());
   issue(program::Command(program::Fetch{h.id, bulk}), 0);
   return seq_;
@@ -251,7 +321,15 @@ Status Session::backward(autograd::BackwardCall call, bool create_graph,
                          std::vector<HandleRef>& results) {
   TT_RETURN_IF_ERROR(ready_to_issue());
   program::Backward command;
-  for (const HandleRef& h : call.roots) command.roots.push_back(h->id);
+  bool inside = false;  // vmap: a gradient for each sample flows through ordinary nodes
+  for (const HandleRef& h : call.seeds) inside = inside || (h && h->id == 0);
+  for (const HandleRef& h : call.roots) {
+    if (h->id == 0) return ended();
+    command.roots.push_back(h->id);
+  }
+  for (const HandleRef& h : call.inputs) {
+    if (h->id == 0) return ended();
+  }
   for (const HandleRef& h : call.seeds) command.seeds.push_back(h ? h->id : 0);
   for (const HandleRef& h : call.inputs) command.inputs.push_back(h->id);
   command.has_inputs = call.has_inputs;
@@ -260,7 +338,7 @@ Status Session::backward(autograd::BackwardCall call, bool create_graph,
   begin_command();
   auto plan = Backward::plan(graph_, std::move(call));
   if (!plan.ok()) return plan.status();
-  if (!create_graph && !(*plan)->has_hooks()) {
+  if (!create_graph && !inside && !expand_backward && !(*plan)->has_hooks()) {
     const program::HandleId first = next_id_;
     (*plan)->settle([this](Handle& h) { give_id(h); });
     command.made = static_cast<std::uint32_t>(next_id_ - first);
@@ -269,13 +347,16 @@ Status Session::backward(autograd::BackwardCall call, bool create_graph,
     // Python lies on the path, or what runs must be recorded: the same expansion, sent from here.
     const bool outer_recording = recording_, outer_mode = t_grad_mode;
     recording_ = t_grad_mode = create_graph;
-    status_ = {};
+    Status outer_status = take_status();
     const Status status = (*plan)->step(*this, INT32_MAX);
+    put_status(std::move(outer_status));
     recording_ = outer_recording;
     t_grad_mode = outer_mode;
     TT_RETURN_IF_ERROR(status);
     if (!command.retain_graph) {
+      (*plan)->free_saved();  // also nodes that no gradient reached, as the daemon will
       command.expanded = true;
+      command.seeds = command.roots;  // of the right shape, which is all that counts
       begin_command();
       issue(program::Command(command), 0);
     }
@@ -315,6 +396,19 @@ Var Session::saved(const autograd::Node::SavedSlot& slot, autograd::Node& node) 
   give_id(*h);
   issue(program::Command(program::Saved{node.seq, static_cast<std::uint32_t>(slot.slot)}), 1);
   return Var(this, std::move(h));
+}
+
+Var Session::saved_again(int slot, autograd::Node& node) {
+  if (!status_.ok()) return {};
+  auto other = again(node);
+  if (!other.ok()) {
+    status_ = other.status();
+    return {};
+  }
+  for (const autograd::Node::SavedSlot& each : (*other)->saved) {
+    if (each.slot == slot) return saved(each, **other);
+  }
+  return {};
 }
 
 core::Result<HandleRef> Session::own(const Var& g, const core::Dims& strides) {

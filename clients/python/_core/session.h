@@ -19,6 +19,7 @@
 #include "engine/core/mutex.h"
 #include "proto/wire/frame.h"
 #include "proto/wire/progress.h"
+#include "transforms.h"
 
 namespace teletensor::client {
 
@@ -40,6 +41,8 @@ struct SessionLimits {
 // command.
 bool grad_mode();
 void set_grad_mode(bool on);
+bool inference_mode();
+void set_inference_mode(bool on);
 core::DType default_dtype();
 void set_default_dtype(core::DType dtype);
 
@@ -67,6 +70,8 @@ class Session : public autograd::Issuer {
   Status set_data(Handle& h, Handle& other);
   // Results only with inputs.
   Status backward(autograd::BackwardCall call, bool create_graph, std::vector<HandleRef>& results);
+  // Runs backwards here, node by node, also where no Python lies on the way.
+  bool expand_backward = false;
   core::Result<std::uint64_t> fetch(Handle& h, bool bulk);
 
   // ---- Waiting (API thread; blocks through block())
@@ -96,6 +101,10 @@ class Session : public autograd::Issuer {
   void close();
   std::uint64_t completed_upto() const;
 
+  // The Builder's failure, taken out and put back around what may fail by itself.
+  Status take_status() { return std::exchange(status_, Status()); }
+  void put_status(Status status) { status_ = std::move(status); }
+
   // ---- Issuer (a backward that this client runs itself)
   bool recording() const override { return recording_; }
   ops::Vars call(OpId op, std::span<const Var> arguments, core::Attributes attributes,
@@ -103,6 +112,7 @@ class Session : public autograd::Issuer {
   Status inplace(OpId op, std::span<const Var> arguments) override;
   Status set_grad(Handle& h, const HandleRef& grad) override;
   Var saved(const autograd::Node::SavedSlot& slot, autograd::Node& node) override;
+  Var saved_again(int slot, autograd::Node& node) override;
   core::Result<HandleRef> own(const Var& g, const core::Dims& strides) override;
   void name(Handle&) override {}
 
@@ -112,6 +122,11 @@ class Session : public autograd::Issuer {
   virtual Status block(const std::function<bool()>& ready) = 0;
   // Called when command `seq` was issued, to note the caller's line.
   virtual void note_site(std::uint64_t seq) = 0;
+  // For a node whose saved values were dropped: one that has them again.
+  virtual core::Result<autograd::Node*> again(autograd::Node& node) = 0;
+  // Drops what the node saved, on both sides, once its own command is issued.
+  void forget(autograd::Node& node) { forgets_.emplace_back(&node); }
+  void flush_forgets();
 
   mutable core::Mutex mutex_;
   core::CondVar changed_;
@@ -127,6 +142,7 @@ class Session : public autograd::Issuer {
   void issue(const autograd::Call& call, bool inplace, std::uint32_t made);
   void begin_command();
   void give_id(Handle& h) { h.id = next_id_++; }
+  Status usable(std::span<const Var> arguments, bool inplace) const;
   void flush_releases();
   void close_full_frame();
   Status lost_status() const;
@@ -137,6 +153,7 @@ class Session : public autograd::Issuer {
   std::uint64_t seq_ = 0;  // of the last command
   program::HandleId next_id_ = 1;
   std::vector<program::HandleId> releases_;
+  std::vector<core::Ref<autograd::Node>> forgets_;
   std::uint64_t trimmed_ = 0;
   std::uint64_t interrupted_upto_ = 0;            // 0: nothing to settle
   std::uint64_t raise_seq_ = 0, raise_root_ = 0;  // a Raise under way; 0: none

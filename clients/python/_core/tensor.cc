@@ -197,21 +197,6 @@ nb::object item(const PyTensor& t) {
   return own(scalar(value.dtype, value.data, 0));
 }
 
-std::string grad_fn_name(const PyTensor& t, const autograd::Node& node) {
-  // "mul" -> "MulBackward0", "log_softmax" -> "LogSoftmaxBackward0".
-  std::string out;
-  bool upper = true;
-  for (char c : t.session->catalog().at(node.label).name) {
-    if (c == '_') {
-      upper = true;
-      continue;
-    }
-    out += upper ? static_cast<char>(std::toupper(static_cast<unsigned char>(c))) : c;
-    upper = false;
-  }
-  return out + "Backward0";
-}
-
 PyTensor& tensor(nb::handle object, const char* what) {
   PyTensor* t = tensor_of(object.ptr());
   if (t == nullptr) {
@@ -251,7 +236,9 @@ nb::object backward(nb::handle roots, nb::handle seeds, nb::handle inputs, bool 
   call.retain_graph = retain_graph;
   call.allow_unused = allow_unused;
   std::vector<HandleRef> results;
-  const Status status = session.backward(std::move(call), create_graph, results);
+  const Status status = call.has_inputs && transforms::depth > 0
+                            ? transforms::gradient(session, call, create_graph, results)
+                            : session.backward(std::move(call), create_graph, results);
   if (PyErr_Occurred()) throw nb::python_error();
   raise_if(status);
   if (!finish_strict(session)) throw nb::python_error();
@@ -315,12 +302,14 @@ void bind_tensor(nb::module_& m) {
       .def_prop_ro("_session", [](const PyTensor& t) { return t.session_object; })
       .def_prop_rw(
           "requires_grad",
-          [](const PyTensor& t) { return t.session->graph().requires_grad(handle(t)); },
+          [](const PyTensor& t) {
+            return t.session->graph().requires_grad(transforms::ground(handle(t)));
+          },
           [](PyTensor& t, bool on) { raise_if(t.session->set_requires_grad(handle(t), on)); },
           "Whether gradients are recorded for it.")
       .def_prop_ro(
           "is_leaf",
-          [](const PyTensor& t) { return value_or_raise(t.session->graph().is_leaf(handle(t))); },
+          [](const PyTensor& t) { return value_or_raise(t.session->graph().is_leaf(transforms::ground(handle(t)))); },
           "True where no recorded instruction made it.")
       .def_prop_rw(
           "grad",
@@ -344,13 +333,19 @@ void bind_tensor(nb::module_& m) {
           },
           nb::arg("grad").none(), "The accumulated gradient, or None.")
       .def_prop_ro("_has_grad", [](const PyTensor& t) { return handle(t).grad != nullptr; })
-      .def_prop_ro("_grad_fn_name",
-                   [](const PyTensor& t) -> nb::object {
-                     autograd::Node* node = value_or_raise(t.session->graph().node_of(handle(t)));
-                     if (node == nullptr) return nb::none();
-                     const std::string name = grad_fn_name(t, *node);
-                     return nb::str(name.c_str());
-                   })
+      .def_prop_ro(
+          "grad_fn",
+          [](const PyTensor& t) -> nb::object {
+            Handle& h = transforms::ground(handle(t));
+            autograd::Node* node = value_or_raise(t.session->graph().node_of(h));
+            return node == nullptr ? nb::none() : node_object(*t.session, node, nullptr);
+          },
+          "The node that made it, or None for a leaf.")
+      .def("is_inference", [](const PyTensor& t) { return handle(t).inference; },
+           "Was it made in inference mode?")
+      .def_prop_ro("_inside", [](const PyTensor& t) { return handle(t).id == 0; })
+      .def_prop_ro("output_nr", [](const PyTensor& t) { return handle(t).output; },
+                   "Which output of its grad_fn it is.")
       .def("_set_data",
            [](PyTensor& t, const PyTensor& other) {
              raise_if(t.session->set_data(handle(t), handle(other)));
@@ -359,8 +354,15 @@ void bind_tensor(nb::module_& m) {
           "retain_grad", [](PyTensor& t) { raise_if(t.session->retain_grad(handle(t))); },
           "Keeps .grad of a tensor that is no leaf.")
       .def_prop_ro("retains_grad", [](const PyTensor& t) { return handle(t).retains; })
+      .def("_add_post_hook",
+           [](PyTensor& t, nb::object callable) {
+             const autograd::HookId id = t.session->add_hook(std::move(callable));
+             handle(t).post_hooks.push_back(id);
+             return id;
+           })
       .def("_add_hook",
            [](PyTensor& t, nb::object callable) {
+             if (handle(t).id == 0) raise_if(core::invalid("register_hook: not inside vmap"));
              const autograd::HookId id = t.session->add_hook(std::move(callable));
              const Status status = t.session->graph().register_hook(handle(t), id);
              if (!status.ok()) t.session->drop_hook(id);

@@ -1,0 +1,597 @@
+// The tape as Python sees it: nodes and their hooks, Functions whose backward is Python code,
+// checkpoints, anomaly mode, gradients as a stream. A backward that meets any of these is run by
+// this client (autograd/backward.h); nothing here is known to the daemon.
+
+#include <cctype>
+#include <unordered_set>
+
+#include "bindings.h"
+#include "engine/ops/functions.h"
+
+namespace teletensor::client {
+
+using autograd::Node;
+
+namespace {
+
+constexpr char kFreed[] =
+    "Trying to backward through the graph a second time (or directly access saved tensors after "
+    "they have already been freed). Saved intermediate values of the graph are freed when you call "
+    ".backward() or autograd.grad(). Specify retain_graph=True if you need to backward through the "
+    "graph a second time or if you need to access saved tensors after calling backward.";
+
+Status aborted() { return Status(core::Code::kAborted, "Python code raised an exception"); }
+
+nb::object tensor_or_none(PySession& session, const Var& v) {
+  if (!v.is_tensor()) return nb::none();
+  PyObject* made = wrap(session, HandleRef(&autograd::handle_of(v)));
+  if (made == nullptr) throw nb::python_error();
+  return nb::steal(made);
+}
+
+}  // namespace
+
+NodeExtra& extra_of(Node& node) {
+  if (node.extra == nullptr) node.extra = core::Ref<core::Counted>(new NodeExtra);
+  return *static_cast<NodeExtra*>(node.extra.get());
+}
+
+std::string node_name(const PySession& session, const Node& node) {
+  if (node.extra != nullptr) {
+    const std::string& own = static_cast<const NodeExtra*>(node.extra.get())->name;
+    if (!own.empty()) return own;
+  }
+  // "mul" -> "MulBackward0", "log_softmax" -> "LogSoftmaxBackward0".
+  std::string out;
+  bool upper = true;
+  for (char c : session.catalog().at(node.label).name) {
+    if (c == '_' || c == '.') {
+      upper = true;
+      continue;
+    }
+    out += upper ? static_cast<char>(std::toupper(static_cast<unsigned char>(c))) : c;
+    upper = false;
+  }
+  return out + "Backward0";
+}
+
+nb::object node_object(PySession& session, Node* node, Handle* leaf) {
+  return nb::cast(PyNode{nb::borrow(session.self), &session, core::Ref<Node>(node),
+                         HandleRef(leaf)});
+}
+
+// ---------------------------------------------------------------- Python on a backward's way
+
+nb::object PySession::list_of(std::span<const Var> vars) {
+  nb::list out;
+  for (const Var& v : vars) out.append(tensor_or_none(*this, v));
+  return out;
+}
+
+// A list or tuple of tensors and Nones into vars, of the same length.
+Status PySession::take_list(PyObject* list, std::span<Var> vars, const char* what) {
+  PyObject* sequence = tensor_of(list) || list == Py_None ? PyTuple_Pack(1, list)
+                                                          : PySequence_Fast(list, what);
+  if (sequence == nullptr) return aborted();
+  const nb::object own = nb::steal(sequence);
+  const auto size = static_cast<std::size_t>(PySequence_Fast_GET_SIZE(sequence));
+  if (size != vars.size()) {
+    PyErr_Format(PyExc_RuntimeError, "%s: an incorrect number of gradients (expected %zu, got %zu)",
+                 what, vars.size(), size);
+    return aborted();
+  }
+  for (std::size_t i = 0; i < size; ++i) {
+    PyObject* each = PySequence_Fast_GET_ITEM(sequence, static_cast<Py_ssize_t>(i));
+    if (each == Py_None) {
+      vars[i] = {};
+      continue;
+    }
+    PyTensor* tensor = tensor_of(each);
+    if (tensor == nullptr || tensor->session != this) {
+      PyErr_Format(PyExc_TypeError, "%s: gradients are Tensors of the session or None, not %s",
+                   what, Py_TYPE(each)->tp_name);
+      return aborted();
+    }
+    vars[i] = tensor->var();
+  }
+  return {};
+}
+
+Status PySession::run_function(Node& node, std::span<Var> gradients, std::span<Var> given) {
+  const NodeExtra& extra = extra_of(node);
+  const std::string name = node_name(*this, node);
+  if (!extra.runner.is_valid()) return core::invalid(name + ": its function is not of this process");
+  const nb::object runner = extra.runner;
+  try {
+    const nb::object result =
+        runner(node_object(*this, &node, nullptr), list_of(gradients));
+    const std::span<Var> inputs = given.first(node.counts[0]);
+    TT_RETURN_IF_ERROR(take_list(result.ptr(), inputs, ("function " + name + " returned").c_str()));
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      if (!inputs[i].is_tensor()) continue;
+      const core::Dims &got = inputs[i].shape(), &wanted = node.operands[i].layout.geometry.shape;
+      const auto broad = core::broadcast_shapes(got, wanted, "");
+      if (!broad.ok() || !(*broad == got)) {
+        return core::invalid("Function " + name + " returned an invalid gradient at index " +
+                             std::to_string(i) + " - got " + core::to_string(got) +
+                             " but expected shape compatible with " + core::to_string(wanted));
+      }
+    }
+  } catch (nb::python_error& error) {
+    error.restore();
+    return aborted();
+  }
+  return {};
+}
+
+Status PySession::run_pre_hook(autograd::HookId hook, Node&, std::span<Var> gradients) {
+  const auto found = hooks_.find(hook);
+  if (found == hooks_.end()) return {};
+  const nb::object callable = found->second;
+  try {
+    const nb::object changed = callable(nb::tuple(list_of(gradients)));
+    if (changed.is_none()) return {};
+    return take_list(changed.ptr(), gradients, "a node's pre-hook returned");
+  } catch (nb::python_error& error) {
+    error.restore();
+    return aborted();
+  }
+}
+
+Status PySession::run_post_hook(autograd::HookId hook, Node& node, std::span<Var> given,
+                                std::span<const Var> gradients) {
+  const auto found = hooks_.find(hook);
+  if (found == hooks_.end()) return {};
+  const nb::object callable = found->second;
+  const std::size_t inputs = graph().is_client_node(node) ? node.counts[0] : given.size();
+  try {
+    const nb::object changed =
+        callable(nb::tuple(list_of(given.first(inputs))), nb::tuple(list_of(gradients)));
+    if (changed.is_none()) return {};
+    return take_list(changed.ptr(), given.first(inputs), "a node's hook returned");
+  } catch (nb::python_error& error) {
+    error.restore();
+    return aborted();
+  }
+}
+
+Status PySession::run_grad_hook(autograd::HookId hook, Handle& leaf) {
+  const auto found = hooks_.find(hook);
+  if (found == hooks_.end()) return {};
+  const nb::object callable = found->second;
+  try {
+    callable(tensor_or_none(*this, Var(this, HandleRef(&leaf))));
+  } catch (nb::python_error& error) {
+    error.restore();
+    return aborted();
+  }
+  return {};
+}
+
+// ---------------------------------------------------------------- checkpoints, anomaly, streams
+
+void PySession::watch_nodes() {
+  graph().on_save = nullptr;
+  graph().on_record = nullptr;
+  if (!frames_.empty()) {
+    graph().on_save = [this](Node& node) {
+      auto& [frame, first] = frames_.back();
+      if (!first) {
+        frame->nodes.emplace_back(&node);
+        return;
+      }
+      NodeExtra& extra = extra_of(node);
+      extra.frame = frame;
+      extra.index = frame->count++;
+      forget(node);
+    };
+  }
+  if (anomaly_site_.is_valid() && !anomaly_site_.is_none()) {
+    graph().on_record = [this](Node& node) {
+      PyObject* site = PyObject_CallNoArgs(anomaly_site_.ptr());
+      const char* text = site && PyUnicode_Check(site) ? PyUnicode_AsUTF8(site) : nullptr;
+      if (text != nullptr) extra_of(node).site = text;
+      PyErr_Clear();
+      Py_XDECREF(site);
+    };
+  }
+}
+
+void PySession::begin_frame(core::Ref<Frame> frame, bool first) {
+  frames_.emplace_back(std::move(frame), first);
+  watch_nodes();
+}
+
+void PySession::end_frame() {
+  if (!frames_.empty()) frames_.pop_back();
+  watch_nodes();
+}
+
+core::Result<Node*> PySession::again(Node& node) {
+  NodeExtra& extra = extra_of(node);
+  if (extra.frame == nullptr) return core::invalid("backward: a node's saved values are gone");
+  const core::Ref<Frame> frame = extra.frame;
+  if (frame->nodes.empty()) {
+    const transforms::Below below(0);
+    begin_frame(frame, false);
+    PyObject* outputs = PyObject_CallNoArgs(frame->function.ptr());
+    end_frame();
+    if (outputs == nullptr) {
+      frame->nodes.clear();
+      return aborted();
+    }
+    frame->outputs = nb::steal(outputs);
+    frame->left = frame->nodes.size();
+    if (frame->nodes.size() != frame->count) {
+      const std::size_t found = frame->nodes.size();
+      frame->nodes.clear();
+      return core::invalid(
+          "checkpoint: A different number of tensors was saved during the original forward and "
+          "recomputation.\nNumber of ops that saved tensors during forward: " +
+          std::to_string(frame->count) +
+          "\nNumber of ops that saved tensors during recomputation: " + std::to_string(found));
+    }
+  }
+  Node* other = frame->nodes[extra.index].get();
+  if (other == nullptr) return core::invalid(kFreed);
+  if (other->op != node.op || other->operands.size() != node.operands.size()) {
+    return core::invalid(
+        "checkpoint: Recomputed values for the following tensors have different metadata than "
+        "during the forward pass: those of " +
+        node_name(*this, node) + " and " + node_name(*this, *other));
+  }
+  return other;
+}
+
+Status PySession::ran(Node& node, std::span<const Var> given, bool retain_graph) {
+  if (node.forgotten && !retain_graph) {
+    const core::Ref<Frame> frame = extra_of(node).frame;
+    const std::size_t index = extra_of(node).index;
+    if (frame != nullptr && index < frame->nodes.size() && frame->nodes[index] != nullptr) {
+      forget(*frame->nodes[index]);
+      flush_forgets();
+      frame->nodes[index] = nullptr;
+      if (--frame->left == 0) {
+        frame->nodes.clear();
+        frame->outputs.reset();
+      }
+    }
+  }
+  if (!anomaly_check_.is_valid() || anomaly_check_.is_none()) return {};
+  try {
+    const std::string site = node.extra ? extra_of(node).site : std::string();
+    anomaly_check_(node_name(*this, node), list_of(given), site);
+  } catch (nb::python_error& error) {
+    error.restore();
+    return aborted();
+  }
+  return {};
+}
+
+void PySession::set_anomaly(nb::object site, nb::object check) {
+  anomaly_site_ = std::move(site);
+  anomaly_check_ = std::move(check);
+  expand_backward = !anomaly_check_.is_none();
+  watch_nodes();
+}
+
+void PySession::begin_stream(std::size_t inline_bytes) {
+  streaming_ = true;
+  stream_inline_ = inline_bytes;
+  streamed_.clear();
+}
+
+std::vector<PySession::Streamed> PySession::end_stream() {
+  streaming_ = false;
+  return std::exchange(streamed_, {});
+}
+
+bool PySession::leaf_done(Handle& leaf) {
+  if (!streaming_ || leaf.grad == nullptr) return true;
+  const core::Layout& layout = leaf.grad->layout;
+  const bool bulk = static_cast<std::size_t>(layout.geometry.numel()) *
+                        core::size_of(layout.dtype) >
+                    stream_inline_;
+  auto seq = fetch(*leaf.grad, bulk);
+  if (seq.ok()) streamed_.push_back({HandleRef(&leaf), *seq, bulk});
+  return true;
+}
+
+// ---------------------------------------------------------------- bindings
+
+namespace {
+
+PyTensor& tensor(nb::handle object) {
+  PyTensor* t = tensor_of(object.ptr());
+  if (t == nullptr) throw nb::type_error("a Tensor is wanted");
+  return *t;
+}
+
+// Names the values as results of a Function: (results, slots of the saved ones, recorded).
+nb::object function_node(nb::list inputs, nb::list values, nb::list saved, nb::object runner,
+                         const std::string& name) {
+  static const ops::OpRef client_node("client_node");
+  PySession& session = *tensor(inputs[0]).session;
+  std::vector<Var> arguments;
+  for (const nb::list& each : {inputs, values, saved}) {
+    for (nb::handle t : each) arguments.push_back(tensor(t).var());
+  }
+  const std::uint32_t counts[] = {static_cast<std::uint32_t>(inputs.size()),
+                                  static_cast<std::uint32_t>(values.size()),
+                                  static_cast<std::uint32_t>(saved.size())};
+  Handles results;
+  raise_if(session.apply(client_node, arguments, counts, {}, results));
+  nb::list out, slots;
+  core::Ref<Node> node;
+  for (const HandleRef& h : results) {
+    const HandleRef at(&transforms::ground(*h));
+    if (at->node) node = at->node;
+    PyObject* made = wrap(session, h);
+    if (made == nullptr) throw nb::python_error();
+    out.append(nb::steal(made));
+  }
+  for (std::size_t i = 0; i < saved.size(); ++i) {
+    std::int64_t slot = static_cast<std::int64_t>(inputs.size() + values.size() + i);
+    for (std::size_t v = 0; v < values.size(); ++v) {
+      if (tensor(values[v]).handle == tensor(saved[i]).handle) {
+        slot = ops::kResult + static_cast<std::int64_t>(v);
+      }
+    }
+    slots.append(slot);
+  }
+  if (node) {
+    NodeExtra& extra = extra_of(*node);
+    extra.runner = std::move(runner);
+    extra.name = name;
+  }
+  return nb::make_tuple(out, slots, node != nullptr);
+}
+
+nb::object saved_of(PyNode& self, int slot) {
+  PySession& session = *self.session;
+  if (self.node == nullptr) throw nb::value_error("a leaf saves nothing");
+  if (self.node->freed) raise_if(core::invalid(kFreed));
+  Status before = session.take_status();
+  Var found;
+  if (self.node->forgotten) {
+    found = session.saved_again(slot, *self.node);
+  } else {
+    for (const Node::SavedSlot& each : self.node->saved) {
+      if (each.slot == slot) {
+        found = session.saved(each, *self.node);
+        break;
+      }
+    }
+  }
+  const Status status = session.take_status();
+  session.put_status(std::move(before));
+  if (PyErr_Occurred()) throw nb::python_error();
+  raise_if(status);
+  return tensor_or_none(session, found);
+}
+
+nb::object edge_object(PySession& session, const autograd::Edge& edge) {
+  if (edge.node) return node_object(session, edge.node.get(), nullptr);
+  if (edge.leaf) return node_object(session, nullptr, edge.leaf.get());
+  return nb::none();
+}
+
+// Does the history of the roots reach a leaf that is not among the inputs?
+bool depends_elsewhere(nb::list roots, nb::list inputs) {
+  std::unordered_set<const void*> seen, known;
+  std::vector<core::Ref<Node>> todo;
+  bool found = false;
+  const auto visit = [&](const autograd::Edge& edge) {
+    if (edge.node && !known.contains(edge.node.get()) && seen.insert(edge.node.get()).second) {
+      todo.push_back(edge.node);
+    } else if (edge.leaf && !known.contains(edge.leaf.get())) {
+      found = true;
+    }
+  };
+  const auto edge_of = [](PyTensor& t) {
+    Handle& h = transforms::ground(*t.handle);
+    autograd::Edge edge;
+    Node* node = value_or_raise(t.session->graph().node_of(h));
+    edge.node = core::Ref<Node>(node);
+    if (node == nullptr && t.session->graph().requires_grad(h)) {
+      edge.leaf = h.leaf ? h.leaf : HandleRef(&h);
+    }
+    return edge;
+  };
+  for (nb::handle t : inputs) {
+    const autograd::Edge edge = edge_of(tensor(t));
+    known.insert(edge.node ? static_cast<const void*>(edge.node.get()) : edge.leaf.get());
+  }
+  for (nb::handle t : roots) visit(edge_of(tensor(t)));
+  while (!todo.empty() && !found) {
+    const core::Ref<Node> node = todo.back();
+    todo.pop_back();
+    for (const autograd::Edge& edge : node->edges) visit(edge);
+  }
+  return found;
+}
+
+struct PyFrame {
+  nb::object session_object;
+  PySession* session;
+  core::Ref<Frame> frame;
+};
+
+}  // namespace
+
+void bind_tape(nb::module_& m) {
+  nb::class_<PyNode>(m, "Node", nb::is_weak_referenceable(),
+                     "A node of the tape: what made a tensor.")
+      .def("name",
+           [](const PyNode& self) {
+             return self.node ? node_name(*self.session, *self.node) : "torch::autograd::AccumulateGrad";
+           },
+           "Such as \"MulBackward0\".")
+      .def_prop_ro(
+          "next_functions",
+          [](const PyNode& self) {
+            nb::list out;
+            if (self.node) {
+              const std::size_t inputs = self.session->graph().is_client_node(*self.node)
+                                             ? self.node->counts[0]
+                                             : self.node->edges.size();
+              for (std::size_t i = 0; i < inputs; ++i) {
+                const autograd::Edge& edge = self.node->edges[i];
+                out.append(nb::make_tuple(edge_object(*self.session, edge), edge.output));
+              }
+            }
+            return nb::tuple(out);
+          },
+          "(node, output) of every operand; None where no gradient flows.")
+      .def_prop_ro(
+          "variable",
+          [](const PyNode& self) {
+            return tensor_or_none(*self.session,
+                                  self.leaf ? Var(self.session, self.leaf) : Var());
+          },
+          "The leaf whose gradient is accumulated here, or None.")
+      .def_prop_ro("_runner",
+                   [](const PyNode& self) -> nb::object {
+                     if (!self.node || !self.node->extra) return nb::none();
+                     const nb::object& runner = extra_of(*self.node).runner;
+                     return runner.is_valid() ? runner : nb::none();
+                   })
+      .def("_saved", saved_of)
+      .def("_add_pre_hook",
+           [](PyNode& self, nb::object callable) {
+             const autograd::HookId id = self.session->add_hook(std::move(callable));
+             if (self.node) self.node->hooks.push_back({Node::kWhole, id});
+             return id;
+           })
+      .def("_add_hook",
+           [](PyNode& self, nb::object callable) {
+             const autograd::HookId id = self.session->add_hook(std::move(callable));
+             if (self.node) self.node->post_hooks.push_back(id);
+             return id;
+           })
+      .def("_remove_hook",
+           [](PyNode& self, autograd::HookId id) {
+             if (self.node) {
+               std::erase_if(self.node->hooks, [&](const Node::Hook& h) { return h.id == id; });
+               std::erase(self.node->post_hooks, id);
+             }
+             self.session->drop_hook(id);
+           })
+      .def("__eq__",
+           [](const PyNode& self, nb::handle other) {
+             if (!nb::isinstance<PyNode>(other)) return false;
+             const auto& o = nb::cast<const PyNode&>(other);
+             return self.node == o.node && self.leaf == o.leaf;
+           })
+      .def("__hash__",
+           [](const PyNode& self) {
+             const void* at = self.node ? static_cast<const void*>(self.node.get())
+                                        : static_cast<const void*>(self.leaf.get());
+             return static_cast<Py_hash_t>(reinterpret_cast<std::uintptr_t>(at) >> 4);
+           })
+      .def("__repr__", [](const PyNode& self) {
+        return "<" + (self.node ? node_name(*self.session, *self.node) : "AccumulateGrad") + ">";
+      });
+  nb::class_<PyFrame>(m, "Frame", "A checkpointed call.")
+      .def("begin", [](PyFrame& self) { self.session->begin_frame(self.frame, true); })
+      .def("end", [](PyFrame& self) { self.session->end_frame(); })
+      .def_prop_ro("count", [](const PyFrame& self) { return self.frame->count; });
+  m.def("frame", [](PySession& session, nb::object function) {
+    core::Ref<Frame> frame(new Frame);
+    frame->function = std::move(function);
+    return PyFrame{nb::borrow(session.self), &session, std::move(frame)};
+  });
+  m.def("function_node", function_node);
+  m.def("depends_elsewhere", depends_elsewhere);
+  m.def("set_anomaly", [](PySession& session, nb::object site, nb::object check) {
+    session.set_anomaly(std::move(site), std::move(check));
+  }, nb::arg("session"), nb::arg("site").none(), nb::arg("check").none());
+  m.def("begin_stream",
+        [](PySession& session, std::size_t inline_bytes) { session.begin_stream(inline_bytes); });
+  m.def("end_stream", [](PySession& session) {
+    nb::list out;
+    for (const PySession::Streamed& each : session.end_stream()) {
+      out.append(nb::make_tuple(tensor_or_none(session, Var(&session, each.leaf)), each.seq,
+                                each.bulk));
+    }
+    return out;
+  });
+  m.def("fetched", [](PySession& session, std::uint64_t seq) {
+    auto value = session.wait_fetched(seq);
+    if (PyErr_Occurred()) throw nb::python_error();
+    raise_late(session);
+    const wire::FetchedValue fetched = value_or_raise(std::move(value));
+    raise_if(fetched.status);
+    return nb::bytes(fetched.data.data(), fetched.data.size());
+  });
+  m.def("inference_mode", [] { return inference_mode(); });
+  m.def("set_inference_mode", [](bool on) { set_inference_mode(on); });
+}
+
+void bind_transforms(nb::module_& m) {
+  m.def("push_vmap", [](std::int64_t size, int randomness) {
+    return transforms::push(
+        {.id = 0, .forward = false, .size = size,
+         .randomness = static_cast<Randomness>(randomness)});
+  });
+  m.def("push_forward", [] {
+    return transforms::push(
+        {.id = 0, .forward = true, .size = 0, .randomness = Randomness::kSame});
+  });
+  m.def("pop_level", [](std::uint64_t id) { transforms::pop(id); });
+  m.def("depth", [] { return transforms::depth; });
+  m.def("set_depth", [](std::size_t depth) { transforms::depth = depth; });
+  m.def("below", [](std::uint64_t id) {  // what depth() is while code runs below the level
+    return value_or_raise(transforms::position(id));
+  });
+  // The innermost level that a tensor belongs to: (id, forward, batch size, randomness), or None.
+  m.def("innermost", [](nb::list tensors) -> nb::object {
+    for (std::size_t k = transforms::depth; k-- > 0;) {
+      const Level& level = transforms::at(k);
+      for (nb::handle each : tensors) {
+        PyTensor& t = tensor(each);
+        const bool member =
+            level.forward
+                ? value_or_raise(transforms::tangent_of(*t.session, *t.handle, level.id))
+                      .is_tensor()
+                : transforms::is_batched(*t.handle, level.id);
+        if (member) {
+          return nb::make_tuple(level.id, level.forward, level.size,
+                                static_cast<int>(level.randomness));
+        }
+      }
+    }
+    return nb::none();
+  });
+  const auto named = [](PyTensor& t, const HandleRef& h) {
+    PyObject* made = wrap(*t.session, h);
+    if (made == nullptr) throw nb::python_error();
+    return nb::steal(made);
+  };
+  m.def("enter", [named](nb::handle x, std::int64_t dim, std::uint64_t id) {
+    PyTensor& t = tensor(x);
+    return named(t, value_or_raise(transforms::enter(*t.session, t.var(), dim, id)));
+  });
+  m.def("leave", [named](nb::handle x, std::int64_t dim, std::uint64_t id) {
+    PyTensor& t = tensor(x);
+    return named(t, value_or_raise(transforms::leave(*t.session, t.var(), dim, id)));
+  });
+  m.def("is_batched", [](nb::handle x, std::uint64_t id) {
+    return transforms::is_batched(*tensor(x).handle, id);
+  });
+  m.def("variable", [named](nb::handle x) {
+    PyTensor& t = tensor(x);
+    return named(t, value_or_raise(transforms::variable(*t.session, t.var())));
+  });
+  m.def("tangent_of", [](nb::handle x, std::uint64_t id) -> nb::object {
+    PyTensor& t = tensor(x);
+    return tensor_or_none(*t.session,
+                          value_or_raise(transforms::tangent_of(*t.session, *t.handle, id)));
+  });
+  m.def("set_tangent", [](nb::handle x, nb::handle tangent, std::uint64_t id) {
+    PyTensor& t = tensor(x);
+    raise_if(transforms::set_tangent(*t.session, *t.handle, tensor(tangent).var(), id));
+  });
+}
+
+}  // namespace teletensor::client
