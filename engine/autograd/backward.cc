@@ -385,8 +385,8 @@ Status Backward::hooks_of(Issuer& issuer, Target& target) {
   const std::vector<Node::Hook> hooks = target.node->hooks;
   for (const Node::Hook& hook : hooks) {
     if (hook.output == Node::kWhole) {
-      TT_RETURN_IF_ERROR(issuer.run_pre_hook(
-          hook.id, *target.node, {&sums_[target.first_sum], target.outputs}));
+      TT_RETURN_IF_ERROR(
+          issuer.run_pre_hook(hook.id, *target.node, {&sums_[target.first_sum], target.outputs}));
       continue;
     }
     Var& g = sums_[target.first_sum + hook.output];

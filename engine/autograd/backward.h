@@ -26,8 +26,9 @@ class Issuer : public ops::Builder {
   virtual ops::Var saved_again(int, Node&) { return {}; }
   // What the hook makes of g (g itself where it returned None).
   virtual core::Result<ops::Var> run_hook(HookId hook, const ops::Var& g) = 0;
-  // Only on a client: a node that is its own, hooks of whole nodes and of leaves' .grad, and looking
-  // at a node's gradients after its vjp. `gradients` and `given` may be changed; absent: none.
+  // Only on a client: a node that is its own, hooks of whole nodes and of leaves' .grad, and
+  // looking at a node's gradients after its vjp. `gradients` and `given` may be changed; absent:
+  // none.
   virtual core::Status run_function(Node& node, std::span<ops::Var> gradients,
                                     std::span<ops::Var> given) = 0;
   virtual core::Status run_pre_hook(HookId, Node&, std::span<ops::Var>) { return {}; }

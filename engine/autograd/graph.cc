@@ -342,8 +342,8 @@ Status Graph::apply_client_node(const Call& call, const OpDef& def, Handles& res
   core::InlineVector<Node::SavedSlot, 2> slots;
   for (std::size_t i = inputs + values; record && i < call.arguments.size(); ++i) {
     Handle& h = handle_of(call.arguments[i]);
-    Node::SavedSlot slot{static_cast<int>(i), h.cell->value, h.cell->elements,
-                         h.layout,            {},            requires_grad(h)};
+    Node::SavedSlot slot{static_cast<int>(i), h.cell->value, h.cell->elements, h.layout, {},
+                         requires_grad(h)};
     for (std::size_t v = 0; v < values; ++v) {
       if (&handle_of(call.arguments[inputs + v]) != &h) continue;
       slot.slot = ops::kResult + static_cast<int>(v);

@@ -118,10 +118,10 @@ class Handle final : public GraphObject {
   std::vector<HookId> post_hooks;  // of a leaf, after its .grad was written
   // Spans of ticks whose history was taken back (of a base).
   std::vector<std::pair<std::uint32_t, std::uint32_t>> forgotten;
-  void* owner = nullptr;    // the client's Python object, not counted
-  bool inference = false;   // made in the client's inference mode: refuses to be saved or flagged
+  void* owner = nullptr;   // the client's Python object, not counted
+  bool inference = false;  // made in the client's inference mode: refuses to be saved or flagged
   core::Ref<core::Counted> extra;  // the client's: what its transforms know of this name
-  std::uint64_t visit = 0;  // scratch of Backward's search
+  std::uint64_t visit = 0;         // scratch of Backward's search
   std::uint32_t visit_index = 0;
 
   const core::Geometry& geometry() const { return layout.geometry; }
@@ -168,12 +168,12 @@ class Node final : public GraphObject {
   core::InlineVector<std::uint32_t, 1> counts;
   core::Attributes attributes;
   core::InlineVector<SavedSlot, 2> saved;
-  std::vector<core::Layout> results;  // only of nodes with several
-  std::vector<Hook> hooks;         // before the vjp
-  std::vector<HookId> post_hooks;  // after it
+  std::vector<core::Layout> results;                        // only of nodes with several
+  std::vector<Hook> hooks;                                  // before the vjp
+  std::vector<HookId> post_hooks;                           // after it
   std::vector<std::pair<std::uint32_t, Handle*>> retained;  // (output, who)
   core::Ref<core::Counted> extra;  // the client's: its own backward, where the node was recorded
-  bool forgotten = false;     // what it saved was dropped: only the client can run its vjp
+  bool forgotten = false;          // what it saved was dropped: only the client can run its vjp
   bool keeps_number = false;  // its vjp reads a number: used up by a backward like a saved value
   bool freed = false;
   std::uint64_t visit = 0;  // scratch of Backward's search
@@ -282,8 +282,7 @@ class Graph {
   core::Ref<Node> record(const Call& call, core::InlineVector<Edge, 2> edges);
   core::Ref<Node> record_region(ops::OpId label, const core::Layout& operand, Edge edge,
                                 const core::Geometry& base, const core::Geometry& view);
-  core::Status may_save(const ops::OpDef& def, const Call& call,
-                        std::span<const Edge> edges) const;
+  core::Status may_save(const ops::OpDef& def, const Call& call, std::span<const Edge> edges) const;
   void save(Node& node, const ops::OpDef& def, const Call& call,
             std::span<const HandleRef> results);
   void saved(Node& node);

@@ -59,8 +59,7 @@ std::uint32_t wanted_of(std::span<const Edge> edges) {
 
 }  // namespace
 
-Status Graph::may_save(const ops::OpDef& def, const Call& call,
-                       std::span<const Edge> edges) const {
+Status Graph::may_save(const ops::OpDef& def, const Call& call, std::span<const Edge> edges) const {
   bool any = false;
   for (const Var& argument : call.arguments) {
     any = any || (argument.is_tensor() && handle_of(argument).inference);

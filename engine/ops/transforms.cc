@@ -65,9 +65,7 @@ void log_softmax_jvp(JvpContext& c) {
   c.give(0, t - sum(unary("exp", y) * t, dim, true));
 }
 
-Var sum_of(const Var& a, const Var& b) {
-  return a.absent() ? b : b.absent() ? a : a + b;
-}
+Var sum_of(const Var& a, const Var& b) { return a.absent() ? b : b.absent() ? a : a + b; }
 
 void linear_jvp(JvpContext& c) {
   static const OpRef linear("linear");
@@ -102,8 +100,8 @@ void batch_expand(BatchContext& c) {
   const auto sizes = c.attributes().ints(0);
   Dims target{c.size()};
   for (std::int64_t n : sizes) target.push_back(n);
-  c.give(apply(expand, {padded(c.front(0), static_cast<int>(sizes.size()))},
-               {Attribute::of(target)}));
+  c.give(
+      apply(expand, {padded(c.front(0), static_cast<int>(sizes.size()))}, {Attribute::of(target)}));
 }
 
 // The region's geometries with the batch in front; storages follow each other.
@@ -221,9 +219,7 @@ Var batched_product(BatchContext& c, std::size_t a, std::size_t b) {
 
 void batch_matmul(BatchContext& c) { c.give(batched_product(c, 0, 1)); }
 
-void batch_outer(BatchContext& c) {
-  c.give(unsqueeze(c.front(0), -1) * unsqueeze(c.front(1), -2));
-}
+void batch_outer(BatchContext& c) { c.give(unsqueeze(c.front(0), -1) * unsqueeze(c.front(1), -2)); }
 
 void batch_linear(BatchContext& c) {
   static const OpRef linear("linear");
@@ -297,8 +293,7 @@ void batch_take(BatchContext& c) {
   if (!c.batched(0)) return c.give(apply(take, {c.own(0), c.front(1)}));
   const Var index = c.front(1);
   const std::int64_t each = core::numel(index.shape()) / std::max<std::int64_t>(c.size(), 1);
-  const Var out =
-      apply(gather, {flat(c), reshape(index, {c.size(), each})}, {Attribute::of(1)});
+  const Var out = apply(gather, {flat(c), reshape(index, {c.size(), each})}, {Attribute::of(1)});
   c.give(reshape(out, index.shape()));
 }
 
@@ -308,8 +303,8 @@ Var shifted(BatchContext& c, const Var& indices, std::int64_t rows) {
   const Var numbers[] = {Var(core::Number::of_int(0)), Var(core::Number::of_int(c.size() * rows)),
                          Var(core::Number::of_int(std::max<std::int64_t>(rows, 1)))};
   const Vars first = c.builder().call(
-      arange, numbers,
-      {Attribute::of(indices.dtype()), Attribute::of(indices.layout().device)}, {});
+      arange, numbers, {Attribute::of(indices.dtype()), Attribute::of(indices.layout().device)},
+      {});
   Dims shape(indices.rank(), 1);
   shape[0] = c.size();
   return indices + reshape(first[0], shape);
@@ -358,8 +353,7 @@ void batch_index(BatchContext& c) {
     const Var numbers[] = {Var(core::Number::of_int(0)), Var(core::Number::of_int(c.size())),
                            Var(core::Number::of_int(1))};
     const Vars each = c.builder().call(
-        arange, numbers,
-        {Attribute::of(core::DType::kI64), Attribute::of(x.layout().device)}, {});
+        arange, numbers, {Attribute::of(core::DType::kI64), Attribute::of(x.layout().device)}, {});
     Dims shape(rank + 1, 1);
     shape[0] = c.size();
     arguments.push_back(reshape(each[0], shape));
@@ -411,8 +405,7 @@ void batch_index_put(BatchContext& c) {
   }
   const auto counts = static_cast<std::uint32_t>(c.operands() - 2);
   c.give(apply_all(put, {arguments.data(), arguments.size()},
-                   with(c.attributes(), 0, Attribute::of(shifted_dims)),
-                   std::span(&counts, 1))[0]);
+                   with(c.attributes(), 0, Attribute::of(shifted_dims)), std::span(&counts, 1))[0]);
 }
 
 // ---------------------------------------------------------------- batches: losses
@@ -432,9 +425,10 @@ void batch_loss(BatchContext& c, std::string_view op, std::size_t reduction) {
   const int rank = std::max(c.rank(0), c.rank(1));
   InlineVars arguments;
   for (std::size_t i = 0; i < c.operands(); ++i) {
-    arguments.push_back(absent(c, i) ? Var() : i < 2 ? padded(c.front(i), rank)
-                        : c.batched(i)               ? padded(c.own(i), rank)
-                                                     : c.own(i));
+    arguments.push_back(absent(c, i)   ? Var()
+                        : i < 2        ? padded(c.front(i), rank)
+                        : c.batched(i) ? padded(c.own(i), rank)
+                                       : c.own(i));
   }
   const Var loss = apply_all(id, {arguments.data(), arguments.size()},
                              with(c.attributes(), reduction, Attribute::of("none")))[0];
@@ -583,8 +577,7 @@ std::vector<Row> rows() {
       {"scatter_add", kLinear, kFront},
       {"index_select", kLinear, kSlices, batch_index_select},
       {"index_add", kLinear, kSlices, [](BatchContext& c) { batch_index_write(c, "index_add"); }},
-      {"index_copy", kLinear, kSlices,
-       [](BatchContext& c) { batch_index_write(c, "index_copy"); }},
+      {"index_copy", kLinear, kSlices, [](BatchContext& c) { batch_index_write(c, "index_copy"); }},
       {"index_fill", kLinear, kSlices, batch_index_fill},
       {"take", kLinear, kSlices, batch_take},
       {"embedding", kLinear, kSlices, batch_embedding},

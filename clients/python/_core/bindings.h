@@ -115,7 +115,9 @@ struct PyTensor {
   nb::object session_object;
   PySession* session = nullptr;
   HandleRef handle;
-  PyObject* self = nullptr;  // the Python object, not counted
+  PyObject* self = nullptr;   // the Python object, not counted
+  nb::object kept;            // its bytes, where they came before anybody asked
+  std::uint32_t kept_at = 0;  // the clock then
 
   // Makes `object` the one Tensor of this handle.
   PyTensor(PySession* s, HandleRef h, PyObject* object)

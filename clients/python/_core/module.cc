@@ -200,6 +200,7 @@ void bind_session(nb::module_& m) {
       .def("mark_interrupted", [](PySession& s) { return s.mark_interrupted(); })
       .def_prop_ro("tape_nodes", [](PySession& s) { return s.graph().live_nodes(); })
       .def_rw("strict", &PySession::strict)
+      .def_rw("expand_backward", &PySession::expand_backward)
       .def_rw("on_interrupt", &PySession::on_interrupt)
       .def("site_of", &PySession::site_of)
       .def("wait_bulk",

@@ -224,7 +224,8 @@ Status Session::apply(OpId op, std::span<const Var> arguments,
   } else if (!results.empty() && results[0]->is_view() && results[0]->base->inference) {
     for (const HandleRef& h : results) h->inference = true;
   }
-  if (!forgets_.empty()) [[unlikely]] flush_forgets();
+  if (!forgets_.empty()) [[unlikely]]
+    flush_forgets();
   return {};
 }
 
@@ -243,7 +244,8 @@ Status Session::apply_inplace(OpId op, std::span<const Var> arguments,
   const autograd::Call call = call_of(op, arguments, counts, attributes);
   TT_RETURN_IF_ERROR(graph_.apply_inplace(call));
   issue(call, true, 0);
-  if (!forgets_.empty()) [[unlikely]] flush_forgets();
+  if (!forgets_.empty()) [[unlikely]]
+    flush_forgets();
   return {};
 }
 

@@ -56,8 +56,8 @@ std::string node_name(const PySession& session, const Node& node) {
 }
 
 nb::object node_object(PySession& session, Node* node, Handle* leaf) {
-  return nb::cast(PyNode{nb::borrow(session.self), &session, core::Ref<Node>(node),
-                         HandleRef(leaf)});
+  return nb::cast(
+      PyNode{nb::borrow(session.self), &session, core::Ref<Node>(node), HandleRef(leaf)});
 }
 
 // ---------------------------------------------------------------- Python on a backward's way
@@ -70,8 +70,8 @@ nb::object PySession::list_of(std::span<const Var> vars) {
 
 // A list or tuple of tensors and Nones into vars, of the same length.
 Status PySession::take_list(PyObject* list, std::span<Var> vars, const char* what) {
-  PyObject* sequence = tensor_of(list) || list == Py_None ? PyTuple_Pack(1, list)
-                                                          : PySequence_Fast(list, what);
+  PyObject* sequence =
+      tensor_of(list) || list == Py_None ? PyTuple_Pack(1, list) : PySequence_Fast(list, what);
   if (sequence == nullptr) return aborted();
   const nb::object own = nb::steal(sequence);
   const auto size = static_cast<std::size_t>(PySequence_Fast_GET_SIZE(sequence));
@@ -100,11 +100,11 @@ Status PySession::take_list(PyObject* list, std::span<Var> vars, const char* wha
 Status PySession::run_function(Node& node, std::span<Var> gradients, std::span<Var> given) {
   const NodeExtra& extra = extra_of(node);
   const std::string name = node_name(*this, node);
-  if (!extra.runner.is_valid()) return core::invalid(name + ": its function is not of this process");
+  if (!extra.runner.is_valid())
+    return core::invalid(name + ": its function is not of this process");
   const nb::object runner = extra.runner;
   try {
-    const nb::object result =
-        runner(node_object(*this, &node, nullptr), list_of(gradients));
+    const nb::object result = runner(node_object(*this, &node, nullptr), list_of(gradients));
     const std::span<Var> inputs = given.first(node.counts[0]);
     TT_RETURN_IF_ERROR(take_list(result.ptr(), inputs, ("function " + name + " returned").c_str()));
     for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -289,9 +289,9 @@ std::vector<PySession::Streamed> PySession::end_stream() {
 bool PySession::leaf_done(Handle& leaf) {
   if (!streaming_ || leaf.grad == nullptr) return true;
   const core::Layout& layout = leaf.grad->layout;
-  const bool bulk = static_cast<std::size_t>(layout.geometry.numel()) *
-                        core::size_of(layout.dtype) >
-                    stream_inline_;
+  const bool bulk =
+      static_cast<std::size_t>(layout.geometry.numel()) * core::size_of(layout.dtype) >
+      stream_inline_;
   auto seq = fetch(*leaf.grad, bulk);
   if (seq.ok()) streamed_.push_back({HandleRef(&leaf), *seq, bulk});
   return true;
@@ -420,13 +420,15 @@ struct PyFrame {
 }  // namespace
 
 void bind_tape(nb::module_& m) {
-  nb::class_<PyNode>(m, "Node", nb::is_weak_referenceable(),
+  nb::class_<PyNode>(m, "Node", nb::dynamic_attr(), nb::is_weak_referenceable(),
                      "A node of the tape: what made a tensor.")
-      .def("name",
-           [](const PyNode& self) {
-             return self.node ? node_name(*self.session, *self.node) : "torch::autograd::AccumulateGrad";
-           },
-           "Such as \"MulBackward0\".")
+      .def(
+          "name",
+          [](const PyNode& self) {
+            return self.node ? node_name(*self.session, *self.node)
+                             : "torch::autograd::AccumulateGrad";
+          },
+          "Such as \"MulBackward0\".")
       .def_prop_ro(
           "next_functions",
           [](const PyNode& self) {
@@ -446,8 +448,7 @@ void bind_tape(nb::module_& m) {
       .def_prop_ro(
           "variable",
           [](const PyNode& self) {
-            return tensor_or_none(*self.session,
-                                  self.leaf ? Var(self.session, self.leaf) : Var());
+            return tensor_or_none(*self.session, self.leaf ? Var(self.session, self.leaf) : Var());
           },
           "The leaf whose gradient is accumulated here, or None.")
       .def_prop_ro("_runner",
@@ -457,6 +458,13 @@ void bind_tape(nb::module_& m) {
                      return runner.is_valid() ? runner : nb::none();
                    })
       .def("_saved", saved_of)
+      .def("_zeros",  // the gradient of an output that has none
+           [](PyNode& self, std::size_t output) {
+             const std::size_t at = self.node->counts[0] + output;
+             const Var zeros = ops::zeros(*self.session, self.node->operands[at].layout);
+             raise_if(self.session->status());
+             return tensor_or_none(*self.session, zeros);
+           })
       .def("_add_pre_hook",
            [](PyNode& self, nb::object callable) {
              const autograd::HookId id = self.session->add_hook(std::move(callable));
@@ -503,16 +511,19 @@ void bind_tape(nb::module_& m) {
   });
   m.def("function_node", function_node);
   m.def("depends_elsewhere", depends_elsewhere);
-  m.def("set_anomaly", [](PySession& session, nb::object site, nb::object check) {
-    session.set_anomaly(std::move(site), std::move(check));
-  }, nb::arg("session"), nb::arg("site").none(), nb::arg("check").none());
+  m.def(
+      "set_anomaly",
+      [](PySession& session, nb::object site, nb::object check) {
+        session.set_anomaly(std::move(site), std::move(check));
+      },
+      nb::arg("session"), nb::arg("site").none(), nb::arg("check").none());
   m.def("begin_stream",
         [](PySession& session, std::size_t inline_bytes) { session.begin_stream(inline_bytes); });
   m.def("end_stream", [](PySession& session) {
     nb::list out;
     for (const PySession::Streamed& each : session.end_stream()) {
-      out.append(nb::make_tuple(tensor_or_none(session, Var(&session, each.leaf)), each.seq,
-                                each.bulk));
+      out.append(
+          nb::make_tuple(tensor_or_none(session, Var(&session, each.leaf)), each.seq, each.bulk));
     }
     return out;
   });
@@ -530,13 +541,13 @@ void bind_tape(nb::module_& m) {
 
 void bind_transforms(nb::module_& m) {
   m.def("push_vmap", [](std::int64_t size, int randomness) {
-    return transforms::push(
-        {.id = 0, .forward = false, .size = size,
-         .randomness = static_cast<Randomness>(randomness)});
+    return transforms::push({.id = 0,
+                             .forward = false,
+                             .size = size,
+                             .randomness = static_cast<Randomness>(randomness)});
   });
   m.def("push_forward", [] {
-    return transforms::push(
-        {.id = 0, .forward = true, .size = 0, .randomness = Randomness::kSame});
+    return transforms::push({.id = 0, .forward = true, .size = 0, .randomness = Randomness::kSame});
   });
   m.def("pop_level", [](std::uint64_t id) { transforms::pop(id); });
   m.def("depth", [] { return transforms::depth; });
@@ -551,10 +562,9 @@ void bind_transforms(nb::module_& m) {
       for (nb::handle each : tensors) {
         PyTensor& t = tensor(each);
         const bool member =
-            level.forward
-                ? value_or_raise(transforms::tangent_of(*t.session, *t.handle, level.id))
-                      .is_tensor()
-                : transforms::is_batched(*t.handle, level.id);
+            level.forward ? value_or_raise(transforms::tangent_of(*t.session, *t.handle, level.id))
+                                .is_tensor()
+                          : transforms::is_batched(*t.handle, level.id);
         if (member) {
           return nb::make_tuple(level.id, level.forward, level.size,
                                 static_cast<int>(level.randomness));
@@ -582,6 +592,10 @@ void bind_transforms(nb::module_& m) {
   m.def("variable", [named](nb::handle x) {
     PyTensor& t = tensor(x);
     return named(t, value_or_raise(transforms::variable(*t.session, t.var())));
+  });
+  m.def("cut", [named](nb::handle x) {
+    PyTensor& t = tensor(x);
+    return named(t, value_or_raise(transforms::cut(*t.session, t.var())));
   });
   m.def("tangent_of", [](nb::handle x, std::uint64_t id) -> nb::object {
     PyTensor& t = tensor(x);

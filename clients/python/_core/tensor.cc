@@ -309,7 +309,9 @@ void bind_tensor(nb::module_& m) {
           "Whether gradients are recorded for it.")
       .def_prop_ro(
           "is_leaf",
-          [](const PyTensor& t) { return value_or_raise(t.session->graph().is_leaf(transforms::ground(handle(t)))); },
+          [](const PyTensor& t) {
+            return value_or_raise(t.session->graph().is_leaf(transforms::ground(handle(t))));
+          },
           "True where no recorded instruction made it.")
       .def_prop_rw(
           "grad",
@@ -341,11 +343,13 @@ void bind_tensor(nb::module_& m) {
             return node == nullptr ? nb::none() : node_object(*t.session, node, nullptr);
           },
           "The node that made it, or None for a leaf.")
-      .def("is_inference", [](const PyTensor& t) { return handle(t).inference; },
-           "Was it made in inference mode?")
+      .def(
+          "is_inference", [](const PyTensor& t) { return handle(t).inference; },
+          "Was it made in inference mode?")
       .def_prop_ro("_inside", [](const PyTensor& t) { return handle(t).id == 0; })
-      .def_prop_ro("output_nr", [](const PyTensor& t) { return handle(t).output; },
-                   "Which output of its grad_fn it is.")
+      .def_prop_ro(
+          "output_nr", [](const PyTensor& t) { return handle(t).output; },
+          "Which output of its grad_fn it is.")
       .def("_set_data",
            [](PyTensor& t, const PyTensor& other) {
              raise_if(t.session->set_data(handle(t), handle(other)));
@@ -379,6 +383,16 @@ void bind_tensor(nb::module_& m) {
            [](const PyTensor& t) {
              const wire::FetchedValue value = read(t);
              return nb::bytes(value.data.data(), value.data.size());
+           })
+      .def("_keep",
+           [](PyTensor& t, nb::bytes data) {
+             t.kept = std::move(data);
+             t.kept_at = handle(t).clock->now();
+           })
+      .def("_kept",
+           [](const PyTensor& t) -> nb::object {
+             const bool good = t.kept.is_valid() && !handle(t).clock->moved_since(t.kept_at);
+             return good ? t.kept : nb::none();
            })
       .def("_fetch_bulk",
            [](const PyTensor& t) { return value_or_raise(t.session->fetch(handle(t), true)); });

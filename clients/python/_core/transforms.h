@@ -2,8 +2,8 @@
 //
 // A name inside vmap is a handle without an id: it has the shape that the function sees, and stands
 // for a name whose dimension 0 is the batch. A dual number is an ordinary name that has, beside its
-// value, a tangent for a level. An op call is interpreted from the innermost level outwards: a level
-// that one of its operands belongs to turns it into calls that run below that level, until
+// value, a tangent for a level. An op call is interpreted from the innermost level outwards: a
+// level that one of its operands belongs to turns it into calls that run below that level, until
 // ordinary commands are left. The tape therefore records ordinary names only, and reverse mode
 // composes with both. Levels are of the calling thread.
 #pragma once
@@ -100,6 +100,9 @@ core::Status set_tangent(Session& session, autograd::Handle& h, const ops::Var& 
 // A new name for x to take gradients of: batched in every vmap level, so that its gradient is one
 // for each sample, with x's history and tangents.
 core::Result<autograd::HandleRef> variable(Session& session, const ops::Var& x);
+
+// x without history, with its tangents.
+core::Result<autograd::HandleRef> cut(Session& session, const ops::Var& x);
 
 }  // namespace transforms
 }  // namespace teletensor::client

@@ -134,7 +134,7 @@ def _fill_namespace() -> list[str]:
 
 _op_names = _fill_namespace()
 
-from . import amp, autograd, cuda, linalg, nn, optim, utils  # noqa: E402
+from . import amp, autograd, cuda, func, linalg, nn, optim, utils  # noqa: E402
 from ._interop import from_torch, to_torch  # noqa: E402
 from ._serialize import load, save  # noqa: E402
 from .amp import autocast  # noqa: E402
@@ -142,19 +142,23 @@ from .autograd import (  # noqa: E402
     enable_grad,
     inference_mode,
     is_grad_enabled,
+    is_inference_mode_enabled,
     no_grad,
     set_grad_enabled,
 )
+from .func import vmap  # noqa: E402
 
 __all__ = [
     "InterruptedOpError", "OutOfMemoryError", "RefusedError", "Session", "SessionLostError", "Size",
     "TeletensorError", "Tensor", "as_tensor", "autograd", "bfloat16", "bool", "cdouble", "cfloat",
     "checked", "complex128", "complex64", "connect", "int16", "int8", "short", "uint16", "uint32",
     "uint64", "cuda", "current_session", "device", "double", "dtype", "enable_grad", "float", "float16",
-    "float32", "float64", "from_numpy", "from_torch", "get_default_dtype", "get_rng_state", "half",
-    "inference_mode", "int", "int32", "int64", "is_grad_enabled", "linalg", "load", "long", "manual_seed",
+    "float32", "float64", "from_numpy", "from_torch", "func",
+    "get_default_dtype", "get_rng_state", "half",
+    "inference_mode", "int", "int32", "int64", "is_grad_enabled",
+    "is_inference_mode_enabled", "linalg", "load", "long", "manual_seed",
     "nn", "no_grad", "optim", "save", "set_default_device", "set_default_dtype",
     "set_grad_enabled", "set_rng_state", "set_strict", "synchronize", "tensor", "to_torch",
-    "uint8", "utils", *_functions.NAMES, *_op_names,
+    "uint8", "utils", "vmap", *_functions.NAMES, *_op_names,
 ]  # fmt: skip
 __all__ += ["amp", "autocast", "get_autocast_dtype", "is_autocast_enabled"]

@@ -180,8 +180,11 @@ def _download(t: Tensor, numpy_dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     shape = t._shape
     size = t.numel() * t.element_size()
     if size <= session._inline:
-        data = t._read()
+        data = t._kept() or t._read()
         return np.frombuffer(data, dtype=numpy_dtype).reshape(shape).copy()
+    kept = t._kept()
+    if kept is not None:
+        return np.frombuffer(kept, dtype=numpy_dtype).reshape(shape).copy()
     out = np.empty(shape, dtype=numpy_dtype)
     seq = t._fetch_bulk()
     try:

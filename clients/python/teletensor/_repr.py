@@ -113,6 +113,8 @@ def _body(x: Tensor, indent: int) -> str:
 
 def text_of(x: Tensor) -> str:
     """The repr; what cannot be read is said instead of raised."""
+    if x._inside:
+        return f"<tensor inside vmap, {list(x._shape)} {x.dtype.name} on {x.device}>"
     head = "Parameter containing:\ntensor(" if type(x).__name__ == "Parameter" else "tensor("
     try:
         body = _body(x, len("tensor("))
@@ -129,7 +131,7 @@ def text_of(x: Tensor) -> str:
     if x.device.type != "cpu":
         parts.append(f"device='{x.device}'")
     try:
-        name = x._grad_fn_name if x.requires_grad else None
+        name = x.grad_fn.name() if x.requires_grad and x.grad_fn is not None else None
     except RuntimeError:  # a view whose history was cut
         name = "Invalid"
     if name:

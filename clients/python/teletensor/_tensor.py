@@ -31,20 +31,6 @@ class Size(tuple[int, ...]):
         return Size(out) if isinstance(index, slice) else out
 
 
-class GradFn:
-    """What made a tensor: only its name is known here, the tape itself is the daemon's."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def name(self) -> str:
-        """Such as "MulBackward0"."""
-        return self._name
-
-    def __repr__(self) -> str:
-        return f"<{self._name}>"
-
-
 class RemovableHandle:
     """What register_hook returns; remove() takes the hook away."""
 
@@ -100,6 +86,23 @@ def _backward(self: Tensor, gradient: Tensor | None = None, retain_graph: bool |
 def _register_hook(self: Tensor, hook: Any) -> RemovableHandle:
     """Calls hook(gradient) when the gradient of this tensor is known; a returned tensor replaces it."""
     return RemovableHandle(self, self._add_hook(hook))
+
+
+def _register_post_accumulate_grad_hook(self: Tensor, hook: Any) -> RemovableHandle:
+    """Calls hook(tensor) whenever a backward has written this leaf's .grad."""
+    if not self.is_leaf:
+        raise RuntimeError("post accumulate grad hooks cannot be registered on non-leaf tensors")
+    if not self.requires_grad:
+        raise RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
+    return RemovableHandle(self, self._add_post_hook(hook))
+
+
+def _backward_stream(self: Tensor, params: Any, gradient: Tensor | None = None,
+                     retain_graph: bool = False) -> Any:
+    """Runs backward and yields (name, .grad) of each parameter as soon as it is final."""
+    from . import autograd
+
+    return autograd.backward_stream(self, params, gradient, retain_graph)
 
 
 def _requires_grad_(self: Tensor, requires_grad: bool = True) -> Tensor:
@@ -210,11 +213,6 @@ def _new(name: str) -> Any:
     return new
 
 
-def _grad_fn(self: Tensor) -> GradFn | None:
-    name = self._grad_fn_name
-    return None if name is None else GradFn(name)
-
-
 def _is_floating_point(self: Tensor) -> bool:
     """Is the dtype a floating-point one?"""
     return self.dtype.is_floating_point
@@ -250,7 +248,6 @@ def _type_as(self: Tensor, other: Tensor) -> Tensor:
 _PROPERTIES = {
     "shape": (lambda self: Size(self._shape), "The size of each dimension."),
     "data": (lambda self: ops["data"](self), "The same memory without history."),
-    "grad_fn": (_grad_fn, "What made it, or None for a leaf."),
     "T": (lambda self: ops["permute"](self, list(range(self.dim()))[::-1]), "Dimensions reversed."),
     "mT": (lambda self: ops["transpose"](self, -2, -1), "The last two dimensions swapped."),
     "is_cuda": (lambda self: self.device.type == "cuda", "Is it on a GPU?"),
@@ -276,6 +273,8 @@ def attach() -> None:
         setattr(Tensor, name, property(get, set_value, doc=doc))
     methods = {
         "to": _to, "backward": _backward, "register_hook": _register_hook,
+        "register_post_accumulate_grad_hook": _register_post_accumulate_grad_hook,
+        "backward_stream": _backward_stream,
         "requires_grad_": _requires_grad_, "detach_": _detach_, "cpu": _cpu, "cuda": _cuda,
         "type": _type, "size": _size, "stride": _stride, "numpy": _convert.to_numpy,
         "tolist": _convert.tolist, "normal_": _normal_, "random_": _random_,

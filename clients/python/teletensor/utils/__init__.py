@@ -1,5 +1,5 @@
-"""Utilities beside the tensor library: `utils.data`."""
+"""Utilities beside the tensor library: `utils.data`, `utils.checkpoint`."""
 
-from . import data
+from . import checkpoint, data
 
-__all__ = ["data"]
+__all__ = ["checkpoint", "data"]

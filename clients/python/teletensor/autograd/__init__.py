@@ -1,0 +1,24 @@
+"""Gradients: backward, grad, and the modes that decide whether anything is recorded."""
+
+from __future__ import annotations
+
+from . import forward_ad, functional, graph
+from ._anomaly import detect_anomaly, is_anomaly_enabled, set_detect_anomaly
+from ._backward import backward, backward_stream, grad
+from ._modes import (
+    enable_grad,
+    inference_mode,
+    is_grad_enabled,
+    is_inference_mode_enabled,
+    no_grad,
+    set_grad_enabled,
+)
+from .function import Function
+from .gradcheck import GradcheckError, gradcheck, gradgradcheck
+
+__all__ = [
+    "Function", "GradcheckError", "backward", "backward_stream", "detect_anomaly", "enable_grad",
+    "forward_ad", "functional", "grad", "gradcheck", "gradgradcheck", "graph", "inference_mode",
+    "is_anomaly_enabled", "is_grad_enabled", "is_inference_mode_enabled", "no_grad",
+    "set_detect_anomaly", "set_grad_enabled",
+]

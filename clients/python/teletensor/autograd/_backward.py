@@ -1,0 +1,134 @@
+"""backward and grad: gradients of what was recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from .. import _core
+from .._core import Tensor
+from ._modes import no_grad
+
+__all__ = ["backward", "backward_stream", "grad"]
+
+
+def _list(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return [value] if isinstance(value, Tensor) else list(value)
+
+
+def backward(tensors: Any, grad_tensors: Any = None, retain_graph: bool | None = None,
+             create_graph: bool = False, inputs: Any = None) -> None:
+    """Adds the gradients of `tensors` to .grad of the leaves (or of `inputs` only).
+
+    RuntimeError where nothing requires grad, the graph was used up, or a gradient's shape differs.
+    """
+    roots = _list(tensors)
+    if not roots:
+        raise RuntimeError("backward: no tensors were given")
+    seeds = _list(grad_tensors) if grad_tensors is not None else [None] * len(roots)
+    if len(seeds) != len(roots):
+        raise RuntimeError(f"got {len(roots)} tensors and {len(seeds)} gradients")
+    keep = create_graph if retain_graph is None else retain_graph
+    if inputs is None:
+        _core.backward(roots, seeds, None, keep, create_graph, True)
+        return
+    leaves = _list(inputs)
+    if not leaves:
+        raise RuntimeError("`inputs` argument to `backward()` cannot be empty.")
+    for leaf, g in zip(leaves, _core.backward(roots, seeds, leaves, keep, create_graph, True),
+                       strict=True):
+        if g is None:
+            continue
+        if leaf.grad is None:
+            leaf.grad = g
+        elif create_graph:
+            leaf.grad = leaf.grad + g
+        else:
+            with no_grad():
+                leaf.grad.add_(g)
+
+
+def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, retain_graph: bool | None = None,
+         create_graph: bool = False, only_inputs: bool = True, allow_unused: bool | None = None,
+         is_grads_batched: bool = False,
+         materialize_grads: bool = False) -> tuple[Tensor | None, ...]:
+    """The gradients of the outputs with respect to the inputs, as new tensors; .grad stays alone.
+
+    One per input, in its shape; None for an input that was not used, where allow_unused says so.
+    With is_grads_batched, dimension 0 of grad_outputs counts vectors, and so does that of the
+    results.
+    """
+    if materialize_grads and allow_unused is False:
+        raise ValueError("Expected allow_unused to be True or not passed when materialize_grads=True, "
+                         "but got: allow_unused=False.")
+    roots, wanted = _list(outputs), _list(inputs)
+    if is_grads_batched:
+        from ..func import vmap
+
+        def vjp(*seeds: Tensor) -> Any:
+            return grad(roots, wanted, list(seeds), retain_graph, create_graph, True, allow_unused,
+                        False, materialize_grads)
+
+        return tuple(vmap(vjp)(*_list(grad_outputs)))
+    seeds = _list(grad_outputs) if grad_outputs is not None else [None] * len(roots)
+    if len(seeds) != len(roots):
+        raise RuntimeError(f"got {len(roots)} outputs and {len(seeds)} gradients")
+    keep = create_graph if retain_graph is None else retain_graph
+    unused = materialize_grads if allow_unused is None else allow_unused
+    found: Sequence[Any] = _core.backward(roots, seeds, wanted, keep, create_graph, unused)
+    if materialize_grads:
+        from .._functions import zeros_like
+
+        found = [zeros_like(w) if g is None else g for w, g in zip(wanted, found, strict=True)]
+    return tuple(found)
+
+
+def backward_stream(tensor: Tensor, params: Any, gradient: Tensor | None = None,
+                    retain_graph: bool = False) -> Iterator[tuple[str, Tensor]]:
+    """Runs the backward of `tensor` and yields (name, .grad) of each parameter as soon as it is
+    final, while the rest of the backward still runs. The values have arrived: .numpy() of a yielded
+    gradient does not wait.
+
+    `params`: a module, a dict, pairs of names and tensors, or tensors (named by their position).
+    Gradients of other leaves are accumulated too, as by backward().
+    """
+    from .._session import owner_of
+
+    if hasattr(params, "named_parameters"):
+        named = list(params.named_parameters())
+    elif isinstance(params, dict):
+        named = list(params.items())
+    else:
+        named = [each if isinstance(each, tuple) else (str(i), each) for i, each in enumerate(params)]
+    names: dict[Any, str] = {}
+    for name, p in named:
+        names.setdefault(p, name)
+    session = owner_of(tensor._session)
+    core = session._core
+    _core.begin_stream(core, session._inline)
+    try:
+        core.expand_backward, before = True, core.expand_backward
+        try:
+            backward(tensor, gradient, retain_graph=retain_graph)
+        finally:
+            core.expand_backward = before
+    finally:
+        leaves = _core.end_stream(core)
+
+    def arrive() -> Iterator[tuple[str, Tensor]]:
+        for leaf, seq, bulk in leaves:
+            g = leaf.grad
+            if bulk:
+                buffer = bytearray(g.nbytes)
+                session._transport.download(seq, memoryview(buffer))
+                data = bytes(buffer)
+            else:
+                data = _core.fetched(core, seq)
+            name = names.get(leaf)
+            if name is not None:
+                g._keep(data)
+                yield name, g
+
+    return arrive()

@@ -1,0 +1,98 @@
+"""Forward mode: dual numbers, tensors with a tangent beside their value."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from .. import _core
+from .._core import Tensor, ops
+
+__all__ = ["UnpackedDualTensor", "dual_level", "enter_dual_level", "exit_dual_level", "make_dual",
+           "unpack_dual"]
+
+_levels: list[int] = []
+
+
+class UnpackedDualTensor(NamedTuple):
+    """What unpack_dual gives; the tangent of a constant is None."""
+
+    primal: Tensor
+    tangent: Tensor | None
+
+
+def enter_dual_level() -> int:
+    """Opens a level; its number. Levels nest."""
+    _levels.append(_core.push_forward())
+    return len(_levels) - 1
+
+
+def exit_dual_level(*, level: int | None = None) -> None:
+    """Ends the innermost level (and forgets its tangents), or the one of that number."""
+    number = len(_levels) - 1 if level is None else level
+    if number != len(_levels) - 1 or number < 0:
+        raise RuntimeError(
+            "Trying to exit a forward AD level that was not the last one that was created. This is "
+            "not supported.")
+    _core.pop_level(_levels.pop())
+
+
+@contextlib.contextmanager
+def dual_level() -> Iterator[int]:
+    """A level for the body of a `with`.
+
+    >>> with tt.autograd.forward_ad.dual_level():
+    ...     x = tt.autograd.forward_ad.make_dual(tt.tensor(2.0), tt.tensor(1.0))
+    ...     print(tt.autograd.forward_ad.unpack_dual(x * x).tangent)
+    tensor(4.)
+    """
+    level = enter_dual_level()
+    try:
+        yield level
+    finally:
+        exit_dual_level(level=level)
+
+
+def _id(level: int | None, what: str) -> int:
+    if not _levels:
+        raise RuntimeError(f"Trying to {what} a dual Tensor for forward AD but no level exists, make "
+                           "sure to enter_dual_level() first.")
+    return _levels[-1 if level is None else level]
+
+
+def make_dual(tensor: Tensor, tangent: Tensor, *, level: int | None = None) -> Tensor:
+    """A tensor with tensor's value and history that carries `tangent` through what follows.
+
+    It has memory of its own: a write to it does not reach `tensor`.
+    """
+    number = _id(level, "create")
+    if not tensor.dtype.is_floating_point:
+        raise ValueError(f"Expected primal to be floating point or complex, but got: {tensor.dtype}")
+    if not tangent.dtype.is_floating_point:
+        raise ValueError(f"Expected tangent to be floating point or complex, but got: {tangent.dtype}")
+    if tensor.shape != tangent.shape:
+        raise RuntimeError(
+            "Trying to set a forward gradient that has a different size than that of the original "
+            f"Tensor, this is not supported. Tensor is of size {list(tensor.shape)} while the given "
+            f"forward gradient is of size {list(tangent.shape)}.")
+    dual: Tensor = ops["clone"](tensor)
+    _core.set_tangent(dual, tangent, number)
+    return dual
+
+
+def unpack_dual(tensor: Tensor, *, level: int | None = None) -> UnpackedDualTensor:
+    """The value alone, and the tangent (None: constant at this level)."""
+    if not _levels and level is None:
+        return UnpackedDualTensor(tensor, None)
+    number = _id(level, "unpack")
+    tangent = _core.tangent_of(tensor, number)
+    if tangent is None:
+        return UnpackedDualTensor(tensor, None)
+    depth = _core.depth()
+    _core.set_depth(_core.below(number))
+    try:
+        primal = ops["clone"](tensor)
+    finally:
+        _core.set_depth(depth)
+    return UnpackedDualTensor(primal, tangent)

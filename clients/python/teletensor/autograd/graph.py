@@ -1,0 +1,110 @@
+"""The tape's nodes, and hooks on several tensors at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from .._core import Node, Tensor
+
+__all__ = ["GradientEdge", "Node", "NodeHook", "get_gradient_edge", "register_multi_grad_hook"]
+
+
+class NodeHook:
+    """What a node's register_hook returns; remove() takes the hook away."""
+
+    def __init__(self, node: Node, hook: int) -> None:
+        self._node, self._hook = node, hook
+
+    def remove(self) -> None:
+        """Takes the hook away."""
+        self._node._remove_hook(self._hook)
+
+
+class GradientEdge(NamedTuple):
+    """Where the gradient of a tensor arrives: a node and the number of its output."""
+
+    node: Node
+    output_nr: int
+
+
+def _leaf(self: Node) -> Tensor | None:
+    leaf: Tensor | None = self.variable
+    return leaf
+
+
+def _register_hook(self: Node, fn: Callable[[Any, Any], Any]) -> Any:
+    """Calls fn(grad_inputs, grad_outputs) when the node's backward has run; a returned tuple
+    replaces grad_inputs."""
+    leaf = _leaf(self)
+    if leaf is not None:
+        return leaf.register_post_accumulate_grad_hook(lambda t: fn((), (t.grad,)))
+    return NodeHook(self, self._add_hook(fn))
+
+
+def _register_prehook(self: Node, fn: Callable[[Any], Any]) -> Any:
+    """Calls fn(grad_outputs) before the node's backward runs; a returned tuple replaces them."""
+    leaf = _leaf(self)
+    if leaf is not None:
+        def hook(g: Tensor) -> Any:
+            changed = fn((g,))
+            return changed[0] if isinstance(changed, tuple) else changed
+
+        return leaf.register_hook(hook)
+    return NodeHook(self, self._add_pre_hook(fn))
+
+
+def get_gradient_edge(tensor: Tensor) -> GradientEdge:
+    """Where the gradient of `tensor` arrives."""
+    if not tensor.requires_grad:
+        raise RuntimeError("It is not possible to get the gradient edge for a Tensor that does not "
+                           "require gradients")
+    node = tensor.grad_fn
+    if node is None:
+        node = tensor.view_as(tensor).grad_fn.next_functions[0][0]
+    return GradientEdge(node, tensor.output_nr)
+
+
+class _Handles:
+    def __init__(self, handles: Sequence[Any]) -> None:
+        self._handles = handles
+
+    def remove(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+
+def register_multi_grad_hook(tensors: Sequence[Tensor], fn: Callable[..., None], *,
+                             mode: str = "all") -> Any:
+    """Calls fn(gradients) when all the tensors have theirs (mode "all"), or fn(gradient) with the
+    first ("any"). Returns a handle whose remove() ends it."""
+    if mode not in ("all", "any"):
+        raise ValueError(f"Expects mode to be one of ('all', 'any') but got {mode}")
+    found: list[Tensor | None] = [None] * len(tensors)
+    seen = [0]
+
+    def hook_of(number: int) -> Callable[[Tensor], None]:
+        def hook(g: Tensor) -> None:
+            seen[0] += 1
+            if mode == "any":
+                if seen[0] == 1:
+                    fn(g)
+                return
+            found[number] = g
+            if seen[0] == len(tensors):
+                grads = list(found)
+                found[:] = [None] * len(tensors)
+                seen[0] = 0
+                fn(grads)
+
+        return hook
+
+    return _Handles([t.register_hook(hook_of(i)) for i, t in enumerate(tensors)])
+
+
+def _attach() -> None:
+    for name, method in (("register_hook", _register_hook), ("register_prehook", _register_prehook)):
+        setattr(Node, name, method)
+
+
+_attach()

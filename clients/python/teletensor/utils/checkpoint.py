@@ -1,0 +1,94 @@
+"""Gradient checkpointing: less memory for a second forward during backward."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from .. import _core
+from .._core import Tensor
+from .._session import current_session, owner_of
+from .._tree import flatten
+from ..autograd._modes import enable_grad
+
+__all__ = ["CheckpointError", "checkpoint", "checkpoint_sequential"]
+
+CheckpointError = RuntimeError
+
+
+def checkpoint(function: Callable[..., Any], *args: Any, use_reentrant: bool | None = None,
+               context_fn: Callable[[], tuple[Any, Any]] | None = None,
+               determinism_check: str = "default", debug: bool = False,
+               preserve_rng_state: bool = True, early_stop: bool = True, **kwargs: Any) -> Any:
+    """function(*args, **kwargs), keeping nothing of what its backward needs but the arguments: the
+    backward calls the function a second time, when it comes to it.
+
+    Random numbers are the same in both calls, unless preserve_rng_state is False. Both forms of
+    use_reentrant do the same here: gradients reach arguments and captured parameters, and
+    autograd.grad works. context_fn gives two context managers, for the first and the second call.
+    """
+    if use_reentrant and context_fn is not None:
+        raise ValueError("Passing `context_fn` or `debug` is only supported when use_reentrant=False.")
+    first: Any = contextlib.nullcontext()
+    second: Any = contextlib.nullcontext()
+    if context_fn is not None:
+        first, second = context_fn()
+    if not _core.grad_mode():
+        with first:
+            return function(*args, **kwargs)
+    if _core.depth():
+        raise RuntimeError("checkpoint: not inside vmap or forward-mode differentiation")
+    tensors = [t for t in flatten([args, kwargs])[0] if isinstance(t, Tensor)]
+    core = (owner_of(tensors[0]._session) if tensors else current_session())._core
+    if use_reentrant and not any(t.requires_grad for t in tensors):
+        warnings.warn("None of the inputs have requires_grad=True. Gradients will be None",
+                      stacklevel=2)
+    state = _core.rng_state()
+
+    def again() -> Any:
+        before = _core.rng_state()
+        if preserve_rng_state:
+            _core.set_rng_state(*state)
+        try:
+            with enable_grad(), second:
+                return function(*args, **kwargs)
+        finally:
+            if preserve_rng_state:
+                _core.set_rng_state(*before)
+
+    frame = _core.frame(core, again)
+    frame.begin()
+    try:
+        with first:
+            return function(*args, **kwargs)
+    finally:
+        frame.end()
+
+
+def checkpoint_sequential(functions: Any, segments: int, input: Any,
+                          use_reentrant: bool | None = None, **kwargs: Any) -> Any:
+    """Calls a sequence of modules or functions one on the other's result, in `segments` parts that are
+    checkpointed (the last one is not)."""
+    preserve = kwargs.pop("preserve_rng_state", True)
+    if kwargs:
+        raise ValueError("Unexpected keyword arguments: " + ",".join(kwargs))
+    steps: Sequence[Any] = list(functions.children()) if hasattr(functions, "children") \
+        else list(functions)
+
+    def run(part: Iterable[Any]) -> Callable[[Any], Any]:
+        def forward(value: Any) -> Any:
+            for step in part:
+                value = step(value)
+            return value
+
+        return forward
+
+    size = len(steps) // segments
+    end = -1
+    for start in range(0, size * (segments - 1), size):
+        end = start + size - 1
+        input = checkpoint(run(steps[start:end + 1]), input, use_reentrant=use_reentrant,
+                           preserve_rng_state=preserve)
+    return run(steps[end + 1:])(input)
