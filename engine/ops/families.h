@@ -26,7 +26,7 @@ std::vector<OpDef> random_ops();    // random.cc: Philox
 std::vector<OpDef> index_ops();     // index.cc: index, index_put, gather, index_select, embedding
 std::vector<OpDef> join_ops();      // join.cc: cat, stack
 std::vector<OpDef> recurrent_ops();  // recurrent.cc: lstm_gates, gru_gates
-std::vector<OpDef> client_ops();    // client.cc: nodes whose backward is the client's own code
+std::vector<OpDef> client_ops();     // client.cc: nodes whose backward is the client's own code
 std::vector<OpDef> optimizer_ops();  // optimizers.cc: sgd_step, adam_step over lists
 
 }  // namespace teletensor::ops
