@@ -1,13 +1,25 @@
-"""The connection dies at many points of the stream (`make chaos` takes every one)."""
+"""The connection dies behind every frame, and in the middle of some (`make chaos`: of all)."""
 
+import pytest
 from support.cut import cut_run, whole_run
 
 
 def test_cut_in_the_stream(start_daemon, tt):
     daemon = start_daemon()
-    wanted, sent = whole_run(tt, daemon)
+    wanted, sent, _ = whole_run(tt, daemon)
     assert sent > 1000
     points = [1, 2, 9, 10, 60, *range(sent // 20, sent, sent // 20)]
     lost = sum(cut_run(tt, daemon, at, wanted) for at in points)
     assert lost >= len(points) // 2  # runs differ a little in bytes, so the last ones may get through
+    assert whole_run(tt, daemon)[0] == wanted
+
+
+@pytest.mark.timeout(600)
+def test_cut_at_every_frame_boundary(start_daemon, tt):
+    """Of either direction, from the first frame behind Hello to the last."""
+    daemon = start_daemon()
+    wanted, _, frames = whole_run(tt, daemon)
+    assert frames > 20
+    lost = sum(cut_run(tt, daemon, n, wanted, frames=True) for n in range(1, frames + 1))
+    assert lost > frames // 2
     assert whole_run(tt, daemon)[0] == wanted

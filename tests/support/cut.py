@@ -26,25 +26,26 @@ def program(tt, log):
 
 
 def whole_run(tt, daemon):
-    """(what an uncut run reads, bytes that the client sends)."""
+    """(what an uncut run reads, bytes that the client sends, HTTP/2 frames in both directions)."""
     proxy, log = Proxy(daemon.socket), []
     try:
         with tt.connect(proxy.address):
             proxy.cut_after(1 << 60)
+            proxy.cut_after_frames(1 << 60)
             program(tt, log)
-            sent = proxy.sent
-        return log, sent
+            sent, frames = proxy.sent, proxy.frames
+        return log, sent, frames
     finally:
         proxy.close()
 
 
-def cut_run(tt, daemon, at, wanted):
-    """One run whose connection dies after `at` bytes: every value read before is right, the loss of the
-    session is one clear error, nothing stays on the daemon. Was it cut?"""
+def cut_run(tt, daemon, at, wanted, frames=False):
+    """One run whose connection dies after `at` bytes or frames: every value read before is right, the
+    loss of the session is one clear error, nothing stays on the daemon. Was it cut?"""
     proxy, log, lost = Proxy(daemon.socket), [], False
     try:
         with tt.connect(proxy.address) as s:
-            proxy.cut_after(at)
+            (proxy.cut_after_frames if frames else proxy.cut_after)(at)
             try:
                 program(tt, log)
             except tt.SessionLostError as error:
@@ -57,5 +58,5 @@ def cut_run(tt, daemon, at, wanted):
         proxy.close()
     assert log == wanted[:len(log)], (at, log)
     with Raw(daemon.unix) as raw:
-        wait_until(lambda: not any(raw.used().values()), 3, f"memory back after a cut at byte {at}")
+        wait_until(lambda: not any(raw.used().values()), 3, f"memory back after a cut at {at}")
     return lost

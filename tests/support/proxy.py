@@ -7,12 +7,42 @@ import tempfile
 import threading
 
 
+class Boundaries:
+    """Follows one direction of an HTTP/2 connection from its first byte."""
+
+    def __init__(self, preface):
+        self.left, self.header = preface, b""
+
+    def ends(self, data):
+        """Where in `data` frames end."""
+        at, found = 0, []
+        while at < len(data):
+            if self.left == 0:
+                part = data[at:at + 9 - len(self.header)]
+                self.header += part
+                at += len(part)
+                if len(self.header) < 9:
+                    break
+                self.left, self.header = int.from_bytes(self.header[:3], "big"), b""
+                if self.left == 0:
+                    found.append(at)
+                    continue
+            step = min(self.left, len(data) - at)
+            self.left -= step
+            at += step
+            if self.left == 0:
+                found.append(at)
+        return found
+
+
 class Proxy:
     """Relays to `target` (a UNIX socket path). `cut_after(n)`: the connection dies once the client has
-    sent n bytes; `sent` counts them. HTTP/2 frames are cut wherever n falls."""
+    sent n bytes; `sent` counts them. HTTP/2 frames are cut wherever n falls. `cut_after_frames(n)`: it
+    dies behind the n-th HTTP/2 frame, counted in both directions (`frames`)."""
 
     def __init__(self, target):
         self.target, self.limit, self.sent = target, None, 0
+        self.frame_limit, self.frames = None, 0
         self.path = tempfile.mktemp(prefix="ttp-", suffix=".sock")
         self.address = "unix:" + self.path
         self._listener = socket.socket(socket.AF_UNIX)
@@ -39,8 +69,17 @@ class Proxy:
             threading.Thread(target=self._relay, args=(server, client, False), daemon=True).start()
 
     def _relay(self, source, sink, from_client):
+        boundaries = Boundaries(24 if from_client else 0)
         try:
             while data := source.recv(1 << 16):
+                with self._lock:
+                    ends = boundaries.ends(data)
+                    left = None if self.frame_limit is None else self.frame_limit - self.frames
+                    self.frames += len(ends)
+                if left is not None and len(ends) >= left:
+                    sink.sendall(data[:ends[left - 1]] if left > 0 else b"")
+                    self.cut()
+                    return
                 if from_client:
                     if self.limit is not None and self.sent + len(data) >= self.limit:
                         sink.sendall(data[:max(self.limit - self.sent, 0)])
@@ -58,6 +97,11 @@ class Proxy:
     def cut_after(self, count):
         """Counts from now."""
         self.sent, self.limit = 0, count
+
+    def cut_after_frames(self, count):
+        """Counts from now."""
+        with self._lock:
+            self.frames, self.frame_limit = 0, count
 
     def cut(self):
         with self._lock:
