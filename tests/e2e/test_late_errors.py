@@ -123,6 +123,11 @@ def test_out_of_memory(small):
     for word in ("requested", "this session uses", "quota", "free"):
         assert word in text.lower(), text
     assert "test_late_errors.py" in text + "".join(getattr(error, "__notes__", [])), text
+    largest = text.split("largest tensors here: ")[1].split(";")[0].split(", ")
+    assert len(largest) == 5, text
+    assert all("MiB made at " in each and "test_late_errors.py:" in each for each in largest), text
+    with pytest.raises(tt.OutOfMemoryError, match="made at .*test_late_errors.py"):
+        tt.tensor(np.zeros(7 * MIB // 4, np.float32))  # the refusal of an upload
     del too_much
     assert total.sum().item() == 2 * (MIB // 4)
     assert all(k.sum().item() == MIB // 4 for k in keep[::7])

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "engine/autograd/front.h"
 #include "engine/core/mutex.h"
@@ -152,6 +153,7 @@ void run_bytes(std::string_view bytes) {
 
 struct Counts {
   std::uint64_t programs = 0, bytes = 0, commands = 0, refused = 0;
+  std::vector<std::uint64_t> ran = std::vector<std::uint64_t>(the_engine().catalog().size());
 };
 
 // What a client's mirror would say: the same front over nothing.
@@ -242,6 +244,7 @@ std::string run_program(Hostile& hostile, Counts& counts, bool verbose) {
       return false;
     }
     const core::Status session = send(command, mirror.next_id());
+    if (const auto* apply = std::get_if<program::Apply>(&command)) ++counts.ran[apply->op];
     // Devices are the daemon's; the mirror does not know them.
     over = !session.ok() && session.message().find("this daemon has no") != std::string::npos;
     if (session.ok() || over) return true;
@@ -281,6 +284,21 @@ void run(std::uint64_t seed, Counts& counts, bool verbose) {
     run_bytes(bytes);
     ++counts.bytes;
   }
+}
+
+// What the mirror never accepted: there the generator is too wild, or had too little time.
+[[maybe_unused]] void say_never_run(const Counts& counts) {
+  std::string never;
+  std::size_t ops = 0;
+  for (std::size_t op = 0; op < counts.ran.size(); ++op) {
+    if (counts.ran[op] != 0) {
+      ++ops;
+    } else {
+      never += " " + the_engine().catalog().at(static_cast<program::OpId>(op)).name;
+    }
+  }
+  std::printf("frame_fuzz: %zu of %zu ops ran; never:%s\n", ops, counts.ran.size(),
+              never.empty() ? " none" : never.c_str());
 }
 
 }  // namespace
@@ -329,6 +347,7 @@ int main(int argc, char** argv) {
       static_cast<unsigned long long>(counts.commands),
       static_cast<unsigned long long>(counts.refused),
       static_cast<unsigned long long>(counts.bytes));
+  teletensor::fuzz::say_never_run(counts);
   return 0;
 }
 #endif

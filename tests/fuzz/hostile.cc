@@ -30,14 +30,16 @@ constexpr std::int64_t kOdd[] = {std::numeric_limits<std::int64_t>::min(),
 }  // namespace
 
 std::vector<Command> Hostile::constants() {
-  static const core::Dims kShapes[] = {{},     {3},       {0},       {2, 3},      {3, 2},
-                                       {1, 3}, {2, 2, 3}, {4, 0, 2}, {2, 1, 3, 2}};
+  static const core::Dims kShapes[] = {{},        {3},       {0},          {2, 3},         {3, 2},
+                                       {1, 3},    {2, 2, 3}, {4, 0, 2},    {2, 1, 3, 2},   {3, 3},
+                                       {2, 2, 2}, {2, 3, 5}, {1, 2, 4, 4}, {1, 2, 3, 3, 3}};
+  constexpr std::size_t kConstants = 30;
   std::vector<Command> commands;
-  for (int i = 0; i < 24; ++i) {
+  for (std::size_t i = 0; i < kConstants; ++i) {
     program::Constant c;
-    c.dtype = i < 8       ? core::kAllDTypes[i]
-              : one_in(2) ? core::DType::kF32
-                          : core::kAllDTypes[below(8)];
+    c.dtype = i < std::size(core::kAllDTypes) ? core::kAllDTypes[i]
+              : one_in(2)                     ? core::DType::kF32
+                                              : dtype();
     c.shape = kShapes[below(std::size(kShapes))];
     const std::size_t bytes =
         static_cast<std::size_t>(core::numel(c.shape)) * core::size_of(c.dtype);
@@ -104,15 +106,24 @@ Attribute Hostile::attribute(const Parameter& p) {
       return Attribute::of(real());
     case Parameter::Type::kInts: {
       std::vector<std::int64_t> values(one_in(20) ? below(40) : below(4));
-      for (std::int64_t& value : values) value = integer();
+      const bool sane = one_in(2);  // sizes, strides, paddings
+      for (std::int64_t& value : values) {
+        value = sane ? static_cast<std::int64_t>(below(3)) : integer();
+      }
       return Attribute::of(std::span<const std::int64_t>(values));
     }
     case Parameter::Type::kString: {
-      static const char* const kTexts[] = {"", "mean", "sum", "none", "tanh", "zzz", "ij,jk->ik"};
+      static const char* const kTexts[] = {
+          "",         "mean",      "sum",       "none",     "tanh",    "zzz",      "ij,jk->ik",
+          "floor",    "trunc",     "L",         "U",        "reduced", "complete", "r",
+          "gels",     "gelsy",     "gelss",     "gelsd",    "prod",    "amax",     "amin",
+          "constant", "reflect",   "replicate", "circular", "nearest", "linear",   "bilinear",
+          "bicubic",  "trilinear", "area",      "zeros",    "border",  "ortho",    "forward",
+          "backward", "max",       "lower",     "higher",   "midpoint"};
       return Attribute::of(kTexts[below(std::size(kTexts))]);
     }
     case Parameter::Type::kDType:
-      return Attribute::of(core::kAllDTypes[below(8)]);
+      return Attribute::of(dtype());
     case Parameter::Type::kDevice:
       return Attribute::of(one_in(8) ? core::Device{core::DeviceKind::kCuda, 200} : core::Device{});
     default:

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 #include <random>
 #include <vector>
 
@@ -27,6 +28,7 @@ class Hostile {
 
  private:
   program::HandleId handle(program::HandleId handles) { return 1 + below(handles); }
+  core::DType dtype() { return core::kAllDTypes[below(std::size(core::kAllDTypes))]; }
   std::int64_t integer();
   double real();
   core::Number number();

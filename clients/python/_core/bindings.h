@@ -83,6 +83,8 @@ class PySession final : public Session {
 
   // "file.py:12 in train", or "" where it is no longer known.
   std::string site_of(std::uint64_t seq) const;
+  // The daemon's text with lines of the program for numbers of commands, and the line of `root`.
+  std::string explained(const std::string& text, std::uint64_t root) const;
 
   bool strict = false;      // wait after every op
   nb::object on_interrupt;  // called when Ctrl-C ends a wait

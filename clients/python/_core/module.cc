@@ -101,6 +101,28 @@ std::string PySession::site_of(std::uint64_t seq) const {
          " in " + name;
 }
 
+std::string PySession::explained(const std::string& text, std::uint64_t root) const {
+  constexpr std::string_view kMade = "made by command ";  // in memory/pool.cc
+  std::string out;
+  std::size_t at = 0;
+  while (true) {
+    const std::size_t found = text.find(kMade, at);
+    out.append(text, at, found - at);
+    if (found == std::string::npos) break;
+    std::size_t end = found + kMade.size();
+    std::uint64_t seq = 0;
+    for (; end < text.size() && text[end] >= '0' && text[end] <= '9'; ++end) {
+      seq = seq * 10 + static_cast<std::uint64_t>(text[end] - '0');
+    }
+    const std::string site = site_of(seq);
+    out += site.empty() ? text.substr(found, end - found) : "made at " + site;
+    at = end;
+  }
+  const std::string site = site_of(root);
+  if (!site.empty()) out += "\n(issued at " + site + ")";
+  return out;
+}
+
 // Ctrl-C in any wait: the daemon is to drop what was issued; the person's exception goes on.
 void PySession::interrupt() {
   if (!on_interrupt.is_valid() || on_interrupt.is_none()) return;
@@ -203,6 +225,7 @@ void bind_session(nb::module_& m) {
       .def_rw("expand_backward", &PySession::expand_backward)
       .def_rw("on_interrupt", &PySession::on_interrupt)
       .def("site_of", &PySession::site_of)
+      .def("explained", &PySession::explained, nb::arg("text"), nb::arg("root"))
       .def("wait_bulk",
            [](PySession& s, std::uint64_t seq) {
              auto value = s.wait_fetched(seq);

@@ -130,10 +130,8 @@ wire::FetchedValue read(const PyTensor& t) {
   raise_late(session);
   wire::FetchedValue fetched = value_or_raise(std::move(value));
   if (!fetched.status.ok()) {
-    const std::string site = session.site_of(fetched.root);
-    std::string text = fetched.status.message();
-    if (!site.empty()) text += "\n(issued at " + site + ")";
-    raise_if(Status(fetched.status.code(), text));
+    raise_if(Status(fetched.status.code(),
+                    session.explained(fetched.status.message(), fetched.root)));
   }
   return fetched;
 }

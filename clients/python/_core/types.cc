@@ -41,10 +41,7 @@ void raise_late(PySession& session) {
   const Status status = session.raise_pending(root);
   if (status.ok()) return;
   if (PyErr_Occurred()) throw nb::python_error();
-  std::string text = status.message();
-  const std::string site = session.site_of(root);
-  if (!site.empty()) text += "\n(issued at " + site + ")";
-  raise_if(Status(status.code(), std::move(text)));
+  raise_if(Status(status.code(), session.explained(status.message(), root)));
 }
 
 std::optional<core::DType> dtype_of(PyObject* object) {

@@ -8,6 +8,7 @@ import numpy as np
 
 from . import _core
 from ._core import Tensor
+from ._errors import OutOfMemoryError
 from ._interrupt import request
 from ._session import Session, current_session, owner_of
 
@@ -97,7 +98,10 @@ def _send(session: Session, array: np.ndarray[Any, Any], device: _core.device) -
     if flat.nbytes <= session._inline:
         return session._core.constant(dtype, device, shape, flat.tobytes())
     number = _DEVICE_KINDS[device.type] * 256 + (device.index or 0)
-    upload = session._transport.upload(number, memoryview(flat.reshape(-1)).cast("B"))
+    try:
+        upload = session._transport.upload(number, memoryview(flat.reshape(-1)).cast("B"))
+    except OutOfMemoryError as error:
+        raise OutOfMemoryError(session._core.explained(str(error), 0)) from None
     return session._core.uploaded(upload, dtype, device, shape)
 
 
