@@ -130,8 +130,8 @@ wire::FetchedValue read(const PyTensor& t) {
   raise_late(session);
   wire::FetchedValue fetched = value_or_raise(std::move(value));
   if (!fetched.status.ok()) {
-    raise_if(Status(fetched.status.code(),
-                    session.explained(fetched.status.message(), fetched.root)));
+    raise_if(
+        Status(fetched.status.code(), session.explained(fetched.status.message(), fetched.root)));
   }
   return fetched;
 }
