@@ -61,6 +61,17 @@ Status Backward::search() {
           "has shape " +
           core::to_string(root.shape()));
     }
+    const core::DType dtype = root.layout.dtype;
+    if (seed == nullptr && graph_.requires_grad(root) && core::is_complex(dtype)) {
+      return invalid(
+          "backward: grad can be created implicitly only for real scalar outputs, this one is " +
+          std::string(core::name_of(dtype)));
+    }
+    if (seed != nullptr && core::is_complex(dtype) != core::is_complex(seed->layout.dtype)) {
+      return invalid("backward: gradient and tensor must both be complex or both be real: " +
+                     std::string(core::name_of(seed->layout.dtype)) + " and " +
+                     std::string(core::name_of(dtype)));
+    }
     if (seed != nullptr && !(seed->shape() == root.shape())) {
       return invalid("backward: Mismatch in shape: gradient has shape " +
                      core::to_string(seed->shape()) + ", the tensor " +

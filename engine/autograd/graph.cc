@@ -239,7 +239,7 @@ Status Graph::apply(const Call& call, Handles& results) {
       record = record || (argument.is_tensor() && requires_grad(handle_of(argument)));
     }
     bool floating = false;
-    for (const Layout& result : context.results) floating |= core::is_floating(result.dtype);
+    for (const Layout& result : context.results) floating |= core::is_inexact(result.dtype);
     record = record && floating;
   }
   if (record) {
@@ -258,7 +258,7 @@ Status Graph::apply(const Call& call, Handles& results) {
     if (results.size() > 1) node->results.assign(context.results.begin(), context.results.end());
     save(*node, def, call, {results.data(), results.size()});
     for (std::uint32_t i = 0; i < results.size(); ++i) {
-      if (!core::is_floating(results[i]->layout.dtype)) continue;
+      if (!core::is_inexact(results[i]->layout.dtype)) continue;
       results[i]->node = node;
       results[i]->output = i;
     }
@@ -437,7 +437,7 @@ Status Graph::apply_inplace(const Call& call) {
     for (const Var& argument : call.arguments) {
       record = record || (argument.is_tensor() && requires_grad(handle_of(argument)));
     }
-    record = record && core::is_floating(h.layout.dtype);
+    record = record && core::is_inexact(h.layout.dtype);
   }
   if (record) {
     if (is_view) {

@@ -221,9 +221,10 @@ Status Graph::edge_of(Handle& h, Edge& edge) {
 Status Graph::set_requires_grad(Handle& h, bool on) {
   const auto leaf = is_leaf(h);
   if (!leaf.ok()) return leaf.status();
-  if (on && !core::is_floating(h.layout.dtype)) {
+  if (on && !core::is_inexact(h.layout.dtype)) {
     return invalid(
-        "requires_grad_: only floating point tensors can require gradients, this one is " +
+        "requires_grad_: only floating point and complex tensors can require gradients, this one "
+        "is " +
         std::string(core::name_of(h.layout.dtype)));
   }
   if (!on && !*leaf) {
@@ -297,7 +298,7 @@ Status Graph::set_grad(Handle& h, Handle* grad) {
 
 Status Graph::set_data(Handle& h, Handle& other) {
   if (h.is_view()) return invalid("data: cannot be assigned on a view");
-  if (!core::is_floating(other.layout.dtype) && requires_grad(h)) {
+  if (!core::is_inexact(other.layout.dtype) && requires_grad(h)) {
     return invalid("data: a tensor that requires grad cannot become " +
                    std::string(core::name_of(other.layout.dtype)));
   }

@@ -2,6 +2,7 @@
 // bits. The functors are in scalar_binary.h, the kernels' list of them in backends/cpu/binary*.cc.
 
 #include <cmath>
+#include <complex>
 
 #include "engine/ops/elementwise.h"
 #include "engine/ops/families.h"
@@ -122,15 +123,15 @@ void sub_vjp(VjpContext& c) {
 
 void mul_vjp(VjpContext& c) {
   const Var g = c.gradient();
-  if (c.needs(0)) c.give(0, g * c.operand(1));
-  if (c.needs(1)) c.give(1, g * c.operand(0));
+  if (c.needs(0)) c.give(0, g * conj(c.operand(1)));
+  if (c.needs(1)) c.give(1, g * conj(c.operand(0)));
 }
 
 void div_vjp(VjpContext& c) {
   if (rounding_of(c.attributes()) != Rounding::kNone) return give_zeros(c);
   const Var g = c.gradient(), b = c.operand(1);
-  if (c.needs(0)) c.give(0, g / b);
-  if (c.needs(1)) c.give(1, -(g * ((c.operand(0) / b) / b)));
+  if (c.needs(0)) c.give(0, g / conj(b));
+  if (c.needs(1)) c.give(1, -(g * conj((c.operand(0) / b) / b)));
 }
 
 Var rounded_quotient(VjpContext& c, const char* mode) {
@@ -150,34 +151,48 @@ void fmod_vjp(VjpContext& c) {
   if (c.needs(1)) c.give(1, -(g * rounded_quotient(c, "trunc")));
 }
 
+bool is_complex(const Var& x) {
+  return x.is_tensor() ? core::is_complex(x.dtype()) : x.number().is_complex();
+}
+
+// log(x) of a number, complex where the power is.
+Var log_of(const core::Number& x, bool complex) {
+  if (!complex) return Var(std::log(x.as_double()));
+  const std::complex<double> log = std::log(std::complex<double>(x.as_double(), x.imaginary));
+  return core::Number::of_complex(log.real(), log.imag());
+}
+
 // The derivative by an exponent of 0 is 0, also where the base is 0.
 void pow_vjp(VjpContext& c) {
   const Var g = c.gradient(), a = c.operand(0), b = c.operand(1);
   if (c.needs(0)) {
-    if (b.is_number()) {
+    if (b.is_number() && b.number().is_complex()) {
+      const core::Number& e = b.number();
+      const Var less(core::Number::of_complex(e.real - 1, e.imaginary));
+      c.give(0, g * conj(binary("pow", a, less) * b));
+    } else if (b.is_number()) {
       const double exponent = b.number().as_double();
       c.give(0, exponent == 0   ? zeros_like(c, 0)
                 : exponent == 1 ? g
-                : exponent == 2 ? g * (a * Var(2.0))
-                                : g * (binary("pow", a, Var(exponent - 1)) * b));
+                : exponent == 2 ? g * conj(a * Var(2.0))
+                                : g * conj(binary("pow", a, Var(exponent - 1)) * b));
     } else {
-      const Var slope = g * (b * binary("pow", a, b - Var(1.0)));
+      const Var slope = g * conj(b * binary("pow", a, b - Var(1.0)));
       c.give(0, where(binary("eq", b, Var(0.0)), Var(0.0), slope));
     }
   }
   if (c.needs(1)) {
     const Var slope = c.result();
+    const auto not_negative = [&] { return binary("ge", real(b), Var(0.0)); };
     if (a.is_number()) {
-      const double base = a.number().as_double();
-      if (base == 0) {
-        c.give(1, where(binary("ge", b, Var(0.0)), Var(0.0), g * (slope * Var(std::log(base)))));
-      } else {
-        c.give(1, g * (slope * Var(std::log(base))));
-      }
+      const bool zero = a.number().as_double() == 0 && a.number().imaginary == 0;
+      const Var by_log = g * conj(slope * log_of(a.number(), is_complex(slope)));
+      c.give(1, zero ? where(not_negative(), Var(0.0), by_log) : by_log);
     } else {
       Var at_zero = binary("eq", a, Var(0.0));
-      if (b.is_tensor()) at_zero = binary("logical_and", at_zero, binary("ge", b, Var(0.0)));
-      c.give(1, where(at_zero, Var(0.0), g * (slope * unary("log", a))));
+      if (b.is_tensor()) at_zero = binary("logical_and", at_zero, not_negative());
+      const Var base = is_complex(slope) ? cast(a, slope.dtype()) : a;
+      c.give(1, where(at_zero, Var(0.0), g * conj(slope * unary("log", base))));
     }
   }
 }

@@ -13,6 +13,7 @@ std::vector<OpDef> copy_ops();    // copies.cc: clone, contiguous, cast, copy, f
 std::vector<OpDef> unary_ops();   // unary.cc
 std::vector<OpDef> binary_ops();  // binary.cc: arithmetic, comparison, logical, bitwise
 std::vector<OpDef> ternary_ops();          // ternary.cc: where, clamp, lerp, addcmul, addcdiv
+std::vector<OpDef> complex_ops();          // complex.cc: conj, real, imag, complex, polar, ...
 std::vector<OpDef> reduction_ops();        // reductions.cc
 std::vector<OpDef> normalize_ops();        // normalize.cc: softmax, log_softmax, layer_norm
 std::vector<OpDef> loss_ops();             // losses.cc

@@ -101,6 +101,19 @@ Var cast(const Var& x, core::DType dtype) {
   return apply(op, {x}, {core::Attribute::of(dtype)});
 }
 
+Var conj(const Var& x) {
+  static const OpRef op("conj");
+  if (x.is_number() && x.number().is_complex()) {
+    return core::Number::of_complex(x.number().real, -x.number().imaginary);
+  }
+  return x.is_tensor() && core::is_complex(x.dtype()) ? apply(op, {x}) : x;
+}
+
+Var real(const Var& x) {
+  static const OpRef op("real");
+  return x.is_tensor() && core::is_complex(x.dtype()) ? apply(op, {x}) : x;
+}
+
 Var matmul(const Var& a, const Var& b) {
   static const OpRef op("matmul");
   return apply(op, {a, b});

@@ -23,6 +23,10 @@ Var unary(std::string_view op, const Var& x);                 // any op of one t
 Var binary(std::string_view op, const Var& a, const Var& b);  // any op of two operands, by name
 Var where(const Var& condition, const Var& a, const Var& b);
 Var cast(const Var& x, core::DType dtype);
+// The complex conjugate, also of a number; a real x itself.
+Var conj(const Var& x);
+// The real part of a tensor; a real x itself.
+Var real(const Var& x);
 Var matmul(const Var& a, const Var& b);
 Var sum(const Var& x, const core::Dims& dims, bool keepdim);
 // Sums x over broadcast dimensions so that it has `shape`; x itself where it has already.

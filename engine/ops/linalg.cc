@@ -101,7 +101,6 @@ std::int64_t rows(const core::Layout& layout) {
 }
 std::int64_t columns(const core::Layout& layout) { return layout.geometry.shape.back(); }
 
-Var conj(const Var& x) { return x; }
 Var transposed(const Var& x) { return transpose(x, -2, -1); }
 Var adjoint(const Var& x) { return conj(transposed(x)); }
 

@@ -38,7 +38,6 @@ core::Status add_columns(InferContext& c, core::DType dtype, const core::Dims& b
 
 std::int64_t rows(const core::Layout& layout);
 std::int64_t columns(const core::Layout& layout);
-Var conj(const Var& x);
 Var transposed(const Var& x);
 Var adjoint(const Var& x);  // conjugate transpose
 Var tril(const Var& x, int diagonal = 0);

@@ -20,7 +20,7 @@ Status check_dtypes(InferContext& c, std::size_t a, std::size_t b) {
                   std::string(core::name_of(c.dtype(b))));
   }
   if (c.dtype(a) == core::DType::kBool) return c.fail("is not defined for bool");
-  return c.not_complex(a);
+  return {};
 }
 
 // Shape of the product of operands a and a + 1, by NumPy's rules of matmul.
@@ -92,7 +92,7 @@ Status infer_addmm(InferContext& c) {
     return c.fail("shape " + core::to_string(c.shape(0)) + " does not expand to " +
                   core::to_string(out));
   }
-  if (!core::is_floating(c.dtype(1))) {
+  if (!core::is_inexact(c.dtype(1))) {
     for (std::size_t i = 0; i < 2; ++i) {
       const double factor = c.attributes.real(i);
       if (!(factor >= -0x1p53 && factor <= 0x1p53) ||
@@ -124,7 +124,7 @@ Var flat(const Var& x) {
 
 void matmul_vjp(VjpContext& c) {
   const Var g = c.gradient();
-  const Var x = c.operand(0), y = c.operand(1);
+  const Var x = conj(c.operand(0)), y = conj(c.operand(1));
   const int rank_x = c.operand_layout(0).geometry.rank();
   const int rank_y = c.operand_layout(1).geometry.rank();
   if (rank_x == 1 && rank_y == 1) {
@@ -153,9 +153,9 @@ void matmul_vjp(VjpContext& c) {
 
 void linear_vjp(VjpContext& c) {
   const Var g = c.gradient();
-  if (c.needs(0)) c.give(0, matmul(g, c.operand(1)));
+  if (c.needs(0)) c.give(0, matmul(g, conj(c.operand(1))));
   if (c.needs(1)) {
-    const Var x = c.operand(0);
+    const Var x = conj(c.operand(0));
     const auto rows = [](const Var& v) { return v.rank() == 1 ? unsqueeze(v, 0) : flat(v); };
     c.give(1, matmul(transpose(rows(g), 0, 1), rows(x)));
   }
@@ -167,14 +167,14 @@ void addmm_vjp(VjpContext& c) {
   const double beta = c.attributes().real(0), alpha = c.attributes().real(1);
   const auto scaled = [](const Var& v, double factor) { return factor == 1 ? v : v * Var(factor); };
   if (c.needs(0)) c.give(0, scaled(g, beta));
-  if (c.needs(1)) c.give(1, scaled(matmul(g, transpose(c.operand(2), 0, 1)), alpha));
-  if (c.needs(2)) c.give(2, scaled(matmul(transpose(c.operand(1), 0, 1), g), alpha));
+  if (c.needs(1)) c.give(1, scaled(matmul(g, transpose(conj(c.operand(2)), 0, 1)), alpha));
+  if (c.needs(2)) c.give(2, scaled(matmul(transpose(conj(c.operand(1)), 0, 1), g), alpha));
 }
 
 void outer_vjp(VjpContext& c) {
   const Var g = c.gradient();
-  if (c.needs(0)) c.give(0, matmul(g, c.operand(1)));
-  if (c.needs(1)) c.give(1, matmul(c.operand(0), g));
+  if (c.needs(0)) c.give(0, matmul(g, conj(c.operand(1))));
+  if (c.needs(1)) c.give(1, matmul(conj(c.operand(0)), g));
 }
 
 const std::vector<Save> kBothFactors = {{0, bit(1)}, {1, bit(0)}};

@@ -132,18 +132,19 @@ void reverse_cumsum_vjp(VjpContext& c) {
 
 void cumprod_vjp(VjpContext& c) {
   static const OpRef backward("cumprod_backward");
-  c.give(0, apply(backward, {c.gradient(), c.operand(0)}, {c.attributes().at(0)}));
+  c.give(0, apply(backward, {c.gradient(), conj(c.operand(0))}, {c.attributes().at(0)}));
 }
 
-// With y = cumprod(x): dx = reverse_cumsum(g * y) / x, where no x is 0.
+// With y = cumprod(x): dx = reverse_cumsum(g * y) / x, where no x is 0. (Both factors are
+// holomorphic in g and x.)
 void cumprod_backward_vjp(VjpContext& c) {
   static const OpRef cumsum("cumsum"), cumprod("cumprod"), backward("cumprod_backward");
   const Attribute dim = c.attributes().at(0);
-  const Var x = c.operand(1), h = c.gradient();
+  const Var x = conj(c.operand(1)), h = c.gradient();
   const Var spread = apply(cumsum, {h / x}, {dim});
   if (c.needs(0)) c.give(0, spread * apply(cumprod, {x}, {dim}));
   if (c.needs(1)) {
-    c.give(1, apply(backward, {spread * c.operand(0), x}, {dim}) - h * c.result() / x);
+    c.give(1, apply(backward, {spread * conj(c.operand(0)), x}, {dim}) - h * conj(c.result()) / x);
   }
 }
 

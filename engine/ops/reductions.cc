@@ -40,19 +40,20 @@ Status mean_infer(InferContext& c) {
   return add_reduced(c, dtype, 0, 1);
 }
 
-Status floating_only(const InferContext& c) {
-  if (core::is_floating(c.dtype(0))) return {};
-  return c.fail("expected a floating point tensor, got " + std::string(core::name_of(c.dtype(0))));
+Status inexact_only(const InferContext& c) {
+  if (core::is_inexact(c.dtype(0))) return {};
+  return c.fail("expected a floating point or complex tensor, got " +
+                std::string(core::name_of(c.dtype(0))));
 }
 
 Status spread_infer(InferContext& c) {
-  TT_RETURN_IF_ERROR(floating_only(c));
-  return add_reduced(c, c.dtype(0), 0, 2);
+  TT_RETURN_IF_ERROR(inexact_only(c));
+  return add_reduced(c, core::real_of(c.dtype(0)), 0, 2);
 }
 
 Status norm_infer(InferContext& c) {
-  TT_RETURN_IF_ERROR(floating_only(c));
-  const DType dtype = c.attributes.has(3) ? c.attributes.dtype(3) : c.dtype(0);
+  TT_RETURN_IF_ERROR(inexact_only(c));
+  const DType dtype = core::real_of(c.attributes.has(3) ? c.attributes.dtype(3) : c.dtype(0));
   if (!core::is_floating(dtype)) return c.fail("dtype must be floating point");
   const double p = c.attributes.real(0);
   if (p != p) return c.fail("p is NaN");
@@ -145,18 +146,19 @@ void prod_vjp(VjpContext& c) {
   const std::uint32_t mask = mask_of(c, 0);
   const Var g = restored(c, c.gradient(), mask);
   if (c.attributes().has(0)) {
-    c.give(0, g * apply(others, {x}, {c.attributes().at(0)}));
+    c.give(0, g * conj(apply(others, {x}, {c.attributes().at(0)})));
   } else {
     const Dims flat{core::numel(x.shape())};
-    c.give(0, g * reshape(apply(others, {reshape(x, flat)}, {Attribute::of(0)}), x.shape()));
+    const Var rest = apply(others, {reshape(x, flat)}, {Attribute::of(0)});
+    c.give(0, g * reshape(conj(rest), x.shape()));
   }
 }
 
 // From d y_i / d x_j = y_i / x_j (i != j): right where no x is 0.
 void product_of_others_vjp(VjpContext& c) {
-  const Var x = c.operand(0), y = c.result(), gy = c.gradient() * y;
+  const Var x = c.operand(0), y = c.result(), gy = c.gradient() * conj(y);
   const std::uint32_t mask = mask_of(c, 0);
-  c.give(0, (sum(gy, dims_of(mask), true) - gy) / x);
+  c.give(0, (sum(gy, dims_of(mask), true) - gy) / conj(x));
 }
 
 // Equal extrema share the gradient.
@@ -194,6 +196,8 @@ void std_vjp(VjpContext& c) {
   give_variance(c, g, mask_of(c, 0));
 }
 
+Var direction(const Var& x) { return unary(core::is_complex(x.dtype()) ? "sgn" : "sign", x); }
+
 void norm_vjp(VjpContext& c) {
   const double p = c.attributes().real(0);
   const std::uint32_t mask = mask_of(c, 1);
@@ -205,7 +209,7 @@ void norm_vjp(VjpContext& c) {
   if (p == 0) {
     c.give(0, zeros(c.builder(), c.operand_layout(0)));
   } else if (p == 1) {
-    c.give(0, g * unary("sign", x));
+    c.give(0, g * direction(x));
   } else if (p == 2) {
     c.give(0, x * unless_zero(r, g / r));
   } else if (p == std::numeric_limits<double>::infinity() ||
@@ -213,9 +217,9 @@ void norm_vjp(VjpContext& c) {
     const Var equal = binary("eq", unary("abs", x), r);
     const Dims dims = dims_of(mask);
     const Var count = dims.empty() ? equal : sum(equal, dims, true);
-    c.give(0, where(equal, unary("sign", x) * (g / count), Var(0)));
+    c.give(0, where(equal, direction(x) * (g / count), Var(0)));
   } else {
-    const Var power = unary("sign", x) * binary("pow", unary("abs", x), Var(p - 1));
+    const Var power = direction(x) * binary("pow", unary("abs", x), Var(p - 1));
     c.give(0, unless_zero(x, power) * unless_zero(r, g * binary("pow", r, Var(1 - p))));
   }
 }
@@ -255,7 +259,7 @@ std::vector<OpDef> reduction_ops() {
            "derivative is NaN where x is 0.",
        .infer =
            [](InferContext& c) {
-             TT_RETURN_IF_ERROR(floating_only(c));
+             TT_RETURN_IF_ERROR(inexact_only(c));
              TT_RETURN_IF_ERROR(
                  core::normalize_dim(c.attributes.integer(0), c.rank(0), c.op).status());
              c.add_result(c.dtype(0), c.shape(0));

@@ -94,11 +94,11 @@ void clamp_vjp(VjpContext& c) {
 void lerp_vjp(VjpContext& c) {
   const Var weight = c.operand(2), g = c.gradient();
   if (c.needs(0)) {
-    c.give(0,
-           g * (weight.is_number() ? Var(1.0 - weight.number().as_double()) : Var(1.0) - weight));
+    const bool real = weight.is_number() && !weight.number().is_complex();
+    c.give(0, g * (real ? Var(1.0 - weight.number().as_double()) : Var(1.0) - conj(weight)));
   }
-  if (c.needs(1)) c.give(1, g * weight);
-  if (c.needs(2)) c.give(2, g * (c.operand(1) - c.operand(0)));
+  if (c.needs(1)) c.give(1, g * conj(weight));
+  if (c.needs(2)) c.give(2, g * conj(c.operand(1) - c.operand(0)));
 }
 
 Status infer_lerp(InferContext& c) {
@@ -130,18 +130,18 @@ void addcmul_vjp(VjpContext& c) {
   const Var g = c.gradient();
   const double value = c.attributes().real(0);
   if (c.needs(0)) c.give(0, g);
-  if (c.needs(1)) c.give(1, scaled(g * c.operand(2), value));
-  if (c.needs(2)) c.give(2, scaled(g * c.operand(1), value));
+  if (c.needs(1)) c.give(1, scaled(g * conj(c.operand(2)), value));
+  if (c.needs(2)) c.give(2, scaled(g * conj(c.operand(1)), value));
 }
 
 void addcdiv_vjp(VjpContext& c) {
   const Var g = c.gradient();
   const double value = c.attributes().real(0);
   if (c.needs(0)) c.give(0, g);
-  if (c.needs(1)) c.give(1, scaled(g / c.operand(2), value));
+  if (c.needs(1)) c.give(1, scaled(g / conj(c.operand(2)), value));
   if (c.needs(2)) {
     const Var b = c.operand(2);
-    c.give(2, scaled(g * (c.operand(1) / (b * b)), -value));
+    c.give(2, scaled(g * conj(c.operand(1) / (b * b)), -value));
   }
 }
 

@@ -76,23 +76,28 @@ std::vector<OpDef> arithmetic() {
       row("positive(Tensor x) -> Tensor", "x itself, as a copy.", infer_number_no_bool,
           [](VjpContext& c) { c.give(0, c.gradient()); }),
       row("abs(Tensor x) -> Tensor", "The absolute value; of a complex number its distance from 0.",
-          infer_abs, [](VjpContext& c) { c.give(0, c.gradient() * unary("sign", c.operand(0))); },
+          infer_abs,
+          [](VjpContext& c) {
+            const Var x = c.operand(0);
+            const bool complex = core::is_complex(x.dtype());
+            c.give(0, c.gradient() * unary(complex ? "sgn" : "sign", x));
+          },
           {kX}),
       row("sign(Tensor x) -> Tensor", "-1, 0 or 1; 0 for NaN.", infer_same, zero_vjp),
       row("square(Tensor x) -> Tensor", "x * x.", infer_square,
-          [](VjpContext& c) { c.give(0, c.gradient() * (c.operand(0) * Var(2.0))); }, {kX}),
+          [](VjpContext& c) { c.give(0, c.gradient() * conj(c.operand(0) * Var(2.0))); }, {kX}),
       row("sqrt(Tensor x) -> Tensor", "The square root; NaN below 0.", infer_inexact,
-          [](VjpContext& c) { c.give(0, c.gradient() / (c.result() * Var(2.0))); }, {kY}),
+          [](VjpContext& c) { c.give(0, c.gradient() / conj(c.result() * Var(2.0))); }, {kY}),
       row("rsqrt(Tensor x) -> Tensor", "1 / sqrt(x).", infer_inexact,
           [](VjpContext& c) {
             const Var y = c.result();
-            c.give(0, c.gradient() * (y * y * y) * Var(-0.5));
+            c.give(0, c.gradient() * conj(y * y * y) * Var(-0.5));
           },
           {kY}),
       row("reciprocal(Tensor x) -> Tensor", "1 / x.", infer_inexact,
           [](VjpContext& c) {
             const Var y = c.result();
-            c.give(0, -(c.gradient() * (y * y)));
+            c.give(0, -(c.gradient() * conj(y * y)));
           },
           {kY}),
       row("deg2rad(Tensor x) -> Tensor", "Degrees to radians.", infer_real,
@@ -121,78 +126,85 @@ std::vector<OpDef> arithmetic() {
 std::vector<OpDef> exponential() {
   return {
       row("exp(Tensor x) -> Tensor", "e to the power x.", infer_inexact,
-          [](VjpContext& c) { c.give(0, c.gradient() * c.result()); }, {kY}),
+          [](VjpContext& c) { c.give(0, c.gradient() * conj(c.result())); }, {kY}),
       row("exp2(Tensor x) -> Tensor", "2 to the power x.", infer_inexact,
-          [](VjpContext& c) { c.give(0, c.gradient() * c.result() * Var(0.6931471805599453)); },
+          [](VjpContext& c) {
+            c.give(0, c.gradient() * conj(c.result()) * Var(0.6931471805599453));
+          },
           {kY}),
       row("expm1(Tensor x) -> Tensor", "exp(x) - 1, exact near 0.", infer_inexact,
-          [](VjpContext& c) { c.give(0, c.gradient() * (c.result() + Var(1.0))); }, {kY}),
+          [](VjpContext& c) { c.give(0, c.gradient() * conj(c.result() + Var(1.0))); }, {kY}),
       row("log(Tensor x) -> Tensor", "The natural logarithm.", infer_inexact,
-          [](VjpContext& c) { c.give(0, c.gradient() / c.operand(0)); }, {kX}),
+          [](VjpContext& c) { c.give(0, c.gradient() / conj(c.operand(0))); }, {kX}),
       row("log2(Tensor x) -> Tensor", "The logarithm to base 2.", infer_inexact,
-          [](VjpContext& c) { c.give(0, c.gradient() / (c.operand(0) * Var(0.6931471805599453))); },
+          [](VjpContext& c) {
+            c.give(0, c.gradient() / conj(c.operand(0) * Var(0.6931471805599453)));
+          },
           {kX}),
       row("log10(Tensor x) -> Tensor", "The logarithm to base 10.", infer_inexact,
-          [](VjpContext& c) { c.give(0, c.gradient() / (c.operand(0) * Var(2.302585092994046))); },
+          [](VjpContext& c) {
+            c.give(0, c.gradient() / conj(c.operand(0) * Var(2.302585092994046)));
+          },
           {kX}),
       row("log1p(Tensor x) -> Tensor", "log(1 + x), exact near 0.", infer_inexact,
-          [](VjpContext& c) { c.give(0, c.gradient() / (c.operand(0) + Var(1.0))); }, {kX}),
+          [](VjpContext& c) { c.give(0, c.gradient() / conj(c.operand(0) + Var(1.0))); }, {kX}),
   };
 }
 
 std::vector<OpDef> trigonometric() {
   return {
       row("sin(Tensor x) -> Tensor", "The sine of x in radians.", infer_inexact,
-          [](VjpContext& c) { c.give(0, c.gradient() * unary("cos", c.operand(0))); }, {kX}),
+          [](VjpContext& c) { c.give(0, c.gradient() * conj(unary("cos", c.operand(0)))); }, {kX}),
       row("cos(Tensor x) -> Tensor", "The cosine of x in radians.", infer_inexact,
-          [](VjpContext& c) { c.give(0, -(c.gradient() * unary("sin", c.operand(0)))); }, {kX}),
+          [](VjpContext& c) { c.give(0, -(c.gradient() * conj(unary("sin", c.operand(0))))); },
+          {kX}),
       row("tan(Tensor x) -> Tensor", "The tangent of x in radians.", infer_inexact,
           [](VjpContext& c) {
             const Var y = c.result();
-            c.give(0, c.gradient() * (y * y + Var(1.0)));
+            c.give(0, c.gradient() * conj(y * y + Var(1.0)));
           },
           {kY}),
       row("asin(Tensor x) -> Tensor", "The inverse of sin, in radians.", infer_inexact,
           [](VjpContext& c) {
             const Var x = c.operand(0);
-            c.give(0, c.gradient() * unary("rsqrt", Var(1.0) - x * x));
+            c.give(0, c.gradient() * conj(unary("rsqrt", Var(1.0) - x * x)));
           },
           {kX}),
       row("acos(Tensor x) -> Tensor", "The inverse of cos, in radians.", infer_inexact,
           [](VjpContext& c) {
             const Var x = c.operand(0);
-            c.give(0, -(c.gradient() * unary("rsqrt", Var(1.0) - x * x)));
+            c.give(0, -(c.gradient() * conj(unary("rsqrt", Var(1.0) - x * x))));
           },
           {kX}),
       row("atan(Tensor x) -> Tensor", "The inverse of tan, in radians.", infer_inexact,
           [](VjpContext& c) {
             const Var x = c.operand(0);
-            c.give(0, c.gradient() / (x * x + Var(1.0)));
+            c.give(0, c.gradient() / conj(x * x + Var(1.0)));
           },
           {kX}),
       row("sinh(Tensor x) -> Tensor", "The hyperbolic sine.", infer_inexact,
-          [](VjpContext& c) { c.give(0, c.gradient() * unary("cosh", c.operand(0))); }, {kX}),
+          [](VjpContext& c) { c.give(0, c.gradient() * conj(unary("cosh", c.operand(0)))); }, {kX}),
       row("cosh(Tensor x) -> Tensor", "The hyperbolic cosine.", infer_inexact,
-          [](VjpContext& c) { c.give(0, c.gradient() * unary("sinh", c.operand(0))); }, {kX}),
+          [](VjpContext& c) { c.give(0, c.gradient() * conj(unary("sinh", c.operand(0)))); }, {kX}),
       row("tanh(Tensor x) -> Tensor", "The hyperbolic tangent.", infer_inexact,
-          [](VjpContext& c) { c.give(0, apply2("tanh_backward", c.gradient(), c.result())); },
+          [](VjpContext& c) { c.give(0, apply2("tanh_backward", c.gradient(), conj(c.result()))); },
           {kY}),
       row("asinh(Tensor x) -> Tensor", "The inverse of sinh.", infer_inexact,
           [](VjpContext& c) {
             const Var x = c.operand(0);
-            c.give(0, c.gradient() * unary("rsqrt", x * x + Var(1.0)));
+            c.give(0, c.gradient() * conj(unary("rsqrt", x * x + Var(1.0))));
           },
           {kX}),
       row("acosh(Tensor x) -> Tensor", "The inverse of cosh; NaN below 1.", infer_inexact,
           [](VjpContext& c) {
             const Var x = c.operand(0);
-            c.give(0, c.gradient() * unary("rsqrt", x * x - Var(1.0)));
+            c.give(0, c.gradient() * conj(unary("rsqrt", x * x - Var(1.0))));
           },
           {kX}),
       row("atanh(Tensor x) -> Tensor", "The inverse of tanh; NaN outside [-1, 1].", infer_inexact,
           [](VjpContext& c) {
             const Var x = c.operand(0);
-            c.give(0, c.gradient() / (Var(1.0) - x * x));
+            c.give(0, c.gradient() / conj(Var(1.0) - x * x));
           },
           {kX}),
       row("erf(Tensor x) -> Tensor", "The error function.", infer_real,
@@ -244,7 +256,7 @@ Var inside(const Var& x, double low, double high) {
 
 void silu_vjp(VjpContext& c) {
   const Var x = c.operand(0), s = unary("sigmoid", x);
-  c.give(0, c.gradient() * (s * (x * (Var(1.0) - s) + Var(1.0))));
+  c.give(0, c.gradient() * conj(s * (x * (Var(1.0) - s) + Var(1.0))));
 }
 
 void mish_vjp(VjpContext& c) {
@@ -262,7 +274,9 @@ void hardswish_vjp(VjpContext& c) {
 std::vector<OpDef> activations() {
   return {
       row("sigmoid(Tensor x) -> Tensor", "1 / (1 + exp(-x)).", infer_inexact,
-          [](VjpContext& c) { c.give(0, apply2("sigmoid_backward", c.gradient(), c.result())); },
+          [](VjpContext& c) {
+            c.give(0, apply2("sigmoid_backward", c.gradient(), conj(c.result())));
+          },
           {kY}),
       row("relu(Tensor x) -> Tensor", "max(x, 0).", infer_no_bool,
           [](VjpContext& c) { c.give(0, apply2("relu_backward", c.gradient(), c.result())); },
@@ -343,16 +357,16 @@ std::vector<OpDef> gradients() {
       helper("tanh_backward(Tensor g, Tensor y) -> Tensor", "g * (1 - y * y).", infer_inexact_only,
              [](VjpContext& c) {
                const Var gg = c.gradient(), y = c.operand(1);
-               if (c.needs(0)) c.give(0, apply2("tanh_backward", gg, y));
-               if (c.needs(1)) c.give(1, gg * c.operand(0) * y * Var(-2.0));
+               if (c.needs(0)) c.give(0, apply2("tanh_backward", gg, conj(y)));
+               if (c.needs(1)) c.give(1, gg * conj(c.operand(0) * y * Var(-2.0)));
              },
              {{0, bit(1)}, {1}}),
       helper("sigmoid_backward(Tensor g, Tensor y) -> Tensor", "g * (1 - y) * y.",
              infer_inexact_only,
              [](VjpContext& c) {
                const Var gg = c.gradient(), y = c.operand(1);
-               if (c.needs(0)) c.give(0, apply2("sigmoid_backward", gg, y));
-               if (c.needs(1)) c.give(1, gg * c.operand(0) * (Var(1.0) - y * Var(2.0)));
+               if (c.needs(0)) c.give(0, apply2("sigmoid_backward", gg, conj(y)));
+               if (c.needs(1)) c.give(1, gg * conj(c.operand(0) * (Var(1.0) - y * Var(2.0))));
              },
              {{0, bit(1)}, {1}}),
       helper("gelu_backward(Tensor g, Tensor x, str approximate) -> Tensor",

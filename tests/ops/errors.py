@@ -26,6 +26,16 @@ ERRORS = [
     ("bitwise_and", lambda m: t(m, 2) & t(m, 2), R, ""),
     ("bitwise_not", lambda m: ~t(m, 2), (R, T), ""),
     ("pow", lambda m: t(m, 2, dtype="int64") ** -1, R, "negative"),
+    *[(op, lambda m, op=op: getattr(m, op)(m.ones(2, dtype=m.complex64)), (R, T), "")
+      for op in ("floor", "round", "trunc", "sign", "max", "argmax", "sort", "median", "erf", "deg2rad", "frac",
+                 "relu", "amax", "argsort")],
+    *[(op, lambda m, op=op: getattr(m, op)(m.ones(2, dtype=m.complex64), m.ones(2)), (R, T), "")
+      for op in ("lt", "ge", "maximum", "floor_divide", "remainder", "atan2", "bitwise_and", "fmod", "hypot")],
+    ("add", lambda m: t(m, 2).add_(1j), R, "can't be cast"),
+    ("imag", lambda m: m.imag(t(m, 2)), R, ""),
+    ("view_as_complex", lambda m: m.view_as_complex(t(m, 3)), R, "2"),
+    ("view_as_real", lambda m: m.view_as_real(t(m, 3)), R, "complex"),
+    ("complex", lambda m: m.complex(t(m, 2), t(m, 2, dtype="float64")), R, ""),
     ("where", lambda m: m.where(t(m, 2), t(m, 2), t(m, 2)), R, "bool"),
     ("sum", lambda m: t(m, 2, 3).sum(2), I, "2"),
     ("sum", lambda m: t(m, 2, 3).sum((0, 0)), R, "0"),

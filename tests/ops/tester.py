@@ -12,10 +12,11 @@ import importlib
 import zlib
 
 import numpy as np
-from arrays import FLOATS, Dt, In, Ins, Library, exact, quantise
+from arrays import COMPLEX, FLOATS, Dt, In, Ins, Library, exact, quantise
 from table import TOLERANCE
 
 LARGEST_GRADIENT = 700  # elements; the others test values only
+INEXACT = (*FLOATS, *COMPLEX)
 MODES = ("value", "inplace", "gradient", "second")
 
 
@@ -48,7 +49,7 @@ class Case:
 
         def one(spec, array):
             t = lib.tensor(spec, array, self.dtype)
-            if requires_grad and spec.grad and (spec.dtype or self.dtype) in FLOATS:
+            if requires_grad and spec.grad and (spec.dtype or self.dtype) in INEXACT:
                 t = t.detach().requires_grad_()
                 leaves.append(t)
             return t
@@ -80,7 +81,8 @@ class Case:
             wanted = wanted(self.dtype, self.sample)
         elif not isinstance(wanted, tuple):
             wanted = {"same": self.dtype,
-                      "float": self.dtype if self.dtype in FLOATS else "f32"}.get(wanted, wanted)
+                      "float": self.dtype if self.dtype in INEXACT else "f32",
+                      "real": {"c64": "f32", "c128": "f64"}.get(self.dtype, self.dtype)}.get(wanted, wanted)
         return list(wanted) if isinstance(wanted, tuple) else [wanted] * count
 
 
@@ -99,12 +101,13 @@ def difference(got, want, dtype, factor, bits=False):
     """Why the arrays differ, or None. `want` is in float64 or exactly as `got`."""
     if got.shape != want.shape:
         return f"shape {got.shape}, wanted {want.shape}"
-    if dtype not in FLOATS or bits:
-        same = np.array_equal(got, quantise(want, dtype), equal_nan=dtype in FLOATS)
+    if dtype not in INEXACT or bits:
+        same = np.array_equal(got, quantise(want, dtype), equal_nan=dtype in INEXACT)
         return None if same else show(got, want, got != quantise(want, dtype))
     rtol, atol = (t * factor for t in TOLERANCE[dtype])
     with np.errstate(all="ignore"):
-        close = np.isclose(got.astype(np.float64), want, rtol, atol, equal_nan=True)
+        wide = np.complex128 if dtype in COMPLEX else np.float64
+        close = np.isclose(got.astype(wide), want, rtol, atol, equal_nan=True)
         rounded = quantise(want, dtype)  # overflow to infinity, subnormals
         close |= got == rounded
     return None if close.all() else show(got, want, ~close)
@@ -163,26 +166,33 @@ def check_inplace(lib, case):
     if after is not before:
         return "the in-place method does not return its tensor"
     with np.errstate(all="ignore"):
-        want = quantise(want, result).astype(np.float64) if result in FLOATS else want
+        want = exact(quantise(want, result))
     return difference(lib.numpy(after), want, dtype, case.row.tolerance, case.row.exact)
 
 
 def rank(dtype):  # of its category
-    """bool < integers < floats: what in-place casts may not lower."""
-    return 0 if dtype == "bool" else 2 if dtype in FLOATS else 1
+    """bool < integers < floats < complex: what in-place casts may not lower."""
+    return 0 if dtype == "bool" else 3 if dtype in COMPLEX else 2 if dtype in FLOATS else 1
 
 
 def loss(lib, case, args, weights):
-    """A scalar: the float results weighted by fixed numbers; adds to `weights` when it lacks them."""
-    results = [r for r in case.call(lib, args) if lib.name(r) in FLOATS]
+    """A real scalar: the inexact results weighted by fixed numbers; adds to `weights` when it lacks
+    them."""
+    results = [r for r in case.call(lib, args) if lib.name(r) in INEXACT]
     total = None
     for i, r in enumerate(results):
         if i >= len(weights):
             numbers = case.rng.uniform(0.5, 1.5, tuple(r.shape))
-            weights.append(lib.plain(np.asarray(numbers), "f64"))
-        part = (r * weights[i]).sum()
+            if lib.name(r) in COMPLEX:
+                numbers = numbers + 1j * case.rng.uniform(0.5, 1.5, tuple(r.shape))
+            weights.append(lib.plain(np.asarray(numbers), "c128" if lib.name(r) in COMPLEX else "f64"))
+        part = real_sum(r * weights[i])
         total = part if total is None else total + part
     return total
+
+
+def real_sum(x):
+    return x.real.sum() if x.is_complex() else x.sum()
 
 
 def moved(case, direction, step):
@@ -201,7 +211,7 @@ def moved(case, direction, step):
 
 
 def takes_gradient(spec, array):
-    return spec.grad and array.dtype.kind == "f"
+    return spec.grad and array.dtype.kind in "fc"
 
 
 def directions(case):
@@ -210,6 +220,8 @@ def directions(case):
     for spec, array in case.specs():
         if takes_gradient(spec, array):
             d = case.rng.uniform(-1, 1, array.shape)
+            if array.dtype.kind == "c":
+                d = d + 1j * case.rng.uniform(-1, 1, array.shape)
             if spec.layout == "expanded" and array.ndim and array.shape[0] > 1:
                 d = np.broadcast_to(d[:1], array.shape)
             made.append(d)
@@ -223,7 +235,8 @@ def usable_for_gradients(case):
 
 
 def dot(vectors, directions):
-    return float(sum((np.asarray(v, np.float64) * d).sum() for v, d in zip(vectors, directions)))
+    """The real inner product: of complex vectors, of their parts."""
+    return float(sum((np.conj(exact(np.asarray(v))) * d).real.sum() for v, d in zip(vectors, directions)))
 
 
 def close(analytic, numeric, scale, tolerance):
@@ -262,7 +275,7 @@ def gradients_dot(lib, case, args, leaves, weights, others, create_graph):
     total = None
     for g, v in zip(grads, others):
         if g is not None:
-            part = (g * v).sum()
+            part = real_sum(g * v.conj())
             total = part if total is None else total + part
     return total
 
@@ -270,7 +283,7 @@ def gradients_dot(lib, case, args, leaves, weights, others, create_graph):
 def check_second(lib, case):
     weights, step = [], 1e-5
     direction, others = directions(case), directions(case)
-    others = [lib.plain(np.ascontiguousarray(v), "f64") for v in others]
+    others = [lib.plain(np.ascontiguousarray(v), "c128" if v.dtype.kind == "c" else "f64") for v in others]
     args, leaves = case.tensors(lib, requires_grad=True)
     mixed = gradients_dot(lib, case, args, leaves, weights, others, True)
     if mixed.requires_grad:
@@ -300,7 +313,7 @@ def plan(row, mode):
         return (c for c in cases(row) if fits_inplace(c)) if row.inplace else ()
     if not row.gradients or (mode == "second" and not row.second):
         return ()
-    found = [c for c in cases(row, ("f64",)) if usable_for_gradients(c)]
+    found = [c for c in cases(row, ("f64", "c128")) if usable_for_gradients(c)]
     found += [Case(row, i, "f64") for i, s in enumerate(row.samples) if s.dtypes and "f64" not in s.dtypes
               and set(s.dtypes) & set(FLOATS) and usable_for_gradients(Case(row, i, "f64"))]
     return found if mode == "gradient" else found[:4]

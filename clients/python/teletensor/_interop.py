@@ -23,7 +23,7 @@ def from_torch(obj: Any, device: Any = None) -> Any:
         name = str(tensor.dtype).rpartition(".")[2]
         if name not in DTYPES:
             raise TypeError(f"from_torch: {tensor.dtype} has no counterpart here")
-        plain = tensor.detach().cpu().contiguous()
+        plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
         if name == "bfloat16":
             array = plain.view(torch.int16).numpy().view("uint16")
         else:

@@ -6,6 +6,7 @@ from typing import Any
 
 from . import _convert, _core, _functions, _indexing
 from ._core import Tensor, ops
+from ._functions.complex import hermitian, set_imag, set_real
 from ._functions.common import wrap_dim
 from ._repr import text_of
 from ._session import owner_of
@@ -218,11 +219,6 @@ def _is_floating_point(self: Tensor) -> bool:
     return self.dtype.is_floating_point
 
 
-def _is_complex(self: Tensor) -> bool:
-    """Is the dtype a complex one?"""
-    return self.dtype.is_complex
-
-
 def _nelement(self: Tensor) -> int:
     """The number of elements."""
     return self.numel()
@@ -250,9 +246,20 @@ _PROPERTIES = {
     "data": (lambda self: ops["data"](self), "The same memory without history."),
     "T": (lambda self: ops["permute"](self, list(range(self.dim()))[::-1]), "Dimensions reversed."),
     "mT": (lambda self: ops["transpose"](self, -2, -1), "The last two dimensions swapped."),
+    "H": (hermitian, "The conjugate transpose of a matrix."),
+    "mH": (_functions.adjoint, "The conjugate with the last two dimensions swapped."),
+    "real": (_functions.real, "The real parts, as a copy; a real tensor itself. Can be assigned."),
+    "imag": (_functions.imag, "The imaginary parts, as a copy. Can be assigned."),
     "is_cuda": (lambda self: self.device.type == "cuda", "Is it on a GPU?"),
     "itemsize": (lambda self: self.element_size(), "Bytes of one element."),
     "nbytes": (lambda self: self.numel() * self.element_size(), "Bytes of all elements."),
+}
+
+
+_SETTERS = {
+    "data": lambda self, other: self._set_data(other),
+    "real": set_real,
+    "imag": set_imag,
 }
 
 
@@ -269,8 +276,7 @@ def attach() -> None:
     for name, function in _functions.methods().items():
         setattr(Tensor, name, function)
     for name, (get, doc) in _PROPERTIES.items():
-        set_value = (lambda self, other: self._set_data(other)) if name == "data" else None
-        setattr(Tensor, name, property(get, set_value, doc=doc))
+        setattr(Tensor, name, property(get, _SETTERS.get(name), doc=doc))
     methods = {
         "to": _to, "backward": _backward, "register_hook": _register_hook,
         "register_post_accumulate_grad_hook": _register_post_accumulate_grad_hook,
@@ -284,7 +290,7 @@ def attach() -> None:
         "__int__": lambda self: int(self.item()), "__index__": _index, "__array__": _array,
         "__getitem__": _indexing.getitem, "__setitem__": _indexing.setitem, "__repr__": text_of,
         "__array_priority__": 1000, "__array_ufunc__": None,
-        "is_floating_point": _is_floating_point, "is_complex": _is_complex, "nelement": _nelement,
+        "is_floating_point": _is_floating_point, "nelement": _nelement,
         "ndimension": _ndimension, "where": _where, "type_as": _type_as,
         "__contains__": lambda self, value: bool(ops["any"](ops["eq"](self, value)).item()),
         "__deepcopy__": _deepcopy, "__reduce_ex__": _no_pickle, "__format__": _format,

@@ -12,6 +12,7 @@ void add_region_kernels(KernelTable& table);
 void add_unary_kernels(KernelTable& table);
 void add_binary_kernels(KernelTable& table);
 void add_ternary_kernels(KernelTable& table);
+void add_complex_kernels(KernelTable& table);
 void add_reduction_kernels(KernelTable& table);
 void add_normalize_kernels(KernelTable& table);
 void add_loss_kernels(KernelTable& table);

@@ -9,6 +9,7 @@ KernelTable make_kernels(const ops::Catalog& catalog) {
   add_unary_kernels(table);
   add_binary_kernels(table);
   add_ternary_kernels(table);
+  add_complex_kernels(table);
   add_reduction_kernels(table);
   add_normalize_kernels(table);
   add_loss_kernels(table);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/backends/cpu/block_io.h"
+#include "engine/backends/cpu/complex_parts.h"
 #include "engine/backends/cpu/cpu.h"
 #include "engine/backends/cpu/gemm_simd.h"
 #include "engine/backends/cpu/strided.h"
@@ -405,7 +406,76 @@ Status product(KernelCall& call, const TensorArg& a, const TensorArg& b, bool tu
   return {};
 }
 
-Status matmul(KernelCall& call) { return product(call, call.in[0], call.in[1], false, {}); }
+// Memory for a contiguous tensor of `shape`, from the call's scratch.
+Status allocate(KernelCall& call, DType dtype, const Geometry& geometry, TensorArg& out) {
+  out = {TensorArg::Kind::kTensor, nullptr, dtype, &geometry, {}};
+  const auto bytes = static_cast<std::size_t>(geometry.numel()) * core::size_of(dtype);
+  out.data = call.scratch.allocate(std::max<std::size_t>(bytes, 1));
+  return out.data == nullptr ? out_of_scratch(call.op.name, bytes) : Status();
+}
+
+// (ar + i ai)(br + i bi) as four real products.
+template <class T>
+Status complex_product(KernelCall& call, const TensorArg& a, const TensorArg& b, bool turned,
+                       const Addend& addend) {
+  constexpr DType kReal = kDTypeOf<T>;
+  using A = core::Complex<T>;
+  const TensorArg& out = call.out[0];
+  if (out.geometry->numel() == 0) return {};
+  const Geometry geometry_a(a.geometry->shape), geometry_b(b.geometry->shape),
+      geometry(out.geometry->shape);
+  TensorArg parts_a[2], parts_b[2], products[4];
+  const auto take_apart = [&](const TensorArg& x, const Geometry& g, TensorArg* parts) -> Status {
+    const Geometry layout = part_layout(*x.geometry);
+    for (int i = 0; i < 2; ++i) {
+      TT_RETURN_IF_ERROR(allocate(call, kReal, g, parts[i]));
+      strided_copy(part_of(x, i, layout), parts[i], call.parallel);
+    }
+    return {};
+  };
+  TT_RETURN_IF_ERROR(take_apart(a, geometry_a, parts_a));
+  TT_RETURN_IF_ERROR(take_apart(b, geometry_b, parts_b));
+  for (int i = 0; i < 4; ++i) {
+    TT_RETURN_IF_ERROR(allocate(call, kReal, geometry, products[i]));
+    KernelCall real{call.op,     call.in,         std::span(&products[i], 1),
+                    call.counts, call.attributes, call.parallel,
+                    call.scratch};
+    TT_RETURN_IF_ERROR(product(real, parts_a[i / 2], parts_b[i % 2], turned, {}));
+  }
+  const auto* rr = static_cast<const T*>(products[0].data);
+  const auto* ri = static_cast<const T*>(products[1].data);
+  const auto* ir = static_cast<const T*>(products[2].data);
+  const auto* ii = static_cast<const T*>(products[3].data);
+  const std::int64_t n = geometry.rank() == 0 ? 1 : geometry.shape.back();
+  const bool adds = addend.x != nullptr && addend.beta != 0;
+  const LoadBlock<A> load = adds ? load_block<A>(addend.x->dtype) : nullptr;
+  const auto element = static_cast<std::int64_t>(core::size_of(a.dtype));
+  split(call.parallel, geometry.numel() / n, static_cast<double>(n) * 2, 1,
+        [&](std::int64_t begin, std::int64_t end) {
+          for (std::int64_t i = begin; i < end; ++i) {
+            A* const to = out.first<A>() + i * n;
+            for (std::int64_t j = 0; j < n; ++j) {
+              const std::int64_t at = i * n + j;
+              to[j] = A(static_cast<T>(addend.alpha)) * A(rr[at] - ii[at], ri[at] + ir[at]);
+              if (!adds) continue;
+              A value;
+              load(addend.x->first<const char>() + (i * addend.row + j * addend.column) * element,
+                   1, 1, &value);
+              to[j] += A(static_cast<T>(addend.beta)) * value;
+            }
+          }
+        });
+  return {};
+}
+
+Status any_product(KernelCall& call, const TensorArg& a, const TensorArg& b, bool turned,
+                   const Addend& addend) {
+  if (a.dtype == DType::kC64) return complex_product<float>(call, a, b, turned, addend);
+  if (a.dtype == DType::kC128) return complex_product<double>(call, a, b, turned, addend);
+  return product(call, a, b, turned, addend);
+}
+
+Status matmul(KernelCall& call) { return any_product(call, call.in[0], call.in[1], false, {}); }
 
 Status linear(KernelCall& call) {
   Addend addend;
@@ -413,7 +483,7 @@ Status linear(KernelCall& call) {
     addend.x = &call.in[2];
     addend.column = call.in[2].geometry->strides[0];
   }
-  return product(call, call.in[0], call.in[1], true, addend);
+  return any_product(call, call.in[0], call.in[1], true, addend);
 }
 
 Status addmm(KernelCall& call) {
@@ -422,7 +492,7 @@ Status addmm(KernelCall& call) {
   const int rank = g.rank();
   if (rank > 0 && g.shape[rank - 1] > 1) addend.column = g.strides[rank - 1];
   if (rank > 1 && g.shape[0] > 1) addend.row = g.strides[0];
-  return product(call, call.in[1], call.in[2], false, addend);
+  return any_product(call, call.in[1], call.in[2], false, addend);
 }
 
 // A column times a row.
@@ -434,7 +504,7 @@ Status outer(KernelCall& call) {
   TensorArg a = call.in[0], b = call.in[1];
   a.geometry = &column;
   b.geometry = &row;
-  return product(call, a, b, false, {});
+  return any_product(call, a, b, false, {});
 }
 
 }  // namespace

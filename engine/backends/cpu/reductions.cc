@@ -7,7 +7,9 @@
 #include <limits>
 
 #include "engine/backends/cpu/block_io.h"
+#include "engine/backends/cpu/complex_parts.h"
 #include "engine/backends/cpu/cpu.h"
+#include "engine/backends/cpu/lines.h"
 #include "engine/backends/cpu/reduce_plan.h"
 #include "engine/backends/cpu/reduce_simd.h"
 #include "engine/ops/reduce_dims.h"
@@ -402,6 +404,73 @@ double empty_value(const Settings& s) {
   }
 }
 
+Status reduce(KernelCall& call, std::uint32_t mask, const Settings& settings);
+
+Status reduce_other(KernelCall& call, const TensorArg& in, const TensorArg& out, std::uint32_t mask,
+                    const Settings& settings) {
+  KernelCall other{call.op,         std::span(&in, 1), std::span(&out, 1), call.counts,
+                   call.attributes, call.parallel,     call.scratch};
+  return reduce(other, mask, settings);
+}
+
+// The norm of complex numbers: that of their absolute values.
+template <class T>
+Status complex_norm(KernelCall& call, std::uint32_t mask, const Settings& settings) {
+  const TensorArg& x = call.in[0];
+  const core::Geometry geometry(x.geometry->shape);
+  const std::int64_t n = geometry.numel();
+  TensorArg sizes = x;
+  sizes.dtype = kDTypeOf<T>;
+  sizes.geometry = &geometry;
+  sizes.data = call.scratch.allocate(static_cast<std::size_t>(n) * sizeof(T));
+  if (!sizes.data) return out_of_scratch(call.op.name, static_cast<std::size_t>(n) * sizeof(T));
+  const LoadBlock<core::Complex<T>> load = load_block<core::Complex<T>>(x.dtype);
+  const Lines lines(x.geometry->shape, -1);
+  const auto element = static_cast<std::int64_t>(core::size_of(x.dtype));
+  T* to = static_cast<T*>(sizes.data);
+  for (std::int64_t i = 0; i < lines.count(); ++i) {
+    if (i % 4096 == 4095 && call.parallel.cancelled()) break;
+    const char* from = x.first<const char>() + lines.offset(*x.geometry, i) * element;
+    const std::int64_t stride = lines.stride(*x.geometry);
+    core::Complex<T> block[256];
+    for (std::int64_t j = 0; j < lines.length(); j += 256) {
+      const std::int64_t m = std::min<std::int64_t>(256, lines.length() - j);
+      load(from + j * stride * element, stride, m, block);
+      for (std::int64_t q = 0; q < m; ++q) *to++ = std::hypot(block[q].re, block[q].im);
+    }
+  }
+  return reduce_other(call, sizes, call.out[0], mask, settings);
+}
+
+// The variance of complex numbers: that of their real parts and that of the others, added.
+template <class T>
+Status complex_variance(KernelCall& call, std::uint32_t mask, const Settings& settings) {
+  const TensorArg &x = call.in[0], &out = call.out[0];
+  const core::Geometry parts = part_layout(*x.geometry);
+  const std::int64_t n = out.geometry->numel();
+  TensorArg other = out;
+  const core::Geometry geometry(out.geometry->shape);
+  other.geometry = &geometry;
+  other.data = call.scratch.allocate(static_cast<std::size_t>(n) * sizeof(T));
+  if (!other.data) return out_of_scratch(call.op.name, static_cast<std::size_t>(n) * sizeof(T));
+  const Settings variance{.recipe = Recipe::kVar, .correction = settings.correction};
+  TT_RETURN_IF_ERROR(reduce_other(call, part_of(x, 0, parts), out, mask, variance));
+  TT_RETURN_IF_ERROR(reduce_other(call, part_of(x, 1, parts), other, mask, variance));
+  T* const to = out.first<T>();
+  const T* const more = static_cast<const T*>(other.data);
+  for (std::int64_t i = 0; i < n; ++i) {
+    to[i] += more[i];
+    if (settings.recipe == Recipe::kStd) to[i] = std::sqrt(to[i]);
+  }
+  return {};
+}
+
+template <class T>
+Status complex_reduce(KernelCall& call, std::uint32_t mask, const Settings& settings) {
+  return settings.recipe == Recipe::kNorm ? complex_norm<T>(call, mask, settings)
+                                          : complex_variance<T>(call, mask, settings);
+}
+
 Status reduce(KernelCall& call, std::uint32_t mask, const Settings& settings) {
   const ReducePlan plan(*call.in[0].geometry, mask);
   if (plan.outputs == 0) return {};
@@ -412,6 +481,12 @@ Status reduce(KernelCall& call, std::uint32_t mask, const Settings& settings) {
     char* out = call.out[0].first<char>();
     for (std::int64_t i = 1; i < plan.outputs; ++i) std::copy_n(out, size, out + i * size);
     return {};
+  }
+  const bool to_real = settings.recipe == Recipe::kNorm || settings.recipe == Recipe::kVar ||
+                       settings.recipe == Recipe::kStd;
+  if (to_real && core::is_complex(call.in[0].dtype)) {
+    return call.in[0].dtype == DType::kC64 ? complex_reduce<float>(call, mask, settings)
+                                           : complex_reduce<double>(call, mask, settings);
   }
   // A wide result is computed wide: sums of integers as int64, sum(f32, dtype=f64) as double.
   DType compute = call.out[0].dtype;

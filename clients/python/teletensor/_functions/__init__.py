@@ -7,6 +7,7 @@ they list is exported. A function whose first parameter is a `Tensor` is a metho
 
 from . import (
     common,
+    complex,
     creation,
     elementwise,
     indexing,
@@ -17,6 +18,7 @@ from . import (
     reductions,
     structure,
 )
+from .complex import *  # noqa: F403
 from .creation import *  # noqa: F403
 from .elementwise import *  # noqa: F403
 from .indexing import *  # noqa: F403
@@ -27,7 +29,7 @@ from .random import *  # noqa: F403
 from .reductions import *  # noqa: F403
 from .structure import *  # noqa: F403
 
-_MODULES = (creation, elementwise, indexing, linear, order, queries, random, reductions, structure)
+_MODULES = (complex, creation, elementwise, indexing, linear, order, queries, random, reductions, structure)
 
 NAMES = [name for module in _MODULES for name in module.__all__]
 globals()["__all__"] = NAMES  # as mypy reads it, an assignment would hide all that is no literal

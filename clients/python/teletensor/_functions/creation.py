@@ -85,9 +85,16 @@ def arange(start: Any, end: Any = None, step: Any = 1, *, dtype: Any = None, dev
 
 def linspace(start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any = None,
              requires_grad: bool = False) -> Tensor:
-    """`steps` evenly spaced numbers from start to end."""
+    """`steps` evenly spaced numbers from start to end, which may be complex."""
+    ends = complex(start), complex(end)
+    if dtype is None and any(isinstance(v, complex) for v in (start, end)):
+        dtype = _core.default_dtype().to_complex()
     dtype, device = options(dtype, device)
-    return made(ops["linspace"](start, end, steps, dtype, device), requires_grad)
+    if not dtype.is_complex:
+        return made(ops["linspace"](start, end, steps, dtype, device), requires_grad)
+    parts = [ops["linspace"](*each, steps, dtype.to_real(), device)
+             for each in zip(*((v.real, v.imag) for v in ends), strict=True)]
+    return made(ops["complex"](*parts), requires_grad)
 
 
 def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None,

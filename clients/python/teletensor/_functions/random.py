@@ -13,16 +13,23 @@ from .common import function_only, made, options, sizes_of
 __all__ = ["dropout", "normal", "rand", "rand_like", "randint", "randn", "randn_like", "randperm"]
 
 
+def _drawn(op: str, size: Any, dtype: Any, device: Any) -> Tensor:
+    if not dtype.is_complex:
+        return ops[op](size, dtype, device)
+    parts = ops[op]((*size, 2), dtype.to_real(), device)
+    return ops["view_as_complex"](parts if op == "rand" else ops["mul"](parts, 0.5**0.5))
+
+
 def rand(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    """Uniform random numbers in [0, 1)."""
+    """Uniform random numbers in [0, 1); of a complex dtype both parts."""
     dtype, device = options(dtype, device)
-    return made(ops["rand"](sizes_of(size), dtype, device), requires_grad)
+    return made(_drawn("rand", sizes_of(size), dtype, device), requires_grad)
 
 
 def randn(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    """Standard normal random numbers."""
+    """Standard normal random numbers; of a complex dtype each part has variance 1/2."""
     dtype, device = options(dtype, device)
-    return made(ops["randn"](sizes_of(size), dtype, device), requires_grad)
+    return made(_drawn("randn", sizes_of(size), dtype, device), requires_grad)
 
 
 def randint(low: int, high: Any = None, size: Any = None, *, dtype: Any = None,
@@ -42,13 +49,13 @@ def randperm(n: int, *, dtype: Any = None, device: Any = None) -> Tensor:
 @function_only
 def rand_like(input: Tensor, *, dtype: Any = None, device: Any = None) -> Tensor:
     """Uniform random numbers of input's shape."""
-    return ops["rand"](input._shape, dtype or input.dtype, device or input.device)
+    return _drawn("rand", input._shape, dtype or input.dtype, device or input.device)
 
 
 @function_only
 def randn_like(input: Tensor, *, dtype: Any = None, device: Any = None) -> Tensor:
     """Standard normal random numbers of input's shape."""
-    return ops["randn"](input._shape, dtype or input.dtype, device or input.device)
+    return _drawn("randn", input._shape, dtype or input.dtype, device or input.device)
 
 
 def normal(mean: Any = 0.0, std: Any = 1.0, size: Any = None, *, dtype: Any = None,

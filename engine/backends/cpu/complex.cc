@@ -1,0 +1,76 @@
+// Kernels of the ops that make complex numbers or take them apart.
+
+#include "engine/backends/cpu/cpu.h"
+#include "engine/backends/cpu/loops.h"
+#include "engine/backends/cpu/strided.h"
+
+namespace teletensor::backends::cpu {
+namespace {
+
+using core::Geometry;
+using core::Status;
+
+// The real dtypes have no conjugate other than themselves.
+Status conj(KernelCall& call) {
+  if (core::is_complex(call.in[0].dtype)) return run_functor(call, call.in, s::Conj());
+  strided_copy(call.in[0], call.out[0], call.parallel);
+  return {};
+}
+
+Status real(KernelCall& call) {
+  strided_copy(call.in[0], call.out[0], call.parallel);
+  return {};
+}
+
+template <class F>
+Status from_parts(KernelCall& call) {
+  const F functor;
+  Plan plan;
+  plan.loops = &Slot<F>::loops;
+  plan.functor = &functor;
+  plan.dtype = call.out[0].dtype;
+  return run_elementwise(call, call.in, plan);
+}
+
+// A contiguous tensor of pairs of reals seen as complex numbers.
+TensorArg paired(const TensorArg& reals, const Geometry& geometry) {
+  TensorArg out = reals;
+  out.data = reals.first();
+  out.dtype = core::complex_of(reals.dtype);
+  out.geometry = &geometry;
+  return out;
+}
+
+Status view_as_real(KernelCall& call) {
+  const Geometry geometry(call.in[0].geometry->shape);
+  strided_copy(call.in[0], paired(call.out[0], geometry), call.parallel);
+  return {};
+}
+
+Status view_as_complex(KernelCall& call) {
+  const TensorArg& out = call.out[0];
+  const Geometry geometry(call.in[0].geometry->shape);
+  TensorArg reals = out;
+  reals.data = out.first();
+  reals.dtype = core::real_of(out.dtype);
+  reals.geometry = &geometry;
+  strided_copy(call.in[0], reals, call.parallel);
+  return {};
+}
+
+}  // namespace
+
+void add_complex_kernels(KernelTable& table) {
+  bind_loops();
+  table.add("conj", conj);
+  table.add("real", real);
+  table.add("imag", functor_kernel<s::Imag>);
+  table.add("sgn", functor_kernel<s::Sgn>);
+  table.add("angle", functor_kernel<s::Angle>);
+  table.add("complex", from_parts<s::MakeComplex>);
+  table.add("polar", from_parts<s::Polar>);
+  table.add("view_as_real", view_as_real);
+  table.add("view_as_complex", view_as_complex);
+}
+
+}  // namespace teletensor::backends::cpu
