@@ -6,8 +6,8 @@ from typing import Any
 
 from . import _convert, _core, _functions, _indexing
 from ._core import Tensor, ops
-from ._functions.complex import hermitian, set_imag, set_real
 from ._functions.common import wrap_dim
+from ._functions.complex import hermitian, set_imag, set_real
 from ._repr import text_of
 from ._session import owner_of
 
