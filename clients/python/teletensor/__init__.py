@@ -135,6 +135,7 @@ def _fill_namespace() -> list[str]:
 _op_names = _fill_namespace()
 
 from . import amp, autograd, cuda, func, linalg, nn, optim, utils  # noqa: E402
+from . import amp, autograd, cuda, distributions, linalg, nn, optim, utils  # noqa: E402
 from ._interop import from_torch, to_torch  # noqa: E402
 from ._serialize import load, save  # noqa: E402
 from .amp import autocast  # noqa: E402
@@ -161,4 +162,4 @@ __all__ = [
     "set_grad_enabled", "set_rng_state", "set_strict", "synchronize", "tensor", "to_torch",
     "uint8", "utils", "vmap", *_functions.NAMES, *_op_names,
 ]  # fmt: skip
-__all__ += ["amp", "autocast", "get_autocast_dtype", "is_autocast_enabled"]
+__all__ += ["amp", "autocast", "distributions", "get_autocast_dtype", "is_autocast_enabled"]

@@ -172,8 +172,19 @@ def connect(address: str | None = None, *, token: str | None = None, name: str |
     return session
 
 
+_refusal: str | None = None
+
+
+def refuse(reason: str) -> None:
+    """From now on this process opens no session: current_session() raises RuntimeError(reason)."""
+    global _refusal
+    _refusal = reason
+
+
 def current_session() -> Session:
     """The session that new tensors go to: the innermost `with`, else the default one."""
+    if _refusal is not None:
+        raise RuntimeError(_refusal)
     stack = _sessions()
     if stack:
         return stack[-1]

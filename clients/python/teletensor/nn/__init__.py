@@ -11,19 +11,21 @@ from .attention import (
     TransformerEncoder,
     TransformerEncoderLayer,
 )
-from .containers import ModuleDict, ModuleList, ParameterList, Sequential
+from .containers import ModuleDict, ModuleList, Sequential
 from .dropout import Dropout
 from .linear import Bilinear, Flatten, Identity, Linear, Unflatten
 from .loss import *  # noqa: F403
 from .loss import __all__ as _loss
 from .module import Module
 from .normalization import LayerNorm, RMSNorm
-from .parameter import Parameter
+from .parameter import Buffer, Parameter
+from .parameter_containers import ParameterDict, ParameterList
 from .rnn import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNBase, RNNCell, RNNCellBase
 from .sparse import Embedding
 
 __all__ = [
     "Bilinear",
+    "Buffer",
     "Dropout",
     "Embedding",
     "Flatten",
@@ -39,6 +41,7 @@ __all__ = [
     "ModuleList",
     "MultiheadAttention",
     "Parameter",
+    "ParameterDict",
     "ParameterList",
     "RMSNorm",
     "RNN",

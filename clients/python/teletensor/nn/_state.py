@@ -44,13 +44,48 @@ def _entries(module: Module, prefix: str) -> list[tuple[Module, str, str]]:
     return entries
 
 
+# The key of get_extra_state's value.
+EXTRA = "_extra_state"
+
+
 def save_state(
-    module: Module, destination: dict[str, Tensor], prefix: str, keep_vars: bool
-) -> dict[str, Tensor]:
-    for owner, name, full_name in _entries(module, prefix):
-        tensor = owner.__dict__[name]
-        destination[full_name] = tensor if keep_vars else tensor.detach()
+    module: Module, destination: dict[str, Any], prefix: str, keep_vars: bool
+) -> dict[str, Any]:
+    hooks = module._state_hooks
+    for hook in list(hooks["save_pre"].values()) if hooks else ():
+        hook(module, prefix, keep_vars)
+    own = module.__dict__
+    names = [*module._parameter_names]
+    names += [name for name, keep in module._buffer_names.items() if keep]
+    for name in names:
+        tensor = own[name]
+        if tensor is not None:
+            destination[prefix + name] = tensor if keep_vars else tensor.detach()
+    if _has_extra(module):
+        destination[prefix + EXTRA] = module.get_extra_state()
+    for name in module._module_names:
+        if own[name] is not None:
+            own[name].state_dict(
+                destination=destination, prefix=f"{prefix}{name}.", keep_vars=keep_vars
+            )
+    for hook in list(hooks["save_post"].values()) if hooks else ():
+        if hook(module, destination, prefix, {}) is not None:
+            raise RuntimeError("state_dict post-hook must return None")
     return destination
+
+
+def _has_extra(module: Module) -> bool:
+    return "get_extra_state" in {name for kind in type(module).__mro__[:-2] for name in vars(kind)}
+
+
+def _each_module(module: Module, prefix: str) -> list[tuple[Module, str]]:
+    """Modules with their prefixes, those that are used twice under both."""
+    found = [(module, prefix)]
+    for name in module._module_names:
+        below = module.__dict__[name]
+        if below is not None:
+            found += _each_module(below, f"{prefix}{name}.")
+    return found
 
 
 def _quoted(names: list[str]) -> str:
@@ -62,11 +97,20 @@ def load_state(
 ) -> IncompatibleKeys:
     if not isinstance(state, Mapping):
         raise TypeError(f"Expected state_dict to be dict-like, got {type(state).__name__}.")
-    entries = _entries(module, "")
-    known = {full_name for _, _, full_name in entries}
-    missing = [full_name for _, _, full_name in entries if full_name not in state]
-    unexpected = [key for key in state if key not in known]
+    state = dict(state)
+    modules = _each_module(module, "")
+    missing: list[str] = []
+    unexpected: list[str] = []
     errors: list[str] = []
+    for each, prefix in modules:
+        for hook in list(each._state_hooks["load_pre"].values()) if each._state_hooks else ():
+            hook(each, state, prefix, {}, strict, missing, unexpected, errors)
+    entries = _entries(module, "")
+    extras = {prefix + EXTRA: each for each, prefix in modules if _has_extra(each)}
+    known = {full_name for _, _, full_name in entries}
+    known.update(extras)
+    missing += [name for name in [*(e[2] for e in entries), *extras] if name not in state]
+    unexpected += [key for key in state if key not in known]
     if strict and unexpected:
         errors.append(f"Unexpected key(s) in state_dict: {_quoted(unexpected)}. ")
     if strict and missing:
@@ -84,7 +128,14 @@ def load_state(
         for owner, name, full_name in entries:
             if full_name in state:
                 _load(owner, name, state[full_name], assign)
-    return IncompatibleKeys(missing, unexpected)
+    for full_name, each in extras.items():
+        if full_name in state:
+            each.set_extra_state(state[full_name])
+    result = IncompatibleKeys(missing, unexpected)
+    for each, _ in reversed(modules):
+        for hook in list(each._state_hooks["load_post"].values()) if each._state_hooks else ():
+            hook(each, result)
+    return result
 
 
 def _problem(name: str, old: Tensor, new: Any) -> str:

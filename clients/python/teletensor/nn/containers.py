@@ -1,4 +1,4 @@
-"""Modules that hold modules or parameters: Sequential, ModuleList, ModuleDict, ParameterList."""
+"""Modules that hold modules: Sequential, ModuleList, ModuleDict."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar, overload
 
 from .module import Module, _indent
-from .parameter import Parameter
 
-__all__ = ["ModuleDict", "ModuleList", "ParameterList", "Sequential"]
+__all__ = ["ModuleDict", "ModuleList", "Sequential"]
 
 S = TypeVar("S", bound="_Numbered")
 
@@ -115,6 +114,42 @@ class Sequential(_Numbered):
         for name in self._module_names:
             input = own[name](input)
         return input
+
+    def __add__(self, other: Sequential) -> Sequential:
+        if not isinstance(other, Sequential):
+            raise ValueError(
+                "add operator supports only objects of Sequential class, but "
+                f"{type(other).__name__} is given."
+            )
+        return Sequential(*self, *other)
+
+    def __iadd__(self, other: Sequential) -> Sequential:
+        if not isinstance(other, Sequential):
+            raise ValueError(
+                "add operator supports only objects of Sequential class, but "
+                f"{type(other).__name__} is given."
+            )
+        return self.extend(other)
+
+    def __mul__(self, other: int) -> Sequential:
+        _check_times(other)
+        return Sequential(*list(self) * other)
+
+    __rmul__ = __mul__
+
+    def __imul__(self, other: int) -> Sequential:
+        _check_times(other)
+        modules = list(self)
+        for _ in range(other - 1):
+            self.extend(modules)
+        return self
+
+
+def _check_times(count: int) -> None:
+    if not isinstance(count, int):
+        raise TypeError(f"unsupported operand type(s) for *: Sequential and {type(count)}")
+    if count <= 0:
+        raise ValueError(f"Non-positive multiplication factor {count} for Sequential")
 
 
 class ModuleList(_Numbered):
@@ -224,48 +259,3 @@ class ModuleDict(Module):
         """Adds modules from a mapping or from pairs; existing names are replaced."""
         for key, module in modules.items() if isinstance(modules, Mapping) else modules:
             self[key] = module
-
-
-class ParameterList(Module):
-    """A list of parameters that are found by `parameters()`; tensors become Parameters."""
-
-    def __init__(self, values: Iterable[Any] | None = None) -> None:
-        super().__init__()
-        if values is not None:
-            self.extend(values)
-
-    def __len__(self) -> int:
-        return len(self._parameter_names)
-
-    def __iter__(self) -> Iterator[Parameter]:
-        return iter([self.__dict__[name] for name in self._parameter_names])
-
-    def __getitem__(self, index: int) -> Parameter:
-        return list(self)[index]
-
-    def __setitem__(self, index: int, value: Any) -> None:
-        name = list(self._parameter_names)[index]
-        setattr(self, name, value if isinstance(value, Parameter) else Parameter(value))
-
-    def append(self, value: Any) -> ParameterList:
-        """Adds a parameter at the end."""
-        parameter = value if isinstance(value, Parameter) else Parameter(value)
-        self.register_parameter(str(len(self)), parameter)
-        return self
-
-    def extend(self, values: Iterable[Any]) -> ParameterList:
-        """Adds parameters at the end."""
-        for value in list(values):
-            self.append(value)
-        return self
-
-    def extra_repr(self) -> str:
-        return "\n".join(
-            f"  ({name}): Parameter containing: [{_describe(self.__dict__[name])}]"
-            for name in self._parameter_names
-        )
-
-
-def _describe(parameter: Parameter) -> str:
-    size = "x".join(map(str, parameter.shape))
-    return f"{parameter.dtype} of size {size}"

@@ -6,6 +6,8 @@ from __future__ import annotations
 import math
 import warnings
 
+import numpy as np
+
 import teletensor as tt
 
 from .._tensor import Tensor
@@ -13,11 +15,14 @@ from .._tensor import Tensor
 __all__ = [
     "calculate_gain",
     "constant_",
+    "dirac_",
     "eye_",
     "kaiming_normal_",
     "kaiming_uniform_",
     "normal_",
     "ones_",
+    "orthogonal_",
+    "sparse_",
     "trunc_normal_",
     "uniform_",
     "xavier_normal_",
@@ -177,3 +182,53 @@ def kaiming_normal_(
     if _nothing_to_fill(tensor):
         return tensor
     return normal_(tensor, 0.0, _kaiming_std(tensor, a, mode, nonlinearity))
+
+def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
+    """The identity for convolutions: weight [out, in, kernel...] of 3 to 5 dimensions passes as many
+    channels of each group as it can."""
+    dims = tensor.dim()
+    if dims not in (3, 4, 5):
+        raise ValueError("Only tensors with 3, 4, or 5 dimensions are supported")
+    out, into, *kernel = tensor.shape
+    if out % groups != 0:
+        raise ValueError("dim 0 must be divisible by groups")
+    rows = out // groups
+    values = np.zeros((out, into, *kernel))
+    for group in range(groups):
+        for channel in range(min(rows, into)):
+            values[(group * rows + channel, channel, *(size // 2 for size in kernel))] = 1
+    with tt.no_grad():
+        return tensor.copy_(tt.tensor(values, dtype=tensor.dtype, device=tensor.device))
+
+
+def orthogonal_(tensor: Tensor, gain: float = 1) -> Tensor:
+    """A (half-)orthogonal matrix times gain; dimensions after the first are one. Source: Saxe et al.
+    2013."""
+    if tensor.dim() < 2:
+        raise ValueError("Only tensors with 2 or more dimensions are supported")
+    if tensor.numel() == 0:
+        return tensor
+    rows, columns = tensor.shape[0], tensor.numel() // tensor.shape[0]
+    with tt.no_grad():
+        flat = tt.randn(rows, columns, device=tensor.device)
+        if rows < columns:
+            flat = flat.t()
+        q, r = tt.linalg.qr(flat)
+        # Signs that make the law uniform: Mezzadri 2006.
+        q = q * tt.diagonal(r).sign()
+        if rows < columns:
+            q = q.t()
+        return tensor.copy_(q.reshape(tuple(tensor.shape)) * gain)
+
+
+def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01) -> Tensor:
+    """A matrix whose columns have the part `sparsity` of zeros, the rest normal with standard
+    deviation std. Source: Martens 2010."""
+    if tensor.dim() != 2:
+        raise ValueError("Only tensors with 2 dimensions are supported")
+    rows, columns = tensor.shape
+    zeros = math.ceil(sparsity * rows)
+    with tt.no_grad():
+        tensor.normal_(0, std)
+        order = tt.rand(rows, columns, device=tensor.device).argsort(0)
+        return tensor.copy_(tt.where(order < zeros, 0.0, tensor))

@@ -8,6 +8,7 @@ attribute costs.
 from __future__ import annotations
 
 import itertools
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any, TypeVar, overload
 
@@ -16,7 +17,7 @@ import teletensor as tt
 from .._tensor import Tensor
 from ._hooks import Hooks, RemovableHandle
 from ._state import IncompatibleKeys, load_state, save_state
-from .parameter import Parameter
+from .parameter import Buffer, Parameter
 
 __all__ = ["Module"]
 
@@ -73,6 +74,7 @@ class Module:
     """
 
     training: bool
+    _state_hooks: dict[str, OrderedDict[int, Callable[..., Any]]] | None = None
     _hooks: Hooks | None = None
     _parameter_names: dict[str, Any]
     _buffer_names: dict[str, bool]  # name -> is it part of state_dict?
@@ -190,6 +192,11 @@ class Module:
                     "(teletensor.nn.Parameter or None expected)"
                 )
             own[name] = None
+        elif isinstance(value, Buffer):
+            self._forget(name, "_module_names")
+            if name not in own.get("_buffer_names", ()):
+                own.pop(name, None)
+            self.register_buffer(name, value, value.persistent)
         elif isinstance(value, Module):
             self._forget(name, "_buffer_names")
             if "_module_names" not in own:
@@ -325,6 +332,19 @@ class Module:
             raise AttributeError(f"{type(module).__name__} has no buffer `{name}`")
         return value
 
+    def set_submodule(self, target: str, module: Module, strict: bool = False) -> None:
+        """Puts a module in the place of the dotted name `target`; with strict there must be one
+        there already. AttributeError where its parent is missing, ValueError for an empty name."""
+        path, _, name = target.rpartition(".")
+        if not name:
+            raise ValueError("Cannot set the submodule without a target name!")
+        parent = self.get_submodule(path)
+        if strict and name not in parent._module_names:
+            raise AttributeError(f"{type(parent).__name__} has no submodule `{name}`")
+        if not isinstance(module, Module):
+            raise ValueError(f"`{type(module).__name__}` is not a Module")
+        setattr(parent, name, module)
+
     # ---- what is done to all parameters
 
     def train(self: T, mode: bool = True) -> T:
@@ -407,6 +427,20 @@ class Module:
 
         return self._apply(convert)
 
+    def to_empty(self: T, *, device: Any, recurse: bool = True) -> T:
+        """Moves the module to a device without its values."""
+        modules = self.modules() if recurse else iter([self])
+        with tt.no_grad():
+            for module in modules:
+                own = module.__dict__
+                for name in module._parameter_names:
+                    if own[name] is not None:
+                        own[name].data = tt.empty_like(own[name], device=device)
+                for name in module._buffer_names:
+                    if own[name] is not None:
+                        own[name] = tt.empty_like(own[name], device=device)
+        return self
+
     def cpu(self: T) -> T:
         """Moves the module to the daemon's CPU."""
         return self.to(device="cpu")
@@ -469,6 +503,43 @@ class Module:
         return hooks
 
     # ---- state
+
+    def _state_hook(self, kind: str, hook: Callable[..., Any]) -> RemovableHandle:
+        if self._state_hooks is None:
+            kinds = ("save_pre", "save_post", "load_pre", "load_post")
+            self.__dict__["_state_hooks"] = {name: OrderedDict() for name in kinds}
+        assert self._state_hooks is not None
+        handle = RemovableHandle(self._state_hooks[kind])
+        self._state_hooks[kind][handle.id] = hook
+        return handle
+
+    def register_state_dict_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Calls hook(module, prefix, keep_vars) before this module's part of state_dict()."""
+        return self._state_hook("save_pre", hook)
+
+    def register_state_dict_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Calls hook(module, state_dict, prefix, local_metadata) after it; it may change the
+        dictionary in place."""
+        return self._state_hook("save_post", hook)
+
+    def register_load_state_dict_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Calls hook(module, state_dict, prefix, local_metadata, strict, missing_keys,
+        unexpected_keys, error_msgs) before load_state_dict; it may change its copy of the
+        dictionary."""
+        return self._state_hook("load_pre", hook)
+
+    def register_load_state_dict_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Calls hook(module, incompatible_keys) after load_state_dict."""
+        return self._state_hook("load_post", hook)
+
+    def get_extra_state(self) -> Any:
+        """What state_dict() keeps beside tensors: subclasses that define it define set_extra_state
+        as well."""
+        raise RuntimeError("get_extra_state() is not defined by this module")
+
+    def set_extra_state(self, state: Any) -> None:
+        """Takes what get_extra_state() gave."""
+        raise RuntimeError("set_extra_state() is not defined by this module")
 
     def state_dict(
         self,

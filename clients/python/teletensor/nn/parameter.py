@@ -8,7 +8,7 @@ import teletensor as tt
 
 from .._tensor import Tensor
 
-__all__ = ["Parameter"]
+__all__ = ["Buffer", "Parameter"]
 
 
 class Parameter(Tensor):
@@ -31,3 +31,22 @@ class Parameter(Tensor):
         copy = type(self)(self.detach().clone(), self.requires_grad)
         memo[id(self)] = copy
         return copy
+
+
+class Buffer(Tensor):
+    """A tensor that a module registers as a buffer when it is assigned to it; with persistent=False
+    it is left out of `state_dict()`."""
+
+    persistent: bool
+
+    def __init__(
+        self,
+        data: Tensor | None = None,
+        *,
+        requires_grad: bool = False,
+        persistent: bool = True,
+    ) -> None:
+        super().__init__(tt.empty(0) if data is None else data)
+        self.persistent = persistent
+        if requires_grad:
+            self.requires_grad = True

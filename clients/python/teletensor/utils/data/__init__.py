@@ -1,11 +1,13 @@
 """Datasets, samplers and DataLoader."""
 
-from .collate import default_collate
+from ._workers import WorkerInfo, get_worker_info
+from .collate import default_collate, default_convert
 from .dataset import (
     ChainDataset,
     ConcatDataset,
     Dataset,
     IterableDataset,
+    StackDataset,
     Subset,
     TensorDataset,
     random_split,
@@ -30,10 +32,14 @@ __all__ = [
     "RandomSampler",
     "Sampler",
     "SequentialSampler",
+    "StackDataset",
     "Subset",
     "SubsetRandomSampler",
     "TensorDataset",
     "WeightedRandomSampler",
+    "WorkerInfo",
     "default_collate",
+    "default_convert",
+    "get_worker_info",
     "random_split",
 ]

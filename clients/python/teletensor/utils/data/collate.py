@@ -11,7 +11,7 @@ import teletensor as tt
 
 from ..._tensor import Tensor
 
-__all__ = ["default_collate"]
+__all__ = ["default_collate", "default_convert"]
 
 
 def default_collate(batch: Sequence[Any]) -> Any:
@@ -50,3 +50,17 @@ def default_collate(batch: Sequence[Any]) -> Any:
         "default_collate: batch must contain tensors, numpy arrays, numbers, dicts or lists; "
         f"found {type(first)}"
     )
+
+
+def default_convert(data: Any) -> Any:
+    """NumPy arrays and numbers of a sample as tensors, within mappings and sequences too; all else
+    as it is."""
+    if isinstance(data, (np.ndarray, np.generic)):
+        return data if data.dtype.kind in "USO" else tt.tensor(np.asarray(data))
+    if isinstance(data, Mapping):
+        return {key: default_convert(value) for key, value in data.items()}
+    if isinstance(data, tuple) and hasattr(data, "_fields"):
+        return type(data)(*(default_convert(value) for value in data))
+    if isinstance(data, (list, tuple)):
+        return type(data)(default_convert(value) for value in data)
+    return data

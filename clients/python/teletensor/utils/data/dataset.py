@@ -18,6 +18,7 @@ __all__ = [
     "ConcatDataset",
     "Dataset",
     "IterableDataset",
+    "StackDataset",
     "Subset",
     "TensorDataset",
     "random_split",
@@ -128,6 +129,33 @@ class ConcatDataset(Dataset[Any]):
         which = bisect.bisect_right(self.cumulative_sizes, index)
         before = self.cumulative_sizes[which - 1] if which else 0
         return self.datasets[which][index - before]
+
+
+class StackDataset(Dataset[Any]):
+    """Sample i is the samples i of several datasets of one length: a tuple, or a dict where they
+    are given by name."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if args and kwargs:
+            raise ValueError(
+                "Supported either ``tuple``- (via ``args``) or``dict``- (via ``kwargs``) like "
+                "input/output, but both types are given."
+            )
+        self.datasets: Any = kwargs or args
+        parts = list(kwargs.values() or args)
+        if not parts:
+            raise ValueError("At least one dataset should be passed")
+        if len({len(part) for part in parts}) != 1:
+            raise ValueError("Size mismatch between datasets")
+        self._length = len(parts[0])
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(self.datasets, dict):
+            return {name: part[index] for name, part in self.datasets.items()}
+        return tuple(part[index] for part in self.datasets)
+
+    def __len__(self) -> int:
+        return self._length
 
 
 class ChainDataset(IterableDataset[Any]):

@@ -1,0 +1,281 @@
+"""The distributions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import teletensor as tt
+
+from .._tensor import Tensor
+from ..nn import functional as F
+from .distribution import Distribution, broadcast, register_kl
+
+__all__ = ["Bernoulli", "Categorical", "Exponential", "Normal", "Uniform"]
+
+
+def _value(value: Any, like: Tensor) -> Tensor:
+    return value if isinstance(value, Tensor) else tt.tensor(value, device=like.device)
+
+
+class Normal(Distribution):
+    """The normal distribution with mean `loc` and standard deviation `scale`."""
+
+    has_rsample = True
+
+    def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
+        self.loc, self.scale = broadcast(loc, scale)
+        super().__init__(self.loc.shape)
+
+    @property
+    def mean(self) -> Tensor:
+        return self.loc
+
+    @property
+    def mode(self) -> Tensor:
+        """The likeliest value."""
+        return self.loc
+
+    @property
+    def variance(self) -> Tensor:
+        return self.scale.pow(2)
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        shape = self._extended(sample_shape)
+        noise = tt.randn(shape, dtype=self.loc.dtype, device=self.loc.device)
+        return self.loc + noise * self.scale
+
+    def log_prob(self, value: Any) -> Tensor:
+        distance = _value(value, self.loc) - self.loc
+        return (
+            -(distance**2) / (2 * self.variance)
+            - self.scale.log()
+            - math.log(math.sqrt(2 * math.pi))
+        )
+
+    def cdf(self, value: Any) -> Tensor:
+        """The probability of a smaller value."""
+        distance = _value(value, self.loc) - self.loc
+        result: Tensor = 0.5 * (1 + tt.erf(distance / (self.scale * math.sqrt(2))))
+        return result
+
+    def entropy(self) -> Tensor:
+        result: Tensor = 0.5 + 0.5 * math.log(2 * math.pi) + self.scale.log()
+        return result
+
+
+class Uniform(Distribution):
+    """Equal density between `low` and `high`."""
+
+    has_rsample = True
+
+    def __init__(self, low: Any, high: Any, validate_args: bool | None = None) -> None:
+        self.low, self.high = broadcast(low, high)
+        super().__init__(self.low.shape)
+
+    @property
+    def mean(self) -> Tensor:
+        return (self.high + self.low) / 2
+
+    @property
+    def variance(self) -> Tensor:
+        return (self.high - self.low).pow(2) / 12
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        shape = self._extended(sample_shape)
+        noise = tt.rand(shape, dtype=self.low.dtype, device=self.low.device)
+        return self.low + noise * (self.high - self.low)
+
+    def log_prob(self, value: Any) -> Tensor:
+        value = _value(value, self.low)
+        inside = (self.low <= value) & (self.high > value)
+        return tt.log(inside.to(self.low.dtype)) - tt.log(self.high - self.low)
+
+    def entropy(self) -> Tensor:
+        return tt.log(self.high - self.low)
+
+
+class Exponential(Distribution):
+    """Waiting times of events that come at `rate`."""
+
+    has_rsample = True
+
+    def __init__(self, rate: Any, validate_args: bool | None = None) -> None:
+        (self.rate,) = broadcast(rate)
+        super().__init__(self.rate.shape)
+
+    @property
+    def mean(self) -> Tensor:
+        return self.rate.reciprocal()
+
+    @property
+    def variance(self) -> Tensor:
+        return self.rate.pow(-2)
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        shape = self._extended(sample_shape)
+        uniform = tt.rand(shape, dtype=self.rate.dtype, device=self.rate.device)
+        return -tt.log1p(-uniform) / self.rate
+
+    def log_prob(self, value: Any) -> Tensor:
+        return self.rate.log() - self.rate * _value(value, self.rate)
+
+    def entropy(self) -> Tensor:
+        return 1.0 - tt.log(self.rate)
+
+
+class _Discrete(Distribution):
+    """Given by probabilities or by logits; the other follows when it is asked for."""
+
+    _probs: Tensor | None = None
+    _logits: Tensor | None = None
+
+    def _given(self, probs: Any, logits: Any) -> Tensor:
+        if (probs is None) == (logits is None):
+            raise ValueError("Either `probs` or `logits` must be specified, but not both.")
+        (tensor,) = broadcast(logits if probs is None else probs)
+        return tensor
+
+
+class Bernoulli(_Discrete):
+    """1 with probability `probs`, or sigmoid(`logits`), else 0."""
+
+    def __init__(
+        self, probs: Any = None, logits: Any = None, validate_args: bool | None = None
+    ) -> None:
+        given = self._given(probs, logits)
+        if probs is None:
+            self._logits = given
+        else:
+            self._probs = given
+        super().__init__(given.shape)
+
+    @property
+    def probs(self) -> Tensor:
+        """The probabilities of 1."""
+        if self._probs is None:
+            assert self._logits is not None
+            self._probs = tt.sigmoid(self._logits)
+        return self._probs
+
+    @property
+    def logits(self) -> Tensor:
+        """log(p / (1 - p))."""
+        if self._logits is None:
+            assert self._probs is not None
+            near = tt.finfo(self._probs.dtype).eps if hasattr(tt, "finfo") else 1.2e-7
+            p = self._probs.clamp(near, 1 - near)
+            self._logits = tt.log(p) - tt.log1p(-p)
+        return self._logits
+
+    @property
+    def mean(self) -> Tensor:
+        return self.probs
+
+    @property
+    def variance(self) -> Tensor:
+        return self.probs * (1 - self.probs)
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        with tt.no_grad():
+            return tt.bernoulli(self.probs.expand(self._extended(sample_shape)))
+
+    def log_prob(self, value: Any) -> Tensor:
+        logits, target = tt.broadcast_tensors(self.logits, _value(value, self.logits))
+        return -F.binary_cross_entropy_with_logits(
+            logits, target.to(logits.dtype), reduction="none"
+        )
+
+    def entropy(self) -> Tensor:
+        return F.binary_cross_entropy_with_logits(self.logits, self.probs, reduction="none")
+
+
+class Categorical(_Discrete):
+    """One of the numbers 0 ... n-1, with probabilities (or logits, their logarithms up to a
+    constant) along the last dimension.
+
+    >>> tt.distributions.Categorical(tt.tensor([0.0, 1.0])).sample((3,)).tolist()
+    [1, 1, 1]
+    """
+
+    def __init__(
+        self, probs: Any = None, logits: Any = None, validate_args: bool | None = None
+    ) -> None:
+        given = self._given(probs, logits)
+        if given.dim() < 1:
+            raise ValueError("`probs` and `logits` parameters must be at least one-dimensional.")
+        if probs is None:
+            self._logits = given - given.logsumexp(-1, keepdim=True)
+        else:
+            self._probs = given / given.sum(-1, keepdim=True)
+        self._num_events = int(given.shape[-1])
+        super().__init__(given.shape[:-1])
+
+    @property
+    def probs(self) -> Tensor:
+        """The probabilities; they sum up to 1."""
+        if self._probs is None:
+            assert self._logits is not None
+            self._probs = tt.softmax(self._logits, -1)
+        return self._probs
+
+    @property
+    def logits(self) -> Tensor:
+        """Their logarithms."""
+        if self._logits is None:
+            assert self._probs is not None
+            near = tt.finfo(self._probs.dtype).eps if hasattr(tt, "finfo") else 1.2e-7
+            self._logits = tt.log(self._probs.clamp(near, 1 - near))
+        return self._logits
+
+    @property
+    def mode(self) -> Tensor:
+        """The likeliest number."""
+        return self.probs.argmax(-1)
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        count = math.prod(sample_shape)
+        with tt.no_grad():
+            rows = self.probs.reshape(-1, self._num_events)
+            drawn = tt.multinomial(rows, count, True)
+            return drawn.t().reshape(self._extended(sample_shape))
+
+    def log_prob(self, value: Any) -> Tensor:
+        value = _value(value, self.logits).to(tt.int64).unsqueeze(-1)
+        shape = tt.broadcast_shapes(tuple(value.shape[:-1]), tuple(self.logits.shape[:-1]))
+        logits = self.logits.expand((*shape, self._num_events))
+        return logits.gather(-1, value.expand((*shape, 1))).squeeze(-1)
+
+    def entropy(self) -> Tensor:
+        low = -3.4028234663852886e38
+        result: Tensor = -(self.logits.clamp(min=low) * self.probs).sum(-1)
+        return result
+
+
+@register_kl(Normal, Normal)
+def _kl_normal(p: Normal, q: Normal) -> Tensor:
+    ratio = (p.scale / q.scale).pow(2)
+    distance = ((p.loc - q.loc) / q.scale).pow(2)
+    return 0.5 * (ratio + distance - 1 - ratio.log())
+
+
+@register_kl(Categorical, Categorical)
+def _kl_categorical(p: Categorical, q: Categorical) -> Tensor:
+    terms = p.probs * (p.logits - q.logits)
+    terms = tt.where(q.probs == 0, math.inf, terms)
+    total: Tensor = tt.where(p.probs == 0, 0.0, terms).sum(-1)
+    return total
+
+
+@register_kl(Bernoulli, Bernoulli)
+def _kl_bernoulli(p: Bernoulli, q: Bernoulli) -> Tensor:
+    yes = p.probs * (F.softplus(-q.logits) - F.softplus(-p.logits))
+    no = (1 - p.probs) * (F.softplus(q.logits) - F.softplus(p.logits))
+    return yes + no
+
+
+@register_kl(Exponential, Exponential)
+def _kl_exponential(p: Exponential, q: Exponential) -> Tensor:
+    ratio = q.rate / p.rate
+    return ratio - ratio.log() - 1

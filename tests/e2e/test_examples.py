@@ -1,0 +1,46 @@
+"""The example programs, as programs of their own against a daemon that somebody else has started."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+from support.daemon import ROOT
+
+EXAMPLES = ROOT / "clients/python/examples"
+
+
+def run(daemon, name, *flags):
+    done = subprocess.run([sys.executable, EXAMPLES / f"{name}.py", "--address", daemon.tcp, *flags],
+                          capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(("name", "epochs", "goal"), [("digits_mlp", 12, 0.96)])
+def test_digits(shared_daemon, name, epochs, goal):
+    out = run(shared_daemon, name, "--epochs", str(epochs))
+    assert float(re.search(r"^accuracy (\S+)$", out, re.M)[1]) >= goal, out
+
+
+def test_char_gpt_learns_to_add(shared_daemon):
+    out = run(shared_daemon, "char_gpt", "--steps", "800")
+    assert float(re.search(r"^accuracy (\S+) on", out, re.M)[1]) >= 0.98, out
+
+
+def test_sine_lstm(shared_daemon):
+    out = run(shared_daemon, "sine_lstm", "--waves", "20", "--length", "80", "--steps", "3")
+    losses = [float(v) for v in re.findall(r"test loss: (\S+)", out)]
+    assert len(losses) == 3 and losses[-1] < 0.05, out
+
+
+def test_vae(shared_daemon):
+    out = run(shared_daemon, "vae", "--epochs", "6")
+    first, last = re.search(r"^loss (\S+) -> (\S+)$", out, re.M).groups()
+    assert float(last) < float(first) - 3 and float(last) < 27, out
+
+
+def test_reinforce(shared_daemon):
+    out = run(shared_daemon, "reinforce", "--episodes", "80")
+    first, last = re.search(r"^average length (\S+) -> (\S+)$", out, re.M).groups()
+    assert float(last) > 2 * float(first), out
