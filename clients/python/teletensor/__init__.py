@@ -134,8 +134,17 @@ def _fill_namespace() -> list[str]:
 
 _op_names = _fill_namespace()
 
-from . import amp, autograd, cuda, func, linalg, nn, optim, utils  # noqa: E402
-from . import amp, autograd, cuda, distributions, linalg, nn, optim, utils  # noqa: E402
+from . import (  # noqa: E402
+    amp,
+    autograd,
+    cuda,
+    distributions,
+    func,
+    linalg,
+    nn,
+    optim,
+    utils,
+)
 from ._interop import from_torch, to_torch  # noqa: E402
 from ._serialize import load, save  # noqa: E402
 from .amp import autocast  # noqa: E402
