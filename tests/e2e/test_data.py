@@ -115,7 +115,7 @@ def test_samplers(tt, data):
 
 
 def test_refusals(tt, data, dataset):
-    for options in ({"num_workers": 2}, {"batch_size": 0}, {"sampler": [0], "shuffle": True},
+    for options in ({"num_workers": -2}, {"batch_size": 0}, {"sampler": [0], "shuffle": True},
                     {"batch_sampler": [[0]], "batch_size": 2},
                     {"batch_size": None, "drop_last": True}):
         with pytest.raises(ValueError):

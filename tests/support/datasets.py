@@ -79,3 +79,17 @@ def mark(worker):
 
 def batches_of_slow(size, slow):
     return Squares(size, slow)
+
+
+class Line(Dataset):
+    """x in [-1, 1]^2 and y = 2 x0 - x1 + 1/2."""
+
+    def __init__(self, size):
+        self.x = np.random.default_rng(3).uniform(-1, 1, (size, 2)).astype(np.float32)
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, i):
+        x = self.x[i]
+        return x, np.array([2 * x[0] - x[1] + 0.5], dtype=np.float32)
