@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from support import datasets
 
-OPTIMIZERS = {"SGD": {"lr": 0.2}, "RMSprop": {"lr": 0.1}, "Adam": {"lr": 0.2}, "AdamW": {"lr": 0.2},
+OPTIMIZERS = {"SGD": {"lr": 0.2}, "RMSprop": {"lr": 0.1}, "Adam": {"lr": 0.1}, "AdamW": {"lr": 0.1},
               "Adagrad": {"lr": 0.6}, "LBFGS": {"lr": 0.5}}
 
 
@@ -18,7 +18,7 @@ def test_optimizers(tt, kind):
                                       pin_memory=True, persistent_workers=True)
     model = tt.nn.Linear(2, 1)
     optimizer = getattr(tt.optim, kind)(model.parameters(), **OPTIMIZERS[kind])
-    for _ in range(5):
+    for _ in range(10):
         for x, y in loader:
             def closure(x=x, y=y):
                 optimizer.zero_grad()
