@@ -167,3 +167,57 @@ def test_divergences(tt):
     np.testing.assert_allclose(ours, theirs, rtol=1e-5)
     with pytest.raises(NotImplementedError):
         tt.distributions.kl_divergence(tt.distributions.Normal(0, 1), tt.distributions.Bernoulli(0.5))
+
+
+def test_parametrizations(tt):
+    out = []
+    for m in (tt, torch):
+        utils = m.nn.utils
+        p, z = utils.parametrize, utils.parametrizations
+        net = m.nn.Linear(3, 2)
+        net.load_state_dict({"weight": m.tensor([[1.0, 2.0, 3.0], [-1.0, 0.5, 2.0]]), "bias": m.zeros(2)})
+        z.weight_norm(net)
+        seen = [type(net).__name__, sorted(net.state_dict()), net.weight.tolist(), p.is_parametrized(net, "weight")]
+        net(m.ones(1, 3)).sum().backward()
+        originals = net.parametrizations.weight
+        seen += [originals.original0.grad.tolist(), originals.original1.grad.tolist()]
+        net.weight = m.ones(2, 3)
+        seen += [net.weight.tolist()]
+        p.remove_parametrizations(net, "weight")
+        seen += [type(net).__name__, sorted(net.state_dict()), net.weight.tolist(), p.is_parametrized(net)]
+
+        class Symmetric(m.nn.Module):
+            def forward(self, x):
+                return x.triu() + x.triu(1).transpose(-1, -2)
+
+            def right_inverse(self, x):
+                return x.triu()
+
+        square = m.nn.Linear(3, 3, bias=False)
+        square.load_state_dict({"weight": m.arange(9.0).reshape(3, 3)})
+        p.register_parametrization(square, "weight", Symmetric())
+        seen += [square.weight.tolist(), square.parametrizations.weight.original.tolist(), sorted(square.state_dict())]
+        with p.cached():
+            seen.append(square.weight is square.weight)
+        with pytest.raises(ValueError):
+            p.register_parametrization(square, "nothing", Symmetric())
+        out.append(seen)
+    for ours, theirs in zip(*out, strict=True):
+        if isinstance(ours, list) and ours and not isinstance(ours[0], str):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+        else:
+            assert ours == theirs
+
+
+def test_spectral_norm(tt):
+    theirs = torch.nn.utils.parametrizations.spectral_norm(torch.nn.Linear(5, 4))
+    ours = tt.nn.utils.parametrizations.spectral_norm(tt.nn.Linear(5, 4))
+    assert sorted(ours.state_dict()) == sorted(theirs.state_dict())
+    ours.load_state_dict(tt.from_torch(theirs.state_dict()))
+    for _ in range(3):
+        a, b = ours(tt.ones(2, 5)), theirs(torch.ones(2, 5))
+        np.testing.assert_allclose(a.tolist(), b.tolist(), rtol=1e-4, atol=1e-5)
+    a.sum().backward(), b.sum().backward()
+    grads = [n.parametrizations.weight.original.grad.tolist() for n in (ours, theirs)]
+    np.testing.assert_allclose(*grads, rtol=1e-4, atol=1e-5)
+    assert abs(np.linalg.norm(ours.eval().weight.detach().numpy(), 2) - 1) < 0.2

@@ -219,9 +219,8 @@ class RNNBase(Module):
 
     def _weights(self, layer: int, direction: int) -> list[Tensor | None]:
         suffix = f"l{layer}" + ("_reverse" if direction else "")
-        own = self.__dict__
         return [
-            own.get(f"{name}_{suffix}")
+            getattr(self, f"{name}_{suffix}", None)
             for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
         ]
 

@@ -1,6 +1,6 @@
 """What is done to gradients and parameters of a model; `rnn` packs sequences of unequal lengths."""
 
-from . import rnn
+from . import parametrizations, parametrize, rnn
 from ._parameters import (
     clip_grad_norm_,
     clip_grad_value_,
@@ -16,6 +16,8 @@ __all__ = [
     "clip_grads_with_norm_",
     "get_total_norm",
     "parameters_to_vector",
+    "parametrizations",
+    "parametrize",
     "rnn",
     "vector_to_parameters",
 ]

@@ -1,0 +1,222 @@
+"""Parameters that are computed of others at each use: register_parametrization puts modules between
+a parameter and its name."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import teletensor as tt
+
+from ..._tensor import Tensor
+from ..containers import ModuleDict, ModuleList
+from ..module import Module
+from ..parameter import Parameter
+
+__all__ = [
+    "ParametrizationList",
+    "cached",
+    "is_parametrized",
+    "register_parametrization",
+    "remove_parametrizations",
+]
+
+_cache: dict[tuple[int, str], Tensor] = {}
+_caching = 0
+
+
+@contextlib.contextmanager
+def cached() -> Iterator[None]:
+    """Within the block every parametrized tensor is computed once."""
+    global _caching
+    _caching += 1
+    try:
+        yield
+    finally:
+        _caching -= 1
+        if not _caching:
+            _cache.clear()
+
+
+class ParametrizationList(ModuleList):
+    """The modules between an original tensor (`original`, or `original0`, `original1`, ... where
+    the first module takes several) and what the module's attribute gives."""
+
+    def __init__(
+        self, modules: Sequence[Module], original: Tensor | Parameter, unsafe: bool = False
+    ) -> None:
+        if len(modules) == 0:
+            raise ValueError("ParametrizationList requires one or more modules.")
+        super().__init__(modules)
+        self.unsafe = unsafe
+        shape, dtype = tuple(original.shape), original.dtype
+        with tt.no_grad():
+            new: Any = original
+            for module in reversed(list(self)):
+                if hasattr(module, "right_inverse"):
+                    new = module.right_inverse(new)
+        self.is_tensor = isinstance(new, Tensor)
+        if self.is_tensor:
+            if new is not original:
+                with tt.no_grad():
+                    original.data = new.detach().clone()
+            self._register("original", original)
+        else:
+            if not isinstance(new, Sequence):
+                raise ValueError(
+                    "'right_inverse' must return a Tensor or a Sequence of tensors (list, "
+                    f"tuple...). Got {type(new).__name__}"
+                )
+            self.ntensors = len(new)
+            for i, each in enumerate(new):
+                if isinstance(original, Parameter):
+                    each = Parameter(each.detach().clone(), original.requires_grad)
+                self._register(f"original{i}", each)
+        if not unsafe:
+            result = self()
+            if not isinstance(result, Tensor) or result.dtype != dtype:
+                raise ValueError(
+                    "Registering a parametrization may not change the dtype of the tensor, unless "
+                    "the `unsafe` flag is enabled."
+                )
+            if tuple(result.shape) != shape:
+                raise ValueError(
+                    "Registering a parametrization may not change the shape of the tensor, unless "
+                    f"the `unsafe` flag is enabled: {shape} and {tuple(result.shape)}"
+                )
+
+    def _register(self, name: str, tensor: Tensor) -> None:
+        if isinstance(tensor, Parameter):
+            self.register_parameter(name, tensor)
+        else:
+            self.register_buffer(name, tensor)
+
+    def originals(self) -> list[Tensor]:
+        """The tensors that all is computed of."""
+        if self.is_tensor:
+            return [self.__dict__["original"]]
+        return [self.__dict__[f"original{i}"] for i in range(self.ntensors)]
+
+    def right_inverse(self, value: Tensor) -> None:
+        """Changes the originals so that the attribute becomes `value`. Raises RuntimeError where a
+        module has no right_inverse."""
+        with tt.no_grad():
+            new: Any = value
+            for module in reversed(list(self)):
+                if not hasattr(module, "right_inverse"):
+                    raise RuntimeError(
+                        f"parametrization {type(module).__name__} does not implement right_inverse."
+                    )
+                new = module.right_inverse(new)
+            for original, each in zip(
+                self.originals(), [new] if self.is_tensor else new, strict=True
+            ):
+                original.copy_(each)
+
+    def forward(self) -> Tensor:
+        modules = list(self)
+        x: Tensor = modules[0](*self.originals())
+        for module in modules[1:]:
+            x = module(x)
+        return x
+
+
+def is_parametrized(module: Module, tensor_name: str | None = None) -> bool:
+    """Has the module a parametrized tensor (of that name)?"""
+    lists = module.__dict__.get("parametrizations")
+    if not isinstance(lists, ModuleDict):
+        return False
+    return len(lists) > 0 if tensor_name is None else tensor_name in lists
+
+
+def _attribute(name: str) -> property:
+    def get(self: Module) -> Tensor:
+        parametrization: Module = self.__dict__["parametrizations"][name]
+        if not _caching:
+            computed: Tensor = parametrization()
+            return computed
+        key = (id(self), name)
+        if key not in _cache:
+            _cache[key] = parametrization()
+        return _cache[key]
+
+    def put(self: Module, value: Tensor) -> None:
+        self.__dict__["parametrizations"][name].right_inverse(value)
+
+    return property(get, put)
+
+
+def register_parametrization(
+    module: Module, tensor_name: str, parametrization: Module, *, unsafe: bool = False
+) -> Module:
+    """From now on `module.tensor_name` is parametrization(original); more than one are applied one
+    after the other. The original becomes "parametrizations.<name>.original" of state_dict(). A
+    right_inverse of the parametrization finds the first original, and what an assignment means.
+    Raises ValueError for a name that is no tensor of the module, or (unless unsafe) where shape or
+    dtype would change."""
+    parametrization.train(module.training)
+    if is_parametrized(module, tensor_name):
+        lists = module.__dict__["parametrizations"]
+        before = lists[tensor_name]
+        with tt.no_grad():
+            value = before()
+            result = parametrization(value)
+        if not unsafe and (result.shape != value.shape or result.dtype != value.dtype):
+            raise ValueError("Registering a parametrization may not change shape or dtype")
+        if hasattr(parametrization, "right_inverse"):
+            with tt.no_grad():
+                before.right_inverse(parametrization.right_inverse(value))
+        before.append(parametrization)
+        return module
+    if tensor_name not in module._parameter_names and tensor_name not in module._buffer_names:
+        raise ValueError(
+            f"Module '{module}' does not have a parameter, a buffer, or a parametrized element "
+            f"with name '{tensor_name}'"
+        )
+    original = module.__dict__[tensor_name]
+    built = ParametrizationList([parametrization], original, unsafe=unsafe)
+    delattr(module, tensor_name)
+    if not is_parametrized(module):
+        kind = type(module)
+        made = type(f"Parametrized{kind.__name__}", (kind,), {"__doc__": kind.__doc__})
+        object.__setattr__(module, "__class__", made)
+        module.parametrizations = ModuleDict()
+    setattr(type(module), tensor_name, _attribute(tensor_name))
+    module.__dict__["parametrizations"][tensor_name] = built
+    return module
+
+
+def remove_parametrizations(
+    module: Module, tensor_name: str, leave_parametrized: bool = True
+) -> Module:
+    """Makes the tensor an ordinary one again: with its present value, or the original's."""
+    if not is_parametrized(module, tensor_name):
+        raise ValueError(f"Module {module} does not have a parametrization on {tensor_name}")
+    lists = module.__dict__["parametrizations"]
+    built: ParametrizationList = lists[tensor_name]
+    tensor = built.originals()[0]
+    if leave_parametrized:
+        with tt.no_grad():
+            value = built()
+        if built.is_tensor:
+            tensor.data = value.clone()
+        else:
+            tensor = (
+                Parameter(value, tensor.requires_grad) if isinstance(tensor, Parameter) else value
+            )
+    elif not built.is_tensor:
+        raise ValueError(
+            "Cannot leave unparametrized (`leave_parametrized=False`) a tensor that is "
+            "parametrized in terms of a sequence of tensors."
+        )
+    delattr(type(module), tensor_name)
+    del lists[tensor_name]
+    if isinstance(tensor, Parameter):
+        module.register_parameter(tensor_name, tensor)
+    else:
+        module.register_buffer(tensor_name, tensor)
+    if len(lists) == 0:
+        delattr(module, "parametrizations")
+        object.__setattr__(module, "__class__", type(module).__mro__[1])
+    return module
