@@ -473,7 +473,10 @@ Status Backward::run_node(Issuer& issuer, Target& target) {
       const Link& link = links_[target.first_edge + e];
       if (link.target < 0) continue;
       Var g = context.given()[e];
-      if (g.absent()) g = ops::zeros(issuer, node.operands[e].layout);
+      if (g.absent()) {
+        if (graph_.is_client_node(node)) continue;  // None stays None
+        g = ops::zeros(issuer, node.operands[e].layout);
+      }
       const Target& to = targets_[static_cast<std::size_t>(link.target)];
       Var& sum = sums_[to.first_sum + std::min(link.output, to.outputs - 1)];
       sum = sum.absent() ? std::move(g) : sum + g;

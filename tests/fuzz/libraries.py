@@ -39,6 +39,20 @@ class Library:
     def __init__(self, module):
         self.module = module
 
+        class Square(module.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                y = x * x
+                ctx.save_for_backward(x, y)
+                return y
+
+            @staticmethod
+            def backward(ctx, g):
+                x, y = ctx.saved_tensors
+                return 2 * x * g + 0 * y
+
+        self.custom = Square.apply
+
     def reset(self):
         """Before each program."""
 

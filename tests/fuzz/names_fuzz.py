@@ -57,6 +57,8 @@ class Side:
         other = b if b is not None else p
         if op == "new":
             return self.make(*p)
+        if op == "custom":
+            return self.lib.custom(a)
         if op in UNARY or op == "detach":
             return getattr(a, op)()
         if op in BINARY:

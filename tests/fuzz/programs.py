@@ -7,7 +7,8 @@ A step is a dict: op, operands "a" and "b" (names), "p" (parameters), "out" (the
 import numpy as np
 from layout import broadcasts
 
-UNARY, BINARY = ("neg", "sin", "exp", "tanh", "clone"), ("add", "mul")
+UNARY = ("neg", "sin", "exp", "tanh", "clone", "custom")  # custom: a Function of the caller's own
+BINARY = ("add", "mul")
 SHAPES = [(), (1,), (3,), (4,), (2, 3), (3, 2), (2, 2), (1, 3), (3, 1), (2, 1, 3), (2, 3, 2), (4, 3)]
 WEIGHTS = {
     "unary": 10, "binary": 14, "matmul": 3, "sum": 6, "view": 20, "share": 5, "inplace": 18,

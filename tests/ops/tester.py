@@ -3,21 +3,24 @@
     python tests/ops/tester.py [--library teletensor|torch] [--mode MODE] [OP...]
 
 Modes: value (against NumPy in float64), inplace, gradient (finite differences in float64), second
-(derivatives of gradients). tests/peers adds `torch` (values, dtypes, strides and gradients).
+(derivatives of gradients), jvp (tangents against gradients), vmap (a batch
+against its samples). tests/peers adds `torch` (values, dtypes, strides and gradients).
 Each returns the number of cases and a list of failures as text.
 """
 
 import argparse
 import importlib
+import sys
 import zlib
 
 import numpy as np
+import transforms
 from arrays import COMPLEX, FLOATS, Dt, In, Ins, Library, exact, quantise
 from table import TOLERANCE
 
 LARGEST_GRADIENT = 700  # elements; the others test values only
 INEXACT = (*FLOATS, *COMPLEX)
-MODES = ("value", "inplace", "gradient", "second")
+MODES = ("value", "inplace", "gradient", "second", "jvp", "vmap")
 
 
 class Case:
@@ -311,16 +314,33 @@ def plan(row, mode):
         return cases(row)
     if mode == "inplace":
         return (c for c in cases(row) if fits_inplace(c)) if row.inplace else ()
+    if mode == "vmap":
+        return batches(row)
     if not row.gradients or (mode == "second" and not row.second):
         return ()
     found = [c for c in cases(row, ("f64", "c128")) if usable_for_gradients(c)]
     found += [Case(row, i, "f64") for i, s in enumerate(row.samples) if s.dtypes and "f64" not in s.dtypes
               and set(s.dtypes) & set(FLOATS) and usable_for_gradients(Case(row, i, "f64"))]
+    if mode == "jvp":
+        return [c for c in found if c.dtype == "f64"]
     return found if mode == "gradient" else found[:4]
 
 
+def batches(row):
+    """Up to six small cases, of one dtype of floats and one of integers."""
+    if row.check or row.op in transforms.REFUSED:
+        return []
+    chosen = [next((d for d in row.dtypes if d in kinds), None)
+              for kinds in (("f64", "f32"), ("i64", "bool"))]
+    found = [c for c in cases(row, [d for d in chosen if d])
+             if sum(a.size for _, a in c.specs()) <= 600]
+    return found[:6]
+
+
 CHECKS = {"value": check_value, "inplace": check_inplace, "gradient": check_gradient,
-          "second": check_second}
+          "second": check_second,
+          "jvp": lambda lib, case: transforms.check_jvp(lib, case, sys.modules[__name__]),
+          "vmap": lambda lib, case: transforms.check_vmap(lib, case, sys.modules[__name__])}
 
 
 def run(lib, row, mode):

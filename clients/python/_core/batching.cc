@@ -216,7 +216,12 @@ Status batched(Session& session, std::size_t position, const Request& request, H
     def.batch(call);
   } else if (def.batching == Batching::kElementwise) {
     call.elementwise();
-  } else if (def.batching == Batching::kFront) {
+  } else if (def.batching == Batching::kFront || def.random) {
+    const bool sized = std::any_of(def.parameters.begin(), def.parameters.end(),
+                                   [](const Parameter& p) { return p.name == "size"; });
+    if (def.random && request.arguments.empty() && !sized) {
+      return invalid("vmap: " + def.name + " has no batching rule for randomness 'different'");
+    }
     call.front_all(def);
   } else {
     call.slices();
@@ -230,7 +235,14 @@ Status batched(Session& session, std::size_t position, const Request& request, H
     // 0-d operands have less say in promotion, which they lose with the batch's dimension.
     if (i < seen.size()) result = ops::cast(result, seen[i].dtype);
     TT_RETURN_IF_ERROR(calls.status());
-    if (!result.is_tensor() || result.rank() == 0 || result.shape()[0] != level.size) {
+    const bool has_batch =
+        result.is_tensor() && result.rank() > 0 && result.shape()[0] == level.size;
+    if (result.is_tensor() && !has_batch && i < seen.size() &&
+        result.shape() == seen[i].geometry.shape && core::numel(result.shape()) == 0) {
+      results.push_back(HandleRef(&handle(result)));  // nothing, for every sample
+      continue;
+    }
+    if (!has_batch) {
       return core::internal("vmap: the batching rule of " + def.name + " lost the batch");
     }
     results.push_back(wrap(session, HandleRef(&handle(result)), level.id));

@@ -7,34 +7,6 @@ namespace teletensor::client::transforms {
 
 namespace {
 
-// v without level `position`, whose batch becomes a dimension 0 that the levels inside see.
-Var pulled(Session& session, const Var& v, std::size_t position) {
-  const Level& level = levels()[position];
-  if (batched_at(v, level.id)) return inner_of(session, v);
-  const Extra* extra = handle(v).id == 0 ? extra_of(handle(v)) : nullptr;
-  if (extra != nullptr && extra->level > level.id) {
-    const Var inner = pulled(session, Var(&session, extra->inner), position);
-    if (!inner.is_tensor()) return {};
-    const Below below(index_of(extra->level));
-    const Var moved = ops::transpose(inner, 0, 1);
-    if (!moved.is_tensor()) return {};
-    return Var(&session, wrap(session, HandleRef(&handle(moved)), extra->level));
-  }
-  const Below below(position);
-  return spread(v, level.size);
-}
-
-// The reverse: dimension 0 of what is seen becomes the batch of a level, under those of levels
-// inside it.
-HandleRef inserted(Session& session, const HandleRef& h, std::uint64_t level) {
-  const Extra* extra = h->id == 0 ? extra_of(*h) : nullptr;
-  if (extra == nullptr || extra->level < level) return wrap(session, h, level);
-  const Below below(index_of(extra->level));
-  const Var moved = ops::transpose(Var(&session, extra->inner), 0, 1);
-  if (!moved.is_tensor()) return h;
-  return wrap(session, inserted(session, HandleRef(&handle(moved)), level), extra->level);
-}
-
 // The tangent of what lies under the levels inside level `id`.
 Var tangent_under(Session& session, const Var& v, std::uint64_t id) {
   const Handle& h = handle(v);
@@ -186,9 +158,8 @@ Var detached(Session& session, const Var& x) {
   const Var out = ops::apply(detach, {x});
   for (std::size_t k = depth; out.is_tensor() && k-- > 0;) {
     if (!levels()[k].forward) continue;
-    const Below below(k);
-    const Var t = tangent(session, x, levels()[k].id);
-    if (t.is_tensor()) attach(out, t, levels()[k].id);
+    const Var t = tangent_under(session, x, levels()[k].id);
+    if (t.is_tensor()) attach_under(session, out, t, levels()[k].id);
   }
   return out;
 }

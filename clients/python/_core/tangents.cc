@@ -16,20 +16,12 @@ Extra::Tangent* entry_of(const Handle& h, std::uint64_t id) {
   return nullptr;
 }
 
-}  // namespace
-
-bool may_have_tangent(const Var& v, std::uint64_t id) {
-  if (!v.is_tensor()) return false;
-  const Handle& h = handle(v);
-  return entry_of(h, id) != nullptr || (h.is_view() && entry_of(*h.base, id) != nullptr);
-}
-
-namespace {
-
 void put_entry(Handle& h, const HandleRef& value, std::uint64_t id) {
+  const std::uint32_t now = ground(h).clock->now();
   if (Extra::Tangent* entry = entry_of(h, id)) {
     entry->value = value;
-    entry->seen = h.clock->now();
+    entry->seen = now;
+    entry->part.reset();
     return;
   }
   std::vector<Extra::Tangent>& all = own_extra(h).tangents;
@@ -37,33 +29,63 @@ void put_entry(Handle& h, const HandleRef& value, std::uint64_t id) {
     return std::none_of(levels().begin(), levels().end(),
                         [&](const Level& level) { return level.id == each.level; });
   });
-  all.push_back({id, value, h.clock->now()});
+  all.push_back({id, value, now, {}});
 }
 
-void drop_entry(Handle& h, std::uint64_t id) {
-  if (h.extra == nullptr) return;
-  std::erase_if(extra_of(h)->tangents, [&](const auto& each) { return each.level == id; });
-}
-
-Attributes region_of(const Handle& base, const Handle& view) {
+Attributes region_of(const Handle& base, const core::Geometry& view) {
   return {Attribute::of(base.shape()), Attribute::of(base.geometry().strides),
-          Attribute::of(view.shape()), Attribute::of(view.geometry().strides),
-          Attribute::of(view.geometry().offset - base.geometry().offset)};
+          Attribute::of(view.shape), Attribute::of(view.strides),
+          Attribute::of(view.offset - base.geometry().offset)};
+}
+
+// h's tangent t as one of the name at the ground of h, and back: with every level's batch.
+Var grounded(Session& session, const Handle& h, Var t) {
+  for (const Handle* at = &h; at->id == 0 && t.is_tensor(); at = extra_of(*at)->inner.get()) {
+    t = pulled(session, t, index_of(extra_of(*at)->level));
+  }
+  return t;
+}
+Var raised(Session& session, const Handle& h, const Var& t) {
+  if (h.id != 0 || !t.is_tensor()) return t;
+  const Var inner = raised(session, *extra_of(h)->inner, t);
+  if (!inner.is_tensor()) return {};
+  return Var(&session, inserted(session, HandleRef(&handle(inner)), extra_of(h)->level));
+}
+
+// What a group's base knows; a part that a view brought becomes the whole, with zeros around it.
+Var whole(Session& session, Handle& base, Extra::Tangent& entry, std::uint64_t id) {
+  if (!entry.part) return Var(&session, entry.value);
+  static const OpRef update("update_region");
+  const Var all = ops::apply(update, {ops::zeros(session, base.layout), Var(&session, entry.value)},
+                             region_of(base, *entry.part));
+  if (all.is_tensor()) put_entry(base, HandleRef(&handle(all)), id);
+  return all;
 }
 
 }  // namespace
 
+bool may_have_tangent(const Var& v, std::uint64_t id) {
+  if (!v.is_tensor()) return false;
+  Handle& h = handle(v);
+  return entry_of(h, id) != nullptr || entry_of(ground(h).group(), id) != nullptr;
+}
+
 Var tangent(Session& session, const Var& v, std::uint64_t id) {
   if (!v.is_tensor()) return {};
   Handle& h = handle(v);
+  Handle& named = ground(h);
+  Handle& base = named.group();
   Extra::Tangent* entry = entry_of(h, id);
-  if (!h.is_view() || (entry && entry->seen == h.clock->now())) {
-    return entry ? Var(&session, entry->value) : Var();
-  }
-  const Extra::Tangent* of_base = entry_of(*h.base, id);
+  if (&h == &base) return entry ? whole(session, base, *entry, id) : Var();
+  if (entry && entry->seen == named.clock->now()) return Var(&session, entry->value);
+  Extra::Tangent* of_base = entry_of(base, id);
   if (of_base == nullptr) return entry ? Var(&session, entry->value) : Var();
-  static const OpRef region("index_region");
-  const Var out = ops::apply(region, {Var(&session, of_base->value)}, region_of(*h.base, h));
+  Var t = whole(session, base, *of_base, id);
+  if (&named != &base) {
+    static const OpRef region("index_region");
+    t = ops::apply(region, {t}, region_of(base, named.geometry()));
+  }
+  const Var out = raised(session, h, t);
   if (out.is_tensor()) put_entry(h, HandleRef(&handle(out)), id);
   return out;
 }
@@ -77,7 +99,17 @@ void attach(const Var& result, Var t, std::uint64_t id) {
     static const OpRef relayout("relayout");
     t = ops::apply(relayout, {t}, {Attribute::of(like.geometry.strides)});
   }
-  if (t.is_tensor()) put_entry(handle(result), HandleRef(&handle(t)), id);
+  if (!t.is_tensor()) return;
+  Handle& h = handle(result);
+  put_entry(h, HandleRef(&handle(t)), id);
+  // The base knows too, so that a write through any name of the group reaches the others.
+  Handle& named = ground(h);
+  Handle& base = named.group();
+  if (&h == &base || entry_of(base, id) != nullptr) return;
+  const Var physical = grounded(static_cast<Session&>(*result.builder()), h, t);
+  if (!physical.is_tensor()) return;
+  put_entry(base, HandleRef(&handle(physical)), id);
+  if (&named != &base) entry_of(base, id)->part = named.geometry();
 }
 
 namespace {
@@ -299,22 +331,28 @@ Status write_dual(Session& session, const Var& self_var, const Var& result, std:
   static const OpRef update("update_region");
   const Calls calls(session);
   Handle& self = handle(self_var);
+  Handle& named = ground(self);
+  Handle& base = named.group();
   Var t = tangent(session, result, id);
-  const Extra::Tangent* of_base = self.is_view() ? entry_of(*self.base, id) : nullptr;
-  const Var base_tangent = of_base ? Var(&session, of_base->value) : Var();
+  Extra::Tangent* of_base = entry_of(base, id);
+  const Var before = of_base ? whole(session, base, *of_base, id) : Var();
   const Var arguments[] = {self_var, result};
   TT_RETURN_IF_ERROR(session.apply_inplace(copy, arguments, {}, {}));
+  if (!core::is_floating(self.layout.dtype)) return calls.status();
   if (!t.is_tensor()) {
-    drop_entry(self, id);
-    if (base_tangent.absent()) return calls.status();
+    if (before.absent()) return calls.status();
     t = ops::zeros(session, self.layout);
   }
-  attach(self_var, t, id);
-  if (!self.is_view() || !core::is_floating(self.layout.dtype)) return calls.status();
-  const Var before = base_tangent.absent() ? ops::zeros(session, self.base->layout) : base_tangent;
-  const Var after =
-      ops::apply(update, {before, ops::cast(t, self.layout.dtype)}, region_of(*self.base, self));
-  if (after.is_tensor()) put_entry(*self.base, HandleRef(&handle(after)), id);
+  t = ops::expand(ops::cast(t, self.layout.dtype), self.shape());
+  if (!t.is_tensor()) return calls.status();
+  put_entry(self, HandleRef(&handle(t)), id);
+  if (&self == &base) return calls.status();
+  Var all = grounded(session, self, t);
+  if (&named != &base) {
+    all = ops::apply(update, {before.absent() ? ops::zeros(session, base.layout) : before, all},
+                     region_of(base, named.geometry()));
+  }
+  if (all.is_tensor()) put_entry(base, HandleRef(&handle(all)), id);
   return calls.status();
 }
 

@@ -458,13 +458,6 @@ void bind_tape(nb::module_& m) {
                      return runner.is_valid() ? runner : nb::none();
                    })
       .def("_saved", saved_of)
-      .def("_zeros",  // the gradient of an output that has none
-           [](PyNode& self, std::size_t output) {
-             const std::size_t at = self.node->counts[0] + output;
-             const Var zeros = ops::zeros(*self.session, self.node->operands[at].layout);
-             raise_if(self.session->status());
-             return tensor_or_none(*self.session, zeros);
-           })
       .def("_add_pre_hook",
            [](PyNode& self, nb::object callable) {
              const autograd::HookId id = self.session->add_hook(std::move(callable));

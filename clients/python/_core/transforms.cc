@@ -9,6 +9,7 @@ constinit thread_local std::size_t depth = 0;
 namespace {
 
 thread_local std::vector<Level> t_levels;
+thread_local std::vector<std::pair<std::uint64_t, std::vector<Level>>> t_hidden;
 std::uint64_t g_next_level = 1;
 
 }  // namespace
@@ -39,10 +40,41 @@ Var spread(const Var& x, std::int64_t size) {
   return ops::expand(ops::unsqueeze(x, 0), shape);
 }
 
+Var pulled(Session& session, const Var& v, std::size_t position) {
+  const Level& level = t_levels[position];
+  if (batched_at(v, level.id)) return inner_of(session, v);
+  const Extra* extra = handle(v).id == 0 ? extra_of(handle(v)) : nullptr;
+  if (extra != nullptr && extra->level > level.id) {
+    const Var inner = pulled(session, Var(&session, extra->inner), position);
+    if (!inner.is_tensor()) return {};
+    const Below below(index_of(extra->level));
+    const Var moved = ops::transpose(inner, 0, 1);
+    if (!moved.is_tensor()) return {};
+    return Var(&session, wrap(session, HandleRef(&handle(moved)), extra->level));
+  }
+  const Below below(position);
+  return spread(v, level.size);
+}
+
+HandleRef inserted(Session& session, const HandleRef& h, std::uint64_t level) {
+  const Extra* extra = h->id == 0 ? extra_of(*h) : nullptr;
+  if (extra == nullptr || extra->level < level) return wrap(session, h, level);
+  const Below below(index_of(extra->level));
+  const Var moved = ops::transpose(Var(&session, extra->inner), 0, 1);
+  if (!moved.is_tensor()) return h;
+  return wrap(session, inserted(session, HandleRef(&handle(moved)), level), extra->level);
+}
+
 // ---------------------------------------------------------------- levels
 
 std::uint64_t push(Level level) {
   level.id = g_next_level++;
+  // Levels that are not seen from here come back when this one ends.
+  if (depth < t_levels.size()) {
+    t_hidden.emplace_back(
+        level.id,
+        std::vector<Level>(t_levels.begin() + static_cast<std::ptrdiff_t>(depth), t_levels.end()));
+  }
   t_levels.resize(depth);
   t_levels.push_back(level);
   depth = t_levels.size();
@@ -50,12 +82,15 @@ std::uint64_t push(Level level) {
 }
 
 void pop(std::uint64_t id) {
-  while (!t_levels.empty()) {
-    const std::uint64_t last = t_levels.back().id;
-    if (last < id) break;
-    t_levels.pop_back();
-  }
-  depth = std::min(depth, t_levels.size());
+  const std::size_t at = index_of(id);
+  if (at == t_levels.size() || t_levels[at].id != id) return;
+  t_levels.resize(at);
+  depth = at;
+  while (!t_hidden.empty() && t_hidden.back().first > id) t_hidden.pop_back();
+  if (t_hidden.empty() || t_hidden.back().first != id) return;
+  const std::vector<Level>& hidden = t_hidden.back().second;
+  t_levels.insert(t_levels.end(), hidden.begin(), hidden.end());
+  t_hidden.pop_back();
 }
 
 core::Result<std::size_t> position(std::uint64_t id) {

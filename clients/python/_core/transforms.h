@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -34,7 +35,8 @@ class Extra final : public core::Counted {
   struct Tangent {
     std::uint64_t level;
     autograd::HandleRef value;
-    std::uint32_t seen;  // of a view: the clock when it was taken
+    std::uint32_t seen;                  // the clock of its memory when it was taken
+    std::optional<core::Geometry> part;  // of a base: value is that of this view alone
   };
   autograd::HandleRef inner;  // inside vmap: what it stands for
   std::uint64_t level = 0;    // whose batch inner has as dimension 0

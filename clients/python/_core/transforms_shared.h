@@ -47,6 +47,11 @@ HandleRef wrap(Session& session, const HandleRef& inner, std::uint64_t level);
 // x repeated along a new dimension 0.
 Var spread(const Var& x, std::int64_t size);
 
+// v without the level at `position`, whose batch becomes a dimension 0 that the levels inside see;
+// and the reverse: dimension 0 of what is seen becomes a level's batch, under the levels inside it.
+Var pulled(Session& session, const Var& v, std::size_t position);
+HandleRef inserted(Session& session, const HandleRef& h, std::uint64_t level);
+
 // Calls through the session's Builder, whose first failure is taken out at the end.
 class Calls {
  public:

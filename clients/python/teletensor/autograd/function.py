@@ -197,13 +197,22 @@ def _call(cls: type[Function], ctx: FunctionCtx, args: tuple[Any, ...], level: A
         if isinstance(each, Tensor) and not _among(each, ctx._constant) and \
                 each.dtype.is_floating_point and not _among(each, values):
             values.append(each)
+    places = [next((i for i, v in enumerate(values) if v is each), None) for each in listed]
+    blanks = [(each._shape, each.dtype, each.device) if isinstance(each, Tensor) else None
+              for each in listed]
     saved = [t for t in ctx._saved if t is not None]
 
     # Not the arguments themselves: they would live as long as the node.
     takes = tuple(isinstance(a, Tensor) for a in args)
 
     def run(node: Any, grads: list[Tensor | None]) -> list[Any]:
-        return _backward(cls, ctx, takes, node, grads, level)
+        full = []  # one for each output, also those that carry none
+        for place, blank in zip(places, blanks, strict=True):
+            g = None if place is None else grads[place]
+            if g is None and blank is not None and ctx.materialize_grads:
+                g = ops["full"](0, *blank)
+            full.append(g)
+        return _backward(cls, ctx, takes, node, full, level)
 
     results, slots, _ = _core.function_node(inputs, values, saved, run, cls.__name__ + "Backward")
     numbers = iter(slots)
@@ -211,8 +220,7 @@ def _call(cls: type[Function], ctx: FunctionCtx, args: tuple[Any, ...], level: A
     if not forward:
         ctx._saved = ()
     named = []
-    for each in listed:
-        at = next((i for i, v in enumerate(values) if v is each), None)
+    for each, at in zip(listed, places, strict=True):
         if at is None:
             named.append(each)
         elif _among(each, ctx._dirty):
@@ -228,8 +236,6 @@ def _backward(cls: type[Function], ctx: FunctionCtx, takes: tuple[bool, ...], no
     ctx._node = node
     backward = cls.backward if cls.backward is not Function.backward else cls.vjp
     try:
-        if ctx.materialize_grads and any(g is None for g in grads):
-            grads = [node._zeros(i) if g is None else g for i, g in enumerate(grads)]
         if level is None:
             given = backward(ctx, *grads)
         else:

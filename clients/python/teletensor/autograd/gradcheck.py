@@ -225,9 +225,10 @@ def gradgradcheck(func: Callable[..., Any], inputs: Any, grad_outputs: Any = Non
     count = len(points)
 
     def gradients(*args: Any) -> tuple[Any, ...]:
-        own = tuple(a if not isinstance(a, Tensor) or a.requires_grad or not p.requires_grad
-                    else a.detach().requires_grad_()
-                    for a, p in zip(args[:count], points, strict=True))
+        with enable_grad():  # names of their own that keep tangents
+            own = tuple(a if not isinstance(a, Tensor) or a.requires_grad or not p.requires_grad
+                        else _core.variable(a)
+                        for a, p in zip(args[:count], points, strict=True))
         with enable_grad():
             found = [(o, s) for o, s in zip(_differentiable(func(*own)), args[count:], strict=True)
                      if o.requires_grad]

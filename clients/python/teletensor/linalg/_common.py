@@ -11,8 +11,8 @@ __all__: list[str] = []
 
 
 def wants_gradient(*tensors: Tensor) -> bool:
-    """Will the tape record what is computed from them?"""
-    return _core.grad_mode() and any(x.requires_grad for x in tensors)
+    """Will the tape record what is computed from them, or may they carry tangents?"""
+    return _core.depth() > 0 or _core.grad_mode() and any(x.requires_grad for x in tensors)
 
 
 def square(a: Tensor, name: str) -> None:

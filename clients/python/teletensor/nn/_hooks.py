@@ -1,4 +1,4 @@
-"""Forward hooks of a module: who is called before and after forward."""
+"""Hooks of a module: who is called before and after forward, and around its backward."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import itertools
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+from .._core import Tensor
+from ..autograd.function import Function
 
 if TYPE_CHECKING:
     from .module import Module
@@ -35,10 +38,111 @@ class RemovableHandle:
         self.remove()
 
 
+class _Same(Function):
+    """Its tensors under new names: a node where a module's gradients pass."""
+
+    @staticmethod
+    def forward(ctx: Any, *tensors: Tensor) -> Any:
+        ctx.set_materialize_grads(False)
+        return tensors
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return grads
+
+
+def _renamed(values: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[int], Any]:
+    """The values with their tensors renamed, where these are, and their node (None: no gradient)."""
+    places = [i for i, v in enumerate(values) if isinstance(v, Tensor)]
+    if not any(values[i].requires_grad for i in places):
+        return values, places, None
+    named = list(values)
+    node = None
+    for i, tensor in zip(places, _Same.apply(*(values[i] for i in places)), strict=True):
+        named[i] = tensor
+        if tensor.grad_fn is not None:
+            node = tensor.grad_fn
+    return tuple(named), places, node
+
+
+class _Passage:
+    """One call of a module with backward hooks: its gradients on their way."""
+
+    def __init__(self, hooks: Hooks, module: Module) -> None:
+        self.hooks, self.module = hooks, module
+        self.of_outputs: tuple[Any, ...] | None = None
+        self.has_inputs = False
+
+    def inputs(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        args, places, node = _renamed(args)
+        if node is None:
+            return args
+        self.has_inputs = True
+        count = len(args)
+
+        def hook(given: tuple[Any, ...], _: tuple[Any, ...]) -> Any:
+            of_inputs: list[Any] = [None] * count
+            for i, g in zip(places, given, strict=True):
+                of_inputs[i] = g
+            changed = self.call(tuple(of_inputs))
+            return None if changed is None else tuple(changed[i] for i in places)
+
+        node.register_hook(hook)
+        return args
+
+    def outputs(self, result: Any) -> Any:
+        single = not isinstance(result, tuple)
+        named, places, node = _renamed((result,) if single else result)
+        if node is None:
+            return result
+        count = len(named)
+
+        def hook(given: tuple[Any, ...]) -> Any:
+            of_outputs: list[Any] = [None] * count
+            for i, g in zip(places, given, strict=True):
+                of_outputs[i] = g
+            found: tuple[Any, ...] = tuple(of_outputs)
+            for pre_hook in list(self.hooks.backward_before.values()):
+                changed = pre_hook[0](self.module, found)
+                if changed is not None:
+                    found = changed if isinstance(changed, tuple) else (changed,)
+                    if len(found) != count:
+                        raise RuntimeError(
+                            "Backward pre hook returned an invalid number of grad_output, got "
+                            f"{len(found)}, but expected {count}")
+            self.of_outputs = found
+            if not self.has_inputs:
+                self.call((None,))
+            return tuple(found[i] for i in places)
+
+        node.register_prehook(hook)
+        return named[0] if single else named
+
+    def call(self, of_inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        if self.of_outputs is None:
+            return None
+        found, changed_any = of_inputs, False
+        for hook in list(self.hooks.backward_after.values()):
+            changed = hook[0](self.module, found, self.of_outputs)
+            if changed is None:
+                continue
+            if not self.has_inputs:
+                raise RuntimeError("Backward hook for Modules where no input requires gradient should "
+                                   "always return None or None for all gradients.")
+            changed = changed if isinstance(changed, tuple) else (changed,)
+            if len(changed) != len(of_inputs):
+                raise RuntimeError(f"Backward hook returned an invalid number of grad_input, got "
+                                   f"{len(changed)}, but expected {len(of_inputs)}")
+            found, changed_any = changed, True
+        return found if changed_any else None
+
+
 class Hooks:
     """The hooks of one module. Exists only once a first hook was registered."""
 
     def __init__(self) -> None:
+        self.backward_before: OrderedDict[int, tuple[Callable[..., Any]]] = OrderedDict()
+        self.backward_after: OrderedDict[int, tuple[Callable[..., Any]]] = OrderedDict()
         self.before: OrderedDict[int, tuple[Callable[..., Any], bool]] = OrderedDict()
         self.after: OrderedDict[int, tuple[Callable[..., Any], bool, bool]] = OrderedDict()
 
@@ -70,6 +174,10 @@ class Hooks:
                     changed = pre_hook(module, args)
                     if changed is not None:
                         args = changed if isinstance(changed, tuple) else (changed,)
+            passage = None
+            if self.backward_after or self.backward_before:
+                passage = _Passage(self, module)
+                args = passage.inputs(args)
             result = module.forward(*args, **kwargs)
             for key, (hook, with_kwargs, _) in list(self.after.items()):
                 called.add(key)
@@ -79,7 +187,7 @@ class Hooks:
                     changed = hook(module, args, result)
                 if changed is not None:
                     result = changed
-            return result
+            return result if passage is None else passage.outputs(result)
         except BaseException:
             for key, (hook, with_kwargs, always) in list(self.after.items()):
                 if always and key not in called:

@@ -495,6 +495,24 @@ class Module:
         hooks = self._own_hooks()
         return hooks.add(hooks.after, (hook, with_kwargs, always_call), prepend)
 
+    def register_full_backward_hook(
+        self, hook: Callable[..., Any], prepend: bool = False
+    ) -> RemovableHandle:
+        """Calls `hook(module, grad_input, grad_output)` when the gradients of the module's positional
+        tensor arguments are known; what it returns (if not None) replaces grad_input."""
+        hooks = self._own_hooks()
+        return hooks.add(hooks.backward_after, (hook,), prepend)
+
+    register_backward_hook = register_full_backward_hook
+
+    def register_full_backward_pre_hook(
+        self, hook: Callable[..., Any], prepend: bool = False
+    ) -> RemovableHandle:
+        """Calls `hook(module, grad_output)` when the gradients of the module's outputs are known,
+        before its backward; what it returns (if not None) replaces grad_output."""
+        hooks = self._own_hooks()
+        return hooks.add(hooks.backward_before, (hook,), prepend)
+
     def _own_hooks(self) -> Hooks:
         if self._hooks is None:
             self.__dict__["_hooks"] = Hooks()
