@@ -1,5 +1,6 @@
 #include "engine/core/geometry.h"
 
+#include <algorithm>
 #include <array>
 
 namespace teletensor::core {
@@ -109,9 +110,24 @@ bool Geometry::dense() const {
 }
 
 bool Geometry::overlaps_itself() const {
+  int order[kMaxRank], count = 0;  // ascending strides
   bool zero = false;
-  for (int d = 0; d < rank(); ++d) zero |= shape[d] > 1 && strides[d] == 0;
-  return zero && !dense();
+  for (int d = 0; d < rank(); ++d) {
+    if (shape[d] == 0) return false;
+    if (shape[d] == 1) continue;
+    zero |= strides[d] == 0;
+    int at = count++;
+    for (; at > 0 && strides[order[at - 1]] > strides[d]; --at) order[at] = order[at - 1];
+    order[at] = d;
+  }
+  if (zero) return !dense();
+  // Where each stride reaches past all smaller ones, places are distinct.
+  std::int64_t reach = 0;
+  for (int i = 0; i < count; ++i) {
+    if (strides[order[i]] <= reach) return true;
+    reach += (shape[order[i]] - 1) * strides[order[i]];
+  }
+  return false;
 }
 
 std::int64_t Geometry::storage_end() const {

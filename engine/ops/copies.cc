@@ -45,6 +45,31 @@ Status infer_fill(InferContext& c) {
   return infer_clone(c);
 }
 
+// RULE (PyTorch's view(dtype)): the last dimension takes up the difference of the sizes.
+Status infer_bitcast(InferContext& c) {
+  const core::DType to = c.attributes.dtype(0);
+  const auto from_size = static_cast<std::int64_t>(core::size_of(c.dtype(0)));
+  const auto to_size = static_cast<std::int64_t>(core::size_of(to));
+  core::Dims shape = c.shape(0);
+  if (from_size != to_size) {
+    const std::string both =
+        std::string(core::name_of(c.dtype(0))) + " to " + std::string(core::name_of(to));
+    if (shape.empty()) {
+      return c.fail("a 0-d tensor cannot be viewed as another element size: " + both);
+    }
+    std::int64_t& last = shape[shape.size() - 1];
+    std::int64_t bytes;
+    if (__builtin_mul_overflow(last, from_size, &bytes)) return c.fail("size is too large");
+    if (bytes % to_size != 0) {
+      return c.fail("the last dimension of " + core::to_string(c.shape(0)) +
+                    " does not divide from " + both);
+    }
+    last = bytes / to_size;
+  }
+  c.add_result(to, shape);
+  return {};
+}
+
 void give_gradient(VjpContext& c) { c.give(0, c.gradient()); }
 
 // RULE: nothing of operand 0 remains.
@@ -88,6 +113,11 @@ std::vector<OpDef> copy_ops() {
        .infer = infer_fill,
        .vjp = overwrite_vjp,
        .inplace = Inplace::kElementwise},
+      {.signature = "bitcast(Tensor x, dtype dtype) -> Tensor",
+       .doc = "A row-major copy of x's bytes read as another dtype; the last dimension grows or "
+              "shrinks with the element size. As bool, every byte but 0 is True.",
+       .infer = infer_bitcast,
+       .not_differentiable = "it reads bytes, not numbers"},
       {.signature = "to_device(Tensor x, device device) -> Tensor",
        .doc = "x on another device.",
        .infer = infer_clone,

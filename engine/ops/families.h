@@ -25,6 +25,7 @@ std::vector<OpDef> linalg_spectral_ops();  // linalg_spectral.cc: SVD, eigenvalu
 std::vector<OpDef> creation_ops();  // creation.cc: full, arange, linspace, eye, one_hot, tril, triu
 std::vector<OpDef> random_ops();    // random.cc: Philox
 std::vector<OpDef> index_ops();     // index.cc: index, index_put, gather, index_select, embedding
+std::vector<OpDef> scatter_ops();   // scatter.cc: scatter_reduce, listed by index_ops
 std::vector<OpDef> join_ops();      // join.cc: cat, stack
 std::vector<OpDef> recurrent_ops();  // recurrent.cc: lstm_gates, gru_gates
 std::vector<OpDef> client_ops();     // client.cc: nodes whose backward is the client's own code

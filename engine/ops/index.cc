@@ -1,6 +1,9 @@
 // Reading and writing at places that tensors name: index, gather, scatter, index_select, embedding,
 // ... An index out of range is found by the kernel before its first store.
 
+#include <algorithm>
+#include <iterator>
+
 #include "engine/ops/families.h"
 #include "engine/ops/functions.h"
 
@@ -149,6 +152,13 @@ Status infer_nonzero(InferContext& c) {
                   core::to_string(c.shape(0)));
   }
   c.add_result(DType::kI64, Dims{count, c.rank(0)});
+  return {};
+}
+
+Status infer_nonzero_static(InferContext& c) {
+  const std::int64_t size = c.attributes.integer(0);
+  if (size < 0) return c.fail("size must not be negative, it is " + std::to_string(size));
+  c.add_result(DType::kI64, Dims{size, c.rank(0)});
   return {};
 }
 
@@ -345,8 +355,10 @@ void index_copy_vjp(VjpContext& c) {
 void index_fill_vjp(VjpContext& c) {
   const Var g = c.gradient(), index = c.operand(1);
   const std::int64_t dim = c.attributes().integer(0);
-  if (c.needs(0)) c.give(0, index_fill(g, index, dim));
-  if (c.needs(2)) c.give(2, index_select(g, index, dim));
+  const Var kept = index_fill(g, index, dim);
+  if (c.needs(0)) c.give(0, kept);
+  // Of equal indices the value is written once.
+  if (c.needs(2)) c.give(2, g - kept);
 }
 
 Status infer_take(InferContext& c) {
@@ -419,7 +431,7 @@ void embedding_backward_vjp(VjpContext& c) {
 
 std::vector<OpDef> index_ops() {
   const std::vector<Save> save_index = {{1}};
-  return {
+  std::vector<OpDef> all = {
       {.signature = "index(Tensor x, Tensor[] indices, int[] dims) -> Tensor",
        .doc =
            "The elements of x at the places that the indices, broadcast together, name in the "
@@ -442,6 +454,10 @@ std::vector<OpDef> index_ops() {
            "The places of the elements that are not zero, one row each, in row-major order; count "
            "is their number (count_nonzero), which the kernel verifies.",
        .infer = infer_nonzero,
+       .not_differentiable = kInteger},
+      {.signature = "nonzero_static(Tensor x, int size, int fill_value=-1) -> Tensor",
+       .doc = "The first `size` rows of nonzero(x), or fewer and then rows of fill_value.",
+       .infer = infer_nonzero_static,
        .not_differentiable = kInteger},
       {.signature = "masked_scatter(Tensor x, Tensor mask, Tensor source) -> Tensor",
        .doc = "x with the elements where mask is True replaced by those of source, in order.",
@@ -533,6 +549,9 @@ std::vector<OpDef> index_ops() {
        .saves = save_index,
        .internal = true},
   };
+  std::vector<OpDef> more = scatter_ops();
+  std::move(more.begin(), more.end(), std::back_inserter(all));
+  return all;
 }
 
 }  // namespace teletensor::ops

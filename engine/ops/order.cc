@@ -105,6 +105,35 @@ Status median_infer(InferContext& c) {
   return {};
 }
 
+// One sorted vector for all values, or one for each along the last dimension.
+Status searchsorted_infer(InferContext& c) {
+  const Dims &sorted = c.shape(0), &values = c.shape(1);
+  if (c.dtype(0) != c.dtype(1)) {
+    return c.fail("boundaries and values must have one dtype, they have " +
+                  std::string(core::name_of(c.dtype(0))) + " and " +
+                  std::string(core::name_of(c.dtype(1))));
+  }
+  if (core::is_complex(c.dtype(0))) return c.fail("complex numbers have no order");
+  if (sorted.empty()) return c.fail("the sorted sequence must have at least one dimension");
+  bool fits = sorted.size() == 1 || sorted.size() == values.size();
+  for (int d = 0; fits && d + 1 < sorted.size(); ++d) fits = sorted[d] == values[d];
+  if (!fits) {
+    return c.fail(
+        "boundaries must be a vector, or agree with the values but in the last "
+        "dimension; their shapes are " +
+        core::to_string(sorted) + " and " + core::to_string(values));
+  }
+  c.add_result(c.attributes.boolean(0) ? DType::kI32 : DType::kI64, values);
+  return {};
+}
+
+Status argsort_rows_infer(InferContext& c) {
+  if (c.rank(0) != 2) return c.fail("takes a matrix, got shape " + core::to_string(c.shape(0)));
+  if (core::is_complex(c.dtype(0))) return c.fail("complex numbers have no order");
+  c.add_result(DType::kI64, Dims{c.shape(0)[0]});
+  return {};
+}
+
 // ---------------------------------------------------------------- derivatives
 
 // The gradient goes where the indices (saved result 1) say.
@@ -173,6 +202,18 @@ std::vector<OpDef> order_ops() {
            "argsort(Tensor x, int dim=-1, bool descending=False, bool stable=False) -> Tensor",
        .doc = "The indices (int64) that sort along dim. Equal elements keep their order.",
        .infer = argsort_infer,
+       .not_differentiable = kIndices},
+      {.signature =
+           "searchsorted(Tensor sorted_sequence, Tensor values, bool out_int32=False, bool "
+           "right=False) -> Tensor",
+       .doc = "Where each value would go in its ascending row, before equal elements (after them "
+              "with right), as int64 or int32. NaN goes to the end.",
+       .infer = searchsorted_infer,
+       .not_differentiable = kIndices},
+      {.signature = "argsort_rows(Tensor x) -> Tensor",
+       .doc = "The indices (int64) that sort the rows of a matrix lexicographically, NaN last. "
+              "Equal rows keep their order.",
+       .infer = argsort_rows_infer,
        .not_differentiable = kIndices},
       {.signature = "topk(Tensor x, int k, int dim=-1, bool largest=True, bool sorted=True) -> "
                     "(Tensor values, Tensor indices)",

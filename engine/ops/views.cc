@@ -11,6 +11,7 @@
 namespace teletensor::ops {
 namespace {
 
+using core::Attribute;
 using core::Dims;
 using core::Geometry;
 using core::Status;
@@ -302,6 +303,84 @@ Status split(InferContext& c, Views& views) {
   return {};
 }
 
+// Any geometry that stays between the first and the last element that x shows.
+Status as_strided(InferContext& c, Views& views) {
+  const Geometry& g = c.geometry(0);
+  const auto sizes = c.attributes.ints(0), strides = c.attributes.ints(1);
+  if (sizes.size() > core::kMaxRank) return c.fail("rank above the limit of 12");
+  if (sizes.size() != strides.size()) {
+    return c.fail("mismatch in length of size (" + std::to_string(sizes.size()) +
+                  ") and strides (" + std::to_string(strides.size()) + ")");
+  }
+  const auto count = core::checked_numel(sizes);
+  if (!count.ok()) return c.fail(count.status().message());
+  const std::int64_t offset = c.attributes.has(2) ? c.attributes.integer(2) : g.offset;
+  if (offset < 0) return c.fail("negative storage offset " + std::to_string(offset));
+  std::int64_t last = offset;
+  for (std::size_t d = 0; d < sizes.size(); ++d) {
+    if (strides[d] < 0) return c.fail("negative strides are not supported");
+    std::int64_t reach;
+    if (*count > 0 && (__builtin_mul_overflow(sizes[d] - 1, strides[d], &reach) ||
+                       __builtin_add_overflow(last, reach, &last))) {
+      return c.fail("strides are too large");
+    }
+  }
+  if (*count > 0 && (offset < g.offset || last >= g.storage_end())) {
+    return c.fail("sizes " + core::to_string(Dims(sizes)) + ", strides " +
+                  core::to_string(Dims(strides)) + " and offset " + std::to_string(offset) +
+                  " are out of bounds for a tensor that shows elements " +
+                  std::to_string(g.offset) + " to " + std::to_string(g.storage_end() - 1));
+  }
+  views.emplace_back(Dims(sizes), Dims(strides), *count > 0 ? offset : g.offset);
+  return {};
+}
+
+// Elements of x that lie at one place all get the gradient of that place, shared among them.
+void as_strided_vjp(VjpContext& c) {
+  static const OpRef scatter("scatter_region");
+  const core::Layout& x = c.operand_layout(0);
+  const Geometry& g = x.geometry;
+  const Var gradient = c.gradient();
+  const std::int64_t offset = c.attributes().has(2) ? c.attributes().integer(2) : g.offset;
+  const Attribute shape = Attribute::of(g.shape), strides = Attribute::of(g.strides);
+  Var out = apply(scatter, {gradient},
+                  {shape, strides, c.attributes().at(0), c.attributes().at(1),
+                   Attribute::of(gradient.layout().geometry.numel() > 0 ? offset - g.offset : 0)});
+  if (g.overlaps_itself()) {
+    const Var one = full(c.builder(), g.shape, core::Number::of_int(1), x.dtype, x.device);
+    out = out / apply(scatter, {one}, {shape, strides, shape, strides, Attribute::of(0)});
+  }
+  c.give(0, out);
+}
+
+Status unfold(InferContext& c, Views& views) {
+  const Geometry& g = c.geometry(0);
+  const auto dim = core::normalize_dim(c.attributes.integer(0), g.rank(), c.op);
+  if (!dim.ok()) return dim.status();
+  const std::int64_t size = c.attributes.integer(1), step = c.attributes.integer(2),
+                     whole = g.rank() == 0 ? 1 : g.shape[*dim];
+  if (g.rank() == core::kMaxRank) return c.fail("rank above the limit of 12");
+  if (size < 0) return c.fail("size is " + std::to_string(size) + " but must be >= 0");
+  if (size > whole) {
+    return c.fail("maximum size for tensor at dimension " + std::to_string(*dim) + " is " +
+                  std::to_string(whole) + " but size is " + std::to_string(size));
+  }
+  if (step < 1) return c.fail("step is " + std::to_string(step) + " but must be > 0");
+  Geometry out = g;
+  if (g.rank() > 0) {
+    const std::int64_t stride = g.strides[*dim];
+    out.shape[*dim] = (whole - size) / step + 1;
+    // A single window is never stepped over, whatever the step.
+    out.strides[*dim] = out.shape[*dim] > 1 ? stride * step : stride;
+    out.strides.push_back(stride);
+  } else {
+    out.strides.push_back(1);
+  }
+  out.shape.push_back(size);
+  views.push_back(out);
+  return {};
+}
+
 }  // namespace
 
 std::vector<OpDef> view_ops() {
@@ -368,6 +447,16 @@ std::vector<OpDef> view_ops() {
       {.signature = "split_with_sizes(Tensor x, int[] split_sizes, int dim=0) -> Tensor[]",
        .doc = "Consecutive views of the given sizes along dim.",
        .view = split},
+      {.signature = "as_strided(Tensor x, int[] size, int[] stride, int? storage_offset=None) -> "
+                    "Tensor",
+       .doc = "The view with the given sizes, strides and offset (in elements of the storage), "
+              "which must lie between the first and the last element of x.",
+       .view = as_strided,
+       .vjp = as_strided_vjp},
+      {.signature = "unfold(Tensor x, int dimension, int size, int step) -> Tensor",
+       .doc = "The view of all windows of `size` elements of a dimension, `step` apart; the "
+              "elements of a window are the new last dimension.",
+       .view = unfold},
   };
 }
 

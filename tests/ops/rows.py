@@ -4,10 +4,17 @@ import rows_complex
 import rows_linalg
 import rows_pointwise
 import rows_reductions
+import rows_shapes
 import rows_structure
 
-ROWS = [*rows_pointwise.ROWS, *rows_reductions.ROWS, *rows_structure.ROWS, *rows_linalg.ROWS,
-        *rows_complex.ROWS]
+ROWS = [
+    *rows_pointwise.ROWS,
+    *rows_reductions.ROWS,
+    *rows_structure.ROWS,
+    *rows_shapes.ROWS,
+    *rows_linalg.ROWS,
+    *rows_complex.ROWS,
+]
 
 # Ops whose tests are not samples of a call: op -> where.
 COVERED_ELSEWHERE = {
@@ -19,6 +26,10 @@ COVERED_ELSEWHERE = {
 }
 
 # Functions that Python builds from several ops of the catalog.
-COMPOSITES = {"flip", "zeros", "ones", *rows_linalg.NAMES}
+COMPOSITES = {
+    "flip", "zeros", "ones",
+    *rows_linalg.NAMES,
+    *rows_shapes.COMPOSITES,
+}  # fmt: skip
 # Differentiable ops whose gradient no call from Python reaches by itself: op -> why.
 NO_GRADIENT_SAMPLES = {"full": "of its value, which Python gives as a number; vjps use it"}

@@ -17,10 +17,15 @@ torch = pytest.importorskip("torch")
 torch.set_num_threads(1)
 PEER = Library(torch)
 # Where PyTorch's strides of an elementwise result are not what anyone relies on.
-FREE_STRIDES = {"index", "index_put", "cat", "stack", "where", "max_dim", "min_dim", "sort", "argsort", "nonzero",
-                "logsigmoid", "geqrf", *LINALG, "angle",
-                # Views of complex numbers there, copies here.
-                "conj", "real", "imag", "view_as_real"}
+FREE_STRIDES = {
+    *LINALG,
+    "conj", "real", "imag", "view_as_real",  # views of complex numbers there, copies here
+    "angle", "argsort",
+    "argwhere", "as_strided_scatter", "bitcast", "bucketize", "cat", "diagonal_scatter", "einsum", "flip",
+    "geqrf",
+    "index", "index_put", "isin", "logsigmoid", "max_dim", "min_dim", "msort", "nonzero", "put", "rot90",
+    "searchsorted", "select_scatter", "slice_scatter", "sort", "stack", "unique", "where",
+}  # fmt: skip
 
 
 @pytest.fixture(scope="session")

@@ -64,6 +64,17 @@ PyObject* wrap_dtype(core::DType dtype) {
 
 PyObject* wrap_device(core::Device device) { return nb::cast(PyDevice{device}).release().ptr(); }
 
+namespace {
+
+core::DType dtype_argument(nb::handle object) {
+  const auto dtype = dtype_of(object.ptr());
+  if (dtype) return *dtype;
+  PyErr_SetString(PyExc_TypeError, "expected a dtype");
+  throw nb::python_error();
+}
+
+}  // namespace
+
 void bind_types(nb::module_& m) {
   auto dtype = nb::class_<PyDType>(m, "dtype", "The element type of a tensor: float32, int64, ...");
   dtype
@@ -157,6 +168,12 @@ void bind_types(nb::module_& m) {
   m.def("grad_mode", &grad_mode);
   m.def("set_grad_mode", &set_grad_mode);
   m.def("default_dtype", [] { return nb::steal(wrap_dtype(default_dtype())); });
+  m.def("promote", [](nb::handle a, nb::handle b) {
+    return nb::steal(wrap_dtype(core::promote(dtype_argument(a), dtype_argument(b))));
+  });
+  m.def("can_cast", [](nb::handle from, nb::handle to) {
+    return core::can_cast(dtype_argument(from), dtype_argument(to));
+  });
   m.def("set_default_dtype", [](nb::handle dtype) {
     const auto d = dtype_of(dtype.ptr());
     if (!d || !core::is_floating(*d)) {

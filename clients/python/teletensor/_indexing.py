@@ -10,7 +10,7 @@ from . import _core
 from ._convert import tensor
 from ._core import Tensor, ops
 
-__all__ = ["getitem", "setitem"]
+__all__ = ["expanded", "getitem", "nonzero_columns", "setitem"]
 
 _select, _slice, _unsqueeze = ops["select"], ops["slice"], ops["unsqueeze"]
 
@@ -105,7 +105,7 @@ def _slice_of(item: slice, size: int) -> tuple[int, int, int]:
     return start, max(start, stop), step
 
 
-def _expanded(view: Tensor, arrays: list[Tensor], dims: list[int]) -> tuple[list[Tensor], list[int]]:
+def expanded(view: Tensor, arrays: list[Tensor], dims: list[int]) -> tuple[list[Tensor], list[int]]:
     """Masks as columns of coordinates."""
     out: list[Tensor] = []
     at: list[int] = []
@@ -136,7 +136,7 @@ def getitem(x: Tensor, index: Any) -> Tensor:
     view, arrays, dims, _ = _plan(x, index)
     if not arrays:
         return ops["alias"](view) if view is x else view
-    columns, at = _expanded(view, arrays, dims)
+    columns, at = expanded(view, arrays, dims)
     return ops["index"](view, columns, at)
 
 
@@ -168,7 +168,7 @@ def setitem(x: Tensor, index: Any, value: Any) -> None:
             mask = _unsqueeze(mask, mask.dim())
         ops["masked_fill_"](view, mask if mask.dtype == _core.bool else ops["ne"](mask, 0), value)
         return
-    columns, at = _expanded(view, arrays, dims)
+    columns, at = expanded(view, arrays, dims)
     if isinstance(value, Tensor) and value.dtype != view.dtype:
         value = value.to(view.dtype)
     ops["index_put_"](view, value, columns, at)

@@ -44,7 +44,7 @@ class RemovableHandle:
 
 
 def _to(self: Tensor, *args: Any, dtype: Any = None, device: Any = None, copy: bool = False,
-        non_blocking: bool = False) -> Tensor:
+        non_blocking: bool = False, memory_format: Any = None) -> Tensor:
     """The tensor in another dtype or on another device of the daemon; itself if nothing changes."""
     for arg in args:
         if isinstance(arg, _core.dtype):
@@ -66,7 +66,7 @@ def _to(self: Tensor, *args: Any, dtype: Any = None, device: Any = None, copy: b
 
 
 def _cast_method(name: str, dtype: Any) -> Any:
-    def cast(self: Tensor) -> Tensor:
+    def cast(self: Tensor, memory_format: Any = None) -> Tensor:
         return self if self.dtype == dtype else ops["cast"](self, dtype)
 
     cast.__name__, cast.__doc__ = name, f"The tensor as {dtype.name}."
@@ -127,8 +127,21 @@ def _cuda(self: Tensor, device: int = 0) -> Tensor:
     return _to(self, f"cuda:{device}")
 
 
-def _type(self: Tensor, dtype: Any) -> Tensor:
-    """The tensor as `dtype`."""
+_TYPE_NAMES = {"float32": "Float", "float64": "Double", "float16": "Half", "bfloat16": "BFloat16",
+               "uint8": "Byte", "int8": "Char", "int16": "Short", "int32": "Int", "int64": "Long",
+               "bool": "Bool"}
+
+
+def _type(self: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
+    """The tensor as `dtype` (or its name, such as "torch.FloatTensor"); the name without a dtype."""
+    if dtype is None:
+        return f"teletensor.{_TYPE_NAMES.get(self.dtype.name, self.dtype.name.title())}Tensor"
+    if isinstance(dtype, str):
+        wanted = dtype.rpartition(".")[2].removesuffix("Tensor")
+        names = {short: name for name, short in _TYPE_NAMES.items()}
+        if wanted not in names or not hasattr(_core, names[wanted]):
+            raise ValueError(f"invalid type: {dtype!r}")
+        dtype = getattr(_core, names[wanted])
     return _to(self, dtype)
 
 
@@ -140,7 +153,7 @@ def _size(self: Tensor, dim: int | None = None) -> Any:
 def _stride(self: Tensor, dim: int | None = None) -> Any:
     """Elements between neighbours along each dimension."""
     strides = self._strides()
-    return strides if dim is None else strides[dim]
+    return strides if dim is None else strides[wrap_dim(dim, self.dim())]
 
 
 def _iter(self: Tensor) -> Any:
@@ -198,11 +211,6 @@ def _copy_(self: Tensor, src: Any, non_blocking: bool = False) -> Tensor:
     return ops["copy_"](self, src)
 
 
-def _zero_(self: Tensor) -> Tensor:
-    """Fills with zeros."""
-    return ops["fill_"](self, 0)
-
-
 def _new(name: str) -> Any:
     make = getattr(_functions, name.removeprefix("new_"))
 
@@ -212,11 +220,6 @@ def _new(name: str) -> Any:
 
     new.__name__, new.__doc__ = name, f"{make.__doc__} dtype and device are this tensor's."
     return new
-
-
-def _is_floating_point(self: Tensor) -> bool:
-    """Is the dtype a floating-point one?"""
-    return self.dtype.is_floating_point
 
 
 def _nelement(self: Tensor) -> int:
@@ -250,6 +253,10 @@ _PROPERTIES = {
     "mH": (_functions.adjoint, "The conjugate with the last two dimensions swapped."),
     "real": (_functions.real, "The real parts, as a copy; a real tensor itself. Can be assigned."),
     "imag": (_functions.imag, "The imaginary parts, as a copy. Can be assigned."),
+    "is_cpu": (lambda self: self.device.type == "cpu", "Is it on the daemon's CPU?"),
+    "is_sparse": (lambda self: False, "Tensors are dense."),
+    "is_quantized": (lambda self: False, "Tensors are not quantized."),
+    "is_meta": (lambda self: False, "Tensors have data."),
     "is_cuda": (lambda self: self.device.type == "cuda", "Is it on a GPU?"),
     "itemsize": (lambda self: self.element_size(), "Bytes of one element."),
     "nbytes": (lambda self: self.numel() * self.element_size(), "Bytes of all elements."),
@@ -284,13 +291,13 @@ def attach() -> None:
         "requires_grad_": _requires_grad_, "detach_": _detach_, "cpu": _cpu, "cuda": _cuda,
         "type": _type, "size": _size, "stride": _stride, "numpy": _convert.to_numpy,
         "tolist": _convert.tolist, "normal_": _normal_, "random_": _random_,
-        "bernoulli_": _bernoulli_, "zero_": _zero_, "copy_": _copy_, "__iter__": _iter, "__len__": _len,
+        "bernoulli_": _bernoulli_, "copy_": _copy_, "__iter__": _iter, "__len__": _len,
         "__bool__": _bool, "__float__": lambda self: float(self.item()),
         "__complex__": lambda self: complex(self.item()),
         "__int__": lambda self: int(self.item()), "__index__": _index, "__array__": _array,
         "__getitem__": _indexing.getitem, "__setitem__": _indexing.setitem, "__repr__": text_of,
         "__array_priority__": 1000, "__array_ufunc__": None,
-        "is_floating_point": _is_floating_point, "nelement": _nelement,
+        "nelement": _nelement,
         "ndimension": _ndimension, "where": _where, "type_as": _type_as,
         "__contains__": lambda self, value: bool(ops["any"](ops["eq"](self, value)).item()),
         "__deepcopy__": _deepcopy, "__reduce_ex__": _no_pickle, "__format__": _format,
@@ -306,7 +313,7 @@ def attach() -> None:
              "short": _core.int16, "cfloat": _core.complex64, "cdouble": _core.complex128}
     for name, dtype in casts.items():
         setattr(Tensor, name, _cast_method(name, dtype))
-    aliases = {"swapaxes": "transpose", "swapdims": "transpose", "multiply": "mul",
+    aliases = {"swapaxes": "transpose", "multiply": "mul",
                "subtract": "sub", "true_divide": "div", "divide": "div", "negative": "neg",
                "absolute": "abs", "greater": "gt", "greater_equal": "ge", "less": "lt",
                "less_equal": "le", "not_equal": "ne", "moveaxis": "movedim", "clip": "clamp",

@@ -30,6 +30,22 @@ Status reshape(KernelCall& call) {
   return {};
 }
 
+// The row-major bytes of x; a bool must be 0 or 1.
+Status bitcast(KernelCall& call) {
+  TensorArg out = call.out[0];
+  const core::Geometry geometry(call.in[0].geometry->shape);
+  out.data = out.first();
+  out.geometry = &geometry;
+  out.dtype = call.in[0].dtype;
+  strided_copy(call.in[0], out, call.parallel);
+  if (call.out[0].dtype == core::DType::kBool) {
+    auto* bytes = call.out[0].first<std::uint8_t>();
+    const std::int64_t count = call.out[0].geometry->numel();
+    for (std::int64_t i = 0; i < count; ++i) bytes[i] = bytes[i] != 0;
+  }
+  return {};
+}
+
 }  // namespace
 
 void add_copy_kernels(KernelTable& table) {
@@ -39,6 +55,7 @@ void add_copy_kernels(KernelTable& table) {
   table.add("copy", copy_second);
   table.add("fill", copy_second);
   table.add("reshape", reshape);
+  table.add("bitcast", bitcast);
 }
 
 }  // namespace teletensor::backends::cpu

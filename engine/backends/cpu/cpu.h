@@ -26,6 +26,8 @@ void add_creation_kernels(KernelTable& table);
 void add_random_kernels(KernelTable& table);
 void add_index_kernels(KernelTable& table);
 void add_gather_kernels(KernelTable& table);
+void add_scatter_kernels(KernelTable& table);
+void add_search_kernels(KernelTable& table);
 void add_join_kernels(KernelTable& table);
 void add_optimizer_kernels(KernelTable& table);
 void add_recurrent_kernels(KernelTable& table);

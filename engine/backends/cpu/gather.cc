@@ -1,11 +1,11 @@
-// gather, scatter, scatter_add; nonzero and the ops of bool masks.
+// gather; nonzero and the ops of bool masks.
 
 #include <algorithm>
 #include <cstring>
 
 #include "engine/backends/cpu/block_io.h"
 #include "engine/backends/cpu/cpu.h"
-#include "engine/backends/cpu/index_places.h"
+#include "engine/backends/cpu/picks.h"
 #include "engine/backends/cpu/strided.h"
 
 namespace teletensor::backends::cpu {
@@ -15,65 +15,6 @@ using core::Dims;
 using core::DType;
 using core::Geometry;
 using core::Status;
-
-// The rows (runs of the last dimension) of one shape, in row-major order, seen by several tensors.
-class Rows {
- public:
-  explicit Rows(const Dims& shape) : shape_(shape) {
-    if (!shape.empty()) length_ = shape.back();
-    for (int d = 0; d + 1 < shape.size(); ++d) count_ *= shape[d];
-  }
-  std::int64_t length() const { return length_; }
-  std::int64_t count() const { return length_ == 0 ? 0 : count_; }
-  // Elements between neighbours of a row.
-  std::int64_t stride(const Geometry& g) const { return shape_.empty() ? 1 : g.strides.back(); }
-  // From the tensor's first element to row i; dimension `without` does not count.
-  std::int64_t offset(const Geometry& g, std::int64_t i, int without = -1) const {
-    std::int64_t at = 0;
-    for (int d = shape_.size() - 2; d >= 0; --d) {
-      if (d != without) at += i % shape_[d] * g.strides[d];
-      i /= shape_[d];
-    }
-    return at;
-  }
-
- private:
-  Dims shape_;
-  std::int64_t length_ = 1, count_ = 1;
-};
-
-// gather and scatter: position (.., i, .., j) of the index names element (.., index, .., j) of x.
-struct Picks {
-  IndexList index;
-  Dims shape;
-  int dim = 0;
-  std::int64_t step = 0;  // x's stride in dim
-};
-
-Status picks_of(KernelCall& call, const Geometry& x, const TensorArg& index, Picks& picks) {
-  const std::int64_t given = call.attributes.integer(0);
-  const int rank = x.rank();
-  picks.shape = index.geometry->shape;
-  picks.dim = static_cast<int>(given < 0 ? given + std::max(rank, 1) : given);
-  picks.step = rank == 0 ? 0 : x.strides[picks.dim];
-  const auto list = read_index(call, index, rank == 0 ? 1 : x.shape[picks.dim], picks.dim, false);
-  if (!list.ok()) return list.status();
-  picks.index = *list;
-  return {};
-}
-
-// f(offset of x at index 0, x's stride, row's first position) for rows of the index. Ranks agree
-// but for 0-d beside [n].
-template <class F>
-void each_row(const Rows& rows, const Picks& picks, const Geometry& x, std::int64_t begin,
-              std::int64_t end, F&& f) {
-  const bool flat = x.rank() != picks.shape.size();
-  const bool last = picks.dim == picks.shape.size() - 1 || picks.shape.empty();
-  const std::int64_t stride = last || flat ? 0 : rows.stride(x);
-  for (std::int64_t r = begin; r < end; ++r) {
-    f(flat ? 0 : rows.offset(x, r, picks.dim), stride, r * rows.length());
-  }
-}
 
 template <class T>
 void gather_rows(KernelCall& call, const Picks& picks) {
@@ -101,50 +42,11 @@ Status gather(KernelCall& call) {
   return {};
 }
 
-// Goes through the index in row-major order on one lane: of equal places the last wins, sums have
-// one order.
-template <bool kAdd>
-Status scatter(KernelCall& call) {
-  const TensorArg &out = call.out[0], &source = call.in[2];
-  Picks picks;
-  TT_RETURN_IF_ERROR(picks_of(call, *out.geometry, call.in[1], picks));
-  // Only the part of the source that the index's shape covers is read.
-  const bool number = source.kind == TensorArg::Kind::kNumber;
-  TensorArg part = source;
-  Geometry window;
-  if (!number) {
-    window = *source.geometry;
-    if (window.rank() == picks.shape.size()) window.shape = picks.shape;
-    part.geometry = &window;
-  }
-  const Dense from = dense(call, part, number ? Dims() : window.shape, out.dtype);
-  if (from.data == nullptr) return out_of_scratch(call.op.name, from.bytes);
-  const Rows rows(picks.shape);
-  with_type(out.dtype, [&](auto t) {
-    using T = decltype(t);
-    T* const x = out.first<T>();
-    const T* const values = static_cast<const T*>(from.data);
-    each_row(rows, picks, *out.geometry, 0, rows.count(),
-             [&](std::int64_t base, std::int64_t stride, std::int64_t at) {
-               for (std::int64_t j = 0; j < rows.length(); ++j) {
-                 T& to = x[base + j * stride + picks.index.values[at + j] * picks.step];
-                 const T value = number ? *values : values[at + j];
-                 if constexpr (kAdd) {
-                   accumulate(to, value, 1);
-                 } else {
-                   to = value;
-                 }
-               }
-             });
-  });
-  return {};
-}
-
 // ---------------------------------------------------------------- masks
 
-Status nonzero(KernelCall& call) {
+// Writes the places of the first `wanted` elements that are not zero; returns how many there are.
+std::int64_t write_nonzero(KernelCall& call, std::int64_t wanted) {
   const TensorArg& x = call.in[0];
-  const std::int64_t wanted = call.attributes.integer(0);
   const Dims& shape = x.geometry->shape;
   const int rank = shape.size();
   const Rows rows(shape);
@@ -180,9 +82,22 @@ Status nonzero(KernelCall& call) {
     }
   };
   with_any_compute_type(x.dtype, scan);
+  return found;
+}
+
+Status nonzero(KernelCall& call) {
+  const std::int64_t wanted = call.attributes.integer(0), found = write_nonzero(call, wanted);
   if (found == wanted) return {};
   return core::invalid("nonzero: the count is " + std::to_string(found) + ", " +
                        std::to_string(wanted) + " was said");
+}
+
+Status nonzero_static(KernelCall& call) {
+  const std::int64_t size = call.attributes.integer(0), rank = call.in[0].geometry->rank();
+  const std::int64_t found = std::min(write_nonzero(call, size), size);
+  auto* to = call.out[0].first<std::int64_t>();
+  std::fill(to + found * rank, to + size * rank, call.attributes.integer(1));
+  return {};
 }
 
 // f(offset of x) for the elements where the mask is set, in row-major order.
@@ -242,9 +157,8 @@ Status masked_pack(KernelCall& call) {
 
 void add_gather_kernels(KernelTable& table) {
   table.add("gather", gather);
-  table.add("scatter", scatter<false>);
-  table.add("scatter_add", scatter<true>);
   table.add("nonzero", nonzero);
+  table.add("nonzero_static", nonzero_static);
   table.add("masked_scatter", masked_scatter);
   table.add("masked_pack", masked_pack);
 }

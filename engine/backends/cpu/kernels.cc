@@ -23,6 +23,8 @@ KernelTable make_kernels(const ops::Catalog& catalog) {
   add_random_kernels(table);
   add_index_kernels(table);
   add_gather_kernels(table);
+  add_scatter_kernels(table);
+  add_search_kernels(table);
   add_join_kernels(table);
   add_optimizer_kernels(table);
   add_recurrent_kernels(table);

@@ -90,8 +90,11 @@ void add_region(const TensorArg& x, const Geometry& view, void* to) {
   const Walk turn_walk(repeats, turns, repeats.rank());
   A sum[kPiece], add[kPiece];
   char* const base = static_cast<char*>(to) + view.offset * element;
-  for (std::int64_t start = 0; start < order.count; start += kPiece) {
-    const std::int64_t n = std::min(kPiece, order.count - start);
+  // Rows of a view such as unfold's share elements with one another, not within themselves.
+  const std::int64_t row = order.rank > 0 && once.overlaps_itself() ? order.sizes[0] : order.count;
+  std::int64_t n = 0;
+  for (std::int64_t start = 0; start < order.count; start += n) {
+    n = std::min(kPiece, row - start % row);
     std::int64_t at = 0;
     to_walk.runs(start, n, [&](std::int64_t offset, std::int64_t stride, std::int64_t length) {
       load(base + offset * element, stride, length, sum + at);

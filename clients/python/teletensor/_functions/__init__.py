@@ -8,34 +8,67 @@ they list is exported. A function whose first parameter is a `Tensor` is a metho
 from . import (
     common,
     complex,
+    contractions,
     creation,
     elementwise,
     indexing,
+    joining,
     linear,
     order,
     queries,
     random,
     reductions,
+    scatters,
     structure,
+    typeinfo,
+    views,
 )
 from .complex import *  # noqa: F403
+from .contractions import *  # noqa: F403
 from .creation import *  # noqa: F403
 from .elementwise import *  # noqa: F403
 from .indexing import *  # noqa: F403
+from .joining import *  # noqa: F403
 from .linear import *  # noqa: F403
 from .order import *  # noqa: F403
 from .queries import *  # noqa: F403
 from .random import *  # noqa: F403
 from .reductions import *  # noqa: F403
+from .scatters import *  # noqa: F403
 from .structure import *  # noqa: F403
+from .typeinfo import *  # noqa: F403
+from .views import *  # noqa: F403
 
-_MODULES = (complex, creation, elementwise, indexing, linear, order, queries, random, reductions, structure)
+_MODULES = (
+    complex,
+    contractions,
+    creation,
+    elementwise,
+    indexing,
+    joining,
+    linear,
+    order,
+    queries,
+    random,
+    reductions,
+    scatters,
+    structure,
+    typeinfo,
+    views,
+)
 
 NAMES = [name for module in _MODULES for name in module.__all__]
 globals()["__all__"] = NAMES  # as mypy reads it, an assignment would hide all that is no literal
 
 
 def methods() -> dict[str, object]:
-    """What `_tensor.attach` puts on Tensor: name to function."""
+    """What `_tensor.attach` puts on Tensor: name to function.
+
+    A module's `METHODS` are methods only: they are not exported.
+    """
     space = globals()
-    return {name: space[name] for name in NAMES if common.is_method(space[name])}
+    found = {name: space[name] for name in NAMES if common.is_method(space[name])}
+    for module in _MODULES:
+        for name in getattr(module, "METHODS", ()):
+            found[name] = getattr(module, name)
+    return found

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple, TypeVar
 
 from .. import _core
 from .._convert import resolve_device
-from .._core import Tensor
+from .._core import Tensor, ops
 from .._session import current_session
 
 __all__ = [
-    "Function", "Size", "ValuesIndices", "function_only", "is_method", "made", "options", "sizes_of",
+    "Function", "Size", "ValuesIndices", "function_only", "is_method", "made", "options", "owned", "sizes_of",
     "wrap_dim",
 ]
 Size = Sequence[int]
@@ -33,9 +33,14 @@ def function_only(function: Function) -> Function:
 
 def is_method(function: Any) -> bool:
     """Does it become a method: is its first parameter a Tensor, and is it not marked?"""
-    code = function.__code__
-    return bool(code.co_argcount) and "function_only" not in vars(function) and (
+    code = getattr(function, "__code__", None)
+    return code is not None and bool(code.co_argcount) and "function_only" not in vars(function) and (
         function.__annotations__.get(code.co_varnames[0]) in ("Tensor", Tensor))
+
+
+def owned(x: Tensor) -> Tensor:
+    """x, with memory of its own: a row-major copy where it is a view."""
+    return ops["contiguous"](x) if x._is_view() else x
 
 
 def sizes_of(sizes: tuple[Any, ...]) -> tuple[int, ...]:

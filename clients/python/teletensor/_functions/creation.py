@@ -11,9 +11,11 @@ from .._session import current_session
 from .common import function_only, made, options, sizes_of
 
 __all__ = [
-    "arange", "empty", "empty_like", "eye", "full", "full_like", "linspace", "one_hot", "ones",
-    "ones_like", "scalar_tensor", "zeros", "zeros_like",
+    "arange", "empty", "empty_like", "empty_permuted", "empty_strided", "eye", "fill_", "full", "full_like",
+    "linspace", "logspace", "one_hot", "ones", "ones_like", "scalar_tensor", "tril_indices",
+    "triu_indices", "zero_", "zeros", "zeros_like",
 ]
+METHODS = ["new_empty_strided", "new_tensor"]
 
 
 def full(size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None,
@@ -72,11 +74,17 @@ def empty_like(input: Tensor, *, dtype: Any = None, device: Any = None,
     return made(ops["empty"](input._shape, dtype or input.dtype, device or input.device), requires_grad)
 
 
+def _number(x: Any) -> Any:
+    """A number, also from a tensor of one element (which waits)."""
+    return x.item() if isinstance(x, Tensor) else x
+
+
 def arange(start: Any, end: Any = None, step: Any = 1, *, dtype: Any = None, device: Any = None,
            requires_grad: bool = False) -> Tensor:
     """start, start + step, ... before end; `arange(end)` starts at 0."""
     if end is None:
         start, end = 0, start
+    start, end, step = _number(start), _number(end), _number(step)
     device = resolve_device(current_session(), device)
     if dtype is None and any(isinstance(v, float) for v in (start, end, step)):
         dtype = _core.default_dtype()
@@ -86,6 +94,7 @@ def arange(start: Any, end: Any = None, step: Any = 1, *, dtype: Any = None, dev
 def linspace(start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any = None,
              requires_grad: bool = False) -> Tensor:
     """`steps` evenly spaced numbers from start to end, which may be complex."""
+    start, end = _number(start), _number(end)
     ends = complex(start), complex(end)
     if dtype is None and any(isinstance(v, complex) for v in (start, end)):
         dtype = _core.default_dtype().to_complex()
@@ -97,6 +106,76 @@ def linspace(start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any
     return made(ops["complex"](*parts), requires_grad)
 
 
+def logspace(start: Any, end: Any, steps: int, base: float = 10.0, *, dtype: Any = None,
+             device: Any = None, requires_grad: bool = False) -> Tensor:
+    """base to the power of `steps` evenly spaced numbers from start to end."""
+    dtype, device = options(dtype, device)
+    powers = ops["linspace"](_number(start), _number(end), steps, _core.float64, device)
+    out = ops["pow"](_number(base), powers)
+    return made(out if dtype == _core.float64 else ops["cast"](out, dtype), requires_grad)
+
+
+def empty_strided(size: Any, stride: Any, *, dtype: Any = None, device: Any = None,
+                  requires_grad: bool = False) -> Tensor:
+    """An uninitialised tensor with the given strides."""
+    shape, strides = sizes_of((size,)), sizes_of((stride,))
+    if len(shape) != len(strides):
+        raise RuntimeError(f"empty_strided: {len(shape)} sizes and {len(strides)} strides")
+    dtype, device = options(dtype, device)
+    room = 0 if 0 in shape else 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
+    memory = ops["empty"]((room,), dtype, device)
+    return made(ops["detach"](ops["as_strided"](memory, shape, strides, 0)), requires_grad)
+
+
+def empty_permuted(size: Any, physical_layout: Any, *, dtype: Any = None, device: Any = None,
+                   requires_grad: bool = False) -> Tensor:
+    """An uninitialised tensor whose dimensions lie in memory in the order of physical_layout."""
+    shape, order = sizes_of((size,)), sizes_of((physical_layout,))
+    if sorted(order) != list(range(len(shape))):
+        raise RuntimeError(f"empty_permuted: {list(order)} is no permutation of the dims of {list(shape)}")
+    strides, step = [0] * len(shape), 1
+    for d in reversed(order):
+        strides[d] = step
+        step *= max(shape[d], 1)
+    return empty_strided(shape, strides, dtype=dtype, device=device, requires_grad=requires_grad)
+
+
+def _triangle(row: int, col: int, mask: str, offset: int, dtype: Any, device: Any) -> Tensor:
+    if row < 0 or col < 0:
+        raise RuntimeError(f"row and col must be non-negative, got {row} and {col}")
+    lower = sum(min(max(i + offset + (mask == "tril"), 0), col) for i in range(row))
+    count = lower if mask == "tril" else row * col - lower
+    whole = ops[mask](full((row, col), True, device=device), offset)
+    found = ops["contiguous"](ops["transpose"](ops["nonzero"](whole, count), 0, 1))
+    return found if dtype is None or dtype == _core.int64 else ops["cast"](found, dtype)
+
+
+def tril_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None,
+                 device: Any = None) -> Tensor:
+    """The rows and columns of the lower triangle of a row x col matrix, as a 2 x n tensor."""
+    return _triangle(row, col, "tril", offset, dtype, device)
+
+
+def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None,
+                 device: Any = None) -> Tensor:
+    """The rows and columns of the upper triangle of a row x col matrix, as a 2 x n tensor."""
+    return _triangle(row, col, "triu", offset, dtype, device)
+
+
+def new_tensor(self: Tensor, data: Any, *, dtype: Any = None, device: Any = None,
+               requires_grad: bool = False) -> Tensor:
+    """A new tensor with a copy of data; dtype and device are this tensor's unless given."""
+    return tensor(data, dtype=dtype or self.dtype, device=device or self.device,
+                  requires_grad=requires_grad)
+
+
+def new_empty_strided(self: Tensor, size: Any, stride: Any, *, dtype: Any = None, device: Any = None,
+                      requires_grad: bool = False) -> Tensor:
+    """An uninitialised tensor with the given strides; dtype and device are this tensor's."""
+    return empty_strided(size, stride, dtype=dtype or self.dtype, device=device or self.device,
+                         requires_grad=requires_grad)
+
+
 def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None,
         requires_grad: bool = False) -> Tensor:
     """The n input m matrix with ones on the diagonal."""
@@ -104,9 +183,21 @@ def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None,
     return made(ops["eye"](n, m, dtype, device), requires_grad)
 
 
-def scalar_tensor(value: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
-    """A 0-d tensor."""
-    return tensor(value, dtype=dtype, device=device)
+def scalar_tensor(value: Any, *, dtype: Any = None, device: Any = None,
+                  requires_grad: bool = False) -> Tensor:
+    """A 0-d tensor; of the default dtype unless one is given."""
+    return tensor(value, dtype=dtype or _core.default_dtype(), device=device,
+                  requires_grad=requires_grad)
+
+
+def zero_(input: Tensor) -> Tensor:
+    """Fills with zeros."""
+    return ops["fill_"](input, 0)
+
+
+def fill_(input: Tensor, value: Any) -> Tensor:
+    """Fills with one value."""
+    return ops["fill_"](input, value)
 
 
 @function_only

@@ -2,44 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from .. import _core
 from .._core import Tensor, ops
-from .._indexing import nonzero_columns
+from .._indexing import expanded, nonzero_columns
 from .common import function_only
-from .structure import broadcast_tensors
+from .structure import broadcast_shapes, broadcast_tensors
 
 __all__ = [
     "gather", "index_add", "index_add_", "index_copy", "index_copy_", "index_fill",
-    "index_fill_", "index_put", "index_put_", "index_select", "masked_select", "nonzero",
+    "index_fill_", "index_put", "index_put_", "index_select", "masked_fill", "masked_scatter",
+    "masked_select", "nonzero",
     "scatter", "scatter_", "scatter_add", "scatter_add_", "where",
 ]
 
 
-def gather(input: Tensor, dim: int, index: Tensor) -> Tensor:
-    """x's elements along dim at index."""
-    return ops["gather"](input, index, dim)
+def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
+    """The elements along dim at index. sparse_grad is accepted; gradients are dense."""
+    if index.numel() == 0 and index.dim() != input.dim():
+        return ops["empty"](index._shape, input.dtype, input.device)
+    return ops["gather"](input, _indices(index), dim)
 
 
-def scatter(input: Tensor, dim: int, index: Tensor, src: Any = None, *, value: Any = None) -> Tensor:
-    """x with src (a tensor or number) written along dim at index."""
-    return ops["scatter"](input, index, value if src is None else src, dim)
+def _indices(index: Tensor) -> Tensor:
+    """An empty index may have any dtype."""
+    return index if index.numel() else index.to(_core.int64)
 
 
-def scatter_(input: Tensor, dim: int, index: Tensor, src: Any = None, *, value: Any = None) -> Tensor:
+_REDUCTIONS = {"add": "sum", "multiply": "prod"}
+
+
+def _scattered(ending: str, input: Tensor, dim: int, index: Tensor, src: Any, value: Any,
+               reduce: str | None) -> Tensor:
+    source, index = value if src is None else src, _indices(index)
+    if reduce is None:
+        return ops["scatter" + ending](input, index, source, dim)
+    if reduce not in _REDUCTIONS:
+        raise RuntimeError("reduce argument must be either add or multiply.")
+    if not isinstance(source, Tensor):
+        source = ops["full"](source, index._shape, input.dtype, input.device)
+    return ops["scatter_reduce" + ending](input, index, source, dim, _REDUCTIONS[reduce], True)
+
+
+def scatter(input: Tensor, dim: int, index: Tensor, src: Any = None, *, value: Any = None,
+            reduce: str | None = None) -> Tensor:
+    """A copy with src (a tensor or number) written, added or multiplied along dim at index."""
+    return _scattered("", input, dim, index, src, value, reduce)
+
+
+def scatter_(input: Tensor, dim: int, index: Tensor, src: Any = None, *, value: Any = None,
+             reduce: str | None = None) -> Tensor:
     """scatter in place."""
-    return ops["scatter_"](input, index, value if src is None else src, dim)
+    return _scattered("_", input, dim, index, src, value, reduce)
 
 
 def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
-    """x with src added along dim at index."""
-    return ops["scatter_add"](input, index, src, dim)
+    """A copy with src added along dim at index."""
+    return ops["scatter_add"](input, _indices(index), src, dim)
 
 
 def scatter_add_(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     """scatter_add in place."""
-    return ops["scatter_add_"](input, index, src, dim)
+    return ops["scatter_add_"](input, _indices(index), src, dim)
 
 
 def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
@@ -77,20 +103,43 @@ def index_fill_(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
     return ops["index_fill_"](input, index, value, dim)
 
 
-def index_put(input: Tensor, indices: Sequence[Tensor], values: Tensor,
+def _put(name: str, input: Tensor, indices: Sequence[Tensor | None], values: Tensor,
+         accumulate: bool) -> Tensor:
+    arrays = [(d, i) for d, i in _placed(indices) if i is not None]
+    columns, dims = expanded(input, [i for _, i in arrays], [d for d, _ in arrays])
+    if not isinstance(values, Tensor):
+        raise TypeError(f"index_put: values must be a Tensor, not {type(values).__name__}")
+    if values.dtype != input.dtype:
+        raise RuntimeError("Index put requires the source and destination dtypes match, got "
+                           f"{input.dtype} for the destination and {values.dtype} for the source.")
+    return ops[name](input, values, columns, dims, accumulate)
+
+
+def _placed(indices: Sequence[Tensor | None]) -> Iterator[tuple[int, Tensor | None]]:
+    """Each index with its first dim; a mask takes as many as it has."""
+    dim = 0
+    for index in indices:
+        yield dim, index
+        mask = index is not None and index.dtype in (_core.bool, _core.uint8)
+        dim += index.dim() if index is not None and mask else 1
+
+
+def index_put(input: Tensor, indices: Sequence[Tensor | None], values: Tensor,
               accumulate: bool = False) -> Tensor:
-    """x with values written at index tensors, one per leading dim."""
-    return ops["index_put"](input, values, list(indices), list(range(len(indices))), accumulate)
+    """A copy with values written (added) at index tensors, one per leading dim; None is all of a dim."""
+    return _put("index_put", input, indices, values, accumulate)
 
 
-def index_put_(input: Tensor, indices: Sequence[Tensor], values: Tensor,
+def index_put_(input: Tensor, indices: Sequence[Tensor | None], values: Tensor,
                accumulate: bool = False) -> Tensor:
     """index_put in place."""
-    return ops["index_put_"](input, values, list(indices), list(range(len(indices))), accumulate)
+    return _put("index_put_", input, indices, values, accumulate)
 
 
 def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
     """Coordinates of the elements that are not zero (reads their number: a round trip)."""
+    if as_tuple and input.dim() == 0:
+        input = ops["reshape"](input, (1,))
     if as_tuple:
         return tuple(nonzero_columns(input))
     return ops["nonzero"](input, int(ops["count_nonzero"](input).item()))
@@ -98,8 +147,27 @@ def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
 
 def masked_select(input: Tensor, mask: Tensor) -> Tensor:
     """The elements where mask is true, as a vector (reads their number: a round trip)."""
+    if mask.dtype != _core.bool:
+        raise RuntimeError(f"masked_select: expected BoolTensor for mask, got {mask.dtype}")
     input, mask = broadcast_tensors(input, mask)
+    if input.dim() == 0:
+        input, mask = ops["reshape"](input, (1,)), ops["reshape"](mask, (1,))
     return input[mask]
+
+
+def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
+    """A copy with value where mask is True; the two broadcast."""
+    return ops["masked_fill"](_as_wide(input, mask), mask, value)
+
+
+def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+    """A copy with the elements where mask is True taken from source, in order; the two broadcast."""
+    return ops["masked_scatter"](_as_wide(input, mask), mask, source)
+
+
+def _as_wide(input: Tensor, mask: Tensor) -> Tensor:
+    shape = broadcast_shapes(input._shape, mask._shape)
+    return input if shape == input._shape else ops["expand"](input, shape)
 
 
 @function_only

@@ -1,19 +1,42 @@
-"""Sorting and selecting by order."""
+"""Sorting, searching in sorted tensors, and sets of elements."""
 
 from __future__ import annotations
 
+import builtins
+from typing import Any
+
+from .. import _core
+from .._convert import tensor
 from .._core import Tensor, ops
-from .common import ValuesIndices
+from .common import ValuesIndices, function_only, wrap_dim
+from .creation import full, zeros
+from .indexing import nonzero
+from .typeinfo import result_type
 
-__all__ = ["kthvalue", "sort", "topk"]
+__all__ = [
+    "argsort", "argwhere", "bucketize", "isin", "kthvalue", "msort", "searchsorted", "sort",
+    "topk", "unique", "unique_consecutive",
+]
 
 
-def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> ValuesIndices:
+def sort(input: Tensor, dim: int = -1, descending: bool = False,
+         stable: bool | None = False) -> ValuesIndices:
     """Sorted along dim, and the indices."""
-    return ValuesIndices(*ops["sort"](input, dim, descending, stable))
+    return ValuesIndices(*ops["sort"](input, dim, descending, builtins.bool(stable)))
 
 
-def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> ValuesIndices:
+def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Tensor:
+    """The indices that sort along dim. Equal elements keep their order."""
+    return ops["argsort"](input, dim, descending, stable)
+
+
+def msort(input: Tensor) -> Tensor:
+    """Sorted along dim 0."""
+    return ops["sort"](input, 0, False, True)[0]
+
+
+def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True,
+         sorted: bool = True) -> ValuesIndices:
     """The k largest along dim, and their indices."""
     return ValuesIndices(*ops["topk"](input, k, dim, largest, sorted))
 
@@ -21,3 +44,148 @@ def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: boo
 def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> ValuesIndices:
     """The k-th smallest along dim, and its index."""
     return ValuesIndices(*ops["kthvalue"](input, k, dim, keepdim))
+
+
+def argwhere(input: Tensor) -> Any:
+    """The coordinates of the elements that are not zero, one row each."""
+    return nonzero(input)
+
+
+# ---------------------------------------------------------------- searching
+
+
+@function_only
+def searchsorted(sorted_sequence: Tensor, input: Any, *, out_int32: bool = False,
+                 right: bool = False, side: str | None = None,
+                 sorter: Tensor | None = None) -> Tensor:
+    """Where the values would go in ascending rows: before equal elements, or after them with right."""
+    if side is not None:
+        if side not in ("left", "right"):
+            raise RuntimeError("torch.searchsorted(): side can only be 'left' or 'right' but got "
+                               f"{side}")
+        if side == "left" and right:
+            raise RuntimeError("torch.searchsorted(): side and right can't be set to opposites, got "
+                               "side of left while right was True")
+        right = side == "right"
+    if sorter is not None:
+        if sorter._shape != sorted_sequence._shape or sorter.dtype != _core.int64:
+            raise RuntimeError("torch.searchsorted(): boundary and sorter must have the same size and "
+                               "sorter must be int64")
+        sorted_sequence = ops["gather"](sorted_sequence, sorter, sorted_sequence.dim() - 1)
+    values = input
+    if not isinstance(values, Tensor):
+        if sorted_sequence.dim() != 1:
+            raise RuntimeError("torch.searchsorted(): input value can be a scalar only when boundaries "
+                               "tensor dimension is 1")
+        values = tensor(values, device=sorted_sequence.device)
+        dtype = result_type(sorted_sequence, input)
+        values, sorted_sequence = values.to(dtype), sorted_sequence.to(dtype)
+    return ops["searchsorted"](sorted_sequence.detach(), values.detach(), out_int32, right)
+
+
+@function_only
+def bucketize(input: Any, boundaries: Tensor, *, out_int32: bool = False,
+              right: bool = False) -> Tensor:
+    """The bucket between ascending boundaries of each element: searchsorted the other way round."""
+    if boundaries.dim() != 1:
+        raise RuntimeError(f"boundaries tensor must be 1 dimension, but got dim({boundaries.dim()})")
+    return searchsorted(boundaries, input, out_int32=out_int32, right=right)
+
+
+def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False,
+         invert: bool = False) -> Tensor:
+    """Is each element among test_elements?"""
+    if not isinstance(elements, Tensor) and not isinstance(test_elements, Tensor):
+        raise TypeError("isin() takes a tensor as at least one of elements and test_elements")
+    dtype = result_type(elements, test_elements)
+    both = [x if isinstance(x, Tensor) else tensor(
+        x, device=(test_elements if isinstance(test_elements, Tensor) else elements).device)
+        for x in (elements, test_elements)]
+    if dtype == _core.bool:
+        dtype = _core.uint8
+    x, tests = (each.detach().to(dtype) for each in both)
+    if tests.numel() == 0:
+        return full(x._shape, invert, device=x.device)
+    ordered = ops["sort"](ops["reshape"](tests, (-1,)))[0]
+    at = ops["clamp"](ops["searchsorted"](ordered, x), 0, tests.numel() - 1)
+    return ops["ne" if invert else "eq"](ops["take"](ordered, at), x)
+
+
+# ---------------------------------------------------------------- sets
+
+
+def _answer(found: Tensor, inverse: Tensor, counts: Tensor, return_inverse: bool,
+            return_counts: bool) -> Any:
+    if not (return_inverse or return_counts):
+        return found
+    return (found, *([inverse] if return_inverse else []), *([counts] if return_counts else []))
+
+
+def _groups(x: Tensor, dim: int | None) -> tuple[Tensor, tuple[int, ...]]:
+    """The elements as a vector, or the slices of dim as rows; and the shape of a row."""
+    if dim is None:
+        return ops["reshape"](x, (x.numel(),)), ()
+    d = wrap_dim(dim, x.dim())
+    moved = ops["transpose"](x, 0, d) if x.dim() else ops["reshape"](x, (1,))
+    shape = tuple(moved._shape)
+    width = 1
+    for n in shape[1:]:
+        width *= n
+    return ops["reshape"](moved, (shape[0], width)), shape[1:]
+
+
+def _starts(rows: Tensor) -> Tensor:
+    """True where a row differs from the one before."""
+    n = rows._shape[0]
+    differs = ops["ne"](ops["slice"](rows, 0, 1, n - 1, 1), ops["slice"](rows, 0, 0, n - 1, 1))
+    if rows.dim() == 2:
+        differs = ops["any"](differs, 1)
+    return ops["cat"]([full((1,), True, device=rows.device), differs], 0)
+
+
+def _distinct(x: Tensor, dim: int | None, in_order: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """(distinct elements or slices, the group of each, the size of each group)."""
+    x = x.detach()
+    rows, row_shape = _groups(x, dim)
+    n = rows._shape[0]
+    shape = x._shape if dim is None else (n,)
+    if n == 0:
+        empty = zeros(shape, dtype=_core.int64, device=x.device)
+        none = zeros(0, dtype=_core.int64, device=x.device)
+        return (rows if dim is None else x), empty, none
+    order = None
+    ordered = rows
+    if not in_order:
+        if dim is None:
+            ordered, order = ops["sort"](rows, 0, False, True)
+        else:
+            order = ops["argsort_rows"](rows)
+            ordered = ops["index_select"](rows, order, 0)
+    first = _starts(ordered)
+    group = ops["cumsum"](first, 0) - 1
+    count = int(group[-1].item()) + 1
+    places = ops["reshape"](ops["nonzero"](first, count), (count,))
+    found = ops["index_select"](ordered, places, 0)
+    if dim is not None:
+        found = ops["reshape"](found, (count, *row_shape))
+        found = ops["contiguous"](ops["transpose"](found, 0, wrap_dim(dim, x.dim()))) if x.dim() \
+            else ops["reshape"](found, (count,))
+    inverse = group if order is None else ops["scatter"](group, order, group, 0)
+    ends = ops["cat"]([ops["slice"](places, 0, 1, count - 1, 1),
+                       full((1,), n, device=x.device)], 0)
+    return found, ops["reshape"](inverse, shape), ends - places
+
+
+def unique(input: Tensor, sorted: bool = True, return_inverse: bool = False,
+           return_counts: bool = False, dim: int | None = None) -> Any:
+    """The distinct elements (slices of dim), ascending; their number is read (a round trip).
+
+    Also where each element went, and how often each occurs, when asked for.
+    """
+    return _answer(*_distinct(input, dim, False), return_inverse, return_counts)
+
+
+def unique_consecutive(input: Tensor, return_inverse: bool = False, return_counts: bool = False,
+                       dim: int | None = None) -> Any:
+    """The elements (slices of dim) that differ from the one before; reads their number."""
+    return _answer(*_distinct(input, dim, True), return_inverse, return_counts)

@@ -5,10 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from .._core import Tensor, ops
-from .common import function_only
+from .common import function_only, sizes_of
 from .elementwise import isclose
 
-__all__ = ["allclose", "equal", "is_tensor", "numel", "shares_storage"]
+__all__ = [
+    "allclose", "equal", "is_floating_point", "is_nonzero", "is_same_size",
+    "is_signed", "is_tensor", "numel", "shares_storage",
+]
+METHODS = [
+    "apply_", "as_strided_", "data_ptr", "dim_order", "fill_diagonal_", "get_device", "map_",
+    "resize_", "resize_as_", "set_", "squeeze_", "sum_to_size", "swapaxes_", "swapdims_", "t_",
+    "transpose_", "unsqueeze_",
+]
 
 
 def equal(input: Tensor, other: Tensor) -> bool:
@@ -37,3 +45,91 @@ def is_tensor(input: Any) -> bool:
 def numel(input: Tensor) -> int:
     """The number of elements."""
     return input.numel()
+
+
+def is_floating_point(input: Tensor) -> bool:
+    """Is the dtype a floating-point one?"""
+    return input.dtype.is_floating_point
+
+
+def is_signed(input: Tensor) -> bool:
+    """Can the dtype hold negative numbers?"""
+    return input.dtype.is_signed
+
+
+def is_same_size(input: Tensor, other: Tensor) -> bool:
+    """Have the two one shape?"""
+    return input._shape == other._shape
+
+
+def is_nonzero(input: Tensor) -> bool:
+    """Is the one element not zero? (waits)"""
+    if input.numel() != 1:
+        raise RuntimeError("Boolean value of Tensor with " + (
+            "no values" if input.numel() == 0 else "more than one value") + " is ambiguous")
+    return bool(input.item())
+
+
+# ---------------------------------------------------------------- methods only
+
+
+def dim_order(self: Tensor) -> tuple[int, ...]:
+    """The dimensions from the one with the largest stride inwards."""
+    strides = self._strides()
+    return tuple(sorted(range(self.dim()), key=lambda d: -strides[d]))
+
+
+def get_device(self: Tensor) -> int:
+    """The number of the GPU, or -1 for the CPU."""
+    return -1 if self.device.type == "cpu" else self.device.index or 0
+
+
+def sum_to_size(self: Tensor, *size: Any) -> Tensor:
+    """Summed over the dimensions that `size`, which broadcasts to the shape, has not."""
+    target, shape = sizes_of(size), self._shape
+    lead = len(shape) - len(target)
+    if lead < 0 or any(n != m and n != 1 for n, m in zip(target, shape[lead:], strict=True)):
+        raise RuntimeError(f"size {list(target)} is not expandable to size {list(shape)}.")
+    gone = [d for d in range(len(shape)) if d < lead or (target[d - lead] == 1 and shape[d] != 1)]
+    if not gone:
+        return self
+    return ops["reshape"](ops["sum"](self, gone, True, self.dtype), target)
+
+
+def fill_diagonal_(self: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:
+    """Fills the main diagonal; with wrap, goes on below after each block of a tall matrix."""
+    shape = self._shape
+    if len(shape) < 2:
+        raise RuntimeError("dimensions must larger than 1")
+    if len(shape) > 2 and len(set(shape)) > 1:
+        raise RuntimeError("all dimensions of input must be of equal length")
+    if self.numel() == 0:
+        return self
+    strides = self._strides()
+    step, size = sum(strides), min(shape)
+    ops["fill_"](ops["as_strided"](self, (size,), (step,), self.storage_offset()), fill_value)
+    if wrap and len(shape) == 2 and shape[0] > shape[1] + 1:
+        start = shape[1] + 1
+        for first in range(start, shape[0], start):
+            part = ops["slice"](self, 0, first, shape[0] - first, 1)
+            ops["fill_"](ops["diagonal"](part), fill_value)
+    return self
+
+
+def _refused(name: str, why: str) -> Any:
+    def method(self: Tensor, *args: Any, **options: Any) -> Any:
+        raise NotImplementedError(f"{name}() is not supported: {why}")
+
+    method.__name__ = name
+    method.__doc__ = f"Not supported: {why}."
+    return method
+
+
+_SHAPE = "a handle keeps its shape; write x = x.{}(...)"
+_MEMORY = "the memory is the daemon's"
+as_strided_, squeeze_, t_, transpose_, unsqueeze_, swapaxes_, swapdims_ = (
+    _refused(f"{name}_", _SHAPE.format(name))
+    for name in ("as_strided", "squeeze", "t", "transpose", "unsqueeze", "swapaxes", "swapdims"))
+resize_, resize_as_, set_, data_ptr = (
+    _refused(name, _MEMORY) for name in ("resize_", "resize_as_", "set_", "data_ptr"))
+apply_, map_ = (_refused(name, "Python functions do not run in the daemon") for name in ("apply_", "map_"))

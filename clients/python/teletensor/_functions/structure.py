@@ -6,35 +6,41 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from .. import _core
 from .._core import Tensor, ops
-from .common import Size, sizes_of, wrap_dim
+from .common import Size, owned, sizes_of, wrap_dim
 from .creation import arange
 
 __all__ = [
-    "broadcast_shapes", "broadcast_tensors", "cat", "chunk", "contiguous", "expand",
+    "broadcast_shapes", "broadcast_tensors", "cat", "chunk", "clone", "contiguous", "expand",
     "expand_as", "flatten", "flip", "meshgrid", "movedim", "narrow", "permute", "repeat",
     "reshape", "reshape_as", "split", "squeeze", "t", "unflatten", "view", "view_as",
 ]
 
 
-def view(input: Tensor, *size: Any) -> Tensor:
-    """The same elements under another shape, without a copy."""
-    return ops["view"](input, sizes_of(size))
+def view(input: Tensor, *size: Any, dtype: Any = None) -> Tensor:
+    """The same elements under another shape, without a copy; or, given a dtype, a copy of the bytes
+    read as that dtype."""
+    if len(size) == 1 and isinstance(size[0], _core.dtype):
+        dtype = size[0]
+    if dtype is None:
+        return ops["view"](input, sizes_of(size))
+    return ops["alias"](input) if dtype == input.dtype else ops["bitcast"](input, dtype)
 
 
-def reshape(input: Tensor, *size: Any) -> Tensor:
+def reshape(input: Tensor, *sizes: Any, shape: Any = None) -> Tensor:
     """The same elements under another shape, copied only where a view is impossible."""
-    return ops["reshape"](input, sizes_of(size))
+    return ops["reshape"](input, sizes_of(sizes if shape is None else (shape,)))
 
 
-def expand(input: Tensor, *size: Any) -> Tensor:
+def expand(input: Tensor, *sizes: Any, size: Any = None, implicit: bool = False) -> Tensor:
     """Dimensions of size 1 repeated, without a copy; -1 keeps a size."""
-    return ops["expand"](input, sizes_of(size))
+    return ops["expand"](input, sizes_of(sizes if size is None else (size,)))
 
 
-def permute(input: Tensor, *dims: Any) -> Tensor:
+def permute(input: Tensor, *order: Any, dims: Any = None) -> Tensor:
     """The dimensions in another order."""
-    return ops["permute"](input, sizes_of(dims))
+    return ops["permute"](input, sizes_of(order if dims is None else (dims,)))
 
 
 def t(input: Tensor) -> Tensor:
@@ -66,7 +72,20 @@ def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
 def unflatten(input: Tensor, dim: int, sizes: Size) -> Tensor:
     """Dimension dim as several."""
     d = wrap_dim(dim, input.dim())
-    return ops["reshape"](input, (*input._shape[:d], *sizes, *input._shape[d + 1:]))
+    parts = list(sizes_of((sizes,)))
+    if not parts:
+        raise RuntimeError("unflatten: sizes must be non-empty")
+    if -1 in parts:
+        known = -math.prod(parts) if parts.count(-1) == 1 else 0
+        whole = input._shape[d] if input.dim() else 1
+        if known == 0 or whole % known:
+            raise RuntimeError(f"unflatten: Provided sizes {parts} don't multiply up to the size of dim "
+                               f"{dim} ({whole}) in the input tensor")
+        parts[parts.index(-1)] = whole // known
+    if math.prod(parts) != (input._shape[d] if input.dim() else 1):
+        raise RuntimeError(f"unflatten: Provided sizes {parts} don't multiply up to the size of dim {dim} "
+                           f"({input._shape[d]}) in the input tensor")
+    return ops["view"](input, (*input._shape[:d], *parts, *input._shape[d + 1:]))
 
 
 def movedim(input: Tensor, source: Any, destination: Any) -> Tensor:
@@ -74,6 +93,14 @@ def movedim(input: Tensor, source: Any, destination: Any) -> Tensor:
     rank = input.dim()
     sources = [wrap_dim(d, rank) for d in ([source] if isinstance(source, int) else source)]
     places = [wrap_dim(d, rank) for d in ([destination] if isinstance(destination, int) else destination)]
+    if len(sources) != len(places):
+        raise RuntimeError(f"movedim: Invalid source or destination dims: source ({sources} dims) should "
+                           f"contain the same number of dims as destination ({places} dims)")
+    for name, dims in (("source", sources), ("destination", places)):
+        if len(set(dims)) != len(dims):
+            raise RuntimeError(f"movedim: repeated dim in `{name}` ({dims})")
+    if rank == 0:
+        return ops["alias"](input)
     order = [-1] * rank
     for s, p in zip(sources, places, strict=True):
         order[p] = s
@@ -103,9 +130,19 @@ def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     return split(input, each, dim)
 
 
-def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
-    """The view of `length` elements of dim from start on."""
-    size = input._shape[wrap_dim(dim, input.dim())] if input.dim() else 0
+def narrow(input: Tensor, dim: int, start: Any, length: int) -> Tensor:
+    """The view of `length` elements of dim from start (a number or a 0-d tensor) on."""
+    if input.dim() == 0:
+        raise RuntimeError("narrow() cannot be applied to a 0-dim tensor.")
+    if length < 0:
+        raise RuntimeError("narrow(): length must be non-negative.")
+    size = input._shape[wrap_dim(dim, input.dim())]
+    if isinstance(start, Tensor) and (start.dim() or start.dtype not in (_core.int32, _core.int64)):
+        raise RuntimeError("start must be an 0-dim integral Tensor.")
+    start = int(start)
+    if not -size <= start <= size:
+        raise IndexError(f"start out of range (expected to be in range of [-{size}, {size}], but got "
+                         f"{start})")
     return ops["slice"](input, dim, start + size if start < 0 else start, length, 1)
 
 
@@ -116,11 +153,13 @@ def repeat(input: Tensor, *sizes: Any) -> Tensor:
     if lead < 0:
         raise RuntimeError("Number of dimensions of repeat dims can not be smaller than number of "
                            "dimensions of tensor")
+    if any(n < 0 for n in times):
+        raise RuntimeError(f"repeat: negative counts: {list(times)}")
     shape = (1,) * lead + input._shape
     between = [n for size in shape for n in (1, size)]
     spread = [n for size, k in zip(shape, times, strict=True) for n in (k, size)]
     out = ops["expand"](ops["reshape"](input, between), spread)
-    return ops["reshape"](out, [s * k for s, k in zip(shape, times, strict=True)])
+    return owned(ops["reshape"](out, [s * k for s, k in zip(shape, times, strict=True)]))
 
 
 def expand_as(input: Tensor, other: Tensor) -> Tensor:
@@ -149,8 +188,9 @@ def broadcast_tensors(*tensors: Tensor) -> list[Tensor]:
     return [ops["expand"](input, shape) for input in tensors]
 
 
-def broadcast_shapes(*shapes: Size) -> tuple[int, ...]:
+def broadcast_shapes(*given: Size | int) -> tuple[int, ...]:
     """The shape that all broadcast to; RuntimeError where there is none."""
+    shapes = [(s,) if isinstance(s, int) else s for s in given]
     rank = max((len(s) for s in shapes), default=0)
     out = [1] * rank
     for shape in shapes:
@@ -164,23 +204,40 @@ def broadcast_shapes(*shapes: Size) -> tuple[int, ...]:
 
 def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
     """Coordinate tensors of the grid that 1-d tensors span."""
+    if indexing not in ("ij", "xy"):
+        raise RuntimeError('torch.meshgrid: indexing must be one of "xy" or "ij", but received: '
+                           f"{indexing}")
     vectors = list(tensors[0]) if len(tensors) == 1 and not isinstance(tensors[0], Tensor) \
         else list(tensors)
     if indexing == "xy" and len(vectors) >= 2:
         a, b, *rest = meshgrid(vectors[1], vectors[0], *vectors[2:])
-        return (b.transpose(0, 1), a.transpose(0, 1), *(r.transpose(0, 1) for r in rest))
+        return (b, a, *rest)
+    for v in vectors:
+        if v.dim() > 1:
+            raise RuntimeError("torch.meshgrid: Expected 0D or 1D tensor in the tensor list but got: "
+                               f"{list(v._shape)}")
     shape = [v.numel() for v in vectors]
     return tuple(
-        ops["expand"](ops["reshape"](v, [-1 if j == i else 1 for j in range(len(shape))]), shape)
+        ops["expand"](ops["reshape"](v, [v.numel() if j == i else 1 for j in range(len(shape))]), shape)
         for i, v in enumerate(vectors))
 
 
-def flip(input: Tensor, dims: int | Size) -> Tensor:
-    """x with the order of its elements reversed along dims (a copy)."""
-    for dim in (dims,) if isinstance(dims, int) else dims:
-        order = arange(input.shape[dim] - 1, -1, -1, device=input.device)
-        input = ops["index_select"](input, order, dim)
-    return input
+def flip(input: Tensor, *order: Any, dims: Any = None) -> Tensor:
+    """A copy with the order of the elements reversed along dims."""
+    axes = [wrap_dim(d, input.dim()) for d in sizes_of(order if dims is None else (dims,))]
+    if len(set(axes)) != len(axes):
+        raise RuntimeError(f"dim {axes} appears multiple times in the list of dims")
+    out = input
+    for dim in axes:
+        if out.dim() and out._shape[dim] > 1:
+            back = arange(out._shape[dim] - 1, -1, -1, device=input.device)
+            out = ops["index_select"](out, back, dim)
+    return ops["clone"](out) if out is input else out
+
+
+def clone(input: Tensor, *, memory_format: Any = None) -> Tensor:
+    """A copy with the same order of strides. memory_format is accepted."""
+    return ops["clone"](input)
 
 
 def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:

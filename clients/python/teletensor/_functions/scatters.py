@@ -1,0 +1,182 @@
+"""Tensors with a part replaced (..._scatter), and reductions and copies at the places of an index."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .. import _core
+from .._core import Tensor, ops
+from .common import Size, sizes_of, wrap_dim
+
+__all__ = [
+    "as_strided_scatter", "diagonal_scatter", "index_reduce", "index_reduce_", "put", "put_",
+    "scatter_reduce", "scatter_reduce_", "select_scatter", "slice_scatter", "take_along_dim",
+]  # fmt: skip
+
+
+def _strides(shape: Sequence[int]) -> list[int]:
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return strides[::-1]
+
+
+def _replaced(input: Tensor, src: Tensor, shape: list[int], strides: list[int],
+              offset: int) -> Tensor:
+    """input with a region of its row-major order replaced by src."""
+    if list(src._shape) != shape:
+        raise RuntimeError("expected src to have a size equal to the slice of self. src size = "
+                           f"{list(src._shape)}, slice size = {shape}")
+    base = input._shape
+    return ops["update_region"](input, src, base, _strides(base), shape, strides,
+                                offset if src.numel() else 0)
+
+
+def diagonal_scatter(input: Tensor, src: Tensor, offset: int = 0, dim1: int = 0,
+                     dim2: int = 1) -> Tensor:
+    """A copy of input with a diagonal replaced by src."""
+    a, b = wrap_dim(dim1, input.dim()), wrap_dim(dim2, input.dim())
+    if a == b:
+        raise RuntimeError(f"diagonal dimensions cannot be identical {dim1}, {dim2}")
+    shape, strides = list(input._shape), _strides(input._shape)
+    length = max(0, min(shape[a], shape[b] - offset) if offset >= 0
+                 else min(shape[a] + offset, shape[b]))
+    start = offset * strides[b] if offset >= 0 else -offset * strides[a]
+    kept = [d for d in range(len(shape)) if d not in (a, b)]
+    return _replaced(input, src, [*(shape[d] for d in kept), length],
+                     [*(strides[d] for d in kept), strides[a] + strides[b]], start)
+
+
+def select_scatter(input: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
+    """A copy of input with its slice at one index of dim replaced by src."""
+    d = wrap_dim(dim, input.dim())
+    shape, strides = list(input._shape), _strides(input._shape)
+    if not shape or not -shape[d] <= index < shape[d]:
+        raise IndexError(f"select(): index {index} out of range for tensor of size {shape} at "
+                         f"dimension {d}")
+    start = index % shape.pop(d) * strides.pop(d)
+    return _replaced(input, src, shape, strides, start)
+
+
+def slice_scatter(input: Tensor, src: Tensor, dim: int = 0, start: int | None = None,
+                  end: int | None = None, step: int = 1) -> Tensor:
+    """A copy of input with input[start:end:step] of dim replaced by src."""
+    d = wrap_dim(dim, input.dim())
+    if step <= 0:
+        raise RuntimeError("slice step must be positive")
+    shape, strides = list(input._shape), _strides(input._shape)
+    first, last, _ = slice(start, end).indices(shape[d])
+    offset = first * strides[d]
+    shape[d] = max(0, -(-(last - first) // step))
+    strides[d] *= step
+    return _replaced(input, src, shape, strides, offset)
+
+
+def as_strided_scatter(input: Tensor, src: Tensor, size: Size, stride: Size,
+                       storage_offset: int | None = None) -> Tensor:
+    """A copy of input with what as_strided would show of it replaced by src."""
+    shape, strides = list(sizes_of((size,))), list(sizes_of((stride,)))
+    own = input.storage_offset()
+    offset = own if storage_offset is None else storage_offset
+    ops["as_strided"](input, shape, strides, offset)  # refuses what is out of bounds
+    if list(src._shape) != shape:
+        raise RuntimeError("expected src to have a size equal to the slice of self. src size = "
+                           f"{list(src._shape)}, slice size = {shape}")
+    return ops["update_region"](input, src, input._shape, input._strides(), shape, strides,
+                                offset - own if src.numel() else 0)
+
+
+# ---------------------------------------------------------------- at the places of an index
+
+
+def scatter_reduce(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *,
+                   include_self: bool = True) -> Tensor:
+    """input with all src of one place (and its own element) made one by sum, prod, mean, amax, amin."""
+    return ops["scatter_reduce"](input, index, src, dim, reduce, include_self)
+
+
+def scatter_reduce_(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *,
+                    include_self: bool = True) -> Tensor:
+    """scatter_reduce in place."""
+    return ops["scatter_reduce_"](input, index, src, dim, reduce, include_self)
+
+
+def _slices(input: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str) -> Tensor:
+    """The index of slices as one of elements, of source's shape."""
+    if reduce not in ("prod", "mean", "amax", "amin"):
+        raise RuntimeError("index_reduce(): Expected reduce to be one of prod, mean, amax or amin but "
+                           f"got {reduce}.")
+    d = wrap_dim(dim, input.dim())
+    if index.dim() > 1:
+        raise IndexError("index_reduce_(): Index is supposed to be a vector, but got dim: "
+                         f"{index.dim()}")
+    if source.dim() == 0 or input.dim() == 0:
+        return ops["reshape"](index, source._shape)
+    if source._shape[d] != index.numel():
+        raise RuntimeError(f"index_reduce_(): Number of indices ({index.numel()}) should be equal to "
+                           f"self.size(dim) ({source._shape[d]})")
+    column = [1] * source.dim()
+    column[d] = index.numel()
+    return ops["expand"](ops["reshape"](index, column), source._shape)
+
+
+def index_reduce(input: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *,
+                 include_self: bool = True) -> Tensor:
+    """input with the slices of source of one index made one by prod, mean, amax or amin."""
+    places = _slices(input, dim, index, source, reduce)
+    return ops["scatter_reduce"](input, places, source, dim, reduce, include_self)
+
+
+def index_reduce_(input: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *,
+                  include_self: bool = True) -> Tensor:
+    """index_reduce in place."""
+    places = _slices(input, dim, index, source, reduce)
+    return ops["scatter_reduce_"](input, places, source, dim, reduce, include_self)
+
+
+def _flat(x: Tensor) -> Tensor:
+    return ops["reshape"](x, (x.numel(),))
+
+
+def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
+    """input with source written (added) at the indices of its row-major order."""
+    if index.numel() != source.numel():
+        raise RuntimeError("put_(): Expected source and index to have the same number of elements, but "
+                           f"got source.numel() = {source.numel()}, index.numel() = {index.numel()}")
+    if input.dtype != source.dtype:
+        raise RuntimeError("put_(): self and source expected to have the same dtype, but got "
+                           f"{input.dtype} and {source.dtype}")
+    if index.numel() == 0:
+        return ops["clone"](input)
+    out = ops["index_put"](_flat(input), _flat(source), [_flat(index)], [0], accumulate)
+    return ops["reshape"](out, input._shape)
+
+
+def put_(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
+    """put in place."""
+    return ops["copy_"](input, put(input, index, source, accumulate))
+
+
+def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
+    """The elements along dim at the indices, which broadcast; without dim, of all elements."""
+    if indices.dtype not in (_core.int32, _core.int64):
+        raise RuntimeError("torch.take_along_dim(): dtype of indices should be Int or Long but got "
+                           f"{indices.dtype}")
+    if dim is None:
+        return ops["gather"](_flat(input), _flat(indices), 0)
+    if input.dim() != indices.dim():
+        raise RuntimeError("torch.take_along_dim(): input and indices should have the same number of "
+                           f"dimensions, but got {input.dim()} dimensions for input, and "
+                           f"{indices.dim()} dimensions for indices")
+    d = wrap_dim(dim, input.dim())
+    shape, at = [], []
+    for i, (n, m) in enumerate(zip(input._shape, indices._shape, strict=True)):
+        if i != d and n != m and 1 not in (n, m):
+            raise RuntimeError(f"shapes do not broadcast: {list(input._shape)} and "
+                               f"{list(indices._shape)}")
+        wide = m if n == 1 else n
+        shape.append(n if i == d else wide)
+        at.append(m if i == d else wide)
+    indices = ops["where"](ops["lt"](indices, 0), indices + shape[d], indices) if at else indices
+    return ops["gather"](ops["expand"](input, shape), ops["expand"](indices, at), d)

@@ -1,0 +1,110 @@
+"""Facts about dtypes: limits, promotion, casting."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from .. import _core
+from .._core import Tensor
+
+__all__ = ["can_cast", "finfo", "iinfo", "promote_types", "result_type"]
+
+
+@dataclass(init=False, frozen=True)
+class finfo:
+    """The limits of a floating-point dtype (of the parts of a complex one)."""
+
+    bits: int
+    eps: float
+    max: float
+    min: float
+    resolution: float
+    smallest_normal: float
+    tiny: float
+    dtype: str = field(repr=True)
+
+    def __init__(self, type: _core.dtype | None = None) -> None:
+        dtype = _core.default_dtype() if type is None else type
+        if not (dtype.is_floating_point or dtype.is_complex):
+            raise TypeError(f"torch.finfo() requires a floating point input type. Use torch.iinfo to "
+                            f"handle '{dtype}'")
+        name = {"complex64": "float32", "complex128": "float64"}.get(dtype.name, dtype.name)
+        if name == "bfloat16":
+            facts: tuple[Any, ...] = (16, 2.0**-7, (2 - 2.0**-7) * 2.0**127, 0.01, 2.0**-126)
+        else:
+            of = np.finfo(name)
+            facts = (of.bits, float(of.eps), float(of.max), float(of.resolution), float(of.tiny))
+        bits, eps, largest, resolution, tiny = facts
+        for key, value in {"bits": bits, "eps": eps, "max": largest, "min": -largest,
+                           "resolution": resolution, "smallest_normal": tiny, "tiny": tiny,
+                           "dtype": name}.items():
+            object.__setattr__(self, key, value)
+
+
+@dataclass(init=False, frozen=True)
+class iinfo:
+    """The limits of an integer dtype."""
+
+    bits: int
+    max: int
+    min: int
+    dtype: str
+
+    def __init__(self, type: _core.dtype) -> None:
+        if type.is_floating_point or type.is_complex or type == _core.bool:
+            raise TypeError(f"torch.iinfo() requires an integer input type. Use torch.finfo to handle "
+                            f"'{type}'")
+        of = np.iinfo(type.name)
+        for key, value in {"bits": of.bits, "max": int(of.max), "min": int(of.min),
+                           "dtype": type.name}.items():
+            object.__setattr__(self, key, value)
+
+
+def promote_types(type1: _core.dtype, type2: _core.dtype) -> _core.dtype:
+    """The smallest dtype that both convert to."""
+    found: _core.dtype = _core.promote(type1, type2)
+    return found
+
+
+def can_cast(from_: _core.dtype, to: _core.dtype) -> bool:
+    """May a result of the one dtype be stored in place into the other?"""
+    return _core.can_cast(from_, to)
+
+
+def _combined(high: _core.dtype | None, low: _core.dtype | None) -> _core.dtype | None:
+    """PyTorch's rule of two ranks: the lower one matters where its category is higher."""
+    if high is None or low is None:
+        return high or low
+    if high.is_complex or (high.is_floating_point and not low.is_complex):
+        return high
+    if high == _core.bool or low.is_floating_point or low.is_complex:
+        return promote_types(high, low)
+    return high
+
+
+def result_type(tensor1: Any, tensor2: Any) -> _core.dtype:
+    """The dtype of arithmetic on two tensors or numbers."""
+    ranks: list[_core.dtype | None] = [None, None, None]
+    for x in (tensor1, tensor2):
+        if isinstance(x, Tensor):
+            rank, dtype = int(x.dim() == 0), x.dtype
+        elif isinstance(x, bool):
+            rank, dtype = 2, _core.bool
+        elif isinstance(x, int):
+            rank, dtype = 2, _core.int64
+        elif isinstance(x, float):
+            rank, dtype = 2, _core.default_dtype()
+        else:
+            number: Any = getattr(_core, "complex128" if _core.default_dtype().name == "float64"
+                                  else "complex64", None)
+            if not isinstance(x, complex) or number is None:
+                raise TypeError(f"result_type() takes tensors and numbers, not {type(x).__name__}")
+            rank, dtype = 2, number
+        known = ranks[rank]
+        ranks[rank] = dtype if known is None else _core.promote(known, dtype)
+    out = _combined(ranks[0], _combined(ranks[1], ranks[2]))
+    assert out is not None
+    return out

@@ -1,0 +1,219 @@
+// scatter, scatter_add, scatter_reduce.
+
+#include "engine/backends/cpu/cpu.h"
+#include "engine/backends/cpu/picks.h"
+#include "engine/backends/cpu/strided.h"
+
+namespace teletensor::backends::cpu {
+
+using core::Dims;
+using core::DType;
+using core::Geometry;
+using core::Status;
+
+Status picks_of(KernelCall& call, const Geometry& x, const TensorArg& index, Picks& picks) {
+  const std::int64_t given = call.attributes.integer(0);
+  const int rank = x.rank();
+  picks.shape = index.geometry->shape;
+  picks.dim = static_cast<int>(given < 0 ? given + std::max(rank, 1) : given);
+  picks.step = rank == 0 ? 0 : x.strides[picks.dim];
+  const auto list = read_index(call, index, rank == 0 ? 1 : x.shape[picks.dim], picks.dim, false);
+  if (!list.ok()) return list.status();
+  picks.index = *list;
+  return {};
+}
+
+namespace {
+
+// The part of the source that the index's shape covers, as dense elements of a dtype.
+Dense covered(KernelCall& call, const TensorArg& source, const Dims& shape, DType dtype) {
+  TensorArg part = source;
+  Geometry window = *source.geometry;
+  if (window.rank() == shape.size()) window.shape = shape;
+  part.geometry = &window;
+  return dense(call, part, window.shape, dtype);
+}
+
+// Goes through the index in row-major order on one lane: of equal places the last wins, sums have
+// one order.
+template <bool kAdd>
+Status scatter(KernelCall& call) {
+  const TensorArg &out = call.out[0], &source = call.in[2];
+  Picks picks;
+  TT_RETURN_IF_ERROR(picks_of(call, *out.geometry, call.in[1], picks));
+  const bool number = source.kind == TensorArg::Kind::kNumber;
+  const Dense from = number ? dense(call, source, Dims(), out.dtype)
+                            : covered(call, source, picks.shape, out.dtype);
+  if (from.data == nullptr) return out_of_scratch(call.op.name, from.bytes);
+  const Rows rows(picks.shape);
+  with_type(out.dtype, [&](auto t) {
+    using T = decltype(t);
+    T* const x = out.first<T>();
+    const T* const values = static_cast<const T*>(from.data);
+    each_row(rows, picks, *out.geometry, 0, rows.count(),
+             [&](std::int64_t base, std::int64_t stride, std::int64_t at) {
+               for (std::int64_t j = 0; j < rows.length(); ++j) {
+                 T& to = x[base + j * stride + picks.index.values[at + j] * picks.step];
+                 const T value = number ? *values : values[at + j];
+                 if constexpr (kAdd) {
+                   accumulate(to, value, 1);
+                 } else {
+                   to = value;
+                 }
+               }
+             });
+  });
+  return {};
+}
+
+// ---------------------------------------------------------------- scatter_reduce
+
+enum class Mode { kSum, kProduct, kMean, kMax, kMin };
+
+Mode mode_of(std::string_view text) {
+  if (text == "sum") return Mode::kSum;
+  if (text == "prod") return Mode::kProduct;
+  if (text == "mean") return Mode::kMean;
+  return text == "amax" ? Mode::kMax : Mode::kMin;
+}
+
+template <class T>
+bool is_nan(const T& x) {
+  if constexpr (std::is_integral_v<T> || core::kIsComplex<T>) {
+    return false;
+  } else {
+    return static_cast<double>(x) != static_cast<double>(x);
+  }
+}
+
+template <class T>
+void multiply(T& to, T from) {
+  if constexpr (std::is_same_v<T, bool>) {
+    to = to && from;
+  } else if constexpr (std::is_integral_v<T>) {
+    to = static_cast<T>(static_cast<std::uint64_t>(to) * static_cast<std::uint64_t>(from));
+  } else if constexpr (std::is_floating_point_v<T> || core::kIsComplex<T>) {
+    to = to * from;
+  } else {
+    to = T(static_cast<float>(to) * static_cast<float>(from));
+  }
+}
+
+// NaN wins. infer refuses complex numbers.
+template <class T>
+void keep_extreme(T& to, T from, bool largest) {
+  if (is_nan(to)) return;
+  bool better;
+  if constexpr (core::kIsComplex<T>) {
+    return;
+  } else if constexpr (std::is_arithmetic_v<T>) {
+    better = largest ? from > to : from < to;
+  } else {
+    const float a = static_cast<float>(from), b = static_cast<float>(to);
+    better = largest ? a > b : a < b;
+  }
+  if (better || is_nan(from)) to = from;
+}
+
+template <class T>
+void combine(Mode mode, T& to, T from) {
+  switch (mode) {
+    case Mode::kSum:
+    case Mode::kMean:
+      return accumulate(to, from, 1);
+    case Mode::kProduct:
+      return multiply(to, from);
+    case Mode::kMax:
+    case Mode::kMin:
+      return keep_extreme(to, from, mode == Mode::kMax);
+  }
+}
+
+// Integers round down, as PyTorch's mean of a scatter.
+template <class T>
+void divide(T& to, std::int64_t count) {
+  if constexpr (std::is_same_v<T, bool>) {
+    return;
+  } else if constexpr (std::is_unsigned_v<T>) {
+    to = static_cast<T>(to / static_cast<std::uint64_t>(count));
+  } else if constexpr (core::kIsComplex<T>) {
+    to = to / T(static_cast<double>(count));
+  } else if constexpr (std::is_integral_v<T>) {
+    const auto n = static_cast<std::int64_t>(to);
+    const std::int64_t quotient = n / count;
+    to = static_cast<T>(n % count != 0 && n < 0 ? quotient - 1 : quotient);
+  } else if constexpr (std::is_floating_point_v<T>) {
+    to /= static_cast<T>(count);
+  } else {
+    to = T(static_cast<float>(to) / static_cast<float>(count));
+  }
+}
+
+Status scatter_reduce(KernelCall& call) {
+  const TensorArg& out = call.out[0];
+  const Mode mode = mode_of(call.attributes.text(1));
+  const bool include_self = call.attributes.boolean(2),
+             counted = !include_self || mode == Mode::kMean;
+  Picks picks;
+  TT_RETURN_IF_ERROR(picks_of(call, *out.geometry, call.in[1], picks));
+  const Dense from = covered(call, call.in[2], picks.shape, out.dtype);
+  if (from.data == nullptr) return out_of_scratch(call.op.name, from.bytes);
+  // How many sources have come to each element, by its row-major place.
+  std::int64_t* counts = nullptr;
+  const Geometry places(out.geometry->shape);
+  if (counted) {
+    const auto n = static_cast<std::size_t>(std::max<std::int64_t>(places.numel(), 1));
+    counts = static_cast<std::int64_t*>(call.scratch.allocate(n * 8));
+    if (counts == nullptr) return out_of_scratch(call.op.name, n * 8);
+    std::fill_n(counts, n, 0);
+  }
+  const Rows rows(picks.shape);
+  const std::int64_t count_step = places.rank() == 0 ? 0 : places.strides[picks.dim];
+  with_type(out.dtype, [&](auto t) {
+    using T = decltype(t);
+    T* const x = out.first<T>();
+    const T* const values = static_cast<const T*>(from.data);
+    const auto each = [&](auto&& f) {  // f(element, its count, position in the index)
+      each_row(rows, picks, *out.geometry, 0, rows.count(),
+               [&](std::int64_t base, std::int64_t stride, std::int64_t at) {
+                 std::int64_t place = 0, place_stride = 0;
+                 if (counted) {  // the same row in the table of counts
+                   each_row(rows, picks, places, at / rows.length(), at / rows.length() + 1,
+                            [&](std::int64_t b, std::int64_t s, std::int64_t) {
+                              place = b;
+                              place_stride = s;
+                            });
+                 }
+                 for (std::int64_t j = 0; j < rows.length(); ++j) {
+                   const std::int64_t index = picks.index.values[at + j];
+                   std::int64_t* const count =
+                       counted ? counts + place + j * place_stride + index * count_step : nullptr;
+                   f(x[base + j * stride + index * picks.step], count, at + j);
+                 }
+               });
+    };
+    each([&](T& to, std::int64_t* count, std::int64_t at) {
+      if (counted && (*count)++ == 0 && !include_self) {
+        to = values[at];
+      } else {
+        combine(mode, to, values[at]);
+      }
+    });
+    if (mode != Mode::kMean) return;
+    each([&](T& to, std::int64_t* count, std::int64_t) {
+      if (*count > 0) divide(to, *count + include_self);
+      *count = 0;
+    });
+  });
+  return {};
+}
+
+}  // namespace
+
+void add_scatter_kernels(KernelTable& table) {
+  table.add("scatter", scatter<false>);
+  table.add("scatter_add", scatter<true>);
+  table.add("scatter_reduce", scatter_reduce);
+}
+
+}  // namespace teletensor::backends::cpu
