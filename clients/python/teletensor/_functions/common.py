@@ -11,8 +11,8 @@ from .._core import Tensor, ops
 from .._session import current_session
 
 __all__ = [
-    "Function", "Size", "ValuesIndices", "function_only", "is_method", "made", "options", "owned", "sizes_of",
-    "wrap_dim",
+    "Function", "Size", "ValuesIndices", "function_only", "is_method", "made", "options", "owned",
+    "sizes_of", "wrap_dim",
 ]
 Size = Sequence[int]
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -250,4 +250,5 @@ def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
     inner = _product([a._shape[d] for d in of_a])
     x = ops["reshape"](ops["permute"](a, [*left, *of_a]), [_product([a._shape[d] for d in left]), inner])
     y = ops["reshape"](ops["permute"](b, [*of_b, *right]), [inner, _product([b._shape[d] for d in right])])
-    return ops["reshape"](ops["matmul"](x, y), [*(a._shape[d] for d in left), *(b._shape[d] for d in right)])
+    shape = [*(a._shape[d] for d in left), *(b._shape[d] for d in right)]
+    return ops["reshape"](ops["matmul"](x, y), shape)
