@@ -362,7 +362,7 @@ Status Graph::apply_client_node(const Call& call, const OpDef& def, Handles& res
     for (const HandleRef& h : results) node->results.push_back(h->layout);
   }
   for (std::uint32_t i = 0; i < results.size(); ++i) {
-    if (!core::is_floating(results[i]->layout.dtype)) continue;
+    if (!core::is_inexact(results[i]->layout.dtype)) continue;
     results[i]->node = node;
     results[i]->output = i;
   }

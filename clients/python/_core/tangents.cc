@@ -129,7 +129,7 @@ class LiveVjp final : public ops::VjpContext {
   ops::Builder& builder() override { return session_; }
   Var gradient(std::size_t i) override {
     if (i >= gradients_.size()) return {};
-    if (gradients_[i].absent() && core::is_floating(results_[i]->layout.dtype)) {
+    if (gradients_[i].absent() && core::is_inexact(results_[i]->layout.dtype)) {
       gradients_[i] = ops::zeros(session_, results_[i]->layout);
     }
     return gradients_[i];
@@ -194,7 +194,7 @@ Status transposed(Session& session, const Request& request, const Handles& resul
   set_grad_mode(true);
   Status status;
   for (std::size_t i = 0; i < results.size() && status.ok(); ++i) {
-    if (!core::is_floating(results[i]->layout.dtype)) continue;
+    if (!core::is_inexact(results[i]->layout.dtype)) continue;
     const Var zero = ops::zeros(session, results[i]->layout);
     status = calls.status();
     if (!status.ok()) break;
@@ -254,11 +254,11 @@ Status with_tangents(Session& session, std::size_t position, const Request& requ
     if (def.name != "dropout") return {};
   }
   bool floating = false;
-  for (const HandleRef& h : results) floating |= core::is_floating(h->layout.dtype);
+  for (const HandleRef& h : results) floating |= core::is_inexact(h->layout.dtype);
   if (!floating) return {};
   const auto attach_all = [&](const Vars& found) {
     for (std::size_t i = 0; i < results.size() && i < found.size(); ++i) {
-      if (core::is_floating(results[i]->layout.dtype)) {
+      if (core::is_inexact(results[i]->layout.dtype)) {
         attach(Var(&session, results[i]), found[i], id);
       }
     }
@@ -277,7 +277,7 @@ Status with_tangents(Session& session, std::size_t position, const Request& requ
           arguments.push_back(tangents[i]);
         } else if (argument.is_number()) {
           arguments.push_back(core::Number::of_int(0));
-        } else if (argument.is_tensor() && core::is_floating(argument.dtype())) {
+        } else if (argument.is_tensor() && core::is_inexact(argument.dtype())) {
           arguments.push_back(ops::zeros(session, argument.layout()));
         } else {
           arguments.push_back(argument);
@@ -304,6 +304,13 @@ Status with_tangents(Session& session, std::size_t position, const Request& requ
       if (def.vjp == nullptr) return {};
       Var total;
       const Layout& like = results[0]->layout;
+      const bool complex =
+          core::is_complex(like.dtype) ||
+          std::any_of(tangents.begin(), tangents.end(), [](const Var& t) {
+            return t.is_tensor() && core::is_complex(t.dtype());
+          });
+      // A complex Jacobian need not be its own transpose: only its adjoint is known.
+      if (complex) return transposed(session, request, results, tangents, id, calls);
       for (std::size_t i = 0; i < request.arguments.size(); ++i) {
         if (!tangents[i].is_tensor()) continue;
         LiveVjp vjp(session, request, results, /*raw=*/true);
@@ -338,7 +345,7 @@ Status write_dual(Session& session, const Var& self_var, const Var& result, std:
   const Var before = of_base ? whole(session, base, *of_base, id) : Var();
   const Var arguments[] = {self_var, result};
   TT_RETURN_IF_ERROR(session.apply_inplace(copy, arguments, {}, {}));
-  if (!core::is_floating(self.layout.dtype)) return calls.status();
+  if (!core::is_inexact(self.layout.dtype)) return calls.status();
   if (!t.is_tensor()) {
     if (before.absent()) return calls.status();
     t = ops::zeros(session, self.layout);

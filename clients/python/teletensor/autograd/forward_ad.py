@@ -67,9 +67,9 @@ def make_dual(tensor: Tensor, tangent: Tensor, *, level: int | None = None) -> T
     It has memory of its own: a write to it does not reach `tensor`.
     """
     number = _id(level, "create")
-    if not tensor.dtype.is_floating_point:
+    if not (tensor.dtype.is_floating_point or tensor.dtype.is_complex):
         raise ValueError(f"Expected primal to be floating point or complex, but got: {tensor.dtype}")
-    if not tangent.dtype.is_floating_point:
+    if not (tangent.dtype.is_floating_point or tangent.dtype.is_complex):
         raise ValueError(f"Expected tangent to be floating point or complex, but got: {tangent.dtype}")
     if tensor.shape != tangent.shape:
         raise RuntimeError(

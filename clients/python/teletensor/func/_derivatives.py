@@ -57,6 +57,10 @@ def _zeros(like: Tensor) -> Tensor:
     return made
 
 
+def _inexact(x: Tensor) -> bool:
+    return x.dtype.is_floating_point or x.dtype.is_complex
+
+
 class _Taped:
     """The call of a function over new names of its differentiated arguments."""
 
@@ -65,7 +69,7 @@ class _Taped:
         self.leaves, self.spec = _tensors(inputs, what)
         self.nested = self.mode and any(t.requires_grad for t in self.leaves)
         with enable_grad():
-            self.variables = [_core.variable(t) if t.dtype.is_floating_point else t
+            self.variables = [_core.variable(t) if _inexact(t) else t
                               for t in self.leaves]
 
     def inputs(self) -> Any:
@@ -76,7 +80,7 @@ class _Taped:
         return self.mode and (
             self.nested or any(t is not None and t.requires_grad for t in seeds)
             or _core.depends_elsewhere(
-                outputs, [v for v in self.variables if v.dtype.is_floating_point]))
+                outputs, [v for v in self.variables if _inexact(v)]))
 
     def gradients(self, outputs: list[Tensor], seeds: list[Any], keep: bool,
                   create: bool | None = None) -> list[Tensor]:
@@ -84,7 +88,7 @@ class _Taped:
         roots = [(o, s) for o, s in zip(outputs, seeds, strict=True) if o.requires_grad]
         if not roots:
             return [_zeros(t) for t in self.leaves]
-        wanted = [v for v in self.variables if v.dtype.is_floating_point]
+        wanted = [v for v in self.variables if _inexact(v)]
         if create is None:
             create = self.recorded([o for o, _ in roots], [s for _, s in roots])
         found = iter(tape_grad([o for o, _ in roots], wanted, [s for _, s in roots],
@@ -92,14 +96,14 @@ class _Taped:
                                allow_unused=True))
         out = []
         for variable, leaf in zip(self.variables, self.leaves, strict=True):
-            g = next(found) if variable.dtype.is_floating_point else None
+            g = next(found) if _inexact(variable) else None
             out.append(_zeros(leaf) if g is None else g)
         return out
 
     def release(self, tree: Any, outputs: list[Tensor]) -> Any:
         """Results without the history that only this derivative needed."""
         if self.mode and (self.nested or (outputs and _core.depends_elsewhere(
-                outputs, [v for v in self.variables if v.dtype.is_floating_point]))):
+                outputs, [v for v in self.variables if _inexact(v)]))):
             return tree
         return map_tree(lambda t: _core.cut(t) if isinstance(t, Tensor) else t, tree)
 
