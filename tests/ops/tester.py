@@ -321,9 +321,7 @@ def plan(row, mode):
     found = [c for c in cases(row, ("f64", "c128")) if usable_for_gradients(c)]
     found += [Case(row, i, "f64") for i, s in enumerate(row.samples) if s.dtypes and "f64" not in s.dtypes
               and set(s.dtypes) & set(FLOATS) and usable_for_gradients(Case(row, i, "f64"))]
-    if mode == "jvp":
-        return [c for c in found if c.dtype == "f64"]
-    return found if mode == "gradient" else found[:4]
+    return found[:4] if mode == "second" else found
 
 
 def batches(row):

@@ -33,6 +33,10 @@ def leaves_of(args):
     return leaves, rebuilt
 
 
+def tangent_of(lib, array):
+    return lib.plain(array, "c128" if array.dtype.kind == "c" else "f64")
+
+
 def check_jvp(lib, case, tools):
     """<weights, tangent of the results> = <gradients, direction>: forward against reverse mode."""
     weights, directions = [], tools.directions(case)
@@ -48,7 +52,7 @@ def check_jvp(lib, case, tools):
     leaves, rebuilt = leaves_of(args)
     at = iter(directions)
     chosen = [any(x is w for w in wanted) for x in leaves]
-    tangents = tuple(lib.plain(np.asarray(next(at)), "f64") for c in chosen if c)
+    tangents = tuple(tangent_of(lib, np.asarray(next(at))) for c in chosen if c)
     level = lib.m.autograd.forward_ad
     with level.dual_level():
         pairs = iter(tangents)
