@@ -304,11 +304,10 @@ Status with_tangents(Session& session, std::size_t position, const Request& requ
       if (def.vjp == nullptr) return {};
       Var total;
       const Layout& like = results[0]->layout;
-      const bool complex =
-          core::is_complex(like.dtype) ||
-          std::any_of(tangents.begin(), tangents.end(), [](const Var& t) {
-            return t.is_tensor() && core::is_complex(t.dtype());
-          });
+      const bool complex = core::is_complex(like.dtype) ||
+                           std::any_of(tangents.begin(), tangents.end(), [](const Var& t) {
+                             return t.is_tensor() && core::is_complex(t.dtype());
+                           });
       // A complex Jacobian need not be its own transpose: only its adjoint is known.
       if (complex) return transposed(session, request, results, tangents, id, calls);
       for (std::size_t i = 0; i < request.arguments.size(); ++i) {
