@@ -2,6 +2,7 @@
 // Kernels: backends/cpu/order.cc and reductions_scan.cc.
 #include "engine/ops/families.h"
 #include "engine/ops/functions.h"
+#include "engine/ops/recurrences.h"
 #include "engine/ops/reduce_dims.h"
 
 namespace teletensor::ops {
@@ -164,17 +165,30 @@ void cumprod_vjp(VjpContext& c) {
   c.give(0, apply(backward, {c.gradient(), conj(c.operand(0))}, {c.attributes().at(0)}));
 }
 
-// With y = cumprod(x): dx = reverse_cumsum(g * y) / x, where no x is 0. (Both factors are
-// holomorphic in g and x.)
+// dx = before * rest: the exclusive running product, and the sum over i >= j of g_i times the x
+// between j and i. Both are recurrences.
 void cumprod_backward_vjp(VjpContext& c) {
-  static const OpRef cumsum("cumsum"), cumprod("cumprod"), backward("cumprod_backward");
-  const Attribute dim = c.attributes().at(0);
   const Var x = conj(c.operand(1)), h = c.gradient();
-  const Var spread = apply(cumsum, {h / x}, {dim});
-  if (c.needs(0)) c.give(0, spread * apply(cumprod, {x}, {dim}));
-  if (c.needs(1)) {
-    c.give(1, apply(backward, {spread * conj(c.operand(0)), x}, {dim}) - h * conj(c.result()) / x);
+  const Var g = cast(conj(c.operand(0)), x.dtype());
+  const int rank = x.rank();
+  if (rank == 0) {
+    if (c.needs(0)) c.give(0, h);
+    if (c.needs(1)) c.give(1, zeros(c.builder(), c.operand_layout(1)));
+    return;
   }
+  if (core::numel(x.shape()) == 0) {
+    for (std::size_t i : {0u, 1u}) c.give(i, zeros(c.builder(), c.operand_layout(i)));
+    return;
+  }
+  const int dim = *core::normalize_dim(c.attributes().integer(0), rank, "");
+  const Var before = recurrence(x, one_at_end(x, dim, false), dim, Direction::kForward, false);
+  const Var of_rest = recurrence(x, h * before, dim, Direction::kForward, true);
+  if (c.needs(0)) c.give(0, of_rest);
+  if (!c.needs(1)) return;
+  const Var rest = recurrence(x, g, dim, Direction::kBackward, false);
+  const Var of_before = recurrence(x, h * rest, dim, Direction::kBackward, true);
+  c.give(1, shifted(of_rest, dim, Direction::kForward) * rest +
+                shifted(of_before, dim, Direction::kBackward) * before);
 }
 
 void median_vjp(VjpContext& c) {
@@ -187,9 +201,11 @@ constexpr std::string_view kIndices = "the result holds indices";
 
 }  // namespace
 
+std::vector<OpDef> scan_ops();  // scans.cc
+
 std::vector<OpDef> order_ops() {
   const std::vector<Save> indices = {{.slot = kResult + 1}};
-  return {
+  std::vector<OpDef> all = {
       {.signature = "sort(Tensor x, int dim=-1, bool descending=False, bool stable=False) -> "
                     "(Tensor values, Tensor indices)",
        .doc =
@@ -257,12 +273,14 @@ std::vector<OpDef> order_ops() {
        .vjp = cumprod_vjp,
        .saves = {{.slot = 0}}},
       {.signature = "cumprod_backward(Tensor gradient, Tensor x, int dim) -> Tensor",
-       .doc = "The derivative of cumprod, right where x has zeros too. Its own is NaN there.",
+       .doc = "The derivative of cumprod, right where x has zeros too.",
        .infer = cumprod_backward_infer,
        .vjp = cumprod_backward_vjp,
-       .saves = {{.slot = 0, .when = bit(1)}, {.slot = 1}, {.slot = kResult, .when = bit(1)}},
+       .saves = {{.slot = 0, .when = bit(1)}, {.slot = 1}},
        .internal = true},
   };
+  for (OpDef& op : scan_ops()) all.push_back(std::move(op));
+  return all;
 }
 
 }  // namespace teletensor::ops

@@ -167,8 +167,10 @@ Status infer_multinomial(InferContext& c) {
 
 }  // namespace
 
+std::vector<OpDef> random_count_ops();  // random_counts.cc
+
 std::vector<OpDef> random_ops() {
-  return {
+  std::vector<OpDef> all = {
       {.signature = "rand(int[] size, dtype? dtype=None, device? device=None, int seed=0, int "
                     "ordinal=0) -> Tensor",
        .doc = "Uniform random numbers in [0, 1).",
@@ -245,6 +247,8 @@ std::vector<OpDef> random_ops() {
        .not_differentiable = "its result is an integer",
        .random = true},
   };
+  for (OpDef& op : random_count_ops()) all.push_back(std::move(op));
+  return all;
 }
 
 }  // namespace teletensor::ops

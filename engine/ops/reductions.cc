@@ -3,6 +3,7 @@
 
 #include "engine/ops/families.h"
 #include "engine/ops/functions.h"
+#include "engine/ops/recurrences.h"
 #include "engine/ops/reduce_dims.h"
 
 namespace teletensor::ops {
@@ -154,11 +155,20 @@ void prod_vjp(VjpContext& c) {
   }
 }
 
-// From d y_i / d x_j = y_i / x_j (i != j): right where no x is 0.
+// y = before * after, the products of the elements on each side: both are recurrences.
 void product_of_others_vjp(VjpContext& c) {
-  const Var x = c.operand(0), y = c.result(), gy = c.gradient() * conj(y);
-  const std::uint32_t mask = mask_of(c, 0);
-  c.give(0, (sum(gy, dims_of(mask), true) - gy) / conj(x));
+  const Var x = conj(c.operand(0)), g = c.gradient();
+  const int rank = x.rank();
+  if (rank == 0 || core::numel(x.shape()) == 0) {
+    return c.give(0, zeros(c.builder(), c.operand_layout(0)));
+  }
+  const int dim = *core::normalize_dim(c.attributes().integer(0), rank, "");
+  const Var before = recurrence(x, one_at_end(x, dim, false), dim, Direction::kForward, false);
+  const Var after = recurrence(x, one_at_end(x, dim, true), dim, Direction::kBackward, false);
+  const Var of_before = recurrence(x, g * after, dim, Direction::kBackward, true);
+  const Var of_after = recurrence(x, g * before, dim, Direction::kForward, true);
+  c.give(0, shifted(of_before, dim, Direction::kBackward) * before +
+                shifted(of_after, dim, Direction::kForward) * after);
 }
 
 // Equal extrema share the gradient.
@@ -254,9 +264,7 @@ std::vector<OpDef> reduction_ops() {
        .vjp = prod_vjp,
        .saves = {{.slot = 0}}},
       {.signature = "product_of_others(Tensor x, int dim) -> Tensor",
-       .doc =
-           "For each element the product of the others along dim: the derivative of prod. Its own "
-           "derivative is NaN where x is 0.",
+       .doc = "For each element the product of the others along dim: the derivative of prod.",
        .infer =
            [](InferContext& c) {
              TT_RETURN_IF_ERROR(inexact_only(c));
@@ -266,7 +274,7 @@ std::vector<OpDef> reduction_ops() {
              return Status();
            },
        .vjp = product_of_others_vjp,
-       .saves = x_and_result,
+       .saves = {{.slot = 0}},
        .internal = true},
       {.signature = "max(Tensor x) -> Tensor",
        .doc = "Largest element of all; NaN if there is one. Equal ones share the gradient.",

@@ -377,8 +377,10 @@ std::vector<OpDef> gradients() {
 
 }  // namespace
 
+std::vector<OpDef> special_ops();  // special.cc
+
 std::vector<OpDef> unary_ops() {
-  std::vector<OpDef> all;
+  std::vector<OpDef> all = special_ops();
   for (auto part : {arithmetic, exponential, trigonometric, activations, gradients}) {
     for (OpDef& op : part()) all.push_back(std::move(op));
   }

@@ -5,6 +5,7 @@ import rows_linalg
 import rows_pointwise
 import rows_reductions
 import rows_shapes
+import rows_special
 import rows_structure
 
 ROWS = [
@@ -16,6 +17,8 @@ ROWS = [
     *rows_complex.ROWS,
 ]
 
+ROWS += rows_special.ROWS
+
 # Ops whose tests are not samples of a call: op -> where.
 COVERED_ELSEWHERE = {
     **dict.fromkeys(("rand", "randn", "randint", "randperm", "uniform", "normal", "random_from", "bernoulli",
@@ -24,6 +27,8 @@ COVERED_ELSEWHERE = {
                      "rmsprop_step", "rprop_step", "asgd_step", "amp_unscale"), "test_optimizers.py"),
     "empty": "test_random.py", "to_device": "e2e/test_seed_examples.py", "data": "e2e/test_differences.py",
 }
+
+COVERED_ELSEWHERE |= dict.fromkeys(("poisson", "binomial"), "test_generators.py")
 
 # Functions that Python builds from several ops of the catalog.
 COMPOSITES = {

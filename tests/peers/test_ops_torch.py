@@ -38,7 +38,12 @@ def lib(shared_daemon):
 
 def compare(lib, case):
     ours = case.call(lib, case.tensors(lib)[0])
-    theirs = case.call(PEER, case.tensors(PEER)[0])
+    try:
+        theirs = case.call(PEER, case.tensors(PEER)[0])
+    except NotImplementedError as error:  # PyTorch has fewer dtypes
+        if "not implemented for" in str(error):
+            return None
+        raise
     for i, (a, b) in enumerate(zip(ours, theirs, strict=True)):
         if lib.name(a) != PEER.name(b):
             return f"result {i}: dtype {lib.name(a)}, PyTorch {PEER.name(b)}"

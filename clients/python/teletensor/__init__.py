@@ -49,8 +49,11 @@ except _metadata.PackageNotFoundError:  # run from a source tree
     __version__ = "0"
 
 from . import _functions, _tensor
+from ._aliases import ALIASES as _ALIASES
+from ._aliases import INPLACE as _INPLACE
 from ._convert import as_tensor, from_numpy, tensor
 from ._functions import *  # noqa: F403
+from ._generator import Generator, default_generator
 from ._session import (
     Session,
     checked,
@@ -70,9 +73,19 @@ float, double, half, long, int, short = float32, float64, float16, int64, int32,
 cfloat, cdouble = complex64, complex128
 
 
-def manual_seed(seed: _Any) -> None:
+def manual_seed(seed: _Any) -> Generator:
     """Seeds the random generator; the same seed gives the same numbers on CPU and GPU."""
-    _core.manual_seed(seed & 0x7FFFFFFFFFFFFFFF)
+    return default_generator.manual_seed(seed)
+
+
+def initial_seed() -> _Any:
+    """The seed of the random generator."""
+    return default_generator.initial_seed()
+
+
+def seed() -> _Any:
+    """Seeds the random generator from the operating system; returns the seed."""
+    return default_generator.seed()
 
 
 def get_rng_state() -> tuple[_Any, _Any]:
@@ -120,7 +133,8 @@ def _fill_namespace() -> list[str]:
     space = globals()
     for entry in _core.catalog():
         name = entry["name"]
-        if not entry["internal"] and name not in space and not entry["mutates"]:
+        if not entry["internal"] and name not in space and not entry["mutates"] and (
+                not name.startswith("special_")):  # tt.special has them
             space[name] = _core.ops[name]
             names.append(name)
     for alias, name in {"concat": "cat", "concatenate": "cat", "multiply": "mul",
@@ -129,6 +143,14 @@ def _fill_namespace() -> list[str]:
                         "swapaxes": "transpose", "moveaxis": "movedim"}.items():
         space[alias] = space[name]
         names.append(alias)
+    for alias, name in _ALIASES.items():
+        if alias not in space:
+            space[alias] = space[name]
+            names.append(alias)
+    for name in _INPLACE:
+        if name + "_" not in space:
+            space[name + "_"] = getattr(Tensor, name + "_")
+            names.append(name + "_")
     return names
 
 
@@ -158,6 +180,9 @@ from .autograd import (  # noqa: E402
 )
 from .func import vmap  # noqa: E402
 
+# isort: split
+from . import special  # noqa: E402
+
 __all__ = [
     "InterruptedOpError", "OutOfMemoryError", "RefusedError", "Session", "SessionLostError", "Size",
     "TeletensorError", "Tensor", "as_tensor", "autograd", "bfloat16", "bool", "cdouble", "cfloat",
@@ -172,3 +197,4 @@ __all__ = [
     "uint8", "utils", "vmap", *_functions.NAMES, *_op_names,
 ]  # fmt: skip
 __all__ += ["amp", "autocast", "distributions", "get_autocast_dtype", "is_autocast_enabled"]
+__all__ += ["Generator", "default_generator", "initial_seed", "seed", "special"]

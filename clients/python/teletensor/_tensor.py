@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import _convert, _core, _functions, _indexing
+from ._aliases import ALIASES
 from ._core import Tensor, ops
 from ._functions.common import wrap_dim
 from ._functions.complex import hermitian, set_imag, set_real
@@ -187,23 +188,6 @@ def _array(self: Tensor, dtype: Any = None, copy: Any = None) -> Any:
     return out if dtype is None else out.astype(dtype)
 
 
-def _normal_(self: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
-    """Fills with normal random numbers."""
-    return ops["normal_"](self, mean, std)
-
-
-def _random_(self: Tensor, low: int = 0, high: int | None = None) -> Tensor:
-    """Fills with uniform random integers in [low, high)."""
-    if high is None:
-        low, high = (0, low) if low else (0, 2**24 if self.dtype == _core.float32 else 2**31 - 1)
-    return ops["random_from_"](self, low, high)
-
-
-def _bernoulli_(self: Tensor, p: float = 0.5) -> Tensor:
-    """Fills with 1 with probability p, else 0."""
-    return ops["bernoulli_p_"](self, p)
-
-
 def _copy_(self: Tensor, src: Any, non_blocking: bool = False) -> Tensor:
     """Overwrites the elements with src's, which broadcast; src may be on another device."""
     if isinstance(src, Tensor) and src.device != self.device:
@@ -276,6 +260,8 @@ def attach() -> None:
         name = entry["name"]
         if entry["internal"] or not entry["parameters"] or hasattr(Tensor, name):
             continue
+        if name.startswith("special_"):  # tt.special has them
+            continue
         if entry["parameters"][0]["type"] in ("Tensor", "Operand"):
             setattr(Tensor, name, ops[name])
             if name + "_" in ops:
@@ -290,8 +276,7 @@ def attach() -> None:
         "backward_stream": _backward_stream,
         "requires_grad_": _requires_grad_, "detach_": _detach_, "cpu": _cpu, "cuda": _cuda,
         "type": _type, "size": _size, "stride": _stride, "numpy": _convert.to_numpy,
-        "tolist": _convert.tolist, "normal_": _normal_, "random_": _random_,
-        "bernoulli_": _bernoulli_, "copy_": _copy_, "__iter__": _iter, "__len__": _len,
+        "tolist": _convert.tolist, "copy_": _copy_, "__iter__": _iter, "__len__": _len,
         "__bool__": _bool, "__float__": lambda self: float(self.item()),
         "__complex__": lambda self: complex(self.item()),
         "__int__": lambda self: int(self.item()), "__index__": _index, "__array__": _array,
@@ -303,6 +288,7 @@ def attach() -> None:
         "__deepcopy__": _deepcopy, "__reduce_ex__": _no_pickle, "__format__": _format,
         "__rpow__": lambda self, other: ops["pow"](other, self),
     }
+    methods |= _functions.random.FILLS
     for name, method in methods.items():
         setattr(Tensor, name, method)
     for name in ("new_zeros", "new_ones", "new_full", "new_empty"):
@@ -318,7 +304,7 @@ def attach() -> None:
                "absolute": "abs", "greater": "gt", "greater_equal": "ge", "less": "lt",
                "less_equal": "le", "not_equal": "ne", "moveaxis": "movedim", "clip": "clamp",
                "arcsin": "asin", "arccos": "acos", "arctan": "atan"}
-    for alias, name in aliases.items():
+    for alias, name in (aliases | ALIASES).items():
         setattr(Tensor, alias, getattr(Tensor, name))
         if hasattr(Tensor, name + "_"):
             setattr(Tensor, alias + "_", getattr(Tensor, name + "_"))

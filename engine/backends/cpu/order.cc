@@ -329,7 +329,10 @@ Status median(KernelCall& call) {
 
 }  // namespace
 
+void add_recurrence_kernels(KernelTable& table);  // recurrences.cc
+
 void add_order_kernels(KernelTable& table) {
+  add_recurrence_kernels(table);
   table.add("sort", sort);
   table.add("argsort", sort);
   table.add("topk", topk);

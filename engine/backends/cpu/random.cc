@@ -362,7 +362,10 @@ Status multinomial(KernelCall& call) {
 
 }  // namespace
 
+void add_random_count_kernels(KernelTable& table);  // random_counts.cc
+
 void add_random_kernels(KernelTable& table) {
+  add_random_count_kernels(table);
   table.add("rand", rand);
   table.add("randn", randn);
   table.add("randint", randint);

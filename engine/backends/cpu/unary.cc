@@ -26,7 +26,10 @@ Status bitwise_not(KernelCall& call) {
 
 }  // namespace
 
+void add_special_kernels(KernelTable& table);  // special.cc
+
 void add_unary_kernels(KernelTable& table) {
+  add_special_kernels(table);
   bind_loops();
   add_list(table, List<s::Neg, s::Abs, s::Sign, s::Square, s::Positive, s::Reciprocal, s::Sqrt,
                        s::Rsqrt, s::DegToRad, s::RadToDeg, s::Floor, s::Ceil, s::Round, s::Trunc,

@@ -57,7 +57,15 @@ _MODULES = (
     views,
 )
 
-NAMES = [name for module in _MODULES for name in module.__all__]
+from . import pointwise, products, special, statistics  # noqa: E402
+from .pointwise import *  # noqa: E402, F403
+from .products import *  # noqa: E402, F403
+from .special import *  # noqa: E402, F403
+from .statistics import *  # noqa: E402, F403
+
+_MORE = (pointwise, products, special, statistics)
+
+NAMES = [name for module in (*_MODULES, *_MORE) for name in module.__all__]
 globals()["__all__"] = NAMES  # as mypy reads it, an assignment would hide all that is no literal
 
 

@@ -1,73 +1,125 @@
-"""Random tensors."""
+"""Random tensors. `generator=` takes a `Generator`; without it the process's is used."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from .. import _core
 from .._convert import resolve_device
 from .._core import Tensor, ops
+from .._generator import Generator, draw
 from .._session import current_session
 from .common import function_only, made, options, sizes_of
 
-__all__ = ["dropout", "normal", "rand", "rand_like", "randint", "randn", "randn_like", "randperm"]
+__all__ = [
+    "bernoulli", "binomial", "dropout", "multinomial", "normal", "poisson", "rand", "rand_like",
+    "randint", "randint_like", "randn", "randn_like", "randperm",
+]
 
 
-def _drawn(op: str, size: Any, dtype: Any, device: Any) -> Tensor:
+def _drawn(op: str, size: Any, dtype: Any, device: Any, generator: Generator | None) -> Tensor:
     if not dtype.is_complex:
-        return ops[op](size, dtype, device)
-    parts = ops[op]((*size, 2), dtype.to_real(), device)
+        return draw(op, size, dtype, device, generator=generator)
+    parts = draw(op, (*size, 2), dtype.to_real(), device, generator=generator)
     return ops["view_as_complex"](parts if op == "rand" else ops["mul"](parts, 0.5**0.5))
 
 
-def rand(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+def rand(*size: Any, generator: Generator | None = None, dtype: Any = None, device: Any = None,
+         requires_grad: bool = False) -> Tensor:
     """Uniform random numbers in [0, 1); of a complex dtype both parts."""
     dtype, device = options(dtype, device)
-    return made(_drawn("rand", sizes_of(size), dtype, device), requires_grad)
+    return made(_drawn("rand", sizes_of(size), dtype, device, generator), requires_grad)
 
 
-def randn(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+def randn(*size: Any, generator: Generator | None = None, dtype: Any = None, device: Any = None,
+          requires_grad: bool = False) -> Tensor:
     """Standard normal random numbers; of a complex dtype each part has variance 1/2."""
     dtype, device = options(dtype, device)
-    return made(_drawn("randn", sizes_of(size), dtype, device), requires_grad)
+    return made(_drawn("randn", sizes_of(size), dtype, device, generator), requires_grad)
 
 
-def randint(low: int, high: Any = None, size: Any = None, *, dtype: Any = None,
-            device: Any = None) -> Tensor:
+def randint(low: int, high: Any = None, size: Any = None, *, generator: Generator | None = None,
+            dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Uniform random integers in [low, high); `randint(high, size)` starts at 0."""
     if size is None:
         low, high, size = 0, low, high
-    return ops["randint"](low, high, sizes_of((size,)), dtype or _core.int64,
-                          resolve_device(current_session(), device))
+    return made(draw("randint", low, high, sizes_of((size,)), dtype or _core.int64,
+                     resolve_device(current_session(), device), generator=generator), requires_grad)
 
 
-def randperm(n: int, *, dtype: Any = None, device: Any = None) -> Tensor:
+def randperm(n: int, *, generator: Generator | None = None, dtype: Any = None,
+             device: Any = None) -> Tensor:
     """A random permutation of 0 ... n-1."""
-    return ops["randperm"](n, dtype or _core.int64, resolve_device(current_session(), device))
+    return draw("randperm", n, dtype or _core.int64, resolve_device(current_session(), device),
+                generator=generator)
 
 
 @function_only
-def rand_like(input: Tensor, *, dtype: Any = None, device: Any = None) -> Tensor:
+def rand_like(input: Tensor, *, generator: Generator | None = None, dtype: Any = None,
+              device: Any = None, requires_grad: bool = False) -> Tensor:
     """Uniform random numbers of input's shape."""
-    return _drawn("rand", input._shape, dtype or input.dtype, device or input.device)
+    return made(_drawn("rand", input._shape, dtype or input.dtype, device or input.device,
+                       generator), requires_grad)
 
 
 @function_only
-def randn_like(input: Tensor, *, dtype: Any = None, device: Any = None) -> Tensor:
+def randn_like(input: Tensor, *, generator: Generator | None = None, dtype: Any = None,
+               device: Any = None, requires_grad: bool = False) -> Tensor:
     """Standard normal random numbers of input's shape."""
-    return _drawn("randn", input._shape, dtype or input.dtype, device or input.device)
+    return made(_drawn("randn", input._shape, dtype or input.dtype, device or input.device,
+                       generator), requires_grad)
 
 
-def normal(mean: Any = 0.0, std: Any = 1.0, size: Any = None, *, dtype: Any = None,
-           device: Any = None) -> Tensor:
-    """Normal random numbers; mean and std may be tensors."""
+@function_only
+def randint_like(input: Tensor, low: Any = None, high: Any = None, *, generator: Generator | None = None,
+                 dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """Uniform random integers of input's shape in [low, high); `randint_like(x, high)` starts at 0."""
+    if high is None:
+        low, high = 0, low
+    return made(draw("randint", int(low or 0), int(high), input._shape, dtype or input.dtype,
+                     device or input.device, generator=generator), requires_grad)
+
+
+def normal(mean: Any = 0.0, std: Any = 1.0, size: Any = None, *, generator: Generator | None = None,
+           dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """Normal random numbers; mean and std may be tensors, whose shapes broadcast."""
+    if isinstance(std, (int, float)) and std < 0:
+        raise RuntimeError(f"normal expects std >= 0.0, but found std {std}")
     if isinstance(mean, Tensor) or isinstance(std, Tensor):
-        like: Tensor = mean if isinstance(mean, Tensor) else std
-        drawn = randn_like(like)
+        like: Any = mean + std if isinstance(mean, Tensor) and isinstance(std, Tensor) else (
+            mean if isinstance(mean, Tensor) else std)
+        drawn = randn_like(like, generator=generator)
     else:
-        drawn = randn(sizes_of((size,)), dtype=dtype, device=device)
+        drawn = randn(sizes_of((size,)), generator=generator, dtype=dtype, device=device)
     result: Tensor = drawn * std + mean
-    return result
+    return made(result, requires_grad)
+
+
+def bernoulli(input: Tensor, p: Any = None, *, generator: Generator | None = None) -> Tensor:
+    """1 with probability input (with probability p, of input's shape, if given), else 0."""
+    if p is None:
+        return draw("bernoulli", input, generator=generator)
+    return draw("bernoulli_p", input, p, generator=generator)
+
+
+def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *,
+                generator: Generator | None = None) -> Tensor:
+    """Indices drawn with probabilities proportional to each row of input."""
+    return draw("multinomial", input, num_samples, replacement, generator=generator)
+
+
+@function_only
+def poisson(input: Tensor, generator: Generator | None = None) -> Tensor:
+    """Counts of Poisson distributions with the means input."""
+    return draw("poisson", input, generator=generator)
+
+
+@function_only
+def binomial(count: Tensor, prob: Tensor, generator: Generator | None = None) -> Tensor:
+    """How many of count trials succeed, each with probability prob."""
+    shape = (count + prob)._shape
+    return draw("binomial", ops["expand"](count, shape), ops["expand"](prob, shape), generator=generator)
 
 
 @function_only
@@ -76,3 +128,92 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
     if not 0.0 <= p <= 1.0:
         raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
     return ops["dropout"](input, p)[0] if training and p > 0 else input
+
+
+# ---------------------------------------------------------------- methods that fill
+
+# Integers that a floating dtype holds exactly, for random_().
+WHOLE = {"float16": 2**11, "bfloat16": 2**8, "float32": 2**24, "float64": 2**53, "bool": 2}
+
+
+def _open_uniform(x: Tensor, generator: Generator | None) -> Any:
+    """Numbers of (0, 1] of x's shape, as a float that x can be made of."""
+    wide = x.dtype if x.dtype == _core.float64 else _core.float32
+    return 1 - draw("rand", x._shape, wide, x.device, generator=generator)
+
+
+def uniform_(self: Tensor, a: float = 0.0, b: float = 1.0, *, generator: Generator | None = None) -> Tensor:
+    """Fills with uniform random numbers in [a, b)."""
+    return draw("uniform_", self, a, b, generator=generator)
+
+
+def normal_(self: Tensor, mean: float = 0.0, std: float = 1.0, *,
+            generator: Generator | None = None) -> Tensor:
+    """Fills with normal random numbers."""
+    return draw("normal_", self, mean, std, generator=generator)
+
+
+def random_(self: Tensor, from_: int = 0, to: int | None = None, *,
+            generator: Generator | None = None) -> Tensor:
+    """Fills with uniform random integers in [from_, to); `random_(to)` starts at 0."""
+    if to is None:
+        if from_:
+            from_, to = 0, from_
+        elif self.dtype.name in WHOLE:
+            to = WHOLE[self.dtype.name]
+        else:
+            to = 2 ** (8 * self.element_size() - (0 if self.dtype.name.startswith("u") else 1))
+            to = min(to, 2**63 - 1)
+    return draw("random_from_", self, from_, to, generator=generator)
+
+
+def bernoulli_(self: Tensor, p: Any = 0.5, *, generator: Generator | None = None) -> Tensor:
+    """Fills with 1 with probability p (a number or a tensor), else 0."""
+    if isinstance(p, Tensor):
+        chances = ops["expand"](ops["cast"](p, _core.float64), self._shape)
+        return ops["copy_"](self, draw("bernoulli", chances, generator=generator))
+    return draw("bernoulli_p_", self, p, generator=generator)
+
+
+def exponential_(self: Tensor, lambd: float = 1.0, *, generator: Generator | None = None) -> Tensor:
+    """Fills with numbers of the exponential distribution with rate lambd."""
+    if not lambd > 0:
+        raise RuntimeError(f"exponential_ expects lambda > 0.0, but found lambda={lambd}")
+    if not self.dtype.is_floating_point:
+        raise RuntimeError(f"exponential_ is not implemented for {self.dtype.name}")
+    return ops["copy_"](self, ops["log"](_open_uniform(self, generator)) / -lambd)
+
+
+def geometric_(self: Tensor, p: float, *, generator: Generator | None = None) -> Tensor:
+    """Fills with the number of trials up to the first success of probability p."""
+    if not 0 < p < 1:
+        raise RuntimeError(f"geometric_ expects p to be in (0, 1), but got p={p}")
+    trials = ops["ceil"](ops["log"](_open_uniform(self, generator)) / math.log1p(-p))
+    return ops["copy_"](self, ops["clamp"](trials, 1, None))
+
+
+def log_normal_(self: Tensor, mean: float = 1.0, std: float = 2.0, *,
+                generator: Generator | None = None) -> Tensor:
+    """Fills with exp of normal random numbers."""
+    if not std > 0:
+        raise RuntimeError(f"log_normal_ expects std > 0.0, but found std={std}")
+    if not self.dtype.is_floating_point:
+        raise RuntimeError(f"log_normal_ is not implemented for {self.dtype.name}")
+    wide = self.dtype if self.dtype == _core.float64 else _core.float32
+    drawn: Any = draw("randn", self._shape, wide, self.device, generator=generator)
+    return ops["copy_"](self, ops["exp"](drawn * std + mean))
+
+
+def cauchy_(self: Tensor, median: float = 0.0, sigma: float = 1.0, *,
+            generator: Generator | None = None) -> Tensor:
+    """Fills with numbers of the Cauchy distribution."""
+    if not sigma > 0:
+        raise RuntimeError(f"cauchy_ expects sigma > 0.0, but found sigma={sigma}")
+    if not self.dtype.is_floating_point:
+        raise RuntimeError(f"cauchy_ is not implemented for {self.dtype.name}")
+    angle = (_open_uniform(self, generator) - 0.5) * math.pi
+    return ops["copy_"](self, ops["tan"](angle) * sigma + median)
+
+
+FILLS = {f.__name__: f for f in (uniform_, normal_, random_, bernoulli_, exponential_, geometric_,
+                                 log_normal_, cauchy_)}

@@ -1,0 +1,124 @@
+"""Elementwise functions that are short expressions of others."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from .. import _core
+from .._core import Tensor, ops
+from .common import function_only
+from .stores import stored
+
+__all__ = [
+    "clamp_max", "clamp_max_", "clamp_min", "clamp_min_", "dist", "float_power", "float_power_",
+    "frexp", "isneginf", "isposinf", "ldexp", "ldexp_", "round", "round_", "rsub", "threshold",
+    "threshold_",
+]
+
+
+class MantissaExponent(NamedTuple):
+    """Result of frexp."""
+
+    mantissa: Tensor
+    exponent: Tensor
+
+
+def clamp_min(input: Tensor, min: Any) -> Tensor:
+    """The larger one of input and min; NaN where one is NaN."""
+    return ops["clamp"](input, min, None)
+
+
+def clamp_min_(input: Tensor, min: Any) -> Tensor:
+    """clamp_min in place."""
+    return ops["clamp_"](input, min, None)
+
+
+def clamp_max(input: Tensor, max: Any) -> Tensor:
+    """The smaller one of input and max; NaN where one is NaN."""
+    return ops["clamp"](input, None, max)
+
+
+def clamp_max_(input: Tensor, max: Any) -> Tensor:
+    """clamp_max in place."""
+    return ops["clamp_"](input, None, max)
+
+
+def dist(input: Tensor, other: Tensor, p: Any = 2) -> Tensor:
+    """The p-norm of input - other."""
+    return ops["norm"](input - other, p, None, False, None)
+
+
+def float_power(input: Any, exponent: Any) -> Tensor:
+    """input to the power exponent, in float64."""
+    double = _core.float64
+    return ops["pow"](ops["cast"](input, double) if isinstance(input, Tensor) else input,
+                      ops["cast"](exponent, double) if isinstance(exponent, Tensor) else float(exponent))
+
+
+def float_power_(input: Tensor, exponent: Any) -> Tensor:
+    """float_power in place, for float64."""
+    if input.dtype != _core.float64:
+        raise RuntimeError(f"the base given to float_power_ has dtype {input.dtype.name} but the "
+                           "operation's result requires dtype float64")
+    return stored(input, float_power(input, exponent))
+
+
+def frexp(input: Tensor) -> MantissaExponent:
+    """input as mantissa * 2 ** exponent."""
+    return MantissaExponent(*ops["frexp"](input))
+
+
+def isposinf(input: Tensor) -> Tensor:
+    """Is it plus infinity?"""
+    return ops["eq"](input, float("inf"))
+
+
+def isneginf(input: Tensor) -> Tensor:
+    """Is it minus infinity?"""
+    return ops["eq"](input, float("-inf"))
+
+
+def ldexp(input: Any, other: Any) -> Tensor:
+    """input * 2 ** other."""
+    return ops["mul"](input, ops["pow"](2.0, other))
+
+
+def ldexp_(input: Tensor, other: Any) -> Tensor:
+    """ldexp in place."""
+    return ops["mul_"](input, ops["pow"](2.0, other))
+
+
+def round(input: Tensor, *, decimals: int = 0) -> Tensor:
+    """Rounded to the nearest integer, or to `decimals` places; halves to even."""
+    if decimals == 0:
+        return ops["round"](input)
+    if not input.dtype.is_floating_point:
+        raise RuntimeError(f"round with decimals is not implemented for {input.dtype.name}")
+    scale = 10.0 ** abs(decimals)
+    if decimals > 0:
+        return ops["div"](ops["round"](input * scale), scale)
+    return ops["mul"](ops["round"](ops["div"](input, scale)), scale)
+
+
+def round_(input: Tensor, *, decimals: int = 0) -> Tensor:
+    """round in place."""
+    return ops["round_"](input) if decimals == 0 else stored(input, round(input, decimals=decimals))
+
+
+@function_only
+def rsub(input: Tensor, other: Any, *, alpha: Any = 1) -> Tensor:
+    """other - alpha * input."""
+    return ops["sub"](other, input, alpha)
+
+
+@function_only
+def threshold(input: Tensor, threshold: Any, value: Any) -> Tensor:
+    """input where it is above the threshold, else value."""
+    return ops["where"](ops["le"](input, threshold), ops["cast"](ops["full"](
+        value, (), None, input.device), input.dtype), input)
+
+
+@function_only
+def threshold_(input: Tensor, threshold: Any, value: Any) -> Tensor:
+    """threshold in place."""
+    return ops["masked_fill_"](input, ops["le"](input, threshold), value)

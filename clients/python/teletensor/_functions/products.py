@@ -1,0 +1,91 @@
+"""Products of vectors and matrices, with something added."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .._core import Tensor, ops
+from .stores import stored
+
+__all__ = [
+    "addbmm", "addbmm_", "addmv", "addmv_", "addr", "addr_", "baddbmm", "baddbmm_", "ger", "inner",
+]
+
+
+def _plus(input: Tensor, product: Tensor, beta: Any, alpha: Any) -> Tensor:
+    """beta * input + alpha * product; input is not looked at where beta is 0."""
+    scaled = product if alpha == 1 else product * alpha
+    if beta == 0:
+        shape = scaled._shape
+        ops["expand"](input, shape)
+        return scaled
+    total: Tensor = (input if beta == 1 else input * beta) + scaled
+    if total._shape != scaled._shape:
+        raise RuntimeError(f"input of shape {list(input._shape)} does not broadcast to "
+                           f"{list(scaled._shape)}")
+    return total
+
+
+def _rank(name: str, x: Tensor, rank: int) -> None:
+    if x.dim() != rank:
+        raise RuntimeError(f"{name}: expected a {rank}-D tensor, got {x.dim()}-D, shape {list(x._shape)}")
+
+
+def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """beta * input + alpha * the sum of the batch's products."""
+    _rank("addbmm", batch1, 3)
+    _rank("addbmm", batch2, 3)
+    return _plus(input, ops["sum"](ops["bmm"](batch1, batch2), 0), beta, alpha)
+
+
+def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """beta * input + alpha * the products of a batch."""
+    return _plus(input, ops["bmm"](batch1, batch2), beta, alpha)
+
+
+def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """beta * input + alpha * mat @ vec."""
+    return _plus(input, ops["mv"](mat, vec), beta, alpha)
+
+
+def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """beta * input + alpha * the outer product."""
+    return _plus(input, ops["outer"](vec1, vec2), beta, alpha)
+
+
+def _inplace(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def form(input: Tensor, first: Tensor, second: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+        return stored(input, function(input, first, second, beta=beta, alpha=alpha))
+
+    form.__name__ = function.__name__ + "_"
+    form.__doc__ = f"{function.__name__} in place."
+    return form
+
+
+addbmm_, baddbmm_, addmv_, addr_ = (_inplace(f) for f in (addbmm, baddbmm, addmv, addr))
+
+
+def ger(input: Tensor, vec2: Tensor) -> Tensor:
+    """The outer product."""
+    return ops["outer"](input, vec2)
+
+
+def inner(input: Tensor, other: Tensor) -> Tensor:
+    """Products of elements summed over the last dimensions."""
+    if input.dim() == 0 or other.dim() == 0:
+        return ops["mul"](input, other)
+    if input._shape[-1] != other._shape[-1]:
+        raise RuntimeError("inner() the last dimension must match on both input tensors but got shapes "
+                           f"{list(input._shape)} and {list(other._shape)}")
+    columns = ops["reshape"](other, (_count(other._shape[:-1]), other._shape[-1]))
+    rows = ops["reshape"](input, (_count(input._shape[:-1]), input._shape[-1]))
+    product = ops["matmul"](rows, ops["transpose"](columns, 0, 1))
+    return ops["reshape"](product, (*input._shape[:-1], *other._shape[:-1]))
+
+
+def _count(shape: tuple[int, ...]) -> int:
+    out = 1
+    for size in shape:
+        out *= size
+    return out

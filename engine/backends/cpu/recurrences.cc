@@ -1,0 +1,130 @@
+// cummax, cummin, logcumsumexp and linear recurrences, sequential along the dimension; lines run in
+// parallel.
+#include <cmath>
+
+#include "engine/backends/cpu/cpu.h"
+#include "engine/backends/cpu/line_io.h"
+
+namespace teletensor::backends::cpu {
+namespace {
+
+using core::Status;
+
+template <class A, bool kLargest>
+void extremum_line(const Line<A>& x, const Line<A>& values, const Line<std::int64_t>& indices,
+                   std::int64_t n) {
+  A best = x.at(0);
+  std::int64_t at = 0;
+  for (std::int64_t i = 0; i < n; ++i) {
+    const A value = x.at(i);
+    const bool better = kLargest ? value >= best : value <= best;
+    if (value != value ? true : best == best && better) {
+      best = value;
+      at = i;
+    }
+    values.set(i, best);
+    indices.set(i, at);
+  }
+}
+
+template <bool kLargest>
+Status cumulative_extremum(KernelCall& call) {
+  const Lines lines(call.in[0].geometry->shape, call.attributes.integer(0));
+  with_compute_type(call.in[0].dtype, [&](auto a) {
+    using A = decltype(a);
+    lines.run(call.parallel, 8, [&](std::int64_t i) {
+      extremum_line<A, kLargest>(Line<A>(call.in[0], lines, i), Line<A>(call.out[0], lines, i),
+                                 Line<std::int64_t>(call.out[1], lines, i), lines.length());
+    });
+  });
+  return {};
+}
+
+// `line(number, n)` for every line of n elements, in the compute type of the result.
+template <class F>
+Status floating_lines(KernelCall& call, std::int64_t cost, F&& line) {
+  const Lines lines(call.in[0].geometry->shape, call.attributes.integer(0));
+  with_float_type(call.out[0].dtype, [&](auto a) {
+    lines.run(call.parallel, cost, [&](std::int64_t i) { line(a, lines, i); });
+  });
+  return {};
+}
+
+Status logcumsumexp(KernelCall& call) {
+  return floating_lines(call, 30, [&](auto a, const Lines& lines, std::int64_t number) {
+    using A = decltype(a);
+    const Line<A> x(call.in[0], lines, number), y(call.out[0], lines, number);
+    A sum = -std::numeric_limits<A>::infinity();
+    for (std::int64_t i = 0; i < lines.length(); ++i) {
+      const A value = x.at(i);
+      if (value != value || sum != sum) {
+        sum = std::numeric_limits<A>::quiet_NaN();
+      } else {
+        const A most = std::max(value, sum), least = std::min(value, sum);
+        sum = std::isinf(most) ? most : most + std::log1p(std::exp(least - most));
+      }
+      y.set(i, sum);
+    }
+  });
+}
+
+// exp(x - y), 0 where nothing was summed.
+template <class A>
+A weight(A x, A y) {
+  return x == -std::numeric_limits<A>::infinity() ? A(0) : std::exp(x - y);
+}
+
+Status logcumsumexp_weighted(KernelCall& call) {
+  const bool reverse = call.attributes.boolean(1);
+  return floating_lines(call, 30, [&](auto a, const Lines& lines, std::int64_t number) {
+    using A = decltype(a);
+    const Line<A> g(call.in[0], lines, number), x(call.in[1], lines, number),
+        y(call.in[2], lines, number), out(call.out[0], lines, number);
+    const std::int64_t n = lines.length();
+    A sum = 0;
+    for (std::int64_t k = 0; k < n; ++k) {
+      const std::int64_t i = reverse ? n - 1 - k : k;
+      if (reverse) {
+        if (k > 0) sum *= weight(y.at(i), y.at(i + 1));
+        sum += g.at(i);
+        out.set(i, sum * weight(x.at(i), y.at(i)));
+      } else {
+        if (k > 0) sum *= weight(y.at(i - 1), y.at(i));
+        sum += g.at(i) * weight(x.at(i), y.at(i));
+        out.set(i, sum);
+      }
+    }
+  });
+}
+
+Status linear_recurrence(KernelCall& call) {
+  const bool reverse = call.attributes.boolean(1), own = call.attributes.boolean(2);
+  const Lines lines(call.in[0].geometry->shape, call.attributes.integer(0));
+  const std::int64_t n = lines.length(), step = reverse ? -1 : 1;
+  with_inexact_type(call.out[0].dtype, [&](auto a) {
+    using A = decltype(a);
+    lines.run(call.parallel, 10, [&](std::int64_t number) {
+      const Line<A> factor(call.in[0], lines, number), b(call.in[1], lines, number),
+          out(call.out[0], lines, number);
+      std::int64_t i = reverse ? n - 1 : 0;
+      A sum{};
+      for (std::int64_t k = 0; k < n; ++k, i += step) {
+        sum = k == 0 ? b.at(i) : factor.at(own ? i : i - step) * sum + b.at(i);
+        out.set(i, sum);
+      }
+    });
+  });
+  return {};
+}
+
+}  // namespace
+
+void add_recurrence_kernels(KernelTable& table) {
+  table.add("cummax", cumulative_extremum<true>);
+  table.add("cummin", cumulative_extremum<false>);
+  table.add("logcumsumexp", logcumsumexp);
+  table.add("logcumsumexp_weighted", logcumsumexp_weighted);
+  table.add("linear_recurrence", linear_recurrence);
+}
+
+}  // namespace teletensor::backends::cpu

@@ -1,0 +1,56 @@
+// Random counts with a parameter an element: Poisson and binomial.
+
+#include "engine/ops/families.h"
+#include "engine/ops/functions.h"
+
+namespace teletensor::ops {
+namespace {
+
+using core::Status;
+
+Status refuse_if_not_floating(const InferContext& c, std::size_t i) {
+  if (core::is_floating(c.dtype(i))) return {};
+  return c.fail("is not defined for " + std::string(core::name_of(c.dtype(i))));
+}
+
+void add_like(InferContext& c) {
+  const core::Geometry* const like[] = {&c.geometry(0)};
+  c.add_result(c.dtype(0), core::elementwise_layout(c.shape(0), like));
+}
+
+Status infer_poisson(InferContext& c) {
+  TT_RETURN_IF_ERROR(refuse_if_not_floating(c, 0));
+  add_like(c);
+  return {};
+}
+
+Status infer_binomial(InferContext& c) {
+  TT_RETURN_IF_ERROR(refuse_if_not_floating(c, 0));
+  TT_RETURN_IF_ERROR(refuse_if_not_floating(c, 1));
+  if (c.dtype(0) != c.dtype(1) || c.shape(0) != c.shape(1)) {
+    return c.fail("count and prob must have one dtype and shape, they have " +
+                  core::to_string(c.shape(0)) + " and " + core::to_string(c.shape(1)));
+  }
+  add_like(c);
+  return {};
+}
+
+}  // namespace
+
+std::vector<OpDef> random_count_ops() {
+  constexpr std::string_view kSteps = "its result is a whole number";
+  return {
+      {.signature = "poisson(Tensor rate, int seed=0, int ordinal=0) -> Tensor",
+       .doc = "Counts of a Poisson distribution with mean rate, for each element.",
+       .infer = infer_poisson,
+       .vjp = [](VjpContext& c) { c.give(0, zeros(c.builder(), c.operand_layout(0))); },
+       .random = true},
+      {.signature = "binomial(Tensor count, Tensor prob, int seed=0, int ordinal=0) -> Tensor",
+       .doc = "How many of count trials succeed, each with probability prob, for each element.",
+       .infer = infer_binomial,
+       .not_differentiable = kSteps,
+       .random = true},
+  };
+}
+
+}  // namespace teletensor::ops
