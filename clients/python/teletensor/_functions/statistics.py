@@ -16,7 +16,7 @@ from .stores import real, stored
 
 __all__ = [
     "aminmax", "bincount", "corrcoef", "cov", "cummax", "cummin", "cumulative_trapezoid", "diff",
-    "gradient", "histc", "histogram", "histogramdd", "mode", "msort", "nanmean", "nanmedian",
+    "gradient", "histc", "histogram", "histogramdd", "mode", "nanmean", "nanmedian",
     "nanquantile", "nansum", "quantile", "renorm", "renorm_", "std_mean", "trapezoid", "trapz",
     "var_mean",
 ]
@@ -110,11 +110,6 @@ def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> ValuesIndices:
     best = ops["argmax"](length, dim, True)
     found = [ops["gather"](x, best, dim) for x in (values, indices)]
     return ValuesIndices(*(x if keepdim else ops["squeeze"](x, dim) for x in found))
-
-
-def msort(input: Tensor) -> Tensor:
-    """Sorted along the first dimension."""
-    return ops["sort"](input, 0)[0] if input.dim() else ops["clone"](input)
 
 
 def cummax(input: Tensor, dim: int) -> ValuesIndices:
