@@ -500,7 +500,7 @@ Status Graph::apply_inplace(const Call& call) {
                    " can't be cast to the destination's type " +
                    std::string(core::name_of(h.layout.dtype)));
   }
-  bool fill = call.op == fill_;
+  bool fill = call.op == fill_ && !call.arguments[1].is_tensor();  // as PyTorch
   if (call.op == copy_ && call.arguments[1].is_tensor()) {
     const Handle& from = handle_of(call.arguments[1]);
     fill = from.cell == h.cell && from.geometry() == h.geometry();

@@ -158,3 +158,24 @@ def test_tensor_copies_its_array(tt):
     out = x.numpy()
     x.add_(1)
     assert (out == 1).all() and x[0].item() == 2
+
+
+def test_a_retained_name_that_has_gone(tt):
+    """The daemon hears of it before the backward, which else would make one .grad too many."""
+    x = tt.ones(3, requires_grad=True)
+    y = x * 2
+    y.retain_grad()
+    z = (y * 3).sum()
+    del y
+    z.backward()
+    assert x.grad.tolist() == [6.0] * 3
+    assert (x + 1).sum().item() == 6.0
+
+
+def test_fill_of_overlapping_elements(tt):
+    """A number may fill them, a tensor not, as in PyTorch."""
+    wide = tt.zeros(1).expand(3)
+    wide.fill_(2.0)
+    assert wide.tolist() == [2.0] * 3
+    with pytest.raises(RuntimeError, match="single memory location"):
+        wide.fill_(tt.tensor(3.0))

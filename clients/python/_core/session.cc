@@ -322,6 +322,7 @@ core::Result<std::uint64_t> Session::fetch(Handle& h, bool bulk) {
 Status Session::backward(autograd::BackwardCall call, bool create_graph,
                          std::vector<HandleRef>& results) {
   TT_RETURN_IF_ERROR(ready_to_issue());
+  flush_releases();  // the daemon gives no .grad to a name that is gone here
   program::Backward command;
   bool inside = false;  // vmap: a gradient for each sample flows through ordinary nodes
   for (const HandleRef& h : call.seeds) inside = inside || (h && h->id == 0);

@@ -1,0 +1,99 @@
+// A client and its daemon in one thread (what they disagree on is thrown as runtime_error): the
+// client's own Session, frames as bytes, the daemon's front, and the executor with the CPU's
+// kernels. No sockets, no queue, no other thread.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "clients/python/_core/session.h"
+#include "engine/autograd/front.h"
+#include "engine/runtime/executor.h"
+
+namespace teletensor::fuzz {
+
+// Executes frames at once. One instruction may be told to fail.
+class Daemon final : public autograd::Sink {
+ public:
+  Daemon();
+  ~Daemon() override;
+  void frame(std::string_view bytes, wire::Progress& progress);
+
+  std::int64_t instructions = 0;   // so far
+  std::int64_t fail_at = -1;       // the instruction that fails
+  std::set<std::uint64_t> failed;  // commands of which an instruction failed
+
+  program::Instruction& instruction(std::uint64_t seq) override;
+  core::Status constant(std::uint64_t seq, program::Constant constant,
+                        program::ValueRef value) override;
+  core::Status uploaded(std::uint64_t seq, const program::Uploaded&, program::ValueRef) override;
+  void fetch(std::uint64_t seq, bool bulk, program::Operand operand) override;
+  std::vector<std::uint64_t> failed_rebinds(std::uint64_t root) override;
+  void raised(std::uint64_t seq, std::uint64_t root,
+              const std::vector<std::uint64_t>& rebinds) override;
+
+ private:
+  void run_pending();
+
+  const memory::OwnerId owner_;
+  runtime::Executor executor_;
+  autograd::Front front_;
+  program::Instruction pending_;
+  bool has_pending_ = false;
+  wire::Progress* progress_ = nullptr;
+  std::map<std::uint64_t, std::vector<std::uint64_t>> rebinds_;  // by root, until raised
+};
+
+class Client final : public client::Session {
+ public:
+  using Hook = std::function<void(std::vector<double>)>;
+
+  Client();
+  ~Client() override;
+
+  // Each may refuse; the status is then in `refused`.
+  client::HandleRef call_op(std::string_view op, std::vector<ops::Var> arguments,
+                            core::Attributes attributes = {});
+  client::Handles call_list(std::string_view op, std::vector<ops::Var> arguments,
+                            core::Attributes attributes);
+  void call_inplace(std::string_view op, std::vector<ops::Var> arguments);
+  client::HandleRef make(const std::vector<std::int64_t>& shape,
+                         const std::vector<double>& numbers);
+  // Row-major; false: the value is an error.
+  bool read(client::Handle& h, std::vector<double>& out);
+  // Sends what has gathered; the daemon runs it.
+  void pump();
+  // Raises every late error; how many there were.
+  int raise_all();
+  // `tag` in the log with what the hook sees; doubles it where `scale`.
+  autograd::HookId add_hook(int tag, bool scale);
+  ops::Var var(const client::HandleRef& h) { return ops::Var(this, h); }
+
+  core::Status refused;
+  std::vector<std::pair<int, std::vector<double>>> log;
+  Daemon daemon;
+
+ protected:
+  core::Result<ops::Var> run_hook(autograd::HookId hook, const ops::Var& g) override;
+  core::Status block(const std::function<bool()>& ready) override;
+  void note_site(std::uint64_t) override {}
+  core::Status run_function(autograd::Node&, std::span<ops::Var>, std::span<ops::Var>) override {
+    return core::invalid("no functions in Python here");
+  }
+  core::Result<autograd::Node*> again(autograd::Node&) override {
+    return core::invalid("nothing is computed again here");
+  }
+
+ private:
+  bool keep(core::Status status);
+  static core::Attributes filled(std::string_view op, core::Attributes attributes);
+
+  std::map<autograd::HookId, std::pair<int, bool>> hooks_;
+};
+
+}  // namespace teletensor::fuzz
