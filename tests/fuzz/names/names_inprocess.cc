@@ -382,7 +382,7 @@ struct Subject {
 bool close(const Numbers& x, const Numbers& y) {
   if (x.size() != y.size()) return false;
   for (std::size_t i = 0; i < x.size(); ++i) {
-    if (std::isnan(x[i]) && std::isnan(y[i])) continue;
+    if (x[i] == y[i] || (std::isnan(x[i]) && std::isnan(y[i]))) continue;
     if (!(std::abs(x[i] - y[i]) <= 1e-8 + 1e-7 * std::abs(y[i]))) return false;
   }
   return true;
