@@ -37,10 +37,20 @@ def nonzero_columns(mask: Tensor) -> list[Tensor]:
     return [_select(found, 1, d) for d in range(mask.dim())]
 
 
+def _items(index: Any) -> list[Any]:
+    """The index of each dimension. A list with more than numbers in it counts as a tuple."""
+    if isinstance(index, list) and any(
+            isinstance(i, (list, tuple, range, slice, Tensor, np.ndarray)) or i is None or i is Ellipsis
+            for i in index):
+        index = tuple(index)
+    items = list(index) if isinstance(index, tuple) else [index]
+    return [list(item) if isinstance(item, (tuple, range)) else item for item in items]
+
+
 def _plan(x: Tensor, index: Any) -> tuple[Tensor, list[Tensor], list[int], bool]:
     """The view that ints, slices, None and ... make, the index tensors left, their dims, and whether
     nothing but full slices was given."""
-    items = list(index) if isinstance(index, tuple) else [index]
+    items = _items(index)
     used = 0
     for item in items:
         if isinstance(item, (Tensor, np.ndarray, list)):
@@ -79,6 +89,8 @@ def _plan(x: Tensor, index: Any) -> tuple[Tensor, list[Tensor], list[int], bool]
             if each.dim() == 0 and each.dtype not in (_core.bool, _core.uint8):
                 view = _select(view, dim, int(each.item()))
                 continue
+            if each.dim() == 0:  # one mask for all: a new dimension of size 1 or 0
+                view, each = _unsqueeze(view, dim), ops["reshape"](each, (1,))
             arrays.append(each)
             dims.append(dim)
             dim += each.dim() if each.dtype in (_core.bool, _core.uint8) else 1

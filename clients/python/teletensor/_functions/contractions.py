@@ -126,6 +126,12 @@ def _sizes(terms: list[Term]) -> dict[Label, int]:
 
 def _contracted(terms: list[Term], wanted: list[Label], sizes: dict[Label, int]) -> Tensor:
     """Pairs are taken by the smallest result first."""
+    if len(terms) == 1:  # a sum alone: of integers in int64, as sum
+        x, labels = terms[0]
+        gone = [d for d, label in enumerate(labels) if label not in wanted]
+        x = ops["sum"](x, gone) if gone else x
+        labels = [label for label in labels if label in wanted]
+        return ops["permute"](x, [labels.index(label) for label in wanted])
     while len(terms) > 1:
         best: tuple[int, int, int] | None = None
         for i in range(len(terms)):

@@ -8,14 +8,15 @@ from typing import Any
 from .. import _core
 from .._core import Tensor, ops
 from .._indexing import expanded, nonzero_columns
-from .common import function_only
+from .common import function_only, sizes_of
 from .structure import broadcast_shapes, broadcast_tensors
 
 __all__ = [
     "gather", "index_add", "index_add_", "index_copy", "index_copy_", "index_fill",
     "index_fill_", "index_put", "index_put_", "index_select", "masked_fill", "masked_scatter",
     "masked_select", "nonzero",
-    "scatter", "scatter_", "scatter_add", "scatter_add_", "where",
+    "scatter", "scatter_", "scatter_add", "scatter_add_", "unravel_index", "where", "_unsafe_masked_index",
+    "_unsafe_masked_index_put_accumulate",
 ]
 
 
@@ -153,6 +154,38 @@ def masked_select(input: Tensor, mask: Tensor) -> Tensor:
     if input.dim() == 0:
         input, mask = ops["reshape"](input, (1,)), ops["reshape"](mask, (1,))
     return input[mask]
+
+
+def unravel_index(indices: Tensor, shape: Any) -> tuple[Tensor, ...]:
+    """The coordinates, in a tensor of `shape`, of indices of its row-major order."""
+    sizes = sizes_of((shape,))
+    if indices.dtype not in (_core.uint8, _core.int32, _core.int64):
+        raise ValueError(f"expected 'indices' to be integer tensor, but got {indices.dtype}")
+    if any(n < 0 for n in sizes):
+        raise ValueError(f"'shape' cannot have negative values, but got {sizes}")
+    found, step = [], 1
+    for n in reversed(sizes):
+        found.append(ops["remainder"](ops["floor_divide"](indices, max(step, 1)), max(n, 1)))
+        step *= n
+    return tuple(reversed(found))
+
+
+def _unsafe_masked_index(input: Tensor, mask: Tensor, indices: Sequence[Any], fill: Any) -> Tensor:
+    """The elements at the indices where mask is True, else `fill`."""
+    found = input[tuple(slice(None) if i is None else i for i in _clamped(input, indices))]
+    return ops["masked_fill"](found, ops["logical_not"](mask), fill)
+
+
+def _unsafe_masked_index_put_accumulate(input: Tensor, mask: Tensor, indices: Sequence[Any],
+                                        values: Tensor) -> Tensor:
+    """A copy with the values where mask is True added at the indices."""
+    kept = masked_fill(values, ops["logical_not"](mask), 0)
+    return index_put(input, _clamped(input, indices), kept, True)
+
+
+def _clamped(input: Tensor, indices: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(None if i is None else ops["clamp"](i, -n, n - 1)
+                 for i, n in zip(indices, input._shape, strict=False))
 
 
 def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:

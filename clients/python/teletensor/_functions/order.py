@@ -11,7 +11,7 @@ from .._core import Tensor, ops
 from .common import ValuesIndices, function_only, wrap_dim
 from .creation import full, zeros
 from .indexing import nonzero
-from .typeinfo import result_type
+from .typeinfo import promote_types, result_type
 
 __all__ = [
     "argsort", "argwhere", "bucketize", "isin", "kthvalue", "msort", "searchsorted", "sort",
@@ -80,6 +80,9 @@ def searchsorted(sorted_sequence: Tensor, input: Any, *, out_int32: bool = False
         values = tensor(values, device=sorted_sequence.device)
         dtype = result_type(sorted_sequence, input)
         values, sorted_sequence = values.to(dtype), sorted_sequence.to(dtype)
+    elif values.dtype != sorted_sequence.dtype:
+        dtype = promote_types(sorted_sequence.dtype, values.dtype)
+        values, sorted_sequence = values.to(dtype), sorted_sequence.to(dtype)
     return ops["searchsorted"](sorted_sequence.detach(), values.detach(), out_int32, right)
 
 
@@ -107,6 +110,9 @@ def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False,
     if tests.numel() == 0:
         return full(x._shape, invert, device=x.device)
     ordered = ops["sort"](ops["reshape"](tests, (-1,)))[0]
+    if dtype.is_floating_point:  # NaN equals nothing, and a search among NaN goes astray
+        known = ops["where"](ops["isnan"](ordered), ordered[0], ordered)
+        ordered = ops["sort"](known)[0]
     at = ops["clamp"](ops["searchsorted"](ordered, x), 0, tests.numel() - 1)
     return ops["ne" if invert else "eq"](ops["take"](ordered, at), x)
 
@@ -128,6 +134,9 @@ def _groups(x: Tensor, dim: int | None) -> tuple[Tensor, tuple[int, ...]]:
     d = wrap_dim(dim, x.dim())
     moved = ops["transpose"](x, 0, d) if x.dim() else ops["reshape"](x, (1,))
     shape = tuple(moved._shape)
+    if 0 in shape[1:] and shape[0]:
+        raise RuntimeError("There are 0 sized dimensions, and they aren't selected, so unique cannot be "
+                           "applied")
     width = 1
     for n in shape[1:]:
         width *= n

@@ -36,7 +36,7 @@ class finfo:
             facts: tuple[Any, ...] = (16, 2.0**-7, (2 - 2.0**-7) * 2.0**127, 0.01, 2.0**-126)
         else:
             of = np.finfo(name)
-            facts = (of.bits, float(of.eps), float(of.max), float(of.resolution), float(of.tiny))
+            facts = (of.bits, float(of.eps), float(of.max), float(f"1e-{of.precision}"), float(of.tiny))
         bits, eps, largest, resolution, tiny = facts
         for key, value in {"bits": bits, "eps": eps, "max": largest, "min": -largest,
                            "resolution": resolution, "smallest_normal": tiny, "tiny": tiny,
@@ -80,6 +80,9 @@ def _combined(high: _core.dtype | None, low: _core.dtype | None) -> _core.dtype 
         return high or low
     if high.is_complex or (high.is_floating_point and not low.is_complex):
         return high
+    if high.is_floating_point:
+        paired: _core.dtype = high.to_complex()
+        return paired
     if high == _core.bool or low.is_floating_point or low.is_complex:
         return promote_types(high, low)
     return high
