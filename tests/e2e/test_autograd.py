@@ -1,6 +1,7 @@
 """Functions, hooks, checkpoints, anomaly mode, streams: backwards that pass through Python."""
 
 import math
+import threading
 import weakref
 
 import numpy as np
@@ -404,6 +405,34 @@ def test_checkpoint_needs_less_memory(tt, shared_daemon):
     mib = 1 << 20
     assert plain > 12 * mib
     assert saved < plain / 3, f"{saved / mib:.1f} of {plain / mib:.1f} MiB"
+
+
+def test_checkpoint_in_one_of_two_threads(tt):
+    from teletensor.utils.checkpoint import checkpoint
+
+    inside, leave = threading.Event(), threading.Event()
+    x = tt.full((3,), 0.5, requires_grad=True)
+
+    def segment(x):
+        y = x.sin()
+        inside.set()
+        leave.wait(10)
+        return y.cos()
+
+    def other():
+        inside.wait(10)
+        found.append((x.exp().tanh()).sum())
+        leave.set()
+    found = []
+    thread = threading.Thread(target=other)
+    thread.start()
+    y = checkpoint(segment, x)
+    thread.join()
+    mine = tt.autograd.grad(y.sum(), x)[0].numpy()
+    theirs = tt.autograd.grad(found[0], x)[0].numpy()
+    e = math.exp(0.5)
+    assert close(mine, -math.sin(math.sin(0.5)) * math.cos(0.5))
+    assert close(theirs, e * (1 - math.tanh(e) ** 2), 1e-5)
 
 
 def test_checkpoint_whose_second_run_differs(tt):

@@ -11,6 +11,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <thread>
 #include <unordered_map>
 #include <vector>
 
@@ -105,7 +106,12 @@ class PySession final : public Session {
 
   std::unordered_map<autograd::HookId, nb::object> hooks_;
   autograd::HookId next_hook_ = 1;
-  std::vector<std::pair<core::Ref<Frame>, bool>> frames_;  // innermost last; bool: the first run
+  struct OpenFrame {
+    core::Ref<Frame> frame;
+    bool first;  // run
+    std::thread::id thread;
+  };
+  std::vector<OpenFrame> frames_;  // innermost last
   nb::object anomaly_site_, anomaly_check_;
   bool streaming_ = false;
   std::size_t stream_inline_ = 0;

@@ -175,7 +175,8 @@ void PySession::watch_nodes() {
   graph().on_record = nullptr;
   if (!frames_.empty()) {
     graph().on_save = [this](Node& node) {
-      auto& [frame, first] = frames_.back();
+      auto& [frame, first, thread] = frames_.back();
+      if (thread != std::this_thread::get_id()) return;  // another thread's ops are its own
       if (!first) {
         frame->nodes.emplace_back(&node);
         return;
@@ -198,7 +199,7 @@ void PySession::watch_nodes() {
 }
 
 void PySession::begin_frame(core::Ref<Frame> frame, bool first) {
-  frames_.emplace_back(std::move(frame), first);
+  frames_.push_back({std::move(frame), first, std::this_thread::get_id()});
   watch_nodes();
 }
 
