@@ -23,7 +23,7 @@ Status refuse(const InferContext& c, const std::string& text) {
 
 Status check_dtype(const InferContext& c, std::size_t operand) {
   const DType dtype = c.dtype(operand);
-  if (!core::is_floating(dtype)) {
+  if (!core::is_inexact(dtype)) {
     return refuse(c, "Expected a floating point or complex tensor as input. Got " +
                          std::string(core::name_of(dtype)));
   }

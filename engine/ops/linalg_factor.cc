@@ -194,8 +194,9 @@ void qr_vjp(VjpContext& c) {
     gr = narrow(gr, -1, 0, m);
   }
   const Var inner = triu(matmul(gr, adjoint(u)) - matmul(adjoint(q), gq));
-  // inner + inner^H with the diagonal taken once
-  Var out = matmul(q, inner + adjoint(triu(inner, 1))) + gq;
+  // inner + inner^H with the diagonal's real part taken once
+  const Var half = (inner + triu(inner, 1)) * Var(0.5);
+  Var out = matmul(q, half + adjoint(half)) + gq;
   out = solve_triangular(adjoint(u), out, false, false);
   c.give(0, m < n ? join(out, gy, -1) : out);
 }

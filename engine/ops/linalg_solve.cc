@@ -62,7 +62,7 @@ Status det_infer(InferContext& c) {
 
 Status slogdet_infer(InferContext& c) {
   TT_RETURN_IF_ERROR(det_infer(c));
-  c.add_result(c.dtype(0), batch_of(c.shape(0), 2));
+  c.add_result(core::real_of(c.dtype(0)), batch_of(c.shape(0), 2));
   return {};
 }
 
@@ -90,7 +90,7 @@ Status lstsq_infer(InferContext& c) {
   if (!batch.ok()) return batch.status();
   TT_RETURN_IF_ERROR(add_columns(c, c.dtype(0), *batch, n, c.shape(1).back()));
   c.add_result(DType::kI64, *batch);
-  c.add_result(c.dtype(0), with(*batch, std::min(m, n)));
+  c.add_result(core::real_of(c.dtype(0)), with(*batch, std::min(m, n)));
   return {};
 }
 
@@ -140,9 +140,15 @@ void cofactor_vjp(VjpContext& c) {
   c.give(0, scale * bh - matmul(conj(cofactors), matmul(transposed(g), bh)));
 }
 
+// The logarithm of the determinant is logabsdet + i times the sign's angle.
 void slogdet_vjp(VjpContext& c) {
   static const OpRef inverse("linalg_inv_ex");
-  c.give(0, of_matrix(c.gradient(1)) * adjoint(apply(inverse, {c.operand(0)})));
+  Var scale = c.gradient(1);
+  if (core::is_complex(c.operand_layout(0).dtype)) {
+    const Var turn = conj(c.gradient(0)) * c.result(0);
+    scale = scale - (turn - conj(turn)) * Var(0.5);
+  }
+  c.give(0, of_matrix(scale) * adjoint(apply(inverse, {c.operand(0)})));
 }
 
 // X = pinv(A) B.
@@ -200,7 +206,7 @@ std::vector<OpDef> linalg_solve_ops() {
        .doc = "Sign and logarithm of the absolute value of determinants.",
        .infer = slogdet_infer,
        .vjp = slogdet_vjp,
-       .saves = {{.slot = 0}},
+       .saves = {{.slot = 0}, {.slot = kResult}},
        .internal = true,
        .batching = Batching::kFront},
       {.signature = "linalg_lstsq(Tensor A, Tensor B, float rcond, str driver) -> "

@@ -22,14 +22,15 @@ Status svd_infer(InferContext& c) {
   const std::int64_t m = c.shape(0)[c.rank(0) - 2], n = c.shape(0).back(), k = std::min(m, n);
   const bool full = c.attributes.boolean(0);
   TT_RETURN_IF_ERROR(add_columns(c, c.dtype(0), batch, m, full ? m : k));
-  c.add_result(c.dtype(0), with(batch, k));
+  c.add_result(core::real_of(c.dtype(0)), with(batch, k));
   return add_columns(c, c.dtype(0), batch, full ? n : k, n);
 }
 
 Status svdvals_infer(InferContext& c) {
   TT_RETURN_IF_ERROR(check_matrix(c, 0));
-  c.add_result(c.dtype(0), with(batch_of(c.shape(0), 2),
-                                std::min(c.shape(0)[c.rank(0) - 2], c.shape(0).back())));
+  c.add_result(core::real_of(c.dtype(0)),
+               with(batch_of(c.shape(0), 2),
+                    std::min(c.shape(0)[c.rank(0) - 2], c.shape(0).back())));
   return {};
 }
 
@@ -39,8 +40,20 @@ Status eigvalsh_infer(InferContext& c) {
   if (triangle != "L" && triangle != "U" && triangle != "l" && triangle != "u") {
     return refuse(c, "Expected UPLO argument to be 'L' or 'U', but got " + std::string(triangle));
   }
-  c.add_result(c.dtype(0), batch_of(c.shape(0), 1));
+  c.add_result(core::real_of(c.dtype(0)), batch_of(c.shape(0), 1));
   return {};
+}
+
+Status eigvals_infer(InferContext& c) {
+  TT_RETURN_IF_ERROR(check_square(c, 0));
+  c.add_result(core::complex_of(c.dtype(0)), batch_of(c.shape(0), 1));
+  return {};
+}
+
+Status eig_infer(InferContext& c) {
+  TT_RETURN_IF_ERROR(eigvals_infer(c));
+  const std::int64_t n = c.shape(0).back();
+  return add_columns(c, core::complex_of(c.dtype(0)), batch_of(c.shape(0), 2), n, n);
 }
 
 Status eigh_infer(InferContext& c) {
@@ -95,6 +108,9 @@ void svd_vjp(VjpContext& c) {
   const Var gap = row * row - column * column + identity_like(uhgu);
   Var inner = divided(skew(uhgu), gap) * row + column * divided(skew(vhgv), gap);
   inner = inner + diag_embed(gs);
+  if (core::is_complex(a.dtype)) {  // the phases of columns
+    inner = inner + diag_embed(divided(diagonal(skew(uhgu)), s * Var(2.0)));
+  }
   // Of U beyond its own span, (I - U U^H) gU / S; of V^H alike.
   if (m > n) {
     const Var scaled = divided(gu, row);
@@ -131,6 +147,25 @@ void eigvalsh_vjp(VjpContext& c) {
   const Var a[] = {c.operand(0)};
   const Var v = apply_all(eigh, a, {c.attributes().at(0)})[1];
   c.give(0, matmul(v * unsqueeze(c.gradient(), -2), adjoint(v)));
+}
+
+// C. Boeddeker et al., "On the computation of complex-valued gradients with application to
+// statistically optimum beamforming". Vectors have norm 1, hence the second term.
+void eig_vjp(VjpContext& c) {
+  const Var l = c.result(0), v = c.result(1), gl = c.gradient(0), gv = c.gradient(1);
+  const Var vh = adjoint(v), vhgv = matmul(vh, gv), one = identity_like(vhgv);
+  const Var d = unsqueeze(diagonal(vhgv), -2);
+  const Var own = matmul(vh, v * ((d + conj(d)) * Var(0.5)));
+  const Var off = where(cast(one, DType::kBool), Var(0), vhgv - own);
+  const Var gap = conj(unsqueeze(l, -2) - unsqueeze(l, -1)) + one;
+  c.give(0, solve(vh, matmul(divided(off, gap) + diag_embed(gl), vh)));
+}
+
+void eigvals_vjp(VjpContext& c) {
+  static const OpRef eig("linalg_eig");
+  const Var a[] = {c.operand(0)};
+  const Var vh = adjoint(apply_all(eig, a)[1]);
+  c.give(0, solve(vh, unsqueeze(c.gradient(), -1) * vh));
 }
 
 void pinv_vjp(VjpContext& c) { c.give(0, pinv_gradient(c.gradient(), c.result(), c.operand(0))); }
@@ -196,6 +231,21 @@ std::vector<OpDef> linalg_spectral_ops() {
        .doc = "Eigenvalues of Hermitian matrices, ascending.",
        .infer = eigvalsh_infer,
        .vjp = eigvalsh_vjp,
+       .saves = {{.slot = 0}},
+       .internal = true,
+       .batching = Batching::kFront},
+      {.signature = "linalg_eig(Tensor A) -> (Tensor eigenvalues, Tensor eigenvectors)",
+       .doc = "Eigenvalues and eigenvectors of norm 1 of square matrices, complex also for real "
+              "ones, in no order.",
+       .infer = eig_infer,
+       .vjp = eig_vjp,
+       .saves = {{.slot = kResult}, {.slot = kResult + 1}},
+       .internal = true,
+       .batching = Batching::kFront},
+      {.signature = "linalg_eigvals(Tensor A) -> Tensor",
+       .doc = "Eigenvalues of square matrices.",
+       .infer = eigvals_infer,
+       .vjp = eigvals_vjp,
        .saves = {{.slot = 0}},
        .internal = true,
        .batching = Batching::kFront},

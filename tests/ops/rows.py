@@ -1,6 +1,7 @@
 """All rows of the op table."""
 
 import rows_complex
+import rows_fft
 import rows_linalg
 import rows_pointwise
 import rows_reductions
@@ -14,6 +15,7 @@ ROWS = [
     *rows_structure.ROWS,
     *rows_shapes.ROWS,
     *rows_linalg.ROWS,
+    *rows_fft.ROWS,
     *rows_complex.ROWS,
 ]
 
@@ -33,6 +35,7 @@ COVERED_ELSEWHERE |= dict.fromkeys(("poisson", "binomial"), "test_generators.py"
 # Functions that Python builds from several ops of the catalog.
 COMPOSITES = {
     "flip", "zeros", "ones",
+    *rows_fft.NAMES,
     *rows_linalg.NAMES,
     *rows_shapes.COMPOSITES,
 }  # fmt: skip

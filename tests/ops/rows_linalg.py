@@ -6,6 +6,7 @@ from arrays import In
 from table import Row, Sample
 
 REAL = ("f32", "f64")
+ALL = (*REAL, "c64", "c128")
 SQUARE = ((4, 4), (1, 1), (0, 0), (2, 3, 3), (0, 3, 3), (2, 0, 0), (2, 1, 3, 3))
 SHAPES = (*SQUARE, (5, 3), (3, 5), (2, 5, 3), (2, 3, 5), (0, 3), (3, 0), (2, 0, 3))
 LAYOUTS = ("transposed", "sliced", "expanded")
@@ -21,6 +22,15 @@ def T(x):
     return np.swapaxes(x, -1, -2)
 
 
+def H(m, x):
+    return np.conj(T(x)) if m is np else x.mT.conj()
+
+
+def square_of(x):
+    """|x|^2: what the phases of columns do not change."""
+    return abs(x) ** 2
+
+
 def eye(m, x):
     """The identity that fits x, of a library or NumPy."""
     n = x.shape[-1]
@@ -33,18 +43,24 @@ def regular(m, x):
 
 
 def definite(m, x):
-    return x @ (T(x) if m is np else x.mT) + eye(m, x)
+    return x @ H(m, x) + eye(m, x)
 
 
 def symmetric(m, x):
-    return x + (T(x) if m is np else x.mT)
+    return x + H(m, x)
 
 
 def graded(m, x):
     """Symmetric, with eigenvalues far apart: vectors and their derivatives are well determined."""
     n = x.shape[-1]
-    d = np.arange(n) * 2.0 if m is np else m.arange(n, dtype=x.dtype) * 2
+    d = np.arange(n) * 2.0
+    d = d if m is np else m.tensor(d, dtype=x.dtype)
     return 0.3 * symmetric(m, x) + eye(m, x) * d
+
+
+def graded_plainly(m, x):
+    """Not symmetric, with eigenvalues far apart."""
+    return graded(m, x) + 0.1 * x
 
 
 def invertible(m, x):
@@ -68,7 +84,7 @@ def row(name, call, reference, made, prepare=None, tolerance=64.0, **options):
 
     def expected(x, *rest, **kwargs):
         return reference(prepare(np, x) if prepare else x, *rest, **kwargs)
-    return Row(name, prepared, expected, made, REAL, gradients=options.pop("gradients", True),
+    return Row(name, prepared, expected, made, options.pop("dtypes", REAL), gradients=options.pop("gradients", True),
                tolerance=tolerance, **options)
 
 
@@ -119,13 +135,13 @@ def svd(full):
     def call(m, x):
         u, s, vh = m.linalg.svd(x, full_matrices=full)
         k = s.shape[-1]
-        return (u[..., :k] * s.unsqueeze(-2)) @ vh[..., :k, :], s, u[..., :k] ** 2, vh[..., :k, :] ** 2
+        return (u[..., :k] * s.unsqueeze(-2)) @ vh[..., :k, :], s, square_of(u[..., :k]), square_of(vh[..., :k, :])
     return call
 
 
 def svd_reference(x):
     u, s, vh = np.linalg.svd(x, full_matrices=False)
-    return x, s, u ** 2, vh ** 2
+    return x, s, square_of(u), square_of(vh)
 
 
 def orthogonal(m, x):
@@ -140,12 +156,32 @@ def orthogonal_reference(x):
 
 def eigh(m, x, UPLO="L"):
     w, v = m.linalg.eigh(x, UPLO=UPLO)
-    return w, v * v, v @ (w.unsqueeze(-1) * v.mT)
+    return w, square_of(v), v @ (w.unsqueeze(-1) * H(m, v))
 
 
 def eigh_reference(x, UPLO="L"):
     w, v = np.linalg.eigh(x, UPLO)
-    return w, v * v, x
+    return w, square_of(v), x
+
+
+def eig(m, x):
+    """Sums over the eigenvalues, which come in no order."""
+    w, v = m.linalg.eig(x)
+    return (square_of(v) * w.unsqueeze(-2)).sum(-1), (w ** 3).sum(-1)
+
+
+def eig_reference(x):
+    w, v = np.linalg.eig(x)
+    return (square_of(v) * w[..., None, :]).sum(-1), (w ** 3).sum(-1)
+
+
+def to_complex(dtype, sample):
+    return "c128" if dtype in ("f64", "c128") else "c64"
+
+
+def parts(*kinds):
+    """Results of the dtype itself, or of its real parts."""
+    return lambda dtype, sample: tuple({"c64": "f32", "c128": "f64"}.get(dtype, dtype) if k == "real" else dtype for k in kinds)
 
 
 def ldl(m, x, b):
@@ -271,7 +307,7 @@ def residuals_reference(a, b):
 
 
 def slogdet(x):
-    return np.linalg.slogdet(x) if x.shape[-1] else (np.ones(x.shape[:-2]), np.zeros(x.shape[:-2]))
+    return tuple(np.linalg.slogdet(x)) if x.shape[-1] else (np.ones(x.shape[:-2]), np.zeros(x.shape[:-2]))
 
 
 def pinv_reference(x, **kwargs):
@@ -310,22 +346,27 @@ def power(n):
 
 
 DECOMPOSITIONS = [
-    row("linalg.cholesky", linalg("cholesky"), np.linalg.cholesky, samples(SQUARE), definite),
-    row("linalg.cholesky", lambda m, x: m.linalg.cholesky(x, upper=True), lambda x: T(np.linalg.cholesky(x)), samples(SQUARE),
-        definite),
+    row("linalg.cholesky", linalg("cholesky"), np.linalg.cholesky, samples(SQUARE), definite, dtypes=ALL),
+    row("linalg.cholesky", lambda m, x: m.linalg.cholesky(x, upper=True), lambda x: H(np, np.linalg.cholesky(x)),
+        samples(SQUARE), definite, dtypes=ALL),
     row("linalg.cholesky_ex", ex("cholesky_ex"), lambda x: (np.linalg.cholesky(x), np.zeros(x.shape[:-2], np.int32)),
         samples(SQUARE), definite, result=lambda d, s: (d, "i32")),
-    row("linalg.lu", lu, lu_reference, samples(SHAPES)),
-    row("linalg.qr", qr("reduced"), qr_reference("reduced"), samples(SHAPES, large=(40, 33)), spread),
+    row("linalg.lu", lu, lu_reference, samples(SHAPES), dtypes=ALL),
+    row("linalg.qr", qr("reduced"), qr_reference("reduced"), samples(SHAPES, large=(40, 33)), spread, dtypes=ALL),
     row("linalg.qr", qr("complete"), qr_reference("complete"), samples([s for s in SHAPES if s[-2] <= s[-1]]), spread),
     row("linalg.qr", qr_r, lambda x: np.linalg.qr(x, "r") ** 2, samples(SHAPES), spread, gradients=False),
     row("linalg.qr", lambda m, x: m.linalg.qr(x, mode="complete")[0].mT @ m.linalg.qr(x, mode="complete")[0],
         lambda x: orthogonal_reference(x)[0], samples(SHAPES), gradients=False),
-    row("linalg.svd", svd(False), svd_reference, samples(SHAPES), spread),
+    row("linalg.svd", svd(False), svd_reference, samples(SHAPES), spread, dtypes=ALL, result=parts("same", "real", "real", "real")),
     row("linalg.svd", svd(True), svd_reference, samples(SHAPES), spread),
     row("linalg.svd", orthogonal, orthogonal_reference, samples(SHAPES, large=(70, 40)), gradients=False),
-    row("linalg.svdvals", linalg("svdvals"), lambda x: np.linalg.svd(x, compute_uv=False), samples(SHAPES), spread),
-    row("linalg.eigh", eigh, eigh_reference, samples(SQUARE), graded),
+    row("linalg.svdvals", linalg("svdvals"), lambda x: np.linalg.svd(x, compute_uv=False), samples(SHAPES), spread, dtypes=ALL,
+        result="real"),
+    row("linalg.eigh", eigh, eigh_reference, samples(SQUARE), graded, dtypes=ALL, result=parts("real", "real", "same")),
+    row("linalg.eig", eig, eig_reference, samples(((3, 3), (1, 1), (2, 4, 4)), large=None), graded_plainly, dtypes=ALL, result=to_complex,
+        tolerance=512),
+    row("linalg.eigvals", lambda m, x: (m.linalg.eigvals(x) ** 2).sum(-1), lambda x: (np.linalg.eigvals(x) ** 2).sum(-1),
+        samples(SQUARE), dtypes=ALL, result=to_complex, tolerance=512),
     row("linalg.eigh", eigh, eigh_reference, samples(((3, 3),), large=None, UPLO="U"), graded),
     row("linalg.eigvalsh", linalg("eigvalsh"), np.linalg.eigvalsh, samples(SQUARE), graded),
     row("linalg.ldl_factor", ldl, np.linalg.solve, systems()[:4], symmetric, gradients=False, torch=False),
@@ -340,39 +381,39 @@ DECOMPOSITIONS = [
 
 TALL = [Sample((In((5, 3), -1, 1), In((5, 2), -1, 1))), Sample((In((2, 5, 3), -1, 1), In((2, 5, 2), -1, 1)))]
 SOLVERS = [
-    row("linalg.inv", linalg("inv"), np.linalg.inv, samples(SQUARE), regular),
+    row("linalg.inv", linalg("inv"), np.linalg.inv, samples(SQUARE), regular, dtypes=ALL),
     row("linalg.inv_ex", ex("inv_ex"), lambda x: (np.linalg.inv(x), np.zeros(x.shape[:-2], np.int32)), samples(SQUARE),
         regular, result=lambda d, s: (d, "i32")),
-    row("linalg.solve", linalg("solve"), solve_reference, systems([((3, 3), (3,)), ((2, 3, 3), (2, 3)), ((2, 3, 3), (3,))]), regular),
+    row("linalg.solve", linalg("solve"), solve_reference, systems([((3, 3), (3,)), ((2, 3, 3), (2, 3)), ((2, 3, 3), (3,))]), regular, dtypes=ALL),
     row("linalg.solve", linalg("solve"), solve_reference, right(systems()), regular),
     row("linalg.solve_ex", ex("solve_ex"), lambda a, b: (np.linalg.solve(a, b), np.zeros(a.shape[:-2], np.int32)),
         [s for s in systems() if len(s.args[0].shape) == 3], regular, result=lambda d, s: (d, "i32")),
     *[row("linalg.solve_triangular", linalg("solve_triangular"), triangular_reference, made, regular)
       for upper in (True, False) for unit in (True, False) for made in (
           systems(upper=upper, unitriangular=unit), right(systems(upper=upper, unitriangular=unit))[:3])],
-    *[row("linalg.lu_solve", lu_solve, lambda a, b, left=True, adjoint=False: solve_reference(T(a) if adjoint else a, b, left),
-          made, regular) for adjoint in (True, False) for made in (systems(adjoint=adjoint), right(systems(adjoint=adjoint))[:3])],
-    row("linalg.det", linalg("det"), np.linalg.det, samples(SQUARE, large=(9, 9)), tolerance=256),
-    row("linalg.slogdet", linalg("slogdet"), slogdet, samples(SQUARE), regular),
+    *[row("linalg.lu_solve", lu_solve, lambda a, b, left=True, adjoint=False: solve_reference(H(np, a) if adjoint else a, b, left),
+          made, regular, dtypes=ALL) for adjoint in (True, False) for made in (systems(adjoint=adjoint), right(systems(adjoint=adjoint))[:3])],
+    row("linalg.det", linalg("det"), np.linalg.det, samples(SQUARE, large=(9, 9)), tolerance=256, dtypes=ALL),
+    row("linalg.slogdet", linalg("slogdet"), slogdet, samples(SQUARE), regular, dtypes=ALL, result=parts("same", "real")),
     row("logdet", top("logdet"), lambda x: slogdet(x)[1], samples(SQUARE), definite),
     *[row("linalg.lstsq", lstsq(d), lstsq_reference, [Sample((In(a, -1, 1), In(b, -1, 1))) for a, b in (
         ((5, 3), (5, 2)), ((3, 5), (3, 2)), ((4, 4), (4, 1)), ((2, 5, 3), (2, 5, 2)), ((5, 3), (5,)), ((2, 5, 3), (5, 2)),
-        ((5, 3), (5, 0)), ((3, 0), (3, 2)), ((0, 5, 3), (0, 5, 2)))], spread, torch=False, second=False)
+        ((5, 3), (5, 0)), ((3, 0), (3, 2)), ((0, 5, 3), (0, 5, 2)))], spread, torch=False, second=False, dtypes=ALL)
       for d in ("gels", "gelsy", "gelsd", "gelss")],
     row("linalg.lstsq", residuals, residuals_reference, TALL, second=False),
     row("linalg.lstsq", spectrum, lambda a, b: (np.linalg.matrix_rank(a), np.linalg.svd(a, compute_uv=False)), TALL,
         gradients=False, result=lambda d, s: ("i64", d)),
-    row("linalg.pinv", linalg("pinv"), pinv_reference, samples(SHAPES), spread),
+    row("linalg.pinv", linalg("pinv"), pinv_reference, samples(SHAPES), spread, dtypes=ALL),
     row("linalg.pinv", linalg("pinv"), pinv_reference, samples(((4, 4), (5, 3), (3, 5)), large=None), low_rank, gradients=False,
         tolerance=512),
     row("linalg.pinv", lambda m, x: m.linalg.pinv(x, hermitian=True), np.linalg.pinv, samples(SQUARE), invertible),
     row("linalg.matrix_rank", linalg("matrix_rank"), np.linalg.matrix_rank, rank_samples(), low_rank, gradients=False,
         result="i64"),
-    row("linalg.matrix_exp", linalg("matrix_exp"), each(scipy.linalg.expm), samples(SQUARE, large=None)),
+    row("linalg.matrix_exp", linalg("matrix_exp"), each(scipy.linalg.expm), samples(SQUARE, large=None), dtypes=ALL),
     row("linalg.matrix_exp", linalg("matrix_exp"), each(scipy.linalg.expm), samples(((3, 3),), low=-9.0, large=None), gradients=False,
         tolerance=2048),
     *[power(n) for n in (0, 1, 2, 5, -1, -3)],
-    row("cholesky_solve", lambda m, a, b, **k: m.cholesky_solve(b, m.linalg.cholesky(a), **k), np.linalg.solve, systems(), definite),
+    row("cholesky_solve", lambda m, a, b, **k: m.cholesky_solve(b, m.linalg.cholesky(a), **k), np.linalg.solve, systems(), definite, dtypes=ALL),
     row("cholesky_inverse", lambda m, a: m.cholesky_inverse(m.linalg.cholesky(a, upper=True), upper=True), np.linalg.inv,
         samples(SQUARE), definite),
     row("triangular_solve", lambda m, a, b: m.triangular_solve(b, a, transpose=True)[0],

@@ -10,6 +10,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "ops"))
 from arrays import FLOATS, WIDE_UNSIGNED, Dt, Library
 from errors import ERRORS, LATE_ERRORS
 from rows import ROWS
+from rows_fft import NAMES as FFT
 from rows_linalg import NAMES as LINALG
 from tester import cases, difference, loss, usable_for_gradients
 
@@ -19,6 +20,7 @@ PEER = Library(torch)
 # Where PyTorch's strides of an elementwise result are not what anyone relies on.
 FREE_STRIDES = {
     *LINALG,
+    *FFT,
     "conj", "real", "imag", "view_as_real",  # views of complex numbers there, copies here
     "angle", "argsort",
     "argwhere", "as_strided_scatter", "bitcast", "bucketize", "cat", "diagonal_scatter", "einsum", "flip",

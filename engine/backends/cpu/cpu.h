@@ -22,6 +22,7 @@ void add_linalg_factor_kernels(KernelTable& table);
 void add_linalg_solve_kernels(KernelTable& table);
 void add_linalg_spectral_kernels(KernelTable& table);
 void add_linalg_function_kernels(KernelTable& table);
+void add_fft_kernels(KernelTable& table);
 void add_creation_kernels(KernelTable& table);
 void add_random_kernels(KernelTable& table);
 void add_index_kernels(KernelTable& table);

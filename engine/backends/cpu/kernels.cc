@@ -19,6 +19,7 @@ KernelTable make_kernels(const ops::Catalog& catalog) {
   add_linalg_solve_kernels(table);
   add_linalg_spectral_kernels(table);
   add_linalg_function_kernels(table);
+  add_fft_kernels(table);
   add_creation_kernels(table);
   add_random_kernels(table);
   add_index_kernels(table);

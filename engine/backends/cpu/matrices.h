@@ -232,6 +232,8 @@ inline core::Status linalg_error(std::string_view name, const core::Dims& batch,
 template <class F>
 auto with_matrix_type(core::DType dtype, F&& f) {
   if (dtype == core::DType::kF32) return f(float{});
+  if (dtype == core::DType::kC64) return f(std::complex<float>{});
+  if (dtype == core::DType::kC128) return f(std::complex<double>{});
   return f(double{});
 }
 

@@ -22,6 +22,7 @@ from . import (
     structure,
     typeinfo,
     views,
+    windows,
 )
 from .complex import *  # noqa: F403
 from .contractions import *  # noqa: F403
@@ -38,6 +39,7 @@ from .scatters import *  # noqa: F403
 from .structure import *  # noqa: F403
 from .typeinfo import *  # noqa: F403
 from .views import *  # noqa: F403
+from .windows import *  # noqa: F403
 
 _MODULES = (
     complex,
@@ -55,6 +57,7 @@ _MODULES = (
     structure,
     typeinfo,
     views,
+    windows,
 )
 
 from . import pointwise, products, special, statistics  # noqa: E402

@@ -1,6 +1,7 @@
 """Linear algebra: torch.linalg's functions on batches of matrices, with gradients.
 
-Matrices are the last two dims of a tensor, the leading ones a batch. float32 and float64. What is
+Matrices are the last two dims of a tensor, the leading ones a batch. float32, float64,
+complex64 and complex128. What is
 known from shapes is refused at its line; a singular matrix, one that is not positive-definite or a
 decomposition that does not converge raises LinAlgError when a value that depends on it is read.
 """
@@ -9,7 +10,9 @@ from .._errors import LinAlgError
 from ._decompositions import (
     cholesky,
     cholesky_ex,
+    eig,
     eigh,
+    eigvals,
     eigvalsh,
     householder_product,
     ldl_factor,
@@ -53,7 +56,7 @@ from ._solvers import (
 )
 
 __all__ = [
-    "LinAlgError", "cholesky", "cholesky_ex", "cond", "cross", "det", "diagonal", "eigh", "eigvalsh",
+    "LinAlgError", "cholesky", "cholesky_ex", "cond", "cross", "det", "diagonal", "eig", "eigh", "eigvals", "eigvalsh",
     "householder_product", "inv", "inv_ex", "ldl_factor", "ldl_factor_ex", "ldl_solve", "lstsq", "lu",
     "lu_factor", "lu_factor_ex", "lu_solve", "matmul", "matrix_exp", "matrix_norm", "matrix_power",
     "matrix_rank", "multi_dot", "norm", "pinv", "qr", "slogdet", "solve", "solve_ex",

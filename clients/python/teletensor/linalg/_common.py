@@ -34,7 +34,7 @@ def floating(a: Tensor, name: str) -> None:
 
 def is_complex(a: Tensor) -> bool:
     """Complex elements?"""
-    return str(a.dtype).split(".")[-1].startswith("complex")
+    return a.dtype.is_complex
 
 
 def adjoint(a: Tensor) -> Tensor:

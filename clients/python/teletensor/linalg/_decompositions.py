@@ -8,7 +8,7 @@ from .._core import Tensor, ops
 from ._common import adjoint, identity, wants_gradient
 
 __all__ = [
-    "cholesky", "cholesky_ex", "eigh", "eigvalsh", "householder_product", "ldl_factor",
+    "cholesky", "cholesky_ex", "eig", "eigh", "eigvals", "eigvalsh", "householder_product", "ldl_factor",
     "ldl_factor_ex", "ldl_solve", "lu", "lu_factor", "lu_factor_ex", "lu_solve", "qr", "svd",
     "svdvals",
 ]
@@ -72,6 +72,13 @@ class SVD(NamedTuple):
     U: Tensor
     S: Tensor
     Vh: Tensor
+
+
+class Eig(NamedTuple):
+    """Result of eig."""
+
+    eigenvalues: Tensor
+    eigenvectors: Tensor
 
 
 class Eigh(NamedTuple):
@@ -240,6 +247,16 @@ def _no_driver(driver: str | None, name: str) -> None:
     if driver is not None:
         raise RuntimeError(f"linalg.{name}: keyword argument `driver=` is only supported on CUDA "
                            "inputs with cuSOLVER backend.")
+
+
+def eig(A: Tensor) -> Eig:
+    """Eigenvalues, in no order, and eigenvectors of norm 1 of square matrices: complex tensors."""
+    return Eig(*ops["linalg_eig"](A))
+
+
+def eigvals(A: Tensor) -> Tensor:
+    """Eigenvalues of square matrices, in no order: a complex tensor."""
+    return ops["linalg_eigvals"](A)
 
 
 def eigh(A: Tensor, UPLO: str = "L") -> Eigh:

@@ -1,0 +1,218 @@
+"""Windows of signals, and the short-time Fourier transform."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .. import _core
+from .._convert import tensor
+from .._core import Tensor, ops
+from .common import made, options
+
+__all__ = [
+    "bartlett_window", "blackman_window", "hamming_window", "hann_window", "istft", "kaiser_window",
+    "stft",
+]
+
+
+def _window(name: str, length: int, periodic: bool, shape: Any, dtype: Any, device: Any,
+            requires_grad: bool) -> Tensor:
+    """shape(k, n) for the elements k of a symmetric window of n; periodic: of n + 1 without the last.
+
+    Computed in double precision by the client.
+    """
+    if length < 0:
+        raise RuntimeError(f"{name} requires non-negative window_length, got window_length={length}")
+    dtype, device = options(dtype, device)
+    if str(dtype).split(".")[-1] not in ("float16", "bfloat16", "float32", "float64"):
+        raise RuntimeError(f"{name} expects floating point dtypes, got: {dtype}")
+    n = length + periodic
+    values = np.ones(length) if length <= 1 else shape(np.arange(length), n)
+    out = tensor(values, dtype=_core.float64, device=device).to(dtype)
+    return made(out, requires_grad)
+
+
+def hann_window(window_length: int, periodic: bool = True, *, dtype: Any = None, device: Any = None,
+                requires_grad: bool = False) -> Tensor:
+    """0.5 - 0.5 cos(2 pi k / (n - 1)); periodic: one longer without its last element."""
+    return _window("hann_window", window_length, periodic,
+                   lambda k, n: 0.5 - 0.5 * np.cos(2 * np.pi * k / (n - 1)), dtype, device, requires_grad)
+
+
+def hamming_window(window_length: int, periodic: bool = True, alpha: float = 0.54, beta: float = 0.46,
+                   *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """alpha - beta cos(2 pi k / (n - 1)); periodic: one longer without its last element."""
+    return _window("hamming_window", window_length, periodic,
+                   lambda k, n: alpha - beta * np.cos(2 * np.pi * k / (n - 1)), dtype, device,
+                   requires_grad)
+
+
+def blackman_window(window_length: int, periodic: bool = True, *, dtype: Any = None,
+                    device: Any = None, requires_grad: bool = False) -> Tensor:
+    """0.42 - 0.5 cos(2 pi k / (n - 1)) + 0.08 cos(4 pi k / (n - 1))."""
+    def shape(k: Any, n: int) -> Any:
+        angle = 2 * np.pi * k / (n - 1)
+        return np.maximum(0.42 - 0.5 * np.cos(angle) + 0.08 * np.cos(2 * angle), 0)
+    return _window("blackman_window", window_length, periodic, shape, dtype, device, requires_grad)
+
+
+def bartlett_window(window_length: int, periodic: bool = True, *, dtype: Any = None,
+                    device: Any = None, requires_grad: bool = False) -> Tensor:
+    """1 - |2 k / (n - 1) - 1|: a triangle."""
+    return _window("bartlett_window", window_length, periodic,
+                   lambda k, n: 1 - np.abs(2 * k / (n - 1) - 1), dtype, device, requires_grad)
+
+
+def kaiser_window(window_length: int, periodic: bool = True, beta: float = 12.0, *, dtype: Any = None,
+                  device: Any = None, requires_grad: bool = False) -> Tensor:
+    """i0(beta sqrt(1 - (2 k / (n - 1) - 1)^2)) / i0(beta)."""
+    return _window("kaiser_window", window_length, periodic,
+                   lambda k, n: np.i0(beta * np.sqrt(np.maximum(1 - (2 * k / (n - 1) - 1) ** 2, 0)))
+                   / np.i0(float(beta)), dtype, device, requires_grad)
+
+
+# ---------------------------------------------------------------- short-time Fourier transform
+
+_MODES = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
+
+
+def _padded(x: Tensor, amount: int, mode: str) -> Tensor:
+    """x [batch, n] with `amount` elements more on both sides."""
+    n = x._shape[-1]
+    if mode == "constant":
+        zeros = x.new_zeros(x._shape[0], amount)
+        return ops["cat"]([zeros, x, zeros], -1)
+    if mode not in _MODES:
+        raise RuntimeError(f"stft: unknown pad_mode {mode!r}")
+    if mode == "reflect" and amount >= n:
+        raise RuntimeError("stft: Padding size should be less than the corresponding input dimension, "
+                           f"but got: padding ({amount}, {amount}) at dimension 2 of input [{n}]")
+    how: Any = _MODES[mode]
+    places: Any = np.pad(np.arange(n), amount, mode=how)
+    return ops["index_select"](x, tensor(places, device=x.device), -1)
+
+
+def _full_window(window: Tensor | None, length: int, n_fft: int, like: Tensor, name: str) -> Tensor:
+    """The window in the middle of n_fft elements; ones by default."""
+    if window is None:
+        dtype = _core.float64 if like.dtype in (_core.float64, _core.complex128) else _core.float32
+        window = ops["full"](1, [length], dtype, like.device)
+    if window.dim() != 1 or window._shape[0] != length:
+        raise RuntimeError(f"{name}: expected a 1D window tensor of size equal to win_length={length}, "
+                           f"but got window with size {list(window._shape)}")
+    left = (n_fft - length) // 2
+    if length == n_fft:
+        return window
+    return ops["cat"]([window.new_zeros(left), window, window.new_zeros(n_fft - length - left)], 0)
+
+
+def _framing(name: str, n_fft: int, hop_length: int | None,
+             win_length: int | None) -> tuple[int, int]:
+    hop = n_fft // 4 if hop_length is None else hop_length
+    win = n_fft if win_length is None else win_length
+    if n_fft < 1:
+        raise RuntimeError(f"{name}: expected 0 < n_fft, but got n_fft={n_fft}")
+    if hop < 1:
+        raise RuntimeError(f"{name}: expected hop_length > 0, but got hop_length={hop}")
+    if not 0 < win <= n_fft:
+        raise RuntimeError(f"{name}: expected 0 < win_length <= n_fft, but got win_length={win}")
+    return hop, win
+
+
+def _places(frames: int, hop: int, n_fft: int, like: Tensor) -> Tensor:
+    """Where the elements of the frames lie in the signal, frame after frame."""
+    places: Any = (np.arange(frames)[:, None] * hop + np.arange(n_fft)).reshape(-1)
+    return tensor(places, device=like.device)
+
+
+def stft(input: Tensor, n_fft: int, hop_length: int | None = None, win_length: int | None = None,
+         window: Tensor | None = None, center: bool = True, pad_mode: str = "reflect",
+         normalized: bool = False, onesided: bool | None = None,
+         return_complex: bool | None = None) -> Tensor:
+    """Fourier transforms of windowed frames of a signal [n] or [batch, n]: [(batch,) bins, frames].
+
+    Frame t begins at t * hop_length (default n_fft // 4); `center` pads the signal by n_fft // 2 on both
+    sides first. `normalized` divides by sqrt(n_fft). `onesided` (the default for real signals) keeps
+    n_fft // 2 + 1 bins. return_complex=False gives parts in a last dim of size 2.
+    """
+    from .. import fft
+
+    hop, win = _framing("stft", n_fft, hop_length, win_length)
+    if input.dim() not in (1, 2):
+        raise RuntimeError("stft: expected a 1D or 2D tensor")
+    if not input.is_floating_point() and not input.dtype.is_complex:
+        raise RuntimeError("stft: expected a tensor of floating point or complex values")
+    complex_result = input.dtype.is_complex or (window is not None and window.dtype.is_complex)
+    if return_complex is None:
+        if not complex_result:
+            raise RuntimeError("stft requires the return_complex parameter be given for real inputs, "
+                               "and will further require that return_complex=True in a future "
+                               "PyTorch release.")
+        return_complex = True
+    if onesided is None:
+        onesided = not complex_result
+    if onesided and complex_result:
+        raise RuntimeError("Cannot have onesided output if window or input is complex")
+    x = input.unsqueeze(0) if input.dim() == 1 else input
+    if center:
+        x = _padded(x, n_fft // 2, pad_mode)
+    n = x._shape[-1]
+    if n_fft > n:
+        raise RuntimeError(f"stft: expected 0 < n_fft <= {n}, but got n_fft={n_fft}")
+    frames = 1 + (n - n_fft) // hop
+    cut = ops["index_select"](x, _places(frames, hop, n_fft, x), -1)
+    cut = cut.reshape(x._shape[0], frames, n_fft)
+    cut = cut * _full_window(window, win, n_fft, x, "stft")
+    transform = fft.rfft if onesided else fft.fft
+    out = transform(cut, norm="ortho" if normalized else None).transpose(1, 2)
+    out = out.squeeze(0) if input.dim() == 1 else out
+    return out if return_complex else ops["view_as_real"](out)
+
+
+def istft(input: Tensor, n_fft: int, hop_length: int | None = None, win_length: int | None = None,
+          window: Tensor | None = None, center: bool = True, normalized: bool = False,
+          onesided: bool | None = None, length: int | None = None,
+          return_complex: bool = False) -> Tensor:
+    """The signal whose stft is nearest to `input` [(batch,) bins, frames].
+
+    Frames are weighted by the window and divided by the sum of its squares; where that is 0 (a window
+    that does not overlap itself enough) the result is NaN. `length` trims or pads the signal.
+    """
+    from .. import fft
+
+    hop, win = _framing("istft", n_fft, hop_length, win_length)
+    if not input.dtype.is_complex:
+        raise RuntimeError("istft requires a complex-valued input tensor matching the output from stft "
+                           "with return_complex=True.")
+    if input.dim() not in (2, 3):
+        raise RuntimeError(f"istft: expected a tensor with 2 or 3 dimensions, but got {input.dim()}")
+    x = (input.unsqueeze(0) if input.dim() == 2 else input).transpose(1, 2)
+    batch, frames, bins = x._shape
+    if onesided is None:
+        onesided = bins != n_fft
+    if bins != (n_fft // 2 + 1 if onesided else n_fft):
+        raise RuntimeError("istft: expected the frequency dimension (3rd to the last) of the input "
+                           f"tensor to match n_fft when onesided={onesided}, but got {bins}")
+    if return_complex and onesided:
+        raise RuntimeError("istft: cannot have onesided output if window or input is complex")
+    scale = "ortho" if normalized else None
+    if onesided:
+        cut = fft.irfft(x, n_fft, norm=scale)
+    else:
+        cut = fft.ifft(x, norm=scale)
+        cut = cut if return_complex else ops["real"](cut)
+    shape = _full_window(window, win, n_fft, x, "istft")
+    cut = cut * shape
+    n = n_fft + hop * (frames - 1)
+    places = _places(frames, hop, n_fft, x)
+    signal = ops["index_add"](cut.new_zeros(batch, n), places, cut.reshape(batch, frames * n_fft), -1)
+    squares = (shape * shape).expand(frames, n_fft).reshape(frames * n_fft)
+    envelope = ops["index_add"](squares.new_zeros(n), places, squares, -1)
+    start = n_fft // 2 if center else 0
+    end = n - (n_fft // 2 if center else 0) if length is None else min(start + length, n)
+    signal = signal.narrow(-1, start, end - start) / envelope.narrow(0, start, end - start)
+    if length is not None and length > end - start:
+        signal = ops["cat"]([signal, signal.new_zeros(batch, length - (end - start))], -1)
+    return signal.squeeze(0) if input.dim() == 2 else signal

@@ -1,0 +1,412 @@
+// Kernels of Fourier transforms: lines of a tensor through plans, several lines at once.
+
+#include <cmath>
+#include <deque>
+#include <mutex>
+
+#include "engine/backends/cpu/cpu.h"
+#include "engine/backends/cpu/fft_plan.h"
+#include "engine/backends/cpu/lines.h"
+#include "engine/backends/cpu/strided.h"
+#include "engine/core/mutex.h"
+
+namespace teletensor::backends::cpu {
+namespace {
+
+using core::Dims;
+using core::DType;
+using core::Geometry;
+using core::Status;
+
+// ---------------------------------------------------------------- plans
+
+// A plan with its tables, and exp(-2 pi i k / (2 n)) for real signals of 2 n.
+template <class T>
+struct Tables {
+  explicit Tables(std::int64_t n) : memory(static_cast<std::size_t>(FftPlan<T>::table_size(n))) {}
+  std::vector<T> memory;
+  std::unique_ptr<FftPlan<T>> plan;
+};
+
+// The plans of recent lengths. Large ones are not kept: their tables are scratch of the call.
+template <class T>
+class Plans {
+ public:
+  static constexpr std::int64_t kLargest = std::int64_t{24} << 20;  // bytes
+  static constexpr std::size_t kKept = std::size_t{64} << 20;
+
+  std::shared_ptr<const FftPlan<T>> find(std::int64_t n) {
+    const core::MutexLock lock(mutex_);
+    for (auto at = recent_.begin(); at != recent_.end(); ++at) {
+      if ((*at)->plan->n() != n) continue;
+      std::shared_ptr<Tables<T>> found = *at;
+      recent_.erase(at);
+      recent_.push_front(found);
+      return {found, found->plan.get()};
+    }
+    return nullptr;
+  }
+
+  std::shared_ptr<const FftPlan<T>> make(std::int64_t n) {
+    auto made = std::make_shared<Tables<T>>(n);
+    made->plan = std::make_unique<FftPlan<T>>(n, made->memory.data());
+    const core::MutexLock lock(mutex_);
+    recent_.push_front(made);
+    bytes_ += made->memory.size() * sizeof(T);
+    while (bytes_ > kKept || recent_.size() > 256) {
+      bytes_ -= recent_.back()->memory.size() * sizeof(T);
+      recent_.pop_back();
+    }
+    return {made, made->plan.get()};
+  }
+
+ private:
+  core::Mutex mutex_;
+  std::deque<std::shared_ptr<Tables<T>>> recent_ TT_ANNOTATION(guarded_by(mutex_));
+  std::size_t bytes_ TT_ANNOTATION(guarded_by(mutex_)) = 0;
+};
+
+template <class T>
+Plans<T>& plans() {
+  static Plans<T>* const instance = new Plans<T>();
+  return *instance;
+}
+
+// `plan` for n, or a status where memory is short.
+template <class T>
+Status plan_for(KernelCall& call, std::int64_t n, std::shared_ptr<const FftPlan<T>>& plan) {
+  if (n > FftPlan<T>::kLargest) return core::invalid(call.op.name + ": too many data points");
+  plan = plans<T>().find(n);
+  if (plan) return {};
+  const std::int64_t bytes = FftPlan<T>::table_size(n) * static_cast<std::int64_t>(sizeof(T));
+  if (bytes <= Plans<T>::kLargest) {
+    plan = plans<T>().make(n);
+    return {};
+  }
+  T* const tables = static_cast<T*>(call.scratch.allocate(static_cast<std::size_t>(bytes)));
+  if (!tables) return out_of_scratch(call.op.name, static_cast<std::size_t>(bytes));
+  plan = std::make_shared<const FftPlan<T>>(n, tables);
+  return {};
+}
+
+// ---------------------------------------------------------------- lines
+
+enum class Kind { kComplex, kToHalf, kFromHalf };
+
+// One dim of a transform: from one tensor to another (which may be the same memory for kComplex).
+template <class T>
+struct Job {
+  Kind kind;
+  bool forward;
+  T scale;
+  std::int64_t n;  // of the signal
+  int dim;
+  const T* from;  // the first element; complex ones are pairs
+  const Geometry* of_from;
+  T* to;
+  const Geometry* of_to;
+};
+
+// Even real signals are complex ones of half the length, and some more work.
+bool packed(Kind kind, std::int64_t n) { return kind != Kind::kComplex && n % 2 == 0; }
+
+template <class T>
+class LineBlock {
+ public:
+  LineBlock(const Job<T>& job, const FftPlan<T>& plan, const Lines& lines, const T* twist)
+      : job_(job),
+        plan_(plan),
+        lines_(lines),
+        twist_(twist),
+        from_step_(lines.stride(*job.of_from)),
+        to_step_(lines.stride(*job.of_to)) {}
+
+  // Lines [first, first + count); `room` has 4 * plan.size() * count numbers.
+  void run(std::int64_t first, std::int64_t count, T* room) const {
+    const std::int64_t size = plan_.size() * count;
+    SplitLines<T> x{room, room + size, room + 2 * size, room + 3 * size};
+    for (std::int64_t l = 0; l < count; ++l) {
+      load(job_.from, lines_.offset(*job_.of_from, first + l), l, count, x);
+    }
+    const bool inverse = job_.kind == Kind::kComplex ? !job_.forward : job_.kind == Kind::kFromHalf;
+    if (inverse) exchange(x);
+    plan_.run(x, count);
+    if (inverse) exchange(x);
+    for (std::int64_t l = 0; l < count; ++l) {
+      store(lines_.offset(*job_.of_to, first + l), l, count, x);
+    }
+  }
+
+ private:
+  static void exchange(SplitLines<T>& x) {
+    std::swap(x.re, x.im);
+    std::swap(x.spare_re, x.spare_im);
+  }
+
+  void load(const T* from, std::int64_t offset, std::int64_t l, std::int64_t count,
+            SplitLines<T>& x) const {
+    const std::int64_t n = job_.n, half = n / 2, step = from_step_;
+    T* const re = x.re + l;
+    T* const im = x.im + l;
+    if (job_.kind == Kind::kComplex) {
+      from += 2 * offset;
+      for (std::int64_t k = 0; k < n; ++k) {
+        re[k * count] = from[2 * k * step];
+        im[k * count] = from[2 * k * step + 1];
+      }
+    } else if (job_.kind == Kind::kToHalf) {
+      from += offset;
+      if (n % 2 == 0) {
+        for (std::int64_t k = 0; k < half; ++k) {
+          re[k * count] = from[2 * k * step];
+          im[k * count] = from[(2 * k + 1) * step];
+        }
+      } else {
+        for (std::int64_t k = 0; k < n; ++k) {
+          re[k * count] = from[k * step];
+          im[k * count] = 0;
+        }
+      }
+    } else if (n % 2 == 1) {
+      from += 2 * offset;
+      re[0] = from[0];
+      im[0] = 0;
+      for (std::int64_t k = 1; k <= half; ++k) {
+        re[k * count] = re[(n - k) * count] = from[2 * k * step];
+        im[k * count] = from[2 * k * step + 1];
+        im[(n - k) * count] = -from[2 * k * step + 1];
+      }
+    } else {
+      // Z_k = E_k + i O_k of the even and odd elements' spectra.
+      from += 2 * offset;
+      const T first = from[0], last = from[2 * half * step];
+      re[0] = first + last;
+      im[0] = first - last;
+      for (std::int64_t k = 1; k < half; ++k) {
+        const T *a = from + 2 * k * step, *b = from + 2 * (half - k) * step;
+        const T er = a[0] + b[0], ei = a[1] - b[1];
+        const T dr = a[0] - b[0], di = a[1] + b[1];
+        const T wr = twist_[2 * k], wi = -twist_[2 * k + 1];
+        const T pr = dr * wr - di * wi, pi = dr * wi + di * wr;
+        re[k * count] = er - pi;
+        im[k * count] = ei + pr;
+      }
+    }
+  }
+
+  void store(std::int64_t offset, std::int64_t l, std::int64_t count,
+             const SplitLines<T>& x) const {
+    const std::int64_t n = job_.n, half = n / 2, step = to_step_;
+    const T* const re = x.re + l;
+    const T* const im = x.im + l;
+    const T scale = job_.scale;
+    if (job_.kind == Kind::kFromHalf) {
+      T* const to = job_.to + offset;
+      if (n % 2 == 0) {
+        for (std::int64_t k = 0; k < half; ++k) {
+          to[2 * k * step] = re[k * count] * scale;
+          to[(2 * k + 1) * step] = im[k * count] * scale;
+        }
+      } else {
+        for (std::int64_t k = 0; k < n; ++k) to[k * step] = re[k * count] * scale;
+      }
+      return;
+    }
+    T* const to = job_.to + 2 * offset;
+    const auto put = [&](std::int64_t k, T r, T i) {
+      to[2 * k * step] = r * scale;
+      to[2 * k * step + 1] = i * scale;
+    };
+    if (!packed(job_.kind, n)) {
+      const std::int64_t results = job_.kind == Kind::kComplex ? n : half + 1;
+      for (std::int64_t k = 0; k < results; ++k) put(k, re[k * count], im[k * count]);
+      return;
+    }
+    // X_k = E_k + w^k O_k, and E_k - w^k O_k is the conjugate of X_{half - k}.
+    put(0, re[0] + im[0], 0);
+    put(half, re[0] - im[0], 0);
+    for (std::int64_t k = 1; k <= half - k; ++k) {
+      const std::int64_t a = k * count, b = (half - k) * count;
+      const T er = (re[a] + re[b]) / 2, ei = (im[a] - im[b]) / 2;
+      const T or_ = (im[a] + im[b]) / 2, oi = (re[b] - re[a]) / 2;
+      const T wr = twist_[2 * k], wi = twist_[2 * k + 1];
+      const T pr = or_ * wr - oi * wi, pi = or_ * wi + oi * wr;
+      put(k, er + pr, ei + pi);
+      put(half - k, er - pr, pi - ei);
+    }
+  }
+
+  const Job<T>& job_;
+  const FftPlan<T>& plan_;
+  const Lines& lines_;
+  const T* twist_;  // exp(-2 pi i k / n) for k < n / 2
+  std::int64_t from_step_, to_step_;
+};
+
+template <class T>
+Status run_job(KernelCall& call, const Job<T>& job) {
+  const Dims& shape = job.kind == Kind::kToHalf ? job.of_from->shape : job.of_to->shape;
+  const Lines lines(shape, job.dim);
+  if (lines.count() == 0) return {};
+  const std::int64_t n = packed(job.kind, job.n) ? job.n / 2 : job.n;
+  std::shared_ptr<const FftPlan<T>> plan;
+  TT_RETURN_IF_ERROR(plan_for<T>(call, n, plan));
+  T* twist = nullptr;
+  if (packed(job.kind, job.n)) {
+    const std::size_t bytes = static_cast<std::size_t>(2 * n) * sizeof(T);
+    twist = static_cast<T*>(call.scratch.allocate(bytes));
+    if (!twist) return out_of_scratch(call.op.name, bytes);
+    for (std::int64_t k = 0; k < n; ++k) {
+      const std::complex<double> root = root_of_unity(k, job.n);
+      twist[2 * k] = static_cast<T>(root.real());
+      twist[2 * k + 1] = static_cast<T>(root.imag());
+    }
+  }
+  // As many lines at once as fill vectors, while the work arrays fit the second cache.
+  const std::int64_t cache = (std::int64_t{256} << 10) / static_cast<std::int64_t>(sizeof(T));
+  const std::int64_t fit = std::max<std::int64_t>(cache / (4 * plan->size()), 1);
+  const std::int64_t width = std::min<std::int64_t>({lines.count(), fit >= 8 ? 16 : 1});
+  const std::int64_t blocks = (lines.count() + width - 1) / width;
+  const double cost = 3 * static_cast<double>(plan->size()) * static_cast<double>(width) *
+                      std::log2(static_cast<double>(plan->size()) + 2) * 0.2;
+  std::int64_t parts = 1;
+  if (static_cast<double>(blocks) * cost > 300e3) {
+    parts = std::min<std::int64_t>(
+        {blocks, 16, static_cast<std::int64_t>(static_cast<double>(blocks) * cost / 150e3) + 1});
+  }
+  const std::int64_t room_size = 4 * plan->size() * width;
+  const auto allocate = [&] {
+    std::size_t bytes = 0;
+    if (__builtin_mul_overflow(static_cast<std::size_t>(room_size) * sizeof(T),
+                               static_cast<std::size_t>(parts), &bytes)) {
+      return static_cast<T*>(nullptr);
+    }
+    return static_cast<T*>(call.scratch.allocate(bytes));
+  };
+  T* rooms = allocate();
+  if (!rooms && parts > 1) {
+    parts = 1;
+    rooms = allocate();
+  }
+  if (!rooms) {
+    return out_of_scratch(call.op.name, static_cast<std::size_t>(room_size) * sizeof(T));
+  }
+  const LineBlock<T> block(job, *plan, lines, twist);
+  const auto run = [&](std::int64_t part) {
+    const std::int64_t end = (part + 1) * blocks / parts;
+    for (std::int64_t b = part * blocks / parts; b < end && !call.parallel.cancelled(); ++b) {
+      const std::int64_t first = b * width;
+      block.run(first, std::min(width, lines.count() - first), rooms + part * room_size);
+    }
+  };
+  if (parts == 1) {
+    run(0);
+  } else {
+    call.parallel.run(parts, run);
+  }
+  return {};
+}
+
+// ---------------------------------------------------------------- transforms
+
+double scale_of(std::int64_t normalization, double count) {
+  return normalization == 0 ? 1 : normalization == 1 ? 1 / std::sqrt(count) : 1 / count;
+}
+
+// The sizes of the signal along the dims, multiplied.
+double signal_size(const Geometry& g, std::span<const std::int64_t> dims) {
+  double count = 1;
+  for (std::int64_t d : dims) {
+    count *= static_cast<double>(g.shape[static_cast<int>(d < 0 ? d + g.rank() : d)]);
+  }
+  return count;
+}
+
+int dim_of(std::int64_t d, const Geometry& g) { return static_cast<int>(d < 0 ? d + g.rank() : d); }
+
+// Complex transforms along `dims`, the first from `from` to `to`, the others within `to`.
+template <class T>
+Status complex_dims(KernelCall& call, std::span<const std::int64_t> dims, bool forward, T scale,
+                    const T* from, const Geometry& of_from, T* to, const Geometry& of_to) {
+  const Geometry* source = &of_from;
+  for (std::int64_t d : dims) {
+    const int dim = dim_of(d, of_to);
+    TT_RETURN_IF_ERROR(run_job<T>(
+        call, {Kind::kComplex, forward, scale, of_to.shape[dim], dim, from, source, to, &of_to}));
+    from = to;
+    source = &of_to;
+    scale = 1;
+  }
+  return {};
+}
+
+template <class T>
+Status c2c_of(KernelCall& call) {
+  const TensorArg &in = call.in[0], &out = call.out[0];
+  const auto dims = call.attributes.ints(0);
+  const double scale = scale_of(call.attributes.integer(1), signal_size(*out.geometry, dims));
+  return complex_dims<T>(call, dims, call.attributes.boolean(2), static_cast<T>(scale),
+                         in.first<const T>(), *in.geometry, out.first<T>(), *out.geometry);
+}
+
+template <class T>
+Status r2c_of(KernelCall& call) {
+  const TensorArg &in = call.in[0], &out = call.out[0];
+  const auto dims = call.attributes.ints(0);
+  const int last = dim_of(dims.back(), *in.geometry);
+  const double scale = scale_of(call.attributes.integer(1), signal_size(*in.geometry, dims));
+  TT_RETURN_IF_ERROR(
+      run_job<T>(call, {Kind::kToHalf, true, static_cast<T>(scale), in.geometry->shape[last], last,
+                        in.first<const T>(), in.geometry, out.first<T>(), out.geometry}));
+  return complex_dims<T>(call, dims.first(dims.size() - 1), true, T(1), out.first<T>(),
+                         *out.geometry, out.first<T>(), *out.geometry);
+}
+
+template <class T>
+Status c2r_of(KernelCall& call) {
+  const TensorArg &in = call.in[0], &out = call.out[0];
+  const auto dims = call.attributes.ints(0);
+  const int last = dim_of(dims.back(), *in.geometry);
+  const double scale = scale_of(call.attributes.integer(1), signal_size(*out.geometry, dims));
+  const T* from = in.first<const T>();
+  const Geometry* of_from = in.geometry;
+  const Geometry between(in.geometry->shape);
+  if (dims.size() > 1) {
+    const std::size_t bytes = static_cast<std::size_t>(between.numel()) * 2 * sizeof(T);
+    T* const room = static_cast<T*>(call.scratch.allocate(bytes));
+    if (!room) return out_of_scratch(call.op.name, bytes);
+    TT_RETURN_IF_ERROR(complex_dims<T>(call, dims.first(dims.size() - 1), false, T(1), from,
+                                       *of_from, room, between));
+    from = room;
+    of_from = &between;
+  }
+  return run_job<T>(call, {Kind::kFromHalf, false, static_cast<T>(scale), out.geometry->shape[last],
+                           last, from, of_from, out.first<T>(), out.geometry});
+}
+
+template <class F>
+Status with_precision(KernelCall& call, F&& f) {
+  if (call.out[0].geometry->numel() == 0) return {};
+  if (core::real_of(call.in[0].dtype) == DType::kF32) return f(float{});
+  return f(double{});
+}
+
+Status c2c(KernelCall& call) {
+  return with_precision(call, [&](auto t) { return c2c_of<decltype(t)>(call); });
+}
+Status r2c(KernelCall& call) {
+  return with_precision(call, [&](auto t) { return r2c_of<decltype(t)>(call); });
+}
+Status c2r(KernelCall& call) {
+  return with_precision(call, [&](auto t) { return c2r_of<decltype(t)>(call); });
+}
+
+}  // namespace
+
+void add_fft_kernels(KernelTable& table) {
+  table.add("fft_c2c", c2c);
+  table.add("fft_r2c", r2c);
+  table.add("fft_c2r", c2r);
+}
+
+}  // namespace teletensor::backends::cpu
