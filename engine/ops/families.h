@@ -22,7 +22,7 @@ std::vector<OpDef> matmul_ops();           // matmul.cc: matmul, linear
 std::vector<OpDef> linalg_factor_ops();    // linalg_factor.cc: Cholesky, LU, LDL, QR
 std::vector<OpDef> linalg_solve_ops();     // linalg_solve.cc: inverse, systems, det, lstsq
 std::vector<OpDef> linalg_spectral_ops();  // linalg_spectral.cc: SVD, eigenvalues, pinv, exp
-std::vector<OpDef> fft_ops();  // fft.cc: Fourier transforms
+std::vector<OpDef> fft_ops();              // fft.cc: Fourier transforms
 std::vector<OpDef> creation_ops();  // creation.cc: full, arange, linspace, eye, one_hot, tril, triu
 std::vector<OpDef> random_ops();    // random.cc: Philox
 std::vector<OpDef> index_ops();     // index.cc: index, index_put, gather, index_select, embedding

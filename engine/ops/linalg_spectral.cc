@@ -28,9 +28,9 @@ Status svd_infer(InferContext& c) {
 
 Status svdvals_infer(InferContext& c) {
   TT_RETURN_IF_ERROR(check_matrix(c, 0));
-  c.add_result(core::real_of(c.dtype(0)),
-               with(batch_of(c.shape(0), 2),
-                    std::min(c.shape(0)[c.rank(0) - 2], c.shape(0).back())));
+  c.add_result(
+      core::real_of(c.dtype(0)),
+      with(batch_of(c.shape(0), 2), std::min(c.shape(0)[c.rank(0) - 2], c.shape(0).back())));
   return {};
 }
 

@@ -100,8 +100,12 @@ Status eig_of(KernelCall& call) {
       T *a, *w, *v, *work;
       R* rwork;
       C *values, *vectors;
-    } r{room.take<T>(n * n), room.take<T>(2 * n), room.take<T>(vectors ? n * n : 0),
-        room.take<T>(work_size), room.take<R>(2 * n), room.take<C>(n),
+    } r{room.take<T>(n * n),
+        room.take<T>(2 * n),
+        room.take<T>(vectors ? n * n : 0),
+        room.take<T>(work_size),
+        room.take<R>(2 * n),
+        room.take<C>(n),
         room.take<C>(vectors ? n * n : 0)};
     return r;
   };
