@@ -49,5 +49,9 @@ var, std = _spread("var"), _spread("std")
 
 
 def norm(input: Tensor, p: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
-    """The vector norm over dim ("fro" is 2)."""
+    """The vector norm over dim ("fro" is 2); "nuc": the sum of the singular values of matrices."""
+    if p == "nuc":
+        from .. import linalg
+
+        return linalg.matrix_norm(input, "nuc", (-2, -1) if dim is None else dim, keepdim, dtype=dtype)
     return ops["norm"](input, 2.0 if p in ("fro", None) else p, dim, keepdim, dtype)

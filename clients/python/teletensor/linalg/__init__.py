@@ -1,9 +1,9 @@
 """Linear algebra: torch.linalg's functions on batches of matrices, with gradients.
 
-Matrices are the last two dims of a tensor, the leading ones a batch. float32, float64,
-complex64 and complex128. What is
-known from shapes is refused at its line; a singular matrix, one that is not positive-definite or a
-decomposition that does not converge raises LinAlgError when a value that depends on it is read.
+Matrices are the last two dims of a tensor, the leading ones a batch. float32, float64, complex64 and
+complex128. What is known from shapes is refused at its line; a singular matrix, one that is not
+positive-definite or a decomposition that does not converge raises LinAlgError when a value that
+depends on it is read.
 """
 
 from .._errors import LinAlgError
@@ -56,10 +56,10 @@ from ._solvers import (
 )
 
 __all__ = [
-    "LinAlgError", "cholesky", "cholesky_ex", "cond", "cross", "det", "diagonal", "eig", "eigh", "eigvals", "eigvalsh",
-    "householder_product", "inv", "inv_ex", "ldl_factor", "ldl_factor_ex", "ldl_solve", "lstsq", "lu",
-    "lu_factor", "lu_factor_ex", "lu_solve", "matmul", "matrix_exp", "matrix_norm", "matrix_power",
-    "matrix_rank", "multi_dot", "norm", "pinv", "qr", "slogdet", "solve", "solve_ex",
-    "solve_triangular", "svd", "svdvals", "tensorinv", "tensorsolve", "vander", "vecdot",
-    "vector_norm",
+    "LinAlgError", "cholesky", "cholesky_ex", "cond", "cross", "det", "diagonal", "eig", "eigh",
+    "eigvals", "eigvalsh", "householder_product", "inv", "inv_ex", "ldl_factor", "ldl_factor_ex",
+    "ldl_solve", "lstsq", "lu", "lu_factor", "lu_factor_ex", "lu_solve", "matmul", "matrix_exp",
+    "matrix_norm", "matrix_power", "matrix_rank", "multi_dot", "norm", "pinv", "qr", "slogdet",
+    "solve", "solve_ex", "solve_triangular", "svd", "svdvals", "tensorinv", "tensorsolve", "vander",
+    "vecdot", "vector_norm",
 ]
