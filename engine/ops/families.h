@@ -15,7 +15,7 @@ std::vector<OpDef> binary_ops();  // binary.cc: arithmetic, comparison, logical,
 std::vector<OpDef> ternary_ops();          // ternary.cc: where, clamp, lerp, addcmul, addcdiv
 std::vector<OpDef> complex_ops();          // complex.cc: conj, real, imag, complex, polar, ...
 std::vector<OpDef> reduction_ops();        // reductions.cc
-std::vector<OpDef> normalize_ops();        // normalize.cc: softmax, log_softmax, layer_norm
+std::vector<OpDef> normalize_ops();        // normalize.cc: softmax, log_softmax
 std::vector<OpDef> loss_ops();             // losses.cc
 std::vector<OpDef> order_ops();            // order.cc: sort, topk, cumsum
 std::vector<OpDef> matmul_ops();           // matmul.cc: matmul, linear
@@ -30,6 +30,11 @@ std::vector<OpDef> scatter_ops();   // scatter.cc: scatter_reduce, listed by ind
 std::vector<OpDef> join_ops();      // join.cc: cat, stack
 std::vector<OpDef> recurrent_ops();  // recurrent.cc: lstm_gates, gru_gates
 std::vector<OpDef> client_ops();     // client.cc: nodes whose backward is the client's own code
+std::vector<OpDef> norm_ops();       // norms.cc: layer_norm, batch_norm
+std::vector<OpDef> ctc_ops();        // ctc.cc: ctc_loss
+std::vector<OpDef> conv_ops();       // conv.cc: convolution
+std::vector<OpDef> pooling_ops();    // pooling.cc
+std::vector<OpDef> spatial_ops();    // spatial.cc: padding, columns of windows, resampling
 std::vector<OpDef> optimizer_ops();  // optimizers.cc: sgd_step, adam_step over lists
 
 }  // namespace teletensor::ops

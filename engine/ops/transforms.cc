@@ -188,13 +188,14 @@ void batch_median(BatchContext& c) {
 void batch_layer_norm(BatchContext& c) {
   static const OpRef norm("layer_norm");
   const int rank = c.rank(0);
-  if (!c.batched(1) && !c.batched(2)) {
-    return c.give(apply(norm, {c.front(0), c.own(1), c.own(2)}, c.attributes()));
-  }
-  Var y = apply(norm, {c.front(0), Var(), Var()}, c.attributes());
-  if (!absent(c, 1)) y = y * (c.batched(1) ? padded(c.own(1), rank) : c.own(1));
-  if (!absent(c, 2)) y = y + (c.batched(2) ? padded(c.own(2), rank) : c.own(2));
+  const bool plain = !c.batched(1) && !c.batched(2);
+  const Var arguments[] = {c.front(0), plain ? c.own(1) : Var(), plain ? c.own(2) : Var()};
+  const Vars results = apply_all(norm, arguments, c.attributes());
+  Var y = results.empty() ? Var() : results[0];
+  if (!plain && !absent(c, 1)) y = y * (c.batched(1) ? padded(c.own(1), rank) : c.own(1));
+  if (!plain && !absent(c, 2)) y = y + (c.batched(2) ? padded(c.own(2), rank) : c.own(2));
   c.give(y);
+  for (std::size_t i = 1; i < 3; ++i) c.give(i < results.size() ? results[i] : Var());
 }
 
 // ---------------------------------------------------------------- batches: products

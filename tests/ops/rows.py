@@ -3,6 +3,7 @@
 import rows_complex
 import rows_fft
 import rows_linalg
+import rows_nn
 import rows_pointwise
 import rows_reductions
 import rows_shapes
@@ -17,6 +18,7 @@ ROWS = [
     *rows_linalg.ROWS,
     *rows_fft.ROWS,
     *rows_complex.ROWS,
+    *rows_nn.ROWS,
 ]
 
 ROWS += rows_special.ROWS

@@ -30,6 +30,11 @@ void add_gather_kernels(KernelTable& table);
 void add_scatter_kernels(KernelTable& table);
 void add_search_kernels(KernelTable& table);
 void add_join_kernels(KernelTable& table);
+void add_norm_kernels(KernelTable& table);
+void add_ctc_kernels(KernelTable& table);
+void add_conv_kernels(KernelTable& table);
+void add_pooling_kernels(KernelTable& table);
+void add_spatial_kernels(KernelTable& table);
 void add_optimizer_kernels(KernelTable& table);
 void add_recurrent_kernels(KernelTable& table);
 

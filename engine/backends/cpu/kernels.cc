@@ -27,6 +27,11 @@ KernelTable make_kernels(const ops::Catalog& catalog) {
   add_scatter_kernels(table);
   add_search_kernels(table);
   add_join_kernels(table);
+  add_norm_kernels(table);
+  add_ctc_kernels(table);
+  add_conv_kernels(table);
+  add_pooling_kernels(table);
+  add_spatial_kernels(table);
   add_optimizer_kernels(table);
   add_recurrent_kernels(table);
   return table;

@@ -63,6 +63,14 @@ void each_block(std::int64_t length, F&& f) {
   }
 }
 
+// Sum over blocks, in order, of `block(start, n)`.
+template <class A, class F>
+A block_sum(std::int64_t length, F&& block) {
+  A total = 0;
+  each_block(length, [&](std::int64_t start, std::int64_t n) { total += block(start, n); });
+  return total;
+}
+
 // An operand in row-major order: itself, or a copy in scratch memory. Lives as long as the call.
 class RowMajor {
  public:

@@ -58,11 +58,21 @@ void normalize(const A* x, std::int64_t n, A mean, A scale, const A* weight, con
   }
 }
 template <class A>
-void normalize_gradient(const A* g, const A* x, std::int64_t n, A mean, A scale, A a, A b, A* y) {
+void normalize_gradient(const A* g, const A* x, std::int64_t n, A mean, A scale, A a, A b, A weight,
+                        A* y) {
+  const A factor = weight * scale, slope = scale * b;
   TT_INDEPENDENT
-  for (std::int64_t i = 0; i < n; ++i) {
-    y[i] = scale * ((g[i] - a) - (x[i] - mean) * scale * b);
-  }
+  for (std::int64_t i = 0; i < n; ++i) y[i] = factor * ((g[i] - a) - (x[i] - mean) * slope);
+}
+template <class A>
+void affine(const A* x, std::int64_t n, A mean, A scale, A b, A* y) {
+  TT_INDEPENDENT
+  for (std::int64_t i = 0; i < n; ++i) y[i] = (x[i] - mean) * scale - b;
+}
+template <class A>
+void centred_product(const A* g, const A* x, std::int64_t n, A mean, A* y) {
+  TT_INDEPENDENT
+  for (std::int64_t i = 0; i < n; ++i) y[i] = g[i] * (x[i] - mean);
 }
 template <class A>
 void normalize_sums(const A* g, const A* x, const A* weight, std::int64_t n, A mean, A scale,
@@ -103,6 +113,8 @@ const RowSteps<A>& table() {
                                       &minus_scaled<A>,
                                       &normalize<A>,
                                       &normalize_gradient<A>,
+                                      &affine<A>,
+                                      &centred_product<A>,
                                       &normalize_sums<A>,
                                       &add<A>};
   return kSteps;

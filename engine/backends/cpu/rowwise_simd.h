@@ -23,9 +23,13 @@ struct RowSteps {
   // y = (x - mean) * scale * weight + bias; weight and bias may be null.
   void (*normalize)(const A* x, std::int64_t n, A mean, A scale, const A* weight, const A* bias,
                     A* y);
-  // y = scale * ((g - a) - (x - mean) * scale * b)
+  // y = weight * scale * ((g - a) - (x - mean) * scale * b)
   void (*normalize_gradient)(const A* g, const A* x, std::int64_t n, A mean, A scale, A a, A b,
-                             A* y);
+                             A weight, A* y);
+  // y = (x - mean) * scale - b
+  void (*affine)(const A* x, std::int64_t n, A mean, A scale, A b, A* y);
+  // y = g * (x - mean)
+  void (*centred_product)(const A* g, const A* x, std::int64_t n, A mean, A* y);
   // weight_sum += g * xhat, bias_sum += g, h = g * weight, hx = h * xhat with xhat = (x - mean) *
   // scale; a null weight is 1. The four written rows overlap nothing.
   void (*normalize_sums)(const A* g, const A* x, const A* weight, std::int64_t n, A mean, A scale,

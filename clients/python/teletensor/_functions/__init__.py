@@ -14,6 +14,7 @@ from . import (
     indexing,
     joining,
     linear,
+    neural,
     order,
     queries,
     random,
@@ -31,6 +32,7 @@ from .elementwise import *  # noqa: F403
 from .indexing import *  # noqa: F403
 from .joining import *  # noqa: F403
 from .linear import *  # noqa: F403
+from .neural import *  # noqa: F403
 from .order import *  # noqa: F403
 from .queries import *  # noqa: F403
 from .random import *  # noqa: F403
@@ -49,6 +51,7 @@ _MODULES = (
     indexing,
     joining,
     linear,
+    neural,
     order,
     queries,
     random,

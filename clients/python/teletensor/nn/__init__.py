@@ -11,8 +11,14 @@ from .attention import (
     TransformerEncoder,
     TransformerEncoderLayer,
 )
+from .batchnorm import *  # noqa: F403
+from .batchnorm import __all__ as _batchnorm
 from .containers import ModuleDict, ModuleList, Sequential
-from .dropout import Dropout
+from .conv import *  # noqa: F403
+from .conv import __all__ as _conv
+from .distance import CosineSimilarity, PairwiseDistance
+from .dropout import *  # noqa: F403
+from .dropout import __all__ as _dropout
 from .linear import Bilinear, Flatten, Identity, Linear, Unflatten
 from .loss import *  # noqa: F403
 from .loss import __all__ as _loss
@@ -20,14 +26,19 @@ from .module import Module
 from .normalization import LayerNorm, RMSNorm
 from .parameter import Buffer, Parameter
 from .parameter_containers import ParameterDict, ParameterList
+from .pooling import *  # noqa: F403
+from .pooling import __all__ as _pooling
 from .rnn import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNBase, RNNCell, RNNCellBase
-from .sparse import Embedding
+from .sparse import Embedding, EmbeddingBag
+from .vision import *  # noqa: F403
+from .vision import __all__ as _vision
 
 __all__ = [
     "Bilinear",
     "Buffer",
-    "Dropout",
+    "CosineSimilarity",
     "Embedding",
+    "EmbeddingBag",
     "Flatten",
     "GRU",
     "GRUCell",
@@ -40,6 +51,7 @@ __all__ = [
     "ModuleDict",
     "ModuleList",
     "MultiheadAttention",
+    "PairwiseDistance",
     "Parameter",
     "ParameterDict",
     "ParameterList",
@@ -59,5 +71,10 @@ __all__ = [
     "init",
     "utils",
     *_activation,
+    *_batchnorm,
+    *_conv,
+    *_dropout,
     *_loss,
+    *_pooling,
+    *_vision,
 ]

@@ -10,6 +10,7 @@ import teletensor as tt
 
 from .. import _ops
 from .._tensor import Tensor
+from . import functional as F
 from . import init
 from .module import Module
 from .parameter import Parameter
@@ -112,9 +113,7 @@ class Bilinear(Module):
             init.uniform_(self.bias, -bound, bound)
 
     def forward(self, input1: Tensor, input2: Tensor) -> Tensor:
-        left = tt.matmul(input1.unsqueeze(-2).unsqueeze(-3), self.weight).squeeze(-2)
-        result = tt.matmul(left, input2.unsqueeze(-1)).squeeze(-1)
-        return result if self.bias is None else result + self.bias
+        return F.bilinear(input1, input2, self.weight, self.bias)
 
     def extra_repr(self) -> str:
         return (

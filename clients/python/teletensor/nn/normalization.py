@@ -7,7 +7,6 @@ from typing import Any
 
 import teletensor as tt
 
-from .. import _ops
 from .._tensor import Tensor
 from . import functional as F
 from . import init
@@ -56,7 +55,7 @@ class LayerNorm(Module):
             init.zeros_(self.bias)
 
     def forward(self, input: Tensor) -> Tensor:
-        return _ops.layer_norm(input, self.weight, self.bias, self.normalized_shape, self.eps)
+        return F.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
         return (

@@ -13,14 +13,19 @@ from ..._tensor import Tensor
 
 __all__ = [
     "celu",
+    "celu_",
     "elu",
+    "elu_",
     "gelu",
     "glu",
+    "gumbel_softmax",
     "hardshrink",
     "hardsigmoid",
     "hardswish",
     "hardtanh",
+    "hardtanh_",
     "leaky_relu",
+    "leaky_relu_",
     "log_softmax",
     "logsigmoid",
     "mish",
@@ -28,7 +33,10 @@ __all__ = [
     "relu",
     "relu6",
     "relu_",
+    "rrelu",
+    "rrelu_",
     "selu",
+    "selu_",
     "sigmoid",
     "silu",
     "softmax",
@@ -39,6 +47,7 @@ __all__ = [
     "tanh",
     "tanhshrink",
     "threshold",
+    "threshold_",
 ]
 
 
@@ -174,6 +183,8 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
                 f"shape {list(input.shape)} has {channels} entries"
             )
         weight = weight.reshape((-1, *([1] * (input.dim() - 2))))
+    else:
+        weight = weight.reshape(())
     return _ops.where(input > 0, input, input * weight)
 
 
@@ -193,22 +204,107 @@ def _implicit_dim(name: str, rank: int) -> int:
     return 0 if rank in (0, 1, 3) else 1
 
 
-def softmax(input: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:
+def softmax(
+    input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None
+) -> Tensor:
     """exp(x) / sum(exp(x)) along `dim`; the input is cast to dtype before."""
     if dim is None:
         dim = _implicit_dim("softmax", input.dim())
     return _ops.softmax(input, dim, dtype)
 
 
-def log_softmax(input: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:
+def log_softmax(
+    input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None
+) -> Tensor:
     """log(softmax(x)) along `dim`, computed as x - max - log(sum(exp(x - max)))."""
     if dim is None:
         dim = _implicit_dim("log_softmax", input.dim())
     return _ops.log_softmax(input, dim, dtype)
 
 
-def softmin(input: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:
+def softmin(
+    input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None
+) -> Tensor:
     """softmax(-x) along `dim`."""
     if dim is None:
         dim = _implicit_dim("softmin", input.dim())
     return _ops.softmax(-input, dim, dtype)
+
+
+# ---------------------------------------------------------------- random
+
+
+def rrelu(
+    input: Tensor,
+    lower: float = 1.0 / 8,
+    upper: float = 1.0 / 3,
+    training: bool = False,
+    inplace: bool = False,
+) -> Tensor:
+    """x where x > 0, else x * a: in training a is uniform in [lower, upper) for each element, else
+    their mean. Source: Xu et al. 2015."""
+    if lower > upper:
+        raise RuntimeError(
+            f"rrelu: lower bound should be less than or equal to the upper bound, got {lower} and "
+            f"{upper}"
+        )
+    if not training:
+        return leaky_relu(input, (lower + upper) / 2, inplace)
+    noise = tt.rand(tuple(input.shape), dtype=input.dtype, device=input.device)
+    slope = noise * (upper - lower) + lower
+    return _into(input, tt.where(input > 0, input, input * slope), inplace)
+
+
+def gumbel_softmax(
+    logits: Tensor, tau: float = 1, hard: bool = False, eps: float = 1e-10, dim: int = -1
+) -> Tensor:
+    """A sample of the Gumbel-softmax distribution along `dim`; hard: a one-hot vector with the
+    gradient of the soft sample. Source: Jang, Gu, Poole 2017."""
+    uniform = tt.rand(tuple(logits.shape), dtype=logits.dtype, device=logits.device)
+    gumbels = -tt.log(-tt.log1p(-uniform))  # of numbers in (0, 1]: finite but for one in 2^24
+    soft = _ops.softmax((logits + gumbels) / tau, dim)
+    if not hard:
+        return soft
+    index = soft.detach().max(dim, keepdim=True)[1]
+    ones = tt.zeros_like(logits).scatter(dim, index, 1.0)
+    return ones - soft.detach() + soft
+
+
+# ---------------------------------------------------------------- in place
+
+
+def celu_(input: Tensor, alpha: float = 1.0) -> Tensor:
+    """celu, in place."""
+    return celu(input, alpha, True)
+
+
+def elu_(input: Tensor, alpha: float = 1.0) -> Tensor:
+    """elu, in place."""
+    return elu(input, alpha, True)
+
+
+def hardtanh_(input: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
+    """hardtanh, in place."""
+    return hardtanh(input, min_val, max_val, True)
+
+
+def leaky_relu_(input: Tensor, negative_slope: float = 0.01) -> Tensor:
+    """leaky_relu, in place."""
+    return leaky_relu(input, negative_slope, True)
+
+
+def rrelu_(
+    input: Tensor, lower: float = 1.0 / 8, upper: float = 1.0 / 3, training: bool = False
+) -> Tensor:
+    """rrelu, in place."""
+    return rrelu(input, lower, upper, training, True)
+
+
+def selu_(input: Tensor) -> Tensor:
+    """selu, in place."""
+    return selu(input, True)
+
+
+def threshold_(input: Tensor, threshold: float, value: float) -> Tensor:
+    """threshold, in place."""
+    return globals()["threshold"](input, threshold, value, True)  # type: ignore[no-any-return]

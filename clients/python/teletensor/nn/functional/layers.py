@@ -1,9 +1,10 @@
-"""Layers as functions: linear, embedding, normalisation, dropout, attention, distances."""
+"""Layers as functions: linear, bilinear, embeddings, dropouts, distances."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable
 
 import teletensor as tt
 
@@ -11,20 +12,21 @@ from ... import _ops
 from ..._tensor import Tensor
 
 __all__ = [
+    "alpha_dropout",
+    "bilinear",
     "cosine_similarity",
     "dropout",
+    "dropout1d",
+    "dropout2d",
+    "dropout3d",
     "embedding",
-    "layer_norm",
+    "embedding_bag",
+    "feature_alpha_dropout",
     "linear",
-    "normalize",
     "one_hot",
     "pairwise_distance",
-    "rms_norm",
-    "scaled_dot_product_attention",
+    "pdist",
 ]
-
-# Distance from 1 to the next larger number.
-_EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -32,51 +34,215 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return _ops.linear(input, weight, bias)
 
 
-def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None) -> Tensor:
+def bilinear(
+    input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None
+) -> Tensor:
+    """y[..., k] = x1 @ weight[k] @ x2 + bias[k]: x1 [..., in1], x2 [..., in2], weight [out, in1,
+    in2], bias [out] give [..., out]."""
+    shapes = (tuple(input1.shape), tuple(input2.shape), tuple(weight.shape))
+    if weight.dim() != 3 or shapes[0][:-1] != shapes[1][:-1] or (
+        (shapes[0][-1:], shapes[1][-1:]) != (shapes[2][1:2], shapes[2][2:3])
+    ):
+        raise RuntimeError(
+            f"bilinear: sizes do not fit: input1 {list(shapes[0])}, input2 {list(shapes[1])}, "
+            f"weight {list(shapes[2])}"
+        )
+    left = tt.matmul(input1.unsqueeze(-2).unsqueeze(-3), weight).squeeze(-2)
+    result: Tensor = tt.matmul(left, input2.unsqueeze(-1)).squeeze(-1)
+    return result if bias is None else result + bias
+
+
+# ---------------------------------------------------------------- embeddings
+
+
+def _limit_rows(weight: Tensor, indices: Tensor, max_norm: float, norm_type: float) -> None:
+    """Rows that are looked up and longer than max_norm are shortened to it, in place."""
+    with tt.no_grad():
+        places = indices.reshape((-1,))
+        rows = tt.index_select(weight.detach(), 0, places)
+        norms = tt.norm(rows, norm_type, -1, keepdim=True)
+        scale = tt.where(norms > max_norm, max_norm / (norms + 1e-7), tt.ones_like(norms))
+        weight.index_copy_(0, places.to(tt.int64), rows * scale)
+
+
+def _row(name: str, padding_idx: int | None, rows: int) -> int | None:
+    if padding_idx is None:
+        return None
+    if not -rows <= padding_idx < rows:
+        raise ValueError(f"{name}: padding_idx {padding_idx} is outside of {rows} rows")
+    return padding_idx % rows
+
+
+def _by_frequency(taken: Tensor, indices: Tensor, rows: int) -> Tensor:
+    """`taken` itself, whose gradient is divided by how often each index occurs."""
+    places = indices.reshape((-1,)).to(tt.int64)
+    counts = tt.zeros(rows, dtype=taken.dtype, device=taken.device)
+    counts = counts.index_add(0, places, tt.ones_like(places).to(taken.dtype))
+    share = (1 / tt.index_select(counts, 0, places)).reshape((*indices.shape, 1))
+    scaled = taken * share
+    return taken.detach() + (scaled - scaled.detach())
+
+
+def embedding(
+    input: Tensor,
+    weight: Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Tensor:
     """Row weight[i] for every index i: input [...] of int32 or int64 and weight [rows, columns]
     give [..., columns]. The row padding_idx gets no gradient. An index outside of the rows is an
-    IndexError when a result is read."""
-    if padding_idx is None:
-        return _ops.embedding(weight, input)
-    rows = weight.shape[0]
-    if not -rows <= padding_idx < rows:
-        raise ValueError(f"embedding: padding_idx {padding_idx} is outside of {rows} rows")
-    return _ops.embedding(weight, input, padding_idx % rows)
+    IndexError when a result is read.
+
+    Rows longer than max_norm (in the norm_type-norm) are shortened in place before. With
+    scale_grad_by_freq the gradient of a row is divided by its occurrences. Gradients are dense,
+    also with sparse.
+    """
+    rows = weight.shape[0] if weight.dim() else 0
+    padding = _row("embedding", padding_idx, rows)
+    if max_norm is not None:
+        _limit_rows(weight, input, max_norm, norm_type)
+    taken = (
+        _ops.embedding(weight, input) if padding is None else _ops.embedding(weight, input, padding)
+    )
+    return _by_frequency(taken, input, rows) if scale_grad_by_freq else taken
 
 
-def layer_norm(
+def embedding_bag(
     input: Tensor,
-    normalized_shape: Sequence[int],
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    eps: float = 1e-5,
+    weight: Tensor,
+    offsets: Tensor | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2,
+    scale_grad_by_freq: bool = False,
+    mode: str = "mean",
+    sparse: bool = False,
+    per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
 ) -> Tensor:
-    """(x - mean) / sqrt(variance + eps) * weight + bias over the last dimensions, whose sizes are
-    normalized_shape (also weight's and bias's shape); the variance is the biased one."""
-    return _ops.layer_norm(input, weight, bias, normalized_shape, eps)
+    """Sums, means or maxima of bags of rows of weight [rows, columns]: [bags, columns].
 
-
-def rms_norm(
-    input: Tensor,
-    normalized_shape: Sequence[int],
-    weight: Tensor | None = None,
-    eps: float | None = None,
-) -> Tensor:
-    """x / sqrt(mean(x ** 2) + eps) * weight over the last dimensions, whose sizes are
-    normalized_shape; eps defaults to the dtype's."""
-    sizes = tuple(normalized_shape)
-    if not sizes or tuple(input.shape[-len(sizes) :]) != sizes:
-        raise RuntimeError(
-            f"rms_norm: normalized_shape {list(sizes)} does not end the input's shape "
-            f"{list(input.shape)}"
+    input [bags, n], or [n] with offsets, where each bag begins (with include_last_offset also
+    where the last ends). per_sample_weights multiply the rows (mode "sum"). Rows padding_idx count
+    nothing. mode "max" of one-dimensional input reads the longest bag's length back.
+    """
+    name = "embedding_bag"
+    if mode not in ("sum", "mean", "max"):
+        raise ValueError("mode has to be one of sum, mean or max")
+    if weight.dtype in (tt.int64, tt.int32) and input.dtype.is_floating_point:
+        warnings.warn(
+            "Argument order of nn.functional.embedding_bag was changed. Usage "
+            "`embedding_bag(weight, input, ...)` is deprecated, and should now be "
+            "`embedding_bag(input, weight, ...)`.",
+            stacklevel=2,
         )
-    if eps is None:
-        eps = _EPSILON[str(input.dtype).rpartition(".")[2]]
-    wide = input.to(tt.float32) if input.dtype in (tt.float16, tt.bfloat16) else input
-    dims = tuple(range(-len(sizes), 0))
-    scale = tt.rsqrt((wide * wide).mean(dims, keepdim=True) + eps)
-    result = (wide * scale).to(input.dtype)
-    return result if weight is None else result * weight
+        input, weight = weight, input
+    if per_sample_weights is not None:
+        if tuple(per_sample_weights.shape) != tuple(input.shape):
+            raise ValueError(
+                f"{name}: If per_sample_weights ({list(per_sample_weights.shape)}) is not None, "
+                f"then it must have the same shape as the input ({list(input.shape)})"
+            )
+        if mode != "sum":
+            raise NotImplementedError(
+                f"{name}: per_sample_weights was not None. per_sample_weights is only supported "
+                f"for mode='sum' (got mode='{mode}')."
+            )
+    if weight.dim() != 2:
+        raise ValueError(f"{name}: weight has to be a 2D Tensor, got {list(weight.shape)}")
+    if scale_grad_by_freq and mode == "max":
+        raise ValueError("max mode does not support scaling the gradient by the frequency")
+    padding = _row(name, padding_idx, weight.shape[0])
+    if max_norm is not None:
+        _limit_rows(weight, input, max_norm, norm_type)
+    taken = (
+        _ops.embedding(weight, input) if padding is None else _ops.embedding(weight, input, padding)
+    )
+    if scale_grad_by_freq:
+        taken = _by_frequency(taken, input, weight.shape[0])
+    kept = None if padding is None else input != padding
+    if per_sample_weights is not None:
+        taken = taken * per_sample_weights.unsqueeze(-1)
+    if input.dim() == 2:
+        if offsets is not None:
+            raise ValueError("if input is 2D, then offsets has to be None")
+        return _bags(taken, kept, mode)
+    if input.dim() != 1:
+        raise ValueError(f"input has to be 1D or 2D Tensor, but got Tensor of dimension {input.dim()}")
+    if offsets is None:
+        raise ValueError("offsets has to be a 1D Tensor but got None")
+    if offsets.dim() != 1:
+        raise ValueError("offsets has to be a 1D Tensor")
+    if include_last_offset and offsets.shape[0] == 0:
+        raise RuntimeError(f"{name}: include_last_offset: number of offsets should be at least 1")
+    bags = offsets.shape[0] - (1 if include_last_offset else 0)
+    count = input.shape[0]
+    starts = offsets[:bags].to(tt.int64)
+    marks = tt.zeros(count + 1, dtype=tt.int64, device=input.device)
+    marks = marks.index_add(0, starts, tt.ones_like(starts))
+    bag = tt.cumsum(marks, 0)[:count] - 1
+    if mode == "max":
+        return _largest(taken, kept, bag, starts, bags)
+    if kept is not None:
+        taken = tt.where(kept.unsqueeze(-1), taken, tt.zeros_like(taken))
+    total = tt.zeros((bags, weight.shape[1]), dtype=taken.dtype, device=taken.device)
+    total = total.index_add(0, bag, taken)
+    if mode == "sum":
+        return total
+    ones = tt.ones_like(bag) if kept is None else kept.to(tt.int64)
+    sizes = tt.zeros(bags, dtype=tt.int64, device=bag.device).index_add(0, bag, ones)
+    return total / sizes.clamp(min=1).unsqueeze(-1).to(total.dtype)
+
+
+def _bags(taken: Tensor, kept: Tensor | None, mode: str) -> Tensor:
+    """Bags of equal length: [bags, n, columns]."""
+    if mode == "max":
+        if taken.shape[1] == 0:
+            return taken.sum(1)
+        if kept is None:
+            largest: Tensor = tt.max(taken, 1)[0]
+            return largest
+        taken = tt.where(kept.unsqueeze(-1), taken, float("-inf"))
+        result: Tensor = tt.max(taken, 1)[0]
+        cut: Tensor = tt.where(kept.any(1, keepdim=True), result, 0.0)
+        return cut
+    if kept is not None:
+        taken = tt.where(kept.unsqueeze(-1), taken, tt.zeros_like(taken))
+    total = taken.sum(1)
+    if mode == "sum":
+        return total
+    if kept is None:
+        return total / max(taken.shape[1], 1)
+    return total / kept.sum(1, keepdim=True).clamp(min=1).to(total.dtype)
+
+
+def _largest(
+    taken: Tensor, kept: Tensor | None, bag: Tensor, starts: Tensor, bags: int
+) -> Tensor:
+    """Maxima of bags of any length, through one table of the longest."""
+    count, columns = taken.shape[0], taken.shape[1]
+    if count == 0 or bags == 0:
+        return tt.zeros((bags, columns), dtype=taken.dtype, device=taken.device)
+    place = tt.arange(count, device=bag.device) - tt.index_select(starts, 0, bag)
+    longest = int(place.max().item()) + 1
+    table = tt.full((bags, longest, columns), float("-inf"), dtype=taken.dtype, device=taken.device)
+    if kept is not None:
+        taken = tt.where(kept.unsqueeze(-1), taken, float("-inf"))
+    table = tt.index_put(table, (bag, place), taken)
+    result: Tensor = tt.max(table, 1)[0]
+    cut: Tensor = tt.where(result == float("-inf"), tt.zeros_like(result), result)
+    return cut
+
+
+# ---------------------------------------------------------------- dropouts
+
+
+def _check_probability(p: float) -> None:
+    if not 0.0 <= p <= 1.0:
+        raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
 
 
 def dropout(
@@ -84,12 +250,105 @@ def dropout(
 ) -> Tensor:
     """Each element is zero with probability p, and the others are divided by 1 - p. With
     training=False the input itself is returned. Raises ValueError for p outside of [0, 1]."""
-    if not 0.0 <= p <= 1.0:
-        raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
+    _check_probability(p)
     if not training:
         return input
     result = tt.dropout(input, p, True)
     return input.copy_(result) if inplace else result
+
+
+def _noise(input: Tensor, p: float, lead: int) -> Tensor:
+    """1 with probability 1 - p, else 0; one for each entry of the first `lead` dimensions."""
+    shape = (*input.shape[:lead], *([1] * (input.dim() - lead)))
+    return (tt.rand(shape, device=input.device) >= p).to(input.dtype)
+
+
+def _feature_dropout(
+    name: str, input: Tensor, p: float, training: bool, inplace: bool, ranks: tuple[int, ...]
+) -> Tensor:
+    _check_probability(p)
+    if input.dim() not in ranks and name != "dropout1d":
+        warnings.warn(
+            f"{name}: Received a {input.dim()}-D input to {name}, which is deprecated and will "
+            f"result in an error in a future release.",
+            stacklevel=3,
+        )
+    if input.dim() not in ranks and name == "dropout1d":
+        raise RuntimeError(
+            f"dropout1d: Expected 2D or 3D input, but received a {input.dim()}D input. Note that "
+            f"dropout1d exists to provide channel-wise dropout on inputs with 1 spatial dimension, "
+            f"a channel dimension, and an optional batch dimension (i.e. 2D or 3D inputs)."
+        )
+    if not training or p == 0:
+        return input
+    unbatched = name != "dropout2d" and input.dim() == ranks[0] and len(ranks) > 1
+    lead = 1 if unbatched else 2
+    if p == 1:
+        result = input * 0
+    else:
+        result = input * (_noise(input, p, lead) / (1 - p))
+    return input.copy_(result) if inplace else result
+
+
+def dropout1d(
+    input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> Tensor:
+    """Whole channels of [N, C, L] (or [C, L]) are zero with probability p, the others divided by
+    1 - p."""
+    return _feature_dropout("dropout1d", input, p, training, inplace, (2, 3))
+
+
+def dropout2d(
+    input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> Tensor:
+    """Whole channels of [N, C, H, W] are zero with probability p, the others divided by 1 - p."""
+    return _feature_dropout("dropout2d", input, p, training, inplace, (3, 4))
+
+
+def dropout3d(
+    input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> Tensor:
+    """Whole channels of [N, C, D, H, W] (or [C, D, H, W]) are zero with probability p, the others
+    divided by 1 - p."""
+    return _feature_dropout("dropout3d", input, p, training, inplace, (4, 5))
+
+
+def _alpha(input: Tensor, p: float, training: bool, inplace: bool, lead: int) -> Tensor:
+    _check_probability(p)
+    if not training or p == 0:
+        return input
+    if p == 1:
+        result = input * 0
+    else:
+        # What SELU saturates at, and the affine map that keeps mean and variance.
+        alpha = 1.7580993408473766
+        a = 1 / math.sqrt((alpha * alpha * p + 1) * (1 - p))
+        noise = _noise(input, p, lead)
+        result = input * (noise * a) + ((noise - 1) * (alpha * a) + alpha * a * p)
+    return input.copy_(result) if inplace else result
+
+
+def alpha_dropout(
+    input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False
+) -> Tensor:
+    """Elements are set to SELU's negative limit with probability p, then all are scaled so that
+    mean 0 and variance 1 remain. Source: Klambauer et al. 2017."""
+    return _alpha(input, p, training, inplace, input.dim())
+
+
+def feature_alpha_dropout(
+    input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False
+) -> Tensor:
+    """alpha_dropout of whole channels (dimension 1)."""
+    if training and p > 0 and input.dim() < 2:
+        raise RuntimeError(
+            f"Feature dropout requires at least 2 dimensions in the input, got shape "
+            f"{list(input.shape)}"
+        )
+    return _alpha(input, p, training, inplace, 2)
+
+
+# ---------------------------------------------------------------- encodings and distances
 
 
 def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
@@ -98,14 +357,14 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
     return tt.one_hot(tensor, num_classes)
 
 
-def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
-    """x / max(p-norm of x along dim, eps)."""
-    norm = tt.norm(input, p, dim, keepdim=True)
-    return input / norm.clamp(min=eps)
-
-
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """sum(x1 * x2) / (max(|x1|, eps) * max(|x2|, eps)) along dim; the shapes broadcast."""
+    if not (x1.dtype.is_floating_point and x2.dtype.is_floating_point):
+        raise RuntimeError(
+            f"expected common dtype to be floating point, yet common dtype is {x1.dtype}"
+        )
+    if tuple(x1.shape) != tuple(x2.shape):
+        x1, x2 = tt.broadcast_tensors(x1, x2)
     first = tt.norm(x1, 2, dim, keepdim=True).clamp(min=eps)
     second = tt.norm(x2, 2, dim, keepdim=True).clamp(min=eps)
     return ((x1 / first) * (x2 / second)).sum(dim)
@@ -118,38 +377,32 @@ def pairwise_distance(
     return tt.norm(x1 - x2 + eps, p, -1, keepdim=keepdim)
 
 
-def scaled_dot_product_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-) -> Tensor:
-    """softmax(query @ key.T * scale + mask) @ value.
+def pdist(input: Tensor, p: float = 2.0) -> Tensor:
+    """The p-norm distances between the rows of input [N, M]: N (N - 1) / 2 of them, those of row 0
+    to rows 1, 2, ... first."""
+    if input.dim() != 2:
+        raise RuntimeError(
+            f"pdist only supports 2D tensors, got: {input.dim()}D of shape {list(input.shape)}"
+        )
+    if not input.dtype.is_floating_point:
+        raise RuntimeError(f"pdist only supports floating-point dtypes, got {input.dtype}")
+    if p < 0:
+        raise RuntimeError(f"pdist only supports non-negative p values, got {p}")
+    rows = input.shape[0]
+    pieces = [
+        tt.norm(input[i + 1 :] - input[i], p, -1) for i in range(rows - 1)
+    ] if rows <= 32 else [_pairs(input, p)]
+    return tt.cat(pieces) if pieces else tt.zeros(0, dtype=input.dtype, device=input.device)
 
-    query [..., L, E], key [..., S, E], value [..., S, V] give [..., L, V]; scale defaults to
-    1/sqrt(E). attn_mask broadcasts to [..., L, S]: True (bool) takes part, numbers are added;
-    is_causal lets position i see 0..i and excludes a mask. Source: Vaswani et al. 2017.
-    """
-    length, size = query.shape[-2], key.shape[-2]
-    if scale is None:
-        scale = 1 / math.sqrt(query.shape[-1])
-    scores = tt.matmul(query * scale, key.transpose(-2, -1))
-    if is_causal:
-        if attn_mask is not None:
-            raise RuntimeError(
-                "scaled_dot_product_attention: attn_mask cannot be given with is_causal"
-            )
-        ones = tt.ones((length, size), dtype=tt.bool, device=query.device)
-        attn_mask = tt.tril(ones)
-    if attn_mask is not None:
-        if attn_mask.dtype == tt.bool:
-            scores = tt.where(attn_mask, scores, float("-inf"))
-        else:
-            scores = scores + attn_mask
-    weights = _ops.softmax(scores, -1)
-    if dropout_p > 0.0:
-        weights = dropout(weights, dropout_p)
-    return tt.matmul(weights, value)
+
+def _pairs(input: Tensor, p: float) -> Tensor:
+    """Distances of all pairs i < j, in order."""
+    rows = input.shape[0]
+    k = tt.arange(rows * (rows - 1) // 2, device=input.device)
+    wide = 2 * rows - 1
+    i = tt.floor((wide - tt.sqrt((wide * wide - 8 * k).to(tt.float64))) / 2).to(tt.int64)
+    begin: Callable[[Tensor], Tensor] = lambda n: n * (wide - n) // 2  # noqa: E731
+    i = i - (begin(i) > k).to(tt.int64)  # the root was rounded
+    i = i + (begin(i + 1) <= k).to(tt.int64)
+    j = k - begin(i) + i + 1
+    return tt.norm(tt.index_select(input, 0, i) - tt.index_select(input, 0, j), p, -1)

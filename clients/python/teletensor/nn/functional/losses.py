@@ -4,29 +4,38 @@ a ValueError. Shapes of input and target are equal unless a docstring says other
 from __future__ import annotations
 
 import math
+import warnings
+from collections.abc import Callable, Sequence
 
 import teletensor as tt
 
 from ... import _ops
 from ..._tensor import Tensor
+from .layers import pairwise_distance
 
 __all__ = [
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
     "cosine_embedding_loss",
     "cross_entropy",
+    "ctc_loss",
     "gaussian_nll_loss",
     "hinge_embedding_loss",
     "huber_loss",
     "kl_div",
     "l1_loss",
+    "linear_cross_entropy",
     "margin_ranking_loss",
     "mse_loss",
+    "multi_margin_loss",
+    "multilabel_margin_loss",
+    "multilabel_soft_margin_loss",
     "nll_loss",
     "poisson_nll_loss",
     "smooth_l1_loss",
     "soft_margin_loss",
     "triplet_margin_loss",
+    "triplet_margin_with_distance_loss",
 ]
 
 
@@ -40,6 +49,42 @@ def _reduce(loss: Tensor, reduction: str) -> Tensor:
     raise ValueError(f"{reduction} is not a valid value for reduction")
 
 
+def _legacy(size_average: bool | None, reduce: bool | None, reduction: str) -> str:
+    """What PyTorch's two older arguments mean where one is given."""
+    if size_average is None and reduce is None:
+        return reduction
+    warnings.warn(
+        "size_average and reduce args will be deprecated, please use reduction instead.",
+        stacklevel=3,
+    )
+    if reduce is not None and not reduce:
+        return "none"
+    return "mean" if size_average is None or size_average else "sum"
+
+
+def _pair(input: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """The two broadcast against each other, with PyTorch's warning where that changes a shape."""
+    if tuple(input.shape) == tuple(target.shape):
+        return input, target
+    warnings.warn(
+        f"Using a target size ({target.shape}) that is different to the input size "
+        f"({input.shape}). This will likely lead to incorrect results due to broadcasting. Please "
+        f"ensure they have the same size.",
+        stacklevel=3,
+    )
+    first, second = tt.broadcast_tensors(input, target)
+    return first, second
+
+
+def _weighted(loss: Tensor, weight: Tensor, reduction: str, by_weight: bool) -> Tensor:
+    """`loss` of each element times its weight; "mean" is over the weights, or the elements."""
+    if tuple(weight.shape) != tuple(loss.shape):
+        raise ValueError("Weights and input must have the same size.")
+    if reduction == "mean" and by_weight:
+        return (loss * weight).sum() / weight.sum()
+    return _reduce(loss * weight, reduction)
+
+
 def _check_shapes(name: str, input: Tensor, target: Tensor) -> None:
     if tuple(input.shape) != tuple(target.shape):
         raise ValueError(
@@ -48,45 +93,84 @@ def _check_shapes(name: str, input: Tensor, target: Tensor) -> None:
         )
 
 
-def mse_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-    """(input - target) ** 2.
+def mse_loss(
+    input: Tensor,
+    target: Tensor,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    weight: Tensor | None = None,
+) -> Tensor:
+    """(input - target) ** 2; with weight (of the input's shape) the weighted mean.
 
     >>> tt.nn.functional.mse_loss(tt.tensor([1.0, 5.0]), tt.tensor([1.0, 2.0])).item()
     4.5
     """
-    return _ops.mse_loss(input, target, reduction)
+    reduction = _legacy(size_average, reduce, reduction)
+    x, y = _pair(input, target)
+    if weight is None:
+        return _ops.mse_loss(x, y, reduction)
+    return _weighted(_ops.mse_loss(x, y, "none"), weight, reduction, True)
 
 
-def l1_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-    """|input - target|."""
-    return _ops.l1_loss(input, target, reduction)
+def l1_loss(
+    input: Tensor,
+    target: Tensor,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    weight: Tensor | None = None,
+) -> Tensor:
+    """|input - target|; with weight (of the input's shape) the weighted mean."""
+    reduction = _legacy(size_average, reduce, reduction)
+    x, y = _pair(input, target)
+    if weight is None:
+        return _ops.l1_loss(x, y, reduction)
+    return _weighted(_ops.l1_loss(x, y, "none"), weight, reduction, True)
 
 
 def smooth_l1_loss(
-    input: Tensor, target: Tensor, reduction: str = "mean", beta: float = 1.0
+    input: Tensor,
+    target: Tensor,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    beta: float = 1.0,
 ) -> Tensor:
     """With d = |input - target|: 0.5 d^2 / beta where d < beta, else d - 0.5 beta."""
+    reduction = _legacy(size_average, reduce, reduction)
     if beta < 0:
         raise RuntimeError("smooth_l1_loss does not support negative values for beta.")
+    x, y = _pair(input, target)
     if beta == 0:
-        return l1_loss(input, target, reduction)
-    return _ops.smooth_l1_loss(input, target, reduction, beta)
+        return _ops.l1_loss(x, y, reduction)
+    return _ops.smooth_l1_loss(x, y, reduction, beta)
 
 
 def huber_loss(
-    input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0
+    input: Tensor,
+    target: Tensor,
+    reduction: str = "mean",
+    delta: float = 1.0,
+    weight: Tensor | None = None,
 ) -> Tensor:
-    """With d = |input - target|: 0.5 d^2 where d <= delta, else delta (d - 0.5 delta)."""
+    """With d = |input - target|: 0.5 d^2 where d <= delta, else delta (d - 0.5 delta); times weight
+    (of the input's shape)."""
     if delta <= 0:
         raise RuntimeError("huber_loss does not support non-positive values for delta.")
-    return _ops.huber_loss(input, target, reduction, delta)
+    x, y = _pair(input, target)
+    if weight is None:
+        return _ops.huber_loss(x, y, reduction, delta)
+    return _weighted(_ops.huber_loss(x, y, "none", delta), weight, reduction, False)
 
 
 def nll_loss(
     input: Tensor,
     target: Tensor,
     weight: Tensor | None = None,
+    size_average: bool | None = None,
     ignore_index: int = -100,
+    reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
     """-weight[t] * input[t] for the class t of each sample.
@@ -95,6 +179,7 @@ def nll_loss(
     weight [C]. Samples whose class is ignore_index count nothing; "mean" divides by the sum of the
     weights of the others.
     """
+    reduction = _legacy(size_average, reduce, reduction)
     return _ops.nll_loss(input, target, weight, ignore_index, reduction)
 
 
@@ -102,7 +187,9 @@ def cross_entropy(
     input: Tensor,
     target: Tensor,
     weight: Tensor | None = None,
+    size_average: bool | None = None,
     ignore_index: int = -100,
+    reduce: bool | None = None,
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
@@ -112,14 +199,21 @@ def cross_entropy(
     floating-point dtype, probabilities of the classes. label_smoothing in [0, 1] mixes the target
     with the uniform distribution (Szegedy et al. 2015).
     """
+    reduction = _legacy(size_average, reduce, reduction)
     return _ops.cross_entropy(input, target, weight, ignore_index, reduction, label_smoothing)
 
 
 def binary_cross_entropy(
-    input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean"
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
 ) -> Tensor:
     """-(t log x + (1 - t) log(1 - x)) * weight for probabilities x; the logarithms are limited to
     -100 from below."""
+    reduction = _legacy(size_average, reduce, reduction)
     return _ops.binary_cross_entropy(input, target, weight, reduction)
 
 
@@ -127,19 +221,28 @@ def binary_cross_entropy_with_logits(
     input: Tensor,
     target: Tensor,
     weight: Tensor | None = None,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
     reduction: str = "mean",
     pos_weight: Tensor | None = None,
 ) -> Tensor:
     """binary_cross_entropy of sigmoid(input), computed without overflow; the first term is
     multiplied by pos_weight."""
+    reduction = _legacy(size_average, reduce, reduction)
     return _ops.binary_cross_entropy_with_logits(input, target, weight, pos_weight, reduction)
 
 
 def kl_div(
-    input: Tensor, target: Tensor, reduction: str = "mean", log_target: bool = False
+    input: Tensor,
+    target: Tensor,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    log_target: bool = False,
 ) -> Tensor:
     """target * (log(target) - input), 0 where target is 0; input holds log-probabilities, with
     log_target target does too. "batchmean" divides the sum by the first size."""
+    reduction = _legacy(size_average, reduce, reduction)
     if reduction == "batchmean":
         total = _ops.kl_div(input, target, "sum", log_target)
         return total / (input.shape[0] if input.dim() else 1)
@@ -151,11 +254,14 @@ def poisson_nll_loss(
     target: Tensor,
     log_input: bool = True,
     full: bool = False,
+    size_average: bool | None = None,
     eps: float = 1e-8,
+    reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
     """exp(input) - target * input (log_input), or input - target * log(input + eps); with full,
     Stirling's term target log(target) - target + 0.5 log(2 pi target) is added where target > 1."""
+    reduction = _legacy(size_average, reduce, reduction)
     if log_input:
         loss = tt.exp(input) - target * input
     else:
@@ -192,9 +298,15 @@ def gaussian_nll_loss(
 
 
 def hinge_embedding_loss(
-    input: Tensor, target: Tensor, margin: float = 1.0, reduction: str = "mean"
+    input: Tensor,
+    target: Tensor,
+    margin: float = 1.0,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
 ) -> Tensor:
     """x where the target is 1, max(0, margin - x) where it is -1."""
+    reduction = _legacy(size_average, reduce, reduction)
     zero = tt.zeros_like(input)
     apart = tt.where(target != 1, (margin - input).clamp(min=0), zero)
     together = tt.where(target != -1, input, zero)
@@ -206,14 +318,24 @@ def margin_ranking_loss(
     input2: Tensor,
     target: Tensor,
     margin: float = 0.0,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
     """max(0, -target * (input1 - input2) + margin) for targets of 1 and -1."""
+    reduction = _legacy(size_average, reduce, reduction)
     return _reduce((-target * (input1 - input2) + margin).clamp(min=0), reduction)
 
 
-def soft_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+def soft_margin_loss(
+    input: Tensor,
+    target: Tensor,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+) -> Tensor:
     """log(1 + exp(-target * input)) for targets of 1 and -1."""
+    reduction = _legacy(size_average, reduce, reduction)
     _check_shapes("soft_margin_loss", input, target)
     return _reduce(-_ops.logsigmoid(target * input), reduction)
 
@@ -223,10 +345,13 @@ def cosine_embedding_loss(
     input2: Tensor,
     target: Tensor,
     margin: float = 0.0,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
     """1 - cos(x1, x2) where the target is 1, max(0, cos(x1, x2) - margin) where it is -1; inputs
     [N, D] or [D], target [N] or []."""
+    reduction = _legacy(size_average, reduce, reduction)
     eps = 1e-12
     product = (input1 * input2).sum(-1)
     lengths = ((input1 * input1).sum(-1) + eps) * ((input2 * input2).sum(-1) + eps)
@@ -244,13 +369,220 @@ def triplet_margin_loss(
     p: float = 2.0,
     eps: float = 1e-6,
     swap: bool = False,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
     """max(0, d(anchor, positive) - d(anchor, negative) + margin), d being the p-norm of the
     difference plus eps along the last dimension; with swap the smaller of d(anchor, negative) and
     d(positive, negative) is taken."""
+    reduction = _legacy(size_average, reduce, reduction)
+    if margin <= 0:
+        raise ValueError(f"margin must be greater than 0, got {margin}")
     near = tt.norm(anchor - positive + eps, p, -1)
     far = tt.norm(anchor - negative + eps, p, -1)
     if swap:
         far = tt.minimum(far, tt.norm(positive - negative + eps, p, -1))
     return _reduce((near - far + margin).clamp(min=0), reduction)
+
+
+def triplet_margin_with_distance_loss(
+    anchor: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    *,
+    distance_function: Callable[[Tensor, Tensor], Tensor] | None = None,
+    margin: float = 1.0,
+    swap: bool = False,
+    reduction: str = "mean",
+) -> Tensor:
+    """max(0, d(anchor, positive) - d(anchor, negative) + margin) for any distance d (default: that
+    of pairwise_distance); swap as triplet_margin_loss's."""
+    if margin <= 0:
+        raise ValueError(f"margin must be greater than 0, got {margin}")
+    if not anchor.dim() == positive.dim() == negative.dim():
+        raise RuntimeError(
+            f"The anchor, positive, and negative tensors are expected to have the same number of "
+            f"dimensions, but got: anchor {anchor.dim()}D, positive {positive.dim()}D, and "
+            f"negative {negative.dim()}D inputs"
+        )
+    distance = pairwise_distance if distance_function is None else distance_function
+    near, far = distance(anchor, positive), distance(anchor, negative)
+    if swap:
+        far = tt.minimum(far, distance(positive, negative))
+    return _reduce((near - far + margin).clamp(min=0), reduction)
+
+
+def multilabel_soft_margin_loss(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """The mean over classes (the last dimension) of -(t log s(x) + (1 - t) log(1 - s(x))) * weight,
+    s being the sigmoid."""
+    reduction = _legacy(size_average, reduce, reduction)
+    loss = -(target * _ops.logsigmoid(input) + (1 - target) * _ops.logsigmoid(-input))
+    if weight is not None:
+        loss = loss * weight
+    return _reduce(loss.sum(-1) / input.shape[-1], reduction)
+
+
+def _rows(name: str, input: Tensor, target: Tensor, many: bool) -> tuple[Tensor, Tensor]:
+    """input as [N, C], target as [N, C] (`many`) or [N]."""
+    if input.dim() == 0:
+        input = input.reshape((1,))
+        target = target.reshape((1,) if many else ())
+    fits = tuple(target.shape) == (
+        tuple(input.shape) if many else tuple(input.shape[:-1])
+    ) or (not many and input.dim() == 1 and target.numel() == 1)
+    if input.dim() not in (1, 2) or not fits or (input.shape[-1] == 0):
+        raise RuntimeError(
+            f"{name}: expected input [N, C] or [C] and a target that fits, got input of shape "
+            f"{list(input.shape)} and target of shape {list(target.shape)}"
+        )
+    if target.dtype != tt.int64:
+        raise RuntimeError(f"{name}: expected target of int64, got {target.dtype}")
+    columns = input.shape[-1]
+    x = input.reshape((-1, columns)) if input.dim() == 1 else input
+    return x, target.reshape((-1, columns) if many else (-1,)) if input.dim() == 1 else target
+
+
+def multi_margin_loss(
+    input: Tensor,
+    target: Tensor,
+    p: int = 1,
+    margin: float = 1.0,
+    weight: Tensor | None = None,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """The sum over classes j other than t of max(0, margin - x[t] + x[j]) ** p * weight[t] / C:
+    input [N, C] or [C], target [N] or [] (int64)."""
+    reduction = _legacy(size_average, reduce, reduction)
+    if p not in (1, 2):
+        raise ValueError("only p == 1 and p == 2 supported")
+    if weight is not None and tuple(weight.shape) != tuple(input.shape[-1:]):
+        if weight.dim() != 1:
+            raise ValueError("weight must be one-dimensional")
+        raise RuntimeError(
+            f"multi_margin_loss: inconsistent weight size, expected {list(input.shape[-1:])} but "
+            f"got {list(weight.shape)}"
+        )
+    x, places = _rows("multi_margin_loss", input, target, False)
+    index = places.unsqueeze(1)
+    loss = (margin - tt.gather(x, 1, index) + x).clamp(min=0)
+    if p == 2:
+        loss = loss * loss
+    if weight is not None:
+        loss = loss * tt.index_select(weight, 0, places).unsqueeze(1)
+    others = tt.arange(x.shape[1], device=x.device) != index
+    loss = tt.where(others, loss, tt.zeros_like(loss)).sum(1) / x.shape[1]
+    return _reduce(loss.reshape(tuple(target.shape)) if input.dim() < 2 else loss, reduction)
+
+
+def multilabel_margin_loss(
+    input: Tensor,
+    target: Tensor,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """The sum over classes t of the target and j outside of it of max(0, 1 - (x[t] - x[j])) / C:
+    input and target [N, C] or [C], the target's classes (int64) end at the first -1."""
+    reduction = _legacy(size_average, reduce, reduction)
+    x, places = _rows("multilabel_margin_loss", input, target, True)
+    valid = tt.cumsum((places < 0).to(tt.int64), 1) == 0
+    safe = tt.where(valid, places, tt.zeros_like(places))
+    marks = tt.zeros_like(places).scatter_add(1, safe, valid.to(tt.int64))
+    chosen = tt.gather(x, 1, safe)
+    loss = (1 - chosen.unsqueeze(2) + x.unsqueeze(1)).clamp(min=0)
+    counts = valid.unsqueeze(2) & (marks == 0).unsqueeze(1)
+    loss = tt.where(counts, loss, tt.zeros_like(loss)).sum((1, 2)) / x.shape[1]
+    return _reduce(loss.reshape(()) if input.dim() < 2 else loss, reduction)
+
+
+def ctc_loss(
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Tensor | Sequence[int],
+    target_lengths: Tensor | Sequence[int],
+    blank: int = 0,
+    reduction: str = "mean",
+    zero_infinity: bool = False,
+) -> Tensor:
+    """Minus the log-probability of the target under all its alignments.
+
+    log_probs [T, N, C] (or [T, C]) holds log-probabilities, targets [N, S] (or all targets, one
+    after the other) the classes, the lengths [N] (or []) how much of each counts. Class `blank`
+    separates. "mean" divides each loss by its target's length first. With zero_infinity a target
+    that cannot be aligned counts nothing. Source: Graves et al. 2006.
+    """
+    if log_probs.dim() not in (2, 3):
+        raise RuntimeError(
+            f"ctc_loss: log_probs needs 2 or 3 dimensions, got shape {list(log_probs.shape)}"
+        )
+    single = log_probs.dim() == 2
+    x = log_probs.unsqueeze(1) if single else log_probs
+
+    def lengths(value: Tensor | Sequence[int]) -> Tensor:
+        if not isinstance(value, Tensor):
+            value = tt.tensor(value, dtype=tt.int64, device=log_probs.device)
+        return value.to(tt.int64).reshape((-1,))
+
+    inputs, sizes = lengths(input_lengths), lengths(target_lengths)
+    labels = targets.to(tt.int64)
+    if single and labels.dim() == 1:
+        labels = labels.unsqueeze(0)
+    loss = _ops.ctc_loss(x, labels, inputs, sizes, blank)
+    if zero_infinity:
+        loss = tt.where(loss == float("inf"), tt.zeros_like(loss), loss)
+    if reduction == "mean":
+        return (loss / sizes.clamp(min=1).to(loss.dtype)).mean()
+    if reduction == "none" and single:
+        return loss.squeeze(0)
+    return _reduce(loss, reduction)
+
+
+def linear_cross_entropy(
+    input: Tensor,
+    linear_weight: Tensor,
+    target: Tensor,
+    *,
+    linear_bias: Tensor | None = None,
+    weight: Tensor | None = None,
+    reduction: str = "mean",
+    ignore_index: int | None = None,
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """cross_entropy of linear(input, linear_weight, linear_bias): input [N, in] or [in], weight
+    [C, in], or [C, ..., in] for a loss of more dimensions."""
+    if input.dim() not in (1, 2) or linear_weight.dim() < 2 or (
+        linear_weight.dim() > 2 and input.dim() == 1
+    ):
+        raise RuntimeError(
+            f"linear_cross_entropy: expected input [N, in] or [in] and weight [C, ..., in], got "
+            f"{list(input.shape)} and {list(linear_weight.shape)}"
+        )
+    own = tuple(linear_weight.shape[:-1])
+    if linear_bias is not None and tuple(linear_bias.shape) != own:
+        raise RuntimeError(
+            f"expected linear_bias shape {own}, got {tuple(linear_bias.shape)}"
+        )
+    if len(own) == 1:
+        scores = _ops.linear(input, linear_weight, linear_bias)
+    else:
+        bias = None if linear_bias is None else linear_bias.reshape((-1,))
+        flat = linear_weight.reshape((-1, linear_weight.shape[-1]))
+        scores = _ops.linear(input, flat, bias).reshape((input.shape[0], *own))
+    return cross_entropy(
+        scores,
+        target,
+        weight,
+        ignore_index=-100 if ignore_index is None else ignore_index,
+        reduction=reduction,
+        label_smoothing=label_smoothing,
+    )

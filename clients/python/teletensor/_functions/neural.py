@@ -1,0 +1,141 @@
+"""The functions of networks that PyTorch has at the top level as well: those of nn.functional, some
+with other arguments; and cdist."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .._core import Tensor, ops
+from .common import function_only
+
+_SAME = (
+    "adaptive_avg_pool1d", "alpha_dropout", "avg_pool1d", "bilinear", "celu", "celu_",
+    "channel_shuffle", "conv1d", "conv2d", "conv3d", "cosine_similarity", "feature_alpha_dropout",
+    "group_norm", "layer_norm", "max_pool1d", "max_pool2d", "max_pool3d", "pairwise_distance", "pdist",
+    "pixel_shuffle", "pixel_unshuffle", "rms_norm", "rrelu", "rrelu_", "selu_",
+)
+
+__all__ = [
+    "adaptive_avg_pool1d", "adaptive_max_pool1d", "alpha_dropout", "avg_pool1d", "batch_norm", "bilinear",
+    "cdist", "celu", "celu_", "channel_shuffle", "constant_pad_nd", "conv1d", "conv2d", "conv3d",
+    "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "cosine_similarity", "embedding",
+    "feature_alpha_dropout", "feature_dropout", "group_norm", "instance_norm", "layer_norm",
+    "max_pool1d", "max_pool1d_with_indices", "max_pool2d", "max_pool3d", "pairwise_distance", "pdist",
+    "pixel_shuffle", "pixel_unshuffle", "rms_norm", "rrelu", "rrelu_", "selu_",
+]
+
+
+def _functional(name: str) -> Callable[..., Any]:
+    from ..nn import functional
+
+    found: Callable[..., Any] = getattr(functional, name)
+    return found
+
+
+def _same(name: str) -> Callable[..., Any]:
+    @function_only
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return _functional(name)(*args, **kwargs)
+
+    call.__name__ = call.__qualname__ = name
+    call.__doc__ = f"nn.functional.{name}."
+    return call
+
+
+(adaptive_avg_pool1d, alpha_dropout, avg_pool1d, bilinear, celu, celu_, channel_shuffle, conv1d, conv2d,
+ conv3d, cosine_similarity, feature_alpha_dropout, group_norm, layer_norm, max_pool1d, max_pool2d,
+ max_pool3d, pairwise_distance, pdist, pixel_shuffle, pixel_unshuffle, rms_norm, rrelu, rrelu_,
+ selu_) = map(_same, _SAME)
+
+conv_transpose1d, conv_transpose2d, conv_transpose3d, max_pool1d_with_indices = map(_same, (
+    "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "max_pool1d_with_indices"))
+
+
+@function_only
+def adaptive_max_pool1d(input: Tensor, output_size: Any) -> Any:
+    """The largest elements of windows that make the result have output_size elements, and their
+    places."""
+    return _functional("adaptive_max_pool1d_with_indices")(input, output_size)
+
+
+@function_only
+def batch_norm(input: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor | None,
+               running_var: Tensor | None, training: bool, momentum: float, eps: float,
+               cudnn_enabled: bool = False) -> Any:
+    """nn.functional.batch_norm, the arguments in another order."""
+    return _functional("batch_norm")(
+        input, running_mean, running_var, weight, bias, training, momentum, eps)
+
+
+@function_only
+def instance_norm(input: Tensor, weight: Tensor | None, bias: Tensor | None,
+                  running_mean: Tensor | None, running_var: Tensor | None, use_input_stats: bool,
+                  momentum: float, eps: float, cudnn_enabled: bool = False) -> Any:
+    """nn.functional.instance_norm, the arguments in another order."""
+    return _functional("instance_norm")(
+        input, running_mean, running_var, weight, bias, use_input_stats, momentum, eps)
+
+
+@function_only
+def embedding(weight: Tensor, indices: Tensor, padding_idx: int = -1,
+              scale_grad_by_freq: bool = False, sparse: bool = False) -> Any:
+    """nn.functional.embedding, the weight first; padding_idx -1 stands for none."""
+    return _functional("embedding")(
+        indices, weight, None if padding_idx < 0 else padding_idx, None, 2.0, scale_grad_by_freq, sparse)
+
+
+@function_only
+def feature_dropout(input: Tensor, p: float, train: bool) -> Any:
+    """Whole channels (dimension 1) are zero with probability p, the others divided by 1 - p."""
+    if input.dim() < 2:
+        raise RuntimeError(
+            f"Feature dropout requires at least 2 dimensions in the input, got {list(input.shape)}")
+    return _functional("dropout2d")(input, p, train)
+
+
+@function_only
+def constant_pad_nd(input: Tensor, pad: Sequence[int], value: float = 0) -> Tensor:
+    """input with pad[0] elements of value before and pad[1] after its last dimension, pad[2] and
+    pad[3] for the one before, and so on; negative numbers cut."""
+    return ops["constant_pad_nd"](input, value, list(pad))
+
+
+@function_only
+def cdist(x1: Tensor, x2: Tensor, p: float = 2.0,
+          compute_mode: str | None = "use_mm_for_euclid_dist_if_necessary") -> Tensor:
+    """The p-norm distances between rows: x1 [..., P, M] and x2 [..., R, M] give [..., P, R].
+
+    Euclidean ones go through a matrix product where P or R is above 25, or always, or never, by
+    compute_mode ("use_mm_for_euclid_dist", "donot_use_mm_for_euclid_dist"). Others need memory for
+    all P * R * M differences.
+    """
+    for x in (x1, x2):
+        if x.dim() < 2:
+            raise RuntimeError(f"cdist: expected at least 2 dimensions, got shape {list(x._shape)}")
+        if not x.dtype.is_floating_point:
+            raise RuntimeError(f"cdist only supports floating-point dtypes, got {x.dtype}")
+    if x1._shape[-1] != x2._shape[-1]:
+        raise RuntimeError(
+            f"cdist: X1 and X2 must have the same number of columns, got {list(x1._shape)} and "
+            f"{list(x2._shape)}")
+    if p < 0:
+        raise RuntimeError(f"cdist only supports non-negative p values, got {p}")
+    modes = (None, "use_mm_for_euclid_dist_if_necessary", "use_mm_for_euclid_dist",
+             "donot_use_mm_for_euclid_dist")
+    if compute_mode not in modes:
+        raise ValueError(f"{compute_mode} is not a valid value for compute_mode")
+    many = x1._shape[-2] > 25 or x2._shape[-2] > 25
+    if p == 2 and compute_mode != modes[3] and (many or compute_mode == modes[2]):
+        return _euclidean(x1, x2)
+    return ops["norm"](x1.unsqueeze(-2) - x2.unsqueeze(-3), p, -1, False, None)
+
+
+def _euclidean(x1: Tensor, x2: Tensor) -> Tensor:
+    """sqrt(|a|^2 + |b|^2 - 2ab); the gradient of a distance of 0 is 0."""
+    first = (x1 * x1).sum(-1, keepdim=True)
+    second = (x2 * x2).sum(-1, keepdim=True).transpose(-2, -1)
+    square = (first + second - ops["matmul"](x1, x2.transpose(-2, -1)) * 2).clamp(min=0)
+    zero = square == 0
+    root: Tensor = ops["sqrt"](ops["where"](zero, 1.0, square))
+    return ops["where"](zero, 0.0, root)

@@ -1,0 +1,181 @@
+"""Convolutions of one to three dimensions and their transposes."""
+
+from __future__ import annotations
+
+from ... import _ops
+from ..._tensor import Tensor
+from ._sizes import Size, batched, sizes
+
+__all__ = [
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "conv_transpose1d",
+    "conv_transpose2d",
+    "conv_transpose3d",
+]
+
+
+def _conv(
+    spatial: int,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Size,
+    padding: Size | str,
+    dilation: Size,
+    groups: int,
+) -> Tensor:
+    name = f"conv{spatial}d"
+    if weight.dim() != spatial + 2:
+        raise RuntimeError(
+            f"{name}: expected weight to have {spatial + 2} dimensions, but got shape "
+            f"{list(weight.shape)}"
+        )
+    steps = sizes(name, "stride", stride, spatial)
+    gaps = sizes(name, "dilation", dilation, spatial)
+    if not isinstance(padding, str):
+        edges = sizes(name, "padding", padding, spatial)
+    elif padding == "valid":
+        edges = (0,) * spatial
+    elif padding != "same":
+        raise RuntimeError(f"{name}: invalid padding string: {padding!r}")
+    else:
+        if any(s != 1 for s in steps):
+            raise RuntimeError(f"{name}: padding='same' is not supported for strided convolutions")
+        total = [d * (k - 1) for d, k in zip(gaps, weight.shape[2:], strict=True)]
+        edges = tuple(t // 2 for t in total)
+        more = [t % 2 for t in total]
+        if any(more):  # one more element after than before
+            around = [n for m in reversed(more) for n in (0, m)]
+            input = _ops.constant_pad_nd(input, 0, around)
+    zeros = (0,) * spatial
+    result: Tensor = batched(
+        name,
+        input,
+        spatial,
+        lambda x: _ops.convolution(x, weight, bias, steps, edges, gaps, False, zeros, groups),
+    )
+    return result
+
+
+def conv1d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Size = 1,
+    padding: Size | str = 0,
+    dilation: Size = 1,
+    groups: int = 1,
+) -> Tensor:
+    """Cross-correlation: input [N, C, L] (or [C, L]), weight [O, C / groups, K] and bias [O] give
+    [N, O, L']. padding is added on both sides, or "valid" (none), or "same" (the result has the
+    input's length; stride 1)."""
+    return _conv(1, input, weight, bias, stride, padding, dilation, groups)
+
+
+def conv2d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Size = 1,
+    padding: Size | str = 0,
+    dilation: Size = 1,
+    groups: int = 1,
+) -> Tensor:
+    """Cross-correlation: input [N, C, H, W] (or [C, H, W]), weight [O, C / groups, KH, KW] and
+    bias [O] give [N, O, H', W']. padding is added on both sides, or "valid", or "same"."""
+    return _conv(2, input, weight, bias, stride, padding, dilation, groups)
+
+
+def conv3d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Size = 1,
+    padding: Size | str = 0,
+    dilation: Size = 1,
+    groups: int = 1,
+) -> Tensor:
+    """Cross-correlation: input [N, C, D, H, W] (or [C, D, H, W]), weight [O, C / groups, KD, KH,
+    KW] and bias [O] give [N, O, D', H', W']. padding as conv2d's."""
+    return _conv(3, input, weight, bias, stride, padding, dilation, groups)
+
+
+def _conv_transpose(
+    spatial: int,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Size,
+    padding: Size,
+    output_padding: Size,
+    groups: int,
+    dilation: Size,
+) -> Tensor:
+    name = f"conv_transpose{spatial}d"
+    if weight.dim() != spatial + 2:
+        raise RuntimeError(
+            f"{name}: expected weight to have {spatial + 2} dimensions, but got shape "
+            f"{list(weight.shape)}"
+        )
+    steps = sizes(name, "stride", stride, spatial)
+    edges = sizes(name, "padding", padding, spatial)
+    extra = sizes(name, "output_padding", output_padding, spatial)
+    gaps = sizes(name, "dilation", dilation, spatial)
+    result: Tensor = batched(
+        name,
+        input,
+        spatial,
+        lambda x: _ops.convolution(x, weight, bias, steps, edges, gaps, True, extra, groups),
+    )
+    return result
+
+
+def conv_transpose1d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Size = 1,
+    padding: Size = 0,
+    output_padding: Size = 0,
+    groups: int = 1,
+    dilation: Size = 1,
+) -> Tensor:
+    """The adjoint of conv1d: input [N, C, L], weight [C, O / groups, K] and bias [O] give
+    [N, O, (L - 1) * stride - 2 * padding + dilation * (K - 1) + output_padding + 1]."""
+    return _conv_transpose(
+        1, input, weight, bias, stride, padding, output_padding, groups, dilation
+    )
+
+
+def conv_transpose2d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Size = 1,
+    padding: Size = 0,
+    output_padding: Size = 0,
+    groups: int = 1,
+    dilation: Size = 1,
+) -> Tensor:
+    """The adjoint of conv2d, weight [C, O / groups, KH, KW]; sizes as conv_transpose1d's."""
+    return _conv_transpose(
+        2, input, weight, bias, stride, padding, output_padding, groups, dilation
+    )
+
+
+def conv_transpose3d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Size = 1,
+    padding: Size = 0,
+    output_padding: Size = 0,
+    groups: int = 1,
+    dilation: Size = 1,
+) -> Tensor:
+    """The adjoint of conv3d, weight [C, O / groups, KD, KH, KW]; sizes as conv_transpose1d's."""
+    return _conv_transpose(
+        3, input, weight, bias, stride, padding, output_padding, groups, dilation
+    )

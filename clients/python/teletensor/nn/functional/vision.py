@@ -1,0 +1,526 @@
+"""Padding, resizing, sampling, and windows of images and volumes."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import teletensor as tt
+
+from ... import _ops
+from ..._tensor import Tensor
+from ._sizes import Size, sizes
+from .pooling import adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d
+
+__all__ = [
+    "affine_grid",
+    "channel_shuffle",
+    "fold",
+    "grid_sample",
+    "interpolate",
+    "pad",
+    "pixel_shuffle",
+    "pixel_unshuffle",
+    "unfold",
+    "upsample",
+    "upsample_bilinear",
+    "upsample_nearest",
+]
+
+# ---------------------------------------------------------------- padding
+
+
+def _places(mode: str, size: int, before: int, after: int, like: Tensor) -> Tensor:
+    """Where each element of a padded dimension comes from."""
+    index = tt.arange(-before, size + after, device=like.device)
+    if mode == "replicate":
+        return index.clamp(0, size - 1)
+    if mode == "circular":
+        return tt.remainder(index, size)
+    index = index.abs()
+    return (size - 1) - ((size - 1) - index).abs()
+
+
+def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
+    """input with pad[0] elements before and pad[1] after its last dimension, pad[2] and pad[3] for
+    the one before, and so on; negative numbers cut.
+
+    mode "constant" fills with `value` (0); "reflect" mirrors without repeating the edge,
+    "replicate" repeats the edge, "circular" continues with the other end: these take input of 2 to
+    5 dimensions and pad the last 1 to 3.
+    """
+    edges = [int(p) for p in pad]
+    if mode == "constant":
+        return _ops.constant_pad_nd(input, 0 if value is None else value, edges)
+    if mode not in ("reflect", "replicate", "circular"):
+        raise NotImplementedError(f"Unrecognised padding mode {mode}")
+    if value is not None and value != 0:
+        raise ValueError(f'Padding mode "{mode}" doesn\'t take in value argument')
+    count, rank = len(edges) // 2, input.dim()
+    if len(edges) % 2 or not 1 <= count <= 3 or rank not in (count + 1, count + 2):
+        raise NotImplementedError(
+            f"pad: mode {mode!r} pads the last 1, 2 or 3 dimensions of 2D to 5D input, with an "
+            f"optional batch; got pad {edges} for input of shape {list(input.shape)}"
+        )
+    for i in range(count):
+        dim, before, after = rank - 1 - i, edges[2 * i], edges[2 * i + 1]
+        size = input.shape[dim]
+        if mode == "reflect" and (before >= size or after >= size):
+            raise RuntimeError(
+                f"pad: reflect padding {(before, after)} must be smaller than dimension {dim} of "
+                f"input of shape {list(input.shape)}"
+            )
+        if mode == "circular" and (before > size or after > size):
+            raise RuntimeError(
+                f"pad: circular padding {(before, after)} must be at most dimension {dim} of "
+                f"input of shape {list(input.shape)}: it would wrap around more than once"
+            )
+        if size == 0 or size + before + after < 1:
+            raise RuntimeError(
+                f"pad: {(before, after)} leaves nothing of dimension {dim} of input of shape "
+                f"{list(input.shape)}"
+            )
+        if mode == "circular" and (before < 0 or after < 0):
+            start = max(-before, 0)
+            size = size - start - max(-after, 0)
+            input = input.narrow(dim, start, size)
+            before, after = max(before, 0), max(after, 0)
+        if before or after:
+            index = _places(mode, size, before, after, input)
+            input = _ops.index_select(input, index, dim)
+    return input
+
+
+# ---------------------------------------------------------------- resizing
+
+_SPATIAL = {"linear": 1, "bilinear": 2, "bicubic": 2, "trilinear": 3}
+
+
+def interpolate(
+    input: Tensor,
+    size: Size | None = None,
+    scale_factor: float | Sequence[float] | None = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+    recompute_scale_factor: bool | None = None,
+    antialias: bool = False,
+) -> Tensor:
+    """input [N, C, ...] with its 1 to 3 spatial dimensions resized to `size`, or by scale_factor.
+
+    mode: nearest, nearest-exact, linear (3-d input), bilinear and bicubic (4-d), trilinear (5-d),
+    area (means). align_corners: the corner elements keep their places, else the corners of the
+    corner elements do. antialias: for bilinear and bicubic, when the result is smaller.
+    """
+    spatial = input.dim() - 2
+    if mode not in ("nearest", "nearest-exact", "area", *_SPATIAL):
+        raise NotImplementedError(f"interpolate: no mode {mode!r}")
+    if mode in _SPATIAL:
+        align = bool(align_corners)
+        if spatial != _SPATIAL[mode]:
+            raise NotImplementedError(
+                f"interpolate: got {input.dim()}D input of shape {list(input.shape)}, but mode "
+                f"{mode!r} needs {_SPATIAL[mode] + 2}D input"
+            )
+    else:
+        align = False
+        if align_corners is not None:
+            raise ValueError(
+                "align_corners option can only be set with the interpolating modes: "
+                "linear | bilinear | bicubic | trilinear"
+            )
+    if not 1 <= spatial <= 3:
+        raise NotImplementedError(
+            f"interpolate: needs 3D, 4D or 5D input, got shape {list(input.shape)}"
+        )
+    if antialias and mode not in ("bilinear", "bicubic"):
+        raise ValueError(
+            "Anti-alias option is restricted to bilinear and bicubic modes and requires a 4-D "
+            "tensor as input"
+        )
+    if (size is None) == (scale_factor is None):
+        raise ValueError("only one of size or scale_factor should be defined")
+    scales: list[float | None] = [None] * spatial
+    own = tuple(input.shape[2:])
+    if size is not None:
+        if recompute_scale_factor:
+            raise ValueError(
+                "recompute_scale_factor is not meaningful when size is explicitly provided"
+            )
+        if not isinstance(size, int) and len(size) != spatial:
+            raise ValueError(
+                f"Input and output must have the same number of spatial dimensions, but got input "
+                f"with spatial dimensions of {list(own)} and output size of {list(size)}"
+            )
+        wanted = sizes("interpolate", "size", size, spatial)
+    else:
+        if isinstance(scale_factor, (int, float)):
+            factors = [float(scale_factor)] * spatial
+        else:
+            assert scale_factor is not None
+            factors = [float(f) for f in scale_factor]
+            if len(factors) != spatial:
+                raise ValueError(
+                    f"Input and scale_factor must have the same number of spatial dimensions, but "
+                    f"got input with spatial dimensions of {list(own)} and scale_factor of shape "
+                    f"{factors}"
+                )
+        wanted = tuple(math.floor(n * f) for n, f in zip(own, factors, strict=True))
+        if not recompute_scale_factor:
+            scales = list(factors)
+    if mode == "area":
+        run: Any = (adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d)[spatial - 1]
+        result: Tensor = run(input, wanted)
+        return result
+    kind = {"bicubic": "cubic", "nearest": "nearest", "nearest-exact": "nearest-exact"}.get(
+        mode, "linear"
+    )
+    for n, w in zip(own, wanted, strict=True):
+        if n < 1 or w < 1:
+            raise RuntimeError(
+                f"Input and output sizes should be greater than 0, but got input {list(own)} and "
+                f"output {list(wanted)}"
+            )
+    narrow = input.dtype in (tt.float16, tt.bfloat16) and kind in ("linear", "cubic")
+    x = input.to(tt.float32) if narrow else input
+    for d in reversed(range(spatial)):
+        same = own[d] == wanted[d] and (scales[d] in (None, 1.0))
+        if not same:
+            x = _ops.resample(x, d + 2, wanted[d], kind, align, antialias, scales[d])
+    if x is input:
+        return input.clone()
+    return x.to(input.dtype) if narrow else x
+
+
+def upsample(
+    input: Tensor,
+    size: Size | None = None,
+    scale_factor: float | Sequence[float] | None = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+) -> Tensor:
+    """interpolate, by its older name."""
+    warnings.warn(
+        "`nn.functional.upsample` is deprecated. Use `nn.functional.interpolate` instead.",
+        stacklevel=2,
+    )
+    return interpolate(input, size, scale_factor, mode, align_corners)
+
+
+def upsample_nearest(
+    input: Tensor, size: Size | None = None, scale_factor: float | Sequence[float] | None = None
+) -> Tensor:
+    """interpolate with mode="nearest"."""
+    warnings.warn(
+        "`nn.functional.upsample_nearest` is deprecated. Use `nn.functional.interpolate` instead.",
+        stacklevel=2,
+    )
+    return interpolate(input, size, scale_factor, mode="nearest")
+
+
+def upsample_bilinear(
+    input: Tensor, size: Size | None = None, scale_factor: float | Sequence[float] | None = None
+) -> Tensor:
+    """interpolate with mode="bilinear" and align_corners=True."""
+    warnings.warn(
+        "`nn.functional.upsample_bilinear` is deprecated. Use `nn.functional.interpolate` instead.",
+        stacklevel=2,
+    )
+    return interpolate(input, size, scale_factor, mode="bilinear", align_corners=True)
+
+
+# ---------------------------------------------------------------- sampling
+
+
+def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None = None) -> Tensor:
+    """The places in [-1, 1] that affine maps theta [N, 2, 3] (or [N, 3, 4]) send the elements of
+    an output of `size` [N, C, H, W] (or [N, C, D, H, W]) to: a grid for grid_sample."""
+    if not theta.dtype.is_floating_point:
+        raise ValueError(f"Expected theta to have floating point type, but got {theta.dtype}")
+    spatial = len(size) - 2
+    if spatial not in (2, 3):
+        raise NotImplementedError(
+            f"affine_grid only supports 4D and 5D sizes, for 2D and 3D affine transforms, "
+            f"respectively. Got size {list(size)}."
+        )
+    if tuple(theta.shape[1:]) != (spatial, spatial + 1) or theta.dim() != 3:
+        raise ValueError(
+            f"Expected a batch of {spatial}D affine matrices of shape Nx{spatial}x{spatial + 1} "
+            f"for size {list(size)}. Got {list(theta.shape)}."
+        )
+    if min(size) <= 0:
+        raise ValueError(f"Expected non-zero, positive output size. Got {list(size)}")
+    axes = []
+    for n in size[2:]:
+        if n <= 1:
+            axis = tt.zeros(n, dtype=theta.dtype, device=theta.device)
+        else:
+            axis = tt.linspace(-1, 1, n, dtype=theta.dtype, device=theta.device)
+            if not align_corners:
+                axis = axis * ((n - 1) / n)
+        axes.append(axis)
+    places = list(reversed(tt.meshgrid(*axes, indexing="ij")))
+    base = tt.stack([*places, tt.ones_like(places[0])], -1).reshape((1, -1, spatial + 1))
+    grid: Tensor = tt.matmul(base, theta.transpose(1, 2))
+    return grid.reshape((theta.shape[0], *size[2:], spatial))
+
+
+def _reflect(x: Tensor, low2: int, high2: int) -> Tensor:
+    """x reflected into [low2 / 2, high2 / 2]."""
+    if low2 == high2:
+        return tt.zeros_like(x)
+    low, span = low2 / 2, (high2 - low2) / 2
+    distance = (x - low).abs()
+    extra = tt.fmod(distance, span)
+    flips = tt.floor(distance / span)
+    even = tt.remainder(flips, 2) == 0
+    result: Tensor = tt.where(even, extra + low, span - extra + low)
+    return result
+
+
+def _source(x: Tensor, size: int, padding_mode: str, align: bool) -> Tensor:
+    """A coordinate in [-1, 1] as a place among `size` elements."""
+    place = (x + 1) / 2 * (size - 1) if align else ((x + 1) * size - 1) / 2
+    return _bounded(place, size, padding_mode, align)
+
+
+def _bounded(place: Tensor, size: int, padding_mode: str, align: bool) -> Tensor:
+    if padding_mode == "border":
+        return place.clamp(0, size - 1)
+    if padding_mode == "reflection":
+        ends = (0, 2 * (size - 1)) if align else (-1, 2 * size - 1)
+        return _reflect(place, *ends).clamp(0, size - 1)
+    return place
+
+
+def _take(flat: Tensor, places: Sequence[Tensor], shape: Sequence[int]) -> Tensor:
+    """Elements of flat [N, C, all] at whole places (one tensor [N, ...] a dimension); 0 outside."""
+    inside, index = None, None
+    for place, size in zip(places, shape, strict=True):
+        fits = (place >= 0) & (place < size)
+        inside = fits if inside is None else inside & fits
+        at = tt.where(fits, place, tt.zeros_like(place)).to(tt.int64)
+        index = at if index is None else index * size + at
+    assert inside is not None and index is not None
+    batch, channels = flat.shape[:2]
+    wide = index.reshape((batch, 1, -1)).expand((batch, channels, index.numel() // max(batch, 1)))
+    taken = tt.gather(flat, 2, wide).reshape((batch, channels, *index.shape[1:]))
+    result: Tensor = tt.where(inside.unsqueeze(1), taken, tt.zeros_like(taken))
+    return result
+
+
+def _cubic_weights(t: Tensor) -> list[Tensor]:
+    a = -0.75
+
+    def far(x: Tensor) -> Tensor:
+        return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+
+    def near(x: Tensor) -> Tensor:
+        return ((a + 2) * x - (a + 3)) * x * x + 1
+
+    return [far(t + 1), near(t), near(1 - t), far(2 - t)]
+
+
+def grid_sample(
+    input: Tensor,
+    grid: Tensor,
+    mode: str = "bilinear",
+    padding_mode: str = "zeros",
+    align_corners: bool | None = None,
+) -> Tensor:
+    """input [N, C, H, W] (or [N, C, D, H, W]) at the places grid [N, H', W', 2] (x, y; or [N, D',
+    H', W', 3] x, y, z), where -1 and 1 are the input's ends: [N, C, H', W'].
+
+    mode: bilinear, nearest, or bicubic (4-d). Outside of the input are zeros, its border, or its
+    reflection. align_corners: -1 and 1 are the centres of the corner elements, else their outer
+    corners.
+    """
+    if mode not in ("bilinear", "nearest", "bicubic"):
+        raise ValueError(
+            f"nn.functional.grid_sample(): expected mode to be 'bilinear', 'nearest' or 'bicubic', "
+            f"but got: '{mode}'"
+        )
+    if padding_mode not in ("zeros", "border", "reflection"):
+        raise ValueError(
+            f"nn.functional.grid_sample(): expected padding_mode to be 'zeros', 'border', or "
+            f"'reflection', but got: '{padding_mode}'"
+        )
+    spatial = input.dim() - 2
+    if spatial not in (2, 3) or grid.dim() != input.dim() or grid.shape[-1] != spatial:
+        raise RuntimeError(
+            f"grid_sample: expected 4D or 5D input and a grid with as many dimensions that ends in "
+            f"2 or 3 coordinates, got input of shape {list(input.shape)} and grid of shape "
+            f"{list(grid.shape)}"
+        )
+    if input.shape[0] != grid.shape[0] or input.dtype != grid.dtype:
+        raise RuntimeError(
+            f"grid_sample: expected input and grid to have same batch size and dtype, got input "
+            f"of shape {list(input.shape)} ({input.dtype}) and grid of shape {list(grid.shape)} "
+            f"({grid.dtype})"
+        )
+    if mode == "bicubic" and spatial != 2:
+        raise RuntimeError(
+            f"grid_sample: bicubic interpolation only supports 4D input, got shape "
+            f"{list(input.shape)}"
+        )
+    shape = tuple(input.shape[2:])
+    if min(shape) == 0:
+        raise RuntimeError(
+            f"grid_sample: expected input to have non-empty spatial dimensions, got shape "
+            f"{list(input.shape)}"
+        )
+    align = bool(align_corners)
+    flat = input.reshape((*input.shape[:2], -1))
+    last_first = [grid.select(-1, spatial - 1 - d) for d in range(spatial)]
+    if mode == "bicubic":
+        return _bicubic(flat, last_first, shape, padding_mode, align)
+    places = [_source(x, n, padding_mode, align) for x, n in zip(last_first, shape, strict=True)]
+    if mode == "nearest":
+        return _take(flat, [tt.round(p) for p in places], shape)
+    low = [tt.floor(p.detach()) for p in places]
+    result: Tensor | None = None
+    for corner in range(2**spatial):
+        at, weight = [], None
+        for d in range(spatial):
+            high = corner >> (spatial - 1 - d) & 1
+            at.append(low[d] + high)
+            part = places[d] - low[d] if high else low[d] + 1 - places[d]
+            weight = part if weight is None else weight * part
+        assert weight is not None
+        term = _take(flat, at, shape) * weight.unsqueeze(1)
+        result = term if result is None else result + term
+    assert result is not None
+    return result
+
+
+def _bicubic(
+    flat: Tensor, coordinates: list[Tensor], shape: Sequence[int], padding_mode: str, align: bool
+) -> Tensor:
+    places = [_source(x, n, "zeros", align) for x, n in zip(coordinates, shape, strict=True)]
+    low = [tt.floor(p.detach()) for p in places]
+    weights = [_cubic_weights(p - q) for p, q in zip(places, low, strict=True)]
+    result: Tensor | None = None
+    for i in range(4):
+        row: Tensor | None = None
+        for j in range(4):
+            at = [
+                _bounded(low[d] + (step - 1), shape[d], padding_mode, align)
+                for d, step in enumerate((i, j))
+            ]
+            # Reflected places lie on elements, or half-way where there is one element.
+            term = _take(flat, [tt.floor(a) for a in at], shape) * weights[1][j].unsqueeze(1)
+            row = term if row is None else row + term
+        assert row is not None
+        line = row * weights[0][i].unsqueeze(1)
+        result = line if result is None else result + line
+    assert result is not None
+    return result
+
+
+# ---------------------------------------------------------------- windows as columns
+
+
+def unfold(
+    input: Tensor, kernel_size: Size, dilation: Size = 1, padding: Size = 0, stride: Size = 1
+) -> Tensor:
+    """The windows of input [N, C, H, W] (or [C, H, W]) as columns: [N, C * KH * KW, windows]."""
+    options = [
+        sizes("unfold", name, value, 2)
+        for name, value in (
+            ("kernel_size", kernel_size),
+            ("dilation", dilation),
+            ("padding", padding),
+            ("stride", stride),
+        )
+    ]
+    if input.dim() == 3:
+        return _ops.im2col(input.unsqueeze(0), *options).squeeze(0)
+    return _ops.im2col(input, *options)
+
+
+def fold(
+    input: Tensor,
+    output_size: Size,
+    kernel_size: Size,
+    dilation: Size = 1,
+    padding: Size = 0,
+    stride: Size = 1,
+) -> Tensor:
+    """The adjoint of unfold: columns [N, C * KH * KW, windows] added up at their places in
+    [N, C, *output_size]."""
+    options = [
+        sizes("fold", name, value, 2)
+        for name, value in (
+            ("output_size", output_size),
+            ("kernel_size", kernel_size),
+            ("dilation", dilation),
+            ("padding", padding),
+            ("stride", stride),
+        )
+    ]
+    if input.dim() == 2:
+        return _ops.col2im(input.unsqueeze(0), *options).squeeze(0)
+    return _ops.col2im(input, *options)
+
+
+# ---------------------------------------------------------------- channels and pixels
+
+
+def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
+    """[..., C * r * r, H, W] as [..., C, H * r, W * r], r = upscale_factor. Source: Shi et al.
+    2016."""
+    shape, r = tuple(input.shape), upscale_factor
+    if len(shape) < 3:
+        raise RuntimeError(
+            f"pixel_shuffle expects input to have at least 3 dimensions, but got input with "
+            f"{len(shape)} dimension(s), shape {list(shape)}"
+        )
+    if r <= 0 or shape[-3] % (r * r):
+        raise RuntimeError(
+            f"pixel_shuffle expects its input's 'channel' dimension to be divisible by the square "
+            f"of upscale_factor, but input of shape {list(shape)} has {shape[-3]} channels and "
+            f"upscale_factor is {r}"
+        )
+    lead, (channels, height, width) = shape[:-3], shape[-3:]
+    n = len(lead)
+    x = input.reshape((*lead, channels // (r * r), r, r, height, width))
+    x = x.permute((*range(n), n, n + 3, n + 1, n + 4, n + 2))
+    return x.reshape((*lead, channels // (r * r), height * r, width * r))
+
+
+def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
+    """[..., C, H * r, W * r] as [..., C * r * r, H, W], r = downscale_factor."""
+    shape, r = tuple(input.shape), downscale_factor
+    if len(shape) < 3:
+        raise RuntimeError(
+            f"pixel_unshuffle expects input to have at least 3 dimensions, but got input with "
+            f"{len(shape)} dimension(s), shape {list(shape)}"
+        )
+    if r <= 0 or shape[-1] % r or shape[-2] % r:
+        raise RuntimeError(
+            f"pixel_unshuffle expects height and width to be divisible by downscale_factor, but "
+            f"input of shape {list(shape)} is not divisible by {r}"
+        )
+    lead, (channels, height, width) = shape[:-3], shape[-3:]
+    n = len(lead)
+    x = input.reshape((*lead, channels, height // r, r, width // r, r))
+    x = x.permute((*range(n), n, n + 2, n + 4, n + 1, n + 3))
+    return x.reshape((*lead, channels * r * r, height // r, width // r))
+
+
+def channel_shuffle(input: Tensor, groups: int) -> Tensor:
+    """The channels (dimension 1), seen as [groups, C / groups], in the order [C / groups,
+    groups]."""
+    shape = tuple(input.shape)
+    if len(shape) < 3:
+        raise RuntimeError(
+            f"channel_shuffle expects input with > 2 dims, but got input with sizes {list(shape)}"
+        )
+    if groups <= 0 or shape[1] % groups:
+        raise RuntimeError(
+            f"channel_shuffle: number of channels must be divisible by groups. Got {shape[1]} "
+            f"channels and {groups} groups."
+        )
+    x = input.reshape((shape[0], groups, shape[1] // groups, *shape[2:]))
+    return x.transpose(1, 2).reshape(shape)

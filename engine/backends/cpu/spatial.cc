@@ -1,0 +1,262 @@
+// constant_pad_nd, im2col and col2im, resample.
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "engine/backends/cpu/conv.h"
+#include "engine/backends/cpu/cpu.h"
+#include "engine/backends/cpu/dense.h"
+#include "engine/ops/resample.h"
+
+namespace teletensor::backends::cpu {
+namespace {
+
+using core::Dims;
+using core::Geometry;
+using core::Status;
+using ops::ResampleMode;
+
+// ---------------------------------------------------------------- padding
+
+Status constant_pad(KernelCall& call) {
+  const TensorArg& out = call.out[0];
+  if (out.geometry->numel() == 0) return {};
+  strided_copy(call.in[1], out, call.parallel);
+  Geometry from = *call.in[0].geometry, to = *out.geometry;
+  const auto pad = call.attributes.ints(0);
+  for (std::size_t i = 0; i < pad.size() / 2; ++i) {
+    const int d = from.rank() - 1 - static_cast<int>(i);
+    const std::int64_t before = pad[2 * i];
+    // What is left of [0, size) in both.
+    const std::int64_t begin = std::max<std::int64_t>(0, -before);
+    const std::int64_t end = std::min(from.shape[d], to.shape[d] - before);
+    if (end <= begin) return {};
+    from.offset += begin * from.strides[d];
+    to.offset += (begin + before) * to.strides[d];
+    from.shape[d] = to.shape[d] = end - begin;
+  }
+  if (from.numel() == 0) return {};
+  TensorArg source = call.in[0], target = out;
+  source.geometry = &from;
+  target.geometry = &to;
+  strided_copy(source, target, call.parallel);
+  return {};
+}
+
+// ---------------------------------------------------------------- columns of windows
+
+Conv windows_of(const KernelCall& call, const Dims& image, std::size_t first) {
+  Conv c;
+  c.spatial = 2;
+  c.batch = image[0];
+  c.in_channels = image[1];
+  for (int d = 0; d < 2; ++d) {
+    const auto at = static_cast<std::size_t>(d);
+    c.in[d + 1] = image[d + 2];
+    c.kernel[d + 1] = call.attributes.ints(first)[at];
+    c.dilation[d + 1] = call.attributes.ints(first + 1)[at];
+    c.padding[d + 1] = call.attributes.ints(first + 2)[at];
+    c.stride[d + 1] = call.attributes.ints(first + 3)[at];
+    const std::int64_t span = c.dilation[d + 1] * (c.kernel[d + 1] - 1) + 1;
+    c.out[d + 1] = (c.in[d + 1] + 2 * c.padding[d + 1] - span) / c.stride[d + 1] + 1;
+  }
+  return c;
+}
+
+template <bool kBack>
+Status columns(KernelCall& call) {
+  const TensorArg& out = call.out[0];
+  if (out.geometry->numel() == 0) return {};
+  const Conv c = kBack ? windows_of(call, out.geometry->shape, 1)
+                       : windows_of(call, call.in[0].geometry->shape, 0);
+  return with_modular_type(out.dtype, [&](auto a) -> Status {
+    using T = decltype(a);
+    Status status;
+    const Dense<T> from(call, call.in[0], true, status), to(call, out, false, status);
+    TT_RETURN_IF_ERROR(status);
+    const std::int64_t channels = c.batch * c.in_channels, taps = c.taps(), area = c.out_area();
+    const double ns = static_cast<double>(channels) * static_cast<double>(taps * area);
+    share(call.parallel, channels, parts_of(ns, channels), [&](std::int64_t i, std::int64_t) {
+      if constexpr (kBack) {
+        T* const image = to.memory() + i * c.in_area();
+        std::fill_n(image, c.in_area(), T{});
+        for (std::int64_t k = 0; k < taps; ++k) {
+          scatter_tap(c, from.memory() + (i * taps + k) * area, k, 0, area, image);
+        }
+      } else {
+        for (std::int64_t k = 0; k < taps; ++k) {
+          gather_tap(c, from.memory() + i * c.in_area(), k, 0, area,
+                     to.memory() + (i * taps + k) * area);
+        }
+      }
+    });
+    to.store();
+    return {};
+  });
+}
+
+// ---------------------------------------------------------------- resampling
+
+// Element i of the result is the sum of weight * x[index] over its taps.
+struct Tap {
+  std::int64_t index;
+  double weight;
+};
+
+std::int64_t to_index(double x, std::int64_t low, std::int64_t high) {
+  if (!(x > static_cast<double>(low))) return low;
+  if (x >= static_cast<double>(high)) return high;
+  return static_cast<std::int64_t>(x);
+}
+
+// T is the type that PyTorch computes the places in: the tensor's, float for the 16-bit ones.
+template <class T>
+class Table {
+ public:
+  Table(std::int64_t from, std::int64_t to, ResampleMode mode, bool align, bool antialias,
+        double scale)
+      : from_(from), mode_(mode) {
+    if (align) {
+      scale_ = to > 1 ? static_cast<T>(from - 1) / static_cast<T>(to - 1) : T(0);
+    } else {
+      scale_ = scale > 0 ? static_cast<T>(1.0 / scale) : static_cast<T>(from) / static_cast<T>(to);
+    }
+    for (std::int64_t i = 0; i < to; ++i) {
+      begin_.push_back(static_cast<std::int64_t>(taps_.size()));
+      if (antialias) {
+        smooth(i);
+      } else {
+        sharp(i, align);
+      }
+    }
+    begin_.push_back(static_cast<std::int64_t>(taps_.size()));
+  }
+  // f(index, weight) for the taps of result i.
+  template <class F>
+  void each(std::int64_t i, F&& f) const {
+    const auto at = static_cast<std::size_t>(i);
+    for (std::int64_t t = begin_[at]; t < begin_[at + 1]; ++t) {
+      const Tap& tap = taps_[static_cast<std::size_t>(t)];
+      f(tap.index, static_cast<T>(tap.weight));
+    }
+  }
+
+ private:
+  static T cubic(T x, T a) {
+    x = std::abs(x);
+    if (x < 1) return ((a + 2) * x - (a + 3)) * x * x + 1;
+    if (x < 2) return (((x - 5) * x + 8) * x - 4) * a;
+    return 0;
+  }
+  static T near(T x, T a) { return ((a + 2) * x - (a + 3)) * x * x + 1; }
+  static T far(T x, T a) { return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a; }
+  void add(std::int64_t index, T weight) {
+    taps_.push_back({std::clamp<std::int64_t>(index, 0, from_ - 1), static_cast<double>(weight)});
+  }
+  void sharp(std::int64_t i, bool align) {
+    const T at = static_cast<T>(i);
+    if (mode_ == ResampleMode::kNearest || mode_ == ResampleMode::kNearestExact) {
+      const T place = (mode_ == ResampleMode::kNearest ? at : at + T(0.5)) * scale_;
+      add(to_index(std::floor(place), 0, from_ - 1), 1);
+      return;
+    }
+    T place = align ? scale_ * at : scale_ * (at + T(0.5)) - T(0.5);
+    if (mode_ == ResampleMode::kLinear) {
+      place = std::max(place, T(0));
+      const std::int64_t low = to_index(place, 0, from_ - 1);
+      const T part = std::clamp(place - static_cast<T>(low), T(0), T(1));
+      add(low, T(1) - part);
+      add(low + 1, part);
+      return;
+    }
+    const T floor = std::floor(place), t = std::clamp(place - floor, T(0), T(1)), a = T(-0.75);
+    const std::int64_t low = to_index(floor + 2, 0, from_ + 4) - 2;
+    add(low - 1, far(t + 1, a));
+    add(low, near(t, a));
+    add(low + 1, near(1 - t, a));
+    add(low + 2, far(2 - t, a));
+  }
+  void smooth(std::int64_t i) {
+    const T half = mode_ == ResampleMode::kLinear ? T(1) : T(2);
+    const T support = scale_ >= 1 ? half * scale_ : half, inverse = scale_ >= 1 ? 1 / scale_ : T(1);
+    const T center = scale_ * (static_cast<T>(i) + T(0.5));
+    const std::int64_t first = to_index(center - support + T(0.5), 0, from_ - 1);
+    const std::int64_t last = std::max(first + 1, to_index(center + support + T(0.5), 0, from_));
+    T total = 0;
+    const auto weight = [&](std::int64_t j) {
+      const T x = (static_cast<T>(j) - center + T(0.5)) * inverse;
+      if (mode_ == ResampleMode::kLinear) return std::max(T(0), 1 - std::abs(x));
+      return cubic(x, T(-0.5));
+    };
+    for (std::int64_t j = first; j < last; ++j) total += weight(j);
+    for (std::int64_t j = first; j < last; ++j) add(j, total != 0 ? weight(j) / total : T(0));
+  }
+
+  std::int64_t from_;
+  ResampleMode mode_;
+  T scale_;
+  std::vector<std::int64_t> begin_;
+  std::vector<Tap> taps_;
+};
+
+template <bool kBack>
+Status resample(KernelCall& call) {
+  const TensorArg &in = call.in[0], &out = call.out[0];
+  if (out.geometry->numel() == 0) return {};
+  const core::Attributes& a = call.attributes;
+  const Dims &shape = in.geometry->shape, &result = out.geometry->shape;
+  const int dim = static_cast<int>((a.integer(0) + shape.size()) % shape.size());
+  const std::int64_t size = kBack ? result[dim] : shape[dim],
+                     wide = kBack ? shape[dim] : result[dim];
+  std::int64_t outer = 1, inner = 1;
+  for (int d = 0; d < shape.size(); ++d) {
+    if (d < dim) outer *= shape[d];
+    if (d > dim) inner *= shape[d];
+  }
+  return with_modular_type(out.dtype, [&](auto type) -> Status {
+    using T = decltype(type);
+    using P = std::conditional_t<std::is_same_v<T, double>, double, float>;
+    const Table<P> table(size, wide, *ops::resample_mode(a.text(2)), a.boolean(3), a.boolean(4),
+                         a.has(5) ? a.real(5) : 0);
+    Status status;
+    const Dense<T> from(call, in, true, status), to(call, out, false, status);
+    TT_RETURN_IF_ERROR(status);
+    const double ns =
+        static_cast<double>(outer) * static_cast<double>(inner) * static_cast<double>(wide) * 2;
+    share(call.parallel, outer, parts_of(ns, outer), [&](std::int64_t o, std::int64_t) {
+      const T* const x = from.memory() + o * inner * (kBack ? wide : size);
+      T* const y = to.memory() + o * inner * (kBack ? size : wide);
+      std::fill_n(y, inner * (kBack ? size : wide), T{});
+      for (std::int64_t i = 0; i < wide; ++i) {
+        table.each(i, [&](std::int64_t j, P weight) {
+          const T w = static_cast<T>(weight);
+          const T* const source = x + (kBack ? i : j) * inner;
+          T* const target = y + (kBack ? j : i) * inner;
+          if constexpr (std::is_integral_v<T>) {
+            for (std::int64_t k = 0; k < inner; ++k) {
+              target[k] = static_cast<T>(static_cast<std::uint64_t>(target[k]) +
+                                         static_cast<std::uint64_t>(source[k]));
+            }
+            (void)w;
+          } else {
+            for (std::int64_t k = 0; k < inner; ++k) target[k] += source[k] * w;
+          }
+        });
+      }
+    });
+    to.store();
+    return {};
+  });
+}
+
+}  // namespace
+
+void add_spatial_kernels(KernelTable& table) {
+  table.add("constant_pad_nd", constant_pad);
+  table.add("im2col", columns<false>);
+  table.add("col2im", columns<true>);
+  table.add("resample", resample<false>);
+  table.add("resample_backward", resample<true>);
+}
+
+}  // namespace teletensor::backends::cpu
