@@ -25,6 +25,7 @@ Status infer_cast(InferContext& c) {
 }
 
 Status infer_copy(InferContext& c) {
+  TT_RETURN_IF_ERROR(check_number(c, 1, c.dtype(0)));
   const OperandInfo& src = c.operands[1];
   if (src.tensor()) {
     const auto fits = src.layout->geometry.expand(c.shape(0));
@@ -37,6 +38,7 @@ Status infer_copy(InferContext& c) {
 }
 
 Status infer_fill(InferContext& c) {
+  TT_RETURN_IF_ERROR(check_number(c, 1, c.dtype(0)));
   const OperandInfo& value = c.operands[1];
   if (value.tensor() && value.layout->geometry.rank() > 0) {
     return c.fail("value must be a number or a 0-d tensor, it has shape " +

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "engine/ops/elementwise.h"
 #include "engine/ops/families.h"
 #include "engine/ops/functions.h"
 
@@ -44,7 +45,9 @@ Status infer_full(InferContext& c) {
     return c.fail("the value must be a number or a tensor of one element, it has shape " +
                   core::to_string(c.shape(0)));
   }
-  c.add_result(dtype_or(c, 1, result_type(c.operands, c.default_dtype)), shape);
+  const DType dtype = dtype_or(c, 1, result_type(c.operands, c.default_dtype));
+  TT_RETURN_IF_ERROR(check_number(c, 0, dtype));
+  c.add_result(dtype, shape);
   return {};
 }
 

@@ -52,6 +52,13 @@ Status infer_elementwise(InferContext& c, DType dtype, DType common, bool condit
   return {};
 }
 
+Status check_number(const InferContext& c, std::size_t i, DType dtype) {
+  const core::Number* number = c.operands[i].number;
+  if (number == nullptr || !number->is_complex() || core::is_complex(dtype)) return {};
+  return c.fail("the number " + core::to_string(*number) + " cannot be converted to " +
+                std::string(core::name_of(dtype)));
+}
+
 Status infer_number(InferContext& c) { return infer_elementwise(c, result_type(c)); }
 
 Status infer_same(InferContext& c) {

@@ -29,6 +29,9 @@ inline core::DType real_type(const InferContext& c) {
   return core::is_inexact(dtype) ? dtype : c.default_dtype;
 }
 
+// Refuses a complex number as operand `i` where the result is real.
+core::Status check_number(const InferContext& c, std::size_t i, core::DType dtype);
+
 // Ready-made rules. These refuse complex operands:
 core::Status infer_same(InferContext& c);          // result_type
 core::Status infer_no_bool(InferContext& c);       // result_type, never bool

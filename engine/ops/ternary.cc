@@ -33,6 +33,7 @@ void where_vjp(VjpContext& c) {
 Status infer_masked_fill(InferContext& c) {
   if (c.dtype(1) != DType::kBool) return refuse_condition(c, 1);
   const OperandInfo& value = c.operands[2];
+  TT_RETURN_IF_ERROR(check_number(c, 2, c.dtype(0)));
   if (value.tensor() && value.layout->geometry.rank() > 0) {
     return c.fail("value must be a number or a 0-d tensor, it has shape " +
                   core::to_string(value.layout->geometry.shape));

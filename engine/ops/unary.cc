@@ -57,6 +57,13 @@ Status infer_abs(InferContext& c) {
   return infer_elementwise(c, core::real_of(dtype), dtype);
 }
 
+// The result is real, so no product with a complex derivative.
+void abs_jvp(JvpContext& c) {
+  const Var x = c.operand(0), t = c.tangent(0);
+  const bool complex = core::is_complex(x.dtype());
+  c.give(0, complex ? real(conj(unary("sgn", x)) * t) : t * unary("sign", x));
+}
+
 Status infer_gelu(InferContext& c) {
   const std::string_view mode = c.attributes.text(0);
   if (mode != "none" && mode != "tanh") {
@@ -75,14 +82,18 @@ std::vector<OpDef> arithmetic() {
           [](VjpContext& c) { c.give(0, -c.gradient()); }),
       row("positive(Tensor x) -> Tensor", "x itself, as a copy.", infer_number_no_bool,
           [](VjpContext& c) { c.give(0, c.gradient()); }),
-      row("abs(Tensor x) -> Tensor", "The absolute value; of a complex number its distance from 0.",
-          infer_abs,
-          [](VjpContext& c) {
-            const Var x = c.operand(0);
-            const bool complex = core::is_complex(x.dtype());
-            c.give(0, c.gradient() * unary(complex ? "sgn" : "sign", x));
-          },
-          {kX}),
+      {.signature = "abs(Tensor x) -> Tensor",
+       .doc = "The absolute value; of a complex number its distance from 0.",
+       .infer = infer_abs,
+       .vjp =
+           [](VjpContext& c) {
+             const Var x = c.operand(0);
+             const bool complex = core::is_complex(x.dtype());
+             c.give(0, c.gradient() * unary(complex ? "sgn" : "sign", x));
+           },
+       .saves = {kX},
+       .inplace = Inplace::kElementwise,
+       .jvp = abs_jvp},
       row("sign(Tensor x) -> Tensor", "-1, 0 or 1; 0 for NaN.", infer_same, zero_vjp),
       row("square(Tensor x) -> Tensor", "x * x.", infer_square,
           [](VjpContext& c) { c.give(0, c.gradient() * conj(c.operand(0) * Var(2.0))); }, {kX}),

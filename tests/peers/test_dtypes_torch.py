@@ -103,3 +103,26 @@ def test_python_numbers(tt, torch):
     assert tt.tensor([2**64 - 1], dtype=tt.uint64).tolist() == [2**64 - 1]
     with pytest.raises(ValueError, match="uint64"):
         tt.tensor([2**63])
+
+
+FORWARD = {
+    "mul": lambda m, x: x * x * (2 - 1j), "div": lambda m, x: 1j / x, "exp": lambda m, x: m.exp(x),
+    "pow": lambda m, x: x ** 3, "abs": lambda m, x: m.abs(x), "angle": lambda m, x: m.angle(x),
+    "sgn": lambda m, x: m.sgn(x), "parts": lambda m, x: x.real * x.imag, "conj": lambda m, x: x.conj() * x,
+    "matmul": lambda m, x: x @ x.mH, "sum": lambda m, x: (x * 1j).sum(0), "sqrt": lambda m, x: m.sqrt(x),
+    "where": lambda m, x: m.where(x.real > 0.5, x * 2, x.conj()), "tanh": lambda m, x: m.tanh(x),
+    "cat": lambda m, x: m.cat([x, x * 1j]), "polar": lambda m, x: m.polar(x.real, x.imag),
+    "prod": lambda m, x: m.prod(x, 0), "cumsum": lambda m, x: m.cumsum(x, 0), "norm": lambda m, x: m.norm(x),
+}
+
+
+@pytest.mark.parametrize("name", FORWARD)
+def test_forward_mode_of_complex(tt, torch, name):
+    generator = np.random.default_rng(3)
+    x, t = generator.uniform(0.2, 0.9, (2, 3, 3)) + 1j * generator.uniform(0.2, 0.9, (2, 3, 3))
+    f = FORWARD[name]
+    ours = tt.func.jvp(lambda z: f(tt, z), (tt.tensor(x),), (tt.tensor(t),))
+    theirs = torch.func.jvp(lambda z: f(torch, z), (torch.tensor(x),), (torch.tensor(t),))
+    for a, b in zip(ours, theirs, strict=True):
+        assert a.dtype.name == str(b.dtype).rpartition(".")[2]
+        assert np.allclose(a.numpy(), b.resolve_conj().numpy(), rtol=1e-10, atol=1e-12)
