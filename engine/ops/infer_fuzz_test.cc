@@ -62,6 +62,21 @@ class Dice {
     return g;
   }
 
+  core::Number number() {
+    switch (below(8)) {
+      case 0:
+        return core::Number::of_complex(real(), real());
+      case 1:
+        return core::Number::of_uint(~std::uint64_t{0} - static_cast<std::uint64_t>(below(9)));
+      case 2:
+      case 3:
+      case 4:
+        return core::Number::of_float(real());
+      default:
+        return core::Number::of_int(integer());
+    }
+  }
+
   Attribute attribute(const Parameter& p, const Dims* like) {
     if (p.optional && chance(30)) return Attribute::none();
     if (p.has_default && chance(30)) return p.fallback;
@@ -108,8 +123,7 @@ class Call {
         Slot& slot = slots_.emplace_back();
         slot.absent = (p.optional || p.type == Parameter::Type::kOptionalTensor) && dice.chance(30);
         slot.is_number = p.type == Parameter::Type::kOperand && dice.chance(50);
-        slot.number = dice.chance(50) ? core::Number::of_int(dice.integer())
-                                      : core::Number::of_float(dice.real());
+        slot.number = dice.number();
         slot.layout.dtype =
             slots_.size() > 1 && dice.chance(60) ? slots_[0].layout.dtype : dice.dtype();
         slot.layout.geometry = dice.geometry(like());

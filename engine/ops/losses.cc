@@ -19,9 +19,12 @@ Status check_reduction(const InferContext& c, std::size_t at) {
   return c.fail("reduction is 'none', 'mean' or 'sum', got '" + std::string(text) + "'");
 }
 
+Status check_floating(const InferContext& c, DType dtype) {
+  if (core::is_floating(dtype)) return {};
+  return c.fail("expected a floating point tensor, got " + std::string(core::name_of(dtype)));
+}
 Status check_floating(const InferContext& c, std::size_t i) {
-  if (core::is_floating(c.dtype(i))) return {};
-  return c.fail("expected a floating point tensor, got " + std::string(core::name_of(c.dtype(i))));
+  return check_floating(c, c.dtype(i));
 }
 
 Status check_pair(const InferContext& c, std::size_t a, std::size_t b) {
@@ -45,7 +48,7 @@ Status pointwise(InferContext& c, std::size_t at) {
     TT_RETURN_IF_ERROR(check_floating(c, i));
   }
   const DType dtype = core::promote(c.dtype(0), c.dtype(1));
-  if (!core::is_floating(dtype)) return check_floating(c, 0);
+  TT_RETURN_IF_ERROR(check_floating(c, dtype));
   c.add_result(dtype, c.attributes.text(at) == "none" ? c.shape(0) : Dims());
   return {};
 }
@@ -74,7 +77,7 @@ Status mse_backward_infer(InferContext& c) {
                   core::to_string(expected));
   }
   const DType dtype = core::promote(core::promote(c.dtype(0), c.dtype(1)), c.dtype(2));
-  if (!core::is_floating(dtype)) return check_floating(c, 1);
+  TT_RETURN_IF_ERROR(check_floating(c, dtype));
   c.add_result(dtype, c.shape(1));
   return {};
 }
