@@ -8,7 +8,7 @@ __all__ = ["ALIASES", "INPLACE"]
 ALIASES = {
     "arccos": "acos", "arccosh": "acosh", "arcsin": "asin", "arcsinh": "asinh", "arctan": "atan",
     "arctan2": "atan2", "arctanh": "atanh", "fix": "trunc", "greater": "gt", "greater_equal": "ge",
-    "less": "lt", "less_equal": "le", "not_equal": "ne", "sgn": "sign",
+    "less": "lt", "less_equal": "le", "not_equal": "ne",
 }  # fmt: skip
 
 # tt.abs_(x) and the like.

@@ -30,6 +30,8 @@ Values scrambled(std::size_t n, std::size_t distinct) {
 
 TEST(Sort, EveryDtypeStable) {
   for (const DType dtype : core::kAllDTypes) {
+    // The negative samples wrap to numbers that doubles do not tell apart: see ExtremesOfIntegers.
+    if (core::is_complex(dtype) || dtype == DType::kU64) continue;
     for (const std::size_t n : {1u, 2u, 100u, 300u, 5000u}) {
       TestTensor x(dtype, Geometry(Dims{static_cast<std::int64_t>(n)}));
       x.fill(scrambled(n, 50));
@@ -63,6 +65,10 @@ TEST(Sort, ExtremesOfIntegers) {
   const double low = -std::ldexp(1, 63);
   const TestTensor x(DType::kI64, {3}, {0, low, 5});
   EXPECT_EQ(call_op("sort", {x}, {Attribute::of(0)})[0].values(), (Values{low, 0, 5}));
+  const TestTensor y(DType::kU64, {4}, {5, -low, 0, -1.5 * low});
+  EXPECT_EQ(call_op("sort", {y}, {Attribute::of(0)})[0].values(), (Values{0, 5, -low, -1.5 * low}));
+  const TestTensor z(DType::kU32, {3}, {4e9, 0, 2e9});
+  EXPECT_EQ(call_op("sort", {z}, {Attribute::of(0)})[0].values(), (Values{0, 2e9, 4e9}));
 }
 
 TEST(Sort, AlongAStridedDim) {
