@@ -17,7 +17,7 @@ def run(daemon, name, *flags):
     return done.stdout
 
 
-@pytest.mark.parametrize(("name", "epochs", "goal"), [("digits_mlp", 12, 0.96)])
+@pytest.mark.parametrize(("name", "epochs", "goal"), [("digits_mlp", 12, 0.96), ("digits_cnn", 6, 0.95)])
 def test_digits(shared_daemon, name, epochs, goal):
     out = run(shared_daemon, name, "--epochs", str(epochs))
     assert float(re.search(r"^accuracy (\S+)$", out, re.M)[1]) >= goal, out

@@ -81,7 +81,7 @@ def test_vae(tt):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(("name", "kind"), [("digits_mlp", "MLP")])
+@pytest.mark.parametrize(("name", "kind"), [("digits_mlp", "MLP"), ("digits_cnn", "Net")])
 def test_digits(tt, name, kind):
     """Twenty steps of Adam in evaluation mode (no dropout)."""
     torch.manual_seed(1)
