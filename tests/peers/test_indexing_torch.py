@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 torch.set_num_threads(1)
 
 SHAPES = [(), (3,), (4, 3), (2, 3, 4), (1, 3, 2, 2), (0, 3), (2, 0, 3)]
-ROUNDS = 400
+ROUNDS = 250
 
 
 @pytest.fixture(scope="session")
@@ -87,6 +87,8 @@ def outcome(run):
 
 def nothing(shape, index):
     """Does PyTorch select no element?"""
+    if 0 in shape:
+        return True
     found = outcome(lambda: torch.empty(shape)[as_index(torch, index)].numel())[0]
     return found == 0
 
