@@ -179,3 +179,18 @@ def test_fill_of_overlapping_elements(tt):
     assert wide.tolist() == [2.0] * 3
     with pytest.raises(RuntimeError, match="single memory location"):
         wide.fill_(tt.tensor(3.0))
+
+
+def test_looking_at_a_view_moves_its_retained_gradient_on_both_sides(tt):
+    """is_leaf makes a stale view's node again, which takes the mark of retain_grad along."""
+    x = tt.ones(2, 3, requires_grad=True)
+    y = x + x
+    v = y.view(6)
+    z = v.exp()
+    v.retain_grad()
+    with tt.no_grad():
+        y[0] = 2.0
+    assert not v.is_leaf
+    z.sum().backward()  # through the former node
+    assert v.grad is None
+    assert (x.grad / tt.full((2, 3), 2.0).exp()).allclose(tt.full((2, 3), 2.0))

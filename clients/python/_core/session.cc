@@ -287,6 +287,18 @@ Status Session::retain_grad(Handle& h) {
   return {};
 }
 
+core::Result<autograd::Node*> Session::node_of(Handle& h) {
+  autograd::Node* const before = h.node.get();
+  auto node = graph_.node_of(h);
+  if (node.ok() && h.retains && *node != before) TT_RETURN_IF_ERROR(retain_grad(h));
+  return node;
+}
+
+Status Session::register_hook(Handle& h, autograd::HookId hook) {
+  TT_RETURN_IF_ERROR(node_of(h).status());
+  return graph_.register_hook(h, hook);
+}
+
 Status Session::assign_grad(Handle& h, Handle* grad) {
   if (h.id == 0 || (grad && grad->id == 0)) return ended();
   TT_RETURN_IF_ERROR(ready_to_issue());

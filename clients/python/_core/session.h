@@ -66,6 +66,10 @@ class Session : public autograd::Issuer {
                                    const core::Dims& shape);
   Status set_requires_grad(Handle& h, bool on);
   Status retain_grad(Handle& h);
+  // As the graph's. They may make a view's node again; where a mark of retain_grad moves to it, the
+  // daemon does the same.
+  core::Result<autograd::Node*> node_of(Handle& h);
+  Status register_hook(Handle& h, autograd::HookId hook);
   Status assign_grad(Handle& h, Handle* grad);
   Status set_data(Handle& h, Handle& other);
   // Results only with inputs.

@@ -392,7 +392,7 @@ bool depends_elsewhere(nb::list roots, nb::list inputs) {
   const auto edge_of = [](PyTensor& t) {
     Handle& h = transforms::ground(*t.handle);
     autograd::Edge edge;
-    Node* node = value_or_raise(t.session->graph().node_of(h));
+    Node* node = value_or_raise(t.session->node_of(h));
     edge.node = core::Ref<Node>(node);
     if (node == nullptr && t.session->graph().requires_grad(h)) {
       edge.leaf = h.leaf ? h.leaf : HandleRef(&h);

@@ -308,7 +308,7 @@ void bind_tensor(nb::module_& m) {
       .def_prop_ro(
           "is_leaf",
           [](const PyTensor& t) {
-            return value_or_raise(t.session->graph().is_leaf(transforms::ground(handle(t))));
+            return value_or_raise(t.session->node_of(transforms::ground(handle(t)))) == nullptr;
           },
           "True where no recorded instruction made it.")
       .def_prop_rw(
@@ -337,7 +337,7 @@ void bind_tensor(nb::module_& m) {
           "grad_fn",
           [](const PyTensor& t) -> nb::object {
             Handle& h = transforms::ground(handle(t));
-            autograd::Node* node = value_or_raise(t.session->graph().node_of(h));
+            autograd::Node* node = value_or_raise(t.session->node_of(h));
             return node == nullptr ? nb::none() : node_object(*t.session, node, nullptr);
           },
           "The node that made it, or None for a leaf.")
@@ -366,7 +366,7 @@ void bind_tensor(nb::module_& m) {
            [](PyTensor& t, nb::object callable) {
              if (handle(t).id == 0) raise_if(core::invalid("register_hook: not inside vmap"));
              const autograd::HookId id = t.session->add_hook(std::move(callable));
-             const Status status = t.session->graph().register_hook(handle(t), id);
+             const Status status = t.session->register_hook(handle(t), id);
              if (!status.ok()) t.session->drop_hook(id);
              raise_if(status);
              return id;
