@@ -263,10 +263,19 @@ std::vector<OpDef> bessel() {
             "The Bessel function of the second kind, order 0.", infer_real),
       plain("special_bessel_y1(Tensor x) -> Tensor",
             "The Bessel function of the second kind, order 1.", infer_real),
-      plain("special_modified_bessel_k0(Tensor x) -> Tensor",
-            "The modified Bessel function of the second kind, order 0.", infer_real),
-      plain("special_modified_bessel_k1(Tensor x) -> Tensor",
-            "The modified Bessel function of the second kind, order 1.", infer_real),
+      row("special_modified_bessel_k0(Tensor x) -> Tensor",
+          "The modified Bessel function of the second kind, order 0.", infer_real,
+          [](VjpContext& c) {
+            c.give(0, -(c.gradient() * unary("special_modified_bessel_k1", x_of(c))));
+          },
+          {kX}),
+      row("special_modified_bessel_k1(Tensor x) -> Tensor",
+          "The modified Bessel function of the second kind, order 1.", infer_real,
+          [](VjpContext& c) {
+            c.give(0, -(c.gradient() *
+                        (unary("special_modified_bessel_k0", x_of(c)) + c.result() / x_of(c))));
+          },
+          {kX, kY}),
       plain("special_scaled_modified_bessel_k0(Tensor x) -> Tensor",
             "exp(x) * modified_bessel_k0(x).", infer_real),
       plain("special_scaled_modified_bessel_k1(Tensor x) -> Tensor",

@@ -39,6 +39,9 @@ def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Tensor:
 def isclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08,
             equal_nan: bool = False) -> Tensor:
     """|input - other| <= atol + rtol * |other|, elementwise."""
+    for name, value in (("rtol", rtol), ("atol", atol)):
+        if value < 0:
+            raise RuntimeError(f"{name} must be greater than or equal to zero, but got {value}")
     near = ops["le"](ops["abs"](input - other), ops["abs"](other) * rtol + atol)
     near = ops["logical_or"](near, ops["eq"](input, other))
     near = ops["logical_and"](near, ops["logical_or"](

@@ -372,6 +372,10 @@ def cov(input: Tensor, *, correction: int = 1, fweights: Tensor | None = None,
         if given.dim() > 1 or given.numel() != n:
             raise RuntimeError(f"cov(): expected {name} to have one dimension and as many elements as "
                                f"there are observations in the input, {n}")
+        if (name == "fweights") == given.dtype.is_floating_point:
+            kind = "integral" if name == "fweights" else "floating point"
+            raise RuntimeError(f"cov(): expected {name} to have {kind} dtype, but got {name} with "
+                               f"{given.dtype.name} dtype")
         given = ops["reshape"](given, (-1,))
         weights = given if weights is None else weights * given
     total: Any = n
@@ -518,9 +522,13 @@ def _slope(x: Tensor, space: Any, dim: int, edge_order: int) -> Tensor:
 @function_only
 def gradient(input: Tensor, *, spacing: Any = 1, dim: Any = None, edge_order: int = 1) -> list[Tensor]:
     """Estimates of the partial derivatives by second-order differences, one a dim."""
+    spacing = 1 if spacing is None else spacing
     if edge_order not in (1, 2):
         raise RuntimeError("torch.gradient only supports edge_order=1 and edge_order=2.")
     dims = _all_dims(input, dim)
+    for d in dims:
+        if dims.count(d) > 1:
+            raise RuntimeError(f"dim {d} appears multiple times in the list of dims")
     if isinstance(spacing, Sequence):
         spaces = list(spacing)
     else:
