@@ -5,7 +5,9 @@ from arrays import FLOATS, In, Ins
 
 # What vmap refuses, and why; everything else must equal one call a sample.
 REFUSED = {
-    "nonzero": "its shape depends on the data", "masked_select": "its shape depends on the data",
+    **dict.fromkeys(("nonzero", "argwhere", "masked_select", "unique", "unique_consecutive"),
+                    "its shape depends on the data"),
+    **dict.fromkeys(("as_strided", "as_strided_scatter"), "a sample has no memory of its own"),
 }
 BATCH = 3
 
