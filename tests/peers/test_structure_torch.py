@@ -137,3 +137,9 @@ def test_a_repeat_owns_its_memory(tt):
     for copy in (x.repeat(2, 1), x.repeat_interleave(1, dim=0), tt.tile(x, (1, 1)), tt.roll(x, 0, 0)):
         copy.zero_()
     assert x.tolist() == [[1.0, 1.0, 1.0]]
+
+
+def test_is_set_to(tt):
+    for m in (tt, torch):
+        x = m.arange(4.0)
+        assert x.is_set_to(x[:]) and not x.is_set_to(x[1:]) and not x.is_set_to(x.clone())

@@ -241,6 +241,8 @@ _PROPERTIES = {
     "is_sparse": (lambda self: False, "Tensors are dense."),
     "is_quantized": (lambda self: False, "Tensors are not quantized."),
     "is_meta": (lambda self: False, "Tensors have data."),
+    **{f"is_{kind}": (lambda self: False, f"Is it a {kind} tensor? Never.") for kind in (
+        "ipu", "maia", "mkldnn", "mps", "mtia", "nested", "sparse_csr", "vulkan", "xla", "xpu")},
     "is_cuda": (lambda self: self.device.type == "cuda", "Is it on a GPU?"),
     "itemsize": (lambda self: self.element_size(), "Bytes of one element."),
     "nbytes": (lambda self: self.numel() * self.element_size(), "Bytes of all elements."),

@@ -13,7 +13,7 @@ __all__ = [
     "is_signed", "is_tensor", "numel", "shares_storage",
 ]
 METHODS = [
-    "apply_", "as_strided_", "data_ptr", "dim_order", "fill_diagonal_", "get_device", "map_",
+    "apply_", "as_strided_", "data_ptr", "dim_order", "fill_diagonal_", "get_device", "is_pinned", "is_set_to", "is_shared", "map_",
     "resize_", "resize_as_", "set_", "squeeze_", "sum_to_size", "swapaxes_", "swapdims_", "t_",
     "transpose_", "unsqueeze_",
 ]
@@ -82,6 +82,23 @@ def dim_order(self: Tensor) -> tuple[int, ...]:
 def get_device(self: Tensor) -> int:
     """The number of the GPU, or -1 for the CPU."""
     return -1 if self.device.type == "cpu" else self.device.index or 0
+
+
+def is_pinned(self: Tensor, device: Any = None) -> bool:
+    """Is the memory locked for copies to a GPU? Never: it is the daemon's."""
+    return False
+
+
+def is_shared(self: Tensor) -> bool:
+    """Is the memory shared with other processes of the client? Never: it is the daemon's."""
+    return False
+
+
+def is_set_to(self: Tensor, tensor: Tensor) -> bool:
+    """Do both show the same elements of the same memory?"""
+    return (self._shares_storage(tensor) and self._shape == tensor._shape
+            and self._strides() == tensor._strides()
+            and self.storage_offset() == tensor.storage_offset())
 
 
 def sum_to_size(self: Tensor, *size: Any) -> Tensor:

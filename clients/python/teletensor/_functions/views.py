@@ -12,6 +12,7 @@ from .common import Size, function_only, sizes_of, wrap_dim
 from .creation import zeros
 from .structure import chunk, expand, narrow, permute, split, squeeze, t
 
+METHODS = ["narrow_copy"]
 __all__ = [
     "alias_copy", "as_strided", "as_strided_copy", "atleast_1d", "atleast_2d",
     "atleast_3d", "broadcast_to", "detach_copy", "diag_embed", "diagflat", "diagonal_copy",
