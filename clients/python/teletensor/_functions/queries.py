@@ -13,7 +13,8 @@ __all__ = [
     "is_signed", "is_tensor", "numel", "shares_storage",
 ]
 METHODS = [
-    "apply_", "as_strided_", "data_ptr", "dim_order", "fill_diagonal_", "get_device", "is_pinned", "is_set_to",
+    "apply_", "as_strided_", "data_ptr", "dim_order", "fill_diagonal_", "get_device",
+    "is_pinned", "is_set_to",
     "is_shared", "map_",
     "resize_", "resize_as_", "set_", "squeeze_", "sum_to_size", "swapaxes_", "swapdims_", "t_",
     "transpose_", "unsqueeze_",
