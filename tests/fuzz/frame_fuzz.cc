@@ -2,16 +2,20 @@
 // a byte behind; what was decoded encodes to the same again; and a session accepts exactly what a
 // client's mirror accepts.
 //
-//   frame_fuzz [--seconds N] [--seed S]   random programs; prints how many and how far they came
+//   frame_fuzz [--seconds N] [--seed S] [--bits 1]
+//     random programs; prints how many and how far they came. --bits: each runs in two sessions
+//     whose memory held different bytes before, and every result must be equal bit by bit
 //   with clang and -fsanitize=fuzzer (target frame_libfuzzer): libFuzzer's flags and corpus
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -43,7 +47,10 @@ class Listener final : public engine::SessionListener {
     }
     changed_.notify_all();
   }
-  void on_fetched(engine::Fetched) override {}
+  void on_fetched(engine::Fetched value) override {
+    core::MutexLock lock(mutex_);
+    fetched_ = std::move(value);
+  }
   void on_error(engine::LateError) override {}
   void on_raised(engine::Raised) override {}
 
@@ -61,6 +68,10 @@ class Listener final : public engine::SessionListener {
     consumed_ = false;
     return status_;
   }
+  engine::Fetched fetched() {
+    core::MutexLock lock(mutex_);
+    return fetched_;
+  }
   void wait_completed(std::uint64_t seq) {
     core::MutexLock lock(mutex_);
     while (completed_ < seq) wait("a command did not complete");
@@ -76,6 +87,7 @@ class Listener final : public engine::SessionListener {
   bool consumed_ TT_GUARDED_BY(mutex_) = false;
   core::Status status_ TT_GUARDED_BY(mutex_);
   std::uint64_t completed_ TT_GUARDED_BY(mutex_) = 0;
+  engine::Fetched fetched_ TT_GUARDED_BY(mutex_);  // the last
 };
 
 engine::Engine& the_engine() {
@@ -98,8 +110,9 @@ class Victim {
     if (!opened.ok()) fail("no session");
     session_ = std::move(*opened);
   }
-  ~Victim() {
-    session_.reset();
+  ~Victim() { end(); }
+  void end() { session_.reset(); }
+  static void check_all_gone() {
     for (const engine::MemoryUse& use : the_engine().memory()) {
       if (use.device_used == 0) continue;
       std::fprintf(stderr, "%s: %llu bytes: ", core::to_string(use.device).c_str(),
@@ -107,6 +120,8 @@ class Victim {
       fail("left behind");
     }
   }
+
+  engine::Fetched fetched() { return listener_.fetched(); }
 
   // Not ok: the session refused it, and with it everything to come.
   core::Status submit(wire::Frame frame) {
@@ -147,8 +162,11 @@ void run_bytes(std::string_view bytes) {
   wire::Frame frame;
   if (!wire::FrameReader().read(bytes, frame).ok()) return;
   check_round_trip(frame);
-  Victim victim;
-  (void)victim.submit(std::move(frame));
+  {
+    Victim victim;
+    (void)victim.submit(std::move(frame));
+  }
+  Victim::check_all_gone();
 }
 
 struct Counts {
@@ -216,9 +234,12 @@ void say(const Command& command) {
 
 // One program: constants, then commands that the mirror accepts, and at last one that it refuses.
 // The session must agree each time. Returns the bytes of the last frame.
-std::string run_program(Hostile& hostile, Counts& counts, bool verbose) {
+std::string run_program(Hostile& hostile, Counts& counts, bool verbose, bool bits) {
   constexpr int kCommands = 40;
   Victim victim;
+  std::optional<Victim> twin;
+  if (bits) twin.emplace();
+  bool spoiling = false;
   Mirror mirror;
   wire::FrameWriter writer;
   writer.begin(1, 1);
@@ -231,7 +252,17 @@ std::string run_program(Hostile& hostile, Counts& counts, bool verbose) {
     if (!wire::FrameReader().read(bytes, frame).ok()) fail("a well-formed frame is refused");
     check_round_trip(frame);
     ++counts.commands;
-    if (verbose) say(command);
+    if (verbose && !spoiling) say(command);
+    if (twin) {
+      wire::Frame other = frame;
+      if (auto* c = std::get_if<program::Constant>(&other.commands[0]); c && spoiling) {
+        c->bytes.assign(c->bytes.size(), static_cast<char>(0xa5));
+      }
+      const core::Status one = victim.submit(std::move(frame));
+      const core::Status two = twin->submit(std::move(other));
+      if (one.code() != two.code()) fail("the sessions differ in what they refuse");
+      return one;
+    }
     return victim.submit(std::move(frame));
   };
   bool over = false;
@@ -247,25 +278,70 @@ std::string run_program(Hostile& hostile, Counts& counts, bool verbose) {
     if (const auto* apply = std::get_if<program::Apply>(&command)) ++counts.ran[apply->op];
     // Devices are the daemon's; the mirror does not know them.
     over = !session.ok() && session.message().find("this daemon has no") != std::string::npos;
+    if (twin && session.ok() && std::holds_alternative<program::Fetch>(command)) {
+      const engine::Fetched one = victim.fetched(), two = twin->fetched();
+      if (one.status.code() != two.status.code() || one.bytes != two.bytes) {
+        fail("a result shows what was in memory before");
+      }
+    }
     if (session.ok() || over) return true;
     say(command);
     std::fprintf(stderr, "the session: %s\n", session.message().c_str());
     fail("the session refused what the mirror accepted");
   };
   ++counts.programs;
-  for (const Command& command : hostile.constants()) {
+  if (twin) {  // memory of every size that results will have: zeros here, other bytes there
+    spoiling = true;
+    program::Release all;
+    for (int size = 16; size <= 1 << 12; size *= 2) {
+      for (int n = std::clamp((16 << 10) / size, 1, 64) + 8; n > 0; --n) {  // all that a pool keeps
+        const core::Dims shape = {size - (n % 3) * size / 8};
+        if (!both(program::Constant{core::DType::kU8,
+                                    {},
+                                    shape,
+                                    std::string(static_cast<std::size_t>(shape[0]), '\0')})) {
+          fail("a constant is refused");
+        }
+        all.handles.push_back(mirror.next_id() - 1);
+      }
+    }
+    if (!both(all)) fail("a release is refused");
+    spoiling = false;
+  }
+  const std::uint64_t first = mirror.next_id();  // before: handles that are gone
+  for (const Command& command : hostile.constants(first - 1)) {
     if (!both(command)) fail("a constant is refused");
   }
+  // What the command made or wrote.
+  const auto same_bits = [&](const Command& command, std::uint64_t before) {
+    if (!twin) return;
+    std::vector<std::uint64_t> names;
+    for (std::uint64_t id = before; id < mirror.next_id(); ++id) names.push_back(id);
+    const auto* apply = std::get_if<program::Apply>(&command);
+    if (apply != nullptr && names.empty()) {
+      for (const program::Argument& a : apply->arguments) {
+        if (a.kind == program::Argument::Kind::kHandle) names.push_back(a.handle);
+      }
+    }
+    for (const std::uint64_t id : names) {
+      if (!over) (void)both(program::Fetch{id, false});
+    }
+  };
   const ops::Catalog& catalog = the_engine().catalog();
   Command command;
   for (int done = 0; done < kCommands && !over;) {
     const std::uint64_t handles = mirror.next_id() - 1;
     command = hostile.one_in(6) ? hostile.other(handles, writer.next_seq())
                                 : Command(hostile.apply(catalog, handles));
+    if (const auto* apply = std::get_if<program::Apply>(&command)) {
+      // The one op whose results may be anything of the session's own.
+      if (twin && catalog.at(apply->op).name == "empty") continue;
+    }
     // Raise depends on what has failed, which the mirror here does not know.
     if (std::holds_alternative<program::Raise>(command)) continue;
     if (both(command)) {
       ++done;
+      same_bits(command, handles + 1);
     } else if (hostile.one_in(60)) {
       break;
     }
@@ -276,9 +352,10 @@ std::string run_program(Hostile& hostile, Counts& counts, bool verbose) {
   return bytes;
 }
 
-void run(std::uint64_t seed, Counts& counts, bool verbose) {
+void run(std::uint64_t seed, Counts& counts, bool verbose, bool bits) {
   Hostile hostile(seed);
-  std::string bytes = run_program(hostile, counts, verbose);
+  std::string bytes = run_program(hostile, counts, verbose, bits);
+  Victim::check_all_gone();
   for (int i = 0; i < 20; ++i) {
     bytes[hostile.below(bytes.size())] = static_cast<char>(hostile.below(256));
     run_bytes(bytes);
@@ -325,9 +402,10 @@ void say_seed(int signal) {
 int main(int argc, char** argv) {
   double seconds = 10;
   std::uint64_t seed = 1;
-  bool one = false;
+  bool one = false, bits = false;
   for (int i = 1; i + 1 < argc; i += 2) {
     if (std::strcmp(argv[i], "--seconds") == 0) seconds = std::atof(argv[i + 1]);
+    if (std::strcmp(argv[i], "--bits") == 0) bits = std::atoi(argv[i + 1]) != 0;
     if (std::strcmp(argv[i], "--seed") == 0) {
       seed = std::strtoull(argv[i + 1], nullptr, 10);
       one = true;
@@ -339,7 +417,7 @@ int main(int argc, char** argv) {
   do {
     std::snprintf(current_seed, sizeof current_seed, "frame_fuzz: --seed %llu\n",
                   static_cast<unsigned long long>(seed));
-    teletensor::fuzz::run(seed++, counts, one);
+    teletensor::fuzz::run(seed++, counts, one, bits);
   } while (!one && std::chrono::steady_clock::now() < end);
   std::printf(
       "frame_fuzz: %llu programs, %llu commands, %llu programs refused, %llu damaged frames\n",

@@ -29,7 +29,8 @@ constexpr std::int64_t kOdd[] = {std::numeric_limits<std::int64_t>::min(),
                                  std::numeric_limits<std::int64_t>::max()};
 }  // namespace
 
-std::vector<Command> Hostile::constants() {
+std::vector<Command> Hostile::constants(program::HandleId before) {
+  before_ = before;
   static const core::Dims kShapes[] = {{},        {3},       {0},          {2, 3},         {3, 2},
                                        {1, 3},    {2, 2, 3}, {4, 0, 2},    {2, 1, 3, 2},   {3, 3},
                                        {2, 2, 2}, {2, 3, 5}, {1, 2, 4, 4}, {1, 2, 3, 3, 3}};
@@ -52,7 +53,7 @@ std::vector<Command> Hostile::constants() {
     commands.push_back(std::move(c));
     if (core::is_floating(std::get<program::Constant>(commands.back()).dtype) && one_in(3)) {
       // The ids are sequential: this constant's is how many there are.
-      std::uint64_t id = 0;
+      std::uint64_t id = before;
       for (const Command& command : commands)
         id += std::holds_alternative<program::Constant>(command);
       commands.push_back(program::SetFlag{program::SetFlag::What::kRequiresGrad, id, true});

@@ -20,14 +20,17 @@ class Hostile {
   bool one_in(std::uint64_t n) { return below(n) == 0; }
 
   // Small tensors of every dtype and of ranks 0 to 4, some empty, for the ops to work on.
-  std::vector<program::Command> constants();
+  // They are the handles from `before` + 1 on; none below is used any more.
+  std::vector<program::Command> constants(program::HandleId before);
   // An op of the catalog. `handles` are ids 1 to n; some may be gone.
   program::Apply apply(const ops::Catalog& catalog, program::HandleId handles);
   // One of the other kinds.
   program::Command other(program::HandleId handles, std::uint64_t seq);
 
  private:
-  program::HandleId handle(program::HandleId handles) { return 1 + below(handles); }
+  program::HandleId handle(program::HandleId handles) {
+    return before_ + 1 + below(handles - before_);
+  }
   core::DType dtype() { return core::kAllDTypes[below(std::size(core::kAllDTypes))]; }
   std::int64_t integer();
   double real();
@@ -35,6 +38,7 @@ class Hostile {
   core::Attribute attribute(const ops::Parameter& parameter);
 
   std::mt19937_64 random_;
+  program::HandleId before_ = 0;
 };
 
 }  // namespace teletensor::fuzz
