@@ -86,7 +86,7 @@ class Front::Impl final : public Issuer {
     names_ = Names();
   }
 
-  Status execute(std::uint64_t seq, program::Command command) {
+  Status execute(std::uint64_t seq, program::Command&& command) {
     if (backward_) return internal("a Backward is still running");
     graph_.set_seq(seq_ = seq);
     return std::visit([this](auto& c) { return run(c); }, command);
@@ -381,7 +381,7 @@ class Front::Impl final : public Issuer {
 Front::Front(const ops::Catalog& catalog, Sink* sink)
     : impl_(std::make_unique<Impl>(catalog, sink)) {}
 Front::~Front() = default;
-Status Front::execute(std::uint64_t seq, program::Command command) {
+Status Front::execute(std::uint64_t seq, program::Command&& command) {
   return impl_->execute(seq, std::move(command));
 }
 bool Front::busy() const { return impl_->busy(); }

@@ -45,7 +45,8 @@ class Front {
 
   // Executes one command with sequence number `seq`. Precondition for a Raise: everything before it
   // has run. Errors mean a hostile client or a disagreeing mirror; the session ends.
-  core::Status execute(std::uint64_t seq, program::Command command);
+  // What the command holds is used up.
+  core::Status execute(std::uint64_t seq, program::Command&& command);
   // A Backward may have more instructions to come than fit the queue: while busy(), call resume()
   // (which issues those of about `nodes` tape nodes) before the next execute().
   bool busy() const;

@@ -12,7 +12,7 @@ using program::Operand;
 using program::ResultSlot;
 
 constexpr int kFreeChunks = 512;     // kept while the queue moves
-constexpr int kFreeChunksIdle = 4;   // and when it is empty
+constexpr int kFreeChunksIdle = 32;  // and when it is empty
 constexpr int kEntriesPerClock = 8;  // the clock is read so often among small instructions
 constexpr std::int64_t kSmall = 1 << 14;
 constexpr std::chrono::microseconds kReportEvery{200};
@@ -54,7 +54,7 @@ Entry& Back::append(std::uint64_t seq) {
       --free_count_;
     }
   }
-  if (open_ == nullptr) open_ = new Chunk();
+  if (open_ == nullptr) open_ = new Chunk;  // no (): that would clear 50 KB first
   Entry& entry = open_->add();
   entry.instruction.seq = seq;
   queued_.fetch_add(1, std::memory_order_relaxed);

@@ -100,10 +100,13 @@ void bind_types(nb::module_& m) {
            [](const PyDType& d) { return "teletensor." + std::string(core::name_of(d.dtype)); })
       .def("__reduce__", [](const PyDType& d) { return std::string(core::name_of(d.dtype)); })
       .def("__hash__", [](const PyDType& d) { return static_cast<int>(d.dtype); })
-      .def("__eq__", [](const PyDType& d, nb::handle other) {
-        const auto o = dtype_of(other.ptr());
-        return o && *o == d.dtype;
-      });
+      .def(
+          "__eq__",
+          [](const PyDType& d, nb::handle other) {
+            const auto o = dtype_of(other.ptr());
+            return o && *o == d.dtype;
+          },
+          nb::arg("other").none());
   dtype_type = reinterpret_cast<PyTypeObject*>(dtype.ptr());
   for (core::DType each : core::kAllDTypes) {
     nb::object object = nb::cast(PyDType{each});
@@ -152,10 +155,13 @@ void bind_types(nb::module_& m) {
            })
       .def("__hash__",
            [](const PyDevice& d) { return static_cast<int>(d.device.kind) * 256 + d.device.index; })
-      .def("__eq__", [](const PyDevice& d, nb::handle other) {
-        const auto o = device_of(other.ptr());
-        return Py_TYPE(other.ptr()) == device_type && o && *o == d.device;
-      });
+      .def(
+          "__eq__",
+          [](const PyDevice& d, nb::handle other) {
+            const auto o = device_of(other.ptr());
+            return Py_TYPE(other.ptr()) == device_type && o && *o == d.device;
+          },
+          nb::arg("other").none());
   device_type = reinterpret_cast<PyTypeObject*>(device.ptr());
 
   m.def(

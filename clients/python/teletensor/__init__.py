@@ -158,6 +158,7 @@ _op_names = _fill_namespace()
 
 from . import (  # noqa: E402
     amp,
+    array_api,
     autograd,
     cuda,
     distributions,
@@ -185,17 +186,17 @@ from .func import vmap  # noqa: E402
 from . import special  # noqa: E402
 
 __all__ = [
-    "InterruptedOpError", "OutOfMemoryError", "RefusedError", "Session", "SessionLostError", "Size",
-    "TeletensorError", "Tensor", "as_tensor", "autograd", "bfloat16", "bool", "cdouble", "cfloat",
-    "checked", "complex128", "complex64", "connect", "int16", "int8", "short", "uint16", "uint32",
-    "uint64", "cuda", "current_session", "device", "double", "dtype", "enable_grad", "float", "float16",
-    "float32", "float64", "from_numpy", "from_torch", "func",
-    "get_default_dtype", "get_rng_state", "half",
-    "inference_mode", "int", "int32", "int64", "is_grad_enabled",
-    "fft", "is_inference_mode_enabled", "linalg", "load", "long", "manual_seed",
-    "nn", "no_grad", "optim", "save", "set_default_device", "set_default_dtype",
-    "set_grad_enabled", "set_rng_state", "set_strict", "synchronize", "tensor", "to_torch",
-    "uint8", "utils", "vmap", *_functions.NAMES, *_op_names,
+    "Generator", "InterruptedOpError", "OutOfMemoryError", "RefusedError", "Session",
+    "SessionLostError", "Size", "TeletensorError", "Tensor", "amp", "array_api", "as_tensor",
+    "autocast", "autograd", "bfloat16", "bool", "cdouble", "cfloat", "checked", "complex128",
+    "complex64", "connect", "cuda", "current_session", "default_generator", "device",
+    "distributions", "double", "dtype", "enable_grad", "fft", "float", "float16", "float32",
+    "float64", "from_numpy", "from_torch", "func", "get_autocast_dtype", "get_default_dtype",
+    "get_rng_state", "half", "inference_mode", "initial_seed", "int", "int16", "int32", "int64",
+    "int8", "is_autocast_enabled", "is_grad_enabled", "is_inference_mode_enabled", "linalg",
+    "load", "long", "manual_seed", "nn", "no_grad", "optim", "save", "seed",
+    "set_default_device", "set_default_dtype", "set_grad_enabled", "set_rng_state", "set_strict",
+    "short", "special", "synchronize", "tensor", "to_torch", "uint16", "uint32", "uint64",
+    "uint8", "utils", "vmap",
+    *_functions.NAMES, *_op_names,
 ]  # fmt: skip
-__all__ += ["amp", "autocast", "distributions", "get_autocast_dtype", "is_autocast_enabled"]
-__all__ += ["Generator", "default_generator", "initial_seed", "seed", "special"]

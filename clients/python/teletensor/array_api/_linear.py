@@ -1,0 +1,75 @@
+"""Linear algebra functions of the main namespace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import teletensor as tt
+
+from ._array import Array, operands, unwrap, wrap
+from ._manipulation import axis_of
+
+__all__ = ["matmul", "matrix_transpose", "tensordot", "vecdot"]
+
+
+def matmul(x1: Array, x2: Array, /) -> Array:
+    """The matrix product; axes before the last two broadcast, vectors are rows resp. columns."""
+    unwrap(x1, "matmul")
+    a, b = operands(x1, unwrap(x2, "matmul") is not None and x2, "matmul", "numeric")
+    if x1.ndim == 0 or x2.ndim == 0:
+        raise ValueError("matmul: arrays need at least 1 axis")
+    return wrap(tt.matmul(a, b))
+
+
+def matrix_transpose(x: Array, /) -> Array:
+    """Each matrix transposed."""
+    unwrap(x, "matrix_transpose")
+    return x.mT
+
+
+def tensordot(
+    x1: Array, x2: Array, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2
+) -> Array:
+    """Products summed over several axes: a number of trailing and leading axes, or two lists of axes."""
+    a, b = operands(x1, x2, "tensordot", "numeric")
+    if isinstance(axes, int):
+        left, right = list(range(x1.ndim - axes, x1.ndim)), list(range(axes))
+    else:
+        left = [axis_of(i, x1.ndim, "tensordot") for i in axes[0]]
+        right = [axis_of(i, x2.ndim, "tensordot") for i in axes[1]]
+    if len(left) != len(right) or any(
+        x1.shape[i] != x2.shape[j] for i, j in zip(left, right, strict=False)
+    ):
+        raise ValueError(
+            f"tensordot: axes {axes} do not match for shapes {x1.shape} and {x2.shape}"
+        )
+    rest_a = [i for i in range(x1.ndim) if i not in left]
+    rest_b = [i for i in range(x2.ndim) if i not in right]
+    inner = 1
+    for i in left:
+        inner *= x1.shape[i]
+    shape_a, shape_b = [x1.shape[i] for i in rest_a], [x2.shape[i] for i in rest_b]
+    rows, columns = 1, 1
+    for size in shape_a:
+        rows *= size
+    for size in shape_b:
+        columns *= size
+    product = tt.matmul(
+        a.permute([*rest_a, *left]).reshape(rows, inner),
+        b.permute([*right, *rest_b]).reshape(inner, columns),
+    )
+    return wrap(product.reshape([*shape_a, *shape_b]))
+
+
+def vecdot(x1: Array, x2: Array, /, *, axis: int = -1) -> Array:
+    """Inner products along an axis; x1 is conjugated."""
+    a, b = operands(x1, x2, "vecdot", "numeric")
+    low = min(x1.ndim, x2.ndim)
+    if not -low <= axis < 0:
+        raise ValueError(f"vecdot: axis must be negative and in both arrays, it is {axis}")
+    if x1.shape[axis] != x2.shape[axis]:
+        raise ValueError(f"vecdot: axis {axis} has sizes {x1.shape[axis]} and {x2.shape[axis]}")
+    if a.dtype.is_complex:
+        a = tt.conj_physical(a)
+    product = a.movedim(axis, -1).unsqueeze(-2) @ b.movedim(axis, -1).unsqueeze(-1)
+    return wrap(product.squeeze(-1).squeeze(-1))

@@ -1,0 +1,301 @@
+"""Manipulation, indexing and data-type functions of the standard."""
+
+from __future__ import annotations
+
+import builtins
+import math
+from typing import Any
+
+import teletensor as tt
+
+from .._core import Tensor
+from .._core import dtype as DType
+from ._array import Array, operands, unwrap, wrap
+from ._dtypes import isdtype, name_of, promote
+
+__all__ = [
+    "astype", "broadcast_arrays", "broadcast_shapes", "broadcast_to", "concat", "expand_dims",
+    "flip", "moveaxis", "permute_dims", "repeat", "reshape", "result_type", "roll", "squeeze",
+    "stack", "take", "take_along_axis", "tile", "unstack",
+]  # fmt: skip
+
+
+def axis_of(axis: int, ndim: int, where: str) -> int:
+    """0 <= result < ndim; IndexError else."""
+    if not -ndim <= axis < ndim:
+        raise IndexError(f"{where}: axis {axis} is out of range for {ndim} axes")
+    return axis % ndim
+
+
+def axes_of(axis: Any, ndim: int, where: str) -> tuple[int, ...]:
+    """One axis, several, or None for all."""
+    if axis is None:
+        return tuple(range(ndim))
+    given = tuple(axis) if isinstance(axis, tuple | list) else (axis,)
+    axes = tuple(axis_of(each, ndim, where) for each in given)
+    if len(set(axes)) != len(axes):
+        raise ValueError(f"{where}: axes {given} name one axis twice")
+    return axes
+
+
+def astype(x: Array, dtype: DType, /, *, copy: builtins.bool = True, device: Any = None) -> Array:
+    """The elements in another dtype; complex does not convert to real."""
+    tensor = unwrap(x, "astype")
+    name_of(dtype)
+    if isdtype(x.dtype, "complex floating") and not isdtype(dtype, ("complex floating", "bool")):
+        raise TypeError(
+            f"astype: {name_of(x.dtype)} does not convert to {name_of(dtype)}; take real or imag"
+        )
+    if device is not None:
+        tensor = tensor.to(device)
+    if dtype == x.dtype:
+        return x if not copy and tensor is x._tensor else wrap(tensor.clone())
+    return wrap(tensor.to(dtype))
+
+
+def result_type(*arrays_and_dtypes: Any) -> DType:
+    """The dtype that these arrays, dtypes and Python scalars promote to."""
+    from ._creation import default_complex, default_float
+
+    dtypes = [
+        each if isinstance(each, DType) else each.dtype
+        for each in arrays_and_dtypes
+        if isinstance(each, DType | Array)
+    ]
+    scalars = [each for each in arrays_and_dtypes if not isinstance(each, DType | Array)]
+    if not dtypes:
+        raise ValueError("result_type: needs at least one array or dtype")
+    result = promote(*dtypes)
+    for scalar in scalars:
+        if isinstance(scalar, complex) and isdtype(result, "real floating"):
+            result = promote(
+                result, default_complex() if result == default_float() else tt.complex128
+            )
+        elif not isinstance(scalar, builtins.bool | int | float | complex):
+            raise TypeError(
+                f"result_type: expected arrays, dtypes and Python scalars, got {type(scalar).__name__}"
+            )
+        elif (
+            isinstance(scalar, float) and not isdtype(result, ("real floating", "complex floating"))
+        ) or (
+            isinstance(scalar, int)
+            and not isinstance(scalar, builtins.bool)
+            and isdtype(result, "bool")
+        ):
+            raise TypeError(f"result_type: {scalar!r} does not mix with {name_of(result)}")
+    return result
+
+
+def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape that arrays of these shapes broadcast to."""
+    ndim = builtins.max((len(s) for s in shapes), default=0)
+    out = [1] * ndim
+    for shape in shapes:
+        for i, size in enumerate(shape, ndim - len(shape)):
+            if size != 1 and out[i] not in (1, size):
+                raise ValueError(f"broadcast_shapes: shapes {shapes} do not broadcast")
+            out[i] = size if size != 1 else out[i]
+    return tuple(out)
+
+
+def broadcast_to(x: Array, /, shape: tuple[int, ...]) -> Array:
+    """The array repeated along axes of size 1 (and new leading axes) to `shape`."""
+    tensor = unwrap(x, "broadcast_to")
+    if broadcast_shapes(x.shape, tuple(shape)) != tuple(shape):
+        raise ValueError(f"broadcast_to: shape {x.shape} does not broadcast to {tuple(shape)}")
+    return wrap(tensor.expand(tuple(shape)))
+
+
+def broadcast_arrays(*arrays: Array) -> tuple[Array, ...]:
+    """The arrays, each broadcast to the common shape."""
+    shape = broadcast_shapes(*(x.shape for x in arrays))
+    return tuple(broadcast_to(x, shape) for x in arrays)
+
+
+def _common(arrays: Any, where: str) -> list[Tensor]:
+    dtype = promote(*(x.dtype for x in arrays))
+    return [t if t.dtype == dtype else t.to(dtype) for t in (unwrap(x, where) for x in arrays)]
+
+
+def concat(arrays: tuple[Array, ...] | list[Array], /, *, axis: int | None = 0) -> Array:
+    """Arrays joined along an axis; None: flattened first."""
+    tensors = _common(arrays, "concat")
+    if axis is None:
+        return wrap(tt.cat([t.reshape(-1) for t in tensors], 0))
+    return wrap(tt.cat(tensors, axis_of(axis, arrays[0].ndim, "concat")))
+
+
+def stack(arrays: tuple[Array, ...] | list[Array], /, *, axis: int = 0) -> Array:
+    """Arrays joined along a new axis."""
+    return wrap(tt.stack(_common(arrays, "stack"), axis_of(axis, arrays[0].ndim + 1, "stack")))
+
+
+def unstack(x: Array, /, *, axis: int = 0) -> tuple[Array, ...]:
+    """The arrays along an axis."""
+    axis = axis_of(axis, x.ndim, "unstack")
+    index: list[Any] = [slice(None)] * x.ndim
+    out = []
+    for i in range(x.shape[axis]):
+        index[axis] = i
+        out.append(x[tuple(index)])
+    return tuple(out)
+
+
+def expand_dims(x: Array, /, axis: int | tuple[int, ...]) -> Array:
+    """New axes of size 1, at these places of the result."""
+    given = axis if isinstance(axis, tuple) else (axis,)
+    axes = axes_of(given, x.ndim + len(given), "expand_dims")
+    tensor = unwrap(x, "expand_dims")
+    for each in sorted(axes):
+        tensor = tensor.unsqueeze(each)
+    return x._view(tensor, lambda host: host.reshape(tuple(tensor._shape)))
+
+
+def squeeze(x: Array, /, axis: int | tuple[int, ...]) -> Array:
+    """The array without these axes of size 1; ValueError for others."""
+    axes = axes_of(axis, x.ndim, "squeeze")
+    for each in axes:
+        if x.shape[each] != 1:
+            raise ValueError(f"squeeze: axis {each} has size {x.shape[each]}")
+    tensor = unwrap(x, "squeeze")
+    for each in sorted(axes, reverse=True):
+        tensor = tensor.squeeze(each)
+    return x._view(tensor, lambda host: host.reshape(tuple(tensor._shape)))
+
+
+def permute_dims(x: Array, /, axes: tuple[int, ...]) -> Array:
+    """The array with its axes in another order."""
+    order = axes_of(tuple(axes), x.ndim, "permute_dims")
+    if len(order) != x.ndim:
+        raise ValueError(f"permute_dims: {len(order)} axes given for an array with {x.ndim}")
+    return x._view(unwrap(x, "permute_dims").permute(order), lambda host: host.transpose(order))
+
+
+def moveaxis(
+    x: Array, source: int | tuple[int, ...], destination: int | tuple[int, ...], /
+) -> Array:
+    """Axes moved to other places; the rest keeps its order."""
+    origin, target = axes_of(source, x.ndim, "moveaxis"), axes_of(destination, x.ndim, "moveaxis")
+    if len(origin) != len(target):
+        raise ValueError("moveaxis: source and destination have different lengths")
+    order = [i for i in range(x.ndim) if i not in origin]
+    for place, axis in sorted(zip(target, origin, strict=True)):
+        order.insert(place, axis)
+    return permute_dims(x, tuple(order))
+
+
+def flip(x: Array, /, *, axis: int | tuple[int, ...] | None = None) -> Array:
+    """The elements in reverse order along the axes (None: all)."""
+    axes = axes_of(axis, x.ndim, "flip")
+    return wrap(tt.flip(unwrap(x, "flip"), axes) if axes else x._tensor.clone())
+
+
+def roll(
+    x: Array, /, shift: int | tuple[int, ...], *, axis: int | tuple[int, ...] | None = None
+) -> Array:
+    """Elements shifted along axes; what leaves at the end comes in at the start. None: flattened."""
+    tensor = unwrap(x, "roll")
+    if axis is None:
+        if isinstance(shift, tuple):
+            raise ValueError("roll: several shifts need axes")
+        return wrap(_roll(tensor.reshape(-1), shift, 0).reshape(x.shape))
+    places = axis if isinstance(axis, tuple) else (axis,)
+    shifts = shift if isinstance(shift, tuple) else (shift,) * len(places)
+    for each, place in zip(shifts, places, strict=True):
+        tensor = _roll(tensor, each, axis_of(place, x.ndim, "roll"))
+    return wrap(tensor if tensor is not x._tensor else tensor.clone())
+
+
+def _roll(tensor: Tensor, shift: int, dim: int) -> Tensor:
+    size = tensor._shape[dim]
+    if size == 0 or shift % size == 0:
+        return tensor.clone()
+    cut = size - shift % size
+    return tt.cat([tensor.narrow(dim, cut, size - cut), tensor.narrow(dim, 0, cut)], dim)
+
+
+def tile(x: Array, repetitions: tuple[int, ...], /) -> Array:
+    """The array repeated along each axis."""
+    tensor = unwrap(x, "tile")
+    reps = (1,) * (x.ndim - len(repetitions)) + tuple(repetitions)
+    return wrap(
+        tensor.reshape((1,) * (len(reps) - x.ndim) + x.shape).repeat(*reps)
+        if reps
+        else tensor.clone()
+    )
+
+
+def repeat(x: Array, repeats: int | Array, /, *, axis: int | None = None) -> Array:
+    """Each element repeated; `repeats` is a number, or one for each element along the axis."""
+    tensor = unwrap(x, "repeat")
+    if axis is None:
+        tensor, axis = tensor.reshape(-1), 0
+    axis = axis_of(axis, tensor.dim(), "repeat")
+    counts = repeats._tensor.to(tt.int64) if isinstance(repeats, Array) else int(repeats)
+    if isinstance(counts, Tensor) and counts.numel() == 1 and tensor._shape[axis] != 1:
+        counts = int(counts.reshape(-1)[0].item())
+    return wrap(tt.repeat_interleave(tensor, counts, axis))
+
+
+def reshape(x: Array, /, shape: tuple[int, ...], *, copy: builtins.bool | None = None) -> Array:
+    """The elements in row-major order under another shape; one size may be -1."""
+    tensor = unwrap(x, "reshape")
+    shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    if shape.count(-1) == 1:
+        known = math.prod(s for s in shape if s != -1)
+        if known == 0 or x.size % known:
+            raise ValueError(f"reshape: {x.size} elements do not fit shape {shape}")
+        shape = tuple(x.size // known if s == -1 else s for s in shape)
+    if math.prod(shape) != x.size or any(s < 0 for s in shape):
+        raise ValueError(f"reshape: {x.size} elements do not fit shape {shape}")
+    if copy:
+        return wrap(tensor.clone().reshape(shape))
+    if copy is False:
+        return x._view(tensor.view(shape), lambda host: host.reshape(shape))
+    out = tensor.reshape(shape)
+    return (
+        x._view(out, lambda host: host.reshape(shape)) if out._shares_storage(tensor) else wrap(out)
+    )
+
+
+def take(x: Array, indices: Array, /, *, axis: int | None = None) -> Array:
+    """The elements at these places along an axis; `indices` has one axis."""
+    if axis is None:
+        if x.ndim != 1:
+            raise ValueError(f"take: axis is needed for an array with {x.ndim} axes")
+        axis = 0
+    axis = axis_of(axis, x.ndim, "take")
+    if not isdtype(indices.dtype, "integral"):
+        raise TypeError(f"take: indices must be integers, not {name_of(indices.dtype)}")
+    index = indices._tensor.to(tt.int64)
+    if indices.ndim == 1:
+        size = x.shape[axis]
+        return wrap(
+            tt.index_select(unwrap(x, "take"), axis, tt.where(index < 0, index + size, index))
+        )
+    return x[(slice(None),) * axis + (indices,)]
+
+
+def take_along_axis(x: Array, indices: Array, /, *, axis: int = -1) -> Array:
+    """For each line along the axis the elements at its own places; other axes broadcast."""
+    axis = axis_of(axis, x.ndim, "take_along_axis")
+    if x.ndim != indices.ndim:
+        raise ValueError("take_along_axis: indices need as many axes as the array")
+    if not isdtype(indices.dtype, "integral"):
+        raise TypeError(f"take_along_axis: indices must be integers, not {name_of(indices.dtype)}")
+    shape = list(
+        broadcast_shapes(
+            x.shape[:axis] + (1,) + x.shape[axis + 1 :],
+            indices.shape[:axis] + (1,) + indices.shape[axis + 1 :],
+        )
+    )
+    sizes = [*shape[:axis], x.shape[axis], *shape[axis + 1 :]]
+    places = [*shape[:axis], indices.shape[axis], *shape[axis + 1 :]]
+    index = indices._tensor.to(tt.int64)
+    index = tt.where(index < 0, index + x.shape[axis], index)
+    return wrap(tt.gather(unwrap(x, "take_along_axis").expand(sizes), axis, index.expand(places)))
+
+
+def pair(x1: Any, x2: Any, where: str) -> tuple[Tensor, Tensor]:
+    """Two numeric arrays of one dtype."""
+    return operands(x1, x2, where, "numeric")

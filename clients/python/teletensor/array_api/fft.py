@@ -1,0 +1,85 @@
+"""The standard's fft extension."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import teletensor as tt
+
+from .._core import dtype as DType
+from ._array import Array, require, unwrap, wrap
+from ._creation import default_float
+
+__all__ = [
+    "fft", "fftfreq", "fftn", "fftshift", "hfft", "ifft", "ifftn", "ifftshift", "ihfft",
+    "irfft", "irfftn", "rfft", "rfftfreq", "rfftn",
+]  # fmt: skip
+
+_FLOATING = ("real floating", "complex floating")
+
+
+def _one(name: str, kinds: Any, doc: str) -> Any:
+    def call(x: Array, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Array:
+        tensor = unwrap(x, name)
+        require(x.dtype, name, kinds)
+        return wrap(getattr(tt.fft, name)(tensor, n=n, dim=axis, norm=norm))
+
+    call.__name__ = call.__qualname__ = name
+    call.__doc__ = doc
+    return call
+
+
+def _many(name: str, kinds: Any, doc: str) -> Any:
+    def call(
+        x: Array,
+        /,
+        *,
+        s: Sequence[int] | None = None,
+        axes: Sequence[int] | None = None,
+        norm: str = "backward",
+    ) -> Array:
+        tensor = unwrap(x, name)
+        require(x.dtype, name, kinds)
+        if s is not None and axes is None:
+            axes = tuple(range(x.ndim - len(s), x.ndim))
+        dims = None if axes is None else tuple(axes)
+        return wrap(
+            getattr(tt.fft, name)(tensor, s=None if s is None else tuple(s), dim=dims, norm=norm)
+        )
+
+    call.__name__ = call.__qualname__ = name
+    call.__doc__ = doc
+    return call
+
+
+fft = _one("fft", _FLOATING, "The discrete Fourier transform along an axis.")
+ifft = _one("ifft", _FLOATING, "The inverse of fft.")
+rfft = _one("rfft", "real floating", "The first half of the transform of real numbers.")
+irfft = _one("irfft", _FLOATING, "The inverse of rfft: real numbers.")
+hfft = _one("hfft", _FLOATING, "The transform, real, of a signal with Hermitian symmetry.")
+ihfft = _one("ihfft", "real floating", "The inverse of hfft.")
+fftn = _many("fftn", _FLOATING, "The transform over several axes.")
+ifftn = _many("ifftn", _FLOATING, "The inverse of fftn.")
+rfftn = _many("rfftn", "real floating", "The transform of real numbers over several axes.")
+irfftn = _many("irfftn", _FLOATING, "The inverse of rfftn.")
+
+
+def fftfreq(n: int, /, *, d: float = 1.0, dtype: DType | None = None, device: Any = None) -> Array:
+    """The frequencies of fft's results for n samples with distance d."""
+    return wrap(tt.fft.fftfreq(n, d, dtype=dtype or default_float(), device=device))
+
+
+def rfftfreq(n: int, /, *, d: float = 1.0, dtype: DType | None = None, device: Any = None) -> Array:
+    """The frequencies of rfft's results for n samples with distance d."""
+    return wrap(tt.fft.rfftfreq(n, d, dtype=dtype or default_float(), device=device))
+
+
+def fftshift(x: Array, /, *, axes: int | Sequence[int] | None = None) -> Array:
+    """Frequency 0 moved to the middle."""
+    return wrap(tt.fft.fftshift(unwrap(x, "fftshift"), dim=axes))
+
+
+def ifftshift(x: Array, /, *, axes: int | Sequence[int] | None = None) -> Array:
+    """The inverse of fftshift."""
+    return wrap(tt.fft.ifftshift(unwrap(x, "ifftshift"), dim=axes))
