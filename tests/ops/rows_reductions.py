@@ -287,6 +287,10 @@ LOSSES = [
     Row("binary_cross_entropy_with_logits", nn("binary_cross_entropy_with_logits"), bce_logits, [
         *LOGITS, Sample((In((3, 4)), In((3, 4), 0, 1, grad=False)), {}),
         Sample((In((3,), data=(-90.0, 90.0, 0.0)), In((3,), data=(0.0, 1.0, 0.5), grad=False)))], NN, gradients=True, tolerance=8),
+    Row("binary_cross_entropy_with_logits",  # the op, which nn.functional leaves to 16-bit floats
+        lambda m, x, y: m._ops.binary_cross_entropy_with_logits(x, y, None, None, "mean"), bce_logits, [
+            Sample((In((3, 4)), In((3, 4), 0, 1))), Sample((In((4, 3), layout="transposed"), In((4, 3), 0, 1)))],
+        NN, gradients=True, tolerance=8, torch=False),
     Row("nll_loss", nn("nll_loss"), nll, CLASS, NN, gradients=True, tolerance=4),
     Row("cross_entropy", nn("cross_entropy"), cross_entropy, [*CLASS, Sample((In((4, 5)), TARGETS), {"label_smoothing": 0.1}),
         Sample((In((4, 5)), In((4, 5), 0, 1, grad=False)))], NN, gradients=True, tolerance=8),

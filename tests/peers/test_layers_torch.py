@@ -155,6 +155,24 @@ def test_embedding_bag(tt):
     np.testing.assert_allclose(ours.weight.grad.numpy(), theirs.weight.grad.numpy(), rtol=1e-12)
 
 
+def test_adaptive_softmax(tt):
+    arguments = (6, 12, [3, 5, 8])
+    theirs = torch.nn.AdaptiveLogSoftmaxWithLoss(*arguments, div_value=2.0, head_bias=True).double()
+    ours = tt.nn.AdaptiveLogSoftmaxWithLoss(*arguments, div_value=2.0, head_bias=True).double()
+    assert repr(ours) == repr(theirs)
+    ours.load_state_dict(tt.from_torch(theirs.state_dict()))
+    rng = np.random.default_rng(2)
+    x, y = rng.normal(size=(9, 6)), rng.integers(0, 12, 9)
+    results = []
+    for m, module in ((tt, ours), (torch, theirs)):
+        out = module(m.tensor(x), m.tensor(y))
+        out.loss.backward()
+        results.append([out.output.detach(), out.loss.detach(), module.log_prob(m.tensor(x)).detach(),
+                        module.predict(m.tensor(x)), *(p.grad for p in module.parameters())])
+    for a, b in zip(*results, strict=True):
+        np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-9, atol=1e-12)
+
+
 def test_initial_values(tt):
     """The same distributions: bounds and spread of new parameters."""
     for name, args in (("Conv2d", (8, 64, 3)), ("ConvTranspose2d", (64, 8, 3)), ("EmbeddingBag", (100, 64))):

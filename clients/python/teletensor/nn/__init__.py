@@ -3,6 +3,7 @@
 from . import functional, init, utils
 from .activation import *  # noqa: F403
 from .activation import __all__ as _activation
+from .adaptive import AdaptiveLogSoftmaxWithLoss
 from .attention import (
     MultiheadAttention,
     Transformer,
@@ -34,6 +35,7 @@ from .vision import *  # noqa: F403
 from .vision import __all__ as _vision
 
 __all__ = [
+    "AdaptiveLogSoftmaxWithLoss",
     "Bilinear",
     "Buffer",
     "CosineSimilarity",

@@ -229,7 +229,20 @@ def binary_cross_entropy_with_logits(
     """binary_cross_entropy of sigmoid(input), computed without overflow; the first term is
     multiplied by pos_weight."""
     reduction = _legacy(size_average, reduce, reduction)
-    return _ops.binary_cross_entropy_with_logits(input, target, weight, pos_weight, reduction)
+    if tuple(input.shape) != tuple(target.shape):
+        raise ValueError(
+            f"binary_cross_entropy_with_logits: input {list(input.shape)} and target "
+            f"{list(target.shape)} must have the same size"
+        )
+    if input.dtype in (tt.float16, tt.bfloat16):  # rounded once
+        return _ops.binary_cross_entropy_with_logits(input, target, weight, pos_weight, reduction)
+    # The same from elementwise ops: their loops are vectors, the op's are not.
+    likely = _ops.logsigmoid(input)
+    if pos_weight is None:
+        loss = (1 - target) * input - likely
+    else:
+        loss = (1 - target) * input - ((pos_weight - 1) * target + 1) * likely
+    return _reduce(loss if weight is None else loss * weight, reduction)
 
 
 def kl_div(
@@ -557,9 +570,11 @@ def linear_cross_entropy(
     reduction: str = "mean",
     ignore_index: int | None = None,
     label_smoothing: float = 0.0,
+    options: object = None,
 ) -> Tensor:
     """cross_entropy of linear(input, linear_weight, linear_bias): input [N, in] or [in], weight
-    [C, in], or [C, ..., in] for a loss of more dimensions."""
+    [C, in], or [C, ..., in] for a loss of more dimensions. `options`, which say how PyTorch cuts
+    the work into pieces, change nothing."""
     if input.dim() not in (1, 2) or linear_weight.dim() < 2 or (
         linear_weight.dim() > 2 and input.dim() == 1
     ):
