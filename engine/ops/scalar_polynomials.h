@@ -9,6 +9,8 @@
 
 namespace teletensor::ops::scalar {
 
+inline constexpr Int kMostTerms = 1'000'000;  // NaN beyond: a recurrence may have no early end
+
 enum class Chebyshev { kT, kU, kV, kW };
 
 inline double chebyshev_at_end(Chebyshev kind, double x, std::int64_t n) {  // |x| is 1
@@ -48,6 +50,7 @@ inline double chebyshev(Chebyshev kind, double x, double degree) {
                        : kind == Chebyshev::kV ? x + x - 1
                                                : x + x + 1;
   if (n == 0) return 1;
+  if (n > kMostTerms) return kNaN;
   double p = 1, q = first;
   for (Int k = 2; k <= n && q == q; ++k) {  // outside [-1, 1] it soon overflows, then is NaN
     const double r = (x + x) * q - p;
@@ -72,8 +75,6 @@ inline double hermite(double x, double degree, bool physicist, Int limit) {
   }
   return q;
 }
-
-inline constexpr Int kMostTerms = 1'000'000;  // NaN beyond: their recurrences have no early end
 
 inline double laguerre(double x, double degree) {
   const Int n = to_int(degree);
