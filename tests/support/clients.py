@@ -5,8 +5,10 @@ import subprocess
 import sys
 import textwrap
 
+# A shell that starts the tests in the background has them ignore SIGINT, and their children as well.
 START = """
-import os, sys, threading, time
+import os, signal, sys, threading, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
 import numpy as np
 import teletensor as tt
 s = tt.connect(os.environ["TT_TEST_ADDRESS"])

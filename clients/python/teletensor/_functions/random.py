@@ -82,8 +82,10 @@ def randint_like(input: Tensor, low: Any = None, high: Any = None, *, generator:
 
 
 def normal(mean: Any = 0.0, std: Any = 1.0, size: Any = None, *, generator: Generator | None = None,
-           dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    """Normal random numbers; mean and std may be tensors, whose shapes broadcast."""
+           dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: bool = False,
+           requires_grad: bool = False) -> Tensor:
+    """Normal random numbers; mean and std may be tensors, whose shapes broadcast. `layout` and
+    `pin_memory` are PyTorch's and have no meaning here."""
     if isinstance(std, (int, float)) and std < 0:
         raise RuntimeError(f"normal expects std >= 0.0, but found std {std}")
     if isinstance(mean, Tensor) or isinstance(std, Tensor):

@@ -110,8 +110,10 @@ def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
 
 def vander(x: Tensor, *, N: int | None = None) -> Tensor:
     """Powers 0 to N - 1 of the elements of x along a new last dim; N is x's last size by default."""
-    if x.dim() < 1:
+    if x.dim() < 1 and N is None:
         raise RuntimeError("linalg.vander: The input tensor must have at least one dimension.")
+    if x.dim() < 1:  # as PyTorch: one row
+        x = x.unsqueeze(0)
     n = x._shape[-1] if N is None else N
     if n <= 1 and N is not None:
         raise RuntimeError("linalg.vander: N must be greater than 1.")
