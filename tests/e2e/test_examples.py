@@ -24,7 +24,7 @@ def test_digits(shared_daemon, name, epochs, goal):
 
 
 def test_char_gpt_learns_to_add(shared_daemon):
-    out = run(shared_daemon, "char_gpt", "--steps", "800")
+    out = run(shared_daemon, "char_gpt")
     assert float(re.search(r"^accuracy (\S+) on", out, re.M)[1]) >= 0.98, out
 
 

@@ -142,8 +142,9 @@ def test_binary(name, kind):
     @SETTINGS
     @given(pairs(kind))
     def holds(xs):
-        if name in ("remainder", "floor_divide") and not np.all(np.isfinite(xs[1]) & (xs[1] != 0)):
-            return
+        if name in ("remainder", "floor_divide") and not (
+                all(np.isfinite(x).all() for x in xs) and np.all(xs[1] != 0)):
+            return  # NumPy differs from the standard there; the public suite holds the special cases
         check(lambda space, a, b: getattr(space, name)(a, b), *xs)
     holds()
 

@@ -8,6 +8,7 @@ of it along, so that reading scalars and indexing small arrays needs no round tr
 from __future__ import annotations
 
 import builtins
+import math
 from collections.abc import Callable
 from types import EllipsisType, ModuleType
 from typing import Any
@@ -37,9 +38,13 @@ class _Storage:
 class Array:
     """An n-dimensional array of one dtype on a device of the daemon. Made by this namespace's functions."""
 
-    __slots__ = ("_host", "_storage", "_tensor", "_writes")
+    __slots__ = ("_host", "_made", "_make", "_storage", "_writes", "device", "dtype", "shape")
     __hash__ = None  # type: ignore[assignment]
     __array_priority__ = 100
+
+    dtype: DType  # of the elements
+    device: _core.device  # of the daemon, that holds them
+    shape: tuple[int, ...]
 
     def __init__(
         self,
@@ -47,37 +52,32 @@ class Array:
         host: np.ndarray[Any, Any] | None = None,
         storage: _Storage | None = None,
     ) -> None:
-        self._tensor = tensor
+        self._made: Tensor | None = tensor
+        self._make: Callable[[], Tensor] | None = None
         self._host = host
         self._storage = storage or _Storage()
         self._writes = self._storage.writes
+        self.dtype, self.device, self.shape = tensor.dtype, tensor.device, tuple(tensor._shape)
+
+    @property
+    def _tensor(self) -> Tensor:
+        """The tensor; that of a view whose elements are known is made when it is first needed."""
+        if self._made is None:
+            assert self._make is not None
+            self._made, self._make = self._make(), None
+        return self._made
 
     # ------------------------------------------------------------ attributes
 
     @property
-    def dtype(self) -> DType:
-        """The data type of the elements."""
-        return self._tensor.dtype
-
-    @property
-    def device(self) -> _core.device:
-        """The device of the daemon that holds the elements."""
-        return self._tensor.device
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The sizes of the axes."""
-        return tuple(self._tensor._shape)
-
-    @property
     def ndim(self) -> int:
         """The number of axes."""
-        return len(self._tensor._shape)
+        return len(self.shape)
 
     @property
     def size(self) -> int:
         """The number of elements."""
-        return int(self._tensor.numel())
+        return math.prod(self.shape)
 
     @property
     def T(self) -> Array:
@@ -93,7 +93,9 @@ class Array:
         """The array with its last two axes exchanged."""
         if self.ndim < 2:
             raise ValueError(f"mT needs an array with at least 2 axes, this has {self.ndim}")
-        return self._view(self._tensor.transpose(-1, -2), lambda host: np.swapaxes(host, -1, -2))
+        return self._view(
+            lambda: self._tensor.transpose(-1, -2), lambda host: np.swapaxes(host, -1, -2)
+        )
 
     @property
     def tensor(self) -> Tensor:
@@ -117,9 +119,21 @@ class Array:
                 self._host, self._writes = host, self._storage.writes
         return host
 
-    def _view(self, tensor: Tensor, take: Any) -> Array:
+    def _view(
+        self,
+        make: Callable[[], Tensor],
+        take: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]],
+    ) -> Array:
+        """A view of this array: its tensor, and the same of its host copy."""
         host = self._known()
-        return Array(tensor, None if host is None else take(host), self._storage)
+        if host is None:
+            return Array(make(), None, self._storage)
+        piece = take(host)
+        view = Array.__new__(Array)
+        view._made, view._make, view._host = None, make, piece
+        view._storage, view._writes = self._storage, self._writes
+        view.dtype, view.device, view.shape = self.dtype, self.device, piece.shape
+        return view
 
     def _item(self) -> Any:
         if self.size != 1 or self.ndim != 0:
@@ -215,11 +229,13 @@ class Array:
 
     def __getitem__(self, key: Any, /) -> Array:
         plain, basic = _key(key, self.ndim)
+        if basic and not _has_negative_step(plain):
+            return self._view(lambda: self._tensor[plain], lambda host: np.asarray(host[plain]))
         if basic:
-            tensor, flips = _basic(self._tensor, plain)
+            positive, flips = _positive(plain, self.shape)
             host = self._known()
-            piece = None if host is None else host[plain]
-            return Array(tensor, piece, None if flips else self._storage)
+            piece = None if host is None else np.array(host[plain])
+            return Array(self._tensor[positive].flip(flips), piece)
         result = self._tensor[plain if isinstance(plain, tuple) else (plain,)]
         return Array(result)
 
@@ -481,14 +497,6 @@ def _positive(key: tuple[Any, ...], shape: tuple[int, ...]) -> tuple[tuple[Any, 
             at += len(shape) - sum(i is not None and i is not Ellipsis for i in key)
         plain.append(item)
     return tuple(plain), flips
-
-
-def _basic(tensor: Tensor, key: tuple[Any, ...]) -> tuple[Tensor, builtins.bool]:
-    """tensor[key], and whether it had to be copied (negative steps)."""
-    if not _has_negative_step(key):
-        return tensor[key], False
-    plain, flips = _positive(key, tuple(tensor._shape))
-    return tensor[plain].flip(flips), True
 
 
 def _set_flipped(tensor: Tensor, key: tuple[Any, ...], source: Tensor) -> None:

@@ -73,6 +73,15 @@ def _sign(x: Tensor) -> Any:
     return tt.sign(x)
 
 
+def _expm1(x: Tensor) -> Any:
+    if not x.dtype.is_complex:
+        return tt.expm1(x)
+    re, im, power = tt.real(x), tt.imag(x), tt.exp(x)
+    finite = tt.isfinite(re) & tt.isfinite(im)
+    near = tt.expm1(re) * tt.cos(im) - 2 * tt.sin(im / 2) ** 2
+    return tt.complex(tt.where(finite, near, tt.real(power) - 1), tt.imag(power))
+
+
 acos = _unary("acos", _FLOATING, "The inverse cosine.")
 acosh = _unary("acosh", _FLOATING, "The inverse hyperbolic cosine.")
 asin = _unary("asin", _FLOATING, "The inverse sine.")
@@ -82,7 +91,7 @@ atanh = _unary("atanh", _FLOATING, "The inverse hyperbolic tangent.")
 cos = _unary("cos", _FLOATING, "The cosine.")
 cosh = _unary("cosh", _FLOATING, "The hyperbolic cosine.")
 exp = _unary("exp", _FLOATING, "e to the power x.")
-expm1 = _unary("expm1", _FLOATING, "exp(x) - 1, exact near 0.")
+expm1 = _unary("expm1", _FLOATING, "exp(x) - 1, exact near 0.", _expm1)
 log = _unary("log", _FLOATING, "The natural logarithm.")
 log10 = _unary("log10", _FLOATING, "The logarithm to base 10.")
 log1p = _unary("log1p", _FLOATING, "log(1 + x), exact near 0.")
@@ -171,18 +180,22 @@ bitwise_right_shift = _binary(
 def _floor_divide(a: Tensor, b: Tensor) -> Any:
     if not a.dtype.is_floating_point:
         return tt.floor_divide(a, b)
-    quotient = tt.floor(tt.true_divide(a - tt.remainder(a, b), b).round())
-    plain = tt.true_divide(a, b)
-    special = ~(tt.isfinite(a) & tt.isfinite(b)) | (b == 0)
-    limit = tt.where(
-        tt.isfinite(a) & tt.isinf(b) & (a != 0) & ((a < 0) != (b < 0)), -tt.ones_like(plain), plain
-    )
-    limit = tt.where(tt.isinf(a), tt.full_like(plain, float("nan")), limit)
-    return tt.where(special, limit, quotient)
+    regular = tt.isfinite(a) & tt.isfinite(b) & (a != 0) & (b != 0)
+    exact = tt.floor(tt.true_divide(a - tt.remainder(a, b), b).round())
+    return tt.where(regular, exact, tt.floor(tt.true_divide(a, b)))
+
+
+def _remainder(a: Tensor, b: Tensor) -> Any:
+    result = tt.remainder(a, b)
+    if not a.dtype.is_floating_point:
+        return result
+    return tt.where(result == 0, tt.copysign(result, b), result)
 
 
 floor_divide = _binary("floor_divide", _REAL, "x1 / x2 rounded down.", _floor_divide)
-remainder = _binary("remainder", _REAL, "x1 - floor(x1 / x2) * x2: it has x2's sign.")
+remainder = _binary(
+    "remainder", _REAL, "x1 - floor(x1 / x2) * x2: it has x2's sign, also where it is 0.", _remainder
+)
 
 
 def clip(x: Array, /, min: Any = None, max: Any = None) -> Array:

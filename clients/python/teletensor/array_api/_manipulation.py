@@ -148,7 +148,7 @@ def expand_dims(x: Array, /, axis: int | tuple[int, ...]) -> Array:
     tensor = unwrap(x, "expand_dims")
     for each in sorted(axes):
         tensor = tensor.unsqueeze(each)
-    return x._view(tensor, lambda host: host.reshape(tuple(tensor._shape)))
+    return x._view(lambda: tensor, lambda host: host.reshape(tuple(tensor._shape)))
 
 
 def squeeze(x: Array, /, axis: int | tuple[int, ...]) -> Array:
@@ -160,7 +160,7 @@ def squeeze(x: Array, /, axis: int | tuple[int, ...]) -> Array:
     tensor = unwrap(x, "squeeze")
     for each in sorted(axes, reverse=True):
         tensor = tensor.squeeze(each)
-    return x._view(tensor, lambda host: host.reshape(tuple(tensor._shape)))
+    return x._view(lambda: tensor, lambda host: host.reshape(tuple(tensor._shape)))
 
 
 def permute_dims(x: Array, /, axes: tuple[int, ...]) -> Array:
@@ -168,7 +168,8 @@ def permute_dims(x: Array, /, axes: tuple[int, ...]) -> Array:
     order = axes_of(tuple(axes), x.ndim, "permute_dims")
     if len(order) != x.ndim:
         raise ValueError(f"permute_dims: {len(order)} axes given for an array with {x.ndim}")
-    return x._view(unwrap(x, "permute_dims").permute(order), lambda host: host.transpose(order))
+    tensor = unwrap(x, "permute_dims").permute(order)
+    return x._view(lambda: tensor, lambda host: host.transpose(order))
 
 
 def moveaxis(
@@ -251,11 +252,12 @@ def reshape(x: Array, /, shape: tuple[int, ...], *, copy: builtins.bool | None =
     if copy:
         return wrap(tensor.clone().reshape(shape))
     if copy is False:
-        return x._view(tensor.view(shape), lambda host: host.reshape(shape))
+        viewed = tensor.view(shape)
+        return x._view(lambda: viewed, lambda host: host.reshape(shape))
     out = tensor.reshape(shape)
-    return (
-        x._view(out, lambda host: host.reshape(shape)) if out._shares_storage(tensor) else wrap(out)
-    )
+    if not out._shares_storage(tensor):
+        return wrap(out)
+    return x._view(lambda: out, lambda host: host.reshape(shape))
 
 
 def take(x: Array, indices: Array, /, *, axis: int | None = None) -> Array:
