@@ -32,7 +32,7 @@ ERRORS = [
     *[(op, lambda m, op=op: getattr(m, op)(m.ones(2, dtype=m.complex64), m.ones(2)), (R, T), "")
       for op in ("lt", "ge", "maximum", "floor_divide", "remainder", "atan2", "bitwise_and", "fmod", "hypot")],
     ("add", lambda m: t(m, 2).add_(1j), R, "can't be cast"),
-    ("imag", lambda m: m.imag(t(m, 2)), R, ""),
+    ("imag", lambda m: m.imag(t(m, 2)), (R, TypeError), ""),
     ("fill", lambda m: t(m, 2).fill_(1j), R, "convert"),
     ("masked_fill", lambda m: t(m, 2).masked_fill(t(m, 2, dtype="bool"), 1j), R, "convert"),
     ("full", lambda m: m.full((2,), 1j, dtype=m.float32), R, "convert"),
