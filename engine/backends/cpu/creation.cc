@@ -88,13 +88,15 @@ Status linspace(KernelCall& call) {
 Status eye(KernelCall& call) {
   const TensorArg& out = call.out[0];
   const Dims& shape = out.geometry->shape;
-  if (const std::size_t bytes = bytes_of(out)) std::memset(out.first(), 0, bytes);
+  const std::size_t bytes = bytes_of(out);
+  if (bytes == 0) return {};
+  std::memset(out.first(), 0, bytes);
   const Geometry diagonal({std::min(shape[0], shape[1])}, {shape[1] + 1}, out.geometry->offset);
   TensorArg line = out, one;
   line.geometry = &diagonal;
   one.kind = TensorArg::Kind::kNumber;
   one.number = Number::of_int(1);
-  if (diagonal.numel() > 0) strided_copy(one, line, call.parallel);
+  strided_copy(one, line, call.parallel);
   return {};
 }
 
