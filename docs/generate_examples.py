@@ -14,6 +14,9 @@ ROOT = Path(__file__).resolve().parent.parent
 OUTPUT = ROOT / "docs" / "ops_examples.json"
 sys.path[:0] = [str(ROOT / "tests" / "ops"), str(ROOT / "tests")]
 
+# The op tester's short names of dtypes, and the long ones in the order in which the page lists them.
+from arrays import TORCH as LONG  # noqa: E402
+
 LARGEST = 16  # elements of an example's operand
 
 
@@ -112,7 +115,9 @@ def main():
     with tt.connect(daemon.unix):
         for row in ROWS:
             entry = entries.setdefault(row.op, {"dtypes": []})
-            entry["dtypes"] = [d for d in ORDER if LONG_OF[d] in row.dtypes or d in entry["dtypes"]]
+            entry["dtypes"] = [
+                long for short, long in LONG.items() if short in row.dtypes or long in entry["dtypes"]
+            ]
             if "code" not in entry:
                 lines = example(row)
                 if lines:
@@ -128,8 +133,4 @@ def main():
 
 
 if __name__ == "__main__":
-    from arrays import TORCH as LONG
-
-    LONG_OF = {long: short for short, long in LONG.items()}
-    ORDER = list(LONG_OF)
     main()

@@ -14,8 +14,9 @@ __all__ = ["matmul", "matrix_transpose", "tensordot", "vecdot"]
 
 def matmul(x1: Array, x2: Array, /) -> Array:
     """The matrix product; axes before the last two broadcast, vectors are rows resp. columns."""
-    unwrap(x1, "matmul")
-    a, b = operands(x1, unwrap(x2, "matmul") is not None and x2, "matmul", "numeric")
+    unwrap(x1, "matmul")  # a Python scalar is no operand here
+    unwrap(x2, "matmul")
+    a, b = operands(x1, x2, "matmul", "numeric")
     if x1.ndim == 0 or x2.ndim == 0:
         raise ValueError("matmul: arrays need at least 1 axis")
     return wrap(tt.matmul(a, b))
@@ -43,22 +44,7 @@ def tensordot(
         raise ValueError(
             f"tensordot: axes {axes} do not match for shapes {x1.shape} and {x2.shape}"
         )
-    rest_a = [i for i in range(x1.ndim) if i not in left]
-    rest_b = [i for i in range(x2.ndim) if i not in right]
-    inner = 1
-    for i in left:
-        inner *= x1.shape[i]
-    shape_a, shape_b = [x1.shape[i] for i in rest_a], [x2.shape[i] for i in rest_b]
-    rows, columns = 1, 1
-    for size in shape_a:
-        rows *= size
-    for size in shape_b:
-        columns *= size
-    product = tt.matmul(
-        a.permute([*rest_a, *left]).reshape(rows, inner),
-        b.permute([*right, *rest_b]).reshape(inner, columns),
-    )
-    return wrap(product.reshape([*shape_a, *shape_b]))
+    return wrap(tt.tensordot(a, b, (left, right)))
 
 
 def vecdot(x1: Array, x2: Array, /, *, axis: int = -1) -> Array:

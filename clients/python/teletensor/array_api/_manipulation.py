@@ -10,7 +10,7 @@ import teletensor as tt
 
 from .._core import Tensor
 from .._core import dtype as DType
-from ._array import Array, operands, unwrap, wrap
+from ._array import Array, unwrap, wrap
 from ._dtypes import isdtype, name_of, promote
 
 __all__ = [
@@ -199,20 +199,13 @@ def roll(
     if axis is None:
         if isinstance(shift, tuple):
             raise ValueError("roll: several shifts need axes")
-        return wrap(_roll(tensor.reshape(-1), shift, 0).reshape(x.shape))
-    places = axis if isinstance(axis, tuple) else (axis,)
-    shifts = shift if isinstance(shift, tuple) else (shift,) * len(places)
-    for each, place in zip(shifts, places, strict=True):
-        tensor = _roll(tensor, each, axis_of(place, x.ndim, "roll"))
-    return wrap(tensor if tensor is not x._tensor else tensor.clone())
-
-
-def _roll(tensor: Tensor, shift: int, dim: int) -> Tensor:
-    size = tensor._shape[dim]
-    if size == 0 or shift % size == 0:
-        return tensor.clone()
-    cut = size - shift % size
-    return tt.cat([tensor.narrow(dim, cut, size - cut), tensor.narrow(dim, 0, cut)], dim)
+        rolled = tt.roll(tensor, shift)
+    else:
+        axes = axis if isinstance(axis, tuple) else (axis,)
+        shifts = shift if isinstance(shift, tuple) else (shift,) * len(axes)
+        places = tuple(axis_of(each, x.ndim, "roll") for each in axes)
+        rolled = tt.roll(tensor, shifts, places) if places else tensor
+    return wrap(rolled.clone() if rolled._shares_storage(tensor) else rolled)
 
 
 def tile(x: Array, repetitions: tuple[int, ...], /) -> Array:
@@ -296,8 +289,3 @@ def take_along_axis(x: Array, indices: Array, /, *, axis: int = -1) -> Array:
     index = indices._tensor.to(tt.int64)
     index = tt.where(index < 0, index + x.shape[axis], index)
     return wrap(tt.gather(unwrap(x, "take_along_axis").expand(sizes), axis, index.expand(places)))
-
-
-def pair(x1: Any, x2: Any, where: str) -> tuple[Tensor, Tensor]:
-    """Two numeric arrays of one dtype."""
-    return operands(x1, x2, where, "numeric")

@@ -10,7 +10,7 @@ import teletensor as tt
 from .._core import Tensor
 from .._core import dtype as DType
 from ._array import Array, operands, require, unwrap, wrap
-from ._dtypes import BY_NAME, isdtype, kind_of, promote
+from ._dtypes import BY_NAME, kind_of, promote
 from ._manipulation import axes_of, axis_of, concat
 
 __all__ = [
@@ -379,13 +379,7 @@ def unique_values(x: Array, /) -> Array:
 def isin(x1: Any, x2: Any, /, *, invert: builtins.bool = False) -> Array:
     """Is each element of x1 among those of x2?"""
     a, b = operands(x1, x2, "isin")
-    if isdtype(a.dtype, ("real floating", "integral")):
-        ordered = tt.sort(b.reshape(-1))[0]
-        if ordered.numel() == 0:
-            found = tt.zeros(tuple(a._shape), dtype=tt.bool, device=a.device)
-        else:
-            at = tt.searchsorted(ordered, a.contiguous()).clamp(max=ordered.numel() - 1)
-            found = tt.eq(tt.take(ordered, at), a)
-    else:
-        found = tt.eq(a.unsqueeze(-1), b.reshape(-1)).any(-1)
+    if not a.dtype.is_complex:
+        return wrap(tt.isin(a, b, invert=invert))
+    found = tt.eq(a.unsqueeze(-1), b.reshape(-1)).any(-1)
     return wrap(~found if invert else found)

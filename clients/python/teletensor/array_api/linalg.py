@@ -81,10 +81,7 @@ def cross(x1: Array, x2: Array, /, *, axis: int = -1) -> Array:
         raise ValueError(
             f"cross: axis {axis} needs size 3, it has {x1.shape[axis]} and {x2.shape[axis]}"
         )
-    u = [t.select(axis, i) for t in (left._tensor,) for i in range(3)]
-    v = [t.select(axis, i) for t in (right._tensor,) for i in range(3)]
-    parts = [u[1] * v[2] - u[2] * v[1], u[2] * v[0] - u[0] * v[2], u[0] * v[1] - u[1] * v[0]]
-    return wrap(tt.stack(parts, axis))
+    return wrap(tt.linalg.cross(left._tensor, right._tensor, dim=axis))
 
 
 def det(x: Array, /) -> Array:

@@ -1,0 +1,121 @@
+// Program: instructions in single-assignment form over numbered values, with nested blocks for
+// control flow. One form for all moments: a window of the queue, a captured function, a backward, a
+// saved model. The passes (engine/passes) rewrite it, the runtime plans and runs it, serialize
+// writes it down.
+//
+// A value is one storage identity at one moment, as in value.h, but known by its number; operands
+// are views on it. Order is the order of execution: a step that overwrites a value comes after the
+// readers of the old one. Types, layouts and numbers are all known: nothing is inferred at run
+// time.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/core/attributes.h"
+#include "engine/core/geometry.h"
+#include "engine/core/inline_vector.h"
+#include "engine/program/instruction.h"
+
+namespace teletensor::program {
+
+using ValueId = std::uint32_t;  // index into Program::values
+inline constexpr ValueId kNoValue = ~0u;
+
+// What a value is, without its contents.
+struct ValueType {
+  core::DType dtype = core::DType::kF32;
+  core::Device device;
+  std::int64_t elements = 0;  // of the whole storage
+  friend bool operator==(const ValueType&, const ValueType&) = default;
+};
+
+// A view on a value.
+struct View {
+  ValueId value = kNoValue;
+  core::Geometry geometry;
+  friend bool operator==(const View&, const View&) = default;
+};
+
+struct StepOperand {
+  Operand::Kind kind = Operand::Kind::kAbsent;
+  View view;            // kTensor
+  core::Number number;  // kNumber
+  friend bool operator==(const StepOperand&, const StepOperand&) = default;
+};
+
+struct StepResult {
+  View view;            // a new value, and the region of it that is written
+  int overwrites = -1;  // as in ResultSlot: the operand whose value this one replaces
+  friend bool operator==(const StepResult&, const StepResult&) = default;
+};
+
+struct Step;
+
+// Steps with parameters. A value that a block makes is seen by the block and those inside it;
+// values from outside are seen by their numbers.
+struct Block {
+  std::vector<View> parameters;
+  std::vector<Step> steps;
+  std::vector<View> results;
+  friend bool operator==(const Block&, const Block&);
+};
+
+struct Step {
+  enum class Kind : std::uint8_t {
+    kOp,
+    // operands[0]: a 0-d bool. blocks: then, else; their results are the step's.
+    kIf,
+    // blocks: condition (its result: a 0-d bool), body. Operands are what the first round's
+    // parameters are; the body's results are the next round's; the last round's are the step's.
+    kWhile,
+  };
+  Kind kind = Kind::kOp;
+  OpId op = 0;  // kOp
+  core::InlineVector<StepOperand, 3> operands;
+  core::InlineVector<StepResult, 1> results;
+  core::Attributes attributes;
+  core::InlineVector<std::uint32_t, 2> counts;  // lengths of list arguments, in signature order
+  std::vector<Block> blocks;
+  std::uint32_t origin = 0;  // what errors name: see Program::origins
+  friend bool operator==(const Step&, const Step&);
+};
+
+struct Literal {
+  ValueId value = kNoValue;
+  std::string bytes;  // row-major
+  friend bool operator==(const Literal&, const Literal&) = default;
+};
+
+// A parameter whose value the program replaces: an in-place change that its caller sees.
+struct Rebind {
+  std::uint32_t parameter = 0;  // index into body.parameters
+  ValueId value = kNoValue;     // what the parameter's storage holds afterwards
+  friend bool operator==(const Rebind&, const Rebind&) = default;
+};
+
+struct Program {
+  std::string name;
+  std::vector<ValueType> values;
+  std::vector<Literal> literals;
+  Block body;
+  std::vector<Rebind> rebinds;
+  std::vector<std::string> parameter_names;  // as many as body.parameters
+  // Lines of source, "file:line: text"; a step's origin is an index here, 0: unknown.
+  std::vector<std::string> origins{std::string()};
+  // Random steps are numbered from here at each call: attribute `ordinal` counts from 0.
+  std::uint64_t random_steps = 0;
+  friend bool operator==(const Program&, const Program&) = default;
+};
+
+inline bool operator==(const Block& a, const Block& b) {
+  return a.parameters == b.parameters && a.steps == b.steps && a.results == b.results;
+}
+inline bool operator==(const Step& a, const Step& b) {
+  return a.kind == b.kind && a.op == b.op && a.operands == b.operands && a.results == b.results &&
+         a.attributes == b.attributes && a.counts == b.counts && a.blocks == b.blocks &&
+         a.origin == b.origin;
+}
+
+}  // namespace teletensor::program
