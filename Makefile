@@ -8,7 +8,7 @@ FUZZ_PROGRAMS ?= 20000
 SEED ?= 1
 SOAK_MINUTES ?= 10
 PIP_FLAGS := -q --disable-pip-version-check
-CLIENT_SOURCES := $(shell find clients/python engine/core engine/program engine/ops \
+CLIENT_SOURCES := $(shell find clients engine/core engine/program engine/ops \
   engine/autograd proto cmake VERSION -type f -not -name '*.pyc' 2>/dev/null)
 REQUIREMENTS := deploy/requirements
 

@@ -41,8 +41,12 @@ LAYERS = {
         ["engine/engine.h", "engine/core/", "engine/program/", "engine/ops/op.h", "proto/wire/",
          "teletensor/v1/"],
         [*ABSL, "grpc/", "grpcpp/", "google/protobuf/", "spdlog/", "CLI/", "toml++/", "nlohmann/"]),
-    "clients/python/_core": (
+    "clients/session": (
         ["engine/core/", "engine/program/", "engine/ops/", "engine/autograd/", "proto/wire/"],
+        [STD, POSIX]),
+    "clients/python/_core": (
+        ["engine/core/", "engine/program/", "engine/ops/", "engine/autograd/", "proto/wire/",
+         "clients/session/"],
         [STD, POSIX, "nanobind/", "Python.h", "structmember.h"]),
 }
 # What a unit test may include besides: the test library, and the layers it needs to drive its own.

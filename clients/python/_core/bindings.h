@@ -15,7 +15,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "session.h"
+#include "clients/session/session.h"
 
 namespace teletensor::client {
 

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "clients/python/_core/session.h"
+#include "clients/session/session.h"
 #include "engine/autograd/front.h"
 #include "engine/runtime/executor.h"
 

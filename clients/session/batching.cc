@@ -1,6 +1,6 @@
 // vmap: one call for a whole batch, by the rules of engine/ops (op.h: Batching).
 
-#include "transforms_shared.h"
+#include "clients/session/transforms_shared.h"
 
 namespace teletensor::client::transforms {
 

@@ -1,4 +1,4 @@
-#include "session.h"
+#include "clients/session/session.h"
 
 #include <pthread.h>
 

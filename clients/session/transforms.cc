@@ -1,6 +1,6 @@
-#include "transforms.h"
+#include "clients/session/transforms.h"
 
-#include "transforms_shared.h"
+#include "clients/session/transforms_shared.h"
 
 namespace teletensor::client::transforms {
 

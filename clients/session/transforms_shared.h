@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "engine/ops/functions.h"
-#include "session.h"
-#include "transforms.h"
+#include "clients/session/session.h"
+#include "clients/session/transforms.h"
 
 namespace teletensor::client::transforms {
 

@@ -19,7 +19,7 @@
 #include "engine/core/mutex.h"
 #include "proto/wire/frame.h"
 #include "proto/wire/progress.h"
-#include "transforms.h"
+#include "clients/session/transforms.h"
 
 namespace teletensor::client {
 

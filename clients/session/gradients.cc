@@ -1,7 +1,7 @@
 // Reverse mode across levels: the tape holds ordinary names, so a gradient of names inside levels
 // is one of what they stand for.
 
-#include "transforms_shared.h"
+#include "clients/session/transforms_shared.h"
 
 namespace teletensor::client::transforms {
 

@@ -1,6 +1,6 @@
 // Forward mode: tangents beside names, by the rules of engine/ops (op.h: Tangent).
 
-#include "transforms_shared.h"
+#include "clients/session/transforms_shared.h"
 
 namespace teletensor::client::transforms {
 
