@@ -14,12 +14,12 @@
 #include <string>
 #include <vector>
 
+#include "clients/session/transforms.h"
 #include "engine/autograd/backward.h"
 #include "engine/autograd/graph.h"
 #include "engine/core/mutex.h"
 #include "proto/wire/frame.h"
 #include "proto/wire/progress.h"
-#include "clients/session/transforms.h"
 
 namespace teletensor::client {
 

@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
-#include "engine/ops/functions.h"
 #include "clients/session/session.h"
 #include "clients/session/transforms.h"
+#include "engine/ops/functions.h"
 
 namespace teletensor::client::transforms {
 
