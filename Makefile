@@ -9,7 +9,7 @@ SEED ?= 1
 SOAK_MINUTES ?= 10
 PIP_FLAGS := -q --disable-pip-version-check
 CLIENT_SOURCES := $(shell find clients engine/core engine/program engine/ops \
-  engine/autograd proto cmake VERSION -type f -not -name '*.pyc' 2>/dev/null)
+  engine/autograd engine/passes proto cmake VERSION -type f -not -name '*.pyc' 2>/dev/null)
 REQUIREMENTS := deploy/requirements
 
 .PHONY: help build daemon packages demo test test-peers lint format fuzz chaos soak sanitize bench \

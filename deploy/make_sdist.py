@@ -12,7 +12,7 @@ from pathlib import Path
 from scikit_build_core.build import build_sdist
 
 ROOT = Path(__file__).resolve().parent.parent
-ENGINE = ["engine/core", "engine/program", "engine/ops", "engine/autograd", "proto/wire",
+ENGINE = ["engine/core", "engine/program", "engine/ops", "engine/autograd", "engine/passes", "proto/wire",
           "clients/session"]
 
 

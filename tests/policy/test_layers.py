@@ -42,11 +42,12 @@ LAYERS = {
          "teletensor/v1/"],
         [*ABSL, "grpc/", "grpcpp/", "google/protobuf/", "spdlog/", "CLI/", "toml++/", "nlohmann/"]),
     "clients/session": (
-        ["engine/core/", "engine/program/", "engine/ops/", "engine/autograd/", "proto/wire/"],
+        ["engine/core/", "engine/program/", "engine/ops/", "engine/autograd/", "engine/passes/",
+         "proto/wire/"],
         [STD, POSIX]),
     "clients/python/_core": (
-        ["engine/core/", "engine/program/", "engine/ops/", "engine/autograd/", "proto/wire/",
-         "clients/session/"],
+        ["engine/core/", "engine/program/", "engine/ops/", "engine/autograd/",
+         "engine/passes/", "proto/wire/", "clients/session/"],
         [STD, POSIX, "nanobind/", "Python.h", "structmember.h"]),
 }
 # What a unit test may include besides: the test library, and the layers it needs to drive its own.

@@ -1,0 +1,220 @@
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "engine/ops/reduce_dims.h"
+#include "engine/passes/loop.h"
+#include "engine/passes/passes.h"
+
+namespace teletensor::passes {
+namespace {
+
+constexpr std::size_t kMostOpen = 8;
+
+// A loop that may still grow.
+struct Open {
+  std::uint32_t layout = 0;
+  std::vector<std::uint32_t> steps;
+  std::vector<std::uint32_t> writes;         // by elementwise steps
+  std::vector<std::uint32_t> folded;         // by folds: known only when the loop has ended
+  std::vector<FuseStep::Read> reads;         // of values from outside
+  bool empty() const { return steps.empty(); }
+};
+
+bool has(const std::vector<std::uint32_t>& values, std::uint32_t value) {
+  return std::find(values.begin(), values.end(), value) != values.end();
+}
+
+class Fuser {
+ public:
+  explicit Fuser(const std::vector<FuseStep>& steps) : steps_(steps) {}
+
+  std::vector<Unit> run() {
+    for (std::uint32_t i = 0; i < steps_.size(); ++i) {
+      const FuseStep& step = steps_[i];
+      switch (step.kind) {
+        case FuseStep::Kind::kElement:
+        case FuseStep::Kind::kFold:
+          join(i);
+          break;
+        case FuseStep::Kind::kPlain:
+          make_way(step, nullptr);
+          units_.push_back({{i}});
+          break;
+        case FuseStep::Kind::kBarrier:
+          close_all();
+          units_.push_back({{i}});
+      }
+    }
+    close_all();
+    return std::move(units_);
+  }
+
+ private:
+  void close(std::size_t at) {
+    std::sort(open_[at].steps.begin(), open_[at].steps.end());
+    units_.push_back({std::move(open_[at].steps)});
+    open_.erase(open_.begin() + static_cast<std::ptrdiff_t>(at));
+  }
+  void close_all() {
+    while (!open_.empty()) close(0);
+  }
+
+  // Does the step need what the loop makes only at its end, or overwrite what the loop reads?
+  // `inside`: it would be a step of that loop.
+  bool must_end(const Open& open, const FuseStep& step, bool inside) const {
+    for (const FuseStep::Read& read : step.reads) {
+      if (has(open.folded, read.value)) return true;
+      if (has(open.writes, read.value) && !(inside && read.layout == open.layout)) return true;
+    }
+    for (const std::uint32_t value : step.overwrites) {
+      if (has(open.folded, value)) return true;
+      if (!inside && has(open.writes, value)) return true;
+      for (const FuseStep::Read& read : open.reads) {
+        if (read.value == value && !(inside && read.layout == open.layout)) return true;
+      }
+    }
+    return false;
+  }
+
+  // Ends the loops that have to be over before `step` runs outside of them. `kept` is none of them.
+  void make_way(const FuseStep& step, const std::vector<std::uint32_t>* kept) {
+    for (std::size_t at = 0; at < open_.size();) {
+      const bool mine = kept != nullptr && has(*kept, open_[at].steps.front());
+      if (must_end(open_[at], step, mine)) {
+        close(at);
+      } else {
+        ++at;
+      }
+    }
+  }
+
+  void join(std::uint32_t i) {
+    const FuseStep& step = steps_[i];
+    // The loops that it continues: those that write what it reads at their own layout.
+    std::vector<std::uint32_t> mine;  // first steps
+    for (const Open& open : open_) {
+      if (open.layout != step.layout) continue;
+      for (const FuseStep::Read& read : step.reads) {
+        if (read.layout == open.layout && has(open.writes, read.value)) {
+          mine.push_back(open.steps.front());
+          break;
+        }
+      }
+    }
+    make_way(step, &mine);
+    Open joined;
+    joined.layout = step.layout;
+    for (std::size_t at = 0; at < open_.size();) {
+      Open& open = open_[at];
+      if (!has(mine, open.steps.front())) {
+        ++at;
+        continue;
+      }
+      if (joined.steps.size() + open.steps.size() + 1 > kMostLoopSteps ||
+          joined.reads.size() + open.reads.size() + step.reads.size() > kMostLoopReads) {
+        close(at);
+        continue;
+      }
+      joined.steps.insert(joined.steps.end(), open.steps.begin(), open.steps.end());
+      joined.writes.insert(joined.writes.end(), open.writes.begin(), open.writes.end());
+      joined.folded.insert(joined.folded.end(), open.folded.begin(), open.folded.end());
+      joined.reads.insert(joined.reads.end(), open.reads.begin(), open.reads.end());
+      open_.erase(open_.begin() + static_cast<std::ptrdiff_t>(at));
+    }
+    joined.steps.push_back(i);
+    for (const FuseStep::Read& read : step.reads) {
+      if (!has(joined.writes, read.value)) joined.reads.push_back(read);
+    }
+    auto& made = step.kind == FuseStep::Kind::kFold ? joined.folded : joined.writes;
+    made.insert(made.end(), step.writes.begin(), step.writes.end());
+    if (open_.size() >= kMostOpen) close(0);
+    open_.push_back(std::move(joined));
+  }
+
+  const std::vector<FuseStep>& steps_;
+  std::vector<Open> open_;
+  std::vector<Unit> units_;
+};
+
+// Elementwise by their declaration, but with kernels that are no loops over functors.
+constexpr std::string_view kNoLoops[] = {"bernoulli",     "dropout", "random", "normal", "uniform",
+                                         "rand_like",     "to_device", "detach"};
+constexpr std::string_view kFolds[] = {"sum", "mean", "amax", "amin"};
+
+}  // namespace
+
+std::vector<Unit> fuse(const std::vector<FuseStep>& steps) { return Fuser(steps).run(); }
+
+bool loopable(const ops::OpDef& op) {
+  return op.inplace == ops::Inplace::kElementwise && op.mutates.empty() && !op.random &&
+         op.results == 1 && op.view == nullptr &&
+         std::find(std::begin(kNoLoops), std::end(kNoLoops), op.name) == std::end(kNoLoops);
+}
+
+bool trailing_fold(const ops::OpDef& op, const core::Attributes& attributes,
+                   const core::Geometry& operand) {
+  if (std::find(std::begin(kFolds), std::end(kFolds), op.name) == std::end(kFolds)) return false;
+  if (operand.rank() == 0 || !operand.contiguous() || operand.offset != 0) return false;
+  const auto mask = ops::dims_mask(attributes, 0, operand.rank(), op.name);
+  if (!mask.ok()) return false;
+  bool kept = false;  // from the last dimension outwards
+  for (int d = operand.rank() - 1; d >= 0; --d) {
+    if (*mask >> d & 1u) {
+      if (kept) return false;
+    } else {
+      kept = true;
+    }
+  }
+  return operand.numel() > 0;
+}
+
+std::vector<FuseStep> fuse_steps(const Program& program, const ops::Catalog& catalog) {
+  std::vector<core::Geometry> layouts;
+  const auto number = [&](const core::Geometry& geometry) {
+    for (std::size_t i = layouts.size(); i-- > 0 && layouts.size() - i < 64;) {
+      if (layouts[i] == geometry) return static_cast<std::uint32_t>(i);
+    }
+    layouts.push_back(geometry);
+    return static_cast<std::uint32_t>(layouts.size() - 1);
+  };
+  std::vector<FuseStep> steps;
+  for (const program::Step& step : program.body.steps) {
+    FuseStep& out = steps.emplace_back();
+    const bool plain_op = step.kind == program::Step::Kind::kOp;
+    const ops::OpDef* op = plain_op ? &catalog.at(step.op) : nullptr;
+    for (const program::StepOperand& operand : step.operands) {
+      if (operand.kind != program::Operand::Kind::kTensor) continue;
+      out.reads.push_back({operand.view.value, number(operand.view.geometry)});
+    }
+    bool whole = true;
+    for (const program::StepResult& result : step.results) {
+      const core::Geometry& g = result.view.geometry;
+      out.writes.push_back(result.view.value);
+      whole = whole && g.dense() && g.offset == 0 &&
+              g.numel() == program.values[result.view.value].elements;
+      if (result.overwrites >= 0) {
+        out.overwrites.push_back(
+            step.operands[static_cast<std::size_t>(result.overwrites)].view.value);
+      }
+    }
+    if (!plain_op) {
+      out.kind = FuseStep::Kind::kBarrier;
+    } else if (step.results.size() == 1 && whole && !out.reads.empty()) {
+      const core::Geometry& g = step.results[0].view.geometry;
+      const auto& first = step.operands[0];
+      if (loopable(*op) && !may_fail(step, program, catalog) && g.numel() > 0) {
+        out.kind = FuseStep::Kind::kElement;
+        out.layout = number(g);
+      } else if (first.kind == program::Operand::Kind::kTensor && out.overwrites.empty() &&
+                 trailing_fold(*op, step.attributes, first.view.geometry) &&
+                 first.view.geometry.numel() == program.values[first.view.value].elements) {
+        out.kind = FuseStep::Kind::kFold;
+        out.layout = out.reads[0].layout;
+      }
+    }
+  }
+  return steps;
+}
+
+}  // namespace teletensor::passes

@@ -1,0 +1,63 @@
+// Passes: functions from a Program to a better one. None changes a bit of what it computes, the
+// errors it can raise, or the order in which values are overwritten. Pure: the argument stays as it
+// is. They run over captured and saved programs (`program.passes()` shows each); windows of the
+// stream use fuse() and the memory plan (loop.h, plan.h).
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/ops/op.h"
+#include "engine/program/program.h"
+
+namespace teletensor::passes {
+
+using program::Program;
+
+// One line a step:
+//   program step(w: float32[10, 1], x: float32[1, 1]):
+//     v2: float32[10, 1] = mul(w, 2.0)
+//     v3: float32[1, 10] = relu(v2[1, 10 | 1, 1])  # train.py:12: y = ...
+//     w := v4
+//     return v3
+// A view that is not its whole value in row-major order has its shape and strides in brackets, and
+// its offset where there is one.
+std::string to_string(const Program& program, const ops::Catalog& catalog = ops::catalog());
+
+// Steps whose results nobody reads, where leaving them out cannot hide an error (may_fail()).
+Program dce(Program program, const ops::Catalog& catalog = ops::catalog());
+// Equal steps over equal operands become one, but random ones.
+Program cse(Program program, const ops::Catalog& catalog = ops::catalog());
+// Structural identities: a cast to the dtype that a value has, a widening cast and the one back, a
+// copy (clone, contiguous, reshape, relayout) whose elements lie in the same order already, double
+// negation. Arithmetic identities (x + 0, x * 1) are none: they change bits or errors.
+Program peephole(Program program, const ops::Catalog& catalog = ops::catalog());
+// Steps over literals alone become literals. `evaluate` computes one step (results row-major), or
+// says no; results above `most_bytes` stay steps.
+using Evaluate = std::function<bool(const program::Step& step, const Program& program,
+                                    std::span<const std::string_view> operands,
+                                    std::vector<std::string>& results)>;
+Program fold(Program program, const Evaluate& evaluate, std::size_t most_bytes = 4096,
+             const ops::Catalog& catalog = ops::catalog());
+// An `if` whose condition is a literal becomes its branch; a `while` whose condition block returns
+// a literal False ends before it begins.
+Program inline_blocks(Program program);
+
+// All of them, again until nothing changes (at most a few rounds).
+Program optimize(Program program, const ops::Catalog& catalog = ops::catalog());
+
+// What optimize() and the planners do, by name, for people: "dce", "cse", "peephole", "inline".
+struct Named {
+  std::string_view name;
+  Program (*pass)(const Program&);
+};
+std::span<const Named> all();
+
+// Can a step fail by its data (an index out of range, an integer divided by zero, a singular
+// matrix)? Running out of memory does not count.
+bool may_fail(const program::Step& step, const Program& program, const ops::Catalog& catalog);
+
+}  // namespace teletensor::passes
