@@ -15,9 +15,9 @@ constexpr std::size_t kMostOpen = 8;
 struct Open {
   std::uint32_t layout = 0;
   std::vector<std::uint32_t> steps;
-  std::vector<std::uint32_t> writes;         // by elementwise steps
-  std::vector<std::uint32_t> folded;         // by folds: known only when the loop has ended
-  std::vector<FuseStep::Read> reads;         // of values from outside
+  std::vector<std::uint32_t> writes;  // by elementwise steps
+  std::vector<std::uint32_t> folded;  // by folds: known only when the loop has ended
+  std::vector<FuseStep::Read> reads;  // of values from outside
   bool empty() const { return steps.empty(); }
 };
 
@@ -138,8 +138,8 @@ class Fuser {
 };
 
 // Elementwise by their declaration, but with kernels that are no loops over functors.
-constexpr std::string_view kNoLoops[] = {"bernoulli",     "dropout", "random", "normal", "uniform",
-                                         "rand_like",     "to_device", "detach"};
+constexpr std::string_view kNoLoops[] = {"bernoulli", "dropout",   "random",    "normal",
+                                         "uniform",   "rand_like", "to_device", "detach"};
 constexpr std::string_view kFolds[] = {"sum", "mean", "amax", "amin"};
 
 }  // namespace

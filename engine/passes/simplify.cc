@@ -23,13 +23,13 @@ using program::View;
 
 // Ops beside the elementwise ones whose kernels look at no element before they compute.
 constexpr std::string_view kTotal[] = {
-    "clone",   "contiguous", "cast",       "copy",        "fill",        "reshape",   "relayout",
-    "sum",     "mean",       "prod",       "amax",        "amin",        "any",       "all",
-    "var",     "std",        "logsumexp",  "argmax",      "argmin",      "cumsum",    "cumprod",
-    "matmul",  "linear",     "bmm",        "mm",          "softmax",     "log_softmax",
-    "layer_norm", "zeros",   "ones",       "full",        "arange",      "linspace",  "eye",
-    "cat",     "stack",      "flip",       "roll",        "sort",        "topk",      "tril",
-    "triu",    "index_region", "update_region", "conv",   "rand",        "randn"};
+    "clone",        "contiguous",    "cast",      "copy",   "fill",     "reshape",     "relayout",
+    "sum",          "mean",          "prod",      "amax",   "amin",     "any",         "all",
+    "var",          "std",           "logsumexp", "argmax", "argmin",   "cumsum",      "cumprod",
+    "matmul",       "linear",        "bmm",       "mm",     "softmax",  "log_softmax", "layer_norm",
+    "zeros",        "ones",          "full",      "arange", "linspace", "eye",         "cat",
+    "stack",        "flip",          "roll",      "sort",   "topk",     "tril",        "triu",
+    "index_region", "update_region", "conv",      "rand",   "randn"};
 // Elementwise, but an integer divisor may be zero.
 constexpr std::string_view kDivisions[] = {"div", "floor_divide", "remainder", "fmod"};
 
@@ -226,13 +226,12 @@ Program peephole(Program program, const ops::Catalog& catalog) {
     // The result is a value with the same elements at the same places.
     const auto takes_place = [&](const View& source) {
       return program.values[source.value] == program.values[result.value] &&
-             ((source.geometry.strides == result.geometry.strides &&
-               source.geometry.offset == 0 && source.geometry.dense() &&
-               source.geometry.shape == result.geometry.shape) ||
+             ((source.geometry.strides == result.geometry.strides && source.geometry.offset == 0 &&
+               source.geometry.dense() && source.geometry.shape == result.geometry.shape) ||
               (in_order(source, program) && in_order(result, program)));
     };
-    if (std::find(std::begin(copies), std::end(copies), step.op) != std::end(copies) &&
-        same_type && takes_place(x)) {
+    if (std::find(std::begin(copies), std::end(copies), step.op) != std::end(copies) && same_type &&
+        takes_place(x)) {
       replacement[result.value] = x.value;
       return;
     }
