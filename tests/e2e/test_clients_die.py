@@ -160,6 +160,43 @@ def test_interrupt_twice_and_go_on(daemon):
     memory_returns(daemon, 3)
 
 
+def test_interrupt_of_an_upload_that_arrived(daemon):
+    """Ctrl-C between an upload's last byte and its tensor: the daemon does not keep the bytes."""
+    process = client("""
+        import signal
+        from teletensor import _interrupt
+        run, host = _interrupt._Job.run, np.zeros(1 << 20)
+
+        def run_and_interrupt(job):
+            work = job._work
+            def interrupted(calls):
+                number = work(calls)
+                os.kill(os.getpid(), signal.SIGINT)
+                return number
+            job._work = interrupted
+            run(job)
+
+        kept = tt.tensor(host)
+        before = s.memory()[0]["used"]
+        _interrupt._Job.run = run_and_interrupt
+        for _ in range(3):
+            try:
+                tt.tensor(host)
+                print("not interrupted", flush=True)
+            except KeyboardInterrupt:
+                print("interrupted", flush=True)
+        _interrupt._Job.run = run
+        for _ in range(100):
+            if (used := s.memory()[0]["used"]) <= before:
+                break
+            time.sleep(0.05)
+        print("held", used - before, kept.sum().item(), flush=True)
+    """, daemon.unix)
+    status, out, err = finish(process, NO_HANG)
+    assert status == 0 and out.count("interrupted") == 3 and "not " not in out, (out, err)
+    assert "held 0 0.0" in out, (out, err)
+
+
 def test_an_uncaught_interrupt_ends_the_program(daemon):
     """What was queued is not waited for at exit."""
     process = client("""

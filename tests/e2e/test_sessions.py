@@ -35,18 +35,20 @@ def test_nested_with_restores_the_outer_session(start_daemon, tt):
 
 def test_threads_of_one_session(tt):
     """Eight threads: each sees its own arithmetic, and all share one tensor."""
+    session = tt.current_session()
     shared = tt.arange(8, dtype=tt.float32)
     problems = []
 
     def work(k):
         try:
-            x = tt.full((16,), float(k))
-            for i in range(60):
-                x = x + 1
-                if i % 10 == 0:
-                    assert x.tolist() == [float(k + i + 1)] * 16
-                    assert shared[k].item() == k
-            assert (x + shared[k]).sum().item() == 16 * (k + 60 + k)
+            with session.as_current():
+                x = tt.full((16,), float(k))
+                for i in range(60):
+                    x = x + 1
+                    if i % 10 == 0:
+                        assert x.tolist() == [float(k + i + 1)] * 16
+                        assert shared[k].item() == k
+                assert (x + shared[k]).sum().item() == 16 * (k + 60 + k)
         except BaseException as error:
             problems.append(error)
     threads = [threading.Thread(target=work, args=(k,)) for k in range(8)]
@@ -101,6 +103,33 @@ def test_close_is_final_and_twice_is_fine(start_daemon, tt):
     s.close()
     with pytest.raises(RuntimeError):
         x.numpy()
+
+
+def test_with_closes_and_as_current_does_not(start_daemon, tt):
+    daemon = start_daemon()
+    outer = tt.current_session()
+    a, b = tt.connect(daemon.unix), tt.connect(daemon.unix)
+    with a.as_current() as current:
+        assert current is a is tt.current_session()
+        x = tt.ones(2)
+        with b.as_current():
+            y = tt.zeros(2)
+        assert tt.current_session() is a
+    assert tt.current_session() is outer and not a.closed and not b.closed
+    with a.as_current(), pytest.raises(ValueError, match="mine"):
+        raise ValueError("mine")
+    with b:
+        assert (y + 1).tolist() == [1.0, 1.0]
+        with b:
+            pass
+        assert not b.closed  # closed by the outermost block
+        with a.as_current():
+            assert (x + 1).tolist() == [2.0, 2.0]
+    assert b.closed and not a.closed and tt.current_session() is outer
+    for enter in (b.as_current, lambda: b):
+        with pytest.raises(tt.SessionLostError, match="as_current"), enter():
+            pass
+    a.close()
 
 
 def test_facts_need_no_round_trip(start_daemon, tt):

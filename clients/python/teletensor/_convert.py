@@ -98,11 +98,15 @@ def _send(session: Session, array: np.ndarray[Any, Any], device: _core.device) -
     if flat.nbytes <= session._inline:
         return session._core.constant(dtype, device, shape, flat.tobytes())
     number = _DEVICE_KINDS[device.type] * 256 + (device.index or 0)
-    try:
-        upload = session._transport.upload(number, memoryview(flat.reshape(-1)).cast("B"))
+
+    def bind(upload: int) -> Tensor:
+        return session._core.uploaded(upload, dtype, device, shape)
+
+    try:  # an interrupted one gets a name that nobody keeps: so the daemon lets go of it
+        upload = session._transport.upload(number, memoryview(flat.reshape(-1)).cast("B"), bind)
     except OutOfMemoryError as error:
         raise OutOfMemoryError(session._core.explained(str(error), 0)) from None
-    return session._core.uploaded(upload, dtype, device, shape)
+    return bind(upload)
 
 
 def default_device() -> _core.device:

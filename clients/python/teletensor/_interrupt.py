@@ -9,6 +9,8 @@ exception at the wrong place inside grpcio leaves its locks held.
 from __future__ import annotations
 
 import _thread
+import contextlib
+import functools
 import os
 import queue
 import signal
@@ -127,9 +129,18 @@ class _Job(Generic[T]):
             self.error = error
         self.done.release()
 
+    def undo_with(self, undo: Callable[[T], object]) -> None:
+        """What was made is of no use to anybody any more."""
+        for result in self.result:
+            with contextlib.suppress(Exception):  # a session that is lost keeps nothing
+                undo(result)
 
-def shielded(work: Callable[[Calls], T]) -> T:
-    """work(), on a thread that no signal reaches; Ctrl-C cancels its calls."""
+
+def shielded(work: Callable[[Calls], T], undo: Callable[[T], object] | None = None) -> T:
+    """work(), on a thread that no signal reaches; Ctrl-C cancels its calls.
+
+    `undo` gets a result that came all the same, on that thread too.
+    """
     if threading.current_thread() is not threading.main_thread():
         return work(Calls())
     job = _Job(work)
@@ -138,6 +149,8 @@ def shielded(work: Callable[[Calls], T]) -> T:
         job.done.acquire()
     except BaseException:
         _stops.put(job.calls.stop)
+        if undo is not None:
+            _jobs.put(functools.partial(job.undo_with, undo))  # its turn comes when the job has ended
         raise
     if job.error is not None:
         error, job.error = job.error, None

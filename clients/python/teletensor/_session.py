@@ -36,8 +36,9 @@ _open: weakref.WeakSet[Session] = weakref.WeakSet()
 class Session:
     """A client's world on a daemon: its tensors, its tape, its memory.
 
-    Made by `connect`. `with session:` makes it the current one of this thread; leaving the block that
-    `with connect(...) as s` opened closes it.
+    Made by `connect`. `with session:` makes it the current one of this thread and, as with files and
+    sockets, closes it at the end of the (outermost) block. `with session.as_current():` leaves it open,
+    so that programs can go back and forth between sessions.
     """
 
     def __init__(self, transport: Transport, name: str, quota: int, token: str | None) -> None:
@@ -80,8 +81,15 @@ class Session:
         return self._closed
 
     def __enter__(self) -> Session:
-        _sessions().append(self)
+        self._enter()
         return self
+
+    def _enter(self) -> None:
+        if self._closed:
+            raise SessionLostError(
+                f"session {self.name!r} is closed: `with session:` closes it at the end of its block, "
+                "`with session.as_current():` does not")
+        _sessions().append(self)
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         _sessions().remove(self)
@@ -91,6 +99,15 @@ class Session:
             else:
                 with contextlib.suppress(Exception):
                     self.close()
+
+    @contextlib.contextmanager
+    def as_current(self) -> Iterator[Session]:
+        """Makes this session the current one of this thread; at the end of the block it stays open."""
+        self._enter()
+        try:
+            yield self
+        finally:
+            _sessions().remove(self)
 
     def synchronize(self) -> None:
         """Waits until everything issued has run; raises late errors."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import grpc
@@ -114,8 +114,11 @@ class Transport:
             target=_read, args=(call, owner), name="teletensor-reader", daemon=True)
         self._reader.start()
 
-    def upload(self, device: int, data: memoryview) -> int:
-        """Sends bytes; returns the upload's number once the daemon has them all."""
+    def upload(self, device: int, data: memoryview, drop: Callable[[int], object]) -> int:
+        """Sends bytes; returns the upload's number once the daemon has them all.
+
+        `drop` gets the number of one that arrived whole although its caller was interrupted.
+        """
         upload = self.channel.stream_unary(_SERVICE + "Upload", _same, _same)
         size, step = len(data), max(1, self.chunk_bytes - 256)
 
@@ -137,7 +140,7 @@ class Transport:
             except grpc.FutureCancelledError:
                 raise SessionLostError("the upload was cancelled") from None
 
-        return shielded(work)
+        return shielded(work, drop)
 
     def download(self, seq: int, out: memoryview) -> None:
         """Reads the bytes of a bulk fetch into `out`."""
