@@ -25,6 +25,7 @@ class Names {
  public:
   HandleId next() const { return next_; }
   std::size_t alive() const { return alive_; }
+  std::size_t bytes() const { return live_chunks_ * sizeof(Chunk); }
 
   void add(HandleRef h) {
     const HandleId id = next_++;
@@ -33,7 +34,10 @@ class Names {
       chunks_.push_back(nullptr);
     }
     auto& chunk = chunks_[(id - first_) / kChunk];
-    if (!chunk) chunk = std::make_unique<Chunk>();
+    if (!chunk) {
+      chunk = std::make_unique<Chunk>();
+      ++live_chunks_;
+    }
     h->id = id;
     chunk->handles[(id - first_) % kChunk] = std::move(h);
     ++chunk->alive;
@@ -53,7 +57,10 @@ class Names {
     --alive_;
     const bool full =
         (id - first_) / kChunk + 1 < chunks_.size() || next_ - first_ == chunks_.size() * kChunk;
-    if (--chunk->alive == 0 && full) chunk.reset();
+    if (--chunk->alive == 0 && full) {
+      chunk.reset();
+      --live_chunks_;
+    }
     while (!chunks_.empty() && !chunks_.front() && next_ - first_ >= kChunk) {
       chunks_.pop_front();
       first_ += kChunk;
@@ -70,6 +77,7 @@ class Names {
   std::deque<std::unique_ptr<Chunk>> chunks_;
   HandleId first_ = 1, next_ = 1;
   std::size_t alive_ = 0;
+  std::size_t live_chunks_ = 0;
 };
 
 }  // namespace
@@ -390,5 +398,8 @@ void Front::completed(std::uint64_t seq) { impl_->graph().completed(seq); }
 std::uint64_t Front::next_id() const { return impl_->names().next(); }
 std::size_t Front::handles() const { return impl_->names().alive(); }
 std::size_t Front::tape_nodes() const { return impl_->graph().live_nodes(); }
+std::size_t Front::bookkeeping_bytes() const {
+  return impl_->graph().bookkeeping_bytes() + impl_->names().bytes();
+}
 
 }  // namespace teletensor::autograd

@@ -58,6 +58,8 @@ class Front {
   std::uint64_t next_id() const;
   std::size_t handles() const;     // ids alive
   std::size_t tape_nodes() const;  // nodes alive
+  // What names and tape cost beside the values, about.
+  std::size_t bookkeeping_bytes() const;
 
  private:
   class Impl;

@@ -27,12 +27,20 @@ GraphObject::~GraphObject() {
 
 void GraphObject::last_reference_dropped() const { graph_->bury(this); }
 
+namespace {
+
+// With a cell and a value of its own, which most have.
+constexpr std::size_t kHandleBytes = sizeof(Handle) + sizeof(Cell) + sizeof(program::Value);
+
+}  // namespace
+
 Handle::Handle(Graph* graph, core::Ref<Cell> cell, const Layout& layout, core::Ref<Clock> clock)
     : GraphObject(graph),
       cell(std::move(cell)),
       clock(clock ? std::move(clock) : core::Ref<Clock>(this->cell)),
       seen(this->clock->now()) {
   this->layout = layout;
+  graph->object_bytes_ += kHandleBytes;
 }
 
 const core::Attributes& Call::none() {
@@ -41,6 +49,7 @@ const core::Attributes& Call::none() {
 }
 
 Handle::~Handle() {
+  graph_->object_bytes_ -= kHandleBytes;
   if (retains && node) {
     std::erase_if(node->retained, [this](const auto& entry) { return entry.second == this; });
   }
@@ -65,6 +74,7 @@ void Node::let_go() {
 
 Node::~Node() {
   --graph_->live_nodes_;
+  graph_->object_bytes_ -= counted;
   auto& recorded = graph_->recorded_;
   const auto at =
       std::lower_bound(recorded.begin(), recorded.end(), seq,
@@ -93,6 +103,17 @@ constexpr std::int64_t kMaxRepeated = std::int64_t{1} << 33;
 
 ops::OpId require(const ops::Catalog& catalog, std::string_view name) {
   return catalog.id(*catalog.find(name));
+}
+
+// Without operands and device, which infer() adds.
+ops::InferContext context_of(const Call& call, const OpDef& def) {
+  return {.op = def.name,
+          .operands = {},
+          .counts = call.counts,
+          .attributes = *call.attributes,
+          .default_dtype = call.default_dtype,
+          .device = {},
+          .results = {}};
 }
 
 }  // namespace
@@ -218,13 +239,7 @@ Status Graph::apply(const Call& call, Handles& results) {
   if (!def.mutates.empty()) return apply_mutating(call, def, results);
   if (call.op == client_node_) return apply_client_node(call, def, results);
   core::InlineVector<ops::OperandInfo, 3> infos;
-  ops::InferContext context{.op = def.name,
-                            .operands = {},
-                            .counts = call.counts,
-                            .attributes = *call.attributes,
-                            .default_dtype = call.default_dtype,
-                            .device = {},
-                            .results = {}};
+  ops::InferContext context = context_of(call, def);
   if (def.view != nullptr) {
     const Status status = apply_view(call, def, context, results);
     // A view that needs a copy (reshape): the op also computes.
@@ -386,13 +401,7 @@ Status Graph::apply_mutating(const Call& call, const OpDef& def, Handles& result
     at += count;
   }
   core::InlineVector<ops::OperandInfo, 3> infos;
-  ops::InferContext context{.op = def.name,
-                            .operands = {},
-                            .counts = call.counts,
-                            .attributes = *call.attributes,
-                            .default_dtype = call.default_dtype,
-                            .device = {},
-                            .results = {}};
+  ops::InferContext context = context_of(call, def);
   TT_RETURN_IF_ERROR(infer(call, def, context, infos));
   std::vector<const Cell*> cells;
   for (std::uint32_t i : written) {
@@ -477,13 +486,7 @@ Status Graph::apply_inplace(const Call& call) {
     }
   }
   core::InlineVector<ops::OperandInfo, 3> infos;
-  ops::InferContext context{.op = def.name,
-                            .operands = {},
-                            .counts = call.counts,
-                            .attributes = *call.attributes,
-                            .default_dtype = call.default_dtype,
-                            .device = {},
-                            .results = {}};
+  ops::InferContext context = context_of(call, def);
   TT_RETURN_IF_ERROR(infer(call, def, context, infos));
   const Layout& inferred = context.results[0];
   if (!(inferred.geometry.shape == h.shape())) {

@@ -159,6 +159,9 @@ class Node final : public GraphObject {
   ~Node() override;
   void let_go() override;
 
+  // Bytes, with what its lists hold beyond their own room.
+  std::size_t size() const;
+
   const std::uint64_t at;  // position on the tape
   ops::OpId op;
   ops::OpId label;                    // what the user called (views record a region op)
@@ -178,6 +181,7 @@ class Node final : public GraphObject {
   bool freed = false;
   std::uint64_t visit = 0;  // scratch of Backward's search
   std::uint32_t visit_index = 0;
+  std::size_t counted = 0;  // of size(), in its graph's sum
 };
 
 struct Call {
@@ -240,6 +244,10 @@ class Graph {
   bool is_client_node(const Node& node) const { return node.op == client_node_; }
 
   std::size_t live_nodes() const { return live_nodes_; }
+  // What names, cells, tape and the means to take back cost, about.
+  std::size_t bookkeeping_bytes() const {
+    return object_bytes_ + undo_.size() * sizeof(Undo) + recorded_.size() * sizeof(recorded_[0]);
+  }
   // Bytes above which a result is refused at its line; 0: no limit here (the daemon admits later).
   std::uint64_t largest_result = 0;
   // Called when a handle with an id has died (the client releases the id).
@@ -266,6 +274,7 @@ class Graph {
   };
 
   void bury(const GraphObject* object);
+  void count(Node& node);
   core::Status infer(const Call& call, const ops::OpDef& def, ops::InferContext& context,
                      core::InlineVector<ops::OperandInfo, 3>& infos) const;
   core::Status apply_view(const Call& call, const ops::OpDef& def, ops::InferContext& context,
@@ -299,6 +308,7 @@ class Graph {
   std::uint64_t tape_length_ = 0;
   std::uint64_t visits_ = 0;
   std::size_t live_nodes_ = 0;
+  std::size_t object_bytes_ = 0;
   std::deque<Undo> undo_;
   std::deque<std::pair<std::uint64_t, Node*>> recorded_;
   GraphObject* objects_ = nullptr;

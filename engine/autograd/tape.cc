@@ -10,6 +10,31 @@ using core::invalid;
 using core::Status;
 using ops::Var;
 
+namespace {
+
+template <class T, std::size_t N>
+std::size_t beyond(const core::InlineVector<T, N>& list) {
+  return list.size() > N ? list.size() * sizeof(T) : 0;
+}
+
+}  // namespace
+
+std::size_t Node::size() const {
+  std::size_t bytes = sizeof(Node) + beyond(edges) + beyond(operands) + beyond(counts) +
+                      beyond(saved) + saved.size() * sizeof(program::Value) +
+                      results.size() * sizeof(core::Layout);
+  for (std::size_t i = 0; i < attributes.size(); ++i) {
+    bytes += beyond(attributes.at(i).ints) + attributes.at(i).text.size() +
+             (i < 3 ? 0 : sizeof(core::Attribute));
+  }
+  return bytes;
+}
+
+void Graph::count(Node& node) {
+  object_bytes_ -= node.counted;
+  object_bytes_ += node.counted = node.size();
+}
+
 // ---------------------------------------------------------------- recording
 
 core::Ref<Node> Graph::record(const Call& call, core::InlineVector<Edge, 2> edges) {
@@ -28,6 +53,7 @@ core::Ref<Node> Graph::record(const Call& call, core::InlineVector<Edge, 2> edge
       operand.number = argument.number();
     }
   }
+  count(*node);
   if (on_record) on_record(*node);
   return node;
 }
@@ -43,6 +69,7 @@ core::Ref<Node> Graph::record_region(ops::OpId label, const core::Layout& operan
   node->attributes = {core::Attribute::of(base.shape), core::Attribute::of(base.strides),
                       core::Attribute::of(view.shape), core::Attribute::of(view.strides),
                       core::Attribute::of(view.offset - base.offset)};
+  count(*node);
   if (on_record) on_record(*node);
   return node;
 }
@@ -105,6 +132,7 @@ void Graph::save(Node& node, const ops::OpDef& def, const Call& call,
 }
 
 void Graph::saved(Node& node) {
+  count(node);
   recorded_.emplace_back(seq_, &node);
   if (on_save) on_save(node);
 }

@@ -39,6 +39,10 @@ class Pool {
   // largest tensors by command, what others hold, and what to do. Any thread.
   core::Status refusal(std::string_view what, std::size_t bytes) const;
 
+  // Bytes that are no storage's: what the session's names, tape and queue cost. Before close().
+  bool reserve(std::uint64_t bytes) { return account_.reserve(bytes); }
+  void release(std::uint64_t bytes) { (void)account_.release(bytes); }
+
   const Account& account() const { return account_; }
   DevicePool& device() { return device_; }
   core::Device device_id() const { return device_.device(); }

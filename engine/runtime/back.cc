@@ -57,6 +57,12 @@ Entry& Back::append(std::uint64_t seq) {
   if (open_ == nullptr) open_ = new Chunk;  // no (): that would clear 50 KB first
   Entry& entry = open_->add();
   entry.instruction.seq = seq;
+  if (refusing()) [[unlikely]] {
+    if (!refusal_) {
+      refusal_ = std::make_shared<const program::Failure>(program::Failure{seq, refuse_});
+    }
+    entry.refused = refusal_;
+  }
   queued_.fetch_add(1, std::memory_order_relaxed);
   return entry;
 }
@@ -91,6 +97,11 @@ void Back::fetch(std::uint64_t seq, bool bulk, Operand operand) {
   entry.kind = Entry::Kind::kFetch;
   entry.bulk = bulk;
   entry.instruction.operands.push_back(std::move(operand));
+}
+
+void Back::refuse(Status status) {
+  refuse_ = std::move(status);
+  refusal_ = nullptr;
 }
 
 void Back::publish(std::uint64_t seq) {
@@ -131,6 +142,7 @@ bool Back::wait_until_drained() {
 std::vector<std::uint64_t> Back::take_failed_rebinds(std::uint64_t root) {
   core::MutexLock lock(mu_);
   if (cancelled_ && cancelled_->seq == root) cancelled_ = nullptr;
+  if (refusal_ && refusal_->seq == root) refusal_ = nullptr;
   const auto found = failed_.find(root);
   if (found == failed_.end()) return {};
   std::vector<std::uint64_t> rebinds = std::move(found->second);
@@ -307,11 +319,16 @@ void Back::run_entry(Entry& entry) {
   Instruction& instruction = entry.instruction;
   FailureRef failure;
   bool root = false;
-  if (instruction.seq < cancel_below_.load(std::memory_order_relaxed)) {
+  if (entry.refused || instruction.seq < cancel_below_.load(std::memory_order_relaxed)) {
     for (const Operand& operand : instruction.operands) {
       if (operand.value && operand.value->failure) failure = operand.value->failure;
     }
-    if (!failure) failure = cancelled_failure(instruction.seq, &root);
+    if (!failure && entry.refused) {
+      failure = entry.refused;
+      root = std::exchange(refused_, failure) != failure;
+    } else if (!failure) {
+      failure = cancelled_failure(instruction.seq, &root);
+    }
     executor_.fail(instruction, failure);
   } else if (entry.kind == Entry::Kind::kRun) {
     failure = executor_.run(instruction, &root);

@@ -64,6 +64,9 @@ class Back : public Task {
   void constant(std::uint64_t seq, std::string bytes, program::ValueRef value);
   void uploaded(std::uint64_t seq, core::Ref<memory::Storage> storage, program::ValueRef value);
   void fetch(std::uint64_t seq, bool bulk, program::Operand operand);
+  // Entries from now on do not run and fail with this, all but fetches. OK: they run again.
+  void refuse(core::Status status);
+  bool refusing() const { return !refuse_.ok(); }
   // Every entry of the commands up to `seq` has been appended.
   void publish(std::uint64_t seq);
   bool full() const {
@@ -86,6 +89,9 @@ class Back : public Task {
   void cancel_upto(std::uint64_t seq);
   std::uint64_t completed_upto() const { return completed_.load(std::memory_order_acquire); }
   std::size_t queued() const { return queued_.load(std::memory_order_relaxed); }
+  std::size_t queue_bytes() const {
+    return queued() * sizeof(Entry) + bytes_.load(std::memory_order_relaxed);
+  }
   const Executor& executor() const { return executor_; }
 
   // Ends after the running instruction, then drops the queue. Nothing may be appended meanwhile or
@@ -116,9 +122,12 @@ class Back : public Task {
 
   // The pump's.
   Chunk* open_ = nullptr;
+  core::Status refuse_;
+  FailureRef refusal_;  // its root: the first entry that was refused and not raised since
 
   // The strand's.
   Chunk* current_ = nullptr;
+  FailureRef refused_;                 // what the last refused entry failed with
   FailureRef cancelled_;               // what cancelled entries fail with
   std::uint64_t cancelled_below_ = 0;  // the cancel_upto() that it belongs to
   std::chrono::steady_clock::time_point reported_at_{};

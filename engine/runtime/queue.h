@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <cstdint>
 #include <new>
 #include <string>
@@ -26,6 +27,7 @@ struct Entry {
   program::Instruction instruction;
   std::string bytes;
   core::Ref<memory::Storage> storage;
+  std::shared_ptr<const program::Failure> refused;  // it must not run, and fails with this
 };
 
 class Chunk {

@@ -14,6 +14,10 @@ using core::Status;
 constexpr int kCommandsPerPublish = 64;
 constexpr int kNodesPerResume = 16;
 
+memory::Pool& host_pool(const runtime::Devices& devices, const runtime::Back& back) {
+  return back.executor().pool(static_cast<std::size_t>(devices.find(core::Device{})));
+}
+
 }  // namespace
 
 Session::Session(const ops::Catalog& catalog, runtime::Devices& devices, runtime::Lanes& lanes,
@@ -27,6 +31,7 @@ Session::Session(const ops::Catalog& catalog, runtime::Devices& devices, runtime
 Session::~Session() {
   closing_ = true;
   back_.stop();
+  host_pool(devices_, back_).release(charged_);
   std::vector<Ready> waiting;
   {
     core::MutexLock lock(mu_);
@@ -86,10 +91,15 @@ void Session::pump_frame() {
     if (closing_) return give_front_back();
     const bool raise =
         !front_.busy() && std::holds_alternative<program::Raise>(frame_.commands[frame_.position]);
-    if (raise || back_.full()) {
+    const bool charged = unpublished > 0 || charge_bookkeeping();
+    const bool drain = raise || (!charged && !back_.refusing());  // the queue costs, too
+    if (drain || back_.full()) {
       back_.publish(frame_.consumed());
       unpublished = 0;
-      if (raise ? back_.wait_until_drained() : back_.wait_for_room()) return give_front_back();
+      if (drain ? back_.wait_until_drained() : back_.wait_for_room()) return give_front_back();
+    }
+    if (!charged || (unpublished == 0 && back_.refusing())) {
+      if (Status status = refuse_or_resume(); !status.ok()) return finish_frame(std::move(status));
     }
     if (Status status = pump_one(); !status.ok()) {
       back_.publish(frame_.consumed());
@@ -115,10 +125,46 @@ void Session::forget_completed() {
   while (true) {
     const std::uint64_t completed = back_.completed_upto();
     if (completed <= forgotten_ || back_.open_failures() > 0 || !try_take_front()) return;
-    front_.completed(completed);
-    forgotten_ = completed;
+    forget_upto(completed);
     give_front_back();
   }
+}
+
+void Session::forget_upto(std::uint64_t completed) {
+  front_.completed(completed);
+  forgotten_ = completed;
+  (void)charge_bookkeeping();  // it shrinks
+}
+
+bool Session::charge_bookkeeping() {
+  const std::uint64_t used = bookkeeping();
+  std::uint64_t due = used - std::min(used, kFreeBookkeeping);
+  due = (due + kBookkeepingStep - 1) / kBookkeepingStep * kBookkeepingStep;
+  if (due == charged_) return true;
+  memory::Pool& pool = host_pool(devices_, back_);
+  if (due < charged_) {
+    pool.release(charged_ - due);
+  } else if (!pool.reserve(due - charged_)) {
+    return false;
+  }
+  charged_ = due;
+  return true;
+}
+
+// Nothing is queued, or entries are refused already.
+Status Session::refuse_or_resume() {
+  if (back_.open_failures() == 0) forget_upto(back_.completed_upto());
+  if (charge_bookkeeping()) {
+    if (back_.refusing()) back_.refuse({});
+    return {};
+  }
+  const std::uint64_t due = bookkeeping() - kFreeBookkeeping - charged_;
+  const std::string what = "names and tape (" + std::to_string(front_.handles()) + " tensors, " +
+                           std::to_string(front_.tape_nodes()) + " recorded operations)";
+  Status status = host_pool(devices_, back_).refusal(what, std::max(due, kBookkeepingStep));
+  if (due > kMostUnpaid) return status;
+  if (!back_.refusing()) back_.refuse(std::move(status));
+  return {};
 }
 
 Status Session::pump_one() {
@@ -142,6 +188,7 @@ void Session::finish_frame(Status status) {
                       (failures > 0 && frame_.consumed() - forgotten_ > kMostCommandsKept))) {
     status = Status(Code::kResourceExhausted, "too many errors that the client did not raise");
   }
+  (void)charge_bookkeeping();
   handles_ = front_.handles();
   const std::uint64_t next_id = front_.next_id();
   const auto done = std::move(frame_.done);

@@ -29,6 +29,12 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   // While an error waits to be raised, failures and what they could take back are remembered.
   static constexpr std::size_t kMostFailures = 1u << 20;
   static constexpr std::uint64_t kMostCommandsKept = 1u << 22;
+  // What names, tape and queue cost is charged like tensors on the host, in steps, but for the first
+  // few MiB. Where the account refuses, instructions fail; a client that adds names all the same
+  // loses its session in the end.
+  static constexpr std::uint64_t kFreeBookkeeping = 4u << 20;
+  static constexpr std::uint64_t kBookkeepingStep = 1u << 20;
+  static constexpr std::uint64_t kMostUnpaid = 256u << 20;
 
   // `owner` > 0 is unique in the process. The others outlive the session.
   Session(const ops::Catalog& catalog, runtime::Devices& devices, runtime::Lanes& lanes,
@@ -90,6 +96,10 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   void pump_frame();
   core::Status pump_one();
   void finish_frame(core::Status status);
+  void forget_upto(std::uint64_t completed);
+  std::uint64_t bookkeeping() const { return front_.bookkeeping_bytes() + back_.queue_bytes(); }
+  bool charge_bookkeeping();
+  core::Status refuse_or_resume();
   std::shared_ptr<Upload> find_upload(std::uint64_t id) const;
 
   // BackEvents
@@ -119,7 +129,8 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   std::atomic<std::uint64_t> forgotten_{
       0};                  // the front was told that everything up to here has run
   autograd::Front front_;  // dies before the back, whose values it holds
-  Frame frame_;            // the pump's
+  std::uint64_t charged_ = 0;  // for bookkeeping; of whoever has the front
+  Frame frame_;                // the pump's
 
   mutable core::Mutex mu_;
   bool pumping_ TT_GUARDED_BY(mu_) = false;  // frame_ is being consumed

@@ -134,6 +134,25 @@ def test_out_of_memory(small):
     assert (weights.detach() + 1).sum().item() == 2 * MIB  # there is room again
 
 
+def test_a_tape_without_end_is_out_of_memory(small):
+    """The daemon's records of names and operations count like tensors; dropped, they are free again."""
+    tt = small
+    w = tt.ones(2, requires_grad=True)
+    x = w
+    with pytest.raises(tt.OutOfMemoryError, match="names and tape .* recorded operations") as caught:
+        for _ in range(100):
+            for _ in range(1000):
+                x = x + 1
+            tt.synchronize()
+    assert "test_late_errors.py" in str(caught.value), str(caught.value)
+    del x, caught
+    raise_the_others(tt)
+    (w * 3).sum().backward()
+    assert w.grad.tolist() == [3.0, 3.0]
+    used = {m["device"]: m["used"] for m in tt.current_session().memory()}
+    assert used["cpu"] < MIB, used
+
+
 def raise_the_others(tt):
     """Independent instructions that failed as well are errors of their own, oldest first."""
     for _ in range(100):

@@ -41,3 +41,6 @@ void prepare() {
 }
 
 }  // namespace teletensor::backends::cpu::lapack
+
+// OpenBLAS' own prints "On entry to ... parameter number ..."; every caller here looks at `info`.
+extern "C" void xerbla_(const char*, const int*, std::size_t) {}

@@ -1,0 +1,112 @@
+// Names, tape and queue are charged to the session, and run out like memory.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "engine/session/client_test.h"
+#include "engine/session/session.h"
+
+namespace teletensor::session {
+namespace {
+
+using namespace testing;  // the client
+using core::Code;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr std::uint64_t kQuota = 16u << 20;
+
+// x = x + 1, recorded, each name released but the last: only the tape grows.
+std::vector<HandleId> grow_tape(Client& client, int steps) {
+  HandleId x = client.constant({1}, {0});
+  client.requires_grad(x);
+  std::vector<HandleId> kept{x};
+  for (int i = 0; i < steps; ++i) {
+    const HandleId next = client.apply("add", {h(x), number(1)}, {}, true);
+    if (i > 0) client.release({x});
+    x = next;
+    if (i % 256 == 0) {
+      EXPECT_TRUE(client.send().ok());
+    }
+  }
+  kept.push_back(x);
+  return kept;
+}
+
+TEST(Bookkeeping, OfAFewNamesIsFree) {
+  Daemon daemon;
+  Client client(daemon);
+  const std::vector<HandleId> kept = grow_tape(client, 500);
+  EXPECT_THAT(client.read(kept.back()), ElementsAre(500));
+  EXPECT_EQ(daemon.used(kHostDevice), 0u);
+}
+
+TEST(Bookkeeping, OfALongTapeIsChargedAndGivenBack) {
+  Daemon daemon;
+  Client client(daemon);
+  const std::vector<HandleId> kept = grow_tape(client, 20000);
+  EXPECT_THAT(client.read(kept.back()), ElementsAre(20000));
+  EXPECT_GT(daemon.used(kHostDevice), 20000u * sizeof(float) * 32);
+  client.release(kept);
+  client.synchronize();
+  EXPECT_EQ(daemon.used(kHostDevice), 0u);
+}
+
+TEST(Bookkeeping, RunsOutLikeMemory) {
+  Daemon daemon;
+  Client client(daemon, kSimDevice, kQuota);
+  const HandleId other = client.constant({2}, {1, 2});
+  const std::vector<HandleId> kept = grow_tape(client, 40000);
+  client.inplace("add", {h(other), number(1)});
+  EXPECT_THAT(client.read(kept.back()), IsEmpty());
+  EXPECT_EQ(client.last.status.code(), Code::kResourceExhausted);
+  EXPECT_THAT(client.last.status.message(), HasSubstr("names and tape ("));
+  EXPECT_THAT(client.last.status.message(), HasSubstr("recorded operations): out of memory on cpu"));
+  EXPECT_LE(daemon.used(kHostDevice), kQuota);
+  // The in-place write failed as well: it did not happen. Without the tape, all goes on.
+  client.release(kept);
+  client.raise(client.last.root);
+  EXPECT_THAT(client.read(other), ElementsAre(1, 2));
+  client.inplace("add", {h(other), number(1)});
+  EXPECT_THAT(client.read(other), ElementsAre(2, 3));
+  EXPECT_EQ(daemon.used(kHostDevice), 0u);
+  client.session = nullptr;
+  EXPECT_EQ(daemon.used(kSimDevice), 0u);
+}
+
+TEST(Bookkeeping, ASecondRefusalIsAnErrorOfItsOwn) {
+  Daemon daemon;
+  Client client(daemon, kSimDevice, kQuota);
+  std::uint64_t root = 0;
+  for (int round = 0; round < 2; ++round) {
+    const std::vector<HandleId> kept = grow_tape(client, 40000);
+    EXPECT_THAT(client.read(kept.back()), IsEmpty());
+    EXPECT_GT(client.last.root, root);
+    root = client.last.root;
+    client.release(kept);
+    client.raise(root);
+  }
+}
+
+// A client that looks at no error and makes names for ever: its session ends, the daemon's memory
+// does not.
+TEST(Bookkeeping, WithoutEndEndsTheSession) {
+  Daemon daemon;
+  Client client(daemon, kSimDevice, kQuota);
+  HandleId x = client.constant({1}, {0});
+  core::Status status;
+  int made = 0;
+  for (; status.ok() && made < 2'000'000; ++made) {
+    client.apply("view", {h(x)}, {core::Attribute::of(core::Dims{1})});
+    if (made % 1024 == 0) status = client.send();
+  }
+  EXPECT_EQ(status.code(), Code::kResourceExhausted);
+  EXPECT_THAT(status.message(), HasSubstr("names and tape"));
+  EXPECT_LT(made, 1'000'000);
+  EXPECT_GT(made, 100'000);
+  client.session = nullptr;
+  EXPECT_EQ(daemon.used(kHostDevice), 0u);
+}
+
+}  // namespace
+}  // namespace teletensor::session
