@@ -453,13 +453,14 @@ core::Result<wire::FetchedValue> Session::wait_fetched(std::uint64_t seq) {
 
 Status Session::synchronize() {
   if ((interrupted_upto_ | raise_seq_) != 0) TT_RETURN_IF_ERROR(settle());
+  idle();  // what was deleted before this line is free after it
   const std::uint64_t upto = seq_;
   TT_RETURN_IF_ERROR(block([&] { return completed_ >= upto || !lost_.ok(); }));
   MutexLock lock(mutex_);
   return completed_ >= upto ? Status() : lost_;
 }
 
-// On the sender's thread: whatever it waited for would need the sender.
+// Waits for nothing: on the sender's thread, whatever it waited for would need the sender.
 void Session::idle() {
   if ((interrupted_upto_ | raise_seq_) == 0 && !over_ && has_room()) flush_releases();
 }

@@ -91,14 +91,14 @@ void Session::pump_frame() {
     if (closing_) return give_front_back();
     const bool raise =
         !front_.busy() && std::holds_alternative<program::Raise>(frame_.commands[frame_.position]);
-    const bool charged = unpublished > 0 || charge_bookkeeping();
+    const bool charged = (unpublished > 0 && !back_.refusing()) || charge_bookkeeping();
     const bool drain = raise || (!charged && !back_.refusing());  // the queue costs, too
     if (drain || back_.full()) {
       back_.publish(frame_.consumed());
       unpublished = 0;
       if (drain ? back_.wait_until_drained() : back_.wait_for_room()) return give_front_back();
     }
-    if (!charged || (unpublished == 0 && back_.refusing())) {
+    if (!charged || back_.refusing()) {
       if (Status status = refuse_or_resume(); !status.ok()) return finish_frame(std::move(status));
     }
     if (Status status = pump_one(); !status.ok()) {
@@ -159,11 +159,12 @@ Status Session::refuse_or_resume() {
     return {};
   }
   const std::uint64_t due = bookkeeping() - kFreeBookkeeping - charged_;
+  if (back_.refusing() && due <= kMostUnpaid) return {};
   const std::string what = "names and tape (" + std::to_string(front_.handles()) + " tensors, " +
                            std::to_string(front_.tape_nodes()) + " recorded operations)";
   Status status = host_pool(devices_, back_).refusal(what, std::max(due, kBookkeepingStep));
   if (due > kMostUnpaid) return status;
-  if (!back_.refusing()) back_.refuse(std::move(status));
+  back_.refuse(std::move(status));
   return {};
 }
 
