@@ -61,7 +61,8 @@ TEST(Bookkeeping, RunsOutLikeMemory) {
   EXPECT_THAT(client.read(kept.back()), IsEmpty());
   EXPECT_EQ(client.last.status.code(), Code::kResourceExhausted);
   EXPECT_THAT(client.last.status.message(), HasSubstr("names and tape ("));
-  EXPECT_THAT(client.last.status.message(), HasSubstr("recorded operations): out of memory on cpu"));
+  EXPECT_THAT(client.last.status.message(),
+              HasSubstr("recorded operations): out of memory on cpu"));
   EXPECT_LE(daemon.used(kHostDevice), kQuota);
   // The in-place write failed as well: it did not happen. Without the tape, all goes on.
   client.release(kept);

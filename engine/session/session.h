@@ -29,9 +29,9 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   // While an error waits to be raised, failures and what they could take back are remembered.
   static constexpr std::size_t kMostFailures = 1u << 20;
   static constexpr std::uint64_t kMostCommandsKept = 1u << 22;
-  // What names, tape and queue cost is charged like tensors on the host, in steps, but for the first
-  // few MiB. Where the account refuses, instructions fail; a client that adds names all the same
-  // loses its session in the end.
+  // What names, tape and queue cost is charged like tensors on the host, in steps, but for the
+  // first few MiB. Where the account refuses, instructions fail; a client that adds names all the
+  // same loses its session in the end.
   static constexpr std::uint64_t kFreeBookkeeping = 4u << 20;
   static constexpr std::uint64_t kBookkeepingStep = 1u << 20;
   static constexpr std::uint64_t kMostUnpaid = 256u << 20;
@@ -127,8 +127,8 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   runtime::Back back_;
   std::atomic<bool> front_taken_{false};
   std::atomic<std::uint64_t> forgotten_{
-      0};                  // the front was told that everything up to here has run
-  autograd::Front front_;  // dies before the back, whose values it holds
+      0};                      // the front was told that everything up to here has run
+  autograd::Front front_;      // dies before the back, whose values it holds
   std::uint64_t charged_ = 0;  // for bookkeeping; of whoever has the front
   Frame frame_;                // the pump's
 
