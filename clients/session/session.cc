@@ -208,11 +208,16 @@ Status Session::apply(OpId op, std::span<const Var> arguments,
     }
   }
   TT_RETURN_IF_ERROR(usable(arguments, false));
+  const bool mutates = !catalog().at(op).mutates.empty();
+  if (mutates && watching) [[unlikely]] {
+    for (const Var& each : arguments) {
+      if (each.is_tensor()) TT_RETURN_IF_ERROR(before_write(autograd::handle_of(each)));
+    }
+  }
   TT_RETURN_IF_ERROR(ready_to_issue());
   begin_command();
   const autograd::Call call = call_of(op, arguments, counts, attributes);
   TT_RETURN_IF_ERROR(graph_.apply(call, results));
-  const bool mutates = !catalog().at(op).mutates.empty();
   // Ids of the results come after those of the arguments, which the frame counts back from here.
   const program::HandleId first = next_id_;
   if (!mutates) {
@@ -239,6 +244,8 @@ Status Session::apply_inplace(OpId op, std::span<const Var> arguments,
     }
   }
   TT_RETURN_IF_ERROR(usable(arguments, true));
+  if (watching) [[unlikely]]
+    TT_RETURN_IF_ERROR(before_write(autograd::handle_of(arguments[0])));
   TT_RETURN_IF_ERROR(ready_to_issue());
   begin_command();
   const autograd::Call call = call_of(op, arguments, counts, attributes);
@@ -273,6 +280,7 @@ Status Session::set_requires_grad(Handle& h, bool on) {
     return core::invalid(
         "Setting requires_grad=True on inference tensor outside InferenceMode is not allowed.");
   }
+  if (watching) TT_RETURN_IF_ERROR(before_write(h));
   TT_RETURN_IF_ERROR(ready_to_issue());
   TT_RETURN_IF_ERROR(graph_.set_requires_grad(h, on));
   issue(program::Command(program::SetFlag{program::SetFlag::What::kRequiresGrad, h.id, on}), 0);
@@ -309,6 +317,7 @@ Status Session::assign_grad(Handle& h, Handle* grad) {
 
 Status Session::set_data(Handle& h, Handle& other) {
   if (h.id == 0 || other.id == 0) return ended();
+  if (watching) TT_RETURN_IF_ERROR(before_write(h));
   TT_RETURN_IF_ERROR(ready_to_issue());
   // Refused here alone: the daemon hears later that a view has gone.
   if (h.views > 0) return core::invalid("data: cannot be assigned while views of the tensor live");
@@ -333,6 +342,7 @@ core::Result<std::uint64_t> Session::fetch(Handle& h, bool bulk) {
 
 Status Session::backward(autograd::BackwardCall call, bool create_graph,
                          std::vector<HandleRef>& results) {
+  if (watching) TT_RETURN_IF_ERROR(before_backward());
   TT_RETURN_IF_ERROR(ready_to_issue());
   flush_releases();  // the daemon gives no .grad to a name that is gone here
   program::Backward command;
@@ -438,6 +448,7 @@ core::Result<HandleRef> Session::own(const Var& g, const core::Dims& strides) {
 // ---------------------------------------------------------------- waiting
 
 core::Result<wire::FetchedValue> Session::wait_fetched(std::uint64_t seq) {
+  ++waits_;
   const Status waited = block([&] { return fetched_.contains(seq) || !lost_.ok(); });
   MutexLock lock(mutex_);
   if (!waited.ok()) {
@@ -455,9 +466,30 @@ Status Session::synchronize() {
   if ((interrupted_upto_ | raise_seq_) != 0) TT_RETURN_IF_ERROR(settle());
   idle();  // what was deleted before this line is free after it
   const std::uint64_t upto = seq_;
+  ++waits_;
   TT_RETURN_IF_ERROR(block([&] { return completed_ >= upto || !lost_.ok(); }));
   MutexLock lock(mutex_);
   return completed_ >= upto ? Status() : lost_;
+}
+
+Status Session::alive() const { return g_forked ? forked() : Status(); }
+
+Status Session::wait_until(const std::function<bool()>& ready) {
+  TT_RETURN_IF_ERROR(block([&] { return ready() || !lost_.ok(); }));
+  MutexLock lock(mutex_);
+  return lost_;
+}
+
+void Session::wake() {
+  if (g_forked) return;
+  MutexLock lock(mutex_);
+  changed_.notify_all();
+}
+
+void Session::unwanted(std::uint64_t seq) {
+  if (g_forked) return;
+  MutexLock lock(mutex_);
+  if (fetched_.erase(seq) == 0) unwanted_.insert(seq);
 }
 
 // Waits for nothing: on the sender's thread, whatever it waited for would need the sender.
@@ -472,6 +504,12 @@ bool Session::has_pending() const {
 
 Status Session::raise_pending(std::uint64_t& root) {
   if (!has_pending()) return {};
+  if (watching) {  // their operands are those of the calls, not the last good ones
+    const Status settled = before_raise();
+    if (settled.code() == core::Code::kCancelled || settled.code() == core::Code::kAborted) {
+      return settled;
+    }
+  }
   const Status ready = ready_to_issue();
   if (ready.code() == core::Code::kCancelled) return ready;
   wire::ErrorEvent error;
@@ -528,6 +566,7 @@ Status Session::settle() {
     const std::uint64_t upto = interrupted_upto_;
     TT_RETURN_IF_ERROR(block([&] { return completed_ >= upto || !lost_.ok(); }));
     if (raise_seq_ != 0) continue;  // another thread's
+    if (watching && upto != 0) interrupted(upto);
     std::uint64_t root = 0;
     {
       MutexLock lock(mutex_);

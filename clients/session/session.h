@@ -93,6 +93,15 @@ class Session : public autograd::Issuer {
   std::uint64_t mark_interrupted();
   // Sends releases that wait for company; never waits.
   void idle();
+  // Until ready(), which wake() makes looked at again, or the stream is gone.
+  Status wait_until(const std::function<bool()>& ready);
+  void wake();
+  // Refuses in the child of a fork.
+  Status alive() const;
+  // The value of this fetch will not be waited for.
+  void unwanted(std::uint64_t seq);
+  // How often a call has waited for the daemon's answer.
+  std::uint64_t waits() const { return waits_; }
 
   // ---- Transport threads
   // Waits for commands, or for at most `seconds`; false when the session is closed and all is
@@ -132,6 +141,15 @@ class Session : public autograd::Issuer {
   void forget(autograd::Node& node) { forgets_.emplace_back(&node); }
   void flush_forgets();
 
+  // Calls that were put off (pending.h), where there are any: `watching`. Called before whatever
+  // they could see: a write to h or a change of its flags, gradients, a Raise.
+  bool watching = false;
+  virtual Status before_write(const Handle&) { return {}; }
+  virtual Status before_backward() { return {}; }
+  virtual Status before_raise() { return {}; }
+  // The commands up to `upto` are dropped.
+  virtual void interrupted(std::uint64_t) {}
+
   mutable core::Mutex mutex_;
   core::CondVar changed_;
 
@@ -162,6 +180,7 @@ class Session : public autograd::Issuer {
   std::uint64_t interrupted_upto_ = 0;            // 0: nothing to settle
   std::uint64_t raise_seq_ = 0, raise_root_ = 0;  // a Raise under way; 0: none
   bool recording_ = false;
+  std::uint64_t waits_ = 0;
 
   // Guarded by mutex_
   wire::FrameWriter writer_;

@@ -11,22 +11,18 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <deque>
+#include <functional>
 #include <thread>
 #include <unordered_map>
 #include <vector>
 
 #include "clients/session/session.h"
+#include "pending.h"
 
 namespace teletensor::client {
 
 namespace nb = nanobind;
-
-// The caller's place in the program, resolved to a line only when an error needs it.
-struct Site {
-  std::uint64_t seq = 0;
-  PyObject* code = nullptr;  // counted
-  int instruction = 0;
-};
 
 // A checkpointed call: how to run it again, and the nodes that its second run has recorded.
 class Frame final : public core::Counted {
@@ -66,6 +62,20 @@ class PySession final : public Session {
   bool leaf_done(Handle& leaf) override;
   core::Result<autograd::Node*> again(autograd::Node& node) override;
 
+  // ---- Tensors that are not made yet (pending.h)
+  // Makes it; false: a Python error is set.
+  bool resolve(PyTensor& tensor);
+  // Makes all; an error of any is raised.
+  Status settle_all();
+  void add(Pending& pending);
+  Status make_room();
+  // The program has let go of it.
+  void dropped(PyTensor& tensor);
+  // Whether calls must be carried out in order: inside levels, checkpoints, with strict and anomaly
+  // mode.
+  bool in_order() const;
+  Site present_site();
+
   // Checkpoint: between begin and end, nodes belong to the frame and their saved values go.
   void begin_frame(core::Ref<Frame> frame, bool first);
   void end_frame();
@@ -94,12 +104,24 @@ class PySession final : public Session {
  protected:
   Status block(const std::function<bool()>& ready) override;
   void note_site(std::uint64_t seq) override;
+  Status before_write(const Handle& h) override;
+  Status before_backward() override;
+  Status before_raise() override;
+  void interrupted(std::uint64_t upto) override;
 
  private:
   void interrupt();
+  // Makes the tensor, or notes why that is not possible. Errors: a wait failed.
+  Status settle(PyTensor& tensor);
+  Status finish(PyTensor& tensor, Pending& pending);
+  Status settle_those(const std::function<bool(const Pending&)>& wanted);
+  void unregister(Pending& pending);
+  std::string text_of(const Site& site) const;
 
   static constexpr std::size_t kSites = 1 << 16;
   std::vector<Site> sites_;
+  std::deque<Pending*> unresolved_;  // oldest first; not counted
+  std::uint64_t held_ = 0;           // bytes of their operands
   void watch_nodes();
   nb::object list_of(std::span<const Var> vars);
   Status take_list(PyObject* list, std::span<Var> vars, const char* what);
@@ -122,7 +144,8 @@ class PySession final : public Session {
 struct PyTensor {
   nb::object session_object;
   PySession* session = nullptr;
-  HandleRef handle;
+  HandleRef handle;           // null while it is pending: tensor_of() makes it
+  core::Ref<Pending> pending;
   PyObject* self = nullptr;   // the Python object, not counted
   nb::object kept;            // its bytes, where they came before anybody asked
   std::uint32_t kept_at = 0;  // the clock then
@@ -132,9 +155,10 @@ struct PyTensor {
       : session_object(nb::borrow(s->self)), session(s), handle(std::move(h)), self(object) {
     handle->owner = self;
   }
-  ~PyTensor() {
-    if (handle->owner == self) handle->owner = nullptr;
-  }
+  PyTensor(PySession* s, core::Ref<Pending> unmade, PyObject* object);
+  ~PyTensor();
+  PyTensor(const PyTensor&) = delete;
+  PyTensor& operator=(const PyTensor&) = delete;
   Var var() const { return Var(session, handle); }
 };
 
@@ -148,7 +172,9 @@ struct PyNode {
 nb::object node_object(PySession& session, autograd::Node* node, Handle* leaf);
 std::string node_name(const PySession& session, const autograd::Node& node);
 
-// nullptr where `object` is no Tensor.
+bool is_tensor(PyObject* object);
+// nullptr where `object` is no Tensor; or, with a Python error set, where a pending one cannot be
+// made.
 PyTensor* tensor_of(PyObject* object);
 // The Tensor of h: the living one, or a new one (a new reference).
 PyObject* wrap(PySession& session, const HandleRef& h);
@@ -172,7 +198,8 @@ PySession& current_session();
 
 // Python objects to ops' operands and attributes. False: a Python error is set.
 bool number_of(PyObject* object, core::Number& number);  // no error set where it is no number
-bool to_var(PyObject* object, Var& var);  // Tensor or number; else false, no error set
+// Tensor or number; else false, and an error is set only where a pending Tensor has one.
+bool to_var(PyObject* object, Var& var);
 
 // Calls op `id` with results as Python objects (a new reference; nullptr: error set). For
 // operators.
@@ -192,6 +219,7 @@ void bind_types(nb::module_& m);  // dtype, device, errors
 void bind_tensor(nb::module_& m);
 void bind_ops(nb::module_& m);  // Op objects, catalog
 void bind_session(nb::module_& m);
+void bind_pending(nb::module_& m);
 void bind_tape(nb::module_& m);        // Node, Functions, checkpoints, anomaly mode, streams
 void bind_transforms(nb::module_& m);  // levels of vmap and forward mode
 

@@ -37,6 +37,9 @@ core::Result<Var> PySession::run_hook(autograd::HookId hook, const Var& g) {
   const nb::object result = nb::steal(changed);
   if (result.is_none()) return seen;
   PyTensor* tensor = tensor_of(result.ptr());
+  if (tensor == nullptr && PyErr_Occurred()) {
+    return Status(core::Code::kAborted, "a hook's result cannot be made");
+  }
   if (tensor == nullptr || tensor->session != this) {
     PyErr_SetString(PyExc_TypeError, "a gradient hook must return None or a Tensor of the session");
     return Status(core::Code::kAborted, "a hook returned no tensor");
@@ -68,6 +71,23 @@ bool internal_code(PyCodeObject* code) {
 }  // namespace
 
 void PySession::note_site(std::uint64_t seq) {
+  Site& site = sites_[seq % kSites];
+  PyObject* const before = site.code;
+  const Site* const given = PendingCall::site();
+  site = given == nullptr ? present_site() : *given;
+  if (given != nullptr) Py_XINCREF(site.code);
+  if (site.code == nullptr) {
+    site.code = before;
+    site.seq = 0;
+    return;
+  }
+  site.seq = seq;
+  Py_XDECREF(before);
+}
+
+// Its code is a new reference.
+Site PySession::present_site() {
+  Site site;
   PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get());
   while (frame != nullptr) {
     PyCodeObject* code = PyFrame_GetCode(frame);
@@ -78,18 +98,26 @@ void PySession::note_site(std::uint64_t seq) {
       frame = caller;
       continue;
     }
-    Site& site = sites_[seq % kSites];
-    Py_XSETREF(site.code, reinterpret_cast<PyObject*>(code));
+    site.code = reinterpret_cast<PyObject*>(code);
     site.instruction = PyFrame_GetLasti(frame);
-    site.seq = seq;
     Py_DECREF(frame);
-    return;
+    break;
   }
+  return site;
 }
 
 std::string PySession::site_of(std::uint64_t seq) const {
   const Site& site = sites_[seq % kSites];
-  if (site.seq != seq || site.code == nullptr) return "";
+  return site.seq == seq ? text_of(site) : std::string();
+}
+
+bool PySession::in_order() const {
+  return transforms::depth != 0 || strict || !frames_.empty() ||
+         (anomaly_site_.is_valid() && !anomaly_site_.is_none());
+}
+
+std::string PySession::text_of(const Site& site) const {
+  if (site.code == nullptr) return "";
   auto* code = reinterpret_cast<PyCodeObject*>(site.code);
   const char* file = PyUnicode_AsUTF8(code->co_filename);
   const char* name = PyUnicode_AsUTF8(code->co_name);
@@ -210,14 +238,24 @@ void bind_session(nb::module_& m) {
       .def("idle", [](PySession& s) { s.idle(); })
       .def("synchronize",
            [](PySession& s) {
+             const Status settled = s.settle_all();
+             PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
+             PyErr_Fetch(&type, &value, &trace);  // a late error comes first
+             const nb::object own[] = {nb::steal(type), nb::steal(value), nb::steal(trace)};
              const Status status = s.synchronize();
              if (PyErr_Occurred()) throw nb::python_error();
              raise_late(s);
+             if (type != nullptr) {
+               PyErr_Restore(own[0].inc_ref().ptr(), own[1].inc_ref().ptr(), own[2].inc_ref().ptr());
+               throw nb::python_error();
+             }
+             raise_if(settled);
              raise_if(status);
            })
       .def("raise_pending", [](PySession& s) { raise_late(s); })
       .def_prop_ro("has_pending", [](const PySession& s) { return s.has_pending(); })
       .def_prop_ro("completed_upto", [](const PySession& s) { return s.completed_upto(); })
+      .def_prop_ro("waits", [](const PySession& s) { return s.waits(); })
       .def_prop_ro("last_seq", [](const PySession& s) { return s.last_seq(); })
       .def("mark_interrupted", [](PySession& s) { return s.mark_interrupted(); })
       .def_prop_ro("tape_nodes", [](PySession& s) { return s.graph().live_nodes(); })
@@ -277,6 +315,7 @@ NB_MODULE(_core, m) {
   bind_ops(m);
   bind_autocast(m);
   bind_session(m);
+  bind_pending(m);
   bind_tape(m);
   bind_transforms(m);
 }

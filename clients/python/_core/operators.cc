@@ -24,13 +24,13 @@ PyObject* binary(const Prepared& op, PyObject* a, PyObject* b) {
     if (PyErr_Occurred()) return nullptr;
     Py_RETURN_NOTIMPLEMENTED;
   }
-  PyTensor* tensor = tensor_of(a);
-  if (tensor == nullptr) tensor = tensor_of(b);
+  const PyTensor* tensor = is_tensor(a) ? tensor_of(a) : tensor_of(b);
   return call_op(*tensor->session, op.id, arguments, {}, op.attributes);
 }
 
 PyObject* unary(const Prepared& op, PyObject* a) {
   PyTensor* tensor = tensor_of(a);
+  if (tensor == nullptr) return nullptr;
   const Var argument = tensor->var();
   return call_op(*tensor->session, op.id, {&argument, 1}, {}, op.attributes);
 }

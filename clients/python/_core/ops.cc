@@ -38,7 +38,7 @@ bool type_error(const OpObject* op, const Parameter& p, const char* wants, PyObj
 bool to_int(PyObject* object, std::int64_t& value) {
   if (PyLong_Check(object)) {
     value = PyLong_AsLongLong(object);
-  } else if (PyIndex_Check(object) && !tensor_of(object)) {
+  } else if (PyIndex_Check(object) && !is_tensor(object)) {
     PyObject* index = PyNumber_Index(object);
     if (index == nullptr) return false;
     value = PyLong_AsLongLong(index);
@@ -79,7 +79,7 @@ bool to_attribute(const OpObject* op, const Parameter& p, PyObject* object, Attr
       if (to_int(object, integer)) {
         ints.push_back(integer);
       } else {
-        if (PyErr_Occurred() || PyUnicode_Check(object) || tensor_of(object)) {
+        if (PyErr_Occurred() || PyUnicode_Check(object) || is_tensor(object)) {
           return type_error(op, p, "a tuple of ints", object);
         }
         PyObject* sequence = PySequence_Fast(object, "");
@@ -126,7 +126,7 @@ bool to_operand(const OpObject* op, const Parameter& p, PyObject* object,
                 core::InlineVector<Var, 3>& arguments,
                 core::InlineVector<std::uint32_t, 2>& counts) {
   if (p.type == Parameter::Type::kTensorList) {
-    PyObject* sequence = tensor_of(object) ? nullptr : PySequence_Fast(object, "");
+    PyObject* sequence = is_tensor(object) ? nullptr : PySequence_Fast(object, "");
     if (sequence == nullptr) {
       PyErr_Clear();
       return type_error(op, p, "a list of Tensors", object);
@@ -147,9 +147,10 @@ bool to_operand(const OpObject* op, const Parameter& p, PyObject* object,
     return true;
   }
   Var& var = arguments.emplace_back();
-  if (PyTensor* tensor = tensor_of(object)) {
-    var = tensor->var();
-    return true;
+  if (is_tensor(object)) {
+    PyTensor* tensor = tensor_of(object);
+    if (tensor != nullptr) var = tensor->var();
+    return tensor != nullptr;
   }
   if (p.type == Parameter::Type::kOperand && to_var(object, var)) return true;
   return type_error(op, p, p.type == Parameter::Type::kOperand ? "Tensor or a number" : "Tensor",
@@ -253,7 +254,7 @@ PyObject* op_call(PyObject* callable, PyObject* const* args, size_t flags, PyObj
   }
   const std::span<const Var> spans{arguments.data(), arguments.size()};
   if (op->inplace) {
-    if (values[0] == nullptr || !tensor_of(values[0])) {
+    if (values[0] == nullptr || !is_tensor(values[0])) {
       PyErr_Format(PyExc_TypeError, "%s_() needs a Tensor to write to", def.name.c_str());
       return nullptr;
     }
@@ -405,7 +406,7 @@ bool number_of(PyObject* object, core::Number& number) {
     number = core::Number::of_int(value);
     return true;
   }
-  if (tensor_of(object) || PySequence_Check(object)) return false;
+  if (is_tensor(object) || PySequence_Check(object)) return false;
   if (PyObject_HasAttrString(object, "__complex__") && !PyIndex_Check(object) &&
       (Py_TYPE(object)->tp_as_number == nullptr ||
        std::string_view(Py_TYPE(object)->tp_name).find("complex") != std::string_view::npos)) {
@@ -431,9 +432,10 @@ bool number_of(PyObject* object, core::Number& number) {
 }
 
 bool to_var(PyObject* object, Var& var) {
-  if (PyTensor* tensor = tensor_of(object)) {
-    var = tensor->var();
-    return true;
+  if (is_tensor(object)) {
+    PyTensor* tensor = tensor_of(object);
+    if (tensor != nullptr) var = tensor->var();
+    return tensor != nullptr;
   }
   core::Number number;
   if (!number_of(object, number)) return false;

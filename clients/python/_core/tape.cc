@@ -71,7 +71,7 @@ nb::object PySession::list_of(std::span<const Var> vars) {
 // A list or tuple of tensors and Nones into vars, of the same length.
 Status PySession::take_list(PyObject* list, std::span<Var> vars, const char* what) {
   PyObject* sequence =
-      tensor_of(list) || list == Py_None ? PyTuple_Pack(1, list) : PySequence_Fast(list, what);
+      is_tensor(list) || list == Py_None ? PyTuple_Pack(1, list) : PySequence_Fast(list, what);
   if (sequence == nullptr) return aborted();
   const nb::object own = nb::steal(sequence);
   const auto size = static_cast<std::size_t>(PySequence_Fast_GET_SIZE(sequence));
@@ -87,6 +87,7 @@ Status PySession::take_list(PyObject* list, std::span<Var> vars, const char* wha
       continue;
     }
     PyTensor* tensor = tensor_of(each);
+    if (tensor == nullptr && PyErr_Occurred()) return aborted();
     if (tensor == nullptr || tensor->session != this) {
       PyErr_Format(PyExc_TypeError, "%s: gradients are Tensors of the session or None, not %s",
                    what, Py_TYPE(each)->tp_name);
@@ -304,7 +305,8 @@ namespace {
 
 PyTensor& tensor(nb::handle object) {
   PyTensor* t = tensor_of(object.ptr());
-  if (t == nullptr) throw nb::type_error("a Tensor is wanted");
+  if (t == nullptr && !PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "a Tensor is wanted");
+  if (t == nullptr) throw nb::python_error();
   return *t;
 }
 

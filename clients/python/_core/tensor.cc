@@ -13,11 +13,26 @@ namespace teletensor::client {
 
 PyTypeObject* tensor_type = nullptr;
 
+bool is_tensor(PyObject* object) {
+  return Py_TYPE(object) == tensor_type || PyType_IsSubtype(Py_TYPE(object), tensor_type);
+}
+
 PyTensor* tensor_of(PyObject* object) {
-  if (Py_TYPE(object) == tensor_type || PyType_IsSubtype(Py_TYPE(object), tensor_type)) {
-    return nb::inst_ptr<PyTensor>(object);
-  }
-  return nullptr;
+  if (!is_tensor(object)) return nullptr;
+  PyTensor* tensor = nb::inst_ptr<PyTensor>(object);
+  if (tensor->pending != nullptr && !tensor->session->resolve(*tensor)) [[unlikely]]
+    return nullptr;
+  return tensor;
+}
+
+PyTensor::PyTensor(PySession* s, core::Ref<Pending> unmade, PyObject* object)
+    : session_object(nb::borrow(s->self)), session(s), pending(std::move(unmade)), self(object) {
+  pending->tensor = this;
+}
+
+PyTensor::~PyTensor() {
+  if (pending != nullptr) session->dropped(*this);
+  if (handle != nullptr && handle->owner == self) handle->owner = nullptr;
 }
 
 PyObject* wrap(PySession& session, const HandleRef& h) {
@@ -120,7 +135,23 @@ nb::object tuple_of(const core::Dims& dims) {
   return own(tuple);
 }
 
-autograd::Handle& handle(const PyTensor& t) { return *t.handle; }
+autograd::Handle& handle(const PyTensor& t) {
+  if (t.pending != nullptr && !t.session->resolve(const_cast<PyTensor&>(t))) [[unlikely]]
+    throw nb::python_error();
+  return *t.handle;
+}
+
+// What is known of a pending tensor before it is made.
+core::DType dtype(const PyTensor& t) {
+  return t.pending != nullptr ? t.pending->dtype : t.handle->layout.dtype;
+}
+core::Device device(const PyTensor& t) {
+  return t.pending != nullptr ? t.pending->device : t.handle->layout.device;
+}
+std::int64_t rank(const PyTensor& t) {
+  return t.pending != nullptr ? t.pending->rank : t.handle->shape().size();
+}
+
 
 wire::FetchedValue read(const PyTensor& t) {
   PySession& session = *t.session;
@@ -198,8 +229,10 @@ nb::object item(const PyTensor& t) {
 PyTensor& tensor(nb::handle object, const char* what) {
   PyTensor* t = tensor_of(object.ptr());
   if (t == nullptr) {
-    PyErr_Format(PyExc_TypeError, "%s must be a Tensor, not %s", what,
-                 Py_TYPE(object.ptr())->tp_name);
+    if (!PyErr_Occurred()) {
+      PyErr_Format(PyExc_TypeError, "%s must be a Tensor, not %s", what,
+                   Py_TYPE(object.ptr())->tp_name);
+    }
     throw nb::python_error();
   }
   return *t;
@@ -267,20 +300,20 @@ void bind_tensor(nb::module_& m) {
           nb::arg("data"))
       .def_prop_ro("_shape", [](const PyTensor& t) { return tuple_of(handle(t).shape()); })
       .def_prop_ro(
-          "dtype", [](const PyTensor& t) { return own(wrap_dtype(handle(t).layout.dtype)); },
+          "dtype", [](const PyTensor& t) { return own(wrap_dtype(dtype(t))); },
           "The element type.")
       .def_prop_ro(
-          "device", [](const PyTensor& t) { return own(wrap_device(handle(t).layout.device)); },
+          "device", [](const PyTensor& t) { return own(wrap_device(device(t))); },
           "The daemon's device that holds it.")
-      .def_prop_ro("ndim", [](const PyTensor& t) { return handle(t).shape().size(); })
+      .def_prop_ro("ndim", [](const PyTensor& t) { return rank(t); })
       .def(
-          "dim", [](const PyTensor& t) { return handle(t).shape().size(); },
+          "dim", [](const PyTensor& t) { return rank(t); },
           "The number of dimensions.")
       .def(
           "numel", [](const PyTensor& t) { return handle(t).geometry().numel(); },
           "The number of elements.")
       .def(
-          "element_size", [](const PyTensor& t) { return core::size_of(handle(t).layout.dtype); },
+          "element_size", [](const PyTensor& t) { return core::size_of(dtype(t)); },
           "Bytes of one element.")
       .def("_strides", [](const PyTensor& t) { return tuple_of(handle(t).geometry().strides); })
       .def(
@@ -289,7 +322,7 @@ void bind_tensor(nb::module_& m) {
       .def(
           "is_contiguous", [](const PyTensor& t) { return handle(t).geometry().contiguous(); },
           "Row-major without gaps?")
-      .def("_is_view", [](const PyTensor& t) { return handle(t).is_view(); })
+      .def("_is_view", [](const PyTensor& t) { return t.pending == nullptr && handle(t).is_view(); })
       .def_prop_ro("_base",
                    [](const PyTensor& t) -> nb::object {
                      if (!handle(t).is_view()) return nb::none();
@@ -301,6 +334,7 @@ void bind_tensor(nb::module_& m) {
       .def_prop_rw(
           "requires_grad",
           [](const PyTensor& t) {
+            if (t.pending != nullptr) return t.pending->requires_grad;
             return t.session->graph().requires_grad(transforms::ground(handle(t)));
           },
           [](PyTensor& t, bool on) { raise_if(t.session->set_requires_grad(handle(t), on)); },
@@ -308,6 +342,7 @@ void bind_tensor(nb::module_& m) {
       .def_prop_ro(
           "is_leaf",
           [](const PyTensor& t) {
+            if (t.pending != nullptr) return !t.pending->requires_grad;
             return value_or_raise(t.session->node_of(transforms::ground(handle(t)))) == nullptr;
           },
           "True where no recorded instruction made it.")
@@ -344,7 +379,7 @@ void bind_tensor(nb::module_& m) {
       .def(
           "is_inference", [](const PyTensor& t) { return handle(t).inference; },
           "Was it made in inference mode?")
-      .def_prop_ro("_inside", [](const PyTensor& t) { return handle(t).id == 0; })
+      .def_prop_ro("_inside", [](const PyTensor& t) { return t.pending == nullptr && handle(t).id == 0; })
       .def_prop_ro(
           "output_nr", [](const PyTensor& t) { return handle(t).output; },
           "Which output of its grad_fn it is.")

@@ -9,6 +9,7 @@ import numpy as np
 from . import _core
 from ._convert import tensor
 from ._core import Tensor, ops
+from ._pending import later, nonzero_rows, numbers_of
 
 __all__ = ["expanded", "getitem", "nonzero_columns", "setitem"]
 
@@ -31,10 +32,14 @@ def _as_index(x: Tensor, index: Any) -> Tensor:
 
 
 def nonzero_columns(mask: Tensor) -> list[Tensor]:
-    """The coordinates of the elements that are set; reads their number (a round trip)."""
-    count = int(ops["count_nonzero"](mask).item())
-    found = ops["nonzero"](mask, count)
-    return [_select(found, 1, d) for d in range(mask.dim())]
+    """The coordinates of the elements that are set, one tensor a dimension."""
+    numbers = numbers_of(ops["count_nonzero"](mask))
+    found = nonzero_rows(mask, numbers)
+
+    def column(d: int) -> Tensor:
+        return later(numbers, lambda _: _select(found, 1, d), _core.int64, 1, mask)
+
+    return [column(d) for d in range(mask.dim())]
 
 
 def _items(index: Any) -> list[Any]:
@@ -117,23 +122,48 @@ def _slice_of(item: slice, size: int) -> tuple[int, int, int]:
     return start, max(start, stop), step
 
 
-def expanded(view: Tensor, arrays: list[Tensor], dims: list[int]) -> tuple[list[Tensor], list[int]]:
-    """Masks as columns of coordinates."""
+def _is_mask(index: Tensor) -> bool:
+    return index.dtype in (_core.bool, _core.uint8)
+
+
+def _check_masks(view: Tensor, arrays: list[Tensor], dims: list[int]) -> list[Tensor]:
+    """The masks among the index tensors, which fit the dimensions that they lie on."""
+    masks = []
+    for each, dim in zip(arrays, dims, strict=True):
+        if not _is_mask(each):
+            continue
+        masks.append(each)
+        for d in range(each.dim()):
+            if each._shape[d] != view._shape[dim + d]:
+                raise IndexError(
+                    f"the shape of the mask {list(each._shape)} at index {d} does not match "
+                    f"the shape of the indexed tensor {list(view._shape)} at index {dim + d}")
+    return masks
+
+
+def _columns(arrays: list[Tensor], dims: list[int],
+             counts: list[int]) -> tuple[list[Tensor], list[int]]:
+    """Masks with so many elements set as columns of coordinates."""
     out: list[Tensor] = []
     at: list[int] = []
+    count = iter(counts)
     for each, dim in zip(arrays, dims, strict=True):
-        if each.dtype in (_core.bool, _core.uint8):
-            for d in range(each.dim()):
-                if each._shape[d] != view._shape[dim + d]:
-                    raise IndexError(
-                        f"the shape of the mask {list(each._shape)} at index {d} does not match "
-                        f"the shape of the indexed tensor {list(view._shape)} at index {dim + d}")
-            out.extend(nonzero_columns(each))
+        if _is_mask(each):
+            found = ops["nonzero"](each, next(count))
+            out.extend(_select(found, 1, d) for d in range(each.dim()))
             at.extend(range(dim, dim + each.dim()))
         else:
             out.append(each)
             at.append(dim)
     return out, at
+
+
+def expanded(view: Tensor, arrays: list[Tensor], dims: list[int]) -> tuple[list[Tensor], list[int]]:
+    """Masks as columns of coordinates; waits for their numbers."""
+    masks = _check_masks(view, arrays, dims)
+    counts = [int(n) for n in ops["stack"]([ops["count_nonzero"](each) for each in masks], 0).tolist()] \
+        if masks else []
+    return _columns(arrays, dims, counts)
 
 
 def getitem(x: Tensor, index: Any) -> Tensor:
@@ -148,8 +178,17 @@ def getitem(x: Tensor, index: Any) -> Tensor:
     view, arrays, dims, _ = _plan(x, index)
     if not arrays:
         return ops["alias"](view) if view is x else view
-    columns, at = expanded(view, arrays, dims)
-    return ops["index"](view, columns, at)
+    masks = _check_masks(view, arrays, dims)
+    if not masks:
+        return ops["index"](view, arrays, dims)
+
+    def found(counts: list[int]) -> Tensor:
+        return ops["index"](view, *_columns(arrays, dims, counts))
+
+    rank = view.dim() - sum(mask.dim() for mask in masks) - (len(arrays) - len(masks)) + max(
+        1 if _is_mask(each) else each.dim() for each in arrays)
+    return later(numbers_of(*[ops["count_nonzero"](mask) for mask in masks]), found, x.dtype, rank,
+                 view, *arrays)
 
 
 def setitem(x: Tensor, index: Any, value: Any) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from .. import _core
 from .._convert import resolve_device, tensor
 from .._core import Tensor, ops
+from .._pending import later, numbers_of
 from .._session import current_session
 from .common import function_only, made, options, sizes_of
 
@@ -202,7 +203,11 @@ def fill_(input: Tensor, value: Any) -> Tensor:
 
 @function_only
 def one_hot(input: Tensor, num_classes: int = -1) -> Tensor:
-    """int64 rows with a one at each index of input; -1 reads the largest index first."""
-    if num_classes == -1:
-        num_classes = int(ops["max"](input).item()) + 1 if input.numel() else 0
+    """int64 rows with a one at each index of input; with -1, reading the shape waits for the largest."""
+    if num_classes == -1 and input.numel() == 0:
+        num_classes = 0
+    elif num_classes == -1:
+        largest = ops["max"](ops["cast"](ops["detach"](input), _core.int64))
+        return later(numbers_of(largest), lambda n: ops["one_hot"](input, n[0] + 1), _core.int64,
+                     input.dim() + 1, input)
     return ops["one_hot"](input, num_classes)

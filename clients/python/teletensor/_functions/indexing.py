@@ -8,6 +8,7 @@ from typing import Any
 from .. import _core
 from .._core import Tensor, ops
 from .._indexing import expanded, nonzero_columns
+from .._pending import nonzero_rows
 from .common import function_only, sizes_of
 from .structure import broadcast_shapes, broadcast_tensors
 
@@ -138,16 +139,16 @@ def index_put_(input: Tensor, indices: Sequence[Tensor | None], values: Tensor,
 
 
 def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
-    """Coordinates of the elements that are not zero (reads their number: a round trip)."""
+    """Coordinates of the elements that are not zero. Only reading their number, the shape, waits."""
     if as_tuple and input.dim() == 0:
         input = ops["reshape"](input, (1,))
     if as_tuple:
         return tuple(nonzero_columns(input))
-    return ops["nonzero"](input, int(ops["count_nonzero"](input).item()))
+    return nonzero_rows(input)
 
 
 def masked_select(input: Tensor, mask: Tensor) -> Tensor:
-    """The elements where mask is true, as a vector (reads their number: a round trip)."""
+    """The elements where mask is true, as a vector. Only reading their number, the shape, waits."""
     if mask.dtype != _core.bool:
         raise RuntimeError(f"masked_select: expected BoolTensor for mask, got {mask.dtype}")
     input, mask = broadcast_tensors(input, mask)

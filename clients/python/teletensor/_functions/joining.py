@@ -8,6 +8,7 @@ from typing import Any
 from .. import _core
 from .._convert import tensor
 from .._core import Tensor, ops
+from .._pending import later, numbers_of
 from .common import Size, function_only, owned, sizes_of, wrap_dim
 from .creation import arange, full, zeros
 from .structure import flip, meshgrid
@@ -113,7 +114,7 @@ def repeat_interleave(input: Tensor, repeats: Any = None, dim: int | None = None
                       output_size: int | None = None) -> Tensor:
     """Each element (each slice of dim) repeated; `repeats` is a number or one per slice.
 
-    A tensor of repeats alone gives the indices. Without output_size, their sum is read (a round trip).
+    A tensor of repeats alone gives the indices. Without output_size, reading the shape waits for their sum.
     """
     if repeats is None:
         return _spread(input, output_size)
@@ -122,7 +123,9 @@ def repeat_interleave(input: Tensor, repeats: Any = None, dim: int | None = None
     at = wrap_dim(dim, input.dim())
     size = input._shape[at] if input.dim() else 1
     if isinstance(repeats, Tensor) and repeats.numel() == 1 and repeats.dim() < 2:
-        repeats = int(repeats.item())
+        times = ops["cast"](ops["detach"](repeats), _core.int64)
+        return later(numbers_of(times), lambda n: repeat_interleave(input, n[0], dim), input.dtype,
+                     max(input.dim(), 1), input, times)
     if isinstance(repeats, int):
         if repeats < 0:
             raise RuntimeError("repeats has to be non-negative")
@@ -137,22 +140,39 @@ def repeat_interleave(input: Tensor, repeats: Any = None, dim: int | None = None
     if repeats.dim() != 1 or repeats.numel() != size:
         raise RuntimeError(f"repeats must have the same size as input along dim, but got repeats.size(0)"
                            f" = {repeats.numel()} and input.size({at}) = {size}")
-    return ops["index_select"](input, _spread(repeats, output_size), at)
+    _check_repeats(repeats)
+    if output_size is not None:
+        return ops["index_select"](input, _spread(repeats, output_size), at)
+    return later(_total(repeats), lambda n: ops["index_select"](input, _places(repeats, n), at),
+                 input.dtype, input.dim(), input, repeats)
 
 
 def _spread(repeats: Tensor, output_size: int | None) -> Tensor:
     """repeats[i] times i, for all i."""
+    _check_repeats(repeats)
+    if output_size is not None:
+        return _places(repeats, [0, output_size])
+    return later(_total(repeats), lambda n: _places(repeats, n), repeats.dtype, 1, repeats)
+
+
+def _check_repeats(repeats: Tensor) -> None:
     if repeats.dim() != 1 or repeats.dtype not in (_core.int32, _core.int64):
         raise RuntimeError("repeats must be a 1-dimensional tensor of int32 or int64, it is "
                            f"{list(repeats._shape)} {repeats.dtype}")
+
+
+def _total(repeats: Tensor) -> _core.Counts:
+    """The smallest of the repeats, and their sum."""
+    wide = ops["cast"](ops["detach"](repeats), _core.int64)
+    low = ops["min"](wide) if repeats.numel() else ops["full"](0, (), _core.int64, repeats.device)
+    return numbers_of(low, ops["sum"](wide))
+
+
+def _places(repeats: Tensor, numbers: list[int]) -> Tensor:
+    if numbers[0] < 0:
+        raise RuntimeError("repeats can not be negative")
     ends = ops["cumsum"](repeats, 0)
-    if output_size is None:
-        if repeats.numel() == 0:
-            return zeros(0, dtype=_core.int64, device=repeats.device)
-        if ops["min"](repeats).item() < 0:
-            raise RuntimeError("repeats can not be negative")
-        output_size = int(ends[-1].item())
-    places = ops["searchsorted"](ends, arange(output_size, device=repeats.device), False, True)
+    places = ops["searchsorted"](ends, arange(numbers[1], device=repeats.device), False, True)
     return places if repeats.dtype == _core.int64 else ops["cast"](places, repeats.dtype)
 
 

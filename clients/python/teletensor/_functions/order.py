@@ -8,6 +8,7 @@ from typing import Any
 from .. import _core
 from .._convert import tensor
 from .._core import Tensor, ops
+from .._pending import later, numbers_of
 from .common import ValuesIndices, function_only, wrap_dim
 from .creation import full, zeros
 from .indexing import nonzero
@@ -172,22 +173,37 @@ def _distinct(x: Tensor, dim: int | None, in_order: bool) -> tuple[Tensor, Tenso
             ordered = ops["index_select"](rows, order, 0)
     first = _starts(ordered)
     group = ops["cumsum"](first, 0) - 1
-    count = int(group[-1].item()) + 1
-    places = ops["reshape"](ops["nonzero"](first, count), (count,))
-    found = ops["index_select"](ordered, places, 0)
-    if dim is not None:
+    numbers = numbers_of(ops["count_nonzero"](first))
+    rank = x.dim()
+
+    def starts(count: int) -> Tensor:
+        return ops["reshape"](ops["nonzero"](first, count), (count,))
+
+    def distinct(counts: list[int]) -> Tensor:
+        count = counts[0]
+        found = ops["index_select"](ordered, starts(count), 0)
+        if dim is None:
+            return found
+        if not rank:
+            return ops["reshape"](found, (count,))
         found = ops["reshape"](found, (count, *row_shape))
-        found = ops["contiguous"](ops["transpose"](found, 0, wrap_dim(dim, x.dim()))) if x.dim() \
-            else ops["reshape"](found, (count,))
+        return ops["contiguous"](ops["transpose"](found, 0, wrap_dim(dim, rank)))
+
+    def sizes(counts: list[int]) -> Tensor:
+        places = starts(counts[0])
+        ends = ops["cat"]([ops["slice"](places, 0, 1, counts[0] - 1, 1),
+                           full((1,), n, device=first.device)], 0)
+        return ends - places
+
     inverse = group if order is None else ops["scatter"](group, order, group, 0)
-    ends = ops["cat"]([ops["slice"](places, 0, 1, count - 1, 1),
-                       full((1,), n, device=x.device)], 0)
-    return found, ops["reshape"](inverse, shape), ends - places
+    found = later(numbers, distinct, x.dtype, 1 if dim is None else max(rank, 1), ordered, first)
+    return (found, ops["reshape"](inverse, shape),
+            later(numbers, sizes, _core.int64, 1, first))
 
 
 def unique(input: Tensor, sorted: bool = True, return_inverse: bool = False,
            return_counts: bool = False, dim: int | None = None) -> Any:
-    """The distinct elements (slices of dim), ascending; their number is read (a round trip).
+    """The distinct elements (slices of dim), ascending; reading their number waits.
 
     Also where each element went, and how often each occurs, when asked for.
     """
@@ -196,5 +212,5 @@ def unique(input: Tensor, sorted: bool = True, return_inverse: bool = False,
 
 def unique_consecutive(input: Tensor, return_inverse: bool = False, return_counts: bool = False,
                        dim: int | None = None) -> Any:
-    """The elements (slices of dim) that differ from the one before; reads their number."""
+    """The elements (slices of dim) that differ from the one before; reading their number waits."""
     return _answer(*_distinct(input, dim, True), return_inverse, return_counts)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from .. import _core
 from .._convert import tensor
 from .._core import Tensor, ops
+from .._pending import later, numbers_of
 from .common import ValuesIndices, function_only, wrap_dim
 from .reductions import std, var
 from .stores import real, stored
@@ -211,26 +212,30 @@ def nanquantile(input: Tensor, q: Any, dim: int | None = None, keepdim: bool = F
 
 
 def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
-    """How often each number from 0 on occurs, or the sums of its weights (reads the largest number)."""
+    """How often each number from 0 on occurs, or the sums of its weights. Reading the shape waits for the largest."""
     if minlength < 0:
         raise RuntimeError("minlength should be >= 0")
     if input.dim() != 1 or input.dtype.is_floating_point or input.dtype == _core.bool:
         raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
     if weights is not None and weights._shape != input._shape:
         raise RuntimeError("weights should be 1-d and have the same length as input")
-    size = minlength
-    if input.numel():
-        low, high = (int(v) for v in ops["stack"]([ops["min"](input), ops["max"](input)]).tolist())
-        if low < 0:
-            raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
-        size = max(size, high + 1)
     dtype = _core.int64
     if weights is not None:
         dtype = _core.float32 if weights.dtype == _core.float32 else _core.float64
-    out = ops["full"](0, (size,), dtype, input.device)
     source = ops["full"](1, input._shape, dtype, input.device) if weights is None else (
         ops["cast"](ops["detach"](weights), dtype))
-    return ops["index_add"](out, ops["cast"](input, _core.int64), source, 0, 1)
+    at = ops["cast"](input, _core.int64)
+
+    def counted(numbers: list[int]) -> Tensor:
+        low, high = numbers
+        if low < 0:
+            raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
+        out = ops["full"](0, (max(minlength, high + 1),), dtype, at.device)
+        return ops["index_add"](out, at, source, 0, 1)
+
+    if input.numel() == 0:
+        return counted([0, -1])
+    return later(numbers_of(ops["min"](at), ops["max"](at)), counted, dtype, 1, at, source)
 
 
 def histc(input: Tensor, bins: int = 100, min: Any = 0, max: Any = 0) -> Tensor:

@@ -38,13 +38,12 @@ class _Storage:
 class Array:
     """An n-dimensional array of one dtype on a device of the daemon. Made by this namespace's functions."""
 
-    __slots__ = ("_host", "_made", "_make", "_storage", "_writes", "device", "dtype", "shape")
+    __slots__ = ("_host", "_made", "_make", "_shape", "_storage", "_writes", "device", "dtype")
     __hash__ = None  # type: ignore[assignment]
     __array_priority__ = 100
 
     dtype: DType  # of the elements
     device: _core.device  # of the daemon, that holds them
-    shape: tuple[int, ...]
 
     def __init__(
         self,
@@ -57,7 +56,15 @@ class Array:
         self._host = host
         self._storage = storage or _Storage()
         self._writes = self._storage.writes
-        self.dtype, self.device, self.shape = tensor.dtype, tensor.device, tuple(tensor._shape)
+        self.dtype, self.device = tensor.dtype, tensor.device
+        self._shape: tuple[int, ...] | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The size of each axis; waits where it depends on data that the daemon has not computed yet."""
+        if self._shape is None:
+            self._shape = tuple(self._tensor._shape)
+        return self._shape
 
     @property
     def _tensor(self) -> Tensor:
@@ -132,7 +139,7 @@ class Array:
         view = Array.__new__(Array)
         view._made, view._make, view._host = None, make, piece
         view._storage, view._writes = self._storage, self._writes
-        view.dtype, view.device, view.shape = self.dtype, self.device, piece.shape
+        view.dtype, view.device, view._shape = self.dtype, self.device, piece.shape
         return view
 
     def _item(self) -> Any:

@@ -9,6 +9,7 @@ import teletensor as tt
 
 from .._core import Tensor
 from .._core import dtype as DType
+from .._pending import later, numbers_of
 from ._array import Array, operands, require, unwrap, wrap
 from ._dtypes import BY_NAME, kind_of, promote
 from ._manipulation import axes_of, axis_of, concat
@@ -338,11 +339,16 @@ def _groups(values: Tensor, places: Tensor, flat: Tensor) -> tuple[Tensor, Tenso
         first = tt.cat([first[:1], tt.ne(values[1:], values[:-1])])
     group = tt.cumsum(first.to(tt.int64), 0) - 1
     inverse = tt.zeros(count, dtype=tt.int64, device=flat.device).scatter(0, places, group)
-    at = tt.nonzero(first).reshape(-1)
-    ends = (
-        tt.cat([at[1:], tt.full((1,), count, dtype=tt.int64, device=flat.device)]) if count else at
-    )
-    return values[at], places[at], inverse, ends - at
+    if not count:
+        return values, places, inverse, inverse
+
+    def sizes(counts: list[int]) -> Tensor:
+        at = tt.nonzero_static(first, size=counts[0]).reshape(-1)
+        end = tt.full((1,), count, dtype=tt.int64, device=first.device)
+        return tt.cat([at[1:], end]) - at
+
+    found = later(numbers_of(tt.count_nonzero(first)), sizes, tt.int64, 1, first)
+    return values[first], places[first], inverse, found
 
 
 def _unique_complex(flat: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -1,0 +1,375 @@
+#include "pending.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "bindings.h"
+
+namespace teletensor::client {
+namespace {
+
+struct PyCounts {
+  nb::object session_object;
+  core::Ref<Counts> counts;
+};
+
+// What unresolved tensors may hold of memory that the program has perhaps let go: the oldest is
+// made first beyond this.
+constexpr std::size_t kMaxPending = 256;
+constexpr std::uint64_t kMinHeld = 64ull << 20;
+
+thread_local const Site* t_site = nullptr;
+
+// Those of the call, for its life.
+class Modes {
+ public:
+  explicit Modes(const Pending& pending)
+      : record_(grad_mode()),
+        inference_(inference_mode()),
+        site_(std::exchange(t_site, &pending.site)),
+        below_(pending.depth) {
+    set_grad_mode(pending.record);
+    set_inference_mode(pending.inference);
+  }
+  ~Modes() {
+    set_grad_mode(record_);
+    set_inference_mode(inference_);
+    t_site = site_;
+  }
+
+ private:
+  const bool record_, inference_;
+  const Site* const site_;
+  const transforms::Below below_;
+};
+
+Status aborted() { return Status(core::Code::kAborted, "a Python error is set"); }
+
+// The present error as an object, its text with the line of the call.
+nb::object taken_error(const std::string& site) {
+  PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
+  PyErr_Fetch(&type, &value, &trace);
+  PyErr_NormalizeException(&type, &value, &trace);
+  nb::object error = nb::steal(value);
+  Py_XDECREF(type);
+  Py_XDECREF(trace);
+  if (site.empty()) return error;
+  PyObject* args = PyObject_GetAttrString(error.ptr(), "args");
+  if (args != nullptr && PyTuple_Check(args) && PyTuple_GET_SIZE(args) == 1 &&
+      PyUnicode_Check(PyTuple_GET_ITEM(args, 0))) {
+    const std::string text = nb::cast<std::string>(nb::handle(PyTuple_GET_ITEM(args, 0)));
+    if (text.find("(issued at ") == std::string::npos) {
+      const nb::object changed = nb::make_tuple(text + "\n(issued at " + site + ")");
+      if (PyObject_SetAttrString(error.ptr(), "args", changed.ptr()) != 0) PyErr_Clear();
+    }
+  }
+  Py_XDECREF(args);
+  PyErr_Clear();
+  return error;
+}
+
+void raise_object(const nb::object& error) {
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
+}
+
+}  // namespace
+
+const Site* PendingCall::site() { return t_site; }
+
+// ---------------------------------------------------------------- Counts
+
+Counts::~Counts() {
+  if (seq != 0) session.unwanted(seq);
+}
+
+Status Counts::ask() {
+  auto given = session.fetch(*handle, false);
+  if (!given.ok()) return given.status();
+  seq = asked = *given;
+  return {};
+}
+
+Status Counts::wait(Status& found) {
+  while (!done_) {
+    if (busy_) {
+      TT_RETURN_IF_ERROR(session.wait_until([this] { return !busy_.load(); }));
+      continue;
+    }
+    if (seq == 0) TT_RETURN_IF_ERROR(ask());  // a wait was interrupted
+    busy_ = true;
+    auto value = session.wait_fetched(std::exchange(seq, 0));
+    busy_ = false;
+    session.wake();
+    if (!value.ok()) return value.status();
+    root = value->root;
+    status_ = value->status;
+    if (status_.ok()) {
+      const std::size_t count = value->data.size() / sizeof(std::int64_t);
+      numbers.resize(count);
+      std::memcpy(numbers.data(), value->data.data(), count * sizeof(std::int64_t));
+    }
+    done_ = true;
+  }
+  found = status_;
+  return {};
+}
+
+// ---------------------------------------------------------------- Pending
+
+Pending::~Pending() { Py_XDECREF(site.code); }
+
+// Makes the tensor, or notes why that is not possible. Errors: the wait failed, or was interrupted.
+Status PySession::settle(PyTensor& tensor) {
+  TT_RETURN_IF_ERROR(alive());
+  while (tensor.pending) {
+    const core::Ref<Pending> pending = tensor.pending;
+    if (pending->error.is_valid()) return {};
+    if (pending->busy) {
+      if (pending->runs == std::this_thread::get_id()) {
+        return core::internal("a tensor is needed to make itself");
+      }
+      TT_RETURN_IF_ERROR(wait_until([&] { return !pending->busy.load(); }));
+      continue;
+    }
+    pending->busy = true;
+    pending->runs = std::this_thread::get_id();
+    const Status status = finish(tensor, *pending);
+    pending->busy = false;
+    wake();
+    TT_RETURN_IF_ERROR(status);
+  }
+  return {};
+}
+
+Status PySession::finish(PyTensor& tensor, Pending& pending) {
+  // Another thread may drop the last reference while this one waits.
+  const nb::object alive = nb::borrow(tensor.self);
+  Status found;
+  TT_RETURN_IF_ERROR(pending.counts->wait(found));
+  if (pending.error.is_valid()) return {};  // interrupted meanwhile
+  if (!found.ok()) {
+    set_error(Status(found.code(), explained(found.message(), pending.counts->root)));
+    pending.error = taken_error("");
+    pending.cancelled = found.code() == core::Code::kCancelled;
+    unregister(pending);
+    return {};
+  }
+  PyObject* made = nullptr;
+  {
+    const Modes modes(pending);
+    nb::list numbers;
+    for (std::int64_t n : pending.counts->numbers) numbers.append(n);
+    Status before = take_status();
+    const nb::object call = pending.finish;
+    made = PyObject_CallOneArg(call.ptr(), numbers.ptr());
+    put_status(std::move(before));
+  }
+  PyTensor* result = made == nullptr ? nullptr : tensor_of(made);
+  if (made != nullptr && result == nullptr && !PyErr_Occurred()) {
+    PyErr_SetString(PyExc_TypeError, "what makes a pending tensor returned no Tensor");
+  }
+  if (pending.error.is_valid()) {  // interrupted meanwhile
+    Py_XDECREF(made);
+    PyErr_Clear();
+    return {};
+  }
+  if (result == nullptr) {
+    Py_XDECREF(made);
+    if (!PyErr_ExceptionMatches(PyExc_Exception)) return aborted();  // Ctrl-C: it can still be made
+    pending.error = taken_error(text_of(pending.site));
+    unregister(pending);
+    return {};
+  }
+  tensor.handle = result->handle;
+  Py_DECREF(made);
+  tensor.handle->owner = tensor.self;
+  unregister(pending);
+  tensor.pending = nullptr;
+  return {};
+}
+
+bool PySession::resolve(PyTensor& tensor) {
+  const nb::object alive = nb::borrow(tensor.self);
+  const Status status = settle(tensor);
+  if (PyErr_Occurred()) return false;
+  if (!status.ok()) {
+    set_error(status);
+    return false;
+  }
+  if (t_site == nullptr && has_pending()) {  // the oldest late error comes first, whatever is read
+    try {
+      raise_late(*this);
+    } catch (nb::python_error& error) {
+      error.restore();
+      return false;
+    }
+  }
+  if (tensor.pending) {
+    raise_object(tensor.pending->error);
+    return false;
+  }
+  return true;
+}
+
+void PySession::unregister(Pending& pending) {
+  const auto found = std::find(unresolved_.begin(), unresolved_.end(), &pending);
+  if (found == unresolved_.end()) return;
+  unresolved_.erase(found);
+  held_ -= pending.bytes;
+  pending.operands.clear();
+  pending.finish.reset();
+  watching = !unresolved_.empty();
+}
+
+void PySession::dropped(PyTensor& tensor) {
+  const core::Ref<Pending> pending = tensor.pending;
+  pending->tensor = nullptr;
+  unregister(*pending);
+}
+
+Status PySession::settle_those(const std::function<bool(const Pending&)>& wanted) {
+  std::vector<core::Ref<Pending>> some;
+  for (Pending* each : unresolved_) {
+    const bool mine = each->busy && each->runs == std::this_thread::get_id();
+    if (!mine && wanted(*each)) some.emplace_back(each);
+  }
+  for (const core::Ref<Pending>& each : some) {
+    if (each->tensor == nullptr || Py_REFCNT(each->tensor->self) == 0) continue;
+    const nb::object alive = nb::borrow(each->tensor->self);
+    TT_RETURN_IF_ERROR(settle(*each->tensor));
+  }
+  return {};
+}
+
+Status PySession::before_write(const Handle& h) {
+  return settle_those([&](const Pending& pending) {
+    return std::any_of(pending.operands.begin(), pending.operands.end(),
+                       [&](const HandleRef& each) { return each->cell == h.cell; });
+  });
+}
+
+// A backward writes to .grad of leaves that are not known yet.
+Status PySession::before_backward() {
+  return settle_those([](const Pending& pending) {
+    return std::any_of(
+        pending.operands.begin(), pending.operands.end(),
+        [](const HandleRef& each) { return core::is_inexact(each->layout.dtype); });
+  });
+}
+
+Status PySession::before_raise() {
+  return settle_those([](const Pending&) { return true; });
+}
+
+void PySession::interrupted(std::uint64_t upto) {
+  const std::vector<Pending*> all(unresolved_.begin(), unresolved_.end());
+  for (Pending* each : all) {
+    if (each->counts->asked > upto || (each->busy && each->runs == std::this_thread::get_id())) continue;
+    const core::Ref<Pending> pending(each);
+    set_error(Status(core::Code::kCancelled, "interrupted before it was computed"));
+    pending->error = taken_error(text_of(pending->site));
+    pending->cancelled = true;
+    unregister(*pending);
+  }
+}
+
+Status PySession::settle_all() {
+  std::vector<core::Ref<Pending>> all;
+  for (Pending* each : unresolved_) all.emplace_back(each);
+  TT_RETURN_IF_ERROR(before_raise());
+  for (const core::Ref<Pending>& each : all) {
+    if (!each->error.is_valid() || each->cancelled) continue;
+    raise_object(each->error);
+    return aborted();
+  }
+  return {};
+}
+
+void PySession::add(Pending& pending) {
+  unresolved_.push_back(&pending);
+  held_ += pending.bytes;
+  watching = true;
+}
+
+Status PySession::make_room() {
+  const std::uint64_t most = std::max(kMinHeld, graph().largest_result / 4);
+  while (!unresolved_.empty() && (held_ > most || unresolved_.size() > kMaxPending)) {
+    const Pending* const oldest = unresolved_.front();
+    TT_RETURN_IF_ERROR(settle_those([=](const Pending& each) { return &each == oldest; }));
+    if (!unresolved_.empty() && unresolved_.front() == oldest) break;  // another thread makes it
+  }
+  return {};
+}
+
+namespace {
+
+PyTensor& tensor(nb::handle object) {
+  PyTensor* t = tensor_of(object.ptr());
+  if (t == nullptr && !PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "a Tensor is wanted");
+  if (t == nullptr) throw nb::python_error();
+  return *t;
+}
+
+nb::object pending(PyCounts& counts, nb::object finish, nb::handle dtype, std::int64_t rank,
+                   nb::list operands) {
+  PySession& session = counts.counts->session;
+  PyTensor& first = tensor(operands[0]);
+  const core::Ref<Pending> made(new Pending);
+  made->counts = counts.counts;
+  made->finish = std::move(finish);
+  made->dtype = *dtype_of(dtype.ptr());
+  made->device = first.handle->layout.device;
+  made->rank = rank;
+  made->record = grad_mode();
+  made->inference = inference_mode();
+  made->depth = transforms::depth;
+  made->site = session.present_site();
+  for (nb::handle each : operands) {
+    Handle& h = *tensor(each).handle;
+    made->operands.emplace_back(&h);
+    made->bytes += static_cast<std::uint64_t>(h.cell->elements) * core::size_of(h.layout.dtype);
+    if (made->record && core::is_inexact(made->dtype) &&
+        session.graph().requires_grad(transforms::ground(h))) {
+      made->requires_grad = true;
+    }
+  }
+  nb::object object = nb::inst_alloc(nb::handle(reinterpret_cast<PyObject*>(tensor_type)));
+  if (!object.is_valid()) throw nb::python_error();
+  auto* t = nb::inst_ptr<PyTensor>(object);
+  new (t) PyTensor(&session, made, object.ptr());
+  nb::inst_mark_ready(object);
+  session.add(*made);
+  // Levels, frames of checkpoints and the like are of the call: nothing is put off inside them.
+  if (session.in_order()) {
+    if (!session.resolve(*t)) throw nb::python_error();
+    return object;
+  }
+  const Status status = session.make_room();
+  if (PyErr_Occurred()) throw nb::python_error();
+  raise_if(status);
+  return object;
+}
+
+}  // namespace
+
+void bind_pending(nb::module_& m) {
+  nb::class_<PyCounts>(m, "Counts", "Numbers of the daemon's that decide sizes, under way.")
+      .def(
+          "__init__",
+          [](PyCounts* self, nb::handle numbers) {
+            PyTensor& t = tensor(numbers);
+            if (t.handle->layout.dtype != core::DType::kI64) {
+              raise_if(core::invalid("Counts: an int64 tensor is wanted"));
+            }
+            core::Ref<Counts> counts(new Counts(*t.session, t.handle));
+            raise_if(counts->ask());
+            new (self) PyCounts{t.session_object, std::move(counts)};
+          },
+          nb::arg("numbers"));
+  m.def("pending", pending, nb::arg("counts"), nb::arg("finish"), nb::arg("dtype"), nb::arg("rank"),
+        nb::arg("operands"),
+        "A Tensor that finish(numbers) makes once its shape is asked for. The operands are those it "
+        "reads.");
+}
+
+}  // namespace teletensor::client

@@ -1,0 +1,34 @@
+"""Tensors whose sizes depend on data: made at once, computed when their shape is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from . import _core
+from ._core import Tensor, ops
+
+__all__ = ["later", "nonzero_rows", "numbers_of"]
+
+
+def numbers_of(*numbers: Tensor) -> _core.Counts:
+    """The values of int64 tensors of one element, asked for now and waited for when they are needed."""
+    first = numbers[0]
+    return _core.Counts(first if len(numbers) == 1 else ops["stack"](
+        [ops["reshape"](each, ()) for each in numbers], 0))
+
+
+def later(numbers: _core.Counts, finish: Callable[[list[int]], Tensor], dtype: Any, rank: int,
+          *operands: Tensor) -> Tensor:
+    """The Tensor of `dtype` with `rank` dimensions that finish(numbers) makes, once its shape is asked for.
+
+    `operands` are all tensors that finish reads: a write to one of them calls it first. It issues ops and
+    reads nothing. An error that it raises is raised at every use of the tensor, with this line.
+    """
+    return _core.pending(numbers, finish, dtype, rank, list(operands))
+
+
+def nonzero_rows(x: Tensor, numbers: _core.Counts | None = None) -> Tensor:
+    """The coordinates of the elements that are not zero, one row each. `numbers`: how many those are."""
+    return later(numbers or numbers_of(ops["count_nonzero"](x)), lambda n: ops["nonzero"](x, n[0]),
+                 _core.int64, 2, x)
