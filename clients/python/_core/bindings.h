@@ -144,7 +144,7 @@ class PySession final : public Session {
 struct PyTensor {
   nb::object session_object;
   PySession* session = nullptr;
-  HandleRef handle;           // null while it is pending: tensor_of() makes it
+  HandleRef handle;  // null while it is pending: tensor_of() makes it
   core::Ref<Pending> pending;
   PyObject* self = nullptr;   // the Python object, not counted
   nb::object kept;            // its bytes, where they came before anybody asked

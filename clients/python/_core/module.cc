@@ -246,7 +246,8 @@ void bind_session(nb::module_& m) {
              if (PyErr_Occurred()) throw nb::python_error();
              raise_late(s);
              if (type != nullptr) {
-               PyErr_Restore(own[0].inc_ref().ptr(), own[1].inc_ref().ptr(), own[2].inc_ref().ptr());
+               PyErr_Restore(own[0].inc_ref().ptr(), own[1].inc_ref().ptr(),
+                             own[2].inc_ref().ptr());
                throw nb::python_error();
              }
              raise_if(settled);

@@ -251,9 +251,8 @@ Status PySession::before_write(const Handle& h) {
 // A backward writes to .grad of leaves that are not known yet.
 Status PySession::before_backward() {
   return settle_those([](const Pending& pending) {
-    return std::any_of(
-        pending.operands.begin(), pending.operands.end(),
-        [](const HandleRef& each) { return core::is_inexact(each->layout.dtype); });
+    return std::any_of(pending.operands.begin(), pending.operands.end(),
+                       [](const HandleRef& each) { return core::is_inexact(each->layout.dtype); });
   });
 }
 
@@ -264,7 +263,8 @@ Status PySession::before_raise() {
 void PySession::interrupted(std::uint64_t upto) {
   const std::vector<Pending*> all(unresolved_.begin(), unresolved_.end());
   for (Pending* each : all) {
-    if (each->counts->asked > upto || (each->busy && each->runs == std::this_thread::get_id())) continue;
+    if (each->counts->asked > upto || (each->busy && each->runs == std::this_thread::get_id()))
+      continue;
     const core::Ref<Pending> pending(each);
     set_error(Status(core::Code::kCancelled, "interrupted before it was computed"));
     pending->error = taken_error(text_of(pending->site));
@@ -366,10 +366,11 @@ void bind_pending(nb::module_& m) {
             new (self) PyCounts{t.session_object, std::move(counts)};
           },
           nb::arg("numbers"));
-  m.def("pending", pending, nb::arg("counts"), nb::arg("finish"), nb::arg("dtype"), nb::arg("rank"),
-        nb::arg("operands"),
-        "A Tensor that finish(numbers) makes once its shape is asked for. The operands are those it "
-        "reads.");
+  m.def(
+      "pending", pending, nb::arg("counts"), nb::arg("finish"), nb::arg("dtype"), nb::arg("rank"),
+      nb::arg("operands"),
+      "A Tensor that finish(numbers) makes once its shape is asked for. The operands are those it "
+      "reads.");
 }
 
 }  // namespace teletensor::client

@@ -70,8 +70,8 @@ class Pending final : public core::Counted {
   std::vector<HandleRef> operands;
   std::uint64_t bytes = 0;  // that they hold
   std::atomic<bool> busy = false;
-  std::thread::id runs;  // while busy
-  nb::object error;      // it cannot be made: what every use raises
+  std::thread::id runs;    // while busy
+  nb::object error;        // it cannot be made: what every use raises
   bool cancelled = false;  // by Ctrl-C, which the program has seen
 
   ~Pending() override;

@@ -152,7 +152,6 @@ std::int64_t rank(const PyTensor& t) {
   return t.pending != nullptr ? t.pending->rank : t.handle->shape().size();
 }
 
-
 wire::FetchedValue read(const PyTensor& t) {
   PySession& session = *t.session;
   const std::uint64_t seq = value_or_raise(session.fetch(handle(t), false));
@@ -300,15 +299,13 @@ void bind_tensor(nb::module_& m) {
           nb::arg("data"))
       .def_prop_ro("_shape", [](const PyTensor& t) { return tuple_of(handle(t).shape()); })
       .def_prop_ro(
-          "dtype", [](const PyTensor& t) { return own(wrap_dtype(dtype(t))); },
-          "The element type.")
+          "dtype", [](const PyTensor& t) { return own(wrap_dtype(dtype(t))); }, "The element type.")
       .def_prop_ro(
           "device", [](const PyTensor& t) { return own(wrap_device(device(t))); },
           "The daemon's device that holds it.")
       .def_prop_ro("ndim", [](const PyTensor& t) { return rank(t); })
       .def(
-          "dim", [](const PyTensor& t) { return rank(t); },
-          "The number of dimensions.")
+          "dim", [](const PyTensor& t) { return rank(t); }, "The number of dimensions.")
       .def(
           "numel", [](const PyTensor& t) { return handle(t).geometry().numel(); },
           "The number of elements.")
@@ -322,7 +319,8 @@ void bind_tensor(nb::module_& m) {
       .def(
           "is_contiguous", [](const PyTensor& t) { return handle(t).geometry().contiguous(); },
           "Row-major without gaps?")
-      .def("_is_view", [](const PyTensor& t) { return t.pending == nullptr && handle(t).is_view(); })
+      .def("_is_view",
+           [](const PyTensor& t) { return t.pending == nullptr && handle(t).is_view(); })
       .def_prop_ro("_base",
                    [](const PyTensor& t) -> nb::object {
                      if (!handle(t).is_view()) return nb::none();
@@ -379,7 +377,8 @@ void bind_tensor(nb::module_& m) {
       .def(
           "is_inference", [](const PyTensor& t) { return handle(t).inference; },
           "Was it made in inference mode?")
-      .def_prop_ro("_inside", [](const PyTensor& t) { return t.pending == nullptr && handle(t).id == 0; })
+      .def_prop_ro("_inside",
+                   [](const PyTensor& t) { return t.pending == nullptr && handle(t).id == 0; })
       .def_prop_ro(
           "output_nr", [](const PyTensor& t) { return handle(t).output; },
           "Which output of its grad_fn it is.")

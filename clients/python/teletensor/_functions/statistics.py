@@ -212,7 +212,10 @@ def nanquantile(input: Tensor, q: Any, dim: int | None = None, keepdim: bool = F
 
 
 def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
-    """How often each number from 0 on occurs, or the sums of its weights. Reading the shape waits for the largest."""
+    """How often each number from 0 on occurs, or the sums of its weights.
+
+    Reading the shape waits for the largest number.
+    """
     if minlength < 0:
         raise RuntimeError("minlength should be >= 0")
     if input.dim() != 1 or input.dtype.is_floating_point or input.dtype == _core.bool:
