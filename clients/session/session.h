@@ -141,7 +141,7 @@ class Session : public autograd::Issuer {
   void forget(autograd::Node& node) { forgets_.emplace_back(&node); }
   void flush_forgets();
 
-  // Calls that were put off (pending.h), where there are any: `watching`. Called before whatever
+  // Calls that a client puts off, where there are any: `watching`. Called before whatever
   // they could see: a write to h or a change of its flags, gradients, a Raise.
   bool watching = false;
   virtual Status before_write(const Handle&) { return {}; }
