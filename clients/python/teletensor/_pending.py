@@ -25,7 +25,8 @@ def later(numbers: _core.Counts, finish: Callable[[list[int]], Tensor], dtype: A
     `operands` are all tensors that finish reads: a write to one of them calls it first. It issues ops and
     reads nothing. An error that it raises is raised at every use of the tensor, with this line.
     """
-    return _core.pending(numbers, finish, dtype, rank, list(operands))
+    made: Tensor = _core.pending(numbers, finish, dtype, rank, list(operands))
+    return made
 
 
 def nonzero_rows(x: Tensor, numbers: _core.Counts | None = None) -> Tensor:
