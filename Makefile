@@ -4,7 +4,8 @@ PYTHON ?= /usr/bin/python3
 JOBS ?= $(shell nproc)
 DEMO_ARGS ?=
 BENCH_ARGS ?=
-FUZZ_PROGRAMS ?= 20000
+FUZZ_PROGRAMS ?= 100000
+FUZZ_SECONDS ?= 300
 SEED ?= 1
 SOAK_MINUTES ?= 10
 PIP_FLAGS := -q --disable-pip-version-check
@@ -64,8 +65,9 @@ test: build ## unit, policy, end-to-end and operator tests; the last line counts
 test-peers: build .venv-peers/.client ## comparisons with PyTorch
 	@.venv-peers/bin/python tests/run_all.py peers
 
-fuzz: build .venv-peers/.client ## random programs against PyTorch: FUZZ_PROGRAMS=20000, SEED=...
-	.venv-peers/bin/python tests/fuzz/names_fuzz.py --programs $(FUZZ_PROGRAMS) --seed $(SEED)
+fuzz: build .venv-peers/.client ## random programs and hostile frames: SEED=1, FUZZ_PROGRAMS=100000, FUZZ_SECONDS=300
+	@deploy/install-packages deploy/packages.txt deploy/packages-dev.txt
+	@SEED=$(SEED) PROGRAMS=$(FUZZ_PROGRAMS) SECONDS_EACH=$(FUZZ_SECONDS) tests/fuzz.sh
 
 chaos: build ## kills connections, clients and the daemon in the middle of everything (tests/chaos)
 	.venv/bin/python -m pytest -q -p no:cacheprovider tests/chaos

@@ -600,13 +600,14 @@ bool Session::next_frame(std::string& frame, double seconds) {
     const std::size_t next = frames_.empty() ? writer_.size() : frames_.front().size();
     if (any && sent_bytes_ + next <= credit_bytes_) break;
     if (closed_ && !any) return false;
-    sender_sleeps_ = true;
-    const bool woken = changed_.wait_for(mutex_, until - Clock::now());
-    sender_sleeps_ = false;
-    if (!woken && Clock::now() >= until) {
+    const auto left = until - Clock::now();
+    if (left <= Clock::duration::zero()) {
       frame.clear();
       return true;
     }
+    sender_sleeps_ = true;
+    (void)changed_.wait_for(mutex_, left);
+    sender_sleeps_ = false;
   }
   if (!lost_.ok()) return false;
   if (!frames_.empty()) {

@@ -2,9 +2,11 @@
 // a byte behind; what was decoded encodes to the same again; and a session accepts exactly what a
 // client's mirror accepts.
 //
-//   frame_fuzz [--seconds N] [--seed S] [--bits 1]
-//     random programs; prints how many and how far they came. --bits: each runs in two sessions
-//     whose memory held different bytes before, and every result must be equal bit by bit
+//   frame_fuzz [--seconds N] [--from S] [--seed S] [--bits 1] [--write FOLDER]
+//     random programs with the seeds S, S + 1, ... (--seed: this one alone, with its commands);
+//     prints how many and how far they came. --bits: each runs in two sessions whose memory held
+//     different bytes before, and every result must be equal bit by bit. --write: each program that
+//     passed goes into the folder as one frame, where libFuzzer begins
 //   with clang and -fsanitize=fuzzer (target frame_libfuzzer): libFuzzer's flags and corpus
 #include <signal.h>
 #include <unistd.h>
@@ -14,6 +16,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -233,20 +236,25 @@ void say(const Command& command) {
 }
 
 // One program: constants, then commands that the mirror accepts, and at last one that it refuses.
-// The session must agree each time. Returns the bytes of the last frame.
-std::string run_program(Hostile& hostile, Counts& counts, bool verbose, bool bits) {
+// The session must agree each time. Returns the bytes of the last frame; `whole` gets the program as
+// one frame.
+std::string run_program(Hostile& hostile, Counts& counts, bool verbose, bool bits,
+                        std::string& whole) {
   constexpr int kCommands = 40;
   Victim victim;
   std::optional<Victim> twin;
   if (bits) twin.emplace();
   bool spoiling = false;
   Mirror mirror;
-  wire::FrameWriter writer;
+  wire::FrameWriter writer, all_commands;
   writer.begin(1, 1);
+  all_commands.begin(1, 1);
   std::string bytes;
   const auto send = [&](const Command& command, std::uint64_t next_id) {
+    const auto made = static_cast<std::uint32_t>(next_id - writer.next_id());
     writer.begin(writer.next_seq(), writer.next_id());
-    writer.append(command, static_cast<std::uint32_t>(next_id - writer.next_id()));
+    writer.append(command, made);
+    all_commands.append(command, made);
     bytes = writer.finish(0, 1);
     wire::Frame frame;
     if (!wire::FrameReader().read(bytes, frame).ok()) fail("a well-formed frame is refused");
@@ -349,12 +357,18 @@ std::string run_program(Hostile& hostile, Counts& counts, bool verbose, bool bit
   // The last one refused, or a Raise of whatever.
   if (hostile.one_in(2)) command = program::Raise{1 + hostile.below(writer.next_seq())};
   if (!send(command, writer.next_id() + wire::usual_made(command)).ok()) ++counts.refused;
+  whole = all_commands.finish(0, 1);
   return bytes;
 }
 
-void run(std::uint64_t seed, Counts& counts, bool verbose, bool bits) {
+[[maybe_unused]] void run(std::uint64_t seed, Counts& counts, bool verbose, bool bits,
+                          const char* folder) {
   Hostile hostile(seed);
-  std::string bytes = run_program(hostile, counts, verbose, bits);
+  std::string whole, bytes = run_program(hostile, counts, verbose, bits, whole);
+  if (folder != nullptr) {
+    const std::string path = std::string(folder) + "/seed-" + std::to_string(seed);
+    if (!(std::ofstream(path, std::ios::binary) << whole)) fail("cannot write into the folder");
+  }
   Victim::check_all_gone();
   for (int i = 0; i < 20; ++i) {
     bytes[hostile.below(bytes.size())] = static_cast<char>(hostile.below(256));
@@ -403,12 +417,15 @@ int main(int argc, char** argv) {
   double seconds = 10;
   std::uint64_t seed = 1;
   bool one = false, bits = false;
+  const char* folder = nullptr;
   for (int i = 1; i + 1 < argc; i += 2) {
     if (std::strcmp(argv[i], "--seconds") == 0) seconds = std::atof(argv[i + 1]);
     if (std::strcmp(argv[i], "--bits") == 0) bits = std::atoi(argv[i + 1]) != 0;
-    if (std::strcmp(argv[i], "--seed") == 0) {
+    if (std::strcmp(argv[i], "--write") == 0) folder = argv[i + 1];
+    const bool alone = std::strcmp(argv[i], "--seed") == 0;
+    if (alone || std::strcmp(argv[i], "--from") == 0) {
       seed = std::strtoull(argv[i + 1], nullptr, 10);
-      one = true;
+      one = alone;
     }
   }
   for (int number : {SIGSEGV, SIGABRT, SIGFPE, SIGBUS, SIGILL}) signal(number, say_seed);
@@ -417,7 +434,7 @@ int main(int argc, char** argv) {
   do {
     std::snprintf(current_seed, sizeof current_seed, "frame_fuzz: --seed %llu\n",
                   static_cast<unsigned long long>(seed));
-    teletensor::fuzz::run(seed++, counts, one, bits);
+    teletensor::fuzz::run(seed++, counts, one, bits, folder);
   } while (!one && std::chrono::steady_clock::now() < end);
   std::printf(
       "frame_fuzz: %llu programs, %llu commands, %llu programs refused, %llu damaged frames\n",
