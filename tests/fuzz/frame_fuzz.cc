@@ -236,8 +236,8 @@ void say(const Command& command) {
 }
 
 // One program: constants, then commands that the mirror accepts, and at last one that it refuses.
-// The session must agree each time. Returns the bytes of the last frame; `whole` gets the program as
-// one frame.
+// The session must agree each time. Returns the bytes of the last frame; `whole` gets the program
+// as one frame.
 std::string run_program(Hostile& hostile, Counts& counts, bool verbose, bool bits,
                         std::string& whole) {
   constexpr int kCommands = 40;
