@@ -60,11 +60,6 @@ core::Result<Hello> read_hello(const v1::HelloRequest& request, const ops::Catal
                       range(request.protocol_min(), request.protocol_max()) + ", server " +
                       facts.version + " speaks " + range(kProtocolMin, kProtocolMax));
   }
-  if (request.server_epoch() != 0) {
-    return Status(Code::kAborted, request.server_epoch() == facts.epoch
-                                      ? "the session has ended: this server keeps none (lease 0)"
-                                      : "the session was lost: the server has been restarted");
-  }
   if (!good_name(request.session_name()) || !good_name(request.client_version())) {
     return core::invalid("session name and client version: at most " + std::to_string(kMaxName) +
                          " printable ASCII characters without quotes");
@@ -75,6 +70,12 @@ core::Result<Hello> read_hello(const v1::HelloRequest& request, const ops::Catal
 
   Hello hello;
   hello.client.name = request.session_name();
+  hello.client.named = !hello.client.name.empty();
+  hello.client.instance = request.instance_id();
+  hello.client.lease = limits.lease;
+  if (request.lease_seconds() != 0) {
+    hello.client.lease = std::min(limits.lease, std::chrono::seconds(request.lease_seconds()));
+  }
   hello.client.version = request.client_version();
   hello.client.attach_counter = request.attach_counter();
   hello.client.memory_quota = limits.session_memory;
@@ -102,7 +103,7 @@ void fill_hello_reply(const Lease& lease, const std::vector<std::string>& unsupp
   reply.set_server_epoch(facts.epoch);
   reply.set_token(lease.token);
   reply.set_session_name(lease.client.name);
-  reply.set_lease_seconds(0);
+  reply.set_lease_seconds(static_cast<std::uint32_t>(lease.client.lease.count()));
   fill_limits(limits, *reply.mutable_limits());
   fill_devices(engine, reply);
   for (const std::string& name : unsupported) reply.add_unsupported_ops(name);

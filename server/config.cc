@@ -14,6 +14,8 @@ using core::Status;
 
 namespace {
 
+constexpr int kMostLease = 864'000;  // ten days
+
 // Applies one TOML value to a setting of the matching type.
 Status assign(const toml::node& node, std::string& out) {
   const auto value = node.value_exact<std::string>();
@@ -33,6 +35,12 @@ Status assign(const toml::node& node, int& out) {
     return core::invalid("expected a whole number from 0 to 1000000");
   }
   out = static_cast<int>(*value);
+  return {};
+}
+Status assign(const toml::node& node, std::optional<int>& out) {
+  int number = 0;
+  TT_RETURN_IF_ERROR(assign(node, number));
+  out = number;
   return {};
 }
 Status assign(const toml::node& node, double& out) {
@@ -183,9 +191,10 @@ Parsed parse_command_line(int argc, const char* const* argv, const std::string& 
       ->envname("TELETENSOR_SESSION_MEMORY")
       ->transform(bytes_validator());
   app.add_option("--lease", config.lease,
-                 "seconds that a session outlives its stream; this version keeps none: 0")
+                 "seconds that a session outlives its connection and its last work [600; "
+                 "embedded: 0]; 0: it ends with its connection")
       ->envname("TELETENSOR_LEASE")
-      ->check(CLI::Range(0, 0));
+      ->check(CLI::Range(0, kMostLease));
   app.add_option("--lanes", config.lanes, "worker threads; 0: one per core")
       ->envname("TELETENSOR_LANES")
       ->check(CLI::Range(0, 1024));
@@ -228,12 +237,12 @@ Parsed parse_command_line(int argc, const char* const* argv, const std::string& 
   if (no_socket) config.socket = "";
   if (config.embedded && listen->count() == 0) config.listen = "";
   const char* levels[] = {"trace", "debug", "info", "warn", "error", "off"};
-  if (std::find(std::begin(levels), std::end(levels), config.log_level) == std::end(levels) ||
-      config.lease != 0) {
+  if (std::find(std::begin(levels), std::end(levels), config.log_level) == std::end(levels)) {
     parsed.exit_code = 2;
-    parsed.text = config.lease != 0
-                      ? "teletensord: lease: this version keeps no session without its stream: 0\n"
-                      : "teletensord: log_level: trace, debug, info, warn, error or off\n";
+    parsed.text = "teletensord: log_level: trace, debug, info, warn, error or off\n";
+  } else if (config.lease && (*config.lease < 0 || *config.lease > kMostLease)) {
+    parsed.exit_code = 2;
+    parsed.text = "teletensord: lease: 0 to " + std::to_string(kMostLease) + " seconds\n";
   }
   return parsed;
 }

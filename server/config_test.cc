@@ -89,7 +89,8 @@ TEST(Config, MistakesAreSaidAndEndTheProgram) {
   refused(parse({"--lanes", "many"}), "--lanes");
   refused(parse({"--unknown"}), "--unknown");
   refused(parse({"--host-memory", "1 parsec"}), "not a number of bytes");
-  refused(parse({"--lease", "60"}), "--lease");
+  refused(parse({"--lease", "-1"}), "--lease");
+  refused(parse({"--lease", "1000000000"}), "--lease");
   refused(parse({"--config", "/no/such/file"}), "/no/such/file");
   const auto with = [&](const std::string& text) {
     return parse({"--config", file_with(folder, text).c_str()});
@@ -97,7 +98,7 @@ TEST(Config, MistakesAreSaidAndEndTheProgram) {
   refused(with("\nlane = 1\n"), ":2: lane: unknown key");
   refused(with("lanes = \"two\"\n"), "expected a whole number");
   refused(with("lanes = \n"), ":1:");
-  refused(with("lease = 5\n"), "lease");
+  refused(with("lease = 900000\n"), "lease");
   refused(with("log_level = \"loud\"\n"), "log_level");
 }
 

@@ -24,7 +24,7 @@ class DownloadStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void start(core::Result<LeaseRef> lease, const grpc::ByteBuffer& request) {
     self_ = shared_from_this();
     Status status = lease.ok() ? read_request(request) : lease.status();
-    if (status.ok()) status = (*lease)->join(weak_from_this(), false);
+    if (status.ok()) status = (*lease)->join(weak_from_this(), std::nullopt);
     if (status.ok()) {
       lease_ = *lease;
       const auto self = shared_from_this();
@@ -57,7 +57,7 @@ class DownloadStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     self_.reset();
   }
 
-  void lease_ended(const Status& reason) override { finish(reason); }
+  void lease_ended(const Ending& ending) override { finish(ending.status); }
   void abandon() override {
     {
       MutexLock lock(mutex_);

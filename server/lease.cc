@@ -17,6 +17,7 @@ namespace {
 
 constexpr std::size_t kTombstones = 256;
 constexpr std::chrono::milliseconds kHouseTick{200};
+constexpr std::chrono::seconds kSafe{30};  // a client that was cut off has so long to come back
 constexpr std::chrono::milliseconds kLinger{2000};  // for the last message and the status
 
 // 128 random bits in hexadecimal digits; empty if the system has none.
@@ -40,7 +41,8 @@ Lease::Lease(Leases* table, std::string token, ClientInfo client, const Limits& 
       client(std::move(client)),
       table_(table),
       reader_(limits.frame, this->client.ops, this->client.op_names),
-      outbox_(limits) {}
+      outbox_(limits, this->client.lease.count() > 0, this->client.attach_counter),
+      attach_(this->client.attach_counter) {}
 
 Lease::~Lease() = default;
 
@@ -71,36 +73,126 @@ void Lease::destroy_session() {
 
 Status Lease::ended_status() const {
   MutexLock lock(mutex_);
-  return reason_.ok() ? Status(Code::kAborted, "the session has ended") : reason_;
+  return ending_.status.ok() ? Status(Code::kAborted, "the session has ended") : ending_.status;
 }
 
-Status Lease::submit(std::string_view bytes, std::function<void(Status)> done) {
+bool Lease::attached() const {
+  MutexLock lock(mutex_);
+  return run_now_ != nullptr;
+}
+
+Status Lease::submit(const LeaseCall* run, std::string_view bytes) {
   wire::Frame frame;
   TT_RETURN_IF_ERROR(reader_.read(bytes, frame));
-  if (frame.attach_counter != client.attach_counter) {
-    return Status(Code::kFailedPrecondition,
-                  "frame of another attach: " + std::to_string(frame.attach_counter) +
-                      ", this one is " + std::to_string(client.attach_counter));
+  bool is_new = false;
+  {
+    MutexLock lock(mutex_);
+    if (run_now_ != run) return {};  // fenced: the client sends it again on its own stream
+    if (frame.attach_counter > attach_ || (!survives() && frame.attach_counter != attach_)) {
+      return Status(Code::kFailedPrecondition,
+                    "frame of another attach: " + std::to_string(frame.attach_counter) +
+                        ", this one is " + std::to_string(attach_));
+    }
+    const core::Result<bool> follows =
+        outbox_.received(frame.first_seq, frame.commands.size(), bytes.size());
+    if (!follows.ok()) return follows.status();
+    consuming_ = is_new = *follows;
   }
-  TT_RETURN_IF_ERROR(outbox_.received(frame.first_seq, frame.commands.size(), bytes.size()));
+  outbox_.acknowledged(frame.ack_upto);
+  if (!is_new) return {};
   return with_session([&](engine::Session& session) {
-    session.submit(frame.first_seq, frame.first_id, std::move(frame.commands), std::move(done));
+    session.submit(frame.first_seq, frame.first_id, std::move(frame.commands),
+                   [this](Status status) { consumed(std::move(status)); });
     return Status();
   });
 }
 
-Status Lease::join(std::weak_ptr<LeaseCall> call, bool run) {
+void Lease::consumed(Status status) {
+  if (!status.ok()) return table_->end(*this, std::move(status), "protocol");
+  consuming_ = false;
+  wake();
+}
+
+Status Lease::join(std::weak_ptr<LeaseCall> call, std::optional<std::uint64_t> attach) {
   MutexLock lock(mutex_);
-  if (ended_) return reason_;
-  if (run) {
-    if (!run_.expired())
-      return Status(Code::kAlreadyExists, "the session has a Run stream already");
+  if (ended_) return ending_.status;
+  if (attach) {
+    if (*attach != attach_) {
+      return Status(Code::kFailedPrecondition, "a stream of attach " + std::to_string(*attach) +
+                                                   ", the last is " + std::to_string(attach_));
+    }
+    if (!awaited_) {
+      return Status(Code::kAlreadyExists,
+                    "the session has a Run stream already, or had it: Attach comes first");
+    }
     run_ = call;
-    attached_ = true;
+    run_now_ = call.lock().get();
+    awaited_ = false;
+    met_ = true;
   }
   std::erase_if(calls_, [](const auto& weak) { return weak.expired(); });
   calls_.push_back(std::move(call));
   return {};
+}
+
+bool Lease::detach(const LeaseCall* run) {
+  MutexLock lock(mutex_);
+  if (run_now_ != run) return true;
+  run_now_ = nullptr;
+  run_.reset();
+  detached_at_ = Clock::now();
+  return survives();
+}
+
+core::Result<Attached> Lease::attach(const std::string& instance, std::uint64_t attach,
+                                     std::uint64_t progress_upto) {
+  std::shared_ptr<LeaseCall> older;
+  Attached reply;
+  {
+    MutexLock lock(mutex_);
+    if (ended_) return ending_.status;
+    if (instance != client.instance) {
+      return Status(Code::kPermissionDenied, "the session belongs to another client instance");
+    }
+    if (attach <= attach_) {
+      return Status(Code::kFailedPrecondition, "attach " + std::to_string(attach) +
+                                                   " comes late, the last was " +
+                                                   std::to_string(attach_));
+    }
+    if (!survives()) {
+      return Status(Code::kFailedPrecondition, "the session has a lease of 0");
+    }
+    attach_ = attach;
+    awaited_ = true;
+    run_now_ = nullptr;
+    older = run_.lock();
+    run_.reset();
+    detached_at_ = Clock::now();
+    if (!outbox_.rewind(progress_upto, attach)) {
+      return Status(Code::kDataLoss,
+                    "the client had left too many results unacknowledged to come back");
+    }
+    reply = {outbox_.received_upto(), outbox_.completed_upto()};
+  }
+  if (older) {
+    const Ending ending{Status(Code::kAborted, "a later attach has taken the place of this stream"),
+                        "fenced"};
+    table_->dismiss(older, ending);
+  }
+  spdlog::info("event=session_attached session=\"{}\" attach={}", client.name, attach);
+  return reply;
+}
+
+bool Lease::busy() {
+  const core::Result<std::size_t> queued = with_session(
+      [](engine::Session& session) -> core::Result<std::size_t> { return session.queued(); });
+  return queued.ok() && *queued != 0;
+}
+
+Clock::time_point Lease::deserted_since() const {
+  MutexLock lock(mutex_);
+  if (run_now_ != nullptr || ended_) return {};
+  return std::max(detached_at_, Clock::time_point(Clock::duration(active_at_.load())));
 }
 
 void Lease::wake() {
@@ -114,12 +206,13 @@ void Lease::wake() {
 
 void Lease::on_completed(std::uint64_t seq) {
   outbox_.completed(seq);
+  active_at_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
   wake();
 }
 
 void Lease::on_fetched(engine::Fetched fetched) {
   const Status status = outbox_.fetched(to_wire(std::move(fetched), table_->limits()));
-  if (!status.ok()) return table_->end(*this, status);
+  if (!status.ok()) return table_->end(*this, status, "slow");
   wake();
 }
 
@@ -149,6 +242,8 @@ Leases::~Leases() {
 }
 
 core::Result<LeaseRef> Leases::open(ClientInfo client) {
+  while (full() && evict_one()) {
+  }
   {
     MutexLock lock(mutex_);
     if (closed_) return Status(Code::kUnavailable, "the server is shutting down");
@@ -193,12 +288,15 @@ core::Result<LeaseRef> Leases::open(ClientInfo client) {
   return lease;
 }
 
-core::Result<LeaseRef> Leases::find(std::string_view token) const {
+core::Result<LeaseRef> Leases::find(std::string_view token, std::string* word) const {
   MutexLock lock(mutex_);
   if (const auto it = leases_.find(std::string(token)); it != leases_.end()) return it->second;
-  for (const auto& [dead, reason] : tombstones_) {
-    if (dead == token) return Status(Code::kAborted, "the session has ended: " + reason.message());
+  for (const auto& [dead, ending] : tombstones_) {
+    if (dead != token) continue;
+    if (word) *word = ending.word;
+    return Status(Code::kAborted, "the session has ended: " + ending.status.message());
   }
+  if (word) *word = "unknown";
   return Status(Code::kNotFound, "no session has this token");
 }
 
@@ -209,30 +307,32 @@ std::vector<LeaseRef> Leases::all() const {
   return leases;
 }
 
-void Leases::end(Lease& lease, Status reason) {
+void Leases::end(Lease& lease, Status reason, std::string word) {
+  const Ending ending{std::move(reason), std::move(word)};
   std::vector<std::weak_ptr<LeaseCall>> calls;
   {
     MutexLock lock(lease.mutex_);
     if (std::exchange(lease.ended_, true)) return;
-    lease.reason_ = reason;
+    lease.ending_ = ending;
     calls = std::exchange(lease.calls_, {});
   }
-  spdlog::info("event=session_ended session=\"{}\" code={} reason=\"{}\"", lease.client.name,
-               static_cast<int>(reason.code()), reason.message());
+  spdlog::info("event=session_ended session=\"{}\" why={} code={} reason=\"{}\"",
+               lease.client.name, ending.word, static_cast<int>(ending.status.code()),
+               ending.status.message());
   {
     MutexLock lock(mutex_);
     if (const auto it = leases_.find(lease.token); it != leases_.end()) {
       dying_.push_back(std::move(it->second));
       leases_.erase(it);
       if (leases_.empty()) empty_since_ = Clock::now();
-      tombstones_.emplace_back(lease.token, reason);
+      tombstones_.emplace_back(lease.token, ending);
       if (tombstones_.size() > kTombstones) tombstones_.pop_front();
     }
     for (const auto& weak : calls) lingering_.emplace_back(Clock::now(), weak);
   }
   changed_.notify_all();
   for (const auto& weak : calls) {
-    if (const auto call = weak.lock()) call->lease_ended(reason);
+    if (const auto call = weak.lock()) call->lease_ended(ending);
   }
 }
 
@@ -242,7 +342,7 @@ void Leases::shutdown() {
     closed_ = true;
   }
   for (const LeaseRef& lease : all())
-    end(*lease, Status(Code::kUnavailable, "the server shuts down"));
+    end(*lease, Status(Code::kUnavailable, "the server shuts down"), "daemon");
   MutexLock lock(mutex_);
   while (!dying_.empty() || destroying_ != 0) changed_.wait(mutex_);
 }
@@ -274,7 +374,7 @@ void Leases::keep_house() {
       }
     }
     if (!dead) {
-      end_overdue();
+      for (const LeaseRef& lease : all()) look_at(*lease, Clock::now());
       abandon_lingering();
       continue;
     }
@@ -288,27 +388,70 @@ void Leases::keep_house() {
   }
 }
 
-void Leases::end_overdue() {
-  const Clock::time_point now = Clock::now();
-  for (const LeaseRef& lease : all()) {
-    std::shared_ptr<LeaseCall> run;
-    {
-      MutexLock lock(lease->mutex_);
-      run = lease->run_.lock();
+void Leases::dismiss(const std::shared_ptr<LeaseCall>& call, const Ending& ending) {
+  {
+    MutexLock lock(mutex_);
+    lingering_.emplace_back(Clock::now(), call);
+  }
+  call->lease_ended(ending);
+}
+
+void Leases::look_at(Lease& lease, Clock::time_point now) {
+  std::shared_ptr<LeaseCall> run;
+  bool met = false;
+  {
+    MutexLock lock(lease.mutex_);
+    run = lease.run_.lock();
+    met = lease.met_;
+  }
+  if (run) {
+    const Clock::time_point since = run->stalled_since();
+    if (since == Clock::time_point{} || now - since <= limits_.stall) return;
+    const Status status(Code::kDeadlineExceeded,
+                        "the client has not read for " +
+                            std::to_string(limits_.stall.count() / 1000) + " s");
+    if (!lease.detach(run.get())) return end(lease, status, "slow");
+    spdlog::info("event=session_detached session=\"{}\" reason=\"{}\"", lease.client.name,
+                 status.message());
+    return dismiss(run, {status, "slow"});
+  }
+  if (!met) {
+    if (now - lease.created > limits_.attach) {
+      end(lease, Status(Code::kDeadlineExceeded, "no Run stream followed Hello"), "protocol");
     }
-    if (!run) {
-      if (!lease->attached() && now - lease->created > limits_.attach) {
-        end(*lease, Status(Code::kDeadlineExceeded, "no Run stream followed Hello"));
-      }
+    return;
+  }
+  // Idle is who completes nothing, never who has no socket.
+  const Clock::time_point since = lease.deserted_since();
+  if (since == Clock::time_point{} || now - since <= lease.client.lease || lease.busy()) return;
+  end(lease,
+      Status(Code::kDeadlineExceeded,
+             "nobody came back to it for " + std::to_string(lease.client.lease.count()) +
+                 " s, its lease"),
+      "expired");
+}
+
+bool Leases::full() const {
+  MutexLock lock(mutex_);
+  return leases_.size() + opening_ >= limits_.sessions;
+}
+
+bool Leases::evict_one() {
+  LeaseRef oldest;
+  Clock::time_point since{};
+  for (const LeaseRef& lease : all()) {
+    const Clock::time_point left = lease->deserted_since();
+    if (left == Clock::time_point{} || Clock::now() - left < kSafe || (oldest && left >= since)) {
       continue;
     }
-    const Clock::time_point since = run->stalled_since();
-    if (since != Clock::time_point{} && now - since > limits_.stall) {
-      end(*lease,
-          Status(Code::kDeadlineExceeded, "the client has not read for " +
-                                              std::to_string(limits_.stall.count() / 1000) + " s"));
-    }
+    if (lease->client.named || lease->busy()) continue;
+    oldest = lease;
+    since = left;
   }
+  if (!oldest) return false;
+  end(*oldest, Status(Code::kResourceExhausted, "a new session needed the place of a detached one"),
+      "evicted");
+  return true;
 }
 
 void Leases::abandon_lingering() {

@@ -1,9 +1,11 @@
 // Lease: a client's claim on one engine session. Leases: all of them, by token.
 //
-// The lease is what Run, Upload and Download hold. It ends once: by the client, by a cut stream, by
-// a broken frame, by a client that does not read, or with the server. Ending is quick and never
-// waits; the session itself, whose destruction waits for its running kernel, is destroyed by the
-// table's own thread.
+// The lease is what Run, Upload and Download hold. Open, attach, detach and close are four things: a
+// lost stream detaches, and the session goes on with what it has; attach() gives it to the next
+// stream and fences the older one. A lease ends once: by the client, by a broken frame, when nobody
+// has come and nothing has run for its term, or with the server; with a term of 0 also with its
+// stream. Ending is quick and never waits; the session itself, whose destruction waits for its
+// running kernel, is destroyed by the table's own thread.
 #pragma once
 
 #include <atomic>
@@ -11,6 +13,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -27,12 +30,20 @@ namespace teletensor::server {
 
 using Clock = std::chrono::steady_clock;
 
+// Why a session or a stream is over: a sentence, and one word for programs: closed, connection,
+// expired, evicted, protocol, slow, taken, daemon, restarted, unknown.
+struct Ending {
+  core::Status status;
+  std::string word;
+};
+
 // A call that belongs to a lease.
 class LeaseCall {
  public:
   virtual ~LeaseCall() = default;
-  // The lease has ended: finish with this status. Any thread; must not block.
-  virtual void lease_ended(const core::Status& reason) = 0;
+  // The lease has ended, or another attach has taken the place of this call: finish with this
+  // status. Any thread; must not block.
+  virtual void lease_ended(const Ending& ending) = 0;
   // Some time after lease_ended(): if it is still there (its client takes nothing), cancel it.
   virtual void abandon() = 0;
   // There may be something in the outbox. Any thread, also lanes; must not block.
@@ -43,13 +54,22 @@ class LeaseCall {
 
 // What a client said in Hello.
 struct ClientInfo {
-  std::string name;  // of the session
+  std::string name;    // of the session
+  bool named = false;  // by the client
   std::string version;
   std::string peer;
+  std::string instance;  // a random id of the client's process
   std::uint64_t attach_counter = 0;
   std::uint64_t memory_quota = 0;
+  std::chrono::seconds lease{0};
   std::vector<program::OpId> ops;
   std::vector<std::string> op_names;
+};
+
+// How far a session is, for a client that takes it up again.
+struct Attached {
+  std::uint64_t received_upto = 0;
+  std::uint64_t completed_upto = 0;
 };
 
 class Leases;
@@ -65,7 +85,10 @@ class Lease final : public engine::SessionListener {
   const Clock::time_point created = Clock::now();
 
   Outbox& outbox() { return outbox_; }
-  bool attached() const { return attached_.load(std::memory_order_relaxed); }
+  // Has a Run stream.
+  bool attached() const;
+  // The session outlives its stream.
+  bool survives() const { return client.lease.count() > 0; }
 
   // Calls `use` with the session, which stays alive meanwhile; or says why the lease has ended.
   template <class Use>
@@ -75,12 +98,22 @@ class Lease final : public engine::SessionListener {
     return use(*session_);
   }
 
-  // Decodes a frame and gives it to the session. `done` comes later, perhaps from another thread;
-  // not at all once the lease has ended.
-  core::Status submit(std::string_view bytes, std::function<void(core::Status)> done);
+  // ---- the Run stream's
+  // Decodes a frame of the stream `run` and gives it to the session, unless it came before or
+  // another stream has taken the place. On failure the lease should end. Precondition: readable().
+  core::Status submit(const LeaseCall* run, std::string_view bytes);
+  // The session has consumed the frame before; else wake() comes when it has.
+  bool readable() const { return !consuming_.load(); }
+  // A call joins. As `run` it is the one that wake() goes to; there is one at most, and `attach` says
+  // of which attach it is.
+  core::Status join(std::weak_ptr<LeaseCall> call, std::optional<std::uint64_t> attach);
+  // The stream is over. False: the lease has no further use and should end.
+  bool detach(const LeaseCall* run);
 
-  // A call joins; `run` is the one that wake() goes to, of which there is one at most.
-  core::Status join(std::weak_ptr<LeaseCall> call, bool run);
+  // The client comes again with `attach`, above all before, having read messages up to
+  // `progress_upto`. Fences the stream that is there.
+  core::Result<Attached> attach(const std::string& instance, std::uint64_t attach,
+                                std::uint64_t progress_upto);
 
   // engine::SessionListener
   void on_completed(std::uint64_t seq) override;
@@ -109,11 +142,16 @@ class Lease final : public engine::SessionListener {
   void destroy_session();
   core::Status ended_status() const;
   void wake();
+  void consumed(core::Status status);
+  // Since when nobody is here and nothing runs; epoch: somebody is, or something does.
+  Clock::time_point deserted_since() const;
+  bool busy();  // something waits to run
 
   Leases* const table_;
   const wire::FrameReader reader_;
   Outbox outbox_;
-  std::atomic<bool> attached_{false};
+  std::atomic<bool> consuming_{false};               // the session has a frame under way
+  std::atomic<Clock::rep> active_at_{0};             // of the steady clock: when something ran last
 
   std::unique_ptr<engine::Session> session_;  // set before the lease is in the table
 
@@ -122,8 +160,13 @@ class Lease final : public engine::SessionListener {
   int users_ TT_GUARDED_BY(mutex_) = 0;
   bool closed_ TT_GUARDED_BY(mutex_) = false;  // to users
   bool ended_ TT_GUARDED_BY(mutex_) = false;
-  core::Status reason_ TT_GUARDED_BY(mutex_);
+  Ending ending_ TT_GUARDED_BY(mutex_);
+  std::uint64_t attach_ TT_GUARDED_BY(mutex_);  // the last attach
+  bool awaited_ TT_GUARDED_BY(mutex_) = true;   // its stream has not come yet
+  bool met_ TT_GUARDED_BY(mutex_) = false;      // there has been a stream
+  Clock::time_point detached_at_ TT_GUARDED_BY(mutex_) = Clock::now();
   std::weak_ptr<LeaseCall> run_ TT_GUARDED_BY(mutex_);
+  const LeaseCall* run_now_ TT_GUARDED_BY(mutex_) = nullptr;  // *run_, to compare
   std::vector<std::weak_ptr<LeaseCall>> calls_ TT_GUARDED_BY(mutex_);
 };
 using LeaseRef = std::shared_ptr<Lease>;
@@ -139,12 +182,13 @@ class Leases {
 
   // A new session. RESOURCE_EXHAUSTED when there are too many.
   core::Result<LeaseRef> open(ClientInfo client);
-  // NOT_FOUND for a token that never was; ABORTED with the reason for one whose lease has ended.
-  core::Result<LeaseRef> find(std::string_view token) const;
+  // NOT_FOUND for a token that never was; ABORTED with the reason for one whose lease has ended;
+  // `word` gets Ending's.
+  core::Result<LeaseRef> find(std::string_view token, std::string* word = nullptr) const;
   std::vector<LeaseRef> all() const;
 
   // Ends one; the first reason holds. Its memory is back soon after.
-  void end(Lease& lease, core::Status reason);
+  void end(Lease& lease, core::Status reason, std::string word);
   // Ends all and refuses new ones. Returns when every session is destroyed.
   void shutdown();
 
@@ -155,7 +199,13 @@ class Leases {
 
  private:
   void keep_house();
-  void end_overdue();
+  friend class Lease;
+  // Finishes a call that has lost its place; it is cancelled if its client takes nothing.
+  void dismiss(const std::shared_ptr<LeaseCall>& call, const Ending& ending);
+  bool full() const;
+  void look_at(Lease& lease, Clock::time_point now);
+  // Ends the session that nobody can come back to soonest, for want of room. False: there is none.
+  bool evict_one();
   void abandon_lingering();
 
   engine::Engine& engine_;
@@ -165,7 +215,7 @@ class Leases {
   core::CondVar changed_;
   std::unordered_map<std::string, LeaseRef> leases_ TT_GUARDED_BY(mutex_);
   std::deque<LeaseRef> dying_ TT_GUARDED_BY(mutex_);
-  std::deque<std::pair<std::string, core::Status>> tombstones_ TT_GUARDED_BY(mutex_);
+  std::deque<std::pair<std::string, Ending>> tombstones_ TT_GUARDED_BY(mutex_);
   std::deque<std::pair<Clock::time_point, std::weak_ptr<LeaseCall>>> lingering_
       TT_GUARDED_BY(mutex_);
   std::size_t opening_ TT_GUARDED_BY(mutex_) = 0;

@@ -19,8 +19,10 @@ struct Limits {
   std::size_t sessions = 64;
   std::size_t streams = 1024;                // calls at once, of all clients
   std::uint64_t session_memory = 0;          // bytes a device; 0: the engine's budget
-  std::chrono::milliseconds stall{30'000};   // a client that does not read is ended after it
+  std::chrono::milliseconds stall{30'000};   // a client that does not read is detached after it
   std::chrono::milliseconds attach{15'000};  // from Hello to Run
+  // The longest that a session outlives its stream and its last work; 0: it ends with its stream.
+  std::chrono::seconds lease{0};
 };
 
 }  // namespace teletensor::server

@@ -15,6 +15,7 @@ namespace {
 using teletensor::core::Status;
 using teletensor::server::Config;
 
+constexpr int kLease = 600;  // seconds
 constexpr std::chrono::seconds kFirstClient{60};  // an embedded daemon waits so long for one
 
 void start_log(const std::string& level) {
@@ -82,6 +83,7 @@ int main(int argc, char** argv) {
   options.limits.sessions = static_cast<std::size_t>(config.max_sessions);
   options.limits.stall =
       std::chrono::milliseconds(static_cast<std::int64_t>(config.stall_seconds * 1000));
+  options.limits.lease = std::chrono::seconds(config.lease.value_or(config.embedded ? 0 : kLease));
   if (config.socket) {
     options.socket = *config.socket;
   } else {

@@ -15,13 +15,17 @@ constexpr std::size_t kValueOverhead = 256;
 std::size_t size_of(const wire::FetchedValue& value) { return value.data.size() + kValueOverhead; }
 }  // namespace
 
-Outbox::Outbox(const Limits& limits)
+Outbox::Outbox(const Limits& limits, bool keeps, std::uint64_t attach)
     : limits_(limits),
+      keeps_(keeps),
       told_credit_upto_(limits.credit_instructions),
-      told_credit_bytes_(limits.credit_bytes) {}
+      told_credit_bytes_(limits.credit_bytes),
+      attach_(attach) {}
 
-Status Outbox::received(std::uint64_t first_seq, std::uint64_t count, std::size_t bytes) {
+core::Result<bool> Outbox::received(std::uint64_t first_seq, std::uint64_t count,
+                                    std::size_t bytes) {
   MutexLock lock(mutex_);
+  if (keeps_ && first_seq <= received_ && first_seq + count - 1 <= received_) return false;
   if (first_seq != received_ + 1) {
     return Status(Code::kFailedPrecondition, "frame out of order: it starts at command " +
                                                  std::to_string(first_seq) + ", expected " +
@@ -44,7 +48,7 @@ Status Outbox::received(std::uint64_t first_seq, std::uint64_t count, std::size_
   } else {
     frames_.push_back({received_, bytes_received_});
   }
-  return {};
+  return true;
 }
 
 void Outbox::completed(std::uint64_t seq) {
@@ -84,17 +88,21 @@ void Outbox::raised(wire::RaisedEvent raised) {
 }
 
 bool Outbox::due() const {
-  if (!values_.empty() || !errors_.empty() || !raised_.empty()) return true;
+  if (greet_ || !values_.empty() || !errors_.empty() || !raised_.empty()) return true;
   if (completed_ > told_ && completed_ == received_) return true;
   return credit_upto() - told_credit_upto_ > limits_.credit_instructions / 4 ||
          credit_bytes() - told_credit_bytes_ > limits_.credit_bytes / 4;
 }
 
-std::optional<std::string> Outbox::take() {
+Outbox::Message Outbox::take(std::uint64_t attach) {
+  MutexLock sending(sending_);
+  if (attach != attach_) return nullptr;
+  if (again_ != 0) return kept_[kept_.size() - again_--].message;
   wire::Progress progress;
   {
     MutexLock lock(mutex_);
-    if (!due()) return std::nullopt;
+    if (!due()) return nullptr;
+    greet_ = false;
     progress.completed_upto = told_ = completed_;
     progress.received_upto = received_;
     progress.credit_upto = told_credit_upto_ = credit_upto();
@@ -109,7 +117,44 @@ std::optional<std::string> Outbox::take() {
       values_.pop_front();
     }
   }
-  return wire::encode_progress(progress);
+  progress.number = ++number_;
+  auto message = std::make_shared<const std::string>(wire::encode_progress(progress));
+  if (keeps_ && !(progress.fetched.empty() && progress.errors.empty() && progress.raised.empty())) {
+    keep(progress.number, message);
+  }
+  return message;
+}
+
+void Outbox::keep(std::uint64_t number, const Message& message) {
+  kept_.push_back({number, message});
+  kept_bytes_ += message->size();
+  // A client that reads much and says little. It can only not come back, should it be cut now.
+  while (kept_bytes_ > limits_.outbox_bytes && kept_.size() > 1) {
+    forget_upto(dropped_upto_ = kept_.front().number);
+  }
+}
+
+void Outbox::forget_upto(std::uint64_t number) {
+  while (!kept_.empty() && kept_.front().number <= number) {
+    kept_bytes_ -= kept_.front().message->size();
+    kept_.pop_front();
+  }
+  again_ = std::min(again_, kept_.size());
+}
+
+void Outbox::acknowledged(std::uint64_t number) {
+  MutexLock sending(sending_);
+  forget_upto(number);
+}
+
+bool Outbox::rewind(std::uint64_t number, std::uint64_t attach) {
+  MutexLock sending(sending_);
+  attach_ = attach;
+  forget_upto(number);
+  again_ = kept_.size();
+  MutexLock lock(mutex_);
+  greet_ = true;
+  return dropped_upto_ <= number;
 }
 
 std::uint64_t Outbox::received_upto() const {

@@ -1,12 +1,12 @@
 // Outbox: what a session has to tell its client, gathered into at most one pending message.
 //
-// Thread-safe: lanes and the reader put in, the stream takes out. Its lock is held for pushes and
-// for encoding only.
+// Thread-safe: lanes and the reader put in, the stream takes out. Messages are numbered, and kept
+// until the client says that it has read them, so that a cut connection loses none.
 #pragma once
 
 #include <cstdint>
 #include <deque>
-#include <optional>
+#include <memory>
 #include <string>
 
 #include "engine/core/mutex.h"
@@ -18,12 +18,17 @@ namespace teletensor::server {
 
 class Outbox {
  public:
-  explicit Outbox(const Limits& limits);
+  // The bytes of a Progress; null: nothing to send.
+  using Message = std::shared_ptr<const std::string>;
+
+  // `keeps`: messages that carry more than numbers are kept until they are acknowledged.
+  // `attach`: of the first stream.
+  explicit Outbox(const Limits& limits, bool keeps = false, std::uint64_t attach = 0);
 
   // ---- from the reader. A frame with commands [first_seq, first_seq + count) of `bytes` bytes has
-  // come: it must follow the last one and stay within the credits told so far; then it counts as
-  // received.
-  core::Status received(std::uint64_t first_seq, std::uint64_t count, std::size_t bytes);
+  // come. True: it follows the last one, within the credits told so far, and counts as received.
+  // False: it came before, whole, and is not to be executed again.
+  core::Result<bool> received(std::uint64_t first_seq, std::uint64_t count, std::size_t bytes);
 
   // ---- from the engine.
   void completed(std::uint64_t seq);
@@ -34,7 +39,13 @@ class Outbox {
 
   // ---- from the stream. The next message, if there is something that the client waits for: a
   // value, an error, all of its commands done, or a good part of its credits.
-  std::optional<std::string> take();
+  // `attach`: of the stream that asks; older ones than the last get nothing.
+  Message take(std::uint64_t attach = 0);
+  // Messages up to this number have been read.
+  void acknowledged(std::uint64_t number);
+  // The stream of `attach` comes, whose client has read messages up to `number`: what is behind that
+  // is sent again, then a message in any case. False: part of it is not kept any more.
+  bool rewind(std::uint64_t number, std::uint64_t attach);
 
   std::uint64_t received_upto() const;
   std::uint64_t completed_upto() const;
@@ -43,6 +54,11 @@ class Outbox {
   struct FrameBytes {
     std::uint64_t last_seq;
     std::uint64_t upto;  // bytes of the session up to and with this frame
+  };
+
+  struct Kept {
+    std::uint64_t number;
+    Message message;
   };
 
   std::uint64_t credit_upto() const TT_REQUIRES(mutex_) {
@@ -54,7 +70,11 @@ class Outbox {
   void complete(std::uint64_t seq) TT_REQUIRES(mutex_);
   bool due() const TT_REQUIRES(mutex_);
 
+  void keep(std::uint64_t number, const Message& message) TT_REQUIRES(sending_);
+  void forget_upto(std::uint64_t number) TT_REQUIRES(sending_);
+
   const Limits limits_;
+  const bool keeps_;
   mutable core::Mutex mutex_;
   std::uint64_t received_ TT_GUARDED_BY(mutex_) = 0;
   std::uint64_t completed_ TT_GUARDED_BY(mutex_) = 0;
@@ -68,6 +88,15 @@ class Outbox {
   std::size_t values_bytes_ TT_GUARDED_BY(mutex_) = 0;
   std::vector<wire::ErrorEvent> errors_ TT_GUARDED_BY(mutex_);
   std::vector<wire::RaisedEvent> raised_ TT_GUARDED_BY(mutex_);
+  bool greet_ TT_GUARDED_BY(mutex_) = false;  // a new stream waits for a message
+
+  core::Mutex sending_;                                   // taken before mutex_
+  std::uint64_t number_ TT_GUARDED_BY(sending_) = 0;      // of the last message
+  std::uint64_t attach_ TT_GUARDED_BY(sending_) = 0;      // the stream that may take
+  std::deque<Kept> kept_ TT_GUARDED_BY(sending_);         // sent, not acknowledged
+  std::size_t kept_bytes_ TT_GUARDED_BY(sending_) = 0;
+  std::uint64_t dropped_upto_ TT_GUARDED_BY(sending_) = 0;  // the last number that kept_ lost
+  std::size_t again_ TT_GUARDED_BY(sending_) = 0;  // the last so many of kept_ are sent again
 };
 
 }  // namespace teletensor::server

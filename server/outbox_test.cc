@@ -18,7 +18,7 @@ Limits small() {
 wire::Progress next(Outbox& outbox) {
   wire::Progress progress;
   const auto message = outbox.take();
-  EXPECT_TRUE(message.has_value());
+  EXPECT_NE(message, nullptr);
   if (message) {
     EXPECT_TRUE(wire::decode_progress(*message, progress).ok());
   }
@@ -76,24 +76,24 @@ TEST(Outbox, CreditsGoOutInGoodTime) {
 
 TEST(Outbox, FramesMustFollowEachOther) {
   Outbox outbox{small()};
-  EXPECT_EQ(outbox.received(2, 1, 1).code(), Code::kFailedPrecondition);
+  EXPECT_EQ(outbox.received(2, 1, 1).status().code(), Code::kFailedPrecondition);
   EXPECT_TRUE(outbox.received(1, 3, 1).ok());
-  EXPECT_EQ(outbox.received(1, 3, 1).code(), Code::kFailedPrecondition);  // again
+  EXPECT_EQ(outbox.received(1, 3, 1).status().code(), Code::kFailedPrecondition);  // again
   EXPECT_TRUE(outbox.received(4, 1, 1).ok());
   EXPECT_EQ(outbox.received_upto(), 4u);
 }
 
 TEST(Outbox, CreditsBind) {
   Outbox outbox{small()};
-  EXPECT_EQ(outbox.received(1, 101, 10).code(), Code::kResourceExhausted);
+  EXPECT_EQ(outbox.received(1, 101, 10).status().code(), Code::kResourceExhausted);
   EXPECT_TRUE(outbox.received(1, 100, 10).ok());
-  EXPECT_EQ(outbox.received(101, 1, 10).code(), Code::kResourceExhausted);
+  EXPECT_EQ(outbox.received(101, 1, 10).status().code(), Code::kResourceExhausted);
   outbox.completed(100);
   // Credits count once they have been told.
-  EXPECT_EQ(outbox.received(101, 1, 10).code(), Code::kResourceExhausted);
+  EXPECT_EQ(outbox.received(101, 1, 10).status().code(), Code::kResourceExhausted);
   (void)outbox.take();
   EXPECT_TRUE(outbox.received(101, 1, 10).ok());
-  EXPECT_EQ(outbox.received(102, 1, 1000).code(), Code::kResourceExhausted);
+  EXPECT_EQ(outbox.received(102, 1, 1000).status().code(), Code::kResourceExhausted);
 }
 
 TEST(Outbox, BytesComeBackWithTheirFrames) {
@@ -133,6 +133,51 @@ TEST(Outbox, AClientThatLeavesTooMuchUnread) {
   }
   EXPECT_EQ(status.code(), Code::kResourceExhausted);
   EXPECT_LE(values, 10);
+}
+
+TEST(Outbox, FramesThatComeTwiceAreNotNew) {
+  Outbox outbox{small(), true, 1};
+  EXPECT_TRUE(*outbox.received(1, 10, 50));
+  EXPECT_FALSE(*outbox.received(1, 10, 50));
+  EXPECT_EQ(outbox.received(6, 10, 50).status().code(), Code::kFailedPrecondition);
+  EXPECT_TRUE(*outbox.received(11, 1, 50));
+  Outbox other{small(), false};
+  EXPECT_TRUE(*other.received(1, 10, 50));
+  EXPECT_EQ(other.received(1, 10, 50).status().code(), Code::kFailedPrecondition);
+}
+
+TEST(Outbox, WhatWasNotAcknowledgedIsSentAgain) {
+  Outbox outbox{small(), true, 1};
+  ASSERT_TRUE(outbox.received(1, 10, 50).ok());
+  ASSERT_TRUE(outbox.fetched(value(3, 4)).ok());
+  const auto first = outbox.take(1);
+  ASSERT_TRUE(outbox.fetched(value(4, 4)).ok());
+  const auto second = outbox.take(1);
+  EXPECT_FALSE(outbox.take(1));
+  EXPECT_TRUE(outbox.rewind(1, 2));
+  EXPECT_FALSE(outbox.take(1));  // the older stream
+  EXPECT_EQ(outbox.take(2), second);
+  wire::Progress progress;
+  const auto third = outbox.take(2);
+  ASSERT_TRUE(third);
+  ASSERT_TRUE(wire::decode_progress(*third, progress).ok());
+  EXPECT_EQ(progress.number, 3u);
+  EXPECT_TRUE(progress.fetched.empty());
+  EXPECT_FALSE(outbox.take(2));
+  outbox.acknowledged(2);
+  EXPECT_TRUE(outbox.rewind(2, 3));
+  EXPECT_NE(outbox.take(3), second);
+}
+
+TEST(Outbox, AClientThatAcknowledgesNothingCannotComeBack) {
+  Outbox outbox{small(), true, 1};
+  ASSERT_TRUE(outbox.received(1, 100, 50).ok());
+  for (std::uint64_t seq = 1; seq < 40; ++seq) {
+    ASSERT_TRUE(outbox.fetched(value(seq, 500)).ok());
+    EXPECT_TRUE(outbox.take(1));
+  }
+  EXPECT_FALSE(outbox.rewind(0, 2));
+  EXPECT_TRUE(outbox.rewind(39, 3));
 }
 
 }  // namespace

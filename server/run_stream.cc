@@ -17,27 +17,25 @@ class RunStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
                         public std::enable_shared_from_this<RunStream> {
  public:
   RunStream(grpc::CallbackServerContext* context, Leases& leases, StreamTotal& total)
-      : context_(context), leases_(leases), count_(total) {}
+      : context_(context), leases_(leases), count_(total), attach_(attach_of(*context)) {}
 
   void start(core::Result<LeaseRef> lease) {
     self_ = shared_from_this();
-    Status status = lease.ok() ? (*lease)->join(weak_from_this(), true) : lease.status();
+    std::uint64_t attach = attach_;
+    if (lease.ok() && attach == 0) attach = attach_ = (*lease)->client.attach_counter;
+    Status status = lease.ok() ? (*lease)->join(weak_from_this(), attach) : lease.status();
     if (status.ok()) {
       MutexLock lock(mutex_);
       lease_ = *lease;
-      want_read_ = true;
     } else {
-      finish(std::move(status));
+      finish({std::move(status), ""});
     }
     pump();
   }
 
   void OnReadDone(bool ok) override {
-    if (!ok) {  // half-closed, cut or cancelled: with a lease of 0 all the same
-      end(Status(Code::kCancelled, "the client closed the stream"), Status());
-      return;
-    }
-    const auto self = shared_from_this();
+    if (!ok) return detach("the client closed the stream");
+    const auto self = shared_from_this();  // the lease may end on the way
     grpc::Slice single;
     std::string joined;
     std::string_view bytes;
@@ -58,9 +56,13 @@ class RunStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
       MutexLock lock(mutex_);
       lease = lease_;
     }
-    const Status status =
-        lease->submit(bytes, [self](Status result) { self->consumed(std::move(result)); });
-    if (!status.ok()) end(status, status);
+    const Status status = lease->submit(this, bytes);
+    if (!status.ok()) leases_.end(*lease, status, "protocol");
+    {
+      MutexLock lock(mutex_);
+      reading_ = false;
+    }
+    pump();
   }
 
   void OnWriteDone(bool ok) override {
@@ -72,16 +74,16 @@ class RunStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
     pump();
   }
 
-  void OnCancel() override { end(Status(Code::kCancelled, "the stream was cut"), Status()); }
+  void OnCancel() override { detach("the stream was cut"); }
 
   void OnDone() override {
-    end(Status(Code::kCancelled, "the stream is over"), Status());
+    detach("the stream is over");
     self_.reset();
   }
 
   // LeaseCall
-  void lease_ended(const Status& reason) override {
-    finish(reason);
+  void lease_ended(const Ending& ending) override {
+    finish(ending);
     pump();
   }
   void abandon() override {
@@ -98,32 +100,24 @@ class RunStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
   }
 
  private:
-  // The engine has taken the frame.
-  void consumed(Status status) {
-    if (!status.ok()) return end(status, status);
-    {
-      MutexLock lock(mutex_);
-      want_read_ = true;
-    }
-    pump();
-  }
-
-  // Ends the lease with `reason`; the client gets `answer`.
-  void end(const Status& reason, Status answer) {
-    finish(std::move(answer));
+  // The client is gone, or wants nothing more of this stream.
+  void detach(const char* how) {
+    finish({});
     LeaseRef lease;
     {
       MutexLock lock(mutex_);
       lease = lease_;
     }
-    if (lease) leases_.end(*lease, reason);
+    if (lease && !lease->detach(this)) {
+      leases_.end(*lease, Status(Code::kCancelled, how), "connection");
+    }
     pump();
   }
 
-  void finish(Status status) {
+  void finish(Ending ending) {
     MutexLock lock(mutex_);
     if (std::exchange(finish_wanted_, true)) return;
-    answer_ = std::move(status);
+    answer_ = std::move(ending);
   }
 
   void pump() {
@@ -134,7 +128,7 @@ class RunStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
   bool step() {
     enum { kNothing, kRead, kWrite, kFinish, kCancel } next = kNothing;
     LeaseRef lease;
-    Status answer;
+    Ending answer;
     {
       MutexLock lock(mutex_);
       if (finished_) return false;
@@ -146,20 +140,20 @@ class RunStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
         } else if (std::exchange(cancel_wanted_, false)) {
           next = kCancel;  // ends the write that the client does not take, which holds up Finish
         }
-      } else if (want_read_) {
+      } else if (!reading_ && lease_ && lease_->readable()) {
         next = kRead;
-        want_read_ = false;
+        reading_ = true;
       } else if (!writing_ && !broken_) {
         lease = lease_;
       }
     }
     if (lease) {
-      std::optional<std::string> message = lease->outbox().take();
+      Outbox::Message message = lease->outbox().take(attach_);
       if (!message) return false;
-      auto* bytes = new std::string(std::move(*message));
+      auto* held = new Outbox::Message(std::move(message));
       const grpc::Slice slice(
-          bytes->data(), bytes->size(),
-          [](void* owner) { delete static_cast<std::string*>(owner); }, bytes);
+          const_cast<char*>((*held)->data()), (*held)->size(),
+          [](void* owner) { delete static_cast<Outbox::Message*>(owner); }, held);
       progress_ = grpc::ByteBuffer(&slice, 1);
       MutexLock lock(mutex_);
       writing_ = true;
@@ -179,7 +173,8 @@ class RunStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
         context_->TryCancel();
         return true;
       case kFinish:
-        Finish(to_grpc(answer));
+        if (!answer.word.empty()) context_->AddTrailingMetadata(kReasonKey, answer.word);
+        Finish(to_grpc(answer.status));
         return false;
     }
     return false;
@@ -188,6 +183,7 @@ class RunStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
   grpc::CallbackServerContext* const context_;  // until OnDone
   Leases& leases_;
   const StreamCount count_;
+  std::uint64_t attach_;             // constant after start()
   std::shared_ptr<RunStream> self_;  // until OnDone
   Turnstile turnstile_;
   grpc::ByteBuffer frame_;     // of the read in progress
@@ -195,14 +191,14 @@ class RunStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
 
   mutable core::Mutex mutex_;
   LeaseRef lease_ TT_GUARDED_BY(mutex_);
-  bool want_read_ TT_GUARDED_BY(mutex_) = false;
+  bool reading_ TT_GUARDED_BY(mutex_) = false;
   bool writing_ TT_GUARDED_BY(mutex_) = false;
   bool broken_ TT_GUARDED_BY(mutex_) = false;
   bool cancel_wanted_ TT_GUARDED_BY(mutex_) = false;
   bool finish_wanted_ TT_GUARDED_BY(mutex_) = false;
   bool finished_ TT_GUARDED_BY(mutex_) = false;
   Clock::time_point write_began_ TT_GUARDED_BY(mutex_);
-  Status answer_ TT_GUARDED_BY(mutex_);
+  Ending answer_ TT_GUARDED_BY(mutex_);
 };
 
 }  // namespace

@@ -47,6 +47,36 @@ grpc::ServerUnaryReactor* ComputeService::Hello(grpc::CallbackServerContext* con
   return answer(context, {});
 }
 
+grpc::ServerUnaryReactor* ComputeService::Attach(grpc::CallbackServerContext* context,
+                                                 const v1::AttachRequest* request,
+                                                 v1::AttachReply* reply) {
+  const core::Result<LeaseRef> lease = lease_of(*context, leases_);
+  if (!lease.ok()) {
+    const bool restarted = request->server_epoch() != facts_.epoch;
+    return answer(context, restarted && lease.status().code() == core::Code::kNotFound
+                               ? core::Status(core::Code::kNotFound,
+                                              "the server has been restarted and kept no session")
+                               : lease.status());
+  }
+  const core::Result<Attached> attached = (*lease)->attach(
+      request->instance_id(), request->attach_counter(), request->progress_upto());
+  if (!attached.ok()) return answer(context, attached.status());
+  reply->set_server_epoch(facts_.epoch);
+  reply->set_attach_counter(request->attach_counter());
+  reply->set_received_upto(attached->received_upto);
+  reply->set_completed_upto(attached->completed_upto);
+  reply->set_lease_seconds(static_cast<std::uint32_t>((*lease)->client.lease.count()));
+  return answer(context, {});
+}
+
+grpc::ServerUnaryReactor* ComputeService::Close(grpc::CallbackServerContext* context,
+                                                const v1::CloseRequest*, v1::CloseReply*) {
+  const core::Result<LeaseRef> lease = lease_of(*context, leases_);
+  if (!lease.ok()) return answer(context, lease.status());
+  leases_.end(**lease, core::Status(core::Code::kCancelled, "its client closed it"), "closed");
+  return answer(context, {});
+}
+
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* ComputeService::Run(
     grpc::CallbackServerContext* context) {
   if (too_many_streams()) {

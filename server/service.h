@@ -14,7 +14,8 @@ namespace teletensor::server {
 using ComputeCallbacks = v1::Compute::WithCallbackMethod_Hello<
     v1::Compute::WithRawCallbackMethod_Run<v1::Compute::WithRawCallbackMethod_Upload<
         v1::Compute::WithRawCallbackMethod_Download<v1::Compute::WithCallbackMethod_Interrupt<
-            v1::Compute::WithCallbackMethod_Describe<v1::Compute::Service>>>>>>;
+            v1::Compute::WithCallbackMethod_Attach<v1::Compute::WithCallbackMethod_Close<
+                v1::Compute::WithCallbackMethod_Describe<v1::Compute::Service>>>>>>>>;
 
 class ComputeService final : public ComputeCallbacks {
  public:
@@ -28,6 +29,12 @@ class ComputeService final : public ComputeCallbacks {
                                                     grpc::ByteBuffer* reply) override;
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Download(grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer* request) override;
+  grpc::ServerUnaryReactor* Attach(grpc::CallbackServerContext* context,
+                                   const v1::AttachRequest* request,
+                                   v1::AttachReply* reply) override;
+  grpc::ServerUnaryReactor* Close(grpc::CallbackServerContext* context,
+                                  const v1::CloseRequest* request,
+                                  v1::CloseReply* reply) override;
   grpc::ServerUnaryReactor* Interrupt(grpc::CallbackServerContext* context,
                                       const v1::InterruptRequest* request,
                                       v1::InterruptReply* reply) override;

@@ -1,6 +1,6 @@
 #include "server/streams.h"
 
-#include <algorithm>
+#include <charconv>
 
 namespace teletensor::server {
 
@@ -14,13 +14,25 @@ grpc::Status to_grpc(const core::Status& status) {
   return {static_cast<grpc::StatusCode>(status.code()), status.message().substr(0, kMaxText)};
 }
 
-core::Result<LeaseRef> lease_of(const grpc::CallbackServerContext& context, const Leases& leases) {
+core::Result<LeaseRef> lease_of(grpc::CallbackServerContext& context, const Leases& leases) {
   const auto& metadata = context.client_metadata();
   const auto it = metadata.find("teletensor-token");
   if (it == metadata.end()) {
     return core::Status(core::Code::kInvalidArgument, "the call has no teletensor-token metadata");
   }
-  return leases.find({it->second.data(), it->second.size()});
+  std::string word;
+  auto lease = leases.find({it->second.data(), it->second.size()}, &word);
+  if (!lease.ok()) context.AddTrailingMetadata(kReasonKey, word);
+  return lease;
+}
+
+std::uint64_t attach_of(const grpc::CallbackServerContext& context) {
+  const auto& metadata = context.client_metadata();
+  const auto it = metadata.find("teletensor-attach");
+  std::uint64_t attach = 0;
+  if (it == metadata.end()) return attach;
+  std::from_chars(it->second.data(), it->second.data() + it->second.size(), attach);
+  return attach;
 }
 
 }  // namespace teletensor::server

@@ -7,9 +7,14 @@
 
 namespace teletensor::server {
 
+// Trailing metadata: why a session or a stream is over, in one word (Ending).
+inline constexpr char kReasonKey[] = "teletensor-reason";
+
 grpc::Status to_grpc(const core::Status& status);
-// The lease that the call's metadata names.
-core::Result<LeaseRef> lease_of(const grpc::CallbackServerContext& context, const Leases& leases);
+// The lease that the call's metadata names. Where it has ended, the trailing metadata say why.
+core::Result<LeaseRef> lease_of(grpc::CallbackServerContext& context, const Leases& leases);
+// The attach that the call's metadata name; 0 where they name none.
+std::uint64_t attach_of(const grpc::CallbackServerContext& context);
 
 // Counts the streams of the server, to refuse too many before they cost anything.
 class StreamCount {

@@ -25,7 +25,7 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
 
   void start(core::Result<LeaseRef> lease) {
     self_ = shared_from_this();
-    Status status = lease.ok() ? (*lease)->join(weak_from_this(), false) : lease.status();
+    Status status = lease.ok() ? (*lease)->join(weak_from_this(), std::nullopt) : lease.status();
     if (status.ok()) {
       lease_ = *lease;
       want_read();
@@ -51,7 +51,7 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
     self_.reset();
   }
 
-  void lease_ended(const Status& reason) override { finish(reason); }
+  void lease_ended(const Ending& ending) override { finish(ending.status); }
   void abandon() override {}  // Finish waits for nothing here
 
  private:

@@ -147,6 +147,7 @@ std::string encode_progress(const Progress& progress) {
     body.packed(3, raised.rebinds);
     out.message(7, body.view());
   }
+  out.number(8, progress.number);
   return out.take();
 }
 
@@ -159,7 +160,7 @@ core::Status decode_progress(std::string_view bytes, Progress& progress) {
     if (!cursor.tag(field, type)) return broken();
     std::uint64_t number = 0;
     std::string_view body;
-    if (field <= 4 && type == WireType::kVarint) {
+    if ((field <= 4 || field == 8) && type == WireType::kVarint) {
       if (!cursor.varint(number)) return broken();
       switch (field) {
         case 1:
@@ -171,8 +172,11 @@ core::Status decode_progress(std::string_view bytes, Progress& progress) {
         case 3:
           progress.credit_upto = number;
           break;
-        default:
+        case 4:
           progress.credit_bytes = number;
+          break;
+        default:
+          progress.number = number;
       }
     } else if (field >= 5 && field <= 7 && type == WireType::kBytes) {
       if (!cursor.bytes(body)) return broken();

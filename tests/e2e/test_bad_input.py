@@ -19,7 +19,7 @@ TOO_MUCH = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INVALID_ARGUMENT
 @pytest.fixture(scope="module")
 def daemon():
     from support.daemon import Daemon
-    running = Daemon("--session-memory", "64MiB")
+    running = Daemon("--session-memory", "64MiB", "--lease", "0")
     yield running
     problem = running.stop()
     assert not problem, problem

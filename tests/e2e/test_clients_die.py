@@ -14,7 +14,7 @@ from support.raw import Raw
 
 @pytest.fixture
 def daemon(start_daemon):
-    return start_daemon()
+    return start_daemon("--lease", "0")
 
 
 def memory_returns(daemon, within=1.5):

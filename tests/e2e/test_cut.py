@@ -5,7 +5,7 @@ from support.cut import cut_run, whole_run
 
 
 def test_cut_in_the_stream(start_daemon, tt):
-    daemon = start_daemon()
+    daemon = start_daemon("--lease", "0")
     wanted, sent, _ = whole_run(tt, daemon)
     assert sent > 1000
     points = [1, 2, 9, 10, 60, *range(sent // 20, sent, sent // 20)]
@@ -17,7 +17,7 @@ def test_cut_in_the_stream(start_daemon, tt):
 @pytest.mark.timeout(600)
 def test_cut_at_every_frame_boundary(start_daemon, tt):
     """Of either direction, from the first frame behind Hello to the last."""
-    daemon = start_daemon()
+    daemon = start_daemon("--lease", "0")
     wanted, _, frames = whole_run(tt, daemon)
     assert frames > 20
     lost = sum(cut_run(tt, daemon, n, wanted, frames=True) for n in range(1, frames + 1))

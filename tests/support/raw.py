@@ -110,10 +110,41 @@ class RawSession:
     def __init__(self, raw, reply):
         self.raw, self.reply, self.token = raw, reply, reply.token
         self.seq = self.next_id = 1
-        self._outgoing = queue.SimpleQueue()
-        run = raw.channel.stream_stream(SERVICE + "Run", nothing,
-                                        raw.session_pb.Progress.FromString)
-        self.call = run(iter(self._outgoing.get, None), metadata=metadata(self.token))
+        self.attaches = 1
+        self.stream()
+
+    def stream(self, attach=None):
+        """A Run stream, in the place of the one before."""
+        self._outgoing = outgoing = queue.SimpleQueue()
+        run = self.raw.channel.stream_stream(SERVICE + "Run", nothing,
+                                             self.raw.session_pb.Progress.FromString)
+        more = () if attach is None else (("teletensor-attach", str(attach)),)
+        self.call = run(iter(outgoing.get, None), metadata=metadata(self.token) + more)
+
+    def cut(self):
+        """The stream dies; the session is not told."""
+        self._outgoing.put(None)
+        self.call.cancel()
+
+    def attach(self, attach=None, progress_upto=0, instance=b"0123456789abcdef", epoch=None):
+        """Attach; the reply, or grpc.RpcError. The stream that was there is fenced."""
+        pb = self.raw.session_pb
+        self.attaches = attach or self.attaches + 1
+        return self.raw.unary(SERVICE + "Attach", pb.AttachRequest(
+            instance_id=instance, attach_counter=self.attaches, progress_upto=progress_upto,
+            server_epoch=self.reply.server_epoch if epoch is None else epoch),
+            pb.AttachReply, metadata(self.token))
+
+    def resume(self, **attach):
+        """Attach and a new stream."""
+        reply = self.attach(**attach)
+        self.stream(self.attaches)
+        return reply
+
+    def end(self):
+        """Close, by name."""
+        pb = self.raw.session_pb
+        self.raw.unary(SERVICE + "Close", pb.CloseRequest(), pb.CloseReply, metadata(self.token))
 
     def command(self, **fields):
         return self.raw.program_pb.Command(**fields)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -41,6 +42,7 @@ class Greeting:
     devices: list[tuple[str, int]]
     unsupported: list[str] = field(default_factory=list)
     quota: int = 0
+    lease: int = 0  # seconds that the session outlives its connection
 
 
 def target_of(address: str) -> str:
@@ -67,6 +69,7 @@ class Transport:
         self._reader: threading.Thread | None = None
         self._writer_done = threading.Event()
         self.chunk_bytes = 1 << 20
+        self._lease = 0
 
     def unary(self, service: str, method: str, request: bytes, timeout: float | None = None,
               wait: bool = True) -> bytes:
@@ -99,8 +102,9 @@ class Transport:
             server_version=reply.text(2), token=reply.text(4), session_name=reply.text(5),
             epoch=reply.integer(3), limits=_limits(reply.message(7)),
             devices=[(d.text(1), d.integer(2)) for d in reply.messages(8)],
-            unsupported=reply.texts(9), quota=reply.integer(10),
+            unsupported=reply.texts(9), quota=reply.integer(10), lease=reply.integer(6),
         )
+        self._lease = greeting.lease
         self._metadata = [("teletensor-token", greeting.token)]
         self.chunk_bytes = greeting.limits["chunk_bytes"] or 1 << 20
         return greeting
@@ -173,6 +177,9 @@ class Transport:
             self._reader.join(timeout=5)
             # A thread that is still in native code when Python ends would end the process.
             self._writer_done.wait(timeout=2)
+        if self._lease:  # else it has ended with its stream
+            with contextlib.suppress(grpc.RpcError, ValueError):
+                self.unary("Compute", "Close", b"", timeout=2, wait=False)
         self.channel.close()
 
 
