@@ -15,7 +15,7 @@ struct Config {
   std::optional<std::string> socket;      // unset: the default path; "": none
   std::uint64_t host_memory = 0;          // bytes of all sessions; 0: 80 % of the box
   std::uint64_t session_memory = 0;       // bytes of one session; 0: as host_memory
-  std::optional<int> lease;  // seconds; unset: 600, embedded 0
+  std::optional<int> lease;               // seconds; unset: 600, embedded 0
   int lanes = 0;                          // 0: one per core
   int sim_devices = 0;
   std::uint64_t sim_memory = 1ull << 30;

@@ -316,9 +316,8 @@ void Leases::end(Lease& lease, Status reason, std::string word) {
     lease.ending_ = ending;
     calls = std::exchange(lease.calls_, {});
   }
-  spdlog::info("event=session_ended session=\"{}\" why={} code={} reason=\"{}\"",
-               lease.client.name, ending.word, static_cast<int>(ending.status.code()),
-               ending.status.message());
+  spdlog::info("event=session_ended session=\"{}\" why={} code={} reason=\"{}\"", lease.client.name,
+               ending.word, static_cast<int>(ending.status.code()), ending.status.message());
   {
     MutexLock lock(mutex_);
     if (const auto it = leases_.find(lease.token); it != leases_.end()) {
@@ -407,9 +406,9 @@ void Leases::look_at(Lease& lease, Clock::time_point now) {
   if (run) {
     const Clock::time_point since = run->stalled_since();
     if (since == Clock::time_point{} || now - since <= limits_.stall) return;
-    const Status status(Code::kDeadlineExceeded,
-                        "the client has not read for " +
-                            std::to_string(limits_.stall.count() / 1000) + " s");
+    const Status status(
+        Code::kDeadlineExceeded,
+        "the client has not read for " + std::to_string(limits_.stall.count() / 1000) + " s");
     if (!lease.detach(run.get())) return end(lease, status, "slow");
     spdlog::info("event=session_detached session=\"{}\" reason=\"{}\"", lease.client.name,
                  status.message());
@@ -425,9 +424,9 @@ void Leases::look_at(Lease& lease, Clock::time_point now) {
   const Clock::time_point since = lease.deserted_since();
   if (since == Clock::time_point{} || now - since <= lease.client.lease || lease.busy()) return;
   end(lease,
-      Status(Code::kDeadlineExceeded,
-             "nobody came back to it for " + std::to_string(lease.client.lease.count()) +
-                 " s, its lease"),
+      Status(Code::kDeadlineExceeded, "nobody came back to it for " +
+                                          std::to_string(lease.client.lease.count()) +
+                                          " s, its lease"),
       "expired");
 }
 

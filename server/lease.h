@@ -1,7 +1,7 @@
 // Lease: a client's claim on one engine session. Leases: all of them, by token.
 //
-// The lease is what Run, Upload and Download hold. Open, attach, detach and close are four things: a
-// lost stream detaches, and the session goes on with what it has; attach() gives it to the next
+// The lease is what Run, Upload and Download hold. Open, attach, detach and close are four things:
+// a lost stream detaches, and the session goes on with what it has; attach() gives it to the next
 // stream and fences the older one. A lease ends once: by the client, by a broken frame, when nobody
 // has come and nothing has run for its term, or with the server; with a term of 0 also with its
 // stream. Ending is quick and never waits; the session itself, whose destruction waits for its
@@ -104,8 +104,8 @@ class Lease final : public engine::SessionListener {
   core::Status submit(const LeaseCall* run, std::string_view bytes);
   // The session has consumed the frame before; else wake() comes when it has.
   bool readable() const { return !consuming_.load(); }
-  // A call joins. As `run` it is the one that wake() goes to; there is one at most, and `attach` says
-  // of which attach it is.
+  // A call joins. As `run` it is the one that wake() goes to; there is one at most, and `attach`
+  // says of which attach it is.
   core::Status join(std::weak_ptr<LeaseCall> call, std::optional<std::uint64_t> attach);
   // The stream is over. False: the lease has no further use and should end.
   bool detach(const LeaseCall* run);
@@ -150,8 +150,8 @@ class Lease final : public engine::SessionListener {
   Leases* const table_;
   const wire::FrameReader reader_;
   Outbox outbox_;
-  std::atomic<bool> consuming_{false};               // the session has a frame under way
-  std::atomic<Clock::rep> active_at_{0};             // of the steady clock: when something ran last
+  std::atomic<bool> consuming_{false};    // the session has a frame under way
+  std::atomic<Clock::rep> active_at_{0};  // of the steady clock: when something ran last
 
   std::unique_ptr<engine::Session> session_;  // set before the lease is in the table
 

@@ -15,7 +15,7 @@ namespace {
 using teletensor::core::Status;
 using teletensor::server::Config;
 
-constexpr int kLease = 600;  // seconds
+constexpr int kLease = 600;                       // seconds
 constexpr std::chrono::seconds kFirstClient{60};  // an embedded daemon waits so long for one
 
 void start_log(const std::string& level) {

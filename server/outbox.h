@@ -43,8 +43,8 @@ class Outbox {
   Message take(std::uint64_t attach = 0);
   // Messages up to this number have been read.
   void acknowledged(std::uint64_t number);
-  // The stream of `attach` comes, whose client has read messages up to `number`: what is behind that
-  // is sent again, then a message in any case. False: part of it is not kept any more.
+  // The stream of `attach` comes, whose client has read messages up to `number`: what is behind
+  // that is sent again, then a message in any case. False: part of it is not kept any more.
   bool rewind(std::uint64_t number, std::uint64_t attach);
 
   std::uint64_t received_upto() const;
@@ -90,10 +90,10 @@ class Outbox {
   std::vector<wire::RaisedEvent> raised_ TT_GUARDED_BY(mutex_);
   bool greet_ TT_GUARDED_BY(mutex_) = false;  // a new stream waits for a message
 
-  core::Mutex sending_;                                   // taken before mutex_
-  std::uint64_t number_ TT_GUARDED_BY(sending_) = 0;      // of the last message
-  std::uint64_t attach_ TT_GUARDED_BY(sending_) = 0;      // the stream that may take
-  std::deque<Kept> kept_ TT_GUARDED_BY(sending_);         // sent, not acknowledged
+  core::Mutex sending_;                               // taken before mutex_
+  std::uint64_t number_ TT_GUARDED_BY(sending_) = 0;  // of the last message
+  std::uint64_t attach_ TT_GUARDED_BY(sending_) = 0;  // the stream that may take
+  std::deque<Kept> kept_ TT_GUARDED_BY(sending_);     // sent, not acknowledged
   std::size_t kept_bytes_ TT_GUARDED_BY(sending_) = 0;
   std::uint64_t dropped_upto_ TT_GUARDED_BY(sending_) = 0;  // the last number that kept_ lost
   std::size_t again_ TT_GUARDED_BY(sending_) = 0;  // the last so many of kept_ are sent again

@@ -58,8 +58,8 @@ grpc::ServerUnaryReactor* ComputeService::Attach(grpc::CallbackServerContext* co
                                               "the server has been restarted and kept no session")
                                : lease.status());
   }
-  const core::Result<Attached> attached = (*lease)->attach(
-      request->instance_id(), request->attach_counter(), request->progress_upto());
+  const core::Result<Attached> attached =
+      (*lease)->attach(request->instance_id(), request->attach_counter(), request->progress_upto());
   if (!attached.ok()) return answer(context, attached.status());
   reply->set_server_epoch(facts_.epoch);
   reply->set_attach_counter(request->attach_counter());

@@ -33,8 +33,7 @@ class ComputeService final : public ComputeCallbacks {
                                    const v1::AttachRequest* request,
                                    v1::AttachReply* reply) override;
   grpc::ServerUnaryReactor* Close(grpc::CallbackServerContext* context,
-                                  const v1::CloseRequest* request,
-                                  v1::CloseReply* reply) override;
+                                  const v1::CloseRequest* request, v1::CloseReply* reply) override;
   grpc::ServerUnaryReactor* Interrupt(grpc::CallbackServerContext* context,
                                       const v1::InterruptRequest* request,
                                       v1::InterruptReply* reply) override;
