@@ -294,7 +294,7 @@ class Front::Impl final : public Issuer {
     operand.kind = program::Operand::Kind::kTensor;
     operand.value = h->cell->value;
     operand.dtype = h->layout.dtype;
-    operand.geometry = h->geometry();
+    operand.geometry = sink_->interner().geometry(h->geometry());
     sink_->fetch(seq_, c.bulk, std::move(operand));
     return {};
   }

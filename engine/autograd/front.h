@@ -12,6 +12,7 @@
 #include "engine/ops/op.h"
 #include "engine/program/command.h"
 #include "engine/program/instruction.h"
+#include "engine/program/interner.h"
 
 namespace teletensor::autograd {
 
@@ -22,6 +23,8 @@ class Sink {
   // A cleared instruction at the end of the queue, with its number; the front fills it in place
   // before its next call into the sink.
   virtual program::Instruction& instruction(std::uint64_t seq) = 0;
+  // Of the layouts and attributes of what is filled in next.
+  virtual program::Interner& interner() = 0;
   // Gives `value` its contents. constant: the frame's bytes. uploaded: the finished upload's
   // storage; refuses an upload that is unknown, unfinished, or of another size.
   virtual core::Status constant(std::uint64_t seq, program::Constant constant,

@@ -159,7 +159,8 @@ HandleRef Graph::adopt(const Layout& layout, ValueRef value) {
 Instruction& Graph::instruction_of(const Call& call) const {
   Instruction& instruction = sink_->instruction(seq_);
   instruction.op = call.op;
-  instruction.attributes = *call.attributes;
+  program::Interner& interner = sink_->interner();
+  instruction.attributes = interner.attributes(*call.attributes);
   for (std::uint32_t count : call.counts) instruction.counts.push_back(count);
   for (const Var& argument : call.arguments) {
     program::Operand& operand = instruction.operands.emplace_back();
@@ -168,7 +169,7 @@ Instruction& Graph::instruction_of(const Call& call) const {
       operand.kind = program::Operand::Kind::kTensor;
       operand.value = h.cell->value;
       operand.dtype = h.layout.dtype;
-      operand.geometry = h.geometry();
+      operand.geometry = interner.geometry(h.geometry());
     } else if (argument.is_number()) {
       operand.kind = program::Operand::Kind::kNumber;
       operand.number = argument.number();
@@ -283,7 +284,7 @@ Status Graph::apply(const Call& call, Handles& results) {
     for (const HandleRef& h : results) {
       program::ResultSlot& slot = instruction.results.emplace_back();
       slot.value = h->cell->value;
-      slot.geometry = h->geometry();
+      slot.geometry = sink_->interner().geometry(h->geometry());
     }
   }
   return {};
@@ -425,7 +426,8 @@ Status Graph::apply_mutating(const Call& call, const OpDef& def, Handles& result
     Handle& h = handle_of(call.arguments[i]);
     const ValueRef value = new_value(h.layout, h.cell->elements);
     if (sink_ != nullptr) {
-      instruction->results.push_back({value, h.geometry(), static_cast<int>(i)});
+      instruction->results.push_back(
+          {value, sink_->interner().geometry(h.geometry()), static_cast<int>(i)});
     }
     write(h, value);
     results.push_back(HandleRef(&h));
@@ -539,7 +541,8 @@ Status Graph::apply_inplace(const Call& call) {
   const std::uint32_t old_output = base.output;
   const ValueRef value = new_value(h.layout, h.cell->elements);
   if (sink_ != nullptr) {
-    instruction_of(call).results.push_back({value, h.geometry(), 0});
+    instruction_of(call).results.push_back(
+        {value, sink_->interner().geometry(h.geometry()), 0});
   }
   core::Ref<Node> node, update;
   if (record && def.vjp != nullptr) {

@@ -1,5 +1,5 @@
-// Instruction: op, operands, attributes, results, over values. What the front hands to the back; a
-// Program is a list of these.
+// Instruction: op, operands, attributes, results, over values. What the front hands to the back, in
+// few cache lines: layouts and attributes are pointers into the queue's interner.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +18,13 @@ struct Operand {
   Kind kind = Kind::kAbsent;
   ValueRef value;  // kTensor
   core::DType dtype = core::DType::kF32;
-  core::Geometry geometry;  // kTensor: a view on the value's storage
-  core::Number number;      // kNumber
+  const core::Geometry* geometry = nullptr;  // kTensor: a view on the value's storage; interned
+  core::Number number;                       // kNumber
 };
 
 struct ResultSlot {
-  ValueRef value;           // the storage written; a new one, also when `overwrites` >= 0
-  core::Geometry geometry;  // the region written
+  ValueRef value;  // the storage written; a new one, also when `overwrites` >= 0
+  const core::Geometry* geometry = nullptr;  // the region written; interned
   // Operand whose value this result rebinds: the new value is the old one with the region replaced.
   // The executor writes in place when nobody else holds the old value. -1: a fresh storage.
   int overwrites = -1;
@@ -35,7 +35,7 @@ struct Instruction {
   std::uint64_t seq = 0;  // of the command that issued it; several may share one (Backward)
   core::InlineVector<Operand, 3> operands;
   core::InlineVector<ResultSlot, 1> results;
-  core::Attributes attributes;
+  const core::Attributes* attributes = nullptr;  // interned
   core::InlineVector<std::uint32_t, 2> counts;  // lengths of list arguments, in signature order
 };
 

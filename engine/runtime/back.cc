@@ -19,9 +19,9 @@ constexpr std::chrono::microseconds kReportEvery{200};
 
 // By what is read, not by what is stored: an expanded scalar is much work.
 bool is_small(const Instruction& instruction) {
-  return instruction.results.size() == 1 && instruction.results[0].geometry.numel() < kSmall &&
+  return instruction.results.size() == 1 && instruction.results[0].geometry->numel() < kSmall &&
          (instruction.operands.empty() || !instruction.operands[0].value ||
-          instruction.operands[0].geometry.numel() < kSmall);
+          instruction.operands[0].geometry->numel() < kSmall);
 }
 
 }  // namespace
@@ -54,8 +54,10 @@ Entry& Back::append(std::uint64_t seq) {
       --free_count_;
     }
   }
-  if (open_ == nullptr) open_ = new Chunk;  // no (): that would clear 50 KB first
+  if (open_ == nullptr) open_ = new Chunk;  // no (): that would clear it all first
+  if (interner_->size() > kMostInterned) renew_interner();
   Entry& entry = open_->add();
+  appended_ = seq;
   entry.instruction.seq = seq;
   if (refusing()) [[unlikely]] {
     if (!refusal_) {
@@ -65,6 +67,17 @@ Entry& Back::append(std::uint64_t seq) {
   }
   queued_.fetch_add(1, std::memory_order_relaxed);
   return entry;
+}
+
+// What is in the queue points into the old one until it has run.
+void Back::renew_interner() {
+  if (old_interner_ != nullptr) {
+    if (completed_.load(std::memory_order_acquire) < old_interner_until_) return;
+    // The strand sees this with the next chunk: its plans hold pointers into the old one.
+    interner_ends_.fetch_add(1, std::memory_order_relaxed);
+  }
+  old_interner_ = std::exchange(interner_, std::make_unique<program::Interner>());
+  old_interner_until_ = appended_;
 }
 
 void Back::hand_over() {
@@ -80,7 +93,7 @@ void Back::constant(std::uint64_t seq, std::string bytes, program::ValueRef valu
   bytes_.fetch_add(bytes.size(), std::memory_order_relaxed);
   Entry& entry = append(seq);
   entry.kind = Entry::Kind::kConstant;
-  entry.bytes = std::move(bytes);
+  entry.bytes = std::make_unique<const std::string>(std::move(bytes));
   entry.instruction.results.emplace_back().value = std::move(value);
 }
 
@@ -333,11 +346,12 @@ void Back::run_entry(Entry& entry) {
   } else if (entry.kind == Entry::Kind::kRun) {
     failure = executor_.run(instruction, &root);
   } else {
-    failure = executor_.bind(*instruction.results[0].value, entry.bytes, std::move(entry.storage),
+    const std::string_view bytes = entry.bytes ? std::string_view(*entry.bytes) : "";
+    failure = executor_.bind(*instruction.results[0].value, bytes, std::move(entry.storage),
                              instruction.seq);
     root = failure != nullptr;
   }
-  bytes_.fetch_sub(entry.bytes.size(), std::memory_order_relaxed);
+  if (entry.bytes) bytes_.fetch_sub(entry.bytes->size(), std::memory_order_relaxed);
   if (failure) record(instruction, failure, root);
 }
 
@@ -363,7 +377,7 @@ void Back::run_fetch(Entry& entry) {
   result.seq = entry.instruction.seq;
   result.bulk = entry.bulk;
   result.dtype = operand.dtype;
-  result.shape = operand.geometry.shape;
+  result.shape = operand.geometry->shape;
   result.device = operand.value->device;
   FailureRef failure = operand.value->failure;
   if (!failure && result.seq < cancel_below_.load(std::memory_order_relaxed)) {
@@ -372,7 +386,7 @@ void Back::run_fetch(Entry& entry) {
   } else if (failure) {
     result.status = failure->status;
     result.root = failure->seq;
-  } else if (!entry.bulk && bytes_of(operand.geometry.numel(), operand.dtype) > kMostFetched) {
+  } else if (!entry.bulk && bytes_of(operand.geometry->numel(), operand.dtype) > kMostFetched) {
     result.status = core::invalid("fetch: a tensor of shape " + core::to_string(result.shape) +
                                   " is read by a download");
     result.root = result.seq;

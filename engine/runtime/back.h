@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "engine/core/mutex.h"
+#include "engine/program/interner.h"
 #include "engine/runtime/executor.h"
 #include "engine/runtime/lanes.h"
 #include "engine/runtime/queue.h"
@@ -51,6 +52,7 @@ class Back : public Task {
   static constexpr std::size_t kMostBytes = std::size_t{64} << 20;
   static constexpr std::size_t kMostFetched = std::size_t{1} << 20;  // bytes, without `bulk`
   static constexpr std::size_t kPlanEntries = 64;
+  static constexpr std::size_t kMostInterned = 4096;  // then a new interner begins
   static constexpr std::chrono::microseconds kPlanTime{1000};
 
   Back(const ops::Catalog& catalog, Devices& devices, Lanes& lanes, memory::OwnerId owner,
@@ -61,6 +63,8 @@ class Back : public Task {
   // ---- The pump. Entries become visible to the strand by publish() or when a chunk is full.
   // A cleared instruction to be filled in place before the next call.
   program::Instruction& instruction(std::uint64_t seq) { return append(seq).instruction; }
+  // Of the instruction that was asked for last, or (for the operand of a fetch) of the next entry.
+  program::Interner& interner() { return *interner_; }
   void constant(std::uint64_t seq, std::string bytes, program::ValueRef value);
   void uploaded(std::uint64_t seq, core::Ref<memory::Storage> storage, program::ValueRef value);
   void fetch(std::uint64_t seq, bool bulk, program::Operand operand);
@@ -105,6 +109,7 @@ class Back : public Task {
 
   Entry& append(std::uint64_t seq);
   void hand_over() TT_REQUIRES(mu_);
+  void renew_interner();
   bool run_entries();
   void run_entry(Entry& entry);
   void run_fetch(Entry& entry);
@@ -124,6 +129,10 @@ class Back : public Task {
   Chunk* open_ = nullptr;
   core::Status refuse_;
   FailureRef refusal_;  // its root: the first entry that was refused and not raised since
+  std::unique_ptr<program::Interner> interner_ = std::make_unique<program::Interner>();
+  std::unique_ptr<program::Interner> old_interner_;
+  std::uint64_t old_interner_until_ = 0;  // seq; until it has run, the queue points into the old one
+  std::uint64_t appended_ = 0;            // seq of the last entry
 
   // The strand's.
   Chunk* current_ = nullptr;
@@ -137,6 +146,7 @@ class Back : public Task {
   std::atomic<std::uint64_t> completed_{0};
   std::atomic<std::uint64_t> cancel_below_{0};
   std::atomic<bool> stopping_{false};
+  std::atomic<std::uint64_t> interner_ends_{0};  // how many interners are gone
 
   mutable core::Mutex mu_;
   core::CondVar idle_;

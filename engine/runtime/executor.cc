@@ -181,7 +181,7 @@ Status Executor::gather_operands(Instruction& instruction, const ops::OpDef& op)
         arg.kind = backends::TensorArg::Kind::kTensor;
         arg.data = storage_of(value)->data();
         arg.dtype = operand.dtype;
-        arg.geometry = &operand.geometry;
+        arg.geometry = operand.geometry;
         break;
       }
     }
@@ -226,7 +226,7 @@ Status Executor::execute(Instruction& instruction, const ops::OpDef& op) {
     } else {
       out.data = slot.storage->data();
       out.dtype = result.value->dtype;
-      out.geometry = &result.geometry;
+      out.geometry = result.geometry;
     }
   }
 
@@ -244,7 +244,7 @@ Status Executor::execute(Instruction& instruction, const ops::OpDef& op) {
                             in_,
                             out_,
                             {instruction.counts.data(), instruction.counts.size()},
-                            instruction.attributes,
+                            *instruction.attributes,
                             parallel,
                             scratch};
   TT_RETURN_IF_ERROR(kernel(call));
@@ -254,7 +254,7 @@ Status Executor::execute(Instruction& instruction, const ops::OpDef& op) {
     if (!slot.temporary) continue;
     const ResultSlot& result = instruction.results[r];
     TT_RETURN_IF_ERROR(copies_.copy(device(), {out_[r].data, out_[r].dtype, out_[r].geometry},
-                                    {slot.storage->data(), result.value->dtype, &result.geometry},
+                                    {slot.storage->data(), result.value->dtype, result.geometry},
                                     parallel, scratch));
   }
   return {};
@@ -270,7 +270,7 @@ Status Executor::prepare_new(Instruction& i, const ops::OpDef& op, std::size_t r
     for (const Operand& operand : i.operands) {
       if (operand.kind == Operand::Kind::kTensor && operand.dtype == result.value->dtype &&
           operand.value->elements == result.value->elements && operand.value->references() == 1 &&
-          operand.geometry == result.geometry && covers(result.geometry, result.value->elements) &&
+          operand.geometry == result.geometry && covers(*result.geometry, result.value->elements) &&
           operand.value->contents->references() == 1) {
         slot.storage = StorageRef(storage_of(*operand.value));
         slot.stolen_from = operand.value.get();
@@ -289,7 +289,7 @@ Status Executor::prepare_overwrite(Instruction& i, const ops::OpDef& op, std::si
   Slot& slot = slots_[r];
   Value& old = *i.operands[static_cast<std::size_t>(result.overwrites)].value;
   const bool all =
-      covers(result.geometry, result.value->elements) && op.inplace != ops::Inplace::kRegion;
+      covers(*result.geometry, result.value->elements) && op.inplace != ops::Inplace::kRegion;
   if (op.inplace == ops::Inplace::kTemporary) {
     TT_RETURN_IF_ERROR(prepare_temporary(i, op, r));
     if (slot.storage) return {};
@@ -316,7 +316,7 @@ Status Executor::prepare_temporary(Instruction& i, const ops::OpDef& op, std::si
   for (std::size_t k = 0; k < i.operands.size(); ++k) {
     const Operand& operand = i.operands[k];
     if (operand.kind == Operand::Kind::kTensor) {
-      layouts[k] = {operand.dtype, operand.value->device, operand.geometry};
+      layouts[k] = {operand.dtype, operand.value->device, *operand.geometry};
       infos[k].layout = &layouts[k];
     } else if (operand.kind == Operand::Kind::kNumber) {
       infos[k].number = &operand.number;
@@ -325,20 +325,20 @@ Status Executor::prepare_temporary(Instruction& i, const ops::OpDef& op, std::si
   ops::InferContext context{.op = op.name,
                             .operands = infos,
                             .counts = {i.counts.data(), i.counts.size()},
-                            .attributes = i.attributes,
+                            .attributes = *i.attributes,
                             .device = device().id(),
                             .results = {}};
   TT_RETURN_IF_ERROR(op.infer(context));
   const ResultSlot& result = i.results[r];
   if (r >= context.results.size() ||
-      !(context.results[r].geometry.shape == result.geometry.shape)) {
+      !(context.results[r].geometry.shape == result.geometry->shape)) {
     return core::internal(op.name + ": the result does not fit what it overwrites");
   }
   Slot& slot = slots_[r];
   slot.temporary_layout = context.results[r];
   const Geometry& geometry = slot.temporary_layout.geometry;
   const bool direct = slot.temporary_layout.dtype == result.value->dtype &&
-                      geometry == result.geometry && covers(geometry, result.value->elements);
+                      geometry == *result.geometry && covers(geometry, result.value->elements);
   return allocate(op.name, bytes_of(geometry.storage_end(), slot.temporary_layout.dtype), i.seq,
                   direct ? &slot.storage : &slot.temporary);
 }
@@ -352,23 +352,23 @@ Status Executor::separate_operands(Instruction& i, const ops::OpDef& op, int ove
   if (old->references() == 1) return {};
   const Geometry* region = nullptr;
   for (const ResultSlot& result : i.results) {
-    if (result.overwrites == overwritten) region = &result.geometry;
+    if (result.overwrites == overwritten) region = result.geometry;
   }
   for (std::size_t k = 0; k < i.operands.size(); ++k) {
     const Operand& operand = i.operands[k];
-    if (k == target || operand.value.get() != old || in_[k].geometry != &operand.geometry) continue;
-    if (apart(operand.geometry, *region)) continue;
-    if (op.inplace == ops::Inplace::kElementwise && operand.geometry == *region) continue;
+    if (k == target || operand.value.get() != old || in_[k].geometry != operand.geometry) continue;
+    if (apart(*operand.geometry, *region)) continue;
+    if (op.inplace == ops::Inplace::kElementwise && *operand.geometry == *region) continue;
     Separated& copy = separated_.emplace_back();
     // Repeated elements (stride 0) are copied once.
-    Geometry source = operand.geometry;
+    Geometry source = *operand.geometry;
     for (int d = 0; d < source.rank(); ++d) {
       if (source.strides[d] == 0 && source.shape[d] > 1) source.shape[d] = 1;
     }
     copy.packed = Geometry(source.shape);
-    copy.geometry = Geometry(operand.geometry.shape, copy.packed.strides);
+    copy.geometry = Geometry(operand.geometry->shape, copy.packed.strides);
     for (int d = 0; d < source.rank(); ++d) {
-      if (source.shape[d] != operand.geometry.shape[d]) copy.geometry.strides[d] = 0;
+      if (source.shape[d] != operand.geometry->shape[d]) copy.geometry.strides[d] = 0;
     }
     const std::size_t bytes = bytes_of(copy.packed.numel(), operand.dtype);
     TT_RETURN_IF_ERROR(allocate(op.name, bytes, i.seq, &copy.storage));
@@ -397,9 +397,9 @@ Status Executor::fill_before(Instruction& i, backends::Parallel& parallel,
       copied_bytes_.fetch_add(bytes, std::memory_order_relaxed);
     } else if (slot.clone_first) {
       TT_RETURN_IF_ERROR(copies_.copy(device(), {in_[0].data, in_[0].dtype, in_[0].geometry},
-                                      {slot.storage->data(), result.value->dtype, &result.geometry},
+                                      {slot.storage->data(), result.value->dtype, result.geometry},
                                       parallel, scratch));
-      copied_bytes_.fetch_add(bytes_of(result.geometry.numel(), result.value->dtype),
+      copied_bytes_.fetch_add(bytes_of(result.geometry->numel(), result.value->dtype),
                               std::memory_order_relaxed);
     }
   }
@@ -421,29 +421,29 @@ Status Executor::transfer(Instruction& instruction) {
   const std::size_t bytes = bytes_of(result.value->elements, operand.dtype);
   StorageRef target;
   TT_RETURN_IF_ERROR(allocate("to_device", bytes, instruction.seq, &target));
-  View source{storage_of(*operand.value)->data(), operand.dtype, &operand.geometry};
+  View source{storage_of(*operand.value)->data(), operand.dtype, operand.geometry};
 
   // Where it lies in another order, a copy in the result's order is made on its own device first.
   StorageRef ordered;
   const bool same_order =
-      operand.geometry.strides == result.geometry.strides && result.geometry.dense();
+      operand.geometry->strides == result.geometry->strides && result.geometry->dense();
   if (!same_order) {
     device_ = static_cast<std::size_t>(from);
     Status status = allocate("to_device", bytes, instruction.seq, &ordered);
     if (status.ok()) {
       PartsOnLanes parallel(lanes_, this, instruction.seq);
       ScratchMemory scratch(*pools_[device_], instruction.seq);
-      const View copy{ordered->data(), operand.dtype, &result.geometry};
+      const View copy{ordered->data(), operand.dtype, result.geometry};
       status = copies_.copy(device(), source, copy, parallel, scratch);
       source = copy;
     }
     device_ = to;
     TT_RETURN_IF_ERROR(std::move(status));
   }
-  const View there{target->data(), operand.dtype, &result.geometry};
+  const View there{target->data(), operand.dtype, result.geometry};
   TT_RETURN_IF_ERROR(copy_between(devices_.at(static_cast<std::size_t>(from)), source.first(),
                                   device(), there.first(),
-                                  bytes_of(result.geometry.numel(), operand.dtype)));
+                                  bytes_of(result.geometry->numel(), operand.dtype)));
   slots_[0].storage = std::move(target);
   return {};
 }
@@ -484,20 +484,20 @@ Status Executor::row_major(const Operand& operand, std::uint64_t seq, RowMajor* 
   const int found = devices_.find(value.device);
   if (found < 0 || !value.contents) return core::internal("fetch: no contents");
   device_ = static_cast<std::size_t>(found);
-  result->bytes = bytes_of(operand.geometry.numel(), operand.dtype);
-  if (operand.geometry.contiguous()) {
+  result->bytes = bytes_of(operand.geometry->numel(), operand.dtype);
+  if (operand.geometry->contiguous()) {
     result->storage = StorageRef(storage_of(value));
     result->offset =
-        static_cast<std::size_t>(operand.geometry.offset) * core::size_of(operand.dtype);
+        static_cast<std::size_t>(operand.geometry->offset) * core::size_of(operand.dtype);
     return {};
   }
   StorageRef packed;
   TT_RETURN_IF_ERROR(allocate("fetch", result->bytes, seq, &packed));
-  const Geometry geometry(operand.geometry.shape);
+  const Geometry geometry(operand.geometry->shape);
   PartsOnLanes parallel(lanes_, this, seq);
   ScratchMemory scratch(*pools_[device_], seq);
   TT_RETURN_IF_ERROR(copies_.copy(device(),
-                                  {storage_of(value)->data(), operand.dtype, &operand.geometry},
+                                  {storage_of(value)->data(), operand.dtype, operand.geometry},
                                   {packed->data(), operand.dtype, &geometry}, parallel, scratch));
   result->storage = std::move(packed);
   result->offset = 0;

@@ -183,8 +183,13 @@ program::ValueRef value_of(const core::Dims& shape, core::Device device, core::D
   return core::make_ref<program::Value>(dtype, device, core::numel(shape));
 }
 
+program::Interner& interned() {
+  static program::Interner interner;
+  return interner;
+}
+
 program::Operand view(const program::ValueRef& value, const core::Geometry& geometry) {
-  return {program::Operand::Kind::kTensor, value, value->dtype, geometry, {}};
+  return {program::Operand::Kind::kTensor, value, value->dtype, interned().geometry(geometry), {}};
 }
 
 program::Operand whole(const program::ValueRef& value, const core::Dims& shape) {
@@ -205,14 +210,15 @@ program::Instruction apply(std::uint64_t seq, std::string_view name,
   instruction.op = op(name);
   instruction.seq = seq;
   for (program::Operand& operand : operands) instruction.operands.push_back(std::move(operand));
-  instruction.results.push_back({result, core::Geometry(shape), -1});
+  instruction.attributes = interned().attributes({});
+  instruction.results.push_back({result, interned().geometry(core::Geometry(shape)), -1});
   return instruction;
 }
 
 program::Instruction overwrite(std::uint64_t seq, std::string_view name,
                                std::vector<program::Operand> operands,
                                const program::ValueRef& result) {
-  const core::Geometry region = operands[0].geometry;
+  const core::Geometry* region = operands[0].geometry;
   program::Instruction instruction = apply(seq, name, std::move(operands), result, {});
   instruction.results[0].geometry = region;
   instruction.results[0].overwrites = 0;

@@ -10,6 +10,7 @@
 #include "engine/backends/cpu/cpu_backend.h"
 #include "engine/backends/sim/sim_backend.h"
 #include "engine/program/instruction.h"
+#include "engine/program/interner.h"
 #include "engine/runtime/device.h"
 
 namespace teletensor::runtime::testing {
@@ -31,6 +32,8 @@ inline constexpr core::Device kSim{core::DeviceKind::kSim, 0};
 
 program::ValueRef value_of(const core::Dims& shape, core::Device device = kSim,
                            core::DType dtype = core::DType::kF32);
+// Never freed; for layouts and attributes of instructions made by hand. One test thread at a time.
+program::Interner& interned();
 program::Operand whole(const program::ValueRef& value, const core::Dims& shape);
 program::Operand view(const program::ValueRef& value, const core::Geometry& geometry);
 program::Operand number(double x);

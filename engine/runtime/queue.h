@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <cstdint>
 #include <memory>
 #include <new>
@@ -25,7 +26,7 @@ struct Entry {
   Kind kind = Kind::kRun;
   bool bulk = false;  // kFetch
   program::Instruction instruction;
-  std::string bytes;
+  std::unique_ptr<const std::string> bytes;  // kConstant
   core::Ref<memory::Storage> storage;
   std::shared_ptr<const program::Failure> refused;  // it must not run, and fails with this
 };
@@ -43,7 +44,7 @@ class Chunk {
   bool empty() const { return taken_ == filled_; }
   std::size_t size() const { return filled_ - taken_; }
   // Precondition: not full.
-  Entry& add() { return *new (at(filled_++)) Entry; }  // no (): that would clear 1.5 KB first
+  Entry& add() { return *new (at(filled_++)) Entry; }  // no (): that would clear it all first
   // Precondition: not empty.
   Entry& front() { return *at(taken_); }
   void pop() { at(taken_++)->~Entry(); }

@@ -109,6 +109,7 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   void on_continue() override { pump(); }
   // Sink
   program::Instruction& instruction(std::uint64_t seq) override { return back_.instruction(seq); }
+  program::Interner& interner() override { return back_.interner(); }
   core::Status constant(std::uint64_t seq, program::Constant constant,
                         program::ValueRef value) override;
   core::Status uploaded(std::uint64_t seq, const program::Uploaded& uploaded,

@@ -93,7 +93,8 @@ core::Attributes defaults(const ops::OpDef& op) {
 program::Instruction add(std::uint64_t seq, const program::ValueRef& x, const program::ValueRef& y,
                          const program::ValueRef& z) {
   static const ops::OpRef op("add");
-  static const core::Geometry geometry(core::Dims{8, 8});
+  static const core::Geometry laid_out(core::Dims{8, 8});
+  static const core::Geometry* const geometry = &laid_out;
   static const core::Attributes attributes = defaults(ops::catalog().at(op));
   program::Instruction i;
   i.op = op;
@@ -101,7 +102,7 @@ program::Instruction add(std::uint64_t seq, const program::ValueRef& x, const pr
   i.operands.push_back({program::Operand::Kind::kTensor, x, core::DType::kF32, geometry, {}});
   i.operands.push_back({program::Operand::Kind::kTensor, y, core::DType::kF32, geometry, {}});
   i.results.push_back({z, geometry, -1});
-  i.attributes = attributes;
+  i.attributes = &attributes;
   return i;
 }
 

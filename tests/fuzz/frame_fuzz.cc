@@ -189,8 +189,10 @@ class Mirror final : public autograd::Sink {
   std::uint64_t next_id() const { return front_.next_id(); }
 
   program::Instruction& instruction(std::uint64_t) override {
+    if (interner_.size() > 10000) interner_ = program::Interner();
     return unused_ = program::Instruction();
   }
+  program::Interner& interner() override { return interner_; }
   core::Status constant(std::uint64_t, program::Constant, program::ValueRef) override { return {}; }
   core::Status uploaded(std::uint64_t, const program::Uploaded&, program::ValueRef) override {
     return core::invalid("uploaded: none");
@@ -201,6 +203,7 @@ class Mirror final : public autograd::Sink {
 
  private:
   program::Instruction unused_;
+  program::Interner interner_;
   autograd::Front front_{the_engine().catalog(), this};
 };
 

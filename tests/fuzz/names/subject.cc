@@ -124,7 +124,7 @@ void Daemon::fetch(std::uint64_t seq, bool, program::Operand operand) {
   wire::FetchedValue value;
   value.seq = seq;
   value.dtype = operand.dtype;
-  value.shape = operand.geometry.shape;
+  value.shape = operand.geometry->shape;
   if (operand.value->failure) {
     value.status = operand.value->failure->status;
     value.root = operand.value->failure->seq;

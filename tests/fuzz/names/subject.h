@@ -29,6 +29,7 @@ class Daemon final : public autograd::Sink {
   std::set<std::uint64_t> failed;  // commands of which an instruction failed
 
   program::Instruction& instruction(std::uint64_t seq) override;
+  program::Interner& interner() override { return interner_; }
   core::Status constant(std::uint64_t seq, program::Constant constant,
                         program::ValueRef value) override;
   core::Status uploaded(std::uint64_t seq, const program::Uploaded&, program::ValueRef) override;
@@ -42,6 +43,7 @@ class Daemon final : public autograd::Sink {
 
   const memory::OwnerId owner_;
   runtime::Executor executor_;
+  program::Interner interner_;
   autograd::Front front_;
   program::Instruction pending_;
   bool has_pending_ = false;
