@@ -541,8 +541,7 @@ Status Graph::apply_inplace(const Call& call) {
   const std::uint32_t old_output = base.output;
   const ValueRef value = new_value(h.layout, h.cell->elements);
   if (sink_ != nullptr) {
-    instruction_of(call).results.push_back(
-        {value, sink_->interner().geometry(h.geometry()), 0});
+    instruction_of(call).results.push_back({value, sink_->interner().geometry(h.geometry()), 0});
   }
   core::Ref<Node> node, update;
   if (record && def.vjp != nullptr) {

@@ -36,7 +36,7 @@ struct Instruction {
   core::InlineVector<Operand, 3> operands;
   core::InlineVector<ResultSlot, 1> results;
   const core::Attributes* attributes = nullptr;  // interned
-  core::InlineVector<std::uint32_t, 2> counts;  // lengths of list arguments, in signature order
+  core::InlineVector<std::uint32_t, 2> counts;   // lengths of list arguments, in signature order
 };
 
 }  // namespace teletensor::program

@@ -131,8 +131,9 @@ class Back : public Task {
   FailureRef refusal_;  // its root: the first entry that was refused and not raised since
   std::unique_ptr<program::Interner> interner_ = std::make_unique<program::Interner>();
   std::unique_ptr<program::Interner> old_interner_;
-  std::uint64_t old_interner_until_ = 0;  // seq; until it has run, the queue points into the old one
-  std::uint64_t appended_ = 0;            // seq of the last entry
+  std::uint64_t old_interner_until_ =
+      0;                        // seq; until it has run, the queue points into the old one
+  std::uint64_t appended_ = 0;  // seq of the last entry
 
   // The strand's.
   Chunk* current_ = nullptr;
