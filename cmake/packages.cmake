@@ -42,6 +42,10 @@ if(TELETENSOR_MVEC)
   target_link_libraries(tt_kernel_flags INTERFACE "${TELETENSOR_MVEC}")
 endif()
 
+# HTTP, metrics.
+pkg_check_modules(TELETENSOR_HTTPLIB REQUIRED IMPORTED_TARGET cpp-httplib)
+pkg_check_modules(TELETENSOR_PROMETHEUS REQUIRED IMPORTED_TARGET prometheus-cpp-core)
+
 # Command line, TOML, JSON, logs. spdlog uses the fmt that Debian built it with.
 find_path(TELETENSOR_CLI11_INCLUDE CLI/CLI.hpp REQUIRED)
 find_path(TELETENSOR_TOML_INCLUDE toml++/toml.h REQUIRED)
@@ -49,4 +53,6 @@ find_path(TELETENSOR_JSON_INCLUDE nlohmann/json.hpp REQUIRED)
 add_library(tt_daemon_packages INTERFACE)
 target_link_libraries(tt_daemon_packages INTERFACE gRPC::grpc++ gRPC::grpc++_reflection
                                                    protobuf::libprotobuf spdlog::spdlog
+                                                   PkgConfig::TELETENSOR_PROMETHEUS
+                                                   PkgConfig::TELETENSOR_HTTPLIB
                                                    Threads::Threads)

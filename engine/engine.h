@@ -38,6 +38,20 @@ struct MemoryUse {
   std::uint64_t device_used = 0, device_total = 0;  // all sessions
 };
 
+// A storage that a session is charged for.
+struct Holding {
+  core::Device device;
+  std::uint64_t bytes = 0;
+  std::uint64_t seq = 0;  // of the command that made it
+};
+
+// An instruction that held a lane for long.
+struct SlowOp {
+  std::uint64_t seq = 0;
+  std::string op;
+  std::uint64_t ns = 0;  // without what others ran in between
+};
+
 // A late error on its way to the client.
 struct LateError {
   std::uint64_t root = 0;  // seq of the command that failed
@@ -71,6 +85,7 @@ class SessionListener {
   virtual void on_fetched(Fetched fetched) = 0;
   virtual void on_error(LateError error) = 0;  // each root once
   virtual void on_raised(Raised raised) = 0;
+  virtual void on_slow(SlowOp) {}  // 50 ms or more
 };
 
 class Session {
@@ -111,6 +126,9 @@ class Session {
   virtual std::uint64_t completed_upto() const = 0;
   virtual std::size_t queued() const = 0;  // instructions waiting
   virtual std::size_t handles() const = 0;
+  virtual std::uint64_t lane_ns() const = 0;  // time of lanes used so far, all lanes together
+  // The `most` largest storages, largest first.
+  virtual std::vector<Holding> largest(std::size_t most) const = 0;
 };
 
 class Engine {

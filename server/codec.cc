@@ -38,15 +38,6 @@ void fill_devices(engine::Engine& engine, Reply& reply) {
   }
 }
 
-void fill_memory(const engine::MemoryUse& use, v1::MemoryUse& out) {
-  out.set_device(core::to_string(use.device));
-  out.set_used(use.used);
-  out.set_peak(use.peak);
-  out.set_quota(use.quota);
-  out.set_device_used(use.device_used);
-  out.set_device_total(use.device_total);
-}
-
 }  // namespace
 
 core::Result<Hello> read_hello(const v1::HelloRequest& request, const ops::Catalog& catalog,
@@ -108,6 +99,8 @@ void fill_hello_reply(const Lease& lease, const std::vector<std::string>& unsupp
   fill_devices(engine, reply);
   for (const std::string& name : unsupported) reply.add_unsupported_ops(name);
   reply.set_memory_quota(lease.client.memory_quota);
+  reply.set_session_id(lease.client.id);
+  reply.set_sites_ms(static_cast<std::uint32_t>(limits.sites.count()));
 }
 
 void fill_describe_reply(engine::Engine& engine, const Limits& limits, const ServerFacts& facts,
@@ -131,26 +124,20 @@ void fill_describe_reply(engine::Engine& engine, const Limits& limits, const Ser
   reply.set_max_sessions(static_cast<std::uint32_t>(limits.sessions));
 }
 
-void fill_sessions_reply(const std::vector<LeaseRef>& leases, v1::SessionsReply& reply) {
-  for (const LeaseRef& lease : leases) {
-    v1::SessionInfo info;
-    info.set_name(lease->client.name);
-    info.set_age_seconds(std::chrono::duration<double>(Clock::now() - lease->created).count());
-    info.set_attached(lease->attached());
-    info.set_client_version(lease->client.version);
-    info.set_completed_upto(lease->outbox().completed_upto());
-    const Status status = lease->with_session([&](engine::Session& session) {
-      info.set_handles(session.handles());
-      info.set_queued(session.queued());
-      for (const engine::MemoryUse& use : session.memory()) fill_memory(use, *info.add_memory());
-      return Status();
-    });
-    if (status.ok()) *reply.add_sessions() = std::move(info);
+core::Result<Sites> read_sites(const v1::SitesReport& report) {
+  constexpr std::size_t kMaxSite = 200;
+  if (report.sites_size() > static_cast<int>(Lease::kMostSites)) {
+    return core::invalid("sites: at most " + std::to_string(Lease::kMostSites) + " at once");
   }
-}
-
-void fill_memory_reply(engine::Engine& engine, v1::MemoryReply& reply) {
-  for (const engine::MemoryUse& use : engine.memory()) fill_memory(use, *reply.add_devices());
+  Sites sites;
+  for (const v1::Site& site : report.sites()) {
+    std::string text = site.text().substr(0, kMaxSite);
+    for (char& c : text) {
+      if (c < 0x20 || c > 0x7e || c == '"' || c == '\\') c = '?';
+    }
+    sites.emplace_back(site.seq(), std::move(text));
+  }
+  return sites;
 }
 
 wire::FetchedValue to_wire(engine::Fetched fetched, const Limits& limits) {

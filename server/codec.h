@@ -11,7 +11,6 @@
 #include "proto/wire/progress.h"
 #include "server/lease.h"
 #include "server/limits.h"
-#include "teletensor/v1/admin.pb.h"
 #include "teletensor/v1/session.pb.h"
 
 namespace teletensor::server {
@@ -40,8 +39,9 @@ void fill_hello_reply(const Lease& lease, const std::vector<std::string>& unsupp
 
 void fill_describe_reply(engine::Engine& engine, const Limits& limits, const ServerFacts& facts,
                          std::size_t sessions, v1::DescribeReply& reply);
-void fill_sessions_reply(const std::vector<LeaseRef>& leases, v1::SessionsReply& reply);
-void fill_memory_reply(engine::Engine& engine, v1::MemoryReply& reply);
+// Checked: at most Lease::kMostSites, each text short and printable.
+using Sites = std::vector<std::pair<std::uint64_t, std::string>>;
+core::Result<Sites> read_sites(const v1::SitesReport& report);
 
 // A fetched value as it travels: an error where it is too large to travel inline.
 wire::FetchedValue to_wire(engine::Fetched fetched, const Limits& limits);

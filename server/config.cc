@@ -73,6 +73,8 @@ Status assign(const toml::node& node, std::optional<std::string>& out) {
 Status assign_key(const std::string& key, const toml::node& node, Config& config) {
   if (key == "listen") return assign(node, config.listen);
   if (key == "socket") return assign(node, config.socket);
+  if (key == "http") return assign(node, config.http);
+  if (key == "slow_ms") return assign(node, config.slow_ms);
   if (key == "host_memory") return assign(node, config.host_memory);
   if (key == "session_memory") return assign(node, config.session_memory);
   if (key == "lease") return assign(node, config.lease);
@@ -183,6 +185,14 @@ Parsed parse_command_line(int argc, const char* const* argv, const std::string& 
       app.add_option("--socket", socket,
                      "path of the UNIX socket [$XDG_RUNTIME_DIR/teletensor.sock]; \"\" for none")
           ->envname("TELETENSOR_SOCKET");
+  app.add_option("--http", config.http,
+                 "HOST:PORT on loopback for /metrics, /healthz, /readyz; port 0 takes a free one")
+      ->envname("TELETENSOR_HTTP");
+  app.add_option("--slow-ms", config.slow_ms,
+                 "instructions that hold a lane longer are in the slow log (at least 50)")
+      ->envname("TELETENSOR_SLOW_MS")
+      ->check(CLI::Range(50, 1'000'000))
+      ->capture_default_str();
   app.add_flag("--no-socket", no_socket, "no UNIX socket");
   app.add_option("--host-memory", config.host_memory, "for all sessions [80% of the box]")
       ->envname("TELETENSOR_HOST_MEMORY")

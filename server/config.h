@@ -13,6 +13,8 @@ namespace teletensor::server {
 struct Config {
   std::string listen = "127.0.0.1:7420";  // "": no TCP
   std::optional<std::string> socket;      // unset: the default path; "": none
+  std::string http;                       // "": no HTTP
+  int slow_ms = 200;                      // instructions that take longer are in the slow log
   std::uint64_t host_memory = 0;          // bytes of all sessions; 0: 80 % of the box
   std::uint64_t session_memory = 0;       // bytes of one session; 0: as host_memory
   std::optional<int> lease;               // seconds; unset: 600, embedded 0

@@ -203,10 +203,12 @@ class DownloadStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* start_download(grpc::CallbackServerContext* context,
                                                            const grpc::ByteBuffer* request,
-                                                           Leases& leases, StreamTotal& total) {
+                                                           Leases& leases,
+                                                           core::Result<LeaseRef> lease,
+                                                           StreamTotal& total) {
   auto stream = std::make_shared<DownloadStream>(context, leases, total);
   DownloadStream* raw = stream.get();
-  stream->start(lease_of(*context, leases), *request);
+  stream->start(std::move(lease), *request);
   return raw;
 }
 

@@ -68,6 +68,9 @@ void Lease::destroy_session() {
     closed_ = true;
     while (users_ != 0) left_.wait(mutex_);
   }
+  if (session_) {
+    table_->counters().add(client.user, {session_->lane_ns(), session_->completed_upto()});
+  }
   session_.reset();
 }
 
@@ -226,6 +229,27 @@ void Lease::on_raised(engine::Raised raised) {
   wake();
 }
 
+void Lease::on_slow(engine::SlowOp slow) {
+  const auto took = std::chrono::nanoseconds(slow.ns);
+  if (took < table_->limits().slow) return;
+  table_->slow_log().add({Clock::now(), client.id, client.user, client.name, std::move(slow.op),
+                          took, slow.seq, site_of(slow.seq)});
+}
+
+void Lease::set_sites(std::vector<std::pair<std::uint64_t, std::string>> sites) {
+  MutexLock lock(mutex_);
+  for (auto& [seq, text] : sites) {
+    sites_.insert_or_assign(seq, std::move(text));
+    if (sites_.size() > kMostSites) sites_.erase(sites_.begin());
+  }
+}
+
+std::string Lease::site_of(std::uint64_t seq) const {
+  MutexLock lock(mutex_);
+  const auto found = sites_.find(seq);
+  return found == sites_.end() ? "" : found->second;
+}
+
 // ---------------------------------------------------------------- Leases
 
 Leases::Leases(engine::Engine& engine, const Limits& limits)
@@ -252,7 +276,7 @@ core::Result<LeaseRef> Leases::open(ClientInfo client) {
                     "there are " + std::to_string(leases_.size()) + " sessions, the most allowed");
     }
     ++opening_;
-    ++opened_;
+    client.id = ++opened_;
     if (client.name.empty()) client.name = "session-" + std::to_string(opened_);
   }
   const auto closing = [this] {
@@ -282,9 +306,10 @@ core::Result<LeaseRef> Leases::open(ClientInfo client) {
     if (!refused) leases_.emplace(lease->token, lease);
   }
   if (refused) return Status(Code::kUnavailable, "the server is shutting down");
-  spdlog::info("event=session_opened session=\"{}\" peer=\"{}\" client=\"{}\" quota={}",
-               lease->client.name, lease->client.peer, lease->client.version,
-               lease->client.memory_quota);
+  spdlog::info(
+      "event=session_opened session=\"{}\" id={} user=\"{}\" peer=\"{}\" client=\"{}\" quota={}",
+      lease->client.name, lease->client.id, lease->client.user, lease->client.peer,
+      lease->client.version, lease->client.memory_quota);
   return lease;
 }
 
@@ -298,6 +323,14 @@ core::Result<LeaseRef> Leases::find(std::string_view token, std::string* word) c
   }
   if (word) *word = "unknown";
   return Status(Code::kNotFound, "no session has this token");
+}
+
+LeaseRef Leases::find_id(std::uint64_t id) const {
+  MutexLock lock(mutex_);
+  for (const auto& [token, lease] : leases_) {
+    if (lease->client.id == id) return lease;
+  }
+  return nullptr;
 }
 
 std::vector<LeaseRef> Leases::all() const {
@@ -316,6 +349,7 @@ void Leases::end(Lease& lease, Status reason, std::string word) {
     lease.ending_ = ending;
     calls = std::exchange(lease.calls_, {});
   }
+  counters_.ended(ending.status.code());
   spdlog::info("event=session_ended session=\"{}\" why={} code={} reason=\"{}\"", lease.client.name,
                ending.word, static_cast<int>(ending.status.code()), ending.status.message());
   {

@@ -12,6 +12,7 @@
 #include <chrono>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,8 +24,10 @@
 #include "engine/core/mutex.h"
 #include "engine/engine.h"
 #include "proto/wire/frame.h"
+#include "server/counters.h"
 #include "server/limits.h"
 #include "server/outbox.h"
+#include "server/slow_log.h"
 
 namespace teletensor::server {
 
@@ -59,6 +62,8 @@ struct ClientInfo {
   std::string version;
   std::string peer;
   std::string instance;  // a random id of the client's process
+  std::string user;
+  std::uint64_t id = 0;  // what operators call it; set by Leases
   std::uint64_t attach_counter = 0;
   std::uint64_t memory_quota = 0;
   std::chrono::seconds lease{0};
@@ -114,12 +119,17 @@ class Lease final : public engine::SessionListener {
   // `progress_upto`. Fences the stream that is there.
   core::Result<Attached> attach(const std::string& instance, std::uint64_t attach,
                                 std::uint64_t progress_upto);
+  // Where in the program commands stand, as the client says: of at most kMostSites, for reports.
+  static constexpr std::size_t kMostSites = 200;
+  void set_sites(std::vector<std::pair<std::uint64_t, std::string>> sites);
+  std::string site_of(std::uint64_t seq) const;  // "": not known
 
   // engine::SessionListener
   void on_completed(std::uint64_t seq) override;
   void on_fetched(engine::Fetched fetched) override;
   void on_error(engine::LateError error) override;
   void on_raised(engine::Raised raised) override;
+  void on_slow(engine::SlowOp slow) override;
 
  private:
   friend class Leases;
@@ -168,6 +178,7 @@ class Lease final : public engine::SessionListener {
   std::weak_ptr<LeaseCall> run_ TT_GUARDED_BY(mutex_);
   const LeaseCall* run_now_ TT_GUARDED_BY(mutex_) = nullptr;  // *run_, to compare
   std::vector<std::weak_ptr<LeaseCall>> calls_ TT_GUARDED_BY(mutex_);
+  std::map<std::uint64_t, std::string> sites_ TT_GUARDED_BY(mutex_);
 };
 using LeaseRef = std::shared_ptr<Lease>;
 
@@ -185,6 +196,8 @@ class Leases {
   // NOT_FOUND for a token that never was; ABORTED with the reason for one whose lease has ended;
   // `word` gets Ending's.
   core::Result<LeaseRef> find(std::string_view token, std::string* word = nullptr) const;
+  // By what operators call it; null: none such.
+  LeaseRef find_id(std::uint64_t id) const;
   std::vector<LeaseRef> all() const;
 
   // Ends one; the first reason holds. Its memory is back soon after.
@@ -196,6 +209,8 @@ class Leases {
   std::chrono::milliseconds idle() const;
   // Sessions opened so far.
   std::uint64_t opened() const;
+  SlowLog& slow_log() { return slow_log_; }
+  Counters& counters() { return counters_; }
 
  private:
   void keep_house();
@@ -210,6 +225,8 @@ class Leases {
 
   engine::Engine& engine_;
   const Limits limits_;
+  SlowLog slow_log_;
+  Counters counters_;
 
   mutable core::Mutex mutex_;
   core::CondVar changed_;

@@ -23,6 +23,8 @@ struct Limits {
   std::chrono::milliseconds attach{15'000};  // from Hello to Run
   // The longest that a session outlives its stream and its last work; 0: it ends with its stream.
   std::chrono::seconds lease{0};
+  std::chrono::milliseconds slow{200};    // instructions that take longer are in the slow log
+  std::chrono::milliseconds sites{5000};  // clients report the lines of their tensors; 0: never
 };
 
 }  // namespace teletensor::server

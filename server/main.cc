@@ -8,6 +8,7 @@
 #include "engine/engine.h"
 #include "server/config.h"
 #include "server/listen.h"
+#include "server/notify.h"
 #include "server/server.h"
 
 namespace {
@@ -78,6 +79,12 @@ int main(int argc, char** argv) {
 
   teletensor::server::ServerOptions options;
   options.listen = config.listen;
+  options.http = config.http;
+  options.canary = true;
+  options.limits.slow = std::chrono::milliseconds(config.slow_ms);
+  options.limits.sites = std::chrono::milliseconds(config.embedded       ? 0
+                                                   : config.http.empty() ? 5000
+                                                                         : 2000);
   options.version = TELETENSOR_VERSION;
   options.limits.session_memory = config.session_memory;
   options.limits.sessions = static_cast<std::size_t>(config.max_sessions);
@@ -106,11 +113,14 @@ int main(int argc, char** argv) {
   std::string line = "teletensord " TELETENSOR_VERSION " ready";
   if (!(*server)->tcp().empty()) line += " tcp=" + (*server)->tcp();
   if (!(*server)->socket().empty()) line += " unix=" + (*server)->socket();
+  if (!(*server)->http().empty()) line += " http=" + (*server)->http();
   std::puts(line.c_str());
   std::fflush(stdout);
   spdlog::info("event=ready tcp=\"{}\" unix=\"{}\"", (*server)->tcp(), (*server)->socket());
 
+  teletensor::server::notify_supervisor("READY=1");
   wait_for_end(signals, config, **server);
+  teletensor::server::notify_supervisor("STOPPING=1");
   (*server)->stop();
   spdlog::info("event=stopped");
   return 0;

@@ -204,10 +204,11 @@ class RunStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
 }  // namespace
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* start_run(
-    grpc::CallbackServerContext* context, Leases& leases, StreamTotal& total) {
+    grpc::CallbackServerContext* context, Leases& leases, core::Result<LeaseRef> lease,
+    StreamTotal& total) {
   auto stream = std::make_shared<RunStream>(context, leases, total);
   RunStream* raw = stream.get();
-  stream->start(lease_of(*context, leases));
+  stream->start(std::move(lease));
   return raw;
 }
 

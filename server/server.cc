@@ -14,6 +14,7 @@
 #include <cstring>
 
 #include "server/listen.h"
+#include "server/notify.h"
 
 namespace teletensor::server {
 
@@ -23,6 +24,7 @@ using core::Status;
 namespace {
 
 constexpr std::size_t kQuotaBytes = 256ull << 20;  // half-sent messages and headers, all clients
+constexpr std::chrono::seconds kFirstAnswer{10};   // then the server is up, ready or not
 constexpr std::chrono::milliseconds kGrace{500};   // for streams to end by themselves
 
 // gRPC's own messages become ours.
@@ -74,8 +76,8 @@ Server::Server(engine::Engine& engine, ServerOptions options)
     : options_(std::move(options)),
       facts_{options_.version, make_epoch(), Clock::now()},
       leases_(engine, options_.limits),
-      compute_(leases_, facts_),
-      admin_(leases_) {}
+      compute_(leases_, auth_, facts_),
+      admin_(leases_, auth_) {}
 
 Server::~Server() { stop(); }
 
@@ -120,14 +122,37 @@ Status Server::bind() {
   if (!options_.listen.empty()) {
     tcp_ = options_.listen.substr(0, options_.listen.rfind(':') + 1) + std::to_string(port);
   }
-  for (const char* name : {"teletensor.v1.Compute", "teletensor.v1.Admin"}) {
-    grpc_->GetHealthCheckService()->SetServingStatus(name, true);
+  set_serving(!options_.canary);
+  if (options_.canary) {
+    canary_ = std::make_unique<Canary>(leases_.engine(), [this](bool ready) {
+      set_serving(ready);
+      if (ready) notify_supervisor("WATCHDOG=1");
+    });
+    canary_->wait_for_first(kFirstAnswer);
+    set_serving(canary_->ready());
   }
+  return options_.http.empty() ? Status() : bind_http();
+}
+
+void Server::set_serving(bool serving) {
+  for (const char* name : {"", "teletensor.v1.Compute", "teletensor.v1.Admin"}) {
+    grpc_->GetHealthCheckService()->SetServingStatus(name, serving);
+  }
+}
+
+Status Server::bind_http() {
+  TT_RETURN_IF_ERROR(check_loopback(options_.http));
+  if (!canary_) return core::invalid("http: needs the canary");
+  auto http = HttpServer::start({options_.http, facts_.version}, leases_, auth_, *canary_);
+  if (!http.ok()) return http.status();
+  http_ = std::move(*http);
   return {};
 }
 
 void Server::stop() {
   if (!grpc_) return;
+  http_.reset();
+  canary_.reset();
   grpc_->GetHealthCheckService()->SetServingStatus(false);
   leases_.shutdown();
   grpc_->Shutdown(std::chrono::system_clock::now() + kGrace);

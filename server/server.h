@@ -7,6 +7,9 @@
 #include <string>
 
 #include "engine/engine.h"
+#include "server/admin.h"
+#include "server/canary.h"
+#include "server/http.h"
 #include "server/service.h"
 
 namespace teletensor::server {
@@ -14,6 +17,8 @@ namespace teletensor::server {
 struct ServerOptions {
   std::string listen = "127.0.0.1:7420";  // "": no TCP
   std::string socket;                     // "": no UNIX socket
+  std::string http;                       // "": no HTTP
+  bool canary = false;                    // without it the server is ready as soon as it is up
   Limits limits;
   std::string version;
 };
@@ -31,18 +36,24 @@ class Server {
   // "127.0.0.1:41233"; "" where there is none.
   const std::string& tcp() const { return tcp_; }
   const std::string& socket() const { return options_.socket; }
+  std::string http() const { return http_ ? http_->address() : ""; }
   Leases& leases() { return leases_; }
 
  private:
   Server(engine::Engine& engine, ServerOptions options);
   core::Status bind();
+  core::Status bind_http();
+  void set_serving(bool serving);
 
   const ServerOptions options_;
   ServerFacts facts_;
+  Auth auth_;
   Leases leases_;
   ComputeService compute_;
   AdminService admin_;
   std::unique_ptr<grpc::Server> grpc_;
+  std::unique_ptr<Canary> canary_;
+  std::unique_ptr<HttpServer> http_;
   std::string tcp_;
 };
 

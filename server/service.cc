@@ -4,13 +4,11 @@
 
 namespace teletensor::server {
 
+using namespace std::string_literals;
+
 namespace {
 
-grpc::ServerUnaryReactor* answer(grpc::CallbackServerContext* context, const core::Status& status) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(to_grpc(status));
-  return reactor;
-}
+constexpr char kService[] = "/teletensor.v1.Compute/";
 
 // A stream that is refused before it costs anything.
 template <class Reactor>
@@ -28,17 +26,22 @@ constexpr char kTooMany[] = "the server has too many streams";
 grpc::ServerUnaryReactor* ComputeService::Hello(grpc::CallbackServerContext* context,
                                                 const v1::HelloRequest* request,
                                                 v1::HelloReply* reply) {
+  const core::Result<Caller> caller = auth_.check(*context, kService + "Hello"s);
+  if (!caller.ok()) return answer(context, caller.status());
   engine::Engine& engine = leases_.engine();
   core::Result<server::Hello> hello =
       read_hello(*request, engine.catalog(), leases_.limits(), facts_);
   if (!hello.ok()) {
+    ++leases_.counters().refused_sessions;
     spdlog::warn("event=hello_refused peer=\"{}\" reason=\"{}\"", context->peer(),
                  hello.status().message());
     return answer(context, hello.status());
   }
   hello->client.peer = context->peer();
+  hello->client.user = caller->user;
   const core::Result<LeaseRef> lease = leases_.open(std::move(hello->client));
   if (!lease.ok()) {
+    ++leases_.counters().refused_sessions;
     spdlog::warn("event=session_refused peer=\"{}\" reason=\"{}\"", context->peer(),
                  lease.status().message());
     return answer(context, lease.status());
@@ -50,7 +53,7 @@ grpc::ServerUnaryReactor* ComputeService::Hello(grpc::CallbackServerContext* con
 grpc::ServerUnaryReactor* ComputeService::Attach(grpc::CallbackServerContext* context,
                                                  const v1::AttachRequest* request,
                                                  v1::AttachReply* reply) {
-  const core::Result<LeaseRef> lease = lease_of(*context, leases_);
+  const core::Result<LeaseRef> lease = this->lease(*context, kService + "Attach"s);
   if (!lease.ok()) {
     const bool restarted = request->server_epoch() != facts_.epoch;
     return answer(context, restarted && lease.status().code() == core::Code::kNotFound
@@ -71,7 +74,7 @@ grpc::ServerUnaryReactor* ComputeService::Attach(grpc::CallbackServerContext* co
 
 grpc::ServerUnaryReactor* ComputeService::Close(grpc::CallbackServerContext* context,
                                                 const v1::CloseRequest*, v1::CloseReply*) {
-  const core::Result<LeaseRef> lease = lease_of(*context, leases_);
+  const core::Result<LeaseRef> lease = this->lease(*context, kService + "Close"s);
   if (!lease.ok()) return answer(context, lease.status());
   leases_.end(**lease, core::Status(core::Code::kCancelled, "its client closed it"), "closed");
   return answer(context, {});
@@ -82,7 +85,7 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* ComputeService::Run
   if (too_many_streams()) {
     return new Refused<grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>>(kTooMany);
   }
-  return start_run(context, leases_, streams_);
+  return start_run(context, leases_, lease(*context, kService + "Run"s), streams_);
 }
 
 grpc::ServerReadReactor<grpc::ByteBuffer>* ComputeService::Upload(
@@ -90,7 +93,7 @@ grpc::ServerReadReactor<grpc::ByteBuffer>* ComputeService::Upload(
   if (too_many_streams()) {
     return new Refused<grpc::ServerReadReactor<grpc::ByteBuffer>>(kTooMany);
   }
-  return start_upload(context, reply, leases_, streams_);
+  return start_upload(context, reply, leases_, lease(*context, kService + "Upload"s), streams_);
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* ComputeService::Download(
@@ -98,13 +101,14 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* ComputeService::Download(
   if (too_many_streams()) {
     return new Refused<grpc::ServerWriteReactor<grpc::ByteBuffer>>(kTooMany);
   }
-  return start_download(context, request, leases_, streams_);
+  return start_download(context, request, leases_, lease(*context, kService + "Download"s),
+                        streams_);
 }
 
 grpc::ServerUnaryReactor* ComputeService::Interrupt(grpc::CallbackServerContext* context,
                                                     const v1::InterruptRequest* request,
                                                     v1::InterruptReply*) {
-  const core::Result<LeaseRef> lease = lease_of(*context, leases_);
+  const core::Result<LeaseRef> lease = this->lease(*context, kService + "Interrupt"s);
   if (!lease.ok()) return answer(context, lease.status());
   return answer(context, (*lease)->with_session([&](engine::Session& session) {
     session.interrupt(request->upto());
@@ -115,21 +119,20 @@ grpc::ServerUnaryReactor* ComputeService::Interrupt(grpc::CallbackServerContext*
 grpc::ServerUnaryReactor* ComputeService::Describe(grpc::CallbackServerContext* context,
                                                    const v1::DescribeRequest*,
                                                    v1::DescribeReply* reply) {
+  const core::Result<Caller> caller = auth_.check(*context, kService + "Describe"s);
+  if (!caller.ok()) return answer(context, caller.status());
   fill_describe_reply(leases_.engine(), leases_.limits(), facts_, leases_.all().size(), *reply);
   return answer(context, {});
 }
 
-grpc::ServerUnaryReactor* AdminService::Sessions(grpc::CallbackServerContext* context,
-                                                 const v1::SessionsRequest*,
-                                                 v1::SessionsReply* reply) {
-  fill_sessions_reply(leases_.all(), *reply);
-  return answer(context, {});
-}
-
-grpc::ServerUnaryReactor* AdminService::Memory(grpc::CallbackServerContext* context,
-                                               const v1::MemoryRequest*, v1::MemoryReply* reply) {
-  fill_memory_reply(leases_.engine(), *reply);
-  return answer(context, {});
+grpc::ServerUnaryReactor* ComputeService::ReportSites(grpc::CallbackServerContext* context,
+                                                      const v1::SitesReport* request,
+                                                      v1::SitesReply*) {
+  const core::Result<LeaseRef> lease = this->lease(*context, kService + "ReportSites"s);
+  if (!lease.ok()) return answer(context, lease.status());
+  core::Result<Sites> sites = read_sites(*request);
+  if (sites.ok()) (*lease)->set_sites(std::move(*sites));
+  return answer(context, sites.status());
 }
 
 }  // namespace teletensor::server

@@ -1,25 +1,26 @@
-// The gRPC services: Compute for clients, Admin for operators. Callback API; Run, Upload and
-// Download see raw bytes.
+// The gRPC service for clients. Callback API; Run, Upload and Download see raw bytes.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
 
+#include "server/auth.h"
 #include "server/codec.h"
 #include "server/streams.h"
-#include "teletensor/v1/admin.grpc.pb.h"
 #include "teletensor/v1/session.grpc.pb.h"
 
 namespace teletensor::server {
 
-using ComputeCallbacks = v1::Compute::WithCallbackMethod_Hello<
-    v1::Compute::WithRawCallbackMethod_Run<v1::Compute::WithRawCallbackMethod_Upload<
-        v1::Compute::WithRawCallbackMethod_Download<v1::Compute::WithCallbackMethod_Interrupt<
-            v1::Compute::WithCallbackMethod_Attach<v1::Compute::WithCallbackMethod_Close<
-                v1::Compute::WithCallbackMethod_Describe<v1::Compute::Service>>>>>>>>;
+using ComputeCallbacks =
+    v1::Compute::WithCallbackMethod_Hello<v1::Compute::WithRawCallbackMethod_Run<
+        v1::Compute::WithRawCallbackMethod_Upload<v1::Compute::WithRawCallbackMethod_Download<
+            v1::Compute::WithCallbackMethod_Interrupt<v1::Compute::WithCallbackMethod_Attach<
+                v1::Compute::WithCallbackMethod_Close<v1::Compute::WithCallbackMethod_Describe<
+                    v1::Compute::WithCallbackMethod_ReportSites<v1::Compute::Service>>>>>>>>>;
 
 class ComputeService final : public ComputeCallbacks {
  public:
-  ComputeService(Leases& leases, const ServerFacts& facts) : leases_(leases), facts_(facts) {}
+  ComputeService(Leases& leases, const Auth& auth, const ServerFacts& facts)
+      : leases_(leases), auth_(auth), facts_(facts) {}
 
   grpc::ServerUnaryReactor* Hello(grpc::CallbackServerContext* context,
                                   const v1::HelloRequest* request, v1::HelloReply* reply) override;
@@ -40,28 +41,22 @@ class ComputeService final : public ComputeCallbacks {
   grpc::ServerUnaryReactor* Describe(grpc::CallbackServerContext* context,
                                      const v1::DescribeRequest* request,
                                      v1::DescribeReply* reply) override;
+  grpc::ServerUnaryReactor* ReportSites(grpc::CallbackServerContext* context,
+                                        const v1::SitesReport* request,
+                                        v1::SitesReply* reply) override;
 
  private:
+  // The lease of a call of `method`, if it may be made and the lease is the caller's.
+  core::Result<LeaseRef> lease(grpc::CallbackServerContext& context,
+                               std::string_view method) const {
+    return lease_of(context, leases_, auth_.check(context, method));
+  }
   bool too_many_streams() const { return streams_ >= leases_.limits().streams; }
 
   Leases& leases_;
+  const Auth& auth_;
   const ServerFacts& facts_;
   StreamTotal streams_{0};
-};
-
-class AdminService final : public v1::Admin::CallbackService {
- public:
-  explicit AdminService(Leases& leases) : leases_(leases) {}
-
-  grpc::ServerUnaryReactor* Sessions(grpc::CallbackServerContext* context,
-                                     const v1::SessionsRequest* request,
-                                     v1::SessionsReply* reply) override;
-  grpc::ServerUnaryReactor* Memory(grpc::CallbackServerContext* context,
-                                   const v1::MemoryRequest* request,
-                                   v1::MemoryReply* reply) override;
-
- private:
-  Leases& leases_;
 };
 
 }  // namespace teletensor::server

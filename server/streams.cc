@@ -14,7 +14,15 @@ grpc::Status to_grpc(const core::Status& status) {
   return {static_cast<grpc::StatusCode>(status.code()), status.message().substr(0, kMaxText)};
 }
 
-core::Result<LeaseRef> lease_of(grpc::CallbackServerContext& context, const Leases& leases) {
+grpc::ServerUnaryReactor* answer(grpc::CallbackServerContext* context, const core::Status& status) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(to_grpc(status));
+  return reactor;
+}
+
+core::Result<LeaseRef> lease_of(grpc::CallbackServerContext& context, const Leases& leases,
+                                const core::Result<Caller>& caller) {
+  if (!caller.ok()) return caller.status();
   const auto& metadata = context.client_metadata();
   const auto it = metadata.find("teletensor-token");
   if (it == metadata.end()) {
@@ -23,6 +31,9 @@ core::Result<LeaseRef> lease_of(grpc::CallbackServerContext& context, const Leas
   std::string word;
   auto lease = leases.find({it->second.data(), it->second.size()}, &word);
   if (!lease.ok()) context.AddTrailingMetadata(kReasonKey, word);
+  if (lease.ok() && (*lease)->client.user != caller->user) {
+    return core::Status(core::Code::kNotFound, "no session has this token");
+  }
   return lease;
 }
 

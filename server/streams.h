@@ -4,6 +4,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include "server/lease.h"
+#include "server/rights.h"
 
 namespace teletensor::server {
 
@@ -11,8 +12,12 @@ namespace teletensor::server {
 inline constexpr char kReasonKey[] = "teletensor-reason";
 
 grpc::Status to_grpc(const core::Status& status);
-// The lease that the call's metadata names. Where it has ended, the trailing metadata say why.
-core::Result<LeaseRef> lease_of(grpc::CallbackServerContext& context, const Leases& leases);
+// Ends a unary call.
+grpc::ServerUnaryReactor* answer(grpc::CallbackServerContext* context, const core::Status& status);
+// The lease that the call's metadata names, if it is the caller's: NOT_FOUND else, as for no lease.
+// Where it has ended, the trailing metadata say why.
+core::Result<LeaseRef> lease_of(grpc::CallbackServerContext& context, const Leases& leases,
+                                const core::Result<Caller>& caller);
 // The attach that the call's metadata name; 0 where they name none.
 std::uint64_t attach_of(const grpc::CallbackServerContext& context);
 
@@ -31,12 +36,16 @@ class StreamCount {
 using StreamTotal = std::atomic<std::size_t>;
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* start_run(
-    grpc::CallbackServerContext* context, Leases& leases, StreamTotal& total);
+    grpc::CallbackServerContext* context, Leases& leases, core::Result<LeaseRef> lease,
+    StreamTotal& total);
 grpc::ServerReadReactor<grpc::ByteBuffer>* start_upload(grpc::CallbackServerContext* context,
                                                         grpc::ByteBuffer* reply, Leases& leases,
+                                                        core::Result<LeaseRef> lease,
                                                         StreamTotal& total);
 grpc::ServerWriteReactor<grpc::ByteBuffer>* start_download(grpc::CallbackServerContext* context,
                                                            const grpc::ByteBuffer* request,
-                                                           Leases& leases, StreamTotal& total);
+                                                           Leases& leases,
+                                                           core::Result<LeaseRef> lease,
+                                                           StreamTotal& total);
 
 }  // namespace teletensor::server

@@ -195,10 +195,11 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
 
 grpc::ServerReadReactor<grpc::ByteBuffer>* start_upload(grpc::CallbackServerContext* context,
                                                         grpc::ByteBuffer* reply, Leases& leases,
+                                                        core::Result<LeaseRef> lease,
                                                         StreamTotal& total) {
   auto stream = std::make_shared<UploadStream>(context, reply, leases, total);
   UploadStream* raw = stream.get();
-  stream->start(lease_of(*context, leases));
+  stream->start(std::move(lease));
   return raw;
 }
 

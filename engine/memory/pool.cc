@@ -223,31 +223,30 @@ void Pool::free(Storage* storage) {
   if (account_.release(charged)) delete this;
 }
 
-core::Status Pool::refusal(std::string_view what, std::size_t bytes) const {
-  struct Large {
-    std::uint64_t bytes, seq;
-    bool operator>(const Large& other) const { return bytes > other.bytes; }
-  };
-  constexpr std::size_t kShown = 5;
-  std::vector<Large> largest;  // a heap, its smallest in front
-  {
-    core::MutexLock lock(mu_);
-    for (const Slab& slab : objects_) {
-      for (const Storage& storage : slab.storages) {
-        const std::uint64_t charged = storage.charged_.load(std::memory_order_relaxed);
-        if (charged == 0) continue;
-        if (largest.size() == kShown && charged <= largest.front().bytes) continue;
-        largest.push_back({charged, storage.seq()});
-        std::push_heap(largest.begin(), largest.end(), std::greater<>());
-        if (largest.size() > kShown) {
-          std::pop_heap(largest.begin(), largest.end(), std::greater<>());
-          largest.pop_back();
-        }
+std::vector<Pool::Living> Pool::largest(std::size_t most) const {
+  std::vector<Living> largest;  // a heap, its smallest in front
+  if (most == 0) return largest;
+  core::MutexLock lock(mu_);
+  for (const Slab& slab : objects_) {
+    for (const Storage& storage : slab.storages) {
+      const std::uint64_t charged = storage.charged_.load(std::memory_order_relaxed);
+      if (charged == 0) continue;
+      if (largest.size() == most && charged <= largest.front().bytes) continue;
+      largest.push_back({charged, storage.seq()});
+      std::push_heap(largest.begin(), largest.end(), std::greater<>());
+      if (largest.size() > most) {
+        std::pop_heap(largest.begin(), largest.end(), std::greater<>());
+        largest.pop_back();
       }
     }
   }
   std::sort_heap(largest.begin(), largest.end(), std::greater<>());
+  return largest;
+}
 
+core::Status Pool::refusal(std::string_view what, std::size_t bytes) const {
+  constexpr std::size_t kShown = 5;
+  const std::vector<Living> largest = this->largest(kShown);
   const Budget& budget = account_.budget();
   const std::uint64_t used = account_.used(), device_used = budget.used();
   const std::uint64_t others = device_used > used ? device_used - used : 0;

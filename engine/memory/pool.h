@@ -12,6 +12,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "engine/core/mutex.h"
 #include "engine/core/ref.h"
@@ -42,6 +43,13 @@ class Pool {
   // Bytes that are no storage's: what the session's names, tape and queue cost. Before close().
   bool reserve(std::uint64_t bytes) { return account_.reserve(bytes); }
   void release(std::uint64_t bytes) { (void)account_.release(bytes); }
+
+  // What lives, largest first, at most `most`. Any thread.
+  struct Living {
+    std::uint64_t bytes, seq;  // charged; of the command that made it
+    bool operator>(const Living& other) const { return bytes > other.bytes; }
+  };
+  std::vector<Living> largest(std::size_t most) const;
 
   const Account& account() const { return account_; }
   DevicePool& device() { return device_; }

@@ -16,6 +16,13 @@ constexpr int kFreeChunksIdle = 32;  // and when it is empty
 constexpr int kEntriesPerClock = 8;  // the clock is read so often among small instructions
 constexpr std::int64_t kSmall = 1 << 14;
 constexpr std::chrono::microseconds kReportEvery{200};
+constexpr std::uint64_t kPlanNs = std::chrono::nanoseconds(Back::kPlanTime).count();
+
+std::uint64_t ns_since(std::chrono::steady_clock::time_point began) {
+  return static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - began)
+          .count());
+}
 
 // By what is read, not by what is stored: an expanded scalar is much work.
 bool is_small(const Instruction& instruction) {
@@ -210,6 +217,7 @@ bool Back::run_plan() {
     ++inside_;
   }
   const auto began = std::chrono::steady_clock::now();
+  const std::uint64_t given = Lanes::given_ns();
   bool more = true, go_on = false;
   {
     const memory::StrandScope strand(owner_);
@@ -231,9 +239,7 @@ bool Back::run_plan() {
       if (go_on || lanes_.contended()) break;
     }
   }
-  charge(static_cast<std::uint64_t>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - began)
-          .count()));
+  charge(ns_since(began) - (Lanes::given_ns() - given));
   {
     core::MutexLock lock(mu_);
     // Came in between: entries, or commands without entries whose completion nobody else reports.
@@ -262,6 +268,7 @@ bool Back::run_plan() {
 // One plan's worth. False when there is nothing left.
 bool Back::run_entries() {
   const auto began = std::chrono::steady_clock::now();
+  std::uint64_t before = 0, given = Lanes::given_ns();
   std::size_t ran = 0;
   bool more = true;
   while (!stopping_.load(std::memory_order_relaxed)) {
@@ -275,15 +282,23 @@ bool Back::run_entries() {
       current_ = std::exchange(head_, head_->next);
     }
     Entry& entry = current_->front();
-    const bool small = entry.kind == Entry::Kind::kRun && is_small(entry.instruction);
+    const bool run = entry.kind == Entry::Kind::kRun;
+    const bool small = run && is_small(entry.instruction);
+    const std::uint64_t seq = entry.instruction.seq;
+    const program::OpId op = run ? entry.instruction.op : kNoOp;
     run_entry(entry);
     current_->pop();
     ++ran;
-    if (ran >= kPlanEntries) break;
-    if ((!small || ran % kEntriesPerClock == 0) &&
-        std::chrono::steady_clock::now() - began >= kPlanTime) {
-      break;
+    if (!small || ran % kEntriesPerClock == 0) {
+      const std::uint64_t so_far = ns_since(began);
+      // The small ones before it are not worth a clock of their own.
+      const std::uint64_t took = so_far - before - (Lanes::given_ns() - given);
+      if (!small && took >= kSlow) events_->on_slow(seq, op, took);
+      before = so_far;
+      given = Lanes::given_ns();
+      if (so_far >= kPlanNs) break;
     }
+    if (ran >= kPlanEntries) break;
   }
   queued_.fetch_sub(ran, std::memory_order_relaxed);
   return more;

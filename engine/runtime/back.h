@@ -35,13 +35,18 @@ struct FetchResult {
   Executor::RowMajor contents;
 };
 
-// Called from the strand, in order, without locks. Must not block; the last two may use the back.
+inline constexpr program::OpId kNoOp = 0xffff;
+
+// Called from the strand, in order, without locks. Must not block; on_failed and on_continue may
+// use the back.
 class BackEvents {
  public:
   virtual ~BackEvents() = default;
   virtual void on_completed(std::uint64_t seq) = 0;  // coalesced; also from publish()
   virtual void on_fetched(FetchResult result) = 0;
   virtual void on_failed(const program::Failure& root) = 0;
+  // An instruction (kNoOp: a fetch, a constant or an upload) that took kSlow or more.
+  virtual void on_slow(std::uint64_t, program::OpId, std::uint64_t) {}  // seq, op, ns
   // What wait_for_room() or wait_until_drained() asked for is there. Not on the strand any more.
   virtual void on_continue() = 0;
 };
@@ -54,6 +59,7 @@ class Back : public Task {
   static constexpr std::size_t kPlanEntries = 64;
   static constexpr std::size_t kMostInterned = 4096;  // then a new interner begins
   static constexpr std::chrono::microseconds kPlanTime{1000};
+  static constexpr std::uint64_t kSlow = 50'000'000;  // ns
 
   Back(const ops::Catalog& catalog, Devices& devices, Lanes& lanes, memory::OwnerId owner,
        std::uint64_t quota, BackEvents* events);

@@ -23,6 +23,7 @@ class Task {
 
  private:
   friend class FairQueue;
+  friend class Lanes;  // charges the time of lanes that help
   Task* next_ = nullptr;
   std::atomic<std::uint64_t> used_ns_{0};  // lane time so far
 };

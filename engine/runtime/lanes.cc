@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <utility>
 
 namespace teletensor::runtime {
 namespace {
@@ -12,18 +13,29 @@ thread_local bool nested = false;
 // In a plan since when; for how long one may go on before others get a turn between parts.
 thread_local std::chrono::steady_clock::time_point turn_began;
 constexpr std::chrono::milliseconds kTurn{2};
+thread_local std::uint64_t given = 0;       // ns, see given_ns()
+thread_local Task* running_task = nullptr;  // whose plan this thread runs
+
+std::uint64_t ns_since(std::chrono::steady_clock::time_point began) {
+  return static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - began)
+          .count());
+}
 
 }  // namespace
 
 struct Lanes::Job {
   const std::int64_t parts;
   const std::function<void(std::int64_t)>& part;
+  Task* const task;  // that helpers work for; nullptr outside of plans
   std::atomic<std::int64_t> next{0};
   int helpers = 0;                       // guarded by mu_
   std::exception_ptr failure = nullptr;  // guarded by mu_; the first
 
   bool exhausted() const { return next.load(std::memory_order_relaxed) >= parts; }
 };
+
+std::uint64_t Lanes::given_ns() { return given; }
 
 Lanes::Lanes(int count) {
   for (int i = 0; i < std::max(count, 1); ++i) threads_.emplace_back([this] { lane(); });
@@ -51,7 +63,10 @@ void Lanes::ready(Task* task) {
 
 void Lanes::run_task(Task* task) {
   turn_began = std::chrono::steady_clock::now();
-  if (task->run_plan()) ready(task);  // without more, the task may be gone by now
+  Task* const outer = std::exchange(running_task, task);
+  const bool more = task->run_plan();
+  running_task = outer;
+  if (more) ready(task);  // without more, the task may be gone by now
 }
 
 Lanes::Job* Lanes::joinable() {
@@ -73,7 +88,9 @@ void Lanes::lane() {
     } else if (Job* job = joinable()) {
       ++job->helpers;
       mu_.unlock();
+      const auto began = std::chrono::steady_clock::now();
       pull(*job, true);
+      if (job->task != nullptr) job->task->charge(ns_since(began));  // its plan waits for us
       mu_.lock();
       if (--job->helpers == 0) job_ended_.notify_all();
     } else if (stopping_) {
@@ -115,9 +132,11 @@ void Lanes::yield_to_others() {
     task = queue_.pop();
     waiting_.fetch_sub(1, std::memory_order_relaxed);
   }
+  const auto began = std::chrono::steady_clock::now();
   nested = true;
   run_task(task);
   nested = false;
+  given += ns_since(began);
   turn_began = std::chrono::steady_clock::now();
 }
 
@@ -126,7 +145,7 @@ void Lanes::run_parts(std::int64_t parts, const std::function<void(std::int64_t)
     if (parts == 1) part(0);
     return;
   }
-  Job job{.parts = parts, .part = part};
+  Job job{.parts = parts, .part = part, .task = running_task};
   int wake;
   {
     core::MutexLock lock(mu_);

@@ -24,6 +24,10 @@ class Lanes {
   Lanes(const Lanes&) = delete;
   Lanes& operator=(const Lanes&) = delete;
 
+  // Time that this thread has given to other sessions' plans in the middle of one. A plan takes the
+  // difference off its own time.
+  static std::uint64_t given_ns();
+
   int count() const { return static_cast<int>(threads_.size()); }
   // The task has work. Precondition: it is neither ready nor running. Any thread.
   void ready(Task* task);

@@ -23,7 +23,8 @@ memory::Pool& host_pool(const runtime::Devices& devices, const runtime::Back& ba
 Session::Session(const ops::Catalog& catalog, runtime::Devices& devices, runtime::Lanes& lanes,
                  memory::OwnerId owner, const engine::SessionOptions& options,
                  engine::SessionListener* listener)
-    : devices_(devices),
+    : catalog_(catalog),
+      devices_(devices),
       listener_(listener),
       back_(catalog, devices, lanes, owner, options.memory_quota, this),
       front_(catalog, this) {}
@@ -269,6 +270,11 @@ void Session::on_failed(const program::Failure& root) {
   listener_->on_error({root.seq, root.status});
 }
 
+void Session::on_slow(std::uint64_t seq, program::OpId op, std::uint64_t ns) {
+  listener_->on_slow(
+      {seq, op == runtime::kNoOp ? "transfer" : std::string(catalog_.at(op).name), ns});
+}
+
 namespace {
 
 engine::Fetched description(const runtime::FetchResult& result) {
@@ -460,6 +466,20 @@ void Session::end_download(std::uint64_t seq) {
     ready = std::move(ended.ready);
   }
   if (ready) ready(Status(Code::kCancelled, "the download was ended"));
+}
+
+std::vector<engine::Holding> Session::largest(std::size_t most) const {
+  std::vector<engine::Holding> all;
+  for (std::size_t i = 0; i < devices_.size(); ++i) {
+    for (const auto& living : back_.executor().pool(i).largest(most)) {
+      all.push_back({devices_.at(i).id(), living.bytes, living.seq});
+    }
+  }
+  std::stable_sort(all.begin(), all.end(), [](const engine::Holding& a, const engine::Holding& b) {
+    return a.bytes > b.bytes;
+  });
+  if (all.size() > most) all.resize(most);
+  return all;
 }
 
 std::vector<engine::MemoryUse> Session::memory() const {

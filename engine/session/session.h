@@ -62,6 +62,8 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   std::uint64_t completed_upto() const override { return back_.completed_upto(); }
   std::size_t queued() const override { return back_.queued(); }
   std::size_t handles() const override { return handles_.load(std::memory_order_relaxed); }
+  std::uint64_t lane_ns() const override { return back_.used_ns(); }
+  std::vector<engine::Holding> largest(std::size_t most) const override;
 
   const runtime::Back& back() const { return back_; }
 
@@ -106,6 +108,7 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   void on_completed(std::uint64_t seq) override;
   void on_fetched(runtime::FetchResult result) override;
   void on_failed(const program::Failure& root) override;
+  void on_slow(std::uint64_t seq, program::OpId op, std::uint64_t ns) override;
   void on_continue() override { pump(); }
   // Sink
   program::Instruction& instruction(std::uint64_t seq) override { return back_.instruction(seq); }
@@ -119,6 +122,7 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   void raised(std::uint64_t seq, std::uint64_t root,
               const std::vector<std::uint64_t>& rebinds) override;
 
+  const ops::Catalog& catalog_;
   runtime::Devices& devices_;
   engine::SessionListener* const listener_;
   std::atomic<bool> closing_{false};

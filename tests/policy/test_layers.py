@@ -40,7 +40,8 @@ LAYERS = {
     "server": (
         ["engine/engine.h", "engine/core/", "engine/program/", "engine/ops/op.h", "proto/wire/",
          "teletensor/v1/"],
-        [*ABSL, "grpc/", "grpcpp/", "google/protobuf/", "spdlog/", "CLI/", "toml++/", "nlohmann/"]),
+        [*ABSL, "grpc/", "grpcpp/", "google/protobuf/", "spdlog/", "CLI/", "toml++/", "nlohmann/",
+         "httplib.h", "prometheus/"]),
     "clients/session": (
         ["engine/core/", "engine/program/", "engine/ops/", "engine/autograd/", "engine/passes/",
          "proto/wire/"],

@@ -21,7 +21,8 @@ def binary():
 
 
 class Daemon:
-    """Runs until stop(). `tcp` and `unix` are addresses for tt.connect, `log` what it wrote."""
+    """Runs until stop(). `tcp` and `unix` are addresses for tt.connect, `http` where
+    it answers HTTP (with the flag), `log` what it wrote."""
 
     def __init__(self, *flags, env=None):
         self.folder = tempfile.mkdtemp(prefix="tt-")  # short: socket paths hold 108 bytes
@@ -31,7 +32,7 @@ class Daemon:
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                         env={**environment, **(env or {})}, text=True)
         self.lines, self._ready = [], threading.Event()
-        self.tcp = None
+        self.tcp = self.http = None
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         if not self._ready.wait(READY) or self.tcp is None:
@@ -45,6 +46,8 @@ class Daemon:
             found = re.search(r"(127\.0\.0\.1:\d+)", line)
             if "ready" in line and found:
                 self.tcp = found.group(1)
+                http = re.search(r" http=(\S+)", line)
+                self.http = http.group(1) if http else self.http
                 self._ready.set()
         self._ready.set()
 

@@ -20,8 +20,9 @@ from typing import Any
 import grpc
 
 from . import _core, _interrupt
+from ._admin import Admin
 from ._errors import SessionLostError, TeletensorError
-from ._protowire import Message, decode
+from ._sites import SiteReporter
 from ._transport import Transport
 
 __all__ = ["Session", "checked", "connect", "current_session", "set_strict", "synchronize"]
@@ -46,6 +47,7 @@ class Session:
         self._pid = os.getpid()
         greeting = transport.hello(_INSTANCE, name, quota, token)
         self.name = greeting.session_name
+        self.id = greeting.session_id
         self.server_version = greeting.server_version
         self.devices = [d for d, _ in greeting.devices]
         self.unsupported_ops = greeting.unsupported
@@ -61,6 +63,8 @@ class Session:
         self._core.owner = own
         self._core.on_interrupt = lambda: _interrupt_of(own)
         transport.run(self._core)
+        self._sites = (SiteReporter(transport, self._core, greeting.sites_seconds)
+                       if greeting.sites_seconds else None)
         self._closed = False
         self._owned = 0
         _open.add(self)
@@ -120,12 +124,21 @@ class Session:
                 f"device {str(device)!r} is not on this daemon; it has {', '.join(self.devices)}")
         return device
 
-    def memory(self) -> list[dict[str, Any]]:
-        """Bytes used, peak and quota of this session, and of all, by device."""
+    def memory(self, tensors: int = 20) -> list[dict[str, Any]]:
+        """What this session holds, by device: bytes `used`, `peak` and `quota`, of all sessions
+        `device_used` and `device_total`, and `tensors`, the largest ones with `bytes`, the line of the
+        program that made them (`site`) and the number of their `command`.
+        """
         self._core.synchronize()
-        reply = decode(self._transport.unary("Admin", "Sessions", b""))
-        own = [s for s in reply.messages(1) if s.text(1) == self.name]
-        return [memory_of(m) for s in own for m in s.messages(6)]
+        reply = Admin(self._transport).holdings(most=max(tensors, 1))
+        for tensor in reply["tensors"]:
+            tensor["site"] = self._core.site_of(tensor["command"]) or tensor["site"]
+        devices: list[dict[str, Any]] = reply["memory"]
+        for device in devices:
+            device["tensors"] = [
+                {k: v for k, v in t.items() if k != "device"}
+                for t in reply["tensors"][:tensors] if t["device"] == device["device"]]
+        return devices
 
     def close(self) -> None:
         """Ends the session and gives its memory back. A late error nobody saw is raised here."""
@@ -135,6 +148,8 @@ class Session:
         _interrupt.forget(self)
         if os.getpid() != self._pid:
             return
+        if self._sites is not None:
+            self._sites.stop()
         error: BaseException | None = None
         try:
             self._core.synchronize()
@@ -150,12 +165,6 @@ class Session:
                 _default = None
         if error is not None:
             raise error
-
-
-def memory_of(m: Message) -> dict[str, Any]:
-    """The fields of an admin MemoryUse."""
-    return {"device": m.text(1), "used": m.integer(2), "peak": m.integer(3), "quota": m.integer(4),
-            "device_used": m.integer(5), "device_total": m.integer(6)}
 
 
 def _interrupt_of(own: weakref.ref[Session]) -> None:

@@ -43,6 +43,8 @@ class Greeting:
     unsupported: list[str] = field(default_factory=list)
     quota: int = 0
     lease: int = 0  # seconds that the session outlives its connection
+    session_id: int = 0
+    sites_seconds: float = 0.0
 
 
 def target_of(address: str) -> str:
@@ -103,6 +105,7 @@ class Transport:
             epoch=reply.integer(3), limits=_limits(reply.message(7)),
             devices=[(d.text(1), d.integer(2)) for d in reply.messages(8)],
             unsupported=reply.texts(9), quota=reply.integer(10), lease=reply.integer(6),
+            session_id=reply.integer(11), sites_seconds=reply.integer(12) / 1000,
         )
         self._lease = greeting.lease
         self._metadata = [("teletensor-token", greeting.token)]

@@ -1,0 +1,68 @@
+"""What the daemon's Admin service answers, as plain dictionaries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ._protowire import Message, decode, encode
+from ._transport import Transport
+
+__all__ = ["Admin", "memory_of"]
+
+
+def memory_of(m: Message) -> dict[str, Any]:
+    """The fields of a MemoryUse."""
+    return {"device": m.text(1), "used": m.integer(2), "peak": m.integer(3), "quota": m.integer(4),
+            "device_used": m.integer(5), "device_total": m.integer(6)}
+
+
+def _session_of(s: Message) -> dict[str, Any]:
+    return {"id": s.integer(9), "user": s.text(10), "name": s.text(1),
+            "age_seconds": round(s.real(2), 1), "handles": s.integer(3), "queued": s.integer(4),
+            "completed_upto": s.integer(5), "attached": bool(s.integer(7)),
+            "client_version": s.text(8), "lane_seconds": round(s.real(11), 6), "peer": s.text(12),
+            "memory": [memory_of(m) for m in s.messages(6)]}
+
+
+class Admin:
+    """Calls of the Admin service over a transport; grpc.RpcError passes through."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def _ask(self, method: str, fields: list[tuple[int, Any]] | None = None) -> Message:
+        return decode(self._transport.unary("Admin", method, encode(fields or []), wait=False))
+
+    def sessions(self) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
+        """Those that the caller may see, and the sum of the others (None where it sees all)."""
+        reply = self._ask("Sessions")
+        found = [_session_of(s) for s in reply.messages(1)]
+        if not reply.integer(3):
+            return found, None
+        return found, {**_session_of(reply.message(2)), "sessions": reply.integer(3)}
+
+    def memory(self) -> list[dict[str, Any]]:
+        """By device, all sessions together."""
+        return [memory_of(m) for m in self._ask("Memory").messages(1)]
+
+    def holdings(self, session: int = 0, most: int = 0) -> dict[str, Any]:
+        """Largest tensors and memory of a session; 0: the one that this transport belongs to."""
+        reply = self._ask("Holdings", [(1, session), (2, most)])
+        return {"memory": [memory_of(m) for m in reply.messages(2)],
+                "tensors": [{"device": h.text(1), "bytes": h.integer(2), "command": h.integer(3),
+                             "site": h.text(4)} for h in reply.messages(1)]}
+
+    def slow_log(self, most: int = 0) -> list[dict[str, Any]]:
+        """Newest first."""
+        return [{"age_seconds": round(e.real(1), 1), "session": e.integer(2), "user": e.text(3),
+                 "op": e.text(4), "seconds": round(e.real(5), 4), "command": e.integer(6),
+                 "site": e.text(7), "name": e.text(8)}
+                for e in self._ask("SlowLog", [(1, most)]).messages(1)]
+
+    def kill(self, session: int, reason: str = "") -> None:
+        """Ends a session."""
+        self._ask("Kill", [(1, session), (2, reason)])
+
+    def interrupt(self, session: int) -> None:
+        """Drops what a session has queued."""
+        self._ask("InterruptSession", [(1, session)])

@@ -1,0 +1,238 @@
+"""The operator's commands of `teletensor`: sessions, memory, top, slowlog, kill, bench."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ._admin import Admin
+from ._session import connect, runtime_dir
+from ._transport import Transport
+
+__all__ = ["add_commands", "address_of", "transport", "with_address"]
+
+
+def address_of(given: str | None) -> str:
+    """The daemon that people mean: --address, TELETENSOR_ADDRESS, this user's socket."""
+    return given or os.environ.get("TELETENSOR_ADDRESS") or f"unix:{runtime_dir()}/teletensor.sock"
+
+
+def with_address(parser: argparse.ArgumentParser, table: bool = False) -> argparse.ArgumentParser:
+    """Adds --address, and --json for commands that print a table."""
+    parser.add_argument("--address", help="host:port, unix:/path or a path "
+                        "[TELETENSOR_ADDRESS, else this user's socket]")
+    if table:
+        parser.add_argument("--json", action="store_true", help="for programs")
+    return parser
+
+
+@contextlib.contextmanager
+def transport(args: argparse.Namespace) -> Iterator[Transport]:
+    """A connection to the daemon that the arguments name."""
+    connection = Transport(address_of(args.address), connect_timeout=3.0)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def _bytes(count: float) -> str:
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def _used(session: dict[str, Any], field: str = "used") -> int:
+    return sum(m[field] for m in session["memory"])
+
+
+def _table(rows: list[tuple[str, ...]]) -> None:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _sessions(args: argparse.Namespace) -> int:
+    with transport(args) as connection:
+        found, others = Admin(connection).sessions()
+    if args.json:
+        print(json.dumps(found))
+        return 0
+    rows: list[tuple[str, ...]] = [
+        ("ID", "USER", "SESSION", "AGE", "HANDLES", "QUEUED", "USED", "PEAK", "LANE TIME", "CLIENT")]
+    rows += [(str(s["id"]), s["user"], s["name"], f"{s['age_seconds']:.0f} s", str(s["handles"]),
+              str(s["queued"]), _bytes(_used(s)), _bytes(_used(s, "peak")),
+              f"{s['lane_seconds']:.2f} s", s["client_version"]) for s in found]
+    _table(rows)
+    if others is not None:
+        print(f"and {others['sessions']} of others, which use {_bytes(_used(others))} together")
+    return 0
+
+
+def _memory(args: argparse.Namespace) -> int:
+    with transport(args) as connection:
+        if args.session:
+            held = Admin(connection).holdings(args.session, 50)
+        else:
+            held = {"memory": Admin(connection).memory(), "tensors": []}
+    if args.json:
+        print(json.dumps(held if args.session else held["memory"]))
+        return 0
+    rows: list[tuple[str, ...]] = [("DEVICE", "USED", "PEAK", "QUOTA" if args.session else "TOTAL")]
+    rows += [(m["device"], _bytes(m["used"]), _bytes(m["peak"]),
+              _bytes(m["quota" if args.session else "device_total"])) for m in held["memory"]]
+    _table(rows)
+    if held["tensors"]:
+        print()
+        tensors: list[tuple[str, ...]] = [("BYTES", "DEVICE", "MADE BY")]
+        tensors += [(_bytes(t["bytes"]), t["device"], t["site"] or f"command {t['command']}")
+                    for t in held["tensors"]]
+        _table(tensors)
+    return 0
+
+
+def _top_rows(found: list[dict[str, Any]], before: dict[int, float], seconds: float
+              ) -> list[tuple[str, ...]]:
+    rows = []
+    for s in found:
+        share = (s["lane_seconds"] - before.get(s["id"], s["lane_seconds"])) / max(seconds, 1e-9)
+        rows.append((share, s))
+    rows.sort(key=lambda row: (-row[0], -_used(row[1])))
+    return [("ID", "USER", "SESSION", "LANES", "LANE TIME", "QUEUED", "USED"),
+            *((str(s["id"]), s["user"], s["name"], f"{share:.2f}", f"{s['lane_seconds']:.1f} s",
+               str(s["queued"]), _bytes(_used(s))) for share, s in rows)]
+
+
+def _top(args: argparse.Namespace) -> int:
+    """Lanes in use by session, as `top` shows cores."""
+    with transport(args) as connection:
+        admin = Admin(connection)
+        rounds = 0
+        before: dict[int, float] = {}
+        at = time.monotonic()
+        while True:
+            found, others = admin.sessions()
+            now = time.monotonic()
+            if rounds or args.count == 0:
+                if sys.stdout.isatty():
+                    print("\x1b[H\x1b[2J", end="")
+                for m in admin.memory():
+                    print(f"{m['device']}: {_bytes(m['used'])} of {_bytes(m['device_total'])} in use")
+                if others is not None:
+                    print(f"{others['sessions']} sessions of others: {_bytes(_used(others))}")
+                _table(_top_rows(found, before, now - at))
+                sys.stdout.flush()
+            if 0 < args.count <= rounds:
+                return 0
+            before, at = {s["id"]: s["lane_seconds"] for s in found}, now
+            rounds += 1
+            time.sleep(args.interval)
+
+
+def _slow_log(args: argparse.Namespace) -> int:
+    with transport(args) as connection:
+        entries = Admin(connection).slow_log(args.most)
+    if args.json:
+        print(json.dumps(entries))
+        return 0
+    rows: list[tuple[str, ...]] = [("AGO", "TOOK", "OP", "USER", "SESSION", "ISSUED AT")]
+    rows += [(f"{e['age_seconds']:.0f} s", f"{e['seconds'] * 1000:.0f} ms", e["op"], e["user"],
+              f"{e['session']} {e['name']}", e["site"] or f"command {e['command']}") for e in entries]
+    _table(rows)
+    return 0
+
+
+def _kill(args: argparse.Namespace) -> int:
+    with transport(args) as connection:
+        admin = Admin(connection)
+        if args.interrupt:
+            admin.interrupt(args.session)
+            print(f"what session {args.session} had queued is dropped")
+        else:
+            admin.kill(args.session, args.reason)
+            print(f"session {args.session} is ended")
+    return 0
+
+
+def _bench(args: argparse.Namespace) -> int:
+    """A few figures of this daemon from here: what one op costs, a value read, bytes moved."""
+    import numpy as np
+
+    from . import _functions as tt
+    from ._convert import from_numpy
+
+    def median(action: Callable[[], object], runs: int) -> float:
+        times = []
+        for _ in range(runs):
+            begin = time.perf_counter()
+            action()
+            times.append(time.perf_counter() - begin)
+        return statistics.median(times)
+
+    with connect(args.address) as session, session:
+        x = tt.ones(64)
+
+        def chain() -> None:
+            y = x
+            for _ in range(1000):
+                y = y + 1
+            y.sum().item()
+
+        def product() -> None:
+            a = tt.ones(1024, 1024)
+            (a @ a).sum().item()
+
+        data = np.ones(8 << 20, np.float32)
+        held = from_numpy(data)
+        scalar = x.sum()
+        found = {
+            "small op, issued and run": median(chain, 5) / 1000,
+            "one value read": median(lambda: (scalar + 1).item(), 50),
+            "matmul 1024, speed": 2 * 1024**3 / median(product, 5),
+            "upload, speed": data.nbytes / median(lambda: from_numpy(data).sum().item(), 3),
+            "download, speed": data.nbytes / median(lambda: (held + 1).numpy(), 3),
+        }
+    if args.json:
+        print(json.dumps(found))
+        return 0
+    for name, value in found.items():
+        if "speed" not in name:
+            text = f"{value * 1e6:.1f} us"
+        elif "matmul" in name:
+            text = f"{value / 1e9:.1f} GFLOP/s"
+        else:
+            text = f"{value / 1e6:.0f} MB/s"
+        print(f"{name:26} {text}")
+    return 0
+
+
+def add_commands(commands: Any) -> dict[str, Callable[[argparse.Namespace], int]]:
+    """Adds the parsers; returns what runs them."""
+    with_address(commands.add_parser("sessions", help="who is on it"), table=True)
+    memory = with_address(commands.add_parser("memory", help="what they hold, by device"), table=True)
+    memory.add_argument("--session", type=int, default=0,
+                        help="the largest tensors of the session with this id")
+    top = with_address(commands.add_parser("top", help="who uses the lanes right now"))
+    top.add_argument("--interval", type=float, default=2.0, help="seconds [2]")
+    top.add_argument("--count", type=int, default=-1, help="ends after so many tables")
+    slow = with_address(commands.add_parser(
+        "slowlog", help="instructions that held a lane for long"), table=True)
+    slow.add_argument("--most", type=int, default=20)
+    kill = with_address(commands.add_parser("kill", help="ends a session"))
+    kill.add_argument("session", type=int, help="its id, from `teletensor sessions`")
+    kill.add_argument("--reason", default="", help="told to its client")
+    kill.add_argument("--interrupt", action="store_true", help="only drops what it has queued")
+    with_address(commands.add_parser("bench", help="a few figures of a daemon, seen from here"),
+                 table=True)
+    return {"sessions": _sessions, "memory": _memory, "top": _top, "slowlog": _slow_log,
+            "kill": _kill, "bench": _bench}

@@ -1,0 +1,157 @@
+#include "server/admin.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+
+#include "server/streams.h"
+
+namespace teletensor::server {
+
+using namespace std::string_literals;
+using core::Result;
+using core::Status;
+
+namespace {
+
+constexpr char kService[] = "/teletensor.v1.Admin/";
+constexpr std::uint32_t kHoldings = 20, kMostHoldings = 200;
+constexpr std::size_t kMaxReason = 200;
+
+void fill(const engine::MemoryUse& use, v1::MemoryUse& out) {
+  out.set_device(core::to_string(use.device));
+  out.set_used(use.used);
+  out.set_peak(use.peak);
+  out.set_quota(use.quota);
+  out.set_device_used(use.device_used);
+  out.set_device_total(use.device_total);
+}
+
+void fill(const SessionView& view, v1::SessionInfo& out) {
+  out.set_name(view.name);
+  out.set_age_seconds(view.age_seconds);
+  out.set_handles(view.handles);
+  out.set_queued(view.queued);
+  out.set_completed_upto(view.completed);
+  for (const engine::MemoryUse& use : view.memory) fill(use, *out.add_memory());
+  out.set_attached(view.attached);
+  out.set_client_version(view.client_version);
+  out.set_id(view.id);
+  out.set_user(view.user);
+  out.set_lane_seconds(view.lane_seconds);
+  out.set_peer(view.peer);
+}
+
+// For logs and statuses: printable, short.
+std::string clean(const std::string& text) {
+  std::string out = text.substr(0, kMaxReason);
+  for (char& c : out) {
+    if (c < 0x20 || c > 0x7e || c == '"' || c == '\\') c = '?';
+  }
+  return out;
+}
+
+}  // namespace
+
+void kill(Leases& leases, Lease& lease, const Caller& caller, const std::string& reason) {
+  const std::string text = clean(reason);
+  spdlog::info("event=session_killed session=\"{}\" id={} by=\"{}\" reason=\"{}\"",
+               lease.client.name, lease.client.id, caller.user, text);
+  leases.end(
+      lease,
+      Status(core::Code::kAborted, "ended by " + caller.user + (text.empty() ? "" : ": " + text)),
+      "evicted");
+}
+
+Status interrupt(Lease& lease, const Caller& caller) {
+  spdlog::info("event=session_interrupted session=\"{}\" id={} by=\"{}\"", lease.client.name,
+               lease.client.id, caller.user);
+  return lease.with_session([](engine::Session& session) {
+    session.interrupt();
+    return Status();
+  });
+}
+
+grpc::ServerUnaryReactor* AdminService::Sessions(grpc::CallbackServerContext* context,
+                                                 const v1::SessionsRequest*,
+                                                 v1::SessionsReply* reply) {
+  const Result<Caller> caller = auth_.check(*context, kService + "Sessions"s);
+  if (!caller.ok()) return answer(context, caller.status());
+  const Overview all = overview(leases_, leases_.engine(), *caller);
+  for (const SessionView& view : all.sessions) fill(view, *reply->add_sessions());
+  if (all.others_count > 0) fill(all.others, *reply->mutable_others());
+  reply->set_others_count(static_cast<std::uint32_t>(all.others_count));
+  return answer(context, {});
+}
+
+grpc::ServerUnaryReactor* AdminService::Memory(grpc::CallbackServerContext* context,
+                                               const v1::MemoryRequest*, v1::MemoryReply* reply) {
+  const Result<Caller> caller = auth_.check(*context, kService + "Memory"s);
+  if (!caller.ok()) return answer(context, caller.status());
+  for (const engine::MemoryUse& use : leases_.engine().memory()) fill(use, *reply->add_devices());
+  return answer(context, {});
+}
+
+grpc::ServerUnaryReactor* AdminService::Holdings(grpc::CallbackServerContext* context,
+                                                 const v1::HoldingsRequest* request,
+                                                 v1::HoldingsReply* reply) {
+  const Result<Caller> caller = auth_.check(*context, kService + "Holdings"s);
+  if (!caller.ok()) return answer(context, caller.status());
+  const Result<LeaseRef> lease = request->session() == 0
+                                     ? lease_of(*context, leases_, caller)
+                                     : visible(leases_, request->session(), *caller);
+  if (!lease.ok()) return answer(context, lease.status());
+  const std::uint32_t most = request->most() == 0 ? kHoldings : request->most();
+  for (const HoldingView& view : holdings(**lease, std::min(most, kMostHoldings))) {
+    v1::Holding& out = *reply->add_holdings();
+    out.set_device(core::to_string(view.holding.device));
+    out.set_bytes(view.holding.bytes);
+    out.set_seq(view.holding.seq);
+    out.set_site(view.site);
+  }
+  return answer(context, (*lease)->with_session([&](engine::Session& session) {
+    for (const engine::MemoryUse& use : session.memory()) fill(use, *reply->add_memory());
+    return Status();
+  }));
+}
+
+grpc::ServerUnaryReactor* AdminService::SlowLog(grpc::CallbackServerContext* context,
+                                                const v1::SlowLogRequest* request,
+                                                v1::SlowLogReply* reply) {
+  const Result<Caller> caller = auth_.check(*context, kService + "SlowLog"s);
+  if (!caller.ok()) return answer(context, caller.status());
+  for (const SlowEntry& entry : leases_.slow_log().entries()) {
+    if (!caller->admin() && entry.user != caller->user) continue;
+    if (request->most() != 0 && reply->entries_size() >= static_cast<int>(request->most())) break;
+    v1::SlowEntry& out = *reply->add_entries();
+    out.set_age_seconds(std::chrono::duration<double>(Clock::now() - entry.at).count());
+    out.set_session(entry.session);
+    out.set_session_name(entry.session_name);
+    out.set_user(entry.user);
+    out.set_op(entry.op);
+    out.set_seconds(std::chrono::duration<double>(entry.took).count());
+    out.set_seq(entry.seq);
+    out.set_site(entry.site);
+  }
+  return answer(context, {});
+}
+
+grpc::ServerUnaryReactor* AdminService::Kill(grpc::CallbackServerContext* context,
+                                             const v1::KillRequest* request, v1::KillReply*) {
+  const Result<Caller> caller = auth_.check(*context, kService + "Kill"s);
+  if (!caller.ok()) return answer(context, caller.status());
+  const Result<LeaseRef> lease = visible(leases_, request->session(), *caller);
+  if (lease.ok()) kill(leases_, **lease, *caller, request->reason());
+  return answer(context, lease.status());
+}
+
+grpc::ServerUnaryReactor* AdminService::InterruptSession(grpc::CallbackServerContext* context,
+                                                         const v1::InterruptSessionRequest* request,
+                                                         v1::InterruptSessionReply*) {
+  const Result<Caller> caller = auth_.check(*context, kService + "InterruptSession"s);
+  if (!caller.ok()) return answer(context, caller.status());
+  const Result<LeaseRef> lease = visible(leases_, request->session(), *caller);
+  return answer(context, lease.ok() ? interrupt(**lease, *caller) : lease.status());
+}
+
+}  // namespace teletensor::server

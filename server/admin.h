@@ -1,0 +1,44 @@
+// The gRPC service for operators, and for users about their own sessions.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include "server/auth.h"
+#include "server/overview.h"
+#include "teletensor/v1/admin.grpc.pb.h"
+
+namespace teletensor::server {
+
+class AdminService final : public v1::Admin::CallbackService {
+ public:
+  AdminService(Leases& leases, const Auth& auth) : leases_(leases), auth_(auth) {}
+
+  grpc::ServerUnaryReactor* Sessions(grpc::CallbackServerContext* context,
+                                     const v1::SessionsRequest* request,
+                                     v1::SessionsReply* reply) override;
+  grpc::ServerUnaryReactor* Memory(grpc::CallbackServerContext* context,
+                                   const v1::MemoryRequest* request,
+                                   v1::MemoryReply* reply) override;
+  grpc::ServerUnaryReactor* Holdings(grpc::CallbackServerContext* context,
+                                     const v1::HoldingsRequest* request,
+                                     v1::HoldingsReply* reply) override;
+  grpc::ServerUnaryReactor* SlowLog(grpc::CallbackServerContext* context,
+                                    const v1::SlowLogRequest* request,
+                                    v1::SlowLogReply* reply) override;
+  grpc::ServerUnaryReactor* Kill(grpc::CallbackServerContext* context,
+                                 const v1::KillRequest* request, v1::KillReply* reply) override;
+  grpc::ServerUnaryReactor* InterruptSession(grpc::CallbackServerContext* context,
+                                             const v1::InterruptSessionRequest* request,
+                                             v1::InterruptSessionReply* reply) override;
+
+ private:
+  Leases& leases_;
+  const Auth& auth_;
+};
+
+// What Kill does, for whoever has found out that it may. The caller is named to the client.
+void kill(Leases& leases, Lease& lease, const Caller& caller, const std::string& reason);
+// What InterruptSession does.
+core::Status interrupt(Lease& lease, const Caller& caller);
+
+}  // namespace teletensor::server

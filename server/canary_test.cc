@@ -1,0 +1,40 @@
+#include "server/canary.h"
+
+#include <gtest/gtest.h>
+
+#include "engine/engine.h"
+#include "server/testing.h"
+
+namespace teletensor::server {
+namespace {
+
+using namespace std::chrono_literals;
+
+TEST(Canary, AnEngineThatComputesIsReady) {
+  engine::EngineOptions options;
+  options.lanes = 1;
+  options.host_memory = 64 << 20;
+  const auto engine = engine::Engine::create(options);
+  std::atomic<int> ticks{0};
+  {
+    Canary canary(*engine, [&](bool) { ++ticks; });
+    canary.wait_for_first(20s);
+    EXPECT_TRUE(canary.ready()) << canary.trouble();
+    EXPECT_EQ(canary.trouble(), "");
+    EXPECT_GT(canary.last_seconds(), 0);
+  }
+  EXPECT_GE(ticks, 1);
+  EXPECT_EQ(engine->memory()[0].used, 0u);  // its session leaves nothing
+}
+
+TEST(Canary, WithoutARightAnswerItIsNot) {
+  testing::Books books;
+  testing::FakeEngine engine(books);  // has no matmul
+  Canary canary(engine, [](bool) {});
+  canary.wait_for_first(20s);
+  EXPECT_FALSE(canary.ready());
+  EXPECT_EQ(canary.trouble(), "the engine has no matmul");
+}
+
+}  // namespace
+}  // namespace teletensor::server

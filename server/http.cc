@@ -1,0 +1,161 @@
+#include "server/http.h"
+
+#include <httplib.h>
+#include <spdlog/spdlog.h>
+
+#include <thread>
+
+#include "server/metrics.h"
+
+namespace teletensor::server {
+
+using core::Code;
+using core::Result;
+using core::Status;
+
+namespace {
+
+constexpr std::size_t kThreads = 8;
+constexpr std::size_t kMostBody = 64 << 10;
+
+int http_status(const Status& status) {
+  switch (static_cast<int>(status.code())) {
+    case static_cast<int>(Code::kInvalidArgument):
+      return 400;
+    case static_cast<int>(kUnauthenticated):
+      return 401;
+    case static_cast<int>(Code::kPermissionDenied):
+      return 403;
+    case static_cast<int>(Code::kNotFound):
+    case static_cast<int>(Code::kAborted):
+      return 404;
+    default:
+      return 500;
+  }
+}
+
+void refuse(httplib::Response& response, int status, const std::string& text) {
+  response.status = status;
+  response.set_content(text + "\n", "text/plain; charset=utf-8");
+}
+
+// "example.org:8080" and "[::1]:80" without the port.
+std::string host_of(const std::string& value) {
+  const std::size_t colon = value.rfind(':');
+  const bool port = colon != std::string::npos && value.find(']', colon) == std::string::npos;
+  return port ? value.substr(0, colon) : value;
+}
+
+class Http final : public HttpServer {
+ public:
+  Http(HttpOptions options, Leases& leases, const Auth& auth, const Canary& canary)
+      : options_(std::move(options)), leases_(leases), auth_(auth), canary_(canary) {}
+  ~Http() override {
+    server_.stop();
+    if (thread_.joinable()) thread_.join();
+  }
+  const std::string& address() const override { return address_; }
+
+  Status bind() {
+    const std::size_t colon = options_.listen.rfind(':');
+    const std::string host = options_.listen.substr(0, colon);
+    const int wanted = std::atoi(options_.listen.c_str() + colon + 1);
+    std::string bare = host;  // getaddrinfo takes no brackets
+    if (bare.size() > 2 && bare.front() == '[') bare = bare.substr(1, bare.size() - 2);
+    configure();
+    const int port = wanted == 0 ? server_.bind_to_any_port(bare)
+                                 : (server_.bind_to_port(bare, wanted) ? wanted : -1);
+    if (port <= 0) {
+      return Status(Code::kUnavailable, "http: cannot listen on " + options_.listen + ": in use?");
+    }
+    host_ = host;
+    address_ = host + ":" + std::to_string(port);
+    thread_ = std::thread([this] { server_.listen_after_bind(); });
+    return {};
+  }
+
+ private:
+  using Handler = std::function<void(const Caller&, const httplib::Request&, httplib::Response&)>;
+
+  void configure() {
+    server_.new_task_queue = [] { return new httplib::ThreadPool(kThreads); };
+    server_.set_keep_alive_max_count(100);
+    server_.set_keep_alive_timeout(5);
+    server_.set_read_timeout(5);
+    server_.set_write_timeout(5);
+    server_.set_payload_max_length(kMostBody);
+    server_.set_socket_options([](int) {});  // no SO_REUSEPORT: two daemons must not share a port
+    server_.set_default_headers({{"X-Content-Type-Options", "nosniff"},
+                                 {"X-Frame-Options", "DENY"},
+                                 {"Referrer-Policy", "no-referrer"},
+                                 {"Cache-Control", "no-store"},
+                                 {"Content-Security-Policy",
+                                  "default-src 'none'; script-src 'self'; style-src 'self'; "
+                                  "img-src 'self' data:; connect-src 'self'; base-uri 'none'; "
+                                  "form-action 'none'; frame-ancestors 'none'"}});
+    server_.set_exception_handler([](const httplib::Request&, httplib::Response& response,
+                                     std::exception_ptr) { refuse(response, 500, "failed"); });
+    server_.set_pre_routing_handler(
+        [this](const httplib::Request& request, httplib::Response& response) {
+          if (our_host(host_of(request.get_header_value("Host")))) {
+            return httplib::Server::HandlerResponse::Unhandled;
+          }
+          refuse(response, 421, "this server does not answer for that host name");
+          return httplib::Server::HandlerResponse::Handled;
+        });
+    add_routes();
+  }
+
+  bool our_host(const std::string& host) const {
+    return host == host_ || host == "localhost" || host == "127.0.0.1" || host == "[::1]";
+  }
+
+  void get(const std::string& path, Handler handler) {
+    server_.Get(path, [this, method = "GET " + path, handler = std::move(handler)](
+                          const httplib::Request& request, httplib::Response& response) {
+      const Result<Caller> caller = check(method, request);
+      if (!caller.ok())
+        return refuse(response, http_status(caller.status()), caller.status().message());
+      handler(*caller, request, response);
+    });
+  }
+
+  Result<Caller> check(const std::string& method, const httplib::Request&) const {
+    Caller caller{"anonymous", Role::kUser};
+    TT_RETURN_IF_ERROR(auth_.check_right(method, caller));
+    return caller;
+  }
+
+  void add_routes() {
+    get("/healthz", [](const Caller&, const httplib::Request&, httplib::Response& response) {
+      response.set_content("ok\n", "text/plain; charset=utf-8");
+    });
+    get("/readyz", [this](const Caller&, const httplib::Request&, httplib::Response& response) {
+      if (canary_.ready()) return response.set_content("ready\n", "text/plain; charset=utf-8");
+      refuse(response, 503, "not ready: " + canary_.trouble());
+    });
+    get("/metrics", [this](const Caller&, const httplib::Request&, httplib::Response& response) {
+      response.set_content(metrics_text(leases_, auth_, canary_, options_.version),
+                           "text/plain; version=0.0.4; charset=utf-8");
+    });
+  }
+
+  const HttpOptions options_;
+  Leases& leases_;
+  const Auth& auth_;
+  const Canary& canary_;
+  httplib::Server server_;
+  std::string host_, address_;
+  std::thread thread_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<HttpServer>> HttpServer::start(HttpOptions options, Leases& leases,
+                                                      const Auth& auth, const Canary& canary) {
+  auto server = std::make_unique<Http>(std::move(options), leases, auth, canary);
+  if (Status status = server->bind(); !status.ok()) return status;
+  return std::unique_ptr<HttpServer>(std::move(server));
+}
+
+}  // namespace teletensor::server

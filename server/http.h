@@ -1,0 +1,32 @@
+// HttpServer: what people and their monitoring read over plain HTTP. Every route stands in the
+// table of rights; what does not is 404 and serves nothing.
+//
+// A browser that shows a hostile page must gain nothing here: the Host header has to be one of ours
+// (DNS rebinding), requests that change something have to be JSON from our own origin, and tokens
+// travel in a header, never in a cookie.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "server/auth.h"
+#include "server/canary.h"
+#include "server/lease.h"
+
+namespace teletensor::server {
+
+struct HttpOptions {
+  std::string listen;   // "HOST:PORT", port 0 takes a free one
+  std::string version;  // of the daemon
+};
+
+class HttpServer {
+ public:
+  // Binds and serves. Preconditions: the others outlive it.
+  static core::Result<std::unique_ptr<HttpServer>> start(HttpOptions options, Leases& leases,
+                                                         const Auth& auth, const Canary& canary);
+  virtual ~HttpServer() = default;                 // returns when no request is being answered
+  virtual const std::string& address() const = 0;  // "127.0.0.1:41233"
+};
+
+}  // namespace teletensor::server

@@ -1,0 +1,181 @@
+#include "server/metrics.h"
+
+#include <prometheus/metric_family.h>
+#include <prometheus/text_serializer.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+
+#include "server/overview.h"
+
+namespace teletensor::server {
+
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+using Labels = std::vector<ClientMetric::Label>;
+
+class Page {
+ public:
+  // A family; its rows follow.
+  void family(const char* name, const char* help, MetricType type = MetricType::Gauge) {
+    families_.push_back({name, help, type, {}});
+  }
+  void row(double value, Labels labels = {}) {
+    ClientMetric metric;
+    metric.label = std::move(labels);
+    if (families_.back().type == MetricType::Counter) {
+      metric.counter.value = value;
+    } else {
+      metric.gauge.value = value;
+    }
+    families_.back().metric.push_back(std::move(metric));
+  }
+  void one(const char* name, const char* help, double value, MetricType type = MetricType::Gauge) {
+    family(name, help, type);
+    row(value);
+  }
+  std::string text() const { return prometheus::TextSerializer().Serialize(families_); }
+
+ private:
+  std::vector<MetricFamily> families_;
+};
+
+struct UserRow {
+  std::uint64_t sessions = 0, used = 0;
+  double lane_seconds = 0;
+  std::uint64_t commands = 0;
+  std::map<std::string, std::uint64_t> memory;  // by device
+
+  void add(const UserRow& other) {
+    sessions += other.sessions;
+    used += other.used;
+    lane_seconds += other.lane_seconds;
+    commands += other.commands;
+    for (const auto& [device, bytes] : other.memory) memory[device] += bytes;
+  }
+};
+
+std::map<std::string, UserRow> rows_of(const Overview& all, const Counters& counters) {
+  std::map<std::string, UserRow> users;
+  for (const SessionView& view : all.sessions) {
+    UserRow row{1, view.used(), view.lane_seconds, view.completed, {}};
+    for (const engine::MemoryUse& use : view.memory) {
+      row.memory[core::to_string(use.device)] += use.used;
+    }
+    users[view.user].add(row);
+  }
+  for (const auto& [user, totals] : counters.users()) {
+    users[user].add({0, 0, static_cast<double>(totals.lane_ns) * 1e-9, totals.commands, {}});
+  }
+  if (users.size() <= kMostLabelledUsers) return users;
+  std::vector<std::pair<std::string, UserRow>> order(users.begin(), users.end());
+  std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.second.used, a.second.lane_seconds) >
+           std::pair(b.second.used, b.second.lane_seconds);
+  });
+  std::map<std::string, UserRow> bounded;
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    bounded[i < kMostLabelledUsers ? order[i].first : "other"].add(order[i].second);
+  }
+  return bounded;
+}
+
+double resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  double pages = 0, resident = 0;
+  file >> pages >> resident;
+  return resident * static_cast<double>(sysconf(_SC_PAGESIZE));
+}
+
+double open_files() {
+  std::error_code error;
+  double count = 0;
+  for (std::filesystem::directory_iterator at("/proc/self/fd", error), end; !error && at != end;
+       at.increment(error)) {
+    ++count;
+  }
+  return count;
+}
+
+const char* const kCodeNames[] = {
+    "OK",        "CANCELLED",      "UNKNOWN",           "INVALID_ARGUMENT",   "DEADLINE_EXCEEDED",
+    "NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION",
+    "ABORTED",   "OUT_OF_RANGE",   "UNIMPLEMENTED",     "INTERNAL",           "UNAVAILABLE",
+    "DATA_LOSS", "UNAUTHENTICATED"};
+
+void add_users(Page& page, const std::map<std::string, UserRow>& users) {
+  page.family("teletensor_sessions", "Sessions that are open, by user.");
+  for (const auto& [user, row] : users) {
+    page.row(static_cast<double>(row.sessions), {{"user", user}});
+  }
+  page.family("teletensor_user_memory_bytes", "Bytes that users hold, by device.");
+  for (const auto& [user, row] : users) {
+    for (const auto& [device, bytes] : row.memory) {
+      page.row(static_cast<double>(bytes), {{"user", user}, {"device", device}});
+    }
+  }
+  page.family("teletensor_user_lane_seconds_total", "Lane time that users have had.",
+              MetricType::Counter);
+  for (const auto& [user, row] : users) page.row(row.lane_seconds, {{"user", user}});
+  page.family("teletensor_user_commands_total", "Commands of users that have run.",
+              MetricType::Counter);
+  for (const auto& [user, row] : users) {
+    page.row(static_cast<double>(row.commands), {{"user", user}});
+  }
+}
+
+}  // namespace
+
+std::string metrics_text(Leases& leases, const Auth& auth, const Canary& canary,
+                         const std::string& version) {
+  const Overview all = overview(leases, leases.engine(), {"", Role::kAdmin});
+  const Counters& counters = leases.counters();
+  Page page;
+  page.family("teletensor_info", "The daemon's version.");
+  page.row(1, {{"version", version}});
+  page.family("teletensor_device_memory_bytes", "Memory of devices: used, peak, total.");
+  for (const engine::MemoryUse& use : all.devices) {
+    const std::string device = core::to_string(use.device);
+    page.row(static_cast<double>(use.device_used), {{"device", device}, {"kind", "used"}});
+    page.row(static_cast<double>(use.peak), {{"device", device}, {"kind", "peak"}});
+    page.row(static_cast<double>(use.device_total), {{"device", device}, {"kind", "total"}});
+  }
+  std::uint64_t handles = 0, queued = 0;
+  for (const SessionView& view : all.sessions) handles += view.handles, queued += view.queued;
+  page.one("teletensor_handles", "Names that clients hold.", static_cast<double>(handles));
+  page.one("teletensor_queued_commands", "Commands received that have not run.",
+           static_cast<double>(queued));
+  add_users(page, rows_of(all, counters));
+
+  page.one("teletensor_sessions_opened_total", "Sessions opened.",
+           static_cast<double>(leases.opened()), MetricType::Counter);
+  page.family("teletensor_sessions_ended_total", "Sessions ended, by status.", MetricType::Counter);
+  for (std::size_t code = 0; code < Counters::kCodes; ++code) {
+    if (const std::uint64_t count = counters.ended(code)) {
+      page.row(static_cast<double>(count), {{"code", kCodeNames[code]}});
+    }
+  }
+  page.one("teletensor_refused_callers_total", "Calls without the right to make them.",
+           static_cast<double>(auth.refused()), MetricType::Counter);
+  page.one("teletensor_refused_sessions_total", "Sessions refused: versions, limits.",
+           static_cast<double>(counters.refused_sessions), MetricType::Counter);
+  page.one("teletensor_slow_instructions_total", "Instructions that went into the slow log.",
+           static_cast<double>(leases.slow_log().added()), MetricType::Counter);
+  page.one("teletensor_ready", "1 while the canary's computations are right and recent.",
+           canary.ready() ? 1 : 0);
+  page.one("teletensor_canary_age_seconds", "Since the canary's last right answer.",
+           canary.age_seconds());
+  page.one("teletensor_canary_seconds", "How long its last computation took, queue included.",
+           canary.last_seconds());
+  page.one("process_resident_memory_bytes", "Resident memory of the daemon.", resident_bytes());
+  page.one("process_open_fds", "Open file descriptors of the daemon.", open_files());
+  return page.text();
+}
+
+}  // namespace teletensor::server

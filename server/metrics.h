@@ -1,0 +1,18 @@
+// /metrics: the daemon's state in Prometheus' text format. Base units; the only labels that come
+// from outside are users' names, of which the kMostUsers largest are told apart.
+#pragma once
+
+#include <string>
+
+#include "server/auth.h"
+#include "server/canary.h"
+#include "server/lease.h"
+
+namespace teletensor::server {
+
+inline constexpr std::size_t kMostLabelledUsers = 50;
+
+std::string metrics_text(Leases& leases, const Auth& auth, const Canary& canary,
+                         const std::string& version);
+
+}  // namespace teletensor::server

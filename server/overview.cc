@@ -1,0 +1,93 @@
+#include "server/overview.h"
+
+#include <algorithm>
+
+namespace teletensor::server {
+
+using core::Status;
+
+namespace {
+
+bool may_see(const Caller& caller, const Lease& lease) {
+  return caller.admin() || (caller.role == Role::kUser && lease.client.user == caller.user);
+}
+
+// Adds `from` to the sums in `to`.
+void add(const SessionView& from, SessionView& to) {
+  to.handles += from.handles;
+  to.queued += from.queued;
+  to.completed += from.completed;
+  to.lane_seconds += from.lane_seconds;
+  for (const engine::MemoryUse& use : from.memory) {
+    const auto found = std::find_if(to.memory.begin(), to.memory.end(),
+                                    [&](const auto& other) { return other.device == use.device; });
+    if (found == to.memory.end()) {
+      to.memory.push_back(use);
+    } else {
+      found->used += use.used;
+      found->peak += use.peak;
+    }
+  }
+}
+
+}  // namespace
+
+std::uint64_t SessionView::used() const {
+  std::uint64_t bytes = 0;
+  for (const engine::MemoryUse& use : memory) bytes += use.used;
+  return bytes;
+}
+
+Overview overview(const Leases& leases, engine::Engine& engine, const Caller& caller) {
+  Overview result;
+  result.devices = engine.memory();
+  for (const LeaseRef& lease : leases.all()) {
+    SessionView view;
+    view.id = lease->client.id;
+    view.name = lease->client.name;
+    view.user = lease->client.user;
+    view.peer = lease->client.peer;
+    view.client_version = lease->client.version;
+    view.age_seconds = std::chrono::duration<double>(Clock::now() - lease->created).count();
+    view.attached = lease->attached();
+    view.completed = lease->outbox().completed_upto();
+    const Status status = lease->with_session([&](engine::Session& session) {
+      view.handles = session.handles();
+      view.queued = session.queued();
+      view.lane_seconds = static_cast<double>(session.lane_ns()) * 1e-9;
+      view.memory = session.memory();
+      return Status();
+    });
+    if (!status.ok()) continue;
+    if (may_see(caller, *lease)) {
+      result.sessions.push_back(std::move(view));
+    } else {
+      add(view, result.others);
+      ++result.others_count;
+    }
+  }
+  std::sort(result.sessions.begin(), result.sessions.end(),
+            [](const SessionView& a, const SessionView& b) { return a.id < b.id; });
+  return result;
+}
+
+std::vector<HoldingView> holdings(Lease& lease, std::size_t most) {
+  std::vector<engine::Holding> found;
+  (void)lease.with_session([&](engine::Session& session) {
+    found = session.largest(most);
+    return Status();
+  });
+  std::vector<HoldingView> result;
+  for (const engine::Holding& holding : found) {
+    result.push_back({holding, lease.site_of(holding.seq)});
+  }
+  return result;
+}
+
+core::Result<LeaseRef> visible(const Leases& leases, std::uint64_t id, const Caller& caller) {
+  LeaseRef lease = leases.find_id(id);
+  if (lease && may_see(caller, *lease)) return lease;
+  return Status(core::Code::kNotFound, "there is no session " + std::to_string(id));
+}
+
+}  // namespace teletensor::server

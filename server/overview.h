@@ -1,0 +1,45 @@
+// Overview: who holds what and uses how much, as of now; what the admin service, the metrics and
+// the dashboard show. A caller that is no admin gets its own sessions and the rest as one sum.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "server/lease.h"
+#include "server/rights.h"
+
+namespace teletensor::server {
+
+struct SessionView {
+  std::uint64_t id = 0;
+  std::string name, user, peer, client_version;
+  double age_seconds = 0;
+  bool attached = false;
+  std::uint64_t handles = 0, queued = 0, completed = 0;
+  double lane_seconds = 0;
+  std::vector<engine::MemoryUse> memory;
+
+  std::uint64_t used() const;  // bytes on all devices
+};
+
+struct Overview {
+  std::vector<engine::MemoryUse> devices;
+  std::vector<SessionView> sessions;  // by id
+  SessionView others;                 // sums
+  std::size_t others_count = 0;
+};
+
+Overview overview(const Leases& leases, engine::Engine& engine, const Caller& caller);
+
+struct HoldingView {
+  engine::Holding holding;
+  std::string site;
+};
+// The largest of one session.
+std::vector<HoldingView> holdings(Lease& lease, std::size_t most);
+
+// The lease with this id if the caller may see it: NOT_FOUND else, whether it exists or not.
+core::Result<LeaseRef> visible(const Leases& leases, std::uint64_t id, const Caller& caller);
+
+}  // namespace teletensor::server

@@ -1,0 +1,50 @@
+// SlowLog: the last instructions that held a lane for long, as Redis's SLOWLOG. Bounded;
+// thread-safe.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "engine/core/mutex.h"
+
+namespace teletensor::server {
+
+struct SlowEntry {
+  std::chrono::steady_clock::time_point at;
+  std::uint64_t session = 0;  // id
+  std::string user, session_name, op;
+  std::chrono::nanoseconds took{};
+  std::uint64_t seq = 0;
+  std::string site;  // as far as it was known then
+};
+
+class SlowLog {
+ public:
+  static constexpr std::size_t kMost = 256;
+
+  void add(SlowEntry entry) {
+    core::MutexLock lock(mutex_);
+    if (entries_.size() == kMost) entries_.pop_back();
+    entries_.push_front(std::move(entry));
+    ++added_;
+  }
+  // Newest first.
+  std::vector<SlowEntry> entries() const {
+    core::MutexLock lock(mutex_);
+    return {entries_.begin(), entries_.end()};
+  }
+  std::uint64_t added() const {
+    core::MutexLock lock(mutex_);
+    return added_;
+  }
+
+ private:
+  mutable core::Mutex mutex_;
+  std::deque<SlowEntry> entries_ TT_GUARDED_BY(mutex_);
+  std::uint64_t added_ TT_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace teletensor::server

@@ -1,0 +1,49 @@
+"""HTTP requests to a daemon, and Prometheus' text format."""
+
+import http.client
+import json
+
+
+class Reply:
+    def __init__(self, response):
+        self.status, self.headers = response.status, dict(response.getheaders())
+        self.text = response.read().decode()
+
+    @property
+    def json(self):
+        return json.loads(self.text)
+
+
+def ask(address, path, method="GET", body=None, token=None, headers=None):
+    """One request; never raises for a status."""
+    connection = http.client.HTTPConnection(address, timeout=20)
+    try:
+        given = dict(headers or {})
+        if token:
+            given["Authorization"] = f"Bearer {token}"
+        if body is not None:
+            given.setdefault("Content-Type", "application/json")
+            body = json.dumps(body)
+        connection.request(method, path, body, given)
+        return Reply(connection.getresponse())
+    finally:
+        connection.close()
+
+
+def samples(text):
+    """{(name, ((label, value), ...)): number} of a page of metrics; refuses what is malformed."""
+    found = {}
+    for line in text.splitlines():
+        if line.startswith("# "):
+            assert line.split()[1] in ("HELP", "TYPE"), line
+            continue
+        head, value = line.rsplit(" ", 1)
+        name, _, rest = head.partition("{")
+        labels = ()
+        if rest:
+            assert rest.endswith("}"), line
+            pairs = [p for p in rest[:-1].split('",') if p]
+            labels = tuple(sorted((p.split('="')[0], p.split('="')[1].rstrip('"')) for p in pairs))
+        assert (name, labels) not in found, f"twice: {line}"
+        found[name, labels] = float(value)
+    return found
