@@ -48,7 +48,8 @@ class DownloadStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   }
   void OnCancel() override { finish(Status(Code::kCancelled, "download: cut")); }
   void OnDone() override {
-    if (lease_) {
+    // Else the client says when it has all of it: what it has not read may come again.
+    if (lease_ && !lease_->survives()) {
       (void)lease_->with_session([&](engine::Session& session) {
         session.end_download(asked_.seq);
         return Status();

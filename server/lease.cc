@@ -16,6 +16,7 @@ using core::Status;
 namespace {
 
 constexpr std::size_t kTombstones = 256;
+constexpr std::size_t kUploads = 64;  // whose keys are remembered
 constexpr std::chrono::milliseconds kHouseTick{200};
 constexpr std::chrono::seconds kSafe{30};  // a client that was cut off has so long to come back
 constexpr std::chrono::milliseconds kLinger{2000};  // for the last message and the status
@@ -145,6 +146,23 @@ bool Lease::detach(const LeaseCall* run) {
   run_.reset();
   detached_at_ = Clock::now();
   return survives();
+}
+
+void Lease::uploaded(std::uint64_t key, std::uint64_t upload) {
+  std::uint64_t before = 0;
+  {
+    MutexLock lock(mutex_);
+    for (auto& [known, number] : uploads_) {
+      if (known == key) before = std::exchange(number, upload);
+    }
+    if (before == 0) uploads_.emplace_back(key, upload);
+    if (uploads_.size() > kUploads) uploads_.pop_front();
+  }
+  if (before == 0) return;
+  (void)with_session([&](engine::Session& session) {
+    session.abort_upload(before);
+    return Status();
+  });
 }
 
 core::Result<Attached> Lease::attach(const std::string& instance, std::uint64_t attach,

@@ -37,13 +37,13 @@ core::Result<LeaseRef> lease_of(grpc::CallbackServerContext& context, const Leas
   return lease;
 }
 
-std::uint64_t attach_of(const grpc::CallbackServerContext& context) {
+std::uint64_t number_of(const grpc::CallbackServerContext& context, const char* key) {
   const auto& metadata = context.client_metadata();
-  const auto it = metadata.find("teletensor-attach");
-  std::uint64_t attach = 0;
-  if (it == metadata.end()) return attach;
-  std::from_chars(it->second.data(), it->second.data() + it->second.size(), attach);
-  return attach;
+  const auto it = metadata.find(key);
+  std::uint64_t number = 0;
+  if (it == metadata.end()) return number;
+  std::from_chars(it->second.data(), it->second.data() + it->second.size(), number);
+  return number;
 }
 
 }  // namespace teletensor::server

@@ -18,8 +18,8 @@ grpc::ServerUnaryReactor* answer(grpc::CallbackServerContext* context, const cor
 // Where it has ended, the trailing metadata say why.
 core::Result<LeaseRef> lease_of(grpc::CallbackServerContext& context, const Leases& leases,
                                 const core::Result<Caller>& caller);
-// The attach that the call's metadata name; 0 where they name none.
-std::uint64_t attach_of(const grpc::CallbackServerContext& context);
+// A number of the call's metadata; 0 where there is none.
+std::uint64_t number_of(const grpc::CallbackServerContext& context, const char* key);
 
 // Counts the streams of the server, to refuse too many before they cost anything.
 class StreamCount {

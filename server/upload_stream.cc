@@ -120,6 +120,9 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
     const Status status = lease_->with_session(
         [&](engine::Session& session) { return session.finish_upload(upload_); });
     if (status.ok()) {
+      if (const std::uint64_t key = number_of(*context_, "teletensor-upload")) {
+        lease_->uploaded(key, upload_);
+      }
       begun_ = false;  // nothing left to abort
       char bytes[wire::kMaxVarint + 1];
       const grpc::Slice slice(std::string(bytes, wire::put_field(bytes, 1, upload_)));

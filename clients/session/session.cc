@@ -32,6 +32,8 @@ core::DType g_default_dtype = core::DType::kF32;
 constexpr std::size_t kReleaseBatch = 8;
 // How far the API may run ahead of the sender.
 constexpr std::size_t kMaxWaitingBytes = 32 << 20;
+// How much may be read before the daemon, which keeps it until then, is told.
+constexpr std::size_t kMostUnacknowledged = 1 << 20;
 
 }  // namespace
 
@@ -82,12 +84,11 @@ Status Session::ready_to_issue() {
 
 void Session::begin_command() { graph_.set_seq(seq_ + 1); }
 
-void Session::close_full_frame() {
-  if (!writer_.full(limits_.frame)) return;
+void Session::close_frame() {
   const std::uint64_t next_seq = writer_.next_seq();
   const program::HandleId next_id = writer_.next_id();
-  frames_.emplace_back(writer_.finish(completed_, 1));
-  waiting_bytes_ += frames_.back().size();
+  frames_.push_back({next_seq - 1, std::string(writer_.finish(progress_upto_, attach_))});
+  waiting_bytes_ += frames_.back().frame.size();
   writer_.begin(next_seq, next_id);
 }
 
@@ -104,7 +105,7 @@ void Session::issue(const autograd::Call& call, bool inplace, std::uint32_t made
   }
   {
     MutexLock lock(mutex_);
-    close_full_frame();
+    if (writer_.full(limits_.frame)) close_frame();
     writer_.append(wire::ApplyView{call.op,
                                    call.record,
                                    inplace,
@@ -122,16 +123,7 @@ void Session::issue(const autograd::Call& call, bool inplace, std::uint32_t made
 void Session::issue(const program::Command& command, std::uint32_t made) {
   {
     MutexLock lock(mutex_);
-    if (writer_.full(limits_.frame, 256 + limits_.frame.inline_bytes, 4096)) close_full_frame();
-    const bool large = std::holds_alternative<program::Constant>(command);
-    if (large &&
-        writer_.full(limits_.frame, 256 + std::get<program::Constant>(command).bytes.size())) {
-      const std::uint64_t next_seq = writer_.next_seq();
-      const program::HandleId next_id = writer_.next_id();
-      frames_.emplace_back(writer_.finish(completed_, 1));
-      waiting_bytes_ += frames_.back().size();
-      writer_.begin(next_seq, next_id);
-    }
+    if (writer_.full(limits_.frame, 256 + limits_.frame.inline_bytes, 4096)) close_frame();
     writer_.append(command, made);
     if (sender_sleeps_) changed_.notify_all();
   }
@@ -139,6 +131,10 @@ void Session::issue(const program::Command& command, std::uint32_t made) {
 }
 
 void Session::flush_releases() {
+  for (const std::uint64_t fetch : std::exchange(takens_, {})) {
+    begin_command();
+    issue(program::Command(program::Taken{fetch}), 0);
+  }
   while (!releases_.empty()) {
     program::Release release;
     const std::size_t count = std::min<std::size_t>(releases_.size(), 512);
@@ -336,6 +332,12 @@ core::Result<std::uint64_t> Session::fetch(Handle& h, bool bulk) {
   TT_RETURN_IF_ERROR(ready_to_issue());
   issue(program::Command(program::Fetch{h.id, bulk}), 0);
   return seq_;
+}
+
+void Session::taken(std::uint64_t fetch) {
+  if (!limits_.keeps) return;
+  takens_.push_back(fetch);
+  idle();
 }
 
 // ---------------------------------------------------------------- backward
@@ -590,45 +592,83 @@ Status Session::settle() {
 
 // ---------------------------------------------------------------- transport threads
 
-bool Session::next_frame(std::string& frame, double seconds) {
+bool Session::sendable() const {
+  if (again_ != 0) return true;
+  if (frames_.empty() && writer_.empty()) return unacknowledged_ > kMostUnacknowledged;
+  const std::size_t next = frames_.empty() ? writer_.size() : frames_.front().frame.size();
+  return sent_bytes_ + next <= credit_bytes_;
+}
+
+bool Session::next_frame(std::string& frame, double seconds, std::uint64_t stream) {
   using Clock = std::chrono::steady_clock;
   const auto until = Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                         std::chrono::duration<double>(seconds));
   MutexLock lock(mutex_);
-  while (lost_.ok()) {
-    const bool any = !frames_.empty() || !writer_.empty();
-    const std::size_t next = frames_.empty() ? writer_.size() : frames_.front().size();
-    if (any && sent_bytes_ + next <= credit_bytes_) break;
-    if (closed_ && !any) return false;
-    const auto left = until - Clock::now();
-    if (left <= Clock::duration::zero()) {
+  while (lost_.ok() && stream == stream_ && !sendable()) {
+    if (closed_ && frames_.empty() && writer_.empty()) return false;
+    sender_sleeps_ = true;
+    const bool woken = changed_.wait_for(mutex_, until - Clock::now());
+    sender_sleeps_ = false;
+    if (!woken && Clock::now() >= until) {
       frame.clear();
       return true;
     }
-    sender_sleeps_ = true;
-    (void)changed_.wait_for(mutex_, left);
-    sender_sleeps_ = false;
   }
-  if (!lost_.ok()) return false;
-  if (!frames_.empty()) {
-    frame = std::move(frames_.front());
-    frames_.pop_front();
-    waiting_bytes_ -= frame.size();
-    changed_.notify_all();
-  } else {
+  if (!lost_.ok() || stream != stream_) return false;
+  if (again_ != 0) {
+    frame = sent_[sent_.size() - again_--].frame;
+    return true;
+  }
+  if (frames_.empty() && writer_.empty()) {  // tells what has been read, nothing else
+    unacknowledged_ = 0;
     const std::uint64_t next_seq = writer_.next_seq();
     const program::HandleId next_id = writer_.next_id();
-    frame = writer_.finish(completed_, 1);
+    frame = writer_.finish(progress_upto_, attach_);
     writer_.begin(next_seq, next_id);
+    sent_bytes_ += frame.size();
+    return true;
   }
-  sent_bytes_ += frame.size();
+  if (frames_.empty()) {
+    close_frame();
+    unacknowledged_ = 0;
+  }
+  waiting_bytes_ -= frames_.front().frame.size();
+  sent_bytes_ += frames_.front().frame.size();
+  if (limits_.keeps) {
+    sent_.push_back(std::move(frames_.front()));
+    frame = sent_.back().frame;
+  } else {
+    frame = std::move(frames_.front().frame);
+  }
+  frames_.pop_front();
+  changed_.notify_all();
   return true;
+}
+
+std::uint64_t Session::take_up(std::uint64_t attach, std::uint64_t received_upto) {
+  MutexLock lock(mutex_);
+  attach_ = attach;
+  again_ = 0;
+  for (auto sent = sent_.rbegin(); sent != sent_.rend() && sent->last_seq > received_upto; ++sent) {
+    ++again_;
+  }
+  ++stream_;
+  changed_.notify_all();
+  return stream_;
+}
+
+std::uint64_t Session::progress_upto() const {
+  MutexLock lock(mutex_);
+  return progress_upto_;
 }
 
 Status Session::on_progress(std::string_view bytes) {
   wire::Progress progress;
   TT_RETURN_IF_ERROR(wire::decode_progress(bytes, progress));
   MutexLock lock(mutex_);
+  if (progress.number != 0 && progress.number <= progress_upto_) return {};  // came before
+  progress_upto_ = progress.number;
+  unacknowledged_ += bytes.size();
   // Errors first: who sees completed_ without the lock must not miss them.
   for (wire::ErrorEvent& error : progress.errors) errors_.push_back(std::move(error));
   late_ = !errors_.empty();
@@ -636,6 +676,8 @@ Status Session::on_progress(std::string_view bytes) {
   received_ = std::max(received_, progress.received_upto);
   credit_upto_ = std::max(credit_upto_.load(), progress.credit_upto);
   credit_bytes_ = std::max(credit_bytes_, progress.credit_bytes);
+  while (!sent_.empty() && sent_.front().last_seq <= completed_) sent_.pop_front();
+  again_ = std::min(again_, sent_.size());
   for (wire::FetchedValue& value : progress.fetched) {
     if (unwanted_.erase(value.seq) == 0) fetched_[value.seq] = std::move(value);
   }

@@ -35,6 +35,7 @@ struct SessionLimits {
   std::uint64_t credit_bytes = 64ull << 20;
   wire::FrameLimits frame;
   std::uint64_t quota = 0;  // bytes a device; 0: unknown
+  bool keeps = false;       // the session outlives its stream: frames are kept until they have run
 };
 
 // The calling thread's grad mode, and the process's default float dtype: resolved into each
@@ -77,6 +78,8 @@ class Session : public autograd::Issuer {
   // Runs backwards here, node by node, also where no Python lies on the way.
   bool expand_backward = false;
   core::Result<std::uint64_t> fetch(Handle& h, bool bulk);
+  // The bytes of this bulk fetch have come, or are not wanted any more. Never waits.
+  void taken(std::uint64_t fetch);
 
   // ---- Waiting (API thread; blocks through block())
   // The fetched value; a late error of the session is raised first, whatever is read.
@@ -105,8 +108,15 @@ class Session : public autograd::Issuer {
 
   // ---- Transport threads
   // Waits for commands, or for at most `seconds`; false when the session is closed and all is
-  // taken. An empty frame means that the time has passed.
-  bool next_frame(std::string& frame, double seconds);
+  // taken, or `stream` is not the last that was begun. An empty frame means that the time has
+  // passed.
+  bool next_frame(std::string& frame, double seconds, std::uint64_t stream);
+  // The next stream, of attach `attach`: frames behind command `received_upto` go again, the older
+  // stream gets none any more. Its number; the first is 1.
+  std::uint64_t take_up(std::uint64_t attach, std::uint64_t received_upto);
+  // Number of the last Progress that has come.
+  std::uint64_t progress_upto() const;
+  bool over() const { return over_; }  // lost or closed
   Status on_progress(std::string_view bytes);
   // The stream is gone for good: every wait ends with this.
   void lost(Status why);
@@ -166,7 +176,8 @@ class Session : public autograd::Issuer {
   void give_id(Handle& h) { h.id = next_id_++; }
   Status usable(std::span<const Var> arguments, bool inplace) const;
   void flush_releases();
-  void close_full_frame();
+  void close_frame();
+  bool sendable() const;
   Status lost_status() const;
 
   // API thread
@@ -175,6 +186,7 @@ class Session : public autograd::Issuer {
   std::uint64_t seq_ = 0;  // of the last command
   program::HandleId next_id_ = 1;
   std::vector<program::HandleId> releases_;
+  std::vector<std::uint64_t> takens_;
   std::vector<core::Ref<autograd::Node>> forgets_;
   std::uint64_t trimmed_ = 0;
   std::uint64_t interrupted_upto_ = 0;            // 0: nothing to settle
@@ -184,7 +196,16 @@ class Session : public autograd::Issuer {
 
   // Guarded by mutex_
   wire::FrameWriter writer_;
-  std::deque<std::string> frames_;  // full ones, before the writer's
+  struct Sent {
+    std::uint64_t last_seq;
+    std::string frame;
+  };
+  std::deque<Sent> frames_;  // full ones, before the writer's
+  std::deque<Sent> sent_;    // given to a stream, not known to have run
+  std::size_t again_ = 0;    // the last so many of them go again
+  std::uint64_t stream_ = 0, attach_ = 1;
+  std::uint64_t progress_upto_ = 0;
+  std::size_t unacknowledged_ = 0;  // bytes of Progress since the last frame
   std::atomic<std::size_t> waiting_bytes_ = 0;
   bool sender_sleeps_ = false;
   std::uint64_t sent_bytes_ = 0;

@@ -368,6 +368,10 @@ class Front::Impl final : public Issuer {
     graph_.forget_saved(*node);
     return {};
   }
+  Status run(program::Taken& c) {
+    sink_->taken(c.fetch);
+    return {};
+  }
   Status run(program::Release& c) {
     for (HandleId id : c.handles) {
       if (!names_.remove(id)) return unknown(id);

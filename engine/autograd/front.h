@@ -32,6 +32,7 @@ class Sink {
   virtual core::Status uploaded(std::uint64_t seq, const program::Uploaded& uploaded,
                                 program::ValueRef value) = 0;
   virtual void fetch(std::uint64_t seq, bool bulk, program::Operand operand) = 0;
+  virtual void taken(std::uint64_t fetch) { (void)fetch; }
   // In-place commands (ascending seqs) that failed with this root. Called for a Raise, when
   // everything before it has run.
   virtual std::vector<std::uint64_t> failed_rebinds(std::uint64_t root) = 0;

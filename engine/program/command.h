@@ -130,7 +130,13 @@ struct Release {
   friend bool operator==(const Release&, const Release&) = default;
 };
 
+// The client has all bytes that the bulk Fetch `fetch` was to bring, or wants them no more.
+struct Taken {
+  std::uint64_t fetch = 0;  // seq
+  friend bool operator==(const Taken&, const Taken&) = default;
+};
+
 using Command = std::variant<Apply, Constant, Uploaded, Fetch, Backward, Saved, SetFlag, SetGrad,
-                             SetData, Raise, Release, Forget>;
+                             SetData, Raise, Release, Forget, Taken>;
 
 }  // namespace teletensor::program

@@ -250,6 +250,18 @@ void Session::fetch(std::uint64_t seq, bool bulk, program::Operand operand) {
   back_.fetch(seq, bulk, std::move(operand));
 }
 
+void Session::taken(std::uint64_t fetch) {
+  {
+    core::MutexLock lock(mu_);
+    if (!downloads_.contains(fetch) && fetch > back_.completed_upto() && fetch <= accepted_upto_) {
+      std::erase_if(given_up_, [&](std::uint64_t seq) { return seq <= back_.completed_upto(); });
+      given_up_.insert(fetch);
+      return;
+    }
+  }
+  end_download(fetch);
+}
+
 std::vector<std::uint64_t> Session::failed_rebinds(std::uint64_t root) {
   return back_.take_failed_rebinds(root);
 }
@@ -307,6 +319,7 @@ void Session::on_fetched(runtime::FetchResult result) {
   Ready ready;
   {
     core::MutexLock lock(mu_);
+    if (given_up_.erase(result.seq) != 0) return;
     Download& download = downloads_[result.seq];
     if (downloads_.size() > kMostDownloads && !download.ready) {
       result.contents.storage = nullptr;
@@ -416,9 +429,9 @@ void Session::begin_download(std::uint64_t seq, Ready ready) {
         downloads_[seq].ready = std::move(ready);
         return;
       }
-    } else if (found->second.ready) {
-      refused = Status(Code::kAlreadyExists,
-                       "download: somebody waits for command " + std::to_string(seq) + " already");
+    } else if (!found->second.bound) {
+      std::swap(found->second.ready, ready);
+      refused = Status(Code::kCancelled, "another download has taken the place of this one");
     } else {
       fetched = description(found->second.result);
     }

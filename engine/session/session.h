@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -118,6 +119,7 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   core::Status uploaded(std::uint64_t seq, const program::Uploaded& uploaded,
                         program::ValueRef value) override;
   void fetch(std::uint64_t seq, bool bulk, program::Operand operand) override;
+  void taken(std::uint64_t fetch) override;
   std::vector<std::uint64_t> failed_rebinds(std::uint64_t root) override;
   void raised(std::uint64_t seq, std::uint64_t root,
               const std::vector<std::uint64_t>& rebinds) override;
@@ -145,6 +147,7 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   std::uint64_t next_upload_ TT_GUARDED_BY(mu_) = 1;
   std::map<std::uint64_t, std::shared_ptr<Upload>> uploads_ TT_GUARDED_BY(mu_);
   std::map<std::uint64_t, Download> downloads_ TT_GUARDED_BY(mu_);
+  std::set<std::uint64_t> given_up_ TT_GUARDED_BY(mu_);  // bulk fetches that have not run yet
 };
 
 }  // namespace teletensor::session

@@ -34,7 +34,8 @@ enum Command : std::uint32_t {
   kSetGrad = 19,
   kSetData = 20,
   kRaise = 21,
-  kForget = 22
+  kForget = 22,
+  kTaken = 26
 };
 
 // Arguments: even is a handle.

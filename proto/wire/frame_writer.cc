@@ -100,6 +100,7 @@ class BodyWriter {
   }
   void operator()(const program::Raise& r) { pair(field::kRaise, r.root, 0); }
   void operator()(const program::Forget& f) { pair(field::kForget, f.node, 0); }
+  void operator()(const program::Taken& t) { pair(field::kTaken, t.fetch, 0); }
   void operator()(const Apply&) {}  // has its own path
 
  private:

@@ -16,7 +16,7 @@ class KindReader : public PartReader {
       fields_.bad("field " + std::to_string(kind) + " without an op");
       return;
     }
-    if (kind > field::kForget) {
+    if (kind > field::kTaken) {
       fields_.unknown();
       return;
     }
@@ -117,6 +117,11 @@ class KindReader : public PartReader {
       case field::kForget: {
         auto& forget = add<program::Forget>();
         while (inner.next()) inner.field() == 1 ? inner.number(forget.node) : inner.unknown();
+        break;
+      }
+      case field::kTaken: {
+        auto& taken = add<program::Taken>();
+        while (inner.next()) inner.field() == 1 ? inner.number(taken.fetch) : inner.unknown();
         break;
       }
       default:

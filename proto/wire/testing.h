@@ -66,7 +66,7 @@ class RandomCommands {
         return r;
       }
       case 10:
-        return program::Forget{wide()};
+        return coin() ? Command(program::Forget{wide()}) : Command(program::Taken{wide()});
       default:
         return apply();
     }

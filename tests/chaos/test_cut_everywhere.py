@@ -1,7 +1,13 @@
-"""The connection dies after every 7th byte that a training client sends: no leak, no wrong value."""
+"""The connection dies after every 7th byte that a training client sends: no leak, no wrong value, and with a
+lease no loss."""
+
+import contextlib
 
 import pytest
-from support.cut import cut_run, whole_run
+from support.cut import cut_run, program, whole_run
+from support.daemon import wait_until
+from support.proxy import Proxy
+from support.raw import Raw
 
 
 @pytest.mark.timeout(1800)
@@ -11,3 +17,17 @@ def test_cut_everywhere(start_daemon, tt):
     lost = sum(cut_run(tt, daemon, at, wanted) for at in range(1, sent, 7 if sent < 20_000 else sent // 3000))
     assert lost > 100
     assert whole_run(tt, daemon)[0] == wanted
+
+
+@pytest.mark.timeout(3600)
+def test_cut_everywhere_and_attached_again(start_daemon, tt):
+    daemon = start_daemon("--lease", "60")
+    wanted, sent, _ = whole_run(tt, daemon)
+    for at in range(1, sent, 7 if sent < 20_000 else sent // 3000):
+        proxy, log = Proxy(daemon.socket), []
+        with contextlib.closing(proxy), tt.connect(proxy.address):
+            proxy.cut_after(at)
+            program(tt, log)
+        assert log == wanted, at
+    with Raw(daemon.unix) as raw:
+        wait_until(lambda: not any(raw.used().values()), 5, "memory back")

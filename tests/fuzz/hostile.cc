@@ -188,6 +188,7 @@ Command Hostile::other(program::HandleId handles, std::uint64_t seq) {
     case 4:
       return Saved{1 + below(seq), static_cast<std::uint32_t>(below(4) + 256 * below(2))};
     case 5:
+      if (one_in(4)) return program::Taken{1 + below(seq)};
       return one_in(2) ? Command(Release{{handle(handles)}})
                        : Command(program::Forget{1 + below(seq)});
     case 6:

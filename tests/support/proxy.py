@@ -38,11 +38,15 @@ class Boundaries:
 class Proxy:
     """Relays to `target` (a UNIX socket path). `cut_after(n)`: the connection dies once the client has
     sent n bytes; `sent` counts them. HTTP/2 frames are cut wherever n falls. `cut_after_frames(n)`: it
-    dies behind the n-th HTTP/2 frame, counted in both directions (`frames`)."""
+    dies behind the n-th HTTP/2 frame, counted in both directions (`frames`). `cut_each(draw)`: every
+    connection dies after draw() bytes of the client's, or of both. `pause()` holds all bytes back."""
 
     def __init__(self, target):
         self.target, self.limit, self.sent = target, None, 0
         self.frame_limit, self.frames = None, 0
+        self.connections, self._draw, self._both, self._refusing = 0, None, False, False
+        self._going = threading.Event()
+        self._going.set()
         self.path = tempfile.mktemp(prefix="ttp-", suffix=".sock")
         self.address = "unix:" + self.path
         self._listener = socket.socket(socket.AF_UNIX)
@@ -57,6 +61,10 @@ class Proxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return
+            if self._refusing:
+                client.close()
+                continue
+            self.connections += 1
             server = socket.socket(socket.AF_UNIX)
             try:
                 server.connect(self.target)
@@ -70,20 +78,31 @@ class Proxy:
 
     def _relay(self, source, sink, from_client):
         boundaries = Boundaries(24 if from_client else 0)
+        passed, most, draw = 0, None, None
         try:
             while data := source.recv(1 << 16):
+                self._going.wait()
+                if draw is not self._draw:
+                    draw, passed = self._draw, 0
+                    most = draw() if draw and (from_client or self._both) else None
+                passed += len(data)
+                if most is not None and passed >= most:
+                    sink.sendall(data[:len(data) - (passed - most)])
+                    self._end(source, sink)
+                    return
                 with self._lock:
                     ends = boundaries.ends(data)
                     left = None if self.frame_limit is None else self.frame_limit - self.frames
                     self.frames += len(ends)
                 if left is not None and len(ends) >= left:
                     sink.sendall(data[:ends[left - 1]] if left > 0 else b"")
+                    self.frame_limit = None
                     self.cut()
                     return
                 if from_client:
                     if self.limit is not None and self.sent + len(data) >= self.limit:
                         sink.sendall(data[:max(self.limit - self.sent, 0)])
-                        self.sent = self.limit
+                        self.sent, self.limit = self.limit, None
                         self.cut()
                         return
                     self.sent += len(data)
@@ -93,6 +112,27 @@ class Proxy:
         for s in (source, sink):
             with contextlib.suppress(OSError):
                 s.shutdown(socket.SHUT_RDWR)
+
+    def _end(self, *sockets):
+        for s in sockets:
+            with contextlib.suppress(OSError):
+                s.shutdown(socket.SHUT_RDWR)
+
+    def cut_each(self, draw, both=False):
+        self._draw, self._both = draw, both
+
+    def pause(self):
+        self._going.clear()
+
+    def go_on(self):
+        self._going.set()
+
+    def refuse(self):
+        """New connections are closed at once."""
+        self._refusing = True
+
+    def accept(self):
+        self._refusing = False
 
     def cut_after(self, count):
         """Counts from now."""

@@ -199,32 +199,39 @@ void bind_session(nb::module_& m) {
           "__init__",
           [](nb::pointer_and_handle<PySession> self, std::uint64_t credit_upto,
              std::uint64_t credit_bytes, std::size_t frame_bytes, std::size_t frame_commands,
-             std::size_t frame_items, std::size_t inline_bytes, std::uint64_t quota) {
+             std::size_t frame_items, std::size_t inline_bytes, std::uint64_t quota,
+             bool keeps) {
             SessionLimits limits;
             limits.credit_upto = credit_upto;
             limits.credit_bytes = credit_bytes;
             limits.frame = {frame_bytes, frame_commands, frame_items, inline_bytes};
             limits.quota = quota;
+            limits.keeps = keeps;
             new (self.p) PySession(limits);
             self.p->self = self.h;
           },
           nb::arg("credit_upto"), nb::arg("credit_bytes"), nb::arg("frame_bytes"),
           nb::arg("frame_commands"), nb::arg("frame_items"), nb::arg("inline_bytes"),
-          nb::arg("quota"))
+          nb::arg("quota"), nb::arg("keeps"))
       .def(
           "next_frame",
-          [](PySession& s, double seconds) -> nb::object {
+          [](PySession& s, double seconds, std::uint64_t stream) -> nb::object {
             std::string frame;
             bool more;
             {
               nb::gil_scoped_release release;
-              more = s.next_frame(frame, seconds);
+              more = s.next_frame(frame, seconds, stream);
             }
             if (!more) return nb::none();
             return nb::bytes(frame.data(), frame.size());
           },
-          nb::arg("seconds"),
-          "The next frame's bytes; b'' when the time has passed, None when the session is over.")
+          nb::arg("seconds"), nb::arg("stream"),
+          "The next frame's bytes; b'' when the time has passed, None when the stream is over.")
+      .def("take_up", &PySession::take_up, nb::arg("attach"), nb::arg("received_upto"),
+           "A new stream takes over; its number, for next_frame.")
+      .def_prop_ro("progress_upto", [](const PySession& s) { return s.progress_upto(); })
+      .def_prop_ro("over", [](const PySession& s) { return s.over(); })
+      .def("taken", [](PySession& s, std::uint64_t fetch) { s.taken(fetch); })
       .def("on_progress",
            [](PySession& s, nb::bytes bytes) {
              const std::string_view view(bytes.c_str(), bytes.size());

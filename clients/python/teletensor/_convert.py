@@ -200,6 +200,8 @@ def _download(t: Tensor, numpy_dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     except KeyboardInterrupt:
         request(session)
         raise
+    finally:
+        session._core.taken(seq)
     if session._core.has_pending:
         session._core.raise_pending()
     return out

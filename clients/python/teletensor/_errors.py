@@ -13,6 +13,8 @@ TypeError, as in PyTorch.
 
 from __future__ import annotations
 
+import re
+
 from . import _core
 
 __all__ = [
@@ -34,14 +36,16 @@ class OutOfMemoryError(TeletensorError, MemoryError):
 
 
 class SessionLostError(TeletensorError):
-    """The session is over: the daemon has ended it, or the connection was cut.
+    """The session is over: the daemon has ended it, or the connection was cut and nothing came back.
 
-    `reason` is one of "closed", "connection", "daemon", "evicted", "protocol".
+    `reason` is one word: "closed", "connection", "daemon", "evicted", "expired", "protocol", "slow", "taken",
+    "unknown" .
     """
 
-    def __init__(self, text: str, reason: str = "connection") -> None:
+    def __init__(self, text: str, reason: str = "") -> None:
         super().__init__(text)
-        self.reason = reason
+        found = re.search(r"\[([a-z]+)\]$", text)
+        self.reason = reason or (found.group(1) if found else "connection")
 
 
 class RefusedError(TeletensorError):

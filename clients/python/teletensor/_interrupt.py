@@ -99,17 +99,17 @@ class Calls:
 
     def __init__(self) -> None:
         self._calls: list[Any] = []
-        self._stopped = False
+        self.stopped = False
 
     def add(self, call: Any) -> None:
         """`call` is under way."""
         self._calls.append(call)
-        if self._stopped:
+        if self.stopped:
             call.cancel()
 
     def stop(self) -> None:
         """Cancels those under way and those to come."""
-        self._stopped = True
+        self.stopped = True
         for call in list(self._calls):
             call.cancel()
 

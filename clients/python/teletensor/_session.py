@@ -57,7 +57,7 @@ class Session:
             credit_upto=limits["credit_upto"], credit_bytes=limits["credit_bytes"],
             frame_bytes=limits["frame_bytes"], frame_commands=limits["frame_commands"],
             frame_items=limits["frame_items"], inline_bytes=limits["inline_bytes"],
-            quota=greeting.quota,
+            quota=greeting.quota, keeps=greeting.lease > 0,
         )
         own = weakref.ref(self)
         self._core.owner = own

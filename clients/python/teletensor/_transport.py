@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import grpc
 
@@ -14,6 +17,7 @@ from . import _core
 from ._errors import RefusedError, SessionLostError
 from ._interrupt import Calls, shielded
 from ._protowire import Message, decode, encode
+from ._reattach import Attached, AttachError, End, Keeper
 
 __all__ = ["Greeting", "Transport"]
 
@@ -23,7 +27,11 @@ _CHANNEL_OPTIONS = [
     ("grpc.max_receive_message_length", 64 << 20),
     ("grpc.max_send_message_length", 64 << 20),
     ("grpc.enable_http_proxy", 0),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 1000),
 ]
+_INTERNAL = 13
+_TRIES = 200
 
 
 def _same(data: bytes) -> bytes:
@@ -68,8 +76,11 @@ class Transport:
         self._timeout = connect_timeout
         self.channel = grpc.insecure_channel(target_of(address), options=_CHANNEL_OPTIONS)
         self._metadata: list[tuple[str, str]] = []
-        self._reader: threading.Thread | None = None
-        self._writer_done = threading.Event()
+        self._instance = b""
+        self._epoch = 0
+        self._keeper: Keeper | None = None
+        self._writers: list[threading.Event] = []
+        self._uploads = itertools.count(1)
         self.chunk_bytes = 1 << 20
         self._lease = 0
 
@@ -107,19 +118,59 @@ class Transport:
             unsupported=reply.texts(9), quota=reply.integer(10), lease=reply.integer(6),
             session_id=reply.integer(11), sites_seconds=reply.integer(12) / 1000,
         )
-        self._lease = greeting.lease
+        self._lease, self._instance, self._epoch = greeting.lease, instance, greeting.epoch
         self._metadata = [("teletensor-token", greeting.token)]
         self.chunk_bytes = greeting.limits["chunk_bytes"] or 1 << 20
         return greeting
 
     def run(self, core: _core.Session) -> None:
-        """Starts the stream: `core`'s frames out, progress in."""
-        owner = weakref.ref(core)
-        stream = self.channel.stream_stream(_SERVICE + "Run", _same, _same)
-        call = stream(_frames(owner, self._writer_done), metadata=self._metadata)
-        self._reader = threading.Thread(
-            target=_read, args=(call, owner), name="teletensor-reader", daemon=True)
-        self._reader.start()
+        """Starts the stream: `core`'s frames out, progress in; again after a lost connection."""
+        self._keeper = Keeper(self, core, self._lease)
+
+    def open_stream(self, owner: weakref.ref[_core.Session], attach: int, stream: int) -> Any:
+        """A Run call of this attach. The frames come from `owner`, as its stream number `stream`."""
+        run = self.channel.stream_stream(_SERVICE + "Run", _same, _same)
+        done = threading.Event()
+        self._writers = [w for w in self._writers if not w.is_set()] + [done]
+        return run(_frames(owner, stream, done),
+                   metadata=[*self._metadata, ("teletensor-attach", str(attach))])
+
+    def read_stream(self, call: Any, owner: weakref.ref[_core.Session]) -> End:
+        """Gives `owner` what comes, until the end."""
+        try:
+            for progress in call:
+                core = owner()
+                if core is None:
+                    call.cancel()
+                    break
+                core.on_progress(progress)
+                del core
+            return End(0, "the daemon ended the stream")
+        except grpc.RpcError as error:
+            return _end_of(error)
+        except (RuntimeError, ValueError) as error:
+            call.cancel()
+            return End(_INTERNAL, f"the daemon sent what is no progress message: {error}", "protocol")
+
+    def attach(self, attach: int, progress_upto: int) -> Attached:
+        """Takes the session up again. AttachError."""
+        request = encode([(1, self._instance), (2, attach), (3, self._epoch), (4, progress_upto)])
+        try:
+            reply = decode(self.unary("Compute", "Attach", request, timeout=5, wait=False))
+        except grpc.RpcError as error:
+            raise AttachError(_end_of(error)) from None
+        except ValueError as error:  # the channel is closed
+            raise AttachError(End(_INTERNAL, str(error), "closed")) from None
+        self._epoch = reply.integer(1)
+        return Attached(reply.integer(3), self._epoch)
+
+    def _comes_again(self, error: grpc.RpcError, tries: int) -> bool:
+        """A bulk call was cut; the session has been attached again, so that the call may be repeated."""
+        keeper = self._keeper
+        if keeper is None or not keeper.keeps or not _end_of(error).cut or tries > _TRIES:
+            return False
+        time.sleep(0.02)  # the stream's reader hears of it at about the same time
+        return keeper.wait(self._lease)
 
     def upload(self, device: int, data: memoryview, drop: Callable[[int], object]) -> int:
         """Sends bytes; returns the upload's number once the daemon has them all.
@@ -137,15 +188,21 @@ class Transport:
                 yield encode([*first, (3, offset), (4, bytes(part))])
                 offset += len(part) or 1
 
+        # A repeated upload takes the place of one whose answer was lost.
+        metadata = [*self._metadata, ("teletensor-upload", str(next(self._uploads)))]
+
         def work(calls: Calls) -> int:
-            call = upload.future(chunks(), metadata=self._metadata)
-            calls.add(call)
-            try:
-                return decode(call.result()).integer(1)
-            except grpc.RpcError as error:
-                raise _late(error) from None
-            except grpc.FutureCancelledError:
-                raise SessionLostError("the upload was cancelled") from None
+            for tries in itertools.count():
+                call = upload.future(chunks(), metadata=metadata)
+                calls.add(call)
+                try:
+                    return decode(call.result()).integer(1)
+                except grpc.RpcError as error:
+                    if calls.stopped or not self._comes_again(error, tries):
+                        raise _late(error) from None
+                except grpc.FutureCancelledError:
+                    raise SessionLostError("the upload was cancelled") from None
+            raise AssertionError("not reached")
 
         return shielded(work, drop)
 
@@ -154,17 +211,20 @@ class Transport:
         download = self.channel.unary_stream(_SERVICE + "Download", _same, _same)
 
         def work(calls: Calls) -> None:
-            call = download(encode([(1, seq)]), metadata=self._metadata)
-            calls.add(call)
             at = 0
-            try:
-                for chunk in call:
-                    message = decode(chunk)
-                    part = message.data(5)
-                    out[at : at + len(part)] = part
-                    at += len(part)
-            except grpc.RpcError as error:
-                raise _late(error) from None
+            for tries in itertools.count():
+                call = download(encode([(1, seq), (2, at)]), metadata=self._metadata)
+                calls.add(call)
+                try:
+                    for chunk in call:
+                        message = decode(chunk)
+                        part = message.data(5)
+                        out[at : at + len(part)] = part
+                        at += len(part)
+                    break
+                except grpc.RpcError as error:
+                    if calls.stopped or not self._comes_again(error, tries):
+                        raise _late(error) from None
             if at != len(out):
                 raise SessionLostError(f"a download ended after {at} of {len(out)} bytes")
 
@@ -176,14 +236,22 @@ class Transport:
 
     def close(self) -> None:
         """Waits a moment for the stream's end, then closes the channel."""
-        if self._reader is not None and self._reader is not threading.current_thread():
-            self._reader.join(timeout=5)
+        if self._keeper is not None:
+            if not self._keeper.attached.is_set():
+                self._keeper.stop()
+            self._keeper.join(timeout=5)
             # A thread that is still in native code when Python ends would end the process.
-            self._writer_done.wait(timeout=2)
+            for writer in self._writers:
+                writer.wait(timeout=2)
         if self._lease:  # else it has ended with its stream
             with contextlib.suppress(grpc.RpcError, ValueError):
                 self.unary("Compute", "Close", b"", timeout=2, wait=False)
         self.channel.close()
+
+
+def _end_of(error: grpc.RpcError) -> End:
+    trailing = dict(error.trailing_metadata() or ())
+    return End(error.code().value[0], error.details() or "", trailing.get("teletensor-reason", ""))
 
 
 def _late(error: grpc.RpcError) -> Exception:
@@ -198,14 +266,15 @@ def _late(error: grpc.RpcError) -> Exception:
     return RuntimeError(text)
 
 
-def _frames(owner: weakref.ref[_core.Session], done: threading.Event) -> Iterator[bytes]:
+def _frames(owner: weakref.ref[_core.Session], stream: int,
+            done: threading.Event) -> Iterator[bytes]:
     """Runs on grpcio's thread; asks for the next frame when the last one has been written."""
     try:
         while True:
             core = owner()
             if core is None:
                 return
-            frame = core.next_frame(0.2)
+            frame = core.next_frame(0.2, stream)
             if frame is None:
                 return
             if frame:
@@ -215,23 +284,3 @@ def _frames(owner: weakref.ref[_core.Session], done: threading.Event) -> Iterato
             del core
     finally:
         done.set()
-
-
-def _read(call: grpc.Call, owner: weakref.ref[_core.Session]) -> None:
-    why, code = "the daemon ended the session", 14
-    try:
-        for progress in call:
-            core = owner()
-            if core is None:
-                call.cancel()
-                return
-            core.on_progress(progress)
-            del core
-    except grpc.RpcError as error:
-        why = f"the session is lost: {error.details() or error.code()}"
-    except (RuntimeError, ValueError) as error:
-        why = f"the daemon sent what is no progress message: {error}"
-        call.cancel()
-    core = owner()
-    if core is not None:
-        core.lost(code, why)

@@ -1,0 +1,157 @@
+"""Keeps a session attached: runs its stream, and when the connection is lost attaches again.
+
+One thread reads the stream to its end. If the daemon says why it ended, or the session has a lease of 0, the
+session is lost. Else the connection is to blame: Attach again, with growing pauses, until the lease is
+over; frames that had not come then go again, and nothing runs twice (docs/sessions.md).
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+import weakref
+from typing import TYPE_CHECKING, NamedTuple
+
+from . import _core
+
+if TYPE_CHECKING:
+    from ._transport import Transport
+
+__all__ = ["AttachError", "Attached", "End", "Keeper"]
+
+log = logging.getLogger("teletensor")
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 2.0
+_GONE = 1.5  # seconds: nobody listens for so long, so the daemon is not there any more
+_FUTILE = 50  # streams in a row that end without a word
+_MARGIN = 10  # seconds beyond the lease: the daemon counts from when it noticed
+# Codes with which a connection ends, rather than a session.
+_CUT = (1, 2, 4, 13, 14)
+_LOST = 14
+
+
+class End(NamedTuple):
+    """How a stream ended: a code of google.rpc.Code, a text, and the daemon's word for why, if any."""
+
+    code: int
+    text: str
+    word: str = ""
+
+    @property
+    def cut(self) -> bool:
+        """The connection's end, not the session's."""
+        return self.word in ("", "fenced", "slow") and self.code in (0, *_CUT)
+
+
+class Attached(NamedTuple):
+    """What Attach answered."""
+
+    received_upto: int
+    epoch: int
+
+
+class AttachError(Exception):
+    """Attach failed, as `end` says."""
+
+    def __init__(self, end: End) -> None:
+        super().__init__(end.text)
+        self.end = end
+
+
+class Keeper:
+    """The life of one session's streams. Holds the native session weakly."""
+
+    def __init__(self, transport: Transport, core: _core.Session, lease: int) -> None:
+        self._transport, self._lease = transport, lease
+        self._core = weakref.ref(core)
+        self.attach = 1
+        self.attached = threading.Event()
+        self._stopped = threading.Event()
+        self._stream = core.take_up(1, 0)
+        self._call = transport.open_stream(self._core, 1, self._stream)
+        self.attached.set()
+        self._thread = threading.Thread(target=self._serve, name="teletensor-reader", daemon=True)
+        self._thread.start()
+
+    @property
+    def keeps(self) -> bool:
+        """A lost connection is not the end."""
+        return self._lease > 0
+
+    def stop(self) -> None:
+        """No more attempts."""
+        self._stopped.set()
+
+    def join(self, timeout: float) -> None:
+        """Waits for the thread's end, unless this is it."""
+        if self._thread is not threading.current_thread():
+            self._thread.join(timeout)
+
+    def wait(self, seconds: float) -> bool:
+        """Waits for the next attach; False when the session is over."""
+        self.attached.wait(seconds)
+        core = self._core()
+        return core is not None and not core.over
+
+    def _serve(self) -> None:
+        futile = 0
+        while True:
+            core = self._core()
+            before = core.progress_upto if core is not None else 0
+            del core
+            end = self._transport.read_stream(self._call, self._core)
+            self.attached.clear()
+            core = self._core()
+            if core is None:
+                break
+            if core.over or not self.keeps or not end.cut:
+                core.lost(_LOST, _sentence(end))
+                break
+            futile = futile + 1 if core.progress_upto == before else 0
+            del core
+            if futile > _FUTILE or not self._again(end):
+                if futile > _FUTILE and (core := self._core()) is not None:
+                    core.lost(_LOST, _sentence(end))
+                break
+        self.attached.set()
+
+    def _again(self, end: End) -> bool:
+        began, pause, refused_since = time.monotonic(), _FIRST_PAUSE, 0.0
+        while not self._stopped.wait(pause * random.uniform(0.5, 1.0)):
+            core = self._core()
+            if core is None:
+                return False
+            try:
+                attached = self._transport.attach(self.attach + 1, core.progress_upto)
+            except AttachError as error:
+                now = time.monotonic()
+                refused = "refused" in error.end.text or "No such file" in error.end.text
+                refused_since = (refused_since or now) if refused else 0.0
+                gone = refused and now - refused_since > _GONE
+                self.attach += 1
+                if gone or not error.end.cut or now - began > self._lease + _MARGIN:
+                    core.lost(_LOST, _sentence(error.end._replace(word="daemon") if gone
+                                               else error.end))
+                    return False
+                if now - began > 5 > now - began - pause:
+                    log.warning("the connection to %s is lost (%s); trying again for %d s",
+                                self._transport.address, end.text, self._lease)
+                del core
+                pause = min(2 * pause, _LONGEST_PAUSE)
+                continue
+            self.attach += 1
+            self._stream = core.take_up(self.attach, attached.received_upto)
+            self._call = self._transport.open_stream(self._core, self.attach, self._stream)
+            log.info("attached again to %s after %.1f s", self._transport.address,
+                     time.monotonic() - began)
+            self.attached.set()
+            return True
+        if (core := self._core()) is not None:
+            core.lost(_LOST, _sentence(end))
+        return False
+
+
+def _sentence(end: End) -> str:
+    """Ends with the word in brackets, which SessionLostError takes for its reason."""
+    return f"the session is lost: {end.text or 'the daemon ended it'} [{end.word or 'connection'}]"
