@@ -111,9 +111,9 @@ class Session {
   virtual core::Status finish_upload(std::uint64_t upload) = 0;
   virtual void abort_upload(std::uint64_t upload) = 0;
   // The row-major bytes that a bulk Fetch bound to `seq`; `ready` runs once they exist (or failed).
-  // The chunks are then read by download_chunk and freed by end_download, or by the client's command
-  // Taken. Who comes later takes the place of who waits: then, and with the session, `ready` ends as
-  // CANCELLED.
+  // The chunks are then read by download_chunk and freed by end_download, or by the client's
+  // command Taken. Who comes later takes the place of who waits: then, and with the session,
+  // `ready` ends as CANCELLED.
   virtual void begin_download(std::uint64_t seq,
                               std::function<void(core::Result<Fetched>)> ready) = 0;
   virtual core::Result<std::string> download_chunk(std::uint64_t seq, std::uint64_t offset,

@@ -115,8 +115,8 @@ class Lease final : public engine::SessionListener {
   // The stream is over. False: the lease has no further use and should end.
   bool detach(const LeaseCall* run);
 
-  // Upload number `upload` has all its bytes; the client calls it `key`. One that came before with the
-  // same key, whose answer was lost, is dropped.
+  // Upload number `upload` has all its bytes; the client calls it `key`. One that came before with
+  // the same key, whose answer was lost, is dropped.
   void uploaded(std::uint64_t key, std::uint64_t upload);
 
   // The client comes again with `attach`, above all before, having read messages up to
@@ -183,7 +183,8 @@ class Lease final : public engine::SessionListener {
   const LeaseCall* run_now_ TT_GUARDED_BY(mutex_) = nullptr;  // *run_, to compare
   std::vector<std::weak_ptr<LeaseCall>> calls_ TT_GUARDED_BY(mutex_);
   std::map<std::uint64_t, std::string> sites_ TT_GUARDED_BY(mutex_);
-  std::deque<std::pair<std::uint64_t, std::uint64_t>> uploads_ TT_GUARDED_BY(mutex_);  // key, number
+  std::deque<std::pair<std::uint64_t, std::uint64_t>> uploads_
+      TT_GUARDED_BY(mutex_);  // key, number
 };
 using LeaseRef = std::shared_ptr<Lease>;
 

@@ -17,7 +17,10 @@ class RunStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
                         public std::enable_shared_from_this<RunStream> {
  public:
   RunStream(grpc::CallbackServerContext* context, Leases& leases, StreamTotal& total)
-      : context_(context), leases_(leases), count_(total), attach_(number_of(*context, "teletensor-attach")) {}
+      : context_(context),
+        leases_(leases),
+        count_(total),
+        attach_(number_of(*context, "teletensor-attach")) {}
 
   void start(core::Result<LeaseRef> lease) {
     self_ = shared_from_this();

@@ -199,8 +199,7 @@ void bind_session(nb::module_& m) {
           "__init__",
           [](nb::pointer_and_handle<PySession> self, std::uint64_t credit_upto,
              std::uint64_t credit_bytes, std::size_t frame_bytes, std::size_t frame_commands,
-             std::size_t frame_items, std::size_t inline_bytes, std::uint64_t quota,
-             bool keeps) {
+             std::size_t frame_items, std::size_t inline_bytes, std::uint64_t quota, bool keeps) {
             SessionLimits limits;
             limits.credit_upto = credit_upto;
             limits.credit_bytes = credit_bytes;
