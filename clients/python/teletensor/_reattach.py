@@ -1,8 +1,8 @@
 """Keeps a session attached: runs its stream, and when the connection is lost attaches again.
 
-One thread reads the stream to its end. If the daemon says why it ended, or the session has a lease of 0, the
-session is lost. Else the connection is to blame: Attach again, with growing pauses, until the lease is
-over; frames that had not come then go again, and nothing runs twice (docs/sessions.md).
+One thread reads the stream to its end. If the daemon says why it ended, or the session has a lease
+of 0, the session is lost. Else the connection is to blame: Attach again, with growing pauses, until the
+lease is over; frames that had not come then go again, and nothing runs twice (docs/sessions.md).
 """
 
 from __future__ import annotations

@@ -255,8 +255,9 @@ def _end_of(error: grpc.RpcError) -> End:
 
 
 def _late(error: grpc.RpcError) -> Exception:
-    code = error.code().value[0]
-    text = error.details() or ""
+    code, text, word = _end_of(error)
+    if word:
+        return SessionLostError(f"{text} [{word}]")
     if code == grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]:
         from ._errors import OutOfMemoryError
 
