@@ -16,6 +16,7 @@ sys.path[:0] = [str(ROOT / "tests" / "ops"), str(ROOT / "tests")]
 
 # The op tester's short names of dtypes, and the long ones in the order in which the page lists them.
 from arrays import TORCH as LONG  # noqa: E402
+from hand_examples import EXAMPLES  # noqa: E402
 
 LARGEST = 16  # elements of an example's operand
 
@@ -126,6 +127,10 @@ def main():
                     except (RuntimeError, TypeError, ValueError, IndexError, AttributeError):
                         continue  # the sample's rounded numbers are outside the op's domain
                     entry["code"] = lines
+        for op, lines in EXAMPLES.items():
+            entry = entries.setdefault(op, {"dtypes": []})
+            if "code" not in entry:
+                entry["code"], entry["result"] = lines, run(lines, tt)
     daemon.stop()
     rows = [f"{json.dumps(op)}: {json.dumps(entries[op], sort_keys=True)}" for op in sorted(entries)]
     OUTPUT.write_text("{\n" + ",\n".join(rows) + "\n}\n", encoding="utf-8")

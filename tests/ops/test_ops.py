@@ -75,3 +75,10 @@ def test_differentiable_ops_have_gradient_samples():
     with_gradients |= {*COVERED_ELSEWHERE, *NO_GRADIENT_SAMPLES}
     missing = {name for name, op in public_ops().items() if op["differentiable"]} - with_gradients
     assert not missing, f"gradients are not tested: {sorted(missing)}"
+
+
+def test_every_op_can_be_timed():
+    from perf import calls, scaled
+
+    unknown = {name for name, text, row in calls() if text is None and scaled(row, "f32") is None}
+    assert not unknown, f"perf has no call of {sorted(unknown)}"
