@@ -2,7 +2,8 @@
 
 F = "m.nn.functional."
 # m: the library; x, y, z: 1024 x 1024 numbers of [-2, 2); p, q: of (0.02, 0.98); g: as x, and requires
-# grad; n, k: integers of [0, 50); i: 1024 indices below 1024; I: 1024 x 1024 of them; b: booleans; v: a vector; s: sorted numbers;
+# grad; n, k: integers of [0, 50); i: 1024 indices below 1024; I: 1024 x 1024 of them; b: booleans;
+# v: a vector; s: sorted numbers;
 # a, A: images 16 x 64 x 32 x 32 and volumes; w: weights; M, P: 128 matrices of 64 x 64, P positive definite.
 CALLS = {
     "detach": "x.detach()",
