@@ -1,5 +1,5 @@
-// Functors of special functions and of rare pointwise ops; the protocol is that of scalar.h. They
-// are called once an element (their loops do not vectorise) and may branch. Where a functor takes
+// Functors of special functions and of rare pointwise ops (those whose loops vectorise stand in
+// scalar_rare.h); the protocol is that of scalar.h. They are called once an element and may branch. Where a functor takes
 // double only, 16- and 32-bit floats are computed in double and rounded once.
 #pragma once
 
@@ -24,10 +24,7 @@ namespace teletensor::ops::scalar {
   }
 TT_SPECIAL_1(Lgamma, "lgamma", 60, std::isinf(x) ? kInfinity : log_gamma(x));
 TT_SPECIAL_1(Digamma, "digamma", 100, digamma(x));
-TT_SPECIAL_1(Erfinv, "erfinv", 400, erfinv(x));
 TT_SPECIAL_1(Erfcx, "special_erfcx", 100, erfcx(x));
-TT_SPECIAL_1(Ndtr, "special_ndtr", 60, ndtr(x));
-TT_SPECIAL_1(Ndtri, "special_ndtri", 400, ndtri(x));
 TT_SPECIAL_1(LogNdtr, "special_log_ndtr", 150, log_ndtr(x));
 TT_SPECIAL_1(I0, "i0", 200, bessel_i(0, x, false));
 TT_SPECIAL_1(I0e, "special_i0e", 200, bessel_i(0, x, true));
@@ -43,13 +40,6 @@ TT_SPECIAL_1(ScaledK0, "special_scaled_modified_bessel_k0", 1500, bessel_k(0, x,
 TT_SPECIAL_1(ScaledK1, "special_scaled_modified_bessel_k1", 1500, bessel_k(1, x, true));
 TT_SPECIAL_1(SphericalJ0, "special_spherical_bessel_j0", 60, spherical_bessel_j0(x));
 TT_SPECIAL_1(AiryAi, "special_airy_ai", 500, airy_ai(x));
-TT_SPECIAL_1(Entr, "special_entr", 40,
-             x != x  ? x
-             : x > 0 ? -x * std::log(x)
-             : x < 0 ? -kInfinity
-                     : 0.0);
-// sin(pi x) / (pi x), the argument of sin reduced exactly.
-TT_SPECIAL_1(Sinc, "sinc", 60, x == 0 ? 1.0 : std::sin(kPi * std::remainder(x, 2)) / (kPi * x));
 #undef TT_SPECIAL_1
 
 struct Polygamma {
@@ -61,70 +51,6 @@ struct Polygamma {
   explicit Polygamma(const Attributes& a) : n(static_cast<double>(a.integer(0))) {}
   double operator()(double x) const { return polygamma(n, x); }
 };
-struct Logit {  // of x limited to [eps, 1 - eps] where eps is given
-  static constexpr std::string_view kOp = "logit";
-  static constexpr Types kTypes = kReal;
-  static constexpr int kCost = 40;
-  double eps = -1;
-  Logit() = default;
-  explicit Logit(const Attributes& a) : eps(a.has(0) ? a.real(0) : -1) {}
-  template <class T>
-  T operator()(T x) const {
-    const T low = static_cast<T>(eps), high = T(1) - low;
-    if (eps >= 0) x = x < low ? low : x > high ? high : x;
-    return static_cast<T>(std::log(static_cast<double>(x) / (1 - static_cast<double>(x))));
-  }
-};
-struct NanToNum {
-  static constexpr std::string_view kOp = "nan_to_num";
-  static constexpr Types kTypes = kAny;
-  double nan = 0, above = kInfinity, below = -kInfinity;
-  template <class T>
-  T operator()(T x) const {
-    if constexpr (is_int<T>) {
-      return x;
-    } else {
-      if (x != x) return static_cast<T>(nan);
-      if (x == T(kInfinity)) return static_cast<T>(above);
-      return x == -T(kInfinity) ? static_cast<T>(below) : x;
-    }
-  }
-};
-struct Signbit {
-  static constexpr std::string_view kOp = "signbit";
-  static constexpr Types kTypes = kAny;
-  template <class T>
-  bool operator()(T x) const {
-    if constexpr (is_int<T>) {
-      return x < 0;
-    } else {
-      return std::signbit(x);
-    }
-  }
-};
-// x = mantissa * 2^exponent with 0.5 <= |mantissa| < 1.
-struct Mantissa {
-  static constexpr std::string_view kOp = "frexp";
-  static constexpr Types kTypes = kReal;
-  static constexpr int kCost = 10;
-  template <class T>
-  T operator()(T x) const {
-    int exponent = 0;
-    return std::isfinite(x) ? std::frexp(x, &exponent) : x;
-  }
-};
-struct Exponent {
-  static constexpr std::string_view kOp = "frexp";
-  static constexpr Types kTypes = kReal;
-  static constexpr int kCost = 10;
-  template <class T>
-  T operator()(T x) const {
-    int exponent = 0;
-    if (std::isfinite(x)) (void)std::frexp(x, &exponent);
-    return static_cast<T>(exponent);
-  }
-};
-
 // ---------------------------------------------------------------- two arguments
 
 #define TT_SPECIAL_2(Type, name, cost, expression)                     \
@@ -134,8 +60,6 @@ struct Exponent {
     static constexpr int kCost = cost;                                 \
     double operator()(double x, double y) const { return expression; } \
   }
-TT_SPECIAL_2(Xlogy, "xlogy", 40, y != y ? kNaN : x == 0 ? 0.0 : x * std::log(y));
-TT_SPECIAL_2(Xlog1py, "special_xlog1py", 40, y != y ? kNaN : x == 0 ? 0.0 : x * std::log1p(y));
 TT_SPECIAL_2(Zeta, "special_zeta", 500, zeta(x, y));
 TT_SPECIAL_2(Igamma, "igamma", 500, regularised_gamma(x, y, false));
 TT_SPECIAL_2(Igammac, "igammac", 500, regularised_gamma(x, y, true));
@@ -168,23 +92,6 @@ struct HermiteOf {
 };
 using HermiteH = HermiteOf<true>;
 using HermiteHe = HermiteOf<false>;
-
-// log of the sum of two powers of `base` (e or 2).
-template <bool kBinary>
-struct LogAddOf {
-  static constexpr std::string_view kOp = kBinary ? "logaddexp2" : "logaddexp";
-  static constexpr Types kTypes = kReal;
-  static constexpr int kCost = 60;
-  double operator()(double x, double y) const {
-    if (std::isinf(x) && x == y) return x;
-    const double most = x > y ? x : y, gap = -std::abs(x - y);
-    if (gap != gap) return kNaN;
-    if (kBinary) return most + std::log1p(std::exp2(gap)) * 1.4426950408889634074;
-    return most + std::log1p(std::exp(gap));
-  }
-};
-using LogAddExp = LogAddOf<false>;
-using LogAddExp2 = LogAddOf<true>;
 
 struct Heaviside {
   static constexpr std::string_view kOp = "heaviside";

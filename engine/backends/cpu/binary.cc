@@ -102,6 +102,7 @@ void bind_loops() {
     bind_arithmetic();
     bind_tests();
     bind_ternary();
+    bind_special();
     return true;
   }();
   (void)once;

@@ -197,10 +197,14 @@ void read(KernelCall& call, const Places& p, const T* x, T* to) {
   const auto pieces = static_cast<std::int64_t>(p.before.size() * p.indices.size());
   const double cost = static_cast<double>(p.count()) / static_cast<double>(pieces) * 0.3 + 2;
   split(call.parallel, pieces, cost, 1, [&](std::int64_t begin, std::int64_t end) {
-    if (p.runs.size() == 1 && p.length == 1 && p.before.size() == 1) {
-      const T* const from = x + p.before[0] + p.runs[0];
-      for (std::int64_t i = begin; i < end; ++i)
-        to[i] = from[p.indices[static_cast<std::size_t>(i)]];
+    if (p.runs.size() == 1 && p.length == 1) {
+      const auto count = static_cast<std::int64_t>(p.indices.size());
+      for (std::int64_t i = begin; i < end;) {
+        const T* const from = x + p.before[static_cast<std::size_t>(i / count)] + p.runs[0];
+        const std::int64_t last = std::min(end, (i / count + 1) * count);
+        const std::int64_t* index = p.indices.data() + i % count;
+        for (; i < last; ++i) to[i] = from[*index++];
+      }
     } else if (p.stride == 1) {
       each_run(p, begin, end, [&](std::int64_t from, std::int64_t at) {
         std::memcpy(to + at, x + from, static_cast<std::size_t>(p.length) * sizeof(T));

@@ -8,6 +8,7 @@
 
 #include "engine/backends/cpu/elementwise.h"
 #include "engine/ops/scalar.h"
+#include "engine/ops/scalar_rare.h"
 
 namespace teletensor::backends::cpu {
 
@@ -32,6 +33,8 @@ using Arithmetic = List<s::Add, s::Sub, s::AddScaled, s::Mul, s::Div, s::DivTrun
 using Tests =
     List<s::Eq, s::Ne, s::Lt, s::Le, s::Gt, s::Ge, s::LogicalAnd, s::LogicalOr, s::LogicalXor,
          s::BitwiseAnd, s::BitwiseOr, s::BitwiseXor, s::ShiftLeft, s::ShiftRight>;
+using Rare = List<s::Entr, s::Sinc, s::Ndtr, s::Ndtri, s::Erfinv, s::Logit, s::NanToNum, s::Signbit,
+                  s::Mantissa, s::Exponent, s::Xlogy, s::Xlog1py, s::LogAddExp, s::LogAddExp2>;
 using Ternary = List<s::Where, s::Clamp, s::Lerp, s::Addcmul, s::Addcdiv>;
 
 // The loops of F on this machine. Written once, by bind_loops().
@@ -47,6 +50,7 @@ void bind_activations();
 void bind_arithmetic();
 void bind_tests();
 void bind_ternary();
+void bind_special();
 
 template <class F>
 inline constexpr bool has_bool_result = [] {

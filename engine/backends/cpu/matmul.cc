@@ -76,6 +76,10 @@ bool fits_sgemm(const Side& s, std::int64_t rows, std::int64_t columns) {
 
 Status gemm(std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef<const float> a,
             MatrixRef<const float> b, float* c, std::int64_t ldc) {
+  if (m == 1 && n == 1 && a.column == 1 && b.row == 1) {
+    gemm_dot<float>(m, n, k, a, b, c, ldc);
+    return {};
+  }
   if (multiplications(m, n, k) > kOwn) return sgemm(m, n, k, a, b, c, ldc);
   if (b.column == 1 || n == 1) {
     if (n == 1 && b.row == 1 && a.column == 1) {

@@ -1,10 +1,12 @@
 // softmax and log_softmax with their derivatives, a row at a time.
+#include <algorithm>
 #include <cmath>
 
 #include "engine/backends/cpu/cpu.h"
 #include "engine/backends/cpu/panels.h"
 #include "engine/backends/cpu/rows.h"
 #include "engine/backends/cpu/rowwise_simd.h"
+#include "engine/backends/cpu/strided.h"
 
 namespace teletensor::backends::cpu {
 namespace {
@@ -97,6 +99,77 @@ void log_softmax_gradient_row(const Row<A>& g, const Row<A>& l, const Row<A>& y,
   });
 }
 
+// Columns of a row-major matrix, a strip of neighbours at a time, without turning them: every step
+// reads and writes runs of kStrip elements. Memory is dense along the last dimension in both.
+template <class A>
+class Strips {
+ public:
+  static constexpr std::int64_t kStrip = 256;
+
+  static bool wanted(const KernelCall& call, std::int64_t dim) {
+    const core::Geometry &x = *call.in[0].geometry, &y = *call.out[0].geometry;
+    return Panels<A>::wanted(y.shape, dim) && call.in[0].dtype == call.out[0].dtype &&
+           call.out[0].dtype == core::DType(std::is_same_v<A, float> ? core::DType::kF32
+                                                                     : core::DType::kF64) &&
+           x.strides.back() == 1 && y.strides.back() == 1 && y.shape.back() >= 32;
+  }
+
+  template <bool kLog>
+  static void run(KernelCall& call, std::int64_t dim) {
+    const Lines lines(call.out[0].geometry->shape, dim);
+    const std::int64_t columns = call.out[0].geometry->shape.back();
+    const std::int64_t across = (columns + kStrip - 1) / kStrip;
+    const std::int64_t strips = lines.count() / columns * across;
+    const double cost = static_cast<double>(lines.length() * kStrip) * 2;
+    split(call.parallel, strips, cost, 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        const std::int64_t first = i / across * columns + i % across * kStrip;
+        strip<kLog>(call, lines, first, std::min(kStrip, columns - first % columns));
+      }
+    });
+  }
+
+ private:
+  template <bool kLog>
+  static void strip(KernelCall& call, const Lines& lines, std::int64_t first, std::int64_t width) {
+    const core::Geometry &gx = *call.in[0].geometry, &gy = *call.out[0].geometry;
+    const A* const x = call.in[0].first<const A>() + lines.offset(gx, first);
+    A* const y = call.out[0].first<A>() + lines.offset(gy, first);
+    const std::int64_t step = lines.stride(gx), to = lines.stride(gy), n = lines.length();
+    A most[kStrip], total[kStrip] = {}, power[kStrip], lost[kStrip] = {};
+    std::copy_n(x, width, most);
+    for (std::int64_t r = 1; r < n; ++r) {
+      const A* const row = x + r * step;
+      for (std::int64_t c = 0; c < width; ++c) {
+        const A larger = row[c] > most[c] ? row[c] : most[c];
+        most[c] = row[c] != row[c] ? row[c] : larger;
+      }
+    }
+    const A zero = 0;
+    for (std::int64_t r = 0; r < n; ++r) {
+      const A* const row = x + r * step;
+      A* const e = kLog ? power : y + r * to;
+      for (std::int64_t c = 0; c < width; ++c) e[c] = row[c] - most[c];
+      apply_map<A>(Map::kExpDifference, e, width, &zero, 0, 0, e);
+      for (std::int64_t c = 0; c < width; ++c) {  // Kahan's sum
+        const A part = e[c] - lost[c], sum = total[c] + part;
+        lost[c] = (sum - total[c]) - part;
+        total[c] = sum;
+      }
+    }
+    for (std::int64_t c = 0; c < width; ++c) {
+      total[c] = kLog ? std::log(total[c]) : A(1) / total[c];
+    }
+    for (std::int64_t r = 0; r < n; ++r) {
+      const A* const row = x + r * step;
+      A* const out = y + r * to;
+      for (std::int64_t c = 0; c < width; ++c) {
+        out[c] = kLog ? (row[c] - most[c]) - total[c] : out[c] * total[c];
+      }
+    }
+  }
+};
+
 template <class A>
 Row<A> line_row(const TensorArg& arg, const Lines& lines, std::int64_t i) {
   return Row<A>(arg, lines.offset(*arg.geometry, i), lines.stride(*arg.geometry));
@@ -108,8 +181,13 @@ Status softmax(KernelCall& call) {
   if (lines.length() == 0) return {};
   return with_float_type(call.out[0].dtype, [&](auto a) -> Status {
     using A = decltype(a);
-    if (Panels<A>::wanted(call.out[0].geometry->shape, call.attributes.integer(0))) {
-      return Panels<A>(call, call.attributes.integer(0)).template run<1>([&](const auto& line) {
+    const std::int64_t dim = call.attributes.integer(0);
+    if (Strips<A>::wanted(call, dim)) {
+      Strips<A>::template run<kLog>(call, dim);
+      return {};
+    }
+    if (Panels<A>::wanted(call.out[0].geometry->shape, dim)) {
+      return Panels<A>(call, dim).template run<1>([&](const auto& line) {
         const Row<A> x(line[0]);
         kLog ? log_softmax_row(x, x, lines.length()) : softmax_row(x, x, lines.length());
       });

@@ -1,5 +1,6 @@
 // cummax, cummin, logcumsumexp and linear recurrences, sequential along the dimension; lines run in
 // parallel.
+#include <algorithm>
 #include <cmath>
 
 #include "engine/backends/cpu/cpu.h"
@@ -13,17 +14,26 @@ using core::Status;
 template <class A, bool kLargest>
 void extremum_line(const Line<A>& x, const Line<A>& values, const Line<std::int64_t>& indices,
                    std::int64_t n) {
+  constexpr std::int64_t kBlock = 512;
+  A block[kBlock];
+  std::int64_t places[kBlock];
   A best = x.at(0);
   std::int64_t at = 0;
-  for (std::int64_t i = 0; i < n; ++i) {
-    const A value = x.at(i);
-    const bool better = kLargest ? value >= best : value <= best;
-    if (value != value ? true : best == best && better) {
-      best = value;
-      at = i;
+  for (std::int64_t done = 0; done < n; done += kBlock) {
+    const std::int64_t count = std::min(kBlock, n - done);
+    x.load(done, count, block);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const A value = block[i];
+      const bool better = kLargest ? value >= best : value <= best;
+      if ((value != value) | ((best == best) & better)) {
+        best = value;
+        at = done + i;
+      }
+      block[i] = best;
+      places[i] = at;
     }
-    values.set(i, best);
-    indices.set(i, at);
+    values.store(done, count, block);
+    indices.store(done, count, places);
   }
 }
 

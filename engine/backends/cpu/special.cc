@@ -19,6 +19,11 @@ void add_list(KernelTable& table, List<F...>) {
   (table.add(F::kOp, functor_kernel<F>), ...);
 }
 
+template <class... F>
+void add_rare(KernelTable& table, List<F...>) {
+  (table.add(F::kOp, functor_kernel<F>), ...);
+}
+
 double largest(DType dtype) {
   switch (dtype) {
     case DType::kF16:
@@ -60,20 +65,17 @@ Status frexp(KernelCall& call) {
 void add_special_kernels(KernelTable& table) {
   add_list(
       table,
-      List<s::Lgamma, s::Digamma, s::Polygamma, s::Erfinv, s::Erfcx, s::Ndtr, s::Ndtri, s::LogNdtr,
-           s::I0, s::I0e, s::I1, s::I1e, s::Sinc, s::Logit, s::Entr, s::Signbit>());
+      List<s::Lgamma, s::Digamma, s::Polygamma, s::Erfcx, s::LogNdtr, s::I0, s::I0e, s::I1, s::I1e>());
   add_list(table, List<s::BesselJ0, s::BesselJ1, s::BesselY0, s::BesselY1, s::BesselK0, s::BesselK1,
                        s::ScaledK0, s::ScaledK1, s::SphericalJ0, s::AiryAi>());
-  add_list(table, List<s::Xlogy, s::Xlog1py, s::Zeta, s::Igamma, s::Igammac, s::LogAddExp,
-                       s::LogAddExp2, s::Heaviside, s::Gcd, s::Lcm>());
+  add_list(table, List<s::Zeta, s::Igamma, s::Igammac, s::Heaviside, s::Gcd, s::Lcm>());
   add_list(
       table,
       List<s::ChebyshevT, s::ChebyshevU, s::ChebyshevV, s::ChebyshevW, s::ShiftedT, s::ShiftedU,
            s::ShiftedV, s::ShiftedW, s::HermiteH, s::HermiteHe, s::Laguerre, s::Legendre>());
-  bind_plain<s::NanToNum>();
   bind_plain<s::NextAfter>();
-  bind_plain<s::Mantissa>();
-  bind_plain<s::Exponent>();
+  add_rare(table, List<s::Entr, s::Sinc, s::Ndtr, s::Ndtri, s::Erfinv, s::Logit, s::Signbit, s::Xlogy,
+                       s::Xlog1py, s::LogAddExp, s::LogAddExp2>());
   table.add("nan_to_num", nan_to_num);
   table.add("nextafter", nextafter);
   table.add("frexp", frexp);

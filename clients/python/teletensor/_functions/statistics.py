@@ -298,7 +298,7 @@ def _edges(x: Tensor, bins: int, limits: Any, dtype: Any) -> Tensor:
 def _place(x: Tensor, edges: Tensor) -> Tensor:
     """The bin of each element; the number of bins where there is none."""
     bins = edges._shape[0] - 1
-    count = ops["sum"](ops["ge"](ops["unsqueeze"](x, -1), edges), -1) - 1
+    count = ops["searchsorted"](edges, x, False, True) - 1
     last = ops["slice"](edges, 0, bins, 1, 1)
     count = ops["where"](ops["eq"](x, last), bins - 1, count)
     inside = ops["logical_and"](ops["ge"](count, 0), ops["le"](x, last))
