@@ -1,6 +1,6 @@
 // Functors of special functions and of rare pointwise ops (those whose loops vectorise stand in
-// scalar_rare.h); the protocol is that of scalar.h. They are called once an element and may branch. Where a functor takes
-// double only, 16- and 32-bit floats are computed in double and rounded once.
+// scalar_rare.h); the protocol is that of scalar.h. They are called once an element and may branch.
+// Where a functor takes double only, 16- and 32-bit floats are computed in double and rounded once.
 #pragma once
 
 #include <numeric>

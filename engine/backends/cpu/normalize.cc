@@ -109,8 +109,8 @@ class Strips {
   static bool wanted(const KernelCall& call, std::int64_t dim) {
     const core::Geometry &x = *call.in[0].geometry, &y = *call.out[0].geometry;
     return Panels<A>::wanted(y.shape, dim) && call.in[0].dtype == call.out[0].dtype &&
-           call.out[0].dtype == core::DType(std::is_same_v<A, float> ? core::DType::kF32
-                                                                     : core::DType::kF64) &&
+           call.out[0].dtype ==
+               core::DType(std::is_same_v<A, float> ? core::DType::kF32 : core::DType::kF64) &&
            x.strides.back() == 1 && y.strides.back() == 1 && y.shape.back() >= 32;
   }
 

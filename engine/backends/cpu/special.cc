@@ -63,9 +63,8 @@ Status frexp(KernelCall& call) {
 }  // namespace
 
 void add_special_kernels(KernelTable& table) {
-  add_list(
-      table,
-      List<s::Lgamma, s::Digamma, s::Polygamma, s::Erfcx, s::LogNdtr, s::I0, s::I0e, s::I1, s::I1e>());
+  add_list(table, List<s::Lgamma, s::Digamma, s::Polygamma, s::Erfcx, s::LogNdtr, s::I0, s::I0e,
+                       s::I1, s::I1e>());
   add_list(table, List<s::BesselJ0, s::BesselJ1, s::BesselY0, s::BesselY1, s::BesselK0, s::BesselK1,
                        s::ScaledK0, s::ScaledK1, s::SphericalJ0, s::AiryAi>());
   add_list(table, List<s::Zeta, s::Igamma, s::Igammac, s::Heaviside, s::Gcd, s::Lcm>());
@@ -74,8 +73,8 @@ void add_special_kernels(KernelTable& table) {
       List<s::ChebyshevT, s::ChebyshevU, s::ChebyshevV, s::ChebyshevW, s::ShiftedT, s::ShiftedU,
            s::ShiftedV, s::ShiftedW, s::HermiteH, s::HermiteHe, s::Laguerre, s::Legendre>());
   bind_plain<s::NextAfter>();
-  add_rare(table, List<s::Entr, s::Sinc, s::Ndtr, s::Ndtri, s::Erfinv, s::Logit, s::Signbit, s::Xlogy,
-                       s::Xlog1py, s::LogAddExp, s::LogAddExp2>());
+  add_rare(table, List<s::Entr, s::Sinc, s::Ndtr, s::Ndtri, s::Erfinv, s::Logit, s::Signbit,
+                       s::Xlogy, s::Xlog1py, s::LogAddExp, s::LogAddExp2>());
   table.add("nan_to_num", nan_to_num);
   table.add("nextafter", nextafter);
   table.add("frexp", frexp);
