@@ -1,7 +1,8 @@
 #!/bin/sh
 # ASan and UBSan over the unit tests and over the daemon in the end-to-end tests (the client is not
-# instrumented); TSan over the tests of stream, session and pool, and over the daemon in the
-# end-to-end tests of concurrency. `sanitize.sh address` or `thread` runs one of the two.
+# instrumented); TSan over the tests of stream, session and pool. `sanitize.sh address` or `thread` runs
+# one of the two, `sanitize.sh ops` the op tester against the daemon under ASan (the better part of an
+# hour).
 set -u
 cd "$(dirname "$0")/.."
 status=0
@@ -11,13 +12,18 @@ build() {
 }
 if [ "$only" != thread ]; then
   build asan || exit 1
+  export TELETENSORD=$PWD/build/asan/bin/teletensord
   export ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1
   export UBSAN_OPTIONS=print_stacktrace=1
   export LSAN_OPTIONS=suppressions=$PWD/tests/lsan.supp:print_suppressions=0
   export TELETENSOR_SANITIZED=1  # tests of speed and of the daemon's own size are not for it
+  pytest() { .venv/bin/python -m pytest -q -p no:cacheprovider "$@" || status=1; }
+  if [ "$only" = ops ]; then
+    pytest tests/ops
+    exit $status
+  fi
   ctest --preset asan -L '^unit$' || status=1
-  TELETENSORD=$PWD/build/asan/bin/teletensord .venv/bin/python -m pytest -q -p no:cacheprovider \
-    tests/e2e || status=1
+  pytest tests/e2e --ignore=tests/e2e/test_sdist.py  # which builds a client and asks no daemon
 fi
 if [ "$only" != address ]; then
   build tsan || exit 1

@@ -50,7 +50,6 @@ Session::~Session() {
 void Session::submit(std::uint64_t first_seq, std::uint64_t first_id,
                      std::vector<program::Command> commands, std::function<void(Status)> done) {
   Status refused;
-  bool consume = false;
   {
     core::MutexLock lock(mu_);
     if (!broken_.ok()) {
@@ -65,17 +64,14 @@ void Session::submit(std::uint64_t first_seq, std::uint64_t first_id,
       refused =
           Status(Code::kFailedPrecondition, "frame starts with handle " + std::to_string(first_id) +
                                                 ", expected " + std::to_string(next_id_));
-    } else {
-      consume = !commands.empty();
-    }
-    if (consume) {
+    } else if (!commands.empty()) {
       pumping_ = true;
       next_seq_ += commands.size();
       accepted_upto_ = next_seq_ - 1;
-      frame_ = {first_seq, std::move(commands), 0, std::move(done)};
+      frame_ = {first_seq, std::move(commands), 0, std::exchange(done, nullptr)};
     }
   }
-  if (!consume) return done(std::move(refused));
+  if (done) return done(std::move(refused));
   pump();
 }
 

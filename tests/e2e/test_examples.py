@@ -5,14 +5,16 @@ import subprocess
 import sys
 
 import pytest
-from support.daemon import ROOT
+from support.daemon import ROOT, SANITIZED
 
 EXAMPLES = ROOT / "clients/python/examples"
+LIMIT = 1500 if SANITIZED else 280  # seconds
+pytestmark = pytest.mark.timeout(LIMIT + 20)
 
 
 def run(daemon, name, *flags):
     done = subprocess.run([sys.executable, EXAMPLES / f"{name}.py", "--address", daemon.tcp, *flags],
-                          capture_output=True, text=True, timeout=280)
+                          capture_output=True, text=True, timeout=LIMIT)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
