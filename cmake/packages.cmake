@@ -44,6 +44,8 @@ endif()
 
 # HTTP, metrics.
 pkg_check_modules(TELETENSOR_HTTPLIB REQUIRED IMPORTED_TARGET cpp-httplib)
+find_package(OpenSSL REQUIRED)
+find_package(SQLite3 REQUIRED)
 pkg_check_modules(TELETENSOR_PROMETHEUS REQUIRED IMPORTED_TARGET prometheus-cpp-core)
 
 # Command line, TOML, JSON, logs. spdlog uses the fmt that Debian built it with.
@@ -53,6 +55,7 @@ find_path(TELETENSOR_JSON_INCLUDE nlohmann/json.hpp REQUIRED)
 add_library(tt_daemon_packages INTERFACE)
 target_link_libraries(tt_daemon_packages INTERFACE gRPC::grpc++ gRPC::grpc++_reflection
                                                    protobuf::libprotobuf spdlog::spdlog
+                                                   OpenSSL::Crypto SQLite::SQLite3
                                                    PkgConfig::TELETENSOR_PROMETHEUS
                                                    PkgConfig::TELETENSOR_HTTPLIB
                                                    Threads::Threads)

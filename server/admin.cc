@@ -75,7 +75,7 @@ Status interrupt(Lease& lease, const Caller& caller) {
 grpc::ServerUnaryReactor* AdminService::Sessions(grpc::CallbackServerContext* context,
                                                  const v1::SessionsRequest*,
                                                  v1::SessionsReply* reply) {
-  const Result<Caller> caller = auth_.check(*context, kService + "Sessions"s);
+  const Result<Caller> caller = auth_.check(*context, remote_, kService + "Sessions"s);
   if (!caller.ok()) return answer(context, caller.status());
   const Overview all = overview(leases_, leases_.engine(), *caller);
   for (const SessionView& view : all.sessions) fill(view, *reply->add_sessions());
@@ -86,7 +86,7 @@ grpc::ServerUnaryReactor* AdminService::Sessions(grpc::CallbackServerContext* co
 
 grpc::ServerUnaryReactor* AdminService::Memory(grpc::CallbackServerContext* context,
                                                const v1::MemoryRequest*, v1::MemoryReply* reply) {
-  const Result<Caller> caller = auth_.check(*context, kService + "Memory"s);
+  const Result<Caller> caller = auth_.check(*context, remote_, kService + "Memory"s);
   if (!caller.ok()) return answer(context, caller.status());
   for (const engine::MemoryUse& use : leases_.engine().memory()) fill(use, *reply->add_devices());
   return answer(context, {});
@@ -95,7 +95,7 @@ grpc::ServerUnaryReactor* AdminService::Memory(grpc::CallbackServerContext* cont
 grpc::ServerUnaryReactor* AdminService::Holdings(grpc::CallbackServerContext* context,
                                                  const v1::HoldingsRequest* request,
                                                  v1::HoldingsReply* reply) {
-  const Result<Caller> caller = auth_.check(*context, kService + "Holdings"s);
+  const Result<Caller> caller = auth_.check(*context, remote_, kService + "Holdings"s);
   if (!caller.ok()) return answer(context, caller.status());
   const Result<LeaseRef> lease = request->session() == 0
                                      ? lease_of(*context, leases_, caller)
@@ -118,7 +118,7 @@ grpc::ServerUnaryReactor* AdminService::Holdings(grpc::CallbackServerContext* co
 grpc::ServerUnaryReactor* AdminService::SlowLog(grpc::CallbackServerContext* context,
                                                 const v1::SlowLogRequest* request,
                                                 v1::SlowLogReply* reply) {
-  const Result<Caller> caller = auth_.check(*context, kService + "SlowLog"s);
+  const Result<Caller> caller = auth_.check(*context, remote_, kService + "SlowLog"s);
   if (!caller.ok()) return answer(context, caller.status());
   for (const SlowEntry& entry : leases_.slow_log().entries()) {
     if (!caller->admin() && entry.user != caller->user) continue;
@@ -138,7 +138,7 @@ grpc::ServerUnaryReactor* AdminService::SlowLog(grpc::CallbackServerContext* con
 
 grpc::ServerUnaryReactor* AdminService::Kill(grpc::CallbackServerContext* context,
                                              const v1::KillRequest* request, v1::KillReply*) {
-  const Result<Caller> caller = auth_.check(*context, kService + "Kill"s);
+  const Result<Caller> caller = auth_.check(*context, remote_, kService + "Kill"s);
   if (!caller.ok()) return answer(context, caller.status());
   const Result<LeaseRef> lease = visible(leases_, request->session(), *caller);
   if (lease.ok()) kill(leases_, **lease, *caller, request->reason());
@@ -148,10 +148,58 @@ grpc::ServerUnaryReactor* AdminService::Kill(grpc::CallbackServerContext* contex
 grpc::ServerUnaryReactor* AdminService::InterruptSession(grpc::CallbackServerContext* context,
                                                          const v1::InterruptSessionRequest* request,
                                                          v1::InterruptSessionReply*) {
-  const Result<Caller> caller = auth_.check(*context, kService + "InterruptSession"s);
+  const Result<Caller> caller = auth_.check(*context, remote_, kService + "InterruptSession"s);
   if (!caller.ok()) return answer(context, caller.status());
   const Result<LeaseRef> lease = visible(leases_, request->session(), *caller);
   return answer(context, lease.ok() ? interrupt(**lease, *caller) : lease.status());
+}
+
+grpc::ServerUnaryReactor* AdminService::CreateToken(grpc::CallbackServerContext* context,
+                                                    const v1::CreateTokenRequest* request,
+                                                    v1::CreateTokenReply* reply) {
+  const Result<Caller> caller = auth_.check(*context, remote_, kService + "CreateToken"s);
+  if (!caller.ok()) return answer(context, caller.status());
+  constexpr std::uint64_t kLongest = 100ull * 366 * 24 * 3600;
+  const Result<NewToken> made = auth_.tokens().create(
+      request->user(), role_of(request->role()),
+      static_cast<std::int64_t>(std::min(request->lifetime_seconds(), kLongest)));
+  if (!made.ok()) return answer(context, made.status());
+  spdlog::info("event=token_created id={} user=\"{}\" role={} by=\"{}\"", made->id, request->user(),
+               request->role(), caller->user);
+  reply->set_id(made->id);
+  reply->set_secret(made->secret);
+  return answer(context, {});
+}
+
+grpc::ServerUnaryReactor* AdminService::ListTokens(grpc::CallbackServerContext* context,
+                                                   const v1::ListTokensRequest*,
+                                                   v1::ListTokensReply* reply) {
+  const Result<Caller> caller = auth_.check(*context, remote_, kService + "ListTokens"s);
+  if (!caller.ok()) return answer(context, caller.status());
+  const Result<std::vector<TokenFacts>> found = auth_.tokens().list();
+  if (!found.ok()) return answer(context, found.status());
+  for (const TokenFacts& facts : *found) {
+    v1::TokenInfo& out = *reply->add_tokens();
+    out.set_id(facts.id);
+    out.set_user(facts.user);
+    out.set_role(std::string(to_string(facts.role)));
+    out.set_created(static_cast<std::uint64_t>(facts.created));
+    out.set_expires(static_cast<std::uint64_t>(facts.expires));
+    out.set_revoked(facts.revoked);
+  }
+  return answer(context, {});
+}
+
+grpc::ServerUnaryReactor* AdminService::RevokeToken(grpc::CallbackServerContext* context,
+                                                    const v1::RevokeTokenRequest* request,
+                                                    v1::RevokeTokenReply*) {
+  const Result<Caller> caller = auth_.check(*context, remote_, kService + "RevokeToken"s);
+  if (!caller.ok()) return answer(context, caller.status());
+  Status status = auth_.tokens().revoke(request->id());
+  if (status.ok()) {
+    spdlog::info("event=token_revoked id={} by=\"{}\"", clean(request->id()), caller->user);
+  }
+  return answer(context, status);
 }
 
 }  // namespace teletensor::server

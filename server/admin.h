@@ -11,7 +11,8 @@ namespace teletensor::server {
 
 class AdminService final : public v1::Admin::CallbackService {
  public:
-  AdminService(Leases& leases, const Auth& auth) : leases_(leases), auth_(auth) {}
+  AdminService(Leases& leases, const Auth& auth, bool remote)
+      : leases_(leases), auth_(auth), remote_(remote) {}
 
   grpc::ServerUnaryReactor* Sessions(grpc::CallbackServerContext* context,
                                      const v1::SessionsRequest* request,
@@ -30,10 +31,20 @@ class AdminService final : public v1::Admin::CallbackService {
   grpc::ServerUnaryReactor* InterruptSession(grpc::CallbackServerContext* context,
                                              const v1::InterruptSessionRequest* request,
                                              v1::InterruptSessionReply* reply) override;
+  grpc::ServerUnaryReactor* CreateToken(grpc::CallbackServerContext* context,
+                                        const v1::CreateTokenRequest* request,
+                                        v1::CreateTokenReply* reply) override;
+  grpc::ServerUnaryReactor* ListTokens(grpc::CallbackServerContext* context,
+                                       const v1::ListTokensRequest* request,
+                                       v1::ListTokensReply* reply) override;
+  grpc::ServerUnaryReactor* RevokeToken(grpc::CallbackServerContext* context,
+                                        const v1::RevokeTokenRequest* request,
+                                        v1::RevokeTokenReply* reply) override;
 
  private:
   Leases& leases_;
   const Auth& auth_;
+  const bool remote_;
 };
 
 // What Kill does, for whoever has found out that it may. The caller is named to the client.

@@ -1,43 +1,85 @@
 #include "server/auth.h"
 
 #include <pwd.h>
+#include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <vector>
 
 namespace teletensor::server {
+
+using core::Result;
+using core::Status;
 
 namespace {
 
 std::string user_name(uid_t uid) {
   std::vector<char> space(16384);
   passwd entry{}, *found = nullptr;
-  if (getpwuid_r(uid, &entry, space.data(), space.size(), &found) == 0 && found != nullptr) {
+  if (getpwuid_r(uid, &entry, space.data(), space.size(), &found) == 0 && found != nullptr &&
+      good_user(entry.pw_name)) {
     return entry.pw_name;
   }
   return "uid-" + std::to_string(uid);
 }
 
+// "Bearer SECRET", the first word in any case; "" for anything else.
+std::string_view bearer(std::string_view authorization) {
+  constexpr std::string_view kScheme = "bearer ";
+  if (authorization.size() <= kScheme.size()) return "";
+  for (std::size_t i = 0; i < kScheme.size(); ++i) {
+    if ((authorization[i] | 0x20) != kScheme[i]) return "";  // ' ' has that bit already
+  }
+  return authorization.substr(kScheme.size());
+}
+
+constexpr std::uint64_t kRefusalsLogged = 100;  // then every 100th
+
 }  // namespace
 
-Auth::Auth() : own_user_(user_name(getuid())) {}
+Auth::Auth(Tokens& tokens) : tokens_(tokens), own_user_(user_name(getuid())) {}
 
-Caller Auth::caller(const grpc::CallbackServerContext& context) const {
-  if (context.peer().starts_with("unix:")) return {own_user_, Role::kAdmin};
-  return {"anonymous", Role::kUser};
+Result<Caller> Auth::caller(Way way, std::string_view authorization) const {
+  if (!authorization.empty()) {
+    const Result<std::optional<Caller>> found = tokens_.find(bearer(authorization));
+    if (!found.ok()) return found.status();
+    if (*found) return **found;
+    return Status(kUnauthenticated, "the token is unknown, expired or revoked");
+  }
+  if (way == Way::kOwnSocket) return Caller{own_user_, Role::kAdmin};
+  if (way == Way::kRemote) return Caller{};
+  const Result<bool> any = tokens_.any();
+  if (!any.ok()) return any.status();
+  return *any ? Caller{} : Caller{"anonymous", Role::kUser};
 }
 
-core::Status Auth::check_right(std::string_view method, const Caller& caller) const {
-  core::Status status = server::check_right(method, caller);
-  if (!status.ok()) refused_.fetch_add(1, std::memory_order_relaxed);
-  return status;
-}
-
-core::Result<Caller> Auth::check(const grpc::CallbackServerContext& context,
-                                 std::string_view method) const {
-  Caller who = caller(context);
-  TT_RETURN_IF_ERROR(check_right(method, who));
+Result<Caller> Auth::check(Way way, std::string_view authorization, std::string_view method) const {
+  Result<Caller> who = caller(way, authorization);
+  if (who.ok()) {
+    Status status = check_right(method, *who);
+    if (status.ok()) return who;
+    who = Result<Caller>(std::move(status));
+  }
+  const std::uint64_t count = refused_.fetch_add(1, std::memory_order_relaxed) + 1;
+  if (count <= kRefusalsLogged || count % kRefusalsLogged == 0) {
+    spdlog::warn("event=call_refused method=\"{}\" code={} count={}", method,
+                 static_cast<int>(who.status().code()), count);
+  }
   return who;
+}
+
+Result<Caller> Auth::check(const grpc::CallbackServerContext& context, bool remote,
+                           std::string_view method) const {
+  const auto& metadata = context.client_metadata();
+  const auto found = metadata.find("authorization");
+  const std::string_view authorization =
+      found == metadata.end() ? std::string_view()
+                              : std::string_view(found->second.data(), found->second.size());
+  const Way way = remote                                ? Way::kRemote
+                  : context.peer().starts_with("unix:") ? Way::kOwnSocket
+                                                        : Way::kLoopback;
+  return check(way, authorization, method);
 }
 
 }  // namespace teletensor::server

@@ -1,8 +1,5 @@
-// Auth: who is it that calls? From the way in and the call's metadata.
-//
-// The daemon's own UNIX socket: its mode lets only the user that the daemon runs as, and root,
-// connect, so whoever comes there is that user and an admin. TCP on loopback: nobody in particular,
-// the user "anonymous". Thread-safe.
+// Auth: who is it that calls? From the way in and the token that comes with the call
+// ("authorization: Bearer ..."). Thread-safe.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -10,23 +7,43 @@
 #include <atomic>
 
 #include "server/rights.h"
+#include "server/tokens.h"
 
 namespace teletensor::server {
 
+// Where a call came in.
+enum class Way : std::uint8_t {
+  // The daemon's own UNIX socket: its mode lets only the user that the daemon runs as, and root,
+  // connect, so whoever comes there without a token is that user and an admin.
+  kOwnSocket,
+  // Plain TCP on loopback: without a token nobody in particular, the user "anonymous"; once there
+  // are tokens, nobody.
+  kLoopback,
+  // TLS, or a socket behind a proxy: without a token nobody.
+  kRemote,
+};
+
 class Auth {
  public:
-  Auth();
+  // `tokens` outlives it.
+  explicit Auth(Tokens& tokens);
 
-  Caller caller(const grpc::CallbackServerContext& context) const;
-  // The caller if it may call `method`.
-  core::Result<Caller> check(const grpc::CallbackServerContext& context,
+  // By the "authorization" header's value; "" where there is none. A token that is not good is
+  // never less than no token: UNAUTHENTICATED.
+  core::Result<Caller> caller(Way way, std::string_view authorization) const;
+  // The caller if it may call `method`; refusals are counted.
+  core::Result<Caller> check(Way way, std::string_view authorization,
                              std::string_view method) const;
-  // check_right(), counted.
-  core::Status check_right(std::string_view method, const Caller& caller) const;
+  // The same for a gRPC call; `remote`: of a listener of the way kRemote.
+  core::Result<Caller> check(const grpc::CallbackServerContext& context, bool remote,
+                             std::string_view method) const;
+
+  Tokens& tokens() const { return tokens_; }
   const std::string& own_user() const { return own_user_; }
   std::uint64_t refused() const { return refused_.load(std::memory_order_relaxed); }
 
  private:
+  Tokens& tokens_;
   const std::string own_user_;                     // that the daemon runs as
   mutable std::atomic<std::uint64_t> refused_{0};  // calls
 };

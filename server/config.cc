@@ -70,10 +70,26 @@ Status assign(const toml::node& node, std::optional<std::string>& out) {
   return {};
 }
 
+Status assign(const toml::node& node, std::vector<std::string>& out) {
+  const toml::array* array = node.as_array();
+  if (array == nullptr) return core::invalid("expected a list of strings");
+  out.clear();
+  for (const toml::node& each : *array) {
+    TT_RETURN_IF_ERROR(assign(each, out.emplace_back()));
+  }
+  return {};
+}
+
 Status assign_key(const std::string& key, const toml::node& node, Config& config) {
   if (key == "listen") return assign(node, config.listen);
   if (key == "socket") return assign(node, config.socket);
   if (key == "http") return assign(node, config.http);
+  if (key == "http_names") return assign(node, config.http_names);
+  if (key == "proxy_socket") return assign(node, config.proxy_socket);
+  if (key == "tls_cert") return assign(node, config.tls_cert);
+  if (key == "tls_key") return assign(node, config.tls_key);
+  if (key == "tls_client_ca") return assign(node, config.tls_client_ca);
+  if (key == "state_dir") return assign(node, config.state_dir);
   if (key == "slow_ms") return assign(node, config.slow_ms);
   if (key == "host_memory") return assign(node, config.host_memory);
   if (key == "session_memory") return assign(node, config.session_memory);
@@ -177,17 +193,38 @@ Parsed parse_command_line(int argc, const char* const* argv, const std::string& 
   bool no_socket = false;
   app.add_option("--config", path, "TOML file; keys are the flags' names with underscores")
       ->envname("TELETENSOR_CONFIG");
-  auto* listen = app.add_option("--listen", config.listen,
-                                "HOST:PORT on loopback; port 0 takes a free one; \"\" for no TCP")
-                     ->envname("TELETENSOR_LISTEN")
-                     ->capture_default_str();
+  auto* listen =
+      app.add_option(
+             "--listen", config.listen,
+             "HOST:PORT; port 0 takes a free one; \"\" for no TCP; off loopback with TLS only")
+          ->envname("TELETENSOR_LISTEN")
+          ->capture_default_str();
   auto* socket_option =
       app.add_option("--socket", socket,
                      "path of the UNIX socket [$XDG_RUNTIME_DIR/teletensor.sock]; \"\" for none")
           ->envname("TELETENSOR_SOCKET");
   app.add_option("--http", config.http,
-                 "HOST:PORT on loopback for /metrics, /healthz, /readyz; port 0 takes a free one")
+                 "HOST:PORT for /metrics, /healthz, /readyz; port 0 takes a free one")
       ->envname("TELETENSOR_HTTP");
+  app.add_option("--http-name", config.http_names,
+                 "a host name that HTTP answers for, beside loopback's (several times)")
+      ->envname("TELETENSOR_HTTP_NAMES");
+  app.add_option("--tls-cert", config.tls_cert, "PEM: --listen (and --http off loopback) speak TLS")
+      ->envname("TELETENSOR_TLS_CERT");
+  app.add_option("--tls-key", config.tls_key, "PEM, mode 0600")->envname("TELETENSOR_TLS_KEY");
+  app.add_option("--tls-client-ca", config.tls_client_ca,
+                 "PEM: clients need a certificate of this authority")
+      ->envname("TELETENSOR_TLS_CLIENT_CA");
+  app.add_option("--proxy-socket", config.proxy_socket,
+                 "a UNIX socket (mode 0660) for a proxy in front: its callers need tokens")
+      ->envname("TELETENSOR_PROXY_SOCKET");
+  std::string state_dir;
+  auto* state_option =
+      app.add_option("--state-dir", state_dir,
+                     "keeps tokens [$STATE_DIRECTORY, $XDG_STATE_HOME/teletensor]; \"\" for none")
+          ->envname("TELETENSOR_STATE_DIR");
+  app.add_option("--create-token", parsed.create_token,
+                 "USER:ROLE (user, admin, metrics): prints a new token and leaves");
   app.add_option("--slow-ms", config.slow_ms,
                  "instructions that hold a lane longer are in the slow log (at least 50)")
       ->envname("TELETENSOR_SLOW_MS")
@@ -245,6 +282,7 @@ Parsed parse_command_line(int argc, const char* const* argv, const std::string& 
   }
   if (socket_option->count() > 0) config.socket = socket;
   if (no_socket) config.socket = "";
+  if (state_option->count() > 0) config.state_dir = state_dir;
   if (config.embedded && listen->count() == 0) config.listen = "";
   const char* levels[] = {"trace", "debug", "info", "warn", "error", "off"};
   if (std::find(std::begin(levels), std::end(levels), config.log_level) == std::end(levels)) {

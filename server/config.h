@@ -5,20 +5,25 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "engine/core/status.h"
 
 namespace teletensor::server {
 
 struct Config {
-  std::string listen = "127.0.0.1:7420";  // "": no TCP
-  std::optional<std::string> socket;      // unset: the default path; "": none
-  std::string http;                       // "": no HTTP
-  int slow_ms = 200;                      // instructions that take longer are in the slow log
-  std::uint64_t host_memory = 0;          // bytes of all sessions; 0: 80 % of the box
-  std::uint64_t session_memory = 0;       // bytes of one session; 0: as host_memory
-  std::optional<int> lease;               // seconds; unset: 600, embedded 0
-  int lanes = 0;                          // 0: one per core
+  std::string listen = "127.0.0.1:7420";         // "": no TCP
+  std::optional<std::string> socket;             // unset: the default path; "": none
+  std::string http;                              // "": no HTTP
+  std::vector<std::string> http_names;           // host names that HTTP answers for
+  std::string proxy_socket;                      // "": none
+  std::string tls_cert, tls_key, tls_client_ca;  // PEM files
+  std::optional<std::string> state_dir;          // unset: the default path
+  int slow_ms = 200;                 // instructions that take longer are in the slow log
+  std::uint64_t host_memory = 0;     // bytes of all sessions; 0: 80 % of the box
+  std::uint64_t session_memory = 0;  // bytes of one session; 0: as host_memory
+  std::optional<int> lease;          // seconds; unset: 600, embedded 0
+  int lanes = 0;                     // 0: one per core
   int sim_devices = 0;
   std::uint64_t sim_memory = 1ull << 30;
   bool sim_null = false;
@@ -32,7 +37,8 @@ struct Config {
 // What the command line asks for.
 struct Parsed {
   Config config;
-  int exit_code = -1;  // >= 0: print `text` and leave with it (--help, --version, a mistake)
+  std::string create_token;  // "USER:ROLE": makes a token, prints it and leaves
+  int exit_code = -1;        // >= 0: print `text` and leave with it (--help, --version, a mistake)
   std::string text;
 };
 Parsed parse_command_line(int argc, const char* const* argv, const std::string& version);

@@ -3,6 +3,7 @@
 #include <httplib.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <thread>
 
 #include "server/metrics.h"
@@ -51,7 +52,7 @@ class Http final : public HttpServer {
   Http(HttpOptions options, Leases& leases, const Auth& auth, const Canary& canary)
       : options_(std::move(options)), leases_(leases), auth_(auth), canary_(canary) {}
   ~Http() override {
-    server_.stop();
+    if (server_) server_->stop();
     if (thread_.joinable()) thread_.join();
   }
   const std::string& address() const override { return address_; }
@@ -62,40 +63,55 @@ class Http final : public HttpServer {
     const int wanted = std::atoi(options_.listen.c_str() + colon + 1);
     std::string bare = host;  // getaddrinfo takes no brackets
     if (bare.size() > 2 && bare.front() == '[') bare = bare.substr(1, bare.size() - 2);
+    TT_RETURN_IF_ERROR(make_server());
     configure();
-    const int port = wanted == 0 ? server_.bind_to_any_port(bare)
-                                 : (server_.bind_to_port(bare, wanted) ? wanted : -1);
+    const int port = wanted == 0 ? server_->bind_to_any_port(bare)
+                                 : (server_->bind_to_port(bare, wanted) ? wanted : -1);
     if (port <= 0) {
       return Status(Code::kUnavailable, "http: cannot listen on " + options_.listen + ": in use?");
     }
     host_ = host;
     address_ = host + ":" + std::to_string(port);
-    thread_ = std::thread([this] { server_.listen_after_bind(); });
+    thread_ = std::thread([this] { server_->listen_after_bind(); });
     return {};
   }
 
  private:
   using Handler = std::function<void(const Caller&, const httplib::Request&, httplib::Response&)>;
 
+  Status make_server() {
+    if (!options_.tls.on()) {
+      server_ = std::make_unique<httplib::Server>();
+      return {};
+    }
+    const auto checked = credentials(options_.tls);  // says what is wrong with the files
+    if (!checked.ok()) return checked.status();
+    const std::string& authority = options_.tls.client_ca;
+    server_ = std::make_unique<httplib::SSLServer>(options_.tls.certificate.c_str(),
+                                                   options_.tls.key.c_str(),
+                                                   authority.empty() ? nullptr : authority.c_str());
+    return server_->is_valid() ? Status() : core::invalid("http: a bad certificate or key");
+  }
+
   void configure() {
-    server_.new_task_queue = [] { return new httplib::ThreadPool(kThreads); };
-    server_.set_keep_alive_max_count(100);
-    server_.set_keep_alive_timeout(5);
-    server_.set_read_timeout(5);
-    server_.set_write_timeout(5);
-    server_.set_payload_max_length(kMostBody);
-    server_.set_socket_options([](int) {});  // no SO_REUSEPORT: two daemons must not share a port
-    server_.set_default_headers({{"X-Content-Type-Options", "nosniff"},
-                                 {"X-Frame-Options", "DENY"},
-                                 {"Referrer-Policy", "no-referrer"},
-                                 {"Cache-Control", "no-store"},
-                                 {"Content-Security-Policy",
-                                  "default-src 'none'; script-src 'self'; style-src 'self'; "
-                                  "img-src 'self' data:; connect-src 'self'; base-uri 'none'; "
-                                  "form-action 'none'; frame-ancestors 'none'"}});
-    server_.set_exception_handler([](const httplib::Request&, httplib::Response& response,
-                                     std::exception_ptr) { refuse(response, 500, "failed"); });
-    server_.set_pre_routing_handler(
+    server_->new_task_queue = [] { return new httplib::ThreadPool(kThreads); };
+    server_->set_keep_alive_max_count(100);
+    server_->set_keep_alive_timeout(5);
+    server_->set_read_timeout(5);
+    server_->set_write_timeout(5);
+    server_->set_payload_max_length(kMostBody);
+    server_->set_socket_options([](int) {});  // no SO_REUSEPORT: two daemons must not share a port
+    server_->set_default_headers({{"X-Content-Type-Options", "nosniff"},
+                                  {"X-Frame-Options", "DENY"},
+                                  {"Referrer-Policy", "no-referrer"},
+                                  {"Cache-Control", "no-store"},
+                                  {"Content-Security-Policy",
+                                   "default-src 'none'; script-src 'self'; style-src 'self'; "
+                                   "img-src 'self' data:; connect-src 'self'; base-uri 'none'; "
+                                   "form-action 'none'; frame-ancestors 'none'"}});
+    server_->set_exception_handler([](const httplib::Request&, httplib::Response& response,
+                                      std::exception_ptr) { refuse(response, 500, "failed"); });
+    server_->set_pre_routing_handler(
         [this](const httplib::Request& request, httplib::Response& response) {
           if (our_host(host_of(request.get_header_value("Host")))) {
             return httplib::Server::HandlerResponse::Unhandled;
@@ -107,12 +123,14 @@ class Http final : public HttpServer {
   }
 
   bool our_host(const std::string& host) const {
-    return host == host_ || host == "localhost" || host == "127.0.0.1" || host == "[::1]";
+    const auto& names = options_.names;
+    return host == host_ || host == "localhost" || host == "127.0.0.1" || host == "[::1]" ||
+           std::find(names.begin(), names.end(), host) != names.end();
   }
 
   void get(const std::string& path, Handler handler) {
-    server_.Get(path, [this, method = "GET " + path, handler = std::move(handler)](
-                          const httplib::Request& request, httplib::Response& response) {
+    server_->Get(path, [this, method = "GET " + path, handler = std::move(handler)](
+                           const httplib::Request& request, httplib::Response& response) {
       const Result<Caller> caller = check(method, request);
       if (!caller.ok())
         return refuse(response, http_status(caller.status()), caller.status().message());
@@ -120,10 +138,9 @@ class Http final : public HttpServer {
     });
   }
 
-  Result<Caller> check(const std::string& method, const httplib::Request&) const {
-    Caller caller{"anonymous", Role::kUser};
-    TT_RETURN_IF_ERROR(auth_.check_right(method, caller));
-    return caller;
+  Result<Caller> check(const std::string& method, const httplib::Request& request) const {
+    return auth_.check(options_.tls.on() ? Way::kRemote : Way::kLoopback,
+                       request.get_header_value("Authorization"), method);
   }
 
   void add_routes() {
@@ -144,7 +161,7 @@ class Http final : public HttpServer {
   Leases& leases_;
   const Auth& auth_;
   const Canary& canary_;
-  httplib::Server server_;
+  std::unique_ptr<httplib::Server> server_;
   std::string host_, address_;
   std::thread thread_;
 };

@@ -8,16 +8,20 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "server/auth.h"
 #include "server/canary.h"
 #include "server/lease.h"
+#include "server/listener.h"
 
 namespace teletensor::server {
 
 struct HttpOptions {
-  std::string listen;   // "HOST:PORT", port 0 takes a free one
-  std::string version;  // of the daemon
+  std::string listen;              // "HOST:PORT", port 0 takes a free one
+  std::string version;             // of the daemon
+  std::vector<std::string> names;  // host names of ours, beside loopback's and the one of `listen`
+  TlsFiles tls;                    // then every caller needs a token
 };
 
 class HttpServer {

@@ -56,17 +56,18 @@ bool in_use(const sockaddr_un& address) {
 
 }  // namespace
 
-Status check_loopback(std::string_view address) {
+Status check_address(const std::string& what, std::string_view address) {
   const std::size_t colon = address.rfind(':');
   const std::string text(address);
-  if (colon == std::string_view::npos || !digits(address.substr(colon + 1)) ||
+  if (colon == std::string_view::npos || colon == 0 || !digits(address.substr(colon + 1)) ||
       std::atoi(text.c_str() + colon + 1) > 65535) {
-    return core::invalid("listen: \"" + text + "\" is not HOST:PORT");
+    return core::invalid(what + ": \"" + text + "\" is not HOST:PORT");
   }
-  if (loopback(address.substr(0, colon))) return {};
-  return core::invalid("listen: \"" + text +
-                       "\" is not a loopback address; without TLS the daemon listens on loopback "
-                       "only (reach it from elsewhere through an SSH tunnel)");
+  return {};
+}
+
+bool is_loopback(std::string_view address) {
+  return loopback(address.substr(0, address.rfind(':')));
 }
 
 core::Result<std::string> default_socket() {
@@ -82,6 +83,19 @@ core::Result<std::string> default_socket() {
                   directory + " is not a directory that only this user can open");
   }
   return directory + "/teletensor.sock";
+}
+
+std::string default_state_dir() {
+  const auto given = [](const char* name) {
+    const char* value = std::getenv(name);
+    return std::string(value != nullptr && value[0] == '/' ? value : "");
+  };
+  if (const std::string folder = given("STATE_DIRECTORY"); !folder.empty()) return folder;
+  if (const std::string folder = given("XDG_STATE_HOME"); !folder.empty()) {
+    return folder + "/teletensor";
+  }
+  const std::string home = given("HOME");
+  return home.empty() ? "" : home + "/.local/state/teletensor";
 }
 
 Status prepare_socket(const std::string& path) {

@@ -8,13 +8,18 @@
 
 namespace teletensor::server {
 
-// "HOST:PORT" with HOST a loopback address, [::1] or localhost; else INVALID_ARGUMENT that says
-// why.
-core::Status check_loopback(std::string_view address);
+// INVALID_ARGUMENT unless it is "HOST:PORT". `what` names the setting in the text.
+core::Status check_address(const std::string& what, std::string_view address);
+// Is HOST a loopback address, [::1] or localhost? Names such as 127.example.org are not.
+bool is_loopback(std::string_view address);
 
 // $XDG_RUNTIME_DIR/teletensor.sock; without that variable, teletensor.sock in a directory of this
 // user's own under /tmp, which is made here if it is missing.
 core::Result<std::string> default_socket();
+
+// Of what the daemon keeps: $STATE_DIRECTORY (systemd), $XDG_STATE_HOME/teletensor or
+// ~/.local/state/teletensor; "" without any of them. Not made here.
+std::string default_state_dir();
 
 // Makes way for a socket at `path`: removes one that nobody serves. Refuses what is not a socket, a
 // socket that is in use, a path that is too long or whose directory is missing.

@@ -33,6 +33,17 @@ int fail(const Status& status) {
   return 1;
 }
 
+// "USER:ROLE" -> a token on stdout.
+int create_token(const std::string& wanted, const std::string& state_dir) {
+  const std::size_t colon = wanted.find(':');
+  const std::string role = colon == std::string::npos ? "user" : wanted.substr(colon + 1);
+  teletensor::server::Tokens tokens(state_dir);
+  const auto made = tokens.create(wanted.substr(0, colon), teletensor::server::role_of(role), 0);
+  if (!made.ok()) return fail(made.status());
+  std::puts(made->secret.c_str());
+  return 0;
+}
+
 // Waits for SIGTERM or SIGINT, or, embedded, until no client has been here for a while.
 void wait_for_end(const sigset_t& signals, const Config& config,
                   teletensor::server::Server& server) {
@@ -76,6 +87,7 @@ int main(int argc, char** argv) {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
   start_log(config.log_level);
+  unsetenv("GRPC_TRACE");  // would write tokens into the log
 
   teletensor::server::ServerOptions options;
   options.listen = config.listen;
@@ -98,6 +110,12 @@ int main(int argc, char** argv) {
     if (!path.ok()) return fail(path.status());
     options.socket = *path;
   }
+
+  options.http_names = config.http_names;
+  options.proxy_socket = config.proxy_socket;
+  options.tls = {config.tls_cert, config.tls_key, config.tls_client_ca};
+  options.state_dir = config.state_dir.value_or(teletensor::server::default_state_dir());
+  if (!parsed.create_token.empty()) return create_token(parsed.create_token, options.state_dir);
 
   teletensor::engine::EngineOptions engine_options;
   engine_options.lanes = config.lanes;

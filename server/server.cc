@@ -3,29 +3,19 @@
 #include <grpc/grpc.h>
 #include <grpc/support/log.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
-#include <grpcpp/health_check_service_interface.h>
-#include <grpcpp/resource_quota.h>
 #include <spdlog/spdlog.h>
 #include <sys/random.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
 
 #include "server/listen.h"
 #include "server/notify.h"
 
 namespace teletensor::server {
 
-using core::Code;
 using core::Status;
 
 namespace {
 
-constexpr std::size_t kQuotaBytes = 256ull << 20;  // half-sent messages and headers, all clients
-constexpr std::chrono::seconds kFirstAnswer{10};   // then the server is up, ready or not
-constexpr std::chrono::milliseconds kGrace{500};   // for streams to end by themselves
+constexpr std::chrono::seconds kFirstAnswer{10};  // then the server is up, ready or not
 
 // gRPC's own messages become ours.
 void log_of_grpc(gpr_log_func_args* args) {
@@ -42,27 +32,6 @@ std::uint64_t make_epoch() {
   return epoch >> 1 | 1;  // never 0, and fits signed integers
 }
 
-// Against clients that send much, slowly or nothing; what each one does was measured, see
-// docs/wire.md. Compression is refused: a small message must not become a large one.
-void harden(grpc::ServerBuilder& builder, const Limits& limits) {
-  builder.SetMaxReceiveMessageSize(
-      static_cast<int>(std::max(limits.frame.bytes, limits.chunk_bytes) + (64 << 10)));
-  builder.SetResourceQuota(grpc::ResourceQuota("teletensord").Resize(kQuotaBytes));
-  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
-  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
-  builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
-  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 5000);
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, 300'000);
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 100);
-  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 8192);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 5000);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 3000);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 2000);
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-}
-
 }  // namespace
 
 core::Result<std::unique_ptr<Server>> Server::start(engine::Engine& engine, ServerOptions options) {
@@ -75,14 +44,34 @@ core::Result<std::unique_ptr<Server>> Server::start(engine::Engine& engine, Serv
 Server::Server(engine::Engine& engine, ServerOptions options)
     : options_(std::move(options)),
       facts_{options_.version, make_epoch(), Clock::now()},
-      leases_(engine, options_.limits),
-      compute_(leases_, auth_, facts_),
-      admin_(leases_, auth_) {}
+      tokens_(options_.state_dir),
+      auth_(tokens_),
+      leases_(engine, options_.limits) {}
 
 Server::~Server() { stop(); }
 
+// Off loopback, or with TLS, a listener is remote; then there has to be TLS, and a token.
+Status Server::check_remote(const std::string& what, const std::string& address) {
+  TT_RETURN_IF_ERROR(check_address(what, address));
+  const bool off_loopback = !is_loopback(address);
+  if (off_loopback && !options_.tls.on()) {
+    return core::invalid(what + ": \"" + address +
+                         "\" is not a loopback address; there the daemon needs TLS (--tls-cert, "
+                         "--tls-key) and a token (teletensord --create-token); or reach it on "
+                         "loopback through an SSH tunnel");
+  }
+  if (!off_loopback) return {};
+  const core::Result<bool> any = tokens_.any();
+  if (!any.ok()) return any.status();
+  if (*any) return {};
+  return core::invalid(what +
+                       ": off loopback the daemon needs a token first: teletensord "
+                       "--state-dir DIR --create-token USER:admin");
+}
+
 Status Server::bind() {
-  if (options_.listen.empty() && options_.socket.empty()) {
+  const std::string &tcp = options_.listen, &socket = options_.socket;
+  if (tcp.empty() && socket.empty() && options_.proxy_socket.empty()) {
     return core::invalid("neither an address nor a socket to listen on");
   }
   // Holds the library until the process ends: its own shutdown may wait 10 s for a poller of
@@ -90,37 +79,23 @@ Status Server::bind() {
   static const bool held = (grpc_init(), true);
   (void)held;
   gpr_set_log_function(log_of_grpc);
-  grpc::EnableDefaultHealthCheckService(true);
-  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-  grpc::ServerBuilder builder;
-  harden(builder, options_.limits);
-  builder.RegisterService(&compute_);
-  builder.RegisterService(&admin_);
-  int port = 0;
-  if (!options_.listen.empty()) {
-    TT_RETURN_IF_ERROR(check_loopback(options_.listen));
-    builder.AddListeningPort(options_.listen, grpc::InsecureServerCredentials(), &port);
-  }
-  int bound = 0;
-  if (!options_.socket.empty()) {
-    TT_RETURN_IF_ERROR(prepare_socket(options_.socket));
-    builder.AddListeningPort("unix:" + options_.socket, grpc::InsecureServerCredentials(), &bound);
-  }
-  // The socket must never be open to others, not even for a moment.
-  const mode_t mask = umask(0177);
-  grpc_ = builder.BuildAndStart();
-  umask(mask);
-  if (!grpc_) {
-    return Status(Code::kUnavailable,
-                  "cannot listen on " + options_.listen +
-                      (options_.listen.empty() || options_.socket.empty() ? "" : " or ") +
-                      options_.socket + ": in use?");
-  }
-  if (!options_.socket.empty() && chmod(options_.socket.c_str(), 0600) != 0) {
-    return Status(Code::kUnavailable, options_.socket + ": " + std::strerror(errno));
-  }
-  if (!options_.listen.empty()) {
-    tcp_ = options_.listen.substr(0, options_.listen.rfind(':') + 1) + std::to_string(port);
+  if (!tcp.empty()) TT_RETURN_IF_ERROR(check_remote("listen", tcp));
+  if (!options_.http.empty()) TT_RETURN_IF_ERROR(check_remote("http", options_.http));
+  ListenerOptions local, remote;
+  (options_.tls.on() ? remote : local).tcp = tcp;
+  local.socket = socket;
+  remote.socket = options_.proxy_socket;
+  remote.socket_mode = 0660;
+  remote.remote = true;
+  remote.tls = options_.tls;
+  // Before reflection is there: it is for callers of this machine.
+  for (const ListenerOptions* each : {&remote, &local}) {
+    if (each == &local) grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+    if (each->tcp.empty() && each->socket.empty()) continue;
+    auto listener = Listener::start(*each, leases_, auth_, facts_);
+    if (!listener.ok()) return listener.status();
+    if (!(*listener)->tcp().empty()) tcp_ = (*listener)->tcp();
+    listeners_.push_back(std::move(*listener));
   }
   set_serving(!options_.canary);
   if (options_.canary) {
@@ -135,30 +110,28 @@ Status Server::bind() {
 }
 
 void Server::set_serving(bool serving) {
-  for (const char* name : {"", "teletensor.v1.Compute", "teletensor.v1.Admin"}) {
-    grpc_->GetHealthCheckService()->SetServingStatus(name, serving);
-  }
+  for (const auto& listener : listeners_) listener->set_serving(serving);
 }
 
 Status Server::bind_http() {
-  TT_RETURN_IF_ERROR(check_loopback(options_.http));
   if (!canary_) return core::invalid("http: needs the canary");
-  auto http = HttpServer::start({options_.http, facts_.version}, leases_, auth_, *canary_);
+  HttpOptions options{options_.http, facts_.version, options_.http_names, {}};
+  if (!is_loopback(options_.http)) options.tls = options_.tls;
+  auto http = HttpServer::start(std::move(options), leases_, auth_, *canary_);
   if (!http.ok()) return http.status();
   http_ = std::move(*http);
   return {};
 }
 
 void Server::stop() {
-  if (!grpc_) return;
   http_.reset();
   canary_.reset();
-  grpc_->GetHealthCheckService()->SetServingStatus(false);
-  leases_.shutdown();
-  grpc_->Shutdown(std::chrono::system_clock::now() + kGrace);
-  grpc_->Wait();
-  grpc_.reset();
-  if (!options_.socket.empty()) unlink(options_.socket.c_str());
+  if (!listeners_.empty()) {
+    set_serving(false);
+    leases_.shutdown();
+  }
+  for (const auto& listener : listeners_) listener->stop();
+  listeners_.clear();
 }
 
 }  // namespace teletensor::server

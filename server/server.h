@@ -5,11 +5,12 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "engine/engine.h"
-#include "server/admin.h"
 #include "server/canary.h"
 #include "server/http.h"
+#include "server/listener.h"
 #include "server/service.h"
 
 namespace teletensor::server {
@@ -18,6 +19,10 @@ struct ServerOptions {
   std::string listen = "127.0.0.1:7420";  // "": no TCP
   std::string socket;                     // "": no UNIX socket
   std::string http;                       // "": no HTTP
+  std::vector<std::string> http_names;    // host names that HTTP answers for, beside loopback's
+  std::string proxy_socket;               // for a proxy in front: its callers need tokens
+  TlsFiles tls;                           // of listen, and of http off loopback
+  std::string state_dir;                  // "": keeps nothing
   bool canary = false;                    // without it the server is ready as soon as it is up
   Limits limits;
   std::string version;
@@ -43,15 +48,15 @@ class Server {
   Server(engine::Engine& engine, ServerOptions options);
   core::Status bind();
   core::Status bind_http();
+  core::Status check_remote(const std::string& what, const std::string& address);
   void set_serving(bool serving);
 
   const ServerOptions options_;
   ServerFacts facts_;
+  Tokens tokens_;
   Auth auth_;
   Leases leases_;
-  ComputeService compute_;
-  AdminService admin_;
-  std::unique_ptr<grpc::Server> grpc_;
+  std::vector<std::unique_ptr<Listener>> listeners_;
   std::unique_ptr<Canary> canary_;
   std::unique_ptr<HttpServer> http_;
   std::string tcp_;

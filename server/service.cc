@@ -26,7 +26,7 @@ constexpr char kTooMany[] = "the server has too many streams";
 grpc::ServerUnaryReactor* ComputeService::Hello(grpc::CallbackServerContext* context,
                                                 const v1::HelloRequest* request,
                                                 v1::HelloReply* reply) {
-  const core::Result<Caller> caller = auth_.check(*context, kService + "Hello"s);
+  const core::Result<Caller> caller = auth_.check(*context, remote_, kService + "Hello"s);
   if (!caller.ok()) return answer(context, caller.status());
   engine::Engine& engine = leases_.engine();
   core::Result<server::Hello> hello =
@@ -119,7 +119,7 @@ grpc::ServerUnaryReactor* ComputeService::Interrupt(grpc::CallbackServerContext*
 grpc::ServerUnaryReactor* ComputeService::Describe(grpc::CallbackServerContext* context,
                                                    const v1::DescribeRequest*,
                                                    v1::DescribeReply* reply) {
-  const core::Result<Caller> caller = auth_.check(*context, kService + "Describe"s);
+  const core::Result<Caller> caller = auth_.check(*context, remote_, kService + "Describe"s);
   if (!caller.ok()) return answer(context, caller.status());
   fill_describe_reply(leases_.engine(), leases_.limits(), facts_, leases_.all().size(), *reply);
   return answer(context, {});

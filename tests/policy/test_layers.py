@@ -41,7 +41,7 @@ LAYERS = {
         ["engine/engine.h", "engine/core/", "engine/program/", "engine/ops/op.h", "proto/wire/",
          "teletensor/v1/"],
         [*ABSL, "grpc/", "grpcpp/", "google/protobuf/", "spdlog/", "CLI/", "toml++/", "nlohmann/",
-         "httplib.h", "prometheus/"]),
+         "httplib.h", "prometheus/", "openssl/", "sqlite3.h"]),
     "clients/session": (
         ["engine/core/", "engine/program/", "engine/ops/", "engine/autograd/", "engine/passes/",
          "proto/wire/"],

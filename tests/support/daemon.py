@@ -27,7 +27,8 @@ class Daemon:
     def __init__(self, *flags, env=None):
         self.folder = tempfile.mkdtemp(prefix="tt-")  # short: socket paths hold 108 bytes
         self.socket = f"{self.folder}/d.sock"
-        command = [binary(), "--listen", "127.0.0.1:0", "--socket", self.socket, *flags]
+        command = [binary(), "--listen", "127.0.0.1:0", "--socket", self.socket,
+                   *([] if "--state-dir" in flags else ["--state-dir", f"{self.folder}/state"]), *flags]
         environment = {k: v for k, v in os.environ.items() if not k.startswith("TELETENSOR_")}
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                         env={**environment, **(env or {})}, text=True)

@@ -66,3 +66,18 @@ class Admin:
     def interrupt(self, session: int) -> None:
         """Drops what a session has queued."""
         self._ask("InterruptSession", [(1, session)])
+
+    def create_token(self, user: str, role: str, lifetime_seconds: int = 0) -> dict[str, str]:
+        """Its id and its secret, which is not told again."""
+        reply = self._ask("CreateToken", [(1, user), (2, role), (3, lifetime_seconds)])
+        return {"id": reply.text(1), "secret": reply.text(2)}
+
+    def tokens(self) -> list[dict[str, Any]]:
+        """All, without secrets."""
+        return [{"id": t.text(1), "user": t.text(2), "role": t.text(3), "created": t.integer(4),
+                 "expires": t.integer(5), "revoked": bool(t.integer(6))}
+                for t in self._ask("ListTokens").messages(1)]
+
+    def revoke_token(self, token: str) -> None:
+        """The token with this id is refused from the next call on."""
+        self._ask("RevokeToken", [(1, token)])

@@ -1,4 +1,4 @@
-"""The operator's commands of `teletensor`: sessions, memory, top, slowlog, kill, bench."""
+"""The operator's commands of `teletensor`: sessions, memory, top, slowlog, kill, token, bench."""
 
 from __future__ import annotations
 
@@ -54,6 +54,36 @@ def _bytes(count: float) -> str:
 
 def _used(session: dict[str, Any], field: str = "used") -> int:
     return sum(m[field] for m in session["memory"])
+
+
+def _token(args: argparse.Namespace) -> int:
+    """Tokens are told once, on standard output, and never taken on a command line."""
+    with transport(args) as connection:
+        admin = Admin(connection)
+        if args.action == "create":
+            made = admin.create_token(args.user, args.role, args.days * 86400)
+            print(made["secret"])
+            print(f"token {made['id']} of {args.user}, role {args.role}; it is not shown again",
+                  file=sys.stderr)
+        elif args.action == "revoke":
+            admin.revoke_token(args.id)
+            print(f"token {args.id} is revoked")
+        else:
+            found = admin.tokens()
+            if args.json:
+                print(json.dumps(found))
+                return 0
+            rows: list[tuple[str, ...]] = [("ID", "USER", "ROLE", "CREATED", "EXPIRES", "STATE")]
+            rows += [(t["id"], t["user"], t["role"], _day(t["created"]),
+                      _day(t["expires"]) if t["expires"] else "never",
+                      "revoked" if t["revoked"] else
+                      "expired" if 0 < t["expires"] <= time.time() else "good") for t in found]
+            _table(rows)
+    return 0
+
+
+def _day(seconds: int) -> str:
+    return time.strftime("%Y-%m-%d", time.localtime(seconds))
 
 
 def _table(rows: list[tuple[str, ...]]) -> None:
@@ -232,7 +262,15 @@ def add_commands(commands: Any) -> dict[str, Callable[[argparse.Namespace], int]
     kill.add_argument("session", type=int, help="its id, from `teletensor sessions`")
     kill.add_argument("--reason", default="", help="told to its client")
     kill.add_argument("--interrupt", action="store_true", help="only drops what it has queued")
+    tokens = commands.add_parser("token", help="who may call: create, list, revoke")
+    actions = tokens.add_subparsers(dest="action", required=True)
+    create = with_address(actions.add_parser("create", help="prints a new one"))
+    create.add_argument("user", help="letters, digits and ._@-")
+    create.add_argument("--role", choices=["user", "admin", "metrics"], default="user")
+    create.add_argument("--days", type=int, default=0, help="it expires after so many [never]")
+    with_address(actions.add_parser("list", help="without their secrets"), table=True)
+    with_address(actions.add_parser("revoke", help="refused from the next call on")).add_argument("id")
     with_address(commands.add_parser("bench", help="a few figures of a daemon, seen from here"),
                  table=True)
     return {"sessions": _sessions, "memory": _memory, "top": _top, "slowlog": _slow_log,
-            "kill": _kill, "bench": _bench}
+            "kill": _kill, "bench": _bench, "token": _token}

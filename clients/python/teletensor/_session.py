@@ -21,6 +21,7 @@ import grpc
 
 from . import _core, _interrupt
 from ._admin import Admin
+from ._credentials import credentials_of
 from ._errors import SessionLostError, TeletensorError
 from ._sites import SiteReporter
 from ._transport import Transport
@@ -42,10 +43,10 @@ class Session:
     so that programs can go back and forth between sessions.
     """
 
-    def __init__(self, transport: Transport, name: str, quota: int, token: str | None) -> None:
+    def __init__(self, transport: Transport, name: str, quota: int) -> None:
         self._transport = transport
         self._pid = os.getpid()
-        greeting = transport.hello(_INSTANCE, name, quota, token)
+        greeting = transport.hello(_INSTANCE, name, quota)
         self.name = greeting.session_name
         self.id = greeting.session_id
         self.server_version = greeting.server_version
@@ -181,15 +182,20 @@ def _sessions() -> list[Session]:
 
 
 def connect(address: str | None = None, *, token: str | None = None, name: str | None = None,
-            memory: int = 0) -> Session:
+            memory: int = 0, ca: str | os.PathLike[str] | None = None,
+            cert: tuple[str | os.PathLike[str], str | os.PathLike[str]] | None = None) -> Session:
     """Opens a session.
 
     Without `address`: TELETENSOR_ADDRESS, else this user's running daemon (its UNIX socket), else an
     embedded one, spawned for this user and gone with its last client. `address` is "host:port",
-    "unix:/path" or a path. `memory`: bytes asked for on each device (0: what the daemon allows).
+    "unix:/path" or a path; off loopback the connection is TLS ("tls://host:port" always is), checked
+    against the authorities in the file `ca` (TELETENSOR_CA, else the system's), with the client's own
+    certificate and key of `cert` where the daemon asks for one (TELETENSOR_CERT, TELETENSOR_KEY).
+    `token` says who this is (TELETENSOR_TOKEN, TELETENSOR_TOKEN_FILE). `memory`: bytes asked for on
+    each device (0: what the daemon allows).
     Raises SessionLostError where nobody answers, RefusedError where the daemon says no.
     """
-    session = Session(_reach(address), name or "", memory, token)
+    session = Session(_reach(address, token, ca, cert), name or "", memory)
     session._owned = 1
     global _default
     with _lock:
@@ -286,14 +292,13 @@ def _answers(path: pathlib.Path) -> bool:
         channel.close()
 
 
-def _reach(address: str | None) -> Transport:
+def _reach(address: str | None, token: str | None, ca: str | os.PathLike[str] | None,
+           cert: tuple[str | os.PathLike[str], str | os.PathLike[str]] | None) -> Transport:
     address = address or os.environ.get("TELETENSOR_ADDRESS")
-    if address:
-        return Transport(address)
-    own = runtime_dir() / "teletensor.sock"
-    if _answers(own):
-        return Transport(f"unix:{own}")
-    return Transport(f"unix:{_embedded()}")
+    if not address:
+        own = runtime_dir() / "teletensor.sock"
+        address = f"unix:{own if _answers(own) else _embedded()}"
+    return Transport(address, credentials_of(address, token, ca, cert))
 
 
 def find_daemon() -> str:

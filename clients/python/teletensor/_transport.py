@@ -14,6 +14,7 @@ from typing import Any
 import grpc
 
 from . import _core
+from ._credentials import Credentials, credentials_of
 from ._errors import RefusedError, SessionLostError
 from ._interrupt import Calls, shielded
 from ._protowire import Message, decode, encode
@@ -55,13 +56,6 @@ class Greeting:
     sites_seconds: float = 0.0
 
 
-def target_of(address: str) -> str:
-    """gRPC's name for "host:port", "unix:/path" or a path."""
-    if address.startswith(("unix:", "/")):
-        return address if address.startswith("unix:") else "unix:" + address
-    return address
-
-
 def _limits(message: Message) -> dict[str, int]:
     names = ("credit_upto", "credit_bytes", "frame_bytes", "frame_commands", "frame_items",
              "inline_bytes", "chunk_bytes")
@@ -71,11 +65,13 @@ def _limits(message: Message) -> dict[str, int]:
 class Transport:
     """One connection of one session."""
 
-    def __init__(self, address: str, connect_timeout: float = 10.0) -> None:
+    def __init__(self, address: str, credentials: Credentials | None = None,
+                 connect_timeout: float = 10.0) -> None:
         self.address = address
         self._timeout = connect_timeout
-        self.channel = grpc.insecure_channel(target_of(address), options=_CHANNEL_OPTIONS)
-        self._metadata: list[tuple[str, str]] = []
+        self.credentials = credentials or credentials_of(address)
+        self.channel = self.credentials.channel(_CHANNEL_OPTIONS)
+        self._metadata = self.credentials.metadata()
         self._instance = b""
         self._epoch = 0
         self._keeper: Keeper | None = None
@@ -92,7 +88,7 @@ class Transport:
                             wait_for_ready=wait)
         return reply
 
-    def hello(self, instance: bytes, name: str, quota: int, token: str | None) -> Greeting:
+    def hello(self, instance: bytes, name: str, quota: int) -> Greeting:
         """Opens a session on the daemon. RefusedError, SessionLostError."""
         from . import __version__
 
@@ -101,8 +97,6 @@ class Transport:
              (7, quota)]
             + [(9, encode([(1, op), (2, revision)])) for op, revision in _core.op_table()]
         )
-        if token:
-            self._metadata = [("teletensor-user-token", token)]
         try:
             reply = decode(self.unary("Compute", "Hello", request))
         except grpc.RpcError as error:
@@ -119,7 +113,7 @@ class Transport:
             session_id=reply.integer(11), sites_seconds=reply.integer(12) / 1000,
         )
         self._lease, self._instance, self._epoch = greeting.lease, instance, greeting.epoch
-        self._metadata = [("teletensor-token", greeting.token)]
+        self._metadata = [*self.credentials.metadata(), ("teletensor-token", greeting.token)]
         self.chunk_bytes = greeting.limits["chunk_bytes"] or 1 << 20
         return greeting
 

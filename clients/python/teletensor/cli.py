@@ -1,5 +1,5 @@
-"""The command `teletensor`: serve | health | sessions | memory | top | slowlog | kill | bench | doctor |
---version."""
+"""The command `teletensor`: serve | health | sessions | memory | top | slowlog | kill | token | bench |
+doctor | --version."""
 
 from __future__ import annotations
 

@@ -1,0 +1,151 @@
+#include "server/listener.h"
+
+#include <grpc/grpc.h>
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/resource_quota.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+#include "server/listen.h"
+
+namespace teletensor::server {
+
+using core::Code;
+using core::Result;
+using core::Status;
+
+namespace {
+
+constexpr std::size_t kQuotaBytes = 256ull << 20;  // half-sent messages and headers, all clients
+constexpr std::chrono::milliseconds kGrace{500};   // for streams to end by themselves
+
+// Against clients that send much, slowly or nothing; what each one does was measured, see
+// docs/wire.md. Compression is refused: a small message must not become a large one.
+void harden(grpc::ServerBuilder& builder, const Limits& limits) {
+  builder.SetMaxReceiveMessageSize(
+      static_cast<int>(std::max(limits.frame.bytes, limits.chunk_bytes) + (64 << 10)));
+  builder.SetResourceQuota(grpc::ResourceQuota("teletensord").Resize(kQuotaBytes));
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
+  builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 5000);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, 300'000);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 100);
+  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 8192);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 5000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 3000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 2000);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+}
+
+Result<std::string> contents(const std::string& path, bool secret) {
+  struct stat info {};
+  std::ifstream file(path, std::ios::binary);
+  if (!file || stat(path.c_str(), &info) != 0) {
+    return Status(Code::kNotFound, "cannot read " + path + ": " + std::strerror(errno));
+  }
+  if (secret && (info.st_mode & 077) != 0) {
+    return Status(Code::kPermissionDenied, path + " can be opened by others (chmod 600)");
+  }
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+}  // namespace
+
+Result<std::shared_ptr<grpc::ServerCredentials>> credentials(const TlsFiles& files) {
+  if (!files.on()) return grpc::InsecureServerCredentials();
+  if (files.key.empty()) return core::invalid("tls: a certificate needs its key (--tls-key)");
+  const Result<std::string> certificate = contents(files.certificate, false);
+  const Result<std::string> key = contents(files.key, true);
+  if (!certificate.ok()) return certificate.status();
+  if (!key.ok()) return key.status();
+  grpc::SslServerCredentialsOptions options(
+      files.client_ca.empty() ? GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE
+                              : GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  options.pem_key_cert_pairs.push_back({*key, *certificate});
+  if (!files.client_ca.empty()) {
+    const Result<std::string> authority = contents(files.client_ca, false);
+    if (!authority.ok()) return authority.status();
+    options.pem_root_certs = *authority;
+  }
+  return grpc::SslServerCredentials(options);
+}
+
+Listener::Listener(const ListenerOptions& options, Leases& leases, const Auth& auth,
+                   const ServerFacts& facts)
+    : options_(options),
+      compute_(leases, auth, options.remote, facts),
+      admin_(leases, auth, options.remote) {}
+
+Listener::~Listener() { stop(); }
+
+Result<std::unique_ptr<Listener>> Listener::start(const ListenerOptions& options, Leases& leases,
+                                                  const Auth& auth, const ServerFacts& facts) {
+  std::unique_ptr<Listener> listener(new Listener(options, leases, auth, facts));
+  TT_RETURN_IF_ERROR(listener->bind(leases.limits()));
+  return listener;
+}
+
+Status Listener::bind(const Limits& limits) {
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::ServerBuilder builder;
+  harden(builder, limits);
+  builder.RegisterService(&compute_);
+  builder.RegisterService(&admin_);
+  int port = 0, bound = 0;
+  if (!options_.tcp.empty()) {
+    auto tls = credentials(options_.tls);
+    if (!tls.ok()) return tls.status();
+    builder.AddListeningPort(options_.tcp, *tls, &port);
+  }
+  if (!options_.socket.empty()) {
+    TT_RETURN_IF_ERROR(prepare_socket(options_.socket));
+    builder.AddListeningPort("unix:" + options_.socket, grpc::InsecureServerCredentials(), &bound);
+  }
+  // The socket must never be open to others, not even for a moment.
+  const mode_t mask = umask(0177);
+  grpc_ = builder.BuildAndStart();
+  umask(mask);
+  if (!grpc_) {
+    return Status(Code::kUnavailable,
+                  "cannot listen on " + options_.tcp +
+                      (options_.tcp.empty() || options_.socket.empty() ? "" : " or ") +
+                      options_.socket +
+                      (options_.tls.on() ? ": in use, or a bad certificate?" : ": in use?"));
+  }
+  if (!options_.socket.empty() &&
+      chmod(options_.socket.c_str(), static_cast<mode_t>(options_.socket_mode)) != 0) {
+    return Status(Code::kUnavailable, options_.socket + ": " + std::strerror(errno));
+  }
+  if (!options_.tcp.empty()) {
+    tcp_ = options_.tcp.substr(0, options_.tcp.rfind(':') + 1) + std::to_string(port);
+  }
+  return {};
+}
+
+void Listener::set_serving(bool serving) {
+  for (const char* name : {"", "teletensor.v1.Compute", "teletensor.v1.Admin"}) {
+    grpc_->GetHealthCheckService()->SetServingStatus(name, serving);
+  }
+}
+
+void Listener::stop() {
+  if (!grpc_) return;
+  grpc_->GetHealthCheckService()->SetServingStatus(false);
+  grpc_->Shutdown(std::chrono::system_clock::now() + kGrace);
+  grpc_->Wait();
+  grpc_.reset();
+  if (!options_.socket.empty()) unlink(options_.socket.c_str());
+}
+
+}  // namespace teletensor::server

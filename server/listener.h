@@ -1,0 +1,59 @@
+// Listener: one gRPC server with services of its own, for callers that come one way: those of this
+// machine (own UNIX socket, loopback), or those from elsewhere (TLS, a proxy's socket), who need a
+// token. They are kept apart by being different servers, so no header can blur them.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <string>
+
+#include "server/admin.h"
+#include "server/service.h"
+
+namespace teletensor::server {
+
+// PEM files. Empty: no TLS. With `client_ca` a peer without a certificate of it gets no further
+// than the handshake.
+struct TlsFiles {
+  std::string certificate, key, client_ca;
+  bool on() const { return !certificate.empty(); }
+};
+
+struct ListenerOptions {
+  std::string tcp;     // "HOST:PORT"; "": none
+  std::string socket;  // path; "": none
+  int socket_mode = 0600;
+  bool remote = false;
+  TlsFiles tls;  // of tcp
+};
+
+class Listener {
+ public:
+  // Binds and serves. Says why where an address is refused or taken. The others outlive it.
+  static core::Result<std::unique_ptr<Listener>> start(const ListenerOptions& options,
+                                                       Leases& leases, const Auth& auth,
+                                                       const ServerFacts& facts);
+  ~Listener();  // as stop()
+
+  void set_serving(bool serving);
+  // Accepts nothing more; streams have a moment to end by themselves.
+  void stop();
+  const std::string& tcp() const { return tcp_; }  // with the port that was taken
+
+ private:
+  Listener(const ListenerOptions& options, Leases& leases, const Auth& auth,
+           const ServerFacts& facts);
+  core::Status bind(const Limits& limits);
+
+  const ListenerOptions options_;
+  ComputeService compute_;
+  AdminService admin_;
+  std::unique_ptr<grpc::Server> grpc_;
+  std::string tcp_;
+};
+
+// Credentials from files; refuses a key that others can read.
+core::Result<std::shared_ptr<grpc::ServerCredentials>> credentials(const TlsFiles& files);
+
+}  // namespace teletensor::server

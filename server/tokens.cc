@@ -1,0 +1,230 @@
+#include "server/tokens.h"
+
+#include <openssl/sha.h>
+#include <sqlite3.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+
+namespace teletensor::server {
+
+using core::Code;
+using core::MutexLock;
+using core::Result;
+using core::Status;
+
+namespace {
+
+constexpr std::string_view kPrefix = "tt_";  // so that scanners of repositories find leaked ones
+constexpr std::size_t kSecretBytes = 32, kIdBytes = 5;
+constexpr std::size_t kMostSecret = 128;  // characters that are looked at
+
+std::string hexadecimal(const unsigned char* bytes, std::size_t count) {
+  std::string text;
+  for (std::size_t i = 0; i < count; ++i) {
+    text += "0123456789abcdef"[bytes[i] >> 4];
+    text += "0123456789abcdef"[bytes[i] & 15];
+  }
+  return text;
+}
+
+Result<std::string> random_text(std::size_t count) {
+  unsigned char bits[kSecretBytes];
+  if (getrandom(bits, count, 0) != static_cast<ssize_t>(count)) {
+    return core::internal("no random bits for a token");
+  }
+  return hexadecimal(bits, count);
+}
+
+std::string hash_of(std::string_view secret) {
+  unsigned char digest[SHA256_DIGEST_LENGTH];
+  SHA256(reinterpret_cast<const unsigned char*>(secret.data()), secret.size(), digest);
+  return {reinterpret_cast<const char*>(digest), sizeof digest};
+}
+
+// One statement and its bindings.
+class Query {
+ public:
+  Query(sqlite3* db, const char* text) : db_(db) {
+    sqlite3_prepare_v2(db, text, -1, &statement_, nullptr);
+  }
+  ~Query() { sqlite3_finalize(statement_); }
+  Query(const Query&) = delete;
+  Query& operator=(const Query&) = delete;
+
+  Query& bind(std::string_view text) {
+    sqlite3_bind_text(statement_, ++bound_, text.data(), static_cast<int>(text.size()),
+                      SQLITE_TRANSIENT);
+    return *this;
+  }
+  Query& bind(std::int64_t number) {
+    sqlite3_bind_int64(statement_, ++bound_, number);
+    return *this;
+  }
+  Query& blob(std::string_view bytes) {
+    sqlite3_bind_blob(statement_, ++bound_, bytes.data(), static_cast<int>(bytes.size()),
+                      SQLITE_TRANSIENT);
+    return *this;
+  }
+  // True: a row is there. False: none any more. An error where the file fails.
+  Result<bool> step() {
+    const int code = statement_ == nullptr ? SQLITE_ERROR : sqlite3_step(statement_);
+    if (code == SQLITE_ROW) return true;
+    if (code == SQLITE_DONE) return false;
+    return Status(Code::kUnavailable, std::string("tokens: ") + sqlite3_errmsg(db_));
+  }
+  std::string text(int column) const {
+    const auto* value = reinterpret_cast<const char*>(sqlite3_column_text(statement_, column));
+    return value == nullptr ? "" : value;
+  }
+  std::int64_t number(int column) const { return sqlite3_column_int64(statement_, column); }
+
+ private:
+  sqlite3* const db_;
+  sqlite3_stmt* statement_ = nullptr;
+  int bound_ = 0;
+};
+
+constexpr char kTable[] =
+    "CREATE TABLE IF NOT EXISTS tokens (id TEXT PRIMARY KEY, hash BLOB NOT NULL UNIQUE,"
+    " user TEXT NOT NULL, role TEXT NOT NULL, created INTEGER NOT NULL, expires INTEGER NOT NULL,"
+    " revoked INTEGER NOT NULL) STRICT";
+
+std::int64_t now() { return static_cast<std::int64_t>(std::time(nullptr)); }
+
+}  // namespace
+
+bool good_user(std::string_view user) {
+  return !user.empty() && user.size() <= 64 && std::all_of(user.begin(), user.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+           c == '_' || c == '@' || c == '-';
+  });
+}
+
+Tokens::Tokens(std::string folder) : folder_(std::move(folder)) {}
+
+Tokens::~Tokens() { sqlite3_close(db_); }
+
+Status Tokens::open(bool make) {
+  if (db_ != nullptr) return {};
+  if (folder_.empty()) {
+    return make ? core::invalid("tokens are kept in a state directory (--state-dir)") : Status();
+  }
+  const std::string path = folder_ + "/tokens.db";
+  std::error_code error;
+  if (!make && !std::filesystem::exists(path, error)) return {};
+  std::filesystem::create_directories(std::filesystem::path(folder_).parent_path(), error);
+  if (mkdir(folder_.c_str(), 0700) != 0 && errno != EEXIST) {
+    return Status(Code::kUnavailable, folder_ + ": " + std::strerror(errno));
+  }
+  const mode_t mask = umask(0177);
+  const int code =
+      sqlite3_open_v2(path.c_str(), &db_,
+                      SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_FULLMUTEX, nullptr);
+  Status status;
+  struct stat info {};
+  if (code != SQLITE_OK) {
+    status = Status(Code::kUnavailable, path + ": " + sqlite3_errmsg(db_));
+  } else if (stat(path.c_str(), &info) != 0 || (info.st_mode & 077) != 0) {
+    status = Status(Code::kPermissionDenied, path + " can be opened by others (chmod 600)");
+  } else {
+    sqlite3_busy_timeout(db_, 2000);
+    const Result<bool> made = Query(db_, kTable).step();
+    status = made.status();
+  }
+  umask(mask);
+  if (!status.ok()) {
+    sqlite3_close(db_);
+    db_ = nullptr;
+  }
+  return status;
+}
+
+Result<NewToken> Tokens::create(const std::string& user, Role role, std::int64_t lifetime) {
+  if (!good_user(user)) {
+    return core::invalid("token: a user's name has at most 64 letters, digits and ._@-");
+  }
+  if (role == Role::kNobody) return core::invalid("token: the role is user, admin or metrics");
+  if (lifetime < 0) return core::invalid("token: a lifetime is not negative");
+  const Result<std::string> secret = random_text(kSecretBytes), id = random_text(kIdBytes);
+  if (!secret.ok()) return secret.status();
+  if (!id.ok()) return id.status();
+  const NewToken made{*id, std::string(kPrefix) + *secret};
+  MutexLock lock(mutex_);
+  TT_RETURN_IF_ERROR(open(true));
+  Query count(db_, "SELECT COUNT(*) FROM tokens");
+  const Result<bool> counted = count.step();
+  if (!counted.ok()) return counted.status();
+  if (count.number(0) >= static_cast<std::int64_t>(kMost)) {
+    return Status(Code::kResourceExhausted,
+                  "token: there are " + std::to_string(kMost) + " already");
+  }
+  const Result<bool> stored = Query(db_, "INSERT INTO tokens VALUES (?, ?, ?, ?, ?, ?, 0)")
+                                  .bind(made.id)
+                                  .blob(hash_of(made.secret))
+                                  .bind(user)
+                                  .bind(to_string(role))
+                                  .bind(now())
+                                  .bind(lifetime == 0 ? 0 : now() + lifetime)
+                                  .step();
+  if (!stored.ok()) return stored.status();
+  return made;
+}
+
+Result<std::vector<TokenFacts>> Tokens::list() {
+  MutexLock lock(mutex_);
+  TT_RETURN_IF_ERROR(open(false));
+  std::vector<TokenFacts> found;
+  if (db_ == nullptr) return found;
+  Query query(db_, "SELECT id, user, role, created, expires, revoked FROM tokens ORDER BY created");
+  while (true) {
+    const Result<bool> row = query.step();
+    if (!row.ok()) return row.status();
+    if (!*row) return found;
+    found.push_back({query.text(0), query.text(1), role_of(query.text(2)), query.number(3),
+                     query.number(4), query.number(5) != 0});
+  }
+}
+
+Status Tokens::revoke(const std::string& id) {
+  MutexLock lock(mutex_);
+  TT_RETURN_IF_ERROR(open(false));
+  if (db_ != nullptr) {
+    const Result<bool> done =
+        Query(db_, "UPDATE tokens SET revoked = 1 WHERE id = ?").bind(id).step();
+    if (!done.ok()) return done.status();
+    if (sqlite3_changes(db_) > 0) return {};
+  }
+  return Status(Code::kNotFound, "there is no token with this id");
+}
+
+Result<std::optional<Caller>> Tokens::find(std::string_view secret) {
+  MutexLock lock(mutex_);
+  TT_RETURN_IF_ERROR(open(false));
+  if (db_ == nullptr || secret.size() > kMostSecret) return std::optional<Caller>();
+  Query query(db_,
+              "SELECT user, role FROM tokens WHERE hash = ? AND revoked = 0 AND"
+              " (expires = 0 OR expires > ?)");
+  const Result<bool> row = query.blob(hash_of(secret)).bind(now()).step();
+  if (!row.ok()) return row.status();
+  if (!*row) return std::optional<Caller>();
+  return std::optional<Caller>({query.text(0), role_of(query.text(1))});
+}
+
+Result<bool> Tokens::any() {
+  MutexLock lock(mutex_);
+  TT_RETURN_IF_ERROR(open(false));
+  if (db_ == nullptr) return false;
+  return Query(db_,
+               "SELECT 1 FROM tokens WHERE revoked = 0 AND (expires = 0 OR expires > ?) LIMIT 1")
+      .bind(now())
+      .step();
+}
+
+}  // namespace teletensor::server

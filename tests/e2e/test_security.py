@@ -1,0 +1,345 @@
+"""Who may reach a daemon and do what: TLS, tokens, roles, sockets, and secrets that stay secret.
+SECURITY.md names these tests."""
+
+import contextlib
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+import time
+
+import grpc
+import pytest
+from support.daemon import binary
+from support.http import ask
+from support.raw import Raw, messages, nothing
+from support.tls import Authority
+from teletensor._credentials import credentials_of
+
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory):
+    return Authority(tmp_path_factory.mktemp("ca"))
+
+
+def tls_flags(authority, *more):
+    certificate, key = authority.issue("server")
+    return ["--tls-cert", str(certificate), "--tls-key", str(key), *more]
+
+
+def cli(daemon, *arguments, env=None):
+    words = list(arguments) + ["--address", daemon.unix]
+    return subprocess.run([sys.executable, "-m", "teletensor.cli", *words], capture_output=True, text=True,
+                          timeout=60, env={**os.environ, **(env or {})})
+
+
+def token_of(daemon, user, role="user", *more):
+    done = cli(daemon, "token", "create", user, "--role", role, *more)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def refuses_to_start(*flags):
+    done = subprocess.run([binary(), "--no-socket", *flags], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 1, (done.returncode, done.stderr)
+    return done.stderr
+
+
+def test_off_loopback_needs_tls_and_a_token(authority, tmp_path):
+    state = ["--state-dir", str(tmp_path / "state")]
+    for flag, other in (("--listen", []), ("--http", ["--listen", "127.0.0.1:0"])):
+        assert "TLS" in refuses_to_start(*state, *other, flag, "192.0.2.1:0")
+        assert "token" in refuses_to_start(*state, *other, *tls_flags(authority), flag, "192.0.2.1:0")
+    made = subprocess.run([binary(), *state, "--create-token", "alice:admin"], capture_output=True, text=True)
+    assert made.returncode == 0 and made.stdout.startswith("tt_") and len(made.stdout.strip()) == 67
+    # Now only the address is wrong: it is nobody's here.
+    assert "cannot listen" in refuses_to_start(*state, *tls_flags(authority), "--listen", "192.0.2.1:0")
+
+
+def test_keys_that_others_can_read_are_refused(authority, tmp_path):
+    certificate, key = authority.issue("careless")
+    key.chmod(0o644)
+    text = refuses_to_start("--state-dir", str(tmp_path), "--listen", "127.0.0.1:0", "--tls-cert",
+                            str(certificate), "--tls-key", str(key))
+    assert "chmod 600" in text
+
+
+def test_tls_and_token(start_daemon, tt, authority, tmp_path):
+    daemon = start_daemon(*tls_flags(authority))
+    address, token = "tls://" + daemon.tcp, token_of(daemon, "alice")
+    with tt.connect(address, token=token, ca=authority.ca) as s:
+        x = tt.arange(4, dtype=tt.float32).requires_grad_()
+        (x * x).sum().backward()
+        assert x.grad.tolist() == [0.0, 2.0, 4.0, 6.0]
+        big = tt.tensor(list(range(100_000)))
+        assert int(big.numpy()[-1]) == 99_999
+        found = json.loads(cli(daemon, "sessions", "--json").stdout)
+        assert [f["user"] for f in found] == ["alice"]
+        assert token not in repr(s) and token not in repr(s._transport.credentials)
+    with pytest.raises(tt.RefusedError, match="token"):
+        tt.connect(address, ca=authority.ca)
+    with pytest.raises(tt.RefusedError, match="unknown"):
+        tt.connect(address, token="tt_" + "0" * 64, ca=authority.ca)
+    stranger = Authority(tmp_path / "other", "another authority")
+    with pytest.raises(tt.SessionLostError):
+        tt.connect(address, token=token, ca=stranger.ca)
+    plain = Raw(daemon.tcp)  # no TLS at all
+    with pytest.raises(grpc.RpcError):
+        plain.describe()
+    plain.close()
+
+
+def test_token_from_environment_and_file(start_daemon, tt, authority, tmp_path, monkeypatch):
+    daemon = start_daemon(*tls_flags(authority))
+    file = tmp_path / "token"
+    file.write_text(token_of(daemon, "bob") + "\n", encoding="ascii")
+    monkeypatch.setenv("TELETENSOR_CA", str(authority.ca))
+    monkeypatch.setenv("TELETENSOR_TOKEN_FILE", str(file))
+    with tt.connect("tls://" + daemon.tcp):
+        assert tt.ones(3).tolist() == [1.0] * 3
+    monkeypatch.setenv("TELETENSOR_TOKEN", "tt_wrong")
+    with pytest.raises(tt.RefusedError):
+        tt.connect("tls://" + daemon.tcp)
+
+
+def test_mutual_tls(start_daemon, tt, authority, tmp_path):
+    daemon = start_daemon(*tls_flags(authority, "--tls-client-ca", str(authority.ca)))
+    address, token = "tls://" + daemon.tcp, token_of(daemon, "alice")
+    with tt.connect(address, token=token, ca=authority.ca, cert=authority.issue("alice")):
+        assert tt.ones(3).tolist() == [1.0] * 3
+    stranger = Authority(tmp_path / "other", "another authority")
+    for cert in (None, stranger.issue("alice")):
+        with pytest.raises(tt.SessionLostError):
+            tt.connect(address, token=token, ca=authority.ca, cert=cert)
+    with pytest.raises(tt.RefusedError, match="token"):  # a certificate alone is no user
+        tt.connect(address, ca=authority.ca, cert=authority.issue("alice"))
+
+
+def methods():
+    """(full name, client streams, server streams) of all our services, from the descriptors."""
+    for module in messages():
+        for service in module.DESCRIPTOR.services_by_name.values():
+            package = service.full_name.replace("ttwire", "teletensor")
+            for method in service.methods:
+                yield f"/{package}/{method.name}", method.client_streaming, method.server_streaming
+
+
+def call(channel, name, client_streams, server_streams, metadata=()):
+    """The status of an empty call."""
+    kind = ("stream" if client_streams else "unary") + "_" + ("stream" if server_streams else "unary")
+    stub = getattr(channel, kind)(name, nothing, nothing)
+    request = iter([b""]) if client_streams else b""
+    try:
+        reply = stub(request, metadata=metadata, timeout=20)
+        if server_streams:
+            list(reply)
+    except grpc.RpcError as error:
+        return error.code()
+    return grpc.StatusCode.OK
+
+
+def test_every_method_is_refused_without_a_token(start_daemon, authority):
+    """Enumerated from the descriptors, so that a new method is covered."""
+    daemon = start_daemon(*tls_flags(authority))
+    bad = [("authorization", "Bearer tt_" + "1" * 64)]
+    odd = [("authorization", "Basic YTpi")]
+    metrics = [("authorization", "Bearer " + token_of(daemon, "prometheus", "metrics"))]
+    expired = token_of(daemon, "old")
+    with sqlite3.connect(f"{daemon.folder}/state/tokens.db") as db:
+        db.execute("UPDATE tokens SET expires = ? WHERE user = 'old'", (int(time.time()) - 1,))
+    revoked = token_of(daemon, "gone")
+    number = next(t["id"] for t in json.loads(cli(daemon, "token", "list", "--json").stdout)
+                  if t["user"] == "gone")
+    assert cli(daemon, "token", "revoke", number).returncode == 0
+    old = [[("authorization", f"Bearer {t}")] for t in (expired, revoked)]
+    channel = credentials_of("tls://" + daemon.tcp, ca=authority.ca).channel([])
+    found = list(methods())
+    assert len(found) >= 18
+    for name, client_streams, server_streams in found:
+        for metadata in ([], bad, odd, *old):
+            code = call(channel, name, client_streams, server_streams, metadata)
+            assert code == grpc.StatusCode.UNAUTHENTICATED, (name, metadata, code)
+        code = call(channel, name, client_streams, server_streams, metrics)
+        may = name.endswith(("Compute/Describe", "Admin/Memory"))
+        assert code == (grpc.StatusCode.OK if may else grpc.StatusCode.PERMISSION_DENIED), (name, code)
+    # Not ours: health says nothing but that it serves; reflection is for callers of this machine.
+    health = "/grpc.health.v1.Health/Check"
+    assert call(channel, health, False, False) == grpc.StatusCode.OK
+    for version in ("v1alpha", "v1"):
+        code = call(channel, f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo", True, True)
+        assert code == grpc.StatusCode.UNIMPLEMENTED
+    channel.close()
+
+
+def test_users_and_admins(start_daemon, tt, authority):
+    daemon = start_daemon(*tls_flags(authority))
+    address = "tls://" + daemon.tcp
+    alice, bob, root = (token_of(daemon, *who) for who in (("alice",), ("bob",), ("root", "admin")))
+
+    def operate(token, *words):
+        return subprocess.run([sys.executable, "-m", "teletensor.cli", *words, "--address", address],
+                              capture_output=True, text=True, timeout=60,
+                              env={**os.environ, "TELETENSOR_TOKEN": token, "TELETENSOR_CA": str(authority.ca)})
+
+    with tt.connect(address, token=alice, ca=authority.ca, name="alices") as s:
+        kept = tt.ones(MIB)
+        s.synchronize()
+        assert "alices" in operate(alice, "sessions").stdout
+        seen = operate(bob, "sessions").stdout
+        assert "alices" not in seen and "1 of others" in seen
+        for words in (["kill", str(s.id)], ["memory", "--session", str(s.id)],
+                      ["kill", str(s.id), "--interrupt"]):
+            done = operate(bob, *words)
+            assert done.returncode == 1 and "there is no session" in done.stderr
+        for words in (["token", "list"], ["token", "create", "bob", "--role", "admin"]):
+            done = operate(bob, *words)
+            assert done.returncode == 1 and "not for the role user" in done.stderr
+        # Bob with the secret of Alice's session is still Bob.
+        theirs = credentials_of(address, token=bob, ca=authority.ca)
+        channel = theirs.channel([])
+        session_token = dict(s._transport._metadata)["teletensor-token"]
+        metadata = [*theirs.metadata(), ("teletensor-token", session_token)]
+        for name, client_streams, server_streams in methods():
+            if "Compute" in name and not name.endswith(("Hello", "Describe")):
+                code = call(channel, name, client_streams, server_streams, metadata)
+                assert code == grpc.StatusCode.NOT_FOUND, (name, code)
+        channel.close()
+        assert kept.sum().item() == MIB
+        assert "alices" in operate(root, "sessions").stdout
+        assert operate(root, "kill", str(s.id)).returncode == 0
+        with pytest.raises(tt.SessionLostError, match="ended by root"):
+            kept.sum().item()
+            s.synchronize()
+
+
+def test_loopback_needs_tokens_once_there_are_some(start_daemon, tt):
+    daemon = start_daemon("--http", "127.0.0.1:0")
+    with tt.connect(daemon.tcp):
+        assert tt.ones(2).tolist() == [1.0, 1.0]
+    assert ask(daemon.http, "/metrics").status == 200
+    token = token_of(daemon, "alice")
+    with pytest.raises(tt.RefusedError, match="token"):
+        tt.connect(daemon.tcp)
+    with tt.connect(daemon.tcp, token=token):
+        assert tt.ones(2).tolist() == [1.0, 1.0]
+    assert ask(daemon.http, "/metrics").status == 401
+    assert ask(daemon.http, "/metrics", token="tt_wrong").status == 401
+    monitor = token_of(daemon, "prometheus", "metrics")
+    assert ask(daemon.http, "/metrics", token=monitor).status == 200
+    assert ask(daemon.http, "/healthz").status == 200 and ask(daemon.http, "/readyz").status == 200
+    with pytest.raises(tt.RefusedError, match="role metrics"):
+        tt.connect(daemon.tcp, token=monitor)
+    with tt.connect(daemon.unix):  # the daemon's own user needs none
+        assert tt.ones(2).tolist() == [1.0, 1.0]
+
+
+def test_a_proxys_socket_is_not_the_own_one(start_daemon, tt, tmp_path):
+    """Everybody comes through it, so nobody is known there without a token."""
+    path = tmp_path / "proxy.sock"
+    daemon = start_daemon("--proxy-socket", str(path))
+    assert os.stat(path).st_mode & 0o777 == 0o660
+    with pytest.raises(tt.RefusedError, match="token"):
+        tt.connect(f"unix:{path}")
+    with tt.connect(f"unix:{path}", token=token_of(daemon, "alice")):
+        assert tt.ones(2).tolist() == [1.0, 1.0]
+        assert json.loads(cli(daemon, "sessions", "--json").stdout)[0]["user"] == "alice"
+    assert daemon.terminate() == 0
+    assert not path.exists()
+    daemon.stop = lambda: ""
+
+
+def test_http_over_tls_needs_a_token(start_daemon, authority):
+    import http.client
+    import ssl
+    daemon = start_daemon(*tls_flags(authority), "--http", "127.0.0.1:0")
+    # On loopback HTTP stays plain, for a monitor beside the daemon.
+    token_of(daemon, "alice")
+    assert ask(daemon.http, "/metrics").status == 401
+    with contextlib.suppress(OSError, ssl.SSLError, http.client.HTTPException):
+        http.client.HTTPSConnection(daemon.http, timeout=5).request("GET", "/healthz")
+
+
+def test_tokens_are_kept_as_hashes(start_daemon):
+    daemon = start_daemon()
+    secret = token_of(daemon, "alice")
+    state = f"{daemon.folder}/state"
+    assert os.stat(state).st_mode & 0o777 == 0o700
+    for name in os.listdir(state):
+        path = os.path.join(state, name)
+        assert os.stat(path).st_mode & 0o077 == 0
+        with open(path, "rb") as file:
+            assert secret.removeprefix("tt_").encode() not in file.read()
+    listed = cli(daemon, "token", "list")
+    assert "alice" in listed.stdout and secret not in listed.stdout + listed.stderr
+    for words in (["token", "create", "a b"], ["token", "create", "x" * 65], ["token", "create", "al\nice"],
+                  ["token", "create", "-"], ["token", "revoke", "nonsense"]):
+        done = cli(daemon, *words)
+        assert (done.returncode == 0) == (words[2] == "-"), done
+
+
+def test_a_token_file_that_others_can_read_is_refused(start_daemon):
+    daemon = start_daemon()
+    token_of(daemon, "alice")
+    assert daemon.terminate() == 0
+    daemon.stop = lambda: ""
+    os.chmod(f"{daemon.folder}/state/tokens.db", 0o644)
+    done = subprocess.run([binary(), "--state-dir", f"{daemon.folder}/state", "--create-token", "bob:user"],
+                          capture_output=True, text=True, timeout=30)
+    assert done.returncode == 1 and "chmod 600" in done.stderr
+
+
+def test_tokens_are_found_nowhere(start_daemon, tt, authority, monkeypatch):
+    """A canary token through everything that can go wrong; then every place where text comes out."""
+    daemon = start_daemon(*tls_flags(authority), "--http", "127.0.0.1:0", "--log-level", "trace",
+                          "--slow-ms", "50", env={"GRPC_TRACE": "all", "GRPC_VERBOSITY": "debug"})
+    address, secret = "tls://" + daemon.tcp, token_of(daemon, "canary", "admin")
+    texts = []
+    wrong = secret[:-1] + ("0" if secret[-1] != "0" else "1")
+    with tt.connect(address, token=secret, ca=authority.ca) as s:
+        texts += [repr(s), repr(s._transport.credentials), str(s.memory())]
+        session_token = dict(s._transport._metadata)["teletensor-token"]
+        a = tt.ones(1500, 1500)
+        (a @ a).sum().item()
+        with pytest.raises(RuntimeError) as failed:
+            tt.ones(3) @ tt.ones(4)
+        texts.append(str(failed.value))
+        for token in (wrong, "x" * 5000, "tt_"):
+            with pytest.raises((tt.RefusedError, tt.SessionLostError)) as refused:
+                tt.connect(address, token=token, ca=authority.ca)
+            texts.append(str(refused.value))
+        for path in ("/metrics", "/readyz", "/nothing"):
+            texts.append(str(ask(daemon.http, path, token=secret).text))
+            texts.append(str(ask(daemon.http, path, token=wrong).text))
+        monkeypatch.setenv("TELETENSOR_TOKEN", secret)
+        for words in (["sessions"], ["slowlog"], ["token", "list"], ["kill", "999"]):
+            done = cli(daemon, *words)
+            texts.append(done.stdout + done.stderr)
+        with open(f"/proc/{daemon.pid}/cmdline", encoding="utf-8") as file:
+            texts.append(file.read())
+        s.close()
+    texts.append(daemon.log)
+    for name in os.listdir(f"{daemon.folder}/state"):
+        with open(f"{daemon.folder}/state/{name}", "rb") as file:
+            texts.append(file.read().decode("latin-1"))
+    assert len(texts) > 15 and len(daemon.log) > 500
+    for text in texts:
+        for found in (secret, wrong, session_token):
+            assert found.removeprefix("tt_")[:24] not in text
+
+
+def test_no_token_on_a_command_line():
+    """It would stand in the process list."""
+    for words in (["sessions", "--token", "x"], ["bench", "--token=x"]):
+        done = subprocess.run([sys.executable, "-m", "teletensor.cli", *words], capture_output=True, text=True)
+        assert done.returncode == 2 and "unrecognized" in done.stderr
+
+
+@pytest.mark.parametrize(("address", "tls"), [
+    ("127.0.0.1:1", False), ("localhost:1", False), ("[::1]:1", False), ("unix:/x", False), ("/x", False),
+    ("tls://127.0.0.1:1", True), ("example.org:1", True), ("192.0.2.1:1", True), ("127.example.org:1", True),
+    ("[2001:db8::1]:1", True)])
+def test_clients_encrypt_off_this_machine(address, tls):
+    assert credentials_of(address, token="t").tls is tls
