@@ -3,6 +3,8 @@
 #include <grpc/grpc.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/impl/server_builder_option.h>
+#include <grpcpp/impl/server_builder_plugin.h>
 #include <grpcpp/resource_quota.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -45,6 +47,16 @@ void harden(grpc::ServerBuilder& builder, const Limits& limits) {
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
 }
+
+// Reflection is for callers of this machine; its library adds itself to every server.
+class NoReflection final : public grpc::ServerBuilderOption {
+ public:
+  void UpdateArguments(grpc::ChannelArguments*) override {}
+  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
+    std::erase_if(*plugins,
+                  [](const auto& plugin) { return plugin->name() == "proto_server_reflection"; });
+  }
+};
 
 Result<std::string> contents(const std::string& path, bool secret) {
   struct stat info {};
@@ -100,6 +112,7 @@ Status Listener::bind(const Limits& limits) {
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;
   harden(builder, limits);
+  if (options_.remote) builder.SetOption(std::make_unique<NoReflection>());
   builder.RegisterService(&compute_);
   builder.RegisterService(&admin_);
   int port = 0, bound = 0;

@@ -88,9 +88,8 @@ Status Server::bind() {
   remote.socket_mode = 0660;
   remote.remote = true;
   remote.tls = options_.tls;
-  // Before reflection is there: it is for callers of this machine.
-  for (const ListenerOptions* each : {&remote, &local}) {
-    if (each == &local) grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  for (const ListenerOptions* each : {&local, &remote}) {
     if (each->tcp.empty() && each->socket.empty()) continue;
     auto listener = Listener::start(*each, leases_, auth_, facts_);
     if (!listener.ok()) return listener.status();
