@@ -12,7 +12,11 @@ core::Status out_of_scratch(std::string_view op, std::size_t bytes) {
                           " bytes of temporary memory within the session's budget");
 }
 
-void KernelTable::add(std::string_view op, Kernel kernel) {
+core::Status Backend::run_loop(std::span<const LoopStep>, Parallel&, Scratch&) {
+  return core::Status(core::Code::kUnimplemented, "this device has no loops");
+}
+
+void KernelTable::add(std::string_view op, Kernel kernel, LoopRole role) {
   const ops::OpDef* definition = catalog_.find(op);
   if (definition == nullptr || kernels_[catalog_.id(*definition)] != nullptr) {
     std::fprintf(stderr, "kernel for '%.*s': no such op, or a second kernel\n",
@@ -20,6 +24,7 @@ void KernelTable::add(std::string_view op, Kernel kernel) {
     std::abort();
   }
   kernels_[catalog_.id(*definition)] = kernel;
+  roles_[catalog_.id(*definition)] = role;
 }
 
 }  // namespace teletensor::backends

@@ -55,6 +55,9 @@ class Scratch {
 };
 core::Status out_of_scratch(std::string_view op, std::size_t bytes);
 
+// What the kernels of one backend describe their work to while a loop is made of them; its own.
+class LoopMaker;
+
 struct KernelCall {
   const ops::OpDef& op;
   std::span<const TensorArg> in;          // lists flattened
@@ -63,22 +66,44 @@ struct KernelCall {
   const core::Attributes& attributes;
   Parallel& parallel;
   Scratch& scratch;
+  // Not null: the kernel (one with LoopRole::kElement) says what it would compute, and computes
+  // nothing; memory may be null.
+  LoopMaker* loop = nullptr;
 };
 // Data-dependent refusals (an index out of range, integer division by zero) must be found before
 // the first store. The out memory may be uninitialised unless op.inplace is kRegion.
 using Kernel = core::Status (*)(KernelCall&);
 
+// What a kernel can be in a loop (passes/loop.h).
+enum class LoopRole : std::uint8_t { kNone, kElement, kFold };
+
 class KernelTable {
  public:
   explicit KernelTable(const ops::Catalog& catalog)
-      : catalog_(catalog), kernels_(catalog.size(), nullptr) {}
+      : catalog_(catalog),
+        kernels_(catalog.size(), nullptr),
+        roles_(catalog.size(), LoopRole::kNone) {}
   // Our own bug when the catalog has no such op or it has a kernel already.
-  void add(std::string_view op, Kernel kernel);
+  void add(std::string_view op, Kernel kernel, LoopRole role = LoopRole::kNone);
   Kernel find(ops::OpId op) const { return kernels_[op]; }
+  LoopRole role(ops::OpId op) const { return roles_[op]; }
 
  private:
   const ops::Catalog& catalog_;
   std::vector<Kernel> kernels_;
+  std::vector<LoopRole> roles_;
+};
+
+// One step of a loop. An operand that an earlier step makes, stored or not, has no data, and that
+// step's index as `number.integer`.
+struct LoopStep {
+  const ops::OpDef* op = nullptr;
+  Kernel kernel = nullptr;
+  LoopRole role = LoopRole::kElement;
+  std::span<const TensorArg> in;
+  TensorArg out;  // data null: never stored, later steps of the loop alone read it
+  std::span<const std::uint32_t> counts;
+  const core::Attributes* attributes = nullptr;
 };
 
 // A device: memory and kernels. Thread-safe after construction.
@@ -87,6 +112,11 @@ class Backend {
   virtual ~Backend() = default;
   virtual core::Device device() const = 0;
   virtual Kernel find(ops::OpId op) const = 0;
+  virtual LoopRole role(ops::OpId op) const { return (void)op, LoopRole::kNone; }
+  // Runs steps of one layout as one loop, with the bits of their kernels one by one. Fails only
+  // before the first store.
+  virtual core::Status run_loop(std::span<const LoopStep> steps, Parallel& parallel,
+                                Scratch& scratch);
   // Device memory. 64-byte aligned, contents zero (fresh pages of the host are); nullptr when the
   // device has none left.
   virtual void* allocate(std::size_t bytes) = 0;

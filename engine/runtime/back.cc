@@ -38,7 +38,8 @@ Back::Back(const ops::Catalog& catalog, Devices& devices, Lanes& lanes, memory::
     : lanes_(lanes),
       owner_(owner),
       events_(events),
-      executor_(catalog, devices, lanes, owner, quota) {}
+      executor_(catalog, devices, lanes, owner, quota),
+      plans_(catalog, devices) {}
 
 Back::~Back() { stop(); }
 
@@ -196,7 +197,9 @@ void Back::stop() {
     left = std::exchange(head_, nullptr);
   }
   const memory::StrandScope strand(owner_);
-  delete std::exchange(current_, nullptr);
+  while (current_ != nullptr) delete std::exchange(current_, current_->next);
+  last_ = scan_ = nullptr;
+  plan_ = nullptr;
   delete std::exchange(open_, nullptr);
   while (left != nullptr) delete std::exchange(left, left->next);
   core::MutexLock lock(mu_);
@@ -272,22 +275,29 @@ bool Back::run_entries() {
   std::size_t ran = 0;
   bool more = true;
   while (!stopping_.load(std::memory_order_relaxed)) {
-    if (current_ == nullptr || current_->empty()) {
-      core::MutexLock lock(mu_);
-      if (current_ != nullptr) release_chunk(std::exchange(current_, nullptr));
-      if (head_ == nullptr) {
+    bool small;
+    Entry* first;  // of the unit
+    if (plan_ != nullptr) {
+      first = window_[plan_->units[unit_].steps[0]];
+    } else {
+      look_ahead();
+      if (scanned_ == 0) {
         more = false;
         break;
       }
-      current_ = std::exchange(head_, head_->next);
+      if (begin_window()) continue;
+      first = &current_->front();
     }
-    Entry& entry = current_->front();
-    const bool run = entry.kind == Entry::Kind::kRun;
-    const bool small = run && is_small(entry.instruction);
-    const std::uint64_t seq = entry.instruction.seq;
-    const program::OpId op = run ? entry.instruction.op : kNoOp;
-    run_entry(entry);
-    current_->pop();
+    const bool run = first->kind == Entry::Kind::kRun;
+    const std::uint64_t seq = first->instruction.seq;
+    const program::OpId op = run ? first->instruction.op : kNoOp;
+    if (plan_ != nullptr) {
+      small = run_unit();
+    } else {
+      small = run && is_small(first->instruction);
+      run_entry(*first);
+      pop_front();
+    }
     ++ran;
     if (!small || ran % kEntriesPerClock == 0) {
       const std::uint64_t so_far = ns_since(began);
@@ -300,8 +310,123 @@ bool Back::run_entries() {
     }
     if (ran >= kPlanEntries) break;
   }
-  queued_.fetch_sub(ran, std::memory_order_relaxed);
   return more;
+}
+
+// Goes through the published entries up to the end of the window that the front one is in.
+void Back::look_ahead() {
+  if (boundary_ > 0) return;
+  while (true) {
+    if (scan_ == nullptr) {
+      scan_ = current_;
+      scan_at_ = scan_ == nullptr ? 0 : scan_->taken();
+    } else if (scan_at_ == scan_->filled() && scan_->next != nullptr) {
+      scan_ = scan_->next;
+      scan_at_ = scan_->taken();
+    }
+    if (scan_ == nullptr || scan_at_ == scan_->filled()) {
+      core::MutexLock lock(mu_);
+      if (head_ == nullptr) return;
+      (current_ == nullptr ? current_ : last_->next) = std::exchange(head_, nullptr);
+      last_ = std::exchange(tail_, nullptr);
+      continue;
+    }
+    const Entry& entry = scan_->entry(scan_at_);
+    // RULE: what a Fetch reads is whole when it runs, so a window ends before it.
+    if (entry.kind == Entry::Kind::kFetch && scanned_ > 0) {
+      boundary_ = scanned_;
+      since_mark_ = 0;
+      return;
+    }
+    ++scan_at_;
+    ++scanned_;
+    ++since_mark_;
+    const bool mark = entry.kind == Entry::Kind::kFetch ||
+                      (entry.kind == Entry::Kind::kRun &&
+                       !executor_.op_of(entry.instruction).mutates.empty());
+    if (mark || since_mark_ >= kWindowEntries) {
+      boundary_ = scanned_;
+      since_mark_ = 0;
+      return;
+    }
+  }
+}
+
+// A window runs whole as a plan, or instruction by instruction up to its mark. Only where the
+// instructions are large is a part of one planned as well: then its plan costs nothing beside them.
+bool Back::begin_window() {
+  const std::size_t size = boundary_ > 0 ? boundary_ : scanned_;
+  const Entry& front = current_->front();
+  const bool part = boundary_ == 0 || broken_;
+  if (size < 2 || front.kind == Entry::Kind::kFetch ||
+      (part && (front.kind != Entry::Kind::kRun || is_small(front.instruction)))) {
+    broken_ = true;
+    return false;
+  }
+  window_.clear();
+  window_instructions_.clear();
+  const Chunk* chunk = current_;
+  for (std::size_t at = chunk->taken(); window_.size() < size; ++at) {
+    while (at == chunk->filled()) {
+      chunk = chunk->next;
+      at = chunk->taken();
+    }
+    Entry& entry = const_cast<Chunk*>(chunk)->entry(at);
+    window_.push_back(&entry);
+    window_instructions_.push_back(entry.kind == Entry::Kind::kRun ? &entry.instruction : nullptr);
+  }
+  const std::uint64_t ends = interner_ends_.load(std::memory_order_relaxed);
+  if (std::exchange(interner_ends_seen_, ends) != ends) plans_.clear();
+  plan_ = &plans_.plan(window_instructions_);
+  unit_ = 0;
+  broken_ = true;  // were it left half-way
+  return true;
+}
+
+// The next unit of the window's plan. True when it was little work.
+bool Back::run_unit() {
+  const passes::Unit& unit = plan_->units[unit_];
+  bool small = unit.steps.size() < kEntriesPerClock;
+  bool together = unit.loop() && !plan_->never[unit_];
+  loop_.clear();
+  for (const std::uint32_t step : unit.steps) {
+    const Entry& entry = *window_[step];
+    small = small && entry.kind == Entry::Kind::kRun && is_small(entry.instruction);
+    together = together && !entry.refused &&
+               entry.instruction.seq >= cancel_below_.load(std::memory_order_relaxed);
+    loop_.push_back(window_instructions_[step]);
+  }
+  bool never = false;
+  if (together && executor_.run_loop(loop_, &never)) {
+    PlanStats::add(plans_.stats().loops);
+    PlanStats::add(plans_.stats().loop_steps, loop_.size());
+  } else {
+    for (const std::uint32_t step : unit.steps) run_entry(*window_[step]);
+    if (never) plan_->never[unit_] = true;
+  }
+  for (const std::uint32_t step : unit.steps) {
+    // What it held is given back now, not when its turn at the front comes.
+    Entry& entry = *window_[step];
+    entry.instruction.operands.clear();
+    entry.instruction.results.clear();
+    entry.done = true;
+  }
+  if (++unit_ == plan_->units.size()) plan_ = nullptr;
+  while (current_ != nullptr && current_->front().done) pop_front();
+  return small;
+}
+
+void Back::pop_front() {
+  queued_.fetch_sub(1, std::memory_order_relaxed);
+  current_->pop();
+  --scanned_;
+  if (boundary_ > 0 && --boundary_ == 0) broken_ = false;
+  if (!current_->empty()) return;
+  if (scan_ == current_) scan_ = nullptr;
+  core::MutexLock lock(mu_);
+  Chunk* next = current_->next;
+  release_chunk(std::exchange(current_, next));
+  if (current_ == nullptr) last_ = nullptr;
 }
 
 void Back::release_chunk(Chunk* chunk) {
@@ -323,7 +448,7 @@ void Back::report_progress() {
   std::uint64_t completed;
   {
     core::MutexLock lock(mu_);
-    Chunk* next = current_ != nullptr && !current_->empty() ? current_ : head_;
+    Chunk* next = current_ != nullptr ? current_ : head_;
     completed = next == nullptr ? published_ : next->front().instruction.seq - 1;
   }
   if (completed <= completed_.load(std::memory_order_relaxed)) return;

@@ -1,10 +1,10 @@
 // Back: the half of a session that computes. The pump (one thread at a time) appends entries whose
 // operands are values; a lane takes them in order, as plans, and runs them.
 //
-// A plan is what a session may run before others get the lane: at most kPlanEntries instructions or
-// kPlanTime, whichever ends first. Today a plan runs its instructions one by one. Marks (Backward,
-// optimizer steps, Fetch, Call) are where the windows of fusion will end: the plan cache will sit
-// in run_entries(), keyed by the window's structure, between popping a chunk and running it.
+// A session runs at most kPlanEntries units or kPlanTime, whichever ends first, before others get
+// the lane. A unit is an instruction or a loop of several (window.h). Windows end behind optimizer
+// steps, before Fetches, and after kWindowEntries entries, so that a training loop meets the same
+// windows and plans again. What comes while the queue is short runs at once, by itself.
 #pragma once
 
 #include <atomic>
@@ -20,6 +20,7 @@
 #include "engine/runtime/executor.h"
 #include "engine/runtime/lanes.h"
 #include "engine/runtime/queue.h"
+#include "engine/runtime/window.h"
 
 namespace teletensor::runtime {
 
@@ -57,6 +58,7 @@ class Back : public Task {
   static constexpr std::size_t kMostBytes = std::size_t{64} << 20;
   static constexpr std::size_t kMostFetched = std::size_t{1} << 20;  // bytes, without `bulk`
   static constexpr std::size_t kPlanEntries = 64;
+  static constexpr std::size_t kWindowEntries = 256;
   static constexpr std::size_t kMostInterned = 4096;  // then a new interner begins
   static constexpr std::chrono::microseconds kPlanTime{1000};
   static constexpr std::uint64_t kSlow = 50'000'000;  // ns
@@ -103,6 +105,7 @@ class Back : public Task {
     return queued() * sizeof(Entry) + bytes_.load(std::memory_order_relaxed);
   }
   const Executor& executor() const { return executor_; }
+  const PlanStats& plan_stats() const { return plans_.stats(); }
 
   // Ends after the running instruction, then drops the queue. Nothing may be appended meanwhile or
   // afterwards. Must not be called from the events.
@@ -117,6 +120,10 @@ class Back : public Task {
   void hand_over() TT_REQUIRES(mu_);
   void renew_interner();
   bool run_entries();
+  void look_ahead();
+  bool begin_window();
+  bool run_unit();
+  void pop_front();
   void run_entry(Entry& entry);
   void run_fetch(Entry& entry);
   FailureRef cancelled_failure(std::uint64_t seq, bool* root);
@@ -141,8 +148,23 @@ class Back : public Task {
       0;                        // seq; until it has run, the queue points into the old one
   std::uint64_t appended_ = 0;  // seq of the last entry
 
-  // The strand's.
+  // The strand's: a list of chunks, of which none is empty, and how far they were looked through.
   Chunk* current_ = nullptr;
+  Chunk* last_ = nullptr;
+  Chunk* scan_ = nullptr;  // null: at the front
+  std::size_t scan_at_ = 0;
+  std::size_t scanned_ = 0;     // entries looked at and not taken
+  std::size_t boundary_ = 0;    // how many of them are in the front one's window; 0: not known yet
+  std::size_t since_mark_ = 0;  // entries looked at since the last mark
+  bool broken_ = false;         // some of the window has run already
+  // The window that is running, its plan (null: none) and the next of its units.
+  std::vector<Entry*> window_;
+  std::vector<program::Instruction*> window_instructions_;
+  WindowPlans::Plan* plan_ = nullptr;
+  std::size_t unit_ = 0;
+  std::vector<program::Instruction*> loop_;
+  WindowPlans plans_;
+  std::uint64_t interner_ends_seen_ = 0;
   FailureRef refused_;                 // what the last refused entry failed with
   FailureRef cancelled_;               // what cancelled entries fail with
   std::uint64_t cancelled_below_ = 0;  // the cancel_upto() that it belongs to

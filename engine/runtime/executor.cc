@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <new>
 
+#include "engine/runtime/executor_parts.h"
+
 namespace teletensor::runtime {
 namespace {
 
@@ -12,9 +14,6 @@ using program::Instruction;
 using program::Operand;
 using program::ResultSlot;
 using program::Value;
-
-// Below this, taking over an operand's memory is not worth the look.
-constexpr std::size_t kWorthReusing = std::size_t{64} << 10;
 
 memory::Storage* storage_of(const Value& value) {
   return static_cast<memory::Storage*>(value.contents.get());
@@ -40,43 +39,6 @@ bool held_only_here(const Instruction& instruction, const Value& value) {
 }
 
 }  // namespace
-
-// ---------------------------------------------------------------- what kernels are given
-
-class Executor::ScratchMemory : public backends::Scratch {
- public:
-  ScratchMemory(memory::Pool& pool, std::uint64_t seq) : pool_(pool), seq_(seq) {}
-  void* allocate(std::size_t bytes) override {
-    // Not the strand's way: a kernel may ask from inside a part, on another lane.
-    StorageRef storage = pool_.allocate_shared(bytes, seq_);
-    if (!storage) return nullptr;
-    core::MutexLock lock(mu_);
-    held_.push_back(std::move(storage));
-    return held_.back()->data();
-  }
-
- private:
-  memory::Pool& pool_;
-  const std::uint64_t seq_;
-  core::Mutex mu_;
-  std::vector<StorageRef> held_ TT_GUARDED_BY(mu_);
-};
-
-class Executor::PartsOnLanes : public backends::Parallel {
- public:
-  // An instruction that overwrites an operand is not stopped half-way.
-  PartsOnLanes(Lanes& lanes, const Executor* stoppable, std::uint64_t seq)
-      : lanes_(lanes), stoppable_(stoppable), seq_(seq) {}
-  void run(std::int64_t parts, const std::function<void(std::int64_t)>& part) override {
-    lanes_.run_parts(parts, part);
-  }
-  bool cancelled() const override { return stoppable_ != nullptr && stoppable_->cancelled(seq_); }
-
- private:
-  Lanes& lanes_;
-  const Executor* const stoppable_;
-  const std::uint64_t seq_;
-};
 
 // ---------------------------------------------------------------- one instruction
 
@@ -248,6 +210,7 @@ Status Executor::execute(Instruction& instruction, const ops::OpDef& op) {
                             parallel,
                             scratch};
   TT_RETURN_IF_ERROR(kernel(call));
+  if (parallel.was_cancelled()) return Status(core::Code::kCancelled, op.name + ": interrupted");
   if (!temporary) return {};
   for (std::size_t r = 0; r < slots_.size(); ++r) {
     const Slot& slot = slots_[r];

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -35,6 +36,10 @@ class Executor {
   // Runs it; afterwards every result has contents or a failure. Null, or that failure; *root is set
   // when this instruction is its root.
   FailureRef run(program::Instruction& instruction, bool* root);
+  // The same for instructions that are one loop (passes/loop.h), in their order. False: nothing has
+  // happened, and they are to be run one by one (which also finds out what is wrong); with *never,
+  // instructions of this kind can be no loop here.
+  bool run_loop(std::span<program::Instruction* const> instructions, bool* never);
   // As if it had failed.
   void fail(program::Instruction& instruction, const FailureRef& failure);
 
@@ -52,6 +57,7 @@ class Executor {
   core::Status row_major(const program::Operand& operand, std::uint64_t seq, RowMajor* result);
 
   Devices& devices() const { return devices_; }
+  const ops::OpDef& op_of(const program::Instruction& i) const { return catalog_.at(i.op); }
   memory::Pool& pool(std::size_t device) const { return *pools_[device]; }
   // Running kernels of commands below this one are asked to stop. Any thread.
   void cancel_below(std::uint64_t seq) { cancel_below_.store(seq, std::memory_order_relaxed); }
@@ -79,7 +85,18 @@ class Executor {
     core::Layout temporary_layout;
   };
 
+  // Of the running loop; kept to reuse its memory.
+  struct LoopState {
+    std::vector<Instruction*> steps;
+    std::vector<const program::Value*> made;  // by step
+    std::vector<backends::LoopStep> calls;
+    int maker(const program::Value* value) const;
+    std::uint32_t own(const program::Value* value) const;
+  };
+
   core::Status execute(Instruction& instruction, const ops::OpDef& op);
+  core::Status execute_loop(std::span<Instruction* const> instructions);
+  bool steal(std::size_t step, const core::Geometry* layout, std::size_t bytes);
   core::Status transfer(Instruction& instruction);
   core::Status fill(program::Value& value, std::string_view bytes, StorageRef storage,
                     std::uint64_t seq);
@@ -114,6 +131,7 @@ class Executor {
     core::Geometry packed, geometry;
   };
   std::deque<Separated> separated_;
+  LoopState loop_;
 };
 
 }  // namespace teletensor::runtime

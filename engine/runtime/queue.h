@@ -24,6 +24,7 @@ struct Entry {
   };
   Kind kind = Kind::kRun;
   bool bulk = false;  // kFetch
+  bool done = false;  // it has run, before others that stand in front of it
   program::Instruction instruction;
   std::unique_ptr<const std::string> bytes;  // kConstant
   core::Ref<memory::Storage> storage;
@@ -47,6 +48,10 @@ class Chunk {
   // Precondition: not empty.
   Entry& front() { return *at(taken_); }
   void pop() { at(taken_++)->~Entry(); }
+  // Entries taken() ... filled() - 1 are in it.
+  std::size_t taken() const { return taken_; }
+  std::size_t filled() const { return filled_; }
+  Entry& entry(std::size_t i) { return *at(i); }
   // Drops what is left, iteratively; the chunk is as new.
   void clear() {
     while (!empty()) pop();

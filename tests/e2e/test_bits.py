@@ -53,14 +53,20 @@ def build(seed):
     return steps
 
 
-def run(tt, steps, cut):
-    """The bytes of every result; cut(i) says whether to wait after step i."""
+def run(tt, steps, cut, device="cpu", crowd=False):
+    """The bytes of every result; cut(i) says whether to wait after step i. With `crowd` the queue fills
+    behind a long product, so that the daemon sees whole windows."""
     made = []
+    if crowd:
+        long = tt.ones(1200, 1200, device=device)
+        tt.synchronize()
+        long = long @ long @ long
     for i, (op, operands, p) in enumerate(steps):
         args = [made[k] for k in operands]
         if op == "new":
             shape, seed = p
-            result = tt.tensor(np.random.RandomState(seed).uniform(0.1, 1, shape).astype(np.float32))
+            result = tt.tensor(np.random.RandomState(seed).uniform(0.1, 1, shape).astype(np.float32),
+                               device=device)
         elif op in ("add_", "mul_"):
             result = getattr(args[0].clone(), op)(args[1] * 0.5)
         elif op == "grad":
@@ -85,17 +91,18 @@ def run(tt, steps, cut):
 
 @pytest.fixture(scope="module")
 def daemons():
-    running = {"one lane": Daemon("--lanes", "1"), "four lanes": Daemon("--lanes", "4")}
+    running = {"one lane": Daemon("--lanes", "1", "--sim-devices", "1"),
+               "four lanes": Daemon("--lanes", "4")}
     yield running
     problems = [p for d in running.values() if (p := d.stop())]
     assert not problems, problems
 
 
-def one_way(tt, daemon, seed, cuts, memory=0):
+def one_way(tt, daemon, seed, cuts, memory=0, **options):
     steps, rng = build(seed), random.Random(seed * 7 + 1)
     cut = {"never": lambda i: False, "always": lambda i: True, "random": lambda i: rng.random() < 0.3}[cuts]
     with tt.connect(daemon.unix, memory=memory):
-        return run(tt, steps, cut)
+        return run(tt, steps, cut, **options)
 
 
 def busy(daemon, stop):
@@ -114,6 +121,8 @@ def test_equal_bytes(daemons, tt, seed):
     ways = {
         "waits after every step": lambda: one_way(tt, one, seed, "always"),
         "waits at random": lambda: one_way(tt, one, seed, "random"),
+        "whole windows": lambda: one_way(tt, one, seed, "never", crowd=True),
+        "no windows": lambda: one_way(tt, one, seed, "never", device="sim:0"),  # runs one by one
         "four lanes": lambda: one_way(tt, four, seed, "random"),
         "little memory": lambda: one_way(tt, four, seed, "never", 1 << 20),
     }

@@ -1,6 +1,7 @@
 // Kernels of the elementwise ops of two operands.
 
 #include "engine/backends/cpu/cpu.h"
+#include "engine/backends/cpu/loop.h"
 #include "engine/backends/cpu/loops.h"
 
 namespace teletensor::backends::cpu {
@@ -10,7 +11,7 @@ using core::Status;
 
 template <class... F>
 void add_list(KernelTable& table, List<F...>) {
-  (table.add(F::kOp, functor_kernel<F>), ...);
+  (table.add(F::kOp, functor_kernel<F>, LoopRole::kElement), ...);
 }
 
 // 16-bit floats meet numbers unrounded, as in PyTorch.
@@ -35,8 +36,8 @@ Status refuse_zero(const KernelCall& call) {
 template <class F>
 Status integer_division(KernelCall& call) {
   if (!core::is_floating(common_dtype(call.in, call.out[0])) && call.out[0].geometry->numel() > 0 &&
-      any_zero(call.in[1], call.parallel)) {
-    return refuse_zero(call);
+      (call.loop != nullptr || any_zero(call.in[1], call.parallel))) {
+    return call.loop != nullptr ? no_step(call) : refuse_zero(call);
   }
   return run_functor(call, call.in, F());
 }
@@ -77,21 +78,21 @@ Status bitwise(KernelCall& call) {
 
 void add_binary_kernels(KernelTable& table) {
   bind_loops();
-  table.add("add", add<s::Add, 1>);
-  table.add("sub", add<s::Sub, -1>);
-  table.add("mul", arithmetic<s::Mul>);
-  table.add("div", div);
-  table.add("floor_divide", integer_division<s::FloorDivide>);
-  table.add("remainder", integer_division<s::Remainder>);
-  table.add("fmod", integer_division<s::Fmod>);
-  table.add("pow", pow);
+  table.add("add", add<s::Add, 1>, LoopRole::kElement);
+  table.add("sub", add<s::Sub, -1>, LoopRole::kElement);
+  table.add("mul", arithmetic<s::Mul>, LoopRole::kElement);
+  table.add("div", div, LoopRole::kElement);
+  table.add("floor_divide", integer_division<s::FloorDivide>, LoopRole::kElement);
+  table.add("remainder", integer_division<s::Remainder>, LoopRole::kElement);
+  table.add("fmod", integer_division<s::Fmod>, LoopRole::kElement);
+  table.add("pow", pow, LoopRole::kElement);
   add_list(table,
            List<s::Maximum, s::Minimum, s::Fmax, s::Fmin, s::Atan2, s::Hypot, s::Copysign>());
   add_list(table, List<s::Eq, s::Ne, s::Lt, s::Le, s::Gt, s::Ge, s::LogicalAnd, s::LogicalOr,
                        s::LogicalXor, s::ShiftLeft, s::ShiftRight>());
-  table.add("bitwise_and", bitwise<s::BitwiseAnd, s::LogicalAnd>);
-  table.add("bitwise_or", bitwise<s::BitwiseOr, s::LogicalOr>);
-  table.add("bitwise_xor", bitwise<s::BitwiseXor, s::LogicalXor>);
+  table.add("bitwise_and", bitwise<s::BitwiseAnd, s::LogicalAnd>, LoopRole::kElement);
+  table.add("bitwise_or", bitwise<s::BitwiseOr, s::LogicalOr>, LoopRole::kElement);
+  table.add("bitwise_xor", bitwise<s::BitwiseXor, s::LogicalXor>, LoopRole::kElement);
 }
 
 void bind_loops() {

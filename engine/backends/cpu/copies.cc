@@ -1,6 +1,7 @@
 // Kernels of the copies.
 
 #include "engine/backends/cpu/cpu.h"
+#include "engine/backends/cpu/loop.h"
 #include "engine/backends/cpu/strided.h"
 
 namespace teletensor::backends::cpu {
@@ -10,12 +11,14 @@ using core::Status;
 
 // clone, contiguous, cast: the result's dtype and layout say all.
 Status copy_first(KernelCall& call) {
+  if (call.loop != nullptr) return call.loop->add_copy(call.in[0]);
   strided_copy(call.in[0], call.out[0], call.parallel);
   return {};
 }
 
 // copy, fill: operand 0 only gave the layout.
 Status copy_second(KernelCall& call) {
+  if (call.loop != nullptr) return call.loop->add_copy(call.in[1]);
   strided_copy(call.in[1], call.out[0], call.parallel);
   return {};
 }
@@ -49,11 +52,11 @@ Status bitcast(KernelCall& call) {
 }  // namespace
 
 void add_copy_kernels(KernelTable& table) {
-  table.add("clone", copy_first);
-  table.add("contiguous", copy_first);
-  table.add("cast", copy_first);
-  table.add("copy", copy_second);
-  table.add("fill", copy_second);
+  table.add("clone", copy_first, LoopRole::kElement);
+  table.add("contiguous", copy_first, LoopRole::kElement);
+  table.add("cast", copy_first, LoopRole::kElement);
+  table.add("copy", copy_second, LoopRole::kElement);
+  table.add("fill", copy_second, LoopRole::kElement);
   table.add("reshape", reshape);
   table.add("bitcast", bitcast);
 }

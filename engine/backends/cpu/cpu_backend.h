@@ -12,6 +12,9 @@ class CpuBackend : public Backend {
 
   core::Device device() const override { return device_; }
   Kernel find(ops::OpId op) const override { return kernels_.find(op); }
+  LoopRole role(ops::OpId op) const override { return kernels_.role(op); }
+  core::Status run_loop(std::span<const LoopStep> steps, Parallel& parallel,
+                        Scratch& scratch) override;
   void* allocate(std::size_t bytes) override;
   void deallocate(void* memory, std::size_t bytes) override;
   void zero(void* memory, std::size_t bytes) override;

@@ -12,6 +12,7 @@ namespace teletensor::backends::cpu {
 
 inline constexpr int kMaxOperands = 4;
 inline constexpr std::int64_t kBlock = 1024;  // elements
+inline constexpr std::size_t kMostFunctorBytes = 64;
 
 // n contiguous elements: in[i] is A*, or bytes (0 or not) where operand i is a condition; out is
 // A*, or bytes where the op's result is a bool. out may be one of in.
@@ -30,6 +31,7 @@ struct Loops {
 struct Plan {
   const Loops* loops = nullptr;
   const void* functor = nullptr;
+  std::size_t functor_bytes = 0;  // to copy it
   core::DType dtype = core::DType::kF32;  // operands are converted to it, and the result has it
   bool condition = false;                 // operand 0 is a condition
   // Numbers take part unrounded, not as the nearest value of `dtype`: arithmetic with 16-bit
@@ -37,8 +39,13 @@ struct Plan {
   bool exact_numbers = false;
 };
 
-// Computes result 0 from `in`.
+// Computes result 0 from `in`; within a loop, describes that (loop.h).
 core::Status run_elementwise(KernelCall& call, std::span<const TensorArg> in, const Plan& plan);
+
+// A large operand whose elements lie in another order than the result's becomes a copy in the
+// result's order (layout: `geometry`), where the budget allows one.
+void pack_transposed(TensorArg& arg, const TensorArg& out, core::Geometry& geometry,
+                     Scratch& scratch, Parallel& parallel);
 
 // The dtype that the operands promote to; for results that are never integers, `real` replaces an
 // integer type by the result's (or f32).

@@ -99,7 +99,9 @@ core::Status run_functor(KernelCall& call, std::span<const TensorArg> in, const 
                          bool exact_numbers = false) {
   Plan plan;
   plan.loops = &Slot<F>::loops;
+  static_assert(std::is_trivially_copyable_v<F> && sizeof(F) <= kMostFunctorBytes);
   plan.functor = &functor;
+  plan.functor_bytes = sizeof functor;
   plan.dtype = common_dtype(in, call.out[0], (F::kTypes & s::kInteger) == 0);
   plan.exact_numbers = exact_numbers;
   return run_elementwise(call, in, plan);

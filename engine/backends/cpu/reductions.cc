@@ -532,11 +532,11 @@ void add_index_reduction_kernels(KernelTable& table);  // reductions_index.cc
 void add_scan_kernels(KernelTable& table);             // reductions_scan.cc
 
 void add_reduction_kernels(KernelTable& table) {
-  table.add("sum", by_dims<Recipe::kSum>);
-  table.add("mean", by_dims<Recipe::kMean>);
+  table.add("sum", by_dims<Recipe::kSum>, LoopRole::kFold);
+  table.add("mean", by_dims<Recipe::kMean>, LoopRole::kFold);
   table.add("prod", by_dims<Recipe::kProd>);
-  table.add("amax", by_dims<Recipe::kMax>);
-  table.add("amin", by_dims<Recipe::kMin>);
+  table.add("amax", by_dims<Recipe::kMax>, LoopRole::kFold);
+  table.add("amin", by_dims<Recipe::kMin>, LoopRole::kFold);
   table.add("max", whole<Recipe::kMax>);
   table.add("min", whole<Recipe::kMin>);
   table.add("any", by_dims<Recipe::kAny>);

@@ -2,6 +2,7 @@
 
 #include "engine/backends/cpu/block_io.h"
 #include "engine/backends/cpu/cpu.h"
+#include "engine/backends/cpu/loop.h"
 #include "engine/backends/cpu/loops.h"
 
 namespace teletensor::backends::cpu {
@@ -16,6 +17,7 @@ Status select(KernelCall& call, std::span<const TensorArg> in, DType dtype) {
   Plan plan;
   plan.loops = &Slot<s::Where>::loops;
   plan.functor = &functor;
+  plan.functor_bytes = sizeof functor;
   plan.dtype = dtype;
   plan.condition = true;
   return run_elementwise(call, in, plan);
@@ -28,6 +30,7 @@ Status where(KernelCall& call) {
 Status masked_fill(KernelCall& call) {
   TensorArg in[] = {call.in[1], call.in[2], call.in[0]};
   if (call.in[0].dtype == DType::kBool) {  // any value but 0 is True
+    if (call.loop != nullptr) return no_step(call);  // it reads the value
     double value = in[1].number.as_double();
     if (in[1].kind == Kind::kTensor) load_block<double>(in[1].dtype)(in[1].first(), 1, 1, &value);
     in[1] = {};
@@ -53,12 +56,12 @@ Status clamp(KernelCall& call) {
 
 void add_ternary_kernels(KernelTable& table) {
   bind_loops();
-  table.add("where", where);
-  table.add("masked_fill", masked_fill);
-  table.add("clamp", clamp);
-  table.add("lerp", functor_kernel<s::Lerp>);
-  table.add("addcmul", functor_kernel<s::Addcmul>);
-  table.add("addcdiv", functor_kernel<s::Addcdiv>);
+  table.add("where", where, LoopRole::kElement);
+  table.add("masked_fill", masked_fill, LoopRole::kElement);
+  table.add("clamp", clamp, LoopRole::kElement);
+  table.add("lerp", functor_kernel<s::Lerp>, LoopRole::kElement);
+  table.add("addcmul", functor_kernel<s::Addcmul>, LoopRole::kElement);
+  table.add("addcdiv", functor_kernel<s::Addcdiv>, LoopRole::kElement);
 }
 
 }  // namespace teletensor::backends::cpu

@@ -10,7 +10,7 @@ using core::Status;
 
 template <class... F>
 void add_list(KernelTable& table, List<F...>) {
-  (table.add(F::kOp, functor_kernel<F>), ...);
+  (table.add(F::kOp, functor_kernel<F>, LoopRole::kElement), ...);
 }
 
 template <class Exact, class Tanh>
@@ -34,13 +34,13 @@ void add_unary_kernels(KernelTable& table) {
   add_list(table, List<s::Neg, s::Abs, s::Sign, s::Square, s::Positive, s::Reciprocal, s::Sqrt,
                        s::Rsqrt, s::DegToRad, s::RadToDeg, s::Floor, s::Ceil, s::Round, s::Trunc,
                        s::Frac, s::IsNan, s::IsInf, s::IsFinite, s::LogicalNot>());
-  table.add("bitwise_not", bitwise_not);
+  table.add("bitwise_not", bitwise_not, LoopRole::kElement);
   add_list(table, MathUnary());
   add_list(table, List<s::Sigmoid, s::Silu, s::Relu, s::Elu, s::Selu, s::LeakyRelu, s::Softplus,
                        s::LogSigmoid, s::Mish, s::Hardtanh, s::Relu6, s::Hardsigmoid, s::Hardswish,
                        s::ReluBackward, s::TanhBackward, s::SigmoidBackward>());
-  table.add("gelu", gelu<s::Gelu, s::GeluTanh>);
-  table.add("gelu_backward", gelu<s::GeluBackward, s::GeluTanhBackward>);
+  table.add("gelu", gelu<s::Gelu, s::GeluTanh>, LoopRole::kElement);
+  table.add("gelu_backward", gelu<s::GeluBackward, s::GeluTanhBackward>, LoopRole::kElement);
 }
 
 }  // namespace teletensor::backends::cpu

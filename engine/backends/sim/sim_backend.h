@@ -51,6 +51,8 @@ class SimBackend final : public cpu::CpuBackend {
   Faults& faults() { return faults_; }
 
   Kernel find(ops::OpId op) const override;
+  // Each instruction is counted, and may fail, by itself.
+  LoopRole role(ops::OpId) const override { return LoopRole::kNone; }
   core::Status copy(void* to, const void* from, std::size_t bytes) override;
   core::Status before(const ops::OpDef&) override { return faults_.instructions_.count(); }
   core::Status admit(std::size_t) override { return faults_.allocations_.count(); }

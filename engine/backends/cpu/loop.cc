@@ -1,0 +1,364 @@
+#include "engine/backends/cpu/loop.h"
+
+#include <array>
+#include <cstring>
+#include <deque>
+#include <string_view>
+
+#include "engine/backends/cpu/cpu_backend.h"
+#include "engine/backends/cpu/loops.h"
+#include "engine/backends/cpu/machine.h"
+#include "engine/backends/cpu/reduce_simd.h"
+
+namespace teletensor::backends::cpu {
+namespace {
+
+using core::Status;
+
+using Room = Memory<core::Complex128>;  // enough for a step of any type
+constexpr std::int64_t kShortRow = 256;  // shorter ones are folded by their own kernel
+
+Status refused(const char* why) { return Status(core::Code::kUnimplemented, why); }
+
+// An elementwise step.
+class Element {
+ public:
+  virtual ~Element() = default;
+  virtual std::size_t constant_bytes() const = 0;
+  virtual void fill_constants(std::int64_t n, std::byte* memory) = 0;
+  virtual std::int64_t length(std::int64_t at, std::int64_t n) const = 0;
+  virtual void block(std::int64_t at, std::int64_t n, Room& room, const void* const* inside,
+                     void* result) const = 0;
+  virtual double ns_per_element() const = 0;
+};
+
+template <class A>
+class ElementOf final : public Element {
+ public:
+  ElementOf(const Plan& plan, Inner inner, std::span<const TensorArg> in, const TensorArg& out,
+            const LinearOrder& order)
+      : machine_(plan, inner, in, out, order) {}
+  std::size_t constant_bytes() const override { return machine_.constant_bytes(); }
+  void fill_constants(std::int64_t n, std::byte* memory) override {
+    machine_.fill_constants(n, memory, constants_);
+  }
+  std::int64_t length(std::int64_t at, std::int64_t n) const override {
+    return machine_.length(at, n);
+  }
+  void block(std::int64_t at, std::int64_t n, Room& room, const void* const* inside,
+             void* result) const override {
+    machine_.block(at, n, reinterpret_cast<Memory<A>&>(room), constants_, inside, result);
+  }
+  double ns_per_element() const override { return machine_.ns_per_element(); }
+
+ private:
+  const Machine<A> machine_;
+  const std::byte* constants_[kMaxOperands] = {};
+};
+
+// A fold of float or double over rows of `row` elements, leaf by leaf as the reduction's own kernel
+// does it.
+struct Folding {
+  std::size_t step = 0;
+  std::int64_t source = -1;  // the step that makes what is folded; -1: it lies in memory
+  FoldKind kind = FoldKind::kSum;
+  bool mean = false;
+  std::int64_t row = 1, leaves = 1;  // leaves of a row
+  std::byte* partial = nullptr;      // a value for each leaf
+};
+
+template <class A>
+A tree(const Fold<A>& fold, const A* leaves, std::int64_t n) {
+  if (n == 1) return leaves[0];
+  std::int64_t half = 1;
+  while (half * 2 < n) half *= 2;
+  const A left = tree(fold, leaves, half);
+  return fold.pair(left, tree(fold, leaves + half, n - half));
+}
+
+class Loop final : public LoopMaker {
+ public:
+  Loop(std::span<const LoopStep> steps, Parallel& parallel, Scratch& scratch)
+      : steps_(steps), parallel_(parallel), scratch_(scratch), order_(layout(steps)),
+        works_(steps.size()) {}
+
+  Status run() {
+    for (step_ = 0; step_ < steps_.size(); ++step_) {
+      const LoopStep& step = steps_[step_];
+      if (step.role == LoopRole::kFold) {
+        TT_RETURN_IF_ERROR(add_fold(step));
+        continue;
+      }
+      KernelCall call{*step.op,         step.in,   std::span(&step.out, 1), step.counts,
+                      *step.attributes, parallel_, scratch_,                this};
+      TT_RETURN_IF_ERROR(step.kernel(call));
+      if (!works_[step_].element) return refused("a kernel that is no step");
+    }
+    TT_RETURN_IF_ERROR(place());
+    double ns = 0;
+    for (const Work& work : works_) ns += work.element ? work.element->ns_per_element() : 0.1;
+    // Parts end where leaves do; all folds have the same rows.
+    const bool rows = !folds_.empty() && folds_[0].row != order_.count;
+    const std::int64_t grain = rows ? folds_[0].row : kLeaf;
+    split(parallel_, order_.count, ns, grain,
+          [&](std::int64_t begin, std::int64_t end) { range(begin, end); });
+    for (const Folding& fold : folds_) {
+      is_double(fold) ? finish<double>(fold) : finish<float>(fold);
+    }
+    return {};
+  }
+
+  Status add(std::span<const TensorArg> in, const Plan& plan) override {
+    const Loops& loops = *plan.loops;
+    switch (plan.dtype) {
+      case DType::kF64:
+        return make<double>(in, plan, loops.real64);
+      case DType::kF16:
+      case DType::kBF16:
+      case DType::kF32:
+        return make<float>(in, plan, loops.real32);
+      case DType::kU64:
+        return make<std::uint64_t>(in, plan, loops.natural);
+      case DType::kC64:
+        return make<core::Complex64>(in, plan, loops.complex64);
+      case DType::kC128:
+        return make<core::Complex128>(in, plan, loops.complex128);
+      default:
+        return make<std::int64_t>(in, plan, loops.integer);
+    }
+  }
+
+  // In the source's compute type, as strided_copy; equal dtypes move their bits as they are.
+  Status add_copy(const TensorArg& from) override {
+    const TensorArg& out = steps_[step_].out;
+    const DType dtype = from.kind == TensorArg::Kind::kTensor ? from.dtype : out.dtype;
+    return with_any_compute_type(dtype, [&](auto a) -> Status {
+      using A = decltype(a);
+      const bool converts = from.kind == TensorArg::Kind::kTensor && from.dtype != out.dtype;
+      if (!converts && dtype != kDTypeOf<A>) return refused("a copy of narrow elements");
+      static const s::Positive functor;
+      Plan plan;
+      plan.loops = &Slot<s::Positive>::loops;
+      plan.functor = &functor;
+      plan.functor_bytes = sizeof functor;
+      plan.dtype = kDTypeOf<A>;
+      return add({&from, 1}, plan);
+    });
+  }
+
+ private:
+  struct Work {
+    std::unique_ptr<Element> element;  // null for folds
+    alignas(16) std::byte functor[kMostFunctorBytes];
+    std::int64_t inside[kMaxOperands] = {-1, -1, -1, -1};  // the steps that make the operands
+    std::size_t operands = 0;
+    std::size_t last = 0;      // the last step that reads it
+    bool folded = false;       // a fold reads it, a whole leaf at a time
+    std::int64_t slot = -1;    // bytes into a part's memory; -1: stored
+  };
+
+  static const core::Geometry& layout(std::span<const LoopStep> steps) {
+    for (const LoopStep& step : steps) {
+      if (step.role == LoopRole::kElement) return *step.out.geometry;
+    }
+    return *steps[0].in[0].geometry;
+  }
+  std::int64_t size_of_step(std::size_t step) const {
+    return static_cast<std::int64_t>(core::size_of(steps_[step].out.dtype));
+  }
+  bool is_double(const Folding& fold) const {
+    return steps_[fold.step].out.dtype == DType::kF64;
+  }
+
+  template <class A>
+  Status make(std::span<const TensorArg> in, Plan plan, Inner inner) {
+    if (inner == nullptr) return refused("no kernel for this dtype");
+    Work& work = works_[step_];
+    std::memcpy(work.functor, plan.functor, plan.functor_bytes);
+    plan.functor = work.functor;
+    TensorArg operands[kMaxOperands];
+    work.operands = in.size();
+    for (std::size_t i = 0; i < in.size(); ++i) {
+      operands[i] = in[i];
+      if (in[i].kind != TensorArg::Kind::kTensor) continue;
+      if (in[i].data == nullptr) {
+        work.inside[i] = in[i].number.integer;
+        if (work.inside[i] < 0 || work.inside[i] >= static_cast<std::int64_t>(step_) ||
+            steps_[static_cast<std::size_t>(work.inside[i])].role != LoopRole::kElement) {
+          return core::internal("a loop's step reads a later one");
+        }
+      } else {
+        pack_transposed(operands[i], steps_[step_].out, packed_.emplace_back(), scratch_,
+                        parallel_);
+      }
+    }
+    work.element = std::make_unique<ElementOf<A>>(plan, inner, std::span(operands, in.size()),
+                                                  steps_[step_].out, order_);
+    return {};
+  }
+
+  Status add_fold(const LoopStep& step) {
+    const TensorArg &in = step.in[0], &out = step.out;
+    if (in.dtype != out.dtype || (in.dtype != DType::kF32 && in.dtype != DType::kF64)) {
+      return refused("a fold of another dtype");
+    }
+    Folding fold;
+    fold.step = step_;
+    fold.source = in.data == nullptr ? in.number.integer : -1;
+    const std::string_view name = step.op->name;
+    fold.mean = name == "mean";
+    if (name == "amax") fold.kind = FoldKind::kMax;
+    if (name == "amin") fold.kind = FoldKind::kMin;
+    const std::int64_t outputs = out.geometry->numel();
+    if (outputs == 0 || out.data == nullptr) return refused("a fold without results");
+    fold.row = order_.count / outputs;
+    if (outputs > 1 && fold.row < kShortRow) return refused("a fold of short rows");
+    if (!folds_.empty() && folds_[0].row != fold.row) return refused("folds of different rows");
+    fold.leaves = (fold.row + kLeaf - 1) / kLeaf;
+    const std::size_t bytes =
+        static_cast<std::size_t>(outputs * fold.leaves) * core::size_of(in.dtype);
+    fold.partial = static_cast<std::byte*>(scratch_.allocate(bytes));
+    if (fold.partial == nullptr) return out_of_scratch(name, bytes);
+    folds_.push_back(fold);
+    return {};
+  }
+
+  // Gives a place in a part's memory to what is not stored, and fills the constants.
+  Status place() {
+    for (std::size_t s = 0; s < works_.size(); ++s) {
+      for (const std::int64_t from : works_[s].inside) {
+        if (from >= 0) works_[static_cast<std::size_t>(from)].last = s;
+      }
+    }
+    for (const Folding& fold : folds_) {
+      if (fold.source < 0) continue;
+      Work& source = works_[static_cast<std::size_t>(fold.source)];
+      source.folded = true;
+      source.last = works_.size();
+    }
+    std::vector<std::pair<std::size_t, std::int64_t>> busy;  // last reader, slot
+    std::vector<std::int64_t> free;
+    std::size_t constants = 0;
+    for (std::size_t s = 0; s < works_.size(); ++s) {
+      Work& work = works_[s];
+      if (work.element) constants += work.element->constant_bytes();
+      if (!work.element || steps_[s].out.data != nullptr) continue;
+      if (work.folded) {
+        work.slot = slot_bytes_;
+        slot_bytes_ += kLeaf * size_of_step(s) + 64;
+        continue;
+      }
+      if (free.empty()) {
+        work.slot = slot_bytes_;
+        slot_bytes_ += kBlock * 16 + 64;
+      } else {
+        work.slot = free.back();
+        free.pop_back();
+      }
+      busy.emplace_back(work.last, work.slot);
+      // Free again behind their last reader, which may not write over what it reads.
+      std::erase_if(busy, [&](const auto& entry) {
+        if (entry.first > s) return false;
+        free.push_back(entry.second);
+        return true;
+      });
+    }
+    if (constants == 0) return {};
+    auto* memory = static_cast<std::byte*>(scratch_.allocate(constants));
+    if (memory == nullptr) return out_of_scratch("loop", constants);
+    for (Work& work : works_) {
+      if (!work.element || work.element->constant_bytes() == 0) continue;
+      work.element->fill_constants(std::min(kBlock, order_.count), memory);
+      memory += work.element->constant_bytes();
+    }
+    return {};
+  }
+
+  // The elements from `at` on of what step s makes. A fold's whole leaf lies in one piece.
+  std::byte* where(std::size_t s, std::int64_t at, std::byte* memory) const {
+    const Work& work = works_[s];
+    if (work.slot < 0) return steps_[s].out.first<std::byte>() + at * size_of_step(s);
+    return memory + work.slot + (work.folded ? leaf_offset(at) * size_of_step(s) : 0);
+  }
+  std::int64_t leaf_offset(std::int64_t at) const { return at % folds_[0].row % kLeaf; }
+
+  void range(std::int64_t begin, std::int64_t end) {
+    // Reused by the lane's next loop.
+    static thread_local std::unique_ptr<Room> room;
+    static thread_local std::vector<std::byte> memory;
+    if (!room) room.reset(new Room);
+    if (memory.size() < static_cast<std::size_t>(slot_bytes_) + 64) {
+      memory.resize(static_cast<std::size_t>(slot_bytes_) + 64);
+    }
+    auto* slots = reinterpret_cast<std::byte*>(
+        (reinterpret_cast<std::uintptr_t>(memory.data()) + 63) / 64 * 64);
+    const std::int64_t row = folds_.empty() ? 0 : folds_[0].row;
+    std::int64_t n = 0;
+    for (std::int64_t at = begin; at < end; at += n) {
+      n = std::min(kBlock, end - at);
+      if (row > 0) n = std::min({n, kLeaf - leaf_offset(at), row - at % row});
+      for (const Work& work : works_) {
+        if (work.element) n = work.element->length(at, n);
+      }
+      for (std::size_t s = 0; s < works_.size(); ++s) {
+        const Work& work = works_[s];
+        if (!work.element) continue;
+        const void* inside[kMaxOperands];
+        for (std::size_t i = 0; i < work.operands; ++i) {
+          if (work.inside[i] >= 0) {
+            inside[i] = where(static_cast<std::size_t>(work.inside[i]), at, slots);
+          }
+        }
+        work.element->block(at, n, *room, inside, where(s, at, slots));
+      }
+      for (const Folding& fold : folds_) {
+        const std::int64_t in_row = (at + n) % fold.row;
+        if (in_row % kLeaf != 0) continue;
+        is_double(fold) ? leaf<double>(fold, at + n, slots) : leaf<float>(fold, at + n, slots);
+      }
+    }
+  }
+
+  // The leaf that ends at `end`.
+  template <class A>
+  void leaf(const Folding& fold, std::int64_t end, std::byte* slots) {
+    const std::int64_t at_row = (end - 1) / fold.row, in_row = end - 1 - at_row * fold.row;
+    const std::int64_t begin = at_row * fold.row + in_row / kLeaf * kLeaf;
+    const std::byte* x = fold.source < 0
+                             ? steps_[fold.step].in[0].first<std::byte>() + begin * sizeof(A)
+                             : where(static_cast<std::size_t>(fold.source), begin, slots);
+    reinterpret_cast<A*>(fold.partial)[at_row * fold.leaves + in_row / kLeaf] =
+        fold_of<A>(fold.kind).leaf(reinterpret_cast<const A*>(x), end - begin);
+  }
+
+  template <class A>
+  void finish(const Folding& fold) {
+    const TensorArg& out = steps_[fold.step].out;
+    const std::int64_t outputs = out.geometry->numel();
+    const A* leaves = reinterpret_cast<const A*>(fold.partial);
+    for (std::int64_t i = 0; i < outputs; ++i) {
+      A value = tree(fold_of<A>(fold.kind), leaves + i * fold.leaves, fold.leaves);
+      if (fold.mean) value = value / static_cast<A>(fold.row);
+      out.first<A>()[i] = value;
+    }
+  }
+
+  const std::span<const LoopStep> steps_;
+  Parallel& parallel_;
+  Scratch& scratch_;
+  const LinearOrder order_;
+  std::vector<Work> works_;  // by step
+  std::vector<Folding> folds_;
+  std::deque<core::Geometry> packed_;
+  std::size_t step_ = 0;  // the one being made
+  std::int64_t slot_bytes_ = 0;
+};
+
+}  // namespace
+
+Status CpuBackend::run_loop(std::span<const LoopStep> steps, Parallel& parallel,
+                            Scratch& scratch) {
+  return Loop(steps, parallel, scratch).run();
+}
+
+}  // namespace teletensor::backends::cpu

@@ -1,0 +1,183 @@
+// Several instructions as one loop.
+#include <algorithm>
+
+#include "engine/runtime/executor.h"
+#include "engine/runtime/executor_parts.h"
+
+namespace teletensor::runtime {
+
+using backends::LoopRole;
+using backends::TensorArg;
+using core::Status;
+using program::Operand;
+using program::ResultSlot;
+using program::Value;
+
+namespace {
+
+memory::Storage* storage_of(const Value& value) {
+  return static_cast<memory::Storage*>(value.contents.get());
+}
+
+}  // namespace
+
+// The step that makes the value; -1 for one from outside.
+int Executor::LoopState::maker(const Value* value) const {
+  for (std::size_t s = 0; s < made.size(); ++s) {
+    if (made[s] == value) return static_cast<int>(s);
+  }
+  return -1;
+}
+
+// What the loop's own steps hold of a value.
+std::uint32_t Executor::LoopState::own(const Value* value) const {
+  std::uint32_t count = 0;
+  for (const Instruction* step : steps) {
+    for (const Operand& operand : step->operands) count += operand.value.get() == value;
+    for (const ResultSlot& result : step->results) count += result.value.get() == value;
+  }
+  return count;
+}
+
+bool Executor::run_loop(std::span<Instruction* const> instructions, bool* never) {
+  *never = false;
+  for (const Instruction* instruction : instructions) {
+    for (const Operand& operand : instruction->operands) {
+      if (operand.value && operand.value->failure) return false;
+    }
+  }
+  Status status;
+  try {
+    status = execute_loop(instructions);
+  } catch (const std::bad_alloc&) {
+    status = Status(core::Code::kResourceExhausted, "loop: the daemon itself is out of memory");
+  }
+  if (status.ok()) {
+    for (std::size_t s = 0; s < instructions.size(); ++s) {
+      Slot& slot = slots_[s];
+      if (slot.stolen_from != nullptr) slot.stolen_from->contents = nullptr;
+      instructions[s]->results[0].value->contents = std::move(slot.storage);
+    }
+  }
+  *never = status.code() == core::Code::kUnimplemented;
+  clear();
+  return status.ok();
+}
+
+Status Executor::execute_loop(std::span<Instruction* const> instructions) {
+  LoopState& loop = loop_;
+  loop.steps.assign(instructions.begin(), instructions.end());
+  loop.made.clear();
+  const core::Device on = instructions[0]->results[0].value->device;
+  const int found = devices_.find(on);
+  if (found < 0) return core::internal("loop: no such device");
+  device_ = static_cast<std::size_t>(found);
+  std::size_t operands = 0;
+  const core::Geometry* layout = nullptr;
+  for (const Instruction* instruction : instructions) {
+    operands += instruction->operands.size();
+    loop.made.push_back(instruction->results[0].value.get());
+    if (device().backend().role(instruction->op) == LoopRole::kElement) {
+      layout = instruction->results[0].geometry;
+    }
+  }
+  in_.resize(operands);
+  slots_.resize(instructions.size());
+  loop.calls.clear();
+  std::size_t at = 0;
+  for (const Instruction* instruction : instructions) {
+    backends::LoopStep& call = loop.calls.emplace_back();
+    call.op = &catalog_.at(instruction->op);
+    call.kernel = device().kernel(instruction->op);
+    call.role = device().backend().role(instruction->op);
+    call.counts = {instruction->counts.data(), instruction->counts.size()};
+    call.attributes = instruction->attributes;
+    call.in = std::span<const TensorArg>(in_).subspan(at, instruction->operands.size());
+    for (const Operand& operand : instruction->operands) {
+      TensorArg& arg = in_[at++];
+      arg.kind = TensorArg::Kind::kAbsent;
+      if (operand.kind == Operand::Kind::kAbsent) continue;
+      arg.dtype = operand.dtype;
+      arg.number = operand.number;
+      arg.kind = TensorArg::Kind::kNumber;
+      if (operand.kind == Operand::Kind::kNumber) continue;
+      arg.kind = TensorArg::Kind::kTensor;
+      arg.geometry = operand.geometry;
+      const Value& value = *operand.value;
+      if (!(value.device == on)) return core::internal("loop: operands on two devices");
+      const int maker = loop.maker(&value);
+      if (maker >= 0) {
+        if (maker + 1 >= static_cast<int>(loop.calls.size())) {
+          return core::internal("loop: a step reads a later one");
+        }
+        arg.data = nullptr;
+        arg.number.integer = maker;
+      } else if (value.contents) {
+        arg.data = storage_of(value)->data();
+      } else {
+        return core::internal("loop: an operand has no contents");
+      }
+    }
+  }
+  bool stealing = false;
+  for (std::size_t s = 0; s < instructions.size(); ++s) {
+    const ResultSlot& result = instructions[s]->results[0];
+    TensorArg& out = loop.calls[s].out;
+    out.kind = TensorArg::Kind::kTensor;
+    out.dtype = result.value->dtype;
+    out.geometry = result.geometry;
+    out.data = nullptr;
+    // Read by nobody but this loop: never stored.
+    if (result.value->references() == loop.own(result.value.get()) &&
+        loop.calls[s].role == LoopRole::kElement) {
+      continue;
+    }
+    const std::size_t bytes = bytes_of(result.value->elements, result.value->dtype);
+    if (!steal(s, layout, bytes)) {
+      TT_RETURN_IF_ERROR(allocate(loop.calls[s].op->name, bytes, instructions[s]->seq,
+                                  &slots_[s].storage));
+    }
+    stealing |= slots_[s].stolen_from != nullptr;
+    out.data = slots_[s].storage->data();
+  }
+  const std::uint64_t seq = instructions[0]->seq;
+  PartsOnLanes parallel(lanes_, stealing ? nullptr : this, seq);
+  ScratchMemory scratch(*pools_[device_], seq);
+  TT_RETURN_IF_ERROR(device().backend().run_loop(loop.calls, parallel, scratch));
+  if (parallel.was_cancelled()) return Status(core::Code::kCancelled, "loop: interrupted");
+  return {};
+}
+
+// Step s may write over a value from outside that only steps up to s read, each at the place where
+// it writes.
+bool Executor::steal(std::size_t s, const core::Geometry* layout, std::size_t bytes) {
+  LoopState& loop = loop_;
+  const ResultSlot& result = loop.steps[s]->results[0];
+  if (loop.calls[s].role != LoopRole::kElement || result.geometry != layout) return false;
+  if (bytes < kWorthReusing && result.overwrites < 0) return false;
+  for (std::size_t k = 0; k <= s; ++k) {
+    for (const Operand& operand : loop.steps[k]->operands) {
+      if (operand.kind != Operand::Kind::kTensor || operand.geometry != layout) continue;
+      Value& value = *operand.value;
+      if (value.dtype != result.value->dtype || value.elements != result.value->elements ||
+          loop.maker(&value) >= 0 || value.contents->references() != 1 ||
+          value.references() != loop.own(&value)) {
+        continue;
+      }
+      bool fits = true;
+      for (std::size_t j = 0; j < loop.steps.size(); ++j) {
+        fits = fits && slots_[j].stolen_from != &value;
+        for (const Operand& other : loop.steps[j]->operands) {
+          if (other.value.get() == &value) fits = fits && j <= s && other.geometry == layout;
+        }
+      }
+      if (!fits) continue;
+      slots_[s].storage = StorageRef(storage_of(value));
+      slots_[s].stolen_from = &value;
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace teletensor::runtime

@@ -1,0 +1,59 @@
+// What the executor gives to kernels: temporary memory, and parts on lanes.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "engine/core/mutex.h"
+#include "engine/runtime/executor.h"
+
+namespace teletensor::runtime {
+
+// Below this, taking over an operand's memory is not worth the look.
+inline constexpr std::size_t kWorthReusing = std::size_t{64} << 10;
+
+class Executor::ScratchMemory : public backends::Scratch {
+ public:
+  ScratchMemory(memory::Pool& pool, std::uint64_t seq) : pool_(pool), seq_(seq) {}
+  void* allocate(std::size_t bytes) override {
+    // Not the strand's way: a kernel may ask from inside a part, on another lane.
+    StorageRef storage = pool_.allocate_shared(bytes, seq_);
+    if (!storage) return nullptr;
+    core::MutexLock lock(mu_);
+    held_.push_back(std::move(storage));
+    return held_.back()->data();
+  }
+
+ private:
+  memory::Pool& pool_;
+  const std::uint64_t seq_;
+  core::Mutex mu_;
+  std::vector<StorageRef> held_ TT_GUARDED_BY(mu_);
+};
+
+class Executor::PartsOnLanes : public backends::Parallel {
+ public:
+  // An instruction that overwrites an operand is not stopped half-way.
+  PartsOnLanes(Lanes& lanes, const Executor* stoppable, std::uint64_t seq)
+      : lanes_(lanes), stoppable_(stoppable), seq_(seq) {}
+  void run(std::int64_t parts, const std::function<void(std::int64_t)>& part) override {
+    lanes_.run_parts(parts, part);
+  }
+  bool cancelled() const override {
+    if (stoppable_ == nullptr || !stoppable_->cancelled(seq_)) return false;
+    told_.store(true, std::memory_order_relaxed);
+    return true;
+  }
+  // A kernel has been told to stop: what it made is not whole.
+  bool was_cancelled() const { return told_.load(std::memory_order_relaxed); }
+
+ private:
+  Lanes& lanes_;
+  const Executor* const stoppable_;
+  const std::uint64_t seq_;
+  mutable std::atomic<bool> told_{false};
+};
+
+}  // namespace teletensor::runtime
