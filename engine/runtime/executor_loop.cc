@@ -134,8 +134,8 @@ Status Executor::execute_loop(std::span<Instruction* const> instructions) {
     }
     const std::size_t bytes = bytes_of(result.value->elements, result.value->dtype);
     if (!steal(s, layout, bytes)) {
-      TT_RETURN_IF_ERROR(allocate(loop.calls[s].op->name, bytes, instructions[s]->seq,
-                                  &slots_[s].storage));
+      TT_RETURN_IF_ERROR(
+          allocate(loop.calls[s].op->name, bytes, instructions[s]->seq, &slots_[s].storage));
     }
     stealing |= slots_[s].stolen_from != nullptr;
     out.data = slots_[s].storage->data();

@@ -87,8 +87,8 @@ void WindowPlans::make_key(std::span<Instruction* const> window) {
     }
     // Which dimensions a fold takes.
     const int device = i.results.empty() ? -1 : devices_.find(i.results[0].value->device);
-    if (device >= 0 && devices_.at(static_cast<std::size_t>(device)).backend().role(i.op) ==
-                           LoopRole::kFold) {
+    if (device >= 0 &&
+        devices_.at(static_cast<std::size_t>(device)).backend().role(i.op) == LoopRole::kFold) {
       key_.push_back(reinterpret_cast<std::uintptr_t>(i.attributes));
       if (i.operands[0].value) {
         key_.push_back(static_cast<std::uint64_t>(i.operands[0].value->elements));
@@ -120,8 +120,7 @@ WindowPlans::Plan& WindowPlans::plan(std::span<Instruction* const> window) {
   PlanStats::add(stats_.misses);
   if (plans_.size() >= kMostPlans) plans_.clear();
   Plan made = make(window);
-  return plans_.emplace(hash_, std::make_unique<Kept>(Kept{key_, std::move(made)}))
-      ->second->plan;
+  return plans_.emplace(hash_, std::make_unique<Kept>(Kept{key_, std::move(made)}))->second->plan;
 }
 
 WindowPlans::Plan WindowPlans::make(std::span<Instruction* const> window) {

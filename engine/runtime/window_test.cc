@@ -95,8 +95,11 @@ class Client : public BackEvents {
         const Tensor& t = *arguments[k].tensor;
         layouts[k] = {t.dtype(), {}, t.geometry};
         infos[k].layout = &layouts[k];
-        i.operands.push_back({Operand::Kind::kTensor, t.value, t.dtype(),
-                              back_.interner().geometry(t.geometry), {}});
+        i.operands.push_back({Operand::Kind::kTensor,
+                              t.value,
+                              t.dtype(),
+                              back_.interner().geometry(t.geometry),
+                              {}});
       } else {
         numbers[k] = core::Number::of_float(arguments[k].number);
         infos[k].number = &numbers[k];
@@ -128,8 +131,9 @@ class Client : public BackEvents {
     return made;
   }
   void fetch(const Tensor& t) {
-    back_.fetch(++seq_, true, {Operand::Kind::kTensor, t.value, t.dtype(),
-                               back_.interner().geometry(t.geometry), {}});
+    back_.fetch(
+        ++seq_, true,
+        {Operand::Kind::kTensor, t.value, t.dtype(), back_.interner().geometry(t.geometry), {}});
   }
   void publish() { back_.publish(seq_); }
   void finish() {
@@ -150,9 +154,9 @@ class Client : public BackEvents {
   void on_completed(std::uint64_t seq) override { completed_ = seq; }
   void on_fetched(FetchResult result) override {
     if (!result.status.ok()) return fetched_.push_back("error of " + std::to_string(result.root));
-    fetched_.emplace_back(static_cast<const char*>(result.contents.storage->data()) +
-                              result.contents.offset,
-                          result.contents.bytes);
+    fetched_.emplace_back(
+        static_cast<const char*>(result.contents.storage->data()) + result.contents.offset,
+        result.contents.bytes);
   }
   void on_failed(const program::Failure& root) override { failed.push_back(root.seq); }
   void on_continue() override {}
@@ -314,8 +318,7 @@ TEST(Windows, ATrainingLoopPlansItsStepOnce) {
   std::mt19937 rng(1);
   const auto make = [&](const core::Dims& shape) {
     const Geometry geometry(shape);
-    return client.constant(geometry, DType::kF32,
-                           random_bytes(rng, geometry.numel(), DType::kF32));
+    return client.constant(geometry, DType::kF32, random_bytes(rng, geometry.numel(), DType::kF32));
   };
   Tensor w = make({10, 10});
   const Tensor x = make({10, 10});
@@ -371,8 +374,7 @@ TEST(Windows, ALoopWritesOverWhatNobodyElseHolds) {
 TEST(Windows, CancelledStepsOfAWindowFailOneByOne) {
   Client client(true);
   std::mt19937 rng(1);
-  const Tensor a =
-      client.constant(Geometry({64}), DType::kF32, random_bytes(rng, 64, DType::kF32));
+  const Tensor a = client.constant(Geometry({64}), DType::kF32, random_bytes(rng, 64, DType::kF32));
   client.finish();
   const Tensor b = client.call("sin", {a});
   const std::uint64_t upto = client.seq();

@@ -31,7 +31,7 @@ struct Loops {
 struct Plan {
   const Loops* loops = nullptr;
   const void* functor = nullptr;
-  std::size_t functor_bytes = 0;  // to copy it
+  std::size_t functor_bytes = 0;          // to copy it
   core::DType dtype = core::DType::kF32;  // operands are converted to it, and the result has it
   bool condition = false;                 // operand 0 is a condition
   // Numbers take part unrounded, not as the nearest value of `dtype`: arithmetic with 16-bit

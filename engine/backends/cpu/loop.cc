@@ -15,7 +15,7 @@ namespace {
 
 using core::Status;
 
-using Room = Memory<core::Complex128>;  // enough for a step of any type
+using Room = Memory<core::Complex128>;   // enough for a step of any type
 constexpr std::int64_t kShortRow = 256;  // shorter ones are folded by their own kernel
 
 Status refused(const char* why) { return Status(core::Code::kUnimplemented, why); }
@@ -79,7 +79,10 @@ A tree(const Fold<A>& fold, const A* leaves, std::int64_t n) {
 class Loop final : public LoopMaker {
  public:
   Loop(std::span<const LoopStep> steps, Parallel& parallel, Scratch& scratch)
-      : steps_(steps), parallel_(parallel), scratch_(scratch), order_(layout(steps)),
+      : steps_(steps),
+        parallel_(parallel),
+        scratch_(scratch),
+        order_(layout(steps)),
         works_(steps.size()) {}
 
   Status run() {
@@ -89,8 +92,9 @@ class Loop final : public LoopMaker {
         TT_RETURN_IF_ERROR(add_fold(step));
         continue;
       }
-      KernelCall call{*step.op,         step.in,   std::span(&step.out, 1), step.counts,
-                      *step.attributes, parallel_, scratch_,                this};
+      KernelCall call{
+          *step.op, step.in, std::span(&step.out, 1), step.counts, *step.attributes, parallel_,
+          scratch_, this};
       TT_RETURN_IF_ERROR(step.kernel(call));
       if (!works_[step_].element) return refused("a kernel that is no step");
     }
@@ -152,9 +156,9 @@ class Loop final : public LoopMaker {
     alignas(16) std::byte functor[kMostFunctorBytes];
     std::int64_t inside[kMaxOperands] = {-1, -1, -1, -1};  // the steps that make the operands
     std::size_t operands = 0;
-    std::size_t last = 0;      // the last step that reads it
-    bool folded = false;       // a fold reads it, a whole leaf at a time
-    std::int64_t slot = -1;    // bytes into a part's memory; -1: stored
+    std::size_t last = 0;    // the last step that reads it
+    bool folded = false;     // a fold reads it, a whole leaf at a time
+    std::int64_t slot = -1;  // bytes into a part's memory; -1: stored
   };
 
   static const core::Geometry& layout(std::span<const LoopStep> steps) {
@@ -166,9 +170,7 @@ class Loop final : public LoopMaker {
   std::int64_t size_of_step(std::size_t step) const {
     return static_cast<std::int64_t>(core::size_of(steps_[step].out.dtype));
   }
-  bool is_double(const Folding& fold) const {
-    return steps_[fold.step].out.dtype == DType::kF64;
-  }
+  bool is_double(const Folding& fold) const { return steps_[fold.step].out.dtype == DType::kF64; }
 
   template <class A>
   Status make(std::span<const TensorArg> in, Plan plan, Inner inner) {
@@ -356,8 +358,7 @@ class Loop final : public LoopMaker {
 
 }  // namespace
 
-Status CpuBackend::run_loop(std::span<const LoopStep> steps, Parallel& parallel,
-                            Scratch& scratch) {
+Status CpuBackend::run_loop(std::span<const LoopStep> steps, Parallel& parallel, Scratch& scratch) {
   return Loop(steps, parallel, scratch).run();
 }
 

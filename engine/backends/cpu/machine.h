@@ -1,6 +1,6 @@
 // The block machine of one elementwise instruction: its operands are brought block by block into
-// contiguous memory of the compute type A, the inner function computes, the block is stored. Used by
-// single kernels and, a block at a time, by the steps of loops: hence the same bits.
+// contiguous memory of the compute type A, the inner function computes, the block is stored. Used
+// by single kernels and, a block at a time, by the steps of loops: hence the same bits.
 #pragma once
 
 #include <algorithm>
@@ -45,7 +45,8 @@ void round_through(DType dtype, A* block, std::int64_t n) {
   load_block<A>(dtype)(narrow, 1, n, block);
 }
 
-inline void load_bytes(const std::uint8_t* from, std::int64_t stride, std::int64_t n, std::uint8_t* to) {
+inline void load_bytes(const std::uint8_t* from, std::int64_t stride, std::int64_t n,
+                       std::uint8_t* to) {
   for (std::int64_t i = 0; i < n; ++i) to[i] = from[i * stride];
 }
 
@@ -55,7 +56,10 @@ class Machine {
   // Operands without memory are made inside a loop; a result without memory stays there.
   Machine(const Plan& plan, Inner inner, std::span<const TensorArg> in, const TensorArg& out,
           const LinearOrder& order)
-      : plan_(plan), inner_(inner), operands_(static_cast<int>(in.size())), out_(out),
+      : plan_(plan),
+        inner_(inner),
+        operands_(static_cast<int>(in.size())),
+        out_(out),
         order_(order) {
     const int rank = out.geometry->rank();
     for (int i = 0; i < operands_; ++i) {
@@ -79,8 +83,9 @@ class Machine {
         s.direct = !s.constant && s.walk.dense() && (s.condition || arg.dtype == kDTypeOf<A>);
         if (!s.condition) s.load = load_block<A>(arg.dtype);
       }
-      s.round = !s.condition && plan.dtype != kDTypeOf<A> &&
-                (arg.kind == TensorArg::Kind::kTensor ? arg.dtype != plan.dtype : !plan.exact_numbers);
+      s.round =
+          !s.condition && plan.dtype != kDTypeOf<A> &&
+          (arg.kind == TensorArg::Kind::kTensor ? arg.dtype != plan.dtype : !plan.exact_numbers);
       s.rows = !s.direct && !s.constant && !s.condition && arg.dtype == kDTypeOf<A> &&
                s.walk.stride(0) == 1 && s.walk.size(0) >= kBlock / 4;
       if (s.rows) row_ = s.walk.size(0);
