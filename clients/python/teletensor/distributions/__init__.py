@@ -1,15 +1,22 @@
-"""Probability distributions that draw on the daemon: Bernoulli, Categorical, Exponential, Normal,
-Uniform, and the divergence between two of a kind. Names and shapes are PyTorch's."""
+"""Probability distributions that draw on the daemon, their transforms, and the divergence between two.
+Names and shapes are PyTorch's."""
 
-from .distribution import Distribution, kl_divergence
+from . import transforms
+from .composed import *  # noqa: F403
+from .composed import __all__ as _composed
+from .continuous import *  # noqa: F403
+from .continuous import __all__ as _continuous
+from .discrete import *  # noqa: F403
+from .discrete import __all__ as _discrete
+from .distribution import Distribution, kl_divergence, register_kl
+from .gammas import *  # noqa: F403
+from .gammas import __all__ as _gammas
 from .kinds import Bernoulli, Categorical, Exponential, Normal, Uniform
+from .transforms import *  # noqa: F403
+from .transforms import __all__ as _transforms
 
 __all__ = [
-    "Bernoulli",
-    "Categorical",
-    "Distribution",
-    "Exponential",
-    "Normal",
-    "Uniform",
-    "kl_divergence",
-]
+    "Bernoulli", "Categorical", "Distribution", "Exponential", "Normal", "Uniform", "kl_divergence",
+    "register_kl", "transforms",
+]  # fmt: skip
+__all__ += [*_composed, *_continuous, *_discrete, *_gammas, *_transforms]

@@ -9,7 +9,7 @@ import teletensor as tt
 
 from .._tensor import Size, Tensor
 
-__all__ = ["Distribution", "broadcast", "kl_divergence", "register_kl"]
+__all__ = ["Distribution", "as_value", "broadcast", "kl_divergence", "register_kl"]
 
 
 class Distribution:
@@ -42,6 +42,11 @@ class Distribution:
         raise NotImplementedError
 
     @property
+    def mode(self) -> Tensor:
+        """The likeliest value."""
+        raise NotImplementedError(f"{type(self).__name__} has no mode")
+
+    @property
     def variance(self) -> Tensor:
         """The expected squared distance from the mean."""
         raise NotImplementedError
@@ -68,6 +73,21 @@ class Distribution:
         """The expected value of -log_prob."""
         raise NotImplementedError
 
+    def cdf(self, value: Any) -> Tensor:
+        """The probability of a smaller value."""
+        raise NotImplementedError(f"{type(self).__name__} has no cdf")
+
+    def icdf(self, value: Any) -> Tensor:
+        """The value below which lie so many."""
+        raise NotImplementedError(f"{type(self).__name__} has no icdf")
+
+    def perplexity(self) -> Tensor:
+        """exp(entropy())."""
+        return self.entropy().exp()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(batch_shape: {self.batch_shape}, event_shape: {self.event_shape})"
+
     def _extended(self, sample_shape: Sequence[int]) -> tuple[int, ...]:
         return (*sample_shape, *self._batch_shape, *self._event_shape)
 
@@ -82,6 +102,11 @@ def broadcast(*values: Any) -> list[Tensor]:
         for v in values
     ]
     return list(tt.broadcast_tensors(*tensors)) if len(tensors) > 1 else tensors
+
+
+def as_value(value: Any, like: Tensor) -> Tensor:
+    """A value as a tensor on the parameters' device."""
+    return value if isinstance(value, Tensor) else tt.tensor(value, dtype=like.dtype, device=like.device)
 
 
 _Rule = Callable[[Any, Any], Tensor]

@@ -1,0 +1,277 @@
+"""Distributions made of others: Independent, TransformedDistribution, LogNormal, MixtureSameFamily,
+RelaxedBernoulli."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import teletensor as tt
+
+from .._tensor import Tensor
+from .distribution import Distribution, as_value, broadcast, kl_divergence, register_kl
+from .kinds import Categorical, Normal
+from .transforms import ComposeTransform, ExpTransform, SigmoidTransform, Transform
+
+__all__ = ["Independent", "LogNormal", "MixtureSameFamily", "RelaxedBernoulli", "TransformedDistribution"]
+
+
+def _summed(x: Tensor, dims: int) -> Tensor:
+    for _ in range(dims):
+        x = x.sum(-1)
+    return x
+
+
+class Independent(Distribution):
+    """The last dimensions of the batch belong to one value."""
+
+    def __init__(
+        self,
+        base_distribution: Distribution,
+        reinterpreted_batch_ndims: int,
+        validate_args: bool | None = None,
+    ) -> None:
+        batch, event = base_distribution.batch_shape, base_distribution.event_shape
+        if reinterpreted_batch_ndims > len(batch):
+            raise ValueError(
+                "Expected reinterpreted_batch_ndims <= len(base_distribution.batch_shape), actual "
+                f"{reinterpreted_batch_ndims} vs {len(batch)}"
+            )
+        self.base_dist, self.reinterpreted_batch_ndims = base_distribution, reinterpreted_batch_ndims
+        cut = len(batch) - reinterpreted_batch_ndims
+        super().__init__(batch[:cut], (*batch[cut:], *event))
+
+    @property
+    def has_rsample(self) -> bool:  # type: ignore[override]
+        """Can gradients flow through samples?"""
+        return self.base_dist.has_rsample
+
+    @property
+    def mean(self) -> Tensor:
+        return self.base_dist.mean
+
+    @property
+    def mode(self) -> Tensor:
+        """The likeliest value."""
+        return self.base_dist.mode
+
+    @property
+    def variance(self) -> Tensor:
+        return self.base_dist.variance
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        return self.base_dist.sample(sample_shape)
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        return self.base_dist.rsample(sample_shape)
+
+    def log_prob(self, value: Any) -> Tensor:
+        return _summed(self.base_dist.log_prob(value), self.reinterpreted_batch_ndims)
+
+    def entropy(self) -> Tensor:
+        return _summed(self.base_dist.entropy(), self.reinterpreted_batch_ndims)
+
+
+class TransformedDistribution(Distribution):
+    """The distribution of transforms(x), x of the base distribution."""
+
+    def __init__(
+        self,
+        base_distribution: Distribution,
+        transforms: Transform | Sequence[Transform],
+        validate_args: bool | None = None,
+    ) -> None:
+        self.transforms = [transforms] if isinstance(transforms, Transform) else list(transforms)
+        whole = ComposeTransform(self.transforms)
+        shape = (*base_distribution.batch_shape, *base_distribution.event_shape)
+        dims = max(whole.event_dim, len(base_distribution.event_shape))
+        taken = dims - len(base_distribution.event_shape)
+        self.base_dist = Independent(base_distribution, taken) if taken else base_distribution
+        after = whole.forward_shape(shape)
+        cut = len(after) - dims
+        super().__init__(after[:cut], after[cut:])
+
+    @property
+    def has_rsample(self) -> bool:  # type: ignore[override]
+        """Can gradients flow through samples?"""
+        return self.base_dist.has_rsample
+
+    def _through(self, x: Tensor) -> Tensor:
+        for transform in self.transforms:
+            x = transform(x)
+        return x
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        with tt.no_grad():
+            return self._through(self.base_dist.sample(sample_shape))
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        return self._through(self.base_dist.rsample(sample_shape))
+
+    def log_prob(self, value: Any) -> Tensor:
+        dims = len(self.event_shape)
+        y, total = value, None
+        for transform in reversed(self.transforms):
+            x = transform.inv(y)
+            term = _summed(transform.log_abs_det_jacobian(x, y), dims - transform.event_dim)
+            total, y = -term if total is None else total - term, x
+        own = self.base_dist.log_prob(y)
+        own = _summed(own, dims - len(self.base_dist.event_shape))
+        return own if total is None else total + own
+
+    def cdf(self, value: Any) -> Tensor:
+        """The probability of a smaller value, where the transforms ascend."""
+        for transform in reversed(self.transforms):
+            value = transform.inv(value)
+        return self.base_dist.cdf(value)
+
+
+class LogNormal(TransformedDistribution):
+    """exp(x), x normal of mean loc and standard deviation scale."""
+
+    def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
+        self._normal = Normal(loc, scale)
+        super().__init__(self._normal, ExpTransform())
+
+    @property
+    def loc(self) -> Tensor:
+        """The mean of the logarithm."""
+        return self._normal.loc
+
+    @property
+    def scale(self) -> Tensor:
+        """The standard deviation of the logarithm."""
+        return self._normal.scale
+
+    @property
+    def mean(self) -> Tensor:
+        return (self.loc + self.scale.pow(2) / 2).exp()
+
+    @property
+    def mode(self) -> Tensor:
+        """The likeliest value."""
+        return (self.loc - self.scale.square()).exp()
+
+    @property
+    def variance(self) -> Tensor:
+        square = self.scale.pow(2)
+        return square.expm1() * (2 * self.loc + square).exp()
+
+    def entropy(self) -> Tensor:
+        return self._normal.entropy() + self.loc
+
+
+class RelaxedBernoulli(TransformedDistribution):
+    """Numbers between 0 and 1 that gradients flow through; towards 0 and 1 as temperature falls."""
+
+    def __init__(self, temperature: Any, probs: Any = None, logits: Any = None,
+                 validate_args: bool | None = None) -> None:  # fmt: skip
+        self._logit = _LogitRelaxed(temperature, probs, logits)
+        super().__init__(self._logit, SigmoidTransform())
+
+    @property
+    def temperature(self) -> Tensor:
+        """How soft the choice is."""
+        return self._logit.temperature
+
+    @property
+    def logits(self) -> Tensor:
+        """log(p / (1 - p))."""
+        return self._logit.logits
+
+    @property
+    def probs(self) -> Tensor:
+        """The probability of 1."""
+        return tt.sigmoid(self._logit.logits)
+
+
+class _LogitRelaxed(Distribution):
+    has_rsample = True
+
+    def __init__(self, temperature: Any, probs: Any, logits: Any) -> None:
+        if (probs is None) == (logits is None):
+            raise ValueError("Either `probs` or `logits` must be specified, but not both.")
+        if probs is not None:
+            (given,) = broadcast(probs)
+            eps = tt.finfo(given.dtype).eps
+            given = given.clamp(eps, 1 - eps)
+            self.logits = given.log() - tt.log1p(-given)
+        else:
+            (self.logits,) = broadcast(logits)
+        self.temperature = as_value(temperature, self.logits)
+        super().__init__(self.logits.shape)
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        u = tt.rand(self._extended(sample_shape), dtype=self.logits.dtype, device=self.logits.device)
+        eps = tt.finfo(u.dtype).eps
+        u = u.clamp(eps, 1 - eps)
+        return (u.log() - tt.log1p(-u) + self.logits) / self.temperature
+
+    def log_prob(self, value: Any) -> Tensor:
+        distance = self.logits - value * self.temperature
+        result: Tensor = self.temperature.log() + distance - 2 * tt.log1p(distance.exp())
+        return result
+
+
+class MixtureSameFamily(Distribution):
+    """One of several distributions of a kind: the last dimension of their batch, chosen by a Categorical."""
+
+    def __init__(
+        self,
+        mixture_distribution: Categorical,
+        component_distribution: Distribution,
+        validate_args: bool | None = None,
+    ) -> None:
+        self.mixture_distribution = mixture_distribution
+        self.component_distribution = component_distribution
+        batch = component_distribution.batch_shape
+        if not batch or batch[-1] != mixture_distribution.probs.shape[-1]:
+            raise ValueError(
+                "`mixture_distribution component` does not equal `component_distribution.batch_shape[-1]`"
+            )
+        super().__init__(batch[:-1], component_distribution.event_shape)
+
+    def _weights(self) -> Tensor:
+        probs = self.mixture_distribution.probs
+        return probs.reshape((*probs.shape, *([1] * len(self.event_shape))))
+
+    @property
+    def _dim(self) -> int:
+        return -1 - len(self.event_shape)
+
+    @property
+    def mean(self) -> Tensor:
+        return (self._weights() * self.component_distribution.mean).sum(self._dim)
+
+    @property
+    def variance(self) -> Tensor:
+        own = self.component_distribution
+        inside = (self._weights() * own.variance).sum(self._dim)
+        apart = own.mean - self.mean.unsqueeze(self._dim)
+        return inside + (self._weights() * apart.pow(2)).sum(self._dim)
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        with tt.no_grad():
+            chosen = self.mixture_distribution.sample(sample_shape)
+            drawn = self.component_distribution.sample(sample_shape)
+            dim = drawn.dim() + self._dim
+            index = chosen.reshape((*chosen.shape, *([1] * (drawn.dim() - chosen.dim()))))
+            size = (*drawn.shape[:dim], 1, *drawn.shape[dim + 1:])
+            return drawn.gather(dim, index.expand(size)).squeeze(dim)
+
+    def log_prob(self, value: Any) -> Tensor:
+        wide = as_value(value, self.mixture_distribution.probs).unsqueeze(self._dim)
+        own = self.component_distribution.log_prob(wide)
+        return tt.logsumexp(own + tt.log_softmax(self.mixture_distribution.logits, -1), -1)
+
+
+@register_kl(Independent, Independent)
+def _independents(p: Independent, q: Independent) -> Tensor:
+    if p.reinterpreted_batch_ndims != q.reinterpreted_batch_ndims:
+        raise NotImplementedError
+    return _summed(kl_divergence(p.base_dist, q.base_dist), p.reinterpreted_batch_ndims)
+
+
+@register_kl(LogNormal, LogNormal)
+def _log_normals(p: LogNormal, q: LogNormal) -> Tensor:
+    return kl_divergence(p._normal, q._normal)

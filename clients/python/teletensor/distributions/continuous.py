@@ -1,0 +1,470 @@
+"""Continuous distributions: Laplace, Cauchy, HalfCauchy, HalfNormal, Gumbel, Weibull, Pareto, Kumaraswamy,
+MultivariateNormal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import teletensor as tt
+
+from .._tensor import Tensor
+from .distribution import Distribution, as_value, broadcast, register_kl
+from .kinds import Normal, Uniform
+
+__all__ = [
+    "Cauchy", "Gumbel", "HalfCauchy", "HalfNormal", "Kumaraswamy", "Laplace", "MultivariateNormal", "Pareto",
+    "Weibull",
+]  # fmt: skip
+
+_EULER = 0.57721566490153286060
+
+
+class _Placed(Distribution):
+    """With parameters loc and scale."""
+
+    has_rsample = True
+
+    def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
+        self.loc, self.scale = broadcast(loc, scale)
+        super().__init__(self.loc.shape)
+
+    def _uniform(self, sample_shape: Sequence[int]) -> Tensor:
+        """Of (0, 1), without its ends."""
+        shape = self._extended(sample_shape)
+        u = tt.rand(shape, dtype=self.loc.dtype, device=self.loc.device)
+        limits = tt.finfo(self.loc.dtype)
+        return u.clamp(limits.tiny, 1 - limits.eps)
+
+    def _standard(self, value: Any) -> Tensor:
+        return (as_value(value, self.loc) - self.loc) / self.scale
+
+
+class Laplace(_Placed):
+    """The density exp(-|x - loc| / scale) / (2 scale)."""
+
+    @property
+    def mean(self) -> Tensor:
+        return self.loc
+
+    @property
+    def mode(self) -> Tensor:
+        """The likeliest value."""
+        return self.loc
+
+    @property
+    def variance(self) -> Tensor:
+        return 2 * self.scale.pow(2)
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        return self.icdf(self._uniform(sample_shape))
+
+    def log_prob(self, value: Any) -> Tensor:
+        return -(2 * self.scale).log() - self._standard(value).abs()
+
+    def cdf(self, value: Any) -> Tensor:
+        """The probability of a smaller value."""
+        z = self._standard(value)
+        return 0.5 - 0.5 * z.sign() * tt.expm1(-z.abs())
+
+    def icdf(self, value: Any) -> Tensor:
+        """The value below which lie so many."""
+        term = as_value(value, self.loc) - 0.5
+        return self.loc - self.scale * term.sign() * tt.log1p(-2 * term.abs())
+
+    def entropy(self) -> Tensor:
+        return 1 + (2 * self.scale).log()
+
+
+class Cauchy(_Placed):
+    """The ratio of two normal numbers, moved to loc and stretched by scale."""
+
+    @property
+    def mean(self) -> Tensor:
+        return tt.full_like(self.loc, math.nan)
+
+    @property
+    def mode(self) -> Tensor:
+        """The likeliest value."""
+        return self.loc
+
+    @property
+    def variance(self) -> Tensor:
+        return tt.full_like(self.loc, math.inf)
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        return self.icdf(self._uniform(sample_shape))
+
+    def log_prob(self, value: Any) -> Tensor:
+        return -math.log(math.pi) - self.scale.log() - tt.log1p(self._standard(value) ** 2)
+
+    def cdf(self, value: Any) -> Tensor:
+        """The probability of a smaller value."""
+        return tt.atan(self._standard(value)) / math.pi + 0.5
+
+    def icdf(self, value: Any) -> Tensor:
+        """The value below which lie so many."""
+        return tt.tan(math.pi * (as_value(value, self.loc) - 0.5)) * self.scale + self.loc
+
+    def entropy(self) -> Tensor:
+        return math.log(4 * math.pi) + self.scale.log()
+
+
+class Gumbel(_Placed):
+    """The largest of many: -log(-log(u)), moved to loc and stretched by scale."""
+
+    @property
+    def mean(self) -> Tensor:
+        return self.loc + self.scale * _EULER
+
+    @property
+    def mode(self) -> Tensor:
+        """The likeliest value."""
+        return self.loc
+
+    @property
+    def variance(self) -> Tensor:
+        return (math.pi**2 / 6) * self.scale.pow(2)
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        u = self._uniform(sample_shape)
+        return self.loc - self.scale * (-u.log()).log()
+
+    def log_prob(self, value: Any) -> Tensor:
+        y = -self._standard(value)
+        return (y - y.exp()) - self.scale.log()
+
+    def cdf(self, value: Any) -> Tensor:
+        """The probability of a smaller value."""
+        return (-(-self._standard(value)).exp()).exp()
+
+    def entropy(self) -> Tensor:
+        return self.scale.log() + (1 + _EULER)
+
+
+class HalfNormal(Distribution):
+    """The size of a normal number of mean 0 and standard deviation `scale`."""
+
+    has_rsample = True
+
+    def __init__(self, scale: Any, validate_args: bool | None = None) -> None:
+        self.base_dist = Normal(0, scale)
+        self.scale = self.base_dist.scale
+        super().__init__(self.scale.shape)
+
+    @property
+    def mean(self) -> Tensor:
+        return self.scale * math.sqrt(2 / math.pi)
+
+    @property
+    def mode(self) -> Tensor:
+        """The likeliest value."""
+        return tt.zeros_like(self.scale)
+
+    @property
+    def variance(self) -> Tensor:
+        return self.scale.pow(2) * (1 - 2 / math.pi)
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        return self.base_dist.rsample(sample_shape).abs()
+
+    def log_prob(self, value: Any) -> Tensor:
+        value = as_value(value, self.scale)
+        result: Tensor = tt.where(value >= 0, self.base_dist.log_prob(value) + math.log(2), -math.inf)
+        return result
+
+    def cdf(self, value: Any) -> Tensor:
+        """The probability of a smaller value."""
+        return 2 * self.base_dist.cdf(as_value(value, self.scale)) - 1
+
+    def entropy(self) -> Tensor:
+        return self.base_dist.entropy() - math.log(2)
+
+
+class HalfCauchy(Distribution):
+    """The size of a Cauchy number around 0."""
+
+    has_rsample = True
+
+    def __init__(self, scale: Any, validate_args: bool | None = None) -> None:
+        self.base_dist = Cauchy(0, scale)
+        self.scale = self.base_dist.scale
+        super().__init__(self.scale.shape)
+
+    @property
+    def mean(self) -> Tensor:
+        return tt.full_like(self.scale, math.inf)
+
+    @property
+    def mode(self) -> Tensor:
+        """The likeliest value."""
+        return tt.zeros_like(self.scale)
+
+    @property
+    def variance(self) -> Tensor:
+        return self.base_dist.variance
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        return self.base_dist.rsample(sample_shape).abs()
+
+    def log_prob(self, value: Any) -> Tensor:
+        value = as_value(value, self.scale)
+        result: Tensor = tt.where(value >= 0, self.base_dist.log_prob(value) + math.log(2), -math.inf)
+        return result
+
+    def cdf(self, value: Any) -> Tensor:
+        """The probability of a smaller value."""
+        return 2 * self.base_dist.cdf(as_value(value, self.scale)) - 1
+
+    def entropy(self) -> Tensor:
+        return self.base_dist.entropy() - math.log(2)
+
+
+class Weibull(Distribution):
+    """scale * x^(1 / concentration), x exponential."""
+
+    has_rsample = True
+
+    def __init__(self, scale: Any, concentration: Any, validate_args: bool | None = None) -> None:
+        self.scale, self.concentration = broadcast(scale, concentration)
+        super().__init__(self.scale.shape)
+
+    @property
+    def mean(self) -> Tensor:
+        return self.scale * tt.lgamma(1 + self.concentration.reciprocal()).exp()
+
+    @property
+    def mode(self) -> Tensor:
+        """The likeliest value."""
+        k = self.concentration
+        return self.scale * ((k - 1) / k) ** k.reciprocal()
+
+    @property
+    def variance(self) -> Tensor:
+        inverse = self.concentration.reciprocal()
+        second = tt.lgamma(1 + 2 * inverse).exp()
+        return self.scale.pow(2) * (second - (2 * tt.lgamma(1 + inverse)).exp())
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        u = tt.rand(self._extended(sample_shape), dtype=self.scale.dtype, device=self.scale.device)
+        return self.scale * (-tt.log1p(-u)) ** self.concentration.reciprocal()
+
+    def log_prob(self, value: Any) -> Tensor:
+        k, ratio = self.concentration, as_value(value, self.scale) / self.scale
+        return k.log() - self.scale.log() + (k - 1) * ratio.log() - ratio**k
+
+    def entropy(self) -> Tensor:
+        k = self.concentration
+        return _EULER * (1 - k.reciprocal()) + (self.scale / k).log() + 1
+
+
+class Pareto(Distribution):
+    """Numbers above `scale` of density alpha scale^alpha / x^(alpha + 1)."""
+
+    has_rsample = True
+
+    def __init__(self, scale: Any, alpha: Any, validate_args: bool | None = None) -> None:
+        self.scale, self.alpha = broadcast(scale, alpha)
+        super().__init__(self.scale.shape)
+
+    @property
+    def mean(self) -> Tensor:
+        a = self.alpha.clamp(min=1)
+        return a * self.scale / (a - 1)
+
+    @property
+    def mode(self) -> Tensor:
+        """The likeliest value."""
+        return self.scale
+
+    @property
+    def variance(self) -> Tensor:
+        a = self.alpha.clamp(min=2)
+        return self.scale.pow(2) * a / ((a - 1).pow(2) * (a - 2))
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        u = tt.rand(self._extended(sample_shape), dtype=self.scale.dtype, device=self.scale.device)
+        return self.scale * (-tt.log1p(-u) / self.alpha).exp()
+
+    def log_prob(self, value: Any) -> Tensor:
+        value = as_value(value, self.scale)
+        result: Tensor = self.alpha.log() + self.alpha * self.scale.log() - (self.alpha + 1) * value.log()
+        return result
+
+    def entropy(self) -> Tensor:
+        return (self.scale / self.alpha).log() + (1 + self.alpha.reciprocal())
+
+
+class Kumaraswamy(Distribution):
+    """Numbers between 0 and 1, of density a b x^(a - 1) (1 - x^a)^(b - 1)."""
+
+    has_rsample = True
+
+    def __init__(
+        self, concentration1: Any, concentration0: Any, validate_args: bool | None = None
+    ) -> None:
+        self.concentration1, self.concentration0 = broadcast(concentration1, concentration0)
+        super().__init__(self.concentration1.shape)
+
+    def _moment(self, n: int) -> Tensor:
+        a, b = self.concentration1, self.concentration0
+        first = 1 + n / a
+        return (b.log() + tt.lgamma(first) + tt.lgamma(b) - tt.lgamma(first + b)).exp()
+
+    @property
+    def mean(self) -> Tensor:
+        return self._moment(1)
+
+    @property
+    def variance(self) -> Tensor:
+        return self._moment(2) - self._moment(1).pow(2)
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        like = self.concentration1
+        u = tt.rand(self._extended(sample_shape), dtype=like.dtype, device=like.device)
+        return (1 - (1 - u) ** self.concentration0.reciprocal()) ** like.reciprocal()
+
+    def log_prob(self, value: Any) -> Tensor:
+        a, b = self.concentration1, self.concentration0
+        value = as_value(value, a)
+        return a.log() + b.log() + tt.xlogy(a - 1, value) + (b - 1) * tt.log1p(-(value**a))
+
+
+class MultivariateNormal(Distribution):
+    """Normal vectors of mean `loc`; one of covariance, precision, and the covariance's lower Cholesky
+    factor says how they vary."""
+
+    has_rsample = True
+
+    def __init__(
+        self,
+        loc: Tensor,
+        covariance_matrix: Tensor | None = None,
+        precision_matrix: Tensor | None = None,
+        scale_tril: Tensor | None = None,
+        validate_args: bool | None = None,
+    ) -> None:
+        given = [m for m in (covariance_matrix, precision_matrix, scale_tril) if m is not None]
+        if loc.dim() < 1:
+            raise ValueError("loc must be at least one-dimensional.")
+        if len(given) != 1:
+            raise ValueError(
+                "Exactly one of covariance_matrix or precision_matrix or scale_tril may be specified."
+            )
+        if given[0].dim() < 2:
+            raise ValueError("the matrix must be at least two-dimensional, with optional batches")
+        batch = tt.broadcast_shapes(given[0].shape[:-2], loc.shape[:-1])
+        size = loc.shape[-1]
+        self.loc = loc.expand((*batch, size))
+        if scale_tril is not None:
+            factor = scale_tril
+        elif covariance_matrix is not None:
+            factor = tt.linalg.cholesky(covariance_matrix)
+        else:
+            flipped = tt.linalg.cholesky(tt.flip(given[0], (-2, -1)))
+            inverse = tt.transpose(tt.flip(flipped, (-2, -1)), -2, -1)
+            eye = tt.eye(size, dtype=loc.dtype, device=loc.device)
+            factor = tt.linalg.solve_triangular(inverse, eye.expand(inverse.shape), upper=False)
+        self.scale_tril: Tensor = factor.expand((*batch, size, size))
+        super().__init__(batch, (size,))
+
+    @property
+    def covariance_matrix(self) -> Tensor:
+        """The covariance."""
+        return self.scale_tril @ self.scale_tril.mT
+
+    @property
+    def precision_matrix(self) -> Tensor:
+        """The inverse of the covariance."""
+        result: Tensor = tt.cholesky_inverse(self.scale_tril)
+        return result
+
+    @property
+    def mean(self) -> Tensor:
+        return self.loc
+
+    @property
+    def mode(self) -> Tensor:
+        """The likeliest value."""
+        return self.loc
+
+    @property
+    def variance(self) -> Tensor:
+        return self.scale_tril.pow(2).sum(-1)
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        shape = self._extended(sample_shape)
+        noise = tt.randn(shape, dtype=self.loc.dtype, device=self.loc.device)
+        return self.loc + (self.scale_tril @ noise.unsqueeze(-1)).squeeze(-1)
+
+    def _half_log_determinant(self) -> Tensor:
+        return self.scale_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+    def log_prob(self, value: Any) -> Tensor:
+        distance = (as_value(value, self.loc) - self.loc).unsqueeze(-1)
+        shape = tt.broadcast_shapes(distance.shape[:-2], self.scale_tril.shape[:-2])
+        factor = self.scale_tril.expand((*shape, *self.scale_tril.shape[-2:]))
+        solved = tt.linalg.solve_triangular(
+            factor, distance.expand((*shape, *distance.shape[-2:])), upper=False
+        )
+        square = solved.squeeze(-1).pow(2).sum(-1)
+        size = self.loc.shape[-1]
+        return -0.5 * (size * math.log(2 * math.pi) + square) - self._half_log_determinant()
+
+    def entropy(self) -> Tensor:
+        size = self.loc.shape[-1]
+        return 0.5 * size * (1 + math.log(2 * math.pi)) + self._half_log_determinant()
+
+
+@register_kl(Uniform, Uniform)
+def _uniforms(p: Uniform, q: Uniform) -> Tensor:
+    found = ((q.high - q.low) / (p.high - p.low)).log()
+    result: Tensor = tt.where((q.low > p.low) | (q.high < p.high), math.inf, found)
+    return result
+
+
+@register_kl(Laplace, Laplace)
+def _laplaces(p: Laplace, q: Laplace) -> Tensor:
+    ratio, distance = p.scale / q.scale, (p.loc - q.loc).abs()
+    return -ratio.log() + ratio * (-distance / p.scale).exp() + distance / q.scale - 1
+
+
+@register_kl(HalfNormal, HalfNormal)
+def _half_normals(p: HalfNormal, q: HalfNormal) -> Tensor:
+    ratio = (p.scale / q.scale).pow(2)
+    return 0.5 * (ratio - 1 - ratio.log())
+
+
+@register_kl(Gumbel, Gumbel)
+def _gumbels(p: Gumbel, q: Gumbel) -> Tensor:
+    ratio = p.scale / q.scale
+    moved, other = q.loc / q.scale, p.loc / q.scale
+    return (
+        -ratio.log() - moved + other
+        + ratio * _EULER
+        + (moved + tt.lgamma(1 + ratio) - other).exp()
+        - (1 + _EULER)
+    )  # fmt: skip
+
+
+@register_kl(Pareto, Pareto)
+def _paretos(p: Pareto, q: Pareto) -> Tensor:
+    ratio = p.scale / q.scale
+    shape = q.alpha / p.alpha
+    found = q.alpha * ratio.log() - shape.log() + shape - 1
+    result: Tensor = tt.where(p.scale < q.scale, math.inf, found)
+    return result
+
+
+@register_kl(MultivariateNormal, MultivariateNormal)
+def _multivariate_normals(p: MultivariateNormal, q: MultivariateNormal) -> Tensor:
+    size = p.event_shape[0]
+    shape = tt.broadcast_shapes(p.batch_shape, q.batch_shape)
+    left, right = (m.scale_tril.expand((*shape, size, size)) for m in (p, q))
+    distance = (q.loc - p.loc).expand((*shape, size)).unsqueeze(-1)
+    trace = tt.linalg.solve_triangular(right, left, upper=False).pow(2).sum((-2, -1))
+    far = tt.linalg.solve_triangular(right, distance, upper=False).pow(2).sum((-2, -1))
+    logs = q._half_log_determinant() - p._half_log_determinant()
+    result: Tensor = logs + 0.5 * (trace + far - size)
+    return result

@@ -1,0 +1,284 @@
+"""Distributions of counts and choices: Poisson, Geometric, Binomial, NegativeBinomial, Multinomial,
+OneHotCategorical."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import teletensor as tt
+
+from .._tensor import Tensor
+from ..nn import functional as F
+from .distribution import Distribution, as_value, broadcast, kl_divergence, register_kl
+from .gammas import Gamma
+from .kinds import Categorical
+
+__all__ = [
+    "Binomial", "Geometric", "Multinomial", "NegativeBinomial", "OneHotCategorical", "Poisson",
+]  # fmt: skip
+
+
+def _one_of(probs: Any, logits: Any) -> tuple[Tensor, Tensor]:
+    """(probabilities, their logits) of whichever is given."""
+    if (probs is None) == (logits is None):
+        raise ValueError("Either `probs` or `logits` must be specified, but not both.")
+    if probs is not None:
+        (probs,) = broadcast(probs)
+        limits = tt.finfo(probs.dtype).eps
+        inside = probs.clamp(limits, 1 - limits)
+        return probs, inside.log() - tt.log1p(-inside)
+    (logits,) = broadcast(logits)
+    return tt.sigmoid(logits), logits
+
+
+class Poisson(Distribution):
+    """Counts of independent events, `rate` of them on average."""
+
+    def __init__(self, rate: Any, validate_args: bool | None = None) -> None:
+        (self.rate,) = broadcast(rate)
+        super().__init__(self.rate.shape)
+
+    @property
+    def mean(self) -> Tensor:
+        return self.rate
+
+    @property
+    def mode(self) -> Tensor:
+        """The likeliest value."""
+        return self.rate.floor()
+
+    @property
+    def variance(self) -> Tensor:
+        return self.rate
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        with tt.no_grad():
+            return tt.poisson(self.rate.expand(self._extended(sample_shape)))
+
+    def log_prob(self, value: Any) -> Tensor:
+        value = as_value(value, self.rate)
+        result: Tensor = tt.xlogy(value, self.rate) - self.rate - tt.lgamma(value + 1)
+        return result
+
+
+class Geometric(Distribution):
+    """Failures before the first success, which has probability `probs`."""
+
+    def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
+        self.probs, self.logits = _one_of(probs, logits)
+        super().__init__(self.probs.shape)
+
+    @property
+    def mean(self) -> Tensor:
+        return 1 / self.probs - 1
+
+    @property
+    def mode(self) -> Tensor:
+        """The likeliest value."""
+        return tt.zeros_like(self.probs)
+
+    @property
+    def variance(self) -> Tensor:
+        return (1 / self.probs - 1) / self.probs
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        with tt.no_grad():
+            u = tt.rand(self._extended(sample_shape), dtype=self.probs.dtype, device=self.probs.device)
+            u = u.clamp(min=tt.finfo(self.probs.dtype).tiny)
+            return (u.log() / tt.log1p(-self.probs)).floor()
+
+    def log_prob(self, value: Any) -> Tensor:
+        value = as_value(value, self.probs)
+        failed = tt.where((self.probs == 1) & (value == 0), 0.0, tt.log1p(-self.probs))
+        result: Tensor = value * failed + self.probs.log()
+        return result
+
+    def entropy(self) -> Tensor:
+        return F.binary_cross_entropy_with_logits(self.logits, self.probs, reduction="none") / self.probs
+
+
+class Binomial(Distribution):
+    """Successes among `total_count` tries."""
+
+    def __init__(self, total_count: Any = 1, probs: Any = None, logits: Any = None,
+                 validate_args: bool | None = None) -> None:  # fmt: skip
+        given, scores = _one_of(probs, logits)
+        self.total_count, self.probs, self.logits = broadcast(
+            tt.as_tensor(total_count, device=given.device).to(given.dtype), given, scores)  # fmt: skip
+        super().__init__(self.probs.shape)
+
+    @property
+    def mean(self) -> Tensor:
+        return self.total_count * self.probs
+
+    @property
+    def mode(self) -> Tensor:
+        """The likeliest value."""
+        return ((self.total_count + 1) * self.probs).floor().minimum(self.total_count)
+
+    @property
+    def variance(self) -> Tensor:
+        return self.total_count * self.probs * (1 - self.probs)
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        shape = self._extended(sample_shape)
+        with tt.no_grad():
+            count, probs = (x.expand(shape).contiguous() for x in (self.total_count, self.probs))
+            return tt.binomial(count, probs)
+
+    def log_prob(self, value: Any) -> Tensor:
+        value, n = as_value(value, self.logits), self.total_count
+        ways = tt.lgamma(n + 1) - tt.lgamma(value + 1) - tt.lgamma(n - value + 1)
+        size = n * self.logits.clamp(min=0) + n * tt.log1p((-self.logits.abs()).exp())
+        result: Tensor = value * self.logits - size + ways
+        return result
+
+
+class NegativeBinomial(Distribution):
+    """Successes, each of probability `probs`, before `total_count` failures."""
+
+    def __init__(self, total_count: Any, probs: Any = None, logits: Any = None,
+                 validate_args: bool | None = None) -> None:  # fmt: skip
+        given, scores = _one_of(probs, logits)
+        self.total_count, self.probs, self.logits = broadcast(
+            tt.as_tensor(total_count, device=given.device).to(given.dtype), given, scores)  # fmt: skip
+        super().__init__(self.probs.shape)
+
+    @property
+    def mean(self) -> Tensor:
+        return self.total_count * self.logits.exp()
+
+    @property
+    def mode(self) -> Tensor:
+        """The likeliest value."""
+        return ((self.total_count - 1) * self.logits.exp()).floor().clamp(min=0)
+
+    @property
+    def variance(self) -> Tensor:
+        return self.mean / tt.sigmoid(-self.logits)
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        with tt.no_grad():
+            rate = Gamma(self.total_count, (-self.logits).exp()).sample(sample_shape)
+            return tt.poisson(rate)
+
+    def log_prob(self, value: Any) -> Tensor:
+        value, n = as_value(value, self.logits), self.total_count
+        own = n * F.logsigmoid(-self.logits) + value * F.logsigmoid(self.logits)
+        ways = tt.lgamma(n + value) - tt.lgamma(value + 1) - tt.lgamma(n)
+        result: Tensor = own + tt.where(n + value == 0, 0.0, ways)
+        return result
+
+
+class Multinomial(Distribution):
+    """How often each class comes in `total_count` draws; the last dimension is the classes'."""
+
+    total_count: int
+
+    def __init__(self, total_count: int = 1, probs: Any = None, logits: Any = None,
+                 validate_args: bool | None = None) -> None:  # fmt: skip
+        if not isinstance(total_count, int):
+            raise NotImplementedError("inhomogeneous total_count is not supported")
+        self.total_count = total_count
+        self._categorical = Categorical(probs=probs, logits=logits)
+        super().__init__(self._categorical.batch_shape, self.probs.shape[-1:])
+
+    @property
+    def probs(self) -> Tensor:
+        """Probabilities of the classes."""
+        return self._categorical.probs
+
+    @property
+    def logits(self) -> Tensor:
+        """Logarithms of the probabilities."""
+        return self._categorical.logits
+
+    @property
+    def mean(self) -> Tensor:
+        return self.probs * self.total_count
+
+    @property
+    def variance(self) -> Tensor:
+        return self.total_count * self.probs * (1 - self.probs)
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        with tt.no_grad():
+            drawn = self._categorical.sample((self.total_count, *sample_shape))
+            counts = tt.zeros(self._extended(sample_shape), dtype=self.probs.dtype, device=self.probs.device)
+            places = drawn.movedim(0, -1)
+            return counts.scatter_add(-1, places, tt.ones_like(places, dtype=counts.dtype))
+
+    def log_prob(self, value: Any) -> Tensor:
+        value = as_value(value, self.probs)
+        logits, value = tt.broadcast_tensors(self.logits, value)
+        logits = logits.masked_fill((value == 0) & (logits == -math.inf), 0.0)
+        ways = tt.lgamma(value.sum(-1) + 1) - tt.lgamma(value + 1).sum(-1)
+        result: Tensor = ways + (logits * value).sum(-1)
+        return result
+
+
+class OneHotCategorical(Distribution):
+    """A Categorical choice as a vector with a one at its place."""
+
+    def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
+        self._categorical = Categorical(probs=probs, logits=logits)
+        super().__init__(self._categorical.batch_shape, self.probs.shape[-1:])
+
+    @property
+    def probs(self) -> Tensor:
+        """Probabilities of the classes."""
+        return self._categorical.probs
+
+    @property
+    def logits(self) -> Tensor:
+        """Logarithms of the probabilities."""
+        return self._categorical.logits
+
+    @property
+    def mean(self) -> Tensor:
+        return self.probs
+
+    @property
+    def mode(self) -> Tensor:
+        """The likeliest value."""
+        return F.one_hot(self.probs.argmax(-1), self.probs.shape[-1]).to(self.probs.dtype)
+
+    @property
+    def variance(self) -> Tensor:
+        return self.probs * (1 - self.probs)
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        drawn = self._categorical.sample(sample_shape)
+        return F.one_hot(drawn, self.probs.shape[-1]).to(self.probs.dtype)
+
+    def log_prob(self, value: Any) -> Tensor:
+        return self._categorical.log_prob(as_value(value, self.probs).max(-1)[1])
+
+    def entropy(self) -> Tensor:
+        return self._categorical.entropy()
+
+
+@register_kl(Poisson, Poisson)
+def _poissons(p: Poisson, q: Poisson) -> Tensor:
+    return p.rate * (p.rate.log() - q.rate.log()) - (p.rate - q.rate)
+
+
+@register_kl(Geometric, Geometric)
+def _geometrics(p: Geometric, q: Geometric) -> Tensor:
+    return -p.entropy() - tt.log1p(-q.probs) / p.probs - q.logits
+
+
+@register_kl(OneHotCategorical, OneHotCategorical)
+def _one_hots(p: OneHotCategorical, q: OneHotCategorical) -> Tensor:
+    return kl_divergence(p._categorical, q._categorical)
+
+
+@register_kl(Binomial, Binomial)
+def _binomials(p: Binomial, q: Binomial) -> Tensor:
+    own = p.total_count * (
+        p.probs * (p.logits - q.logits) + tt.log1p(-p.probs) - tt.log1p(-q.probs)
+    )
+    result: Tensor = tt.where(p.total_count > q.total_count, math.inf, own)
+    return result
