@@ -13,7 +13,13 @@ from .distribution import Distribution, as_value, broadcast, kl_divergence, regi
 from .kinds import Categorical, Normal
 from .transforms import ComposeTransform, ExpTransform, SigmoidTransform, Transform
 
-__all__ = ["Independent", "LogNormal", "MixtureSameFamily", "RelaxedBernoulli", "TransformedDistribution"]
+__all__ = [
+    "Independent",
+    "LogNormal",
+    "MixtureSameFamily",
+    "RelaxedBernoulli",
+    "TransformedDistribution",
+]
 
 
 def _summed(x: Tensor, dims: int) -> Tensor:
@@ -37,7 +43,10 @@ class Independent(Distribution):
                 "Expected reinterpreted_batch_ndims <= len(base_distribution.batch_shape), actual "
                 f"{reinterpreted_batch_ndims} vs {len(batch)}"
             )
-        self.base_dist, self.reinterpreted_batch_ndims = base_distribution, reinterpreted_batch_ndims
+        self.base_dist, self.reinterpreted_batch_ndims = (
+            base_distribution,
+            reinterpreted_batch_ndims,
+        )
         cut = len(batch) - reinterpreted_batch_ndims
         super().__init__(batch[:cut], (*batch[cut:], *event))
 
@@ -202,7 +211,9 @@ class _LogitRelaxed(Distribution):
         super().__init__(self.logits.shape)
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        u = tt.rand(self._extended(sample_shape), dtype=self.logits.dtype, device=self.logits.device)
+        u = tt.rand(
+            self._extended(sample_shape), dtype=self.logits.dtype, device=self.logits.device
+        )
         eps = tt.finfo(u.dtype).eps
         u = u.clamp(eps, 1 - eps)
         return (u.log() - tt.log1p(-u) + self.logits) / self.temperature
@@ -256,7 +267,7 @@ class MixtureSameFamily(Distribution):
             drawn = self.component_distribution.sample(sample_shape)
             dim = drawn.dim() + self._dim
             index = chosen.reshape((*chosen.shape, *([1] * (drawn.dim() - chosen.dim()))))
-            size = (*drawn.shape[:dim], 1, *drawn.shape[dim + 1:])
+            size = (*drawn.shape[:dim], 1, *drawn.shape[dim + 1 :])
             return drawn.gather(dim, index.expand(size)).squeeze(dim)
 
     def log_prob(self, value: Any) -> Tensor:

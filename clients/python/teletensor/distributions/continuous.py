@@ -1,5 +1,5 @@
-"""Continuous distributions: Laplace, Cauchy, HalfCauchy, HalfNormal, Gumbel, Weibull, Pareto, Kumaraswamy,
-MultivariateNormal."""
+"""Continuous distributions: Laplace, Cauchy, HalfCauchy, HalfNormal, Gumbel, Weibull, Pareto,
+Kumaraswamy, MultivariateNormal."""
 
 from __future__ import annotations
 
@@ -171,7 +171,9 @@ class HalfNormal(Distribution):
 
     def log_prob(self, value: Any) -> Tensor:
         value = as_value(value, self.scale)
-        result: Tensor = tt.where(value >= 0, self.base_dist.log_prob(value) + math.log(2), -math.inf)
+        result: Tensor = tt.where(
+            value >= 0, self.base_dist.log_prob(value) + math.log(2), -math.inf
+        )
         return result
 
     def cdf(self, value: Any) -> Tensor:
@@ -210,7 +212,9 @@ class HalfCauchy(Distribution):
 
     def log_prob(self, value: Any) -> Tensor:
         value = as_value(value, self.scale)
-        result: Tensor = tt.where(value >= 0, self.base_dist.log_prob(value) + math.log(2), -math.inf)
+        result: Tensor = tt.where(
+            value >= 0, self.base_dist.log_prob(value) + math.log(2), -math.inf
+        )
         return result
 
     def cdf(self, value: Any) -> Tensor:
@@ -289,7 +293,9 @@ class Pareto(Distribution):
 
     def log_prob(self, value: Any) -> Tensor:
         value = as_value(value, self.scale)
-        result: Tensor = self.alpha.log() + self.alpha * self.scale.log() - (self.alpha + 1) * value.log()
+        result: Tensor = (
+            self.alpha.log() + self.alpha * self.scale.log() - (self.alpha + 1) * value.log()
+        )
         return result
 
     def entropy(self) -> Tensor:

@@ -66,7 +66,9 @@ class Poisson(Distribution):
 class Geometric(Distribution):
     """Failures before the first success, which has probability `probs`."""
 
-    def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
+    def __init__(
+        self, probs: Any = None, logits: Any = None, validate_args: bool | None = None
+    ) -> None:
         self.probs, self.logits = _one_of(probs, logits)
         super().__init__(self.probs.shape)
 
@@ -85,7 +87,9 @@ class Geometric(Distribution):
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         with tt.no_grad():
-            u = tt.rand(self._extended(sample_shape), dtype=self.probs.dtype, device=self.probs.device)
+            u = tt.rand(
+                self._extended(sample_shape), dtype=self.probs.dtype, device=self.probs.device
+            )
             u = u.clamp(min=tt.finfo(self.probs.dtype).tiny)
             return (u.log() / tt.log1p(-self.probs)).floor()
 
@@ -96,7 +100,10 @@ class Geometric(Distribution):
         return result
 
     def entropy(self) -> Tensor:
-        return F.binary_cross_entropy_with_logits(self.logits, self.probs, reduction="none") / self.probs
+        return (
+            F.binary_cross_entropy_with_logits(self.logits, self.probs, reduction="none")
+            / self.probs
+        )
 
 
 class Binomial(Distribution):
@@ -206,7 +213,9 @@ class Multinomial(Distribution):
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         with tt.no_grad():
             drawn = self._categorical.sample((self.total_count, *sample_shape))
-            counts = tt.zeros(self._extended(sample_shape), dtype=self.probs.dtype, device=self.probs.device)
+            counts = tt.zeros(
+                self._extended(sample_shape), dtype=self.probs.dtype, device=self.probs.device
+            )
             places = drawn.movedim(0, -1)
             return counts.scatter_add(-1, places, tt.ones_like(places, dtype=counts.dtype))
 
@@ -222,7 +231,9 @@ class Multinomial(Distribution):
 class OneHotCategorical(Distribution):
     """A Categorical choice as a vector with a one at its place."""
 
-    def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
+    def __init__(
+        self, probs: Any = None, logits: Any = None, validate_args: bool | None = None
+    ) -> None:
         self._categorical = Categorical(probs=probs, logits=logits)
         super().__init__(self._categorical.batch_shape, self.probs.shape[-1:])
 

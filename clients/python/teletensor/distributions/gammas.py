@@ -143,7 +143,9 @@ class InverseGamma(Distribution):
     @property
     def variance(self) -> Tensor:
         a = self.concentration
-        result: Tensor = tt.where(a > 2, self.rate.square() / ((a - 1).square() * (a - 2)), math.inf)
+        result: Tensor = tt.where(
+            a > 2, self.rate.square() / ((a - 1).square() * (a - 2)), math.inf
+        )
         return result
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:

@@ -20,6 +20,8 @@ from .conv import __all__ as _conv
 from .distance import CosineSimilarity, PairwiseDistance
 from .dropout import *  # noqa: F403
 from .dropout import __all__ as _dropout
+from .lazy import *  # noqa: F403
+from .lazy import __all__ as _lazy
 from .linear import Bilinear, Flatten, Identity, Linear, Unflatten
 from .loss import *  # noqa: F403
 from .loss import __all__ as _loss
@@ -76,6 +78,7 @@ __all__ = [
     *_batchnorm,
     *_conv,
     *_dropout,
+    *_lazy,
     *_loss,
     *_pooling,
     *_vision,

@@ -5,6 +5,7 @@ from .adam import Adam, AdamW
 from .adaptive import Adadelta, Adagrad, Adamax, NAdam, RAdam, RMSprop
 from .classic import ASGD, Rprop
 from .lbfgs import LBFGS
+from .matrices import Adafactor, Muon
 from .optimizer import Optimizer
 from .sgd import SGD
 
@@ -13,10 +14,12 @@ __all__ = [
     "LBFGS",
     "SGD",
     "Adadelta",
+    "Adafactor",
     "Adagrad",
     "Adam",
     "AdamW",
     "Adamax",
+    "Muon",
     "NAdam",
     "Optimizer",
     "RAdam",

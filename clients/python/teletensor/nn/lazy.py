@@ -1,0 +1,245 @@
+"""Layers that learn the size of their input from the first one they see."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import teletensor as tt
+
+from .._tensor import Tensor
+from .batchnorm import (
+    BatchNorm1d,
+    BatchNorm2d,
+    BatchNorm3d,
+    InstanceNorm1d,
+    InstanceNorm2d,
+    InstanceNorm3d,
+)
+from .conv import (
+    Conv1d,
+    Conv2d,
+    Conv3d,
+    ConvTranspose1d,
+    ConvTranspose2d,
+    ConvTranspose3d,
+)
+from .linear import Linear
+from .module import Module
+from .parameter import Buffer, Parameter
+
+__all__ = [
+    "LazyBatchNorm1d", "LazyBatchNorm2d", "LazyBatchNorm3d", "LazyConv1d", "LazyConv2d", "LazyConv3d",
+    "LazyConvTranspose1d", "LazyConvTranspose2d", "LazyConvTranspose3d", "LazyInstanceNorm1d",
+    "LazyInstanceNorm2d", "LazyInstanceNorm3d", "LazyLinear", "UninitializedBuffer", "UninitializedParameter",
+]  # fmt: skip
+
+_UNKNOWN = (
+    "Attempted to use an uninitialized parameter in {}. This error happens when you are using a lazy "
+    "module or explicitly manipulating uninitialized tensors; call forward with a dummy batch first."
+)
+
+
+class _Uninitialized:
+    """A tensor whose shape is not known yet."""
+
+    _becomes: ClassVar[type]
+
+    def materialize(self, shape: Any, device: Any = None, dtype: Any = None) -> None:
+        """Gives it memory of this shape, and makes it an ordinary one."""
+        own: Any = self
+        old = own.detach()
+        own.data = tt.empty(tuple(shape), dtype=dtype or old.dtype, device=device or old.device)
+        own.__class__ = self._becomes
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}>"
+
+    @property
+    def shape(self) -> Any:
+        """Not known: RuntimeError."""
+        raise RuntimeError(_UNKNOWN.format("shape"))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        own: Any = self
+        if id(self) not in memo:
+            memo[id(self)] = type(self)(own.requires_grad, own.device, own.dtype)  # type: ignore[call-arg]
+        return memo[id(self)]
+
+
+class UninitializedParameter(_Uninitialized, Parameter):
+    """A parameter whose shape is not known yet."""
+
+    _becomes = Parameter
+
+    def __init__(self, requires_grad: bool = True, device: Any = None, dtype: Any = None) -> None:
+        Parameter.__init__(self, tt.empty(0, device=device, dtype=dtype), requires_grad)
+
+
+class UninitializedBuffer(_Uninitialized, Buffer):
+    """A buffer whose shape is not known yet."""
+
+    _becomes = Buffer
+
+    def __init__(self, requires_grad: bool = False, device: Any = None, dtype: Any = None) -> None:
+        Buffer.__init__(self, tt.empty(0, device=device, dtype=dtype))
+
+
+class _Lazy(Module):
+    """Becomes `_becomes`, made with the size that `_size(input)` tells and the arguments given."""
+
+    _becomes: ClassVar[type[Module]]
+    _tensors: ClassVar[tuple[str, ...]] = ("weight", "bias")
+
+    def _prepare(self, arguments: dict[str, Any], absent: tuple[str, ...] = ()) -> None:
+        Module.__init__(self)
+        self.__dict__["_arguments"] = arguments
+        options = {"device": arguments.get("device"), "dtype": arguments.get("dtype")}
+        for name in self._tensors:
+            kind: Any = (
+                UninitializedBuffer if name.startswith("running") else UninitializedParameter
+            )
+            made = None if name in absent else kind(**options)
+            if name.startswith("running"):
+                self.register_buffer(name, made)
+            else:
+                self.register_parameter(name, made)
+        self.__dict__["_loading"] = self.register_load_state_dict_pre_hook(_take_shapes)
+
+    def _size(self, input: Tensor) -> int:
+        return int(input.size(self._dim))
+
+    _dim = 1
+
+    def has_uninitialized_params(self) -> bool:
+        """Is a shape still unknown?"""
+        return any(isinstance(self.__dict__[name], _Uninitialized) for name in self._tensors)
+
+    def initialize_parameters(self, input: Tensor, *args: Any, **kwargs: Any) -> None:
+        """Gives the parameters their shapes and first values."""
+        self._become(self._size(input))
+
+    def _become(self, size: int) -> None:
+        kind: Any = self._becomes
+        made: Module = kind(size, **self.__dict__.pop("_arguments"))
+        made.train(self.training)
+        with tt.no_grad():
+            for name in self._tensors:
+                old, new = self.__dict__[name], made.__dict__[name]
+                if isinstance(old, _Uninitialized):
+                    old.materialize(new.shape)
+                    own: Any = old
+                    own.copy_(new)
+        self.__dict__.pop("_loading").remove()
+        known = {*self._tensors, *(k for k in self.__dict__ if k.startswith("_"))}
+        self.__dict__.update({k: v for k, v in made.__dict__.items() if k not in known})
+        for name, persistent in made._buffer_names.items():
+            if name not in self._buffer_names:
+                self._buffer_names[name] = persistent
+        own_kind: Any = self._becomes
+        self.__class__ = own_kind
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.has_uninitialized_params():
+            self.initialize_parameters(*args, **kwargs)
+        else:  # no parameter of its own
+            self._become(self._size(args[0]))
+        return self(*args, **kwargs)
+
+    def reset_parameters(self) -> None:
+        """Draws new initial values, once there are any."""
+
+
+def _take_shapes(module: Any, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+    """A state_dict that is loaded tells the shapes; one of a lazy module is left out."""
+    weight = state.get(prefix + "weight")
+    if isinstance(weight, Tensor) and not isinstance(weight, _Uninitialized):
+        module._become(module._size_of_weight(tuple(weight.shape)))
+
+
+class LazyLinear(_Lazy):
+    """Linear with in_features from the first input."""
+
+    _becomes = Linear
+    _dim = -1
+    in_features = 0
+
+    def __init__(
+        self, out_features: int, bias: bool = True, device: Any = None, dtype: Any = None
+    ) -> None:
+        arguments = {"out_features": out_features, "bias": bias, "device": device, "dtype": dtype}
+        self._prepare(arguments, () if bias else ("bias",))
+        self.out_features = out_features
+
+    def _size_of_weight(self, shape: tuple[int, ...]) -> int:
+        return shape[1]
+
+    def extra_repr(self) -> str:
+        return f"in_features=0, out_features={self.out_features}"
+
+
+class _LazyConv(_Lazy):
+    in_channels = 0
+
+    def __init__(self, out_channels: int, kernel_size: Any, *args: Any, **kwargs: Any) -> None:
+        names = self._becomes.__init__.__code__.co_varnames[4:]
+        arguments = dict(zip(names, args, strict=False)) | kwargs
+        arguments |= {"out_channels": out_channels, "kernel_size": kernel_size}
+        self._prepare(arguments, () if arguments.get("bias", True) else ("bias",))
+        self.out_channels = out_channels
+
+    def _size(self, input: Tensor) -> int:
+        spatial: int = self._becomes._spatial  # type: ignore[attr-defined]
+        return int(input.size(-1 - spatial))
+
+    def _size_of_weight(self, shape: tuple[int, ...]) -> int:
+        arguments = self.__dict__["_arguments"]
+        if self._becomes._transposed:  # type: ignore[attr-defined]
+            return shape[0]
+        groups: int = arguments.get("groups", 1)
+        return shape[1] * groups
+
+    def extra_repr(self) -> str:
+        return f"0, {self.out_channels}"
+
+
+class _LazyNorm(_Lazy):
+    num_features = 0
+    _tensors = ("weight", "bias", "running_mean", "running_var")
+
+    def __init__(self, eps: float = 1e-5, momentum: float | None = 0.1, affine: bool = True,
+                 track_running_stats: bool = True, device: Any = None, dtype: Any = None) -> None:  # fmt: skip
+        track = track_running_stats
+        arguments = {"eps": eps, "momentum": momentum, "affine": affine, "track_running_stats": track,
+                     "device": device, "dtype": dtype}  # fmt: skip
+        absent = (() if affine else ("weight", "bias")) + (
+            () if track else ("running_mean", "running_var")
+        )
+        self._prepare(arguments, absent)
+
+    def _size(self, input: Tensor) -> int:
+        ranks = self._becomes._ranks  # type: ignore[attr-defined]
+        instance = self._becomes.__name__.startswith("Instance")
+        return int(input.size(0 if instance and input.dim() < ranks[-1] else 1))
+
+    def _size_of_weight(self, shape: tuple[int, ...]) -> int:
+        return shape[0]
+
+
+def _made(base: type[_Lazy], kind: type[Module], what: str) -> Any:
+    text = f"{kind.__name__} with {what} from the first input."
+    space = {"_becomes": kind, "__module__": __name__, "__doc__": text}
+    return type(f"Lazy{kind.__name__}", (base,), space)
+
+
+LazyConv1d = _made(_LazyConv, Conv1d, "in_channels")
+LazyConv2d = _made(_LazyConv, Conv2d, "in_channels")
+LazyConv3d = _made(_LazyConv, Conv3d, "in_channels")
+LazyConvTranspose1d = _made(_LazyConv, ConvTranspose1d, "in_channels")
+LazyConvTranspose2d = _made(_LazyConv, ConvTranspose2d, "in_channels")
+LazyConvTranspose3d = _made(_LazyConv, ConvTranspose3d, "in_channels")
+LazyBatchNorm1d = _made(_LazyNorm, BatchNorm1d, "num_features")
+LazyBatchNorm2d = _made(_LazyNorm, BatchNorm2d, "num_features")
+LazyBatchNorm3d = _made(_LazyNorm, BatchNorm3d, "num_features")
+LazyInstanceNorm1d = _made(_LazyNorm, InstanceNorm1d, "num_features")
+LazyInstanceNorm2d = _made(_LazyNorm, InstanceNorm2d, "num_features")
+LazyInstanceNorm3d = _made(_LazyNorm, InstanceNorm3d, "num_features")

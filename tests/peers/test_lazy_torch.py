@@ -1,0 +1,70 @@
+"""Lazy modules, Adafactor and Muon beside PyTorch's."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+LAYERS = [("Linear", (4,), (2, 5, 3)), ("Conv1d", (4, 3), (2, 3, 9)), ("Conv2d", (4, 3), (2, 3, 9, 9)),
+          ("Conv3d", (4, 2), (2, 3, 4, 4, 4)), ("ConvTranspose1d", (4, 3), (2, 3, 9)),
+          ("ConvTranspose2d", (4, 3), (2, 3, 5, 5)), ("ConvTranspose3d", (4, 3), (2, 3, 4, 4, 4)),
+          ("BatchNorm1d", (), (2, 3, 9)), ("BatchNorm2d", (), (2, 3, 4, 4)), ("BatchNorm3d", (), (2, 3, 2, 2, 2)),
+          ("InstanceNorm1d", (), (2, 3, 9)), ("InstanceNorm2d", (), (2, 3, 4, 4)),
+          ("InstanceNorm3d", (), (2, 3, 2, 2, 2))]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize(("name", "args", "shape"), LAYERS)
+def test_layers(tt, name, args, shape):
+    ours, theirs = getattr(tt.nn, "Lazy" + name)(*args), getattr(torch.nn, "Lazy" + name)(*args)
+    before = list(ours.parameters())
+    with pytest.raises(RuntimeError, match="uninitialized"):
+        len(before[0].shape)
+    twin = copy.deepcopy(ours)
+    x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    y, want = ours(tt.tensor(x)), theirs(torch.tensor(x))
+    assert type(ours) is getattr(tt.nn, name) and tuple(y.shape) == tuple(want.shape)
+    assert all(a is b for a, b in zip(before, ours.parameters()))
+    state = ours.state_dict()
+    assert {k: tuple(v.shape) for k, v in state.items()} == {
+        k: tuple(v.shape) for k, v in theirs.state_dict().items()}
+    twin.load_state_dict(state)
+    assert type(twin) is type(ours)
+    ours.eval()
+    twin.eval()
+    np.testing.assert_array_equal(ours(tt.tensor(x)).detach().numpy(), twin(tt.tensor(x)).detach().numpy())
+    y.sum().backward()
+    assert all(p.grad is not None for p in before)
+
+
+@pytest.mark.parametrize(("name", "options"), [
+    ("Adafactor", {}), ("Adafactor", {"weight_decay": 0.1, "maximize": True, "lr": 0.5, "d": 2.0}),
+    ("Muon", {}), ("Muon", {"adjust_lr_fn": "match_rms_adamw", "nesterov": False, "weight_decay": 0.0})])
+def test_optimizers(tt, name, options):
+    rng = np.random.default_rng(1)
+    start = [rng.normal(size=s).astype(np.float32) for s in [(6, 4), (3, 5), *([(4,)] if name == "Adafactor" else [])]]
+    steps = [[rng.normal(size=p.shape).astype(np.float32) for p in start] for _ in range(6)]
+    found = []
+    for m in (tt, torch):
+        parameters = [m.nn.Parameter(m.tensor(p)) for p in start]
+        optimizer = getattr(m.optim, name)(parameters, **options)
+        for gradients in steps:
+            for p, g in zip(parameters, gradients):
+                p.grad = m.tensor(g)
+            optimizer.step()
+        found.append([p.detach().numpy() for p in parameters])
+    for ours, theirs in zip(*found):  # Muon works in bfloat16
+        np.testing.assert_allclose(ours, theirs, 1e-5, 1e-3 if name == "Muon" else 1e-6)
+    with pytest.raises(ValueError):
+        getattr(tt.optim, name)([tt.nn.Parameter(tt.ones(2, 2))], weight_decay=-1.0)
+
+
+def test_functionalize(tt):
+    def f(x):
+        y = x.clone()
+        y[0] = 7
+        return y.view(-1).mul_(2)
+
+    x = tt.ones(3)
+    assert tt.func.functionalize(f)(x).tolist() == f(x).tolist() == [14, 2, 2] and x.tolist() == [1, 1, 1]
