@@ -225,7 +225,7 @@ class _LogitRelaxed(Distribution):
 
 
 class MixtureSameFamily(Distribution):
-    """One of several distributions of a kind: the last dimension of their batch, chosen by a Categorical."""
+    """One of several distributions of a kind (the last of their batch), chosen by a Categorical."""
 
     def __init__(
         self,

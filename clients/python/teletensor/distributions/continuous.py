@@ -14,9 +14,16 @@ from .distribution import Distribution, as_value, broadcast, register_kl
 from .kinds import Normal, Uniform
 
 __all__ = [
-    "Cauchy", "Gumbel", "HalfCauchy", "HalfNormal", "Kumaraswamy", "Laplace", "MultivariateNormal", "Pareto",
+    "Cauchy",
+    "Gumbel",
+    "HalfCauchy",
+    "HalfNormal",
+    "Kumaraswamy",
+    "Laplace",
+    "MultivariateNormal",
+    "Pareto",
     "Weibull",
-]  # fmt: skip
+]
 
 _EULER = 0.57721566490153286060
 
@@ -447,11 +454,13 @@ def _gumbels(p: Gumbel, q: Gumbel) -> Tensor:
     ratio = p.scale / q.scale
     moved, other = q.loc / q.scale, p.loc / q.scale
     return (
-        -ratio.log() - moved + other
+        -ratio.log()
+        - moved
+        + other
         + ratio * _EULER
         + (moved + tt.lgamma(1 + ratio) - other).exp()
         - (1 + _EULER)
-    )  # fmt: skip
+    )
 
 
 @register_kl(Pareto, Pareto)

@@ -26,5 +26,6 @@ def functionalize(func: Any, *, remove: str = "mutations") -> Any:
     return func
 
 
-__all__ = ["functional_call", "functionalize", "grad", "grad_and_value", "hessian", "jacfwd", "jacrev", "jvp",
+__all__ = ["functional_call", "functionalize", "grad", "grad_and_value", "hessian", "jacfwd", "jacrev",
+           "jvp",
            "linearize", "stack_module_state", "vjp", "vmap"]

@@ -28,10 +28,22 @@ from .module import Module
 from .parameter import Buffer, Parameter
 
 __all__ = [
-    "LazyBatchNorm1d", "LazyBatchNorm2d", "LazyBatchNorm3d", "LazyConv1d", "LazyConv2d", "LazyConv3d",
-    "LazyConvTranspose1d", "LazyConvTranspose2d", "LazyConvTranspose3d", "LazyInstanceNorm1d",
-    "LazyInstanceNorm2d", "LazyInstanceNorm3d", "LazyLinear", "UninitializedBuffer", "UninitializedParameter",
-]  # fmt: skip
+    "LazyBatchNorm1d",
+    "LazyBatchNorm2d",
+    "LazyBatchNorm3d",
+    "LazyConv1d",
+    "LazyConv2d",
+    "LazyConv3d",
+    "LazyConvTranspose1d",
+    "LazyConvTranspose2d",
+    "LazyConvTranspose3d",
+    "LazyInstanceNorm1d",
+    "LazyInstanceNorm2d",
+    "LazyInstanceNorm3d",
+    "LazyLinear",
+    "UninitializedBuffer",
+    "UninitializedParameter",
+]
 
 _UNKNOWN = (
     "Attempted to use an uninitialized parameter in {}. This error happens when you are using a lazy "
@@ -206,11 +218,24 @@ class _LazyNorm(_Lazy):
     num_features = 0
     _tensors = ("weight", "bias", "running_mean", "running_var")
 
-    def __init__(self, eps: float = 1e-5, momentum: float | None = 0.1, affine: bool = True,
-                 track_running_stats: bool = True, device: Any = None, dtype: Any = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
         track = track_running_stats
-        arguments = {"eps": eps, "momentum": momentum, "affine": affine, "track_running_stats": track,
-                     "device": device, "dtype": dtype}  # fmt: skip
+        arguments = {
+            "eps": eps,
+            "momentum": momentum,
+            "affine": affine,
+            "track_running_stats": track,
+            "device": device,
+            "dtype": dtype,
+        }
         absent = (() if affine else ("weight", "bias")) + (
             () if track else ("running_mean", "running_var")
         )

@@ -113,8 +113,10 @@ class Muon(Optimizer):
             raise ValueError("Number of steps must be less than 100 for computational efficiency")
         for p in group["params"]:
             if p.dim() != 2:
-                raise ValueError(f"Muon only supports 2D parameters whereas we found a parameter with size: "
-                                 f"{p.size()}")  # fmt: skip
+                raise ValueError(
+                    f"Muon only supports 2D parameters whereas we found a parameter with size: "
+                    f"{p.size()}"
+                )
 
     def _update(self, group: dict[str, Any]) -> None:
         for p in group["params"]:
