@@ -358,6 +358,7 @@ bool Back::begin_window() {
   const std::size_t size = boundary_ > 0 ? boundary_ : scanned_;
   const Entry& front = current_->front();
   const bool part = boundary_ == 0 || broken_;
+  if (!executor_.has_loops()) return false;
   if (size < 2 || front.kind == Entry::Kind::kFetch ||
       (part && (front.kind != Entry::Kind::kRun || is_small(front.instruction)))) {
     broken_ = true;

@@ -53,6 +53,10 @@ Executor::Executor(const ops::Catalog& catalog, Devices& devices, Lanes& lanes,
                      : static_cast<int>(catalog.id(*catalog.find("to_device")))) {
   for (std::size_t i = 0; i < devices.size(); ++i) {
     pools_.emplace_back(memory::Pool::create(devices.at(i).pool(), owner, quota));
+    for (std::size_t op = 0; op < catalog.size(); ++op) {
+      has_loops_ = has_loops_ || devices.at(i).backend().role(static_cast<ops::OpId>(op)) !=
+                                     backends::LoopRole::kNone;
+    }
   }
 }
 

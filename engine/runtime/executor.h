@@ -57,6 +57,8 @@ class Executor {
   core::Status row_major(const program::Operand& operand, std::uint64_t seq, RowMajor* result);
 
   Devices& devices() const { return devices_; }
+  // Has any device loops at all?
+  bool has_loops() const { return has_loops_; }
   const ops::OpDef& op_of(const program::Instruction& i) const { return catalog_.at(i.op); }
   memory::Pool& pool(std::size_t device) const { return *pools_[device]; }
   // Running kernels of commands below this one are asked to stop. Any thread.
@@ -89,6 +91,7 @@ class Executor {
   struct LoopState {
     std::vector<Instruction*> steps;
     std::vector<const program::Value*> made;  // by step
+    std::vector<std::uint32_t> uses;          // of it by the loop itself
     std::vector<backends::LoopStep> calls;
     int maker(const program::Value* value) const;
     std::uint32_t own(const program::Value* value) const;
@@ -119,6 +122,7 @@ class Executor {
   std::vector<memory::PoolHandle> pools_;  // by device
   const CopyKernels copies_;
   const int to_device_;  // op id, -1 in a catalog without it
+  bool has_loops_ = false;
   std::atomic<std::uint64_t> cancel_below_{0};
   std::atomic<std::uint64_t> copied_bytes_{0};
 

@@ -68,6 +68,7 @@ Status Executor::execute_loop(std::span<Instruction* const> instructions) {
   LoopState& loop = loop_;
   loop.steps.assign(instructions.begin(), instructions.end());
   loop.made.clear();
+  loop.uses.assign(instructions.size(), 1);  // its result slot
   const core::Device on = instructions[0]->results[0].value->device;
   const int found = devices_.find(on);
   if (found < 0) return core::internal("loop: no such device");
@@ -112,6 +113,7 @@ Status Executor::execute_loop(std::span<Instruction* const> instructions) {
         }
         arg.data = nullptr;
         arg.number.integer = maker;
+        ++loop.uses[static_cast<std::size_t>(maker)];
       } else if (value.contents) {
         arg.data = storage_of(value)->data();
       } else {
@@ -128,8 +130,7 @@ Status Executor::execute_loop(std::span<Instruction* const> instructions) {
     out.geometry = result.geometry;
     out.data = nullptr;
     // Read by nobody but this loop: never stored.
-    if (result.value->references() == loop.own(result.value.get()) &&
-        loop.calls[s].role == LoopRole::kElement) {
+    if (result.value->references() == loop.uses[s] && loop.calls[s].role == LoopRole::kElement) {
       continue;
     }
     const std::size_t bytes = bytes_of(result.value->elements, result.value->dtype);

@@ -77,6 +77,28 @@ class Client : public BackEvents {
     Argument(const Tensor& t) : tensor(&t) {}
     Argument(double x) : number(x) {}
   };
+  static bool accepts(const ops::OpDef& op, const std::vector<Argument>& arguments,
+                      const Attributes& attributes) {
+    std::vector<core::Layout> layouts(arguments.size());
+    std::vector<core::Number> numbers(arguments.size());
+    std::vector<ops::OperandInfo> infos(arguments.size());
+    for (std::size_t k = 0; k < arguments.size(); ++k) {
+      if (arguments[k].tensor != nullptr) {
+        layouts[k] = {arguments[k].tensor->dtype(), {}, arguments[k].tensor->geometry};
+        infos[k].layout = &layouts[k];
+      } else {
+        numbers[k] = core::Number::of_float(arguments[k].number);
+        infos[k].number = &numbers[k];
+      }
+    }
+    ops::InferContext context{.op = op.name,
+                              .operands = infos,
+                              .counts = {},
+                              .attributes = attributes,
+                              .device = {},
+                              .results = {}};
+    return op.infer(context).ok();
+  }
   // With `inplace` the first argument is rebound to the result.
   Tensor call(const char* name, const std::vector<Argument>& arguments, Attributes given = {},
               bool inplace = false) {
@@ -291,6 +313,78 @@ TEST(Windows, RandomProgramsGiveTheBitsOfInstructionsOneByOne) {
     loop_steps += windows.back().plan_stats().loop_steps;
   }
   EXPECT_GT(loop_steps, 600u);
+}
+
+// Every op that may be a step, between two others, for every dtype that it takes.
+TEST(Windows, EveryStepHasTheBitsOfItsKernel) {
+  const ops::Catalog& catalog = ops::catalog();
+  const backends::KernelTable kernels = backends::cpu::make_kernels(catalog);
+  const DType dtypes[] = {DType::kF32, DType::kF64, DType::kBF16, DType::kI32, DType::kBool};
+  std::size_t cases = 0, ops_seen = 0;
+  Client without(false, 64u << 20, 1), with(true, 64u << 20, 1);
+  for (std::size_t o = 0; o < catalog.size(); ++o) {
+    const ops::OpDef& op = catalog.at(static_cast<ops::OpId>(o));
+    if (kernels.role(static_cast<ops::OpId>(o)) != backends::LoopRole::kElement) continue;
+    ++ops_seen;
+    Attributes attributes;
+    for (std::size_t p = static_cast<std::size_t>(op.operand_parameters); p < op.parameters.size();
+         ++p) {
+      attributes.push_back(op.parameters[p].type == ops::Parameter::Type::kDType
+                               ? Attribute::of(DType::kF32)
+                               : op.parameters[p].fallback);
+    }
+    for (const DType dtype : dtypes) {
+      // Operands: from inside the loop, a row from outside, a number.
+      for (int form = 0; form < 4; ++form) {
+        std::vector<std::string> got[2];
+        bool taken = true;
+        for (const bool loops : {false, true}) {
+          Client& client = loops ? with : without;
+          std::mt19937 rng(7);
+          const Geometry geometry({9, 310});
+          const bool condition = op.name == "where";
+          const Tensor x = client.constant(geometry, dtype, random_bytes(rng, 2790, dtype));
+          const Tensor row = client.constant(Geometry({310}), dtype, random_bytes(rng, 310, dtype));
+          const Tensor mask =
+              client.constant(geometry, DType::kBool, random_bytes(rng, 2790, DType::kBool));
+          client.fetch(mask);  // a mark
+          client.take();
+          const Tensor before = client.call("maximum", {x, x});
+          const Tensor flags = client.call("logical_not", {mask});
+          std::vector<Client::Argument> arguments;
+          for (int k = 0; k < op.operand_parameters; ++k) {
+            const bool flag = (condition && k == 0) || (op.name == "masked_fill" && k == 1);
+            const auto type = op.parameters[static_cast<std::size_t>(k)].type;
+            if (flag) {
+              arguments.emplace_back(flags);
+            } else if (k > 0 && form == 1) {
+              arguments.emplace_back(row);
+            } else if (k > 0 && form == 2 && type == ops::Parameter::Type::kOperand) {
+              arguments.emplace_back(k == 1 ? 0.75 : 1.5);
+            } else if (k > 0 && form == 3) {
+              arguments.emplace_back(x);
+            } else {
+              arguments.emplace_back(before);
+            }
+          }
+          if (!client.accepts(op, arguments, attributes)) {
+            taken = false;
+            break;
+          }
+          const Tensor made = client.call(op.name.c_str(), arguments, attributes);
+          client.fetch(client.call("where", {flags, made, made}));
+          got[loops] = client.take();
+        }
+        if (!taken) continue;
+        ++cases;
+        EXPECT_EQ(got[0] == got[1], true)
+            << op.name << " of " << core::name_of(dtype) << ", form " << form;
+      }
+    }
+  }
+  EXPECT_GT(ops_seen, 70u);
+  EXPECT_GT(cases, 400u);
+  EXPECT_GT(with.back().plan_stats().loop_steps, cases * 3);
 }
 
 TEST(Windows, LittleMemoryChangesNoBit) {

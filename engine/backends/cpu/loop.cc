@@ -2,7 +2,7 @@
 
 #include <array>
 #include <cstring>
-#include <deque>
+#include <forward_list>
 #include <string_view>
 
 #include "engine/backends/cpu/cpu_backend.h"
@@ -190,8 +190,9 @@ class Loop final : public LoopMaker {
           return core::internal("a loop's step reads a later one");
         }
       } else {
-        pack_transposed(operands[i], steps_[step_].out, packed_.emplace_back(), scratch_,
-                        parallel_);
+        core::Geometry packed;
+        pack_transposed(operands[i], steps_[step_].out, packed, scratch_, parallel_);
+        if (operands[i].geometry == &packed) operands[i].geometry = &packed_.emplace_front(packed);
       }
     }
     work.element = std::make_unique<ElementOf<A>>(plan, inner, std::span(operands, in.size()),
@@ -351,7 +352,7 @@ class Loop final : public LoopMaker {
   const LinearOrder order_;
   std::vector<Work> works_;  // by step
   std::vector<Folding> folds_;
-  std::deque<core::Geometry> packed_;
+  std::forward_list<core::Geometry> packed_;
   std::size_t step_ = 0;  // the one being made
   std::int64_t slot_bytes_ = 0;
 };
