@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "proto/wire/bulk.h"
-#include "proto/wire/varint.h"
 #include "server/streams.h"
 #include "server/turnstile.h"
 
@@ -124,8 +123,7 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
         lease_->uploaded(key, upload_);
       }
       begun_ = false;  // nothing left to abort
-      char bytes[wire::kMaxVarint + 1];
-      const grpc::Slice slice(std::string(bytes, wire::put_field(bytes, 1, upload_)));
+      const grpc::Slice slice(wire::encode_upload_reply(upload_));
       *reply_ = grpc::ByteBuffer(&slice, 1);
     }
     finish(status);

@@ -31,6 +31,19 @@ def shared_daemon():
     assert not problem, problem
 
 
+@pytest.fixture(params=["native", "grpcio"])
+def each_transport(request, monkeypatch):
+    """The test runs with either transport of the Python client, and so do clients that it starts."""
+    if request.param == "native":
+        from teletensor import _native, _transport
+        try:
+            _native.wire()
+        except _transport.CallError as error:
+            pytest.skip(str(error))
+    monkeypatch.setenv("TELETENSOR_TRANSPORT", request.param)
+    return request.param
+
+
 @pytest.fixture
 def tt(shared_daemon):
     """The module, with a fresh session on the shared daemon as the current one."""

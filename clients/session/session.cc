@@ -6,6 +6,8 @@
 #include <atomic>
 #include <chrono>
 
+#include "clients/session/stream.h"
+
 namespace teletensor::client {
 
 using autograd::Backward;
@@ -37,6 +39,8 @@ constexpr std::size_t kMostUnacknowledged = 1 << 20;
 
 }  // namespace
 
+Status check_not_forked() { return g_forked ? forked() : Status(); }
+
 bool grad_mode() { return t_grad_mode; }
 void set_grad_mode(bool on) { t_grad_mode = on; }
 bool inference_mode() { return t_inference_mode; }
@@ -50,11 +54,22 @@ Session::Session(const SessionLimits& limits)
       credit_bytes_(limits.credit_bytes),
       credit_upto_(limits.credit_upto) {
   graph_.largest_result = limits.quota;
-  graph_.on_death = [this](program::HandleId id) { releases_.push_back(id); };
+  graph_.on_death = [this](program::HandleId id) {
+    releases_.push_back(id);
+    releases_wait_.store(true, std::memory_order_relaxed);
+  };
   writer_.begin(1, 1);
 }
 
-Session::~Session() { graph_.on_death = nullptr; }
+Session::~Session() {
+  graph_.on_death = nullptr;
+  // In the child of a fork nobody may touch what threads and locks have left behind.
+  if (g_forked) {
+    new std::shared_ptr<Stream>(std::move(link_));
+  } else {
+    link_.reset();
+  }
+}
 
 // ---------------------------------------------------------------- issuing
 
@@ -87,9 +102,16 @@ void Session::begin_command() { graph_.set_seq(seq_ + 1); }
 void Session::close_frame() {
   const std::uint64_t next_seq = writer_.next_seq();
   const program::HandleId next_id = writer_.next_id();
-  frames_.push_back({next_seq - 1, std::string(writer_.finish(progress_upto_, attach_))});
-  waiting_bytes_ += frames_.back().frame.size();
+  frames_.push_back({next_seq - 1, std::make_shared<const std::string>(
+                                       writer_.finish(progress_upto_, attach_))});
+  waiting_bytes_ += frames_.back().frame->size();
   writer_.begin(next_seq, next_id);
+}
+
+void Session::wake_sender() {
+  if (link_ ? link_->wake_writer() : std::exchange(sender_sleeps_, false)) {
+    (link_ ? link_->work : work_).notify_one();
+  }
 }
 
 void Session::issue(const autograd::Call& call, bool inplace, std::uint32_t made) {
@@ -114,7 +136,7 @@ void Session::issue(const autograd::Call& call, bool inplace, std::uint32_t made
                                    call.counts,
                                    *call.attributes},
                    made);
-    if (sender_sleeps_) changed_.notify_all();
+    wake_sender();
   }
   note_site(++seq_);
   if (releases_.size() >= kReleaseBatch) flush_releases();
@@ -125,12 +147,13 @@ void Session::issue(const program::Command& command, std::uint32_t made) {
     MutexLock lock(mutex_);
     if (writer_.full(limits_.frame, 256 + limits_.frame.inline_bytes, 4096)) close_frame();
     writer_.append(command, made);
-    if (sender_sleeps_) changed_.notify_all();
+    wake_sender();
   }
   note_site(++seq_);
 }
 
 void Session::flush_releases() {
+  releases_wait_.store(false, std::memory_order_relaxed);
   for (const std::uint64_t fetch : std::exchange(takens_, {})) {
     begin_command();
     issue(program::Command(program::Taken{fetch}), 0);
@@ -599,6 +622,13 @@ bool Session::sendable() const {
   return sent_bytes_ + next <= credit_bytes_;
 }
 
+std::vector<FrameRef> Session::unconfirmed() const {
+  MutexLock lock(mutex_);
+  std::vector<FrameRef> frames;
+  for (const Sent& sent : sent_) frames.push_back(sent.frame);
+  return frames;
+}
+
 bool Session::next_frame(std::string& frame, double seconds, std::uint64_t stream) {
   using Clock = std::chrono::steady_clock;
   const auto until = Clock::now() + std::chrono::duration_cast<Clock::duration>(
@@ -654,6 +684,7 @@ std::uint64_t Session::take_up(std::uint64_t attach, std::uint64_t received_upto
   }
   ++stream_;
   changed_.notify_all();
+  work_.notify_all();
   return stream_;
 }
 
@@ -683,6 +714,7 @@ Status Session::on_progress(std::string_view bytes) {
   }
   for (wire::RaisedEvent& raised : progress.raised) raised_[raised.seq] = std::move(raised);
   changed_.notify_all();
+  if (sendable()) wake_sender();
   return {};
 }
 
@@ -691,12 +723,14 @@ void Session::lost(Status why) {
   if (lost_.ok()) lost_ = std::move(why);
   over_ = true;
   changed_.notify_all();
+  wake_sender();
 }
 
 void Session::close() {
   MutexLock lock(mutex_);
   closed_ = over_ = true;
   changed_.notify_all();
+  wake_sender();
 }
 
 std::uint64_t Session::completed_upto() const { return completed_; }

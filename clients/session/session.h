@@ -2,14 +2,17 @@
 // writes frames, and keeps what progress has told. No Python in here but through three virtuals.
 //
 // Two kinds of threads: API threads, one at a time (Python's are, under the GIL), and transport
-// threads (next_frame, on_progress, lost), which may come at any time.
+// threads (next_frame, on_progress, lost), which may come at any time. The transport is a Stream
+// (attach()), or somebody outside who calls next_frame() and on_progress().
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
@@ -30,6 +33,12 @@ using core::Status;
 using ops::OpId;
 using ops::Var;
 
+class Call;
+class Stream;
+class StreamEnd;
+// A frame that has left, or is about to.
+using FrameRef = std::shared_ptr<const std::string>;
+
 struct SessionLimits {
   std::uint64_t credit_upto = 65536;
   std::uint64_t credit_bytes = 64ull << 20;
@@ -37,6 +46,9 @@ struct SessionLimits {
   std::uint64_t quota = 0;  // bytes a device; 0: unknown
   bool keeps = false;       // the session outlives its stream: frames are kept until they have run
 };
+
+// FAILED_PRECONDITION in the child of a fork.
+Status check_not_forked();
 
 // The calling thread's grad mode, and the process's default float dtype: resolved into each
 // command.
@@ -122,6 +134,13 @@ class Session : public autograd::Issuer {
   void lost(Status why);
   // No more commands; next_frame gives the rest, then false.
   void close();
+  // After take_up(): frames go out and progress comes in by `call`, until that ends.
+  std::shared_ptr<StreamEnd> attach(std::unique_ptr<Call> call);
+  // Cuts the stream.
+  void detach();
+  // Frames that have left and whose commands have not all run, oldest first: what a new stream
+  // would have to send again. Bounded by the credits.
+  std::vector<FrameRef> unconfirmed() const;
   std::uint64_t completed_upto() const;
 
   // The Builder's failure, taken out and put back around what may fail by itself.
@@ -140,9 +159,15 @@ class Session : public autograd::Issuer {
   void name(Handle&) override {}
 
  protected:
-  // Blocks until ready() (called with the session's lock) holds, letting other API threads run.
+  // Waits until ready() (called with the session's lock) holds, for at most `most`; does the
+  // stream's work meanwhile.
+  bool wait_for(const std::function<bool()>& ready, std::chrono::milliseconds most);
+  // Blocks until ready() holds, letting other API threads run: by wait_for(), again and again.
   // Errors: the wait was interrupted by the person.
   virtual Status block(const std::function<bool()>& ready) = 0;
+  // From the stream's writer: releases have waited for company for a while. An API thread's duty,
+  // for a client whose API other threads may enter.
+  virtual void tick() {}
   // Called when command `seq` was issued, to note the caller's line.
   virtual void note_site(std::uint64_t seq) = 0;
   // For a node whose saved values were dropped: one that has them again.
@@ -164,6 +189,15 @@ class Session : public autograd::Issuer {
   core::CondVar changed_;
 
  private:
+  friend class Stream;
+class StreamEnd;
+  // With the lock. Is there a frame that the credits allow?
+  bool sendable() const;
+  bool all_taken() const { return again_ == 0 && frames_.empty() && writer_.empty(); }
+  // The next frame. Precondition: sendable().
+  FrameRef take_frame();
+  // With the lock: there may be something to send.
+  void wake_sender();
   bool has_room() const;
   Status ready_to_issue();
   // Ends what a Raise or an interruption has left open.
@@ -177,7 +211,6 @@ class Session : public autograd::Issuer {
   Status usable(std::span<const Var> arguments, bool inplace) const;
   void flush_releases();
   void close_frame();
-  bool sendable() const;
   Status lost_status() const;
 
   // API thread
@@ -195,11 +228,11 @@ class Session : public autograd::Issuer {
   std::uint64_t waits_ = 0;
 
   // Guarded by mutex_
-  wire::FrameWriter writer_;
   struct Sent {
     std::uint64_t last_seq;
-    std::string frame;
+    FrameRef frame;
   };
+  wire::FrameWriter writer_;
   std::deque<Sent> frames_;  // full ones, before the writer's
   std::deque<Sent> sent_;    // given to a stream, not known to have run
   std::size_t again_ = 0;    // the last so many of them go again
@@ -207,7 +240,8 @@ class Session : public autograd::Issuer {
   std::uint64_t progress_upto_ = 0;
   std::size_t unacknowledged_ = 0;  // bytes of Progress since the last frame
   std::atomic<std::size_t> waiting_bytes_ = 0;
-  bool sender_sleeps_ = false;
+  bool sender_sleeps_ = false;  // in next_frame
+  core::CondVar work_;          // for it
   std::uint64_t sent_bytes_ = 0;
   std::uint64_t credit_bytes_;
   std::uint64_t received_ = 0;
@@ -219,10 +253,14 @@ class Session : public autograd::Issuer {
   bool closed_ = false;
   Status lost_;
 
+  std::atomic<bool> releases_wait_ = false;
+
   // Written under mutex_; read without it on the way of every op.
   std::atomic<std::uint64_t> credit_upto_, completed_ = 0;
   std::atomic<bool> over_ = false;  // lost or closed
   std::atomic<bool> late_ = false;  // errors_ is not empty
+
+  std::shared_ptr<Stream> link_;  // set under mutex_; the stream at work, or the last one
 };
 
 }  // namespace teletensor::client

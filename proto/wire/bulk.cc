@@ -120,6 +120,22 @@ core::Result<ChunkData> decode_download_header(std::string_view prefix, std::siz
   });
 }
 
+std::string encode_upload_reply(std::uint64_t upload) {
+  char out[kMaxVarint + 1];
+  return {out, put_field(out, 1, upload)};
+}
+
+core::Status decode_upload_reply(std::string_view bytes, std::uint64_t& upload) {
+  Cursor cursor(bytes);
+  std::uint32_t field = 0;
+  WireType type{};
+  if (!cursor.tag(field, type) || field != 1 || type != WireType::kVarint ||
+      !cursor.varint(upload)) {
+    return core::invalid("upload: a broken reply");
+  }
+  return {};
+}
+
 std::string encode_download_request(const DownloadAsked& asked) {
   char out[2 * (kMaxVarint + 1)];
   return {out, put_field(put_field(out, 1, asked.seq), 2, asked.offset)};

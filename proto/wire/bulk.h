@@ -43,6 +43,10 @@ core::Result<ChunkData> decode_upload_header(std::string_view prefix, std::size_
 core::Result<ChunkData> decode_download_header(std::string_view prefix, std::size_t total,
                                                DownloadHeader& header);
 
+// UploadReply.
+std::string encode_upload_reply(std::uint64_t upload);
+core::Status decode_upload_reply(std::string_view bytes, std::uint64_t& upload);
+
 // DownloadRequest.
 struct DownloadAsked {
   std::uint64_t seq = 0, offset = 0;

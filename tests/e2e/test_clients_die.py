@@ -11,6 +11,8 @@ from support.clients import client, finish, wait_line
 from support.daemon import SANITIZED, wait_until
 from support.raw import Raw
 
+pytestmark = pytest.mark.usefixtures("each_transport")
+
 
 @pytest.fixture
 def daemon(start_daemon):

@@ -3,6 +3,8 @@
 import pytest
 from support.cut import cut_run, whole_run
 
+pytestmark = pytest.mark.usefixtures("each_transport")
+
 
 def test_cut_in_the_stream(start_daemon, tt):
     daemon = start_daemon("--lease", "0")

@@ -8,6 +8,8 @@ import pytest
 
 MIB = 1 << 20
 
+pytestmark = pytest.mark.usefixtures("each_transport")
+
 
 @pytest.fixture
 def small(start_daemon, tt):

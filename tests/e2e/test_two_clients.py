@@ -16,6 +16,8 @@ FLOODS = {
     "tape": "z = (x * w).sin(); x = z.detach()",
 }
 
+pytestmark = pytest.mark.usefixtures("each_transport")
+
 
 @pytest.mark.parametrize("kind", FLOODS)
 def test_reads_are_right_while_another_client_floods(start_daemon, tt, kind):

@@ -42,9 +42,10 @@ LAYERS = {
          "teletensor/v1/"],
         [*ABSL, "grpc/", "grpcpp/", "google/protobuf/", "spdlog/", "CLI/", "toml++/", "nlohmann/",
          "httplib.h", "prometheus/", "openssl/", "sqlite3.h"]),
+    "clients/wire": ([], [STD, POSIX, "grpc/"]),
     "clients/session": (
         ["engine/core/", "engine/program/", "engine/ops/", "engine/autograd/", "engine/passes/",
-         "proto/wire/"],
+         "proto/wire/", "clients/wire/wire.h"],
         [STD, POSIX]),
     "clients/python/_core": (
         ["engine/core/", "engine/program/", "engine/ops/", "engine/autograd/",

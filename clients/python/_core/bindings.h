@@ -104,6 +104,7 @@ class PySession final : public Session {
  protected:
   Status block(const std::function<bool()>& ready) override;
   void note_site(std::uint64_t seq) override;
+  void tick() override;
   Status before_write(const Handle& h) override;
   Status before_backward() override;
   Status before_raise() override;
@@ -222,5 +223,6 @@ void bind_session(nb::module_& m);
 void bind_pending(nb::module_& m);
 void bind_tape(nb::module_& m);        // Node, Functions, checkpoints, anomaly mode, streams
 void bind_transforms(nb::module_& m);  // levels of vmap and forward mode
+void bind_transport(nb::module_& m);
 
 }  // namespace teletensor::client

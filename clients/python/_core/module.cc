@@ -16,6 +16,10 @@ std::string* g_package;  // the folder of the Python files
 PySession::PySession(const SessionLimits& limits) : Session(limits), sites_(kSites) {}
 
 PySession::~PySession() {
+  {
+    nb::gil_scoped_release release;  // the writer may wait for it
+    detach();
+  }
   for (Site& site : sites_) Py_XDECREF(site.code);
 }
 
@@ -162,17 +166,18 @@ void PySession::interrupt() {
   PyErr_Restore(type, value, trace);
 }
 
+void PySession::tick() {
+  if (_Py_IsFinalizing()) return;
+  nb::gil_scoped_acquire acquire;
+  idle();
+}
+
 Status PySession::block(const std::function<bool()>& ready) {
   while (true) {
     bool done = false;
     {
       nb::gil_scoped_release release;
-      core::MutexLock lock(mutex_);
-      // Short, so that Ctrl-C is seen soon.
-      for (int i = 0; i < 2 && !(done = ready()); ++i) {
-        changed_.wait_for(mutex_, std::chrono::milliseconds(100));
-      }
-      done = done || ready();
+      done = wait_for(ready, std::chrono::milliseconds(100));  // short: Ctrl-C is seen soon
     }
     if (done) return {};
     if (PyErr_CheckSignals() != 0) {
@@ -241,6 +246,13 @@ void bind_session(nb::module_& m) {
              s.lost(Status(static_cast<core::Code>(code), why));
            })
       .def("close", [](PySession& s) { s.close(); })
+      .def(
+          "detach",
+          [](PySession& s) {
+            nb::gil_scoped_release release;
+            s.detach();
+          },
+          "Cuts the stream.")
       .def("idle", [](PySession& s) { s.idle(); })
       .def("synchronize",
            [](PySession& s) {
@@ -325,4 +337,5 @@ NB_MODULE(_core, m) {
   bind_pending(m);
   bind_tape(m);
   bind_transforms(m);
+  bind_transport(m);
 }

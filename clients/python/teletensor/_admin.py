@@ -25,7 +25,7 @@ def _session_of(s: Message) -> dict[str, Any]:
 
 
 class Admin:
-    """Calls of the Admin service over a transport; grpc.RpcError passes through."""
+    """Calls of the Admin service over a transport; CallError passes through."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport

@@ -31,7 +31,6 @@ _FROM_NUMPY = {
     np.dtype(np.uint64): _core.uint64,
 }
 _TO_NUMPY = {dtype: numpy for numpy, dtype in _FROM_NUMPY.items()}
-_DEVICE_KINDS = {"cpu": 0, "cuda": 1, "sim": 2}
 
 
 def _plain(data: Any) -> Any:
@@ -97,16 +96,11 @@ def _send(session: Session, array: np.ndarray[Any, Any], device: _core.device) -
     flat = np.ascontiguousarray(array)
     if flat.nbytes <= session._inline:
         return session._core.constant(dtype, device, shape, flat.tobytes())
-    number = _DEVICE_KINDS[device.type] * 256 + (device.index or 0)
-
-    def bind(upload: int) -> Tensor:
-        return session._core.uploaded(upload, dtype, device, shape)
-
-    try:  # an interrupted one gets a name that nobody keeps: so the daemon lets go of it
-        upload = session._transport.upload(number, memoryview(flat.reshape(-1)).cast("B"), bind)
+    try:
+        return session._transport.upload(
+            session._core, memoryview(flat.reshape(-1)).cast("B"), dtype, device, shape)
     except OutOfMemoryError as error:
         raise OutOfMemoryError(session._core.explained(str(error), 0)) from None
-    return bind(upload)
 
 
 def default_device() -> _core.device:

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-import grpc
+from ._errors import TeletensorError
 
 if TYPE_CHECKING:
     from ._session import Session
@@ -85,7 +85,7 @@ def _tell(own: weakref.ref[Session], upto: int) -> None:
             return
         try:
             return session._transport.interrupt(upto)
-        except (grpc.RpcError, ValueError):  # too busy, gone, or closed in the meantime
+        except TeletensorError:  # too busy, gone, or closed in the meantime
             continue
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from ._admin import Admin
 from ._session import connect, runtime_dir
-from ._transport import Transport
+from ._transport import Transport, open_transport
 
 __all__ = ["add_commands", "address_of", "transport", "with_address"]
 
@@ -36,7 +36,7 @@ def with_address(parser: argparse.ArgumentParser, table: bool = False) -> argpar
 @contextlib.contextmanager
 def transport(args: argparse.Namespace) -> Iterator[Transport]:
     """A connection to the daemon that the arguments name."""
-    connection = Transport(address_of(args.address), connect_timeout=3.0)
+    connection = open_transport(address_of(args.address), timeout=3.0)
     try:
         yield connection
     finally:

@@ -17,14 +17,12 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
-import grpc
-
 from . import _core, _interrupt
 from ._admin import Admin
 from ._credentials import credentials_of
 from ._errors import SessionLostError, TeletensorError
 from ._sites import SiteReporter
-from ._transport import Transport
+from ._transport import Transport, open_transport
 
 __all__ = ["Session", "checked", "connect", "current_session", "set_strict", "synchronize"]
 
@@ -79,6 +77,11 @@ class Session:
     def address(self) -> str:
         """Where the daemon answers: "host:port" or "unix:/path"."""
         return self._transport.address
+
+    @property
+    def transport(self) -> str:
+        """How it talks to the daemon: "native" (gRPC C++) or "grpcio"."""
+        return self._transport.kind
 
     @property
     def closed(self) -> bool:
@@ -282,14 +285,11 @@ def runtime_dir() -> pathlib.Path:
 def _answers(path: pathlib.Path) -> bool:
     if not path.exists():
         return False
-    channel = grpc.insecure_channel(f"unix:{path}")
+    transport = open_transport(f"unix:{path}")
     try:
-        grpc.channel_ready_future(channel).result(timeout=2)
-        return True
-    except grpc.FutureTimeoutError:
-        return False
+        return transport.answers(2.0)
     finally:
-        channel.close()
+        transport.close()
 
 
 def _reach(address: str | None, token: str | None, ca: str | os.PathLike[str] | None,
@@ -298,7 +298,7 @@ def _reach(address: str | None, token: str | None, ca: str | os.PathLike[str] | 
     if not address:
         own = runtime_dir() / "teletensor.sock"
         address = f"unix:{own if _answers(own) else _embedded()}"
-    return Transport(address, credentials_of(address, token, ca, cert))
+    return open_transport(address, credentials_of(address, token, ca, cert))
 
 
 def find_daemon() -> str:

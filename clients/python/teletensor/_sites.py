@@ -8,12 +8,10 @@ import os
 import threading
 import weakref
 
-import grpc
-
 from . import _core
 from ._admin import Admin
 from ._protowire import encode
-from ._transport import Transport
+from ._transport import CallError, Transport
 
 __all__ = ["SiteReporter"]
 
@@ -46,12 +44,9 @@ class SiteReporter:
                 return
             try:
                 self.report(core)
-            except grpc.RpcError as error:
-                if error.code() not in (grpc.StatusCode.DEADLINE_EXCEEDED,
-                                        grpc.StatusCode.UNAVAILABLE):
+            except CallError as error:
+                if not error.unreachable:
                     return
-            except ValueError:  # the channel is closed
-                return
             del core
 
     def report(self, core: _core.Session) -> None:

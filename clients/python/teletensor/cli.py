@@ -11,12 +11,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import grpc
-
 from . import __version__, _core, _operate
 from ._errors import RefusedError, SessionLostError, TeletensorError
 from ._protowire import decode
 from ._session import connect, find_daemon, runtime_dir
+from ._transport import CallError
 
 __all__ = ["main"]
 
@@ -46,14 +45,24 @@ def _doctor(args: argparse.Namespace) -> int:
             value = action()
             print(f"ok    {what}: {value}")
             return value
-        except (TeletensorError, RuntimeError, OSError, grpc.RpcError) as error:
-            text = error.details() if isinstance(error, grpc.RpcError) else str(error)
-            print(f"FAIL  {what}: {text}")
+        except (TeletensorError, RuntimeError, OSError) as error:
+            print(f"FAIL  {what}: {error}")
             bad += 1
             return None
 
     check("client", lambda: f"{__version__}, Python {platform.python_version()}, "
-                            f"grpcio {grpc.__version__}, {len(_core.op_table())} ops")
+                            f"{len(_core.op_table())} ops")
+
+    def transport() -> str:
+        from ._native import wire
+
+        try:
+            wire()
+            return "native"
+        except CallError as error:
+            return f"grpcio ({error})"
+
+    check("transport", transport)
     check("teletensord binary", find_daemon)
     check("runtime folder", runtime_dir)
 
@@ -90,13 +99,10 @@ def main(arguments: list[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     try:
         return runs[args.command](args)
-    except grpc.RpcError as error:
+    except CallError as error:
         where = _operate.address_of(args.address)
-        if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
-            print(f"teletensor {args.command}: no teletensord answers at {where}: {error.details()}",
-                  file=sys.stderr)
-        else:
-            print(f"teletensor {args.command}: {error.details()}", file=sys.stderr)
+        prefix = f"no teletensord answers at {where}: " if error.unreachable else ""
+        print(f"teletensor {args.command}: {prefix}{error}", file=sys.stderr)
     except (SessionLostError, RefusedError, TeletensorError) as error:
         print(f"teletensor {args.command}: {error}", file=sys.stderr)
     except KeyboardInterrupt:

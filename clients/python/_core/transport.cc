@@ -1,0 +1,161 @@
+// The transport by clients/wire: calls that let go of the GIL and see Ctrl-C.
+
+#include <nanobind/stl/shared_ptr.h>
+
+#include "bindings.h"
+#include "clients/session/channel.h"
+#include "clients/session/stream.h"
+
+namespace teletensor::client {
+namespace {
+
+PyObject* g_call_error;
+
+struct PyWire {
+  const tt_wire_api* api;
+};
+
+// A memory view's bytes.
+class Buffer {
+ public:
+  Buffer(nb::handle object, bool writable) {
+    if (PyObject_GetBuffer(object.ptr(), &view_, writable ? PyBUF_WRITABLE : PyBUF_SIMPLE) != 0) {
+      throw nb::python_error();
+    }
+  }
+  ~Buffer() { PyBuffer_Release(&view_); }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+
+  char* data() const { return static_cast<char*>(view_.buf); }
+  std::size_t size() const { return static_cast<std::size_t>(view_.len); }
+
+ private:
+  Py_buffer view_;
+};
+
+bool signalled() {
+  nb::gil_scoped_acquire acquire;
+  return PyErr_CheckSignals() != 0;
+}
+
+void raise_call(const Status& status, const std::string& word = {}) {
+  if (PyErr_Occurred()) throw nb::python_error();
+  if (status.ok()) return;
+  const nb::tuple arguments =
+      nb::make_tuple(static_cast<int>(status.code()), status.message(), word);
+  PyErr_SetObject(g_call_error, arguments.ptr());
+  throw nb::python_error();
+}
+
+template <class Work>
+auto without_gil(Work work) {
+  nb::gil_scoped_release release;
+  return work();
+}
+
+}  // namespace
+
+void bind_transport(nb::module_& m) {
+  g_call_error = PyErr_NewExceptionWithDoc(
+      "teletensor._core.CallError", "A call failed: (code of google.rpc.Code, text).",
+      PyExc_RuntimeError, nullptr);
+  m.attr("CallError") = nb::borrow(g_call_error);
+
+  nb::class_<PyWire>(m, "Wire", "gRPC as clients/wire offers it.")
+      .def(
+          "__init__",
+          [](PyWire* self, const std::string& path) {
+            auto api = load_wire(path);
+            raise_call(api.status());
+            new (self) PyWire{*api};
+          },
+          nb::arg("path"));
+  nb::class_<Channel>(m, "Channel", "A connection to a daemon.")
+      .def(
+          "__init__",
+          [](Channel* self, const PyWire& wire, const std::string& target, bool tls,
+             std::optional<nb::bytes> ca, std::optional<nb::bytes> certificate,
+             std::optional<nb::bytes> key) {
+            raise_if(check_not_forked());
+            const auto text = [](const auto& pem) { return pem ? pem->c_str() : nullptr; };
+            const tt_wire_tls texts{text(ca), text(certificate), text(key)};
+            new (self) Channel(*wire.api, target, tls ? &texts : nullptr);
+          },
+          nb::arg("wire"), nb::arg("target"), nb::arg("tls"), nb::arg("ca").none(),
+          nb::arg("certificate").none(), nb::arg("key").none())
+      .def(
+          "set_metadata",
+          [](Channel& c, std::vector<std::pair<std::string, std::string>> metadata) {
+            c.set_metadata(std::move(metadata));
+          },
+          nb::arg("metadata"), "What every later call carries.")
+      .def(
+          "unary",
+          [](Channel& c, const std::string& method, nb::bytes request, double timeout, bool wait) {
+            raise_if(check_not_forked());
+            const std::string_view bytes(request.c_str(), request.size());
+            std::string word;
+            const core::Result<std::string> reply = without_gil(
+                [&] { return c.unary(method, bytes, timeout, wait, signalled, &word); });
+            raise_call(reply.status(), word);
+            return nb::bytes(reply->data(), reply->size());
+          },
+          nb::arg("method"), nb::arg("request"), nb::arg("timeout"), nb::arg("wait"),
+          "One request, one reply. CallError.")
+      .def(
+          "run",
+          [](Channel& c, PySession& session, std::uint64_t attach) {
+            raise_if(check_not_forked());
+            return without_gil([&] { return session.attach(c.run(attach)); });
+          },
+          nb::arg("session"), nb::arg("attach"), "Starts a stream of the session.")
+      .def(
+          "upload",
+          [](Channel& c, PySession& session, nb::handle data, nb::handle dtype, nb::handle device,
+             const std::vector<std::int64_t>& shape, std::size_t chunk, std::uint64_t key) {
+            raise_if(check_not_forked());
+            const Buffer buffer(data, false);
+            const auto place = *device_of(device.ptr());
+            std::string word;
+            const auto upload = without_gil([&] {
+              return c.upload(place, {buffer.data(), buffer.size()}, chunk, key, signalled, &word);
+            });
+            raise_call(upload.status(), word);
+            // Here, so that no interrupt can come between an upload and its name.
+            return nb::steal(wrap(session, value_or_raise(session.uploaded(
+                                               *upload, *dtype_of(dtype.ptr()), place,
+                                               core::Dims(shape)))));
+          },
+          nb::arg("session"), nb::arg("data"), nb::arg("dtype"), nb::arg("device"),
+          nb::arg("shape"), nb::arg("chunk"), nb::arg("key"),
+          "Sends the bytes; the tensor, once the daemon has them all. CallError.")
+      .def(
+          "download",
+          [](Channel& c, std::uint64_t seq, nb::handle out, std::size_t at) {
+            raise_if(check_not_forked());
+            const Buffer buffer(out, true);
+            std::string word;
+            const Status status = without_gil([&] {
+              return c.download(seq, buffer.data(), buffer.size(), at, signalled, &word);
+            });
+            if (PyErr_Occurred()) throw nb::python_error();
+            return nb::make_tuple(at, static_cast<int>(status.code()), status.message(), word);
+          },
+          nb::arg("seq"), nb::arg("out"), nb::arg("at"),
+          "Reads the bytes of a bulk fetch from `at` on: (how far it came, code, text, word).");
+  nb::class_<StreamEnd>(m, "StreamEnd", "How a stream ended.")
+      .def(
+          "wait",
+          [](StreamEnd& e) {
+            without_gil([&] {
+              while (!e.wait(std::chrono::hours(1))) {
+              }
+            });
+            return nb::make_tuple(static_cast<int>(e.status().code()), e.status().message(),
+                                  e.word());
+          },
+          "Waits for it: (code, text, the daemon's word for why).");
+}
+
+}  // namespace teletensor::client

@@ -1,0 +1,185 @@
+"""The transport by grpcio: the fallback where _wire is not built."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import grpc
+
+from . import _core
+from ._credentials import Credentials
+from ._errors import SessionLostError
+from ._interrupt import Calls, shielded
+from ._protowire import decode, encode
+from ._reattach import End
+from ._transport import CallError, Transport, device_number, late_error
+
+__all__ = ["GrpcioTransport"]
+
+_CHANNEL_OPTIONS = [
+    ("grpc.max_receive_message_length", 64 << 20),
+    ("grpc.max_send_message_length", 64 << 20),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+]
+_INTERNAL = 13
+
+
+def _same(data: bytes) -> bytes:
+    return data
+
+
+def _channel(credentials: Credentials) -> grpc.Channel:
+    if not credentials.tls:
+        return grpc.insecure_channel(credentials.target, options=_CHANNEL_OPTIONS)
+    tls = grpc.ssl_channel_credentials(credentials.ca, credentials.key, credentials.certificate)
+    return grpc.secure_channel(credentials.target, tls, options=_CHANNEL_OPTIONS)
+
+
+def _failed(error: grpc.RpcError) -> CallError:
+    trailing = dict(error.trailing_metadata() or ())
+    return CallError(error.code().value[0], error.details() or "",
+                     str(trailing.get("teletensor-reason", "")))
+
+
+class GrpcioTransport(Transport):
+    """One connection of one session."""
+
+    kind = "grpcio"
+
+    def __init__(self, address: str, credentials: Credentials, timeout: float) -> None:
+        super().__init__(address, credentials, timeout)
+        self.channel = _channel(credentials)
+        self._metadata = credentials.metadata()
+        self._writers: list[threading.Event] = []
+
+    def set_metadata(self, metadata: list[tuple[str, str]]) -> None:
+        self._metadata = metadata
+
+    def call(self, method: str, request: bytes, timeout: float, wait: bool) -> bytes:
+        call = self.channel.unary_unary(method, _same, _same)
+        try:
+            reply: bytes = call(request, metadata=self._metadata, timeout=timeout,
+                                wait_for_ready=wait)
+        except grpc.RpcError as error:
+            raise _failed(error) from None
+        except ValueError as error:  # the channel is closed
+            raise CallError(_INTERNAL, str(error), "closed") from None
+        return reply
+
+    def open_stream(self, owner: weakref.ref[_core.Session], attach: int, stream: int) -> Any:
+        run = self.channel.stream_stream("/teletensor.v1.Compute/Run", _same, _same)
+        done = threading.Event()
+        self._writers = [w for w in self._writers if not w.is_set()] + [done]
+        return run(_frames(owner, stream, done),
+                   metadata=[*self._metadata, ("teletensor-attach", str(attach))])
+
+    def read_stream(self, call: Any, owner: weakref.ref[_core.Session]) -> End:
+        try:
+            for progress in call:
+                core = owner()
+                if core is None:
+                    call.cancel()
+                    break
+                core.on_progress(progress)
+                del core
+            return End(0, "the daemon ended the stream")
+        except grpc.RpcError as error:
+            return _failed(error).end
+        except (RuntimeError, ValueError) as error:
+            call.cancel()
+            return End(_INTERNAL, f"the daemon sent what is no progress message: {error}", "protocol")
+
+    def upload(self, core: _core.Session, data: memoryview, dtype: _core.dtype, device: _core.device,
+               shape: Sequence[int]) -> _core.Tensor:
+        number = device_number(device)
+        upload = self.channel.stream_unary("/teletensor.v1.Compute/Upload", _same, _same)
+        size, step = len(data), max(1, self.chunk_bytes - 256)
+
+        def chunks() -> Iterator[bytes]:
+            offset = 0
+            while offset < size or offset == 0:
+                first = [(1, size), (2, number)] if offset == 0 else []
+                part = data[offset : offset + step]
+                yield encode([*first, (3, offset), (4, bytes(part))])
+                offset += len(part) or 1
+
+        # A repeated upload takes the place of one whose answer was lost.
+        metadata = [*self._metadata, ("teletensor-upload", str(next(self._uploads)))]
+
+        def work(calls: Calls) -> int:
+            for tries in itertools.count():
+                call = upload.future(chunks(), metadata=metadata)
+                calls.add(call)
+                try:
+                    return decode(call.result()).integer(1)
+                except grpc.RpcError as error:
+                    failed = _failed(error)
+                    if calls.stopped or not self.comes_again(failed, tries):
+                        raise late_error(failed) from None
+                except grpc.FutureCancelledError:
+                    raise SessionLostError("the upload was cancelled") from None
+            raise AssertionError("not reached")
+
+        def bind(upload: int) -> _core.Tensor:
+            return core.uploaded(upload, dtype, device, shape)
+
+        # An interrupted one gets a name that nobody keeps: so the daemon lets go of it.
+        return bind(shielded(work, bind))
+
+    def download(self, seq: int, out: memoryview) -> None:
+        download = self.channel.unary_stream("/teletensor.v1.Compute/Download", _same, _same)
+
+        def work(calls: Calls) -> None:
+            at = 0
+            for tries in itertools.count():
+                call = download(encode([(1, seq), (2, at)]), metadata=self._metadata)
+                calls.add(call)
+                try:
+                    for chunk in call:
+                        message = decode(chunk)
+                        part = message.data(5)
+                        out[at : at + len(part)] = part
+                        at += len(part)
+                    break
+                except grpc.RpcError as error:
+                    failed = _failed(error)
+                    if calls.stopped or not self.comes_again(failed, tries):
+                        raise late_error(failed) from None
+            if at != len(out):
+                raise SessionLostError(f"a download ended after {at} of {len(out)} bytes")
+
+        shielded(work)
+
+    def close(self) -> None:
+        self.end_stream()
+        # A thread that is still in native code when Python ends would end the process.
+        for writer in self._writers:
+            writer.wait(timeout=2)
+        self.end_session()
+        self.channel.close()
+
+
+def _frames(owner: weakref.ref[_core.Session], stream: int,
+            done: threading.Event) -> Iterator[bytes]:
+    """Runs on grpcio's thread; asks for the next frame when the last one has been written."""
+    try:
+        while True:
+            core = owner()
+            if core is None:
+                return
+            frame = core.next_frame(0.2, stream)
+            if frame is None:
+                return
+            if frame:
+                yield frame
+            else:
+                core.idle()
+            del core
+    finally:
+        done.set()

@@ -1,0 +1,189 @@
+#include "clients/session/stream.h"
+
+#include <utility>
+
+namespace teletensor::client {
+
+using core::MutexLock;
+
+namespace {
+
+// How long nobody else must have read before the keeper does.
+constexpr std::chrono::milliseconds kKeeperPause{50};
+
+// How long a release waits for another command to travel with.
+constexpr std::chrono::milliseconds kIdle{200};
+
+std::int64_t microseconds(Stream::Duration time) {
+  return std::chrono::duration_cast<std::chrono::microseconds>(time).count();
+}
+
+void drop_frame(void* owner) { delete static_cast<FrameRef*>(owner); }
+
+}  // namespace
+
+Stream::Stream(Session& session, std::unique_ptr<Call> call)
+    : session_(session),
+      call_(std::move(call)),
+      api_(call_->api()),
+      writer_thread_([this] { write_loop(); }),
+      keeper_thread_([this] { keep_loop(); }) {}
+
+Stream::~Stream() { end(); }
+
+bool Stream::help(Duration most) {
+  if (over_ || stop_) return false;
+  if (!writing_ && !broken_ && session_.sendable()) {
+    write_one(microseconds(most));
+    return true;
+  }
+  if (reading_) return false;
+  read_one(microseconds(most));
+  return true;
+}
+
+void Stream::write_one(std::int64_t most) {
+  writing_ = true;
+  auto* frame = new FrameRef(session_.take_frame());
+  session_.mutex_.unlock();
+  const tt_wire_part part{(*frame)->data(), (*frame)->size(), drop_frame, frame};
+  api_.write(call_->get(), &part, 1);
+  const int done = api_.written(call_->get(), most);
+  session_.mutex_.lock();
+  end_write(done);
+}
+
+void Stream::end_write(int done) {
+  if (done == TT_WIRE_TIMEOUT) {
+    abandoned_ = true;
+  } else {
+    writing_ = false;
+    broken_ = broken_ || done == TT_WIRE_OVER;
+  }
+  const bool more = abandoned_ || session_.sendable() || session_.closed_;
+  if (more && wake_writer()) work.notify_one();
+}
+
+void Stream::read_one(std::int64_t most) {
+  reading_ = true;
+  ++reads_;
+  session_.mutex_.unlock();
+  tt_wire_message message{};
+  const int done = api_.read(call_->get(), most, &message);
+  core::Status broken;
+  if (done == TT_WIRE_DONE) {
+    std::string joined;
+    std::string_view bytes;
+    if (message.count == 1) {
+      bytes = {static_cast<const char*>(message.parts[0].data), message.parts[0].size};
+    } else {
+      for (std::size_t i = 0; i < message.count; ++i) {
+        joined.append(static_cast<const char*>(message.parts[i].data), message.parts[i].size);
+      }
+      bytes = joined;
+    }
+    broken = session_.on_progress(bytes);
+    api_.forget(&message);
+    if (!broken.ok()) api_.cancel(call_->get());
+  }
+  const bool ended = done == TT_WIRE_OVER || !broken.ok();
+  if (!broken.ok()) {
+    outcome_->set(core::internal("the daemon sent what is no progress message: " +
+                                 broken.message()),
+                  "protocol");
+  } else if (ended) {
+    std::string word;
+    core::Status status = call_->status(&word);
+    outcome_->set(std::move(status), std::move(word));
+  }
+  session_.mutex_.lock();
+  reading_ = false;
+  if (ended) {
+    over_ = true;
+    keeper_.notify_all();
+    work.notify_all();
+    session_.changed_.notify_all();
+  }
+  if (waiters > 0) session_.changed_.notify_all();
+}
+
+void Stream::write_loop() {
+  MutexLock lock(session_.mutex_);
+  while (!over_ && !stop_) {
+    if (abandoned_) {
+      abandoned_ = false;
+      session_.mutex_.unlock();
+      const int done = api_.written(call_->get(), -1);
+      session_.mutex_.lock();
+      end_write(done);
+    } else if (!writing_ && !broken_ && session_.sendable()) {
+      write_one(-1);
+    } else if (!writing_ && !broken_ && session_.closed_ && session_.all_taken()) {
+      writing_ = true;  // for good: this was the last
+      session_.mutex_.unlock();
+      api_.write(call_->get(), nullptr, 0);
+      api_.written(call_->get(), -1);
+      session_.mutex_.lock();
+    } else {
+      writer_sleeps_ = true;
+      const bool woken = work.wait_for(session_.mutex_, kIdle);
+      writer_sleeps_ = false;
+      if (!woken && session_.releases_wait_) {
+        session_.mutex_.unlock();
+        session_.tick();
+        session_.mutex_.lock();
+      }
+    }
+  }
+}
+
+void Stream::keep_loop() {
+  MutexLock lock(session_.mutex_);
+  std::uint64_t seen = reads_;
+  while (!over_ && !stop_) {
+    if (reading_ || waiters > 0 || (reads_ != seen && !session_.closed_)) {
+      seen = reads_;
+      keeper_.wait_for(session_.mutex_, kKeeperPause);
+      continue;
+    }
+    read_one(-1);
+    seen = reads_;
+  }
+}
+
+void Stream::end() {
+  {
+    MutexLock lock(session_.mutex_);
+    if (std::exchange(stop_, true)) return;
+    if (!over_) api_.cancel(call_->get());
+    session_.changed_.notify_all();
+  }
+  work.notify_all();
+  keeper_.notify_all();
+  writer_thread_.join();
+  keeper_thread_.join();
+  outcome_->set(core::Status(core::Code::kCancelled, "the stream was cut by its client"), "closed");
+}
+
+void StreamEnd::set(core::Status status, std::string word) {
+  {
+    MutexLock lock(mutex_);
+    if (std::exchange(over_, true)) return;
+    status_ = std::move(status);
+    word_ = std::move(word);
+  }
+  changed_.notify_all();
+}
+
+bool StreamEnd::wait(std::chrono::milliseconds most) {
+  const auto until = std::chrono::steady_clock::now() + most;
+  MutexLock lock(mutex_);
+  while (!over_) {
+    const auto left = until - std::chrono::steady_clock::now();
+    if (left <= left.zero()) return false;
+    changed_.wait_for(mutex_, left);
+  }
+  return true;
+}
+
+}  // namespace teletensor::client

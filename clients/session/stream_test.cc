@@ -1,0 +1,287 @@
+// The hot stream against a fake of clients/wire: who writes and reads, what is kept, how it ends.
+#include "clients/session/stream.h"
+
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <thread>
+#include <vector>
+
+#include "proto/wire/frame.h"
+
+namespace teletensor::client {
+namespace {
+
+using core::MutexLock;
+
+// One call whose other side is the test.
+struct Peer {
+  core::Mutex mutex;
+  core::CondVar changed;
+  std::vector<std::string> frames;
+  std::vector<std::thread::id> writers;
+  std::deque<std::string> progress;
+  std::thread::id last_reader;
+  bool slow = false;  // writes stay under way
+  bool ended = false, half_closed = false;
+
+  void say(const wire::Progress& message) {
+    MutexLock lock(mutex);
+    progress.push_back(wire::encode_progress(message));
+    changed.notify_all();
+  }
+  template <class Ready>
+  bool wait(Ready ready, std::int64_t micros) {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(micros);
+    MutexLock lock(mutex);
+    while (!ready()) {
+      if (micros < 0) {
+        changed.wait(mutex);
+      } else if (!changed.wait_for(mutex, until - std::chrono::steady_clock::now())) {
+        return ready();
+      }
+    }
+    return true;
+  }
+};
+
+Peer& of(tt_wire_call* call) { return *reinterpret_cast<Peer*>(call); }
+
+tt_wire_api fake() {
+  tt_wire_api api{};
+  api.version = TT_WIRE_VERSION;
+  api.write = [](tt_wire_call* call, const tt_wire_part* parts, size_t count) {
+    Peer& peer = of(call);
+    MutexLock lock(peer.mutex);
+    if (parts == nullptr) {
+      peer.half_closed = true;
+    } else {
+      std::string frame;
+      for (size_t i = 0; i < count; ++i) {
+        frame.append(static_cast<const char*>(parts[i].data), parts[i].size);
+        if (parts[i].drop != nullptr) parts[i].drop(parts[i].owner);
+      }
+      peer.frames.push_back(std::move(frame));
+      peer.writers.push_back(std::this_thread::get_id());
+    }
+    peer.changed.notify_all();
+  };
+  api.written = [](tt_wire_call* call, int64_t timeout) -> int {
+    Peer& peer = of(call);
+    if (!peer.wait([&] { return !peer.slow || peer.ended; }, timeout)) return TT_WIRE_TIMEOUT;
+    return peer.ended ? TT_WIRE_OVER : TT_WIRE_DONE;
+  };
+  api.read = [](tt_wire_call* call, int64_t timeout, tt_wire_message* message) -> int {
+    Peer& peer = of(call);
+    const bool come = peer.wait([&] { return !peer.progress.empty() || peer.ended; }, timeout);
+    if (!come) return TT_WIRE_TIMEOUT;
+    MutexLock lock(peer.mutex);
+    peer.last_reader = std::this_thread::get_id();
+    if (peer.progress.empty()) return TT_WIRE_OVER;
+    auto* bytes = new std::string(std::move(peer.progress.front()));
+    peer.progress.pop_front();
+    *message = {new tt_wire_part{bytes->data(), bytes->size(), nullptr, bytes}, 1, nullptr};
+    return TT_WIRE_DONE;
+  };
+  api.forget = [](tt_wire_message* message) {
+    delete static_cast<std::string*>(message->parts->owner);
+    delete message->parts;
+  };
+  api.status = [](tt_wire_call*, const char** text) -> int {
+    *text = "cut by the test";
+    return 14;
+  };
+  api.trailer = [](tt_wire_call*, const char*) -> const char* { return "tested"; };
+  api.cancel = [](tt_wire_call* call) {
+    MutexLock lock(of(call).mutex);
+    of(call).ended = true;
+    of(call).changed.notify_all();
+  };
+  api.end = [](tt_wire_call*) {};
+  return api;
+}
+const tt_wire_api kFake = fake();
+
+class Client final : public Session {
+ public:
+  using Session::Session;
+  using Session::wait_for;
+
+ protected:
+  Status block(const std::function<bool()>& ready) override {
+    while (!wait_for(ready, std::chrono::milliseconds(100))) {
+    }
+    return {};
+  }
+  void note_site(std::uint64_t) override {}
+  void tick() override { idle(); }
+  core::Result<Var> run_hook(autograd::HookId, const Var& g) override { return g; }
+  Status run_function(autograd::Node&, std::span<Var>, std::span<Var>) override {
+    return core::internal("no functions here");
+  }
+  core::Result<autograd::Node*> again(autograd::Node&) override {
+    return core::internal("no checkpoints here");
+  }
+};
+
+class StreamTest : public testing::Test {
+ protected:
+  StreamTest() : session_(limits()) {
+    attach(session_, peer_);
+  }
+  std::shared_ptr<StreamEnd> attach(Client& session, Peer& peer) {
+    session.take_up(1, 0);
+    return session.attach(
+        std::make_unique<Call>(kFake, reinterpret_cast<tt_wire_call*>(&peer), nullptr));
+  }
+  static SessionLimits limits() {
+    SessionLimits limits;
+    limits.keeps = true;
+    return limits;
+  }
+  HandleRef constant() {
+    return *session_.constant(core::DType::kF32, {}, core::Dims{}, std::string(4, '\0'));
+  }
+  bool comes(std::size_t frames) {
+    return peer_.wait([&] { return peer_.frames.size() >= frames; }, 20'000'000);
+  }
+  wire::Frame frame(std::size_t i) {
+    wire::Frame out;
+    MutexLock lock(peer_.mutex);
+    EXPECT_TRUE(wire::FrameReader().read(peer_.frames[i], out).ok());
+    return out;
+  }
+
+  Peer peer_;
+  Client session_;
+};
+
+TEST_F(StreamTest, TheFirstCommandLeavesByItself) {
+  const HandleRef h = constant();
+  ASSERT_TRUE(comes(1));
+  EXPECT_EQ(frame(0).first_seq, 1u);
+  EXPECT_NE(peer_.writers[0], std::this_thread::get_id());
+}
+
+TEST_F(StreamTest, WhatGathersDuringAWriteIsOneFrame) {
+  peer_.slow = true;
+  std::vector<HandleRef> kept = {constant()};
+  ASSERT_TRUE(comes(1));
+  for (int i = 0; i < 10; ++i) kept.push_back(constant());
+  {
+    MutexLock lock(peer_.mutex);
+    EXPECT_EQ(peer_.frames.size(), 1u);
+    peer_.slow = false;
+    peer_.changed.notify_all();
+  }
+  ASSERT_TRUE(comes(2));
+  EXPECT_EQ(frame(1).first_seq, 2u);
+  EXPECT_EQ(frame(1).commands.size(), 10u);
+}
+
+TEST_F(StreamTest, FramesAreKeptUntilTheirCommandsHaveRun) {
+  std::vector<HandleRef> kept;
+  for (std::size_t i = 1; i <= 3; ++i) {
+    kept.push_back(constant());
+    ASSERT_TRUE(comes(i));
+  }
+  EXPECT_EQ(session_.unconfirmed().size(), 3u);
+  wire::Progress progress;
+  progress.completed_upto = 2;
+  progress.credit_upto = 1 << 16;
+  progress.credit_bytes = 1 << 20;
+  peer_.say(progress);
+  EXPECT_TRUE(
+      session_.wait_for([&] { return session_.completed_upto() == 2; }, std::chrono::seconds(20)));
+  const std::vector<FrameRef> left = session_.unconfirmed();
+  ASSERT_EQ(left.size(), 1u);
+  EXPECT_EQ(*left[0], peer_.frames[2]);
+}
+
+TEST_F(StreamTest, WhoWaitsReadsOnItsOwnThread) {
+  const HandleRef h = constant();
+  wire::Progress progress;
+  progress.credit_upto = 1 << 16;
+  progress.credit_bytes = 1 << 20;
+  // The keeper may be at it when the first one comes; it then makes room.
+  for (std::uint64_t i = 1; i <= 3; ++i) {
+    const auto seq = session_.fetch(*h, false);
+    ASSERT_TRUE(seq.ok());
+    std::thread daemon([&, i] {
+      comes(i);
+      wire::FetchedValue value;
+      value.seq = *seq;
+      value.data = std::string(4, '\0');
+      progress.fetched = {value};
+      peer_.say(progress);
+    });
+    EXPECT_TRUE(session_.wait_fetched(*seq).ok());
+    daemon.join();
+  }
+  EXPECT_EQ(peer_.last_reader, std::this_thread::get_id());
+}
+
+TEST_F(StreamTest, NothingIsSentBeyondTheCredits) {
+  SessionLimits limits;
+  limits.credit_bytes = 1;
+  Peer peer;
+  Client poor(limits);
+  attach(poor, peer);
+  const HandleRef h = *poor.constant(core::DType::kF32, {}, core::Dims{}, std::string(4, '\0'));
+  EXPECT_FALSE(peer.wait([&] { return !peer.frames.empty(); }, 100'000));
+  wire::Progress progress;
+  progress.credit_upto = 1 << 16;
+  progress.credit_bytes = 1 << 20;
+  peer.say(progress);
+  EXPECT_TRUE(peer.wait([&] { return !peer.frames.empty(); }, 20'000'000));
+}
+
+TEST_F(StreamTest, ALastReleaseDoesNotWaitForEver) {
+  constant();  // and gone
+  ASSERT_TRUE(comes(2));
+  EXPECT_TRUE(std::holds_alternative<program::Release>(frame(1).commands.at(0)));
+}
+
+TEST_F(StreamTest, AfterACutTheNextStreamSendsAgainWhatHadNotCome) {
+  std::vector<HandleRef> kept;
+  for (std::size_t i = 1; i <= 3; ++i) {
+    kept.push_back(constant());
+    ASSERT_TRUE(comes(i));
+  }
+  kFake.cancel(reinterpret_cast<tt_wire_call*>(&peer_));
+  Peer second;
+  session_.take_up(2, 1);  // the first command had come
+  session_.attach(
+      std::make_unique<Call>(kFake, reinterpret_cast<tt_wire_call*>(&second), nullptr));
+  EXPECT_TRUE(second.wait([&] { return second.frames.size() >= 2; }, 20'000'000));
+  EXPECT_EQ(second.frames[0], peer_.frames[1]);
+  EXPECT_EQ(second.frames[1], peer_.frames[2]);
+  kept.push_back(constant());
+  EXPECT_TRUE(second.wait([&] { return second.frames.size() >= 3; }, 20'000'000));
+  session_.detach();
+}
+
+TEST_F(StreamTest, TheEndOfTheCallIsTold) {
+  Peer peer;
+  Client client((SessionLimits()));
+  const std::shared_ptr<StreamEnd> end = attach(client, peer);
+  EXPECT_FALSE(end->wait(std::chrono::milliseconds(20)));
+  kFake.cancel(reinterpret_cast<tt_wire_call*>(&peer));
+  EXPECT_TRUE(end->wait(std::chrono::seconds(20)));
+  EXPECT_EQ(end->status().code(), core::Code::kUnavailable);
+  EXPECT_EQ(end->status().message(), "cut by the test");
+  EXPECT_EQ(end->word(), "tested");
+}
+
+TEST_F(StreamTest, CloseSendsTheRestAndThenTheEnd) {
+  std::vector<HandleRef> kept;
+  for (int i = 0; i < 100; ++i) kept.push_back(constant());
+  session_.close();
+  EXPECT_TRUE(peer_.wait([&] { return peer_.half_closed; }, 20'000'000));
+  const wire::Frame last = frame(peer_.frames.size() - 1);
+  EXPECT_EQ(last.first_seq + last.commands.size() - 1, 100u);
+  session_.detach();
+}
+
+}  // namespace
+}  // namespace teletensor::client
