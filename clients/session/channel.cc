@@ -109,7 +109,7 @@ Channel::Channel(const tt_wire_api& api, std::string_view address, const tt_wire
 std::unique_ptr<Call> Channel::start(const std::string& method, bool wait, std::int64_t timeout,
                                      const Metadata& more) {
   std::vector<const char*> metadata;
-  for (const Metadata* each : {&metadata_, &more}) {
+  for (const Metadata* each : {&std::as_const(metadata_), &more}) {
     for (const auto& [key, value] : *each) {
       metadata.push_back(key.c_str());
       metadata.push_back(value.c_str());
@@ -127,8 +127,7 @@ std::unique_ptr<Call> Channel::run(std::uint64_t attach) {
 }
 
 Result<std::string> Channel::unary(const std::string& method, std::string_view request,
-                                   double timeout, bool wait, const Stop& stop,
-                                   std::string* word) {
+                                   double timeout, bool wait, const Stop& stop, std::string* word) {
   const auto call = start(method, wait, static_cast<std::int64_t>(timeout * 1e6));
   const tt_wire_part part{request.data(), request.size(), nullptr, nullptr};
   bool over = false;
@@ -138,8 +137,8 @@ Result<std::string> Channel::unary(const std::string& method, std::string_view r
 }
 
 Result<std::uint64_t> Channel::upload(core::Device device, std::string_view bytes,
-                                      std::size_t chunk_bytes, std::uint64_t key,
-                                      const Stop& stop, std::string* word) {
+                                      std::size_t chunk_bytes, std::uint64_t key, const Stop& stop,
+                                      std::string* word) {
   const auto call = start("/teletensor.v1.Compute/Upload", false, -1,
                           {{"teletensor-upload", std::to_string(key)}});
   const std::size_t most = chunk_bytes > 512 ? chunk_bytes - 256 : 256;

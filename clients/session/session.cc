@@ -102,8 +102,8 @@ void Session::begin_command() { graph_.set_seq(seq_ + 1); }
 void Session::close_frame() {
   const std::uint64_t next_seq = writer_.next_seq();
   const program::HandleId next_id = writer_.next_id();
-  frames_.push_back({next_seq - 1, std::make_shared<const std::string>(
-                                       writer_.finish(progress_upto_, attach_))});
+  frames_.push_back(
+      {next_seq - 1, std::make_shared<const std::string>(writer_.finish(progress_upto_, attach_))});
   waiting_bytes_ += frames_.back().frame->size();
   writer_.begin(next_seq, next_id);
 }
@@ -617,9 +617,47 @@ Status Session::settle() {
 
 bool Session::sendable() const {
   if (again_ != 0) return true;
-  if (frames_.empty() && writer_.empty()) return unacknowledged_ > kMostUnacknowledged;
-  const std::size_t next = frames_.empty() ? writer_.size() : frames_.front().frame.size();
+  if (all_taken()) return unacknowledged_ > kMostUnacknowledged;
+  const std::size_t next = frames_.empty() ? writer_.size() : frames_.front().frame->size();
   return sent_bytes_ + next <= credit_bytes_;
+}
+
+FrameRef Session::take_frame() {
+  if (again_ != 0) return sent_[sent_.size() - again_--].frame;
+  const bool last = frames_.empty();
+  const bool empty = last && writer_.empty();  // tells what has been read, nothing else
+  if (last) {
+    close_frame();
+    unacknowledged_ = 0;
+  }
+  const FrameRef frame = frames_.front().frame;
+  waiting_bytes_ -= frame->size();
+  sent_bytes_ += frame->size();
+  if (limits_.keeps && !empty) sent_.push_back(std::move(frames_.front()));
+  frames_.pop_front();
+  return frame;
+}
+
+bool Session::next_frame(std::string& frame, double seconds, std::uint64_t stream) {
+  using Clock = std::chrono::steady_clock;
+  const auto until = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                        std::chrono::duration<double>(seconds));
+  MutexLock lock(mutex_);
+  while (lost_.ok() && stream == stream_ && !sendable()) {
+    if (closed_ && all_taken()) return false;
+    const auto left = until - Clock::now();
+    if (left <= Clock::duration::zero()) {
+      frame.clear();
+      return true;
+    }
+    sender_sleeps_ = true;
+    (void)work_.wait_for(mutex_, left);
+    sender_sleeps_ = false;
+  }
+  if (!lost_.ok() || stream != stream_) return false;
+  frame = *take_frame();
+  changed_.notify_all();
+  return true;
 }
 
 std::vector<FrameRef> Session::unconfirmed() const {
@@ -629,49 +667,47 @@ std::vector<FrameRef> Session::unconfirmed() const {
   return frames;
 }
 
-bool Session::next_frame(std::string& frame, double seconds, std::uint64_t stream) {
+std::shared_ptr<StreamEnd> Session::attach(std::unique_ptr<Call> call) {
+  std::shared_ptr<Stream> next = std::make_shared<Stream>(*this, std::move(call)), before;
+  {
+    MutexLock lock(mutex_);
+    before = std::exchange(link_, next);
+    changed_.notify_all();
+  }
+  if (before) before->end();
+  return next->outcome();
+}
+
+void Session::detach() {
+  std::shared_ptr<Stream> link;
+  {
+    MutexLock lock(mutex_);
+    link = link_;
+  }
+  if (link && !g_forked) link->end();
+}
+
+bool Session::wait_for(const std::function<bool()>& ready, std::chrono::milliseconds most) {
   using Clock = std::chrono::steady_clock;
-  const auto until = Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                        std::chrono::duration<double>(seconds));
+  std::shared_ptr<Stream> link;  // outlives the lock
   MutexLock lock(mutex_);
-  while (lost_.ok() && stream == stream_ && !sendable()) {
-    if (closed_ && frames_.empty() && writer_.empty()) return false;
-    sender_sleeps_ = true;
-    const bool woken = changed_.wait_for(mutex_, until - Clock::now());
-    sender_sleeps_ = false;
-    if (!woken && Clock::now() >= until) {
-      frame.clear();
-      return true;
+  Clock::time_point until{};
+  while (!ready()) {
+    const Clock::time_point now = Clock::now();
+    if (until == Clock::time_point{}) until = now + most;
+    if (now >= until) return false;
+    if (link != link_) {
+      if (link) return false;  // another one: let go of this without the lock
+      link = link_;
+    }
+    if (!link) {
+      changed_.wait_for(mutex_, until - now);
+    } else if (!link->help(until - now)) {
+      ++link->waiters;
+      changed_.wait_for(mutex_, until - now);
+      --link->waiters;
     }
   }
-  if (!lost_.ok() || stream != stream_) return false;
-  if (again_ != 0) {
-    frame = sent_[sent_.size() - again_--].frame;
-    return true;
-  }
-  if (frames_.empty() && writer_.empty()) {  // tells what has been read, nothing else
-    unacknowledged_ = 0;
-    const std::uint64_t next_seq = writer_.next_seq();
-    const program::HandleId next_id = writer_.next_id();
-    frame = writer_.finish(progress_upto_, attach_);
-    writer_.begin(next_seq, next_id);
-    sent_bytes_ += frame.size();
-    return true;
-  }
-  if (frames_.empty()) {
-    close_frame();
-    unacknowledged_ = 0;
-  }
-  waiting_bytes_ -= frames_.front().frame.size();
-  sent_bytes_ += frames_.front().frame.size();
-  if (limits_.keeps) {
-    sent_.push_back(std::move(frames_.front()));
-    frame = sent_.back().frame;
-  } else {
-    frame = std::move(frames_.front().frame);
-  }
-  frames_.pop_front();
-  changed_.notify_all();
   return true;
 }
 

@@ -190,7 +190,6 @@ class Session : public autograd::Issuer {
 
  private:
   friend class Stream;
-class StreamEnd;
   // With the lock. Is there a frame that the credits allow?
   bool sendable() const;
   bool all_taken() const { return again_ == 0 && frames_.empty() && writer_.empty(); }

@@ -1,10 +1,10 @@
 // Stream: the hot stream of a session over clients/wire, by threads that never touch Python.
 //
 // Who waits for something flushes and reads on its own thread (help()): a value then costs no
-// hand-over between threads. Beside that there are two threads. The writer sends what others append,
-// and sleeps on a condition: a frame closes when the one before it has been written. The keeper
-// reads when nobody else has for a while, so that pings are answered and credits and late errors
-// arrive in programs that only issue.
+// hand-over between threads. Beside that there are two threads. The writer sends what others
+// append, and sleeps on a condition: a frame closes when the one before it has been written. The
+// keeper reads when nobody else has for a while, so that pings are answered and credits and late
+// errors arrive in programs that only issue.
 #pragma once
 
 #include <chrono>

@@ -126,9 +126,7 @@ class Client final : public Session {
 
 class StreamTest : public testing::Test {
  protected:
-  StreamTest() : session_(limits()) {
-    attach(session_, peer_);
-  }
+  StreamTest() : session_(limits()) { attach(session_, peer_); }
   std::shared_ptr<StreamEnd> attach(Client& session, Peer& peer) {
     session.take_up(1, 0);
     return session.attach(
@@ -251,8 +249,7 @@ TEST_F(StreamTest, AfterACutTheNextStreamSendsAgainWhatHadNotCome) {
   kFake.cancel(reinterpret_cast<tt_wire_call*>(&peer_));
   Peer second;
   session_.take_up(2, 1);  // the first command had come
-  session_.attach(
-      std::make_unique<Call>(kFake, reinterpret_cast<tt_wire_call*>(&second), nullptr));
+  session_.attach(std::make_unique<Call>(kFake, reinterpret_cast<tt_wire_call*>(&second), nullptr));
   EXPECT_TRUE(second.wait([&] { return second.frames.size() >= 2; }, 20'000'000));
   EXPECT_EQ(second.frames[0], peer_.frames[1]);
   EXPECT_EQ(second.frames[1], peer_.frames[2]);

@@ -152,11 +152,11 @@ void write(tt_wire_call* call, const tt_wire_part* parts, size_t count) {
     slices.reserve(count);
     for (size_t i = 0; i < count; ++i) {
       const tt_wire_part& part = parts[i];
-      slices.push_back(part.drop == nullptr
-                           ? grpc_slice_from_copied_buffer(static_cast<const char*>(part.data),
-                                                           part.size)
-                           : grpc_slice_new_with_user_data(const_cast<void*>(part.data), part.size,
-                                                           part.drop, part.owner));
+      slices.push_back(
+          part.drop == nullptr
+              ? grpc_slice_from_copied_buffer(static_cast<const char*>(part.data), part.size)
+              : grpc_slice_new_with_user_data(const_cast<void*>(part.data), part.size, part.drop,
+                                              part.owner));
     }
     message = grpc_raw_byte_buffer_create(slices.data(), slices.size());
     for (const grpc_slice& slice : slices) grpc_slice_unref(slice);
@@ -251,8 +251,8 @@ void end(tt_wire_call* call) {
   delete call;
 }
 
-constexpr tt_wire_api kApi = {TT_WIRE_VERSION, connect, disconnect, start,  write,  written,
-                              read,            forget,  status,     trailer, cancel, end};
+constexpr tt_wire_api kApi = {TT_WIRE_VERSION, connect, disconnect, start,  write, written, read,
+                              forget,          status,  trailer,    cancel, end};
 
 }  // namespace
 

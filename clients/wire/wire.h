@@ -1,7 +1,7 @@
 // The C interface behind which gRPC stands: calls that carry messages of plain bytes.
 //
-// One shared library without a C++ symbol or a protobuf class to the outside, because notebooks load
-// other copies of gRPC, protobuf and Abseil into the same process. `_core` loads it with
+// One shared library without a C++ symbol or a protobuf class to the outside, because notebooks
+// load other copies of gRPC, protobuf and Abseil into the same process. `_core` loads it with
 // RTLD_LOCAL | RTLD_DEEPBIND (clients/session/wire.h), clients/cpp links it.
 //
 // A call is used by one writer and one reader at a time; cancel() may come from any thread. Whoever
@@ -54,8 +54,8 @@ typedef struct {
   // Precondition: all of its calls have ended.
   void (*disconnect)(tt_wire_channel* channel);
 
-  // Metadata: key and value in turn, then NULL. `wait`: for the connection, up to `timeout`, instead
-  // of failing at once.
+  // Metadata: key and value in turn, then NULL. `wait`: for the connection, up to `timeout`,
+  // instead of failing at once.
   tt_wire_call* (*start)(tt_wire_channel* channel, const char* method, const char* const* metadata,
                          int wait, int64_t timeout);
   // Begins to send one message; after the last one, `parts` is NULL. Precondition: written() has

@@ -9,7 +9,7 @@
 namespace teletensor::client {
 namespace {
 
-PyObject* g_call_error;
+PyObject* g_call_error = nullptr;
 
 struct PyWire {
   const tt_wire_api* api;
@@ -57,11 +57,15 @@ auto without_gil(Work work) {
 }  // namespace
 
 void bind_transport(nb::module_& m) {
-  g_call_error = PyErr_NewExceptionWithDoc(
-      "teletensor._core.CallError", "A call failed: (code of google.rpc.Code, text).",
-      PyExc_RuntimeError, nullptr);
-  m.attr("CallError") = nb::borrow(g_call_error);
-
+  m.def(
+      "set_call_error",
+      [](nb::object type) {
+        Py_XDECREF(g_call_error);
+        g_call_error = type.release().ptr();
+      },
+      nb::arg("type"),
+      "What a failed call raises, with (code of google.rpc.Code, text, the daemon's word for "
+      "why).");
   nb::class_<PyWire>(m, "Wire", "gRPC as clients/wire offers it.")
       .def(
           "__init__",
@@ -123,9 +127,9 @@ void bind_transport(nb::module_& m) {
             });
             raise_call(upload.status(), word);
             // Here, so that no interrupt can come between an upload and its name.
-            return nb::steal(wrap(session, value_or_raise(session.uploaded(
-                                               *upload, *dtype_of(dtype.ptr()), place,
-                                               core::Dims(shape)))));
+            return nb::steal(
+                wrap(session, value_or_raise(session.uploaded(*upload, *dtype_of(dtype.ptr()),
+                                                              place, core::Dims(shape)))));
           },
           nb::arg("session"), nb::arg("data"), nb::arg("dtype"), nb::arg("device"),
           nb::arg("shape"), nb::arg("chunk"), nb::arg("key"),
