@@ -86,8 +86,8 @@ tt_wire_channel* connect(const char* target, const tt_wire_tls* tls) {
   } else {
     grpc_ssl_pem_key_cert_pair own = {tls->key, tls->certificate};
     const bool mutual = tls->key != nullptr && tls->certificate != nullptr;
-    credentials = grpc_ssl_credentials_create_ex(tls->authorities, mutual ? &own : nullptr, nullptr,
-                                                 nullptr);
+    credentials =
+        grpc_ssl_credentials_create_ex(tls->authorities, mutual ? &own : nullptr, nullptr, nullptr);
   }
   auto* channel = new tt_wire_channel{grpc_channel_create(target, credentials, &arguments)};
   grpc_channel_credentials_release(credentials);

@@ -12,8 +12,10 @@ import os
 import pathlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-import grpc
+if TYPE_CHECKING:
+    import grpc
 
 __all__ = ["Credentials", "credentials_of"]
 
@@ -33,6 +35,8 @@ class Credentials:
 
     def channel(self, options: Sequence[tuple[str, str | int]]) -> grpc.Channel:
         """A channel of grpcio's."""
+        import grpc
+
         if not self.tls:
             return grpc.insecure_channel(self.target, options=options)
         tls = grpc.ssl_channel_credentials(self.ca, self.key, self.certificate)

@@ -20,7 +20,7 @@ from ._transport import CallError, Transport, device_number, late_error
 
 __all__ = ["GrpcioTransport"]
 
-_CHANNEL_OPTIONS = [
+_CHANNEL_OPTIONS: list[tuple[str, str | int]] = [
     ("grpc.max_receive_message_length", 64 << 20),
     ("grpc.max_send_message_length", 64 << 20),
     ("grpc.enable_http_proxy", 0),
@@ -32,13 +32,6 @@ _INTERNAL = 13
 
 def _same(data: bytes) -> bytes:
     return data
-
-
-def _channel(credentials: Credentials) -> grpc.Channel:
-    if not credentials.tls:
-        return grpc.insecure_channel(credentials.target, options=_CHANNEL_OPTIONS)
-    tls = grpc.ssl_channel_credentials(credentials.ca, credentials.key, credentials.certificate)
-    return grpc.secure_channel(credentials.target, tls, options=_CHANNEL_OPTIONS)
 
 
 def _failed(error: grpc.RpcError) -> CallError:
@@ -54,12 +47,8 @@ class GrpcioTransport(Transport):
 
     def __init__(self, address: str, credentials: Credentials, timeout: float) -> None:
         super().__init__(address, credentials, timeout)
-        self.channel = _channel(credentials)
-        self._metadata = credentials.metadata()
+        self.channel = credentials.channel(_CHANNEL_OPTIONS)
         self._writers: list[threading.Event] = []
-
-    def set_metadata(self, metadata: list[tuple[str, str]]) -> None:
-        self._metadata = metadata
 
     def call(self, method: str, request: bytes, timeout: float, wait: bool) -> bytes:
         call = self.channel.unary_unary(method, _same, _same)

@@ -40,7 +40,7 @@ class NativeTransport(Transport):
         self._channel: _core.Channel | None = _core.Channel(
             wire(), credentials.target, credentials.tls, credentials.ca, credentials.certificate,
             credentials.key)
-        self._channel.set_metadata(credentials.metadata())
+        self._channel.set_metadata(self._metadata)
         self._owner: weakref.ref[_core.Session] | None = None
 
     def _open(self) -> _core.Channel:
@@ -49,6 +49,7 @@ class NativeTransport(Transport):
         return self._channel
 
     def set_metadata(self, metadata: list[tuple[str, str]]) -> None:
+        super().set_metadata(metadata)
         self._open().set_metadata(metadata)
 
     def call(self, method: str, request: bytes, timeout: float, wait: bool) -> bytes:

@@ -79,15 +79,16 @@ class Transport(ABC):
         self.address = address
         self.credentials = credentials
         self._timeout = timeout
+        self._metadata = credentials.metadata()
         self.chunk_bytes = 1 << 20
         self._lease = self._epoch = 0
         self._instance = b""
         self._keeper: Keeper | None = None
         self._uploads = itertools.count(1)
 
-    @abstractmethod
     def set_metadata(self, metadata: list[tuple[str, str]]) -> None:
         """What every later call carries."""
+        self._metadata = metadata
 
     @abstractmethod
     def call(self, method: str, request: bytes, timeout: float, wait: bool) -> bytes:
