@@ -157,9 +157,49 @@ bool to_operand(const OpObject* op, const Parameter& p, PyObject* object,
                     object);
 }
 
+PyObject* op_call(PyObject* callable, PyObject* const* args, size_t flags, PyObject* names);
+
+// The call without out=, its result stored in what that names (_out.py); nullptr with no error set:
+// there is no out.
+PyObject* call_with_out(PyObject* callable, PyObject* const* args, size_t flags, PyObject* names) {
+  const Py_ssize_t keywords = PyTuple_GET_SIZE(names);
+  Py_ssize_t at = 0;
+  while (at < keywords &&
+         PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, at), "out") != 0) {
+    ++at;
+  }
+  if (at == keywords) return nullptr;
+  const auto given = PyVectorcall_NARGS(flags);
+  std::vector<PyObject*> values(args, args + given + keywords);
+  PyObject* const out = values[static_cast<std::size_t>(given + at)];
+  values.erase(values.begin() + given + at);
+  PyObject* fewer = PyTuple_New(keywords - 1);
+  if (fewer == nullptr) return nullptr;
+  for (Py_ssize_t i = 0, to = 0; i < keywords; ++i) {
+    if (i != at) PyTuple_SET_ITEM(fewer, to++, Py_NewRef(PyTuple_GET_ITEM(names, i)));
+  }
+  PyObject* result = op_call(callable, values.data(), static_cast<size_t>(given), fewer);
+  Py_DECREF(fewer);
+  if (result == nullptr || out == Py_None) return result;
+  PyObject* module = PyImport_ImportModule("teletensor._out");
+  PyObject* stored = nullptr;
+  if (module != nullptr) {
+    const auto* op = reinterpret_cast<OpObject*>(callable);
+    stored =
+        PyObject_CallMethod(module, "store", "sOO", op->def->name.c_str(), out, result);
+    Py_DECREF(module);
+  }
+  Py_DECREF(result);
+  return stored;
+}
+
 PyObject* op_call(PyObject* callable, PyObject* const* args, size_t flags, PyObject* names) {
   auto* op = reinterpret_cast<OpObject*>(callable);
   const OpDef& def = *op->def;
+  if (names != nullptr && !op->inplace) [[unlikely]] {
+    PyObject* done = call_with_out(callable, args, flags, names);
+    if (done != nullptr || PyErr_Occurred()) return done;
+  }
   const auto given = static_cast<std::size_t>(PyVectorcall_NARGS(flags));
   const std::size_t parameters = def.parameters.size();
   const std::size_t fillable =

@@ -48,7 +48,7 @@ try:
 except _metadata.PackageNotFoundError:  # run from a source tree
     __version__ = "0"
 
-from . import _functions, _tensor
+from . import _functions, _out, _tensor
 from ._aliases import ALIASES as _ALIASES
 from ._aliases import INPLACE as _INPLACE
 from ._convert import as_tensor, from_numpy, tensor
@@ -155,6 +155,7 @@ def _fill_namespace() -> list[str]:
 
 
 _op_names = _fill_namespace()
+_out.attach(globals(), _out.FUNCTIONS)
 
 from . import (  # noqa: E402
     amp,

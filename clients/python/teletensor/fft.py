@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from . import _core
+from . import _core, _out
 from ._core import Tensor, ops
 from ._functions.common import options, wrap_dim
 
@@ -271,3 +271,6 @@ def fftshift(input: Tensor, dim: Dims = None) -> Tensor:
 def ifftshift(input: Tensor, dim: Dims = None) -> Tensor:
     """The inverse of fftshift."""
     return _rolled(input, dim, True)
+
+
+_out.attach(globals(), _out.FFT)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from . import _out
 from ._core import Tensor, ops
 from ._functions import log_softmax, mvlgamma, polygamma, round, softmax
 
@@ -82,3 +83,6 @@ def modified_bessel_i0(input: Tensor) -> Tensor:
 def modified_bessel_i1(input: Tensor) -> Tensor:
     """The modified Bessel function of the first kind, order 1."""
     return ops["special_i1"](input)
+
+
+_out.attach(globals(), _out.SPECIAL)

@@ -6,6 +6,7 @@ positive-definite or a decomposition that does not converge raises LinAlgError w
 depends on it is read.
 """
 
+from .. import _out
 from .._errors import LinAlgError
 from ._decompositions import (
     cholesky,
@@ -63,3 +64,5 @@ __all__ = [
     "solve", "solve_ex", "solve_triangular", "svd", "svdvals", "tensorinv", "tensorsolve", "vander",
     "vecdot", "vector_norm",
 ]
+
+_out.attach(globals(), _out.LINALG)
