@@ -207,14 +207,16 @@ Status Session::usable(std::span<const Var> arguments, bool inplace) const {
   return {};
 }
 
-void Session::flush_forgets() {
+Status Session::flush_forgets() {
   std::vector<core::Ref<autograd::Node>> nodes;
   nodes.swap(forgets_);
   for (const core::Ref<autograd::Node>& node : nodes) {
+    TT_RETURN_IF_ERROR(before_forget(*node));
     graph_.forget_saved(*node);
     begin_command();
     issue(program::Command(program::Forget{node->seq}), 0);
   }
+  return {};
 }
 
 Status Session::apply(OpId op, std::span<const Var> arguments,
@@ -249,7 +251,7 @@ Status Session::apply(OpId op, std::span<const Var> arguments,
     for (const HandleRef& h : results) h->inference = true;
   }
   if (!forgets_.empty()) [[unlikely]]
-    flush_forgets();
+    TT_RETURN_IF_ERROR(flush_forgets());
   return {};
 }
 
@@ -271,7 +273,7 @@ Status Session::apply_inplace(OpId op, std::span<const Var> arguments,
   TT_RETURN_IF_ERROR(graph_.apply_inplace(call));
   issue(call, true, 0);
   if (!forgets_.empty()) [[unlikely]]
-    flush_forgets();
+    TT_RETURN_IF_ERROR(flush_forgets());
   return {};
 }
 

@@ -174,7 +174,9 @@ class Session : public autograd::Issuer {
   virtual core::Result<autograd::Node*> again(autograd::Node& node) = 0;
   // Drops what the node saved, on both sides, once its own command is issued.
   void forget(autograd::Node& node) { forgets_.emplace_back(&node); }
-  void flush_forgets();
+  Status flush_forgets();
+  // Called before what the node saved is dropped.
+  virtual Status before_forget(autograd::Node&) { return {}; }
 
   // Calls that a client puts off, where there are any: `watching`. Called before whatever
   // they could see: a write to h or a change of its flags, gradients, a Raise.

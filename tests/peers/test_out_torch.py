@@ -8,19 +8,32 @@ from teletensor import _out
 
 X = np.random.default_rng(2).uniform(0.2, 0.9, (3, 3))
 CALLS = {
-    "add": lambda m, x, **k: m.add(x, 2.0, **k), "exp": lambda m, x, **k: m.exp(x, **k),
-    "sum": lambda m, x, **k: m.sum(x, 0, **k), "mean": lambda m, x, **k: m.mean(x, 1, **k),
-    "matmul": lambda m, x, **k: m.matmul(x, x, **k), "cat": lambda m, x, **k: m.cat([x, x], 0, **k),
-    "stack": lambda m, x, **k: m.stack([x, x], **k), "where": lambda m, x, **k: m.where(x > 0.5, x, x + 1, **k),
-    "arange": lambda m, x, **k: m.arange(5, **k), "clamp": lambda m, x, **k: m.clamp(x, 0.3, 0.5, **k),
-    "cumsum": lambda m, x, **k: m.cumsum(x, 0, **k), "gather": lambda m, x, **k: m.gather(x, 0, m.tensor([[1, 0, 2]]), **k),
-    "norm": lambda m, x, **k: m.norm(x, **k), "linalg.inv": lambda m, x, **k: m.linalg.inv(x, **k),
-    "linalg.norm": lambda m, x, **k: m.linalg.norm(x, **k), "fft.rfft": lambda m, x, **k: m.fft.rfft(x, **k),
-    "special.erfinv": lambda m, x, **k: m.special.erfinv(x, **k), "zeros": lambda m, x, **k: m.zeros(2, 2, **k),
-    "nonzero": lambda m, x, **k: m.nonzero(x > 0.5, **k), "masked_select": lambda m, x, **k: m.masked_select(x, x > 0.5, **k),
-    "eq": lambda m, x, **k: m.eq(x, x, **k), "std": lambda m, x, **k: m.std(x, 0, **k), "round": lambda m, x, **k: m.round(x, **k),
-    "kron": lambda m, x, **k: m.kron(x, x, **k), "quantile": lambda m, x, **k: m.quantile(x, 0.5, **k),
-}  # fmt: skip
+    "add": lambda m, x, **k: m.add(x, 2.0, **k),
+    "exp": lambda m, x, **k: m.exp(x, **k),
+    "sum": lambda m, x, **k: m.sum(x, 0, **k),
+    "mean": lambda m, x, **k: m.mean(x, 1, **k),
+    "matmul": lambda m, x, **k: m.matmul(x, x, **k),
+    "cat": lambda m, x, **k: m.cat([x, x], 0, **k),
+    "stack": lambda m, x, **k: m.stack([x, x], **k),
+    "where": lambda m, x, **k: m.where(x > 0.5, x, x + 1, **k),
+    "arange": lambda m, x, **k: m.arange(5, **k),
+    "clamp": lambda m, x, **k: m.clamp(x, 0.3, 0.5, **k),
+    "cumsum": lambda m, x, **k: m.cumsum(x, 0, **k),
+    "gather": lambda m, x, **k: m.gather(x, 0, m.tensor([[1, 0, 2]]), **k),
+    "norm": lambda m, x, **k: m.norm(x, **k),
+    "linalg.inv": lambda m, x, **k: m.linalg.inv(x, **k),
+    "linalg.norm": lambda m, x, **k: m.linalg.norm(x, **k),
+    "fft.rfft": lambda m, x, **k: m.fft.rfft(x, **k),
+    "special.erfinv": lambda m, x, **k: m.special.erfinv(x, **k),
+    "zeros": lambda m, x, **k: m.zeros(2, 2, **k),
+    "nonzero": lambda m, x, **k: m.nonzero(x > 0.5, **k),
+    "masked_select": lambda m, x, **k: m.masked_select(x, x > 0.5, **k),
+    "eq": lambda m, x, **k: m.eq(x, x, **k),
+    "std": lambda m, x, **k: m.std(x, 0, **k),
+    "round": lambda m, x, **k: m.round(x, **k),
+    "kron": lambda m, x, **k: m.kron(x, x, **k),
+    "quantile": lambda m, x, **k: m.quantile(x, 0.5, **k),
+}
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
@@ -75,9 +88,15 @@ def test_dtypes_and_refusals(tt):
 
 
 def test_every_name_takes_it():
-    for names, space in ((_out.FUNCTIONS, teletensor), (_out.LINALG, teletensor.linalg), (_out.FFT, teletensor.fft),
-                         (_out.SPECIAL, teletensor.special)):
+    for names, space in (
+        (_out.FUNCTIONS, teletensor),
+        (_out.LINALG, teletensor.linalg),
+        (_out.FFT, teletensor.fft),
+        (_out.SPECIAL, teletensor.special),
+    ):
         for name in names:
             function = getattr(space, name)
             assert not hasattr(function, "__code__") or "out" in (
-                *function.__code__.co_varnames, *function.__code__.co_names), name
+                *function.__code__.co_varnames,
+                *function.__code__.co_names,
+            ), name

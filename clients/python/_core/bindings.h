@@ -42,6 +42,14 @@ class NodeExtra final : public core::Counted {
   core::Ref<Frame> frame;
   std::size_t index = 0;  // in the frame
   std::string site;       // anomaly mode: where it was recorded
+  // saved_tensors_hooks: what pack() made of the values that the node saved.
+  struct Packed {
+    int slot;
+    nb::object value;
+    bool requires_grad;
+  };
+  std::vector<Packed> packed;
+  nb::object pack, unpack;
 };
 NodeExtra& extra_of(autograd::Node& node);
 
@@ -61,6 +69,7 @@ class PySession final : public Session {
   Status ran(autograd::Node& node, std::span<const Var> given, bool retain_graph) override;
   bool leaf_done(Handle& leaf) override;
   core::Result<autograd::Node*> again(autograd::Node& node) override;
+  Var saved_again(int slot, autograd::Node& node) override;
 
   // ---- Tensors that are not made yet (pending.h)
   // Makes it; false: a Python error is set.
@@ -79,6 +88,9 @@ class PySession final : public Session {
   // Checkpoint: between begin and end, nodes belong to the frame and their saved values go.
   void begin_frame(core::Ref<Frame> frame, bool first);
   void end_frame();
+  // saved_tensors_hooks of this thread: `pack` sees what nodes save, `unpack` gives it back.
+  void push_saved_hooks(nb::object pack, nb::object unpack);
+  void pop_saved_hooks();
   // Anomaly mode: `site` gives the place of the present line, `check` looks at a node's gradients.
   void set_anomaly(nb::object site, nb::object check);
   // Gradients are fetched as leaves get them, from a stream's begin to its end.
@@ -109,8 +121,14 @@ class PySession final : public Session {
   Status before_backward() override;
   Status before_raise() override;
   void interrupted(std::uint64_t upto) override;
+  Status before_forget(autograd::Node& node) override;
 
  private:
+  struct SavedHooks {
+    nb::object pack, unpack;
+    std::thread::id thread;
+  };
+  std::vector<SavedHooks> saved_hooks_;  // innermost last
   void interrupt();
   // Makes the tensor, or notes why that is not possible. Errors: a wait failed.
   Status settle(PyTensor& tensor);

@@ -185,8 +185,7 @@ PyObject* call_with_out(PyObject* callable, PyObject* const* args, size_t flags,
   PyObject* stored = nullptr;
   if (module != nullptr) {
     const auto* op = reinterpret_cast<OpObject*>(callable);
-    stored =
-        PyObject_CallMethod(module, "store", "sOO", op->def->name.c_str(), out, result);
+    stored = PyObject_CallMethod(module, "store", "sOO", op->def->name.c_str(), out, result);
     Py_DECREF(module);
   }
   Py_DECREF(result);

@@ -174,6 +174,16 @@ Status PySession::run_grad_hook(autograd::HookId hook, Handle& leaf) {
 void PySession::watch_nodes() {
   graph().on_save = nullptr;
   graph().on_record = nullptr;
+  if (!saved_hooks_.empty() && frames_.empty()) {
+    graph().on_save = [this](Node& node) {
+      const SavedHooks& hooks = saved_hooks_.back();
+      if (hooks.thread != std::this_thread::get_id()) return;
+      NodeExtra& extra = extra_of(node);
+      extra.pack = hooks.pack;
+      extra.unpack = hooks.unpack;
+      forget(node);
+    };
+  }
   if (!frames_.empty()) {
     graph().on_save = [this](Node& node) {
       auto& [frame, first, thread] = frames_.back();
@@ -207,6 +217,90 @@ void PySession::begin_frame(core::Ref<Frame> frame, bool first) {
 void PySession::end_frame() {
   if (!frames_.empty()) frames_.pop_back();
   watch_nodes();
+}
+
+void PySession::push_saved_hooks(nb::object pack, nb::object unpack) {
+  saved_hooks_.push_back({std::move(pack), std::move(unpack), std::this_thread::get_id()});
+  watch_nodes();
+}
+
+void PySession::pop_saved_hooks() {
+  if (!saved_hooks_.empty()) saved_hooks_.pop_back();
+  watch_nodes();
+}
+
+namespace {
+
+// Nothing is recorded for its life.
+class Unrecorded {
+ public:
+  Unrecorded() : before_(grad_mode()) { set_grad_mode(false); }
+  ~Unrecorded() { set_grad_mode(before_); }
+
+ private:
+  const bool before_;
+};
+
+}  // namespace
+
+Status PySession::before_forget(Node& node) {
+  if (node.extra == nullptr || !extra_of(node).pack.is_valid()) return {};
+  NodeExtra& extra = extra_of(node);
+  const nb::object pack = std::exchange(extra.pack, nb::object());
+  const Unrecorded unrecorded;
+  const transforms::Below below(0);
+  for (const Node::SavedSlot& each : node.saved) {
+    static const ops::OpRef detach("detach");
+    Status before = take_status();
+    const Var kept = saved(each, node);
+    Handles names;
+    Status status = take_status();
+    if (status.ok()) status = apply(detach, {&kept, 1}, {}, {}, names);
+    put_status(std::move(before));
+    TT_RETURN_IF_ERROR(status);
+    const nb::object tensor = nb::steal(wrap(*this, names[0]));
+    PyObject* packed = PyObject_CallOneArg(pack.ptr(), tensor.ptr());
+    if (packed == nullptr) return aborted();
+    extra.packed.push_back({each.slot, nb::steal(packed), each.requires_grad});
+  }
+  return {};
+}
+
+Var PySession::saved_again(int slot, Node& node) {
+  if (node.extra == nullptr || !extra_of(node).unpack.is_valid()) {
+    return Session::saved_again(slot, node);
+  }
+  if (!status_.ok()) return {};
+  for (const NodeExtra::Packed& each : extra_of(node).packed) {
+    if (each.slot != slot) continue;
+    if (each.requires_grad && recording()) {
+      status_ = core::invalid(
+          "backward: create_graph through what saved_tensors_hooks have packed is not supported: "
+          "the unpacked tensor has no history");
+      return {};
+    }
+    const Unrecorded unrecorded;
+    const transforms::Below below(0);
+    const nb::object value = each.value, unpack = extra_of(node).unpack;
+    Status before = take_status();
+    PyObject* given = PyObject_CallOneArg(unpack.ptr(), value.ptr());
+    put_status(std::move(before));
+    const nb::object own = nb::steal(given);
+    PyTensor* tensor = given == nullptr ? nullptr : tensor_of(given);
+    if (tensor == nullptr || tensor->session != this) {
+      if (!PyErr_Occurred()) {
+        PyErr_Format(PyExc_TypeError,
+                     "Output of saved tensor unpack_hook expected to be a Tensor but got result of "
+                     "type %s",
+                     Py_TYPE(given)->tp_name);
+      }
+      status_ = aborted();
+      return {};
+    }
+    return tensor->var();
+  }
+  status_ = core::invalid(kFreed);
+  return {};
 }
 
 core::Result<Node*> PySession::again(Node& node) {
@@ -247,11 +341,12 @@ core::Result<Node*> PySession::again(Node& node) {
 
 Status PySession::ran(Node& node, std::span<const Var> given, bool retain_graph) {
   if (node.forgotten && !retain_graph) {
+    extra_of(node).packed.clear();
     const core::Ref<Frame> frame = extra_of(node).frame;
     const std::size_t index = extra_of(node).index;
     if (frame != nullptr && index < frame->nodes.size() && frame->nodes[index] != nullptr) {
       forget(*frame->nodes[index]);
-      flush_forgets();
+      TT_RETURN_IF_ERROR(flush_forgets());
       frame->nodes[index] = nullptr;
       if (--frame->left == 0) {
         frame->nodes.clear();
@@ -506,6 +601,10 @@ void bind_tape(nb::module_& m) {
     return PyFrame{nb::borrow(session.self), &session, std::move(frame)};
   });
   m.def("function_node", function_node);
+  m.def("push_saved_hooks", [](PySession& session, nb::object pack, nb::object unpack) {
+    session.push_saved_hooks(std::move(pack), std::move(unpack));
+  });
+  m.def("pop_saved_hooks", [](PySession& session) { session.pop_saved_hooks(); });
   m.def("depends_elsewhere", depends_elsewhere);
   m.def(
       "set_anomaly",

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from .. import _core
 from .._core import Node, Tensor
+from .._session import current_session
 
-__all__ = ["GradientEdge", "Node", "NodeHook", "get_gradient_edge", "register_multi_grad_hook"]
+__all__ = ["GradientEdge", "Node", "NodeHook", "disable_saved_tensors_hooks", "get_gradient_edge",
+           "register_multi_grad_hook", "save_on_cpu", "saved_tensors_hooks"]
 
 
 class NodeHook:
@@ -100,6 +104,49 @@ def register_multi_grad_hook(tensors: Sequence[Tensor], fn: Callable[..., None],
         return hook
 
     return _Handles([t.register_hook(hook_of(i)) for i, t in enumerate(tensors)])
+
+
+_disabled: list[str] = []
+
+
+class saved_tensors_hooks:
+    """Within it, what ops save for backward goes through pack_hook(tensor), whose result is kept in its
+    place; backward reads unpack_hook(result). Both run without recording.
+
+    The daemon then keeps nothing for those ops, and a backward through them runs op by op from here.
+    Of the current session.
+    """
+
+    def __init__(self, pack_hook: Callable[[Tensor], Any], unpack_hook: Callable[[Any], Tensor]) -> None:
+        self._hooks = pack_hook, unpack_hook
+        self._sessions: list[Any] = []
+
+    def __enter__(self) -> None:
+        if _disabled:
+            raise RuntimeError(_disabled[-1])
+        session = current_session()._core
+        self._sessions.append(session)
+        _core.push_saved_hooks(session, *self._hooks)
+
+    def __exit__(self, *error: Any) -> None:
+        _core.pop_saved_hooks(self._sessions.pop())
+
+
+class save_on_cpu(saved_tensors_hooks):
+    """What ops save for backward lies on the daemon's CPU until the backward reads it."""
+
+    def __init__(self, pin_memory: bool = False, device_type: str = "cuda") -> None:
+        super().__init__(lambda x: (x.device, x.to("cpu", copy=True)), lambda kept: kept[1].to(kept[0]))
+
+
+@contextlib.contextmanager
+def disable_saved_tensors_hooks(error_message: str) -> Iterator[None]:
+    """Within it, entering saved_tensors_hooks raises RuntimeError(error_message)."""
+    _disabled.append(error_message)
+    try:
+        yield
+    finally:
+        _disabled.pop()
 
 
 def _attach() -> None:
