@@ -17,24 +17,26 @@ from ._core import Tensor, ops
 __all__ = ["FFT", "FUNCTIONS", "LINALG", "SPECIAL", "attach", "store"]
 
 FUNCTIONS = tuple("""
-addbmm addmv addr aminmax any arange baddbmm bartlett_window bernoulli blackman_window bucketize cat chain_matmul
-cholesky_inverse cholesky_solve column_stack concat concatenate conj_physical cross cummax cummin diff div
-divide dstack empty empty_like eye float_power frexp full full_like gather geqrf ger hamming_window
-hann_window histc histogram hstack index_select inner inverse isneginf isposinf kaiser_window kron
-kthvalue ldexp linspace logspace logsumexp lu_solve lu_unpack masked_select matrix_power max median min mode
-msort multinomial multiply mvlgamma nanmean nanmedian nanquantile narrow_copy nonzero norm normal ones ones_like
-ormqr polygamma prod quantile rand rand_like randint randint_like randn randn_like randperm renorm round
-row_stack sgn softmax sort std std_mean sum svd take take_along_dim topk triangular_solve tril_indices
-triu_indices true_divide var var_mean vdot vstack where zeros zeros_like
+addbmm addmv addr aminmax any arange baddbmm bartlett_window bernoulli blackman_window bucketize cat
+chain_matmul cholesky_inverse cholesky_solve column_stack concat concatenate conj_physical cross
+cummax cummin diff div divide dstack empty empty_like eye float_power frexp full full_like gather
+geqrf ger hamming_window hann_window histc histogram hstack index_select inner inverse isneginf
+isposinf kaiser_window kron kthvalue ldexp linspace logspace logsumexp lu_solve lu_unpack
+masked_select matrix_power max median min mode msort multinomial multiply mvlgamma nanmean nanmedian
+nanquantile narrow_copy nonzero norm normal ones ones_like ormqr polygamma prod quantile rand
+rand_like randint randint_like randn randn_like randperm renorm round row_stack sgn softmax sort std
+std_mean sum svd take take_along_dim topk triangular_solve tril_indices triu_indices true_divide var
+var_mean vdot vstack where zeros zeros_like
 """.split())
 LINALG = tuple("""
-cholesky cholesky_ex cond cross det eig eigh eigvals eigvalsh householder_product inv inv_ex ldl_factor
-ldl_factor_ex ldl_solve lu lu_factor lu_factor_ex lu_solve matmul matrix_norm matrix_power matrix_rank multi_dot
-norm pinv qr slogdet solve solve_ex solve_triangular svd svdvals tensorinv tensorsolve vecdot vector_norm
+cholesky cholesky_ex cond cross det eig eigh eigvals eigvalsh householder_product inv inv_ex
+ldl_factor ldl_factor_ex ldl_solve lu lu_factor lu_factor_ex lu_solve matmul matrix_norm
+matrix_power matrix_rank multi_dot norm pinv qr slogdet solve solve_ex solve_triangular svd svdvals
+tensorinv tensorsolve vecdot vector_norm
 """.split())
 FFT = tuple("""
-fft fft2 fftfreq fftn hfft hfft2 hfftn ifft ifft2 ifftn ihfft ihfft2 ihfftn irfft irfft2 irfftn rfft rfft2
-rfftfreq rfftn
+fft fft2 fftfreq fftn hfft hfft2 hfftn ifft ifft2 ifftn ihfft ihfft2 ihfftn irfft irfft2 irfftn rfft
+rfft2 rfftfreq rfftn
 """.split())
 SPECIAL = ("modified_bessel_i0", "modified_bessel_i1", "multigammaln", "round")
 
