@@ -219,7 +219,7 @@ def test_threads_resolve_the_same(tt):
 
     def use():
         try:
-            with session:
+            with session.as_current():
                 shapes.append(found.shape)
                 shapes.append((found + 1).shape)
         except Exception as error:
