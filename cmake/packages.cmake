@@ -42,7 +42,8 @@ if(TELETENSOR_MVEC)
   target_link_libraries(tt_kernel_flags INTERFACE "${TELETENSOR_MVEC}")
 endif()
 
-# HTTP, metrics.
+# HTTP, metrics, tokens, the dashboard's charts.
+find_path(TELETENSOR_CHART_JS chart.min.js PATHS /usr/share/javascript/chart.js REQUIRED)
 pkg_check_modules(TELETENSOR_HTTPLIB REQUIRED IMPORTED_TARGET cpp-httplib)
 find_package(OpenSSL REQUIRED)
 find_package(SQLite3 REQUIRED)

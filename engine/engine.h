@@ -30,6 +30,8 @@ struct EngineOptions {
 struct SessionOptions {
   std::uint64_t memory_quota = 0;  // bytes on each device; 0: the device's whole budget
   std::string name;                // for people
+  std::string user;                // whose share of the lanes it uses; "": one for all of these
+  double weight = 1;               // of that share, where the user has no session yet
 };
 
 struct MemoryUse {
@@ -128,6 +130,7 @@ class Session {
   virtual std::size_t queued() const = 0;  // instructions waiting
   virtual std::size_t handles() const = 0;
   virtual std::uint64_t lane_ns() const = 0;  // time of lanes used so far, all lanes together
+  virtual std::size_t ahead() const = 0;      // sessions that wait for a lane and get it before
   // The `most` largest storages, largest first.
   virtual std::vector<Holding> largest(std::size_t most) const = 0;
 };

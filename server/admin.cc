@@ -40,6 +40,8 @@ void fill(const SessionView& view, v1::SessionInfo& out) {
   out.set_user(view.user);
   out.set_lane_seconds(view.lane_seconds);
   out.set_peer(view.peer);
+  out.set_ahead(view.ahead);
+  out.set_wait_seconds(view.wait_seconds);
 }
 
 // For logs and statuses: printable, short.

@@ -4,9 +4,14 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <thread>
 
+#include "server/admin.h"
+#include "server/assets.h"
 #include "server/metrics.h"
+#include "server/overview.h"
+#include "server/state_json.h"
 
 namespace teletensor::server {
 
@@ -143,7 +148,68 @@ class Http final : public HttpServer {
                        request.get_header_value("Authorization"), method);
   }
 
+  void add_file(const std::string& path, const char* type, std::string_view contents) {
+    get(path, [=](const Caller&, const httplib::Request&, httplib::Response& response) {
+      response.set_content(contents.data(), contents.size(), type);
+    });
+  }
+
+  // Only JSON, which no foreign page can send unasked, and only from our own pages.
+  Status check_origin(const httplib::Request& request) const {
+    const std::string origin = request.get_header_value("Origin");
+    const std::size_t host = origin.find("://");
+    if (!origin.empty() && (host == std::string::npos ||
+                            origin.substr(host + 3) != request.get_header_value("Host"))) {
+      return Status(Code::kPermissionDenied, "not from another origin");
+    }
+    if (request.get_header_value("Content-Type").starts_with("application/json")) return {};
+    return core::invalid("the body is application/json");
+  }
+
+  // {"session": ID, "reason": TEXT}
+  void post(const std::string& path,
+            std::function<Status(const Caller&, Lease&, std::string)> act) {
+    server_->Post(path, [this, method = "POST " + path, act = std::move(act)](
+                            const httplib::Request& request, httplib::Response& response) {
+      Status status = check_origin(request);
+      const Result<Caller> caller = status.ok() ? check(method, request) : Result<Caller>(status);
+      if (!caller.ok()) {
+        return refuse(response, http_status(caller.status()), caller.status().message());
+      }
+      const auto body = nlohmann::json::parse(request.body, nullptr, false);
+      if (!body.is_object() || !body.contains("session") || !body["session"].is_number_unsigned()) {
+        return refuse(response, 400, "expected {\"session\": ID}");
+      }
+      const auto reason = body.find("reason");
+      const Result<LeaseRef> lease =
+          visible(leases_, body["session"].get<std::uint64_t>(), *caller);
+      status = lease.ok()
+                   ? act(*caller, **lease,
+                         reason != body.end() && reason->is_string() ? reason->get<std::string>()
+                                                                     : std::string())
+                   : lease.status();
+      if (!status.ok()) return refuse(response, http_status(status), status.message());
+      response.set_content("{}", "application/json");
+    });
+  }
+
   void add_routes() {
+    add_file("/", "text/html; charset=utf-8", assets::kIndexHtml);
+    add_file("/dashboard.js", "text/javascript; charset=utf-8", assets::kDashboardJs);
+    add_file("/dashboard.css", "text/css; charset=utf-8", assets::kDashboardCss);
+    add_file("/chart.js", "text/javascript; charset=utf-8", assets::kChartJs);
+    get("/api/state",
+        [this](const Caller& caller, const httplib::Request&, httplib::Response& response) {
+          response.set_content(state_json(leases_, canary_, options_.version, started_, caller),
+                               "application/json");
+        });
+    post("/api/kill", [this](const Caller& caller, Lease& lease, const std::string& reason) {
+      kill(leases_, lease, caller, reason);
+      return Status();
+    });
+    post("/api/interrupt", [](const Caller& caller, Lease& lease, const std::string&) {
+      return interrupt(lease, caller);
+    });
     get("/healthz", [](const Caller&, const httplib::Request&, httplib::Response& response) {
       response.set_content("ok\n", "text/plain; charset=utf-8");
     });
@@ -162,6 +228,7 @@ class Http final : public HttpServer {
   const Auth& auth_;
   const Canary& canary_;
   std::unique_ptr<httplib::Server> server_;
+  const Clock::time_point started_ = Clock::now();
   std::string host_, address_;
   std::thread thread_;
 };

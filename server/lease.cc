@@ -309,6 +309,7 @@ core::Result<LeaseRef> Leases::open(ClientInfo client) {
   engine::SessionOptions options;
   options.memory_quota = client.memory_quota;
   options.name = client.name;
+  options.user = client.user;
   auto lease = std::make_shared<Lease>(this, std::move(token), std::move(client), limits_);
   auto session = engine_.open(options, lease.get());
   if (!session.ok()) {

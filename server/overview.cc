@@ -54,7 +54,13 @@ Overview overview(const Leases& leases, engine::Engine& engine, const Caller& ca
     const Status status = lease->with_session([&](engine::Session& session) {
       view.handles = session.handles();
       view.queued = session.queued();
+      view.ahead = session.ahead();
       view.lane_seconds = static_cast<double>(session.lane_ns()) * 1e-9;
+      if (view.completed > 0) {
+        const double each = view.lane_seconds / static_cast<double>(view.completed);
+        view.wait_seconds =
+            static_cast<double>(view.queued) * each * static_cast<double>(view.ahead + 1);
+      }
       view.memory = session.memory();
       return Status();
     });

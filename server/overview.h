@@ -17,7 +17,9 @@ struct SessionView {
   double age_seconds = 0;
   bool attached = false;
   std::uint64_t handles = 0, queued = 0, completed = 0;
+  std::uint64_t ahead = 0;  // sessions that get a lane before it
   double lane_seconds = 0;
+  double wait_seconds = 0;  // until what is queued has run, as it has gone so far
   std::vector<engine::MemoryUse> memory;
 
   std::uint64_t used() const;  // bytes on all devices

@@ -33,6 +33,14 @@ constexpr std::array kRights = {
     MethodRight{"GET /healthz", Right::kAnybody},
     MethodRight{"GET /readyz", Right::kAnybody},
     MethodRight{"GET /metrics", Right::kMetrics},
+    // The page itself holds nothing; what it shows comes from /api.
+    MethodRight{"GET /", Right::kAnybody},
+    MethodRight{"GET /dashboard.js", Right::kAnybody},
+    MethodRight{"GET /dashboard.css", Right::kAnybody},
+    MethodRight{"GET /chart.js", Right::kAnybody},
+    MethodRight{"GET /api/state", Right::kMetrics},
+    MethodRight{"POST /api/kill", Right::kUser},
+    MethodRight{"POST /api/interrupt", Right::kUser},
 };
 
 bool allowed(Right right, Role role) {

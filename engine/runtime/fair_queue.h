@@ -1,14 +1,42 @@
-// FairQueue: whose turn is it? Sessions that have work, in the order in which they get a lane.
+// FairQueue: whose turn is it? Tasks (sessions) that have work, and the shares (users) that they
+// belong to.
 //
-// Round robin in plans, which are bounded in time. The seam for weighted deficit round robin (user,
-// then session) is pop(): each task measures the lane time that it has used.
-// Guarded by the lanes' mutex.
+// Lane time is measured and divided by weight: that is virtual time. The share that has had least
+// of it goes first, and in it the task that has had least. Whoever comes back after a pause is put
+// at most kCredit behind the others: it goes first at the next boundary, but time that it did not
+// use is not saved up. So among shares that always have work lane time is divided by weight,
+// whatever the number of their tasks, and a task that now and then has a little never waits for
+// those that flood. Guarded by the lanes' mutex, where nothing else is said.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
 
 namespace teletensor::runtime {
+
+// A user's part of the lanes.
+class Share {
+ public:
+  // weight > 0: twice the weight is twice the time.
+  explicit Share(double weight = 1) : weight_(weight) {}
+  std::uint64_t used_ns() const { return used_ns_.load(std::memory_order_relaxed); }
+  double weight() const { return weight_; }
+
+ private:
+  friend class Task;
+  friend class FairQueue;
+  double time() const { return lead_ + static_cast<double>(used_ns()) / weight_; }
+
+  const double weight_;
+  std::atomic<std::uint64_t> used_ns_{0};
+  double lead_ = 0;  // what pauses have cost
+  double now_ = 0;   // of its tasks: the virtual time of the last one that was chosen
+};
 
 // One session's ordered work.
 class Task {
@@ -17,36 +45,77 @@ class Task {
   // Runs one plan on the calling thread, never two at once. True when there is more.
   virtual bool run_plan() = 0;
   std::uint64_t used_ns() const { return used_ns_.load(std::memory_order_relaxed); }
+  // Before it is ready for the first time. Without one it shares with all others that have none.
+  void set_share(std::shared_ptr<Share> share) { share_ = std::move(share); }
 
  protected:
-  void charge(std::uint64_t ns) { used_ns_.fetch_add(ns, std::memory_order_relaxed); }
+  void charge(std::uint64_t ns) {
+    used_ns_.fetch_add(ns, std::memory_order_relaxed);
+    if (share_) share_->used_ns_.fetch_add(ns, std::memory_order_relaxed);
+  }
 
  private:
   friend class FairQueue;
   friend class Lanes;  // charges the time of lanes that help
-  Task* next_ = nullptr;
+  double time() const { return lead_ + static_cast<double>(used_ns()); }
+
+  std::shared_ptr<Share> share_;
   std::atomic<std::uint64_t> used_ns_{0};  // lane time so far
+  double lead_ = 0;
 };
 
 class FairQueue {
  public:
-  bool empty() const { return head_ == nullptr; }
+  static constexpr double kCredit = 2e6;  // ns
+
+  bool empty() const { return ready_.empty(); }
   // Precondition: not in the queue.
   void push(Task* task) {
-    task->next_ = nullptr;
-    (head_ == nullptr ? head_ : tail_->next_) = task;
-    tail_ = task;
+    if (!task->share_) task->share_ = common_;
+    Share& share = *task->share_;
+    share.lead_ += std::max(0.0, now_ - kCredit - share.time());
+    task->lead_ += std::max(0.0, share.now_ - kCredit - task->time());
+    ready_.push_back(task);
   }
   // Precondition: not empty.
   Task* pop() {
-    Task* task = head_;
-    head_ = task->next_;
+    std::size_t best = 0;
+    for (std::size_t i = 1; i < ready_.size(); ++i) {
+      if (before(*ready_[i], *ready_[best])) best = i;
+    }
+    Task* task = ready_[best];
+    ready_.erase(ready_.begin() + static_cast<std::ptrdiff_t>(best));  // who came first stays first
+    now_ = std::max(now_, task->share_->time());
+    task->share_->now_ = std::max(task->share_->now_, task->time());
     return task;
+  }
+  // Has somebody in the queue had less than `task`, which is in the middle of a plan that it has
+  // spent `ns` on?
+  bool has_before(const Task& task, std::uint64_t ns) const {
+    if (!task.share_) return !ready_.empty();
+    const double spent = static_cast<double>(ns);
+    return std::any_of(ready_.begin(), ready_.end(), [&](const Task* other) {
+      if (other->share_ == task.share_) return other->time() < task.time() + spent;
+      return other->share_->time() < task.share_->time() + spent / task.share_->weight_;
+    });
+  }
+  // How many tasks in the queue would go before this one.
+  std::size_t ahead_of(const Task& task) const {
+    if (!task.share_) return ready_.size();
+    return static_cast<std::size_t>(
+        std::count_if(ready_.begin(), ready_.end(),
+                      [&](const Task* other) { return other != &task && before(*other, task); }));
   }
 
  private:
-  Task* head_ = nullptr;
-  Task* tail_ = nullptr;
+  static bool before(const Task& a, const Task& b) {
+    if (a.share_ == b.share_) return a.time() < b.time();
+    return a.share_->time() < b.share_->time();
+  }
+
+  std::vector<Task*> ready_;  // in the order in which they came
+  double now_ = 0;            // the virtual time of the last share that was chosen
+  const std::shared_ptr<Share> common_ = std::make_shared<Share>();
 };
 
 }  // namespace teletensor::runtime

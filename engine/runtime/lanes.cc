@@ -69,6 +69,20 @@ void Lanes::run_task(Task* task) {
   if (more) ready(task);  // without more, the task may be gone by now
 }
 
+std::size_t Lanes::ahead_of(const Task& task) const {
+  core::MutexLock lock(mu_);
+  return queue_.ahead_of(task);
+}
+
+std::shared_ptr<Share> Lanes::share(const std::string& user, double weight) {
+  core::MutexLock lock(mu_);
+  std::erase_if(shares_, [](const auto& entry) { return entry.second.expired(); });
+  std::weak_ptr<Share>& known = shares_[user];
+  std::shared_ptr<Share> share = known.lock();
+  if (!share) known = share = std::make_shared<Share>(weight);
+  return share;
+}
+
 Lanes::Job* Lanes::joinable() {
   for (Job* job : jobs_) {
     if (!job->exhausted()) return job;
@@ -129,6 +143,8 @@ void Lanes::yield_to_others() {
   {
     core::MutexLock lock(mu_);
     if (queue_.empty()) return;
+    // Not for those who have had their share: the plan goes on.
+    if (running_task != nullptr && !queue_.has_before(*running_task, ns_since(turn_began))) return;
     task = queue_.pop();
     waiting_.fetch_sub(1, std::memory_order_relaxed);
   }

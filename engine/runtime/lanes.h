@@ -8,6 +8,9 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -31,6 +34,10 @@ class Lanes {
   int count() const { return static_cast<int>(threads_.size()); }
   // The task has work. Precondition: it is neither ready nor running. Any thread.
   void ready(Task* task);
+  // The share of a user, kept while somebody holds it. `weight` counts where it is new.
+  std::shared_ptr<Share> share(const std::string& user, double weight = 1);
+  // Tasks that wait for a lane and would get it before this one.
+  std::size_t ahead_of(const Task& task) const;
   // Somebody waits for a lane: a plan ends at its next boundary.
   bool contended() const { return waiting_.load(std::memory_order_relaxed) > 0; }
 
@@ -49,10 +56,11 @@ class Lanes {
   void run_task(Task* task);
   void yield_to_others();
 
-  core::Mutex mu_;
+  mutable core::Mutex mu_;
   core::CondVar work_;       // a task, a job, or the end
   core::CondVar job_ended_;  // a helper has left a job
   FairQueue queue_ TT_GUARDED_BY(mu_);
+  std::map<std::string, std::weak_ptr<Share>> shares_ TT_GUARDED_BY(mu_);  // by user
   std::vector<Job*> jobs_ TT_GUARDED_BY(mu_);  // with parts that nobody has begun
   int sleeping_ TT_GUARDED_BY(mu_) = 0;
   bool stopping_ TT_GUARDED_BY(mu_) = false;

@@ -25,9 +25,12 @@ Session::Session(const ops::Catalog& catalog, runtime::Devices& devices, runtime
                  engine::SessionListener* listener)
     : catalog_(catalog),
       devices_(devices),
+      lanes_(lanes),
       listener_(listener),
       back_(catalog, devices, lanes, owner, options.memory_quota, this),
-      front_(catalog, this) {}
+      front_(catalog, this) {
+  if (!options.user.empty()) back_.set_share(lanes.share(options.user, options.weight));
+}
 
 Session::~Session() {
   closing_ = true;

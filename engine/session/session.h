@@ -64,6 +64,7 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   std::size_t queued() const override { return back_.queued(); }
   std::size_t handles() const override { return handles_.load(std::memory_order_relaxed); }
   std::uint64_t lane_ns() const override { return back_.used_ns(); }
+  std::size_t ahead() const override { return lanes_.ahead_of(back_); }
   std::vector<engine::Holding> largest(std::size_t most) const override;
 
   const runtime::Back& back() const { return back_; }
@@ -126,6 +127,7 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
 
   const ops::Catalog& catalog_;
   runtime::Devices& devices_;
+  const runtime::Lanes& lanes_;
   engine::SessionListener* const listener_;
   std::atomic<bool> closing_{false};
   std::atomic<std::size_t> handles_{0};

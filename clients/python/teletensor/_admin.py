@@ -21,6 +21,7 @@ def _session_of(s: Message) -> dict[str, Any]:
             "age_seconds": round(s.real(2), 1), "handles": s.integer(3), "queued": s.integer(4),
             "completed_upto": s.integer(5), "attached": bool(s.integer(7)),
             "client_version": s.text(8), "lane_seconds": round(s.real(11), 6), "peer": s.text(12),
+            "ahead": s.integer(13), "wait_seconds": round(s.real(14), 3),
             "memory": [memory_of(m) for m in s.messages(6)]}
 
 

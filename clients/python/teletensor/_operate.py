@@ -138,9 +138,11 @@ def _top_rows(found: list[dict[str, Any]], before: dict[int, float], seconds: fl
         share = (s["lane_seconds"] - before.get(s["id"], s["lane_seconds"])) / max(seconds, 1e-9)
         rows.append((share, s))
     rows.sort(key=lambda row: (-row[0], -_used(row[1])))
-    return [("ID", "USER", "SESSION", "LANES", "LANE TIME", "QUEUED", "USED"),
+    return [("ID", "USER", "SESSION", "LANES", "LANE TIME", "QUEUED", "BEHIND", "WAIT",
+             "USED"),
             *((str(s["id"]), s["user"], s["name"], f"{share:.2f}", f"{s['lane_seconds']:.1f} s",
-               str(s["queued"]), _bytes(_used(s))) for share, s in rows)]
+               str(s["queued"]), str(s["ahead"]), f"{s['wait_seconds']:.1f} s", _bytes(_used(s)))
+              for share, s in rows)]
 
 
 def _top(args: argparse.Namespace) -> int:

@@ -1,0 +1,153 @@
+"""The dashboard in a real Chromium: a person sees the right numbers while three clients run."""
+
+import contextlib
+import getpass
+import os
+
+import pytest
+from support import browser as browsers
+from support.clients import client, finish, wait_line
+from support.http import ask
+
+MIB = 1 << 20
+HOLD = """
+    kept = tt.ones({mib} * (1 << 18))
+    a = tt.ones(600, 600)
+    s.synchronize()
+    print("holding", s.id, flush=True)
+    try:
+        while True:
+            (a @ a).sum().item()
+            time.sleep(0.02)
+    except tt.SessionLostError as e:
+        print("lost:", e, flush=True)
+"""
+
+
+@pytest.fixture
+def browser():
+    if browsers.missing():
+        pytest.skip(f"not installed: {browsers.missing()} (deploy/packages-browser.txt)")
+    made = browsers.Browser()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def admin(start_daemon):
+    """(daemon, a token of an admin)"""
+    import subprocess
+    import sys
+    daemon = start_daemon("--http", "127.0.0.1:0", "--slow-ms", "50")
+    made = subprocess.run([sys.executable, "-m", "teletensor.cli", "token", "create", "root", "--role", "admin",
+                           "--address", daemon.unix], capture_output=True, text=True, timeout=60)
+    return daemon, made.stdout.strip()
+
+
+def test_a_person_sees_who_holds_what(admin, browser, tt):
+    daemon, token = admin
+    running = [client(HOLD.format(mib=mib), daemon.unix) for mib in (8, 16)]
+    stack = contextlib.ExitStack()
+    try:
+        own = stack.enter_context(tt.connect(daemon.unix, name="<b>third</b>"))
+        ids = [int(wait_line(process, "holding").split()[1]) for process in running]
+        kept = tt.ones(MIB)
+        big = tt.ones(2400, 2400)
+        (big @ big).sum().item()
+        del big
+        browser.go(f"http://{daemon.http}/")
+        browser.wait(lambda: browser.script("return !document.getElementById('login').hidden"))
+        assert browser.rows("sessions") == []
+        browser.type("#token", token)
+        browser.click("#login button")
+        browser.wait(lambda: len(browser.rows("sessions")) == 3, what=f"three sessions, but {browser.rows('sessions')}")
+        # The lines of the program come with the clients' own reports.
+        browser.wait(lambda: sum("in <module>" in row[4] or "test_dashboard.py" in row[4]
+                                 for row in browser.rows("tensors")) >= 3, what="the lines")
+        browser.wait(lambda: float(browser.rows("users")[0][4]) > 0, what="lanes in use")
+        sessions = {int(row[0]): row for row in browser.rows("sessions")}
+        user = getpass.getuser()
+        assert set(sessions) == {*ids, own.id} and {row[1] for row in sessions.values()} == {user}
+        for number, least in ((ids[0], 8), (ids[1], 16), (own.id, 4)):
+            size, unit = sessions[number][4].split()
+            assert unit == "MiB" and least <= float(size) <= least + 8
+        assert sessions[own.id][2] == "<b>third</b>"  # text, not markup
+        assert browser.rows("users")[0][:2] == [user, "3"]
+        assert browser.rows("tensors")[0][0] == "16.0 MiB"
+        assert any(row[2] == "matmul" for row in browser.rows("slow"))
+        assert browser.text("#ready") == "ready" and "root (admin)" in browser.text("#caller")
+        assert browser.script("return document.querySelectorAll('.chart canvas').length") == 3
+        assert user in browser.text("#memory-legend")
+        assert browser.script("return sessionStorage.getItem('token')") == token
+        assert token not in browser.script("return document.documentElement.outerHTML")
+        picture = os.environ.get("TELETENSOR_SCREENSHOT")
+        if picture:
+            browser.wait(lambda: browser.script("return timeline.length") >= 20, 60)
+            browser.screenshot(picture)
+        # Kill, from the page.
+        row = [int(r[0]) for r in browser.rows("sessions")].index(ids[0]) + 1
+
+        def click():
+            browser.click(f"#sessions tbody tr:nth-child({row}) button.danger")
+            browser.accept()
+            return True
+        browser.wait(click, what="the button")
+        status, out, _ = finish(running[0])
+        assert status == 0 and "ended by root: from the dashboard" in out
+        browser.wait(lambda: len(browser.rows("sessions")) == 2, what="two sessions")
+        refusals = [entry for entry in browser.log() if "Content Security" in entry["message"] or
+                    entry["level"] == "SEVERE" and "401" not in entry["message"] and
+                    "favicon" not in entry["message"]]
+        assert not refusals
+        del kept
+    finally:
+        stack.close()
+        for process in running:
+            process.kill()
+            process.communicate()
+
+
+def test_api_tells_by_right(admin, tt):
+    daemon, token = admin
+    with tt.connect(daemon.unix, name="private") as s:
+        kept = tt.ones(MIB)
+        s.synchronize()
+        assert ask(daemon.http, "/api/state").status == 401
+        state = ask(daemon.http, "/api/state", token=token).json
+        assert [x["name"] for x in state["sessions"]] == ["private"] and "others" not in state
+        import subprocess
+        import sys
+        made = subprocess.run([sys.executable, "-m", "teletensor.cli", "token", "create", "bob", "--address",
+                               daemon.unix], capture_output=True, text=True, timeout=60)
+        bob = made.stdout.strip()
+        state = ask(daemon.http, "/api/state", token=bob).json
+        assert state["sessions"] == [] and state["others"]["sessions"] == 1
+        assert state["others"]["used"] >= 4 * MIB and "private" not in str(state)
+        kill = {"session": s.id, "reason": "x"}
+        assert ask(daemon.http, "/api/kill", "POST", kill).status == 401
+        assert ask(daemon.http, "/api/kill", "POST", kill, token=bob).status == 404
+        assert ask(daemon.http, "/api/interrupt", "POST", kill, token=bob).status == 404
+        evil = {"Origin": "http://evil.example"}
+        assert ask(daemon.http, "/api/kill", "POST", kill, token=token, headers=evil).status == 403
+        plain = {"Content-Type": "text/plain"}
+        assert ask(daemon.http, "/api/kill", "POST", kill, token=token, headers=plain).status == 400
+        for body in ({}, [], {"session": -1}, {"session": "1"}, {"session": 1.5}):
+            assert ask(daemon.http, "/api/kill", "POST", body, token=token).status == 400
+        assert kept.sum().item() == MIB
+        same = {"Origin": f"http://{daemon.http}"}
+        assert ask(daemon.http, "/api/kill", "POST", kill, token=token, headers=same).status == 200
+        with pytest.raises(tt.SessionLostError):
+            kept.sum().item()
+            s.synchronize()
+
+
+def test_the_page_holds_nothing_inline(start_daemon):
+    """Scripts and styles are files of ours, as the security policy says."""
+    daemon = start_daemon("--http", "127.0.0.1:0")
+    page = ask(daemon.http, "/").text
+    assert "<style" not in page and " style=" not in page and " on" not in page.replace(" one", "")
+    assert page.count("<script") == page.count("<script src=\"/") == 2
+    for path in ("/dashboard.js", "/dashboard.css", "/chart.js"):
+        reply = ask(daemon.http, path)
+        assert reply.status == 200 and len(reply.text) > 500 and "nosniff" in str(reply.headers)
+    assert "innerHTML" not in ask(daemon.http, "/dashboard.js").text

@@ -1,0 +1,102 @@
+"""A real Chromium, driven through chromedriver's HTTP interface (the W3C WebDriver protocol)."""
+
+import base64
+import json
+import shutil
+import subprocess
+import time
+import urllib.error
+import urllib.request
+
+ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
+
+
+def missing():
+    """What is not installed; "" when a browser can be had."""
+    names = [name for name in ("chromium", "chromedriver") if not shutil.which(name)]
+    return ", ".join(names)
+
+
+class Browser:
+    """One headless window. `text(selector)`, `click(selector)`, `script(code)`, `screenshot(path)`."""
+
+    def __init__(self, width=1280, height=1100):
+        self._driver = subprocess.Popen(["chromedriver", "--port=0"], stdout=subprocess.PIPE,
+                                        stderr=subprocess.STDOUT, text=True)
+        for line in self._driver.stdout:
+            if "started successfully" in line and line.strip().rstrip(".").split()[-1].isdigit():
+                port = line.strip().rstrip(".").split()[-1]
+                break
+        else:
+            raise RuntimeError("chromedriver did not start")
+        self._base = f"http://127.0.0.1:{port}/session"
+        arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+                     f"--window-size={width},{height}"]
+        reply = self._call("POST", "", {"capabilities": {"alwaysMatch": {
+            "goog:chromeOptions": {"args": arguments}, "goog:loggingPrefs": {"browser": "ALL"}}}})
+        self._base += "/" + reply["sessionId"]
+
+    def _call(self, method, path, body=None):
+        data = json.dumps(body).encode() if body is not None else None
+        request = urllib.request.Request(self._base + path, data, {"Content-Type": "application/json"},
+                                         method=method)
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        try:
+            with opener.open(request, timeout=60) as reply:
+                return json.loads(reply.read())["value"]
+        except urllib.error.HTTPError as error:
+            raise RuntimeError(error.read().decode()) from None
+
+    def go(self, url):
+        self._call("POST", "/url", {"url": url})
+
+    def _find(self, selector):
+        return self._call("POST", "/element", {"using": "css selector", "value": selector})[ELEMENT]
+
+    def text(self, selector):
+        return self._call("GET", f"/element/{self._find(selector)}/text")
+
+    def click(self, selector):
+        self._call("POST", f"/element/{self._find(selector)}/click", {})
+
+    def type(self, selector, text):
+        self._call("POST", f"/element/{self._find(selector)}/value", {"text": text})
+
+    def accept(self):
+        """The dialog that is open."""
+        self._call("POST", "/alert/accept", {})
+
+    def script(self, code):
+        return self._call("POST", "/execute/sync", {"script": code, "args": []})
+
+    def rows(self, table):
+        """The cells' texts of a table's body."""
+        return self.script(f"return [...document.querySelectorAll('#{table} tbody tr')]"
+                           ".map(r => [...r.cells].map(c => c.textContent))")
+
+    def log(self):
+        """What the page wrote to its console, refusals of its security policy included."""
+        return self._call("POST", "/se/log", {"type": "browser"})
+
+    def wait(self, true, seconds=30, what="the page"):
+        end = time.monotonic() + seconds
+        while True:
+            try:
+                if true():
+                    return
+            except RuntimeError:
+                pass
+            assert time.monotonic() < end, f"{what} did not come; {[e['message'][:200] for e in self.log()[-3:]]}"
+            time.sleep(0.1)
+
+    def screenshot(self, path):
+        with open(path, "wb") as file:
+            file.write(base64.b64decode(self._call("GET", "/screenshot")))
+
+    def close(self):
+        try:
+            self._call("DELETE", "")
+        finally:
+            self._driver.terminate()
+            self._driver.wait(20)
+            self._driver.stdout.close()
