@@ -67,7 +67,10 @@ std::vector<engine::LateError> Listener::take_errors() {
 
 Client::Client(Daemon& daemon, core::Device device, std::uint64_t quota)
     : daemon(daemon), device(device) {
-  session = std::move(*daemon.host->open({.memory_quota = quota, .name = "test"}, &listener));
+  engine::SessionOptions options;
+  options.memory_quota = quota;
+  options.name = "test";
+  session = std::move(*daemon.host->open(options, &listener));
 }
 
 HandleId Client::constant(const core::Dims& shape, std::vector<float> elements) {
