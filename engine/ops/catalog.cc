@@ -43,6 +43,7 @@ std::vector<OpDef> all_families() {
                       recurrent_ops,
                       client_ops,
                       norm_ops,
+                      attention_ops,
                       conv_ops,
                       pooling_ops,
                       spatial_ops,

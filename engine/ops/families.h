@@ -30,6 +30,7 @@ std::vector<OpDef> scatter_ops();   // scatter.cc: scatter_reduce, listed by ind
 std::vector<OpDef> join_ops();      // join.cc: cat, stack
 std::vector<OpDef> recurrent_ops();  // recurrent.cc: lstm_gates, gru_gates
 std::vector<OpDef> client_ops();     // client.cc: nodes whose backward is the client's own code
+std::vector<OpDef> attention_ops();  // attention.cc: scaled dot products
 std::vector<OpDef> norm_ops();       // norms.cc: layer_norm, batch_norm
 std::vector<OpDef> ctc_ops();        // ctc.cc: ctc_loss
 std::vector<OpDef> conv_ops();       // conv.cc: convolution

@@ -550,6 +550,8 @@ std::vector<Row> rows() {
       {"softmax_backward", kAuto, kFront},
       {"log_softmax_backward", kAuto, kFront},
       {"layer_norm", kAuto, kSlices, batch_layer_norm},
+      {"attention", kAuto, kFront},
+      {"attention_backward", kAuto, kFront},
       {"sort", kAuto, kFront, nullptr, picked_jvp<0, -1>},
       {"argsort", kAuto, kFront},
       {"topk", kAuto, kFront, nullptr, picked_jvp<1, -1>},

@@ -30,6 +30,7 @@ void add_gather_kernels(KernelTable& table);
 void add_scatter_kernels(KernelTable& table);
 void add_search_kernels(KernelTable& table);
 void add_join_kernels(KernelTable& table);
+void add_attention_kernels(KernelTable& table);
 void add_norm_kernels(KernelTable& table);
 void add_ctc_kernels(KernelTable& table);
 void add_conv_kernels(KernelTable& table);

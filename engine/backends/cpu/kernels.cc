@@ -28,6 +28,7 @@ KernelTable make_kernels(const ops::Catalog& catalog) {
   add_search_kernels(table);
   add_join_kernels(table);
   add_norm_kernels(table);
+  add_attention_kernels(table);
   add_ctc_kernels(table);
   add_conv_kernels(table);
   add_pooling_kernels(table);

@@ -11,7 +11,7 @@
 #include "engine/backends/cpu/block_io.h"
 #include "engine/backends/cpu/complex_parts.h"
 #include "engine/backends/cpu/cpu.h"
-#include "engine/backends/cpu/gemm_simd.h"
+#include "engine/backends/cpu/gemm.h"
 #include "engine/backends/cpu/strided.h"
 #include "oneapi/dnnl/dnnl.h"
 
@@ -74,6 +74,8 @@ bool fits_sgemm(const Side& s, std::int64_t rows, std::int64_t columns) {
   return straight || turned;
 }
 
+}  // namespace
+
 Status gemm(std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef<const float> a,
             MatrixRef<const float> b, float* c, std::int64_t ldc) {
   if (m == 1 && n == 1 && a.column == 1 && b.row == 1) {
@@ -106,6 +108,8 @@ Status gemm(std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef<const doub
   }
   return {};
 }
+
+namespace {
 
 template <class T>
 Status gemm(std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef<const T> a,

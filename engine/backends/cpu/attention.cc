@@ -1,0 +1,235 @@
+// Attention in blocks of query rows: the scores of a block stand in temporary memory, never those
+// of all rows. The backward makes them again from the saved logarithms.
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "engine/backends/cpu/cpu.h"
+#include "engine/backends/cpu/gemm.h"
+#include "engine/backends/cpu/matrices.h"
+#include "engine/backends/cpu/reduce_simd.h"
+#include "engine/backends/cpu/rows.h"
+#include "engine/backends/cpu/rowwise_simd.h"
+
+namespace teletensor::backends::cpu {
+namespace {
+
+using core::Status;
+
+constexpr std::int64_t kRows = 64;       // of a block
+constexpr std::int64_t kMostParts = 16;  // each has temporary memory of its own
+
+// One operand's matrices, whose elements of a row lie together.
+template <class A>
+class Heads {
+ public:
+  Heads(KernelCall& call, const TensorArg& arg, Status& status) : arg_(arg) {
+    const core::Geometry& g = *arg.geometry;
+    const int rank = g.rank();
+    if (g.strides[rank - 1] != 1 || g.strides[rank - 2] < g.shape[rank - 1]) {
+      copy_.emplace(call, arg, status);
+      if (!status.ok()) return;
+      arg_ = copy_->arg();
+    }
+    batch_ = batch_of(arg_, 2);
+    matrices_ = Matrices(arg_, batch_, 2);
+    row_ = arg_.geometry->strides[rank - 2];
+  }
+  A* head(std::int64_t i) const { return arg_.first<A>() + matrices_.offset(i); }
+  MatrixRef<const A> from(std::int64_t i, std::int64_t row) const {
+    return {head(i) + row * row_, row_, 1};
+  }
+  MatrixRef<const A> turned(std::int64_t i, std::int64_t row) const {
+    return {head(i) + row * row_, 1, row_};
+  }
+  std::int64_t row() const { return row_; }
+
+ private:
+  TensorArg arg_;
+  std::optional<RowMajor> copy_;
+  core::Dims batch_;
+  Matrices matrices_;
+  std::int64_t row_ = 0;
+};
+
+struct Sizes4 {
+  std::int64_t heads = 1, length = 0, keys = 0, inner = 0, values = 0;
+  Sizes4(const core::Geometry& q, const core::Geometry& v) {
+    const int rank = q.rank();
+    for (int d = 0; d + 2 < rank; ++d) heads *= q.shape[d];
+    length = q.shape[rank - 2];
+    inner = q.shape[rank - 1];
+    keys = v.shape[rank - 2];
+    values = v.shape[rank - 1];
+  }
+  std::int64_t blocks() const { return (length + kRows - 1) / kRows; }
+  // Columns that any of the rows up to `last` sees.
+  std::int64_t seen(std::int64_t last, bool causal) const {
+    return causal ? std::min(keys, last + 1) : keys;
+  }
+};
+
+// units of work on temporary memory of `elements` each; parts depend on the sizes alone.
+template <class A, class F>
+Status each_unit(KernelCall& call, std::int64_t units, double ns, std::int64_t elements, F&& unit) {
+  const bool short_work = static_cast<double>(units) * ns < 300e3;
+  const std::int64_t parts = short_work ? 1 : std::min(units, kMostParts);
+  const std::size_t bytes = static_cast<std::size_t>(parts * (elements + 64)) * sizeof(A);
+  A* const memory = static_cast<A*>(call.scratch.allocate(bytes));
+  if (memory == nullptr) return out_of_scratch(call.op.name, bytes);
+  std::vector<Status> failed(static_cast<std::size_t>(parts));
+  call.parallel.run(parts, [&](std::int64_t part) {
+    Status& status = failed[static_cast<std::size_t>(part)];
+    for (std::int64_t i = part * units / parts; i < (part + 1) * units / parts; ++i) {
+      if (!status.ok() || call.parallel.cancelled()) return;
+      status = unit(i, memory + part * (elements + 64));
+    }
+  });
+  for (Status& status : failed) TT_RETURN_IF_ERROR(std::move(status));
+  return {};
+}
+
+template <class A>
+Status forward(KernelCall& call) {
+  const bool causal = call.attributes.boolean(0);
+  const A scale = static_cast<A>(call.attributes.real(1));
+  const Sizes4 n(*call.in[0].geometry, *call.in[2].geometry);
+  Status status;
+  const Heads<A> q(call, call.in[0], status), k(call, call.in[1], status),
+      v(call, call.in[2], status);
+  TT_RETURN_IF_ERROR(std::move(status));
+  A* const out = call.out[0].first<A>();
+  A* const logs = call.out[1].first<A>();
+  if (n.keys == 0 || n.values == 0) {
+    std::fill_n(out, n.heads * n.length * n.values, A(0));
+    std::fill_n(logs, n.heads * n.length, -std::numeric_limits<A>::infinity());
+    return {};
+  }
+  const Fold<A>&max = fold_of<A>(FoldKind::kMax), &sum = fold_of<A>(FoldKind::kSum);
+  const RowSteps<A>& steps = row_steps<A>();
+  const double ns = 0.02 * static_cast<double>(kRows * n.keys) *
+                    static_cast<double>(n.inner + n.values + 16);
+  return each_unit<A>(call, n.heads * n.blocks(), ns, kRows * n.keys,
+                      [&](std::int64_t unit, A* scores) -> Status {
+    const std::int64_t head = unit / n.blocks(), first = unit % n.blocks() * kRows;
+    const std::int64_t rows = std::min(kRows, n.length - first);
+    const std::int64_t columns = n.seen(first + rows - 1, causal);
+    TT_RETURN_IF_ERROR(gemm(rows, columns, n.inner, q.from(head, first), k.turned(head, 0), scores,
+                            columns));
+    for (std::int64_t r = 0; r < rows; ++r) {
+      A* row = scores + r * columns;
+      const std::int64_t seen = n.seen(first + r, causal);
+      steps.scale(row, seen, scale, row);
+      A largest = max.identity;
+      each_block(seen, [&](std::int64_t start, std::int64_t m) {
+        largest = max.pair(largest, max.leaf(row + start, m));
+      });
+      const A total = block_sum<A>(seen, [&](std::int64_t start, std::int64_t m) {
+        apply_map<A>(Map::kExpDifference, row + start, m, &largest, 0, 0, row + start);
+        return sum.leaf(row + start, m);
+      });
+      steps.scale(row, seen, A(1) / total, row);
+      std::fill(row + seen, row + columns, A(0));
+      logs[head * n.length + first + r] = largest + std::log(total);
+    }
+    return gemm(rows, n.values, columns, MatrixRef<const A>{scores, columns, 1}, v.from(head, 0),
+                out + (head * n.length + first) * n.values, n.values);
+  });
+}
+
+template <class A>
+Status backward(KernelCall& call) {
+  const bool causal = call.attributes.boolean(0);
+  const A scale = static_cast<A>(call.attributes.real(1));
+  const Sizes4 n(*call.in[1].geometry, *call.in[3].geometry);
+  Status status;
+  const Heads<A> g(call, call.in[0], status), q(call, call.in[1], status),
+      k(call, call.in[2], status), v(call, call.in[3], status), y(call, call.in[4], status);
+  const RowMajor logs_row_major(call, call.in[5], status);
+  TT_RETURN_IF_ERROR(std::move(status));
+  const A* const logs = logs_row_major.arg().template first<A>();
+  A* const dq = call.out[0].first<A>();
+  A* const dk = call.out[1].first<A>();
+  A* const dv = call.out[2].first<A>();
+  if (n.keys == 0 || n.length == 0) {
+    std::fill_n(dq, n.heads * n.length * n.inner, A(0));
+    std::fill_n(dk, n.heads * n.keys * n.inner, A(0));
+    std::fill_n(dv, n.heads * n.keys * n.values, A(0));
+    return {};
+  }
+  const Fold<A>& sum = fold_of<A>(FoldKind::kSum);
+  const RowSteps<A>& steps = row_steps<A>();
+  // Weights and their gradients of a block, and a product before it is added.
+  const std::int64_t wide = std::max(n.inner, n.values);
+  const std::int64_t elements = 2 * kRows * n.keys + std::max(n.keys, kRows) * wide;
+  const double ns = 0.05 * static_cast<double>(n.length * n.keys) *
+                    static_cast<double>(n.inner + n.values + 16);
+  return each_unit<A>(call, n.heads, ns, elements, [&](std::int64_t head, A* memory) -> Status {
+    A* const p = memory;
+    A* const d = p + kRows * n.keys;
+    A* const product = d + kRows * n.keys;
+    A* const of_k = dk + head * n.keys * n.inner;
+    A* const of_v = dv + head * n.keys * n.values;
+    std::fill_n(of_k, n.keys * n.inner, A(0));
+    std::fill_n(of_v, n.keys * n.values, A(0));
+    for (std::int64_t first = 0; first < n.length; first += kRows) {
+      const std::int64_t rows = std::min(kRows, n.length - first);
+      const std::int64_t columns = n.seen(first + rows - 1, causal);
+      TT_RETURN_IF_ERROR(
+          gemm(rows, columns, n.inner, q.from(head, first), k.turned(head, 0), p, columns));
+      TT_RETURN_IF_ERROR(
+          gemm(rows, columns, n.values, g.from(head, first), v.turned(head, 0), d, columns));
+      for (std::int64_t r = 0; r < rows; ++r) {
+        A *weights = p + r * columns, *gradient = d + r * columns;
+        const std::int64_t seen = n.seen(first + r, causal);
+        steps.scale(weights, seen, scale, weights);
+        each_block(seen, [&](std::int64_t start, std::int64_t m) {
+          apply_map<A>(Map::kExpDifference, weights + start, m, logs + head * n.length + first + r,
+                       0, 0, weights + start);
+        });
+        // sum(P dP) over the row is sum(g y).
+        A buffer[kRoom];
+        const A* from_g = g.head(head) + (first + r) * g.row();
+        const A* from_y = y.head(head) + (first + r) * y.row();
+        const A dot = block_sum<A>(n.values, [&](std::int64_t start, std::int64_t m) {
+          steps.product(from_g + start, from_y + start, m, buffer);
+          return sum.leaf(buffer, m);
+        });
+        steps.softmax_gradient(gradient, weights, seen, dot, gradient);
+        steps.scale(gradient, seen, scale, gradient);
+        std::fill(weights + seen, weights + columns, A(0));
+        std::fill(gradient + seen, gradient + columns, A(0));
+      }
+      const MatrixRef<const A> p_turned{p, 1, columns}, d_turned{d, 1, columns},
+          d_straight{d, columns, 1};
+      TT_RETURN_IF_ERROR(gemm(columns, n.values, rows, p_turned, g.from(head, first), product,
+                              n.values));
+      steps.add(product, columns * n.values, of_v);
+      TT_RETURN_IF_ERROR(gemm(columns, n.inner, rows, d_turned, q.from(head, first), product,
+                              n.inner));
+      steps.add(product, columns * n.inner, of_k);
+      TT_RETURN_IF_ERROR(gemm(rows, n.inner, columns, d_straight, k.from(head, 0),
+                              dq + (head * n.length + first) * n.inner, n.inner));
+    }
+    return {};
+  });
+}
+
+template <bool kBackward>
+Status attention(KernelCall& call) {
+  if (call.out[0].geometry->numel() == 0 && !kBackward) return {};
+  if (call.out[0].dtype == core::DType::kF64) {
+    return kBackward ? backward<double>(call) : forward<double>(call);
+  }
+  return kBackward ? backward<float>(call) : forward<float>(call);
+}
+
+}  // namespace
+
+void add_attention_kernels(KernelTable& table) {
+  table.add("attention", attention<false>);
+  table.add("attention_backward", attention<true>);
+}
+
+}  // namespace teletensor::backends::cpu

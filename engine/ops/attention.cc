@@ -1,0 +1,129 @@
+// Scaled dot-product attention that never holds its score matrix, and its derivatives.
+#include <limits>
+#include <string>
+
+#include "engine/ops/families.h"
+#include "engine/ops/functions.h"
+
+namespace teletensor::ops {
+namespace {
+
+using core::Attribute;
+using core::Dims;
+using core::DType;
+using core::Status;
+
+// query [..., L, E], key [..., S, E], value [..., S, V] from operand `first` on.
+Status check_heads(InferContext& c, std::size_t first) {
+  const Dims &q = c.shape(first), &k = c.shape(first + 1), &v = c.shape(first + 2);
+  const std::string shapes = core::to_string(q) + ", " + core::to_string(k) + ", " +
+                             core::to_string(v);
+  const int rank = q.size();
+  if (rank < 2 || k.size() != rank || v.size() != rank) {
+    return c.fail("query, key and value need equal ranks of at least 2: " + shapes);
+  }
+  bool fits = q[rank - 1] == k[rank - 1] && k[rank - 2] == v[rank - 2];
+  for (int d = 0; d + 2 < rank; ++d) fits = fits && q[d] == k[d] && k[d] == v[d];
+  if (!fits) return c.fail("sizes do not fit: " + shapes);
+  const DType dtype = c.dtype(first);
+  if (dtype != DType::kF32 && dtype != DType::kF64) return c.not_defined_for(dtype);
+  if (c.dtype(first + 1) != dtype || c.dtype(first + 2) != dtype) {
+    return c.fail("query, key and value have different dtypes");
+  }
+  return {};
+}
+
+Status infer_attention(InferContext& c) {
+  TT_RETURN_IF_ERROR(check_heads(c, 0));
+  Dims out = c.shape(0), rows = c.shape(0);
+  out[out.size() - 1] = c.shape(2).back();
+  rows.erase(rows.size() - 1);
+  c.add_result(c.dtype(0), out);
+  c.add_result(c.dtype(0), rows);
+  return {};
+}
+
+Status infer_attention_backward(InferContext& c) {
+  TT_RETURN_IF_ERROR(check_heads(c, 1));
+  Dims out = c.shape(1), rows = c.shape(1);
+  out[out.size() - 1] = c.shape(3).back();
+  rows.erase(rows.size() - 1);
+  if (c.shape(0) != out || c.shape(4) != out || c.shape(5) != rows) {
+    return c.fail("the gradient has shape " + core::to_string(c.shape(0)) + ", the result " +
+                  core::to_string(out));
+  }
+  for (const std::size_t i : {std::size_t{0}, std::size_t{4}, std::size_t{5}}) {
+    if (c.dtype(i) != c.dtype(1)) return c.fail("dtypes differ");
+  }
+  for (std::size_t i = 1; i < 4; ++i) c.add_result(c.dtype(i), c.shape(i));
+  return {};
+}
+
+void attention_vjp(VjpContext& c) {
+  static const OpRef op("attention_backward");
+  const Var arguments[] = {c.gradient(), c.operand(0), c.operand(1),
+                           c.operand(2), c.result(0),  c.result(1)};
+  const Vars given = apply_all(op, arguments, c.attributes());
+  for (int i = 0; i < 3; ++i) {
+    if (c.needs(i)) c.give(i, given[static_cast<std::size_t>(i)]);
+  }
+}
+
+Var turned(const Var& x) { return transpose(x, x.rank() - 2, x.rank() - 1); }
+Var row_sum(const Var& x) { return sum(x, {x.rank() - 1}, true); }
+
+// With the weights P = softmax(scale * q k^T), dP = g v^T and dS = P (dP - sum(P dP)), the backward
+// gives dq = scale dS k, dk = scale dS^T q, dv = P^T g. Here the weights are made whole.
+void attention_backward_vjp(VjpContext& c) {
+  static const OpRef softmax("softmax"), tril("tril");
+  const Var g = c.operand(0), q = c.operand(1), k = c.operand(2), v = c.operand(3);
+  const Var scale(c.attributes().real(1));
+  Var scores = matmul(q, turned(k)) * scale;
+  if (c.attributes().boolean(0)) {
+    const core::Layout& layout = c.operand_layout(1);
+    const Dims square{q.shape()[q.rank() - 2], k.shape()[k.rank() - 2]};
+    const Var all = full(c.builder(), square, core::Number::of_float(1), layout.dtype,
+                         layout.device);
+    const Var seen = binary("gt", apply(tril, {all}, {Attribute::of(0)}), Var(0.5));
+    scores = where(seen, scores, Var(-std::numeric_limits<double>::infinity()));
+  }
+  const Var p = apply(softmax, {scores}, {Attribute::of(-1)});
+  const Var dp = matmul(g, turned(v));
+  const Var centred = dp - row_sum(p * dp);
+  const Var ds = p * centred;
+  const Var a = c.gradient(0), b = c.gradient(1), e = c.gradient(2);
+  const Var x = (matmul(a, turned(k)) + matmul(q, turned(b))) * scale;  // cotangent of dS
+  const Var px = row_sum(p * x);
+  const Var y = p * (x - px);                                           // of dP
+  const Var of_p = x * centred - px * dp + matmul(g, turned(e));
+  const Var of_scores = p * (of_p - row_sum(p * of_p)) * scale;
+  if (c.needs(0)) c.give(0, matmul(p, e) + matmul(y, v));
+  if (c.needs(1)) c.give(1, matmul(ds * scale, b) + matmul(of_scores, k));
+  if (c.needs(2)) c.give(2, matmul(turned(ds * scale), a) + matmul(turned(of_scores), q));
+  if (c.needs(3)) c.give(3, matmul(turned(y), g));
+}
+
+}  // namespace
+
+std::vector<OpDef> attention_ops() {
+  return {
+      {.signature = "attention(Tensor query, Tensor key, Tensor value, bool is_causal, "
+                    "float scale) -> (Tensor y, Tensor logsumexp)",
+       .doc = "softmax(query @ key.T * scale) @ value of each head, and the logarithms of the "
+              "softmax's denominators. With is_causal row i sees the columns up to i.",
+       .infer = infer_attention,
+       .vjp = attention_vjp,
+       .saves = {{.slot = 0}, {.slot = 1}, {.slot = 2}, {.slot = kResult}, {.slot = kResult + 1}},
+       .internal = true},
+      {.signature = "attention_backward(Tensor gradient, Tensor query, Tensor key, Tensor value, "
+                    "Tensor y, Tensor logsumexp, bool is_causal, float scale) -> (Tensor dquery, "
+                    "Tensor dkey, Tensor dvalue)",
+       .doc = "The derivatives of attention by query, key and value.",
+       .infer = infer_attention_backward,
+       .vjp = attention_backward_vjp,
+       .saves = {{.slot = 0}, {.slot = 1}, {.slot = 2}, {.slot = 3}},
+       .internal = true},
+  };
+}
+
+}  // namespace teletensor::ops
