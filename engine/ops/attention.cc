@@ -16,8 +16,8 @@ using core::Status;
 // query [..., L, E], key [..., S, E], value [..., S, V] from operand `first` on.
 Status check_heads(InferContext& c, std::size_t first) {
   const Dims &q = c.shape(first), &k = c.shape(first + 1), &v = c.shape(first + 2);
-  const std::string shapes = core::to_string(q) + ", " + core::to_string(k) + ", " +
-                             core::to_string(v);
+  const std::string shapes =
+      core::to_string(q) + ", " + core::to_string(k) + ", " + core::to_string(v);
   const int rank = q.size();
   if (rank < 2 || k.size() != rank || v.size() != rank) {
     return c.fail("query, key and value need equal ranks of at least 2: " + shapes);
@@ -82,8 +82,8 @@ void attention_backward_vjp(VjpContext& c) {
   if (c.attributes().boolean(0)) {
     const core::Layout& layout = c.operand_layout(1);
     const Dims square{q.shape()[q.rank() - 2], k.shape()[k.rank() - 2]};
-    const Var all = full(c.builder(), square, core::Number::of_float(1), layout.dtype,
-                         layout.device);
+    const Var all =
+        full(c.builder(), square, core::Number::of_float(1), layout.dtype, layout.device);
     const Var seen = binary("gt", apply(tril, {all}, {Attribute::of(0)}), Var(0.5));
     scores = where(seen, scores, Var(-std::numeric_limits<double>::infinity()));
   }
@@ -94,7 +94,7 @@ void attention_backward_vjp(VjpContext& c) {
   const Var a = c.gradient(0), b = c.gradient(1), e = c.gradient(2);
   const Var x = (matmul(a, turned(k)) + matmul(q, turned(b))) * scale;  // cotangent of dS
   const Var px = row_sum(p * x);
-  const Var y = p * (x - px);                                           // of dP
+  const Var y = p * (x - px);  // of dP
   const Var of_p = x * centred - px * dp + matmul(g, turned(e));
   const Var of_scores = p * (of_p - row_sum(p * of_p)) * scale;
   if (c.needs(0)) c.give(0, matmul(p, e) + matmul(y, v));

@@ -9,7 +9,6 @@ import numpy as np
 import teletensor as tt
 import torch
 from rows import elementwise, mlp_step, product
-
 from support.daemon import Daemon
 
 WORK = {"sgemm 64": product(64), "sgemm 256": product(256), "sgemm 1024": product(1024),

@@ -108,34 +108,34 @@ Status forward(KernelCall& call) {
   }
   const Fold<A>&max = fold_of<A>(FoldKind::kMax), &sum = fold_of<A>(FoldKind::kSum);
   const RowSteps<A>& steps = row_steps<A>();
-  const double ns = 0.02 * static_cast<double>(kRows * n.keys) *
-                    static_cast<double>(n.inner + n.values + 16);
-  return each_unit<A>(call, n.heads * n.blocks(), ns, kRows * n.keys,
-                      [&](std::int64_t unit, A* scores) -> Status {
-    const std::int64_t head = unit / n.blocks(), first = unit % n.blocks() * kRows;
-    const std::int64_t rows = std::min(kRows, n.length - first);
-    const std::int64_t columns = n.seen(first + rows - 1, causal);
-    TT_RETURN_IF_ERROR(gemm(rows, columns, n.inner, q.from(head, first), k.turned(head, 0), scores,
-                            columns));
-    for (std::int64_t r = 0; r < rows; ++r) {
-      A* row = scores + r * columns;
-      const std::int64_t seen = n.seen(first + r, causal);
-      steps.scale(row, seen, scale, row);
-      A largest = max.identity;
-      each_block(seen, [&](std::int64_t start, std::int64_t m) {
-        largest = max.pair(largest, max.leaf(row + start, m));
+  const double ns =
+      0.02 * static_cast<double>(kRows * n.keys) * static_cast<double>(n.inner + n.values + 16);
+  return each_unit<A>(
+      call, n.heads * n.blocks(), ns, kRows * n.keys, [&](std::int64_t unit, A* scores) -> Status {
+        const std::int64_t head = unit / n.blocks(), first = unit % n.blocks() * kRows;
+        const std::int64_t rows = std::min(kRows, n.length - first);
+        const std::int64_t columns = n.seen(first + rows - 1, causal);
+        TT_RETURN_IF_ERROR(
+            gemm(rows, columns, n.inner, q.from(head, first), k.turned(head, 0), scores, columns));
+        for (std::int64_t r = 0; r < rows; ++r) {
+          A* row = scores + r * columns;
+          const std::int64_t seen = n.seen(first + r, causal);
+          steps.scale(row, seen, scale, row);
+          A largest = max.identity;
+          each_block(seen, [&](std::int64_t start, std::int64_t m) {
+            largest = max.pair(largest, max.leaf(row + start, m));
+          });
+          const A total = block_sum<A>(seen, [&](std::int64_t start, std::int64_t m) {
+            apply_map<A>(Map::kExpDifference, row + start, m, &largest, 0, 0, row + start);
+            return sum.leaf(row + start, m);
+          });
+          steps.scale(row, seen, A(1) / total, row);
+          std::fill(row + seen, row + columns, A(0));
+          logs[head * n.length + first + r] = largest + std::log(total);
+        }
+        return gemm(rows, n.values, columns, MatrixRef<const A>{scores, columns, 1},
+                    v.from(head, 0), out + (head * n.length + first) * n.values, n.values);
       });
-      const A total = block_sum<A>(seen, [&](std::int64_t start, std::int64_t m) {
-        apply_map<A>(Map::kExpDifference, row + start, m, &largest, 0, 0, row + start);
-        return sum.leaf(row + start, m);
-      });
-      steps.scale(row, seen, A(1) / total, row);
-      std::fill(row + seen, row + columns, A(0));
-      logs[head * n.length + first + r] = largest + std::log(total);
-    }
-    return gemm(rows, n.values, columns, MatrixRef<const A>{scores, columns, 1}, v.from(head, 0),
-                out + (head * n.length + first) * n.values, n.values);
-  });
 }
 
 template <class A>
@@ -163,8 +163,8 @@ Status backward(KernelCall& call) {
   // Weights and their gradients of a block, and a product before it is added.
   const std::int64_t wide = std::max(n.inner, n.values);
   const std::int64_t elements = 2 * kRows * n.keys + std::max(n.keys, kRows) * wide;
-  const double ns = 0.05 * static_cast<double>(n.length * n.keys) *
-                    static_cast<double>(n.inner + n.values + 16);
+  const double ns =
+      0.05 * static_cast<double>(n.length * n.keys) * static_cast<double>(n.inner + n.values + 16);
   return each_unit<A>(call, n.heads, ns, elements, [&](std::int64_t head, A* memory) -> Status {
     A* const p = memory;
     A* const d = p + kRows * n.keys;
@@ -203,11 +203,11 @@ Status backward(KernelCall& call) {
       }
       const MatrixRef<const A> p_turned{p, 1, columns}, d_turned{d, 1, columns},
           d_straight{d, columns, 1};
-      TT_RETURN_IF_ERROR(gemm(columns, n.values, rows, p_turned, g.from(head, first), product,
-                              n.values));
+      TT_RETURN_IF_ERROR(
+          gemm(columns, n.values, rows, p_turned, g.from(head, first), product, n.values));
       steps.add(product, columns * n.values, of_v);
-      TT_RETURN_IF_ERROR(gemm(columns, n.inner, rows, d_turned, q.from(head, first), product,
-                              n.inner));
+      TT_RETURN_IF_ERROR(
+          gemm(columns, n.inner, rows, d_turned, q.from(head, first), product, n.inner));
       steps.add(product, columns * n.inner, of_k);
       TT_RETURN_IF_ERROR(gemm(rows, n.inner, columns, d_straight, k.from(head, 0),
                               dq + (head * n.length + first) * n.inner, n.inner));
