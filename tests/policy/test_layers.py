@@ -47,6 +47,11 @@ LAYERS = {
         ["engine/core/", "engine/program/", "engine/ops/", "engine/autograd/", "engine/passes/",
          "proto/wire/", "clients/wire/wire.h"],
         [STD, POSIX]),
+    "clients/cpp": (
+        ["engine/core/", "engine/program/", "engine/ops/", "engine/autograd/", "proto/wire/",
+         "clients/wire/wire.h", "clients/session/"],
+        [STD, POSIX]),
+    "clients/cpp/examples": (["clients/cpp/client.h"], [STD]),
     "clients/python/_core": (
         ["engine/core/", "engine/program/", "engine/ops/", "engine/autograd/",
          "engine/passes/", "proto/wire/", "clients/session/"],
@@ -58,6 +63,7 @@ TESTS = {
     "engine/session": ["engine/backends/", "engine/engine.h"],
     "proto/wire": ["teletensor/v1/", "google/protobuf/"],
     "server": ["engine/"],
+    "clients/cpp": ["server/", "engine/"],
 }
 PROJECT = ("engine/", "proto/", "server/", "clients/", "teletensor/")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')

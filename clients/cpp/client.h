@@ -1,0 +1,198 @@
+// The C++ client: tensors that live and compute in a teletensord daemon.
+//
+//   using namespace teletensor::client;
+//   Connection c = Connection::open("unix:/run/user/1000/teletensor.sock");
+//   Tensor w = c.randn({3, 1}).requires_grad();
+//   Tensor loss = (x.matmul(w) - y).call("square").mean();
+//   loss.backward();
+//   SGD({w}, 0.1).step();
+//   std::printf("%f\n", loss.item());       // the only line that waits for the daemon
+//
+// Every op of the catalog (docs/ops.md) is there by its name: call(). Names, arguments, defaults
+// and meaning are those of the Python client, and so is the rest: an op call does no I/O, eager
+// errors are raised at the call, late ones (out of memory, an index out of range) by whatever waits
+// next. This header needs nothing but the standard library.
+//
+// Thread-safe; one thread at a time is inside a connection.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <source_location>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace teletensor::client {
+
+using Shape = std::vector<std::int64_t>;
+
+// A daemon's or a mirror's refusal. `code` is one of google.rpc.Code; what() ends with the op and
+// the line that issued it, where an op is to blame.
+class Error : public std::runtime_error {
+ public:
+  Error(int code, const std::string& text) : std::runtime_error(text), code_(code) {}
+  int code() const { return code_; }
+  static constexpr int kInvalid = 3, kOutOfMemory = 8, kLost = 14;
+
+ private:
+  int code_;
+};
+
+// Element types by their names in Python: "float32", "int64", "bool", ...
+struct DTypeName {
+  std::string name;
+};
+struct DeviceName {
+  std::string name;  // "cpu", "sim:0"
+};
+
+class Connection;
+struct TensorImpl;
+struct ConnectionState;
+
+class Tensor {
+ public:
+  Tensor() = default;  // absent, as an argument
+  bool defined() const { return impl_ != nullptr; }
+
+  Shape shape() const;
+  std::string dtype() const;
+  std::int64_t numel() const;
+
+  // An op with this tensor as its first argument; named attributes and operands by `named`.
+  Tensor call(std::string_view op, std::vector<class Value> arguments = {},
+              std::vector<std::pair<std::string, Value>> named = {},
+              std::source_location where = std::source_location::current()) const;
+  // The in-place form: writes this tensor.
+  const Tensor& call_(std::string_view op, std::vector<Value> arguments = {},
+                      std::vector<std::pair<std::string, Value>> named = {},
+                      std::source_location where = std::source_location::current()) const;
+  Tensor matmul(const Tensor& other,
+                std::source_location where = std::source_location::current()) const;
+  Tensor sum(std::source_location where = std::source_location::current()) const;
+  Tensor mean(std::source_location where = std::source_location::current()) const;
+
+  // Gradients, as in PyTorch.
+  const Tensor& requires_grad(bool on = true) const;
+  bool is_grad_required() const;
+  void backward(std::source_location where = std::source_location::current()) const;
+  Tensor grad() const;  // absent where there is none
+  void zero_grad() const;
+  Tensor detach() const;
+
+  // ---- These wait, and raise late errors.
+  double item() const;
+  std::vector<float> to_floats() const;       // row-major; float32 only
+  std::vector<std::int64_t> to_ints() const;  // int64 only
+  std::string to_bytes() const;
+
+ private:
+  friend class Connection;
+  friend struct ConnectionState;
+  friend class SGD;
+  explicit Tensor(std::shared_ptr<TensorImpl> impl) : impl_(std::move(impl)) {}
+  std::shared_ptr<TensorImpl> impl_;
+};
+
+// An argument of an op: a tensor, a number, a text, a list.
+class Value {
+ public:
+  Value(std::nullptr_t = nullptr) {}
+  Value(const Tensor& tensor) : value(tensor) {}
+  Value(bool flag) : value(flag) {}
+  Value(int number) : value(static_cast<std::int64_t>(number)) {}
+  Value(std::int64_t number) : value(number) {}
+  Value(double number) : value(number) {}
+  Value(const char* text) : value(std::string(text)) {}
+  Value(std::string text) : value(std::move(text)) {}
+  Value(Shape numbers) : value(std::move(numbers)) {}
+  Value(std::vector<Tensor> tensors) : value(std::move(tensors)) {}
+  Value(DTypeName dtype) : value(std::move(dtype)) {}
+  Value(DeviceName device) : value(std::move(device)) {}
+
+  std::variant<std::nullptr_t, Tensor, bool, std::int64_t, double, std::string, Shape,
+               std::vector<Tensor>, DTypeName, DeviceName>
+      value;
+};
+using Named = std::vector<std::pair<std::string, Value>>;
+
+Tensor operator+(const Tensor& a, const Value& b);
+Tensor operator-(const Tensor& a, const Value& b);
+Tensor operator*(const Tensor& a, const Value& b);
+Tensor operator/(const Tensor& a, const Value& b);
+Tensor operator-(const Tensor& a);
+
+struct Options {
+  std::string name;          // of the session, for people
+  std::uint64_t memory = 0;  // bytes asked for on each device; 0: what the daemon allows
+  std::string token;         // who this is, where the daemon asks
+  double timeout = 10;       // seconds, for the connection
+};
+
+class Connection {
+ public:
+  // "host:port" (loopback), "unix:/path" or a path.
+  static Connection open(const std::string& address, const Options& options = {});
+
+  const std::string& name() const;
+  std::vector<std::string> devices() const;
+
+  Tensor tensor(std::span<const float> values, const Shape& shape) const;
+  Tensor tensor(std::span<const std::int64_t> values, const Shape& shape) const;
+  // The bytes of a tensor, row-major, as to_bytes() gives them.
+  Tensor tensor(std::string_view bytes, const std::string& dtype, const Shape& shape,
+                const std::string& device = "cpu") const;
+  Tensor randn(const Shape& shape,
+               std::source_location where = std::source_location::current()) const;
+  Tensor zeros(const Shape& shape,
+               std::source_location where = std::source_location::current()) const;
+  void manual_seed(std::int64_t seed) const;
+
+  // Any op of the catalog by name.
+  Tensor call(std::string_view op, std::vector<Value> arguments, Named named = {},
+              std::source_location where = std::source_location::current()) const;
+  std::vector<Tensor> call_all(std::string_view op, std::vector<Value> arguments, Named named = {},
+                               std::source_location where = std::source_location::current()) const;
+
+  // Waits until everything issued has run; raises a late error.
+  void synchronize() const;
+  // Ends the session and gives its memory back; so does the end of the last Tensor and Connection.
+  void close() const;
+
+ private:
+  explicit Connection(std::shared_ptr<ConnectionState> state) : state_(std::move(state)) {}
+  std::shared_ptr<ConnectionState> state_;
+};
+
+// While it lives, the calling thread records no gradients.
+class NoGrad {
+ public:
+  NoGrad();
+  ~NoGrad();
+  NoGrad(const NoGrad&) = delete;
+  NoGrad& operator=(const NoGrad&) = delete;
+
+ private:
+  const bool before_;
+};
+
+// Stochastic gradient descent: one instruction a step.
+class SGD {
+ public:
+  SGD(std::vector<Tensor> parameters, double lr, double momentum = 0)
+      : parameters_(std::move(parameters)), lr_(lr), momentum_(momentum) {}
+  void zero_grad() const;
+  void step();
+
+ private:
+  std::vector<Tensor> parameters_, buffers_;
+  double lr_, momentum_;
+};
+
+}  // namespace teletensor::client

@@ -1,0 +1,194 @@
+// The C++ client against a real daemon: engine, gRPC and all, in this process.
+#include "clients/cpp/client.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "engine/engine.h"
+#include "server/server.h"
+#include "server/testing.h"
+
+namespace teletensor::client {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+class CppClient : public testing::Test {
+ protected:
+  CppClient() : engine_(engine::Engine::create({.lanes = 2, .host_memory = 256u << 20})) {
+    server::ServerOptions options;
+    options.socket = folder_.path + "/d.sock";
+    options.version = "test";
+    auto started = server::Server::start(*engine_, options);
+    EXPECT_TRUE(started.ok()) << started.status().message();
+    server_ = std::move(*started);
+  }
+  Connection open(Options options = {}) {
+    return Connection::open("unix:" + server_->socket(), options);
+  }
+  std::uint64_t used() const { return engine_->memory()[0].device_used; }
+
+  server::testing::Folder folder_;
+  std::unique_ptr<engine::Engine> engine_;
+  std::unique_ptr<server::Server> server_;
+};
+
+template <class Work>
+Error error_of(Work work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    return error;
+  }
+  ADD_FAILURE() << "no error";
+  return Error(0, "");
+}
+
+const std::vector<float> kSix = {1, 2, 3, 4, 5, 6};
+
+TEST_F(CppClient, OperatorsAndOpsByName) {
+  const Connection c = open();
+  EXPECT_THAT(c.devices(), ElementsAre("cpu"));
+  const Tensor x = c.tensor(kSix, {2, 3});
+  EXPECT_EQ(x.shape(), (Shape{2, 3}));
+  EXPECT_EQ(x.dtype(), "float32");
+  EXPECT_THAT((x * 2 + 1).to_floats(), ElementsAre(3, 5, 7, 9, 11, 13));
+  EXPECT_THAT((-x / x - 0.5).to_floats(), ElementsAre(-1.5, -1.5, -1.5, -1.5, -1.5, -1.5));
+  EXPECT_THAT(x.call("sum", {Shape{1}}).to_floats(), ElementsAre(6, 15));
+  EXPECT_EQ(x.call("sum", {}, {{"dim", 0}, {"keepdim", true}}).shape(), (Shape{1, 3}));
+  EXPECT_EQ(x.sum().item(), 21);
+  EXPECT_EQ((x.call("gt", {2.5})).sum().item(), 4);
+  EXPECT_THAT(x.matmul(x.call("transpose", {0, 1})).to_floats(), ElementsAre(14, 32, 32, 77));
+  EXPECT_EQ(c.call("cat", {std::vector<Tensor>{x, x}, 0}).shape(), (Shape{4, 3}));
+  const std::vector<Tensor> halves = c.call_all("max_dim", {x, 1});
+  ASSERT_EQ(halves.size(), 2u);
+  EXPECT_THAT(halves[1].to_ints(), ElementsAre(2, 2));
+}
+
+TEST_F(CppClient, InPlaceWritesAreSeenThroughViews) {
+  const Connection c = open();
+  const Tensor x = c.zeros({2, 3});
+  const Tensor row = x.call("select", {0, 1});
+  row.call_("add", {1.0});
+  EXPECT_THAT(x.to_floats(), ElementsAre(0, 0, 0, 1, 1, 1));
+}
+
+TEST_F(CppClient, GradientsAndAStep) {
+  const Connection c = open();
+  const Tensor x = c.tensor(kSix, {2, 3});
+  const Tensor w = c.tensor(std::vector<float>{1, 1, 1}, {3, 1}).requires_grad();
+  EXPECT_TRUE(w.is_grad_required() && !x.is_grad_required() && !w.grad().defined());
+  SGD optimizer({w}, 0.5, 0.9);
+  for (int step = 0; step < 2; ++step) {  // the gradient is 5, 7, 9 in each
+    optimizer.zero_grad();
+    x.matmul(w).sum().backward();
+    EXPECT_THAT(w.grad().to_floats(), ElementsAre(5, 7, 9));
+    optimizer.step();
+  }
+  // 1 - 0.5 g - 0.5 (0.9 g + g)
+  EXPECT_THAT(w.to_floats(), ElementsAre(testing::FloatEq(-6.25f), testing::FloatEq(-9.15f),
+                                         testing::FloatEq(-12.05f)));
+  {
+    const NoGrad no_grad;
+    EXPECT_FALSE((w * 2).is_grad_required());
+  }
+  EXPECT_TRUE((w * 2).is_grad_required());
+}
+
+TEST_F(CppClient, EagerErrorsAreRaisedAtTheCall) {
+  const Connection c = open();
+  const Tensor x = c.tensor(kSix, {2, 3});
+  const Error shapes = error_of([&] { x.matmul(x); });
+  EXPECT_EQ(shapes.code(), Error::kInvalid);
+  EXPECT_THAT(shapes.what(), HasSubstr("[2, 3]"));
+  EXPECT_THAT(error_of([&] { x.call("frobnicate"); }).what(), HasSubstr("frobnicate"));
+  EXPECT_THAT(error_of([&] {
+                x.call("sum", {}, {{"dimension", 1}});
+              }).what(),
+              HasSubstr("'dimension' is unknown"));
+  EXPECT_THAT(error_of([&] { x.call("sum", {"all"}); }).what(), HasSubstr("'dim' must be"));
+  EXPECT_THAT(error_of([&] { c.tensor(kSix, {7}); }).what(), HasSubstr("do not fit"));
+  EXPECT_THAT(error_of([&] { Tensor().shape(); }).what(), HasSubstr("absent"));
+  EXPECT_THAT(error_of([&] { x.backward(); }).what(), HasSubstr("grad"));
+  EXPECT_EQ(x.sum().item(), 21);
+}
+
+TEST_F(CppClient, LateErrorsNameTheOpAndTheLine) {
+  const Connection c = open();
+  const Tensor x = c.tensor(kSix, {2, 3});
+  const Tensor bad = c.tensor(std::vector<std::int64_t>{0, 5}, {2});
+  const int line = __LINE__ + 1;
+  const Tensor chosen = x.call("index_select", {}, {{"dim", 0}, {"index", bad}});
+  const Tensor later = chosen + 1;
+  const Error late = error_of([&] { later.sum().item(); });
+  EXPECT_THAT(late.what(), HasSubstr("issued by index_select at "));
+  EXPECT_THAT(late.what(), HasSubstr("client_test.cc:" + std::to_string(line) + ")"));
+  EXPECT_EQ(x.sum().item(), 21);
+}
+
+TEST_F(CppClient, OutOfMemoryIsAnErrorOfOneInstruction) {
+  const Connection c = open({.name = "", .memory = 1u << 20, .token = "", .timeout = 10});
+  const Tensor x = c.zeros({150'000});
+  const Tensor second = x + 1;
+  const Error error = error_of([&] { c.synchronize(); });
+  EXPECT_EQ(error.code(), Error::kOutOfMemory);
+  EXPECT_THAT(error.what(), HasSubstr("(issued by add)"));
+  EXPECT_EQ(x.sum().item(), 0);
+}
+
+TEST_F(CppClient, BulkGoesBothWays) {
+  const Connection c = open();
+  std::vector<float> values(3'000'000);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 1000);
+  const Tensor x = c.tensor(values, {3000, 1000});
+  EXPECT_EQ(x.to_floats(), values);
+  EXPECT_EQ((x + 1).call("mean", {Shape{1}}).to_floats()[7], 500.5f);
+}
+
+TEST_F(CppClient, MemoryComesBack) {
+  {
+    const Connection c = open();
+    std::vector<Tensor> kept;
+    for (int i = 0; i < 10; ++i) kept.push_back(c.randn({100'000}));
+    c.synchronize();
+    EXPECT_GE(used(), 4'000'000u);
+    kept.clear();
+    c.synchronize();
+    EXPECT_LT(used(), 1'000'000u);
+    kept.push_back(c.randn({100'000}));
+  }
+  for (int i = 0; i < 500 && used() != 0; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_EQ(used(), 0u);
+}
+
+TEST_F(CppClient, ThreadsTakeTurns) {
+  const Connection c = open();
+  const Tensor x = c.tensor(kSix, {6});
+  std::vector<std::thread> threads;
+  std::vector<double> got(4);
+  for (std::size_t t = 0; t < got.size(); ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 100; ++i) got[t] = (x * static_cast<int>(t)).sum().item();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_THAT(got, ElementsAre(0, 21, 42, 63));
+}
+
+TEST_F(CppClient, ADaemonThatStopsIsAnError) {
+  const Connection c = open();
+  const Tensor x = c.tensor(kSix, {6});
+  EXPECT_EQ(x.sum().item(), 21);
+  server_->stop();
+  EXPECT_EQ(error_of([&] { x.sum().item(); }).code(), Error::kLost);
+  EXPECT_EQ(error_of([&] { open({.name = "", .memory = 0, .token = "", .timeout = 0.2}); }).code(),
+            4);
+}
+
+}  // namespace
+}  // namespace teletensor::client

@@ -1,0 +1,103 @@
+#include "clients/cpp/hello.h"
+
+#include "proto/wire/varint.h"
+
+namespace teletensor::client {
+
+using wire::Cursor;
+using wire::WireType;
+
+namespace {
+
+constexpr std::uint64_t kProtocol = 1;
+
+void put(std::string& out, std::uint32_t field, std::uint64_t value) {
+  char bytes[2 * wire::kMaxVarint];
+  out.append(bytes, wire::put_field(bytes, field, value));
+}
+
+void put(std::string& out, std::uint32_t field, std::string_view value) {
+  if (value.empty()) return;
+  char bytes[2 * wire::kMaxVarint];
+  out.append(bytes, wire::put_varint(wire::put_tag(bytes, field, WireType::kBytes), value.size()));
+  out.append(value);
+}
+
+// Calls number(field, value) and text(field, bytes) for each field; skips other types.
+template <class OnNumber, class OnText>
+bool read(std::string_view message, OnNumber number, OnText text) {
+  for (Cursor cursor(message); !cursor.done();) {
+    std::uint32_t field = 0;
+    WireType type{};
+    std::uint64_t value = 0;
+    std::string_view bytes;
+    if (!cursor.tag(field, type)) return false;
+    if (type == WireType::kVarint) {
+      if (!cursor.varint(value)) return false;
+      number(field, value);
+    } else if (type == WireType::kBytes) {
+      if (!cursor.bytes(bytes)) return false;
+      text(field, bytes);
+    } else if (!cursor.skip(type)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+std::string encode_hello(const HelloAsked& asked, const ops::Catalog& catalog) {
+  std::string out;
+  put(out, 1, kProtocol);
+  put(out, 2, kProtocol);
+  put(out, 3, asked.version);
+  put(out, 4, asked.instance);
+  put(out, 5, 1);
+  put(out, 6, asked.name);
+  put(out, 7, asked.memory);
+  put(out, 8, asked.lease_seconds);
+  for (std::size_t i = 0; i < catalog.size(); ++i) {
+    const ops::OpDef& def = catalog.at(static_cast<ops::OpId>(i));
+    std::string op;
+    put(op, 1, def.name);
+    put(op, 2, static_cast<std::uint64_t>(def.revision));
+    put(out, 9, op);
+  }
+  return out;
+}
+
+core::Status decode_hello(std::string_view bytes, HelloAnswer& answer) {
+  SessionLimits& limits = answer.limits;
+  const auto nothing = [](std::uint32_t, auto) {};
+  const auto on_limit = [&](std::uint32_t field, std::uint64_t value) {
+    if (field == 1) limits.credit_upto = value;
+    if (field == 2) limits.credit_bytes = value;
+    if (field == 3) limits.frame.bytes = value;
+    if (field == 4) limits.frame.commands = value;
+    if (field == 5) limits.frame.items = value;
+    if (field == 6) limits.frame.inline_bytes = value;
+    if (field == 7 && value != 0) answer.chunk_bytes = value;
+  };
+  bool good = true;
+  const auto on_number = [&](std::uint32_t field, std::uint64_t value) {
+    if (field == 6) answer.lease_seconds = value;
+    if (field == 10) limits.quota = value;
+  };
+  const auto on_text = [&](std::uint32_t field, std::string_view text) {
+    if (field == 2) answer.server_version = text;
+    if (field == 4) answer.token = text;
+    if (field == 5) answer.name = text;
+    if (field == 7) good = good && read(text, on_limit, nothing);
+    if (field == 8) {
+      good = good && read(text, nothing, [&](std::uint32_t inner, std::string_view name) {
+               if (inner == 1) answer.devices.emplace_back(name);
+             });
+    }
+  };
+  good = read(bytes, on_number, on_text) && good && !answer.token.empty();
+  limits.keeps = answer.lease_seconds > 0;
+  return good ? core::Status() : core::internal("the daemon's answer to Hello is broken");
+}
+
+}  // namespace teletensor::client

@@ -1,0 +1,28 @@
+// Hello in the bytes of session.proto, for a client without protobuf.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "clients/session/session.h"
+
+namespace teletensor::client {
+
+struct HelloAsked {
+  std::string version, instance, name;
+  std::uint64_t memory = 0, lease_seconds = 0;
+};
+std::string encode_hello(const HelloAsked& asked, const ops::Catalog& catalog);
+
+struct HelloAnswer {
+  std::string server_version, token, name;
+  std::uint64_t lease_seconds = 0;
+  SessionLimits limits;
+  std::size_t chunk_bytes = 1 << 20;
+  std::vector<std::string> devices;
+};
+core::Status decode_hello(std::string_view bytes, HelloAnswer& answer);
+
+}  // namespace teletensor::client

@@ -1,0 +1,350 @@
+#include "clients/cpp/state.h"
+
+#include <algorithm>
+#include <cstring>
+#include <random>
+
+#include "engine/ops/op.h"
+
+namespace teletensor::client {
+
+using core::Attribute;
+using core::Code;
+using ops::Parameter;
+using Lock = std::lock_guard<std::recursive_mutex>;
+
+namespace {
+
+constexpr double kCloseTimeout = 2;
+// A session of ours ends soon after its connection: this client does not attach again.
+constexpr std::uint64_t kLeaseSeconds = 1;
+
+std::string random_bytes() {
+  std::random_device device;
+  std::string bytes;
+  for (int i = 0; i < 16; ++i) bytes += static_cast<char>(device());
+  return bytes;
+}
+
+Status wrong(const ops::OpDef& def, const Parameter& parameter, const char* wants) {
+  return core::invalid(def.name + "(): argument '" + parameter.name + "' must be " + wants);
+}
+
+// The arguments of one call, as a Session takes them.
+struct Parsed {
+  core::InlineVector<Var, 3> arguments;
+  core::InlineVector<std::uint32_t, 2> counts;
+  core::Attributes attributes;
+};
+
+core::Number number_of(const Attribute& fallback) {
+  if (fallback.kind == Attribute::Kind::kFloat) return core::Number::of_float(fallback.real);
+  if (fallback.kind == Attribute::Kind::kBool) {
+    return core::Number::of_bool(fallback.integer != 0);
+  }
+  return core::Number::of_int(fallback.integer);
+}
+
+Status to_attribute(const ops::OpDef& def, const Parameter& p, const Value& given, Attribute& out) {
+  const auto& value = given.value;
+  const auto* integer = std::get_if<std::int64_t>(&value);
+  if (std::holds_alternative<std::nullptr_t>(value)) {
+    if (!p.optional) return wrong(def, p, "given");
+    out = Attribute::none();
+    return {};
+  }
+  switch (p.type) {
+    case Parameter::Type::kBool:
+      if (const auto* flag = std::get_if<bool>(&value)) return out = Attribute::of(*flag), Status();
+      return wrong(def, p, "bool");
+    case Parameter::Type::kInt:
+      if (integer) return out = Attribute::of(*integer), Status();
+      return wrong(def, p, "int");
+    case Parameter::Type::kFloat:
+      if (const auto* real = std::get_if<double>(&value)) {
+        return out = Attribute::of(*real), Status();
+      }
+      if (integer) return out = Attribute::of(static_cast<double>(*integer)), Status();
+      return wrong(def, p, "a number");
+    case Parameter::Type::kInts:
+      if (const auto* list = std::get_if<Shape>(&value)) {
+        return out = Attribute::of(std::span<const std::int64_t>(*list)), Status();
+      }
+      if (integer) {
+        return out = Attribute::of(std::span<const std::int64_t>(integer, 1)), Status();
+      }
+      return wrong(def, p, "a list of ints");
+    case Parameter::Type::kString:
+      if (const auto* text = std::get_if<std::string>(&value)) {
+        return out = Attribute::of(std::string_view(*text)), Status();
+      }
+      return wrong(def, p, "a text");
+    case Parameter::Type::kDType:
+      if (const auto* name = std::get_if<DTypeName>(&value)) {
+        const auto dtype = core::dtype_from_name(name->name);
+        if (dtype) return out = Attribute::of(*dtype), Status();
+      }
+      return wrong(def, p, "a dtype");
+    case Parameter::Type::kDevice:
+      if (const auto* name = std::get_if<DeviceName>(&value)) {
+        const auto device = core::device_from_name(name->name);
+        if (device) return out = Attribute::of(*device), Status();
+      }
+      return wrong(def, p, "a device");
+    default:
+      return wrong(def, p, "an attribute");
+  }
+}
+
+}  // namespace
+
+void raise_if(const Status& status) {
+  if (!status.ok()) throw Error(static_cast<int>(status.code()), status.message());
+}
+
+// ---------------------------------------------------------------- CppSession
+
+Status CppSession::block(const std::function<bool()>& ready) {
+  while (!wait_for(ready, std::chrono::seconds(1))) {
+  }
+  return {};
+}
+
+void CppSession::note_site(std::uint64_t seq) { sites_[seq % kSites] = {seq, op_, where_}; }
+
+void CppSession::tick() {
+  // Who is inside sends them himself, sooner or later.
+  if (!api_.try_lock()) return;
+  idle();
+  api_.unlock();
+}
+
+std::string CppSession::explained(const std::string& text, std::uint64_t root) const {
+  const Site& site = sites_[root % kSites];
+  if (site.seq != root || site.op.empty()) return text;
+  std::string out = text + "\n(issued by " + std::string(site.op);
+  if (site.where.line() != 0) {
+    out += " at " + std::string(site.where.file_name()) + ":" + std::to_string(site.where.line());
+  }
+  return out + ")";
+}
+
+// ---------------------------------------------------------------- ConnectionState
+
+ConnectionState::ConnectionState(const std::string& address, const Options& options)
+    : channel(*teletensor_wire(), address), timeout(options.timeout) {
+  std::vector<std::pair<std::string, std::string>> metadata;
+  if (!options.token.empty()) metadata.emplace_back("authorization", "Bearer " + options.token);
+  channel.set_metadata(metadata);
+  HelloAsked asked;
+  asked.version = "cpp";
+  asked.instance = random_bytes();
+  asked.name = options.name;
+  asked.memory = options.memory;
+  asked.lease_seconds = kLeaseSeconds;
+  const auto reply = channel.unary("/teletensor.v1.Compute/Hello",
+                                   encode_hello(asked, ops::catalog()), timeout, true, {});
+  raise_if(reply.status());
+  raise_if(decode_hello(*reply, hello));
+  metadata.emplace_back("teletensor-token", hello.token);
+  channel.set_metadata(metadata);
+  session = std::make_unique<CppSession>(hello.limits, api);
+  session->take_up(1, 0);
+  watcher = std::thread([this, end = session->attach(channel.run(1))] {
+    while (!end->wait(std::chrono::hours(1))) {
+    }
+    session->lost(Status(
+        Code::kUnavailable,
+        "the session is lost: " +
+            (end->status().ok() ? std::string("the daemon ended it") : end->status().message())));
+  });
+}
+
+ConnectionState::~ConnectionState() {
+  try {
+    close();
+  } catch (const std::exception&) {  // nobody is left to tell
+  }
+}
+
+void ConnectionState::close() {
+  const Lock lock(api);
+  if (std::exchange(closed, true)) return;
+  Status late = session->synchronize();
+  std::uint64_t root = 0;
+  if (late.ok()) late = session->raise_pending(root);
+  const std::string text = session->explained(late.message(), root);
+  session->close();
+  (void)channel.unary("/teletensor.v1.Compute/Close", "", kCloseTimeout, false, {});
+  session->detach();
+  watcher.join();
+  if (!late.ok() && late.code() != Code::kUnavailable) {
+    throw Error(static_cast<int>(late.code()), text);
+  }
+}
+
+Tensor ConnectionState::wrap(HandleRef handle) {
+  auto impl = std::make_shared<TensorImpl>();
+  impl->state = shared_from_this();
+  impl->handle = std::move(handle);
+  return Tensor(std::move(impl));
+}
+
+std::vector<Tensor> ConnectionState::call(std::string_view op, const std::vector<Value>& arguments,
+                                          const Named& named, bool inplace,
+                                          const std::source_location& where) {
+  const Lock lock(api);
+  const ops::OpDef* def = ops::catalog().find(op);
+  if (def == nullptr) raise_if(core::invalid("there is no op " + std::string(op)));
+  const std::size_t parameters = def->parameters.size();
+  const std::size_t fillable = def->random ? parameters - 2 : parameters;  // seed and ordinal
+  if (arguments.size() > fillable) {
+    raise_if(
+        core::invalid(def->name + "() takes at most " + std::to_string(fillable) + " arguments"));
+  }
+  std::vector<const Value*> values(parameters, nullptr);
+  for (std::size_t i = 0; i < arguments.size(); ++i) values[i] = &arguments[i];
+  for (const auto& [name, value] : named) {
+    const auto found = std::find_if(def->parameters.begin(), def->parameters.end(),
+                                    [&](const Parameter& p) { return p.name == name; });
+    const auto i = static_cast<std::size_t>(found - def->parameters.begin());
+    if (i >= fillable || values[i] != nullptr) {
+      raise_if(core::invalid(def->name + "(): argument '" + name +
+                             (i >= fillable ? "' is unknown" : "' is given twice")));
+    }
+    values[i] = &value;
+  }
+
+  Parsed parsed;
+  const auto operand = [&](const Tensor& tensor) {
+    if (tensor.impl_ && tensor.impl_->state.get() != this) {
+      raise_if(core::invalid(def->name + "(): a tensor of another connection"));
+    }
+    parsed.arguments.push_back(tensor.impl_ ? Var(session.get(), tensor.impl_->handle) : Var());
+  };
+  for (std::size_t i = 0; i < parameters; ++i) {
+    const Parameter& p = def->parameters[i];
+    const bool list = p.type == Parameter::Type::kTensorList;
+    if (values[i] == nullptr) {
+      if (p.is_operand() && list && p.has_default) {
+        parsed.counts.push_back(0);
+      } else if (p.is_operand() && (p.optional || p.type == Parameter::Type::kOptionalTensor)) {
+        parsed.arguments.push_back({});
+      } else if (p.is_operand() && p.has_default) {
+        parsed.arguments.push_back(Var(number_of(p.fallback)));
+      } else if (!p.is_operand() && i >= fillable) {
+        parsed.attributes.push_back(Attribute::of(i == fillable ? seed : ordinal++));
+      } else if (!p.is_operand() && (p.has_default || p.optional)) {
+        parsed.attributes.push_back(p.fallback);
+      } else {
+        raise_if(core::invalid(def->name + "() misses argument '" + p.name + "'"));
+      }
+      continue;
+    }
+    const auto& value = values[i]->value;
+    if (!p.is_operand()) {
+      Attribute attribute;
+      raise_if(to_attribute(*def, p, *values[i], attribute));
+      parsed.attributes.push_back(std::move(attribute));
+    } else if (const auto* tensors = std::get_if<std::vector<Tensor>>(&value); list && tensors) {
+      parsed.counts.push_back(static_cast<std::uint32_t>(tensors->size()));
+      for (const Tensor& tensor : *tensors) operand(tensor);
+    } else if (const auto* tensor = std::get_if<Tensor>(&value); tensor && !list) {
+      const bool optional = p.optional || p.type == Parameter::Type::kOptionalTensor;
+      if (!tensor->defined() && !optional) raise_if(wrong(*def, p, "a Tensor"));
+      operand(*tensor);
+    } else if (std::holds_alternative<std::nullptr_t>(value) &&
+               (p.optional || p.type == Parameter::Type::kOptionalTensor)) {
+      parsed.arguments.push_back({});
+    } else if (p.type != Parameter::Type::kOperand) {
+      raise_if(wrong(*def, p, list ? "a list of Tensors" : "a Tensor"));
+    } else if (const auto* flag = std::get_if<bool>(&value)) {
+      parsed.arguments.push_back(Var(core::Number::of_bool(*flag)));
+    } else if (const auto* integer = std::get_if<std::int64_t>(&value)) {
+      parsed.arguments.push_back(Var(core::Number::of_int(*integer)));
+    } else if (const auto* real = std::get_if<double>(&value)) {
+      parsed.arguments.push_back(Var(core::Number::of_float(*real)));
+    } else {
+      raise_if(wrong(*def, p, "a Tensor or a number"));
+    }
+  }
+
+  const std::span<const Var> operands(parsed.arguments.data(), parsed.arguments.size());
+  const std::span<const std::uint32_t> counts(parsed.counts.data(), parsed.counts.size());
+  const ops::OpId id = ops::catalog().id(*def);
+  session->at(def->name, where);
+  std::vector<Tensor> out;
+  if (inplace) {
+    raise_if(session->apply_inplace(id, operands, counts, parsed.attributes));
+    return out;
+  }
+  Handles results;
+  raise_if(session->apply(id, operands, counts, parsed.attributes, results));
+  for (HandleRef& result : results) out.push_back(wrap(std::move(result)));
+  return out;
+}
+
+Tensor ConnectionState::upload(std::string_view bytes, core::DType dtype, core::Device device,
+                               const Shape& shape) {
+  const Lock lock(api);
+  if (shape.size() > static_cast<std::size_t>(core::kMaxRank)) {
+    raise_if(core::invalid("rank " + std::to_string(shape.size()) + " is above the limit of 12"));
+  }
+  const auto elements = core::checked_numel(shape);
+  raise_if(elements.status());
+  if (static_cast<std::uint64_t>(*elements) * core::size_of(dtype) != bytes.size()) {
+    raise_if(
+        core::invalid("tensor: " + std::to_string(bytes.size()) + " bytes do not fit the shape"));
+  }
+  session->at("tensor", {});
+  const core::Dims dims{std::span<const std::int64_t>(shape)};
+  core::Result<HandleRef> handle = HandleRef();
+  if (bytes.size() <= hello.limits.frame.inline_bytes) {
+    handle = session->constant(dtype, device, dims, std::string(bytes));
+  } else {
+    const auto upload = channel.upload(device, bytes, hello.chunk_bytes, ++uploads, {});
+    raise_if(upload.status());
+    handle = session->uploaded(*upload, dtype, device, dims);
+  }
+  raise_if(handle.status());
+  return wrap(std::move(*handle));
+}
+
+void ConnectionState::raise_late() {
+  std::uint64_t root = 0;
+  const Status late = session->raise_pending(root);
+  if (!late.ok()) {
+    throw Error(static_cast<int>(late.code()), session->explained(late.message(), root));
+  }
+}
+
+std::string ConnectionState::read(Handle& handle) {
+  const Lock lock(api);
+  const auto& layout = handle.layout;
+  const auto elements = core::checked_numel(layout.geometry.shape.span());
+  raise_if(elements.status());
+  const std::size_t size = static_cast<std::size_t>(*elements) * core::size_of(layout.dtype);
+  const bool bulk = size > hello.limits.frame.inline_bytes;
+  session->at("fetch", {});
+  const auto seq = session->fetch(handle, bulk);
+  raise_if(seq.status());
+  if (bulk) {
+    std::string bytes(size, '\0');
+    std::size_t at = 0;
+    const Status status = channel.download(*seq, bytes.data(), size, at, {});
+    session->taken(*seq);
+    raise_late();
+    raise_if(status);
+    return bytes;
+  }
+  auto value = session->wait_fetched(*seq);
+  raise_late();
+  raise_if(value.status());
+  if (!value->status.ok()) {
+    throw Error(static_cast<int>(value->status.code()),
+                session->explained(value->status.message(), value->root));
+  }
+  return std::move(value->data);
+}
+
+}  // namespace teletensor::client

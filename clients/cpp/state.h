@@ -1,0 +1,91 @@
+// What stands behind Connection and Tensor.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "clients/cpp/client.h"
+#include "clients/cpp/hello.h"
+#include "clients/session/channel.h"
+#include "clients/session/session.h"
+#include "clients/session/stream.h"
+
+namespace teletensor::client {
+
+// Throws Error.
+void raise_if(const Status& status);
+
+// The native session with what C++ has in the place of Python: no hooks, no functions of one's own.
+class CppSession final : public Session {
+ public:
+  CppSession(const SessionLimits& limits, std::recursive_mutex& api)
+      : Session(limits), api_(api), sites_(kSites) {}
+
+  // Of the commands that this thread issues next.
+  void at(std::string_view op, const std::source_location& where) { op_ = op, where_ = where; }
+  // The daemon's text, with the op and the line of command `root`.
+  std::string explained(const std::string& text, std::uint64_t root) const;
+
+  Status run_function(autograd::Node&, std::span<Var>, std::span<Var>) override {
+    return core::internal("a function of the client's own");
+  }
+  core::Result<Var> run_hook(autograd::HookId, const Var& g) override { return g; }
+
+ protected:
+  Status block(const std::function<bool()>& ready) override;
+  void note_site(std::uint64_t seq) override;
+  void tick() override;
+  core::Result<autograd::Node*> again(autograd::Node&) override {
+    return core::internal("a checkpoint of the client's own");
+  }
+
+ private:
+  struct Site {
+    std::uint64_t seq = 0;
+    std::string_view op;  // of the catalog
+    std::source_location where;
+  };
+  static constexpr std::size_t kSites = 1 << 14;
+  std::recursive_mutex& api_;
+  std::string_view op_;
+  std::source_location where_;
+  std::vector<Site> sites_;
+};
+
+struct ConnectionState : std::enable_shared_from_this<ConnectionState> {
+  ConnectionState(const std::string& address, const Options& options);
+  ~ConnectionState();
+  void close();
+
+  Tensor wrap(HandleRef handle);
+  std::vector<Tensor> call(std::string_view op, const std::vector<Value>& arguments,
+                           const Named& named, bool inplace, const std::source_location& where);
+  Tensor upload(std::string_view bytes, core::DType dtype, core::Device device, const Shape& shape);
+  // The row-major bytes.
+  std::string read(Handle& handle);
+  void raise_late();
+
+  std::recursive_mutex api;  // held by whoever is inside
+  Channel channel;
+  double timeout;
+  HelloAnswer hello;
+  std::unique_ptr<CppSession> session;
+  std::thread watcher;  // of the stream's end
+  std::uint64_t uploads = 0;
+  std::int64_t seed = 67280421310721, ordinal = 0;  // PyTorch's default
+  bool closed = false;
+};
+
+struct TensorImpl {
+  ~TensorImpl() {
+    std::lock_guard lock(state->api);
+    handle = {};
+  }
+  std::shared_ptr<ConnectionState> state;
+  HandleRef handle;
+};
+
+}  // namespace teletensor::client
