@@ -545,3 +545,24 @@ def test_gradients_as_a_stream(tt):
         p.grad.mul_(2)
         assert close(p.grad.numpy(), 2 * want[next(n for n, q in model.named_parameters() if q is p)],
                      1e-6)
+
+
+def test_gradcheck_of_complex_functions(tt):
+    z = tt.tensor([[1 + 2j, -0.5 + 1j], [2 - 1j, 0.3 - 0.2j]], dtype=tt.complex128, requires_grad=True)
+    x = tt.tensor([[1.0, 2.0], [0.5, -1.0]], dtype=tt.float64, requires_grad=True)
+    for f, args in ((lambda z: z * z.conj().exp(), (z,)), (lambda z: z.abs(), (z,)), (lambda z, x: z @ z * x, (z, x)),
+                    (lambda x: tt.complex(x, x * x), (x,))):
+        assert tt.autograd.gradcheck(f, args, check_forward_ad=True) and tt.autograd.gradgradcheck(f, args)
+
+    class WithoutConj(tt.autograd.Function):
+        @staticmethod
+        def forward(ctx, z):
+            ctx.save_for_backward(z)
+            return z * z
+
+        @staticmethod
+        def backward(ctx, g):
+            return 2 * ctx.saved_tensors[0] * g
+
+    with pytest.raises(RuntimeError, match="mismatch"):
+        tt.autograd.gradcheck(WithoutConj.apply, (z,))

@@ -185,6 +185,8 @@ from .func import vmap  # noqa: E402
 
 # isort: split
 from . import special  # noqa: E402
+from ._extras import *  # noqa: E402, F403
+from ._extras import __all__ as _extra_names  # noqa: E402
 
 __all__ = [
     "Generator", "InterruptedOpError", "OutOfMemoryError", "RefusedError", "Session",
@@ -199,5 +201,5 @@ __all__ = [
     "set_default_device", "set_default_dtype", "set_grad_enabled", "set_rng_state", "set_strict",
     "short", "special", "synchronize", "tensor", "to_torch", "uint16", "uint32", "uint64",
     "uint8", "utils", "vmap",
-    *_functions.NAMES, *_op_names,
+    *_functions.NAMES, *_op_names, *_extra_names,
 ]  # fmt: skip

@@ -28,6 +28,24 @@ def _differentiable(outputs: Any) -> list[Tensor]:
     return [o for o in _listed(outputs) if isinstance(o, Tensor) and o.dtype.is_floating_point]
 
 
+def _is_complex(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.dtype.is_complex
+
+
+def _in_parts(func: Callable[..., Any], inputs: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+    """func with real and imaginary parts in the place of complex numbers: a derivative of a complex
+    function is right if those of its parts are."""
+    which = [_is_complex(x) and x.requires_grad for x in inputs]
+
+    def parts(*args: Any) -> tuple[Any, ...]:
+        own = [ops["view_as_complex"](a) if split else a for a, split in zip(args, which, strict=True)]
+        return tuple(ops["view_as_real"](o) if _is_complex(o) else o for o in _listed(func(*own)))
+
+    split = [ops["view_as_real"](x.detach()).requires_grad_() if complex_one else x
+             for x, complex_one in zip(inputs, which, strict=True)]
+    return parts, tuple(split)
+
+
 def _numerical(func: Callable[..., Any], inputs: tuple[Any, ...], which: int, outputs: int,
                eps: float) -> list[np.ndarray[Any, Any]]:
     """One [elements of the input, elements of the output] matrix for each output."""
@@ -141,12 +159,14 @@ def gradcheck(func: Callable[..., Any], inputs: Any, *, eps: float = 1e-6, atol:
               fast_mode: bool = False) -> bool:
     """True if the gradients of `func` agree with central differences of step eps, elementwise.
 
-    Inputs that require grad should be float64. Raises GradcheckError where they differ (or returns
+    Inputs that require grad should be float64, or complex128, whose parts are moved one by one.
+    Raises GradcheckError where they differ (or returns
     False without raise_exception). check_forward_ad compares tangents too, check_batched_grad the
     gradients under vmap. fast_mode is accepted; every element is compared always.
     """
+    func, points = _in_parts(func, _listed(inputs))
     try:
-        _check(func, _listed(inputs), eps, atol, rtol, check_undefined_grad, check_grad_dtypes,
+        _check(func, points, eps, atol, rtol, check_undefined_grad, check_grad_dtypes,
                check_batched_grad, check_forward_ad or check_batched_forward_grad, check_backward_ad,
                nondet_tol)
     except GradcheckError:
@@ -214,14 +234,15 @@ def gradgradcheck(func: Callable[..., Any], inputs: Any, grad_outputs: Any = Non
                   fast_mode: bool = False) -> bool:
     """gradcheck of the gradients of `func`, as a function of its inputs and of grad_outputs (random
     numbers, where none are given)."""
-    points = _listed(inputs)
+    func, points = _in_parts(func, _listed(inputs))
     if grad_outputs is None:
         with enable_grad():
             outputs = _differentiable(func(*points))
         seeds = [ops["normal"](ops["empty"](o._shape, _core.float64, o.device)).requires_grad_()
                  for o in outputs]
     else:
-        seeds = list(_listed(grad_outputs))
+        seeds = [ops["view_as_real"](s.detach()).requires_grad_() if _is_complex(s) else s
+                 for s in _listed(grad_outputs)]
     count = len(points)
 
     def gradients(*args: Any) -> tuple[Any, ...]:

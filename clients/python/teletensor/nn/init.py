@@ -3,8 +3,10 @@ random ones draw on the daemon, in the order in which they are called after `man
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
+from typing import Any
 
 import numpy as np
 
@@ -232,3 +234,23 @@ def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01) -> Tensor:
         tensor.normal_(0, std)
         order = tt.rand(rows, columns, device=tensor.device).argsort(0)
         return tensor.copy_(tt.where(order < zeros, 0.0, tensor))
+
+
+def _deprecated(name: str) -> Any:
+    own: Any = globals()[name + "_"]
+
+    @functools.wraps(own)
+    def call(*args: Any, **kwargs: Any) -> Tensor:
+        text = f"`nn.init.{name}` is now deprecated in favor of `nn.init.{name}_`."
+        warnings.warn(text, FutureWarning, 2)
+        result: Tensor = own(*args, **kwargs)
+        return result
+
+    call.__name__ = name
+    return call
+
+
+constant, dirac, eye, kaiming_normal, kaiming_uniform, normal, orthogonal, sparse, uniform, xavier_normal, (
+    xavier_uniform) = map(_deprecated, (
+        "constant", "dirac", "eye", "kaiming_normal", "kaiming_uniform", "normal", "orthogonal", "sparse",
+        "uniform", "xavier_normal", "xavier_uniform"))

@@ -164,6 +164,8 @@ def _unpool(
     kernel = sizes(name, "kernel_size", kernel_size, spatial)
     steps = kernel if stride is None else sizes(name, "stride", stride, spatial)
     edges = sizes(name, "padding", padding, spatial)
+    if any(s <= 0 for s in steps):
+        raise RuntimeError(f"{name}: strides should be greater than zero, but got stride: {steps}")
     default = tuple(
         (n - 1) * s + k - 2 * p
         for n, s, k, p in zip(input.shape[-spatial:], steps, kernel, edges, strict=False)

@@ -1,6 +1,8 @@
 """What is done to gradients and parameters of a model; `rnn` packs sequences of unequal lengths."""
 
 from . import parametrizations, parametrize, rnn
+from ._fusion import *  # noqa: F403
+from ._fusion import __all__ as _fusion
 from ._parameters import (
     clip_grad_norm_,
     clip_grad_value_,
@@ -20,4 +22,5 @@ __all__ = [
     "parametrize",
     "rnn",
     "vector_to_parameters",
+    *_fusion,
 ]

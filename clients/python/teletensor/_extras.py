@@ -1,0 +1,292 @@
+"""Functions that PyTorch also has at the top level, or for programs' sake; those of nn.functional are
+the very same objects."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from . import _convert, _core
+from ._core import Tensor, ops
+from .autograd import is_anomaly_enabled
+from .nn.functional import (
+    affine_grid,
+    alpha_dropout,
+    cosine_embedding_loss,
+    dropout,
+    embedding_bag,
+    feature_alpha_dropout,
+    grid_sample,
+    hardshrink,
+    hinge_embedding_loss,
+    margin_ranking_loss,
+    poisson_nll_loss,
+    prelu,
+    triplet_margin_loss,
+)
+
+__all__ = [
+    "affine_grid_generator", "alpha_dropout_", "are_deterministic_algorithms_enabled", "asarray",
+    "clear_autocast_cache", "cosine_embedding_loss", "dropout_", "embedding_bag",
+    "feature_alpha_dropout_", "frobenius_norm", "from_dlpack", "frombuffer",
+    "get_default_device", "get_deterministic_debug_mode", "get_device",
+    "get_float32_matmul_precision", "grid_sampler", "gru_cell", "hardshrink", "hinge_embedding_loss",
+    "is_anomaly_enabled", "is_autocast_cache_enabled",
+    "is_deterministic_algorithms_warn_only_enabled", "is_distributed", "is_inference", "lstm_cell",
+    "margin_ranking_loss", "nuclear_norm", "poisson_nll_loss", "prelu", "range", "rnn_relu_cell",
+    "rnn_tanh_cell", "set_deterministic_debug_mode", "set_float32_matmul_precision",
+    "triplet_margin_loss", "typename", "use_deterministic_algorithms", "view_as_complex_copy",
+    "view_as_real_copy",
+]  # fmt: skip
+
+_MODES = ("bilinear", "nearest", "bicubic")
+_PADDING = ("zeros", "border", "reflection")
+
+
+# ---------------------------------------------------------------- making tensors
+
+
+def asarray(obj: Any, *, dtype: Any = None, device: Any = None, copy: bool | None = None,
+            requires_grad: bool = False) -> Tensor:
+    """obj (a tensor, an array, numbers) as a tensor; copied where copy is True or it must be."""
+    if copy is False and not isinstance(obj, Tensor):
+        raise ValueError("asarray: what is in this process must be copied to the daemon")
+    out = _convert.as_tensor(obj, dtype=dtype, device=device)
+    if copy is False and out is not obj:
+        raise ValueError("asarray: can't alias tensor: another dtype or device needs a copy")
+    if copy and out is obj:
+        out = ops["clone"](out)
+    if requires_grad:
+        out.requires_grad = True
+    return out
+
+
+def from_dlpack(ext_tensor: Any) -> Tensor:
+    """A copy of what another library shows through DLPack."""
+    if isinstance(ext_tensor, Tensor):
+        return ext_tensor
+    return _convert.tensor(np.from_dlpack(ext_tensor))
+
+
+def frombuffer(buffer: Any, *, dtype: Any, count: int = -1, offset: int = 0,
+               requires_grad: bool = False) -> Tensor:
+    """A vector of the elements in a buffer (bytes, an array), copied."""
+    name = "uint16" if dtype == _core.bfloat16 else dtype.name
+    array = np.frombuffer(buffer, np.dtype(name), count, offset)
+    out = _convert.tensor(array)
+    if dtype == _core.bfloat16:
+        out = ops["bitcast"](out, dtype)
+    if requires_grad:
+        out.requires_grad = True
+    return out
+
+
+def range(start: Any, end: Any = None, step: Any = 1, **options: Any) -> Tensor:
+    """start, start + step, ... up to and including end (arange leaves it out)."""
+    from ._functions import arange
+
+    if end is None:
+        start, end = 0, start
+    whole = all(isinstance(v, int) for v in (start, end, step))
+    dtype = options.pop("dtype", None) or _core.default_dtype()
+    count = int((end - start) / step) + 1
+    steps = arange(count, dtype=_core.int64 if whole else _core.float64, **options)
+    return ops["cast"](steps * step + start, dtype)
+
+
+def get_default_device() -> _core.device:
+    """The device of new tensors."""
+    return _convert._default_device[0] or _core.device("cpu")
+
+
+def get_device(input: Tensor) -> int:
+    """The number of the tensor's device; -1 on a CPU."""
+    index = input.device.index
+    return -1 if index is None else int(index)
+
+
+# ---------------------------------------------------------------- facts and switches
+
+
+def is_inference(input: Tensor) -> bool:
+    """Was it made in inference mode?"""
+    return input.is_inference()
+
+
+def is_distributed(input: Tensor) -> bool:
+    """False."""
+    return False
+
+
+def typename(obj: Any) -> str:
+    """The name of a tensor's type, or of an object's class."""
+    if isinstance(obj, Tensor):
+        return str(obj.type())
+    kind: Any = obj if isinstance(obj, type) or callable(obj) else type(obj)
+    module = getattr(kind, "__module__", None)
+    name = getattr(kind, "__qualname__", type(obj).__name__)
+    return name if module in (None, "builtins") else f"{module}.{name}"
+
+
+def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:
+    """Accepted: every result depends on its instruction and operands alone."""
+
+
+def are_deterministic_algorithms_enabled() -> bool:
+    """True."""
+    return True
+
+
+def is_deterministic_algorithms_warn_only_enabled() -> bool:
+    """False."""
+    return False
+
+
+def set_deterministic_debug_mode(debug_mode: int | str) -> None:
+    """Accepted: nothing here is not deterministic."""
+
+
+def get_deterministic_debug_mode() -> int:
+    """2: results are always deterministic."""
+    return 2
+
+
+def get_float32_matmul_precision() -> str:
+    """"highest": float32 products are computed in float32."""
+    return "highest"
+
+
+def set_float32_matmul_precision(precision: str) -> None:
+    """Accepted; products stay in float32, which every setting allows."""
+    if precision not in ("highest", "high", "medium"):
+        raise RuntimeError(f"{precision} is not one of 'highest', 'high', 'medium'")
+
+
+def is_autocast_cache_enabled() -> bool:
+    """Are casts of leaves kept within an autocast region?"""
+    return bool(_core.autocast_state(0)[2])
+
+
+def clear_autocast_cache() -> None:
+    """Drops the casts that this thread keeps."""
+    _core.clear_autocast_cache()
+
+
+# ---------------------------------------------------------------- norms, copies, layers
+
+
+def frobenius_norm(input: Tensor, dim: Any = (), keepdim: bool = False) -> Tensor:
+    """The root of the sum of squares, of all or along dims."""
+    return ops["norm"](input, 2.0, None if dim in ((), []) else dim, keepdim)
+
+
+def nuclear_norm(input: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
+    """The sum of the singular values."""
+    from . import linalg
+
+    found: Tensor = linalg.matrix_norm(input, "nuc", (-2, -1) if dim is None else dim, keepdim)
+    return found
+
+
+def view_as_real_copy(input: Tensor) -> Tensor:
+    """Real and imaginary parts along a new last dimension."""
+    return ops["view_as_real"](input)
+
+
+def view_as_complex_copy(input: Tensor) -> Tensor:
+    """Pairs along the last dimension as complex numbers."""
+    return ops["view_as_complex"](input)
+
+
+def affine_grid_generator(theta: Tensor, size: Any, align_corners: bool) -> Tensor:
+    """nn.functional.affine_grid."""
+    return affine_grid(theta, size, align_corners)
+
+
+def grid_sampler(input: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int,
+                 align_corners: bool) -> Tensor:
+    """nn.functional.grid_sample with its modes as numbers."""
+    return grid_sample(input, grid, _MODES[interpolation_mode], _PADDING[padding_mode], align_corners)
+
+
+def dropout_(input: Tensor, p: float, train: bool) -> Tensor:
+    """nn.functional.dropout in place."""
+    return dropout(input, p, train, inplace=True)
+
+
+def alpha_dropout_(input: Tensor, p: float, train: bool) -> Tensor:
+    """nn.functional.alpha_dropout in place."""
+    return alpha_dropout(input, p, train, inplace=True)
+
+
+def feature_alpha_dropout_(input: Tensor, p: float, train: bool) -> Tensor:
+    """nn.functional.feature_alpha_dropout in place."""
+    return feature_alpha_dropout(input, p, train, inplace=True)
+
+
+def _gates(input: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None,
+           b_hh: Tensor | None) -> tuple[Tensor, Tensor]:
+    return ops["linear"](input, w_ih, b_ih), ops["linear"](hx, w_hh, b_hh)
+
+
+def lstm_cell(input: Tensor, hx: tuple[Tensor, Tensor], w_ih: Tensor, w_hh: Tensor,
+              b_ih: Tensor | None = None, b_hh: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """One step of an LSTM: the next (h, c)."""
+    a, b = _gates(input, hx[0], w_ih, w_hh, b_ih, b_hh)
+    i, f, g, o = (a + b).chunk(4, 1)
+    c = f.sigmoid() * hx[1] + i.sigmoid() * g.tanh()
+    return o.sigmoid() * c.tanh(), c
+
+
+def gru_cell(input: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None,
+             b_hh: Tensor | None = None) -> Tensor:
+    """One step of a GRU: the next h."""
+    a, b = _gates(input, hx, w_ih, w_hh, b_ih, b_hh)
+    (ra, za, na), (rb, zb, nb) = a.chunk(3, 1), b.chunk(3, 1)
+    z = (za + zb).sigmoid()
+    fresh = (na + (ra + rb).sigmoid() * nb).tanh()
+    return fresh + z * (hx - fresh)
+
+
+def rnn_tanh_cell(input: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None,
+                  b_hh: Tensor | None = None) -> Tensor:
+    """One step of an RNN with tanh: the next h."""
+    a, b = _gates(input, hx, w_ih, w_hh, b_ih, b_hh)
+    return (a + b).tanh()
+
+
+def rnn_relu_cell(input: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None,
+                  b_hh: Tensor | None = None) -> Tensor:
+    """One step of an RNN with relu: the next h."""
+    a, b = _gates(input, hx, w_ih, w_hh, b_ih, b_hh)
+    return (a + b).relu()
+
+
+# ---------------------------------------------------------------- methods
+
+
+def _attach() -> None:
+    from . import _functions
+
+    methods = {
+        "float_power": _functions.float_power, "float_power_": _functions.float_power_,
+        "ldexp": _functions.ldexp, "ldexp_": _functions.ldexp_, "hardshrink": hardshrink,
+        "prelu": prelu, "is_distributed": is_distributed, "pin_memory": _itself("pin_memory"),
+        "share_memory_": _itself("share_memory_"),
+    }  # fmt: skip
+    for name, method in methods.items():
+        if not hasattr(Tensor, name):
+            setattr(Tensor, name, method)
+
+
+def _itself(name: str) -> Any:
+    def method(self: Tensor, *args: Any) -> Tensor:
+        """The tensor itself: its memory is the daemon's."""
+        return self
+
+    method.__name__ = name
+    return method
+
+
+_attach()
