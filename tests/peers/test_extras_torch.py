@@ -65,7 +65,6 @@ def test_refusals(tt):
         with pytest.raises(RuntimeError, match="without overflow"):
             m.ones(2, dtype=m.int8).masked_fill(m.tensor([True, False]), 300)
         with pytest.raises(RuntimeError, match="stride"):
-            m.nn.functional.max_unpool3d(m.ones(1, 1, 2, 2, 2), m.zeros(1, 1, 2, 2, 2, dtype=m.int64), 2, stride=0,
-                                         output_size=(4, 4, 4))
+            m.nn.functional.max_unpool3d(m.ones(1, 1, 2, 2, 2), m.zeros(1, 1, 2, 2, 2, dtype=m.int64), 2, stride=0)
     with pytest.warns(FutureWarning, match="deprecated"):
         assert tt.nn.init.constant(tt.ones(2), 3.0).tolist() == [3, 3]

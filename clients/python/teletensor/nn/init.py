@@ -16,18 +16,29 @@ from .._tensor import Tensor
 
 __all__ = [
     "calculate_gain",
+    "constant",
     "constant_",
+    "dirac",
     "dirac_",
+    "eye",
     "eye_",
+    "kaiming_normal",
     "kaiming_normal_",
+    "kaiming_uniform",
     "kaiming_uniform_",
+    "normal",
     "normal_",
     "ones_",
+    "orthogonal",
     "orthogonal_",
+    "sparse",
     "sparse_",
     "trunc_normal_",
+    "uniform",
     "uniform_",
+    "xavier_normal",
     "xavier_normal_",
+    "xavier_uniform",
     "xavier_uniform_",
     "zeros_",
 ]
@@ -246,7 +257,7 @@ def _deprecated(name: str) -> Any:
         result: Tensor = own(*args, **kwargs)
         return result
 
-    call.__name__ = name
+    call.__name__, call.__doc__ = name, f"Deprecated: {name}_."
     return call
 
 
