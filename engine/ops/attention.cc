@@ -38,7 +38,16 @@ Status infer_attention(InferContext& c) {
   Dims out = c.shape(0), rows = c.shape(0);
   out[out.size() - 1] = c.shape(2).back();
   rows.erase(rows.size() - 1);
-  c.add_result(c.dtype(0), out);
+  // In the query's order of strides, so that heads which are views of one product lie together
+  // again without a copy; the elements of a row always do.
+  core::Geometry result(out);
+  const core::Geometry order(out, c.geometry(0).strides);
+  const core::Geometry* const inputs[] = {&order};
+  if (core::checked_numel(out.span()).ok()) {
+    const core::Geometry ordered = core::elementwise_layout(out, inputs);
+    if (ordered.strides.back() == 1) result = ordered;
+  }
+  c.add_result(c.dtype(0), result);
   c.add_result(c.dtype(0), rows);
   return {};
 }

@@ -100,6 +100,9 @@ Status forward(KernelCall& call) {
       v(call, call.in[2], status);
   TT_RETURN_IF_ERROR(std::move(status));
   A* const out = call.out[0].first<A>();
+  const Matrices result(call.out[0], batch_of(call.out[0], 2), 2);
+  const core::Geometry& layout = *call.out[0].geometry;
+  const std::int64_t out_row = std::max(layout.strides[layout.rank() - 2], n.values);
   A* const logs = call.out[1].first<A>();
   if (n.keys == 0 || n.values == 0) {
     std::fill_n(out, n.heads * n.length * n.values, A(0));
@@ -134,7 +137,7 @@ Status forward(KernelCall& call) {
           logs[head * n.length + first + r] = largest + std::log(total);
         }
         return gemm(rows, n.values, columns, MatrixRef<const A>{scores, columns, 1},
-                    v.from(head, 0), out + (head * n.length + first) * n.values, n.values);
+                    v.from(head, 0), out + result.offset(head) + first * out_row, out_row);
       });
 }
 
