@@ -153,6 +153,19 @@ void batch_full(BatchContext& c) {
   c.give(apply(clone, {expand(value, shape)}));
 }
 
+// A sample's memory begins where the batch's stride puts it.
+void batch_as_strided(BatchContext& c) {
+  static const OpRef as_strided("as_strided");
+  const Var x = c.front(0);
+  if (!x.is_tensor()) return c.give({});
+  const core::Geometry& g = x.layout().geometry;
+  Dims sizes{c.size()}, strides{g.strides[0]};
+  for (const std::int64_t n : c.attributes().ints(0)) sizes.push_back(n);
+  for (const std::int64_t n : c.attributes().ints(1)) strides.push_back(n);
+  const Attributes& a = c.attributes();
+  c.give(apply(as_strided, {x}, with(with(a, 0, Attribute::of(sizes)), 1, Attribute::of(strides))));
+}
+
 // ---------------------------------------------------------------- batches: reductions
 
 Var flat(BatchContext& c) {
@@ -600,6 +613,7 @@ std::vector<Row> rows() {
        [](BatchContext& c) { batch_class_loss(c, "cross_entropy"); }},
       {"nll_loss", kAuto, kSlices, [](BatchContext& c) { batch_class_loss(c, "nll_loss"); }},
 
+      {"as_strided", kAuto, kSlices, batch_as_strided},
       {"uniform", kAuto, kFront},
       {"normal", kAuto, kFront},
       {"random_from", kAuto, kFront},

@@ -198,7 +198,8 @@ def reason(line):
     return "the daemon's cost of an instruction" if line["ours"] < 0.02 else ""
 
 
-def page(results, versions, rounds):
+def page(report):
+    results, versions, rounds = report["calls"], report["versions"], report["rounds"]
     measured = [r for r in results if "ratio" in r]
     slow = sorted((r for r in measured if r["ratio"] > LIMIT), key=lambda r: -r["ratio"])
     fast = sum(r["ratio"] < 1 for r in measured)
@@ -225,8 +226,11 @@ def main():
     parser.add_argument("--dtype", default="f32")
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--docs", action="store_true", help="write the table of docs/benchmarks.md")
+    parser.add_argument("--page", action="store_true", help="only write it, of the last run")
     parser.add_argument("texts", nargs="*")
     options = parser.parse_args()
+    if options.page:
+        return write_page(json.loads(OUTPUT.read_text(encoding="utf-8")))
     import teletensor as tt
     import torch
     from support.daemon import Daemon
@@ -264,12 +268,17 @@ def main():
     for r in results:
         if "error" in r:
             print("not measured:", r["call"], r["error"])
+    report = {"versions": f"PyTorch {torch.__version__}", "rounds": options.rounds, "calls": results}
     if not options.texts:
         OUTPUT.parent.mkdir(exist_ok=True)
-        OUTPUT.write_text(json.dumps(results, indent=1), encoding="utf-8")
-    if options.docs:
-        text = PAGE.read_text(encoding="utf-8").split(MARK)[0].rstrip()
-        PAGE.write_text(f"{text}\n\n{page(results, f'PyTorch {torch.__version__}', options.rounds)}", encoding="utf-8")
+        OUTPUT.write_text(json.dumps(report, indent=1), encoding="utf-8")
+        if options.docs:
+            write_page(report)
+
+
+def write_page(report):
+    text = PAGE.read_text(encoding="utf-8").split(MARK)[0].rstrip()
+    PAGE.write_text(f"{text}\n\n{page(report)}", encoding="utf-8")
 
 
 if __name__ == "__main__":
