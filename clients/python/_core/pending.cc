@@ -85,7 +85,8 @@ Counts::~Counts() {
 Status Counts::ask() {
   if (handle->id == 0) {
     return core::invalid(
-        "vmap: the size of this result depends on the values of each sample (nonzero, unique, boolean "
+        "vmap: the size of this result depends on the values of each sample (nonzero, unique, "
+        "boolean "
         "masks, ...); nonzero_static, where and masked_fill have results of one size");
   }
   auto given = session.fetch(*handle, false);
