@@ -16,6 +16,7 @@
 #include "engine/core/status.h"
 #include "engine/ops/op.h"
 #include "engine/program/command.h"
+#include "engine/program/inventory.h"
 
 namespace teletensor::engine {
 
@@ -90,6 +91,13 @@ class SessionListener {
   virtual void on_slow(SlowOp) {}  // 50 ms or more
 };
 
+// Where the next client of a session begins.
+struct TakenOver {
+  std::uint64_t next_seq = 1;
+  program::HandleId next_id = 1;
+  program::Inventory inventory;
+};
+
 class Session {
  public:
   virtual ~Session() = default;
@@ -125,6 +133,13 @@ class Session {
   // Drops queued instructions (their results fail with CANCELLED) and asks running ones to stop.
   // `upto`: the last of them, which may not have come yet; 0: what has come.
   virtual void interrupt(std::uint64_t upto = 0) = 0;
+  // A new client takes the session over, once the frame that came last is consumed; no frame comes
+  // meanwhile. Named tensors stay, everything else that only the old client knew goes: handles,
+  // history, uploads, downloads, answers to its fetches. What is queued runs. `done` may be called
+  // at once, or later from another thread; with CANCELLED when the session is destroyed first.
+  virtual void take_over(std::function<void(core::Result<TakenOver>)> done) {
+    done(core::Status(core::Code::kUnimplemented, "this session cannot be taken over"));
+  }
   virtual std::vector<MemoryUse> memory() const = 0;
   virtual std::uint64_t completed_upto() const = 0;
   virtual std::size_t queued() const = 0;  // instructions waiting

@@ -63,6 +63,7 @@ core::Result<Hello> read_hello(const v1::HelloRequest& request, const ops::Catal
   hello.client.name = request.session_name();
   hello.client.named = !hello.client.name.empty();
   hello.client.instance = request.instance_id();
+  hello.client.takes_over = request.take_over() && hello.client.named;
   hello.client.lease = limits.lease;
   if (request.lease_seconds() != 0) {
     hello.client.lease = std::min(limits.lease, std::chrono::seconds(request.lease_seconds()));
@@ -86,6 +87,40 @@ core::Result<Hello> read_hello(const v1::HelloRequest& request, const ops::Catal
   return hello;
 }
 
+namespace {
+
+void fill_start(const engine::TakenOver& start, const Lease& lease, v1::HelloReply& reply) {
+  reply.set_taken_over(true);
+  reply.set_next_seq(start.next_seq);
+  reply.set_next_id(start.next_id);
+  reply.set_completed_upto(lease.outbox().completed_upto());
+  reply.mutable_limits()->set_credit_upto(lease.outbox().credit_granted());
+  v1::Inventory& inventory = *reply.mutable_inventory();
+  for (const program::Inventory::Item& item : start.inventory.items) {
+    v1::Inventory::Tensor& tensor = *inventory.add_tensors();
+    tensor.set_id(item.id);
+    tensor.set_base(item.base);
+    tensor.set_grad(item.grad);
+    tensor.set_dtype(static_cast<v1::DType>(item.layout.dtype));
+    tensor.set_device(core::to_string(item.layout.device));
+    for (std::int64_t size : item.layout.geometry.shape) tensor.add_shape(size);
+    for (std::int64_t stride : item.layout.geometry.strides) tensor.add_strides(stride);
+    tensor.set_offset(item.layout.geometry.offset);
+    tensor.set_cell(item.cell);
+    tensor.set_clock(item.clock);
+    tensor.set_elements(item.elements);
+    tensor.set_made(item.made);
+    tensor.set_requires_grad(item.flag);
+  }
+  for (const auto& [name, id] : start.inventory.names) {
+    v1::Inventory::Name& entry = *inventory.add_names();
+    entry.set_name(name);
+    entry.set_id(id);
+  }
+}
+
+}  // namespace
+
 void fill_hello_reply(const Lease& lease, const std::vector<std::string>& unsupported,
                       engine::Engine& engine, const Limits& limits, const ServerFacts& facts,
                       v1::HelloReply& reply) {
@@ -99,6 +134,7 @@ void fill_hello_reply(const Lease& lease, const std::vector<std::string>& unsupp
   fill_devices(engine, reply);
   for (const std::string& name : unsupported) reply.add_unsupported_ops(name);
   reply.set_memory_quota(lease.client.memory_quota);
+  if (lease.start) fill_start(*lease.start, lease, reply);
   reply.set_session_id(lease.client.id);
   reply.set_sites_ms(static_cast<std::uint32_t>(limits.sites.count()));
 }

@@ -16,6 +16,7 @@ using core::Status;
 namespace {
 
 constexpr std::size_t kTombstones = 256;
+constexpr std::size_t kOpenErrors = 1000;  // told to the next client
 constexpr std::size_t kUploads = 64;  // whose keys are remembered
 constexpr std::chrono::milliseconds kHouseTick{200};
 constexpr std::chrono::seconds kSafe{30};  // a client that was cut off has so long to come back
@@ -63,12 +64,14 @@ void Lease::leave() {
   if (last) left_.notify_all();
 }
 
+void Lease::close() {
+  MutexLock lock(mutex_);
+  closed_ = true;
+  while (users_ != 0) left_.wait(mutex_);
+}
+
 void Lease::destroy_session() {
-  {
-    MutexLock lock(mutex_);
-    closed_ = true;
-    while (users_ != 0) left_.wait(mutex_);
-  }
+  close();
   if (session_) {
     table_->counters().add(client.user, {session_->lane_ns(), session_->completed_upto()});
   }
@@ -238,11 +241,19 @@ void Lease::on_fetched(engine::Fetched fetched) {
 }
 
 void Lease::on_error(engine::LateError error) {
+  {
+    MutexLock lock(mutex_);
+    if (open_errors_.size() < kOpenErrors) open_errors_.emplace(error.root, error.status);
+  }
   outbox_.error({error.root, std::move(error.status)});
   wake();
 }
 
 void Lease::on_raised(engine::Raised raised) {
+  {
+    MutexLock lock(mutex_);
+    open_errors_.erase(raised.root);
+  }
   outbox_.raised({raised.seq, raised.root, std::move(raised.rebinds)});
   wake();
 }
@@ -311,7 +322,8 @@ core::Result<LeaseRef> Leases::open(ClientInfo client) {
   options.name = client.name;
   options.user = client.user;
   auto lease = std::make_shared<Lease>(this, std::move(token), std::move(client), limits_);
-  auto session = engine_.open(options, lease.get());
+  lease->relay_ = std::make_unique<Relay>(lease.get());
+  auto session = engine_.open(options, lease->relay_.get());
   if (!session.ok()) {
     closing();
     return session.status();
@@ -359,12 +371,95 @@ std::vector<LeaseRef> Leases::all() const {
   return leases;
 }
 
-void Leases::end(Lease& lease, Status reason, std::string word) {
+LeaseRef Leases::find_name(std::string_view user, std::string_view name) const {
+  MutexLock lock(mutex_);
+  for (const auto& [token, lease] : leases_) {
+    if (lease->client.named && lease->client.user == user && lease->client.name == name) {
+      return lease;
+    }
+  }
+  return nullptr;
+}
+
+void Leases::take_over(ClientInfo client, LeaseReady ready) {
+  const LeaseRef old = find_name(client.user, client.name);
+  if (!old || !old->survives() ||
+      !retire(*old, Status(Code::kAborted, "another client has taken the session over"), "taken",
+              true)) {
+    return ready(open(std::move(client)));
+  }
+  client.id = old->client.id;
+  client.memory_quota = old->client.memory_quota;
+  auto done = [this, raw = old.get(), client = std::move(client),
+               ready](core::Result<engine::TakenOver> start) mutable {
+    LeaseRef from;
+    {
+      MutexLock lock(mutex_);
+      const auto found = std::find_if(heritage_.begin(), heritage_.end(),
+                                      [&](const LeaseRef& lease) { return lease.get() == raw; });
+      if (found != heritage_.end()) {
+        from = std::move(*found);
+        heritage_.erase(found);
+      }
+      if (from && start.ok()) {
+        handovers_.push_back({std::move(from), std::move(client), std::move(*start), ready});
+      } else if (from) {
+        dying_.push_back(std::move(from));
+      }
+    }
+    changed_.notify_all();
+    if (!start.ok()) ready(start.status());
+  };
+  const Status status = old->with_session([&](engine::Session& session) {
+    session.take_over(std::move(done));
+    return Status();
+  });
+  if (!status.ok()) ready(status);
+}
+
+// On the house's thread: it may wait for those who still use the session.
+void Leases::hand_over(Handover handover) {
+  Lease& old = *handover.old;
+  old.close();
+  auto lease = std::make_shared<Lease>(this, make_token(), std::move(handover.client), limits_);
+  lease->start = std::move(handover.start);
+  lease->session_ = std::move(old.session_);
+  lease->relay_ = std::move(old.relay_);
+  lease->outbox_.begin_at(lease->start->next_seq - 1, lease->session_->completed_upto());
+  lease->relay_->aim(lease.get());
+  lease->on_completed(lease->session_->completed_upto());
+  std::map<std::uint64_t, Status> errors;
+  {
+    MutexLock lock(old.mutex_);
+    errors.swap(old.open_errors_);
+  }
+  for (auto& [root, status] : errors) lease->on_error({root, std::move(status)});
+  bool refused = lease->token.empty();
+  {
+    MutexLock lock(mutex_);
+    refused = refused || closed_;
+    if (refused) {
+      dying_.push_back(lease);
+    } else {
+      leases_.emplace(lease->token, lease);
+    }
+  }
+  spdlog::info("event=session_taken_over session=\"{}\" id={} peer=\"{}\" kept={}",
+               lease->client.name, lease->client.id, lease->client.peer,
+               lease->start->inventory.names.size());
+  if (refused) {
+    handover.ready(Status(Code::kUnavailable, "the server is shutting down"));
+  } else {
+    handover.ready(lease);
+  }
+}
+
+bool Leases::retire(Lease& lease, Status reason, std::string word, bool inherit) {
   const Ending ending{std::move(reason), std::move(word)};
   std::vector<std::weak_ptr<LeaseCall>> calls;
   {
     MutexLock lock(lease.mutex_);
-    if (std::exchange(lease.ended_, true)) return;
+    if (std::exchange(lease.ended_, true)) return false;
     lease.ending_ = ending;
     calls = std::exchange(lease.calls_, {});
   }
@@ -374,7 +469,7 @@ void Leases::end(Lease& lease, Status reason, std::string word) {
   {
     MutexLock lock(mutex_);
     if (const auto it = leases_.find(lease.token); it != leases_.end()) {
-      dying_.push_back(std::move(it->second));
+      (inherit ? heritage_ : dying_).push_back(std::move(it->second));
       leases_.erase(it);
       if (leases_.empty()) empty_since_ = Clock::now();
       tombstones_.emplace_back(lease.token, ending);
@@ -386,6 +481,7 @@ void Leases::end(Lease& lease, Status reason, std::string word) {
   for (const auto& weak : calls) {
     if (const auto call = weak.lock()) call->lease_ended(ending);
   }
+  return true;
 }
 
 void Leases::shutdown() {
@@ -396,7 +492,10 @@ void Leases::shutdown() {
   for (const LeaseRef& lease : all())
     end(*lease, Status(Code::kUnavailable, "the server shuts down"), "daemon");
   MutexLock lock(mutex_);
-  while (!dying_.empty() || destroying_ != 0) changed_.wait(mutex_);
+  for (LeaseRef& lease : heritage_) dying_.push_back(std::move(lease));
+  heritage_.clear();
+  changed_.notify_all();
+  while (!dying_.empty() || !handovers_.empty() || destroying_ != 0) changed_.wait(mutex_);
 }
 
 std::chrono::milliseconds Leases::idle() const {
@@ -413,25 +512,34 @@ std::uint64_t Leases::opened() const {
 void Leases::keep_house() {
   while (true) {
     LeaseRef dead;
+    std::optional<Handover> handover;
     {
       MutexLock lock(mutex_);
-      if (dying_.empty()) {
+      if (dying_.empty() && handovers_.empty()) {
         if (stop_) return;
         changed_.wait_for(mutex_, kHouseTick);
       }
-      if (!dying_.empty()) {
+      if (!handovers_.empty()) {
+        handover = std::move(handovers_.front());
+        handovers_.pop_front();
+        ++destroying_;
+      } else if (!dying_.empty()) {
         dead = std::move(dying_.front());
         dying_.pop_front();
         ++destroying_;
       }
     }
-    if (!dead) {
+    if (handover) {
+      hand_over(std::move(*handover));
+      handover.reset();
+    } else if (!dead) {
       for (const LeaseRef& lease : all()) look_at(*lease, Clock::now());
       abandon_lingering();
       continue;
+    } else {
+      dead->destroy_session();
+      dead.reset();
     }
-    dead->destroy_session();
-    dead.reset();
     {
       MutexLock lock(mutex_);
       --destroying_;

@@ -27,6 +27,7 @@
 #include "server/counters.h"
 #include "server/limits.h"
 #include "server/outbox.h"
+#include "server/relay.h"
 #include "server/slow_log.h"
 
 namespace teletensor::server {
@@ -59,6 +60,7 @@ class LeaseCall {
 struct ClientInfo {
   std::string name;    // of the session
   bool named = false;  // by the client
+  bool takes_over = false;
   std::string version;
   std::string peer;
   std::string instance;  // a random id of the client's process
@@ -88,8 +90,11 @@ class Lease final : public engine::SessionListener {
   const std::string token;
   const ClientInfo client;
   const Clock::time_point created = Clock::now();
+  // Where the client begins, in a session that it has taken over.
+  std::optional<engine::TakenOver> start;
 
   Outbox& outbox() { return outbox_; }
+  const Outbox& outbox() const { return outbox_; }
   // Has a Run stream.
   bool attached() const;
   // The session outlives its stream.
@@ -152,7 +157,9 @@ class Lease final : public engine::SessionListener {
 
   bool enter();
   void leave();
-  // Lets nobody enter any more, waits for those who are in, and destroys the session.
+  // Lets nobody enter any more, waits for those who are in. destroy_session() then destroys the
+  // session.
+  void close();
   void destroy_session();
   core::Status ended_status() const;
   void wake();
@@ -167,7 +174,8 @@ class Lease final : public engine::SessionListener {
   std::atomic<bool> consuming_{false};    // the session has a frame under way
   std::atomic<Clock::rep> active_at_{0};  // of the steady clock: when something ran last
 
-  std::unique_ptr<engine::Session> session_;  // set before the lease is in the table
+  std::unique_ptr<Relay> relay_;              // to this lease; both set before the lease is in the
+  std::unique_ptr<engine::Session> session_;  // table, and taken by the next one
 
   mutable core::Mutex mutex_;
   core::CondVar left_;
@@ -183,10 +191,13 @@ class Lease final : public engine::SessionListener {
   const LeaseCall* run_now_ TT_GUARDED_BY(mutex_) = nullptr;  // *run_, to compare
   std::vector<std::weak_ptr<LeaseCall>> calls_ TT_GUARDED_BY(mutex_);
   std::map<std::uint64_t, std::string> sites_ TT_GUARDED_BY(mutex_);
+  std::map<std::uint64_t, core::Status> open_errors_ TT_GUARDED_BY(mutex_);  // not raised yet
   std::deque<std::pair<std::uint64_t, std::uint64_t>> uploads_
       TT_GUARDED_BY(mutex_);  // key, number
 };
 using LeaseRef = std::shared_ptr<Lease>;
+
+using LeaseReady = std::function<void(core::Result<LeaseRef>)>;
 
 class Leases {
  public:
@@ -199,6 +210,12 @@ class Leases {
 
   // A new session. RESOURCE_EXHAUSTED when there are too many.
   core::Result<LeaseRef> open(ClientInfo client);
+  // The session of client.name and client.user in the hands of a new client, whose calls alone reach
+  // it from then on (`start` says where it is); a new one where there is none. `ready` comes once
+  // the old client's last frame is consumed.
+  void take_over(ClientInfo client, LeaseReady ready);
+  // The session of this name; null: none.
+  LeaseRef find_name(std::string_view user, std::string_view name) const;
   // NOT_FOUND for a token that never was; ABORTED with the reason for one whose lease has ended;
   // `word` gets Ending's.
   core::Result<LeaseRef> find(std::string_view token, std::string* word = nullptr) const;
@@ -207,7 +224,9 @@ class Leases {
   std::vector<LeaseRef> all() const;
 
   // Ends one; the first reason holds. Its memory is back soon after.
-  void end(Lease& lease, core::Status reason, std::string word);
+  void end(Lease& lease, core::Status reason, std::string word) {
+    (void)retire(lease, std::move(reason), std::move(word), false);
+  }
   // Ends all and refuses new ones. Returns when every session is destroyed.
   void shutdown();
 
@@ -221,9 +240,18 @@ class Leases {
  private:
   void keep_house();
   friend class Lease;
+  // As end(); `inherit`: the session stays, for another lease. False: it had ended before.
+  bool retire(Lease& lease, core::Status reason, std::string word, bool inherit);
   // Finishes a call that has lost its place; it is cancelled if its client takes nothing.
   void dismiss(const std::shared_ptr<LeaseCall>& call, const Ending& ending);
   bool full() const;
+  struct Handover {
+    LeaseRef old;
+    ClientInfo client;
+    engine::TakenOver start;
+    LeaseReady ready;
+  };
+  void hand_over(Handover handover);
   void look_at(Lease& lease, Clock::time_point now);
   // Ends the session that nobody can come back to soonest, for want of room. False: there is none.
   bool evict_one();
@@ -241,6 +269,8 @@ class Leases {
   std::deque<std::pair<std::string, Ending>> tombstones_ TT_GUARDED_BY(mutex_);
   std::deque<std::pair<Clock::time_point, std::weak_ptr<LeaseCall>>> lingering_
       TT_GUARDED_BY(mutex_);
+  std::deque<LeaseRef> heritage_ TT_GUARDED_BY(mutex_);  // wait to be taken over
+  std::deque<Handover> handovers_ TT_GUARDED_BY(mutex_);
   std::size_t opening_ TT_GUARDED_BY(mutex_) = 0;
   std::size_t destroying_ TT_GUARDED_BY(mutex_) = 0;
   std::uint64_t opened_ TT_GUARDED_BY(mutex_) = 0;

@@ -51,6 +51,18 @@ core::Result<bool> Outbox::received(std::uint64_t first_seq, std::uint64_t count
   return true;
 }
 
+void Outbox::begin_at(std::uint64_t received, std::uint64_t completed) {
+  MutexLock lock(mutex_);
+  received_ = received;
+  completed_ = told_ = completed;
+  told_credit_upto_ = credit_upto();
+}
+
+std::uint64_t Outbox::credit_granted() const {
+  MutexLock lock(mutex_);
+  return told_credit_upto_;
+}
+
 void Outbox::completed(std::uint64_t seq) {
   MutexLock lock(mutex_);
   complete(seq);

@@ -30,6 +30,10 @@ class Outbox {
   // False: it came before, whole, and is not to be executed again.
   core::Result<bool> received(std::uint64_t first_seq, std::uint64_t count, std::size_t bytes);
 
+  // The session is taken over where it is. Before anything else.
+  void begin_at(std::uint64_t received, std::uint64_t completed);
+  std::uint64_t credit_granted() const;
+
   // ---- from the engine.
   void completed(std::uint64_t seq);
   // RESOURCE_EXHAUSTED once the client has left too much unread: the session should end.

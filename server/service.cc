@@ -39,15 +39,24 @@ grpc::ServerUnaryReactor* ComputeService::Hello(grpc::CallbackServerContext* con
   }
   hello->client.peer = context->peer();
   hello->client.user = caller->user;
-  const core::Result<LeaseRef> lease = leases_.open(std::move(hello->client));
-  if (!lease.ok()) {
-    ++leases_.counters().refused_sessions;
-    spdlog::warn("event=session_refused peer=\"{}\" reason=\"{}\"", context->peer(),
-                 lease.status().message());
-    return answer(context, lease.status());
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  auto ready = [this, reactor, reply, peer = context->peer(),
+                unsupported = std::move(hello->unsupported)](core::Result<LeaseRef> lease) {
+    if (!lease.ok()) {
+      ++leases_.counters().refused_sessions;
+      spdlog::warn("event=session_refused peer=\"{}\" reason=\"{}\"", peer,
+                   lease.status().message());
+      return reactor->Finish(to_grpc(lease.status()));
+    }
+    fill_hello_reply(**lease, unsupported, leases_.engine(), leases_.limits(), facts_, *reply);
+    reactor->Finish(grpc::Status::OK);
+  };
+  if (hello->client.takes_over) {
+    leases_.take_over(std::move(hello->client), std::move(ready));
+  } else {
+    ready(leases_.open(std::move(hello->client)));
   }
-  fill_hello_reply(**lease, hello->unsupported, engine, leases_.limits(), facts_, *reply);
-  return answer(context, {});
+  return reactor;
 }
 
 grpc::ServerUnaryReactor* ComputeService::Attach(grpc::CallbackServerContext* context,
@@ -108,7 +117,14 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* ComputeService::Download(
 grpc::ServerUnaryReactor* ComputeService::Interrupt(grpc::CallbackServerContext* context,
                                                     const v1::InterruptRequest* request,
                                                     v1::InterruptReply*) {
-  const core::Result<LeaseRef> lease = this->lease(*context, kService + "Interrupt"s);
+  core::Result<LeaseRef> lease = core::Status(core::Code::kNotFound, "no session has this name");
+  if (request->session_name().empty()) {
+    lease = this->lease(*context, kService + "Interrupt"s);
+  } else {
+    const core::Result<Caller> caller = auth_.check(*context, kService + "Interrupt"s);
+    if (!caller.ok()) return answer(context, caller.status());
+    if (LeaseRef named = leases_.find_name(caller->user, request->session_name())) lease = named;
+  }
   if (!lease.ok()) return answer(context, lease.status());
   return answer(context, (*lease)->with_session([&](engine::Session& session) {
     session.interrupt(request->upto());

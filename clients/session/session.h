@@ -20,6 +20,7 @@
 #include "clients/session/transforms.h"
 #include "engine/autograd/backward.h"
 #include "engine/autograd/graph.h"
+#include "engine/program/inventory.h"
 #include "engine/core/mutex.h"
 #include "proto/wire/frame.h"
 #include "proto/wire/progress.h"
@@ -92,6 +93,13 @@ class Session : public autograd::Issuer {
   core::Result<std::uint64_t> fetch(Handle& h, bool bulk);
   // The bytes of this bulk fetch have come, or are not wanted any more. Never waits.
   void taken(std::uint64_t fetch);
+
+  // The daemon keeps h under this name beyond this client; null: not any more.
+  Status keep(const std::string& name, Handle* h);
+  // The session was taken over: this client goes on where another one was. Before anything else.
+  core::Result<std::vector<HandleRef>> resume(std::uint64_t next_seq, program::HandleId next_id,
+                                              std::uint64_t completed_upto,
+                                              const program::Inventory& inventory);
 
   // ---- Waiting (API thread; blocks through block())
   // The fetched value; a late error of the session is raised first, whatever is read.

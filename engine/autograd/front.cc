@@ -7,6 +7,7 @@
 
 #include "engine/autograd/backward.h"
 #include "engine/autograd/graph.h"
+#include "engine/autograd/inventory.h"
 
 namespace teletensor::autograd {
 
@@ -19,6 +20,8 @@ using ops::Var;
 using program::HandleId;
 
 namespace {
+
+constexpr std::size_t kMostKept = 10'000;
 
 // Handles by id. Ids grow by one, so a chunked array; a chunk goes when its last handle does.
 class Names {
@@ -49,6 +52,18 @@ class Names {
     const std::size_t at = (id - first_) / kChunk;
     if (at >= chunks_.size() || !chunks_[at]) return nullptr;
     return chunks_[at]->handles[(id - first_) % kChunk].get();
+  }
+  std::vector<HandleId> all() const {
+    std::vector<HandleId> ids;
+    for (HandleId id = first_; id < next_;) {
+      if (!chunks_[(id - first_) / kChunk]) {
+        id += kChunk - (id - first_) % kChunk;
+      } else {
+        if (find(id) != nullptr) ids.push_back(id);
+        ++id;
+      }
+    }
+    return ids;
   }
   bool remove(HandleId id) {
     if (find(id) == nullptr) return false;
@@ -91,6 +106,7 @@ class Front::Impl final : public Issuer {
         relayout_(catalog.id(*catalog.find("relayout"))) {}
   ~Impl() override {
     backward_.reset();
+    kept_.clear();
     names_ = Names();
   }
 
@@ -101,6 +117,21 @@ class Front::Impl final : public Issuer {
   }
 
   bool busy() const { return backward_ != nullptr; }
+
+  program::Inventory take_over() {
+    graph_.forget_history();
+    const std::vector<HandleRef> kept = strip(kept_);
+    std::vector<HandleId> ids;
+    for (const HandleRef& h : kept) {
+      if (names_.find(h->id) != h.get()) names_.add(h);
+      ids.push_back(h->id);
+    }
+    std::sort(ids.begin(), ids.end());
+    for (HandleId id : names_.all()) {
+      if (!std::binary_search(ids.begin(), ids.end(), id)) (void)names_.remove(id);
+    }
+    return take_inventory(kept_, kept);
+  }
 
   Status resume(int nodes) {
     TT_RETURN_IF_ERROR(backward_->step(*this, nodes));
@@ -372,6 +403,20 @@ class Front::Impl final : public Issuer {
     sink_->taken(c.fetch);
     return {};
   }
+  Status run(program::Keep& c) {
+    if (c.handle == 0) {
+      kept_.erase(c.name);
+      return {};
+    }
+    HandleRef h;
+    TT_RETURN_IF_ERROR(find(c.handle, h));
+    if (kept_.size() >= kMostKept && !kept_.contains(c.name)) {
+      return Status(Code::kResourceExhausted, "a session keeps at most " +
+                                                  std::to_string(kMostKept) + " names");
+    }
+    kept_.insert_or_assign(std::move(c.name), std::move(h));
+    return {};
+  }
   Status run(program::Release& c) {
     for (HandleId id : c.handles) {
       if (!names_.remove(id)) return unknown(id);
@@ -384,6 +429,7 @@ class Front::Impl final : public Issuer {
   Graph graph_;
   const ops::OpId relayout_;
   Names names_;
+  KeptNames kept_;
   std::unique_ptr<Backward> backward_;
   std::uint64_t seq_ = 0;
   HandleId first_made_ = 0;
@@ -396,6 +442,7 @@ Front::~Front() = default;
 Status Front::execute(std::uint64_t seq, program::Command&& command) {
   return impl_->execute(seq, std::move(command));
 }
+program::Inventory Front::take_over() { return impl_->take_over(); }
 bool Front::busy() const { return impl_->busy(); }
 Status Front::resume(int nodes) { return impl_->resume(nodes); }
 void Front::completed(std::uint64_t seq) { impl_->graph().completed(seq); }

@@ -12,6 +12,7 @@
 #include "engine/ops/op.h"
 #include "engine/program/command.h"
 #include "engine/program/instruction.h"
+#include "engine/program/inventory.h"
 #include "engine/program/interner.h"
 
 namespace teletensor::autograd {
@@ -61,6 +62,9 @@ class Front {
 
   std::uint64_t next_id() const;
   std::size_t handles() const;     // ids alive
+  // A new client takes the session over: kept tensors stay, without history, all other names go.
+  // Precondition: not busy().
+  program::Inventory take_over();
   std::size_t tape_nodes() const;  // nodes alive
   // What names and tape cost beside the values, about.
   std::size_t bookkeeping_bytes() const;

@@ -235,6 +235,15 @@ class Graph {
   // The in-place commands `rebinds` (ascending) did not happen.
   void take_back(const std::vector<std::uint64_t>& rebinds, std::uint64_t root);
 
+  // A failed rewrite will only get its value back, no history: the names that had one are gone.
+  void forget_history() {
+    for (Undo& undo : undo_) {
+      undo.recorded = false;
+      undo.base = nullptr;
+      undo.old_node = nullptr;
+    }
+  }
+
   // The node recorded by the command `seq` that has saved values; nullptr if it is gone.
   Node* recorded_by(std::uint64_t seq) const;
   // A name for what a node saved: a new handle with the edge it was saved with.

@@ -136,7 +136,14 @@ struct Taken {
   friend bool operator==(const Taken&, const Taken&) = default;
 };
 
+// The session keeps the tensor under this name (printable ASCII) beyond its client (0: not any more).
+struct Keep {
+  std::string name;
+  HandleId handle = 0;
+  friend bool operator==(const Keep&, const Keep&) = default;
+};
+
 using Command = std::variant<Apply, Constant, Uploaded, Fetch, Backward, Saved, SetFlag, SetGrad,
-                             SetData, Raise, Release, Forget, Taken>;
+                             SetData, Raise, Release, Forget, Taken, Keep>;
 
 }  // namespace teletensor::program

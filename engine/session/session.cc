@@ -37,6 +37,7 @@ Session::~Session() {
   back_.stop();
   host_pool(devices_, back_).release(charged_);
   std::vector<Ready> waiting;
+  std::function<void(core::Result<engine::TakenOver>)> successor;
   {
     core::MutexLock lock(mu_);
     for (auto& [seq, download] : downloads_) {
@@ -44,7 +45,9 @@ Session::~Session() {
     }
     downloads_.clear();
     uploads_.clear();
+    successor.swap(successor_);
   }
+  if (successor) successor(Status(Code::kCancelled, "the session is closed"));
   for (Ready& ready : waiting) ready(Status(Code::kCancelled, "the session is closed"));
 }
 
@@ -203,6 +206,52 @@ void Session::finish_frame(Status status) {
   }
   forget_completed();
   done(std::move(status));
+  hand_over();
+}
+
+void Session::take_over(std::function<void(core::Result<engine::TakenOver>)> done) {
+  {
+    core::MutexLock lock(mu_);
+    if (broken_.ok() && !successor_) std::swap(successor_, done);
+  }
+  if (done) return done(Status(Code::kFailedPrecondition, "the session cannot be taken over now"));
+  hand_over();
+}
+
+void Session::hand_over() {
+  std::function<void(core::Result<engine::TakenOver>)> done;
+  {
+    core::MutexLock lock(mu_);
+    if (pumping_ || !successor_) return;
+    pumping_ = true;
+    done = std::exchange(successor_, nullptr);
+  }
+  while (!try_take_front()) std::this_thread::yield();
+  engine::TakenOver taken;
+  taken.inventory = front_.take_over();
+  handles_ = front_.handles();
+  taken.next_id = front_.next_id();
+  give_front_back();
+  std::map<std::uint64_t, std::shared_ptr<Upload>> uploads;
+  std::map<std::uint64_t, Download> downloads;
+  Status broken;
+  {
+    core::MutexLock lock(mu_);
+    pumping_ = false;
+    next_id_ = taken.next_id;
+    taken.next_seq = next_seq_;
+    forsaken_upto_ = next_seq_ - 1;
+    uploads.swap(uploads_);
+    downloads.swap(downloads_);
+    given_up_.clear();
+    broken = broken_;
+  }
+  for (auto& [seq, download] : downloads) {
+    if (download.ready) download.ready(Status(Code::kAborted, "the session was taken over"));
+  }
+  forget_completed();
+  if (!broken.ok()) return done(std::move(broken));
+  done(std::move(taken));
 }
 
 void Session::interrupt(std::uint64_t upto) {
@@ -301,6 +350,10 @@ engine::Fetched description(const runtime::FetchResult& result) {
 }  // namespace
 
 void Session::on_fetched(runtime::FetchResult result) {
+  {
+    core::MutexLock lock(mu_);
+    if (result.seq <= forsaken_upto_) return;
+  }
   engine::Fetched fetched = description(result);
   if (!result.bulk) {
     if (fetched.status.ok()) {

@@ -59,6 +59,7 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   void end_download(std::uint64_t seq) override;
 
   void interrupt(std::uint64_t upto) override;
+  void take_over(std::function<void(core::Result<engine::TakenOver>)> done) override;
   std::vector<engine::MemoryUse> memory() const override;
   std::uint64_t completed_upto() const override { return back_.completed_upto(); }
   std::size_t queued() const override { return back_.queued(); }
@@ -100,6 +101,7 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   void pump_frame();
   core::Status pump_one();
   void finish_frame(core::Status status);
+  void hand_over();
   void forget_upto(std::uint64_t completed);
   std::uint64_t bookkeeping() const { return front_.bookkeeping_bytes() + back_.queue_bytes(); }
   bool charge_bookkeeping();
@@ -149,6 +151,8 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   std::uint64_t next_upload_ TT_GUARDED_BY(mu_) = 1;
   std::map<std::uint64_t, std::shared_ptr<Upload>> uploads_ TT_GUARDED_BY(mu_);
   std::map<std::uint64_t, Download> downloads_ TT_GUARDED_BY(mu_);
+  std::function<void(core::Result<engine::TakenOver>)> successor_ TT_GUARDED_BY(mu_);  // waits
+  std::uint64_t forsaken_upto_ TT_GUARDED_BY(mu_) = 0;  // fetches that nobody asks for any more
   std::set<std::uint64_t> given_up_ TT_GUARDED_BY(mu_);  // bulk fetches that have not run yet
 };
 

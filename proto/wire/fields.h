@@ -35,7 +35,8 @@ enum Command : std::uint32_t {
   kSetData = 20,
   kRaise = 21,
   kForget = 22,
-  kTaken = 26
+  kTaken = 26,
+  kKeep = 27
 };
 
 // Arguments: even is a handle.

@@ -101,6 +101,12 @@ class BodyWriter {
   void operator()(const program::Raise& r) { pair(field::kRaise, r.root, 0); }
   void operator()(const program::Forget& f) { pair(field::kForget, f.node, 0); }
   void operator()(const program::Taken& t) { pair(field::kTaken, t.fetch, 0); }
+  void operator()(const program::Keep& k) {
+    char* opened = open(field::kKeep);
+    at_ = put_bytes(put_varint(put_tag(at_, 1, WireType::kBytes), k.name.size()), k.name);
+    at_ = put_field(at_, 2, distance(k.handle));
+    at_ = close_length(opened, at_);
+  }
   void operator()(const Apply&) {}  // has its own path
 
  private:
@@ -146,6 +152,7 @@ Need need_of(const Command& command) {
     return {b->roots.size() + b->seeds.size() + b->inputs.size(), 0};
   }
   if (const auto* r = std::get_if<program::Release>(&command)) return {r->handles.size(), 0};
+  if (const auto* k = std::get_if<program::Keep>(&command)) return {1, k->name.size()};
   return {static_cast<std::size_t>(core::kMaxRank), 0};
 }
 // Tags, lengths and scalars of any command, whatever its kind.

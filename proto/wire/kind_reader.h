@@ -16,7 +16,7 @@ class KindReader : public PartReader {
       fields_.bad("field " + std::to_string(kind) + " without an op");
       return;
     }
-    if (kind > field::kTaken) {
+    if (kind > field::kKeep) {
       fields_.unknown();
       return;
     }
@@ -122,6 +122,24 @@ class KindReader : public PartReader {
       case field::kTaken: {
         auto& taken = add<program::Taken>();
         while (inner.next()) inner.field() == 1 ? inner.number(taken.fetch) : inner.unknown();
+        break;
+      }
+      case field::kKeep: {
+        auto& keep = add<program::Keep>();
+        while (inner.next()) {
+          std::string_view name;
+          switch (inner.field()) {
+            case 1:
+              if (inner.bytes(name)) keep.name = name;
+              break;
+            case 2:
+              read_handle(inner, keep.handle);
+              break;
+            default:
+              inner.unknown();
+          }
+        }
+        if (!good_name(keep.name)) fields_.bad("a name: 1 to 200 characters of printable ASCII");
         break;
       }
       default:
@@ -276,6 +294,12 @@ class KindReader : public PartReader {
           inner.unknown();
       }
     }
+  }
+  static bool good_name(std::string_view name) {
+    for (char c : name) {
+      if (c < 0x20 || c > 0x7e) return false;
+    }
+    return !name.empty() && name.size() <= 200;
   }
   void read_handle(Fields& inner, program::HandleId& id) {
     std::uint64_t distance = 0;

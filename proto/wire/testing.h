@@ -66,6 +66,7 @@ class RandomCommands {
         return r;
       }
       case 10:
+        if (coin()) return program::Keep{"model/" + std::to_string(wide()), coin() ? 0 : handle()};
         return coin() ? Command(program::Forget{wide()}) : Command(program::Taken{wide()});
       default:
         return apply();

@@ -197,6 +197,48 @@ PySession& current_session() {
   return *nb::cast<PySession*>(session);
 }
 
+namespace {
+
+using Sizes = std::vector<std::int64_t>;
+// id, base, grad, dtype, device, shape, strides, offset, cell, clock, elements, made, requires_grad
+using Kept = std::tuple<std::uint64_t, std::uint64_t, std::uint64_t, int, std::string, Sizes, Sizes,
+                        std::int64_t, std::uint64_t, std::uint64_t, std::int64_t, int, bool>;
+
+nb::dict resume(PySession& s, std::uint64_t next_seq, std::uint64_t next_id,
+                std::uint64_t completed_upto, const std::vector<Kept>& tensors,
+                const std::vector<std::pair<std::string, std::uint64_t>>& names) {
+  program::Inventory inventory;
+  for (const auto& [id, base, grad, dtype, device, shape, strides, offset, cell, clock, elements,
+                    made, flag] : tensors) {
+    const auto known = core::dtype_from_number(static_cast<std::uint32_t>(dtype));
+    const auto place = core::device_from_name(device);
+    if (!known || !place || shape.size() > core::kMaxRank || shape.size() != strides.size()) {
+      raise_if(core::invalid("the daemon keeps a tensor that this client cannot describe"));
+    }
+    program::Inventory::Item& item = inventory.items.emplace_back();
+    item.id = id;
+    item.base = base;
+    item.grad = grad;
+    item.layout = {*known, *place, core::Geometry(core::Dims(shape), core::Dims(strides), offset)};
+    item.cell = cell;
+    item.clock = clock;
+    item.elements = elements;
+    item.made = static_cast<std::uint8_t>(made);
+    item.flag = flag;
+  }
+  const std::vector<HandleRef> handles =
+      value_or_raise(s.resume(next_seq, next_id, completed_upto, inventory));
+  nb::dict kept;
+  for (const auto& [name, id] : names) {
+    for (const HandleRef& h : handles) {
+      if (h->id == id) kept[name.c_str()] = nb::steal(wrap(s, h));
+    }
+  }
+  return kept;
+}
+
+}  // namespace
+
 void bind_session(nb::module_& m) {
   nb::class_<PySession>(m, "Session", nb::is_weak_referenceable(), nb::dynamic_attr(),
                         "The native half of a session; teletensor.Session wraps it.")
@@ -235,6 +277,17 @@ void bind_session(nb::module_& m) {
            "A new stream takes over; its number, for next_frame.")
       .def_prop_ro("progress_upto", [](const PySession& s) { return s.progress_upto(); })
       .def_prop_ro("over", [](const PySession& s) { return s.over(); })
+      .def("keep",
+           [](PySession& s, const std::string& name, nb::handle object) {
+             PyTensor* t = object.is_none() ? nullptr : tensor_of(object.ptr());
+             if (PyErr_Occurred()) throw nb::python_error();
+             if (t != nullptr && t->session != &s) {
+               raise_if(core::invalid("keep: the tensor belongs to another session"));
+             }
+             raise_if(s.keep(name, t ? t->handle.get() : nullptr));
+           }, nb::arg("name"), nb::arg("tensor").none())
+      .def("resume", &resume, nb::arg("next_seq"), nb::arg("next_id"), nb::arg("completed_upto"),
+           nb::arg("tensors"), nb::arg("names"))
       .def("taken", [](PySession& s, std::uint64_t fetch) { s.taken(fetch); })
       .def("on_progress",
            [](PySession& s, nb::bytes bytes) {

@@ -54,11 +54,13 @@ from ._aliases import INPLACE as _INPLACE
 from ._convert import as_tensor, from_numpy, tensor
 from ._functions import *  # noqa: F403
 from ._generator import Generator, default_generator
+from ._kept import keep, kept
 from ._session import (
     Session,
     checked,
     connect,
     current_session,
+    interrupt,
     set_strict,
     synchronize,
 )
@@ -196,7 +198,8 @@ __all__ = [
     "distributions", "double", "dtype", "enable_grad", "fft", "float", "float16", "float32",
     "float64", "from_numpy", "from_torch", "func", "get_autocast_dtype", "get_default_dtype",
     "get_rng_state", "half", "inference_mode", "initial_seed", "int", "int16", "int32", "int64",
-    "int8", "is_autocast_enabled", "is_grad_enabled", "is_inference_mode_enabled", "linalg",
+    "int8", "interrupt", "is_autocast_enabled", "is_grad_enabled", "is_inference_mode_enabled", "keep",
+    "kept", "linalg",
     "load", "long", "manual_seed", "nn", "no_grad", "optim", "save", "seed",
     "set_default_device", "set_default_dtype", "set_grad_enabled", "set_rng_state", "set_strict",
     "short", "special", "synchronize", "tensor", "to_torch", "uint16", "uint32", "uint64",

@@ -15,16 +15,27 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from . import _core, _interrupt
+from . import _core, _interrupt, _kept
 from ._admin import Admin
 from ._credentials import credentials_of
 from ._errors import SessionLostError, TeletensorError
 from ._sites import SiteReporter
 from ._transport import Transport, open_transport
 
-__all__ = ["Session", "checked", "connect", "current_session", "set_strict", "synchronize"]
+if TYPE_CHECKING:
+    from ._tensor import Tensor
+
+__all__ = [
+    "Session",
+    "checked",
+    "connect",
+    "current_session",
+    "interrupt",
+    "set_strict",
+    "synchronize",
+]
 
 _INSTANCE = os.urandom(16)
 _lock = threading.RLock()
@@ -60,6 +71,9 @@ class Session:
         )
         own = weakref.ref(self)
         self._core.owner = own
+        self._named = bool(name) and greeting.lease > 0
+        self.taken_over = greeting.start is not None
+        self._kept = _kept.restored(self._core, greeting.start) if greeting.start else {}
         self._core.on_interrupt = lambda: _interrupt_of(own)
         transport.run(self._core)
         self._sites = (SiteReporter(transport, self._core, greeting.sites_seconds)
@@ -144,16 +158,47 @@ class Session:
                 for t in reply["tensors"][:tensors] if t["device"] == device["device"]]
         return devices
 
+    def keep(self, name: str, value: Any) -> None:
+        """Keeps `value` under `name` for the next client of this session; None drops the name.
+
+        A tensor, or a dict, list, tuple, Module or optimizer, whose tensors are kept as "name/key".
+        """
+        _kept.replace(self, self._kept, name, value)
+
+    def kept(self) -> dict[str, Tensor]:
+        """The tensors that this session keeps, by name: those of earlier clients as well."""
+        return dict(self._kept)
+
+    def detach(self) -> None:
+        """Leaves the session on the daemon, where what was issued runs on, until somebody connects by
+        its name or its lease is over. This object is closed.
+        """
+        if self._closed or os.getpid() != self._pid:
+            return
+        self._shut()
+        self._transport.leave()
+
+    def _shut(self) -> None:
+        self._closed = True
+        _interrupt.forget(self)
+        if self._sites is not None:
+            self._sites.stop()
+        self._core.close()
+        self._kept.clear()
+        global _default
+        with _lock:
+            if _default is self:
+                _default = None
+
     def close(self) -> None:
         """Ends the session and gives its memory back. A late error nobody saw is raised here."""
         if self._closed:
             return
-        self._closed = True
-        _interrupt.forget(self)
         if os.getpid() != self._pid:
+            self._closed = True
+            _interrupt.forget(self)
             return
-        if self._sites is not None:
-            self._sites.stop()
+        self._closed = True
         error: BaseException | None = None
         try:
             self._core.synchronize()
@@ -161,12 +206,8 @@ class Session:
             pass
         except (RuntimeError, KeyboardInterrupt) as late:
             error = late
-        self._core.close()
+        self._shut()
         self._transport.close()
-        global _default
-        with _lock:
-            if _default is self:
-                _default = None
         if error is not None:
             raise error
 
@@ -187,7 +228,7 @@ def _sessions() -> list[Session]:
 def connect(address: str | None = None, *, token: str | None = None, name: str | None = None,
             memory: int = 0, ca: str | os.PathLike[str] | None = None,
             cert: tuple[str | os.PathLike[str], str | os.PathLike[str]] | None = None) -> Session:
-    """Opens a session.
+    """Opens a session, or takes one up again by its name.
 
     Without `address`: TELETENSOR_ADDRESS, else this user's running daemon (its UNIX socket), else an
     embedded one, spawned for this user and gone with its last client. `address` is "host:port",
@@ -196,6 +237,11 @@ def connect(address: str | None = None, *, token: str | None = None, name: str |
     certificate and key of `cert` where the daemon asks for one (TELETENSOR_CERT, TELETENSOR_KEY).
     `token` says who this is (TELETENSOR_TOKEN, TELETENSOR_TOKEN_FILE). `memory`: bytes asked for on
     each device (0: what the daemon allows).
+
+    `name`: where this user has a session of that name, it is taken over: the tensors that it keeps
+    (`keep`) are in `kept()`, its quota and queue stay, and the program that had it, if it still runs,
+    gets SessionLostError. A session with a name outlives its program; `Session.close` ends it.
+
     Raises SessionLostError where nobody answers, RefusedError where the daemon says no.
     """
     session = Session(_reach(address, token, ca, cert), name or "", memory)
@@ -205,6 +251,18 @@ def connect(address: str | None = None, *, token: str | None = None, name: str |
         if _default is None or _default._closed:
             _default = session
     return session
+
+
+def interrupt(name: str, address: str | None = None) -> None:
+    """Drops what is queued in this user's session `name`, which another program may hold.
+
+    Its next read raises InterruptedOpError. RuntimeError where there is no such session.
+    """
+    transport = _reach(address, None, None, None)
+    try:
+        transport.interrupt_named(name)
+    finally:
+        transport.close()
 
 
 _refusal: str | None = None
@@ -348,6 +406,7 @@ def _close_all() -> None:
         if session._pid != os.getpid() or session._closed:
             continue
         try:
-            session.close()
+            # A named session is there for the next program; who wants it ended calls close().
+            session.detach() if session._named else session.close()
         except Exception as error:
             print(f"teletensor: a late error that nobody saw: {error}", file=sys.stderr)

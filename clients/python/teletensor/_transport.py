@@ -60,6 +60,7 @@ class Greeting:
     unsupported: list[str] = field(default_factory=list)
     quota: int = 0
     lease: int = 0  # seconds that the session outlives its connection
+    start: Message | None = None  # of a session that was taken over
     session_id: int = 0
     sites_seconds: float = 0.0
 
@@ -83,6 +84,7 @@ class Transport(ABC):
         self.chunk_bytes = 1 << 20
         self._lease = self._epoch = 0
         self._instance = b""
+        self._leaving = False
         self._keeper: Keeper | None = None
         self._uploads = itertools.count(1)
 
@@ -157,7 +159,7 @@ class Transport(ABC):
 
         request = encode(
             [(1, PROTOCOL), (2, PROTOCOL), (3, __version__), (4, instance), (5, 1), (6, name),
-             (7, quota)]
+             (7, quota), (20, int(bool(name)))]
             + [(9, encode([(1, op), (2, revision)])) for op, revision in _core.op_table()]
         )
         try:
@@ -173,6 +175,7 @@ class Transport(ABC):
             devices=[(d.text(1), d.integer(2)) for d in reply.messages(8)],
             unsupported=reply.texts(9), quota=reply.integer(10), lease=reply.integer(6),
             session_id=reply.integer(11), sites_seconds=reply.integer(12) / 1000,
+            start=reply if reply.integer(20) else None,
         )
         self._lease, self._instance, self._epoch = greeting.lease, instance, greeting.epoch
         self.set_metadata([*self.credentials.metadata(), ("teletensor-token", greeting.token)])
@@ -184,17 +187,29 @@ class Transport(ABC):
         if self._keeper is not None:
             if not self._keeper.attached.is_set():
                 self._keeper.stop()
-            self._keeper.join(timeout=5)
+            self._keeper.join(timeout=max(self._lease, 5) if self._leaving else 5)
 
     def end_session(self) -> None:
         """Closes a session that would outlive its stream."""
-        if self._lease:
+        if self._lease and not self._leaving:
             with contextlib.suppress(CallError):
                 self.unary("Compute", "Close", b"", timeout=2, wait=False)
 
     def interrupt(self, upto: int) -> None:
         """Cancels every command up to number `upto`."""
         self.unary("Compute", "Interrupt", encode([(1, upto)]), timeout=5)
+
+    def interrupt_named(self, name: str) -> None:
+        """Cancels what has come in the user's session of this name."""
+        try:
+            self.unary("Compute", "Interrupt", encode([(2, name)]), timeout=5)
+        except CallError as error:
+            raise late_error(error) from None
+
+    def leave(self) -> None:
+        """close(), once everything has been sent; the session stays."""
+        self._leaving = True
+        self.close()
 
 
 _DEVICE_KINDS = {"cpu": 0, "cuda": 1, "sim": 2}

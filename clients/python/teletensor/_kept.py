@@ -1,0 +1,103 @@
+"""Tensors that a session keeps under names, beyond the client that made them."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from . import _core
+from ._protowire import Message
+
+if TYPE_CHECKING:
+    from ._session import Session
+    from ._tensor import Tensor
+
+__all__ = ["flat", "keep", "kept", "restored"]
+
+
+def flat(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
+    """(name, tensor) for a tensor; name/key for those of a dict, a list, a tuple or a Module."""
+    if hasattr(value, "state_dict"):
+        value = dict(value.state_dict(keep_vars=True)) if _is_module(value) else value.state_dict()
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from flat(f"{name}/{key}", each)
+    elif isinstance(value, (list, tuple)):
+        for i, each in enumerate(value):
+            yield from flat(f"{name}/{i}", each)
+    elif isinstance(value, _core.Tensor):
+        yield name, value  # type: ignore[misc]
+
+
+def _is_module(value: Any) -> bool:
+    from .nn import Module
+
+    return isinstance(value, Module)
+
+
+def keep(name: str, value: Any) -> None:
+    """The session keeps `value` under `name`: for a client that comes after this one.
+
+    `value` is a tensor, or a dict, list, tuple, Module or optimizer, whose tensors are kept as "name/key".
+    None drops the name and those below it. See `Session.kept` and `docs/sessions.md`.
+    """
+    from ._session import current_session
+
+    current_session().keep(name, value)
+
+
+def kept() -> dict[str, Tensor]:
+    """The named tensors of the current session."""
+    from ._session import current_session
+
+    return current_session().kept()
+
+
+def restored(core: _core.Session, start: Message) -> dict[str, Tensor]:
+    """Puts up the mirror of a session that was taken over, as HelloReply says; its named tensors."""
+    inventory = start.message(24)
+    tensors = [
+        (t.integer(1), t.integer(2), t.integer(3), t.integer(4), t.text(5), _integers(t, 6),
+         _integers(t, 7), _signed(t.integer(8)), t.integer(9), t.integer(10), t.integer(11),
+         t.integer(12), bool(t.integer(13)))
+        for t in inventory.messages(1)]
+    names = [(n.text(1), n.integer(2)) for n in inventory.messages(2)]
+    found: dict[str, Tensor] = core.resume(
+        start.integer(21), start.integer(22), start.integer(23), tensors, names)
+    return found
+
+
+def _signed(value: int) -> int:
+    signed: int = struct.unpack("<q", struct.pack("<Q", value))[0]
+    return signed
+
+
+def _integers(message: Message, number: int) -> list[int]:
+    data, values, value, shift = message.data(number), [], 0, 0
+    for byte in data:
+        value |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            values.append(_signed(value))
+            value = shift = 0
+    return values
+
+
+def replace(session: Session, held: dict[str, Tensor], name: str, value: Any) -> None:
+    """keep() for one session: issues the names, and holds the tensors so that the handles live."""
+    if not name or len(name) > 200 or not name.isascii() or not name.isprintable():
+        raise ValueError("keep: a name is 1 to 200 characters of printable ASCII")
+    fresh = dict(flat(name, value))
+    for each in fresh:
+        if len(each) > 200 or not each.isascii() or not each.isprintable():
+            raise ValueError(f"keep: {each!r} is no name: 1 to 200 characters of printable ASCII")
+    if value is not None and not fresh:
+        raise TypeError("keep: a tensor is wanted, or what holds tensors")
+    for old in [n for n in held if n == name or n.startswith(name + "/")]:
+        if old not in fresh:
+            session._core.keep(old, None)
+            del held[old]
+    for each, tensor in fresh.items():
+        session._core.keep(each, tensor)
+        held[each] = tensor

@@ -1,0 +1,47 @@
+// Relay: what a session tells goes to the lease that has it now. So a session can change hands while
+// lanes are at work for it.
+#pragma once
+
+#include <utility>
+
+#include "engine/core/mutex.h"
+#include "engine/engine.h"
+
+namespace teletensor::server {
+
+class Relay final : public engine::SessionListener {
+ public:
+  explicit Relay(engine::SessionListener* target) : target_(target) {}
+  // When it returns nothing is under way to the one before.
+  void aim(engine::SessionListener* target) {
+    core::MutexLock lock(mutex_);
+    target_ = target;
+  }
+
+  void on_completed(std::uint64_t seq) override {
+    core::MutexLock lock(mutex_);
+    target_->on_completed(seq);
+  }
+  void on_fetched(engine::Fetched fetched) override {
+    core::MutexLock lock(mutex_);
+    target_->on_fetched(std::move(fetched));
+  }
+  void on_error(engine::LateError error) override {
+    core::MutexLock lock(mutex_);
+    target_->on_error(std::move(error));
+  }
+  void on_raised(engine::Raised raised) override {
+    core::MutexLock lock(mutex_);
+    target_->on_raised(std::move(raised));
+  }
+  void on_slow(engine::SlowOp slow) override {
+    core::MutexLock lock(mutex_);
+    target_->on_slow(std::move(slow));
+  }
+
+ private:
+  core::Mutex mutex_;
+  engine::SessionListener* target_ TT_GUARDED_BY(mutex_);
+};
+
+}  // namespace teletensor::server

@@ -1,0 +1,277 @@
+"""Named sessions: a kernel restarts, and its tensors are where it left them."""
+
+import contextlib
+import signal
+import textwrap
+import threading
+
+import grpc
+import numpy as np
+import pytest
+from support.clients import client, finish, wait_line
+from support.daemon import wait_until
+from support.raw import SERVICE, Raw
+
+
+@pytest.fixture
+def daemon(start_daemon):
+    return start_daemon("--lease", "60")
+
+
+TRAIN = """
+    import teletensor as tt
+    def step(w, m):
+        x = tt.linspace(-1, 1, 64).reshape(16, 4)
+        loss = ((x @ w) ** 2).mean()
+        loss.backward()
+        with tt.no_grad():
+            m.mul_(0.9).add_(w.grad)
+            w -= 0.1 * m
+            w.grad.zero_()
+    def new():
+        w = tt.ones(4, 3, requires_grad=True)
+        m = tt.zeros(4, 3)
+        return w, m
+"""
+
+
+def python(code, daemon, **options):
+    return client(textwrap.dedent(TRAIN) + textwrap.dedent(code), daemon.unix, **options)
+
+
+def test_a_kernel_is_killed_and_the_next_one_goes_on(daemon, tt):
+    """Train 10 steps, kill -9, take over, train 10 more: as 20 steps in one process."""
+    whole = python("""
+        w, m = new()
+        for _ in range(20): step(w, m)
+        print(w.tolist(), flush=True)
+    """, daemon)
+    _, wanted, _ = finish(whole)
+    first = python("""
+        s = tt.connect(os.environ["TT_TEST_ADDRESS"], name="exp")
+        with s.as_current():
+            w, m = new()
+            s.keep("w", w)
+            s.keep("opt", {"m": m})
+            for _ in range(10): step(w, m)
+            s.synchronize()
+            print("half", flush=True)
+            time.sleep(60)
+    """, daemon)
+    wait_line(first, "half")
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    second = python("""
+        s2 = tt.connect(os.environ["TT_TEST_ADDRESS"], name="exp")
+        with s2:
+            kept = s2.kept()
+            assert s2.taken_over and sorted(kept) == ["opt/m", "w"], kept
+            w, m = kept["w"], kept["opt/m"]
+            assert w.requires_grad and w.is_leaf and w.grad is not None
+            for _ in range(10): step(w, m)
+            print(w.tolist(), flush=True)
+    """, daemon)
+    status, out, err = finish(second)
+    assert status == 0, err
+    assert out == wanted
+    with Raw(daemon.unix) as raw:
+        wait_until(lambda: "exp" not in [s.name for s in raw.sessions()], what="ended")
+
+
+def test_the_end_of_a_program_detaches_a_named_session(daemon, tt):
+    first = python("""
+        s = tt.connect(os.environ["TT_TEST_ADDRESS"], name="exp")
+        with s.as_current():
+            t = tt.arange(5.0)
+            s.keep("t", t)
+            other = tt.ones(1000, 1000)
+            for _ in range(50): t += 1
+    """, daemon)
+    assert finish(first)[0] == 0
+    with Raw(daemon.unix) as raw:
+        wait_until(lambda: [s.attached for s in raw.sessions()] == [False])
+        with tt.connect(daemon.unix, name="exp") as s:
+            assert s.kept()["t"].tolist() == [50.0, 51.0, 52.0, 53.0, 54.0]
+            s.synchronize()
+            wait_until(lambda: raw.used()["cpu"] < 4000, what="unnamed tensors gone")
+        wait_until(lambda: not raw.sessions())
+
+
+def test_views_gradients_and_shared_cells_come_back(daemon, tt):
+    a = tt.connect(daemon.unix, name="n")
+    with a.as_current():
+        base = tt.zeros(4, 6)
+        view = base[1:3, ::2]
+        leaf = tt.ones(3, requires_grad=True)
+        (leaf * 2).sum().backward()
+        a.keep("all", {"base": base, "view": view, "t": base.t(), "d": base.detach(),
+                       "leaf": leaf, "hidden": tt.arange(10.0)[3:5], "y": leaf * 3})
+        a.synchronize()
+    with tt.connect(daemon.unix, name="n") as b:
+        kept = {n.removeprefix("all/"): t for n, t in b.kept().items()}
+        view, base = kept["view"], kept["base"]
+        assert view.shape == (2, 3) and view.stride() == (6, 2) and view._base is not None
+        with tt.no_grad():
+            view += 5.0
+        assert base.sum().item() == 30.0
+        assert kept["t"].sum().item() == 30.0 and kept["d"].sum().item() == 30.0
+        assert kept["hidden"].tolist() == [3.0, 4.0]
+        assert kept["leaf"].grad.tolist() == [2.0, 2.0, 2.0]
+        assert kept["y"].tolist() == [3.0, 3.0, 3.0] and kept["y"].is_leaf
+        (kept["leaf"] * kept["leaf"]).sum().backward()
+        assert kept["leaf"].grad.tolist() == [4.0, 4.0, 4.0]
+        with pytest.raises(tt.SessionLostError) as lost, a.as_current():
+            leaf.tolist()
+        assert lost.value.reason == "taken" and "another client" in str(lost.value)
+        del kept, view, base
+        b.synchronize()
+    with contextlib.suppress(tt.SessionLostError):
+        a.close()
+
+
+def test_keep_replaces_and_drops(daemon, tt):
+    a = tt.connect(daemon.unix, name="n")
+    with a.as_current():
+        net = tt.nn.Linear(3, 2)
+        tt.keep("net", net)
+        tt.keep("one", tt.ones(2))
+        tt.keep("one", tt.zeros(2))
+        tt.keep("gone", [tt.ones(2), tt.ones(3)])
+        tt.keep("gone", None)
+        assert sorted(tt.kept()) == ["net/bias", "net/weight", "one"]
+        weight = net.weight.tolist()
+        with pytest.raises(ValueError, match="printable"):
+            tt.keep("a\nb", tt.ones(1))
+        with pytest.raises(TypeError):
+            tt.keep("x", 3)
+    a.detach()
+    assert a.closed
+    with tt.connect(daemon.unix, name="n") as b:
+        assert sorted(b.kept()) == ["net/bias", "net/weight", "one"]
+        assert b.kept()["one"].tolist() == [0.0, 0.0]
+        fresh = tt.nn.Linear(3, 2)
+        fresh.load_state_dict({"weight": b.kept()["net/weight"], "bias": b.kept()["net/bias"]})
+        assert fresh.weight.tolist() == weight
+    with tt.connect(daemon.unix, name="n") as c:
+        assert not c.taken_over and not c.kept()
+
+
+def test_taken_over_in_the_middle_of_work(daemon, tt):
+    """What the old client had sent runs to its end; the new one goes on behind it."""
+    a = tt.connect(daemon.unix, name="n")
+    with a.as_current():
+        x = tt.zeros(200_000)
+        a.keep("x", x)
+        for _ in range(3000):
+            x += 1.0
+    with Raw(daemon.unix) as raw:
+        wait_until(lambda: raw.sessions()[-1].queued > 0 or raw.sessions()[-1].completed_upto > 2000)
+    b = tt.connect(daemon.unix, name="n")
+    with b:
+        y = b.kept()["x"]
+        value = y[0].item()
+        assert 0 < value <= 3000
+        y += 1.0
+        assert y[0].item() == value + 1 and y[-1].item() == value + 1
+    with contextlib.suppress(tt.SessionLostError):
+        a.close()
+
+
+def test_a_late_error_of_the_old_client_is_told_to_the_new_one(daemon, tt):
+    a = tt.connect(daemon.unix, name="n")
+    with a.as_current():
+        x = tt.zeros(3)
+        a.keep("x", x)
+        x += 1.0
+        x[tt.tensor([9])] = 7.0  # out of range
+        x += 1.0
+    a.detach()
+    with tt.connect(daemon.unix, name="n") as b:
+        with pytest.raises(IndexError):
+            b.kept()["x"].tolist()
+        assert b.kept()["x"].tolist() == [1.0, 1.0, 1.0]
+
+
+def test_two_take_it_at_once(daemon, tt):
+    """Again and again: at any moment one has it, nobody hangs, and the tensor is whole."""
+    first = tt.connect(daemon.unix, name="n")
+    with first.as_current():
+        first.keep("x", tt.zeros(10))
+        first.synchronize()
+    done, errors = [], []
+
+    def fight():
+        try:
+            for _ in range(10):
+                s = tt.connect(daemon.unix, name="n")
+                try:
+                    with s.as_current():
+                        x = s.kept().get("x")
+                        if x is not None:
+                            x += 1.0
+                            values = x.tolist()
+                            assert values == [values[0]] * 10
+                    s.detach()
+                except tt.SessionLostError as lost:
+                    assert lost.reason in ("taken", "fenced"), lost
+                done.append(1)
+        except BaseException as error:
+            errors.append(error)
+    threads = [threading.Thread(target=fight) for _ in range(2)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(60)
+    assert not errors, errors
+    assert len(done) == 20
+
+
+def test_interrupt_from_another_client(daemon, tt):
+    running = python("""
+        s = tt.connect(os.environ["TT_TEST_ADDRESS"], name="loop")
+        with s.as_current():
+            x = tt.ones(300, 300)
+            s.synchronize()
+            y = x
+            for _ in range(4000): y = y @ x * 0.003
+            print("issued", flush=True)
+            try:
+                y.sum().item()
+                print("whole")
+            except tt.InterruptedOpError:
+                print("interrupted")
+            assert x.sum().item() == 90000.0
+        s.close()
+    """, daemon)
+    wait_line(running, "issued")
+    tt.interrupt("loop", daemon.unix)
+    status, out, err = finish(running)
+    assert status == 0 and "interrupted" in out, (out, err)
+    with pytest.raises(RuntimeError, match="no session"):
+        tt.interrupt("nothing", daemon.unix)
+
+
+def test_by_hand(daemon):
+    """Hello with take_over: the old token is dead, numbers go on."""
+    with Raw(daemon.unix) as raw:
+        s = raw.session(session_name="n", take_over=True)
+        assert not s.reply.taken_over
+        s.run(s.constant([1.0]), s.constant([2.0]))
+        keep = raw.program_pb.Command(keep=raw.program_pb.Keep(name="a", handle=1))
+        s.run(keep)
+        wait_until(lambda: raw.sessions()[0].completed_upto == 3)
+        t = raw.session(session_name="n", take_over=True)
+        assert t.reply.taken_over and (t.reply.next_seq, t.reply.next_id) == (4, 3)
+        assert [(n.name, n.id) for n in t.reply.inventory.names] == [("a", 2)]
+        with pytest.raises(grpc.RpcError) as gone:
+            raw.upload(s.token, [{"bytes": 4, "data": b"abcd"}])
+        assert gone.value.code() == grpc.StatusCode.ABORTED
+        with pytest.raises(grpc.RpcError):
+            s.attach()
+        t.seq, t.next_id = 4, 3
+        t.run(t.fetch(2))
+        assert np.frombuffer(t.fetched().data, np.float32).tolist() == [2.0]
+        u = raw.session(session_name="m", take_over=True)  # another name
+        assert not u.reply.taken_over
+        assert raw.unary(SERVICE + "Interrupt", raw.session_pb.InterruptRequest(session_name="m"),
+                         raw.session_pb.InterruptReply) is not None
