@@ -51,7 +51,7 @@ Result<Caller> Auth::caller(Way way, std::string_view authorization) const {
   if (way == Way::kRemote) return Caller{};
   const Result<bool> any = tokens_.any();
   if (!any.ok()) return any.status();
-  return *any ? Caller{} : Caller{"anonymous", Role::kUser};
+  return *any ? Caller{} : Caller{kAnonymous, Role::kUser};
 }
 
 Result<Caller> Auth::check(Way way, std::string_view authorization, std::string_view method) const {

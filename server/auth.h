@@ -23,6 +23,9 @@ enum class Way : std::uint8_t {
   kRemote,
 };
 
+// Who says nothing about himself.
+inline constexpr char kAnonymous[] = "anonymous";
+
 class Auth {
  public:
   // `tokens` outlives it.

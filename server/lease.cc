@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::size_t kTombstones = 256;
 constexpr std::size_t kOpenErrors = 1000;  // told to the next client
-constexpr std::size_t kUploads = 64;  // whose keys are remembered
+constexpr std::size_t kUploads = 64;       // whose keys are remembered
 constexpr std::chrono::milliseconds kHouseTick{200};
 constexpr std::chrono::seconds kSafe{30};  // a client that was cut off has so long to come back
 constexpr std::chrono::milliseconds kLinger{2000};  // for the last message and the status

@@ -210,9 +210,9 @@ class Leases {
 
   // A new session. RESOURCE_EXHAUSTED when there are too many.
   core::Result<LeaseRef> open(ClientInfo client);
-  // The session of client.name and client.user in the hands of a new client, whose calls alone reach
-  // it from then on (`start` says where it is); a new one where there is none. `ready` comes once
-  // the old client's last frame is consumed.
+  // The session of client.name and client.user in the hands of a new client, whose calls alone
+  // reach it from then on (`start` says where it is); a new one where there is none. `ready` comes
+  // once the old client's last frame is consumed.
   void take_over(ClientInfo client, LeaseReady ready);
   // The session of this name; null: none.
   LeaseRef find_name(std::string_view user, std::string_view name) const;

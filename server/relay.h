@@ -1,5 +1,5 @@
-// Relay: what a session tells goes to the lease that has it now. So a session can change hands while
-// lanes are at work for it.
+// Relay: what a session tells goes to the lease that has it now. So a session can change hands
+// while lanes are at work for it.
 #pragma once
 
 #include <utility>

@@ -39,6 +39,8 @@ grpc::ServerUnaryReactor* ComputeService::Hello(grpc::CallbackServerContext* con
   }
   hello->client.peer = context->peer();
   hello->client.user = caller->user;
+  // Who comes without a name is nobody in particular: a session is nobody's to take by its name.
+  if (caller->user == kAnonymous) hello->client.takes_over = false;
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   auto ready = [this, reactor, reply, peer = context->peer(),
                 unsupported = std::move(hello->unsupported)](core::Result<LeaseRef> lease) {
@@ -121,9 +123,13 @@ grpc::ServerUnaryReactor* ComputeService::Interrupt(grpc::CallbackServerContext*
   if (request->session_name().empty()) {
     lease = this->lease(*context, kService + "Interrupt"s);
   } else {
-    const core::Result<Caller> caller = auth_.check(*context, kService + "Interrupt"s);
+    const core::Result<Caller> caller = auth_.check(*context, remote_, kService + "Interrupt"s);
     if (!caller.ok()) return answer(context, caller.status());
-    if (LeaseRef named = leases_.find_name(caller->user, request->session_name())) lease = named;
+    LeaseRef named;
+    if (caller->user != kAnonymous) {
+      named = leases_.find_name(caller->user, request->session_name());
+    }
+    if (named) lease = std::move(named);
   }
   if (!lease.ok()) return answer(context, lease.status());
   return answer(context, (*lease)->with_session([&](engine::Session& session) {

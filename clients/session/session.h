@@ -20,8 +20,8 @@
 #include "clients/session/transforms.h"
 #include "engine/autograd/backward.h"
 #include "engine/autograd/graph.h"
-#include "engine/program/inventory.h"
 #include "engine/core/mutex.h"
+#include "engine/program/inventory.h"
 #include "proto/wire/frame.h"
 #include "proto/wire/progress.h"
 

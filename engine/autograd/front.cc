@@ -411,8 +411,8 @@ class Front::Impl final : public Issuer {
     HandleRef h;
     TT_RETURN_IF_ERROR(find(c.handle, h));
     if (kept_.size() >= kMostKept && !kept_.contains(c.name)) {
-      return Status(Code::kResourceExhausted, "a session keeps at most " +
-                                                  std::to_string(kMostKept) + " names");
+      return Status(Code::kResourceExhausted,
+                    "a session keeps at most " + std::to_string(kMostKept) + " names");
     }
     kept_.insert_or_assign(std::move(c.name), std::move(h));
     return {};

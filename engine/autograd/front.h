@@ -12,8 +12,8 @@
 #include "engine/ops/op.h"
 #include "engine/program/command.h"
 #include "engine/program/instruction.h"
-#include "engine/program/inventory.h"
 #include "engine/program/interner.h"
+#include "engine/program/inventory.h"
 
 namespace teletensor::autograd {
 
@@ -61,7 +61,7 @@ class Front {
   void completed(std::uint64_t seq);
 
   std::uint64_t next_id() const;
-  std::size_t handles() const;     // ids alive
+  std::size_t handles() const;  // ids alive
   // A new client takes the session over: kept tensors stay, without history, all other names go.
   // Precondition: not busy().
   program::Inventory take_over();

@@ -136,7 +136,8 @@ struct Taken {
   friend bool operator==(const Taken&, const Taken&) = default;
 };
 
-// The session keeps the tensor under this name (printable ASCII) beyond its client (0: not any more).
+// The session keeps the tensor under this name (printable ASCII) beyond its client (0: not any
+// more).
 struct Keep {
   std::string name;
   HandleId handle = 0;

@@ -152,7 +152,7 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   std::map<std::uint64_t, std::shared_ptr<Upload>> uploads_ TT_GUARDED_BY(mu_);
   std::map<std::uint64_t, Download> downloads_ TT_GUARDED_BY(mu_);
   std::function<void(core::Result<engine::TakenOver>)> successor_ TT_GUARDED_BY(mu_);  // waits
-  std::uint64_t forsaken_upto_ TT_GUARDED_BY(mu_) = 0;  // fetches that nobody asks for any more
+  std::uint64_t forsaken_upto_ TT_GUARDED_BY(mu_) = 0;   // fetches that nobody asks for any more
   std::set<std::uint64_t> given_up_ TT_GUARDED_BY(mu_);  // bulk fetches that have not run yet
 };
 

@@ -275,3 +275,15 @@ def test_by_hand(daemon):
         assert not u.reply.taken_over
         assert raw.unary(SERVICE + "Interrupt", raw.session_pb.InterruptRequest(session_name="m"),
                          raw.session_pb.InterruptReply) is not None
+
+
+def test_nobody_in_particular_takes_nothing(daemon, tt):
+    """On loopback without a token anybody may connect: names of sessions open nothing there."""
+    with tt.connect(daemon.tcp, name="mine") as a:
+        a.keep("secret", tt.ones(3))
+        a.synchronize()
+        with tt.connect(daemon.tcp, name="mine") as b:
+            assert not b.taken_over and not b.kept()
+        with pytest.raises(RuntimeError, match="no session"):
+            tt.interrupt("mine", daemon.tcp)
+        assert a.kept()["secret"].tolist() == [1.0, 1.0, 1.0]

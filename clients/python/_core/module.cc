@@ -277,15 +277,17 @@ void bind_session(nb::module_& m) {
            "A new stream takes over; its number, for next_frame.")
       .def_prop_ro("progress_upto", [](const PySession& s) { return s.progress_upto(); })
       .def_prop_ro("over", [](const PySession& s) { return s.over(); })
-      .def("keep",
-           [](PySession& s, const std::string& name, nb::handle object) {
-             PyTensor* t = object.is_none() ? nullptr : tensor_of(object.ptr());
-             if (PyErr_Occurred()) throw nb::python_error();
-             if (t != nullptr && t->session != &s) {
-               raise_if(core::invalid("keep: the tensor belongs to another session"));
-             }
-             raise_if(s.keep(name, t ? t->handle.get() : nullptr));
-           }, nb::arg("name"), nb::arg("tensor").none())
+      .def(
+          "keep",
+          [](PySession& s, const std::string& name, nb::handle object) {
+            PyTensor* t = object.is_none() ? nullptr : tensor_of(object.ptr());
+            if (PyErr_Occurred()) throw nb::python_error();
+            if (t != nullptr && t->session != &s) {
+              raise_if(core::invalid("keep: the tensor belongs to another session"));
+            }
+            raise_if(s.keep(name, t ? t->handle.get() : nullptr));
+          },
+          nb::arg("name"), nb::arg("tensor").none())
       .def("resume", &resume, nb::arg("next_seq"), nb::arg("next_id"), nb::arg("completed_upto"),
            nb::arg("tensors"), nb::arg("names"))
       .def("taken", [](PySession& s, std::uint64_t fetch) { s.taken(fetch); })
