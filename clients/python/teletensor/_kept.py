@@ -27,7 +27,7 @@ def flat(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
         for i, each in enumerate(value):
             yield from flat(f"{name}/{i}", each)
     elif isinstance(value, _core.Tensor):
-        yield name, value  # type: ignore[misc]
+        yield name, value
 
 
 def _is_module(value: Any) -> bool:
