@@ -32,6 +32,7 @@ struct SessionOptions {
   std::uint64_t memory_quota = 0;  // bytes on each device; 0: the device's whole budget
   std::string name;                // for people
   std::string user;                // whose share of the lanes it uses; "": one for all of these
+  std::uint64_t user_quota = 0;    // bytes on each device of all the user's sessions; 0: no limit
   double weight = 1;               // of that share, where the user has no session yet
 };
 

@@ -92,6 +92,8 @@ Status assign_key(const std::string& key, const toml::node& node, Config& config
   if (key == "state_dir") return assign(node, config.state_dir);
   if (key == "slow_ms") return assign(node, config.slow_ms);
   if (key == "host_memory") return assign(node, config.host_memory);
+  if (key == "user_memory") return assign(node, config.user_memory);
+  if (key == "user_sessions") return assign(node, config.user_sessions);
   if (key == "session_memory") return assign(node, config.session_memory);
   if (key == "lease") return assign(node, config.lease);
   if (key == "lanes") return assign(node, config.lanes);
@@ -234,6 +236,12 @@ Parsed parse_command_line(int argc, const char* const* argv, const std::string& 
   app.add_option("--host-memory", config.host_memory, "for all sessions [80% of the box]")
       ->envname("TELETENSOR_HOST_MEMORY")
       ->transform(bytes_validator());
+  app.add_option("--user-memory", config.user_memory, "for all sessions of a user [no limit]")
+      ->envname("TELETENSOR_USER_MEMORY")
+      ->transform(bytes_validator());
+  app.add_option("--user-sessions", config.user_sessions, "of a user at once; 0: no limit")
+      ->envname("TELETENSOR_USER_SESSIONS")
+      ->check(CLI::Range(0, 100'000));
   app.add_option("--session-memory", config.session_memory, "for one session [all of it]")
       ->envname("TELETENSOR_SESSION_MEMORY")
       ->transform(bytes_validator());

@@ -21,6 +21,8 @@ struct Config {
   std::optional<std::string> state_dir;          // unset: the default path
   int slow_ms = 200;                 // instructions that take longer are in the slow log
   std::uint64_t host_memory = 0;     // bytes of all sessions; 0: 80 % of the box
+  std::uint64_t user_memory = 0;     // bytes of one user's sessions; 0: no limit
+  int user_sessions = 0;             // of one user; 0: no limit but max_sessions
   std::uint64_t session_memory = 0;  // bytes of one session; 0: as host_memory
   std::optional<int> lease;          // seconds; unset: 600, embedded 0
   int lanes = 0;                     // 0: one per core

@@ -304,13 +304,22 @@ core::Result<LeaseRef> Leases::open(ClientInfo client) {
       return Status(Code::kResourceExhausted,
                     "there are " + std::to_string(leases_.size()) + " sessions, the most allowed");
     }
+    std::size_t own = opening_users_.count(client.user);
+    for (const auto& [token, lease] : leases_) own += lease->client.user == client.user;
+    if (limits_.user_sessions != 0 && own >= limits_.user_sessions) {
+      return Status(Code::kResourceExhausted, client.user + " has " + std::to_string(own) +
+                                                  " sessions, the most a user may have; close one "
+                                                  "(teletensor sessions, teletensor kill ID)");
+    }
     ++opening_;
+    opening_users_.insert(client.user);
     client.id = ++opened_;
     if (client.name.empty()) client.name = "session-" + std::to_string(opened_);
   }
-  const auto closing = [this] {
+  const auto closing = [this, user = client.user] {
     MutexLock lock(mutex_);
     --opening_;
+    opening_users_.erase(opening_users_.find(user));
   };
   std::string token = make_token();
   if (token.empty()) {
@@ -321,6 +330,7 @@ core::Result<LeaseRef> Leases::open(ClientInfo client) {
   options.memory_quota = client.memory_quota;
   options.name = client.name;
   options.user = client.user;
+  options.user_quota = limits_.user_memory;
   auto lease = std::make_shared<Lease>(this, std::move(token), std::move(client), limits_);
   lease->relay_ = std::make_unique<Relay>(lease.get());
   auto session = engine_.open(options, lease->relay_.get());
@@ -333,6 +343,7 @@ core::Result<LeaseRef> Leases::open(ClientInfo client) {
   {
     MutexLock lock(mutex_);
     --opening_;
+    opening_users_.erase(opening_users_.find(lease->client.user));
     refused = closed_;
     if (!refused) leases_.emplace(lease->token, lease);
   }

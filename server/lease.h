@@ -15,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -272,6 +273,7 @@ class Leases {
   std::deque<LeaseRef> heritage_ TT_GUARDED_BY(mutex_);  // wait to be taken over
   std::deque<Handover> handovers_ TT_GUARDED_BY(mutex_);
   std::size_t opening_ TT_GUARDED_BY(mutex_) = 0;
+  std::multiset<std::string> opening_users_ TT_GUARDED_BY(mutex_);
   std::size_t destroying_ TT_GUARDED_BY(mutex_) = 0;
   std::uint64_t opened_ TT_GUARDED_BY(mutex_) = 0;
   Clock::time_point empty_since_ TT_GUARDED_BY(mutex_) = Clock::now();

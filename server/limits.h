@@ -18,6 +18,8 @@ struct Limits {
   std::size_t outbox_bytes = 64ull << 20;     // values that the client has not read
   std::size_t sessions = 64;
   std::size_t streams = 1024;                // calls at once, of all clients
+  std::size_t user_sessions = 0;             // of one user at once; 0: no limit but `sessions`
+  std::uint64_t user_memory = 0;             // bytes a device of a user's sessions; 0: no limit
   std::uint64_t session_memory = 0;          // bytes a device; 0: the engine's budget
   std::chrono::milliseconds stall{30'000};   // a client that does not read is detached after it
   std::chrono::milliseconds attach{15'000};  // from Hello to Run

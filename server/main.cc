@@ -99,6 +99,8 @@ int main(int argc, char** argv) {
                                                                          : 2000);
   options.version = TELETENSOR_VERSION;
   options.limits.session_memory = config.session_memory;
+  options.limits.user_memory = config.user_memory;
+  options.limits.user_sessions = static_cast<std::size_t>(config.user_sessions);
   options.limits.sessions = static_cast<std::size_t>(config.max_sessions);
   options.limits.stall =
       std::chrono::milliseconds(static_cast<std::int64_t>(config.stall_seconds * 1000));

@@ -17,7 +17,10 @@ bool Account::reserve(std::uint64_t bytes) {
   do {
     if ((used & kClosed) != 0 || bytes > quota_ || used > quota_ - bytes) return false;
   } while (!used_.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed));
-  if (!budget_.reserve(bytes)) {
+  // Then the user's, for the same reason.
+  const bool user = !user_ || user_->reserve(bytes);
+  if (!user || !budget_.reserve(bytes)) {
+    if (user && user_) user_->release(bytes);
     used_.fetch_sub(bytes, std::memory_order_relaxed);
     return false;
   }
@@ -27,6 +30,7 @@ bool Account::reserve(std::uint64_t bytes) {
 
 bool Account::release(std::uint64_t bytes) {
   budget_.release(bytes);
+  if (user_) user_->release(bytes);
   // acq_rel: whoever is told "the last bytes" sees what every earlier releaser did before.
   return used_.fetch_sub(bytes, std::memory_order_acq_rel) == (kClosed | bytes);
 }

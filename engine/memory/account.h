@@ -1,4 +1,5 @@
-// Who has how many bytes of one device: a Budget for the device, an Account for each session on it.
+// Who has how many bytes of one device: a Budget for the device, one for each user with a limit, an
+// Account for each session.
 //
 // Thread-safe and lock-free. A reservation is made whole or not at all and never exceeds a limit,
 // not even for a moment.
@@ -6,6 +7,8 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
+#include <utility>
 
 namespace teletensor::memory {
 
@@ -33,9 +36,12 @@ class Budget {
 
 class Account {
  public:
-  // quota 0: the whole budget.
-  Account(Budget& budget, std::uint64_t quota)
-      : budget_(budget), quota_(quota == 0 || quota > budget.total() ? budget.total() : quota) {}
+  // quota 0: the whole budget. `user`: what the sessions of one user may have together; null: no
+  // limit but the device's.
+  Account(Budget& budget, std::uint64_t quota, std::shared_ptr<Budget> user = nullptr)
+      : budget_(budget),
+        user_(std::move(user)),
+        quota_(quota == 0 || quota > budget.total() ? budget.total() : quota) {}
 
   bool reserve(std::uint64_t bytes);
   // True when the account is closed and these were its last bytes.
@@ -48,11 +54,13 @@ class Account {
   std::uint64_t peak() const { return peak_.load(std::memory_order_relaxed); }
   std::uint64_t quota() const { return quota_; }
   const Budget& budget() const { return budget_; }
+  const Budget* user() const { return user_.get(); }
 
  private:
   static constexpr std::uint64_t kClosed = 1ull << 63;
 
   Budget& budget_;
+  const std::shared_ptr<Budget> user_;
   const std::uint64_t quota_;
   std::atomic<std::uint64_t> used_{0};  // the top bit: closed
   std::atomic<std::uint64_t> peak_{0};

@@ -23,6 +23,24 @@ std::uint64_t DevicePool::held() const {
   return held_;
 }
 
+void DevicePool::enroll(OwnerId owner, const std::string& user, std::uint64_t limit) {
+  core::MutexLock lock(mu_);
+  std::erase_if(users_, [](const auto& entry) { return entry.second.expired(); });
+  std::weak_ptr<Budget>& known = users_[user];
+  std::shared_ptr<Budget> budget = known.lock();
+  if (!budget) known = budget = std::make_shared<Budget>(limit);
+  enrolled_[owner] = std::move(budget);
+}
+
+std::shared_ptr<Budget> DevicePool::take_user(OwnerId owner) {
+  core::MutexLock lock(mu_);
+  const auto found = enrolled_.find(owner);
+  if (found == enrolled_.end()) return nullptr;
+  std::shared_ptr<Budget> budget = std::move(found->second);
+  enrolled_.erase(found);
+  return budget;
+}
+
 // Largest first: they are the ones worth a system call.
 void DevicePool::trim(std::uint64_t wanted) {
   while (!large_.empty() && held_ + wanted > budget_.total()) {

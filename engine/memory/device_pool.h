@@ -8,7 +8,9 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -39,6 +41,12 @@ class DevicePool {
   Budget& budget() { return budget_; }
   Source& source() { return *source_; }
   std::uint64_t held() const;  // bytes from the operating system, in use or cached
+
+  // The sessions of `user` have at most `limit` bytes together: counts for the Pool of `owner` that
+  // is made next. The first limit holds while the user has a session.
+  void enroll(OwnerId owner, const std::string& user, std::uint64_t limit);
+  // What enroll() said of the owner; null without.
+  std::shared_ptr<Budget> take_user(OwnerId owner);
 
   // Up to `n` blocks of a class, clean for `owner`; how many there are (0: the device has none
   // left).
@@ -77,6 +85,8 @@ class DevicePool {
   Budget budget_;
 
   mutable core::Mutex mu_;
+  std::map<std::string, std::weak_ptr<Budget>> users_ TT_GUARDED_BY(mu_);
+  std::map<OwnerId, std::shared_ptr<Budget>> enrolled_ TT_GUARDED_BY(mu_);
   std::uint64_t held_ TT_GUARDED_BY(mu_) = 0;
   std::vector<CachedSmall> small_[kSizeClasses] TT_GUARDED_BY(mu_);
   std::vector<void*> slabs_ TT_GUARDED_BY(mu_);

@@ -251,10 +251,15 @@ core::Status Pool::refusal(std::string_view what, std::size_t bytes) const {
   const std::uint64_t used = account_.used(), device_used = budget.used();
   const std::uint64_t others = device_used > used ? device_used - used : 0;
   const std::uint64_t free = budget.total() > device_used ? budget.total() - device_used : 0;
+  const Budget* const user = account_.user();
+  const std::uint64_t wanted = charged_bytes(std::min<std::size_t>(bytes, SIZE_MAX / 4));
   std::string text(what);
   text += ": out of memory on " + core::to_string(device_id()) + ": requested " +
           readable_bytes(bytes) + " (" + std::to_string(bytes) + " bytes), this session uses " +
           readable_bytes(used) + " of its quota of " + readable_bytes(account_.quota()) +
+          (user != nullptr ? ", all sessions of this user " + readable_bytes(user->used()) +
+                                 " of " + readable_bytes(user->total())
+                           : "") +
           ", free on the device " + readable_bytes(free) + ", other sessions hold " +
           readable_bytes(others) + "; largest tensors here:";
   if (largest.empty()) text += " none";
@@ -262,9 +267,13 @@ core::Status Pool::refusal(std::string_view what, std::size_t bytes) const {
     text += (i == 0 ? " " : ", ") + readable_bytes(largest[i].bytes) + " made by command " +
             std::to_string(largest[i].seq);
   }
-  text += used + charged_bytes(std::min<std::size_t>(bytes, SIZE_MAX / 4)) > account_.quota()
-              ? "; delete tensors, use smaller batches, or ask for a larger session memory"
-              : "; wait until other sessions release memory, or use smaller batches";
+  if (used + wanted > account_.quota()) {
+    text += "; delete tensors, use smaller batches, or ask for a larger session memory";
+  } else if (user != nullptr && user->used() + wanted > user->total()) {
+    text += "; delete tensors or close sessions of yours, or use smaller batches";
+  } else {
+    text += "; wait until other sessions release memory, or use smaller batches";
+  }
   return core::Status(core::Code::kResourceExhausted, std::move(text));
 }
 

@@ -61,7 +61,7 @@ class Pool {
   static constexpr int kSlabObjects = 64;
 
   Pool(DevicePool& device, OwnerId owner, std::uint64_t quota)
-      : device_(device), owner_(owner), account_(device.budget(), quota) {}
+      : device_(device), owner_(owner), account_(device.budget(), quota, device.take_user(owner)) {}
   ~Pool();
 
   struct Slab {

@@ -32,8 +32,12 @@ std::vector<engine::MemoryUse> Host::memory() const {
 
 core::Result<std::unique_ptr<engine::Session>> Host::open(const engine::SessionOptions& options,
                                                           engine::SessionListener* listener) {
+  const memory::OwnerId owner = next_owner_++;
+  for (std::size_t i = 0; options.user_quota != 0 && i < devices_.size(); ++i) {
+    devices_.at(i).pool().enroll(owner, options.user, options.user_quota);
+  }
   return std::unique_ptr<engine::Session>(
-      new Session(catalog_, devices_, lanes_, next_owner_++, options, listener));
+      new Session(catalog_, devices_, lanes_, owner, options, listener));
 }
 
 }  // namespace teletensor::session

@@ -1,0 +1,69 @@
+"""Budgets of users: what all their sessions may have together."""
+
+import subprocess
+import sys
+
+import pytest
+from support.daemon import wait_until
+from support.raw import Raw
+
+MIB = 1 << 20
+
+
+def token_of(daemon, user):
+    return subprocess.run([sys.executable, "-m", "teletensor.cli", "token", "create", user, "--address",
+                           daemon.unix], capture_output=True, text=True, timeout=60).stdout.strip()
+
+
+def test_the_sessions_of_a_user_share_a_quota(start_daemon, tt):
+    daemon = start_daemon("--user-memory", "32MiB", "--host-memory", "256MiB")
+    alice, bob = token_of(daemon, "alice"), token_of(daemon, "bob")
+    with tt.connect(daemon.tcp, token=alice) as first:
+        a = tt.ones(5 * MIB)  # 20 MiB
+        a.sum().item()
+        with tt.connect(daemon.tcp, token=alice) as second:
+            fits = tt.ones(2 * MIB)
+            with pytest.raises(tt.OutOfMemoryError) as refused:
+                tt.ones(2 * MIB + 1).sum().item()
+            text = str(refused.value)
+            assert "all sessions of this user 28.0 MiB of 32.0 MiB" in text
+            assert "close sessions of yours" in text and "test_budgets.py" in text
+            assert fits.sum().item() == 2 * MIB  # the session stays usable
+            with tt.connect(daemon.tcp, token=bob):
+                theirs = tt.ones(7 * MIB)  # 28 MiB: another user's quota
+                assert theirs.sum().item() == 7 * MIB
+            with first:
+                del a
+                first.synchronize()
+            again = tt.ones(5 * MIB)
+            assert again.sum().item() == 5 * MIB
+            with pytest.raises(tt.OutOfMemoryError, match="user"):
+                tt.empty(9 * MIB).sum().item()
+            second.synchronize()
+            del again, fits
+    with Raw(daemon.unix) as raw:
+        wait_until(lambda: raw.used()["cpu"] < MIB // 4, what="everything is back")
+
+
+def test_uploads_count(start_daemon, tt):
+    """Admitted before a byte travels."""
+    import numpy as np
+    daemon = start_daemon("--user-memory", "8MiB")
+    with tt.connect(daemon.unix):
+        kept = tt.tensor(np.ones(MIB, np.float32))
+        with pytest.raises(tt.OutOfMemoryError, match="user"):
+            tt.tensor(np.ones(MIB + MIB // 2, np.float32)).sum().item()
+        assert kept.sum().item() == MIB
+
+
+def test_sessions_of_a_user_are_counted(start_daemon, tt):
+    daemon = start_daemon("--user-sessions", "2")
+    alice, bob = token_of(daemon, "alice"), token_of(daemon, "bob")
+    with tt.connect(daemon.tcp, token=alice), tt.connect(daemon.tcp, token=alice) as second:
+        with pytest.raises(tt.RefusedError, match="alice has 2 sessions"):
+            tt.connect(daemon.tcp, token=alice)
+        with tt.connect(daemon.tcp, token=bob):
+            assert tt.ones(2).tolist() == [1.0, 1.0]
+        second.close()
+        with tt.connect(daemon.tcp, token=alice):
+            assert tt.ones(2).tolist() == [1.0, 1.0]
