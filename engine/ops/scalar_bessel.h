@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <cstddef>
 
 #include "engine/ops/scalar_gamma.h"
 
@@ -63,13 +64,48 @@ inline double scaled_k_by_integral(double order, double x) {
   return sum * h;
 }
 
-// K_0 or K_1, times exp(x) if scaled; below 1 the series (A. and S. 9.6.11, 9.6.13).
+// exp(x) sqrt(x) K_0(x) and K_1(x) for x >= 2 as Chebyshev series of 4 / x - 1; the coefficients
+// were computed with 40 digits.
+inline constexpr double kScaledK0[] = {
+    2.4403030820659554547,      -3.1448101311964500543e-2,  1.5698838857300533749e-3,
+    -1.2849549581627802638e-4,  1.3949813718876499364e-5,   -1.8317555227191194848e-6,
+    2.7668136394450150761e-7,   -4.6604898976879476656e-8,  8.5740340174142260858e-9,
+    -1.6975345093890615156e-9,  3.5773972814003284472e-10,  -7.9574892444773970377e-11,
+    1.855949114954926555e-11,   -4.5145978833745191751e-12, 1.1403405882073442347e-12,
+    -2.9800969231481783548e-13, 8.0328907750683743694e-14,  -2.2275133267462963604e-14,
+    6.3400764762766459661e-15,  -1.8485933779209071694e-15, 5.5120559994043333649e-16,
+    -1.6782311257549006383e-16, 5.2103917776435541125e-17,  -1.6475805939842632815e-17,
+    5.3004337711773357703e-18,  -1.7331712005821000263e-18};
+inline constexpr double kScaledK1[] = {
+    2.7206261904844426694,      1.0392373657681723844e-1,   -2.8578168596227793868e-3,
+    1.9521551847135163111e-4,   -1.93619797416608296e-5,    2.4064849478372171171e-6,
+    -3.5019606030878125421e-7,  5.7410841254500492923e-8,   -1.0345762465678097027e-8,
+    2.0150497551970346161e-9,   -4.1903547593419255842e-10, 9.2183151876053141258e-11,
+    -2.1299678384277910216e-11, 5.1396396734823435404e-12,  -1.2891739609498229352e-12,
+    3.3484196660522431201e-13,  -8.9767051820101460692e-14, 2.4771544242195986813e-14,
+    -7.0198370892147688513e-15, 2.0387031662398608799e-15,  -6.0570472706430178228e-16,
+    1.8380935752430454256e-16,  -5.6894628491936483742e-17, 1.7940510478863572914e-17,
+    -5.7567444820733024496e-18, 1.8778651901623267386e-18};
+template <std::size_t kTerms>
+double chebyshev_sum(const double (&c)[kTerms], double u) {  // Clenshaw
+  double b1 = 0, b2 = 0;
+  for (std::size_t k = kTerms - 1; k >= 1; --k) {
+    const double b = 2 * u * b1 - b2 + c[k];
+    b2 = b1;
+    b1 = b;
+  }
+  return u * b1 - b2 + c[0] / 2;
+}
+
+// K_0 or K_1, times exp(x) if scaled; below 2 the series (A. and S. 9.6.11, 9.6.13).
 inline double bessel_k(int order, double x, bool scaled) {
   if (x == 0) return kInfinity;
   if (!(x > 0)) return kNaN;
   if (std::isinf(x)) return 0;
-  if (x >= 1) {
-    const double k = scaled_k_by_integral(order, x);
+  if (x >= 2) {
+    const double u = 4 / x - 1;
+    const double k =
+        (order == 0 ? chebyshev_sum(kScaledK0, u) : chebyshev_sum(kScaledK1, u)) / std::sqrt(x);
     return scaled ? k : k * std::exp(-x / 2) * std::exp(-x / 2);
   }
   const double z = x * x / 4, log_half = std::log(x / 2);
