@@ -2,8 +2,10 @@
 
     .venv-peers/bin/python tests/ops/perf.py [--dtype f32] [--rounds 11] [--docs] [TEXT...]
 
-Ours goes through a daemon with one lane. Calls of both alternate; a figure is the best of the rounds, each
-the mean of as many calls as fill 10 ms, so that neighbours on a shared machine count little. TEXT: only calls
+Ours goes through a daemon with one lane. Times are CPU time, of the daemon (all its threads) and of PyTorch's
+thread, so that neighbours on a shared machine count little; the client's cost of a line is not in them (that
+is `make bench`'s). Calls of both alternate; a figure is the best of the rounds, each the mean of as many calls
+as fill 10 ms. TEXT: only calls
 that hold one of these. --docs writes the table of docs/benchmarks.md: what takes more than 1.3 times PyTorch's
 time, and why.
 """
@@ -58,12 +60,24 @@ def scaled(row, dtype):
     return None
 
 
+def cpu_seconds(pid):
+    """That all threads of a process have run."""
+    total = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        try:
+            total += int((task / "schedstat").read_text().split()[0])
+        except OSError:  # the thread has ended
+            continue
+    return total * 1e-9
+
+
 class Side:
     """A library with the operands of all calls."""
 
-    def __init__(self, m, dtype, arrays):
+    def __init__(self, m, dtype, arrays, clock):
         from arrays import TORCH
 
+        self.clock = clock
         self.m, self.names, self.is_torch = m, {}, hasattr(m, "_C")
         self.own = getattr(m, TORCH[dtype])
         self.cache = {}
@@ -115,13 +129,14 @@ class Side:
         return lambda: row.call(self.m, *operands, **kwargs)
 
     def timed(self, call, count):
+        """CPU seconds of one call: of this thread for PyTorch, of all the daemon's threads for ours."""
         wait = (lambda: None) if self.is_torch else self.m.synchronize
         wait()
-        start = time.perf_counter()
+        start = self.clock()
         for _ in range(count):
             call()
         wait()
-        return (time.perf_counter() - start) / count
+        return (self.clock() - start) / count
 
 
 def operands():
@@ -195,7 +210,7 @@ def reason(line):
     best = max((k for k in WHY if k in line["call"]), key=len, default=None)
     if best:
         return WHY[best]
-    return "the daemon's cost of an instruction" if line["ours"] < 0.02 else ""
+    return "the daemon's cost of an instruction" if line["ours"] < 0.02 else "not looked into yet"
 
 
 def page(report):
@@ -208,7 +223,8 @@ def page(report):
 
 `op_tester perf` (tests/ops/perf.py, {versions}): {len(measured)} calls of every public op of the catalog
 on about 1M float32 elements (complex64, integers or indices where the op wants them), one lane of the
-daemon beside one thread of PyTorch, the best of {rounds} rounds. {fast} calls are faster than PyTorch,
+daemon beside one thread of PyTorch: CPU time (without the client's cost of a line), the best of
+{rounds} rounds. {fast} calls are faster than PyTorch,
 {below} take at most {LIMIT} of its time, {len(slow)} take more.
 
 | call | ours, ms | torch, ms | ratio (range) | why |
@@ -241,7 +257,8 @@ def main():
     try:
         with tt.connect(daemon.unix):
             arrays = operands()
-            ours, theirs = Side(tt, options.dtype, arrays), Side(torch, options.dtype, arrays)
+            ours = Side(tt, options.dtype, arrays, lambda: cpu_seconds(daemon.process.pid))
+            theirs = Side(torch, options.dtype, arrays, time.thread_time)
             for name, text, row in calls():
                 label = text or f"{name} (elementwise)"
                 if options.texts and not any(t in label or t == name for t in options.texts):

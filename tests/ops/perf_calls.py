@@ -290,5 +290,44 @@ COVERED = {  # by a call of another name
 }
 # Only beside complex numbers, or only beside integers.
 COMPLEX_ONLY = ("real", "imag", "conj", "view_as_real")
-# Why a call is slower than PyTorch's by more than 1.3x: text in the call -> reason.
-WHY = {}
+# Why a call takes more than PyTorch's by more than 1.3x: text in the call -> reason.
+_WIDE = "computed in float64 and rounded once, PyTorch in float32"
+_COPY = "a copy; a view in PyTorch"
+_SORT = "a stable sort of all, then groups"
+_STEPS = "made of several instructions, each over memory"
+_SCALAR = "a loop that does not vectorise"
+WHY = {
+    **dict.fromkeys(
+        ("lgamma", "erfinv", "special_", "i0 ", "igamma", "polygamma", "bessel", "airy", "sinc"), _WIDE
+    ),
+    **dict.fromkeys(
+        ("c.real", "c.imag", "view_as_real", "view_as_complex", "x.view(m.int32)", "positive"), _COPY
+    ),
+    **dict.fromkeys(("m.unique", "m.mode"), _SORT),
+    **dict.fromkeys(
+        (
+            "grid_sample",
+            "bicubic",
+            "reflect",
+            "histogram",
+            "bincount",
+            "quantile",
+            "multilabel",
+            "m.kron",
+            "trapezoid",
+            "linalg.cross",
+            "normalize",
+            "nansum",
+            "x.renorm",
+            "m.isin",
+        ),
+        _STEPS,
+    ),
+    **dict.fromkeys(("cummax", "cummin", "cumprod", "scatter", "gather", "take(", "x[I, I]"), _SCALAR),
+    "x.to(m.int32)": "floats out of range have one defined result",
+    "m.poisson": "each element draws from blocks of the generator of its own",
+    "m.multinomial": "a random key for every weight",
+    "m.randperm": "a sort of random keys, the same on every device",
+    "m.fft": "own mixed radix beside MKL",
+    "m.linalg": "OpenBLAS's LAPACK beside MKL",
+}
