@@ -102,6 +102,18 @@ void truncate_f32(const float* from, std::int64_t n, std::int64_t* to) {
   }
 }
 
+// Are all within int32? Others become 0.
+bool truncate_to_i32(const float* from, std::int64_t n, std::int32_t* to) {
+  std::int32_t outside = 0;
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float x = from[i];
+    const bool inside = (x >= -0x1p31f) & (x < 0x1p31f);
+    to[i] = static_cast<std::int32_t>(inside ? x : 0.0f);
+    outside |= inside ? 0 : 1;
+  }
+  return outside == 0;
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace teletensor::backends::cpu
 HWY_AFTER_NAMESPACE();
@@ -128,6 +140,7 @@ HWY_EXPORT(narrow_i32);
 HWY_EXPORT(narrow_bool);
 HWY_EXPORT(real_of_int);
 HWY_EXPORT(truncate_f32);
+HWY_EXPORT(truncate_to_i32);
 
 struct Bool {
   std::uint8_t byte;  // a client may have uploaded any byte
@@ -218,6 +231,9 @@ void load(const void* from, std::int64_t stride, std::int64_t n, A* to) {
     } else if constexpr (std::is_same_v<A, double> && std::is_same_v<T, float>) {
       HWY_DYNAMIC_DISPATCH(widen_f32)(x, n, to);
       return;
+    } else if constexpr (std::is_same_v<A, std::int64_t> && std::is_same_v<T, float>) {
+      HWY_DYNAMIC_DISPATCH(truncate_f32)(x, n, to);
+      return;
     }
   }
   for (std::int64_t i = 0; i < n; ++i) to[i] = to_compute<A>(x[i * stride]);
@@ -262,6 +278,8 @@ void store(const A* from, std::int64_t n, void* to, std::int64_t stride) {
     } else if constexpr (std::is_same_v<A, float> && std::is_same_v<T, std::int64_t>) {
       HWY_DYNAMIC_DISPATCH(truncate_f32)(from, n, y);
       return;
+    } else if constexpr (std::is_same_v<A, float> && std::is_same_v<T, std::int32_t>) {
+      if (HWY_DYNAMIC_DISPATCH(truncate_to_i32)(from, n, y)) return;
     }
   }
   for (std::int64_t i = 0; i < n; ++i) y[i * stride] = from_compute<T>(from[i]);
