@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <memory>
 
 #include "clients/session/stream.h"
+#include "engine/ops/verify.h"
 
 namespace teletensor::client {
 
@@ -57,11 +59,13 @@ Session::Session(const SessionLimits& limits)
   graph_.on_death = [this](program::HandleId id) {
     releases_.push_back(id);
     releases_wait_.store(true, std::memory_order_relaxed);
+    if (tracer_) tracer_->died(id);
   };
   writer_.begin(1, 1);
 }
 
 Session::~Session() {
+  tracer_ = nullptr;
   graph_.on_death = nullptr;
   // In the child of a fork nobody may touch what threads and locks have left behind.
   if (g_forked) {
@@ -139,17 +143,32 @@ void Session::issue(const autograd::Call& call, bool inplace, std::uint32_t made
     wake_sender();
   }
   note_site(++seq_);
+  if (autograd::Tracer* trace = tracer()) [[unlikely]] {
+    program::Apply apply;
+    apply.op = call.op;
+    apply.record = call.record;
+    apply.inplace = inplace;
+    apply.default_dtype = call.default_dtype;
+    for (const program::Argument& argument : arguments) apply.arguments.push_back(argument);
+    for (const std::uint32_t count : call.counts) apply.counts.push_back(count);
+    apply.attributes = *call.attributes;
+    trace->record(std::move(apply), seq_, next_id_ - made, made);
+  }
   if (releases_.size() >= kReleaseBatch) flush_releases();
 }
 
 void Session::issue(const program::Command& command, std::uint32_t made) {
   {
     MutexLock lock(mutex_);
-    if (writer_.full(limits_.frame, 256 + limits_.frame.inline_bytes, 4096)) close_frame();
+    std::size_t large = limits_.frame.inline_bytes;
+    if (const auto* d = std::get_if<program::Define>(&command)) large = d->bytes.size();
+    if (writer_.full(limits_.frame, 256 + large, 4096)) close_frame();
     writer_.append(command, made);
     wake_sender();
   }
   note_site(++seq_);
+  if (autograd::Tracer* trace = tracer()) [[unlikely]]
+    trace->record(command, seq_, next_id_ - made, made);
 }
 
 void Session::flush_releases() {
@@ -157,6 +176,12 @@ void Session::flush_releases() {
   for (const std::uint64_t fetch : std::exchange(takens_, {})) {
     begin_command();
     issue(program::Command(program::Taken{fetch}), 0);
+  }
+  while (!undefined_.empty() && !tracer_) {
+    const std::uint64_t number = undefined_.back();
+    undefined_.pop_back();
+    begin_command();
+    issue(program::Command(program::Undefine{number}), 0);
   }
   while (!releases_.empty()) {
     program::Release release;
@@ -238,6 +263,8 @@ Status Session::apply(OpId op, std::span<const Var> arguments,
   TT_RETURN_IF_ERROR(ready_to_issue());
   begin_command();
   const autograd::Call call = call_of(op, arguments, counts, attributes);
+  if (autograd::Tracer* trace = tracer()) [[unlikely]]
+    trace->know(arguments);
   TT_RETURN_IF_ERROR(graph_.apply(call, results));
   // Ids of the results come after those of the arguments, which the frame counts back from here.
   const program::HandleId first = next_id_;
@@ -270,6 +297,8 @@ Status Session::apply_inplace(OpId op, std::span<const Var> arguments,
   TT_RETURN_IF_ERROR(ready_to_issue());
   begin_command();
   const autograd::Call call = call_of(op, arguments, counts, attributes);
+  if (autograd::Tracer* trace = tracer()) [[unlikely]]
+    trace->know(arguments);
   TT_RETURN_IF_ERROR(graph_.apply_inplace(call));
   issue(call, true, 0);
   if (!forgets_.empty()) [[unlikely]]
@@ -290,8 +319,11 @@ core::Result<HandleRef> Session::uploaded(std::uint64_t upload, core::DType dtyp
                                           core::Device device, const core::Dims& shape) {
   TT_RETURN_IF_ERROR(ready_to_issue());
   HandleRef h = graph_.adopt({dtype, device, core::Geometry(shape)}, nullptr);
+  // To a trace it is a tensor from outside: its bytes are not the program's.
+  std::unique_ptr<autograd::Tracer> trace = std::move(tracer_);
   give_id(*h);
   issue(program::Command(program::Uploaded{upload, dtype, device, shape}), 1);
+  tracer_ = std::move(trace);
   return h;
 }
 
@@ -303,6 +335,7 @@ Status Session::set_requires_grad(Handle& h, bool on) {
   }
   if (watching) TT_RETURN_IF_ERROR(before_write(h));
   TT_RETURN_IF_ERROR(ready_to_issue());
+  if (autograd::Tracer* trace = tracer()) trace->know(h);
   TT_RETURN_IF_ERROR(graph_.set_requires_grad(h, on));
   issue(program::Command(program::SetFlag{program::SetFlag::What::kRequiresGrad, h.id, on}), 0);
   return {};
@@ -311,6 +344,7 @@ Status Session::set_requires_grad(Handle& h, bool on) {
 Status Session::retain_grad(Handle& h) {
   if (h.id == 0) return ended();
   TT_RETURN_IF_ERROR(ready_to_issue());
+  if (autograd::Tracer* trace = tracer()) trace->know(h);
   TT_RETURN_IF_ERROR(graph_.retain_grad(h));
   issue(program::Command(program::SetFlag{program::SetFlag::What::kRetainGrad, h.id, true}), 0);
   return {};
@@ -331,6 +365,10 @@ Status Session::register_hook(Handle& h, autograd::HookId hook) {
 Status Session::assign_grad(Handle& h, Handle* grad) {
   if (h.id == 0 || (grad && grad->id == 0)) return ended();
   TT_RETURN_IF_ERROR(ready_to_issue());
+  if (autograd::Tracer* trace = tracer()) {
+    trace->know(h);
+    if (grad) trace->know(*grad);
+  }
   TT_RETURN_IF_ERROR(graph_.set_grad(h, grad));
   issue(program::Command(program::SetGrad{h.id, grad ? grad->id : 0}), 0);
   return {};
@@ -340,6 +378,10 @@ Status Session::set_data(Handle& h, Handle& other) {
   if (h.id == 0 || other.id == 0) return ended();
   if (watching) TT_RETURN_IF_ERROR(before_write(h));
   TT_RETURN_IF_ERROR(ready_to_issue());
+  if (autograd::Tracer* trace = tracer()) {
+    trace->know(h);
+    trace->know(other);
+  }
   // Refused here alone: the daemon hears later that a view has gone.
   if (h.views > 0) return core::invalid("data: cannot be assigned while views of the tensor live");
   TT_RETURN_IF_ERROR(graph_.set_data(h, other));
@@ -353,6 +395,12 @@ core::Result<std::uint64_t> Session::fetch(Handle& h, bool bulk) {
         "vmap: It looks like you're calling .item() on a Tensor (or reading its values). We don't "
         "support vmap over calling .item() on a Tensor, please try to rewrite what you're doing "
         "with other operations.");
+  }
+  if (tracer() != nullptr) {
+    return core::Result<std::uint64_t>(Status(
+        core::Code::kFailedPrecondition,
+        "a captured function cannot read a tensor's value on the way (.item(), .numpy(), bool(), "
+        "print): return it, or use tensor operations (tt.where) or tt.jit.script instead"));
   }
   TT_RETURN_IF_ERROR(ready_to_issue());
   issue(program::Command(program::Fetch{h.id, bulk}), 0);
@@ -381,6 +429,13 @@ Status Session::backward(autograd::BackwardCall call, bool create_graph,
   command.has_inputs = call.has_inputs;
   command.retain_graph = call.retain_graph;
   command.allow_unused = call.allow_unused;
+  if (autograd::Tracer* trace = tracer()) {
+    for (const auto* list : {&call.roots, &call.seeds, &call.inputs}) {
+      for (const HandleRef& h : *list) {
+        if (h) trace->know(*h);
+      }
+    }
+  }
   begin_command();
   auto plan = Backward::plan(graph_, std::move(call));
   if (!plan.ok()) return plan.status();
@@ -464,6 +519,51 @@ core::Result<HandleRef> Session::own(const Var& g, const core::Dims& strides) {
   const core::Attributes attributes = {core::Attribute::of(strides)};
   TT_RETURN_IF_ERROR(apply(relayout, arguments, {}, attributes, results));
   return results[0];
+}
+
+// ---------------------------------------------------------------- programs
+
+Status Session::begin_trace(std::uint64_t seed, std::uint64_t ordinal) {
+  if (tracer_) return core::invalid("another function of this session is being captured");
+  TT_RETURN_IF_ERROR(ready_to_issue());
+  flush_releases();
+  tracer_ = std::make_unique<autograd::Tracer>(graph_, seed, ordinal);
+  return {};
+}
+
+void Session::trace_made(Handle& h) {
+  if (tracer_->follows()) tracer_->made(h);
+}
+
+core::Result<std::uint64_t> Session::define(const program::Program& program) {
+  TT_RETURN_IF_ERROR(ready_to_issue());
+  program::Define define{next_program_, program::serialize(program, ops::op_names(catalog()))};
+  if (define.bytes.size() + 1024 > limits_.frame.bytes) {
+    return Status(core::Code::kResourceExhausted,
+                  "a program of " + std::to_string(define.bytes.size()) +
+                      " bytes does not fit a frame of " + std::to_string(limits_.frame.bytes));
+  }
+  begin_command();
+  issue(program::Command(std::move(define)), 0);
+  return next_program_++;
+}
+
+Status Session::call(const autograd::Callable& callable, program::Call command,
+                     std::span<const HandleRef> inputs, Handles& results) {
+  for (const HandleRef& h : inputs) {
+    if (h->id == 0) return ended();
+    command.inputs.push_back(h->id);
+  }
+  TT_RETURN_IF_ERROR(ready_to_issue());
+  begin_command();
+  TT_RETURN_IF_ERROR(graph_.call(callable, command, inputs, results));
+  const program::HandleId first = next_id_;
+  for (const HandleRef& h : results) give_id(*h);
+  command.made = static_cast<std::uint32_t>(next_id_ - first);
+  const std::uint32_t made = command.made;
+  issue(program::Command(std::move(command)), made);
+  if (releases_.size() >= kReleaseBatch) flush_releases();
+  return {};
 }
 
 // ---------------------------------------------------------------- waiting

@@ -19,7 +19,9 @@
 
 #include "clients/session/transforms.h"
 #include "engine/autograd/backward.h"
+#include "engine/autograd/callable.h"
 #include "engine/autograd/graph.h"
+#include "engine/autograd/tracer.h"
 #include "engine/core/mutex.h"
 #include "engine/program/inventory.h"
 #include "proto/wire/frame.h"
@@ -100,6 +102,20 @@ class Session : public autograd::Issuer {
   core::Result<std::vector<HandleRef>> resume(std::uint64_t next_seq, program::HandleId next_id,
                                               std::uint64_t completed_upto,
                                               const program::Inventory& inventory);
+  // ---- Programs
+  // From here on this thread's commands are recorded. Refuses where a trace is under way.
+  Status begin_trace(std::uint64_t seed, std::uint64_t ordinal);
+  autograd::Tracer* tracer() {
+    return tracer_ != nullptr && tracer_->follows() ? tracer_.get() : nullptr;
+  }
+  std::unique_ptr<autograd::Tracer> end_trace() { return std::move(tracer_); }
+  // The number of a program on the daemon.
+  core::Result<std::uint64_t> define(const program::Program& program);
+  // Nobody calls it any more. From any API thread, also inside a finalizer.
+  void undefine(std::uint64_t number) { undefined_.push_back(number); }
+  // Inputs and results as the program has them; `call` without ids.
+  Status call(const autograd::Callable& callable, program::Call call,
+              std::span<const HandleRef> inputs, Handles& results);
 
   // ---- Waiting (API thread; blocks through block())
   // The fetched value; a late error of the session is raised first, whatever is read.
@@ -216,7 +232,12 @@ class Session : public autograd::Issuer {
   void issue(const program::Command& command, std::uint32_t made);
   void issue(const autograd::Call& call, bool inplace, std::uint32_t made);
   void begin_command();
-  void give_id(Handle& h) { h.id = next_id_++; }
+  void give_id(Handle& h) {
+    h.id = next_id_++;
+    if (tracer_) [[unlikely]]
+      trace_made(h);
+  }
+  void trace_made(Handle& h);
   Status usable(std::span<const Var> arguments, bool inplace) const;
   void flush_releases();
   void close_frame();
@@ -230,6 +251,9 @@ class Session : public autograd::Issuer {
   std::vector<program::HandleId> releases_;
   std::vector<std::uint64_t> takens_;
   std::vector<core::Ref<autograd::Node>> forgets_;
+  std::unique_ptr<autograd::Tracer> tracer_;
+  std::vector<std::uint64_t> undefined_;
+  std::uint64_t next_program_ = 1;
   std::uint64_t trimmed_ = 0;
   std::uint64_t interrupted_upto_ = 0;            // 0: nothing to settle
   std::uint64_t raise_seq_ = 0, raise_root_ = 0;  // a Raise under way; 0: none

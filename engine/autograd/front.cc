@@ -4,10 +4,13 @@
 #include <array>
 #include <deque>
 #include <string>
+#include <unordered_map>
 
 #include "engine/autograd/backward.h"
+#include "engine/autograd/callable.h"
 #include "engine/autograd/graph.h"
 #include "engine/autograd/inventory.h"
+#include "engine/ops/verify.h"
 
 namespace teletensor::autograd {
 
@@ -29,13 +32,12 @@ class Names {
   HandleId next() const { return next_; }
   std::size_t alive() const { return alive_; }
   std::size_t bytes() const { return live_chunks_ * sizeof(Chunk); }
+  void skip_to(HandleId next) { next_ = std::max(next_, next); }
 
   void add(HandleRef h) {
     const HandleId id = next_++;
-    if (chunks_.empty() || id - first_ >= chunks_.size() * kChunk) {
-      if (chunks_.empty()) first_ = id;
-      chunks_.push_back(nullptr);
-    }
+    if (chunks_.empty()) first_ = id;
+    while (id - first_ >= chunks_.size() * kChunk) chunks_.push_back(nullptr);
     auto& chunk = chunks_[(id - first_) / kChunk];
     if (!chunk) {
       chunk = std::make_unique<Chunk>();
@@ -107,6 +109,7 @@ class Front::Impl final : public Issuer {
   ~Impl() override {
     backward_.reset();
     kept_.clear();
+    strangers_.clear();
     names_ = Names();
   }
 
@@ -145,7 +148,21 @@ class Front::Impl final : public Issuer {
   }
 
   Graph& graph() { return graph_; }
-  const Names& names() const { return names_; }
+  Names& names() { return names_; }
+  void introduce(HandleId id, HandleRef h) { strangers_[id] = std::move(h); }
+  HandleRef lookup(HandleId id) const {
+    if (Handle* h = names_.find(id)) return HandleRef(h);
+    const auto found = strangers_.find(id);
+    return found == strangers_.end() ? HandleRef() : found->second;
+  }
+  Status gradients(BackwardCall call, std::vector<HandleRef>& results) {
+    status_ = {};
+    auto plan = Backward::plan(graph_, std::move(call));
+    if (!plan.ok()) return plan.status();
+    TT_RETURN_IF_ERROR((*plan)->step(*this, INT32_MAX));
+    results = (*plan)->results();
+    return {};
+  }
 
   // ---- Issuer: effects of a running Backward, nothing recorded
   bool recording() const override { return false; }
@@ -218,7 +235,7 @@ class Front::Impl final : public Issuer {
     return Status(Code::kNotFound, "handle " + std::to_string(id) + " is unknown or released");
   }
   Status find(HandleId id, HandleRef& h) const {
-    h = HandleRef(names_.find(id));
+    h = strangers_.empty() ? HandleRef(names_.find(id)) : lookup(id);
     return h ? Status() : unknown(id);
   }
 
@@ -417,9 +434,66 @@ class Front::Impl final : public Issuer {
     kept_.insert_or_assign(std::move(c.name), std::move(h));
     return {};
   }
+  Status run(program::Define& c) {
+    if (c.program == 0 || programs_.contains(c.program)) {
+      return invalid("define: program " + std::to_string(c.program) + " is in use");
+    }
+    auto read = program::deserialize(c.bytes, ops::op_finder(catalog_));
+    if (!read.ok()) return read.status();
+    std::size_t steps = 0;
+    count_steps(read->body, steps);
+    if (programs_.size() >= kMostPrograms || steps_ + steps > kMostSteps ||
+        program_bytes_ + c.bytes.size() > kMostProgramBytes) {
+      return Status(Code::kResourceExhausted,
+                    "define: a session has at most " + std::to_string(kMostPrograms) +
+                        " programs, of " + std::to_string(kMostSteps) + " steps and " +
+                        std::to_string(kMostProgramBytes) + " bytes together");
+    }
+    TT_RETURN_IF_ERROR(ops::verify(*read, catalog_));
+    program_bytes_ += c.bytes.size();
+    steps_ += steps;
+    programs_.emplace(c.program,
+                      Defined{std::make_unique<Callable>(
+                                  std::make_shared<const program::Program>(std::move(*read))),
+                              c.bytes.size(), steps});
+    return {};
+  }
+  Status run(program::Undefine& c) {
+    const auto found = programs_.find(c.program);
+    if (found == programs_.end()) return no_program(c.program);
+    program_bytes_ -= found->second.bytes;
+    steps_ -= found->second.steps;
+    programs_.erase(found);
+    return {};
+  }
+  Status run(program::Call& c) {
+    const auto found = programs_.find(c.program);
+    if (found == programs_.end()) return no_program(c.program);
+    std::vector<HandleRef> inputs(c.inputs.size());
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      TT_RETURN_IF_ERROR(find(c.inputs[i], inputs[i]));
+    }
+    Handles results;
+    TT_RETURN_IF_ERROR(graph_.call(*found->second.callable, c, inputs, results));
+    if (results.size() != c.made) {
+      return internal("call made " + std::to_string(results.size()) +
+                      " names, the client expected " + std::to_string(c.made));
+    }
+    for (HandleRef& h : results) names_.add(std::move(h));
+    return {};
+  }
+  static Status no_program(std::uint64_t id) {
+    return Status(Code::kNotFound, "program " + std::to_string(id) + " is not defined");
+  }
+  static void count_steps(const program::Block& block, std::size_t& steps) {
+    steps += block.steps.size();
+    for (const program::Step& step : block.steps) {
+      for (const program::Block& inner : step.blocks) count_steps(inner, steps);
+    }
+  }
   Status run(program::Release& c) {
     for (HandleId id : c.handles) {
-      if (!names_.remove(id)) return unknown(id);
+      if (!names_.remove(id) && !strangers_.contains(id)) return unknown(id);
     }
     return {};
   }
@@ -430,7 +504,17 @@ class Front::Impl final : public Issuer {
   const ops::OpId relayout_;
   Names names_;
   KeptNames kept_;
+  std::unordered_map<HandleId, HandleRef> strangers_;  // empty on the daemon
   std::unique_ptr<Backward> backward_;
+  struct Defined {
+    std::unique_ptr<Callable> callable;
+    std::size_t bytes, steps;
+  };
+  static constexpr std::size_t kMostPrograms = 1024;
+  static constexpr std::size_t kMostSteps = 1 << 17;
+  static constexpr std::size_t kMostProgramBytes = std::size_t{64} << 20;
+  std::unordered_map<std::uint64_t, Defined> programs_;
+  std::size_t program_bytes_ = 0, steps_ = 0;
   std::uint64_t seq_ = 0;
   HandleId first_made_ = 0;
   std::uint32_t made_ = 0;
@@ -446,6 +530,28 @@ program::Inventory Front::take_over() { return impl_->take_over(); }
 bool Front::busy() const { return impl_->busy(); }
 Status Front::resume(int nodes) { return impl_->resume(nodes); }
 void Front::completed(std::uint64_t seq) { impl_->graph().completed(seq); }
+Graph& Front::graph() { return impl_->graph(); }
+void Front::skip_to(HandleId next) { impl_->names().skip_to(next); }
+void Front::introduce(HandleId id, HandleRef h) { impl_->introduce(id, std::move(h)); }
+HandleRef Front::find(HandleId id) const { return impl_->lookup(id); }
+Status Front::gradients(std::vector<HandleRef> roots, std::vector<HandleRef> seeds,
+                        std::vector<HandleRef> inputs, std::vector<HandleRef>& results) {
+  BackwardCall call;
+  call.roots = std::move(roots);
+  call.seeds = std::move(seeds);
+  call.inputs = std::move(inputs);
+  call.has_inputs = call.retain_graph = call.allow_unused = true;
+  return impl_->gradients(std::move(call), results);
+}
+bool Front::differentiable(const HandleRef& root, const HandleRef& seed,
+                           const std::vector<HandleRef>& inputs) {
+  BackwardCall call;
+  call.roots = {root};
+  call.seeds = {seed};
+  call.inputs = inputs;
+  call.has_inputs = call.retain_graph = call.allow_unused = true;
+  return Backward::plan(impl_->graph(), std::move(call)).ok();
+}
 std::uint64_t Front::next_id() const { return impl_->names().next(); }
 std::size_t Front::handles() const { return impl_->names().alive(); }
 std::size_t Front::tape_nodes() const { return impl_->graph().live_nodes(); }

@@ -8,12 +8,14 @@
 #include <memory>
 #include <vector>
 
+#include "engine/core/ref.h"
 #include "engine/core/status.h"
 #include "engine/ops/op.h"
 #include "engine/program/command.h"
 #include "engine/program/instruction.h"
 #include "engine/program/interner.h"
 #include "engine/program/inventory.h"
+#include "engine/program/program.h"
 
 namespace teletensor::autograd {
 
@@ -34,6 +36,11 @@ class Sink {
                                 program::ValueRef value) = 0;
   virtual void fetch(std::uint64_t seq, bool bulk, program::Operand operand) = 0;
   virtual void taken(std::uint64_t fetch) { (void)fetch; }
+  // Runs a program, later, in its turn.
+  virtual core::Status call(std::uint64_t seq, program::Invocation invocation) {
+    (void)seq, (void)invocation;
+    return core::Status(core::Code::kUnimplemented, "programs cannot be called here");
+  }
   // In-place commands (ascending seqs) that failed with this root. Called for a Raise, when
   // everything before it has run.
   virtual std::vector<std::uint64_t> failed_rebinds(std::uint64_t root) = 0;
@@ -42,6 +49,7 @@ class Sink {
 };
 
 class Graph;
+class Handle;
 
 class Front {
  public:
@@ -59,6 +67,22 @@ class Front {
   // Everything up to seq has run; forgets what a Raise could have taken back. Not called while an
   // error has not been raised.
   void completed(std::uint64_t seq);
+
+  // ---- For a front that follows a part of another session's stream (tracer.h).
+  Graph& graph();
+  // The next handle that a command makes gets this id. Ids only grow.
+  void skip_to(program::HandleId next);
+  // A name for what was there before.
+  void introduce(program::HandleId id, core::Ref<Handle> h);
+  // Null where there is none.
+  core::Ref<Handle> find(program::HandleId id) const;
+  bool differentiable(const core::Ref<Handle>& root, const core::Ref<Handle>& seed,
+                      const std::vector<core::Ref<Handle>>& inputs);
+  // Gradients of `roots` with respect to `inputs`, by instructions; null where there is none.
+  core::Status gradients(std::vector<core::Ref<Handle>> roots,
+                         std::vector<core::Ref<Handle>> seeds,
+                         std::vector<core::Ref<Handle>> inputs,
+                         std::vector<core::Ref<Handle>>& results);
 
   std::uint64_t next_id() const;
   std::size_t handles() const;  // ids alive

@@ -26,6 +26,7 @@
 
 namespace teletensor::autograd {
 
+class Callable;
 class Graph;
 class Handle;
 class Node;
@@ -213,6 +214,10 @@ class Graph {
   core::Status apply(const Call& call, Handles& results);
   // Through argument 0, which is the result.
   core::Status apply_inplace(const Call& call);
+  // Runs a program over inputs: `results` are its new names. Nothing is recorded.
+  core::Status call(const Callable& callable, const program::Call& call,
+                    std::span<const HandleRef> inputs, Handles& results);
+  static constexpr std::uint32_t kMostRounds = 1 << 20;  // of a loop
   core::Status set_data(Handle& h, Handle& other);
   core::Status set_requires_grad(Handle& h, bool on);
   core::Status set_grad(Handle& h, Handle* grad);
@@ -289,6 +294,9 @@ class Graph {
   core::Status apply_view(const Call& call, const ops::OpDef& def, ops::InferContext& context,
                           Handles& results);
   core::Status apply_client_node(const Call& call, const ops::OpDef& def, Handles& results);
+  core::Status check_call(const Callable& callable, const program::Call& call,
+                          std::span<const HandleRef> inputs,
+                          std::vector<std::int64_t>& displacement) const;
   core::Status apply_mutating(const Call& call, const ops::OpDef& def, Handles& results);
   // The next instruction of the sink, with the call's operands as they are now.
   program::Instruction& instruction_of(const Call& call) const;

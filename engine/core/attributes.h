@@ -20,16 +20,19 @@ struct Number {
   std::int64_t integer = 0;  // also a bool's 0 or 1
   double real = 0;           // a float's value, a complex number's real part
   double imaginary = 0;
+  // Inside a program: 1 + the place among a call's numbers of the one that this stands for, whose
+  // value at the time of writing is here. 0: a constant. Passes fold constants alone.
+  std::uint32_t argument = 0;
 
-  static Number of_bool(bool value) { return {Kind::kBool, value, 0, 0}; }
-  static Number of_int(std::int64_t value) { return {Kind::kInt, value, 0, 0}; }
+  static Number of_bool(bool value) { return {Kind::kBool, value, 0, 0, 0}; }
+  static Number of_int(std::int64_t value) { return {Kind::kInt, value, 0, 0, 0}; }
   static Number of_uint(std::uint64_t value) {
     const auto bits = static_cast<std::int64_t>(value);
-    return {bits < 0 ? Kind::kUInt : Kind::kInt, bits, 0, 0};
+    return {bits < 0 ? Kind::kUInt : Kind::kInt, bits, 0, 0, 0};
   }
-  static Number of_float(double value) { return {Kind::kFloat, 0, value, 0}; }
+  static Number of_float(double value) { return {Kind::kFloat, 0, value, 0, 0}; }
   static Number of_complex(double real, double imaginary) {
-    return {Kind::kComplex, 0, real, imaginary};
+    return {Kind::kComplex, 0, real, imaginary, 0};
   }
   bool is_integer() const { return kind == Kind::kInt || kind == Kind::kUInt; }
   bool is_complex() const { return kind == Kind::kComplex; }

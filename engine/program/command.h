@@ -144,7 +144,39 @@ struct Keep {
   friend bool operator==(const Keep&, const Keep&) = default;
 };
 
+// Gives the program in `bytes` (serialize.h) a number, not 0 and not in use, for later calls.
+struct Define {
+  std::uint64_t program = 0;
+  std::string bytes;
+  friend bool operator==(const Define&, const Define&) = default;
+};
+
+// Runs a program. Its results become new handles, parameters that it rebinds are written in place
+// (without history), gradients become .grad. Nothing of it is recorded.
+//
+// With `times` a loop: so many rounds, each on what the one before left in the parameters that it
+// rebinds. Inputs in `sliced` have one more dimension in front: round i gets slice i modulo its
+// size. `numbers` are those of the first round, then those of the second, ... Results that are no
+// gradients are those of all rounds, along a new dimension 0; gradients are the last round's.
+struct Call {
+  std::uint64_t program = 0;
+  std::vector<HandleId> inputs;        // one a parameter
+  std::vector<core::Number> numbers;   // as many and of the kinds that the program has
+  std::int64_t seed = 0, ordinal = 0;  // of its random steps
+  std::uint32_t made = 0;              // results
+  std::uint32_t times = 0;             // 0: once, not a loop
+  std::vector<std::uint32_t> sliced;   // parameters, ascending
+  friend bool operator==(const Call&, const Call&) = default;
+};
+
+// The program's number is free again; calls under way are not touched.
+struct Undefine {
+  std::uint64_t program = 0;
+  friend bool operator==(const Undefine&, const Undefine&) = default;
+};
+
 using Command = std::variant<Apply, Constant, Uploaded, Fetch, Backward, Saved, SetFlag, SetGrad,
-                             SetData, Raise, Release, Forget, Taken, Keep>;
+                             SetData, Raise, Release, Forget, Taken, Keep, Define, Call,
+                             Undefine>;
 
 }  // namespace teletensor::program

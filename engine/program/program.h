@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -88,23 +89,46 @@ struct Literal {
   friend bool operator==(const Literal&, const Literal&) = default;
 };
 
-// A parameter whose value the program replaces: an in-place change that its caller sees.
+// A parameter whose value the program replaces: an in-place change that its caller sees. `value`
+// comes from the parameter's through steps that overwrite. One entry a storage.
 struct Rebind {
   std::uint32_t parameter = 0;  // index into body.parameters
   ValueId value = kNoValue;     // what the parameter's storage holds afterwards
   friend bool operator==(const Rebind&, const Rebind&) = default;
 };
 
+// A result that becomes the .grad of what the caller gives for a parameter.
+struct Gradient {
+  std::uint32_t parameter = 0, result = 0;  // indices into body's
+  friend bool operator==(const Gradient&, const Gradient&) = default;
+};
+
+// A result that shares its memory, as a view does, with a parameter or with an earlier result. All
+// others are on memory of their own, also where two have one value.
+struct Alias {
+  std::uint32_t result = 0;
+  bool of_parameter = false;
+  std::uint32_t index = 0;  // of that parameter or result
+  friend bool operator==(const Alias&, const Alias&) = default;
+};
+
+// The parameters of `body` are what a call gives: tensors of these dtypes, devices, shapes and
+// strides. Parameters that are views of one value are given tensors of one storage, equally far
+// apart; where a storage begins is the call's business: its displacement is added to every view of
+// that value and of the values that overwrite it.
 struct Program {
   std::string name;
   std::vector<ValueType> values;
   std::vector<Literal> literals;
   Block body;
   std::vector<Rebind> rebinds;
+  std::vector<Gradient> gradients;
+  std::vector<Alias> aliases;         // ascending by result
+  std::vector<core::Number> numbers;  // what a call gives besides: the kinds, and an example
   std::vector<std::string> parameter_names;  // as many as body.parameters
   // Lines of source, "file:line: text"; a step's origin is an index here, 0: unknown.
   std::vector<std::string> origins{std::string()};
-  // Random steps are numbered from here at each call: attribute `ordinal` counts from 0.
+  // Random steps have the attributes seed 0 and `ordinal` from 0; a call adds its own.
   std::uint64_t random_steps = 0;
   friend bool operator==(const Program&, const Program&) = default;
 };
@@ -117,5 +141,25 @@ inline bool operator==(const Step& a, const Step& b) {
          a.attributes == b.attributes && a.counts == b.counts && a.blocks == b.blocks &&
          a.origin == b.origin;
 }
+
+// One call of a program, or a loop of calls (see Call in command.h): what its parameters are, and
+// which of the session's values its own become.
+struct Invocation {
+  static constexpr std::uint32_t kWhole = ~0u;
+  struct Outcome {
+    ValueId value = kNoValue;
+    ValueRef becomes;
+    // kWhole: of the last round. Else the index of a result, whose views of all rounds `becomes`
+    // holds, one after the other, row-major.
+    std::uint32_t result = kWhole;
+  };
+  std::shared_ptr<const Program> program;
+  std::vector<Operand> inputs;  // by parameter
+  std::vector<core::Number> numbers;
+  std::int64_t seed = 0, ordinal = 0;
+  std::uint32_t times = 0;
+  std::vector<std::uint32_t> sliced;
+  std::vector<Outcome> outcomes;
+};
 
 }  // namespace teletensor::program

@@ -125,6 +125,20 @@ void Back::refuse(Status status) {
   refusal_ = nullptr;
 }
 
+void Back::call(std::uint64_t seq, program::Invocation invocation) {
+  std::shared_ptr<const Prepared>& prepared = prepared_[invocation.program.get()];
+  if (!prepared) {
+    prepared = std::make_shared<const Prepared>(invocation.program);
+    // Programs that nobody can call any more.
+    std::erase_if(prepared_, [](const auto& each) {
+      return each.second && each.second->shared().use_count() == 1;
+    });
+  }
+  Entry& entry = append(seq);
+  entry.kind = Entry::Kind::kCall;
+  entry.call = std::make_unique<ProgramRun>(prepared, std::move(invocation), seq);
+}
+
 void Back::publish(std::uint64_t seq) {
   bool wake = false, report = false;
   {
@@ -293,6 +307,10 @@ bool Back::run_entries() {
     const program::OpId op = run ? first->instruction.op : kNoOp;
     if (plan_ != nullptr) {
       small = run_unit();
+    } else if (first->kind == Entry::Kind::kCall) {
+      if (!run_call(*first, began + kPlanTime)) break;
+      small = false;
+      pop_front();
     } else {
       small = run && is_small(first->instruction);
       run_entry(*first);
@@ -332,8 +350,9 @@ void Back::look_ahead() {
       continue;
     }
     const Entry& entry = scan_->entry(scan_at_);
-    // RULE: what a Fetch reads is whole when it runs, so a window ends before it.
-    if (entry.kind == Entry::Kind::kFetch && scanned_ > 0) {
+    // RULE: what a Fetch or a Call reads is whole when it runs, so a window ends before it.
+    const bool alone = entry.kind == Entry::Kind::kFetch || entry.kind == Entry::Kind::kCall;
+    if (alone && scanned_ > 0) {
       boundary_ = scanned_;
       since_mark_ = 0;
       return;
@@ -342,7 +361,7 @@ void Back::look_ahead() {
     ++scanned_;
     ++since_mark_;
     const bool mark =
-        entry.kind == Entry::Kind::kFetch ||
+        alone ||
         (entry.kind == Entry::Kind::kRun && !executor_.op_of(entry.instruction).mutates.empty());
     if (mark || since_mark_ >= kWindowEntries) {
       boundary_ = scanned_;
@@ -494,6 +513,27 @@ void Back::run_entry(Entry& entry) {
   }
   if (entry.bytes) bytes_.fetch_sub(entry.bytes->size(), std::memory_order_relaxed);
   if (failure) record(instruction, failure, root);
+}
+
+// False where its time is over before it is.
+bool Back::run_call(Entry& entry, std::chrono::steady_clock::time_point until) {
+  const std::uint64_t seq = entry.instruction.seq;
+  const auto failed = [this](const Instruction& instruction, const FailureRef& failure, bool root) {
+    record(instruction, failure, root);
+  };
+  const auto stop = [&] {
+    if (stopping_.load(std::memory_order_relaxed)) return true;
+    bool root = false;
+    if (entry.refused) {
+      root = std::exchange(refused_, entry.refused) != entry.refused;
+      if (entry.call->cancel(entry.refused)) record(entry.instruction, entry.refused, root);
+    } else if (seq < cancel_below_.load(std::memory_order_relaxed)) {
+      const FailureRef failure = cancelled_failure(seq, &root);
+      if (entry.call->cancel(failure)) record(entry.instruction, failure, root);
+    }
+    return std::chrono::steady_clock::now() >= until;
+  };
+  return entry.call->run(executor_, stop, failed);
 }
 
 void Back::record(const Instruction& instruction, const FailureRef& failure, bool root) {

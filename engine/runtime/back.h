@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "engine/core/mutex.h"
@@ -79,6 +80,8 @@ class Back : public Task {
   // Entries from now on do not run and fail with this, all but fetches. OK: they run again.
   void refuse(core::Status status);
   bool refusing() const { return !refuse_.ok(); }
+  // Runs a program. Everything in it happens under this one number.
+  void call(std::uint64_t seq, program::Invocation invocation);
   // Every entry of the commands up to `seq` has been appended.
   void publish(std::uint64_t seq);
   bool full() const {
@@ -126,6 +129,7 @@ class Back : public Task {
   void pop_front();
   void run_entry(Entry& entry);
   void run_fetch(Entry& entry);
+  bool run_call(Entry& entry, std::chrono::steady_clock::time_point until);
   FailureRef cancelled_failure(std::uint64_t seq, bool* root);
   void record(const program::Instruction& instruction, const FailureRef& failure, bool root);
   void report_progress() TT_EXCLUDES(mu_);
@@ -147,6 +151,7 @@ class Back : public Task {
   std::uint64_t old_interner_until_ =
       0;                        // seq; until it has run, the queue points into the old one
   std::uint64_t appended_ = 0;  // seq of the last entry
+  std::unordered_map<const program::Program*, std::shared_ptr<const Prepared>> prepared_;
 
   // The strand's: a list of chunks, of which none is empty, and how far they were looked through.
   Chunk* current_ = nullptr;

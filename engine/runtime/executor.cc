@@ -84,6 +84,9 @@ FailureRef Executor::run(Instruction& instruction, bool* root) {
     return nullptr;
   }
   clear();
+  if (origin_ != nullptr) {
+    status = Status(status.code(), status.message() + "\n(in the program: " + *origin_ + ")");
+  }
   *root = true;
   auto failure = std::make_shared<const program::Failure>(
       program::Failure{instruction.seq, std::move(status)});

@@ -60,6 +60,9 @@ class Executor {
   // Has any device loops at all?
   bool has_loops() const { return has_loops_; }
   const ops::OpDef& op_of(const program::Instruction& i) const { return catalog_.at(i.op); }
+  const ops::Catalog& catalog() const { return catalog_; }
+  // The line of source that the next instructions come from, for errors; null: unknown. Not owned.
+  void set_origin(const std::string* origin) { origin_ = origin; }
   memory::Pool& pool(std::size_t device) const { return *pools_[device]; }
   // Running kernels of commands below this one are asked to stop. Any thread.
   void cancel_below(std::uint64_t seq) { cancel_below_.store(seq, std::memory_order_relaxed); }
@@ -126,6 +129,7 @@ class Executor {
   std::atomic<std::uint64_t> cancel_below_{0};
   std::atomic<std::uint64_t> copied_bytes_{0};
 
+  const std::string* origin_ = nullptr;
   // Of the running instruction; kept to reuse their memory.
   std::size_t device_ = 0;
   std::vector<backends::TensorArg> in_, out_;

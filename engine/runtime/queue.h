@@ -12,6 +12,7 @@
 
 #include "engine/memory/storage.h"
 #include "engine/program/instruction.h"
+#include "engine/runtime/program_run.h"
 
 namespace teletensor::runtime {
 
@@ -21,6 +22,7 @@ struct Entry {
     kConstant,  // result 0 gets `bytes`
     kUploaded,  // result 0 gets `storage`
     kFetch,     // the contents of operand 0
+    kCall,      // `call`
   };
   Kind kind = Kind::kRun;
   bool bulk = false;  // kFetch
@@ -29,6 +31,7 @@ struct Entry {
   std::unique_ptr<const std::string> bytes;  // kConstant
   core::Ref<memory::Storage> storage;
   std::shared_ptr<const program::Failure> refused;  // it must not run, and fails with this
+  std::unique_ptr<ProgramRun> call;
 };
 
 class Chunk {

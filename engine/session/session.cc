@@ -310,6 +310,17 @@ void Session::taken(std::uint64_t fetch) {
   end_download(fetch);
 }
 
+Status Session::call(std::uint64_t seq, program::Invocation invocation) {
+  for (const program::Literal& literal : invocation.program->literals) {
+    const core::Device device = invocation.program->values[literal.value].device;
+    if (devices_.find(device) < 0) {
+      return core::invalid("call: this daemon has no " + core::to_string(device));
+    }
+  }
+  back_.call(seq, std::move(invocation));
+  return {};
+}
+
 std::vector<std::uint64_t> Session::failed_rebinds(std::uint64_t root) {
   return back_.take_failed_rebinds(root);
 }

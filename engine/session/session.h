@@ -123,6 +123,7 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
                         program::ValueRef value) override;
   void fetch(std::uint64_t seq, bool bulk, program::Operand operand) override;
   void taken(std::uint64_t fetch) override;
+  core::Status call(std::uint64_t seq, program::Invocation invocation) override;
   std::vector<std::uint64_t> failed_rebinds(std::uint64_t root) override;
   void raised(std::uint64_t seq, std::uint64_t root,
               const std::vector<std::uint64_t>& rebinds) override;

@@ -35,6 +35,9 @@ enum Command : std::uint32_t {
   kSetData = 20,
   kRaise = 21,
   kForget = 22,
+  kDefine = 23,
+  kCall = 24,
+  kUndefine = 25,
   kTaken = 26,
   kKeep = 27
 };

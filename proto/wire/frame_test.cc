@@ -176,8 +176,8 @@ TEST(Frame, RefusesUnknownFields) {
   c->GetReflection()->MutableUnknownFields(c)->AddVarint(40, 1);
   EXPECT_REFUSED(read(message), kInvalidArgument, "command 0: unknown field 40");
   message = one(&c);
-  c->GetReflection()->MutableUnknownFields(c)->AddLengthDelimited(23, "new kind");
-  EXPECT_REFUSED(read(message), kInvalidArgument, "unknown field 23");
+  c->GetReflection()->MutableUnknownFields(c)->AddLengthDelimited(39, "new kind");
+  EXPECT_REFUSED(read(message), kInvalidArgument, "unknown field 39");
   message = one(&c);
   auto* fetch = c->mutable_fetch();
   fetch->GetReflection()->MutableUnknownFields(fetch)->AddFixed32(3, 1);

@@ -107,6 +107,32 @@ class BodyWriter {
     at_ = put_field(at_, 2, distance(k.handle));
     at_ = close_length(opened, at_);
   }
+  void operator()(const program::Define& d) {
+    char* opened = open(field::kDefine);
+    at_ = put_field(at_, 1, d.program);
+    if (!d.bytes.empty()) {
+      at_ = put_tag(at_, 2, WireType::kBytes);
+      at_ = put_bytes(put_varint(at_, d.bytes.size()), d.bytes);
+    }
+    at_ = close_length(opened, at_);
+  }
+  void operator()(const program::Call& c) {
+    char* opened = open(field::kCall);
+    at_ = put_field(at_, 1, c.program);
+    handles(2, c.inputs);
+    numbers(c.numbers);
+    at_ = put_field(at_, 6, zigzag(c.seed));
+    at_ = put_field(at_, 7, zigzag(c.ordinal));
+    at_ = put_field(at_, 8, c.made);
+    at_ = put_field(at_, 9, c.times);
+    if (!c.sliced.empty()) {
+      char* list = open(10);
+      for (std::uint32_t each : c.sliced) at_ = put_varint(at_, each);
+      at_ = close_length(list, at_);
+    }
+    at_ = close_length(opened, at_);
+  }
+  void operator()(const program::Undefine& u) { pair(field::kUndefine, u.program, 0); }
   void operator()(const Apply&) {}  // has its own path
 
  private:
@@ -126,6 +152,35 @@ class BodyWriter {
     char* opened = open(field);
     for (program::HandleId id : ids) at_ = put_varint(at_, distance(id));
     at_ = close_length(opened, at_);
+  }
+  // Codes as in an Apply, then the integers and reals they speak of.
+  void numbers(const std::vector<Number>& list) {
+    if (list.empty()) return;
+    std::size_t integers = 0, reals = 0;
+    char* opened = open(3);
+    for (const Number& n : list) {
+      *at_++ = code_of(n);
+      integers += n.is_integer();
+      reals += n.kind == Number::Kind::kFloat ? 1u : n.is_complex() ? 2u : 0u;
+    }
+    at_ = close_length(opened, at_);
+    if (integers != 0) {
+      opened = open(4);
+      for (const Number& n : list) {
+        if (n.is_integer()) at_ = put_varint(at_, zigzag(n.integer));
+      }
+      at_ = close_length(opened, at_);
+    }
+    if (reals == 0) return;
+    at_ = put_varint(put_tag(at_, 5, WireType::kBytes), reals * 8);
+    for (const Number& n : list) {
+      if (n.kind != Number::Kind::kFloat && !n.is_complex()) continue;
+      std::memcpy(at_, &n.real, 8);
+      at_ += 8;
+      if (!n.is_complex()) continue;
+      std::memcpy(at_, &n.imaginary, 8);
+      at_ += 8;
+    }
   }
   void layout(core::DType dtype, core::Device device, const core::Dims& shape) {
     at_ = put_field(at_, 1, static_cast<std::uint64_t>(dtype));
@@ -153,6 +208,10 @@ Need need_of(const Command& command) {
   }
   if (const auto* r = std::get_if<program::Release>(&command)) return {r->handles.size(), 0};
   if (const auto* k = std::get_if<program::Keep>(&command)) return {1, k->name.size()};
+  if (const auto* d = std::get_if<program::Define>(&command)) return {0, d->bytes.size()};
+  if (const auto* c = std::get_if<program::Call>(&command)) {
+    return {c->inputs.size() + 3 * c->numbers.size() + c->sliced.size(), 0};
+  }
   return {static_cast<std::size_t>(core::kMaxRank), 0};
 }
 // Tags, lengths and scalars of any command, whatever its kind.
@@ -163,6 +222,7 @@ constexpr std::size_t kFixed = 160;
 std::uint32_t usual_made(const Command& command) {
   if (const auto* apply = std::get_if<Apply>(&command)) return apply->inplace ? 0 : 1;
   if (const auto* b = std::get_if<program::Backward>(&command)) return b->made;
+  if (const auto* c = std::get_if<program::Call>(&command)) return c->made;
   return std::holds_alternative<program::Constant>(command) ||
                  std::holds_alternative<program::Uploaded>(command) ||
                  std::holds_alternative<program::Saved>(command)

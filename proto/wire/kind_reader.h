@@ -1,6 +1,8 @@
 // Reads the commands that are no catalog op. For frame_reader.cc.
 #pragma once
 
+#include <cstring>
+
 #include "proto/wire/message_reader.h"
 
 namespace teletensor::wire {
@@ -142,6 +144,31 @@ class KindReader : public PartReader {
         if (!good_name(keep.name)) fields_.bad("a name: 1 to 200 characters of printable ASCII");
         break;
       }
+      case field::kDefine: {
+        auto& define = add<program::Define>();
+        std::string_view bytes;
+        while (inner.next()) {
+          switch (inner.field()) {
+            case 1:
+              inner.number(define.program);
+              break;
+            case 2:
+              if (inner.bytes(bytes)) define.bytes = bytes;
+              break;
+            default:
+              inner.unknown();
+          }
+        }
+        break;
+      }
+      case field::kCall:
+        read_call(inner);
+        break;
+      case field::kUndefine: {
+        auto& undefine = add<program::Undefine>();
+        while (inner.next()) inner.field() == 1 ? inner.number(undefine.program) : inner.unknown();
+        break;
+      }
       default:
         fields_.unknown();
     }
@@ -279,6 +306,102 @@ class KindReader : public PartReader {
     if (!backward.has_inputs && !backward.inputs.empty()) {
       inner.bad("backward: inputs, but has_inputs is not set");
     }
+  }
+
+  void read_call(Fields& inner) {
+    auto& call = add<program::Call>();
+    std::string_view codes, integers, reals, list;
+    std::uint64_t number = 0;
+    while (inner.next()) {
+      switch (inner.field()) {
+        case 1:
+          inner.number(call.program);
+          break;
+        case 2:
+          read_handles(inner, call.inputs);
+          break;
+        case 3:
+          inner.bytes(codes);
+          break;
+        case 4:
+          inner.bytes(integers);
+          break;
+        case 5:
+          inner.bytes(reals);
+          break;
+        case 6:
+          if (inner.number(number)) call.seed = unzigzag(number);
+          break;
+        case 7:
+          if (inner.number(number)) call.ordinal = unzigzag(number);
+          break;
+        case 8:
+          inner.number32(call.made);
+          if (call.made > kMaxMade) {
+            inner.bad("makes too many handles: " + std::to_string(call.made));
+          }
+          break;
+        case 9:
+          inner.number32(call.times);
+          break;
+        case 10:
+          if (!inner.bytes(list)) return;
+          for (Cursor cursor(list); !cursor.done();) {
+            if (!cursor.varint(number) || number >> 32 != 0) {
+              inner.bad("call: a broken list");
+              return;
+            }
+            if (!take_items(1)) return;
+            call.sliced.push_back(static_cast<std::uint32_t>(number));
+          }
+          break;
+        default:
+          inner.unknown();
+      }
+    }
+    if (inner.status().ok()) read_numbers(inner, codes, integers, reals, call.numbers);
+  }
+
+  void read_numbers(Fields& inner, std::string_view codes, std::string_view integers,
+                    std::string_view reals, std::vector<core::Number>& out) {
+    if (!take_items(codes.size())) return;
+    out.reserve(codes.size());
+    Cursor whole(integers), parts(reals);
+    for (const char code : codes) {
+      std::uint64_t bits = 0, more = 0;
+      double real = 0, imaginary = 0;
+      bool good = true;
+      switch (code) {
+        case field::kFalse:
+        case field::kTrue:
+          out.push_back(core::Number::of_bool(code == field::kTrue));
+          break;
+        case field::kInteger:
+          good = whole.varint(bits);
+          out.push_back(core::Number::of_int(unzigzag(bits)));
+          break;
+        case field::kUnsigned:
+          good = whole.varint(bits);
+          out.push_back(core::Number::of_uint(static_cast<std::uint64_t>(unzigzag(bits))));
+          good = good && out.back().kind == core::Number::Kind::kUInt;
+          break;
+        case field::kReal:
+        case field::kComplex:
+          good = parts.fixed64(bits) && (code == field::kReal || parts.fixed64(more));
+          std::memcpy(&real, &bits, 8);
+          std::memcpy(&imaginary, &more, 8);
+          out.push_back(code == field::kReal ? core::Number::of_float(real)
+                                             : core::Number::of_complex(real, imaginary));
+          break;
+        default:
+          good = false;
+      }
+      if (!good) {
+        inner.bad("call: a broken number");
+        return;
+      }
+    }
+    if (!whole.done() || !parts.done()) inner.bad("call: numbers that nothing uses");
   }
 
   void read_two(Fields& inner, program::HandleId& first, program::HandleId& second) {

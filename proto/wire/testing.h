@@ -19,7 +19,7 @@ class RandomCommands {
   program::Command command(program::HandleId next) {
     next_ = next;
     using namespace program;
-    switch (below(16)) {
+    switch (below(19)) {
       case 0: {
         Constant c;
         c.dtype = dtype();
@@ -68,6 +68,28 @@ class RandomCommands {
       case 10:
         if (coin()) return program::Keep{"model/" + std::to_string(wide()), coin() ? 0 : handle()};
         return coin() ? Command(program::Forget{wide()}) : Command(program::Taken{wide()});
+      case 11: {
+        Define d{wide(), ""};
+        d.bytes.resize(below(400));
+        for (char& byte : d.bytes) byte = static_cast<char>(random_());
+        return d;
+      }
+      case 12: {
+        Call c;
+        c.program = wide();
+        for (std::uint64_t n = below(200); n > 0; --n) c.inputs.push_back(handle());
+        for (std::uint64_t n = below(40); n > 0; --n) c.numbers.push_back(number());
+        c.seed = integer();
+        c.ordinal = integer();
+        c.made = static_cast<std::uint32_t>(below(300));
+        c.times = static_cast<std::uint32_t>(wide());
+        for (std::uint64_t n = below(9); n > 0; --n) {
+          c.sliced.push_back(static_cast<std::uint32_t>(wide()));
+        }
+        return c;
+      }
+      case 13:
+        return Undefine{wide()};
       default:
         return apply();
     }
@@ -116,21 +138,31 @@ class RandomCommands {
     }
     return shape;
   }
+  core::Number number() {
+    switch (below(5)) {
+      case 0:
+        return core::Number::of_complex(real(), real());
+      case 1:
+        return core::Number::of_uint(~std::uint64_t{0} - below(1000));
+      case 2:
+        return core::Number::of_bool(coin());
+      case 3:
+        return core::Number::of_int(integer());
+      default:
+        return core::Number::of_float(real());
+    }
+  }
   program::Argument argument() {
     using program::Argument;
     switch (below(8)) {
       case 0:
         return Argument::absent();
-      case 4:
-        return Argument::of(core::Number::of_complex(real(), real()));
-      case 5:
-        return Argument::of(core::Number::of_uint(~std::uint64_t{0} - below(1000)));
       case 1:
-        return Argument::of(core::Number::of_bool(coin()));
       case 2:
-        return Argument::of(core::Number::of_int(integer()));
       case 3:
-        return Argument::of(core::Number::of_float(real()));
+      case 4:
+      case 5:
+        return Argument::of(number());
       default:
         return Argument::of(handle());
     }

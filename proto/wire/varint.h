@@ -1,146 +1,22 @@
-// The few pieces of protobuf's encoding that frames are made of: varints, tags, packed fields.
-//
-// Writing goes through a bare pointer: the caller has made room. Reading is bounds-checked.
+// protobuf's varints and tags (engine/core/varint.h) under the names of this folder.
 #pragma once
 
-#include <cstdint>
-#include <cstring>
-#include <string_view>
+#include "engine/core/varint.h"
 
 namespace teletensor::wire {
 
-enum class WireType : std::uint8_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
-
-inline constexpr int kMaxVarint = 10;  // bytes
-
-constexpr std::uint32_t tag_of(std::uint32_t field, WireType type) {
-  return field << 3 | static_cast<std::uint32_t>(type);
-}
-constexpr std::uint64_t zigzag(std::int64_t value) {
-  return static_cast<std::uint64_t>(value) << 1 ^ static_cast<std::uint64_t>(value >> 63);
-}
-constexpr std::int64_t unzigzag(std::uint64_t value) {
-  return static_cast<std::int64_t>(value >> 1 ^ (0 - (value & 1)));
-}
-
-inline char* put_varint(char* at, std::uint64_t value) {
-  while (value >= 128) {
-    *at++ = static_cast<char>(value | 128);
-    value >>= 7;
-  }
-  *at++ = static_cast<char>(value);
-  return at;
-}
-constexpr int varint_size(std::uint64_t value) {
-  int size = 1;
-  while (value >= 128) {
-    value >>= 7;
-    ++size;
-  }
-  return size;
-}
-inline char* put_tag(char* at, std::uint32_t field, WireType type) {
-  return put_varint(at, tag_of(field, type));
-}
-// Nothing for 0, as proto3 does.
-inline char* put_field(char* at, std::uint32_t field, std::uint64_t value) {
-  return value == 0 ? at : put_varint(put_tag(at, field, WireType::kVarint), value);
-}
-inline char* put_bytes(char* at, std::string_view bytes) {
-  if (!bytes.empty()) std::memcpy(at, bytes.data(), bytes.size());
-  return at + bytes.size();
-}
-
-// A length that is known only when the body stands: the writer leaves one byte for it,
-// close_length() moves the body where it needs more. Room needed: the body and kMaxLength bytes.
-inline constexpr int kMaxLength = 5;
-inline char* close_length(char* opened, char* end) {
-  const std::size_t size = static_cast<std::size_t>(end - opened - 1);
-  if (size < 128) {
-    *opened = static_cast<char>(size);
-    return end;
-  }
-  const int more = varint_size(size) - 1;
-  std::memmove(opened + 1 + more, opened + 1, size);
-  put_varint(opened, size);
-  return end + more;
-}
-
-// A place in bytes of which nothing is trusted. Every read says whether it was possible; after a
-// failure the cursor must not be used. The bytes must outlive it.
-class Cursor {
- public:
-  Cursor() = default;
-  explicit Cursor(std::string_view bytes)
-      : at_(reinterpret_cast<const std::uint8_t*>(bytes.data())), end_(at_ + bytes.size()) {}
-
-  bool done() const { return at_ == end_; }
-  std::size_t left() const { return static_cast<std::size_t>(end_ - at_); }
-
-  bool varint(std::uint64_t& value) {
-    if (at_ != end_ && *at_ < 128) {
-      value = *at_++;
-      return true;
-    }
-    return long_varint(value);
-  }
-  bool fixed64(std::uint64_t& value) {
-    if (left() < 8) return false;
-    std::memcpy(&value, at_, 8);
-    at_ += 8;
-    return true;
-  }
-  // A length and as many bytes.
-  bool bytes(std::string_view& value) {
-    std::uint64_t size = 0;
-    if (!varint(size) || size > left()) return false;
-    value = {reinterpret_cast<const char*>(at_), static_cast<std::size_t>(size)};
-    at_ += size;
-    return true;
-  }
-  bool tag(std::uint32_t& field, WireType& type) {
-    std::uint64_t value = 0;
-    if (!varint(value) || value >> 32 != 0) return false;
-    field = static_cast<std::uint32_t>(value >> 3);
-    type = static_cast<WireType>(value & 7);
-    return field != 0;
-  }
-  bool skip(WireType type) {
-    std::uint64_t number = 0;
-    std::string_view text;
-    switch (type) {
-      case WireType::kVarint:
-        return varint(number);
-      case WireType::kFixed64:
-        return fixed64(number);
-      case WireType::kBytes:
-        return bytes(text);
-      case WireType::kFixed32:
-        if (left() < 4) return false;
-        at_ += 4;
-        return true;
-    }
-    return false;
-  }
-
- private:
-  bool long_varint(std::uint64_t& value) {
-    std::uint64_t sum = 0;
-    for (int shift = 0; shift < 70; shift += 7) {
-      if (at_ == end_) return false;
-      const std::uint64_t byte = *at_++;
-      if (shift == 63 && byte > 1) return false;
-      sum |= (byte & 127) << shift;
-      if (byte < 128) {
-        value = sum;
-        return true;
-      }
-    }
-    return false;
-  }
-
-  const std::uint8_t* at_ = nullptr;
-  const std::uint8_t* end_ = nullptr;
-};
+using core::close_length;
+using core::Cursor;
+using core::kMaxLength;
+using core::kMaxVarint;
+using core::put_bytes;
+using core::put_field;
+using core::put_tag;
+using core::put_varint;
+using core::tag_of;
+using core::unzigzag;
+using core::varint_size;
+using core::WireType;
+using core::zigzag;
 
 }  // namespace teletensor::wire

@@ -1,0 +1,40 @@
+// Callable: a verified program and what a call of it does to names, worked out once.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "engine/program/program.h"
+
+namespace teletensor::autograd {
+
+class Callable {
+ public:
+  // Precondition: ops::verify(*program) is ok.
+  explicit Callable(std::shared_ptr<const program::Program> program);
+
+  static constexpr std::uint32_t kNone = ~0u;
+  struct Parameter {
+    std::uint32_t leader;  // the first parameter that is a view of the same value
+    std::uint32_t rebind = kNone;  // of a leader: index into rebinds
+  };
+  struct Result {
+    bool aliases = false, of_parameter = false, is_gradient = false;
+    std::uint32_t index = 0;      // of the parameter or result whose memory it shares
+    std::uint32_t root = kNone;   // the parameter (a leader) on whose storage its value lies
+    bool untouched = false;       // with root: that parameter's very value
+  };
+
+  const program::Program& program() const { return *program_; }
+  const std::shared_ptr<const program::Program>& shared() const { return program_; }
+  const std::vector<Parameter>& parameters() const { return parameters_; }
+  const std::vector<Result>& results() const { return results_; }
+
+ private:
+  std::shared_ptr<const program::Program> program_;
+  std::vector<Parameter> parameters_;
+  std::vector<Result> results_;
+};
+
+}  // namespace teletensor::autograd

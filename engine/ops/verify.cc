@@ -1,0 +1,527 @@
+#include "engine/ops/verify.h"
+
+#include <algorithm>
+
+namespace teletensor::ops {
+
+using core::Geometry;
+using core::invalid;
+using core::Layout;
+using core::Status;
+using program::Block;
+using program::kNoValue;
+using program::Operand;
+using program::Program;
+using program::Step;
+using program::StepOperand;
+using program::StepResult;
+using program::ValueId;
+
+namespace {
+
+// As in the graph: memory bounds the work on what is stored, an expanded view needs none.
+constexpr std::int64_t kMaxRepeated = std::int64_t{1} << 33;
+constexpr int kMaxDepth = 8;
+
+class Verifier {
+ public:
+  Verifier(const Program& program, const Catalog& catalog)
+      : program_(program), catalog_(catalog), facts_(program.values.size()) {}
+
+  Status run() {
+    for (std::size_t v = 0; v < program_.values.size(); ++v) {
+      const program::ValueType& type = program_.values[v];
+      std::int64_t bytes = 0;
+      if (type.elements < 0 ||
+          __builtin_mul_overflow(type.elements,
+                                 static_cast<std::int64_t>(core::size_of(type.dtype)), &bytes) ||
+          bytes > INT64_MAX / 16) {
+        return fail("value " + std::to_string(v) + " is too large to address");
+      }
+    }
+    const Block& body = program_.body;
+    TT_RETURN_IF_ERROR(parameters(body, true));
+    for (const program::Literal& literal : program_.literals) TT_RETURN_IF_ERROR(check(literal));
+    TT_RETURN_IF_ERROR(steps(body, 0));
+    for (const program::View& result : body.results) TT_RETURN_IF_ERROR(readable(result, "a result"));
+    return surface();
+  }
+
+ private:
+  struct Fact {
+    bool made = false, visible = false;
+    ValueId root = kNoValue;  // the parameter's value that it overwrites, itself where it is one
+    ValueId next = kNoValue;  // the value that overwrites it
+  };
+
+  Status fail(std::string text) const {
+    return invalid("program: " + (where_.empty() ? "" : where_ + ": ") + std::move(text));
+  }
+  static std::string name(ValueId v) { return "%" + std::to_string(v); }
+
+  // Shape, strides and offset stay inside `elements`.
+  Status inside(const Geometry& g, std::int64_t elements, const char* what) const {
+    const auto count = core::checked_numel(g.shape.span());
+    if (!count.ok()) return fail(std::string(what) + " has an impossible shape");
+    if (g.offset < 0 || g.offset > elements) {
+      return fail(std::string(what) + " begins outside of its value");
+    }
+    __int128 last = g.offset;
+    for (int d = 0; d < g.rank(); ++d) {
+      if (g.strides[d] < 0) return fail(std::string(what) + " has a negative stride");
+      if (*count > 0) last += static_cast<__int128>(g.shape[d] - 1) * g.strides[d];
+    }
+    if (*count > 0 && last >= elements) {
+      return fail(std::string(what) + " reaches outside of its value");
+    }
+    return {};
+  }
+
+  Status readable(const program::View& view, const char* what) const {
+    if (view.value >= facts_.size()) return fail(std::string(what) + ": there is no such value");
+    if (!facts_[view.value].visible) {
+      return fail(std::string(what) + ": " + name(view.value) + " is not made here");
+    }
+    return inside(view.geometry, program_.values[view.value].elements, what);
+  }
+
+  Status make(ValueId v, const char* what) {
+    if (v >= facts_.size()) return fail(std::string(what) + ": there is no such value");
+    if (facts_[v].made) return fail(std::string(what) + ": " + name(v) + " is made twice");
+    facts_[v].made = facts_[v].visible = true;
+    scope_.push_back(v);
+    return {};
+  }
+
+  // Of a body several may be views of one value, of other blocks none.
+  Status parameters(const Block& block, bool outer) {
+    for (const program::View& p : block.parameters) {
+      const bool again = outer && p.value < facts_.size() && facts_[p.value].made;
+      if (!again) TT_RETURN_IF_ERROR(make(p.value, "a parameter"));
+      facts_[p.value].root = outer ? p.value : kNoValue;
+      TT_RETURN_IF_ERROR(
+          inside(p.geometry, program_.values[p.value].elements, "a parameter"));
+    }
+    return {};
+  }
+
+  Status check(const program::Literal& literal) {
+    TT_RETURN_IF_ERROR(make(literal.value, "a literal"));
+    const program::ValueType& type = program_.values[literal.value];
+    const std::size_t unit = core::size_of(type.dtype);
+    if (literal.bytes.size() % unit != 0 ||
+        literal.bytes.size() / unit != static_cast<std::uint64_t>(type.elements)) {
+      return fail("a literal of " + std::to_string(literal.bytes.size()) + " bytes for " +
+                  std::to_string(type.elements) + " elements");
+    }
+    return {};
+  }
+
+  Status steps(const Block& block, int depth) {
+    for (const Step& step : block.steps) {
+      if (step.origin >= program_.origins.size()) return fail("an origin that is not listed");
+      switch (step.kind) {
+        case Step::Kind::kOp:
+          TT_RETURN_IF_ERROR(op(step, depth));
+          break;
+        case Step::Kind::kIf:
+        case Step::Kind::kWhile:
+          if (depth == kMaxDepth) return fail("blocks too deep inside each other");
+          TT_RETURN_IF_ERROR(control(step, depth));
+          break;
+      }
+    }
+    return {};
+  }
+
+  // ---- control flow
+
+  Status is_condition(const program::View& view) const {
+    TT_RETURN_IF_ERROR(readable(view, "a condition"));
+    if (program_.values[view.value].dtype != core::DType::kBool || view.geometry.rank() != 0) {
+      return fail("a condition is a 0-d bool");
+    }
+    return {};
+  }
+
+  Status same(const program::View& from, const program::View& to, const char* what) const {
+    if (!(from.geometry == to.geometry) ||
+        !(program_.values[from.value] == program_.values[to.value])) {
+      return fail(std::string(what) + " is not of the type that it becomes");
+    }
+    return {};
+  }
+
+  Status inner(const Block& block, const Step& step, int depth, bool loops, bool condition) {
+    const std::size_t outside = scope_.size();
+    if (loops) {
+      if (block.parameters.size() != step.operands.size()) {
+        return fail("a loop whose blocks have another number of parameters");
+      }
+      TT_RETURN_IF_ERROR(parameters(block, false));
+      for (std::size_t i = 0; i < block.parameters.size(); ++i) {
+        TT_RETURN_IF_ERROR(same(step.operands[i].view, block.parameters[i], "a loop's operand"));
+      }
+    } else if (!block.parameters.empty()) {
+      return fail("a branch has no parameters");
+    }
+    TT_RETURN_IF_ERROR(steps(block, depth + 1));
+    for (const program::View& r : block.results) TT_RETURN_IF_ERROR(readable(r, "a block's result"));
+    if (condition) {
+      if (block.results.size() != 1) return fail("a loop's condition has one result");
+      TT_RETURN_IF_ERROR(is_condition(block.results[0]));
+    } else {
+      if (block.results.size() != step.results.size()) {
+        return fail("a block with another number of results than its step");
+      }
+      for (std::size_t i = 0; i < step.results.size(); ++i) {
+        const ValueId v = step.results[i].view.value;
+        if (v >= facts_.size()) return fail("a result: there is no such value");
+        TT_RETURN_IF_ERROR(same(block.results[i], step.results[i].view, "a block's result"));
+        if (loops) {
+          TT_RETURN_IF_ERROR(same(block.results[i], block.parameters[i], "a loop's result"));
+        }
+      }
+    }
+    while (scope_.size() > outside) {
+      facts_[scope_.back()].visible = false;
+      scope_.pop_back();
+    }
+    return {};
+  }
+
+  Status control(const Step& step, int depth) {
+    const bool loops = step.kind == Step::Kind::kWhile;
+    where_ = loops ? "while" : "if";
+    if (step.blocks.size() != 2 || step.attributes.size() != 0 || !step.counts.empty()) {
+      return fail("has two blocks and nothing else");
+    }
+    for (const StepOperand& operand : step.operands) {
+      if (operand.kind != Operand::Kind::kTensor) return fail("its operands are tensors");
+      TT_RETURN_IF_ERROR(readable(operand.view, "an operand"));
+    }
+    if (loops && step.results.size() != step.operands.size()) {
+      return fail("has as many results as operands");
+    }
+    if (!loops) {
+      if (step.operands.size() != 1) return fail("has one operand, the condition");
+      TT_RETURN_IF_ERROR(is_condition(step.operands[0].view));
+    }
+    const std::string here = where_;
+    TT_RETURN_IF_ERROR(inner(step.blocks[0], step, depth, loops, loops));
+    where_ = here;
+    TT_RETURN_IF_ERROR(inner(step.blocks[1], step, depth, loops, false));
+    where_ = here;
+    for (const StepResult& result : step.results) {
+      if (result.overwrites != -1) return fail("overwrites nothing");
+      TT_RETURN_IF_ERROR(make(result.view.value, "a result"));
+      TT_RETURN_IF_ERROR(inside(result.view.geometry, program_.values[result.view.value].elements,
+                                "a result"));
+    }
+    return {};
+  }
+
+  // ---- ops
+
+  Status operand_kinds(const OpDef& def, const Step& step) const {
+    std::size_t at = 0, list = 0;
+    for (int p = 0; p < def.operand_parameters; ++p) {
+      const Parameter& parameter = def.parameters[static_cast<std::size_t>(p)];
+      const bool is_list = parameter.type == Parameter::Type::kTensorList;
+      const std::size_t count = is_list ? step.counts[list++] : 1;
+      for (std::size_t i = 0; i < count; ++i, ++at) {
+        const Operand::Kind kind = step.operands[at].kind;
+        const bool optional =
+            parameter.optional || parameter.type == Parameter::Type::kOptionalTensor;
+        if (kind == Operand::Kind::kTensor || (kind == Operand::Kind::kAbsent && optional) ||
+            (kind == Operand::Kind::kNumber && parameter.type == Parameter::Type::kOperand)) {
+          continue;
+        }
+        return fail("argument '" + parameter.name + "' has a wrong kind");
+      }
+    }
+    return {};
+  }
+
+  Status op(const Step& step, int depth) {
+    if (step.op >= catalog_.size()) return fail("an op that is not in the catalog");
+    const OpDef& def = catalog_.at(step.op);
+    where_ = def.name;
+    if (!step.blocks.empty()) return fail("has no blocks");
+    TT_RETURN_IF_ERROR(catalog_.check(step.op, step.operands.size(),
+                                      {step.counts.data(), step.counts.size()}, step.attributes));
+    TT_RETURN_IF_ERROR(operand_kinds(def, step));
+    if (def.infer == nullptr || def.name == "client_node") {
+      return fail("computes nothing: it cannot be a step");
+    }
+    if (def.random) {
+      const std::size_t last = step.attributes.size() - 1;
+      const std::int64_t ordinal = step.attributes.integer(last);
+      if (step.attributes.integer(last - 1) != 0 || ordinal < 0 ||
+          static_cast<std::uint64_t>(ordinal) >= program_.random_steps) {
+        return fail("its random numbers are not the program's");
+      }
+    }
+
+    std::vector<Layout> layouts(step.operands.size());
+    core::InlineVector<OperandInfo, 3> infos;
+    core::Device device;
+    bool any = false;
+    for (std::size_t i = 0; i < step.operands.size(); ++i) {
+      const StepOperand& operand = step.operands[i];
+      OperandInfo& info = infos.emplace_back();
+      if (operand.kind == Operand::Kind::kNumber) {
+        TT_RETURN_IF_ERROR(number(operand.number));
+        info.number = &operand.number;
+      }
+      if (operand.kind != Operand::Kind::kTensor) continue;
+      TT_RETURN_IF_ERROR(readable(operand.view, "an operand"));
+      const program::ValueType& type = program_.values[operand.view.value];
+      layouts[i] = {type.dtype, type.device, operand.view.geometry};
+      info.layout = &layouts[i];
+      const std::int64_t elements = operand.view.geometry.numel();
+      if (elements > kMaxRepeated && elements > type.elements) {
+        return fail("an operand repeats its elements more often than one step may work on");
+      }
+      if (any && !(device == type.device)) return fail("operands are on different devices");
+      device = type.device;
+      any = true;
+    }
+    if (!any || def.name == "to_device") {
+      for (std::size_t i = step.attributes.size(); i-- > 0;) {
+        if (step.attributes.at(i).kind == core::Attribute::Kind::kDevice) {
+          device = step.attributes.device(i);
+        }
+      }
+    }
+    // The default dtype of its time is not written down: some such dtype must fit.
+    static constexpr core::DType kDefaults[] = {core::DType::kF32, core::DType::kF64,
+                                                core::DType::kBF16, core::DType::kF16};
+    Status refused;
+    for (const core::DType default_dtype : kDefaults) {
+      InferContext context{.op = def.name,
+                           .operands = {infos.data(), infos.size()},
+                           .counts = {step.counts.data(), step.counts.size()},
+                           .attributes = step.attributes,
+                           .default_dtype = default_dtype,
+                           .device = device,
+                           .results = {}};
+      TT_RETURN_IF_ERROR(def.infer(context));
+      const Status status = results(step, def, context, depth);
+      if (status.ok()) return made(step, depth);
+      if (refused.ok()) refused = status;
+    }
+    return refused;
+  }
+
+  Status number(const core::Number& n) const {
+    if (n.argument == 0) return {};
+    if (n.argument > program_.numbers.size()) return fail("a number that no call gives");
+    if (program_.numbers[n.argument - 1].kind != n.kind) return fail("a number of another kind");
+    return {};
+  }
+
+  Status results(const Step& step, const OpDef& def, const InferContext& context, int) const {
+    for (const StepResult& result : step.results) {
+      if (result.view.value >= facts_.size()) return fail("a result: there is no such value");
+    }
+    if (!def.mutates.empty()) return mutated(step, def);
+    const bool inplace = step.results.size() == 1 && step.results[0].overwrites >= 0;
+    if (inplace) return overwritten(step, def, context);
+    if (step.results.size() != context.results.size()) return fail("another number of results");
+    for (std::size_t i = 0; i < step.results.size(); ++i) {
+      const StepResult& result = step.results[i];
+      const Layout& layout = context.results[i];
+      const program::ValueType& type = program_.values[result.view.value];
+      if (result.overwrites != -1) return fail("cannot overwrite an operand");
+      if (type.dtype != layout.dtype || !(type.device == layout.device) ||
+          !(result.view.geometry == layout.geometry)) {
+        return fail("result " + std::to_string(i) + " has another layout than the op gives");
+      }
+      const auto count = core::checked_numel(layout.geometry.shape.span());
+      if (!count.ok() || type.elements != layout.geometry.storage_end()) {
+        return fail("result " + std::to_string(i) + " has another size than the op gives");
+      }
+    }
+    return {};
+  }
+
+  Status rewrites(const StepOperand& operand, const StepResult& result) const {
+    if (operand.kind != Operand::Kind::kTensor || !(operand.view.geometry == result.view.geometry) ||
+        !(program_.values[operand.view.value] == program_.values[result.view.value])) {
+      return fail("a result is not of the type of what it overwrites");
+    }
+    return {};
+  }
+
+  Status overwritten(const Step& step, const OpDef& def, const InferContext& context) const {
+    const StepResult& result = step.results[0];
+    if (result.overwrites != 0 || context.results.size() != 1 || step.operands.empty()) {
+      return fail("has no in-place form");
+    }
+    TT_RETURN_IF_ERROR(rewrites(step.operands[0], result));
+    const Layout& inferred = context.results[0];
+    const program::ValueType& type = program_.values[result.view.value];
+    if (!(inferred.geometry.shape == result.view.geometry.shape) ||
+        !(inferred.device == type.device)) {
+      return fail("its result does not fit what it overwrites");
+    }
+    const bool all = def.name == "fill" || def.name == "copy";
+    if (!all && !core::can_cast(inferred.dtype, type.dtype)) {
+      return fail("its result cannot be cast to the dtype of what it overwrites");
+    }
+    const bool fill = def.name == "fill" && step.operands[1].kind != Operand::Kind::kTensor;
+    if (!fill && result.view.geometry.overlaps_itself()) {
+      return fail("several elements of what it overwrites are one memory location");
+    }
+    return {};
+  }
+
+  Status mutated(const Step& step, const OpDef& def) const {
+    std::size_t at = 0, list = 0, r = 0;
+    std::vector<ValueId> written;
+    for (int p = 0; p < def.operand_parameters; ++p) {
+      const bool is_list =
+          def.parameters[static_cast<std::size_t>(p)].type == Parameter::Type::kTensorList;
+      const std::size_t count = is_list ? step.counts[list++] : 1;
+      const bool mutates =
+          std::find(def.mutates.begin(), def.mutates.end(), p) != def.mutates.end();
+      for (std::size_t i = at; mutates && i < at + count; ++i) {
+        const StepOperand& operand = step.operands[i];
+        if (operand.kind != Operand::Kind::kTensor) continue;
+        if (r == step.results.size() || step.results[r].overwrites != static_cast<int>(i)) {
+          return fail("does not overwrite what it must");
+        }
+        TT_RETURN_IF_ERROR(rewrites(operand, step.results[r]));
+        if (operand.view.geometry.overlaps_itself()) {
+          return fail("several elements of what it overwrites are one memory location");
+        }
+        written.push_back(operand.view.value);
+        ++r;
+      }
+      at += count;
+    }
+    if (r != step.results.size()) return fail("another number of results");
+    std::sort(written.begin(), written.end());
+    if (std::adjacent_find(written.begin(), written.end()) != written.end()) {
+      return fail("two of the tensors that it overwrites share memory");
+    }
+    return {};
+  }
+
+  Status made(const Step& step, int depth) {
+    for (const StepResult& result : step.results) {
+      TT_RETURN_IF_ERROR(make(result.view.value, "a result"));
+      if (result.overwrites < 0) continue;
+      const ValueId old = step.operands[static_cast<std::size_t>(result.overwrites)].view.value;
+      if (depth > 0 || facts_[old].root == kNoValue) continue;
+      // Only the latest of a parameter's values goes on being its.
+      if (facts_[old].next != kNoValue) continue;
+      facts_[old].next = result.view.value;
+      facts_[result.view.value].root = facts_[old].root;
+    }
+    return {};
+  }
+
+  // ---- what a caller sees
+
+  ValueId latest(ValueId root) const {
+    while (facts_[root].next != kNoValue) root = facts_[root].next;
+    return root;
+  }
+
+  Status surface() {
+    where_.clear();
+    const Block& body = program_.body;
+    if (program_.parameter_names.size() != body.parameters.size()) {
+      return fail("parameters without names");
+    }
+    std::vector<bool> rebound(program_.values.size(), false);
+    for (const program::Rebind& rebind : program_.rebinds) {
+      if (rebind.parameter >= body.parameters.size()) return fail("rebinds what is no parameter");
+      const ValueId root = body.parameters[rebind.parameter].value;
+      if (rebound[root]) return fail("rebinds a parameter twice");
+      rebound[root] = true;
+      if (rebind.value == root || rebind.value != latest(root)) {
+        return fail("rebinds a parameter to a value that does not overwrite it");
+      }
+    }
+    for (const program::View& p : body.parameters) {
+      if (facts_[p.value].next != kNoValue && !rebound[p.value]) {
+        return fail("overwrites a parameter and does not say so");
+      }
+    }
+    std::vector<bool> shares(body.results.size(), false);
+    std::uint32_t after = 0;
+    for (const program::Alias& alias : program_.aliases) {
+      if (alias.result < after || alias.result >= body.results.size()) {
+        return fail("an alias of what is no result, or out of order");
+      }
+      after = alias.result + 1;
+      shares[alias.result] = true;
+      const ValueId value = body.results[alias.result].value;
+      if (alias.of_parameter) {
+        if (alias.index >= body.parameters.size() ||
+            value != latest(body.parameters[alias.index].value)) {
+          return fail("a result that is no view of the parameter whose memory it shares");
+        }
+      } else if (alias.index >= alias.result || body.results[alias.index].value != value) {
+        return fail("a result that is no view of the result whose memory it shares");
+      }
+    }
+    for (const program::Gradient& g : program_.gradients) {
+      if (g.parameter >= body.parameters.size() || g.result >= body.results.size() ||
+          shares[g.result]) {
+        return fail("a gradient of what is no parameter, or that is no result of its own");
+      }
+      const program::View& p = body.parameters[g.parameter];
+      const program::View& r = body.results[g.result];
+      const program::ValueType& a = program_.values[p.value];
+      const program::ValueType& b = program_.values[r.value];
+      if (!(p.geometry.shape == r.geometry.shape) || a.dtype != b.dtype ||
+          !(a.device == b.device) || r.geometry.overlaps_itself()) {
+        return fail("a gradient of another shape, dtype or device than its parameter");
+      }
+    }
+    for (const core::Number& n : program_.numbers) {
+      if (n.argument != 0) return fail("a call's number that stands for another");
+    }
+    return {};
+  }
+
+  const Program& program_;
+  const Catalog& catalog_;
+  std::vector<Fact> facts_;
+  std::vector<ValueId> scope_;
+  std::string where_;
+};
+
+}  // namespace
+
+Status verify(const Program& program, const Catalog& catalog) {
+  return Verifier(program, catalog).run();
+}
+
+program::NameOp op_names(const Catalog& catalog) {
+  return [&catalog](OpId op) {
+    const OpDef& def = catalog.at(op);
+    return std::make_pair(def.name, def.revision);
+  };
+}
+
+program::FindOp op_finder(const Catalog& catalog) {
+  return [&catalog](std::string_view name, int revision) -> core::Result<OpId> {
+    const OpDef* def = catalog.find(name);
+    if (def != nullptr && def->revision == revision) return catalog.id(*def);
+    std::string shown;
+    for (const char c : name.substr(0, 64)) shown += c >= ' ' && c <= '~' ? c : '?';
+    if (def == nullptr) {
+      return Status(core::Code::kUnimplemented, "this software has no op '" + shown + "'");
+    }
+    return Status(core::Code::kUnimplemented, "op '" + shown + "' has revision " +
+                                                  std::to_string(revision) + " there and " +
+                                                  std::to_string(def->revision) + " here");
+  };
+}
+
+}  // namespace teletensor::ops

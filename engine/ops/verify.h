@@ -1,0 +1,20 @@
+// Verify: what a Program must be before anything runs it. Whoever wrote it may be hostile: after
+// this every step is a call that its op's infer accepts, with exactly the layouts that infer gives;
+// every view lies inside its storage; every value is made once, before it is read, where the reader
+// can see it.
+#pragma once
+
+#include "engine/core/status.h"
+#include "engine/ops/op.h"
+#include "engine/program/program.h"
+#include "engine/program/serialize.h"
+
+namespace teletensor::ops {
+
+core::Status verify(const program::Program& program, const Catalog& catalog);
+
+// By name and revision, for program::serialize and deserialize.
+program::NameOp op_names(const Catalog& catalog);
+program::FindOp op_finder(const Catalog& catalog);
+
+}  // namespace teletensor::ops

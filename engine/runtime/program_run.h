@@ -1,0 +1,103 @@
+// ProgramRun: one call of a program (or a loop of calls) under way. The values are registers;
+// branches and loops are read and taken here, without the client. It runs a few steps at a time,
+// so that a long call shares its lane.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/program/program.h"
+#include "engine/runtime/executor.h"
+
+namespace teletensor::runtime {
+
+// A program with what its runs want to know of it: where each value is read for the last time.
+class Prepared {
+ public:
+  struct Facts {
+    // By step of the block: its values that die with it. What an inner block reads dies with the
+    // step that holds that block.
+    std::vector<std::vector<program::ValueId>> dying;
+    std::vector<program::ValueId> results;  // those of the block's results that it has made
+  };
+
+  explicit Prepared(std::shared_ptr<const program::Program> program);
+  const program::Program& program() const { return *program_; }
+  const std::shared_ptr<const program::Program>& shared() const { return program_; }
+  const Facts& facts(const program::Block& block) const { return facts_.at(&block); }
+
+ private:
+  std::shared_ptr<const program::Program> program_;
+  std::unordered_map<const program::Block*, Facts> facts_;
+};
+
+class ProgramRun {
+ public:
+  // An instruction of the call has failed, or had a failed operand; `root`: the failure is its own.
+  using Failed = std::function<void(const program::Instruction&, const FailureRef&, bool root)>;
+
+  ProgramRun(std::shared_ptr<const Prepared> prepared, program::Invocation invocation,
+             std::uint64_t seq);
+
+  // Runs until stop() says so (asked between steps) or all is done: then every outcome has contents
+  // or a failure, and it returns true.
+  bool run(Executor& executor, const std::function<bool()>& stop, const Failed& failed);
+  // What has not run yet fails with this. False where that was said before.
+  bool cancel(const FailureRef& failure);
+  std::uint64_t seq() const { return seq_; }
+
+ private:
+  using ValueId = program::ValueId;
+  // A block under way; `owner` is the step that holds it, null for the body.
+  struct Frame {
+    const program::Block* block;
+    const program::Step* owner;
+    bool condition;  // of a loop
+    const Prepared::Facts* facts;
+    std::size_t next = 0;
+  };
+
+  void begin(Executor& executor, const Failed& failed);
+  void begin_round();
+  void end_round(Executor& executor, const Failed& failed);
+  void stack(Executor& executor, const Failed& failed, std::size_t outcome);
+  void finish();
+  void step(Executor& executor, const Failed& failed);
+  void run_op(Executor& executor, const Failed& failed, const program::Step& step);
+  void execute(Executor& executor, const Failed& failed);
+  void enter(const program::Block& block, const program::Step* owner, bool condition);
+  void leave(Executor& executor, const Failed& failed);
+  // The results of a control step whose condition failed.
+  void poison(const program::Step& step, const FailureRef& failure);
+  FailureRef condition(Executor& executor, const program::View& view, bool* value,
+                       const Failed& failed);
+  void end_step();  // of the innermost frame
+  program::ValueRef new_value(ValueId id, std::int64_t elements) const;
+  program::Operand operand_of(const program::View& view);
+  // As it lies in the storage of that value; valid until the next step.
+  const core::Geometry* placed(const core::Geometry& geometry, program::ValueId value);
+
+  const std::shared_ptr<const Prepared> prepared_;
+  const program::Program& program_;
+  program::Invocation call_;
+  const std::uint64_t seq_;
+  std::vector<program::ValueRef> registers_;
+  std::vector<std::int64_t> displacement_;   // by value: where its storage begins
+  std::vector<std::int32_t> outcome_of_;     // by value: an outcome that it becomes, -1: none
+  std::vector<program::ValueRef> literals_;
+  std::vector<program::ValueRef> stacked_;  // by outcome
+  std::vector<program::ValueRef> carried_;  // by rebind: what the round before has left
+  std::vector<Frame> frames_;
+  program::Instruction instruction_;
+  std::deque<core::Geometry> placed_;  // of instruction_, where they are not the program's own
+  core::Attributes attributes_;        // of instruction_
+  FailureRef cancelled_;
+  std::uint32_t round_ = 0, rounds_ = 1;
+  bool begun_ = false;
+};
+
+}  // namespace teletensor::runtime
