@@ -397,9 +397,10 @@ core::Result<std::uint64_t> Session::fetch(Handle& h, bool bulk) {
         "with other operations.");
   }
   if (tracer() != nullptr) {
+    const std::string line = here();
     return core::Result<std::uint64_t>(Status(
         core::Code::kFailedPrecondition,
-        "a captured function cannot read a tensor's value on the way (.item(), .numpy(), bool(), "
+        (line.empty() ? "" : line + ": ") + "a captured function cannot read a tensor's value on the way (.item(), .numpy(), bool(), "
         "print): return it, or use tensor operations (tt.where) or tt.jit.script instead"));
   }
   TT_RETURN_IF_ERROR(ready_to_issue());

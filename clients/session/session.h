@@ -194,6 +194,8 @@ class Session : public autograd::Issuer {
   virtual void tick() {}
   // Called when command `seq` was issued, to note the caller's line.
   virtual void note_site(std::uint64_t seq) = 0;
+  // The caller's line, for a message; "" where that is unknown.
+  virtual std::string here() { return ""; }
   // For a node whose saved values were dropped: one that has them again.
   virtual core::Result<autograd::Node*> again(autograd::Node& node) = 0;
   // Drops what the node saved, on both sides, once its own command is issued.

@@ -117,6 +117,10 @@ class PySession final : public Session {
   Status block(const std::function<bool()>& ready) override;
   void note_site(std::uint64_t seq) override;
   void tick() override;
+  std::string here() override {
+    note_site(last_seq() + 1);  // the next command writes its own over it
+    return site_of(last_seq() + 1);
+  }
   Status before_write(const Handle& h) override;
   Status before_backward() override;
   Status before_raise() override;
@@ -218,6 +222,11 @@ PySession& current_session();
 // Python objects to ops' operands and attributes. False: a Python error is set.
 bool number_of(PyObject* object, core::Number& number);  // no error set where it is no number
 // Tensor or number; else false, and an error is set only where a pending Tensor has one.
+// A number that a capture follows (jit's Symbol), with its tag.
+bool symbol_of(PyObject* object, core::Number& number);
+// The process's random generator: its state, and the next `count` ordinals of it.
+std::pair<std::int64_t, std::int64_t> rng_state();
+std::pair<std::int64_t, std::int64_t> take_ordinals(std::uint64_t count);
 bool to_var(PyObject* object, Var& var);
 
 // Calls op `id` with results as Python objects (a new reference; nullptr: error set). For
@@ -240,6 +249,7 @@ void bind_ops(nb::module_& m);  // Op objects, catalog
 void bind_session(nb::module_& m);
 void bind_pending(nb::module_& m);
 void bind_tape(nb::module_& m);        // Node, Functions, checkpoints, anomaly mode, streams
+void bind_programs(nb::module_& m);    // capture and calls
 void bind_transforms(nb::module_& m);  // levels of vmap and forward mode
 void bind_transport(nb::module_& m);
 

@@ -393,4 +393,5 @@ NB_MODULE(_core, m) {
   bind_tape(m);
   bind_transforms(m);
   bind_transport(m);
+  bind_programs(m);
 }

@@ -70,6 +70,12 @@ bool to_attribute(const OpObject* op, const Parameter& p, PyObject* object, Attr
       return true;
     case Parameter::Type::kFloat: {
       core::Number number;
+      if (!PyFloat_CheckExact(object) && !PyLong_CheckExact(object) &&
+          symbol_of(object, number)) {  // an attribute is a constant: __float__ notes that
+        out = Attribute::of(PyFloat_AsDouble(object));
+        return !PyErr_Occurred();
+      }
+      if (PyErr_Occurred()) return false;
       if (!number_of(object, number)) return type_error(op, p, "a number", object);
       out = Attribute::of(number.as_double());
       return true;
@@ -470,6 +476,13 @@ bool number_of(PyObject* object, core::Number& number) {
   return false;
 }
 
+std::pair<std::int64_t, std::int64_t> rng_state() { return {g_seed, g_ordinal}; }
+std::pair<std::int64_t, std::int64_t> take_ordinals(std::uint64_t count) {
+  const std::int64_t first = g_ordinal;
+  g_ordinal += static_cast<std::int64_t>(count);
+  return {g_seed, first};
+}
+
 bool to_var(PyObject* object, Var& var) {
   if (is_tensor(object)) {
     PyTensor* tensor = tensor_of(object);
@@ -477,6 +490,13 @@ bool to_var(PyObject* object, Var& var) {
     return tensor != nullptr;
   }
   core::Number number;
+  if (!PyFloat_CheckExact(object) && !PyLong_CheckExact(object)) {
+    if (symbol_of(object, number)) {
+      var = Var(number);
+      return true;
+    }
+    if (PyErr_Occurred()) return false;
+  }
   if (!number_of(object, number)) return false;
   var = Var(number);
   return true;

@@ -1,0 +1,400 @@
+// Programs: capturing a function's commands, and calling what was captured. The Python half is
+// teletensor/jit.
+
+#include <algorithm>
+
+#include "bindings.h"
+#include "engine/autograd/callable.h"
+#include "engine/autograd/tracer.h"
+#include "engine/ops/verify.h"
+#include "engine/program/serialize.h"
+
+namespace teletensor::client {
+namespace {
+
+using autograd::Callable;
+using autograd::Traced;
+using autograd::TracedOutput;
+
+PyObject* g_symbol;  // the Python class of numbers that a capture follows
+std::uint32_t g_tag = 0;
+
+// A program on the daemon, and where its parameters come from.
+class PyProgram {
+ public:
+  struct Source {
+    HandleRef fixed;       // null for an argument or a gradient
+    int argument = -1;     // place among the arguments of a call
+    int gradient_of = -1;  // the .grad of that source
+    bool has_grad = false, requires_grad = false;
+  };
+
+  nb::object session_object;  // before what belongs to the session
+  PySession* session = nullptr;
+  std::shared_ptr<const Callable> callable;
+  std::uint64_t number = 0;
+  std::vector<Source> sources;
+  std::vector<TracedOutput> outputs;
+
+  PyProgram() = default;
+  PyProgram(const PyProgram&) = delete;
+  ~PyProgram() {
+    if (session != nullptr && number != 0) session->undefine(number);
+  }
+
+  void bind(PySession& s, std::shared_ptr<const program::Program> program) {
+    session = &s;
+    session_object = nb::borrow(s.self);
+    callable = std::make_shared<const Callable>(std::move(program));
+  }
+  const program::Program& program() const { return callable->program(); }
+
+  // The handles behind the parameters; false where they are not what the program was made for.
+  bool resolve(const std::vector<HandleRef>& arguments, std::vector<HandleRef>& inputs,
+               bool guard) {
+    inputs.resize(sources.size());
+    const auto& views = program().body.parameters;
+    for (std::size_t i = 0; i < sources.size(); ++i) {
+      const Source& source = sources[i];
+      if (source.argument >= 0) {
+        if (static_cast<std::size_t>(source.argument) >= arguments.size()) return false;
+        inputs[i] = arguments[static_cast<std::size_t>(source.argument)];
+      } else if (source.gradient_of < 0) {
+        inputs[i] = source.fixed;
+      }
+    }
+    for (std::size_t i = 0; i < sources.size(); ++i) {
+      if (sources[i].argument < 0 && sources[i].gradient_of >= 0) {
+        inputs[i] = inputs[static_cast<std::size_t>(sources[i].gradient_of)]->grad;
+      }
+      if (!inputs[i] || inputs[i]->id == 0) return false;
+    }
+    if (!guard) return true;
+    for (std::size_t i = 0; i < sources.size(); ++i) {
+      const Handle& h = *inputs[i];
+      const program::ValueType& type = program().values[views[i].value];
+      if (h.layout.dtype != type.dtype || !(h.layout.device == type.device) ||
+          !(h.shape() == views[i].geometry.shape) ||
+          !(h.geometry().strides == views[i].geometry.strides) ||
+          (h.grad != nullptr) != sources[i].has_grad ||
+          session->graph().requires_grad(*inputs[i]) != sources[i].requires_grad) {
+        return false;
+      }
+      const std::uint32_t leader = callable->parameters()[i].leader;
+      if (leader != i && (inputs[leader]->cell != h.cell ||
+                          h.geometry().offset - views[i].geometry.offset !=
+                              inputs[leader]->geometry().offset - views[leader].geometry.offset)) {
+        return false;
+      }
+    }
+    // Memory that is shared where it was not, and written.
+    for (std::size_t i = 0; i < sources.size(); ++i) {
+      if (sources[i].argument < 0) continue;
+      const std::uint32_t leader = callable->parameters()[i].leader;
+      for (std::size_t j = 0; j < sources.size(); ++j) {
+        const std::uint32_t other = callable->parameters()[j].leader;
+        if (other == leader || inputs[i]->cell != inputs[j]->cell) continue;
+        if (callable->parameters()[leader].rebind != Callable::kNone ||
+            callable->parameters()[other].rebind != Callable::kNone) {
+          return false;
+        }
+      }
+    }
+    return true;
+  }
+
+  void define() {
+    if (number == 0) number = value_or_raise(session->define(program()));
+  }
+};
+
+std::vector<HandleRef> handles_of(nb::handle sequence, PySession* session) {
+  std::vector<HandleRef> out;
+  for (nb::handle each : sequence) {
+    PyTensor* t = tensor_of(each.ptr());
+    if (t == nullptr) {
+      if (PyErr_Occurred()) throw nb::python_error();
+      PyErr_SetString(PyExc_TypeError, "a program takes Tensors");
+      throw nb::python_error();
+    }
+    if (session != nullptr && t->session != session) {
+      PyErr_SetString(PyExc_RuntimeError, "the program belongs to another session");
+      throw nb::python_error();
+    }
+    out.push_back(t->handle);
+  }
+  return out;
+}
+
+nb::object tensor_object(PySession& session, const HandleRef& h) {
+  PyObject* object = wrap(session, h);
+  if (object == nullptr) throw nb::python_error();
+  return nb::steal(object);
+}
+
+program::Call command_of(PyProgram& p, nb::handle numbers, std::uint32_t times,
+                         std::vector<std::uint32_t> sliced) {
+  program::Call command;
+  command.program = p.number;
+  const auto& expected = p.program().numbers;
+  std::size_t i = 0;
+  for (nb::handle each : numbers) {
+    core::Number n;
+    if (!number_of(each.ptr(), n)) {
+      if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "a program's numbers are numbers");
+      throw nb::python_error();
+    }
+    n.argument = 0;
+    if (!expected.empty() && expected[i % expected.size()].kind == core::Number::Kind::kFloat &&
+        n.kind != core::Number::Kind::kFloat && !n.is_complex()) {
+      n = core::Number::of_float(n.as_double());
+    }
+    command.numbers.push_back(n);
+    ++i;
+  }
+  command.times = times;
+  command.sliced = std::move(sliced);
+  const auto [seed, ordinal] = take_ordinals(p.program().random_steps * std::max(times, 1u));
+  command.seed = seed;
+  command.ordinal = ordinal;
+  return command;
+}
+
+// Runs it; the results as Tensors, then those inputs that are outputs.
+nb::tuple call(PyProgram& p, nb::handle arguments, nb::handle numbers, std::uint32_t times,
+               std::vector<std::uint32_t> sliced, bool whole) {
+  if (p.session->tracer() != nullptr) {
+    raise_if(core::invalid("a program cannot be called inside a function that is being captured"));
+  }
+  std::vector<HandleRef> inputs;
+  if (!p.resolve(handles_of(arguments, p.session), inputs, false)) {
+    raise_if(core::invalid("call of a program: an argument or a gradient that it needs is missing"));
+  }
+  p.define();
+  Handles results;
+  const Status status =
+      p.session->call(*p.callable, command_of(p, numbers, times, std::move(sliced)), inputs,
+                      results);
+  if (PyErr_Occurred()) throw nb::python_error();
+  raise_if(status);
+  nb::list out;
+  if (whole) {
+    for (const HandleRef& h : results) out.append(tensor_object(*p.session, h));
+  } else {
+    for (const TracedOutput& output : p.outputs) {
+      out.append(tensor_object(
+          *p.session, output.is_input ? inputs[output.index] : results[output.index]));
+    }
+  }
+  return nb::tuple(out);
+}
+
+nb::object end_trace(PySession& session, nb::handle outputs, std::uint64_t begun) {
+  const std::unique_ptr<autograd::Tracer> tracer = session.end_trace();
+  if (!tracer) throw nb::value_error("nothing is being captured");
+  const auto [seed, ordinal] = rng_state();
+  std::vector<Handle*> handles;
+  std::vector<HandleRef> keep = handles_of(outputs, &session);
+  for (const HandleRef& h : keep) handles.push_back(h.get());
+  Traced traced = value_or_raise(tracer->finish(
+      handles, static_cast<std::uint64_t>(ordinal) - begun,
+      [&session](std::uint64_t seq) { return session.site_of(seq); }));
+  auto program = std::make_unique<PyProgram>();
+  program->bind(session, traced.program);
+  for (const Traced::Input& input : traced.inputs) {
+    PyProgram::Source source;
+    source.argument = input.argument;
+    source.gradient_of = input.gradient_of;
+    if (input.argument < 0 && input.gradient_of < 0) source.fixed = input.handle;
+    source.has_grad = input.has_grad;
+    source.requires_grad = input.requires_grad;
+    program->sources.push_back(std::move(source));
+  }
+  program->outputs = traced.outputs;
+  nb::dict out;
+  // Tensors made inside that somebody outside still holds.
+  std::vector<const Handle*> known;
+  for (const HandleRef& h : keep) known.push_back(h.get());
+  for (const PyProgram::Source& source : program->sources) {
+    if (source.fixed && source.fixed->grad) known.push_back(source.fixed->grad.get());
+  }
+  for (const Traced::Input& input : traced.inputs) {
+    if (input.handle->grad) known.push_back(input.handle->grad.get());
+  }
+  std::size_t escaped = 0;
+  for (const auto& [id, h] : tracer->alive()) {
+    escaped += h->owner != nullptr && std::find(known.begin(), known.end(), h) == known.end();
+  }
+  // A gradient that was there before and is gone: the next call is another program.
+  bool grads_gone = false;
+  for (const Traced::Input& input : traced.inputs) {
+    grads_gone = grads_gone || (input.requires_grad && input.has_grad && !input.handle->grad);
+  }
+  out["escaped"] = escaped;
+  out["settled"] = escaped == 0 && !grads_gone;
+  out["tags"] = traced.tags;
+  out["fixed_tags"] = traced.fixed_tags;
+  nb::list requires_grad;
+  for (const TracedOutput& output : traced.outputs) requires_grad.append(output.requires_grad);
+  out["requires_grad"] = requires_grad;
+  if (traced.backward) {
+    auto backward = std::make_unique<PyProgram>();
+    backward->bind(session, traced.backward);
+    for (std::size_t i = 0; i < traced.backward->body.parameters.size(); ++i) {
+      PyProgram::Source source;
+      source.argument = static_cast<int>(i);
+      backward->sources.push_back(source);
+    }
+    out["backward"] = nb::cast(backward.release(), nb::rv_policy::take_ownership);
+    nb::list saved;
+    for (const Traced::Saved& each : traced.saved) {
+      saved.append(nb::make_tuple(each.is_input, each.index));
+    }
+    out["saved"] = saved;
+    out["differentiated"] = traced.differentiated;
+    out["wanted"] = traced.wanted;
+  }
+  out["program"] = nb::cast(program.release(), nb::rv_policy::take_ownership);
+  return out;
+}
+
+}  // namespace
+
+bool symbol_of(PyObject* object, core::Number& number) {
+  if (g_symbol == nullptr || PyObject_IsInstance(object, g_symbol) != 1) return false;
+  PyObject* value = PyObject_GetAttrString(object, "value");
+  PyObject* tag = value ? PyObject_GetAttrString(object, "tag") : nullptr;
+  const bool good = tag != nullptr && number_of(value, number);
+  if (good) number.argument = static_cast<std::uint32_t>(PyLong_AsUnsignedLong(tag));
+  Py_XDECREF(value);
+  Py_XDECREF(tag);
+  return good;
+}
+
+void bind_programs(nb::module_& m) {
+  nb::class_<PyProgram>(m, "Program", nb::is_weak_referenceable(),
+                        "A captured program: what the daemon runs when the function is called.")
+      .def(
+          "ready",
+          [](PyProgram& p, nb::handle arguments) {
+            std::vector<HandleRef> inputs;
+            return p.resolve(handles_of(arguments, p.session), inputs, true);
+          },
+          nb::arg("arguments"), "Do these arguments, and what it reads besides, fit?")
+      .def("call", &call, nb::arg("arguments"), nb::arg("numbers"), nb::arg("times") = 0,
+           nb::arg("sliced") = std::vector<std::uint32_t>(), nb::arg("whole") = false,
+           "Runs it: the outputs, or with `whole` all results. Nothing waits.")
+      .def(
+          "inputs",
+          [](PyProgram& p, nb::handle arguments) {
+            std::vector<HandleRef> inputs;
+            if (!p.resolve(handles_of(arguments, p.session), inputs, false)) {
+              raise_if(core::invalid("a program's argument is missing"));
+            }
+            nb::list out;
+            for (const HandleRef& h : inputs) out.append(tensor_object(*p.session, h));
+            return out;
+          },
+          nb::arg("arguments"), "What its parameters would be, by parameter.")
+      .def_prop_ro("sources",
+                   [](PyProgram& p) {
+                     nb::list out;
+                     for (const PyProgram::Source& s : p.sources) {
+                       out.append(nb::make_tuple(s.argument, s.gradient_of));
+                     }
+                     return out;
+                   })
+      .def_prop_ro("outputs",
+                   [](PyProgram& p) {
+                     nb::list out;
+                     for (const TracedOutput& o : p.outputs) {
+                       out.append(nb::make_tuple(o.is_input, o.index));
+                     }
+                     return out;
+                   })
+      .def_prop_ro("steps", [](PyProgram& p) { return p.program().body.steps.size(); })
+      .def_prop_ro("numbers", [](PyProgram& p) { return p.program().numbers.size(); })
+      .def_prop_ro("rebinds", [](PyProgram& p) { return p.program().rebinds.size(); })
+      .def_prop_ro("results", [](PyProgram& p) { return p.program().body.results.size(); })
+      .def_prop_ro("random_steps", [](PyProgram& p) { return p.program().random_steps; })
+      .def(
+          "serialize",
+          [](PyProgram& p) {
+            const std::string bytes =
+                program::serialize(p.program(), ops::op_names(ops::catalog()));
+            return nb::bytes(bytes.data(), bytes.size());
+          },
+          "Its bytes, as a file holds them.");
+  m.def(
+      "load_program",
+      [](PySession& session, nb::bytes bytes) {
+        auto read = value_or_raise(
+            program::deserialize(std::string_view(bytes.c_str(), bytes.size()),
+                                 ops::op_finder(ops::catalog())));
+        raise_if(ops::verify(read, ops::catalog()));
+        auto program = std::make_unique<PyProgram>();
+        program->bind(session, std::make_shared<const program::Program>(std::move(read)));
+        for (std::size_t i = 0; i < program->program().body.parameters.size(); ++i) {
+          PyProgram::Source source;
+          source.argument = static_cast<int>(i);
+          program->sources.push_back(source);
+        }
+        return nb::cast(program.release(), nb::rv_policy::take_ownership);
+      },
+      nb::arg("session"), nb::arg("contents"),
+      "The program in these bytes. Every parameter is an argument.");
+  m.def(
+      "begin_trace",
+      [](PySession& session) {
+        const auto [seed, ordinal] = rng_state();
+        raise_if(session.begin_trace(static_cast<std::uint64_t>(seed),
+                                     static_cast<std::uint64_t>(ordinal)));
+        return ordinal;
+      },
+      nb::arg("session"));
+  m.def(
+      "trace_argument",
+      [](PySession& session, nb::handle object, int place) {
+        PyTensor* t = tensor_of(object.ptr());
+        if (t == nullptr) throw nb::type_error("an argument of a trace is a Tensor");
+        if (session.tracer() != nullptr) session.tracer()->argument(*t->handle, place);
+      },
+      nb::arg("session"), nb::arg("tensor"), nb::arg("place"));
+  m.def("end_trace", &end_trace, nb::arg("session"), nb::arg("outputs"), nb::arg("ordinal"));
+  m.def(
+      "abandon_trace", [](PySession& session) { (void)session.end_trace(); }, nb::arg("session"));
+  m.def("new_tag", [] { return ++g_tag; });
+  m.def("set_symbol_type", [](nb::object type) { g_symbol = type.release().ptr(); });
+  // What takes part in how an op is called, of one argument: everything that would make another
+  // program.
+  m.def(
+      "signature",
+      [](nb::handle tensors) {
+        std::string key;
+        for (nb::handle each : tensors) {
+          PyTensor* t = tensor_of(each.ptr());
+          if (t == nullptr) {
+            if (PyErr_Occurred()) throw nb::python_error();
+            throw nb::type_error("not a Tensor");
+          }
+          const Handle& h = *t->handle;
+          const char head[] = {static_cast<char>(h.layout.dtype),
+                               static_cast<char>(h.layout.device.kind),
+                               static_cast<char>(h.layout.device.index),
+                               static_cast<char>(h.shape().size()),
+                               static_cast<char>(t->session->graph().requires_grad(*t->handle))};
+          key.append(head, sizeof head);
+          for (int d = 0; d < h.shape().size(); ++d) {
+            const std::int64_t pair[] = {h.shape()[d], h.geometry().strides[d]};
+            key.append(reinterpret_cast<const char*>(pair), sizeof pair);
+          }
+        }
+        const char modes[] = {static_cast<char>(grad_mode()), static_cast<char>(inference_mode()),
+                              static_cast<char>(default_dtype())};
+        key.append(modes, sizeof modes);
+        return nb::bytes(key.data(), key.size());
+      },
+      nb::arg("tensors"));
+}
+
+}  // namespace teletensor::client
