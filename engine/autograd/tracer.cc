@@ -66,7 +66,10 @@ void Tracer::know(std::span<const ops::Var> arguments) {
   }
 }
 
-void Tracer::asked_grad(Handle& owner) { know(owner); }
+void Tracer::asked_grad(Handle& owner) {
+  know(owner);
+  grads_matter_ = true;
+}
 
 void Tracer::argument(Handle& h, int place) {
   know(h);
@@ -113,6 +116,10 @@ void Tracer::record(program::Command command, std::uint64_t seq, HandleId first,
       }
       return;
     }
+  }
+  const auto* backward = std::get_if<program::Backward>(&command);
+  if (std::holds_alternative<program::SetGrad>(command) || (backward && !backward->has_inputs)) {
+    grads_matter_ = true;
   }
   commands_.push_back({std::move(command), seq, first});
 }
@@ -345,6 +352,7 @@ core::Result<Traced> Tracer::finish(const std::vector<Handle*>& outputs, std::ui
   }
 
   Traced out;
+  out.grads_matter = grads_matter_;
   // ---- gradients of what comes out
   std::vector<HandleRef> results, roots, seeds, wanted, gradients;
   for (Handle* each : outputs) {

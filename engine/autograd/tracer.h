@@ -38,6 +38,7 @@ struct Traced {
   std::shared_ptr<const program::Program> program;
   std::vector<Input> inputs;
   std::vector<TracedOutput> outputs;
+  bool grads_matter = false;  // whether inputs have a .grad takes part in it
   std::vector<std::uint32_t> tags;  // of the numbers, by Program::numbers
   // What cannot be a number of the program: its value took another part in it.
   std::vector<std::uint32_t> fixed_tags;
@@ -105,6 +106,7 @@ class Tracer {
   std::vector<std::pair<program::HandleId, std::uint32_t>> ranges_;  // of ids made, ascending
   std::map<program::HandleId, Handle*> alive_;
   std::unordered_map<program::HandleId, program::HandleId> owner_of_grad_;
+  bool grads_matter_ = false;
   core::Status refused_;
 };
 

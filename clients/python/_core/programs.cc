@@ -7,6 +7,7 @@
 #include "engine/autograd/callable.h"
 #include "engine/autograd/tracer.h"
 #include "engine/ops/verify.h"
+#include "engine/passes/passes.h"
 #include "engine/program/serialize.h"
 
 namespace teletensor::client {
@@ -35,6 +36,7 @@ class PyProgram {
   std::uint64_t number = 0;
   std::vector<Source> sources;
   std::vector<TracedOutput> outputs;
+  bool check_grads = false;
 
   PyProgram() = default;
   PyProgram(const PyProgram&) = delete;
@@ -76,7 +78,7 @@ class PyProgram {
       if (h.layout.dtype != type.dtype || !(h.layout.device == type.device) ||
           !(h.shape() == views[i].geometry.shape) ||
           !(h.geometry().strides == views[i].geometry.strides) ||
-          (h.grad != nullptr) != sources[i].has_grad ||
+          (check_grads && (h.grad != nullptr) != sources[i].has_grad) ||
           session->graph().requires_grad(*inputs[i]) != sources[i].requires_grad) {
         return false;
       }
@@ -189,7 +191,8 @@ nb::tuple call(PyProgram& p, nb::handle arguments, nb::handle numbers, std::uint
   return nb::tuple(out);
 }
 
-nb::object end_trace(PySession& session, nb::handle outputs, std::uint64_t begun) {
+nb::object end_trace(PySession& session, nb::handle outputs, std::uint64_t begun,
+                     const std::string& name, const std::vector<std::string>& names) {
   const std::unique_ptr<autograd::Tracer> tracer = session.end_trace();
   if (!tracer) throw nb::value_error("nothing is being captured");
   const auto [seed, ordinal] = rng_state();
@@ -199,8 +202,16 @@ nb::object end_trace(PySession& session, nb::handle outputs, std::uint64_t begun
   Traced traced = value_or_raise(tracer->finish(
       handles, static_cast<std::uint64_t>(ordinal) - begun,
       [&session](std::uint64_t seq) { return session.site_of(seq); }));
+  auto named = std::make_shared<program::Program>(*traced.program);
+  named->name = name;
+  for (std::size_t i = 0; i < traced.inputs.size(); ++i) {
+    const int place = traced.inputs[i].argument;
+    if (place >= 0 && static_cast<std::size_t>(place) < names.size()) {
+      named->parameter_names[i] = names[static_cast<std::size_t>(place)];
+    }
+  }
   auto program = std::make_unique<PyProgram>();
-  program->bind(session, traced.program);
+  program->bind(session, std::move(named));
   for (const Traced::Input& input : traced.inputs) {
     PyProgram::Source source;
     source.argument = input.argument;
@@ -211,6 +222,7 @@ nb::object end_trace(PySession& session, nb::handle outputs, std::uint64_t begun
     program->sources.push_back(std::move(source));
   }
   program->outputs = traced.outputs;
+  program->check_grads = traced.grads_matter;
   nb::dict out;
   // Tensors made inside that somebody outside still holds.
   std::vector<const Handle*> known;
@@ -230,6 +242,14 @@ nb::object end_trace(PySession& session, nb::handle outputs, std::uint64_t begun
   for (const Traced::Input& input : traced.inputs) {
     grads_gone = grads_gone || (input.requires_grad && input.has_grad && !input.handle->grad);
   }
+  // Can it be run again on what it leaves behind? A gradient that it makes where there was none
+  // would be added to in the next round.
+  bool loops = true;
+  for (const program::Gradient& g : traced.program->gradients) {
+    loops = loops && traced.inputs[g.parameter].has_grad;
+  }
+  for (const TracedOutput& output : traced.outputs) loops = loops && !output.is_input;
+  out["loops"] = loops;
   out["escaped"] = escaped;
   out["settled"] = escaped == 0 && !grads_gone;
   out["tags"] = traced.tags;
@@ -312,6 +332,23 @@ void bind_programs(nb::module_& m) {
                      }
                      return out;
                    })
+      .def(
+          "text", [](PyProgram& p) { return passes::to_string(p.program()); },
+          "One line a step, with the lines of source.")
+      .def(
+          "passes",
+          [](PyProgram& p) {
+            nb::list out;
+            program::Program program = p.program();
+            for (const passes::Named& each : passes::all()) {
+              program::Program after = each.pass(program);
+              out.append(nb::make_tuple(std::string(each.name), passes::to_string(program),
+                                        passes::to_string(after)));
+              program = std::move(after);
+            }
+            return out;
+          },
+          "(name, before, after) of each pass.")
       .def_prop_ro("steps", [](PyProgram& p) { return p.program().body.steps.size(); })
       .def_prop_ro("numbers", [](PyProgram& p) { return p.program().numbers.size(); })
       .def_prop_ro("rebinds", [](PyProgram& p) { return p.program().rebinds.size(); })
@@ -360,7 +397,8 @@ void bind_programs(nb::module_& m) {
         if (session.tracer() != nullptr) session.tracer()->argument(*t->handle, place);
       },
       nb::arg("session"), nb::arg("tensor"), nb::arg("place"));
-  m.def("end_trace", &end_trace, nb::arg("session"), nb::arg("outputs"), nb::arg("ordinal"));
+  m.def("end_trace", &end_trace, nb::arg("session"), nb::arg("outputs"), nb::arg("ordinal"),
+        nb::arg("name") = "", nb::arg("names") = std::vector<std::string>());
   m.def(
       "abandon_trace", [](PySession& session) { (void)session.end_trace(); }, nb::arg("session"));
   m.def("new_tag", [] { return ++g_tag; });

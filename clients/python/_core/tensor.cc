@@ -347,7 +347,7 @@ void bind_tensor(nb::module_& m) {
       .def_prop_rw(
           "grad",
           [](const PyTensor& t) -> nb::object {
-            if (autograd::Tracer* trace = t.session->tracer()) trace->know(handle(t));
+            if (autograd::Tracer* trace = t.session->tracer()) trace->asked_grad(handle(t));
             const HandleRef& grad = handle(t).grad;
             return grad ? own(wrap(*t.session, grad)) : nb::none();
           },

@@ -167,6 +167,7 @@ from . import (  # noqa: E402
     distributions,
     fft,
     func,
+    jit,
     linalg,
     nn,
     optim,
@@ -184,6 +185,7 @@ from .autograd import (  # noqa: E402
     set_grad_enabled,
 )
 from .func import vmap  # noqa: E402
+from .jit import compile  # noqa: E402
 
 # isort: split
 from . import special  # noqa: E402
@@ -193,12 +195,13 @@ from ._extras import __all__ as _extra_names  # noqa: E402
 __all__ = [
     "Generator", "InterruptedOpError", "OutOfMemoryError", "RefusedError", "Session",
     "SessionLostError", "Size", "TeletensorError", "Tensor", "amp", "array_api", "as_tensor",
-    "autocast", "autograd", "bfloat16", "bool", "cdouble", "cfloat", "checked", "complex128",
-    "complex64", "connect", "cuda", "current_session", "default_generator", "device",
+    "autocast", "autograd", "bfloat16", "bool", "cdouble", "cfloat", "checked", "compile",
+    "complex128", "complex64", "connect", "cuda", "current_session", "default_generator", "device",
     "distributions", "double", "dtype", "enable_grad", "fft", "float", "float16", "float32",
     "float64", "from_numpy", "from_torch", "func", "get_autocast_dtype", "get_default_dtype",
     "get_rng_state", "half", "inference_mode", "initial_seed", "int", "int16", "int32", "int64",
-    "int8", "interrupt", "is_autocast_enabled", "is_grad_enabled", "is_inference_mode_enabled", "keep",
+    "int8", "interrupt", "is_autocast_enabled", "is_grad_enabled", "is_inference_mode_enabled", "jit",
+    "keep",
     "kept", "linalg",
     "load", "long", "manual_seed", "nn", "no_grad", "optim", "save", "seed",
     "set_default_device", "set_default_dtype", "set_grad_enabled", "set_rng_state", "set_strict",

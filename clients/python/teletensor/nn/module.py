@@ -14,6 +14,7 @@ from typing import Any, TypeVar, overload
 
 import teletensor as tt
 
+from .. import _capturing
 from .._tensor import Tensor
 from ._hooks import Hooks, RemovableHandle
 from ._state import IncompatibleKeys, load_state, save_state
@@ -92,6 +93,8 @@ class Module:
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if _capturing.current is not None:
+            _capturing.module(self)
         if self._hooks is None:
             return self.forward(*args, **kwargs)
         return self._hooks.call(self, args, kwargs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Any
 
+from .. import _capturing
 from .._tensor import Tensor
 from .optimizer import Optimizer, _check_range
 
@@ -126,4 +127,8 @@ class ListOptimizer(Optimizer):
             for i, name in kept:
                 lists[i].append(state[name])
         for numbers, lists in calls.items():
-            self._apply(group, lists, numbers)
+            if _capturing.current is not None:
+                numbers = _capturing.advanced(self, group, lists[0], numbers)
+                self._apply(_capturing.group(group), lists, numbers)
+            else:
+                self._apply(group, lists, numbers)

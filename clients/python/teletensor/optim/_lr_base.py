@@ -8,6 +8,7 @@ from typing import Any
 
 import teletensor as tt
 
+from .. import _capturing
 from .._tensor import Tensor
 from .optimizer import Optimizer
 
@@ -84,6 +85,8 @@ class LRScheduler:
 
     def step(self, epoch: float | None = None) -> None:
         """Goes on by one epoch, or to the given one."""
+        if _capturing.current is not None:
+            _capturing.on_call(lambda: self.step(epoch))
         if not self._initial and not self._warned and self.optimizer._steps == self._first_steps:
             self._warned = True
             warnings.warn(

@@ -9,7 +9,7 @@ from typing import Any
 
 import teletensor as tt
 
-from .. import _core
+from .. import _capturing, _core
 from .._tensor import Tensor
 from ..nn._hooks import RemovableHandle
 
@@ -23,6 +23,8 @@ def _with_hooks(step: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(step)
     def wrapper(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        if _capturing.current is not None:
+            _capturing.on_call(lambda: setattr(self, "_steps", self._steps + 1))
         if self._hooks is None:
             self._steps += 1
             return step(self, *args, **kwargs)

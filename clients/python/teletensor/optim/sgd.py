@@ -7,7 +7,7 @@ from typing import Any
 
 import teletensor as tt
 
-from .. import _ops
+from .. import _capturing, _ops
 from .._tensor import Tensor
 from ._lists import ListOptimizer, options
 
@@ -52,6 +52,7 @@ class SGD(ListOptimizer):
             raise ValueError("Nesterov momentum requires a momentum and zero dampening")
 
     def _update(self, group: dict[str, Any]) -> None:
+        group = _capturing.group(group)
         params: list[Tensor] = []
         grads: list[Tensor] = []
         if not group["momentum"]:

@@ -1,0 +1,221 @@
+"""One capture: the function runs as ever, and what it issues becomes a program."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .. import _capturing, _core
+from .._core import Tensor
+from .._tree import flatten, unflatten
+from ._symbols import Symbol
+
+__all__ = ["Capture", "Entry", "capture"]
+
+
+class Capture:
+    """What a function under capture depends on besides its tensors."""
+
+    def __init__(self) -> None:
+        self.guards: list[Callable[[], bool]] = []  # a call asks them first
+        self.actions: list[Callable[[], Any]] = []  # and then runs these, in order
+        self.symbols: dict[int, Symbol] = {}
+        self._modules: set[int] = set()
+        self._groups: dict[int, dict[str, Any]] = {}
+        self._fixed: set[int] = set()
+
+    def number(self, value: Any, get: Callable[[], Any]) -> Symbol:
+        """`value`, of which every call has its own: get(), at this place among the actions."""
+        box = [value]
+
+        def now() -> None:
+            box[0] = get()
+
+        self.actions.append(now)
+        return Symbol(self, value, lambda: box[0])
+
+    def fix(self, symbol: Symbol) -> None:
+        """The program holds for this value of `symbol` alone."""
+        if symbol.tag in self._fixed:
+            return
+        self._fixed.add(symbol.tag)
+        get, value = symbol.get, symbol.value
+        self.guards.append(lambda: get() == value)
+
+    def module(self, owner: Any) -> None:
+        if id(owner) in self._modules:
+            return
+        self._modules.add(id(owner))
+        training = owner.training
+        self.guards.append(lambda: owner.training is training)
+
+    def group(self, options: dict[str, Any]) -> dict[str, Any]:
+        found = self._groups.get(id(options))
+        if found is None:
+            found = self._groups[id(options)] = {}
+            for key, value in options.items():
+                found[key] = self._option(options, key, value)
+        return found
+
+    def _option(self, options: dict[str, Any], key: str, value: Any) -> Any:
+        if key == "params":
+            count = len(value)
+            self.guards.append(lambda: len(options[key]) == count)
+            return value
+        if isinstance(value, float):
+            return self.number(value, lambda: options[key])
+        if isinstance(value, tuple) and all(isinstance(v, float) for v in value):
+            return tuple(self.number(v, lambda i=i: options[key][i])  # type: ignore[misc]
+                         for i, v in enumerate(value))
+        if not isinstance(value, Tensor):
+            self.guards.append(lambda: bool(options[key] == value))
+        else:
+            self.guards.append(lambda: options[key] is value)
+        return value
+
+    def advanced(self, optimizer: Any, options: dict[str, Any], parameters: list[Any],
+                 numbers: Any) -> Any:
+        parameters = list(parameters)
+        box = [numbers]
+
+        def advance() -> None:
+            for parameter in parameters:
+                box[0] = optimizer._advance(options, optimizer.state[parameter])
+
+        self.actions.append(advance)
+        if isinstance(numbers, tuple):
+            return tuple(Symbol(self, v, lambda i=i: box[0][i])  # type: ignore[misc]
+                         for i, v in enumerate(numbers))
+        if isinstance(numbers, (int, float)):
+            return Symbol(self, numbers, lambda: box[0])
+        return numbers
+
+
+class Entry:
+    """A captured program with what calls of it ask, repeat and give back."""
+
+    def __init__(self, held: Capture, traced: dict[str, Any], spec: Any, leaves: list[Any],
+                 arguments: list[list[Any]]) -> None:
+        self.program: _core.Program = traced["program"]
+        self.loops: bool = traced["loops"]
+        self.guards = held.guards
+        self.actions = held.actions
+        self.numbers = [held.symbols[tag].get for tag in traced["tags"]]
+        self.spec, self.leaves = spec, leaves
+        self.tensors = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+        self.plain = spec is None and len(self.tensors) == 1
+        self.arguments = arguments  # boxes that a call puts its numbers into
+        self.backward: _core.Program | None = traced.get("backward")
+        if self.backward is not None:
+            self.saved: list[tuple[bool, int]] = traced["saved"]
+            self.differentiated: list[int] = traced["differentiated"]
+            self.wanted: list[int] = traced["wanted"]
+        for i in self.tensors:
+            leaves[i] = None
+
+    def ready(self, tensors: Sequence[Tensor], numbers: Sequence[Any]) -> bool:
+        """May a call with these arguments run it?"""
+        if not self.program.ready(tensors):
+            return False
+        for box, value in zip(self.arguments, numbers, strict=True):
+            box[0] = value
+        return all(guard() for guard in self.guards)
+
+    def next_numbers(self) -> list[Any]:
+        """Does what a call repeats; the numbers that it gives."""
+        for action in self.actions:
+            action()
+        return [get() for get in self.numbers]
+
+    def run(self, tensors: Sequence[Tensor]) -> Any:
+        """Calls it. Precondition: ready()."""
+        numbers = self.next_numbers()
+        if self.backward is not None:
+            return self.tree(self._recorded(tensors, numbers))
+        results = self.program.call(tensors, numbers)
+        return results[0] if self.plain else self.tree(results)
+
+    def tree(self, results: Sequence[Any]) -> Any:
+        """The function's result, with these in place of its tensors."""
+        leaves = list(self.leaves)
+        for i, tensor in zip(self.tensors, results, strict=True):
+            leaves[i] = tensor
+        return unflatten(leaves, self.spec)
+
+    # Forward is one program, its backward another; on the tape they are one node.
+    def _recorded(self, tensors: Sequence[Tensor], numbers: list[Any]) -> list[Tensor]:
+        inputs = self.program.inputs(tensors)
+        results = list(self.program.call(tensors, numbers, whole=True))
+        outputs = self.program.outputs
+        values = [results[outputs[o][1]] for o in self.differentiated]
+        saved = [inputs[i] if is_input else results[i] for is_input, i in self.saved]
+        blanks = [(v._shape, v.dtype, v.device) for v in values]
+        backward = self.backward
+        assert backward is not None
+
+        def run(node: Any, grads: list[Tensor | None]) -> list[Any]:
+            if _core.grad_mode():
+                raise RuntimeError(
+                    "a captured function has no second derivative (create_graph=True): call the "
+                    "function itself, without tt.compile")
+            seeds = [_core.ops["full"](0, *blank) if g is None else g.contiguous()
+                     for g, blank in zip(grads, blanks, strict=True)]
+            kept = [node._saved(slot) for slot in slots]
+            return list(backward.call(kept + seeds, numbers, whole=True))
+
+        named, slots, _ = _core.function_node([inputs[w] for w in self.wanted], values, saved, run,
+                                              "CompiledBackward")
+        for o, tensor in zip(self.differentiated, named, strict=True):
+            results[outputs[o][1]] = tensor
+        return [inputs[i] if is_input else results[i] for is_input, i in outputs]
+
+
+def capture(function: Callable[..., Any], core: Any, args: tuple[Any, ...], kwargs: dict[str, Any],
+            tensors: Sequence[Tensor], numbers: Sequence[int], name: str = "",
+            names: Sequence[str] = ()) -> tuple[Any, Entry | None]:
+    """Runs function(*args, **kwargs); its result, and what was captured (None where the next call
+    will be another: tensors that it made are still held by somebody).
+
+    `numbers` are the places of leaves that are numbers of the program. Raises RuntimeError where the
+    function cannot be captured.
+    """
+    held = Capture()
+    leaves, spec = flatten((list(args), kwargs))
+    boxes: list[list[Any]] = []
+    for place in numbers:
+        box = [leaves[place]]
+        boxes.append(box)
+        leaves[place] = Symbol(held, leaves[place], lambda box=box: box[0])  # type: ignore[misc]
+    args, kwargs = unflatten(leaves, spec)
+    if _capturing.current is not None:
+        raise RuntimeError("another thread is capturing a function")
+    ordinal = _core.begin_trace(core)
+    try:
+        for place, tensor in enumerate(tensors):
+            _core.trace_argument(core, tensor, place)
+        _capturing.thread = threading.get_ident()
+        _capturing.current = held
+        try:
+            result = function(*args, **kwargs)
+        finally:
+            _capturing.current = None
+        del args, kwargs, leaves
+        out, out_spec = flatten(result)
+        for i, leaf in enumerate(out):
+            if isinstance(leaf, Symbol):
+                held.fix(leaf)
+                out[i] = leaf.value
+            elif isinstance(leaf, Tensor) and leaf._session is not core:
+                raise RuntimeError("a captured function must stay in one session")
+    except BaseException:
+        _core.abandon_trace(core)
+        raise
+    traced = _core.end_trace(core, [leaf for leaf in out if isinstance(leaf, Tensor)], ordinal,
+                             name, list(names))
+    for tag in traced["fixed_tags"]:
+        held.fix(held.symbols[tag])
+    given = unflatten(out, out_spec)
+    if not traced["settled"]:
+        return given, None
+    return given, Entry(held, traced, out_spec, list(out), boxes)

@@ -1,0 +1,335 @@
+"""compile() and trace(): functions that are captured once and then called by one small message."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from .. import _capturing, _core
+from .._core import Tensor
+from .._tree import flatten
+from ._capture import Entry, capture
+
+__all__ = ["Compiled", "Program", "compile", "trace"]
+
+MOST_PROGRAMS = 16  # kept by one function
+MOST_ATTEMPTS = 4  # captures in a row that the next call could not use
+ROUNDS = 64  # of a loop that one message asks for
+
+
+def _session_of(tensors: Sequence[Tensor]) -> Any:
+    if tensors:
+        return tensors[0]._session
+    from .._session import current_session
+
+    return current_session()._core
+
+
+def _hashable(spec: Any) -> Any:
+    if spec is None:
+        return None
+    kind, keys, specs, counts = spec
+    return (kind, None if keys is None else tuple(keys), tuple(map(_hashable, specs)), tuple(counts))
+
+
+class Program:
+    """A captured program. print() shows its steps with the lines they come from."""
+
+    def __init__(self, entry: Entry, name: str) -> None:
+        self._entry = entry
+        self.name = name
+
+    def __str__(self) -> str:
+        return self._entry.program.text()
+
+    def __repr__(self) -> str:
+        return f"<teletensor.jit.Program {self.name!r}, {len(self)} steps>"
+
+    def __len__(self) -> int:
+        return self._entry.program.steps
+
+    def passes(self) -> list[tuple[str, str, str]]:
+        """What each pass makes of it: (name, the program before, the program after)."""
+        return self._entry.program.passes()
+
+
+class Compiled:
+    """A function whose calls run as captured programs: one for each set of shapes, strides, dtypes
+    and Python arguments that it is called with. What `compile` and `trace` return.
+
+    Its first call runs the function as ever and captures it: forward, backward and optimizer steps
+    alike. Later calls send one small message each; nothing waits.
+    """
+
+    def __init__(self, function: Callable[..., Any], name: str | None = None) -> None:
+        functools.update_wrapper(self, function, updated=())
+        self._function = function
+        self.name = name or getattr(function, "__name__", type(function).__name__)
+        self._cache: OrderedDict[Any, list[Entry]] = OrderedDict()
+        self._attempts = 0
+        self._entries = 0
+        self._warned = False
+        self._ints: dict[int, set[int]] = {}  # by leaf: values seen
+        self._latest: Entry | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "_function" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self._function, name)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    def __repr__(self) -> str:
+        return f"<teletensor.jit.Compiled {self.name!r}, {self._entries} programs>"
+
+    def __str__(self) -> str:
+        return str(self.program)
+
+    @property
+    def program(self) -> Program:
+        """The program of the latest call. Raises RuntimeError before the first."""
+        if self._latest is None:
+            raise RuntimeError(f"{self.name} has not been captured yet: call it")
+        return Program(self._latest, self.name)
+
+    def passes(self) -> list[tuple[str, str, str]]:
+        """As Program.passes() of the latest call."""
+        return self.program.passes()
+
+    # ---- calls
+
+    def _sort(self, args: tuple[Any, ...], kwargs: dict[str, Any]
+              ) -> tuple[Any, list[Tensor], list[Any], list[int]]:
+        """What decides which program a call runs; its tensors, numbers, and the places of these."""
+        if not kwargs and all(type(a) is Tensor for a in args):
+            return (_core.signature(args), len(args)), list(args), [], []
+        leaves, spec = flatten((list(args), kwargs))
+        tensors: list[Tensor] = []
+        numbers: list[Any] = []
+        places: list[int] = []
+        fixed: list[Any] = []
+        for place, leaf in enumerate(leaves):
+            if isinstance(leaf, Tensor):
+                tensors.append(leaf)
+                fixed.append(Tensor)
+            elif type(leaf) is float or (type(leaf) is int and self._varies(place, leaf)):
+                numbers.append(leaf)
+                places.append(place)
+                fixed.append(type(leaf))
+            else:
+                # Equal numbers of two types are not the same argument.
+                fixed.append((type(leaf), leaf))
+        key = (_core.signature(tensors), _hashable(spec), tuple(fixed))
+        try:
+            hash(key)
+        except TypeError:
+            raise TypeError(
+                f"{self.name}: an argument that is no tensor, number or container must be hashable "
+                "in a captured function") from None
+        return key, tensors, numbers, places
+
+    def _varies(self, place: int, value: int) -> bool:
+        """An int is a constant until it is seen with a second value: sizes and dims stay fixed."""
+        seen = self._ints.setdefault(place, set())
+        if len(seen) < 2:
+            seen.add(value)
+        return len(seen) > 1
+
+    def _find(self, key: Any, tensors: list[Tensor], numbers: list[Any]) -> Entry | None:
+        for entry in self._cache.get(key, ()):
+            if entry.ready(tensors, numbers):
+                self._latest = entry
+                return entry
+        return None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if _capturing.active() is not None or _core.depth():
+            return self._function(*args, **kwargs)  # inside another capture, or a transform
+        key, tensors, numbers, places = self._sort(args, kwargs)
+        entry = self._find(key, tensors, numbers)
+        if entry is not None:
+            return entry.run(tensors)
+        return self._capture(key, tensors, places, args, kwargs)
+
+    def _capture(self, key: Any, tensors: list[Tensor], places: list[int], args: tuple[Any, ...],
+                 kwargs: dict[str, Any]) -> Any:
+        result, entry = capture(self._function, _session_of(tensors), args, kwargs, tensors, places,
+                                self.name, self._names(args, kwargs))
+        if entry is None:
+            self._attempts += 1
+            if self._attempts >= MOST_ATTEMPTS:
+                raise RuntimeError(
+                    f"{self.name}: every call makes tensors that stay alive afterwards (an attribute "
+                    "or a list that keeps them), so that no captured program can stand for the next "
+                    "call: return them instead")
+            return result
+        self._attempts = 0
+        self._latest = entry
+        self._cache.setdefault(key, []).append(entry)
+        self._cache.move_to_end(key)
+        self._entries += 1
+        if self._entries > MOST_PROGRAMS:
+            oldest = next(iter(self._cache))
+            self._cache[oldest].pop(0)
+            if not self._cache[oldest]:
+                del self._cache[oldest]
+            self._entries -= 1
+            if not self._warned:
+                self._warned = True
+                warnings.warn(
+                    f"{self.name} was captured more than {MOST_PROGRAMS} times: its shapes or Python "
+                    "arguments change from call to call, and each change captures it anew",
+                    stacklevel=3)
+        return result
+
+    def _names(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
+        """Of the tensors among the arguments, for people."""
+        function = getattr(self._function, "forward", self._function)
+        try:
+            given = list(inspect.signature(function).parameters)
+        except (TypeError, ValueError):
+            given = []
+        names = []
+        for i, value in enumerate(args):
+            name = given[i] if i < len(given) else f"arg{i}"
+            leaves = [leaf for leaf in flatten(value)[0] if isinstance(leaf, Tensor)]
+            names += [name if len(leaves) == 1 else f"{name}.{k}" for k in range(len(leaves))]
+        for name, value in kwargs.items():
+            leaves = [leaf for leaf in flatten(value)[0] if isinstance(leaf, Tensor)]
+            names += [name if len(leaves) == 1 else f"{name}.{k}" for k in range(len(leaves))]
+        return names
+
+    # ---- loops
+
+    def repeat(self, n: int, *args: Any, data: Any = None) -> Iterator[Any]:
+        """Runs it n times on the daemon and gives the outputs of each round, as they come: numbers
+        where they are 0-d, else tensors.
+
+        `data`: a tensor, or a tuple of tensors, that holds one round's first arguments in each of
+        its slices along dimension 0, and begins again at its end. Or an iterable of batches, which
+        are sent one by one. `args` are the arguments after those. Rounds go to the daemon many at a
+        time; losses come back while later rounds run.
+        """
+        if data is not None and not isinstance(data, (Tensor, tuple)):
+            return self._over(n, data, args)
+        stacked = () if data is None else data if isinstance(data, tuple) else (data,)
+        if not all(isinstance(each, Tensor) and each.ndim > 0 for each in stacked):
+            raise TypeError("repeat: data is a tensor or a tuple of tensors, or an iterable of them")
+        return self._rounds(n, stacked, args)
+
+    def _over(self, n: int, batches: Iterable[Any], args: tuple[Any, ...]) -> Iterator[Any]:
+        before = None
+        for i, batch in enumerate(batches):
+            if i == n:
+                break
+            given = batch if isinstance(batch, (tuple, list)) else (batch,)
+            after = self(*given, *args)
+            if i > 0:
+                yield _read(before)
+            before = after
+        if before is not None:
+            yield _read(before)
+
+    def _rounds(self, n: int, stacked: tuple[Tensor, ...], args: tuple[Any, ...]) -> Iterator[Any]:
+        done = 0
+        waiting: list[Any] | None = None  # of the chunk before
+        chunk = 1
+        while done < n:
+            first = tuple(each[done % each._shape[0]] for each in stacked)
+            key, tensors, numbers, _ = self._sort(first + args, {})
+            entry = self._find(key, tensors, numbers)
+            if entry is None or not entry.loops or entry.backward is not None:
+                if waiting is not None:
+                    yield from waiting
+                    waiting = None
+                yield _read(self(*first, *args))
+                done += 1
+                continue
+            # Slices are counted from the first: a chunk ends where the data does.
+            left = min([n - done, chunk] + [each._shape[0] - done % each._shape[0]
+                                            for each in stacked])
+            given = []
+            for round_ in range(left):
+                given += entry.next_numbers()
+            parts = [each[done % each._shape[0]:] for each in stacked] + tensors[len(stacked):]
+            results = entry.program.call(parts, given, times=left,
+                                         sliced=list(range(len(stacked))))
+            if waiting is not None:
+                yield from waiting
+            waiting = _rounds_of(entry, results, left)
+            done += left
+            chunk = min(ROUNDS, chunk * 4)
+        if waiting is not None:
+            yield from waiting
+
+
+def _read(result: Any) -> Any:
+    if isinstance(result, Tensor):
+        return result.item() if result.ndim == 0 else result
+    if isinstance(result, tuple):
+        return tuple(_read(each) for each in result)
+    return result
+
+
+class _Column:
+    """One output of all rounds of a chunk; its values are read when the first is asked for."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+        self.values: list[Any] | None = None
+
+    def __getitem__(self, i: int) -> Any:
+        if self.tensor.ndim > 1:
+            return self.tensor[i]
+        if self.values is None:
+            self.values = self.tensor.tolist()
+        return self.values[i]
+
+
+def _rounds_of(entry: Entry, results: Sequence[Tensor], rounds: int) -> Iterator[Any]:
+    columns = [_Column(each) for each in results]
+    return (entry.tree([column[i] for column in columns]) for i in range(rounds))
+
+
+def compile(function: Callable[..., Any] | None = None, *, name: str | None = None,  # noqa: A001
+            **options: Any) -> Any:
+    """A function (or module) that is captured at its first call and from then on runs as one
+    instruction on the daemon: a forward, or a whole training step with its backward and optimizer.
+
+    It is captured anew where shapes, strides, dtypes, requires_grad, Python arguments or a module's
+    training flag differ; float arguments and optimizer options are no such difference: they go with
+    each call. Also a decorator. PyTorch's options (fullgraph, dynamic, backend, mode, options,
+    disable) are accepted; only `disable=True` has an effect.
+
+    Raises RuntimeError, with the line, where the function reads a value on its way.
+
+    >>> @tt.compile
+    ... def square(x):
+    ...     return x * x
+    >>> square(tt.tensor([2.0])).item(), square(tt.tensor([3.0])).item()
+    (4.0, 9.0)
+    """
+    unknown = set(options) - {"fullgraph", "dynamic", "backend", "mode", "options", "disable"}
+    if unknown:
+        raise TypeError(f"compile() got unexpected keyword arguments {sorted(unknown)}")
+    if function is None:
+        return lambda f: compile(f, name=name, **options)
+    if options.get("disable"):
+        return function
+    return Compiled(function, name)
+
+
+def trace(function: Callable[..., Any], *examples: Any, name: str | None = None) -> Compiled:
+    """`compile`, captured at once by calling the function with these examples (more than once where
+    the first call makes state, such as an optimizer's)."""
+    compiled = Compiled(function, name)
+    for _ in range(MOST_ATTEMPTS):
+        compiled(*examples)
+        if compiled._latest is not None:
+            break
+    return compiled

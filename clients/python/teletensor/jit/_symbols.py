@@ -1,0 +1,141 @@
+"""Symbol: a Python number that a capture follows, so that it is not written into the program."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from .. import _core
+
+if TYPE_CHECKING:
+    from ._capture import Capture
+
+__all__ = ["Symbol"]
+
+Number = int | float
+
+
+class Symbol:
+    """A number of which every call has its own: arithmetic gives further such numbers. Where its
+    value decides something (a comparison, a size, `float()`), the program holds for this value, and
+    another one is captured anew."""
+
+    __slots__ = ("_capture", "get", "tag", "value")
+
+    def __init__(self, capture: Capture, value: Number, get: Callable[[], Number]) -> None:
+        self._capture = capture
+        self.value = value
+        self.get = get
+        self.tag: int = _core.new_tag()
+        capture.symbols[self.tag] = self
+
+    def __repr__(self) -> str:
+        return repr(self._fixed())
+
+    def _fixed(self) -> Number:
+        self._capture.fix(self)
+        return self.value
+
+    def _unary(self, op: Callable[[Any], Any]) -> Symbol:
+        return Symbol(self._capture, op(self.value), lambda: op(self.get()))
+
+    def _binary(self, op: Callable[[Any, Any], Any], other: Any, swapped: bool = False) -> Any:
+        if isinstance(other, Symbol):
+            given, get = other.value, other.get
+        elif isinstance(other, (int, float)):
+            given = other
+
+            def get() -> Number:
+                return given
+        else:
+            return NotImplemented
+        own = self.get
+        if swapped:
+            return Symbol(self._capture, op(given, self.value), lambda: op(get(), own()))
+        return Symbol(self._capture, op(self.value, given), lambda: op(own(), get()))
+
+    def __neg__(self) -> Symbol:
+        return self._unary(operator.neg)
+
+    def __pos__(self) -> Symbol:
+        return self
+
+    def __abs__(self) -> Symbol:
+        return self._unary(abs)
+
+    def _test(self, op: Callable[[Any, Any], Any], other: Any) -> Any:
+        if not isinstance(other, (int, float, Symbol)):
+            return NotImplemented
+        get = other.get if isinstance(other, Symbol) else None
+        given = other.value if isinstance(other, Symbol) else other
+        outcome = op(self.value, given)
+        own = self.get
+        self._capture.guards.append(
+            lambda: op(own(), given if get is None else get()) == outcome)
+        return outcome
+
+    def __eq__(self, other: object) -> Any:
+        return self._test(operator.eq, other)
+
+    def __ne__(self, other: object) -> Any:
+        return self._test(operator.ne, other)
+
+    def __lt__(self, other: Any) -> Any:
+        return self._test(operator.lt, other)
+
+    def __le__(self, other: Any) -> Any:
+        return self._test(operator.le, other)
+
+    def __gt__(self, other: Any) -> Any:
+        return self._test(operator.gt, other)
+
+    def __ge__(self, other: Any) -> Any:
+        return self._test(operator.ge, other)
+
+    def __hash__(self) -> int:
+        return hash(self._fixed())
+
+    def __bool__(self) -> bool:
+        outcome = bool(self.value)
+        own = self.get
+        self._capture.guards.append(lambda: bool(own()) == outcome)
+        return outcome
+
+    def __float__(self) -> float:
+        return float(self._fixed())
+
+    def __int__(self) -> int:
+        return int(self._fixed())
+
+    def __index__(self) -> int:
+        return operator.index(self._fixed())  # type: ignore[arg-type]
+
+    def __round__(self, digits: int | None = None) -> Any:
+        return self._unary(lambda v: round(v, digits))
+
+    def __trunc__(self) -> Symbol:
+        return self._unary(math.trunc)
+
+    def __floor__(self) -> Symbol:
+        return self._unary(math.floor)
+
+    def __ceil__(self) -> Symbol:
+        return self._unary(math.ceil)
+
+
+def _add(name: str, op: Callable[[Any, Any], Any]) -> None:
+    def forward(self: Symbol, other: Any) -> Any:
+        return self._binary(op, other)
+
+    def backward(self: Symbol, other: Any) -> Any:
+        return self._binary(op, other, swapped=True)
+
+    setattr(Symbol, f"__{name}__", forward)
+    setattr(Symbol, f"__r{name}__", backward)
+
+
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
+    _add(_name, getattr(operator, _name))
+_core.set_symbol_type(Symbol)
