@@ -113,6 +113,12 @@ class Session : public autograd::Issuer {
   core::Result<std::uint64_t> define(const program::Program& program);
   // Nobody calls it any more. From any API thread, also inside a finalizer.
   void undefine(std::uint64_t number) { undefined_.push_back(number); }
+  // A name without a command, for sessions that nobody runs.
+  HandleRef stand_in(const core::Layout& layout) {
+    HandleRef h = graph_.adopt(layout, nullptr);
+    give_id(*h);
+    return h;
+  }
   // Inputs and results as the program has them; `call` without ids.
   Status call(const autograd::Callable& callable, program::Call call,
               std::span<const HandleRef> inputs, Handles& results);

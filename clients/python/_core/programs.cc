@@ -9,6 +9,7 @@
 #include "engine/ops/verify.h"
 #include "engine/passes/passes.h"
 #include "engine/program/serialize.h"
+#include "programs.h"
 
 namespace teletensor::client {
 namespace {
@@ -280,6 +281,24 @@ nb::object end_trace(PySession& session, nb::handle outputs, std::uint64_t begun
 
 }  // namespace
 
+const program::Program& program_of(nb::handle object) {
+  return nb::cast<PyProgram*>(object)->program();
+}
+
+nb::object program_object(PySession& session, program::Program program) {
+  auto made = std::make_unique<PyProgram>();
+  made->bind(session, std::make_shared<const program::Program>(std::move(program)));
+  for (std::size_t i = 0; i < made->program().body.parameters.size(); ++i) {
+    PyProgram::Source source;
+    source.argument = static_cast<int>(i);
+    made->sources.push_back(source);
+  }
+  for (std::size_t i = 0; i < made->program().body.results.size(); ++i) {
+    made->outputs.push_back({false, static_cast<std::uint32_t>(i), false});
+  }
+  return nb::cast(made.release(), nb::rv_policy::take_ownership);
+}
+
 bool symbol_of(PyObject* object, core::Number& number) {
   if (g_symbol == nullptr || PyObject_IsInstance(object, g_symbol) != 1) return false;
   PyObject* value = PyObject_GetAttrString(object, "value");
@@ -292,6 +311,7 @@ bool symbol_of(PyObject* object, core::Number& number) {
 }
 
 void bind_programs(nb::module_& m) {
+  bind_scripts(m);
   nb::class_<PyProgram>(m, "Program", nb::is_weak_referenceable(),
                         "A captured program: what the daemon runs when the function is called.")
       .def(
@@ -316,6 +336,78 @@ void bind_programs(nb::module_& m) {
             return out;
           },
           nb::arg("arguments"), "What its parameters would be, by parameter.")
+      .def("fixed",
+           [](PyProgram& p) {
+             nb::list out;
+             for (const PyProgram::Source& s : p.sources) {
+               out.append(s.fixed ? tensor_object(*p.session, s.fixed) : nb::none());
+             }
+             return out;
+           },
+           "The tensors that are parameters without being arguments; None for the others.")
+      .def(
+          "dense",
+          [](PyProgram& p, std::size_t i) {
+            const program::View& view = p.program().body.parameters.at(i);
+            return p.callable->parameters()[i].leader == i && view.geometry.offset == 0 &&
+                   view.geometry.dense() &&
+                   p.program().values[view.value].elements == view.geometry.numel();
+          },
+          nb::arg("parameter"), "Is the parameter a whole storage of its own?")
+      .def(
+          "laid",
+          [](PyProgram& p, std::size_t i, nb::handle object) {
+            PyTensor* t = tensor_of(object.ptr());
+            if (t == nullptr || i >= p.program().body.parameters.size()) {
+              throw nb::type_error("not a parameter's Tensor");
+            }
+            const program::View& view = p.program().body.parameters[i];
+            if (!(t->handle->shape() == view.geometry.shape) ||
+                t->handle->layout.dtype != p.program().values[view.value].dtype) {
+              raise_if(core::invalid("program: a weight of another shape or dtype than its "
+                                     "parameter"));
+            }
+            if (t->handle->geometry().strides == view.geometry.strides) return nb::borrow(object);
+            static const ops::OpRef relayout("relayout");
+            const Var argument = t->var();
+            Handles results;
+            raise_if(p.session->apply(relayout, {&argument, 1}, {},
+                                      {core::Attribute::of(view.geometry.strides)}, results));
+            return tensor_object(*p.session, results[0]);
+          },
+          nb::arg("parameter"), nb::arg("tensor"), "The tensor with the parameter's strides.")
+      .def(
+          "bind",
+          [](PyProgram& p, nb::list sources, const std::vector<std::pair<bool, std::uint32_t>>& outputs) {
+            if (sources.size() != p.program().body.parameters.size()) {
+              raise_if(core::invalid("program: not as many inputs as parameters"));
+            }
+            std::vector<PyProgram::Source> bound;
+            for (nb::handle each : sources) {
+              const auto three = nb::cast<nb::tuple>(each);
+              PyProgram::Source& source = bound.emplace_back();
+              source.argument = nb::cast<int>(three[0]);
+              source.gradient_of = nb::cast<int>(three[1]);
+              if (PyTensor* t = three[2].is_none() ? nullptr : tensor_of(three[2].ptr())) {
+                source.fixed = t->handle;
+              }
+              if (source.argument < 0 && !source.fixed &&
+                  (source.gradient_of < 0 ||
+                   static_cast<std::size_t>(source.gradient_of) >= sources.size())) {
+                raise_if(core::invalid("program: an input that comes from nowhere"));
+              }
+            }
+            std::vector<TracedOutput> named;
+            for (const auto& [is_input, index] : outputs) {
+              if (index >= (is_input ? bound.size() : p.program().body.results.size())) {
+                raise_if(core::invalid("program: an output that it does not have"));
+              }
+              named.push_back({is_input, index, false});
+            }
+            p.sources = std::move(bound);
+            p.outputs = std::move(named);
+          },
+          nb::arg("sources"), nb::arg("outputs"))
       .def_prop_ro("sources",
                    [](PyProgram& p) {
                      nb::list out;
@@ -369,14 +461,7 @@ void bind_programs(nb::module_& m) {
             program::deserialize(std::string_view(bytes.c_str(), bytes.size()),
                                  ops::op_finder(ops::catalog())));
         raise_if(ops::verify(read, ops::catalog()));
-        auto program = std::make_unique<PyProgram>();
-        program->bind(session, std::make_shared<const program::Program>(std::move(read)));
-        for (std::size_t i = 0; i < program->program().body.parameters.size(); ++i) {
-          PyProgram::Source source;
-          source.argument = static_cast<int>(i);
-          program->sources.push_back(source);
-        }
-        return nb::cast(program.release(), nb::rv_policy::take_ownership);
+        return program_object(session, std::move(read));
       },
       nb::arg("session"), nb::arg("contents"),
       "The program in these bytes. Every parameter is an argument.");

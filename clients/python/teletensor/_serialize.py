@@ -173,6 +173,17 @@ def load(f: _File, map_location: Any = None) -> Any:
     Raises ValueError, naming what is wrong, for a file that is cut short, damaged or of another
     kind; pickles, such as torch.save writes, are refused.
     """
+    metadata, tensors = read_entries(f, map_location)
+    if _TREE not in metadata:
+        return tensors
+    try:
+        return _unpack(_parse(metadata[_TREE]), tensors, 0)
+    except _Damaged as error:
+        raise ValueError(f"load: {getattr(f, 'name', f)}: {error}") from None
+
+
+def read_entries(f: _File, map_location: Any = None) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """The metadata and the tensors of a file, as they stand there."""
     if hasattr(f, "read"):
         return _read(f, map_location, getattr(f, "name", "file"))
     path = os.fspath(f)
@@ -180,7 +191,7 @@ def load(f: _File, map_location: Any = None) -> Any:
         return _read(file, map_location, path)
 
 
-def _read(file: Any, device: Any, where: object) -> Any:
+def _read(file: Any, device: Any, where: object) -> tuple[dict[str, str], dict[str, Tensor]]:
     try:
         begin = file.tell()
         file.seek(0, os.SEEK_END)
@@ -203,9 +214,7 @@ def _read(file: Any, device: Any, where: object) -> Any:
             if dtype == "bool":
                 array = array.view("u1") != 0
             tensors[name] = tensor_of(dtype, array.reshape(shape), device)
-        if _TREE not in metadata:
-            return tensors
-        return _unpack(_parse(metadata[_TREE]), tensors, 0)
+        return metadata, tensors
     except _Damaged as error:
         raise ValueError(f"load: {where}: {error}") from None
 

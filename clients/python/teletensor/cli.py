@@ -1,5 +1,5 @@
-"""The command `teletensor`: serve | health | sessions | memory | top | slowlog | kill | token | bench |
-doctor | --version."""
+"""The command `teletensor`: serve | run | health | sessions | memory | top | slowlog | kill | token |
+bench | doctor | --version."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from . import __version__, _core, _operate
+from . import __version__, _core, _operate, _run
 from ._errors import RefusedError, SessionLostError, TeletensorError
 from ._protowire import decode
 from ._session import connect, find_daemon, runtime_dir
@@ -96,6 +96,7 @@ def main(arguments: list[str] | None = None) -> int:
                        ("doctor", "checks client, binary, daemon and a computation")):
         _operate.with_address(commands.add_parser(name, help=text))
     runs |= _operate.add_commands(commands)
+    runs["run"] = _run.add_command(commands)
     args = parser.parse_args(arguments)
     try:
         return runs[args.command](args)

@@ -1,5 +1,9 @@
-"""Captured functions: compile, trace, save and load. One program underneath."""
+"""Captured functions: compile, trace, script, save and load. One program underneath."""
 
+from .._script import ScriptError
 from ._compiled import Compiled, Program, compile, trace
+from ._files import Loaded, load, save
+from ._scripted import Scripted, script
 
-__all__ = ["Compiled", "Program", "compile", "trace"]
+__all__ = ["Compiled", "Loaded", "Program", "ScriptError", "Scripted", "compile", "load", "save",
+           "script", "trace"]

@@ -25,7 +25,7 @@ class Capture:
         self._groups: dict[int, dict[str, Any]] = {}
         self._fixed: set[int] = set()
 
-    def number(self, value: Any, get: Callable[[], Any]) -> Symbol:
+    def number(self, value: Any, get: Callable[[], Any], name: str) -> Symbol:
         """`value`, of which every call has its own: get(), at this place among the actions."""
         box = [value]
 
@@ -33,7 +33,7 @@ class Capture:
             box[0] = get()
 
         self.actions.append(now)
-        return Symbol(self, value, lambda: box[0])
+        return Symbol(self, value, lambda: box[0], ("value", name))
 
     def fix(self, symbol: Symbol) -> None:
         """The program holds for this value of `symbol` alone."""
@@ -64,10 +64,11 @@ class Capture:
             self.guards.append(lambda: len(options[key]) == count)
             return value
         if isinstance(value, float):
-            return self.number(value, lambda: options[key])
+            return self.number(value, lambda: options[key], key)
         if isinstance(value, tuple) and all(isinstance(v, float) for v in value):
-            return tuple(self.number(v, lambda i=i: options[key][i])  # type: ignore[misc]
-                         for i, v in enumerate(value))
+            return tuple(
+                self.number(v, lambda i=i: options[key][i], f"{key}.{i}")  # type: ignore[misc]
+                for i, v in enumerate(value))
         if not isinstance(value, Tensor):
             self.guards.append(lambda: bool(options[key] == value))
         else:
@@ -85,10 +86,12 @@ class Capture:
 
         self.actions.append(advance)
         if isinstance(numbers, tuple):
-            return tuple(Symbol(self, v, lambda i=i: box[0][i])  # type: ignore[misc]
-                         for i, v in enumerate(numbers))
+            name = type(optimizer).__name__
+            return tuple(
+                Symbol(self, v, lambda i=i: box[0][i], ("code", name))  # type: ignore[misc]
+                for i, v in enumerate(numbers))
         if isinstance(numbers, (int, float)):
-            return Symbol(self, numbers, lambda: box[0])
+            return Symbol(self, numbers, lambda: box[0], ("counter", "step"))
         return numbers
 
 
@@ -96,23 +99,43 @@ class Entry:
     """A captured program with what calls of it ask, repeat and give back."""
 
     def __init__(self, held: Capture, traced: dict[str, Any], spec: Any, leaves: list[Any],
-                 arguments: list[list[Any]]) -> None:
+                 arguments: list[list[Any]], names: list[str]) -> None:
         self.program: _core.Program = traced["program"]
         self.loops: bool = traced["loops"]
         self.guards = held.guards
         self.actions = held.actions
-        self.numbers = [held.symbols[tag].get for tag in traced["tags"]]
+        symbols = [held.symbols[tag] for tag in traced["tags"]]
+        self.numbers = [symbol.get for symbol in symbols]
+        self.origins = [(*symbol.origin, symbol.get) for symbol in symbols]
+        self.argument_names = names
         self.spec, self.leaves = spec, leaves
         self.tensors = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
         self.plain = spec is None and len(self.tensors) == 1
         self.arguments = arguments  # boxes that a call puts its numbers into
-        self.backward: _core.Program | None = traced.get("backward")
-        if self.backward is not None:
-            self.saved: list[tuple[bool, int]] = traced["saved"]
-            self.differentiated: list[int] = traced["differentiated"]
-            self.wanted: list[int] = traced["wanted"]
+        self._set_backward(traced.get("backward"), traced)
         for i in self.tensors:
             leaves[i] = None
+
+    def _set_backward(self, backward: _core.Program | None, facts: Any) -> None:
+        self.backward = backward
+        if backward is not None:
+            self.saved: list[tuple[bool, int]] = [(bool(a), int(b)) for a, b in facts["saved"]]
+            self.differentiated: list[int] = list(facts["differentiated"])
+            self.wanted: list[int] = list(facts["wanted"])
+
+    @classmethod
+    def restored(cls, program: _core.Program, backward: _core.Program | None, facts: Any, spec: Any,
+                 leaves: list[Any], tensors: list[int], names: list[str]) -> Entry:
+        """One from a file: without guards and actions."""
+        entry = cls.__new__(cls)
+        entry.program, entry.loops = program, False
+        entry.guards, entry.actions, entry.numbers, entry.origins = [], [], [], []
+        entry.argument_names = names
+        entry.spec, entry.leaves, entry.tensors = spec, leaves, tensors
+        entry.plain = spec is None and len(tensors) == 1
+        entry.arguments = []
+        entry._set_backward(backward, facts)
+        return entry
 
     def ready(self, tensors: Sequence[Tensor], numbers: Sequence[Any]) -> bool:
         """May a call with these arguments run it?"""
@@ -186,7 +209,13 @@ def capture(function: Callable[..., Any], core: Any, args: tuple[Any, ...], kwar
     for place in numbers:
         box = [leaves[place]]
         boxes.append(box)
-        leaves[place] = Symbol(held, leaves[place], lambda box=box: box[0])  # type: ignore[misc]
+        label = names[place] if place < len(names) else f"number{place}"
+        leaves[place] = Symbol(held, leaves[place], lambda box=box: box[0],  # type: ignore[misc]
+                               ("argument", label))
+    tensor_names = [name for name, leaf in zip(names, leaves, strict=False)
+                    if isinstance(leaf, Tensor)]
+    labels = [name for name, leaf in zip(names, leaves, strict=False)
+              if isinstance(leaf, (Tensor, Symbol))]
     args, kwargs = unflatten(leaves, spec)
     if _capturing.current is not None:
         raise RuntimeError("another thread is capturing a function")
@@ -212,10 +241,10 @@ def capture(function: Callable[..., Any], core: Any, args: tuple[Any, ...], kwar
         _core.abandon_trace(core)
         raise
     traced = _core.end_trace(core, [leaf for leaf in out if isinstance(leaf, Tensor)], ordinal,
-                             name, list(names))
+                             name, tensor_names)
     for tag in traced["fixed_tags"]:
         held.fix(held.symbols[tag])
     given = unflatten(out, out_spec)
     if not traced["settled"]:
         return given, None
-    return given, Entry(held, traced, out_spec, list(out), boxes)
+    return given, Entry(held, traced, out_spec, list(out), boxes, labels)

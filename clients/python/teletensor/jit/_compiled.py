@@ -188,7 +188,7 @@ class Compiled:
         return result
 
     def _names(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
-        """Of the tensors among the arguments, for people."""
+        """Of the leaves of the arguments, for people and files."""
         function = getattr(self._function, "forward", self._function)
         try:
             given = list(inspect.signature(function).parameters)
@@ -197,11 +197,11 @@ class Compiled:
         names = []
         for i, value in enumerate(args):
             name = given[i] if i < len(given) else f"arg{i}"
-            leaves = [leaf for leaf in flatten(value)[0] if isinstance(leaf, Tensor)]
-            names += [name if len(leaves) == 1 else f"{name}.{k}" for k in range(len(leaves))]
+            count = len(flatten(value)[0])
+            names += [name if count == 1 else f"{name}.{k}" for k in range(count)]
         for name, value in kwargs.items():
-            leaves = [leaf for leaf in flatten(value)[0] if isinstance(leaf, Tensor)]
-            names += [name if len(leaves) == 1 else f"{name}.{k}" for k in range(len(leaves))]
+            count = len(flatten(value)[0])
+            names += [name if count == 1 else f"{name}.{k}" for k in range(count)]
         return names
 
     # ---- loops

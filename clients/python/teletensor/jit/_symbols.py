@@ -22,9 +22,11 @@ class Symbol:
     value decides something (a comparison, a size, `float()`), the program holds for this value, and
     another one is captured anew."""
 
-    __slots__ = ("_capture", "get", "tag", "value")
+    __slots__ = ("_capture", "get", "origin", "tag", "value")
 
-    def __init__(self, capture: Capture, value: Number, get: Callable[[], Number]) -> None:
+    def __init__(self, capture: Capture, value: Number, get: Callable[[], Number],
+                 origin: tuple[str, str] = ("code", "")) -> None:
+        self.origin = origin  # what a file can say of it: ("argument" | "value" | "counter", name)
         self._capture = capture
         self.value = value
         self.get = get

@@ -1,0 +1,5 @@
+"""The script compiler: a Python subset, from its syntax tree, to a program with branches and loops."""
+
+from ._compiler import Compiler, ScriptError
+
+__all__ = ["Compiler", "ScriptError"]

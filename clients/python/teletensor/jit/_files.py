@@ -1,0 +1,285 @@
+"""Programs in files: a safetensors file that holds the weights, the program's bytes as one more
+tensor, and in its metadata how the program is called."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import IO, Any
+
+import numpy as np
+
+from .. import _core
+from .._convert import from_numpy
+from .._core import Tensor
+from .._session import current_session
+from .._serialize import read_entries
+from .._serialize import save as _save
+from ._capture import Entry
+from ._compiled import Compiled, Program
+
+__all__ = ["Loaded", "load", "save"]
+
+_KIND = "teletensor.program"
+_CALL = "teletensor.call"
+_VERSION = "1"
+_PROGRAM, _BACKWARD = "program", "backward"
+_File = str | os.PathLike[str] | IO[bytes]
+
+
+def save(compiled: Compiled | Loaded, f: _File) -> None:
+    """Writes a captured function to one file: its latest program (with its backward, if it has one),
+    the tensors that it reads or writes besides its arguments, and its numbers. Waits for their values.
+
+    Raises RuntimeError where it was not captured yet, or depends on Python code that a file cannot
+    hold.
+    """
+    entry = compiled._latest
+    if entry is None:
+        raise RuntimeError(f"{compiled.name} has not been captured yet: call it")
+    names = _weight_names(compiled)
+    weights: dict[str, Tensor] = {}
+    parameters: list[dict[str, Any]] = []
+    flags: list[str] = []
+    inputs = entry.program.fixed()
+    for i, (argument, gradient_of) in enumerate(entry.program.sources):
+        if argument >= 0:
+            parameters.append({"argument": argument})
+            continue
+        if gradient_of >= 0:
+            parameters.append({"gradient_of": gradient_of})
+            continue
+        tensor = inputs[i]
+        if not entry.program.dense(i):
+            raise RuntimeError(
+                f"{compiled.name}: cannot be saved: it reads a strided part of a larger tensor, or "
+                "two views of one tensor; give it as an argument")
+        name = names.get(id(tensor), f"tensor{len(weights)}")
+        weights[name] = tensor.detach()
+        parameters.append({"weight": name})
+        if tensor.requires_grad:
+            flags.append(name)
+    call: dict[str, Any] = {
+        "name": compiled.name, "arguments": entry.argument_names, "parameters": parameters,
+        "requires_grad": flags, "numbers": [_number(compiled, n) for n in entry.origins],
+        "outputs": [list(each) for each in entry.program.outputs],
+        "tree": _pack(entry.spec, entry.leaves, entry.tensors),
+    }
+    tensors = {f"weights.{name}": tensor for name, tensor in weights.items()}
+    tensors[_PROGRAM] = _bytes(entry.program.serialize())
+    if entry.backward is not None:
+        tensors[_BACKWARD] = _bytes(entry.backward.serialize())
+        call["backward"] = {"saved": [list(each) for each in entry.saved],
+                            "differentiated": list(entry.differentiated),
+                            "wanted": list(entry.wanted)}
+    _save(tensors, f, {_KIND: _VERSION, _CALL: json.dumps(call, separators=(",", ":"))})
+
+
+def _bytes(contents: bytes) -> Tensor:
+    return from_numpy(np.frombuffer(bytearray(contents), np.uint8))
+
+
+def _weight_names(compiled: Any) -> dict[int, str]:
+    """By identity, what the function calls its tensors: of modules, and of its own closure."""
+    if isinstance(compiled, Loaded):
+        return {id(t): name for name, t in compiled.weights.items()}
+    function = compiled._function
+    names: dict[int, str] = {}
+
+    def take(prefix: str, value: Any) -> None:
+        if isinstance(value, Tensor):
+            names.setdefault(id(value), prefix or "tensor")
+        elif hasattr(value, "named_parameters"):
+            for listed in (value.named_parameters(), value.named_buffers()):
+                for name, tensor in listed:
+                    names.setdefault(id(tensor), f"{prefix}.{name}" if prefix else name)
+        elif hasattr(value, "param_groups"):
+            for i, state in enumerate(list(value.state.values())):
+                for key, tensor in state.items():
+                    if isinstance(tensor, Tensor):
+                        names.setdefault(id(tensor), f"{prefix}.{i}.{key}")
+
+    take("", function)
+    bound = getattr(function, "__self__", None)
+    if bound is not None:
+        take("", bound)
+    code = getattr(function, "__code__", None)
+    if code is not None:
+        cells = function.__closure__ or ()
+        for name, cell in zip(code.co_freevars, cells, strict=True):
+            take(name, cell.cell_contents)
+        for name in code.co_names:
+            if name in function.__globals__:
+                take(name, function.__globals__[name])
+        for name, value in (function.__kwdefaults__ or {}).items():
+            take(name, value)
+        given = code.co_varnames[:code.co_argcount]
+        for name, value in zip(reversed(given), reversed(function.__defaults__ or ()), strict=False):
+            take(name, value)
+    return names
+
+
+def _number(compiled: Any, origin: Any) -> dict[str, Any]:
+    kind, name, get = origin
+    if kind == "argument":
+        return {"name": name, "argument": name}
+    if kind == "value":
+        return {"name": name, "value": get()}
+    if kind == "counter":
+        return {"name": name, "counter": int(get()) + 1}
+    raise RuntimeError(
+        f"{compiled.name}: cannot be saved: the number {name!r} follows from Python code at each "
+        "call; make it an argument of the function")
+
+
+def _pack(spec: Any, leaves: list[Any], tensors: list[int]) -> Any:
+    """The structure of a result as JSON: null for the next tensor, {"value": v} for a constant."""
+    count = 0
+
+    def walk(spec: Any) -> Any:
+        nonlocal count
+        if spec is None:
+            place, count = count, count + 1
+            if place in tensors:
+                return None
+            if leaves[place] is not None and not isinstance(leaves[place], (bool, int, float, str)):
+                raise RuntimeError("a saved function returns tensors, numbers, text and containers "
+                                   f"of them, not {type(leaves[place]).__name__}")
+            return {"value": leaves[place]}
+        kind, keys, specs, _ = spec
+        inner = [walk(each) for each in specs]
+        if keys is not None:
+            return {"dict": [[key, each] for key, each in zip(keys, inner, strict=True)]}
+        return {"list" if kind is list else "tuple": inner}
+
+    return walk(spec)
+
+
+def _unpack(tree: Any) -> tuple[Any, list[Any], list[int]]:
+    leaves: list[Any] = []
+    tensors: list[int] = []
+
+    def walk(tree: Any) -> Any:
+        if tree is None or "value" in tree:
+            if tree is None:
+                tensors.append(len(leaves))
+            leaves.append(None if tree is None else tree["value"])
+            return None
+        if "dict" in tree:
+            keys = [key for key, _ in tree["dict"]]
+            specs = [walk(each) for _, each in tree["dict"]]
+            kind: type = dict
+        else:
+            keys, kind = None, list if "list" in tree else tuple
+            specs = [walk(each) for each in tree["list" if kind is list else "tuple"]]
+        counts = [_leaves(spec) for spec in specs]
+        return kind, keys, specs, counts
+
+    return walk(tree), leaves, tensors
+
+
+def _leaves(spec: Any) -> int:
+    return 1 if spec is None else sum(spec[3])
+
+
+class Loaded:
+    """A function from a file. Called like the one that was saved, with tensors of the same shapes and
+    dtypes; a training step changes `weights`, which are its tensors by name. `numbers` are those that
+    are no arguments (learning rates, counts of steps); they may be set."""
+
+    def __init__(self, entry: Entry, name: str, weights: dict[str, Tensor], arguments: list[str],
+                 numbers: list[dict[str, Any]]) -> None:
+        self._latest = entry
+        self.name = name
+        self.weights = weights
+        self.arguments = arguments
+        self.numbers: dict[str, Any] = {}
+        self._given: dict[str, Any] = {}
+        entry.numbers = []
+        entry.actions = []
+        for each in numbers:
+            label = each["name"]
+            while label in self.numbers:
+                label += "_"
+            if "argument" in each:
+                entry.numbers.append(lambda label=each["name"]: self._given[label])  # type: ignore[misc]
+                continue
+            self.numbers[label] = each.get("value", each.get("counter"))
+            entry.numbers.append(lambda label=label: self.numbers[label])  # type: ignore[misc]
+        counted = [n["name"] for n in numbers if "counter" in n]
+        self._counted = counted
+
+    @property
+    def program(self) -> Program:
+        """Its program."""
+        return Program(self._latest, self.name)
+
+    def __str__(self) -> str:
+        return str(self.program)
+
+    def __repr__(self) -> str:
+        return f"<teletensor.jit.Loaded {self.name!r}({', '.join(self.arguments)})>"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        names = self.arguments
+        if len(args) > len(names):
+            raise TypeError(f"{self.name}() takes {len(names)} arguments, {len(args)} were given")
+        given = dict(zip(names, args, strict=False))
+        for name, value in kwargs.items():
+            if name not in names or name in given:
+                raise TypeError(f"{self.name}() got an unexpected argument {name!r}")
+            given[name] = value
+        missing = [name for name in names if name not in given]
+        if missing:
+            raise TypeError(f"{self.name}() is missing {', '.join(map(repr, missing))}")
+        self._given = given
+        result = self._latest.run([given[n] for n in names if isinstance(given[n], Tensor)])
+        for name in self._counted:
+            self.numbers[name] += 1
+        return result
+
+
+def load(f: _File) -> Loaded:
+    """Reads what `save` has written. Everything is checked first: the file, the program's checksum,
+    every op with its revision, every step. Nothing in a file is ever executed as Python.
+
+    Raises ValueError for a damaged file, NotImplementedError for one that needs an op that this
+    software has not (or has at another revision), naming it.
+    """
+    metadata, tensors = read_entries(f)
+    if metadata.get(_KIND) is None or _PROGRAM not in tensors:
+        raise ValueError("load: this file holds no program (tt.load reads files of tensors)")
+    if metadata[_KIND] != _VERSION:
+        raise NotImplementedError(f"load: a program file of version {metadata[_KIND]}; this software "
+                                  f"reads {_VERSION}")
+    core = current_session()._core
+    try:
+        call = json.loads(metadata[_CALL])
+        program = _core.load_program(core, tensors[_PROGRAM].numpy().tobytes())
+        weights = {name.removeprefix("weights."): tensor for name, tensor in tensors.items()
+                   if name.startswith("weights.")}
+        sources = []
+        for i, each in enumerate(call["parameters"]):
+            if "weight" in each:
+                name = each["weight"]
+                laid = program.laid(i, weights[name])
+                weights[name] = laid.requires_grad_() if name in call["requires_grad"] else laid
+                sources.append((-1, -1, weights[name]))
+            elif "argument" in each:
+                sources.append((int(each["argument"]), -1, None))
+            else:
+                sources.append((-1, int(each["gradient_of"]), None))
+        for _, owner, _ in sources:
+            if owner >= 0:
+                weight = sources[owner][2]
+                weight.grad = _core.ops["full"](0, weight._shape, weight.dtype, weight.device)
+        program.bind(sources, [(bool(a), int(b)) for a, b in call["outputs"]])
+        spec, leaves, places = _unpack(call["tree"])
+        backward = None
+        if _BACKWARD in tensors:
+            backward = _core.load_program(core, tensors[_BACKWARD].numpy().tobytes())
+        entry = Entry.restored(program, backward, call.get("backward"), spec, leaves, places,
+                               list(call["arguments"]))
+        return Loaded(entry, str(call["name"]), weights, list(call["arguments"]), call["numbers"])
+    except (KeyError, TypeError, IndexError, AttributeError) as error:
+        raise ValueError(f"load: the description of the call is damaged: {error!r}") from None

@@ -1,0 +1,292 @@
+// Programs as bytes, and what hostile ones are refused for.
+#include "engine/ops/verify.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace teletensor::ops {
+namespace {
+
+using core::Code;
+using core::DType;
+using core::Geometry;
+using program::Block;
+using program::Operand;
+using program::Program;
+using program::Step;
+using program::View;
+
+OpId op(std::string_view name) { return catalog().id(*catalog().find(name)); }
+
+View view(program::ValueId value, core::Dims shape) { return {value, Geometry(shape)}; }
+
+Step add(View a, View b, View out) {
+  Step step;
+  step.op = op("add");
+  step.operands.push_back({Operand::Kind::kTensor, a, {}});
+  step.operands.push_back({Operand::Kind::kTensor, b, {}});
+  for (std::size_t i = 0; i < catalog().at(step.op).parameters.size() - 2; ++i) {
+    const Parameter& p = catalog().at(step.op).parameters[i + 2];
+    if (p.is_operand()) {
+      step.operands.push_back({Operand::Kind::kNumber, {}, core::Number::of_int(1)});
+    } else {
+      step.attributes.push_back(p.fallback);
+    }
+  }
+  step.results.push_back({out, -1});
+  return step;
+}
+
+// v2 = v0 + v1; v3 = v2 + v2, over [2, 3].
+Program small() {
+  Program p;
+  p.name = "small";
+  for (int i = 0; i < 4; ++i) p.values.push_back({DType::kF32, {}, 6});
+  p.body.parameters = {view(0, {2, 3}), view(1, {2, 3})};
+  p.parameter_names = {"a", "b"};
+  p.body.steps = {add(view(0, {2, 3}), view(1, {2, 3}), view(2, {2, 3})),
+                  add(view(2, {2, 3}), view(2, {2, 3}), view(3, {2, 3}))};
+  p.body.results = {view(3, {2, 3})};
+  return p;
+}
+
+Step fill(View target, View out) {
+  Step step;
+  step.op = op("fill");
+  step.operands.push_back({Operand::Kind::kTensor, target, {}});
+  step.operands.push_back({Operand::Kind::kNumber, {}, core::Number::of_float(2)});
+  step.results.push_back({out, 0});
+  return step;
+}
+
+// A loop that adds v1 to its value while v2 (a bool) holds, an `if` after it.
+Program controlled() {
+  Program p = small();
+  p.values.push_back({DType::kBool, {}, 1});
+  for (int i = 0; i < 5; ++i) p.values.push_back({DType::kF32, {}, 6});
+  p.body.parameters.push_back(view(4, {}));
+  p.parameter_names.push_back("go");
+  Step loop;
+  loop.kind = Step::Kind::kWhile;
+  loop.operands.push_back({Operand::Kind::kTensor, view(3, {2, 3}), {}});
+  loop.results.push_back({view(5, {2, 3}), -1});
+  Block head, body;
+  head.parameters = {view(6, {2, 3})};
+  head.results = {view(4, {})};
+  body.parameters = {view(7, {2, 3})};
+  body.steps = {add(view(7, {2, 3}), view(1, {2, 3}), view(8, {2, 3}))};
+  body.results = {view(8, {2, 3})};
+  loop.blocks = {head, body};
+  p.body.steps.push_back(loop);
+  Step branch;
+  branch.kind = Step::Kind::kIf;
+  branch.operands.push_back({Operand::Kind::kTensor, view(4, {}), {}});
+  branch.results.push_back({view(9, {2, 3}), -1});
+  Block yes, no;
+  yes.results = {view(5, {2, 3})};
+  no.results = {view(0, {2, 3})};
+  branch.blocks = {yes, no};
+  p.body.steps.push_back(branch);
+  p.body.results = {view(9, {2, 3})};
+  return p;
+}
+
+std::string bytes_of(const Program& p) { return program::serialize(p, op_names(catalog())); }
+core::Result<Program> read(std::string_view bytes) {
+  return program::deserialize(bytes, op_finder(catalog()));
+}
+
+#define EXPECT_REFUSED(program, part)                                                \
+  do {                                                                               \
+    const core::Status refused = verify(program, catalog());                         \
+    EXPECT_EQ(refused.code(), Code::kInvalidArgument) << refused.message();          \
+    EXPECT_NE(refused.message().find(part), std::string::npos) << refused.message(); \
+  } while (false)
+
+TEST(Program, RoundTrip) {
+  for (const Program& p : {small(), controlled()}) {
+    ASSERT_TRUE(verify(p, catalog()).ok()) << verify(p, catalog()).message();
+    const auto again = read(bytes_of(p));
+    ASSERT_TRUE(again.ok()) << again.status().message();
+    EXPECT_TRUE(*again == p);
+    EXPECT_EQ(bytes_of(*again), bytes_of(p));
+  }
+}
+
+TEST(Program, DamageAndStrangersAreNamed) {
+  std::string bytes = bytes_of(small());
+  std::string damaged = bytes;
+  damaged[damaged.size() / 2] ^= 1;
+  EXPECT_EQ(read(damaged).status().code(), Code::kDataLoss);
+  EXPECT_EQ(read(bytes.substr(0, bytes.size() - 3)).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(read("").status().code(), Code::kInvalidArgument);
+  const auto future = [](OpId) { return std::make_pair(std::string("add"), 99); };
+  const auto status = read(program::serialize(small(), future)).status();
+  EXPECT_EQ(status.code(), Code::kUnimplemented);
+  EXPECT_NE(status.message().find("'add' has revision 99 there"), std::string::npos);
+  const auto unknown = [](OpId) { return std::make_pair(std::string("frobnicate"), 1); };
+  EXPECT_NE(read(program::serialize(small(), unknown)).status().message().find("'frobnicate'"),
+            std::string::npos);
+}
+
+TEST(Program, LimitsBound) {
+  Program p = small();
+  program::ProgramLimits limits;
+  limits.steps = 1;
+  EXPECT_EQ(program::deserialize(bytes_of(p), op_finder(catalog()), limits).status().code(),
+            Code::kResourceExhausted);
+  limits = {};
+  limits.items = 10;
+  EXPECT_EQ(program::deserialize(bytes_of(p), op_finder(catalog()), limits).status().code(),
+            Code::kResourceExhausted);
+  limits = {};
+  limits.depth = 0;
+  EXPECT_EQ(
+      program::deserialize(bytes_of(controlled()), op_finder(catalog()), limits).status().code(),
+      Code::kResourceExhausted);
+}
+
+TEST(Verify, RefusesWhatIsNotThere) {
+  Program p = small();
+  p.body.steps[0].operands[0].view.value = 3;  // made later
+  EXPECT_REFUSED(p, "not made here");
+  p = small();
+  p.body.steps[0].operands[0].view.value = 77;
+  EXPECT_REFUSED(p, "no such value");
+  p = small();
+  p.body.steps[1].results[0].view.value = 2;
+  EXPECT_REFUSED(p, "made twice");
+  p = controlled();
+  p.body.results = {view(8, {2, 3})};  // of the loop's body alone
+  EXPECT_REFUSED(p, "not made here");
+}
+
+TEST(Verify, RefusesViewsOutside) {
+  for (const Geometry& g :
+       {Geometry({2, 4}), Geometry({2, 3}, {3, 2}), Geometry({2, 3}, {3, 1}, 1),
+        Geometry({2, 3}, {3, -1}, 3), Geometry({2, 3}, {INT64_MAX, 1}),
+        Geometry({2, 3}, {3, 1}, -1), Geometry({2, 3}, {3, 1}, INT64_MAX)}) {
+    Program p = small();
+    p.body.steps[0].operands[0].view.geometry = g;
+    EXPECT_FALSE(verify(p, catalog()).ok());
+    p = small();
+    p.body.parameters[0].geometry = g;
+    EXPECT_FALSE(verify(p, catalog()).ok());
+    p = small();
+    p.body.results[0].geometry = g;
+    EXPECT_FALSE(verify(p, catalog()).ok());
+  }
+  Program p = small();
+  p.values[0].elements = INT64_MAX;
+  EXPECT_REFUSED(p, "too large");
+}
+
+TEST(Verify, RefusesOtherLayoutsThanInfers) {
+  Program p = small();
+  p.body.steps[0].results[0].view.geometry = Geometry({3, 2});
+  EXPECT_REFUSED(p, "another layout");
+  p = small();
+  p.values[2].dtype = DType::kF64;
+  EXPECT_REFUSED(p, "another layout");
+  p = small();
+  p.values[2].elements = 600;
+  EXPECT_REFUSED(p, "another size");
+  p = small();
+  p.body.steps[0].results[0].overwrites = 0;  // says nothing of the rebind
+  EXPECT_REFUSED(p, "does not say so");
+}
+
+TEST(Verify, RebindsFollowTheChain) {
+  Program p = small();
+  p.values.push_back({DType::kF32, {}, 6});
+  p.body.steps.push_back(fill(view(0, {2, 3}), view(4, {2, 3})));
+  EXPECT_REFUSED(p, "does not say so");
+  p.rebinds = {{0, 4}};
+  EXPECT_TRUE(verify(p, catalog()).ok()) << verify(p, catalog()).message();
+  p.rebinds = {{1, 4}};
+  EXPECT_REFUSED(p, "does not overwrite");
+  p.rebinds = {{0, 4}, {0, 4}};
+  EXPECT_REFUSED(p, "twice");
+  p.rebinds = {{9, 4}};
+  EXPECT_REFUSED(p, "no parameter");
+}
+
+TEST(Verify, ControlFlowKeepsItsTypes) {
+  Program p = controlled();
+  p.body.steps[2].blocks[0].results = {view(6, {2, 3})};
+  EXPECT_REFUSED(p, "0-d bool");
+  p = controlled();
+  p.body.steps[2].blocks[1].results.clear();
+  EXPECT_REFUSED(p, "number of results");
+  p = controlled();
+  p.body.steps[3].blocks[1].results = {view(4, {})};
+  EXPECT_REFUSED(p, "not of the type");
+  p = controlled();
+  p.body.steps[2].blocks.pop_back();
+  EXPECT_REFUSED(p, "two blocks");
+  p = controlled();
+  p.body.steps[3].operands.clear();
+  EXPECT_REFUSED(p, "the condition");
+}
+
+TEST(Verify, RandomNumbersAndOthersAreTheProgramsOwn) {
+  Program p = small();
+  p.body.steps[0].origin = 4;
+  EXPECT_REFUSED(p, "origin");
+  p = small();
+  p.gradients = {{0, 5}};
+  EXPECT_REFUSED(p, "gradient");
+  p = small();
+  p.aliases = {{0, true, 0}};
+  EXPECT_REFUSED(p, "no view of the parameter");
+  p = small();
+  p.parameter_names.pop_back();
+  EXPECT_REFUSED(p, "names");
+  p = small();
+  for (auto& operand : p.body.steps[0].operands) {
+    if (operand.kind == Operand::Kind::kNumber) operand.number.argument = 3;
+  }
+  bool number = false;
+  for (auto& operand : p.body.steps[0].operands) number |= operand.kind == Operand::Kind::kNumber;
+  if (number) EXPECT_REFUSED(p, "no call gives");
+}
+
+// What is read from spoiled bytes (with a checksum that fits) is refused or in order, and never
+// more than the limits.
+TEST(Program, SpoiledBytes) {
+  std::mt19937_64 random(7);
+  const std::string whole[] = {bytes_of(small()), bytes_of(controlled())};
+  int refused = 0, good = 0;
+  for (int round = 0; round < 20'000; ++round) {
+    std::string bytes = whole[random() % 2];
+    bytes.resize(bytes.size() - 9);
+    for (std::uint64_t n = 1 + random() % 3; n > 0; --n) {
+      const std::size_t at = random() % bytes.size();
+      switch (random() % 3) {
+        case 0:
+          bytes[at] = static_cast<char>(random());
+          break;
+        case 1:
+          bytes.erase(at, 1 + random() % 4);
+          if (bytes.empty()) bytes = "x";
+          break;
+        default:
+          bytes.insert(at, 1, static_cast<char>(random() % 32));
+      }
+    }
+    std::uint64_t hash = 14695981039346656037ull;
+    for (const char byte : bytes) hash = (hash ^ static_cast<std::uint8_t>(byte)) * 1099511628211ull;
+    bytes += static_cast<char>(15 << 3 | 1);
+    bytes.append(reinterpret_cast<const char*>(&hash), 8);
+    const auto p = read(bytes);
+    const bool ok = p.ok() && verify(*p, catalog()).ok();
+    ++(ok ? good : refused);
+    if (ok) EXPECT_TRUE(*read(bytes_of(*p)) == *p);
+  }
+  EXPECT_GT(refused, 10'000);
+  EXPECT_GT(good, 100);
+}
+
+}  // namespace
+}  // namespace teletensor::ops
