@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <random>
 #include <thread>
 
 #include "engine/ops/verify.h"
@@ -275,6 +276,38 @@ TEST(Program, HostileCallsEndTheirSessionAlone) {
   Client last(daemon);
   last.add(program::Define{1, "rubbish"});
   EXPECT_FALSE(last.send().ok());
+  EXPECT_EQ(daemon.used(kSimDevice), 0u);
+}
+
+// Programs with a few spoiled bytes: refused, or run within their own memory (the sanitizers look).
+TEST(Program, SpoiledProgramsAreRefusedOrHarmless) {
+  Daemon daemon;
+  std::mt19937_64 random(3);
+  const std::string whole[] = {doubling(kSimDevice).bytes(), bump(kSimDevice).bytes()};
+  int ran = 0;
+  for (int round = 0; round < 1500; ++round) {
+    const std::size_t which = random() % 2;
+    std::string bytes = whole[which];
+    bytes.resize(bytes.size() - 9);
+    for (std::uint64_t n = 1 + random() % 2; n > 0; --n) {
+      bytes[random() % bytes.size()] = static_cast<char>(random() % 24);
+    }
+    std::uint64_t hash = 14695981039346656037ull;
+    for (const char byte : bytes) {
+      hash = (hash ^ static_cast<std::uint8_t>(byte)) * 1099511628211ull;
+    }
+    bytes += static_cast<char>(15 << 3 | 1);
+    bytes.append(reinterpret_cast<const char*>(&hash), 8);
+    Client client(daemon);
+    client.add(program::Define{1, bytes});
+    const HandleId x = client.constant({2}, {1, 2});
+    call(client, 1, {x}, {100});
+    if (!client.send().ok()) continue;
+    client.session->interrupt(0);
+    client.listener.completed(client.last_seq());
+    ++ran;
+  }
+  EXPECT_GT(ran, 50);
   EXPECT_EQ(daemon.used(kSimDevice), 0u);
 }
 

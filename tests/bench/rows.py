@@ -115,6 +115,90 @@ def mlp_step(m):
     return step, lambda: last[0].item()
 
 
+# Whole training steps, captured on our side: torch runs them line by line, or under torch.compile.
+
+def steps_of(build, compiled=False):
+    """`build(m)` gives a step that returns its loss."""
+    def make(m):
+        step = build(m)
+        if m is tt:
+            step = tt.compile(step)
+        elif compiled:
+            step = torch.compile(step)
+        last = [None]
+
+        def run():
+            last[0] = step()
+        for _ in range(4):
+            run()
+        return run, lambda: last[0].item()
+    return make
+
+
+def sin2_captured(m):
+    model = m.nn.Sequential(m.nn.Linear(1, 10), m.nn.Sigmoid(), m.nn.Linear(10, 1))
+    criterion, optimizer = m.nn.MSELoss(), m.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
+    x, y = m.tensor([[0.4]]), m.tensor([[0.15]])
+
+    def step():
+        optimizer.zero_grad()
+        loss = criterion(model(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+    return step
+
+
+def gpt_block(m, width=256, heads=4, batch=4, tokens=256):
+    nn, f = m.nn, m.nn.functional
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
+            self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+            self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+        def forward(self, x):
+            parts = self.qkv(self.first(x)).reshape(batch, tokens, 3, heads, width // heads)
+            q, k, v = parts.permute(2, 0, 3, 1, 4).unbind(0)
+            a = f.scaled_dot_product_attention(q, k, v, is_causal=True)
+            x = x + self.out(a.transpose(1, 2).reshape(batch, tokens, width))
+            return x + self.down(f.gelu(self.up(self.second(x))))
+
+    model = Block()
+    return trained(m, model, (batch, tokens, width))
+
+
+def small_resnet(m, channels=16, batch=8, size=32):
+    nn, f = m.nn, m.nn.functional
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = (nn.Conv2d(channels, channels, 3, padding=1) for _ in range(2))
+            self.na, self.nb = (nn.BatchNorm2d(channels) for _ in range(2))
+
+        def forward(self, x):
+            return f.relu(x + self.nb(self.b(f.relu(self.na(self.a(x))))))
+
+    return trained(m, nn.Sequential(*[Block() for _ in range(3)]), (batch, channels, size, size))
+
+
+def trained(m, model, shape):
+    optimizer = m.optim.Adam(model.parameters(), lr=1e-3)
+    rng = np.random.default_rng(0)
+    x, y = (m.tensor(rng.standard_normal(shape).astype(np.float32)) for _ in range(2))
+
+    def step():
+        optimizer.zero_grad()
+        loss = ((model(x) - y) ** 2).mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+    return step
+
+
 def elementwise(m):
     rng = np.random.default_rng(0)
     a, b = (m.tensor(rng.standard_normal(1 << 20).astype(np.float32)) for _ in range(2))
@@ -229,6 +313,13 @@ def rows_of(unix, tcp):
     yield both("chain of small ops, recorded", "us", recorded_chain, 2000, None, US / 10, unix)
     yield Row("issue one small op (client only)", "us", issue_only(unix))
     yield both("sin^2 training step", "us", sin2_step, 1500, 0.6, US, unix)
+    yield both("sin^2 training step, captured", "us", steps_of(sin2_captured), 3000, 0.1, US, unix)
+    yield both("GPT block step, captured", "ms", steps_of(gpt_block), 6, None, MS, unix)
+    yield both("GPT block step, captured / torch.compile", "ms", steps_of(gpt_block, True), 6, None,
+               MS, unix)
+    yield both("small ResNet step, captured", "ms", steps_of(small_resnet), 10, None, MS, unix)
+    yield both("small ResNet step, captured / torch.compile", "ms", steps_of(small_resnet, True), 10,
+               None, MS, unix)
     yield both("MLP 784-256-256-10 Adam step, batch 128", "ms", mlp_step, 60, 1.5, MS, unix)
     yield both("elementwise chain, 1M floats", "ms", elementwise, 40, 1.0, MS, unix)
     yield both("softmax 512x1024", "ms", softmax, 60, None, MS, unix)

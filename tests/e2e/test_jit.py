@@ -1,7 +1,6 @@
 """Captured functions: what they compute, when they are captured anew, what they refuse."""
 
 import pytest
-
 import teletensor as tt
 from teletensor import nn
 

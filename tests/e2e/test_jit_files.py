@@ -6,7 +6,6 @@ import struct
 
 import numpy as np
 import pytest
-
 import teletensor as tt
 from teletensor import cli, nn
 

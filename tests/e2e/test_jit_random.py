@@ -5,7 +5,6 @@ import io
 import random
 
 import pytest
-
 import teletensor as tt
 
 UNARY = ["sin", "exp", "tanh", "neg", "abs", "sigmoid", "relu", "square"]

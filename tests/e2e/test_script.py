@@ -1,7 +1,6 @@
 """Scripted functions: control flow on the daemon, the values of Python's, and errors with a place."""
 
 import pytest
-
 import teletensor as tt
 from teletensor import nn
 

@@ -576,7 +576,7 @@ class Compiler:
                 args += list(self._value(frame, each.value))
             else:
                 args.append(self._value(frame, each))
-        kwargs = {}
+        kwargs: dict[str, Any] = {}
         for keyword in node.keywords:
             if keyword.arg is None:
                 kwargs |= self._value(frame, keyword.value)

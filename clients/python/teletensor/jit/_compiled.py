@@ -44,17 +44,20 @@ class Program:
         self.name = name
 
     def __str__(self) -> str:
-        return self._entry.program.text()
+        text: str = self._entry.program.text()
+        return text
 
     def __repr__(self) -> str:
         return f"<teletensor.jit.Program {self.name!r}, {len(self)} steps>"
 
     def __len__(self) -> int:
-        return self._entry.program.steps
+        steps: int = self._entry.program.steps
+        return steps
 
     def passes(self) -> list[tuple[str, str, str]]:
         """What each pass makes of it: (name, the program before, the program after)."""
-        return self._entry.program.passes()
+        found: list[tuple[str, str, str]] = self._entry.program.passes()
+        return found
 
 
 class Compiled:
@@ -68,7 +71,7 @@ class Compiled:
     def __init__(self, function: Callable[..., Any], name: str | None = None) -> None:
         functools.update_wrapper(self, function, updated=())
         self._function = function
-        self.name = name or getattr(function, "__name__", type(function).__name__)
+        self.name: str = name or str(getattr(function, "__name__", type(function).__name__))
         self._cache: OrderedDict[Any, list[Entry]] = OrderedDict()
         self._attempts = 0
         self._entries = 0
@@ -237,7 +240,7 @@ class Compiled:
 
     def _rounds(self, n: int, stacked: tuple[Tensor, ...], args: tuple[Any, ...]) -> Iterator[Any]:
         done = 0
-        waiting: list[Any] | None = None  # of the chunk before
+        waiting: Iterator[Any] | None = None  # of the chunk before
         chunk = 1
         while done < n:
             first = tuple(each[done % each._shape[0]] for each in stacked)
@@ -254,7 +257,7 @@ class Compiled:
             left = min([n - done, chunk] + [each._shape[0] - done % each._shape[0]
                                             for each in stacked])
             given = []
-            for round_ in range(left):
+            for _ in range(left):
                 given += entry.next_numbers()
             parts = [each[done % each._shape[0]:] for each in stacked] + tensors[len(stacked):]
             results = entry.program.call(parts, given, times=left,
@@ -296,7 +299,7 @@ def _rounds_of(entry: Entry, results: Sequence[Tensor], rounds: int) -> Iterator
     return (entry.tree([column[i] for column in columns]) for i in range(rounds))
 
 
-def compile(function: Callable[..., Any] | None = None, *, name: str | None = None,  # noqa: A001
+def compile(function: Callable[..., Any] | None = None, *, name: str | None = None,
             **options: Any) -> Any:
     """A function (or module) that is captured at its first call and from then on runs as one
     instruction on the daemon: a forward, or a whole training step with its backward and optimizer.

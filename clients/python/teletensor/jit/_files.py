@@ -12,9 +12,9 @@ import numpy as np
 from .. import _core
 from .._convert import from_numpy
 from .._core import Tensor
-from .._session import current_session
 from .._serialize import read_entries
 from .._serialize import save as _save
+from .._session import current_session
 from ._capture import Entry
 from ._compiled import Compiled, Program
 
@@ -258,7 +258,7 @@ def load(f: _File) -> Loaded:
         program = _core.load_program(core, tensors[_PROGRAM].numpy().tobytes())
         weights = {name.removeprefix("weights."): tensor for name, tensor in tensors.items()
                    if name.startswith("weights.")}
-        sources = []
+        sources: list[tuple[int, int, Any]] = []
         for i, each in enumerate(call["parameters"]):
             if "weight" in each:
                 name = each["weight"]
