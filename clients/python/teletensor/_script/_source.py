@@ -11,7 +11,7 @@ from typing import Any
 __all__ = ["ScriptError", "Source"]
 
 
-class ScriptError(NotImplementedError, SyntaxError):
+class ScriptError(NotImplementedError):
     """A scripted function that cannot be compiled, with file, line and column."""
 
 
