@@ -400,8 +400,10 @@ core::Result<std::uint64_t> Session::fetch(Handle& h, bool bulk) {
     const std::string line = here();
     return core::Result<std::uint64_t>(Status(
         core::Code::kFailedPrecondition,
-        (line.empty() ? "" : line + ": ") + "a captured function cannot read a tensor's value on the way (.item(), .numpy(), bool(), "
-        "print): return it, or use tensor operations (tt.where) or tt.jit.script instead"));
+        (line.empty() ? "" : line + ": ") +
+            "a captured function cannot read a tensor's value on the way (.item(), .numpy(), "
+            "bool(), "
+            "print): return it, or use tensor operations (tt.where) or tt.jit.script instead"));
   }
   TT_RETURN_IF_ERROR(ready_to_issue());
   issue(program::Command(program::Fetch{h.id, bulk}), 0);

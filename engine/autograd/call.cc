@@ -15,8 +15,7 @@ using program::Operand;
 using program::ValueRef;
 using program::View;
 
-Callable::Callable(std::shared_ptr<const program::Program> program)
-    : program_(std::move(program)) {
+Callable::Callable(std::shared_ptr<const program::Program> program) : program_(std::move(program)) {
   const program::Program& p = *program_;
   const auto& views = p.body.parameters;
   std::vector<std::uint32_t> root(p.values.size(), kNone);
@@ -84,10 +83,9 @@ Status Graph::check_call(const Callable& callable, const program::Call& call,
       return invalid("call: a number of another kind");
     }
   }
-  if (!call.sliced.empty() &&
-      (call.times == 0 || call.sliced.back() >= views.size() ||
-       std::adjacent_find(call.sliced.begin(), call.sliced.end(), std::greater_equal<>()) !=
-           call.sliced.end())) {
+  if (!call.sliced.empty() && (call.times == 0 || call.sliced.back() >= views.size() ||
+                               std::adjacent_find(call.sliced.begin(), call.sliced.end(),
+                                                  std::greater_equal<>()) != call.sliced.end())) {
     return invalid("call: slices of what is no parameter, or of no loop");
   }
   displacement.resize(inputs.size());
@@ -115,15 +113,14 @@ Status Graph::check_call(const Callable& callable, const program::Call& call,
     }
     displacement[i] = g.offset - view.geometry.offset;
     const std::uint32_t leader = callable.parameters()[i].leader;
-    if (leader != i && (inputs[leader]->cell != h.cell ||
-                        displacement[leader] != displacement[i] || sliced)) {
+    if (leader != i &&
+        (inputs[leader]->cell != h.cell || displacement[leader] != displacement[i] || sliced)) {
       return refused(p, i, "shares its memory otherwise than the program's");
     }
     // Every view of the program on this value lies within type.elements.
     std::int64_t end = 0;
     const std::int64_t most = sliced ? g.shape[0] - 1 : 0;
-    if (displacement[i] < 0 ||
-        __builtin_mul_overflow(most, sliced ? g.strides[0] : 0, &end) ||
+    if (displacement[i] < 0 || __builtin_mul_overflow(most, sliced ? g.strides[0] : 0, &end) ||
         __builtin_add_overflow(end, displacement[i], &end) ||
         __builtin_add_overflow(end, type.elements, &end) || end > h.cell->elements) {
       return refused(p, i, "lies in a smaller storage than the program's");

@@ -16,14 +16,14 @@ class Callable {
 
   static constexpr std::uint32_t kNone = ~0u;
   struct Parameter {
-    std::uint32_t leader;  // the first parameter that is a view of the same value
+    std::uint32_t leader;          // the first parameter that is a view of the same value
     std::uint32_t rebind = kNone;  // of a leader: index into rebinds
   };
   struct Result {
     bool aliases = false, of_parameter = false, is_gradient = false;
-    std::uint32_t index = 0;      // of the parameter or result whose memory it shares
-    std::uint32_t root = kNone;   // the parameter (a leader) on whose storage its value lies
-    bool untouched = false;       // with root: that parameter's very value
+    std::uint32_t index = 0;     // of the parameter or result whose memory it shares
+    std::uint32_t root = kNone;  // the parameter (a leader) on whose storage its value lies
+    bool untouched = false;      // with root: that parameter's very value
   };
 
   const program::Program& program() const { return *program_; }

@@ -79,8 +79,7 @@ class Front {
   bool differentiable(const core::Ref<Handle>& root, const core::Ref<Handle>& seed,
                       const std::vector<core::Ref<Handle>>& inputs);
   // Gradients of `roots` with respect to `inputs`, by instructions; null where there is none.
-  core::Status gradients(std::vector<core::Ref<Handle>> roots,
-                         std::vector<core::Ref<Handle>> seeds,
+  core::Status gradients(std::vector<core::Ref<Handle>> roots, std::vector<core::Ref<Handle>> seeds,
                          std::vector<core::Ref<Handle>> inputs,
                          std::vector<core::Ref<Handle>>& results);
 

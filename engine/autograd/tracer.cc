@@ -51,8 +51,8 @@ void Tracer::know(Handle& h) {
     has_history = !leaf.ok() || !*leaf;
   }
   by_id_[h.id] = known_.size();
-  known_.push_back({HandleRef(&h), h.layout, h.cell.get(), h.clock.get(), requires_grad,
-                    has_history, h.grad});
+  known_.push_back(
+      {HandleRef(&h), h.layout, h.cell.get(), h.clock.get(), requires_grad, has_history, h.grad});
   if (h.grad) {
     const HandleRef grad = h.grad;
     owner_of_grad_.try_emplace(grad->id, h.id);
@@ -149,9 +149,8 @@ class Tracer::Replay final : public Sink {
       }
       core::Ref<Clock>& clock = clocks[known.clock];
       if (!clock) {
-        clock = static_cast<const Clock*>(known.cell) == known.clock
-                    ? core::Ref<Clock>(cell)
-                    : core::make_ref<Clock>();
+        clock = static_cast<const Clock*>(known.cell) == known.clock ? core::Ref<Clock>(cell)
+                                                                     : core::make_ref<Clock>();
       }
       HandleRef h(new Handle(&graph, cell, known.layout, clock));
       h->flag = known.requires_grad;
@@ -259,8 +258,8 @@ class Builder {
   std::int64_t base_of(ValueId id) const { return base_[id]; }
 
   // A parameter whose storage begins `base` elements into the value's.
-  std::uint32_t parameter(const program::Value& value, const Geometry& geometry,
-                          std::int64_t base, std::int64_t elements, std::string name) {
+  std::uint32_t parameter(const program::Value& value, const Geometry& geometry, std::int64_t base,
+                          std::int64_t elements, std::string name) {
     const ValueId id = id_of(value);
     base_[id] = base;
     program_->values[id].elements = elements;
@@ -289,7 +288,8 @@ class Builder {
     for (const Operand& operand : instruction.operands) {
       program::StepOperand& out = step.operands.emplace_back();
       out.kind = operand.kind;
-      if (operand.kind == Operand::Kind::kTensor) out.view = view(*operand.value, *operand.geometry);
+      if (operand.kind == Operand::Kind::kTensor)
+        out.view = view(*operand.value, *operand.geometry);
       if (operand.kind == Operand::Kind::kNumber) {
         out.number = operand.number;
         const auto found = numbers.find(operand.number.argument);
@@ -376,8 +376,8 @@ core::Result<Traced> Tracer::finish(const std::vector<Handle*>& outputs, std::ui
       roots_out.push_back(h);
       const Layout layout{h->layout.dtype, h->layout.device, Geometry(h->shape())};
       seeds.push_back(f.graph().adopt(
-          layout, core::make_ref<program::Value>(layout.dtype, layout.device,
-                                                 layout.geometry.numel())));
+          layout,
+          core::make_ref<program::Value>(layout.dtype, layout.device, layout.geometry.numel())));
     }
     for (std::size_t k = 0; k < known_.size(); ++k) {
       if (known_[k].requires_grad) wanted.push_back(run.strangers()[k]);
@@ -444,8 +444,7 @@ core::Result<Traced> Tracer::finish(const std::vector<Handle*>& outputs, std::ui
     const core::Attributes& had = *instruction.attributes;
     const std::size_t last = had.size() - 1;
     const std::uint64_t ordinal = static_cast<std::uint64_t>(had.integer(last)) - ordinal_;
-    if (static_cast<std::uint64_t>(had.integer(last - 1)) != seed_ ||
-        ordinal >= drawn) {
+    if (static_cast<std::uint64_t>(had.integer(last - 1)) != seed_ || ordinal >= drawn) {
       return invalid(
           "a captured function draws random numbers from the default generator only, and cannot "
           "seed it");
@@ -478,9 +477,8 @@ core::Result<Traced> Tracer::finish(const std::vector<Handle*>& outputs, std::ui
   for (std::size_t k = 0; k < known_.size(); ++k) {
     if (known_[k].argument >= 0) order.push_back(k);
   }
-  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    return known_[a].argument < known_[b].argument;
-  });
+  std::sort(order.begin(), order.end(),
+            [&](std::size_t a, std::size_t b) { return known_[a].argument < known_[b].argument; });
   for (std::size_t k = 0; k < known_.size(); ++k) {
     const HandleRef& h = replay.strangers()[k];
     const bool read = used.contains(replay.original(known_[k].cell).get());
@@ -554,7 +552,8 @@ core::Result<Traced> Tracer::finish(const std::vector<Handle*>& outputs, std::ui
     if (known_[k].layout.geometry.overlaps_itself()) {
       return invalid("a captured function cannot write an expanded tensor from outside");
     }
-    program.rebinds.push_back({parameter_of_cell.at(h->cell.get()), forward.id_of(*h->cell->value)});
+    program.rebinds.push_back(
+        {parameter_of_cell.at(h->cell.get()), forward.id_of(*h->cell->value)});
   }
 
   // ---- results
@@ -624,7 +623,8 @@ core::Result<Traced> Tracer::finish(const std::vector<Handle*>& outputs, std::ui
       // From the forward: an input that nobody has written, or one more result.
       Traced::Saved saved;
       for (const std::size_t k : order) {
-        if (replay.original(known_[k].cell).get() == value && !rebound[replay.strangers()[k]->cell.get()]) {
+        if (replay.original(known_[k].cell).get() == value &&
+            !rebound[replay.strangers()[k]->cell.get()]) {
           saved = {true, input_of[k]};
           const auto [begin, end] = extent.at(known_[k].cell);
           backward.parameter(*value, known_[k].layout.geometry, begin, end - begin, "");

@@ -28,17 +28,17 @@ struct TracedOutput {
 struct Traced {
   // Where the program's parameters come from.
   struct Input {
-    HandleRef handle;          // of the session (the mirror's)
-    int argument = -1;         // place among the function's arguments, -1: none of them
-    int gradient_of = -1;      // it is the .grad of that input
-    bool has_grad = false;     // at the first use
+    HandleRef handle;       // of the session (the mirror's)
+    int argument = -1;      // place among the function's arguments, -1: none of them
+    int gradient_of = -1;   // it is the .grad of that input
+    bool has_grad = false;  // at the first use
     bool requires_grad = false;
     std::string name;
   };
   std::shared_ptr<const program::Program> program;
   std::vector<Input> inputs;
   std::vector<TracedOutput> outputs;
-  bool grads_matter = false;  // whether inputs have a .grad takes part in it
+  bool grads_matter = false;        // whether inputs have a .grad takes part in it
   std::vector<std::uint32_t> tags;  // of the numbers, by Program::numbers
   // What cannot be a number of the program: its value took another part in it.
   std::vector<std::uint32_t> fixed_tags;

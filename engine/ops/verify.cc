@@ -43,7 +43,8 @@ class Verifier {
     TT_RETURN_IF_ERROR(parameters(body, true));
     for (const program::Literal& literal : program_.literals) TT_RETURN_IF_ERROR(check(literal));
     TT_RETURN_IF_ERROR(steps(body, 0));
-    for (const program::View& result : body.results) TT_RETURN_IF_ERROR(readable(result, "a result"));
+    for (const program::View& result : body.results)
+      TT_RETURN_IF_ERROR(readable(result, "a result"));
     return surface();
   }
 
@@ -99,8 +100,7 @@ class Verifier {
       const bool again = outer && p.value < facts_.size() && facts_[p.value].made;
       if (!again) TT_RETURN_IF_ERROR(make(p.value, "a parameter"));
       facts_[p.value].root = outer ? p.value : kNoValue;
-      TT_RETURN_IF_ERROR(
-          inside(p.geometry, program_.values[p.value].elements, "a parameter"));
+      TT_RETURN_IF_ERROR(inside(p.geometry, program_.values[p.value].elements, "a parameter"));
     }
     return {};
   }
@@ -166,7 +166,8 @@ class Verifier {
       return fail("a branch has no parameters");
     }
     TT_RETURN_IF_ERROR(steps(block, depth + 1));
-    for (const program::View& r : block.results) TT_RETURN_IF_ERROR(readable(r, "a block's result"));
+    for (const program::View& r : block.results)
+      TT_RETURN_IF_ERROR(readable(r, "a block's result"));
     if (condition) {
       if (block.results.size() != 1) return fail("a loop's condition has one result");
       TT_RETURN_IF_ERROR(is_condition(block.results[0]));
@@ -215,8 +216,8 @@ class Verifier {
     for (const StepResult& result : step.results) {
       if (result.overwrites != -1) return fail("overwrites nothing");
       TT_RETURN_IF_ERROR(make(result.view.value, "a result"));
-      TT_RETURN_IF_ERROR(inside(result.view.geometry, program_.values[result.view.value].elements,
-                                "a result"));
+      TT_RETURN_IF_ERROR(
+          inside(result.view.geometry, program_.values[result.view.value].elements, "a result"));
     }
     return {};
   }
@@ -347,7 +348,8 @@ class Verifier {
   }
 
   Status rewrites(const StepOperand& operand, const StepResult& result) const {
-    if (operand.kind != Operand::Kind::kTensor || !(operand.view.geometry == result.view.geometry) ||
+    if (operand.kind != Operand::Kind::kTensor ||
+        !(operand.view.geometry == result.view.geometry) ||
         !(program_.values[operand.view.value] == program_.values[result.view.value])) {
       return fail("a result is not of the type of what it overwrites");
     }

@@ -163,10 +163,9 @@ TEST(Verify, RefusesWhatIsNotThere) {
 }
 
 TEST(Verify, RefusesViewsOutside) {
-  for (const Geometry& g :
-       {Geometry({2, 4}), Geometry({2, 3}, {3, 2}), Geometry({2, 3}, {3, 1}, 1),
-        Geometry({2, 3}, {3, -1}, 3), Geometry({2, 3}, {INT64_MAX, 1}),
-        Geometry({2, 3}, {3, 1}, -1), Geometry({2, 3}, {3, 1}, INT64_MAX)}) {
+  for (const Geometry& g : {Geometry({2, 4}), Geometry({2, 3}, {3, 2}), Geometry({2, 3}, {3, 1}, 1),
+                            Geometry({2, 3}, {3, -1}, 3), Geometry({2, 3}, {INT64_MAX, 1}),
+                            Geometry({2, 3}, {3, 1}, -1), Geometry({2, 3}, {3, 1}, INT64_MAX)}) {
     Program p = small();
     p.body.steps[0].operands[0].view.geometry = g;
     EXPECT_FALSE(verify(p, catalog()).ok());
@@ -276,7 +275,8 @@ TEST(Program, SpoiledBytes) {
       }
     }
     std::uint64_t hash = 14695981039346656037ull;
-    for (const char byte : bytes) hash = (hash ^ static_cast<std::uint8_t>(byte)) * 1099511628211ull;
+    for (const char byte : bytes)
+      hash = (hash ^ static_cast<std::uint8_t>(byte)) * 1099511628211ull;
     bytes += static_cast<char>(15 << 3 | 1);
     bytes.append(reinterpret_cast<const char*>(&hash), 8);
     const auto p = read(bytes);

@@ -176,7 +176,8 @@ struct Undefine {
 };
 
 using Command = std::variant<Apply, Constant, Uploaded, Fetch, Backward, Saved, SetFlag, SetGrad,
-                             SetData, Raise, Release, Forget, Taken, Keep, Define, Call,
-                             Undefine>;
+using Command =
+    std::variant<Apply, Constant, Uploaded, Fetch, Backward, Saved, SetFlag, SetGrad, SetData,
+                 Raise, Release, Forget, Taken, Keep, Define, Call, Undefine>;
 
 }  // namespace teletensor::program

@@ -123,8 +123,8 @@ struct Program {
   Block body;
   std::vector<Rebind> rebinds;
   std::vector<Gradient> gradients;
-  std::vector<Alias> aliases;         // ascending by result
-  std::vector<core::Number> numbers;  // what a call gives besides: the kinds, and an example
+  std::vector<Alias> aliases;                // ascending by result
+  std::vector<core::Number> numbers;         // what a call gives besides: the kinds, and an example
   std::vector<std::string> parameter_names;  // as many as body.parameters
   // Lines of source, "file:line: text"; a step's origin is an index here, 0: unknown.
   std::vector<std::string> origins{std::string()};

@@ -240,9 +240,9 @@ class Reader {
         case 1:
           number(part, format);
           if (status_.ok() && format != kFormat) {
-            fail(Status(Code::kUnimplemented,
-                        "program: format " + std::to_string(format) + ", this software reads " +
-                            std::to_string(kFormat)));
+            fail(Status(Code::kUnimplemented, "program: format " + std::to_string(format) +
+                                                  ", this software reads " +
+                                                  std::to_string(kFormat)));
           }
           break;
         case 2:

@@ -360,9 +360,8 @@ void Back::look_ahead() {
     ++scan_at_;
     ++scanned_;
     ++since_mark_;
-    const bool mark =
-        alone ||
-        (entry.kind == Entry::Kind::kRun && !executor_.op_of(entry.instruction).mutates.empty());
+    const bool mark = alone || (entry.kind == Entry::Kind::kRun &&
+                                !executor_.op_of(entry.instruction).mutates.empty());
     if (mark || since_mark_ >= kWindowEntries) {
       boundary_ = scanned_;
       since_mark_ = 0;

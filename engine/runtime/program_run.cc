@@ -23,9 +23,10 @@ namespace {
 
 class Scan {
  public:
-  Scan(const program::Program& program,
-       std::unordered_map<const Block*, Prepared::Facts>& facts)
-      : program_(program), facts_(facts), made_in_(program.values.size(), nullptr),
+  Scan(const program::Program& program, std::unordered_map<const Block*, Prepared::Facts>& facts)
+      : program_(program),
+        facts_(facts),
+        made_in_(program.values.size(), nullptr),
         last_(program.values.size(), 0) {}
 
   void run() {
@@ -211,8 +212,8 @@ void ProgramRun::stack(Executor& executor, const Failed& failed, std::size_t ind
     attributes_ = {core::Attribute::of(shape), core::Attribute::of(type.dtype),
                    core::Attribute::of(type.device)};
     instruction_.attributes = &attributes_;
-    stacked_[index] = core::make_ref<program::Value>(type.dtype, type.device,
-                                                     outcome.becomes->elements);
+    stacked_[index] =
+        core::make_ref<program::Value>(type.dtype, type.device, outcome.becomes->elements);
     program::ResultSlot& slot = instruction_.results.emplace_back();
     slot.value = stacked_[index];
     slot.geometry = &placed_.emplace_back(shape);
@@ -232,10 +233,9 @@ void ProgramRun::stack(Executor& executor, const Failed& failed, std::size_t ind
   whole.geometry = &part;
   instruction_.operands.push_back(operand_of(view));
   program::ResultSlot& slot = instruction_.results.emplace_back();
-  slot.value = round_ + 1 >= rounds_
-                   ? outcome.becomes
-                   : core::make_ref<program::Value>(type.dtype, type.device,
-                                                    outcome.becomes->elements);
+  slot.value = round_ + 1 >= rounds_ ? outcome.becomes
+                                     : core::make_ref<program::Value>(type.dtype, type.device,
+                                                                      outcome.becomes->elements);
   slot.geometry = instruction_.operands[0].geometry;
   slot.overwrites = 0;
   const ValueRef made = slot.value;
@@ -360,8 +360,7 @@ void ProgramRun::leave(Executor& executor, const Failed& failed) {
   for (const program::View& p : frame.block->parameters) registers_[p.value] = nullptr;
   frames_.pop_back();
   for (std::size_t i = 0; i < results.size(); ++i) {
-    const ValueId to =
-        loops ? owner.blocks[0].parameters[i].value : owner.results[i].view.value;
+    const ValueId to = loops ? owner.blocks[0].parameters[i].value : owner.results[i].view.value;
     registers_[to] = std::move(results[i].first);
     displacement_[to] = results[i].second;
   }
@@ -390,9 +389,8 @@ FailureRef ProgramRun::condition(Executor& executor, const program::View& view, 
     Devices& devices = executor.devices();
     status = devices.at(static_cast<std::size_t>(devices.find(operand.value->device)))
                  .backend()
-                 .copy_out(&byte, static_cast<const char*>(contents.storage->data()) +
-                                      contents.offset,
-                           1);
+                 .copy_out(&byte,
+                           static_cast<const char*>(contents.storage->data()) + contents.offset, 1);
     *value = byte != 0;
   }
   if (status.ok()) return nullptr;
@@ -431,8 +429,7 @@ void ProgramRun::run_op(Executor& executor, const Failed& failed, const Step& st
     other.kind = operand.kind;
     other.number = operand.number;
     if (operand.kind == Operand::Kind::kNumber && operand.number.argument != 0) {
-      other.number =
-          call_.numbers[round_ * program_.numbers.size() + operand.number.argument - 1];
+      other.number = call_.numbers[round_ * program_.numbers.size() + operand.number.argument - 1];
     }
   }
   for (const StepResult& result : step.results) {

@@ -86,8 +86,8 @@ class ProgramRun {
   program::Invocation call_;
   const std::uint64_t seq_;
   std::vector<program::ValueRef> registers_;
-  std::vector<std::int64_t> displacement_;   // by value: where its storage begins
-  std::vector<std::int32_t> outcome_of_;     // by value: an outcome that it becomes, -1: none
+  std::vector<std::int64_t> displacement_;  // by value: where its storage begins
+  std::vector<std::int32_t> outcome_of_;    // by value: an outcome that it becomes, -1: none
   std::vector<program::ValueRef> literals_;
   std::vector<program::ValueRef> stacked_;  // by outcome
   std::vector<program::ValueRef> carried_;  // by rebind: what the round before has left

@@ -81,8 +81,7 @@ Builder doubling(core::Device device) {
   Block head, body;
   head.parameters = {b.value()};
   const View sum = b.add(head, "sum", {Builder::of(head.parameters[0])}, DType::kF32, true);
-  head.results = {
-      b.add(head, "lt", {Builder::of(sum), Builder::of(100, 1)}, DType::kBool, true)};
+  head.results = {b.add(head, "lt", {Builder::of(sum), Builder::of(100, 1)}, DType::kBool, true)};
   body.parameters = {b.value()};
   body.results = {b.add(body, "mul", {Builder::of(body.parameters[0]), Builder::of(2)})};
   const View out = b.value();
@@ -155,8 +154,7 @@ Builder bump(core::Device device) {
   const View x = b.parameter();
   const View after = b.value();
   b.p.numbers = {core::Number::of_float(1)};
-  b.p.body.steps.push_back(
-      Builder::step("mul", {Builder::of(x), Builder::of(1, 1)}, after, 0));
+  b.p.body.steps.push_back(Builder::step("mul", {Builder::of(x), Builder::of(1, 1)}, after, 0));
   b.p.rebinds = {{0, after.value}};
   b.p.body.results = {after};
   b.p.aliases = {{0, true, 0}};
@@ -257,8 +255,11 @@ TEST(Program, HostileCallsEndTheirSessionAlone) {
   refused([](Client&, program::Call& c) { c.made = 4; }, "expected 4");
   refused([](Client&, program::Call& c) { c.sliced = {0}; }, "slices");
   refused([](Client&, program::Call& c) { c.times = ~0u; }, "numbers");
-  refused([](Client& client, program::Call& c) { c.inputs = {client.constant({3}, {1, 2, 3})}; },
-          "p0");
+  refused(
+      [](Client& client, program::Call& c) {
+        c.inputs = {client.constant({3}, {1, 2, 3})};
+      },
+      "p0");
   refused(
       [](Client& client, program::Call& c) {
         const HandleId one = client.constant({1}, {1});

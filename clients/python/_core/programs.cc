@@ -1,6 +1,8 @@
 // Programs: capturing a function's commands, and calling what was captured. The Python half is
 // teletensor/jit.
 
+#include "programs.h"
+
 #include <algorithm>
 
 #include "bindings.h"
@@ -9,7 +11,6 @@
 #include "engine/ops/verify.h"
 #include "engine/passes/passes.h"
 #include "engine/program/serialize.h"
-#include "programs.h"
 
 namespace teletensor::client {
 namespace {
@@ -171,13 +172,13 @@ nb::tuple call(PyProgram& p, nb::handle arguments, nb::handle numbers, std::uint
   }
   std::vector<HandleRef> inputs;
   if (!p.resolve(handles_of(arguments, p.session), inputs, false)) {
-    raise_if(core::invalid("call of a program: an argument or a gradient that it needs is missing"));
+    raise_if(
+        core::invalid("call of a program: an argument or a gradient that it needs is missing"));
   }
   p.define();
   Handles results;
-  const Status status =
-      p.session->call(*p.callable, command_of(p, numbers, times, std::move(sliced)), inputs,
-                      results);
+  const Status status = p.session->call(
+      *p.callable, command_of(p, numbers, times, std::move(sliced)), inputs, results);
   if (PyErr_Occurred()) throw nb::python_error();
   raise_if(status);
   nb::list out;
@@ -185,8 +186,8 @@ nb::tuple call(PyProgram& p, nb::handle arguments, nb::handle numbers, std::uint
     for (const HandleRef& h : results) out.append(tensor_object(*p.session, h));
   } else {
     for (const TracedOutput& output : p.outputs) {
-      out.append(tensor_object(
-          *p.session, output.is_input ? inputs[output.index] : results[output.index]));
+      out.append(tensor_object(*p.session,
+                               output.is_input ? inputs[output.index] : results[output.index]));
     }
   }
   return nb::tuple(out);
@@ -200,9 +201,9 @@ nb::object end_trace(PySession& session, nb::handle outputs, std::uint64_t begun
   std::vector<Handle*> handles;
   std::vector<HandleRef> keep = handles_of(outputs, &session);
   for (const HandleRef& h : keep) handles.push_back(h.get());
-  Traced traced = value_or_raise(tracer->finish(
-      handles, static_cast<std::uint64_t>(ordinal) - begun,
-      [&session](std::uint64_t seq) { return session.site_of(seq); }));
+  Traced traced = value_or_raise(
+      tracer->finish(handles, static_cast<std::uint64_t>(ordinal) - begun,
+                     [&session](std::uint64_t seq) { return session.site_of(seq); }));
   auto named = std::make_shared<program::Program>(*traced.program);
   named->name = name;
   for (std::size_t i = 0; i < traced.inputs.size(); ++i) {
@@ -336,15 +337,16 @@ void bind_programs(nb::module_& m) {
             return out;
           },
           nb::arg("arguments"), "What its parameters would be, by parameter.")
-      .def("fixed",
-           [](PyProgram& p) {
-             nb::list out;
-             for (const PyProgram::Source& s : p.sources) {
-               out.append(s.fixed ? tensor_object(*p.session, s.fixed) : nb::none());
-             }
-             return out;
-           },
-           "The tensors that are parameters without being arguments; None for the others.")
+      .def(
+          "fixed",
+          [](PyProgram& p) {
+            nb::list out;
+            for (const PyProgram::Source& s : p.sources) {
+              out.append(s.fixed ? tensor_object(*p.session, s.fixed) : nb::none());
+            }
+            return out;
+          },
+          "The tensors that are parameters without being arguments; None for the others.")
       .def(
           "dense",
           [](PyProgram& p, std::size_t i) {
@@ -364,8 +366,9 @@ void bind_programs(nb::module_& m) {
             const program::View& view = p.program().body.parameters[i];
             if (!(t->handle->shape() == view.geometry.shape) ||
                 t->handle->layout.dtype != p.program().values[view.value].dtype) {
-              raise_if(core::invalid("program: a weight of another shape or dtype than its "
-                                     "parameter"));
+              raise_if(
+                  core::invalid("program: a weight of another shape or dtype than its "
+                                "parameter"));
             }
             if (t->handle->geometry().strides == view.geometry.strides) return nb::borrow(object);
             static const ops::OpRef relayout("relayout");
@@ -378,7 +381,8 @@ void bind_programs(nb::module_& m) {
           nb::arg("parameter"), nb::arg("tensor"), "The tensor with the parameter's strides.")
       .def(
           "bind",
-          [](PyProgram& p, nb::list sources, const std::vector<std::pair<bool, std::uint32_t>>& outputs) {
+          [](PyProgram& p, nb::list sources,
+             const std::vector<std::pair<bool, std::uint32_t>>& outputs) {
             if (sources.size() != p.program().body.parameters.size()) {
               raise_if(core::invalid("program: not as many inputs as parameters"));
             }
@@ -457,9 +461,8 @@ void bind_programs(nb::module_& m) {
   m.def(
       "load_program",
       [](PySession& session, nb::bytes bytes) {
-        auto read = value_or_raise(
-            program::deserialize(std::string_view(bytes.c_str(), bytes.size()),
-                                 ops::op_finder(ops::catalog())));
+        auto read = value_or_raise(program::deserialize(
+            std::string_view(bytes.c_str(), bytes.size()), ops::op_finder(ops::catalog())));
         raise_if(ops::verify(read, ops::catalog()));
         return program_object(session, std::move(read));
       },
@@ -501,11 +504,10 @@ void bind_programs(nb::module_& m) {
             throw nb::type_error("not a Tensor");
           }
           const Handle& h = *t->handle;
-          const char head[] = {static_cast<char>(h.layout.dtype),
-                               static_cast<char>(h.layout.device.kind),
-                               static_cast<char>(h.layout.device.index),
-                               static_cast<char>(h.shape().size()),
-                               static_cast<char>(t->session->graph().requires_grad(*t->handle))};
+          const char head[] = {
+              static_cast<char>(h.layout.dtype), static_cast<char>(h.layout.device.kind),
+              static_cast<char>(h.layout.device.index), static_cast<char>(h.shape().size()),
+              static_cast<char>(t->session->graph().requires_grad(*t->handle))};
           key.append(head, sizeof head);
           for (int d = 0; d < h.shape().size(); ++d) {
             const std::int64_t pair[] = {h.shape()[d], h.geometry().strides[d]};

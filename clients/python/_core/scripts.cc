@@ -31,8 +31,8 @@ class Linker {
 
   void input(nb::handle object) {
     const Handle* h = handle_at(object);
-    const View view = make(h->layout.dtype, h->layout.device, h->geometry().storage_end(),
-                           h->geometry());
+    const View view =
+        make(h->layout.dtype, h->layout.device, h->geometry().storage_end(), h->geometry());
     names_[h] = view;
     program_.body.parameters.push_back(view);
     program_.parameter_names.emplace_back();
@@ -120,8 +120,8 @@ class Linker {
         core::Attributes attributes;
         const std::size_t last = copy.attributes.size() - 1;
         for (std::size_t i = 0; i < last; ++i) attributes.push_back(copy.attributes.at(i));
-        attributes.push_back(core::Attribute::of(
-            copy.attributes.integer(last) + static_cast<std::int64_t>(program_.random_steps)));
+        attributes.push_back(core::Attribute::of(copy.attributes.integer(last) +
+                                                 static_cast<std::int64_t>(program_.random_steps)));
         copy.attributes = std::move(attributes);
       }
     }
