@@ -175,7 +175,6 @@ struct Undefine {
   friend bool operator==(const Undefine&, const Undefine&) = default;
 };
 
-using Command = std::variant<Apply, Constant, Uploaded, Fetch, Backward, Saved, SetFlag, SetGrad,
 using Command =
     std::variant<Apply, Constant, Uploaded, Fetch, Backward, Saved, SetFlag, SetGrad, SetData,
                  Raise, Release, Forget, Taken, Keep, Define, Call, Undefine>;

@@ -1,0 +1,132 @@
+// Backwards of a session: one command, or the same expansion issued from here.
+
+#include <algorithm>
+
+#include "clients/session/session.h"
+
+namespace teletensor::client {
+
+using autograd::Backward;
+
+namespace {
+
+Status ended() {
+  return core::invalid("a tensor inside vmap, or of a vmap that has ended, cannot be used here");
+}
+
+}  // namespace
+
+Status Session::backward(autograd::BackwardCall call, bool create_graph,
+                         std::vector<HandleRef>& results) {
+  if (watching) TT_RETURN_IF_ERROR(before_backward());
+  TT_RETURN_IF_ERROR(ready_to_issue());
+  flush_releases();  // the daemon gives no .grad to a name that is gone here
+  program::Backward command;
+  bool inside = false;  // vmap: a gradient for each sample flows through ordinary nodes
+  for (const HandleRef& h : call.seeds) inside = inside || (h && h->id == 0);
+  for (const HandleRef& h : call.roots) {
+    if (h->id == 0) return ended();
+    command.roots.push_back(h->id);
+  }
+  for (const HandleRef& h : call.inputs) {
+    if (h->id == 0) return ended();
+  }
+  for (const HandleRef& h : call.seeds) command.seeds.push_back(h ? h->id : 0);
+  for (const HandleRef& h : call.inputs) command.inputs.push_back(h->id);
+  command.has_inputs = call.has_inputs;
+  command.retain_graph = call.retain_graph;
+  command.allow_unused = call.allow_unused;
+  if (autograd::Tracer* trace = tracer()) {
+    for (const auto* list : {&call.roots, &call.seeds, &call.inputs}) {
+      for (const HandleRef& h : *list) {
+        if (h) trace->know(*h);
+      }
+    }
+  }
+  begin_command();
+  auto plan = Backward::plan(graph_, std::move(call));
+  if (!plan.ok()) return plan.status();
+  if (!create_graph && !inside && !expand_backward && !(*plan)->has_hooks()) {
+    const program::HandleId first = next_id_;
+    (*plan)->settle([this](Handle& h) { give_id(h); });
+    command.made = static_cast<std::uint32_t>(next_id_ - first);
+    issue(program::Command(command), command.made);
+  } else {
+    // Python lies on the path, or what runs must be recorded: the same expansion, sent from here.
+    const bool outer_recording = recording_, outer_mode = grad_mode();
+    recording_ = create_graph;
+    set_grad_mode(create_graph);
+    Status outer_status = take_status();
+    const Status status = (*plan)->step(*this, INT32_MAX);
+    put_status(std::move(outer_status));
+    recording_ = outer_recording;
+    set_grad_mode(outer_mode);
+    TT_RETURN_IF_ERROR(status);
+    if (!command.retain_graph) {
+      (*plan)->free_saved();  // also nodes that no gradient reached, as the daemon will
+      command.expanded = true;
+      command.seeds = command.roots;  // of the right shape, which is all that counts
+      begin_command();
+      issue(program::Command(command), 0);
+    }
+  }
+  results = (*plan)->results();
+  return {};
+}
+
+ops::Vars Session::call(OpId op, std::span<const Var> arguments, core::Attributes attributes,
+                        std::span<const std::uint32_t> counts) {
+  ops::Vars out;
+  Handles results;
+  if (status_.ok()) status_ = apply(op, arguments, counts, attributes, results);
+  if (!status_.ok()) {
+    for (int i = 0; i < std::max(catalog().at(op).results, 1); ++i) out.push_back({});
+    return out;
+  }
+  for (HandleRef& h : results) out.push_back(Var(this, std::move(h)));
+  return out;
+}
+
+Status Session::inplace(OpId op, std::span<const Var> arguments) {
+  const ops::OpDef& def = catalog().at(op);
+  core::Attributes attributes;
+  for (std::size_t p = static_cast<std::size_t>(def.operand_parameters); p < def.parameters.size();
+       ++p) {
+    attributes.push_back(def.parameters[p].fallback);
+  }
+  return apply_inplace(op, arguments, {}, attributes);
+}
+
+Status Session::set_grad(Handle& h, const HandleRef& grad) { return assign_grad(h, grad.get()); }
+
+Var Session::saved(const autograd::Node::SavedSlot& slot, autograd::Node& node) {
+  if (status_.ok()) status_ = ready_to_issue();
+  HandleRef h = graph_.name_saved(slot, node);
+  give_id(*h);
+  issue(program::Command(program::Saved{node.seq, static_cast<std::uint32_t>(slot.slot)}), 1);
+  return Var(this, std::move(h));
+}
+
+Var Session::saved_again(int slot, autograd::Node& node) {
+  if (!status_.ok()) return {};
+  auto other = again(node);
+  if (!other.ok()) {
+    status_ = other.status();
+    return {};
+  }
+  for (const autograd::Node::SavedSlot& each : (*other)->saved) {
+    if (each.slot == slot) return saved(each, **other);
+  }
+  return {};
+}
+
+core::Result<HandleRef> Session::own(const Var& g, const core::Dims& strides) {
+  static const ops::OpRef relayout("relayout");
+  const Var arguments[] = {g};
+  Handles results;
+  const core::Attributes attributes = {core::Attribute::of(strides)};
+  TT_RETURN_IF_ERROR(apply(relayout, arguments, {}, attributes, results));
+  return results[0];
+}
+
+}  // namespace teletensor::client
