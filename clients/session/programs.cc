@@ -34,7 +34,8 @@ Status Session::call(const autograd::Callable& callable, program::Call command,
                      std::span<const HandleRef> inputs, Handles& results) {
   for (const HandleRef& h : inputs) {
     if (h->id == 0) {
-      return core::invalid("a tensor inside vmap, or of a vmap that has ended, cannot be used here");
+      return core::invalid(
+          "a tensor inside vmap, or of a vmap that has ended, cannot be used here");
     }
     command.inputs.push_back(h->id);
   }

@@ -175,8 +175,7 @@ struct Undefine {
   friend bool operator==(const Undefine&, const Undefine&) = default;
 };
 
-using Command =
-    std::variant<Apply, Constant, Uploaded, Fetch, Backward, Saved, SetFlag, SetGrad, SetData,
-                 Raise, Release, Forget, Taken, Keep, Define, Call, Undefine>;
+using Command = std::variant<Apply, Constant, Uploaded, Fetch, Backward, Saved, SetFlag, SetGrad,
+                             SetData, Raise, Release, Forget, Taken, Keep, Define, Call, Undefine>;
 
 }  // namespace teletensor::program
