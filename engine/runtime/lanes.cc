@@ -28,6 +28,7 @@ struct Lanes::Job {
   const std::int64_t parts;
   const std::function<void(std::int64_t)>& part;
   Task* const task;  // that helpers work for; nullptr outside of plans
+  const std::chrono::steady_clock::time_point began = std::chrono::steady_clock::now();
   std::atomic<std::int64_t> next{0};
   int helpers = 0;                       // guarded by mu_
   std::exception_ptr failure = nullptr;  // guarded by mu_; the first
@@ -93,13 +94,17 @@ Lanes::Job* Lanes::joinable() {
 void Lanes::lane() {
   mu_.lock();
   while (true) {
-    if (!queue_.empty()) {
+    // A kernel of somebody who has had least gets help before those who wait get a lane.
+    Job* const first = queue_.empty() ? nullptr : joinable();
+    const bool help = first != nullptr && first->task != nullptr &&
+                      !queue_.has_before(*first->task, ns_since(first->began));
+    if (!queue_.empty() && !help) {
       Task* task = queue_.pop();
       waiting_.fetch_sub(1, std::memory_order_relaxed);
       mu_.unlock();
       run_task(task);
       mu_.lock();
-    } else if (Job* job = joinable()) {
+    } else if (Job* const job = help ? first : joinable()) {
       ++job->helpers;
       mu_.unlock();
       const auto began = std::chrono::steady_clock::now();
@@ -122,8 +127,11 @@ void Lanes::pull(Job& job, bool helper) {
   while (true) {
     // A helper leaves for a waiting session; the caller stays until all parts have begun.
     if (contended()) {
-      if (helper) return;
-      yield_to_others();
+      if (!helper) {
+        yield_to_others();
+      } else if (!ahead_of_waiting(job)) {
+        return;
+      }
     }
     const std::int64_t i = job.next.fetch_add(1, std::memory_order_relaxed);
     if (i >= job.parts) return;
@@ -135,6 +143,11 @@ void Lanes::pull(Job& job, bool helper) {
       if (!job.failure) job.failure = std::current_exception();
     }
   }
+}
+
+bool Lanes::ahead_of_waiting(const Job& job) const {
+  core::MutexLock lock(mu_);
+  return job.task != nullptr && !queue_.has_before(*job.task, ns_since(job.began));
 }
 
 void Lanes::yield_to_others() {

@@ -54,6 +54,8 @@ class Lanes {
   void pull(Job& job, bool helper);
   Job* joinable() TT_REQUIRES(mu_);
   void run_task(Task* task);
+  // Has the job's session had less than those that wait?
+  bool ahead_of_waiting(const Job& job) const;
   void yield_to_others();
 
   mutable core::Mutex mu_;
