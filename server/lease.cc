@@ -393,6 +393,23 @@ LeaseRef Leases::find_name(std::string_view user, std::string_view name) const {
 }
 
 void Leases::take_over(ClientInfo client, LeaseReady ready) {
+  const std::pair<std::string, std::string> key(client.user, client.name);
+  bool seized = false;
+  {
+    MutexLock lock(mutex_);
+    seized = !seized_.insert(key).second;
+  }
+  if (seized) {
+    return ready(Status(Code::kAborted, "session \"" + client.name +
+                                            "\" is being taken over by another client just now"));
+  }
+  ready = [this, key, ready = std::move(ready)](core::Result<LeaseRef> lease) {
+    {
+      MutexLock lock(mutex_);
+      seized_.erase(key);
+    }
+    ready(std::move(lease));
+  };
   const LeaseRef old = find_name(client.user, client.name);
   if (!old || !old->survives() ||
       !retire(*old, Status(Code::kAborted, "another client has taken the session over"), "taken",

@@ -271,6 +271,7 @@ class Leases {
   std::deque<std::pair<Clock::time_point, std::weak_ptr<LeaseCall>>> lingering_
       TT_GUARDED_BY(mutex_);
   std::deque<LeaseRef> heritage_ TT_GUARDED_BY(mutex_);  // wait to be taken over
+  std::set<std::pair<std::string, std::string>> seized_ TT_GUARDED_BY(mutex_);  // user, name
   std::deque<Handover> handovers_ TT_GUARDED_BY(mutex_);
   std::size_t opening_ TT_GUARDED_BY(mutex_) = 0;
   std::multiset<std::string> opening_users_ TT_GUARDED_BY(mutex_);
