@@ -71,7 +71,7 @@ struct Logit {  // of x limited to [eps, 1 - eps] where eps is given
   T operator()(T x) const {
     const bool limited = eps >= 0;
     const T low = static_cast<T>(eps), high = T(1) - low;
-    const T floor = x < low ? low : x, inside = floor > high ? high : floor;
+    const T below = x > high ? high : x, inside = x < low ? low : below;
     const T y = limited ? inside : x;
     return log(y / (T(1) - y));
   }
