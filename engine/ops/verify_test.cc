@@ -248,7 +248,9 @@ TEST(Verify, RandomNumbersAndOthersAreTheProgramsOwn) {
   }
   bool number = false;
   for (auto& operand : p.body.steps[0].operands) number |= operand.kind == Operand::Kind::kNumber;
-  if (number) EXPECT_REFUSED(p, "no call gives");
+  if (number) {
+    EXPECT_REFUSED(p, "no call gives");
+  }
 }
 
 // What is read from spoiled bytes (with a checksum that fits) is refused or in order, and never
@@ -282,7 +284,9 @@ TEST(Program, SpoiledBytes) {
     const auto p = read(bytes);
     const bool ok = p.ok() && verify(*p, catalog()).ok();
     ++(ok ? good : refused);
-    if (ok) EXPECT_TRUE(*read(bytes_of(*p)) == *p);
+    if (ok) {
+      EXPECT_TRUE(*read(bytes_of(*p)) == *p);
+    }
   }
   EXPECT_GT(refused, 10'000);
   EXPECT_GT(good, 100);
