@@ -170,7 +170,7 @@ def test_out_of_memory_sweep_keeps_last_good_values(start_daemon, tt):
     rng = np.random.default_rng(0)
     data = rng.standard_normal((256, 512)).astype(np.float32)
     finished, failed = 0, 0
-    for quota in (2, 3, 4, 5, 6, 8, 16):
+    for quota in (1, 2, 3, 4, 5, 6, 8, 16):
         daemon = start_daemon("--session-memory", f"{quota}MiB")
         with tt.connect(daemon.unix) as s:
             try:
