@@ -154,7 +154,7 @@ void Daemon::raised(std::uint64_t seq, std::uint64_t root,
 
 // ---------------------------------------------------------------- the client
 
-Client::Client() : client::Session(limits()) {}
+Client::Client() : client::Session(limits()), sends_(take_up(1, 0)) {}
 Client::~Client() = default;
 
 bool Client::keep(Status status) {
@@ -259,7 +259,7 @@ Status Client::block(const std::function<bool()>& ready) {
 void Client::pump() {
   while (true) {
     std::string frame;
-    if (!next_frame(frame, 0) || frame.empty()) return;
+    if (!next_frame(frame, 0, sends_) || frame.empty()) return;
     wire::Progress progress;
     progress.credit_upto = 1ull << 40;
     progress.credit_bytes = 1ull << 50;

@@ -95,6 +95,7 @@ class Client final : public client::Session {
   bool keep(core::Status status);
   static core::Attributes filled(std::string_view op, core::Attributes attributes);
 
+  const std::uint64_t sends_;  // the number of its only stream
   std::map<autograd::HookId, std::pair<int, bool>> hooks_;
 };
 
