@@ -98,7 +98,7 @@ def test_bincount(lib, t):
     same(lib, m.bincount(t(np.zeros(0), "i64"), minlength=3), [0, 0, 0])
     for bad in (t([-1, 2], "i64"), t([0.5]), t([[1]], "i64")):
         with pytest.raises(RuntimeError, match="1-d non-negative"):
-            m.bincount(bad)
+            len(m.bincount(bad))
 
 
 def test_covariances(lib, t):
