@@ -97,8 +97,6 @@ Status Session::inplace(OpId op, std::span<const Var> arguments) {
   return apply_inplace(op, arguments, {}, attributes);
 }
 
-Status Session::set_grad(Handle& h, const HandleRef& grad) { return assign_grad(h, grad.get()); }
-
 Var Session::saved(const autograd::Node::SavedSlot& slot, autograd::Node& node) {
   if (status_.ok()) status_ = ready_to_issue();
   HandleRef h = graph_.name_saved(slot, node);

@@ -361,13 +361,19 @@ Status Session::register_hook(Handle& h, autograd::HookId hook) {
 }
 
 Status Session::assign_grad(Handle& h, Handle* grad) {
+  // Refuses as every use of such a view does; the gradient that a backward retains is none.
+  if (grad != nullptr && grad != &h) TT_RETURN_IF_ERROR(graph_.node_of(h).status());
+  return set_grad(h, HandleRef(grad));
+}
+
+Status Session::set_grad(Handle& h, const HandleRef& grad) {
   if (h.id == 0 || (grad && grad->id == 0)) return ended();
   TT_RETURN_IF_ERROR(ready_to_issue());
   if (autograd::Tracer* trace = tracer()) {
     trace->know(h);
     if (grad) trace->know(*grad);
   }
-  TT_RETURN_IF_ERROR(graph_.set_grad(h, grad));
+  TT_RETURN_IF_ERROR(graph_.set_grad(h, grad.get()));
   issue(program::Command(program::SetGrad{h.id, grad ? grad->id : 0}), 0);
   return {};
 }

@@ -300,8 +300,6 @@ Status Graph::set_grad(Handle& h, Handle* grad) {
   if (grad == &h)
     return invalid("grad: a tensor cannot be its own grad: can't assign Variable as its own grad");
   if (grad != nullptr) {
-    const auto node = node_of(h);  // refuses as every use of such a view does
-    if (!node.ok()) return node.status();
     if (!(grad->shape() == h.shape())) {
       return invalid("grad: attempting to assign a gradient of size " +
                      core::to_string(grad->shape()) + " to a tensor of size " +

@@ -566,3 +566,19 @@ def test_gradcheck_of_complex_functions(tt):
 
     with pytest.raises(RuntimeError, match="mismatch"):
         tt.autograd.gradcheck(WithoutConj.apply, (z,))
+
+
+def test_gradient_retained_by_a_view_that_was_written(tt):
+    """One of several views, written without a record: a backward still retains its gradient, by
+    create_graph as without; assigning one is refused, as every use of such a view."""
+    for create_graph in (False, True):
+        x = tt.ones(2, 1, 3).requires_grad_()
+        view = x.unbind(0)[0]
+        view.retain_grad()
+        z = x * view
+        with tt.no_grad():
+            view[0:1:2] = -0.95
+        z.backward(tt.ones_like(z), retain_graph=True, create_graph=create_graph)
+        assert x.grad.tolist() == [[[3.0, 3.0, 3.0]], [[1.0, 1.0, 1.0]]]
+        with pytest.raises(RuntimeError, match="one of multiple views"):
+            view.grad = tt.ones(1, 3)

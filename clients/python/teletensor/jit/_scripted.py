@@ -105,18 +105,20 @@ def script(function: Any) -> Any:
     function itself runs, and what it branches on is read. Raises ScriptError, with file, line and
     column, at the first call, for what is not supported.
 
-    >>> @tt.jit.script
-    ... def collatz(n):
-    ...     steps = 0
-    ...     while n > 1:
-    ...         if n % 2 == 0:
-    ...             n = n // 2
-    ...         else:
-    ...             n = 3 * n + 1
-    ...         steps += 1
-    ...     return steps
-    >>> collatz(tt.tensor(27)).item()
-    111
+    Its source must be in a file (or a notebook's cell)::
+
+        @tt.jit.script
+        def collatz(n):
+            steps = 0
+            while n > 1:
+                if n % 2 == 0:
+                    n = n // 2
+                else:
+                    n = 3 * n + 1
+                steps += 1
+            return steps
+
+        collatz(tt.tensor(27)).item()  # 111
     """
     if not callable(function):
         raise TypeError(f"script() takes a function or a module, not {type(function).__name__}")
