@@ -179,16 +179,20 @@ def load(f: _File, map_location: Any = None) -> Any:
     try:
         return _unpack(_parse(metadata[_TREE]), tensors, 0)
     except _Damaged as error:
-        raise ValueError(f"load: {getattr(f, 'name', f)}: {error}") from None
+        raise ValueError(f"load: {_where(f)}: {error}") from None
 
 
 def read_entries(f: _File, map_location: Any = None) -> tuple[dict[str, str], dict[str, Tensor]]:
     """The metadata and the tensors of a file, as they stand there."""
     if hasattr(f, "read"):
-        return _read(f, map_location, getattr(f, "name", "file"))
-    path = os.fspath(f)
-    with open(path, "rb") as file:
-        return _read(file, map_location, path)
+        return _read(f, map_location, _where(f))
+    with open(os.fspath(f), "rb") as file:
+        return _read(file, map_location, _where(f))
+
+
+def _where(f: _File) -> object:
+    """What errors call a file."""
+    return getattr(f, "name", "file") if hasattr(f, "read") else os.fspath(f)
 
 
 def _read(file: Any, device: Any, where: object) -> tuple[dict[str, str], dict[str, Tensor]]:
