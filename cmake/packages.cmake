@@ -42,6 +42,13 @@ if(TELETENSOR_MVEC)
   target_link_libraries(tt_kernel_flags INTERFACE "${TELETENSOR_MVEC}")
 endif()
 
+# Snapshots and spilled tensors: checksums and compression.
+pkg_check_modules(TELETENSOR_ZSTD REQUIRED IMPORTED_TARGET libzstd)
+pkg_check_modules(TELETENSOR_XXHASH REQUIRED IMPORTED_TARGET libxxhash)
+add_library(tt_block_file INTERFACE)
+target_link_libraries(tt_block_file INTERFACE PkgConfig::TELETENSOR_ZSTD
+                                              PkgConfig::TELETENSOR_XXHASH)
+
 # HTTP, metrics, tokens, the dashboard's charts.
 find_path(TELETENSOR_CHART_JS chart.min.js PATHS /usr/share/javascript/chart.js REQUIRED)
 pkg_check_modules(TELETENSOR_HTTPLIB REQUIRED IMPORTED_TARGET cpp-httplib)

@@ -19,7 +19,7 @@ LAYERS = {
     "engine/ops": (["engine/core/", "engine/program/"], CLIENT),
     "engine/autograd": (["engine/core/", "engine/program/", "engine/ops/"], CLIENT),
     "engine/passes": (["engine/core/", "engine/program/", "engine/ops/"], CLIENT),
-    "engine/memory": (["engine/core/"], ABSL),
+    "engine/memory": (["engine/core/"], [*ABSL, "zstd.h", "xxhash.h"]),
     "engine/backends": (
         ["engine/core/", "engine/program/", "engine/ops/", "engine/memory/"], ABSL),
     "engine/backends/cpu": (
