@@ -124,8 +124,7 @@ Status BlockWriter::commit(bool durable) {
   if (!block_.empty()) TT_RETURN_IF_ERROR(put_block());
   TT_RETURN_IF_ERROR(put_block());
   if (durable && fsync(fd_) != 0) return failed("cannot be written", errno);
-  if (::close(std::exchange(fd_, -1)) != 0 ||
-      std::rename(temporary_.c_str(), path_.c_str()) != 0) {
+  if (::close(std::exchange(fd_, -1)) != 0 || std::rename(temporary_.c_str(), path_.c_str()) != 0) {
     const Status status = failed("cannot be written", errno);
     (void)unlink(temporary_.c_str());
     return status;
@@ -147,7 +146,7 @@ core::Result<std::unique_ptr<BlockReader>> BlockReader::open(const std::string& 
                   path + ": cannot be read: " + std::strerror(errno));
   }
   std::unique_ptr<BlockReader> reader(new BlockReader(path, fd));
-  struct stat facts{};
+  struct stat facts {};
   if (fstat(fd, &facts) != 0 || !S_ISREG(facts.st_mode) || facts.st_uid != geteuid() ||
       (facts.st_mode & 077) != 0) {
     return Status(Code::kPermissionDenied, path + ": not a file that only this user can read");

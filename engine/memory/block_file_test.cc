@@ -64,7 +64,7 @@ TEST_F(BlockFileTest, BytesComeBackAndOthersCannotReadThem) {
   EXPECT_TRUE(load(back).ok());
   EXPECT_EQ(back, bytes);
   EXPECT_LT(std::filesystem::file_size(path_), bytes.size() - kFileBlock / 2);
-  struct stat facts{};
+  struct stat facts {};
   ASSERT_EQ(stat(path_.c_str(), &facts), 0);
   EXPECT_EQ(facts.st_mode & 0777, 0600u);
   EXPECT_EQ(files(), 1u);
@@ -87,8 +87,8 @@ TEST_F(BlockFileTest, EveryFlippedBitAndEveryCutIsFound) {
   std::mt19937_64 random(2);
   std::string back(bytes.size(), '\0');
   for (int i = 0; i < 60; ++i) {
-    const auto at = static_cast<std::streamoff>(i < 40 ? static_cast<std::uint64_t>(i)
-                                                       : random() % size);
+    const auto at =
+        static_cast<std::streamoff>(i < 40 ? static_cast<std::uint64_t>(i) : random() % size);
     std::fstream file(path_, std::ios::in | std::ios::out | std::ios::binary);
     const int old = (file.seekg(at), file.get());
     const auto flipped = static_cast<char>(old ^ (1 << random() % 8));
