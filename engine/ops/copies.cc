@@ -72,6 +72,11 @@ Status infer_bitcast(InferContext& c) {
   return {};
 }
 
+Status infer_require(InferContext& c) {
+  if (c.dtype(1) != core::DType::kBool) return c.fail("the condition must be bool");
+  return infer_clone(c);
+}
+
 void give_gradient(VjpContext& c) { c.give(0, c.gradient()); }
 
 // RULE: nothing of operand 0 remains.
@@ -124,6 +129,11 @@ std::vector<OpDef> copy_ops() {
        .doc = "x on another device.",
        .infer = infer_clone,
        .vjp = to_device_vjp},
+      {.signature = "require(Tensor x, Tensor condition, str message) -> Tensor",
+       .doc = "A copy of x; where condition is not True everywhere, an error with this message.",
+       .infer = infer_require,
+       .vjp = give_gradient,
+       .internal = true},
   };
 }
 

@@ -106,6 +106,47 @@ def test_reductions_of_nothing_and_specials(tt):
     assert np.allclose((big / big).numpy(), 1) and np.allclose((1 / big).numpy(), 1 / (1e30 + 1e30j))
 
 
+def test_logsumexp(tt):
+    generator = np.random.default_rng(3)
+    z = 700 * generator.normal(size=(3, 4, 5)) + 1j * generator.normal(size=(3, 4, 5))
+    for dim in (0, -1, (0, 2), (0, 1, 2)):
+        top = z.real.max(dim, keepdims=True)
+        want = np.log(np.exp(z - top).sum(dim, keepdims=True)) + top
+        x = tt.tensor(z, dtype=tt.complex128, requires_grad=True)
+        kept = tt.logsumexp(x, dim, True)
+        assert kept.shape == want.shape and np.allclose(kept.detach().numpy(), want)
+        assert np.allclose(x.logsumexp(dim).detach().numpy(), want.squeeze(dim))
+        kept.real.sum().backward()
+        assert np.allclose(x.grad.numpy(), np.conj(np.exp(z - want)))
+    infinite = tt.logsumexp(tt.tensor([complex(-np.inf, 0), complex(-np.inf, 2)]), 0).item()
+    assert infinite.real == -np.inf and tt.zeros(0, 2, dtype=tt.complex64).logsumexp(0).real.tolist() == [-np.inf] * 2
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_convolutions(tt, transposed):
+    """As linear maps of complex numbers: four real convolutions, and its derivative by definition."""
+    generator = np.random.default_rng(4)
+    f = tt.nn.functional.conv_transpose2d if transposed else tt.nn.functional.conv2d
+
+    def drawn(*shape):
+        array = generator.normal(size=shape) + 1j * generator.normal(size=shape)
+        return tt.tensor(array, dtype=tt.complex128, requires_grad=True)
+
+    x, w, b = drawn(2, 4, 6, 5), drawn(4, 3, 3, 2) if transposed else drawn(6, 2, 3, 2), drawn(6)
+    out = f(x, w, b, stride=2, padding=1, groups=2)
+
+    def real(p, q):
+        return f(p, q, stride=2, padding=1, groups=2).detach().numpy()
+    want = (real(x.real, w.real) - real(x.imag, w.imag) + 1j * (real(x.real, w.imag) + real(x.imag, w.real))
+            + b.detach().numpy()[:, None, None])
+    assert np.allclose(out.detach().numpy(), want)
+    assert tt.autograd.gradcheck(lambda x, w, b: f(x, w, b, stride=2, padding=1, groups=2), (x, w, b))
+    one = tt.ones(1, 1, 4, dtype=tt.complex64)
+    assert tt.nn.functional.conv1d(one * 1j, one[..., :2]).tolist() == [[[2j] * 3]]
+    with pytest.raises(RuntimeError, match="different dtypes.*complex128.*float64"):
+        f(x, w.real)
+
+
 @pytest.mark.parametrize("op", ["floor", "sort", "max", "relu", "cummax", "median", "erf"])
 def test_refusals_name_op_and_dtype(tt, op):
     call = getattr(tt, op, None) or getattr(tt.nn.functional, op)

@@ -77,6 +77,51 @@ def test_the_call_returns_while_the_daemon_stands_still(start_daemon, tt):
         assert some.tolist() == [3, 4, 5] and where.shape == (5, 1) and total.item() == 15
 
 
+SET = {
+    "as many": lambda tt, x, m: x.__setitem__(m, tt.arange(3.)),
+    "one": lambda tt, x, m: x.__setitem__(m, tt.tensor([7.])),
+    "a number": lambda tt, x, m: x.__setitem__(m, 7.),
+    "bytes": lambda tt, x, m: x.__setitem__(m.to(tt.uint8) * 3, tt.tensor([7.])),
+    "a view": lambda tt, x, m: x[1:5].__setitem__(m[1:5], tt.tensor([7.])),
+    "rows": lambda tt, x, m: x.view(3, 2).__setitem__(m[:3], tt.tensor([[7., 8.]])),
+    "columns": lambda tt, x, m: x.view(2, 3).__setitem__((slice(None), m[:3]), tt.tensor([[7.], [8.]])),
+    "a table": lambda tt, x, m: x.view(2, 3).__setitem__(m.view(2, 3), tt.arange(3.)),
+    "bags": lambda tt, x, m: x.copy_(tt.nn.functional.embedding_bag(
+        m.long(), x.view(3, 2), tt.tensor([0, 1, 1]), mode="max").view(-1)),
+}
+
+
+@pytest.mark.parametrize("name", SET)
+def test_writes_under_a_mask_wait_for_nothing(tt, name):
+    x, m = tt.tensor(X), tt.tensor(M)
+    before = waits(tt)
+    SET[name](tt, x, m)
+    assert waits(tt) == before
+    y = X.copy()
+    if name == "bags":
+        table = y.reshape(3, 2)[M.astype(int)]
+        y = np.stack([table[:1].max(0), [0, 0], table[1:].max(0)]).ravel()
+    elif name in ("as many", "a table"):
+        y[M] = np.arange(3)
+    elif name == "a view":
+        y[1:5][M[1:5]] = 7
+    elif name == "rows":
+        y.reshape(3, 2)[M[:3]] = [7, 8]
+    elif name == "columns":
+        y.reshape(2, 3)[:, M[:3]] = [[7], [8]]
+    else:
+        y[M] = 7
+    assert x.tolist() == y.tolist()
+
+
+def test_another_number_under_a_mask_comes_late_and_changes_nothing(tt):
+    x, m = tt.tensor(X), tt.tensor(M)
+    x[m] = tt.zeros(2)
+    with pytest.raises(RuntimeError, match="shape mismatch"):
+        x.tolist()
+    assert x.tolist() == X.tolist()
+
+
 WRITES = {
     "in place": lambda tt, x, m: x.add_(100),
     "through a view": lambda tt, x, m: x[2:].fill_(-1),

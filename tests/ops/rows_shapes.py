@@ -6,6 +6,7 @@ import numpy as np
 from arrays import ALL, FLOATS, INTS, Dt, In, Ins
 from rows_structure import LAYOUTS, NUMBERS, index_in, view
 from table import Row, Sample, function, method
+from teletensor import _core
 
 INT = ("i64",)
 
@@ -40,6 +41,14 @@ def diag_embed(x, offset=0, dim1=-2, dim2=-1):
         np.moveaxis(out, -1, dim2 % rank), -1, dim1 % rank)
 
 
+def require(m, x, condition):
+    """PyTorch has it without a result."""
+    if hasattr(m, "_assert_async"):
+        m._assert_async(condition.all(), "it does not hold")
+        return x.clone()
+    return _core.ops["require"](x, condition, "it does not hold")
+
+
 STRIDED = [Sample((In((4, 5)), (2, 3), (5, 2), 1)), Sample((In((12,)), (4, 3), (2, 1))), Sample((In((3, 4)), (), (), 7)),
            Sample((In((6,)), (2, 0), (1, 1))), Sample((In((3, 4)), (3, 3), (0, 1), 2))]
 VIEWS = [
@@ -51,6 +60,9 @@ VIEWS = [
        dtypes=INTS, gradients=False, result="u8"),
     of("bitcast", lambda m, x: x.view(m.int32), lambda x: np.ascontiguousarray(x.astype(np.float32)).view(np.int32),
        Sample((In((3, 4)),)), Sample((In((3, 4), layout="sliced"),)), dtypes=("f32",), gradients=False, result="i32"),
+    of("require", require, lambda x, c: np.copy(x),
+       Sample((In((3, 4)), In((2,), dtype="bool", data=(True, True)))), Sample((In((4, 3), layout="transposed"), In((0,), dtype="bool"))),
+       dtypes=("f32", "i64")),
     view("ravel", function("ravel"), np.ravel, ()),
     view("swapdims", function("swapdims"), np.swapaxes, (0, 2), (-1, 0)),
     view("movedim", function("movedim"), np.moveaxis, (0, 2), ((0, 1), (1, 2)), (-1, 0)),

@@ -191,6 +191,38 @@ def getitem(x: Tensor, index: Any) -> Tensor:
                  view, *arrays)
 
 
+def _set_masked(view: Tensor, arrays: list[Tensor], dims: list[int], value: Tensor) -> bool:
+    """view[mask] = value without waiting for the mask's count: value either has it as its size, which
+    the daemon verifies, or is broadcast along it. False: neither, and the count has to say."""
+    mask, dim = _check_masks(view, arrays, dims)[0], dims[0]
+    spread = mask.dim()
+    rank = view.dim() - spread + 1
+    while value.dim() > rank and value._shape[0] == 1:
+        value = _select(value, 0, 0)
+    if value.dim() > rank:
+        return False
+    at = dim - (rank - value.dim())  # of value's dimension along the elements that are set
+    if at >= 0 and value._shape[at] != 1:
+        count = value._shape[at]
+        if count > mask.numel():
+            return False
+        found = ops["count_nonzero"](mask)
+        text = (f"shape mismatch: value tensor of shape {list(value._shape)} cannot be broadcast to an "
+                f"indexing result with another number of elements than {count} along dimension {dim}")
+        mask = ops["require"](mask, ops["eq"](found, count), text)
+        columns, places = _columns([mask], [dim], [count])
+        ops["index_put_"](view, value, columns, places)
+        return True
+    if at >= 0:
+        value = ops["reshape"](value, (*value._shape[:at], *[1] * spread, *value._shape[at + 1:]))
+    value = ops["expand"](value, view._shape)
+    for _ in range(view.dim() - dim - spread):
+        mask = _unsqueeze(mask, mask.dim())
+    chosen = ops["where"](mask if mask.dtype == _core.bool else ops["ne"](mask, 0), value, view)
+    ops["copy_"](view, chosen)
+    return True
+
+
 def setitem(x: Tensor, index: Any, value: Any) -> None:
     """x[index] = value, in place."""
     view, arrays, dims, full = _plan(x, index)
@@ -219,7 +251,9 @@ def setitem(x: Tensor, index: Any, value: Any) -> None:
             mask = _unsqueeze(mask, mask.dim())
         ops["masked_fill_"](view, mask if mask.dtype == _core.bool else ops["ne"](mask, 0), value)
         return
-    columns, at = expanded(view, arrays, dims)
     if isinstance(value, Tensor) and value.dtype != view.dtype:
         value = value.to(view.dtype)
+    if masks_only and _set_masked(view, arrays, dims, value):
+        return
+    columns, at = expanded(view, arrays, dims)
     ops["index_put_"](view, value, columns, at)

@@ -6,7 +6,7 @@ from typing import Any
 
 from . import _out
 from ._core import Tensor, ops
-from ._functions import log_softmax, mvlgamma, polygamma, round, softmax
+from ._functions import log_softmax, logsumexp, mvlgamma, polygamma, round, softmax
 
 __all__ = [
     "airy_ai", "bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1", "chebyshev_polynomial_t",
@@ -36,7 +36,6 @@ gammaln: Any = ops["lgamma"]
 i0: Any = ops["i0"]
 log1p: Any = ops["log1p"]
 logit: Any = ops["logit"]
-logsumexp: Any = ops["logsumexp"]
 sinc: Any = ops["sinc"]
 xlogy: Any = ops["xlogy"]
 multigammaln = mvlgamma

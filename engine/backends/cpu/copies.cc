@@ -1,6 +1,8 @@
 // Kernels of the copies.
+#include <algorithm>
 
 #include "engine/backends/cpu/cpu.h"
+#include "engine/backends/cpu/index_places.h"
 #include "engine/backends/cpu/loop.h"
 #include "engine/backends/cpu/strided.h"
 
@@ -33,6 +35,19 @@ Status reshape(KernelCall& call) {
   return {};
 }
 
+Status require(KernelCall& call) {
+  const TensorArg& condition = call.in[1];
+  const std::int64_t count = condition.geometry->numel();
+  const Dense holds = dense(call, condition, condition.geometry->shape, core::DType::kBool);
+  if (holds.data == nullptr) return out_of_scratch(call.op.name, holds.bytes);
+  const auto* const bits = static_cast<const std::uint8_t*>(holds.data);
+  if (std::find(bits, bits + count, std::uint8_t{0}) != bits + count) {
+    return core::invalid(std::string(call.attributes.text(0)));
+  }
+  strided_copy(call.in[0], call.out[0], call.parallel);
+  return {};
+}
+
 // The row-major bytes of x; a bool must be 0 or 1.
 Status bitcast(KernelCall& call) {
   TensorArg out = call.out[0];
@@ -59,6 +74,7 @@ void add_copy_kernels(KernelTable& table) {
   table.add("fill", copy_second, LoopRole::kElement);
   table.add("reshape", reshape);
   table.add("bitcast", bitcast);
+  table.add("require", require);
 }
 
 }  // namespace teletensor::backends::cpu

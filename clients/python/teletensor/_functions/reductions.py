@@ -7,7 +7,20 @@ from typing import Any
 from .._core import Tensor, ops
 from .common import ValuesIndices
 
-__all__ = ["max", "median", "min", "norm", "std", "var"]
+__all__ = ["logsumexp", "max", "median", "min", "norm", "std", "var"]
+
+
+def logsumexp(input: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
+    """log(sum(exp(x))) over dim, without overflow; of complex tensors by their largest real part."""
+    if not input.dtype.is_complex or not input.numel():
+        if input.dtype.is_complex:
+            return ops["log"](ops["sum"](input, dim, keepdim))
+        return ops["logsumexp"](input, dim, keepdim)
+    top = ops["amax"](ops["real"](ops["detach"](input)), dim, True)
+    top = ops["masked_fill"](top, ops["isinf"](top), 0)
+    total = ops["log"](ops["sum"](ops["exp"](ops["sub"](input, top)), dim, True))
+    out = ops["add"](total, top)
+    return out if keepdim else ops["reshape"](out, ops["sum"](top, dim)._shape)
 
 
 def max(input: Tensor, dim: Any = None, keepdim: bool = False) -> Any:

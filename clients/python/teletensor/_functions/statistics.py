@@ -385,6 +385,7 @@ def cov(input: Tensor, *, correction: int = 1, fweights: Tensor | None = None,
             raise RuntimeError(f"cov(): expected {name} to have {kind} dtype, but got {name} with "
                                f"{given.dtype.name} dtype")
         given = ops["reshape"](given, (-1,))
+        given = ops["require"](given, ops["ge"](given, 0), f"cov(): {name} cannot be negative")
         weights = given if weights is None else weights * given
     total: Any = n
     if weights is None:

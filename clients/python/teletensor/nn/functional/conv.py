@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ... import _ops
 from ..._tensor import Tensor
 from ._sizes import Size, batched, sizes
@@ -14,6 +16,29 @@ __all__ = [
     "conv_transpose2d",
     "conv_transpose3d",
 ]
+
+
+def _convolution(
+    input: Tensor, weight: Tensor, bias: Tensor | None, *settings: Any
+) -> Tensor:
+    """The convolution; of complex tensors by three real ones (Gauss), as in PyTorch."""
+    if not (weight.is_complex() or input.is_complex()):
+        return _ops.convolution(input, weight, bias, *settings)
+    for name, other in (("weight", weight), ("bias", bias)):
+        if other is not None and other.dtype != input.dtype:
+            raise RuntimeError(
+                f"convolution: operands have different dtypes: input {input.dtype.name} and "
+                f"{name} {other.dtype.name}"
+            )
+    (xr, xi), (wr, wi) = ((_ops.real(t), _ops.imag(t)) for t in (input, weight))
+    br = bi = both = None
+    if bias is not None:
+        br, bi = _ops.real(bias), _ops.imag(bias)
+        both = br + bi
+    first = _ops.convolution(xr, wr, br, *settings)
+    second = _ops.convolution(xi, wi, None, *settings)
+    cross = _ops.convolution(xr + xi, wr + wi, both, *settings)
+    return _ops.complex(first - second, cross - first - second)
 
 
 def _conv(
@@ -54,7 +79,7 @@ def _conv(
         name,
         input,
         spatial,
-        lambda x: _ops.convolution(x, weight, bias, steps, edges, gaps, False, zeros, groups),
+        lambda x: _convolution(x, weight, bias, steps, edges, gaps, False, zeros, groups),
     )
     return result
 
@@ -127,7 +152,7 @@ def _conv_transpose(
         name,
         input,
         spatial,
-        lambda x: _ops.convolution(x, weight, bias, steps, edges, gaps, True, extra, groups),
+        lambda x: _convolution(x, weight, bias, steps, edges, gaps, True, extra, groups),
     )
     return result
 

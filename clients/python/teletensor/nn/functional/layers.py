@@ -127,7 +127,7 @@ def embedding_bag(
 
     input [bags, n], or [n] with offsets, where each bag begins (with include_last_offset also
     where the last ends). per_sample_weights multiply the rows (mode "sum"). Rows padding_idx count
-    nothing. mode "max" of one-dimensional input reads the longest bag's length back.
+    nothing.
     """
     name = "embedding_bag"
     if mode not in ("sum", "mean", "max"):
@@ -185,7 +185,7 @@ def embedding_bag(
     marks = marks.index_add(0, starts, tt.ones_like(starts))
     bag = tt.cumsum(marks, 0)[:count] - 1
     if mode == "max":
-        return _largest(taken, kept, bag, starts, bags)
+        return _largest(taken, kept, bag, bags)
     if kept is not None:
         taken = tt.where(kept.unsqueeze(-1), taken, tt.zeros_like(taken))
     total = tt.zeros((bags, weight.shape[1]), dtype=taken.dtype, device=taken.device)
@@ -219,22 +219,27 @@ def _bags(taken: Tensor, kept: Tensor | None, mode: str) -> Tensor:
     return total / kept.sum(1, keepdim=True).clamp(min=1).to(total.dtype)
 
 
-def _largest(
-    taken: Tensor, kept: Tensor | None, bag: Tensor, starts: Tensor, bags: int
-) -> Tensor:
-    """Maxima of bags of any length, through one table of the longest."""
+def _largest(taken: Tensor, kept: Tensor | None, bag: Tensor, bags: int) -> Tensor:
+    """Maxima of bags of any length: of equal elements the first, of which the gradient is."""
     count, columns = taken.shape[0], taken.shape[1]
+    empty = tt.zeros((bags, columns), dtype=taken.dtype, device=taken.device)
     if count == 0 or bags == 0:
-        return tt.zeros((bags, columns), dtype=taken.dtype, device=taken.device)
-    place = tt.arange(count, device=bag.device) - tt.index_select(starts, 0, bag)
-    longest = int(place.max().item()) + 1
-    table = tt.full((bags, longest, columns), float("-inf"), dtype=taken.dtype, device=taken.device)
-    if kept is not None:
-        taken = tt.where(kept.unsqueeze(-1), taken, float("-inf"))
-    table = tt.index_put(table, (bag, place), taken)
-    result: Tensor = tt.max(table, 1)[0]
-    cut: Tensor = tt.where(result == float("-inf"), tt.zeros_like(result), result)
-    return cut
+        return empty
+    with tt.no_grad():
+        seen = taken.detach()
+        if kept is not None:
+            seen = tt.where(kept.unsqueeze(-1), seen, float("-inf"))
+        bag = bag.unsqueeze(-1).expand(count, columns)
+        largest = empty.scatter_reduce(0, bag, seen, "amax", include_self=False)
+        found = (seen == largest.gather(0, bag)) | tt.isnan(seen)
+        if kept is not None:
+            found = found & kept.unsqueeze(-1)
+        place = tt.arange(count, device=bag.device).unsqueeze(-1).expand(count, columns)
+        place = tt.where(found, place, count)
+        none = tt.full((bags, columns), count, dtype=tt.int64, device=bag.device)
+        first = none.scatter_reduce(0, bag, place, "amin")
+    picked = taken.gather(0, first.clamp(max=count - 1))
+    return tt.where(first < count, picked, empty)
 
 
 # ---------------------------------------------------------------- dropouts

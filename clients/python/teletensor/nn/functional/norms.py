@@ -204,6 +204,14 @@ def group_norm(
     weight and bias [C] by channel. Source: Wu, He 2018."""
     _check_channels("group_norm", input)
     batch, channels = input.shape[:2]
+    if channels < 1:
+        raise RuntimeError(
+            f"group_norm: expected number of channels to be greater than 0, got {channels}"
+        )
+    if batch > 0 and input.numel() == 0:
+        raise RuntimeError(
+            f"group_norm: expected HxW to be greater than 0, got input of shape {list(input.shape)}"
+        )
     if num_groups < 1 or channels % num_groups:
         raise RuntimeError(
             f"group_norm: expected number of channels in input to be divisible by num_groups, but "
