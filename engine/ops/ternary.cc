@@ -44,8 +44,9 @@ bool beyond(const core::Number& number, DType dtype) {
   }
   const double most = dtype == DType::kF16    ? 65504.0
                       : dtype == DType::kBF16 ? 0x1.fep127
-                      : dtype == DType::kF32  ? static_cast<double>(std::numeric_limits<float>::max())
-                                              : std::numeric_limits<double>::max();
+                      : dtype == DType::kF32
+                          ? static_cast<double>(std::numeric_limits<float>::max())
+                          : std::numeric_limits<double>::max();
   return magnitude > most && magnitude <= std::numeric_limits<double>::max();
 }
 
