@@ -239,7 +239,8 @@ def _largest(taken: Tensor, kept: Tensor | None, bag: Tensor, bags: int) -> Tens
         none = tt.full((bags, columns), count, dtype=tt.int64, device=bag.device)
         first = none.scatter_reduce(0, bag, place, "amin")
     picked = taken.gather(0, first.clamp(max=count - 1))
-    return tt.where(first < count, picked, empty)
+    result: Tensor = tt.where(first < count, picked, empty)
+    return result
 
 
 # ---------------------------------------------------------------- dropouts
