@@ -266,17 +266,20 @@ TEST(Program, HostileCallsEndTheirSessionAlone) {
         c.inputs = {client.apply("expand", {h(one)}, {core::Attribute::of(core::Dims{2})})};
       },
       "strides");
-  // A program whose values are larger than what it is given.
-  Client client(daemon);
-  Builder b = bump(kSimDevice);
-  b.p.values[0].elements = b.p.values[1].elements = 1'000'000;
-  client.add(program::Define{1, b.bytes()});
-  const HandleId x = client.constant({2}, {1, 2});
-  call(client, 1, {x}, {2});
-  EXPECT_THAT(client.send().message(), HasSubstr("smaller storage"));
-  Client last(daemon);
-  last.add(program::Define{1, "rubbish"});
-  EXPECT_FALSE(last.send().ok());
+  {  // A program whose values are larger than what it is given.
+    Client client(daemon);
+    Builder b = bump(kSimDevice);
+    b.p.values[0].elements = b.p.values[1].elements = 1'000'000;
+    client.add(program::Define{1, b.bytes()});
+    const HandleId x = client.constant({2}, {1, 2});
+    call(client, 1, {x}, {2});
+    EXPECT_THAT(client.send().message(), HasSubstr("smaller storage"));
+  }
+  {
+    Client client(daemon);
+    client.add(program::Define{1, "rubbish"});
+    EXPECT_FALSE(client.send().ok());
+  }
   EXPECT_EQ(daemon.used(kSimDevice), 0u);
 }
 

@@ -91,7 +91,7 @@ class Daemon:
         return bad
 
 
-def wait_until(true, timeout=10.0, what="the condition"):
+def wait_until(true, timeout=30.0, what="the condition"):
     """Polls until true() holds."""
     end = time.monotonic() + timeout
     while not true():
