@@ -107,7 +107,7 @@ struct Geometry {
   bool contiguous() const;
   // Some permutation of it is contiguous (PyTorch: non-overlapping and dense).
   bool dense() const;
-  // Several elements lie at one memory location (conservative in PyTorch's way: stride 0).
+  // Several elements may lie at one memory location; never false where they do.
   bool overlaps_itself() const;
   // One past the largest storage index that is read; offset when the view is empty.
   std::int64_t storage_end() const;
