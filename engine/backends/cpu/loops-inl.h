@@ -28,21 +28,21 @@ template <class F, class T>
 [[gnu::noinline, gnu::flatten]] void body1(const T* a, Result<F, T>* y, std::int64_t n,
                                            const F& functor) {
   const F f = functor;
-#pragma GCC ivdep
+  TT_INDEPENDENT
   for (std::int64_t i = 0; i < n; ++i) y[i] = f(a[i]);
 }
 template <class F, class T>
 [[gnu::noinline, gnu::flatten]] void body2(const T* a, const T* b, Result<F, T>* y, std::int64_t n,
                                            const F& functor) {
   const F f = functor;
-#pragma GCC ivdep
+  TT_INDEPENDENT
   for (std::int64_t i = 0; i < n; ++i) y[i] = f(a[i], b[i]);
 }
 template <class F, class T>
 [[gnu::noinline, gnu::flatten]] void body3(const T* a, const T* b, const T* c, Result<F, T>* y,
                                            std::int64_t n, const F& functor) {
   const F f = functor;
-#pragma GCC ivdep
+  TT_INDEPENDENT
   for (std::int64_t i = 0; i < n; ++i) y[i] = f(a[i], b[i], c[i]);
 }
 
@@ -121,7 +121,7 @@ void loop_select(const void* const* in, void* out, std::int64_t n, const void* f
   const auto* condition = static_cast<const std::uint8_t*>(in[0]);
   const T *a = static_cast<const T*>(in[1]), *b = static_cast<const T*>(in[2]);
   T* y = static_cast<T*>(out);
-#pragma GCC ivdep
+  TT_INDEPENDENT
   for (std::int64_t i = 0; i < n; ++i) {
     const T u = a[i], v = b[i];
     y[i] = f(condition[i] != 0, u, v);
