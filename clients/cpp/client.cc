@@ -55,27 +55,18 @@ std::int64_t Tensor::numel() const {
   return count;
 }
 
-Tensor Tensor::call(std::string_view op, std::vector<Value> arguments, Named named,
-                    std::source_location where) const {
+std::vector<Tensor> Tensor::run(std::string_view op, std::vector<Value>&& arguments,
+                                const Named& named, bool inplace, const Where& where) const {
   TensorImpl& impl = made(impl_);
   arguments.insert(arguments.begin(), Value(*this));
-  std::vector<Tensor> out = impl.state->call(op, arguments, named, false, where);
-  return out.empty() ? Tensor() : std::move(out[0]);
+  return impl.state->call(op, arguments, named, inplace, where);
 }
 
-const Tensor& Tensor::call_(std::string_view op, std::vector<Value> arguments, Named named,
-                            std::source_location where) const {
-  TensorImpl& impl = made(impl_);
-  arguments.insert(arguments.begin(), Value(*this));
-  impl.state->call(op, arguments, named, true, where);
-  return *this;
-}
-
-Tensor Tensor::matmul(const Tensor& other, std::source_location where) const {
+Tensor Tensor::matmul(const Tensor& other, Where where) const {
   return call("matmul", {other}, {}, where);
 }
-Tensor Tensor::sum(std::source_location where) const { return call("sum", {}, {}, where); }
-Tensor Tensor::mean(std::source_location where) const { return call("mean", {}, {}, where); }
+Tensor Tensor::sum(Where where) const { return call("sum", {}, {}, where); }
+Tensor Tensor::mean(Where where) const { return call("mean", {}, {}, where); }
 Tensor Tensor::detach() const { return call("detach"); }
 
 const Tensor& Tensor::requires_grad(bool on) const {
@@ -91,7 +82,7 @@ bool Tensor::is_grad_required() const {
   return impl.state->session->graph().requires_grad(*impl.handle);
 }
 
-void Tensor::backward(std::source_location where) const {
+void Tensor::backward(Where where) const {
   TensorImpl& impl = made(impl_);
   const Lock lock(impl.state->api);
   impl.state->session->at("backward", where);
@@ -176,10 +167,10 @@ Tensor Connection::tensor(std::string_view bytes, const std::string& dtype, cons
   return state_->upload(bytes, *type, *place, shape);
 }
 
-Tensor Connection::randn(const Shape& shape, std::source_location where) const {
+Tensor Connection::randn(const Shape& shape, Where where) const {
   return call("randn", {shape}, {}, where);
 }
-Tensor Connection::zeros(const Shape& shape, std::source_location where) const {
+Tensor Connection::zeros(const Shape& shape, Where where) const {
   return call("full", {0.0, shape}, {}, where);
 }
 
@@ -190,12 +181,12 @@ void Connection::manual_seed(std::int64_t seed) const {
 }
 
 std::vector<Tensor> Connection::call_all(std::string_view op, std::vector<Value> arguments,
-                                         Named named, std::source_location where) const {
+                                         Named named, Where where) const {
   return state_->call(op, arguments, named, false, where);
 }
 
 Tensor Connection::call(std::string_view op, std::vector<Value> arguments, Named named,
-                        std::source_location where) const {
+                        Where where) const {
   std::vector<Tensor> out = call_all(op, std::move(arguments), std::move(named), where);
   return out.empty() ? Tensor() : std::move(out[0]);
 }
@@ -236,7 +227,7 @@ void SGD::step() {
   if (parameters.empty()) return;
   made(parameters[0].impl_)
       .state->call("sgd_step", {parameters, grads, buffers, lr_, momentum_},
-                   {{"first", momentum_ != 0 && first}}, false, std::source_location::current());
+                   {{"first", momentum_ != 0 && first}}, false, Where::current());
 }
 
 }  // namespace teletensor::client

@@ -19,7 +19,6 @@
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
-#include <source_location>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -44,6 +43,16 @@ class Error : public std::runtime_error {
   int code_;
 };
 
+// The line of a call; a default argument.
+struct Where {
+  const char* file = "";
+  unsigned line = 0;  // 0: not known
+  static constexpr Where current(const char* file = __builtin_FILE(),
+                                 unsigned line = __builtin_LINE()) {
+    return {file, line};
+  }
+};
+
 // Element types by their names in Python: "float32", "int64", "bool", ...
 struct DTypeName {
   std::string name;
@@ -53,8 +62,11 @@ struct DeviceName {
 };
 
 class Connection;
+class Value;
 struct TensorImpl;
 struct ConnectionState;
+
+using Named = std::vector<std::pair<std::string, Value>>;
 
 class Tensor {
  public:
@@ -66,22 +78,19 @@ class Tensor {
   std::int64_t numel() const;
 
   // An op with this tensor as its first argument; named attributes and operands by `named`.
-  Tensor call(std::string_view op, std::vector<class Value> arguments = {},
-              std::vector<std::pair<std::string, Value>> named = {},
-              std::source_location where = std::source_location::current()) const;
+  // arguments = {}, named = {}, where = Where::current()
+  Tensor call(std::string_view op, std::vector<Value> arguments, Named named, Where where) const;
   // The in-place form: writes this tensor.
-  const Tensor& call_(std::string_view op, std::vector<Value> arguments = {},
-                      std::vector<std::pair<std::string, Value>> named = {},
-                      std::source_location where = std::source_location::current()) const;
-  Tensor matmul(const Tensor& other,
-                std::source_location where = std::source_location::current()) const;
-  Tensor sum(std::source_location where = std::source_location::current()) const;
-  Tensor mean(std::source_location where = std::source_location::current()) const;
+  const Tensor& call_(std::string_view op, std::vector<Value> arguments, Named named,
+                      Where where) const;
+  Tensor matmul(const Tensor& other, Where where = Where::current()) const;
+  Tensor sum(Where where = Where::current()) const;
+  Tensor mean(Where where = Where::current()) const;
 
   // Gradients, as in PyTorch.
   const Tensor& requires_grad(bool on = true) const;
   bool is_grad_required() const;
-  void backward(std::source_location where = std::source_location::current()) const;
+  void backward(Where where = Where::current()) const;
   Tensor grad() const;  // absent where there is none
   void zero_grad() const;
   Tensor detach() const;
@@ -97,6 +106,8 @@ class Tensor {
   friend struct ConnectionState;
   friend class SGD;
   explicit Tensor(std::shared_ptr<TensorImpl> impl) : impl_(std::move(impl)) {}
+  std::vector<Tensor> run(std::string_view op, std::vector<Value>&& arguments, const Named& named,
+                          bool inplace, const Where& where) const;
   std::shared_ptr<TensorImpl> impl_;
 };
 
@@ -120,7 +131,18 @@ class Value {
                std::vector<Tensor>, DTypeName, DeviceName>
       value;
 };
-using Named = std::vector<std::pair<std::string, Value>>;
+
+// Here, because a list of Values has no default before Value is complete.
+inline Tensor Tensor::call(std::string_view op, std::vector<Value> arguments = {}, Named named = {},
+                           Where where = Where::current()) const {
+  std::vector<Tensor> out = run(op, std::move(arguments), named, false, where);
+  return out.empty() ? Tensor() : std::move(out[0]);
+}
+inline const Tensor& Tensor::call_(std::string_view op, std::vector<Value> arguments = {},
+                                   Named named = {}, Where where = Where::current()) const {
+  run(op, std::move(arguments), named, true, where);
+  return *this;
+}
 
 Tensor operator+(const Tensor& a, const Value& b);
 Tensor operator-(const Tensor& a, const Value& b);
@@ -148,17 +170,15 @@ class Connection {
   // The bytes of a tensor, row-major, as to_bytes() gives them.
   Tensor tensor(std::string_view bytes, const std::string& dtype, const Shape& shape,
                 const std::string& device = "cpu") const;
-  Tensor randn(const Shape& shape,
-               std::source_location where = std::source_location::current()) const;
-  Tensor zeros(const Shape& shape,
-               std::source_location where = std::source_location::current()) const;
+  Tensor randn(const Shape& shape, Where where = Where::current()) const;
+  Tensor zeros(const Shape& shape, Where where = Where::current()) const;
   void manual_seed(std::int64_t seed) const;
 
   // Any op of the catalog by name.
   Tensor call(std::string_view op, std::vector<Value> arguments, Named named = {},
-              std::source_location where = std::source_location::current()) const;
+              Where where = Where::current()) const;
   std::vector<Tensor> call_all(std::string_view op, std::vector<Value> arguments, Named named = {},
-                               std::source_location where = std::source_location::current()) const;
+                               Where where = Where::current()) const;
 
   // Waits until everything issued has run; raises a late error.
   void synchronize() const;

@@ -123,8 +123,8 @@ std::string CppSession::explained(const std::string& text, std::uint64_t root) c
   const Site& site = sites_[root % kSites];
   if (site.seq != root || site.op.empty()) return text;
   std::string out = text + "\n(issued by " + std::string(site.op);
-  if (site.where.line() != 0) {
-    out += " at " + std::string(site.where.file_name()) + ":" + std::to_string(site.where.line());
+  if (site.where.line != 0) {
+    out += " at " + std::string(site.where.file) + ":" + std::to_string(site.where.line);
   }
   return out + ")";
 }
@@ -191,8 +191,7 @@ Tensor ConnectionState::wrap(HandleRef handle) {
 }
 
 std::vector<Tensor> ConnectionState::call(std::string_view op, const std::vector<Value>& arguments,
-                                          const Named& named, bool inplace,
-                                          const std::source_location& where) {
+                                          const Named& named, bool inplace, const Where& where) {
   const Lock lock(api);
   const ops::OpDef* def = ops::catalog().find(op);
   if (def == nullptr) raise_if(core::invalid("there is no op " + std::string(op)));
@@ -205,8 +204,9 @@ std::vector<Tensor> ConnectionState::call(std::string_view op, const std::vector
   std::vector<const Value*> values(parameters, nullptr);
   for (std::size_t i = 0; i < arguments.size(); ++i) values[i] = &arguments[i];
   for (const auto& [name, value] : named) {
-    const auto found = std::find_if(def->parameters.begin(), def->parameters.end(),
-                                    [&](const Parameter& p) { return p.name == name; });
+    const auto found =
+        std::find_if(def->parameters.begin(), def->parameters.end(),
+                     [&wanted = name](const Parameter& p) { return p.name == wanted; });
     const auto i = static_cast<std::size_t>(found - def->parameters.begin());
     if (i >= fillable || values[i] != nullptr) {
       raise_if(core::invalid(def->name + "(): argument '" + name +

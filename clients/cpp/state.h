@@ -25,7 +25,7 @@ class CppSession final : public Session {
       : Session(limits), api_(api), sites_(kSites) {}
 
   // Of the commands that this thread issues next.
-  void at(std::string_view op, const std::source_location& where) { op_ = op, where_ = where; }
+  void at(std::string_view op, const Where& where) { op_ = op, where_ = where; }
   // The daemon's text, with the op and the line of command `root`.
   std::string explained(const std::string& text, std::uint64_t root) const;
 
@@ -46,12 +46,12 @@ class CppSession final : public Session {
   struct Site {
     std::uint64_t seq = 0;
     std::string_view op;  // of the catalog
-    std::source_location where;
+    Where where;
   };
   static constexpr std::size_t kSites = 1 << 14;
   std::recursive_mutex& api_;
   std::string_view op_;
-  std::source_location where_;
+  Where where_;
   std::vector<Site> sites_;
 };
 
@@ -62,7 +62,7 @@ struct ConnectionState : std::enable_shared_from_this<ConnectionState> {
 
   Tensor wrap(HandleRef handle);
   std::vector<Tensor> call(std::string_view op, const std::vector<Value>& arguments,
-                           const Named& named, bool inplace, const std::source_location& where);
+                           const Named& named, bool inplace, const Where& where);
   Tensor upload(std::string_view bytes, core::DType dtype, core::Device device, const Shape& shape);
   // The row-major bytes.
   std::string read(Handle& handle);

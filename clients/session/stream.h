@@ -61,9 +61,9 @@ class Stream {
   void write_loop();
   void keep_loop();
   // With the lock, which they release meanwhile.
-  void write_one(std::int64_t most);
+  void write_one(std::int64_t most) TT_ANNOTATION(no_thread_safety_analysis);
   void end_write(int done);
-  void read_one(std::int64_t most);
+  void read_one(std::int64_t most) TT_ANNOTATION(no_thread_safety_analysis);
 
   Session& session_;
   const std::unique_ptr<Call> call_;
