@@ -1,0 +1,119 @@
+// Special functions of float32 (and narrower) numbers from tables: polynomials that interpolate the
+// float64 function, cell by cell, far closer than a float32 can tell. A table is made of the
+// function itself, once, when it is first used.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+namespace teletensor::backends::cpu {
+
+enum class Symmetry : std::uint8_t { kNone, kPositive, kEven, kOdd };
+
+// Where a function is read from its table; outside, and where the result is below `least_result`
+// (beside a zero only the function itself is exact enough; kNone: at negative numbers), it is
+// called.
+struct TableRange {
+  int least;  // from 2^least
+  int most;   // up to 2^most
+  Symmetry symmetry;
+  double least_result = 0;
+};
+
+class SpecialTable {
+ public:
+  static constexpr int kTerms = 8;
+  static constexpr int kCellBits = 4;  // cells an octave, as a power of two
+
+  template <class F>
+  SpecialTable(const TableRange& range, F&& f)
+      : first_(static_cast<std::uint32_t>(range.least + 127) << kCellBits),
+        cells_(static_cast<std::uint32_t>(range.most - range.least) << kCellBits),
+        least_result_(range.least_result),
+        symmetry_(range.symmetry) {
+    const bool both = symmetry_ == Symmetry::kNone;
+    for (std::uint32_t i = 0; i < cells_ * (both ? 2 : 1); ++i) {
+      const std::uint32_t bits = (first_ + i % cells_) << kShift;
+      const double from = std::bit_cast<float>(bits);
+      const double half = (std::bit_cast<float>(bits + (1u << kShift)) - from) / 2;
+      table_.push_back(fitted(i < cells_ ? from + half : -(from + half), half, f));
+    }
+  }
+
+  // f(x) for each element.
+  template <class F>
+  void run(const float* a, float* y, std::int64_t n, F&& f) const {
+    const bool both = symmetry_ == Symmetry::kNone, folded = !both;
+    const std::uint32_t refused = symmetry_ == Symmetry::kPositive ? 0x80000000u : 0u;
+    const std::uint32_t flip = symmetry_ == Symmetry::kOdd ? 0x80000000u : 0u;
+    for (std::int64_t i = 0; i < n; ++i) {
+      const std::uint32_t bits = std::bit_cast<std::uint32_t>(a[i]), size = bits & 0x7fffffffu;
+      const std::uint32_t cell = (size >> kShift) - first_;
+      if (cell >= cells_ || (bits & refused) != 0) {
+        y[i] = static_cast<float>(f(static_cast<double>(a[i])));
+        continue;
+      }
+      const std::uint32_t used = folded ? size : bits;
+      const std::uint32_t middle = (used & ~((1u << kShift) - 1)) | (1u << (kShift - 1));
+      const double t = static_cast<double>(std::bit_cast<float>(used)) -
+                       static_cast<double>(std::bit_cast<float>(middle));
+      const Cell& c = table_[both && (bits >> 31) != 0 ? cell + cells_ : cell];
+      const double t2 = t * t, t4 = t2 * t2;
+      const double low = (c[0] + c[1] * t) + (c[2] + c[3] * t) * t2;
+      const double high = (c[4] + c[5] * t) + (c[6] + c[7] * t) * t2;
+      const double r = low + high * t4;
+      if (std::abs(r) < least_result_ && (folded || (bits >> 31) != 0)) {
+        y[i] = static_cast<float>(f(static_cast<double>(a[i])));
+        continue;
+      }
+      const float rounded = static_cast<float>(r);
+      y[i] = std::bit_cast<float>(std::bit_cast<std::uint32_t>(rounded) ^ (bits & flip));
+    }
+  }
+
+ private:
+  static constexpr int kShift = 23 - kCellBits;
+  struct alignas(64) Cell {
+    double terms[kTerms];
+    double operator[](int k) const { return terms[k]; }
+  };
+
+  // The polynomial of x - middle through f at Chebyshev's nodes.
+  template <class F>
+  static Cell fitted(double middle, double half, F&& f) {
+    constexpr double kPi = 3.14159265358979323846;
+    double at[kTerms], chebyshev[kTerms] = {};
+    for (int j = 0; j < kTerms; ++j) at[j] = f(middle + half * std::cos(kPi * (j + 0.5) / kTerms));
+    for (int k = 0; k < kTerms; ++k) {
+      for (int j = 0; j < kTerms; ++j) {
+        chebyshev[k] += at[j] * std::cos(kPi * k * (j + 0.5) / kTerms) * (k == 0 ? 1 : 2) / kTerms;
+      }
+    }
+    // The powers of T_k, from T_k+1 = 2 x T_k - T_k-1.
+    double before[kTerms] = {}, now[kTerms] = {1};
+    Cell cell{};
+    double scale = 1;
+    for (int k = 0; k < kTerms; ++k) {
+      for (int j = 0; j < kTerms; ++j) cell.terms[j] += chebyshev[k] * now[j];
+      double next[kTerms];
+      for (int j = 0; j < kTerms; ++j) {
+        next[j] = (k == 0 ? 1 : 2) * (j > 0 ? now[j - 1] : 0) - before[j];
+      }
+      for (int j = 0; j < kTerms; ++j) before[j] = now[j], now[j] = next[j];
+    }
+    for (double& term : cell.terms) {
+      term *= scale;
+      scale /= half;
+    }
+    return cell;
+  }
+
+  std::uint32_t first_, cells_;
+  double least_result_;
+  Symmetry symmetry_;
+  std::vector<Cell> table_;
+};
+
+}  // namespace teletensor::backends::cpu
