@@ -175,7 +175,7 @@ Status Graph::call(const Callable& callable, const program::Call& call,
       } else if (how.root != Callable::kNone) {
         layout.geometry.offset += displacement[how.root];
       }
-      HandleRef h(new Handle(this, source.cell, layout, source.clock));
+      HandleRef h = new_handle(source.cell, layout, source.clock);
       h->base = HandleRef(&source.group());
       ++h->base->views;
       h->made = Handle::Made::kNoGrad;
@@ -212,7 +212,7 @@ Status Graph::call(const Callable& callable, const program::Call& call,
       invocation.outcomes.push_back({view.value, value, program::Invocation::kWhole});
     }
     results.push_back(
-        HandleRef(new Handle(this, core::make_ref<Cell>(elements, std::move(value)), layout)));
+        new_handle(core::make_ref<Cell>(elements, std::move(value)), layout));
   }
   for (const program::Rebind& rebind : p.rebinds) {
     Handle& h = *inputs[rebind.parameter];

@@ -90,7 +90,13 @@ void Graph::bury(const GraphObject* object) {
   while (!dead_.empty()) {
     const GraphObject* next = dead_.back();
     dead_.pop_back();
-    delete next;
+    if (next->is_handle()) {
+      auto* handle = static_cast<const Handle*>(next);
+      handle->~Handle();
+      handles_.give(const_cast<Handle*>(handle));
+    } else {
+      delete next;
+    }
   }
   burying_ = false;
 }
@@ -149,7 +155,7 @@ ValueRef Graph::new_value(const Layout& layout, std::int64_t elements) const {
 
 HandleRef Graph::make(const Layout& layout, ValueRef value) {
   const std::int64_t elements = layout.geometry.storage_end();
-  return HandleRef(new Handle(this, core::make_ref<Cell>(elements, std::move(value)), layout));
+  return new_handle(core::make_ref<Cell>(elements, std::move(value)), layout);
 }
 
 HandleRef Graph::adopt(const Layout& layout, ValueRef value) {
@@ -320,7 +326,7 @@ Status Graph::apply_view(const Call& call, const OpDef& def, ops::InferContext& 
   for (std::size_t i = 0; i < views.size(); ++i) {
     Layout layout{source.layout.dtype, source.layout.device, views[i]};
     const core::Ref<Clock> clock = call.op == data_ ? core::make_ref<Clock>() : source.clock;
-    HandleRef h(new Handle(this, source.cell, layout, clock));
+    HandleRef h = new_handle(source.cell, layout, clock);
     if (!detached) {
       // RULE: a view joins its base's group, also under no_grad; how it was made is remembered.
       h->base = HandleRef(&source.group());
@@ -370,7 +376,7 @@ Status Graph::apply_client_node(const Call& call, const OpDef& def, Handles& res
   }
   for (std::size_t v = 0; v < values; ++v) {
     const Handle& value = handle_of(call.arguments[inputs + v]);
-    results.push_back(HandleRef(new Handle(this, value.cell, value.layout, value.clock)));
+    results.push_back(new_handle(value.cell, value.layout, value.clock));
   }
   if (!record || results.empty()) return {};
   const core::Ref<Node> node = this->record(call, std::move(edges));

@@ -46,6 +46,8 @@ class GraphObject : public ops::Named {
  protected:
   friend class Graph;
   void last_reference_dropped() const override;
+  // Its memory goes to the graph's next handle.
+  virtual bool is_handle() const { return false; }
   Graph* const graph_;
 
  private:
@@ -131,6 +133,33 @@ class Handle final : public GraphObject {
   Handle& group() { return base ? *base : *this; }
   ~Handle() override;
   void let_go() override;
+
+ protected:
+  bool is_handle() const override { return true; }
+};
+
+// Memory for handles, which come and go with every instruction.
+class HandleMemory {
+ public:
+  HandleMemory() = default;
+  HandleMemory(const HandleMemory&) = delete;
+  HandleMemory& operator=(const HandleMemory&) = delete;
+  ~HandleMemory() {
+    for (void* each : free_) ::operator delete(each);
+  }
+  void* take() {
+    if (free_.empty()) return ::operator new(sizeof(Handle));
+    void* last = free_.back();
+    free_.pop_back();
+    return last;
+  }
+  void give(void* memory) {
+    free_.size() < kMost ? free_.push_back(memory) : ::operator delete(memory);
+  }
+
+ private:
+  static constexpr std::size_t kMost = 64;
+  std::vector<void*> free_;
 };
 
 // One recorded instruction.
@@ -210,6 +239,10 @@ class Graph {
   // ---- names. All refusals come before any effect.
   // A fresh base; `value` null on the client.
   HandleRef adopt(const core::Layout& layout, program::ValueRef value);
+  HandleRef new_handle(core::Ref<Cell> cell, const core::Layout& layout,
+                       core::Ref<Clock> clock = nullptr) {
+    return HandleRef(new (handles_.take()) Handle(this, std::move(cell), layout, std::move(clock)));
+  }
   // Out of place, views, and list ops that mutate (then the results are the mutated handles).
   core::Status apply(const Call& call, Handles& results);
   // Through argument 0, which is the result.
@@ -328,6 +361,7 @@ class Graph {
   std::size_t object_bytes_ = 0;
   std::deque<Undo> undo_;
   std::deque<std::pair<std::uint64_t, Node*>> recorded_;
+  HandleMemory handles_;
   GraphObject* objects_ = nullptr;
   std::vector<const GraphObject*> dead_;
   bool burying_ = false;

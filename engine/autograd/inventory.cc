@@ -80,7 +80,7 @@ core::Result<std::vector<HandleRef>> restore(Graph& graph, const Inventory& inve
   for (const Inventory::Item& item : inventory.items) {
     auto& clock = clocks[item.clock];
     if (!clock) clock = core::make_ref<Clock>();
-    HandleRef h(new Handle(&graph, cells.at(item.cell), item.layout, clock));
+    HandleRef h = graph.new_handle(cells.at(item.cell), item.layout, clock);
     if (item.id == 0 || item.made > 2 || !by_id.emplace(item.id, h.get()).second) return broken();
     if (item.base != 0) {
       const auto base = by_id.find(item.base);

@@ -150,7 +150,7 @@ Node* Graph::recorded_by(std::uint64_t seq) const {
 }
 
 HandleRef Graph::name_saved(const Node::SavedSlot& saved, Node& node) {
-  HandleRef h(new Handle(this, core::make_ref<Cell>(saved.elements, saved.value), saved.layout));
+  HandleRef h = new_handle(core::make_ref<Cell>(saved.elements, saved.value), saved.layout);
   if (saved.slot >= ops::kResult) {
     h->node = core::Ref<Node>(&node);
     h->output = static_cast<std::uint32_t>(saved.slot - ops::kResult);

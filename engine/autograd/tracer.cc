@@ -152,7 +152,7 @@ class Tracer::Replay final : public Sink {
         clock = static_cast<const Clock*>(known.cell) == known.clock ? core::Ref<Clock>(cell)
                                                                      : core::make_ref<Clock>();
       }
-      HandleRef h(new Handle(&graph, cell, known.layout, clock));
+      HandleRef h = graph.new_handle(cell, known.layout, clock);
       h->flag = known.requires_grad;
       h->id = known.handle->id;
       front_.introduce(h->id, h);

@@ -11,7 +11,34 @@ core::Geometry preserved_layout(const core::Geometry& x) {
   return core::elementwise_layout(x.shape, inputs);
 }
 
+namespace {
+
+// The usual case: all tensors are row-major (sizes of 1 included) and of one shape. Then so is the
+// result, whatever their dtypes and whatever numbers are beside them.
+const core::Geometry* plain(const InferContext& c) {
+  const core::Geometry* first = nullptr;
+  for (const OperandInfo& operand : c.operands) {
+    if (!operand.tensor()) continue;
+    const core::Geometry& g = operand.layout->geometry;
+    if (first != nullptr && g.rank() != first->rank()) return nullptr;
+    std::int64_t step = 1;
+    for (int d = g.rank() - 1; d >= 0; --d) {
+      if (g.strides[d] != step || g.shape[d] == 0) return nullptr;
+      if (first != nullptr && g.shape[d] != first->shape[d]) return nullptr;
+      if (__builtin_mul_overflow(step, g.shape[d], &step)) return nullptr;
+    }
+    if (first == nullptr) first = &g;
+  }
+  return first;
+}
+
+}  // namespace
+
 Status infer_elementwise(InferContext& c, DType dtype, DType common, bool condition) {
+  if (const core::Geometry* same = plain(c)) {
+    c.add_result(dtype, core::Geometry(same->shape, same->strides));
+    return {};
+  }
   core::InlineVector<const core::Geometry*, 4> inputs;
   // RULE: the order of strides is that of the operands after their conversion, which packs them.
   core::Geometry packed[4];  // elementwise ops have at most 4 operands

@@ -22,6 +22,19 @@ bool same_bits(double a, double b) {
   return std::bit_cast<std::uint64_t>(a) == std::bit_cast<std::uint64_t>(b);
 }
 
+// Ranks are small: a call of memcmp would cost more.
+bool same(const core::Dims& a, const core::Dims& b) {
+  if (a.size() != b.size()) return false;
+  for (int d = 0; d < a.size(); ++d) {
+    if (a[d] != b[d]) return false;
+  }
+  return true;
+}
+
+bool same(const core::Geometry& a, const core::Geometry& b) {
+  return a.offset == b.offset && same(a.shape, b.shape) && same(a.strides, b.strides);
+}
+
 bool same(const core::Attributes& a, const core::Attributes& b) {
   if (a.size() != b.size()) return false;
   for (std::size_t i = 0; i < a.size(); ++i) {
@@ -67,7 +80,7 @@ const core::Geometry* Interner::geometry(const core::Geometry& geometry) {
   }
   return geometries_.find_or_add(
       hash.value(), geometry,
-      [](const core::Geometry& a, const core::Geometry& b) { return a == b; });
+      [](const core::Geometry& a, const core::Geometry& b) { return same(a, b); });
 }
 
 const core::Attributes* Interner::attributes(const core::Attributes& attributes) {
@@ -80,7 +93,9 @@ const core::Attributes* Interner::attributes(const core::Attributes& attributes)
     for (const std::int64_t x : a.ints) hash.add(static_cast<std::uint64_t>(x));
     for (const char c : a.text) hash.add(static_cast<unsigned char>(c));
   }
-  return attributes_.find_or_add(hash.value(), attributes, same);
+  return attributes_.find_or_add(
+      hash.value(), attributes,
+      [](const core::Attributes& a, const core::Attributes& b) { return same(a, b); });
 }
 
 }  // namespace teletensor::program

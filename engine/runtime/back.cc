@@ -11,10 +11,12 @@ using program::Instruction;
 using program::Operand;
 using program::ResultSlot;
 
-constexpr int kFreeChunks = 512;     // kept while the queue moves
-constexpr int kFreeChunksIdle = 32;  // and when it is empty
+constexpr int kFreeChunks = 512;    // kept while the queue moves
+constexpr int kFreeChunksIdle = 4;  // and when it is empty
+constexpr int kSpareChunks = 256;   // of all sessions together
 constexpr int kEntriesPerClock = 8;  // the clock is read so often among small instructions
 constexpr std::int64_t kSmall = 1 << 14;
+constexpr std::int64_t kFewElements = 1024;
 constexpr std::chrono::microseconds kReportEvery{200};
 constexpr std::uint64_t kPlanNs = std::chrono::nanoseconds(Back::kPlanTime).count();
 
@@ -23,6 +25,42 @@ std::uint64_t ns_since(std::chrono::steady_clock::time_point began) {
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - began)
           .count());
 }
+
+// Chunks that no session holds: what one gives back when its queue is empty, the next burst takes.
+class SpareChunks {
+ public:
+  static SpareChunks& all() {
+    static SpareChunks& spare = *new SpareChunks;
+    return spare;
+  }
+  Chunk* take() {
+    {
+      core::MutexLock lock(mu_);
+      if (list_ != nullptr) {
+        --count_;
+        return std::exchange(list_, list_->next);
+      }
+    }
+    return new Chunk;  // no (): that would clear it all first
+  }
+  // Precondition: cleared.
+  void give(Chunk* chunk) {
+    {
+      core::MutexLock lock(mu_);
+      if (count_ < kSpareChunks) {
+        ++count_;
+        chunk->next = std::exchange(list_, chunk);
+        return;
+      }
+    }
+    delete chunk;
+  }
+
+ private:
+  core::Mutex mu_;
+  Chunk* list_ TT_GUARDED_BY(mu_) = nullptr;
+  int count_ TT_GUARDED_BY(mu_) = 0;
+};
 
 // By what is read, not by what is stored: an expanded scalar is much work.
 bool is_small(const Instruction& instruction) {
@@ -62,7 +100,7 @@ Entry& Back::append(std::uint64_t seq) {
       --free_count_;
     }
   }
-  if (open_ == nullptr) open_ = new Chunk;  // no (): that would clear it all first
+  if (open_ == nullptr) open_ = SpareChunks::all().take();
   if (interner_->size() > kMostInterned) renew_interner();
   Entry& entry = open_->add();
   appended_ = seq;
@@ -139,7 +177,36 @@ void Back::call(std::uint64_t seq, program::Invocation invocation) {
   entry.call = std::make_unique<ProgramRun>(prepared, std::move(invocation), seq);
 }
 
-void Back::publish(std::uint64_t seq) {
+// Work of a few microseconds in all.
+bool Back::is_quick(Chunk& chunk) const {
+  if (chunk.size() > kMostHere) return false;
+  for (std::size_t at = chunk.taken(); at < chunk.filled(); ++at) {
+    const Entry& entry = chunk.entry(at);
+    const Instruction& i = entry.instruction;
+    const auto few = [](const core::Geometry* g) { return g->numel() <= kFewElements; };
+    switch (entry.kind) {
+      case Entry::Kind::kConstant:
+        if (entry.bytes->size() > kFewElements) return false;
+        break;
+      case Entry::Kind::kFetch:
+        if (entry.bulk || !few(i.operands[0].geometry)) return false;
+        break;
+      case Entry::Kind::kRun:
+        if (executor_.op_of(i).inplace != ops::Inplace::kElementwise || i.results.size() != 1 ||
+            i.results[0].value->device.kind != core::DeviceKind::kCpu ||
+            !few(i.results[0].geometry) || i.results[0].value->elements > kFewElements) {
+          return false;
+        }
+        break;
+      case Entry::Kind::kUploaded:
+      case Entry::Kind::kCall:
+        return false;
+    }
+  }
+  return true;
+}
+
+void Back::publish(std::uint64_t seq, bool here) {
   bool wake = false, report = false;
   {
     core::MutexLock lock(mu_);
@@ -149,9 +216,10 @@ void Back::publish(std::uint64_t seq) {
       scheduled_ = true;
       wake = head_ != nullptr;
       report = !wake;
+      here = here && wake && head_ == tail_ && is_quick(*head_);
     }
   }
-  if (wake) lanes_.ready(this);
+  if (wake && !(here && lanes_.run_here(this))) lanes_.ready(this);
   if (!report) return;
   // Nothing to run: this thread is the strand for a moment.
   report_progress();
@@ -458,7 +526,7 @@ void Back::release_chunk(Chunk* chunk) {
 
 void Back::trim_free(int most) {
   while (free_count_ > most) {
-    delete std::exchange(free_, free_->next);
+    SpareChunks::all().give(std::exchange(free_, free_->next));
     --free_count_;
   }
 }

@@ -106,6 +106,33 @@ TEST(Back, RunsInOrderAndReportsProgressOfCommandsWithoutInstructions) {
   EXPECT_EQ(client.used(), 0u);
 }
 
+// Publishes small work until it has run at once, on this thread; a large one never does.
+TEST(Back, WhatIsSmallRunsWhereItIsPublishedOnceALaneIsFree) {
+  Box box;
+  Lanes lanes(1);
+  struct Threads : Recorder {
+    void on_fetched(FetchResult) override { thread = std::this_thread::get_id(); }
+    std::thread::id thread;
+  } events;
+  Back back(kit_catalog(), box.devices, lanes, 1, 0, &events);
+  std::uint64_t seq = 0;
+  const auto ran_here = [&](std::int64_t n) {
+    const core::Dims shape{n};
+    ValueRef x = value_of(shape, kHost), y = value_of(shape, kHost);
+    back.constant(++seq, std::string(static_cast<std::size_t>(n) * sizeof(float), '\0'), x);
+    back.publish(seq);
+    events.wait_for(seq);
+    ++seq;
+    back.instruction(seq) = apply(seq, "neg", {whole(x, shape)}, y, shape);
+    back.fetch(++seq, false, whole(y, shape));
+    back.publish(seq, true);
+    events.wait_for(seq);
+    return events.thread == std::this_thread::get_id();
+  };
+  while (!ran_here(16)) std::this_thread::yield();  // until the lane sleeps
+  for (int i = 0; i < 20; ++i) EXPECT_FALSE(ran_here(1 << 12));
+}
+
 TEST(Back, FetchesAreBoundAtTheirPosition) {
   Box box;
   Lanes lanes(2);

@@ -34,6 +34,9 @@ class Lanes {
   int count() const { return static_cast<int>(threads_.size()); }
   // The task has work. Precondition: it is neither ready nor running. Any thread.
   void ready(Task* task);
+  // The same, and its next plan runs on this thread. False where no lane is free for that: nothing
+  // has happened.
+  bool run_here(Task* task);
   // The share of a user, kept while somebody holds it. `weight` counts where it is new.
   std::shared_ptr<Share> share(const std::string& user, double weight = 1);
   // Tasks that wait for a lane and would get it before this one.

@@ -1,6 +1,7 @@
 #include "engine/runtime/window.h"
 
 #include <algorithm>
+#include <bit>
 #include <string_view>
 
 namespace teletensor::runtime {
@@ -14,7 +15,7 @@ using program::Value;
 
 namespace {
 
-constexpr std::size_t kPlaces = 4096;  // values of one window at most half of that
+constexpr std::uint32_t kMostValues = 2048;  // of one window
 constexpr std::int64_t kShortRow = 256;
 
 bool integer_division(const Instruction& i, const ops::OpDef& op) {
@@ -36,9 +37,9 @@ bool whole(const core::Geometry& geometry, const Value& value) {
 
 // Numbers of values in the order in which a window names them.
 std::uint32_t WindowPlans::number_of(const Value* value) {
-  std::size_t at = (reinterpret_cast<std::uintptr_t>(value) >> 4) * 0x9e3779b97f4a7c15ull >> 52;
-  for (std::size_t tries = 0; tries < kPlaces; ++tries, at = (at + 1) % kPlaces) {
-    Numbered& place = numbers_[at];
+  std::size_t at = (reinterpret_cast<std::uintptr_t>(value) >> 4) * 0x9e3779b97f4a7c15ull >> 32;
+  for (std::size_t tries = 0; tries <= places_; ++tries, ++at) {
+    Numbered& place = numbers_[at & places_];
     if (place.window != window_) {
       if (too_many()) break;
       place = {value, window_, values_++};
@@ -50,11 +51,17 @@ std::uint32_t WindowPlans::number_of(const Value* value) {
 }
 
 // Lists of thousands of operands: more values than the table holds.
-bool WindowPlans::too_many() const { return values_ > kPlaces / 2; }
+bool WindowPlans::too_many() const { return values_ > kMostValues; }
 
 void WindowPlans::make_key(std::span<Instruction* const> window) {
-  if (numbers_.empty() || ++window_ == 0) {
-    numbers_.assign(kPlaces, {});
+  // Twice as many places as names: the table of a usual window stays in the nearest cache.
+  std::size_t names = 0;
+  for (const Instruction* i : window) {
+    if (i != nullptr) names += i->operands.size() + i->results.size();
+  }
+  places_ = std::bit_ceil(std::min<std::size_t>(names, kMostValues) * 2 + 1) - 1;
+  if (numbers_.size() <= places_ || ++window_ == 0) {
+    numbers_.assign(places_ + 1, {});
     window_ = 1;
   }
   values_ = 0;

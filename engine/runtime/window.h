@@ -74,6 +74,7 @@ class WindowPlans {
     std::uint32_t window = 0, number = 0;
   };
   std::vector<Numbered> numbers_;  // open addressing
+  std::size_t places_ = 0;         // of them in use, less one: a power of two less one
   std::uint32_t window_ = 0, values_ = 0;
 };
 

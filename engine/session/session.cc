@@ -113,7 +113,7 @@ void Session::pump_frame() {
       unpublished = 0;
     }
   }
-  back_.publish(frame_.consumed());
+  back_.publish(frame_.consumed(), true);
   finish_frame({});
 }
 

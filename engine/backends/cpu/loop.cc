@@ -56,6 +56,48 @@ class ElementOf final : public Element {
   const std::byte* constants_[kMaxOperands] = {};
 };
 
+// Memory for the elements of the loop that this thread is making; they are about 2 KiB each.
+class Bench {
+ public:
+  Bench() : bench_(of_thread()) {
+    if (bench_.busy) return;
+    mine_ = bench_.busy = true;
+    if (bench_.memory == nullptr) bench_.memory.reset(new std::byte[kBytes]);
+  }
+  ~Bench() {
+    if (mine_) bench_.busy = false;
+  }
+  Bench(const Bench&) = delete;
+  Bench& operator=(const Bench&) = delete;
+  // Null: there is no more.
+  void* place(std::size_t bytes) {
+    const std::size_t at = used_;
+    if (!mine_ || bytes > kBytes - at) return nullptr;
+    used_ += (bytes + 63) / 64 * 64;
+    return bench_.memory.get() + at;
+  }
+
+ private:
+  static constexpr std::size_t kBytes = 48 << 10;
+  struct OfThread {
+    std::unique_ptr<std::byte[]> memory;
+    bool busy = false;
+  };
+  static OfThread& of_thread() {
+    static thread_local OfThread bench;
+    return bench;
+  }
+  OfThread& bench_;
+  bool mine_ = false;
+  std::size_t used_ = 0;
+};
+
+// Ends what it points to; the memory too where that is the heap's.
+struct EndElement {
+  bool heap = false;
+  void operator()(Element* element) const { heap ? delete element : element->~Element(); }
+};
+
 // A fold of float or double over rows of `row` elements, leaf by leaf as the reduction's own kernel
 // does it.
 struct Folding {
@@ -152,7 +194,7 @@ class Loop final : public LoopMaker {
 
  private:
   struct Work {
-    std::unique_ptr<Element> element;  // null for folds
+    std::unique_ptr<Element, EndElement> element;  // null for folds
     alignas(16) std::byte functor[kMostFunctorBytes];
     std::int64_t inside[kMaxOperands] = {-1, -1, -1, -1};  // the steps that make the operands
     std::size_t operands = 0;
@@ -195,8 +237,14 @@ class Loop final : public LoopMaker {
         if (operands[i].geometry == &packed) operands[i].geometry = &packed_.emplace_front(packed);
       }
     }
-    work.element = std::make_unique<ElementOf<A>>(plan, inner, std::span(operands, in.size()),
-                                                  steps_[step_].out, order_);
+    using E = ElementOf<A>;
+    static_assert(alignof(E) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__);
+    void* place = bench_.place(sizeof(E));
+    const bool heap = place == nullptr;
+    if (heap) place = ::operator new(sizeof(E));
+    work.element = std::unique_ptr<Element, EndElement>(
+        new (place) E(plan, inner, std::span(operands, in.size()), steps_[step_].out, order_),
+        EndElement{heap});
     return {};
   }
 
@@ -350,6 +398,7 @@ class Loop final : public LoopMaker {
   Parallel& parallel_;
   Scratch& scratch_;
   const LinearOrder order_;
+  Bench bench_;              // outlives works_
   std::vector<Work> works_;  // by step
   std::vector<Folding> folds_;
   std::forward_list<core::Geometry> packed_;

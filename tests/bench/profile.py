@@ -1,0 +1,100 @@
+"""Where the time of a small op goes: processor time by thread of client and daemon, and the median of
+reading one scalar. Processor time, unlike the clock, says something on a busy box as well. By hand:
+
+    python tests/bench/profile.py [unix | tcp] [--perf FILE]     # perf's samples of both processes
+"""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import numpy as np
+import teletensor as tt
+from support.daemon import Daemon
+
+OPS = 10  # of a line of the chain below
+
+
+def busy(pid):
+    """Seconds of processor time by the name of the thread."""
+    total = {}
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        try:
+            name = (thread / "comm").read_text().strip()
+            spent = int((thread / "schedstat").read_text().split()[0]) / 1e9
+        except OSError:  # it has ended
+            continue
+        total[name] = total.get(name, 0) + spent
+    return total
+
+
+def chain(x, a, b, lines):
+    for _ in range(lines):
+        x = x * b + a
+        x = x * b + a
+        x = x * b + a
+        x = x * b + a
+        x = x * b + a
+    return x.sum().item()
+
+
+def ops(daemon, lines, rounds):
+    """The least of the rounds, in microseconds an op, by (process, thread)."""
+    x, a, b = (tt.tensor(np.full((8, 8), v, np.float32)) for v in (0.5, 0.1, 0.9))
+    chain(x, a, b, lines)
+    least = {}
+    for _ in range(rounds):
+        pids = {"daemon": daemon.pid, "client": os.getpid()}
+        before = {who: busy(pid) for who, pid in pids.items()}
+        begin = time.perf_counter()
+        chain(x, a, b, lines)
+        spent = {("clock", ""): time.perf_counter() - begin}
+        for who, pid in pids.items():
+            for name, seconds in busy(pid).items():
+                spent[who, name] = seconds - before[who].get(name, 0)
+        spent["all", "threads"] = sum(v for k, v in spent.items() if k[0] != "clock")
+        for key, seconds in spent.items():
+            least[key] = min(least.get(key, seconds), seconds)
+    return {key: seconds / (lines * OPS) * 1e6 for key, seconds in least.items()}
+
+
+def reads(count):
+    x = tt.ones(())
+    x.item()
+    took = []
+    for _ in range(count):
+        y = x + 1
+        begin = time.perf_counter()
+        y.item()
+        took.append((time.perf_counter() - begin) * 1e6)
+    return np.percentile(took, [1, 10, 50])
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("address", nargs="?", default="unix", choices=["unix", "tcp"])
+    parser.add_argument("--perf")
+    options = parser.parse_args()
+    daemon = Daemon("--lanes", "1")
+    try:
+        with tt.connect(getattr(daemon, options.address)):
+            for (who, name), us in ops(daemon, 2000, 12).items():
+                if us > 0.001:
+                    print(f"{who:8}{name:20}{us:8.3f} us an op")
+            print("scalar read: {:.0f} us (1 %), {:.0f} (10 %), {:.0f} (median)".format(*reads(1500)))
+            if options.perf:
+                command = ["perf", "record", "-q", "-F", "2000", "--call-graph", "dwarf,2048", "-o", options.perf]
+                with subprocess.Popen([*command, "-p", f"{daemon.pid},{os.getpid()}"]) as perf:
+                    ops(daemon, 4000, 12)
+                    perf.send_signal(signal.SIGINT)
+    finally:
+        daemon.stop()
+
+
+if __name__ == "__main__":
+    main()
