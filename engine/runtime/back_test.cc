@@ -123,7 +123,7 @@ TEST(Back, WhatIsSmallRunsWhereItIsPublishedOnceALaneIsFree) {
     back.publish(seq);
     events.wait_for(seq);
     ++seq;
-    back.instruction(seq) = apply(seq, "neg", {whole(x, shape)}, y, shape);
+    back.instruction(seq) = apply(seq, "clone", {whole(x, shape)}, y, shape);
     back.fetch(++seq, false, whole(y, shape));
     back.publish(seq, true);
     events.wait_for(seq);
