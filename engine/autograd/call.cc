@@ -211,8 +211,7 @@ Status Graph::call(const Callable& callable, const program::Call& call,
       value = new_value(layout, elements);
       invocation.outcomes.push_back({view.value, value, program::Invocation::kWhole});
     }
-    results.push_back(
-        new_handle(core::make_ref<Cell>(elements, std::move(value)), layout));
+    results.push_back(new_handle(core::make_ref<Cell>(elements, std::move(value)), layout));
   }
   for (const program::Rebind& rebind : p.rebinds) {
     Handle& h = *inputs[rebind.parameter];

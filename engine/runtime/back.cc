@@ -11,9 +11,9 @@ using program::Instruction;
 using program::Operand;
 using program::ResultSlot;
 
-constexpr int kFreeChunks = 512;    // kept while the queue moves
-constexpr int kFreeChunksIdle = 4;  // and when it is empty
-constexpr int kSpareChunks = 256;   // of all sessions together
+constexpr int kFreeChunks = 512;     // kept while the queue moves
+constexpr int kFreeChunksIdle = 4;   // and when it is empty
+constexpr int kSpareChunks = 256;    // of all sessions together
 constexpr int kEntriesPerClock = 8;  // the clock is read so often among small instructions
 constexpr std::int64_t kSmall = 1 << 14;
 constexpr std::int64_t kFewElements = 1024;

@@ -60,7 +60,7 @@ class Back : public Task {
   static constexpr std::size_t kMostFetched = std::size_t{1} << 20;  // bytes, without `bulk`
   static constexpr std::size_t kPlanEntries = 64;
   static constexpr std::size_t kWindowEntries = 256;
-  static constexpr std::size_t kMostHere = 8;  // entries that publish() may run
+  static constexpr std::size_t kMostHere = 8;         // entries that publish() may run
   static constexpr std::size_t kMostInterned = 4096;  // then a new interner begins
   static constexpr std::chrono::microseconds kPlanTime{1000};
   static constexpr std::uint64_t kSlow = 50'000'000;  // ns
@@ -83,8 +83,9 @@ class Back : public Task {
   bool refusing() const { return !refuse_.ok(); }
   // Runs a program. Everything in it happens under this one number.
   void call(std::uint64_t seq, program::Invocation invocation);
-  // Every entry of the commands up to `seq` has been appended. `here`: where they are few and small,
-  // and a lane has nothing to do, they run at once on this thread: waking the lane would cost more.
+  // Every entry of the commands up to `seq` has been appended. `here`: where they are few and
+  // small, and a lane has nothing to do, they run at once on this thread: waking the lane would
+  // cost more.
   void publish(std::uint64_t seq, bool here = false);
   bool full() const {
     return queued_.load(std::memory_order_relaxed) >= kMostQueued ||
