@@ -125,17 +125,28 @@ class LineBlock {
   void run(std::int64_t first, std::int64_t count, T* room) const {
     const std::int64_t size = plan_.size() * count;
     SplitLines<T> x{room, room + size, room + 2 * size, room + 3 * size};
-    for (std::int64_t l = 0; l < count; ++l) {
-      load(job_.from, lines_.offset(*job_.of_from, first + l), l, count, x);
+    if (job_.kind == Kind::kComplex) {
+      load_complex(first, count, x);
+    } else {
+      for (std::int64_t l = 0; l < count; ++l) {
+        load(job_.from, lines_.offset(*job_.of_from, first + l), l, count, x);
+      }
     }
     const bool inverse = job_.kind == Kind::kComplex ? !job_.forward : job_.kind == Kind::kFromHalf;
     if (inverse) exchange(x);
     plan_.run(x, count);
     if (inverse) exchange(x);
-    for (std::int64_t l = 0; l < count; ++l) {
-      store(lines_.offset(*job_.of_to, first + l), l, count, x);
+    if (job_.kind == Kind::kComplex) {
+      store_complex(first, count, x);
+    } else {
+      for (std::int64_t l = 0; l < count; ++l) {
+        store(lines_.offset(*job_.of_to, first + l), l, count, x);
+      }
     }
   }
+
+  // Lines that one block has at most.
+  static constexpr std::int64_t kAtOnce = 16;
 
  private:
   static void exchange(SplitLines<T>& x) {
@@ -143,18 +154,49 @@ class LineBlock {
     std::swap(x.spare_re, x.spare_im);
   }
 
+  void offsets(const Geometry& g, std::int64_t first, std::int64_t count, std::int64_t* at) const {
+    for (std::int64_t l = 0; l < count; ++l) at[l] = 2 * lines_.offset(g, first + l);
+  }
+
+  // A few elements of all lines at a time: whole cache lines, on whichever side they lie.
+  void load_complex(std::int64_t first, std::int64_t count, const SplitLines<T>& x) const {
+    std::int64_t at[kAtOnce];
+    offsets(*job_.of_from, first, count, at);
+    const std::int64_t step = 2 * from_step_;
+    for (std::int64_t k0 = 0; k0 < job_.n; k0 += kAtOnce) {
+      const std::int64_t end = std::min(k0 + kAtOnce, job_.n);
+      for (std::int64_t l = 0; l < count; ++l) {
+        const T* const from = job_.from + at[l];
+        for (std::int64_t k = k0; k < end; ++k) {
+          x.re[k * count + l] = from[k * step];
+          x.im[k * count + l] = from[k * step + 1];
+        }
+      }
+    }
+  }
+
+  void store_complex(std::int64_t first, std::int64_t count, const SplitLines<T>& x) const {
+    std::int64_t at[kAtOnce];
+    offsets(*job_.of_to, first, count, at);
+    const std::int64_t step = 2 * to_step_;
+    for (std::int64_t k0 = 0; k0 < job_.n; k0 += kAtOnce) {
+      const std::int64_t end = std::min(k0 + kAtOnce, job_.n);
+      for (std::int64_t l = 0; l < count; ++l) {
+        T* const to = job_.to + at[l];
+        for (std::int64_t k = k0; k < end; ++k) {
+          to[k * step] = x.re[k * count + l] * job_.scale;
+          to[k * step + 1] = x.im[k * count + l] * job_.scale;
+        }
+      }
+    }
+  }
+
   void load(const T* from, std::int64_t offset, std::int64_t l, std::int64_t count,
             SplitLines<T>& x) const {
     const std::int64_t n = job_.n, half = n / 2, step = from_step_;
     T* const re = x.re + l;
     T* const im = x.im + l;
-    if (job_.kind == Kind::kComplex) {
-      from += 2 * offset;
-      for (std::int64_t k = 0; k < n; ++k) {
-        re[k * count] = from[2 * k * step];
-        im[k * count] = from[2 * k * step + 1];
-      }
-    } else if (job_.kind == Kind::kToHalf) {
+    if (job_.kind == Kind::kToHalf) {
       from += offset;
       if (n % 2 == 0) {
         for (std::int64_t k = 0; k < half; ++k) {
@@ -218,8 +260,7 @@ class LineBlock {
       to[2 * k * step + 1] = i * scale;
     };
     if (!packed(job_.kind, n)) {
-      const std::int64_t results = job_.kind == Kind::kComplex ? n : half + 1;
-      for (std::int64_t k = 0; k < results; ++k) put(k, re[k * count], im[k * count]);
+      for (std::int64_t k = 0; k <= half; ++k) put(k, re[k * count], im[k * count]);
       return;
     }
     // X_k = E_k + w^k O_k, and E_k - w^k O_k is the conjugate of X_{half - k}.
@@ -265,7 +306,7 @@ Status run_job(KernelCall& call, const Job<T>& job) {
   // As many lines at once as fill vectors, while the work arrays fit the second cache.
   const std::int64_t cache = (std::int64_t{256} << 10) / static_cast<std::int64_t>(sizeof(T));
   const std::int64_t fit = std::max<std::int64_t>(cache / (4 * plan->size()), 1);
-  const std::int64_t width = std::min<std::int64_t>({lines.count(), fit >= 8 ? 16 : 1});
+  const std::int64_t width = std::min<std::int64_t>({lines.count(), fit >= 8 ? LineBlock<T>::kAtOnce : 1});
   const std::int64_t blocks = (lines.count() + width - 1) / width;
   const double cost = 3 * static_cast<double>(plan->size()) * static_cast<double>(width) *
                       std::log2(static_cast<double>(plan->size()) + 2) * 0.2;

@@ -246,6 +246,17 @@ void add(const Places& p, T* x, const T* from, bool fill, double alpha) {
       return;
     }
   }
+  if (p.before.size() == 1 && p.runs.size() == 1 && p.length == 1) {
+    T* const to = x + p.before[0] + p.runs[0];
+    const std::int64_t* const index = p.indices.data();
+    const T first = *from;
+    if (fill) {
+      for (std::int64_t i = 0; i < pieces; ++i) accumulate(to[index[i]], first, alpha);
+    } else {
+      for (std::int64_t i = 0; i < pieces; ++i) accumulate(to[index[i]], from[i], alpha);
+    }
+    return;
+  }
   each_run(p, 0, pieces, [&](std::int64_t to, std::int64_t at) {
     for (std::int64_t i = 0; i < p.length; ++i) {
       accumulate(x[to + i * p.stride], fill ? *from : from[at + i], alpha);

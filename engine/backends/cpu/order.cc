@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "engine/backends/cpu/block_io.h"
 #include "engine/backends/cpu/cpu.h"
@@ -38,27 +39,44 @@ struct Wide {
     return a.key != b.key ? a.key < b.key : a.index < b.index;
   }
   std::int64_t place() const { return index; }
+  std::uint64_t number() const { return key; }
 };
 struct Packed {
   std::uint64_t word;  // key << 32 | index
   friend bool operator<(const Packed& a, const Packed& b) { return a.word < b.word; }
   std::int64_t place() const { return static_cast<std::int64_t>(word & 0xffffffffu); }
+  std::uint64_t number() const { return word >> 32; }
 };
 
-// By the keys, 11 bits at a time; `spare` has room for n.
-void radix_sort(Packed* x, Packed* spare, std::int64_t n) {
-  constexpr int kBits = 11, kBuckets = 1 << kBits;
-  for (int shift = 32; shift < 64; shift += kBits) {
-    std::int64_t counts[kBuckets] = {};
-    for (std::int64_t i = 0; i < n; ++i) ++counts[x[i].word >> shift & (kBuckets - 1)];
-    if (std::count(counts, counts + kBuckets, 0) == kBuckets - 1) continue;  // all equal here
+// By the keys, kBits at a time, where they differ; equal ones stay in order. `spare` has room for n.
+template <int kBits, class E>
+void radix_passes(E* x, E* spare, std::int64_t n) {
+  constexpr std::uint64_t kBuckets = std::uint64_t{1} << kBits;
+  std::uint64_t differ = 0;
+  const std::uint64_t first = x[0].number();
+  for (std::int64_t i = 1; i < n; ++i) differ |= x[i].number() ^ first;
+  E *from = x, *to = spare;
+  while (differ != 0) {
+    const int shift = std::countr_zero(differ);
+    differ = shift + kBits < 64 ? differ & ~((kBuckets << shift) - 1) : 0;
+    std::int64_t places[kBuckets] = {};
+    for (std::int64_t i = 0; i < n; ++i) ++places[from[i].number() >> shift & (kBuckets - 1)];
     std::int64_t start = 0;
-    for (std::int64_t& count : counts) start += std::exchange(count, start);
+    for (std::int64_t& place : places) start += std::exchange(place, start);
     for (std::int64_t i = 0; i < n; ++i) {
-      spare[counts[x[i].word >> shift & (kBuckets - 1)]++] = x[i];
+      to[places[from[i].number() >> shift & (kBuckets - 1)]++] = from[i];
     }
-    std::memcpy(x, spare, static_cast<std::size_t>(n) * sizeof(Packed));
+    std::swap(from, to);
   }
+  if (from != x) std::memcpy(x, from, static_cast<std::size_t>(n) * sizeof(E));
+}
+
+constexpr std::int64_t kLeastRadix = 128, kManyForRadix = 8192;
+
+template <class E>
+void radix_sort(E* x, E* spare, std::int64_t n) {
+  if (n < kManyForRadix) return radix_passes<8>(x, spare, n);
+  radix_passes<11>(x, spare, n);
 }
 
 struct Job {
@@ -99,8 +117,9 @@ void order(E* x, E* spare, std::int64_t n, const Job& job) {
     }
     n = job.keep;
   }
-  if constexpr (std::is_same_v<E, Packed>) {
-    if (n >= 2048) return radix_sort(x, spare, n);
+  const bool in_order = job.what == Job::What::kSort;  // as they came, so that ties stay
+  if (in_order && n >= (sizeof(E) == 8 ? kLeastRadix : 8 * kLeastRadix)) {
+    return radix_sort(x, spare, n);
   }
   std::sort(x, x + n);
 }
@@ -108,13 +127,14 @@ void order(E* x, E* spare, std::int64_t n, const Job& job) {
 template <class A, class E>
 class Sorter {
  public:
-  Sorter(KernelCall& call, const Job& job, const Lines& lines)
+  // `base`: the least integer there may be, from which packed ones are counted.
+  Sorter(KernelCall& call, const Job& job, const Lines& lines, std::int64_t base)
       : call_(call),
         job_(job),
         lines_(lines),
         load_(load_block<A>(call.in[0].dtype)),
         size_(static_cast<std::int64_t>(core::size_of(call.in[0].dtype))),
-        flip_(call.in[0].dtype == DType::kU32 ? 0 : 0x80000000u) {}
+        base_(base) {}
 
   // `room`: two arrays of `length` elements.
   void line(std::int64_t i, E* room) const {
@@ -141,8 +161,7 @@ class Sorter {
   E element(A value, std::int64_t index) const {
     std::uint64_t key = key_of(value);
     if constexpr (std::is_same_v<E, Packed> && std::is_same_v<A, std::int64_t>) {
-      // The low 32 bits in the order of the signed numbers, or of the unsigned ones.
-      key = static_cast<std::uint32_t>(value) ^ flip_;
+      key = static_cast<std::uint64_t>(value) - static_cast<std::uint64_t>(base_);
     }
     if (job_.descending) key = ~key;
     if constexpr (std::is_same_v<E, Packed>) {
@@ -189,15 +208,15 @@ class Sorter {
   const Lines& lines_;
   const LoadBlock<A> load_;
   const std::int64_t size_;
-  const std::uint32_t flip_;
+  const std::int64_t base_;
 };
 
 constexpr std::int64_t kSmall = 256;  // lines up to here need no scratch memory
 
 template <class A, class E>
-Status run_lines(KernelCall& call, const Job& job, const Lines& lines) {
+Status run_lines(KernelCall& call, const Job& job, const Lines& lines, std::int64_t base = 0) {
   using Sort = Sorter<A, E>;
-  const Sort sorter(call, job, lines);
+  const Sort sorter(call, job, lines, base);
   const std::int64_t n = lines.length();
   if (n <= kSmall) {
     lines.run(call.parallel, 30, [&](std::int64_t i) {
@@ -226,14 +245,37 @@ Status run_lines(KernelCall& call, const Job& job, const Lines& lines) {
   return {};
 }
 
+// Least and largest of the int64 elements of all lines.
+std::pair<std::int64_t, std::int64_t> range_of(const TensorArg& x, const Lines& lines) {
+  const std::int64_t n = lines.length(), stride = lines.stride(*x.geometry);
+  std::int64_t least = std::numeric_limits<std::int64_t>::max(),
+               most = std::numeric_limits<std::int64_t>::min();
+  for (std::int64_t i = 0; i < lines.count(); ++i) {
+    const auto* from = x.first<const std::int64_t>() + lines.offset(*x.geometry, i);
+    for (std::int64_t j = 0; j < n; ++j) {
+      least = std::min(least, from[j * stride]);
+      most = std::max(most, from[j * stride]);
+    }
+  }
+  return {least, most};
+}
+
 Status run(KernelCall& call, const Job& job, const Lines& lines) {
   if (lines.count() == 0 || lines.length() == 0 || job.keep == 0) return {};
   const DType dtype = call.in[0].dtype;
-  const bool packed = core::size_of(dtype) <= 4 && lines.length() < (std::int64_t{1} << 32);
+  const bool short_enough = lines.length() < (std::int64_t{1} << 32);
+  const bool packed = core::size_of(dtype) <= 4 && short_enough;
+  if (dtype == DType::kI64 && short_enough && lines.length() >= kLeastRadix) {
+    const auto [least, most] = range_of(call.in[0], lines);
+    if (static_cast<std::uint64_t>(most) - static_cast<std::uint64_t>(least) < 1ull << 32) {
+      return run_lines<std::int64_t, Packed>(call, job, lines, least);
+    }
+  }
+  const std::int64_t base = dtype == DType::kU32 ? 0 : std::numeric_limits<std::int32_t>::min();
   return with_compute_type(dtype, [&](auto a) {
     using A = decltype(a);
     if constexpr (sizeof(A) == 4 || std::is_same_v<A, std::int64_t>) {
-      if (packed) return run_lines<A, Packed>(call, job, lines);
+      if (packed) return run_lines<A, Packed>(call, job, lines, base);
     }
     return run_lines<A, Wide>(call, job, lines);
   });

@@ -5,11 +5,15 @@
 
 #include "engine/backends/cpu/cpu.h"
 #include "engine/backends/cpu/line_io.h"
+#include "engine/backends/cpu/strided.h"
 
 namespace teletensor::backends::cpu {
 namespace {
 
+using core::Dims;
 using core::Status;
+
+constexpr std::int64_t kPanel = 256;  // neighbouring lines that are worked on together
 
 template <class A, bool kLargest>
 void extremum_line(const Line<A>& x, const Line<A>& values, const Line<std::int64_t>& indices,
@@ -37,9 +41,65 @@ void extremum_line(const Line<A>& x, const Line<A>& values, const Line<std::int6
   }
 }
 
+// `width` neighbouring lines, of which the first is `first`: a row of all of them at a time.
+template <class A, bool kLargest>
+void extremum_lines(KernelCall& call, const Lines& lines, std::int64_t first, std::int64_t width) {
+  A best[kPanel], row[kPanel];
+  std::int64_t at[kPanel] = {};
+  const TensorArg &x = call.in[0], &values = call.out[0], &indices = call.out[1];
+  const auto step = [&](const TensorArg& t) {
+    return lines.stride(*t.geometry) * static_cast<std::int64_t>(core::size_of(t.dtype));
+  };
+  const auto start = [&](const TensorArg& t) {
+    return t.first<char>() +
+           lines.offset(*t.geometry, first) * static_cast<std::int64_t>(core::size_of(t.dtype));
+  };
+  const LoadBlock<A> load = load_block<A>(x.dtype);
+  const StoreBlock<A> store = store_block<A>(values.dtype);
+  const char* from = start(x);
+  char *to = start(values), *places = start(indices);
+  load(from, x.geometry->strides.back(), width, best);
+  for (std::int64_t r = 0; r < lines.length(); ++r) {
+    load(from, x.geometry->strides.back(), width, row);
+    for (std::int64_t c = 0; c < width; ++c) {
+      const A value = row[c], so_far = best[c];
+      const bool better = kLargest ? value >= so_far : value <= so_far;
+      const bool take = (value != value) | ((so_far == so_far) & better);
+      best[c] = take ? value : so_far;
+      at[c] = take ? r : at[c];
+    }
+    store(best, width, to, values.geometry->strides.back());
+    auto* const found = reinterpret_cast<std::int64_t*>(places);
+    const std::int64_t apart = indices.geometry->strides.back();
+    for (std::int64_t c = 0; c < width; ++c) found[c * apart] = at[c];
+    from += step(x);
+    to += step(values);
+    places += step(indices);
+  }
+}
+
 template <bool kLargest>
 Status cumulative_extremum(KernelCall& call) {
-  const Lines lines(call.in[0].geometry->shape, call.attributes.integer(0));
+  const Dims& shape = call.in[0].geometry->shape;
+  const Lines lines(shape, call.attributes.integer(0));
+  const int rank = shape.size();
+  const std::int64_t given = call.attributes.integer(0);
+  if (rank >= 2 && (given < 0 ? given + rank : given) != rank - 1 && shape.back() >= 4 &&
+      lines.length() > 0) {
+    const std::int64_t columns = shape.back(), across = (columns + kPanel - 1) / kPanel;
+    const double cost = static_cast<double>(lines.length() * std::min(columns, kPanel)) * 1.5;
+    split(call.parallel, lines.count() / columns * across, cost, 1,
+          [&](std::int64_t begin, std::int64_t end) {
+            for (std::int64_t i = begin; i < end; ++i) {
+              const std::int64_t at = i % across * kPanel;
+              with_compute_type(call.in[0].dtype, [&](auto a) {
+                extremum_lines<decltype(a), kLargest>(call, lines, i / across * columns + at,
+                                                      std::min(kPanel, columns - at));
+              });
+            }
+          });
+    return {};
+  }
   with_compute_type(call.in[0].dtype, [&](auto a) {
     using A = decltype(a);
     lines.run(call.parallel, 8, [&](std::int64_t i) {

@@ -127,6 +127,18 @@ A leaf(const A* x, std::int64_t n) {
 #pragma GCC unroll 16
         for (int k = 0; k < kVectors; ++k) v[k] = Op::vec(v[k], hn::LoadU(d, x + i + k * kLanes));
       }
+      if (i == n) {  // the tree below, in registers
+#pragma GCC unroll 16
+        for (int w = kVectors / 2; w >= 1; w /= 2) {
+#pragma GCC unroll 16
+          for (int k = 0; k < w; ++k) v[k] = Op::vec(v[k], v[k + w]);
+        }
+        hn::StoreU(v[0], d, acc);
+        for (std::int64_t w = kLanes / 2; w >= 1; w /= 2) {
+          for (std::int64_t j = 0; j < w; ++j) acc[j] = Op::one(acc[j], acc[j + w]);
+        }
+        return acc[0];
+      }
 #pragma GCC unroll 16
       for (int k = 0; k < kVectors; ++k) hn::StoreU(v[k], d, acc + k * kLanes);
     } else {

@@ -34,8 +34,24 @@ Dense covered(KernelCall& call, const TensorArg& source, const Dims& shape, DTyp
   return dense(call, part, window.shape, dtype);
 }
 
-// Goes through the index in row-major order on one lane: of equal places the last wins, sums have
-// one order.
+// f(element of x, position in the index) in row-major order on one lane: of equal places the last
+// wins, sums have one order.
+template <class T, class F>
+void each_pick(const Rows& rows, const Picks& picks, const Geometry& geometry, T* x, F&& f) {
+  const std::int64_t n = rows.length(), step = picks.step;
+  const std::int64_t* const values = picks.index.values;
+  each_row(rows, picks, geometry, 0, rows.count(),
+           [&](std::int64_t base, std::int64_t stride, std::int64_t at) {
+             const std::int64_t* const index = values + at;
+             T* const row = x + base;
+             if (stride == 0 && step == 1) {
+               for (std::int64_t j = 0; j < n; ++j) f(row[index[j]], at + j);
+             } else {
+               for (std::int64_t j = 0; j < n; ++j) f(row[j * stride + index[j] * step], at + j);
+             }
+           });
+}
+
 template <bool kAdd>
 Status scatter(KernelCall& call) {
   const TensorArg &out = call.out[0], &source = call.in[2];
@@ -48,20 +64,24 @@ Status scatter(KernelCall& call) {
   const Rows rows(picks.shape);
   with_type(out.dtype, [&](auto t) {
     using T = decltype(t);
-    T* const x = out.first<T>();
     const T* const values = static_cast<const T*>(from.data);
-    each_row(rows, picks, *out.geometry, 0, rows.count(),
-             [&](std::int64_t base, std::int64_t stride, std::int64_t at) {
-               for (std::int64_t j = 0; j < rows.length(); ++j) {
-                 T& to = x[base + j * stride + picks.index.values[at + j] * picks.step];
-                 const T value = number ? *values : values[at + j];
-                 if constexpr (kAdd) {
-                   accumulate(to, value, 1);
-                 } else {
-                   to = value;
-                 }
-               }
-             });
+    const auto store = [](T& to, T value) {
+      if constexpr (kAdd && std::is_floating_point_v<T>) {
+        to += value;
+      } else if constexpr (kAdd) {
+        accumulate(to, value, 1);
+      } else {
+        to = value;
+      }
+    };
+    if (number) {
+      const T value = *values;
+      each_pick(rows, picks, *out.geometry, out.first<T>(),
+                [=](T& to, std::int64_t) { store(to, value); });
+    } else {
+      each_pick(rows, picks, *out.geometry, out.first<T>(),
+                [=](T& to, std::int64_t at) { store(to, values[at]); });
+    }
   });
   return {};
 }
@@ -115,17 +135,33 @@ void keep_extreme(T& to, T from, bool largest) {
   if (better || is_nan(from)) to = from;
 }
 
-template <class T>
-void combine(Mode mode, T& to, T from) {
+template <Mode kMode, class T>
+void combine(T& to, T from) {
+  if constexpr (kMode == Mode::kProduct) {
+    multiply(to, from);
+  } else if constexpr (kMode == Mode::kMax || kMode == Mode::kMin) {
+    keep_extreme(to, from, kMode == Mode::kMax);
+  } else if constexpr (std::is_floating_point_v<T>) {
+    to += from;
+  } else {
+    accumulate(to, from, 1);
+  }
+}
+
+// f(the mode as a constant).
+template <class F>
+void with_mode(Mode mode, F&& f) {
   switch (mode) {
     case Mode::kSum:
+      return f(std::integral_constant<Mode, Mode::kSum>());
     case Mode::kMean:
-      return accumulate(to, from, 1);
+      return f(std::integral_constant<Mode, Mode::kMean>());
     case Mode::kProduct:
-      return multiply(to, from);
+      return f(std::integral_constant<Mode, Mode::kProduct>());
     case Mode::kMax:
+      return f(std::integral_constant<Mode, Mode::kMax>());
     case Mode::kMin:
-      return keep_extreme(to, from, mode == Mode::kMax);
+      return f(std::integral_constant<Mode, Mode::kMin>());
   }
 }
 
@@ -173,31 +209,38 @@ Status scatter_reduce(KernelCall& call) {
     using T = decltype(t);
     T* const x = out.first<T>();
     const T* const values = static_cast<const T*>(from.data);
+    if (!counted) {
+      return with_mode(mode, [&](auto constant) {
+        each_pick(rows, picks, *out.geometry, x, [=](T& to, std::int64_t at) {
+          combine<decltype(constant)::value>(to, values[at]);
+        });
+      });
+    }
     const auto each = [&](auto&& f) {  // f(element, its count, position in the index)
       each_row(rows, picks, *out.geometry, 0, rows.count(),
                [&](std::int64_t base, std::int64_t stride, std::int64_t at) {
-                 std::int64_t place = 0, place_stride = 0;
-                 if (counted) {  // the same row in the table of counts
-                   each_row(rows, picks, places, at / rows.length(), at / rows.length() + 1,
-                            [&](std::int64_t b, std::int64_t s, std::int64_t) {
-                              place = b;
-                              place_stride = s;
-                            });
-                 }
+                 std::int64_t place = 0, place_stride = 0;  // the same row in the table of counts
+                 each_row(rows, picks, places, at / rows.length(), at / rows.length() + 1,
+                          [&](std::int64_t b, std::int64_t s, std::int64_t) {
+                            place = b;
+                            place_stride = s;
+                          });
                  for (std::int64_t j = 0; j < rows.length(); ++j) {
                    const std::int64_t index = picks.index.values[at + j];
                    std::int64_t* const count =
-                       counted ? counts + place + j * place_stride + index * count_step : nullptr;
+                       counts + place + j * place_stride + index * count_step;
                    f(x[base + j * stride + index * picks.step], count, at + j);
                  }
                });
     };
-    each([&](T& to, std::int64_t* count, std::int64_t at) {
-      if (counted && (*count)++ == 0 && !include_self) {
-        to = values[at];
-      } else {
-        combine(mode, to, values[at]);
-      }
+    with_mode(mode, [&](auto constant) {
+      each([&](T& to, std::int64_t* count, std::int64_t at) {
+        if ((*count)++ == 0 && !include_self) {
+          to = values[at];
+        } else {
+          combine<decltype(constant)::value>(to, values[at]);
+        }
+      });
     });
     if (mode != Mode::kMean) return;
     each([&](T& to, std::int64_t* count, std::int64_t) {

@@ -109,7 +109,11 @@ void copy_run(const T* from, std::int64_t from_stride, T* to, std::int64_t to_st
   if (to_stride == 1 && from_stride == 1) {
     std::memmove(to, from, static_cast<std::size_t>(n) * sizeof(T));
   } else if (to_stride == 1 && from_stride == 0) {
-    std::fill_n(to, n, *from);
+    constexpr std::int64_t kPattern = 4096 / sizeof(T);  // memcpy has the widest stores there are
+    std::fill_n(to, std::min(n, kPattern), *from);
+    for (std::int64_t i = kPattern; i < n; i += kPattern) {
+      std::memcpy(to + i, to, static_cast<std::size_t>(std::min(kPattern, n - i)) * sizeof(T));
+    }
   } else {
     for (std::int64_t i = 0; i < n; ++i) to[i * to_stride] = from[i * from_stride];
   }
