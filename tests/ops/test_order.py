@@ -18,7 +18,8 @@ def test_integers_of_any_range_sort_stably(tt, n):
             np.testing.assert_array_equal(values.numpy(), a[want])
 
 
-@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "uint32", "uint64", "float16", "float32", "float64"])
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "uint32", "uint64", "float16", "float32",
+                                   "float64"])
 def test_every_dtype_sorts_stably(tt, dtype):
     rng = np.random.default_rng(1)
     for n in (3, 129, 1500, 9000):
@@ -51,7 +52,8 @@ def test_cumulative_extremes_along_any_dim(tt, dtype):
     a = np.random.default_rng(3).integers(0, 5, (20, 3, 300)).astype(dtype)
     if dtype.startswith("float"):
         a[7, 1, 3] = a[0, 0, 0] = np.nan
-    seen = [(tt.tensor(a), a), (tt.tensor(a).transpose(0, 2), a.transpose(2, 1, 0)), (tt.tensor(a)[::2, :, ::3], a[::2, :, ::3])]
+    x = tt.tensor(a)
+    seen = [(x, a), (x.transpose(0, 2), a.transpose(2, 1, 0)), (x[::2, :, ::3], a[::2, :, ::3])]
     for name, better in (("cummax", np.greater_equal), ("cummin", np.less_equal)):
         for (x, array), dim in ((pair, d) for pair in seen for d in range(3)):
             rows = np.moveaxis(array, dim, 0)

@@ -306,7 +306,8 @@ Status run_job(KernelCall& call, const Job<T>& job) {
   // As many lines at once as fill vectors, while the work arrays fit the second cache.
   const std::int64_t cache = (std::int64_t{256} << 10) / static_cast<std::int64_t>(sizeof(T));
   const std::int64_t fit = std::max<std::int64_t>(cache / (4 * plan->size()), 1);
-  const std::int64_t width = std::min<std::int64_t>({lines.count(), fit >= 8 ? LineBlock<T>::kAtOnce : 1});
+  const std::int64_t width =
+      std::min<std::int64_t>({lines.count(), fit >= 8 ? LineBlock<T>::kAtOnce : 1});
   const std::int64_t blocks = (lines.count() + width - 1) / width;
   const double cost = 3 * static_cast<double>(plan->size()) * static_cast<double>(width) *
                       std::log2(static_cast<double>(plan->size()) + 2) * 0.2;

@@ -48,7 +48,8 @@ struct Packed {
   std::uint64_t number() const { return word >> 32; }
 };
 
-// By the keys, kBits at a time, where they differ; equal ones stay in order. `spare` has room for n.
+// By the keys, kBits at a time, where they differ; equal ones stay in order. `spare` has room for
+// n.
 template <int kBits, class E>
 void radix_passes(E* x, E* spare, std::int64_t n) {
   constexpr std::uint64_t kBuckets = std::uint64_t{1} << kBits;
