@@ -72,6 +72,13 @@ struct Fetched {
   std::string bytes;  // row-major
 };
 
+// Memory of a session that other processes of this machine can map.
+struct Shared {
+  std::uint64_t id = 0;   // for the session's later calls
+  int descriptor = -1;    // of a file; the caller's, who closes it
+  std::uint64_t offset = 0, bytes = 0;  // in that file
+};
+
 // Effects of a Raise: the in-place commands that did not happen, so that the mirror takes them
 // back.
 struct Raised {
@@ -130,6 +137,22 @@ class Session {
   virtual core::Result<std::string> download_chunk(std::uint64_t seq, std::uint64_t offset,
                                                    std::uint64_t bytes) = 0;
   virtual void end_download(std::uint64_t seq) = 0;
+  // Instead of its chunks: what a bulk Fetch bound to `seq` as memory that others may look at. It
+  // never changes, and counts as held (by the session) until end_share(). UNIMPLEMENTED where it is
+  // no memory of the host, or too small; then chunks are the way.
+  virtual core::Result<Shared> share_download(std::uint64_t) {
+    return core::Status(core::Code::kUnimplemented, "this session shares no memory");
+  }
+  // New zeroed memory that others may write to, until end_share() takes it away from them.
+  virtual core::Result<Shared> share_new(std::uint64_t) {
+    return core::Status(core::Code::kUnimplemented, "this session shares no memory");
+  }
+  // As upload_chunk(), with bytes [from, from + bytes) of the memory `share` of share_new().
+  virtual core::Status upload_shared(std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t,
+                                     std::uint64_t) {
+    return core::Status(core::Code::kUnimplemented, "this session shares no memory");
+  }
+  virtual void end_share(std::uint64_t) {}
 
   // Drops queued instructions (their results fail with CANCELLED) and asks running ones to stop.
   // `upto`: the last of them, which may not have come yet; 0: what has come.

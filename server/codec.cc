@@ -123,7 +123,7 @@ void fill_start(const engine::TakenOver& start, const Lease& lease, v1::HelloRep
 
 void fill_hello_reply(const Lease& lease, const std::vector<std::string>& unsupported,
                       engine::Engine& engine, const Limits& limits, const ServerFacts& facts,
-                      v1::HelloReply& reply) {
+                      bool shares, v1::HelloReply& reply) {
   reply.set_protocol(kProtocolMax);
   reply.set_server_version(facts.version);
   reply.set_server_epoch(facts.epoch);
@@ -137,6 +137,7 @@ void fill_hello_reply(const Lease& lease, const std::vector<std::string>& unsupp
   if (lease.start) fill_start(*lease.start, lease, reply);
   reply.set_session_id(lease.client.id);
   reply.set_sites_ms(static_cast<std::uint32_t>(limits.sites.count()));
+  if (shares) reply.set_share_ticket(lease.ticket);
 }
 
 void fill_describe_reply(engine::Engine& engine, const Limits& limits, const ServerFacts& facts,

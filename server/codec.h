@@ -24,6 +24,7 @@ struct ServerFacts {
   std::string version;
   std::uint64_t epoch = 0;
   Clock::time_point started = Clock::now();
+  bool shares = false;  // there is a ShareServer beside the daemon's own socket
 };
 
 // What Hello asks for, checked. `unsupported` names the ops that the server has not.
@@ -33,9 +34,10 @@ struct Hello {
 };
 core::Result<Hello> read_hello(const v1::HelloRequest& request, const ops::Catalog& catalog,
                                const Limits& limits, const ServerFacts& facts);
+// `shares`: the client is told how to come to its session's memory.
 void fill_hello_reply(const Lease& lease, const std::vector<std::string>& unsupported,
                       engine::Engine& engine, const Limits& limits, const ServerFacts& facts,
-                      v1::HelloReply& reply);
+                      bool shares, v1::HelloReply& reply);
 
 void fill_describe_reply(engine::Engine& engine, const Limits& limits, const ServerFacts& facts,
                          std::size_t sessions, v1::DescribeReply& reply);

@@ -40,6 +40,7 @@ std::string make_token() {
 
 Lease::Lease(Leases* table, std::string token, ClientInfo client, const Limits& limits)
     : token(std::move(token)),
+      ticket(make_token()),
       client(std::move(client)),
       table_(table),
       reader_(limits.frame, this->client.ops, this->client.op_names),

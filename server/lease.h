@@ -89,6 +89,7 @@ class Lease final : public engine::SessionListener {
 
   // Constant after construction.
   const std::string token;
+  const std::string ticket;  // for memory of this session (ShareServer)
   const ClientInfo client;
   const Clock::time_point created = Clock::now();
   // Where the client begins, in a session that it has taken over.

@@ -88,6 +88,15 @@ Status Server::bind() {
   remote.socket_mode = 0660;
   remote.remote = true;
   remote.tls = options_.tls;
+  if (!socket.empty()) {
+    auto shares = ShareServer::start(socket, leases_);
+    if (shares.ok()) {
+      shares_ = std::move(*shares);
+    } else {  // its clients use streams
+      spdlog::warn("event=no_shared_memory reason=\"{}\"", shares.status().message());
+    }
+    facts_.shares = shares_ != nullptr;
+  }
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   for (const ListenerOptions* each : {&local, &remote}) {
     if (each->tcp.empty() && each->socket.empty()) continue;
@@ -131,6 +140,7 @@ void Server::stop() {
   }
   for (const auto& listener : listeners_) listener->stop();
   listeners_.clear();
+  shares_.reset();
 }
 
 }  // namespace teletensor::server

@@ -12,6 +12,7 @@
 #include "server/http.h"
 #include "server/listener.h"
 #include "server/service.h"
+#include "server/share_server.h"
 
 namespace teletensor::server {
 
@@ -56,6 +57,7 @@ class Server {
   Tokens tokens_;
   Auth auth_;
   Leases leases_;
+  std::unique_ptr<ShareServer> shares_;
   std::vector<std::unique_ptr<Listener>> listeners_;
   std::unique_ptr<Canary> canary_;
   std::unique_ptr<HttpServer> http_;

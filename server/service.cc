@@ -42,7 +42,8 @@ grpc::ServerUnaryReactor* ComputeService::Hello(grpc::CallbackServerContext* con
   // Who comes without a name is nobody in particular: a session is nobody's to take by its name.
   if (caller->user == kAnonymous) hello->client.takes_over = false;
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  auto ready = [this, reactor, reply, peer = context->peer(),
+  const bool local = !remote_ && context->peer().starts_with("unix:");
+  auto ready = [this, reactor, reply, peer = context->peer(), shares = local && facts_.shares,
                 unsupported = std::move(hello->unsupported)](core::Result<LeaseRef> lease) {
     if (!lease.ok()) {
       ++leases_.counters().refused_sessions;
@@ -50,7 +51,8 @@ grpc::ServerUnaryReactor* ComputeService::Hello(grpc::CallbackServerContext* con
                    lease.status().message());
       return reactor->Finish(to_grpc(lease.status()));
     }
-    fill_hello_reply(**lease, unsupported, leases_.engine(), leases_.limits(), facts_, *reply);
+    fill_hello_reply(**lease, unsupported, leases_.engine(), leases_.limits(), facts_, shares,
+                     *reply);
     reactor->Finish(grpc::Status::OK);
   };
   if (hello->client.takes_over) {

@@ -1,6 +1,10 @@
 #include "engine/memory/device_pool.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+
+#include "engine/memory/shared_pages.h"
 
 namespace teletensor::memory {
 namespace {
@@ -16,6 +20,7 @@ DevicePool::~DevicePool() {
   core::MutexLock lock(mu_);
   for (const CachedLarge& block : large_) source_->deallocate(block.data, block.capacity);
   for (void* slab : slabs_) source_->deallocate(slab, kSlab);
+  while (!shared_.empty()) drop_one_shared(shared_.begin());
 }
 
 std::uint64_t DevicePool::held() const {
@@ -50,10 +55,64 @@ void DevicePool::trim(std::uint64_t wanted) {
     source_->deallocate(block.data, block.capacity);
     held_ -= block.capacity;
   }
+  while (!shared_.empty() && held_ + wanted > budget_.total()) drop_one_shared(shared_.begin());
+}
+
+void DevicePool::drop_one_shared(std::multimap<OwnerId, Block>::iterator which) {
+  const Block block = which->second;
+  shared_.erase(which);
+  close(block.descriptor);
+  source_->deallocate(block.data, block.capacity);
+  held_ -= block.capacity;
+}
+
+void DevicePool::drop_shared(OwnerId owner) {
+  core::MutexLock lock(mu_);
+  for (auto at = shared_.find(owner); at != shared_.end(); at = shared_.find(owner)) {
+    drop_one_shared(at);
+  }
+}
+
+bool DevicePool::find_shared(std::size_t bytes, OwnerId owner, Block* found) {
+  const auto [begin, end] = shared_.equal_range(owner);
+  auto best = end;
+  for (auto at = begin; at != end; ++at) {
+    const std::size_t capacity = at->second.capacity;
+    if (capacity < bytes || capacity >= 2 * bytes) continue;
+    if (best == end || capacity < best->second.capacity) best = at;
+  }
+  if (best == end) return false;
+  *found = best->second;
+  shared_.erase(best);
+  return true;
+}
+
+Block DevicePool::take_open(std::size_t bytes) {
+  {
+    core::MutexLock lock(mu_);
+    make_room(bytes);
+    held_ += bytes;
+  }
+  Block block{nullptr, bytes, -1};
+  block.descriptor = open_pages(bytes, &block.data);
+  if (block.descriptor >= 0) return block;
+  core::MutexLock lock(mu_);
+  held_ -= bytes;
+  return {};
+}
+
+void DevicePool::withdraw(const Block& block) {
+  withdraw_pages(block.descriptor, block.data, block.capacity);
+  core::MutexLock lock(mu_);
+  held_ -= block.capacity;
+}
+
+void DevicePool::make_room(std::size_t bytes) {
+  if (held_ + bytes > budget_.total()) trim(bytes);
 }
 
 void* DevicePool::fresh(std::size_t bytes) {
-  if (held_ + bytes > budget_.total()) trim(bytes);
+  make_room(bytes);
   void* memory = source_->allocate(bytes);
   if (memory == nullptr) {
     trim(budget_.total());  // everything cached
@@ -117,6 +176,7 @@ Block DevicePool::take_large(std::size_t bytes, OwnerId owner) {
   CachedLarge found{};
   {
     core::MutexLock lock(mu_);
+    if (Block own; find_shared(bytes, owner, &own)) return own;
     if (!find_large(bytes, owner, &found)) {
       void* memory = fresh(bytes);
       return {memory, memory == nullptr ? 0 : bytes};
@@ -129,7 +189,10 @@ Block DevicePool::take_large(std::size_t bytes, OwnerId owner) {
 void DevicePool::give_back(const Block* blocks, int n, OwnerId owner) {
   core::MutexLock lock(mu_);
   for (int i = 0; i < n; ++i) {
-    if (blocks[i].capacity <= kLargestSmall) {
+    if (blocks[i].descriptor >= 0) {
+      shared_.emplace(owner, blocks[i]);
+      if (shared_.size() > kMostShared) drop_one_shared(shared_.begin());
+    } else if (blocks[i].capacity <= kLargestSmall) {
       small_[size_class(blocks[i].capacity)].push_back({blocks[i].data, owner});
     } else {
       const CachedLarge block{blocks[i].capacity, blocks[i].data, owner};

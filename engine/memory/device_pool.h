@@ -27,6 +27,7 @@ using OwnerId = std::uint64_t;  // 0: nobody, contents are zero
 struct Block {
   void* data = nullptr;
   std::size_t capacity = 0;
+  int descriptor = -1;  // of the file that its pages are, where they have been shared
 };
 
 class DevicePool {
@@ -54,8 +55,15 @@ class DevicePool {
   // Precondition: bytes is charged_bytes() of something above kLargestSmall. data is null when the
   // device has none left.
   Block take_large(std::size_t bytes, OwnerId owner);
-  // Blocks of either kind, with `owner`'s bytes in them.
+  // Blocks of either kind, with `owner`'s bytes in them. One that has been shared with other
+  // processes, which may still look at it, is kept for this owner alone, and taken first.
   void give_back(const Block* blocks, int n, OwnerId owner);
+  // Frees what is kept so.
+  void drop_shared(OwnerId owner);
+  // A new block that other processes may write to. Precondition: bytes is whole pages.
+  Block take_open(std::size_t bytes);
+  // The end of such a block.
+  void withdraw(const Block& block);
 
  private:
   struct CachedSmall {
@@ -75,7 +83,13 @@ class DevicePool {
     }
   };
 
+  // At most so many shared blocks are kept: each has a descriptor.
+  static constexpr std::size_t kMostShared = 256;
+
+  void make_room(std::size_t bytes) TT_REQUIRES(mu_);
   void* fresh(std::size_t bytes) TT_REQUIRES(mu_);
+  void drop_one_shared(std::multimap<OwnerId, Block>::iterator which) TT_REQUIRES(mu_);
+  bool find_shared(std::size_t bytes, OwnerId owner, Block* found) TT_REQUIRES(mu_);
   void trim(std::uint64_t wanted) TT_REQUIRES(mu_);
   bool carve(int size_class) TT_REQUIRES(mu_);
   bool find_large(std::size_t bytes, OwnerId owner, CachedLarge* found) TT_REQUIRES(mu_);
@@ -93,6 +107,7 @@ class DevicePool {
   // The same blocks twice: any owner's best fit, and the owner's own.
   std::set<CachedLarge> large_ TT_GUARDED_BY(mu_);
   std::set<CachedLarge, ByOwner> large_by_owner_ TT_GUARDED_BY(mu_);
+  std::multimap<OwnerId, Block> shared_ TT_GUARDED_BY(mu_);
 };
 
 }  // namespace teletensor::memory

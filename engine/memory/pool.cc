@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "engine/memory/shared_pages.h"
+
 namespace teletensor::memory {
 namespace {
 
@@ -52,11 +54,17 @@ Pool::~Pool() {
       give_back_shared(storage);
     }
   }
+  device_.drop_shared(owner_);
 }
 
 void Pool::give_back_shared(Storage* storage) {
-  const Block block{storage->data_, storage->capacity_};
-  device_.give_back(&block, 1, owner_);
+  const Block block{storage->data_, storage->capacity_,
+                    storage->descriptor_.exchange(-1, std::memory_order_relaxed)};
+  if (storage->open_) {
+    device_.withdraw(block);
+  } else {
+    device_.give_back(&block, 1, owner_);
+  }
   storage->data_ = nullptr;
 }
 
@@ -155,6 +163,7 @@ core::Ref<Storage> Pool::allocate(std::size_t bytes, std::uint64_t seq) {
       storage = new_object();
       storage->data_ = block.data;
       storage->capacity_ = block.capacity;
+      storage->descriptor_.store(block.descriptor, std::memory_order_relaxed);
     }
   }
   if (storage == nullptr) {
@@ -178,6 +187,33 @@ core::Ref<Storage> Pool::allocate_shared(std::size_t bytes, std::uint64_t seq) {
     (void)account_.release(charged);
     return nullptr;
   }
+  return start_shared(block, bytes, charged, seq, false);
+}
+
+core::Ref<Storage> Pool::allocate_open(std::size_t bytes, std::uint64_t seq) {
+  if (bytes > SIZE_MAX / 4 || device_id().kind != core::DeviceKind::kCpu) return nullptr;
+  const std::size_t charged = std::max(kPage, (bytes + kPage - 1) & ~(kPage - 1));
+  if (!account_.reserve(charged)) return nullptr;
+  const Block block = device_.take_open(charged);
+  if (block.data == nullptr) {
+    (void)account_.release(charged);
+    return nullptr;
+  }
+  return start_shared(block, bytes, charged, seq, true);
+}
+
+int Pool::share(Storage& storage) {
+  if (device_id().kind != core::DeviceKind::kCpu || storage.capacity_ <= kLargestSmall) return -1;
+  core::MutexLock lock(sharing_mu_);
+  if (storage.descriptor() < 0 && !storage.open_) {
+    storage.descriptor_.store(share_pages(storage.data_, storage.capacity_, storage.bytes_),
+                              std::memory_order_release);
+  }
+  return storage.descriptor();
+}
+
+core::Ref<Storage> Pool::start_shared(const Block& block, std::size_t bytes, std::uint64_t charged,
+                                      std::uint64_t seq, bool open) {
   core::MutexLock lock(mu_);
   Storage* storage = shared_free_;
   if (storage != nullptr) {
@@ -193,13 +229,15 @@ core::Ref<Storage> Pool::allocate_shared(std::size_t bytes, std::uint64_t seq) {
   }
   storage->data_ = block.data;
   storage->capacity_ = block.capacity;
+  storage->descriptor_.store(block.descriptor, std::memory_order_relaxed);
+  storage->open_ = open;
   return start(storage, bytes, charged, seq);
 }
 
 void Pool::free(Storage* storage) {
   const std::uint64_t charged = storage->charged_.load(std::memory_order_relaxed);
   storage->charged_.store(0, std::memory_order_relaxed);
-  const bool large = storage->capacity_ > kLargestSmall;
+  const bool large = storage->capacity_ > kLargestSmall || storage->open_;
   if (large || storage->shared_path_) give_back_shared(storage);
   if (storage->shared_path_) {
     core::MutexLock lock(mu_);

@@ -36,6 +36,15 @@ class Pool {
   core::Ref<Storage> allocate(std::size_t bytes, std::uint64_t seq);         // the strand only
   core::Ref<Storage> allocate_shared(std::size_t bytes, std::uint64_t seq);  // any thread
 
+  // Makes the storage's pages such that other processes of this machine can map them, and look at
+  // them: its descriptor. -1: not on this device, or only a small one. What has been shared comes
+  // to nobody else's hands afterwards. Precondition: nobody writes to the storage meanwhile. Any
+  // thread.
+  int share(Storage& storage);
+  // Zeroed memory of which another process may have the descriptor, and write to it at any time:
+  // only to be copied from and to. Taken away from that process when it is freed. Any thread.
+  core::Ref<Storage> allocate_open(std::size_t bytes, std::uint64_t seq);
+
   // RESOURCE_EXHAUSTED: "out of memory: ..." with requested, used, quota, free, the session's
   // largest tensors by command, what others hold, and what to do. Any thread.
   core::Status refusal(std::string_view what, std::size_t bytes) const;
@@ -81,6 +90,8 @@ class Pool {
   Storage* new_object();
   void free(Storage* storage);
   void give_back_shared(Storage* storage);
+  core::Ref<Storage> start_shared(const Block& block, std::size_t bytes, std::uint64_t charged,
+                                  std::uint64_t seq, bool open);
 
   DevicePool& device_;
   const OwnerId owner_;
@@ -93,6 +104,7 @@ class Pool {
   // Freed by other threads; the strand takes the whole list.
   std::atomic<Storage*> remote_{nullptr};
 
+  core::Mutex sharing_mu_;  // one share() at a time
   mutable core::Mutex mu_;
   std::deque<Slab> objects_ TT_GUARDED_BY(mu_);
   int objects_used_ TT_GUARDED_BY(mu_) = kSlabObjects;  // of the last slab

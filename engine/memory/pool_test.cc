@@ -1,6 +1,8 @@
 #include "engine/memory/pool.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -260,6 +262,112 @@ TEST(Pool, AccountsAreExactUnderThreads) {
   }
   for (Session& session : sessions) EXPECT_EQ(session.pool->account().used(), 0u);
   EXPECT_EQ(device.budget().used(), 0u);
+}
+
+// What another process would see behind the descriptor.
+std::string seen_by_others(int descriptor, std::size_t bytes) {
+  void* mapped = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, descriptor, 0);
+  if (mapped == MAP_FAILED) return "cannot be mapped";
+  std::string seen(static_cast<const char*>(mapped), bytes);
+  munmap(mapped, bytes);
+  return seen;
+}
+
+TEST(Pool, SharedMemoryKeepsItsAddressAndContents) {
+  CountingSource source;
+  DevicePool device(kHost, 64 << 20, &source);
+  PoolHandle pool = open(device, 1);
+  const std::size_t bytes = (3 << 20) + 100;
+  core::Ref<Storage> storage = pool->allocate_shared(bytes, 1);
+  std::memset(storage->data(), 7, bytes);
+  const std::uint64_t used = pool->account().used(), held = device.held();
+  const int descriptor = pool->share(*storage);
+  ASSERT_GE(descriptor, 0);
+  EXPECT_EQ(pool->share(*storage), descriptor);
+  EXPECT_EQ(pool->account().used(), used);  // charged once
+  EXPECT_EQ(device.held(), held);
+  EXPECT_EQ(seen_by_others(descriptor, bytes), std::string(bytes, 7));
+  std::memset(storage->data(), 8, bytes);  // the pool's own may still write
+  EXPECT_EQ(seen_by_others(descriptor, bytes), std::string(bytes, 8));
+  // Others may not write, nor change the size.
+  EXPECT_EQ(mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0), MAP_FAILED);
+  EXPECT_LT(write(descriptor, "x", 1), 0);
+  EXPECT_NE(ftruncate(descriptor, 0), 0);
+  EXPECT_NE(ftruncate(descriptor, 1 << 30), 0);
+  storage = nullptr;
+  EXPECT_EQ(pool->account().used(), 0u);
+}
+
+TEST(Pool, SharedMemoryGoesToItsOwnerAloneAgain) {
+  CountingSource source;
+  DevicePool device(kHost, 64 << 20, &source);
+  PoolHandle one = open(device, 1), two = open(device, 2);
+  core::Ref<Storage> storage = one->allocate_shared(4 << 20, 1);
+  ASSERT_GE(one->share(*storage), 0);
+  void* const data = storage->data();
+  storage = nullptr;
+  const core::Ref<Storage> other = two->allocate_shared(4 << 20, 1);
+  EXPECT_NE(other->data(), data);
+  EXPECT_EQ(other->descriptor(), -1);
+  const core::Ref<Storage> again = one->allocate_shared(4 << 20, 1);
+  EXPECT_EQ(again->data(), data);
+  EXPECT_GE(again->descriptor(), 0);
+}
+
+TEST(Pool, SharedMemoryMakesRoomForOthersAndEndsWithItsOwner) {
+  CountingSource source;
+  DevicePool device(kHost, 16 << 20, &source);
+  {
+    PoolHandle one = open(device, 1);
+    core::Ref<Storage> storage = one->allocate_shared(12 << 20, 1);
+    ASSERT_GE(one->share(*storage), 0);
+    storage = nullptr;
+    EXPECT_EQ(device.held(), 12u << 20);  // kept
+    PoolHandle two = open(device, 2);
+    EXPECT_TRUE(two->allocate_shared(12 << 20, 1));
+    EXPECT_LE(device.held(), 16u << 20);
+    storage = one->allocate_shared(2 << 20, 1);
+    ASSERT_GE(one->share(*storage), 0);
+  }
+  EXPECT_EQ(device.budget().used(), 0u);
+  EXPECT_EQ(device.held() - source.mapped, 0u);
+}
+
+TEST(Pool, OpenMemoryIsWithdrawn) {
+  CountingSource source;
+  DevicePool device(kHost, 16 << 20, &source);
+  PoolHandle pool = open(device, 1, 4 << 20);
+  core::Ref<Storage> storage = pool->allocate_open(10'000, 1);
+  ASSERT_TRUE(storage);
+  EXPECT_EQ(pool->account().used(), 12'288u);
+  const int descriptor = dup(storage->descriptor());
+  EXPECT_NE(ftruncate(descriptor, 0), 0);
+  char* theirs = static_cast<char*>(
+      mmap(nullptr, 10'000, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0));
+  ASSERT_NE(static_cast<void*>(theirs), MAP_FAILED);
+  theirs[9'999] = 5;
+  EXPECT_EQ(static_cast<const char*>(storage->data())[9'999], 5);
+  EXPECT_EQ(pool->share(*storage), -1);
+  storage = nullptr;
+  EXPECT_EQ(theirs[9'999], 0);
+  EXPECT_EQ(pool->account().used(), 0u);
+  EXPECT_EQ(device.held(), 0u);
+  EXPECT_FALSE(pool->allocate_open(5 << 20, 1));  // above the quota
+  munmap(theirs, 10'000);
+  close(descriptor);
+}
+
+TEST(Pool, SmallMemoryIsNotShared) {
+  CountingSource source;
+  DevicePool device(kHost, 16 << 20, &source);
+  PoolHandle pool = open(device, 1);
+  const core::Ref<Storage> storage = pool->allocate_shared(kLargestSmall, 1);
+  EXPECT_EQ(pool->share(*storage), -1);
+  DevicePool elsewhere({core::DeviceKind::kSim, 0}, 16 << 20, &source);
+  PoolHandle sim = open(elsewhere, 1);
+  const core::Ref<Storage> there = sim->allocate_shared(4 << 20, 1);
+  EXPECT_EQ(sim->share(*there), -1);
+  EXPECT_FALSE(sim->allocate_open(4096, 1));
 }
 
 }  // namespace

@@ -22,6 +22,9 @@ class Storage final : public core::Shared {
   void* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }  // asked for
   core::Device device() const;
+  // Of the file that its pages are, where other processes may map them (Pool::share,
+  // Pool::allocate_open); else -1. It is the storage's.
+  int descriptor() const { return descriptor_.load(std::memory_order_acquire); }
   // Of the command that made it.
   std::uint64_t seq() const { return seq_.load(std::memory_order_relaxed); }
 
@@ -40,7 +43,9 @@ class Storage final : public core::Shared {
   // Read by the report on memory while other threads allocate.
   std::atomic<std::uint64_t> charged_{0};  // 0: free
   std::atomic<std::uint64_t> seq_{0};
+  std::atomic<int> descriptor_{-1};
   bool shared_path_ = false;  // made by allocate_shared
+  bool open_ = false;         // made by allocate_open
 };
 
 }  // namespace teletensor::memory

@@ -45,6 +45,7 @@ Session::~Session() {
     }
     downloads_.clear();
     uploads_.clear();
+    shares_.clear();
     successor.swap(successor_);
   }
   if (successor) successor(Status(Code::kCancelled, "the session is closed"));
@@ -503,27 +504,51 @@ void Session::begin_download(std::uint64_t seq, Ready ready) {
   ready(std::move(fetched));
 }
 
+core::Result<runtime::FetchResult> Session::find_download(std::uint64_t seq) const {
+  core::MutexLock lock(mu_);
+  const auto found = downloads_.find(seq);
+  if (found == downloads_.end() || !found->second.bound) {
+    return Status(Code::kNotFound, "download: nothing is bound to command " + std::to_string(seq));
+  }
+  TT_RETURN_IF_ERROR(found->second.result.status);
+  return found->second.result;
+}
+
+core::Result<engine::Shared> Session::share_download(std::uint64_t seq) {
+  core::Result<runtime::FetchResult> found = find_download(seq);
+  if (!found.ok()) return found.status();
+  memory::Pool& pool =
+      back_.executor().pool(static_cast<std::size_t>(devices_.find(found->device)));
+  return shares_.add(pool, std::move(found->contents.storage), found->contents.offset,
+                     found->contents.bytes);
+}
+
+core::Result<engine::Shared> Session::share_new(std::uint64_t bytes) {
+  return shares_.open(host_pool(devices_, back_), bytes, accepted_upto_ + 1);
+}
+
+Status Session::upload_shared(std::uint64_t upload, std::uint64_t offset, std::uint64_t share,
+                              std::uint64_t from, std::uint64_t bytes) {
+  const core::Ref<memory::Storage> memory = shares_.opened(share);
+  if (!memory) return Status(Code::kNotFound, "upload: there is no such shared memory");
+  if (from > memory->bytes() || bytes > memory->bytes() - from) {
+    return Status(Code::kOutOfRange, "upload: outside of the shared memory");
+  }
+  // Somebody may write there meanwhile: it is read once, and what was read is what counts.
+  return upload_chunk(upload, offset, {static_cast<const char*>(memory->data()) + from, bytes});
+}
+
 core::Result<std::string> Session::download_chunk(std::uint64_t seq, std::uint64_t offset,
                                                   std::uint64_t bytes) {
-  runtime::Executor::RowMajor contents;
-  core::Device on;
-  {
-    core::MutexLock lock(mu_);
-    const auto found = downloads_.find(seq);
-    if (found == downloads_.end() || !found->second.bound) {
-      return Status(Code::kNotFound,
-                    "download: nothing is bound to command " + std::to_string(seq));
-    }
-    TT_RETURN_IF_ERROR(found->second.result.status);
-    contents = found->second.result.contents;
-    on = found->second.result.device;
-  }
+  const core::Result<runtime::FetchResult> found = find_download(seq);
+  if (!found.ok()) return found.status();
+  const runtime::Executor::RowMajor& contents = found->contents;
   if (offset > contents.bytes) {
     return Status(Code::kOutOfRange, "download: offset " + std::to_string(offset) + " of " +
                                          std::to_string(contents.bytes) + " bytes");
   }
   std::string chunk(std::min<std::uint64_t>(bytes, contents.bytes - offset), '\0');
-  runtime::Device& device = devices_.at(static_cast<std::size_t>(devices_.find(on)));
+  runtime::Device& device = devices_.at(static_cast<std::size_t>(devices_.find(found->device)));
   TT_RETURN_IF_ERROR(device.backend().copy_out(
       chunk.data(), static_cast<const char*>(contents.storage->data()) + contents.offset + offset,
       chunk.size()));

@@ -20,6 +20,7 @@
 #include "engine/core/mutex.h"
 #include "engine/engine.h"
 #include "engine/runtime/back.h"
+#include "engine/session/shares.h"
 
 namespace teletensor::session {
 
@@ -57,6 +58,11 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   core::Result<std::string> download_chunk(std::uint64_t seq, std::uint64_t offset,
                                            std::uint64_t bytes) override;
   void end_download(std::uint64_t seq) override;
+  core::Result<engine::Shared> share_download(std::uint64_t seq) override;
+  core::Result<engine::Shared> share_new(std::uint64_t bytes) override;
+  core::Status upload_shared(std::uint64_t upload, std::uint64_t offset, std::uint64_t share,
+                             std::uint64_t from, std::uint64_t bytes) override;
+  void end_share(std::uint64_t id) override { shares_.end(id); }
 
   void interrupt(std::uint64_t upto) override;
   void take_over(std::function<void(core::Result<engine::TakenOver>)> done) override;
@@ -107,6 +113,7 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   bool charge_bookkeeping();
   core::Status refuse_or_resume();
   std::shared_ptr<Upload> find_upload(std::uint64_t id) const;
+  core::Result<runtime::FetchResult> find_download(std::uint64_t seq) const;
 
   // BackEvents
   void on_completed(std::uint64_t seq) override;
@@ -143,6 +150,7 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   autograd::Front front_;      // dies before the back, whose values it holds
   std::uint64_t charged_ = 0;  // for bookkeeping; of whoever has the front
   Frame frame_;                // the pump's
+  Shares shares_;
 
   mutable core::Mutex mu_;
   bool pumping_ TT_GUARDED_BY(mu_) = false;  // frame_ is being consumed

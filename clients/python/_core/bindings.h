@@ -252,5 +252,6 @@ void bind_tape(nb::module_& m);        // Node, Functions, checkpoints, anomaly 
 void bind_programs(nb::module_& m);    // capture and calls
 void bind_transforms(nb::module_& m);  // levels of vmap and forward mode
 void bind_transport(nb::module_& m);
+void bind_share(nb::module_& m);
 
 }  // namespace teletensor::client

@@ -393,5 +393,6 @@ NB_MODULE(_core, m) {
   bind_tape(m);
   bind_transforms(m);
   bind_transport(m);
+  bind_share(m);
   bind_programs(m);
 }

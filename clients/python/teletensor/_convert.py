@@ -167,7 +167,13 @@ def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
 
 
 def to_numpy(t: Tensor) -> np.ndarray[Any, Any]:
-    """The values as a NumPy array (waits). Gradients must be off: `t.detach().numpy()`."""
+    """The values as a NumPy array (waits). Gradients must be off: `t.detach().numpy()`.
+
+    The array is the caller's own: later writes to the tensor do not change it, nor the other way
+    round. On the daemon's machine a large one is no copy but the daemon's memory, mapped here; pages
+    that the caller writes to become copies then. The daemon keeps that memory, charged to the
+    session, until the array and its views are gone.
+    """
     if t.requires_grad and _core.grad_mode():
         raise RuntimeError("Can't call numpy() on Tensor that requires grad. "
                            "Use tensor.detach().numpy() instead.")
@@ -187,12 +193,19 @@ def _download(t: Tensor, numpy_dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     kept = t._kept()
     if kept is not None:
         return np.frombuffer(kept, dtype=numpy_dtype).reshape(shape).copy()
-    out = np.empty(shape, dtype=numpy_dtype)
     seq = t._fetch_bulk()
     try:
+        shared = session._shared.take(seq, size)
+        if shared is not None:
+            return shared.view(numpy_dtype).reshape(shape)
+        out = np.empty(shape, dtype=numpy_dtype)
         session._transport.download(seq, memoryview(out.reshape(-1)).cast("B"))
     except KeyboardInterrupt:
         request(session)
+        raise
+    except RuntimeError as error:
+        if type(error) is RuntimeError:
+            session._core.synchronize()  # raises the failed command's own error, with its line
         raise
     finally:
         session._core.taken(seq)

@@ -21,6 +21,7 @@ from . import _core, _interrupt, _kept
 from ._admin import Admin
 from ._credentials import credentials_of
 from ._errors import SessionLostError, TeletensorError
+from ._shared import Sharing
 from ._sites import SiteReporter
 from ._transport import Transport, open_transport
 
@@ -63,6 +64,7 @@ class Session:
         self.unsupported_ops = greeting.unsupported
         limits = greeting.limits
         self._inline = limits["inline_bytes"]
+        self._shared = Sharing(greeting.share)
         self._core = _core.Session(
             credit_upto=limits["credit_upto"], credit_bytes=limits["credit_bytes"],
             frame_bytes=limits["frame_bytes"], frame_commands=limits["frame_commands"],

@@ -63,12 +63,20 @@ class Greeting:
     start: Message | None = None  # of a session that was taken over
     session_id: int = 0
     sites_seconds: float = 0.0
+    share: _core.ShareAddress | None = None  # of the session's memory, for a process of the daemon's box
 
 
 def _limits(message: Message) -> dict[str, int]:
     names = ("credit_upto", "credit_bytes", "frame_bytes", "frame_commands", "frame_items",
              "inline_bytes", "chunk_bytes")
     return {name: message.integer(i + 1) for i, name in enumerate(names)}
+
+
+def _share_of(address: str, reply: Message) -> _core.ShareAddress | None:
+    ticket = reply.text(30)
+    if not ticket or not address.startswith(("unix:", "/")):
+        return None
+    return _core.ShareAddress(address.removeprefix("unix:") + ".share", reply.integer(11), ticket)
 
 
 class Transport(ABC):
@@ -176,6 +184,7 @@ class Transport(ABC):
             unsupported=reply.texts(9), quota=reply.integer(10), lease=reply.integer(6),
             session_id=reply.integer(11), sites_seconds=reply.integer(12) / 1000,
             start=reply if reply.integer(20) else None,
+            share=_share_of(self.address, reply),
         )
         self._lease, self._instance, self._epoch = greeting.lease, instance, greeting.epoch
         self.set_metadata([*self.credentials.metadata(), ("teletensor-token", greeting.token)])

@@ -1,0 +1,93 @@
+// Memory of the session that the daemon of this machine passes by descriptor.
+
+#include <optional>
+
+#include "bindings.h"
+#include "clients/session/share.h"
+
+namespace teletensor::client {
+namespace {
+
+bool signalled() {
+  nb::gil_scoped_acquire acquire;
+  return PyErr_CheckSignals() != 0;
+}
+
+template <class T>
+T value_of(core::Result<T> result) {
+  if (PyErr_Occurred()) throw nb::python_error();
+  return value_or_raise(std::move(result));
+}
+
+// Its bytes, as Python's buffer protocol gives them; they live as long as somebody looks.
+int get_buffer(PyObject* self, Py_buffer* view, int flags) {
+  const Mapping& mapping = *nb::inst_ptr<Mapping>(nb::handle(self));
+  return PyBuffer_FillInfo(view, self, mapping.data(), static_cast<Py_ssize_t>(mapping.bytes()), 0,
+                           flags);
+}
+
+PyType_Slot kMappingSlots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_buffer)},
+                               {0, nullptr}};
+
+}  // namespace
+
+void bind_share(nb::module_& m) {
+  nb::class_<ShareAddress>(m, "ShareAddress", "Where a session's memory can be had, and as whom.")
+      .def(
+          "__init__",
+          [](ShareAddress* self, const std::string& socket, std::uint64_t session,
+             const std::string& ticket) {
+            new (self) ShareAddress{socket, session, ticket};
+          },
+          nb::arg("socket"), nb::arg("session"), nb::arg("ticket"))
+      .def_ro("ticket", &ShareAddress::ticket, "The session's; a secret.");
+  nb::class_<Mapping>(m, "Mapping", nb::type_slots(kMappingSlots), nb::is_weak_referenceable(),
+                      "Mapped memory of a session: a buffer.")
+      .def_static(
+          "take",
+          [](const ShareAddress& from, std::uint64_t seq, std::uint64_t bytes) {
+            raise_if(check_not_forked());
+            auto mapping = [&] {
+              nb::gil_scoped_release release;
+              return Mapping::take(from, seq, bytes, signalled);
+            }();
+            if (PyErr_Occurred()) throw nb::python_error();
+            std::optional<Mapping> taken;
+            if (mapping.ok()) taken.emplace(std::move(*mapping));
+            return taken;
+          },
+          nb::arg("address"), nb::arg("seq"), nb::arg("bytes"),
+          "The value of a bulk fetch. None: use the stream, which also says what is wrong.")
+      .def_static(
+          "open",
+          [](const ShareAddress& from, std::uint64_t bytes) {
+            raise_if(check_not_forked());
+            auto mapping = [&] {
+              nb::gil_scoped_release release;
+              return Mapping::open(from, bytes, signalled);
+            }();
+            return value_of(std::move(mapping));
+          },
+          nb::arg("address"), nb::arg("bytes"), "New memory that the daemon can read.")
+      .def(
+          "upload",
+          [](Mapping& self, const ShareAddress& to, PySession& session, nb::handle dtype,
+             nb::handle device, const std::vector<std::int64_t>& shape, std::uint64_t from,
+             std::uint64_t bytes) {
+            raise_if(check_not_forked());
+            const auto place = *device_of(device.ptr());
+            auto upload = [&] {
+              nb::gil_scoped_release release;
+              return self.upload(to, place, from, bytes, signalled);
+            }();
+            const std::uint64_t number = value_of(std::move(upload));
+            return nb::steal(wrap(session, value_or_raise(session.uploaded(
+                                               number, *dtype_of(dtype.ptr()), place,
+                                               core::Dims(shape)))));
+          },
+          nb::arg("address"), nb::arg("session"), nb::arg("dtype"), nb::arg("device"),
+          nb::arg("shape"), nb::arg("at"), nb::arg("bytes"),
+          "A tensor with a copy of the bytes from `at` on, once the daemon has made it.");
+}
+
+}  // namespace teletensor::client

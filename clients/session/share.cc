@@ -1,0 +1,248 @@
+#include "clients/session/share.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#ifdef __linux__
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#endif
+
+namespace teletensor::client {
+
+using core::Code;
+using core::Result;
+using core::Status;
+
+Mapping& Mapping::operator=(Mapping&& other) noexcept {
+  std::swap(base_, other.base_);
+  std::swap(length_, other.length_);
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  std::swap(hold_, other.hold_);
+  return *this;
+}
+
+#ifndef __linux__
+
+Mapping::~Mapping() = default;
+
+namespace {
+Status unsupported() { return Status(Code::kUnimplemented, "no shared memory on this system"); }
+}  // namespace
+
+Result<Mapping> Mapping::take(const ShareAddress&, std::uint64_t, std::uint64_t, const Stop&) {
+  return unsupported();
+}
+Result<Mapping> Mapping::open(const ShareAddress&, std::uint64_t, const Stop&) {
+  return unsupported();
+}
+Result<std::uint64_t> Mapping::upload(const ShareAddress&, core::Device, std::uint64_t,
+                                      std::uint64_t, const Stop&) {
+  return unsupported();
+}
+
+#else
+
+namespace {
+
+constexpr int kSliceMs = 100;
+
+// Closes a descriptor with its life.
+class Owned {
+ public:
+  explicit Owned(int descriptor = -1) : descriptor_(descriptor) {}
+  Owned(Owned&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+  Owned& operator=(Owned&& other) noexcept {
+    std::swap(descriptor_, other.descriptor_);
+    return *this;
+  }
+  ~Owned() {
+    if (descriptor_ >= 0) close(descriptor_);
+  }
+  int get() const { return descriptor_; }
+  int release() { return std::exchange(descriptor_, -1); }
+
+ private:
+  int descriptor_;
+};
+
+Status unavailable(const std::string& what) {
+  return Status(Code::kUnavailable, "shared memory: " + what + ": " + std::strerror(errno));
+}
+
+// The ticket is for a daemon of this user, or root's.
+Status check_peer(int socket) {
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return unavailable("peer");
+  if (peer.uid == geteuid() || peer.uid == 0) return {};
+  return Status(Code::kPermissionDenied, "shared memory: somebody else's daemon");
+}
+
+Result<int> dial(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof address.sun_path) return core::invalid("shared memory: long path");
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  Owned socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (socket.get() < 0) return unavailable(path);
+  if (connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+    return unavailable(path);
+  }
+  TT_RETURN_IF_ERROR(check_peer(socket.get()));
+  return socket.release();
+}
+
+wire::ShareRequest request_of(const ShareAddress& from, wire::ShareKind kind) {
+  wire::ShareRequest request;
+  request.kind = kind;
+  request.session = from.session;
+  std::memcpy(request.ticket, from.ticket.data(),
+              std::min(from.ticket.size(), sizeof request.ticket));
+  return request;
+}
+
+// Sends the request and waits for its reply, and the descriptor that comes with it.
+Status ask(int socket, const wire::ShareRequest& request, wire::ShareReply& reply,
+           Owned& descriptor, const Stop& stop) {
+  if (send(socket, &request, sizeof request, MSG_NOSIGNAL) !=
+      static_cast<ssize_t>(sizeof request)) {
+    return unavailable("request");
+  }
+  while (true) {
+    pollfd ready{socket, POLLIN, 0};
+    const int n = poll(&ready, 1, kSliceMs);
+    if (n > 0) break;
+    if (n < 0 && errno != EINTR) return unavailable("wait");
+    if (stop && stop()) return Status(Code::kCancelled, "interrupted");
+  }
+  iovec part{&reply, sizeof reply};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  const ssize_t n = recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_WAITALL);
+  if (const cmsghdr* header = n > 0 ? CMSG_FIRSTHDR(&message) : nullptr;
+      header != nullptr && header->cmsg_level == SOL_SOCKET &&
+      header->cmsg_type == SCM_RIGHTS && header->cmsg_len == CMSG_LEN(sizeof(int))) {
+    int passed = -1;
+    std::memcpy(&passed, CMSG_DATA(header), sizeof passed);
+    descriptor = Owned(passed);
+  }
+  if (n != static_cast<ssize_t>(sizeof reply) || reply.magic != wire::kShareMagic) {
+    return Status(Code::kUnavailable, "shared memory: the daemon went away");
+  }
+  if (reply.code == 0) return {};
+  return Status(static_cast<Code>(reply.code), "shared memory: refused");
+}
+
+// A file that nobody can shorten under us and that holds what the reply says.
+Status check_file(int file, const wire::ShareReply& reply) {
+  struct stat info {};
+  const int seals = fcntl(file, F_GET_SEALS);
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || fstat(file, &info) != 0) {
+    return core::internal("shared memory: not a sealed file");
+  }
+  const auto size = static_cast<std::uint64_t>(info.st_size);
+  if (reply.offset <= size && reply.bytes <= size - reply.offset) return {};
+  return core::internal("shared memory: a file that is too short");
+}
+
+struct Mapped {
+  char* base;
+  std::size_t length, skip;
+};
+
+Result<Mapped> map(int file, const wire::ShareReply& reply, int flags) {
+  TT_RETURN_IF_ERROR(check_file(file, reply));
+  const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  const std::uint64_t begin = reply.offset / page * page, skip = reply.offset - begin;
+  const std::size_t length = std::max<std::size_t>(reply.bytes + skip, 1);
+  void* base =
+      mmap(nullptr, length, PROT_READ | PROT_WRITE, flags, file, static_cast<off_t>(begin));
+  if (base == MAP_FAILED) return unavailable("map");
+  madvise(base, length, MADV_HUGEPAGE);  // an advice
+  return Mapped{static_cast<char*>(base), length, skip};
+}
+
+}  // namespace
+
+// First the pages, then the hold: so nobody looks at memory that is somebody's again.
+Mapping::~Mapping() {
+  if (base_ != nullptr) munmap(base_, length_);
+  if (hold_ >= 0) close(hold_);
+}
+
+Result<Mapping> Mapping::take(const ShareAddress& from, std::uint64_t seq, std::uint64_t bytes,
+                              const Stop& stop) {
+  const Result<int> socket = dial(from.socket);
+  if (!socket.ok()) return socket.status();
+  Mapping mapping;
+  mapping.hold_ = *socket;
+  wire::ShareRequest request = request_of(from, wire::kShareTake);
+  request.number = seq;
+  wire::ShareReply reply;
+  Owned file;
+  TT_RETURN_IF_ERROR(ask(mapping.hold_, request, reply, file, stop));
+  if (reply.bytes != bytes) return core::internal("shared memory: not as long as the tensor");
+  // Private: what is written becomes this process's own.
+  const Result<Mapped> mapped = map(file.get(), reply, MAP_PRIVATE | MAP_NORESERVE);
+  if (!mapped.ok()) return mapped.status();
+  mapping.base_ = mapped->base;
+  mapping.length_ = mapped->length;
+  mapping.data_ = mapped->base + mapped->skip;
+  mapping.bytes_ = bytes;
+  return mapping;
+}
+
+Result<Mapping> Mapping::open(const ShareAddress& from, std::uint64_t bytes, const Stop& stop) {
+  const Result<int> socket = dial(from.socket);
+  if (!socket.ok()) return socket.status();
+  Mapping mapping;
+  mapping.hold_ = *socket;
+  wire::ShareRequest request = request_of(from, wire::kShareOpen);
+  request.bytes = bytes;
+  wire::ShareReply reply;
+  Owned file;
+  TT_RETURN_IF_ERROR(ask(mapping.hold_, request, reply, file, stop));
+  if (reply.bytes != bytes) return core::internal("shared memory: not as long as asked for");
+  const Result<Mapped> mapped = map(file.get(), reply, MAP_SHARED);
+  if (!mapped.ok()) return mapped.status();
+  mapping.base_ = mapped->base;
+  mapping.length_ = mapped->length;
+  mapping.data_ = mapped->base + mapped->skip;
+  mapping.bytes_ = bytes;
+  return mapping;
+}
+
+Result<std::uint64_t> Mapping::upload(const ShareAddress& to, core::Device device,
+                                      std::uint64_t from, std::uint64_t bytes, const Stop& stop) {
+  wire::ShareRequest request = request_of(to, wire::kShareUpload);
+  request.total = bytes;
+  request.device = static_cast<std::uint64_t>(device.kind) * 256 + device.index;
+  while (true) {
+    request.from = from + request.offset;
+    request.bytes = std::min(bytes - request.offset, wire::kMostShareUpload);
+    wire::ShareReply reply;
+    Owned none;
+    TT_RETURN_IF_ERROR(ask(hold_, request, reply, none, stop));
+    request.number = reply.number;
+    request.offset += request.bytes;
+    if (request.offset == bytes) return request.number;
+  }
+}
+
+#endif
+
+}  // namespace teletensor::client

@@ -1,0 +1,59 @@
+// A session's memory, mapped here: what the daemon of this machine passes by descriptor over the
+// socket beside its own (proto/wire/share.h). Nothing here exists on systems without memfd: there
+// every call is UNIMPLEMENTED, and streams are the way.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "clients/session/channel.h"
+#include "engine/core/dtype.h"
+#include "engine/core/status.h"
+#include "proto/wire/share.h"
+
+namespace teletensor::client {
+
+// Where to ask, and as whom.
+struct ShareAddress {
+  std::string socket;  // path
+  std::uint64_t session = 0;
+  std::string ticket;
+};
+
+// Mapped memory, until the end of its life; the daemon keeps its side for so long. After a fork
+// it is the child's as well: the daemon waits for both.
+class Mapping {
+ public:
+  // The value of bulk fetch `seq`, which has `bytes` bytes; waits until it has been computed. What
+  // is written here stays here. Any failure means: use the stream.
+  static core::Result<Mapping> take(const ShareAddress& from, std::uint64_t seq,
+                                    std::uint64_t bytes, const Stop& stop);
+  // New zeroed memory that the daemon reads in upload(). RESOURCE_EXHAUSTED over the session's
+  // quota.
+  static core::Result<Mapping> open(const ShareAddress& from, std::uint64_t bytes,
+                                    const Stop& stop);
+
+  Mapping(Mapping&& other) noexcept { *this = std::move(other); }
+  Mapping& operator=(Mapping&& other) noexcept;
+  ~Mapping();
+
+  char* data() const { return data_; }
+  std::uint64_t bytes() const { return bytes_; }
+
+  // An upload of bytes [from, from + bytes) of open()'s memory: its number once the daemon has
+  // copied them. One thread at a time.
+  core::Result<std::uint64_t> upload(const ShareAddress& to, core::Device device,
+                                     std::uint64_t from, std::uint64_t bytes, const Stop& stop);
+
+ private:
+  Mapping() = default;
+
+  char* base_ = nullptr;
+  std::size_t length_ = 0;
+  char* data_ = nullptr;
+  std::uint64_t bytes_ = 0;
+  int hold_ = -1;  // the connection
+};
+
+}  // namespace teletensor::client

@@ -1,0 +1,68 @@
+#include "engine/session/shares.h"
+
+#include <fcntl.h>
+
+#include <utility>
+
+namespace teletensor::session {
+
+using core::Code;
+using core::Result;
+using core::Status;
+
+Status Shares::full() const {
+  core::MutexLock lock(mu_);
+  if (shares_.size() < kMost) return {};
+  return Status(Code::kResourceExhausted,
+                "share: " + std::to_string(kMost) + " pieces of memory are shared already");
+}
+
+Result<engine::Shared> Shares::keep(core::Ref<memory::Storage> storage, int descriptor, bool open,
+                                    std::uint64_t offset, std::uint64_t bytes) {
+  const int copy = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
+  if (copy < 0) return Status(Code::kResourceExhausted, "share: no descriptor is left");
+  core::MutexLock lock(mu_);
+  shares_[++last_] = {std::move(storage), open};
+  return engine::Shared{last_, copy, offset, bytes};
+}
+
+Result<engine::Shared> Shares::add(memory::Pool& pool, core::Ref<memory::Storage> storage,
+                                   std::uint64_t offset, std::uint64_t bytes) {
+  TT_RETURN_IF_ERROR(full());
+  const int descriptor = pool.share(*storage);
+  if (descriptor < 0) {
+    return Status(Code::kUnimplemented, "share: this memory cannot be mapped by others");
+  }
+  return keep(std::move(storage), descriptor, false, offset, bytes);
+}
+
+Result<engine::Shared> Shares::open(memory::Pool& pool, std::uint64_t bytes, std::uint64_t seq) {
+  TT_RETURN_IF_ERROR(full());
+  core::Ref<memory::Storage> storage = pool.allocate_open(bytes, seq);
+  if (!storage) return pool.refusal("shared memory", bytes);
+  const int descriptor = storage->descriptor();
+  return keep(std::move(storage), descriptor, true, 0, bytes);
+}
+
+core::Ref<memory::Storage> Shares::opened(std::uint64_t id) const {
+  core::MutexLock lock(mu_);
+  const auto found = shares_.find(id);
+  return found == shares_.end() || !found->second.open ? nullptr : found->second.storage;
+}
+
+void Shares::end(std::uint64_t id) {
+  Share ended;
+  core::MutexLock lock(mu_);
+  const auto found = shares_.find(id);
+  if (found == shares_.end()) return;
+  ended = std::move(found->second);
+  shares_.erase(found);
+}
+
+void Shares::clear() {
+  std::map<std::uint64_t, Share> ended;
+  core::MutexLock lock(mu_);
+  ended.swap(shares_);
+}
+
+}  // namespace teletensor::session

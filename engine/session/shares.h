@@ -1,0 +1,45 @@
+// Shares: the memory of a session that other processes of this machine have mapped. Any thread.
+#pragma once
+
+#include <cstdint>
+#include <map>
+
+#include "engine/core/mutex.h"
+#include "engine/core/ref.h"
+#include "engine/core/status.h"
+#include "engine/engine.h"
+#include "engine/memory/pool.h"
+#include "engine/memory/storage.h"
+
+namespace teletensor::session {
+
+class Shares {
+ public:
+  static constexpr std::size_t kMost = 256;  // at once: each has a descriptor or two
+
+  // Holds the storage, which is the pool's, until end(). UNIMPLEMENTED where it cannot be shared,
+  // RESOURCE_EXHAUSTED where there are too many.
+  core::Result<engine::Shared> add(memory::Pool& pool, core::Ref<memory::Storage> storage,
+                                   std::uint64_t offset, std::uint64_t bytes);
+  // New memory that others may write to.
+  core::Result<engine::Shared> open(memory::Pool& pool, std::uint64_t bytes, std::uint64_t seq);
+  // The memory of open(); null where there is none such.
+  core::Ref<memory::Storage> opened(std::uint64_t id) const;
+  void end(std::uint64_t id);
+  void clear();
+
+ private:
+  core::Result<engine::Shared> keep(core::Ref<memory::Storage> storage, int descriptor, bool open,
+                                    std::uint64_t offset, std::uint64_t bytes);
+  core::Status full() const;
+
+  struct Share {
+    core::Ref<memory::Storage> storage;
+    bool open = false;
+  };
+  mutable core::Mutex mu_;
+  std::uint64_t last_ TT_GUARDED_BY(mu_) = 0;
+  std::map<std::uint64_t, Share> shares_ TT_GUARDED_BY(mu_);
+};
+
+}  // namespace teletensor::session

@@ -1,0 +1,370 @@
+#include "server/share_server.h"
+
+#include <fcntl.h>
+#include <spdlog/spdlog.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "server/listen.h"
+
+namespace teletensor::server {
+
+using core::Code;
+using core::MutexLock;
+using core::Result;
+using core::Status;
+
+namespace {
+
+constexpr int kWorkers = 2;
+constexpr std::chrono::seconds kFirstRequest{5};
+constexpr int kTickMs = 500;
+
+Status system_error(const std::string& what) {
+  return Status(Code::kUnavailable, what + ": " + std::strerror(errno));
+}
+
+// The user this daemon runs as, or root.
+bool may_come(int socket) {
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
+         (peer.uid == geteuid() || peer.uid == 0);
+}
+
+// In a time that does not tell how much was right.
+bool same(std::string_view a, std::string_view b) {
+  if (a.size() != b.size()) return false;
+  unsigned char differs = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) differs |= static_cast<unsigned char>(a[i] ^ b[i]);
+  return differs == 0;
+}
+
+// The socket's buffer is empty or nearly so: a record goes whole, or the peer is broken.
+bool send_record(int socket, const wire::ShareReply& reply, int descriptor) {
+  iovec part{const_cast<wire::ShareReply*>(&reply), sizeof reply};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  if (descriptor >= 0) {
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(header), &descriptor, sizeof descriptor);
+  }
+  return sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) ==
+         static_cast<ssize_t>(sizeof reply);
+}
+
+// Each piece of shared memory costs two or three descriptors.
+void raise_descriptor_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  const rlim_t wanted = std::min<rlim_t>(limit.rlim_max, 16384);
+  if (limit.rlim_cur >= wanted) return;
+  limit.rlim_cur = wanted;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+}  // namespace
+
+ShareServer::Connection::~Connection() { close(socket); }
+
+Result<std::unique_ptr<ShareServer>> ShareServer::start(const std::string& socket,
+                                                        Leases& leases) {
+  std::unique_ptr<ShareServer> server(new ShareServer(socket + wire::kShareSuffix, leases));
+  TT_RETURN_IF_ERROR(server->listen());
+  return server;
+}
+
+Status ShareServer::listen() {
+  TT_RETURN_IF_ERROR(prepare_socket(path_));
+  raise_descriptor_limit();
+  listener_ = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  epoll_ = epoll_create1(EPOLL_CLOEXEC);
+  event_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (listener_ < 0 || epoll_ < 0 || event_ < 0) return system_error(path_);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, path_.c_str(), path_.size() + 1);
+  const mode_t mask = umask(0177);  // never open to others, not even for a moment
+  const int bound = bind(listener_, reinterpret_cast<const sockaddr*>(&address), sizeof address);
+  umask(mask);
+  if (bound != 0 || ::listen(listener_, 128) != 0) return system_error(path_);
+  for (const int each : {listener_, event_}) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.fd = each;
+    if (epoll_ctl(epoll_, EPOLL_CTL_ADD, each, &event) != 0) return system_error(path_);
+  }
+  threads_.emplace_back([this] { watch(); });
+  for (int i = 0; i < kWorkers; ++i) threads_.emplace_back([this] { work(); });
+  return {};
+}
+
+ShareServer::~ShareServer() {
+  {
+    MutexLock lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  if (event_ >= 0) eventfd_write(event_, 1);
+  for (std::thread& thread : threads_) thread.join();
+  connections_.clear();
+  if (!threads_.empty()) unlink(path_.c_str());
+  for (const int each : {listener_, epoll_, event_}) {
+    if (each >= 0) close(each);
+  }
+}
+
+// ---------------------------------------------------------------- the watcher
+
+void ShareServer::watch() {
+  Clock::time_point looked = Clock::now();
+  while (true) {
+    epoll_event events[64];
+    const int n = epoll_wait(epoll_, events, 64, kTickMs);
+    std::vector<ConnectionRef> done;
+    {
+      MutexLock lock(mutex_);
+      if (stop_) return;
+      done.swap(done_);
+    }
+    for (int i = 0; i < n; ++i) {
+      const int ready = events[i].data.fd;
+      if (ready == listener_) {
+        if (accepting_) accept_all();
+      } else if (ready == event_) {
+        eventfd_t count;
+        eventfd_read(event_, &count);
+      } else if (const auto found = connections_.find(ready); found != connections_.end()) {
+        const ConnectionRef connection = found->second;
+        look_at(connection);
+      }
+    }
+    for (const ConnectionRef& connection : done) {
+      connection->working = false;
+      if (connection->broken) {
+        drop(connection);
+      } else {
+        arm(*connection, false);
+      }
+    }
+    if (Clock::now() - looked > std::chrono::milliseconds(kTickMs)) {
+      looked = Clock::now();
+      end_silent();
+    }
+  }
+}
+
+// One event, then no more until it is armed again: nothing is read while a job runs.
+void ShareServer::arm(const Connection& connection, bool add) {
+  epoll_event event{};
+  event.events = EPOLLIN | EPOLLRDHUP | EPOLLONESHOT;
+  event.data.fd = connection.socket;
+  epoll_ctl(epoll_, add ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, connection.socket, &event);
+}
+
+void ShareServer::accept_all() {
+  while (true) {
+    const int socket = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (socket < 0) {
+      if (errno == EINTR || errno == ECONNABORTED) continue;
+      if (errno != EAGAIN) {  // no descriptor is left: not again and again
+        accepting_ = false;
+        epoll_ctl(epoll_, EPOLL_CTL_DEL, listener_, nullptr);
+        spdlog::warn("event=share_refused reason=\"{}\"", std::strerror(errno));
+      }
+      return;
+    }
+    if (connections_.size() >= kMostConnections || !may_come(socket)) {
+      close(socket);
+      continue;
+    }
+    auto connection = std::make_shared<Connection>();
+    connection->socket = socket;
+    connections_.emplace(socket, connection);
+    arm(*connection, true);
+  }
+}
+
+void ShareServer::end_silent() {
+  if (!accepting_) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.fd = listener_;
+    accepting_ = epoll_ctl(epoll_, EPOLL_CTL_ADD, listener_, &event) == 0;
+  }
+  std::vector<ConnectionRef> silent;
+  for (const auto& [socket, connection] : connections_) {
+    if (!connection->working && connection->share == 0 &&
+        Clock::now() - connection->since > kFirstRequest) {
+      silent.push_back(connection);
+    }
+  }
+  for (const ConnectionRef& connection : silent) drop(connection);
+}
+
+void ShareServer::look_at(const ConnectionRef& connection) {
+  wire::ShareRequest request;
+  std::string& in = connection->in;
+  char bytes[sizeof request];
+  const ssize_t n = recv(connection->socket, bytes, sizeof request - in.size(), 0);
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return arm(*connection, false);
+  if (n <= 0) return drop(connection);
+  in.append(bytes, static_cast<std::size_t>(n));
+  if (in.size() < sizeof request) return arm(*connection, false);
+  std::memcpy(&request, in.data(), sizeof request);
+  in.clear();
+  if (request.magic != wire::kShareMagic) return drop(connection);
+  connection->working = true;
+  give([this, connection, request] { serve(connection, request); });
+}
+
+// Not the memory here: it may be a lot to free.
+void ShareServer::drop(const ConnectionRef& connection) {
+  epoll_ctl(epoll_, EPOLL_CTL_DEL, connection->socket, nullptr);
+  connections_.erase(connection->socket);
+  const LeaseRef lease = connection->lease.lock();
+  if (connection->share == 0 || !lease) return;
+  give([lease, share = connection->share] {
+    (void)lease->with_session([&](engine::Session& session) {
+      session.end_share(share);
+      return Status();
+    });
+  });
+}
+
+// ---------------------------------------------------------------- the workers
+
+void ShareServer::give(std::function<void()> job) {
+  {
+    MutexLock lock(mutex_);
+    jobs_.push_back(std::move(job));
+  }
+  changed_.notify_one();
+}
+
+void ShareServer::work() {
+  while (true) {
+    std::function<void()> job;
+    {
+      MutexLock lock(mutex_);
+      while (jobs_.empty() && !stop_) changed_.wait(mutex_);
+      if (stop_) return;
+      job = std::move(jobs_.front());
+      jobs_.pop_front();
+    }
+    job();
+  }
+}
+
+void ShareServer::answer(const ConnectionRef& connection, const Status& status,
+                         wire::ShareReply reply, int descriptor) {
+  reply.code = static_cast<std::uint32_t>(status.code());
+  if (!send_record(connection->socket, reply, descriptor)) connection->broken = true;
+  if (descriptor >= 0) close(descriptor);
+  {
+    MutexLock lock(mutex_);
+    done_.push_back(connection);
+  }
+  eventfd_write(event_, 1);
+}
+
+Result<LeaseRef> ShareServer::lease_of(const wire::ShareRequest& request) const {
+  LeaseRef lease = leases_.find_id(request.session);
+  if (!lease || lease->ticket.empty() ||
+      !same(lease->ticket, {request.ticket, sizeof request.ticket})) {
+    return Status(Code::kNotFound, "no session has this ticket");
+  }
+  return lease;
+}
+
+void ShareServer::serve(const ConnectionRef& connection, const wire::ShareRequest& request) {
+  wire::ShareReply reply;
+  const Result<LeaseRef> lease = lease_of(request);
+  if (!lease.ok()) return answer(connection, lease.status(), reply);
+  const bool first = connection->share == 0;
+  if (request.kind == wire::kShareTake && first) return take(connection, *lease, request.number);
+  if (request.kind == wire::kShareUpload && !first) {
+    const Status status = upload(*connection, **lease, request, reply);
+    return answer(connection, status, reply);
+  }
+  if (request.kind != wire::kShareOpen || !first) {
+    return answer(connection, core::invalid("not a request of this moment"), reply);
+  }
+  const Result<engine::Shared> opened =
+      (*lease)->with_session([&](engine::Session& session) -> Result<engine::Shared> {
+        return session.share_new(request.bytes);
+      });
+  if (!opened.ok()) return answer(connection, opened.status(), reply);
+  connection->lease = *lease;
+  connection->share = opened->id;
+  reply.offset = opened->offset;
+  reply.bytes = opened->bytes;
+  answer(connection, {}, reply, opened->descriptor);
+}
+
+void ShareServer::take(const ConnectionRef& connection, const LeaseRef& lease, std::uint64_t seq) {
+  const auto shared = [this, connection, lease, seq](Status status) {
+    wire::ShareReply reply;
+    if (!status.ok()) return answer(connection, status, reply);
+    const Result<engine::Shared> share =
+        lease->with_session([&](engine::Session& session) -> Result<engine::Shared> {
+          return session.share_download(seq);
+        });
+    if (!share.ok()) return answer(connection, share.status(), reply);
+    connection->lease = lease;
+    connection->share = share->id;
+    reply.offset = share->offset;
+    reply.bytes = share->bytes;
+    answer(connection, {}, reply, share->descriptor);
+  };
+  const Status begun = lease->with_session([&](engine::Session& session) {
+    // It may come from a lane, which is not to share memory itself.
+    session.begin_download(seq, [this, shared](const Result<engine::Fetched>& fetched) {
+      Status status = fetched.ok() ? fetched->status : fetched.status();
+      give([shared, status = std::move(status)] { shared(status); });
+    });
+    return Status();
+  });
+  if (!begun.ok()) shared(begun);
+}
+
+Status ShareServer::upload(Connection& connection, Lease& lease, const wire::ShareRequest& request,
+                           wire::ShareReply& reply) {
+  if (connection.lease.lock().get() != &lease) return core::invalid("another session's memory");
+  if (request.bytes > wire::kMostShareUpload) return core::invalid("upload: too much at once");
+  const core::Device device{static_cast<core::DeviceKind>(request.device / 256),
+                            static_cast<std::uint8_t>(request.device % 256)};
+  reply.number = request.number;
+  return lease.with_session([&](engine::Session& session) -> Status {
+    if (reply.number == 0) {
+      const Result<std::uint64_t> begun = session.begin_upload(device, request.total);
+      if (!begun.ok()) return begun.status();
+      reply.number = *begun;
+    }
+    Status status = session.upload_shared(reply.number, request.offset, connection.share,
+                                          request.from, request.bytes);
+    if (status.ok() && request.offset + request.bytes == request.total) {
+      status = session.finish_upload(reply.number);
+    }
+    if (!status.ok()) session.abort_upload(reply.number);
+    return status;
+  });
+}
+
+}  // namespace teletensor::server

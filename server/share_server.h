@@ -1,0 +1,86 @@
+// ShareServer: passes memory of sessions to processes of this machine, by descriptor, over a socket
+// beside the daemon's own (proto/wire/share.h).
+//
+// A connection is a hold: what was passed on it stays as it is until every process that has the
+// client's end has closed it, also by dying. A descriptor is of the memory of the session whose
+// ticket came with the request, and of no other. One thread watches the connections, two copy and
+// share.
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/core/mutex.h"
+#include "proto/wire/share.h"
+#include "server/lease.h"
+
+namespace teletensor::server {
+
+class ShareServer {
+ public:
+  static constexpr std::size_t kMostConnections = 2048;
+
+  // Listens on `socket` + ".share", for the user that the daemon runs as and root. `leases` outlives
+  // it; their sessions are gone before it stops.
+  static core::Result<std::unique_ptr<ShareServer>> start(const std::string& socket,
+                                                          Leases& leases);
+  ~ShareServer();
+
+ private:
+  struct Connection {
+    ~Connection();
+    int socket = -1;
+    Clock::time_point since = Clock::now();
+    // Of the watcher; while `working` of the job.
+    std::string in;
+    std::weak_ptr<Lease> lease;
+    std::uint64_t share = 0;
+    bool working = false;
+    bool broken = false;
+  };
+  using ConnectionRef = std::shared_ptr<Connection>;
+
+  ShareServer(std::string path, Leases& leases) : path_(std::move(path)), leases_(leases) {}
+  core::Status listen();
+
+  // The watcher's.
+  void watch();
+  void accept_all();
+  void look_at(const ConnectionRef& connection);
+  void drop(const ConnectionRef& connection);
+  void end_silent();
+  void arm(const Connection& connection, bool add);
+
+  // The workers'.
+  void work();
+  void give(std::function<void()> job);
+  void serve(const ConnectionRef& connection, const wire::ShareRequest& request);
+  void take(const ConnectionRef& connection, const LeaseRef& lease, std::uint64_t seq);
+  core::Status upload(Connection& connection, Lease& lease, const wire::ShareRequest& request,
+                      wire::ShareReply& reply);
+  // Ends the job of a connection with a reply.
+  void answer(const ConnectionRef& connection, const core::Status& status, wire::ShareReply reply,
+              int descriptor = -1);
+  core::Result<LeaseRef> lease_of(const wire::ShareRequest& request) const;
+
+  const std::string path_;
+  Leases& leases_;
+  int listener_ = -1, epoll_ = -1, event_ = -1;
+  bool accepting_ = true;  // the watcher's
+  std::map<int, ConnectionRef> connections_;  // the watcher's
+
+  core::Mutex mutex_;
+  core::CondVar changed_;
+  std::deque<std::function<void()>> jobs_ TT_GUARDED_BY(mutex_);
+  std::vector<ConnectionRef> done_ TT_GUARDED_BY(mutex_);  // back to the watcher
+  bool stop_ TT_GUARDED_BY(mutex_) = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace teletensor::server
