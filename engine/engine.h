@@ -74,8 +74,8 @@ struct Fetched {
 
 // Memory of a session that other processes of this machine can map.
 struct Shared {
-  std::uint64_t id = 0;   // for the session's later calls
-  int descriptor = -1;    // of a file; the caller's, who closes it
+  std::uint64_t id = 0;                 // for the session's later calls
+  int descriptor = -1;                  // of a file; the caller's, who closes it
   std::uint64_t offset = 0, bytes = 0;  // in that file
 };
 

@@ -83,8 +83,7 @@ void raise_descriptor_limit() {
 
 ShareServer::Connection::~Connection() { close(socket); }
 
-Result<std::unique_ptr<ShareServer>> ShareServer::start(const std::string& socket,
-                                                        Leases& leases) {
+Result<std::unique_ptr<ShareServer>> ShareServer::start(const std::string& socket, Leases& leases) {
   std::unique_ptr<ShareServer> server(new ShareServer(socket + wire::kShareSuffix, leases));
   TT_RETURN_IF_ERROR(server->listen());
   return server;

@@ -26,8 +26,8 @@ class ShareServer {
  public:
   static constexpr std::size_t kMostConnections = 2048;
 
-  // Listens on `socket` + ".share", for the user that the daemon runs as and root. `leases` outlives
-  // it; their sessions are gone before it stops.
+  // Listens on `socket` + ".share", for the user that the daemon runs as and root. `leases`
+  // outlives it; their sessions are gone before it stops.
   static core::Result<std::unique_ptr<ShareServer>> start(const std::string& socket,
                                                           Leases& leases);
   ~ShareServer();
@@ -72,7 +72,7 @@ class ShareServer {
   const std::string path_;
   Leases& leases_;
   int listener_ = -1, epoll_ = -1, event_ = -1;
-  bool accepting_ = true;  // the watcher's
+  bool accepting_ = true;                     // the watcher's
   std::map<int, ConnectionRef> connections_;  // the watcher's
 
   core::Mutex mutex_;

@@ -134,8 +134,8 @@ Status ask(int socket, const wire::ShareRequest& request, wire::ShareReply& repl
   message.msg_controllen = sizeof control;
   const ssize_t n = recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_WAITALL);
   if (const cmsghdr* header = n > 0 ? CMSG_FIRSTHDR(&message) : nullptr;
-      header != nullptr && header->cmsg_level == SOL_SOCKET &&
-      header->cmsg_type == SCM_RIGHTS && header->cmsg_len == CMSG_LEN(sizeof(int))) {
+      header != nullptr && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS &&
+      header->cmsg_len == CMSG_LEN(sizeof(int))) {
     int passed = -1;
     std::memcpy(&passed, CMSG_DATA(header), sizeof passed);
     descriptor = Owned(passed);

@@ -342,8 +342,8 @@ TEST(Pool, OpenMemoryIsWithdrawn) {
   EXPECT_EQ(pool->account().used(), 12'288u);
   const int descriptor = dup(storage->descriptor());
   EXPECT_NE(ftruncate(descriptor, 0), 0);
-  char* theirs = static_cast<char*>(
-      mmap(nullptr, 10'000, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0));
+  char* theirs =
+      static_cast<char*>(mmap(nullptr, 10'000, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0));
   ASSERT_NE(static_cast<void*>(theirs), MAP_FAILED);
   theirs[9'999] = 5;
   EXPECT_EQ(static_cast<const char*>(storage->data())[9'999], 5);

@@ -1,5 +1,5 @@
-// Pages that other processes of this machine map: anonymous files (memfd), sealed against a change of
-// their size, which would kill whoever reads them.
+// Pages that other processes of this machine map: anonymous files (memfd), sealed against a change
+// of their size, which would kill whoever reads them.
 #pragma once
 
 #include <cstddef>

@@ -39,9 +39,9 @@ struct ShareRequest {
 
 struct ShareReply {
   std::uint32_t magic = kShareMagic;
-  std::uint32_t code = 0;     // of google.rpc.Code
-  std::uint64_t number = 0;   // of the upload
-  std::uint64_t offset = 0;   // in the file behind the descriptor
+  std::uint32_t code = 0;    // of google.rpc.Code
+  std::uint64_t number = 0;  // of the upload
+  std::uint64_t offset = 0;  // in the file behind the descriptor
   std::uint64_t bytes = 0;
 };
 

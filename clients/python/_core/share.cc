@@ -1,9 +1,10 @@
 // Memory of the session that the daemon of this machine passes by descriptor.
 
+#include "clients/session/share.h"
+
 #include <optional>
 
 #include "bindings.h"
-#include "clients/session/share.h"
 
 namespace teletensor::client {
 namespace {
@@ -81,9 +82,9 @@ void bind_share(nb::module_& m) {
               return self.upload(to, place, from, bytes, signalled);
             }();
             const std::uint64_t number = value_of(std::move(upload));
-            return nb::steal(wrap(session, value_or_raise(session.uploaded(
-                                               number, *dtype_of(dtype.ptr()), place,
-                                               core::Dims(shape)))));
+            return nb::steal(
+                wrap(session, value_or_raise(session.uploaded(number, *dtype_of(dtype.ptr()), place,
+                                                              core::Dims(shape)))));
           },
           nb::arg("address"), nb::arg("session"), nb::arg("dtype"), nb::arg("device"),
           nb::arg("shape"), nb::arg("at"), nb::arg("bytes"),
