@@ -53,12 +53,14 @@ Handle::~Handle() {
   if (retains && node) {
     std::erase_if(node->retained, [this](const auto& entry) { return entry.second == this; });
   }
+  if (node && node->remade_for == this) node->remade_for = nullptr;
   if (base) --base->views;
   if (id != 0 && graph_->on_death) graph_->on_death(id);
 }
 
 void Handle::let_go() {
   cell->value = nullptr;
+  if (node && node->remade_for == this) node->remade_for = nullptr;
   base = leaf = grad = nullptr;
   node = nullptr;
   extra = nullptr;
@@ -140,6 +142,7 @@ Graph::~Graph() {
   on_death = nullptr;
   on_record = on_save = nullptr;
   undo_.clear();
+  remade_.clear();
   std::vector<core::Ref<GraphObject>> circles;
   for (GraphObject* object = objects_; object; object = object->after_)
     circles.emplace_back(object);
@@ -575,13 +578,12 @@ Status Graph::apply_inplace(const Call& call) {
   write(h, value);
   if (record && node) {
     Undo& undo = undo_.back();
-    undo.recorded = true;
     undo.base = HandleRef(&base);
+    undo.node = update;
     undo.old_node = old_node;
     undo.old_output = old_output;
     set_node(base, update, 0);
     (void)node_of(h);
-    undo.base_tick = base.clock->now();
   }
   return {};
 }
@@ -589,7 +591,7 @@ Status Graph::apply_inplace(const Call& call) {
 void Graph::write(Handle& h, ValueRef value) {
   const std::uint32_t tick = h.clock->tick();
   h.cell->value = std::move(value);
-  undo_.push_back({seq_, h.cell, h.clock, tick, false, nullptr, nullptr, 0, 0});
+  undo_.push_back({seq_, h.cell, h.clock, tick, nullptr, nullptr, nullptr, 0});
 }
 
 }  // namespace teletensor::autograd

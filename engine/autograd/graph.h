@@ -62,16 +62,17 @@ class Clock : public core::Counted {
   std::uint32_t now() const { return now_; }
   std::uint32_t tick() { return ++now_; }
   // `tick` belonged to a write that did not happen.
-  void take_back(std::uint32_t tick) { void_.push_back(tick); }
-  bool moved_since(std::uint32_t seen) const {
-    std::uint32_t taken = 0;
-    for (std::uint32_t tick : void_) taken += tick > seen;
-    return now_ - seen > taken;
+  void take_back(std::uint32_t tick);
+  bool moved_since(std::uint32_t seen) const { return moved_between(seen, now_); }
+  bool moved_between(std::uint32_t from, std::uint32_t to) const {
+    return void_.empty() ? from != to : to - from > taken_back(from, to);
   }
 
  private:
+  std::uint32_t taken_back(std::uint32_t from, std::uint32_t to) const;
+
   std::uint32_t now_ = 0;
-  std::vector<std::uint32_t> void_;
+  std::vector<std::uint32_t> void_;  // ascending
 };
 
 // One storage identity. On the client `value` is null.
@@ -119,9 +120,7 @@ class Handle final : public GraphObject {
   HandleRef grad;
   std::vector<HookId> hooks;       // of a leaf
   std::vector<HookId> post_hooks;  // of a leaf, after its .grad was written
-  // Spans of ticks whose history was taken back (of a base).
-  std::vector<std::pair<std::uint32_t, std::uint32_t>> forgotten;
-  void* owner = nullptr;   // the client's Python object, not counted
+  void* owner = nullptr;           // the client's Python object, not counted
   bool inference = false;  // made in the client's inference mode: refuses to be saved or flagged
   core::Ref<core::Counted> extra;  // the client's: what its transforms know of this name
   std::uint64_t visit = 0;         // scratch of Backward's search
@@ -205,6 +204,7 @@ class Node final : public GraphObject {
   std::vector<Hook> hooks;                                  // before the vjp
   std::vector<HookId> post_hooks;                           // after it
   std::vector<std::pair<std::uint32_t, Handle*>> retained;  // (output, who)
+  Handle* remade_for = nullptr;    // the living view whose node was made again as this one
   core::Ref<core::Counted> extra;  // the client's: its own backward, where the node was recorded
   bool forgotten = false;          // what it saved was dropped: only the client can run its vjp
   bool keeps_number = false;  // its vjp reads a number: used up by a backward like a saved value
@@ -276,10 +276,10 @@ class Graph {
   // A failed rewrite will only get its value back, no history: the names that had one are gone.
   void forget_history() {
     for (Undo& undo : undo_) {
-      undo.recorded = false;
       undo.base = nullptr;
-      undo.old_node = nullptr;
+      undo.node = undo.old_node = nullptr;
     }
+    remade_.clear();
   }
 
   // The node recorded by the command `seq` that has saved values; nullptr if it is gone.
@@ -293,7 +293,8 @@ class Graph {
   std::size_t live_nodes() const { return live_nodes_; }
   // What names, cells, tape and the means to take back cost, about.
   std::size_t bookkeeping_bytes() const {
-    return object_bytes_ + undo_.size() * sizeof(Undo) + recorded_.size() * sizeof(recorded_[0]);
+    return object_bytes_ + undo_.size() * sizeof(Undo) + remade_.size() * sizeof(Remade) +
+           recorded_.size() * sizeof(recorded_[0]);
   }
   // Bytes above which a result is refused at its line; 0: no limit here (the daemon admits later).
   std::uint64_t largest_result = 0;
@@ -313,11 +314,25 @@ class Graph {
     core::Ref<Cell> cell;
     core::Ref<Clock> clock;
     std::uint32_t tick;
-    bool recorded;
-    HandleRef base;  // recorded: whose history changed
+    HandleRef base;        // whose history changed; null: not recorded
+    core::Ref<Node> node;  // the new one
     core::Ref<Node> old_node;
     std::uint32_t old_output;
-    std::uint32_t base_tick;
+  };
+  // A view's node that was made again because the clock had moved; by writes which may yet turn out
+  // not to have happened.
+  struct Remade {
+    std::uint64_t seq;
+    core::Ref<Clock> clock;
+    core::Ref<Node> node;
+    Edge old;
+    std::uint32_t old_seen, seen;
+  };
+  // A node of a history that was taken back, and what stood in its place.
+  struct Lost {
+    core::Ref<Node> node;
+    Edge old;
+    HandleRef base;  // null: the node was a view's
   };
 
   void bury(const GraphObject* object);
@@ -346,9 +361,10 @@ class Graph {
             std::span<const HandleRef> results);
   void saved(Node& node);
   void set_node(Handle& h, core::Ref<Node> node, std::uint32_t output);
-  void drop_forgotten(Handle& h);
   void write(Handle& h, program::ValueRef value);
-  void forget(const Undo& undo);
+  void give_back(Handle& h, const Edge& old);
+  void unmake(Handle& h, const Remade& remade);
+  void replace(std::vector<Lost>& lost);
 
   const ops::Catalog& catalog_;
   Sink* const sink_;
@@ -360,6 +376,7 @@ class Graph {
   std::size_t live_nodes_ = 0;
   std::size_t object_bytes_ = 0;
   std::deque<Undo> undo_;
+  std::deque<Remade> remade_;
   std::deque<std::pair<std::uint64_t, Node*>> recorded_;
   HandleMemory handles_;
   GraphObject* objects_ = nullptr;

@@ -33,12 +33,12 @@ std::vector<HandleRef> strip(const KeptNames& kept) {
     if (h->retains && h->node) {
       std::erase_if(h->node->retained, [&](const auto& entry) { return entry.second == h.get(); });
     }
+    if (h->node && h->node->remade_for == h.get()) h->node->remade_for = nullptr;
     h->retains = false;
     h->node = nullptr;
     h->leaf = nullptr;
     h->output = 0;
     h->seen = h->clock->now();
-    h->forgotten.clear();
   }
   return handles;
 }

@@ -166,16 +166,28 @@ HandleRef Graph::name_saved(const Node::SavedSlot& saved, Node& node) {
 
 // ---------------------------------------------------------------- nodes of views
 
+namespace {
+
+Edge present_edge(Handle& h) {
+  Edge edge;
+  if (h.node) {
+    edge.node = h.node;
+    edge.output = h.output;
+  } else if (h.flag) {
+    edge.leaf = h.leaf ? h.leaf : HandleRef(&h);
+  }
+  return edge;
+}
+
+}  // namespace
+
 bool Graph::requires_grad(Handle& h) {
-  Handle& base = h.group();
-  if (!base.forgotten.empty()) drop_forgotten(h);
-  return h.flag || h.node != nullptr || (h.is_view() && requires_grad(base));
+  return h.flag || h.node != nullptr || (h.is_view() && requires_grad(*h.base));
 }
 
 // RULE: a view's node is made again, as a region of the base's present history, when the clock has
 // moved since it was made. A view made under no_grad, or one of several outputs, refuses instead.
 core::Result<Node*> Graph::node_of(Handle& h) {
-  drop_forgotten(h);
   Handle& base = h.group();
   if (!h.is_view() || (h.node == nullptr && !requires_grad(base))) return h.node.get();
   if (h.clock->moved_since(h.seen)) {
@@ -189,7 +201,13 @@ core::Result<Node*> Graph::node_of(Handle& h) {
     }
     Edge edge;
     TT_RETURN_IF_ERROR(edge_of(base, edge));
+    Edge old = present_edge(h);
+    const std::uint32_t old_seen = h.seen;
     set_node(h, record_region(index_region_, base.layout, edge, base.geometry(), h.geometry()), 0);
+    if (!undo_.empty()) {
+      h.node->remade_for = &h;
+      remade_.push_back({seq_, h.clock, h.node, std::move(old), old_seen, h.seen});
+    }
   }
   return h.node.get();
 }
@@ -200,32 +218,13 @@ core::Result<bool> Graph::is_leaf(Handle& h) {
   return *node == nullptr;
 }
 
-// A view's node that was made on a history since taken back is made again, however it came to be.
-void Graph::drop_forgotten(Handle& h) {
-  if (!h.is_view()) return;
-  Handle& base = *h.base;
-  const bool lost =
-      std::any_of(base.forgotten.begin(), base.forgotten.end(),
-                  [&](const auto& span) { return span.first <= h.seen && h.seen < span.second; });
-  if (!lost) return;
-  h.seen = h.clock->now();
-  if (!requires_grad(base)) {
-    h.node = nullptr;
-  } else if (h.node && h.node->edges[0]) {
-    Edge edge;
-    if (edge_of(base, edge).ok()) {
-      h.node = record_region(index_region_, base.layout, edge, base.geometry(), h.geometry());
-      h.output = 0;
-    }
-  }
-}
-
 // RULE: retain_grad moves to the new node; hooks stay with the old one.
 void Graph::set_node(Handle& h, core::Ref<Node> node, std::uint32_t output) {
   if (h.retains) {
     if (h.node) std::erase_if(h.node->retained, [&](const auto& e) { return e.second == &h; });
     node->retained.emplace_back(output, &h);
   }
+  if (h.node && h.node->remade_for == &h) h.node->remade_for = nullptr;
   h.node = std::move(node);
   h.output = output;
   h.seen = h.clock->now();
@@ -235,12 +234,7 @@ void Graph::set_node(Handle& h, core::Ref<Node> node, std::uint32_t output) {
 Status Graph::edge_of(Handle& h, Edge& edge) {
   const auto node = node_of(h);
   if (!node.ok()) return node.status();
-  if (*node != nullptr) {
-    edge.node = core::Ref<Node>(*node);
-    edge.output = h.output;
-  } else if (h.flag) {
-    edge.leaf = h.leaf ? h.leaf : HandleRef(&h);
-  }
+  edge = present_edge(h);
   return {};
 }
 
@@ -338,42 +332,126 @@ Status Graph::set_data(Handle& h, Handle& other) {
 
 // ---------------------------------------------------------------- taking back
 
-void Graph::completed(std::uint64_t seq) {
-  while (!undo_.empty() && undo_.front().seq <= seq) undo_.pop_front();
+void Clock::take_back(std::uint32_t tick) {
+  void_.insert(std::upper_bound(void_.begin(), void_.end(), tick), tick);
 }
 
+std::uint32_t Clock::taken_back(std::uint32_t from, std::uint32_t to) const {
+  const auto first = std::upper_bound(void_.begin(), void_.end(), from);
+  return static_cast<std::uint32_t>(std::upper_bound(first, void_.end(), to) - first);
+}
+
+void Graph::completed(std::uint64_t seq) {
+  while (!undo_.empty() && undo_.front().seq <= seq) undo_.pop_front();
+  while (!remade_.empty() && remade_.front().seq <= seq) remade_.pop_front();
+}
+
+// RULE: a failed rewrite did not happen: the base has its former history and its views theirs. What
+// was made on the lost history since then, mostly views, stands on the former one.
 void Graph::take_back(const std::vector<std::uint64_t>& rebinds, std::uint64_t root) {
+  std::vector<Lost> lost;
+  const auto failed = [&](const Undo& undo) {
+    return std::binary_search(rebinds.begin(), rebinds.end(), undo.seq);
+  };
   for (auto undo = undo_.rbegin(); undo != undo_.rend(); ++undo) {
-    if (!std::binary_search(rebinds.begin(), rebinds.end(), undo->seq)) continue;
+    if (!failed(*undo)) continue;
     const program::ValueRef& value = undo->cell->value;
     if (value && value->failure && value->failure->seq == root && value->good) {
       undo->cell->value = core::Ref<program::Value>(value->good);
     }
     undo->clock->take_back(undo->tick);
-    if (undo->recorded) forget(*undo);
+    if (!undo->base) continue;
+    Handle& base = *undo->base;
+    Edge old;
+    if (undo->old_node) {
+      old.node = undo->old_node;
+      old.output = undo->old_output;
+    } else if (base.flag) {
+      old.leaf = base.leaf ? base.leaf : HandleRef(&base);
+    }
+    if (base.node == undo->node) give_back(base, old);
+    lost.push_back({undo->node, std::move(old), undo->base});
   }
-  std::erase_if(undo_, [&](const Undo& undo) {
-    return std::binary_search(rebinds.begin(), rebinds.end(), undo.seq);
-  });
+  std::erase_if(undo_, failed);
+  std::vector<Remade> kept;
+  for (; !remade_.empty(); remade_.pop_back()) {
+    Remade& remade = remade_.back();
+    if (remade.clock->moved_between(remade.old_seen, remade.seen)) {
+      kept.push_back(std::move(remade));
+      continue;
+    }
+    if (Handle* h = remade.node->remade_for) unmake(*h, remade);
+    lost.push_back({std::move(remade.node), std::move(remade.old), nullptr});
+  }
+  for (; !kept.empty(); kept.pop_back()) remade_.push_back(std::move(kept.back()));
+  if (!lost.empty()) replace(lost);
 }
 
-// RULE: a failed rewrite did not happen: the base has its former history, its views make theirs
-// again.
-void Graph::forget(const Undo& undo) {
-  Handle& base = *undo.base;
-  if (base.retains && undo.old_node) {
-    set_node(base, undo.old_node, undo.old_output);
-  } else {
-    if (base.retains && base.node) {
-      std::erase_if(base.node->retained, [&](const auto& e) { return e.second == &base; });
-    }
-    base.node = undo.old_node;
-    base.output = undo.old_output;
-    base.retains = false;
+void Graph::give_back(Handle& h, const Edge& old) {
+  if (old.node) return set_node(h, old.node, old.output);
+  if (h.retains && h.node) {
+    std::erase_if(h.node->retained, [&](const auto& entry) { return entry.second == &h; });
   }
-  const std::uint32_t tick = base.clock->tick();
-  base.clock->take_back(tick);
-  base.forgotten.emplace_back(undo.base_tick, tick);
+  if (h.node && h.node->remade_for == &h) h.node->remade_for = nullptr;
+  h.retains = false;
+  h.node = nullptr;
+  h.output = 0;
+}
+
+void Graph::unmake(Handle& h, const Remade& remade) {
+  give_back(h, remade.old);
+  h.seen = remade.old_seen;
+  if (h.node) h.node->remade_for = &h;
+}
+
+void Graph::replace(std::vector<Lost>& lost) {
+  std::sort(lost.begin(), lost.end(),
+            [](const Lost& a, const Lost& b) { return a.node->at < b.node->at; });
+  const auto redirect = [&](Edge& edge) {
+    if (!edge.node) return;
+    const auto found =
+        std::lower_bound(lost.begin(), lost.end(), edge.node->at,
+                         [](const Lost& entry, std::uint64_t at) { return entry.node->at < at; });
+    if (found != lost.end() && found->node == edge.node) edge = Edge(found->old);
+  };
+  for (Lost& entry : lost) redirect(entry.old);
+  // Nothing older than the first lost node refers to one.
+  std::vector<Node*> nodes;
+  std::vector<HandleRef> views;
+  for (GraphObject* object = objects_; object != lost[0].node.get(); object = object->after_) {
+    if (auto* node = dynamic_cast<Node*>(object)) {
+      nodes.push_back(node);
+      for (Edge& edge : node->edges) redirect(edge);
+      for (Node::SavedSlot& slot : node->saved) redirect(slot.edge);
+    } else if (auto* h = dynamic_cast<Handle*>(object); h && h->is_view() && h->node) {
+      views.emplace_back(h);
+    }
+  }
+  // A view made meanwhile of a base that now requires no gradient would have got no node.
+  const std::uint64_t nowhere = ++visits_;
+  for (const Lost& entry : lost) {
+    if (entry.base) entry.base->visit = nowhere;
+  }
+  for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) {
+    const Edge* edge = (*node)->edges.size() == 1 ? &(*node)->edges[0] : nullptr;
+    if (edge && (!*edge || (edge->node && edge->node->visit == nowhere))) (*node)->visit = nowhere;
+  }
+  const auto in_vain = [&](const Handle& h) {
+    return h.node && h.node->visit == nowhere && h.base->visit == nowhere &&
+           !requires_grad(*h.base);
+  };
+  for (auto remade = remade_.rbegin(); remade != remade_.rend(); ++remade) {
+    Handle* h = remade->node->remade_for;
+    if (h == nullptr || !in_vain(*h)) continue;
+    if (remade->old.node && remade->old.node->visit != nowhere) {
+      h->node->visit = 0;  // it had a node before
+    } else {
+      unmake(*h, *remade);
+    }
+  }
+  for (const HandleRef& h : views) {
+    if (in_vain(*h)) give_back(*h, {});
+  }
 }
 
 }  // namespace teletensor::autograd

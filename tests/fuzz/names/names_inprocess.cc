@@ -589,7 +589,10 @@ std::string run(std::vector<Step>& program, Chooser* chooser, std::size_t length
 }
 
 // `program` with instruction `at` failing, against the specification without what did not happen.
-std::string run_failing(const std::vector<Step>& program, std::int64_t at, Counts& counts) {
+// `look`: between the failure and its raise the names' nodes are asked for, which makes those of
+// views again.
+std::string run_failing(const std::vector<Step>& program, std::int64_t at, bool look,
+                        Counts& counts) {
   Subject a;
   Model twin;
   std::vector<const Step*> happened;
@@ -603,6 +606,9 @@ std::string run_failing(const std::vector<Step>& program, std::int64_t at, Count
     const char* refused = a.step(step);
     // What has run is known at once here, but not told: nothing has been raised.
     a.client.pump();
+    for (const auto& [name, h] : a.env) {
+      if (look) (void)a.client.node_of(*h);
+    }
     bool lost = false;
     for (std::uint64_t seq = before + 1; seq <= a.client.last_seq(); ++seq) {
       lost |= a.client.daemon.failed.contains(seq);
@@ -696,7 +702,8 @@ bool failures(std::uint64_t seed, std::uint64_t most, Counts& counts) {
     std::int64_t at = -1;
     if (bad.empty()) {
       at = static_cast<std::int64_t>(chooser.below(length));
-      bad = caught([&] { return run_failing(program, at, counts); });
+      const bool look = chooser.chance(0.3);
+      bad = caught([&] { return run_failing(program, at, look, counts); });
     }
     ++counts.programs;
     if (bad.empty()) continue;
