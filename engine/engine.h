@@ -34,12 +34,27 @@ struct SessionOptions {
   std::string user;                // whose share of the lanes it uses; "": one for all of these
   std::uint64_t user_quota = 0;    // bytes on each device of all the user's sessions; 0: no limit
   double weight = 1;               // of that share, where the user has no session yet
+  bool publishes = true;           // may share tensors under the user's name
 };
 
 struct MemoryUse {
   core::Device device;
   std::uint64_t used = 0, peak = 0, quota = 0;
   std::uint64_t device_used = 0, device_total = 0;  // all sessions
+};
+
+// A tensor that sessions use together (docs/sharing.md).
+struct Publication {
+  std::uint64_t id = 0;
+  std::string name, user;  // of the session that published it
+  std::string users;       // who else may have it: names with spaces between them, "*": all
+  core::DType dtype = core::DType::kF32;
+  core::Device device;
+  core::Dims shape;
+  bool writable = false;  // by the others
+  std::uint64_t bytes = 0;
+
+  bool open_to(std::string_view whom) const;
 };
 
 // A storage that a session is charged for.
@@ -170,6 +185,12 @@ class Session {
   virtual std::size_t handles() const = 0;
   virtual std::uint64_t lane_ns() const = 0;  // time of lanes used so far, all lanes together
   virtual std::size_t ahead() const = 0;      // sessions that wait for a lane and get it before
+  // What this session's user may have under "name" or "user/name", and below it ("name/..."), by
+  // name; empty: nothing.
+  virtual std::vector<Publication> published(std::string_view name) const {
+    (void)name;
+    return {};
+  }
   // The `most` largest storages, largest first.
   virtual std::vector<Holding> largest(std::size_t most) const = 0;
 };
@@ -181,6 +202,7 @@ class Engine {
   virtual const ops::Catalog& catalog() const = 0;
   virtual std::vector<core::Device> devices() const = 0;
   virtual std::vector<MemoryUse> memory() const = 0;
+  virtual std::vector<Publication> publications() const { return {}; }
   // The listener must outlive the session. Destroying a Session interrupts it, waits for its
   // running instruction, and gives all its memory back before it returns.
   virtual core::Result<std::unique_ptr<Session>> open(const SessionOptions& options,

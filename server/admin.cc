@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "server/codec.h"
 #include "server/streams.h"
 
 namespace teletensor::server {
@@ -134,6 +135,17 @@ grpc::ServerUnaryReactor* AdminService::SlowLog(grpc::CallbackServerContext* con
     out.set_seconds(std::chrono::duration<double>(entry.took).count());
     out.set_seq(entry.seq);
     out.set_site(entry.site);
+  }
+  return answer(context, {});
+}
+
+grpc::ServerUnaryReactor* AdminService::Publications(grpc::CallbackServerContext* context,
+                                                     const v1::PublicationsRequest*,
+                                                     v1::PublicationsReply* reply) {
+  const Result<Caller> caller = auth_.check(*context, remote_, kService + "Publications"s);
+  if (!caller.ok()) return answer(context, caller.status());
+  for (const engine::Publication& each : publications(leases_.engine(), *caller)) {
+    fill_publication(each, *reply->add_publications());
   }
   return answer(context, {});
 }

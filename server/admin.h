@@ -26,6 +26,9 @@ class AdminService final : public v1::Admin::CallbackService {
   grpc::ServerUnaryReactor* SlowLog(grpc::CallbackServerContext* context,
                                     const v1::SlowLogRequest* request,
                                     v1::SlowLogReply* reply) override;
+  grpc::ServerUnaryReactor* Publications(grpc::CallbackServerContext* context,
+                                         const v1::PublicationsRequest* request,
+                                         v1::PublicationsReply* reply) override;
   grpc::ServerUnaryReactor* Kill(grpc::CallbackServerContext* context,
                                  const v1::KillRequest* request, v1::KillReply* reply) override;
   grpc::ServerUnaryReactor* InterruptSession(grpc::CallbackServerContext* context,

@@ -111,6 +111,7 @@ void fill_start(const engine::TakenOver& start, const Lease& lease, v1::HelloRep
     tensor.set_elements(item.elements);
     tensor.set_made(item.made);
     tensor.set_requires_grad(item.flag);
+    tensor.set_read_only(item.read_only);
   }
   for (const auto& [name, id] : start.inventory.names) {
     v1::Inventory::Name& entry = *inventory.add_names();
@@ -159,6 +160,18 @@ void fill_describe_reply(engine::Engine& engine, const Limits& limits, const Ser
   fill_limits(limits, *reply.mutable_limits());
   reply.set_sessions(static_cast<std::uint32_t>(sessions));
   reply.set_max_sessions(static_cast<std::uint32_t>(limits.sessions));
+}
+
+void fill_publication(const engine::Publication& from, v1::Publication& to) {
+  to.set_id(from.id);
+  to.set_name(from.name);
+  to.set_user(from.user);
+  to.set_users(from.users);
+  to.set_dtype(static_cast<v1::DType>(from.dtype));
+  to.set_device(core::to_string(from.device));
+  for (const std::int64_t size : from.shape) to.add_shape(size);
+  to.set_writable(from.writable);
+  to.set_bytes(from.bytes);
 }
 
 core::Result<Sites> read_sites(const v1::SitesReport& report) {

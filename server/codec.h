@@ -45,6 +45,8 @@ void fill_describe_reply(engine::Engine& engine, const Limits& limits, const Ser
 using Sites = std::vector<std::pair<std::uint64_t, std::string>>;
 core::Result<Sites> read_sites(const v1::SitesReport& report);
 
+void fill_publication(const engine::Publication& from, v1::Publication& to);
+
 // A fetched value as it travels: an error where it is too large to travel inline.
 wire::FetchedValue to_wire(engine::Fetched fetched, const Limits& limits);
 

@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "server/auth.h"
 #include "server/codec.h"
 
 namespace teletensor::server {
@@ -332,6 +333,7 @@ core::Result<LeaseRef> Leases::open(ClientInfo client) {
   options.name = client.name;
   options.user = client.user;
   options.user_quota = limits_.user_memory;
+  options.publishes = client.user != kAnonymous;
   auto lease = std::make_shared<Lease>(this, std::move(token), std::move(client), limits_);
   lease->relay_ = std::make_unique<Relay>(lease.get());
   auto session = engine_.open(options, lease->relay_.get());

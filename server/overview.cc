@@ -90,6 +90,15 @@ std::vector<HoldingView> holdings(Lease& lease, std::size_t most) {
   return result;
 }
 
+std::vector<engine::Publication> publications(const engine::Engine& engine, const Caller& caller) {
+  std::vector<engine::Publication> found;
+  if (caller.role != Role::kAdmin && caller.role != Role::kUser) return found;
+  for (engine::Publication& each : engine.publications()) {
+    if (caller.admin() || each.open_to(caller.user)) found.push_back(std::move(each));
+  }
+  return found;
+}
+
 core::Result<LeaseRef> visible(const Leases& leases, std::uint64_t id, const Caller& caller) {
   LeaseRef lease = leases.find_id(id);
   if (lease && may_see(caller, *lease)) return lease;

@@ -20,11 +20,13 @@ constexpr std::array kRights = {
     MethodRight{"/teletensor.v1.Compute/Interrupt", Right::kUser},
     MethodRight{"/teletensor.v1.Compute/Describe", Right::kMetrics},
     MethodRight{"/teletensor.v1.Compute/ReportSites", Right::kUser},
+    MethodRight{"/teletensor.v1.Compute/Published", Right::kUser},
     // A user's are about its own sessions; of others it is told sums.
     MethodRight{"/teletensor.v1.Admin/Sessions", Right::kUser},
     MethodRight{"/teletensor.v1.Admin/Memory", Right::kMetrics},
     MethodRight{"/teletensor.v1.Admin/Holdings", Right::kUser},
     MethodRight{"/teletensor.v1.Admin/SlowLog", Right::kUser},
+    MethodRight{"/teletensor.v1.Admin/Publications", Right::kUser},
     MethodRight{"/teletensor.v1.Admin/Kill", Right::kUser},
     MethodRight{"/teletensor.v1.Admin/InterruptSession", Right::kUser},
     MethodRight{"/teletensor.v1.Admin/CreateToken", Right::kAdmin},

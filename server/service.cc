@@ -159,4 +159,17 @@ grpc::ServerUnaryReactor* ComputeService::ReportSites(grpc::CallbackServerContex
   return answer(context, sites.status());
 }
 
+grpc::ServerUnaryReactor* ComputeService::Published(grpc::CallbackServerContext* context,
+                                                    const v1::PublishedRequest* request,
+                                                    v1::PublishedReply* reply) {
+  const core::Result<LeaseRef> lease = this->lease(*context, kService + "Published"s);
+  if (!lease.ok()) return answer(context, lease.status());
+  return answer(context, (*lease)->with_session([&](engine::Session& session) {
+    for (const engine::Publication& each : session.published(request->name())) {
+      fill_publication(each, *reply->add_publications());
+    }
+    return core::Status();
+  }));
+}
+
 }  // namespace teletensor::server

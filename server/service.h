@@ -15,7 +15,8 @@ using ComputeCallbacks =
         v1::Compute::WithRawCallbackMethod_Upload<v1::Compute::WithRawCallbackMethod_Download<
             v1::Compute::WithCallbackMethod_Interrupt<v1::Compute::WithCallbackMethod_Attach<
                 v1::Compute::WithCallbackMethod_Close<v1::Compute::WithCallbackMethod_Describe<
-                    v1::Compute::WithCallbackMethod_ReportSites<v1::Compute::Service>>>>>>>>>;
+                    v1::Compute::WithCallbackMethod_ReportSites<
+                        v1::Compute::WithCallbackMethod_Published<v1::Compute::Service>>>>>>>>>>;
 
 class ComputeService final : public ComputeCallbacks {
  public:
@@ -45,6 +46,9 @@ class ComputeService final : public ComputeCallbacks {
   grpc::ServerUnaryReactor* ReportSites(grpc::CallbackServerContext* context,
                                         const v1::SitesReport* request,
                                         v1::SitesReply* reply) override;
+  grpc::ServerUnaryReactor* Published(grpc::CallbackServerContext* context,
+                                      const v1::PublishedRequest* request,
+                                      v1::PublishedReply* reply) override;
 
  private:
   // The lease of a call of `method`, if it may be made and the lease is the caller's.

@@ -13,6 +13,7 @@ using nlohmann::json;
 constexpr std::size_t kTensors = 8;  // of a session
 constexpr std::size_t kMostSessionsWithTensors = 64;
 constexpr std::size_t kSlow = 20;
+constexpr std::size_t kMostPublished = 100;
 
 double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
 
@@ -41,6 +42,7 @@ std::string state_json(Leases& leases, const Canary& canary, const std::string& 
       {"caller", {{"user", caller.user}, {"role", to_string(caller.role)}}},
       {"devices", json::array()},
       {"sessions", json::array()},
+      {"published", json::array()},
       {"slow", json::array()}};
   for (const engine::MemoryUse& use : all.devices) {
     state["devices"].push_back({{"device", core::to_string(use.device)},
@@ -61,6 +63,14 @@ std::string state_json(Leases& leases, const Canary& canary, const std::string& 
       }
     }
     state["sessions"].push_back(std::move(session));
+  }
+  for (const engine::Publication& each : publications(leases.engine(), caller)) {
+    if (state["published"].size() >= kMostPublished) break;
+    state["published"].push_back({{"name", each.user + "/" + each.name},
+                                  {"bytes", each.bytes},
+                                  {"device", core::to_string(each.device)},
+                                  {"writable", each.writable},
+                                  {"users", each.users}});
   }
   if (all.others_count > 0) {
     state["others"] = {{"sessions", all.others_count}, {"used", all.others.used()}};

@@ -1,4 +1,5 @@
-// What outlives this client: names that the daemon keeps, and the end of a download.
+// What outlives this client: names that the daemon keeps, tensors of several sessions, and the end of
+// a download.
 #include "clients/session/session.h"
 #include "engine/autograd/inventory.h"
 
@@ -13,6 +14,31 @@ Status Session::keep(const std::string& name, Handle* h) {
   TT_RETURN_IF_ERROR(ready_to_issue());
   issue(program::Command(program::Keep{name, h ? h->id : 0}), 0);
   return {};
+}
+
+Status Session::publish(const std::string& name, Handle* h, bool writable,
+                        const std::string& users) {
+  if (h && h->id == 0) {
+    return core::invalid("publish: a tensor inside vmap, or of a vmap that has ended");
+  }
+  if (tracer() != nullptr) return core::invalid("a captured function cannot publish");
+  if (h) TT_RETURN_IF_ERROR(graph_.may_publish(*h));
+  if (h && watching) TT_RETURN_IF_ERROR(before_write(*h));
+  TT_RETURN_IF_ERROR(ready_to_issue());
+  issue(program::Command(program::Publish{name, h ? h->id : 0, writable, users}), 0);
+  return {};
+}
+
+core::Result<HandleRef> Session::published(const program::Published& described) {
+  if (tracer() != nullptr) {
+    return core::invalid("a captured function takes a published tensor as an argument");
+  }
+  TT_RETURN_IF_ERROR(ready_to_issue());
+  const core::Layout layout{described.dtype, described.device, core::Geometry(described.shape)};
+  HandleRef h = graph_.adopt_published(layout, nullptr, described.writable);
+  give_id(*h);
+  issue(program::Command(described), 1);
+  return h;
 }
 
 core::Result<std::vector<HandleRef>> Session::resume(std::uint64_t next_seq,

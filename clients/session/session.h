@@ -98,6 +98,10 @@ class Session : public autograd::Issuer {
 
   // The daemon keeps h under this name beyond this client; null: not any more.
   Status keep(const std::string& name, Handle* h);
+  // Other sessions may use h under this name; null: not any more. program::Publish has the rest.
+  Status publish(const std::string& name, Handle* h, bool writable, const std::string& users);
+  // A name for a publication that the daemon has described.
+  core::Result<HandleRef> published(const program::Published& described);
   // The session was taken over: this client goes on where another one was. Before anything else.
   core::Result<std::vector<HandleRef>> resume(std::uint64_t next_seq, program::HandleId next_id,
                                               std::uint64_t completed_upto,

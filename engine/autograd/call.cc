@@ -1,6 +1,7 @@
 // A call of a program: what it does to names, and the one entry that goes to the back.
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/autograd/callable.h"
 #include "engine/autograd/graph.h"
@@ -131,6 +132,10 @@ Status Graph::check_call(const Callable& callable, const program::Call& call,
     if (is_sliced(call, rebind.parameter)) {
       return refused(p, rebind.parameter, "is written, so it cannot be sliced");
     }
+    if (inputs[rebind.parameter]->cell->read_only) {
+      return refused(p, rebind.parameter,
+                     "is written, and published read-only by another session");
+    }
     written.push_back(inputs[rebind.parameter]->cell.get());
   }
   std::sort(written.begin(), written.end());
@@ -213,11 +218,20 @@ Status Graph::call(const Callable& callable, const program::Call& call,
     }
     results.push_back(new_handle(core::make_ref<Cell>(elements, std::move(value)), layout));
   }
+  struct Through {  // of a published parameter: what it gets when the program is through
+    Handle* h;
+    ValueRef old, result, value;
+  };
+  std::vector<Through> through;
   for (const program::Rebind& rebind : p.rebinds) {
     Handle& h = *inputs[rebind.parameter];
     ValueRef value = new_value(h.layout, h.cell->elements);
     if (sink_ != nullptr) {
       invocation.outcomes.push_back({rebind.value, value, program::Invocation::kWhole});
+      if (h.cell->shared) {
+        ValueRef written = new_value(h.layout, h.cell->elements);
+        through.push_back({&h, h.cell->value, std::exchange(value, written), written});
+      }
     }
     write(h, std::move(value));
   }
@@ -225,7 +239,23 @@ Status Graph::call(const Callable& callable, const program::Call& call,
     inputs[g.parameter]->grad = results[g.result];
   }
   if (sink_ == nullptr) return {};
-  return sink_->call(seq_, std::move(invocation));
+  TT_RETURN_IF_ERROR(sink_->call(seq_, std::move(invocation)));
+  for (Through& each : through) {
+    const Geometry whole(core::Dims{each.h->cell->elements});
+    program::Instruction& copy = sink_->instruction(seq_);
+    copy.op = copy_;
+    copy.attributes = sink_->interner().attributes(Call::none());
+    const Geometry* geometry = sink_->interner().geometry(whole);
+    for (ValueRef* value : {&each.old, &each.result}) {
+      program::Operand& operand = copy.operands.emplace_back();
+      operand.kind = Operand::Kind::kTensor;
+      operand.value = std::move(*value);
+      operand.dtype = each.h->layout.dtype;
+      operand.geometry = geometry;
+    }
+    copy.results.push_back({std::move(each.value), geometry, 0});
+  }
+  return {};
 }
 
 }  // namespace teletensor::autograd

@@ -219,7 +219,7 @@ class Front::Impl final : public Issuer {
     const Layout& layout = g.layout();
     Handle& h = handle_of(g);
     // A value never changes, so another cell may share it: the copy costs nothing until a write.
-    if (layout.geometry.strides == strides && layout.geometry.offset == 0 &&
+    if (!h.cell->shared && layout.geometry.strides == strides && layout.geometry.offset == 0 &&
         h.cell->elements == layout.geometry.numel()) {
       return graph_.adopt(layout, h.cell->value);
     }
@@ -432,6 +432,30 @@ class Front::Impl final : public Issuer {
                     "a session keeps at most " + std::to_string(kMostKept) + " names");
     }
     kept_.insert_or_assign(std::move(c.name), std::move(h));
+    return {};
+  }
+  Status run(program::Publish& c) {
+    program::Operand operand;
+    program::ValueRef value;
+    if (c.handle != 0) {
+      HandleRef h;
+      TT_RETURN_IF_ERROR(find(c.handle, h));
+      TT_RETURN_IF_ERROR(graph_.may_publish(*h));
+      operand.kind = program::Operand::Kind::kTensor;
+      operand.value = h->cell->value;
+      operand.dtype = h->layout.dtype;
+      operand.geometry = sink_->interner().geometry(h->geometry());
+      value = graph_.publish(*h);
+    }
+    sink_->publish(seq_, std::move(c), std::move(operand), std::move(value));
+    return {};
+  }
+  Status run(program::Published& c) {
+    auto layout = host_layout(c.dtype, c.device, c.shape);
+    if (!layout.ok()) return layout.status();
+    auto value = core::make_ref<program::Value>(c.dtype, c.device, layout->geometry.numel());
+    names_.add(graph_.adopt_published(*layout, value, c.writable));
+    sink_->published(seq_, c, std::move(value));
     return {};
   }
   Status run(program::Define& c) {

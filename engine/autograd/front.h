@@ -36,6 +36,17 @@ class Sink {
                                 program::ValueRef value) = 0;
   virtual void fetch(std::uint64_t seq, bool bulk, program::Operand operand) = 0;
   virtual void taken(std::uint64_t fetch) { (void)fetch; }
+  // `value` becomes what `operand` is and, where that goes well, a publication; with handle 0 in
+  // `publish` a name is withdrawn, without either. What goes wrong is a late error.
+  virtual void publish(std::uint64_t seq, program::Publish publish, program::Operand operand,
+                       program::ValueRef value) {
+    (void)seq, (void)publish, (void)operand, (void)value;
+  }
+  // Gives `value` the storage of a publication.
+  virtual void published(std::uint64_t seq, const program::Published& published,
+                         program::ValueRef value) {
+    (void)seq, (void)published, (void)value;
+  }
   // Runs a program, later, in its turn.
   virtual core::Status call(std::uint64_t seq, program::Invocation invocation) {
     (void)seq, (void)invocation;

@@ -107,6 +107,10 @@ namespace {
 
 // Memory bounds the work on what is stored; an expanded view needs none, so that
 // tt.zeros(1).expand(2**60).sum() would compute for years.
+Status read_only(const std::string& what) {
+  return invalid(what + ": the tensor is published read-only by another session");
+}
+
 constexpr std::int64_t kMaxRepeated = std::int64_t{1} << 33;
 
 ops::OpId require(const ops::Catalog& catalog, std::string_view name) {
@@ -163,6 +167,30 @@ HandleRef Graph::make(const Layout& layout, ValueRef value) {
 
 HandleRef Graph::adopt(const Layout& layout, ValueRef value) {
   return make(layout, std::move(value));
+}
+
+HandleRef Graph::adopt_published(const Layout& layout, ValueRef value, bool writable) {
+  if (value) value->through = true;
+  HandleRef h = make(layout, std::move(value));
+  h->cell->shared = true;
+  h->cell->read_only = !writable;
+  return h;
+}
+
+Status Graph::may_publish(const Handle& h) const {
+  if (h.cell->read_only) return read_only("publish");
+  const Geometry& g = h.geometry();
+  if (g.contiguous() && g.offset == 0 && g.numel() == h.cell->elements) return {};
+  return invalid("publish: the tensor is a part of another one, or not contiguous; publish " +
+                 std::string("t.clone(), or what it is a view of"));
+}
+
+ValueRef Graph::publish(Handle& h) {
+  ValueRef value = new_value(h.layout, h.cell->elements);
+  value->through = true;
+  h.cell->shared = true;
+  h.cell->value = value;
+  return value;
 }
 
 Instruction& Graph::instruction_of(const Call& call) const {
@@ -420,6 +448,7 @@ Status Graph::apply_mutating(const Call& call, const OpDef& def, Handles& result
     if (call.record && requires_grad(h)) {
       return invalid(def.name + ": writes a tensor that requires grad; call it under no_grad");
     }
+    if (h.cell->read_only) return read_only(def.name);
     if (h.geometry().overlaps_itself()) {
       return invalid(def.name + ": several elements of a written tensor are one memory location");
     }
@@ -452,6 +481,7 @@ Status Graph::apply_inplace(const Call& call) {
   if (def.infer == nullptr || !def.mutates.empty() || def.results != 1) {
     return invalid(def.name + ": has no in-place form");
   }
+  if (h.cell->read_only) return read_only(def.name + "_");
   bool record = false;
   if (call.record) {
     for (const Var& argument : call.arguments) {
@@ -590,6 +620,7 @@ Status Graph::apply_inplace(const Call& call) {
 
 void Graph::write(Handle& h, ValueRef value) {
   const std::uint32_t tick = h.clock->tick();
+  if (value && h.cell->shared) value->through = true;
   h.cell->value = std::move(value);
   undo_.push_back({seq_, h.cell, h.clock, tick, nullptr, nullptr, nullptr, 0});
 }

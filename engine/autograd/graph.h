@@ -82,6 +82,8 @@ class Cell final : public Clock {
       : elements(elements), value(std::move(value)) {}
   const std::int64_t elements;
   program::ValueRef value;
+  bool shared = false;     // published: its storage is other sessions' as well
+  bool read_only = false;  // by another session, which has not made it writable
 };
 
 // Where a gradient goes: output `output` of a node, or a leaf. Neither: nowhere.
@@ -243,6 +245,12 @@ class Graph {
                        core::Ref<Clock> clock = nullptr) {
     return HandleRef(new (handles_.take()) Handle(this, std::move(cell), layout, std::move(clock)));
   }
+  // A base on another session's publication.
+  HandleRef adopt_published(const core::Layout& layout, program::ValueRef value, bool writable);
+  // May its cell be published? Then, on the daemon, the cell gets `value`, which takes the place of
+  // the one it had.
+  core::Status may_publish(const Handle& h) const;
+  program::ValueRef publish(Handle& h);
   // Out of place, views, and list ops that mutate (then the results are the mutated handles).
   core::Status apply(const Call& call, Handles& results);
   // Through argument 0, which is the result.

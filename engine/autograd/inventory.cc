@@ -60,6 +60,7 @@ Inventory take_inventory(const KeptNames& kept, const std::vector<HandleRef>& ha
     item.elements = h->cell->elements;
     item.made = static_cast<std::uint8_t>(h->made);
     item.flag = h->flag;
+    item.read_only = h->cell->read_only;
   }
   for (const auto& [name, h] : kept) inventory.names.emplace_back(name, h->id);
   return inventory;
@@ -73,6 +74,7 @@ core::Result<std::vector<HandleRef>> restore(Graph& graph, const Inventory& inve
   for (const Inventory::Item& item : inventory.items) {
     if (cells.contains(item.cell)) continue;
     auto cell = core::make_ref<Cell>(item.elements, nullptr);
+    cell->read_only = item.read_only;
     clocks.emplace(item.cell, core::Ref<Clock>(cell.get()));
     cells.emplace(item.cell, std::move(cell));
   }

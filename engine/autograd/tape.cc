@@ -294,6 +294,9 @@ Status Graph::set_grad(Handle& h, Handle* grad) {
   if (grad == &h)
     return invalid("grad: a tensor cannot be its own grad: can't assign Variable as its own grad");
   if (grad != nullptr) {
+    if (grad->cell->read_only) {
+      return invalid("grad: a tensor that another session has published read-only");
+    }
     if (!(grad->shape() == h.shape())) {
       return invalid("grad: attempting to assign a gradient of size " +
                      core::to_string(grad->shape()) + " to a tensor of size " +

@@ -16,6 +16,14 @@ class Shared {
   virtual ~Shared() = default;
 
   void acquire() const { count_.fetch_add(1, std::memory_order_relaxed); }
+  // False when the last reference has been dropped. Precondition: the object's memory still stands.
+  bool try_acquire() const {
+    std::uint32_t count = count_.load(std::memory_order_relaxed);
+    while (count != 0) {
+      if (count_.compare_exchange_weak(count, count + 1, std::memory_order_acquire)) return true;
+    }
+    return false;
+  }
   void release() const {
     if (count_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
   }

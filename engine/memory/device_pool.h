@@ -19,10 +19,10 @@
 #include "engine/memory/account.h"
 #include "engine/memory/size_class.h"
 #include "engine/memory/source.h"
+#include "engine/memory/storage.h"
 
 namespace teletensor::memory {
 
-using OwnerId = std::uint64_t;  // 0: nobody, contents are zero
 
 struct Block {
   void* data = nullptr;

@@ -34,6 +34,7 @@ StrandScope::StrandScope(OwnerId owner) : outer_(strand_owner) { strand_owner = 
 StrandScope::~StrandScope() { strand_owner = outer_; }
 
 core::Device Storage::device() const { return pool_->device_id(); }
+OwnerId Storage::owner() const { return pool_->owner_; }
 
 void Storage::operator delete(Storage* storage, std::destroying_delete_t) {
   storage->pool_->free(storage);
@@ -235,6 +236,7 @@ core::Ref<Storage> Pool::start_shared(const Block& block, std::size_t bytes, std
 }
 
 void Pool::free(Storage* storage) {
+  delete std::exchange(storage->sharing_, nullptr);
   const std::uint64_t charged = storage->charged_.load(std::memory_order_relaxed);
   storage->charged_.store(0, std::memory_order_relaxed);
   const bool large = storage->capacity_ > kLargestSmall || storage->open_;

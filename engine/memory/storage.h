@@ -12,10 +12,12 @@
 
 #include "engine/core/dtype.h"
 #include "engine/core/ref.h"
+#include "engine/memory/sharing.h"
 
 namespace teletensor::memory {
 
 class Pool;
+using OwnerId = std::uint64_t;  // of a session; 0: nobody, contents are zero
 
 class Storage final : public core::Shared {
  public:
@@ -27,6 +29,12 @@ class Storage final : public core::Shared {
   int descriptor() const { return descriptor_.load(std::memory_order_acquire); }
   // Of the command that made it.
   std::uint64_t seq() const { return seq_.load(std::memory_order_relaxed); }
+  OwnerId owner() const;  // the session that it is charged to
+
+  // Null: one session's own. Set once, before another session can have the storage; goes with the
+  // last reference, before the bytes do.
+  Sharing* sharing() const { return sharing_; }
+  void share(Sharing* sharing) { sharing_ = sharing; }
 
   ~Storage() override = default;
   static void operator delete(Storage* storage, std::destroying_delete_t);
@@ -44,6 +52,7 @@ class Storage final : public core::Shared {
   std::atomic<std::uint64_t> charged_{0};  // 0: free
   std::atomic<std::uint64_t> seq_{0};
   std::atomic<int> descriptor_{-1};
+  Sharing* sharing_ = nullptr;  // owned
   bool shared_path_ = false;  // made by allocate_shared
   bool open_ = false;         // made by allocate_open
 };

@@ -144,6 +144,27 @@ struct Keep {
   friend bool operator==(const Keep&, const Keep&) = default;
 };
 
+// Other sessions may use the tensor under this name, those of the same user and of `users` ("alice
+// bob", "*": everybody); they may write it when `writable`. Handle 0: the session's publication of
+// this name is withdrawn; who has it keeps it.
+struct Publish {
+  std::string name;
+  HandleId handle = 0;
+  bool writable = false;
+  std::string users;
+  friend bool operator==(const Publish&, const Publish&) = default;
+};
+
+// Binds a publication to a new handle; dtype, device, shape and `writable` are as it was described.
+struct Published {
+  std::uint64_t publication = 0;
+  core::DType dtype = core::DType::kF32;
+  core::Device device;
+  core::Dims shape;
+  bool writable = false;
+  friend bool operator==(const Published&, const Published&) = default;
+};
+
 // Gives the program in `bytes` (serialize.h) a number, not 0 and not in use, for later calls.
 struct Define {
   std::uint64_t program = 0;
@@ -176,6 +197,7 @@ struct Undefine {
 };
 
 using Command = std::variant<Apply, Constant, Uploaded, Fetch, Backward, Saved, SetFlag, SetGrad,
-                             SetData, Raise, Release, Forget, Taken, Keep, Define, Call, Undefine>;
+                             SetData, Raise, Release, Forget, Taken, Keep, Define, Call, Undefine, Publish,
+                             Published>;
 
 }  // namespace teletensor::program

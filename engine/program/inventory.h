@@ -23,6 +23,7 @@ struct Inventory {
     std::int64_t elements = 0;  // of the cell
     std::uint8_t made = 0;      // autograd::Handle::Made
     bool flag = false;          // requires_grad, its own
+    bool read_only = false;     // somebody else's publication
   };
   std::vector<Item> items;  // a base before its views, a tensor before its gradient
   std::vector<std::pair<std::string, HandleId>> names;  // ascending

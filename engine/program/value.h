@@ -36,6 +36,10 @@ class Value : public core::Shared {
   core::Ref<core::Shared> contents;
   std::shared_ptr<const Failure> failure;
   core::Ref<Value> good;  // with failure: the value that this rebind would have replaced
+
+  // Of a published tensor, set by the front before anybody else sees it: what overwrites the value
+  // before it writes the common storage, whoever holds that.
+  bool through = false;
 };
 using ValueRef = core::Ref<Value>;
 

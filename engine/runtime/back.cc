@@ -72,10 +72,11 @@ bool is_small(const Instruction& instruction) {
 }  // namespace
 
 Back::Back(const ops::Catalog& catalog, Devices& devices, Lanes& lanes, memory::OwnerId owner,
-           std::uint64_t quota, BackEvents* events)
+           std::uint64_t quota, BackEvents* events, Publications* publications)
     : lanes_(lanes),
       owner_(owner),
       events_(events),
+      publications_(publications),
       executor_(catalog, devices, lanes, owner, quota),
       plans_(catalog, devices) {}
 
@@ -156,6 +157,28 @@ void Back::fetch(std::uint64_t seq, bool bulk, Operand operand) {
   entry.kind = Entry::Kind::kFetch;
   entry.bulk = bulk;
   entry.instruction.operands.push_back(std::move(operand));
+}
+
+void Back::publish(std::uint64_t seq, Publications::Facts facts, Operand operand,
+                   program::ValueRef value) {
+  Entry& entry = append(seq);
+  entry.kind = Entry::Kind::kPublish;
+  entry.publish = std::make_unique<Publications::Facts>(std::move(facts));
+  if (!value) return;
+  entry.instruction.operands.push_back(std::move(operand));
+  program::ResultSlot& result = entry.instruction.results.emplace_back();
+  result.value = std::move(value);
+  result.overwrites = 0;
+}
+
+void Back::failed(std::uint64_t seq, Status status, program::ValueRef value) {
+  Entry& entry = append(seq);
+  entry.kind = Entry::Kind::kUploaded;
+  if (!entry.refused) {
+    entry.refused =
+        std::make_shared<const program::Failure>(program::Failure{seq, std::move(status)});
+  }
+  entry.instruction.results.emplace_back().value = std::move(value);
 }
 
 void Back::refuse(Status status) {
@@ -556,6 +579,7 @@ FailureRef Back::cancelled_failure(std::uint64_t seq, bool* root) {
 
 void Back::run_entry(Entry& entry) {
   if (entry.kind == Entry::Kind::kFetch) return run_fetch(entry);
+  if (entry.kind == Entry::Kind::kPublish) return run_publish(entry);
   Instruction& instruction = entry.instruction;
   FailureRef failure;
   bool root = false;
@@ -617,6 +641,42 @@ void Back::record(const Instruction& instruction, const FailureRef& failure, boo
     }
   }
   if (root) events_->on_failed(*failure);
+}
+
+// The tensor keeps its value, whatever becomes of the publication.
+void Back::run_publish(Entry& entry) {
+  Instruction& instruction = entry.instruction;
+  Publications::Facts& facts = *entry.publish;
+  const std::uint64_t seq = instruction.seq;
+  const bool withdraw = instruction.operands.empty();
+  Status status;
+  if (!withdraw) {
+    if (const FailureRef failure = instruction.operands[0].value->failure) {
+      return executor_.fail(instruction, failure);
+    }
+    status = executor_.separate(instruction);
+  }
+  if (status.ok() && entry.refused) status = entry.refused->status;
+  if (status.ok() && seq < cancel_below_.load(std::memory_order_relaxed)) {
+    status = Status(core::Code::kCancelled, "interrupted before it ran");
+  }
+  if (status.ok() && facts.user.empty()) {
+    status = Status(core::Code::kPermissionDenied,
+                    "publish: needs to know who you are; use the daemon's socket, or a token");
+  }
+  if (status.ok() && withdraw) {
+    status = publications_->withdraw(owner_, facts.name);
+  } else if (status.ok()) {
+    auto& storage = static_cast<memory::Storage&>(*instruction.results[0].value->contents);
+    facts.owner = owner_;
+    facts.bytes = storage.bytes();
+    status = publications_->add(std::move(facts), storage);
+  }
+  if (status.ok()) return;
+  Instruction none;
+  none.seq = seq;
+  record(none, std::make_shared<const program::Failure>(program::Failure{seq, std::move(status)}),
+         true);
 }
 
 void Back::run_fetch(Entry& entry) {

@@ -66,7 +66,7 @@ class Back : public Task {
   static constexpr std::uint64_t kSlow = 50'000'000;  // ns
 
   Back(const ops::Catalog& catalog, Devices& devices, Lanes& lanes, memory::OwnerId owner,
-       std::uint64_t quota, BackEvents* events);
+       std::uint64_t quota, BackEvents* events, Publications* publications = nullptr);
   // Calls stop().
   ~Back() override;
 
@@ -78,6 +78,12 @@ class Back : public Task {
   void constant(std::uint64_t seq, std::string bytes, program::ValueRef value);
   void uploaded(std::uint64_t seq, core::Ref<memory::Storage> storage, program::ValueRef value);
   void fetch(std::uint64_t seq, bool bulk, program::Operand operand);
+  // Result 0 becomes what operand 0 is, published as `facts` say; without operand a name is
+  // withdrawn. Fails as root of an error that touches nothing.
+  void publish(std::uint64_t seq, Publications::Facts facts, program::Operand operand,
+               program::ValueRef value);
+  // `value` fails with this.
+  void failed(std::uint64_t seq, core::Status status, program::ValueRef value);
   // Entries from now on do not run and fail with this, all but fetches. OK: they run again.
   void refuse(core::Status status);
   bool refusing() const { return !refuse_.ok(); }
@@ -132,6 +138,7 @@ class Back : public Task {
   void pop_front();
   void run_entry(Entry& entry);
   void run_fetch(Entry& entry);
+  void run_publish(Entry& entry);
   bool run_call(Entry& entry, std::chrono::steady_clock::time_point until);
   FailureRef cancelled_failure(std::uint64_t seq, bool* root);
   void record(const program::Instruction& instruction, const FailureRef& failure, bool root);
@@ -144,6 +151,7 @@ class Back : public Task {
   Lanes& lanes_;
   const memory::OwnerId owner_;
   BackEvents* const events_;
+  Publications* const publications_;
   Executor executor_;
 
   // The pump's.

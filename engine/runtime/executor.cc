@@ -30,12 +30,17 @@ bool apart(const Geometry& a, const Geometry& b) {
 
 // Nobody but this instruction's own operands refers to the value.
 bool held_only_here(const Instruction& instruction, const Value& value) {
-  if (value.contents->references() != 1) return false;
   const std::uint32_t references = value.references();
   if (references == 1) return true;
   std::uint32_t own = 0;
   for (const Operand& operand : instruction.operands) own += operand.value.get() == &value;
   return own == references;
+}
+
+// Its storage is nobody else's either, so that it may be taken over.
+bool free_to_take(const Instruction& instruction, const Value& value) {
+  return value.contents->references() == 1 && storage_of(value)->sharing() == nullptr &&
+         held_only_here(instruction, value);
 }
 
 }  // namespace
@@ -108,6 +113,10 @@ void Executor::commit(Instruction& instruction) {
   for (std::size_t r = 0; r < instruction.results.size(); ++r) {
     Slot& slot = slots_[r];
     if (slot.stolen_from != nullptr) slot.stolen_from->contents = nullptr;
+    if (slot.before) {
+      const auto old = static_cast<std::size_t>(instruction.results[r].overwrites);
+      instruction.operands[old].value->contents = std::move(slot.before);
+    }
     instruction.results[r].value->contents = std::move(slot.storage);
   }
 }
@@ -127,6 +136,7 @@ Status Executor::allocate(std::string_view what, std::size_t bytes, std::uint64_
 
 Status Executor::gather_operands(Instruction& instruction, const ops::OpDef& op) {
   in_.resize(instruction.operands.size());
+  shared_ = false;
   for (std::size_t i = 0; i < in_.size(); ++i) {
     const Operand& operand = instruction.operands[i];
     backends::TensorArg& arg = in_[i];
@@ -149,6 +159,7 @@ Status Executor::gather_operands(Instruction& instruction, const ops::OpDef& op)
         }
         arg.kind = backends::TensorArg::Kind::kTensor;
         arg.data = storage_of(value)->data();
+        shared_ |= storage_of(value)->sharing() != nullptr;
         arg.dtype = operand.dtype;
         arg.geometry = operand.geometry;
         break;
@@ -175,6 +186,11 @@ Status Executor::execute(Instruction& instruction, const ops::OpDef& op) {
                   op.name + ": not available on " + core::to_string(on));
   }
   TT_RETURN_IF_ERROR(gather_operands(instruction, op));
+  SharedLocks locks;
+  if (shared_) [[unlikely]] {
+    locks.add(instruction);
+    locks.acquire();
+  }
 
   out_.resize(instruction.results.size());
   bool stealing = false, prefill = false, temporary = false;
@@ -183,8 +199,8 @@ Status Executor::execute(Instruction& instruction, const ops::OpDef& op) {
     TT_RETURN_IF_ERROR(result.overwrites < 0 ? prepare_new(instruction, op, r)
                                              : prepare_overwrite(instruction, op, r));
     const Slot& slot = slots_[r];
-    stealing |= slot.stolen_from != nullptr;
-    prefill |= slot.copy_old || slot.clone_first;
+    stealing |= slot.stolen_from != nullptr || slot.through;
+    prefill |= slot.copy_old || slot.clone_first || slot.before;
     backends::TensorArg& out = out_[r];
     out.kind = backends::TensorArg::Kind::kTensor;
     if (slot.temporary) {
@@ -203,7 +219,8 @@ Status Executor::execute(Instruction& instruction, const ops::OpDef& op) {
   ScratchMemory scratch(*pools_[device_], instruction.seq);
   if (stealing) {
     for (std::size_t r = 0; r < slots_.size(); ++r) {
-      if (slots_[r].stolen_from != nullptr && instruction.results[r].overwrites >= 0) {
+      const bool taken = slots_[r].stolen_from != nullptr || slots_[r].through;
+      if (taken && instruction.results[r].overwrites >= 0) {
         TT_RETURN_IF_ERROR(separate_operands(instruction, op, instruction.results[r].overwrites));
       }
     }
@@ -241,7 +258,8 @@ Status Executor::prepare_new(Instruction& i, const ops::OpDef& op, std::size_t r
       if (operand.kind == Operand::Kind::kTensor && operand.dtype == result.value->dtype &&
           operand.value->elements == result.value->elements && operand.value->references() == 1 &&
           operand.geometry == result.geometry && covers(*result.geometry, result.value->elements) &&
-          operand.value->contents->references() == 1) {
+          operand.value->contents->references() == 1 &&
+          storage_of(*operand.value)->sharing() == nullptr) {
         slot.storage = StorageRef(storage_of(*operand.value));
         slot.stolen_from = operand.value.get();
         return {};
@@ -258,6 +276,9 @@ Status Executor::prepare_overwrite(Instruction& i, const ops::OpDef& op, std::si
   const ResultSlot& result = i.results[r];
   Slot& slot = slots_[r];
   Value& old = *i.operands[static_cast<std::size_t>(result.overwrites)].value;
+  if (result.value->through && storage_of(old)->sharing() != nullptr) {
+    return prepare_through(i, op, r);
+  }
   const bool all =
       covers(*result.geometry, result.value->elements) && op.inplace != ops::Inplace::kRegion;
   if (op.inplace == ops::Inplace::kTemporary) {
@@ -268,7 +289,7 @@ Status Executor::prepare_overwrite(Instruction& i, const ops::OpDef& op, std::si
   for (std::size_t other = 0; other < r && old.references() > 1; ++other) {
     taken |= slots_[other].stolen_from == &old;
   }
-  if (!taken && held_only_here(i, old)) {
+  if (!taken && free_to_take(i, old)) {
     slot.storage = StorageRef(storage_of(old));
     slot.stolen_from = &old;
     return {};
@@ -276,6 +297,19 @@ Status Executor::prepare_overwrite(Instruction& i, const ops::OpDef& op, std::si
   slot.copy_old = !all;
   return allocate(op.name, bytes_of(result.value->elements, result.value->dtype), i.seq,
                   &slot.storage);
+}
+
+// The common storage is written whoever holds it. What this session itself still reads of the old
+// value (its tape), it keeps as it was.
+Status Executor::prepare_through(Instruction& i, const ops::OpDef& op, std::size_t r) {
+  Slot& slot = slots_[r];
+  const Value& old = *i.operands[static_cast<std::size_t>(i.results[r].overwrites)].value;
+  slot.storage = StorageRef(storage_of(old));
+  slot.through = true;
+  if (!held_only_here(i, old)) {
+    TT_RETURN_IF_ERROR(allocate(op.name, slot.storage->bytes(), i.seq, &slot.before));
+  }
+  return op.inplace == ops::Inplace::kTemporary ? prepare_temporary(i, op, r) : Status();
 }
 
 // The kernel needs exactly the layout that infer promises, and memory of its own. Where that is
@@ -307,7 +341,7 @@ Status Executor::prepare_temporary(Instruction& i, const ops::OpDef& op, std::si
   Slot& slot = slots_[r];
   slot.temporary_layout = context.results[r];
   const Geometry& geometry = slot.temporary_layout.geometry;
-  const bool direct = slot.temporary_layout.dtype == result.value->dtype &&
+  const bool direct = !slot.storage && slot.temporary_layout.dtype == result.value->dtype &&
                       geometry == *result.geometry && covers(geometry, result.value->elements);
   return allocate(op.name, bytes_of(geometry.storage_end(), slot.temporary_layout.dtype), i.seq,
                   direct ? &slot.storage : &slot.temporary);
@@ -319,14 +353,18 @@ Status Executor::separate_operands(Instruction& i, const ops::OpDef& op, int ove
   if (op.inplace == ops::Inplace::kTemporary) return {};
   const std::size_t target = static_cast<std::size_t>(overwritten);
   const Value* old = i.operands[target].value.get();
-  if (old->references() == 1) return {};
+  const memory::Storage* storage = storage_of(*old);
+  const bool published = storage->sharing() != nullptr;  // then other values may have it as well
+  if (old->references() == 1 && !published) return {};
   const Geometry* region = nullptr;
   for (const ResultSlot& result : i.results) {
     if (result.overwrites == overwritten) region = result.geometry;
   }
   for (std::size_t k = 0; k < i.operands.size(); ++k) {
     const Operand& operand = i.operands[k];
-    if (k == target || operand.value.get() != old || in_[k].geometry != operand.geometry) continue;
+    const bool same = operand.value.get() == old ||
+                      (published && operand.value && storage_of(*operand.value) == storage);
+    if (k == target || !same || in_[k].geometry != operand.geometry) continue;
     if (apart(*operand.geometry, *region)) continue;
     if (op.inplace == ops::Inplace::kElementwise && *operand.geometry == *region) continue;
     Separated& copy = separated_.emplace_back();
@@ -359,6 +397,11 @@ Status Executor::fill_before(Instruction& i, backends::Parallel& parallel,
   for (std::size_t r = 0; r < slots_.size(); ++r) {
     const Slot& slot = slots_[r];
     const ResultSlot& result = i.results[r];
+    if (slot.before) {
+      TT_RETURN_IF_ERROR(device().backend().copy(slot.before->data(), slot.storage->data(),
+                                                 slot.before->bytes()));
+      copied_bytes_.fetch_add(slot.before->bytes(), std::memory_order_relaxed);
+    }
     if (slot.copy_old) {
       const Value& old = *i.operands[static_cast<std::size_t>(result.overwrites)].value;
       const std::size_t bytes = bytes_of(result.value->elements, result.value->dtype);
@@ -387,6 +430,9 @@ Status Executor::transfer(Instruction& instruction) {
   }
   const int from = devices_.find(operand.value->device);
   if (from < 0 || !operand.value->contents) return core::internal("to_device: no contents");
+  SharedLocks locks;
+  locks.add(instruction);
+  locks.acquire();
   const std::size_t to = device_;
   const std::size_t bytes = bytes_of(result.value->elements, operand.dtype);
   StorageRef target;
@@ -434,7 +480,7 @@ Status Executor::fill(Value& value, std::string_view bytes, StorageRef storage, 
   if (!storage) {
     TT_RETURN_IF_ERROR(allocate("constant", bytes.size(), seq, &storage));
     TT_RETURN_IF_ERROR(device().backend().copy_in(storage->data(), bytes.data(), bytes.size()));
-  } else if (value.dtype == core::DType::kBool) {
+  } else if (value.dtype == core::DType::kBool && storage->sharing() == nullptr) {
     // Kernels rely on 0 and 1; what a client sends need not be.
     char buffer[4096];
     for (std::size_t at = 0; at < storage->bytes(); at += sizeof buffer) {
@@ -449,13 +495,38 @@ Status Executor::fill(Value& value, std::string_view bytes, StorageRef storage, 
   return {};
 }
 
+Status Executor::separate(Instruction& instruction) {
+  const Value& old = *instruction.operands[0].value;
+  Value& value = *instruction.results[0].value;
+  const int found = devices_.find(old.device);
+  value.contents = old.contents;
+  if (found < 0 || !old.contents) return core::internal("publish: no contents");
+  StorageRef storage(storage_of(old));
+  if (storage->sharing() != nullptr) return {};
+  device_ = static_cast<std::size_t>(found);
+  value.contents = nullptr;
+  storage = nullptr;
+  if (free_to_take(instruction, old)) {
+    value.contents = std::move(instruction.operands[0].value->contents);
+    return {};
+  }
+  value.contents = old.contents;
+  TT_RETURN_IF_ERROR(allocate("publish", storage_of(old)->bytes(), instruction.seq, &storage));
+  TT_RETURN_IF_ERROR(
+      device().backend().copy(storage->data(), storage_of(old)->data(), storage->bytes()));
+  value.contents = std::move(storage);
+  return {};
+}
+
 Status Executor::row_major(const Operand& operand, std::uint64_t seq, RowMajor* result) {
   const Value& value = *operand.value;
   const int found = devices_.find(value.device);
   if (found < 0 || !value.contents) return core::internal("fetch: no contents");
   device_ = static_cast<std::size_t>(found);
   result->bytes = bytes_of(operand.geometry->numel(), operand.dtype);
-  if (operand.geometry->contiguous()) {
+  // What others may write meanwhile is copied, so that it is one state of the tensor.
+  const bool published = storage_of(value)->sharing() != nullptr;
+  if (operand.geometry->contiguous() && !published) {
     result->storage = StorageRef(storage_of(value));
     result->offset =
         static_cast<std::size_t>(operand.geometry->offset) * core::size_of(operand.dtype);
@@ -463,6 +534,11 @@ Status Executor::row_major(const Operand& operand, std::uint64_t seq, RowMajor* 
   }
   StorageRef packed;
   TT_RETURN_IF_ERROR(allocate("fetch", result->bytes, seq, &packed));
+  SharedLocks locks;
+  if (published) {
+    locks.add(value, false);
+    locks.acquire();
+  }
   const Geometry geometry(operand.geometry->shape);
   PartsOnLanes parallel(lanes_, this, seq);
   ScratchMemory scratch(*pools_[device_], seq);

@@ -48,6 +48,9 @@ class Executor {
   // then.
   FailureRef bind(program::Value& value, std::string_view bytes, core::Ref<memory::Storage> storage,
                   std::uint64_t seq);
+  // Before it is published: result 0 gets the contents of operand 0 in a storage that nothing else
+  // uses. On failure it has them all the same, in a storage that is not to be published.
+  core::Status separate(program::Instruction& instruction);
   // The operand's row-major bytes: in place where they lie so (`storage` then holds the value's),
   // else in a new storage.
   struct RowMajor {
@@ -74,6 +77,7 @@ class Executor {
 
  private:
   class ScratchMemory;
+  class SharedLocks;
   class PartsOnLanes;
 
   using Instruction = program::Instruction;
@@ -86,6 +90,10 @@ class Executor {
     program::Value* stolen_from = nullptr;  // whose contents `storage` is until then
     bool copy_old = false;                  // the overwritten storage is copied into it first
     bool clone_first = false;               // operand 0 is copied into the result's layout first
+    bool through = false;                   // `storage` is the published one, which the old value
+                                            // has as well
+    StorageRef before;                      // what the old value gets in its place, where this
+                                            // session still reads it (its tape)
     StorageRef temporary;                   // the kernel writes here, then it is copied
     core::Layout temporary_layout;
   };
@@ -110,6 +118,7 @@ class Executor {
   core::Status prepare_new(Instruction& i, const ops::OpDef& op, std::size_t result);
   core::Status prepare_overwrite(Instruction& i, const ops::OpDef& op, std::size_t result);
   core::Status prepare_temporary(Instruction& i, const ops::OpDef& op, std::size_t result);
+  core::Status prepare_through(Instruction& i, const ops::OpDef& op, std::size_t result);
   core::Status separate_operands(Instruction& i, const ops::OpDef& op, int overwritten);
   core::Status fill_before(Instruction& i, backends::Parallel& parallel,
                            backends::Scratch& scratch);
@@ -134,6 +143,7 @@ class Executor {
   std::size_t device_ = 0;
   std::vector<backends::TensorArg> in_, out_;
   std::vector<Slot> slots_;
+  bool shared_ = false;  // an operand's storage is published
   struct Separated {  // an operand that was copied beforehand
     StorageRef storage;
     core::Geometry packed, geometry;

@@ -74,6 +74,7 @@ Status Executor::execute_loop(std::span<Instruction* const> instructions) {
   if (found < 0) return core::internal("loop: no such device");
   device_ = static_cast<std::size_t>(found);
   std::size_t operands = 0;
+  bool shared = false;
   const core::Geometry* layout = nullptr;
   for (const Instruction* instruction : instructions) {
     operands += instruction->operands.size();
@@ -116,10 +117,26 @@ Status Executor::execute_loop(std::span<Instruction* const> instructions) {
         ++loop.uses[static_cast<std::size_t>(maker)];
       } else if (value.contents) {
         arg.data = storage_of(value)->data();
+        shared |= storage_of(value)->sharing() != nullptr;
       } else {
         return core::internal("loop: an operand has no contents");
       }
     }
+  }
+  SharedLocks locks;
+  if (shared) [[unlikely]] {
+    for (const Instruction* instruction : instructions) {
+      for (const ResultSlot& result : instruction->results) {
+        // One by one: each write is to be seen, and atomic by itself.
+        if (result.overwrites >= 0 && result.value->through) {
+          return Status(core::Code::kFailedPrecondition, "loop: writes a published tensor");
+        }
+      }
+      for (const Operand& operand : instruction->operands) {
+        if (operand.value && operand.value->contents) locks.add(*operand.value, false);
+      }
+    }
+    locks.acquire();
   }
   bool stealing = false;
   for (std::size_t s = 0; s < instructions.size(); ++s) {
@@ -162,6 +179,7 @@ bool Executor::steal(std::size_t s, const core::Geometry* layout, std::size_t by
       Value& value = *operand.value;
       if (value.dtype != result.value->dtype || value.elements != result.value->elements ||
           loop.maker(&value) >= 0 || value.contents->references() != 1 ||
+          storage_of(value)->sharing() != nullptr ||
           value.references() != loop.own(&value)) {
         continue;
       }

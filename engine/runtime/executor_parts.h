@@ -1,8 +1,10 @@
 // What the executor gives to kernels: temporary memory, and parts on lanes.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -31,6 +33,48 @@ class Executor::ScratchMemory : public backends::Scratch {
   const std::uint64_t seq_;
   core::Mutex mu_;
   std::vector<StorageRef> held_ TT_GUARDED_BY(mu_);
+};
+
+// The published storages of an instruction, locked for its time. An instruction that writes through
+// is atomic for everybody else.
+class Executor::SharedLocks {
+ public:
+  SharedLocks() = default;
+  ~SharedLocks() {
+    for (std::size_t i = held_; i-- > 0;) list_[i].first->unlock(list_[i].second);
+  }
+  SharedLocks(const SharedLocks&) = delete;
+  SharedLocks& operator=(const SharedLocks&) = delete;
+
+  void add(const Instruction& instruction) {
+    for (const program::Operand& operand : instruction.operands) {
+      if (operand.value && operand.value->contents) add(*operand.value, false);
+    }
+    for (const program::ResultSlot& result : instruction.results) {
+      if (result.overwrites < 0 || !result.value->through) continue;
+      add(*instruction.operands[static_cast<std::size_t>(result.overwrites)].value, true);
+    }
+  }
+  void add(const program::Value& value, bool write) {
+    memory::Sharing* sharing = static_cast<memory::Storage*>(value.contents.get())->sharing();
+    if (sharing != nullptr) list_.emplace_back(sharing, write);
+  }
+  void acquire() {
+    std::sort(list_.begin(), list_.end(), [](const auto& a, const auto& b) {
+      return a.first->order != b.first->order ? a.first->order < b.first->order
+                                              : a.second > b.second;
+    });
+    list_.erase(std::unique(list_.begin(), list_.end(),
+                            [](const auto& a, const auto& b) { return a.first == b.first; }),
+                list_.end());
+    for (; held_ < list_.size(); ++held_) list_[held_].first->lock(list_[held_].second);
+    quiet_.emplace();
+  }
+
+ private:
+  std::vector<std::pair<memory::Sharing*, bool>> list_;  // and: to write
+  std::size_t held_ = 0;
+  std::optional<Lanes::Quiet> quiet_;
 };
 
 class Executor::PartsOnLanes : public backends::Parallel {

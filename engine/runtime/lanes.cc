@@ -10,6 +10,7 @@ namespace {
 
 // Inside a plan that was run between the parts of another session's kernel.
 thread_local bool nested = false;
+thread_local int quiet = 0;  // see Lanes::Quiet
 // In a plan since when; for how long one may go on before others get a turn between parts.
 thread_local std::chrono::steady_clock::time_point turn_began;
 constexpr std::chrono::milliseconds kTurn{2};
@@ -28,6 +29,7 @@ struct Lanes::Job {
   const std::int64_t parts;
   const std::function<void(std::int64_t)>& part;
   Task* const task;  // that helpers work for; nullptr outside of plans
+  const bool quiet;  // the caller's
   const std::chrono::steady_clock::time_point began = std::chrono::steady_clock::now();
   std::atomic<std::int64_t> next{0};
   int helpers = 0;                       // guarded by mu_
@@ -37,6 +39,9 @@ struct Lanes::Job {
 };
 
 std::uint64_t Lanes::given_ns() { return given; }
+
+Lanes::Quiet::Quiet() { ++quiet; }
+Lanes::Quiet::~Quiet() { --quiet; }
 
 Lanes::Lanes(int count) {
   for (int i = 0; i < std::max(count, 1); ++i) threads_.emplace_back([this] { lane(); });
@@ -119,7 +124,9 @@ void Lanes::lane() {
       ++job->helpers;
       mu_.unlock();
       const auto began = std::chrono::steady_clock::now();
+      quiet += job->quiet;
       pull(*job, true);
+      quiet -= job->quiet;
       if (job->task != nullptr) job->task->charge(ns_since(began));  // its plan waits for us
       mu_.lock();
       if (--job->helpers == 0) job_ended_.notify_all();
@@ -162,7 +169,7 @@ bool Lanes::ahead_of_waiting(const Job& job) const {
 }
 
 void Lanes::yield_to_others() {
-  if (nested || std::chrono::steady_clock::now() - turn_began < kTurn) return;
+  if (nested || quiet > 0 || std::chrono::steady_clock::now() - turn_began < kTurn) return;
   Task* task;
   {
     core::MutexLock lock(mu_);
@@ -185,7 +192,7 @@ void Lanes::run_parts(std::int64_t parts, const std::function<void(std::int64_t)
     if (parts == 1) part(0);
     return;
   }
-  Job job{.parts = parts, .part = part, .task = running_task};
+  Job job{.parts = parts, .part = part, .task = running_task, .quiet = quiet > 0};
   int wake;
   {
     core::MutexLock lock(mu_);

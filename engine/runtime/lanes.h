@@ -27,6 +27,16 @@ class Lanes {
   Lanes(const Lanes&) = delete;
   Lanes& operator=(const Lanes&) = delete;
 
+  // While one lives on this thread, its kernels run no other session's plans between two parts:
+  // they could wait for what this one holds.
+  class Quiet {
+   public:
+    Quiet();
+    ~Quiet();
+    Quiet(const Quiet&) = delete;
+    Quiet& operator=(const Quiet&) = delete;
+  };
+
   // Time that this thread has given to other sessions' plans in the middle of one. A plan takes the
   // difference off its own time.
   static std::uint64_t given_ns();

@@ -13,6 +13,7 @@
 #include "engine/memory/storage.h"
 #include "engine/program/instruction.h"
 #include "engine/runtime/program_run.h"
+#include "engine/runtime/publications.h"
 
 namespace teletensor::runtime {
 
@@ -23,6 +24,7 @@ struct Entry {
     kUploaded,  // result 0 gets `storage`
     kFetch,     // the contents of operand 0
     kCall,      // `call`
+    kPublish,   // `publish`
   };
   Kind kind = Kind::kRun;
   bool bulk = false;  // kFetch
@@ -32,6 +34,7 @@ struct Entry {
   core::Ref<memory::Storage> storage;
   std::shared_ptr<const program::Failure> refused;  // it must not run, and fails with this
   std::unique_ptr<ProgramRun> call;
+  std::unique_ptr<Publications::Facts> publish;
 };
 
 class Chunk {

@@ -5,6 +5,14 @@
 
 #include "engine/session/session.h"
 
+namespace teletensor::engine {
+
+bool Publication::open_to(std::string_view whom) const {
+  return runtime::Publications::open_to(user, users, whom);
+}
+
+}  // namespace teletensor::engine
+
 namespace teletensor::session {
 
 Host::Host(const ops::Catalog& catalog, std::vector<std::unique_ptr<runtime::Device>> devices,
@@ -30,6 +38,14 @@ std::vector<engine::MemoryUse> Host::memory() const {
   return uses;
 }
 
+std::vector<engine::Publication> Host::publications() const {
+  std::vector<engine::Publication> all;
+  for (runtime::Publications::Facts& facts : publications_.all()) {
+    all.push_back(to_engine(std::move(facts)));
+  }
+  return all;
+}
+
 core::Result<std::unique_ptr<engine::Session>> Host::open(const engine::SessionOptions& options,
                                                           engine::SessionListener* listener) {
   const memory::OwnerId owner = next_owner_++;
@@ -37,7 +53,7 @@ core::Result<std::unique_ptr<engine::Session>> Host::open(const engine::SessionO
     devices_.at(i).pool().enroll(owner, options.user, options.user_quota);
   }
   return std::unique_ptr<engine::Session>(
-      new Session(catalog_, devices_, lanes_, owner, options, listener));
+      new Session(catalog_, devices_, lanes_, publications_, owner, options, listener));
 }
 
 }  // namespace teletensor::session

@@ -8,6 +8,7 @@
 #include "engine/engine.h"
 #include "engine/runtime/device.h"
 #include "engine/runtime/lanes.h"
+#include "engine/runtime/publications.h"
 
 namespace teletensor::session {
 
@@ -20,11 +21,13 @@ class Host final : public engine::Engine {
   const ops::Catalog& catalog() const override { return catalog_; }
   std::vector<core::Device> devices() const override;
   std::vector<engine::MemoryUse> memory() const override;
+  std::vector<engine::Publication> publications() const override;
   core::Result<std::unique_ptr<engine::Session>> open(const engine::SessionOptions& options,
                                                       engine::SessionListener* listener) override;
 
  private:
   const ops::Catalog& catalog_;
+  runtime::Publications publications_;
   mutable runtime::Devices devices_;
   runtime::Lanes lanes_;
   std::atomic<memory::OwnerId> next_owner_{1};

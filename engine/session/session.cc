@@ -21,15 +21,24 @@ memory::Pool& host_pool(const runtime::Devices& devices, const runtime::Back& ba
 }  // namespace
 
 Session::Session(const ops::Catalog& catalog, runtime::Devices& devices, runtime::Lanes& lanes,
-                 memory::OwnerId owner, const engine::SessionOptions& options,
+                 runtime::Publications& publications, memory::OwnerId owner,
+                 const engine::SessionOptions& options,
                  engine::SessionListener* listener)
     : catalog_(catalog),
       devices_(devices),
       lanes_(lanes),
+      publications_(publications),
+      user_(options.publishes ? options.user : ""),
       listener_(listener),
-      back_(catalog, devices, lanes, owner, options.memory_quota, this),
+      back_(catalog, devices, lanes, owner, options.memory_quota, this, &publications),
       front_(catalog, this) {
   if (!options.user.empty()) back_.set_share(lanes.share(options.user, options.weight));
+}
+
+engine::Publication to_engine(runtime::Publications::Facts facts) {
+  return {facts.id,     std::move(facts.name), std::move(facts.user), std::move(facts.users),
+          facts.dtype,  facts.device,          facts.shape,           facts.writable,
+          facts.bytes};
 }
 
 Session::~Session() {
@@ -311,6 +320,37 @@ void Session::taken(std::uint64_t fetch) {
   end_download(fetch);
 }
 
+namespace {
+
+constexpr char kNobody[] =
+    "publish: needs to know who you are; use the daemon's socket, or a token";
+
+}  // namespace
+
+void Session::publish(std::uint64_t seq, program::Publish publish, program::Operand operand,
+                      program::ValueRef value) {
+  runtime::Publications::Facts facts;
+  facts.name = std::move(publish.name);
+  facts.user = user_;
+  facts.users = std::move(publish.users);
+  facts.writable = publish.writable;
+  if (value) {
+    facts.dtype = operand.dtype;
+    facts.device = value->device;
+    facts.shape = operand.geometry->shape;
+  }
+  back_.publish(seq, std::move(facts), std::move(operand), std::move(value));
+}
+
+void Session::published(std::uint64_t seq, const program::Published& published,
+                        program::ValueRef value) {
+  auto storage = user_.empty() ? core::Result<core::Ref<memory::Storage>>(
+                                     Status(Code::kPermissionDenied, kNobody))
+                               : publications_.take(published, user_);
+  if (!storage.ok()) return back_.failed(seq, storage.status(), std::move(value));
+  back_.uploaded(seq, std::move(*storage), std::move(value));
+}
+
 Status Session::call(std::uint64_t seq, program::Invocation invocation) {
   for (const program::Literal& literal : invocation.program->literals) {
     const core::Device device = invocation.program->values[literal.value].device;
@@ -581,6 +621,15 @@ std::vector<engine::Holding> Session::largest(std::size_t most) const {
   });
   if (all.size() > most) all.resize(most);
   return all;
+}
+
+std::vector<engine::Publication> Session::published(std::string_view name) const {
+  std::vector<engine::Publication> found;
+  if (user_.empty()) return found;
+  for (runtime::Publications::Facts& facts : publications_.find_all(name, user_)) {
+    found.push_back(to_engine(std::move(facts)));
+  }
+  return found;
 }
 
 std::vector<engine::MemoryUse> Session::memory() const {

@@ -40,7 +40,7 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
 
   // `owner` > 0 is unique in the process. The others outlive the session.
   Session(const ops::Catalog& catalog, runtime::Devices& devices, runtime::Lanes& lanes,
-          memory::OwnerId owner, const engine::SessionOptions& options,
+          runtime::Publications& publications, memory::OwnerId owner, const engine::SessionOptions& options,
           engine::SessionListener* listener);
   ~Session() override;
 
@@ -73,6 +73,7 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   std::uint64_t lane_ns() const override { return back_.used_ns(); }
   std::size_t ahead() const override { return lanes_.ahead_of(back_); }
   std::vector<engine::Holding> largest(std::size_t most) const override;
+  std::vector<engine::Publication> published(std::string_view name) const override;
 
   const runtime::Back& back() const { return back_; }
 
@@ -130,6 +131,10 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
                         program::ValueRef value) override;
   void fetch(std::uint64_t seq, bool bulk, program::Operand operand) override;
   void taken(std::uint64_t fetch) override;
+  void publish(std::uint64_t seq, program::Publish publish, program::Operand operand,
+               program::ValueRef value) override;
+  void published(std::uint64_t seq, const program::Published& published,
+                 program::ValueRef value) override;
   core::Status call(std::uint64_t seq, program::Invocation invocation) override;
   std::vector<std::uint64_t> failed_rebinds(std::uint64_t root) override;
   void raised(std::uint64_t seq, std::uint64_t root,
@@ -138,6 +143,8 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   const ops::Catalog& catalog_;
   runtime::Devices& devices_;
   const runtime::Lanes& lanes_;
+  const runtime::Publications& publications_;
+  const std::string user_;  // "": may not share
   engine::SessionListener* const listener_;
   std::atomic<bool> closing_{false};
   std::atomic<std::size_t> handles_{0};
@@ -164,5 +171,7 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   std::uint64_t forsaken_upto_ TT_GUARDED_BY(mu_) = 0;   // fetches that nobody asks for any more
   std::set<std::uint64_t> given_up_ TT_GUARDED_BY(mu_);  // bulk fetches that have not run yet
 };
+
+engine::Publication to_engine(runtime::Publications::Facts facts);
 
 }  // namespace teletensor::session

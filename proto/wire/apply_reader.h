@@ -56,7 +56,7 @@ class ApplyReader : public PartReader {
           stated = read_made(made);
           break;
         default:
-          if (fields_.field() <= field::kKeep) {
+          if (fields_.field() <= field::kLastKind) {
             fields_.bad("two kinds in one command");
           } else {
             fields_.unknown();

@@ -39,7 +39,10 @@ enum Command : std::uint32_t {
   kCall = 24,
   kUndefine = 25,
   kTaken = 26,
-  kKeep = 27
+  kKeep = 27,
+  kPublish = 28,
+  kPublished = 29,
+  kLastKind = kPublished
 };
 
 // Arguments: even is a handle.

@@ -107,6 +107,23 @@ class BodyWriter {
     at_ = put_field(at_, 2, distance(k.handle));
     at_ = close_length(opened, at_);
   }
+  void operator()(const program::Publish& p) {
+    char* opened = open(field::kPublish);
+    at_ = put_bytes(put_varint(put_tag(at_, 1, WireType::kBytes), p.name.size()), p.name);
+    at_ = put_field(at_, 2, distance(p.handle));
+    at_ = put_field(at_, 3, p.writable);
+    if (!p.users.empty()) {
+      at_ = put_bytes(put_varint(put_tag(at_, 4, WireType::kBytes), p.users.size()), p.users);
+    }
+    at_ = close_length(opened, at_);
+  }
+  void operator()(const program::Published& p) {
+    char* opened = open(field::kPublished);
+    layout(p.dtype, p.device, p.shape);
+    at_ = put_field(at_, 4, p.publication);
+    at_ = put_field(at_, 5, p.writable);
+    at_ = close_length(opened, at_);
+  }
   void operator()(const program::Define& d) {
     char* opened = open(field::kDefine);
     at_ = put_field(at_, 1, d.program);
@@ -208,6 +225,9 @@ Need need_of(const Command& command) {
   }
   if (const auto* r = std::get_if<program::Release>(&command)) return {r->handles.size(), 0};
   if (const auto* k = std::get_if<program::Keep>(&command)) return {1, k->name.size()};
+  if (const auto* p = std::get_if<program::Publish>(&command)) {
+    return {1, p->name.size() + p->users.size()};
+  }
   if (const auto* d = std::get_if<program::Define>(&command)) return {0, d->bytes.size()};
   if (const auto* c = std::get_if<program::Call>(&command)) {
     return {c->inputs.size() + 3 * c->numbers.size() + c->sliced.size(), 0};
@@ -225,6 +245,7 @@ std::uint32_t usual_made(const Command& command) {
   if (const auto* c = std::get_if<program::Call>(&command)) return c->made;
   return std::holds_alternative<program::Constant>(command) ||
                  std::holds_alternative<program::Uploaded>(command) ||
+                 std::holds_alternative<program::Published>(command) ||
                  std::holds_alternative<program::Saved>(command)
              ? 1
              : 0;

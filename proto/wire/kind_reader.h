@@ -18,7 +18,7 @@ class KindReader : public PartReader {
       fields_.bad("field " + std::to_string(kind) + " without an op");
       return;
     }
-    if (kind > field::kKeep) {
+    if (kind > field::kLastKind) {
       fields_.unknown();
       return;
     }
@@ -144,6 +144,26 @@ class KindReader : public PartReader {
         if (!good_name(keep.name)) fields_.bad("a name: 1 to 200 characters of printable ASCII");
         break;
       }
+      case field::kPublish:
+        read_publish(inner);
+        break;
+      case field::kPublished: {
+        auto& published = add<program::Published>();
+        while (inner.next()) {
+          switch (inner.field()) {
+            case 4:
+              inner.number(published.publication);
+              break;
+            case 5:
+              inner.flag(published.writable);
+              break;
+            default:
+              read_layout(inner, published.dtype, published.device, published.shape);
+          }
+        }
+        check_layout(inner, published.shape);
+        break;
+      }
       case field::kDefine: {
         auto& define = add<program::Define>();
         std::string_view bytes;
@@ -176,6 +196,33 @@ class KindReader : public PartReader {
   }
 
  private:
+  void read_publish(Fields& inner) {
+    auto& publish = add<program::Publish>();
+    std::string_view text;
+    while (inner.next()) {
+      switch (inner.field()) {
+        case 1:
+          if (inner.bytes(text)) publish.name = text;
+          break;
+        case 2:
+          read_handle(inner, publish.handle);
+          break;
+        case 3:
+          inner.flag(publish.writable);
+          break;
+        case 4:
+          if (inner.bytes(text)) publish.users = text;
+          break;
+        default:
+          inner.unknown();
+      }
+    }
+    if (!good_name(publish.name)) fields_.bad("a name: 1 to 200 characters of printable ASCII");
+    if (!publish.users.empty() && !good_name(publish.users)) {
+      fields_.bad("users: at most 200 characters of printable ASCII");
+    }
+  }
+
   void read_constant(Fields& inner) {
     auto& constant = add<program::Constant>();
     std::string_view data;

@@ -90,6 +90,12 @@ class RandomCommands {
       }
       case 13:
         return Undefine{wide()};
+      case 14:
+        if (coin()) {
+          return program::Published{wide(), dtype(), device(), small_shape(), coin()};
+        }
+        return program::Publish{"w/" + std::to_string(wide()), coin() ? 0 : handle(), coin(),
+                                coin() ? "" : "alice bob"};
       default:
         return apply();
     }

@@ -182,6 +182,8 @@ function show(state) {
     .sort((a, b) => b.bytes - a.bytes).slice(0, 20).map((t) =>
       [bytes(t.bytes), t.device, t.session.user, t.session.id + " " + t.session.name,
         element("td", t.site || "command " + t.command, "site")]));
+  fill("published", state.published.map((p) =>
+    [p.name, bytes(p.bytes), p.device, p.writable ? "write" : "read", p.users || "own sessions"]));
   fill("slow", state.slow.map((e) =>
     [seconds(e.age), (e.seconds * 1000).toFixed(0) + " ms", e.op, e.user, e.session + " " + e.name,
       element("td", e.site || "command " + e.command, "site")]));

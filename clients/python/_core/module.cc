@@ -200,16 +200,17 @@ PySession& current_session() {
 namespace {
 
 using Sizes = std::vector<std::int64_t>;
-// id, base, grad, dtype, device, shape, strides, offset, cell, clock, elements, made, requires_grad
+// id, base, grad, dtype, device, shape, strides, offset, cell, clock, elements, made, requires_grad,
+// read_only
 using Kept = std::tuple<std::uint64_t, std::uint64_t, std::uint64_t, int, std::string, Sizes, Sizes,
-                        std::int64_t, std::uint64_t, std::uint64_t, std::int64_t, int, bool>;
+                        std::int64_t, std::uint64_t, std::uint64_t, std::int64_t, int, bool, bool>;
 
 nb::dict resume(PySession& s, std::uint64_t next_seq, std::uint64_t next_id,
                 std::uint64_t completed_upto, const std::vector<Kept>& tensors,
                 const std::vector<std::pair<std::string, std::uint64_t>>& names) {
   program::Inventory inventory;
   for (const auto& [id, base, grad, dtype, device, shape, strides, offset, cell, clock, elements,
-                    made, flag] : tensors) {
+                    made, flag, read_only] : tensors) {
     const auto known = core::dtype_from_number(static_cast<std::uint32_t>(dtype));
     const auto place = core::device_from_name(device);
     if (!known || !place || shape.size() > core::kMaxRank || shape.size() != strides.size()) {
@@ -225,6 +226,7 @@ nb::dict resume(PySession& s, std::uint64_t next_seq, std::uint64_t next_id,
     item.elements = elements;
     item.made = static_cast<std::uint8_t>(made);
     item.flag = flag;
+    item.read_only = read_only;
   }
   const std::vector<HandleRef> handles =
       value_or_raise(s.resume(next_seq, next_id, completed_upto, inventory));
@@ -288,6 +290,32 @@ void bind_session(nb::module_& m) {
             raise_if(s.keep(name, t ? t->handle.get() : nullptr));
           },
           nb::arg("name"), nb::arg("tensor").none())
+      .def(
+          "publish",
+          [](PySession& s, const std::string& name, nb::handle object, bool writable,
+             const std::string& users) {
+            PyTensor* t = object.is_none() ? nullptr : tensor_of(object.ptr());
+            if (PyErr_Occurred()) throw nb::python_error();
+            if (t != nullptr && t->session != &s) {
+              raise_if(core::invalid("publish: the tensor belongs to another session"));
+            }
+            raise_if(s.publish(name, t ? t->handle.get() : nullptr, writable, users));
+          },
+          nb::arg("name"), nb::arg("tensor").none(), nb::arg("writable"), nb::arg("users"))
+      .def(
+          "published",
+          [](PySession& s, std::uint64_t id, int dtype, const std::string& device,
+             const Sizes& shape, bool writable) {
+            const auto known = core::dtype_from_number(static_cast<std::uint32_t>(dtype));
+            const auto place = core::device_from_name(device);
+            if (!known || !place || shape.size() > core::kMaxRank) {
+              raise_if(core::invalid("published: a tensor that this client cannot describe"));
+            }
+            return nb::steal(wrap(s, value_or_raise(s.published(
+                                         {id, *known, *place, core::Dims(shape), writable}))));
+          },
+          nb::arg("publication"), nb::arg("dtype"), nb::arg("device"), nb::arg("shape"),
+          nb::arg("writable"))
       .def("resume", &resume, nb::arg("next_seq"), nb::arg("next_id"), nb::arg("completed_upto"),
            nb::arg("tensors"), nb::arg("names"))
       .def("taken", [](PySession& s, std::uint64_t fetch) { s.taken(fetch); })

@@ -55,6 +55,7 @@ from ._convert import as_tensor, from_numpy, tensor
 from ._functions import *  # noqa: F403
 from ._generator import Generator, default_generator
 from ._kept import keep, kept
+from ._published import publish, published
 from ._session import (
     Session,
     checked,
@@ -201,7 +202,7 @@ __all__ = [
     "float64", "from_numpy", "from_torch", "func", "get_autocast_dtype", "get_default_dtype",
     "get_rng_state", "half", "inference_mode", "initial_seed", "int", "int16", "int32", "int64",
     "int8", "interrupt", "is_autocast_enabled", "is_grad_enabled", "is_inference_mode_enabled", "jit",
-    "keep",
+    "keep", "publish", "published",
     "kept", "linalg",
     "load", "long", "manual_seed", "nn", "no_grad", "optim", "save", "seed",
     "set_default_device", "set_default_dtype", "set_grad_enabled", "set_rng_state", "set_strict",

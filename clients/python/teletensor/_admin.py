@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ._protowire import Message, decode, encode
+from ._published import publication_of
 from ._transport import Transport
 
 __all__ = ["Admin", "memory_of"]
@@ -52,6 +53,10 @@ class Admin:
         return {"memory": [memory_of(m) for m in reply.messages(2)],
                 "tensors": [{"device": h.text(1), "bytes": h.integer(2), "command": h.integer(3),
                              "site": h.text(4)} for h in reply.messages(1)]}
+
+    def publications(self) -> list[dict[str, Any]]:
+        """Tensors that sessions use together, those that the caller may use."""
+        return [publication_of(p) for p in self._ask("Publications").messages(1)]
 
     def slow_log(self, most: int = 0) -> list[dict[str, Any]]:
         """Newest first."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from . import _core
-from ._protowire import Message
+from ._protowire import Message, integers, signed
 
 if TYPE_CHECKING:
     from ._session import Session
@@ -58,30 +57,14 @@ def restored(core: _core.Session, start: Message) -> dict[str, Tensor]:
     """Puts up the mirror of a session that was taken over, as HelloReply says; its named tensors."""
     inventory = start.message(24)
     tensors = [
-        (t.integer(1), t.integer(2), t.integer(3), t.integer(4), t.text(5), _integers(t, 6),
-         _integers(t, 7), _signed(t.integer(8)), t.integer(9), t.integer(10), t.integer(11),
-         t.integer(12), bool(t.integer(13)))
+        (t.integer(1), t.integer(2), t.integer(3), t.integer(4), t.text(5), integers(t, 6),
+         integers(t, 7), signed(t.integer(8)), t.integer(9), t.integer(10), t.integer(11),
+         t.integer(12), bool(t.integer(13)), bool(t.integer(14)))
         for t in inventory.messages(1)]
     names = [(n.text(1), n.integer(2)) for n in inventory.messages(2)]
     found: dict[str, Tensor] = core.resume(
         start.integer(21), start.integer(22), start.integer(23), tensors, names)
     return found
-
-
-def _signed(value: int) -> int:
-    signed: int = struct.unpack("<q", struct.pack("<Q", value))[0]
-    return signed
-
-
-def _integers(message: Message, number: int) -> list[int]:
-    data, values, value, shift = message.data(number), [], 0, 0
-    for byte in data:
-        value |= (byte & 127) << shift
-        shift += 7
-        if byte < 128:
-            values.append(_signed(value))
-            value = shift = 0
-    return values
 
 
 def replace(session: Session, held: dict[str, Tensor], name: str, value: Any) -> None:

@@ -115,8 +115,9 @@ def _memory(args: argparse.Namespace) -> int:
             held = Admin(connection).holdings(args.session, 50)
         else:
             held = {"memory": Admin(connection).memory(), "tensors": []}
+        common = [] if args.session else Admin(connection).publications()
     if args.json:
-        print(json.dumps(held if args.session else held["memory"]))
+        print(json.dumps(held if args.session else common if args.published else held["memory"]))
         return 0
     rows: list[tuple[str, ...]] = [("DEVICE", "USED", "PEAK", "QUOTA" if args.session else "TOTAL")]
     rows += [(m["device"], _bytes(m["used"]), _bytes(m["peak"]),
@@ -128,6 +129,13 @@ def _memory(args: argparse.Namespace) -> int:
         tensors += [(_bytes(t["bytes"]), t["device"], t["site"] or f"command {t['command']}")
                     for t in held["tensors"]]
         _table(tensors)
+    if common:
+        print()
+        shared: list[tuple[str, ...]] = [("PUBLISHED", "BYTES", "DEVICE", "OTHERS MAY", "USERS")]
+        shared += [(f"{p['user']}/{p['name']}", _bytes(p["bytes"]), p["device"],
+                    "write" if p["writable"] else "read", " ".join(p["users"]) or "own sessions")
+                   for p in common]
+        _table(shared)
     return 0
 
 
@@ -254,6 +262,8 @@ def add_commands(commands: Any) -> dict[str, Callable[[argparse.Namespace], int]
     memory = with_address(commands.add_parser("memory", help="what they hold, by device"), table=True)
     memory.add_argument("--session", type=int, default=0,
                         help="the largest tensors of the session with this id")
+    memory.add_argument("--published", action="store_true",
+                        help="with --json: the tensors that sessions use together")
     top = with_address(commands.add_parser("top", help="who uses the lanes right now"))
     top.add_argument("--interval", type=float, default=2.0, help="seconds [2]")
     top.add_argument("--count", type=int, default=-1, help="ends after so many tables")

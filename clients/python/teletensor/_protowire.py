@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-__all__ = ["decode", "encode"]
+__all__ = ["decode", "encode", "integers", "signed"]
 
 Value = int | bytes | str
 
@@ -106,3 +106,21 @@ class Message:
 def decode(data: bytes) -> Message:
     """Reads a message; ValueError or IndexError where it is not one."""
     return Message(data)
+
+
+def signed(value: int) -> int:
+    """An int64, from the unsigned number that travels."""
+    number: int = struct.unpack("<q", struct.pack("<Q", value))[0]
+    return number
+
+
+def integers(message: Message, number: int) -> list[int]:
+    """A packed list of int64."""
+    data, values, value, shift = message.data(number), [], 0, 0
+    for byte in data:
+        value |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            values.append(signed(value))
+            value = shift = 0
+    return values

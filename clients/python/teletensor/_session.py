@@ -14,10 +14,10 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from . import _core, _interrupt, _kept
+from . import _core, _interrupt, _kept, _published
 from ._admin import Admin
 from ._credentials import credentials_of
 from ._errors import SessionLostError, TeletensorError
@@ -76,6 +76,7 @@ class Session:
         self._named = bool(name) and greeting.lease > 0
         self.taken_over = greeting.start is not None
         self._kept = _kept.restored(self._core, greeting.start) if greeting.start else {}
+        self._published: set[str] = set()
         self._core.on_interrupt = lambda: _interrupt_of(own)
         transport.run(self._core)
         self._sites = (SiteReporter(transport, self._core, greeting.sites_seconds)
@@ -170,6 +171,14 @@ class Session:
     def kept(self) -> dict[str, Tensor]:
         """The tensors that this session keeps, by name: those of earlier clients as well."""
         return dict(self._kept)
+
+    def publish(self, name: str, value: Any, writable: bool = False, users: Iterable[str] = ()) -> None:
+        """Lets other sessions use `value` under `name`: see `publish`."""
+        _published.publish_in(self, name, value, writable, users)
+
+    def published(self, name: str) -> Tensor | dict[str, Tensor]:
+        """What some session has published as `name`, as a tensor of this one: see `published`."""
+        return _published.published_in(self, name)
 
     def detach(self) -> None:
         """Leaves the session on the daemon, where what was issued runs on, until somebody connects by

@@ -1,0 +1,34 @@
+// Sharing: what a storage has that several sessions use: the lock that makes every instruction on
+// it atomic for the others.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/core/mutex.h"
+
+namespace teletensor::memory {
+
+class Sharing {
+ public:
+  // `order` > 0 is unique: whoever needs several locks takes them in this order.
+  explicit Sharing(std::uint64_t order) : order(order) {}
+  // With the storage's last reference.
+  virtual ~Sharing() = default;
+  Sharing(const Sharing&) = delete;
+  Sharing& operator=(const Sharing&) = delete;
+
+  const std::uint64_t order;
+
+  // Several readers or one writer; readers that come do not overtake a writer that waits.
+  void lock(bool write);
+  void unlock(bool write);
+
+ private:
+  core::Mutex mu_;
+  core::CondVar changed_;
+  int readers_ TT_GUARDED_BY(mu_) = 0;
+  int writers_waiting_ TT_GUARDED_BY(mu_) = 0;
+  bool writing_ TT_GUARDED_BY(mu_) = false;
+};
+
+}  // namespace teletensor::memory

@@ -1,0 +1,145 @@
+#include "engine/runtime/publications.h"
+
+#include <algorithm>
+#include <memory>
+
+namespace teletensor::runtime {
+
+using core::Code;
+using core::Status;
+
+// The storage's own part: tells when it goes.
+class Publications::Entry final : public memory::Sharing {
+ public:
+  Entry(Publications* table, std::uint64_t order, memory::Storage* storage)
+      : Sharing(order), table_(table), storage_(storage) {}
+  ~Entry() override { table_->gone(*this); }
+  memory::Storage* storage() const { return storage_; }
+  std::vector<Key> names;  // guarded by the table's mutex
+
+ private:
+  Publications* const table_;
+  memory::Storage* const storage_;
+};
+
+bool Publications::open_to(std::string_view user, std::string_view users, std::string_view whom) {
+  if (whom == user || users == "*") return true;
+  while (!users.empty()) {
+    const std::size_t end = std::min(users.find(' '), users.size());
+    if (users.substr(0, end) == whom) return true;
+    users.remove_prefix(std::min(end + 1, users.size()));
+  }
+  return false;
+}
+
+Status Publications::add(Facts facts, memory::Storage& storage) {
+  core::MutexLock lock(mu_);
+  if (storage.owner() != facts.owner) {
+    return Status(Code::kPermissionDenied,
+                  "publish: the tensor is another session's publication; publish a copy of it");
+  }
+  const Key key(facts.user, facts.name);
+  const auto found = names_.find(key);
+  if (found != names_.end() && found->second.facts.owner != facts.owner) {
+    return Status(Code::kAlreadyExists, "publish: another session of " + facts.user +
+                                            " has published '" + facts.name + "'");
+  }
+  if (found == names_.end()) {
+    std::size_t& count = counts_[facts.owner];
+    if (count >= kMostOfSession) {
+      return Status(Code::kResourceExhausted, "publish: a session publishes at most " +
+                                                  std::to_string(kMostOfSession) + " names");
+    }
+    ++count;
+  } else {
+    by_id_.erase(found->second.facts.id);
+    std::erase(found->second.entry->names, key);
+  }
+  auto* entry = static_cast<Entry*>(storage.sharing());
+  facts.id = next_++;
+  if (entry == nullptr) {
+    entry = new Entry(this, facts.id, &storage);
+    storage.share(entry);
+  }
+  entry->names.push_back(key);
+  by_id_[facts.id] = key;
+  names_.insert_or_assign(key, Name{std::move(facts), entry});
+  return {};
+}
+
+Status Publications::withdraw(memory::OwnerId owner, std::string_view name) {
+  core::MutexLock lock(mu_);
+  for (auto it = names_.begin(); it != names_.end(); ++it) {
+    if (it->second.facts.owner != owner || it->first.second != name) continue;
+    std::erase(it->second.entry->names, it->first);
+    drop(it);
+    return {};
+  }
+  return Status(Code::kNotFound,
+                "publish: this session has not published '" + std::string(name) + "'");
+}
+
+void Publications::gone(const Entry& entry) {
+  core::MutexLock lock(mu_);
+  for (const Key& key : entry.names) drop(names_.find(key));
+}
+
+void Publications::drop(std::map<Key, Name>::iterator name) {
+  const auto count = counts_.find(name->second.facts.owner);
+  if (--count->second == 0) counts_.erase(count);
+  by_id_.erase(name->second.facts.id);
+  names_.erase(name);
+}
+
+std::vector<Publications::Facts> Publications::find_all(std::string_view name,
+                                                        std::string_view user) const {
+  const std::size_t slash = name.find('/');
+  std::vector<Facts> found;
+  const auto look = [&](std::string_view whose, std::string_view what) TT_REQUIRES(mu_) {
+    const auto add = [&](const Facts& facts) {
+      if (open_to(facts.user, facts.users, user)) found.push_back(facts);
+    };
+    const auto exact = names_.find(Key(whose, what));
+    if (exact != names_.end()) add(exact->second.facts);
+    const std::string below = std::string(what) + "/";
+    for (auto it = names_.lower_bound(Key(whose, below));
+         it != names_.end() && it->first.first == whose && it->first.second.starts_with(below);
+         ++it) {
+      add(it->second.facts);
+    }
+  };
+  core::MutexLock lock(mu_);
+  look(user, name);
+  if (found.empty() && slash != std::string_view::npos) {
+    look(name.substr(0, slash), name.substr(slash + 1));
+  }
+  return found;
+}
+
+core::Result<core::Ref<memory::Storage>> Publications::take(const program::Published& described,
+                                                            std::string_view user) const {
+  core::MutexLock lock(mu_);
+  const auto id = by_id_.find(described.publication);
+  if (id != by_id_.end()) {
+    const Name& name = names_.at(id->second);
+    const Facts& facts = name.facts;
+    // The last reference may have gone: then gone() waits for the lock that we hold.
+    if (open_to(facts.user, facts.users, user) && facts.dtype == described.dtype && facts.device == described.device &&
+        facts.shape == described.shape &&
+        described.writable == facts.writable && name.entry->storage()->try_acquire()) {
+      core::Ref<memory::Storage> storage(name.entry->storage());
+      storage->release();
+      return storage;
+    }
+  }
+  return Status(Code::kNotFound, "published: the tensor is not there any more");
+}
+
+std::vector<Publications::Facts> Publications::all() const {
+  core::MutexLock lock(mu_);
+  std::vector<Facts> all;
+  for (const auto& [key, name] : names_) all.push_back(name.facts);
+  return all;
+}
+
+}  // namespace teletensor::runtime

@@ -1,0 +1,409 @@
+"""Published tensors: what other sessions see, may do, and pay."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+from support.daemon import wait_until
+
+FLOAT32 = 9  # of program.proto's DType
+
+
+@pytest.fixture
+def pair(shared_daemon):
+    """(tt, the publisher's session, another session of the same user)."""
+    import teletensor as tt
+
+    with tt.connect(shared_daemon.unix) as a, tt.connect(shared_daemon.unix) as b:
+        yield tt, a, b
+
+
+def used(session):
+    return session.memory()[0]["used"]
+
+
+def test_what_either_writes_the_other_sees(pair):
+    tt, a, b = pair
+    with a.as_current():
+        w = tt.arange(6.0).reshape(2, 3)
+        tt.publish("w", w, writable=True)
+    with b.as_current():
+        v = tt.published("w")
+        assert v.tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]] and v.is_leaf and not v.requires_grad
+        v[1].mul_(10)
+        v.t()[0].add_(1)
+        b.synchronize()
+    assert w.tolist() == [[1.0, 1.0, 2.0], [31.0, 40.0, 50.0]]
+    with a.as_current():
+        w.copy_(tt.zeros(2, 3))
+        w.clamp_(min=0.5)
+        tt.cumsum(w, 1, out=w)
+        a.synchronize()
+    assert v.tolist() == [[0.5, 1.0, 1.5]] * 2
+
+
+@pytest.mark.parametrize("device", ["cpu", "sim:0"])
+def test_no_update_is_lost(pair, device):
+    """Each instruction on a published tensor is atomic: two writers together count to the sum."""
+    tt, a, b = pair
+    n = 400
+    with a.as_current():
+        w = tt.zeros(70_000, device=device)
+        tt.publish("count", w, writable=True)
+    with b.as_current():
+        v = tt.published("count")
+
+    def count(session, x):
+        with session.as_current():
+            for _ in range(n):
+                x += 1
+            session.synchronize()
+
+    threads = [threading.Thread(target=count, args=args) for args in ((a, w), (b, v))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (w.numpy() == 2 * n).all() and (v.numpy() == 2 * n).all()
+
+
+def test_a_read_is_one_state_of_the_tensor(pair):
+    """While another session writes whole states, every value read is one of them."""
+    tt, a, b = pair
+    with a.as_current():
+        w = tt.zeros(200_000)
+        tt.publish("state", w, writable=True)
+    with b.as_current():
+        v = tt.published("state")
+    stop = threading.Event()
+
+    def write():
+        with b.as_current():
+            while not stop.is_set():
+                v.add_(1)
+                b.synchronize()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(30):
+            got = w.numpy()
+            assert (got == got[0]).all()
+    finally:
+        stop.set()
+        writer.join()
+
+
+def test_read_only(pair):
+    tt, a, b = pair
+    with a.as_current():
+        w = tt.ones(3)
+        tt.publish("fixed", w)
+    with b.as_current():
+        v = tt.published("fixed")
+        for write in (lambda: v.add_(1), lambda: v[0].zero_(), lambda: v.detach().fill_(2),
+                      lambda: tt.nn.init.zeros_(v), lambda: setattr(tt.zeros(3), "grad", v)):
+            with pytest.raises(RuntimeError, match="read-only"):
+                write()
+        with pytest.raises(RuntimeError, match="read-only"):
+            tt.publish("again", v)
+
+        @tt.compile
+        def step(x):
+            x.add_(1)
+            return x.sum()
+
+        with pytest.raises(RuntimeError, match="read-only"):
+            step(v)
+        assert (v * 2).tolist() == [2.0] * 3  # the session goes on
+    with a.as_current():
+        w += 1  # whose it is may
+        a.synchronize()
+    assert v.tolist() == [2.0] * 3
+
+
+def test_freed_with_its_last_holder(start_daemon):
+    import teletensor as tt
+
+    daemon = start_daemon()
+
+    def device_used():
+        with tt.connect(daemon.unix) as probe, probe:
+            return probe.memory()[0]["device_used"]
+
+    size = 4 << 20
+    with tt.connect(daemon.unix) as b:
+        with tt.connect(daemon.unix) as a:
+            with a.as_current():
+                w = tt.full((size // 4,), 3.0)
+                tt.publish("w", w, writable=True)
+            before = used(b)
+            with b.as_current():
+                v = tt.published("w")
+                again = tt.published("w")
+            assert used(b) == before, "charged once, to the publisher"
+            assert used(a) >= size
+        # The publisher has ended; the tensor and its name stay with who holds it.
+        with b.as_current():
+            v += 1
+            assert again[0].item() == 4.0
+            third = tt.published("w")
+            assert third[-1].item() == 4.0
+            assert device_used() >= size
+            del v, again, third
+            b.synchronize()
+            wait_until(lambda: device_used() < size, what="its memory is back")
+            with pytest.raises(KeyError, match="'w'"):
+                tt.published("w")
+
+
+def test_names(pair, start_daemon):
+    tt, a, b = pair
+    with a.as_current():
+        w, u = tt.ones(2), tt.zeros(2)
+        tt.publish("n", w)
+        tt.publish("n", u)  # the same session: another tensor takes the name
+        assert tt.published("n").tolist() == [0.0, 0.0]
+    with b.as_current():
+        mine = tt.ones(1)
+        with pytest.raises(RuntimeError, match="another session of"):
+            tt.publish("n", mine)
+        mine += 1  # nothing has happened to it
+        assert mine.tolist() == [2.0]
+        held = tt.published("n")
+    with a.as_current():
+        tt.publish("n", None)
+        with pytest.raises(KeyError):
+            tt.published("n")
+        with pytest.raises(KeyError):
+            tt.publish("n", None)
+    assert held.tolist() == [0.0, 0.0]
+    with b.as_current():
+        tt.publish("n", mine)  # the name is free
+        model = tt.nn.Linear(2, 1)
+        tt.publish("model", model, writable=True)
+    with a.as_current():
+        found = tt.published("model")
+        assert sorted(found) == ["bias", "weight"] and tuple(found["weight"].shape) == (1, 2)
+        with pytest.raises(RuntimeError, match="part of another"):
+            tt.publish("view", tt.ones(4, 4)[1:])
+        with pytest.raises(TypeError):
+            tt.publish("what", 3)
+        for bad in ("", "x" * 201, "a\n"):
+            with pytest.raises(ValueError):
+                tt.publish(bad, w)
+
+
+def test_a_failed_write_did_not_happen(pair):
+    """It fails before its first store, in the session that issued it; nobody else hears of it."""
+    tt, a, b = pair
+    with a.as_current():
+        w = tt.arange(4)
+        tt.publish("ints", w, writable=True)
+    with b.as_current():
+        v = tt.published("ints")
+        v.add_(1)
+        v.floor_divide_(tt.tensor([1, 1, 0, 1]))  # by zero
+        v.add_(100)  # depends on it
+        with pytest.raises(RuntimeError, match="zero"):
+            b.synchronize()
+    assert w.tolist() == [1, 2, 3, 4]
+    with a.as_current():
+        w.mul_(2)
+        a.synchronize()
+    with b.as_current():
+        assert v.tolist() == [2, 4, 6, 8]  # what was taken back is the tensor as it is now
+        v.add_(1)
+        b.synchronize()
+    assert w.tolist() == [3, 5, 7, 9]
+
+
+def test_a_killed_client_leaves_it_whole(start_daemon):
+    import teletensor as tt
+
+    from support.clients import client, wait_line
+
+    daemon = start_daemon("--lease", "0")
+    with tt.connect(daemon.unix):
+        w = tt.zeros(100_000)
+        tt.publish("w", w, writable=True)
+        for _ in range(3):
+            other = client("""
+                w = tt.published("w")
+                print("begun", flush=True)
+                while True:
+                    w += 1
+            """, daemon.unix)
+            wait_line(other, "begun")
+            other.kill()
+            other.communicate()
+            got = w.numpy()
+            assert (got == got[0]).all()
+        wait_until(lambda: len(sessions(daemon)) == 1, what="the killed clients' sessions end")
+        w.zero_()
+        assert w.sum().item() == 0
+
+
+def sessions(daemon):
+    done = subprocess.run([sys.executable, "-m", "teletensor.cli", "sessions", "--json", "--address",
+                           daemon.unix], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def test_the_tape_is_each_sessions_own(pair):
+    tt, a, b = pair
+    with a.as_current():
+        w = tt.full((3,), 2.0, requires_grad=True)
+        tt.publish("p", w, writable=True)
+    with b.as_current():
+        v = tt.published("p").requires_grad_()
+        y = (v * v * v).sum()
+        with tt.no_grad():
+            v += 10  # its own write: backward has what it saved
+        y.backward()
+        assert v.grad.tolist() == [12.0] * 3
+        assert v.tolist() == [12.0] * 3
+        # A gradient that is the published tensor itself does not become it.
+        x = tt.ones(3, requires_grad=True)
+        (x * v).sum().backward()
+        x.grad.zero_()
+        b.synchronize()
+    assert w.tolist() == [12.0] * 3 and w.grad is None
+    with a.as_current():
+        tt.optim.SGD([w], lr=1.0).step()  # no gradient, no write
+        (w * 3).sum().backward()
+        tt.optim.SGD([w], lr=1.0).step()
+        a.synchronize()
+    assert v.tolist() == [9.0] * 3
+
+
+def test_captured_functions_write_it(pair):
+    tt, a, b = pair
+    with a.as_current():
+        w = tt.ones(4)
+        tt.publish("c", w, writable=True)
+    with b.as_current():
+        v = tt.published("c")
+
+        @tt.compile
+        def step(x, by):
+            x.mul_(by)
+            x.add_(1)
+            return x.sum()
+
+        for _ in range(3):
+            total = step(v, 2.0)
+        assert total.item() == 4 * 15
+        b.synchronize()
+    assert w.tolist() == [15.0] * 4
+
+
+def test_two_names_for_one_storage(pair):
+    tt, a, b = pair
+    with a.as_current():
+        w = tt.arange(9.0).reshape(3, 3)
+        tt.publish("first", w, writable=True)
+        tt.publish("second", w, writable=True)
+    with b.as_current():
+        x, y = tt.published("first"), tt.published("second")
+        x.add_(y.t())  # overlaps what it writes
+        b.synchronize()
+    want = np.arange(9.0).reshape(3, 3)
+    assert (w.numpy() == want + want.T).all()
+
+
+def test_kept_in_a_session_that_is_taken_over(start_daemon):
+    import teletensor as tt
+
+    daemon = start_daemon("--lease", "60")
+    with tt.connect(daemon.unix) as a:
+        with a.as_current():
+            w, r = tt.zeros(2), tt.ones(2)
+            tt.publish("w", w, writable=True)
+            tt.publish("r", r)
+        s = tt.connect(daemon.unix, name="exp")
+        with s.as_current():
+            s.keep("w", tt.published("w"))
+            s.keep("r", tt.published("r"))
+            s.synchronize()
+        s.detach()
+        s = tt.connect(daemon.unix, name="exp")
+        with s.as_current():
+            s.kept()["w"].add_(1)
+            with pytest.raises(RuntimeError, match="read-only"):
+                s.kept()["r"].add_(1)
+            s.synchronize()
+        assert w.tolist() == [1.0, 1.0]
+        s.close()
+
+
+def test_users_and_rights(start_daemon):
+    """Nothing of one user is another's, unless it was granted."""
+    import teletensor as tt
+
+    daemon = start_daemon()
+
+    def token(user):
+        made = subprocess.run([sys.executable, "-m", "teletensor.cli", "token", "create", user, "--address",
+                               daemon.unix], capture_output=True, text=True, check=True)
+        return made.stdout.strip()
+
+    alice, bob, carol = (tt.connect(daemon.tcp, token=token(u)) for u in ("alice", "bob", "carol"))
+    with alice, bob, carol:
+        with alice.as_current():
+            w = tt.ones(2)
+            tt.publish("own", w)
+            tt.publish("for bob", w, users=["bob"], writable=True)
+            tt.publish("for all", w, users="*")
+        for session, names in ((bob, ["for bob", "for all"]), (carol, ["for all"])):
+            with session.as_current():
+                for name in ("own", "for bob", "for all"):
+                    with pytest.raises(KeyError):
+                        tt.published(name)
+                    if name in names:
+                        assert tt.published("alice/" + name).tolist() == [1.0, 1.0]
+                    else:
+                        with pytest.raises(KeyError, match="alice"):
+                            tt.published("alice/" + name)
+        # A client that makes up a publication gets nothing: its number is no right.
+        with carol.as_current():
+            for number in range(1, 8):
+                for writable in (False, True):
+                    forged = carol._core.published(number, FLOAT32, "cpu", [2], writable)
+                    if (number, writable) == (3, False):
+                        assert forged.tolist() == [1.0, 1.0]
+                        continue
+                    with pytest.raises(RuntimeError, match="not there"):
+                        forged.tolist()
+        with bob.as_current():
+            tt.published("alice/for bob").add_(1)
+            bob.synchronize()
+        assert w.tolist() == [2.0, 2.0]
+
+        def listed(who):
+            shown = subprocess.run(
+                [sys.executable, "-m", "teletensor.cli", "memory", "--published", "--json", "--address",
+                 daemon.tcp], capture_output=True, text=True, check=True,
+                env={**os.environ, "TELETENSOR_TOKEN": who})
+            return sorted(f"{p['user']}/{p['name']}" for p in json.loads(shown.stdout))
+
+        assert listed(token("bob")) == ["alice/for all", "alice/for bob"]
+        assert listed(token("carol")) == ["alice/for all"]
+
+
+def test_anonymous_callers_share_nothing(start_daemon):
+    import teletensor as tt
+
+    daemon = start_daemon()
+    with tt.connect(daemon.tcp) as nobody:
+        with nobody.as_current():
+            w = tt.ones(2)
+            with pytest.raises(RuntimeError, match="who you are"):
+                tt.publish("w", w)
+            with pytest.raises(KeyError):
+                tt.published("w")
+            assert (w + 1).tolist() == [2.0, 2.0]
