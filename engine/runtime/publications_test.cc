@@ -119,7 +119,9 @@ TEST(Publications, TakenWhileTheLastReferenceGoes) {
     std::thread taker([&] {
       for (int i = 0; i < 20; ++i) {
         const auto got = box.table.take(what, "alice");
-        if (got.ok()) EXPECT_EQ((*got)->bytes(), 16u);
+        if (got.ok()) {
+          EXPECT_EQ((*got)->bytes(), 16u);
+        }
       }
     });
     held = nullptr;
