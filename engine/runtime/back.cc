@@ -159,8 +159,8 @@ void Back::fetch(std::uint64_t seq, bool bulk, Operand operand) {
   entry.instruction.operands.push_back(std::move(operand));
 }
 
-void Back::publish(std::uint64_t seq, Publications::Facts facts, Operand operand,
-                   program::ValueRef value) {
+void Back::publish_tensor(std::uint64_t seq, Publications::Facts facts, Operand operand,
+                          program::ValueRef value) {
   Entry& entry = append(seq);
   entry.kind = Entry::Kind::kPublish;
   entry.publish = std::make_unique<Publications::Facts>(std::move(facts));
@@ -206,6 +206,10 @@ bool Back::is_quick(Chunk& chunk) const {
   for (std::size_t at = chunk.taken(); at < chunk.filled(); ++at) {
     const Entry& entry = chunk.entry(at);
     const Instruction& i = entry.instruction;
+    // A published tensor may be another session's for the time of a kernel.
+    for (const Operand& operand : i.operands) {
+      if (operand.value && operand.value->through) return false;
+    }
     const auto few = [](const core::Geometry* g) { return g->numel() <= kFewElements; };
     switch (entry.kind) {
       case Entry::Kind::kConstant:
@@ -223,6 +227,7 @@ bool Back::is_quick(Chunk& chunk) const {
         break;
       case Entry::Kind::kUploaded:
       case Entry::Kind::kCall:
+      case Entry::Kind::kPublish:
         return false;
     }
   }

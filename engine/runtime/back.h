@@ -80,8 +80,8 @@ class Back : public Task {
   void fetch(std::uint64_t seq, bool bulk, program::Operand operand);
   // Result 0 becomes what operand 0 is, published as `facts` say; without operand a name is
   // withdrawn. Fails as root of an error that touches nothing.
-  void publish(std::uint64_t seq, Publications::Facts facts, program::Operand operand,
-               program::ValueRef value);
+  void publish_tensor(std::uint64_t seq, Publications::Facts facts, program::Operand operand,
+                      program::ValueRef value);
   // `value` fails with this.
   void failed(std::uint64_t seq, core::Status status, program::ValueRef value);
   // Entries from now on do not run and fail with this, all but fetches. OK: they run again.

@@ -339,7 +339,7 @@ void Session::publish(std::uint64_t seq, program::Publish publish, program::Oper
     facts.device = value->device;
     facts.shape = operand.geometry->shape;
   }
-  back_.publish(seq, std::move(facts), std::move(operand), std::move(value));
+  back_.publish_tensor(seq, std::move(facts), std::move(operand), std::move(value));
 }
 
 void Session::published(std::uint64_t seq, const program::Published& published,
