@@ -1,5 +1,5 @@
-// What outlives this client: names that the daemon keeps, tensors of several sessions, and the end of
-// a download.
+// What outlives this client: names that the daemon keeps, tensors of several sessions, and the end
+// of a download.
 #include "clients/session/session.h"
 #include "engine/autograd/inventory.h"
 

@@ -133,8 +133,7 @@ Status Graph::check_call(const Callable& callable, const program::Call& call,
       return refused(p, rebind.parameter, "is written, so it cannot be sliced");
     }
     if (inputs[rebind.parameter]->cell->read_only) {
-      return refused(p, rebind.parameter,
-                     "is written, and published read-only by another session");
+      return refused(p, rebind.parameter, "is written, and published read-only by another session");
     }
     written.push_back(inputs[rebind.parameter]->cell.get());
   }

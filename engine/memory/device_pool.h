@@ -23,7 +23,6 @@
 
 namespace teletensor::memory {
 
-
 struct Block {
   void* data = nullptr;
   std::size_t capacity = 0;

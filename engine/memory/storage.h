@@ -53,8 +53,8 @@ class Storage final : public core::Shared {
   std::atomic<std::uint64_t> seq_{0};
   std::atomic<int> descriptor_{-1};
   Sharing* sharing_ = nullptr;  // owned
-  bool shared_path_ = false;  // made by allocate_shared
-  bool open_ = false;         // made by allocate_open
+  bool shared_path_ = false;    // made by allocate_shared
+  bool open_ = false;           // made by allocate_open
 };
 
 }  // namespace teletensor::memory

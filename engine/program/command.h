@@ -196,8 +196,8 @@ struct Undefine {
   friend bool operator==(const Undefine&, const Undefine&) = default;
 };
 
-using Command = std::variant<Apply, Constant, Uploaded, Fetch, Backward, Saved, SetFlag, SetGrad,
-                             SetData, Raise, Release, Forget, Taken, Keep, Define, Call, Undefine, Publish,
-                             Published>;
+using Command =
+    std::variant<Apply, Constant, Uploaded, Fetch, Backward, Saved, SetFlag, SetGrad, SetData,
+                 Raise, Release, Forget, Taken, Keep, Define, Call, Undefine, Publish, Published>;
 
 }  // namespace teletensor::program

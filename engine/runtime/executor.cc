@@ -398,8 +398,8 @@ Status Executor::fill_before(Instruction& i, backends::Parallel& parallel,
     const Slot& slot = slots_[r];
     const ResultSlot& result = i.results[r];
     if (slot.before) {
-      TT_RETURN_IF_ERROR(device().backend().copy(slot.before->data(), slot.storage->data(),
-                                                 slot.before->bytes()));
+      TT_RETURN_IF_ERROR(
+          device().backend().copy(slot.before->data(), slot.storage->data(), slot.before->bytes()));
       copied_bytes_.fetch_add(slot.before->bytes(), std::memory_order_relaxed);
     }
     if (slot.copy_old) {

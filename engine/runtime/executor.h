@@ -144,7 +144,7 @@ class Executor {
   std::vector<backends::TensorArg> in_, out_;
   std::vector<Slot> slots_;
   bool shared_ = false;  // an operand's storage is published
-  struct Separated {  // an operand that was copied beforehand
+  struct Separated {     // an operand that was copied beforehand
     StorageRef storage;
     core::Geometry packed, geometry;
   };

@@ -179,8 +179,7 @@ bool Executor::steal(std::size_t s, const core::Geometry* layout, std::size_t by
       Value& value = *operand.value;
       if (value.dtype != result.value->dtype || value.elements != result.value->elements ||
           loop.maker(&value) >= 0 || value.contents->references() != 1 ||
-          storage_of(value)->sharing() != nullptr ||
-          value.references() != loop.own(&value)) {
+          storage_of(value)->sharing() != nullptr || value.references() != loop.own(&value)) {
         continue;
       }
       bool fits = true;

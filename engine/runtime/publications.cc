@@ -124,8 +124,8 @@ core::Result<core::Ref<memory::Storage>> Publications::take(const program::Publi
     const Name& name = names_.at(id->second);
     const Facts& facts = name.facts;
     // The last reference may have gone: then gone() waits for the lock that we hold.
-    if (open_to(facts.user, facts.users, user) && facts.dtype == described.dtype && facts.device == described.device &&
-        facts.shape == described.shape &&
+    if (open_to(facts.user, facts.users, user) && facts.dtype == described.dtype &&
+        facts.device == described.device && facts.shape == described.shape &&
         described.writable == facts.writable && name.entry->storage()->try_acquire()) {
       core::Ref<memory::Storage> storage(name.entry->storage());
       storage->release();

@@ -52,7 +52,7 @@ class Publications {
   std::vector<Facts> all() const;
 
  private:
-  class Entry;  // of a storage
+  class Entry;                                      // of a storage
   using Key = std::pair<std::string, std::string>;  // user, name
   struct Name {
     Facts facts;

@@ -22,8 +22,7 @@ memory::Pool& host_pool(const runtime::Devices& devices, const runtime::Back& ba
 
 Session::Session(const ops::Catalog& catalog, runtime::Devices& devices, runtime::Lanes& lanes,
                  runtime::Publications& publications, memory::OwnerId owner,
-                 const engine::SessionOptions& options,
-                 engine::SessionListener* listener)
+                 const engine::SessionOptions& options, engine::SessionListener* listener)
     : catalog_(catalog),
       devices_(devices),
       lanes_(lanes),
@@ -36,8 +35,8 @@ Session::Session(const ops::Catalog& catalog, runtime::Devices& devices, runtime
 }
 
 engine::Publication to_engine(runtime::Publications::Facts facts) {
-  return {facts.id,     std::move(facts.name), std::move(facts.user), std::move(facts.users),
-          facts.dtype,  facts.device,          facts.shape,           facts.writable,
+  return {facts.id,    std::move(facts.name), std::move(facts.user), std::move(facts.users),
+          facts.dtype, facts.device,          facts.shape,           facts.writable,
           facts.bytes};
 }
 
@@ -344,9 +343,10 @@ void Session::publish(std::uint64_t seq, program::Publish publish, program::Oper
 
 void Session::published(std::uint64_t seq, const program::Published& published,
                         program::ValueRef value) {
-  auto storage = user_.empty() ? core::Result<core::Ref<memory::Storage>>(
-                                     Status(Code::kPermissionDenied, kNobody))
-                               : publications_.take(published, user_);
+  auto storage =
+      user_.empty()
+          ? core::Result<core::Ref<memory::Storage>>(Status(Code::kPermissionDenied, kNobody))
+          : publications_.take(published, user_);
   if (!storage.ok()) return back_.failed(seq, storage.status(), std::move(value));
   back_.uploaded(seq, std::move(*storage), std::move(value));
 }

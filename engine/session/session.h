@@ -40,8 +40,8 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
 
   // `owner` > 0 is unique in the process. The others outlive the session.
   Session(const ops::Catalog& catalog, runtime::Devices& devices, runtime::Lanes& lanes,
-          runtime::Publications& publications, memory::OwnerId owner, const engine::SessionOptions& options,
-          engine::SessionListener* listener);
+          runtime::Publications& publications, memory::OwnerId owner,
+          const engine::SessionOptions& options, engine::SessionListener* listener);
   ~Session() override;
 
   void submit(std::uint64_t first_seq, std::uint64_t first_id,

@@ -224,7 +224,6 @@ def test_a_failed_write_did_not_happen(pair):
 
 def test_a_killed_client_leaves_it_whole(start_daemon):
     import teletensor as tt
-
     from support.clients import client, wait_line
 
     daemon = start_daemon("--lease", "0")

@@ -200,8 +200,8 @@ PySession& current_session() {
 namespace {
 
 using Sizes = std::vector<std::int64_t>;
-// id, base, grad, dtype, device, shape, strides, offset, cell, clock, elements, made, requires_grad,
-// read_only
+// id, base, grad, dtype, device, shape, strides, offset, cell, clock, elements, made,
+// requires_grad, read_only
 using Kept = std::tuple<std::uint64_t, std::uint64_t, std::uint64_t, int, std::string, Sizes, Sizes,
                         std::int64_t, std::uint64_t, std::uint64_t, std::int64_t, int, bool, bool>;
 
@@ -311,8 +311,8 @@ void bind_session(nb::module_& m) {
             if (!known || !place || shape.size() > core::kMaxRank) {
               raise_if(core::invalid("published: a tensor that this client cannot describe"));
             }
-            return nb::steal(wrap(s, value_or_raise(s.published(
-                                         {id, *known, *place, core::Dims(shape), writable}))));
+            return nb::steal(wrap(
+                s, value_or_raise(s.published({id, *known, *place, core::Dims(shape), writable}))));
           },
           nb::arg("publication"), nb::arg("dtype"), nb::arg("device"), nb::arg("shape"),
           nb::arg("writable"))
