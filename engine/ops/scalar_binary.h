@@ -383,8 +383,9 @@ struct ShiftLeft {
   static constexpr Types kTypes = kInteger;
   template <class T>
   T operator()(T a, T b) const {
-    const bool fits = static_cast<UInt>(b) < 64;
-    return fits ? static_cast<T>(static_cast<UInt>(a) << (fits ? b : 0)) : 0;
+    using U = std::make_unsigned_t<T>;
+    const bool fits = static_cast<U>(b) < 8 * sizeof(T);
+    return fits ? static_cast<T>(static_cast<U>(a) << (fits ? b : 0)) : 0;
   }
 };
 struct ShiftRight {
@@ -392,9 +393,9 @@ struct ShiftRight {
   static constexpr Types kTypes = kInteger;
   template <class T>
   T operator()(T a, T b) const {
-    const bool fits = static_cast<UInt>(b) < 64;
+    const bool fits = static_cast<std::make_unsigned_t<T>>(b) < 8 * sizeof(T);
     if constexpr (std::is_same_v<T, UInt>) return fits ? a >> (fits ? b : 0) : 0;
-    return a >> (fits ? b : 63);
+    return a >> (fits ? b : T{8 * sizeof(T) - 1});
   }
 };
 

@@ -19,23 +19,28 @@ using UInt = std::uint64_t;
 // kReal: float and double; kInteger: int64 and uint64; kComplex: Complex64 and Complex128.
 enum Types { kReal = 1, kInteger = 2, kAny = 3, kComplex = 4, kInexact = 5, kAll = 7 };
 
+// int32 is there for the functors of `narrow` loops (backends/cpu/loops.h) alone.
 template <class T>
-inline constexpr bool is_int = std::is_same_v<T, Int> || std::is_same_v<T, UInt>;
+inline constexpr bool is_int =
+    std::is_same_v<T, Int> || std::is_same_v<T, UInt> || std::is_same_v<T, std::int32_t>;
 template <class T>
 inline constexpr bool is_complex = core::kIsComplex<T>;
 
-// T: Int or UInt.
+// T: an integer type; modulo 2^width.
 template <class T>
 T wrap_add(T a, T b) {
-  return static_cast<T>(static_cast<UInt>(a) + static_cast<UInt>(b));
+  using U = std::make_unsigned_t<T>;
+  return static_cast<T>(static_cast<U>(a) + static_cast<U>(b));
 }
 template <class T>
 T wrap_sub(T a, T b) {
-  return static_cast<T>(static_cast<UInt>(a) - static_cast<UInt>(b));
+  using U = std::make_unsigned_t<T>;
+  return static_cast<T>(static_cast<U>(a) - static_cast<U>(b));
 }
 template <class T>
 T wrap_mul(T a, T b) {
-  return static_cast<T>(static_cast<UInt>(a) * static_cast<UInt>(b));
+  using U = std::make_unsigned_t<T>;
+  return static_cast<T>(static_cast<U>(a) * static_cast<U>(b));
 }
 
 inline Int to_int(double v) {  // saturated; NaN as 0

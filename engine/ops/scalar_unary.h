@@ -24,7 +24,7 @@ struct Abs {
   template <class T>
   T operator()(T x) const {
     if constexpr (is_int<T>)
-      return std::is_same_v<T, Int> && x < T{0} ? wrap_sub(T{0}, x) : x;
+      return std::is_signed_v<T> && x < T{0} ? wrap_sub(T{0}, x) : x;
     else if constexpr (is_complex<T>)
       return T(modulus(x));  // stored as its real part
     else

@@ -177,7 +177,7 @@ A to_compute(T value) {
   } else if constexpr (std::is_floating_point_v<T> && std::is_same_v<A, std::uint64_t>) {
     return truncate_unsigned(value);
   } else if constexpr (std::is_floating_point_v<T> && std::is_integral_v<A>) {
-    return truncate(value);
+    return static_cast<A>(truncate(value));
   } else {
     return static_cast<A>(value);
   }
@@ -340,6 +340,7 @@ StoreBlock<A> store_block(DType dtype) {
 
 template LoadBlock<float> load_block(DType);
 template LoadBlock<double> load_block(DType);
+template LoadBlock<std::int32_t> load_block(DType);
 template LoadBlock<std::int64_t> load_block(DType);
 template LoadBlock<std::uint64_t> load_block(DType);
 template LoadBlock<Complex64> load_block(DType);
@@ -352,6 +353,7 @@ template LoadBlock<Complex64> load_nonzero(DType);
 template LoadBlock<Complex128> load_nonzero(DType);
 template StoreBlock<float> store_block(DType);
 template StoreBlock<double> store_block(DType);
+template StoreBlock<std::int32_t> store_block(DType);
 template StoreBlock<std::int64_t> store_block(DType);
 template StoreBlock<std::uint64_t> store_block(DType);
 template StoreBlock<Complex64> store_block(DType);

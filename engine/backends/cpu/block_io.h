@@ -1,7 +1,7 @@
 // Block loads and stores: any dtype, any stride, to and from the type that a kernel computes in.
 //
 // The compute types are float (f16, bf16, f32), double (f64), int64 (bool and the integers up to 32
-// bits and int64), uint64 (u64), Complex64 and Complex128. A float becomes an integer by
+// bits and int64; int32 for what needs no more), uint64 (u64), Complex64 and Complex128. A float becomes an integer by
 // truncation, saturated to 64 bits, NaN as 0 (of u64: negative ones wrap through int64); integers
 // wrap; a bool is "not zero"; a complex number becomes a real one by its real part.
 #pragma once
@@ -30,6 +30,8 @@ StoreBlock<A> store_block(core::DType dtype);
 
 template <class A>
 inline constexpr core::DType kDTypeOf = core::DType::kI64;
+template <>
+inline constexpr core::DType kDTypeOf<std::int32_t> = core::DType::kI32;
 template <>
 inline constexpr core::DType kDTypeOf<float> = core::DType::kF32;
 template <>

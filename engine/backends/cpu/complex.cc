@@ -1,4 +1,5 @@
 // Kernels of the ops that make complex numbers or take them apart.
+#include <algorithm>
 
 #include "engine/backends/cpu/cpu.h"
 #include "engine/backends/cpu/loops.h"
@@ -20,6 +21,37 @@ Status conj(KernelCall& call) {
 Status real(KernelCall& call) {
   strided_copy(call.in[0], call.out[0], call.parallel);
   return {};
+}
+
+// Functions of complex64 by the vector loops of the real ones: f(x's parts, what F makes of them).
+template <class F, bool kSwapped, class Make>
+void by_parts(const void* const* in, void* out, std::int64_t n, Make&& make) {
+  constexpr std::int64_t kAtOnce = 512;
+  const auto* x = static_cast<const core::Complex64*>(in[0]);
+  auto* y = static_cast<core::Complex64*>(out);
+  float re[kAtOnce], im[kAtOnce], made[kAtOnce];
+  const void* const parts[] = {kSwapped ? im : re, kSwapped ? re : im};
+  const F functor;
+  for (std::int64_t at = 0; at < n; at += kAtOnce) {
+    const std::int64_t m = std::min(kAtOnce, n - at);
+    for (std::int64_t i = 0; i < m; ++i) re[i] = x[at + i].re, im[i] = x[at + i].im;
+    Slot<F>::loops.real32(parts, made, m, &functor);
+    for (std::int64_t i = 0; i < m; ++i) y[at + i] = make(re[i], im[i], made[i]);
+  }
+}
+
+void abs_loop(const void* const* in, void* out, std::int64_t n, const void*) {
+  by_parts<s::Hypot, false>(in, out, n,
+                            [](float, float, float size) { return core::Complex64(size, 0); });
+}
+void angle_loop(const void* const* in, void* out, std::int64_t n, const void*) {
+  by_parts<s::Atan2, true>(in, out, n,
+                           [](float, float, float angle) { return core::Complex64(angle, 0); });
+}
+void sgn_loop(const void* const* in, void* out, std::int64_t n, const void*) {
+  by_parts<s::Hypot, false>(in, out, n, [](float re, float im, float size) {
+    return size == 0 ? core::Complex64(0, 0) : core::Complex64(re / size, im / size);
+  });
 }
 
 template <class F>
@@ -62,6 +94,9 @@ Status view_as_complex(KernelCall& call) {
 
 void add_complex_kernels(KernelTable& table) {
   bind_loops();
+  Slot<s::Abs>::loops.complex64 = abs_loop;
+  Slot<s::Angle>::loops.complex64 = angle_loop;
+  Slot<s::Sgn>::loops.complex64 = sgn_loop;
   table.add("conj", conj);
   table.add("real", real);
   table.add("imag", functor_kernel<s::Imag>);

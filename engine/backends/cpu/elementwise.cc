@@ -93,6 +93,18 @@ void pack_transposed(TensorArg& arg, const TensorArg& out, core::Geometry& geome
   arg = copy;
 }
 
+bool fits_narrow(std::span<const TensorArg> in, const Plan& plan) {
+  if (plan.dtype != DType::kI32 || plan.loops->narrow == nullptr || plan.condition) return false;
+  for (const TensorArg& arg : in) {
+    if (arg.kind != Kind::kNumber) continue;
+    const core::Number& number = arg.number;
+    const bool whole = number.kind == core::Number::Kind::kInt ||
+                       number.kind == core::Number::Kind::kBool;
+    if (!whole || number.integer != static_cast<std::int32_t>(number.integer)) return false;
+  }
+  return true;
+}
+
 Status run_elementwise(KernelCall& call, std::span<const TensorArg> in, const Plan& plan) {
   if (call.loop != nullptr) return call.loop->add(in, plan);
   const Loops& loops = *plan.loops;
@@ -116,6 +128,10 @@ Status run_elementwise(KernelCall& call, std::span<const TensorArg> in, const Pl
       return compute<core::Complex128>(call, in, plan, loops.complex128);
     default:
       break;
+  }
+  if (fits_narrow(in, plan)) {
+    if (run_plain(call, in, plan, loops.narrow, DType::kI32)) return {};
+    return compute<std::int32_t>(call, in, plan, loops.narrow);
   }
   if (run_plain(call, in, plan, loops.integer, DType::kI64)) return {};
   if (run_plain(call, in, plan, loops.bytes, DType::kBool)) return {};

@@ -22,7 +22,8 @@ using Inner = void (*)(const void* const* in, void* out, std::int64_t n, const v
 struct Loops {
   Inner real32 = nullptr, real64 = nullptr, integer = nullptr, natural = nullptr;  // uint64
   Inner complex64 = nullptr, complex128 = nullptr;
-  Inner bytes = nullptr;  // of bools as they lie in memory; for the logical functors
+  Inner narrow = nullptr;  // int32, where it gives the low half of what `integer` does
+  Inner bytes = nullptr;   // of bools as they lie in memory; for the logical functors
   bool bool_result = false;
   int cost = 1;  // in additions
 };
@@ -38,6 +39,9 @@ struct Plan {
   // floats, limits that an integer dtype does not have.
   bool exact_numbers = false;
 };
+
+// May the call be computed in int32, with the same result? Then by Machine<std::int32_t>.
+bool fits_narrow(std::span<const TensorArg> in, const Plan& plan);
 
 // Computes result 0 from `in`; within a loop, describes that (loop.h).
 core::Status run_elementwise(KernelCall& call, std::span<const TensorArg> in, const Plan& plan);

@@ -32,8 +32,17 @@ struct Written {
   bool fill = false;
 };
 
+// Is it one element, seen many times?
+bool all_one_element(const Geometry& g) {
+  for (int d = 0; d < g.rank(); ++d) {
+    if (g.shape[d] == 0 || (g.shape[d] > 1 && g.strides[d] != 0)) return false;
+  }
+  return true;
+}
+
 Written written(KernelCall& call, const TensorArg& from, const Dims& shape, DType dtype) {
-  const bool one = from.kind == TensorArg::Kind::kNumber || from.geometry->numel() == 1;
+  const bool one = from.kind == TensorArg::Kind::kNumber || from.geometry->numel() == 1 ||
+                   all_one_element(*from.geometry);
   if (!one) return {dense(call, from, shape, dtype), false};
   TensorArg scalar = from;
   const Geometry geometry{Dims()};

@@ -170,6 +170,7 @@ class Loop final : public LoopMaker {
       case DType::kC128:
         return make<core::Complex128>(in, plan, loops.complex128);
       default:
+        if (fits_narrow(in, plan)) return make<std::int32_t>(in, plan, loops.narrow);
         return make<std::int64_t>(in, plan, loops.integer);
     }
   }

@@ -157,6 +157,7 @@ void bind_one() {
     loops.complex64 = loop_of<F, core::Complex64>();
     loops.complex128 = loop_of<F, core::Complex128>();
   }
+  if constexpr (is_narrow<F>) loops.narrow = loop_of<F, std::int32_t>();
   if constexpr (is_logical<F>) loops.bytes = loop_of<F, std::uint8_t>();
   loops.bool_result = has_bool_result<F>;
   loops.cost = cost_of<F>;

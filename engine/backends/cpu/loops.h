@@ -71,6 +71,19 @@ inline constexpr bool is_logical =
     std::is_same_v<F, s::LogicalNot> || std::is_same_v<F, s::LogicalAnd> ||
     std::is_same_v<F, s::LogicalOr> || std::is_same_v<F, s::LogicalXor>;
 
+// Functors whose result's low 32 bits depend on the operands' alone, or that only compare or pick.
+template <class F, class... Which>
+constexpr bool is_one_of(List<Which...>) {
+  return (std::is_same_v<F, Which> || ...);
+}
+template <class F>
+inline constexpr bool is_narrow = is_one_of<F>(
+    List<s::Neg, s::Abs, s::Sign, s::Square, s::Positive, s::Floor, s::Ceil, s::Round, s::Trunc,
+         s::IsNan, s::IsInf, s::IsFinite, s::BitwiseNot, s::Relu, s::Add, s::Sub, s::Mul,
+         s::Maximum, s::Minimum, s::Fmax, s::Fmin, s::Eq, s::Ne, s::Lt, s::Le, s::Gt, s::Ge,
+         s::LogicalAnd, s::LogicalOr, s::LogicalXor, s::LogicalNot, s::BitwiseAnd, s::BitwiseOr,
+         s::BitwiseXor, s::ShiftLeft, s::ShiftRight>());
+
 template <class F>
 inline constexpr bool calls_libm = [] {
   if constexpr (requires { F::kLibm; }) return F::kLibm;

@@ -225,9 +225,9 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
     dtype = _core.int64
     if weights is not None:
         dtype = _core.float32 if weights.dtype == _core.float32 else _core.float64
-    source = ops["full"](1, input._shape, dtype, input.device) if weights is None else (
+    source = ops["expand"](ops["full"](1, (), dtype, input.device), input._shape) if weights is None else (
         ops["cast"](ops["detach"](weights), dtype))
-    at = ops["cast"](input, _core.int64)
+    at = input if input.dtype == _core.int64 else ops["cast"](input, _core.int64)
 
     def counted(numbers: list[int]) -> Tensor:
         low, high = numbers
@@ -336,7 +336,7 @@ def histogramdd(input: Tensor, bins: Any, range: Any = None, weight: Tensor | No
         place = at if place is None else place * size + at
         outside = beyond if outside is None else ops["logical_or"](outside, beyond)
     index = ops["where"](outside, total, place)
-    source = ops["full"](1, index._shape, x.dtype, x.device) if weight is None else (
+    source = ops["expand"](ops["full"](1, (), x.dtype, x.device), index._shape) if weight is None else (
         ops["reshape"](ops["detach"](weight), (-1,)))
     counts = ops["index_add"](ops["full"](0, (total + 1,), x.dtype, x.device), index, source, 0, 1)
     hist: Any = ops["reshape"](ops["slice"](counts, 0, 0, total, 1), shape)

@@ -294,8 +294,17 @@ def _bounded(place: Tensor, size: int, padding_mode: str, align: bool) -> Tensor
     return place
 
 
-def _take(flat: Tensor, places: Sequence[Tensor], shape: Sequence[int]) -> Tensor:
-    """Elements of flat [N, C, all] at whole places (one tensor [N, ...] a dimension); 0 outside."""
+def _rows(input: Tensor) -> Tensor:
+    """The channels of every place as a row, one sample after the other, and a row of zeros."""
+    batch, channels = input.shape[:2]
+    places = input.reshape((batch, channels, -1)).transpose(1, 2).reshape((-1, channels))
+    zeros = tt.zeros((1, channels), dtype=input.dtype, device=input.device)
+    rows: Tensor = tt.cat([places, zeros])
+    return rows
+
+
+def _take(rows: Tensor, places: Sequence[Tensor], shape: Sequence[int]) -> Tensor:
+    """The rows at whole places (one tensor [N, ...] a dimension); zeros outside."""
     inside, index = None, None
     for place, size in zip(places, shape, strict=True):
         fits = (place >= 0) & (place < size)
@@ -303,11 +312,17 @@ def _take(flat: Tensor, places: Sequence[Tensor], shape: Sequence[int]) -> Tenso
         at = tt.where(fits, place, tt.zeros_like(place)).to(tt.int64)
         index = at if index is None else index * size + at
     assert inside is not None and index is not None
-    batch, channels = flat.shape[:2]
-    wide = index.reshape((batch, 1, -1)).expand((batch, channels, index.numel() // max(batch, 1)))
-    taken = tt.gather(flat, 2, wide).reshape((batch, channels, *index.shape[1:]))
-    result: Tensor = tt.where(inside.unsqueeze(1), taken, tt.zeros_like(taken))
-    return result
+    batch, area = index.shape[0], math.prod(shape)
+    first = tt.arange(0, batch * area, area, device=index.device)
+    index = index + first.reshape((batch, *[1] * (index.dim() - 1)))
+    taken: Tensor = tt.index_select(rows, 0, tt.where(inside, index, batch * area).reshape((-1,)))
+    return taken
+
+
+def _channels_first(rows: Tensor, sizes: Sequence[int]) -> Tensor:
+    """The rows at places of sizes [N, ...] as [N, C, ...]."""
+    result: Tensor = rows.reshape((sizes[0], -1, rows.shape[1])).transpose(1, 2)
+    return result.reshape((sizes[0], rows.shape[1], *sizes[1:]))
 
 
 def _cubic_weights(t: Tensor) -> list[Tensor]:
@@ -371,13 +386,15 @@ def grid_sample(
             f"{list(input.shape)}"
         )
     align = bool(align_corners)
-    flat = input.reshape((*input.shape[:2], -1))
+    if grid.numel() == 0 or input.numel() == 0:
+        return (input.sum() + grid.sum()).expand((*input.shape[:2], *grid.shape[1:-1])).clone()
+    flat, sizes = _rows(input), grid.shape[:-1]
     last_first = [grid.select(-1, spatial - 1 - d) for d in range(spatial)]
     if mode == "bicubic":
-        return _bicubic(flat, last_first, shape, padding_mode, align)
+        return _channels_first(_bicubic(flat, last_first, shape, padding_mode, align), sizes)
     places = [_source(x, n, padding_mode, align) for x, n in zip(last_first, shape, strict=True)]
     if mode == "nearest":
-        return _take(flat, [tt.round(p) for p in places], shape)
+        return _channels_first(_take(flat, [tt.round(p) for p in places], shape), sizes)
     low = [tt.floor(p.detach()) for p in places]
     result: Tensor | None = None
     for corner in range(2**spatial):
@@ -388,10 +405,10 @@ def grid_sample(
             part = places[d] - low[d] if high else low[d] + 1 - places[d]
             weight = part if weight is None else weight * part
         assert weight is not None
-        term = _take(flat, at, shape) * weight.unsqueeze(1)
+        term = _take(flat, at, shape) * weight.reshape((-1, 1))
         result = term if result is None else result + term
     assert result is not None
-    return result
+    return _channels_first(result, sizes)
 
 
 def _bicubic(
@@ -409,10 +426,10 @@ def _bicubic(
                 for d, step in enumerate((i, j))
             ]
             # Reflected places lie on elements, or half-way where there is one element.
-            term = _take(flat, [tt.floor(a) for a in at], shape) * weights[1][j].unsqueeze(1)
+            term = _take(flat, [tt.floor(a) for a in at], shape) * weights[1][j].reshape((-1, 1))
             row = term if row is None else row + term
         assert row is not None
-        line = row * weights[0][i].unsqueeze(1)
+        line = row * weights[0][i].reshape((-1, 1))
         result = line if result is None else result + line
     assert result is not None
     return result
