@@ -1,9 +1,10 @@
 // Block loads and stores: any dtype, any stride, to and from the type that a kernel computes in.
 //
 // The compute types are float (f16, bf16, f32), double (f64), int64 (bool and the integers up to 32
-// bits and int64; int32 for what needs no more), uint64 (u64), Complex64 and Complex128. A float becomes an integer by
-// truncation, saturated to 64 bits, NaN as 0 (of u64: negative ones wrap through int64); integers
-// wrap; a bool is "not zero"; a complex number becomes a real one by its real part.
+// bits and int64; int32 for what needs no more), uint64 (u64), Complex64 and Complex128. A float
+// becomes an integer by truncation, saturated to 64 bits, NaN as 0 (of u64: negative ones wrap
+// through int64); integers wrap; a bool is "not zero"; a complex number becomes a real one by its
+// real part.
 #pragma once
 
 #include <cstdint>

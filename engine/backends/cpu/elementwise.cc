@@ -98,8 +98,8 @@ bool fits_narrow(std::span<const TensorArg> in, const Plan& plan) {
   for (const TensorArg& arg : in) {
     if (arg.kind != Kind::kNumber) continue;
     const core::Number& number = arg.number;
-    const bool whole = number.kind == core::Number::Kind::kInt ||
-                       number.kind == core::Number::Kind::kBool;
+    const bool whole =
+        number.kind == core::Number::Kind::kInt || number.kind == core::Number::Kind::kBool;
     if (!whole || number.integer != static_cast<std::int32_t>(number.integer)) return false;
   }
   return true;
