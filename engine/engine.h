@@ -17,6 +17,7 @@
 #include "engine/ops/op.h"
 #include "engine/program/command.h"
 #include "engine/program/inventory.h"
+#include "engine/program/timeline.h"
 
 namespace teletensor::engine {
 
@@ -193,6 +194,10 @@ class Session {
   }
   // The `most` largest storages, largest first.
   virtual std::vector<Holding> largest(std::size_t most) const = 0;
+  // Records from now on what comes and runs, or stops; turning it on drops what was recorded.
+  virtual void profile(bool) {}
+  // The oldest `most` spans and arrivals recorded and not taken yet.
+  virtual program::Timeline take_profile(std::size_t) { return {}; }
 };
 
 class Engine {

@@ -190,6 +190,28 @@ core::Result<Sites> read_sites(const v1::SitesReport& report) {
   return sites;
 }
 
+void fill_profile_reply(const program::Timeline& timeline, const ops::Catalog& catalog,
+                        v1::ProfileReply& reply) {
+  reply.set_now(timeline.now);
+  reply.set_dropped(timeline.dropped);
+  reply.set_more(timeline.more);
+  for (const program::Span& span : timeline.spans) {
+    v1::ProfileReply::Span& out = *reply.add_spans();
+    out.set_begin(span.begin);
+    out.set_ns(span.ns);
+    out.set_seq(span.seq);
+    out.set_steps(span.steps);
+    out.set_lane(span.lane);
+    if (span.steps > 0) out.set_op(catalog.at(span.op).name);
+  }
+  for (const program::Arrival& arrival : timeline.arrivals) {
+    v1::ProfileReply::Arrival& out = *reply.add_arrivals();
+    out.set_at(arrival.at);
+    out.set_first_seq(arrival.first_seq);
+    out.set_commands(arrival.commands);
+  }
+}
+
 wire::FetchedValue to_wire(engine::Fetched fetched, const Limits& limits) {
   wire::FetchedValue value;
   value.seq = fetched.seq;

@@ -46,6 +46,8 @@ using Sites = std::vector<std::pair<std::uint64_t, std::string>>;
 core::Result<Sites> read_sites(const v1::SitesReport& report);
 
 void fill_publication(const engine::Publication& from, v1::Publication& to);
+void fill_profile_reply(const program::Timeline& timeline, const ops::Catalog& catalog,
+                        v1::ProfileReply& reply);
 
 // A fetched value as it travels: an error where it is too large to travel inline.
 wire::FetchedValue to_wire(engine::Fetched fetched, const Limits& limits);

@@ -21,6 +21,7 @@ constexpr std::array kRights = {
     MethodRight{"/teletensor.v1.Compute/Describe", Right::kMetrics},
     MethodRight{"/teletensor.v1.Compute/ReportSites", Right::kUser},
     MethodRight{"/teletensor.v1.Compute/Published", Right::kUser},
+    MethodRight{"/teletensor.v1.Compute/Profile", Right::kUser},
     // A user's are about its own sessions; of others it is told sums.
     MethodRight{"/teletensor.v1.Admin/Sessions", Right::kUser},
     MethodRight{"/teletensor.v1.Admin/Memory", Right::kMetrics},

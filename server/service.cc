@@ -19,6 +19,7 @@ class Refused final : public Reactor {
   }
   void OnDone() override { delete this; }
 };
+constexpr std::size_t kSpansPerReply = 16384;
 constexpr char kTooMany[] = "the server has too many streams";
 
 }  // namespace
@@ -168,6 +169,18 @@ grpc::ServerUnaryReactor* ComputeService::Published(grpc::CallbackServerContext*
     for (const engine::Publication& each : session.published(request->name())) {
       fill_publication(each, *reply->add_publications());
     }
+    return core::Status();
+  }));
+}
+
+grpc::ServerUnaryReactor* ComputeService::Profile(grpc::CallbackServerContext* context,
+                                                  const v1::ProfileRequest* request,
+                                                  v1::ProfileReply* reply) {
+  const core::Result<LeaseRef> lease = this->lease(*context, kService + "Profile"s);
+  if (!lease.ok()) return answer(context, lease.status());
+  return answer(context, (*lease)->with_session([&](engine::Session& session) {
+    session.profile(request->record());
+    fill_profile_reply(session.take_profile(kSpansPerReply), leases_.engine().catalog(), *reply);
     return core::Status();
   }));
 }

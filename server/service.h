@@ -16,7 +16,8 @@ using ComputeCallbacks =
             v1::Compute::WithCallbackMethod_Interrupt<v1::Compute::WithCallbackMethod_Attach<
                 v1::Compute::WithCallbackMethod_Close<v1::Compute::WithCallbackMethod_Describe<
                     v1::Compute::WithCallbackMethod_ReportSites<
-                        v1::Compute::WithCallbackMethod_Published<v1::Compute::Service>>>>>>>>>>;
+                        v1::Compute::WithCallbackMethod_Published<
+                            v1::Compute::WithCallbackMethod_Profile<v1::Compute::Service>>>>>>>>>>>;
 
 class ComputeService final : public ComputeCallbacks {
  public:
@@ -49,6 +50,9 @@ class ComputeService final : public ComputeCallbacks {
   grpc::ServerUnaryReactor* Published(grpc::CallbackServerContext* context,
                                       const v1::PublishedRequest* request,
                                       v1::PublishedReply* reply) override;
+  grpc::ServerUnaryReactor* Profile(grpc::CallbackServerContext* context,
+                                    const v1::ProfileRequest* request,
+                                    v1::ProfileReply* reply) override;
 
  private:
   // The lease of a call of `method`, if it may be made and the lease is the caller's.

@@ -575,6 +575,9 @@ FrameRef Session::take_frame() {
     unacknowledged_ = 0;
   }
   const FrameRef frame = frames_.front().frame;
+  if (recorder_.on()) {
+    recorder_.add(Recorder::SentFrame{Recorder::now(), frames_.front().last_seq, frame->size()});
+  }
   waiting_bytes_ -= frame->size();
   sent_bytes_ += frame->size();
   if (limits_.keeps && !empty) sent_.push_back(std::move(frames_.front()));

@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "clients/session/recorder.h"
 #include "clients/session/transforms.h"
 #include "engine/autograd/backward.h"
 #include "engine/autograd/callable.h"
@@ -151,6 +152,7 @@ class Session : public autograd::Issuer {
   void unwanted(std::uint64_t seq);
   // How often a call has waited for the daemon's answer.
   std::uint64_t waits() const { return waits_; }
+  Recorder& recorder() { return recorder_; }
 
   // ---- Transport threads
   // Waits for commands, or for at most `seconds`; false when the session is closed and all is
@@ -271,6 +273,7 @@ class Session : public autograd::Issuer {
   std::uint64_t raise_seq_ = 0, raise_root_ = 0;  // a Raise under way; 0: none
   bool recording_ = false;
   std::uint64_t waits_ = 0;
+  Recorder recorder_;
 
   // Guarded by mutex_
   struct Sent {

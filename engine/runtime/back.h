@@ -117,6 +117,7 @@ class Back : public Task {
     return queued() * sizeof(Entry) + bytes_.load(std::memory_order_relaxed);
   }
   const Executor& executor() const { return executor_; }
+  Profile& profile() { return executor_.profile(); }
   const PlanStats& plan_stats() const { return plans_.stats(); }
 
   // Ends after the running instruction, then drops the queue. Nothing may be appended meanwhile or

@@ -74,6 +74,7 @@ FailureRef Executor::run(Instruction& instruction, bool* root) {
       return failure;
     }
   }
+  const Profile::Timer timer(profile_, instruction.seq, instruction.op, 1);
   Status status;
   try {
     status = execute(instruction, catalog_.at(instruction.op));
@@ -466,6 +467,7 @@ Status Executor::transfer(Instruction& instruction) {
 
 FailureRef Executor::bind(Value& value, std::string_view bytes, StorageRef storage,
                           std::uint64_t seq) {
+  const Profile::Timer timer(profile_, seq, 0, 0);
   Status status = fill(value, bytes, std::move(storage), seq);
   if (status.ok()) return nullptr;
   value.failure =
@@ -522,6 +524,7 @@ Status Executor::row_major(const Operand& operand, std::uint64_t seq, RowMajor* 
   const Value& value = *operand.value;
   const int found = devices_.find(value.device);
   if (found < 0 || !value.contents) return core::internal("fetch: no contents");
+  const Profile::Timer timer(profile_, seq, 0, 0);
   device_ = static_cast<std::size_t>(found);
   result->bytes = bytes_of(operand.geometry->numel(), operand.dtype);
   // What others may write meanwhile is copied, so that it is one state of the tensor.

@@ -21,6 +21,7 @@
 #include "engine/program/instruction.h"
 #include "engine/runtime/device.h"
 #include "engine/runtime/lanes.h"
+#include "engine/runtime/profile.h"
 #include "engine/runtime/transfer.h"
 
 namespace teletensor::runtime {
@@ -67,6 +68,8 @@ class Executor {
   // The line of source that the next instructions come from, for errors; null: unknown. Not owned.
   void set_origin(const std::string* origin) { origin_ = origin; }
   memory::Pool& pool(std::size_t device) const { return *pools_[device]; }
+  // What it runs, while that is turned on. Any thread.
+  Profile& profile() { return profile_; }
   // Running kernels of commands below this one are asked to stop. Any thread.
   void cancel_below(std::uint64_t seq) { cancel_below_.store(seq, std::memory_order_relaxed); }
   bool cancelled(std::uint64_t seq) const {
@@ -137,6 +140,7 @@ class Executor {
   bool has_loops_ = false;
   std::atomic<std::uint64_t> cancel_below_{0};
   std::atomic<std::uint64_t> copied_bytes_{0};
+  Profile profile_;
 
   const std::string* origin_ = nullptr;
   // Of the running instruction; kept to reuse their memory.

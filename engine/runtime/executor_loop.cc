@@ -46,6 +46,8 @@ bool Executor::run_loop(std::span<Instruction* const> instructions, bool* never)
       if (operand.value && operand.value->failure) return false;
     }
   }
+  Profile::Timer timer(profile_, instructions[0]->seq, instructions[0]->op,
+                       static_cast<std::uint32_t>(instructions.size()));
   Status status;
   try {
     status = execute_loop(instructions);
@@ -59,6 +61,7 @@ bool Executor::run_loop(std::span<Instruction* const> instructions, bool* never)
       instructions[s]->results[0].value->contents = std::move(slot.storage);
     }
   }
+  if (!status.ok()) timer.forget();  // they run one by one
   *never = status.code() == core::Code::kUnimplemented;
   clear();
   return status.ok();

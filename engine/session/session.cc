@@ -83,6 +83,7 @@ void Session::submit(std::uint64_t first_seq, std::uint64_t first_id,
       pumping_ = true;
       next_seq_ += commands.size();
       accepted_upto_ = next_seq_ - 1;
+      back_.profile().arrived(first_seq, commands.size());
       frame_ = {first_seq, std::move(commands), 0, std::exchange(done, nullptr)};
     }
   }

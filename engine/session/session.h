@@ -74,6 +74,8 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   std::size_t ahead() const override { return lanes_.ahead_of(back_); }
   std::vector<engine::Holding> largest(std::size_t most) const override;
   std::vector<engine::Publication> published(std::string_view name) const override;
+  void profile(bool on) override { back_.profile().turn(on); }
+  program::Timeline take_profile(std::size_t most) override { return back_.profile().take(most); }
 
   const runtime::Back& back() const { return back_; }
 

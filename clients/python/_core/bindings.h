@@ -115,6 +115,7 @@ class PySession final : public Session {
 
  protected:
   Status block(const std::function<bool()>& ready) override;
+  Status block_until(const std::function<bool()>& ready);
   void note_site(std::uint64_t seq) override;
   void tick() override;
   std::string here() override {

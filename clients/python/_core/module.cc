@@ -173,6 +173,15 @@ void PySession::tick() {
 }
 
 Status PySession::block(const std::function<bool()>& ready) {
+  if (!recorder().on()) return block_until(ready);
+  client::Recorder::Wait wait{client::Recorder::now(), 0, last_seq(), here()};
+  const Status status = block_until(ready);
+  wait.ns = client::Recorder::now() - wait.begin;
+  recorder().add(std::move(wait));
+  return status;
+}
+
+Status PySession::block_until(const std::function<bool()>& ready) {
   while (true) {
     bool done = false;
     {
@@ -359,6 +368,17 @@ void bind_session(nb::module_& m) {
       .def_prop_ro("completed_upto", [](const PySession& s) { return s.completed_upto(); })
       .def_prop_ro("waits", [](const PySession& s) { return s.waits(); })
       .def_prop_ro("last_seq", [](const PySession& s) { return s.last_seq(); })
+      .def("record", [](PySession& s, bool on) { s.recorder().turn(on); })
+      .def("take_record",
+           [](PySession& s) {
+             const auto [frames, waits] = s.recorder().take();
+             nb::list sent, waited;
+             for (const auto& f : frames) sent.append(nb::make_tuple(f.at, f.last_seq, f.bytes));
+             for (const auto& w : waits) {
+               waited.append(nb::make_tuple(w.begin, w.ns, w.last_seq, w.site));
+             }
+             return nb::make_tuple(sent, waited);
+           })
       .def("mark_interrupted", [](PySession& s) { return s.mark_interrupted(); })
       .def_prop_ro("tape_nodes", [](PySession& s) { return s.graph().live_nodes(); })
       .def_rw("strict", &PySession::strict)

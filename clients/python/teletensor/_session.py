@@ -21,6 +21,7 @@ from . import _core, _interrupt, _kept, _published
 from ._admin import Admin
 from ._credentials import credentials_of
 from ._errors import SessionLostError, TeletensorError
+from ._profile import Profile
 from ._shared import Sharing
 from ._sites import SiteReporter
 from ._transport import Transport, open_transport
@@ -160,6 +161,10 @@ class Session:
                 {k: v for k, v in t.items() if k != "device"}
                 for t in reply["tensors"][:tensors] if t["device"] == device["device"]]
         return devices
+
+    def profile(self) -> Profile:
+        """`with session.profile() as p:` records the block: then `p.table()`, `p.save("trace.json")`."""
+        return Profile(self)
 
     def keep(self, name: str, value: Any) -> None:
         """Keeps `value` under `name` for the next client of this session; None drops the name.

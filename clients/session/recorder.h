@@ -1,0 +1,55 @@
+// Recorder: when a session's frames left and what its program waited for, while somebody profiles.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/core/mutex.h"
+
+namespace teletensor::client {
+
+class Recorder {
+ public:
+  static constexpr std::size_t kMost = std::size_t{1} << 17;  // of each
+
+  // Times are nanoseconds of the steady clock, Python's time.monotonic_ns().
+  struct SentFrame {
+    std::uint64_t at = 0, last_seq = 0, bytes = 0;
+  };
+  struct Wait {
+    std::uint64_t begin = 0, ns = 0, last_seq = 0;
+    std::string site;  // the program's line
+  };
+
+  static std::uint64_t now() {
+    return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                          std::chrono::steady_clock::now().time_since_epoch())
+                                          .count());
+  }
+  bool on() const { return on_.load(std::memory_order_relaxed); }
+  void turn(bool on) { on_.store(on, std::memory_order_relaxed); }
+  void add(SentFrame frame) { put(frames_, std::move(frame)); }
+  void add(Wait wait) { put(waits_, std::move(wait)); }
+  std::pair<std::vector<SentFrame>, std::vector<Wait>> take() {
+    core::MutexLock lock(mutex_);
+    return {std::exchange(frames_, {}), std::exchange(waits_, {})};
+  }
+
+ private:
+  template <class T>
+  void put(std::vector<T>& to, T&& entry) {
+    core::MutexLock lock(mutex_);
+    if (to.size() < kMost) to.push_back(std::move(entry));
+  }
+
+  std::atomic<bool> on_{false};
+  core::Mutex mutex_;
+  std::vector<SentFrame> frames_ TT_GUARDED_BY(mutex_);
+  std::vector<Wait> waits_ TT_GUARDED_BY(mutex_);
+};
+
+}  // namespace teletensor::client

@@ -1,0 +1,84 @@
+#include "engine/runtime/profile.h"
+
+#include <algorithm>
+#include <chrono>
+#include <iterator>
+
+#include "engine/runtime/lanes.h"
+
+namespace teletensor::runtime {
+namespace {
+
+template <class T>
+std::vector<T> take_front(std::vector<T>& from, std::size_t most) {
+  const auto end = from.begin() + static_cast<std::ptrdiff_t>(std::min(most, from.size()));
+  std::vector<T> taken(std::make_move_iterator(from.begin()), std::make_move_iterator(end));
+  from.erase(from.begin(), end);
+  return taken;
+}
+
+}  // namespace
+
+std::uint64_t Profile::now() {
+  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                        std::chrono::steady_clock::now().time_since_epoch())
+                                        .count());
+}
+
+std::uint32_t Profile::lane() {
+  static std::atomic<std::uint32_t> lanes{0};
+  thread_local const std::uint32_t lane = ++lanes;
+  return lane;
+}
+
+void Profile::turn(bool on) {
+  core::MutexLock lock(mu_);
+  if (on && !on_) recorded_ = {};
+  on_ = on;
+}
+
+void Profile::add(const program::Span& span) {
+  core::MutexLock lock(mu_);
+  if (recorded_.spans.size() < kMost) {
+    recorded_.spans.push_back(span);
+  } else {
+    ++recorded_.dropped;
+  }
+}
+
+void Profile::arrived(std::uint64_t first_seq, std::uint64_t commands) {
+  if (!on()) return;
+  const std::uint64_t at = now();
+  core::MutexLock lock(mu_);
+  if (recorded_.arrivals.size() < kMost) {
+    recorded_.arrivals.push_back({at, first_seq, commands});
+  } else {
+    ++recorded_.dropped;
+  }
+}
+
+program::Timeline Profile::take(std::size_t most) {
+  core::MutexLock lock(mu_);
+  program::Timeline taken;
+  taken.now = now();
+  taken.spans = take_front(recorded_.spans, most);
+  taken.arrivals = take_front(recorded_.arrivals, most);
+  taken.dropped = recorded_.dropped;
+  taken.more = !recorded_.spans.empty() || !recorded_.arrivals.empty();
+  if (!taken.more && !on_) recorded_ = {};  // gives its memory back
+  return taken;
+}
+
+void Profile::Timer::begin(Profile& profile, std::uint64_t seq, program::OpId op,
+                           std::uint32_t steps) {
+  profile_ = &profile;
+  given_ = Lanes::given_ns();
+  span_ = {now(), 0, seq, op, steps, lane()};
+}
+
+void Profile::Timer::end() {
+  span_.ns = now() - span_.begin - (Lanes::given_ns() - given_);
+  profile_->add(span_);
+}
+
+}  // namespace teletensor::runtime
