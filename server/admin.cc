@@ -112,10 +112,9 @@ grpc::ServerUnaryReactor* AdminService::Holdings(grpc::CallbackServerContext* co
     out.set_seq(view.holding.seq);
     out.set_site(view.site);
   }
-  return answer(context, (*lease)->with_session([&](engine::Session& session) {
-    for (const engine::MemoryUse& use : session.memory()) fill(use, *reply->add_memory());
-    return Status();
-  }));
+  const Result<SessionView> view = view_of(**lease);
+  if (view.ok()) fill(*view, *reply->mutable_session());
+  return answer(context, view.status());
 }
 
 grpc::ServerUnaryReactor* AdminService::SlowLog(grpc::CallbackServerContext* context,

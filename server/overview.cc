@@ -38,37 +38,42 @@ std::uint64_t SessionView::used() const {
   return bytes;
 }
 
+core::Result<SessionView> view_of(Lease& lease) {
+  SessionView view;
+  view.id = lease.client.id;
+  view.name = lease.client.name;
+  view.user = lease.client.user;
+  view.peer = lease.client.peer;
+  view.client_version = lease.client.version;
+  view.age_seconds = std::chrono::duration<double>(Clock::now() - lease.created).count();
+  view.attached = lease.attached();
+  view.completed = lease.outbox().completed_upto();
+  TT_RETURN_IF_ERROR(lease.with_session([&](engine::Session& session) {
+    view.handles = session.handles();
+    view.queued = session.queued();
+    view.ahead = session.ahead();
+    view.lane_seconds = static_cast<double>(session.lane_ns()) * 1e-9;
+    if (view.completed > 0) {
+      const double each = view.lane_seconds / static_cast<double>(view.completed);
+      view.wait_seconds =
+          static_cast<double>(view.queued) * each * static_cast<double>(view.ahead + 1);
+    }
+    view.memory = session.memory();
+    return Status();
+  }));
+  return view;
+}
+
 Overview overview(const Leases& leases, engine::Engine& engine, const Caller& caller) {
   Overview result;
   result.devices = engine.memory();
   for (const LeaseRef& lease : leases.all()) {
-    SessionView view;
-    view.id = lease->client.id;
-    view.name = lease->client.name;
-    view.user = lease->client.user;
-    view.peer = lease->client.peer;
-    view.client_version = lease->client.version;
-    view.age_seconds = std::chrono::duration<double>(Clock::now() - lease->created).count();
-    view.attached = lease->attached();
-    view.completed = lease->outbox().completed_upto();
-    const Status status = lease->with_session([&](engine::Session& session) {
-      view.handles = session.handles();
-      view.queued = session.queued();
-      view.ahead = session.ahead();
-      view.lane_seconds = static_cast<double>(session.lane_ns()) * 1e-9;
-      if (view.completed > 0) {
-        const double each = view.lane_seconds / static_cast<double>(view.completed);
-        view.wait_seconds =
-            static_cast<double>(view.queued) * each * static_cast<double>(view.ahead + 1);
-      }
-      view.memory = session.memory();
-      return Status();
-    });
-    if (!status.ok()) continue;
+    core::Result<SessionView> view = view_of(*lease);
+    if (!view.ok()) continue;  // it has just ended
     if (may_see(caller, *lease)) {
-      result.sessions.push_back(std::move(view));
+      result.sessions.push_back(std::move(*view));
     } else {
-      add(view, result.others);
+      add(*view, result.others);
       ++result.others_count;
     }
   }

@@ -32,6 +32,8 @@ struct Overview {
   std::size_t others_count = 0;
 };
 
+// Fails where the session has ended.
+core::Result<SessionView> view_of(Lease& lease);
 Overview overview(const Leases& leases, engine::Engine& engine, const Caller& caller);
 
 struct HoldingView {

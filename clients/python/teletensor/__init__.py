@@ -175,6 +175,7 @@ from . import (  # noqa: E402
     utils,
 )
 from ._interop import from_torch, to_torch  # noqa: E402
+from ._notebook import load_ipython_extension, unload_ipython_extension  # noqa: E402, F401
 from ._serialize import load, save  # noqa: E402
 from .amp import autocast  # noqa: E402
 from .autograd import (  # noqa: E402

@@ -8,7 +8,17 @@ from ._protowire import Message, decode, encode
 from ._published import publication_of
 from ._transport import Transport
 
-__all__ = ["Admin", "memory_of"]
+__all__ = ["Admin", "bytes_text", "memory_of"]
+
+
+def bytes_text(count: float) -> str:
+    """"1.5 GiB"."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
 
 
 def memory_of(m: Message) -> dict[str, Any]:
@@ -48,9 +58,9 @@ class Admin:
         return [memory_of(m) for m in self._ask("Memory").messages(1)]
 
     def holdings(self, session: int = 0, most: int = 0) -> dict[str, Any]:
-        """Largest tensors and memory of a session; 0: the one that this transport belongs to."""
+        """Largest tensors and state of a session; 0: the one that this transport belongs to."""
         reply = self._ask("Holdings", [(1, session), (2, most)])
-        return {"memory": [memory_of(m) for m in reply.messages(2)],
+        return {"session": _session_of(reply.message(3)),
                 "tensors": [{"device": h.text(1), "bytes": h.integer(2), "command": h.integer(3),
                              "site": h.text(4)} for h in reply.messages(1)]}
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ._admin import Admin
+from ._admin import Admin, bytes_text
 from ._session import connect, runtime_dir
 from ._transport import Transport, open_transport
 
@@ -41,15 +41,6 @@ def transport(args: argparse.Namespace) -> Iterator[Transport]:
         yield connection
     finally:
         connection.close()
-
-
-def _bytes(count: float) -> str:
-    size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
 
 
 def _used(session: dict[str, Any], field: str = "used") -> int:
@@ -101,41 +92,42 @@ def _sessions(args: argparse.Namespace) -> int:
     rows: list[tuple[str, ...]] = [
         ("ID", "USER", "SESSION", "AGE", "HANDLES", "QUEUED", "USED", "PEAK", "LANE TIME", "CLIENT")]
     rows += [(str(s["id"]), s["user"], s["name"], f"{s['age_seconds']:.0f} s", str(s["handles"]),
-              str(s["queued"]), _bytes(_used(s)), _bytes(_used(s, "peak")),
+              str(s["queued"]), bytes_text(_used(s)), bytes_text(_used(s, "peak")),
               f"{s['lane_seconds']:.2f} s", s["client_version"]) for s in found]
     _table(rows)
     if others is not None:
-        print(f"and {others['sessions']} of others, which use {_bytes(_used(others))} together")
+        print(f"and {others['sessions']} of others, which use {bytes_text(_used(others))} together")
     return 0
 
 
 def _memory(args: argparse.Namespace) -> int:
+    tensors: list[dict[str, Any]] = []
+    common: list[dict[str, Any]] = []
     with transport(args) as connection:
         if args.session:
             held = Admin(connection).holdings(args.session, 50)
+            memory, tensors = held["session"]["memory"], held["tensors"]
         else:
-            held = {"memory": Admin(connection).memory(), "tensors": []}
-        common = [] if args.session else Admin(connection).publications()
+            memory, common = Admin(connection).memory(), Admin(connection).publications()
     if args.json:
-        print(json.dumps(held if args.session else common if args.published else held["memory"]))
+        print(json.dumps({"memory": memory, "tensors": tensors} if args.session
+                         else common if args.published else memory))
         return 0
     rows: list[tuple[str, ...]] = [("DEVICE", "USED", "PEAK", "QUOTA" if args.session else "TOTAL")]
-    rows += [(m["device"], _bytes(m["used"]), _bytes(m["peak"]),
-              _bytes(m["quota" if args.session else "device_total"])) for m in held["memory"]]
+    rows += [(m["device"], bytes_text(m["used"]), bytes_text(m["peak"]),
+              bytes_text(m["quota" if args.session else "device_total"])) for m in memory]
     _table(rows)
-    if held["tensors"]:
+    if tensors:
         print()
-        tensors: list[tuple[str, ...]] = [("BYTES", "DEVICE", "MADE BY")]
-        tensors += [(_bytes(t["bytes"]), t["device"], t["site"] or f"command {t['command']}")
-                    for t in held["tensors"]]
-        _table(tensors)
+        _table([("BYTES", "DEVICE", "MADE BY"),
+                *((bytes_text(t["bytes"]), t["device"], t["site"] or f"command {t['command']}")
+                  for t in tensors)])
     if common:
         print()
-        shared: list[tuple[str, ...]] = [("PUBLISHED", "BYTES", "DEVICE", "OTHERS MAY", "USERS")]
-        shared += [(f"{p['user']}/{p['name']}", _bytes(p["bytes"]), p["device"],
-                    "write" if p["writable"] else "read", " ".join(p["users"]) or "own sessions")
-                   for p in common]
-        _table(shared)
+        _table([("PUBLISHED", "BYTES", "DEVICE", "OTHERS MAY", "USERS"),
+                *((f"{p['user']}/{p['name']}", bytes_text(p["bytes"]), p["device"],
+                   "write" if p["writable"] else "read", " ".join(p["users"]) or "own sessions")
+                  for p in common)])
     return 0
 
 
@@ -149,7 +141,7 @@ def _top_rows(found: list[dict[str, Any]], before: dict[int, float], seconds: fl
     return [("ID", "USER", "SESSION", "LANES", "LANE TIME", "QUEUED", "BEHIND", "WAIT",
              "USED"),
             *((str(s["id"]), s["user"], s["name"], f"{share:.2f}", f"{s['lane_seconds']:.1f} s",
-               str(s["queued"]), str(s["ahead"]), f"{s['wait_seconds']:.1f} s", _bytes(_used(s)))
+               str(s["queued"]), str(s["ahead"]), f"{s['wait_seconds']:.1f} s", bytes_text(_used(s)))
               for share, s in rows)]
 
 
@@ -167,9 +159,9 @@ def _top(args: argparse.Namespace) -> int:
                 if sys.stdout.isatty():
                     print("\x1b[H\x1b[2J", end="")
                 for m in admin.memory():
-                    print(f"{m['device']}: {_bytes(m['used'])} of {_bytes(m['device_total'])} in use")
+                    print(f"{m['device']}: {bytes_text(m['used'])} of {bytes_text(m['device_total'])} in use")
                 if others is not None:
-                    print(f"{others['sessions']} sessions of others: {_bytes(_used(others))}")
+                    print(f"{others['sessions']} sessions of others: {bytes_text(_used(others))}")
                 _table(_top_rows(found, before, now - at))
                 sys.stdout.flush()
             if 0 < args.count <= rounds:

@@ -21,6 +21,7 @@ from . import _core, _interrupt, _kept, _published
 from ._admin import Admin
 from ._credentials import credentials_of
 from ._errors import SessionLostError, TeletensorError
+from ._notebook import session_html
 from ._profile import Profile
 from ._shared import Sharing
 from ._sites import SiteReporter
@@ -155,12 +156,23 @@ class Session:
         reply = Admin(self._transport).holdings(most=max(tensors, 1))
         for tensor in reply["tensors"]:
             tensor["site"] = self._core.site_of(tensor["command"]) or tensor["site"]
-        devices: list[dict[str, Any]] = reply["memory"]
+        devices: list[dict[str, Any]] = reply["session"]["memory"]
         for device in devices:
             device["tensors"] = [
                 {k: v for k, v in t.items() if k != "device"}
                 for t in reply["tensors"][:tensors] if t["device"] == device["device"]]
         return devices
+
+    def status(self) -> dict[str, Any]:
+        """What a person asks of it: `memory` by device (bytes `used`, `quota`, `device_used`, ...),
+        commands `queued`, sessions `ahead` in the queue, `wait_seconds` until what is queued has run as
+        it has gone so far, `handles`, `lane_seconds`. Waits for nothing that is queued.
+        """
+        status: dict[str, Any] = Admin(self._transport).holdings(most=1)["session"]
+        return status
+
+    def _repr_html_(self) -> str:
+        return session_html(self)
 
     def profile(self) -> Profile:
         """`with session.profile() as p:` records the block: then `p.table()`, `p.save("trace.json")`."""
