@@ -134,7 +134,7 @@ def test_only_the_codec_sees_session_protocol_and_engine():
 
 # At run time the client needs grpcio and numpy; torch and safetensors' formats only on request.
 CLIENT_IMPORTS = {"teletensor", "numpy", "grpc"}
-LAZY_IMPORTS = {"torch"}
+LAZY_IMPORTS = {"torch", "IPython"}
 
 
 def imports(tree: ast.Module):

@@ -159,7 +159,8 @@ def _top(args: argparse.Namespace) -> int:
                 if sys.stdout.isatty():
                     print("\x1b[H\x1b[2J", end="")
                 for m in admin.memory():
-                    print(f"{m['device']}: {bytes_text(m['used'])} of {bytes_text(m['device_total'])} in use")
+                    print(f"{m['device']}: {bytes_text(m['used'])} of "
+                          f"{bytes_text(m['device_total'])} in use")
                 if others is not None:
                     print(f"{others['sessions']} sessions of others: {bytes_text(_used(others))}")
                 _table(_top_rows(found, before, now - at))
