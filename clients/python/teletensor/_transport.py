@@ -22,7 +22,7 @@ from ._reattach import Attached, AttachError, End, Keeper
 __all__ = ["CallError", "Greeting", "Transport", "device_number", "late_error", "open_transport"]
 
 PROTOCOL = 1
-_CANCELLED, _DEADLINE, _EXHAUSTED, _UNAVAILABLE = 1, 4, 8, 14
+_CANCELLED, _DEADLINE, _EXHAUSTED, _UNIMPLEMENTED, _UNAVAILABLE = 1, 4, 8, 12, 14
 _TRIES = 200
 
 
@@ -30,6 +30,9 @@ class CallError(TeletensorError):
     """A call ended with `code` (of google.rpc.Code) and, of a session that has ended, a word for why."""
 
     def __init__(self, code: int, text: str, word: str = "") -> None:
+        if not text:
+            text = ("the daemon does not know this call: it is of another version"
+                    if code == _UNIMPLEMENTED else f"the call ended with code {code}")
         super().__init__(text)
         self.code, self.word = code, word
 
