@@ -22,8 +22,8 @@ struct Peer {
   std::vector<std::string> frames;
   std::vector<std::thread::id> writers;
   std::deque<std::string> progress;
-  std::thread::id last_reader;
-  bool slow = false;  // writes stay under way
+  std::thread::id reader, last_reader;  // who is inside read(); who was there last
+  bool slow = false;                    // writes stay under way
   bool ended = false, half_closed = false;
 
   void say(const wire::Progress& message) {
@@ -70,13 +70,20 @@ tt_wire_api fake() {
   api.written = [](tt_wire_call* call, int64_t timeout) -> int {
     Peer& peer = of(call);
     if (!peer.wait([&] { return !peer.slow || peer.ended; }, timeout)) return TT_WIRE_TIMEOUT;
+    MutexLock lock(peer.mutex);
     return peer.ended ? TT_WIRE_OVER : TT_WIRE_DONE;
   };
   api.read = [](tt_wire_call* call, int64_t timeout, tt_wire_message* message) -> int {
     Peer& peer = of(call);
+    {
+      MutexLock lock(peer.mutex);
+      peer.reader = std::this_thread::get_id();
+      peer.changed.notify_all();
+    }
     const bool come = peer.wait([&] { return !peer.progress.empty() || peer.ended; }, timeout);
-    if (!come) return TT_WIRE_TIMEOUT;
     MutexLock lock(peer.mutex);
+    peer.reader = {};
+    if (!come) return TT_WIRE_TIMEOUT;
     peer.last_reader = std::this_thread::get_id();
     if (peer.progress.empty()) return TT_WIRE_OVER;
     auto* bytes = new std::string(std::move(peer.progress.front()));
@@ -206,21 +213,24 @@ TEST_F(StreamTest, WhoWaitsReadsOnItsOwnThread) {
   wire::Progress progress;
   progress.credit_upto = 1 << 16;
   progress.credit_bytes = 1 << 20;
-  // The keeper may be at it when the first one comes; it then makes room.
-  for (std::uint64_t i = 1; i <= 3; ++i) {
-    const auto seq = session_.fetch(*h, false);
-    ASSERT_TRUE(seq.ok());
-    std::thread daemon([&, i] {
-      comes(i);
-      wire::FetchedValue value;
-      value.seq = *seq;
-      value.data = std::string(4, '\0');
-      progress.fetched = {value};
+  const auto seq = session_.fetch(*h, false);
+  ASSERT_TRUE(seq.ok());
+  const std::thread::id waiter = std::this_thread::get_id();
+  std::thread daemon([&] {
+    comes(1);
+    // The keeper may be at it; with the next message it makes room.
+    for (int i = 0; i < 1000; ++i) {
       peer_.say(progress);
-    });
-    EXPECT_TRUE(session_.wait_fetched(*seq).ok());
-    daemon.join();
-  }
+      if (peer_.wait([&] { return peer_.reader == waiter; }, 20'000)) break;
+    }
+    wire::FetchedValue value;
+    value.seq = *seq;
+    value.data = std::string(4, '\0');
+    progress.fetched = {value};
+    peer_.say(progress);
+  });
+  EXPECT_TRUE(session_.wait_fetched(*seq).ok());
+  daemon.join();
   EXPECT_EQ(peer_.last_reader, std::this_thread::get_id());
 }
 
@@ -240,9 +250,15 @@ TEST_F(StreamTest, NothingIsSentBeyondTheCredits) {
 }
 
 TEST_F(StreamTest, ALastReleaseDoesNotWaitForEver) {
+  HandleRef h;
   {
     const std::lock_guard lock(session_.api);
-    constant();  // and gone
+    h = constant();
+  }
+  ASSERT_TRUE(comes(1));
+  {
+    const std::lock_guard lock(session_.api);
+    h = nullptr;
   }
   ASSERT_TRUE(comes(2));
   EXPECT_TRUE(std::holds_alternative<program::Release>(frame(1).commands.at(0)));
