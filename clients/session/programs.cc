@@ -37,6 +37,7 @@ Status Session::call(const autograd::Callable& callable, program::Call command,
       return core::invalid(
           "a tensor inside vmap, or of a vmap that has ended, cannot be used here");
     }
+    if (following) TT_RETURN_IF_ERROR(before_use(*h, false));
     command.inputs.push_back(h->id);
   }
   TT_RETURN_IF_ERROR(ready_to_issue());

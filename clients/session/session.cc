@@ -230,6 +230,14 @@ Status Session::usable(std::span<const Var> arguments, bool inplace) const {
   return {};
 }
 
+Status Session::follow_program(std::span<const Var> arguments, bool writes) {
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    if (!arguments[i].is_tensor()) continue;
+    TT_RETURN_IF_ERROR(before_use(autograd::handle_of(arguments[i]), writes && i == 0));
+  }
+  return {};
+}
+
 Status Session::flush_forgets() {
   std::vector<core::Ref<autograd::Node>> nodes;
   nodes.swap(forgets_);
@@ -253,6 +261,8 @@ Status Session::apply(OpId op, std::span<const Var> arguments,
   }
   TT_RETURN_IF_ERROR(usable(arguments, false));
   const bool mutates = !catalog().at(op).mutates.empty();
+  if (following) [[unlikely]]
+    TT_RETURN_IF_ERROR(follow_program(arguments, mutates));
   if (mutates && watching) [[unlikely]] {
     for (const Var& each : arguments) {
       if (each.is_tensor()) TT_RETURN_IF_ERROR(before_write(autograd::handle_of(each)));
@@ -290,6 +300,8 @@ Status Session::apply_inplace(OpId op, std::span<const Var> arguments,
     }
   }
   TT_RETURN_IF_ERROR(usable(arguments, true));
+  if (following) [[unlikely]]
+    TT_RETURN_IF_ERROR(follow_program(arguments, true));
   if (watching) [[unlikely]]
     TT_RETURN_IF_ERROR(before_write(autograd::handle_of(arguments[0])));
   TT_RETURN_IF_ERROR(ready_to_issue());
@@ -409,6 +421,7 @@ core::Result<std::uint64_t> Session::fetch(Handle& h, bool bulk) {
             "bool(), "
             "print): return it, or use tensor operations (tt.where) or tt.jit.script instead"));
   }
+  if (following) TT_RETURN_IF_ERROR(before_use(h, false));
   TT_RETURN_IF_ERROR(ready_to_issue());
   issue(program::Command(program::Fetch{h.id, bulk}), 0);
   return seq_;

@@ -224,6 +224,10 @@ class Session : public autograd::Issuer {
   virtual Status before_raise() { return {}; }
   // The commands up to `upto` are dropped.
   virtual void interrupted(std::uint64_t) {}
+  // Tensors that show memory of the program's, where there are any: `following`. Called before a
+  // command that uses h, or (`writes`) writes to it.
+  bool following = false;
+  virtual Status before_use(Handle&, bool) { return {}; }
 
   mutable core::Mutex mutex_;
   core::CondVar changed_;
@@ -253,6 +257,7 @@ class Session : public autograd::Issuer {
   }
   void trace_made(Handle& h);
   Status usable(std::span<const Var> arguments, bool inplace) const;
+  Status follow_program(std::span<const Var> arguments, bool writes);
   void flush_releases();
   void close_frame();
   Status lost_status() const;

@@ -109,6 +109,14 @@ class PySession final : public Session {
   // The daemon's text with lines of the program for numbers of commands, and the line of `root`.
   std::string explained(const std::string& text, std::uint64_t root) const;
 
+  // From here on h and its views show memory of the program's: `refresh` is called before they are
+  // used, and gives them its contents. Ends with h's last other name.
+  void follow(Handle& h, nb::object refresh);
+  // Lets them be a tensor like any other for a while, or no longer.
+  void set_handed_over(const Handle& h, bool on);
+  // Whether h shows such memory, and who gives it its contents; None.
+  nb::object follower_of(const Handle& h) const;
+
   bool strict = false;      // wait after every op
   nb::object on_interrupt;  // called when Ctrl-C ends a wait
   nb::handle self;          // the Python object, not counted
@@ -127,6 +135,7 @@ class PySession final : public Session {
   Status before_raise() override;
   void interrupted(std::uint64_t upto) override;
   Status before_forget(autograd::Node& node) override;
+  Status before_use(Handle& h, bool writes) override;
 
  private:
   struct SavedHooks {
@@ -149,6 +158,14 @@ class PySession final : public Session {
   void watch_nodes();
   nb::object list_of(std::span<const Var> vars);
   Status take_list(PyObject* list, std::span<Var> vars, const char* what);
+
+  struct Followed {
+    HandleRef handle;  // of the cell, and nobody else's
+    nb::object refresh;
+    bool handed_over = false, busy = false;
+  };
+  std::unordered_map<const autograd::Cell*, Followed> followed_;
+  void forget_followed();
 
   std::unordered_map<autograd::HookId, nb::object> hooks_;
   autograd::HookId next_hook_ = 1;

@@ -382,6 +382,25 @@ void bind_session(nb::module_& m) {
       .def("mark_interrupted", [](PySession& s) { return s.mark_interrupted(); })
       .def_prop_ro("tape_nodes", [](PySession& s) { return s.graph().live_nodes(); })
       .def_rw("strict", &PySession::strict)
+      .def(
+          "follow",
+          [](PySession& s, nb::handle tensor, nb::object refresh) {
+            s.follow(*tensor_of(tensor.ptr())->handle, std::move(refresh));
+          },
+          nb::arg("tensor"), nb::arg("refresh"),
+          "Calls refresh() before each use of the tensor and its views. `tensor` is refresh's own.")
+      .def(
+          "set_handed_over",
+          [](PySession& s, nb::handle tensor, bool on) {
+            s.set_handed_over(*tensor_of(tensor.ptr())->handle, on);
+          },
+          nb::arg("tensor"), nb::arg("on"))
+      .def(
+          "follower_of",
+          [](PySession& s, nb::handle tensor) {
+            return s.follower_of(*tensor_of(tensor.ptr())->handle);
+          },
+          nb::arg("tensor"), "The `refresh` of a tensor that follows memory, or None.")
       .def_rw("expand_backward", &PySession::expand_backward)
       .def_rw("on_interrupt", &PySession::on_interrupt)
       .def("site_of", &PySession::site_of)

@@ -51,7 +51,8 @@ except _metadata.PackageNotFoundError:  # run from a source tree
 from . import _functions, _out, _tensor
 from ._aliases import ALIASES as _ALIASES
 from ._aliases import INPLACE as _INPLACE
-from ._convert import as_tensor, from_numpy, tensor
+from ._convert import as_tensor, tensor
+from ._follow import from_numpy, shared_empty
 from ._functions import *  # noqa: F403
 from ._generator import Generator, default_generator
 from ._kept import keep, kept
@@ -206,6 +207,7 @@ __all__ = [
     "keep", "publish", "published",
     "kept", "linalg",
     "load", "long", "manual_seed", "nn", "no_grad", "optim", "save", "seed",
+    "shared_empty",
     "set_default_device", "set_default_dtype", "set_grad_enabled", "set_rng_state", "set_strict",
     "short", "special", "synchronize", "tensor", "to_torch", "uint16", "uint32", "uint64",
     "uint8", "utils", "vmap",

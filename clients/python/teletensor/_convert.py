@@ -12,7 +12,7 @@ from ._errors import OutOfMemoryError
 from ._interrupt import request
 from ._session import Session, current_session, owner_of
 
-__all__ = ["as_tensor", "from_numpy", "tensor", "to_numpy", "tolist"]
+__all__ = ["as_tensor", "tensor", "to_numpy", "tolist"]
 
 _FROM_NUMPY = {
     np.dtype(np.bool_): _core.bool,
@@ -96,6 +96,9 @@ def _send(session: Session, array: np.ndarray[Any, Any], device: _core.device) -
     flat = np.ascontiguousarray(array)
     if flat.nbytes <= session._inline:
         return session._core.constant(dtype, device, shape, flat.tobytes())
+    shared = session._shared.upload(session._core, flat, dtype, device, shape)
+    if shared is not None:
+        return shared
     try:
         return session._transport.upload(
             session._core, memoryview(flat.reshape(-1)).cast("B"), dtype, device, shape)
@@ -157,13 +160,6 @@ def as_tensor(data: Any, dtype: _core.dtype | None = None, device: Any = None) -
             return data.to(device=device, dtype=dtype)
         return data
     return tensor(data, dtype=dtype, device=device)
-
-
-def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
-    """A tensor with a copy of the array; its dtype is kept."""
-    if not isinstance(array, np.ndarray):
-        raise TypeError(f"from_numpy: expected np.ndarray, got {type(array).__name__}")
-    return tensor(array)
 
 
 def to_numpy(t: Tensor) -> np.ndarray[Any, Any]:

@@ -202,7 +202,7 @@ def _bench(args: argparse.Namespace) -> int:
     import numpy as np
 
     from . import _functions as tt
-    from ._convert import from_numpy
+    from ._follow import from_numpy
 
     def median(action: Callable[[], object], runs: int) -> float:
         times = []

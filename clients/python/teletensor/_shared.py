@@ -4,16 +4,36 @@ from __future__ import annotations
 
 import os
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from . import _core
+from ._errors import OutOfMemoryError, TeletensorError
 
-__all__ = ["Sharing"]
+__all__ = ["Sharing", "memory_of"]
 
 _LEAST = 1 << 20  # bytes; what is not larger is quicker in a message, and the daemon shares none of it
 _MOST = 128  # arrays at once: each holds a descriptor of this process
+
+
+class _Plain(bytearray):
+    """Memory of shared_empty() where the daemon shares none."""
+
+
+_opened: weakref.WeakKeyDictionary[_core.Mapping, Sharing] = weakref.WeakKeyDictionary()
+
+
+def memory_of(array: np.ndarray[Any, Any]) -> Any:
+    """What shared_empty() made and the array lies in; None for other arrays."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    if isinstance(base, memoryview):
+        base = base.obj
+    ours = isinstance(base, _Plain) or (isinstance(base, _core.Mapping) and base in _opened)
+    return base if ours else None
 
 
 class Sharing:
@@ -43,3 +63,29 @@ class Sharing:
         self._live += 1
         weakref.finalize(mapping, self._gone).atexit = False
         return array
+
+    def memory(self, size: int) -> Any:
+        """New memory that the daemon can read, or (where that cannot be) this process's own."""
+        if self._address is None or self._live >= _MOST:
+            return _Plain(size)
+        try:
+            mapping = _core.Mapping.open(self._address, size)
+        except OutOfMemoryError:
+            raise
+        except (RuntimeError, TeletensorError):
+            return _Plain(size)
+        _opened[mapping] = self
+        self._live += 1
+        weakref.finalize(mapping, self._gone).atexit = False
+        return mapping
+
+    def upload(self, core: _core.Session, array: np.ndarray[Any, Any], dtype: _core.dtype,
+               device: _core.device, shape: Sequence[int]) -> _core.Tensor | None:
+        """A tensor with a copy of the array, which the daemon has made; None: not memory of ours."""
+        memory = memory_of(array)
+        if self._address is None or not isinstance(memory, _core.Mapping) \
+                or _opened.get(memory) is not self:
+            return None
+        start = np.frombuffer(memory, np.uint8).__array_interface__["data"][0]
+        at = array.__array_interface__["data"][0] - start
+        return memory.upload(self._address, core, dtype, device, shape, at, array.nbytes)

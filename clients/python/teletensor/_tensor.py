@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import _convert, _core, _functions, _indexing
+from . import _convert, _core, _follow, _functions, _indexing
 from ._aliases import ALIASES
 from ._core import Tensor, ops
 from ._functions.common import wrap_dim
@@ -284,7 +284,7 @@ def attach() -> None:
         "__int__": lambda self: int(self.item()), "__index__": _index, "__array__": _array,
         "__getitem__": _indexing.getitem, "__setitem__": _indexing.setitem, "__repr__": text_of,
         "__array_priority__": 1000, "__array_ufunc__": None,
-        "nelement": _nelement,
+        "nelement": _nelement, "hand_over": _follow.hand_over, "take_back": _follow.take_back,
         "ndimension": _ndimension, "where": _where, "type_as": _type_as,
         "__contains__": lambda self, value: bool(ops["any"](ops["eq"](self, value)).item()),
         "__deepcopy__": _deepcopy, "__reduce_ex__": _no_pickle, "__format__": _format,

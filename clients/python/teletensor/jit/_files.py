@@ -10,7 +10,7 @@ from typing import IO, Any
 import numpy as np
 
 from .. import _core
-from .._convert import from_numpy
+from .._follow import from_numpy
 from .._core import Tensor
 from .._serialize import read_entries
 from .._serialize import save as _save

@@ -1,0 +1,70 @@
+// Tensors that show memory which the program writes to (tt.shared_empty, tt.from_numpy).
+//
+// Each use sends the memory's contents first, by a copy into the tensor: so no kernel ever reads
+// what somebody writes meanwhile, and the tape keeps the values that were used.
+
+#include "bindings.h"
+
+namespace teletensor::client {
+namespace {
+
+Status aborted() { return Status(core::Code::kAborted, "a Python error is set"); }
+
+}  // namespace
+
+void PySession::follow(Handle& h, nb::object refresh) {
+  forget_followed();
+  followed_[h.cell.get()] = {HandleRef(&h), std::move(refresh)};
+  following = true;
+}
+
+// Nobody but ours names the cell any more: as its cell and as its clock.
+void PySession::forget_followed() {
+  // What could be taken back refers to cells as well, until it is known to have run.
+  if (!followed_.empty() && !has_pending()) graph().completed(completed_upto());
+  std::vector<Followed> gone;  // their end may run Python
+  for (auto at = followed_.begin(); at != followed_.end();) {
+    if (at->first->references() <= 2) {
+      gone.push_back(std::move(at->second));
+      at = followed_.erase(at);
+    } else {
+      ++at;
+    }
+  }
+  following = !followed_.empty();
+}
+
+void PySession::set_handed_over(const Handle& h, bool on) {
+  const auto found = followed_.find(h.cell.get());
+  if (found != followed_.end()) found->second.handed_over = on;
+}
+
+nb::object PySession::follower_of(const Handle& h) const {
+  const auto found = followed_.find(h.cell.get());
+  return found == followed_.end() ? nb::none() : found->second.refresh;
+}
+
+Status PySession::before_use(Handle& h, bool writes) {
+  auto found = followed_.find(h.cell.get());
+  if (found == followed_.end() || found->second.busy || found->second.handed_over) return {};
+  if (tracer() != nullptr) {
+    return core::invalid(
+        "a captured function cannot use a tensor that shows an array's memory "
+        "(tt.from_numpy of a tt.shared_empty): give it a copy (tt.tensor), or hand_over() first");
+  }
+  if (writes) {
+    return core::invalid(
+        "a tensor that shows an array's memory (tt.from_numpy of a tt.shared_empty) follows the "
+        "array and cannot be written to: write to the array, use a clone(), or hand_over() first");
+  }
+  found->second.busy = true;
+  const nb::object refresh = found->second.refresh;
+  PyObject* done = PyObject_CallNoArgs(refresh.ptr());
+  found = followed_.find(h.cell.get());
+  if (found != followed_.end()) found->second.busy = false;
+  if (done == nullptr) return aborted();
+  Py_DECREF(done);
+  return {};
+}
+
+}  // namespace teletensor::client
