@@ -10,8 +10,8 @@ from typing import IO, Any
 import numpy as np
 
 from .. import _core
-from .._follow import from_numpy
 from .._core import Tensor
+from .._follow import from_numpy
 from .._serialize import read_entries
 from .._serialize import save as _save
 from .._session import current_session
