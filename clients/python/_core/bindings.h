@@ -109,9 +109,10 @@ class PySession final : public Session {
   // The daemon's text with lines of the program for numbers of commands, and the line of `root`.
   std::string explained(const std::string& text, std::uint64_t root) const;
 
-  // From here on h and its views show memory of the program's: `refresh` is called before they are
-  // used, and gives them its contents. Ends with h's last other name.
+  // From here on h and its views show memory of the program's: `refresh` is called with h before
+  // they are used, and gives it its contents. Ends with h's last other name.
   void follow(Handle& h, nb::object refresh);
+  void follow_nothing();
   // Lets them be a tensor like any other for a while, or no longer.
   void set_handed_over(const Handle& h, bool on);
   // Whether h shows such memory, and who gives it its contents; None.

@@ -18,6 +18,12 @@ void PySession::follow(Handle& h, nb::object refresh) {
   following = true;
 }
 
+void PySession::follow_nothing() {
+  std::unordered_map<const autograd::Cell*, Followed> gone;
+  gone.swap(followed_);
+  following = false;
+}
+
 // Nobody but ours names the cell any more: as its cell and as its clock.
 void PySession::forget_followed() {
   // What could be taken back refers to cells as well, until it is known to have run.
@@ -59,7 +65,8 @@ Status PySession::before_use(Handle& h, bool writes) {
   }
   found->second.busy = true;
   const nb::object refresh = found->second.refresh;
-  PyObject* done = PyObject_CallNoArgs(refresh.ptr());
+  const nb::object tensor = nb::steal(wrap(*this, found->second.handle));
+  PyObject* done = PyObject_CallOneArg(refresh.ptr(), tensor.ptr());
   found = followed_.find(h.cell.get());
   if (found != followed_.end()) found->second.busy = false;
   if (done == nullptr) return aborted();

@@ -388,7 +388,8 @@ void bind_session(nb::module_& m) {
             s.follow(*tensor_of(tensor.ptr())->handle, std::move(refresh));
           },
           nb::arg("tensor"), nb::arg("refresh"),
-          "Calls refresh() before each use of the tensor and its views. `tensor` is refresh's own.")
+          "Calls refresh(tensor) before each use of the tensor's memory.")
+      .def("follow_nothing", &PySession::follow_nothing)
       .def(
           "set_handed_over",
           [](PySession& s, nb::handle tensor, bool on) {

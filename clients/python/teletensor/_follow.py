@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import numpy as np
 
 from . import _core
 from ._convert import _TO_NUMPY, _send, tensor, to_numpy
-from ._core import Tensor
+from ._core import Tensor, ops
 from ._session import Session, current_session, owner_of
 from ._shared import memory_of
 
@@ -38,16 +39,19 @@ def shared_empty(*size: Any, dtype: Any = None) -> np.ndarray[Any, Any]:
 
 
 class _Follower:
-    """Gives a tensor the contents of its array."""
+    """Gives a tensor the contents of its array. The session's own, so it does not hold that."""
 
-    def __init__(self, session: Session, array: np.ndarray[Any, Any], alias: Tensor) -> None:
-        self.session, self.array, self.alias = session, array, alias
+    def __init__(self, session: Session, array: np.ndarray[Any, Any]) -> None:
+        self.session, self.array = weakref.ref(session), array
 
-    def __call__(self) -> None:
+    def __call__(self, alias: Tensor) -> None:
+        session = self.session()
+        if session is None:
+            return
         recorded = _core.grad_mode()
         _core.set_grad_mode(False)
         try:
-            self.alias.copy_(_send(self.session, self.array, self.alias.device))
+            ops["copy_"](alias, _send(session, self.array, alias.device))
         finally:
             _core.set_grad_mode(recorded)
 
@@ -65,17 +69,16 @@ def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
     made = tensor(array)
     if array.size and memory_of(array) is not None:
         session = owner_of(made._session)
-        alias = made.detach()
-        session._core.follow(alias, _Follower(session, array, alias))
+        session._core.follow(ops["detach"](made), _Follower(session, array))
     return made
 
 
 def _follower(t: Tensor, what: str) -> tuple[Session, _Follower]:
     session = owner_of(t._session)
-    follower = session._core.follower_of(t)
-    if follower is None:
-        raise RuntimeError(
-            f"{what}: the tensor does not follow an array (tt.from_numpy of a tt.shared_empty)")
+    follower: _Follower | None = session._core.follower_of(t)
+    if follower is None or t.numel() != follower.array.size or not t.is_contiguous():
+        raise RuntimeError(f"{what}: the tensor does not follow an array, as a whole "
+                           "(tt.from_numpy of a tt.shared_empty)")
     return session, follower
 
 
@@ -86,21 +89,20 @@ def hand_over(self: Tensor) -> Tensor:
     may be written to. Returns the tensor.
     """
     session, follower = _follower(self, "hand_over")
+    self.detach()  # a use: the daemon has the array's values now
     session._core.set_handed_over(self, True)
-    try:
-        follower()
-    except BaseException:
-        session._core.set_handed_over(self, False)
-        raise
     follower.array.flags.writeable = False
     return self
 
 
 def take_back(self: Tensor) -> Tensor:
-    """Waits for what uses the tensor, writes its values into the array, and lets it follow that again."""
+    """Waits for what uses the tensor, writes its values into the array, and lets it follow that again.
+
+    Returns the tensor.
+    """
     session, follower = _follower(self, "take_back")
-    values = to_numpy(follower.alias)
+    values = to_numpy(self.detach())
     follower.array.flags.writeable = True
-    follower.array[...] = values
+    follower.array[...] = values.reshape(follower.array.shape)
     session._core.set_handed_over(self, False)
     return self

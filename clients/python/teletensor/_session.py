@@ -212,6 +212,7 @@ class Session:
         if self._sites is not None:
             self._sites.stop()
         self._core.close()
+        self._core.follow_nothing()
         self._kept.clear()
         global _default
         with _lock:

@@ -82,10 +82,13 @@ class Sharing:
     def upload(self, core: _core.Session, array: np.ndarray[Any, Any], dtype: _core.dtype,
                device: _core.device, shape: Sequence[int]) -> _core.Tensor | None:
         """A tensor with a copy of the array, which the daemon has made; None: not memory of ours."""
-        memory = memory_of(array)
+        memory: Any = memory_of(array)
         if self._address is None or not isinstance(memory, _core.Mapping) \
                 or _opened.get(memory) is not self:
             return None
-        start = np.frombuffer(memory, np.uint8).__array_interface__["data"][0]
+        buffer: Any = memory
+        start = np.frombuffer(buffer, np.uint8).__array_interface__["data"][0]
         at = array.__array_interface__["data"][0] - start
-        return memory.upload(self._address, core, dtype, device, shape, at, array.nbytes)
+        made: _core.Tensor = memory.upload(
+            self._address, core, dtype, device, shape, at, array.nbytes)
+        return made
