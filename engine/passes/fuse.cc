@@ -170,6 +170,11 @@ bool trailing_fold(const ops::OpDef& op, const core::Attributes& attributes,
 }
 
 std::vector<FuseStep> fuse_steps(const Program& program, const ops::Catalog& catalog) {
+  return fuse_steps(program.body, program, catalog);
+}
+
+std::vector<FuseStep> fuse_steps(const program::Block& block, const Program& program,
+                                 const ops::Catalog& catalog) {
   std::vector<core::Geometry> layouts;
   const auto number = [&](const core::Geometry& geometry) {
     for (std::size_t i = layouts.size(); i-- > 0 && layouts.size() - i < 64;) {
@@ -179,7 +184,7 @@ std::vector<FuseStep> fuse_steps(const Program& program, const ops::Catalog& cat
     return static_cast<std::uint32_t>(layouts.size() - 1);
   };
   std::vector<FuseStep> steps;
-  for (const program::Step& step : program.body.steps) {
+  for (const program::Step& step : block.steps) {
     FuseStep& out = steps.emplace_back();
     const bool plain_op = step.kind == program::Step::Kind::kOp;
     const ops::OpDef* op = plain_op ? &catalog.at(step.op) : nullptr;

@@ -42,12 +42,15 @@ struct Unit {
 };
 
 inline constexpr std::size_t kMostLoopSteps = 24;
+inline constexpr std::int64_t kShortRow = 256;  // a shorter one is folded by the op's own kernel
 inline constexpr std::size_t kMostLoopReads = 32;  // of values from outside
 
 // Units in an order that respects every reader and every overwrite. Linear in the steps.
 std::vector<Unit> fuse(const std::vector<FuseStep>& steps);
 
-// Steps of a program's body as fuse() wants them.
+// Steps of a program's block as fuse() wants them; without one, of its body.
+std::vector<FuseStep> fuse_steps(const program::Block& block, const program::Program& program,
+                                 const ops::Catalog& catalog);
 std::vector<FuseStep> fuse_steps(const program::Program& program,
                                  const ops::Catalog& catalog = ops::catalog());
 // May this op be a step of a loop? (Its dtypes decide the rest: may_fail().)

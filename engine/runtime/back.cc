@@ -189,7 +189,8 @@ void Back::refuse(Status status) {
 void Back::call(std::uint64_t seq, program::Invocation invocation) {
   std::shared_ptr<const Prepared>& prepared = prepared_[invocation.program.get()];
   if (!prepared) {
-    prepared = std::make_shared<const Prepared>(invocation.program);
+    prepared = std::make_shared<const Prepared>(invocation.program, executor_.catalog(),
+                                                executor_.devices());
     // Programs that nobody can call any more.
     std::erase_if(prepared_, [](const auto& each) {
       return each.second && each.second->shared().use_count() == 1;
@@ -629,7 +630,7 @@ bool Back::run_call(Entry& entry, std::chrono::steady_clock::time_point until) {
     }
     return std::chrono::steady_clock::now() >= until;
   };
-  return entry.call->run(executor_, stop, failed);
+  return entry.call->run(executor_, plans_.stats(), stop, failed);
 }
 
 void Back::record(const Instruction& instruction, const FailureRef& failure, bool root) {

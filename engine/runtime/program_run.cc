@@ -17,84 +17,6 @@ using program::StepResult;
 using program::ValueId;
 using program::ValueRef;
 
-// ---------------------------------------------------------------- what dies where
-
-namespace {
-
-class Scan {
- public:
-  Scan(const program::Program& program, std::unordered_map<const Block*, Prepared::Facts>& facts)
-      : program_(program),
-        facts_(facts),
-        made_in_(program.values.size(), nullptr),
-        last_(program.values.size(), 0) {}
-
-  void run() {
-    for (const program::Literal& literal : program_.literals) {
-      made_in_[literal.value] = &program_.body;
-    }
-    block(program_.body);
-  }
-
- private:
-  void block(const Block& b) {
-    Prepared::Facts& facts = facts_[&b];
-    facts.dying.resize(b.steps.size());
-    std::vector<ValueId> own;
-    const auto make = [&](ValueId v, std::size_t at) {
-      if (made_in_[v] == nullptr) {
-        made_in_[v] = &b;
-        own.push_back(v);
-      }
-      last_[v] = at;
-    };
-    for (const program::View& p : b.parameters) make(p.value, 0);
-    if (&b == &program_.body) {
-      for (const program::Literal& literal : program_.literals) own.push_back(literal.value);
-    }
-    for (std::size_t i = 0; i < b.steps.size(); ++i) {
-      reads(b, b.steps[i], i);
-      for (const StepResult& result : b.steps[i].results) make(result.view.value, i);
-    }
-    const std::size_t end = b.steps.size();
-    for (const program::View& r : b.results) {
-      if (made_in_[r.value] == &b && last_[r.value] != end) facts.results.push_back(r.value);
-      last_[r.value] = end;
-    }
-    if (&b == &program_.body) {
-      for (const program::Rebind& rebind : program_.rebinds) last_[rebind.value] = end;
-    }
-    for (const ValueId v : own) {
-      if (last_[v] < end) facts.dying[last_[v]].push_back(v);
-    }
-  }
-  // What step i of `b` reads of b's own, in inner blocks too.
-  void reads(const Block& b, const Step& step, std::size_t i) {
-    for (const StepOperand& operand : step.operands) {
-      if (operand.kind == Operand::Kind::kTensor) read(b, operand.view.value, i);
-    }
-    for (const Block& inner : step.blocks) {
-      if (!facts_.contains(&inner)) block(inner);
-      for (const Step& each : inner.steps) reads(b, each, i);
-      for (const program::View& r : inner.results) read(b, r.value, i);
-    }
-  }
-  void read(const Block& b, ValueId v, std::size_t i) {
-    if (made_in_[v] == &b) last_[v] = i;
-  }
-
-  const program::Program& program_;
-  std::unordered_map<const Block*, Prepared::Facts>& facts_;
-  std::vector<const Block*> made_in_;
-  std::vector<std::size_t> last_;
-};
-
-}  // namespace
-
-Prepared::Prepared(std::shared_ptr<const program::Program> program) : program_(std::move(program)) {
-  Scan(*program_, facts_).run();
-}
-
 // ---------------------------------------------------------------- rounds
 
 ProgramRun::ProgramRun(std::shared_ptr<const Prepared> prepared, Invocation invocation,
@@ -112,7 +34,9 @@ bool ProgramRun::cancel(const FailureRef& failure) {
   return true;
 }
 
-bool ProgramRun::run(Executor& executor, const std::function<bool()>& stop, const Failed& failed) {
+bool ProgramRun::run(Executor& executor, PlanStats& stats, const std::function<bool()>& stop,
+                     const Failed& failed) {
+  stats_ = &stats;
   if (!begun_) begin(executor, failed);
   while (true) {
     while (!frames_.empty()) {
@@ -202,44 +126,44 @@ void ProgramRun::stack(Executor& executor, const Failed& failed, std::size_t ind
   const std::int64_t each = view.geometry.numel();
   static const ops::OpRef full("full"), copy("copy");
   if (round_ == 0) {
-    instruction_ = {};
-    instruction_.seq = seq_;
-    instruction_.op = full;
-    Operand& zero = instruction_.operands.emplace_back();
+    Instruction& instruction = one_instruction();
+    instruction.op = full;
+    Operand& zero = instruction.operands.emplace_back();
     zero.kind = Operand::Kind::kNumber;
     core::Dims shape{call_.times};
     for (const std::int64_t size : view.geometry.shape) shape.push_back(size);
     attributes_ = {core::Attribute::of(shape), core::Attribute::of(type.dtype),
                    core::Attribute::of(type.device)};
-    instruction_.attributes = &attributes_;
+    instruction.attributes = &attributes_;
     stacked_[index] =
         core::make_ref<program::Value>(type.dtype, type.device, outcome.becomes->elements);
-    program::ResultSlot& slot = instruction_.results.emplace_back();
+    program::ResultSlot& slot = instruction.results.emplace_back();
     slot.value = stacked_[index];
     slot.geometry = &placed_.emplace_back(shape);
-    execute(executor, failed);
+    execute(executor, failed, instruction);
+    placed_.clear();
   }
-  instruction_ = {};
-  instruction_.seq = seq_;
-  instruction_.op = copy;
+  Instruction& instruction = one_instruction();
+  instruction.op = copy;
   attributes_ = {};
-  instruction_.attributes = &attributes_;
-  Operand& whole = instruction_.operands.emplace_back();
+  instruction.attributes = &attributes_;
+  Operand& whole = instruction.operands.emplace_back();
   whole.kind = Operand::Kind::kTensor;
   whole.value = std::move(stacked_[index]);
   whole.dtype = type.dtype;
   Geometry& part = placed_.emplace_back(view.geometry.shape);
   part.offset = each * round_;
   whole.geometry = &part;
-  instruction_.operands.push_back(operand_of(view));
-  program::ResultSlot& slot = instruction_.results.emplace_back();
+  instruction.operands.push_back(operand_of(view));
+  program::ResultSlot& slot = instruction.results.emplace_back();
   slot.value = round_ + 1 >= rounds_ ? outcome.becomes
                                      : core::make_ref<program::Value>(type.dtype, type.device,
                                                                       outcome.becomes->elements);
-  slot.geometry = instruction_.operands[0].geometry;
+  slot.geometry = instruction.operands[0].geometry;
   slot.overwrites = 0;
   const ValueRef made = slot.value;
-  execute(executor, failed);
+  execute(executor, failed, instruction);
+  placed_.clear();
   stacked_[index] = made;
 }
 
@@ -264,9 +188,9 @@ ValueRef ProgramRun::new_value(ValueId id, std::int64_t elements) const {
                                         elements < 0 ? type.elements : elements);
 }
 
-const Geometry* ProgramRun::placed(const Geometry& geometry, ValueId value) {
-  if (displacement_[value] == 0) return &geometry;
-  Geometry& out = placed_.emplace_back(geometry);
+const Geometry* ProgramRun::placed(const Geometry* geometry, ValueId value) {
+  if (displacement_[value] == 0) return geometry;
+  Geometry& out = placed_.emplace_back(*geometry);
   out.offset += displacement_[value];
   return &out;
 }
@@ -276,7 +200,7 @@ Operand ProgramRun::operand_of(const program::View& view) {
   operand.kind = Operand::Kind::kTensor;
   operand.value = registers_[view.value];
   operand.dtype = program_.values[view.value].dtype;
-  operand.geometry = placed(view.geometry, view.value);
+  operand.geometry = placed(&view.geometry, view.value);
   return operand;
 }
 
@@ -294,7 +218,7 @@ void ProgramRun::enter(const Block& block, const Step* owner, bool condition) {
   frames_.push_back({&block, owner, condition, &prepared_->facts(block)});
 }
 
-void ProgramRun::end_step() {
+void ProgramRun::end_unit() {
   Frame& frame = frames_.back();
   for (const ValueId v : frame.facts->dying[frame.next]) registers_[v] = nullptr;
   ++frame.next;
@@ -302,16 +226,17 @@ void ProgramRun::end_step() {
 
 void ProgramRun::step(Executor& executor, const Failed& failed) {
   Frame& frame = frames_.back();
-  if (frame.next == frame.block->steps.size()) return leave(executor, failed);
-  const Step& step = frame.block->steps[frame.next];
+  if (frame.next == frame.facts->units.size()) return leave(executor, failed);
+  const passes::Unit& unit = frame.facts->units[frame.next];
+  const Step& step = frame.block->steps[unit.steps[0]];
   switch (step.kind) {
     case Step::Kind::kOp:
-      return run_op(executor, failed, step);
+      return run_unit(executor, failed, unit);
     case Step::Kind::kIf: {
       bool yes = false;
       if (const FailureRef failure = condition(executor, step.operands[0].view, &yes, failed)) {
         poison(step, failure);
-        return end_step();
+        return end_unit();
       }
       return enter(step.blocks[yes ? 0 : 1], &step, false);
     }
@@ -350,7 +275,7 @@ void ProgramRun::leave(Executor& executor, const Failed& failed) {
     }
     for (const program::View& p : frame.block->parameters) registers_[p.value] = nullptr;
     if (failure) poison(owner, failure);
-    return end_step();
+    return end_unit();
   }
   std::vector<std::pair<ValueRef, std::int64_t>> results;
   for (const program::View& r : frame.block->results) {
@@ -365,7 +290,7 @@ void ProgramRun::leave(Executor& executor, const Failed& failed) {
     displacement_[to] = results[i].second;
   }
   if (loops) return enter(owner.blocks[0], &owner, true);
-  end_step();
+  end_unit();
 }
 
 void ProgramRun::poison(const Step& step, const FailureRef& failure) {
@@ -402,14 +327,13 @@ FailureRef ProgramRun::condition(Executor& executor, const program::View& view, 
   return failure;
 }
 
-void ProgramRun::run_op(Executor& executor, const Failed& failed, const Step& step) {
-  const ops::OpDef& def = executor.catalog().at(step.op);
-  instruction_ = {};
-  instruction_.op = step.op;
-  instruction_.seq = seq_;
-  instruction_.counts = step.counts;
-  instruction_.attributes = &step.attributes;
-  if (def.random) {
+// The results' registers hold their values from now on.
+void ProgramRun::fill(Instruction& out, const Step& step, const Prepared::StepFacts& facts) {
+  out.op = step.op;
+  out.seq = seq_;
+  for (const std::uint32_t count : step.counts) out.counts.push_back(count);
+  out.attributes = &step.attributes;
+  if (facts.random) {
     const std::size_t last = step.attributes.size() - 1;
     attributes_ = {};
     for (std::size_t i = 0; i + 1 < last; ++i) attributes_.push_back(step.attributes.at(i));
@@ -418,63 +342,113 @@ void ProgramRun::run_op(Executor& executor, const Failed& failed, const Step& st
                        static_cast<std::uint64_t>(step.attributes.integer(last));
     attributes_.push_back(core::Attribute::of(call_.seed));
     attributes_.push_back(core::Attribute::of(static_cast<std::int64_t>(drawn)));
-    instruction_.attributes = &attributes_;
+    out.attributes = &attributes_;
   }
-  for (const StepOperand& operand : step.operands) {
-    if (operand.kind == Operand::Kind::kTensor) {
-      instruction_.operands.push_back(operand_of(operand.view));
-      continue;
-    }
-    Operand& other = instruction_.operands.emplace_back();
-    other.kind = operand.kind;
-    other.number = operand.number;
-    if (operand.kind == Operand::Kind::kNumber && operand.number.argument != 0) {
-      other.number = call_.numbers[round_ * program_.numbers.size() + operand.number.argument - 1];
+  for (std::size_t i = 0; i < step.operands.size(); ++i) {
+    const StepOperand& given = step.operands[i];
+    Operand& operand = out.operands.emplace_back();
+    operand.kind = given.kind;
+    if (given.kind == Operand::Kind::kTensor) {
+      const ValueId v = given.view.value;
+      operand.value = registers_[v];
+      operand.dtype = program_.values[v].dtype;
+      operand.geometry = placed(facts.operands[i], v);
+    } else if (given.kind == Operand::Kind::kNumber) {
+      operand.number =
+          given.number.argument == 0
+              ? given.number
+              : call_.numbers[round_ * program_.numbers.size() + given.number.argument - 1];
     }
   }
-  for (const StepResult& result : step.results) {
+  for (std::size_t r = 0; r < step.results.size(); ++r) {
+    const StepResult& result = step.results[r];
     const ValueId v = result.view.value;
     std::int64_t elements = -1;
     displacement_[v] = 0;
     if (result.overwrites >= 0) {
       const auto o = static_cast<std::size_t>(result.overwrites);
-      elements = instruction_.operands[o].value->elements;
+      elements = out.operands[o].value->elements;
       displacement_[v] = displacement_[step.operands[o].view.value];
     }
-    program::ResultSlot& slot = instruction_.results.emplace_back();
+    program::ResultSlot& slot = out.results.emplace_back();
     const std::int32_t outcome = outcome_of_[v];
     slot.value = outcome >= 0 && round_ + 1 >= rounds_
                      ? call_.outcomes[static_cast<std::size_t>(outcome)].becomes
                      : new_value(v, elements);
-    slot.geometry = placed(result.view.geometry, v);
+    slot.geometry = placed(facts.results[r], v);
     slot.overwrites = result.overwrites;
+    registers_[v] = slot.value;
   }
-  // Made values are kept; what dies here may be overwritten in place.
-  std::vector<ValueRef> made;
-  for (const program::ResultSlot& slot : instruction_.results) made.push_back(slot.value);
-  Frame& frame = frames_.back();
-  for (const ValueId v : frame.facts->dying[frame.next]) registers_[v] = nullptr;
-  executor.set_origin(step.origin == 0 ? nullptr : &program_.origins[step.origin]);
-  execute(executor, failed);
-  executor.set_origin(nullptr);
-  for (std::size_t i = 0; i < made.size(); ++i) {
-    registers_[step.results[i].view.value] = std::move(made[i]);
-  }
-  end_step();  // also what this step makes for nobody
 }
 
-void ProgramRun::execute(Executor& executor, const Failed& failed) {
+// What is planned as whole may be a part of what a call gives.
+bool ProgramRun::may_loop(const Step& step, const Instruction& instruction) const {
+  const program::ResultSlot& slot = instruction.results[0];
+  const program::View& result = step.results[0].view;
+  if (slot.value->elements != program_.values[result.value].elements ||
+      displacement_[result.value] != 0) {
+    return false;
+  }
+  const ValueId first = step.operands[0].view.value;  // a fold reads it from its beginning on
+  return instruction.results[0].geometry->numel() == program_.values[result.value].elements &&
+         (step.operands[0].kind != Operand::Kind::kTensor || displacement_[first] == 0);
+}
+
+void ProgramRun::run_unit(Executor& executor, const Failed& failed, const passes::Unit& unit) {
+  Frame& frame = frames_.back();
+  const std::size_t count = unit.steps.size();
+  if (instructions_.size() < count) instructions_.resize(count);
+  bool together = unit.loop() && !frame.facts->never[frame.next] && !cancelled_;
+  loop_.clear();
+  for (std::size_t i = 0; i < count; ++i) {
+    const Step& step = frame.block->steps[unit.steps[i]];
+    fill(instructions_[i], step, frame.facts->steps[unit.steps[i]]);
+    together = together && may_loop(step, instructions_[i]);
+    loop_.push_back(&instructions_[i]);
+  }
+  // What dies here may be overwritten in place, and what only the loop reads is never stored.
+  for (const ValueId v : frame.facts->dying[frame.next]) registers_[v] = nullptr;
+  bool never = false;
+  if (together && executor.run_loop(loop_, &never)) {
+    PlanStats::add(stats_->loops);
+    PlanStats::add(stats_->loop_steps, count);
+    for (Instruction* each : loop_) clear(*each);
+  } else {
+    if (never) frame.facts->never[frame.next] = true;
+    for (std::size_t i = 0; i < count; ++i) {
+      const Step& step = frame.block->steps[unit.steps[i]];
+      executor.set_origin(step.origin == 0 ? nullptr : &program_.origins[step.origin]);
+      execute(executor, failed, instructions_[i]);
+    }
+    executor.set_origin(nullptr);
+  }
+  placed_.clear();
+  ++frame.next;
+}
+
+void ProgramRun::execute(Executor& executor, const Failed& failed, Instruction& instruction) {
   if (cancelled_) {
-    executor.fail(instruction_, cancelled_);
-    failed(instruction_, cancelled_, false);
+    executor.fail(instruction, cancelled_);
+    failed(instruction, cancelled_, false);
   } else {
     bool root = false;
-    if (const FailureRef failure = executor.run(instruction_, &root)) {
-      failed(instruction_, failure, root);
+    if (const FailureRef failure = executor.run(instruction, &root)) {
+      failed(instruction, failure, root);
     }
   }
-  instruction_ = {};
-  placed_.clear();
+  clear(instruction);
+}
+
+Instruction& ProgramRun::one_instruction() {
+  if (instructions_.empty()) instructions_.resize(1);
+  instructions_[0].seq = seq_;
+  return instructions_[0];
+}
+
+void ProgramRun::clear(Instruction& instruction) {
+  instruction.operands.clear();
+  instruction.results.clear();
+  instruction.counts.clear();
 }
 
 }  // namespace teletensor::runtime

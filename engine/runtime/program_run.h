@@ -7,33 +7,14 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <unordered_map>
 #include <vector>
 
 #include "engine/program/program.h"
 #include "engine/runtime/executor.h"
+#include "engine/runtime/prepared.h"
+#include "engine/runtime/window.h"
 
 namespace teletensor::runtime {
-
-// A program with what its runs want to know of it: where each value is read for the last time.
-class Prepared {
- public:
-  struct Facts {
-    // By step of the block: its values that die with it. What an inner block reads dies with the
-    // step that holds that block.
-    std::vector<std::vector<program::ValueId>> dying;
-    std::vector<program::ValueId> results;  // those of the block's results that it has made
-  };
-
-  explicit Prepared(std::shared_ptr<const program::Program> program);
-  const program::Program& program() const { return *program_; }
-  const std::shared_ptr<const program::Program>& shared() const { return program_; }
-  const Facts& facts(const program::Block& block) const { return facts_.at(&block); }
-
- private:
-  std::shared_ptr<const program::Program> program_;
-  std::unordered_map<const program::Block*, Facts> facts_;
-};
 
 class ProgramRun {
  public:
@@ -43,9 +24,10 @@ class ProgramRun {
   ProgramRun(std::shared_ptr<const Prepared> prepared, program::Invocation invocation,
              std::uint64_t seq);
 
-  // Runs until stop() says so (asked between steps) or all is done: then every outcome has contents
+  // Runs until stop() says so (asked between units) or all is done: then every outcome has contents
   // or a failure, and it returns true.
-  bool run(Executor& executor, const std::function<bool()>& stop, const Failed& failed);
+  bool run(Executor& executor, PlanStats& stats, const std::function<bool()>& stop,
+           const Failed& failed);
   // What has not run yet fails with this. False where that was said before.
   bool cancel(const FailureRef& failure);
   std::uint64_t seq() const { return seq_; }
@@ -58,7 +40,7 @@ class ProgramRun {
     const program::Step* owner;
     bool condition;  // of a loop
     const Prepared::Facts* facts;
-    std::size_t next = 0;
+    std::size_t next = 0;  // unit
   };
 
   void begin(Executor& executor, const Failed& failed);
@@ -67,19 +49,23 @@ class ProgramRun {
   void stack(Executor& executor, const Failed& failed, std::size_t outcome);
   void finish();
   void step(Executor& executor, const Failed& failed);
-  void run_op(Executor& executor, const Failed& failed, const program::Step& step);
-  void execute(Executor& executor, const Failed& failed);
+  void run_unit(Executor& executor, const Failed& failed, const passes::Unit& unit);
+  void fill(program::Instruction& out, const program::Step& step, const Prepared::StepFacts& facts);
+  bool may_loop(const program::Step& step, const program::Instruction& instruction) const;
+  void execute(Executor& executor, const Failed& failed, program::Instruction& instruction);
+  program::Instruction& one_instruction();  // cleared
+  static void clear(program::Instruction& instruction);
   void enter(const program::Block& block, const program::Step* owner, bool condition);
   void leave(Executor& executor, const Failed& failed);
   // The results of a control step whose condition failed.
   void poison(const program::Step& step, const FailureRef& failure);
   FailureRef condition(Executor& executor, const program::View& view, bool* value,
                        const Failed& failed);
-  void end_step();  // of the innermost frame
+  void end_unit();  // of the innermost frame
   program::ValueRef new_value(ValueId id, std::int64_t elements) const;
   program::Operand operand_of(const program::View& view);
-  // As it lies in the storage of that value; valid until the next step.
-  const core::Geometry* placed(const core::Geometry& geometry, program::ValueId value);
+  // As it lies in the storage of that value; valid until the next unit.
+  const core::Geometry* placed(const core::Geometry* geometry, program::ValueId value);
 
   const std::shared_ptr<const Prepared> prepared_;
   const program::Program& program_;
@@ -92,9 +78,12 @@ class ProgramRun {
   std::vector<program::ValueRef> stacked_;  // by outcome
   std::vector<program::ValueRef> carried_;  // by rebind: what the round before has left
   std::vector<Frame> frames_;
-  program::Instruction instruction_;
-  std::deque<core::Geometry> placed_;  // of instruction_, where they are not the program's own
-  core::Attributes attributes_;        // of instruction_
+  PlanStats* stats_ = nullptr;  // while it runs
+  // Of the unit under way; kept to reuse their memory.
+  std::vector<program::Instruction> instructions_;
+  std::vector<program::Instruction*> loop_;
+  std::deque<core::Geometry> placed_;  // layouts that are not the program's own
+  core::Attributes attributes_;        // of a random step, which is a unit by itself
   FailureRef cancelled_;
   std::uint32_t round_ = 0, rounds_ = 1;
   bool begun_ = false;

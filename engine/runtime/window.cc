@@ -16,7 +16,6 @@ using program::Value;
 namespace {
 
 constexpr std::uint32_t kMostValues = 2048;  // of one window
-constexpr std::int64_t kShortRow = 256;
 
 bool integer_division(const Instruction& i, const ops::OpDef& op) {
   if (op.name != "div" && op.name != "floor_divide" && op.name != "remainder" &&
@@ -175,7 +174,7 @@ WindowPlans::Plan WindowPlans::make(std::span<Instruction* const> window) {
       if (operand.dtype != result.value->dtype || !whole(*operand.geometry, *operand.value) ||
           (operand.dtype != core::DType::kF32 && operand.dtype != core::DType::kF64) ||
           !passes::trailing_fold(op, *i.attributes, *operand.geometry) || outputs == 0 ||
-          (outputs > 1 && operand.geometry->numel() / outputs < kShortRow)) {
+          (outputs > 1 && operand.geometry->numel() / outputs < passes::kShortRow)) {
         continue;
       }
       step.kind = FuseStep::Kind::kFold;
