@@ -16,7 +16,7 @@ namespace {
 
 using core::Status;
 
-using Room = Memory<core::Complex128>;   // enough for a step of any type
+using Room = Memory<core::Complex128>;  // enough for a step of any type
 
 Status refused(const char* why) { return Status(core::Code::kUnimplemented, why); }
 
