@@ -9,7 +9,6 @@
 #include "engine/backends/cpu/loops.h"
 #include "engine/backends/cpu/machine.h"
 #include "engine/backends/cpu/reduce_simd.h"
-#include "engine/passes/loop.h"
 
 namespace teletensor::backends::cpu {
 namespace {
@@ -264,7 +263,7 @@ class Loop final : public LoopMaker {
     const std::int64_t outputs = out.geometry->numel();
     if (outputs == 0 || out.data == nullptr) return refused("a fold without results");
     fold.row = order_.count / outputs;
-    if (outputs > 1 && fold.row < passes::kShortRow) return refused("a fold of short rows");
+    if (outputs > 1 && fold.row < kShortRow) return refused("a fold of short rows");
     if (!folds_.empty() && folds_[0].row != fold.row) return refused("folds of different rows");
     fold.leaves = (fold.row + kLeaf - 1) / kLeaf;
     const std::size_t bytes =
