@@ -15,7 +15,8 @@ namespace {
 
 using core::Status;
 
-using Room = Memory<core::Complex128>;  // enough for a step of any type
+using Room = Memory<core::Complex128>;   // enough for a step of any type
+constexpr std::int64_t kShortRow = 256;  // shorter ones are folded by their own kernel
 
 Status refused(const char* why) { return Status(core::Code::kUnimplemented, why); }
 
