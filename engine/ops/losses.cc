@@ -177,7 +177,7 @@ Status nll_backward_infer(InferContext& c) {
   if (size.size() > static_cast<std::size_t>(core::kMaxRank))
     return c.fail("size has too many dims");
   const auto elements = core::checked_numel(size);
-  if (!elements.ok()) return elements.status();
+  if (!elements.ok()) return c.fail(elements.status().message());
   TT_RETURN_IF_ERROR(check_reduction(c, 2));
   ClassShapes s;
   TT_RETURN_IF_ERROR(check_classes(c, Dims(size), 1, 2, false, s));

@@ -296,10 +296,12 @@ _COPY = "a copy; a view in PyTorch"
 _SORT = "a stable sort of all, then groups"
 _STEPS = "made of several instructions, each over memory"
 _SCALAR = "a loop that does not vectorise"
+_TABLE = "read from a table's polynomials in float64, one loop for all these functions"
 WHY = {
     **dict.fromkeys(
-        ("lgamma", "erfinv", "special_", "i0 ", "igamma", "polygamma", "bessel", "airy", "sinc"), _WIDE
+        ("erfinv", "igamma", "sinc"), _WIDE
     ),
+    **dict.fromkeys(("lgamma", "special_", "i0 ", "polygamma"), _TABLE),
     **dict.fromkeys(
         ("c.real", "c.imag", "view_as_real", "view_as_complex", "x.view(m.int32)", "positive"), _COPY
     ),
@@ -310,6 +312,7 @@ WHY = {
             "bicubic",
             "reflect",
             "histogram",
+            "m.histc",
             "bincount",
             "quantile",
             "multilabel",
@@ -323,10 +326,9 @@ WHY = {
         ),
         _STEPS,
     ),
-    **dict.fromkeys(("cummax", "cummin", "cumprod", "scatter", "gather", "take(", "x[I, I]"), _SCALAR),
+    **dict.fromkeys(("cummax", "cummin", "cumprod", "cumsum", "scatter", "gather", "take(", "x[I, I]"), _SCALAR),
     "x.to(m.int32)": "floats out of range have one defined result",
     "m.poisson": "each element draws from blocks of the generator of its own",
-    "m.multinomial": "a random key for every weight",
     "m.randperm": "a sort of random keys, the same on every device",
     "m.fft": "own mixed radix beside MKL",
     "m.linalg": "OpenBLAS's LAPACK beside MKL",

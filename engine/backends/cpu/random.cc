@@ -9,6 +9,7 @@
 #include "engine/backends/cpu/block_io.h"
 #include "engine/backends/cpu/cpu.h"
 #include "engine/backends/cpu/index_places.h"
+#include "engine/backends/cpu/loops.h"
 #include "engine/backends/cpu/random_simd.h"
 #include "engine/backends/cpu/strided.h"
 #include "hwy/contrib/sort/vqsort.h"
@@ -21,7 +22,7 @@ using core::DType;
 using core::Geometry;
 using core::Status;
 
-constexpr std::int64_t kBlock = 512;  // numbers made at once
+constexpr std::int64_t kNumbers = 512;  // numbers made at once
 
 Stream stream_of(const core::Attributes& a) {
   return {static_cast<std::uint64_t>(a.integer(a.size() - 2)),
@@ -57,12 +58,12 @@ void fill(KernelCall& call, const TensorArg& out, double cost, F make) {
   const Stream stream = stream_of(call.attributes);
   const StoreBlock<A> store = store_block<A>(out.dtype);
   const auto element = static_cast<std::int64_t>(core::size_of(out.dtype));
-  split(call.parallel, out.geometry->numel(), cost, kBlock,
+  split(call.parallel, out.geometry->numel(), cost, kNumbers,
         [&](std::int64_t begin, std::int64_t end) {
-          std::uint32_t words[kBlock * kWords];
-          A block[kBlock];
-          for (std::int64_t at = begin; at < end; at += kBlock) {
-            const std::int64_t n = std::min(kBlock, end - at);
+          std::uint32_t words[kNumbers * kWords];
+          A block[kNumbers];
+          for (std::int64_t at = begin; at < end; at += kNumbers) {
+            const std::int64_t n = std::min(kNumbers, end - at);
             random_words(stream, static_cast<std::uint64_t>(at * kWords / 4), (n * kWords + 3) / 4,
                          words);
             make(words, n, block, at);
@@ -127,7 +128,7 @@ void fill_normal(KernelCall& call, double mean, double std) {
   if (out.dtype == DType::kF64) {
     fill<double, 2>(call, out, 15,
                     [=](const std::uint32_t* w, std::int64_t n, double* to, std::int64_t) {
-                      double pairs[kBlock];
+                      double pairs[kNumbers];
                       normal_from_words(w, (n + 1) / 2 * 2, pairs);
                       for (std::int64_t i = 0; i < n; ++i) to[i] = mean + std * pairs[i];
                     });
@@ -136,7 +137,7 @@ void fill_normal(KernelCall& call, double mean, double std) {
   const auto centre = static_cast<float>(mean), wide = static_cast<float>(std);
   fill<float, 1>(call, out, 5,
                  [=](const std::uint32_t* w, std::int64_t n, float* to, std::int64_t) {
-                   float pairs[kBlock];
+                   float pairs[kNumbers];
                    normal_from_words(w, (n + 1) / 2 * 2, pairs);
                    for (std::int64_t i = 0; i < n; ++i) to[i] = centre + wide * pairs[i];
                  });
@@ -177,9 +178,9 @@ Status randperm(KernelCall& call) {
   auto* order = static_cast<hwy::uint128_t*>(call.scratch.allocate(bytes));
   if (order == nullptr) return out_of_scratch(call.op.name, bytes);
   const Stream stream = stream_of(call.attributes);
-  for (std::int64_t at = 0; at < n; at += kBlock) {
-    const std::int64_t count = std::min(kBlock, n - at);
-    std::uint32_t words[2 * kBlock];
+  for (std::int64_t at = 0; at < n; at += kNumbers) {
+    const std::int64_t count = std::min(kNumbers, n - at);
+    std::uint32_t words[2 * kNumbers];
     random_words(stream, static_cast<std::uint64_t>(at / 2), (count + 1) / 2, words);
     for (std::int64_t i = 0; i < count; ++i) {
       order[at + i].hi = static_cast<std::uint64_t>(words[2 * i + 1]) << 32 | words[2 * i];
@@ -189,9 +190,9 @@ Status randperm(KernelCall& call) {
   hwy::Sorter()(order, static_cast<std::size_t>(n), hwy::SortAscending());
   const StoreBlock<std::int64_t> store = store_block<std::int64_t>(out.dtype);
   const auto element = static_cast<std::int64_t>(core::size_of(out.dtype));
-  for (std::int64_t at = 0; at < n; at += kBlock) {
-    const std::int64_t count = std::min(kBlock, n - at);
-    std::int64_t numbers[kBlock];
+  for (std::int64_t at = 0; at < n; at += kNumbers) {
+    const std::int64_t count = std::min(kNumbers, n - at);
+    std::int64_t numbers[kNumbers];
     for (std::int64_t i = 0; i < count; ++i) {
       numbers[i] = static_cast<std::int64_t>(order[at + i].lo);
     }
@@ -243,14 +244,14 @@ void drop(KernelCall& call) {
   const LoadBlock<A> load = load_block<A>(x.dtype);
   const StoreBlock<A> store = store_block<A>(y.dtype);
   const auto element = static_cast<std::int64_t>(core::size_of(x.dtype));
-  split(call.parallel, y.geometry->numel(), 2, kBlock, [&](std::int64_t begin, std::int64_t end) {
+  split(call.parallel, y.geometry->numel(), 2, kNumbers, [&](std::int64_t begin, std::int64_t end) {
     const auto least = threshold;  // values, so that the loop below needs no look at memory
     const A by = factor;
-    std::uint32_t words[kBlock];
-    A block[kBlock];
-    std::uint8_t kept[kBlock];
-    for (std::int64_t at = begin; at < end; at += kBlock) {
-      const std::int64_t n = std::min(kBlock, end - at);
+    std::uint32_t words[kNumbers];
+    A block[kNumbers];
+    std::uint8_t kept[kNumbers];
+    for (std::int64_t at = begin; at < end; at += kNumbers) {
+      const std::int64_t n = std::min(kNumbers, end - at);
       random_words(stream, static_cast<std::uint64_t>(at / 4), (n + 3) / 4, words);
       if (none) std::fill_n(words, n, 0u);
       std::int64_t done = 0;
@@ -329,25 +330,37 @@ Status multinomial(KernelCall& call) {
   for (std::int64_t r = 0; r < rows; ++r) {
     const double* const w = weights + r * categories;
     // In (0, 1); number i of the instruction takes words 2 i and 2 i + 1.
-    const auto number = [&](std::int64_t i) {
-      const std::int64_t at = r * draws + i;
-      std::uint32_t four[4];
-      random_words(stream, static_cast<std::uint64_t>(at / 2), 1, four);
-      const std::uint32_t* const two = four + at % 2 * 2;
-      const std::uint64_t bits = (static_cast<std::uint64_t>(two[1]) << 32 | two[0]) >> 12;
-      return (static_cast<double>(bits) + 0.5) * 0x1p-52;
+    const auto numbers = [&](std::int64_t first, std::int64_t count, double* u) {
+      const std::int64_t at = r * draws + first, before = at % 2;
+      std::uint32_t words[2 * kNumbers + 4];
+      random_words(stream, static_cast<std::uint64_t>(at / 2), (before + count + 1) / 2, words);
+      for (std::int64_t i = 0; i < count; ++i) {
+        const std::uint32_t* const two = words + 2 * (before + i);
+        const std::uint64_t bits = (static_cast<std::uint64_t>(two[1]) << 32 | two[0]) >> 12;
+        u[i] = (static_cast<double>(bits) + 0.5) * 0x1p-52;
+      }
     };
     if (replacement) {
       std::partial_sum(w, w + categories, sums);
       for (std::int64_t s = 0; s < samples; ++s) {
-        const double at = number(s) * sums[categories - 1];
+        double u;
+        numbers(s, 1, &u);
+        const double at = u * sums[categories - 1];
         std::int64_t i = std::upper_bound(sums, sums + categories, at) - sums;
         while (i == categories || w[i] == 0) --i;  // rounding at the end of the sum
         *to++ = i;
       }
     } else {
-      for (std::int64_t i = 0; i < categories; ++i) {
-        sums[i] = w[i] > 0 ? std::log(number(i)) / w[i] : -INFINITY;
+      for (std::int64_t i = 0; i < categories; i += kNumbers) {
+        const std::int64_t count = std::min(kNumbers, categories - i);
+        double u[kNumbers];
+        numbers(i, count, u);
+        const void* const in[] = {u};
+        const s::Log log;
+        Slot<s::Log>::loops.real64(in, u, count, &log);
+        for (std::int64_t j = 0; j < count; ++j) {
+          sums[i + j] = w[i + j] > 0 ? u[j] / w[i + j] : -INFINITY;
+        }
       }
       std::iota(order, order + categories, std::int64_t{0});
       std::partial_sort(order, order + samples, order + categories,
@@ -365,6 +378,7 @@ Status multinomial(KernelCall& call) {
 void add_random_count_kernels(KernelTable& table);  // random_counts.cc
 
 void add_random_kernels(KernelTable& table) {
+  bind_loops();
   add_random_count_kernels(table);
   table.add("rand", rand);
   table.add("randn", randn);
