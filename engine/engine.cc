@@ -37,6 +37,9 @@ std::unique_ptr<Engine> Engine::create(const EngineOptions& options) {
   std::vector<std::unique_ptr<runtime::Device>> devices;
   devices.push_back(std::make_unique<runtime::Device>(
       std::make_unique<backends::cpu::CpuBackend>(kernels), host, catalog));
+  for (const Guarantee& each : options.guarantees) {
+    if (!devices[0]->pool().guarantee(each.user, each.bytes, each.limit).ok()) return nullptr;
+  }
   for (int i = 0; i < std::min(options.sim_devices, 64); ++i) {
     devices.push_back(std::make_unique<runtime::Device>(
         std::make_unique<backends::sim::SimBackend>(kernels, static_cast<std::uint8_t>(i),

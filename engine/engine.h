@@ -21,12 +21,20 @@
 
 namespace teletensor::engine {
 
+// What is kept free on the host for the sessions of a user.
+struct Guarantee {
+  std::string user;
+  std::uint64_t bytes = 0;
+  std::uint64_t limit = 0;  // of what they have together, as SessionOptions::user_quota
+};
+
 struct EngineOptions {
   int lanes = 0;                          // worker threads; 0: one per core
   std::uint64_t host_memory = 0;          // bytes of all sessions; 0: 80 % of the box's memory
   int sim_devices = 0;                    // simulated devices "sim:0", ... for tests
   std::uint64_t sim_memory = 1ull << 30;  // bytes each
   bool sim_null = false;                  // they compute nothing (stream benchmarks)
+  std::vector<Guarantee> guarantees;      // of different users
 };
 
 struct SessionOptions {
@@ -202,6 +210,7 @@ class Session {
 
 class Engine {
  public:
+  // Null: the memory is less than what is guaranteed.
   static std::unique_ptr<Engine> create(const EngineOptions& options);
   virtual ~Engine() = default;
   virtual const ops::Catalog& catalog() const = 0;

@@ -70,11 +70,6 @@ core::Result<Hello> read_hello(const v1::HelloRequest& request, const ops::Catal
   }
   hello.client.version = request.client_version();
   hello.client.attach_counter = request.attach_counter();
-  hello.client.memory_quota = limits.session_memory;
-  if (request.memory_quota() != 0 &&
-      (limits.session_memory == 0 || request.memory_quota() < limits.session_memory)) {
-    hello.client.memory_quota = request.memory_quota();
-  }
   for (const v1::Op& op : request.ops()) {
     if (!good_name(op.name())) return core::invalid("Hello with a broken op name");
     const ops::OpDef* def = catalog.find(op.name());

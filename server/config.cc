@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <map>
 
+#include "server/tokens.h"
+
 namespace teletensor::server {
 
 using core::Status;
@@ -37,12 +39,6 @@ Status assign(const toml::node& node, int& out) {
   out = static_cast<int>(*value);
   return {};
 }
-Status assign(const toml::node& node, std::optional<int>& out) {
-  int number = 0;
-  TT_RETURN_IF_ERROR(assign(node, number));
-  out = number;
-  return {};
-}
 Status assign(const toml::node& node, double& out) {
   const auto value = node.value<double>();
   if (!value || !(*value > 0)) return core::invalid("expected a number above 0");
@@ -63,19 +59,65 @@ Status assign(const toml::node& node, std::uint64_t& out) {
   out = *bytes;
   return {};
 }
-Status assign(const toml::node& node, std::optional<std::string>& out) {
-  std::string text;
-  TT_RETURN_IF_ERROR(assign(node, text));
-  out = text;
-  return {};
-}
-
 Status assign(const toml::node& node, std::vector<std::string>& out) {
   const toml::array* array = node.as_array();
   if (array == nullptr) return core::invalid("expected a list of strings");
   out.clear();
   for (const toml::node& each : *array) {
     TT_RETURN_IF_ERROR(assign(each, out.emplace_back()));
+  }
+  return {};
+}
+
+template <class T>
+Status assign(const toml::node& node, std::optional<T>& out) {
+  T value{};
+  TT_RETURN_IF_ERROR(assign(node, value));
+  out = value;
+  return {};
+}
+
+Status assign_user(const std::string& key, const toml::node& node, UserConfig& user) {
+  if (key == "memory") return assign(node, user.memory);
+  if (key == "guaranteed") return assign(node, user.guaranteed);
+  if (key == "session_memory") return assign(node, user.session_memory);
+  if (key == "sessions") return assign(node, user.sessions);
+  if (key == "weight") {
+    TT_RETURN_IF_ERROR(assign(node, user.weight));
+    return user.weight <= 1000 ? Status() : core::invalid("expected a number up to 1000");
+  }
+  return core::invalid("unknown key");
+}
+
+// Where a mistake stands.
+std::string place(const std::string& path, const toml::node& node, const std::string& name) {
+  return path + ":" + std::to_string(node.source().begin.line) + ": " + name + ": ";
+}
+
+// [users.NAME]
+Status read_users(const std::string& path, const toml::node& node, Config& config) {
+  const toml::table* users = node.as_table();
+  if (users == nullptr) return core::invalid(place(path, node, "users") + "expected [users.NAME]");
+  for (const auto& [key, each] : *users) {
+    const std::string name(key.str());
+    const toml::table* table = each.as_table();
+    if (table == nullptr || !good_user(name)) {
+      return core::invalid(place(path, each, "users." + name) +
+                           "expected a table with a user's name: letters, digits and ._@-");
+    }
+    UserConfig& user = config.users[name];
+    for (const auto& [what, value] : *table) {
+      const std::string setting(what.str());
+      if (const Status status = assign_user(setting, value, user); !status.ok()) {
+        return core::invalid(place(path, value, "users." + name + "." + setting) +
+                             status.message());
+      }
+    }
+    const std::uint64_t most = user.memory.value_or(config.user_memory);
+    if (most != 0 && user.guaranteed > most) {
+      return core::invalid(place(path, each, "users." + name) +
+                           "more is guaranteed than the user may have");
+    }
   }
   return {};
 }
@@ -166,13 +208,12 @@ Status read_toml(const std::string& path, Config& config) {
   }
   for (const auto& [key, node] : table) {
     const std::string name(key.str());
+    if (name == "users") continue;
     const Status status = assign_key(name, node, config);
-    if (!status.ok()) {
-      return core::invalid(path + ":" + std::to_string(node.source().begin.line) + ": " + name +
-                           ": " + status.message());
-    }
+    if (!status.ok()) return core::invalid(place(path, node, name) + status.message());
   }
-  return {};
+  const toml::node* users = table.get("users");
+  return users == nullptr ? Status() : read_users(path, *users, config);
 }
 
 Parsed parse_command_line(int argc, const char* const* argv, const std::string& version) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -10,6 +11,14 @@
 #include "engine/core/status.h"
 
 namespace teletensor::server {
+
+// [users.NAME] of the file: what is set there takes the place of everybody's.
+struct UserConfig {
+  std::optional<std::uint64_t> memory, session_memory;
+  std::optional<int> sessions;
+  std::uint64_t guaranteed = 0;  // bytes of host memory
+  double weight = 1;             // of its share of the lanes
+};
 
 struct Config {
   std::string listen = "127.0.0.1:7420";         // "": no TCP
@@ -24,6 +33,7 @@ struct Config {
   std::uint64_t user_memory = 0;     // bytes of one user's sessions; 0: no limit
   int user_sessions = 0;             // of one user; 0: no limit but max_sessions
   std::uint64_t session_memory = 0;  // bytes of one session; 0: as host_memory
+  std::map<std::string, UserConfig> users;
   std::optional<int> lease;          // seconds; unset: 600, embedded 0
   int lanes = 0;                     // 0: one per core
   int sim_devices = 0;

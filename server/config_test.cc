@@ -56,6 +56,32 @@ TEST(Config, DefaultsAndFlags) {
   EXPECT_EQ(config.log_level, "warn");
 }
 
+TEST(Config, UsersOfTheFile) {
+  const testing::Folder folder;
+  const std::string path = file_with(folder,
+                                     "[users.alice]\nmemory = \"8GiB\"\nguaranteed = \"2GiB\"\n"
+                                     "weight = 3\nsessions = 4\n[users.\"bob@lab\"]\n"
+                                     "session_memory = 1048576\n");
+  const Config config = parse({"--config", path.c_str()}).config;
+  ASSERT_EQ(config.users.size(), 2u);
+  const UserConfig& alice = config.users.at("alice");
+  EXPECT_EQ(alice.memory, 8ull << 30);
+  EXPECT_EQ(alice.guaranteed, 2ull << 30);
+  EXPECT_EQ(alice.sessions, 4);
+  EXPECT_EQ(alice.weight, 3);
+  EXPECT_FALSE(alice.session_memory.has_value());
+  EXPECT_EQ(config.users.at("bob@lab").session_memory, 1ull << 20);
+  for (const char* bad :
+       {"users = 3\n", "[users]\nalice = 3\n", "[users.\"a b\"]\n", "[users.a]\nmemroy = 3\n",
+        "[users.a]\nweight = 0\n", "[users.a]\nweight = 1001\n", "[users.a]\nsessions = \"x\"\n",
+        "[users.a]\nmemory = 1\nguaranteed = 2\n", "user_memory = 1\n[users.a]\nguaranteed = 2\n"}) {
+    const std::string wrong = file_with(folder, bad);
+    const Parsed parsed = parse({"--config", wrong.c_str()});
+    EXPECT_EQ(parsed.exit_code, 2) << bad;
+    EXPECT_NE(parsed.text.find("users"), std::string::npos) << parsed.text;
+  }
+}
+
 TEST(Config, EmbeddedHasNoTcpUnlessAsked) {
   EXPECT_EQ(parse({"--embedded"}).config.listen, "");
   EXPECT_EQ(parse({"--embedded", "--listen", "127.0.0.1:0"}).config.listen, "127.0.0.1:0");

@@ -20,7 +20,6 @@ constexpr std::size_t kTombstones = 256;
 constexpr std::size_t kOpenErrors = 1000;  // told to the next client
 constexpr std::size_t kUploads = 64;       // whose keys are remembered
 constexpr std::chrono::milliseconds kHouseTick{200};
-constexpr std::chrono::seconds kSafe{30};  // a client that was cut off has so long to come back
 constexpr std::chrono::milliseconds kLinger{2000};  // for the last message and the status
 
 // 128 random bits in hexadecimal digits; empty if the system has none.
@@ -297,7 +296,8 @@ Leases::~Leases() {
 }
 
 core::Result<LeaseRef> Leases::open(ClientInfo client) {
-  while (full() && evict_one()) {
+  const UserLimits user_limits = limits_.of(client.user);
+  while (full(client.user) && evict_one(client.user)) {
   }
   {
     MutexLock lock(mutex_);
@@ -306,9 +306,8 @@ core::Result<LeaseRef> Leases::open(ClientInfo client) {
       return Status(Code::kResourceExhausted,
                     "there are " + std::to_string(leases_.size()) + " sessions, the most allowed");
     }
-    std::size_t own = opening_users_.count(client.user);
-    for (const auto& [token, lease] : leases_) own += lease->client.user == client.user;
-    if (limits_.user_sessions != 0 && own >= limits_.user_sessions) {
+    const std::size_t own = sessions_of(client.user);
+    if (user_limits.sessions != 0 && own >= user_limits.sessions) {
       return Status(Code::kResourceExhausted, client.user + " has " + std::to_string(own) +
                                                   " sessions, the most a user may have; close one "
                                                   "(teletensor sessions, teletensor kill ID)");
@@ -332,7 +331,8 @@ core::Result<LeaseRef> Leases::open(ClientInfo client) {
   options.memory_quota = client.memory_quota;
   options.name = client.name;
   options.user = client.user;
-  options.user_quota = limits_.user_memory;
+  options.user_quota = user_limits.memory;
+  options.weight = user_limits.weight;
   options.publishes = client.user != kAnonymous;
   auto lease = std::make_shared<Lease>(this, std::move(token), std::move(client), limits_);
   lease->relay_ = std::make_unique<Relay>(lease.get());
@@ -622,17 +622,25 @@ void Leases::look_at(Lease& lease, Clock::time_point now) {
       "expired");
 }
 
-bool Leases::full() const {
-  MutexLock lock(mutex_);
-  return leases_.size() + opening_ >= limits_.sessions;
+std::size_t Leases::sessions_of(std::string_view user) const {
+  std::size_t own = opening_users_.count(std::string(user));
+  for (const auto& [token, lease] : leases_) own += lease->client.user == user;
+  return own;
 }
 
-bool Leases::evict_one() {
+bool Leases::full(std::string_view user) const {
+  const std::size_t most = limits_.of(user).sessions;
+  MutexLock lock(mutex_);
+  return leases_.size() + opening_ >= limits_.sessions || (most != 0 && sessions_of(user) >= most);
+}
+
+bool Leases::evict_one(std::string_view user) {
   LeaseRef oldest;
   Clock::time_point since{};
   for (const LeaseRef& lease : all()) {
+    if (lease->client.user != user) continue;
     const Clock::time_point left = lease->deserted_since();
-    if (left == Clock::time_point{} || Clock::now() - left < kSafe || (oldest && left >= since)) {
+    if (left == Clock::time_point{} || Clock::now() - left < limits_.safe || (oldest && left >= since)) {
       continue;
     }
     if (lease->client.named || lease->busy()) continue;

@@ -246,7 +246,8 @@ class Leases {
   bool retire(Lease& lease, core::Status reason, std::string word, bool inherit);
   // Finishes a call that has lost its place; it is cancelled if its client takes nothing.
   void dismiss(const std::shared_ptr<LeaseCall>& call, const Ending& ending);
-  bool full() const;
+  bool full(std::string_view user) const;  // for one more session of the user
+  std::size_t sessions_of(std::string_view user) const TT_REQUIRES(mutex_);
   struct Handover {
     LeaseRef old;
     ClientInfo client;
@@ -255,8 +256,9 @@ class Leases {
   };
   void hand_over(Handover handover);
   void look_at(Lease& lease, Clock::time_point now);
-  // Ends the session that nobody can come back to soonest, for want of room. False: there is none.
-  bool evict_one();
+  // Ends that session of the user which nobody has come back to for longest, for want of room. False:
+  // there is none. Other users' are not touched.
+  bool evict_one(std::string_view user);
   void abandon_lingering();
 
   engine::Engine& engine_;

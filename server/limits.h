@@ -4,10 +4,22 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
 
 #include "proto/wire/frame.h"
 
 namespace teletensor::server {
+
+// What one user may have, where that is not everybody's.
+struct UserLimits {
+  std::size_t sessions = 0;
+  std::uint64_t memory = 0;
+  std::uint64_t session_memory = 0;
+  double weight = 1;  // of its share of the lanes
+};
 
 struct Limits {
   wire::FrameLimits frame;
@@ -21,12 +33,21 @@ struct Limits {
   std::size_t user_sessions = 0;             // of one user at once; 0: no limit but `sessions`
   std::uint64_t user_memory = 0;             // bytes a device of a user's sessions; 0: no limit
   std::uint64_t session_memory = 0;          // bytes a device; 0: the engine's budget
+  std::map<std::string, UserLimits, std::less<>> users;  // those who have limits of their own
+  // A client that was cut off has so long to come back before its session may have to go.
+  std::chrono::milliseconds safe{30'000};
   std::chrono::milliseconds stall{30'000};   // a client that does not read is detached after it
   std::chrono::milliseconds attach{15'000};  // from Hello to Run
   // The longest that a session outlives its stream and its last work; 0: it ends with its stream.
   std::chrono::seconds lease{0};
   std::chrono::milliseconds slow{200};    // instructions that take longer are in the slow log
   std::chrono::milliseconds sites{5000};  // clients report the lines of their tensors; 0: never
+
+  UserLimits of(std::string_view user) const {
+    const auto found = users.find(user);
+    return found != users.end() ? found->second
+                                : UserLimits{user_sessions, user_memory, session_memory, 1};
+  }
 };
 
 }  // namespace teletensor::server

@@ -90,6 +90,7 @@ int main(int argc, char** argv) {
   unsetenv("GRPC_TRACE");  // would write tokens into the log
 
   teletensor::server::ServerOptions options;
+  teletensor::engine::EngineOptions engine_options;
   options.listen = config.listen;
   options.http = config.http;
   options.canary = true;
@@ -101,6 +102,16 @@ int main(int argc, char** argv) {
   options.limits.session_memory = config.session_memory;
   options.limits.user_memory = config.user_memory;
   options.limits.user_sessions = static_cast<std::size_t>(config.user_sessions);
+  for (const auto& [name, user] : config.users) {
+    options.limits.users[name] = {
+        static_cast<std::size_t>(user.sessions.value_or(config.user_sessions)),
+        user.memory.value_or(config.user_memory),
+        user.session_memory.value_or(config.session_memory), user.weight};
+    if (user.guaranteed > 0) {
+      engine_options.guarantees.push_back(
+          {name, user.guaranteed, user.memory.value_or(config.user_memory)});
+    }
+  }
   options.limits.sessions = static_cast<std::size_t>(config.max_sessions);
   options.limits.stall =
       std::chrono::milliseconds(static_cast<std::int64_t>(config.stall_seconds * 1000));
@@ -119,14 +130,16 @@ int main(int argc, char** argv) {
   options.state_dir = config.state_dir.value_or(teletensor::server::default_state_dir());
   if (!parsed.create_token.empty()) return create_token(parsed.create_token, options.state_dir);
 
-  teletensor::engine::EngineOptions engine_options;
   engine_options.lanes = config.lanes;
   engine_options.host_memory = config.host_memory;
   engine_options.sim_devices = config.sim_devices;
   engine_options.sim_memory = config.sim_memory;
   engine_options.sim_null = config.sim_null;
   const auto engine = teletensor::engine::Engine::create(engine_options);
-  if (!engine) return fail(teletensor::core::internal("the engine did not start"));
+  if (!engine) {
+    return fail(teletensor::core::invalid(
+        "the users are guaranteed more (users.*.guaranteed) than there is (host_memory)"));
+  }
   auto server = teletensor::server::Server::start(*engine, std::move(options));
   if (!server.ok()) return fail(server.status());
 

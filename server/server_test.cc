@@ -382,6 +382,48 @@ TEST_F(ServerTest, SessionsAreCounted) {
   EXPECT_TRUE(eventually([&] { return c.hello().ok(); }));
 }
 
+TEST_F(ServerTest, WantOfRoomEndsADetachedSessionOfTheSameUserOnly) {
+  Limits limits;
+  limits.sessions = 1;
+  limits.lease = 60s;
+  limits.safe = 20ms;
+  start(limits);
+  Client first("unix:" + server->socket());
+  first.open();
+  first.cut();
+  const auto refused = [&](const std::string& target) {
+    Client other(target);
+    return other.hello().error_code() == StatusCode::RESOURCE_EXHAUSTED;
+  };
+  for (int i = 0; i < 20; ++i) {  // somebody else's: never
+    EXPECT_TRUE(refused(tcp()));
+    std::this_thread::sleep_for(5ms);
+  }
+  EXPECT_EQ(server->leases().all().at(0)->token, first.greeting.token());
+  EXPECT_TRUE(eventually([&] { return !refused("unix:" + server->socket()); }));
+}
+
+TEST_F(ServerTest, UsersHaveLimitsOfTheirOwn) {
+  Limits limits;
+  limits.session_memory = 8 << 20;
+  limits.user_sessions = 5;
+  limits.users["anonymous"] = {.sessions = 2, .memory = 0, .session_memory = 1 << 20, .weight = 1};
+  start(limits);
+  Client own("unix:" + server->socket()), one(tcp()), two(tcp()), three(tcp());
+  EXPECT_TRUE(own.hello().ok());
+  EXPECT_EQ(own.greeting.memory_quota(), 8u << 20);
+  v1::HelloRequest request = Client::request();
+  request.set_memory_quota(4 << 20);
+  EXPECT_TRUE(one.hello(request).ok());
+  EXPECT_EQ(one.greeting.memory_quota(), 1u << 20);
+  request.set_memory_quota(4096);
+  EXPECT_TRUE(two.hello(request).ok());
+  EXPECT_EQ(two.greeting.memory_quota(), 4096u);
+  EXPECT_EQ(three.hello().error_code(), StatusCode::RESOURCE_EXHAUSTED);
+  Client again("unix:" + server->socket());
+  EXPECT_TRUE(again.hello().ok());
+}
+
 TEST_F(ServerTest, AHelloThatIsNotFollowedByRunEnds) {
   Limits limits;
   limits.attach = 100ms;

@@ -1,14 +1,17 @@
-// Who has how many bytes of one device: a Budget for the device, one for each user with a limit, an
+// Who has how many bytes of one device: a Budget for the device, a UserBudget for each user, an
 // Account for each session.
 //
-// Thread-safe and lock-free. A reservation is made whole or not at all and never exceeds a limit,
+// Thread-safe; lock-free but for users who are guaranteed something. A reservation is made whole or not at all and never exceeds a limit,
 // not even for a moment.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
 #include <utility>
+
+#include "engine/core/mutex.h"
 
 namespace teletensor::memory {
 
@@ -23,22 +26,55 @@ class Budget {
  public:
   explicit Budget(std::uint64_t total) : total_(total) {}
   bool reserve(std::uint64_t bytes);
-  void release(std::uint64_t bytes) { used_.fetch_sub(bytes, std::memory_order_relaxed); }
+  void release(std::uint64_t bytes) { taken_.fetch_sub(bytes, std::memory_order_relaxed); }
   std::uint64_t total() const { return total_; }
-  std::uint64_t used() const { return used_.load(std::memory_order_relaxed); }
+  std::uint64_t used() const;
+  // Nobody's, and kept free for what users are guaranteed.
+  std::uint64_t held_back() const { return held_back_.load(std::memory_order_relaxed); }
   std::uint64_t peak() const { return peak_.load(std::memory_order_relaxed); }
+
+  // So much is free for nobody, until it is given out. False: it is not there.
+  bool hold_back(std::uint64_t bytes);
+  // Precondition of give_out: held back. Of take_back: reserved.
+  void give_out(std::uint64_t bytes);
+  void take_back(std::uint64_t bytes) { held_back_.fetch_add(bytes, std::memory_order_relaxed); }
 
  private:
   const std::uint64_t total_;
-  std::atomic<std::uint64_t> used_{0};
+  std::atomic<std::uint64_t> taken_{0};  // used or held back
+  std::atomic<std::uint64_t> held_back_{0};
   std::atomic<std::uint64_t> peak_{0};
+};
+
+// What the sessions of one user have together on a device: `limit` at most. So much as is
+// guaranteed is kept free for them there; what they have beyond it is borrowed, while there is any.
+class UserBudget {
+ public:
+  // Precondition: `guaranteed` <= `limit`, and the device's budget holds it back.
+  UserBudget(Budget& device, std::uint64_t limit, std::uint64_t guaranteed = 0)
+      : device_(device), limit_(limit), guaranteed_(guaranteed) {}
+  // On the device as well.
+  bool reserve(std::uint64_t bytes);
+  void release(std::uint64_t bytes);
+  std::uint64_t limit() const { return limit_; }
+  std::uint64_t guaranteed() const { return guaranteed_; }
+  std::uint64_t used() const { return used_.load(std::memory_order_relaxed); }
+
+ private:
+  // Of the guarantee, what is not used.
+  std::uint64_t left(std::uint64_t used) const { return guaranteed_ - std::min(used, guaranteed_); }
+
+  Budget& device_;
+  const std::uint64_t limit_, guaranteed_;
+  core::Mutex mu_;  // where something is guaranteed: used_ and what is held back change together
+  std::atomic<std::uint64_t> used_{0};
 };
 
 class Account {
  public:
   // quota 0: the whole budget. `user`: what the sessions of one user may have together; null: no
   // limit but the device's.
-  Account(Budget& budget, std::uint64_t quota, std::shared_ptr<Budget> user = nullptr)
+  Account(Budget& budget, std::uint64_t quota, std::shared_ptr<UserBudget> user = nullptr)
       : budget_(budget),
         user_(std::move(user)),
         quota_(quota == 0 || quota > budget.total() ? budget.total() : quota) {}
@@ -54,13 +90,13 @@ class Account {
   std::uint64_t peak() const { return peak_.load(std::memory_order_relaxed); }
   std::uint64_t quota() const { return quota_; }
   const Budget& budget() const { return budget_; }
-  const Budget* user() const { return user_.get(); }
+  const UserBudget* user() const { return user_.get(); }
 
  private:
   static constexpr std::uint64_t kClosed = 1ull << 63;
 
   Budget& budget_;
-  const std::shared_ptr<Budget> user_;
+  const std::shared_ptr<UserBudget> user_;
   const std::uint64_t quota_;
   std::atomic<std::uint64_t> used_{0};  // the top bit: closed
   std::atomic<std::uint64_t> peak_{0};

@@ -31,17 +31,33 @@ std::uint64_t DevicePool::held() const {
 void DevicePool::enroll(OwnerId owner, const std::string& user, std::uint64_t limit) {
   core::MutexLock lock(mu_);
   std::erase_if(users_, [](const auto& entry) { return entry.second.expired(); });
-  std::weak_ptr<Budget>& known = users_[user];
-  std::shared_ptr<Budget> budget = known.lock();
-  if (!budget) known = budget = std::make_shared<Budget>(limit);
+  std::weak_ptr<UserBudget>& known = users_[user];
+  std::shared_ptr<UserBudget> budget = known.lock();
+  if (!budget) {
+    const std::uint64_t most = limit == 0 ? budget_.total() : limit;
+    known = budget = std::make_shared<UserBudget>(budget_, most);
+  }
   enrolled_[owner] = std::move(budget);
 }
 
-std::shared_ptr<Budget> DevicePool::take_user(OwnerId owner) {
+core::Status DevicePool::guarantee(const std::string& user, std::uint64_t bytes,
+                                   std::uint64_t limit) {
+  if (!budget_.hold_back(bytes)) {
+    return core::Status(core::Code::kResourceExhausted,
+                        core::to_string(device_) + " has not the memory that users are guaranteed");
+  }
+  core::MutexLock lock(mu_);
+  const std::uint64_t most = limit == 0 ? budget_.total() : limit;
+  guaranteed_.push_back(std::make_shared<UserBudget>(budget_, most, bytes));
+  users_[user] = guaranteed_.back();
+  return {};
+}
+
+std::shared_ptr<UserBudget> DevicePool::take_user(OwnerId owner) {
   core::MutexLock lock(mu_);
   const auto found = enrolled_.find(owner);
   if (found == enrolled_.end()) return nullptr;
-  std::shared_ptr<Budget> budget = std::move(found->second);
+  std::shared_ptr<UserBudget> budget = std::move(found->second);
   enrolled_.erase(found);
   return budget;
 }

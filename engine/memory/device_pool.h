@@ -16,6 +16,7 @@
 
 #include "engine/core/dtype.h"
 #include "engine/core/mutex.h"
+#include "engine/core/status.h"
 #include "engine/memory/account.h"
 #include "engine/memory/size_class.h"
 #include "engine/memory/source.h"
@@ -42,11 +43,15 @@ class DevicePool {
   Source& source() { return *source_; }
   std::uint64_t held() const;  // bytes from the operating system, in use or cached
 
-  // The sessions of `user` have at most `limit` bytes together: counts for the Pool of `owner` that
-  // is made next. The first limit holds while the user has a session.
+  // The sessions of `user` have at most `limit` bytes together (0: all there are): counts for the
+  // Pool of `owner` that is made next. The first limit holds while the user has a session.
   void enroll(OwnerId owner, const std::string& user, std::uint64_t limit);
   // What enroll() said of the owner; null without.
-  std::shared_ptr<Budget> take_user(OwnerId owner);
+  std::shared_ptr<UserBudget> take_user(OwnerId owner);
+  // From now on so much is kept free for `user`. RESOURCE_EXHAUSTED where it is not there.
+  // Precondition: the user has no session, nothing is guaranteed to it yet, and `limit`, where it
+  // is not 0, is no less.
+  core::Status guarantee(const std::string& user, std::uint64_t bytes, std::uint64_t limit);
 
   // Up to `n` blocks of a class, clean for `owner`; how many there are (0: the device has none
   // left).
@@ -98,8 +103,9 @@ class DevicePool {
   Budget budget_;
 
   mutable core::Mutex mu_;
-  std::map<std::string, std::weak_ptr<Budget>> users_ TT_GUARDED_BY(mu_);
-  std::map<OwnerId, std::shared_ptr<Budget>> enrolled_ TT_GUARDED_BY(mu_);
+  std::map<std::string, std::weak_ptr<UserBudget>> users_ TT_GUARDED_BY(mu_);
+  std::map<OwnerId, std::shared_ptr<UserBudget>> enrolled_ TT_GUARDED_BY(mu_);
+  std::vector<std::shared_ptr<UserBudget>> guaranteed_ TT_GUARDED_BY(mu_);
   std::uint64_t held_ TT_GUARDED_BY(mu_) = 0;
   std::vector<CachedSmall> small_[kSizeClasses] TT_GUARDED_BY(mu_);
   std::vector<void*> slabs_ TT_GUARDED_BY(mu_);

@@ -289,18 +289,28 @@ core::Status Pool::refusal(std::string_view what, std::size_t bytes) const {
   const std::vector<Living> largest = this->largest(kShown);
   const Budget& budget = account_.budget();
   const std::uint64_t used = account_.used(), device_used = budget.used();
-  const std::uint64_t others = device_used > used ? device_used - used : 0;
-  const std::uint64_t free = budget.total() > device_used ? budget.total() - device_used : 0;
-  const Budget* const user = account_.user();
+  const UserBudget* const user = account_.user();
+  const std::uint64_t mine = user != nullptr ? user->used() : used;
+  const std::uint64_t others = device_used > mine ? device_used - mine : 0;
+  // For this session: what is kept for others is not.
+  const std::uint64_t own = user == nullptr || user->used() > user->guaranteed()
+                                ? 0
+                                : user->guaranteed() - user->used();
+  const std::uint64_t kept = budget.held_back() > own ? budget.held_back() - own : 0;
+  const std::uint64_t taken = device_used + kept;
+  const std::uint64_t free = budget.total() > taken ? budget.total() - taken : 0;
   const std::uint64_t wanted = charged_bytes(std::min<std::size_t>(bytes, SIZE_MAX / 4));
   std::string text(what);
   text += ": out of memory on " + core::to_string(device_id()) + ": requested " +
           readable_bytes(bytes) + " (" + std::to_string(bytes) + " bytes), this session uses " +
           readable_bytes(used) + " of its quota of " + readable_bytes(account_.quota()) +
-          (user != nullptr ? ", all sessions of this user " + readable_bytes(user->used()) +
-                                 " of " + readable_bytes(user->total())
-                           : "") +
-          ", free on the device " + readable_bytes(free) + ", other sessions hold " +
+          (user != nullptr ? ", all sessions of this user " + readable_bytes(user->used()) : "") +
+          (user != nullptr && user->limit() < budget.total()
+               ? " of " + readable_bytes(user->limit())
+               : "") +
+          ", free on the device " + readable_bytes(free) +
+          (kept > 0 ? ", kept for what others are guaranteed " + readable_bytes(kept) : "") +
+          (user != nullptr ? ", other users hold " : ", other sessions hold ") +
           readable_bytes(others) + "; largest tensors here:";
   if (largest.empty()) text += " none";
   for (std::size_t i = 0; i < largest.size(); ++i) {
@@ -309,7 +319,7 @@ core::Status Pool::refusal(std::string_view what, std::size_t bytes) const {
   }
   if (used + wanted > account_.quota()) {
     text += "; delete tensors, use smaller batches, or ask for a larger session memory";
-  } else if (user != nullptr && user->used() + wanted > user->total()) {
+  } else if (user != nullptr && user->used() + wanted > user->limit()) {
     text += "; delete tensors or close sessions of yours, or use smaller batches";
   } else {
     text += "; wait until other sessions release memory, or use smaller batches";

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <optional>
 #include <random>
 #include <thread>
@@ -37,6 +38,76 @@ class CountingSource : public Source {
 
 PoolHandle open(DevicePool& device, OwnerId owner, std::uint64_t quota = 0) {
   return PoolHandle(Pool::create(device, owner, quota));
+}
+
+TEST(Guarantee, IsKeptFreeAndTheRestIsBorrowed) {
+  CountingSource source;
+  DevicePool device(kHost, 100 << 20, &source);
+  ASSERT_TRUE(device.guarantee("alice", 40 << 20, 80 << 20).ok());
+  EXPECT_EQ(device.guarantee("greedy", 61 << 20, 0).code(), core::Code::kResourceExhausted);
+  EXPECT_EQ(device.budget().used(), 0u);
+  device.enroll(1, "alice", 0);
+  device.enroll(2, "bob", 0);
+  device.enroll(3, "alice", 0);
+  {
+    PoolHandle alice = open(device, 1), bob = open(device, 2), second = open(device, 3);
+    const auto taken = bob->allocate_shared(60 << 20, 1);
+    ASSERT_TRUE(taken);
+    EXPECT_FALSE(bob->allocate_shared(1 << 20, 2));  // the rest is kept for alice
+    const std::string text = bob->refusal("add", 2 << 20).message();
+    EXPECT_NE(text.find("free on the device 0 B, kept for what others are guaranteed 40.0 MiB"),
+              std::string::npos)
+        << text;
+    auto a = alice->allocate_shared(30 << 20, 1), b = second->allocate_shared(10 << 20, 1);
+    ASSERT_TRUE(a && b);
+    EXPECT_EQ(device.budget().used(), 100u << 20);
+    EXPECT_EQ(device.budget().held_back(), 0u);
+    EXPECT_FALSE(alice->allocate_shared(1 << 20, 2));  // all is in use
+    a = nullptr;
+    EXPECT_EQ(device.budget().used(), 70u << 20);
+    EXPECT_FALSE(bob->allocate_shared(1 << 20, 3));  // given back, and kept again
+    a = alice->allocate_shared(30 << 20, 3);
+    EXPECT_TRUE(a);
+  }
+  EXPECT_EQ(device.budget().used(), 0u);
+  EXPECT_EQ(device.budget().held_back(), 40u << 20);
+  device.enroll(4, "alice", 0);
+  PoolHandle alice = open(device, 4);
+  const auto most = alice->allocate_shared(80 << 20, 1);  // 40 borrowed
+  ASSERT_TRUE(most);
+  EXPECT_FALSE(alice->allocate_shared(2 << 20, 2));  // her limit
+  EXPECT_NE(alice->refusal("add", 2 << 20).message().find(
+                "all sessions of this user 80.0 MiB of 80.0 MiB, free on the device 20.0 MiB, other "
+                "users hold 0 B"),
+            std::string::npos);
+}
+
+TEST(Guarantee, AddsUpWhileManyThreadsTakeAndGiveBack) {
+  CountingSource source;
+  DevicePool device(kHost, 64 << 20, &source);
+  ASSERT_TRUE(device.guarantee("a", 8 << 20, 0).ok());
+  ASSERT_TRUE(device.guarantee("b", 8 << 20, 16 << 20).ok());
+  const char* users[] = {"a", "b", "c", "a"};
+  for (OwnerId i = 0; i < 4; ++i) device.enroll(i + 1, users[i], 0);
+  std::vector<PoolHandle> pools;
+  for (OwnerId i = 0; i < 4; ++i) pools.push_back(open(device, i + 1));
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < 4; ++i) {
+    threads.emplace_back([&, i] {
+      std::mt19937 random(static_cast<unsigned>(i));
+      std::deque<core::Ref<Storage>> held;
+      for (int round = 0; round < 2000; ++round) {
+        if (auto storage = pools[i]->allocate_shared(random() % (3 << 20), 1)) {
+          held.push_back(std::move(storage));
+        }
+        EXPECT_LE(device.budget().used(), 64u << 20);
+        while (held.size() > random() % 12) held.pop_front();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(device.budget().used(), 0u);
+  EXPECT_EQ(device.budget().held_back(), 16u << 20);
 }
 
 TEST(SizeClass, EachHoldsItsSizesWithAtMostAQuarterMore) {

@@ -49,7 +49,8 @@ std::vector<engine::Publication> Host::publications() const {
 core::Result<std::unique_ptr<engine::Session>> Host::open(const engine::SessionOptions& options,
                                                           engine::SessionListener* listener) {
   const memory::OwnerId owner = next_owner_++;
-  for (std::size_t i = 0; options.user_quota != 0 && i < devices_.size(); ++i) {
+  const bool known = !options.user.empty() || options.user_quota != 0;
+  for (std::size_t i = 0; known && i < devices_.size(); ++i) {
     devices_.at(i).pool().enroll(owner, options.user, options.user_quota);
   }
   return std::unique_ptr<engine::Session>(

@@ -67,3 +67,56 @@ def test_sessions_of_a_user_are_counted(start_daemon, tt):
         second.close()
         with tt.connect(daemon.tcp, token=alice):
             assert tt.ones(2).tolist() == [1.0, 1.0]
+
+
+def test_users_of_the_config_file(start_daemon, tt, tmp_path):
+    """A user's own limits, and memory that is kept for it while others fill the box."""
+    config = tmp_path / "teletensord.toml"
+    config.write_text("""
+host_memory = "96MiB"
+user_memory = "90MiB"
+[users.alice]
+guaranteed = "32MiB"
+memory = "48MiB"
+sessions = 1
+""", encoding="utf-8")
+    daemon = start_daemon("--config", str(config))
+    alice, bob = token_of(daemon, "alice"), token_of(daemon, "bob")
+    with tt.connect(daemon.tcp, token=bob) as theirs:
+        with theirs.as_current():
+            held = tt.ones(15 * MIB)  # 60 MiB
+            held.sum().item()
+            with pytest.raises(tt.OutOfMemoryError) as refused:
+                tt.ones(3 * MIB).sum().item()
+            assert "kept for what others are guaranteed 32.0 MiB" in str(refused.value)
+        with tt.connect(daemon.tcp, token=alice) as own:
+            with own.as_current():
+                mine = tt.ones(7 * MIB)
+                assert mine.sum().item() == 7 * MIB
+                with pytest.raises(tt.OutOfMemoryError, match="other users hold 60"):
+                    tt.ones(3 * MIB).sum().item()
+            with pytest.raises(tt.RefusedError, match="alice has 1 sessions"):
+                tt.connect(daemon.tcp, token=alice)
+            with theirs.as_current():
+                del held
+                theirs.synchronize()
+            with own.as_current():
+                more = tt.ones(4 * MIB)  # borrowed
+                assert more.sum().item() == 4 * MIB
+                with pytest.raises(tt.OutOfMemoryError, match="of 48.0 MiB"):
+                    tt.ones(2 * MIB).sum().item()
+
+
+def test_more_guaranteed_than_there_is(tmp_path):
+    from support.daemon import binary
+
+    config = tmp_path / "teletensord.toml"
+    config.write_text('''host_memory = "64MiB"
+[users.a]
+guaranteed = "40MiB"
+[users.b]
+guaranteed = "40MiB"
+''', encoding="utf-8")
+    done = subprocess.run([binary(), "--config", str(config), "--no-socket", "--listen", "127.0.0.1:0",
+                           "--state-dir", str(tmp_path)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "guaranteed" in done.stderr
