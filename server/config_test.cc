@@ -74,7 +74,8 @@ TEST(Config, UsersOfTheFile) {
   for (const char* bad :
        {"users = 3\n", "[users]\nalice = 3\n", "[users.\"a b\"]\n", "[users.a]\nmemroy = 3\n",
         "[users.a]\nweight = 0\n", "[users.a]\nweight = 1001\n", "[users.a]\nsessions = \"x\"\n",
-        "[users.a]\nmemory = 1\nguaranteed = 2\n", "user_memory = 1\n[users.a]\nguaranteed = 2\n"}) {
+        "[users.a]\nmemory = 1\nguaranteed = 2\n",
+        "user_memory = 1\n[users.a]\nguaranteed = 2\n"}) {
     const std::string wrong = file_with(folder, bad);
     const Parsed parsed = parse({"--config", wrong.c_str()});
     EXPECT_EQ(parsed.exit_code, 2) << bad;

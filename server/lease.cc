@@ -640,7 +640,8 @@ bool Leases::evict_one(std::string_view user) {
   for (const LeaseRef& lease : all()) {
     if (lease->client.user != user) continue;
     const Clock::time_point left = lease->deserted_since();
-    if (left == Clock::time_point{} || Clock::now() - left < limits_.safe || (oldest && left >= since)) {
+    if (left == Clock::time_point{} || Clock::now() - left < limits_.safe ||
+        (oldest && left >= since)) {
       continue;
     }
     if (lease->client.named || lease->busy()) continue;

@@ -256,8 +256,8 @@ class Leases {
   };
   void hand_over(Handover handover);
   void look_at(Lease& lease, Clock::time_point now);
-  // Ends that session of the user which nobody has come back to for longest, for want of room. False:
-  // there is none. Other users' are not touched.
+  // Ends that session of the user which nobody has come back to for longest, for want of room.
+  // False: there is none. Other users' are not touched.
   bool evict_one(std::string_view user);
   void abandon_lingering();
 

@@ -29,10 +29,10 @@ struct Limits {
   std::size_t progress_bytes = 1 << 20;       // values in one Progress, about
   std::size_t outbox_bytes = 64ull << 20;     // values that the client has not read
   std::size_t sessions = 64;
-  std::size_t streams = 1024;                // calls at once, of all clients
-  std::size_t user_sessions = 0;             // of one user at once; 0: no limit but `sessions`
-  std::uint64_t user_memory = 0;             // bytes a device of a user's sessions; 0: no limit
-  std::uint64_t session_memory = 0;          // bytes a device; 0: the engine's budget
+  std::size_t streams = 1024;        // calls at once, of all clients
+  std::size_t user_sessions = 0;     // of one user at once; 0: no limit but `sessions`
+  std::uint64_t user_memory = 0;     // bytes a device of a user's sessions; 0: no limit
+  std::uint64_t session_memory = 0;  // bytes a device; 0: the engine's budget
   std::map<std::string, UserLimits, std::less<>> users;  // those who have limits of their own
   // A client that was cut off has so long to come back before its session may have to go.
   std::chrono::milliseconds safe{30'000};

@@ -1,8 +1,8 @@
 // Who has how many bytes of one device: a Budget for the device, a UserBudget for each user, an
 // Account for each session.
 //
-// Thread-safe; lock-free but for users who are guaranteed something. A reservation is made whole or not at all and never exceeds a limit,
-// not even for a moment.
+// Thread-safe; lock-free but for users who are guaranteed something. A reservation is made whole or
+// not at all and never exceeds a limit, not even for a moment.
 #pragma once
 
 #include <algorithm>

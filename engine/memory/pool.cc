@@ -293,25 +293,24 @@ core::Status Pool::refusal(std::string_view what, std::size_t bytes) const {
   const std::uint64_t mine = user != nullptr ? user->used() : used;
   const std::uint64_t others = device_used > mine ? device_used - mine : 0;
   // For this session: what is kept for others is not.
-  const std::uint64_t own = user == nullptr || user->used() > user->guaranteed()
-                                ? 0
-                                : user->guaranteed() - user->used();
+  const std::uint64_t own =
+      user == nullptr || user->used() > user->guaranteed() ? 0 : user->guaranteed() - user->used();
   const std::uint64_t kept = budget.held_back() > own ? budget.held_back() - own : 0;
   const std::uint64_t taken = device_used + kept;
   const std::uint64_t free = budget.total() > taken ? budget.total() - taken : 0;
   const std::uint64_t wanted = charged_bytes(std::min<std::size_t>(bytes, SIZE_MAX / 4));
   std::string text(what);
-  text += ": out of memory on " + core::to_string(device_id()) + ": requested " +
-          readable_bytes(bytes) + " (" + std::to_string(bytes) + " bytes), this session uses " +
-          readable_bytes(used) + " of its quota of " + readable_bytes(account_.quota()) +
-          (user != nullptr ? ", all sessions of this user " + readable_bytes(user->used()) : "") +
-          (user != nullptr && user->limit() < budget.total()
-               ? " of " + readable_bytes(user->limit())
-               : "") +
-          ", free on the device " + readable_bytes(free) +
-          (kept > 0 ? ", kept for what others are guaranteed " + readable_bytes(kept) : "") +
-          (user != nullptr ? ", other users hold " : ", other sessions hold ") +
-          readable_bytes(others) + "; largest tensors here:";
+  text +=
+      ": out of memory on " + core::to_string(device_id()) + ": requested " +
+      readable_bytes(bytes) + " (" + std::to_string(bytes) + " bytes), this session uses " +
+      readable_bytes(used) + " of its quota of " + readable_bytes(account_.quota()) +
+      (user != nullptr ? ", all sessions of this user " + readable_bytes(user->used()) : "") +
+      (user != nullptr && user->limit() < budget.total() ? " of " + readable_bytes(user->limit())
+                                                         : "") +
+      ", free on the device " + readable_bytes(free) +
+      (kept > 0 ? ", kept for what others are guaranteed " + readable_bytes(kept) : "") +
+      (user != nullptr ? ", other users hold " : ", other sessions hold ") +
+      readable_bytes(others) + "; largest tensors here:";
   if (largest.empty()) text += " none";
   for (std::size_t i = 0; i < largest.size(); ++i) {
     text += (i == 0 ? " " : ", ") + readable_bytes(largest[i].bytes) + " made by command " +

@@ -76,10 +76,13 @@ TEST(Guarantee, IsKeptFreeAndTheRestIsBorrowed) {
   const auto most = alice->allocate_shared(80 << 20, 1);  // 40 borrowed
   ASSERT_TRUE(most);
   EXPECT_FALSE(alice->allocate_shared(2 << 20, 2));  // her limit
-  EXPECT_NE(alice->refusal("add", 2 << 20).message().find(
-                "all sessions of this user 80.0 MiB of 80.0 MiB, free on the device 20.0 MiB, other "
-                "users hold 0 B"),
-            std::string::npos);
+  EXPECT_NE(
+      alice->refusal("add", 2 << 20)
+          .message()
+          .find(
+              "all sessions of this user 80.0 MiB of 80.0 MiB, free on the device 20.0 MiB, other "
+              "users hold 0 B"),
+      std::string::npos);
 }
 
 TEST(Guarantee, AddsUpWhileManyThreadsTakeAndGiveBack) {
