@@ -1,6 +1,7 @@
 // Poisson and binomial counts. Element i has 256 Philox blocks of its own, one an attempt of the
 // rejection methods, so that its number depends on (seed, ordinal, i) and its parameters alone.
 
+#include <algorithm>
 #include <cmath>
 
 #include "engine/backends/cpu/block_io.h"
@@ -17,16 +18,23 @@ using core::DType;
 using core::Status;
 using ops::scalar::log_gamma;
 
-constexpr int kAttempts = 256;
+constexpr int kAttemptBits = 8, kAttempts = 1 << kAttemptBits;
 
 // The uniform numbers of one element, a pair an attempt, in (0, 1).
 class Uniforms {
  public:
-  Uniforms(const Stream& stream, std::int64_t element)
-      : stream_(stream), first_(static_cast<std::uint64_t>(element) * kAttempts) {}
+  // `known`: the words of the first attempt.
+  Uniforms(const Stream& stream, std::int64_t element, const std::uint32_t* known)
+      : stream_(stream),
+        first_(static_cast<std::uint64_t>(element) << kAttemptBits),
+        known_(known) {}
   void pair(int attempt, double& u, double& v) const {
-    std::uint32_t w[4];
-    random_words(stream_, first_ + static_cast<std::uint64_t>(attempt), 1, w);
+    std::uint32_t made[4];
+    const std::uint32_t* w = known_;
+    if (attempt > 0) {
+      random_words(stream_, first_ + static_cast<std::uint64_t>(attempt), 1, made);
+      w = made;
+    }
     u = unit(w[0], w[1]);
     v = unit(w[2], w[3]);
   }
@@ -38,6 +46,7 @@ class Uniforms {
   }
   const Stream& stream_;
   const std::uint64_t first_;
+  const std::uint32_t* const known_;
 };
 
 // Below 10 by inversion; above by transformed rejection (W. Hoermann, "The transformed rejection
@@ -117,8 +126,15 @@ Status fill(KernelCall& call, F&& number) {
   const StoreBlock<double> store = store_block<double>(out.dtype);
   const auto size = static_cast<std::int64_t>(core::size_of(out.dtype));
   split(call.parallel, g.numel(), 200, 64, [&](std::int64_t begin, std::int64_t end) {
+    constexpr std::int64_t kAtOnce = 64;
+    std::uint32_t words[4 * kAtOnce];
     for (std::int64_t i = begin; i < end; ++i) {
-      const double value = number(i, Uniforms(stream, i));
+      const std::int64_t at = (i - begin) % kAtOnce;
+      if (at == 0) {
+        random_words_apart(stream, static_cast<std::uint64_t>(i) << kAttemptBits, kAttemptBits,
+                           std::min(kAtOnce, end - i), words);
+      }
+      const double value = number(i, Uniforms(stream, i, words + 4 * at));
       std::int64_t offset = 0, rest = i;
       for (int d = g.rank() - 1; d >= 0; --d) {
         offset += rest % g.shape[d] * g.strides[d];

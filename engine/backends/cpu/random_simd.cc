@@ -21,7 +21,7 @@ constexpr int kChains = 2;
 
 // kChains vectors of blocks, each word in the low half of a 64-bit lane; what gathers in the upper
 // halves is never read.
-HWY_INLINE void philox(std::uint64_t seed, std::uint64_t ordinal, std::uint64_t first,
+HWY_INLINE void philox(std::uint64_t seed, std::uint64_t ordinal, std::uint64_t first, int apart,
                        std::uint32_t* to) {
   const hn::ScalableTag<std::uint64_t> d;
   using V = hn::Vec<decltype(d)>;
@@ -38,7 +38,8 @@ HWY_INLINE void philox(std::uint64_t seed, std::uint64_t ordinal, std::uint64_t 
   const V a = hn::Set(d, 0xD2511F53u), b = hn::Set(d, 0xCD9E8D57u);
   V x0[kChains], x1[kChains], x2[kChains], x3[kChains];
   for (int i = 0; i < kChains; ++i) {
-    const V counter = hn::Iota(d, first + static_cast<std::uint64_t>(i) * lanes);
+    const V block = hn::Iota(d, static_cast<std::uint64_t>(i) * lanes);
+    const V counter = hn::Add(hn::Set(d, first), hn::ShiftLeftSame(block, apart));
     x0[i] = counter;
     x1[i] = hn::ShiftRight<32>(counter);
     x2[i] = hn::Set(d, ordinal);
@@ -67,17 +68,17 @@ HWY_INLINE void philox(std::uint64_t seed, std::uint64_t ordinal, std::uint64_t 
   }
 }
 
-void words(std::uint64_t seed, std::uint64_t ordinal, std::uint64_t first, std::int64_t blocks,
-           std::uint32_t* to) {
+void words(std::uint64_t seed, std::uint64_t ordinal, std::uint64_t first, int apart,
+           std::int64_t blocks, std::uint32_t* to) {
   const auto step =
       static_cast<std::int64_t>(kChains * hn::Lanes(hn::ScalableTag<std::uint64_t>()));
   for (; blocks >= step;
-       blocks -= step, first += static_cast<std::uint64_t>(step), to += 4 * step) {
-    philox(seed, ordinal, first, to);
+       blocks -= step, first += static_cast<std::uint64_t>(step) << apart, to += 4 * step) {
+    philox(seed, ordinal, first, apart, to);
   }
   if (blocks > 0) {
     alignas(64) std::uint32_t rest[4 * kChains * 8];
-    philox(seed, ordinal, first, rest);
+    philox(seed, ordinal, first, apart, rest);
     std::copy(rest, rest + 4 * blocks, to);
   }
 }
@@ -163,7 +164,11 @@ HWY_EXPORT(normal_f32);
 HWY_EXPORT(normal_f64);
 
 void random_words(Stream stream, std::uint64_t first, std::int64_t blocks, std::uint32_t* to) {
-  HWY_DYNAMIC_DISPATCH(words)(stream.seed, stream.ordinal, first, blocks, to);
+  random_words_apart(stream, first, 0, blocks, to);
+}
+void random_words_apart(Stream stream, std::uint64_t first, int apart, std::int64_t blocks,
+                        std::uint32_t* to) {
+  HWY_DYNAMIC_DISPATCH(words)(stream.seed, stream.ordinal, first, apart, blocks, to);
 }
 void normal_from_words(const std::uint32_t* words, std::int64_t n, float* to) {
   HWY_DYNAMIC_DISPATCH(normal_f32)(words, n, to);

@@ -14,6 +14,10 @@ struct Stream {
 // Words 4 * first ... 4 * (first + blocks) of the stream, in order.
 void random_words(Stream stream, std::uint64_t first, std::int64_t blocks, std::uint32_t* to);
 
+// The same of the blocks first, first + 2^apart, first + 2 * 2^apart, ...
+void random_words_apart(Stream stream, std::uint64_t first, int apart, std::int64_t blocks,
+                        std::uint32_t* to);
+
 // Standard normal numbers by Box-Muller: each pair of `to` from the pair of uniform numbers made of
 // the same words. n is even. f32: 1 word a number; f64: 2 words a number.
 void normal_from_words(const std::uint32_t* words, std::int64_t n, float* to);
