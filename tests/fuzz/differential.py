@@ -138,6 +138,8 @@ def check(number, folder, cuts=None):
     tt.set_strict(True)
     try:
         expected = {seed: seen(plain, source, seed) for seed in (0, 1)}
+    except (RuntimeError, TypeError):  # an op that refuses a dtype
+        return ["refused"]
     finally:
         tt.set_strict(False)
     ways = ["lines", "window"]
