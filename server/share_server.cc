@@ -239,8 +239,9 @@ void ShareServer::drop(const ConnectionRef& connection) {
   connections_.erase(connection->socket);
   const LeaseRef lease = connection->lease.lock();
   if (connection->share == 0 || !lease) return;
-  give([lease, share = connection->share] {
+  give([lease, share = connection->share, upload = connection->upload] {
     (void)lease->with_session([&](engine::Session& session) {
+      if (upload != 0) session.abort_upload(upload);
       session.end_share(share);
       return Status();
     });
@@ -355,13 +356,17 @@ Status ShareServer::upload(Connection& connection, Lease& lease, const wire::Sha
       const Result<std::uint64_t> begun = session.begin_upload(device, request.total);
       if (!begun.ok()) return begun.status();
       reply.number = *begun;
+      if (connection.upload != 0) session.abort_upload(connection.upload);
+      connection.upload = reply.number;
+    } else if (reply.number != connection.upload) {
+      return Status(Code::kNotFound, "upload: not begun here");
     }
     Status status = session.upload_shared(reply.number, request.offset, connection.share,
                                           request.from, request.bytes);
-    if (status.ok() && request.offset + request.bytes == request.total) {
-      status = session.finish_upload(reply.number);
-    }
+    const bool last = request.offset + request.bytes == request.total;
+    if (status.ok() && last) status = session.finish_upload(reply.number);
     if (!status.ok()) session.abort_upload(reply.number);
+    if (!status.ok() || last) connection.upload = 0;
     return status;
   });
 }

@@ -41,6 +41,7 @@ class ShareServer {
     std::string in;
     std::weak_ptr<Lease> lease;
     std::uint64_t share = 0;
+    std::uint64_t upload = 0;  // begun and not finished
     bool working = false;
     bool broken = false;
   };

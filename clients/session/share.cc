@@ -28,6 +28,7 @@ Mapping& Mapping::operator=(Mapping&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(bytes_, other.bytes_);
   std::swap(hold_, other.hold_);
+  std::swap(due_, other.due_);
   return *this;
 }
 
@@ -47,6 +48,10 @@ Result<Mapping> Mapping::open(const ShareAddress&, std::uint64_t, const Stop&) {
 }
 Result<std::uint64_t> Mapping::upload(const ShareAddress&, core::Device, std::uint64_t,
                                       std::uint64_t, const Stop&) {
+  return unsupported();
+}
+Result<std::uint64_t> Mapping::send(const ShareAddress&, core::Device, std::string_view,
+                                    const Stop&) {
   return unsupported();
 }
 
@@ -111,13 +116,13 @@ wire::ShareRequest request_of(const ShareAddress& from, wire::ShareKind kind) {
   return request;
 }
 
-// Sends the request and waits for its reply, and the descriptor that comes with it.
-Status ask(int socket, const wire::ShareRequest& request, wire::ShareReply& reply,
-           Owned& descriptor, const Stop& stop) {
-  if (send(socket, &request, sizeof request, MSG_NOSIGNAL) !=
-      static_cast<ssize_t>(sizeof request)) {
-    return unavailable("request");
-  }
+Status tell(int socket, const wire::ShareRequest& request) {
+  const ssize_t n = ::send(socket, &request, sizeof request, MSG_NOSIGNAL);
+  return n == static_cast<ssize_t>(sizeof request) ? Status() : unavailable("request");
+}
+
+// Waits for the next reply, and the descriptor that comes with it.
+Status hear(int socket, wire::ShareReply& reply, Owned& descriptor, const Stop& stop) {
   while (true) {
     pollfd ready{socket, POLLIN, 0};
     const int n = poll(&ready, 1, kSliceMs);
@@ -145,6 +150,12 @@ Status ask(int socket, const wire::ShareRequest& request, wire::ShareReply& repl
   }
   if (reply.code == 0) return {};
   return Status(static_cast<Code>(reply.code), "shared memory: refused");
+}
+
+Status ask(int socket, const wire::ShareRequest& request, wire::ShareReply& reply,
+           Owned& descriptor, const Stop& stop) {
+  TT_RETURN_IF_ERROR(tell(socket, request));
+  return hear(socket, reply, descriptor, stop);
 }
 
 // A file that nobody can shorten under us and that holds what the reply says.
@@ -226,21 +237,71 @@ Result<Mapping> Mapping::open(const ShareAddress& from, std::uint64_t bytes, con
   return mapping;
 }
 
+Status Mapping::tell(const wire::ShareRequest& request) {
+  TT_RETURN_IF_ERROR(client::tell(hold_, request));
+  ++due_;
+  return {};
+}
+
+Status Mapping::hear(wire::ShareReply& reply, const Stop& stop) {
+  reply.code = 0;
+  reply.magic = 0;
+  Owned none;
+  const Status status = client::hear(hold_, reply, none, stop);
+  if (reply.magic == wire::kShareMagic) --due_;
+  return status;
+}
+
+Status Mapping::settle(const Stop& stop) {
+  while (due_ > 0) {
+    wire::ShareReply reply;
+    const Status status = hear(reply, stop);
+    if (!status.ok() && reply.magic != wire::kShareMagic) return status;
+  }
+  return {};
+}
+
 Result<std::uint64_t> Mapping::upload(const ShareAddress& to, core::Device device,
                                       std::uint64_t from, std::uint64_t bytes, const Stop& stop) {
   wire::ShareRequest request = request_of(to, wire::kShareUpload);
   request.total = bytes;
   request.device = static_cast<std::uint64_t>(device.kind) * 256 + device.index;
+  TT_RETURN_IF_ERROR(settle(stop));
   while (true) {
     request.from = from + request.offset;
     request.bytes = std::min(bytes - request.offset, wire::kMostShareUpload);
     wire::ShareReply reply;
-    Owned none;
-    TT_RETURN_IF_ERROR(ask(hold_, request, reply, none, stop));
+    TT_RETURN_IF_ERROR(tell(request));
+    TT_RETURN_IF_ERROR(hear(reply, stop));
     request.number = reply.number;
     request.offset += request.bytes;
     if (request.offset == bytes) return request.number;
   }
+}
+
+Result<std::uint64_t> Mapping::send(const ShareAddress& to, core::Device device,
+                                    std::string_view bytes, const Stop& stop) {
+  wire::ShareRequest request = request_of(to, wire::kShareUpload);
+  request.total = bytes.size();
+  request.device = static_cast<std::uint64_t>(device.kind) * 256 + device.index;
+  const std::uint64_t half = std::min(bytes_ / 2, wire::kMostShareUpload);
+  if (half == 0) return core::invalid("shared memory: too little to send through");
+  TT_RETURN_IF_ERROR(settle(stop));
+  wire::ShareReply reply;
+  for (std::uint64_t at = 0, piece = 0; at < bytes.size() || piece == 0; ++piece) {
+    request.from = piece % 2 * half;
+    request.offset = at;
+    request.bytes = std::min<std::uint64_t>(half, bytes.size() - at);
+    std::memcpy(data_ + request.from, bytes.data() + at, request.bytes);
+    if (piece > 0) {
+      TT_RETURN_IF_ERROR(hear(reply, stop));
+      request.number = reply.number;
+    }
+    TT_RETURN_IF_ERROR(tell(request));
+    at += request.bytes;
+  }
+  TT_RETURN_IF_ERROR(hear(reply, stop));
+  return reply.number;
 }
 
 #endif

@@ -45,15 +45,24 @@ class Mapping {
   // copied them. One thread at a time.
   core::Result<std::uint64_t> upload(const ShareAddress& to, core::Device device,
                                      std::uint64_t from, std::uint64_t bytes, const Stop& stop);
+  // An upload of other bytes by way of open()'s memory, in pieces: the next is copied there while
+  // the daemon copies the one before. One thread at a time.
+  core::Result<std::uint64_t> send(const ShareAddress& to, core::Device device,
+                                   std::string_view bytes, const Stop& stop);
 
  private:
   Mapping() = default;
+  core::Status tell(const wire::ShareRequest& request);
+  core::Status hear(wire::ShareReply& reply, const Stop& stop);
+  // After an upload that was interrupted: lets its answers pass.
+  core::Status settle(const Stop& stop);
 
   char* base_ = nullptr;
   std::size_t length_ = 0;
   char* data_ = nullptr;
   std::uint64_t bytes_ = 0;
   int hold_ = -1;  // the connection
+  int due_ = 0;    // replies that have not come
 };
 
 }  // namespace teletensor::client

@@ -395,3 +395,33 @@ def test_nonsense_on_the_socket(start_daemon):
         silent.socket.close()
     with tt.connect(daemon.unix):
         assert tt.ones(MIB).numpy().all()
+
+
+def test_an_unfinished_upload_goes_with_its_connection(start_daemon):
+    daemon = start_daemon()
+    raw, number, ticket = ticket_of(daemon.socket, "mine")
+    with raw:
+        with Sharer(daemon.socket) as sharer, Sharer(daemon.socket) as other:
+            for each in (sharer, other):
+                code, *_, descriptor = each.ask(OPEN, number, ticket, size=8192)
+                assert code == 0
+                os.close(descriptor)
+            code, upload, *_ = sharer.ask(UPLOAD, number, ticket, size=8192, total=64 * MIB)
+            assert code == 0 and sum(raw.used().values()) > 64 * MIB
+            # Another connection has no part in it.
+            assert other.ask(UPLOAD, number, ticket, number=upload, offset=8192, size=8192,
+                             total=64 * MIB)[0] == 5
+        wait_until(lambda: not any(raw.used().values()), 30, "the memory is back")
+
+
+def test_large_arrays_go_by_shared_memory(session):
+    tt = session.tt
+    start = used(session)
+    for count in (MIB, MIB + 1, 5 * MIB - 3):
+        values = np.arange(count, dtype=np.float32)
+        x = tt.tensor(values)
+        values[:] = 0  # a copy
+        assert used(session) - start < 2 * values.nbytes
+        np.testing.assert_array_equal(x.numpy(), np.arange(count, dtype=np.float32))
+        del x
+    np.testing.assert_array_equal(tt.tensor(np.ones((3000, 2000)).T).numpy(), np.ones((2000, 3000)))

@@ -88,7 +88,31 @@ void bind_share(nb::module_& m) {
           },
           nb::arg("address"), nb::arg("session"), nb::arg("dtype"), nb::arg("device"),
           nb::arg("shape"), nb::arg("at"), nb::arg("bytes"),
-          "A tensor with a copy of the bytes from `at` on, once the daemon has made it.");
+          "A tensor with a copy of the bytes from `at` on, once the daemon has made it.")
+      .def(
+          "send",
+          [](Mapping& self, const ShareAddress& to, PySession& session, nb::handle data,
+             nb::handle dtype, nb::handle device, const std::vector<std::int64_t>& shape) {
+            raise_if(check_not_forked());
+            Py_buffer view;
+            if (PyObject_GetBuffer(data.ptr(), &view, PyBUF_SIMPLE) != 0) throw nb::python_error();
+            const auto place = *device_of(device.ptr());
+            auto upload = [&] {
+              nb::gil_scoped_release release;
+              return self.send(
+                  to, place,
+                  {static_cast<const char*>(view.buf), static_cast<std::size_t>(view.len)},
+                  signalled);
+            }();
+            PyBuffer_Release(&view);
+            const std::uint64_t number = value_of(std::move(upload));
+            return nb::steal(
+                wrap(session, value_or_raise(session.uploaded(number, *dtype_of(dtype.ptr()), place,
+                                                              core::Dims(shape)))));
+          },
+          nb::arg("address"), nb::arg("session"), nb::arg("data"), nb::arg("dtype"),
+          nb::arg("device"), nb::arg("shape"),
+          "A tensor with a copy of other bytes, which go by way of this memory.");
 }
 
 }  // namespace teletensor::client

@@ -15,6 +15,8 @@ from ._errors import OutOfMemoryError, TeletensorError
 __all__ = ["Sharing", "memory_of"]
 
 _LEAST = 1 << 20  # bytes; what is not larger is quicker in a message, and the daemon shares none of it
+_LEAST_SENT = 4 << 20  # bytes of an upload
+_WAY = 2 << 20  # bytes of memory that an upload goes by
 _MOST = 128  # arrays at once: each holds a descriptor of this process
 
 
@@ -82,13 +84,28 @@ class Sharing:
     def upload(self, core: _core.Session, array: np.ndarray[Any, Any], dtype: _core.dtype,
                device: _core.device, shape: Sequence[int]) -> _core.Tensor | None:
         """A tensor with a copy of the array, which the daemon has made; None: not memory of ours."""
-        memory: Any = memory_of(array)
-        if self._address is None or not isinstance(memory, _core.Mapping) \
-                or _opened.get(memory) is not self:
+        if self._address is None:
             return None
+        memory: Any = memory_of(array)
+        if not isinstance(memory, _core.Mapping) or _opened.get(memory) is not self:
+            return self._send(core, array, dtype, device, shape)
         buffer: Any = memory
         start = np.frombuffer(buffer, np.uint8).__array_interface__["data"][0]
         at = array.__array_interface__["data"][0] - start
         made: _core.Tensor = memory.upload(
             self._address, core, dtype, device, shape, at, array.nbytes)
+        return made
+
+    def _send(self, core: _core.Session, array: np.ndarray[Any, Any], dtype: _core.dtype,
+              device: _core.device, shape: Sequence[int]) -> _core.Tensor | None:
+        """By way of a little memory of this call's; None: use the stream, which also says what is wrong."""
+        assert self._address is not None
+        if array.nbytes < _LEAST_SENT or self._live >= _MOST:
+            return None
+        data = memoryview(array.reshape(-1)).cast("B")
+        try:
+            way = _core.Mapping.open(self._address, _WAY)
+            made: _core.Tensor = way.send(self._address, core, data, dtype, device, shape)
+        except (RuntimeError, TeletensorError):
+            return None
         return made
