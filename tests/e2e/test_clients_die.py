@@ -163,7 +163,7 @@ def test_interrupt_twice_and_go_on(daemon):
 
 
 def test_interrupt_of_an_upload_that_arrived(daemon, each_transport):
-    """Ctrl-C between an upload's last byte and its tensor: the daemon does not keep the bytes."""
+    """Ctrl-C between the last byte of a streamed upload and its tensor: the daemon does not keep the bytes."""
     if each_transport == "native":
         pytest.skip("there is nothing between: one native call sends the bytes and names them")
     process = client("""
@@ -195,7 +195,7 @@ def test_interrupt_of_an_upload_that_arrived(daemon, each_transport):
                 break
             time.sleep(0.05)
         print("held", used - before, kept.sum().item(), flush=True)
-    """, daemon.unix)
+    """, daemon.tcp)
     status, out, err = finish(process, NO_HANG)
     assert status == 0 and out.count("interrupted") == 3 and "not " not in out, (out, err)
     assert "held 0 0.0" in out, (out, err)
