@@ -32,20 +32,20 @@ class Recorder {
   }
   bool on() const { return on_.load(std::memory_order_relaxed); }
   void turn(bool on) { on_.store(on, std::memory_order_relaxed); }
-  void add(SentFrame frame) { put(frames_, std::move(frame)); }
-  void add(Wait wait) { put(waits_, std::move(wait)); }
+  void add(SentFrame frame) {
+    core::MutexLock lock(mutex_);
+    if (frames_.size() < kMost) frames_.push_back(frame);
+  }
+  void add(Wait wait) {
+    core::MutexLock lock(mutex_);
+    if (waits_.size() < kMost) waits_.push_back(std::move(wait));
+  }
   std::pair<std::vector<SentFrame>, std::vector<Wait>> take() {
     core::MutexLock lock(mutex_);
     return {std::exchange(frames_, {}), std::exchange(waits_, {})};
   }
 
  private:
-  template <class T>
-  void put(std::vector<T>& to, T&& entry) {
-    core::MutexLock lock(mutex_);
-    if (to.size() < kMost) to.push_back(std::move(entry));
-  }
-
   std::atomic<bool> on_{false};
   core::Mutex mutex_;
   std::vector<SentFrame> frames_ TT_GUARDED_BY(mutex_);
