@@ -105,8 +105,8 @@ TEST(Prepared, LoopsEndBeforeBranchesAndBranchesHaveTheirOwn) {
   const Prepared::Facts& facts = prepared.facts(body);
   EXPECT_THAT(facts.units, ElementsAre(Unit{{0, 1}}, Unit{{2}}, Unit{{3}}, Unit{{4}}));
   EXPECT_THAT(facts.dying[0], ElementsAre(a.value));
-  // What the branches read dies with the step that has them.
-  EXPECT_THAT(facts.dying[2], UnorderedElementsAre(x.value, b.value));
+  // What the branches read dies with the step that has them, and so does its condition.
+  EXPECT_THAT(facts.dying[2], UnorderedElementsAre(x.value, b.value, yes.value));
   const Prepared::Facts& branch = prepared.facts(body.steps[3].blocks[0]);
   EXPECT_THAT(branch.units, ElementsAre(Unit{{0, 1}}));
   EXPECT_EQ(branch.dying[0].size(), 1u);
