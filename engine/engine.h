@@ -34,7 +34,7 @@ struct EngineOptions {
   int sim_devices = 0;                    // simulated devices "sim:0", ... for tests
   std::uint64_t sim_memory = 1ull << 30;  // bytes each
   bool sim_null = false;                  // they compute nothing (stream benchmarks)
-  std::vector<Guarantee> guarantees;      // of different users
+  std::vector<Guarantee> guarantees{};    // of different users
 };
 
 struct SessionOptions {
