@@ -177,13 +177,12 @@ def test_out_of_memory_sweep_keeps_last_good_values(start_daemon, tt):
                 tt.manual_seed(1)
                 w = (tt.ones(512, 256) * 0.01).requires_grad_()
                 x = tt.tensor(data)
-                tt.synchronize()
+                before = w.detach().clone().numpy()
             except tt.OutOfMemoryError:
                 failed += 1
                 raise_the_others(tt)
                 s.close()
                 continue
-            before = w.detach().clone().numpy()
             try:
                 loss = ((x @ w).tanh() ** 2).mean()
                 loss.backward()
