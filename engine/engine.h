@@ -16,6 +16,7 @@
 #include "engine/core/status.h"
 #include "engine/ops/op.h"
 #include "engine/program/command.h"
+#include "engine/program/image.h"
 #include "engine/program/inventory.h"
 #include "engine/program/timeline.h"
 
@@ -188,6 +189,13 @@ class Session {
   virtual void take_over(std::function<void(core::Result<TakenOver>)> done) {
     done(core::Status(core::Code::kUnimplemented, "this session cannot be taken over"));
   }
+  // What the session is once the frame that came last is consumed and everything has run. The
+  // image holds the bytes as they are then. `hold`: the session stands still from there on and
+  // consumes nothing any more. `done` as take_over()'s; with ABORTED while another one waits.
+  virtual void snapshot(bool hold, std::function<void(core::Result<program::Image>)> done) {
+    (void)hold;
+    done(core::Status(core::Code::kUnimplemented, "this session cannot be written down"));
+  }
   virtual std::vector<MemoryUse> memory() const = 0;
   virtual std::uint64_t completed_upto() const = 0;
   virtual std::size_t queued() const = 0;  // instructions waiting
@@ -221,6 +229,24 @@ class Engine {
   // running instruction, and gives all its memory back before it returns.
   virtual core::Result<std::unique_ptr<Session>> open(const SessionOptions& options,
                                                       SessionListener* listener) = 0;
+
+  // Some of the bytes of a live image's storage. Any thread.
+  virtual core::Status read_storage(const program::Image::Storage& storage, std::uint64_t offset,
+                                    void* to, std::size_t bytes) {
+    (void)storage, (void)offset, (void)to, (void)bytes;
+    return core::Status(core::Code::kUnimplemented, "no storages here");
+  }
+  // Gives the next bytes of a snapshot, those of one storage after the other.
+  using ReadBytes = std::function<core::Status(void* to, std::size_t bytes)>;
+  // The session that an image was taken of, where it was. `options` as for open(). Fails where the
+  // image makes no sense, its devices are not here, or the memory does not suffice.
+  virtual core::Result<std::unique_ptr<Session>> restore(const SessionOptions& options,
+                                                         SessionListener* listener,
+                                                         program::Image image,
+                                                         const ReadBytes& read) {
+    (void)options, (void)listener, (void)image, (void)read;
+    return core::Status(core::Code::kUnimplemented, "nothing is restored here");
+  }
 };
 
 }  // namespace teletensor::engine

@@ -132,6 +132,9 @@ void fill_hello_reply(const Lease& lease, const std::vector<std::string>& unsupp
   reply.set_memory_quota(lease.client.memory_quota);
   if (lease.start) fill_start(*lease.start, lease, reply);
   reply.set_session_id(lease.client.id);
+  if (lease.survives()) {
+    reply.set_restart_ms(static_cast<std::uint32_t>(facts.restart.count()));
+  }
   reply.set_sites_ms(static_cast<std::uint32_t>(limits.sites.count()));
   if (shares) reply.set_share_ticket(lease.ticket);
 }

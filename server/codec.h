@@ -25,6 +25,7 @@ struct ServerFacts {
   std::uint64_t epoch = 0;
   Clock::time_point started = Clock::now();
   bool shares = false;  // there is a ShareServer beside the daemon's own socket
+  std::chrono::milliseconds restart{0};  // HelloReply.restart_ms
 };
 
 // What Hello asks for, checked. `unsupported` names the ops that the server has not.

@@ -144,6 +144,11 @@ Status assign_key(const std::string& key, const toml::node& node, Config& config
   if (key == "sim_null") return assign(node, config.sim_null);
   if (key == "max_sessions") return assign(node, config.max_sessions);
   if (key == "stall_seconds") return assign(node, config.stall_seconds);
+  if (key == "drain_seconds") return assign(node, config.drain_seconds);
+  if (key == "restart_seconds") {
+    config.restart_seconds = node.value<double>().value_or(-1);
+    return config.restart_seconds >= 0 ? Status() : core::invalid("expected a number, 0 or more");
+  }
   if (key == "linger_seconds") return assign(node, config.linger_seconds);
   if (key == "log_level") return assign(node, config.log_level);
   return core::invalid("unknown key");
@@ -264,7 +269,7 @@ Parsed parse_command_line(int argc, const char* const* argv, const std::string& 
   std::string state_dir;
   auto* state_option =
       app.add_option("--state-dir", state_dir,
-                     "keeps tokens [$STATE_DIRECTORY, $XDG_STATE_HOME/teletensor]; \"\" for none")
+                     "keeps tokens and sessions [$STATE_DIRECTORY, $XDG_STATE_HOME/teletensor]; \"\" for none")
           ->envname("TELETENSOR_STATE_DIR");
   app.add_option("--create-token", parsed.create_token,
                  "USER:ROLE (user, admin, metrics): prints a new token and leaves");
@@ -309,6 +314,18 @@ Parsed parse_command_line(int argc, const char* const* argv, const std::string& 
                  "seconds after which a client that does not read is ended")
       ->envname("TELETENSOR_STALL")
       ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--drain", config.drain_seconds,
+                 "seconds after SIGTERM for what runs to end and for sessions to be written into "
+                 "the state directory")
+      ->envname("TELETENSOR_DRAIN")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--restart", config.restart_seconds,
+                 "seconds that clients wait for a daemon that is gone without a word; 0: sessions do "
+                 "not outlive the daemon")
+      ->envname("TELETENSOR_RESTART")
+      ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   app.add_flag("--embedded", config.embedded,
                "for one user: no TCP unless asked for; ends after its last client");

@@ -12,7 +12,7 @@
 
 #include "server/auth.h"
 #include "server/canary.h"
-#include "server/lease.h"
+#include "server/leases.h"
 #include "server/listener.h"
 
 namespace teletensor::server {

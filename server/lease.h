@@ -1,4 +1,4 @@
-// Lease: a client's claim on one engine session. Leases: all of them, by token.
+// Lease: a client's claim on one engine session.
 //
 // The lease is what Run, Upload and Download hold. Open, attach, detach and close are four things:
 // a lost stream detaches, and the session goes on with what it has; attach() gives it to the next
@@ -11,32 +11,30 @@
 #include <atomic>
 #include <chrono>
 #include <deque>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
-#include <thread>
-#include <unordered_map>
 #include <vector>
 
 #include "engine/core/mutex.h"
 #include "engine/engine.h"
 #include "proto/wire/frame.h"
-#include "server/counters.h"
 #include "server/limits.h"
 #include "server/outbox.h"
 #include "server/relay.h"
-#include "server/slow_log.h"
+
+namespace teletensor::v1 {
+class SavedHead;
+class SavedBody;
+}  // namespace teletensor::v1
 
 namespace teletensor::server {
 
 using Clock = std::chrono::steady_clock;
 
-// Why a session or a stream is over: a sentence, and one word for programs: closed, connection,
-// expired, evicted, protocol, slow, taken, daemon, restarted, unknown.
+// Why a session or a stream is over: a sentence, and one word for programs (docs/wire.md).
 struct Ending {
   core::Status status;
   std::string word;
@@ -81,6 +79,9 @@ struct Attached {
 };
 
 class Leases;
+
+// 128 random bits in hexadecimal digits; empty if the system has none.
+std::string make_token();
 
 class Lease final : public engine::SessionListener {
  public:
@@ -128,12 +129,27 @@ class Lease final : public engine::SessionListener {
 
   // The client comes again with `attach`, above all before, having read messages up to
   // `progress_upto`. Fences the stream that is there.
+  // `completed`: it knows that commands up to there have run; `uploads`: its last upload. FAILED_
+  // PRECONDITION, `word` "rollback", where this session is older than that.
   core::Result<Attached> attach(const std::string& instance, std::uint64_t attach,
-                                std::uint64_t progress_upto);
+                                std::uint64_t progress_upto, std::uint64_t completed,
+                                std::uint64_t uploads, std::string* word);
   // Where in the program commands stand, as the client says: of at most kMostSites, for reports.
   static constexpr std::size_t kMostSites = 200;
   void set_sites(std::vector<std::pair<std::uint64_t, std::string>> sites);
   std::string site_of(std::uint64_t seq) const;  // "": not known
+
+  // ---- snapshots (lease_state.cc)
+  // What a snapshot has of the lease itself. Precondition: all commands have run.
+  void save(v1::SavedHead& head, v1::SavedBody& body);
+  // Goes on where a saved one was. Before anybody has it.
+  void restore(const v1::SavedBody& body, const std::string& file);
+  // Its file in the store; "": none yet.
+  std::string file() const;
+  void set_file(const std::string& file);
+  // It has ended, and not to come back with another daemon.
+  bool over() const;
+  Clock::time_point active_at() const { return Clock::time_point(Clock::duration(active_at_)); }
 
   // engine::SessionListener
   void on_completed(std::uint64_t seq) override;
@@ -192,98 +208,13 @@ class Lease final : public engine::SessionListener {
   std::weak_ptr<LeaseCall> run_ TT_GUARDED_BY(mutex_);
   const LeaseCall* run_now_ TT_GUARDED_BY(mutex_) = nullptr;  // *run_, to compare
   std::vector<std::weak_ptr<LeaseCall>> calls_ TT_GUARDED_BY(mutex_);
+  std::string file_ TT_GUARDED_BY(mutex_);
+  std::uint64_t uploads_upto_ TT_GUARDED_BY(mutex_) = 0;  // the last upload's number
   std::map<std::uint64_t, std::string> sites_ TT_GUARDED_BY(mutex_);
   std::map<std::uint64_t, core::Status> open_errors_ TT_GUARDED_BY(mutex_);  // not raised yet
   std::deque<std::pair<std::uint64_t, std::uint64_t>> uploads_
       TT_GUARDED_BY(mutex_);  // key, number
 };
 using LeaseRef = std::shared_ptr<Lease>;
-
-using LeaseReady = std::function<void(core::Result<LeaseRef>)>;
-
-class Leases {
- public:
-  // Precondition: `engine` outlives the table.
-  Leases(engine::Engine& engine, const Limits& limits);
-  ~Leases();
-
-  const Limits& limits() const { return limits_; }
-  engine::Engine& engine() { return engine_; }
-
-  // A new session. RESOURCE_EXHAUSTED when there are too many.
-  core::Result<LeaseRef> open(ClientInfo client);
-  // The session of client.name and client.user in the hands of a new client, whose calls alone
-  // reach it from then on (`start` says where it is); a new one where there is none. `ready` comes
-  // once the old client's last frame is consumed.
-  void take_over(ClientInfo client, LeaseReady ready);
-  // The session of this name; null: none.
-  LeaseRef find_name(std::string_view user, std::string_view name) const;
-  // NOT_FOUND for a token that never was; ABORTED with the reason for one whose lease has ended;
-  // `word` gets Ending's.
-  core::Result<LeaseRef> find(std::string_view token, std::string* word = nullptr) const;
-  // By what operators call it; null: none such.
-  LeaseRef find_id(std::uint64_t id) const;
-  std::vector<LeaseRef> all() const;
-
-  // Ends one; the first reason holds. Its memory is back soon after.
-  void end(Lease& lease, core::Status reason, std::string word) {
-    (void)retire(lease, std::move(reason), std::move(word), false);
-  }
-  // Ends all and refuses new ones. Returns when every session is destroyed.
-  void shutdown();
-
-  // How long there has been no session; zero while there is one.
-  std::chrono::milliseconds idle() const;
-  // Sessions opened so far.
-  std::uint64_t opened() const;
-  SlowLog& slow_log() { return slow_log_; }
-  Counters& counters() { return counters_; }
-
- private:
-  void keep_house();
-  friend class Lease;
-  // As end(); `inherit`: the session stays, for another lease. False: it had ended before.
-  bool retire(Lease& lease, core::Status reason, std::string word, bool inherit);
-  // Finishes a call that has lost its place; it is cancelled if its client takes nothing.
-  void dismiss(const std::shared_ptr<LeaseCall>& call, const Ending& ending);
-  bool full(std::string_view user) const;  // for one more session of the user
-  std::size_t sessions_of(std::string_view user) const TT_REQUIRES(mutex_);
-  struct Handover {
-    LeaseRef old;
-    ClientInfo client;
-    engine::TakenOver start;
-    LeaseReady ready;
-  };
-  void hand_over(Handover handover);
-  void look_at(Lease& lease, Clock::time_point now);
-  // Ends that session of the user which nobody has come back to for longest, for want of room.
-  // False: there is none. Other users' are not touched.
-  bool evict_one(std::string_view user);
-  void abandon_lingering();
-
-  engine::Engine& engine_;
-  const Limits limits_;
-  SlowLog slow_log_;
-  Counters counters_;
-
-  mutable core::Mutex mutex_;
-  core::CondVar changed_;
-  std::unordered_map<std::string, LeaseRef> leases_ TT_GUARDED_BY(mutex_);
-  std::deque<LeaseRef> dying_ TT_GUARDED_BY(mutex_);
-  std::deque<std::pair<std::string, Ending>> tombstones_ TT_GUARDED_BY(mutex_);
-  std::deque<std::pair<Clock::time_point, std::weak_ptr<LeaseCall>>> lingering_
-      TT_GUARDED_BY(mutex_);
-  std::deque<LeaseRef> heritage_ TT_GUARDED_BY(mutex_);  // wait to be taken over
-  std::set<std::pair<std::string, std::string>> seized_ TT_GUARDED_BY(mutex_);  // user, name
-  std::deque<Handover> handovers_ TT_GUARDED_BY(mutex_);
-  std::size_t opening_ TT_GUARDED_BY(mutex_) = 0;
-  std::multiset<std::string> opening_users_ TT_GUARDED_BY(mutex_);
-  std::size_t destroying_ TT_GUARDED_BY(mutex_) = 0;
-  std::uint64_t opened_ TT_GUARDED_BY(mutex_) = 0;
-  Clock::time_point empty_since_ TT_GUARDED_BY(mutex_) = Clock::now();
-  bool closed_ TT_GUARDED_BY(mutex_) = false;
-  bool stop_ TT_GUARDED_BY(mutex_) = false;
-  std::thread house_;
-};
 
 }  // namespace teletensor::server

@@ -3,7 +3,9 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <atomic>
 #include <cstdio>
+#include <thread>
 
 #include "engine/engine.h"
 #include "server/config.h"
@@ -70,6 +72,20 @@ void wait_for_end(const sigset_t& signals, const Config& config,
   }
 }
 
+// A second signal ends the writing of sessions.
+void drain(const sigset_t& signals, teletensor::server::Server& server) {
+  std::atomic<bool> done{false};
+  std::thread work([&] {
+    server.drain();
+    done = true;
+  });
+  const timespec tick{0, 20'000'000};
+  while (!done) {
+    if (sigtimedwait(&signals, nullptr, &tick) > 0) server.hurry();
+  }
+  work.join();
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -86,6 +102,7 @@ int main(int argc, char** argv) {
   sigaddset(&signals, SIGINT);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error like a full disk
   start_log(config.log_level);
   unsetenv("GRPC_TRACE");  // would write tokens into the log
 
@@ -116,6 +133,9 @@ int main(int argc, char** argv) {
   options.limits.stall =
       std::chrono::milliseconds(static_cast<std::int64_t>(config.stall_seconds * 1000));
   options.limits.lease = std::chrono::seconds(config.lease.value_or(config.embedded ? 0 : kLease));
+  options.drain = std::chrono::milliseconds(static_cast<std::int64_t>(config.drain_seconds * 1e3));
+  options.restart =
+      std::chrono::milliseconds(static_cast<std::int64_t>(config.restart_seconds * 1e3));
   if (config.socket) {
     options.socket = *config.socket;
   } else {
@@ -154,7 +174,7 @@ int main(int argc, char** argv) {
   teletensor::server::notify_supervisor("READY=1");
   wait_for_end(signals, config, **server);
   teletensor::server::notify_supervisor("STOPPING=1");
-  (*server)->stop();
+  drain(signals, **server);
   spdlog::info("event=stopped");
   return 0;
 }

@@ -6,7 +6,7 @@
 
 #include "server/auth.h"
 #include "server/canary.h"
-#include "server/lease.h"
+#include "server/leases.h"
 
 namespace teletensor::server {
 

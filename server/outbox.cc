@@ -106,6 +106,56 @@ bool Outbox::due() const {
          credit_bytes() - told_credit_bytes_ > limits_.credit_bytes / 4;
 }
 
+wire::Progress Outbox::gather() {
+  wire::Progress progress;
+  greet_ = false;
+  progress.completed_upto = told_ = completed_;
+  progress.received_upto = received_;
+  progress.credit_upto = told_credit_upto_ = credit_upto();
+  progress.credit_bytes = told_credit_bytes_ = credit_bytes();
+  progress.errors = std::exchange(errors_, {});
+  progress.raised = std::exchange(raised_, {});
+  for (std::size_t bytes = 0; !values_.empty() && bytes < limits_.progress_bytes;) {
+    const std::size_t size = size_of(values_.front());
+    bytes += size;
+    values_bytes_ -= size;
+    progress.fetched.push_back(std::move(values_.front()));
+    values_.pop_front();
+  }
+  return progress;
+}
+
+Outbox::Sealed Outbox::seal() {
+  MutexLock sending(sending_);
+  Sealed sealed;
+  while (true) {
+    wire::Progress progress;
+    {
+      MutexLock lock(mutex_);
+      sealed.bytes_received = bytes_completed_;
+      if (values_.empty() && errors_.empty() && raised_.empty()) break;
+      progress = gather();
+    }
+    progress.number = ++number_;
+    keep(number_, std::make_shared<const std::string>(wire::encode_progress(progress)));
+    ++again_;
+  }
+  sealed.number = number_;
+  for (const Kept& kept : kept_) sealed.kept.emplace_back(kept.number, kept.message);
+  return sealed;
+}
+
+void Outbox::restore(Sealed sealed, std::uint64_t completed) {
+  MutexLock sending(sending_);
+  number_ = sealed.number;
+  for (auto& [number, message] : sealed.kept) keep(number, message);
+  MutexLock lock(mutex_);
+  received_ = completed_ = told_ = completed;
+  bytes_received_ = bytes_completed_ = sealed.bytes_received;
+  told_credit_upto_ = credit_upto();
+  told_credit_bytes_ = credit_bytes();
+}
+
 Outbox::Message Outbox::take(std::uint64_t attach) {
   MutexLock sending(sending_);
   if (attach != attach_) return nullptr;
@@ -114,20 +164,7 @@ Outbox::Message Outbox::take(std::uint64_t attach) {
   {
     MutexLock lock(mutex_);
     if (!due()) return nullptr;
-    greet_ = false;
-    progress.completed_upto = told_ = completed_;
-    progress.received_upto = received_;
-    progress.credit_upto = told_credit_upto_ = credit_upto();
-    progress.credit_bytes = told_credit_bytes_ = credit_bytes();
-    progress.errors = std::exchange(errors_, {});
-    progress.raised = std::exchange(raised_, {});
-    for (std::size_t bytes = 0; !values_.empty() && bytes < limits_.progress_bytes;) {
-      const std::size_t size = size_of(values_.front());
-      bytes += size;
-      values_bytes_ -= size;
-      progress.fetched.push_back(std::move(values_.front()));
-      values_.pop_front();
-    }
+    progress = gather();
   }
   progress.number = ++number_;
   auto message = std::make_shared<const std::string>(wire::encode_progress(progress));
@@ -141,7 +178,8 @@ void Outbox::keep(std::uint64_t number, const Message& message) {
   kept_.push_back({number, message});
   kept_bytes_ += message->size();
   // A client that reads much and says little. It can only not come back, should it be cut now.
-  while (kept_bytes_ > limits_.outbox_bytes && kept_.size() > 1) {
+  // One that was never sent stays.
+  while (kept_bytes_ > limits_.outbox_bytes && kept_.size() > again_ + 1) {
     forget_upto(dropped_upto_ = kept_.front().number);
   }
 }
@@ -162,6 +200,7 @@ void Outbox::acknowledged(std::uint64_t number) {
 bool Outbox::rewind(std::uint64_t number, std::uint64_t attach) {
   MutexLock sending(sending_);
   attach_ = attach;
+  number_ = std::max(number_, number);  // after a restart: those in between carried numbers alone
   forget_upto(number);
   again_ = kept_.size();
   MutexLock lock(mutex_);

@@ -8,6 +8,8 @@
 #include <deque>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "engine/core/mutex.h"
 #include "engine/core/status.h"
@@ -33,6 +35,17 @@ class Outbox {
   // The session is taken over where it is. Before anything else.
   void begin_at(std::uint64_t received, std::uint64_t completed);
   std::uint64_t credit_granted() const;
+
+  // For a snapshot of the session, all of whose commands have run: what waits to be told becomes
+  // messages, which keep their numbers whoever sends them.
+  struct Sealed {
+    std::uint64_t number = 0;         // of the last message
+    std::uint64_t bytes_received = 0;  // of the frames that have run
+    std::vector<std::pair<std::uint64_t, Message>> kept;  // not acknowledged
+  };
+  Sealed seal();
+  // Goes on where another one was sealed, behind command `completed`. Before anything else.
+  void restore(Sealed sealed, std::uint64_t completed);
 
   // ---- from the engine.
   void completed(std::uint64_t seq);
@@ -73,6 +86,7 @@ class Outbox {
   }
   void complete(std::uint64_t seq) TT_REQUIRES(mutex_);
   bool due() const TT_REQUIRES(mutex_);
+  wire::Progress gather() TT_REQUIRES(mutex_);
 
   void keep(std::uint64_t number, const Message& message) TT_REQUIRES(sending_);
   void forget_upto(std::uint64_t number) TT_REQUIRES(sending_);

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "engine/engine.h"
-#include "server/lease.h"
+#include "server/leases.h"
 #include "server/rights.h"
 
 namespace teletensor::server {

@@ -32,10 +32,24 @@ std::uint64_t make_epoch() {
   return epoch >> 1 | 1;  // never 0, and fits signed integers
 }
 
+// Where sessions are kept; null where none could come back, or another daemon has the folder.
+std::unique_ptr<SessionStore> store_of(const ServerOptions& options) {
+  if (options.state_dir.empty() || options.limits.lease.count() == 0 ||
+      options.restart.count() == 0) {
+    return nullptr;
+  }
+  auto store = SessionStore::open(options.state_dir);
+  if (store.ok()) return std::move(*store);
+  spdlog::warn("event=no_snapshots reason=\"{}\"", store.status().message());
+  return nullptr;
+}
+
 }  // namespace
 
 core::Result<std::unique_ptr<Server>> Server::start(engine::Engine& engine, ServerOptions options) {
   std::unique_ptr<Server> server(new Server(engine, std::move(options)));
+  if (server->recovery_.on()) server->facts_.restart = server->options_.restart;
+  server->recovery_.restore();
   const Status status = server->bind();
   if (!status.ok()) return status;
   return server;
@@ -46,7 +60,8 @@ Server::Server(engine::Engine& engine, ServerOptions options)
       facts_{options_.version, make_epoch(), Clock::now()},
       tokens_(options_.state_dir),
       auth_(tokens_),
-      leases_(engine, options_.limits) {}
+      leases_(engine, options_.limits),
+      recovery_(leases_, store_of(options_)) {}
 
 Server::~Server() { stop(); }
 
@@ -129,6 +144,13 @@ Status Server::bind_http() {
   if (!http.ok()) return http.status();
   http_ = std::move(*http);
   return {};
+}
+
+void Server::drain() {
+  canary_.reset();
+  set_serving(false);
+  recovery_.drain(options_.drain);
+  stop();
 }
 
 void Server::stop() {

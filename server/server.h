@@ -11,6 +11,7 @@
 #include "server/canary.h"
 #include "server/http.h"
 #include "server/listener.h"
+#include "server/recovery.h"
 #include "server/service.h"
 #include "server/share_server.h"
 
@@ -26,6 +27,9 @@ struct ServerOptions {
   std::string state_dir;                  // "": keeps nothing
   bool canary = false;                    // without it the server is ready as soon as it is up
   Limits limits;
+  // To write sessions down before the end; and how long clients wait for the next daemon.
+  std::chrono::milliseconds drain{8000};
+  std::chrono::milliseconds restart{10'000};
   std::string version;
 };
 
@@ -36,6 +40,10 @@ class Server {
   static core::Result<std::unique_ptr<Server>> start(engine::Engine& engine, ServerOptions options);
   ~Server();  // as stop()
 
+  // Not ready any more, accepts no session, writes down those that can come back; then as stop().
+  // hurry() ends the writing.
+  void drain();
+  void hurry() { recovery_.hurry(); }
   // Accepts nothing more, ends all sessions, returns when their memory is back.
   void stop();
 
@@ -44,6 +52,7 @@ class Server {
   const std::string& socket() const { return options_.socket; }
   std::string http() const { return http_ ? http_->address() : ""; }
   Leases& leases() { return leases_; }
+  Recovery& recovery() { return recovery_; }
 
  private:
   Server(engine::Engine& engine, ServerOptions options);
@@ -58,6 +67,7 @@ class Server {
   Auth auth_;
   Leases leases_;
   std::unique_ptr<ShareServer> shares_;
+  Recovery recovery_;
   std::vector<std::unique_ptr<Listener>> listeners_;
   std::unique_ptr<Canary> canary_;
   std::unique_ptr<HttpServer> http_;

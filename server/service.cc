@@ -80,9 +80,14 @@ grpc::ServerUnaryReactor* ComputeService::Attach(grpc::CallbackServerContext* co
                                               "the server has been restarted and kept no session")
                                : lease.status());
   }
+  std::string word;
   const core::Result<Attached> attached =
-      (*lease)->attach(request->instance_id(), request->attach_counter(), request->progress_upto());
-  if (!attached.ok()) return answer(context, attached.status());
+      (*lease)->attach(request->instance_id(), request->attach_counter(), request->progress_upto(),
+                       request->completed_upto(), request->uploads(), &word);
+  if (!attached.ok()) {
+    if (!word.empty()) context->AddTrailingMetadata(kReasonKey, word);
+    return answer(context, attached.status());
+  }
   reply->set_server_epoch(facts_.epoch);
   reply->set_attach_counter(request->attach_counter());
   reply->set_received_upto(attached->received_upto);

@@ -18,7 +18,7 @@
 
 #include "engine/core/mutex.h"
 #include "proto/wire/share.h"
-#include "server/lease.h"
+#include "server/leases.h"
 
 namespace teletensor::server {
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "server/canary.h"
-#include "server/lease.h"
+#include "server/leases.h"
 #include "server/rights.h"
 
 namespace teletensor::server {

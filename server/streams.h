@@ -3,7 +3,7 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include "server/lease.h"
+#include "server/leases.h"
 #include "server/rights.h"
 
 namespace teletensor::server {

@@ -332,6 +332,7 @@ core::Result<HandleRef> Session::uploaded(std::uint64_t upload, core::DType dtyp
   // To a trace it is a tensor from outside: its bytes are not the program's.
   std::unique_ptr<autograd::Tracer> trace = std::move(tracer_);
   give_id(*h);
+  uploads_upto_ = std::max(uploads_upto_.load(), upload);
   issue(program::Command(program::Uploaded{upload, dtype, device, shape}), 1);
   tracer_ = std::move(trace);
   return h;
@@ -697,9 +698,12 @@ Status Session::on_progress(std::string_view bytes) {
   progress_upto_ = progress.number;
   unacknowledged_ += bytes.size();
   // Errors first: who sees completed_ without the lock must not miss them.
-  for (wire::ErrorEvent& error : progress.errors) errors_.push_back(std::move(error));
+  for (wire::ErrorEvent& error : progress.errors) {
+    if (roots_.insert(error.root).second) errors_.push_back(std::move(error));
+  }
   late_ = !errors_.empty();
   completed_ = std::max(completed_.load(), progress.completed_upto);
+  roots_.erase(roots_.begin(), roots_.upper_bound(completed_));
   received_ = std::max(received_, progress.received_upto);
   credit_upto_ = std::max(credit_upto_.load(), progress.credit_upto);
   credit_bytes_ = std::max(credit_bytes_, progress.credit_bytes);

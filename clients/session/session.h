@@ -96,6 +96,8 @@ class Session : public autograd::Issuer {
   core::Result<std::uint64_t> fetch(Handle& h, bool bulk);
   // The bytes of this bulk fetch have come, or are not wanted any more. Never waits.
   void taken(std::uint64_t fetch);
+  // Number of the last upload that was bound to a handle.
+  std::uint64_t uploads_upto() const { return uploads_upto_; }
 
   // The daemon keeps h under this name beyond this client; null: not any more.
   Status keep(const std::string& name, Handle* h);
@@ -303,10 +305,12 @@ class Session : public autograd::Issuer {
   std::map<std::uint64_t, wire::RaisedEvent> raised_;
   std::uint64_t finished_raise_ = 0;
   std::deque<wire::ErrorEvent> errors_;
+  std::set<std::uint64_t> roots_;  // of errors told, above completed_: a restarted daemon may again
   bool closed_ = false;
   Status lost_;
 
   std::atomic<bool> releases_wait_ = false;
+  std::atomic<std::uint64_t> uploads_upto_ = 0;
 
   // Written under mutex_; read without it on the way of every op.
   std::atomic<std::uint64_t> credit_upto_, completed_ = 0;

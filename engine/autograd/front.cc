@@ -9,6 +9,7 @@
 #include "engine/autograd/backward.h"
 #include "engine/autograd/callable.h"
 #include "engine/autograd/graph.h"
+#include "engine/autograd/image.h"
 #include "engine/autograd/inventory.h"
 #include "engine/ops/verify.h"
 
@@ -66,6 +67,12 @@ class Names {
       }
     }
     return ids;
+  }
+  // Of a session that goes on elsewhere: ids ascend. Precondition: none is below next().
+  void put(HandleId id, HandleRef h) {
+    if (chunks_.empty()) first_ = next_ = id;
+    next_ = id;
+    add(std::move(h));
   }
   bool remove(HandleId id) {
     if (find(id) == nullptr) return false;
@@ -134,6 +141,40 @@ class Front::Impl final : public Issuer {
       if (!std::binary_search(ids.begin(), ids.end(), id)) (void)names_.remove(id);
     }
     return take_inventory(kept_, kept);
+  }
+
+  void take_image(ImageMaker& maker, program::Image& image) {
+    autograd::take_image(
+        graph_, kept_, [this](const Handle& h) { return names_.find(h.id) == &h; }, maker, image);
+    for (const auto& [number, defined] : programs_) {
+      image.programs.emplace_back(number, program::serialize(defined.callable->program(),
+                                                             ops::op_names(catalog_)));
+    }
+    image.next_id = names_.next();
+  }
+
+  Status put_up_image(const program::Image& image, const std::vector<program::ValueRef>& values) {
+    std::vector<HandleRef> handles;
+    TT_RETURN_IF_ERROR(autograd::put_up_image(graph_, image, values, handles));
+    std::vector<std::pair<HandleId, std::size_t>> ids;
+    for (std::size_t i = 0; i < handles.size(); ++i) {
+      if (image.handles[i].id != 0) ids.emplace_back(image.handles[i].id, i);
+    }
+    std::sort(ids.begin(), ids.end());
+    for (const auto& [id, i] : ids) {
+      if (id < names_.next() || id >= image.next_id) return invalid("the image: a tensor's name");
+      names_.put(id, handles[i]);
+    }
+    names_.skip_to(image.next_id);
+    for (const auto& [name, h] : image.kept) {
+      if (h >= handles.size()) return invalid("the image: a kept name");
+      kept_.emplace(name, handles[h]);
+    }
+    for (const auto& [number, bytes] : image.programs) {
+      program::Define define{number, bytes};
+      TT_RETURN_IF_ERROR(run(define));
+    }
+    return {};
   }
 
   Status resume(int nodes) {
@@ -551,6 +592,13 @@ Status Front::execute(std::uint64_t seq, program::Command&& command) {
   return impl_->execute(seq, std::move(command));
 }
 program::Inventory Front::take_over() { return impl_->take_over(); }
+void Front::take_image(ImageMaker& maker, program::Image& image) const {
+  impl_->take_image(maker, image);
+}
+Status Front::put_up_image(const program::Image& image,
+                           const std::vector<program::ValueRef>& values) {
+  return impl_->put_up_image(image, values);
+}
 bool Front::busy() const { return impl_->busy(); }
 Status Front::resume(int nodes) { return impl_->resume(nodes); }
 void Front::completed(std::uint64_t seq) { impl_->graph().completed(seq); }

@@ -12,6 +12,7 @@
 #include "engine/core/status.h"
 #include "engine/ops/op.h"
 #include "engine/program/command.h"
+#include "engine/program/image.h"
 #include "engine/program/instruction.h"
 #include "engine/program/interner.h"
 #include "engine/program/inventory.h"
@@ -61,6 +62,7 @@ class Sink {
 
 class Graph;
 class Handle;
+class ImageMaker;
 
 class Front {
  public:
@@ -99,6 +101,13 @@ class Front {
   // A new client takes the session over: kept tensors stay, without history, all other names go.
   // Precondition: not busy().
   program::Inventory take_over();
+  // Everything, for a snapshot: fills `image` up to `next_id`. The front stays as it is.
+  // Preconditions: not busy(); everything has run.
+  void take_image(ImageMaker& maker, program::Image& image) const;
+  // A front that has begun nothing becomes what the image says; `values` are the image's. On
+  // failure it is of no use.
+  core::Status put_up_image(const program::Image& image,
+                            const std::vector<program::ValueRef>& values);
   std::size_t tape_nodes() const;  // nodes alive
   // What names and tape cost beside the values, about.
   std::size_t bookkeeping_bytes() const;

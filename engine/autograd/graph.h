@@ -45,6 +45,7 @@ class GraphObject : public ops::Named {
 
  protected:
   friend class Graph;
+  friend class ImageTaker;
   void last_reference_dropped() const override;
   // Its memory goes to the graph's next handle.
   virtual bool is_handle() const { return false; }
@@ -70,6 +71,9 @@ class Clock : public core::Counted {
 
  private:
   std::uint32_t taken_back(std::uint32_t from, std::uint32_t to) const;
+
+  friend class ImageTaker;
+  friend class ImageBuilder;
 
   std::uint32_t now_ = 0;
   std::vector<std::uint32_t> void_;  // ascending
@@ -316,6 +320,8 @@ class Graph {
   friend class Handle;
   friend class Node;
   friend class Backward;
+  friend class ImageTaker;
+  friend class ImageBuilder;
 
   struct Undo {
     std::uint64_t seq;

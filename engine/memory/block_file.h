@@ -35,6 +35,8 @@ class BlockWriter {
   // Appends. RESOURCE_EXHAUSTED where the disk is full; the writer is then of no further use.
   core::Status write(const void* data, std::size_t bytes);
   core::Status write(std::string_view bytes) { return write(bytes.data(), bytes.size()); }
+  // What was written so far can be read though what follows is damaged.
+  core::Status end_block() { return block_.empty() ? core::Status() : put_block(); }
   // The file has its name. `durable`: and outlives a crash of the machine (fsync, also of the
   // folder); spilled bytes need not.
   core::Status commit(bool durable = true);

@@ -288,6 +288,24 @@ std::size_t Back::open_failures() const {
   return failures_;
 }
 
+Back::Failed Back::failed() const {
+  core::MutexLock lock(mu_);
+  return {failed_.begin(), failed_.end()};
+}
+
+void Back::begin_at(std::uint64_t completed, std::uint64_t cancelled_below, Failed failed) {
+  appended_ = completed;
+  completed_ = completed;
+  cancel_below_ = cancelled_below;
+  executor_.cancel_below(cancelled_below);
+  core::MutexLock lock(mu_);
+  published_ = completed;
+  for (auto& [root, rebinds] : failed) {
+    failures_ += 1 + rebinds.size();
+    failed_.emplace(root, std::move(rebinds));
+  }
+}
+
 // ---------------------------------------------------------------- any thread
 
 void Back::cancel_upto(std::uint64_t seq) {

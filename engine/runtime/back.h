@@ -106,11 +106,16 @@ class Back : public Task {
   std::vector<std::uint64_t> take_failed_rebinds(std::uint64_t root);
   // Roots and rebinds that were recorded and not taken.
   std::size_t open_failures() const;
+  using Failed = std::vector<std::pair<std::uint64_t, std::vector<std::uint64_t>>>;
+  Failed failed() const;
+  // Goes on where another one was, drained. Before anything else.
+  void begin_at(std::uint64_t completed, std::uint64_t cancelled_below, Failed failed);
 
   // ---- Any thread
   // Queued instructions of commands up to `seq` fail with CANCELLED, running ones are asked to
   // stop.
   void cancel_upto(std::uint64_t seq);
+  std::uint64_t cancelled_below() const { return cancel_below_.load(std::memory_order_relaxed); }
   std::uint64_t completed_upto() const { return completed_.load(std::memory_order_acquire); }
   std::size_t queued() const { return queued_.load(std::memory_order_relaxed); }
   std::size_t queue_bytes() const {

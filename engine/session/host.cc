@@ -46,15 +46,41 @@ std::vector<engine::Publication> Host::publications() const {
   return all;
 }
 
-core::Result<std::unique_ptr<engine::Session>> Host::open(const engine::SessionOptions& options,
-                                                          engine::SessionListener* listener) {
+memory::OwnerId Host::enroll(const engine::SessionOptions& options) {
   const memory::OwnerId owner = next_owner_++;
   const bool known = !options.user.empty() || options.user_quota != 0;
   for (std::size_t i = 0; known && i < devices_.size(); ++i) {
     devices_.at(i).pool().enroll(owner, options.user, options.user_quota);
   }
+  return owner;
+}
+
+core::Result<std::unique_ptr<engine::Session>> Host::open(const engine::SessionOptions& options,
+                                                          engine::SessionListener* listener) {
   return std::unique_ptr<engine::Session>(
-      new Session(catalog_, devices_, lanes_, publications_, owner, options, listener));
+      new Session(catalog_, devices_, lanes_, publications_, enroll(options), options, listener));
+}
+
+core::Result<std::unique_ptr<engine::Session>> Host::restore(const engine::SessionOptions& options,
+                                                             engine::SessionListener* listener,
+                                                             program::Image image,
+                                                             const ReadBytes& read) {
+  auto session = std::make_unique<Session>(catalog_, devices_, lanes_, publications_, enroll(options), options,
+                                           listener);
+  TT_RETURN_IF_ERROR(session->put_up(std::move(image), read));
+  return std::unique_ptr<engine::Session>(std::move(session));
+}
+
+core::Status Host::read_storage(const program::Image::Storage& storage, std::uint64_t offset,
+                                void* to, std::size_t bytes) {
+  const auto& contents = static_cast<const memory::Storage&>(*storage.contents);
+  const int device = devices_.find(storage.device);
+  if (device < 0 || offset > contents.bytes() || bytes > contents.bytes() - offset) {
+    return core::internal("bytes outside of a storage");
+  }
+  return devices_.at(static_cast<std::size_t>(device))
+      .backend()
+      .copy_out(to, static_cast<const char*>(contents.data()) + offset, bytes);
 }
 
 }  // namespace teletensor::session

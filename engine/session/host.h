@@ -24,8 +24,16 @@ class Host final : public engine::Engine {
   std::vector<engine::Publication> publications() const override;
   core::Result<std::unique_ptr<engine::Session>> open(const engine::SessionOptions& options,
                                                       engine::SessionListener* listener) override;
+  core::Status read_storage(const program::Image::Storage& storage, std::uint64_t offset, void* to,
+                            std::size_t bytes) override;
+  core::Result<std::unique_ptr<engine::Session>> restore(const engine::SessionOptions& options,
+                                                         engine::SessionListener* listener,
+                                                         program::Image image,
+                                                         const ReadBytes& read) override;
 
  private:
+  memory::OwnerId enroll(const engine::SessionOptions& options);
+
   const ops::Catalog& catalog_;
   runtime::Publications publications_;
   mutable runtime::Devices devices_;

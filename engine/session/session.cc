@@ -46,6 +46,7 @@ Session::~Session() {
   host_pool(devices_, back_).release(charged_);
   std::vector<Ready> waiting;
   std::function<void(core::Result<engine::TakenOver>)> successor;
+  Picture picture;
   {
     core::MutexLock lock(mu_);
     for (auto& [seq, download] : downloads_) {
@@ -55,7 +56,9 @@ Session::~Session() {
     uploads_.clear();
     shares_.clear();
     successor.swap(successor_);
+    picture = std::exchange(picture_, {});
   }
+  if (picture.done) picture.done(Status(Code::kCancelled, "the session is closed"));
   if (successor) successor(Status(Code::kCancelled, "the session is closed"));
   for (Ready& ready : waiting) ready(Status(Code::kCancelled, "the session is closed"));
 }
@@ -65,11 +68,12 @@ Session::~Session() {
 void Session::submit(std::uint64_t first_seq, std::uint64_t first_id,
                      std::vector<program::Command> commands, std::function<void(Status)> done) {
   Status refused;
+  bool waits = false;
   {
     core::MutexLock lock(mu_);
     if (!broken_.ok()) {
       refused = broken_;
-    } else if (pumping_) {
+    } else if (pumping_ && !(still_ && !frame_.done)) {
       refused = Status(Code::kFailedPrecondition, "the frame before is still being consumed");
     } else if (first_seq != next_seq_) {
       refused = Status(Code::kFailedPrecondition, "frame starts with command " +
@@ -85,10 +89,11 @@ void Session::submit(std::uint64_t first_seq, std::uint64_t first_id,
       accepted_upto_ = next_seq_ - 1;
       back_.profile().arrived(first_seq, commands.size());
       frame_ = {first_seq, std::move(commands), 0, std::exchange(done, nullptr)};
+      waits = still_;
     }
   }
   if (done) return done(std::move(refused));
-  pump();
+  if (!waits) pump();
 }
 
 void Session::pump() {
@@ -217,6 +222,7 @@ void Session::finish_frame(Status status) {
   forget_completed();
   done(std::move(status));
   hand_over();
+  stand_still();
 }
 
 void Session::take_over(std::function<void(core::Result<engine::TakenOver>)> done) {
@@ -260,8 +266,12 @@ void Session::hand_over() {
     if (download.ready) download.ready(Status(Code::kAborted, "the session was taken over"));
   }
   forget_completed();
-  if (!broken.ok()) return done(std::move(broken));
-  done(std::move(taken));
+  if (broken.ok()) {
+    done(std::move(taken));
+  } else {
+    done(std::move(broken));
+  }
+  stand_still();
 }
 
 void Session::interrupt(std::uint64_t upto) {

@@ -66,6 +66,10 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
 
   void interrupt(std::uint64_t upto) override;
   void take_over(std::function<void(core::Result<engine::TakenOver>)> done) override;
+  void snapshot(bool hold, std::function<void(core::Result<program::Image>)> done) override;
+  // A session that has begun nothing becomes the one that the image was taken of. On failure it is
+  // of no use.
+  core::Status put_up(program::Image image, const engine::Engine::ReadBytes& read);
   std::vector<engine::MemoryUse> memory() const override;
   std::uint64_t completed_upto() const override { return back_.completed_upto(); }
   std::size_t queued() const override { return back_.queued(); }
@@ -111,6 +115,8 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   core::Status pump_one();
   void finish_frame(core::Status status);
   void hand_over();
+  void stand_still();
+  void take_image();
   void forget_upto(std::uint64_t completed);
   std::uint64_t bookkeeping() const { return front_.bookkeeping_bytes() + back_.queue_bytes(); }
   bool charge_bookkeeping();
@@ -123,7 +129,7 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   void on_fetched(runtime::FetchResult result) override;
   void on_failed(const program::Failure& root) override;
   void on_slow(std::uint64_t seq, program::OpId op, std::uint64_t ns) override;
-  void on_continue() override { pump(); }
+  void on_continue() override;
   // Sink
   program::Instruction& instruction(std::uint64_t seq) override { return back_.instruction(seq); }
   program::Interner& interner() override { return back_.interner(); }
@@ -170,6 +176,13 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   std::map<std::uint64_t, std::shared_ptr<Upload>> uploads_ TT_GUARDED_BY(mu_);
   std::map<std::uint64_t, Download> downloads_ TT_GUARDED_BY(mu_);
   std::function<void(core::Result<engine::TakenOver>)> successor_ TT_GUARDED_BY(mu_);  // waits
+  struct Picture {  // a snapshot that is wanted
+    std::function<void(core::Result<program::Image>)> done;
+    bool hold = false;
+    std::uint64_t next_seq = 0;
+  };
+  Picture picture_ TT_GUARDED_BY(mu_);
+  bool still_ TT_GUARDED_BY(mu_) = false;  // nothing is consumed; a frame that comes lies in frame_
   std::uint64_t forsaken_upto_ TT_GUARDED_BY(mu_) = 0;   // fetches that nobody asks for any more
   std::set<std::uint64_t> given_up_ TT_GUARDED_BY(mu_);  // bulk fetches that have not run yet
 };

@@ -27,7 +27,24 @@ class Daemon:
     def __init__(self, *flags, env=None):
         self.folder = tempfile.mkdtemp(prefix="tt-")  # short: socket paths hold 108 bytes
         self.socket = f"{self.folder}/d.sock"
+        self.flags, self.env = flags, env
+        self._start(flags, env)
+
+    def restart(self, *flags):
+        """Another process on the same socket and state directory, with the same flags and these."""
+        self._reader.join(5)
+        self.process.stdout.close()
+        self._start((*self.flags, *flags), self.env)
+
+    @property
+    def state(self):
+        """The folder with a file for each session that is kept."""
+        return Path(self.folder) / "state" / "sessions"
+
+    def _start(self, flags, env):
         command = [binary(), "--listen", "127.0.0.1:0", "--socket", self.socket,
+                   # Sessions that outlive a daemon are for the tests that say so.
+                   *([] if "--restart" in flags else ["--restart", "0"]),
                    *([] if "--state-dir" in flags else ["--state-dir", f"{self.folder}/state"]), *flags]
         environment = {k: v for k, v in os.environ.items() if not k.startswith("TELETENSOR_")}
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

@@ -287,6 +287,8 @@ void bind_session(nb::module_& m) {
       .def("take_up", &PySession::take_up, nb::arg("attach"), nb::arg("received_upto"),
            "A new stream takes over; its number, for next_frame.")
       .def_prop_ro("progress_upto", [](const PySession& s) { return s.progress_upto(); })
+      .def_prop_ro("completed_upto", [](const PySession& s) { return s.completed_upto(); })
+      .def_prop_ro("uploads_upto", [](const PySession& s) { return s.uploads_upto(); })
       .def_prop_ro("over", [](const PySession& s) { return s.over(); })
       .def(
           "keep",

@@ -38,8 +38,8 @@ class OutOfMemoryError(TeletensorError, MemoryError):
 class SessionLostError(TeletensorError):
     """The session is over: the daemon has ended it, or the connection was cut and nothing came back.
 
-    `reason` is one word: "closed", "connection", "daemon", "evicted", "expired", "protocol", "slow",
-    "taken", "unknown".
+    `reason` is one word: "closed", "connection", "daemon", "damaged", "evicted", "expired", "lost",
+    "protocol", "rollback", "slow", "taken", "unknown".
     """
 
     def __init__(self, text: str, reason: str = "") -> None:

@@ -23,7 +23,9 @@ __all__ = ["AttachError", "Attached", "End", "Keeper"]
 
 log = logging.getLogger("teletensor")
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 2.0
-_GONE = 1.5  # seconds: nobody listens for so long, so the daemon is not there any more
+# Seconds: nobody listens for so long, so the daemon is not there any more. One that keeps its sessions
+# over a restart says for how long to wait.
+_GONE = 1.5
 _FUTILE = 50  # streams in a row that end without a word
 _MARGIN = 10  # seconds beyond the lease: the daemon counts from when it noticed
 # Codes with which a connection ends, rather than a session.
@@ -41,6 +43,8 @@ class End(NamedTuple):
     @property
     def cut(self) -> bool:
         """The connection's end, not the session's."""
+        if self.word == "restart":  # the daemon has kept the session for the next one
+            return True
         return self.word in ("", "fenced", "slow") and self.code in (0, *_CUT)
 
 
@@ -62,8 +66,9 @@ class AttachError(Exception):
 class Keeper:
     """The life of one session's streams. Holds the native session weakly."""
 
-    def __init__(self, transport: Transport, core: _core.Session, lease: int) -> None:
-        self._transport, self._lease = transport, lease
+    def __init__(self, transport: Transport, core: _core.Session, lease: int,
+                 restart: float) -> None:
+        self._transport, self._lease, self._restart = transport, lease, restart
         self._core = weakref.ref(core)
         self.attach = 1
         self.attached = threading.Event()
@@ -118,17 +123,20 @@ class Keeper:
 
     def _again(self, end: End) -> bool:
         began, pause, refused_since = time.monotonic(), _FIRST_PAUSE, 0.0
+        patience = max(_GONE, self._restart)
         while not self._stopped.wait(pause * random.uniform(0.5, 1.0)):
             core = self._core()
             if core is None:
                 return False
             try:
-                attached = self._transport.attach(self.attach + 1, core.progress_upto)
+                attached = self._transport.attach(self.attach + 1, core)
             except AttachError as error:
                 now = time.monotonic()
                 refused = "refused" in error.end.text or "No such file" in error.end.text
                 refused_since = (refused_since or now) if refused else 0.0
-                gone = refused and now - refused_since > _GONE
+                if "restart" in (end.word, error.end.word):
+                    patience = self._lease  # it said that it comes back
+                gone = refused and now - refused_since > patience
                 self.attach += 1
                 if gone or not error.end.cut or now - began > self._lease + _MARGIN:
                     core.lost(_LOST, _sentence(error.end._replace(word="daemon") if gone

@@ -67,6 +67,7 @@ class Greeting:
     session_id: int = 0
     sites_seconds: float = 0.0
     share: _core.ShareAddress | None = None  # of the session's memory, for a process of the daemon's box
+    restart: float = 0.0  # seconds to wait for a daemon that is gone without a word
 
 
 def _limits(message: Message) -> dict[str, int]:
@@ -94,6 +95,7 @@ class Transport(ABC):
         self._metadata = credentials.metadata()
         self.chunk_bytes = 1 << 20
         self._lease = self._epoch = 0
+        self._restart = 0.0
         self._instance = b""
         self._leaving = False
         self._keeper: Keeper | None = None
@@ -130,11 +132,13 @@ class Transport(ABC):
 
     def run(self, core: _core.Session) -> None:
         """Starts the stream: `core`'s frames out, progress in; again after a lost connection."""
-        self._keeper = Keeper(self, core, self._lease)
+        self._keeper = Keeper(self, core, self._lease, self._restart)
 
-    def attach(self, attach: int, progress_upto: int) -> Attached:
+    def attach(self, attach: int, core: _core.Session) -> Attached:
         """Takes the session up again. AttachError."""
-        request = encode([(1, self._instance), (2, attach), (3, self._epoch), (4, progress_upto)])
+        # In this order: completed_upto may be ahead of what progress_upto says, never behind.
+        request = encode([(1, self._instance), (2, attach), (3, self._epoch),
+                          (4, core.progress_upto), (5, core.completed_upto), (6, core.uploads_upto)])
         try:
             reply = decode(self.unary("Compute", "Attach", request, timeout=5, wait=False))
         except CallError as error:
@@ -186,10 +190,11 @@ class Transport(ABC):
             devices=[(d.text(1), d.integer(2)) for d in reply.messages(8)],
             unsupported=reply.texts(9), quota=reply.integer(10), lease=reply.integer(6),
             session_id=reply.integer(11), sites_seconds=reply.integer(12) / 1000,
-            start=reply if reply.integer(20) else None,
+            start=reply if reply.integer(20) else None, restart=reply.integer(13) / 1000,
             share=_share_of(self.address, reply),
         )
         self._lease, self._instance, self._epoch = greeting.lease, instance, greeting.epoch
+        self._restart = greeting.restart
         self.set_metadata([*self.credentials.metadata(), ("teletensor-token", greeting.token)])
         self.chunk_bytes = greeting.limits["chunk_bytes"] or 1 << 20
         return greeting

@@ -1,0 +1,413 @@
+#include "engine/autograd/image.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+namespace teletensor::autograd {
+
+using core::Status;
+using program::Image;
+using program::ValueRef;
+using Index = Image::Index;
+
+// ---------------------------------------------------------------- taking it down
+
+Index ImageMaker::storage(const core::Ref<core::Shared>& contents, core::Device device) {
+  const auto [entry, is_new] =
+      storages_.try_emplace(contents.get(), static_cast<Index>(image_.storages.size()));
+  if (is_new) image_.storages.push_back({device, 0, 0, contents});
+  return entry->second;
+}
+
+Index ImageMaker::value(const program::Value* value) {
+  if (value == nullptr) return Image::kNone;
+  // A chain of rewrites that failed is as long as the client lets it grow: no recursion.
+  std::vector<const program::Value*> waiting{value};
+  while (!waiting.empty()) {
+    const program::Value& next = *waiting.back();
+    if (values_.contains(&next)) {
+      waiting.pop_back();
+      continue;
+    }
+    if (next.good && !values_.contains(next.good.get())) {
+      waiting.push_back(next.good.get());
+      continue;
+    }
+    waiting.pop_back();
+    Image::Value item{next.dtype, next.device, next.elements, Image::kNone, Image::kNone,
+                      Image::kNone};
+    if (next.contents) item.storage = storage(next.contents, next.device);
+    if (next.failure) {
+      const auto [entry, is_new] =
+          failures_.try_emplace(next.failure.get(), static_cast<Index>(image_.failures.size()));
+      if (is_new) image_.failures.push_back({next.failure->seq, next.failure->status});
+      item.failure = entry->second;
+    }
+    if (next.good) item.good = values_.at(next.good.get());
+    values_.emplace(&next, static_cast<Index>(image_.values.size()));
+    image_.values.push_back(item);
+  }
+  return values_.at(value);
+}
+
+class ImageTaker {
+ public:
+  ImageTaker(Graph& graph, ImageMaker& maker, Image& image)
+      : graph_(graph), maker_(maker), image_(image) {}
+
+  void take(const KeptNames& kept, const std::function<bool(const Handle&)>& named) {
+    for (GraphObject* object = graph_.objects_; object; object = object->after_) {
+      if (auto* h = dynamic_cast<Handle*>(object)) {
+        handles_.emplace(h, static_cast<Index>(all_handles_.size()));
+        all_handles_.push_back(h);
+      } else if (auto* node = dynamic_cast<Node*>(object)) {
+        nodes_.emplace(node, static_cast<Index>(all_nodes_.size()));
+        all_nodes_.push_back(node);
+      }
+    }
+    for (const Handle* h : all_handles_) {
+      Image::Handle& item = image_.handles.emplace_back();
+      item.id = h->id != 0 && named(*h) ? h->id : 0;
+      item.layout = h->layout;
+      item.cell = cell(h->cell.get());
+      item.clock = h->clock.get() == h->cell.get() ? item.cell : clock(h->clock.get());
+      item.base = find(handles_, h->base.get());
+      item.node = find(nodes_, h->node.get());
+      item.leaf = find(handles_, h->leaf.get());
+      item.grad = find(handles_, h->grad.get());
+      item.made = static_cast<std::uint8_t>(h->made);
+      item.flag = h->flag;
+      item.retains = h->retains;
+      item.output = h->output;
+      item.seen = h->seen;
+      image_.shares = image_.shares || h->cell->shared;
+    }
+    for (const Node* node : all_nodes_) take_node(*node);
+    for (const auto& undo : graph_.undo_) {
+      image_.undo.push_back({undo.seq, cell(undo.cell.get()), clock(undo.clock.get()), undo.tick,
+                             find(handles_, undo.base.get()), find(nodes_, undo.node.get()),
+                             find(nodes_, undo.old_node.get()), undo.old_output});
+    }
+    for (const auto& remade : graph_.remade_) {
+      image_.remade.push_back({remade.seq, clock(remade.clock.get()),
+                               find(nodes_, remade.node.get()), edge(remade.old), remade.old_seen,
+                               remade.seen});
+    }
+    for (const auto& [seq, node] : graph_.recorded_) {
+      if (node != nullptr) image_.recorded.emplace_back(seq, nodes_.at(node));
+    }
+    for (const auto& [name, h] : kept) image_.kept.emplace_back(name, handles_.at(h.get()));
+    image_.tape_length = graph_.tape_length_;
+  }
+
+ private:
+  template <class Map, class T>
+  static Index find(const Map& map, const T* object) {
+    return object == nullptr ? Image::kNone : map.at(const_cast<T*>(object));
+  }
+
+  Index clock(const Clock* clock) {
+    const auto [entry, is_new] =
+        clock_index_.try_emplace(clock, static_cast<Index>(image_.clocks.size()));
+    if (is_new) {
+      Image::Clock& item = image_.clocks.emplace_back();
+      item.now = clock->now_;
+      item.taken_back = clock->void_;
+      // A clock may be a cell that only its clock is left of.
+      if (const auto* cell = dynamic_cast<const Cell*>(clock)) {
+        item.elements = cell->elements;
+        const Index value = maker_.value(cell->value.get());
+        image_.clocks[entry->second].value = value;
+      }
+    }
+    return entry->second;
+  }
+  Index cell(const Cell* cell) { return clock(cell); }
+  Image::Edge edge(const Edge& edge) const {
+    return {find(nodes_, edge.node.get()), find(handles_, edge.leaf.get()), edge.output};
+  }
+
+  void take_node(const Node& node) {
+    Image::Node& item = image_.nodes.emplace_back();
+    item.at = node.at;
+    item.seq = node.seq;
+    item.op = node.op;
+    item.label = node.label;
+    for (const Edge& each : node.edges) item.edges.push_back(edge(each));
+    for (const Node::Operand& operand : node.operands) {
+      item.operands.push_back({operand.layout, operand.number, operand.is_number});
+    }
+    item.counts.assign(node.counts.begin(), node.counts.end());
+    item.attributes = node.attributes;
+    for (const Node::SavedSlot& slot : node.saved) {
+      item.saved.push_back({slot.slot, maker_.value(slot.value.get()), slot.elements, slot.layout,
+                            edge(slot.edge), slot.requires_grad});
+    }
+    item.results = node.results;
+    for (const auto& [output, handle] : node.retained) {
+      item.retained.emplace_back(output, handles_.at(handle));
+    }
+    item.remade_for = find(handles_, node.remade_for);
+    item.forgotten = node.forgotten;
+    item.keeps_number = node.keeps_number;
+    item.freed = node.freed;
+  }
+
+  Graph& graph_;
+  ImageMaker& maker_;
+  Image& image_;
+  std::unordered_map<Handle*, Index> handles_;
+  std::unordered_map<Node*, Index> nodes_;
+  std::unordered_map<const Clock*, Index> clock_index_;
+  std::vector<Handle*> all_handles_;
+  std::vector<Node*> all_nodes_;
+};
+
+void take_image(Graph& graph, const KeptNames& kept,
+                const std::function<bool(const Handle&)>& named, ImageMaker& maker, Image& image) {
+  ImageTaker(graph, maker, image).take(kept, named);
+}
+
+// ---------------------------------------------------------------- putting it up again
+
+core::Result<std::vector<ValueRef>> values_of(const Image& image) {
+  const auto broken = [] {
+    return core::invalid("the image of the session makes no sense: a value");
+  };
+  std::vector<std::shared_ptr<const program::Failure>> failures;
+  for (const Image::Failure& item : image.failures) {
+    if (item.status.ok()) return broken();
+    failures.push_back(
+        std::make_shared<const program::Failure>(program::Failure{item.seq, item.status}));
+  }
+  std::vector<ValueRef> values;
+  for (const Image::Value& item : image.values) {
+    if (item.elements < 0 || (item.failure != Image::kNone && item.failure >= failures.size()) ||
+        (item.storage != Image::kNone && item.storage >= image.storages.size()) ||
+        (item.good != Image::kNone && item.good >= values.size())) {
+      return broken();
+    }
+    auto value = core::make_ref<program::Value>(item.dtype, item.device, item.elements);
+    if (item.storage != Image::kNone) {
+      const Image::Storage& storage = image.storages[item.storage];
+      std::uint64_t bytes = 0;
+      if (!(storage.device == item.device) ||
+          __builtin_mul_overflow(static_cast<std::uint64_t>(item.elements),
+                                 core::size_of(item.dtype), &bytes) ||
+          storage.bytes < bytes) {
+        return broken();
+      }
+      value->contents = storage.contents;
+    }
+    if (item.failure != Image::kNone) value->failure = failures[item.failure];
+    // Nothing runs that could still fill it in.
+    if (!value->contents && !value->failure) return broken();
+    if (item.good != Image::kNone) value->good = values[item.good];
+    values.push_back(std::move(value));
+  }
+  return values;
+}
+
+class ImageBuilder {
+ public:
+  ImageBuilder(Graph& graph, const Image& image) : graph_(graph), image_(image) {}
+
+  Status put_up(const std::vector<ValueRef>& values, std::vector<HandleRef>& handles) {
+    TT_RETURN_IF_ERROR(put_up_clocks(values));
+    // All objects first, then what they refer to.
+    for (const Image::Handle& item : image_.handles) {
+      if (item.cell >= clocks_.size() || image_.clocks[item.cell].elements < 0 ||
+          item.clock >= clocks_.size() || item.made > 2 || !fits(item)) {
+        return broken("a tensor");
+      }
+      handles.push_back(graph_.new_handle(cell(item.cell), item.layout, clocks_[item.clock]));
+    }
+    std::vector<core::Ref<Node>> nodes;
+    for (const Image::Node& item : image_.nodes) {
+      if (item.op >= graph_.catalog_.size() || item.label >= graph_.catalog_.size() ||
+          item.at > image_.tape_length) {
+        return broken("a recorded operation");
+      }
+      ++graph_.live_nodes_;
+      nodes.emplace_back(new Node(&graph_, item.at, item.op));
+    }
+    for (std::size_t i = 0; i < handles.size(); ++i) {
+      TT_RETURN_IF_ERROR(put_up_handle(image_.handles[i], *handles[i], handles, nodes));
+    }
+    for (std::size_t i = 0; i < nodes.size(); ++i) {
+      TT_RETURN_IF_ERROR(put_up_node(image_.nodes[i], *nodes[i], values, handles, nodes));
+    }
+    for (const Image::Undo& item : image_.undo) {
+      if (item.cell >= clocks_.size() || image_.clocks[item.cell].elements < 0 ||
+          item.clock >= clocks_.size() || bad(item.base, handles) || bad(item.node, nodes) ||
+          bad(item.old_node, nodes) ||
+          (item.base != Image::kNone && item.node == Image::kNone)) {
+        return broken("a write");
+      }
+      graph_.undo_.push_back({item.seq, cell(item.cell), clocks_[item.clock], item.tick,
+                              at(handles, item.base), at(nodes, item.node),
+                              at(nodes, item.old_node), item.old_output});
+    }
+    for (const Image::Remade& item : image_.remade) {
+      if (item.clock >= clocks_.size() || item.node >= nodes.size()) return broken("a view");
+      Edge old;
+      TT_RETURN_IF_ERROR(put_up_edge(item.old, handles, nodes, old));
+      graph_.remade_.push_back({item.seq, clocks_[item.clock], nodes[item.node], std::move(old),
+                                item.old_seen, item.seen});
+    }
+    std::uint64_t last = 0;
+    for (const auto& [seq, node] : image_.recorded) {
+      if (node >= nodes.size() || seq < last || image_.nodes[node].seq != seq) {
+        return broken("a recorded operation");
+      }
+      graph_.recorded_.emplace_back(last = seq, nodes[node].get());
+    }
+    graph_.tape_length_ = image_.tape_length;
+    return acyclic(nodes) ? Status() : broken("a circle of recorded operations");
+  }
+
+ private:
+  template <class T>
+  static bool bad(Index i, const std::vector<T>& list) {
+    return i != Image::kNone && i >= list.size();
+  }
+  template <class T>
+  static T at(const std::vector<T>& list, Index i) {
+    return i == Image::kNone ? T() : list[i];
+  }
+  static Status broken(const std::string& what) {
+    return core::invalid("the image of the session makes no sense: " + what);
+  }
+
+  Status put_up_clocks(const std::vector<ValueRef>& values) {
+    for (const Image::Clock& item : image_.clocks) {
+      core::Ref<Clock> clock;
+      if (item.elements >= 0) {
+        if (bad(item.value, values)) return broken("a cell");
+        const ValueRef value = at(values, item.value);
+        if (value && value->elements < item.elements) return broken("a cell");
+        clock = core::Ref<Clock>(new Cell(item.elements, value));
+      } else {
+        clock = core::make_ref<Clock>();
+      }
+      clock->now_ = item.now;
+      clock->void_ = item.taken_back;
+      if (!std::is_sorted(clock->void_.begin(), clock->void_.end())) return broken("a clock");
+      clocks_.push_back(std::move(clock));
+    }
+    return {};
+  }
+
+  // Whatever reads it stays inside the cell.
+  bool fits(const Image::Handle& item) const {
+    const core::Geometry& geometry = item.layout.geometry;
+    if (geometry.shape.size() != geometry.strides.size() || geometry.offset < 0) return false;
+    const auto count = core::checked_numel(geometry.shape.span());
+    if (!count.ok()) return false;
+    __int128 end = geometry.offset;
+    for (int d = 0; d < geometry.rank(); ++d) {
+      if (geometry.strides[d] < 0) return false;
+      if (*count > 0) {
+        end += static_cast<__int128>(geometry.shape[d] - 1) * geometry.strides[d];
+      }
+    }
+    return end + (*count > 0 ? 1 : 0) <= image_.clocks[item.cell].elements || *count == 0;
+  }
+
+  core::Ref<Cell> cell(Index i) const {
+    return core::Ref<Cell>(static_cast<Cell*>(clocks_[i].get()));
+  }
+
+  Status put_up_edge(const Image::Edge& item, const std::vector<HandleRef>& handles,
+                     const std::vector<core::Ref<Node>>& nodes, Edge& edge) const {
+    if (bad(item.node, nodes) || bad(item.leaf, handles)) return broken("an edge");
+    edge.node = at(nodes, item.node);
+    edge.leaf = at(handles, item.leaf);
+    edge.output = item.output;
+    return {};
+  }
+
+  Status put_up_handle(const Image::Handle& item, Handle& h, const std::vector<HandleRef>& handles,
+                       const std::vector<core::Ref<Node>>& nodes) const {
+    if (bad(item.base, handles) || bad(item.node, nodes) || bad(item.leaf, handles) ||
+        bad(item.grad, handles)) {
+      return broken("a tensor");
+    }
+    if (item.base != Image::kNone) {
+      if (image_.handles[item.base].base != Image::kNone || handles[item.base].get() == &h) {
+        return broken("a view");
+      }
+      h.base = handles[item.base];
+      ++h.base->views;
+    }
+    h.node = at(nodes, item.node);
+    h.leaf = at(handles, item.leaf);
+    h.grad = at(handles, item.grad);
+    h.made = static_cast<Handle::Made>(item.made);
+    h.flag = item.flag;
+    h.retains = item.retains;
+    h.output = item.output;
+    h.seen = item.seen;
+    return {};
+  }
+
+  Status put_up_node(const Image::Node& item, Node& node, const std::vector<ValueRef>& values,
+                     const std::vector<HandleRef>& handles,
+                     const std::vector<core::Ref<Node>>& nodes) const {
+    node.seq = item.seq;
+    node.label = item.label;
+    for (const Image::Edge& each : item.edges) {
+      TT_RETURN_IF_ERROR(put_up_edge(each, handles, nodes, node.edges.emplace_back()));
+    }
+    for (const Image::Operand& each : item.operands) {
+      node.operands.push_back({each.layout, each.number, each.is_number});
+    }
+    for (const std::uint32_t count : item.counts) node.counts.push_back(count);
+    node.attributes = item.attributes;
+    for (const Image::Saved& each : item.saved) {
+      if (bad(each.value, values)) return broken("a saved value");
+      Node::SavedSlot slot{each.slot,   at(values, each.value), each.elements,
+                           each.layout, {},                     each.requires_grad};
+      if (slot.value && slot.value->elements < slot.elements) return broken("a saved value");
+      TT_RETURN_IF_ERROR(put_up_edge(each.edge, handles, nodes, slot.edge));
+      node.saved.push_back(std::move(slot));
+    }
+    node.results = item.results;
+    for (const auto& [output, handle] : item.retained) {
+      if (handle >= handles.size() || !image_.handles[handle].retains) return broken("a gradient");
+      node.retained.emplace_back(output, handles[handle].get());
+    }
+    if (item.remade_for != Image::kNone) {
+      if (bad(item.remade_for, handles) || handles[item.remade_for]->node.get() != &node) {
+        return broken("a view");
+      }
+      node.remade_for = handles[item.remade_for].get();
+    }
+    node.forgotten = item.forgotten;
+    node.keeps_number = item.keeps_number;
+    node.freed = item.freed;
+    graph_.count(node);
+    return {};
+  }
+
+  // An operation's operands come before it on the tape.
+  bool acyclic(const std::vector<core::Ref<Node>>& nodes) const {
+    for (const auto& node : nodes) {
+      for (const Edge& edge : node->edges) {
+        if (edge.node && edge.node->at >= node->at) return false;
+      }
+    }
+    return true;
+  }
+
+  Graph& graph_;
+  const Image& image_;
+  std::vector<core::Ref<Clock>> clocks_;
+};
+
+Status put_up_image(Graph& graph, const Image& image, const std::vector<ValueRef>& values,
+                    std::vector<HandleRef>& handles) {
+  return ImageBuilder(graph, image).put_up(values, handles);
+}
+
+}  // namespace teletensor::autograd

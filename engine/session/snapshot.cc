@@ -1,0 +1,190 @@
+// What a session is, taken down at a moment when nothing of it runs, and put up again.
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "engine/autograd/image.h"
+#include "engine/session/session.h"
+
+namespace teletensor::session {
+
+using core::Code;
+using core::Status;
+using program::Image;
+
+void Session::snapshot(bool hold, std::function<void(core::Result<Image>)> done) {
+  Status refused;
+  {
+    core::MutexLock lock(mu_);
+    if (!broken_.ok()) {
+      refused = broken_;
+    } else if (picture_.done || still_) {
+      refused = Status(Code::kAborted, "another snapshot of the session is under way");
+    } else {
+      picture_ = {std::move(done), hold, 0};
+    }
+  }
+  if (!refused.ok()) return done(std::move(refused));
+  stand_still();
+}
+
+void Session::stand_still() {
+  {
+    core::MutexLock lock(mu_);
+    if (pumping_ || !picture_.done) return;
+    pumping_ = still_ = true;
+    picture_.next_seq = next_seq_;
+  }
+  if (!back_.wait_until_drained()) take_image();
+}
+
+void Session::on_continue() {
+  bool still = false;
+  {
+    core::MutexLock lock(mu_);
+    still = still_;
+  }
+  if (still) {
+    take_image();
+  } else {
+    pump();
+  }
+}
+
+// Everything has run, and nobody else consumes anything.
+void Session::take_image() {
+  if (closing_) return;
+  while (!try_take_front()) std::this_thread::yield();
+  if (back_.open_failures() == 0) forget_upto(back_.completed_upto());
+  Image image;
+  autograd::ImageMaker maker(image);
+  front_.take_image(maker, image);
+  give_front_back();
+  image.cancelled_below = back_.cancelled_below();
+  image.failed = back_.failed();
+  Picture picture;
+  {
+    core::MutexLock lock(mu_);
+    image.next_seq = picture_.next_seq;
+    image.next_upload = next_upload_;
+    image.forsaken_upto = forsaken_upto_;
+    image.given_up.assign(given_up_.begin(), given_up_.end());
+    for (const auto& [number, upload] : uploads_) {
+      core::MutexLock inner(upload->mu);
+      if (!upload->finished || !upload->storage) continue;
+      image.uploads.push_back({number, maker.storage(upload->storage, upload->storage->device())});
+    }
+    for (const auto& [seq, download] : downloads_) {
+      if (!download.bound) continue;
+      const runtime::FetchResult& result = download.result;
+      Image::Download item{seq,          result.root,  result.status, result.dtype, result.device,
+                           result.shape, Image::kNone, 0,             0};
+      if (result.status.ok()) {
+        item.storage = maker.storage(result.contents.storage, result.device);
+        item.offset = result.contents.offset;
+        item.bytes = result.contents.bytes;
+      }
+      image.downloads.push_back(std::move(item));
+    }
+    picture.done = std::exchange(picture_.done, nullptr);
+    picture.hold = picture_.hold;
+  }
+  for (Image::Storage& storage : image.storages) {
+    const auto& contents = static_cast<const memory::Storage&>(*storage.contents);
+    storage.bytes = contents.bytes();
+    storage.seq = contents.seq();
+  }
+  if (image.shares) {
+    picture.done(Status(Code::kFailedPrecondition,
+                        "it has published tensors, or ones of other sessions, which outlive no "
+                        "restart"));
+  } else {
+    picture.done(std::move(image));
+  }
+  if (picture.hold) return;
+  bool waiting = false;
+  {
+    core::MutexLock lock(mu_);
+    still_ = false;
+    waiting = pumping_ = frame_.done != nullptr;
+  }
+  if (waiting) return pump();
+  forget_completed();
+  hand_over();
+}
+
+Status Session::put_up(Image image, const engine::Engine::ReadBytes& read) {
+  std::vector<char> buffer(std::size_t{1} << 20);
+  for (Image::Storage& storage : image.storages) {
+    const int found = devices_.find(storage.device);
+    if (found < 0) {
+      return Status(Code::kFailedPrecondition,
+                    "the session has tensors on " + core::to_string(storage.device) +
+                        ", which this daemon does not have");
+    }
+    const auto device = static_cast<std::size_t>(found);
+    memory::Pool& pool = back_.executor().pool(device);
+    const core::Ref<memory::Storage> made = pool.allocate_shared(storage.bytes, storage.seq);
+    if (!made) return pool.refusal("restoring the session", storage.bytes);
+    for (std::uint64_t at = 0; at < storage.bytes; at += buffer.size()) {
+      const std::size_t part = std::min<std::uint64_t>(buffer.size(), storage.bytes - at);
+      TT_RETURN_IF_ERROR(read(buffer.data(), part));
+      TT_RETURN_IF_ERROR(devices_.at(device).backend().copy_in(
+          static_cast<char*>(made->data()) + at, buffer.data(), part));
+    }
+    storage.contents = made;
+  }
+  auto values = autograd::values_of(image);
+  if (!values.ok()) return values.status();
+  while (!try_take_front()) std::this_thread::yield();
+  Status status = front_.put_up_image(image, *values);
+  handles_ = front_.handles();
+  (void)charge_bookkeeping();
+  give_front_back();
+  TT_RETURN_IF_ERROR(status);
+  if (image.next_seq == 0) return core::invalid("the image: no next command");
+  back_.begin_at(image.next_seq - 1, image.cancelled_below, std::move(image.failed));
+  forgotten_ = accepted_upto_ = image.next_seq - 1;
+  core::MutexLock lock(mu_);
+  next_seq_ = image.next_seq;
+  next_id_ = image.next_id;
+  next_upload_ = std::max<std::uint64_t>(image.next_upload, 1);
+  forsaken_upto_ = image.forsaken_upto;
+  given_up_.insert(image.given_up.begin(), image.given_up.end());
+  for (const Image::Upload& item : image.uploads) {
+    if (item.storage >= image.storages.size()) return core::invalid("the image: an upload");
+    auto upload = std::make_shared<Upload>();
+    core::MutexLock inner(upload->mu);
+    upload->storage = core::Ref<memory::Storage>(
+        static_cast<memory::Storage*>(image.storages[item.storage].contents.get()));
+    upload->received = upload->storage->bytes();
+    upload->finished = true;
+    uploads_.emplace(item.number, upload);
+  }
+  for (Image::Download& item : image.downloads) {
+    Download& download = downloads_[item.seq];
+    download.bound = true;
+    runtime::FetchResult& result = download.result;
+    result.seq = item.seq;
+    result.bulk = true;
+    result.status = std::move(item.status);
+    result.root = item.root;
+    result.dtype = item.dtype;
+    result.shape = item.shape;
+    result.device = item.device;
+    if (!result.status.ok()) continue;
+    if (item.storage >= image.storages.size() ||
+        !(image.storages[item.storage].device == item.device) ||
+        item.offset > image.storages[item.storage].bytes ||
+        item.bytes > image.storages[item.storage].bytes - item.offset) {
+      return core::invalid("the image: a download");
+    }
+    result.contents.storage = core::Ref<memory::Storage>(
+        static_cast<memory::Storage*>(image.storages[item.storage].contents.get()));
+    result.contents.offset = item.offset;
+    result.contents.bytes = item.bytes;
+  }
+  return {};
+}
+
+}  // namespace teletensor::session

@@ -1,0 +1,315 @@
+#include "server/leases.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "server/auth.h"
+
+namespace teletensor::server {
+
+using core::Code;
+using core::MutexLock;
+using core::Status;
+
+namespace {
+
+constexpr std::size_t kTombstones = 256;
+
+}  // namespace
+
+Leases::Leases(engine::Engine& engine, const Limits& limits)
+    : engine_(engine), limits_(limits), house_([this] { keep_house(); }) {}
+
+Leases::~Leases() {
+  shutdown();
+  {
+    MutexLock lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  house_.join();
+}
+
+core::Result<LeaseRef> Leases::open(ClientInfo client) {
+  const UserLimits user_limits = limits_.of(client.user);
+  while (full(client.user) && evict_one(client.user)) {
+  }
+  {
+    MutexLock lock(mutex_);
+    if (closed_) return Status(Code::kUnavailable, "the server is shutting down");
+    if (leases_.size() + opening_ >= limits_.sessions) {
+      return Status(Code::kResourceExhausted,
+                    "there are " + std::to_string(leases_.size()) + " sessions, the most allowed");
+    }
+    const std::size_t own = sessions_of(client.user);
+    if (user_limits.sessions != 0 && own >= user_limits.sessions) {
+      return Status(Code::kResourceExhausted, client.user + " has " + std::to_string(own) +
+                                                  " sessions, the most a user may have; close one "
+                                                  "(teletensor sessions, teletensor kill ID)");
+    }
+    ++opening_;
+    opening_users_.insert(client.user);
+    client.id = ++opened_;
+    if (client.name.empty()) client.name = "session-" + std::to_string(opened_);
+  }
+  const auto closing = [this, user = client.user] {
+    MutexLock lock(mutex_);
+    --opening_;
+    opening_users_.erase(opening_users_.find(user));
+  };
+  std::string token = make_token();
+  if (token.empty()) {
+    closing();
+    return core::internal("no random bits for a token");
+  }
+  const engine::SessionOptions options = options_of(client);
+  auto lease = std::make_shared<Lease>(this, std::move(token), std::move(client), limits_);
+  lease->relay_ = std::make_unique<Relay>(lease.get());
+  auto session = engine_.open(options, lease->relay_.get());
+  if (!session.ok()) {
+    closing();
+    return session.status();
+  }
+  lease->session_ = std::move(*session);
+  bool refused = false;
+  {
+    MutexLock lock(mutex_);
+    --opening_;
+    opening_users_.erase(opening_users_.find(lease->client.user));
+    refused = closed_;
+    if (!refused) leases_.emplace(lease->token, lease);
+  }
+  if (refused) return Status(Code::kUnavailable, "the server is shutting down");
+  spdlog::info(
+      "event=session_opened session=\"{}\" id={} user=\"{}\" peer=\"{}\" client=\"{}\" quota={}",
+      lease->client.name, lease->client.id, lease->client.user, lease->client.peer,
+      lease->client.version, lease->client.memory_quota);
+  return lease;
+}
+
+engine::SessionOptions Leases::options_of(const ClientInfo& client) const {
+  engine::SessionOptions options;
+  options.memory_quota = client.memory_quota;
+  options.name = client.name;
+  options.user = client.user;
+  const UserLimits user_limits = limits_.of(client.user);
+  options.user_quota = user_limits.memory;
+  options.weight = user_limits.weight;
+  options.publishes = client.user != kAnonymous;
+  return options;
+}
+
+core::Result<LeaseRef> Leases::find(std::string_view token, std::string* word) const {
+  MutexLock lock(mutex_);
+  if (const auto it = leases_.find(std::string(token)); it != leases_.end()) return it->second;
+  for (const auto& [dead, ending] : tombstones_) {
+    if (dead != token) continue;
+    if (word) *word = ending.word;
+    return Status(Code::kAborted, "the session has ended: " + ending.status.message());
+  }
+  if (word) *word = "unknown";
+  return Status(Code::kNotFound, "no session has this token");
+}
+
+LeaseRef Leases::find_id(std::uint64_t id) const {
+  MutexLock lock(mutex_);
+  for (const auto& [token, lease] : leases_) {
+    if (lease->client.id == id) return lease;
+  }
+  return nullptr;
+}
+
+std::vector<LeaseRef> Leases::all() const {
+  MutexLock lock(mutex_);
+  std::vector<LeaseRef> leases;
+  for (const auto& [token, lease] : leases_) leases.push_back(lease);
+  return leases;
+}
+
+LeaseRef Leases::find_name(std::string_view user, std::string_view name) const {
+  MutexLock lock(mutex_);
+  for (const auto& [token, lease] : leases_) {
+    if (lease->client.named && lease->client.user == user && lease->client.name == name) {
+      return lease;
+    }
+  }
+  return nullptr;
+}
+
+void Leases::take_over(ClientInfo client, LeaseReady ready) {
+  const std::pair<std::string, std::string> key(client.user, client.name);
+  bool seized = false, closed = false;
+  {
+    MutexLock lock(mutex_);
+    closed = closed_;
+    seized = !closed && !seized_.insert(key).second;
+  }
+  if (closed) return ready(Status(Code::kUnavailable, "the server is shutting down"));
+  if (seized) {
+    return ready(Status(Code::kAborted, "session \"" + client.name +
+                                            "\" is being taken over by another client just now"));
+  }
+  ready = [this, key, ready = std::move(ready)](core::Result<LeaseRef> lease) {
+    {
+      MutexLock lock(mutex_);
+      seized_.erase(key);
+    }
+    ready(std::move(lease));
+  };
+  std::optional<Status> refused;
+  {
+    MutexLock lock(mutex_);
+    const auto found = refused_.find(key);
+    if (found != refused_.end() && found->second.holds()) {
+      refused = found->second.why;
+    } else if (found != refused_.end()) {
+      refused_.erase(found);
+    }
+  }
+  if (refused) return ready(std::move(*refused));
+  const LeaseRef old = find_name(client.user, client.name);
+  if (!old || !old->survives() ||
+      !retire(*old, Status(Code::kAborted, "another client has taken the session over"), "taken",
+              true)) {
+    return ready(open(std::move(client)));
+  }
+  client.id = old->client.id;
+  client.memory_quota = old->client.memory_quota;
+  auto done = [this, raw = old.get(), client = std::move(client),
+               ready](core::Result<engine::TakenOver> start) mutable {
+    LeaseRef from;
+    {
+      MutexLock lock(mutex_);
+      const auto found = std::find_if(heritage_.begin(), heritage_.end(),
+                                      [&](const LeaseRef& lease) { return lease.get() == raw; });
+      if (found != heritage_.end()) {
+        from = std::move(*found);
+        heritage_.erase(found);
+      }
+      if (from && start.ok()) {
+        handovers_.push_back({std::move(from), std::move(client), std::move(*start), ready});
+      } else if (from) {
+        dying_.push_back(std::move(from));
+      }
+    }
+    changed_.notify_all();
+    if (!start.ok()) ready(start.status());
+  };
+  const Status status = old->with_session([&](engine::Session& session) {
+    session.take_over(std::move(done));
+    return Status();
+  });
+  if (!status.ok()) ready(status);
+}
+
+// On the house's thread: it may wait for those who still use the session.
+void Leases::hand_over(Handover handover) {
+  Lease& old = *handover.old;
+  old.close();
+  auto lease = std::make_shared<Lease>(this, make_token(), std::move(handover.client), limits_);
+  lease->start = std::move(handover.start);
+  lease->set_file(old.file());
+  lease->session_ = std::move(old.session_);
+  lease->relay_ = std::move(old.relay_);
+  lease->outbox_.begin_at(lease->start->next_seq - 1, lease->session_->completed_upto());
+  lease->relay_->aim(lease.get());
+  lease->on_completed(lease->session_->completed_upto());
+  std::map<std::uint64_t, Status> errors;
+  {
+    MutexLock lock(old.mutex_);
+    errors.swap(old.open_errors_);
+  }
+  for (auto& [root, status] : errors) lease->on_error({root, std::move(status)});
+  bool refused = lease->token.empty();
+  {
+    MutexLock lock(mutex_);
+    refused = refused || closed_;
+    if (refused) {
+      dying_.push_back(lease);
+    } else {
+      leases_.emplace(lease->token, lease);
+    }
+  }
+  spdlog::info("event=session_taken_over session=\"{}\" id={} peer=\"{}\" kept={}",
+               lease->client.name, lease->client.id, lease->client.peer,
+               lease->start->inventory.names.size());
+  if (refused) {
+    handover.ready(Status(Code::kUnavailable, "the server is shutting down"));
+  } else {
+    handover.ready(lease);
+  }
+}
+
+bool Leases::retire(Lease& lease, Status reason, std::string word, bool inherit) {
+  const Ending ending{std::move(reason), std::move(word)};
+  std::vector<std::weak_ptr<LeaseCall>> calls;
+  {
+    MutexLock lock(lease.mutex_);
+    if (std::exchange(lease.ended_, true)) return false;
+    lease.ending_ = ending;
+    calls = std::exchange(lease.calls_, {});
+  }
+  counters_.ended(ending.status.code());
+  spdlog::info("event=session_ended session=\"{}\" why={} code={} reason=\"{}\"", lease.client.name,
+               ending.word, static_cast<int>(ending.status.code()), ending.status.message());
+  {
+    MutexLock lock(mutex_);
+    if (const auto it = leases_.find(lease.token); it != leases_.end()) {
+      (inherit ? heritage_ : dying_).push_back(std::move(it->second));
+      leases_.erase(it);
+      if (leases_.empty()) empty_since_ = Clock::now();
+      bury(lease.token, ending);
+    }
+    for (const auto& weak : calls) lingering_.emplace_back(Clock::now(), weak);
+  }
+  changed_.notify_all();
+  if (const std::string file = lease.file(); !file.empty() && lease.over() && on_over) {
+    on_over(file);
+  }
+  for (const auto& weak : calls) {
+    if (const auto call = weak.lock()) call->lease_ended(ending);
+  }
+  return true;
+}
+
+void Leases::bury(const std::string& token, Ending ending) {
+  tombstones_.emplace_back(token, std::move(ending));
+  if (tombstones_.size() > kTombstones) tombstones_.pop_front();
+}
+
+void Leases::close() {
+  MutexLock lock(mutex_);
+  closed_ = true;
+}
+
+void Leases::shutdown(const std::function<bool(const Lease&)>& stay) {
+  close();
+  for (const LeaseRef& lease : all()) {
+    if (stay && stay(*lease)) {
+      end(*lease, Status(Code::kUnavailable, "the daemon restarts, and has kept the session"),
+          "restart");
+    } else {
+      end(*lease, Status(Code::kUnavailable, "the server shuts down"), "daemon");
+    }
+  }
+  MutexLock lock(mutex_);
+  for (LeaseRef& lease : heritage_) dying_.push_back(std::move(lease));
+  heritage_.clear();
+  changed_.notify_all();
+  while (!dying_.empty() || !handovers_.empty() || destroying_ != 0) changed_.wait(mutex_);
+}
+
+std::chrono::milliseconds Leases::idle() const {
+  MutexLock lock(mutex_);
+  if (!leases_.empty() || opening_ != 0) return {};
+  return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - empty_since_);
+}
+
+std::uint64_t Leases::opened() const {
+  MutexLock lock(mutex_);
+  return opened_;
+}
+
+}  // namespace teletensor::server

@@ -1,0 +1,133 @@
+// Leases: all leases, by token, and the thread that keeps house among them.
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "server/counters.h"
+#include "server/lease.h"
+#include "server/slow_log.h"
+
+namespace teletensor::server {
+
+using LeaseReady = std::function<void(core::Result<LeaseRef>)>;
+
+class Leases {
+ public:
+  // Precondition: `engine` outlives the table.
+  Leases(engine::Engine& engine, const Limits& limits);
+  ~Leases();
+
+  const Limits& limits() const { return limits_; }
+  engine::Engine& engine() { return engine_; }
+
+  // A new session. RESOURCE_EXHAUSTED when there are too many.
+  core::Result<LeaseRef> open(ClientInfo client);
+  // The session of client.name and client.user in the hands of a new client, whose calls alone
+  // reach it from then on (`start` says where it is); a new one where there is none. `ready` comes
+  // once the old client's last frame is consumed.
+  void take_over(ClientInfo client, LeaseReady ready);
+  // The session of this name; null: none.
+  LeaseRef find_name(std::string_view user, std::string_view name) const;
+  // NOT_FOUND for a token that never was; ABORTED with the reason for one whose lease has ended;
+  // `word` gets Ending's.
+  core::Result<LeaseRef> find(std::string_view token, std::string* word = nullptr) const;
+  // By what operators call it; null: none such.
+  LeaseRef find_id(std::uint64_t id) const;
+  std::vector<LeaseRef> all() const;
+
+  // Ends one; the first reason holds. Its memory is back soon after.
+  void end(Lease& lease, core::Status reason, std::string word) {
+    (void)retire(lease, std::move(reason), std::move(word), false);
+  }
+  // Refuses new ones from now on.
+  void close();
+  // Ends all and refuses new ones. Returns when every session is destroyed. `stay`: those that come
+  // back with the next daemon.
+  void shutdown(const std::function<bool(const Lease&)>& stay = nullptr);
+
+  // ---- snapshots
+  // Takes a session up again that an earlier daemon has written down.
+  core::Result<LeaseRef> restore(const v1::SavedHead& head, const v1::SavedBody& body,
+                                 program::Image image, const engine::Engine::ReadBytes& read,
+                                 const std::string& file);
+  // A session that cannot come back: its client, and who asks for its name, are told why, as long
+  // as `holds` says.
+  void refuse(const v1::SavedHead& head, core::Status why, std::string word,
+              std::function<bool()> holds);
+  // Called for one that has ended for good, with its file. Set before there is any.
+  std::function<void(const std::string&)> on_over;
+
+  // How long there has been no session; zero while there is one.
+  std::chrono::milliseconds idle() const;
+  // Sessions opened so far.
+  std::uint64_t opened() const;
+  SlowLog& slow_log() { return slow_log_; }
+  Counters& counters() { return counters_; }
+
+ private:
+  void keep_house();
+  friend class Lease;
+  void bury(const std::string& token, Ending ending) TT_REQUIRES(mutex_);
+  engine::SessionOptions options_of(const ClientInfo& client) const;
+  // As end(); `inherit`: the session stays, for another lease. False: it had ended before.
+  bool retire(Lease& lease, core::Status reason, std::string word, bool inherit);
+  // Finishes a call that has lost its place; it is cancelled if its client takes nothing.
+  void dismiss(const std::shared_ptr<LeaseCall>& call, const Ending& ending);
+  bool full(std::string_view user) const;  // for one more session of the user
+  std::size_t sessions_of(std::string_view user) const TT_REQUIRES(mutex_);
+  struct Handover {
+    LeaseRef old;
+    ClientInfo client;
+    engine::TakenOver start;
+    LeaseReady ready;
+  };
+  void hand_over(Handover handover);
+  void look_at(Lease& lease, Clock::time_point now);
+  // Ends that session of the user which nobody has come back to for longest, for want of room.
+  // False: there is none. Other users' are not touched.
+  bool evict_one(std::string_view user);
+  void abandon_lingering();
+
+  engine::Engine& engine_;
+  const Limits limits_;
+  SlowLog slow_log_;
+  Counters counters_;
+
+  mutable core::Mutex mutex_;
+  core::CondVar changed_;
+  std::unordered_map<std::string, LeaseRef> leases_ TT_GUARDED_BY(mutex_);
+  std::deque<LeaseRef> dying_ TT_GUARDED_BY(mutex_);
+  std::deque<std::pair<std::string, Ending>> tombstones_ TT_GUARDED_BY(mutex_);
+  std::deque<std::pair<Clock::time_point, std::weak_ptr<LeaseCall>>> lingering_
+      TT_GUARDED_BY(mutex_);
+  std::deque<LeaseRef> heritage_ TT_GUARDED_BY(mutex_);  // wait to be taken over
+  std::set<std::pair<std::string, std::string>> seized_ TT_GUARDED_BY(mutex_);  // user, name
+  std::deque<Handover> handovers_ TT_GUARDED_BY(mutex_);
+  struct Refusal {
+    core::Status why;
+    std::function<bool()> holds;
+  };
+  std::map<std::pair<std::string, std::string>, Refusal> refused_
+      TT_GUARDED_BY(mutex_);  // by user, name
+  std::size_t opening_ TT_GUARDED_BY(mutex_) = 0;
+  std::multiset<std::string> opening_users_ TT_GUARDED_BY(mutex_);
+  std::size_t destroying_ TT_GUARDED_BY(mutex_) = 0;
+  std::uint64_t opened_ TT_GUARDED_BY(mutex_) = 0;
+  Clock::time_point empty_since_ TT_GUARDED_BY(mutex_) = Clock::now();
+  bool closed_ TT_GUARDED_BY(mutex_) = false;
+  bool stop_ TT_GUARDED_BY(mutex_) = false;
+  std::thread house_;
+};
+
+}  // namespace teletensor::server

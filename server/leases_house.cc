@@ -1,0 +1,148 @@
+// The table's own thread: it ends what nobody comes back to, and destroys what has ended.
+#include <spdlog/spdlog.h>
+
+#include <utility>
+
+#include "server/leases.h"
+
+namespace teletensor::server {
+
+using core::Code;
+using core::MutexLock;
+using core::Status;
+
+namespace {
+
+constexpr std::chrono::milliseconds kHouseTick{200};
+constexpr std::chrono::milliseconds kLinger{2000};  // for the last message and the status
+
+}  // namespace
+
+void Leases::keep_house() {
+  while (true) {
+    LeaseRef dead;
+    std::optional<Handover> handover;
+    {
+      MutexLock lock(mutex_);
+      if (dying_.empty() && handovers_.empty()) {
+        if (stop_) return;
+        changed_.wait_for(mutex_, kHouseTick);
+      }
+      if (!handovers_.empty()) {
+        handover = std::move(handovers_.front());
+        handovers_.pop_front();
+        ++destroying_;
+      } else if (!dying_.empty()) {
+        dead = std::move(dying_.front());
+        dying_.pop_front();
+        ++destroying_;
+      }
+    }
+    if (handover) {
+      hand_over(std::move(*handover));
+      handover.reset();
+    } else if (!dead) {
+      for (const LeaseRef& lease : all()) look_at(*lease, Clock::now());
+      abandon_lingering();
+      continue;
+    } else {
+      dead->destroy_session();
+      dead.reset();
+    }
+    {
+      MutexLock lock(mutex_);
+      --destroying_;
+    }
+    changed_.notify_all();
+  }
+}
+
+void Leases::dismiss(const std::shared_ptr<LeaseCall>& call, const Ending& ending) {
+  {
+    MutexLock lock(mutex_);
+    lingering_.emplace_back(Clock::now(), call);
+  }
+  call->lease_ended(ending);
+}
+
+void Leases::look_at(Lease& lease, Clock::time_point now) {
+  std::shared_ptr<LeaseCall> run;
+  bool met = false;
+  {
+    MutexLock lock(lease.mutex_);
+    run = lease.run_.lock();
+    met = lease.met_;
+  }
+  if (run) {
+    const Clock::time_point since = run->stalled_since();
+    if (since == Clock::time_point{} || now - since <= limits_.stall) return;
+    const Status status(
+        Code::kDeadlineExceeded,
+        "the client has not read for " + std::to_string(limits_.stall.count() / 1000) + " s");
+    if (!lease.detach(run.get())) return end(lease, status, "slow");
+    spdlog::info("event=session_detached session=\"{}\" reason=\"{}\"", lease.client.name,
+                 status.message());
+    return dismiss(run, {status, "slow"});
+  }
+  if (!met) {
+    if (now - lease.created > limits_.attach) {
+      end(lease, Status(Code::kDeadlineExceeded, "no Run stream followed Hello"), "protocol");
+    }
+    return;
+  }
+  // Idle is who completes nothing, never who has no socket.
+  const Clock::time_point since = lease.deserted_since();
+  if (since == Clock::time_point{} || now - since <= lease.client.lease || lease.busy()) return;
+  end(lease,
+      Status(Code::kDeadlineExceeded, "nobody came back to it for " +
+                                          std::to_string(lease.client.lease.count()) +
+                                          " s, its lease"),
+      "expired");
+}
+
+std::size_t Leases::sessions_of(std::string_view user) const {
+  std::size_t own = opening_users_.count(std::string(user));
+  for (const auto& [token, lease] : leases_) own += lease->client.user == user;
+  return own;
+}
+
+bool Leases::full(std::string_view user) const {
+  const std::size_t most = limits_.of(user).sessions;
+  MutexLock lock(mutex_);
+  return leases_.size() + opening_ >= limits_.sessions || (most != 0 && sessions_of(user) >= most);
+}
+
+bool Leases::evict_one(std::string_view user) {
+  LeaseRef oldest;
+  Clock::time_point since{};
+  for (const LeaseRef& lease : all()) {
+    if (lease->client.user != user) continue;
+    const Clock::time_point left = lease->deserted_since();
+    if (left == Clock::time_point{} || Clock::now() - left < limits_.safe ||
+        (oldest && left >= since)) {
+      continue;
+    }
+    if (lease->client.named || lease->busy()) continue;
+    oldest = lease;
+    since = left;
+  }
+  if (!oldest) return false;
+  end(*oldest, Status(Code::kResourceExhausted, "a new session needed the place of a detached one"),
+      "evicted");
+  return true;
+}
+
+void Leases::abandon_lingering() {
+  while (true) {
+    std::shared_ptr<LeaseCall> call;
+    {
+      MutexLock lock(mutex_);
+      if (lingering_.empty() || Clock::now() - lingering_.front().first < kLinger) return;
+      call = lingering_.front().second.lock();
+      lingering_.pop_front();
+    }
+    if (call) call->abandon();
+  }
+}
+
+}  // namespace teletensor::server

@@ -1,0 +1,79 @@
+// Sessions that an earlier daemon has written down.
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "server/image_codec.h"
+#include "server/leases.h"
+
+namespace teletensor::server {
+
+using core::Code;
+using core::MutexLock;
+using core::Status;
+
+namespace {
+
+constexpr std::size_t kToken = 32;
+
+ClientInfo client_of(const v1::SavedHead& head, const v1::SavedBody& body,
+                     const ops::Catalog& catalog) {
+  ClientInfo client;
+  client.name = head.name();
+  client.named = head.named();
+  client.version = body.client_version();
+  client.instance = body.instance();
+  client.user = head.user();
+  client.id = head.id();
+  client.attach_counter = body.attach();
+  client.memory_quota = body.memory_quota();
+  client.lease = std::chrono::seconds(body.lease_seconds());
+  std::map<std::string, program::OpId> known;
+  for (std::size_t id = 0; id < catalog.size(); ++id) {
+    const auto op = static_cast<program::OpId>(id);
+    known.emplace(op_title(catalog.at(op)), op);
+  }
+  for (const std::string& name : body.op_names()) {
+    const auto found = known.find(name);
+    client.ops.push_back(found == known.end() ? wire::FrameReader::kNoOp : found->second);
+    client.op_names.push_back(name);
+  }
+  return client;
+}
+
+}  // namespace
+
+core::Result<LeaseRef> Leases::restore(const v1::SavedHead& head, const v1::SavedBody& body,
+                                       program::Image image,
+                                       const engine::Engine::ReadBytes& read,
+                                       const std::string& file) {
+  if (head.token().size() != kToken || body.lease_seconds() == 0 || image.next_seq == 0) {
+    return core::invalid("no session");
+  }
+  auto lease = std::make_shared<Lease>(this, head.token(),
+                                       client_of(head, body, engine_.catalog()), limits_);
+  lease->relay_ = std::make_unique<Relay>(lease.get());
+  auto session = engine_.restore(options_of(lease->client), lease->relay_.get(), std::move(image),
+                                 read);
+  if (!session.ok()) return session.status();
+  lease->session_ = std::move(*session);
+  lease->restore(body, file);
+  MutexLock lock(mutex_);
+  if (closed_) return Status(Code::kUnavailable, "the server is shutting down");
+  opened_ = std::max(opened_, head.id());
+  if (!leases_.emplace(lease->token, lease).second) return core::invalid("a second one");
+  return lease;
+}
+
+void Leases::refuse(const v1::SavedHead& head, Status why, std::string word,
+                    std::function<bool()> holds) {
+  MutexLock lock(mutex_);
+  if (!head.token().empty()) bury(head.token(), {why, std::move(word)});
+  if (head.named()) {
+    refused_.insert_or_assign({head.user(), head.name()},
+                              Refusal{std::move(why), std::move(holds)});
+  }
+}
+
+}  // namespace teletensor::server

@@ -1,0 +1,316 @@
+#include "server/recovery.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <ctime>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "server/image_codec.h"
+
+namespace teletensor::server {
+
+using core::Code;
+using core::MutexLock;
+using core::Status;
+
+namespace {
+
+constexpr std::chrono::milliseconds kTick{50};
+
+double seconds_since(Clock::time_point began) {
+  return std::chrono::duration<double>(Clock::now() - began).count();
+}
+
+}  // namespace
+
+Recovery::Recovery(Leases& leases, std::unique_ptr<SessionStore> store)
+    : leases_(leases), store_(std::move(store)) {
+  if (!store_) return;
+  leases_.on_over = [this](const std::string& file) {
+    {
+      MutexLock lock(mutex_);
+      over_.push_back(file);
+    }
+    changed_.notify_all();
+  };
+  writer_ = std::thread([this] { work(); });
+}
+
+Recovery::~Recovery() {
+  if (!store_) return;
+  {
+    MutexLock lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  writer_.join();
+}
+
+// ---------------------------------------------------------------- writing
+
+void Recovery::snapshot(const LeaseRef& lease,
+                        std::function<void(core::Result<SnapshotFacts>)> done) {
+  Status refused;
+  if (!on()) {
+    refused = Status(Code::kFailedPrecondition,
+                     "this daemon keeps no sessions: it has no state directory of its own");
+  } else if (!lease->survives()) {
+    refused = Status(Code::kFailedPrecondition,
+                     "the session ends with its connection (a lease of 0): nobody could come back");
+  } else {
+    MutexLock lock(mutex_);
+    if (draining_) refused = Status(Code::kUnavailable, "the server is shutting down");
+  }
+  if (!refused.ok()) return done(std::move(refused));
+  picture(lease, false, 0, std::move(done));
+}
+
+void Recovery::picture(const LeaseRef& lease, bool hold, int rank,
+                       std::function<void(core::Result<SnapshotFacts>)> done) {
+  auto taken = [this, lease, hold, rank, done](core::Result<program::Image> image) {
+    if (!image.ok()) return done(image.status());
+    Job job{lease,
+            std::move(*image),
+            std::make_shared<v1::SavedHead>(),
+            std::make_shared<v1::SavedBody>(),
+            done,
+            rank};
+    lease->save(*job.head, *job.body);
+    job.head->set_drained(hold);
+    {
+      MutexLock lock(mutex_);
+      jobs_.push_back(std::move(job));
+    }
+    changed_.notify_all();
+  };
+  const Status status = lease->with_session([&](engine::Session& session) {
+    session.snapshot(hold, std::move(taken));
+    return Status();
+  });
+  if (!status.ok()) done(status);
+}
+
+void Recovery::work() {
+  while (true) {
+    std::optional<Job> job;
+    std::deque<std::string> over;
+    {
+      MutexLock lock(mutex_);
+      while (jobs_.empty() && over_.empty() && !stop_) changed_.wait(mutex_);
+      over.swap(over_);
+      if (!jobs_.empty()) {
+        const auto first =
+            std::min_element(jobs_.begin(), jobs_.end(),
+                             [](const Job& a, const Job& b) { return a.rank < b.rank; });
+        job = std::move(*first);
+        jobs_.erase(first);
+      } else if (over.empty()) {
+        return;
+      }
+    }
+    for (const std::string& file : over) store_->remove(file);
+    if (!job) continue;
+    auto facts = write(*job);
+    const auto done = std::move(job->done);
+    job.reset();  // the bytes are the session's again
+    done(std::move(facts));
+  }
+}
+
+core::Result<SnapshotFacts> Recovery::write(Job& job) {
+  const auto check = [&]() -> Status {
+    if (job.lease->over()) return Status(Code::kCancelled, "the session has ended");
+    if (Clock::now() < deadline_.load()) return {};
+    return Status(Code::kDeadlineExceeded, "there was no time left to write it");
+  };
+  TT_RETURN_IF_ERROR(check());
+  const Clock::time_point began = Clock::now();
+  engine::Engine& engine = leases_.engine();
+  write_image(job.image, engine.catalog(), *job.body->mutable_image());
+  SnapshotFacts facts;
+  for (const program::Image::Storage& storage : job.image.storages) facts.bytes += storage.bytes;
+  facts.completed_upto = job.image.next_seq - 1;
+  job.head->set_bytes(facts.bytes);
+  job.head->set_written(static_cast<std::uint64_t>(std::time(nullptr)));
+  std::string file = job.lease->file();
+  if (file.empty()) file = store_->new_name();
+  const Status status = store_->write(file, *job.head, *job.body, job.image, engine, check);
+  facts.seconds = seconds_since(began);
+  if (!status.ok()) {
+    spdlog::warn("event=snapshot_failed session=\"{}\" id={} reason=\"{}\"",
+                 job.lease->client.name, job.lease->client.id, status.message());
+    return status;
+  }
+  job.lease->set_file(file);
+  if (job.lease->over()) {
+    store_->remove(file);
+    return Status(Code::kCancelled, "the session has ended");
+  }
+  spdlog::info("event=snapshot session=\"{}\" id={} upto={} bytes={} seconds={:.3f}",
+               job.lease->client.name, job.lease->client.id, facts.completed_upto, facts.bytes,
+               facts.seconds);
+  return facts;
+}
+
+// ---------------------------------------------------------------- the end
+
+void Recovery::drain(std::chrono::milliseconds budget) {
+  const Clock::time_point began = Clock::now();
+  leases_.close();
+  std::vector<LeaseRef> all;
+  if (on()) {
+    for (LeaseRef& lease : leases_.all()) {
+      if (lease->survives()) all.push_back(std::move(lease));
+    }
+  }
+  const auto key = [](const LeaseRef& lease) {
+    return std::tuple(!lease->client.named, !lease->attached(), -lease->active_at().time_since_epoch());
+  };
+  std::vector<std::pair<decltype(key(all[0])), LeaseRef>> order;
+  for (const LeaseRef& lease : all) order.emplace_back(key(lease), lease);
+  std::stable_sort(order.begin(), order.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::map<const Lease*, std::optional<core::Result<SnapshotFacts>>> results;
+  {
+    MutexLock lock(mutex_);
+    draining_ = true;
+    Clock::time_point never = Clock::time_point::max();
+    deadline_.compare_exchange_strong(never, began + budget);
+    for (const auto& [rank, lease] : order) results[lease.get()];
+  }
+  std::size_t done = 0;
+  int rank = 0;
+  const auto begin = [&](const LeaseRef& lease, int place) {
+    picture(lease, true, place,
+            [this, &results, &done, raw = lease.get()](core::Result<SnapshotFacts> facts) {
+              {
+                MutexLock lock(mutex_);
+                results[raw] = std::move(facts);
+                ++done;
+              }
+              changed_.notify_all();
+            });
+  };
+  for (const auto& [ignored, lease] : order) begin(lease, ++rank);
+  while (Clock::now() < deadline_.load()) {
+    std::vector<LeaseRef> again;
+    {
+      MutexLock lock(mutex_);
+      if (done < order.size()) changed_.wait_for(mutex_, kTick);
+      for (const auto& [ignored, lease] : order) {
+        auto& result = results[lease.get()];
+        // A client's own snapshot was in the way.
+        if (!result || result->status().code() != Code::kAborted || lease->over()) continue;
+        result.reset();
+        --done;
+        again.push_back(lease);
+      }
+      if (done == order.size()) break;
+    }
+    for (const LeaseRef& lease : again) begin(lease, 0);
+  }
+  hurry();  // whatever is being written now gives up
+  v1::SavedLosses losses;
+  std::set<const Lease*> stay;
+  for (const auto& [ignored, lease] : order) {
+    Status why(Code::kDeadlineExceeded, "what it had to do did not end in time");
+    {
+      MutexLock lock(mutex_);
+      const auto& result = results[lease.get()];
+      if (result && result->ok()) {
+        stay.insert(lease.get());
+        continue;
+      }
+      if (result) why = result->status();
+    }
+    if (!lease->file().empty()) stay.insert(lease.get());  // as of its last snapshot
+    lose(*lease, why, losses);
+  }
+  if (losses.losses_size() > 0) {
+    const Status status = store_->write_losses(losses);
+    if (!status.ok()) spdlog::warn("event=losses_not_written reason=\"{}\"", status.message());
+  }
+  spdlog::info("event=drained kept={} lost={} seconds={:.3f}", stay.size(), losses.losses_size(),
+               seconds_since(began));
+  leases_.shutdown([&](const Lease& lease) { return stay.contains(&lease); });
+  // Sessions that never stood still have ended with that: every callback has come, or will not.
+  MutexLock lock(mutex_);
+  while (done < order.size()) changed_.wait(mutex_);
+}
+
+void Recovery::lose(const Lease& lease, const Status& why, v1::SavedLosses& losses) {
+  const bool back = !lease.file().empty();
+  spdlog::warn("event={} session=\"{}\" id={} user=\"{}\" reason=\"{}\"",
+               back ? "session_goes_back" : "session_lost", lease.client.name, lease.client.id,
+               lease.client.user, why.message());
+  if (back) return;
+  v1::SavedLoss& loss = *losses.add_losses();
+  loss.set_token(lease.token);
+  loss.set_user(lease.client.user);
+  if (lease.client.named) loss.set_name(lease.client.name);
+  loss.set_reason("the daemon was shut down, and session \"" + lease.client.name +
+                  "\" could not be kept: " + why.message());
+}
+
+// ---------------------------------------------------------------- coming back
+
+void Recovery::restore() {
+  if (!on()) return;
+  const v1::SavedLosses losses = store_->take_losses();
+  for (const v1::SavedLoss& loss : losses.losses()) {
+    v1::SavedHead head;
+    head.set_token(loss.token());
+    leases_.refuse(head, Status(Code::kAborted, loss.reason()), "lost", nullptr);
+  }
+  for (const SessionStore::Found& found : store_->list()) restore_one(found);
+}
+
+void Recovery::restore_one(const SessionStore::Found& found) {
+  const Clock::time_point began = Clock::now();
+  Status status = found.status;
+  v1::SavedHead head = found.head;
+  if (status.ok()) {
+    auto reading = store_->read(found.file);
+    status = reading.status();
+    if (reading.ok()) {
+      auto image = read_image((*reading)->body.image(), leases_.engine().catalog());
+      status = image.status();
+      if (image.ok()) {
+        Status bytes;
+        std::uint64_t left = 0;
+        for (const program::Image::Storage& storage : image->storages) left += storage.bytes;
+        const auto read = [&](void* to, std::size_t size) {
+          left -= size;
+          bytes = (*reading)->read(to, size);
+          return bytes.ok() && left == 0 ? bytes = (*reading)->finish() : bytes;
+        };
+        if (left == 0) bytes = (*reading)->finish();
+        const auto lease = bytes.ok() ? leases_.restore(head, (*reading)->body, std::move(*image),
+                                                        read, found.file)
+                                      : core::Result<LeaseRef>(bytes);
+        status = lease.status();
+        if (lease.ok()) {
+          spdlog::info(
+              "event=session_restored session=\"{}\" id={} user=\"{}\" upto={} bytes={} "
+              "seconds={:.3f}",
+              head.name(), head.id(), head.user(), head.completed_upto(), head.bytes(),
+              seconds_since(began));
+          return;
+        }
+      }
+    }
+  }
+  std::string text = status.message();
+  if (text.find(found.file) == std::string::npos) text = "sessions/" + found.file + ": " + text;
+  spdlog::error("event=session_not_restored session=\"{}\" user=\"{}\" reason=\"{}\"",
+                head.name(), head.user(), text);
+  const Status why(status.code() == Code::kResourceExhausted ? status.code() : Code::kDataLoss,
+                   "session \"" + head.name() + "\" cannot be restored: " + text);
+  leases_.refuse(head, why, "damaged",
+                 [this, file = found.file] { return store_->exists(file); });
+}
+
+}  // namespace teletensor::server

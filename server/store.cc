@@ -1,0 +1,201 @@
+#include "server/store.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <spdlog/spdlog.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+
+#include "engine/memory/block_file.h"
+
+namespace teletensor::server {
+
+using core::Code;
+using core::Status;
+using memory::BlockReader;
+using memory::BlockWriter;
+
+namespace {
+
+constexpr char kSuffix[] = ".session";
+constexpr char kLosses[] = "losses";
+constexpr std::size_t kPiece = std::size_t{1} << 20;
+constexpr std::uint64_t kMostMessage = std::uint64_t{1} << 31;  // protobuf's own limit
+constexpr std::uint32_t kFormat = 1;
+
+Status put(BlockWriter& writer, const google::protobuf::MessageLite& message) {
+  const std::uint64_t size = message.ByteSizeLong();
+  if (size >= kMostMessage) {
+    return Status(Code::kResourceExhausted, "too many names and recorded operations to write down");
+  }
+  TT_RETURN_IF_ERROR(writer.write(&size, sizeof size));
+  return writer.write(message.SerializeAsString());
+}
+
+Status get(BlockReader& reader, google::protobuf::MessageLite& message) {
+  std::uint64_t size = 0;
+  TT_RETURN_IF_ERROR(reader.read(&size, sizeof size));
+  if (size >= kMostMessage) return Status(Code::kDataLoss, "a wrong size");
+  std::string bytes(static_cast<std::size_t>(size), '\0');
+  TT_RETURN_IF_ERROR(reader.read(bytes.data(), bytes.size()));
+  return message.ParseFromString(bytes) ? Status() : Status(Code::kDataLoss, "not a message");
+}
+
+// Errors name the file and nothing above its folder: clients are told.
+Status named(const std::string& file, const Status& status) {
+  if (status.ok()) return status;
+  std::string text = status.message();
+  if (const std::size_t colon = text.find(file + ": "); colon != std::string::npos) {
+    text = text.substr(colon + file.size() + 2);
+  }
+  return Status(status.code(), "sessions/" + file + ": " + text);
+}
+
+}  // namespace
+
+core::Result<std::unique_ptr<SessionStore>> SessionStore::open(const std::string& state_dir) {
+  const std::string folder = state_dir + "/sessions";
+  std::error_code error;
+  std::filesystem::create_directories(state_dir, error);
+  if (!error && mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
+    error = std::error_code(errno, std::generic_category());
+  }
+  if (error) {
+    return Status(Code::kUnavailable, folder + ": cannot be made: " + error.message());
+  }
+  const int lock = ::open((folder + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW,
+                          0600);
+  if (lock < 0) {
+    return Status(Code::kUnavailable, folder + ": cannot be used: " + std::strerror(errno));
+  }
+  if (flock(lock, LOCK_EX | LOCK_NB) != 0) {
+    ::close(lock);
+    return Status(Code::kUnavailable, folder + ": another daemon keeps its sessions there");
+  }
+  return std::unique_ptr<SessionStore>(new SessionStore(folder, lock));
+}
+
+SessionStore::~SessionStore() { ::close(lock_); }
+
+std::string SessionStore::new_name() const {
+  std::uint64_t number = 0;
+  char text[32];
+  do {
+    if (getrandom(&number, sizeof number, 0) != static_cast<ssize_t>(sizeof number)) ++number;
+    std::snprintf(text, sizeof text, "%016llx%s", static_cast<unsigned long long>(number), kSuffix);
+  } while (exists(text));
+  return text;
+}
+
+bool SessionStore::exists(const std::string& file) const {
+  std::error_code error;
+  return std::filesystem::exists(path_of(file), error);
+}
+
+std::vector<SessionStore::Found> SessionStore::list() const {
+  std::vector<Found> all;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder_, error)) {
+    const std::string file = entry.path().filename().string();
+    if (file.ends_with(".new")) {
+      std::error_code ignored;
+      std::filesystem::remove(entry.path(), ignored);
+    }
+    if (!file.ends_with(kSuffix)) continue;
+    Found& found = all.emplace_back();
+    found.file = file;
+    auto reader = BlockReader::open(path_of(file));
+    found.status = reader.ok() ? get(**reader, found.head) : reader.status();
+    if (found.status.ok() && found.head.format() != kFormat) {
+      found.status = Status(Code::kUnimplemented, "written by another version of teletensord");
+    }
+    if (!found.status.ok()) {
+      found.status = named(file, found.status);
+      found.head.Clear();
+    }
+  }
+  std::sort(all.begin(), all.end(),
+            [](const Found& a, const Found& b) { return a.file < b.file; });
+  return all;
+}
+
+Status SessionStore::write(const std::string& file, const v1::SavedHead& head,
+                           const v1::SavedBody& body, const program::Image& image,
+                           engine::Engine& engine, const Check& check) {
+  const auto work = [&]() -> Status {
+    auto writer = BlockWriter::create(path_of(file));
+    if (!writer.ok()) return writer.status();
+    v1::SavedHead first = head;
+    first.set_format(kFormat);
+    TT_RETURN_IF_ERROR(put(**writer, first));
+    TT_RETURN_IF_ERROR((*writer)->end_block());
+    TT_RETURN_IF_ERROR(put(**writer, body));
+    std::vector<char> piece(kPiece);
+    for (const program::Image::Storage& storage : image.storages) {
+      for (std::uint64_t at = 0; at < storage.bytes; at += piece.size()) {
+        TT_RETURN_IF_ERROR(check());
+        const std::size_t part = std::min<std::uint64_t>(piece.size(), storage.bytes - at);
+        TT_RETURN_IF_ERROR(engine.read_storage(storage, at, piece.data(), part));
+        TT_RETURN_IF_ERROR((*writer)->write(piece.data(), part));
+      }
+    }
+    TT_RETURN_IF_ERROR(check());
+    return (*writer)->commit();
+  };
+  return named(file, work());
+}
+
+void SessionStore::remove(const std::string& file) {
+  std::error_code error;
+  std::filesystem::remove(path_of(file), error);
+  if (error) {
+    spdlog::warn("event=state_not_removed file=\"{}\" reason=\"{}\"", file, error.message());
+  }
+}
+
+SessionStore::Reading::~Reading() = default;
+Status SessionStore::Reading::read(void* to, std::size_t bytes) { return reader_->read(to, bytes); }
+Status SessionStore::Reading::finish() { return reader_->finish(); }
+
+core::Result<std::unique_ptr<SessionStore::Reading>> SessionStore::read(
+    const std::string& file) const {
+  auto reader = BlockReader::open(path_of(file));
+  if (!reader.ok()) return named(file, reader.status());
+  auto reading = std::make_unique<Reading>();
+  reading->reader_ = std::move(*reader);
+  Status status = get(*reading->reader_, reading->head);
+  if (status.ok() && reading->head.format() != kFormat) {
+    status = Status(Code::kUnimplemented, "written by another version of teletensord");
+  }
+  if (status.ok()) status = get(*reading->reader_, reading->body);
+  if (!status.ok()) return named(file, status);
+  return reading;
+}
+
+Status SessionStore::write_losses(const v1::SavedLosses& losses) {
+  auto writer = BlockWriter::create(path_of(kLosses));
+  if (!writer.ok()) return writer.status();
+  TT_RETURN_IF_ERROR(put(**writer, losses));
+  return (*writer)->commit();
+}
+
+v1::SavedLosses SessionStore::take_losses() {
+  v1::SavedLosses losses;
+  if (!exists(kLosses)) return losses;
+  auto reader = BlockReader::open(path_of(kLosses));
+  const Status status = reader.ok() ? get(**reader, losses) : reader.status();
+  if (!status.ok()) {
+    spdlog::warn("event=state_damaged file=\"{}\" reason=\"{}\"", kLosses, status.message());
+    losses.Clear();
+  }
+  remove(kLosses);
+  return losses;
+}
+
+}  // namespace teletensor::server

@@ -1,0 +1,76 @@
+// SessionStore: sessions as files of the state directory (state.proto says what is in them).
+//
+// One daemon at a time has it. A file is whole or not there: it gets its name when everything is on
+// the disk. Any thread, but for one file one at a time.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/engine.h"
+#include "teletensor/v1/state.pb.h"
+
+namespace teletensor::memory {
+class BlockReader;
+}
+
+namespace teletensor::server {
+
+class SessionStore {
+ public:
+  // Makes the folder `sessions` in the state directory. UNAVAILABLE where another daemon has it.
+  static core::Result<std::unique_ptr<SessionStore>> open(const std::string& state_dir);
+  ~SessionStore();
+  SessionStore(const SessionStore&) = delete;
+  SessionStore& operator=(const SessionStore&) = delete;
+
+  struct Found {
+    std::string file;     // its name in the folder
+    core::Status status;  // not OK: damaged, and `head` is empty
+    v1::SavedHead head;
+  };
+  // Every file, by its head. Removes what was never finished.
+  std::vector<Found> list() const;
+
+  // A name for a new file.
+  std::string new_name() const;
+  // Asked between two pieces: a Status gives the writing up, and the older file stays.
+  using Check = std::function<core::Status()>;
+  core::Status write(const std::string& file, const v1::SavedHead& head, const v1::SavedBody& body,
+                     const program::Image& image, engine::Engine& engine, const Check& check);
+  void remove(const std::string& file);
+  bool exists(const std::string& file) const;
+
+  // A file that is being read: after `body` the bytes of its storages follow.
+  class Reading {
+   public:
+    ~Reading();
+    v1::SavedHead head;
+    v1::SavedBody body;
+    core::Status read(void* to, std::size_t bytes);
+    core::Status finish();  // nothing is missing, nothing is left
+
+   private:
+    friend class SessionStore;
+    std::unique_ptr<memory::BlockReader> reader_;
+  };
+  core::Result<std::unique_ptr<Reading>> read(const std::string& file) const;
+
+  // Sessions that were lost in an earlier life; remembered until the next call.
+  core::Status write_losses(const v1::SavedLosses& losses);
+  v1::SavedLosses take_losses();
+
+ private:
+  SessionStore(std::string folder, int lock) : folder_(std::move(folder)), lock_(lock) {}
+  std::string path_of(const std::string& file) const { return folder_ + "/" + file; }
+
+  const std::string folder_;
+  const int lock_;
+};
+
+}  // namespace teletensor::server

@@ -1,0 +1,211 @@
+"""The daemon is restarted, and its sessions are where they were."""
+
+import re
+import signal
+import textwrap
+
+import numpy as np
+import pytest
+from support.clients import client, finish, wait_line
+from support.daemon import wait_until
+from support.raw import Raw
+
+FLAGS = ("--lease", "120", "--restart", "60")
+
+
+@pytest.fixture
+def daemon(start_daemon):
+    return start_daemon(*FLAGS)
+
+
+def drained(daemon):
+    assert daemon.terminate(60) == 0, daemon.log
+
+
+def killed(daemon):
+    daemon.process.kill()
+    daemon.process.wait()
+
+
+def test_named_tensors_are_there_after_a_restart(daemon, tt):
+    """Views share memory, gradients and flags are there, a program can be called, the quota stays."""
+    with tt.connect(daemon.unix, name="exp").as_current() as s:
+        base = tt.arange(12, dtype=tt.float32).reshape(3, 4).clone()
+        w = tt.tensor([1.0, 2.0, 3.0], requires_grad=True)
+        (w * w).sum().backward()
+        s.keep("base", base)
+        s.keep("row", base[1])
+        s.keep("w", w)
+        s.keep("half", tt.tensor([1.5, float("nan"), -0.0], dtype=tt.bfloat16))
+        s.keep("big", tt.ones(1000, 1000))
+        s.synchronize()
+        s.detach()
+    drained(daemon)
+    files = list(daemon.state.glob("*.session"))
+    assert len(files) == 1 and files[0].stat().st_mode & 0o777 == 0o600
+    daemon.restart()
+    with tt.connect(daemon.unix, name="exp").as_current() as s:
+        assert s.taken_over
+        kept = s.kept()
+        assert kept["base"].tolist() == np.arange(12.0).reshape(3, 4).tolist()
+        kept["base"][1, 2] = 50.0
+        assert kept["row"].tolist() == [4.0, 5.0, 50.0, 7.0]
+        assert kept["w"].requires_grad and kept["w"].grad.tolist() == [2.0, 4.0, 6.0]
+        half = kept["half"].to(tt.float32).numpy()
+        assert half[0] == 1.5 and np.isnan(half[1]) and np.signbit(half[2])
+        assert kept["big"].sum().item() == 1_000_000
+        s.close()
+    wait_until(lambda: not list(daemon.state.glob("*.session")), what="the file of an ended session")
+
+
+TRAIN = """
+    import hashlib, sys
+    def train(rounds, seed, mark):
+        tt.manual_seed(seed)
+        x = tt.tensor(np.linspace(-1, 1, 256, dtype=np.float32).reshape(64, 4))
+        net = tt.nn.Sequential(tt.nn.Linear(4, 16), tt.nn.Tanh(), tt.nn.Dropout(0.1), tt.nn.Linear(16, 2))
+        with tt.no_grad():
+            for i, p in enumerate(net.parameters()):
+                p.copy_(tt.linspace(-1, 1, p.numel()).reshape(p.shape) * (i + seed))
+        opt = tt.optim.Adam(net.parameters(), lr=0.01)
+        digest = hashlib.sha256()
+        for i in range(rounds):
+            opt.zero_grad()
+            hidden = net[:2](x)
+            loss = (net[2:](hidden) ** 2).mean()
+            if i % 3 == seed % 3:
+                digest.update(np.float64(loss.item()).tobytes())  # waits in the middle of a step
+            loss.backward()
+            opt.step()
+            if i == rounds // 8: print(mark, flush=True)
+        for p in net.parameters(): digest.update(p.detach().numpy().tobytes())
+        print("digest", digest.hexdigest(), flush=True)
+"""
+
+
+def trainer(daemon, seed, rounds):
+    code = textwrap.dedent(TRAIN) + f"train({rounds}, {seed}, 'begun')\n"
+    return client(code, daemon.unix)
+
+
+def digest(process):
+    status, out, err = finish(process, 240)
+    assert status == 0, err
+    return re.search("digest ([0-9a-f]+)", out).group(1)
+
+
+def test_three_training_clients_do_not_notice(daemon):
+    """Restarted again and again under them: the bits of losses and weights are those of whole runs."""
+    rounds = 400
+    wanted = [digest(trainer(daemon, seed, rounds)) for seed in (1, 2, 3)]
+    clients = [trainer(daemon, seed, rounds) for seed in (1, 2, 3)]
+    for process in clients:
+        wait_line(process, "begun")
+    for _ in range(3):
+        if all(process.poll() is not None for process in clients):
+            break
+        drained(daemon)
+        daemon.restart()
+        assert daemon.alive()
+    assert [digest(process) for process in clients] == wanted
+    assert "event=session_restored" in daemon.log
+
+
+def test_a_session_that_is_older_than_its_client_says_so(daemon, tt):
+    """kill -9 behind work that the client knows to have happened: an error, never a wrong value."""
+    s = tt.connect(daemon.unix, name="exp")
+    with s.as_current():
+        w = tt.zeros(3)
+        s.keep("w", w)
+        s.synchronize()
+        drained(daemon)
+        daemon.restart()
+        w += 1.0
+        assert w.tolist() == [1.0, 1.0, 1.0]
+        killed(daemon)
+        daemon.restart()
+        with pytest.raises(tt.SessionLostError, match="command") as lost:
+            w.tolist()
+        assert lost.value.reason == "rollback"
+    t = tt.connect(daemon.unix, name="exp")
+    with t.as_current():
+        assert t.taken_over and t.kept()["w"].tolist() == [0.0, 0.0, 0.0]
+        t.close()
+
+
+def test_a_damaged_file_costs_its_session_alone(daemon, tt):
+    for name in ("good", "bad"):
+        with tt.connect(daemon.unix, name=name).as_current() as s:
+            s.keep("w", tt.arange(100_000))
+            s.synchronize()
+            s.detach()
+            if name == "good":
+                drained(daemon)
+                good = set(daemon.state.glob("*.session"))
+                daemon.restart()
+    drained(daemon)
+    (bad,) = set(daemon.state.glob("*.session")) - good
+    data = bytearray(bad.read_bytes())
+    data[-200] ^= 1
+    bad.write_bytes(data)
+    daemon.restart()
+    with pytest.raises(tt.RefusedError, match=re.escape(bad.name) + ".*damaged"):
+        tt.connect(daemon.unix, name="bad")
+    with tt.connect(daemon.unix, name="good") as s:
+        assert s.taken_over and s.kept()["w"][-1].item() == 99_999
+        s.close()
+    bad.unlink()
+    with tt.connect(daemon.unix, name="bad") as s:
+        assert not s.taken_over
+
+
+def test_what_is_not_written_in_time_is_lost_by_name(start_daemon, tt):
+    """A second signal ends the waiting for work that goes on; sessions at rest are written before."""
+    daemon = start_daemon(*FLAGS, "--drain", "300", "--lanes", "1")
+    with tt.connect(daemon.unix, name="rest").as_current() as rest:
+        rest.keep("w", tt.ones(10))
+        rest.synchronize()
+        rest.detach()
+    busy = tt.connect(daemon.unix, name="busy")
+    with busy.as_current(), Raw(daemon.unix) as raw:
+        x = tt.ones(700, 700)
+        for _ in range(5000):
+            x = (x @ x) * 0.001
+        wait_until(lambda: any(s.name == "busy" and s.queued > 100 for s in raw.sessions()))
+        daemon.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: 'event=snapshot session="rest"' in daemon.log, 60)
+        daemon.process.send_signal(signal.SIGTERM)
+        assert daemon.process.wait(60) == 0
+        assert 'event=session_lost session="busy"' in daemon.log
+        assert 'session_lost session="rest"' not in daemon.log
+        daemon.restart()
+        with pytest.raises(tt.SessionLostError):
+            x.sum().item()
+    with tt.connect(daemon.unix, name="rest") as s:
+        assert s.taken_over and s.kept()["w"].tolist() == [1.0] * 10
+        s.close()
+    with tt.connect(daemon.unix, name="busy") as s:
+        assert not s.taken_over
+
+
+def test_the_disk_is_full(start_daemon, tt):
+    """What does not fit is lost by name, or as of its last snapshot; the rest is kept."""
+    import resource
+
+    daemon = start_daemon(*FLAGS)
+    numbers = np.random.default_rng(1).standard_normal(1_000_000, dtype=np.float32)
+    for name, data in (("small", numbers[:10]), ("large", numbers)):
+        with tt.connect(daemon.unix, name=name).as_current() as s:
+            s.keep("w", tt.tensor(data))
+            s.synchronize()
+            s.detach()
+    resource.prlimit(daemon.pid, resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+    drained(daemon)
+    assert 'event=session_lost session="large"' in daemon.log and "File too large" in daemon.log
+    assert [f.suffix for f in daemon.state.iterdir() if f.name not in ("lock", "losses")] == [".session"]
+    daemon.restart()
+    with tt.connect(daemon.unix, name="small") as s:
+        assert s.taken_over and s.kept()["w"].tolist() == numbers[:10].tolist()
+        s.close()
+    with tt.connect(daemon.unix, name="large") as s:
+        assert not s.taken_over
