@@ -147,6 +147,7 @@ Status Server::bind_http() {
 }
 
 void Server::drain() {
+  http_.reset();  // not ready any more, and it asks the canary
   canary_.reset();
   set_serving(false);
   recovery_.drain(options_.drain);
