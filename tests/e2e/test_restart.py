@@ -10,7 +10,7 @@ from support.clients import client, finish, wait_line
 from support.daemon import wait_until
 from support.raw import Raw
 
-FLAGS = ("--lease", "120", "--restart", "60")
+FLAGS = ("--lease", "120", "--restart", "60", "--drain", "60")
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def daemon(start_daemon):
 
 
 def drained(daemon):
-    assert daemon.terminate(60) == 0, daemon.log
+    assert daemon.terminate(90) == 0, daemon.log
 
 
 def killed(daemon):
@@ -105,8 +105,9 @@ def test_three_training_clients_do_not_notice(daemon):
         if all(process.poll() is not None for process in clients):
             break
         drained(daemon)
+        assert "event=session_lost" not in daemon.log, daemon.log
         daemon.restart()
-        assert daemon.alive()
+        assert "event=session_not_restored" not in daemon.log, daemon.log
     assert [digest(process) for process in clients] == wanted
     assert "event=session_restored" in daemon.log
 
@@ -161,7 +162,7 @@ def test_a_damaged_file_costs_its_session_alone(daemon, tt):
 
 def test_what_is_not_written_in_time_is_lost_by_name(start_daemon, tt):
     """A second signal ends the waiting for work that goes on; sessions at rest are written before."""
-    daemon = start_daemon(*FLAGS, "--drain", "300", "--lanes", "1")
+    daemon = start_daemon(*FLAGS[:4], "--drain", "300", "--lanes", "1")
     with tt.connect(daemon.unix, name="rest").as_current() as rest:
         rest.keep("w", tt.ones(10))
         rest.synchronize()
