@@ -24,7 +24,7 @@ struct ServerFacts {
   std::string version;
   std::uint64_t epoch = 0;
   Clock::time_point started = Clock::now();
-  bool shares = false;  // there is a ShareServer beside the daemon's own socket
+  bool shares = false;                   // there is a ShareServer beside the daemon's own socket
   std::chrono::milliseconds restart{0};  // HelloReply.restart_ms
 };
 

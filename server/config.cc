@@ -267,10 +267,10 @@ Parsed parse_command_line(int argc, const char* const* argv, const std::string& 
                  "a UNIX socket (mode 0660) for a proxy in front: its callers need tokens")
       ->envname("TELETENSOR_PROXY_SOCKET");
   std::string state_dir;
-  auto* state_option =
-      app.add_option("--state-dir", state_dir,
-                     "keeps tokens and sessions [$STATE_DIRECTORY, $XDG_STATE_HOME/teletensor]; \"\" for none")
-          ->envname("TELETENSOR_STATE_DIR");
+  auto* state_option = app.add_option("--state-dir", state_dir,
+                                      "keeps tokens and sessions [$STATE_DIRECTORY, "
+                                      "$XDG_STATE_HOME/teletensor]; \"\" for none")
+                           ->envname("TELETENSOR_STATE_DIR");
   app.add_option("--create-token", parsed.create_token,
                  "USER:ROLE (user, admin, metrics): prints a new token and leaves");
   app.add_option("--slow-ms", config.slow_ms,
@@ -321,9 +321,10 @@ Parsed parse_command_line(int argc, const char* const* argv, const std::string& 
       ->envname("TELETENSOR_DRAIN")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_option("--restart", config.restart_seconds,
-                 "seconds that clients wait for a daemon that is gone without a word; 0: sessions do "
-                 "not outlive the daemon")
+  app.add_option(
+         "--restart", config.restart_seconds,
+         "seconds that clients wait for a daemon that is gone without a word; 0: sessions do "
+         "not outlive the daemon")
       ->envname("TELETENSOR_RESTART")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();

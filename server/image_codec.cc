@@ -340,9 +340,8 @@ core::Result<Image> read_image(const v1::SavedImage& saved, const ops::Catalog& 
     image.failures.push_back({item.root(), read(item)});
   }
   for (const auto& item : saved.values()) {
-    image.values.push_back({dtype_of(item.dtype(), good), device_of(item.device()),
-                            item.elements(), in(item.storage()), in(item.failure()),
-                            in(item.good())});
+    image.values.push_back({dtype_of(item.dtype(), good), device_of(item.device()), item.elements(),
+                            in(item.storage()), in(item.failure()), in(item.good())});
   }
   for (const auto& item : saved.clocks()) {
     image.clocks.push_back({item.elements() - 1,
@@ -387,8 +386,7 @@ core::Result<Image> read_image(const v1::SavedImage& saved, const ops::Catalog& 
   image.cancelled_below = saved.cancelled_below();
   for (const auto& item : saved.failed()) {
     image.failed.emplace_back(
-        item.root(),
-        std::vector<std::uint64_t>{item.rebinds().begin(), item.rebinds().end()});
+        item.root(), std::vector<std::uint64_t>{item.rebinds().begin(), item.rebinds().end()});
   }
   if (!good) return core::invalid("the image of the session makes no sense");
   return image;

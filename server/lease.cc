@@ -190,7 +190,8 @@ core::Result<Attached> Lease::attach(const std::string& instance, std::uint64_t 
       return Status(Code::kFailedPrecondition,
                     "the daemon was restarted, and has the session as of command " +
                         std::to_string(outbox_.completed_upto()) + "; command " +
-                        std::to_string(completed) + " had run. tt.connect(name=...) takes a named session up as it was then");
+                        std::to_string(completed) +
+                        " had run. tt.connect(name=...) takes a named session up as it was then");
     }
     attach_ = attach;
     awaited_ = true;

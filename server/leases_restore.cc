@@ -45,17 +45,16 @@ ClientInfo client_of(const v1::SavedHead& head, const v1::SavedBody& body,
 }  // namespace
 
 core::Result<LeaseRef> Leases::restore(const v1::SavedHead& head, const v1::SavedBody& body,
-                                       program::Image image,
-                                       const engine::Engine::ReadBytes& read,
+                                       program::Image image, const engine::Engine::ReadBytes& read,
                                        const std::string& file) {
   if (head.token().size() != kToken || body.lease_seconds() == 0 || image.next_seq == 0) {
     return core::invalid("no session");
   }
-  auto lease = std::make_shared<Lease>(this, head.token(),
-                                       client_of(head, body, engine_.catalog()), limits_);
+  auto lease = std::make_shared<Lease>(this, head.token(), client_of(head, body, engine_.catalog()),
+                                       limits_);
   lease->relay_ = std::make_unique<Relay>(lease.get());
-  auto session = engine_.restore(options_of(lease->client), lease->relay_.get(), std::move(image),
-                                 read);
+  auto session =
+      engine_.restore(options_of(lease->client), lease->relay_.get(), std::move(image), read);
   if (!session.ok()) return session.status();
   lease->session_ = std::move(*session);
   lease->restore(body, file);

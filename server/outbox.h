@@ -39,8 +39,8 @@ class Outbox {
   // For a snapshot of the session, all of whose commands have run: what waits to be told becomes
   // messages, which keep their numbers whoever sends them.
   struct Sealed {
-    std::uint64_t number = 0;         // of the last message
-    std::uint64_t bytes_received = 0;  // of the frames that have run
+    std::uint64_t number = 0;                             // of the last message
+    std::uint64_t bytes_received = 0;                     // of the frames that have run
     std::vector<std::pair<std::uint64_t, Message>> kept;  // not acknowledged
   };
   Sealed seal();

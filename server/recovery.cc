@@ -102,9 +102,8 @@ void Recovery::work() {
       while (jobs_.empty() && over_.empty() && !stop_) changed_.wait(mutex_);
       over.swap(over_);
       if (!jobs_.empty()) {
-        const auto first =
-            std::min_element(jobs_.begin(), jobs_.end(),
-                             [](const Job& a, const Job& b) { return a.rank < b.rank; });
+        const auto first = std::min_element(
+            jobs_.begin(), jobs_.end(), [](const Job& a, const Job& b) { return a.rank < b.rank; });
         job = std::move(*first);
         jobs_.erase(first);
       } else if (over.empty()) {
@@ -140,8 +139,8 @@ core::Result<SnapshotFacts> Recovery::write(Job& job) {
   const Status status = store_->write(file, *job.head, *job.body, job.image, engine, check);
   facts.seconds = seconds_since(began);
   if (!status.ok()) {
-    spdlog::warn("event=snapshot_failed session=\"{}\" id={} reason=\"{}\"",
-                 job.lease->client.name, job.lease->client.id, status.message());
+    spdlog::warn("event=snapshot_failed session=\"{}\" id={} reason=\"{}\"", job.lease->client.name,
+                 job.lease->client.id, status.message());
     return status;
   }
   job.lease->set_file(file);
@@ -167,7 +166,8 @@ void Recovery::drain(std::chrono::milliseconds budget) {
     }
   }
   const auto key = [](const LeaseRef& lease) {
-    return std::tuple(!lease->client.named, !lease->attached(), -lease->active_at().time_since_epoch());
+    return std::tuple(!lease->client.named, !lease->attached(),
+                      -lease->active_at().time_since_epoch());
   };
   std::vector<std::pair<decltype(key(all[0])), LeaseRef>> order;
   for (const LeaseRef& lease : all) order.emplace_back(key(lease), lease);
@@ -305,12 +305,11 @@ void Recovery::restore_one(const SessionStore::Found& found) {
   }
   std::string text = status.message();
   if (text.find(found.file) == std::string::npos) text = "sessions/" + found.file + ": " + text;
-  spdlog::error("event=session_not_restored session=\"{}\" user=\"{}\" reason=\"{}\"",
-                head.name(), head.user(), text);
+  spdlog::error("event=session_not_restored session=\"{}\" user=\"{}\" reason=\"{}\"", head.name(),
+                head.user(), text);
   const Status why(status.code() == Code::kResourceExhausted ? status.code() : Code::kDataLoss,
                    "session \"" + head.name() + "\" cannot be restored: " + text);
-  leases_.refuse(head, why, "damaged",
-                 [this, file = found.file] { return store_->exists(file); });
+  leases_.refuse(head, why, "damaged", [this, file = found.file] { return store_->exists(file); });
 }
 
 }  // namespace teletensor::server

@@ -69,8 +69,8 @@ core::Result<std::unique_ptr<SessionStore>> SessionStore::open(const std::string
   if (error) {
     return Status(Code::kUnavailable, folder + ": cannot be made: " + error.message());
   }
-  const int lock = ::open((folder + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW,
-                          0600);
+  const int lock =
+      ::open((folder + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (lock < 0) {
     return Status(Code::kUnavailable, folder + ": cannot be used: " + std::strerror(errno));
   }
@@ -120,8 +120,7 @@ std::vector<SessionStore::Found> SessionStore::list() const {
       found.head.Clear();
     }
   }
-  std::sort(all.begin(), all.end(),
-            [](const Found& a, const Found& b) { return a.file < b.file; });
+  std::sort(all.begin(), all.end(), [](const Found& a, const Found& b) { return a.file < b.file; });
   return all;
 }
 

@@ -147,8 +147,8 @@ class Front::Impl final : public Issuer {
     autograd::take_image(
         graph_, kept_, [this](const Handle& h) { return names_.find(h.id) == &h; }, maker, image);
     for (const auto& [number, defined] : programs_) {
-      image.programs.emplace_back(number, program::serialize(defined.callable->program(),
-                                                             ops::op_names(catalog_)));
+      image.programs.emplace_back(
+          number, program::serialize(defined.callable->program(), ops::op_names(catalog_)));
     }
     image.next_id = names_.next();
   }

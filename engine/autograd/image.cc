@@ -34,8 +34,8 @@ Index ImageMaker::value(const program::Value* value) {
       continue;
     }
     waiting.pop_back();
-    Image::Value item{next.dtype, next.device, next.elements, Image::kNone, Image::kNone,
-                      Image::kNone};
+    Image::Value item{next.dtype,   next.device,  next.elements,
+                      Image::kNone, Image::kNone, Image::kNone};
     if (next.contents) item.storage = storage(next.contents, next.device);
     if (next.failure) {
       const auto [entry, is_new] =
@@ -240,8 +240,7 @@ class ImageBuilder {
     for (const Image::Undo& item : image_.undo) {
       if (item.cell >= clocks_.size() || image_.clocks[item.cell].elements < 0 ||
           item.clock >= clocks_.size() || bad(item.base, handles) || bad(item.node, nodes) ||
-          bad(item.old_node, nodes) ||
-          (item.base != Image::kNone && item.node == Image::kNone)) {
+          bad(item.old_node, nodes) || (item.base != Image::kNone && item.node == Image::kNone)) {
         return broken("a write");
       }
       graph_.undo_.push_back({item.seq, cell(item.cell), clocks_[item.clock], item.tick,
@@ -366,8 +365,8 @@ class ImageBuilder {
     node.attributes = item.attributes;
     for (const Image::Saved& each : item.saved) {
       if (bad(each.value, values)) return broken("a saved value");
-      Node::SavedSlot slot{each.slot,   at(values, each.value), each.elements,
-                           each.layout, {},                     each.requires_grad};
+      Node::SavedSlot slot{each.slot, at(values, each.value), each.elements, each.layout,
+                           {},        each.requires_grad};
       if (slot.value && slot.value->elements < slot.elements) return broken("a saved value");
       TT_RETURN_IF_ERROR(put_up_edge(each.edge, handles, nodes, slot.edge));
       node.saved.push_back(std::move(slot));

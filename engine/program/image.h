@@ -26,8 +26,8 @@ struct Image {
   struct Storage {
     core::Device device;
     std::uint64_t bytes = 0;
-    std::uint64_t seq = 0;               // of the command that made it
-    core::Ref<core::Shared> contents;    // of a live session's image
+    std::uint64_t seq = 0;             // of the command that made it
+    core::Ref<core::Shared> contents;  // of a live session's image
   };
   struct Value {
     core::DType dtype = core::DType::kF32;
@@ -84,7 +84,7 @@ struct Image {
     std::vector<Saved> saved;
     std::vector<core::Layout> results;
     std::vector<std::pair<std::uint32_t, Index>> retained;  // output, handle
-    Index remade_for = kNone;  // handle
+    Index remade_for = kNone;                               // handle
     bool forgotten = false, keeps_number = false, freed = false;
   };
   // An in-place command that may still be taken back.
@@ -112,8 +112,8 @@ struct Image {
   std::vector<Node> nodes;
   std::vector<Undo> undo;
   std::vector<Remade> remade;
-  std::vector<std::pair<std::uint64_t, Index>> recorded;  // by seq, ascending
-  std::vector<std::pair<std::string, Index>> kept;        // names, ascending
+  std::vector<std::pair<std::uint64_t, Index>> recorded;        // by seq, ascending
+  std::vector<std::pair<std::string, Index>> kept;              // names, ascending
   std::vector<std::pair<std::uint64_t, std::string>> programs;  // number, bytes (serialize.h)
   std::uint64_t tape_length = 0;
   HandleId next_id = 1;

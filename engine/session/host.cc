@@ -65,8 +65,8 @@ core::Result<std::unique_ptr<engine::Session>> Host::restore(const engine::Sessi
                                                              engine::SessionListener* listener,
                                                              program::Image image,
                                                              const ReadBytes& read) {
-  auto session = std::make_unique<Session>(catalog_, devices_, lanes_, publications_, enroll(options), options,
-                                           listener);
+  auto session = std::make_unique<Session>(catalog_, devices_, lanes_, publications_,
+                                           enroll(options), options, listener);
   TT_RETURN_IF_ERROR(session->put_up(std::move(image), read));
   return std::unique_ptr<engine::Session>(std::move(session));
 }

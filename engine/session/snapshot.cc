@@ -77,8 +77,15 @@ void Session::take_image() {
     for (const auto& [seq, download] : downloads_) {
       if (!download.bound) continue;
       const runtime::FetchResult& result = download.result;
-      Image::Download item{seq,          result.root,  result.status, result.dtype, result.device,
-                           result.shape, Image::kNone, 0,             0};
+      Image::Download item{seq,
+                           result.root,
+                           result.status,
+                           result.dtype,
+                           result.device,
+                           result.shape,
+                           Image::kNone,
+                           0,
+                           0};
       if (result.status.ok()) {
         item.storage = maker.storage(result.contents.storage, result.device);
         item.offset = result.contents.offset;
@@ -118,9 +125,9 @@ Status Session::put_up(Image image, const engine::Engine::ReadBytes& read) {
   for (Image::Storage& storage : image.storages) {
     const int found = devices_.find(storage.device);
     if (found < 0) {
-      return Status(Code::kFailedPrecondition,
-                    "the session has tensors on " + core::to_string(storage.device) +
-                        ", which this daemon does not have");
+      return Status(Code::kFailedPrecondition, "the session has tensors on " +
+                                                   core::to_string(storage.device) +
+                                                   ", which this daemon does not have");
     }
     const auto device = static_cast<std::size_t>(found);
     memory::Pool& pool = back_.executor().pool(device);
