@@ -23,13 +23,21 @@ def client(code, address, **options):
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
 
 
+def read_line(process):
+    """The next line, "" at the end. Nothing behind it is read: communicate() sees only the pipe."""
+    line = bytearray()
+    while not line.endswith(b"\n") and (byte := os.read(process.stdout.fileno(), 1)):
+        line += byte
+    return line.decode()
+
+
 def wait_line(process, text, seconds=60):
     """Reads lines until one holds `text`."""
     import threading
     timer = threading.Timer(seconds, process.kill)
     timer.start()
     try:
-        for line in process.stdout:
+        while line := read_line(process):
             if text in line:
                 return line
     finally:
