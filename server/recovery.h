@@ -1,4 +1,4 @@
-// Recovery: sessions into the state directory and back (docs/design/0011-snapshots.md).
+// Recovery: sessions into the state directory and back (docs/design/0012-snapshots.md).
 //
 // A snapshot is taken in two steps. The session stands still for a moment, when all that came has
 // run, and its image is taken; a thread of ours then writes that down, while the session goes on.
