@@ -116,9 +116,13 @@ void Lease::consumed(Status status) {
   wake();
 }
 
-Status Lease::join(std::weak_ptr<LeaseCall> call, std::optional<std::uint64_t> attach) {
+Status Lease::join(std::weak_ptr<LeaseCall> call, std::optional<std::uint64_t> attach,
+                   std::string* word) {
   MutexLock lock(mutex_);
-  if (ended_) return ending_.status;
+  if (ended_) {
+    if (word != nullptr) *word = ending_.word;
+    return ending_.status;
+  }
   if (attach) {
     if (*attach != attach_) {
       return Status(Code::kFailedPrecondition, "a stream of attach " + std::to_string(*attach) +
@@ -172,7 +176,10 @@ core::Result<Attached> Lease::attach(const std::string& instance, std::uint64_t 
   Attached reply;
   {
     MutexLock lock(mutex_);
-    if (ended_) return ending_.status;
+    if (ended_) {
+      *word = ending_.word;
+      return ending_.status;
+    }
     if (instance != client.instance) {
       return Status(Code::kPermissionDenied, "the session belongs to another client instance");
     }

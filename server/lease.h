@@ -118,8 +118,9 @@ class Lease final : public engine::SessionListener {
   // The session has consumed the frame before; else wake() comes when it has.
   bool readable() const { return !consuming_.load(); }
   // A call joins. As `run` it is the one that wake() goes to; there is one at most, and `attach`
-  // says of which attach it is.
-  core::Status join(std::weak_ptr<LeaseCall> call, std::optional<std::uint64_t> attach);
+  // says of which attach it is. `word`: why the lease is over, where that is why it fails.
+  core::Status join(std::weak_ptr<LeaseCall> call, std::optional<std::uint64_t> attach,
+                    std::string* word = nullptr);
   // The stream is over. False: the lease has no further use and should end.
   bool detach(const LeaseCall* run);
 
@@ -130,7 +131,8 @@ class Lease final : public engine::SessionListener {
   // The client comes again with `attach`, above all before, having read messages up to
   // `progress_upto`. Fences the stream that is there.
   // `completed`: it knows that commands up to there have run; `uploads`: its last upload. FAILED_
-  // PRECONDITION, `word` "rollback", where this session is older than that.
+  // PRECONDITION, `word` "rollback", where this session is older than that; another `word` where
+  // the lease is over.
   core::Result<Attached> attach(const std::string& instance, std::uint64_t attach,
                                 std::uint64_t progress_upto, std::uint64_t completed,
                                 std::uint64_t uploads, std::string* word);

@@ -26,12 +26,13 @@ class RunStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
     self_ = shared_from_this();
     std::uint64_t attach = attach_;
     if (lease.ok() && attach == 0) attach = attach_ = (*lease)->client.attach_counter;
-    Status status = lease.ok() ? (*lease)->join(weak_from_this(), attach) : lease.status();
+    std::string word;
+    Status status = lease.ok() ? (*lease)->join(weak_from_this(), attach, &word) : lease.status();
     if (status.ok()) {
       MutexLock lock(mutex_);
       lease_ = *lease;
     } else {
-      finish({std::move(status), ""});
+      finish({std::move(status), std::move(word)});
     }
     pump();
   }

@@ -88,7 +88,6 @@ class Proxy:
                 passed += len(data)
                 if most is not None and passed >= most:
                     sink.sendall(data[:len(data) - (passed - most)])
-                    self._end(source, sink)
                     return
                 with self._lock:
                     ends = boundaries.ends(data)
@@ -109,9 +108,9 @@ class Proxy:
                 sink.sendall(data)
         except OSError:
             pass
-        for s in (source, sink):
-            with contextlib.suppress(OSError):
-                s.shutdown(socket.SHUT_RDWR)
+        finally:
+            self._end(source, sink)
+            source.close()  # the sink is the other thread's
 
     def _end(self, *sockets):
         for s in sockets:
@@ -151,7 +150,10 @@ class Proxy:
                 s.shutdown(socket.SHUT_RDWR)
 
     def close(self):
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
         self._listener.close()
         self.cut()
+        self.go_on()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.path)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import time
@@ -208,9 +207,15 @@ class Transport(ABC):
 
     def end_session(self) -> None:
         """Closes a session that would outlive its stream."""
-        if self._lease and not self._leaving:
-            with contextlib.suppress(CallError):
-                self.unary("Compute", "Close", b"", timeout=2, wait=False)
+        if not self._lease or self._leaving:
+            return
+        for wait in (False, True):  # a connection that was cut just now is worth a second one
+            try:
+                self.unary("Compute", "Close", b"", timeout=1 if wait else 2, wait=wait)
+                return
+            except CallError as error:
+                if not error.unreachable:
+                    return
 
     def interrupt(self, upto: int) -> None:
         """Cancels every command up to number `upto`."""
