@@ -1,7 +1,7 @@
 """Where the time of a small op goes: processor time by thread of client and daemon, and the median of
 reading one scalar. Processor time, unlike the clock, says something on a busy box as well. By hand:
 
-    python tests/bench/profile.py [unix | tcp] [--perf FILE]     # perf's samples of both processes
+    python tests/bench/hot_path.py [unix | tcp] [--perf FILE]     # perf's samples of both processes
 """
 
 import argparse
