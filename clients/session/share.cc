@@ -116,6 +116,13 @@ wire::ShareRequest request_of(const ShareAddress& from, wire::ShareKind kind) {
   return request;
 }
 
+wire::ShareRequest upload_of(const ShareAddress& to, core::Device device, std::uint64_t total) {
+  wire::ShareRequest request = request_of(to, wire::kShareUpload);
+  request.total = total;
+  request.device = static_cast<std::uint64_t>(device.kind) * 256 + device.index;
+  return request;
+}
+
 Status tell(int socket, const wire::ShareRequest& request) {
   const ssize_t n = ::send(socket, &request, sizeof request, MSG_NOSIGNAL);
   return n == static_cast<ssize_t>(sizeof request) ? Status() : unavailable("request");
@@ -195,20 +202,17 @@ Mapping::~Mapping() {
   if (hold_ >= 0) close(hold_);
 }
 
-Result<Mapping> Mapping::take(const ShareAddress& from, std::uint64_t seq, std::uint64_t bytes,
-                              const Stop& stop) {
+Result<Mapping> Mapping::ask(const ShareAddress& from, const wire::ShareRequest& request,
+                             std::uint64_t bytes, int flags, const Stop& stop) {
   const Result<int> socket = dial(from.socket);
   if (!socket.ok()) return socket.status();
   Mapping mapping;
   mapping.hold_ = *socket;
-  wire::ShareRequest request = request_of(from, wire::kShareTake);
-  request.number = seq;
   wire::ShareReply reply;
   Owned file;
-  TT_RETURN_IF_ERROR(ask(mapping.hold_, request, reply, file, stop));
-  if (reply.bytes != bytes) return core::internal("shared memory: not as long as the tensor");
-  // Private: what is written becomes this process's own.
-  const Result<Mapped> mapped = map(file.get(), reply, MAP_PRIVATE | MAP_NORESERVE);
+  TT_RETURN_IF_ERROR(client::ask(mapping.hold_, request, reply, file, stop));
+  if (reply.bytes != bytes) return core::internal("shared memory: not as long as asked for");
+  const Result<Mapped> mapped = map(file.get(), reply, flags);
   if (!mapped.ok()) return mapped.status();
   mapping.base_ = mapped->base;
   mapping.length_ = mapped->length;
@@ -217,24 +221,18 @@ Result<Mapping> Mapping::take(const ShareAddress& from, std::uint64_t seq, std::
   return mapping;
 }
 
+Result<Mapping> Mapping::take(const ShareAddress& from, std::uint64_t seq, std::uint64_t bytes,
+                              const Stop& stop) {
+  wire::ShareRequest request = request_of(from, wire::kShareTake);
+  request.number = seq;
+  // Private: what is written becomes this process's own.
+  return ask(from, request, bytes, MAP_PRIVATE | MAP_NORESERVE, stop);
+}
+
 Result<Mapping> Mapping::open(const ShareAddress& from, std::uint64_t bytes, const Stop& stop) {
-  const Result<int> socket = dial(from.socket);
-  if (!socket.ok()) return socket.status();
-  Mapping mapping;
-  mapping.hold_ = *socket;
   wire::ShareRequest request = request_of(from, wire::kShareOpen);
   request.bytes = bytes;
-  wire::ShareReply reply;
-  Owned file;
-  TT_RETURN_IF_ERROR(ask(mapping.hold_, request, reply, file, stop));
-  if (reply.bytes != bytes) return core::internal("shared memory: not as long as asked for");
-  const Result<Mapped> mapped = map(file.get(), reply, MAP_SHARED);
-  if (!mapped.ok()) return mapped.status();
-  mapping.base_ = mapped->base;
-  mapping.length_ = mapped->length;
-  mapping.data_ = mapped->base + mapped->skip;
-  mapping.bytes_ = bytes;
-  return mapping;
+  return ask(from, request, bytes, MAP_SHARED, stop);
 }
 
 Status Mapping::tell(const wire::ShareRequest& request) {
@@ -263,9 +261,7 @@ Status Mapping::settle(const Stop& stop) {
 
 Result<std::uint64_t> Mapping::upload(const ShareAddress& to, core::Device device,
                                       std::uint64_t from, std::uint64_t bytes, const Stop& stop) {
-  wire::ShareRequest request = request_of(to, wire::kShareUpload);
-  request.total = bytes;
-  request.device = static_cast<std::uint64_t>(device.kind) * 256 + device.index;
+  wire::ShareRequest request = upload_of(to, device, bytes);
   TT_RETURN_IF_ERROR(settle(stop));
   while (true) {
     request.from = from + request.offset;
@@ -281,9 +277,7 @@ Result<std::uint64_t> Mapping::upload(const ShareAddress& to, core::Device devic
 
 Result<std::uint64_t> Mapping::send(const ShareAddress& to, core::Device device,
                                     std::string_view bytes, const Stop& stop) {
-  wire::ShareRequest request = request_of(to, wire::kShareUpload);
-  request.total = bytes.size();
-  request.device = static_cast<std::uint64_t>(device.kind) * 256 + device.index;
+  wire::ShareRequest request = upload_of(to, device, bytes.size());
   const std::uint64_t half = std::min(bytes_ / 2, wire::kMostShareUpload);
   if (half == 0) return core::invalid("shared memory: too little to send through");
   TT_RETURN_IF_ERROR(settle(stop));

@@ -52,6 +52,9 @@ class Mapping {
 
  private:
   Mapping() = default;
+  // Dials, asks, and maps the file of the reply, which is to hold `bytes`.
+  static core::Result<Mapping> ask(const ShareAddress& from, const wire::ShareRequest& request,
+                                   std::uint64_t bytes, int flags, const Stop& stop);
   core::Status tell(const wire::ShareRequest& request);
   core::Status hear(wire::ShareReply& reply, const Stop& stop);
   // After an upload that was interrupted: lets its answers pass.
