@@ -35,6 +35,13 @@ struct EngineOptions {
   int sim_devices = 0;                    // simulated devices "sim:0", ... for tests
   std::uint64_t sim_memory = 1ull << 30;  // bytes each
   bool sim_null = false;                  // they compute nothing (stream benchmarks)
+  std::string cuda_driver;                // the library of the GPUs' driver; "": no GPUs
+  std::string cuda_compiler;              // NVRTC's library; "": where it usually is
+  std::uint64_t device_memory = 0;        // bytes on each GPU; 0: 90 % of what is free there
+  double device_patience = 60;            // seconds until a GPU that answers nothing is lost
+  std::string kernel_cache;               // folder of compiled kernels; "": none is kept
+  // What there is to tell people, from any thread; `bad`: somebody should look.
+  std::function<void(bool bad, const std::string& line)> log{};
   std::vector<Guarantee> guarantees{};    // of different users
 };
 
@@ -225,6 +232,8 @@ class Engine {
   virtual std::vector<core::Device> devices() const = 0;
   virtual std::vector<MemoryUse> memory() const = 0;
   virtual std::vector<Publication> publications() const { return {}; }
+  // Not ok once a device is lost, with the cause; it stays so. Any thread.
+  virtual core::Status health() const { return {}; }
   // The listener must outlive the session. Destroying a Session interrupts it, waits for its
   // running instruction, and gives all its memory back before it returns.
   virtual core::Result<std::unique_ptr<Session>> open(const SessionOptions& options,

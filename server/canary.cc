@@ -78,7 +78,7 @@ void Canary::wait_for_first(std::chrono::milliseconds patience) const {
 }
 
 bool Canary::ready() const {
-  return right_at_ns_ >= 0 &&
+  return engine_.health().ok() && right_at_ns_ >= 0 &&
          age_seconds() < static_cast<double>(std::chrono::seconds(kPatience).count());
 }
 
@@ -89,6 +89,7 @@ double Canary::age_seconds() const {
 
 std::string Canary::trouble() const {
   if (ready()) return "";
+  if (const Status health = engine_.health(); !health.ok()) return health.message();
   MutexLock lock(mutex_);
   if (!wrong_.ok()) return wrong_.message();
   return "no computation has ended for " + std::to_string(static_cast<int>(age_seconds())) + " s";

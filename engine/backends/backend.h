@@ -52,11 +52,14 @@ class Scratch {
   // 64-byte aligned, not zeroed; nullptr when the session's budget does not allow it (the kernel
   // then returns `out_of_scratch(bytes)`).
   virtual void* allocate(std::size_t bytes) = 0;
+  // The same of the host's memory, where the device has its own.
+  virtual void* allocate_on_host(std::size_t bytes) { return allocate(bytes); }
 };
 core::Status out_of_scratch(std::string_view op, std::size_t bytes);
 
 // What the kernels of one backend describe their work to while a loop is made of them; its own.
 class LoopMaker;
+class Backend;
 
 struct KernelCall {
   const ops::OpDef& op;
@@ -69,6 +72,8 @@ struct KernelCall {
   // Not null: the kernel (one with LoopRole::kElement) says what it would compute, and computes
   // nothing; memory may be null.
   LoopMaker* loop = nullptr;
+  // Whose kernel this is; null where the kernel does not ask (the host's).
+  Backend* backend = nullptr;
 };
 // Data-dependent refusals (an index out of range, integer division by zero) must be found before
 // the first store. The out memory may be uninitialised unless op.inplace is kRegion.
@@ -122,10 +127,18 @@ class Backend {
   virtual void* allocate(std::size_t bytes) = 0;
   virtual void deallocate(void* memory, std::size_t bytes) = 0;
   virtual void zero(void* memory, std::size_t bytes) = 0;
-  // Host to device, device to host and within the device. Complete on return.
+  // Host to device, device to host and within the device. The host's memory is free to change on
+  // return; what the device does, it does in the order in which it was asked, kernels included.
   virtual core::Status copy_in(void* device, const void* host, std::size_t bytes) = 0;
   virtual core::Status copy_out(void* host, const void* device, std::size_t bytes) = 0;
   virtual core::Status copy(void* to, const void* from, std::size_t bytes) = 0;
+  // From another device straight to this one. UNIMPLEMENTED: there is no such way.
+  virtual core::Status copy_from(Backend& other, void* to, const void* from, std::size_t bytes) {
+    (void)other, (void)to, (void)from, (void)bytes;
+    return core::Status(core::Code::kUnimplemented, "no way from device to device");
+  }
+  // Not ok once the device is lost, with the cause: it computes nothing any more. Any thread.
+  virtual core::Status health() const { return {}; }
   // Called before each instruction: the seam for device failures and injected faults.
   virtual core::Status before(const ops::OpDef& op) { return (void)op, core::Status(); }
   // The same for each storage that an instruction needs.

@@ -217,7 +217,7 @@ Status Executor::execute(Instruction& instruction, const ops::OpDef& op) {
   }
 
   PartsOnLanes parallel(lanes_, stealing ? nullptr : this, instruction.seq);
-  ScratchMemory scratch(*pools_[device_], instruction.seq);
+  ScratchMemory scratch(*pools_[device_], *pools_[0], instruction.seq);
   if (stealing) {
     for (std::size_t r = 0; r < slots_.size(); ++r) {
       const bool taken = slots_[r].stolen_from != nullptr || slots_[r].through;
@@ -233,7 +233,9 @@ Status Executor::execute(Instruction& instruction, const ops::OpDef& op) {
                             {instruction.counts.data(), instruction.counts.size()},
                             *instruction.attributes,
                             parallel,
-                            scratch};
+                            scratch,
+                            nullptr,
+                            &device().backend()};
   TT_RETURN_IF_ERROR(kernel(call));
   if (parallel.was_cancelled()) return Status(core::Code::kCancelled, op.name + ": interrupted");
   if (!temporary) return {};
@@ -382,7 +384,7 @@ Status Executor::separate_operands(Instruction& i, const ops::OpDef& op, int ove
     const std::size_t bytes = bytes_of(copy.packed.numel(), operand.dtype);
     TT_RETURN_IF_ERROR(allocate(op.name, bytes, i.seq, &copy.storage));
     PartsOnLanes parallel(lanes_, nullptr, i.seq);
-    ScratchMemory scratch(*pools_[device_], i.seq);
+    ScratchMemory scratch(*pools_[device_], *pools_[0], i.seq);
     TT_RETURN_IF_ERROR(copies_.copy(device(), {in_[k].data, operand.dtype, &source},
                                     {copy.storage->data(), operand.dtype, &copy.packed}, parallel,
                                     scratch));
@@ -449,7 +451,7 @@ Status Executor::transfer(Instruction& instruction) {
     Status status = allocate("to_device", bytes, instruction.seq, &ordered);
     if (status.ok()) {
       PartsOnLanes parallel(lanes_, this, instruction.seq);
-      ScratchMemory scratch(*pools_[device_], instruction.seq);
+      ScratchMemory scratch(*pools_[device_], *pools_[0], instruction.seq);
       const View copy{ordered->data(), operand.dtype, result.geometry};
       status = copies_.copy(device(), source, copy, parallel, scratch);
       source = copy;
@@ -544,7 +546,7 @@ Status Executor::row_major(const Operand& operand, std::uint64_t seq, RowMajor* 
   }
   const Geometry geometry(operand.geometry->shape);
   PartsOnLanes parallel(lanes_, this, seq);
-  ScratchMemory scratch(*pools_[device_], seq);
+  ScratchMemory scratch(*pools_[device_], *pools_[0], seq);
   TT_RETURN_IF_ERROR(copies_.copy(device(),
                                   {storage_of(value)->data(), operand.dtype, operand.geometry},
                                   {packed->data(), operand.dtype, &geometry}, parallel, scratch));

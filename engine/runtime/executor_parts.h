@@ -18,18 +18,23 @@ inline constexpr std::size_t kWorthReusing = std::size_t{64} << 10;
 
 class Executor::ScratchMemory : public backends::Scratch {
  public:
-  ScratchMemory(memory::Pool& pool, std::uint64_t seq) : pool_(pool), seq_(seq) {}
-  void* allocate(std::size_t bytes) override {
+  ScratchMemory(memory::Pool& pool, memory::Pool& host, std::uint64_t seq)
+      : pool_(pool), host_(host), seq_(seq) {}
+  void* allocate(std::size_t bytes) override { return allocate(pool_, bytes); }
+  void* allocate_on_host(std::size_t bytes) override { return allocate(host_, bytes); }
+
+ private:
+  void* allocate(memory::Pool& pool, std::size_t bytes) {
     // Not the strand's way: a kernel may ask from inside a part, on another lane.
-    StorageRef storage = pool_.allocate_shared(bytes, seq_);
+    StorageRef storage = pool.allocate_shared(bytes, seq_);
     if (!storage) return nullptr;
     core::MutexLock lock(mu_);
     held_.push_back(std::move(storage));
     return held_.back()->data();
   }
 
- private:
   memory::Pool& pool_;
+  memory::Pool& host_;
   const std::uint64_t seq_;
   core::Mutex mu_;
   std::vector<StorageRef> held_ TT_GUARDED_BY(mu_);

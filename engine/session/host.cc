@@ -38,6 +38,13 @@ std::vector<engine::MemoryUse> Host::memory() const {
   return uses;
 }
 
+core::Status Host::health() const {
+  for (std::size_t i = 0; i < devices_.size(); ++i) {
+    TT_RETURN_IF_ERROR(devices_.at(i).backend().health());
+  }
+  return {};
+}
+
 std::vector<engine::Publication> Host::publications() const {
   std::vector<engine::Publication> all;
   for (runtime::Publications::Facts& facts : publications_.all()) {

@@ -21,6 +21,7 @@ class Host final : public engine::Engine {
   const ops::Catalog& catalog() const override { return catalog_; }
   std::vector<core::Device> devices() const override;
   std::vector<engine::MemoryUse> memory() const override;
+  core::Status health() const override;
   std::vector<engine::Publication> publications() const override;
   core::Result<std::unique_ptr<engine::Session>> open(const engine::SessionOptions& options,
                                                       engine::SessionListener* listener) override;
