@@ -42,7 +42,7 @@ struct EngineOptions {
   std::string kernel_cache;               // folder of compiled kernels; "": none is kept
   // What there is to tell people, from any thread; `bad`: somebody should look.
   std::function<void(bool bad, const std::string& line)> log{};
-  std::vector<Guarantee> guarantees{};    // of different users
+  std::vector<Guarantee> guarantees{};  // of different users
 };
 
 struct SessionOptions {

@@ -33,8 +33,8 @@ core::Status CopyKernels::copy(Device& device, const View& from, const View& to,
       backends::TensorArg::Kind::kTensor, to.data, to.dtype, to.geometry, {}};
   core::Attributes attributes;
   if (!same) attributes.push_back(core::Attribute::of(to.dtype));
-  backends::KernelCall call{*op, {&in, 1}, {&out, 1}, {}, attributes, parallel, scratch, nullptr,
-                             &device.backend()};
+  backends::KernelCall call{*op,     {&in, 1}, {&out, 1},        {}, attributes, parallel,
+                            scratch, nullptr,  &device.backend()};
   return kernel(call);
 }
 
@@ -47,8 +47,7 @@ core::Status copy_between(Device& from_device, const void* from, Device& to_devi
   if (to_device.id().kind == core::DeviceKind::kCpu) {
     return from_device.backend().copy_out(to, from, bytes);
   }
-  if (core::Status status =
-          to_device.backend().copy_from(from_device.backend(), to, from, bytes);
+  if (core::Status status = to_device.backend().copy_from(from_device.backend(), to, from, bytes);
       status.code() != core::Code::kUnimplemented) {
     return status;
   }
