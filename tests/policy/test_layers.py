@@ -29,6 +29,9 @@ LAYERS = {
     "engine/backends/sim": (
         ["engine/core/", "engine/program/", "engine/ops/", "engine/memory/",
          "engine/backends/backend.h", "engine/backends/cpu/"], ABSL),
+    "engine/backends/cuda": (
+        ["engine/core/", "engine/program/", "engine/ops/", "engine/memory/",
+         "engine/passes/loop.h", "engine/backends/backend.h", "engine/backends/cpu/"], ABSL),
     "engine/runtime": (
         ["engine/core/", "engine/program/", "engine/ops/", "engine/memory/", "engine/passes/",
          "engine/backends/backend.h"], ABSL),
