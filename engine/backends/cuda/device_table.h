@@ -13,11 +13,11 @@
 namespace teletensor::backends::cuda {
 
 enum class Skeleton : std::uint8_t {
-  kHost,    // no kernel of ours: the CPU's
-  kLoop,    // elementwise, copies, casts, fills, any strides
-  kFold,    // reductions
-  kRows,    // softmax, normalisation
-  kIndex,   // gather, scatter
+  kHost,   // no kernel of ours: the CPU's
+  kLoop,   // elementwise, copies, casts, fills, any strides
+  kFold,   // reductions
+  kRows,   // softmax, normalisation
+  kIndex,  // gather, scatter
   kScan,
   kRandom,
   kMatmul,
@@ -36,8 +36,7 @@ struct DeviceKernel {
 
 class DeviceTable {
  public:
-  explicit DeviceTable(const ops::Catalog& catalog)
-      : catalog_(catalog), kernels_(catalog.size()) {}
+  explicit DeviceTable(const ops::Catalog& catalog) : catalog_(catalog), kernels_(catalog.size()) {}
   // Our own bug when the catalog has no such op or it has a kernel already.
   void add(std::string_view op, Skeleton skeleton, Describe describe);
   const DeviceKernel& find(ops::OpId op) const { return kernels_[op]; }
@@ -50,8 +49,8 @@ class DeviceTable {
 // Every op that has a kernel on the device.
 DeviceTable make_device_table(const ops::Catalog& catalog);
 
-// A loop (backend.h, LoopStep) as one launch. LoopStep::kernel is not looked at. kUnimplemented: run
-// its steps one by one.
+// A loop (backend.h, LoopStep) as one launch. LoopStep::kernel is not looked at. kUnimplemented:
+// run its steps one by one.
 core::Status describe_loop(std::span<const LoopStep> steps, Parallel& parallel, Scratch& scratch,
                            Work& work);
 

@@ -53,9 +53,9 @@ KernelSource print_kernel(std::string_view key);
 // where there is nothing to compute.
 struct Work {
   std::vector<Launch> launches;
-  // Not null: 4 bytes of scratch that must be zero before the first launch. Not zero afterwards: the
-  // instruction refuses (an index out of range, an integer divided by zero); nothing was stored, and
-  // the CPU's kernel, called with copies of the operands, has the error's text.
+  // Not null: 4 bytes of scratch that must be zero before the first launch. Not zero afterwards:
+  // the instruction refuses (an index out of range, an integer divided by zero); nothing was
+  // stored, and the CPU's kernel, called with copies of the operands, has the error's text.
   void* flag = nullptr;
 };
 
