@@ -37,7 +37,7 @@ class Error : public std::runtime_error {
  public:
   Error(int code, const std::string& text) : std::runtime_error(text), code_(code) {}
   int code() const { return code_; }
-  static constexpr int kInvalid = 3, kOutOfMemory = 8, kLost = 14;
+  static constexpr int kInvalid = 3, kOutOfMemory = 8, kUnimplemented = 12, kLost = 14;
 
  private:
   int code_;
@@ -104,6 +104,7 @@ class Tensor {
  private:
   friend class Connection;
   friend struct ConnectionState;
+  friend class Program;
   friend class SGD;
   explicit Tensor(std::shared_ptr<TensorImpl> impl) : impl_(std::move(impl)) {}
   std::vector<Tensor> run(std::string_view op, std::vector<Value>&& arguments, const Named& named,
@@ -186,8 +187,46 @@ class Connection {
   void close() const;
 
  private:
+  friend class Program;
   explicit Connection(std::shared_ptr<ConnectionState> state) : state_(std::move(state)) {}
   std::shared_ptr<ConnectionState> state_;
+};
+
+// A program that tt.jit.save has written in Python: a forward, or a whole training step with its
+// backward and its optimizer.
+//
+//   Program step = Program::load(daemon, "step.safetensors");
+//   for (...) losses.push_back(step({x, y})[0]);     // one small message each; nothing waits
+//
+// Copies are one program: they share weights and numbers. A call is not recorded; what trains is a
+// saved training step.
+class Program {
+ public:
+  // Checks the file, the program's checksum, each op with its revision, and each step, before
+  // anything goes to the daemon. Throws Error: kInvalid for a damaged file, kUnimplemented for what
+  // this software has not, by name.
+  static Program load(const Connection& connection, const std::string& path);
+
+  const std::string& name() const;
+  const std::vector<std::string>& arguments() const;
+  std::vector<std::string> weights() const;
+  // A training step writes it in place. Throws Error for a name that is none.
+  Tensor weight(const std::string& name) const;
+  // Numbers that are no arguments: learning rates, counts of steps.
+  std::vector<std::string> numbers() const;
+  double number(const std::string& name) const;
+  void set_number(const std::string& name, double value) const;
+
+  // The tensors of its result, in their order; constants in its containers are left out.
+  std::vector<Tensor> operator()(const std::vector<Value>& arguments,
+                                 Where where = Where::current()) const;
+  // One line a step, with the lines of source.
+  std::string text() const;
+
+ private:
+  struct State;
+  explicit Program(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  std::shared_ptr<State> state_;
 };
 
 // While it lives, the calling thread records no gradients.

@@ -1,28 +1,115 @@
-"""The example of the C++ client trains a network through a daemon."""
+"""The examples of the C++ client train a network through a daemon, and run what Python has saved."""
 
 import re
 import subprocess
 
 import pytest
+import teletensor as tt
 from support.daemon import ROOT
+from teletensor import nn
 
-EXAMPLE = ROOT / "build/release/bin/teletensor-train"
+FOLDER = ROOT / "build/release/bin"
 
 
-def run(*arguments):
-    if not EXAMPLE.exists():
+def run(name, *arguments):
+    example = FOLDER / f"teletensor-{name}"
+    if not example.exists():
         pytest.skip("the example is not built here")
-    return subprocess.run([EXAMPLE, *arguments], capture_output=True, text=True, timeout=120)
+    return subprocess.run([example, *map(str, arguments)], capture_output=True, text=True, timeout=120)
 
 
 @pytest.mark.parametrize("way", ["unix", "tcp"])
 def test_it_trains(shared_daemon, way):
-    done = run(getattr(shared_daemon, way), "300")
+    done = run("train", getattr(shared_daemon, way), "300")
     assert done.returncode == 0, done.stderr
     losses = [float(value) for value in re.findall(r"loss ([\d.]+)", done.stdout)]
     assert len(losses) == 4 and losses[-1] < 0.01 < losses[0], done.stdout
 
 
 def test_nobody_answers(tmp_path):
-    done = run(f"unix:{tmp_path}/none.sock")
+    done = run("train", f"unix:{tmp_path}/none.sock")
     assert done.returncode == 1 and "code" in done.stderr, (done.stdout, done.stderr)
+
+
+def saved(function, path, *examples):
+    compiled = tt.compile(function)
+    compiled(*examples)
+    tt.jit.save(compiled, path)
+    return compiled
+
+
+def printed(done):
+    """name -> the values of its lines, as the example prints them."""
+    assert done.returncode == 0, done.stderr
+    lines = {}
+    for line in done.stdout.splitlines():
+        name, *values = line.split()
+        lines.setdefault(name, []).append([float(value) for value in values])
+    return lines
+
+
+def test_a_saved_training_step_goes_on_in_cpp(shared_daemon, tmp_path):
+    with tt.connect(shared_daemon.unix):
+        tt.manual_seed(0)
+        net = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1))
+        opt = tt.optim.Adam(net.parameters(), lr=0.05)
+
+        def step(x, y):
+            opt.zero_grad()
+            loss = ((net(x) - y) ** 2).mean()
+            loss.backward()
+            opt.step()
+            return loss
+
+        compiled = tt.compile(step)
+        x, y = tt.tensor([[1.0, 2.0], [3.0, 4.0]]), tt.tensor([[1.0], [-1.0]])
+        for _ in range(3):
+            compiled(x, y)
+        path = tmp_path / "step.safetensors"
+        tt.jit.save(compiled, path)
+        losses = [compiled(x, y).item() for _ in range(5)]
+        after = {f"net.{name}": p.reshape(-1).tolist() for name, p in net.named_parameters()}
+    lines = printed(run("run", shared_daemon.unix, path, 5, "1,2,3,4:2,2", "1,-1:2,1"))
+    assert [value for (value,) in lines["result"]] == pytest.approx(losses, rel=1e-8)
+    for name, values in after.items():
+        assert lines[name][0] == pytest.approx(values, rel=1e-8)
+
+
+def test_a_saved_forward_with_numbers_and_random_steps(shared_daemon, tmp_path):
+    with tt.connect(shared_daemon.unix):
+        weight = tt.tensor([[1.0, 2.0], [3.0, 4.0]])[:, :]
+
+        def forward(x, scale):
+            return x @ weight.t() * scale + tt.zeros(2).bernoulli_(0.0)
+
+        path = tmp_path / "forward.safetensors"
+        saved(forward, path, tt.ones(2), 2.0)
+    lines = printed(run("run", shared_daemon.unix, path, 2, "1,10", "0.5"))
+    assert lines["result"] == [[10.5, 21.5]] * 2
+    shown = run("run", shared_daemon.unix, path, "show")
+    assert "matmul" in shown.stdout and "program forward(" in shown.stdout, shown
+    for values, text in ([("1,10",), "takes 2 arguments"], [("1,10", "1,2"), "is a number"],
+                         [("1,2,3", "1.0"), "parameter 'x' is of float32"]):
+        done = run("run", shared_daemon.unix, path, 1, *values)
+        assert done.returncode == 1 and text in done.stderr, done
+
+
+def test_what_is_no_program_is_refused(shared_daemon, tmp_path):
+    path = tmp_path / "file.safetensors"
+    for contents, text in ((b"", "too short"), (b"\xff" * 64, "cut off"), (b"\x02" + b"\0" * 7 + b"[]", "no object")):
+        path.write_bytes(contents)
+        done = run("run", shared_daemon.unix, path, 1)
+        assert done.returncode == 1 and text in done.stderr and "code 3" in done.stderr, done
+    with tt.connect(shared_daemon.unix):
+        tt.save({"x": tt.ones(2)}, path)
+    assert "holds no program" in run("run", shared_daemon.unix, path, 1).stderr
+    with tt.connect(shared_daemon.unix):
+        saved(lambda x: (x * 2).sin(), path, tt.ones(2))
+    contents = path.read_bytes()
+    for at in range(len(contents) - 1, 8, -41):  # header, description, program: one bit each
+        path.write_bytes(contents[:at] + bytes([contents[at] ^ 4]) + contents[at + 1:])
+        done = run("run", shared_daemon.unix, path, 1, "1,2")
+        assert done.returncode in (0, 1), (at, done)
+    path.write_bytes(contents.replace(b"\x0a\x03sin", b"\x0a\x03sim"))
+    assert "checksum" in run("run", shared_daemon.unix, path, 1, "1,2").stderr
+    assert run("run", shared_daemon.unix, tmp_path / "none", 1).returncode == 1
