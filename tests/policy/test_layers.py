@@ -51,9 +51,9 @@ LAYERS = {
          "proto/wire/", "clients/wire/wire.h"],
         [STD, POSIX]),
     "clients/cpp": (
-        ["engine/core/", "engine/program/", "engine/ops/", "engine/autograd/", "proto/wire/",
-         "clients/wire/wire.h", "clients/session/"],
-        [STD, POSIX]),
+        ["engine/core/", "engine/program/", "engine/ops/", "engine/autograd/", "engine/passes/",
+         "proto/wire/", "clients/wire/wire.h", "clients/session/"],
+        [STD, POSIX, "nlohmann/"]),
     "clients/cpp/examples": (["clients/cpp/client.h"], [STD]),
     "clients/python/_core": (
         ["engine/core/", "engine/program/", "engine/ops/", "engine/autograd/",
