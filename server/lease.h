@@ -18,6 +18,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/core/clock.h"
 #include "engine/core/mutex.h"
 #include "engine/engine.h"
 #include "proto/wire/frame.h"
@@ -32,7 +33,7 @@ class SavedBody;
 
 namespace teletensor::server {
 
-using Clock = std::chrono::steady_clock;
+using core::Clock;
 
 // Why a session or a stream is over: a sentence, and one word for programs (docs/wire.md).
 struct Ending {

@@ -2,12 +2,12 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "engine/core/clock.h"
 #include "engine/core/mutex.h"
 
 namespace teletensor::client {
@@ -25,11 +25,6 @@ class Recorder {
     std::string site;  // the program's line
   };
 
-  static std::uint64_t now() {
-    return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
-                                          std::chrono::steady_clock::now().time_since_epoch())
-                                          .count());
-  }
   bool on() const { return on_.load(std::memory_order_relaxed); }
   void turn(bool on) { on_.store(on, std::memory_order_relaxed); }
   void add(SentFrame frame) {

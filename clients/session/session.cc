@@ -590,7 +590,7 @@ FrameRef Session::take_frame() {
   }
   const FrameRef frame = frames_.front().frame;
   if (recorder_.on()) {
-    recorder_.add(Recorder::SentFrame{Recorder::now(), frames_.front().last_seq, frame->size()});
+    recorder_.add(Recorder::SentFrame{core::now_ns(), frames_.front().last_seq, frame->size()});
   }
   waiting_bytes_ -= frame->size();
   sent_bytes_ += frame->size();

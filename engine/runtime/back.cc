@@ -20,12 +20,6 @@ constexpr std::int64_t kFewElements = 1024;
 constexpr std::chrono::microseconds kReportEvery{200};
 constexpr std::uint64_t kPlanNs = std::chrono::nanoseconds(Back::kPlanTime).count();
 
-std::uint64_t ns_since(std::chrono::steady_clock::time_point began) {
-  return static_cast<std::uint64_t>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - began)
-          .count());
-}
-
 // Chunks that no session holds: what one gives back when its queue is empty, the next burst takes.
 class SpareChunks {
  public:
@@ -348,7 +342,7 @@ bool Back::run_plan() {
     core::MutexLock lock(mu_);
     ++inside_;
   }
-  const auto began = std::chrono::steady_clock::now();
+  const auto began = core::Clock::now();
   const std::uint64_t given = Lanes::given_ns();
   bool more = true, go_on = false;
   {
@@ -359,7 +353,7 @@ bool Back::run_plan() {
         more = false;
         break;
       }
-      const auto now = std::chrono::steady_clock::now();
+      const auto now = core::Clock::now();
       if (drained || now - reported_at_ >= kReportEvery) {
         reported_at_ = now;
         report_progress();
@@ -371,7 +365,7 @@ bool Back::run_plan() {
       if (go_on || lanes_.contended()) break;
     }
   }
-  charge(ns_since(began) - (Lanes::given_ns() - given));
+  charge(core::ns_since(began) - (Lanes::given_ns() - given));
   {
     core::MutexLock lock(mu_);
     // Came in between: entries, or commands without entries whose completion nobody else reports.
@@ -399,7 +393,7 @@ bool Back::run_plan() {
 
 // One plan's worth. False when there is nothing left.
 bool Back::run_entries() {
-  const auto began = std::chrono::steady_clock::now();
+  const auto began = core::Clock::now();
   std::uint64_t before = 0, given = Lanes::given_ns();
   std::size_t ran = 0;
   bool more = true;
@@ -433,7 +427,7 @@ bool Back::run_entries() {
     }
     ++ran;
     if (!small || ran % kEntriesPerClock == 0) {
-      const std::uint64_t so_far = ns_since(began);
+      const std::uint64_t so_far = core::ns_since(began);
       // The small ones before it are not worth a clock of their own.
       const std::uint64_t took = so_far - before - (Lanes::given_ns() - given);
       if (!small && took >= kSlow) events_->on_slow(seq, op, took);
@@ -631,7 +625,7 @@ void Back::run_entry(Entry& entry) {
 }
 
 // False where its time is over before it is.
-bool Back::run_call(Entry& entry, std::chrono::steady_clock::time_point until) {
+bool Back::run_call(Entry& entry, core::Clock::time_point until) {
   const std::uint64_t seq = entry.instruction.seq;
   const auto failed = [this](const Instruction& instruction, const FailureRef& failure, bool root) {
     record(instruction, failure, root);
@@ -646,7 +640,7 @@ bool Back::run_call(Entry& entry, std::chrono::steady_clock::time_point until) {
       const FailureRef failure = cancelled_failure(seq, &root);
       if (entry.call->cancel(failure)) record(entry.instruction, failure, root);
     }
-    return std::chrono::steady_clock::now() >= until;
+    return core::Clock::now() >= until;
   };
   return entry.call->run(executor_, plans_.stats(), stop, failed);
 }

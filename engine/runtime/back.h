@@ -16,6 +16,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "engine/core/clock.h"
 #include "engine/core/mutex.h"
 #include "engine/program/interner.h"
 #include "engine/runtime/executor.h"
@@ -145,7 +146,7 @@ class Back : public Task {
   void run_entry(Entry& entry);
   void run_fetch(Entry& entry);
   void run_publish(Entry& entry);
-  bool run_call(Entry& entry, std::chrono::steady_clock::time_point until);
+  bool run_call(Entry& entry, core::Clock::time_point until);
   FailureRef cancelled_failure(std::uint64_t seq, bool* root);
   void record(const program::Instruction& instruction, const FailureRef& failure, bool root);
   void report_progress() TT_EXCLUDES(mu_);
@@ -191,7 +192,7 @@ class Back : public Task {
   FailureRef refused_;                 // what the last refused entry failed with
   FailureRef cancelled_;               // what cancelled entries fail with
   std::uint64_t cancelled_below_ = 0;  // the cancel_upto() that it belongs to
-  std::chrono::steady_clock::time_point reported_at_{};
+  core::Clock::time_point reported_at_{};
 
   std::atomic<std::size_t> queued_{0};
   std::atomic<std::size_t> bytes_{0};  // of constants in the queue

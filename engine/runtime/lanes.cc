@@ -5,6 +5,8 @@
 #include <exception>
 #include <utility>
 
+#include "engine/core/clock.h"
+
 namespace teletensor::runtime {
 namespace {
 
@@ -12,16 +14,10 @@ namespace {
 thread_local bool nested = false;
 thread_local int quiet = 0;  // see Lanes::Quiet
 // In a plan since when; for how long one may go on before others get a turn between parts.
-thread_local std::chrono::steady_clock::time_point turn_began;
+thread_local core::Clock::time_point turn_began;
 constexpr std::chrono::milliseconds kTurn{2};
 thread_local std::uint64_t given = 0;       // ns, see given_ns()
 thread_local Task* running_task = nullptr;  // whose plan this thread runs
-
-std::uint64_t ns_since(std::chrono::steady_clock::time_point began) {
-  return static_cast<std::uint64_t>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - began)
-          .count());
-}
 
 }  // namespace
 
@@ -30,7 +26,7 @@ struct Lanes::Job {
   const std::function<void(std::int64_t)>& part;
   Task* const task;  // that helpers work for; nullptr outside of plans
   const bool quiet;  // the caller's
-  const std::chrono::steady_clock::time_point began = std::chrono::steady_clock::now();
+  const core::Clock::time_point began = core::Clock::now();
   std::atomic<std::int64_t> next{0};
   int helpers = 0;                       // guarded by mu_
   std::exception_ptr failure = nullptr;  // guarded by mu_; the first
@@ -79,7 +75,7 @@ bool Lanes::run_here(Task* task) {
 }
 
 void Lanes::run_task(Task* task) {
-  turn_began = std::chrono::steady_clock::now();
+  turn_began = core::Clock::now();
   Task* const outer = std::exchange(running_task, task);
   const bool more = task->run_plan();
   running_task = outer;
@@ -113,7 +109,7 @@ void Lanes::lane() {
     // A kernel of somebody who has had least gets help before those who wait get a lane.
     Job* const first = queue_.empty() ? nullptr : joinable();
     const bool help = first != nullptr && first->task != nullptr &&
-                      !queue_.has_before(*first->task, ns_since(first->began));
+                      !queue_.has_before(*first->task, core::ns_since(first->began));
     if (!queue_.empty() && !help) {
       Task* task = queue_.pop();
       waiting_.fetch_sub(1, std::memory_order_relaxed);
@@ -123,11 +119,11 @@ void Lanes::lane() {
     } else if (Job* const job = help ? first : joinable()) {
       ++job->helpers;
       mu_.unlock();
-      const auto began = std::chrono::steady_clock::now();
+      const auto began = core::Clock::now();
       quiet += job->quiet;
       pull(*job, true);
       quiet -= job->quiet;
-      if (job->task != nullptr) job->task->charge(ns_since(began));  // its plan waits for us
+      if (job->task != nullptr) job->task->charge(core::ns_since(began));  // its plan waits for us
       mu_.lock();
       if (--job->helpers == 0) job_ended_.notify_all();
     } else if (stopping_) {
@@ -165,26 +161,26 @@ void Lanes::pull(Job& job, bool helper) {
 
 bool Lanes::ahead_of_waiting(const Job& job) const {
   core::MutexLock lock(mu_);
-  return job.task != nullptr && !queue_.has_before(*job.task, ns_since(job.began));
+  return job.task != nullptr && !queue_.has_before(*job.task, core::ns_since(job.began));
 }
 
 void Lanes::yield_to_others() {
-  if (nested || quiet > 0 || std::chrono::steady_clock::now() - turn_began < kTurn) return;
+  if (nested || quiet > 0 || core::Clock::now() - turn_began < kTurn) return;
   Task* task;
   {
     core::MutexLock lock(mu_);
     if (queue_.empty()) return;
     // Not for those who have had their share: the plan goes on.
-    if (running_task != nullptr && !queue_.has_before(*running_task, ns_since(turn_began))) return;
+    if (running_task != nullptr && !queue_.has_before(*running_task, core::ns_since(turn_began))) return;
     task = queue_.pop();
     waiting_.fetch_sub(1, std::memory_order_relaxed);
   }
-  const auto began = std::chrono::steady_clock::now();
+  const auto began = core::Clock::now();
   nested = true;
   run_task(task);
   nested = false;
-  given += ns_since(began);
-  turn_began = std::chrono::steady_clock::now();
+  given += core::ns_since(began);
+  turn_began = core::Clock::now();
 }
 
 void Lanes::run_parts(std::int64_t parts, const std::function<void(std::int64_t)>& part) {

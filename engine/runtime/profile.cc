@@ -1,9 +1,9 @@
 #include "engine/runtime/profile.h"
 
 #include <algorithm>
-#include <chrono>
 #include <iterator>
 
+#include "engine/core/clock.h"
 #include "engine/runtime/lanes.h"
 
 namespace teletensor::runtime {
@@ -18,12 +18,6 @@ std::vector<T> take_front(std::vector<T>& from, std::size_t most) {
 }
 
 }  // namespace
-
-std::uint64_t Profile::now() {
-  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
-                                        std::chrono::steady_clock::now().time_since_epoch())
-                                        .count());
-}
 
 std::uint32_t Profile::lane() {
   static std::atomic<std::uint32_t> lanes{0};
@@ -48,7 +42,7 @@ void Profile::add(const program::Span& span) {
 
 void Profile::arrived(std::uint64_t first_seq, std::uint64_t commands) {
   if (!on()) return;
-  const std::uint64_t at = now();
+  const std::uint64_t at = core::now_ns();
   core::MutexLock lock(mu_);
   if (recorded_.arrivals.size() < kMost) {
     recorded_.arrivals.push_back({at, first_seq, commands});
@@ -60,7 +54,7 @@ void Profile::arrived(std::uint64_t first_seq, std::uint64_t commands) {
 program::Timeline Profile::take(std::size_t most) {
   core::MutexLock lock(mu_);
   program::Timeline taken;
-  taken.now = now();
+  taken.now = core::now_ns();
   taken.spans = take_front(recorded_.spans, most);
   taken.arrivals = take_front(recorded_.arrivals, most);
   taken.dropped = recorded_.dropped;
@@ -73,11 +67,11 @@ void Profile::Timer::begin(Profile& profile, std::uint64_t seq, program::OpId op
                            std::uint32_t steps) {
   profile_ = &profile;
   given_ = Lanes::given_ns();
-  span_ = {now(), 0, seq, op, steps, lane()};
+  span_ = {core::now_ns(), 0, seq, op, steps, lane()};
 }
 
 void Profile::Timer::end() {
-  span_.ns = now() - span_.begin - (Lanes::given_ns() - given_);
+  span_.ns = core::now_ns() - span_.begin - (Lanes::given_ns() - given_);
   profile_->add(span_);
 }
 

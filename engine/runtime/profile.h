@@ -22,7 +22,6 @@ class Profile {
   // The oldest `most` of each, which are gone from here then.
   program::Timeline take(std::size_t most);
 
-  static std::uint64_t now();
   static std::uint32_t lane();  // the calling thread's number
 
   // Measures its own life, if the profile is on at its beginning.

@@ -174,9 +174,9 @@ void PySession::tick() {
 
 Status PySession::block(const std::function<bool()>& ready) {
   if (!recorder().on()) return block_until(ready);
-  client::Recorder::Wait wait{client::Recorder::now(), 0, last_seq(), here()};
+  client::Recorder::Wait wait{core::now_ns(), 0, last_seq(), here()};
   const Status status = block_until(ready);
-  wait.ns = client::Recorder::now() - wait.begin;
+  wait.ns = core::now_ns() - wait.begin;
   recorder().add(std::move(wait));
   return status;
 }
