@@ -9,7 +9,9 @@ import numpy as np
 
 from . import _convert, _core
 from ._core import Tensor, ops
+from ._repr import set_printoptions
 from .autograd import is_anomaly_enabled
+from .linalg._lowrank import pca_lowrank, svd_lowrank
 from .nn.functional import (
     affine_grid,
     alpha_dropout,
@@ -34,8 +36,9 @@ __all__ = [
     "get_float32_matmul_precision", "grid_sampler", "gru_cell", "hardshrink", "hinge_embedding_loss",
     "is_anomaly_enabled", "is_autocast_cache_enabled",
     "is_deterministic_algorithms_warn_only_enabled", "is_distributed", "is_inference", "lstm_cell",
-    "margin_ranking_loss", "nuclear_norm", "poisson_nll_loss", "prelu", "range", "rnn_relu_cell",
+    "margin_ranking_loss", "nuclear_norm", "pca_lowrank", "poisson_nll_loss", "prelu", "range", "rnn_relu_cell",
     "rnn_tanh_cell", "set_deterministic_debug_mode", "set_float32_matmul_precision",
+    "set_printoptions", "svd_lowrank",
     "triplet_margin_loss", "typename", "use_deterministic_algorithms", "view_as_complex_copy",
     "view_as_real_copy",
 ]  # fmt: skip

@@ -3,18 +3,57 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 from . import _core
 from ._convert import to_numpy
 from ._core import Tensor, ops
 
-__all__ = ["text_of"]
+__all__ = ["set_printoptions", "text_of"]
 
-_EDGE = 3
-_THRESHOLD = 1000
-_PRECISION = 4
-_WIDTH = 80
+
+@dataclass(frozen=True)
+class _Options:
+    precision: int = 4
+    threshold: float = 1000
+    edgeitems: int = 3
+    linewidth: int = 80
+    sci_mode: bool | None = None
+
+
+_PROFILES = {
+    "default": _Options(),
+    "short": _Options(precision=2, edgeitems=2),
+    "full": _Options(threshold=math.inf),
+}
+_options = _PROFILES["default"]
+
+
+def set_printoptions(precision: int | None = None, threshold: float | None = None,
+                     edgeitems: int | None = None, linewidth: int | None = None,
+                     profile: str | None = None, sci_mode: bool | None = None) -> None:
+    """How tensors are shown from here on, in the whole process.
+
+    precision: digits after the point (4). threshold: a tensor of more elements is shown by its
+    edges (1000). edgeitems: elements at each end of a dimension that is cut (3). linewidth:
+    characters a line (80). profile: "default", "short" or "full", before the others. sci_mode:
+    scientific notation always (True) or never (False); without it, where the values ask for it.
+    ValueError for an unknown profile."""
+    global _options
+    options = _options
+    if profile is not None:
+        if profile not in _PROFILES:
+            raise ValueError(f"set_printoptions: no profile {profile!r}; there are "
+                             f"{', '.join(map(repr, _PROFILES))}")
+        options = _PROFILES[profile]
+    _options = _Options(
+        options.precision if precision is None else precision,
+        options.threshold if threshold is None else threshold,
+        options.edgeitems if edgeitems is None else edgeitems,
+        options.linewidth if linewidth is None else linewidth,
+        sci_mode,
+    )
 
 
 class _Formatter:
@@ -29,8 +68,10 @@ class _Formatter:
         largest, smallest = max(sizes, default=0), min(sizes, default=0)
         scientific = floating and bool(sizes) and (
             largest / smallest > 1000 or largest > 1e8 or smallest < 1e-4)
-        self._form = f"{{:.{_PRECISION}e}}" if scientific else (
-            "{:.0f}." if whole else f"{{:.{_PRECISION}f}}")
+        if _options.sci_mode is not None and sizes:
+            scientific = _options.sci_mode and floating
+        self._form = f"{{:.{_options.precision}e}}" if scientific else (
+            "{:.0f}." if whole else f"{{:.{_options.precision}f}}")
         self.width = max((len(self._text(v)) for v in shown), default=1)
 
     def _text(self, value: Any) -> str:
@@ -60,22 +101,24 @@ class _ComplexFormatter:
 
 def _edges(x: Tensor) -> Tensor:
     """x without the middle of its long dimensions (one element stands for it), picked there."""
+    edge = _options.edgeitems
     for d, size in enumerate(x._shape):
-        if size > 2 * _EDGE:
-            x = ops["cat"]([ops["slice"](x, d, 0, _EDGE, 1),
-                            ops["slice"](x, d, size - _EDGE, _EDGE, 1)], d)
+        if size > 2 * edge:
+            x = ops["cat"]([ops["slice"](x, d, 0, edge, 1),
+                            ops["slice"](x, d, size - edge, edge, 1)], d)
     return x
 
 
 def _rows(values: Any, shape: tuple[int, ...], form: Any, indent: int, cut: bool) -> str:
     if not shape:
         return str(form(values))
-    gap = _EDGE if cut and shape[0] > 2 * _EDGE else None
+    edge = _options.edgeitems
+    gap = edge if cut and shape[0] > 2 * edge else None
     if len(shape) == 1:
         cells = [form(v) for v in values]
         if gap is not None:
             cells.insert(gap, " ...")
-        per_line = max(1, (_WIDTH - indent) // (form.width + 2))
+        per_line = max(1, (_options.linewidth - indent) // (form.width + 2))
         lines = [", ".join(cells[i:i + per_line]) for i in range(0, len(cells), per_line)] or [""]
         return "[" + (",\n" + " " * (indent + 1)).join(lines) + "]"
     parts = [_rows(v, shape[1:], form, indent + 1, cut) for v in values]
@@ -93,7 +136,7 @@ def _flat(values: Any) -> list[Any]:
 def _body(x: Tensor, indent: int) -> str:
     if x.numel() == 0:
         return "[]"
-    cut = x.numel() > _THRESHOLD
+    cut = x.numel() > _options.threshold
     mode = _core.grad_mode()
     _core.set_grad_mode(False)
     try:
@@ -121,7 +164,7 @@ def text_of(x: Tensor) -> str:
     except (RuntimeError, MemoryError, IndexError) as error:
         return (f"<tensor {list(x._shape)} {x.dtype.name} on {x.device}; its value cannot be read: "
                 f"{error}>")
-    parts = [body]
+    parts = []
     if x.numel() == 0 and len(x._shape) != 1:
         parts.append(f"size={tuple(x._shape)}")
     default = _core.default_dtype()
@@ -138,4 +181,13 @@ def text_of(x: Tensor) -> str:
         parts.append(f"grad_fn=<{name}>")
     elif x.requires_grad:
         parts.append("requires_grad=True")
-    return head + ", ".join(parts) + ")"
+    text = head + body
+    column = len(text) - text.rfind("\n") + 1
+    for part in parts:  # on the body's last line as long as there is room
+        if column + len(part) + 2 > _options.linewidth:
+            text += ",\n" + " " * len("tensor(") + part
+            column = len("tensor(") + len(part)
+        else:
+            text += ", " + part
+            column += len(part) + 2
+    return text + ")"

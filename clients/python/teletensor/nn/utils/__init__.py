@@ -3,6 +3,7 @@
 from . import parametrizations, parametrize, rnn
 from ._fusion import *  # noqa: F403
 from ._fusion import __all__ as _fusion
+from ._norms import remove_spectral_norm, remove_weight_norm, spectral_norm, weight_norm
 from ._parameters import (
     clip_grad_norm_,
     clip_grad_value_,
@@ -20,7 +21,11 @@ __all__ = [
     "parameters_to_vector",
     "parametrizations",
     "parametrize",
+    "remove_spectral_norm",
+    "remove_weight_norm",
     "rnn",
+    "spectral_norm",
     "vector_to_parameters",
+    "weight_norm",
     *_fusion,
 ]
