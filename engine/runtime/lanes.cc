@@ -171,7 +171,8 @@ void Lanes::yield_to_others() {
     core::MutexLock lock(mu_);
     if (queue_.empty()) return;
     // Not for those who have had their share: the plan goes on.
-    if (running_task != nullptr && !queue_.has_before(*running_task, core::ns_since(turn_began))) return;
+    if (running_task != nullptr && !queue_.has_before(*running_task, core::ns_since(turn_began)))
+      return;
     task = queue_.pop();
     waiting_.fetch_sub(1, std::memory_order_relaxed);
   }
