@@ -12,7 +12,7 @@ from .. import functional as F
 from ..conv import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from ..module import Module
 from ..parameter import Parameter
-from .parametrizations import norm_except
+from .parametrizations import _norm_except
 
 __all__ = ["remove_spectral_norm", "remove_weight_norm", "spectral_norm", "weight_norm"]
 
@@ -94,7 +94,7 @@ class WeightNorm(_Hook):
     def weight(self, module: Module, training: bool) -> Tensor:
         g: Tensor = getattr(module, f"{self.name}_g")
         v: Tensor = getattr(module, f"{self.name}_v")
-        return v * (g / norm_except(v, self.dim))
+        return v * (g / _norm_except(v, self.dim))
 
 
 def weight_norm(module: M, name: str = "weight", dim: int | None = 0) -> M:
@@ -105,7 +105,7 @@ def weight_norm(module: M, name: str = "weight", dim: int | None = 0) -> M:
     hook.add(module)
     weight = _own_parameter(module, name, "WeightNorm")
     delattr(module, name)
-    module.register_parameter(f"{name}_g", Parameter(norm_except(weight, hook.dim).detach()))
+    module.register_parameter(f"{name}_g", Parameter(_norm_except(weight, hook.dim).detach()))
     module.register_parameter(f"{name}_v", Parameter(weight.detach()))
     setattr(module, name, hook.weight(module, False))
     return module

@@ -14,7 +14,7 @@ from . import parametrize
 __all__ = ["spectral_norm", "weight_norm"]
 
 
-def norm_except(v: Tensor, dim: int) -> Tensor:
+def _norm_except(v: Tensor, dim: int) -> Tensor:
     """The norm over all dimensions but one; over all of them for dim -1."""
     if dim == -1:
         return v.norm()
@@ -29,10 +29,10 @@ class _WeightNorm(Module):
         self.dim = -1 if dim is None else dim
 
     def forward(self, weight_g: Tensor, weight_v: Tensor) -> Tensor:
-        return weight_v * (weight_g / norm_except(weight_v, self.dim))
+        return weight_v * (weight_g / _norm_except(weight_v, self.dim))
 
     def right_inverse(self, weight: Tensor) -> tuple[Tensor, Tensor]:
-        return norm_except(weight, self.dim), weight
+        return _norm_except(weight, self.dim), weight
 
 
 def weight_norm(module: Module, name: str = "weight", dim: int | None = 0) -> Module:
