@@ -45,6 +45,18 @@ void fill(const SessionView& view, v1::SessionInfo& out) {
   out.set_wait_seconds(view.wait_seconds);
 }
 
+void fill(const DrainFacts& facts, v1::DrainReply& out) {
+  out.set_kept(static_cast<std::uint32_t>(facts.kept));
+  for (const DrainFacts::Lost& lost : facts.lost) {
+    v1::DrainReply::Lost& item = *out.add_lost();
+    item.set_session(lost.session);
+    item.set_name(lost.name);
+    item.set_user(lost.user);
+    item.set_reason(lost.reason);
+    item.set_goes_back(lost.goes_back);
+  }
+}
+
 // For logs and statuses: printable, short.
 std::string clean(const std::string& text) {
   std::string out = text.substr(0, kMaxReason);
@@ -165,6 +177,43 @@ grpc::ServerUnaryReactor* AdminService::InterruptSession(grpc::CallbackServerCon
   if (!caller.ok()) return answer(context, caller.status());
   const Result<LeaseRef> lease = visible(leases_, request->session(), *caller);
   return answer(context, lease.ok() ? interrupt(**lease, *caller) : lease.status());
+}
+
+grpc::ServerUnaryReactor* AdminService::Snapshot(grpc::CallbackServerContext* context,
+                                                 const v1::SnapshotRequest* request,
+                                                 v1::SnapshotReply* reply) {
+  const Result<Caller> caller = auth_.check(*context, remote_, kService + "Snapshot"s);
+  if (!caller.ok()) return answer(context, caller.status());
+  const Result<LeaseRef> lease = request->session() == 0
+                                     ? lease_of(*context, leases_, caller)
+                                     : visible(leases_, request->session(), *caller);
+  if (!lease.ok()) return answer(context, lease.status());
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  recovery_.snapshot(*lease, [reactor, reply](const Result<SnapshotFacts>& facts) {
+    if (facts.ok()) {
+      reply->set_completed_upto(facts->completed_upto);
+      reply->set_bytes(facts->bytes);
+      reply->set_seconds(facts->seconds);
+    }
+    reactor->Finish(to_grpc(facts.status()));
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* AdminService::Drain(grpc::CallbackServerContext* context,
+                                              const v1::DrainRequest* request,
+                                              v1::DrainReply* reply) {
+  const Result<Caller> caller = auth_.check(*context, remote_, kService + "Drain"s);
+  if (!caller.ok()) return answer(context, caller.status());
+  spdlog::info("event=drain_asked by=\"{}\" milliseconds={}", caller->user,
+               request->milliseconds());
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  recovery_.ask_to_drain(std::chrono::milliseconds(request->milliseconds()),
+                         [reactor, reply](const Result<DrainFacts>& facts) {
+                           if (facts.ok()) fill(*facts, *reply);
+                           reactor->Finish(to_grpc(facts.status()));
+                         });
+  return reactor;
 }
 
 grpc::ServerUnaryReactor* AdminService::CreateToken(grpc::CallbackServerContext* context,

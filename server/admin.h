@@ -5,14 +5,15 @@
 
 #include "server/auth.h"
 #include "server/overview.h"
+#include "server/recovery.h"
 #include "teletensor/v1/admin.grpc.pb.h"
 
 namespace teletensor::server {
 
 class AdminService final : public v1::Admin::CallbackService {
  public:
-  AdminService(Leases& leases, const Auth& auth, bool remote)
-      : leases_(leases), auth_(auth), remote_(remote) {}
+  AdminService(Leases& leases, Recovery& recovery, const Auth& auth, bool remote)
+      : leases_(leases), recovery_(recovery), auth_(auth), remote_(remote) {}
 
   grpc::ServerUnaryReactor* Sessions(grpc::CallbackServerContext* context,
                                      const v1::SessionsRequest* request,
@@ -34,6 +35,11 @@ class AdminService final : public v1::Admin::CallbackService {
   grpc::ServerUnaryReactor* InterruptSession(grpc::CallbackServerContext* context,
                                              const v1::InterruptSessionRequest* request,
                                              v1::InterruptSessionReply* reply) override;
+  grpc::ServerUnaryReactor* Snapshot(grpc::CallbackServerContext* context,
+                                     const v1::SnapshotRequest* request,
+                                     v1::SnapshotReply* reply) override;
+  grpc::ServerUnaryReactor* Drain(grpc::CallbackServerContext* context,
+                                  const v1::DrainRequest* request, v1::DrainReply* reply) override;
   grpc::ServerUnaryReactor* CreateToken(grpc::CallbackServerContext* context,
                                         const v1::CreateTokenRequest* request,
                                         v1::CreateTokenReply* reply) override;
@@ -46,6 +52,7 @@ class AdminService final : public v1::Admin::CallbackService {
 
  private:
   Leases& leases_;
+  Recovery& recovery_;
   const Auth& auth_;
   const bool remote_;
 };

@@ -145,6 +145,10 @@ Status assign_key(const std::string& key, const toml::node& node, Config& config
   if (key == "max_sessions") return assign(node, config.max_sessions);
   if (key == "stall_seconds") return assign(node, config.stall_seconds);
   if (key == "drain_seconds") return assign(node, config.drain_seconds);
+  if (key == "snapshot_every") {
+    config.snapshot_every = node.value<double>().value_or(-1);
+    return config.snapshot_every >= 0 ? Status() : core::invalid("expected a number, 0 or more");
+  }
   if (key == "restart_seconds") {
     config.restart_seconds = node.value<double>().value_or(-1);
     return config.restart_seconds >= 0 ? Status() : core::invalid("expected a number, 0 or more");
@@ -320,6 +324,12 @@ Parsed parse_command_line(int argc, const char* const* argv, const std::string& 
                  "the state directory")
       ->envname("TELETENSOR_DRAIN")
       ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--snapshot-every", config.snapshot_every,
+                 "seconds after which a session that has done something is written down again; 0: "
+                 "at a shutdown and on demand alone")
+      ->envname("TELETENSOR_SNAPSHOT_EVERY")
+      ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   app.add_option(
          "--restart", config.restart_seconds,

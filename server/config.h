@@ -42,6 +42,7 @@ struct Config {
   int max_sessions = 64;
   double stall_seconds = 30;    // a client that does not read is ended after it
   double drain_seconds = 8;     // to write sessions down after SIGTERM
+  double snapshot_every = 0;    // seconds between snapshots of a session; 0: none
   double restart_seconds = 10;  // clients wait so long for a daemon that is gone; 0: for none
   bool embedded = false;
   double linger_seconds = 5;  // embedded: stays so long after its last client

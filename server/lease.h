@@ -149,7 +149,8 @@ class Lease final : public engine::SessionListener {
   void restore(const v1::SavedBody& body, const std::string& file);
   // Its file in the store; "": none yet.
   std::string file() const;
-  void set_file(const std::string& file);
+  std::uint64_t written_upto() const;  // commands up to here are in it
+  void set_file(const std::string& file, std::uint64_t upto);
   // It has ended, and not to come back with another daemon.
   bool over() const;
   Clock::time_point active_at() const { return Clock::time_point(Clock::duration(active_at_)); }
@@ -212,6 +213,7 @@ class Lease final : public engine::SessionListener {
   const LeaseCall* run_now_ TT_GUARDED_BY(mutex_) = nullptr;  // *run_, to compare
   std::vector<std::weak_ptr<LeaseCall>> calls_ TT_GUARDED_BY(mutex_);
   std::string file_ TT_GUARDED_BY(mutex_);
+  std::uint64_t written_upto_ TT_GUARDED_BY(mutex_) = 0;
   std::uint64_t uploads_upto_ TT_GUARDED_BY(mutex_) = 0;  // the last upload's number
   std::map<std::uint64_t, std::string> sites_ TT_GUARDED_BY(mutex_);
   std::map<std::uint64_t, core::Status> open_errors_ TT_GUARDED_BY(mutex_);  // not raised yet

@@ -57,6 +57,7 @@ void Lease::restore(const v1::SavedBody& body, const std::string& file) {
   active_at_ = Clock::now().time_since_epoch().count();
   MutexLock lock(mutex_);
   file_ = file;
+  written_upto_ = body.image().next_seq() - 1;
   attach_ = body.attach();
   awaited_ = body.awaited();
   met_ = true;  // whoever had it has a whole term to come
@@ -76,9 +77,15 @@ std::string Lease::file() const {
   return file_;
 }
 
-void Lease::set_file(const std::string& file) {
+std::uint64_t Lease::written_upto() const {
+  MutexLock lock(mutex_);
+  return written_upto_;
+}
+
+void Lease::set_file(const std::string& file, std::uint64_t upto) {
   MutexLock lock(mutex_);
   file_ = file;
+  written_upto_ = upto;
 }
 
 bool Lease::over() const {

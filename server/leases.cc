@@ -210,7 +210,7 @@ void Leases::hand_over(Handover handover) {
   old.close();
   auto lease = std::make_shared<Lease>(this, make_token(), std::move(handover.client), limits_);
   lease->start = std::move(handover.start);
-  lease->set_file(old.file());
+  lease->set_file(old.file(), old.written_upto());
   lease->session_ = std::move(old.session_);
   lease->relay_ = std::move(old.relay_);
   lease->outbox_.begin_at(lease->start->next_seq - 1, lease->session_->completed_upto());

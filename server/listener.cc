@@ -93,17 +93,18 @@ Result<std::shared_ptr<grpc::ServerCredentials>> credentials(const TlsFiles& fil
   return grpc::SslServerCredentials(options);
 }
 
-Listener::Listener(const ListenerOptions& options, Leases& leases, const Auth& auth,
-                   const ServerFacts& facts)
+Listener::Listener(const ListenerOptions& options, Leases& leases, Recovery& recovery,
+                   const Auth& auth, const ServerFacts& facts)
     : options_(options),
       compute_(leases, auth, options.remote, facts),
-      admin_(leases, auth, options.remote) {}
+      admin_(leases, recovery, auth, options.remote) {}
 
 Listener::~Listener() { stop(); }
 
 Result<std::unique_ptr<Listener>> Listener::start(const ListenerOptions& options, Leases& leases,
-                                                  const Auth& auth, const ServerFacts& facts) {
-  std::unique_ptr<Listener> listener(new Listener(options, leases, auth, facts));
+                                                  Recovery& recovery, const Auth& auth,
+                                                  const ServerFacts& facts) {
+  std::unique_ptr<Listener> listener(new Listener(options, leases, recovery, auth, facts));
   TT_RETURN_IF_ERROR(listener->bind(leases.limits()));
   return listener;
 }

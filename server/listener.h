@@ -32,8 +32,8 @@ class Listener {
  public:
   // Binds and serves. Says why where an address is refused or taken. The others outlive it.
   static core::Result<std::unique_ptr<Listener>> start(const ListenerOptions& options,
-                                                       Leases& leases, const Auth& auth,
-                                                       const ServerFacts& facts);
+                                                       Leases& leases, Recovery& recovery,
+                                                       const Auth& auth, const ServerFacts& facts);
   ~Listener();  // as stop()
 
   void set_serving(bool serving);
@@ -42,7 +42,7 @@ class Listener {
   const std::string& tcp() const { return tcp_; }  // with the port that was taken
 
  private:
-  Listener(const ListenerOptions& options, Leases& leases, const Auth& auth,
+  Listener(const ListenerOptions& options, Leases& leases, Recovery& recovery, const Auth& auth,
            const ServerFacts& facts);
   core::Status bind(const Limits& limits);
 

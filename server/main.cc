@@ -2,6 +2,7 @@
 #include <signal.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdio>
@@ -136,6 +137,9 @@ int main(int argc, char** argv) {
   options.drain = std::chrono::milliseconds(static_cast<std::int64_t>(config.drain_seconds * 1e3));
   options.restart =
       std::chrono::milliseconds(static_cast<std::int64_t>(config.restart_seconds * 1e3));
+  options.snapshot_every =
+      std::chrono::milliseconds(static_cast<std::int64_t>(config.snapshot_every * 1e3));
+  options.shutdown = [] { kill(getpid(), SIGTERM); };
   if (config.socket) {
     options.socket = *config.socket;
   } else {

@@ -19,6 +19,8 @@ using core::Status;
 namespace {
 
 constexpr std::chrono::milliseconds kTick{50};
+constexpr std::chrono::milliseconds kLook{250};  // the longest between two looks at who is due
+constexpr int kMostOften = 10;  // writing takes at most so much less than the time between
 
 double seconds_since(Clock::time_point began) {
   return std::chrono::duration<double>(Clock::now() - began).count();
@@ -26,8 +28,13 @@ double seconds_since(Clock::time_point began) {
 
 }  // namespace
 
-Recovery::Recovery(Leases& leases, std::unique_ptr<SessionStore> store)
-    : leases_(leases), store_(std::move(store)) {
+Recovery::Recovery(Leases& leases, std::unique_ptr<SessionStore> store, Times times,
+                   std::function<void()> shutdown)
+    : leases_(leases),
+      store_(std::move(store)),
+      times_(times),
+      shutdown_(std::move(shutdown)),
+      budget_(times.drain) {
   if (!store_) return;
   leases_.on_over = [this](const std::string& file) {
     {
@@ -51,21 +58,108 @@ Recovery::~Recovery() {
 
 // ---------------------------------------------------------------- writing
 
-void Recovery::snapshot(const LeaseRef& lease,
-                        std::function<void(core::Result<SnapshotFacts>)> done) {
-  Status refused;
+Status Recovery::refusal(const Lease& lease) const {
   if (!on()) {
-    refused = Status(Code::kFailedPrecondition,
-                     "this daemon keeps no sessions: it has no state directory of its own");
-  } else if (!lease->survives()) {
-    refused = Status(Code::kFailedPrecondition,
-                     "the session ends with its connection (a lease of 0): nobody could come back");
-  } else {
+    return Status(Code::kFailedPrecondition,
+                  "this daemon keeps no sessions: it has no state directory of its own, or was "
+                  "started with --restart 0 or --lease 0");
+  }
+  if (!lease.survives()) {
+    return Status(Code::kFailedPrecondition,
+                  "the session ends with its connection (a lease of 0): nobody could come back");
+  }
+  return {};
+}
+
+void Recovery::snapshot(const LeaseRef& lease, Written done) {
+  Status refused = refusal(*lease);
+  bool begins = false;
+  if (refused.ok()) {
     MutexLock lock(mutex_);
-    if (draining_) refused = Status(Code::kUnavailable, "the server is shutting down");
+    if (draining_) {
+      refused = Status(Code::kUnavailable, "the server is shutting down");
+    } else {
+      const auto [line, fresh] = lines_.try_emplace(lease.get());
+      begins = fresh;
+      if (!begins) line->second.waiting.push_back(std::move(done));
+    }
   }
   if (!refused.ok()) return done(std::move(refused));
-  picture(lease, false, 0, std::move(done));
+  if (begins) begin(lease, {std::move(done)});
+}
+
+// Its line is there, so that nobody else begins one.
+void Recovery::begin(const LeaseRef& lease, std::vector<Written> done) {
+  const int rank = done.empty() ? 1 : 0;
+  picture(lease, false, rank, [this, lease, done](core::Result<SnapshotFacts> facts) {
+    std::vector<Written> next;
+    bool over = false;
+    {
+      MutexLock lock(mutex_);
+      const auto line = lines_.find(lease.get());
+      next.swap(line->second.waiting);
+      over = draining_;
+      if (over || next.empty()) lines_.erase(line);
+      if (times_.every.count() > 0) {
+        Past& past = past_[lease->client.id];
+        const double took = facts.ok() ? kMostOften * facts->seconds : 0;
+        past.due = Clock::now() + std::max<Clock::duration>(
+                                      times_.every, std::chrono::duration_cast<Clock::duration>(
+                                                        std::chrono::duration<double>(took)));
+        if (done.empty() && !facts.ok() && facts.status().message() != past.status.message()) {
+          spdlog::warn("event=no_snapshot session=\"{}\" id={} reason=\"{}\"", lease->client.name,
+                       lease->client.id, facts.status().message());
+        }
+        past.status = facts.status();
+      }
+    }
+    for (const Written& each : done) each(facts);
+    if (!over && !next.empty()) return begin(lease, std::move(next));
+    for (const Written& each : next) {
+      each(Status(Code::kUnavailable, "the server is shutting down"));
+    }
+  });
+}
+
+// Begins with those whose time has come.
+void Recovery::look_round() {
+  const std::vector<LeaseRef> all = leases_.all();
+  std::vector<LeaseRef> due;
+  {
+    MutexLock lock(mutex_);
+    if (draining_ || stop_) return;
+    const Clock::time_point now = Clock::now();
+    std::set<std::uint64_t> ids;
+    for (const LeaseRef& lease : all) {
+      if (!refusal(*lease).ok()) continue;
+      ids.insert(lease->client.id);
+      const auto [past, fresh] = past_.try_emplace(lease->client.id);
+      if (fresh) past->second.due = now + times_.every;
+      if (now < past->second.due) continue;
+      if (lease->outbox().completed_upto() == lease->written_upto()) continue;
+      if (lines_.try_emplace(lease.get()).second) due.push_back(lease);
+    }
+    std::erase_if(past_, [&](const auto& past) { return !ids.contains(past.first); });
+  }
+  for (const LeaseRef& lease : due) begin(lease, {});
+}
+
+void Recovery::ask_to_drain(std::chrono::milliseconds budget, Drained done) {
+  bool first = false, late = false;
+  {
+    MutexLock lock(mutex_);
+    late = draining_;
+    if (!late && shutdown_) {
+      first = !std::exchange(asked_, true);
+      if (budget.count() > 0) budget_ = budget;
+      drained_.push_back(std::exchange(done, nullptr));
+    }
+  }
+  if (done) {
+    return done(Status(late ? Code::kUnavailable : Code::kUnimplemented,
+                       late ? "the server is shutting down already" : "nobody would shut down"));
+  }
+  if (first) shutdown_();
 }
 
 void Recovery::picture(const LeaseRef& lease, bool hold, int rank,
@@ -94,12 +188,26 @@ void Recovery::picture(const LeaseRef& lease, bool hold, int rank,
 }
 
 void Recovery::work() {
+  const bool timed = times_.every.count() > 0;
+  const auto look = std::min(kLook, std::max(kTick, times_.every / 4));
+  Clock::time_point next_look = Clock::now();
   while (true) {
+    if (timed && Clock::now() >= next_look) {
+      look_round();
+      next_look = Clock::now() + look;
+    }
     std::optional<Job> job;
     std::deque<std::string> over;
     {
       MutexLock lock(mutex_);
-      while (jobs_.empty() && over_.empty() && !stop_) changed_.wait(mutex_);
+      while (jobs_.empty() && over_.empty() && !stop_) {
+        if (!timed) {
+          changed_.wait(mutex_);
+        } else if (!changed_.wait_for(mutex_, look)) {
+          break;
+        }
+      }
+      if (timed && jobs_.empty() && over_.empty() && !stop_) continue;
       over.swap(over_);
       if (!jobs_.empty()) {
         const auto first = std::min_element(
@@ -143,7 +251,7 @@ core::Result<SnapshotFacts> Recovery::write(Job& job) {
                  job.lease->client.id, status.message());
     return status;
   }
-  job.lease->set_file(file);
+  job.lease->set_file(file, facts.completed_upto);
   if (job.lease->over()) {
     store_->remove(file);
     return Status(Code::kCancelled, "the session has ended");
@@ -156,7 +264,17 @@ core::Result<SnapshotFacts> Recovery::write(Job& job) {
 
 // ---------------------------------------------------------------- the end
 
-void Recovery::drain(std::chrono::milliseconds budget) {
+void Recovery::drain() {
+  const core::Result<DrainFacts> facts = write_all();
+  std::vector<Drained> drained;
+  {
+    MutexLock lock(mutex_);
+    drained.swap(drained_);
+  }
+  for (const Drained& each : drained) each(facts);
+}
+
+DrainFacts Recovery::write_all() {
   const Clock::time_point began = Clock::now();
   leases_.close();
   std::vector<LeaseRef> all;
@@ -178,7 +296,7 @@ void Recovery::drain(std::chrono::milliseconds budget) {
     MutexLock lock(mutex_);
     draining_ = true;
     Clock::time_point never = Clock::time_point::max();
-    deadline_.compare_exchange_strong(never, began + budget);
+    deadline_.compare_exchange_strong(never, began + budget_);
     for (const auto& [rank, lease] : order) results[lease.get()];
   }
   std::size_t done = 0;
@@ -213,6 +331,7 @@ void Recovery::drain(std::chrono::milliseconds budget) {
     for (const LeaseRef& lease : again) begin(lease, 0);
   }
   hurry();  // whatever is being written now gives up
+  DrainFacts facts;
   v1::SavedLosses losses;
   std::set<const Lease*> stay;
   for (const auto& [ignored, lease] : order) {
@@ -222,12 +341,13 @@ void Recovery::drain(std::chrono::milliseconds budget) {
       const auto& result = results[lease.get()];
       if (result && result->ok()) {
         stay.insert(lease.get());
+        ++facts.kept;
         continue;
       }
       if (result) why = result->status();
     }
     if (!lease->file().empty()) stay.insert(lease.get());  // as of its last snapshot
-    lose(*lease, why, losses);
+    lose(lease, why, losses, facts);
   }
   if (losses.losses_size() > 0) {
     const Status status = store_->write_losses(losses);
@@ -239,10 +359,15 @@ void Recovery::drain(std::chrono::milliseconds budget) {
   // Sessions that never stood still have ended with that: every callback has come, or will not.
   MutexLock lock(mutex_);
   while (done < order.size()) changed_.wait(mutex_);
+  return facts;
 }
 
-void Recovery::lose(const Lease& lease, const Status& why, v1::SavedLosses& losses) {
+void Recovery::lose(const LeaseRef& ref, const Status& why, v1::SavedLosses& losses,
+                    DrainFacts& facts) {
+  Lease& lease = *ref;
   const bool back = !lease.file().empty();
+  facts.lost.push_back(
+      {lease.client.id, lease.client.name, lease.client.user, why.message(), back});
   spdlog::warn("event={} session=\"{}\" id={} user=\"{}\" reason=\"{}\"",
                back ? "session_goes_back" : "session_lost", lease.client.name, lease.client.id,
                lease.client.user, why.message());
@@ -253,6 +378,7 @@ void Recovery::lose(const Lease& lease, const Status& why, v1::SavedLosses& loss
   if (lease.client.named) loss.set_name(lease.client.name);
   loss.set_reason("the daemon was shut down, and session \"" + lease.client.name +
                   "\" could not be kept: " + why.message());
+  leases_.end(lease, Status(Code::kAborted, loss.reason()), "lost");
 }
 
 // ---------------------------------------------------------------- coming back

@@ -10,10 +10,12 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "engine/core/mutex.h"
 #include "server/leases.h"
@@ -27,10 +29,29 @@ struct SnapshotFacts {
   double seconds = 0;                // to write it
 };
 
+struct DrainFacts {
+  struct Lost {
+    std::uint64_t session = 0;  // id
+    std::string name, user, reason;
+    bool goes_back = false;  // an older file of it is there
+  };
+  std::size_t kept = 0;
+  std::vector<Lost> lost;
+};
+
 class Recovery {
  public:
-  // `store` null: there is nowhere to keep anything. Before the first session.
-  Recovery(Leases& leases, std::unique_ptr<SessionStore> store);
+  struct Times {
+    std::chrono::milliseconds drain{8000};
+    std::chrono::milliseconds every{0};  // a session that has done something; 0: never
+  };
+  using Written = std::function<void(const core::Result<SnapshotFacts>&)>;
+  using Drained = std::function<void(const core::Result<DrainFacts>&)>;
+
+  // `store` null: there is nowhere to keep anything. Before the first session. `shutdown`: whoever
+  // calls drain() is to do so; called once, must not block.
+  Recovery(Leases& leases, std::unique_ptr<SessionStore> store, Times times,
+           std::function<void()> shutdown);
   ~Recovery();
   Recovery(const Recovery&) = delete;
   Recovery& operator=(const Recovery&) = delete;
@@ -38,14 +59,16 @@ class Recovery {
   bool on() const { return store_ != nullptr; }
   // Takes up what an earlier daemon has written down; what cannot come back is refused by name.
   void restore();
-  // FAILED_PRECONDITION for a session that does not outlive its connection. `done` comes once the
-  // file is safe on the disk.
-  void snapshot(const LeaseRef& lease, std::function<void(core::Result<SnapshotFacts>)> done);
+  // FAILED_PRECONDITION for a session that does not outlive its connection. `done` comes once a
+  // file is safe on the disk that has all commands which had come when this was called.
+  void snapshot(const LeaseRef& lease, Written done);
+  // Calls `shutdown`; `done` when drain() has ended. `budget`: of that drain, 0: as constructed.
+  void ask_to_drain(std::chrono::milliseconds budget, Drained done);
   // Refuses new sessions, lets what has come run, and writes every session down, the most important
   // first: named before others, attached before others, then who worked last. Ends all of them.
-  // What is not written within `budget`, or when hurry() was called, is lost by its name, or goes
-  // back to its last snapshot.
-  void drain(std::chrono::milliseconds budget);
+  // What is not written in time, or when hurry() was called, is lost by its name, or goes back to
+  // its last snapshot. Once.
+  void drain();
   void hurry() { deadline_ = Clock::time_point::min(); }
 
  private:
@@ -57,21 +80,42 @@ class Recovery {
     std::function<void(core::Result<SnapshotFacts>)> done;
     int rank = 0;  // lower ones first
   };
+  // One after the other for each session: who comes meanwhile has the next one.
+  struct Line {
+    std::vector<Written> waiting;
+  };
+  // When a session was written down last, for those that are from time to time.
+  struct Past {
+    Clock::time_point due;
+    core::Status status;  // how that ended
+  };
   void picture(const LeaseRef& lease, bool hold, int rank,
                std::function<void(core::Result<SnapshotFacts>)> done);
+  core::Status refusal(const Lease& lease) const;
+  void begin(const LeaseRef& lease, std::vector<Written> done);
+  void look_round();
   void work();
   core::Result<SnapshotFacts> write(Job& job);
   void restore_one(const SessionStore::Found& found);
-  void lose(const Lease& lease, const core::Status& why, v1::SavedLosses& losses);
+  DrainFacts write_all();
+  void lose(const LeaseRef& ref, const core::Status& why, v1::SavedLosses& losses,
+            DrainFacts& facts);
 
   Leases& leases_;
   const std::unique_ptr<SessionStore> store_;
+  const Times times_;
+  const std::function<void()> shutdown_;
   std::atomic<Clock::time_point> deadline_{Clock::time_point::max()};
 
   core::Mutex mutex_;
   core::CondVar changed_;
   std::deque<Job> jobs_ TT_GUARDED_BY(mutex_);
   std::deque<std::string> over_ TT_GUARDED_BY(mutex_);  // files to remove
+  std::map<const Lease*, Line> lines_ TT_GUARDED_BY(mutex_);  // with one under way
+  std::map<std::uint64_t, Past> past_ TT_GUARDED_BY(mutex_);  // by the session's id
+  std::chrono::milliseconds budget_ TT_GUARDED_BY(mutex_);
+  std::vector<Drained> drained_ TT_GUARDED_BY(mutex_);
+  bool asked_ TT_GUARDED_BY(mutex_) = false;
   bool draining_ TT_GUARDED_BY(mutex_) = false;
   bool stop_ TT_GUARDED_BY(mutex_) = false;
   std::thread writer_;

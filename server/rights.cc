@@ -30,6 +30,8 @@ constexpr std::array kRights = {
     MethodRight{"/teletensor.v1.Admin/Publications", Right::kUser},
     MethodRight{"/teletensor.v1.Admin/Kill", Right::kUser},
     MethodRight{"/teletensor.v1.Admin/InterruptSession", Right::kUser},
+    MethodRight{"/teletensor.v1.Admin/Snapshot", Right::kUser},
+    MethodRight{"/teletensor.v1.Admin/Drain", Right::kAdmin},
     MethodRight{"/teletensor.v1.Admin/CreateToken", Right::kAdmin},
     MethodRight{"/teletensor.v1.Admin/ListTokens", Right::kAdmin},
     MethodRight{"/teletensor.v1.Admin/RevokeToken", Right::kAdmin},

@@ -61,7 +61,8 @@ Server::Server(engine::Engine& engine, ServerOptions options)
       tokens_(options_.state_dir),
       auth_(tokens_),
       leases_(engine, options_.limits),
-      recovery_(leases_, store_of(options_)) {}
+      recovery_(leases_, store_of(options_), {options_.drain, options_.snapshot_every},
+                options_.shutdown) {}
 
 Server::~Server() { stop(); }
 
@@ -115,7 +116,7 @@ Status Server::bind() {
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   for (const ListenerOptions* each : {&local, &remote}) {
     if (each->tcp.empty() && each->socket.empty()) continue;
-    auto listener = Listener::start(*each, leases_, auth_, facts_);
+    auto listener = Listener::start(*each, leases_, recovery_, auth_, facts_);
     if (!listener.ok()) return listener.status();
     if (!(*listener)->tcp().empty()) tcp_ = (*listener)->tcp();
     listeners_.push_back(std::move(*listener));
@@ -150,7 +151,7 @@ void Server::drain() {
   http_.reset();  // not ready any more, and it asks the canary
   canary_.reset();
   set_serving(false);
-  recovery_.drain(options_.drain);
+  recovery_.drain();
   stop();
 }
 

@@ -3,6 +3,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -30,6 +31,8 @@ struct ServerOptions {
   // To write sessions down before the end; and how long clients wait for the next daemon.
   std::chrono::milliseconds drain{8000};
   std::chrono::milliseconds restart{10'000};
+  std::chrono::milliseconds snapshot_every{0};  // sessions that have done something; 0: never
+  std::function<void()> shutdown;               // drain() is wanted; called once
   std::string version;
 };
 

@@ -10,6 +10,8 @@ from ._transport import Transport
 
 __all__ = ["Admin", "bytes_text", "memory_of"]
 
+_LONG = 24 * 3600.0  # seconds, for what takes as long as it takes
+
 
 def bytes_text(count: float) -> str:
     """"1.5 GiB"."""
@@ -42,8 +44,9 @@ class Admin:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
-    def _ask(self, method: str, fields: list[tuple[int, Any]] | None = None) -> Message:
-        return decode(self._transport.unary("Admin", method, encode(fields or []), wait=False))
+    def _ask(self, method: str, fields: list[tuple[int, Any]] | None = None,
+             timeout: float = 0.0) -> Message:
+        return decode(self._transport.unary("Admin", method, encode(fields or []), timeout, wait=False))
 
     def sessions(self) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
         """Those that the caller may see, and the sum of the others (None where it sees all)."""
@@ -82,6 +85,20 @@ class Admin:
     def interrupt(self, session: int) -> None:
         """Drops what a session has queued."""
         self._ask("InterruptSession", [(1, session)])
+
+    def snapshot(self, session: int = 0) -> dict[str, Any]:
+        """Has a session written down; 0: the one that this transport belongs to."""
+        reply = self._ask("Snapshot", [(1, session)], timeout=_LONG)
+        return {"command": reply.integer(1), "bytes": reply.integer(2),
+                "seconds": round(reply.real(3), 6)}
+
+    def drain(self, seconds: float = 0.0) -> dict[str, Any]:
+        """Has the daemon write its sessions down and end: how many were `kept`, and which were `lost`."""
+        reply = self._ask("Drain", [(1, round(seconds * 1000))], timeout=_LONG)
+        return {"kept": reply.integer(1),
+                "lost": [{"id": s.integer(1), "name": s.text(2), "user": s.text(3),
+                          "reason": s.text(4), "goes_back": bool(s.integer(5))}
+                         for s in reply.messages(2)]}
 
     def create_token(self, user: str, role: str, lifetime_seconds: int = 0) -> dict[str, str]:
         """Its id and its secret, which is not told again."""

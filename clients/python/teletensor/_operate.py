@@ -1,4 +1,4 @@
-"""The operator's commands of `teletensor`: sessions, memory, top, slowlog, kill, token, bench."""
+"""The operator's commands of `teletensor`: sessions, memory, top, slowlog, kill, snapshot, drain, ..."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 from ._admin import Admin, bytes_text
 from ._session import connect, runtime_dir
-from ._transport import Transport, open_transport
+from ._transport import CallError, Transport, open_transport
 
 __all__ = ["add_commands", "address_of", "transport", "with_address"]
 
@@ -197,6 +197,47 @@ def _kill(args: argparse.Namespace) -> int:
     return 0
 
 
+def _snapshot(args: argparse.Namespace) -> int:
+    bad = 0
+    with transport(args) as connection:
+        admin = Admin(connection)
+        found, _ = admin.sessions()
+        wanted = args.session or [s["id"] for s in found]
+        names = {s["id"]: s["name"] for s in found}
+        done: list[dict[str, Any]] = []
+        for session in wanted:
+            entry = {"id": session, "name": names.get(session, "")}
+            try:
+                done.append({**entry, **admin.snapshot(session)})
+            except CallError as error:
+                if error.unreachable:
+                    raise
+                done.append({**entry, "error": str(error)})
+                bad += 1
+    if args.json:
+        print(json.dumps(done))
+    else:
+        _table([("ID", "SESSION", "BYTES", "TOOK", "UP TO COMMAND"),
+                *((str(s["id"]), s["name"], bytes_text(s["bytes"]), f"{s['seconds']:.3f} s",
+                   str(s["command"])) if "error" not in s
+                  else (str(s["id"]), s["name"], "not written: " + s["error"]) + ("", "")
+                  for s in done)])
+    return 1 if bad else 0
+
+
+def _drain(args: argparse.Namespace) -> int:
+    with transport(args) as connection:
+        result = Admin(connection).drain(args.seconds)
+    if args.json:
+        print(json.dumps(result))
+    else:
+        print(f"{result['kept']} sessions are kept for the next daemon, {len(result['lost'])} not")
+        for s in result["lost"]:
+            print(f"session {s['id']} \"{s['name']}\" of {s['user']} "
+                  f"{'goes back to its last snapshot' if s['goes_back'] else 'is lost'}: {s['reason']}")
+    return 1 if result["lost"] else 0
+
+
 def _bench(args: argparse.Namespace) -> int:
     """A few figures of this daemon from here: what one op costs, a value read, bytes moved."""
     import numpy as np
@@ -267,6 +308,13 @@ def add_commands(commands: Any) -> dict[str, Callable[[argparse.Namespace], int]
     kill.add_argument("session", type=int, help="its id, from `teletensor sessions`")
     kill.add_argument("--reason", default="", help="told to its client")
     kill.add_argument("--interrupt", action="store_true", help="only drops what it has queued")
+    snapshot = with_address(commands.add_parser(
+        "snapshot", help="writes sessions into the state directory, all that you may see"), table=True)
+    snapshot.add_argument("session", type=int, nargs="*", help="ids, from `teletensor sessions`")
+    drain = with_address(commands.add_parser(
+        "drain", help="ends the daemon as SIGTERM does, and tells what became of its sessions"), table=True)
+    drain.add_argument("--seconds", type=float, default=0.0,
+                       help="for all of it [the daemon's --drain]")
     tokens = commands.add_parser("token", help="who may call: create, list, revoke")
     actions = tokens.add_subparsers(dest="action", required=True)
     create = with_address(actions.add_parser("create", help="prints a new one"))
@@ -278,4 +326,4 @@ def add_commands(commands: Any) -> dict[str, Callable[[argparse.Namespace], int]
     with_address(commands.add_parser("bench", help="a few figures of a daemon, seen from here"),
                  table=True)
     return {"sessions": _sessions, "memory": _memory, "top": _top, "slowlog": _slow_log,
-            "kill": _kill, "bench": _bench, "token": _token}
+            "kill": _kill, "snapshot": _snapshot, "drain": _drain, "bench": _bench, "token": _token}

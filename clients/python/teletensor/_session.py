@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import fcntl
+import itertools
 import os
 import pathlib
 import shutil
@@ -25,7 +26,7 @@ from ._notebook import session_html
 from ._profile import Profile
 from ._shared import Sharing
 from ._sites import SiteReporter
-from ._transport import Transport, open_transport
+from ._transport import CallError, Transport, late_error, open_transport
 
 if TYPE_CHECKING:
     from ._tensor import Tensor
@@ -188,6 +189,22 @@ class Session:
     def kept(self) -> dict[str, Tensor]:
         """The tensors that this session keeps, by name: those of earlier clients as well."""
         return dict(self._kept)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Has the daemon write the session down: everything issued so far, of which it waits for the end.
+
+        Returns when the file is safe on the daemon's disk: the number of the last `command` in it, the
+        `bytes` of tensors, and the `seconds` that it took to write. After a crash of the daemon the session
+        is as it was here, or further (docs/sessions.md). RuntimeError where it cannot be written down.
+        """
+        self._core.synchronize()
+        for tries in itertools.count():
+            try:
+                return Admin(self._transport).snapshot()
+            except CallError as error:
+                if not self._transport.comes_again(error, tries):
+                    raise late_error(error) from None
+        raise AssertionError("not reached")
 
     def publish(self, name: str, value: Any, writable: bool = False, users: Iterable[str] = ()) -> None:
         """Lets other sessions use `value` under `name`: see `publish`."""
