@@ -110,7 +110,7 @@ class Recovery {
   core::Mutex mutex_;
   core::CondVar changed_;
   std::deque<Job> jobs_ TT_GUARDED_BY(mutex_);
-  std::deque<std::string> over_ TT_GUARDED_BY(mutex_);  // files to remove
+  std::deque<std::string> over_ TT_GUARDED_BY(mutex_);        // files to remove
   std::map<const Lease*, Line> lines_ TT_GUARDED_BY(mutex_);  // with one under way
   std::map<std::uint64_t, Past> past_ TT_GUARDED_BY(mutex_);  // by the session's id
   std::chrono::milliseconds budget_ TT_GUARDED_BY(mutex_);
