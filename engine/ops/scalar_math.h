@@ -1,6 +1,7 @@
 // Mathematical functions of scalar.h for float and double, in a form that loops over arrays
 // vectorise: with g++ on x86-64 and glibc 2.35 or later the compiler replaces them by libmvec's
-// vector variants (at most 4 ulp, special values as in libm); elsewhere they are libm's.
+// vector variants (at most 4 ulp, special values as in libm); elsewhere they are libm's, or the
+// device's.
 #pragma once
 
 #include <cmath>
@@ -15,6 +16,18 @@
 #define TT_VECTOR_FORM
 #endif
 
+#if defined(TELETENSOR_DEVICE_TEXT)  // the device's own functions
+#define TT_MATH_1(name)                                \
+  namespace teletensor::ops::scalar {                  \
+  inline float name(float x) { return ::name##f(x); }  \
+  inline double name(double x) { return ::name(x); }   \
+  }
+#define TT_MATH_2(name)                                                  \
+  namespace teletensor::ops::scalar {                                    \
+  inline float name(float x, float y) { return ::name##f(x, y); }        \
+  inline double name(double x, double y) { return ::name(x, y); }        \
+  }
+#else
 // Other names for libm's functions, so that the attribute does not touch <cmath>'s declarations.
 #define TT_MATH_1(name)                                                   \
   extern "C" TT_VECTOR_FORM float tt_##name##f(float) __asm__(#name "f"); \
@@ -30,6 +43,7 @@
   inline float name(float x, float y) { return tt_##name##f(x, y); }             \
   inline double name(double x, double y) { return tt_##name(x, y); }             \
   }
+#endif
 
 TT_MATH_1(exp)
 TT_MATH_1(exp2)

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "engine/core/half.h"
+#include "engine/ops/scalar_convert.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "engine/backends/cpu/block_io.cc"
@@ -91,7 +92,7 @@ void narrow_bool(const std::int64_t* from, std::int64_t n, std::uint8_t* to) {
 void real_of_int(const std::int64_t* from, std::int64_t n, float* to) {
   for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<float>(from[i]);
 }
-// As truncate() below, in a form that vectorises.
+// As to_int(), in a form that vectorises.
 void truncate_f32(const float* from, std::int64_t n, std::int64_t* to) {
   for (std::int64_t i = 0; i < n; ++i) {
     const float x = from[i];
@@ -142,69 +143,9 @@ HWY_EXPORT(real_of_int);
 HWY_EXPORT(truncate_f32);
 HWY_EXPORT(truncate_to_i32);
 
-struct Bool {
-  std::uint8_t byte;  // a client may have uploaded any byte
-};
-
-std::int64_t truncate(double value) {
-  if (std::isnan(value)) return 0;
-  if (value >= 0x1p63) return std::numeric_limits<std::int64_t>::max();
-  if (value < -0x1p63) return std::numeric_limits<std::int64_t>::min();
-  return static_cast<std::int64_t>(value);
-}
-
-std::uint64_t truncate_unsigned(double value) {
-  if (!(value >= 0x1p63)) return static_cast<std::uint64_t>(truncate(value));
-  if (value >= 0x1p64) return std::numeric_limits<std::uint64_t>::max();
-  return static_cast<std::uint64_t>(value);
-}
-
-template <class A, class T>
-A to_compute(T value) {
-  if constexpr (std::is_same_v<A, T>) {
-    return value;
-  } else if constexpr (core::kIsComplex<T> && core::kIsComplex<A>) {
-    using Part = decltype(A::re);
-    return A(static_cast<Part>(value.re), static_cast<Part>(value.im));
-  } else if constexpr (core::kIsComplex<T>) {
-    return to_compute<A>(value.re);
-  } else if constexpr (core::kIsComplex<A>) {
-    return A(to_compute<decltype(A::re)>(value));
-  } else if constexpr (std::is_same_v<T, Bool>) {
-    return static_cast<A>(value.byte != 0);
-  } else if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>) {
-    return to_compute<A>(static_cast<float>(value));
-  } else if constexpr (std::is_floating_point_v<T> && std::is_same_v<A, std::uint64_t>) {
-    return truncate_unsigned(value);
-  } else if constexpr (std::is_floating_point_v<T> && std::is_integral_v<A>) {
-    return static_cast<A>(truncate(value));
-  } else {
-    return static_cast<A>(value);
-  }
-}
-
-template <class T, class A>
-T from_compute(A value) {
-  if constexpr (std::is_same_v<T, Bool>) {
-    return Bool{value != A(0)};
-  } else if constexpr (core::kIsComplex<A> || core::kIsComplex<T>) {
-    if constexpr (std::is_same_v<A, T>) {
-      return value;
-    } else if constexpr (!core::kIsComplex<T>) {
-      return from_compute<T>(value.re);
-    } else {
-      return to_compute<T>(value);
-    }
-  } else if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>) {
-    return T(static_cast<float>(value));
-  } else if constexpr (std::is_floating_point_v<A> && std::is_same_v<T, std::uint64_t>) {
-    return truncate_unsigned(value);
-  } else if constexpr (std::is_floating_point_v<A> && std::is_integral_v<T>) {
-    return static_cast<T>(truncate(value));
-  } else {
-    return static_cast<T>(value);
-  }
-}
+using ops::scalar::Bool;
+using ops::scalar::from_compute;
+using ops::scalar::to_compute;
 
 template <class A, class T>
 void load(const void* from, std::int64_t stride, std::int64_t n, A* to) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include "engine/backends/backend.h"
 
@@ -25,7 +26,10 @@ struct Loops {
   Inner narrow = nullptr;  // int32, where it gives the low half of what `integer` does
   Inner bytes = nullptr;   // of bools as they lie in memory; for the logical functors
   bool bool_result = false;
-  int cost = 1;  // in additions
+  int cost = 1;              // in additions
+  std::string_view functor;  // its type's name in C++
+  bool stateless = true;     // it has no members
+  bool libm = false;         // it calls a function whose last bits depend on the library
 };
 
 // How one call is computed.

@@ -161,6 +161,9 @@ void bind_one() {
   if constexpr (is_logical<F>) loops.bytes = loop_of<F, std::uint8_t>();
   loops.bool_result = has_bool_result<F>;
   loops.cost = cost_of<F>;
+  loops.functor = type_name<F>();
+  loops.stateless = std::is_empty_v<F>;
+  loops.libm = calls_libm<F>;
 }
 template <class... F>
 void bind(List<F...>) {

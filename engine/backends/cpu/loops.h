@@ -96,6 +96,14 @@ inline constexpr int cost_of = [] {
   return 1;
 }();
 
+// "teletensor::ops::scalar::Add".
+template <class F>
+constexpr std::string_view type_name() {
+  const std::string_view text = __PRETTY_FUNCTION__;  // "... [with F = NAME; ...]" or "[F = NAME]"
+  const std::size_t from = text.find("F = ") + 4;
+  return text.substr(from, text.find_first_of(";]", from) - from);
+}
+
 template <class F>
 F make_functor(const core::Attributes& attributes) {
   if constexpr (std::is_constructible_v<F, const core::Attributes&>) {

@@ -34,6 +34,9 @@ void bind_plain() {
     }
     loops.bool_result = has_bool_result<F>;
     loops.cost = cost_of<F>;
+    loops.functor = type_name<F>();
+    loops.stateless = std::is_empty_v<F>;
+    loops.libm = calls_libm<F>;
     return true;
   }();
   (void)once;

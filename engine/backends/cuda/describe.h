@@ -1,0 +1,20 @@
+// What the descriptions of all skeletons share.
+#pragma once
+
+#include <string_view>
+
+#include "engine/backends/cuda/device_table.h"
+
+namespace teletensor::backends::cuda {
+
+core::Status not_here(const char* why);  // kUnimplemented: the host computes this call
+
+// The CPU's kernel of an op that is nothing but an elementwise step; null for others.
+Kernel host_kernel(const ops::OpDef& op);
+// Ops that are no steps of loops (they are slow, or rare) but whose kernels are functors alone.
+bool elementwise_only(std::string_view op);
+
+// Families of rows for the table.
+void add_loop_kernels(DeviceTable& table, const ops::Catalog& catalog);
+
+}  // namespace teletensor::backends::cuda

@@ -1,0 +1,59 @@
+#include "engine/backends/cuda/device_table.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "engine/backends/cuda/describe.h"
+#include "engine/backends/cuda/key.h"
+#include "engine/backends/cuda/loop_plan.h"
+
+namespace teletensor::backends::cuda {
+
+std::string_view name_of(Skeleton skeleton) {
+  switch (skeleton) {
+    case Skeleton::kHost:
+      return "host";
+    case Skeleton::kLoop:
+      return "loop";
+    case Skeleton::kFold:
+      return "fold";
+    case Skeleton::kRows:
+      return "rows";
+    case Skeleton::kIndex:
+      return "index";
+    case Skeleton::kScan:
+      return "scan";
+    case Skeleton::kRandom:
+      return "random";
+    case Skeleton::kMatmul:
+      return "matmul";
+  }
+  return "host";
+}
+
+void DeviceTable::add(std::string_view op, Skeleton skeleton, Describe describe) {
+  const ops::OpDef* definition = catalog_.find(op);
+  if (definition == nullptr || kernels_[catalog_.id(*definition)].describe != nullptr) {
+    std::fprintf(stderr, "device kernel for '%.*s': no such op, or a second kernel\n",
+                 static_cast<int>(op.size()), op.data());
+    std::abort();
+  }
+  kernels_[catalog_.id(*definition)] = {skeleton, describe};
+}
+
+DeviceTable make_device_table(const ops::Catalog& catalog) {
+  DeviceTable table(catalog);
+  add_loop_kernels(table, catalog);
+  return table;
+}
+
+KernelSource print_kernel(std::string_view key) {
+  switch (KeyReader(key).get<KernelKind>()) {
+    case KernelKind::kLoop:
+      break;
+  }
+  return print_loop(LoopGraph::of_key(key));
+}
+
+}  // namespace teletensor::backends::cuda

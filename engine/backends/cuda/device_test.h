@@ -1,0 +1,178 @@
+// For unit tests of the device's kernels: calls of ops, described, emulated all at once, and compared
+// with the CPU's results.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "engine/backends/cpu/kernel_test.h"
+#include "engine/backends/cuda/device_table.h"
+#include "engine/backends/cuda/emulator_test.h"
+#include "engine/backends/cuda/loop_plan.h"
+
+namespace teletensor::backends::cuda {
+
+using cpu::call_op;
+using cpu::TestOperand;
+using cpu::TestResult;
+using cpu::TestScratch;
+using cpu::TestTensor;
+
+// How many numbers of the type lie between a and b; 0 where both are NaN.
+template <class T, class Bits>
+std::int64_t steps_between(T a, T b) {
+  if (a != a || b != b) return a != a && b != b ? 0 : INT64_MAX;
+  const auto place = [](T x) {
+    const auto bits = static_cast<std::int64_t>(std::bit_cast<Bits>(x));
+    const std::int64_t top = std::int64_t{1} << (sizeof(T) * 8 - 1);
+    if constexpr (sizeof(T) == 8) return bits < 0 ? INT64_MIN - bits : bits;
+    return (bits & top) != 0 ? top - bits : bits;
+  };
+  const std::int64_t p = place(a), q = place(b);
+  return p > q ? p - q : q - p;
+}
+
+inline std::int64_t distance(core::DType dtype, const void* a, const void* b) {
+  using core::DType;
+  const std::size_t size = core::size_of(dtype);
+  if (std::memcmp(a, b, size) == 0) return 0;
+  const auto as = [](auto type, const void* p) {
+    std::memcpy(&type, p, sizeof type);
+    return type;
+  };
+  const auto reals = [&](DType real, int at) {
+    const char *x = static_cast<const char*>(a) + at, *y = static_cast<const char*>(b) + at;
+    if (real == DType::kF32) {
+      return steps_between<float, std::int32_t>(as(float{}, x), as(float{}, y));
+    }
+    return steps_between<double, std::int64_t>(as(double{}, x), as(double{}, y));
+  };
+  switch (dtype) {
+    case DType::kF32:
+    case DType::kF64:
+      return reals(dtype, 0);
+    case DType::kC64:
+    case DType::kC128:
+      return std::max(reals(core::real_of(dtype), 0),
+                      reals(core::real_of(dtype), static_cast<int>(size) / 2));
+    case DType::kF16:
+    case DType::kBF16: {
+      const auto x = as(std::uint16_t{}, a), y = as(std::uint16_t{}, b);
+      const std::uint16_t infinity = dtype == DType::kF16 ? 0x7c00 : 0x7f80;
+      if ((x & 0x7fff) > infinity || (y & 0x7fff) > infinity) {
+        return (x & 0x7fff) > infinity && (y & 0x7fff) > infinity ? 0 : INT64_MAX;
+      }
+      const auto place = [](std::uint16_t v) { return v & 0x8000 ? 0x8000 - v : int{v}; };
+      return std::abs(place(x) - place(y));
+    }
+    default:
+      return INT64_MAX;
+  }
+}
+
+class DeviceCases {
+ public:
+  // The op on the CPU and its description for the device. False: the CPU or the device refuses.
+  bool add(const std::string& op, const std::vector<TestOperand>& operands,
+           const core::Attributes& attributes = {}, const std::vector<std::uint32_t>& counts = {},
+           const std::string& what = {}) {
+    Case c;
+    c.name = op + what;
+    c.operands = operands;
+    c.expected = call_op(op, operands, attributes, counts);
+    if (!c.expected.status.ok()) return false;
+    static const DeviceTable table = make_device_table(ops::catalog());
+    c.got = call_op(op, operands, attributes, counts, [&](KernelCall& call) -> core::Status {
+      const DeviceKernel& kernel = table.find(ops::catalog().id(call.op));
+      if (kernel.describe == nullptr) return core::Status(core::Code::kUnimplemented, "host");
+      KernelCall lasting{call.op,         call.in,       call.out, call.counts,
+                         call.attributes, call.parallel, scratch_};
+      TT_RETURN_IF_ERROR(kernel.describe(lasting, c.work));
+      for (const Launch& launch : c.work.launches) c.libm = c.libm || calls_libm(launch.key);
+      return {};
+    });
+    if (c.got.status.code() == core::Code::kUnimplemented) return false;
+    EXPECT_TRUE(c.got.status.ok()) << c.name << ": " << c.got.status.message();
+    cases_.push_back(std::move(c));
+    return true;
+  }
+
+  // Compiles, runs and compares everything. `ulp`: how far results of libm may be apart.
+  void run(std::int64_t ulp) {
+    std::map<std::string, std::size_t> places;
+    std::vector<KernelSource> sources;
+    for (const Case& c : cases_) {
+      for (const Launch& launch : c.work.launches) {
+        if (places.emplace(launch.key, sources.size()).second) {
+          sources.push_back(print_kernel(launch.key));
+        }
+      }
+    }
+    std::vector<EmulatedKernel> kernels;
+    Emulator emulator;
+    constexpr std::size_t kAtOnce = 150;
+    for (std::size_t at = 0; at < sources.size(); at += kAtOnce) {
+      const std::string error = emulator.compile(
+          std::span(sources).subspan(at, std::min(kAtOnce, sources.size() - at)), kernels);
+      ASSERT_EQ(error, "");
+    }
+    for (Case& c : cases_) {
+      if (c.work.flag != nullptr) std::memset(c.work.flag, 0, 4);
+      for (const Launch& launch : c.work.launches) {
+        ASSERT_LE(launch.params.size(), kMostParameterBytes);
+        emulate(kernels[places.at(launch.key)], launch.shape, launch.params.data());
+      }
+      compare(c, ulp);
+    }
+    std::printf("%zu cases, %zu kernels, most apart: %lld ulp (%s)\n", cases_.size(), sources.size(),
+                static_cast<long long>(worst_), worst_name_.c_str());
+  }
+
+  std::size_t size() const { return cases_.size(); }
+
+ private:
+  static bool calls_libm(const std::string& key) {
+    if (KeyReader(key).get<KernelKind>() != KernelKind::kLoop) return true;
+    for (const LoopNode& node : LoopGraph::of_key(key).nodes) {
+      const core::DType dtype = node.compute;
+      if (node.loops != nullptr && (node.loops->libm || core::is_complex(dtype))) return true;
+    }
+    return false;
+  }
+
+  struct Case {
+    std::string name;
+    std::vector<TestOperand> operands;
+    TestResult expected, got;
+    Work work;
+    bool libm = false;
+  };
+
+  void compare(const Case& c, std::int64_t ulp) {
+    for (std::size_t r = 0; r < c.expected.tensors.size(); ++r) {
+      const TestTensor &a = c.expected.tensors[r], &b = c.got.tensors[r];
+      const std::size_t size = core::size_of(a.dtype);
+      for (std::size_t i = 0; i + size <= a.memory->size() - 64; i += size) {
+        const std::int64_t apart = distance(a.dtype, a.data() + i, b.data() + i);
+        if (apart > worst_ && apart != INT64_MAX) worst_ = apart, worst_name_ = c.name;
+        if (apart <= (c.libm ? ulp : 0)) continue;
+        ADD_FAILURE() << c.name << ": byte " << i << " of result " << r << " is " << apart
+                      << " ulp from the CPU's";
+        break;
+      }
+    }
+  }
+
+  TestScratch scratch_;
+  std::vector<Case> cases_;
+  std::int64_t worst_ = 0;
+  std::string worst_name_;
+};
+
+}  // namespace teletensor::backends::cuda

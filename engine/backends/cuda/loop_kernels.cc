@@ -1,0 +1,38 @@
+// Rows of the table for elementwise ops: whatever the CPU has a functor for.
+#include <algorithm>
+
+#include "engine/backends/cpu/cpu.h"
+#include "engine/backends/cuda/describe.h"
+
+namespace teletensor::backends::cuda {
+namespace {
+
+using core::Status;
+
+Status elementwise(KernelCall& call, Work& work) {
+  LoopStep step;
+  step.op = &call.op;
+  step.in = call.in;
+  step.out = call.out[0];
+  step.counts = call.counts;
+  step.attributes = &call.attributes;
+  return describe_loop({&step, 1}, call.parallel, call.scratch, work);
+}
+
+constexpr std::string_view kOnlyElementwise[] = {"imag", "sgn", "angle", "complex", "polar"};
+
+}  // namespace
+
+bool elementwise_only(std::string_view op) {
+  return std::find(std::begin(kOnlyElementwise), std::end(kOnlyElementwise), op) !=
+         std::end(kOnlyElementwise);
+}
+
+void add_loop_kernels(DeviceTable& table, const ops::Catalog& catalog) {
+  for (ops::OpId id = 0; id < catalog.size(); ++id) {
+    const ops::OpDef& op = catalog.at(id);
+    if (host_kernel(op) != nullptr) table.add(op.name, Skeleton::kLoop, elementwise);
+  }
+}
+
+}  // namespace teletensor::backends::cuda

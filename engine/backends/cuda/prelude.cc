@@ -1,0 +1,64 @@
+// prelude(): the texts under text/ and the headers of the functors, in one piece. The files are
+// compiled in by CMake.
+#include <algorithm>
+#include <string>
+#include <string_view>
+
+#include "engine/backends/cuda/kernel_source.h"
+#include "engine/backends/cuda/texts.h"
+
+namespace teletensor::backends::cuda {
+namespace {
+
+// What the device has no use for: every header stands in the one text, after those it needs; the
+// facts that functors tell about themselves would become variables of each module.
+bool dropped(std::string_view line) {
+  line.remove_prefix(std::min(line.find_first_not_of(' '), line.size()));
+  for (const std::string_view start :
+       {"#include", "#pragma once", "//", "static constexpr std::string_view kOp",
+        "static constexpr Types kTypes", "static constexpr bool kLibm",
+        "static constexpr int kCost"}) {
+    if (line.starts_with(start)) return true;
+  }
+  return false;
+}
+
+void append(std::string& to, std::string_view text) {
+  bool inside = false;  // a declaration of several lines
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size() - 1) + 1;
+    const std::string_view line = text.substr(0, end);
+    const bool fact = inside || dropped(line);
+    if (!fact) to += line;
+    inside = fact && line.find("static constexpr") != line.npos ? line.find(';') == line.npos
+                                                                : inside && line.find(';') == line.npos;
+    text.remove_prefix(end);
+  }
+}
+
+std::string make_prelude() {
+  std::string text;
+  append(text, texts::kStd);
+  append(text, "#ifdef __CUDACC_RTC__\n");
+  append(text, texts::kHalf);
+  append(text, "#else\n");
+  append(text, texts::kCoreHalf);
+  append(text, "#endif\n");
+  for (const std::string_view header :
+       {texts::kCoreComplex, texts::kComplex, texts::kScalarMath, texts::kScalarComplex,
+        texts::kScalarCommon, texts::kScalarBinary, texts::kScalarTernary, texts::kScalarUnary,
+        texts::kScalarConvert, texts::kScalarGamma, texts::kScalarError, texts::kScalarRare,
+        texts::kScalarBessel, texts::kScalarPolynomials, texts::kScalarSpecial, texts::kDevice}) {
+    append(text, header);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string_view prelude() {
+  static const std::string text = make_prelude();
+  return text;
+}
+
+}  // namespace teletensor::backends::cuda

@@ -1,0 +1,99 @@
+// CUDA's words for g++, with nothing included: this, prelude() and a kernel's text become a shared
+// library, which emulator_test.h runs. For tests and the fake driver.
+struct tt_uint3 {
+  unsigned x, y, z;
+};
+// What the emulator sets before it calls a thread, and what a thread calls at a barrier.
+struct tt_thread {
+  tt_uint3 thread, block, block_size, grid_size;
+  void (*barrier)();
+};
+extern "C" __attribute__((visibility("default"))) tt_thread tt_current;
+tt_thread tt_current;
+#define threadIdx tt_current.thread
+#define blockIdx tt_current.block
+#define blockDim tt_current.block_size
+#define gridDim tt_current.grid_size
+
+#define __global__
+#define __device__
+#define __shared__ static
+#define __launch_bounds__(...)
+
+static inline void __syncthreads() { tt_current.barrier(); }
+static inline unsigned __umulhi(unsigned a, unsigned b) {
+  return static_cast<unsigned>((static_cast<unsigned long>(a) * b) >> 32);
+}
+template <class T>
+T atomicAdd(T* p, T v) {
+  const T old = *p;
+  *p = old + v;
+  return old;
+}
+template <class T>
+T atomicOr(T* p, T v) {
+  const T old = *p;
+  *p = old | v;
+  return old;
+}
+
+// Ends each text: how the emulator finds a kernel, and whether its threads meet at barriers.
+#define TT_EXPORT extern "C" __attribute__((visibility("default")))
+#define TT_KERNEL_NAMED(name) \
+  TT_EXPORT void name##_thread(const void* params) { name(*static_cast<const Params*>(params)); }
+#define TT_KERNEL(name) TT_KERNEL_NAMED(name)
+#define TT_BARRIERS_NAMED(name)         \
+  TT_EXPORT const int name##_barriers; \
+  const int name##_barriers = 1;
+#define TT_KERNEL_WITH_BARRIERS(name) TT_KERNEL(name) TT_BARRIERS_NAMED(name)
+
+#define TT_C_1(name)                       \
+  extern "C" float name##f(float) noexcept; \
+  extern "C" double name(double) noexcept;
+#define TT_C_2(name)                               \
+  extern "C" float name##f(float, float) noexcept; \
+  extern "C" double name(double, double) noexcept;
+TT_C_1(fabs)
+TT_C_1(exp)
+TT_C_1(exp2)
+TT_C_1(expm1)
+TT_C_1(log)
+TT_C_1(log2)
+TT_C_1(log10)
+TT_C_1(log1p)
+TT_C_1(sqrt)
+TT_C_1(sin)
+TT_C_1(cos)
+TT_C_1(tan)
+TT_C_1(asin)
+TT_C_1(acos)
+TT_C_1(atan)
+TT_C_1(sinh)
+TT_C_1(cosh)
+TT_C_1(tanh)
+TT_C_1(asinh)
+TT_C_1(acosh)
+TT_C_1(atanh)
+TT_C_1(erf)
+TT_C_1(erfc)
+TT_C_1(floor)
+TT_C_1(rint)
+TT_C_1(trunc)
+TT_C_1(lgamma)
+TT_C_1(tgamma)
+TT_C_2(pow)
+TT_C_2(fmod)
+TT_C_2(hypot)
+TT_C_2(atan2)
+TT_C_2(copysign)
+TT_C_2(fmin)
+TT_C_2(fmax)
+TT_C_2(nextafter)
+#undef TT_C_1
+#undef TT_C_2
+extern "C" double j0(double) noexcept;
+extern "C" double j1(double) noexcept;
+extern "C" double y0(double) noexcept;
+extern "C" double y1(double) noexcept;
+extern "C" float fmaf(float, float, float) noexcept;
+extern "C" double fma(double, double, double) noexcept;

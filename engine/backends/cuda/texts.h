@@ -1,0 +1,14 @@
+// The files that prelude() is made of; CMake compiles them in (tt_embed).
+#pragma once
+
+#include <string_view>
+
+namespace teletensor::backends::cuda::texts {
+
+extern const std::string_view kStd, kHalf, kComplex, kDevice, kEmulate;  // text/*.cuh
+extern const std::string_view kCoreHalf, kCoreComplex;
+extern const std::string_view kScalarMath, kScalarComplex, kScalarCommon, kScalarBinary,
+    kScalarTernary, kScalarUnary, kScalarConvert, kScalarGamma, kScalarError, kScalarRare,
+    kScalarBessel, kScalarPolynomials, kScalarSpecial;
+
+}  // namespace teletensor::backends::cuda::texts
