@@ -17,15 +17,15 @@
 #endif
 
 #if defined(TELETENSOR_DEVICE_TEXT)  // the device's own functions
-#define TT_MATH_1(name)                                \
-  namespace teletensor::ops::scalar {                  \
-  inline float name(float x) { return ::name##f(x); }  \
-  inline double name(double x) { return ::name(x); }   \
+#define TT_MATH_1(name)                               \
+  namespace teletensor::ops::scalar {                 \
+  inline float name(float x) { return ::name##f(x); } \
+  inline double name(double x) { return ::name(x); }  \
   }
-#define TT_MATH_2(name)                                                  \
-  namespace teletensor::ops::scalar {                                    \
-  inline float name(float x, float y) { return ::name##f(x, y); }        \
-  inline double name(double x, double y) { return ::name(x, y); }        \
+#define TT_MATH_2(name)                                           \
+  namespace teletensor::ops::scalar {                             \
+  inline float name(float x, float y) { return ::name##f(x, y); } \
+  inline double name(double x, double y) { return ::name(x, y); } \
   }
 #else
 // Other names for libm's functions, so that the attribute does not touch <cmath>'s declarations.

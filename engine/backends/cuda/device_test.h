@@ -1,5 +1,5 @@
-// For unit tests of the device's kernels: calls of ops, described, emulated all at once, and compared
-// with the CPU's results.
+// For unit tests of the device's kernels: calls of ops, described, emulated all at once, and
+// compared with the CPU's results.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -130,8 +130,8 @@ class DeviceCases {
       }
       compare(c, ulp);
     }
-    std::printf("%zu cases, %zu kernels, most apart: %lld ulp (%s)\n", cases_.size(), sources.size(),
-                static_cast<long long>(worst_), worst_name_.c_str());
+    std::printf("%zu cases, %zu kernels, most apart: %lld ulp (%s)\n", cases_.size(),
+                sources.size(), static_cast<long long>(worst_), worst_name_.c_str());
   }
 
   std::size_t size() const { return cases_.size(); }

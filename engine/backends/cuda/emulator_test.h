@@ -146,8 +146,8 @@ class Emulator {
     const std::string library = base + ".so";
     if (::access(library.c_str(), R_OK) != 0) {
       std::ofstream(base + ".cc") << text;
-      const std::string command = "g++ -std=c++20 -O1 -ffp-contract=off -fPIC -shared -w -o " + base +
-                                  ".tmp " + base + ".cc > " + base + ".log 2>&1";
+      const std::string command = "g++ -std=c++20 -O1 -ffp-contract=off -fPIC -shared -w -o " +
+                                  base + ".tmp " + base + ".cc > " + base + ".log 2>&1";
       if (std::system(command.c_str()) != 0) {
         std::ifstream log(base + ".log");
         std::string line, message;
@@ -161,8 +161,8 @@ class Emulator {
     for (std::size_t i = 0; i < sources.size(); ++i) {
       const std::string name = "tt_emulated_" + std::to_string(i);
       EmulatedKernel kernel;
-      kernel.thread = reinterpret_cast<void (*)(const void*)>(
-          ::dlsym(handle, (name + "_thread").c_str()));
+      kernel.thread =
+          reinterpret_cast<void (*)(const void*)>(::dlsym(handle, (name + "_thread").c_str()));
       kernel.current = static_cast<EmulatedThread*>(::dlsym(handle, "tt_current"));
       kernel.barriers = ::dlsym(handle, (name + "_barriers").c_str()) != nullptr;
       if (kernel.thread == nullptr || kernel.current == nullptr) return "no " + name;

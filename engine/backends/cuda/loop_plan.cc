@@ -1,5 +1,6 @@
-// The graph, parameters and launch shape of a loop. What a step computes is what the CPU's kernel of
-// its op tells a LoopMaker: the choice of functor, compute type and rounding is made in one place.
+// The graph, parameters and launch shape of a loop. What a step computes is what the CPU's kernel
+// of its op tells a LoopMaker: the choice of functor, compute type and rounding is made in one
+// place.
 #include "engine/backends/cuda/loop_plan.h"
 
 #include <algorithm>
@@ -283,8 +284,8 @@ class Planner final : public LoopMaker {
     if (constant(memory)) return Access::kConstant;
     const auto size = static_cast<std::int64_t>(core::size_of(dtype));
     const std::int64_t align = std::min<std::int64_t>(16, size * graph_.width);
-    const bool aligned = reinterpret_cast<std::uintptr_t>(memory.first) %
-                             static_cast<std::uintptr_t>(align) == 0;
+    const bool aligned =
+        reinterpret_cast<std::uintptr_t>(memory.first) % static_cast<std::uintptr_t>(align) == 0;
     if (linear(memory)) return aligned ? Access::kLinear : Access::kUnaligned;
     if (graph_.width == 1) return Access::kStrided;
     if (memory.strides.at[0] == 0) return Access::kRepeated;
@@ -372,7 +373,8 @@ Kernel host_kernel(const ops::OpDef& op) {
   const ops::OpDef* known = ops::catalog().find(op.name);
   if (known == nullptr) return nullptr;
   const ops::OpId id = ops::catalog().id(*known);
-  return table.role(id) == LoopRole::kElement || elementwise_only(op.name) ? table.find(id) : nullptr;
+  return table.role(id) == LoopRole::kElement || elementwise_only(op.name) ? table.find(id)
+                                                                           : nullptr;
 }
 
 std::string LoopGraph::key() const {

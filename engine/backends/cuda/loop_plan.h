@@ -7,8 +7,8 @@
 
 #include "engine/backends/backend.h"
 #include "engine/backends/cpu/elementwise.h"
-#include "engine/backends/cuda/key.h"
 #include "engine/backends/cuda/kernel_source.h"
+#include "engine/backends/cuda/key.h"
 
 namespace teletensor::backends::cuda {
 

@@ -58,7 +58,8 @@ TEST(Loop, EveryElementwiseOpComputesTheBitsOfTheCpu) {
       const auto& geometries = layouts()[turn++ % layouts().size()];
       std::vector<TestOperand> operands;
       for (int i = 0; i < op.operand_parameters; ++i) {
-        const bool condition = (op.name == "where" && i == 0) || (op.name == "masked_fill" && i == 1);
+        const bool condition =
+            (op.name == "where" && i == 0) || (op.name == "masked_fill" && i == 1);
         if (op.name == "masked_fill" && i == 2) {
           operands.emplace_back(1.5);
         } else {
@@ -118,8 +119,8 @@ TEST(Shapes, DivisionByMultiplication) {
     const auto high = static_cast<std::uint32_t>((std::uint64_t{n} * d.magic) >> 32);
     return (high + n) >> d.shift;
   };
-  for (std::int64_t size : {1ll, 2ll, 3ll, 7ll, 10ll, 641ll, 65535ll, 65536ll, 65537ll, 0x7ffffffell,
-                            0x7fffffffll}) {
+  for (std::int64_t size :
+       {1ll, 2ll, 3ll, 7ll, 10ll, 641ll, 65535ll, 65536ll, 65537ll, 0x7ffffffell, 0x7fffffffll}) {
     const Divisor d = divisor_of(size);
     for (const std::uint32_t n : {0u, 1u, 2u, 6u, 7u, 640u, 641u, 0x7ffffffeu, 0x7fffffffu}) {
       EXPECT_EQ(divide(n, d), n / size) << n << " / " << size;

@@ -30,8 +30,9 @@ void append(std::string& to, std::string_view text) {
     const std::string_view line = text.substr(0, end);
     const bool fact = inside || dropped(line);
     if (!fact) to += line;
-    inside = fact && line.find("static constexpr") != line.npos ? line.find(';') == line.npos
-                                                                : inside && line.find(';') == line.npos;
+    inside = fact && line.find("static constexpr") != line.npos
+                 ? line.find(';') == line.npos
+                 : inside && line.find(';') == line.npos;
     text.remove_prefix(end);
   }
 }

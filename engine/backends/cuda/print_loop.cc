@@ -80,7 +80,8 @@ std::string step(const LoopGraph& graph, std::size_t n) {
     return in.kind == Kind::kSlot ? "x" + str(in.index) + ".v[e]" : "v" + str(in.index);
   };
   if (node.loops == nullptr) {
-    if (node.in[0].kind == Kind::kNumber) return "    const " + t + " v" + i + " = p.k" + i + "_0;\n";
+    if (node.in[0].kind == Kind::kNumber)
+      return "    const " + t + " v" + i + " = p.k" + i + "_0;\n";
     if (node.in[0].dtype == node.result) {
       return "    const " + t + " v" + i + " = " + element(node.in[0]) + ";\n";
     }
@@ -101,8 +102,7 @@ std::string step(const LoopGraph& graph, std::size_t n) {
     }
     arguments += (k > 0 ? ", " : "") + value;
   }
-  const std::string functor =
-      node.empty ? std::string(node.loops->functor) + "()" : "p.f" + i;
+  const std::string functor = node.empty ? std::string(node.loops->functor) + "()" : "p.f" + i;
   std::string value = functor + "(" + arguments + ")";
   if (node.loops->bool_result) {
     value = "static_cast<std::int64_t>(" + value + ")";
@@ -135,8 +135,8 @@ KernelSource print_loop(const LoopGraph& graph) {
     text += "  " + type_name_of(graph.slots[s].dtype) + "* p" + str(s) + ";\n";
   }
   if (graph.rank > 1) {
-    text += std::string("  tt::Div") + (graph.wide ? "64" : "32") + " divide[" + str(graph.rank - 1u) +
-            "];\n";
+    text += std::string("  tt::Div") + (graph.wide ? "64" : "32") + " divide[" +
+            str(graph.rank - 1u) + "];\n";
   }
   for (std::size_t s = 0; s < graph.slots.size(); ++s) {
     if (!by_coordinates(graph.slots[s].access)) continue;
@@ -157,7 +157,8 @@ KernelSource print_loop(const LoopGraph& graph) {
   const std::string index = graph.wide ? "std::int64_t" : "unsigned";
   text += "};\nextern \"C\" __global__ void __launch_bounds__(256) " + source.name +
           "(const Params p) {\n  using I = " + index + ";\n" +
-          "  const I n = static_cast<I>(p.n), at = (static_cast<I>(blockIdx.x) * 256 + threadIdx.x) * " +
+          "  const I n = static_cast<I>(p.n), at = (static_cast<I>(blockIdx.x) * 256 + "
+          "threadIdx.x) * " +
           width + ";\n  if (at >= n) return;\n  const int m = n - at < " + width +
           " ? static_cast<int>(n - at) : " + width + ";\n" + coordinates(graph);
   std::vector<bool> read(graph.slots.size());
@@ -171,7 +172,8 @@ KernelSource print_loop(const LoopGraph& graph) {
   }
   for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
     if (!graph.nodes[n].stored) continue;
-    text += "  tt::Vec<" + type_name_of(graph.nodes[n].result) + ", " + width + "> y" + str(n) + ";\n";
+    text +=
+        "  tt::Vec<" + type_name_of(graph.nodes[n].result) + ", " + width + "> y" + str(n) + ";\n";
   }
   text += "#pragma unroll\n  for (int e = 0; e < " + width + "; ++e) {\n";
   for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
