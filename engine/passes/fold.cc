@@ -89,47 +89,110 @@ Program inline_blocks(Program program) {
   return program;
 }
 
-Program fold(Program program, const Evaluate& evaluate, std::size_t most_bytes,
-             const ops::Catalog& catalog) {
-  std::vector<std::string> bytes(program.values.size());
-  std::vector<bool> known(program.values.size(), false);
-  for (const program::Literal& literal : program.literals) {
-    bytes[literal.value] = literal.bytes;
-    known[literal.value] = true;
+namespace {
+
+class Folder {
+ public:
+  Folder(Program program, const Evaluate& evaluate, std::size_t most, const ops::Catalog& catalog)
+      : program_(std::move(program)),
+        evaluate_(evaluate),
+        most_(most),
+        catalog_(catalog),
+        pinned_(pinned_values(program_)),
+        bytes_(program_.values.size()),
+        known_(program_.values.size(), false),
+        maker_(program_.values.size(), nullptr) {}
+
+  Program run() {
+    for (const program::Literal& literal : program_.literals) {
+      bytes_[literal.value] = literal.bytes;
+      known_[literal.value] = true;
+    }
+    std::vector<bool> gone(program_.body.steps.size(), false);
+    for (std::size_t i = 0; i < program_.body.steps.size(); ++i) {
+      const Step& step = program_.body.steps[i];
+      if (!foldable(step)) continue;
+      bool reads = false, ready = true;
+      for (const program::StepOperand& operand : step.operands) {
+        if (operand.kind != Operand::Kind::kTensor) continue;
+        reads = true;
+        ready = ready && (known_[operand.view.value] || maker_[operand.view.value] != nullptr) &&
+                whole(operand.view, program_);
+      }
+      if (!reads) {  // cheaper to make than to carry, unless something comes of it
+        for (const program::StepResult& result : step.results) maker_[result.view.value] = &step;
+      } else if (ready) {
+        gone[i] = make(step, true);
+      }
+    }
+    std::size_t kept = 0;
+    for (std::size_t i = 0; i < gone.size(); ++i) {
+      if (gone[i]) continue;
+      if (kept != i) program_.body.steps[kept] = std::move(program_.body.steps[i]);
+      ++kept;
+    }
+    program_.body.steps.resize(kept);
+    return std::move(program_);
   }
-  const std::vector<bool> pinned = pinned_values(program);
-  std::vector<Step> kept;
-  for (Step& step : program.body.steps) {
-    bool foldable = step.kind == Step::Kind::kOp && !step.results.empty() &&
-                    !catalog.at(step.op).random && catalog.at(step.op).mutates.empty();
+
+ private:
+  bool foldable(const Step& step) const {
+    if (step.kind != Step::Kind::kOp || step.results.empty()) return false;
+    const ops::OpDef& op = catalog_.at(step.op);
+    // Two tensors of `empty` need not be equal.
+    if (op.random || !op.mutates.empty() || op.name == "empty") return false;
+    if (may_fail(step, program_, catalog_)) return false;
+    for (const program::StepOperand& operand : step.operands) {
+      if (operand.kind == Operand::Kind::kNumber && operand.number.argument != 0) return false;
+    }
+    for (const program::StepResult& result : step.results) {
+      const program::ValueType& type = program_.values[result.view.value];
+      if (result.overwrites >= 0 || pinned_[result.view.value] || !whole(result.view, program_) ||
+          static_cast<std::size_t>(type.elements) > most_ / core::size_of(type.dtype)) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  // The bytes of its results, which become literals of the program or (a maker's) stay a step's.
+  bool make(const Step& step, bool literals) {
     std::vector<std::string_view> operands;
     for (const program::StepOperand& operand : step.operands) {
       operands.emplace_back();
       if (operand.kind != Operand::Kind::kTensor) continue;
-      foldable = foldable && known[operand.view.value] && whole(operand.view, program);
-      if (foldable) operands.back() = bytes[operand.view.value];
-    }
-    for (const program::StepResult& result : step.results) {
-      const program::ValueType& type = program.values[result.view.value];
-      foldable = foldable && result.overwrites < 0 && !pinned[result.view.value] &&
-                 whole(result.view, program) &&
-                 static_cast<std::size_t>(type.elements) * core::size_of(type.dtype) <= most_bytes;
+      const ValueId value = operand.view.value;
+      if (!known_[value] && !make(*maker_[value], false)) return false;
+      operands.back() = bytes_[value];
     }
     std::vector<std::string> results;
-    if (!foldable || !evaluate(step, program, operands, results) ||
-        results.size() != step.results.size()) {
-      kept.push_back(std::move(step));
-      continue;
+    if (!evaluate_(step, program_, operands, results) || results.size() != step.results.size()) {
+      return false;
     }
     for (std::size_t r = 0; r < results.size(); ++r) {
       const ValueId value = step.results[r].view.value;
-      program.literals.push_back({value, results[r]});
-      bytes[value] = std::move(results[r]);
-      known[value] = true;
+      if (literals) program_.literals.push_back({value, results[r]});
+      bytes_[value] = std::move(results[r]);
+      known_[value] = true;
     }
+    return true;
   }
-  program.body.steps = std::move(kept);
-  return program;
+
+  Program program_;
+  const Evaluate& evaluate_;
+  const std::size_t most_;
+  const ops::Catalog& catalog_;
+  const std::vector<bool> pinned_;
+  std::vector<std::string> bytes_;  // of known values
+  std::vector<bool> known_;
+  std::vector<const Step*> maker_;  // by value: a step that makes it of nothing
+};
+
+}  // namespace
+
+Program fold(Program program, const Evaluate& evaluate, std::size_t most_bytes,
+             const ops::Catalog& catalog) {
+  return Folder(std::move(program), evaluate, most_bytes, catalog).run();
 }
 
 }  // namespace teletensor::passes

@@ -25,7 +25,9 @@ using program::Program;
 //     return v3
 // A view that is not its whole value in row-major order has its shape and strides in brackets, and
 // its offset where there is one.
-std::string to_string(const Program& program, const ops::Catalog& catalog = ops::catalog());
+// `loops`: in the order in which fuse() has them, the steps of a loop below a line of its own.
+std::string to_string(const Program& program, const ops::Catalog& catalog = ops::catalog(),
+                      bool loops = false);
 
 // Steps whose results nobody reads, where leaving them out cannot hide an error (may_fail()).
 Program dce(Program program, const ops::Catalog& catalog = ops::catalog());
@@ -35,26 +37,24 @@ Program cse(Program program, const ops::Catalog& catalog = ops::catalog());
 // copy (clone, contiguous, reshape, relayout) whose elements lie in the same order already, double
 // negation. Arithmetic identities (x + 0, x * 1) are none: they change bits or errors.
 Program peephole(Program program, const ops::Catalog& catalog = ops::catalog());
-// Steps over literals alone become literals. `evaluate` computes one step (results row-major), or
-// says no; results above `most_bytes` stay steps.
+// Steps over literals alone, and over what such steps make of nothing (zeros, arange), become
+// literals. `evaluate` computes one step (results row-major), or says no; results above
+// `most_bytes` stay steps, and so does what may fail or takes a call's number.
 using Evaluate = std::function<bool(const program::Step& step, const Program& program,
                                     std::span<const std::string_view> operands,
                                     std::vector<std::string>& results)>;
-Program fold(Program program, const Evaluate& evaluate, std::size_t most_bytes = 4096,
+inline constexpr std::size_t kMostFolded = 4096;
+Program fold(Program program, const Evaluate& evaluate, std::size_t most_bytes = kMostFolded,
              const ops::Catalog& catalog = ops::catalog());
 // An `if` whose condition is a literal becomes its branch; a `while` whose condition block returns
 // a literal False ends before it begins.
 Program inline_blocks(Program program);
 
-// All of them, again until nothing changes (at most a few rounds).
-Program optimize(Program program, const ops::Catalog& catalog = ops::catalog());
-
-// What optimize() and the planners do, by name, for people: "dce", "cse", "peephole", "inline".
-struct Named {
-  std::string_view name;
-  Program (*pass)(const Program&);
-};
-std::span<const Named> all();
+// All of them, again until nothing changes (at most a few rounds). Without `evaluate` nothing is
+// folded. `seen`, where given, is told of each pass of the first round.
+using Seen = std::function<void(std::string_view name, const Program& before, const Program& after)>;
+Program optimize(Program program, const ops::Catalog& catalog = ops::catalog(),
+                 const Evaluate& evaluate = nullptr, const Seen& seen = nullptr);
 
 // Can a step fail by its data (an index out of range, an integer divided by zero, a singular
 // matrix)? Running out of memory does not count.

@@ -154,6 +154,16 @@ TEST(Cse, MergesEqualStepsButNotZerosOfTwoSigns) {
             "  return v4, v3\n");
 }
 
+TEST(Cse, ANumberOfTheCallIsNoConstantOfItsExample) {
+  Maker m;
+  const View x = m.parameter("x", {4});
+  m.program().numbers.push_back(Number::of_float(0.5));
+  StepOperand given = n(0.5);
+  given.number.argument = 1;
+  m.returns({m.call("mul", {t(x), n(0.5)}), m.call("mul", {t(x), given})});
+  EXPECT_EQ(cse(m.program()), m.program());
+}
+
 TEST(Cse, KeepsRandomStepsAndValuesThatAreOverwritten) {
   Maker m;
   const View x = m.parameter("x", {4});
@@ -192,6 +202,43 @@ TEST(Peephole, AReshapeOfARowMajorValueIsAView) {
             "  v3: float32[6] = exp(x)\n"
             "  v4: float32[6] = exp(v2)\n"
             "  return v3, v4\n");
+}
+
+TEST(Peephole, AReturnedCopyOfAParameterStaysOne) {
+  Maker m;
+  const View x = m.parameter("x", {2, 3});
+  const View copy = m.call("clone", {t(x)});
+  const View second = m.call("clone", {t(m.call("sin", {t(x)}))});
+  m.returns({copy, second});
+  EXPECT_EQ(to_string(peephole(m.program())),
+            "program f(x: float32[2, 3]):\n"
+            "  v1: float32[2, 3] = clone(x)\n"
+            "  v2: float32[2, 3] = sin(x)\n"
+            "  return v1, v2\n");
+}
+
+TEST(Fold, WhatIsMadeOfNothingFoldsWithItsReader) {
+  Maker m;
+  const View x = m.parameter("x", {2});
+  const View zeros = m.call("full", {n(0)}, {Attribute::of(core::Dims{2})});
+  const View ones = m.call("full", {n(1)}, {Attribute::of(core::Dims{2})});
+  m.returns({m.call("add", {t(x), t(m.call("cos", {t(zeros)}))}), ones});
+  std::vector<std::string> evaluated;
+  const Program folded = optimize(
+      m.program(), ops::catalog(),
+      [&](const Step& step, const Program&, std::span<const std::string_view>,
+          std::vector<std::string>& results) {
+        evaluated.push_back(ops::catalog().at(step.op).name);
+        results.emplace_back(8, '\0');
+        return true;
+      });
+  EXPECT_EQ(evaluated, (std::vector<std::string>{"full", "cos"}));
+  EXPECT_EQ(to_string(folded),
+            "program f(x: float32[2]):\n"
+            "  v3: float32 x 2 = literal\n"
+            "  v2: float32[2] = full(1.0, size=[2])\n"
+            "  v4: float32[2] = add(x, v3)\n"
+            "  return v4, v2\n");
 }
 
 TEST(Fold, StepsOverLiteralsBecomeLiterals) {
@@ -266,6 +313,20 @@ TEST(Fuse, AChainWithABroadcastAndASum) {
   const View y = m.call("tanh", {t(m.call("add", {t(x), t(a)}))});
   m.returns({m.call("sum", {t(y)}), m.call("matmul", {t(y), t(b)})});
   EXPECT_EQ(fused(m.program()), (Units{{{0, 1, 2, 3, 4}}, {{5}}}));
+}
+
+TEST(Printer, ShowsWhichStepsAreALoop) {
+  Maker m;
+  const View a = m.parameter("a", {64, 32}), b = m.parameter("b", {32});
+  const View y = m.call("tanh", {t(m.call("mul", {t(a), t(b)}))});
+  m.returns({m.call("matmul", {t(y), t(b)})});
+  EXPECT_EQ(to_string(m.program(), ops::catalog(), true),
+            "program f(a: float32[64, 32], b: float32[32]):\n"
+            "  loop:\n"
+            "    v2: float32[64, 32] = mul(a, b)\n"
+            "    v3: float32[64, 32] = tanh(v2)\n"
+            "  v4: float32[64] = matmul(v3, b)\n"
+            "  return v4\n");
 }
 
 TEST(Fuse, AReaderInAnotherLayoutEndsTheLoop) {

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <string>
 
+#include "engine/passes/loop.h"
 #include "engine/passes/passes.h"
 
 namespace teletensor::passes {
@@ -71,8 +72,8 @@ std::string text_of(const core::Attribute& a) {
 
 class Printer {
  public:
-  Printer(const Program& program, const ops::Catalog& catalog)
-      : program_(program), catalog_(catalog), names_(program.values.size()) {
+  Printer(const Program& program, const ops::Catalog& catalog, bool loops)
+      : program_(program), catalog_(catalog), loops_(loops), names_(program.values.size()) {
     for (std::size_t p = 0; p < program.body.parameters.size(); ++p) {
       const ValueId value = program.body.parameters[p].value;
       if (p < program.parameter_names.size()) names_[value] = program.parameter_names[p];
@@ -129,7 +130,19 @@ class Printer {
   }
 
   void steps(const Block& block, const std::string& indent) {
-    for (const Step& step : block.steps) {
+    if (!loops_) {
+      for (const Step& step : block.steps) line(step, indent);
+      return;
+    }
+    for (const Unit& unit : fuse(fuse_steps(block, program_, catalog_))) {
+      if (unit.loop()) out_ += indent + "loop:\n";
+      for (const std::uint32_t s : unit.steps) {
+        line(block.steps[s], unit.loop() ? indent + "  " : indent);
+      }
+    }
+  }
+
+  void line(const Step& step, const std::string& indent) {
       out_ += indent;
       for (std::size_t r = 0; r < step.results.size(); ++r) {
         out_ += (r > 0 ? ", " : "") + declared(step.results[r].view);
@@ -137,7 +150,7 @@ class Printer {
       if (!step.results.empty()) out_ += " = ";
       if (step.kind == Step::Kind::kOp) {
         out_ += call(step) + origin(step) + "\n";
-        continue;
+        return;
       }
       const bool branch = step.kind == Step::Kind::kIf;
       out_ += (branch ? "if " : "while from ") + operands(step) + ":" + origin(step) + "\n";
@@ -152,7 +165,6 @@ class Printer {
         steps(inner, indent + "    ");
         out_ += indent + "    yield " + views(inner.results) + "\n";
       }
-    }
   }
 
   std::string operands(const Step& step) const {
@@ -198,14 +210,15 @@ class Printer {
 
   const Program& program_;
   const ops::Catalog& catalog_;
+  const bool loops_;
   std::vector<std::string> names_;
   std::string out_;
 };
 
 }  // namespace
 
-std::string to_string(const Program& program, const ops::Catalog& catalog) {
-  return Printer(program, catalog).run();
+std::string to_string(const Program& program, const ops::Catalog& catalog, bool loops) {
+  return Printer(program, catalog, loops).run();
 }
 
 }  // namespace teletensor::passes

@@ -87,7 +87,8 @@ bool same_operand(const StepOperand& a, const StepOperand& b) {
   if (a.kind != b.kind) return false;
   if (a.kind == Operand::Kind::kTensor) return a.view == b.view;
   return a.kind == Operand::Kind::kAbsent ||
-         (a.number.kind == b.number.kind && a.number.integer == b.number.integer &&
+         (a.number.kind == b.number.kind && a.number.argument == b.number.argument &&
+          a.number.integer == b.number.integer &&
           same_bits(a.number.real, b.number.real) &&
           same_bits(a.number.imaginary, b.number.imaginary));
 }
@@ -201,6 +202,10 @@ Program peephole(Program program, const ops::Catalog& catalog) {
   const std::vector<bool> pinned = pinned_values(program);
   std::vector<ValueId> replacement(program.values.size(), kNoValue);
   std::vector<const Step*> made(program.values.size(), nullptr);
+  // A copy of a parameter that is returned stays one: others may write the parameter's memory.
+  std::vector<bool> given(program.values.size(), false), returned(program.values.size(), false);
+  for (const View& view : program.body.parameters) given[view.value] = true;
+  for (const View& view : program.body.results) returned[view.value] = true;
   const auto id = [&](std::string_view name) {
     const ops::OpDef* op = catalog.find(name);
     return op == nullptr ? static_cast<program::OpId>(0xffff) : catalog.id(*op);
@@ -225,7 +230,8 @@ Program peephole(Program program, const ops::Catalog& catalog) {
     const bool same_type = type == program.values[result.value];
     // The result is a value with the same elements at the same places.
     const auto takes_place = [&](const View& source) {
-      return program.values[source.value] == program.values[result.value] &&
+      return !(given[source.value] && returned[result.value]) &&
+             program.values[source.value] == program.values[result.value] &&
              ((source.geometry.strides == result.geometry.strides && source.geometry.offset == 0 &&
                source.geometry.dense() && source.geometry.shape == result.geometry.shape) ||
               (in_order(source, program) && in_order(result, program)));
@@ -252,24 +258,26 @@ Program peephole(Program program, const ops::Catalog& catalog) {
   return dce(std::move(program), catalog);
 }
 
-Program optimize(Program program, const ops::Catalog& catalog) {
-  for (int round = 0; round < 4; ++round) {
-    Program next = inline_blocks(program);
-    next = dce(cse(peephole(std::move(next), catalog), catalog), catalog);
-    if (next == program) break;
-    program = std::move(next);
+Program optimize(Program program, const ops::Catalog& catalog, const Evaluate& evaluate,
+                 const Seen& seen) {
+  constexpr int kRounds = 4;
+  for (int round = 0; round < kRounds; ++round) {
+    const Program before = program;
+    const auto pass = [&](std::string_view name, auto&& run) {
+      Program after = run(program);
+      if (seen && round == 0) seen(name, program, after);
+      program = std::move(after);
+    };
+    pass("inline", [](const Program& p) { return inline_blocks(p); });
+    pass("peephole", [&](const Program& p) { return peephole(p, catalog); });
+    pass("cse", [&](const Program& p) { return cse(p, catalog); });
+    if (evaluate) {
+      pass("fold", [&](const Program& p) { return fold(p, evaluate, kMostFolded, catalog); });
+    }
+    pass("dce", [&](const Program& p) { return dce(p, catalog); });
+    if (program == before) break;
   }
   return program;
-}
-
-std::span<const Named> all() {
-  static constexpr Named kAll[] = {
-      {"inline", [](const Program& p) { return inline_blocks(p); }},
-      {"peephole", [](const Program& p) { return peephole(p); }},
-      {"cse", [](const Program& p) { return cse(p); }},
-      {"dce", [](const Program& p) { return dce(p); }},
-  };
-  return kAll;
 }
 
 }  // namespace teletensor::passes

@@ -63,6 +63,35 @@ def test_a_training_step_goes_on_where_it_was(make):
     assert step(x, y).item() == loaded(x, y).item() and step(x, y).item() == loaded(x, y).item()
 
 
+def test_a_loaded_step_repeats_on_the_daemon():
+    """Two groups of parameters: two counts of steps, which go on by themselves."""
+    tt.manual_seed(0)
+    net = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
+    opt = tt.optim.Adam([{"params": net[0].parameters(), "lr": 0.1}, {"params": net[1].parameters()}])
+
+    @tt.compile
+    def step(x, y):
+        opt.zero_grad()
+        loss = ((net(x) - y) ** 2).mean()
+        loss.backward()
+        opt.step()
+        return loss
+
+    x, y = tt.randn(8, 2), tt.randn(8, 1)
+    for _ in range(3):
+        step(x, y)
+    contents = written(step)
+    losses = [step(x, y).item() for _ in range(12)]
+    loaded = read(contents)
+    before = dict(loaded.numbers)
+    assert list(loaded.repeat(12, x, y)) == losses
+    one_by_one = read(contents)
+    assert [one_by_one(x, y).item() for _ in range(12)] == losses
+    assert loaded.numbers == one_by_one.numbers
+    counted = [name for name in before if loaded.numbers[name] != before[name]]
+    assert len(counted) >= 1 and all(loaded.numbers[n] == before[n] + 12 for n in counted)
+
+
 def test_results_in_containers_and_numbers():
     def f(x, scale):
         return {"double": x * scale, "pair": (x + 1, "text", 3)}

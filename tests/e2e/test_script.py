@@ -1,5 +1,7 @@
 """Scripted functions: control flow on the daemon, the values of Python's, and errors with a place."""
 
+import io
+
 import pytest
 import teletensor as tt
 from teletensor import nn
@@ -88,6 +90,97 @@ def test_a_loop_over_a_tensors_range_and_calls():
     assert "while" in str(root) or "range" in str(root) or str(root)
 
 
+def leaves_early(x, limit=4, *, by=2.0):
+    rounds = 0
+    while x.sum() < 100:
+        rounds += 1
+        if rounds % 2 == 0:
+            x = x + 1
+            continue
+        x = x * by
+        if rounds > limit:
+            x = -x
+            break
+        x = x + 0.5
+    for i in range(5):
+        if i == 3:
+            break
+        if i == 1:
+            continue
+        x = x + i
+    y = x if x.sum() > 0 else x * 10
+    return y, rounds
+
+
+def first_over(x, n):
+    at = -1
+    for i in range(n):
+        if i % 2 == 0:
+            continue
+        if x[i % 3] > 1:
+            at = i
+            break
+    return at
+
+
+def contained(pair, options):
+    a, b = pair["a"], pair["b"]
+    if a.sum() > b.sum():
+        return {"best": a * options[0], "rest": [b]}
+    return {"best": b * options[0], "rest": [a]}
+
+
+def numbers_of(value):
+    if isinstance(value, tt.Tensor):
+        return value.tolist()
+    if isinstance(value, dict):
+        return {key: numbers_of(each) for key, each in value.items()}
+    return [numbers_of(each) for each in value] if isinstance(value, (tuple, list)) else value
+
+
+def test_break_continue_keywords_and_defaults():
+    scripted = tt.jit.script(leaves_early)
+    for start in (1.0, 20.0, -3.0, 90.0):
+        x = tt.full((2,), start)
+        for args, kwargs in (((x,), {}), ((x, 7), {}), ((), {"x": x, "by": 1.5}), ((x,), {"limit": 2, "by": 3.0})):
+            assert numbers_of(scripted(*args, **kwargs)) == numbers_of(leaves_early(*args, **kwargs))
+    assert len(scripted._cache) == 4  # one for each way of limit and by, whatever the values
+    search = tt.jit.script(first_over)
+    for values in ([0.0, 2.0, 0.0], [0.0, 0.0, 2.0], [0.0, 0.0, 0.0], [5.0, 0.0, 0.0]):
+        assert search(tt.tensor(values), tt.tensor(9)).item() == first_over(tt.tensor(values), 9)
+    with pytest.raises(TypeError, match="limits"):
+        scripted(tt.ones(2), limits=1)
+
+
+def test_containers_are_arguments_and_results():
+    scripted = tt.jit.script(contained)
+    for low, high in ((1.0, 2.0), (4.0, 3.0)):
+        pair = {"a": tt.full((3,), low), "b": tt.full((3,), high)}
+        assert numbers_of(scripted(pair, options=[2.0, "x"])) == numbers_of(contained(pair, [2.0, "x"]))
+    assert len(scripted._cache) == 1
+
+
+def test_saved_and_repeated():
+    gate = Gate()
+    for function, args in ((collatz, [tt.tensor(27)]), (tt.jit.script(nested), [tt.ones(2)]), (gate, [tt.ones(4, 3)])):
+        scripted = tt.jit.script(function)
+        file = io.BytesIO()
+        with tt.no_grad():
+            scripted(*args)
+            tt.jit.save(scripted, file)
+            loaded = tt.jit.load(io.BytesIO(file.getvalue()))
+            for x in (args[0], args[0] * 3, args[0] - args[0]):
+                assert numbers_of(loaded(x)) == numbers_of(function(x))
+    assert loaded.weights.keys() == dict(gate.named_parameters()).keys()
+    scripted = tt.jit.script(collatz)
+    data = tt.tensor([1, 2, 3, 27, 6, 7, 9])
+    expected = [collatz(n) for n in data.tolist()] * 2
+    assert list(scripted.repeat(14, data=data)) == expected
+    file = io.BytesIO()
+    tt.jit.save(scripted, file)
+    assert list(tt.jit.load(io.BytesIO(file.getvalue())).repeat(14, data=data)) == expected
+
+
 class Gate(nn.Module):
     def __init__(self):
         super().__init__()
@@ -141,9 +234,10 @@ def grows(x):
     return x
 
 
-def breaks(x):
-    while x.sum() > 0:
-        break
+def unrolled_break(x):
+    for i in range(3):
+        if x.sum() > i:
+            break
     return x
 
 
@@ -153,7 +247,7 @@ def wrong_shapes(x):
 
 @pytest.mark.parametrize(("function", "line", "text"), [
     (uses_with, 1, "`with` is not supported"), (two_types, 1, "float32.*float64"),
-    (undefined, 3, "'y' is not defined"), (grows, 1, "two types"), (breaks, 2, "`break`"),
+    (undefined, 3, "'y' is not defined"), (grows, 1, "two types"), (unrolled_break, 3, "`break` under a condition on a tensor"),
     (wrong_shapes, 1, "sizes|size"),
 ])
 def test_errors_name_line_and_column(function, line, text):

@@ -35,6 +35,7 @@ class PyProgram {
   nb::object session_object;  // before what belongs to the session
   PySession* session = nullptr;
   std::shared_ptr<const Callable> callable;
+  std::shared_ptr<const program::Program> captured;  // before the passes
   std::uint64_t number = 0;
   std::vector<Source> sources;
   std::vector<TracedOutput> outputs;
@@ -49,6 +50,7 @@ class PyProgram {
   void bind(PySession& s, std::shared_ptr<const program::Program> program) {
     session = &s;
     session_object = nb::borrow(s.self);
+    captured = program;
     callable = std::make_shared<const Callable>(std::move(program));
   }
   const program::Program& program() const { return callable->program(); }
@@ -112,6 +114,51 @@ class PyProgram {
   }
 };
 
+nb::object tensor_object(PySession& session, const HandleRef& h) {
+  PyObject* object = wrap(session, h);
+  if (object == nullptr) throw nb::python_error();
+  return nb::steal(object);
+}
+
+// Computes a step on the daemon; `read` gives the bytes of a Tensor.
+passes::Evaluate evaluator(PySession& session, nb::handle read) {
+  return [&session, read](const program::Step& step, const program::Program& p,
+                          std::span<const std::string_view> operands,
+                          std::vector<std::string>& results) {
+    std::vector<Var> arguments;
+    for (std::size_t i = 0; i < operands.size(); ++i) {
+      const program::StepOperand& operand = step.operands[i];
+      arguments.emplace_back();
+      if (operand.kind == program::Operand::Kind::kNumber) {
+        arguments.back() = Var(operand.number);
+      } else if (operand.kind == program::Operand::Kind::kTensor) {
+        const program::ValueType& type = p.values[operand.view.value];
+        const auto made = session.constant(type.dtype, type.device, operand.view.geometry.shape,
+                                           std::string(operands[i]));
+        if (!made.ok()) return false;
+        arguments.back() = Var(&session, *made);
+      }
+    }
+    Handles made;
+    if (!session.apply(step.op, arguments, {step.counts.data(), step.counts.size()},
+                       step.attributes, made)
+             .ok() ||
+        made.size() != step.results.size()) {
+      return false;
+    }
+    for (std::size_t r = 0; r < made.size(); ++r) {
+      const program::View& view = step.results[r].view;
+      if (made[r]->layout.dtype != p.values[view.value].dtype ||
+          !(made[r]->geometry() == view.geometry)) {
+        return false;
+      }
+      const auto bytes = nb::cast<nb::bytes>(read(tensor_object(session, made[r])));
+      results.emplace_back(bytes.c_str(), bytes.size());
+    }
+    return true;
+  };
+}
+
 std::vector<HandleRef> handles_of(nb::handle sequence, PySession* session) {
   std::vector<HandleRef> out;
   for (nb::handle each : sequence) {
@@ -128,12 +175,6 @@ std::vector<HandleRef> handles_of(nb::handle sequence, PySession* session) {
     out.push_back(t->handle);
   }
   return out;
-}
-
-nb::object tensor_object(PySession& session, const HandleRef& h) {
-  PyObject* object = wrap(session, h);
-  if (object == nullptr) throw nb::python_error();
-  return nb::steal(object);
 }
 
 program::Call command_of(PyProgram& p, nb::handle numbers, std::uint32_t times,
@@ -429,22 +470,38 @@ void bind_programs(nb::module_& m) {
                      return out;
                    })
       .def(
-          "text", [](PyProgram& p) { return passes::to_string(p.program()); },
-          "One line a step, with the lines of source.")
+          "text", [](PyProgram& p) { return passes::to_string(*p.captured); },
+          "What was captured: one line a step, with the lines of source.")
+      .def(
+          "optimize",
+          [](PyProgram& p, nb::callable read) {
+            auto better = std::make_shared<const program::Program>(passes::optimize(
+                *p.captured, ops::catalog(), evaluator(*p.session, read)));
+            const bool good = ops::verify(*better, ops::catalog()).ok();
+            if (good && p.number == 0) p.callable = std::make_shared<const Callable>(better);
+            return good;
+          },
+          nb::arg("read"),
+          "Runs the passes, before its first call. `read` gives a Tensor's bytes.")
       .def(
           "passes",
-          [](PyProgram& p) {
+          [](PyProgram& p, nb::callable read) {
             nb::list out;
-            program::Program program = p.program();
-            for (const passes::Named& each : passes::all()) {
-              program::Program after = each.pass(program);
-              out.append(nb::make_tuple(std::string(each.name), passes::to_string(program),
-                                        passes::to_string(after)));
-              program = std::move(after);
-            }
+            const ops::Catalog& catalog = ops::catalog();
+            const auto add = [&](std::string_view name, const std::string& before,
+                                 const std::string& after) {
+              out.append(nb::make_tuple(std::string(name), before, after));
+            };
+            const program::Program last = passes::optimize(
+                *p.captured, catalog, evaluator(*p.session, read),
+                [&](std::string_view name, const program::Program& before,
+                    const program::Program& after) {
+                  add(name, passes::to_string(before), passes::to_string(after));
+                });
+            add("fuse", passes::to_string(last), passes::to_string(last, catalog, true));
             return out;
           },
-          "(name, before, after) of each pass.")
+          nb::arg("read"), "(name, before, after) of each pass.")
       .def_prop_ro("steps", [](PyProgram& p) { return p.program().body.steps.size(); })
       .def_prop_ro("numbers", [](PyProgram& p) { return p.program().numbers.size(); })
       .def_prop_ro("rebinds", [](PyProgram& p) { return p.program().rebinds.size(); })

@@ -13,6 +13,7 @@ from typing import Any
 from .. import _core
 from .._core import Tensor
 from .._session import Session, _sessions
+from .._tree import flatten, unflatten
 from ._source import ScriptError, Source
 
 __all__ = ["Compiler", "ScriptError"]
@@ -31,6 +32,13 @@ _UNARY = {ast.USub: operator.neg, ast.UAdd: operator.pos, ast.Invert: operator.i
 MOST_ROUNDS = 256  # of a `for` over Python values: they are written out
 MOST_DEPTH = 32  # of calls
 _MISSING = object()
+
+
+class _Leave(Exception):  # noqa: N818
+    """`break` or `continue` in a loop that is written out."""
+
+    def __init__(self, frame: _Frame, node: ast.stmt) -> None:
+        self.frame, self.node = frame, node
 
 
 class _StandIn(Session):
@@ -75,15 +83,18 @@ class Compiler:
 
     # ---- pieces
 
-    def compile(self, function: Callable[..., Any], args: Sequence[Any]) -> tuple[_core.Program, Any]:
+    def compile(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+                ) -> tuple[_core.Program, Any]:
         """The program, and the structure of the result with its tensors' places."""
         _sessions().append(self._session)
         grad = _core.grad_mode()
         _core.set_grad_mode(False)
         try:
-            given = [self.stand_in(a) if isinstance(a, Tensor) else a for a in args]
+            leaves, spec = flatten((list(args), kwargs))
+            given, named = unflatten(
+                [self.stand_in(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves], spec)
             self._open()
-            result = self._call(function, given, {})
+            result = self._call(function, given, named)
             outputs: list[Tensor] = []
             shape = self._shape_of(result, outputs)
             outputs = [self._own(t) for t in outputs]
@@ -96,6 +107,7 @@ class Compiler:
             _core.abandon_trace(self._core)
             _core.set_grad_mode(grad)
             _sessions().remove(self._session)
+            self._core.close()  # who reads a stand-in afterwards is told so
 
     def stand_in(self, tensor: Tensor) -> Tensor:
         """What stands for a tensor of the real session."""
@@ -256,6 +268,8 @@ class Compiler:
             self._while(frame, node)
         elif isinstance(node, ast.For):
             return self._for(frame, node)
+        elif isinstance(node, (ast.Break, ast.Continue)):
+            raise _Leave(frame, node)
         elif isinstance(node, ast.Expr):
             if not isinstance(node.value, ast.Constant):
                 self._value(frame, node.value)
@@ -315,7 +329,12 @@ class Compiler:
         for body in (yes, no):
             def run(body: list[ast.stmt] = body) -> Any:
                 frame.variables = dict(before)
-                found, value = self._block(frame, body)
+                try:
+                    found, value = self._block(frame, body)
+                except _Leave as leave:
+                    raise leave.frame.source.fail(
+                        leave.node, f"`{_word(leave.node)}` under a condition on a tensor, in a loop on "
+                                    "Python values") from None
                 outputs: list[Tensor] = []
                 if returning:
                     if not found and _returns(yes + no):
@@ -340,6 +359,15 @@ class Compiler:
             return _rebuild(shape, results)
         frame.variables = {**before, **_rebuild(shape, results)}
         return None
+
+    def _either(self, frame: _Frame, node: ast.IfExp, test: Tensor) -> Any:
+        """`a if test else b` on a tensor: an `if` that assigns."""
+        def side(value: ast.expr) -> list[ast.stmt]:
+            return [_at(node, ast.Assign(targets=[ast.Name(id=".either")], value=value))]
+
+        branch = _at(node, ast.If(test=node.test, body=side(node.body), orelse=side(node.orelse)))
+        self._branch(frame, branch, test, branch.body, branch.orelse, returning=False)
+        return frame.variables.pop(".either")
 
     def _joined(self, frame: _Frame, node: ast.If, before: dict[str, Any], sides: list[Any]
                 ) -> list[Any]:
@@ -387,11 +415,15 @@ class Compiler:
         if not _on_tensor(self, frame, node.test):
             rounds = 0
             while self._test(frame, node.test):
-                self._block(frame, node.body)
+                if self._round(frame, node.body)[0]:
+                    break
                 rounds += 1
                 if rounds > MOST_ROUNDS:
                     raise frame.source.fail(node, f"more than {MOST_ROUNDS} rounds of a loop on Python "
                                                   "numbers, which are written out")
+            return
+        if any(isinstance(each, (ast.Break, ast.Continue)) for each in _own_steps(node.body)):
+            self._while(frame, _without_leaving(frame, node))
             return
         for name in names:
             value = frame.variables[name]
@@ -441,10 +473,19 @@ class Compiler:
                                           f"{MOST_ROUNDS} are written out; loop on a tensor instead")
         for value in values:
             self._assign(frame, node.target, value)
-            found, result = self._block(frame, node.body)
+            over, found, result = self._round(frame, node.body)
             if found:
                 return True, result
+            if over:
+                break
         return False, None
+
+    def _round(self, frame: _Frame, body: list[ast.stmt]) -> tuple[bool, bool, Any]:
+        """Of a loop that is written out: was it the last, has it returned, and what."""
+        try:
+            return False, *self._block(frame, body)
+        except _Leave as leave:
+            return isinstance(leave.node, ast.Break), False, None
 
     def _for_range(self, frame: _Frame, node: ast.For, limits: list[Any]) -> tuple[bool, Any]:
         """for i in range(n) on a tensor n: a while loop with a counter."""
@@ -460,13 +501,10 @@ class Compiler:
         loop = ast.While(
             test=ast.Compare(left=ast.Name(id=counter), ops=[ast.Lt()],
                              comparators=[ast.Name(id=limit)]),
-            body=[ast.Assign(targets=[ast.Name(id=name)], value=ast.Name(id=counter)), *node.body,
+            body=[ast.Assign(targets=[ast.Name(id=name)], value=ast.Name(id=counter)),
                   ast.AugAssign(target=ast.Name(id=counter), op=ast.Add(),
-                                value=ast.Constant(value=step))], orelse=[])
-        for each in ast.walk(loop):
-            if not hasattr(each, "lineno"):
-                ast.copy_location(each, node)
-        self._while(frame, loop)
+                                value=ast.Constant(value=step)), *node.body], orelse=[])
+        self._while(frame, _at(node, loop))
         return False, None
 
     # ---- expressions
@@ -532,6 +570,10 @@ class Compiler:
                         for k, v in zip(node.keys, node.values, strict=True)}
             case ast.Subscript():
                 owner, at = self._value(frame, node.value), self._value(frame, node.slice)
+                if isinstance(owner, Tensor) and isinstance(at, Tensor) and at.ndim == 0 and (
+                        at.dtype != _core.bool):  # a place that the data decides
+                    at = self.stand_in(at).reshape(1)
+                    return self._guarded(frame, node, operator.getitem, owner, at)[0]
                 return self._guarded(frame, node, operator.getitem, owner, at)
             case ast.Slice():
                 return slice(*(None if each is None else self._value(frame, each)
@@ -539,8 +581,7 @@ class Compiler:
             case ast.IfExp():
                 test = self._test(frame, node.test)
                 if isinstance(test, Tensor):
-                    raise frame.source.fail(node, "a conditional expression on a tensor: write `if`, or "
-                                                  "tt.where")
+                    return self._either(frame, node, test)
                 return self._value(frame, node.body if test else node.orelse)
             case ast.JoinedStr():
                 raise frame.source.fail(node, "formatted text is not supported")
@@ -595,6 +636,51 @@ class Compiler:
 
 def _returns(body: list[ast.stmt]) -> bool:
     return any(isinstance(each, ast.Return) for stmt in body for each in ast.walk(stmt))
+
+
+def _at(place: ast.AST, tree: Any) -> Any:
+    """The tree, whose new nodes stand at `place`."""
+    for each in ast.walk(tree):
+        if not hasattr(each, "lineno"):
+            ast.copy_location(each, place)
+    return tree
+
+
+def _own_steps(body: list[ast.stmt]) -> list[ast.stmt]:
+    """The statements of a loop's body, without those of loops inside."""
+    found = []
+    for stmt in body:
+        found.append(stmt)
+        if isinstance(stmt, ast.If):
+            found += _own_steps(stmt.body) + _own_steps(stmt.orelse)
+    return found
+
+
+def _without_leaving(frame: _Frame, node: ast.While) -> ast.While:
+    """The same loop without `break` and `continue`: what comes behind them goes into the other side of
+    the `if` that they stand in, and a variable says whether to go on."""
+    go = ".go"
+    while go in frame.variables:
+        go += "_"
+    frame.variables[go] = True
+
+    def rewrite(body: list[ast.stmt]) -> list[ast.stmt]:
+        for i, stmt in enumerate(body):
+            if isinstance(stmt, ast.Continue):
+                return body[:i] or [_at(stmt, ast.Pass())]
+            if isinstance(stmt, ast.Break):
+                stop = ast.Assign(targets=[ast.Name(id=go)], value=ast.Constant(value=False))
+                return [*body[:i], _at(stmt, stop)]
+            if isinstance(stmt, ast.If) and any(
+                    isinstance(each, (ast.Break, ast.Continue)) for each in _own_steps([stmt])):
+                rest = body[i + 1:]
+                both = ast.If(test=stmt.test, body=rewrite(stmt.body + rest),
+                              orelse=rewrite(stmt.orelse + rest))
+                return [*body[:i], _at(stmt, both)]
+        return body
+
+    test = ast.BoolOp(op=ast.And(), values=[ast.Name(id=go), node.test])
+    return _at(node, ast.While(test=test, body=rewrite(node.body), orelse=[]))
 
 
 def _assigned(body: list[ast.stmt]) -> list[str]:

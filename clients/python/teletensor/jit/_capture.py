@@ -7,11 +7,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import _capturing, _core
+from .._arrays import array_of
 from .._core import Tensor
 from .._tree import flatten, unflatten
 from ._symbols import Symbol
 
-__all__ = ["Capture", "Entry", "capture"]
+__all__ = ["Capture", "Entry", "capture", "contents"]
+
+
+def contents(tensor: Tensor) -> bytes:
+    """The row-major bytes of a tensor: what a pass reads that computes a step beforehand."""
+    return array_of(tensor)[1].tobytes()
 
 
 class Capture:
@@ -125,10 +131,10 @@ class Entry:
 
     @classmethod
     def restored(cls, program: _core.Program, backward: _core.Program | None, facts: Any, spec: Any,
-                 leaves: list[Any], tensors: list[int], names: list[str]) -> Entry:
-        """One from a file: without guards and actions."""
+                 leaves: list[Any], tensors: list[int], names: list[str], loops: bool) -> Entry:
+        """One from a file or a script: without guards and actions."""
         entry = cls.__new__(cls)
-        entry.program, entry.loops = program, False
+        entry.program, entry.loops = program, loops
         entry.guards, entry.actions, entry.numbers, entry.origins = [], [], [], []
         entry.argument_names = names
         entry.spec, entry.leaves, entry.tensors = spec, leaves, tensors
@@ -244,6 +250,9 @@ def capture(function: Callable[..., Any], core: Any, args: tuple[Any, ...], kwar
                              name, tensor_names)
     for tag in traced["fixed_tags"]:
         held.fix(held.symbols[tag])
+    for each in ("program", "backward"):
+        if each in traced:
+            traced[each].optimize(contents)
     given = unflatten(out, out_spec)
     if not traced["settled"]:
         return given, None

@@ -12,9 +12,9 @@ from typing import Any
 from .. import _capturing, _core
 from .._core import Tensor
 from .._tree import flatten
-from ._capture import Entry, capture
+from ._capture import Entry, capture, contents
 
-__all__ = ["Compiled", "Program", "compile", "trace"]
+__all__ = ["Compiled", "Program", "compile", "leaf_names", "repeat", "trace"]
 
 MOST_PROGRAMS = 16  # kept by one function
 MOST_ATTEMPTS = 4  # captures in a row that the next call could not use
@@ -37,7 +37,8 @@ def _hashable(spec: Any) -> Any:
 
 
 class Program:
-    """A captured program. print() shows its steps with the lines they come from."""
+    """A captured program. print() shows its steps as they were captured, with the lines they come from;
+    len() is how many are left of them for the daemon."""
 
     def __init__(self, entry: Entry, name: str) -> None:
         self._entry = entry
@@ -55,8 +56,10 @@ class Program:
         return steps
 
     def passes(self) -> list[tuple[str, str, str]]:
-        """What each pass makes of it: (name, the program before, the program after)."""
-        found: list[tuple[str, str, str]] = self._entry.program.passes()
+        """What each pass makes of it: (name, the program before, the program after). "inline": branches
+        with known conditions; "peephole": copies, casts and negations that undo; "cse": common
+        subexpressions; "fold": constants; "dce": what nobody reads; "fuse": which steps become loops."""
+        found: list[tuple[str, str, str]] = self._entry.program.passes(contents)
         return found
 
 
@@ -162,7 +165,7 @@ class Compiled:
     def _capture(self, key: Any, tensors: list[Tensor], places: list[int], args: tuple[Any, ...],
                  kwargs: dict[str, Any]) -> Any:
         result, entry = capture(self._function, _session_of(tensors), args, kwargs, tensors, places,
-                                self.name, self._names(args, kwargs))
+                                self.name, leaf_names(self._function, args, kwargs))
         if entry is None:
             self._attempts += 1
             if self._attempts >= MOST_ATTEMPTS:
@@ -190,23 +193,6 @@ class Compiled:
                     stacklevel=3)
         return result
 
-    def _names(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
-        """Of the leaves of the arguments, for people and files."""
-        function = getattr(self._function, "forward", self._function)
-        try:
-            given = list(inspect.signature(function).parameters)
-        except (TypeError, ValueError):
-            given = []
-        names = []
-        for i, value in enumerate(args):
-            name = given[i] if i < len(given) else f"arg{i}"
-            count = len(flatten(value)[0])
-            names += [name if count == 1 else f"{name}.{k}" for k in range(count)]
-        for name, value in kwargs.items():
-            count = len(flatten(value)[0])
-            names += [name if count == 1 else f"{name}.{k}" for k in range(count)]
-        return names
-
     # ---- loops
 
     def repeat(self, n: int, *args: Any, data: Any = None) -> Iterator[Any]:
@@ -218,57 +204,86 @@ class Compiled:
         are sent one by one. `args` are the arguments after those. Rounds go to the daemon many at a
         time; losses come back while later rounds run.
         """
-        if data is not None and not isinstance(data, (Tensor, tuple)):
-            return self._over(n, data, args)
-        stacked = () if data is None else data if isinstance(data, tuple) else (data,)
-        if not all(isinstance(each, Tensor) and each.ndim > 0 for each in stacked):
-            raise TypeError("repeat: data is a tensor or a tuple of tensors, or an iterable of them")
-        return self._rounds(n, stacked, args)
+        return repeat(self, n, data, args)
 
-    def _over(self, n: int, batches: Iterable[Any], args: tuple[Any, ...]) -> Iterator[Any]:
-        before = None
-        for i, batch in enumerate(batches):
-            if i == n:
-                break
-            given = batch if isinstance(batch, (tuple, list)) else (batch,)
-            after = self(*given, *args)
-            if i > 0:
-                yield _read(before)
-            before = after
-        if before is not None:
+    def _ready(self, args: tuple[Any, ...]) -> tuple[Entry, list[Tensor]] | None:
+        key, tensors, numbers, _ = self._sort(args, {})
+        entry = self._find(key, tensors, numbers)
+        return None if entry is None else (entry, tensors)
+
+
+def leaf_names(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
+    """Of the leaves of a function's arguments, for people and files."""
+    function = getattr(function, "forward", function)
+    try:
+        given = list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        given = []
+    names = []
+    for i, value in enumerate(args):
+        name = given[i] if i < len(given) else f"arg{i}"
+        count = len(flatten(value)[0])
+        names += [name if count == 1 else f"{name}.{k}" for k in range(count)]
+    for name, value in kwargs.items():
+        count = len(flatten(value)[0])
+        names += [name if count == 1 else f"{name}.{k}" for k in range(count)]
+    return names
+
+
+def repeat(owner: Any, n: int, data: Any, args: tuple[Any, ...]) -> Iterator[Any]:
+    """n rounds of a captured, scripted or loaded function (`Compiled.repeat`)."""
+    if data is not None and not isinstance(data, (Tensor, tuple)):
+        return _over(owner, n, data, args)
+    stacked = () if data is None else data if isinstance(data, tuple) else (data,)
+    if not all(isinstance(each, Tensor) and each.ndim > 0 for each in stacked):
+        raise TypeError("repeat: data is a tensor or a tuple of tensors, or an iterable of them")
+    return _rounds(owner, n, stacked, args)
+
+
+def _over(owner: Any, n: int, batches: Iterable[Any], args: tuple[Any, ...]) -> Iterator[Any]:
+    before = None
+    for i, batch in enumerate(batches):
+        if i == n:
+            break
+        given = batch if isinstance(batch, (tuple, list)) else (batch,)
+        after = owner(*given, *args)
+        if i > 0:
             yield _read(before)
+        before = after
+    if before is not None:
+        yield _read(before)
 
-    def _rounds(self, n: int, stacked: tuple[Tensor, ...], args: tuple[Any, ...]) -> Iterator[Any]:
-        done = 0
-        waiting: Iterator[Any] | None = None  # of the chunk before
-        chunk = 1
-        while done < n:
-            first = tuple(each[done % each._shape[0]] for each in stacked)
-            key, tensors, numbers, _ = self._sort(first + args, {})
-            entry = self._find(key, tensors, numbers)
-            if entry is None or not entry.loops or entry.backward is not None:
-                if waiting is not None:
-                    yield from waiting
-                    waiting = None
-                yield _read(self(*first, *args))
-                done += 1
-                continue
-            # Slices are counted from the first: a chunk ends where the data does.
-            left = min([n - done, chunk] + [each._shape[0] - done % each._shape[0]
-                                            for each in stacked])
-            given = []
-            for _ in range(left):
-                given += entry.next_numbers()
-            parts = [each[done % each._shape[0]:] for each in stacked] + tensors[len(stacked):]
-            results = entry.program.call(parts, given, times=left,
-                                         sliced=list(range(len(stacked))))
+
+def _rounds(owner: Any, n: int, stacked: tuple[Tensor, ...], args: tuple[Any, ...]) -> Iterator[Any]:
+    done = 0
+    waiting: Iterator[Any] | None = None  # of the chunk before
+    chunk = 1
+    while done < n:
+        first = tuple(each[done % each._shape[0]] for each in stacked)
+        ready = owner._ready(first + args)
+        entry, tensors = (None, []) if ready is None else ready
+        if entry is None or not entry.loops or entry.backward is not None:
             if waiting is not None:
                 yield from waiting
-            waiting = _rounds_of(entry, results, left)
-            done += left
-            chunk = min(ROUNDS, chunk * 4)
+                waiting = None
+            yield _read(owner(*first, *args))
+            done += 1
+            continue
+        # Slices are counted from the first: a chunk ends where the data does.
+        left = min([n - done, chunk] + [each._shape[0] - done % each._shape[0]
+                                        for each in stacked])
+        given = []
+        for _ in range(left):
+            given += entry.next_numbers()
+        parts = [each[done % each._shape[0]:] for each in stacked] + tensors[len(stacked):]
+        results = entry.program.call(parts, given, times=left, sliced=list(range(len(stacked))))
         if waiting is not None:
             yield from waiting
+        waiting = _rounds_of(entry, results, left)
+        done += left
+        chunk = min(ROUNDS, chunk * 4)
+    if waiting is not None:
+        yield from waiting
 
 
 def _read(result: Any) -> Any:

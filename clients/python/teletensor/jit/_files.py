@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from typing import IO, Any
 
 import numpy as np
@@ -16,7 +17,8 @@ from .._serialize import read_entries
 from .._serialize import save as _save
 from .._session import current_session
 from ._capture import Entry
-from ._compiled import Compiled, Program
+from ._compiled import Compiled, Program, repeat
+from ._scripted import Scripted
 
 __all__ = ["Loaded", "load", "save"]
 
@@ -27,8 +29,8 @@ _PROGRAM, _BACKWARD = "program", "backward"
 _File = str | os.PathLike[str] | IO[bytes]
 
 
-def save(compiled: Compiled | Loaded, f: _File) -> None:
-    """Writes a captured function to one file: its latest program (with its backward, if it has one),
+def save(compiled: Compiled | Scripted | Loaded, f: _File) -> None:
+    """Writes a captured or scripted function to one file: its latest program (with its backward, if it has one),
     the tensors that it reads or writes besides its arguments, and its numbers. Waits for their values.
 
     Raises RuntimeError where it was not captured yet, or depends on Python code that a file cannot
@@ -63,7 +65,7 @@ def save(compiled: Compiled | Loaded, f: _File) -> None:
         "name": compiled.name, "arguments": entry.argument_names, "parameters": parameters,
         "requires_grad": flags, "numbers": [_number(compiled, n) for n in entry.origins],
         "outputs": [list(each) for each in entry.program.outputs],
-        "tree": _pack(entry.spec, entry.leaves, entry.tensors),
+        "tree": _pack(entry.spec, entry.leaves, entry.tensors), "loops": entry.loops,
     }
     tensors = {f"weights.{name}": tensor for name, tensor in weights.items()}
     tensors[_PROGRAM] = _bytes(entry.program.serialize())
@@ -205,9 +207,15 @@ class Loaded:
                 entry.numbers.append(lambda label=each["name"]: self._given[label])  # type: ignore[misc]
                 continue
             self.numbers[label] = each.get("value", each.get("counter"))
-            entry.numbers.append(lambda label=label: self.numbers[label])  # type: ignore[misc]
-        counted = [n["name"] for n in numbers if "counter" in n]
-        self._counted = counted
+            counts = "counter" in each
+            entry.numbers.append(
+                lambda label=label, counts=counts: self._next(label, counts))  # type: ignore[misc]
+
+    def _next(self, label: str, counts: bool) -> Any:
+        value = self.numbers[label]
+        if counts:
+            self.numbers[label] = value + 1
+        return value
 
     @property
     def program(self) -> Program:
@@ -220,7 +228,8 @@ class Loaded:
     def __repr__(self) -> str:
         return f"<teletensor.jit.Loaded {self.name!r}({', '.join(self.arguments)})>"
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def _named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Every argument by its name, in their order."""
         names = self.arguments
         if len(args) > len(names):
             raise TypeError(f"{self.name}() takes {len(names)} arguments, {len(args)} were given")
@@ -232,11 +241,19 @@ class Loaded:
         missing = [name for name in names if name not in given]
         if missing:
             raise TypeError(f"{self.name}() is missing {', '.join(map(repr, missing))}")
-        self._given = given
-        result = self._latest.run([given[n] for n in names if isinstance(given[n], Tensor)])
-        for name in self._counted:
-            self.numbers[name] += 1
-        return result
+        return {name: given[name] for name in names}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        given = self._given = self._named(args, kwargs)
+        return self._latest.run([v for v in given.values() if isinstance(v, Tensor)])
+
+    def repeat(self, n: int, *args: Any, data: Any = None) -> Iterator[Any]:
+        """Runs it n times on the daemon: as `compile`'s."""
+        return repeat(self, n, data, args)
+
+    def _ready(self, args: tuple[Any, ...]) -> tuple[Entry, list[Tensor]]:
+        given = self._given = self._named(args, {})
+        return self._latest, [v for v in given.values() if isinstance(v, Tensor)]
 
 
 def load(f: _File) -> Loaded:
@@ -279,7 +296,7 @@ def load(f: _File) -> Loaded:
         if _BACKWARD in tensors:
             backward = _core.load_program(core, tensors[_BACKWARD].numpy().tobytes())
         entry = Entry.restored(program, backward, call.get("backward"), spec, leaves, places,
-                               list(call["arguments"]))
+                               list(call["arguments"]), bool(call.get("loops", False)))
         return Loaded(entry, str(call["name"]), weights, list(call["arguments"]), call["numbers"])
     except (KeyError, TypeError, IndexError, AttributeError) as error:
         raise ValueError(f"load: the description of the call is damaged: {error!r}") from None

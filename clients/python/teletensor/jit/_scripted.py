@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from .. import _capturing, _core
@@ -13,21 +14,30 @@ from .._script import Compiler
 from .._script._compiler import _rebuild
 from .._session import current_session, owner_of
 from .._tree import flatten
+from ._capture import Entry, contents
+from ._compiled import Program, _hashable, leaf_names, repeat
 
 __all__ = ["Scripted", "script"]
 
 MOST_PROGRAMS = 16
 
 
-class _Script:
-    """One compiled program, with the tensors from outside that it takes."""
+class _Place:
+    """Stands for a tensor of the result."""
 
-    def __init__(self, program: Any, shape: Any, inputs: list[Tensor | int]) -> None:
-        self.program, self.shape, self.inputs = program, shape, inputs
+    def __init__(self, index: int) -> None:
+        self.index = index
 
-    def run(self, tensors: list[Tensor]) -> Any:
-        given = [tensors[i] if isinstance(i, int) else i for i in self.inputs]
-        return _rebuild(self.shape, list(self.program.call(given, [])))
+
+def _entry(program: Any, shape: Any, inputs: list[tuple[int, Tensor | None]], names: list[str]) -> Entry:
+    """The compiled program as captured ones are kept: called, saved and repeated like those."""
+    leaves, spec = flatten(_rebuild(shape, [_Place(i) for i in range(program.results)]))
+    tensors = [i for i, leaf in enumerate(leaves) if isinstance(leaf, _Place)]
+    program.bind([(place, -1, fixed) for place, fixed in inputs],
+                 [(False, leaves[i].index) for i in tensors])
+    for i in tensors:
+        leaves[i] = None
+    return Entry.restored(program, None, None, spec, leaves, tensors, names, loops=True)
 
 
 class Scripted:
@@ -38,8 +48,9 @@ class Scripted:
         functools.update_wrapper(self, function, updated=())
         self._function = function
         self.name = getattr(function, "__name__", type(function).__name__)
-        self._cache: OrderedDict[Any, _Script] = OrderedDict()
-        self._latest: _Script | None = None
+        self._cache: OrderedDict[Any, Entry] = OrderedDict()
+        self._latest: Entry | None = None
+        self._signature: inspect.Signature | None = None
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "_function" not in self.__dict__:
@@ -50,33 +61,75 @@ class Scripted:
         return f"<teletensor.jit.Scripted {self.name!r}>"
 
     def __str__(self) -> str:
-        if self._latest is None:
-            raise RuntimeError(f"{self.name} has not been compiled yet: call it")
-        text: str = self._latest.program.text()
-        return text
+        return str(self.program)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if _capturing.active() is not None or _core.depth():
             return self._function(*args, **kwargs)
-        leaves, _ = flatten((list(args), kwargs))
-        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        tensors = tensors_of(args, kwargs)
+        args, kwargs = self._bound(args, kwargs)
         if _core.grad_mode() and any(t.requires_grad for t in tensors + self._outside()):
             # Gradients: the function itself runs; what it branches on is read.
             return self._function(*args, **kwargs)
-        if kwargs or any(isinstance(a, (list, dict, tuple)) for a in args):
-            raise TypeError(f"{self.name}: a scripted function takes tensors and constants by position")
-        key = (_core.signature(tensors),
-               tuple(Tensor if isinstance(a, Tensor) else (type(a), a) for a in args))
-        found = self._cache.get(key)
+        entry = self._find(args, kwargs)
+        if entry is None:
+            return self._function(*args, **kwargs)
+        return entry.run(tensors_of(args, kwargs))
+
+    def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]
+               ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """With defaults, and every argument at its place."""
+        if self._signature is None:
+            function = getattr(self._function, "forward", self._function)
+            self._signature = inspect.signature(function)
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return bound.args, bound.kwargs
+
+    def _find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry | None:
+        """The program for these arguments; None where gradients are recorded."""
+        leaves, spec = flatten((list(args), kwargs))
+        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        key = (_core.signature(tensors), _hashable(spec),
+               tuple(Tensor if isinstance(leaf, Tensor) else (type(leaf), leaf) for leaf in leaves),
+               getattr(self._function, "training", None))
+        try:
+            found = self._cache.get(key)
+        except TypeError:
+            raise TypeError(f"{self.name}: an argument that is no tensor, number or container must be "
+                            "hashable in a scripted function") from None
         if found is None:
-            found = self._compile(args, tensors)
+            found = self._compile(args, kwargs, tensors)
             if found is None:
-                return self._function(*args)
+                return None
             self._cache[key] = found
             if len(self._cache) > MOST_PROGRAMS:
                 self._cache.popitem(last=False)
         self._latest = found
-        return found.run(tensors)
+        return found
+
+    @property
+    def program(self) -> Program:
+        """The program of the latest call. Raises RuntimeError before the first."""
+        if self._latest is None:
+            raise RuntimeError(f"{self.name} has not been compiled yet: call it")
+        return Program(self._latest, self.name)
+
+    def passes(self) -> list[tuple[str, str, str]]:
+        """As Program.passes() of the latest call."""
+        return self.program.passes()
+
+    def repeat(self, n: int, *args: Any, data: Any = None) -> Iterator[Any]:
+        """Runs it n times on the daemon: as `compile`'s."""
+        return repeat(self, n, data, args)
+
+    def _ready(self, args: tuple[Any, ...]) -> tuple[Entry, list[Tensor]] | None:
+        bound, kwargs = self._bound(args, {})
+        tensors = tensors_of(bound, kwargs)
+        if _core.grad_mode() and any(t.requires_grad for t in tensors + self._outside()):
+            return None
+        entry = self._find(bound, kwargs)
+        return None if entry is None else (entry, tensors)
 
     def _outside(self) -> list[Tensor]:
         function = self._function
@@ -84,22 +137,33 @@ class Scripted:
             return list(function.parameters())
         return []
 
-    def _compile(self, args: tuple[Any, ...], tensors: list[Tensor]) -> _Script | None:
+    def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]
+                 ) -> Entry | None:
         session = owner_of(tensors[0]._session) if tensors else current_session()
         compiler = Compiler(session)
-        program, shape = compiler.compile(self._function, args)
-        reals = [real for real, _ in compiler.inputs]
-        inputs: list[Tensor | int] = [
-            next((i for i, t in enumerate(tensors) if t is real), real) for real in reals]
-        if _core.grad_mode() and any(isinstance(i, Tensor) and i.requires_grad for i in inputs):
+        program, shape = compiler.compile(self._function, args, kwargs)
+        program.optimize(contents)
+        inputs: list[tuple[int, Tensor | None]] = []
+        for real, _ in compiler.inputs:
+            place = next((i for i, t in enumerate(tensors) if t is real), -1)
+            inputs.append((place, real if place < 0 else None))
+        if _core.grad_mode() and any(t is not None and t.requires_grad for _, t in inputs):
             return None
-        return _Script(program, shape, inputs)
+        leaves = flatten((list(args), kwargs))[0]
+        names = [name for name, leaf in zip(leaf_names(self._function, args, kwargs), leaves, strict=True)
+                 if isinstance(leaf, Tensor)]
+        return _entry(program, shape, inputs, names)
+
+
+def tensors_of(args: Any, kwargs: Any) -> list[Tensor]:
+    """The tensors among the arguments, in containers too."""
+    return [leaf for leaf in flatten((list(args), kwargs))[0] if isinstance(leaf, Tensor)]
 
 
 def script(function: Any) -> Any:
     """Compiles a function (or a module's forward) from its source: assignments, arithmetic, calls of
-    ops, methods, modules and other such functions, `if`, `for` and `while` on tensor values, tuples,
-    early return. The same program for every value that the tensors may have.
+    ops, methods, modules and other such functions, `if`, `for` and `while` on tensor values with `break`
+    and `continue`, tuples, early return. Arguments by position or by name, in containers too. The same program for every value that the tensors may have.
 
     Variables that change in a loop on a tensor become tensors. Where gradients are recorded, the
     function itself runs, and what it branches on is read. Raises ScriptError, with file, line and
