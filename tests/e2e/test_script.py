@@ -247,7 +247,8 @@ def wrong_shapes(x):
 
 @pytest.mark.parametrize(("function", "line", "text"), [
     (uses_with, 1, "`with` is not supported"), (two_types, 1, "float32.*float64"),
-    (undefined, 3, "'y' is not defined"), (grows, 1, "two types"), (unrolled_break, 3, "`break` under a condition on a tensor"),
+    (undefined, 3, "'y' is not defined"), (grows, 1, "two types"),
+    (unrolled_break, 3, "`break` under a condition on a tensor"),
     (wrong_shapes, 1, "sizes|size"),
 ])
 def test_errors_name_line_and_column(function, line, text):

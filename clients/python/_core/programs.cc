@@ -474,7 +474,7 @@ void bind_programs(nb::module_& m) {
           "What was captured: one line a step, with the lines of source.")
       .def(
           "optimize",
-          [](PyProgram& p, nb::callable read) {
+          [](PyProgram& p, nb::handle read) {
             auto better = std::make_shared<const program::Program>(passes::optimize(
                 *p.captured, ops::catalog(), evaluator(*p.session, read)));
             const bool good = ops::verify(*better, ops::catalog()).ok();
@@ -485,7 +485,7 @@ void bind_programs(nb::module_& m) {
           "Runs the passes, before its first call. `read` gives a Tensor's bytes.")
       .def(
           "passes",
-          [](PyProgram& p, nb::callable read) {
+          [](PyProgram& p, nb::handle read) {
             nb::list out;
             const ops::Catalog& catalog = ops::catalog();
             const auto add = [&](std::string_view name, const std::string& before,

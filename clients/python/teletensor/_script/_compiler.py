@@ -680,7 +680,8 @@ def _without_leaving(frame: _Frame, node: ast.While) -> ast.While:
         return body
 
     test = ast.BoolOp(op=ast.And(), values=[ast.Name(id=go), node.test])
-    return _at(node, ast.While(test=test, body=rewrite(node.body), orelse=[]))
+    loop: ast.While = _at(node, ast.While(test=test, body=rewrite(node.body), orelse=[]))
+    return loop
 
 
 def _assigned(body: list[ast.stmt]) -> list[str]:
