@@ -52,7 +52,8 @@ Program inline_blocks(Program program);
 
 // All of them, again until nothing changes (at most a few rounds). Without `evaluate` nothing is
 // folded. `seen`, where given, is told of each pass of the first round.
-using Seen = std::function<void(std::string_view name, const Program& before, const Program& after)>;
+using Seen =
+    std::function<void(std::string_view name, const Program& before, const Program& after)>;
 Program optimize(Program program, const ops::Catalog& catalog = ops::catalog(),
                  const Evaluate& evaluate = nullptr, const Seen& seen = nullptr);
 

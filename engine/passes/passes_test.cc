@@ -224,14 +224,14 @@ TEST(Fold, WhatIsMadeOfNothingFoldsWithItsReader) {
   const View ones = m.call("full", {n(1)}, {Attribute::of(core::Dims{2})});
   m.returns({m.call("add", {t(x), t(m.call("cos", {t(zeros)}))}), ones});
   std::vector<std::string> evaluated;
-  const Program folded = optimize(
-      m.program(), ops::catalog(),
-      [&](const Step& step, const Program&, std::span<const std::string_view>,
-          std::vector<std::string>& results) {
-        evaluated.push_back(ops::catalog().at(step.op).name);
-        results.emplace_back(8, '\0');
-        return true;
-      });
+  const Program folded =
+      optimize(m.program(), ops::catalog(),
+               [&](const Step& step, const Program&, std::span<const std::string_view>,
+                   std::vector<std::string>& results) {
+                 evaluated.push_back(ops::catalog().at(step.op).name);
+                 results.emplace_back(8, '\0');
+                 return true;
+               });
   EXPECT_EQ(evaluated, (std::vector<std::string>{"full", "cos"}));
   EXPECT_EQ(to_string(folded),
             "program f(x: float32[2]):\n"

@@ -143,28 +143,28 @@ class Printer {
   }
 
   void line(const Step& step, const std::string& indent) {
-      out_ += indent;
-      for (std::size_t r = 0; r < step.results.size(); ++r) {
-        out_ += (r > 0 ? ", " : "") + declared(step.results[r].view);
+    out_ += indent;
+    for (std::size_t r = 0; r < step.results.size(); ++r) {
+      out_ += (r > 0 ? ", " : "") + declared(step.results[r].view);
+    }
+    if (!step.results.empty()) out_ += " = ";
+    if (step.kind == Step::Kind::kOp) {
+      out_ += call(step) + origin(step) + "\n";
+      return;
+    }
+    const bool branch = step.kind == Step::Kind::kIf;
+    out_ += (branch ? "if " : "while from ") + operands(step) + ":" + origin(step) + "\n";
+    static constexpr const char* kNames[2][2] = {{"condition", "body"}, {"then", "else"}};
+    for (std::size_t b = 0; b < step.blocks.size() && b < 2; ++b) {
+      const Block& inner = step.blocks[b];
+      out_ += indent + "  " + kNames[branch][b] + "(";
+      for (std::size_t p = 0; p < inner.parameters.size(); ++p) {
+        out_ += (p > 0 ? ", " : "") + declared(inner.parameters[p]);
       }
-      if (!step.results.empty()) out_ += " = ";
-      if (step.kind == Step::Kind::kOp) {
-        out_ += call(step) + origin(step) + "\n";
-        return;
-      }
-      const bool branch = step.kind == Step::Kind::kIf;
-      out_ += (branch ? "if " : "while from ") + operands(step) + ":" + origin(step) + "\n";
-      static constexpr const char* kNames[2][2] = {{"condition", "body"}, {"then", "else"}};
-      for (std::size_t b = 0; b < step.blocks.size() && b < 2; ++b) {
-        const Block& inner = step.blocks[b];
-        out_ += indent + "  " + kNames[branch][b] + "(";
-        for (std::size_t p = 0; p < inner.parameters.size(); ++p) {
-          out_ += (p > 0 ? ", " : "") + declared(inner.parameters[p]);
-        }
-        out_ += "):\n";
-        steps(inner, indent + "    ");
-        out_ += indent + "    yield " + views(inner.results) + "\n";
-      }
+      out_ += "):\n";
+      steps(inner, indent + "    ");
+      out_ += indent + "    yield " + views(inner.results) + "\n";
+    }
   }
 
   std::string operands(const Step& step) const {

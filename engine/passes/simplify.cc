@@ -88,8 +88,7 @@ bool same_operand(const StepOperand& a, const StepOperand& b) {
   if (a.kind == Operand::Kind::kTensor) return a.view == b.view;
   return a.kind == Operand::Kind::kAbsent ||
          (a.number.kind == b.number.kind && a.number.argument == b.number.argument &&
-          a.number.integer == b.number.integer &&
-          same_bits(a.number.real, b.number.real) &&
+          a.number.integer == b.number.integer && same_bits(a.number.real, b.number.real) &&
           same_bits(a.number.imaginary, b.number.imaginary));
 }
 

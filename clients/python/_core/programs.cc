@@ -140,8 +140,9 @@ passes::Evaluate evaluator(PySession& session, nb::handle read) {
       }
     }
     Handles made;
-    if (!session.apply(step.op, arguments, {step.counts.data(), step.counts.size()},
-                       step.attributes, made)
+    if (!session
+             .apply(step.op, arguments, {step.counts.data(), step.counts.size()}, step.attributes,
+                    made)
              .ok() ||
         made.size() != step.results.size()) {
       return false;
@@ -475,14 +476,13 @@ void bind_programs(nb::module_& m) {
       .def(
           "optimize",
           [](PyProgram& p, nb::handle read) {
-            auto better = std::make_shared<const program::Program>(passes::optimize(
-                *p.captured, ops::catalog(), evaluator(*p.session, read)));
+            auto better = std::make_shared<const program::Program>(
+                passes::optimize(*p.captured, ops::catalog(), evaluator(*p.session, read)));
             const bool good = ops::verify(*better, ops::catalog()).ok();
             if (good && p.number == 0) p.callable = std::make_shared<const Callable>(better);
             return good;
           },
-          nb::arg("read"),
-          "Runs the passes, before its first call. `read` gives a Tensor's bytes.")
+          nb::arg("read"), "Runs the passes, before its first call. `read` gives a Tensor's bytes.")
       .def(
           "passes",
           [](PyProgram& p, nb::handle read) {
@@ -492,12 +492,12 @@ void bind_programs(nb::module_& m) {
                                  const std::string& after) {
               out.append(nb::make_tuple(std::string(name), before, after));
             };
-            const program::Program last = passes::optimize(
-                *p.captured, catalog, evaluator(*p.session, read),
-                [&](std::string_view name, const program::Program& before,
-                    const program::Program& after) {
-                  add(name, passes::to_string(before), passes::to_string(after));
-                });
+            const program::Program last =
+                passes::optimize(*p.captured, catalog, evaluator(*p.session, read),
+                                 [&](std::string_view name, const program::Program& before,
+                                     const program::Program& after) {
+                                   add(name, passes::to_string(before), passes::to_string(after));
+                                 });
             add("fuse", passes::to_string(last), passes::to_string(last, catalog, true));
             return out;
           },

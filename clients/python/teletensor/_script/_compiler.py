@@ -34,7 +34,7 @@ MOST_DEPTH = 32  # of calls
 _MISSING = object()
 
 
-class _Leave(Exception):  # noqa: N818
+class _Leave(Exception):
     """`break` or `continue` in a loop that is written out."""
 
     def __init__(self, frame: _Frame, node: ast.stmt) -> None:

@@ -163,7 +163,8 @@ def tensors_of(args: Any, kwargs: Any) -> list[Tensor]:
 def script(function: Any) -> Any:
     """Compiles a function (or a module's forward) from its source: assignments, arithmetic, calls of
     ops, methods, modules and other such functions, `if`, `for` and `while` on tensor values with `break`
-    and `continue`, tuples, early return. Arguments by position or by name, in containers too. The same program for every value that the tensors may have.
+    and `continue`, tuples, early return. Arguments by position or by name, in containers too. The same
+    program for every value that the tensors may have.
 
     Variables that change in a loop on a tensor become tensors. Where gradients are recorded, the
     function itself runs, and what it branches on is read. Raises ScriptError, with file, line and
