@@ -30,8 +30,9 @@ _File = str | os.PathLike[str] | IO[bytes]
 
 
 def save(compiled: Compiled | Scripted | Loaded, f: _File) -> None:
-    """Writes a captured or scripted function to one file: its latest program (with its backward, if it has one),
-    the tensors that it reads or writes besides its arguments, and its numbers. Waits for their values.
+    """Writes a captured or scripted function to one file: its latest program (with its backward, if
+    it has one), the tensors that it reads or writes besides its arguments, and its numbers. Waits for
+    their values.
 
     Raises RuntimeError where it was not captured yet, or depends on Python code that a file cannot
     hold.
