@@ -8,6 +8,7 @@
 
 #include "engine/backends/cpu/cpu.h"
 #include "engine/backends/cpu/cpu_backend.h"
+#include "engine/backends/cuda/cuda.h"
 #include "engine/backends/sim/sim_backend.h"
 #include "engine/session/host.h"
 
@@ -39,6 +40,13 @@ std::unique_ptr<Engine> Engine::create(const EngineOptions& options) {
       std::make_unique<backends::cpu::CpuBackend>(kernels), host, catalog));
   for (const Guarantee& each : options.guarantees) {
     if (!devices[0]->pool().guarantee(each.user, each.bytes, each.limit).ok()) return nullptr;
+  }
+  backends::cuda::Options gpus{options.cuda_driver,  options.cuda_compiler,
+                               options.device_memory, options.device_patience,
+                               options.kernel_cache,  options.log};
+  for (auto& each : backends::cuda::find_devices(gpus, catalog, kernels).devices) {
+    devices.push_back(
+        std::make_unique<runtime::Device>(std::move(each.backend), each.memory, catalog));
   }
   for (int i = 0; i < std::min(options.sim_devices, 64); ++i) {
     devices.push_back(std::make_unique<runtime::Device>(

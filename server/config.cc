@@ -139,6 +139,10 @@ Status assign_key(const std::string& key, const toml::node& node, Config& config
   if (key == "session_memory") return assign(node, config.session_memory);
   if (key == "lease") return assign(node, config.lease);
   if (key == "lanes") return assign(node, config.lanes);
+  if (key == "cuda_driver") return assign(node, config.cuda_driver);
+  if (key == "cuda_compiler") return assign(node, config.cuda_compiler);
+  if (key == "device_memory") return assign(node, config.device_memory);
+  if (key == "device_patience") return assign(node, config.device_patience);
   if (key == "sim_devices") return assign(node, config.sim_devices);
   if (key == "sim_memory") return assign(node, config.sim_memory);
   if (key == "sim_null") return assign(node, config.sim_null);
@@ -303,6 +307,22 @@ Parsed parse_command_line(int argc, const char* const* argv, const std::string& 
   app.add_option("--lanes", config.lanes, "worker threads; 0: one per core")
       ->envname("TELETENSOR_LANES")
       ->check(CLI::Range(0, 1024));
+  app.add_option("--cuda-driver", config.cuda_driver,
+                 "library of the GPUs' driver; \"\" for no GPUs")
+      ->envname("TELETENSOR_CUDA_DRIVER")
+      ->capture_default_str();
+  app.add_option("--cuda-compiler", config.cuda_compiler,
+                 "library that compiles kernels [libnvrtc.so.13 or .12]")
+      ->envname("TELETENSOR_CUDA_COMPILER");
+  app.add_option("--device-memory", config.device_memory,
+                 "for all sessions, on each GPU [90% of what is free]")
+      ->envname("TELETENSOR_DEVICE_MEMORY")
+      ->transform(bytes_validator());
+  app.add_option("--device-patience", config.device_patience,
+                 "seconds after which a GPU that makes no progress counts as lost")
+      ->envname("TELETENSOR_DEVICE_PATIENCE")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   app.add_option("--sim-devices", config.sim_devices, "simulated devices sim:0, ... for tests")
       ->envname("TELETENSOR_SIM_DEVICES")
       ->check(CLI::Range(0, 16));

@@ -36,6 +36,10 @@ struct Config {
   std::map<std::string, UserConfig> users;
   std::optional<int> lease;  // seconds; unset: 600, embedded 0
   int lanes = 0;             // 0: one per core
+  std::string cuda_driver = "libcuda.so.1";  // "": no GPUs
+  std::string cuda_compiler;                 // "": NVRTC where it usually is
+  std::uint64_t device_memory = 0;           // bytes on each GPU; 0: 90 % of what is free there
+  double device_patience = 60;               // seconds until a GPU that does nothing is lost
   int sim_devices = 0;
   std::uint64_t sim_memory = 1ull << 30;
   bool sim_null = false;

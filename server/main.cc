@@ -156,6 +156,14 @@ int main(int argc, char** argv) {
 
   engine_options.lanes = config.lanes;
   engine_options.host_memory = config.host_memory;
+  engine_options.cuda_driver = config.cuda_driver;
+  engine_options.cuda_compiler = config.cuda_compiler;
+  engine_options.device_memory = config.device_memory;
+  engine_options.device_patience = config.device_patience;
+  if (!options.state_dir.empty()) engine_options.kernel_cache = options.state_dir + "/kernels";
+  engine_options.log = [](bool bad, const std::string& line) {
+    spdlog::log(bad ? spdlog::level::err : spdlog::level::info, "event=device text=\"{}\"", line);
+  };
   engine_options.sim_devices = config.sim_devices;
   engine_options.sim_memory = config.sim_memory;
   engine_options.sim_null = config.sim_null;

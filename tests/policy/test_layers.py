@@ -31,7 +31,8 @@ LAYERS = {
          "engine/backends/backend.h", "engine/backends/cpu/"], ABSL),
     "engine/backends/cuda": (
         ["engine/core/", "engine/program/", "engine/ops/", "engine/memory/",
-         "engine/passes/loop.h", "engine/backends/backend.h", "engine/backends/cpu/"], ABSL),
+         "engine/passes/loop.h", "engine/backends/backend.h", "engine/backends/cpu/"],
+        [*ABSL, "xxhash.h"]),
     "engine/runtime": (
         ["engine/core/", "engine/program/", "engine/ops/", "engine/memory/", "engine/passes/",
          "engine/backends/backend.h"], ABSL),

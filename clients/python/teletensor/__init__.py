@@ -36,6 +36,7 @@ from ._core import (
     uint64,
 )
 from ._errors import (
+    DeviceLostError,
     InterruptedOpError,
     OutOfMemoryError,
     RefusedError,
@@ -196,8 +197,8 @@ from ._extras import *  # noqa: E402, F403
 from ._extras import __all__ as _extra_names  # noqa: E402
 
 __all__ = [
-    "Generator", "InterruptedOpError", "OutOfMemoryError", "RefusedError", "Session",
-    "SessionLostError", "Size", "TeletensorError", "Tensor", "amp", "array_api", "as_tensor",
+    "DeviceLostError", "Generator", "InterruptedOpError", "OutOfMemoryError", "RefusedError",
+    "Session", "SessionLostError", "Size", "TeletensorError", "Tensor", "amp", "array_api", "as_tensor",
     "autocast", "autograd", "bfloat16", "bool", "cdouble", "cfloat", "checked", "compile",
     "complex128", "complex64", "connect", "cuda", "current_session", "default_generator", "device",
     "distributions", "double", "dtype", "enable_grad", "fft", "float", "float16", "float32",

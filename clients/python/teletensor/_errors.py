@@ -5,6 +5,7 @@
       SessionLostError                                 the daemon or the connection has gone
       RefusedError                                     Hello was refused: version, limits, token
       InterruptedOpError                               queued work was interrupted
+      DeviceLostError                                  a GPU has failed; what lay on it is gone
     LinAlgError(RuntimeError)                          a matrix has no such inverse or factors
 
 Wrong shapes and dtypes are RuntimeError, indices and dims out of range IndexError, wrong Python types
@@ -18,6 +19,7 @@ import re
 from . import _core
 
 __all__ = [
+    "DeviceLostError",
     "InterruptedOpError",
     "LinAlgError",
     "OutOfMemoryError",
@@ -56,6 +58,14 @@ class InterruptedOpError(TeletensorError):
     """An instruction was cancelled before it ran."""
 
 
+class DeviceLostError(TeletensorError):
+    """A GPU of the daemon has failed, or stands still: what lay on it is gone.
+
+    The session goes on: tensors on the host, and on other devices, are as they were. The text names the
+    device and what happened first.
+    """
+
+
 class LinAlgError(RuntimeError):
     """A matrix is singular or not positive-definite, or an algorithm did not converge on it."""
 
@@ -63,6 +73,7 @@ class LinAlgError(RuntimeError):
 _core.set_error_types(
     {
         1: InterruptedOpError,
+        2: DeviceLostError,
         8: OutOfMemoryError,
         9: RuntimeError,
         10: LinAlgError,

@@ -1,0 +1,76 @@
+#include "engine/backends/cuda/cuda.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/backends/cuda/cuda_backend.h"
+#include "engine/backends/cuda/driver.h"
+
+namespace teletensor::backends::cuda {
+namespace {
+
+using core::Status;
+
+constexpr int kMostDevices = 64;
+
+// The tables are used until the process ends, as the libraries are.
+struct Libraries {
+  Driver driver;
+  Compiler compiler;
+};
+
+Status load(const Options& options, Libraries* libraries) {
+  TT_RETURN_IF_ERROR(load_driver(options.driver, &libraries->driver));
+  const bool both = options.compiler.empty() && libraries->driver.compiles;
+  TT_RETURN_IF_ERROR(
+      load_compiler(both ? options.driver : options.compiler, &libraries->compiler));
+  return check_versions(libraries->driver, libraries->compiler);
+}
+
+}  // namespace
+
+Found find_devices(const Options& options, const ops::Catalog& catalog, const KernelTable& host) {
+  Found found;
+  if (options.driver.empty()) return found;
+  const auto tell = [&](bool bad, const std::string& line) {
+    if (options.log) options.log(bad, line);
+  };
+  auto* libraries = new Libraries;  // never deleted: threads of the driver may outlive everything
+  int count = 0;
+  Status status = load(options, libraries);
+  if (status.ok() && libraries->driver.cuDeviceGetCount(&count) != kSuccess) {
+    status = Status(core::Code::kUnavailable, options.driver + " does not count its devices");
+  }
+  if (status.ok() && count == 0) status = Status(core::Code::kNotFound, "the driver has no device");
+  if (!status.ok()) {
+    // A box without a GPU is nothing to look at.
+    tell(status.code() != core::Code::kNotFound, "no GPU: " + status.message());
+    delete libraries;
+    return found;
+  }
+  for (int i = 0; i < std::min(count, kMostDevices); ++i) {
+    const auto index = static_cast<std::uint8_t>(found.devices.size());
+    const core::Device device{core::DeviceKind::kCuda, index};
+    auto gpu = Gpu::open(libraries->driver, i, core::to_string(device),
+                         {options.patience, options.log});
+    if (!gpu.ok()) {
+      tell(true, "a GPU is not used: " + gpu.status().message());
+      continue;
+    }
+    const std::uint64_t free = (*gpu)->free_at_start();
+    const std::uint64_t memory = options.memory == 0 ? free / 10 * 9 : options.memory;
+    const int capability = (*gpu)->capability();
+    tell(false, (*gpu)->name() + ": " + (*gpu)->model() + ", compute capability " +
+                    std::to_string(capability / 10) + "." + std::to_string(capability % 10) +
+                    ", " + std::to_string(memory >> 20) + " MiB of " + std::to_string(free >> 20) +
+                    " MiB free, CUDA " + std::to_string(libraries->driver.version / 1000) + "." +
+                    std::to_string(libraries->driver.version % 1000 / 10));
+    found.devices.push_back(
+        {std::make_unique<CudaBackend>(std::move(*gpu), device, libraries->compiler, catalog, host,
+                                       options.code_folder, options.log),
+         memory});
+  }
+  return found;
+}
+
+}  // namespace teletensor::backends::cuda

@@ -1,0 +1,97 @@
+#include "engine/backends/cuda/cuda_backend.h"
+
+#include <utility>
+#include <vector>
+
+#include "engine/backends/cuda/on_host.h"
+
+namespace teletensor::backends::cuda {
+
+using core::Code;
+using core::Status;
+
+CudaBackend::CudaBackend(std::unique_ptr<Gpu> gpu, core::Device device, const Compiler& compiler,
+                         const ops::Catalog& catalog, KernelTable host, std::string code_folder,
+                         Log log)
+    : gpu_(std::move(gpu)),
+      device_(device),
+      catalog_(catalog),
+      host_(std::move(host)),
+      table_(make_device_table(catalog)),
+      cache_(*gpu_, compiler, std::move(code_folder), std::move(log)) {}
+
+Kernel CudaBackend::find(ops::OpId op) const {
+  const bool any = host_.find(op) != nullptr || table_.find(op).describe != nullptr;
+  return any ? &CudaBackend::run : nullptr;
+}
+
+LoopRole CudaBackend::role(ops::OpId op) const {
+  const Skeleton skeleton = table_.find(op).skeleton;
+  return skeleton == Skeleton::kLoop ? host_.role(op) : LoopRole::kNone;
+}
+
+Status CudaBackend::run(KernelCall& call) {
+  CudaBackend& self = static_cast<CudaBackend&>(*call.backend);
+  const Status status = self.run_on_device(call);
+  return status.code() == Code::kUnimplemented ? self.run_on_host(call) : status;
+}
+
+Status CudaBackend::run_on_device(KernelCall& call) {
+  const DeviceKernel& kernel = table_.find(catalog_.id(call.op));
+  if (kernel.describe == nullptr) return Status(Code::kUnimplemented, "");
+  Work work;
+  TT_RETURN_IF_ERROR(kernel.describe(call, work));
+  bool refused = false;
+  TT_RETURN_IF_ERROR(launch(work, false, &refused));
+  return refused ? run_on_host(call) : Status();
+}
+
+Status CudaBackend::run_on_host(KernelCall& call) {
+  const Kernel kernel = host_.find(catalog_.id(call.op));
+  if (kernel == nullptr) {
+    return Status(Code::kUnimplemented, call.op.name + ": not available on " + gpu_->name());
+  }
+  on_host_.fetch_add(1, std::memory_order_relaxed);
+  return run_through_host(call, kernel, *gpu_);
+}
+
+Status CudaBackend::run_loop(std::span<const LoopStep> steps, Parallel& parallel,
+                             Scratch& scratch) {
+  Work work;
+  TT_RETURN_IF_ERROR(describe_loop(steps, parallel, scratch, work));
+  bool refused = false;
+  TT_RETURN_IF_ERROR(launch(work, true, &refused));
+  return refused ? Status(Code::kFailedPrecondition, "the loop refused its operands") : Status();
+}
+
+Status CudaBackend::launch(const Work& work, bool loop, bool* refused) {
+  // Before the first launch: nothing has been stored where a later kernel is not to be had.
+  std::vector<KernelRef> kernels;
+  kernels.reserve(work.launches.size());
+  for (const Launch& each : work.launches) {
+    core::Result<KernelRef> found = loop ? cache_.find_loop(each.key, each.shape.shared_bytes)
+                                         : cache_.find(each.key, each.shape.shared_bytes);
+    if (!found.ok()) return found.status();
+    kernels.push_back(*found);
+  }
+  if (work.flag != nullptr) TT_RETURN_IF_ERROR(gpu_->zero(work.flag, sizeof(std::int32_t)));
+  for (std::size_t i = 0; i < kernels.size(); ++i) {
+    const Launch& each = work.launches[i];
+    TT_RETURN_IF_ERROR(gpu_->launch(kernels[i]->function(), each.shape, each.params));
+  }
+  if (work.flag != nullptr) {
+    std::int32_t flag = 0;
+    TT_RETURN_IF_ERROR(gpu_->copy_out(&flag, work.flag, sizeof flag));
+    *refused = flag != 0;
+  }
+  on_device_.fetch_add(1, std::memory_order_relaxed);
+  return {};
+}
+
+Status CudaBackend::copy_from(Backend& other, void* to, const void* from, std::size_t bytes) {
+  auto* device = dynamic_cast<CudaBackend*>(&other);
+  if (device == nullptr) return Backend::copy_from(other, to, from, bytes);
+  return gpu_->copy_from(*device->gpu_, to, from, bytes);
+}
+
+}  // namespace teletensor::backends::cuda

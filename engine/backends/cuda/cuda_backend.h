@@ -1,0 +1,70 @@
+// A GPU as a device of the engine: "cuda:N".
+//
+// An op runs as launches where the device's table has a kernel for the call; else on the host:
+// operands are copied out, the CPU's kernel runs, results are copied back. So every op of the
+// catalog works, with the same errors; docs/ops.md says which way each goes.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "engine/backends/backend.h"
+#include "engine/backends/cuda/device_table.h"
+#include "engine/backends/cuda/gpu.h"
+#include "engine/backends/cuda/kernel_cache.h"
+
+namespace teletensor::backends::cuda {
+
+class CudaBackend final : public Backend {
+ public:
+  // `host`: the CPU's kernels.
+  CudaBackend(std::unique_ptr<Gpu> gpu, core::Device device, const Compiler& compiler,
+              const ops::Catalog& catalog, KernelTable host, std::string code_folder, Log log);
+
+  core::Device device() const override { return device_; }
+  Kernel find(ops::OpId op) const override;
+  LoopRole role(ops::OpId op) const override;
+  core::Status run_loop(std::span<const LoopStep> steps, Parallel& parallel,
+                        Scratch& scratch) override;
+  void* allocate(std::size_t bytes) override { return gpu_->allocate(bytes); }
+  void deallocate(void* memory, std::size_t) override { gpu_->free(memory); }
+  void zero(void* memory, std::size_t bytes) override { (void)gpu_->zero(memory, bytes); }
+  core::Status copy_in(void* device, const void* host, std::size_t bytes) override {
+    return gpu_->copy_in(device, host, bytes);
+  }
+  core::Status copy_out(void* host, const void* device, std::size_t bytes) override {
+    return gpu_->copy_out(host, device, bytes);
+  }
+  core::Status copy(void* to, const void* from, std::size_t bytes) override {
+    return gpu_->copy(to, from, bytes);
+  }
+  core::Status copy_from(Backend& other, void* to, const void* from, std::size_t bytes) override;
+  core::Status health() const override { return gpu_->health(); }
+  core::Status before(const ops::OpDef&) override { return gpu_->health(); }
+  core::Status admit(std::size_t) override { return gpu_->health(); }
+
+  Gpu& gpu() { return *gpu_; }
+  KernelCache::Counts kernels() const { return cache_.counts(); }
+  // Instructions (loops count as one) that ran as launches, and on the host.
+  std::uint64_t on_device() const { return on_device_.load(std::memory_order_relaxed); }
+  std::uint64_t on_host() const { return on_host_.load(std::memory_order_relaxed); }
+
+ private:
+  static core::Status run(KernelCall& call);
+  core::Status run_on_device(KernelCall& call);
+  core::Status run_on_host(KernelCall& call);
+  // `refused`: nothing was stored, and the CPU's kernel knows why.
+  core::Status launch(const Work& work, bool loop, bool* refused);
+
+  const std::unique_ptr<Gpu> gpu_;
+  const core::Device device_;
+  const ops::Catalog& catalog_;
+  const KernelTable host_;
+  const DeviceTable table_;
+  KernelCache cache_;  // goes before the device does
+  std::atomic<std::uint64_t> on_device_{0}, on_host_{0};
+};
+
+}  // namespace teletensor::backends::cuda

@@ -1,0 +1,141 @@
+// Driver and Compiler: the functions of CUDA's driver and of NVRTC that we call, found by dlopen.
+//
+// The declarations are our own, so that this compiles where no toolkit is; driver_test.cc compares
+// them with <cuda.h> and <nvrtc.h> where those exist. Names are CUDA's, without the suffixes that
+// its headers hide (cuMemAlloc is cuMemAlloc_v2).
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "engine/core/status.h"
+
+struct CUctx_st;
+struct CUstream_st;
+struct CUevent_st;
+struct CUmod_st;
+struct CUfunc_st;
+struct _nvrtcProgram;
+
+namespace teletensor::backends::cuda {
+
+using Context = CUctx_st*;
+using Stream = CUstream_st*;
+using Event = CUevent_st*;
+using Module = CUmod_st*;
+using Function = CUfunc_st*;
+using Program = _nvrtcProgram*;
+using Address = unsigned long long;  // of the device's memory (CUdeviceptr)
+
+// CUresult, as far as we tell them apart.
+inline constexpr int kSuccess = 0;
+inline constexpr int kInvalidValue = 1;
+inline constexpr int kOutOfMemory = 2;
+inline constexpr int kNoDevice = 100;
+inline constexpr int kInvalidImage = 200;
+inline constexpr int kNoBinaryForGpu = 209;
+inline constexpr int kInvalidPtx = 218;
+inline constexpr int kUnsupportedPtxVersion = 222;
+inline constexpr int kNotFound = 500;
+inline constexpr int kNotReady = 600;
+inline constexpr int kIllegalAddress = 700;
+inline constexpr int kLaunchOutOfResources = 701;
+inline constexpr int kNotSupported = 801;
+// CUdevice_attribute.
+inline constexpr int kComputeMode = 20;
+inline constexpr int kCapabilityMajor = 75;
+inline constexpr int kCapabilityMinor = 76;
+inline constexpr int kMemoryPoolsSupported = 115;
+// CUcomputemode, CUstream_flags, CUevent_flags, CUfunction_attribute.
+inline constexpr int kComputeModeProhibited = 2;
+inline constexpr unsigned kStreamNonBlocking = 1;
+inline constexpr unsigned kEventDisableTiming = 2;
+inline constexpr int kMaxDynamicSharedBytes = 8;
+
+// X(member, exported name, arguments); all return CUresult.
+#define TT_CUDA_FUNCTIONS(X)                                                                   \
+  X(cuInit, "cuInit", (unsigned))                                                              \
+  X(cuDriverGetVersion, "cuDriverGetVersion", (int*))                                          \
+  X(cuGetErrorName, "cuGetErrorName", (int, const char**))                                     \
+  X(cuDeviceGetCount, "cuDeviceGetCount", (int*))                                              \
+  X(cuDeviceGet, "cuDeviceGet", (int*, int))                                                   \
+  X(cuDeviceGetName, "cuDeviceGetName", (char*, int, int))                                     \
+  X(cuDeviceGetAttribute, "cuDeviceGetAttribute", (int*, int, int))                            \
+  X(cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", (Context*, int))                     \
+  X(cuDevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease_v2", (int))                          \
+  X(cuCtxSetCurrent, "cuCtxSetCurrent", (Context))                                             \
+  X(cuMemGetInfo, "cuMemGetInfo_v2", (std::size_t*, std::size_t*))                             \
+  X(cuMemAlloc, "cuMemAlloc_v2", (Address*, std::size_t))                                      \
+  X(cuMemFree, "cuMemFree_v2", (Address))                                                      \
+  X(cuMemAllocAsync, "cuMemAllocAsync", (Address*, std::size_t, Stream))                       \
+  X(cuMemFreeAsync, "cuMemFreeAsync", (Address, Stream))                                       \
+  X(cuMemHostAlloc, "cuMemHostAlloc", (void**, std::size_t, unsigned))                         \
+  X(cuMemFreeHost, "cuMemFreeHost", (void*))                                                   \
+  X(cuMemsetD8Async, "cuMemsetD8Async", (Address, unsigned char, std::size_t, Stream))         \
+  X(cuMemcpyHtoDAsync, "cuMemcpyHtoDAsync_v2", (Address, const void*, std::size_t, Stream))    \
+  X(cuMemcpyDtoHAsync, "cuMemcpyDtoHAsync_v2", (void*, Address, std::size_t, Stream))          \
+  X(cuMemcpyDtoDAsync, "cuMemcpyDtoDAsync_v2", (Address, Address, std::size_t, Stream))        \
+  X(cuMemcpyPeerAsync, "cuMemcpyPeerAsync",                                                    \
+    (Address, Context, Address, Context, std::size_t, Stream))                                 \
+  X(cuStreamCreate, "cuStreamCreate", (Stream*, unsigned))                                     \
+  X(cuStreamDestroy, "cuStreamDestroy_v2", (Stream))                                           \
+  X(cuStreamWaitEvent, "cuStreamWaitEvent", (Stream, Event, unsigned))                         \
+  X(cuEventCreate, "cuEventCreate", (Event*, unsigned))                                        \
+  X(cuEventRecord, "cuEventRecord", (Event, Stream))                                           \
+  X(cuEventQuery, "cuEventQuery", (Event))                                                     \
+  X(cuEventDestroy, "cuEventDestroy_v2", (Event))                                              \
+  X(cuModuleLoadData, "cuModuleLoadData", (Module*, const void*))                              \
+  X(cuModuleUnload, "cuModuleUnload", (Module))                                                \
+  X(cuModuleGetFunction, "cuModuleGetFunction", (Function*, Module, const char*))              \
+  X(cuFuncSetAttribute, "cuFuncSetAttribute", (Function, int, int))                            \
+  X(cuLaunchKernel, "cuLaunchKernel",                                                          \
+    (Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Stream,   \
+     void**, void**))
+
+// All return nvrtcResult.
+#define TT_NVRTC_FUNCTIONS(X)                                                                  \
+  X(nvrtcVersion, "nvrtcVersion", (int*, int*))                                                \
+  X(nvrtcGetNumSupportedArchs, "nvrtcGetNumSupportedArchs", (int*))                            \
+  X(nvrtcGetSupportedArchs, "nvrtcGetSupportedArchs", (int*))                                  \
+  X(nvrtcCreateProgram, "nvrtcCreateProgram",                                                  \
+    (Program*, const char*, const char*, int, const char* const*, const char* const*))         \
+  X(nvrtcDestroyProgram, "nvrtcDestroyProgram", (Program*))                                    \
+  X(nvrtcCompileProgram, "nvrtcCompileProgram", (Program, int, const char* const*))            \
+  X(nvrtcGetCUBINSize, "nvrtcGetCUBINSize", (Program, std::size_t*))                           \
+  X(nvrtcGetCUBIN, "nvrtcGetCUBIN", (Program, char*))                                          \
+  X(nvrtcGetPTXSize, "nvrtcGetPTXSize", (Program, std::size_t*))                               \
+  X(nvrtcGetPTX, "nvrtcGetPTX", (Program, char*))                                              \
+  X(nvrtcGetProgramLogSize, "nvrtcGetProgramLogSize", (Program, std::size_t*))                 \
+  X(nvrtcGetProgramLog, "nvrtcGetProgramLog", (Program, char*))
+
+struct Driver {
+#define TT_MEMBER(member, name, arguments) int(*member) arguments = nullptr;
+  TT_CUDA_FUNCTIONS(TT_MEMBER)
+  int version = 0;        // 12040: CUDA 12.4
+  bool compiles = false;  // the library has NVRTC's functions as well (the one of the tests has)
+  std::string path;
+};
+
+struct Compiler {
+  TT_NVRTC_FUNCTIONS(TT_MEMBER)
+#undef TT_MEMBER
+  int major = 0, minor = 0;
+  std::string path;
+};
+
+// Opens the libraries for good and fills the tables. NOT_FOUND: there is no such library, or it
+// lacks a function; the text says which. load_driver also calls cuInit.
+core::Status load_driver(const std::string& path, Driver* driver);
+// "": NVRTC under its usual names.
+core::Status load_compiler(const std::string& path, Compiler* compiler);
+// Do they fit each other? One sentence with both versions where not.
+core::Status check_versions(const Driver& driver, const Compiler& compiler);
+
+// The text of `source` as machine code for `capability` (90: 9.0), or as PTX for the nearest
+// architecture below that the compiler knows. Its log where it does not compile.
+core::Result<std::string> compile(const Compiler& compiler, const std::string& source,
+                                  int capability);
+// What decides, beside the text, what compile() makes; part of a kernel's name on disk.
+std::string compile_flags(const Compiler& compiler, int capability);
+
+}  // namespace teletensor::backends::cuda

@@ -1,0 +1,127 @@
+// Gpu: one device behind the driver: its context, its one stream, its memory.
+//
+// What is asked of it runs in the order in which it is asked, whoever asks (one stream), and later
+// than the call. A device that answers with an error that ends its context, or does not answer at
+// all, is lost for good: every later call says so, with the cause. Thread-safe.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/backends/cuda/driver.h"
+#include "engine/backends/cuda/kernel_source.h"
+#include "engine/core/mutex.h"
+#include "engine/core/status.h"
+
+namespace teletensor::backends::cuda {
+
+using Log = std::function<void(bool bad, const std::string& line)>;
+
+class Gpu {
+ public:
+  struct Options {
+    double patience = 60;  // seconds without progress after which it is lost
+    Log log;
+  };
+  // Device `ordinal` of the driver, named `name` ("cuda:0") to people. `driver` outlives it.
+  static core::Result<std::unique_ptr<Gpu>> open(const Driver& driver, int ordinal,
+                                                 std::string name, Options options);
+  // Waits for what has been asked, but not of a lost device.
+  ~Gpu();
+  Gpu(const Gpu&) = delete;
+  Gpu& operator=(const Gpu&) = delete;
+
+  const std::string& name() const { return name_; }
+  const std::string& model() const { return model_; }  // "NVIDIA H100 80GB HBM3"
+  int capability() const { return capability_; }       // 90: 9.0
+  std::uint64_t free_at_start() const { return free_at_start_; }
+
+  // Not ok once it is lost.
+  core::Status health() const;
+
+  // Zeroed; nullptr when it has none left or is lost.
+  void* allocate(std::size_t bytes);
+  void free(void* memory);
+  core::Status zero(void* memory, std::size_t bytes);
+  core::Status copy(void* to, const void* from, std::size_t bytes);
+  core::Status copy_from(Gpu& other, void* to, const void* from, std::size_t bytes);
+  // The host's memory may change as soon as it returns.
+  core::Status copy_in(void* to, const void* host, std::size_t bytes);
+  // After everything asked before; the bytes are there when it returns.
+  core::Status copy_out(void* host, const void* from, std::size_t bytes);
+
+  core::Status load(const std::string& code, Module* module);
+  core::Status function(Module module, const std::string& name, unsigned shared_bytes,
+                        Function* function);
+  void unload(Module module);  // once nothing asked before can use it
+  // `parameters`: the kernel's one parameter, a structure.
+  core::Status launch(Function function, const LaunchShape& shape, std::span<const std::byte> parameters);
+  core::Status synchronize();
+
+  std::uint64_t launches() const { return launches_.load(std::memory_order_relaxed); }
+
+ private:
+  // Page-locked memory between the host's and the device's.
+  static constexpr std::size_t kSlot = std::size_t{1} << 20;
+  static constexpr int kSlots = 8;
+  struct Slot {
+    char* data = nullptr;
+    Event filled = nullptr;  // recorded when all copies from it have been asked
+    bool used = false;
+  };
+
+  Gpu(const Driver& driver, int ordinal, std::string name, Options options);
+  core::Status start();
+  core::Status enter() const;
+  core::Status check(int code, const char* what) const;
+  void lose(std::string cause) const;
+  core::Status wait(Event event);
+  core::Status next_slot() TT_REQUIRES(in_mu_);
+  void watch();
+
+  const Driver& driver_;
+  const int ordinal_;
+  const std::string name_;
+  const Options options_;
+  std::string model_;
+  int device_ = 0;
+  int capability_ = 0;
+  bool pools_ = false;  // has stream-ordered memory
+  std::uint64_t free_at_start_ = 0;
+  Context context_ = nullptr;
+  Stream stream_ = nullptr;
+  std::atomic<std::uint64_t> launches_{0};
+  mutable std::atomic<std::uint64_t> asked_{0};  // calls that the stream runs
+
+  core::Mutex in_mu_;
+  Slot slots_[kSlots] TT_GUARDED_BY(in_mu_);
+  int slot_ TT_GUARDED_BY(in_mu_) = 0;
+  std::size_t filled_ TT_GUARDED_BY(in_mu_) = 0;  // bytes of the current slot
+
+  core::Mutex out_mu_;
+  char* out_ TT_GUARDED_BY(out_mu_) = nullptr;
+  Event out_event_ TT_GUARDED_BY(out_mu_) = nullptr;
+
+  core::Mutex event_mu_;  // of what follows
+  Event event_ TT_GUARDED_BY(event_mu_) = nullptr;
+
+  mutable std::atomic<bool> lost_{false};
+  mutable core::Mutex lost_mu_;
+  mutable core::Status lost_status_ TT_GUARDED_BY(lost_mu_);
+
+  core::Mutex watch_mu_;
+  core::CondVar watch_ended_;
+  bool ending_ TT_GUARDED_BY(watch_mu_) = false;
+  Event probe_ = nullptr;
+  std::thread watcher_;
+};
+
+}  // namespace teletensor::backends::cuda

@@ -1,0 +1,96 @@
+// KernelCache: the compiled kernels of one device, by key; their code also on disk, by text.
+//
+// Single kernels are compiled by whoever needs them first (the others wait for it). Loops are
+// compiled by a thread of the cache's own, from their third sighting on, and never waited for. What
+// does not compile is said once and not tried again. Thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <memory>
+#include <string>
+#include <thread>
+#include <unordered_map>
+
+#include "engine/backends/cuda/driver.h"
+#include "engine/backends/cuda/gpu.h"
+#include "engine/backends/cuda/kernel_source.h"
+#include "engine/core/mutex.h"
+#include "engine/core/status.h"
+
+namespace teletensor::backends::cuda {
+
+// A loaded kernel; goes when nobody has it any more.
+class LoadedKernel {
+ public:
+  LoadedKernel(Gpu& gpu, Module module, Function function)
+      : gpu_(gpu), module_(module), function_(function) {}
+  ~LoadedKernel() { gpu_.unload(module_); }
+  LoadedKernel(const LoadedKernel&) = delete;
+  LoadedKernel& operator=(const LoadedKernel&) = delete;
+  Function function() const { return function_; }
+
+ private:
+  Gpu& gpu_;
+  const Module module_;
+  const Function function_;
+};
+using KernelRef = std::shared_ptr<const LoadedKernel>;
+
+class KernelCache {
+ public:
+  static constexpr int kSightings = 3;         // of a loop, until it is worth a kernel
+  static constexpr std::size_t kMost = 4096;   // kernels that are kept loaded
+  static constexpr std::size_t kMostQueued = 256;
+  static constexpr std::uint64_t kMostOnDisk = std::uint64_t{512} << 20;
+
+  // `folder`: of the code; "": none. All outlive the cache.
+  KernelCache(Gpu& gpu, const Compiler& compiler, std::string folder, Log log);
+  ~KernelCache();
+  KernelCache(const KernelCache&) = delete;
+  KernelCache& operator=(const KernelCache&) = delete;
+
+  // Of the launch with this key. kUnimplemented: it does not compile.
+  core::Result<KernelRef> find(const std::string& key, unsigned shared_bytes);
+  // The same, but kUnavailable while it is not compiled yet.
+  core::Result<KernelRef> find_loop(const std::string& key, unsigned shared_bytes);
+
+  struct Counts {
+    std::uint64_t compiled = 0, from_disk = 0, refused = 0;
+  };
+  Counts counts() const;
+
+ private:
+  struct Entry {
+    int seen = 0;
+    bool making = false;
+    KernelRef kernel;
+    core::Status refused;
+    std::list<std::string>::iterator place;  // in recent_
+  };
+
+  Entry& entry(const std::string& key) TT_REQUIRES(mu_);
+  core::Result<KernelRef> make(const std::string& key, unsigned shared_bytes);
+  core::Result<std::string> code_of(const KernelSource& source);
+  void settle(const std::string& key, core::Result<KernelRef> made);
+  void work();
+
+  Gpu& gpu_;
+  const Compiler& compiler_;
+  const std::string flags_;
+  const std::string folder_;
+  const Log log_;
+
+  mutable core::Mutex mu_;
+  core::CondVar changed_;
+  std::unordered_map<std::string, Entry> entries_ TT_GUARDED_BY(mu_);
+  std::list<std::string> recent_ TT_GUARDED_BY(mu_);  // keys, the latest in front
+  std::deque<std::pair<std::string, unsigned>> queue_ TT_GUARDED_BY(mu_);
+  Counts counts_ TT_GUARDED_BY(mu_);
+  bool ending_ TT_GUARDED_BY(mu_) = false;
+  bool told_ TT_GUARDED_BY(mu_) = false;  // that something does not compile
+  std::thread worker_;
+};
+
+}  // namespace teletensor::backends::cuda

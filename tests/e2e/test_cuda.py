@@ -1,0 +1,193 @@
+"""GPUs, behind the fake driver (tests/support/fake_cuda): a real daemon, a real client, devices cuda:0, ...
+
+Nothing here computes on a GPU: what is shown is that the daemon's own part (memory, order, copies,
+errors, the loss of a device) does what it should.
+"""
+
+import numpy as np
+import pytest
+from support.cuda import Control, fake
+from support.daemon import wait_until
+from support.http import ask
+
+
+@pytest.fixture
+def start(start_daemon):
+    """start(*flags, **options of the fake driver): a daemon."""
+
+    def started(*flags, **options):
+        arguments, environment = fake(*flags, **options)
+        return start_daemon(*arguments, env=environment)
+    return started
+
+
+def train(tt, device):
+    """The losses of a small training on a device."""
+    tt.manual_seed(5)
+    model = tt.nn.Sequential(tt.nn.Linear(6, 16), tt.nn.Tanh(), tt.nn.Linear(16, 1)).to(device)
+    optimizer = tt.optim.Adam(model.parameters(), lr=0.01)
+    x = tt.tensor(np.random.default_rng(0).normal(size=(32, 6)).astype("float32")).to(device)
+    losses = []
+    for _ in range(6):
+        loss = ((model(x) - x.sum(1, keepdim=True)) ** 2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def test_trains_on_a_gpu_as_on_the_cpu(start):
+    import teletensor as tt
+
+    daemon = start()
+    with tt.connect(daemon.unix):
+        assert tt.cuda.is_available() and tt.cuda.device_count() == 1
+        wanted = train(tt, "cpu")
+        assert train(tt, "cuda:0") == wanted
+        assert wanted[-1] < wanted[0]
+        tt.cuda.synchronize()
+
+
+def test_tensors_between_devices(start):
+    import teletensor as tt
+
+    daemon = start(devices=2)
+    numbers = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    with tt.connect(daemon.unix):
+        assert tt.cuda.device_count() == 2
+        x = tt.tensor(numbers)
+        y = x.to("cuda")
+        z = y.transpose(0, 2).to("cuda:1")
+        assert (y.device, z.device) == (tt.device("cuda:0"), tt.device("cuda:1"))
+        assert y.is_cuda and not x.is_cuda
+        np.testing.assert_array_equal(z.numpy(), numbers.transpose(2, 1, 0))
+        y[0] = -1.0  # the copy elsewhere is a copy
+        z.mul_(2.0)
+        np.testing.assert_array_equal(z.cpu().numpy(), 2 * numbers.transpose(2, 1, 0))
+        np.testing.assert_array_equal(y.cpu()[0].numpy(), np.full((3, 4), -1.0))
+        with pytest.raises(RuntimeError, match="cuda:0.*cuda:1|cuda:1.*cuda:0"):
+            y + y.to("cuda:1")
+        with pytest.raises(RuntimeError, match="'cuda:2' is not on this daemon; it has cpu, cuda:0, cuda:1"):
+            x.to("cuda:2").sum().item()
+        large = np.random.default_rng(1).normal(size=3_000_001).astype(np.float32)  # many slots
+        np.testing.assert_array_equal(tt.tensor(large).to("cuda:0").to("cuda:1").numpy(), large)
+
+
+def test_gradients_meet_on_their_device(start):
+    import teletensor as tt
+
+    daemon = start()
+    with tt.connect(daemon.unix):
+        w = tt.ones(3, requires_grad=True)
+        (w.to("cuda:0") * tt.tensor([1.0, 2.0, 3.0], device="cuda:0")).sum().backward()
+        assert w.grad.device == tt.device("cpu") and w.grad.tolist() == [1.0, 2.0, 3.0]
+
+
+def test_memory_is_a_budget(start):
+    import teletensor as tt
+
+    daemon = start("--device-memory", "32MiB", memory=64)
+    with tt.connect(daemon.unix):
+        kept = tt.ones(1 << 20, device="cuda:0")
+        with pytest.raises(tt.OutOfMemoryError) as caught:
+            tt.zeros(32 << 20, device="cuda:0").sum().item()
+        text = str(caught.value)
+        for part in ("cuda:0", "requested 128.0 MiB (134217728 bytes)", "uses 4.0 MiB",
+                     "quota of 32.0 MiB", "free on the device 28.0 MiB", "4.0 MiB made at"):
+            assert part in text, text
+        assert kept.sum().item() == 1 << 20
+        # What is freed can be used again, also in other sizes.
+        for size in (3 << 20, 5 << 20, 6 << 20, 2 << 20, 6 << 20):
+            x = tt.ones(size, device="cuda:0")
+            assert x[-1].item() == 1.0
+            del x
+            tt.cuda.synchronize()
+
+
+def test_a_device_that_is_full_refuses_and_goes_on(start, tmp_path):
+    import teletensor as tt
+
+    control = Control(tmp_path)
+    daemon = start("--device-memory", "64MiB", memory=128, control=control.path)
+    with tt.connect(daemon.unix):
+        kept = tt.ones(1 << 20, device="cuda:0")
+        assert kept.sum().item() == 1 << 20
+        control("full 0")
+        with pytest.raises(tt.OutOfMemoryError, match="on cuda:0"):
+            tt.zeros(8 << 20, device="cuda:0").sum().item()
+        control.taken()
+        assert kept.add_(1.0)[7].item() == 2.0
+
+
+def test_nobody_reads_what_others_left(start):
+    import teletensor as tt
+
+    daemon = start("--device-memory", "16MiB", memory=64)
+    for _ in range(3):
+        with tt.connect(daemon.unix):
+            x = tt.empty(1 << 20, device="cuda:0")
+            assert x.count_nonzero().item() == 0
+            x.fill_(7.0)
+            assert x[3].item() == 7.0
+
+
+def test_a_box_without_a_driver(start_daemon):
+    import teletensor as tt
+
+    daemon = start_daemon("--cuda-driver", "libno-such-driver.so.1")
+    assert "no GPU: libno-such-driver.so.1" in daemon.log
+    with tt.connect(daemon.unix):
+        assert not tt.cuda.is_available() and tt.cuda.device_count() == 0
+        with pytest.raises(RuntimeError, match="'cuda:0' is not on this daemon; it has cpu"):
+            tt.ones(2, device="cuda:0").sum().item()
+
+
+@pytest.mark.parametrize(("options", "text"), [
+    ({"driver": 12080}, "speaks CUDA 12.8 .* is of CUDA 13.0: the compiler must not be of a later major"),
+    ({"driver": 12010, "nvrtc": "12.1"}, "speaks CUDA 12.1 .* a driver for CUDA 12.4 or later"),
+    ({"capability": 70}, "compute capability 7.0; 7.5 is the least"),
+    ({"devices": 0}, "the driver has no device"),
+])
+def test_what_does_not_fit_is_said_in_one_line(start, options, text):
+    import re
+
+    import teletensor as tt
+
+    daemon = start(**options)
+    lines = [line for line in daemon.log.splitlines() if re.search(text, line)]
+    assert len(lines) == 1, daemon.log
+    with tt.connect(daemon.unix):
+        assert not tt.cuda.is_available()
+
+
+@pytest.mark.parametrize(("what", "text"), [
+    ("sticky 0", "CUDA_ERROR_ILLEGAL_ADDRESS"), ("lost 0", "CUDA_ERROR_UNKNOWN"),
+    ("hang 0", "it has not moved for 0.5 seconds")])
+def test_a_lost_device(start, tmp_path, what, text):
+    import teletensor as tt
+
+    control = Control(tmp_path)
+    daemon = start("--http", "127.0.0.1:0", "--device-patience", "0.5", devices=2, control=control.path)
+    with tt.connect(daemon.unix):
+        there, here = tt.arange(5.0, device="cuda:0"), tt.arange(4.0)
+        other = tt.arange(3.0, device="cuda:1")
+        assert there.sum().item() == 10.0 and other.sum().item() == 3.0
+        assert ask(daemon.http, "/readyz").status == 200
+        control(what)
+        with pytest.raises(tt.DeviceLostError, match=f"DEVICE_LOST: cuda:0.*{text}"):
+            (there * 2).sum().item()
+        # Readiness has fallen when the client knows.
+        reply = ask(daemon.http, "/readyz")
+        assert reply.status == 503 and "DEVICE_LOST: cuda:0" in reply.text, reply.text
+        assert (here + 1).sum().item() == 10.0
+        assert (other * 2).sum().item() == 6.0
+        with pytest.raises(tt.DeviceLostError, match=text):
+            there.tolist()
+        with pytest.raises(tt.DeviceLostError, match=text):
+            tt.ones(3, device="cuda:0").sum().item()
+    with tt.connect(daemon.unix):  # a later session meets the same
+        with pytest.raises(tt.DeviceLostError, match=text):
+            tt.ones(3, device="cuda:0").sum().item()
+        assert tt.ones(3).sum().item() == 3.0
+    wait_until(lambda: "DEVICE_LOST: cuda:0" in daemon.log, 10, "a line in the log")

@@ -1,0 +1,132 @@
+// The fake driver of tests: a library with the functions of CUDA's driver and of NVRTC that the
+// daemon asks for, on a machine without a GPU.
+//
+// It is a strict device: memory that the host cannot touch, filled with rubbish when it is made,
+// pages that nobody may touch around every allocation; streams that run as late as they may and in
+// any order that events allow; calls without a context, launches beyond the limits and freed memory
+// are refused. Kernels are compiled by the C++ compiler behind emulate.cuh and run block by block.
+//
+// TT_FAKE_CUDA is a list "name=value,...":
+//   devices=1     how many                     memory=256   MiB on each
+//   capability=90                              driver=13000, nvrtc=13.0   versions
+//   compile=none  refuses every kernel         cache=DIR    keeps compiled kernels there
+//   seed=1        of the order of streams      control=FILE  read and removed when it appears:
+//     "sticky N"  what device N runs next ends its context (CUDA_ERROR_ILLEGAL_ADDRESS)
+//     "lost N"    device N is gone at once (CUDA_ERROR_UNKNOWN)
+//     "hang N"    device N runs nothing any more
+//     "full N"    device N has no memory left
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace fake {
+
+enum Error : int {
+  kSuccess = 0,
+  kInvalidValue = 1,
+  kOutOfMemory = 2,
+  kInvalidDevice = 101,
+  kInvalidImage = 200,
+  kInvalidContext = 201,
+  kInvalidHandle = 400,
+  kNotFound = 500,
+  kNotReady = 600,
+  kIllegalAddress = 700,
+  kUnknown = 999,
+};
+
+struct Config {
+  int devices = 1, capability = 90, driver = 13000, nvrtc_major = 13, nvrtc_minor = 0;
+  std::size_t memory = std::size_t{256} << 20;
+  bool compiles = true;
+  unsigned seed = 1;
+  std::string cache, control;
+};
+const Config& config();
+
+struct Event {
+  std::uint64_t asked = 0, done = 0;  // records
+};
+struct Library;  // a loaded kernel
+struct Call {    // CUfunction
+  std::weak_ptr<Library> library;
+  void (*run)(const unsigned* grid, const unsigned* block, const void* parameters) = nullptr;
+  unsigned shared_bytes = 48 * 1024;
+};
+
+// What a stream has still to do.
+struct Task {
+  std::function<int()> run;      // with the device's memory open; an Error
+  bool kernel = false;           // touches memory that only it knows
+  std::vector<std::uintptr_t> touched;
+  std::shared_ptr<Event> wait;   // runs when it has been recorded `count` times
+  std::shared_ptr<Event> record;
+  std::uint64_t count = 0;
+  std::shared_ptr<Library> library;
+};
+
+struct Device;
+struct Stream {
+  Device* device = nullptr;
+  std::deque<Task> tasks;
+  bool running = false;
+};
+
+struct Block {
+  std::size_t bytes = 0;  // asked for
+  std::size_t pages = 0;
+  bool freed = false;     // the free stands in a stream
+};
+
+struct Device {
+  int index = 0;
+  int retained = 0;
+  int error = kSuccess;  // for good
+  bool fail_next = false, hung = false, full = false;
+  std::uintptr_t base = 0, end = 0;
+  std::size_t used = 0;
+  std::map<std::uintptr_t, Block> blocks;
+};
+
+// One lock for everything; tasks run without it, one at a time.
+struct State {
+  std::mutex mutex;
+  std::condition_variable work, done;
+  std::deque<Device> devices;
+  std::map<Stream*, std::unique_ptr<Stream>> streams;
+  std::map<Event*, std::shared_ptr<Event>> events;
+  std::map<void*, std::size_t> pinned;
+  std::set<Library*> libraries;
+  std::mt19937 random;
+  bool hurry = false;  // somebody waits
+  std::size_t queued = 0;
+};
+State& state();
+
+// The device whose context the calling thread has entered, with every check of a call; null with
+// *error set.
+Device* enter(std::unique_lock<std::mutex>& lock, int* error);
+int set_current(void* context);
+void push(Stream* stream, Task task);
+// The block that [address, address + bytes) lies in; null: none.
+Block* block_of(Device& device, std::uintptr_t address, std::size_t bytes, std::uintptr_t* start);
+int allocate(Device& device, std::size_t bytes, std::uintptr_t* address);
+void release(Device& device, std::uintptr_t address);  // at once
+void protect(std::uintptr_t address, std::size_t pages, bool open);
+
+// Kernels: a library's bytes, loaded.
+std::shared_ptr<Library> load(const void* image, int* error);
+void* symbol(const Library& library, const std::string& name);
+
+}  // namespace fake
