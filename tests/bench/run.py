@@ -60,6 +60,13 @@ def cells(r):
     return [r["name"], f"{number(r['ours'])} {r['unit']}", peer, spread, bound, mark]
 
 
+GPUS = """## GPUs
+
+No figure of this page is a GPU's, and nothing of `engine/backends/cuda` has run on one yet: driver and compiler of the
+tests are stand-ins (docs/design/0013-cuda.md). Not yet run on a device: every kernel, the driver's calls, NVRTC's code at
+all, memory beyond what the stand-in has, two devices side by side. `make gpu-check` on a machine with a GPU runs the op tester
+there and measures beside PyTorch on the same device.""".splitlines()
+
 HEAD = ["work", "teletensor", "peer", "ratio (range)", "bound", "reached"]
 
 
@@ -79,7 +86,7 @@ def page(report):
         f"{report['load']:.1f} (a run on a busy machine says little: run it again).", "",
         "| " + " | ".join(HEAD) + " |", "|---" * len(HEAD) + "|",
         *["| " + " | ".join(cells(r)) + " |" for r in report["rows"]], "",
-        "Bounds are those of the first landing in the design's table of figures.", ""]
+        "Bounds are those of the first landing in the design's table of figures.", "", *GPUS, ""]
     return "\n".join(lines)
 
 

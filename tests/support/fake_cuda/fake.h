@@ -30,6 +30,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/backends/cuda/emulator_test.h"
+
 namespace fake {
 
 enum Error : int {
@@ -61,7 +63,7 @@ struct Event {
 struct Library;  // a loaded kernel
 struct Call {    // CUfunction
   std::weak_ptr<Library> library;
-  void (*run)(const unsigned* grid, const unsigned* block, const void* parameters) = nullptr;
+  teletensor::backends::cuda::EmulatedKernel kernel;
   unsigned shared_bytes = 48 * 1024;
 };
 

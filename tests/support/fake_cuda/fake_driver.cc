@@ -347,12 +347,15 @@ EXPORT cuModuleUnload(void* module) {
 EXPORT cuModuleGetFunction(void** function, void* module, const char* name) {
   ENTER;
   const auto& library = *static_cast<std::shared_ptr<Library>*>(module);
-  void* run = symbol(*library, std::string(name) + "_run");
-  if (run == nullptr) return kNotFound;
+  void* const thread = symbol(*library, std::string(name) + "_thread");
+  if (thread == nullptr) return kNotFound;
   static std::deque<Call>* const calls = new std::deque<Call>;  // as long as the process
   Call& call = calls->emplace_back();
   call.library = library;
-  call.run = reinterpret_cast<decltype(call.run)>(run);
+  call.kernel.thread = reinterpret_cast<void (*)(const void*)>(thread);
+  call.kernel.current =
+      static_cast<teletensor::backends::cuda::EmulatedThread*>(symbol(*library, "tt_current"));
+  call.kernel.barriers = symbol(*library, std::string(name) + "_barriers") != nullptr;
   *function = &call;
   return kSuccess;
 }
@@ -385,9 +388,10 @@ EXPORT cuLaunchKernel(void* function, unsigned grid_x, unsigned grid_y, unsigned
   task.kernel = true;
   task.library = call.library.lock();
   if (!task.library) return kInvalidHandle;  // unloaded
-  task.run = [=, run = call.run] {
-    const unsigned grid[3] = {grid_x, grid_y, grid_z}, block[3] = {block_x, block_y, block_z};
-    run(grid, block, copy.data());
+  task.run = [=, kernel = call.kernel] {
+    const teletensor::backends::cuda::LaunchShape shape{
+        {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes};
+    teletensor::backends::cuda::emulate(kernel, shape, copy.data());
     return kSuccess;
   };
   push(stream, std::move(task));

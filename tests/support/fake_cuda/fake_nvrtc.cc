@@ -3,7 +3,6 @@
 #include <elf.h>
 #include <fcntl.h>
 #include <spawn.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -24,6 +23,19 @@ extern char** environ;
 
 namespace fake {
 
+static std::string folder() {
+  static const std::string made = [] {
+    std::string pattern = (std::filesystem::temp_directory_path() / "fake-cuda-XXXXXX").string();
+    if (mkdtemp(pattern.data()) == nullptr) std::abort();
+    std::atexit([] {
+      std::error_code ignored;
+      std::filesystem::remove_all(folder(), ignored);
+    });
+    return pattern;
+  }();
+  return made;
+}
+
 struct Library {
   void* handle = nullptr;
   ~Library() {
@@ -37,16 +49,14 @@ std::shared_ptr<Library> load(const void* image, int* error) {
   std::memcpy(&head, image, sizeof head);
   if (std::memcmp(head.e_ident, ELFMAG, SELFMAG) != 0) return nullptr;
   const std::size_t bytes = head.e_shoff + std::size_t{head.e_shnum} * head.e_shentsize;
-  const int file = memfd_create("kernel", MFD_CLOEXEC);
-  const char* at = static_cast<const char*>(image);
-  for (std::size_t written = 0; written < bytes;) {
-    const ssize_t n = write(file, at + written, bytes - written);
-    if (n <= 0) std::abort();
-    written += static_cast<std::size_t>(n);
-  }
+  // A path of its own: dlopen takes equal paths for equal libraries.
+  static std::atomic<int> counter{0};
+  const std::string path = folder() + "/loaded-" + std::to_string(counter.fetch_add(1)) + ".so";
+  std::ofstream(path, std::ios::binary).write(static_cast<const char*>(image),
+                                              static_cast<std::streamsize>(bytes));
   auto made = std::make_shared<Library>();
-  made->handle = dlopen(("/proc/self/fd/" + std::to_string(file)).c_str(), RTLD_NOW | RTLD_LOCAL);
-  close(file);
+  made->handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  std::remove(path.c_str());
   if (made->handle == nullptr) {
     std::fprintf(stderr, "fake driver: %s\n", dlerror());
     return nullptr;
@@ -87,19 +97,6 @@ int run(const std::vector<std::string>& words, const std::string& log) {
   return status;
 }
 
-std::string folder() {
-  static const std::string made = [] {
-    std::string pattern = (std::filesystem::temp_directory_path() / "fake-cuda-XXXXXX").string();
-    if (mkdtemp(pattern.data()) == nullptr) std::abort();
-    std::atexit([] {
-      std::error_code ignored;
-      std::filesystem::remove_all(folder(), ignored);
-    });
-    return pattern;
-  }();
-  return made;
-}
-
 int compile(Program& program) {
   static std::atomic<int> counter{0};
   if (!fake::config().compiles) {
@@ -113,7 +110,7 @@ int compile(Program& program) {
   const std::string kept =
       fake::config().cache.empty() ? "" : fake::config().cache + "/" + name.str() + ".so";
   if (!kept.empty() && !(program.code = read_file(kept)).empty()) return 0;
-  const std::string base = folder() + "/" + std::to_string(counter.fetch_add(1));
+  const std::string base = fake::folder() + "/" + std::to_string(counter.fetch_add(1));
   std::ofstream(base + ".cc") << text;
   const int status = run({TT_FAKE_COMPILER, "-std=c++20", "-O1", "-ffp-contract=off", "-w", "-fPIC",
                           "-shared", "-fvisibility=hidden", "-fno-gnu-unique", "-o", base + ".so",

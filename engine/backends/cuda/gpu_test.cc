@@ -1,0 +1,245 @@
+// Gpu on the fake driver: late streams, memory that the host cannot touch, devices that fail.
+#include "engine/backends/cuda/gpu.h"
+
+#ifdef TT_FAKE_CUDA_LIBRARY
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+#include <random>
+
+namespace teletensor::backends::cuda {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+// A device that has failed stays so: each such test has one of its own.
+enum Ordinal { kSound = 0, kOther = 1, kSticky = 2, kLost = 3, kHung = 4, kFull = 5, kIdle = 6 };
+
+std::string control_path() {
+  return (std::filesystem::temp_directory_path() / ("fake-" + std::to_string(getpid()))).string();
+}
+
+const Driver& driver() {
+  static const Driver loaded = [] {
+    setenv("TT_FAKE_CUDA", ("devices=7,memory=64,control=" + control_path()).c_str(), 1);
+    Driver made;
+    EXPECT_EQ(load_driver(TT_FAKE_CUDA_LIBRARY, &made).message(), "");
+    return made;
+  }();
+  return loaded;
+}
+
+void happens(const std::string& what) {
+  std::ofstream(control_path() + ".part") << what << "\n";
+  std::filesystem::rename(control_path() + ".part", control_path());
+}
+
+struct Opened {
+  explicit Opened(int ordinal, double patience = 60) {
+    auto made = Gpu::open(driver(), ordinal, "cuda:" + std::to_string(ordinal),
+                          {patience, [this](bool bad, const std::string& line) {
+                             core::MutexLock lock(mu);
+                             told += (bad ? "bad: " : "") + line;
+                           }});
+    EXPECT_EQ(made.status().message(), "");
+    gpu = std::move(*made);
+  }
+  std::string log() {
+    core::MutexLock lock(mu);
+    return told;
+  }
+  core::Mutex mu;
+  std::string told;
+  std::unique_ptr<Gpu> gpu;
+};
+
+std::vector<int> numbers(std::size_t count, int first = 0) {
+  std::vector<int> made(count);
+  std::iota(made.begin(), made.end(), first);
+  return made;
+}
+
+std::vector<int> read(Gpu& gpu, const void* memory, std::size_t count) {
+  std::vector<int> made(count, -1);
+  EXPECT_EQ(gpu.copy_out(made.data(), memory, 4 * count).message(), "");
+  return made;
+}
+
+bool eventually(const std::function<bool()>& true_) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (!true_()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  return true;
+}
+
+TEST(Gpu, KnowsItself) {
+  Opened device(kSound);
+  EXPECT_EQ(device.gpu->model(), "Fake GPU");
+  EXPECT_EQ(device.gpu->capability(), 90);
+  EXPECT_EQ(device.gpu->free_at_start(), 64u << 20);
+  EXPECT_TRUE(device.gpu->health().ok());
+}
+
+TEST(Gpu, FreshMemoryIsZeroAndNotTheHosts) {
+  Opened device(kSound);
+  void* memory = device.gpu->allocate(4000);
+  ASSERT_NE(memory, nullptr);
+  EXPECT_EQ(read(*device.gpu, memory, 1000), std::vector<int>(1000, 0));
+  EXPECT_DEATH((void)*static_cast<volatile int*>(memory), "");
+  device.gpu->free(memory);
+}
+
+TEST(Gpu, CopiesOfAllSizesThroughTheSlots) {
+  Opened device(kSound);
+  for (const std::size_t count : {std::size_t{1}, std::size_t{100}, std::size_t{1} << 18,
+                                  (std::size_t{1} << 18) + 1, (std::size_t{3} << 20) + 17}) {
+    void* memory = device.gpu->allocate(4 * count);
+    ASSERT_NE(memory, nullptr);
+    std::vector<int> source = numbers(count, 7);
+    ASSERT_TRUE(device.gpu->copy_in(memory, source.data(), 4 * count).ok());
+    source.assign(count, 0);  // the host's memory is free again
+    EXPECT_EQ(read(*device.gpu, memory, count), numbers(count, 7));
+    device.gpu->free(memory);
+  }
+}
+
+TEST(Gpu, WhatIsAskedRunsInItsOrder) {
+  Opened device(kSound);
+  char* a = static_cast<char*>(device.gpu->allocate(4000));
+  char* b = static_cast<char*>(device.gpu->allocate(4000));
+  std::vector<int> host_a(1000, 0), host_b(1000, 0);
+  std::mt19937 random(3);
+  for (int i = 0; i < 400; ++i) {
+    const std::size_t at = random() % 900, n = 1 + random() % 100;
+    switch (random() % 3) {
+      case 0: {
+        const std::vector<int> some(n, i);
+        ASSERT_TRUE(device.gpu->copy_in(a + 4 * at, some.data(), 4 * n).ok());
+        std::fill_n(host_a.begin() + static_cast<long>(at), n, i);
+        break;
+      }
+      case 1:
+        ASSERT_TRUE(device.gpu->copy(b + 4 * at, a + 4 * at, 4 * n).ok());
+        std::copy_n(host_a.begin() + static_cast<long>(at), n, host_b.begin() + static_cast<long>(at));
+        break;
+      default:
+        ASSERT_TRUE(device.gpu->zero(b + 4 * at, 4 * n).ok());
+        std::fill_n(host_b.begin() + static_cast<long>(at), n, 0);
+    }
+  }
+  EXPECT_EQ(read(*device.gpu, a, 1000), host_a);
+  EXPECT_EQ(read(*device.gpu, b, 1000), host_b);
+  device.gpu->free(a), device.gpu->free(b);
+}
+
+TEST(Gpu, ManyThreadsShareIt) {
+  Opened device(kSound);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 20; ++i) {
+        const std::size_t count = 1000u * static_cast<unsigned>(t + 1);
+        void* memory = device.gpu->allocate(4 * count);
+        const std::vector<int> source = numbers(count, 1000 * t + i);
+        EXPECT_TRUE(device.gpu->copy_in(memory, source.data(), 4 * count).ok());
+        EXPECT_EQ(read(*device.gpu, memory, count), source);
+        device.gpu->free(memory);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(Gpu, CopiesFromAnotherDeviceWaitForItAndHoldItUp) {
+  Opened one(kSound), two(kOther);
+  void* from = one.gpu->allocate(4000);
+  void* to = two.gpu->allocate(4000);
+  for (int i = 0; i < 30; ++i) {
+    const std::vector<int> source = numbers(1000, i);
+    ASSERT_TRUE(one.gpu->copy_in(from, source.data(), 4000).ok());
+    ASSERT_TRUE(two.gpu->copy_from(*one.gpu, to, from, 4000).ok());
+    ASSERT_TRUE(one.gpu->zero(from, 4000).ok());  // after the copy, whatever the streams do
+    EXPECT_EQ(read(*two.gpu, to, 1000), source) << i;
+  }
+  one.gpu->free(from), two.gpu->free(to);
+}
+
+TEST(Gpu, OutOfMemoryIsNoLoss) {
+  Opened device(kFull);
+  void* half = device.gpu->allocate(32u << 20);
+  ASSERT_NE(half, nullptr);
+  EXPECT_EQ(device.gpu->allocate(40u << 20), nullptr);
+  device.gpu->free(half);
+  // Freed in the stream's order: there is room once it has come so far.
+  ASSERT_TRUE(device.gpu->synchronize().ok());
+  void* most = device.gpu->allocate(40u << 20);
+  EXPECT_NE(most, nullptr);
+  happens("full 5");
+  EXPECT_EQ(device.gpu->allocate(16), nullptr);
+  EXPECT_TRUE(device.gpu->health().ok());
+  EXPECT_EQ(device.log(), "");
+}
+
+TEST(Gpu, AnErrorThatEndsTheContextIsForGood) {
+  Opened device(kSticky);
+  void* memory = device.gpu->allocate(4000);
+  ASSERT_TRUE(device.gpu->synchronize().ok());
+  happens("sticky 2");
+  (void)device.gpu->zero(memory, 4000);
+  int one = 0;
+  const core::Status status = device.gpu->copy_out(&one, memory, 4);
+  EXPECT_EQ(status.code(), core::Code::kUnknown);
+  EXPECT_THAT(status.message(), AllOf(HasSubstr("DEVICE_LOST: cuda:2 (Fake GPU)"),
+                                      HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS (700)")));
+  EXPECT_EQ(device.gpu->health().message(), status.message());
+  EXPECT_EQ(device.gpu->allocate(16), nullptr);
+  EXPECT_EQ(device.gpu->zero(memory, 4).message(), status.message());
+  EXPECT_EQ(device.gpu->synchronize().message(), status.message());
+  EXPECT_EQ(device.log(), "bad: " + status.message());  // told once
+}
+
+TEST(Gpu, ALossIsNoticedWhereNobodyWaits) {
+  Opened device(kLost, 2);
+  void* memory = device.gpu->allocate(4000);
+  happens("lost 3");
+  (void)device.gpu->zero(memory, 4000);
+  EXPECT_TRUE(eventually([&] { return !device.gpu->health().ok(); }));
+  EXPECT_THAT(device.gpu->health().message(), HasSubstr("CUDA_ERROR_UNKNOWN (999)"));
+}
+
+TEST(Gpu, AHangEndsWithPatience) {
+  Opened device(kHung, 0.2);
+  void* memory = device.gpu->allocate(4000);
+  ASSERT_TRUE(device.gpu->synchronize().ok());
+  happens("hang 4");
+  int one = 0;
+  const core::Status status = device.gpu->copy_out(&one, memory, 4);
+  EXPECT_EQ(status.code(), core::Code::kUnknown);
+  EXPECT_THAT(status.message(), HasSubstr("it has not moved for 0.2 seconds"));
+}
+
+TEST(Gpu, AnIdleDeviceIsNotLost) {
+  Opened device(kIdle, 2);
+  void* memory = device.gpu->allocate(4000);
+  const std::vector<int> source = numbers(1000);
+  ASSERT_TRUE(device.gpu->copy_in(memory, source.data(), 4000).ok());
+  EXPECT_EQ(read(*device.gpu, memory, 1000), source);
+  std::this_thread::sleep_for(std::chrono::milliseconds(2300));
+  EXPECT_TRUE(device.gpu->health().ok());
+  EXPECT_EQ(read(*device.gpu, memory, 1000), source);
+}
+
+}  // namespace
+}  // namespace teletensor::backends::cuda
+
+#endif
