@@ -27,9 +27,12 @@ std::string control_path() {
   return (std::filesystem::temp_directory_path() / ("fake-" + std::to_string(getpid()))).string();
 }
 
+// Before any test loads the library, which reads it once.
+[[maybe_unused]] const int kEnvironment =
+    setenv("TT_FAKE_CUDA", ("devices=7,memory=64,control=" + control_path()).c_str(), 1);
+
 const Driver& driver() {
   static const Driver loaded = [] {
-    setenv("TT_FAKE_CUDA", ("devices=7,memory=64,control=" + control_path()).c_str(), 1);
     Driver made;
     EXPECT_EQ(load_driver(TT_FAKE_CUDA_LIBRARY, &made).message(), "");
     return made;
