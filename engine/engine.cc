@@ -41,7 +41,7 @@ std::unique_ptr<Engine> Engine::create(const EngineOptions& options) {
   for (const Guarantee& each : options.guarantees) {
     if (!devices[0]->pool().guarantee(each.user, each.bytes, each.limit).ok()) return nullptr;
   }
-  backends::cuda::Options gpus{options.cuda_driver,  options.cuda_compiler,
+  backends::cuda::Options gpus{options.cuda_driver,   options.cuda_compiler,
                                options.device_memory, options.device_patience,
                                options.kernel_cache,  options.log};
   for (auto& each : backends::cuda::find_devices(gpus, catalog, kernels).devices) {

@@ -34,8 +34,8 @@ struct Config {
   int user_sessions = 0;             // of one user; 0: no limit but max_sessions
   std::uint64_t session_memory = 0;  // bytes of one session; 0: as host_memory
   std::map<std::string, UserConfig> users;
-  std::optional<int> lease;  // seconds; unset: 600, embedded 0
-  int lanes = 0;             // 0: one per core
+  std::optional<int> lease;                  // seconds; unset: 600, embedded 0
+  int lanes = 0;                             // 0: one per core
   std::string cuda_driver = "libcuda.so.1";  // "": no GPUs
   std::string cuda_compiler;                 // "": NVRTC where it usually is
   std::uint64_t device_memory = 0;           // bytes on each GPU; 0: 90 % of what is free there

@@ -62,10 +62,9 @@ def cells(r):
 
 GPUS = """## GPUs
 
-No figure of this page is a GPU's, and nothing of `engine/backends/cuda` has run on one yet: driver and compiler of the
-tests are stand-ins (docs/design/0013-cuda.md). Not yet run on a device: every kernel, the driver's calls, NVRTC's code at
-all, memory beyond what the stand-in has, two devices side by side. `make gpu-check` on a machine with a GPU runs the op tester
-there and measures beside PyTorch on the same device.""".splitlines()
+No figure of this page is a GPU's, and nothing of `engine/backends/cuda` has run on one yet: driver and compiler
+of its tests are stand-ins ([0013](design/0013-cuda.md)). Not yet run on a device: every call of the driver, every
+kernel as NVRTC compiles it, memory and streams of a real device, two devices side by side.""".splitlines()
 
 HEAD = ["work", "teletensor", "peer", "ratio (range)", "bound", "reached"]
 

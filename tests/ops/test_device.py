@@ -9,8 +9,8 @@ from arrays import Library
 from rows import ROWS
 from support.cuda import fake
 from support.daemon import Daemon
-from tester import CHECKS, cases, fits_inplace
 from test_ops import named
+from tester import CHECKS, cases, fits_inplace
 
 DTYPES = ("f32", "i64", "bool", "bf16", "c64", "f64")
 MOST = {"value": 2, "inplace": 1}  # of a row

@@ -72,7 +72,8 @@ TEST_F(CodeFolderTest, TheOldestGoFirst) {
   EXPECT_TRUE(folder.read(CodeFolder::name_of("a", "0")));
   folder.trim(8'000);
   int left = 0;
-  for (int i = 0; i < 10; ++i) left += folder.read(CodeFolder::name_of("a", std::to_string(i))).has_value();
+  for (int i = 0; i < 10; ++i)
+    left += folder.read(CodeFolder::name_of("a", std::to_string(i))).has_value();
   EXPECT_EQ(left, 3);
   EXPECT_TRUE(folder.read(CodeFolder::name_of("a", "9")));
 }

@@ -22,8 +22,7 @@ struct Libraries {
 Status load(const Options& options, Libraries* libraries) {
   TT_RETURN_IF_ERROR(load_driver(options.driver, &libraries->driver));
   const bool both = options.compiler.empty() && libraries->driver.compiles;
-  TT_RETURN_IF_ERROR(
-      load_compiler(both ? options.driver : options.compiler, &libraries->compiler));
+  TT_RETURN_IF_ERROR(load_compiler(both ? options.driver : options.compiler, &libraries->compiler));
   return check_versions(libraries->driver, libraries->compiler);
 }
 
@@ -51,8 +50,8 @@ Found find_devices(const Options& options, const ops::Catalog& catalog, const Ke
   for (int i = 0; i < std::min(count, kMostDevices); ++i) {
     const auto index = static_cast<std::uint8_t>(found.devices.size());
     const core::Device device{core::DeviceKind::kCuda, index};
-    auto gpu = Gpu::open(libraries->driver, i, core::to_string(device),
-                         {options.patience, options.log});
+    auto gpu =
+        Gpu::open(libraries->driver, i, core::to_string(device), {options.patience, options.log});
     if (!gpu.ok()) {
       tell(true, "a GPU is not used: " + gpu.status().message());
       continue;
@@ -61,8 +60,8 @@ Found find_devices(const Options& options, const ops::Catalog& catalog, const Ke
     const std::uint64_t memory = options.memory == 0 ? free / 10 * 9 : options.memory;
     const int capability = (*gpu)->capability();
     tell(false, (*gpu)->name() + ": " + (*gpu)->model() + ", compute capability " +
-                    std::to_string(capability / 10) + "." + std::to_string(capability % 10) +
-                    ", " + std::to_string(memory >> 20) + " MiB of " + std::to_string(free >> 20) +
+                    std::to_string(capability / 10) + "." + std::to_string(capability % 10) + ", " +
+                    std::to_string(memory >> 20) + " MiB of " + std::to_string(free >> 20) +
                     " MiB free, CUDA " + std::to_string(libraries->driver.version / 1000) + "." +
                     std::to_string(libraries->driver.version % 1000 / 10));
     found.devices.push_back(

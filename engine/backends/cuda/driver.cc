@@ -128,10 +128,10 @@ Status load_compiler(const std::string& path, Compiler* compiler) {
 
 Status check_versions(const Driver& driver, const Compiler& compiler) {
   const int major = driver.version / 1000;
-  const std::string has =
-      "the driver " + driver.path + " speaks CUDA " +
-      version_text(major, driver.version % 1000 / 10) + " and the compiler " + compiler.path +
-      " is of CUDA " + version_text(compiler.major, compiler.minor) + ": ";
+  const std::string has = "the driver " + driver.path + " speaks CUDA " +
+                          version_text(major, driver.version % 1000 / 10) + " and the compiler " +
+                          compiler.path + " is of CUDA " +
+                          version_text(compiler.major, compiler.minor) + ": ";
   if (driver.version < kLeastDriver) {
     return Status(Code::kFailedPrecondition, has + "a driver for CUDA 12.4 or later is needed");
   }

@@ -53,59 +53,59 @@ inline constexpr unsigned kEventDisableTiming = 2;
 inline constexpr int kMaxDynamicSharedBytes = 8;
 
 // X(member, exported name, arguments); all return CUresult.
-#define TT_CUDA_FUNCTIONS(X)                                                                   \
-  X(cuInit, "cuInit", (unsigned))                                                              \
-  X(cuDriverGetVersion, "cuDriverGetVersion", (int*))                                          \
-  X(cuGetErrorName, "cuGetErrorName", (int, const char**))                                     \
-  X(cuDeviceGetCount, "cuDeviceGetCount", (int*))                                              \
-  X(cuDeviceGet, "cuDeviceGet", (int*, int))                                                   \
-  X(cuDeviceGetName, "cuDeviceGetName", (char*, int, int))                                     \
-  X(cuDeviceGetAttribute, "cuDeviceGetAttribute", (int*, int, int))                            \
-  X(cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", (Context*, int))                     \
-  X(cuDevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease_v2", (int))                          \
-  X(cuCtxSetCurrent, "cuCtxSetCurrent", (Context))                                             \
-  X(cuMemGetInfo, "cuMemGetInfo_v2", (std::size_t*, std::size_t*))                             \
-  X(cuMemAlloc, "cuMemAlloc_v2", (Address*, std::size_t))                                      \
-  X(cuMemFree, "cuMemFree_v2", (Address))                                                      \
-  X(cuMemAllocAsync, "cuMemAllocAsync", (Address*, std::size_t, Stream))                       \
-  X(cuMemFreeAsync, "cuMemFreeAsync", (Address, Stream))                                       \
-  X(cuMemHostAlloc, "cuMemHostAlloc", (void**, std::size_t, unsigned))                         \
-  X(cuMemFreeHost, "cuMemFreeHost", (void*))                                                   \
-  X(cuMemsetD8Async, "cuMemsetD8Async", (Address, unsigned char, std::size_t, Stream))         \
-  X(cuMemcpyHtoDAsync, "cuMemcpyHtoDAsync_v2", (Address, const void*, std::size_t, Stream))    \
-  X(cuMemcpyDtoHAsync, "cuMemcpyDtoHAsync_v2", (void*, Address, std::size_t, Stream))          \
-  X(cuMemcpyDtoDAsync, "cuMemcpyDtoDAsync_v2", (Address, Address, std::size_t, Stream))        \
-  X(cuMemcpyPeerAsync, "cuMemcpyPeerAsync",                                                    \
-    (Address, Context, Address, Context, std::size_t, Stream))                                 \
-  X(cuStreamCreate, "cuStreamCreate", (Stream*, unsigned))                                     \
-  X(cuStreamDestroy, "cuStreamDestroy_v2", (Stream))                                           \
-  X(cuStreamWaitEvent, "cuStreamWaitEvent", (Stream, Event, unsigned))                         \
-  X(cuEventCreate, "cuEventCreate", (Event*, unsigned))                                        \
-  X(cuEventRecord, "cuEventRecord", (Event, Stream))                                           \
-  X(cuEventQuery, "cuEventQuery", (Event))                                                     \
-  X(cuEventDestroy, "cuEventDestroy_v2", (Event))                                              \
-  X(cuModuleLoadData, "cuModuleLoadData", (Module*, const void*))                              \
-  X(cuModuleUnload, "cuModuleUnload", (Module))                                                \
-  X(cuModuleGetFunction, "cuModuleGetFunction", (Function*, Module, const char*))              \
-  X(cuFuncSetAttribute, "cuFuncSetAttribute", (Function, int, int))                            \
-  X(cuLaunchKernel, "cuLaunchKernel",                                                          \
-    (Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Stream,   \
+#define TT_CUDA_FUNCTIONS(X)                                                                 \
+  X(cuInit, "cuInit", (unsigned))                                                            \
+  X(cuDriverGetVersion, "cuDriverGetVersion", (int*))                                        \
+  X(cuGetErrorName, "cuGetErrorName", (int, const char**))                                   \
+  X(cuDeviceGetCount, "cuDeviceGetCount", (int*))                                            \
+  X(cuDeviceGet, "cuDeviceGet", (int*, int))                                                 \
+  X(cuDeviceGetName, "cuDeviceGetName", (char*, int, int))                                   \
+  X(cuDeviceGetAttribute, "cuDeviceGetAttribute", (int*, int, int))                          \
+  X(cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", (Context*, int))                   \
+  X(cuDevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease_v2", (int))                        \
+  X(cuCtxSetCurrent, "cuCtxSetCurrent", (Context))                                           \
+  X(cuMemGetInfo, "cuMemGetInfo_v2", (std::size_t*, std::size_t*))                           \
+  X(cuMemAlloc, "cuMemAlloc_v2", (Address*, std::size_t))                                    \
+  X(cuMemFree, "cuMemFree_v2", (Address))                                                    \
+  X(cuMemAllocAsync, "cuMemAllocAsync", (Address*, std::size_t, Stream))                     \
+  X(cuMemFreeAsync, "cuMemFreeAsync", (Address, Stream))                                     \
+  X(cuMemHostAlloc, "cuMemHostAlloc", (void**, std::size_t, unsigned))                       \
+  X(cuMemFreeHost, "cuMemFreeHost", (void*))                                                 \
+  X(cuMemsetD8Async, "cuMemsetD8Async", (Address, unsigned char, std::size_t, Stream))       \
+  X(cuMemcpyHtoDAsync, "cuMemcpyHtoDAsync_v2", (Address, const void*, std::size_t, Stream))  \
+  X(cuMemcpyDtoHAsync, "cuMemcpyDtoHAsync_v2", (void*, Address, std::size_t, Stream))        \
+  X(cuMemcpyDtoDAsync, "cuMemcpyDtoDAsync_v2", (Address, Address, std::size_t, Stream))      \
+  X(cuMemcpyPeerAsync, "cuMemcpyPeerAsync",                                                  \
+    (Address, Context, Address, Context, std::size_t, Stream))                               \
+  X(cuStreamCreate, "cuStreamCreate", (Stream*, unsigned))                                   \
+  X(cuStreamDestroy, "cuStreamDestroy_v2", (Stream))                                         \
+  X(cuStreamWaitEvent, "cuStreamWaitEvent", (Stream, Event, unsigned))                       \
+  X(cuEventCreate, "cuEventCreate", (Event*, unsigned))                                      \
+  X(cuEventRecord, "cuEventRecord", (Event, Stream))                                         \
+  X(cuEventQuery, "cuEventQuery", (Event))                                                   \
+  X(cuEventDestroy, "cuEventDestroy_v2", (Event))                                            \
+  X(cuModuleLoadData, "cuModuleLoadData", (Module*, const void*))                            \
+  X(cuModuleUnload, "cuModuleUnload", (Module))                                              \
+  X(cuModuleGetFunction, "cuModuleGetFunction", (Function*, Module, const char*))            \
+  X(cuFuncSetAttribute, "cuFuncSetAttribute", (Function, int, int))                          \
+  X(cuLaunchKernel, "cuLaunchKernel",                                                        \
+    (Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Stream, \
      void**, void**))
 
 // All return nvrtcResult.
-#define TT_NVRTC_FUNCTIONS(X)                                                                  \
-  X(nvrtcVersion, "nvrtcVersion", (int*, int*))                                                \
-  X(nvrtcGetNumSupportedArchs, "nvrtcGetNumSupportedArchs", (int*))                            \
-  X(nvrtcGetSupportedArchs, "nvrtcGetSupportedArchs", (int*))                                  \
-  X(nvrtcCreateProgram, "nvrtcCreateProgram",                                                  \
-    (Program*, const char*, const char*, int, const char* const*, const char* const*))         \
-  X(nvrtcDestroyProgram, "nvrtcDestroyProgram", (Program*))                                    \
-  X(nvrtcCompileProgram, "nvrtcCompileProgram", (Program, int, const char* const*))            \
-  X(nvrtcGetCUBINSize, "nvrtcGetCUBINSize", (Program, std::size_t*))                           \
-  X(nvrtcGetCUBIN, "nvrtcGetCUBIN", (Program, char*))                                          \
-  X(nvrtcGetPTXSize, "nvrtcGetPTXSize", (Program, std::size_t*))                               \
-  X(nvrtcGetPTX, "nvrtcGetPTX", (Program, char*))                                              \
-  X(nvrtcGetProgramLogSize, "nvrtcGetProgramLogSize", (Program, std::size_t*))                 \
+#define TT_NVRTC_FUNCTIONS(X)                                                          \
+  X(nvrtcVersion, "nvrtcVersion", (int*, int*))                                        \
+  X(nvrtcGetNumSupportedArchs, "nvrtcGetNumSupportedArchs", (int*))                    \
+  X(nvrtcGetSupportedArchs, "nvrtcGetSupportedArchs", (int*))                          \
+  X(nvrtcCreateProgram, "nvrtcCreateProgram",                                          \
+    (Program*, const char*, const char*, int, const char* const*, const char* const*)) \
+  X(nvrtcDestroyProgram, "nvrtcDestroyProgram", (Program*))                            \
+  X(nvrtcCompileProgram, "nvrtcCompileProgram", (Program, int, const char* const*))    \
+  X(nvrtcGetCUBINSize, "nvrtcGetCUBINSize", (Program, std::size_t*))                   \
+  X(nvrtcGetCUBIN, "nvrtcGetCUBIN", (Program, char*))                                  \
+  X(nvrtcGetPTXSize, "nvrtcGetPTXSize", (Program, std::size_t*))                       \
+  X(nvrtcGetPTX, "nvrtcGetPTX", (Program, char*))                                      \
+  X(nvrtcGetProgramLogSize, "nvrtcGetProgramLogSize", (Program, std::size_t*))         \
   X(nvrtcGetProgramLog, "nvrtcGetProgramLog", (Program, char*))
 
 struct Driver {

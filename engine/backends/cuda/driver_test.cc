@@ -48,7 +48,7 @@ struct SameFunction<R(A...), S(B...)> {
   }();
 };
 
-#define TT_SAME(member, name, arguments)                                                  \
+#define TT_SAME(member, name, arguments)                                                        \
   static_assert(SameFunction<std::remove_pointer_t<decltype(&::member)>, int arguments>::value, \
                 name);
 TT_CUDA_FUNCTIONS(TT_SAME)

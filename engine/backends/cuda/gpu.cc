@@ -199,8 +199,8 @@ Status Gpu::wait(Event event) {
 
 // Finds out what nobody waits for: an error that a kernel has left, and a stream that stands still.
 void Gpu::watch() {
-  const auto patience = std::chrono::duration_cast<Clock::duration>(
-      std::chrono::duration<double>(options_.patience));
+  const auto patience =
+      std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options_.patience));
   const auto period = std::clamp<Clock::duration>(patience / 8, std::chrono::milliseconds(5),
                                                   std::chrono::milliseconds(250));
   std::uint64_t seen = 0;
@@ -372,16 +372,17 @@ Status Gpu::function(Module module, const std::string& name, unsigned shared_byt
   TT_RETURN_IF_ERROR(check(driver_.cuModuleGetFunction(function, module, name.c_str()),
                            "finding a kernel's entry"));
   if (shared_bytes <= 48u * 1024) return {};
-  return check(driver_.cuFuncSetAttribute(*function, kMaxDynamicSharedBytes,
-                                          static_cast<int>(shared_bytes)),
-               "reserving shared memory");
+  return check(
+      driver_.cuFuncSetAttribute(*function, kMaxDynamicSharedBytes, static_cast<int>(shared_bytes)),
+      "reserving shared memory");
 }
 
 void Gpu::unload(Module module) {
   if (synchronize().ok()) (void)check(driver_.cuModuleUnload(module), "unloading a kernel");
 }
 
-Status Gpu::launch(Function function, const LaunchShape& shape, std::span<const std::byte> parameters) {
+Status Gpu::launch(Function function, const LaunchShape& shape,
+                   std::span<const std::byte> parameters) {
   TT_RETURN_IF_ERROR(enter());
   asked_.fetch_add(1, std::memory_order_relaxed);
   launches_.fetch_add(1, std::memory_order_relaxed);

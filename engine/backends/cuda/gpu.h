@@ -63,7 +63,8 @@ class Gpu {
                         Function* function);
   void unload(Module module);  // once nothing asked before can use it
   // `parameters`: the kernel's one parameter, a structure.
-  core::Status launch(Function function, const LaunchShape& shape, std::span<const std::byte> parameters);
+  core::Status launch(Function function, const LaunchShape& shape,
+                      std::span<const std::byte> parameters);
   core::Status synchronize();
 
   std::uint64_t launches() const { return launches_.load(std::memory_order_relaxed); }

@@ -133,7 +133,8 @@ TEST(Gpu, WhatIsAskedRunsInItsOrder) {
       }
       case 1:
         ASSERT_TRUE(device.gpu->copy(b + 4 * at, a + 4 * at, 4 * n).ok());
-        std::copy_n(host_a.begin() + static_cast<long>(at), n, host_b.begin() + static_cast<long>(at));
+        std::copy_n(host_a.begin() + static_cast<long>(at), n,
+                    host_b.begin() + static_cast<long>(at));
         break;
       default:
         ASSERT_TRUE(device.gpu->zero(b + 4 * at, 4 * n).ok());

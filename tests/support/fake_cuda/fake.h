@@ -69,10 +69,10 @@ struct Call {    // CUfunction
 
 // What a stream has still to do.
 struct Task {
-  std::function<int()> run;      // with the device's memory open; an Error
-  bool kernel = false;           // touches memory that only it knows
+  std::function<int()> run;  // with the device's memory open; an Error
+  bool kernel = false;       // touches memory that only it knows
   std::vector<std::uintptr_t> touched;
-  std::shared_ptr<Event> wait;   // runs when it has been recorded `count` times
+  std::shared_ptr<Event> wait;  // runs when it has been recorded `count` times
   std::shared_ptr<Event> record;
   std::uint64_t count = 0;
   std::shared_ptr<Library> library;
@@ -88,7 +88,7 @@ struct Stream {
 struct Block {
   std::size_t bytes = 0;  // asked for
   std::size_t pages = 0;
-  bool freed = false;     // the free stands in a stream
+  bool freed = false;  // the free stands in a stream
 };
 
 struct Device {

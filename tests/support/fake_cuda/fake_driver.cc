@@ -44,9 +44,9 @@ bool lies_in(Device& device, std::uintptr_t address, std::size_t bytes) {
 
 }  // namespace
 
-#define ENTER                          \
-  Lock lock;                           \
-  int error = kSuccess;                \
+#define ENTER                           \
+  Lock lock;                            \
+  int error = kSuccess;                 \
   Device* device = enter(lock, &error); \
   if (device == nullptr) return error
 
@@ -57,11 +57,16 @@ EXPORT cuDriverGetVersion(int* version) {
 }
 EXPORT cuGetErrorName(int error, const char** name) {
   static constexpr std::pair<int, const char*> kNames[] = {
-      {kInvalidValue, "CUDA_ERROR_INVALID_VALUE"},     {kOutOfMemory, "CUDA_ERROR_OUT_OF_MEMORY"},
-      {kInvalidDevice, "CUDA_ERROR_INVALID_DEVICE"},   {kInvalidImage, "CUDA_ERROR_INVALID_IMAGE"},
-      {kInvalidContext, "CUDA_ERROR_INVALID_CONTEXT"}, {kInvalidHandle, "CUDA_ERROR_INVALID_HANDLE"},
-      {kNotFound, "CUDA_ERROR_NOT_FOUND"},             {kNotReady, "CUDA_ERROR_NOT_READY"},
-      {kIllegalAddress, "CUDA_ERROR_ILLEGAL_ADDRESS"}, {kUnknown, "CUDA_ERROR_UNKNOWN"}};
+      {kInvalidValue, "CUDA_ERROR_INVALID_VALUE"},
+      {kOutOfMemory, "CUDA_ERROR_OUT_OF_MEMORY"},
+      {kInvalidDevice, "CUDA_ERROR_INVALID_DEVICE"},
+      {kInvalidImage, "CUDA_ERROR_INVALID_IMAGE"},
+      {kInvalidContext, "CUDA_ERROR_INVALID_CONTEXT"},
+      {kInvalidHandle, "CUDA_ERROR_INVALID_HANDLE"},
+      {kNotFound, "CUDA_ERROR_NOT_FOUND"},
+      {kNotReady, "CUDA_ERROR_NOT_READY"},
+      {kIllegalAddress, "CUDA_ERROR_ILLEGAL_ADDRESS"},
+      {kUnknown, "CUDA_ERROR_UNKNOWN"}};
   for (const auto& [code, text] : kNames) {
     if (code != error) continue;
     *name = text;
@@ -238,9 +243,8 @@ EXPORT cuMemcpyPeerAsync(unsigned long long to, void* to_context, unsigned long 
     std::size_t pages = 0;
     {
       const Lock inner(state().mutex);
-      pages = block_of(*source, from, bytes, &start) == nullptr
-                  ? 0
-                  : source->blocks.at(start).pages;
+      pages =
+          block_of(*source, from, bytes, &start) == nullptr ? 0 : source->blocks.at(start).pages;
       if (pages != 0) protect(start, pages, true);
     }
     if (pages == 0) return kIllegalAddress;
@@ -270,9 +274,8 @@ EXPORT cuStreamDestroy_v2(void* handle) {
   if (stream == nullptr) return kInvalidHandle;
   state().hurry = true;
   state().work.notify_all();
-  state().done.wait(lock, [&] {
-    return device->hung || (stream->tasks.empty() && !stream->running);
-  });
+  state().done.wait(lock,
+                    [&] { return device->hung || (stream->tasks.empty() && !stream->running); });
   state().queued -= stream->tasks.size();
   state().streams.erase(stream);
   return kSuccess;

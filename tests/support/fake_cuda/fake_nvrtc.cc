@@ -52,8 +52,8 @@ std::shared_ptr<Library> load(const void* image, int* error) {
   // A path of its own: dlopen takes equal paths for equal libraries.
   static std::atomic<int> counter{0};
   const std::string path = folder() + "/loaded-" + std::to_string(counter.fetch_add(1)) + ".so";
-  std::ofstream(path, std::ios::binary).write(static_cast<const char*>(image),
-                                              static_cast<std::streamsize>(bytes));
+  std::ofstream(path, std::ios::binary)
+      .write(static_cast<const char*>(image), static_cast<std::streamsize>(bytes));
   auto made = std::make_shared<Library>();
   made->handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   std::remove(path.c_str());
@@ -103,8 +103,7 @@ int compile(Program& program) {
     program.log = "this compiler compiles nothing";
     return 6;
   }
-  const std::string text =
-      "#include \"" TT_FAKE_EMULATION "\"\n" + program.text;
+  const std::string text = "#include \"" TT_FAKE_EMULATION "\"\n" + program.text;
   std::ostringstream name;
   name << std::hex << std::hash<std::string>()(text + read_file(TT_FAKE_EMULATION));
   const std::string kept =
@@ -112,10 +111,10 @@ int compile(Program& program) {
   if (!kept.empty() && !(program.code = read_file(kept)).empty()) return 0;
   const std::string base = fake::folder() + "/" + std::to_string(counter.fetch_add(1));
   std::ofstream(base + ".cc") << text;
-  const int status = run({TT_FAKE_COMPILER, "-std=c++20", "-O1", "-ffp-contract=off", "-w", "-fPIC",
-                          "-shared", "-fvisibility=hidden", "-fno-gnu-unique", "-o", base + ".so",
-                          base + ".cc"},
-                         base + ".log");
+  const int status =
+      run({TT_FAKE_COMPILER, "-std=c++20", "-O1", "-ffp-contract=off", "-w", "-fPIC", "-shared",
+           "-fvisibility=hidden", "-fno-gnu-unique", "-o", base + ".so", base + ".cc"},
+          base + ".log");
   program.log = read_file(base + ".log");
   program.code = read_file(base + ".so");
   if (status != 0 || program.code.empty()) return 6;

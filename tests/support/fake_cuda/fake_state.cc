@@ -137,7 +137,8 @@ State& state() {
       Device& device = s->devices.emplace_back();
       device.index = i;
       const std::size_t room = 8 * config().memory + (std::size_t{64} << 20);
-      void* base = mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      void* base =
+          mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
       if (base == MAP_FAILED) std::abort();
       device.base = reinterpret_cast<std::uintptr_t>(base);
       device.end = device.base + room;
