@@ -1,8 +1,9 @@
 #!/bin/sh
 # Everything random, longer than the unit tests do it: names and tape in process against their
 # specification, and (a fiftieth) through a daemon against PyTorch; as many functions run in every way
-# (one by one, in windows, captured, scripted, from a file) for the same bits; hostile frames against the engine
-# for SECONDS_EACH, and as long again guided by coverage, which goes on from what it found before.
+# (one by one, in windows, captured, scripted, from a file) for the same bits; hostile frames and hostile
+# programs against the engine for SECONDS_EACH, and as long again guided by coverage, which goes on from what it
+# found before.
 set -eu
 cd "$(dirname "$0")/.."
 tests=build/release/tests
@@ -11,10 +12,13 @@ $tests/names_inprocess --seed "$SEED" --programs "$PROGRAMS" --failures "$((PROG
 .venv-peers/bin/python tests/fuzz/differential.py --seed "$SEED" --programs "$((PROGRAMS / 50))"
 $tests/frame_fuzz --from "$SEED" --seconds "$SECONDS_EACH"
 $tests/frame_fuzz --from "$SEED" --seconds "$((SECONDS_EACH / 5))" --bits 1
+$tests/program_fuzz --from "$SEED" --seconds "$SECONDS_EACH"
 cmake --preset fuzz --log-level=WARNING >/dev/null
 cmake --build --preset fuzz
-mkdir -p build/fuzz/corpus build/fuzz/seeds
-$tests/frame_fuzz --from "$SEED" --seconds 5 --write build/fuzz/seeds
-build/fuzz/bin/frame_libfuzzer -max_total_time="$SECONDS_EACH" -max_len=16384 -timeout=60 \
-  -rss_limit_mb=4096 -artifact_prefix=build/fuzz/ build/fuzz/corpus build/fuzz/seeds
+for what in frame program; do
+  mkdir -p "build/fuzz/corpus-$what" "build/fuzz/seeds-$what"
+  "$tests/${what}_fuzz" --from "$SEED" --seconds 5 --write "build/fuzz/seeds-$what"
+  "build/fuzz/bin/${what}_libfuzzer" -max_total_time="$SECONDS_EACH" -max_len=16384 -timeout=60 \
+    -rss_limit_mb=4096 -artifact_prefix=build/fuzz/ "build/fuzz/corpus-$what" "build/fuzz/seeds-$what"
+done
 echo "fuzz: ok"

@@ -23,123 +23,16 @@
 #include <vector>
 
 #include "engine/autograd/front.h"
-#include "engine/core/mutex.h"
-#include "engine/engine.h"
 #include "hostile.h"
 #include "proto/wire/bulk.h"
 #include "proto/wire/frame.h"
 #include "proto/wire/progress.h"
+#include "victim.h"
 
 namespace teletensor::fuzz {
 namespace {
 
 using program::Command;
-
-[[noreturn]] void fail(const char* what) {
-  std::fprintf(stderr, "frame_fuzz: %s\n", what);
-  std::abort();
-}
-
-// Counts what a session says, so that the fuzzer can wait for it.
-class Listener final : public engine::SessionListener {
- public:
-  void on_completed(std::uint64_t seq) override {
-    {
-      core::MutexLock lock(mutex_);
-      completed_ = std::max(completed_, seq);
-    }
-    changed_.notify_all();
-  }
-  void on_fetched(engine::Fetched value) override {
-    core::MutexLock lock(mutex_);
-    fetched_ = std::move(value);
-  }
-  void on_error(engine::LateError) override {}
-  void on_raised(engine::Raised) override {}
-
-  void consumed(core::Status status) {
-    {
-      core::MutexLock lock(mutex_);
-      consumed_ = true;
-      status_ = std::move(status);
-    }
-    changed_.notify_all();
-  }
-  core::Status wait_consumed() {
-    core::MutexLock lock(mutex_);
-    while (!consumed_) wait("the session took a frame and did not say so");
-    consumed_ = false;
-    return status_;
-  }
-  engine::Fetched fetched() {
-    core::MutexLock lock(mutex_);
-    return fetched_;
-  }
-  void wait_completed(std::uint64_t seq) {
-    core::MutexLock lock(mutex_);
-    while (completed_ < seq) wait("a command did not complete");
-  }
-
- private:
-  void wait(const char* what) TT_REQUIRES(mutex_) {
-    if (!changed_.wait_for(mutex_, std::chrono::seconds(60))) fail(what);
-  }
-
-  core::Mutex mutex_;
-  core::CondVar changed_;
-  bool consumed_ TT_GUARDED_BY(mutex_) = false;
-  core::Status status_ TT_GUARDED_BY(mutex_);
-  std::uint64_t completed_ TT_GUARDED_BY(mutex_) = 0;
-  engine::Fetched fetched_ TT_GUARDED_BY(mutex_);  // the last
-};
-
-engine::Engine& the_engine() {
-  static const std::unique_ptr<engine::Engine> engine = [] {
-    engine::EngineOptions options;
-    options.lanes = 1;
-    options.host_memory = 64 << 20;
-    return engine::Engine::create(options);
-  }();
-  return *engine;
-}
-
-// A session that is fed frames until one is refused.
-class Victim {
- public:
-  Victim() {
-    engine::SessionOptions options;
-    options.memory_quota = 16 << 20;
-    auto opened = the_engine().open(options, &listener_);
-    if (!opened.ok()) fail("no session");
-    session_ = std::move(*opened);
-  }
-  ~Victim() { end(); }
-  void end() { session_.reset(); }
-  static void check_all_gone() {
-    for (const engine::MemoryUse& use : the_engine().memory()) {
-      if (use.device_used == 0) continue;
-      std::fprintf(stderr, "%s: %llu bytes: ", core::to_string(use.device).c_str(),
-                   static_cast<unsigned long long>(use.device_used));
-      fail("left behind");
-    }
-  }
-
-  engine::Fetched fetched() { return listener_.fetched(); }
-
-  // Not ok: the session refused it, and with it everything to come.
-  core::Status submit(wire::Frame frame) {
-    const std::uint64_t count = frame.commands.size();
-    session_->submit(frame.first_seq, frame.first_id, std::move(frame.commands),
-                     [this](core::Status status) { listener_.consumed(std::move(status)); });
-    if (core::Status status = listener_.wait_consumed(); !status.ok()) return status;
-    if (count != 0) listener_.wait_completed(frame.first_seq + count - 1);
-    return {};
-  }
-
- private:
-  Listener listener_;
-  std::unique_ptr<engine::Session> session_;
-};
 
 // Whatever the bytes decode to must encode to the same commands.
 void check_round_trip(const wire::Frame& frame) {
