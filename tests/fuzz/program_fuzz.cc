@@ -2,10 +2,10 @@
 // is refused, by session and verifier alike; what is accepted runs, leaves nothing behind, and
 // gives the same bits when the passes have been over it.
 //
-//   program_fuzz [--seconds N] [--from S] [--seed S] [--write FOLDER] [FILE...]
+//   program_fuzz [--seconds N] [--from S] [--seed S] [--write FOLDER] [--corpus FILE] [FILE...]
 //     programs with the seeds S, S + 1, ...: each as it was made, then spoilt in its structure and
-//     in its bytes; prints how many were accepted. FILE: programs without their checksum, as
-//     libFuzzer writes them; these alone are run
+//     in its bytes; prints how many were accepted. --corpus: programs without their checksum, in
+//     hexadecimal, one a line; FILE: one each, as libFuzzer writes them; these alone are run
 //   with clang and -fsanitize=fuzzer (target program_libfuzzer): libFuzzer's flags and corpus
 #include <signal.h>
 #include <unistd.h>
@@ -284,6 +284,7 @@ int main(int argc, char** argv) {
   bool one = false;
   const char* folder = nullptr;
   std::vector<const char*> files;
+  const char* corpus = nullptr;
   for (int i = 1; i < argc; ++i) {
     if (argv[i][0] != '-') {
       files.push_back(argv[i]);
@@ -292,6 +293,7 @@ int main(int argc, char** argv) {
     if (i + 1 == argc) break;
     if (std::strcmp(argv[i], "--seconds") == 0) seconds = std::atof(argv[i + 1]);
     if (std::strcmp(argv[i], "--write") == 0) folder = argv[i + 1];
+    if (std::strcmp(argv[i], "--corpus") == 0) corpus = argv[i + 1];
     const bool alone = std::strcmp(argv[i], "--seed") == 0;
     if (alone || std::strcmp(argv[i], "--from") == 0) {
       seed = std::strtoull(argv[i + 1], nullptr, 10);
@@ -308,8 +310,21 @@ int main(int argc, char** argv) {
     if (!in) teletensor::fuzz::fail("cannot read a file");
     teletensor::fuzz::check(teletensor::fuzz::with_checksum(body), 1, counts);
   }
+  if (corpus != nullptr) {
+    std::ifstream in(corpus);
+    for (std::string line; std::getline(in, line);) {
+      std::snprintf(current, sizeof current, "program_fuzz: program %llu of %.100s\n",
+                    static_cast<unsigned long long>(counts.ran), corpus);
+      std::string body;
+      for (std::size_t i = 0; i + 1 < line.size(); i += 2) {
+        body += static_cast<char>(std::stoi(line.substr(i, 2), nullptr, 16));
+      }
+      teletensor::fuzz::check(teletensor::fuzz::with_checksum(body), 1, counts);
+    }
+    if (counts.ran == 0) teletensor::fuzz::fail("no program of the corpus is accepted");
+  }
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
-  while (files.empty()) {
+  while (files.empty() && corpus == nullptr) {
     std::snprintf(current, sizeof current, "program_fuzz: --seed %llu\n",
                   static_cast<unsigned long long>(seed));
     teletensor::fuzz::run(seed++, counts, one, folder);
