@@ -48,7 +48,7 @@ HWY_INLINE hn::Vec<D> squared(const At<A, D>& at, const Step<A>& s, hn::Vec<D> s
 // NaN wins, as in torch.maximum.
 template <class V>
 HWY_INLINE V larger(V a, V b) {
-  return hn::IfThenElse(hn::Or(hn::Gt(a, b), hn::Ne(a, a)), a, b);
+  return hn::IfThenElse(hn::Or(hn::Gt(a, b), hn::IsNaN(a)), a, b);
 }
 
 // The new param; states are stored here.

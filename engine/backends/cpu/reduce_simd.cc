@@ -81,7 +81,7 @@ struct Max {
   }
   template <class V>
   static HWY_INLINE V vec(V a, V b) {
-    return hn::IfThenElse(hn::Or(hn::Gt(b, a), hn::Ne(b, b)), b, a);
+    return hn::IfThenElse(hn::Or(hn::Gt(b, a), hn::IsNaN(b)), b, a);
   }
 };
 struct Min {
@@ -96,7 +96,7 @@ struct Min {
   }
   template <class V>
   static HWY_INLINE V vec(V a, V b) {
-    return hn::IfThenElse(hn::Or(hn::Lt(b, a), hn::Ne(b, b)), b, a);
+    return hn::IfThenElse(hn::Or(hn::Lt(b, a), hn::IsNaN(b)), b, a);
   }
 };
 
@@ -228,7 +228,7 @@ HWY_INLINE V exp_total(D d, V x) {
   const V high = hn::Set(d, static_cast<T>(sizeof(T) == 4 ? 88.8 : 709.8));
   const V infinity = hn::Set(d, std::numeric_limits<T>::infinity());
   const V y = hn::IfThenElse(hn::Gt(x, high), infinity, hn::Exp(d, x));
-  return hn::IfThenElse(hn::Ne(x, x), x, y);
+  return hn::IfThenElse(hn::IsNaN(x), x, y);
 }
 
 template <class A>

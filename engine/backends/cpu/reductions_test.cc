@@ -53,6 +53,28 @@ Values folded(const TestTensor& x, std::uint32_t mask, double start, double (*f)
 double plus(double a, double b) { return a + b; }
 double larger(double a, double b) { return std::max(a, b); }
 
+// Highway's Ne is ordered: no NaN is "not equal" to itself by it.
+TEST(Reductions, ANaNWinsWhereverItStands) {
+  for (const DType dtype : {DType::kF32, DType::kF64}) {
+    for (const std::int64_t n : {1, 5, 64, 100, 2048, 2100}) {
+      for (std::int64_t at = 0; at < n; at += n > 100 ? 37 : 1) {
+        std::vector<double> values(static_cast<std::size_t>(n));
+        for (std::int64_t i = 0; i < n; ++i) {
+          values[static_cast<std::size_t>(i)] = static_cast<double>(i * 7 % n);
+        }
+        values[static_cast<std::size_t>(at)] = std::nan("");
+        const TestTensor x(dtype, {n}, values);
+        for (const char* op : {"max", "min"}) {
+          ASSERT_TRUE(std::isnan(call_op(op, {x})[0].values()[0])) << op << n << " at " << at;
+        }
+        ASSERT_EQ(call_op("argmax", {x})[0].values()[0], at);
+        const auto all = core::Attribute::of(core::Dims{0});
+        ASSERT_TRUE(std::isnan(call_op("logsumexp", {x}, {all})[0].values()[0])) << n << " " << at;
+      }
+    }
+  }
+}
+
 TEST(Reductions, EveryMaskLayoutAndDtype) {
   const Dims shape{6, 5, 33};
   for (const DType dtype : core::kAllDTypes) {

@@ -16,5 +16,6 @@ bool elementwise_only(std::string_view op);
 
 // Families of rows for the table.
 void add_loop_kernels(DeviceTable& table, const ops::Catalog& catalog);
+void add_fold_kernels(DeviceTable& table);
 
 }  // namespace teletensor::backends::cuda

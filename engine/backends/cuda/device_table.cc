@@ -5,6 +5,7 @@
 #include <string>
 
 #include "engine/backends/cuda/describe.h"
+#include "engine/backends/cuda/fold_plan.h"
 #include "engine/backends/cuda/key.h"
 #include "engine/backends/cuda/loop_plan.h"
 
@@ -45,11 +46,14 @@ void DeviceTable::add(std::string_view op, Skeleton skeleton, Describe describe)
 DeviceTable make_device_table(const ops::Catalog& catalog) {
   DeviceTable table(catalog);
   add_loop_kernels(table, catalog);
+  add_fold_kernels(table);
   return table;
 }
 
 KernelSource print_kernel(std::string_view key) {
   switch (KeyReader(key).get<KernelKind>()) {
+    case KernelKind::kFold:
+      return print_fold(FoldGraph::of_key(key));
     case KernelKind::kLoop:
       break;
   }

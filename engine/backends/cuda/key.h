@@ -8,7 +8,7 @@
 
 namespace teletensor::backends::cuda {
 
-enum class KernelKind : char { kLoop = 'L' };
+enum class KernelKind : char { kLoop = 'L', kFold = 'F' };
 
 class KeyWriter {
  public:

@@ -50,6 +50,16 @@ template <class A, class B>
 inline constexpr bool is_same_v = false;
 template <class A>
 inline constexpr bool is_same_v<A, A> = true;
+template <class T>
+struct remove_const {
+  using type = T;
+};
+template <class T>
+struct remove_const<const T> {
+  using type = T;
+};
+template <class T>
+using remove_const_t = typename remove_const<T>::type;
 template <bool kFirst, class A, class B>
 struct conditional {
   using type = A;

@@ -1,0 +1,34 @@
+// Tensors for unit tests of the device's kernels.
+#pragma once
+
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include "engine/backends/cpu/kernel_test.h"
+
+namespace teletensor::backends::cuda {
+
+inline std::vector<double> sample_numbers(std::int64_t n, std::mt19937& random, core::DType dtype,
+                                          bool special = true) {
+  std::vector<double> out(static_cast<std::size_t>(n));
+  std::uniform_real_distribution<double> real(-4, 4);
+  for (double& v : out) {
+    v = real(random);
+    if (core::is_unsigned(dtype)) v = std::abs(v);
+    if (dtype == core::DType::kBool) v = v > 0;
+    if (!special || !core::is_floating(dtype)) continue;
+    if (random() % 29 == 0) v = std::nan("");
+    if (random() % 29 == 0) v = random() % 2 ? INFINITY : -0.0;
+  }
+  return out;
+}
+
+inline cpu::TestTensor sample(core::DType dtype, const core::Geometry& geometry,
+                              std::mt19937& random, bool special = true) {
+  cpu::TestTensor t(dtype, geometry);
+  t.fill(sample_numbers(geometry.numel(), random, dtype, special));
+  return t;
+}
+
+}  // namespace teletensor::backends::cuda
