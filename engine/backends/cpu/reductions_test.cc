@@ -57,7 +57,7 @@ double larger(double a, double b) { return std::max(a, b); }
 TEST(Reductions, ANaNWinsWhereverItStands) {
   for (const DType dtype : {DType::kF32, DType::kF64}) {
     for (const std::int64_t n : {1, 5, 64, 100, 2048, 2100}) {
-      for (std::int64_t at = 0; at < n; at += n > 100 ? 37 : 1) {
+      for (std::int64_t at = 0; at<n; at += n> 100 ? 37 : 1) {
         std::vector<double> values(static_cast<std::size_t>(n));
         for (std::int64_t i = 0; i < n; ++i) {
           values[static_cast<std::size_t>(i)] = static_cast<double>(i * 7 % n);

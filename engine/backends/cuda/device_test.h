@@ -164,7 +164,8 @@ class DeviceCases {
     bool libm = false;
   };
 
-  // For sm_90, at most 160 in a process, spread over what each test prints; with TELETENSOR_CUDA_ALL all, for three architectures.
+  // For sm_90, at most 160 in a process, spread over what each test prints; with
+  // TELETENSOR_CUDA_ALL all, for three architectures.
   static void check_with_nvrtc(const std::vector<KernelSource>& sources) {
     static Nvrtc nvrtc;
     static std::size_t left = 160;
@@ -173,7 +174,8 @@ class DeviceCases {
       return;
     }
     const bool all = thorough();
-    const std::size_t count = all ? sources.size() : std::min({left, sources.size(), std::size_t{60}});
+    const std::size_t count =
+        all ? sources.size() : std::min({left, sources.size(), std::size_t{60}});
     if (!all) left -= count;
     constexpr std::size_t kAtOnce = 50;
     for (const char* architecture : {"sm_90", "sm_80", "sm_100"}) {

@@ -24,9 +24,7 @@ std::uint32_t mask_of(const KernelCall& call, std::size_t attribute) {
   return *ops::dims_mask(call.attributes, attribute, call.in[0].geometry->rank(), call.op.name);
 }
 
-std::uint32_t everything(const KernelCall& call) {
-  return (1u << call.in[0].geometry->rank()) - 1;
-}
+std::uint32_t everything(const KernelCall& call) { return (1u << call.in[0].geometry->rank()) - 1; }
 
 Status one_pass(KernelCall& call, Work& work, std::uint32_t mask, FoldPass pass) {
   const ReducePlan plan(*call.in[0].geometry, mask);

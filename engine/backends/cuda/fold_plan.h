@@ -41,8 +41,8 @@ struct FoldGraph {
   FoldOp op = FoldOp::kSum;
   FoldMap map = FoldMap::kNone;
   FoldFinish finish = FoldFinish::kNone;
-  bool last = true;     // it makes the result, not values of leaves
-  bool wide = false;    // indices of 64 bits
+  bool last = true;                    // it makes the result, not values of leaves
+  bool wide = false;                   // indices of 64 bits
   std::uint8_t kept = 0, reduced = 1;  // axes
 
   std::string key() const;
@@ -57,11 +57,11 @@ struct FoldPass {
   FoldMap map = FoldMap::kNone;
   FoldFinish finish = FoldFinish::kNone;
   core::DType compute = core::DType::kF32;
-  double number = 0;              // of the finish
-  double power = 0;               // of the map
-  const void* center = nullptr;   // one of the compute type for each result, in the plan's order
-  void* to = nullptr;             // where the values go, one after the other: not to the result
-  void* places = nullptr;         // kBoth: the second result
+  double number = 0;             // of the finish
+  double power = 0;              // of the map
+  const void* center = nullptr;  // one of the compute type for each result, in the plan's order
+  void* to = nullptr;            // where the values go, one after the other: not to the result
+  void* places = nullptr;        // kBoth: the second result
 };
 core::Status describe_fold(const TensorArg& in, const TensorArg& out, const cpu::ReducePlan& plan,
                            const FoldPass& pass, Scratch& scratch, Work& work);

@@ -22,25 +22,22 @@ TEST(Fold, EveryReductionHasTheTreeOfTheCpu) {
     Dims dims;
   };
   const Shape shapes[] = {
-      {Geometry({3, 70}), {1}},
-      {Geometry({3, 5000}), {1}},
-      {Geometry({2, 20, 3}), {1}},
-      {Geometry({300, 7}), {0}},
-      {Geometry({6, 4, 50}), {0, 2}},
-      {Geometry({5, 40}, {1, 5}), {1}},
-      {Geometry({2, 1}), {1}},
-      {Geometry({9, 33}, {80, 2}, 3), {0, 1}},
+      {Geometry({3, 70}), {1}},       {Geometry({3, 5000}), {1}},
+      {Geometry({2, 20, 3}), {1}},    {Geometry({300, 7}), {0}},
+      {Geometry({6, 4, 50}), {0, 2}}, {Geometry({5, 40}, {1, 5}), {1}},
+      {Geometry({2, 1}), {1}},        {Geometry({9, 33}, {80, 2}, 3), {0, 1}},
   };
   std::size_t turn = 0;
-  for (const char* op : {"sum", "mean", "prod", "amax", "amin", "any", "all", "count_nonzero", "var",
-                         "std", "logsumexp"}) {
+  for (const char* op : {"sum", "mean", "prod", "amax", "amin", "any", "all", "count_nonzero",
+                         "var", "std", "logsumexp"}) {
     for (const DType dtype : {DType::kF32, DType::kF16, DType::kF64, DType::kI32, DType::kBool,
                               DType::kC64, DType::kU64}) {
       for (int i = 0; i < 3; ++i) {
         const Shape& shape = shapes[turn++ % std::size(shapes)];
         const TestTensor x = sample(dtype, shape.geometry, random, turn % 2 == 0);
-        cases.add(op, {x}, {Attribute::of(shape.dims)}, {},
-                  "(" + std::string(core::name_of(dtype)) + core::to_string(x.geometry.shape) + ")");
+        cases.add(
+            op, {x}, {Attribute::of(shape.dims)}, {},
+            "(" + std::string(core::name_of(dtype)) + core::to_string(x.geometry.shape) + ")");
       }
     }
   }
@@ -74,10 +71,12 @@ TEST(Fold, TheFirstOfEqualElements) {
   for (const char* op : {"argmax", "argmin", "max_dim", "min_dim"}) {
     for (const DType dtype : {DType::kF32, DType::kI32, DType::kBF16, DType::kU64}) {
       for (const int dim : {0, 1}) {
-        cases.add(op, {sample(dtype, Geometry({90, 50}), random, dim == 0)}, {Attribute::of(dim)}, {},
-                  "(" + std::string(core::name_of(dtype)) + ", " + std::to_string(dim) + ")");
-        cases.add(op, {sample(dtype, Geometry({3, 3000}, {1, 3}), random, true)},
-                  {Attribute::of(dim)}, {}, "(transposed " + std::string(core::name_of(dtype)) + ", " + std::to_string(dim) + ")");
+        cases.add(op, {sample(dtype, Geometry({90, 50}), random, dim == 0)}, {Attribute::of(dim)},
+                  {}, "(" + std::string(core::name_of(dtype)) + ", " + std::to_string(dim) + ")");
+        cases.add(
+            op, {sample(dtype, Geometry({3, 3000}, {1, 3}), random, true)}, {Attribute::of(dim)},
+            {},
+            "(transposed " + std::string(core::name_of(dtype)) + ", " + std::to_string(dim) + ")");
       }
     }
   }

@@ -15,8 +15,8 @@ namespace teletensor::backends::cuda {
 class Nvrtc {
  public:
   Nvrtc() {
-    for (const char* name : {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so",
-                             "/usr/local/cuda/lib64/libnvrtc.so"}) {
+    for (const char* name :
+         {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so", "/usr/local/cuda/lib64/libnvrtc.so"}) {
       library_ = ::dlopen(name, RTLD_NOW | RTLD_LOCAL);
       if (library_ != nullptr) break;
     }
@@ -38,7 +38,8 @@ class Nvrtc {
               sources[i].text + "\n}\n#undef " + name + "\n";
     }
     void* program = nullptr;
-    if (create_(&program, text.c_str(), "kernels.cu", 0, nullptr, nullptr) != 0) return "no program";
+    if (create_(&program, text.c_str(), "kernels.cu", 0, nullptr, nullptr) != 0)
+      return "no program";
     const std::string target = "--gpu-architecture=" + architecture;
     std::vector<const char*> options(std::begin(kCompileOptions), std::end(kCompileOptions));
     options.push_back(target.c_str());
@@ -59,7 +60,8 @@ class Nvrtc {
     function = reinterpret_cast<F>(::dlsym(library_, name));
   }
 
-  // "ptxas info : Function properties for NAME", then "N bytes stack frame, N bytes spill stores..."
+  // "ptxas info : Function properties for NAME", then "N bytes stack frame, N bytes spill
+  // stores..."
   static std::string spills(const std::string& log) {
     std::istringstream lines(log);
     std::string line, name, found;
@@ -75,8 +77,8 @@ class Nvrtc {
   }
 
   void* library_ = nullptr;
-  int (*create_)(void**, const char*, const char*, int, const char* const*, const char* const*) =
-      nullptr;
+  int (*create_)(void**, const char*, const char*, int, const char* const*,
+                 const char* const*) = nullptr;
   int (*compile_)(void*, int, const char* const*) = nullptr;
   int (*log_size_)(void*, std::size_t*) = nullptr;
   int (*log_)(void*, char*) = nullptr;

@@ -49,7 +49,8 @@ std::string make_prelude() {
        {texts::kCoreComplex, texts::kComplex, texts::kScalarMath, texts::kScalarComplex,
         texts::kScalarCommon, texts::kScalarBinary, texts::kScalarTernary, texts::kScalarUnary,
         texts::kScalarConvert, texts::kScalarGamma, texts::kScalarError, texts::kScalarRare,
-        texts::kScalarBessel, texts::kScalarPolynomials, texts::kScalarSpecial, texts::kDevice, texts::kFold}) {
+        texts::kScalarBessel, texts::kScalarPolynomials, texts::kScalarSpecial, texts::kDevice,
+        texts::kFold}) {
     append(text, header);
   }
   return text;

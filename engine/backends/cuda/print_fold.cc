@@ -71,14 +71,16 @@ std::string finished(FoldFinish finish) {
 
 // A function from an index in the plan's order to strides' sums.
 std::string position(const char* name, int axes, const char* stride) {
-  std::string text = "  const auto " + std::string(name) + "_" + stride + " = [&](I e) {\n    I at = 0;\n";
+  std::string text =
+      "  const auto " + std::string(name) + "_" + stride + " = [&](I e) {\n    I at = 0;\n";
   for (int i = axes - 1; i >= 1; --i) {
     const std::string n = std::to_string(i);
     text += "    { const I q = p." + std::string(name) + "_divide[" + n + "](e); at += (e - q * " +
-            "static_cast<I>(p." + name + "_divide[" + n + "].size)) * static_cast<I>(p." + name + "_" +
-            stride + "[" + n + "]); e = q; }\n";
+            "static_cast<I>(p." + name + "_divide[" + n + "].size)) * static_cast<I>(p." + name +
+            "_" + stride + "[" + n + "]); e = q; }\n";
   }
-  if (axes > 0) text += "    at += e * static_cast<I>(p." + std::string(name) + "_" + stride + "[0]);\n";
+  if (axes > 0)
+    text += "    at += e * static_cast<I>(p." + std::string(name) + "_" + stride + "[0]);\n";
   return text + "    return at;\n  };\n";
 }
 
@@ -111,8 +113,9 @@ KernelSource print_fold(const FoldGraph& g) {
   if (g.last) text += position("kept", g.kept, "out");
   text += "  const auto emit = [&](I output, I leaf, V value) {\n";
   if (!g.last) {
-    text += "    p.partial[leaf * static_cast<I>(p.leaf_step) + output * "
-            "static_cast<I>(p.output_step)] = value;\n    (void)leaf;\n";
+    text +=
+        "    p.partial[leaf * static_cast<I>(p.leaf_step) + output * "
+        "static_cast<I>(p.output_step)] = value;\n    (void)leaf;\n";
   } else if (finds(g.op)) {
     text += "    const I to = kept_out(output);\n";
     if (g.finish == FoldFinish::kBoth) {
@@ -126,8 +129,9 @@ KernelSource print_fold(const FoldGraph& g) {
   text += "  };\n";
   if (!merges) {
     text += position("kept", g.kept, "in") + position("reduced", g.reduced, "in");
-    text += "  const auto element = [&](I at, I e, A center) -> V {\n    const auto y = p.in[at + "
-            "reduced_in(e)];\n";
+    text +=
+        "  const auto element = [&](I at, I e, A center) -> V {\n    const auto y = p.in[at + "
+        "reduced_in(e)];\n";
     if (g.map == FoldMap::kTruth) {
       text += g.in == core::DType::kBool ? "    return A(y.byte != 0);\n"
               : core::is_complex(g.in)
@@ -142,8 +146,7 @@ KernelSource print_fold(const FoldGraph& g) {
     }
     text += "  };\n";
   }
-  const bool centered =
-      g.map == FoldMap::kSquaredDifference || g.map == FoldMap::kExpDifference;
+  const bool centered = g.map == FoldMap::kSquaredDifference || g.map == FoldMap::kExpDifference;
   const bool calls = g.map == FoldMap::kExpDifference || g.map == FoldMap::kAbsPower;
   const std::string center = centered ? "p.center[output]" : "A(0)";
   switch (g.stage) {
@@ -161,11 +164,15 @@ KernelSource print_fold(const FoldGraph& g) {
           "  const std::int64_t left = p.count - static_cast<std::int64_t>(leaf) * 2048;\n"
           "  const int n = left < 2048 ? static_cast<int>(left) : 2048;\n"
           "  const I at = kept_in(output), first = leaf * 2048;\n"
-          "  const A center = " + center + ";\n"
+          "  const A center = " +
+          center +
+          ";\n"
           "  V mine = Op::identity();\n"
           "  if (live && lane < n) {\n"
           "    mine = element(at, first + lane, center);\n"
-          "#pragma unroll " + std::string(calls ? "1" : "8") + "\n"
+          "#pragma unroll " +
+          std::string(calls ? "1" : "8") +
+          "\n"
           "    for (int e = lane + kWidth; e < n; e += kWidth) {\n"
           "      mine = Op::one(mine, element(at, first + e, center));\n    }\n  }\n"
           "  const V value = tt::fold_lanes<Op, kWidth>(acc, mine, lane, n);\n"
@@ -180,7 +187,9 @@ KernelSource print_fold(const FoldGraph& g) {
           "  const I output = static_cast<I>(task % p.outputs), at = kept_in(output);\n"
           "  const std::int64_t left = p.count - static_cast<std::int64_t>(leaf) * 64;\n"
           "  const int n = left < 64 ? static_cast<int>(left) : 64;\n"
-          "  const A center = " + center + ";\n"
+          "  const A center = " +
+          center +
+          ";\n"
           "  const std::int64_t inner = p.inner;\n"
           "  V acc = Op::identity();\n"
           "  std::int64_t in_row = static_cast<std::int64_t>(leaf) * 64 % inner;\n"
@@ -208,7 +217,8 @@ KernelSource print_fold(const FoldGraph& g) {
       text +=
           "  __shared__ V shared[512];\n"
           "  const std::int64_t groups = (p.count + 511) / 512, task = blockIdx.x;\n"
-          "  const I output = static_cast<I>(task / groups), group = static_cast<I>(task % groups);\n"
+          "  const I output = static_cast<I>(task / groups), group = static_cast<I>(task % "
+          "groups);\n"
           "  const std::int64_t first = static_cast<std::int64_t>(group) * 512;\n"
           "  const int n = p.count - first < 512 ? static_cast<int>(p.count - first) : 512;\n"
           "  const V* const from = p.merged + output * p.from_output + first * p.from_leaf;\n"
@@ -216,9 +226,10 @@ KernelSource print_fold(const FoldGraph& g) {
           "  if (threadIdx.x == 0) emit(output, group, value);\n";
       break;
   }
-  text += "}\n" + std::string(g.stage == Stage::kAlong || g.stage == Stage::kMergeBlock
-                                  ? "TT_KERNEL_WITH_BARRIERS("
-                                  : "TT_KERNEL(") +
+  text += "}\n" +
+          std::string(g.stage == Stage::kAlong || g.stage == Stage::kMergeBlock
+                          ? "TT_KERNEL_WITH_BARRIERS("
+                          : "TT_KERNEL(") +
           source.name + ")\n";
   source.text = text;
   return source;
