@@ -30,6 +30,11 @@ std::uint64_t physical_memory() {
 
 }  // namespace
 
+std::vector<std::pair<std::string, std::string>> gpu_paths() {
+  const ops::Catalog& catalog = ops::catalog();
+  return backends::cuda::paths(catalog, backends::cpu::make_kernels(catalog));
+}
+
 std::unique_ptr<Engine> Engine::create(const EngineOptions& options) {
   const ops::Catalog& catalog = ops::catalog();
   const backends::KernelTable kernels = backends::cpu::make_kernels(catalog);

@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "engine/core/dtype.h"
@@ -222,6 +223,10 @@ class Session {
   // The oldest `most` spans and arrivals recorded and not taken yet.
   virtual program::Timeline take_profile(std::size_t) { return {}; }
 };
+
+// How each op of the catalog runs on a GPU: its name, and "view" (nothing runs), "host" or the kind
+// of its kernel there.
+std::vector<std::pair<std::string, std::string>> gpu_paths();
 
 class Engine {
  public:

@@ -281,6 +281,8 @@ Parsed parse_command_line(int argc, const char* const* argv, const std::string& 
                            ->envname("TELETENSOR_STATE_DIR");
   app.add_option("--create-token", parsed.create_token,
                  "USER:ROLE (user, admin, metrics): prints a new token and leaves");
+  app.add_flag("--gpu-paths", parsed.gpu_paths,
+               "prints each op with how it runs on a GPU (a kind of kernel, or host), and leaves");
   app.add_option("--slow-ms", config.slow_ms,
                  "instructions that hold a lane longer are in the slow log (at least 50)")
       ->envname("TELETENSOR_SLOW_MS")

@@ -57,6 +57,7 @@ struct Config {
 struct Parsed {
   Config config;
   std::string create_token;  // "USER:ROLE": makes a token, prints it and leaves
+  bool gpu_paths = false;    // prints how each op runs on a GPU and leaves
   int exit_code = -1;        // >= 0: print `text` and leave with it (--help, --version, a mistake)
   std::string text;
 };

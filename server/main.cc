@@ -12,6 +12,7 @@
 #include "server/config.h"
 #include "server/listen.h"
 #include "server/notify.h"
+#include "server/restart.h"
 #include "server/server.h"
 
 namespace {
@@ -47,20 +48,31 @@ int create_token(const std::string& wanted, const std::string& state_dir) {
   return 0;
 }
 
-// Waits for SIGTERM or SIGINT, or, embedded, until no client has been here for a while.
-void wait_for_end(const sigset_t& signals, const Config& config,
-                  teletensor::server::Server& server) {
+// Waits for SIGTERM or SIGINT, or, embedded, until no client has been here for a while. True: a
+// device is lost, and the next daemon can go on with the sessions.
+bool wait_for_end(const sigset_t& signals, const Config& config,
+                  const teletensor::engine::Engine& engine, teletensor::server::Server& server) {
   using teletensor::server::Clock;
   const Clock::time_point started = Clock::now();
   const auto linger = std::chrono::duration<double>(config.linger_seconds);
-  bool had_client = false;
+  bool had_client = false, gpus = false, lost = false;
+  for (const teletensor::core::Device& device : engine.devices()) {
+    gpus = gpus || device.kind == teletensor::core::DeviceKind::kCuda;
+  }
   while (true) {
     const timespec tick{0, 200'000'000};
-    const int signal =
-        config.embedded ? sigtimedwait(&signals, nullptr, &tick) : sigwaitinfo(&signals, nullptr);
+    const int signal = config.embedded || gpus ? sigtimedwait(&signals, nullptr, &tick)
+                                               : sigwaitinfo(&signals, nullptr);
     if (signal > 0) {
       spdlog::info("event=signal number={}", signal);
-      return;
+      return false;
+    }
+    if (gpus && !lost && !engine.health().ok()) {
+      lost = true;
+      const bool again = server.recovery().on() && teletensor::server::may_restart();
+      spdlog::error("event=device_lost restart={} reason=\"{}\"", again,
+                    engine.health().message());
+      if (again) return true;
     }
     if (!config.embedded) continue;
     const auto idle = server.leases().idle();
@@ -68,7 +80,7 @@ void wait_for_end(const sigset_t& signals, const Config& config,
     const auto patience = had_client ? linger : std::chrono::duration<double>(kFirstClient);
     if (idle > patience && Clock::now() - started > patience) {
       spdlog::info("event=no_clients idle_ms={}", idle.count());
-      return;
+      return false;
     }
   }
 }
@@ -94,6 +106,12 @@ int main(int argc, char** argv) {
   if (parsed.exit_code >= 0) {
     std::fputs(parsed.text.c_str(), parsed.exit_code == 0 ? stdout : stderr);
     return parsed.exit_code;
+  }
+  if (parsed.gpu_paths) {
+    for (const auto& [op, path] : teletensor::engine::gpu_paths()) {
+      std::printf("%s %s\n", op.c_str(), path.c_str());
+    }
+    return 0;
   }
   const Config& config = parsed.config;
   // Before any thread starts, so that only this one takes signals.
@@ -184,9 +202,10 @@ int main(int argc, char** argv) {
   spdlog::info("event=ready tcp=\"{}\" unix=\"{}\"", (*server)->tcp(), (*server)->socket());
 
   teletensor::server::notify_supervisor("READY=1");
-  wait_for_end(signals, config, **server);
-  teletensor::server::notify_supervisor("STOPPING=1");
+  const bool again = wait_for_end(signals, config, *engine, **server);
+  if (!again) teletensor::server::notify_supervisor("STOPPING=1");
   drain(signals, **server);
+  if (again) return fail(teletensor::server::restart(argv));
   spdlog::info("event=stopped");
   return 0;
 }

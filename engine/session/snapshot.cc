@@ -12,6 +12,47 @@ using core::Code;
 using core::Status;
 using program::Image;
 
+namespace {
+
+// What lay on a device that is lost is no tensor any more but the error that says so.
+void drop_lost(Image& image, const runtime::Devices& devices) {
+  std::vector<Image::Index> place(image.storages.size(), Image::kNone), failure = place;
+  std::vector<Image::Storage> kept;
+  for (std::size_t i = 0; i < image.storages.size(); ++i) {
+    const Image::Storage& storage = image.storages[i];
+    const int device = devices.find(storage.device);
+    const Status health =
+        device < 0 ? Status() : devices.at(static_cast<std::size_t>(device)).backend().health();
+    if (health.ok()) {
+      place[i] = static_cast<Image::Index>(kept.size());
+      kept.push_back(storage);
+    } else {
+      failure[i] = static_cast<Image::Index>(image.failures.size());
+      image.failures.push_back({storage.seq, health});
+    }
+  }
+  if (kept.size() == image.storages.size()) return;
+  for (Image::Value& value : image.values) {
+    if (value.storage == Image::kNone) continue;
+    if (value.failure == Image::kNone) value.failure = failure[value.storage];
+    value.storage = place[value.storage];
+  }
+  for (Image::Download& download : image.downloads) {
+    if (download.storage == Image::kNone) continue;
+    if (const Image::Index lost = failure[download.storage]; lost != Image::kNone) {
+      download.status = image.failures[lost].status;
+      download.root = image.failures[lost].seq;
+    }
+    download.storage = place[download.storage];
+  }
+  for (Image::Upload& upload : image.uploads) upload.storage = place[upload.storage];
+  std::erase_if(image.uploads,
+                [](const Image::Upload& upload) { return upload.storage == Image::kNone; });
+  image.storages = std::move(kept);
+}
+
+}  // namespace
+
 void Session::snapshot(bool hold, std::function<void(core::Result<Image>)> done) {
   Status refused;
   {
@@ -101,6 +142,7 @@ void Session::take_image() {
     storage.bytes = contents.bytes();
     storage.seq = contents.seq();
   }
+  drop_lost(image, devices_);
   if (image.shares) {
     picture.done(Status(Code::kFailedPrecondition,
                         "it has published tensors, or ones of other sessions, which outlive no "

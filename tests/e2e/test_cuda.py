@@ -195,3 +195,32 @@ def test_a_lost_device(start, tmp_path, what, patience, text):
             tt.ones(3, device="cuda:0").sum().item()
         assert tt.ones(3).sum().item() == 3.0
     wait_until(lambda: "DEVICE_LOST: cuda:0" in daemon.log, 10, "a line in the log")
+
+
+def test_the_daemon_starts_again_without_a_lost_device(start, tmp_path):
+    import teletensor as tt
+
+    control = Control(tmp_path)
+    daemon = start("--restart", "60", "--lease", "600", devices=2, control=control.path)
+    with tt.connect(daemon.unix):
+        here, there = tt.arange(4.0), tt.arange(5.0, device="cuda:0")
+        other = tt.arange(3.0, device="cuda:1")
+        weight = tt.ones(3, requires_grad=True)
+        loss = (weight * 2).sum()
+        assert there.sum().item() == 10.0 and other.sum().item() == 3.0 and loss.item() == 6.0
+        control("sticky 0")
+        with pytest.raises(tt.DeviceLostError, match="DEVICE_LOST: cuda:0.*ILLEGAL_ADDRESS"):
+            (there * 2).sum().item()
+        wait_until(lambda: daemon.log.count(" ready ") == 2, 60, "a second start")
+        # The same process, the same session, everything that did not lie on the lost device.
+        assert daemon.alive()
+        assert (here + 1).sum().item() == 10.0
+        assert (other * 2).sum().item() == 6.0
+        loss.backward()
+        assert weight.grad.tolist() == [2.0, 2.0, 2.0]
+        with pytest.raises(tt.DeviceLostError, match="ILLEGAL_ADDRESS"):
+            there.sum().item()
+        assert tt.ones(3, device="cuda:0").sum().item() == 3.0  # the device works again
+        there = tt.arange(5.0, device="cuda:0")
+        assert there.sum().item() == 10.0
+    assert "event=device_lost restart=true" in daemon.log

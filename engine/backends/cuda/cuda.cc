@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/backends/cuda/cuda_backend.h"
+#include "engine/backends/cuda/device_table.h"
 #include "engine/backends/cuda/driver.h"
 
 namespace teletensor::backends::cuda {
@@ -68,6 +69,19 @@ Found find_devices(const Options& options, const ops::Catalog& catalog, const Ke
         {std::make_unique<CudaBackend>(std::move(*gpu), device, libraries->compiler, catalog, host,
                                        options.code_folder, options.log),
          memory});
+  }
+  return found;
+}
+
+std::vector<std::pair<std::string, std::string>> paths(const ops::Catalog& catalog,
+                                                       const KernelTable& host) {
+  const DeviceTable table = make_device_table(catalog);
+  std::vector<std::pair<std::string, std::string>> found;
+  for (ops::OpId op = 0; op < catalog.size(); ++op) {
+    const DeviceKernel& kernel = table.find(op);
+    const bool runs = host.find(op) != nullptr || kernel.describe != nullptr;
+    found.emplace_back(catalog.at(op).name,
+                       runs ? std::string(name_of(kernel.skeleton)) : std::string("view"));
   }
   return found;
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/backends/backend.h"
@@ -31,5 +32,9 @@ struct Found {
 // Every device that can be used, in the driver's order; one line to the log for each, and for each
 // that cannot, or why there is none at all. `host`: the CPU's kernels.
 Found find_devices(const Options& options, const ops::Catalog& catalog, const KernelTable& host);
+
+// How each op runs: its name, and "view" (nothing runs), "host" or the skeleton of its kernel.
+std::vector<std::pair<std::string, std::string>> paths(const ops::Catalog& catalog,
+                                                       const KernelTable& host);
 
 }  // namespace teletensor::backends::cuda
