@@ -70,8 +70,7 @@ bool wait_for_end(const sigset_t& signals, const Config& config,
     if (gpus && !lost && !engine.health().ok()) {
       lost = true;
       const bool again = server.recovery().on() && teletensor::server::may_restart();
-      spdlog::error("event=device_lost restart={} reason=\"{}\"", again,
-                    engine.health().message());
+      spdlog::error("event=device_lost restart={} reason=\"{}\"", again, engine.health().message());
       if (again) return true;
     }
     if (!config.embedded) continue;

@@ -1,4 +1,5 @@
-// Starting again in place, after the loss of a device: the same process, a new image of the program.
+// Starting again in place, after the loss of a device: the same process, a new image of the
+// program.
 #pragma once
 
 #include "engine/core/status.h"
@@ -9,8 +10,9 @@ namespace teletensor::server {
 inline constexpr int kMostRestarts = 3;
 bool may_restart();
 
-// Replaces the running program by itself, with the arguments it was started with. Returns only where
-// that fails. Precondition: sessions are written down, nobody needs the process's memory any more.
+// Replaces the running program by itself, with the arguments it was started with. Returns only
+// where that fails. Precondition: sessions are written down, nobody needs the process's memory any
+// more.
 core::Status restart(char* const* argv);
 
 }  // namespace teletensor::server
