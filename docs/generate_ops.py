@@ -100,10 +100,10 @@ def matrix(ops: list) -> list[str]:
         "What a daemon accepted of the op tester's samples (`tests/ops/support_matrix.py`): c on `cpu`, "
         "s on the simulated device. An operand whose dtype the op prescribes (an index, a mask) keeps it.",
         "",
-        f"The last column is how it runs on a GPU: {kernels} of {len(device)} ops that compute (internal ones "
-        "included) have a kernel there, named by its skeleton; `host`: the operands are copied to the host, computed "
-        "there, and the results copied back, with the reason. A call that a kernel does not take (a dtype, a "
-        "layout) goes that way too. A view computes nothing.",
+        f"The last column is how it runs on a GPU: {kernels} of {len(device)} ops that compute (internal "
+        "ones included) have a kernel there, named by its skeleton; `host`: the operands are copied to the "
+        "host, computed there, and the results copied back, with the reason. A call that a kernel does not "
+        "take (a dtype, a layout) goes that way too. A view computes nothing.",
         "",
         "| op | " + " | ".join(SHORT.values()) + " | GPU |",
         "|---" * (len(SHORT) + 2) + "|",
