@@ -134,6 +134,7 @@ void fill_hello_reply(const Lease& lease, const std::vector<std::string>& unsupp
   reply.set_session_id(lease.client.id);
   if (lease.survives()) {
     reply.set_restart_ms(static_cast<std::uint32_t>(facts.restart.count()));
+    reply.set_snapshot_ms(static_cast<std::uint32_t>(facts.every.count()));
   }
   reply.set_sites_ms(static_cast<std::uint32_t>(limits.sites.count()));
   if (shares) reply.set_share_ticket(lease.ticket);

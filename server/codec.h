@@ -26,6 +26,7 @@ struct ServerFacts {
   Clock::time_point started = Clock::now();
   bool shares = false;                   // there is a ShareServer beside the daemon's own socket
   std::chrono::milliseconds restart{0};  // HelloReply.restart_ms
+  std::chrono::milliseconds every{0};    // HelloReply.snapshot_ms
 };
 
 // What Hello asks for, checked. `unsupported` names the ops that the server has not.

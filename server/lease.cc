@@ -169,9 +169,7 @@ void Lease::uploaded(std::uint64_t key, std::uint64_t upload) {
   });
 }
 
-core::Result<Attached> Lease::attach(const std::string& instance, std::uint64_t attach,
-                                     std::uint64_t progress_upto, std::uint64_t completed,
-                                     std::uint64_t uploads, std::string* word) {
+core::Result<Attached> Lease::attach(const AttachCall& call, std::string* word) {
   std::shared_ptr<LeaseCall> older;
   Attached reply;
   {
@@ -180,11 +178,11 @@ core::Result<Attached> Lease::attach(const std::string& instance, std::uint64_t 
       *word = ending_.word;
       return ending_.status;
     }
-    if (instance != client.instance) {
+    if (call.instance != client.instance) {
       return Status(Code::kPermissionDenied, "the session belongs to another client instance");
     }
-    if (attach <= attach_) {
-      return Status(Code::kFailedPrecondition, "attach " + std::to_string(attach) +
+    if (call.attach <= attach_) {
+      return Status(Code::kFailedPrecondition, "attach " + std::to_string(call.attach) +
                                                    " comes late, the last was " +
                                                    std::to_string(attach_));
     }
@@ -192,32 +190,38 @@ core::Result<Attached> Lease::attach(const std::string& instance, std::uint64_t 
       return Status(Code::kFailedPrecondition, "the session has a lease of 0");
     }
     // Only of a daemon that was restarted from an older snapshot.
-    if (completed > outbox_.completed_upto() || uploads > uploads_upto_) {
+    const bool behind = call.completed > outbox_.completed_upto();
+    reply.replay = behind && call.replay_from != 0 && call.uploads <= uploads_upto_ &&
+                   call.replay_from <= outbox_.received_upto() + 1;
+    if ((behind && !reply.replay) || call.uploads > uploads_upto_) {
       *word = "rollback";
       return Status(Code::kFailedPrecondition,
                     "the daemon was restarted, and has the session as of command " +
                         std::to_string(outbox_.completed_upto()) + "; command " +
-                        std::to_string(completed) +
-                        " had run. tt.connect(name=...) takes a named session up as it was then");
+                        std::to_string(call.completed) +
+                        " had run. Session.accept_rollback() goes on with what there is");
     }
-    attach_ = attach;
+    attach_ = call.attach;
     awaited_ = true;
     run_now_ = nullptr;
     older = run_.lock();
     run_.reset();
     detached_at_ = Clock::now();
-    if (!outbox_.rewind(progress_upto, attach)) {
+    if (!outbox_.rewind(call.progress_upto, call.attach)) {
       return Status(Code::kDataLoss,
                     "the client had left too many results unacknowledged to come back");
     }
-    reply = {outbox_.received_upto(), outbox_.completed_upto()};
+    reply.received_upto = outbox_.received_upto();
+    reply.completed_upto = outbox_.completed_upto();
+    reply.credits = outbox_.credits();
   }
   if (older) {
     const Ending ending{Status(Code::kAborted, "a later attach has taken the place of this stream"),
                         "fenced"};
     table_->dismiss(older, ending);
   }
-  spdlog::info("event=session_attached session=\"{}\" attach={}", client.name, attach);
+  spdlog::info("event=session_attached session=\"{}\" attach={} from={} replay={}", client.name,
+               call.attach, reply.received_upto, reply.replay ? call.completed : 0);
   return reply;
 }
 

@@ -77,6 +77,18 @@ struct ClientInfo {
 struct Attached {
   std::uint64_t received_upto = 0;
   std::uint64_t completed_upto = 0;
+  bool replay = false;  // the session is older than the client, whose frames come again
+  Outbox::Credits credits;
+};
+
+// What a client says of itself in Attach.
+struct AttachCall {
+  std::string instance;
+  std::uint64_t attach = 0;         // above all before
+  std::uint64_t progress_upto = 0;  // messages that it has read
+  std::uint64_t completed = 0;      // commands that it knows to have run
+  std::uint64_t uploads = 0;        // its last upload
+  std::uint64_t replay_from = 0;    // it can send all frames from there on again; 0: cannot
 };
 
 class Leases;
@@ -129,14 +141,10 @@ class Lease final : public engine::SessionListener {
   // the same key, whose answer was lost, is dropped.
   void uploaded(std::uint64_t key, std::uint64_t upload);
 
-  // The client comes again with `attach`, above all before, having read messages up to
-  // `progress_upto`. Fences the stream that is there.
-  // `completed`: it knows that commands up to there have run; `uploads`: its last upload. FAILED_
-  // PRECONDITION, `word` "rollback", where this session is older than that; another `word` where
-  // the lease is over.
-  core::Result<Attached> attach(const std::string& instance, std::uint64_t attach,
-                                std::uint64_t progress_upto, std::uint64_t completed,
-                                std::uint64_t uploads, std::string* word);
+  // The client comes again. Fences the stream that is there. FAILED_PRECONDITION, `word`
+  // "rollback", where this session is older than the client and its frames do not reach back to it;
+  // another `word` where the lease is over.
+  core::Result<Attached> attach(const AttachCall& call, std::string* word);
   // Where in the program commands stand, as the client says: of at most kMostSites, for reports.
   static constexpr std::size_t kMostSites = 200;
   void set_sites(std::vector<std::pair<std::uint64_t, std::string>> sites);

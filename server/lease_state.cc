@@ -83,9 +83,13 @@ std::uint64_t Lease::written_upto() const {
 }
 
 void Lease::set_file(const std::string& file, std::uint64_t upto) {
-  MutexLock lock(mutex_);
-  file_ = file;
-  written_upto_ = upto;
+  {
+    MutexLock lock(mutex_);
+    file_ = file;
+    written_upto_ = upto;
+  }
+  outbox_.written(upto);
+  wake();
 }
 
 bool Lease::over() const {

@@ -138,7 +138,12 @@ LeaseRef Leases::find_name(std::string_view user, std::string_view name) const {
   return nullptr;
 }
 
-void Leases::take_over(ClientInfo client, LeaseReady ready) {
+void Leases::take_over(ClientInfo client, LeaseReady ready, LeaseRef of) {
+  if (of) {
+    client.name = of->client.name;
+    client.named = of->client.named;
+    client.user = of->client.user;
+  }
   const std::pair<std::string, std::string> key(client.user, client.name);
   bool seized = false, closed = false;
   {
@@ -169,7 +174,7 @@ void Leases::take_over(ClientInfo client, LeaseReady ready) {
     }
   }
   if (refused) return ready(std::move(*refused));
-  const LeaseRef old = find_name(client.user, client.name);
+  const LeaseRef old = of ? of : find_name(client.user, client.name);
   if (!old || !old->survives() ||
       !retire(*old, Status(Code::kAborted, "another client has taken the session over"), "taken",
               true)) {
@@ -239,6 +244,7 @@ void Leases::hand_over(Handover handover) {
     handover.ready(Status(Code::kUnavailable, "the server is shutting down"));
   } else {
     handover.ready(lease);
+    if (!lease->file().empty() && on_new_hands) on_new_hands(lease);
   }
 }
 

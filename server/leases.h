@@ -36,7 +36,8 @@ class Leases {
   // The session of client.name and client.user in the hands of a new client, whose calls alone
   // reach it from then on (`start` says where it is); a new one where there is none. `ready` comes
   // once the old client's last frame is consumed.
-  void take_over(ClientInfo client, LeaseReady ready);
+  // `of`: that session, whatever it is called.
+  void take_over(ClientInfo client, LeaseReady ready, LeaseRef of = nullptr);
   // The session of this name; null: none.
   LeaseRef find_name(std::string_view user, std::string_view name) const;
   // NOT_FOUND for a token that never was; ABORTED with the reason for one whose lease has ended;
@@ -65,8 +66,10 @@ class Leases {
   // as `holds` says.
   void refuse(const v1::SavedHead& head, core::Status why, std::string word,
               std::function<bool()> holds);
-  // Called for one that has ended for good, with its file. Set before there is any.
+  // Called for one that has ended for good, with its file, and for one in new hands that has a file
+  // which does not know them. Set before there is any.
   std::function<void(const std::string&)> on_over;
+  std::function<void(const LeaseRef&)> on_new_hands;
 
   // How long there has been no session; zero while there is one.
   std::chrono::milliseconds idle() const;

@@ -68,6 +68,17 @@ void Outbox::completed(std::uint64_t seq) {
   complete(seq);
 }
 
+void Outbox::written(std::uint64_t seq) {
+  MutexLock lock(mutex_);
+  written_ = seq;
+  tell_written_ = true;
+}
+
+Outbox::Credits Outbox::credits() const {
+  MutexLock lock(mutex_);
+  return {told_credit_upto_, told_credit_bytes_, bytes_received_};
+}
+
 void Outbox::complete(std::uint64_t seq) {
   completed_ = std::max(completed_, seq);
   while (!frames_.empty() && frames_.front().last_seq <= completed_) {
@@ -100,7 +111,7 @@ void Outbox::raised(wire::RaisedEvent raised) {
 }
 
 bool Outbox::due() const {
-  if (greet_ || !values_.empty() || !errors_.empty() || !raised_.empty()) return true;
+  if (greet_ || tell_written_ || !values_.empty() || !errors_.empty() || !raised_.empty()) return true;
   if (completed_ > told_ && completed_ == received_) return true;
   return credit_upto() - told_credit_upto_ > limits_.credit_instructions / 4 ||
          credit_bytes() - told_credit_bytes_ > limits_.credit_bytes / 4;
@@ -109,6 +120,7 @@ bool Outbox::due() const {
 wire::Progress Outbox::gather() {
   wire::Progress progress;
   greet_ = false;
+  if (std::exchange(tell_written_, false)) progress.snapshot_upto = written_;
   progress.completed_upto = told_ = completed_;
   progress.received_upto = received_;
   progress.credit_upto = told_credit_upto_ = credit_upto();
@@ -150,7 +162,7 @@ void Outbox::restore(Sealed sealed, std::uint64_t completed) {
   number_ = sealed.number;
   for (auto& [number, message] : sealed.kept) keep(number, message);
   MutexLock lock(mutex_);
-  received_ = completed_ = told_ = completed;
+  received_ = completed_ = told_ = written_ = completed;
   bytes_received_ = bytes_completed_ = sealed.bytes_received;
   told_credit_upto_ = credit_upto();
   told_credit_bytes_ = credit_bytes();
@@ -205,6 +217,7 @@ bool Outbox::rewind(std::uint64_t number, std::uint64_t attach) {
   again_ = kept_.size();
   MutexLock lock(mutex_);
   greet_ = true;
+  tell_written_ = written_ != 0;
   return dropped_upto_ <= number;
 }
 

@@ -35,6 +35,12 @@ class Outbox {
   // The session is taken over where it is. Before anything else.
   void begin_at(std::uint64_t received, std::uint64_t completed);
   std::uint64_t credit_granted() const;
+  // For a client whose frames come again: Attached.
+  struct Credits {
+    std::uint64_t upto = 0, bytes = 0;  // as told
+    std::uint64_t received = 0;         // bytes of frames
+  };
+  Credits credits() const;
 
   // For a snapshot of the session, all of whose commands have run: what waits to be told becomes
   // messages, which keep their numbers whoever sends them.
@@ -49,6 +55,8 @@ class Outbox {
 
   // ---- from the engine.
   void completed(std::uint64_t seq);
+  // What has been written down reaches up to this command.
+  void written(std::uint64_t seq);
   // RESOURCE_EXHAUSTED once the client has left too much unread: the session should end.
   core::Status fetched(wire::FetchedValue value);
   void error(wire::ErrorEvent error);
@@ -106,6 +114,8 @@ class Outbox {
   std::size_t values_bytes_ TT_GUARDED_BY(mutex_) = 0;
   std::vector<wire::ErrorEvent> errors_ TT_GUARDED_BY(mutex_);
   std::vector<wire::RaisedEvent> raised_ TT_GUARDED_BY(mutex_);
+  std::uint64_t written_ TT_GUARDED_BY(mutex_) = 0;
+  bool tell_written_ TT_GUARDED_BY(mutex_) = false;
   bool greet_ TT_GUARDED_BY(mutex_) = false;  // a new stream waits for a message
 
   core::Mutex sending_;                               // taken before mutex_

@@ -22,6 +22,12 @@ constexpr std::chrono::milliseconds kTick{50};
 constexpr std::chrono::milliseconds kLook{250};  // the longest between two looks at who is due
 constexpr int kMostOften = 10;  // writing takes at most so much less than the time between
 
+std::uint64_t microseconds_of_the_clock() {
+  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(
+                                        std::chrono::system_clock::now().time_since_epoch())
+                                        .count());
+}
+
 double seconds_since(Clock::time_point began) {
   return std::chrono::duration<double>(Clock::now() - began).count();
 }
@@ -43,6 +49,7 @@ Recovery::Recovery(Leases& leases, std::unique_ptr<SessionStore> store, Times ti
     }
     changed_.notify_all();
   };
+  leases_.on_new_hands = [this](const LeaseRef& lease) { snapshot(lease, [](const auto&) {}); };
   writer_ = std::thread([this] { work(); });
 }
 
@@ -405,6 +412,8 @@ void Recovery::restore_one(const SessionStore::Found& found) {
       auto image = read_image((*reading)->body.image(), leases_.engine().catalog());
       status = image.status();
       if (image.ok()) {
+        // A number that a client got in a life that was cut short names nothing else in this one.
+        image->next_upload = std::max(image->next_upload, microseconds_of_the_clock());
         Status bytes;
         std::uint64_t left = 0;
         for (const program::Image::Storage& storage : image->storages) left += storage.bytes;

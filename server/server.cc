@@ -48,7 +48,10 @@ std::unique_ptr<SessionStore> store_of(const ServerOptions& options) {
 
 core::Result<std::unique_ptr<Server>> Server::start(engine::Engine& engine, ServerOptions options) {
   std::unique_ptr<Server> server(new Server(engine, std::move(options)));
-  if (server->recovery_.on()) server->facts_.restart = server->options_.restart;
+  if (server->recovery_.on()) {
+    server->facts_.restart = server->options_.restart;
+    server->facts_.every = server->options_.snapshot_every;
+  }
   server->recovery_.restore();
   const Status status = server->bind();
   if (!status.ok()) return status;

@@ -61,7 +61,17 @@ grpc::ServerUnaryReactor* ComputeService::Hello(grpc::CallbackServerContext* con
                      *reply);
     reactor->Finish(grpc::Status::OK);
   };
-  if (hello->client.takes_over) {
+  if (request->take_back()) {
+    const core::Result<LeaseRef> old = lease_of(*context, leases_, caller);
+    if (!old.ok()) {
+      ready(old.status());
+    } else if ((*old)->client.instance != hello->client.instance) {
+      ready(core::Status(core::Code::kPermissionDenied,
+                         "the session belongs to another client instance"));
+    } else {
+      leases_.take_over(std::move(hello->client), std::move(ready), *old);
+    }
+  } else if (hello->client.takes_over) {
     leases_.take_over(std::move(hello->client), std::move(ready));
   } else {
     ready(leases_.open(std::move(hello->client)));
@@ -82,8 +92,9 @@ grpc::ServerUnaryReactor* ComputeService::Attach(grpc::CallbackServerContext* co
   }
   std::string word;
   const core::Result<Attached> attached =
-      (*lease)->attach(request->instance_id(), request->attach_counter(), request->progress_upto(),
-                       request->completed_upto(), request->uploads(), &word);
+      (*lease)->attach({request->instance_id(), request->attach_counter(), request->progress_upto(),
+                        request->completed_upto(), request->uploads(), request->replay_from()},
+                       &word);
   if (!attached.ok()) {
     if (!word.empty()) context->AddTrailingMetadata(kReasonKey, word);
     return answer(context, attached.status());
@@ -93,6 +104,10 @@ grpc::ServerUnaryReactor* ComputeService::Attach(grpc::CallbackServerContext* co
   reply->set_received_upto(attached->received_upto);
   reply->set_completed_upto(attached->completed_upto);
   reply->set_lease_seconds(static_cast<std::uint32_t>((*lease)->client.lease.count()));
+  reply->set_replay(attached->replay);
+  reply->set_credit_upto(attached->credits.upto);
+  reply->set_credit_bytes(attached->credits.bytes);
+  reply->set_bytes_received(attached->credits.received);
   return answer(context, {});
 }
 

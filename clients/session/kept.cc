@@ -25,6 +25,7 @@ Status Session::publish(const std::string& name, Handle* h, bool writable,
   if (h) TT_RETURN_IF_ERROR(graph_.may_publish(*h));
   if (h && watching) TT_RETURN_IF_ERROR(before_write(*h));
   TT_RETURN_IF_ERROR(ready_to_issue());
+  mark_fragile();
   issue(program::Command(program::Publish{name, h ? h->id : 0, writable, users}), 0);
   return {};
 }
@@ -37,6 +38,7 @@ core::Result<HandleRef> Session::published(const program::Published& described) 
   const core::Layout layout{described.dtype, described.device, core::Geometry(described.shape)};
   HandleRef h = graph_.adopt_published(layout, nullptr, described.writable);
   give_id(*h);
+  mark_fragile();
   issue(program::Command(described), 1);
   return h;
 }

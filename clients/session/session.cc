@@ -34,6 +34,8 @@ core::DType g_default_dtype = core::DType::kF32;
 constexpr std::size_t kReleaseBatch = 8;
 // How far the API may run ahead of the sender.
 constexpr std::size_t kMaxWaitingBytes = 32 << 20;
+// What a retained frame costs besides its bytes.
+constexpr std::size_t kFrameOverhead = 128;
 // How much may be read before the daemon, which keeps it until then, is told.
 constexpr std::size_t kMostUnacknowledged = 1 << 20;
 
@@ -86,8 +88,10 @@ bool Session::has_room() const {
          waiting_bytes_.load(std::memory_order_relaxed) <= kMaxWaitingBytes;
 }
 
-Status Session::ready_to_issue() {
+Status Session::ready_to_issue(bool reads) {
   if (g_forked) return forked();
+  if (!frozen_.ok() && !reads) [[unlikely]]
+    return frozen_;
   if ((interrupted_upto_ | raise_seq_) != 0) TT_RETURN_IF_ERROR(settle());
   const std::uint64_t completed = completed_.load(std::memory_order_relaxed);
   if (completed > trimmed_ + 256 && !late_.load(std::memory_order_relaxed)) {
@@ -268,7 +272,7 @@ Status Session::apply(OpId op, std::span<const Var> arguments,
       if (each.is_tensor()) TT_RETURN_IF_ERROR(before_write(autograd::handle_of(each)));
     }
   }
-  TT_RETURN_IF_ERROR(ready_to_issue());
+  TT_RETURN_IF_ERROR(ready_to_issue(!mutates));
   begin_command();
   const autograd::Call call = call_of(op, arguments, counts, attributes);
   if (autograd::Tracer* trace = tracer()) [[unlikely]]
@@ -333,6 +337,7 @@ core::Result<HandleRef> Session::uploaded(std::uint64_t upload, core::DType dtyp
   std::unique_ptr<autograd::Tracer> trace = std::move(tracer_);
   give_id(*h);
   uploads_upto_ = std::max(uploads_upto_.load(), upload);
+  mark_fragile();
   issue(program::Command(program::Uploaded{upload, dtype, device, shape}), 1);
   tracer_ = std::move(trace);
   return h;
@@ -423,7 +428,11 @@ core::Result<std::uint64_t> Session::fetch(Handle& h, bool bulk) {
             "print): return it, or use tensor operations (tt.where) or tt.jit.script instead"));
   }
   if (following) TT_RETURN_IF_ERROR(before_use(h, false));
-  TT_RETURN_IF_ERROR(ready_to_issue());
+  TT_RETURN_IF_ERROR(ready_to_issue(true));
+  if (limits_.keeps && !bulk) {
+    MutexLock lock(mutex_);
+    awaited_.insert(seq_ + 1);
+  }
   issue(program::Command(program::Fetch{h.id, bulk}), 0);
   return seq_;
 }
@@ -576,8 +585,12 @@ Status Session::settle() {
 bool Session::sendable() const {
   if (again_ != 0) return true;
   if (all_taken()) return unacknowledged_ > kMostUnacknowledged;
-  const std::size_t next = frames_.empty() ? writer_.size() : frames_.front().frame->size();
-  return sent_bytes_ + next <= credit_bytes_;
+  const bool full = !frames_.empty();
+  const std::size_t next = full ? frames_.front().frame->size() : writer_.size();
+  // What is issued is within the credits of the daemon that it was issued for; what goes again to
+  // another one may be beyond.
+  const std::uint64_t last = full ? frames_.front().last_seq : writer_.next_seq() - 1;
+  return sent_bytes_ + next <= credit_bytes_ && last <= credit_upto_;
 }
 
 FrameRef Session::take_frame() {
@@ -685,6 +698,67 @@ std::uint64_t Session::take_up(std::uint64_t attach, std::uint64_t received_upto
   return stream_;
 }
 
+void Session::retain() {
+  MutexLock lock(mutex_);
+  retains_ = limits_.keeps && limits_.retained_bytes > 0;
+}
+
+void Session::mark_fragile() {
+  MutexLock lock(mutex_);
+  fragile_upto_ = seq_ + 1;
+}
+
+std::uint64_t Session::replay_from() const {
+  MutexLock lock(mutex_);
+  return limits_.keeps ? std::max(dropped_upto_, fragile_upto_) + 1 : 0;
+}
+
+std::uint64_t Session::replay(std::uint64_t attach, std::uint64_t received_upto,
+                              std::uint64_t credit_upto, std::uint64_t credit_bytes,
+                              std::uint64_t bytes_received) {
+  MutexLock lock(mutex_);
+  attach_ = attach;
+  again_ = 0;
+  for (std::deque<Sent>* const frames : {&sent_, &ran_}) {  // the newer ones first
+    for (; !frames->empty() && frames->back().last_seq > received_upto; frames->pop_back()) {
+      waiting_bytes_ += frames->back().frame->size();
+      if (frames == &ran_) ran_bytes_ -= frames->back().frame->size() + kFrameOverhead;
+      frames_.push_front(std::move(frames->back()));
+    }
+  }
+  sent_bytes_ = bytes_received;
+  credit_bytes_ = credit_bytes;
+  credit_upto_ = credit_upto;
+  ran_upto_ = 0;
+  replay_upto_ = completed_;
+  retains_ = limits_.retained_bytes > 0;
+  ++stream_;
+  changed_.notify_all();
+  work_.notify_all();
+  return stream_;
+}
+
+// With the lock. Frames that have run go, or are retained as far as there is room.
+void Session::forget_sent(std::uint64_t snapshot_upto) {
+  if (snapshot_upto != 0) retains_ = limits_.keeps && limits_.retained_bytes > 0;
+  while (!sent_.empty() && sent_.front().last_seq <= ran_upto_) {
+    if (retains_) {
+      ran_bytes_ += sent_.front().frame->size() + kFrameOverhead;
+      ran_.push_back(std::move(sent_.front()));
+    } else {
+      dropped_upto_ = sent_.front().last_seq;
+    }
+    sent_.pop_front();
+  }
+  while (!ran_.empty() && (ran_bytes_ > limits_.retained_bytes ||
+                           ran_.front().last_seq <= snapshot_upto)) {
+    dropped_upto_ = ran_.front().last_seq;
+    ran_bytes_ -= ran_.front().frame->size() + kFrameOverhead;
+    ran_.pop_front();
+  }
+  again_ = std::min(again_, sent_.size());
+}
+
 std::uint64_t Session::progress_upto() const {
   MutexLock lock(mutex_);
   return progress_upto_;
@@ -699,6 +773,8 @@ Status Session::on_progress(std::string_view bytes) {
   unacknowledged_ += bytes.size();
   // Errors first: who sees completed_ without the lock must not miss them.
   for (wire::ErrorEvent& error : progress.errors) {
+    if (error.root <= replay_upto_) return diverged(error);
+    fragile_upto_ = std::max(fragile_upto_, error.root);
     if (roots_.insert(error.root).second) errors_.push_back(std::move(error));
   }
   late_ = !errors_.empty();
@@ -707,15 +783,36 @@ Status Session::on_progress(std::string_view bytes) {
   received_ = std::max(received_, progress.received_upto);
   credit_upto_ = std::max(credit_upto_.load(), progress.credit_upto);
   credit_bytes_ = std::max(credit_bytes_, progress.credit_bytes);
-  while (!sent_.empty() && sent_.front().last_seq <= completed_) sent_.pop_front();
-  again_ = std::min(again_, sent_.size());
+  ran_upto_ = std::max(ran_upto_, progress.completed_upto);
+  forget_sent(progress.snapshot_upto);
   for (wire::FetchedValue& value : progress.fetched) {
+    if (awaited_.erase(value.seq) == 0 && value.seq <= replay_upto_) continue;  // told before
     if (unwanted_.erase(value.seq) == 0) fetched_[value.seq] = std::move(value);
   }
-  for (wire::RaisedEvent& raised : progress.raised) raised_[raised.seq] = std::move(raised);
+  for (wire::RaisedEvent& raised : progress.raised) {
+    if (raised.seq > replay_upto_) raised_[raised.seq] = std::move(raised);
+  }
   changed_.notify_all();
   if (sendable()) wake_sender();
   return {};
+}
+
+// With the lock. What had succeeded has failed when it was done again: what this client has read
+// since the snapshot is not what the daemon has.
+Status Session::diverged(const wire::ErrorEvent& error) {
+  if (lost_.ok()) {
+    lost_ = Status(core::Code::kUnavailable,
+                   "the session is lost: the daemon was restarted and has done again what had "
+                   "run since its snapshot, up to command " +
+                       std::to_string(error.root) + ", which failed this time (" +
+                       error.status.message() + "); command " + std::to_string(replay_upto_) +
+                       " had run. Session.accept_rollback() goes on with what there is "
+                       "[rollback]");
+  }
+  over_ = true;
+  changed_.notify_all();
+  wake_sender();
+  return lost_;
 }
 
 void Session::lost(Status why) {

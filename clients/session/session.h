@@ -49,6 +49,9 @@ struct SessionLimits {
   wire::FrameLimits frame;
   std::uint64_t quota = 0;  // bytes a device; 0: unknown
   bool keeps = false;       // the session outlives its stream: frames are kept until they have run
+  // Of frames that have run since the daemon last wrote the session down, for a daemon that comes
+  // back with it as it was then; from retain() on. 0: none.
+  std::size_t retained_bytes = 0;
 };
 
 // FAILED_PRECONDITION in the child of a fork.
@@ -164,12 +167,25 @@ class Session : public autograd::Issuer {
   // The next stream, of attach `attach`: frames behind command `received_upto` go again, the older
   // stream gets none any more. Its number; the first is 1.
   std::uint64_t take_up(std::uint64_t attach, std::uint64_t received_upto);
+  // The daemon writes the session down, or is about to: frames that have run are retained.
+  void retain();
+  // The first command from which on all frames are here, and would do again what they did; 0: none.
+  std::uint64_t replay_from() const;
+  // As take_up(), where the daemon is older than this client, but not than replay_from(): frames
+  // behind `received_upto` go again as if for the first time. What they tell is known already; one
+  // that fails where it had not is the end of the session.
+  std::uint64_t replay(std::uint64_t attach, std::uint64_t received_upto, std::uint64_t credit_upto,
+                       std::uint64_t credit_bytes, std::uint64_t bytes_received);
   // Number of the last Progress that has come.
   std::uint64_t progress_upto() const;
   bool over() const { return over_; }  // lost or closed
   Status on_progress(std::string_view bytes);
   // The stream is gone for good: every wait ends with this.
   void lost(Status why);
+  // API thread. Until it is ok, nothing but reading, letting go and computing what is new: this is
+  // the error of whatever would change what is there.
+  void freeze(Status why) { frozen_ = std::move(why); }
+  bool frozen() const { return !frozen_.ok(); }
   // No more commands; next_frame gives the rest, then false.
   void close();
   // After take_up(): frames go out and progress comes in by `call`, until that ends.
@@ -244,7 +260,7 @@ class Session : public autograd::Issuer {
   // With the lock: there may be something to send.
   void wake_sender();
   bool has_room() const;
-  Status ready_to_issue();
+  Status ready_to_issue(bool reads = false);
   // Ends what a Raise or an interruption has left open.
   Status settle();
   Status finish_raise();
@@ -262,6 +278,9 @@ class Session : public autograd::Issuer {
   Status follow_program(std::span<const Var> arguments, bool writes);
   void flush_releases();
   void close_frame();
+  Status diverged(const wire::ErrorEvent& error);
+  void forget_sent(std::uint64_t snapshot_upto);
+  void mark_fragile();
   Status lost_status() const;
 
   // API thread
@@ -277,6 +296,7 @@ class Session : public autograd::Issuer {
   std::uint64_t next_program_ = 1;
   std::uint64_t trimmed_ = 0;
   std::uint64_t interrupted_upto_ = 0;            // 0: nothing to settle
+  Status frozen_;
   std::uint64_t raise_seq_ = 0, raise_root_ = 0;  // a Raise under way; 0: none
   bool recording_ = false;
   std::uint64_t waits_ = 0;
@@ -290,6 +310,14 @@ class Session : public autograd::Issuer {
   wire::FrameWriter writer_;
   std::deque<Sent> frames_;  // full ones, before the writer's
   std::deque<Sent> sent_;    // given to a stream, not known to have run
+  std::deque<Sent> ran_;     // before those: retained
+  std::size_t ran_bytes_ = 0;
+  bool retains_ = false;
+  std::uint64_t ran_upto_ = 0;      // as the present daemon says; completed_ may be ahead of it
+  std::uint64_t dropped_upto_ = 0;  // the last command of frames that are not here any more
+  std::uint64_t fragile_upto_ = 0;  // the last command that another daemon would not repeat
+  std::uint64_t replay_upto_ = 0;   // what happens up to here has been told before
+  std::set<std::uint64_t> awaited_;  // fetches whose values have not come
   std::size_t again_ = 0;    // the last so many of them go again
   std::uint64_t stream_ = 0, attach_ = 1;
   std::uint64_t progress_upto_ = 0;

@@ -148,6 +148,7 @@ std::string encode_progress(const Progress& progress) {
     out.message(7, body.view());
   }
   out.number(8, progress.number);
+  out.number(9, progress.snapshot_upto);
   return out.take();
 }
 
@@ -160,7 +161,7 @@ core::Status decode_progress(std::string_view bytes, Progress& progress) {
     if (!cursor.tag(field, type)) return broken();
     std::uint64_t number = 0;
     std::string_view body;
-    if ((field <= 4 || field == 8) && type == WireType::kVarint) {
+    if ((field <= 4 || field == 8 || field == 9) && type == WireType::kVarint) {
       if (!cursor.varint(number)) return broken();
       switch (field) {
         case 1:
@@ -175,8 +176,11 @@ core::Status decode_progress(std::string_view bytes, Progress& progress) {
         case 4:
           progress.credit_bytes = number;
           break;
-        default:
+        case 8:
           progress.number = number;
+          break;
+        default:
+          progress.snapshot_upto = number;
       }
     } else if (field >= 5 && field <= 7 && type == WireType::kBytes) {
       if (!cursor.bytes(body)) return broken();

@@ -20,6 +20,8 @@ Progress random_progress(std::uint64_t seed) {
   p.received_upto = random.below(1 << 20);
   p.credit_upto = static_cast<std::uint64_t>(random.integer());
   p.credit_bytes = random.below(1 << 30);
+  p.number = random.below(1000);
+  p.snapshot_upto = random.below(2) * random.below(1 << 20);
   for (std::uint64_t n = random.below(4); n > 0; --n) {
     FetchedValue& value = p.fetched.emplace_back();
     value.seq = random.below(1000);
@@ -67,6 +69,8 @@ TEST(Progress, RoundTripAndProtocsBytes) {
     EXPECT_EQ(back.received_upto, p.received_upto);
     EXPECT_EQ(back.credit_upto, p.credit_upto);
     EXPECT_EQ(back.credit_bytes, p.credit_bytes);
+    EXPECT_EQ(back.number, p.number);
+    EXPECT_EQ(back.snapshot_upto, p.snapshot_upto);
     ASSERT_EQ(back.fetched.size(), p.fetched.size());
     for (std::size_t i = 0; i < p.fetched.size(); ++i) {
       EXPECT_EQ(back.fetched[i].seq, p.fetched[i].seq);

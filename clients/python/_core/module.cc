@@ -257,19 +257,21 @@ void bind_session(nb::module_& m) {
           "__init__",
           [](nb::pointer_and_handle<PySession> self, std::uint64_t credit_upto,
              std::uint64_t credit_bytes, std::size_t frame_bytes, std::size_t frame_commands,
-             std::size_t frame_items, std::size_t inline_bytes, std::uint64_t quota, bool keeps) {
+             std::size_t frame_items, std::size_t inline_bytes, std::uint64_t quota, bool keeps,
+             std::size_t retained_bytes) {
             SessionLimits limits;
             limits.credit_upto = credit_upto;
             limits.credit_bytes = credit_bytes;
             limits.frame = {frame_bytes, frame_commands, frame_items, inline_bytes};
             limits.quota = quota;
             limits.keeps = keeps;
+            limits.retained_bytes = retained_bytes;
             new (self.p) PySession(limits);
             self.p->self = self.h;
           },
           nb::arg("credit_upto"), nb::arg("credit_bytes"), nb::arg("frame_bytes"),
           nb::arg("frame_commands"), nb::arg("frame_items"), nb::arg("inline_bytes"),
-          nb::arg("quota"), nb::arg("keeps"))
+          nb::arg("quota"), nb::arg("keeps"), nb::arg("retained_bytes"))
       .def(
           "next_frame",
           [](PySession& s, double seconds, std::uint64_t stream) -> nb::object {
@@ -286,6 +288,18 @@ void bind_session(nb::module_& m) {
           "The next frame's bytes; b'' when the time has passed, None when the stream is over.")
       .def("take_up", &PySession::take_up, nb::arg("attach"), nb::arg("received_upto"),
            "A new stream takes over; its number, for next_frame.")
+      .def("retain", &PySession::retain, "From now on frames that have run are retained.")
+      .def_prop_ro("replay_from", [](const PySession& s) { return s.replay_from(); })
+      .def("replay", &PySession::replay, nb::arg("attach"), nb::arg("received_upto"),
+           nb::arg("credit_upto"), nb::arg("credit_bytes"), nb::arg("bytes_received"),
+           "As take_up, for a daemon that is older than this client.")
+      .def(
+          "freeze",
+          [](PySession& s, int code, const std::string& why) {
+            s.freeze(code == 0 ? Status() : Status(static_cast<core::Code>(code), why));
+          },
+          nb::arg("code"), nb::arg("why"), "Nothing but reading from now on; code 0: all again.")
+      .def_prop_ro("frozen", [](const PySession& s) { return s.frozen(); })
       .def_prop_ro("progress_upto", [](const PySession& s) { return s.progress_upto(); })
       .def_prop_ro("completed_upto", [](const PySession& s) { return s.completed_upto(); })
       .def_prop_ro("uploads_upto", [](const PySession& s) { return s.uploads_upto(); })

@@ -41,13 +41,18 @@ class SessionLostError(TeletensorError):
     """The session is over: the daemon has ended it, or the connection was cut and nothing came back.
 
     `reason` is one word: "closed", "connection", "daemon", "damaged", "evicted", "expired", "lost",
-    "protocol", "rollback", "slow", "taken", "unknown".
+    "protocol", "rollback", "slow", "taken", "unknown". Where it is "rollback", `commands` has the
+    number of the last command that the daemon has, and of the last that this client knows to have run;
+    `Session.accept_rollback` goes on from there.
     """
 
     def __init__(self, text: str, reason: str = "") -> None:
         super().__init__(text)
         found = re.search(r"\[([a-z]+)\]$", text)
         self.reason = reason or (found.group(1) if found else "connection")
+        numbers = re.search(r"command (\d+).*command (\d+) had run", text, re.DOTALL)
+        self.commands = ((int(numbers.group(1)), int(numbers.group(2)))
+                         if numbers and self.reason == "rollback" else None)
 
 
 class RefusedError(TeletensorError):

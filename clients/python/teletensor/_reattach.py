@@ -53,6 +53,8 @@ class Attached(NamedTuple):
 
     received_upto: int
     epoch: int
+    # Of a daemon that is older than this client: credit_upto, credit_bytes, bytes_received.
+    replay: tuple[int, int, int] | None = None
 
 
 class AttachError(Exception):
@@ -149,7 +151,12 @@ class Keeper:
                 pause = min(2 * pause, _LONGEST_PAUSE)
                 continue
             self.attach += 1
-            self._stream = core.take_up(self.attach, attached.received_upto)
+            if attached.replay is None:
+                self._stream = core.take_up(self.attach, attached.received_upto)
+            else:
+                log.info("the daemon is back as of command %d; what ran since goes again",
+                         attached.received_upto)
+                self._stream = core.replay(self.attach, attached.received_upto, *attached.replay)
             self._call = self._transport.open_stream(self._core, self.attach, self._stream)
             log.info("attached again to %s after %.1f s", self._transport.address,
                      time.monotonic() - began)

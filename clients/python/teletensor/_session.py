@@ -26,7 +26,7 @@ from ._notebook import session_html
 from ._profile import Profile
 from ._shared import Sharing
 from ._sites import SiteReporter
-from ._transport import CallError, Transport, late_error, open_transport
+from ._transport import CallError, Greeting, Transport, late_error, open_transport
 
 if TYPE_CHECKING:
     from ._tensor import Tensor
@@ -59,7 +59,18 @@ class Session:
     def __init__(self, transport: Transport, name: str, quota: int) -> None:
         self._transport = transport
         self._pid = os.getpid()
+        self._named = False
+        self._closed = False
+        self._owned = 0
+        self._published: set[str] = set()
         greeting = transport.hello(_INSTANCE, name, quota)
+        self._named = bool(name) and greeting.lease > 0
+        self._begin(greeting)
+        _open.add(self)
+        _interrupt.watch(self)
+
+    def _begin(self, greeting: Greeting) -> None:
+        transport = self._transport
         self.name = greeting.session_name
         self.id = greeting.session_id
         self.server_version = greeting.server_version
@@ -73,21 +84,19 @@ class Session:
             frame_bytes=limits["frame_bytes"], frame_commands=limits["frame_commands"],
             frame_items=limits["frame_items"], inline_bytes=limits["inline_bytes"],
             quota=greeting.quota, keeps=greeting.lease > 0,
+            retained_bytes=_retained_bytes() if greeting.restart else 0,
         )
+        if greeting.snapshots:
+            self._core.retain()
         own = weakref.ref(self)
         self._core.owner = own
-        self._named = bool(name) and greeting.lease > 0
+        self._rolled_back: SessionLostError | None = None
         self.taken_over = greeting.start is not None
         self._kept = _kept.restored(self._core, greeting.start) if greeting.start else {}
-        self._published: set[str] = set()
         self._core.on_interrupt = lambda: _interrupt_of(own)
         transport.run(self._core)
         self._sites = (SiteReporter(transport, self._core, greeting.sites_seconds)
                        if greeting.sites_seconds else None)
-        self._closed = False
-        self._owned = 0
-        _open.add(self)
-        _interrupt.watch(self)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "open"
@@ -153,7 +162,8 @@ class Session:
         `device_used` and `device_total`, and `tensors`, the largest ones with `bytes`, the line of the
         program that made them (`site`) and the number of their `command`.
         """
-        self._core.synchronize()
+        if self.rolled_back is None:
+            self._core.synchronize()
         reply = Admin(self._transport).holdings(most=max(tensors, 1))
         for tensor in reply["tensors"]:
             tensor["site"] = self._core.site_of(tensor["command"]) or tensor["site"]
@@ -187,8 +197,51 @@ class Session:
         _kept.replace(self, self._kept, name, value)
 
     def kept(self) -> dict[str, Tensor]:
-        """The tensors that this session keeps, by name: those of earlier clients as well."""
+        """The tensors that this session keeps, by name: those of earlier clients as well.
+
+        After a rollback: those that the daemon has, as they were then, to look at and to save.
+        """
+        if self.rolled_back is not None and not self._core.frozen:
+            self._take_back()
         return dict(self._kept)
+
+    @property
+    def rolled_back(self) -> tuple[int, int] | None:
+        """The daemon came back with the session as it was before work that this client knows of: number of
+        the last command that it has, and of the last that had run. Until accept_rollback() everything but
+        `kept`, looking at its tensors and saving them, `status`, `memory` and `close` raises
+        SessionLostError. None: no.
+        """
+        if self._rolled_back is None and self._core.over and not self._closed:
+            try:
+                self._core.synchronize()
+            except SessionLostError as lost:
+                if lost.reason == "rollback":
+                    self._rolled_back = lost
+            except RuntimeError:
+                pass
+        return self._rolled_back.commands if self._rolled_back is not None else None
+
+    def accept_rollback(self) -> None:
+        """Goes on with the session as the daemon has it after a rollback: the tensors in `kept()` are there
+        as they were then, and nothing else is; tensors of before raise SessionLostError.
+        """
+        if self.rolled_back is None:
+            raise RuntimeError(f"session {self.name!r} has not been rolled back")
+        if not self._core.frozen:
+            self._take_back()
+        self._rolled_back = None
+        self._core.freeze(0, "")
+
+    def _take_back(self) -> None:
+        lost = self._rolled_back
+        assert lost is not None
+        if self._sites is not None:
+            self._sites.stop()
+        self._core.follow_nothing()
+        self._begin(self._transport.hello(_INSTANCE, self.name, 0, back=True))
+        self._rolled_back = lost
+        self._core.freeze(14, str(lost))
 
     def snapshot(self) -> dict[str, Any]:
         """Has the daemon write the session down: everything issued so far, of which it waits for the end.
@@ -197,6 +250,9 @@ class Session:
         `bytes` of tensors, and the `seconds` that it took to write. After a crash of the daemon the session
         is as it was here, or further (docs/sessions.md). RuntimeError where it cannot be written down.
         """
+        if self._rolled_back is not None:
+            raise self._rolled_back
+        self._core.retain()
         self._core.synchronize()
         for tries in itertools.count():
             try:
@@ -256,6 +312,12 @@ class Session:
         self._transport.close()
         if error is not None:
             raise error
+
+
+def _retained_bytes() -> int:
+    """For frames since the last snapshot: TELETENSOR_REPLAY, else 32 MiB."""
+    given = os.environ.get("TELETENSOR_REPLAY", "")
+    return int(given) if given.isdecimal() else 32 << 20
 
 
 def _interrupt_of(own: weakref.ref[Session]) -> None:

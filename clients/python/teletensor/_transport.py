@@ -66,6 +66,7 @@ class Greeting:
     session_id: int = 0
     sites_seconds: float = 0.0
     share: _core.ShareAddress | None = None  # of the session's memory, for a process of the daemon's box
+    snapshots: bool = False  # the session is written down from time to time
     restart: float = 0.0  # seconds to wait for a daemon that is gone without a word
 
 
@@ -137,13 +138,15 @@ class Transport(ABC):
         """Takes the session up again. AttachError."""
         # In this order: completed_upto may be ahead of what progress_upto says, never behind.
         request = encode([(1, self._instance), (2, attach), (3, self._epoch),
-                          (4, core.progress_upto), (5, core.completed_upto), (6, core.uploads_upto)])
+                          (4, core.progress_upto), (5, core.completed_upto), (6, core.uploads_upto),
+                          (7, core.replay_from)])
         try:
             reply = decode(self.unary("Compute", "Attach", request, timeout=5, wait=False))
         except CallError as error:
             raise AttachError(error.end) from None
         self._epoch = reply.integer(1)
-        return Attached(reply.integer(3), self._epoch)
+        credits = (reply.integer(7), reply.integer(8), reply.integer(9))
+        return Attached(reply.integer(3), self._epoch, credits if reply.integer(6) else None)
 
     def comes_again(self, error: CallError, tries: int) -> bool:
         """A bulk call was cut; the session has been attached again, so that the call may be repeated."""
@@ -167,13 +170,16 @@ class Transport(ABC):
             return not error.unreachable
         return True
 
-    def hello(self, instance: bytes, name: str, quota: int) -> Greeting:
-        """Opens a session on the daemon. RefusedError, SessionLostError."""
+    def hello(self, instance: bytes, name: str, quota: int, back: bool = False) -> Greeting:
+        """Opens a session on the daemon, or takes the one of this transport `back` as it is there.
+
+        RefusedError, SessionLostError.
+        """
         from . import __version__
 
         request = encode(
             [(1, PROTOCOL), (2, PROTOCOL), (3, __version__), (4, instance), (5, 1), (6, name),
-             (7, quota), (20, int(bool(name)))]
+             (7, quota), (20, int(bool(name))), (21, int(back))]
             + [(9, encode([(1, op), (2, revision)])) for op, revision in _core.op_table()]
         )
         try:
@@ -189,7 +195,7 @@ class Transport(ABC):
             devices=[(d.text(1), d.integer(2)) for d in reply.messages(8)],
             unsupported=reply.texts(9), quota=reply.integer(10), lease=reply.integer(6),
             session_id=reply.integer(11), sites_seconds=reply.integer(12) / 1000,
-            start=reply if reply.integer(20) else None, restart=reply.integer(13) / 1000,
+            start=reply if reply.integer(20) else None, restart=reply.integer(13) / 1000, snapshots=reply.integer(14) > 0,
             share=_share_of(self.address, reply),
         )
         self._lease, self._instance, self._epoch = greeting.lease, instance, greeting.epoch
