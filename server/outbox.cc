@@ -111,7 +111,8 @@ void Outbox::raised(wire::RaisedEvent raised) {
 }
 
 bool Outbox::due() const {
-  if (greet_ || tell_written_ || !values_.empty() || !errors_.empty() || !raised_.empty()) return true;
+  if (greet_ || tell_written_ || !values_.empty() || !errors_.empty() || !raised_.empty())
+    return true;
   if (completed_ > told_ && completed_ == received_) return true;
   return credit_upto() - told_credit_upto_ > limits_.credit_instructions / 4 ||
          credit_bytes() - told_credit_bytes_ > limits_.credit_bytes / 4;

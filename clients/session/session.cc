@@ -750,8 +750,8 @@ void Session::forget_sent(std::uint64_t snapshot_upto) {
     }
     sent_.pop_front();
   }
-  while (!ran_.empty() && (ran_bytes_ > limits_.retained_bytes ||
-                           ran_.front().last_seq <= snapshot_upto)) {
+  while (!ran_.empty() &&
+         (ran_bytes_ > limits_.retained_bytes || ran_.front().last_seq <= snapshot_upto)) {
     dropped_upto_ = ran_.front().last_seq;
     ran_bytes_ -= ran_.front().frame->size() + kFrameOverhead;
     ran_.pop_front();

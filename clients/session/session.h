@@ -295,7 +295,7 @@ class Session : public autograd::Issuer {
   std::vector<std::uint64_t> undefined_;
   std::uint64_t next_program_ = 1;
   std::uint64_t trimmed_ = 0;
-  std::uint64_t interrupted_upto_ = 0;            // 0: nothing to settle
+  std::uint64_t interrupted_upto_ = 0;  // 0: nothing to settle
   Status frozen_;
   std::uint64_t raise_seq_ = 0, raise_root_ = 0;  // a Raise under way; 0: none
   bool recording_ = false;
@@ -313,12 +313,12 @@ class Session : public autograd::Issuer {
   std::deque<Sent> ran_;     // before those: retained
   std::size_t ran_bytes_ = 0;
   bool retains_ = false;
-  std::uint64_t ran_upto_ = 0;      // as the present daemon says; completed_ may be ahead of it
-  std::uint64_t dropped_upto_ = 0;  // the last command of frames that are not here any more
-  std::uint64_t fragile_upto_ = 0;  // the last command that another daemon would not repeat
-  std::uint64_t replay_upto_ = 0;   // what happens up to here has been told before
+  std::uint64_t ran_upto_ = 0;       // as the present daemon says; completed_ may be ahead of it
+  std::uint64_t dropped_upto_ = 0;   // the last command of frames that are not here any more
+  std::uint64_t fragile_upto_ = 0;   // the last command that another daemon would not repeat
+  std::uint64_t replay_upto_ = 0;    // what happens up to here has been told before
   std::set<std::uint64_t> awaited_;  // fetches whose values have not come
-  std::size_t again_ = 0;    // the last so many of them go again
+  std::size_t again_ = 0;            // the last so many of them go again
   std::uint64_t stream_ = 0, attach_ = 1;
   std::uint64_t progress_upto_ = 0;
   std::size_t unacknowledged_ = 0;  // bytes of Progress since the last frame

@@ -37,10 +37,10 @@ struct RaisedEvent {
 struct Progress {
   std::uint64_t completed_upto = 0;
   std::uint64_t received_upto = 0;
-  std::uint64_t credit_upto = 0;   // the client sends no command above it
-  std::uint64_t credit_bytes = 0;  // bytes of frames that may be sent in the session's life
+  std::uint64_t credit_upto = 0;    // the client sends no command above it
+  std::uint64_t credit_bytes = 0;   // bytes of frames that may be sent in the session's life
   std::uint64_t snapshot_upto = 0;  // what has been written down reaches so far; 0: nothing new
-  std::uint64_t number = 0;        // from 1; one that is sent again has its old number
+  std::uint64_t number = 0;         // from 1; one that is sent again has its old number
   std::vector<FetchedValue> fetched;
   std::vector<ErrorEvent> errors;
   std::vector<RaisedEvent> raised;

@@ -195,7 +195,8 @@ class Transport(ABC):
             devices=[(d.text(1), d.integer(2)) for d in reply.messages(8)],
             unsupported=reply.texts(9), quota=reply.integer(10), lease=reply.integer(6),
             session_id=reply.integer(11), sites_seconds=reply.integer(12) / 1000,
-            start=reply if reply.integer(20) else None, restart=reply.integer(13) / 1000, snapshots=reply.integer(14) > 0,
+            start=reply if reply.integer(20) else None, restart=reply.integer(13) / 1000,
+            snapshots=reply.integer(14) > 0,
             share=_share_of(self.address, reply),
         )
         self._lease, self._instance, self._epoch = greeting.lease, instance, greeting.epoch
