@@ -1,0 +1,272 @@
+// Frames out and progress in: the transport's threads, and what goes again to a daemon that has lost
+// it.
+#include <algorithm>
+#include <chrono>
+
+#include "clients/session/session.h"
+#include "clients/session/stream.h"
+
+namespace teletensor::client {
+
+using core::MutexLock;
+
+namespace {
+
+// What a retained frame costs besides its bytes.
+constexpr std::size_t kFrameOverhead = 128;
+// How much may be read before the daemon, which keeps it until then, is told.
+constexpr std::size_t kMostUnacknowledged = 1 << 20;
+
+}  // namespace
+
+bool Session::sendable() const {
+  if (again_ != 0) return true;
+  if (all_taken()) return unacknowledged_ > kMostUnacknowledged;
+  const bool full = !frames_.empty();
+  const std::size_t next = full ? frames_.front().frame->size() : writer_.size();
+  // What is issued is within the credits of the daemon that it was issued for; what goes again to
+  // another one may be beyond.
+  const std::uint64_t last = full ? frames_.front().last_seq : writer_.next_seq() - 1;
+  return sent_bytes_ + next <= credit_bytes_ && last <= credit_upto_;
+}
+
+FrameRef Session::take_frame() {
+  if (again_ != 0) return sent_[sent_.size() - again_--].frame;
+  const bool last = frames_.empty();
+  const bool empty = last && writer_.empty();  // tells what has been read, nothing else
+  if (last) {
+    close_frame();
+    unacknowledged_ = 0;
+  }
+  const FrameRef frame = frames_.front().frame;
+  if (recorder_.on()) {
+    recorder_.add(Recorder::SentFrame{core::now_ns(), frames_.front().last_seq, frame->size()});
+  }
+  waiting_bytes_ -= frame->size();
+  sent_bytes_ += frame->size();
+  if (limits_.keeps && !empty) sent_.push_back(std::move(frames_.front()));
+  frames_.pop_front();
+  return frame;
+}
+
+bool Session::next_frame(std::string& frame, double seconds, std::uint64_t stream) {
+  using Clock = std::chrono::steady_clock;
+  const auto until = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                        std::chrono::duration<double>(seconds));
+  MutexLock lock(mutex_);
+  while (lost_.ok() && stream == stream_ && !sendable()) {
+    if (closed_ && all_taken()) return false;
+    const auto left = until - Clock::now();
+    if (left <= Clock::duration::zero()) {
+      frame.clear();
+      return true;
+    }
+    sender_sleeps_ = true;
+    (void)work_.wait_for(mutex_, left);
+    sender_sleeps_ = false;
+  }
+  if (!lost_.ok() || stream != stream_) return false;
+  frame = *take_frame();
+  changed_.notify_all();
+  return true;
+}
+
+std::vector<FrameRef> Session::unconfirmed() const {
+  MutexLock lock(mutex_);
+  std::vector<FrameRef> frames;
+  for (const Sent& sent : sent_) frames.push_back(sent.frame);
+  return frames;
+}
+
+std::shared_ptr<StreamEnd> Session::attach(std::unique_ptr<Call> call) {
+  std::shared_ptr<Stream> next = std::make_shared<Stream>(*this, std::move(call)), before;
+  {
+    MutexLock lock(mutex_);
+    before = std::exchange(link_, next);
+    changed_.notify_all();
+  }
+  if (before) before->end();
+  return next->outcome();
+}
+
+void Session::detach() {
+  std::shared_ptr<Stream> link;
+  {
+    MutexLock lock(mutex_);
+    link = link_;
+  }
+  if (link && check_not_forked().ok()) link->end();
+}
+
+bool Session::wait_for(const std::function<bool()>& ready, std::chrono::milliseconds most) {
+  using Clock = std::chrono::steady_clock;
+  std::shared_ptr<Stream> link;  // outlives the lock
+  MutexLock lock(mutex_);
+  Clock::time_point until{};
+  while (!ready()) {
+    const Clock::time_point now = Clock::now();
+    if (until == Clock::time_point{}) until = now + most;
+    if (now >= until) return false;
+    if (link != link_) {
+      if (link) return false;  // another one: let go of this without the lock
+      link = link_;
+    }
+    if (!link) {
+      changed_.wait_for(mutex_, until - now);
+    } else if (!link->help(until - now)) {
+      ++link->waiters;
+      changed_.wait_for(mutex_, until - now);
+      --link->waiters;
+    }
+  }
+  return true;
+}
+
+std::uint64_t Session::take_up(std::uint64_t attach, std::uint64_t received_upto) {
+  MutexLock lock(mutex_);
+  attach_ = attach;
+  again_ = 0;
+  for (auto sent = sent_.rbegin(); sent != sent_.rend() && sent->last_seq > received_upto; ++sent) {
+    ++again_;
+  }
+  ++stream_;
+  changed_.notify_all();
+  work_.notify_all();
+  return stream_;
+}
+
+void Session::retain() {
+  MutexLock lock(mutex_);
+  retains_ = limits_.keeps && limits_.retained_bytes > 0;
+}
+
+void Session::mark_fragile() {
+  MutexLock lock(mutex_);
+  fragile_upto_ = seq_ + 1;
+}
+
+std::uint64_t Session::replay_from() const {
+  MutexLock lock(mutex_);
+  return limits_.keeps ? std::max(dropped_upto_, fragile_upto_) + 1 : 0;
+}
+
+std::uint64_t Session::replay(std::uint64_t attach, std::uint64_t received_upto,
+                              std::uint64_t credit_upto, std::uint64_t credit_bytes,
+                              std::uint64_t bytes_received) {
+  MutexLock lock(mutex_);
+  attach_ = attach;
+  again_ = 0;
+  for (std::deque<Sent>* const frames : {&sent_, &ran_}) {  // the newer ones first
+    for (; !frames->empty() && frames->back().last_seq > received_upto; frames->pop_back()) {
+      waiting_bytes_ += frames->back().frame->size();
+      if (frames == &ran_) ran_bytes_ -= frames->back().frame->size() + kFrameOverhead;
+      frames_.push_front(std::move(frames->back()));
+    }
+  }
+  sent_bytes_ = bytes_received;
+  credit_bytes_ = credit_bytes;
+  credit_upto_ = credit_upto;
+  ran_upto_ = 0;
+  replay_upto_ = completed_;
+  retains_ = limits_.retained_bytes > 0;
+  ++stream_;
+  changed_.notify_all();
+  work_.notify_all();
+  return stream_;
+}
+
+// With the lock. Frames that have run go, or are retained as far as there is room.
+void Session::forget_sent(std::uint64_t snapshot_upto) {
+  if (snapshot_upto != 0) retains_ = limits_.keeps && limits_.retained_bytes > 0;
+  while (!sent_.empty() && sent_.front().last_seq <= ran_upto_) {
+    if (retains_) {
+      ran_bytes_ += sent_.front().frame->size() + kFrameOverhead;
+      ran_.push_back(std::move(sent_.front()));
+    } else {
+      dropped_upto_ = sent_.front().last_seq;
+    }
+    sent_.pop_front();
+  }
+  while (!ran_.empty() &&
+         (ran_bytes_ > limits_.retained_bytes || ran_.front().last_seq <= snapshot_upto)) {
+    dropped_upto_ = ran_.front().last_seq;
+    ran_bytes_ -= ran_.front().frame->size() + kFrameOverhead;
+    ran_.pop_front();
+  }
+  again_ = std::min(again_, sent_.size());
+}
+
+std::uint64_t Session::progress_upto() const {
+  MutexLock lock(mutex_);
+  return progress_upto_;
+}
+
+Status Session::on_progress(std::string_view bytes) {
+  wire::Progress progress;
+  TT_RETURN_IF_ERROR(wire::decode_progress(bytes, progress));
+  MutexLock lock(mutex_);
+  if (progress.number != 0 && progress.number <= progress_upto_) return {};  // came before
+  progress_upto_ = progress.number;
+  unacknowledged_ += bytes.size();
+  // Errors first: who sees completed_ without the lock must not miss them.
+  for (wire::ErrorEvent& error : progress.errors) {
+    if (error.root <= replay_upto_) return diverged(error);
+    fragile_upto_ = std::max(fragile_upto_, error.root);
+    if (roots_.insert(error.root).second) errors_.push_back(std::move(error));
+  }
+  late_ = !errors_.empty();
+  completed_ = std::max(completed_.load(), progress.completed_upto);
+  roots_.erase(roots_.begin(), roots_.upper_bound(completed_));
+  received_ = std::max(received_, progress.received_upto);
+  credit_upto_ = std::max(credit_upto_.load(), progress.credit_upto);
+  credit_bytes_ = std::max(credit_bytes_, progress.credit_bytes);
+  ran_upto_ = std::max(ran_upto_, progress.completed_upto);
+  forget_sent(progress.snapshot_upto);
+  for (wire::FetchedValue& value : progress.fetched) {
+    if (awaited_.erase(value.seq) == 0 && value.seq <= replay_upto_) continue;  // told before
+    if (unwanted_.erase(value.seq) == 0) fetched_[value.seq] = std::move(value);
+  }
+  for (wire::RaisedEvent& raised : progress.raised) {
+    if (raised.seq > replay_upto_) raised_[raised.seq] = std::move(raised);
+  }
+  changed_.notify_all();
+  if (sendable()) wake_sender();
+  return {};
+}
+
+// With the lock. What had succeeded has failed when it was done again: what this client has read
+// since the snapshot is not what the daemon has.
+Status Session::diverged(const wire::ErrorEvent& error) {
+  if (lost_.ok()) {
+    lost_ = Status(core::Code::kUnavailable,
+                   "the session is lost: the daemon was restarted and has done again what had "
+                   "run since its snapshot, up to command " +
+                       std::to_string(error.root) + ", which failed this time (" +
+                       error.status.message() + "); command " + std::to_string(replay_upto_) +
+                       " had run. Session.accept_rollback() goes on with what there is "
+                       "[rollback]");
+  }
+  over_ = true;
+  changed_.notify_all();
+  wake_sender();
+  return lost_;
+}
+
+void Session::lost(Status why) {
+  MutexLock lock(mutex_);
+  if (lost_.ok()) lost_ = std::move(why);
+  over_ = true;
+  changed_.notify_all();
+  wake_sender();
+}
+
+void Session::close() {
+  MutexLock lock(mutex_);
+  closed_ = over_ = true;
+  changed_.notify_all();
+  wake_sender();
+}
+
+std::uint64_t Session::completed_upto() const { return completed_; }
+
+}  // namespace teletensor::client
