@@ -1,5 +1,5 @@
-// Frames out and progress in: the transport's threads, and what goes again to a daemon that has lost
-// it.
+// Frames out and progress in: the transport's threads, and what goes again to a daemon that has
+// lost it.
 #include <algorithm>
 #include <chrono>
 
