@@ -87,6 +87,47 @@ def test_gradients_meet_on_their_device(start):
         assert w.grad.device == tt.device("cpu") and w.grad.tolist() == [1.0, 2.0, 3.0]
 
 
+def counts(daemon):
+    """What a daemon that has ended says of cuda:0: instructions and loops as kernels, instructions on the
+    host, kernels compiled, read, refused."""
+    import re
+
+    daemon.terminate()
+    wait_until(lambda: "refused" in daemon.log, 30, "the last word of the device")
+    line = next(x for x in daemon.log.splitlines() if "cuda:0: " in x and "refused" in x)
+    return [int(n) for n in re.findall(r"(\d+) (?:instr|loops|kernels|read|refused)", line)]
+
+
+def test_loops_are_compiled_beside_the_work_and_kept_on_disk(start):
+    import teletensor as tt
+
+    def work(x):
+        for _ in range(3):
+            x = (x * 1.5 + 0.25).relu() - 0.125
+        return x
+
+    numbers = np.random.default_rng(0).normal(size=(64, 48)).astype(np.float32)
+    daemon = start()
+    with tt.connect(daemon.unix):
+        captured = tt.compile(work)
+        wanted = captured(tt.tensor(numbers)).numpy()
+        x = tt.tensor(numbers, device="cuda:0")
+        for _ in range(200):  # single kernels, then loops once they are there: the same bits
+            np.testing.assert_array_equal(captured(x).numpy(), wanted)
+    instructions, loops, host, compiled, read, refused = counts(daemon)
+    assert instructions >= 24 and loops > 0 and host == 0 and refused == 0, daemon.log
+    assert compiled >= 4 and read == 0, daemon.log
+
+    daemon.restart()  # another process, the same state directory
+    with tt.connect(daemon.unix):
+        x = tt.tensor(numbers, device="cuda:0")
+        np.testing.assert_array_equal((x * 1.5 + 0.25).numpy(), numbers * np.float32(1.5) + np.float32(0.25))
+    daemon.lines.clear()
+    instructions, loops, host, compiled, read, refused = counts(daemon)
+    assert instructions >= 2 and compiled == 0 and read >= 2, daemon.log
+    daemon.restart()  # to be ended by the fixture
+
+
 def test_memory_is_a_budget(start):
     import teletensor as tt
 

@@ -18,7 +18,18 @@ CudaBackend::CudaBackend(std::unique_ptr<Gpu> gpu, core::Device device, const Co
       catalog_(catalog),
       host_(std::move(host)),
       table_(make_device_table(catalog)),
-      cache_(*gpu_, compiler, std::move(code_folder), std::move(log)) {}
+      log_(std::move(log)),
+      cache_(*gpu_, compiler, std::move(code_folder), log_) {}
+
+CudaBackend::~CudaBackend() {
+  if (!log_) return;
+  const KernelCache::Counts kernels = cache_.counts();
+  log_(false, gpu_->name() + ": " + std::to_string(on_device()) + " instructions and " +
+                  std::to_string(loops()) + " loops ran as kernels, " + std::to_string(on_host()) +
+                  " instructions on the host; " + std::to_string(kernels.compiled) +
+                  " kernels compiled, " + std::to_string(kernels.from_disk) + " read, " +
+                  std::to_string(kernels.refused) + " refused");
+}
 
 Kernel CudaBackend::find(ops::OpId op) const {
   const bool any = host_.find(op) != nullptr || table_.find(op).describe != nullptr;
@@ -84,7 +95,7 @@ Status CudaBackend::launch(const Work& work, bool loop, bool* refused) {
     TT_RETURN_IF_ERROR(gpu_->copy_out(&flag, work.flag, sizeof flag));
     *refused = flag != 0;
   }
-  on_device_.fetch_add(1, std::memory_order_relaxed);
+  (loop ? loops_ : on_device_).fetch_add(1, std::memory_order_relaxed);
   return {};
 }
 

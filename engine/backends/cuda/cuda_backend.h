@@ -22,6 +22,8 @@ class CudaBackend final : public Backend {
   // `host`: the CPU's kernels.
   CudaBackend(std::unique_ptr<Gpu> gpu, core::Device device, const Compiler& compiler,
               const ops::Catalog& catalog, KernelTable host, std::string code_folder, Log log);
+  // Tells the log what it did.
+  ~CudaBackend() override;
 
   core::Device device() const override { return device_; }
   Kernel find(ops::OpId op) const override;
@@ -47,8 +49,9 @@ class CudaBackend final : public Backend {
 
   Gpu& gpu() { return *gpu_; }
   KernelCache::Counts kernels() const { return cache_.counts(); }
-  // Instructions (loops count as one) that ran as launches, and on the host.
+  // Instructions that ran as launches, loops that did (as one), and instructions on the host.
   std::uint64_t on_device() const { return on_device_.load(std::memory_order_relaxed); }
+  std::uint64_t loops() const { return loops_.load(std::memory_order_relaxed); }
   std::uint64_t on_host() const { return on_host_.load(std::memory_order_relaxed); }
 
  private:
@@ -63,8 +66,9 @@ class CudaBackend final : public Backend {
   const ops::Catalog& catalog_;
   const KernelTable host_;
   const DeviceTable table_;
+  const Log log_;
   KernelCache cache_;  // goes before the device does
-  std::atomic<std::uint64_t> on_device_{0}, on_host_{0};
+  std::atomic<std::uint64_t> on_device_{0}, loops_{0}, on_host_{0};
 };
 
 }  // namespace teletensor::backends::cuda
