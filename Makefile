@@ -8,13 +8,14 @@ FUZZ_PROGRAMS ?= 100000
 FUZZ_SECONDS ?= 300
 SEED ?= 1
 SOAK_MINUTES ?= 10
+GPU_ARGS ?=
 PIP_FLAGS := -q --disable-pip-version-check
 CLIENT_SOURCES := $(shell find clients engine/core engine/program engine/ops \
   engine/autograd engine/passes proto cmake VERSION -type f -not -name '*.pyc' 2>/dev/null)
 REQUIREMENTS := deploy/requirements
 
 .PHONY: help build daemon packages demo test test-peers lint format fuzz chaos soak sanitize bench \
-  image-test sdist docs clean
+  gpu-check image-test sdist docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -92,6 +93,9 @@ sanitize: .venv/.client ## unit and e2e tests under ASan and UBSan, stream and p
 
 bench: build .venv-peers/.client ## every figure beside its peer; writes build/bench.json
 	.venv-peers/bin/python tests/bench/run.py $(BENCH_ARGS)
+
+gpu-check: build .venv-peers/.client ## on a machine with a GPU: op tester, trainings and times there; GPU_ARGS=--quick
+	.venv-peers/bin/python tests/gpu_check.py $(GPU_ARGS)
 
 image-test: build ## builds the image, runs the daemon in it, reaches it over its UNIX socket
 	@deploy/install-packages deploy/packages.txt deploy/packages-image.txt

@@ -64,7 +64,8 @@ GPUS = """## GPUs
 
 No figure of this page is a GPU's, and nothing of `engine/backends/cuda` has run on one yet: driver and compiler
 of its tests are stand-ins ([0013](design/0013-cuda.md)). Not yet run on a device: every call of the driver, every
-kernel as NVRTC compiles it, memory and streams of a real device, two devices side by side.""".splitlines()
+kernel as NVRTC compiles it, memory and streams of a real device, two devices side by side. `make gpu-check` on a
+machine with a GPU runs the op tester there and measures beside PyTorch.""".splitlines()
 
 HEAD = ["work", "teletensor", "peer", "ratio (range)", "bound", "reached"]
 
