@@ -96,23 +96,30 @@ def sin2_step(m):
     return step, lambda: last[0].item()
 
 
-def mlp_step(m):
+def mlp_model(m):
     model = m.nn.Sequential(m.nn.Linear(784, 256), m.nn.ReLU(), m.nn.Linear(256, 256), m.nn.ReLU(),
                             m.nn.Linear(256, 10))
     optimizer = m.optim.Adam(model.parameters(), lr=1e-3)
     rng = np.random.default_rng(0)
     x = m.tensor(rng.standard_normal((128, 784)).astype(np.float32))
     y = m.tensor(rng.integers(0, 10, 128))
-    last = [None]
 
     def step():
         optimizer.zero_grad()
         loss = m.nn.functional.cross_entropy(model(x), y)
         loss.backward()
         optimizer.step()
-        last[0] = loss
-    step()
-    return step, lambda: last[0].item()
+        return loss
+    return step
+
+
+def mlp_step(m):
+    step, last = mlp_model(m), [None]
+
+    def run():
+        last[0] = step()
+    run()
+    return run, lambda: last[0].item()
 
 
 # Whole training steps, captured on our side: torch runs them line by line, or under torch.compile.
@@ -133,6 +140,37 @@ def steps_of(build, compiled=False):
             run()
         return run, lambda: last[0].item()
     return make
+
+
+# The most memory that a training step holds, model, gradients and optimizer's state included.
+
+MIB = 1 << 20
+STEPS = 3
+
+
+def most_held(address, build, captured):
+    """By a session of its own, as its account counts it."""
+    def run():
+        with tt.connect(address) as session:
+            step = tt.compile(build(tt)) if captured else build(tt)
+            for _ in range(STEPS):
+                step()
+            return session.memory(1)[0]["peak"] / MIB
+    return run
+
+
+def most_held_by_torch(build):
+    """The running sum over its allocations and frees."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        step = build(torch)
+        for _ in range(STEPS):
+            step()
+    held = most = 0
+    for event in profile.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            held += event.nbytes()
+            most = max(most, held)
+    return most / MIB
 
 
 def sin2_captured(m):
@@ -323,6 +361,10 @@ def rows_of(unix, tcp):
     yield both("MLP 784-256-256-10 Adam step, batch 128", "ms", mlp_step, 60, 1.5, MS, unix)
     yield both("elementwise chain, 1M floats", "ms", elementwise, 40, 1.0, MS, unix)
     yield both("softmax 512x1024", "ms", softmax, 60, None, MS, unix)
+    for name, build in (("MLP 784-256-256-10", mlp_model), ("GPT block", gpt_block), ("small ResNet", small_resnet)):
+        for way in ("", ", captured"):
+            yield Row(f"{name} step{way}, most memory held", "MiB", most_held(unix.address, build, bool(way)),
+                      lambda build=build: most_held_by_torch(build), "torch", 1.0)
     for n, count in ((64, 500), (256, 300), (1024, 12), (2048, 3)):
         yield both(f"sgemm {n}", "ms", product(n), count, 1.25 if n >= 256 else None, MS, unix)
     yield Row("read one scalar, UNIX socket, median", "us", reads(unix), bound=300)

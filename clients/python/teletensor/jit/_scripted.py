@@ -141,7 +141,9 @@ class Scripted:
                  ) -> Entry | None:
         session = owner_of(tensors[0]._session) if tensors else current_session()
         compiler = Compiler(session)
+        drawn = _core.rng_state()
         program, shape = compiler.compile(self._function, args, kwargs)
+        _core.set_rng_state(*drawn)  # only its calls draw
         program.optimize(contents)
         inputs: list[tuple[int, Tensor | None]] = []
         for real, _ in compiler.inputs:
