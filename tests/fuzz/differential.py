@@ -27,7 +27,8 @@ BINARY = ["{} + {}", "{} - {}", "{} * {}", "{} / {}", "{}.maximum({})", "{}.atan
           "{}.minimum({})", "{} * {}.sigmoid()"]
 NUMBER = ["{} * 1.5", "{} + 0.25", "1.0 - {}", "2.0 / {}", "{} ** 2", "{}.clamp(-0.5, 0.75)", "{} * 2", "{}.pow(3)"]
 FOLDS = ["sum(1, keepdim=True)", "mean(1, keepdim=True)", "amax(1, keepdim=True)", "sum()", "mean()",
-         "std(1, keepdim=True)", "softmax(1)", "log_softmax(1)", "cumsum(0)", "sum(0, keepdim=True)", "amin(0, keepdim=True)",
+         "std(1, keepdim=True)", "softmax(1)", "log_softmax(1)", "cumsum(0)", "sum(0, keepdim=True)",
+         "amin(0, keepdim=True)",
          "flip(1)", "roll(1, 0)"]
 WRITES = ["{}.add_({})", "{}.mul_({})", "{}.copy_({})", "{}.sub_({})", "{}[0] = {}[1]", "{}[:, 1:] = {}[:, :1]",
           "{}.t().add_({}.t())", "{}.select(0, 1).mul_({}.select(0, 0))", "{}[1:].clamp_(-1.0, 1.0).add_({}[1:])"]
