@@ -67,7 +67,8 @@ class Compiler:
     def __init__(self, real: Session) -> None:
         core = _core.Session(
             credit_upto=1 << 62, credit_bytes=1 << 62, frame_bytes=1 << 20, frame_commands=4096,
-            frame_items=1 << 16, inline_bytes=1 << 20, quota=0, keeps=False)
+            frame_items=1 << 16, inline_bytes=1 << 20, quota=0, keeps=False,
+            retained_bytes=0)
         self._session = _StandIn(core, real.devices)
         core.owner = lambda: self._session
         self._core = core
