@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "engine/ops/elementwise.h"
 #include "engine/ops/families.h"
 #include "engine/ops/functions.h"
 
@@ -96,6 +97,7 @@ Status infer_index(InferContext& c) {
 Status infer_index_put(InferContext& c) {
   Dims target;
   TT_RETURN_IF_ERROR(indexed_shape(c, 2, 0, target));
+  TT_RETURN_IF_ERROR(check_number(c, 1, c.dtype(0)));
   if (c.operands[1].tensor()) {
     auto broad = core::broadcast_shapes(c.shape(1), target, c.op);
     if (!broad.ok() || !(*broad == target)) {
@@ -217,6 +219,7 @@ Status infer_gather(InferContext& c) {
 }
 
 Status infer_scatter(InferContext& c) {
+  TT_RETURN_IF_ERROR(check_number(c, 2, c.dtype(0)));
   if (c.operands[2].tensor()) {
     TT_RETURN_IF_ERROR(check_same_dtype(c, 0, 2));
     const Dims source = at_least_1d(c.shape(2));
@@ -309,6 +312,7 @@ Status infer_index_write(InferContext& c) {
 Status infer_index_fill(InferContext& c) {
   int dim;
   TT_RETURN_IF_ERROR(check_select(c, dim));
+  TT_RETURN_IF_ERROR(check_number(c, 2, c.dtype(0)));
   if (c.operands[2].tensor() && c.rank(2) != 0) {
     return c.fail("value must be a number or a 0-d tensor, it has shape " +
                   core::to_string(c.shape(2)));

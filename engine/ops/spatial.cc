@@ -1,4 +1,5 @@
 // Padding, windows as columns, and resampling. Kernels: backends/cpu/spatial.cc.
+#include "engine/ops/elementwise.h"
 #include "engine/ops/families.h"
 #include "engine/ops/functions.h"
 #include "engine/ops/resample.h"
@@ -18,6 +19,7 @@ std::string text(const Dims& dims) { return core::to_string(dims); }
 Status pad_infer(InferContext& c) {
   const auto pad = c.attributes.ints(0);
   if (c.operands[1].tensor()) return c.fail("value must be a number");
+  TT_RETURN_IF_ERROR(check_number(c, 1, c.dtype(0)));
   if (pad.size() % 2 != 0) {
     return c.fail("pad needs an even number of entries, got " + std::to_string(pad.size()));
   }

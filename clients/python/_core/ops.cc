@@ -77,6 +77,7 @@ bool to_attribute(const OpObject* op, const Parameter& p, PyObject* object, Attr
       }
       if (PyErr_Occurred()) return false;
       if (!number_of(object, number)) return type_error(op, p, "a number", object);
+      if (number.is_complex()) return type_error(op, p, "a real number", object);
       out = Attribute::of(number.as_double());
       return true;
     }

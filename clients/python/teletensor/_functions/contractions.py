@@ -244,9 +244,9 @@ def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
     for i, j in zip(of_a, of_b, strict=True):
         if a._shape[i] != b._shape[j]:
             if a._shape[i] == 1:
-                b = ops["sum"](b, [j], True)
+                b = ops["sum"](b, [j], True, b.dtype)
             elif b._shape[j] == 1:
-                a = ops["sum"](a, [i], True)
+                a = ops["sum"](a, [i], True, a.dtype)
             else:
                 raise RuntimeError(f"contracted dimensions need to match, but first has size "
                                    f"{a._shape[i]} in dim {i} and second has size {b._shape[j]} in "

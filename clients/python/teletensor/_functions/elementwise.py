@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+from .. import _core
 from .._core import Tensor, ops
 
-__all__ = ["div", "isclose", "log_softmax", "softmax"]
+__all__ = ["div", "isclose", "log_softmax", "nan_to_num", "sinc", "softmax"]
+
+
+def nan_to_num(input: Tensor, nan: float | None = None, posinf: float | None = None,
+               neginf: float | None = None) -> Tensor:
+    """NaN and infinities as finite numbers (0 and the largest of the dtype, unless given); real and
+    imaginary parts each."""
+    if input.dtype.is_complex:
+        return ops["complex"](*(ops["nan_to_num"](ops[part](input), nan, posinf, neginf)
+                                for part in ("real", "imag")))
+    return ops["nan_to_num"](input, nan, posinf, neginf)
+
+
+def sinc(input: Tensor) -> Tensor:
+    """sin(pi x) / (pi x); 1 at 0."""
+    if input.dtype.is_complex:
+        angle = ops["mul"](input, math.pi)
+        return ops["where"](ops["eq"](input, 0), 1, ops["div"](ops["sin"](angle), angle))
+    return ops["sinc"](input)
 
 
 def softmax(input: Tensor, dim: int, dtype: Any = None) -> Tensor:
@@ -42,6 +62,8 @@ def isclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-
     for name, value in (("rtol", rtol), ("atol", atol)):
         if value < 0:
             raise RuntimeError(f"{name} must be greater than or equal to zero, but got {value}")
+    if input.dtype == other.dtype == _core.bool:
+        return ops["eq"](input, other)
     near = ops["le"](ops["abs"](input - other), ops["abs"](other) * rtol + atol)
     near = ops["logical_or"](near, ops["eq"](input, other))
     near = ops["logical_and"](near, ops["logical_or"](

@@ -164,9 +164,9 @@ def unravel_index(indices: Tensor, shape: Any) -> tuple[Tensor, ...]:
         raise ValueError(f"expected 'indices' to be integer tensor, but got {indices.dtype}")
     if any(n < 0 for n in sizes):
         raise ValueError(f"'shape' cannot have negative values, but got {sizes}")
-    found, step = [], 1
+    found, step, places = [], 1, ops["cast"](indices, _core.int64)
     for n in reversed(sizes):
-        found.append(ops["remainder"](ops["floor_divide"](indices, max(step, 1)), max(n, 1)))
+        found.append(ops["remainder"](ops["floor_divide"](places, max(step, 1)), max(n, 1)))
         step *= n
     return tuple(reversed(found))
 

@@ -78,8 +78,11 @@ def slogdet(input: Tensor) -> SlogDet:
 
 
 def logdet(input: Tensor) -> Tensor:
-    """The logarithm of determinants: -inf where one is 0, NaN where it is negative."""
+    """The logarithm of determinants: -inf where one is 0, NaN where it is negative; of complex
+    matrices the principal one."""
     sign, log = linalg.slogdet(input)
+    if sign.dtype.is_complex:
+        return ops["log"](sign) + log
     return ops["where"](sign < 0, float("nan"), log)
 
 

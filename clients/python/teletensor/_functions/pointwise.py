@@ -49,18 +49,23 @@ def dist(input: Tensor, other: Tensor, p: Any = 2) -> Tensor:
 
 
 def float_power(input: Any, exponent: Any) -> Tensor:
-    """input to the power exponent, in float64."""
-    double = _core.float64
-    return ops["pow"](ops["cast"](input, double) if isinstance(input, Tensor) else input,
-                      ops["cast"](exponent, double) if isinstance(exponent, Tensor) else float(exponent))
+    """input to the power exponent, in float64; in complex128 where one of the two is complex."""
+    both = (input, exponent)
+    if any(v.dtype.is_complex if isinstance(v, Tensor) else isinstance(v, complex) for v in both):
+        dtype = _core.complex128
+    else:
+        dtype = _core.float64
+    return ops["pow"](*(ops["cast"](v, dtype) if isinstance(v, Tensor) else
+                        complex(v) if dtype.is_complex else float(v) for v in both))
 
 
 def float_power_(input: Tensor, exponent: Any) -> Tensor:
-    """float_power in place, for float64."""
-    if input.dtype != _core.float64:
+    """float_power in place, for float64 and complex128."""
+    result = float_power(input, exponent)
+    if input.dtype != result.dtype:
         raise RuntimeError(f"the base given to float_power_ has dtype {input.dtype.name} but the "
-                           "operation's result requires dtype float64")
-    return stored(input, float_power(input, exponent))
+                           f"operation's result requires dtype {result.dtype.name}")
+    return stored(input, result)
 
 
 def frexp(input: Tensor) -> MantissaExponent:
@@ -78,14 +83,23 @@ def isneginf(input: Tensor) -> Tensor:
     return ops["eq"](input, float("-inf"))
 
 
+def _two_to(exponent: Any, input: Any) -> Tensor:
+    """2 ** exponent; of integers in input's dtype where that is floating."""
+    power = ops["pow"](2.0, exponent)
+    integral = isinstance(exponent, Tensor) and not exponent.dtype.is_floating_point
+    if integral and isinstance(input, Tensor) and input.dtype.is_floating_point:
+        return ops["cast"](power, input.dtype)
+    return power
+
+
 def ldexp(input: Any, other: Any) -> Tensor:
     """input * 2 ** other."""
-    return ops["mul"](input, ops["pow"](2.0, other))
+    return ops["mul"](input, _two_to(other, input))
 
 
 def ldexp_(input: Tensor, other: Any) -> Tensor:
     """ldexp in place."""
-    return ops["mul_"](input, ops["pow"](2.0, other))
+    return ops["mul_"](input, _two_to(other, input))
 
 
 def round(input: Tensor, *, decimals: int = 0) -> Tensor:

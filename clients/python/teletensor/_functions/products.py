@@ -9,7 +9,7 @@ from .._core import Tensor, ops
 from .stores import stored
 
 __all__ = [
-    "addbmm", "addbmm_", "addmv", "addmv_", "addr", "addr_", "baddbmm", "baddbmm_", "ger", "inner",
+    "addbmm", "addbmm_", "addmm", "addmv", "addmv_", "addr", "addr_", "baddbmm", "baddbmm_", "ger", "inner",
 ]
 
 
@@ -32,11 +32,19 @@ def _rank(name: str, x: Tensor, rank: int) -> None:
         raise RuntimeError(f"{name}: expected a {rank}-D tensor, got {x.dim()}-D, shape {list(x._shape)}")
 
 
+def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """beta * input + alpha * mat1 @ mat2."""
+    if isinstance(beta, complex) or isinstance(alpha, complex):
+        return _plus(input, ops["mm"](mat1, mat2), beta, alpha)
+    return ops["addmm"](input, mat1, mat2, beta, alpha)
+
+
 def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """beta * input + alpha * the sum of the batch's products."""
     _rank("addbmm", batch1, 3)
     _rank("addbmm", batch2, 3)
-    return _plus(input, ops["sum"](ops["bmm"](batch1, batch2), 0), beta, alpha)
+    product = ops["bmm"](batch1, batch2)
+    return _plus(input, ops["sum"](product, 0, False, product.dtype), beta, alpha)
 
 
 def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:

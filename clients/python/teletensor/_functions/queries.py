@@ -112,7 +112,7 @@ def sum_to_size(self: Tensor, *size: Any) -> Tensor:
     gone = [d for d in range(len(shape)) if d < lead or (target[d - lead] == 1 and shape[d] != 1)]
     if not gone:
         return self
-    return ops["reshape"](ops["sum"](self, gone, True, self.dtype), target)
+    return ops["reshape"](ops["sum"](self, gone, True), target)
 
 
 def fill_diagonal_(self: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:

@@ -129,7 +129,13 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
     """Elements set to zero with probability p, the others divided by 1 - p."""
     if not 0.0 <= p <= 1.0:
         raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
-    return ops["dropout"](input, p)[0] if training and p > 0 else input
+    if not training or p == 0:
+        return input
+    if input.dtype.is_complex:
+        ones = ops["full"](1.0, input._shape, input.dtype.to_real(), input.device)
+        kept = ops["dropout"](ones, p)[0]
+        return ops["mul"](input, kept)
+    return ops["dropout"](input, p)[0]
 
 
 # ---------------------------------------------------------------- methods that fill

@@ -7,7 +7,7 @@ from typing import Any
 
 from .. import _core
 from .._core import Tensor, ops
-from .stores import stored
+from .stores import real, stored
 
 __all__ = ["mvlgamma", "mvlgamma_", "polygamma"]
 
@@ -24,7 +24,8 @@ def mvlgamma(input: Tensor, p: int) -> Tensor:
     if p < 1:
         raise RuntimeError("p has to be greater than or equal to 1")
     steps = ops["arange"](0, p, 1, _core.int64, input.device)
-    total: Any = ops["lgamma"](ops["unsqueeze"](input, -1) - steps * 0.5)
+    x = real(input)
+    total: Any = ops["lgamma"](ops["unsqueeze"](x, -1) - ops["cast"](steps, x.dtype) * 0.5)
     return ops["sum"](total, -1) + p * (p - 1) / 4 * math.log(math.pi)
 
 

@@ -12,6 +12,8 @@ from .._convert import tensor
 from .._core import Tensor, ops
 from .._pending import later, numbers_of
 from .common import ValuesIndices, function_only, wrap_dim
+from .complex import conj
+from .complex import real as real_part
 from .reductions import std, var
 from .stores import real, stored
 
@@ -402,7 +404,8 @@ def cov(input: Tensor, *, correction: int = 1, fweights: Tensor | None = None,
         norm = ops["clamp"](norm, 0, None)
     else:
         norm = max(norm, 0)
-    product = ops["matmul"](centred, ops["transpose"](ops["cast"](scaled, centred.dtype), 0, 1))
+    other = conj(ops["cast"](scaled, centred.dtype))
+    product = ops["matmul"](centred, ops["transpose"](other, 0, 1))
     out = ops["div"](product, norm)
     return ops["reshape"](out, ()) if x._shape[0] == 1 else out
 
@@ -415,8 +418,11 @@ def corrcoef(input: Tensor) -> Tensor:
     c: Any = cov(input)
     if c.dim() == 0:
         return ops["div"](c, c)
-    spread: Any = ops["sqrt"](ops["diagonal"](c))
-    return ops["clamp"](c / ops["unsqueeze"](spread, 1) / ops["unsqueeze"](spread, 0), -1, 1)
+    spread: Any = ops["sqrt"](real_part(ops["diagonal"](c)))
+    out = c / ops["unsqueeze"](spread, 1) / ops["unsqueeze"](spread, 0)
+    if out.dtype.is_complex:
+        return ops["complex"](*(ops["clamp"](ops[part](out), -1, 1) for part in ("real", "imag")))
+    return ops["clamp"](out, -1, 1)
 
 
 def renorm(input: Tensor, p: Any, dim: int, maxnorm: Any) -> Tensor:
@@ -462,8 +468,8 @@ def diff(input: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None
     return x
 
 
-def _pairs(y: Tensor, x: Tensor | None, dx: Any, dim: int) -> Tensor:
-    """The areas between neighbours."""
+def _pairs(y: Tensor, x: Tensor | None, dim: int) -> Tensor:
+    """Twice the areas between neighbours; without x where they are 1 apart."""
     dim = wrap_dim(dim, y.dim())
     n = y._shape[dim] if y.dim() else 0
     if n < 1:
@@ -471,12 +477,16 @@ def _pairs(y: Tensor, x: Tensor | None, dx: Any, dim: int) -> Tensor:
                            f"{list(y._shape)}")
     both = ops["slice"](y, dim, 1, n - 1, 1) + ops["slice"](y, dim, 0, n - 1, 1)
     if x is None:
-        return ops["mul"](both, (1.0 if dx is None else dx) / 2)
+        return both
     if x.dim() == 1 and x._shape[0] != n:
         raise RuntimeError(f"There must be one `x` value for each sample point: {n} and {x._shape[0]}")
     if x.dim() == 1:
         x = ops["reshape"](x, [n if d == dim else 1 for d in range(y.dim())])
-    return ops["mul"](both, diff(x, 1, dim - y.dim())) / 2
+    return ops["mul"](both, diff(x, 1, dim - y.dim()))
+
+
+def _half(x: Tensor | None, dx: Any) -> Any:
+    return (1.0 if x is not None or dx is None else dx) / 2
 
 
 @function_only
@@ -484,7 +494,7 @@ def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Any = None, dim: int = 
     """The integral of samples along dim by the trapezoidal rule."""
     if y.dim() and y._shape[wrap_dim(dim, y.dim())] == 0:
         return ops["sum"](real(y), dim)
-    return ops["sum"](_pairs(y, x, dx, dim), dim)
+    return ops["mul"](ops["sum"](_pairs(y, x, dim), dim), _half(x, dx))
 
 
 @function_only
@@ -496,7 +506,7 @@ def trapz(y: Tensor, x: Tensor | None = None, *, dx: Any = None, dim: int = -1) 
 @function_only
 def cumulative_trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Any = None, dim: int = -1) -> Tensor:
     """The running integral of samples along dim by the trapezoidal rule."""
-    return ops["cumsum"](_pairs(y, x, dx, dim), dim)
+    return ops["cumsum"](ops["mul"](_pairs(y, x, dim), _half(x, dx)), dim)
 
 
 def _slope(x: Tensor, space: Any, dim: int, edge_order: int) -> Tensor:

@@ -21,4 +21,5 @@ def stored(x: Tensor, value: Tensor) -> Tensor:
 
 def real(x: Tensor) -> Tensor:
     """x in the default dtype where it is an integer or a bool."""
-    return x if x.dtype.is_floating_point else ops["cast"](x, _core.default_dtype())
+    exact = x.dtype.is_floating_point or x.dtype.is_complex
+    return x if exact else ops["cast"](x, _core.default_dtype())

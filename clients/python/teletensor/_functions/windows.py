@@ -198,11 +198,10 @@ def istft(input: Tensor, n_fft: int, hop_length: int | None = None, win_length: 
     if return_complex and onesided:
         raise RuntimeError("istft: cannot have onesided output if window or input is complex")
     scale = "ortho" if normalized else None
-    if onesided:
-        cut = fft.irfft(x, n_fft, norm=scale)
-    else:
+    if return_complex:
         cut = fft.ifft(x, norm=scale)
-        cut = cut if return_complex else ops["real"](cut)
+    else:
+        cut = fft.irfft(x, n_fft, norm=scale)  # of the first n_fft // 2 + 1
     shape = _full_window(window, win, n_fft, x, "istft")
     cut = cut * shape
     n = n_fft + hop * (frames - 1)

@@ -115,7 +115,7 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
     right = B.unsqueeze(-1) if vector or B.dim() == 1 else B
     cut = tolerances(A, None, rcond)[1]
     solution, rank, values = ops["linalg_lstsq"](A, right, float(cut), driver)
-    empty = A.detach().new_zeros(0)
+    empty = A.detach().new_zeros(0, dtype=A.dtype.to_real())
     residuals = empty
     if driver != "gelsy" and A._shape[-2] > A._shape[-1]:
         off = ops["abs"](A @ solution - right)

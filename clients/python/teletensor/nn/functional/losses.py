@@ -124,6 +124,9 @@ def l1_loss(
     """|input - target|; with weight (of the input's shape) the weighted mean."""
     reduction = _legacy(size_average, reduce, reduction)
     x, y = _pair(input, target)
+    if x.dtype.is_complex or y.dtype.is_complex:
+        off = (x - y).abs()
+        return _reduce(off, reduction) if weight is None else _weighted(off, weight, reduction, True)
     if weight is None:
         return _ops.l1_loss(x, y, reduction)
     return _weighted(_ops.l1_loss(x, y, "none"), weight, reduction, True)

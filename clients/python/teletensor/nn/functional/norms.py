@@ -52,7 +52,7 @@ def rms_norm(
             f"{list(input.shape)}"
         )
     if eps is None:
-        eps = _EPSILON[str(input.dtype).rpartition(".")[2]]
+        eps = _EPSILON[str(input.dtype.to_real()).rpartition(".")[2]]
     wide = input.to(tt.float32) if input.dtype in (tt.float16, tt.bfloat16) else input
     dims = tuple(range(-len(sizes), 0))
     scale = tt.rsqrt((wide * wide).mean(dims, keepdim=True) + eps)

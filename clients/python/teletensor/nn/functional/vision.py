@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import teletensor as tt
@@ -438,6 +438,11 @@ def _bicubic(
 # ---------------------------------------------------------------- windows as columns
 
 
+def _parts(function: Callable[[Tensor], Tensor], input: Tensor) -> Tensor:
+    """A real linear function of the real and of the imaginary parts."""
+    return tt.complex(function(_ops.real(input)), function(_ops.imag(input)))
+
+
 def unfold(
     input: Tensor, kernel_size: Size, dilation: Size = 1, padding: Size = 0, stride: Size = 1
 ) -> Tensor:
@@ -451,6 +456,8 @@ def unfold(
             ("stride", stride),
         )
     ]
+    if input.dtype.is_complex:
+        return _parts(lambda x: unfold(x, kernel_size, dilation, padding, stride), input)
     if input.dim() == 3:
         return _ops.im2col(input.unsqueeze(0), *options).squeeze(0)
     return _ops.im2col(input, *options)
@@ -476,6 +483,8 @@ def fold(
             ("stride", stride),
         )
     ]
+    if input.dtype.is_complex:
+        return _parts(lambda x: fold(x, output_size, kernel_size, dilation, padding, stride), input)
     if input.dim() == 2:
         return _ops.col2im(input.unsqueeze(0), *options).squeeze(0)
     return _ops.col2im(input, *options)
