@@ -14,8 +14,15 @@ Kernel host_kernel(const ops::OpDef& op);
 // Ops that are no steps of loops (they are slow, or rare) but whose kernels are functors alone.
 bool elementwise_only(std::string_view op);
 
+// One launch for an op that host_kernel() knows.
+core::Status describe_elementwise(KernelCall& call, Work& work);
+// `from` (a tensor that broadcasts to `to`, or a number) into `to`, converted as by a cast.
+core::Status describe_copy(KernelCall& call, const TensorArg& from, const TensorArg& to,
+                           Work& work);
+
 // Families of rows for the table.
 void add_loop_kernels(DeviceTable& table, const ops::Catalog& catalog);
+void add_copy_kernels(DeviceTable& table);
 void add_fold_kernels(DeviceTable& table);
 
 }  // namespace teletensor::backends::cuda

@@ -46,6 +46,7 @@ void DeviceTable::add(std::string_view op, Skeleton skeleton, Describe describe)
 DeviceTable make_device_table(const ops::Catalog& catalog) {
   DeviceTable table(catalog);
   add_loop_kernels(table, catalog);
+  add_copy_kernels(table);
   add_fold_kernels(table);
   return table;
 }

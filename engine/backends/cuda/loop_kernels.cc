@@ -9,7 +9,12 @@ namespace {
 
 using core::Status;
 
-Status elementwise(KernelCall& call, Work& work) {
+constexpr std::string_view kOnlyElementwise[] = {"imag", "sgn", "angle", "complex", "polar",
+                                                "conj"};
+
+}  // namespace
+
+Status describe_elementwise(KernelCall& call, Work& work) {
   LoopStep step;
   step.op = &call.op;
   step.in = call.in;
@@ -19,9 +24,15 @@ Status elementwise(KernelCall& call, Work& work) {
   return describe_loop({&step, 1}, call.parallel, call.scratch, work);
 }
 
-constexpr std::string_view kOnlyElementwise[] = {"imag", "sgn", "angle", "complex", "polar"};
-
-}  // namespace
+Status describe_copy(KernelCall& call, const TensorArg& from, const TensorArg& to, Work& work) {
+  static const ops::OpDef& cast = *ops::catalog().find("clone");
+  LoopStep step;
+  step.op = &cast;
+  step.in = {&from, 1};
+  step.out = to;
+  step.attributes = &call.attributes;
+  return describe_loop({&step, 1}, call.parallel, call.scratch, work);
+}
 
 bool elementwise_only(std::string_view op) {
   return std::find(std::begin(kOnlyElementwise), std::end(kOnlyElementwise), op) !=
@@ -31,7 +42,8 @@ bool elementwise_only(std::string_view op) {
 void add_loop_kernels(DeviceTable& table, const ops::Catalog& catalog) {
   for (ops::OpId id = 0; id < catalog.size(); ++id) {
     const ops::OpDef& op = catalog.at(id);
-    if (host_kernel(op) != nullptr) table.add(op.name, Skeleton::kLoop, elementwise);
+    if (op.name == "conj") continue;  // of real numbers it is a copy
+    if (host_kernel(op) != nullptr) table.add(op.name, Skeleton::kLoop, describe_elementwise);
   }
 }
 

@@ -1,0 +1,187 @@
+// Rows of the table for ops that only move elements: each copy is a loop of one step, over layouts
+// of its own. The counterparts of cpu/copies.cc, regions.cc, join.cc and creation.cc.
+#include <algorithm>
+
+#include "engine/backends/cuda/describe.h"
+
+namespace teletensor::backends::cuda {
+namespace {
+
+using core::Dims;
+using core::DType;
+using core::Geometry;
+using core::Number;
+using core::Status;
+
+TensorArg seen_as(const TensorArg& arg, void* first, const Geometry& geometry) {
+  TensorArg out = arg;
+  out.data = first;
+  out.geometry = &geometry;
+  return out;
+}
+TensorArg number_arg(Number number) {
+  TensorArg arg;
+  arg.kind = TensorArg::Kind::kNumber;
+  arg.number = number;
+  return arg;
+}
+
+Status relayout(KernelCall& call, Work& work) {
+  return describe_copy(call, call.in[0], call.out[0], work);
+}
+
+Status reshape(KernelCall& call, Work& work) {
+  const Geometry geometry(call.in[0].geometry->shape);
+  return describe_copy(call, call.in[0], seen_as(call.out[0], call.out[0].first(), geometry), work);
+}
+
+Status bitcast(KernelCall& call, Work& work) {
+  if (call.out[0].dtype == DType::kBool) return not_here("bytes that become bools");
+  const Geometry geometry(call.in[0].geometry->shape);
+  TensorArg out = seen_as(call.out[0], call.out[0].first(), geometry);
+  out.dtype = call.in[0].dtype;
+  return describe_copy(call, call.in[0], out, work);
+}
+
+Status conj(KernelCall& call, Work& work) {
+  if (core::is_complex(call.in[0].dtype)) return describe_elementwise(call, work);
+  return relayout(call, work);
+}
+
+Status view_as_real(KernelCall& call, Work& work) {
+  const Geometry geometry(call.in[0].geometry->shape);
+  TensorArg out = seen_as(call.out[0], call.out[0].first(), geometry);
+  out.dtype = core::complex_of(call.out[0].dtype);
+  return describe_copy(call, call.in[0], out, work);
+}
+
+Status view_as_complex(KernelCall& call, Work& work) {
+  const Geometry geometry(call.in[0].geometry->shape);
+  TensorArg out = seen_as(call.out[0], call.out[0].first(), geometry);
+  out.dtype = core::real_of(call.out[0].dtype);
+  return describe_copy(call, call.in[0], out, work);
+}
+
+Status full(KernelCall& call, Work& work) {
+  if (call.in[0].kind != TensorArg::Kind::kTensor) {
+    return describe_copy(call, call.in[0], call.out[0], work);
+  }
+  static const Geometry scalar{Dims()};
+  return describe_copy(call, seen_as(call.in[0], call.in[0].first(), scalar), call.out[0], work);
+}
+
+Status empty(KernelCall&, Work&) { return {}; }
+
+Status eye(KernelCall& call, Work& work) {
+  const TensorArg& out = call.out[0];
+  const Dims& shape = out.geometry->shape;
+  const Geometry diagonal({std::min(shape[0], shape[1])}, {shape[1] + 1}, out.geometry->offset);
+  TT_RETURN_IF_ERROR(describe_copy(call, number_arg(Number::of_int(0)), out, work));
+  return describe_copy(call, number_arg(Number::of_int(1)), seen_as(out, out.data, diagonal), work);
+}
+
+Status diag(KernelCall& call, Work& work) {
+  const TensorArg &x = call.in[0], &out = call.out[0];
+  const std::int64_t k = call.attributes.integer(0);
+  const bool build = x.geometry->rank() == 1;
+  const Geometry& matrix = build ? *out.geometry : *x.geometry;
+  if (build) TT_RETURN_IF_ERROR(describe_copy(call, number_arg(Number::of_int(0)), out, work));
+  const std::int64_t length = build ? x.geometry->shape[0] : out.geometry->shape[0];
+  if (length == 0) return {};
+  const Geometry diagonal(
+      {length}, {matrix.strides[0] + matrix.strides[1]},
+      matrix.offset + (k >= 0 ? k * matrix.strides[1] : -k * matrix.strides[0]));
+  if (build) return describe_copy(call, x, seen_as(out, out.data, diagonal), work);
+  return describe_copy(call, seen_as(x, x.data, diagonal), out, work);
+}
+
+Status cat(KernelCall& call, Work& work) {
+  const TensorArg& out = call.out[0];
+  const std::int64_t given = call.attributes.integer(0);
+  const int rank = out.geometry->rank(), dim = static_cast<int>(given < 0 ? given + rank : given);
+  std::int64_t start = 0;
+  for (const TensorArg& x : call.in) {
+    if (x.geometry->rank() != rank) continue;  // an old-style empty one
+    const std::int64_t length = x.geometry->shape[dim];
+    const Geometry geometry = out.geometry->slice(dim, start, length, 1);
+    TT_RETURN_IF_ERROR(describe_copy(call, x, seen_as(out, out.data, geometry), work));
+    start += length;
+  }
+  return {};
+}
+
+Status stack(KernelCall& call, Work& work) {
+  const TensorArg& out = call.out[0];
+  if (out.geometry->numel() == 0) return {};
+  const std::int64_t given = call.attributes.integer(0);
+  const int rank = out.geometry->rank(), dim = static_cast<int>(given < 0 ? given + rank : given);
+  for (std::size_t i = 0; i < call.in.size(); ++i) {
+    const Geometry geometry = out.geometry->select(dim, static_cast<std::int64_t>(i));
+    TT_RETURN_IF_ERROR(describe_copy(call, call.in[i], seen_as(out, out.data, geometry), work));
+  }
+  return {};
+}
+
+struct Region {
+  explicit Region(const core::Attributes& a)
+      : base(Dims(a.ints(0)), Dims(a.ints(1))),
+        view(Dims(a.ints(2)), Dims(a.ints(3)), a.integer(4)) {}
+  Geometry base, view;  // both relative to the base's first element
+};
+
+bool lies_as(const Geometry& g, const Geometry& base) {
+  for (int d = 0; d < base.rank(); ++d) {
+    if (base.shape[d] > 1 && g.strides[d] != base.strides[d]) return false;
+  }
+  return true;
+}
+
+Status index_region(KernelCall& call, Work& work) {
+  const Region region(call.attributes);
+  const TensorArg& x = call.in[0];
+  if (!lies_as(*x.geometry, region.base)) return not_here("a base that lies otherwise");
+  return describe_copy(call, seen_as(x, x.first(), region.view), call.out[0], work);
+}
+
+Status scatter_region(KernelCall& call, Work& work) {
+  const Region region(call.attributes);
+  const TensorArg &x = call.in[0], &out = call.out[0];
+  if (!lies_as(*out.geometry, region.base)) return not_here("a base that lies otherwise");
+  if (region.view.overlaps_itself()) return not_here("a view that overlaps itself");
+  TT_RETURN_IF_ERROR(describe_copy(call, number_arg(Number::of_int(0)), out, work));
+  return describe_copy(call, x, seen_as(out, out.first(), region.view), work);
+}
+
+Status update_region(KernelCall& call, Work& work) {
+  const Region region(call.attributes);
+  const TensorArg &x = call.in[0], &y = call.in[1], &out = call.out[0];
+  if (!lies_as(*out.geometry, region.base)) return not_here("a base that lies otherwise");
+  if (region.view.overlaps_itself()) return not_here("a view that overlaps itself");
+  const bool kept = x.first() == out.first() && lies_as(*x.geometry, *out.geometry);
+  if (!kept) TT_RETURN_IF_ERROR(describe_copy(call, x, out, work));
+  return describe_copy(call, y, seen_as(out, out.first(), region.view), work);
+}
+
+}  // namespace
+
+void add_copy_kernels(DeviceTable& table) {
+  constexpr Skeleton kLoop = Skeleton::kLoop;
+  table.add("relayout", kLoop, relayout);
+  table.add("real", kLoop, relayout);
+  table.add("conj", kLoop, conj);
+  table.add("reshape", kLoop, reshape);
+  table.add("bitcast", kLoop, bitcast);
+  table.add("view_as_real", kLoop, view_as_real);
+  table.add("view_as_complex", kLoop, view_as_complex);
+  table.add("full", kLoop, full);
+  table.add("empty", kLoop, empty);
+  table.add("eye", kLoop, eye);
+  table.add("diag", kLoop, diag);
+  table.add("cat", kLoop, cat);
+  table.add("stack", kLoop, stack);
+  table.add("index_region", kLoop, index_region);
+  table.add("scatter_region", kLoop, scatter_region);
+  table.add("update_region", kLoop, update_region);
+}
+
+}  // namespace teletensor::backends::cuda
