@@ -8,6 +8,8 @@
 #include "engine/backends/cuda/fold_plan.h"
 #include "engine/backends/cuda/key.h"
 #include "engine/backends/cuda/loop_plan.h"
+#include "engine/backends/cuda/matmul_plan.h"
+#include "engine/backends/cuda/row_plan.h"
 
 namespace teletensor::backends::cuda {
 
@@ -48,6 +50,8 @@ DeviceTable make_device_table(const ops::Catalog& catalog) {
   add_loop_kernels(table, catalog);
   add_copy_kernels(table);
   add_fold_kernels(table);
+  add_matmul_kernels(table);
+  add_row_kernels(table);
   return table;
 }
 
@@ -55,6 +59,10 @@ KernelSource print_kernel(std::string_view key) {
   switch (KeyReader(key).get<KernelKind>()) {
     case KernelKind::kFold:
       return print_fold(FoldGraph::of_key(key));
+    case KernelKind::kMatmul:
+      return print_matmul(MatmulGraph::of_key(key));
+    case KernelKind::kRows:
+      return print_rows(RowGraph::of_key(key));
     case KernelKind::kLoop:
       break;
   }

@@ -8,7 +8,7 @@
 
 namespace teletensor::backends::cuda {
 
-enum class KernelKind : char { kLoop = 'L', kFold = 'F' };
+enum class KernelKind : char { kLoop = 'L', kFold = 'F', kMatmul = 'M', kRows = 'R' };
 
 class KeyWriter {
  public:

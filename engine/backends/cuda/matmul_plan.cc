@@ -1,0 +1,221 @@
+#include "engine/backends/cuda/matmul_plan.h"
+
+#include <algorithm>
+
+#include "engine/backends/cpu/block_io.h"
+#include "engine/backends/cuda/describe.h"
+#include "engine/backends/cuda/key.h"
+#include "engine/backends/cuda/names.h"
+#include "engine/backends/cuda/params.h"
+#include "engine/backends/cuda/shapes.h"
+
+namespace teletensor::backends::cuda {
+namespace {
+
+using core::Dims;
+using core::DType;
+using core::Geometry;
+using core::Status;
+
+struct Side {
+  const void* data = nullptr;
+  std::int64_t row = 0, column = 0;
+  Dims batch;
+};
+
+Side side_of(const TensorArg& x, bool left, const Dims& batch) {
+  Side s;
+  const Geometry& g = *x.geometry;
+  s.data = x.first();
+  const int rank = g.rank();
+  if (rank == 1) {
+    (left ? s.column : s.row) = g.strides[0];
+  } else {
+    s.row = g.strides[rank - 2];
+    s.column = g.strides[rank - 1];
+  }
+  const int lead = batch.size() - std::max(0, rank - 2);
+  for (int d = 0; d < batch.size(); ++d) {
+    const int own = d - lead;
+    s.batch.push_back(own < 0 || g.shape[own] == 1 ? 0 : g.strides[own]);
+  }
+  return s;
+}
+
+struct Addend {
+  const TensorArg* x = nullptr;
+  double alpha = 1, beta = 1;
+  std::int64_t row = 0, column = 0;
+};
+
+// The product of a and b; with `turned`, of a and b's transpose.
+Status product(KernelCall& call, Work& work, const TensorArg& a, const TensorArg& b, bool turned,
+               const Addend& addend) {
+  const TensorArg& out = call.out[0];
+  if (out.geometry->numel() == 0) return {};
+  if (!out.geometry->contiguous()) return not_here("a result that is not row-major");
+  const Dims &shape_a = a.geometry->shape, &shape_b = b.geometry->shape;
+  Dims batch;
+  const int own = (shape_a.size() > 1) + (shape_b.size() > 1);
+  std::int64_t batches = 1, m = 1, n = 1;
+  for (int d = 0; d + own < out.geometry->rank(); ++d) {
+    batch.push_back(out.geometry->shape[d]);
+    batches *= out.geometry->shape[d];
+  }
+  const std::int64_t k = shape_a.back();
+  if (shape_a.size() > 1) m = shape_a[shape_a.size() - 2];
+  if (shape_b.size() > 1) n = turned ? shape_b[shape_b.size() - 2] : shape_b.back();
+  const Side left = side_of(a, true, batch);
+  Side right = side_of(b, false, batch);
+  if (turned) std::swap(right.row, right.column);
+
+  MatmulGraph graph;
+  graph.dtype = out.dtype;
+  graph.turned_a = left.column != 1 && left.row == 1;
+  graph.turned_b = right.column != 1 && right.row == 1;
+  graph.adds = addend.x != nullptr;
+  graph.batch = static_cast<std::uint8_t>(batch.size());
+  Launch launch;
+  if (!tiles_for(batches, m, n, launch.shape)) return not_here("too many results");
+  Params params;
+  params.put(left.data);
+  params.put(right.data);
+  params.put(out.first());
+  params.put(graph.adds ? addend.x->first() : nullptr);
+  for (const std::int64_t number : {m, n, k, left.row, left.column, right.row, right.column,
+                                    addend.row, addend.column}) {
+    params.put(number);
+  }
+  params.put(addend.alpha);
+  params.put(addend.beta);
+  const Dims none(1, 0);
+  for (const Dims* dims : std::initializer_list<const Dims*>{&batch, &left.batch, &right.batch}) {
+    for (const std::int64_t number : dims->empty() ? none : *dims) params.put(number);
+  }
+  launch.key = graph.key();
+  launch.params = params.take();
+  work.launches.push_back(std::move(launch));
+  return {};
+}
+
+Status matmul(KernelCall& call, Work& work) {
+  return product(call, work, call.in[0], call.in[1], false, {});
+}
+
+Status linear(KernelCall& call, Work& work) {
+  Addend addend;
+  if (call.in[2].kind == TensorArg::Kind::kTensor) {
+    addend.x = &call.in[2];
+    addend.column = call.in[2].geometry->strides[0];
+  }
+  return product(call, work, call.in[0], call.in[1], true, addend);
+}
+
+Status addmm(KernelCall& call, Work& work) {
+  if (call.in[0].dtype != call.out[0].dtype) return not_here("an addend of another dtype");
+  const Geometry& g = *call.in[0].geometry;
+  Addend addend{&call.in[0], call.attributes.real(1), call.attributes.real(0), 0, 0};
+  const int rank = g.rank();
+  if (rank > 0 && g.shape[rank - 1] > 1) addend.column = g.strides[rank - 1];
+  if (rank > 1 && g.shape[0] > 1) addend.row = g.strides[0];
+  return product(call, work, call.in[1], call.in[2], false, addend);
+}
+
+}  // namespace
+
+bool tiles_for(std::int64_t batches, std::int64_t m, std::int64_t n, LaunchShape& shape) {
+  std::int64_t tiles = 0;
+  const std::int64_t rows = m / kTile + (m % kTile != 0), columns = n / kTile + (n % kTile != 0);
+  if (__builtin_mul_overflow(rows, columns, &tiles) ||
+      __builtin_mul_overflow(tiles, batches, &tiles) || tiles > kMostBlocks) {
+    return false;
+  }
+  shape = {};
+  shape.grid[0] = static_cast<std::uint32_t>(tiles);
+  shape.block[0] = kBlockThreads;
+  return true;
+}
+
+KernelSource print_matmul(const MatmulGraph& g) {
+  const std::string t = type_name_of(g.dtype);
+  DType compute = g.dtype;
+  cpu::with_any_compute_type(g.dtype, [&](auto a) { compute = cpu::kDTypeOf<decltype(a)>; });
+  const std::string batch = std::to_string(std::max<int>(g.batch, 1));
+  KernelSource source;
+  source.name = std::string("tt_matmul") + (g.turned_a ? "_t" : "_n") + (g.turned_b ? "t" : "n");
+  const auto flag = [](bool value) { return value ? "true" : "false"; };
+  std::string text =
+      "namespace s = teletensor::ops::scalar;\nusing T = " + t + ";\nusing A = " +
+      compute_name(compute) +
+      ";\nstruct Params {\n  const T* a;\n  const T* b;\n  T* out;\n  const T* x;\n"
+      "  std::int64_t m, n, k, a_row, a_column, b_row, b_column, x_row, x_column;\n"
+      "  double alpha, beta;\n  std::int64_t batch[" + batch + "], batch_a[" + batch +
+      "], batch_b[" + batch + "];\n};\nextern \"C\" __global__ void __launch_bounds__(256) " +
+      source.name +
+      "(const Params p) {\n"
+      "  __shared__ A as[16][65];\n  __shared__ A bs[16][65];\n"
+      "  const unsigned rows = (p.m + 63) / 64, columns = (p.n + 63) / 64;\n"
+      "  unsigned rest = blockIdx.x / columns;\n"
+      "  const std::int64_t j0 = (blockIdx.x - rest * columns) * std::int64_t{64};\n"
+      "  const std::int64_t i0 = rest % rows * std::int64_t{64};\n"
+      "  rest /= rows;\n  const std::int64_t index = rest;\n"
+      "  const T* a = p.a + i0 * p.a_row;\n  const T* b = p.b + j0 * p.b_column;\n";
+  for (int d = g.batch - 1; d >= 0; --d) {
+    const std::string i = std::to_string(d);
+    text += "  { const unsigned size = p.batch[" + i +
+            "], at = rest % size; rest /= size; a += at * p.batch_a[" + i +
+            "]; b += at * p.batch_b[" + i + "]; }\n";
+  }
+  text += std::string("  A acc[4][4] = {};\n  tt::tile_product<A, ") + flag(g.turned_a) + ", " +
+          flag(g.turned_b) +
+          ">(acc, as, bs, a, b, p.m - i0, p.n - j0, p.k, p.a_row, p.a_column, p.b_row, p.b_column);\n"
+          "  const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;\n"
+          "#pragma unroll\n  for (int i = 0; i < 4; ++i) {\n"
+          "#pragma unroll\n    for (int j = 0; j < 4; ++j) {\n"
+          "      const std::int64_t row = i0 + ty * 4 + i, column = j0 + tx + j * 16;\n"
+          "      if (row >= p.m || column >= p.n) continue;\n      A value = acc[i][j];\n";
+  if (g.adds) {
+    // As the CPU's: nothing of x is read where beta is 0.
+    const std::string alpha = core::is_inexact(compute) ? "A(p.alpha)" : "A(s::to_int(p.alpha))",
+                      beta = core::is_inexact(compute) ? "A(p.beta)" : "A(s::to_int(p.beta))";
+    text += "      if (p.alpha != 1) value = s::Mul()(value, " + alpha +
+            ");\n      if (p.beta != 0) {\n        const A x = s::to_compute<A>(p.x[row * p.x_row + "
+            "column * p.x_column]);\n        value = s::Add()(value, p.beta == 1 ? x : s::Mul()(" +
+            beta + ", x));\n      }\n";
+  }
+  source.text = text +
+                "      p.out[(index * p.m + row) * p.n + column] = s::from_compute<T>(value);\n"
+                "    }\n  }\n}\nTT_KERNEL_WITH_BARRIERS(" + source.name + ")\n";
+  return source;
+}
+
+std::string MatmulGraph::key() const {
+  KeyWriter key(KernelKind::kMatmul);
+  key.put(dtype);
+  key.put(static_cast<char>(turned_a | turned_b << 1 | adds << 2));
+  key.put(batch);
+  return key.take();
+}
+
+MatmulGraph MatmulGraph::of_key(std::string_view text) {
+  KeyReader key(text);
+  key.get<KernelKind>();
+  MatmulGraph g;
+  g.dtype = key.get<DType>();
+  const char flags = key.get<char>();
+  g.turned_a = (flags & 1) != 0;
+  g.turned_b = (flags & 2) != 0;
+  g.adds = (flags & 4) != 0;
+  g.batch = key.get<std::uint8_t>();
+  return g;
+}
+
+void add_matmul_kernels(DeviceTable& table) {
+  for (const char* name : {"matmul", "mm", "bmm", "mv", "dot"}) {
+    table.add(name, Skeleton::kMatmul, matmul);
+  }
+  table.add("addmm", Skeleton::kMatmul, addmm);
+  table.add("linear", Skeleton::kMatmul, linear);
+}
+
+}  // namespace teletensor::backends::cuda

@@ -1,0 +1,73 @@
+// Matrix products and rows, emulated, against the CPU's kernels. Sums have another order here, so
+// samples are small integers where bits are compared.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "engine/backends/cuda/device_test.h"
+#include "engine/backends/cuda/matmul_plan.h"
+#include "engine/backends/cuda/samples_test.h"
+#include "engine/backends/cuda/shapes.h"
+
+namespace teletensor::backends::cuda {
+namespace {
+
+using core::Attribute;
+using core::DType;
+using core::Geometry;
+
+TestTensor whole(DType dtype, const Geometry& geometry, std::mt19937& random) {
+  TestTensor x(dtype, geometry);
+  std::vector<double> values(static_cast<std::size_t>(geometry.numel()));
+  for (double& v : values) v = static_cast<double>(random() % 5);
+  x.fill(values);
+  return x;
+}
+
+TEST(Matmul, ProductsOfAnyLayout) {
+  std::mt19937 random(31);
+  DeviceCases cases;
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kF64, DType::kI32, DType::kC64}) {
+    const auto x = [&](const Geometry& g) { return whole(dtype, g, random); };
+    EXPECT_TRUE(cases.add("matmul", {x(Geometry({70, 33})), x(Geometry({33, 65}))}));
+    EXPECT_TRUE(cases.add("matmul", {x(Geometry({7, 33}, {1, 7})), x(Geometry({33, 5}, {1, 33}))}));
+    EXPECT_TRUE(cases.add("matmul", {x(Geometry({2, 3, 4, 5})), x(Geometry({3, 5, 6}))}));
+    EXPECT_TRUE(cases.add("mv", {x(Geometry({9, 20})), x(Geometry({20}, {2}, 1))}));
+    EXPECT_TRUE(cases.add("dot", {x(Geometry({40})), x(Geometry({40}))}));
+    EXPECT_TRUE(cases.add("linear", {x(Geometry({3, 4, 8})), x(Geometry({6, 8})), x(Geometry({6}))}));
+    EXPECT_TRUE(cases.add("addmm",
+                          {x(Geometry({1, 6})), x(Geometry({4, 8})), x(Geometry({8, 6}))},
+                          {Attribute::of(2.0), Attribute::of(3.0)}));
+  }
+  cases.run(0);
+}
+
+TEST(Matmul, Tiles) {
+  LaunchShape shape;
+  ASSERT_TRUE(tiles_for(3, 65, 64, shape));
+  EXPECT_EQ(shape.grid[0], 6u);
+  EXPECT_TRUE(tiles_for(1, std::int64_t{1} << 21, std::int64_t{1} << 21, shape));
+  EXPECT_FALSE(tiles_for(1 << 20, std::int64_t{1} << 40, std::int64_t{1} << 40, shape));
+}
+
+TEST(Rows, SoftmaxAndItsDerivatives) {
+  std::mt19937 random(32);
+  DeviceCases cases;
+  for (const DType dtype : {DType::kF32, DType::kF64, DType::kBF16}) {
+    for (const Geometry& g : {Geometry({5, 40}), Geometry({3, 700}), Geometry({4, 6, 9}),
+                              Geometry({6, 8}, {1, 6}), Geometry({1})}) {
+      for (const int dim : {0, -1}) {
+        const auto d = Attribute::of(dim);
+        const TestTensor x = sample(dtype, g, random, false), y = sample(dtype, g, random, false);
+        EXPECT_TRUE(cases.add("softmax", {x}, {d}));
+        EXPECT_TRUE(cases.add("log_softmax", {x}, {d}));
+        EXPECT_TRUE(cases.add("softmax_backward", {x, y}, {d}));
+        EXPECT_TRUE(cases.add("log_softmax_backward", {x, y}, {d}));
+      }
+    }
+  }
+  cases.run(2000);  // of differences of large numbers
+}
+
+}  // namespace
+}  // namespace teletensor::backends::cuda

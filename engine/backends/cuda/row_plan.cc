@@ -1,0 +1,183 @@
+#include "engine/backends/cuda/row_plan.h"
+
+#include <algorithm>
+
+#include "engine/backends/cpu/block_io.h"
+#include "engine/backends/cuda/describe.h"
+#include "engine/backends/cuda/key.h"
+#include "engine/backends/cuda/names.h"
+#include "engine/backends/cuda/params.h"
+#include "engine/backends/cuda/shapes.h"
+
+namespace teletensor::backends::cuda {
+namespace {
+
+using core::DType;
+using core::Geometry;
+using core::Status;
+
+constexpr std::int64_t kShortRow = 512;
+
+constexpr bool two_operands(RowRecipe recipe) {
+  return recipe == RowRecipe::kSoftmaxBackward || recipe == RowRecipe::kLogSoftmaxBackward;
+}
+
+template <RowRecipe kRecipe>
+Status rows(KernelCall& call, Work& work) {
+  constexpr int kOperands = two_operands(kRecipe) ? 2 : 1, kTensors = kOperands + 1;
+  const TensorArg* tensors[3] = {&call.in[0], &call.in[kOperands - 1], &call.out[0]};
+  if (kOperands == 1) tensors[1] = &call.out[0];
+  const Geometry& shape = *call.out[0].geometry;
+  const std::int64_t count = shape.numel(), given = call.attributes.integer(0);
+  if (count == 0) return {};
+  const int rank = shape.rank(), dim = static_cast<int>(given < 0 ? given + rank : given);
+  const std::int64_t length = rank == 0 ? 1 : shape.shape[dim];
+  // The other dimensions, neighbours merged where all tensors walk them as one.
+  int axes = 0;
+  std::int64_t sizes[core::kMaxRank], strides[3][core::kMaxRank], row[3] = {};
+  for (int d = 0; d < rank; ++d) {
+    if (d == dim) {
+      for (int i = 0; i < kTensors; ++i) row[i] = tensors[i]->geometry->strides[d];
+      continue;
+    }
+    if (shape.shape[d] == 1) continue;
+    bool one = axes > 0;
+    for (int i = 0; one && i < kTensors; ++i) {
+      one = strides[i][axes - 1] == tensors[i]->geometry->strides[d] * shape.shape[d];
+    }
+    if (!one) sizes[axes++] = 1;
+    sizes[axes - 1] *= shape.shape[d];
+    for (int i = 0; i < kTensors; ++i) strides[i][axes - 1] = tensors[i]->geometry->strides[d];
+  }
+  RowGraph graph;
+  graph.recipe = kRecipe;
+  graph.in[0] = call.in[0].dtype;
+  graph.in[1] = call.in[kOperands - 1].dtype;
+  graph.out = call.out[0].dtype;
+  graph.short_rows = length <= kShortRow;
+  graph.axes = static_cast<std::uint8_t>(axes);
+  const std::int64_t number = count / length;
+  Launch launch;
+  if (!threads_for(number * (graph.short_rows ? 32 : 256), 1, launch.shape)) {
+    return not_here("too many rows");
+  }
+  Params params;
+  for (int i = 0; i < kTensors; ++i) params.put(tensors[i]->first());
+  params.put(number);
+  params.put(length);
+  for (int i = 0; i < kTensors; ++i) params.put(row[i]);
+  for (int d = 0; d < std::max(axes, 1); ++d) params.put(axes == 0 ? std::int64_t{1} : sizes[d]);
+  for (int i = 0; i < kTensors; ++i) {
+    for (int d = 0; d < std::max(axes, 1); ++d) {
+      params.put(axes == 0 ? std::int64_t{0} : strides[i][d]);
+    }
+  }
+  launch.key = graph.key();
+  launch.params = params.take();
+  work.launches.push_back(std::move(launch));
+  return {};
+}
+
+}  // namespace
+
+KernelSource print_rows(const RowGraph& g) {
+  static constexpr const char* kNames[] = {"softmax", "log_softmax", "softmax_backward",
+                                           "log_softmax_backward"};
+  const bool two = two_operands(g.recipe);
+  DType compute = DType::kF32;
+  cpu::with_float_type(g.out, [&](auto a) { compute = cpu::kDTypeOf<decltype(a)>; });
+  const std::string axes = std::to_string(std::max<int>(g.axes, 1)),
+                    lanes = g.short_rows ? "32" : "256", out = type_name_of(g.out);
+  KernelSource source;
+  source.name = std::string("tt_rows_") + kNames[static_cast<int>(g.recipe)];
+  const auto per_tensor = [&](const char* field, const std::string& tail) {
+    return "  std::int64_t " + std::string(field) + "0" + tail + (two ? ", " + std::string(field) +
+           "1" + tail : "") + ", " + field + "_out" + tail + ";\n";
+  };
+  std::string text = "namespace s = teletensor::ops::scalar;\nusing A = " + compute_name(compute) +
+                     ";\nstruct Params {\n  const " + type_name_of(g.in[0]) + "* in0;\n" +
+                     (two ? "  const " + type_name_of(g.in[1]) + "* in1;\n" : std::string()) + "  " +
+                     out + "* out;\n  std::int64_t rows, length;\n" + per_tensor("row", "") +
+                     "  std::int64_t size[" + axes + "];\n" + per_tensor("stride", "[" + axes + "]") +
+                     "};\nextern \"C\" __global__ void __launch_bounds__(256) " + source.name +
+                     "(const Params p) {\n  constexpr int kLanes = " + lanes +
+                     ";\n  __shared__ A acc[256];\n"
+                     "  const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * (256 / "
+                     "kLanes) + threadIdx.x / kLanes;\n"
+                     "  const std::int64_t n = index < p.rows ? p.length : 0;\n"
+                     "  const int lane = threadIdx.x % kLanes;\n"
+                     "  std::int64_t rest = n > 0 ? index : 0;\n"
+                     "  const auto* x = p.in0;\n  auto* to = p.out;\n";
+  if (two) text += "  const auto* z = p.in1;\n";
+  for (int d = g.axes - 1; d >= 0; --d) {
+    const std::string i = std::to_string(d);
+    text += "  { const std::int64_t at = rest % p.size[" + i + "]; rest /= p.size[" + i +
+            "]; x += at * p.stride0[" + i + "]; to += at * p.stride_out[" + i + "];" +
+            (two ? " z += at * p.stride1[" + i + "];" : "") + " }\n";
+  }
+  text += "  const auto first = [&](std::int64_t e) { return s::to_compute<A>(x[e * p.row0]); };\n";
+  if (two) {
+    text += "  const auto second = [&](std::int64_t e) { return s::to_compute<A>(z[e * p.row1]); };\n";
+  }
+  text += "  const auto store = [&](std::int64_t e, A v) { to[e * p.row_out] = s::from_compute<" + out +
+          ">(v); };\n";
+  const std::string each = "  for (std::int64_t e = lane; e < n; e += kLanes) ";
+  const std::string sum = "  A sum = 0;\n", folded = "  sum = tt::fold_row<tt::Sum<A>, kLanes>(acc, sum);\n";
+  switch (g.recipe) {
+    case RowRecipe::kSoftmax:
+    case RowRecipe::kLogSoftmax:
+      text += "  A most = tt::Max<A>::identity();\n" + each +
+              "most = tt::Max<A>::one(most, first(e));\n"
+              "  most = tt::fold_row<tt::Max<A>, kLanes>(acc, most);\n" +
+              sum + each + "sum += s::exp(first(e) - most);\n" + folded;
+      text += g.recipe == RowRecipe::kSoftmax
+                  ? "  const A inverse = A(1) / sum;\n" + each +
+                        "store(e, s::exp(first(e) - most) * inverse);\n"
+                  : "  const A log_sum = s::log(sum);\n" + each +
+                        "store(e, (first(e) - most) - log_sum);\n";
+      break;
+    case RowRecipe::kSoftmaxBackward:
+      text += sum + each + "sum += first(e) * second(e);\n" + folded + each +
+              "store(e, second(e) * (first(e) - sum));\n";
+      break;
+    case RowRecipe::kLogSoftmaxBackward:
+      text += sum + each + "sum += first(e);\n" + folded + each +
+              "store(e, first(e) - s::exp(second(e)) * sum);\n";
+      break;
+  }
+  source.text = text + "}\nTT_KERNEL_WITH_BARRIERS(" + source.name + ")\n";
+  return source;
+}
+
+std::string RowGraph::key() const {
+  KeyWriter key(KernelKind::kRows);
+  key.put(recipe);
+  key.put(in[0]);
+  key.put(in[1]);
+  key.put(out);
+  key.put(static_cast<char>(short_rows));
+  key.put(axes);
+  return key.take();
+}
+
+RowGraph RowGraph::of_key(std::string_view text) {
+  KeyReader key(text);
+  key.get<KernelKind>();
+  RowGraph g;
+  g.recipe = key.get<RowRecipe>();
+  g.in[0] = key.get<DType>();
+  g.in[1] = key.get<DType>();
+  g.out = key.get<DType>();
+  g.short_rows = key.get<char>() != 0;
+  g.axes = key.get<std::uint8_t>();
+  return g;
+}
+
+void add_row_kernels(DeviceTable& table) {
+  table.add("softmax", Skeleton::kRows, rows<RowRecipe::kSoftmax>);
+  table.add("log_softmax", Skeleton::kRows, rows<RowRecipe::kLogSoftmax>);
+  table.add("softmax_backward", Skeleton::kRows, rows<RowRecipe::kSoftmaxBackward>);
+  table.add("log_softmax_backward", Skeleton::kRows, rows<RowRecipe::kLogSoftmaxBackward>);
+}
+
+}  // namespace teletensor::backends::cuda

@@ -1,0 +1,25 @@
+// The row skeleton: softmax and what is like it, a group of threads for each row.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "engine/backends/cuda/device_table.h"
+
+namespace teletensor::backends::cuda {
+
+enum class RowRecipe : char { kSoftmax, kLogSoftmax, kSoftmaxBackward, kLogSoftmaxBackward };
+
+struct RowGraph {
+  RowRecipe recipe = RowRecipe::kSoftmax;
+  core::DType in[2] = {core::DType::kF32, core::DType::kF32}, out = core::DType::kF32;
+  bool short_rows = false;  // 32 threads a row, not 256
+  std::uint8_t axes = 0;    // of what is not the row, after merging
+
+  std::string key() const;
+  static RowGraph of_key(std::string_view key);
+};
+
+KernelSource print_rows(const RowGraph& graph);
+
+}  // namespace teletensor::backends::cuda
