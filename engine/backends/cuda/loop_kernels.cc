@@ -9,8 +9,8 @@ namespace {
 
 using core::Status;
 
-constexpr std::string_view kOnlyElementwise[] = {"imag", "sgn", "angle", "complex", "polar",
-                                                "conj"};
+constexpr std::string_view kOnlyElementwise[] = {"imag",    "sgn",   "angle",
+                                                 "complex", "polar", "conj"};
 
 }  // namespace
 

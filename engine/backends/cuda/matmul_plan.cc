@@ -82,8 +82,8 @@ Status product(KernelCall& call, Work& work, const TensorArg& a, const TensorArg
   params.put(right.data);
   params.put(out.first());
   params.put(graph.adds ? addend.x->first() : nullptr);
-  for (const std::int64_t number : {m, n, k, left.row, left.column, right.row, right.column,
-                                    addend.row, addend.column}) {
+  for (const std::int64_t number :
+       {m, n, k, left.row, left.column, right.row, right.column, addend.row, addend.column}) {
     params.put(number);
   }
   params.put(addend.alpha);
@@ -144,48 +144,50 @@ KernelSource print_matmul(const MatmulGraph& g) {
   KernelSource source;
   source.name = std::string("tt_matmul") + (g.turned_a ? "_t" : "_n") + (g.turned_b ? "t" : "n");
   const auto flag = [](bool value) { return value ? "true" : "false"; };
-  std::string text =
-      "namespace s = teletensor::ops::scalar;\nusing T = " + t + ";\nusing A = " +
-      compute_name(compute) +
-      ";\nstruct Params {\n  const T* a;\n  const T* b;\n  T* out;\n  const T* x;\n"
-      "  std::int64_t m, n, k, a_row, a_column, b_row, b_column, x_row, x_column;\n"
-      "  double alpha, beta;\n  std::int64_t batch[" + batch + "], batch_a[" + batch +
-      "], batch_b[" + batch + "];\n};\nextern \"C\" __global__ void __launch_bounds__(256) " +
-      source.name +
-      "(const Params p) {\n"
-      "  __shared__ A as[16][65];\n  __shared__ A bs[16][65];\n"
-      "  const unsigned rows = (p.m + 63) / 64, columns = (p.n + 63) / 64;\n"
-      "  unsigned rest = blockIdx.x / columns;\n"
-      "  const std::int64_t j0 = (blockIdx.x - rest * columns) * std::int64_t{64};\n"
-      "  const std::int64_t i0 = rest % rows * std::int64_t{64};\n"
-      "  rest /= rows;\n  const std::int64_t index = rest;\n"
-      "  const T* a = p.a + i0 * p.a_row;\n  const T* b = p.b + j0 * p.b_column;\n";
+  std::string text = "namespace s = teletensor::ops::scalar;\nusing T = " + t +
+                     ";\nusing A = " + compute_name(compute) +
+                     ";\nstruct Params {\n  const T* a;\n  const T* b;\n  T* out;\n  const T* x;\n"
+                     "  std::int64_t m, n, k, a_row, a_column, b_row, b_column, x_row, x_column;\n"
+                     "  double alpha, beta;\n  std::int64_t batch[" +
+                     batch + "], batch_a[" + batch + "], batch_b[" + batch +
+                     "];\n};\nextern \"C\" __global__ void __launch_bounds__(256) " + source.name +
+                     "(const Params p) {\n"
+                     "  __shared__ A as[16][65];\n  __shared__ A bs[16][65];\n"
+                     "  const unsigned rows = (p.m + 63) / 64, columns = (p.n + 63) / 64;\n"
+                     "  unsigned rest = blockIdx.x / columns;\n"
+                     "  const std::int64_t j0 = (blockIdx.x - rest * columns) * std::int64_t{64};\n"
+                     "  const std::int64_t i0 = rest % rows * std::int64_t{64};\n"
+                     "  rest /= rows;\n  const std::int64_t index = rest;\n"
+                     "  const T* a = p.a + i0 * p.a_row;\n  const T* b = p.b + j0 * p.b_column;\n";
   for (int d = g.batch - 1; d >= 0; --d) {
     const std::string i = std::to_string(d);
     text += "  { const unsigned size = p.batch[" + i +
             "], at = rest % size; rest /= size; a += at * p.batch_a[" + i +
             "]; b += at * p.batch_b[" + i + "]; }\n";
   }
-  text += std::string("  A acc[4][4] = {};\n  tt::tile_product<A, ") + flag(g.turned_a) + ", " +
-          flag(g.turned_b) +
-          ">(acc, as, bs, a, b, p.m - i0, p.n - j0, p.k, p.a_row, p.a_column, p.b_row, p.b_column);\n"
-          "  const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;\n"
-          "#pragma unroll\n  for (int i = 0; i < 4; ++i) {\n"
-          "#pragma unroll\n    for (int j = 0; j < 4; ++j) {\n"
-          "      const std::int64_t row = i0 + ty * 4 + i, column = j0 + tx + j * 16;\n"
-          "      if (row >= p.m || column >= p.n) continue;\n      A value = acc[i][j];\n";
+  text +=
+      std::string("  A acc[4][4] = {};\n  tt::tile_product<A, ") + flag(g.turned_a) + ", " +
+      flag(g.turned_b) +
+      ">(acc, as, bs, a, b, p.m - i0, p.n - j0, p.k, p.a_row, p.a_column, p.b_row, p.b_column);\n"
+      "  const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;\n"
+      "#pragma unroll\n  for (int i = 0; i < 4; ++i) {\n"
+      "#pragma unroll\n    for (int j = 0; j < 4; ++j) {\n"
+      "      const std::int64_t row = i0 + ty * 4 + i, column = j0 + tx + j * 16;\n"
+      "      if (row >= p.m || column >= p.n) continue;\n      A value = acc[i][j];\n";
   if (g.adds) {
     // As the CPU's: nothing of x is read where beta is 0.
     const std::string alpha = core::is_inexact(compute) ? "A(p.alpha)" : "A(s::to_int(p.alpha))",
                       beta = core::is_inexact(compute) ? "A(p.beta)" : "A(s::to_int(p.beta))";
-    text += "      if (p.alpha != 1) value = s::Mul()(value, " + alpha +
-            ");\n      if (p.beta != 0) {\n        const A x = s::to_compute<A>(p.x[row * p.x_row + "
-            "column * p.x_column]);\n        value = s::Add()(value, p.beta == 1 ? x : s::Mul()(" +
-            beta + ", x));\n      }\n";
+    text +=
+        "      if (p.alpha != 1) value = s::Mul()(value, " + alpha +
+        ");\n      if (p.beta != 0) {\n        const A x = s::to_compute<A>(p.x[row * p.x_row + "
+        "column * p.x_column]);\n        value = s::Add()(value, p.beta == 1 ? x : s::Mul()(" +
+        beta + ", x));\n      }\n";
   }
   source.text = text +
                 "      p.out[(index * p.m + row) * p.n + column] = s::from_compute<T>(value);\n"
-                "    }\n  }\n}\nTT_KERNEL_WITH_BARRIERS(" + source.name + ")\n";
+                "    }\n  }\n}\nTT_KERNEL_WITH_BARRIERS(" +
+                source.name + ")\n";
   return source;
 }
 

@@ -34,9 +34,9 @@ TEST(Matmul, ProductsOfAnyLayout) {
     EXPECT_TRUE(cases.add("matmul", {x(Geometry({2, 3, 4, 5})), x(Geometry({3, 5, 6}))}));
     EXPECT_TRUE(cases.add("mv", {x(Geometry({9, 20})), x(Geometry({20}, {2}, 1))}));
     EXPECT_TRUE(cases.add("dot", {x(Geometry({40})), x(Geometry({40}))}));
-    EXPECT_TRUE(cases.add("linear", {x(Geometry({3, 4, 8})), x(Geometry({6, 8})), x(Geometry({6}))}));
-    EXPECT_TRUE(cases.add("addmm",
-                          {x(Geometry({1, 6})), x(Geometry({4, 8})), x(Geometry({8, 6}))},
+    EXPECT_TRUE(
+        cases.add("linear", {x(Geometry({3, 4, 8})), x(Geometry({6, 8})), x(Geometry({6}))}));
+    EXPECT_TRUE(cases.add("addmm", {x(Geometry({1, 6})), x(Geometry({4, 8})), x(Geometry({8, 6}))},
                           {Attribute::of(2.0), Attribute::of(3.0)}));
   }
   cases.run(0);

@@ -91,14 +91,16 @@ KernelSource print_rows(const RowGraph& g) {
   KernelSource source;
   source.name = std::string("tt_rows_") + kNames[static_cast<int>(g.recipe)];
   const auto per_tensor = [&](const char* field, const std::string& tail) {
-    return "  std::int64_t " + std::string(field) + "0" + tail + (two ? ", " + std::string(field) +
-           "1" + tail : "") + ", " + field + "_out" + tail + ";\n";
+    return "  std::int64_t " + std::string(field) + "0" + tail +
+           (two ? ", " + std::string(field) + "1" + tail : "") + ", " + field + "_out" + tail +
+           ";\n";
   };
   std::string text = "namespace s = teletensor::ops::scalar;\nusing A = " + compute_name(compute) +
                      ";\nstruct Params {\n  const " + type_name_of(g.in[0]) + "* in0;\n" +
-                     (two ? "  const " + type_name_of(g.in[1]) + "* in1;\n" : std::string()) + "  " +
-                     out + "* out;\n  std::int64_t rows, length;\n" + per_tensor("row", "") +
-                     "  std::int64_t size[" + axes + "];\n" + per_tensor("stride", "[" + axes + "]") +
+                     (two ? "  const " + type_name_of(g.in[1]) + "* in1;\n" : std::string()) +
+                     "  " + out + "* out;\n  std::int64_t rows, length;\n" + per_tensor("row", "") +
+                     "  std::int64_t size[" + axes + "];\n" +
+                     per_tensor("stride", "[" + axes + "]") +
                      "};\nextern \"C\" __global__ void __launch_bounds__(256) " + source.name +
                      "(const Params p) {\n  constexpr int kLanes = " + lanes +
                      ";\n  __shared__ A acc[256];\n"
@@ -117,12 +119,14 @@ KernelSource print_rows(const RowGraph& g) {
   }
   text += "  const auto first = [&](std::int64_t e) { return s::to_compute<A>(x[e * p.row0]); };\n";
   if (two) {
-    text += "  const auto second = [&](std::int64_t e) { return s::to_compute<A>(z[e * p.row1]); };\n";
+    text +=
+        "  const auto second = [&](std::int64_t e) { return s::to_compute<A>(z[e * p.row1]); };\n";
   }
-  text += "  const auto store = [&](std::int64_t e, A v) { to[e * p.row_out] = s::from_compute<" + out +
-          ">(v); };\n";
+  text += "  const auto store = [&](std::int64_t e, A v) { to[e * p.row_out] = s::from_compute<" +
+          out + ">(v); };\n";
   const std::string each = "  for (std::int64_t e = lane; e < n; e += kLanes) ";
-  const std::string sum = "  A sum = 0;\n", folded = "  sum = tt::fold_row<tt::Sum<A>, kLanes>(acc, sum);\n";
+  const std::string sum = "  A sum = 0;\n",
+                    folded = "  sum = tt::fold_row<tt::Sum<A>, kLanes>(acc, sum);\n";
   switch (g.recipe) {
     case RowRecipe::kSoftmax:
     case RowRecipe::kLogSoftmax:
@@ -130,11 +134,10 @@ KernelSource print_rows(const RowGraph& g) {
               "most = tt::Max<A>::one(most, first(e));\n"
               "  most = tt::fold_row<tt::Max<A>, kLanes>(acc, most);\n" +
               sum + each + "sum += s::exp(first(e) - most);\n" + folded;
-      text += g.recipe == RowRecipe::kSoftmax
-                  ? "  const A inverse = A(1) / sum;\n" + each +
-                        "store(e, s::exp(first(e) - most) * inverse);\n"
-                  : "  const A log_sum = s::log(sum);\n" + each +
-                        "store(e, (first(e) - most) - log_sum);\n";
+      text += g.recipe == RowRecipe::kSoftmax ? "  const A inverse = A(1) / sum;\n" + each +
+                                                    "store(e, s::exp(first(e) - most) * inverse);\n"
+                                              : "  const A log_sum = s::log(sum);\n" + each +
+                                                    "store(e, (first(e) - most) - log_sum);\n";
       break;
     case RowRecipe::kSoftmaxBackward:
       text += sum + each + "sum += first(e) * second(e);\n" + folded + each +

@@ -5,7 +5,8 @@
 
 namespace teletensor::backends::cuda::texts {
 
-extern const std::string_view kStd, kHalf, kComplex, kDevice, kFold, kMatmul, kRows, kEmulate;  // text/*.cuh
+extern const std::string_view kStd, kHalf, kComplex, kDevice, kFold, kMatmul, kRows,
+    kEmulate;  // text/*.cuh
 extern const std::string_view kCoreHalf, kCoreComplex;
 extern const std::string_view kScalarMath, kScalarComplex, kScalarCommon, kScalarBinary,
     kScalarTernary, kScalarUnary, kScalarConvert, kScalarGamma, kScalarError, kScalarRare,
