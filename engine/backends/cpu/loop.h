@@ -18,6 +18,11 @@ class LoopMaker {
   virtual core::Status add(std::span<const TensorArg> in, const cpu::Plan& plan) = 0;
   // The result is `from`, cast to its dtype.
   virtual core::Status add_copy(const TensorArg& from) = 0;
+  // Before add(): the step refuses an integer zero in this operand. Not ok where steps may not.
+  virtual core::Status add_check(const TensorArg& divisor) {
+    (void)divisor;
+    return core::Status(core::Code::kUnimplemented, "a step that may refuse");
+  }
 
  protected:
   ~LoopMaker() = default;

@@ -24,6 +24,7 @@ core::Status describe_copy(KernelCall& call, const TensorArg& from, const Tensor
 void add_loop_kernels(DeviceTable& table, const ops::Catalog& catalog);
 void add_copy_kernels(DeviceTable& table);
 void add_fold_kernels(DeviceTable& table);
+void add_index_kernels(DeviceTable& table);
 void add_matmul_kernels(DeviceTable& table);
 void add_row_kernels(DeviceTable& table);
 

@@ -6,6 +6,7 @@
 
 #include "engine/backends/cuda/describe.h"
 #include "engine/backends/cuda/fold_plan.h"
+#include "engine/backends/cuda/index_plan.h"
 #include "engine/backends/cuda/key.h"
 #include "engine/backends/cuda/loop_plan.h"
 #include "engine/backends/cuda/matmul_plan.h"
@@ -50,6 +51,7 @@ DeviceTable make_device_table(const ops::Catalog& catalog) {
   add_loop_kernels(table, catalog);
   add_copy_kernels(table);
   add_fold_kernels(table);
+  add_index_kernels(table);
   add_matmul_kernels(table);
   add_row_kernels(table);
   return table;
@@ -59,6 +61,10 @@ KernelSource print_kernel(std::string_view key) {
   switch (KeyReader(key).get<KernelKind>()) {
     case KernelKind::kFold:
       return print_fold(FoldGraph::of_key(key));
+    case KernelKind::kCheck:
+      return print_check(CheckGraph::of_key(key));
+    case KernelKind::kIndex:
+      return print_index(IndexGraph::of_key(key));
     case KernelKind::kMatmul:
       return print_matmul(MatmulGraph::of_key(key));
     case KernelKind::kRows:

@@ -85,24 +85,33 @@ class DeviceCases {
            const core::Attributes& attributes = {}, const std::vector<std::uint32_t>& counts = {},
            const std::string& what = {}) {
     Case c;
+    c.op = op;
     c.name = op + what;
     c.operands = operands;
     c.expected = call_op(op, operands, attributes, counts);
     if (!c.expected.status.ok()) return false;
-    static const DeviceTable table = make_device_table(ops::catalog());
-    c.got = call_op(op, operands, attributes, counts, [&](KernelCall& call) -> core::Status {
-      const DeviceKernel& kernel = table.find(ops::catalog().id(call.op));
-      if (kernel.describe == nullptr) return core::Status(core::Code::kUnimplemented, "host");
-      KernelCall lasting{call.op,         call.in,       call.out, call.counts,
-                         call.attributes, call.parallel, scratch_};
-      TT_RETURN_IF_ERROR(kernel.describe(lasting, c.work));
-      for (const Launch& launch : c.work.launches) c.libm = c.libm || calls_libm(launch.key);
-      return {};
-    });
+    c.got = describe(c, attributes, counts);
     if (c.got.status.code() == core::Code::kUnimplemented) return false;
     EXPECT_TRUE(c.got.status.ok()) << c.name << ": " << c.got.status.message();
     cases_.push_back(std::move(c));
     return true;
+  }
+
+  // A call that the CPU refuses for its data: the device sets the flag and stores nothing.
+  bool add_refused(const std::string& op, const std::vector<TestOperand>& operands,
+                   const core::Attributes& attributes = {}) {
+    Case c;
+    c.op = c.name = op;
+    c.operands = operands;
+    c.refused = true;
+    if (call_op(op, operands, attributes).status.ok()) return false;
+    c.got = describe(c, attributes, {});
+    c.expected.tensors = c.got.tensors;
+    for (TestTensor& t : c.expected.tensors) {
+      t.memory = std::make_shared<std::vector<char>>(*t.memory);
+    }
+    cases_.push_back(std::move(c));
+    return cases_.back().got.status.ok() && cases_.back().work.flag != nullptr;
   }
 
   // Compiles, runs and compares everything. `ulp`: how far results of libm may be apart.
@@ -131,6 +140,11 @@ class DeviceCases {
         ASSERT_LE(launch.params.size(), kMostParameterBytes);
         emulate(kernels[places.at(launch.key)], launch.shape, launch.params.data());
       }
+      if (c.work.flag != nullptr) {
+        std::int32_t flag = 0;
+        std::memcpy(&flag, c.work.flag, 4);
+        EXPECT_EQ(flag != 0, c.refused) << c.name;
+      }
       compare(c, ulp);
     }
     std::printf("%zu cases, %zu kernels, most apart: %lld ulp (%s)\n", cases_.size(),
@@ -142,6 +156,28 @@ class DeviceCases {
   static bool thorough() { return std::getenv("TELETENSOR_CUDA_ALL") != nullptr; }
 
  private:
+  struct Case {
+    std::string op, name;
+    std::vector<TestOperand> operands;
+    TestResult expected, got;
+    Work work;
+    bool libm = false, refused = false;
+  };
+
+  TestResult describe(Case& c, const core::Attributes& attributes,
+                      const std::vector<std::uint32_t>& counts) {
+    static const DeviceTable table = make_device_table(ops::catalog());
+    return call_op(c.op, c.operands, attributes, counts, [&](KernelCall& call) -> core::Status {
+      const DeviceKernel& kernel = table.find(ops::catalog().id(call.op));
+      if (kernel.describe == nullptr) return core::Status(core::Code::kUnimplemented, "host");
+      KernelCall lasting{call.op,         call.in,       call.out, call.counts,
+                         call.attributes, call.parallel, scratch_};
+      TT_RETURN_IF_ERROR(kernel.describe(lasting, c.work));
+      for (const Launch& launch : c.work.launches) c.libm = c.libm || calls_libm(launch.key);
+      return {};
+    });
+  }
+
   static bool calls_libm(const std::string& key) {
     const KernelKind kind = KeyReader(key).get<KernelKind>();
     if (kind != KernelKind::kFold && kind != KernelKind::kLoop) return true;
@@ -157,13 +193,6 @@ class DeviceCases {
     return false;
   }
 
-  struct Case {
-    std::string name;
-    std::vector<TestOperand> operands;
-    TestResult expected, got;
-    Work work;
-    bool libm = false;
-  };
 
   // For sm_90, at most 160 in a process, spread over what each test prints; with
   // TELETENSOR_CUDA_ALL all, for three architectures.

@@ -3,6 +3,7 @@
 
 #include "engine/backends/cpu/cpu.h"
 #include "engine/backends/cuda/describe.h"
+#include "engine/backends/cuda/loop_plan.h"
 
 namespace teletensor::backends::cuda {
 namespace {
@@ -21,7 +22,15 @@ Status describe_elementwise(KernelCall& call, Work& work) {
   step.out = call.out[0];
   step.counts = call.counts;
   step.attributes = &call.attributes;
-  return describe_loop({&step, 1}, call.parallel, call.scratch, work);
+  LoopGraph graph;
+  Launch launch;
+  const LoopChecks checks{call, work};
+  TT_RETURN_IF_ERROR(pack_loop({&step, 1}, call.parallel, call.scratch, graph, launch.params,
+                               launch.shape, &checks));
+  if (launch.params.empty()) return {};
+  launch.key = graph.key();
+  work.launches.push_back(std::move(launch));
+  return {};
 }
 
 Status describe_copy(KernelCall& call, const TensorArg& from, const TensorArg& to, Work& work) {

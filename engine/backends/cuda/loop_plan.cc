@@ -11,6 +11,7 @@
 #include "engine/backends/cpu/loop.h"
 #include "engine/backends/cpu/strided.h"
 #include "engine/backends/cuda/describe.h"
+#include "engine/backends/cuda/index_plan.h"
 #include "engine/backends/cuda/params.h"
 #include "engine/backends/cuda/shapes.h"
 
@@ -94,8 +95,9 @@ struct Strides {
 
 class Planner final : public LoopMaker {
  public:
-  Planner(std::span<const LoopStep> steps, Parallel& parallel, Scratch& scratch, LoopGraph& graph)
-      : steps_(steps), parallel_(parallel), scratch_(scratch), graph_(graph) {}
+  Planner(std::span<const LoopStep> steps, Parallel& parallel, Scratch& scratch, LoopGraph& graph,
+          const LoopChecks* checks)
+      : steps_(steps), parallel_(parallel), scratch_(scratch), graph_(graph), checks_(checks) {}
 
   Status run(std::vector<std::byte>& params, LaunchShape& shape) {
     const cpu::LinearOrder order(*steps_[0].out.geometry);
@@ -159,6 +161,15 @@ class Planner final : public LoopMaker {
     }
     graph_.nodes.push_back(node);
     return {};
+  }
+
+  Status add_check(const TensorArg& divisor) override {
+    if (checks_ == nullptr) return not_here("a step that may refuse");
+    if (divisor.kind == TensorArg::Kind::kNumber) {
+      return divisor.number.integer == 0 ? not_here("a zero") : Status();
+    }
+    graph_.guarded = true;
+    return describe_check(checks_->call, divisor, /*zero=*/true, 0, 0, checks_->work);
   }
 
   Status add_copy(const TensorArg& from) override {
@@ -314,6 +325,7 @@ class Planner final : public LoopMaker {
     graph_.wide = wide();
     Params params;
     params.put(count_);
+    if (graph_.guarded) params.put(checks_->work.flag);
     bool coordinates = false;
     for (std::size_t s = 0; s < memories_.size(); ++s) {
       graph_.slots[s].access = access(memories_[s], graph_.slots[s].dtype);
@@ -353,6 +365,7 @@ class Planner final : public LoopMaker {
   Parallel& parallel_;
   Scratch& scratch_;
   LoopGraph& graph_;
+  const LoopChecks* const checks_;
   std::size_t step_ = 0;
   int rank_ = 0;
   int dims_[core::kMaxRank];
@@ -379,7 +392,7 @@ Kernel host_kernel(const ops::OpDef& op) {
 
 std::string LoopGraph::key() const {
   KeyWriter key(KernelKind::kLoop);
-  key.put(static_cast<char>(wide));
+  key.put(static_cast<char>(wide | guarded << 1));
   key.put(rank);
   key.put(width);
   key.put(static_cast<std::uint8_t>(slots.size()));
@@ -410,7 +423,9 @@ LoopGraph LoopGraph::of_key(std::string_view text) {
   KeyReader key(text);
   key.get<KernelKind>();
   LoopGraph graph;
-  graph.wide = key.get<char>() != 0;
+  const char shape = key.get<char>();
+  graph.wide = (shape & 1) != 0;
+  graph.guarded = (shape & 2) != 0;
   graph.rank = key.get<std::uint8_t>();
   graph.width = key.get<std::uint8_t>();
   graph.slots.resize(key.get<std::uint8_t>());
@@ -441,8 +456,9 @@ LoopGraph LoopGraph::of_key(std::string_view text) {
 }
 
 core::Status pack_loop(std::span<const LoopStep> steps, Parallel& parallel, Scratch& scratch,
-                       LoopGraph& graph, std::vector<std::byte>& params, LaunchShape& shape) {
-  return Planner(steps, parallel, scratch, graph).run(params, shape);
+                       LoopGraph& graph, std::vector<std::byte>& params, LaunchShape& shape,
+                       const LoopChecks* checks) {
+  return Planner(steps, parallel, scratch, graph, checks).run(params, shape);
 }
 
 core::Status describe_loop(std::span<const LoopStep> steps, Parallel& parallel, Scratch& scratch,

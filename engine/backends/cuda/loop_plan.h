@@ -52,7 +52,8 @@ struct LoopNode {
 };
 // All that a loop's text depends on.
 struct LoopGraph {
-  bool wide = false;  // indices of 64 bits
+  bool wide = false;     // indices of 64 bits
+  bool guarded = false;  // computes nothing where the call's flag is set
   std::uint8_t rank = 1, width = 1;
   std::vector<LoopSlot> slots;
   std::vector<LoopNode> nodes;
@@ -64,7 +65,13 @@ struct LoopGraph {
 KernelSource print_loop(const LoopGraph& graph);
 
 // One launch for the steps; see describe_loop in device_table.h.
+// `checks`: where a step that may refuse puts its check, and finds its flag; null: it is refused.
+struct LoopChecks {
+  KernelCall& call;
+  Work& work;
+};
 core::Status pack_loop(std::span<const LoopStep> steps, Parallel& parallel, Scratch& scratch,
-                       LoopGraph& graph, std::vector<std::byte>& params, LaunchShape& shape);
+                       LoopGraph& graph, std::vector<std::byte>& params, LaunchShape& shape,
+                       const LoopChecks* checks = nullptr);
 
 }  // namespace teletensor::backends::cuda

@@ -131,6 +131,7 @@ KernelSource print_loop(const LoopGraph& graph) {
   source.name = name_of_loop(graph);
   const std::string rank = str(graph.rank), width = str(graph.width);
   std::string text = "namespace s = teletensor::ops::scalar;\nstruct Params {\n  std::int64_t n;\n";
+  if (graph.guarded) text += "  const int* flag;\n";
   for (std::size_t s = 0; s < graph.slots.size(); ++s) {
     text += "  " + type_name_of(graph.slots[s].dtype) + "* p" + str(s) + ";\n";
   }
@@ -159,7 +160,9 @@ KernelSource print_loop(const LoopGraph& graph) {
           "(const Params p) {\n  using I = " + index + ";\n" +
           "  const I n = static_cast<I>(p.n), at = (static_cast<I>(blockIdx.x) * 256 + "
           "threadIdx.x) * " +
-          width + ";\n  if (at >= n) return;\n  const int m = n - at < " + width +
+          width + "" +
+          (graph.guarded ? ";\n  if (at >= n || *p.flag != 0) return;\n" : ";\n  if (at >= n) return;\n") +
+          "  const int m = n - at < " + width +
           " ? static_cast<int>(n - at) : " + width + ";\n" + coordinates(graph);
   std::vector<bool> read(graph.slots.size());
   for (const LoopNode& node : graph.nodes) {
