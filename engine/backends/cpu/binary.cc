@@ -35,8 +35,7 @@ Status refuse_zero(const KernelCall& call) {
 
 template <class F>
 Status integer_division(KernelCall& call) {
-  if (!core::is_floating(common_dtype(call.in, call.out[0])) &&
-      call.out[0].geometry->numel() > 0) {
+  if (!core::is_floating(common_dtype(call.in, call.out[0])) && call.out[0].geometry->numel() > 0) {
     if (call.loop != nullptr) {
       TT_RETURN_IF_ERROR(call.loop->add_check(call.in[1]));
     } else if (any_zero(call.in[1], call.parallel)) {

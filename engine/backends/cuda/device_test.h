@@ -193,7 +193,6 @@ class DeviceCases {
     return false;
   }
 
-
   // For sm_90, at most 160 in a process, spread over what each test prints; with
   // TELETENSOR_CUDA_ALL all, for three architectures.
   static void check_with_nvrtc(const std::vector<KernelSource>& sources) {

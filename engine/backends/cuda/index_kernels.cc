@@ -21,8 +21,8 @@ struct Walked {
   std::int64_t sizes[core::kMaxRank], strides[kMost][core::kMaxRank];
   std::int64_t count = 1;
 
-  // strides[t]: those of tensor t for each dimension of `shape`. Neighbours that all tensors walk as
-  // one are merged.
+  // strides[t]: those of tensor t for each dimension of `shape`. Neighbours that all tensors walk
+  // as one are merged.
   Walked(const Dims& shape, std::span<const Dims> of) : tensors(static_cast<int>(of.size())) {
     for (int d = 0; d < shape.size(); ++d) {
       count *= shape[d];

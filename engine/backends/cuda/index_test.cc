@@ -51,7 +51,8 @@ TEST(Index, PicksTheSameElements) {
           {Attribute::of(Dims{0, 1})}, {2});
     }
     add("embedding",
-        {sample(dtype, Geometry({11, 8}), random), places(DType::kI64, Geometry({3, 5}), 0, 10, random)},
+        {sample(dtype, Geometry({11, 8}), random),
+         places(DType::kI64, Geometry({3, 5}), 0, 10, random)},
         {});
   }
   EXPECT_EQ(cases.size(), tried);

@@ -8,7 +8,14 @@
 
 namespace teletensor::backends::cuda {
 
-enum class KernelKind : char { kLoop = 'L', kFold = 'F', kCheck = 'C', kIndex = 'I', kMatmul = 'M', kRows = 'R' };
+enum class KernelKind : char {
+  kLoop = 'L',
+  kFold = 'F',
+  kCheck = 'C',
+  kIndex = 'I',
+  kMatmul = 'M',
+  kRows = 'R'
+};
 
 class KeyWriter {
  public:

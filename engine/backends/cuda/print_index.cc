@@ -28,7 +28,8 @@ std::string element_name(std::uint8_t bytes) {
 
 std::string fields(bool wide) {
   return std::string("namespace s = teletensor::ops::scalar;\nusing I = ") +
-         (wide ? "std::int64_t" : "unsigned") + ";\nstruct Params {\n  int* flag;\n  std::int64_t count;\n  " +
+         (wide ? "std::int64_t" : "unsigned") +
+         ";\nstruct Params {\n  int* flag;\n  std::int64_t count;\n  " +
          (wide ? "tt::Div64" : "tt::Div32") + " divide";
 }
 
@@ -44,9 +45,10 @@ std::string walk(std::uint8_t axes, F&& body) {
   std::string text = "  I rest = at;\n";
   for (int d = axes - 1; d >= 0; --d) {
     const std::string i = str(static_cast<std::size_t>(d));
-    text += d > 0 ? "  { const I q = p.divide[" + i + "](rest), c = rest - q * static_cast<I>(p.divide[" +
-                        i + "].size); rest = q;"
-                  : "  { const I c = rest;";
+    text += d > 0
+                ? "  { const I q = p.divide[" + i +
+                      "](rest), c = rest - q * static_cast<I>(p.divide[" + i + "].size); rest = q;"
+                : "  { const I c = rest;";
     text += body(i) + " }\n";
   }
   return text;
@@ -60,9 +62,11 @@ KernelSource print_check(const CheckGraph& g) {
   const std::string axes = str(std::max<std::size_t>(g.axes, 1));
   source.text = fields(g.wide) + "[" + axes + "];\n  const " + type_name_of(g.dtype) +
                 "* x;\n  std::int64_t stride[" + axes + "], least, most;\n" + opening(source.name) +
-                "  I from = 0;\n" + walk(g.axes, [](const std::string& i) {
-                  return " from += c * static_cast<I>(p.stride[" + i + "]);";
-                }) +
+                "  I from = 0;\n" +
+                walk(g.axes,
+                     [](const std::string& i) {
+                       return " from += c * static_cast<I>(p.stride[" + i + "]);";
+                     }) +
                 "  const std::int64_t v = s::to_compute<std::int64_t>(p.x[from]);\n" +
                 (g.zero ? "  if (v == 0) *p.flag = 1;\n"
                         : "  if (v < p.least || v > p.most) *p.flag = 1;\n") +
@@ -79,13 +83,14 @@ KernelSource print_index(const IndexGraph& g) {
   std::string offsets, picks;
   for (std::size_t j = 0; j < g.indices; ++j) {
     const std::string n = str(j);
-    text += "  const " + type_name_of(g.dtypes[j]) + "* i" + n + ";\n  std::int64_t stride" + n + "[" +
-            axes + "], step" + n + ", size" + n + ";\n";
+    text += "  const " + type_name_of(g.dtypes[j]) + "* i" + n + ";\n  std::int64_t stride" + n +
+            "[" + axes + "], step" + n + ", size" + n + ";\n";
     offsets += "  I o" + n + " = 0;\n";
     picks += "  { const std::int64_t v = s::to_compute<std::int64_t>(p.i" + n + "[o" + n +
              "]); from += (v < 0 ? v + p.size" + n + " : v) * p.step" + n + "; }\n";
   }
-  text += opening(source.name) + "  if (*p.flag != 0) return;\n  std::int64_t from = 0;\n" + offsets;
+  text +=
+      opening(source.name) + "  if (*p.flag != 0) return;\n  std::int64_t from = 0;\n" + offsets;
   text += walk(g.axes, [&](const std::string& i) {
     std::string body = " from += static_cast<std::int64_t>(c) * p.stride[" + i + "];";
     for (std::size_t j = 0; j < g.indices; ++j) {

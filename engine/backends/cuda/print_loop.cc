@@ -161,9 +161,10 @@ KernelSource print_loop(const LoopGraph& graph) {
           "  const I n = static_cast<I>(p.n), at = (static_cast<I>(blockIdx.x) * 256 + "
           "threadIdx.x) * " +
           width + "" +
-          (graph.guarded ? ";\n  if (at >= n || *p.flag != 0) return;\n" : ";\n  if (at >= n) return;\n") +
-          "  const int m = n - at < " + width +
-          " ? static_cast<int>(n - at) : " + width + ";\n" + coordinates(graph);
+          (graph.guarded ? ";\n  if (at >= n || *p.flag != 0) return;\n"
+                         : ";\n  if (at >= n) return;\n") +
+          "  const int m = n - at < " + width + " ? static_cast<int>(n - at) : " + width + ";\n" +
+          coordinates(graph);
   std::vector<bool> read(graph.slots.size());
   for (const LoopNode& node : graph.nodes) {
     for (std::size_t k = 0; k < node.operands; ++k) {
