@@ -35,7 +35,9 @@ std::vector<std::pair<std::string, std::string>> gpu_paths() {
   return backends::cuda::paths(catalog, backends::cpu::make_kernels(catalog));
 }
 
-std::unique_ptr<Engine> Engine::create(const EngineOptions& options) {
+std::unique_ptr<Engine> Engine::create(const EngineOptions& options, core::Status* why) {
+  core::Status unused;
+  core::Status& reason = why == nullptr ? unused : *why;
   const ops::Catalog& catalog = ops::catalog();
   const backends::KernelTable kernels = backends::cpu::make_kernels(catalog);
   const std::uint64_t host =
@@ -44,7 +46,8 @@ std::unique_ptr<Engine> Engine::create(const EngineOptions& options) {
   devices.push_back(std::make_unique<runtime::Device>(
       std::make_unique<backends::cpu::CpuBackend>(kernels), host, catalog));
   for (const Guarantee& each : options.guarantees) {
-    if (!devices[0]->pool().guarantee(each.user, each.bytes, each.limit).ok()) return nullptr;
+    reason = devices[0]->pool().guarantee(each.user, each.bytes, each.limit);
+    if (!reason.ok()) return nullptr;
   }
   backends::cuda::Options gpus{options.cuda_driver,   options.cuda_compiler,
                                options.device_memory, options.device_patience,
@@ -59,7 +62,16 @@ std::unique_ptr<Engine> Engine::create(const EngineOptions& options) {
                                                     options.sim_null),
         options.sim_memory, catalog));
   }
-  return std::make_unique<session::Host>(catalog, std::move(devices), options.lanes);
+  std::unique_ptr<memory::Disk> disk;
+  if (options.disk_memory > 0) {
+    auto made =
+        memory::Disk::open(options.disk_dir, options.disk_memory, options.user_disk_memory);
+    reason = made.status();
+    if (!made.ok()) return nullptr;
+    disk = std::move(*made);
+  }
+  return std::make_unique<session::Host>(catalog, std::move(devices), options.lanes,
+                                         std::move(disk));
 }
 
 }  // namespace teletensor::engine

@@ -44,6 +44,10 @@ struct EngineOptions {
   // What there is to tell people, from any thread; `bad`: somebody should look.
   std::function<void(bool bad, const std::string& line)> log{};
   std::vector<Guarantee> guarantees{};  // of different users
+  // Memory that is short moves to files of so many bytes in this folder; 0: none.
+  std::uint64_t disk_memory = 0;
+  std::uint64_t user_disk_memory = 0;  // of one user's sessions; 0: no limit
+  std::string disk_dir{};
 };
 
 struct SessionOptions {
@@ -59,6 +63,16 @@ struct MemoryUse {
   core::Device device;
   std::uint64_t used = 0, peak = 0, quota = 0;
   std::uint64_t device_used = 0, device_total = 0;  // all sessions
+  // Of the device's tensors that are on the disk: their bytes, those of their files, and how many
+  // these may be (0: nothing moves there).
+  std::uint64_t away = 0, disk_used = 0, disk_quota = 0;
+};
+
+// What moved between memory and disk so far: bytes of tensors, of files, and the time it took.
+struct Moved {
+  std::uint64_t out = 0, in = 0, written = 0;
+  std::uint64_t out_ns = 0, in_ns = 0;
+  std::uint64_t failures = 0;  // files that could not be written or read
 };
 
 // A tensor that sessions use together (docs/sharing.md).
@@ -80,6 +94,7 @@ struct Holding {
   core::Device device;
   std::uint64_t bytes = 0;
   std::uint64_t seq = 0;  // of the command that made it
+  bool away = false;      // on the disk
 };
 
 // An instruction that held a lane for long.
@@ -157,6 +172,12 @@ class Session {
   // may come in any thread, in order of offset. An unfinished upload is freed by abort or with the
   // session.
   virtual core::Result<std::uint64_t> begin_upload(core::Device device, std::uint64_t bytes) = 0;
+  // The same where begin_upload() has no room, but others' idle memory could be moved to the disk
+  // first: `done` is called at once, or later from another thread, also when the session ends.
+  virtual void admit_upload(core::Device device, std::uint64_t bytes,
+                            std::function<void(core::Result<std::uint64_t>)> done) {
+    done(begin_upload(device, bytes));
+  }
   virtual core::Status upload_chunk(std::uint64_t upload, std::uint64_t offset,
                                     std::string_view bytes) = 0;
   virtual core::Status finish_upload(std::uint64_t upload) = 0;
@@ -230,12 +251,14 @@ std::vector<std::pair<std::string, std::string>> gpu_paths();
 
 class Engine {
  public:
-  // Null: the memory is less than what is guaranteed.
-  static std::unique_ptr<Engine> create(const EngineOptions& options);
+  // Null, and `why`: the memory is less than what is guaranteed, or the folder for what moves to
+  // the disk cannot be made.
+  static std::unique_ptr<Engine> create(const EngineOptions& options, core::Status* why = nullptr);
   virtual ~Engine() = default;
   virtual const ops::Catalog& catalog() const = 0;
   virtual std::vector<core::Device> devices() const = 0;
   virtual std::vector<MemoryUse> memory() const = 0;
+  virtual Moved moved() const { return {}; }
   virtual std::vector<Publication> publications() const { return {}; }
   // Not ok once a device is lost, with the cause; it stays so. Any thread.
   virtual core::Status health() const { return {}; }

@@ -26,6 +26,9 @@ void fill(const engine::MemoryUse& use, v1::MemoryUse& out) {
   out.set_quota(use.quota);
   out.set_device_used(use.device_used);
   out.set_device_total(use.device_total);
+  out.set_away(use.away);
+  out.set_disk_used(use.disk_used);
+  out.set_disk_quota(use.disk_quota);
 }
 
 void fill(const SessionView& view, v1::SessionInfo& out) {
@@ -122,6 +125,7 @@ grpc::ServerUnaryReactor* AdminService::Holdings(grpc::CallbackServerContext* co
     out.set_device(core::to_string(view.holding.device));
     out.set_bytes(view.holding.bytes);
     out.set_seq(view.holding.seq);
+    out.set_away(view.holding.away);
     out.set_site(view.site);
   }
   const Result<SessionView> view = view_of(**lease);

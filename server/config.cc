@@ -134,6 +134,9 @@ Status assign_key(const std::string& key, const toml::node& node, Config& config
   if (key == "state_dir") return assign(node, config.state_dir);
   if (key == "slow_ms") return assign(node, config.slow_ms);
   if (key == "host_memory") return assign(node, config.host_memory);
+  if (key == "disk_memory") return assign(node, config.disk_memory);
+  if (key == "user_disk_memory") return assign(node, config.user_disk_memory);
+  if (key == "disk_dir") return assign(node, config.disk_dir);
   if (key == "user_memory") return assign(node, config.user_memory);
   if (key == "user_sessions") return assign(node, config.user_sessions);
   if (key == "session_memory") return assign(node, config.session_memory);
@@ -295,6 +298,17 @@ Parsed parse_command_line(int argc, const char* const* argv, const std::string& 
   app.add_option("--user-memory", config.user_memory, "for all sessions of a user [no limit]")
       ->envname("TELETENSOR_USER_MEMORY")
       ->transform(bytes_validator());
+  app.add_option("--disk-memory", config.disk_memory,
+                 "files that tensors of idle sessions move to when memory is short; 0: none")
+      ->envname("TELETENSOR_DISK_MEMORY")
+      ->transform(bytes_validator());
+  app.add_option("--user-disk-memory", config.user_disk_memory,
+                 "of those files, for all sessions of a user [no limit]")
+      ->envname("TELETENSOR_USER_DISK_MEMORY")
+      ->transform(bytes_validator());
+  app.add_option("--disk-dir", config.disk_dir,
+                 "where those files are [the state directory, else $TMPDIR or /var/tmp]")
+      ->envname("TELETENSOR_DISK_DIR");
   app.add_option("--user-sessions", config.user_sessions, "of a user at once; 0: no limit")
       ->envname("TELETENSOR_USER_SESSIONS")
       ->check(CLI::Range(0, 100'000));

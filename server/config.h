@@ -33,6 +33,9 @@ struct Config {
   std::uint64_t user_memory = 0;     // bytes of one user's sessions; 0: no limit
   int user_sessions = 0;             // of one user; 0: no limit but max_sessions
   std::uint64_t session_memory = 0;  // bytes of one session; 0: as host_memory
+  std::uint64_t disk_memory = 0;       // bytes of files that memory moves to; 0: none
+  std::uint64_t user_disk_memory = 0;  // of one user's sessions; 0: no limit
+  std::string disk_dir;                // of those files; "": in the state directory, else in $TMPDIR
   std::map<std::string, UserConfig> users;
   std::optional<int> lease;                  // seconds; unset: 600, embedded 0
   int lanes = 0;                             // 0: one per core

@@ -98,6 +98,14 @@ void drain(const sigset_t& signals, teletensor::server::Server& server) {
   work.join();
 }
 
+// Of the files that memory moves to.
+std::string disk_dir(const teletensor::server::Config& config, const std::string& state_dir) {
+  if (!config.disk_dir.empty()) return config.disk_dir;
+  if (!state_dir.empty()) return state_dir + "/spill";
+  const char* const temporary = std::getenv("TMPDIR");
+  return temporary != nullptr && *temporary != 0 ? temporary : "/var/tmp";
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -181,14 +189,15 @@ int main(int argc, char** argv) {
   engine_options.log = [](bool bad, const std::string& line) {
     spdlog::log(bad ? spdlog::level::err : spdlog::level::info, "event=device text=\"{}\"", line);
   };
+  engine_options.disk_memory = config.disk_memory;
+  engine_options.user_disk_memory = config.user_disk_memory;
+  engine_options.disk_dir = disk_dir(config, options.state_dir);
   engine_options.sim_devices = config.sim_devices;
   engine_options.sim_memory = config.sim_memory;
   engine_options.sim_null = config.sim_null;
-  const auto engine = teletensor::engine::Engine::create(engine_options);
-  if (!engine) {
-    return fail(teletensor::core::invalid(
-        "the users are guaranteed more (users.*.guaranteed) than there is (host_memory)"));
-  }
+  teletensor::core::Status why;
+  const auto engine = teletensor::engine::Engine::create(engine_options, &why);
+  if (!engine) return fail(why);
   auto server = teletensor::server::Server::start(*engine, std::move(options));
   if (!server.ok()) return fail(server.status());
 

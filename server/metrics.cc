@@ -130,6 +130,32 @@ void add_users(Page& page, const std::map<std::string, UserRow>& users) {
   }
 }
 
+// What moves between memory and disk.
+void add_disk(Page& page, const Overview& all, const engine::Moved& moved) {
+  const auto number = [](std::uint64_t n) { return static_cast<double>(n); };
+  page.family("teletensor_disk_bytes",
+              "Tensors moved to the disk: their bytes (tensors), their files' (files), the most that "
+              "these may be (total).");
+  for (const engine::MemoryUse& use : all.devices) {
+    if (use.disk_quota == 0) continue;
+    page.row(number(use.away), {{"kind", "tensors"}});
+    page.row(number(use.disk_used), {{"kind", "files"}});
+    page.row(number(use.disk_quota), {{"kind", "total"}});
+  }
+  page.family("teletensor_moved_bytes_total", "Bytes of tensors moved to the disk and back.",
+              MetricType::Counter);
+  page.row(number(moved.out), {{"direction", "out"}});
+  page.row(number(moved.in), {{"direction", "in"}});
+  page.family("teletensor_moving_seconds_total", "Time that moving them took.",
+              MetricType::Counter);
+  page.row(number(moved.out_ns) * 1e-9, {{"direction", "out"}});
+  page.row(number(moved.in_ns) * 1e-9, {{"direction", "in"}});
+  page.one("teletensor_moved_written_bytes_total", "Bytes written for them, compressed.",
+           number(moved.written), MetricType::Counter);
+  page.one("teletensor_moving_failures_total", "Files that could not be written or read.",
+           number(moved.failures), MetricType::Counter);
+}
+
 }  // namespace
 
 std::string metrics_text(Leases& leases, const Auth& auth, const Canary& canary,
@@ -146,6 +172,7 @@ std::string metrics_text(Leases& leases, const Auth& auth, const Canary& canary,
     page.row(static_cast<double>(use.peak), {{"device", device}, {"kind", "peak"}});
     page.row(static_cast<double>(use.device_total), {{"device", device}, {"kind", "total"}});
   }
+  add_disk(page, all, leases.engine().moved());
   std::uint64_t handles = 0, queued = 0;
   for (const SessionView& view : all.sessions) handles += view.handles, queued += view.queued;
   page.one("teletensor_handles", "Names that clients hold.", static_cast<double>(handles));

@@ -300,8 +300,7 @@ void ShareServer::serve(const ConnectionRef& connection, const wire::ShareReques
   const bool first = connection->share == 0;
   if (request.kind == wire::kShareTake && first) return take(connection, *lease, request.number);
   if (request.kind == wire::kShareUpload && !first) {
-    const Status status = upload(*connection, **lease, request, reply);
-    return answer(connection, status, reply);
+    return upload(connection, *lease, request);
   }
   if (request.kind != wire::kShareOpen || !first) {
     return answer(connection, core::invalid("not a request of this moment"), reply);
@@ -344,31 +343,71 @@ void ShareServer::take(const ConnectionRef& connection, const LeaseRef& lease, s
   if (!begun.ok()) shared(begun);
 }
 
-Status ShareServer::upload(Connection& connection, Lease& lease, const wire::ShareRequest& request,
-                           wire::ShareReply& reply) {
-  if (connection.lease.lock().get() != &lease) return core::invalid("another session's memory");
-  if (request.bytes > wire::kMostShareUpload) return core::invalid("upload: too much at once");
+void ShareServer::upload(const ConnectionRef& connection, const LeaseRef& lease,
+                         const wire::ShareRequest& request) {
+  wire::ShareReply reply;
+  reply.number = request.number;
+  if (connection->lease.lock() != lease) {
+    return answer(connection, core::invalid("another session's memory"), reply);
+  }
+  if (request.bytes > wire::kMostShareUpload) {
+    return answer(connection, core::invalid("upload: too much at once"), reply);
+  }
+  if (request.number != 0) return copy(connection, *lease, request, request.number);
   const core::Device device{static_cast<core::DeviceKind>(request.device / 256),
                             static_cast<std::uint8_t>(request.device % 256)};
-  reply.number = request.number;
-  return lease.with_session([&](engine::Session& session) -> Status {
-    if (reply.number == 0) {
-      const Result<std::uint64_t> begun = session.begin_upload(device, request.total);
-      if (!begun.ok()) return begun.status();
-      reply.number = *begun;
-      if (connection.upload != 0) session.abort_upload(connection.upload);
-      connection.upload = reply.number;
-    } else if (reply.number != connection.upload) {
+  bool waits = false;
+  const Status status = lease->with_session([&](engine::Session& session) -> Status {
+    const Result<std::uint64_t> begun = session.begin_upload(device, request.total);
+    if (!begun.ok() && begun.status().code() != Code::kResourceExhausted) return begun.status();
+    if (begun.ok()) {
+      begin(*connection, session, *begun);
+      return {};
+    }
+    // Others' idle memory may move away first: no worker waits for that.
+    waits = true;
+    session.admit_upload(
+        device, request.total,
+        [this, connection, lease, request](const Result<std::uint64_t>& admitted) {
+          give([this, connection, lease, request, admitted] {
+            if (!admitted.ok()) return answer(connection, admitted.status(), wire::ShareReply{});
+            const Status there = lease->with_session([&](engine::Session& again) {
+              begin(*connection, again, *admitted);
+              return Status();
+            });
+            if (!there.ok()) return answer(connection, there, wire::ShareReply{});
+            copy(connection, *lease, request, *admitted);
+          });
+        });
+    return {};
+  });
+  if (waits) return;
+  if (!status.ok()) return answer(connection, status, reply);
+  copy(connection, *lease, request, connection->upload);
+}
+
+void ShareServer::begin(Connection& connection, engine::Session& session, std::uint64_t upload) {
+  if (connection.upload != 0) session.abort_upload(connection.upload);
+  connection.upload = upload;
+}
+
+void ShareServer::copy(const ConnectionRef& connection, Lease& lease,
+                       const wire::ShareRequest& request, std::uint64_t number) {
+  wire::ShareReply reply;
+  reply.number = number;
+  const Status status = lease.with_session([&](engine::Session& session) -> Status {
+    if (number != connection->upload) {
       return Status(Code::kNotFound, "upload: not begun here");
     }
-    Status status = session.upload_shared(reply.number, request.offset, connection.share,
-                                          request.from, request.bytes);
+    Status copied = session.upload_shared(number, request.offset, connection->share, request.from,
+                                          request.bytes);
     const bool last = request.offset + request.bytes == request.total;
-    if (status.ok() && last) status = session.finish_upload(reply.number);
-    if (!status.ok()) session.abort_upload(reply.number);
-    if (!status.ok() || last) connection.upload = 0;
-    return status;
+    if (copied.ok() && last) copied = session.finish_upload(number);
+    if (!copied.ok()) session.abort_upload(number);
+    if (!copied.ok() || last) connection->upload = 0;
+    return copied;
   });
+  answer(connection, status, reply);
 }
 
 }  // namespace teletensor::server

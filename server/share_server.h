@@ -63,8 +63,11 @@ class ShareServer {
   void give(std::function<void()> job);
   void serve(const ConnectionRef& connection, const wire::ShareRequest& request);
   void take(const ConnectionRef& connection, const LeaseRef& lease, std::uint64_t seq);
-  core::Status upload(Connection& connection, Lease& lease, const wire::ShareRequest& request,
-                      wire::ShareReply& reply);
+  void upload(const ConnectionRef& connection, const LeaseRef& lease,
+              const wire::ShareRequest& request);
+  static void begin(Connection& connection, engine::Session& session, std::uint64_t upload);
+  void copy(const ConnectionRef& connection, Lease& lease, const wire::ShareRequest& request,
+            std::uint64_t number);
   // Ends the job of a connection with a reply.
   void answer(const ConnectionRef& connection, const core::Status& status, wire::ShareReply reply,
               int descriptor = -1);

@@ -18,12 +18,15 @@ constexpr std::size_t kMostPublished = 100;
 double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
 
 json to_json(const SessionView& view) {
-  std::uint64_t quota = 0;
-  for (const engine::MemoryUse& use : view.memory) quota += use.quota;
+  std::uint64_t quota = 0, away = 0;
+  for (const engine::MemoryUse& use : view.memory) {
+    quota += use.quota;
+    away += use.away;
+  }
   return {
       {"id", view.id},           {"user", view.user},         {"name", view.name},
       {"age", view.age_seconds}, {"attached", view.attached}, {"used", view.used()},
-      {"quota", quota},          {"handles", view.handles},   {"queued", view.queued},
+      {"quota", quota},          {"away", away},              {"handles", view.handles},   {"queued", view.queued},
       {"ahead", view.ahead},     {"wait", view.wait_seconds}, {"lane_seconds", view.lane_seconds},
       {"tensors", json::array()}};
 }
@@ -48,7 +51,10 @@ std::string state_json(Leases& leases, const Canary& canary, const std::string& 
     state["devices"].push_back({{"device", core::to_string(use.device)},
                                 {"used", use.device_used},
                                 {"peak", use.peak},
-                                {"total", use.device_total}});
+                                {"total", use.device_total},
+                                {"away", use.away},
+                                {"disk_used", use.disk_used},
+                                {"disk_total", use.disk_quota}});
   }
   std::size_t told = 0;
   for (const SessionView& view : all.sessions) {
@@ -58,6 +64,7 @@ std::string state_json(Leases& leases, const Canary& canary, const std::string& 
       for (const HoldingView& held : holdings(*lease, kTensors)) {
         session["tensors"].push_back({{"device", core::to_string(held.holding.device)},
                                       {"bytes", held.holding.bytes},
+                                      {"away", held.holding.away},
                                       {"command", held.holding.seq},
                                       {"site", held.site}});
       }

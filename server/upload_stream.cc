@@ -35,13 +35,17 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
 
   void OnReadDone(bool ok) override {
     if (!ok) return close();
-    const Status status = take_chunk();
-    if (!status.ok()) return finish(status);
-    want_read();
+    next();
   }
   void OnCancel() override { finish(Status(Code::kCancelled, "upload: cut")); }
   void OnDone() override {
-    if (begun_) {
+    bool begun = false;
+    {
+      MutexLock lock(mutex_);
+      done_ = true;
+      begun = begun_;
+    }
+    if (begun) {
       (void)lease_->with_session([&](engine::Session& session) {
         session.abort_upload(upload_);
         return Status();
@@ -54,7 +58,15 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
   void abandon() override {}  // Finish waits for nothing here
 
  private:
-  Status take_chunk() {
+  void next() {
+    bool waits = false;
+    const Status status = take_chunk(&waits);
+    if (!status.ok()) return finish(status);
+    if (!waits) want_read();
+  }
+
+  // `waits`: for memory; admitted() comes.
+  Status take_chunk(bool* waits) {
     std::vector<grpc::Slice> slices;
     if (!chunk_.Dump(&slices).ok()) return core::internal("upload: unreadable chunk");
     const std::size_t total = chunk_.Length();
@@ -72,7 +84,8 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
                     "upload: a chunk of " + std::to_string(data->data_size) + " bytes, at most " +
                         std::to_string(limits_.chunk_bytes));
     }
-    if (!begun_) TT_RETURN_IF_ERROR(begin(header));
+    if (!begun_) TT_RETURN_IF_ERROR(begin(header, waits));
+    if (*waits) return {};
     if (header.offset != received_) {
       return core::invalid("upload: a chunk at " + std::to_string(header.offset) + ", expected " +
                            std::to_string(received_));
@@ -96,16 +109,44 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
     return {};
   }
 
-  Status begin(const wire::UploadHeader& header) {
-    const core::Result<std::uint64_t> upload =
+  Status begin(const wire::UploadHeader& header, bool* waits) {
+    core::Result<std::uint64_t> upload =
         lease_->with_session([&](engine::Session& session) -> core::Result<std::uint64_t> {
           return session.begin_upload(header.device, header.bytes);
         });
-    if (!upload.ok()) return upload.status();
-    upload_ = *upload;
     expected_ = header.bytes;
-    begun_ = true;
+    if (!upload.ok() && upload.status().code() == Code::kResourceExhausted) {
+      // Others' idle memory may move away first.
+      *waits = true;
+      return lease_->with_session([&](engine::Session& session) {
+        session.admit_upload(header.device, header.bytes,
+                             [self = shared_from_this()](core::Result<std::uint64_t> admitted) {
+                               self->admitted(std::move(admitted));
+                             });
+        return Status();
+      });
+    }
+    if (!upload.ok()) return upload.status();
+    (void)begun(*upload);
     return {};
+  }
+
+  // False: the call is over, and nobody else aborts it.
+  bool begun(std::uint64_t upload) {
+    MutexLock lock(mutex_);
+    upload_ = upload;
+    begun_ = !done_;
+    return begun_;
+  }
+
+  // The chunk that asked for the memory lies here yet.
+  void admitted(core::Result<std::uint64_t> upload) {
+    if (!upload.ok()) return finish(upload.status());
+    if (begun(*upload)) return next();
+    (void)lease_->with_session([&](engine::Session& session) {
+      session.abort_upload(*upload);
+      return Status();
+    });
   }
 
   // The client has sent everything, or is gone.
@@ -186,6 +227,7 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
   std::uint64_t upload_ = 0, expected_ = 0, received_ = 0;
 
   mutable core::Mutex mutex_;
+  bool done_ TT_GUARDED_BY(mutex_) = false;
   bool want_read_ TT_GUARDED_BY(mutex_) = false;
   bool finish_wanted_ TT_GUARDED_BY(mutex_) = false;
   bool finished_ TT_GUARDED_BY(mutex_) = false;

@@ -142,6 +142,14 @@ class Front::Impl final : public Issuer {
     }
     return take_inventory(kept_, kept);
   }
+  void kept_contents(std::unordered_set<const void*>& contents) const {
+    for (const auto& [name, kept] : kept_) {
+      for (const Handle* h = kept.get(); h != nullptr; h = h->grad.get()) {
+        const program::ValueRef& value = h->cell->value;
+        if (value && value->contents) contents.insert(value->contents.get());
+      }
+    }
+  }
 
   void take_image(ImageMaker& maker, program::Image& image) {
     autograd::take_image(
@@ -590,6 +598,9 @@ Front::Front(const ops::Catalog& catalog, Sink* sink)
 Front::~Front() = default;
 Status Front::execute(std::uint64_t seq, program::Command&& command) {
   return impl_->execute(seq, std::move(command));
+}
+void Front::kept_contents(std::unordered_set<const void*>& contents) const {
+  impl_->kept_contents(contents);
 }
 program::Inventory Front::take_over() { return impl_->take_over(); }
 void Front::take_image(ImageMaker& maker, program::Image& image) const {

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <unordered_set>
 #include <vector>
 
 #include "engine/core/ref.h"
@@ -101,6 +102,8 @@ class Front {
   // A new client takes the session over: kept tensors stay, without history, all other names go.
   // Precondition: not busy().
   program::Inventory take_over();
+  // What the tensors that it keeps by name, and their gradients, have in memory.
+  void kept_contents(std::unordered_set<const void*>& contents) const;
   // Everything, for a snapshot: fills `image` up to `next_id`. The front stays as it is.
   // Preconditions: not busy(); everything has run.
   void take_image(ImageMaker& maker, program::Image& image) const;

@@ -146,6 +146,8 @@ core::Ref<Storage> Pool::start(Storage* storage, std::size_t bytes, std::uint64_
                                std::uint64_t seq) {
   storage->bytes_ = bytes;
   storage->seq_.store(seq, std::memory_order_relaxed);
+  storage->pins_.store(storage->shared_path_ ? 1 : 0, std::memory_order_relaxed);
+  storage->used_at_.store(now_.load(std::memory_order_relaxed), std::memory_order_relaxed);
   storage->charged_.store(charged, std::memory_order_relaxed);
   return core::Ref<Storage>(storage);
 }
@@ -237,16 +239,18 @@ core::Ref<Storage> Pool::start_shared(const Block& block, std::size_t bytes, std
 
 void Pool::free(Storage* storage) {
   delete std::exchange(storage->sharing_, nullptr);
+  if (storage->away_) [[unlikely]] forget_away(*storage);
   const std::uint64_t charged = storage->charged_.load(std::memory_order_relaxed);
   storage->charged_.store(0, std::memory_order_relaxed);
   const bool large = storage->capacity_ > kLargestSmall || storage->open_;
-  if (large || storage->shared_path_) give_back_shared(storage);
+  const bool here = storage->data_ != nullptr;
+  if (here && (large || storage->shared_path_)) give_back_shared(storage);
   if (storage->shared_path_) {
     core::MutexLock lock(mu_);
     storage->next_ = shared_free_;
     shared_free_ = storage;
   } else if (strand_owner == owner_) {
-    if (large) {
+    if (large || !here) {
       storage->next_ = without_block_;
       without_block_ = storage;
     } else {
@@ -271,8 +275,10 @@ std::vector<Pool::Living> Pool::largest(std::size_t most) const {
     for (const Storage& storage : slab.storages) {
       const std::uint64_t charged = storage.charged_.load(std::memory_order_relaxed);
       if (charged == 0) continue;
-      if (largest.size() == most && charged <= largest.front().bytes) continue;
-      largest.push_back({charged, storage.seq()});
+      const std::uint64_t away = storage.away_bytes_.load(std::memory_order_relaxed);
+      const std::uint64_t bytes = away != 0 ? away : charged;
+      if (largest.size() == most && bytes <= largest.front().bytes) continue;
+      largest.push_back({bytes, storage.seq(), away != 0});
       std::push_heap(largest.begin(), largest.end(), std::greater<>());
       if (largest.size() > most) {
         std::pop_heap(largest.begin(), largest.end(), std::greater<>());
@@ -314,8 +320,9 @@ core::Status Pool::refusal(std::string_view what, std::size_t bytes) const {
   if (largest.empty()) text += " none";
   for (std::size_t i = 0; i < largest.size(); ++i) {
     text += (i == 0 ? " " : ", ") + readable_bytes(largest[i].bytes) + " made by command " +
-            std::to_string(largest[i].seq);
+            std::to_string(largest[i].seq) + (largest[i].away ? " (on disk)" : "");
   }
+  if (disk_ != nullptr) text += on_disk();
   if (used + wanted > account_.quota()) {
     text += "; delete tensors, use smaller batches, or ask for a larger session memory";
   } else if (user != nullptr && user->used() + wanted > user->limit()) {

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -19,6 +20,7 @@
 #include "engine/core/status.h"
 #include "engine/memory/account.h"
 #include "engine/memory/device_pool.h"
+#include "engine/memory/disk.h"
 #include "engine/memory/storage.h"
 
 namespace teletensor::memory {
@@ -34,7 +36,8 @@ class Pool {
   // Not zeroed (but never with another session's bytes). Null when quota or device refuse; the text
   // is then made by refusal(). `seq` names the command in that text.
   core::Ref<Storage> allocate(std::size_t bytes, std::uint64_t seq);         // the strand only
-  core::Ref<Storage> allocate_shared(std::size_t bytes, std::uint64_t seq);  // any thread
+  // Any thread. It is pinned; who binds it to a value unpins it.
+  core::Ref<Storage> allocate_shared(std::size_t bytes, std::uint64_t seq);
 
   // Makes the storage's pages such that other processes of this machine can map them, and look at
   // them: its descriptor. -1: not on this device, or only a small one. What has been shared comes
@@ -44,6 +47,28 @@ class Pool {
   // Zeroed memory of which another process may have the descriptor, and write to it at any time:
   // only to be copied from and to. Taken away from that process when it is freed. Any thread.
   core::Ref<Storage> allocate_open(std::size_t bytes, std::uint64_t seq);
+
+  // ---- Between memory and disk. Who calls these is the session's strand meanwhile, or nobody is.
+  // What could move there: no small ones, nothing that is pinned, published, or open to be written
+  // by other processes.
+  std::vector<core::Ref<Storage>> movable() const;
+  // Its bytes go into a file. Nothing has happened where that fails, or `go_on` (asked now and
+  // then) says no: CANCELLED; RESOURCE_EXHAUSTED: the disk, or what the session may have there, is
+  // full.
+  core::Status move_out(Storage& storage, Disk& disk, const std::shared_ptr<DiskShare>& share,
+                        const std::function<bool()>& go_on);
+  // They come back. RESOURCE_EXHAUSTED: there is no room now. DATA_LOSS: never.
+  core::Status move_in(Storage& storage, const std::function<bool()>& go_on);
+  // Is there room for so many bytes more; if not, who is short of it?
+  enum class Short : std::uint8_t { kNothing, kSession, kUser, kDevice };
+  Short room_for(std::size_t bytes) const;
+  // Why the bytes of a storage that is away cannot be had back; OK: they can. The strand.
+  static core::Status lost(const Storage& storage);
+  // What follows is used at this time, in whatever unit. The strand.
+  void set_now(std::uint32_t now) { now_.store(now, std::memory_order_relaxed); }
+  // The text of refusal() tells of the disk as well. Before anything is allocated.
+  void set_disk(Disk* disk, std::shared_ptr<DiskShare> share);
+  const std::shared_ptr<DiskShare>& disk_share() const { return disk_share_; }  // null: none
 
   // RESOURCE_EXHAUSTED: "out of memory: ..." with requested, used, quota, free, the session's
   // largest tensors by command, what others hold, and what to do. Any thread.
@@ -56,6 +81,7 @@ class Pool {
   // What lives, largest first, at most `most`. Any thread.
   struct Living {
     std::uint64_t bytes, seq;  // charged; of the command that made it
+    bool away;                 // on the disk
     bool operator>(const Living& other) const { return bytes > other.bytes; }
   };
   std::vector<Living> largest(std::size_t most) const;
@@ -68,6 +94,9 @@ class Pool {
   friend class Storage;
   friend class StrandScope;
   static constexpr int kSlabObjects = 64;
+  // Smaller ones stay: a file each would cost more than it gives. What is away is charged so much.
+  static constexpr std::size_t kLeastMoved = std::size_t{64} << 10;
+  static constexpr std::uint64_t kAwayCharge = 512;
 
   Pool(DevicePool& device, OwnerId owner, std::uint64_t quota)
       : device_(device), owner_(owner), account_(device.budget(), quota, device.take_user(owner)) {}
@@ -90,6 +119,10 @@ class Pool {
   Storage* new_object();
   void free(Storage* storage);
   void give_back_shared(Storage* storage);
+  core::Status read(Storage& storage, std::uint64_t offset, void* to, std::size_t bytes);
+  void forget_away(Storage& storage);
+  Block take_block(std::size_t charged);
+  std::string on_disk() const;
   core::Ref<Storage> start_shared(const Block& block, std::size_t bytes, std::uint64_t charged,
                                   std::uint64_t seq, bool open);
 
@@ -104,6 +137,11 @@ class Pool {
   // Freed by other threads; the strand takes the whole list.
   std::atomic<Storage*> remote_{nullptr};
 
+  Disk* disk_ = nullptr;
+  std::shared_ptr<DiskShare> disk_share_;
+  std::atomic<std::uint32_t> now_{0};
+
+  core::Mutex moving_mu_;   // read() against what moves
   core::Mutex sharing_mu_;  // one share() at a time
   mutable core::Mutex mu_;
   std::deque<Slab> objects_ TT_GUARDED_BY(mu_);

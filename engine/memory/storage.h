@@ -8,19 +8,25 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <new>
+#include <utility>
 
 #include "engine/core/dtype.h"
 #include "engine/core/ref.h"
+#include "engine/core/status.h"
 #include "engine/memory/sharing.h"
 
 namespace teletensor::memory {
 
 class Pool;
+struct Away;
 using OwnerId = std::uint64_t;  // of a session; 0: nobody, contents are zero
 
 class Storage final : public core::Shared {
  public:
+  // Null while the bytes are on the disk: a storage moves there only while its session's strand is
+  // the mover's (runtime/tiers.h), and never while it is pinned.
   void* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }  // asked for
   core::Device device() const;
@@ -36,12 +42,27 @@ class Storage final : public core::Shared {
   Sharing* sharing() const { return sharing_; }
   void share(Sharing* sharing) { sharing_ = sharing; }
 
-  ~Storage() override = default;
+  // It stays in memory. Only for who knows that it is there: it is pinned already, or this is the
+  // strand.
+  void pin() { pins_.fetch_add(1, std::memory_order_relaxed); }
+  void unpin() { pins_.fetch_sub(1, std::memory_order_release); }
+  bool pinned() const { return pins_.load(std::memory_order_acquire) != 0; }
+  // Some of the bytes of one on the host, wherever they are. Any thread.
+  core::Status read(std::uint64_t offset, void* to, std::size_t bytes);
+  // It was used at this time (of Pool::set_now).
+  void touch(std::uint32_t now) {
+    if (used_at_.load(std::memory_order_relaxed) != now) {
+      used_at_.store(now, std::memory_order_relaxed);
+    }
+  }
+  std::uint32_t used_at() const { return used_at_.load(std::memory_order_relaxed); }
+
+  ~Storage() override;
   static void operator delete(Storage* storage, std::destroying_delete_t);
 
  private:
   friend class Pool;
-  Storage() = default;
+  Storage();
 
   void* data_ = nullptr;
   std::size_t bytes_ = 0;
@@ -53,8 +74,39 @@ class Storage final : public core::Shared {
   std::atomic<std::uint64_t> seq_{0};
   std::atomic<int> descriptor_{-1};
   Sharing* sharing_ = nullptr;  // owned
+  std::atomic<std::uint32_t> pins_{0};
+  std::atomic<std::uint32_t> used_at_{0};
+  std::unique_ptr<Away> away_;  // null: in memory. Under Pool::moving_mu_, where others may read
+  std::atomic<std::uint64_t> away_bytes_{0};  // charged before; 0: in memory
   bool shared_path_ = false;    // made by allocate_shared
   bool open_ = false;           // made by allocate_open
+};
+
+// Holds a storage, in memory.
+class Pinned {
+ public:
+  Pinned() = default;
+  Pinned(std::nullptr_t) {}
+  // Precondition: that of Storage::pin().
+  explicit Pinned(core::Ref<Storage> storage) : storage_(std::move(storage)) {
+    if (storage_) storage_->pin();
+  }
+  Pinned(const Pinned& other) : Pinned(other.storage_) {}
+  Pinned(Pinned&& other) noexcept : storage_(std::move(other.storage_)) {}
+  Pinned& operator=(Pinned other) noexcept {
+    std::swap(storage_, other.storage_);
+    return *this;
+  }
+  ~Pinned() {
+    if (storage_) storage_->unpin();
+  }
+  Storage* operator->() const { return storage_.get(); }
+  Storage& operator*() const { return *storage_; }
+  explicit operator bool() const { return static_cast<bool>(storage_); }
+  const core::Ref<Storage>& ref() const { return storage_; }
+
+ private:
+  core::Ref<Storage> storage_;
 };
 
 }  // namespace teletensor::memory

@@ -18,6 +18,7 @@ constexpr int kEntriesPerClock = 8;  // the clock is read so often among small i
 constexpr std::int64_t kSmall = 1 << 14;
 constexpr std::int64_t kFewElements = 1024;
 constexpr std::chrono::microseconds kReportEvery{200};
+constexpr std::chrono::milliseconds kUsedAt{10};  // a step of Storage::used_at()
 constexpr std::uint64_t kPlanNs = std::chrono::nanoseconds(Back::kPlanTime).count();
 
 // Chunks that no session holds: what one gives back when its queue is empty, the next burst takes.
@@ -66,11 +67,13 @@ bool is_small(const Instruction& instruction) {
 }  // namespace
 
 Back::Back(const ops::Catalog& catalog, Devices& devices, Lanes& lanes, memory::OwnerId owner,
-           std::uint64_t quota, BackEvents* events, Publications* publications)
+           std::uint64_t quota, BackEvents* events, Publications* publications, Tiers* tiers)
     : lanes_(lanes),
       owner_(owner),
       events_(events),
       publications_(publications),
+      tiers_(tiers),
+      host_(static_cast<std::size_t>(std::max(0, devices.find(core::Device{})))),
       executor_(catalog, devices, lanes, owner, quota),
       plans_(catalog, devices) {}
 
@@ -308,11 +311,16 @@ void Back::cancel_upto(std::uint64_t seq) {
          !cancel_below_.compare_exchange_weak(below, seq + 1, std::memory_order_relaxed)) {
   }
   executor_.cancel_below(cancel_below_.load(std::memory_order_relaxed));
+  if (tiers_ != nullptr) tiers_->hurry(this);
 }
 
 void Back::stop() {
   stopping_ = true;
   executor_.cancel_below(~0ull);
+  if (std::exchange(joined_, false) && tiers_->leave(this)) {
+    core::MutexLock lock(mu_);
+    scheduled_ = false;
+  }
   Chunk* left;
   {
     core::MutexLock lock(mu_);
@@ -344,7 +352,11 @@ bool Back::run_plan() {
   }
   const auto began = core::Clock::now();
   const std::uint64_t given = Lanes::given_ns();
-  bool more = true, go_on = false;
+  bool more = true, go_on = false, starved = false, yields = false;
+  if (tiers_ != nullptr) {
+    active(began);
+    executor_.set_now(static_cast<std::uint32_t>(began.time_since_epoch() / kUsedAt));
+  }
   {
     const memory::StrandScope strand(owner_);
     while (true) {
@@ -353,8 +365,9 @@ bool Back::run_plan() {
         more = false;
         break;
       }
+      starved = executor_.starved();
       const auto now = core::Clock::now();
-      if (drained || now - reported_at_ >= kReportEvery) {
+      if (drained || starved || now - reported_at_ >= kReportEvery) {
         reported_at_ = now;
         report_progress();
       }
@@ -362,7 +375,8 @@ bool Back::run_plan() {
       more = !drained || head_ != nullptr;
       if (!more) break;
       go_on = waiting_ == Waiting::kRoom && has_room();
-      if (go_on || lanes_.contended()) break;
+      yields = yield_.load(std::memory_order_relaxed);
+      if (starved || yields || go_on || lanes_.contended()) break;
     }
   }
   charge(core::ns_since(began) - (Lanes::given_ns() - given));
@@ -380,6 +394,7 @@ bool Back::run_plan() {
     }
     if (go_on) waiting_ = Waiting::kNo;
   }
+  if (more && (starved || yields)) more = !give_to_mover(starved);
   if (go_on) {
     // This lane becomes the pump for a while; the strand goes on elsewhere.
     if (std::exchange(more, false)) lanes_.ready(this);
@@ -422,9 +437,9 @@ bool Back::run_entries() {
       pop_front();
     } else {
       small = run && is_small(first->instruction);
-      run_entry(*first);
-      pop_front();
+      if (run_entry(*first)) pop_front();
     }
+    if (executor_.starved()) [[unlikely]] break;
     ++ran;
     if (!small || ran % kEntriesPerClock == 0) {
       const std::uint64_t so_far = core::ns_since(began);
@@ -515,7 +530,7 @@ bool Back::begin_window() {
 bool Back::run_unit() {
   const passes::Unit& unit = plan_->units[unit_];
   bool small = unit.steps.size() < kEntriesPerClock;
-  bool together = unit.loop() && !plan_->never[unit_];
+  bool together = unit.loop() && !plan_->never[unit_] && !apart_;
   loop_.clear();
   for (const std::uint32_t step : unit.steps) {
     const Entry& entry = *window_[step];
@@ -529,8 +544,15 @@ bool Back::run_unit() {
     PlanStats::add(plans_.stats().loops);
     PlanStats::add(plans_.stats().loop_steps, loop_.size());
   } else {
-    for (const std::uint32_t step : unit.steps) run_entry(*window_[step]);
+    if (executor_.starved()) return false;
     if (never) plan_->never[unit_] = true;
+    apart_ = true;  // also when it goes on later, where it lacks room half-way
+    for (const std::uint32_t step : unit.steps) {
+      Entry& entry = *window_[step];
+      if (entry.done) continue;
+      if (!run_entry(entry)) return false;
+      entry.done = true;
+    }
   }
   for (const std::uint32_t step : unit.steps) {
     // What it held is given back now, not when its turn at the front comes.
@@ -539,6 +561,7 @@ bool Back::run_unit() {
     entry.instruction.results.clear();
     entry.done = true;
   }
+  apart_ = false;
   if (++unit_ == plan_->units.size()) plan_ = nullptr;
   while (current_ != nullptr && current_->front().done) pop_front();
   return small;
@@ -595,7 +618,7 @@ FailureRef Back::cancelled_failure(std::uint64_t seq, bool* root) {
   return cancelled_;
 }
 
-void Back::run_entry(Entry& entry) {
+bool Back::run_entry(Entry& entry) {
   if (entry.kind == Entry::Kind::kFetch) return run_fetch(entry);
   if (entry.kind == Entry::Kind::kPublish) return run_publish(entry);
   Instruction& instruction = entry.instruction;
@@ -614,14 +637,17 @@ void Back::run_entry(Entry& entry) {
     executor_.fail(instruction, failure);
   } else if (entry.kind == Entry::Kind::kRun) {
     failure = executor_.run(instruction, &root);
+    if (executor_.starved()) return false;
   } else {
     const std::string_view bytes = entry.bytes ? std::string_view(*entry.bytes) : "";
     failure = executor_.bind(*instruction.results[0].value, bytes, std::move(entry.storage),
                              instruction.seq);
+    if (executor_.starved()) return false;
     root = failure != nullptr;
   }
   if (entry.bytes) bytes_.fetch_sub(entry.bytes->size(), std::memory_order_relaxed);
   if (failure) record(instruction, failure, root);
+  return true;
 }
 
 // False where its time is over before it is.
@@ -662,7 +688,7 @@ void Back::record(const Instruction& instruction, const FailureRef& failure, boo
 }
 
 // The tensor keeps its value, whatever becomes of the publication.
-void Back::run_publish(Entry& entry) {
+bool Back::run_publish(Entry& entry) {
   Instruction& instruction = entry.instruction;
   Publications::Facts& facts = *entry.publish;
   const std::uint64_t seq = instruction.seq;
@@ -670,9 +696,11 @@ void Back::run_publish(Entry& entry) {
   Status status;
   if (!withdraw) {
     if (const FailureRef failure = instruction.operands[0].value->failure) {
-      return executor_.fail(instruction, failure);
+      executor_.fail(instruction, failure);
+      return true;
     }
     status = executor_.separate(instruction);
+    if (executor_.starved()) return false;
   }
   if (status.ok() && entry.refused) status = entry.refused->status;
   if (status.ok() && seq < cancel_below_.load(std::memory_order_relaxed)) {
@@ -690,14 +718,15 @@ void Back::run_publish(Entry& entry) {
     facts.bytes = storage.bytes();
     status = publications_->add(std::move(facts), storage);
   }
-  if (status.ok()) return;
+  if (status.ok()) return true;
   Instruction none;
   none.seq = seq;
   record(none, std::make_shared<const program::Failure>(program::Failure{seq, std::move(status)}),
          true);
+  return true;
 }
 
-void Back::run_fetch(Entry& entry) {
+bool Back::run_fetch(Entry& entry) {
   const Operand& operand = entry.instruction.operands[0];
   FetchResult result;
   result.seq = entry.instruction.seq;
@@ -718,9 +747,11 @@ void Back::run_fetch(Entry& entry) {
     result.root = result.seq;
   } else {
     result.status = executor_.row_major(operand, result.seq, &result.contents);
+    if (executor_.starved()) return false;
     if (!result.status.ok()) result.root = result.seq;
   }
   events_->on_fetched(std::move(result));
+  return true;
 }
 
 }  // namespace teletensor::runtime

@@ -10,10 +10,12 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "engine/core/clock.h"
@@ -22,6 +24,7 @@
 #include "engine/runtime/executor.h"
 #include "engine/runtime/lanes.h"
 #include "engine/runtime/queue.h"
+#include "engine/runtime/tiers.h"
 #include "engine/runtime/window.h"
 
 namespace teletensor::runtime {
@@ -50,11 +53,14 @@ class BackEvents {
   virtual void on_failed(const program::Failure& root) = 0;
   // An instruction (kNoOp: a fetch, a constant or an upload) that took kSlow or more.
   virtual void on_slow(std::uint64_t, program::OpId, std::uint64_t) {}  // seq, op, ns
+  // Storages that the session's kept names stand for, for the mover, while nothing runs. False: that
+  // cannot be said now.
+  virtual bool on_moving(std::unordered_set<const void*>&) { return true; }
   // What wait_for_room() or wait_until_drained() asked for is there. Not on the strand any more.
   virtual void on_continue() = 0;
 };
 
-class Back : public Task {
+class Back : public Task, private Tiers::Member {
  public:
   static constexpr std::size_t kMostQueued = 16384;
   static constexpr std::size_t kMostBytes = std::size_t{64} << 20;
@@ -67,9 +73,14 @@ class Back : public Task {
   static constexpr std::uint64_t kSlow = 50'000'000;  // ns
 
   Back(const ops::Catalog& catalog, Devices& devices, Lanes& lanes, memory::OwnerId owner,
-       std::uint64_t quota, BackEvents* events, Publications* publications = nullptr);
+       std::uint64_t quota, BackEvents* events, Publications* publications = nullptr,
+       Tiers* tiers = nullptr);
   // Calls stop().
   ~Back() override;
+
+  // From now on what it holds may move to the disk, within `user`'s part of that, and the events'
+  // on_moving() may come.
+  void join_tiers(const std::string& user);
 
   // ---- The pump. Entries become visible to the strand by publish() or when a chunk is full.
   // A cleared instruction to be filled in place before the next call.
@@ -126,6 +137,14 @@ class Back : public Task {
   Profile& profile() { return executor_.profile(); }
   const PlanStats& plan_stats() const { return plans_.stats(); }
 
+  // A storage on the host for somebody who is not the strand, pinned; null: there is no room.
+  // Without tiers, or where there is room, at once; else from another thread, and not before the
+  // disk has been written. The second waits: for a thread that may.
+  void allocate(std::size_t bytes, std::uint64_t seq,
+                std::function<void(core::Ref<memory::Storage>)> done);
+  core::Ref<memory::Storage> allocate_now(std::size_t bytes, std::uint64_t seq);
+  const Tiers* tiers() const { return tiers_; }
+
   // Ends after the running instruction, then drops the queue. Nothing may be appended meanwhile or
   // afterwards. Must not be called from the events.
   void stop();
@@ -142,10 +161,23 @@ class Back : public Task {
   void look_ahead();
   bool begin_window();
   bool run_unit();
+  bool give_to_mover(bool starved);
+  void add_wishes(Tiers::Need& need) const;
+  // Tiers::Member
+  bool freeze() override;
+  void thaw() override;
+  bool has_work() const override;
+  void ask_to_yield(bool yes) override { yield_.store(yes, std::memory_order_relaxed); }
+  void go_on(bool room) override;
+  memory::Pool& host_pool() override { return executor_.pool(host_); }
+  bool kept(std::unordered_set<const void*>& storages) override {
+    return events_->on_moving(storages);
+  }
   void pop_front();
-  void run_entry(Entry& entry);
-  void run_fetch(Entry& entry);
-  void run_publish(Entry& entry);
+  // False: it has not run, because there is no room (Executor::starved).
+  bool run_entry(Entry& entry);
+  bool run_fetch(Entry& entry);
+  bool run_publish(Entry& entry);
   bool run_call(Entry& entry, core::Clock::time_point until);
   FailureRef cancelled_failure(std::uint64_t seq, bool* root);
   void record(const program::Instruction& instruction, const FailureRef& failure, bool root);
@@ -159,6 +191,10 @@ class Back : public Task {
   const memory::OwnerId owner_;
   BackEvents* const events_;
   Publications* const publications_;
+  Tiers* const tiers_;  // null: nothing moves
+  const std::size_t host_;
+  std::atomic<bool> yield_{false};  // the mover wants the strand
+  bool joined_ = false;
   Executor executor_;
 
   // The pump's.
@@ -186,6 +222,7 @@ class Back : public Task {
   std::vector<program::Instruction*> window_instructions_;
   WindowPlans::Plan* plan_ = nullptr;
   std::size_t unit_ = 0;
+  bool apart_ = false;  // it runs instruction by instruction
   std::vector<program::Instruction*> loop_;
   WindowPlans plans_;
   std::uint64_t interner_ends_seen_ = 0;

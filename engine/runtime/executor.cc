@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <new>
+#include <utility>
 
 #include "engine/runtime/executor_parts.h"
 
@@ -74,7 +75,8 @@ FailureRef Executor::run(Instruction& instruction, bool* root) {
       return failure;
     }
   }
-  const Profile::Timer timer(profile_, instruction.seq, instruction.op, 1);
+  Profile::Timer timer(profile_, instruction.seq, instruction.op, 1);
+  const Try chance(*this);
   Status status;
   try {
     status = execute(instruction, catalog_.at(instruction.op));
@@ -90,6 +92,11 @@ FailureRef Executor::run(Instruction& instruction, bool* root) {
     return nullptr;
   }
   clear();
+  if (has_starved(status)) {
+    timer.forget();
+    need_operands(instruction);
+    return nullptr;
+  }
   if (origin_ != nullptr) {
     status = Status(status.code(), status.message() + "\n(in the program: " + *origin_ + ")");
   }
@@ -132,7 +139,68 @@ Status Executor::allocate(std::string_view what, std::size_t bytes, std::uint64_
   TT_RETURN_IF_ERROR(device().backend().admit(bytes));
   *storage = pools_[device_]->allocate(bytes, seq);
   if (*storage) return {};
-  return pools_[device_]->refusal(what, bytes);
+  const memory::Pool& pool = *pools_[device_];
+  if (device().id().kind == core::DeviceKind::kCpu && may_wait(bytes)) return starve(bytes);
+  return pool.refusal(what, bytes);
+}
+
+// ---------------------------------------------------------------- what is on the disk
+
+bool Executor::may_wait(std::size_t bytes) const {
+  return patient_ && !last_chance_ &&
+         memory::charged_bytes(std::min<std::size_t>(bytes, SIZE_MAX / 4)) <=
+             pools_[0]->account().quota();
+}
+
+Status Executor::starve(std::size_t bytes) {
+  starved_ = true;
+  need_.bytes = std::max(need_.bytes, bytes);
+  return Status(core::Code::kResourceExhausted, "there is no room yet");
+}
+
+// A kernel that had no temporary memory may be tried again: it has stored nothing.
+bool Executor::has_starved(const Status& status) {
+  const std::size_t lacked = lacked_.exchange(0, std::memory_order_relaxed);
+  if (!starved_ && lacked > 0 && status.code() == core::Code::kResourceExhausted &&
+      may_wait(lacked)) {
+    (void)starve(lacked);
+  }
+  return starved_;
+}
+
+// It must be in memory, and counts as used.
+Status Executor::require(const Value& value, std::string_view what) {
+  memory::Storage& storage = *storage_of(value);
+  storage.touch(now_);
+  if (storage.data() != nullptr) return {};
+  if (Status lost = memory::Pool::lost(storage); !lost.ok()) {
+    return Status(lost.code(), std::string(what) + ": " + lost.message());
+  }
+  if (patient_ && !last_chance_) {
+    need_.operands.emplace_back(&storage);
+    return starve(0);
+  }
+  const int found = devices_.find(value.device);
+  return pools_[static_cast<std::size_t>(found)]->refusal(
+      std::string(what) + ": an operand on the disk", storage.bytes());
+}
+
+void Executor::need_operands(const Instruction& instruction) {
+  for (const Operand& operand : instruction.operands) {
+    if (operand.value && operand.value->contents) {
+      need_.operands.emplace_back(storage_of(*operand.value));
+    }
+  }
+}
+
+Tiers::Need Executor::take_need() {
+  starved_ = false;
+  return std::exchange(need_, {});
+}
+
+void Executor::set_now(std::uint32_t now) {
+  now_ = now;
+  for (const memory::PoolHandle& pool : pools_) pool->set_now(now);
 }
 
 Status Executor::gather_operands(Instruction& instruction, const ops::OpDef& op) {
@@ -160,6 +228,8 @@ Status Executor::gather_operands(Instruction& instruction, const ops::OpDef& op)
         }
         arg.kind = backends::TensorArg::Kind::kTensor;
         arg.data = storage_of(value)->data();
+        storage_of(value)->touch(now_);
+        if (arg.data == nullptr) [[unlikely]] TT_RETURN_IF_ERROR(require(value, op.name));
         shared_ |= storage_of(value)->sharing() != nullptr;
         arg.dtype = operand.dtype;
         arg.geometry = operand.geometry;
@@ -217,7 +287,7 @@ Status Executor::execute(Instruction& instruction, const ops::OpDef& op) {
   }
 
   PartsOnLanes parallel(lanes_, stealing ? nullptr : this, instruction.seq);
-  ScratchMemory scratch(*pools_[device_], *pools_[0], instruction.seq);
+  ScratchMemory scratch(*pools_[device_], *pools_[0], instruction.seq, lacked_);
   if (stealing) {
     for (std::size_t r = 0; r < slots_.size(); ++r) {
       const bool taken = slots_[r].stolen_from != nullptr || slots_[r].through;
@@ -384,7 +454,7 @@ Status Executor::separate_operands(Instruction& i, const ops::OpDef& op, int ove
     const std::size_t bytes = bytes_of(copy.packed.numel(), operand.dtype);
     TT_RETURN_IF_ERROR(allocate(op.name, bytes, i.seq, &copy.storage));
     PartsOnLanes parallel(lanes_, nullptr, i.seq);
-    ScratchMemory scratch(*pools_[device_], *pools_[0], i.seq);
+    ScratchMemory scratch(*pools_[device_], *pools_[0], i.seq, lacked_);
     TT_RETURN_IF_ERROR(copies_.copy(device(), {in_[k].data, operand.dtype, &source},
                                     {copy.storage->data(), operand.dtype, &copy.packed}, parallel,
                                     scratch));
@@ -433,6 +503,7 @@ Status Executor::transfer(Instruction& instruction) {
   }
   const int from = devices_.find(operand.value->device);
   if (from < 0 || !operand.value->contents) return core::internal("to_device: no contents");
+  TT_RETURN_IF_ERROR(require(*operand.value, "to_device"));
   SharedLocks locks;
   locks.add(instruction);
   locks.acquire();
@@ -451,7 +522,7 @@ Status Executor::transfer(Instruction& instruction) {
     Status status = allocate("to_device", bytes, instruction.seq, &ordered);
     if (status.ok()) {
       PartsOnLanes parallel(lanes_, this, instruction.seq);
-      ScratchMemory scratch(*pools_[device_], *pools_[0], instruction.seq);
+      ScratchMemory scratch(*pools_[device_], *pools_[0], instruction.seq, lacked_);
       const View copy{ordered->data(), operand.dtype, result.geometry};
       status = copies_.copy(device(), source, copy, parallel, scratch);
       source = copy;
@@ -470,8 +541,9 @@ Status Executor::transfer(Instruction& instruction) {
 FailureRef Executor::bind(Value& value, std::string_view bytes, StorageRef storage,
                           std::uint64_t seq) {
   const Profile::Timer timer(profile_, seq, 0, 0);
+  const Try chance(*this);
   Status status = fill(value, bytes, std::move(storage), seq);
-  if (status.ok()) return nullptr;
+  if (status.ok() || has_starved(status)) return nullptr;
   value.failure =
       std::make_shared<const program::Failure>(program::Failure{seq, std::move(status)});
   return value.failure;
@@ -481,6 +553,7 @@ Status Executor::fill(Value& value, std::string_view bytes, StorageRef storage, 
   const int found = devices_.find(value.device);
   if (found < 0) return core::invalid("this daemon has no " + core::to_string(value.device));
   device_ = static_cast<std::size_t>(found);
+  const bool uploaded = storage && storage->sharing() == nullptr;
   if (!storage) {
     TT_RETURN_IF_ERROR(allocate("constant", bytes.size(), seq, &storage));
     TT_RETURN_IF_ERROR(device().backend().copy_in(storage->data(), bytes.data(), bytes.size()));
@@ -495,11 +568,13 @@ Status Executor::fill(Value& value, std::string_view bytes, StorageRef storage, 
       TT_RETURN_IF_ERROR(device().backend().copy_in(there, buffer, n));
     }
   }
+  if (uploaded) storage->unpin();
   value.contents = std::move(storage);
   return {};
 }
 
 Status Executor::separate(Instruction& instruction) {
+  const Try chance(*this);
   const Value& old = *instruction.operands[0].value;
   Value& value = *instruction.results[0].value;
   const int found = devices_.find(old.device);
@@ -507,6 +582,10 @@ Status Executor::separate(Instruction& instruction) {
   if (found < 0 || !old.contents) return core::internal("publish: no contents");
   StorageRef storage(storage_of(old));
   if (storage->sharing() != nullptr) return {};
+  if (Status status = require(old, "publish"); !status.ok()) {
+    if (starved_) value.contents = nullptr;
+    return status;
+  }
   device_ = static_cast<std::size_t>(found);
   value.contents = nullptr;
   storage = nullptr;
@@ -515,7 +594,12 @@ Status Executor::separate(Instruction& instruction) {
     return {};
   }
   value.contents = old.contents;
-  TT_RETURN_IF_ERROR(allocate("publish", storage_of(old)->bytes(), instruction.seq, &storage));
+  if (Status status = allocate("publish", storage_of(old)->bytes(), instruction.seq, &storage);
+      !status.ok()) {
+    if (starved_) value.contents = nullptr;
+    if (starved_) need_operands(instruction);
+    return status;
+  }
   TT_RETURN_IF_ERROR(
       device().backend().copy(storage->data(), storage_of(old)->data(), storage->bytes()));
   value.contents = std::move(storage);
@@ -527,18 +611,23 @@ Status Executor::row_major(const Operand& operand, std::uint64_t seq, RowMajor* 
   const int found = devices_.find(value.device);
   if (found < 0 || !value.contents) return core::internal("fetch: no contents");
   const Profile::Timer timer(profile_, seq, 0, 0);
+  const Try chance(*this);
   device_ = static_cast<std::size_t>(found);
+  TT_RETURN_IF_ERROR(require(value, "fetch"));
   result->bytes = bytes_of(operand.geometry->numel(), operand.dtype);
   // What others may write meanwhile is copied, so that it is one state of the tensor.
   const bool published = storage_of(value)->sharing() != nullptr;
   if (operand.geometry->contiguous() && !published) {
-    result->storage = StorageRef(storage_of(value));
+    result->storage = memory::Pinned(StorageRef(storage_of(value)));
     result->offset =
         static_cast<std::size_t>(operand.geometry->offset) * core::size_of(operand.dtype);
     return {};
   }
   StorageRef packed;
-  TT_RETURN_IF_ERROR(allocate("fetch", result->bytes, seq, &packed));
+  if (Status status = allocate("fetch", result->bytes, seq, &packed); !status.ok()) {
+    if (starved_) need_.operands.emplace_back(storage_of(value));
+    return status;
+  }
   SharedLocks locks;
   if (published) {
     locks.add(value, false);
@@ -546,11 +635,15 @@ Status Executor::row_major(const Operand& operand, std::uint64_t seq, RowMajor* 
   }
   const Geometry geometry(operand.geometry->shape);
   PartsOnLanes parallel(lanes_, this, seq);
-  ScratchMemory scratch(*pools_[device_], *pools_[0], seq);
-  TT_RETURN_IF_ERROR(copies_.copy(device(),
-                                  {storage_of(value)->data(), operand.dtype, operand.geometry},
-                                  {packed->data(), operand.dtype, &geometry}, parallel, scratch));
-  result->storage = std::move(packed);
+  ScratchMemory scratch(*pools_[device_], *pools_[0], seq, lacked_);
+  if (Status status = copies_.copy(device(),
+                                   {storage_of(value)->data(), operand.dtype, operand.geometry},
+                                   {packed->data(), operand.dtype, &geometry}, parallel, scratch);
+      !status.ok()) {
+    if (has_starved(status)) need_.operands.emplace_back(storage_of(value));
+    return status;
+  }
+  result->storage = memory::Pinned(std::move(packed));
   result->offset = 0;
   return {};
 }

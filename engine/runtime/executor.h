@@ -22,6 +22,7 @@
 #include "engine/runtime/device.h"
 #include "engine/runtime/lanes.h"
 #include "engine/runtime/profile.h"
+#include "engine/runtime/tiers.h"
 #include "engine/runtime/transfer.h"
 
 namespace teletensor::runtime {
@@ -55,10 +56,20 @@ class Executor {
   // The operand's row-major bytes: in place where they lie so (`storage` then holds the value's),
   // else in a new storage.
   struct RowMajor {
-    core::Ref<memory::Storage> storage;
+    memory::Pinned storage;
     std::size_t offset = 0, bytes = 0;
   };
   core::Status row_major(const program::Operand& operand, std::uint64_t seq, RowMajor* result);
+
+  // With patience, what lacks room or has operands on the disk has not happened: starved() is true,
+  // and it can be tried again once take_need() is met. (run() and bind() then return null,
+  // run_loop() false, the others an error.) Without, and on its last chance, it fails.
+  void set_patient(bool patient) { patient_ = patient; }
+  void set_last_chance() { last_chance_ = true; }
+  bool starved() const { return starved_; }
+  Tiers::Need take_need();
+  // The time of what follows, for Storage::used_at().
+  void set_now(std::uint32_t now);
 
   Devices& devices() const { return devices_; }
   // Has any device loops at all?
@@ -82,6 +93,7 @@ class Executor {
   class ScratchMemory;
   class SharedLocks;
   class PartsOnLanes;
+  class Try;
 
   using Instruction = program::Instruction;
   using StorageRef = core::Ref<memory::Storage>;
@@ -115,6 +127,11 @@ class Executor {
   core::Status execute_loop(std::span<Instruction* const> instructions);
   bool steal(std::size_t step, const core::Geometry* layout, std::size_t bytes);
   core::Status transfer(Instruction& instruction);
+  bool may_wait(std::size_t bytes) const;  // for memory of the host
+  core::Status starve(std::size_t bytes);
+  core::Status require(const program::Value& value, std::string_view what);
+  void need_operands(const Instruction& instruction);
+  bool has_starved(const core::Status& status);
   core::Status fill(program::Value& value, std::string_view bytes, StorageRef storage,
                     std::uint64_t seq);
   core::Status gather_operands(Instruction& instruction, const ops::OpDef& op);
@@ -143,6 +160,10 @@ class Executor {
   Profile profile_;
 
   const std::string* origin_ = nullptr;
+  bool patient_ = false, last_chance_ = false, starved_ = false;
+  std::uint32_t now_ = 0;
+  Tiers::Need need_;
+  std::atomic<std::size_t> lacked_{0};  // by a kernel's temporary memory
   // Of the running instruction; kept to reuse their memory.
   std::size_t device_ = 0;
   std::vector<backends::TensorArg> in_, out_;

@@ -48,6 +48,7 @@ bool Executor::run_loop(std::span<Instruction* const> instructions, bool* never)
   }
   Profile::Timer timer(profile_, instructions[0]->seq, instructions[0]->op,
                        static_cast<std::uint32_t>(instructions.size()));
+  const Try chance(*this);
   Status status;
   try {
     status = execute_loop(instructions);
@@ -64,6 +65,9 @@ bool Executor::run_loop(std::span<Instruction* const> instructions, bool* never)
   if (!status.ok()) timer.forget();  // they run one by one
   *never = status.code() == core::Code::kUnimplemented;
   clear();
+  if (!status.ok() && has_starved(status)) {
+    for (const Instruction* instruction : instructions) need_operands(*instruction);
+  }
   return status.ok();
 }
 
@@ -120,6 +124,8 @@ Status Executor::execute_loop(std::span<Instruction* const> instructions) {
         ++loop.uses[static_cast<std::size_t>(maker)];
       } else if (value.contents) {
         arg.data = storage_of(value)->data();
+        storage_of(value)->touch(now_);
+        if (arg.data == nullptr) [[unlikely]] TT_RETURN_IF_ERROR(require(value, "loop"));
         shared |= storage_of(value)->sharing() != nullptr;
       } else {
         return core::internal("loop: an operand has no contents");
@@ -163,7 +169,7 @@ Status Executor::execute_loop(std::span<Instruction* const> instructions) {
   }
   const std::uint64_t seq = instructions[0]->seq;
   PartsOnLanes parallel(lanes_, stealing ? nullptr : this, seq);
-  ScratchMemory scratch(*pools_[device_], *pools_[0], seq);
+  ScratchMemory scratch(*pools_[device_], *pools_[0], seq, lacked_);
   TT_RETURN_IF_ERROR(device().backend().run_loop(loop.calls, parallel, scratch));
   if (parallel.was_cancelled()) return Status(core::Code::kCancelled, "loop: interrupted");
   return {};

@@ -18,8 +18,10 @@ inline constexpr std::size_t kWorthReusing = std::size_t{64} << 10;
 
 class Executor::ScratchMemory : public backends::Scratch {
  public:
-  ScratchMemory(memory::Pool& pool, memory::Pool& host, std::uint64_t seq)
-      : pool_(pool), host_(host), seq_(seq) {}
+  // What it cannot have of the host's memory is noted in `lacked`.
+  ScratchMemory(memory::Pool& pool, memory::Pool& host, std::uint64_t seq,
+                std::atomic<std::size_t>& lacked)
+      : pool_(pool), host_(host), seq_(seq), lacked_(lacked) {}
   void* allocate(std::size_t bytes) override { return allocate(pool_, bytes); }
   void* allocate_on_host(std::size_t bytes) override { return allocate(host_, bytes); }
 
@@ -27,7 +29,10 @@ class Executor::ScratchMemory : public backends::Scratch {
   void* allocate(memory::Pool& pool, std::size_t bytes) {
     // Not the strand's way: a kernel may ask from inside a part, on another lane.
     StorageRef storage = pool.allocate_shared(bytes, seq_);
-    if (!storage) return nullptr;
+    if (!storage) {
+      if (&pool == &host_) lacked_.store(bytes, std::memory_order_relaxed);
+      return nullptr;
+    }
     core::MutexLock lock(mu_);
     held_.push_back(std::move(storage));
     return held_.back()->data();
@@ -36,8 +41,23 @@ class Executor::ScratchMemory : public backends::Scratch {
   memory::Pool& pool_;
   memory::Pool& host_;
   const std::uint64_t seq_;
+  std::atomic<std::size_t>& lacked_;
   core::Mutex mu_;
   std::vector<StorageRef> held_ TT_GUARDED_BY(mu_);
+};
+
+// A chance is used up by what it was given for.
+class Executor::Try {
+ public:
+  explicit Try(Executor& executor) : executor_(executor) {}
+  ~Try() {
+    if (!executor_.starved_) executor_.last_chance_ = false;
+  }
+  Try(const Try&) = delete;
+  Try& operator=(const Try&) = delete;
+
+ private:
+  Executor& executor_;
 };
 
 // The published storages of an instruction, locked for its time. An instruction that writes through

@@ -37,13 +37,14 @@ bool ProgramRun::cancel(const FailureRef& failure) {
 bool ProgramRun::run(Executor& executor, PlanStats& stats, const std::function<bool()>& stop,
                      const Failed& failed) {
   stats_ = &stats;
-  if (!begun_) begin(executor, failed);
+  if (!begun_ && !begin(executor, failed)) return false;
   while (true) {
     while (!frames_.empty()) {
       if (stop()) return false;
       step(executor, failed);
+      if (executor.starved()) [[unlikely]] return false;
     }
-    end_round(executor, failed);
+    if (!end_round(executor, failed)) return false;
     if (++round_ >= rounds_) break;
     begin_round();
   }
@@ -51,32 +52,39 @@ bool ProgramRun::run(Executor& executor, PlanStats& stats, const std::function<b
   return true;
 }
 
-void ProgramRun::begin(Executor& executor, const Failed& failed) {
-  begun_ = true;
-  registers_.resize(program_.values.size());
-  displacement_.resize(program_.values.size());
-  outcome_of_.assign(program_.values.size(), -1);
-  for (std::size_t i = 0; i < call_.outcomes.size(); ++i) {
-    const Invocation::Outcome& outcome = call_.outcomes[i];
-    if (outcome.result == Invocation::kWhole) {
-      outcome_of_[outcome.value] = static_cast<std::int32_t>(i);
+bool ProgramRun::begin(Executor& executor, const Failed& failed) {
+  if (!std::exchange(laid_out_, true)) {
+    registers_.resize(program_.values.size());
+    displacement_.resize(program_.values.size());
+    outcome_of_.assign(program_.values.size(), -1);
+    for (std::size_t i = 0; i < call_.outcomes.size(); ++i) {
+      const Invocation::Outcome& outcome = call_.outcomes[i];
+      if (outcome.result == Invocation::kWhole) {
+        outcome_of_[outcome.value] = static_cast<std::int32_t>(i);
+      }
     }
+    stacked_.resize(call_.outcomes.size());
+    carried_.resize(program_.rebinds.size());
   }
-  stacked_.resize(call_.outcomes.size());
-  carried_.resize(program_.rebinds.size());
-  for (const program::Literal& literal : program_.literals) {
-    const ValueRef& value = literals_.emplace_back(new_value(literal.value, -1));
+  while (literals_.size() < program_.literals.size()) {
+    const program::Literal& literal = program_.literals[literals_.size()];
+    const ValueRef value = new_value(literal.value, -1);
     std::string bytes = literal.bytes;
     if (value->dtype == core::DType::kBool) {
       for (char& byte : bytes) byte = byte != 0;
     }
-    if (const FailureRef failure = executor.bind(*value, bytes, nullptr, seq_)) {
+    const FailureRef failure = executor.bind(*value, bytes, nullptr, seq_);
+    if (executor.starved()) return false;
+    literals_.push_back(value);
+    if (failure) {
       Instruction none;
       none.seq = seq_;
       failed(none, failure, true);
     }
   }
+  begun_ = true;
   begin_round();
+  return true;
 }
 
 void ProgramRun::begin_round() {
@@ -107,25 +115,28 @@ void ProgramRun::begin_round() {
   enter(program_.body, nullptr, false);
 }
 
-void ProgramRun::end_round(Executor& executor, const Failed& failed) {
-  for (std::size_t i = 0; i < call_.outcomes.size(); ++i) {
-    if (call_.outcomes[i].result != Invocation::kWhole) stack(executor, failed, i);
+bool ProgramRun::end_round(Executor& executor, const Failed& failed) {
+  for (; stacked_upto_ < call_.outcomes.size(); ++stacked_upto_) {
+    if (call_.outcomes[stacked_upto_].result == Invocation::kWhole) continue;
+    if (!stack(executor, failed, stacked_upto_)) return false;
   }
-  if (round_ + 1 >= rounds_) return;
+  stacked_upto_ = 0;
+  if (round_ + 1 >= rounds_) return true;
   for (std::size_t i = 0; i < program_.rebinds.size(); ++i) {
     carried_[i] = registers_[program_.rebinds[i].value];
   }
   std::fill(registers_.begin(), registers_.end(), nullptr);
+  return true;
 }
 
 // This round's result becomes its part of what holds those of all rounds.
-void ProgramRun::stack(Executor& executor, const Failed& failed, std::size_t index) {
+bool ProgramRun::stack(Executor& executor, const Failed& failed, std::size_t index) {
   const Invocation::Outcome& outcome = call_.outcomes[index];
   const program::View& view = program_.body.results[outcome.result];
   const program::ValueType& type = program_.values[view.value];
   const std::int64_t each = view.geometry.numel();
   static const ops::OpRef full("full"), copy("copy");
-  if (round_ == 0) {
+  if (round_ == 0 && !stacked_[index]) {
     Instruction& instruction = one_instruction();
     instruction.op = full;
     Operand& zero = instruction.operands.emplace_back();
@@ -135,13 +146,16 @@ void ProgramRun::stack(Executor& executor, const Failed& failed, std::size_t ind
     attributes_ = {core::Attribute::of(shape), core::Attribute::of(type.dtype),
                    core::Attribute::of(type.device)};
     instruction.attributes = &attributes_;
-    stacked_[index] =
+    const auto whole =
         core::make_ref<program::Value>(type.dtype, type.device, outcome.becomes->elements);
     program::ResultSlot& slot = instruction.results.emplace_back();
-    slot.value = stacked_[index];
+    slot.value = whole;
     slot.geometry = &placed_.emplace_back(shape);
-    execute(executor, failed, instruction);
+    const bool ran = execute(executor, failed, instruction);
+    clear(instruction);
     placed_.clear();
+    if (!ran) return false;
+    stacked_[index] = whole;
   }
   Instruction& instruction = one_instruction();
   instruction.op = copy;
@@ -162,9 +176,11 @@ void ProgramRun::stack(Executor& executor, const Failed& failed, std::size_t ind
   slot.geometry = instruction.operands[0].geometry;
   slot.overwrites = 0;
   const ValueRef made = slot.value;
-  execute(executor, failed, instruction);
+  const bool ran = execute(executor, failed, instruction);
+  stacked_[index] = ran ? made : std::move(instruction.operands[0].value);
+  clear(instruction);
   placed_.clear();
-  stacked_[index] = made;
+  return ran;
 }
 
 // Outcomes that no step has made: of literals, of control flow, of several names for one value.
@@ -234,7 +250,9 @@ void ProgramRun::step(Executor& executor, const Failed& failed) {
       return run_unit(executor, failed, unit);
     case Step::Kind::kIf: {
       bool yes = false;
-      if (const FailureRef failure = condition(executor, step.operands[0].view, &yes, failed)) {
+      const FailureRef failure = condition(executor, step.operands[0].view, &yes, failed);
+      if (executor.starved()) return;
+      if (failure) {
         poison(step, failure);
         return end_unit();
       }
@@ -264,6 +282,7 @@ void ProgramRun::leave(Executor& executor, const Failed& failed) {
   if (frame.condition) {
     bool yes = false;
     const FailureRef failure = condition(executor, frame.block->results[0], &yes, failed);
+    if (executor.starved()) return;
     for (const ValueId v : frame.facts->results) registers_[v] = nullptr;
     frames_.pop_back();
     if (yes && !failure) return enter(owner.blocks[1], &owner, false);
@@ -318,7 +337,7 @@ FailureRef ProgramRun::condition(Executor& executor, const program::View& view, 
                            static_cast<const char*>(contents.storage->data()) + contents.offset, 1);
     *value = byte != 0;
   }
-  if (status.ok()) return nullptr;
+  if (status.ok() || executor.starved()) return nullptr;
   auto failure =
       std::make_shared<const program::Failure>(program::Failure{seq_, std::move(status)});
   Instruction none;
@@ -397,46 +416,55 @@ bool ProgramRun::may_loop(const Step& step, const Instruction& instruction) cons
 void ProgramRun::run_unit(Executor& executor, const Failed& failed, const passes::Unit& unit) {
   Frame& frame = frames_.back();
   const std::size_t count = unit.steps.size();
-  if (instructions_.size() < count) instructions_.resize(count);
-  bool together = unit.loop() && !frame.facts->never[frame.next] && !cancelled_;
-  loop_.clear();
-  for (std::size_t i = 0; i < count; ++i) {
-    const Step& step = frame.block->steps[unit.steps[i]];
-    fill(instructions_[i], step, frame.facts->steps[unit.steps[i]]);
-    together = together && may_loop(step, instructions_[i]);
-    loop_.push_back(&instructions_[i]);
+  if (!filled_) {
+    if (instructions_.size() < count) instructions_.resize(count);
+    together_ = unit.loop() && !frame.facts->never[frame.next];
+    loop_.clear();
+    for (std::size_t i = 0; i < count; ++i) {
+      const Step& step = frame.block->steps[unit.steps[i]];
+      fill(instructions_[i], step, frame.facts->steps[unit.steps[i]]);
+      together_ = together_ && may_loop(step, instructions_[i]);
+      loop_.push_back(&instructions_[i]);
+    }
+    // What dies here may be overwritten in place, and what only the loop reads is never stored.
+    for (const ValueId v : frame.facts->dying[frame.next]) registers_[v] = nullptr;
+    filled_ = true;
+    ran_ = 0;
   }
-  // What dies here may be overwritten in place, and what only the loop reads is never stored.
-  for (const ValueId v : frame.facts->dying[frame.next]) registers_[v] = nullptr;
   bool never = false;
-  if (together && executor.run_loop(loop_, &never)) {
+  if (together_ && ran_ == 0 && !cancelled_ && executor.run_loop(loop_, &never)) {
     PlanStats::add(stats_->loops);
     PlanStats::add(stats_->loop_steps, count);
     for (Instruction* each : loop_) clear(*each);
   } else {
+    if (executor.starved()) return;
     if (never) frame.facts->never[frame.next] = true;
-    for (std::size_t i = 0; i < count; ++i) {
-      const Step& step = frame.block->steps[unit.steps[i]];
+    together_ = false;
+    for (; ran_ < count; ++ran_) {
+      const Step& step = frame.block->steps[unit.steps[ran_]];
       executor.set_origin(step.origin == 0 ? nullptr : &program_.origins[step.origin]);
-      execute(executor, failed, instructions_[i]);
+      const bool ran = execute(executor, failed, instructions_[ran_]);
+      if (ran) clear(instructions_[ran_]);
+      executor.set_origin(nullptr);
+      if (!ran) return;
     }
-    executor.set_origin(nullptr);
   }
+  filled_ = false;
   placed_.clear();
   ++frame.next;
 }
 
-void ProgramRun::execute(Executor& executor, const Failed& failed, Instruction& instruction) {
+bool ProgramRun::execute(Executor& executor, const Failed& failed, Instruction& instruction) {
   if (cancelled_) {
     executor.fail(instruction, cancelled_);
     failed(instruction, cancelled_, false);
-  } else {
-    bool root = false;
-    if (const FailureRef failure = executor.run(instruction, &root)) {
-      failed(instruction, failure, root);
-    }
+    return true;
   }
-  clear(instruction);
+  bool root = false;
+  const FailureRef failure = executor.run(instruction, &root);
+  if (executor.starved()) return false;
+  if (failure) failed(instruction, failure, root);
+  return true;
 }
 
 Instruction& ProgramRun::one_instruction() {

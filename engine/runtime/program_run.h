@@ -24,13 +24,14 @@ class ProgramRun {
   ProgramRun(std::shared_ptr<const Prepared> prepared, program::Invocation invocation,
              std::uint64_t seq);
 
-  // Runs until stop() says so (asked between units) or all is done: then every outcome has contents
-  // or a failure, and it returns true.
+  // Runs until stop() says so (asked between units), there is no room (Executor::starved), or all
+  // is done: then every outcome has contents or a failure, and it returns true.
   bool run(Executor& executor, PlanStats& stats, const std::function<bool()>& stop,
            const Failed& failed);
   // What has not run yet fails with this. False where that was said before.
   bool cancel(const FailureRef& failure);
   std::uint64_t seq() const { return seq_; }
+  const std::vector<program::Operand>& inputs() const { return call_.inputs; }
 
  private:
   using ValueId = program::ValueId;
@@ -43,16 +44,17 @@ class ProgramRun {
     std::size_t next = 0;  // unit
   };
 
-  void begin(Executor& executor, const Failed& failed);
+  // These are false where there is no room: to be called again.
+  bool begin(Executor& executor, const Failed& failed);
+  bool end_round(Executor& executor, const Failed& failed);
+  bool stack(Executor& executor, const Failed& failed, std::size_t outcome);
+  bool execute(Executor& executor, const Failed& failed, program::Instruction& instruction);
   void begin_round();
-  void end_round(Executor& executor, const Failed& failed);
-  void stack(Executor& executor, const Failed& failed, std::size_t outcome);
   void finish();
   void step(Executor& executor, const Failed& failed);
   void run_unit(Executor& executor, const Failed& failed, const passes::Unit& unit);
   void fill(program::Instruction& out, const program::Step& step, const Prepared::StepFacts& facts);
   bool may_loop(const program::Step& step, const program::Instruction& instruction) const;
-  void execute(Executor& executor, const Failed& failed, program::Instruction& instruction);
   program::Instruction& one_instruction();  // cleared
   static void clear(program::Instruction& instruction);
   void enter(const program::Block& block, const program::Step* owner, bool condition);
@@ -84,9 +86,12 @@ class ProgramRun {
   std::vector<program::Instruction*> loop_;
   std::deque<core::Geometry> placed_;  // layouts that are not the program's own
   core::Attributes attributes_;        // of a random step, which is a unit by itself
+  std::size_t ran_ = 0;                // steps of it that have run
+  bool filled_ = false, together_ = false;
   FailureRef cancelled_;
   std::uint32_t round_ = 0, rounds_ = 1;
-  bool begun_ = false;
+  bool laid_out_ = false, begun_ = false;
+  std::size_t stacked_upto_ = 0;  // outcomes of this round
 };
 
 }  // namespace teletensor::runtime

@@ -16,11 +16,14 @@ bool Publication::open_to(std::string_view whom) const {
 namespace teletensor::session {
 
 Host::Host(const ops::Catalog& catalog, std::vector<std::unique_ptr<runtime::Device>> devices,
-           int lanes)
+           int lanes, std::unique_ptr<memory::Disk> disk)
     : catalog_(catalog),
+      disk_(std::move(disk)),
       devices_(std::move(devices)),
       lanes_(lanes > 0 ? lanes
-                       : std::max(1, static_cast<int>(std::thread::hardware_concurrency()))) {}
+                       : std::max(1, static_cast<int>(std::thread::hardware_concurrency()))) {
+  if (disk_) tiers_ = std::make_unique<runtime::Tiers>(*disk_);
+}
 
 std::vector<core::Device> Host::devices() const {
   std::vector<core::Device> ids;
@@ -34,6 +37,10 @@ std::vector<engine::MemoryUse> Host::memory() const {
     const memory::Budget& budget = devices_.at(i).pool().budget();
     uses.push_back({devices_.at(i).id(), budget.used(), budget.peak(), budget.total(),
                     budget.used(), budget.total()});
+    if (!disk_ || !(devices_.at(i).id() == core::Device{})) continue;
+    uses.back().away = disk_->bytes();
+    uses.back().disk_used = disk_->budget().used();
+    uses.back().disk_quota = disk_->budget().total();
   }
   return uses;
 }
@@ -43,6 +50,12 @@ core::Status Host::health() const {
     TT_RETURN_IF_ERROR(devices_.at(i).backend().health());
   }
   return {};
+}
+
+engine::Moved Host::moved() const {
+  if (!disk_) return {};
+  const memory::Disk::Moved moved = disk_->moved();
+  return {moved.out, moved.in, moved.files, moved.out_ns, moved.in_ns, moved.failures};
 }
 
 std::vector<engine::Publication> Host::publications() const {
@@ -65,7 +78,8 @@ memory::OwnerId Host::enroll(const engine::SessionOptions& options) {
 core::Result<std::unique_ptr<engine::Session>> Host::open(const engine::SessionOptions& options,
                                                           engine::SessionListener* listener) {
   return std::unique_ptr<engine::Session>(
-      new Session(catalog_, devices_, lanes_, publications_, enroll(options), options, listener));
+      new Session(catalog_, devices_, lanes_, publications_, enroll(options), options, listener,
+                  tiers_.get()));
 }
 
 core::Result<std::unique_ptr<engine::Session>> Host::restore(const engine::SessionOptions& options,
@@ -73,18 +87,19 @@ core::Result<std::unique_ptr<engine::Session>> Host::restore(const engine::Sessi
                                                              program::Image image,
                                                              const ReadBytes& read) {
   auto session = std::make_unique<Session>(catalog_, devices_, lanes_, publications_,
-                                           enroll(options), options, listener);
+                                           enroll(options), options, listener, tiers_.get());
   TT_RETURN_IF_ERROR(session->put_up(std::move(image), read));
   return std::unique_ptr<engine::Session>(std::move(session));
 }
 
 core::Status Host::read_storage(const program::Image::Storage& storage, std::uint64_t offset,
                                 void* to, std::size_t bytes) {
-  const auto& contents = static_cast<const memory::Storage&>(*storage.contents);
+  auto& contents = static_cast<memory::Storage&>(*storage.contents);
   const int device = devices_.find(storage.device);
   if (device < 0 || offset > contents.bytes() || bytes > contents.bytes() - offset) {
     return core::internal("bytes outside of a storage");
   }
+  if (storage.device == core::Device{}) return contents.read(offset, to, bytes);
   return devices_.at(static_cast<std::size_t>(device))
       .backend()
       .copy_out(to, static_cast<const char*>(contents.data()) + offset, bytes);

@@ -9,19 +9,22 @@
 #include "engine/runtime/device.h"
 #include "engine/runtime/lanes.h"
 #include "engine/runtime/publications.h"
+#include "engine/runtime/tiers.h"
 
 namespace teletensor::session {
 
 class Host final : public engine::Engine {
  public:
-  // lanes <= 0: one per core. The catalog outlives the host.
+  // lanes <= 0: one per core. The catalog outlives the host. `disk`: where memory moves to when it
+  // is short; null: nowhere.
   Host(const ops::Catalog& catalog, std::vector<std::unique_ptr<runtime::Device>> devices,
-       int lanes);
+       int lanes, std::unique_ptr<memory::Disk> disk = nullptr);
 
   const ops::Catalog& catalog() const override { return catalog_; }
   std::vector<core::Device> devices() const override;
   std::vector<engine::MemoryUse> memory() const override;
   core::Status health() const override;
+  engine::Moved moved() const override;
   std::vector<engine::Publication> publications() const override;
   core::Result<std::unique_ptr<engine::Session>> open(const engine::SessionOptions& options,
                                                       engine::SessionListener* listener) override;
@@ -36,9 +39,11 @@ class Host final : public engine::Engine {
   memory::OwnerId enroll(const engine::SessionOptions& options);
 
   const ops::Catalog& catalog_;
+  const std::unique_ptr<memory::Disk> disk_;  // null: none
   runtime::Publications publications_;
   mutable runtime::Devices devices_;
   runtime::Lanes lanes_;
+  std::unique_ptr<runtime::Tiers> tiers_;  // null without disk
   std::atomic<memory::OwnerId> next_owner_{1};
 };
 

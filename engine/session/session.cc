@@ -22,16 +22,18 @@ memory::Pool& host_pool(const runtime::Devices& devices, const runtime::Back& ba
 
 Session::Session(const ops::Catalog& catalog, runtime::Devices& devices, runtime::Lanes& lanes,
                  runtime::Publications& publications, memory::OwnerId owner,
-                 const engine::SessionOptions& options, engine::SessionListener* listener)
+                 const engine::SessionOptions& options, engine::SessionListener* listener,
+                 runtime::Tiers* tiers)
     : catalog_(catalog),
       devices_(devices),
       lanes_(lanes),
       publications_(publications),
       user_(options.publishes ? options.user : ""),
       listener_(listener),
-      back_(catalog, devices, lanes, owner, options.memory_quota, this, &publications),
+      back_(catalog, devices, lanes, owner, options.memory_quota, this, &publications, tiers),
       front_(catalog, this) {
   if (!options.user.empty()) back_.set_share(lanes.share(options.user, options.weight));
+  back_.join_tiers(options.user);
 }
 
 engine::Publication to_engine(runtime::Publications::Facts facts) {
@@ -389,6 +391,14 @@ void Session::on_completed(std::uint64_t seq) {
   listener_->on_completed(seq);
 }
 
+bool Session::on_moving(std::unordered_set<const void*>& kept) {
+  if (!try_take_front()) return false;
+  front_.kept_contents(kept);
+  give_front_back();
+  forget_completed();
+  return true;
+}
+
 void Session::on_failed(const program::Failure& root) {
   listener_->on_error({root.seq, root.status});
 }
@@ -451,27 +461,47 @@ void Session::on_fetched(runtime::FetchResult result) {
 
 // ---------------------------------------------------------------- bulk
 
-core::Result<std::uint64_t> Session::begin_upload(core::Device device, std::uint64_t bytes) {
+core::Result<memory::Pool*> Session::upload_pool(core::Device device) {
   const int found = devices_.find(device);
   if (found < 0) return core::invalid("upload: this daemon has no " + core::to_string(device));
-  memory::Pool& pool = back_.executor().pool(static_cast<std::size_t>(found));
-  {
-    core::MutexLock lock(mu_);
-    if (!broken_.ok()) return broken_;
-    if (uploads_.size() >= kMostUploads) {
-      return Status(Code::kResourceExhausted, "upload: " + std::to_string(kMostUploads) +
-                                                  " uploads are unfinished or unbound already");
-    }
+  core::MutexLock lock(mu_);
+  if (!broken_.ok()) return broken_;
+  if (uploads_.size() >= kMostUploads) {
+    return Status(Code::kResourceExhausted, "upload: " + std::to_string(kMostUploads) +
+                                                " uploads are unfinished or unbound already");
   }
+  return &back_.executor().pool(static_cast<std::size_t>(found));
+}
+
+std::uint64_t Session::add_upload(core::Ref<memory::Storage> storage) {
   auto upload = std::make_shared<Upload>();
   {
     core::MutexLock lock(upload->mu);
-    upload->storage = pool.allocate_shared(bytes, accepted_upto_ + 1);
-    if (!upload->storage) return pool.refusal("upload", bytes);
+    upload->storage = std::move(storage);
   }
   core::MutexLock lock(mu_);
   uploads_[next_upload_] = std::move(upload);
   return next_upload_++;
+}
+
+core::Result<std::uint64_t> Session::begin_upload(core::Device device, std::uint64_t bytes) {
+  const core::Result<memory::Pool*> pool = upload_pool(device);
+  if (!pool.ok()) return pool.status();
+  core::Ref<memory::Storage> storage = (*pool)->allocate_shared(bytes, accepted_upto_ + 1);
+  if (!storage) return (*pool)->refusal("upload", bytes);
+  return add_upload(std::move(storage));
+}
+
+void Session::admit_upload(core::Device device, std::uint64_t bytes,
+                           std::function<void(core::Result<std::uint64_t>)> done) {
+  const core::Result<memory::Pool*> pool = upload_pool(device);
+  if (!pool.ok()) return done(pool.status());
+  if (!(device == core::Device{})) return done(begin_upload(device, bytes));
+  back_.allocate(bytes, accepted_upto_ + 1,
+                 [this, bytes, pool = *pool, done](core::Ref<memory::Storage> storage) {
+                   if (!storage) return done(pool->refusal("upload", bytes));
+                   done(add_upload(std::move(storage)));
+                 });
 }
 
 std::shared_ptr<Session::Upload> Session::find_upload(std::uint64_t id) const {
@@ -570,7 +600,7 @@ core::Result<engine::Shared> Session::share_download(std::uint64_t seq) {
   if (!found.ok()) return found.status();
   memory::Pool& pool =
       back_.executor().pool(static_cast<std::size_t>(devices_.find(found->device)));
-  return shares_.add(pool, std::move(found->contents.storage), found->contents.offset,
+  return shares_.add(pool, found->contents.storage, found->contents.offset,
                      found->contents.bytes);
 }
 
@@ -624,7 +654,7 @@ std::vector<engine::Holding> Session::largest(std::size_t most) const {
   std::vector<engine::Holding> all;
   for (std::size_t i = 0; i < devices_.size(); ++i) {
     for (const auto& living : back_.executor().pool(i).largest(most)) {
-      all.push_back({devices_.at(i).id(), living.bytes, living.seq});
+      all.push_back({devices_.at(i).id(), living.bytes, living.seq, living.away});
     }
   }
   std::stable_sort(all.begin(), all.end(), [](const engine::Holding& a, const engine::Holding& b) {
@@ -649,6 +679,12 @@ std::vector<engine::MemoryUse> Session::memory() const {
     const memory::Account& account = back_.executor().pool(i).account();
     uses.push_back({devices_.at(i).id(), account.used(), account.peak(), account.quota(),
                     account.budget().used(), account.budget().total()});
+    const auto share = back_.executor().pool(i).disk_share();
+    if (!share) continue;
+    uses.back().away = share->bytes;
+    uses.back().disk_used = share->files.used();
+    uses.back().disk_quota =
+        share->files.user() != nullptr ? share->files.user()->limit() : share->files.quota();
   }
   return uses;
 }

@@ -41,7 +41,8 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   // `owner` > 0 is unique in the process. The others outlive the session.
   Session(const ops::Catalog& catalog, runtime::Devices& devices, runtime::Lanes& lanes,
           runtime::Publications& publications, memory::OwnerId owner,
-          const engine::SessionOptions& options, engine::SessionListener* listener);
+          const engine::SessionOptions& options, engine::SessionListener* listener,
+          runtime::Tiers* tiers = nullptr);
   ~Session() override;
 
   void submit(std::uint64_t first_seq, std::uint64_t first_id,
@@ -49,6 +50,8 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
               std::function<void(core::Status)> done) override;
 
   core::Result<std::uint64_t> begin_upload(core::Device device, std::uint64_t bytes) override;
+  void admit_upload(core::Device device, std::uint64_t bytes,
+                    std::function<void(core::Result<std::uint64_t>)> done) override;
   core::Status upload_chunk(std::uint64_t upload, std::uint64_t offset,
                             std::string_view bytes) override;
   core::Status finish_upload(std::uint64_t upload) override;
@@ -121,6 +124,8 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   std::uint64_t bookkeeping() const { return front_.bookkeeping_bytes() + back_.queue_bytes(); }
   bool charge_bookkeeping();
   core::Status refuse_or_resume();
+  core::Result<memory::Pool*> upload_pool(core::Device device);
+  std::uint64_t add_upload(core::Ref<memory::Storage> storage);
   std::shared_ptr<Upload> find_upload(std::uint64_t id) const;
   core::Result<runtime::FetchResult> find_download(std::uint64_t seq) const;
 
@@ -130,6 +135,7 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   void on_failed(const program::Failure& root) override;
   void on_slow(std::uint64_t seq, program::OpId op, std::uint64_t ns) override;
   void on_continue() override;
+  bool on_moving(std::unordered_set<const void*>& kept) override;
   // Sink
   program::Instruction& instruction(std::uint64_t seq) override { return back_.instruction(seq); }
   program::Interner& interner() override { return back_.interner(); }

@@ -17,7 +17,7 @@ Status Shares::full() const {
                 "share: " + std::to_string(kMost) + " pieces of memory are shared already");
 }
 
-Result<engine::Shared> Shares::keep(core::Ref<memory::Storage> storage, int descriptor, bool open,
+Result<engine::Shared> Shares::keep(memory::Pinned storage, int descriptor, bool open,
                                     std::uint64_t offset, std::uint64_t bytes) {
   const int copy = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
   if (copy < 0) return Status(Code::kResourceExhausted, "share: no descriptor is left");
@@ -26,7 +26,7 @@ Result<engine::Shared> Shares::keep(core::Ref<memory::Storage> storage, int desc
   return engine::Shared{last_, copy, offset, bytes};
 }
 
-Result<engine::Shared> Shares::add(memory::Pool& pool, core::Ref<memory::Storage> storage,
+Result<engine::Shared> Shares::add(memory::Pool& pool, memory::Pinned storage,
                                    std::uint64_t offset, std::uint64_t bytes) {
   TT_RETURN_IF_ERROR(full());
   const int descriptor = pool.share(*storage);
@@ -41,13 +41,13 @@ Result<engine::Shared> Shares::open(memory::Pool& pool, std::uint64_t bytes, std
   core::Ref<memory::Storage> storage = pool.allocate_open(bytes, seq);
   if (!storage) return pool.refusal("shared memory", bytes);
   const int descriptor = storage->descriptor();
-  return keep(std::move(storage), descriptor, true, 0, bytes);
+  return keep(memory::Pinned(std::move(storage)), descriptor, true, 0, bytes);
 }
 
 core::Ref<memory::Storage> Shares::opened(std::uint64_t id) const {
   core::MutexLock lock(mu_);
   const auto found = shares_.find(id);
-  return found == shares_.end() || !found->second.open ? nullptr : found->second.storage;
+  return found == shares_.end() || !found->second.open ? nullptr : found->second.storage.ref();
 }
 
 void Shares::end(std::uint64_t id) {

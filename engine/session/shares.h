@@ -19,7 +19,7 @@ class Shares {
 
   // Holds the storage, which is the pool's, until end(). UNIMPLEMENTED where it cannot be shared,
   // RESOURCE_EXHAUSTED where there are too many.
-  core::Result<engine::Shared> add(memory::Pool& pool, core::Ref<memory::Storage> storage,
+  core::Result<engine::Shared> add(memory::Pool& pool, memory::Pinned storage,
                                    std::uint64_t offset, std::uint64_t bytes);
   // New memory that others may write to.
   core::Result<engine::Shared> open(memory::Pool& pool, std::uint64_t bytes, std::uint64_t seq);
@@ -29,12 +29,12 @@ class Shares {
   void clear();
 
  private:
-  core::Result<engine::Shared> keep(core::Ref<memory::Storage> storage, int descriptor, bool open,
+  core::Result<engine::Shared> keep(memory::Pinned storage, int descriptor, bool open,
                                     std::uint64_t offset, std::uint64_t bytes);
   core::Status full() const;
 
   struct Share {
-    core::Ref<memory::Storage> storage;
+    memory::Pinned storage;
     bool open = false;
   };
   mutable core::Mutex mu_;

@@ -1,5 +1,6 @@
 // What a session is, taken down at a moment when nothing of it runs, and put up again.
 #include <algorithm>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -128,7 +129,7 @@ void Session::take_image() {
                            0,
                            0};
       if (result.status.ok()) {
-        item.storage = maker.storage(result.contents.storage, result.device);
+        item.storage = maker.storage(result.contents.storage.ref(), result.device);
         item.offset = result.contents.offset;
         item.bytes = result.contents.bytes;
       }
@@ -164,6 +165,13 @@ void Session::take_image() {
 
 Status Session::put_up(Image image, const engine::Engine::ReadBytes& read) {
   std::vector<char> buffer(std::size_t{1} << 20);
+  std::set<const Image::Storage*> stays;  // in memory: uploads until they are bound, downloads
+  for (const Image::Upload& item : image.uploads) {
+    if (item.storage < image.storages.size()) stays.insert(&image.storages[item.storage]);
+  }
+  for (const Image::Download& item : image.downloads) {
+    if (item.storage < image.storages.size()) stays.insert(&image.storages[item.storage]);
+  }
   for (Image::Storage& storage : image.storages) {
     const int found = devices_.find(storage.device);
     if (found < 0) {
@@ -173,7 +181,9 @@ Status Session::put_up(Image image, const engine::Engine::ReadBytes& read) {
     }
     const auto device = static_cast<std::size_t>(found);
     memory::Pool& pool = back_.executor().pool(device);
-    const core::Ref<memory::Storage> made = pool.allocate_shared(storage.bytes, storage.seq);
+    const core::Ref<memory::Storage> made =
+        storage.device == core::Device{} ? back_.allocate_now(storage.bytes, storage.seq)
+                                         : pool.allocate_shared(storage.bytes, storage.seq);
     if (!made) return pool.refusal("restoring the session", storage.bytes);
     for (std::uint64_t at = 0; at < storage.bytes; at += buffer.size()) {
       const std::size_t part = std::min<std::uint64_t>(buffer.size(), storage.bytes - at);
@@ -182,6 +192,7 @@ Status Session::put_up(Image image, const engine::Engine::ReadBytes& read) {
           static_cast<char*>(made->data()) + at, buffer.data(), part));
     }
     storage.contents = made;
+    if (!stays.contains(&storage)) made->unpin();
   }
   auto values = autograd::values_of(image);
   if (!values.ok()) return values.status();
@@ -228,8 +239,8 @@ Status Session::put_up(Image image, const engine::Engine::ReadBytes& read) {
         item.bytes > image.storages[item.storage].bytes - item.offset) {
       return core::invalid("the image: a download");
     }
-    result.contents.storage = core::Ref<memory::Storage>(
-        static_cast<memory::Storage*>(image.storages[item.storage].contents.get()));
+    result.contents.storage = memory::Pinned(core::Ref<memory::Storage>(
+        static_cast<memory::Storage*>(image.storages[item.storage].contents.get())));
     result.contents.offset = item.offset;
     result.contents.bytes = item.bytes;
   }

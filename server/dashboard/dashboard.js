@@ -166,6 +166,10 @@ function show(state) {
     bar.max = d.total;
     bar.value = d.used;
     card.append(element("strong", d.device), element("div", bytes(d.used) + " of " + bytes(d.total)), bar);
+    if (d.disk_total) {
+      card.append(element("div", bytes(d.away) + " on disk, in files of " + bytes(d.disk_used) + " of "
+        + bytes(d.disk_total), "disk"));
+    }
     return card;
   }));
   ended = new Map(state.sessions.map((s) => [s.id, lanesOf(s, state.now)]));
@@ -173,14 +177,15 @@ function show(state) {
   fill("users", [...users].map(([name, u]) =>
     [name, u.sessions, bytes(u.used), seconds(u.lane), u.lanes.toFixed(2), u.queued]));
   fill("sessions", state.sessions.map((s) =>
-    [s.id, s.user, s.name, seconds(s.age), bytes(s.used), bytes(s.quota), s.handles,
+    [s.id, s.user, s.name, seconds(s.age),
+      bytes(s.used) + (s.away ? " + " + bytes(s.away) + " on disk" : ""), bytes(s.quota), s.handles,
       seconds(s.lane_seconds), ended.get(s.id).toFixed(2), s.queued,
       actions(s, state.caller.role === "admin" || s.user === state.caller.user)]));
   byId("others").textContent = state.others
     ? "and " + state.others.sessions + " sessions of others, which use " + bytes(state.others.used) : "";
   fill("tensors", state.sessions.flatMap((s) => s.tensors.map((t) => ({ ...t, session: s })))
     .sort((a, b) => b.bytes - a.bytes).slice(0, 20).map((t) =>
-      [bytes(t.bytes), t.device, t.session.user, t.session.id + " " + t.session.name,
+      [bytes(t.bytes), t.away ? "disk" : t.device, t.session.user, t.session.id + " " + t.session.name,
         element("td", t.site || "command " + t.command, "site")]));
   fill("published", state.published.map((p) =>
     [p.name, bytes(p.bytes), p.device, p.writable ? "write" : "read", p.users || "own sessions"]));

@@ -26,7 +26,8 @@ def bytes_text(count: float) -> str:
 def memory_of(m: Message) -> dict[str, Any]:
     """The fields of a MemoryUse."""
     return {"device": m.text(1), "used": m.integer(2), "peak": m.integer(3), "quota": m.integer(4),
-            "device_used": m.integer(5), "device_total": m.integer(6)}
+            "device_used": m.integer(5), "device_total": m.integer(6),
+            "away": m.integer(7), "disk_used": m.integer(8), "disk_quota": m.integer(9)}
 
 
 def _session_of(s: Message) -> dict[str, Any]:
@@ -65,7 +66,7 @@ class Admin:
         reply = self._ask("Holdings", [(1, session), (2, most)])
         return {"session": _session_of(reply.message(3)),
                 "tensors": [{"device": h.text(1), "bytes": h.integer(2), "command": h.integer(3),
-                             "site": h.text(4)} for h in reply.messages(1)]}
+                             "site": h.text(4), "away": bool(h.integer(5))} for h in reply.messages(1)]}
 
     def publications(self) -> list[dict[str, Any]]:
         """Tensors that sessions use together, those that the caller may use."""

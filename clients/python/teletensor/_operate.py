@@ -116,12 +116,14 @@ def _memory(args: argparse.Namespace) -> int:
     rows: list[tuple[str, ...]] = [("DEVICE", "USED", "PEAK", "QUOTA" if args.session else "TOTAL")]
     rows += [(m["device"], bytes_text(m["used"]), bytes_text(m["peak"]),
               bytes_text(m["quota" if args.session else "device_total"])) for m in memory]
+    rows += [("disk", bytes_text(m["disk_used"]), f"holds {bytes_text(m['away'])}",
+              bytes_text(m["disk_quota"])) for m in memory if m["disk_quota"]]
     _table(rows)
     if tensors:
         print()
-        _table([("BYTES", "DEVICE", "MADE BY"),
-                *((bytes_text(t["bytes"]), t["device"], t["site"] or f"command {t['command']}")
-                  for t in tensors)])
+        _table([("BYTES", "ON", "MADE BY"),
+                *((bytes_text(t["bytes"]), "disk" if t["away"] else t["device"],
+                   t["site"] or f"command {t['command']}") for t in tensors)])
     if common:
         print()
         _table([("PUBLISHED", "BYTES", "DEVICE", "OTHERS MAY", "USERS"),

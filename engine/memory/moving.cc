@@ -1,0 +1,235 @@
+// What of a pool moves between memory and disk.
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "engine/memory/pool.h"
+
+namespace teletensor::memory {
+
+using core::Code;
+using core::Status;
+
+namespace {
+
+std::uint64_t ns_since(std::chrono::steady_clock::time_point began) {
+  return static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - began)
+          .count());
+}
+
+// No file of so many bytes is larger.
+std::uint64_t most_in_file(std::uint64_t bytes) {
+  return bytes + (bytes / kFileBlock + 3) * 32 + kPage;
+}
+
+}  // namespace
+
+Storage::Storage() = default;
+Storage::~Storage() = default;
+
+Status Storage::read(std::uint64_t offset, void* to, std::size_t bytes) {
+  return pool_->read(*this, offset, to, bytes);
+}
+
+void Pool::set_disk(Disk* disk, std::shared_ptr<DiskShare> share) {
+  disk_ = disk;
+  disk_share_ = std::move(share);
+}
+
+std::vector<core::Ref<Storage>> Pool::movable() const {
+  std::vector<core::Ref<Storage>> found;
+  if (device_id().kind != core::DeviceKind::kCpu) return found;
+  {
+    core::MutexLock lock(mu_);
+    for (const Slab& slab : objects_) {
+      for (const Storage& storage : slab.storages) {
+        if (storage.charged_.load(std::memory_order_relaxed) < kLeastMoved) continue;
+        if (!storage.try_acquire()) continue;
+        found.emplace_back(const_cast<Storage*>(&storage));
+        storage.release();
+      }
+    }
+  }
+  // Not under the lock: what is left out may be the last reference by now.
+  std::erase_if(found, [](const core::Ref<Storage>& storage) {
+    return storage->pinned() || storage->data_ == nullptr || storage->sharing() != nullptr ||
+           storage->open_;
+  });
+  return found;
+}
+
+Status Pool::move_out(Storage& storage, Disk& disk, const std::shared_ptr<DiskShare>& share,
+                      const std::function<bool()>& go_on) {
+  const std::uint64_t bytes = storage.bytes_;
+  std::uint64_t reserved = most_in_file(bytes);
+  if (!share->files.reserve(reserved)) {
+    return Status(Code::kResourceExhausted, "the disk has no room for " + readable_bytes(bytes));
+  }
+  const auto began = std::chrono::steady_clock::now();
+  auto away = std::make_unique<Away>();
+  away->path = disk.new_path();
+  const auto write = [&]() -> Status {
+    auto writer = BlockWriter::create(away->path);
+    if (!writer.ok()) return writer.status();
+    for (std::uint64_t at = 0; at < bytes; at += kFileBlock) {
+      if (!go_on()) return Status(Code::kCancelled, "not now");
+      TT_RETURN_IF_ERROR((*writer)->write(static_cast<const char*>(storage.data_) + at,
+                                          std::min<std::uint64_t>(kFileBlock, bytes - at)));
+    }
+    TT_RETURN_IF_ERROR((*writer)->commit(false));
+    away->file = (*writer)->stored();
+    return {};
+  };
+  if (Status status = write(); !status.ok()) {
+    (void)share->files.release(reserved);
+    if (status.code() != Code::kCancelled) disk.failed();
+    return status;
+  }
+  if (away->file < reserved) (void)share->files.release(reserved - away->file);
+  const std::uint64_t charged = storage.charged_.load(std::memory_order_relaxed);
+  away->disk = &disk;
+  away->share = share;
+  away->bytes = bytes;
+  away->charged = charged;
+  disk.moved_out(bytes, away->file, ns_since(began));
+  disk.bytes_.fetch_add(charged, std::memory_order_relaxed);
+  share->bytes.fetch_add(charged, std::memory_order_relaxed);
+  // Pages that somebody has mapped stay this session's, as when they are freed.
+  const Block block{storage.data_, storage.capacity_, storage.descriptor_.exchange(-1)};
+  {
+    core::MutexLock lock(moving_mu_);
+    storage.data_ = nullptr;
+    storage.away_ = std::move(away);
+  }
+  storage.away_bytes_.store(charged, std::memory_order_relaxed);
+  storage.charged_.store(kAwayCharge, std::memory_order_relaxed);
+  device_.give_back(&block, 1, owner_);
+  (void)account_.release(charged - kAwayCharge);  // never the last bytes
+  return {};
+}
+
+Block Pool::take_block(std::size_t charged) {
+  if (charged > kLargestSmall) return device_.take_large(charged, owner_);
+  Block block;
+  return device_.take_small(size_class(charged), owner_, &block, 1) == 1 ? block : Block{};
+}
+
+Status Pool::move_in(Storage& storage, const std::function<bool()>& go_on) {
+  Away& away = *storage.away_;
+  if (!away.lost.ok()) return away.lost;
+  const auto began = std::chrono::steady_clock::now();
+  const std::uint64_t more = away.charged - kAwayCharge;
+  const Status none(Code::kResourceExhausted, "no room to bring a tensor back");
+  if (!account_.reserve(more)) return none;
+  const Block block = take_block(away.charged);
+  if (block.data == nullptr) {
+    (void)account_.release(more);
+    return none;
+  }
+  const auto read = [&]() -> Status {
+    auto reader = BlockReader::open(away.path);
+    if (!reader.ok()) return reader.status();
+    for (std::uint64_t at = 0; at < away.bytes; at += kFileBlock) {
+      if (!go_on()) return Status(Code::kCancelled, "not now");
+      TT_RETURN_IF_ERROR((*reader)->read(static_cast<char*>(block.data) + at,
+                                         std::min<std::uint64_t>(kFileBlock, away.bytes - at)));
+    }
+    return (*reader)->finish();
+  };
+  if (Status status = read(); !status.ok()) {
+    device_.give_back(&block, 1, owner_);
+    (void)account_.release(more);
+    if (status.code() == Code::kCancelled) return status;
+    away.disk->failed();
+    // Not where: that is nobody's business but the daemon's.
+    std::string why = status.message();
+    if (const auto at = why.find(away.path); at != std::string::npos) {
+      why.replace(at, away.path.size(), "its file");
+    }
+    core::MutexLock lock(moving_mu_);
+    away.lost = Status(Code::kDataLoss, "a tensor of " + readable_bytes(away.bytes) +
+                                            ", made by command " + std::to_string(storage.seq()) +
+                                            ", was on the disk and cannot be read back: " + why);
+    return away.lost;
+  }
+  away.disk->moved_in(away.bytes, ns_since(began));
+  storage.charged_.store(away.charged, std::memory_order_relaxed);
+  {
+    core::MutexLock lock(moving_mu_);
+    storage.data_ = block.data;
+    storage.capacity_ = block.capacity;
+    storage.descriptor_.store(block.descriptor, std::memory_order_release);
+  }
+  forget_away(storage);  // nobody looks at it now
+  return {};
+}
+
+// The file goes, and what it was charged.
+void Pool::forget_away(Storage& storage) {
+  const Away& away = *storage.away_;
+  storage.away_bytes_.store(0, std::memory_order_relaxed);
+  away.disk->bytes_.fetch_sub(away.charged, std::memory_order_relaxed);
+  away.share->bytes.fetch_sub(away.charged, std::memory_order_relaxed);
+  storage.away_.reset();
+}
+
+Pool::Short Pool::room_for(std::size_t bytes) const {
+  const std::uint64_t more = charged_bytes(std::min<std::size_t>(bytes, SIZE_MAX / 4));
+  if (account_.used() + more > account_.quota()) return Short::kSession;
+  const Budget& budget = account_.budget();
+  std::uint64_t held_back = budget.held_back();
+  if (const UserBudget* user = account_.user()) {
+    if (user->used() + more > user->limit()) return Short::kUser;
+    held_back -= std::min(held_back, user->guaranteed() - std::min(user->used(), user->guaranteed()));
+  }
+  return budget.used() + held_back + more > budget.total() ? Short::kDevice : Short::kNothing;
+}
+
+Status Pool::lost(const Storage& storage) { return storage.away_ ? storage.away_->lost : Status(); }
+
+Status Pool::read(Storage& storage, std::uint64_t offset, void* to, std::size_t bytes) {
+  core::MutexLock lock(moving_mu_);
+  if (storage.data_ != nullptr) {
+    std::memcpy(to, static_cast<const char*>(storage.data_) + offset, bytes);
+    return {};
+  }
+  Away& away = *storage.away_;
+  TT_RETURN_IF_ERROR(away.lost);
+  if (!away.reader || away.read > offset) {
+    auto reader = BlockReader::open(away.path);
+    if (!reader.ok()) return reader.status();
+    away.reader = std::move(*reader);
+    away.read = 0;
+  }
+  Status status;
+  std::vector<char> skipped(std::min<std::uint64_t>(kFileBlock, offset - away.read));
+  while (status.ok() && away.read < offset) {
+    const std::size_t part = std::min<std::uint64_t>(skipped.size(), offset - away.read);
+    status = away.reader->read(skipped.data(), part);
+    away.read += part;
+  }
+  if (status.ok()) status = away.reader->read(to, bytes);
+  away.read += bytes;
+  if (status.ok() && away.read == away.bytes) status = away.reader->finish();
+  if (!status.ok() || away.read == away.bytes) away.reader = nullptr;
+  return status;
+}
+
+std::string Pool::on_disk() const {
+  const Account& files = disk_share_->files;
+  const Budget& budget = files.budget();
+  const UserBudget* const user = files.user();
+  return "; on disk: " + readable_bytes(disk_share_->bytes.load(std::memory_order_relaxed)) +
+         " of this session's tensors in " + readable_bytes(files.used()) + " of files" +
+         (user != nullptr ? ", this user " + readable_bytes(user->used()) + " of " +
+                                readable_bytes(user->limit())
+                          : "") +
+         ", everybody " + readable_bytes(budget.used()) + " of " + readable_bytes(budget.total()) +
+         (disk_->moved().failures > 0 ? " (moving has failed " +
+                                            std::to_string(disk_->moved().failures) + " times)"
+                                      : "");
+}
+
+}  // namespace teletensor::memory

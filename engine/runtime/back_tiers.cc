@@ -1,0 +1,90 @@
+// What a session's back has to do with the mover of storages (tiers.h).
+#include <unordered_set>
+#include <utility>
+
+#include "engine/runtime/back.h"
+
+namespace teletensor::runtime {
+
+using program::Operand;
+
+void Back::join_tiers(const std::string& user) {
+  if (tiers_ == nullptr) return;
+  executor_.set_patient(true);
+  tiers_->join(this, user);
+  joined_ = true;
+}
+
+// The strand stops before something that has not happened. False: nobody takes it.
+bool Back::give_to_mover(bool starved) {
+  if (!starved) return tiers_->yielded(this);
+  Tiers::Need need = executor_.take_need();
+  add_wishes(need);
+  return tiers_->wait(this, std::move(need));
+}
+
+// What the next of the queue reads and is not there.
+void Back::add_wishes(Tiers::Need& need) const {
+  std::unordered_set<const void*> known;
+  for (const auto& storage : need.operands) known.insert(storage.get());
+  const auto add = [&](const Operand& operand) {
+    if (!operand.value || !operand.value->contents) return;
+    auto* const storage = static_cast<memory::Storage*>(operand.value->contents.get());
+    if (storage->data() != nullptr || !known.insert(storage).second) return;
+    need.wished.emplace_back(storage);
+  };
+  std::size_t left = kWindowEntries;
+  for (Chunk* chunk = current_; chunk != nullptr && left > 0; chunk = chunk->next) {
+    for (std::size_t at = chunk->taken(); at < chunk->filled() && left > 0; ++at, --left) {
+      const Entry& entry = chunk->entry(at);
+      for (const Operand& operand : entry.instruction.operands) add(operand);
+      if (!entry.call) continue;
+      for (const Operand& operand : entry.call->inputs()) add(operand);
+    }
+  }
+}
+
+bool Back::freeze() {
+  core::MutexLock lock(mu_);
+  if (scheduled_ || stopping_) return false;
+  scheduled_ = true;
+  return true;
+}
+
+void Back::thaw() {
+  {
+    core::MutexLock lock(mu_);
+    const bool more = head_ != nullptr || current_ != nullptr || waiting_ != Waiting::kNo ||
+                      published_ > completed_.load(std::memory_order_relaxed);
+    if (stopping_ || !more) {
+      scheduled_ = false;
+      idle_.notify_all();
+      return;
+    }
+  }
+  lanes_.ready(this);
+}
+
+bool Back::has_work() const {
+  core::MutexLock lock(mu_);
+  return head_ != nullptr || waiting_ != Waiting::kNo || stopping_;
+}
+
+void Back::go_on(bool room) {
+  if (!room) executor_.set_last_chance();
+  lanes_.ready(this);
+}
+
+void Back::allocate(std::size_t bytes, std::uint64_t seq,
+                    std::function<void(core::Ref<memory::Storage>)> done) {
+  core::Ref<memory::Storage> storage = host_pool().allocate_shared(bytes, seq);
+  if (storage || tiers_ == nullptr) return done(std::move(storage));
+  tiers_->allocate(this, bytes, seq, std::move(done));
+}
+
+core::Ref<memory::Storage> Back::allocate_now(std::size_t bytes, std::uint64_t seq) {
+  core::Ref<memory::Storage> storage = host_pool().allocate_shared(bytes, seq);
+  return storage || tiers_ == nullptr ? storage : tiers_->allocate(this, bytes, seq);
+}
+
+}  // namespace teletensor::runtime

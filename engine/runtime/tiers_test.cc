@@ -1,0 +1,225 @@
+#include "engine/runtime/tiers.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <future>
+#include <thread>
+#include <vector>
+
+#include "engine/runtime/back.h"
+#include "engine/runtime/kit_test.h"
+
+namespace teletensor::runtime {
+namespace {
+
+using namespace testing;  // the kit
+using program::ValueRef;
+using ::testing::HasSubstr;
+
+constexpr std::int64_t kMillion = 1 << 20;  // elements: 4 MiB
+
+class Quiet : public BackEvents {
+ public:
+  void on_completed(std::uint64_t) override {}
+  void on_fetched(FetchResult) override {}
+  void on_failed(const program::Failure& root) override {
+    core::MutexLock lock(mu);
+    last = root.status;
+  }
+  void on_continue() override {
+    core::MutexLock lock(mu);
+    drained = true;
+    changed.notify_all();
+  }
+  core::Mutex mu;
+  core::CondVar changed;
+  bool drained = false;
+  core::Status last;
+};
+
+// A session whose values lie on the host.
+class Client {
+ public:
+  Client(Box& box, Lanes& lanes, Tiers* tiers, memory::OwnerId owner)
+      : back(kit_catalog(), box.devices, lanes, owner, 0, &events, nullptr, tiers) {
+    back.join_tiers("");
+  }
+  ~Client() { back.stop(); }
+
+  ValueRef constant(float x, std::int64_t elements = kMillion) {
+    ValueRef value = value_of({elements}, kHost);
+    std::string bytes(static_cast<std::size_t>(elements) * 4, '\0');
+    auto* floats = reinterpret_cast<float*>(bytes.data());
+    for (std::int64_t i = 0; i < elements; ++i) floats[i] = x + static_cast<float>(i % 7);
+    back.constant(++seq, std::move(bytes), value);
+    back.publish(seq);
+    return value;
+  }
+  ValueRef add(const ValueRef& a, double x, std::int64_t elements = kMillion) {
+    ValueRef value = value_of({elements}, kHost);
+    program::Instruction& out = back.instruction(++seq);
+    program::Instruction made = apply(seq, "add", {whole(a, {elements}), number(x)}, value, {elements});
+    out = std::move(made);
+    back.publish(seq);
+    return value;
+  }
+  void drain() {
+    events.drained = false;
+    if (!back.wait_until_drained()) return;
+    core::MutexLock lock(events.mu);
+    while (!events.drained) events.changed.wait(events.mu);
+  }
+  std::uint64_t used() const { return back.executor().pool(0).account().used(); }
+  bool away(const ValueRef& value) const {
+    return static_cast<memory::Storage*>(value->contents.get())->data() == nullptr;
+  }
+  // The contents, wherever they are.
+  float at(const ValueRef& value, std::size_t i) const {
+    float x = -1;
+    EXPECT_TRUE(static_cast<memory::Storage*>(value->contents.get())->read(i * 4, &x, 4).ok());
+    return x;
+  }
+
+  Quiet events;
+  Back back;
+  std::uint64_t seq = 0;
+};
+
+class TiersTest : public ::testing::Test {
+ protected:
+  void open(std::uint64_t total = std::uint64_t{1} << 30) {
+    disk = std::move(*memory::Disk::open(folder, total));
+    tiers = std::make_unique<Tiers>(*disk);
+  }
+  ~TiersTest() override {
+    a.reset(), b.reset();
+    EXPECT_EQ(box.devices.at(0).pool().budget().used(), 0u);
+    EXPECT_TRUE(!disk || disk->budget().used() + disk->bytes() == 0);
+    tiers.reset();
+    disk.reset();
+    std::filesystem::remove_all(folder);
+  }
+  static std::string make_folder() {
+    std::string path = std::filesystem::temp_directory_path().string() + "/tiers-XXXXXX";
+    EXPECT_NE(mkdtemp(path.data()), nullptr);
+    return path;
+  }
+  void two() {
+    a = std::make_unique<Client>(box, lanes, tiers.get(), 1);
+    b = std::make_unique<Client>(box, lanes, tiers.get(), 2);
+  }
+
+  const std::string folder = make_folder();
+  Box box{32u << 20};
+  std::unique_ptr<memory::Disk> disk;
+  Lanes lanes{2};
+  std::unique_ptr<Tiers> tiers;
+  std::unique_ptr<Client> a, b;
+};
+
+TEST_F(TiersTest, AnIdleSessionGivesWayAndGetsItsValuesBack) {
+  open();
+  two();
+  std::vector<ValueRef> first, second;
+  for (int k = 0; k < 6; ++k) first.push_back(a->constant(static_cast<float>(k)));
+  a->drain();
+  for (int k = 0; k < 6; ++k) second.push_back(b->constant(static_cast<float>(10 * k)));
+  b->drain();
+  EXPECT_TRUE(a->away(first[0]));
+  EXPECT_FALSE(b->away(second[5]));
+  EXPECT_LE(box.devices.at(0).pool().budget().used(), 32u << 20);
+  EXPECT_EQ(a->at(first[0], 8), 1.0f);  // from the file
+  std::vector<ValueRef> sums;
+  for (int k = 0; k < 6; ++k) sums.push_back(a->add(first[static_cast<std::size_t>(k)], 0.5));
+  a->drain();
+  for (std::size_t k = 0; k < 6; ++k) {
+    EXPECT_EQ(a->at(sums[k], 3), static_cast<float>(k) + 3.5f);
+    EXPECT_EQ(b->at(second[k], 3), static_cast<float>(10 * k) + 3.0f);
+  }
+}
+
+TEST_F(TiersTest, ASessionMovesItsOwnWhereNobodyElseHasAny) {
+  open();
+  two();
+  std::vector<ValueRef> values;
+  for (int k = 0; k < 20; ++k) values.push_back(a->constant(static_cast<float>(k)));
+  for (std::size_t k = 0; k < 20; ++k) values[k] = a->add(values[k], 100);
+  a->drain();
+  for (std::size_t k = 0; k < 20; ++k) {
+    EXPECT_EQ(a->at(values[k], 1), static_cast<float>(k) + 101.0f);
+  }
+}
+
+TEST_F(TiersTest, WhereNothingIsLeftToMoveItIsOutOfMemory) {
+  open(10u << 20);
+  two();
+  std::vector<ValueRef> values;
+  for (int k = 0; k < 20; ++k) values.push_back(a->constant(static_cast<float>(k)));
+  a->drain();
+  EXPECT_EQ(a->events.last.code(), core::Code::kResourceExhausted);
+  EXPECT_THAT(a->events.last.message(), HasSubstr("; on disk: "));
+  EXPECT_NE(values[19]->failure, nullptr);
+  EXPECT_EQ(values[2]->failure, nullptr);
+  EXPECT_EQ(a->at(values[2], 0), 2.0f);
+}
+
+TEST_F(TiersTest, BothRunAndTakeTurns) {
+  open();
+  two();
+  const auto work = [](Client& client, float x, float* result) {
+    std::vector<ValueRef> values;
+    for (int k = 0; k < 5; ++k) values.push_back(client.constant(x));
+    for (int round = 0; round < 40; ++round) {
+      for (ValueRef& value : values) value = client.add(value, 1);
+    }
+    client.drain();
+    *result = client.at(values[4], 0);
+  };
+  float first = 0, second = 0;
+  std::thread other([&] { work(*b, 1000, &second); });
+  work(*a, 0, &first);
+  other.join();
+  EXPECT_EQ(first, 40.0f);
+  EXPECT_EQ(second, 1040.0f);
+}
+
+TEST_F(TiersTest, ASessionThatWaitsMayBeInterruptedAndMayEnd) {
+  open();
+  two();
+  std::vector<ValueRef> first, second;
+  for (int k = 0; k < 7; ++k) first.push_back(a->constant(1));
+  a->drain();
+  for (int round = 0; round < 20; ++round) {
+    for (int k = 0; k < 7; ++k) second.push_back(b->constant(2));
+    if (round % 2 == 0) b->back.cancel_upto(b->seq);
+    second.clear();
+  }
+  b.reset();
+  const ValueRef sum = a->add(first[0], 1);
+  a->drain();
+  EXPECT_EQ(a->at(sum, 0), 2.0f);
+}
+
+TEST_F(TiersTest, StoragesForOthersThanTheStrand) {
+  open();
+  two();
+  std::vector<ValueRef> first;
+  for (int k = 0; k < 7; ++k) first.push_back(a->constant(1));
+  a->drain();
+  core::Ref<memory::Storage> now = b->back.allocate_now(8u << 20, 1);
+  ASSERT_TRUE(now);
+  EXPECT_TRUE(now->pinned());
+  std::promise<bool> later;
+  b->back.allocate(8u << 20, 1, [&](core::Ref<memory::Storage> storage) {
+    later.set_value(static_cast<bool>(storage));
+  });
+  EXPECT_TRUE(later.get_future().get());
+  EXPECT_FALSE(b->back.allocate_now(33u << 20, 1));  // more than there is
+  now = nullptr;
+}
+
+}  // namespace
+}  // namespace teletensor::runtime

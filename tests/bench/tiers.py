@@ -1,0 +1,92 @@
+"""Sessions that hold four times the memory: slowdown against all in memory, and how fast bytes move.
+
+    python tests/bench/tiers.py [--memory 256] [--rounds 3] [--work 1] [--random]
+"""
+
+import argparse
+import json
+import re
+import statistics
+import time
+
+import numpy as np
+import teletensor as tt
+from support.daemon import Daemon
+from support.http import ask
+
+MIB = 1 << 20
+SESSIONS = 8
+
+
+def metrics(daemon):
+    text = ask(daemon.http, "/metrics").text
+    found = re.findall(r'^(teletensor_mov\w+)(?:\{direction="(\w+)"\})? (\S+)$', text, re.M)
+    return {(name, direction): float(value) for name, direction, value in found}
+
+
+def run(memory, flags, args):
+    """Every session in turn: some work on all that it holds. Seconds, and what moved."""
+    daemon = Daemon("--host-memory", f"{memory}MiB", "--http", "127.0.0.1:0", *flags)
+    try:
+        each = 4 * args.memory * MIB // SESSIONS // 4  # bytes of a tensor, four a session
+        random = np.random.default_rng(1)
+        sessions, held = [], []
+        for i in range(SESSIONS):
+            s = tt.connect(daemon.unix)
+            with s.as_current():
+                if args.random:
+                    held.append([tt.tensor(random.random(each // 4, np.float32)) for _ in range(4)])
+                else:
+                    held.append([tt.full((each // 4,), float(i + k)) for k in range(4)])
+                s.synchronize()
+            sessions.append(s)
+        began, times = time.perf_counter(), []
+        for _ in range(args.rounds):
+            for s, tensors in zip(sessions, held, strict=True):
+                start = time.perf_counter()
+                with s.as_current():
+                    until = start + args.work
+                    first = True
+                    while first or time.perf_counter() < until:
+                        first = False
+                        for tensor in tensors:
+                            tensor += 1
+                        s.synchronize()
+                times.append(time.perf_counter() - start)
+        took = time.perf_counter() - began
+        moved = metrics(daemon)
+        used = sum(s.memory()[0]["used"] + s.memory()[0]["away"] for s in sessions)
+        for s in sessions:
+            s.close()
+        return took, statistics.median(times), moved, used
+    finally:
+        daemon.stop()
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--memory", type=int, default=256, help="MiB that there are; four times that is held")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--work", type=float, default=1.0, help="seconds of a session's turn, at least")
+    parser.add_argument("--random", action="store_true", help="contents that do not compress")
+    args = parser.parse_args()
+    whole, whole_turn, _, _ = run(args.memory * 6, (), args)
+    short, short_turn, moved, used = run(args.memory, ("--disk-memory", f"{args.memory * 8}MiB"), args)
+    result = {
+        "memory_mib": args.memory, "held_mib": round(used / MIB), "turns": args.rounds * SESSIONS,
+        "contents": "random" if args.random else "constant", "turn_seconds": args.work,
+        "in_memory_seconds": round(whole, 2), "seconds": round(short, 2),
+        "slowdown": round(short / whole, 3),
+        "median_turn": [round(whole_turn, 3), round(short_turn, 3)]}
+    for direction in ("out", "in"):
+        size = moved["teletensor_moved_bytes_total", direction]
+        seconds = moved["teletensor_moving_seconds_total", direction]
+        result[f"moved_{direction}_mib"] = round(size / MIB)
+        result[f"{direction}_mib_per_second"] = round(size / MIB / seconds) if seconds else None
+    written = moved["teletensor_moved_written_bytes_total", ""]
+    result["written_mib"] = round(written / MIB)
+    print(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()
