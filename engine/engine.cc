@@ -64,8 +64,7 @@ std::unique_ptr<Engine> Engine::create(const EngineOptions& options, core::Statu
   }
   std::unique_ptr<memory::Disk> disk;
   if (options.disk_memory > 0) {
-    auto made =
-        memory::Disk::open(options.disk_dir, options.disk_memory, options.user_disk_memory);
+    auto made = memory::Disk::open(options.disk_dir, options.disk_memory, options.user_disk_memory);
     reason = made.status();
     if (!made.ok()) return nullptr;
     disk = std::move(*made);

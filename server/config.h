@@ -28,14 +28,14 @@ struct Config {
   std::string proxy_socket;                      // "": none
   std::string tls_cert, tls_key, tls_client_ca;  // PEM files
   std::optional<std::string> state_dir;          // unset: the default path
-  int slow_ms = 200;                 // instructions that take longer are in the slow log
-  std::uint64_t host_memory = 0;     // bytes of all sessions; 0: 80 % of the box
-  std::uint64_t user_memory = 0;     // bytes of one user's sessions; 0: no limit
-  int user_sessions = 0;             // of one user; 0: no limit but max_sessions
-  std::uint64_t session_memory = 0;  // bytes of one session; 0: as host_memory
+  int slow_ms = 200;                   // instructions that take longer are in the slow log
+  std::uint64_t host_memory = 0;       // bytes of all sessions; 0: 80 % of the box
+  std::uint64_t user_memory = 0;       // bytes of one user's sessions; 0: no limit
+  int user_sessions = 0;               // of one user; 0: no limit but max_sessions
+  std::uint64_t session_memory = 0;    // bytes of one session; 0: as host_memory
   std::uint64_t disk_memory = 0;       // bytes of files that memory moves to; 0: none
   std::uint64_t user_disk_memory = 0;  // of one user's sessions; 0: no limit
-  std::string disk_dir;                // of those files; "": in the state directory, else in $TMPDIR
+  std::string disk_dir;  // of those files; "": in the state directory, else in $TMPDIR
   std::map<std::string, UserConfig> users;
   std::optional<int> lease;                  // seconds; unset: 600, embedded 0
   int lanes = 0;                             // 0: one per core

@@ -133,9 +133,10 @@ void add_users(Page& page, const std::map<std::string, UserRow>& users) {
 // What moves between memory and disk.
 void add_disk(Page& page, const Overview& all, const engine::Moved& moved) {
   const auto number = [](std::uint64_t n) { return static_cast<double>(n); };
-  page.family("teletensor_disk_bytes",
-              "Tensors moved to the disk: their bytes (tensors), their files' (files), the most that "
-              "these may be (total).");
+  page.family(
+      "teletensor_disk_bytes",
+      "Tensors moved to the disk: their bytes (tensors), their files' (files), the most that "
+      "these may be (total).");
   for (const engine::MemoryUse& use : all.devices) {
     if (use.disk_quota == 0) continue;
     page.row(number(use.away), {{"kind", "tensors"}});

@@ -366,19 +366,19 @@ void ShareServer::upload(const ConnectionRef& connection, const LeaseRef& lease,
     }
     // Others' idle memory may move away first: no worker waits for that.
     waits = true;
-    session.admit_upload(
-        device, request.total,
-        [this, connection, lease, request](const Result<std::uint64_t>& admitted) {
-          give([this, connection, lease, request, admitted] {
-            if (!admitted.ok()) return answer(connection, admitted.status(), wire::ShareReply{});
-            const Status there = lease->with_session([&](engine::Session& again) {
-              begin(*connection, again, *admitted);
-              return Status();
-            });
-            if (!there.ok()) return answer(connection, there, wire::ShareReply{});
-            copy(connection, *lease, request, *admitted);
-          });
-        });
+    session.admit_upload(device, request.total,
+                         [this, connection, lease, request](const Result<std::uint64_t>& admitted) {
+                           give([this, connection, lease, request, admitted] {
+                             if (!admitted.ok())
+                               return answer(connection, admitted.status(), wire::ShareReply{});
+                             const Status there = lease->with_session([&](engine::Session& again) {
+                               begin(*connection, again, *admitted);
+                               return Status();
+                             });
+                             if (!there.ok()) return answer(connection, there, wire::ShareReply{});
+                             copy(connection, *lease, request, *admitted);
+                           });
+                         });
     return {};
   });
   if (waits) return;

@@ -23,12 +23,20 @@ json to_json(const SessionView& view) {
     quota += use.quota;
     away += use.away;
   }
-  return {
-      {"id", view.id},           {"user", view.user},         {"name", view.name},
-      {"age", view.age_seconds}, {"attached", view.attached}, {"used", view.used()},
-      {"quota", quota},          {"away", away},              {"handles", view.handles},   {"queued", view.queued},
-      {"ahead", view.ahead},     {"wait", view.wait_seconds}, {"lane_seconds", view.lane_seconds},
-      {"tensors", json::array()}};
+  return {{"id", view.id},
+          {"user", view.user},
+          {"name", view.name},
+          {"age", view.age_seconds},
+          {"attached", view.attached},
+          {"used", view.used()},
+          {"quota", quota},
+          {"away", away},
+          {"handles", view.handles},
+          {"queued", view.queued},
+          {"ahead", view.ahead},
+          {"wait", view.wait_seconds},
+          {"lane_seconds", view.lane_seconds},
+          {"tensors", json::array()}};
 }
 
 }  // namespace

@@ -21,8 +21,7 @@ namespace teletensor::memory {
 
 // What a session has on the disk.
 struct DiskShare {
-  DiskShare(Budget& budget, std::shared_ptr<UserBudget> user)
-      : files(budget, 0, std::move(user)) {}
+  DiskShare(Budget& budget, std::shared_ptr<UserBudget> user) : files(budget, 0, std::move(user)) {}
   Account files;                        // bytes of files
   std::atomic<std::uint64_t> bytes{0};  // of the storages that are in them
 };
@@ -44,7 +43,7 @@ class Disk {
   std::string new_path();
   // The file is of no use any more; bury() removes it. Any thread.
   void discard(std::string path);
-  void bury();  // does I/O
+  void bury();          // does I/O
   bool in_use() const;  // there are files
 
   // So far, of storages; `files`: how much of it the disk got.

@@ -182,7 +182,8 @@ Pool::Short Pool::room_for(std::size_t bytes) const {
   std::uint64_t held_back = budget.held_back();
   if (const UserBudget* user = account_.user()) {
     if (user->used() + more > user->limit()) return Short::kUser;
-    held_back -= std::min(held_back, user->guaranteed() - std::min(user->used(), user->guaranteed()));
+    held_back -=
+        std::min(held_back, user->guaranteed() - std::min(user->used(), user->guaranteed()));
   }
   return budget.used() + held_back + more > budget.total() ? Short::kDevice : Short::kNothing;
 }
@@ -227,9 +228,9 @@ std::string Pool::on_disk() const {
                                 readable_bytes(user->limit())
                           : "") +
          ", everybody " + readable_bytes(budget.used()) + " of " + readable_bytes(budget.total()) +
-         (disk_->moved().failures > 0 ? " (moving has failed " +
-                                            std::to_string(disk_->moved().failures) + " times)"
-                                      : "");
+         (disk_->moved().failures > 0
+              ? " (moving has failed " + std::to_string(disk_->moved().failures) + " times)"
+              : "");
 }
 
 }  // namespace teletensor::memory

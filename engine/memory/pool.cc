@@ -239,7 +239,8 @@ core::Ref<Storage> Pool::start_shared(const Block& block, std::size_t bytes, std
 
 void Pool::free(Storage* storage) {
   delete std::exchange(storage->sharing_, nullptr);
-  if (storage->away_) [[unlikely]] forget_away(*storage);
+  if (storage->away_) [[unlikely]]
+    forget_away(*storage);
   const std::uint64_t charged = storage->charged_.load(std::memory_order_relaxed);
   storage->charged_.store(0, std::memory_order_relaxed);
   const bool large = storage->capacity_ > kLargestSmall || storage->open_;

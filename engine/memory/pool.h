@@ -35,7 +35,7 @@ class Pool {
 
   // Not zeroed (but never with another session's bytes). Null when quota or device refuse; the text
   // is then made by refusal(). `seq` names the command in that text.
-  core::Ref<Storage> allocate(std::size_t bytes, std::uint64_t seq);         // the strand only
+  core::Ref<Storage> allocate(std::size_t bytes, std::uint64_t seq);  // the strand only
   // Any thread. It is pinned; who binds it to a value unpins it.
   core::Ref<Storage> allocate_shared(std::size_t bytes, std::uint64_t seq);
 

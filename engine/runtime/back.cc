@@ -439,7 +439,8 @@ bool Back::run_entries() {
       small = run && is_small(first->instruction);
       if (run_entry(*first)) pop_front();
     }
-    if (executor_.starved()) [[unlikely]] break;
+    if (executor_.starved()) [[unlikely]]
+      break;
     ++ran;
     if (!small || ran % kEntriesPerClock == 0) {
       const std::uint64_t so_far = core::ns_since(began);

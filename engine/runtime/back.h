@@ -53,8 +53,8 @@ class BackEvents {
   virtual void on_failed(const program::Failure& root) = 0;
   // An instruction (kNoOp: a fetch, a constant or an upload) that took kSlow or more.
   virtual void on_slow(std::uint64_t, program::OpId, std::uint64_t) {}  // seq, op, ns
-  // Storages that the session's kept names stand for, for the mover, while nothing runs. False: that
-  // cannot be said now.
+  // Storages that the session's kept names stand for, for the mover, while nothing runs. False:
+  // that cannot be said now.
   virtual bool on_moving(std::unordered_set<const void*>&) { return true; }
   // What wait_for_room() or wait_until_drained() asked for is there. Not on the strand any more.
   virtual void on_continue() = 0;

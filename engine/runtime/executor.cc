@@ -229,7 +229,8 @@ Status Executor::gather_operands(Instruction& instruction, const ops::OpDef& op)
         arg.kind = backends::TensorArg::Kind::kTensor;
         arg.data = storage_of(value)->data();
         storage_of(value)->touch(now_);
-        if (arg.data == nullptr) [[unlikely]] TT_RETURN_IF_ERROR(require(value, op.name));
+        if (arg.data == nullptr) [[unlikely]]
+          TT_RETURN_IF_ERROR(require(value, op.name));
         shared_ |= storage_of(value)->sharing() != nullptr;
         arg.dtype = operand.dtype;
         arg.geometry = operand.geometry;
@@ -636,9 +637,9 @@ Status Executor::row_major(const Operand& operand, std::uint64_t seq, RowMajor* 
   const Geometry geometry(operand.geometry->shape);
   PartsOnLanes parallel(lanes_, this, seq);
   ScratchMemory scratch(*pools_[device_], *pools_[0], seq, lacked_);
-  if (Status status = copies_.copy(device(),
-                                   {storage_of(value)->data(), operand.dtype, operand.geometry},
-                                   {packed->data(), operand.dtype, &geometry}, parallel, scratch);
+  if (Status status =
+          copies_.copy(device(), {storage_of(value)->data(), operand.dtype, operand.geometry},
+                       {packed->data(), operand.dtype, &geometry}, parallel, scratch);
       !status.ok()) {
     if (has_starved(status)) need_.operands.emplace_back(storage_of(value));
     return status;

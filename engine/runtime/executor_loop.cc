@@ -125,7 +125,8 @@ Status Executor::execute_loop(std::span<Instruction* const> instructions) {
       } else if (value.contents) {
         arg.data = storage_of(value)->data();
         storage_of(value)->touch(now_);
-        if (arg.data == nullptr) [[unlikely]] TT_RETURN_IF_ERROR(require(value, "loop"));
+        if (arg.data == nullptr) [[unlikely]]
+          TT_RETURN_IF_ERROR(require(value, "loop"));
         shared |= storage_of(value)->sharing() != nullptr;
       } else {
         return core::internal("loop: an operand has no contents");

@@ -42,7 +42,8 @@ bool ProgramRun::run(Executor& executor, PlanStats& stats, const std::function<b
     while (!frames_.empty()) {
       if (stop()) return false;
       step(executor, failed);
-      if (executor.starved()) [[unlikely]] return false;
+      if (executor.starved()) [[unlikely]]
+        return false;
     }
     if (!end_round(executor, failed)) return false;
     if (++round_ >= rounds_) break;

@@ -11,8 +11,8 @@ using memory::Pool;
 
 namespace {
 
-constexpr std::chrono::milliseconds kLook{10};     // while a request has to wait for others
-constexpr std::chrono::seconds kTidy{1};           // while something is on the disk
+constexpr std::chrono::milliseconds kLook{10};       // while a request has to wait for others
+constexpr std::chrono::seconds kTidy{1};             // while something is on the disk
 constexpr std::chrono::milliseconds kLeastIdle{50};  // so long without work ends a turn
 // At least so much is moved away at a time: what comes next needs room as well.
 constexpr std::size_t kBatch = std::size_t{16} << 20;
@@ -385,7 +385,9 @@ bool Tiers::move_away(Request& request, Member& member, std::size_t bytes, bool 
     return a->used_at() < b->used_at();
   });
   const std::size_t goal = std::max(bytes, kBatch);
-  const auto go_on = [&] { return !stop_request_ && !stop_victim_ && !(idle && member.has_work()); };
+  const auto go_on = [&] {
+    return !stop_request_ && !stop_victim_ && !(idle && member.has_work());
+  };
   std::uint64_t moved = 0;
   for (const StorageRef& storage : found) {
     if (moved >= goal && pool.room_for(bytes) == Pool::Short::kNothing) break;

@@ -61,7 +61,8 @@ class Client {
   ValueRef add(const ValueRef& a, double x, std::int64_t elements = kMillion) {
     ValueRef value = value_of({elements}, kHost);
     program::Instruction& out = back.instruction(++seq);
-    program::Instruction made = apply(seq, "add", {whole(a, {elements}), number(x)}, value, {elements});
+    program::Instruction made =
+        apply(seq, "add", {whole(a, {elements}), number(x)}, value, {elements});
     out = std::move(made);
     back.publish(seq);
     return value;

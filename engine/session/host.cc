@@ -77,9 +77,8 @@ memory::OwnerId Host::enroll(const engine::SessionOptions& options) {
 
 core::Result<std::unique_ptr<engine::Session>> Host::open(const engine::SessionOptions& options,
                                                           engine::SessionListener* listener) {
-  return std::unique_ptr<engine::Session>(
-      new Session(catalog_, devices_, lanes_, publications_, enroll(options), options, listener,
-                  tiers_.get()));
+  return std::unique_ptr<engine::Session>(new Session(
+      catalog_, devices_, lanes_, publications_, enroll(options), options, listener, tiers_.get()));
 }
 
 core::Result<std::unique_ptr<engine::Session>> Host::restore(const engine::SessionOptions& options,

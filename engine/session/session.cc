@@ -600,8 +600,7 @@ core::Result<engine::Shared> Session::share_download(std::uint64_t seq) {
   if (!found.ok()) return found.status();
   memory::Pool& pool =
       back_.executor().pool(static_cast<std::size_t>(devices_.find(found->device)));
-  return shares_.add(pool, found->contents.storage, found->contents.offset,
-                     found->contents.bytes);
+  return shares_.add(pool, found->contents.storage, found->contents.offset, found->contents.bytes);
 }
 
 core::Result<engine::Shared> Session::share_new(std::uint64_t bytes) {

@@ -26,8 +26,8 @@ Result<engine::Shared> Shares::keep(memory::Pinned storage, int descriptor, bool
   return engine::Shared{last_, copy, offset, bytes};
 }
 
-Result<engine::Shared> Shares::add(memory::Pool& pool, memory::Pinned storage,
-                                   std::uint64_t offset, std::uint64_t bytes) {
+Result<engine::Shared> Shares::add(memory::Pool& pool, memory::Pinned storage, std::uint64_t offset,
+                                   std::uint64_t bytes) {
   TT_RETURN_IF_ERROR(full());
   const int descriptor = pool.share(*storage);
   if (descriptor < 0) {

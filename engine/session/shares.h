@@ -19,8 +19,8 @@ class Shares {
 
   // Holds the storage, which is the pool's, until end(). UNIMPLEMENTED where it cannot be shared,
   // RESOURCE_EXHAUSTED where there are too many.
-  core::Result<engine::Shared> add(memory::Pool& pool, memory::Pinned storage,
-                                   std::uint64_t offset, std::uint64_t bytes);
+  core::Result<engine::Shared> add(memory::Pool& pool, memory::Pinned storage, std::uint64_t offset,
+                                   std::uint64_t bytes);
   // New memory that others may write to.
   core::Result<engine::Shared> open(memory::Pool& pool, std::uint64_t bytes, std::uint64_t seq);
   // The memory of open(); null where there is none such.

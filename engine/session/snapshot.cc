@@ -181,9 +181,9 @@ Status Session::put_up(Image image, const engine::Engine::ReadBytes& read) {
     }
     const auto device = static_cast<std::size_t>(found);
     memory::Pool& pool = back_.executor().pool(device);
-    const core::Ref<memory::Storage> made =
-        storage.device == core::Device{} ? back_.allocate_now(storage.bytes, storage.seq)
-                                         : pool.allocate_shared(storage.bytes, storage.seq);
+    const core::Ref<memory::Storage> made = storage.device == core::Device{}
+                                                ? back_.allocate_now(storage.bytes, storage.seq)
+                                                : pool.allocate_shared(storage.bytes, storage.seq);
     if (!made) return pool.refusal("restoring the session", storage.bytes);
     for (std::uint64_t at = 0; at < storage.bytes; at += buffer.size()) {
       const std::size_t part = std::min<std::uint64_t>(buffer.size(), storage.bytes - at);
