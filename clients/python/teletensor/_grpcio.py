@@ -61,6 +61,9 @@ class GrpcioTransport(Transport):
             raise CallError(_INTERNAL, str(error), "closed") from None
         return reply
 
+    def connect_again(self) -> None:
+        pass  # it tries by itself
+
     def open_stream(self, owner: weakref.ref[_core.Session], attach: int, stream: int) -> Any:
         run = self.channel.stream_stream("/teletensor.v1.Compute/Run", _same, _same)
         done = threading.Event()

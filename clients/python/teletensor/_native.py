@@ -37,11 +37,19 @@ class NativeTransport(Transport):
 
     def __init__(self, address: str, credentials: Credentials, timeout: float) -> None:
         super().__init__(address, credentials, timeout)
-        self._channel: _core.Channel | None = _core.Channel(
-            wire(), credentials.target, credentials.tls, credentials.ca, credentials.certificate,
-            credentials.key)
-        self._channel.set_metadata(self._metadata)
+        self._channel: _core.Channel | None = self._connect()
         self._owner: weakref.ref[_core.Session] | None = None
+
+    def _connect(self) -> _core.Channel:
+        c = self.credentials
+        channel = _core.Channel(wire(), c.target, c.tls, c.ca, c.certificate, c.key)
+        channel.set_metadata(self._metadata)
+        return channel
+
+    def connect_again(self) -> None:
+        # gRPC's own attempts pause for 10 s after a socket that was not there (seen with 1.51).
+        if self._channel is not None:
+            self._channel = self._connect()
 
     def _open(self) -> _core.Channel:
         if self._channel is None:

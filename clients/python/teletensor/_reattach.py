@@ -148,6 +148,8 @@ class Keeper:
                     log.warning("the connection to %s is lost (%s); trying again for %d s",
                                 self._transport.address, end.text, self._lease)
                 del core
+                if error.end.code == _LOST and not error.end.word:
+                    self._transport.connect_again()
                 pause = min(2 * pause, _LONGEST_PAUSE)
                 continue
             self.attach += 1

@@ -110,6 +110,10 @@ class Transport(ABC):
         """One request, one reply; `wait` for a connection. CallError."""
 
     @abstractmethod
+    def connect_again(self) -> None:
+        """Nobody answered: the next call is to try anew."""
+
+    @abstractmethod
     def open_stream(self, owner: weakref.ref[_core.Session], attach: int, stream: int) -> Any:
         """A Run call of this attach. The frames come from `owner`, as its stream number `stream`."""
 

@@ -1,0 +1,343 @@
+"""Random histories of several clients on one daemon, against a model of NumPy arrays.
+
+Sessions come, compute, alias, differentiate, keep, leave and are taken over; connections are cut; the
+daemon is shut down, killed and started again; quotas run out. Whatever happens, each value that is read
+is the model's, of now or (where a session says that it was rolled back) of its last snapshot.
+"""
+
+import contextlib
+import functools
+import itertools
+import time
+from collections import Counter
+
+import numpy as np
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+
+from support.daemon import Daemon, wait_until
+from support.proxy import Proxy
+from support.raw import Raw
+
+FLAGS = ("--lease", "300", "--restart", "120", "--drain", "120", "--session-memory", "16MiB", "--lanes", "2")
+QUOTA = 16 << 20
+SLOTS = 3
+DONE = Counter()  # what has happened so far, for the report
+
+
+class Array:
+    """A tensor of the model: a view of a buffer that others may view as well."""
+
+    def __init__(self, buffer, offset, shape, strides, grad=None, leaf=False):
+        self.buffer, self.offset, self.shape, self.strides = buffer, offset, shape, strides
+        self.grad, self.leaf = grad, leaf
+
+    @classmethod
+    def of(cls, values, leaf=False):
+        values = np.ascontiguousarray(values)
+        strides = tuple(s // values.itemsize for s in values.strides)
+        return cls(values.reshape(-1).copy(), 0, values.shape, strides, leaf=leaf)
+
+    @property
+    def values(self):
+        size = self.buffer.itemsize
+        return np.lib.stride_tricks.as_strided(
+            self.buffer[self.offset:], self.shape, tuple(s * size for s in self.strides))
+
+
+def copied(named):
+    """The arrays of a dict as they are now, sharing among themselves what they share."""
+    buffers = {}
+    return {name: Array(buffers.setdefault(id(a.buffer), a.buffer.copy()), a.offset, a.shape, a.strides,
+                        None if a.grad is None else a.grad.copy(), a.leaf) for name, a in named.items()}
+
+
+class Slot:
+    """One session: the client's object, its tensors beside the model's, and what the daemon has on disk."""
+
+    def __init__(self, session, proxy, name):
+        self.session, self.proxy, self.name, self.address = session, proxy, name, session.address
+        self.pairs = []  # (tensor, Array)
+        self.kept = {}  # name: Array
+        self.saved = None  # of the last snapshot: kept then
+
+    def end(self):
+        self.session.close()
+        if self.proxy:
+            self.proxy.close()
+
+    def ask(self):
+        """Has a value computed and read."""
+        import teletensor as tt
+
+        with self.session.as_current():
+            assert tt.full((2,), 3.0).sum().item() == 6.0
+
+    def check(self, tensor, array):
+        with self.session.as_current():
+            np.testing.assert_array_equal(tensor.detach().numpy(), array.values)
+            if array.leaf:
+                assert tensor.requires_grad
+                assert (tensor.grad is None) == (array.grad is None)
+                if array.grad is not None:
+                    np.testing.assert_array_equal(tensor.grad.numpy(), array.grad)
+
+    def begin_with(self, kept):
+        """The client has nothing but what the session keeps."""
+        self.kept = kept
+        found = self.session.kept()
+        assert sorted(found) == sorted(kept)
+        self.pairs = [(found[name], array) for name, array in kept.items()]
+        for tensor, array in self.pairs:
+            self.check(tensor, array)
+
+
+numbers = st.integers(0, 1 << 16)
+
+
+def step(**drawn):
+    """A rule, of which nothing more happens when the time is over. What it took is noted."""
+    def decorate(act):
+        @rule(**drawn)
+        @functools.wraps(act)
+        def run(self, **values):
+            if time.monotonic() > self.until:
+                return
+            begin = time.monotonic()
+            act(self, **values)
+            DONE["ms in " + act.__name__] += round((time.monotonic() - begin) * 1000)
+            DONE["steps"] += 1
+        return run
+    return decorate
+
+
+class Histories(RuleBasedStateMachine):
+    """`daemon`, `tt` and `until` (a time.monotonic(), after which nothing more happens) are set by `machine`."""
+
+    daemon = tt = None
+    until = float("inf")
+    names = itertools.count()
+
+    @initialize()
+    def begin(self):
+        self.slots = {}
+        self.deaths = 0
+        DONE["histories"] += time.monotonic() < self.until
+
+    def slot(self, number):
+        """One that is there, or a new one."""
+        number %= SLOTS
+        if number not in self.slots:
+            # One of them comes by a way that can be cut.
+            proxy = Proxy(self.daemon.socket) if number == 0 else None
+            name, address = f"s{next(self.names)}", proxy.address if proxy else self.daemon.unix
+            self.slots[number] = Slot(self.tt.connect(address, name=name), proxy, name)
+            DONE["sessions"] += 1
+        return self.slots[number]
+
+    def pick(self, slot, number, leaf=False):
+        if not any(a.leaf == leaf for _, a in slot.pairs):
+            self.make(slot, number, leaf)
+        choice = [p for p in slot.pairs if p[1].leaf == leaf]
+        return choice[number % len(choice)]
+
+    def make(self, slot, number, leaf):
+        shape = ((4, 3), (12,), (2, 2, 3), (500,))[number % 4]
+        values = (np.arange(np.prod(shape)).reshape(shape) * 7 + number) % 11
+        values = values.astype(np.float64 if leaf else np.int64)
+        with slot.session.as_current():
+            slot.pairs.append((self.tt.tensor(values, requires_grad=leaf), Array.of(values, leaf)))
+
+    @step(where=numbers, number=numbers, leaf=st.booleans())
+    def make_one(self, where, number, leaf):
+        self.make(self.slot(where), number, leaf)
+
+    @step(where=numbers, number=numbers, kind=st.sampled_from(["slice", "transpose", "row"]))
+    def view(self, where, number, kind):
+        slot = self.slot(where)
+        tensor, a = self.pick(slot, number)
+        if len(a.shape) < 1 or a.shape[0] < 2 or len(slot.pairs) > 12:
+            return
+        with slot.session.as_current():
+            if kind == "slice":
+                made = tensor[1:]
+                b = Array(a.buffer, a.offset + a.strides[0], (a.shape[0] - 1, *a.shape[1:]), a.strides)
+            elif kind == "row" and len(a.shape) > 1:
+                made = tensor[1]
+                b = Array(a.buffer, a.offset + a.strides[0], a.shape[1:], a.strides[1:])
+            else:
+                made = tensor.permute(*reversed(range(len(a.shape))))
+                b = Array(a.buffer, a.offset, a.shape[::-1], a.strides[::-1])
+        slot.pairs.append((made, b))
+
+    @step(where=numbers, number=numbers, other=numbers, times=st.sampled_from([1, 3, 40]))
+    def compute(self, where, number, other, times):
+        slot = self.slot(where)
+        tensor, a = self.pick(slot, number)
+        values = a.values.copy()
+        with slot.session.as_current():
+            made = tensor
+            for i in range(times):
+                made = made * (other + i) + tensor
+                values = values * (other + i) + a.values
+        slot.pairs.append((made, Array.of(values)))
+
+    @step(where=numbers, number=numbers, other=numbers, times=st.sampled_from([1, 2, 30]))
+    def write(self, where, number, other, times):
+        slot = self.slot(where)
+        tensor, a = self.pick(slot, number)
+        with slot.session.as_current():
+            for i in range(times):
+                tensor.mul_(3).add_(other + i)
+                a.values[...] = a.values * 3 + (other + i)
+
+    @step(where=numbers, number=numbers, factor=st.integers(1, 3))
+    def train(self, where, number, factor):
+        slot = self.slot(where)
+        tensor, a = self.pick(slot, number, leaf=True)
+        with slot.session.as_current():
+            ((tensor * tensor).sum() * factor).backward()
+            with self.tt.no_grad():
+                tensor -= 1.0
+        step = 2.0 * factor * a.values
+        a.grad = step if a.grad is None else a.grad + step
+        a.values[...] -= 1.0
+
+    @step(where=numbers, number=numbers, leaf=st.booleans(), name=st.sampled_from("abc"))
+    def keep(self, where, number, leaf, name):
+        slot = self.slot(where)
+        tensor, a = self.pick(slot, number, leaf)
+        slot.session.keep(name, tensor)
+        slot.kept[name] = a
+
+    @step(where=numbers, number=numbers)
+    def forget(self, where, number):
+        slot = self.slot(where)
+        if slot.pairs:
+            slot.pairs.pop(number % len(slot.pairs))
+
+    @step(where=numbers, number=numbers, leaf=st.booleans())
+    def read(self, where, number, leaf):
+        slot = self.slot(where)
+        slot.check(*self.pick(slot, number, leaf))
+        DONE["reads"] += 1
+
+    @step(where=numbers)
+    def run_out(self, where):
+        """The second of two does not fit; what there was is there."""
+        slot = self.slot(where)
+        with slot.session.as_current():
+            large = [self.tt.ones(QUOTA // 8 * 5 // 4) for _ in range(2)]
+            try:
+                slot.session.synchronize()
+            except self.tt.OutOfMemoryError:
+                DONE["out of memory"] += 1
+            else:
+                raise AssertionError("the quota does not hold")
+            del large
+            slot.session.synchronize()
+
+    @step()
+    def cut(self):
+        self.slot(0).proxy.cut()
+        DONE["cuts"] += 1
+
+    @step(where=numbers)
+    def take_over(self, where):
+        """Another program comes by the name: it has what was kept."""
+        slot = self.slot(where)
+        if where % 2:
+            slot.session.detach()
+        old, slot.session = slot.session, self.tt.connect(slot.address, name=slot.name)
+        with contextlib.suppress(self.tt.SessionLostError):
+            old.detach()
+        assert slot.session.taken_over
+        slot.begin_with(slot.kept)
+        DONE["taken over"] += 1
+
+    @step(where=numbers)
+    def snapshot(self, where):
+        slot = self.slot(where)
+        slot.session.snapshot()
+        slot.saved = copied(slot.kept)
+        DONE["snapshots"] += 1
+
+    @step(waits=st.booleans())
+    def restart(self, waits):
+        if self.deaths >= 2:
+            return
+        self.deaths += 1
+        DONE["restarts"] += 1
+        assert self.daemon.terminate(120) == 0, self.daemon.log[-4000:]
+        assert "event=session_lost" not in self.daemon.log, self.daemon.log[-4000:]
+        self.come_back()
+        for slot in self.slots.values():
+            slot.saved = copied(slot.kept)
+            if waits:
+                slot.ask()
+
+    @step()
+    def crash(self):
+        if self.deaths >= 2:
+            return
+        self.deaths += 1
+        DONE["crashes"] += 1
+        self.daemon.process.kill()
+        self.daemon.process.wait()
+        self.come_back()
+        for number, slot in list(self.slots.items()):
+            try:
+                slot.ask()
+                DONE["went on"] += 1
+            except self.tt.SessionLostError as lost:
+                if slot.saved is None:
+                    assert lost.reason in ("unknown", "daemon"), lost
+                    slot.end()
+                    del self.slots[number]
+                    DONE["gone"] += 1
+                    continue
+                assert lost.reason in ("rollback", "unknown"), lost
+                if lost.reason == "rollback":
+                    slot.session.accept_rollback()
+                else:  # taken over since: the snapshot knows the client before
+                    slot.session.close()
+                    slot.session = self.tt.connect(slot.address, name=slot.name)
+                slot.saved = copied(slot.saved)
+                slot.begin_with(copied(slot.saved))
+                DONE["rolled back"] += 1
+
+    def come_back(self):
+        self.daemon.restart()
+        assert "event=session_not_restored" not in self.daemon.log, self.daemon.log[-4000:]
+
+    def teardown(self):
+        for slot in self.slots.values():
+            for tensor, array in slot.pairs:
+                slot.check(tensor, array)
+            slot.pairs.clear()
+            slot.end()
+        if self.slots:
+            assert self.daemon.alive()
+            with Raw(self.daemon.unix) as raw:
+                wait_until(lambda: not any(raw.used().values()) and not raw.sessions(), 60, "memory back")
+            wait_until(lambda: not list(self.daemon.state.glob("*.session")), 60, "no file is left")
+
+
+@contextlib.contextmanager
+def machine(seconds=float("inf")):
+    """The state machine on a daemon of its own."""
+    import teletensor
+
+    class Here(Histories):
+        daemon, tt = Daemon(*FLAGS), teletensor
+        until = time.monotonic() + seconds
+
+    DONE.clear()
+    try:
+        yield Here
+        problem = Here.daemon.stop()
+        assert not problem, problem
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            Here.daemon.kill()
+        print(dict(DONE))
