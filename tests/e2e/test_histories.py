@@ -6,8 +6,8 @@ from support.histories import DONE, machine
 
 
 def test_histories():
-    """A hundred, or as many as 75 seconds hold."""
-    with machine(seconds=75) as histories:
+    """A hundred, or as many as 60 seconds hold."""
+    with machine(seconds=60) as histories:
         run = settings(max_examples=100, stateful_step_count=25, deadline=None, database=None,
                        phases=[Phase.generate], suppress_health_check=list(HealthCheck))
         run_state_machine_as_test(seed(1)(histories), settings=run)
