@@ -112,8 +112,9 @@ def test_three_training_clients_do_not_notice(daemon):
     assert "event=session_restored" in daemon.log
 
 
-def test_a_session_that_is_older_than_its_client_says_so(daemon, tt):
+def test_a_session_that_is_older_than_its_client_says_so(daemon, tt, monkeypatch):
     """kill -9 behind work that the client knows to have happened: an error, never a wrong value."""
+    monkeypatch.setenv("TELETENSOR_REPLAY", "0")
     s = tt.connect(daemon.unix, name="exp")
     with s.as_current():
         w = tt.zeros(3)
