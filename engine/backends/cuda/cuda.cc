@@ -77,7 +77,8 @@ std::vector<std::pair<std::string, std::string>> paths(const ops::Catalog& catal
                                                        const KernelTable& host) {
   const DeviceTable table = make_device_table(catalog);
   std::vector<std::pair<std::string, std::string>> found;
-  for (ops::OpId op = 0; op < catalog.size(); ++op) {
+  for (std::size_t i = 0; i < catalog.size(); ++i) {
+    const auto op = static_cast<ops::OpId>(i);
     const DeviceKernel& kernel = table.find(op);
     const bool runs = host.find(op) != nullptr || kernel.describe != nullptr;
     found.emplace_back(catalog.at(op).name,

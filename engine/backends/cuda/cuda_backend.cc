@@ -54,7 +54,8 @@ Status CudaBackend::run_on_device(KernelCall& call) {
   TT_RETURN_IF_ERROR(kernel.describe(call, work));
   bool refused = false;
   TT_RETURN_IF_ERROR(launch(work, false, &refused));
-  return refused ? run_on_host(call) : Status();
+  if (refused) return run_on_host(call);
+  return {};
 }
 
 Status CudaBackend::run_on_host(KernelCall& call) {
@@ -72,7 +73,8 @@ Status CudaBackend::run_loop(std::span<const LoopStep> steps, Parallel& parallel
   TT_RETURN_IF_ERROR(describe_loop(steps, parallel, scratch, work));
   bool refused = false;
   TT_RETURN_IF_ERROR(launch(work, true, &refused));
-  return refused ? Status(Code::kFailedPrecondition, "the loop refused its operands") : Status();
+  if (refused) return Status(Code::kFailedPrecondition, "the loop refused its operands");
+  return {};
 }
 
 Status CudaBackend::launch(const Work& work, bool loop, bool* refused) {

@@ -15,7 +15,7 @@ struct CUstream_st;
 struct CUevent_st;
 struct CUmod_st;
 struct CUfunc_st;
-struct _nvrtcProgram;
+struct _nvrtcProgram;  // NOLINT(bugprone-reserved-identifier): the header's own name
 
 namespace teletensor::backends::cuda {
 
@@ -109,6 +109,7 @@ inline constexpr int kMaxDynamicSharedBytes = 8;
   X(nvrtcGetProgramLog, "nvrtcGetProgramLog", (Program, char*))
 
 struct Driver {
+// NOLINTNEXTLINE(bugprone-macro-parentheses): a declaration
 #define TT_MEMBER(member, name, arguments) int(*member) arguments = nullptr;
   TT_CUDA_FUNCTIONS(TT_MEMBER)
   int version = 0;        // 12040: CUDA 12.4

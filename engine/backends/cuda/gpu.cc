@@ -341,9 +341,10 @@ Status Gpu::copy_out(void* host, const void* from, std::size_t bytes) {
   MutexLock lock(out_mu_);
   // Halves in turn: one is copied on by the host while the other comes.
   constexpr std::size_t kHalf = kSlot / 2;
+  char* const staged = out_;
   const auto ask = [&](std::size_t at, int half) {
     const std::size_t n = std::min(kHalf, bytes - at);
-    return check(driver_.cuMemcpyDtoHAsync(out_ + static_cast<std::size_t>(half) * kHalf,
+    return check(driver_.cuMemcpyDtoHAsync(staged + static_cast<std::size_t>(half) * kHalf,
                                            there + at, n, stream_),
                  "a copy from it");
   };
@@ -353,7 +354,7 @@ Status Gpu::copy_out(void* host, const void* from, std::size_t bytes) {
     TT_RETURN_IF_ERROR(check(driver_.cuEventRecord(out_event_, stream_), "a mark in its stream"));
     TT_RETURN_IF_ERROR(wait(out_event_));
     if (at + kHalf < bytes) TT_RETURN_IF_ERROR(ask(at + kHalf, half ^ 1));
-    std::memcpy(to + at, out_ + static_cast<std::size_t>(half) * kHalf,
+    std::memcpy(to + at, staged + static_cast<std::size_t>(half) * kHalf,
                 std::min(kHalf, bytes - at));
   }
   return {};
