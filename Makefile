@@ -15,7 +15,7 @@ CLIENT_SOURCES := $(shell find clients engine/core engine/program engine/ops \
 REQUIREMENTS := deploy/requirements
 
 .PHONY: help build daemon packages demo test test-peers lint format fuzz chaos soak sanitize bench \
-  gpu-check image-test sdist docs clean
+  gpu-check cuda-all image-test sdist docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -93,6 +93,9 @@ sanitize: .venv/.client ## unit and e2e tests under ASan and UBSan, stream and p
 
 bench: build .venv-peers/.client ## every figure beside its peer; writes build/bench.json
 	.venv-peers/bin/python tests/bench/run.py $(BENCH_ARGS)
+
+cuda-all: daemon ## every kernel's text that the unit tests print, by NVRTC for sm_80, sm_90 and sm_100
+	TELETENSOR_CUDA_ALL=1 build/release/tests/backend_cuda_test --gtest_filter='Loop*:Fold*:Copies*:Index*:Matmul*:Rows*:Random*'
 
 gpu-check: build .venv-peers/.client ## on a machine with a GPU: op tester, trainings and times there; GPU_ARGS=--quick
 	.venv-peers/bin/python tests/gpu_check.py $(GPU_ARGS)

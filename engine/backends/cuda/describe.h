@@ -26,6 +26,7 @@ void add_copy_kernels(DeviceTable& table);
 void add_fold_kernels(DeviceTable& table);
 void add_index_kernels(DeviceTable& table);
 void add_matmul_kernels(DeviceTable& table);
+void add_random_kernels(DeviceTable& table);
 void add_row_kernels(DeviceTable& table);
 
 }  // namespace teletensor::backends::cuda

@@ -10,6 +10,7 @@
 #include "engine/backends/cuda/key.h"
 #include "engine/backends/cuda/loop_plan.h"
 #include "engine/backends/cuda/matmul_plan.h"
+#include "engine/backends/cuda/random_plan.h"
 #include "engine/backends/cuda/row_plan.h"
 
 namespace teletensor::backends::cuda {
@@ -53,6 +54,7 @@ DeviceTable make_device_table(const ops::Catalog& catalog) {
   add_fold_kernels(table);
   add_index_kernels(table);
   add_matmul_kernels(table);
+  add_random_kernels(table);
   add_row_kernels(table);
   return table;
 }
@@ -67,6 +69,8 @@ KernelSource print_kernel(std::string_view key) {
       return print_index(IndexGraph::of_key(key));
     case KernelKind::kMatmul:
       return print_matmul(MatmulGraph::of_key(key));
+    case KernelKind::kRandom:
+      return print_random(RandomGraph::of_key(key));
     case KernelKind::kRows:
       return print_rows(RowGraph::of_key(key));
     case KernelKind::kLoop:

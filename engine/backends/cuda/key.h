@@ -14,7 +14,7 @@ enum class KernelKind : char {
   kCheck = 'C',
   kIndex = 'I',
   kMatmul = 'M',
-  kRows = 'R'
+  kRows = 'R', kRandom = 'N'
 };
 
 class KeyWriter {

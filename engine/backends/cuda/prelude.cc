@@ -50,7 +50,7 @@ std::string make_prelude() {
         texts::kScalarCommon, texts::kScalarBinary, texts::kScalarTernary, texts::kScalarUnary,
         texts::kScalarConvert, texts::kScalarGamma, texts::kScalarError, texts::kScalarRare,
         texts::kScalarBessel, texts::kScalarPolynomials, texts::kScalarSpecial, texts::kDevice,
-        texts::kFold, texts::kMatmul, texts::kRows}) {
+        texts::kFold, texts::kMatmul, texts::kRows, texts::kRandom}) {
     append(text, header);
   }
   return text;

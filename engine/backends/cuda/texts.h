@@ -5,7 +5,7 @@
 
 namespace teletensor::backends::cuda::texts {
 
-extern const std::string_view kStd, kHalf, kComplex, kDevice, kFold, kMatmul, kRows,
+extern const std::string_view kStd, kHalf, kComplex, kDevice, kFold, kMatmul, kRows, kRandom,
     kEmulate;  // text/*.cuh
 extern const std::string_view kCoreHalf, kCoreComplex;
 extern const std::string_view kScalarMath, kScalarComplex, kScalarCommon, kScalarBinary,

@@ -24,6 +24,9 @@ static inline void __syncthreads() { tt_current.barrier(); }
 static inline unsigned __umulhi(unsigned a, unsigned b) {
   return static_cast<unsigned>((static_cast<unsigned long>(a) * b) >> 32);
 }
+static inline unsigned long __umul64hi(unsigned long a, unsigned long b) {
+  return static_cast<unsigned long>((static_cast<unsigned __int128>(a) * b) >> 64);
+}
 template <class T>
 T atomicAdd(T* p, T v) {
   const T old = *p;
