@@ -14,7 +14,8 @@ enum class KernelKind : char {
   kCheck = 'C',
   kIndex = 'I',
   kMatmul = 'M',
-  kRows = 'R', kRandom = 'N'
+  kRows = 'R',
+  kRandom = 'N'
 };
 
 class KeyWriter {

@@ -45,12 +45,16 @@ std::string make_prelude() {
   append(text, "#else\n");
   append(text, texts::kCoreHalf);
   append(text, "#endif\n");
-  for (const std::string_view header :
-       {texts::kCoreComplex, texts::kComplex, texts::kScalarMath, texts::kScalarComplex,
-        texts::kScalarCommon, texts::kScalarBinary, texts::kScalarTernary, texts::kScalarUnary,
-        texts::kScalarConvert, texts::kScalarGamma, texts::kScalarError, texts::kScalarRare,
-        texts::kScalarBessel, texts::kScalarPolynomials, texts::kScalarSpecial, texts::kDevice,
-        texts::kFold, texts::kMatmul, texts::kRows, texts::kRandom}) {
+  for (const std::string_view header : {texts::kCoreComplex,   texts::kComplex,
+                                        texts::kScalarMath,    texts::kScalarComplex,
+                                        texts::kScalarCommon,  texts::kScalarBinary,
+                                        texts::kScalarTernary, texts::kScalarUnary,
+                                        texts::kScalarConvert, texts::kScalarGamma,
+                                        texts::kScalarError,   texts::kScalarRare,
+                                        texts::kScalarBessel,  texts::kScalarPolynomials,
+                                        texts::kScalarSpecial, texts::kDevice,
+                                        texts::kFold,          texts::kMatmul,
+                                        texts::kRows,          texts::kRandom}) {
     append(text, header);
   }
   return text;

@@ -63,8 +63,7 @@ Status randn(KernelCall& call, Work& work) {
 }
 template <RandomRecipe kRecipe>
 Status of_two(KernelCall& call, Work& work) {
-  return random(call, work, kRecipe,
-                {.a = call.attributes.real(0), .b = call.attributes.real(1)});
+  return random(call, work, kRecipe, {.a = call.attributes.real(0), .b = call.attributes.real(1)});
 }
 Status integers(KernelCall& call, Work& work) {
   const std::int64_t low = call.attributes.integer(0), high = call.attributes.integer(1);
@@ -78,8 +77,7 @@ Status dropout(KernelCall& call, Work& work) {
   const double p = call.attributes.real(0);
   // Kept where the word is at least p of its range; never where that is beyond all words.
   const auto least = static_cast<std::uint64_t>(std::ceil(p * 0x1p32));
-  return random(call, work, RandomRecipe::kDropout,
-                {.a = p < 1 ? 1 / (1 - p) : 0, .least = least});
+  return random(call, work, RandomRecipe::kDropout, {.a = p < 1 ? 1 / (1 - p) : 0, .least = least});
 }
 
 }  // namespace
@@ -99,7 +97,9 @@ KernelSource print_random(const RandomGraph& g) {
       source.name +
       "(const Params p) {\n"
       "  const std::int64_t block = static_cast<std::int64_t>(blockIdx.x) * 256 + threadIdx.x;\n"
-      "  constexpr int kCount = " + count + ";\n  const std::int64_t at = block * kCount;\n"
+      "  constexpr int kCount = " +
+      count +
+      ";\n  const std::int64_t at = block * kCount;\n"
       "  if (at >= p.n) return;\n"
       "  const tt::Words words = tt::random_block(p.seed, p.ordinal, block);\n";
   if (g.recipe == RandomRecipe::kNormal) {
@@ -114,29 +114,33 @@ KernelSource print_random(const RandomGraph& g) {
             ">> 11) * 0x1p-53);\n    const A v = y >= p.b ? p.a : y;\n";
       } else {
         const int bits = g.dtype == DType::kF16 ? 11 : g.dtype == DType::kBF16 ? 8 : 24;
-        text += "    const float from = static_cast<float>(p.a), wide = static_cast<float>(p.b - "
-                "p.a);\n    const float y = from + wide * (static_cast<float>(static_cast<int>("
-                "words.w[i] >> " + std::to_string(32 - bits) + ")) * 0x1p-" + std::to_string(bits) +
-                "f);\n    const A v = tt::rounded<T>(y) >= static_cast<float>(p.b) ? from : y;\n";
+        text +=
+            "    const float from = static_cast<float>(p.a), wide = static_cast<float>(p.b - "
+            "p.a);\n    const float y = from + wide * (static_cast<float>(static_cast<int>("
+            "words.w[i] >> " +
+            std::to_string(32 - bits) + ")) * 0x1p-" + std::to_string(bits) +
+            "f);\n    const A v = tt::rounded<T>(y) >= static_cast<float>(p.b) ? from : y;\n";
       }
       break;
     case RandomRecipe::kNormal:
       text += "    const A v = static_cast<A>(p.a) + static_cast<A>(p.b) * normal[i];\n";
       break;
     case RandomRecipe::kIntegers:
-      text += "    const A v = static_cast<A>(static_cast<std::uint64_t>(p.low) + "
-              "__umul64hi(tt::word_pair(words, i), p.span));\n";
+      text +=
+          "    const A v = static_cast<A>(static_cast<std::uint64_t>(p.low) + "
+          "__umul64hi(tt::word_pair(words, i), p.span));\n";
       break;
     case RandomRecipe::kBernoulli:
       text += "    const A v = static_cast<double>(words.w[i]) * 0x1p-32 < p.a;\n";
       break;
     case RandomRecipe::kDropout:
-      text += "    const bool kept = words.w[i] >= p.least;\n    p.mask[at + i].byte = kept;\n"
-              "    const A v = kept ? s::to_compute<A>(p.x[at + i]) * static_cast<A>(p.a) : A(0);\n";
+      text +=
+          "    const bool kept = words.w[i] >= p.least;\n    p.mask[at + i].byte = kept;\n"
+          "    const A v = kept ? s::to_compute<A>(p.x[at + i]) * static_cast<A>(p.a) : A(0);\n";
       break;
   }
-  source.text = text + "    p.out[at + i] = s::from_compute<T>(v);\n  }\n}\nTT_KERNEL(" + source.name +
-                ")\n";
+  source.text =
+      text + "    p.out[at + i] = s::from_compute<T>(v);\n  }\n}\nTT_KERNEL(" + source.name + ")\n";
   return source;
 }
 
