@@ -314,7 +314,9 @@ Tiers::Found Tiers::make_room(Request& request, std::size_t bytes) {
       if (enough()) return Found::kRoom;
     }
   }
-  // Those that wait behind this one, and those that run: they are asked to stop for it.
+  // Those that wait behind this one, or for its turn to end, and those that run: they are asked to
+  // stop for it.
+  const bool mine = in_turn(*request.member, false);
   for (Member* member : others) {
     if (stopped(request)) return Found::kLater;
     if (request.tried.contains(member) || !take_victim(member)) continue;
@@ -325,9 +327,9 @@ Tiers::Found Tiers::make_room(Request& request, std::size_t bytes) {
         core::MutexLock lock(mu_);
         yielded = member->yielded_;
       }
-      if (in_turn(*member, false) || waiting == Place::kAhead) {
+      if (in_turn(*member, false) || (waiting == Place::kAhead && !mine)) {
         later = true;
-      } else if (yielded || waiting == Place::kBehind) {
+      } else if (yielded || waiting != Place::kNone) {
         bool any = move_away(request, *member, bytes, false, false);
         if (!enough()) any = move_away(request, *member, bytes, true, false) || any;
         if (!any) request.tried.insert(member);

@@ -155,7 +155,7 @@ TEST_F(TiersTest, ASessionMovesItsOwnWhereNobodyElseHasAny) {
 }
 
 TEST_F(TiersTest, WhereNothingIsLeftToMoveItIsOutOfMemory) {
-  open(10u << 20);
+  open(3u << 20);  // not even one of them
   two();
   std::vector<ValueRef> values;
   for (int k = 0; k < 20; ++k) values.push_back(a->constant(static_cast<float>(k)));
@@ -185,6 +185,24 @@ TEST_F(TiersTest, BothRunAndTakeTurns) {
   other.join();
   EXPECT_EQ(first, 40.0f);
   EXPECT_EQ(second, 1040.0f);
+}
+
+// Who has its turn goes on, though the other asked first for what both need.
+TEST_F(TiersTest, TurnsAreNotSpentWaiting) {
+  open();
+  two();
+  std::vector<ValueRef> first, second;
+  for (int k = 0; k < 5; ++k) first.push_back(a->constant(1));
+  a->drain();
+  for (int round = 0; round < 4; ++round) {
+    second.clear();
+    for (int k = 0; k < 5; ++k) second.push_back(b->constant(2));
+    for (ValueRef& value : first) value = a->add(value, 1);
+    a->drain();
+    b->drain();
+  }
+  for (const ValueRef& value : first) EXPECT_EQ(a->at(value, 0), 5.0f);
+  for (const ValueRef& value : second) EXPECT_EQ(b->at(value, 0), 2.0f);
 }
 
 TEST_F(TiersTest, ASessionThatWaitsMayBeInterruptedAndMayEnd) {
