@@ -253,6 +253,9 @@ class Histories(RuleBasedStateMachine):
             old.detach()
         assert slot.session.taken_over
         slot.begin_with(slot.kept)
+        if slot.saved is not None:  # the daemon writes it down again, for the new client
+            slot.session.snapshot()
+            slot.saved = copied(slot.kept)
         DONE["taken over"] += 1
 
     @step(where=numbers)
