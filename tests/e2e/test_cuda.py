@@ -128,6 +128,23 @@ def test_loops_are_compiled_beside_the_work_and_kept_on_disk(start):
     daemon.restart()  # to be ended by the fixture
 
 
+def test_kernels_that_refuse_their_operands_change_nothing(start):
+    import teletensor as tt
+
+    daemon = start()
+    with tt.connect(daemon.unix):
+        x = tt.arange(12.0, device="cuda:0").reshape(3, 4)
+        assert x.index_select(0, tt.tensor([2, 0], device="cuda:0")).tolist() == [[8, 9, 10, 11], [0, 1, 2, 3]]
+        with pytest.raises(IndexError, match="index 5 is out of range for size 3"):
+            x.index_select(0, tt.tensor([5], device="cuda:0")).tolist()
+        y = tt.tensor([7, 9], device="cuda:0")
+        with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+            y //= tt.tensor([2, 0], device="cuda:0")
+            y.tolist()
+        assert y.tolist() == [7, 9]
+        assert (y // 2).tolist() == [3, 4]
+
+
 def test_memory_is_a_budget(start):
     import teletensor as tt
 
