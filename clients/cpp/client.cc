@@ -191,6 +191,18 @@ Tensor Connection::call(std::string_view op, std::vector<Value> arguments, Named
   return out.empty() ? Tensor() : std::move(out[0]);
 }
 
+void Connection::publish(const std::string& name, const Tensor& tensor, bool writable,
+                         const std::string& users) const {
+  if (made(tensor.impl_).state != state_) {
+    throw Error(Error::kInvalid, "publish: a tensor of another connection");
+  }
+  state_->publish(name, tensor.impl_->handle.get(), writable, users);
+}
+void Connection::unpublish(const std::string& name) const {
+  state_->publish(name, nullptr, false, "");
+}
+Tensor Connection::published(const std::string& name) const { return state_->published(name); }
+
 void Connection::synchronize() const {
   const Lock lock(state_->api);
   const Status status = state_->session->synchronize();

@@ -156,6 +156,9 @@ struct Options {
   std::uint64_t memory = 0;  // bytes asked for on each device; 0: what the daemon allows
   std::string token;         // who this is, where the daemon asks
   double timeout = 10;       // seconds, for the connection
+  // Seconds that the daemon keeps the session after the connection is lost; until then this client
+  // attaches again by itself, and nothing is lost or runs twice. 0: the session ends with it.
+  std::uint64_t lease = 30;
 };
 
 class Connection {
@@ -180,6 +183,16 @@ class Connection {
               Where where = Where::current()) const;
   std::vector<Tensor> call_all(std::string_view op, std::vector<Value> arguments, Named named = {},
                                Where where = Where::current()) const;
+
+  // Lets other sessions use the tensor as `name`, until nobody holds it any more (docs/sharing.md).
+  // `writable`: they may write it in place, and everybody sees every write. `users`: who besides
+  // this user's own sessions, with spaces between them; "*": all. Both wait.
+  void publish(const std::string& name, const Tensor& tensor, bool writable = false,
+               const std::string& users = "") const;
+  void unpublish(const std::string& name) const;
+  // What a session has published, of another user as "user/name": a leaf on the publisher's own
+  // memory.
+  Tensor published(const std::string& name) const;
 
   // Waits until everything issued has run; raises a late error.
   void synchronize() const;

@@ -18,7 +18,11 @@ using testing::HasSubstr;
 
 class CppClient : public testing::Test {
  protected:
-  CppClient() : engine_(engine::Engine::create({.lanes = 2, .host_memory = 256u << 20})) {
+  CppClient() {
+    engine::EngineOptions machine;
+    machine.lanes = 2;
+    machine.host_memory = 256u << 20;
+    engine_ = engine::Engine::create(machine);
     server::ServerOptions options;
     options.socket = folder_.path + "/d.sock";
     options.version = "test";
@@ -130,13 +134,33 @@ TEST_F(CppClient, LateErrorsNameTheOpAndTheLine) {
 }
 
 TEST_F(CppClient, OutOfMemoryIsAnErrorOfOneInstruction) {
-  const Connection c = open({.name = "", .memory = 1u << 20, .token = "", .timeout = 10});
+  const Connection c =
+      open({.name = "", .memory = 1u << 20, .token = "", .timeout = 10, .lease = 30});
   const Tensor x = c.zeros({150'000});
   const Tensor second = x + 1;
   const Error error = error_of([&] { c.synchronize(); });
   EXPECT_EQ(error.code(), Error::kOutOfMemory);
   EXPECT_THAT(error.what(), HasSubstr("(issued by add)"));
   EXPECT_EQ(x.sum().item(), 0);
+}
+
+TEST_F(CppClient, PublishedTensorsAreOneMemory) {
+  const Connection writer = open(), reader = open();
+  const Tensor x = writer.tensor(kSix, {2, 3});
+  writer.publish("weights/x", x, true);
+  const Tensor seen = reader.published("weights/x");
+  EXPECT_EQ(seen.shape(), (Shape{2, 3}));
+  EXPECT_EQ(seen.sum().item(), 21);
+  x.call_("add", {1.0});
+  writer.synchronize();
+  EXPECT_EQ(seen.sum().item(), 27);
+  seen.call_("mul", {2.0});
+  reader.synchronize();
+  EXPECT_THAT(x.to_floats(), ElementsAre(4, 6, 8, 10, 12, 14));
+  EXPECT_EQ(error_of([&] { reader.published("weights/y"); }).code(), 5);
+  writer.unpublish("weights/x");
+  EXPECT_THAT(error_of([&] { reader.published("weights/x"); }).what(), HasSubstr("weights/x"));
+  EXPECT_EQ(seen.sum().item(), 54);  // who has it keeps it
 }
 
 TEST_F(CppClient, BulkGoesBothWays) {
@@ -186,7 +210,9 @@ TEST_F(CppClient, ADaemonThatStopsIsAnError) {
   EXPECT_EQ(x.sum().item(), 21);
   server_->stop();
   EXPECT_EQ(error_of([&] { x.sum().item(); }).code(), Error::kLost);
-  EXPECT_EQ(error_of([&] { open({.name = "", .memory = 0, .token = "", .timeout = 0.2}); }).code(),
+  EXPECT_EQ(error_of([&] {
+              open({.name = "", .memory = 0, .token = "", .timeout = 0.2, .lease = 0});
+            }).code(),
             4);
 }
 

@@ -81,6 +81,7 @@ core::Status decode_hello(std::string_view bytes, HelloAnswer& answer) {
   };
   bool good = true;
   const auto on_number = [&](std::uint32_t field, std::uint64_t value) {
+    if (field == 3) answer.epoch = value;
     if (field == 6) answer.lease_seconds = value;
     if (field == 10) limits.quota = value;
   };
@@ -98,6 +99,78 @@ core::Status decode_hello(std::string_view bytes, HelloAnswer& answer) {
   good = read(bytes, on_number, on_text) && good && !answer.token.empty();
   limits.keeps = answer.lease_seconds > 0;
   return good ? core::Status() : core::internal("the daemon's answer to Hello is broken");
+}
+
+std::string encode_attach(const AttachAsked& asked) {
+  std::string out;
+  put(out, 1, asked.instance);
+  put(out, 2, asked.attach);
+  put(out, 3, asked.epoch);
+  put(out, 4, asked.progress_upto);
+  put(out, 5, asked.completed_upto);
+  put(out, 6, asked.uploads);
+  return out;
+}
+
+core::Status decode_attach(std::string_view bytes, std::uint64_t& epoch,
+                           std::uint64_t& received_upto) {
+  received_upto = 0;
+  const auto on_number = [&](std::uint32_t field, std::uint64_t value) {
+    if (field == 1) epoch = value;
+    if (field == 3) received_upto = value;
+  };
+  const bool good = read(bytes, on_number, [](std::uint32_t, std::string_view) {});
+  return good ? core::Status() : core::internal("the daemon's answer to Attach is broken");
+}
+
+std::string encode_published(std::string_view name) {
+  std::string out;
+  put(out, 1, name);
+  return out;
+}
+
+core::Result<std::vector<PublishedAnswer>> decode_published(std::string_view bytes) {
+  std::vector<PublishedAnswer> out;
+  bool good = true;
+  const auto add_size = [&](core::Dims& shape, std::uint64_t size) {
+    good = good && shape.size() < core::kMaxRank;
+    if (good) shape.push_back(static_cast<std::int64_t>(size));
+  };
+  const auto one = [&](std::uint32_t field, std::string_view body) {
+    if (field != 1) return;
+    PublishedAnswer& answer = out.emplace_back();
+    program::Published& described = answer.described;
+    const auto on_number = [&](std::uint32_t inner, std::uint64_t value) {
+      if (inner == 1) described.publication = value;
+      if (inner == 5) {
+        const auto dtype = core::dtype_from_number(value);
+        good = good && dtype.has_value();
+        if (dtype) described.dtype = *dtype;
+      }
+      if (inner == 7) add_size(described.shape, value);
+      if (inner == 8) described.writable = value != 0;
+    };
+    const auto on_text = [&](std::uint32_t inner, std::string_view text) {
+      if (inner == 2) answer.name = text;
+      if (inner == 6) {
+        const auto device = core::device_from_name(text);
+        good = good && device.has_value();
+        if (device) described.device = *device;
+      }
+      if (inner != 7) return;
+      for (Cursor cursor(text); !cursor.done() && good;) {  // packed
+        std::uint64_t size = 0;
+        good = cursor.varint(size);
+        add_size(described.shape, size);
+      }
+    };
+    good = good && read(body, on_number, on_text);
+  };
+  good = read(
+             bytes, [](std::uint32_t, std::uint64_t) {}, one) &&
+         good;
+  if (!good) return core::internal("the daemon's answer to Published is broken");
+  return out;
 }
 
 }  // namespace teletensor::client

@@ -18,11 +18,27 @@ std::string encode_hello(const HelloAsked& asked, const ops::Catalog& catalog);
 
 struct HelloAnswer {
   std::string server_version, token, name;
-  std::uint64_t lease_seconds = 0;
+  std::uint64_t lease_seconds = 0, epoch = 0;
   SessionLimits limits;
   std::size_t chunk_bytes = 1 << 20;
   std::vector<std::string> devices;
 };
 core::Status decode_hello(std::string_view bytes, HelloAnswer& answer);
+
+struct AttachAsked {
+  std::string instance;
+  std::uint64_t attach = 0, epoch = 0, progress_upto = 0, completed_upto = 0, uploads = 0;
+};
+std::string encode_attach(const AttachAsked& asked);
+core::Status decode_attach(std::string_view bytes, std::uint64_t& epoch,
+                           std::uint64_t& received_upto);
+
+// A publication of PublishedReply.
+struct PublishedAnswer {
+  std::string name;
+  program::Published described;
+};
+std::string encode_published(std::string_view name);
+core::Result<std::vector<PublishedAnswer>> decode_published(std::string_view bytes);
 
 }  // namespace teletensor::client

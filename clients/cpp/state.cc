@@ -16,8 +16,6 @@ using Lock = std::lock_guard<std::recursive_mutex>;
 namespace {
 
 constexpr double kCloseTimeout = 2;
-// A session of ours ends soon after its connection: this client does not attach again.
-constexpr std::uint64_t kLeaseSeconds = 1;
 
 std::string random_bytes() {
   std::random_device device;
@@ -141,7 +139,7 @@ ConnectionState::ConnectionState(const std::string& address, const Options& opti
   asked.instance = random_bytes();
   asked.name = options.name;
   asked.memory = options.memory;
-  asked.lease_seconds = kLeaseSeconds;
+  asked.lease_seconds = options.lease;
   const auto reply = channel.unary("/teletensor.v1.Compute/Hello",
                                    encode_hello(asked, ops::catalog()), timeout, true, {});
   raise_if(reply.status());
@@ -149,15 +147,7 @@ ConnectionState::ConnectionState(const std::string& address, const Options& opti
   metadata.emplace_back("teletensor-token", hello.token);
   channel.set_metadata(metadata);
   session = std::make_unique<CppSession>(hello.limits, api);
-  session->take_up(1, 0);
-  watcher = std::thread([this, end = session->attach(channel.run(1))] {
-    while (!end->wait(std::chrono::hours(1))) {
-    }
-    session->lost(Status(
-        Code::kUnavailable,
-        "the session is lost: " +
-            (end->status().ok() ? std::string("the daemon ended it") : end->status().message())));
-  });
+  keeper = std::make_unique<Keeper>(*session, channel, asked.instance, hello);
 }
 
 ConnectionState::~ConnectionState() {
@@ -176,8 +166,7 @@ void ConnectionState::close() {
   const std::string text = session->explained(late.message(), root);
   session->close();
   (void)channel.unary("/teletensor.v1.Compute/Close", "", kCloseTimeout, false, {});
-  session->detach();
-  watcher.join();
+  keeper->stop();
   if (!late.ok() && late.code() != Code::kUnavailable) {
     throw Error(static_cast<int>(late.code()), text);
   }
@@ -302,9 +291,14 @@ Tensor ConnectionState::upload(std::string_view bytes, core::DType dtype, core::
   if (bytes.size() <= hello.limits.frame.inline_bytes) {
     handle = session->constant(dtype, device, dims, std::string(bytes));
   } else {
-    const auto upload = channel.upload(device, bytes, hello.chunk_bytes, ++uploads, {});
-    raise_if(upload.status());
-    handle = session->uploaded(*upload, dtype, device, dims);
+    std::uint64_t number = 0;
+    ++uploads;
+    raise_if(keeper->bulk([&](std::string* word) -> Status {
+      const auto sent = channel.upload(device, bytes, hello.chunk_bytes, uploads, {}, word);
+      if (sent.ok()) number = *sent;
+      return sent.status();
+    }));
+    handle = session->uploaded(number, dtype, device, dims);
   }
   raise_if(handle.status());
   return wrap(std::move(*handle));
@@ -331,7 +325,9 @@ std::string ConnectionState::read(Handle& handle) {
   if (bulk) {
     std::string bytes(size, '\0');
     std::size_t at = 0;
-    const Status status = channel.download(*seq, bytes.data(), size, at, {});
+    const Status status = keeper->bulk([&](std::string* word) {
+      return channel.download(*seq, bytes.data(), size, at, {}, word);
+    });
     session->taken(*seq);
     raise_late();
     raise_if(status);
@@ -345,6 +341,41 @@ std::string ConnectionState::read(Handle& handle) {
                 session->explained(value->status.message(), value->root));
   }
   return std::move(value->data);
+}
+
+void ConnectionState::publish(const std::string& name, Handle* handle, bool writable,
+                              const std::string& users) {
+  const Lock lock(api);
+  session->at("publish", {});
+  raise_if(session->publish(name, handle, writable, users));
+  const Status status = session->synchronize();  // so that what goes wrong is raised here
+  raise_late();
+  raise_if(status);
+}
+
+Tensor ConnectionState::published(const std::string& name) {
+  const Lock lock(api);
+  const auto reply =
+      channel.unary("/teletensor.v1.Compute/Published", encode_published(name), timeout, true, {});
+  raise_if(reply.status());
+  auto found = decode_published(*reply);
+  raise_if(found.status());
+  for (const PublishedAnswer& answer : *found) {
+    const std::string below = "/" + answer.name;  // of another user: "user/name"
+    const bool whole =
+        name == answer.name || (name.size() > below.size() &&
+                                name.compare(name.size() - below.size(), below.size(), below) == 0);
+    if (!whole) continue;
+    session->at("published", {});
+    auto handle = session->published(answer.described);
+    raise_if(handle.status());
+    const Status status = session->synchronize();
+    raise_late();
+    raise_if(status);
+    return wrap(std::move(*handle));
+  }
+  throw Error(static_cast<int>(Code::kNotFound),
+              "nothing that this session may use is published as '" + name + "'");
 }
 
 }  // namespace teletensor::client

@@ -4,11 +4,11 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "clients/cpp/client.h"
 #include "clients/cpp/hello.h"
+#include "clients/cpp/keeper.h"
 #include "clients/session/channel.h"
 #include "clients/session/session.h"
 #include "clients/session/stream.h"
@@ -67,13 +67,15 @@ struct ConnectionState : std::enable_shared_from_this<ConnectionState> {
   // The row-major bytes.
   std::string read(Handle& handle);
   void raise_late();
+  void publish(const std::string& name, Handle* handle, bool writable, const std::string& users);
+  Tensor published(const std::string& name);
 
   std::recursive_mutex api;  // held by whoever is inside
   Channel channel;
   double timeout;
   HelloAnswer hello;
   std::unique_ptr<CppSession> session;
-  std::thread watcher;  // of the stream's end
+  std::unique_ptr<Keeper> keeper;  // of its streams
   std::uint64_t uploads = 0;
   std::int64_t seed = 67280421310721, ordinal = 0;  // PyTorch's default
   bool closed = false;

@@ -1,11 +1,13 @@
 """The examples of the C++ client train a network through a daemon, and run what Python has saved."""
 
+import random
 import re
 import subprocess
 
 import pytest
 import teletensor as tt
 from support.daemon import ROOT
+from support.proxy import Proxy
 from teletensor import nn
 
 FOLDER = ROOT / "build/release/bin"
@@ -29,6 +31,22 @@ def test_it_trains(shared_daemon, way):
 def test_nobody_answers(tmp_path):
     done = run("train", f"unix:{tmp_path}/none.sock")
     assert done.returncode == 1 and "code" in done.stderr, (done.stdout, done.stderr)
+
+
+def test_a_cut_connection_changes_nothing(start_daemon):
+    """The stream dies again and again; the client attaches again, and every loss is what it was."""
+    daemon = start_daemon()
+    whole = run("train", daemon.unix, "600")
+    assert whole.returncode == 0, whole.stderr
+    proxy, rng = Proxy(daemon.socket), random.Random(1)
+    try:
+        proxy.cut_each(lambda: rng.randrange(40_000, 90_000))
+        cut = run("train", proxy.address, "600")
+        assert proxy.connections > 2
+    finally:
+        proxy.close()
+    assert cut.returncode == 0, cut.stderr
+    assert cut.stdout == whole.stdout
 
 
 def saved(function, path, *examples):

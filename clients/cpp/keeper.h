@@ -1,0 +1,70 @@
+// Keeps a session attached: when the connection is lost it attaches again, with growing pauses,
+// until the lease is over; frames that had not come then go again, and nothing runs twice
+// (docs/sessions.md).
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "clients/cpp/hello.h"
+#include "clients/session/channel.h"
+#include "clients/session/session.h"
+#include "clients/session/stream.h"
+
+namespace teletensor::client {
+
+class Keeper {
+ public:
+  // Begins the session's first stream. Both outlive it.
+  Keeper(Session& session, Channel& channel, std::string instance, const HelloAnswer& hello);
+  ~Keeper() { stop(); }
+  Keeper(const Keeper&) = delete;
+  Keeper& operator=(const Keeper&) = delete;
+
+  // Cuts the stream; no more attempts.
+  void stop();
+  // Runs a bulk call, again where the connection's end has cut it and the session is attached
+  // again. call(&word) gives its Status.
+  template <class Call>
+  Status bulk(Call call) {
+    for (int tries = 0;; ++tries) {
+      std::string word;
+      const Status status = call(&word);
+      if (status.ok() || tries == kMostTries || !is_cut(status, word) || !comes_again()) {
+        return status;
+      }
+    }
+  }
+
+ private:
+  static constexpr int kMostTries = 5;
+
+  // The connection's end, not the session's.
+  static bool is_cut(const Status& status, const std::string& word);
+  void serve(std::shared_ptr<StreamEnd> end);
+  // The next stream's end; null: the session is lost, or stop() was called.
+  std::shared_ptr<StreamEnd> again(const StreamEnd& before);
+  Status attach(std::uint64_t number, std::string* word);
+  bool comes_again();
+  bool pause(std::chrono::milliseconds time);  // false: stop()
+  void lost(const Status& status, const std::string& word);
+
+  Session& session_;
+  Channel& channel_;
+  const std::string instance_;
+  const std::uint64_t lease_seconds_;
+  std::uint64_t epoch_, received_upto_ = 0, attach_ = 1;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool attached_ = true;              // with mutex_
+  std::atomic<bool> stopped_{false};  // set with mutex_
+  std::thread thread_;
+};
+
+}  // namespace teletensor::client
