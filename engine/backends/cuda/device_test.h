@@ -204,7 +204,7 @@ class DeviceCases {
     }
     const bool all = thorough();
     const std::size_t count =
-        all ? sources.size() : std::min({left, sources.size(), std::size_t{60}});
+        all ? sources.size() : std::min({left, sources.size(), std::size_t{16}});
     if (!all) left -= count;
     constexpr std::size_t kAtOnce = 50;
     for (const char* architecture : {"sm_90", "sm_80", "sm_100"}) {
