@@ -291,6 +291,8 @@ def main():
             for number in range(options.seed * 1_000_000, options.seed * 1_000_000 + options.programs):
                 for way in check(number, folder, options.cuts):
                     ways[way] = ways.get(way, 0) + 1
+                if number % 100 == 99:
+                    print(f"differential: as far as program {number}: {ways}", flush=True)
                 for file in os.scandir(folder):
                     if file.is_file():
                         os.unlink(file)
