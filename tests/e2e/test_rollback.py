@@ -159,6 +159,7 @@ def test_closing_a_rolled_back_session_ends_it(start_daemon, tt, monkeypatch):
         w += 1.0
         s.synchronize()
         crashed(daemon)
+        wait_until(lambda: s.rolled_back is not None)  # found out though nothing is under way
         with pytest.raises(tt.SessionLostError):
             w.tolist()
         s.close()

@@ -246,6 +246,7 @@ class Histories(RuleBasedStateMachine):
     def take_over(self, where):
         """Another program comes by the name: it has what was kept."""
         slot = self.slot(where)
+        slot.ask()  # what was cut off on its way is there
         if where % 2:
             slot.session.detach()
         old, slot.session = slot.session, self.tt.connect(slot.address, name=slot.name)

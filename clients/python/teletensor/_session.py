@@ -216,7 +216,7 @@ class Session:
         """
         if self._rolled_back is None and self._core.over and not self._closed:
             try:
-                self._core.synchronize()
+                self._core.keep("rollback", None)  # issues nothing in a session that is over: says why
             except SessionLostError as lost:
                 if lost.reason == "rollback":
                     self._rolled_back = lost
