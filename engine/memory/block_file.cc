@@ -92,7 +92,7 @@ Status BlockWriter::put_block() {
     packed_.resize(ZSTD_compressBound(kFileBlock));
     const std::size_t size =
         ZSTD_compress(packed_.data(), packed_.size(), block_.data(), block_.size(), kLevel);
-    pays_ = !ZSTD_isError(size) && size < block_.size() / 8 * 7;
+    pays_ = !ZSTD_isError(size) && size < block_.size() / 8 * 5;
     if (pays_) {
       head.stored = static_cast<std::uint32_t>(size);
       stored = packed_.data();
