@@ -237,6 +237,11 @@ def test_sessions_that_wait_can_be_interrupted_and_closed(start_daemon, tt):
             with contextlib.suppress(tt.InterruptedOpError):  # it may be too late
                 y[-1][0].item()
             z = [tt.full((EIGHT,), 5.0) for _ in range(7)]
+        told = False
+        while not told:  # of each root once
+            with contextlib.suppress(tt.InterruptedOpError):
+                second.synchronize()
+                told = True
         second.close()
         with first.as_current():
             assert x[0][0].item() == 1.0
