@@ -60,13 +60,6 @@ def cells(r):
     return [r["name"], f"{number(r['ours'])} {r['unit']}", peer, spread, bound, mark]
 
 
-GPUS = """## GPUs
-
-No figure of this page is a GPU's, and nothing of `engine/backends/cuda` has run on one yet: driver and compiler
-of its tests are stand-ins ([0013](design/0013-cuda.md)). Not yet run on a device: every call of the driver, every
-kernel as NVRTC compiles it, memory and streams of a real device, two devices side by side. `make gpu-check` on a
-machine with a GPU runs the op tester there and measures beside PyTorch.""".splitlines()
-
 HEAD = ["work", "teletensor", "peer", "ratio (range)", "bound", "reached"]
 
 
@@ -86,7 +79,7 @@ def page(report):
         f"{report['load']:.1f} (a run on a busy machine says little: run it again).", "",
         "| " + " | ".join(HEAD) + " |", "|---" * len(HEAD) + "|",
         *["| " + " | ".join(cells(r)) + " |" for r in report["rows"]], "",
-        "Bounds are those of the first landing in the design's table of figures.", "", *GPUS, ""]
+        "Bounds are those of the first landing in the design's table of figures.", ""]
     return "\n".join(lines)
 
 
@@ -104,9 +97,9 @@ def main():
     options = parser.parse_args()
     if options.write_docs:
         known = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
-        ops = known[known.index(OPS):] if OPS in known else ""  # tests/ops/perf.py writes that part
+        _, heading, rest = known.partition("\n## ")  # sections that others write stay
         text = page(json.loads(OUTPUT.read_text(encoding="utf-8")))
-        PAGE.write_text(f"{text}\n{ops}" if ops else text, encoding="utf-8")
+        PAGE.write_text(text + heading + rest, encoding="utf-8")
         return
     import torch
     from rows import rows
