@@ -20,7 +20,6 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1])]
 ROOT = Path(__file__).resolve().parents[2]
 OUTPUT, PAGE = ROOT / "build/bench.json", ROOT / "docs/benchmarks.md"
-OPS = "## Every op beside PyTorch"
 
 
 def measure(row, rounds):
