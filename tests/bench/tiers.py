@@ -7,10 +7,15 @@ import argparse
 import json
 import re
 import statistics
+import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import teletensor as tt
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from support.daemon import Daemon
 from support.http import ask
 
