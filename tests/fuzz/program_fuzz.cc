@@ -195,7 +195,9 @@ void check(const std::string& bytes, std::uint64_t seed, Counts& counts) {
       fail("what was accepted is refused when written");
     (void)passes::to_string(*p, catalog(), true);
     better = passes::optimize(*p, catalog());
-    if (!ops::verify(*better, catalog()).ok()) fail("the passes have broken a program");
+    if (const core::Status status = ops::verify(*better, catalog()); !status.ok()) {
+      fail(("the passes have broken a program: " + std::string(status.message())).c_str());
+    }
   }
   Outcome plain;
   {
