@@ -12,6 +12,7 @@
 #include "engine/backends/cpu/complex_parts.h"
 #include "engine/backends/cpu/cpu.h"
 #include "engine/backends/cpu/gemm.h"
+#include "engine/backends/cpu/products.h"
 #include "engine/backends/cpu/strided.h"
 #include "oneapi/dnnl/dnnl.h"
 
@@ -22,13 +23,6 @@ using core::Dims;
 using core::DType;
 using core::Geometry;
 using core::Status;
-
-// One operand: matrices of `row` and `column` strides, one for each index of the batch dimensions.
-struct Side {
-  const void* data = nullptr;  // first element
-  std::int64_t row = 0, column = 0;
-  Dims batch;  // stride of each batch dimension of the result; 0 where it repeats
-};
 
 // All matrices of the result are row-major and follow each other.
 struct Product {
@@ -233,26 +227,6 @@ const void* copy_dense(KernelCall& call, const TensorArg& x, DType dtype, Geomet
   return memory;
 }
 
-// The last two dimensions (a vector: a row on the left, a column on the right) and the batch
-// strides.
-Side side_of(const void* data, const Geometry& g, bool left, const Dims& batch) {
-  Side s;
-  s.data = data;
-  const int rank = g.rank();
-  if (rank == 1) {
-    (left ? s.column : s.row) = g.strides[0];
-  } else {
-    s.row = g.strides[rank - 2];
-    s.column = g.strides[rank - 1];
-  }
-  const int lead = batch.size() - std::max(0, rank - 2);
-  for (int d = 0; d < batch.size(); ++d) {
-    const int own = d - lead;
-    s.batch.push_back(own < 0 || g.shape[own] == 1 ? 0 : g.strides[own]);
-  }
-  return s;
-}
-
 // A stack of matrices times one matrix is one product, where the stack's rows have one stride (and
 // sgemm, where it is used, can read them).
 void fold_batch(Product& p, bool uses_sgemm) {
@@ -276,13 +250,7 @@ void fold_batch(Product& p, bool uses_sgemm) {
   p.batches = 1;
 }
 
-// linear's bias and addmm's x, added to finished pieces: out = alpha * product + beta * x.
-struct Addend {
-  const TensorArg* x = nullptr;
-  double alpha = 1, beta = 1;
-  std::int64_t row = 0, column = 0;  // strides of x, 0 where it repeats
-};
-
+// The addend, added to a finished piece.
 template <class T>
 void add_piece(const Addend& addend, T* c, std::int64_t n_all, std::int64_t i0, std::int64_t m,
                std::int64_t j0, std::int64_t n) {
@@ -486,21 +454,11 @@ Status any_product(KernelCall& call, const TensorArg& a, const TensorArg& b, boo
 Status matmul(KernelCall& call) { return any_product(call, call.in[0], call.in[1], false, {}); }
 
 Status linear(KernelCall& call) {
-  Addend addend;
-  if (call.in[2].kind == TensorArg::Kind::kTensor) {
-    addend.x = &call.in[2];
-    addend.column = call.in[2].geometry->strides[0];
-  }
-  return any_product(call, call.in[0], call.in[1], true, addend);
+  return any_product(call, call.in[0], call.in[1], true, addend_of_linear(call));
 }
 
 Status addmm(KernelCall& call) {
-  const Geometry& g = *call.in[0].geometry;
-  Addend addend{&call.in[0], call.attributes.real(1), call.attributes.real(0), 0, 0};
-  const int rank = g.rank();
-  if (rank > 0 && g.shape[rank - 1] > 1) addend.column = g.strides[rank - 1];
-  if (rank > 1 && g.shape[0] > 1) addend.row = g.strides[0];
-  return any_product(call, call.in[1], call.in[2], false, addend);
+  return any_product(call, call.in[1], call.in[2], false, addend_of_addmm(call));
 }
 
 // A column times a row.

@@ -1,5 +1,7 @@
 // Regions: copies between a base, numbered by its own row-major order, and a strided view on it.
 
+#include "engine/backends/cpu/regions.h"
+
 #include <cstring>
 
 #include "engine/backends/cpu/block_io.h"
@@ -12,28 +14,6 @@ namespace {
 using core::Dims;
 using core::Geometry;
 using core::Status;
-
-struct Region {
-  explicit Region(const core::Attributes& a)
-      : base(Dims(a.ints(0)), Dims(a.ints(1))),
-        view(Dims(a.ints(2)), Dims(a.ints(3)), a.integer(4)) {}
-  Geometry base, view;  // both relative to the base's first element
-};
-
-// Strides of dimensions of size 1 do not matter.
-bool lies_as(const Geometry& g, const Geometry& base) {
-  for (int d = 0; d < base.rank(); ++d) {
-    if (base.shape[d] > 1 && g.strides[d] != base.strides[d]) return false;
-  }
-  return true;
-}
-
-TensorArg seen_as(const TensorArg& arg, void* first, const Geometry& geometry) {
-  TensorArg out = arg;
-  out.data = first;
-  out.geometry = &geometry;
-  return out;
-}
 
 // Memory that lies as the base does. nullptr when the budget does not allow it.
 void* base_memory(KernelCall& call, const Geometry& base, std::size_t element, std::size_t& bytes) {

@@ -2,6 +2,7 @@
 // of its own. The counterparts of cpu/copies.cc, regions.cc, join.cc and creation.cc.
 #include <algorithm>
 
+#include "engine/backends/cpu/regions.h"
 #include "engine/backends/cuda/describe.h"
 
 namespace teletensor::backends::cuda {
@@ -12,13 +13,10 @@ using core::DType;
 using core::Geometry;
 using core::Number;
 using core::Status;
+using cpu::lies_as;
+using cpu::Region;
+using cpu::seen_as;
 
-TensorArg seen_as(const TensorArg& arg, void* first, const Geometry& geometry) {
-  TensorArg out = arg;
-  out.data = first;
-  out.geometry = &geometry;
-  return out;
-}
 TensorArg number_arg(Number number) {
   TensorArg arg;
   arg.kind = TensorArg::Kind::kNumber;
@@ -120,20 +118,6 @@ Status stack(KernelCall& call, Work& work) {
     TT_RETURN_IF_ERROR(describe_copy(call, call.in[i], seen_as(out, out.data, geometry), work));
   }
   return {};
-}
-
-struct Region {
-  explicit Region(const core::Attributes& a)
-      : base(Dims(a.ints(0)), Dims(a.ints(1))),
-        view(Dims(a.ints(2)), Dims(a.ints(3)), a.integer(4)) {}
-  Geometry base, view;  // both relative to the base's first element
-};
-
-bool lies_as(const Geometry& g, const Geometry& base) {
-  for (int d = 0; d < base.rank(); ++d) {
-    if (base.shape[d] > 1 && g.strides[d] != base.strides[d]) return false;
-  }
-  return true;
 }
 
 Status index_region(KernelCall& call, Work& work) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/backends/cpu/block_io.h"
+#include "engine/backends/cpu/products.h"
 #include "engine/backends/cuda/describe.h"
 #include "engine/backends/cuda/key.h"
 #include "engine/backends/cuda/names.h"
@@ -16,37 +17,9 @@ using core::Dims;
 using core::DType;
 using core::Geometry;
 using core::Status;
-
-struct Side {
-  const void* data = nullptr;
-  std::int64_t row = 0, column = 0;
-  Dims batch;
-};
-
-Side side_of(const TensorArg& x, bool left, const Dims& batch) {
-  Side s;
-  const Geometry& g = *x.geometry;
-  s.data = x.first();
-  const int rank = g.rank();
-  if (rank == 1) {
-    (left ? s.column : s.row) = g.strides[0];
-  } else {
-    s.row = g.strides[rank - 2];
-    s.column = g.strides[rank - 1];
-  }
-  const int lead = batch.size() - std::max(0, rank - 2);
-  for (int d = 0; d < batch.size(); ++d) {
-    const int own = d - lead;
-    s.batch.push_back(own < 0 || g.shape[own] == 1 ? 0 : g.strides[own]);
-  }
-  return s;
-}
-
-struct Addend {
-  const TensorArg* x = nullptr;
-  double alpha = 1, beta = 1;
-  std::int64_t row = 0, column = 0;
-};
+using cpu::Addend;
+using cpu::Side;
+using cpu::side_of;
 
 // The product of a and b; with `turned`, of a and b's transpose.
 Status product(KernelCall& call, Work& work, const TensorArg& a, const TensorArg& b, bool turned,
@@ -65,8 +38,8 @@ Status product(KernelCall& call, Work& work, const TensorArg& a, const TensorArg
   const std::int64_t k = shape_a.back();
   if (shape_a.size() > 1) m = shape_a[shape_a.size() - 2];
   if (shape_b.size() > 1) n = turned ? shape_b[shape_b.size() - 2] : shape_b.back();
-  const Side left = side_of(a, true, batch);
-  Side right = side_of(b, false, batch);
+  const Side left = side_of(a.first(), *a.geometry, true, batch);
+  Side right = side_of(b.first(), *b.geometry, false, batch);
   if (turned) std::swap(right.row, right.column);
 
   MatmulGraph graph;
@@ -103,22 +76,12 @@ Status matmul(KernelCall& call, Work& work) {
 }
 
 Status linear(KernelCall& call, Work& work) {
-  Addend addend;
-  if (call.in[2].kind == TensorArg::Kind::kTensor) {
-    addend.x = &call.in[2];
-    addend.column = call.in[2].geometry->strides[0];
-  }
-  return product(call, work, call.in[0], call.in[1], true, addend);
+  return product(call, work, call.in[0], call.in[1], true, cpu::addend_of_linear(call));
 }
 
 Status addmm(KernelCall& call, Work& work) {
   if (call.in[0].dtype != call.out[0].dtype) return not_here("an addend of another dtype");
-  const Geometry& g = *call.in[0].geometry;
-  Addend addend{&call.in[0], call.attributes.real(1), call.attributes.real(0), 0, 0};
-  const int rank = g.rank();
-  if (rank > 0 && g.shape[rank - 1] > 1) addend.column = g.strides[rank - 1];
-  if (rank > 1 && g.shape[0] > 1) addend.row = g.strides[0];
-  return product(call, work, call.in[1], call.in[2], false, addend);
+  return product(call, work, call.in[1], call.in[2], false, cpu::addend_of_addmm(call));
 }
 
 }  // namespace

@@ -1,0 +1,63 @@
+// What a matrix product reads from its call. Shared with CUDA.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "engine/backends/backend.h"
+
+namespace teletensor::backends::cpu {
+
+// One operand: matrices of `row` and `column` strides, one for each index of the batch dimensions.
+struct Side {
+  const void* data = nullptr;  // first element
+  std::int64_t row = 0, column = 0;
+  core::Dims batch;  // stride of each batch dimension of the result; 0 where it repeats
+};
+
+// The last two dimensions (a vector: a row on the left, a column on the right) and the batch
+// strides.
+inline Side side_of(const void* data, const core::Geometry& g, bool left, const core::Dims& batch) {
+  Side s;
+  s.data = data;
+  const int rank = g.rank();
+  if (rank == 1) {
+    (left ? s.column : s.row) = g.strides[0];
+  } else {
+    s.row = g.strides[rank - 2];
+    s.column = g.strides[rank - 1];
+  }
+  const int lead = batch.size() - std::max(0, rank - 2);
+  for (int d = 0; d < batch.size(); ++d) {
+    const int own = d - lead;
+    s.batch.push_back(own < 0 || g.shape[own] == 1 ? 0 : g.strides[own]);
+  }
+  return s;
+}
+
+// linear's bias and addmm's x: out = alpha * product + beta * x.
+struct Addend {
+  const TensorArg* x = nullptr;
+  double alpha = 1, beta = 1;
+  std::int64_t row = 0, column = 0;  // strides of x, 0 where it repeats
+};
+
+inline Addend addend_of_linear(const KernelCall& call) {
+  Addend addend;
+  if (call.in[2].kind == TensorArg::Kind::kTensor) {
+    addend.x = &call.in[2];
+    addend.column = call.in[2].geometry->strides[0];
+  }
+  return addend;
+}
+
+inline Addend addend_of_addmm(const KernelCall& call) {
+  const core::Geometry& g = *call.in[0].geometry;
+  Addend addend{&call.in[0], call.attributes.real(1), call.attributes.real(0), 0, 0};
+  const int rank = g.rank();
+  if (rank > 0 && g.shape[rank - 1] > 1) addend.column = g.strides[rank - 1];
+  if (rank > 1 && g.shape[0] > 1) addend.row = g.strides[0];
+  return addend;
+}
+
+}  // namespace teletensor::backends::cpu
