@@ -8,9 +8,6 @@
 //     different bytes before, and every result must be equal bit by bit. --write: each program that
 //     passed goes into the folder as one frame, where libFuzzer begins
 //   with clang and -fsanitize=fuzzer (target frame_libfuzzer): libFuzzer's flags and corpus
-#include <signal.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -297,18 +294,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   return 0;
 }
 #else
-namespace {
-
-char current_seed[64];
-
-void say_seed(int signal) {
-  (void)!write(2, current_seed, std::strlen(current_seed));
-  ::signal(signal, SIG_DFL);
-  raise(signal);
-}
-
-}  // namespace
-
 int main(int argc, char** argv) {
   double seconds = 10;
   std::uint64_t seed = 1;
@@ -324,12 +309,10 @@ int main(int argc, char** argv) {
       one = alone;
     }
   }
-  for (int number : {SIGSEGV, SIGABRT, SIGFPE, SIGBUS, SIGILL}) signal(number, say_seed);
   teletensor::fuzz::Counts counts;
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
   do {
-    std::snprintf(current_seed, sizeof current_seed, "frame_fuzz: --seed %llu\n",
-                  static_cast<unsigned long long>(seed));
+    teletensor::fuzz::now_at("frame_fuzz: --seed %llu\n", static_cast<unsigned long long>(seed));
     teletensor::fuzz::run(seed++, counts, one, bits, folder);
   } while (!one && std::chrono::steady_clock::now() < end);
   std::printf(

@@ -7,9 +7,6 @@
 //     in its bytes; prints how many were accepted. --corpus: programs without their checksum, in
 //     hexadecimal, one a line; FILE: one each, as libFuzzer writes them; these alone are run
 //   with clang and -fsanitize=fuzzer (target program_libfuzzer): libFuzzer's flags and corpus
-#include <signal.h>
-#include <unistd.h>
-
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -268,18 +265,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   return 0;
 }
 #else
-namespace {
-
-char current[200];
-
-void say_current(int signal) {
-  (void)!write(2, current, std::strlen(current));
-  ::signal(signal, SIG_DFL);
-  raise(signal);
-}
-
-}  // namespace
-
 int main(int argc, char** argv) {
   double seconds = 10;
   std::uint64_t seed = 1;
@@ -303,10 +288,9 @@ int main(int argc, char** argv) {
     }
     ++i;
   }
-  for (int number : {SIGSEGV, SIGABRT, SIGFPE, SIGBUS, SIGILL}) signal(number, say_current);
   teletensor::fuzz::Counts counts;
   for (const char* file : files) {
-    std::snprintf(current, sizeof current, "program_fuzz: %.150s\n", file);
+    teletensor::fuzz::now_at("program_fuzz: %.150s\n", file);
     std::ifstream in(file, std::ios::binary);
     const std::string body{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
     if (!in) teletensor::fuzz::fail("cannot read a file");
@@ -315,8 +299,8 @@ int main(int argc, char** argv) {
   if (corpus != nullptr) {
     std::ifstream in(corpus);
     for (std::string line; std::getline(in, line);) {
-      std::snprintf(current, sizeof current, "program_fuzz: program %llu of %.100s\n",
-                    static_cast<unsigned long long>(counts.ran), corpus);
+      teletensor::fuzz::now_at("program_fuzz: program %llu of %.100s\n",
+                               static_cast<unsigned long long>(counts.ran), corpus);
       std::string body;
       for (std::size_t i = 0; i + 1 < line.size(); i += 2) {
         body += static_cast<char>(std::stoi(line.substr(i, 2), nullptr, 16));
@@ -327,8 +311,7 @@ int main(int argc, char** argv) {
   }
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
   while (files.empty() && corpus == nullptr) {
-    std::snprintf(current, sizeof current, "program_fuzz: --seed %llu\n",
-                  static_cast<unsigned long long>(seed));
+    teletensor::fuzz::now_at("program_fuzz: --seed %llu\n", static_cast<unsigned long long>(seed));
     teletensor::fuzz::run(seed++, counts, one, folder);
     if (one || std::chrono::steady_clock::now() >= end) break;
   }

@@ -12,8 +12,10 @@
 
 namespace teletensor::fuzz {
 
-// Says so and aborts; the fuzzer's main says which seed it was.
+// Says so and aborts.
 [[noreturn]] void fail(const char* what);
+// What is being tried, as printf has it: a line that says how to repeat it, written by a crash.
+[[gnu::format(printf, 1, 2)]] void now_at(const char* format, ...);
 
 engine::Engine& the_engine();
 
