@@ -2,13 +2,13 @@
 
 import re
 import signal
-import textwrap
 
 import numpy as np
 import pytest
-from support.clients import client, finish, wait_line
+from support.clients import wait_line
 from support.daemon import wait_until
 from support.raw import Raw
+from support.training import digest, trainer
 
 FLAGS = ("--lease", "120", "--restart", "60", "--drain", "60")
 
@@ -56,42 +56,6 @@ def test_named_tensors_are_there_after_a_restart(daemon, tt):
         assert kept["big"].sum().item() == 1_000_000
         s.close()
     wait_until(lambda: not list(daemon.state.glob("*.session")), what="the file of an ended session")
-
-
-TRAIN = """
-    import hashlib, sys
-    def train(rounds, seed, mark):
-        tt.manual_seed(seed)
-        x = tt.tensor(np.linspace(-1, 1, 256, dtype=np.float32).reshape(64, 4))
-        net = tt.nn.Sequential(tt.nn.Linear(4, 16), tt.nn.Tanh(), tt.nn.Dropout(0.1), tt.nn.Linear(16, 2))
-        with tt.no_grad():
-            for i, p in enumerate(net.parameters()):
-                p.copy_(tt.linspace(-1, 1, p.numel()).reshape(p.shape) * (i + seed))
-        opt = tt.optim.Adam(net.parameters(), lr=0.01)
-        digest = hashlib.sha256()
-        for i in range(rounds):
-            opt.zero_grad()
-            hidden = net[:2](x)
-            loss = (net[2:](hidden) ** 2).mean()
-            if i % 3 == seed % 3:
-                digest.update(np.float64(loss.item()).tobytes())  # waits in the middle of a step
-            loss.backward()
-            opt.step()
-            if i == rounds // 8: print(mark, flush=True)
-        for p in net.parameters(): digest.update(p.detach().numpy().tobytes())
-        print("digest", digest.hexdigest(), flush=True)
-"""
-
-
-def trainer(daemon, seed, rounds):
-    code = textwrap.dedent(TRAIN) + f"train({rounds}, {seed}, 'begun')\n"
-    return client(code, daemon.unix)
-
-
-def digest(process):
-    status, out, err = finish(process, 240)
-    assert status == 0, err
-    return re.search("digest ([0-9a-f]+)", out).group(1)
 
 
 def test_three_training_clients_do_not_notice(daemon):

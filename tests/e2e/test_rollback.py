@@ -1,13 +1,12 @@
 """kill -9 behind a snapshot: what ran since runs again, bit for bit, or the session says how far back it is."""
 
-import re
-import textwrap
 import time
 
 import numpy as np
 import pytest
-from support.clients import client, finish, wait_line
+from support.clients import wait_line
 from support.daemon import wait_until
+from support.training import digest, trainer
 
 FLAGS = ("--lease", "120", "--restart", "60", "--drain", "60")
 
@@ -166,47 +165,12 @@ def test_closing_a_rolled_back_session_ends_it(start_daemon, tt, monkeypatch):
     wait_until(lambda: not list(daemon.state.glob("*.session")))
 
 
-TRAIN = """
-    import hashlib
-    def train(rounds, seed, mark):
-        tt.manual_seed(seed)
-        x = tt.tensor(np.linspace(-1, 1, 256, dtype=np.float32).reshape(64, 4))
-        net = tt.nn.Sequential(tt.nn.Linear(4, 16), tt.nn.Tanh(), tt.nn.Dropout(0.1), tt.nn.Linear(16, 2))
-        with tt.no_grad():
-            for i, p in enumerate(net.parameters()):
-                p.copy_(tt.linspace(-1, 1, p.numel()).reshape(p.shape) * (i + seed))
-        opt = tt.optim.Adam(net.parameters(), lr=0.01)
-        digest = hashlib.sha256()
-        s.snapshot()
-        for i in range(rounds):
-            opt.zero_grad()
-            loss = (net(x) ** 2).mean()
-            if i % 3 == seed % 3:
-                digest.update(np.float64(loss.item()).tobytes())
-            loss.backward()
-            opt.step()
-            if i == rounds // 10: print(mark, flush=True)
-        for p in net.parameters(): digest.update(p.detach().numpy().tobytes())
-        print("digest", digest.hexdigest(), flush=True)
-"""
-
-
-def trainer(daemon, seed, rounds):
-    return client(textwrap.dedent(TRAIN) + f"train({rounds}, {seed}, 'begun')\n", daemon.unix)
-
-
-def digest(process):
-    status, out, err = finish(process, 240)
-    assert status == 0, err
-    return re.search("digest ([0-9a-f]+)", out).group(1)
-
-
 def test_five_crashes_under_three_training_clients(start_daemon):
     """SIGKILL at any moment: the daemon always starts, and the bits are those of whole runs."""
     daemon = start_daemon(*FLAGS, "--snapshot-every", "0.3")
     rounds = 250
-    wanted = [digest(trainer(daemon, seed, rounds)) for seed in (1, 2, 3)]
-    clients = [trainer(daemon, seed, rounds) for seed in (1, 2, 3)]
+    wanted = [digest(trainer(daemon, seed, rounds, snapshot=True)) for seed in (1, 2, 3)]
+    clients = [trainer(daemon, seed, rounds, snapshot=True) for seed in (1, 2, 3)]
     for process in clients:
         wait_line(process, "begun")
     for kills in range(5):
