@@ -1,4 +1,5 @@
 // What literals decide: steps over literals alone, branches with a known condition.
+#include <algorithm>
 #include <utility>
 
 #include "engine/passes/passes.h"
@@ -23,6 +24,21 @@ std::vector<const std::string*> literals_of(const Program& program) {
 bool whole(const View& view, const Program& program) {
   return view.geometry.offset == 0 && view.geometry.contiguous() &&
          view.geometry.numel() == program.values[view.value].elements;
+}
+
+// In a branch that is the branch's own business; in the body of a program its caller would see it.
+bool overwrites_from_outside(const Block& block) {
+  std::vector<ValueId> own;
+  for (const Step& step : block.steps) {
+    for (const program::StepResult& result : step.results) {
+      if (result.overwrites >= 0) {
+        const ValueId old = step.operands[static_cast<std::size_t>(result.overwrites)].view.value;
+        if (std::find(own.begin(), own.end(), old) == own.end()) return true;
+      }
+      own.push_back(result.view.value);
+    }
+  }
+  return false;
 }
 
 // Replaces ifs with known conditions in a block; `replacement` gets what their results become.
@@ -62,7 +78,7 @@ bool inline_in(Block& block, const std::vector<const std::string*>& known, Progr
       }
     }
     bool fits = taken != nullptr && results.size() == step.results.size();
-    if (fits) fits = taken->parameters.empty();
+    if (fits) fits = taken->parameters.empty() && !overwrites_from_outside(*taken);
     for (std::size_t r = 0; fits && r < results.size(); ++r) fits = becomes(r, results[r]);
     if (!fits) {
       steps.push_back(std::move(step));

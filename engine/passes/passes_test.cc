@@ -5,6 +5,7 @@
 
 #include <cstring>
 
+#include "engine/ops/verify.h"
 #include "engine/passes/loop.h"
 #include "engine/passes/plan.h"
 
@@ -301,6 +302,30 @@ TEST(Inline, AKnownConditionChoosesItsBranch) {
             "  v1: bool x 1 = literal\n"
             "  v2: float32[4] = sin(x)\n"
             "  return v2\n");
+}
+
+// Inside a branch it is a value of the branch; in the body it would be a change that nobody announced.
+TEST(Inline, ABranchThatOverwritesAParameterStays) {
+  Maker m;
+  const View x = m.parameter("x", {4});
+  const View yes = m.literal(DType::kBool, {}, std::string(1, '\1'));
+  Step branch;
+  branch.kind = Step::Kind::kIf;
+  branch.operands.push_back(t(yes));
+  for (const bool writes : {true, false}) {
+    program::Block& block = branch.blocks.emplace_back();
+    Step& step = block.steps.emplace_back(m.make("neg", {t(x)}));
+    if (writes) step.results[0].overwrites = 0;
+    block.results.push_back(step.results[0].view);
+  }
+  branch.results.push_back({m.value(DType::kF32, Geometry({4})), -1});
+  m.program().body.steps.push_back(branch);
+  m.returns({branch.results[0].view, x});
+  m.program().aliases.push_back({1, true, 0});
+  ASSERT_TRUE(ops::verify(m.program(), ops::catalog()).ok());
+  const Program better = optimize(m.program());
+  EXPECT_TRUE(ops::verify(better, ops::catalog()).ok());
+  EXPECT_EQ(to_string(better), to_string(m.program()));
 }
 
 using Units = std::vector<Unit>;
