@@ -304,7 +304,8 @@ TEST(Inline, AKnownConditionChoosesItsBranch) {
             "  return v2\n");
 }
 
-// Inside a branch it is a value of the branch; in the body it would be a change that nobody announced.
+// Inside a branch it is a value of the branch; in the body it would be a change that nobody
+// announced.
 TEST(Inline, ABranchThatOverwritesAParameterStays) {
   Maker m;
   const View x = m.parameter("x", {4});
