@@ -1,6 +1,5 @@
 """What deploy/ ships, as far as one box can try it: nginx in front, the unit, the manifests."""
 
-import os
 import re
 import shutil
 import socket
@@ -9,8 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
-from support.daemon import binary, wait_until
-from support.tls import Authority
+from support.daemon import binary
+from support.nginx import in_front
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 HELP = subprocess.run([binary(), "--help"], capture_output=True, text=True, timeout=30).stdout
@@ -20,50 +19,14 @@ def flags_of(text):
     return set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text))
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
 @pytest.fixture
 def proxied(start_daemon, tmp_path):
-    """(address, authority, token) of the shipped configuration, with paths of this test."""
-    if not shutil.which("nginx"):
-        pytest.skip("not installed: nginx-light")
-    daemon = start_daemon("--proxy-socket", f"{tmp_path}/proxy.sock")
-    authority = Authority(tmp_path / "ca")
-    certificate, key = authority.issue("server")
-    port = free_port()
-    text = (DEPLOY / "nginx.conf").read_text(encoding="utf-8")
-    for old, new in (("listen 7420", f"listen 127.0.0.1:{port}"), ("/etc/teletensor/server.pem", certificate),
-                     ("/etc/teletensor/server.key", key), ("/etc/teletensor/ca.pem", authority.ca),
-                     ("/run/teletensor/proxy.sock", f"{tmp_path}/proxy.sock"),
-                     ("/run/teletensor/nginx.pid", f"{tmp_path}/nginx.pid")):
-        assert old in text, old
-        text = text.replace(old, str(new))
-    user = "user root;\n" if os.getuid() == 0 else ""
-    (tmp_path / "nginx.conf").write_text(f"{user}daemon off;\n{text}", encoding="utf-8")
-    for name in ("body", "logs"):
-        (tmp_path / name).mkdir()
-    nginx = subprocess.Popen(["nginx", "-p", str(tmp_path), "-c", str(tmp_path / "nginx.conf"), "-e", "stderr"],
-                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-    def up():
-        with socket.socket() as s:
-            return s.connect_ex(("127.0.0.1", port)) == 0
-    try:
-        wait_until(up, 20, "nginx listens")
-        token = subprocess.run([binary(), "--state-dir", f"{daemon.folder}/state", "--create-token", "alice:user"],
-                               capture_output=True, text=True, timeout=30).stdout.strip()
-        yield f"tls://127.0.0.1:{port}", authority, token
-    finally:
-        nginx.terminate()
-        nginx.communicate(timeout=20)
+    with in_front(start_daemon, tmp_path) as front:
+        yield front
 
 
 def test_nginx_in_front(proxied, tt):
-    address, authority, token = proxied
+    address, authority, token = proxied.address, proxied.authority, proxied.token
     cert = authority.issue("alice")
     with tt.connect(address, token=token, ca=authority.ca, cert=cert):
         x = tt.arange(300_000, dtype=tt.float32)  # an upload and a download of more than a buffer

@@ -1,0 +1,64 @@
+"""The shipped nginx configuration in front of a daemon of a test, with paths of that test."""
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from support.daemon import binary, wait_until
+from support.tls import Authority
+
+CONFIGURATION = Path(__file__).resolve().parents[2] / "deploy/nginx.conf"
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+class Front:
+    """`address` of nginx, the `authority` of its certificates, a user's `token`, the `daemon` behind."""
+
+    def __init__(self, daemon, authority, address, token):
+        self.daemon, self.authority, self.address, self.token = daemon, authority, address, token
+
+
+@contextlib.contextmanager
+def in_front(start_daemon, folder):
+    """A Front. The test is skipped where there is no nginx."""
+    if not shutil.which("nginx"):
+        pytest.skip("not installed: nginx (deploy/packages-proxy.txt)")
+    daemon = start_daemon("--proxy-socket", f"{folder}/proxy.sock")
+    authority = Authority(folder / "ca")
+    certificate, key = authority.issue("server")
+    port = free_port()
+    text = CONFIGURATION.read_text(encoding="utf-8")
+    for old, new in (("listen 7420", f"listen 127.0.0.1:{port}"), ("/etc/teletensor/server.pem", certificate),
+                     ("/etc/teletensor/server.key", key), ("/etc/teletensor/ca.pem", authority.ca),
+                     ("/run/teletensor/proxy.sock", f"{folder}/proxy.sock"),
+                     ("/run/teletensor/nginx.pid", f"{folder}/nginx.pid")):
+        assert old in text, old
+        text = text.replace(old, str(new))
+    user = "user root;\n" if os.getuid() == 0 else ""
+    (folder / "nginx.conf").write_text(f"{user}daemon off;\n{text}", encoding="utf-8")
+    for name in ("body", "logs"):
+        (folder / name).mkdir()
+    nginx = subprocess.Popen(["nginx", "-p", str(folder), "-c", str(folder / "nginx.conf"), "-e", "stderr"],
+                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def up():
+        with socket.socket() as s:
+            return s.connect_ex(("127.0.0.1", port)) == 0
+    try:
+        wait_until(up, 30, "nginx listens")
+        token = subprocess.run([binary(), "--state-dir", f"{daemon.folder}/state", "--create-token", "alice:user"],
+                               capture_output=True, text=True, timeout=30).stdout.strip()
+        yield Front(daemon, authority, f"tls://127.0.0.1:{port}", token)
+    finally:
+        nginx.terminate()
+        nginx.wait(20)
