@@ -68,6 +68,15 @@ struct MemoryUse {
   std::uint64_t away = 0, disk_used = 0, disk_quota = 0;
 };
 
+// A GPU.
+struct Accelerator {
+  core::Device device;
+  std::string model;   // "NVIDIA H100 80GB HBM3"
+  int capability = 0;  // 90: 9.0
+  int multiprocessors = 0;
+  std::uint64_t memory = 0;  // bytes of the device, those of other programs included
+};
+
 // What moved between memory and disk so far: bytes of tensors, of files, and the time it took.
 struct Moved {
   std::uint64_t out = 0, in = 0, written = 0;
@@ -226,6 +235,8 @@ class Session {
     done(core::Status(core::Code::kUnimplemented, "this session cannot be written down"));
   }
   virtual std::vector<MemoryUse> memory() const = 0;
+  // MemoryUse::peak begins again at what is used.
+  virtual void reset_peaks() {}
   virtual std::uint64_t completed_upto() const = 0;
   virtual std::size_t queued() const = 0;  // instructions waiting
   virtual std::size_t handles() const = 0;
@@ -258,6 +269,7 @@ class Engine {
   virtual const ops::Catalog& catalog() const = 0;
   virtual std::vector<core::Device> devices() const = 0;
   virtual std::vector<MemoryUse> memory() const = 0;
+  virtual std::vector<Accelerator> accelerators() const { return {}; }
   virtual Moved moved() const { return {}; }
   virtual std::vector<Publication> publications() const { return {}; }
   // Not ok once a device is lost, with the cause; it stays so. Any thread.

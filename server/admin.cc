@@ -130,6 +130,12 @@ grpc::ServerUnaryReactor* AdminService::Holdings(grpc::CallbackServerContext* co
   }
   const Result<SessionView> view = view_of(**lease);
   if (view.ok()) fill(*view, *reply->mutable_session());
+  if (view.ok() && request->reset_peaks() && request->session() == 0) {
+    (void)(*lease)->with_session([](engine::Session& session) {
+      session.reset_peaks();
+      return core::Status();
+    });
+  }
   return answer(context, view.status());
 }
 

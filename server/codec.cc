@@ -36,6 +36,15 @@ void fill_devices(engine::Engine& engine, Reply& reply) {
     device.set_name(core::to_string(use.device));
     device.set_memory(use.device_total);
   }
+  for (const engine::Accelerator& each : engine.accelerators()) {
+    for (v1::Device& device : *reply.mutable_devices()) {
+      if (device.name() != core::to_string(each.device)) continue;
+      device.set_model(each.model);
+      device.set_capability(static_cast<std::uint32_t>(each.capability));
+      device.set_multiprocessors(static_cast<std::uint32_t>(each.multiprocessors));
+      device.set_whole_memory(each.memory);
+    }
+  }
 }
 
 }  // namespace

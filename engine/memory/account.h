@@ -88,6 +88,7 @@ class Account {
 
   std::uint64_t used() const { return used_.load(std::memory_order_relaxed) & ~kClosed; }
   std::uint64_t peak() const { return peak_.load(std::memory_order_relaxed); }
+  void reset_peak() { peak_.store(used(), std::memory_order_relaxed); }
   std::uint64_t quota() const { return quota_; }
   const Budget& budget() const { return budget_; }
   const UserBudget* user() const { return user_.get(); }

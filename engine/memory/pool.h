@@ -87,6 +87,7 @@ class Pool {
   std::vector<Living> largest(std::size_t most) const;
 
   const Account& account() const { return account_; }
+  void reset_peak() { account_.reset_peak(); }  // any thread
   DevicePool& device() { return device_; }
   core::Device device_id() const { return device_.device(); }
 

@@ -5,6 +5,7 @@ namespace teletensor::runtime {
 Device::Device(std::unique_ptr<backends::Backend> backend, std::uint64_t budget,
                const ops::Catalog& catalog)
     : backend_(std::move(backend)),
+      accelerator_(dynamic_cast<backends::Accelerator*>(backend_.get())),
       id_(backend_->device()),
       source_(backend_.get()),
       pool_(id_, budget, &source_) {

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/backends/backend.h"
+#include "engine/backends/accelerator.h"
 #include "engine/memory/device_pool.h"
 #include "engine/memory/source.h"
 #include "engine/ops/op.h"
@@ -21,6 +21,7 @@ class Device {
 
   core::Device id() const { return id_; }
   backends::Backend& backend() { return *backend_; }
+  backends::Accelerator* accelerator() { return accelerator_; }  // null: the host computes
   memory::DevicePool& pool() { return pool_; }
   // nullptr where the device cannot compute the op.
   backends::Kernel kernel(ops::OpId op) const { return kernels_[op]; }
@@ -40,6 +41,7 @@ class Device {
   };
 
   std::unique_ptr<backends::Backend> backend_;
+  backends::Accelerator* const accelerator_;
   const core::Device id_;
   BackendSource source_;
   memory::DevicePool pool_;

@@ -31,6 +31,18 @@ std::vector<core::Device> Host::devices() const {
   return ids;
 }
 
+std::vector<engine::Accelerator> Host::accelerators() const {
+  std::vector<engine::Accelerator> found;
+  for (std::size_t i = 0; i < devices_.size(); ++i) {
+    const backends::Accelerator* const each = devices_.at(i).accelerator();
+    if (each == nullptr) continue;
+    const backends::Accelerator::Facts facts = each->facts();
+    found.push_back(
+        {each->device(), facts.model, facts.capability, facts.multiprocessors, facts.memory});
+  }
+  return found;
+}
+
 std::vector<engine::MemoryUse> Host::memory() const {
   std::vector<engine::MemoryUse> uses;
   for (std::size_t i = 0; i < devices_.size(); ++i) {

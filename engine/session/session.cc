@@ -672,6 +672,10 @@ std::vector<engine::Publication> Session::published(std::string_view name) const
   return found;
 }
 
+void Session::reset_peaks() {
+  for (std::size_t i = 0; i < devices_.size(); ++i) back_.executor().pool(i).reset_peak();
+}
+
 std::vector<engine::MemoryUse> Session::memory() const {
   std::vector<engine::MemoryUse> uses;
   for (std::size_t i = 0; i < devices_.size(); ++i) {

@@ -74,6 +74,7 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   // of no use.
   core::Status put_up(program::Image image, const engine::Engine::ReadBytes& read);
   std::vector<engine::MemoryUse> memory() const override;
+  void reset_peaks() override;
   std::uint64_t completed_upto() const override { return back_.completed_upto(); }
   std::size_t queued() const override { return back_.queued(); }
   std::size_t handles() const override { return handles_.load(std::memory_order_relaxed); }

@@ -44,6 +44,10 @@ void raise_late(PySession& session) {
   raise_if(Status(status.code(), session.explained(status.message(), root)));
 }
 
+namespace {
+thread_local std::uint8_t current_gpu = 0;  // what "cuda" means
+}
+
 std::optional<core::DType> dtype_of(PyObject* object) {
   if (Py_TYPE(object) != dtype_type) return std::nullopt;
   return nb::inst_ptr<PyDType>(object)->dtype;
@@ -53,7 +57,10 @@ std::optional<core::Device> device_of(PyObject* object) {
   if (Py_TYPE(object) == device_type) return nb::inst_ptr<PyDevice>(object)->device;
   if (PyUnicode_Check(object)) {
     const char* text = PyUnicode_AsUTF8(object);
-    return text ? core::device_from_name(text) : std::nullopt;
+    if (text == nullptr) return std::nullopt;
+    auto device = core::device_from_name(text);
+    if (device && std::string_view(text) == "cuda") device->index = current_gpu;
+    return device;
   }
   return std::nullopt;
 }
@@ -171,6 +178,10 @@ void bind_types(nb::module_& m) {
         g_error_types = types.release().ptr();
       },
       "Status code -> exception class.");
+  m.def(
+      "current_gpu", [] { return static_cast<int>(current_gpu); },
+      "What \"cuda\" means on this thread.");
+  m.def("set_current_gpu", [](std::uint8_t index) { current_gpu = index; });
   m.def("grad_mode", &grad_mode);
   m.def("set_grad_mode", &set_grad_mode);
   m.def("default_dtype", [] { return nb::steal(wrap_dtype(default_dtype())); });

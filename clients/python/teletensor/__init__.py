@@ -166,6 +166,7 @@ from . import (  # noqa: E402
     amp,
     array_api,
     autograd,
+    backends,
     cuda,
     distributions,
     fft,
@@ -199,7 +200,7 @@ from ._extras import __all__ as _extra_names  # noqa: E402
 __all__ = [
     "DeviceLostError", "Generator", "InterruptedOpError", "OutOfMemoryError", "RefusedError",
     "Session", "SessionLostError", "Size", "TeletensorError", "Tensor", "amp", "array_api", "as_tensor",
-    "autocast", "autograd", "bfloat16", "bool", "cdouble", "cfloat", "checked", "compile",
+    "autocast", "autograd", "backends", "bfloat16", "bool", "cdouble", "cfloat", "checked", "compile",
     "complex128", "complex64", "connect", "cuda", "current_session", "default_generator", "device",
     "distributions", "double", "dtype", "enable_grad", "fft", "float", "float16", "float32",
     "float64", "from_numpy", "from_torch", "func", "get_autocast_dtype", "get_default_dtype",

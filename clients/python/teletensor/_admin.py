@@ -61,9 +61,10 @@ class Admin:
         """By device, all sessions together."""
         return [memory_of(m) for m in self._ask("Memory").messages(1)]
 
-    def holdings(self, session: int = 0, most: int = 0) -> dict[str, Any]:
-        """Largest tensors and state of a session; 0: the one that this transport belongs to."""
-        reply = self._ask("Holdings", [(1, session), (2, most)])
+    def holdings(self, session: int = 0, most: int = 0, reset_peaks: bool = False) -> dict[str, Any]:
+        """Largest tensors and state of a session; 0: the one that this transport belongs to, whose peaks
+        of memory may begin again from here."""
+        reply = self._ask("Holdings", [(1, session), (2, most), (3, int(reset_peaks))])
         return {"session": _session_of(reply.message(3)),
                 "tensors": [{"device": h.text(1), "bytes": h.integer(2), "command": h.integer(3),
                              "site": h.text(4), "away": bool(h.integer(5))} for h in reply.messages(1)]}

@@ -74,7 +74,8 @@ class Session:
         self.name = greeting.session_name
         self.id = greeting.session_id
         self.server_version = greeting.server_version
-        self.devices = [d for d, _ in greeting.devices]
+        self.devices = [d.name for d in greeting.devices]
+        self._gpus = [d for d in greeting.devices if d.name.startswith("cuda:")]
         self.unsupported_ops = greeting.unsupported
         limits = greeting.limits
         self._inline = limits["inline_bytes"]

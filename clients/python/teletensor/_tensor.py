@@ -123,9 +123,13 @@ def _cpu(self: Tensor) -> Tensor:
     return _to(self, "cpu")
 
 
-def _cuda(self: Tensor, device: int = 0) -> Tensor:
-    """The tensor on the daemon's GPU."""
-    return _to(self, f"cuda:{device}")
+def _cuda(self: Tensor, device: int | str | _core.device | None = None,
+          non_blocking: bool = False) -> Tensor:
+    """The tensor on the daemon's GPU: the current one, or `device`."""
+    place = "cuda" if device is None else f"cuda:{device}" if isinstance(device, int) else device
+    if _core.device(place).type != "cuda":
+        raise RuntimeError(f"Invalid device, must be cuda device, but got {device}")
+    return _to(self, place)
 
 
 _TYPE_NAMES = {"float32": "Float", "float64": "Double", "float16": "Half", "bfloat16": "BFloat16",

@@ -10,7 +10,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import _core
 from ._credentials import Credentials, credentials_of
@@ -49,6 +49,17 @@ class CallError(TeletensorError):
 _core.set_call_error(CallError)
 
 
+class Device(NamedTuple):
+    """A device of the daemon; `memory`: bytes for all sessions. What follows is of a GPU."""
+
+    name: str
+    memory: int
+    model: str
+    capability: int  # 90: 9.0
+    multiprocessors: int
+    whole_memory: int  # bytes of the device, those of other programs included
+
+
 @dataclass
 class Greeting:
     """What Hello agreed on."""
@@ -58,7 +69,7 @@ class Greeting:
     session_name: str
     epoch: int
     limits: dict[str, int]
-    devices: list[tuple[str, int]]
+    devices: list[Device]
     unsupported: list[str] = field(default_factory=list)
     quota: int = 0
     lease: int = 0  # seconds that the session outlives its connection
@@ -196,7 +207,8 @@ class Transport(ABC):
         greeting = Greeting(
             server_version=reply.text(2), token=reply.text(4), session_name=reply.text(5),
             epoch=reply.integer(3), limits=_limits(reply.message(7)),
-            devices=[(d.text(1), d.integer(2)) for d in reply.messages(8)],
+            devices=[Device(d.text(1), d.integer(2), d.text(3), d.integer(4), d.integer(5), d.integer(6))
+                     for d in reply.messages(8)],
             unsupported=reply.texts(9), quota=reply.integer(10), lease=reply.integer(6),
             session_id=reply.integer(11), sites_seconds=reply.integer(12) / 1000,
             start=reply if reply.integer(20) else None, restart=reply.integer(13) / 1000,

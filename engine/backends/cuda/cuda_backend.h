@@ -10,14 +10,14 @@
 #include <memory>
 #include <string>
 
-#include "engine/backends/backend.h"
+#include "engine/backends/accelerator.h"
 #include "engine/backends/cuda/device_table.h"
 #include "engine/backends/cuda/gpu.h"
 #include "engine/backends/cuda/kernel_cache.h"
 
 namespace teletensor::backends::cuda {
 
-class CudaBackend final : public Backend {
+class CudaBackend final : public Accelerator {
  public:
   // `host`: the CPU's kernels.
   CudaBackend(std::unique_ptr<Gpu> gpu, core::Device device, const Compiler& compiler,
@@ -26,6 +26,9 @@ class CudaBackend final : public Backend {
   ~CudaBackend() override;
 
   core::Device device() const override { return device_; }
+  Facts facts() const override {
+    return {gpu_->model(), gpu_->capability(), gpu_->multiprocessors(), gpu_->memory()};
+  }
   Kernel find(ops::OpId op) const override;
   LoopRole role(ops::OpId op) const override;
   core::Status run_loop(std::span<const LoopStep> steps, Parallel& parallel,

@@ -42,6 +42,7 @@ inline constexpr int kIllegalAddress = 700;
 inline constexpr int kLaunchOutOfResources = 701;
 inline constexpr int kNotSupported = 801;
 // CUdevice_attribute.
+inline constexpr int kMultiprocessors = 16;
 inline constexpr int kComputeMode = 20;
 inline constexpr int kCapabilityMajor = 75;
 inline constexpr int kCapabilityMinor = 76;

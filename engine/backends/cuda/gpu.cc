@@ -61,6 +61,7 @@ Status Gpu::start() {
   TT_RETURN_IF_ERROR(check(driver_.cuDeviceGetName(model, sizeof model - 1, device_), "its name"));
   model_ = model;
   capability_ = 10 * attribute(kCapabilityMajor) + attribute(kCapabilityMinor);
+  multiprocessors_ = attribute(kMultiprocessors);
   pools_ = attribute(kMemoryPoolsSupported) != 0;
   if (capability_ < 75) {
     return Status(Code::kFailedPrecondition, name_ + " (" + model_ + ") has compute capability " +
@@ -75,6 +76,7 @@ Status Gpu::start() {
   TT_RETURN_IF_ERROR(enter());
   std::size_t free = 0, total = 0;
   TT_RETURN_IF_ERROR(check(driver_.cuMemGetInfo(&free, &total), "asking for its memory"));
+  memory_ = total;
   free_at_start_ = free;
   TT_RETURN_IF_ERROR(check(driver_.cuStreamCreate(&stream_, kStreamNonBlocking), "a stream"));
   const auto event = [&](Event* made) {

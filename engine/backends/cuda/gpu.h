@@ -42,6 +42,8 @@ class Gpu {
   const std::string& name() const { return name_; }
   const std::string& model() const { return model_; }  // "NVIDIA H100 80GB HBM3"
   int capability() const { return capability_; }       // 90: 9.0
+  int multiprocessors() const { return multiprocessors_; }
+  std::uint64_t memory() const { return memory_; }  // bytes, in use or not
   std::uint64_t free_at_start() const { return free_at_start_; }
 
   // Not ok once it is lost.
@@ -95,7 +97,9 @@ class Gpu {
   std::string model_;
   int device_ = 0;
   int capability_ = 0;
+  int multiprocessors_ = 0;
   bool pools_ = false;  // has stream-ordered memory
+  std::uint64_t memory_ = 0;
   std::uint64_t free_at_start_ = 0;
   Context context_ = nullptr;
   Stream stream_ = nullptr;

@@ -89,7 +89,8 @@ EXPORT cuDeviceGetName(char* name, int bytes, int) {
   return kSuccess;
 }
 EXPORT cuDeviceGetAttribute(int* value, int attribute, int) {
-  *value = attribute == 75    ? config().capability / 10
+  *value = attribute == 16    ? 132
+           : attribute == 75     ? config().capability / 10
            : attribute == 76  ? config().capability % 10
            : attribute == 115 ? 1
                               : 0;

@@ -1,0 +1,13 @@
+"""Apple's GPUs, which no daemon has."""
+
+__all__ = ["is_available", "is_built"]
+
+
+def is_available() -> bool:
+    """False."""
+    return False
+
+
+def is_built() -> bool:
+    """False."""
+    return False

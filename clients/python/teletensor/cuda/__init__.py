@@ -1,0 +1,129 @@
+"""The daemon's GPUs, under PyTorch's names.
+
+Where the daemon has none, everything answers as PyTorch does on a machine without a driver: counts
+and bytes are 0, seeds and emptying the cache do nothing, what needs a device raises RuntimeError.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import amp
+from .._generator import default_generator
+from .._session import current_session
+from ._device import (
+    current_device,
+    device,
+    device_count,
+    device_of,
+    get_device_capability,
+    get_device_name,
+    get_device_properties,
+    index_of,
+    init,
+    is_available,
+    is_initialized,
+    set_device,
+    synchronize,
+)
+from ._memory import (
+    OutOfMemoryError,
+    empty_cache,
+    max_memory_allocated,
+    max_memory_reserved,
+    mem_get_info,
+    memory_allocated,
+    memory_reserved,
+    memory_stats,
+    memory_summary,
+    reset_peak_memory_stats,
+)
+from ._streams import (
+    Event,
+    Stream,
+    StreamContext,
+    current_stream,
+    default_stream,
+    set_stream,
+    stream,
+)
+
+__all__ = [
+    "Event", "OutOfMemoryError", "Stream", "StreamContext", "amp", "can_device_access_peer",
+    "current_device", "current_stream", "default_stream", "device", "device_count", "device_of",
+    "empty_cache", "get_arch_list", "get_device_capability", "get_device_name",
+    "get_device_properties", "get_rng_state", "init", "initial_seed", "ipc_collect", "is_available",
+    "is_bf16_supported", "is_current_stream_capturing", "is_initialized", "manual_seed",
+    "manual_seed_all", "max_memory_allocated", "max_memory_reserved", "mem_get_info",
+    "memory_allocated", "memory_reserved", "memory_stats", "memory_summary",
+    "reset_peak_memory_stats", "seed", "seed_all", "set_device", "set_rng_state", "set_stream",
+    "stream", "synchronize",
+]  # fmt: skip
+
+
+def manual_seed(seed: int) -> None:
+    """Seeds the random generator, the same on every device; nothing without a GPU."""
+    if is_available():
+        default_generator.manual_seed(seed)
+
+
+def manual_seed_all(seed: int) -> None:
+    """manual_seed()."""
+    manual_seed(seed)
+
+
+def seed() -> None:
+    """Seeds the random generator by chance."""
+    if is_available():
+        default_generator.seed()
+
+
+def seed_all() -> None:
+    """seed()."""
+    seed()
+
+
+def initial_seed() -> int:
+    """The seed of the random generator."""
+    init()
+    return default_generator.initial_seed()
+
+
+def get_rng_state(device: Any = "cuda") -> tuple[int, int]:
+    """The state of the random generator, as `teletensor.get_rng_state`."""
+    index_of(device)
+    return default_generator.get_state()
+
+
+def set_rng_state(new_state: tuple[int, int], device: Any = "cuda") -> None:
+    """Sets what get_rng_state gave."""
+    index_of(device)
+    default_generator.set_state(new_state)
+
+
+def is_bf16_supported(including_emulation: bool = True) -> bool:
+    """Can the GPUs compute with bfloat16? All that the daemon uses can."""
+    return is_available()
+
+
+def get_arch_list() -> list[str]:
+    """Architectures of the daemon's GPUs: kernels are compiled where they run."""
+    return sorted({f"sm_{gpu.capability}" for gpu in current_session()._gpus})
+
+
+def can_device_access_peer(device: Any, peer_device: Any) -> bool:
+    """False: tensors go from GPU to GPU by copies alone."""
+    index_of(device), index_of(peer_device)
+    return False
+
+
+def ipc_collect() -> None:
+    """Nothing: no memory of a GPU is shared with other processes."""
+    init()
+
+
+def is_current_stream_capturing() -> bool:
+    """Is a program being captured?"""
+    return False
+
+
