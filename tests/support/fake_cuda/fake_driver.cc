@@ -90,7 +90,7 @@ EXPORT cuDeviceGetName(char* name, int bytes, int) {
 }
 EXPORT cuDeviceGetAttribute(int* value, int attribute, int) {
   *value = attribute == 16    ? 132
-           : attribute == 75     ? config().capability / 10
+           : attribute == 75  ? config().capability / 10
            : attribute == 76  ? config().capability % 10
            : attribute == 115 ? 1
                               : 0;
