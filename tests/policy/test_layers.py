@@ -31,14 +31,16 @@ LAYERS = {
          "engine/backends/backend.h", "engine/backends/cpu/"], ABSL),
     "engine/backends/cuda": (
         ["engine/core/", "engine/program/", "engine/ops/", "engine/memory/",
-         "engine/passes/loop.h", "engine/backends/backend.h", "engine/backends/cpu/"],
+         "engine/passes/loop.h", "engine/backends/backend.h", "engine/backends/accelerator.h",
+         "engine/backends/cpu/"],
         [*ABSL, "xxhash.h"]),
     "engine/runtime": (
         ["engine/core/", "engine/program/", "engine/ops/", "engine/memory/", "engine/passes/",
-         "engine/backends/backend.h"], ABSL),
+         "engine/backends/backend.h", "engine/backends/accelerator.h"], ABSL),
     "engine/session": (
         ["engine/core/", "engine/program/", "engine/ops/", "engine/memory/", "engine/autograd/",
-         "engine/runtime/", "engine/backends/backend.h", "engine/engine.h"], ABSL),
+         "engine/runtime/", "engine/backends/backend.h", "engine/backends/accelerator.h",
+         "engine/engine.h"], ABSL),
     "engine": (["engine/"], ABSL),
     "proto/wire": (["engine/core/", "engine/program/"], CLIENT),
     "server": (
