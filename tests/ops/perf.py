@@ -188,7 +188,7 @@ def measure(ours, theirs, name, text, row, options):
             "error": f"{type(error).__name__}: {error}".split("\n", maxsplit=1)[0][:120],
         }
     once = [side.timed(call, 1) for side, call in zip((ours, theirs), calls)]
-    counts = [max(1, min(300, int(FILL / max(t, 1e-6)))) for t in once]
+    counts = [max(1, min(3000, int(FILL / max(t, 1e-6)))) for t in once]
     times = [[], []]
     for _ in range(options.rounds):
         for at, side in enumerate((ours, theirs)):

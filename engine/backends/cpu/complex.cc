@@ -4,6 +4,7 @@
 #include "engine/backends/cpu/cpu.h"
 #include "engine/backends/cpu/loops.h"
 #include "engine/backends/cpu/strided.h"
+#include "engine/backends/cpu/targets.h"
 
 namespace teletensor::backends::cpu {
 namespace {
@@ -64,6 +65,35 @@ Status from_parts(KernelCall& call) {
   return run_elementwise(call, call.in, plan);
 }
 
+// Row-major parts of the result's own precision, without a pass that widens them first.
+template <class T>
+bool interleaved(KernelCall& call) {
+  const TensorArg& out = call.out[0];
+  for (const TensorArg& part : call.in) {
+    if (part.kind != TensorArg::Kind::kTensor || part.dtype != core::real_of(out.dtype) ||
+        !(part.geometry->shape == out.geometry->shape) || !part.geometry->contiguous()) {
+      return false;
+    }
+  }
+  if (!out.geometry->contiguous() || out.geometry->numel() == 0) return false;
+  const T *re = call.in[0].first<T>(), *im = call.in[1].first<T>();
+  T* const y = out.first<T>();
+  split(call.parallel, out.geometry->numel(), 0.3, 4096, [&](std::int64_t begin, std::int64_t end) {
+    TT_INDEPENDENT
+    for (std::int64_t i = begin; i < end; ++i) {
+      y[2 * i] = re[i];
+      y[2 * i + 1] = im[i];
+    }
+  });
+  return true;
+}
+
+Status complex(KernelCall& call) {
+  const bool wide = call.out[0].dtype == core::DType::kC128;
+  if (wide ? interleaved<double>(call) : interleaved<float>(call)) return {};
+  return from_parts<s::MakeComplex>(call);
+}
+
 // A contiguous tensor of pairs of reals seen as complex numbers.
 TensorArg paired(const TensorArg& reals, const Geometry& geometry) {
   TensorArg out = reals;
@@ -102,7 +132,7 @@ void add_complex_kernels(KernelTable& table) {
   table.add("imag", functor_kernel<s::Imag>);
   table.add("sgn", functor_kernel<s::Sgn>);
   table.add("angle", functor_kernel<s::Angle>);
-  table.add("complex", from_parts<s::MakeComplex>);
+  table.add("complex", complex);
   table.add("polar", from_parts<s::Polar>);
   table.add("view_as_real", view_as_real);
   table.add("view_as_complex", view_as_complex);

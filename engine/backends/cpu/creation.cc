@@ -46,6 +46,11 @@ void generate(KernelCall& call, F value) {
   const StoreBlock<A> store = store_block<A>(out.dtype);
   const auto element = static_cast<std::int64_t>(core::size_of(out.dtype));
   split(call.parallel, out.geometry->numel(), 1.0, 256, [&](std::int64_t begin, std::int64_t end) {
+    if (out.dtype == kDTypeOf<A>) {
+      A* const to = out.first<A>();
+      for (std::int64_t i = begin; i < end; ++i) to[i] = value(i);
+      return;
+    }
     A block[256];
     for (std::int64_t at = begin; at < end; at += 256) {
       const std::int64_t n = std::min<std::int64_t>(256, end - at);

@@ -114,8 +114,7 @@ core::Result<Places> places_of(KernelCall& call, const Geometry& x,
     broad = *next;
   }
   const std::int64_t count = core::numel(broad);
-  std::int64_t* const at = table(call, count);
-  if (at == nullptr) return out_of_scratch(call.op.name, static_cast<std::size_t>(count) * 8);
+  std::int64_t* at = nullptr;
   for (std::size_t i = 0; i < indices.size(); ++i) {
     const auto d = static_cast<int>(dims[i]);
     const std::int64_t size = x.rank() == 0 ? 1 : x.shape[d];
@@ -125,12 +124,19 @@ core::Result<Places> places_of(KernelCall& call, const Geometry& x,
     const auto* v = static_cast<const std::int64_t*>(values.data);
     bool negative;
     TT_RETURN_IF_ERROR(check_values(call, v, count, size, d, wrap, negative));
+    if (indices.size() == 1 && stride == 1 && !negative && indices[0].data != call.out[0].data) {
+      // The offsets as they are, in memory that the call does not write to.
+      places.indices = {v, static_cast<std::size_t>(count)};
+      break;
+    }
+    if (at == nullptr) at = table(call, count);
+    if (at == nullptr) return out_of_scratch(call.op.name, static_cast<std::size_t>(count) * 8);
     for (std::int64_t j = 0; j < count; ++j) {
       const std::int64_t offset = (v[j] + (v[j] < 0 ? size : 0)) * stride;
       at[j] = i == 0 ? offset : at[j] + offset;
     }
   }
-  places.indices = {at, static_cast<std::size_t>(count)};
+  if (at != nullptr) places.indices = {at, static_cast<std::size_t>(count)};
   if (count == 0) return places;
 
   const std::size_t n = dims.size();
@@ -199,11 +205,14 @@ void read(KernelCall& call, const Places& p, const T* x, T* to) {
   split(call.parallel, pieces, cost, 1, [&](std::int64_t begin, std::int64_t end) {
     if (p.runs.size() == 1 && p.length == 1) {
       const auto count = static_cast<std::int64_t>(p.indices.size());
-      for (std::int64_t i = begin; i < end;) {
-        const T* const from = x + p.before[static_cast<std::size_t>(i / count)] + p.runs[0];
-        const std::int64_t last = std::min(end, (i / count + 1) * count);
-        const std::int64_t* index = p.indices.data() + i % count;
-        for (; i < last; ++i) to[i] = from[*index++];
+      std::size_t row = static_cast<std::size_t>(begin / count);
+      std::int64_t at = begin % count;
+      for (std::int64_t i = begin; i < end; ++row, at = 0) {
+        const T* const from = x + p.before[row] + p.runs[0];
+        const std::int64_t* const index = p.indices.data() + at;
+        const std::int64_t n = std::min(end - i, count - at);
+        for (std::int64_t j = 0; j < n; ++j) to[i + j] = from[index[j]];
+        i += n;
       }
     } else if (p.stride == 1) {
       each_run(p, begin, end, [&](std::int64_t from, std::int64_t at) {
@@ -250,7 +259,9 @@ void add(const Places& p, T* x, const T* from, bool fill, double alpha) {
     T* const to = x + p.before[0] + p.runs[0];
     const std::int64_t* const index = p.indices.data();
     const T first = *from;
-    if (fill) {
+    if (fill && alpha == 1) {
+      for (std::int64_t i = 0; i < pieces; ++i) accumulate(to[index[i]], first, 1);
+    } else if (fill) {
       for (std::int64_t i = 0; i < pieces; ++i) accumulate(to[index[i]], first, alpha);
     } else {
       for (std::int64_t i = 0; i < pieces; ++i) accumulate(to[index[i]], from[i], alpha);

@@ -35,6 +35,10 @@ class Classes {
         probabilities_(core::is_floating(s.target->dtype)) {
     if (!probabilities_) load_target_ = load_block<std::int64_t>(s.target->dtype);
     target_size_ = static_cast<std::int64_t>(core::size_of(s.target->dtype));
+    if (s.target->dtype == core::DType::kI64 && s.target->geometry->contiguous()) {
+      targets_ = s.target->first<const std::int64_t>();
+    }
+    if (s.input != nullptr && s.input->dtype == kDTypeOf<A>) x_ = s.input->first<const A>();
   }
 
   // Reads the weights and looks at every target, before anything is stored.
@@ -140,9 +144,11 @@ class Classes {
   A softmax_factor(std::int64_t i) const { return ignored(i) ? A(0) : factor(i) * target_sum(i); }
 
   A nll(std::int64_t i) const {
-    if (ignored(i)) return 0;
-    A value;
     const std::int64_t t = target(i);
+    if (t == s_.ignore) return 0;
+    const core::Geometry& g = *s_.input->geometry;
+    if (x_ && g.rank() == 2) return -(weight(t) * x_[i * g.strides[0] + t * g.strides[1]]);
+    A value;
     return -(weight(t) * *input(i).read(t, 1, &value));
   }
 
@@ -175,6 +181,7 @@ class Classes {
 
   A weight(std::int64_t c) const { return weights_ ? weights_[c] : A(1); }
   std::int64_t target(std::int64_t i) const {
+    if (targets_) return targets_[i];
     std::int64_t t;
     const core::Geometry& g = *s_.target->geometry;
     load_target_(s_.target->first<char>() + lines_.offset(g, i) * target_size_, 1, 1, &t);
@@ -227,6 +234,8 @@ class Classes {
   const bool probabilities_;
   LoadBlock<std::int64_t> load_target_ = nullptr;
   std::int64_t target_size_ = 0;
+  const std::int64_t* targets_ = nullptr;  // of all lines, where they lie so
+  const A* x_ = nullptr;                   // the input's first element, where it is of type A
   const A* weights_ = nullptr;
   A weight_sum_ = 0, divisor_ = 1;
   A weights_small_[kSmall];

@@ -1,6 +1,7 @@
 #include "engine/backends/cpu/reduce_simd.h"
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <type_traits>
 
@@ -83,6 +84,11 @@ struct Max {
   static HWY_INLINE V vec(V a, V b) {
     return hn::IfThenElse(hn::Or(hn::Gt(b, a), hn::IsNaN(b)), b, a);
   }
+  // The same where neither is NaN; of zeros a stays, as above.
+  template <class V>
+  static HWY_INLINE V ordered(V a, V b) {
+    return hn::Max(b, a);
+  }
 };
 struct Min {
   template <class A>
@@ -98,11 +104,66 @@ struct Min {
   static HWY_INLINE V vec(V a, V b) {
     return hn::IfThenElse(hn::Or(hn::Lt(b, a), hn::IsNaN(b)), b, a);
   }
+  template <class V>
+  static HWY_INLINE V ordered(V a, V b) {
+    return hn::Min(b, a);
+  }
 };
 
 template <class A, class Op>
 A pair(A a, A b) {
   return Op::one(a, b);
+}
+
+// The tree over the lanes of a vector: lane j meets lane j + w, w halving.
+template <class Op, class D, class V>
+HWY_INLINE hn::TFromD<D> tree_of_lanes([[maybe_unused]] D d, V v) {
+#if HWY_TARGET != HWY_SCALAR
+  if constexpr (hn::MaxLanes(D()) > 1) {
+    const hn::Half<D> half;
+    return tree_of_lanes<Op>(half, Op::vec(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
+  }
+#endif
+  return hn::GetLane(v);
+}
+
+template <class Op>
+concept HasOrdered = requires {
+  &Op::template ordered<float>;
+};
+
+// leaf() for n >= kWidth: kVectors accumulators, the elements left over into the first lanes.
+// first(v) and step(acc, v) are v and Op::vec, or what equals them for the elements at hand.
+template <class A, class Op, class First, class Step>
+HWY_INLINE A wide_leaf(const A* x, std::int64_t n, const First& first, const Step& step) {
+  constexpr std::int64_t kWidth = 256 / sizeof(A);
+  const hn::ScalableTag<A> d;
+  constexpr std::int64_t kLanes = hn::MaxLanes(decltype(d)());
+  constexpr int kVectors = static_cast<int>(kWidth / kLanes);
+  hn::Vec<decltype(d)> v[kVectors];
+#pragma GCC unroll 16
+  for (int k = 0; k < kVectors; ++k) v[k] = first(hn::LoadU(d, x + k * kLanes));
+  std::int64_t i = kWidth;
+  for (; i + kWidth <= n; i += kWidth) {
+#pragma GCC unroll 16
+    for (int k = 0; k < kVectors; ++k) v[k] = step(v[k], hn::LoadU(d, x + i + k * kLanes));
+  }
+  if (i < n) {
+    A rest[kWidth] = {};
+    std::memcpy(rest, x + i, static_cast<std::size_t>(n - i) * sizeof(A));
+#pragma GCC unroll 16
+    for (int k = 0; k < kVectors; ++k) {
+      const std::int64_t left = n - i - k * kLanes;
+      const auto mask = hn::FirstN(d, static_cast<std::size_t>(left > 0 ? left : 0));
+      v[k] = hn::IfThenElse(mask, step(v[k], hn::LoadU(d, rest + k * kLanes)), v[k]);
+    }
+  }
+#pragma GCC unroll 16
+  for (int w = kVectors / 2; w >= 1; w /= 2) {
+#pragma GCC unroll 16
+    for (int k = 0; k < w; ++k) v[k] = Op::vec(v[k], v[k + w]);
+  }
+  return tree_of_lanes<Op>(d, v[0]);
 }
 
 template <class A, class Op>
@@ -113,39 +174,27 @@ A leaf(const A* x, std::int64_t n) {
   if (n < kWidth) {
     if (n == 1) return Op::one(Op::template identity<A>(), x[0]);
     for (std::int64_t j = 0; j < n; ++j) acc[j] = x[j];
-  } else {
-    std::int64_t i = kWidth;
-    // Highway has no 64-bit integer product on AVX2.
-    if constexpr (std::is_floating_point_v<A>) {
+  } else if constexpr (std::is_floating_point_v<A>) {
+    if constexpr (HasOrdered<Op>) {
       const hn::ScalableTag<A> d;
-      constexpr int kVectors = static_cast<int>(kWidth / hn::MaxLanes(decltype(d)()));
-      constexpr std::int64_t kLanes = hn::MaxLanes(decltype(d)());
-      hn::Vec<decltype(d)> v[kVectors];
-#pragma GCC unroll 16
-      for (int k = 0; k < kVectors; ++k) v[k] = hn::LoadU(d, x + k * kLanes);
-      for (; i + kWidth <= n; i += kWidth) {
-#pragma GCC unroll 16
-        for (int k = 0; k < kVectors; ++k) v[k] = Op::vec(v[k], hn::LoadU(d, x + i + k * kLanes));
-      }
-      if (i == n) {  // the tree below, in registers
-#pragma GCC unroll 16
-        for (int w = kVectors / 2; w >= 1; w /= 2) {
-#pragma GCC unroll 16
-          for (int k = 0; k < w; ++k) v[k] = Op::vec(v[k], v[k + w]);
-        }
-        hn::StoreU(v[0], d, acc);
-        for (std::int64_t w = kLanes / 2; w >= 1; w /= 2) {
-          for (std::int64_t j = 0; j < w; ++j) acc[j] = Op::one(acc[j], acc[j + w]);
-        }
-        return acc[0];
-      }
-#pragma GCC unroll 16
-      for (int k = 0; k < kVectors; ++k) hn::StoreU(v[k], d, acc + k * kLanes);
-    } else {
-      for (std::int64_t j = 0; j < kWidth; ++j) acc[j] = x[j];
-      for (; i + kWidth <= n; i += kWidth) {
-        for (std::int64_t j = 0; j < kWidth; ++j) acc[j] = Op::one(acc[j], x[i + j]);
-      }
+      using V = hn::Vec<decltype(d)>;
+      auto nan = hn::FirstN(d, 0);
+      const auto seen = [&](V v) HWY_ATTR {
+        nan = hn::Or(nan, hn::IsNaN(v));
+        return v;
+      };
+      const A found =
+          wide_leaf<A, Op>(x, n, seen, [&](V a, V b) HWY_ATTR { return Op::ordered(a, seen(b)); });
+      if (hn::AllFalse(d, nan)) return found;
+    }
+    return wide_leaf<A, Op>(
+        x, n, [](auto v) HWY_ATTR { return v; },
+        [](auto a, auto b) HWY_ATTR { return Op::vec(a, b); });
+  } else {  // Highway has no 64-bit integer product on AVX2
+    std::int64_t i = kWidth;
+    for (std::int64_t j = 0; j < kWidth; ++j) acc[j] = x[j];
+    for (; i + kWidth <= n; i += kWidth) {
+      for (std::int64_t j = 0; j < kWidth; ++j) acc[j] = Op::one(acc[j], x[i + j]);
     }
     for (std::int64_t j = 0; i < n; ++i, ++j) acc[j] = Op::one(acc[j], x[i]);
   }

@@ -1,10 +1,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <numeric>
 
 #include "engine/backends/cpu/kernel_test.h"
+#include "engine/backends/cpu/reduce_simd.h"
 #include "engine/ops/reduce_dims.h"
 
 namespace teletensor::backends::cpu {
@@ -73,6 +75,52 @@ TEST(Reductions, ANaNWinsWhereverItStands) {
       }
     }
   }
+}
+
+// What the CUDA kernels compute too: 64 partial results (32 of 8 bytes), then a binary tree.
+template <class A>
+A tree_of(const std::vector<A>& x, A (*pair)(A, A)) {
+  const std::size_t width = 256 / sizeof(A);
+  std::vector<A> acc(x.begin(), x.begin() + static_cast<std::ptrdiff_t>(std::min(width, x.size())));
+  for (std::size_t i = width; i < x.size(); ++i) acc[i % width] = pair(acc[i % width], x[i]);
+  for (std::size_t w = width / 2; w >= 1; w /= 2) {
+    for (std::size_t j = w; j < acc.size(); ++j) acc[j - w] = pair(acc[j - w], acc[j]);
+    acc.resize(std::min(acc.size(), w));
+  }
+  return acc[0];
+}
+
+template <class A>
+void expect_trees() {
+  for (const FoldKind kind : {FoldKind::kSum, FoldKind::kProd, FoldKind::kMax, FoldKind::kMin}) {
+    const Fold<A>& fold = fold_of<A>(kind);
+    for (std::size_t n = 2; n <= 300; ++n) {
+      std::vector<A> x(n);
+      for (std::size_t i = 0; i < n; ++i) {
+        x[i] = static_cast<A>(0.75 + 0.001 * static_cast<double>(i * 37 % 101));
+        if (i % 7 == 3) x[i] = -x[i];
+        if (i % 11 == 5 && kind != FoldKind::kProd) x[i] = i % 2 ? A(0) : A(-0.0);
+      }
+      for (const bool nan : {false, true}) {
+        if (nan) x[n * 2 / 3] = std::numeric_limits<A>::quiet_NaN();
+        const A got = fold.leaf(x.data(), static_cast<std::int64_t>(n)),
+                want = tree_of(x, fold.pair);
+        ASSERT_TRUE(std::memcmp(&got, &want, sizeof(A)) == 0 || (got != got && want != want))
+            << "kind " << static_cast<int>(kind) << " n " << n << ": " << got << ", not " << want;
+      }
+    }
+    for (const A first : {A(0), A(-0.0)}) {  // of equal zeros the first stays
+      std::vector<A> zeros(130, -first);
+      zeros[0] = first;
+      const A got = fold.leaf(zeros.data(), 130), want = tree_of(zeros, fold.pair);
+      EXPECT_EQ(std::signbit(got), std::signbit(want)) << static_cast<int>(kind);
+    }
+  }
+}
+
+TEST(Reductions, ALeafIsTheTreeOfItsPartialResults) {
+  expect_trees<float>();
+  expect_trees<double>();
 }
 
 TEST(Reductions, EveryMaskLayoutAndDtype) {

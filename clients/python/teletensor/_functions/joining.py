@@ -254,6 +254,11 @@ def kron(input: Tensor, other: Tensor) -> Tensor:
     b = (1,) * (rank - other.dim()) + tuple(other._shape)
     left = ops["reshape"](input, [n for size in a for n in (size, 1)])
     right = ops["reshape"](other, [n for size in b for n in (1, size)])
+    if min(math.prod(a[:-1]), math.prod(b[:-1])) >= 4 and b[-1] < 256:
+        # Long rows: what both sides repeat along the last dim is written out once, not per product.
+        last = [a[-1], b[-1]]
+        left, right = (ops["reshape"](ops["expand"](x, [*x._shape[:-2], *last]),
+                                      [*x._shape[:-2], a[-1] * b[-1]]) for x in (left, right))
     return ops["reshape"](left * right, [m * n for m, n in zip(a, b, strict=True)])
 
 

@@ -64,6 +64,7 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
             f"pad: mode {mode!r} pads the last 1, 2 or 3 dimensions of 2D to 5D input, with an "
             f"optional batch; got pad {edges} for input of shape {list(input.shape)}"
         )
+    places: dict[int, Tensor] = {}
     for i in range(count):
         dim, before, after = rank - 1 - i, edges[2 * i], edges[2 * i + 1]
         size = input.shape[dim]
@@ -88,8 +89,13 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
             input = input.narrow(dim, start, size)
             before, after = max(before, 0), max(after, 0)
         if before or after:
-            index = _places(mode, size, before, after, input)
-            input = _ops.index_select(input, index, dim)
+            places[dim] = _places(mode, size, before, after, input)
+    dims = sorted(places)
+    if len(dims) > 1 and dims[-1] - dims[0] == len(dims) - 1:  # neighbours: in one pass
+        columns = [places[d].view([-1] + [1] * (dims[-1] - d)) for d in dims]
+        return _ops.index(input, columns, dims)
+    for dim in dims:
+        input = _ops.index_select(input, places[dim], dim)
     return input
 
 
