@@ -24,6 +24,7 @@ struct At {
   D d;
   const A* const* in;
   A* const* out;
+  std::atomic<bool>* found;
   std::int64_t i;
   HWY_INLINE V load(int part) const { return hn::LoadU(d, in[part] + i); }
   HWY_INLINE void store(V value, int part) const { hn::StoreU(value, d, out[part] + i); }
@@ -160,7 +161,7 @@ HWY_INLINE void one(const At<A, D>& at, const Step<A>& s) {
   }
   auto p = at.load(0);
   if constexpr (kRule == Rule::kUnscale) {
-    if (!hn::AllTrue(at.d, hn::IsFinite(p))) s.found->store(true, std::memory_order_relaxed);
+    if (!hn::AllTrue(at.d, hn::IsFinite(p))) at.found->store(true, std::memory_order_relaxed);
     at.store(at.times(s.lr, p), 0);
     return;
   }
@@ -172,11 +173,12 @@ HWY_INLINE void one(const At<A, D>& at, const Step<A>& s) {
 }
 
 template <Rule kRule, class A>
-void run(const Step<A>& s, std::int64_t n, const A* const* in, A* const* out) {
+void run(const Step<A>& s, std::int64_t n, const A* const* in, A* const* out,
+         std::atomic<bool>* found) {
   const hn::ScalableTag<A> d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   std::int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) one<kRule>(At<A, decltype(d)>{d, in, out, i}, s);
+  for (; i + lanes <= n; i += lanes) one<kRule>(At<A, decltype(d)>{d, in, out, found, i}, s);
   if (i == n) return;
   // The rest through whole vectors of copies: the same bits wherever an element stands.
   A memory[kStepParts][64 / sizeof(A)] = {};
@@ -189,47 +191,50 @@ void run(const Step<A>& s, std::int64_t n, const A* const* in, A* const* out) {
     }
     if (out[part]) to[part] = memory[part];
   }
-  one<kRule>(At<A, decltype(d)>{d, from, to, 0}, s);
+  one<kRule>(At<A, decltype(d)>{d, from, to, found, 0}, s);
   for (int part = 0; part < kStepParts; ++part) {
     if (out[part]) std::copy(memory[part], memory[part] + (n - i), out[part] + i);
   }
 }
 
 template <class A>
-void step(const Step<A>& s, std::int64_t n, const A* const* in, A* const* out) {
+void step(const Step<A>& s, std::int64_t n, const A* const* in, A* const* out,
+          std::atomic<bool>* found) {
   switch (s.rule) {
     case Rule::kSgd:
-      return run<Rule::kSgd>(s, n, in, out);
+      return run<Rule::kSgd>(s, n, in, out, found);
     case Rule::kAdam:
-      return run<Rule::kAdam>(s, n, in, out);
+      return run<Rule::kAdam>(s, n, in, out, found);
     case Rule::kAdamax:
-      return run<Rule::kAdamax>(s, n, in, out);
+      return run<Rule::kAdamax>(s, n, in, out, found);
     case Rule::kNadam:
-      return run<Rule::kNadam>(s, n, in, out);
+      return run<Rule::kNadam>(s, n, in, out, found);
     case Rule::kRadam:
-      return run<Rule::kRadam>(s, n, in, out);
+      return run<Rule::kRadam>(s, n, in, out, found);
     case Rule::kAdagrad:
-      return run<Rule::kAdagrad>(s, n, in, out);
+      return run<Rule::kAdagrad>(s, n, in, out, found);
     case Rule::kAdadelta:
-      return run<Rule::kAdadelta>(s, n, in, out);
+      return run<Rule::kAdadelta>(s, n, in, out, found);
     case Rule::kRmsprop:
-      return run<Rule::kRmsprop>(s, n, in, out);
+      return run<Rule::kRmsprop>(s, n, in, out, found);
     case Rule::kRprop:
-      return run<Rule::kRprop>(s, n, in, out);
+      return run<Rule::kRprop>(s, n, in, out, found);
     case Rule::kAsgd:
-      return run<Rule::kAsgd>(s, n, in, out);
+      return run<Rule::kAsgd>(s, n, in, out, found);
     case Rule::kSkip:
-      return run<Rule::kSkip>(s, n, in, out);
+      return run<Rule::kSkip>(s, n, in, out, found);
     case Rule::kUnscale:
-      return run<Rule::kUnscale>(s, n, in, out);
+      return run<Rule::kUnscale>(s, n, in, out, found);
   }
 }
 
-void step_f32(const Step<float>& s, std::int64_t n, const float* const* in, float* const* out) {
-  step(s, n, in, out);
+void step_f32(const Step<float>& s, std::int64_t n, const float* const* in, float* const* out,
+              std::atomic<bool>* found) {
+  step(s, n, in, out, found);
 }
-void step_f64(const Step<double>& s, std::int64_t n, const double* const* in, double* const* out) {
-  step(s, n, in, out);
+void step_f64(const Step<double>& s, std::int64_t n, const double* const* in, double* const* out,
+              std::atomic<bool>* found) {
+  step(s, n, in, out, found);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -243,13 +248,14 @@ HWY_EXPORT(step_f32);
 HWY_EXPORT(step_f64);
 
 template <>
-void step_block(const Step<float>& s, std::int64_t n, const float* const* in, float* const* out) {
-  HWY_DYNAMIC_DISPATCH(step_f32)(s, n, in, out);
+void step_block(const Step<float>& s, std::int64_t n, const float* const* in, float* const* out,
+                std::atomic<bool>* found) {
+  HWY_DYNAMIC_DISPATCH(step_f32)(s, n, in, out, found);
 }
 template <>
-void step_block(const Step<double>& s, std::int64_t n, const double* const* in,
-                double* const* out) {
-  HWY_DYNAMIC_DISPATCH(step_f64)(s, n, in, out);
+void step_block(const Step<double>& s, std::int64_t n, const double* const* in, double* const* out,
+                std::atomic<bool>* found) {
+  HWY_DYNAMIC_DISPATCH(step_f64)(s, n, in, out, found);
 }
 
 }  // namespace teletensor::backends::cpu

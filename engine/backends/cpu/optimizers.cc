@@ -1,7 +1,6 @@
 // The optimizers' steps: one pass over each parameter and its state.
 
 #include <atomic>
-#include <cmath>
 
 #include "engine/backends/cpu/block_io.h"
 #include "engine/backends/cpu/cpu.h"
@@ -48,7 +47,8 @@ bool direct(std::span<const Part> parts) {
 
 // Calls step(n, inputs, outputs) for blocks of all parts; outputs[i] is null where a part has none.
 template <class A>
-void run_blocks(KernelCall& call, const Part (&parts)[kParts], double cost, const Step<A>& step) {
+void run_blocks(KernelCall& call, const Part (&parts)[kParts], double cost, const Step<A>& step,
+                std::atomic<bool>* found = nullptr) {
   const Geometry& layout = *parts[0].in->geometry;
   if (direct<A>(parts)) {
     split(call.parallel, layout.numel(), cost, 64, [&](std::int64_t begin, std::int64_t end) {
@@ -59,7 +59,7 @@ void run_blocks(KernelCall& call, const Part (&parts)[kParts], double cost, cons
         in[i] = from ? from->first<const A>() + begin : nullptr;
         out[i] = to ? to->first<A>() + begin : nullptr;
       }
-      step_block<A>(step, end - begin, in, out);
+      step_block<A>(step, end - begin, in, out, found);
     });
     return;
   }
@@ -95,7 +95,7 @@ void run_blocks(KernelCall& call, const Part (&parts)[kParts], double cost, cons
           block += count;
         });
       }
-      step_block<A>(step, n, in, out);
+      step_block<A>(step, n, in, out, found);
       for (int i = 0; i < kParts; ++i) {
         if (!parts[i].out) continue;
         const TensorArg& arg = *parts[i].out;
@@ -142,141 +142,19 @@ Status run_step(KernelCall& call, Step<double> step, double cost) {
   return {};
 }
 
-Status sgd_step(KernelCall& call) {
-  const auto hyper = hyperparameters(call);
-  Step<double> s;
-  s.rule = Rule::kSgd;
-  s.lr = scalar(hyper[0]);
-  s.momentum = scalar(hyper[1]);
-  s.damped = 1 - scalar(hyper[2]);
-  s.weight_decay = scalar(hyper[3]);
-  s.nesterov = call.attributes.boolean(0);
-  s.maximize = call.attributes.boolean(1);
-  s.first = call.attributes.boolean(2);
-  return run_step(call, s, 0.5);
+// Its rough time, in nanoseconds an element.
+double cost_of(Rule rule) {
+  return rule == Rule::kSgd || rule == Rule::kAsgd ? 0.5 : rule == Rule::kAdadelta ? 1.5 : 1.0;
 }
 
-// What the relatives of Adam share: lr, beta1, beta2, eps, weight_decay lead their hyperparameters.
-Step<double> adam_like(Rule rule, std::span<const TensorArg> hyper, bool decoupled, bool maximize) {
-  Step<double> s;
-  s.rule = rule;
-  s.maximize = maximize;
-  s.lr = scalar(hyper[0]);
-  s.weight1 = 1 - scalar(hyper[1]);
-  s.beta2 = scalar(hyper[2]);
-  s.weight2 = 1 - s.beta2;
-  s.eps = scalar(hyper[3]);
-  const double decay = scalar(hyper[4]);
-  (decoupled ? s.shrink : s.weight_decay) = decoupled ? 1 - s.lr * decay : decay;
-  return s;
-}
-
-Status adam_step(KernelCall& call) {
+template <Rule kRule>
+Status step_kernel(KernelCall& call) {
   const auto hyper = hyperparameters(call);
-  Step<double> s =
-      adam_like(Rule::kAdam, hyper, call.attributes.boolean(1), call.attributes.boolean(2));
-  const double t = scalar(hyper[5]);
-  s.lr /= 1 - std::pow(scalar(hyper[1]), t);
-  s.divide2 = std::sqrt(1 - std::pow(s.beta2, t));
-  return run_step(call, s, 1.0);
-}
-
-Status adamax_step(KernelCall& call) {
-  const auto hyper = hyperparameters(call);
-  Step<double> s = adam_like(Rule::kAdamax, hyper, false, call.attributes.boolean(0));
-  s.lr /= 1 - std::pow(scalar(hyper[1]), scalar(hyper[5]));
-  return run_step(call, s, 1.0);
-}
-
-Status nadam_step(KernelCall& call) {
-  const auto hyper = hyperparameters(call);
-  Step<double> s =
-      adam_like(Rule::kNadam, hyper, call.attributes.boolean(0), call.attributes.boolean(1));
-  const double mu = scalar(hyper[5]), mu_next = scalar(hyper[6]), product = scalar(hyper[7]);
-  s.divide2 = 1 - std::pow(s.beta2, scalar(hyper[8]));
-  s.grad_lr = s.lr * (1 - mu) / (1 - product);
-  s.lr = s.lr * mu_next / (1 - product * mu_next);
-  return run_step(call, s, 1.0);
-}
-
-Status radam_step(KernelCall& call) {
-  const auto hyper = hyperparameters(call);
-  Step<double> s =
-      adam_like(Rule::kRadam, hyper, call.attributes.boolean(0), call.attributes.boolean(1));
-  const double t = scalar(hyper[5]), power2 = std::pow(s.beta2, t);
-  s.divide1 = 1 - std::pow(scalar(hyper[1]), t);
-  s.divide2 = std::sqrt(1 - power2);
-  // Lengths of the simple moving average: in the limit, and that which approximates step t.
-  const double limit = 2 / (1 - s.beta2) - 1;
-  const double length = limit - 2 * t * power2 / (1 - power2);
-  s.rectified = length > 5;
-  if (s.rectified) {
-    s.rectify =
-        std::sqrt((length - 4) * (length - 2) * limit / ((limit - 4) * (limit - 2) * length));
-  }
-  return run_step(call, s, 1.0);
-}
-
-Status adagrad_step(KernelCall& call) {
-  const auto hyper = hyperparameters(call);
-  Step<double> s;
-  s.rule = Rule::kAdagrad;
-  s.lr = scalar(hyper[0]) / (1 + (scalar(hyper[4]) - 1) * scalar(hyper[1]));
-  s.eps = scalar(hyper[2]);
-  s.weight_decay = scalar(hyper[3]);
-  s.maximize = call.attributes.boolean(0);
-  return run_step(call, s, 1.0);
-}
-
-Status adadelta_step(KernelCall& call) {
-  const auto hyper = hyperparameters(call);
-  Step<double> s;
-  s.rule = Rule::kAdadelta;
-  s.lr = scalar(hyper[0]);
-  s.beta2 = scalar(hyper[1]);
-  s.weight2 = 1 - s.beta2;
-  s.eps = scalar(hyper[2]);
-  s.weight_decay = scalar(hyper[3]);
-  s.maximize = call.attributes.boolean(0);
-  return run_step(call, s, 1.5);
-}
-
-Status rmsprop_step(KernelCall& call) {
-  const auto hyper = hyperparameters(call);
-  Step<double> s;
-  s.rule = Rule::kRmsprop;
-  s.lr = scalar(hyper[0]);
-  s.beta2 = scalar(hyper[1]);
-  s.weight1 = s.weight2 = 1 - s.beta2;
-  s.eps = scalar(hyper[2]);
-  s.weight_decay = scalar(hyper[3]);
-  s.momentum = scalar(hyper[4]);
-  s.maximize = call.attributes.boolean(0);
-  return run_step(call, s, 1.0);
-}
-
-Status rprop_step(KernelCall& call) {
-  const auto hyper = hyperparameters(call);
-  Step<double> s;
-  s.rule = Rule::kRprop;
-  s.shorter = scalar(hyper[0]);
-  s.longer = scalar(hyper[1]);
-  s.low = scalar(hyper[2]);
-  s.high = scalar(hyper[3]);
-  s.maximize = call.attributes.boolean(0);
-  return run_step(call, s, 1.0);
-}
-
-Status asgd_step(KernelCall& call) {
-  const auto hyper = hyperparameters(call);
-  Step<double> s;
-  s.rule = Rule::kAsgd;
-  s.lr = scalar(hyper[0]);
-  s.shrink = 1 - scalar(hyper[1]) * s.lr;
-  s.mu = scalar(hyper[2]);
-  s.weight_decay = scalar(hyper[3]);
-  s.maximize = call.attributes.boolean(0);
-  return run_step(call, s, 0.5);
+  double numbers[ops::scalar::kMostHypers] = {};
+  for (std::size_t i = 0; i + 1 < hyper.size(); ++i) numbers[i] = scalar(hyper[i]);
+  bool flags[3] = {};
+  for (std::size_t i = 0; i < call.attributes.size(); ++i) flags[i] = call.attributes.boolean(i);
+  return run_step(call, ops::scalar::make_step(kRule, numbers, flags), cost_of(kRule));
 }
 
 // The same loops: a gradient in the place of the param.
@@ -292,8 +170,7 @@ Status amp_unscale(KernelCall& call) {
       Step<A> step;
       step.rule = Rule::kUnscale;
       step.lr = static_cast<A>(scale);
-      step.found = &found;
-      run_blocks<A>(call, parts, 0.5, step);
+      run_blocks<A>(call, parts, 0.5, step, &found);
     });
   }
   const double value = found ? 1 : 0;
@@ -304,16 +181,16 @@ Status amp_unscale(KernelCall& call) {
 }  // namespace
 
 void add_optimizer_kernels(KernelTable& table) {
-  table.add("sgd_step", sgd_step);
-  table.add("adam_step", adam_step);
-  table.add("adamax_step", adamax_step);
-  table.add("nadam_step", nadam_step);
-  table.add("radam_step", radam_step);
-  table.add("adagrad_step", adagrad_step);
-  table.add("adadelta_step", adadelta_step);
-  table.add("rmsprop_step", rmsprop_step);
-  table.add("rprop_step", rprop_step);
-  table.add("asgd_step", asgd_step);
+  table.add("sgd_step", step_kernel<Rule::kSgd>);
+  table.add("adam_step", step_kernel<Rule::kAdam>);
+  table.add("adamax_step", step_kernel<Rule::kAdamax>);
+  table.add("nadam_step", step_kernel<Rule::kNadam>);
+  table.add("radam_step", step_kernel<Rule::kRadam>);
+  table.add("adagrad_step", step_kernel<Rule::kAdagrad>);
+  table.add("adadelta_step", step_kernel<Rule::kAdadelta>);
+  table.add("rmsprop_step", step_kernel<Rule::kRmsprop>);
+  table.add("rprop_step", step_kernel<Rule::kRprop>);
+  table.add("asgd_step", step_kernel<Rule::kAsgd>);
   table.add("amp_unscale", amp_unscale);
 }
 

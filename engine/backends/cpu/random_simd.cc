@@ -1,8 +1,9 @@
 #include "engine/backends/cpu/random_simd.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
+
+#include "engine/ops/scalar_random.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "engine/backends/cpu/random_simd.cc"
@@ -83,56 +84,14 @@ void words(std::uint64_t seed, std::uint64_t ordinal, std::uint64_t first, int a
   }
 }
 
-// -2 ln(u) for u in (0, 1]: u = 2^e * m with m in [sqrt(1/2), sqrt(2)), ln m as the series of
-// 2 atanh(s), s = (m - 1) / (m + 1), |s| < 0.172. Relative error below 2e-7.
-HWY_INLINE float minus_two_log(float u) {
-  const std::uint32_t bits = std::bit_cast<std::uint32_t>(u);
-  const std::uint32_t shifted = bits + (0x3f800000u - 0x3f3504f3u);
-  const auto exponent = static_cast<std::int32_t>(shifted >> 23) - 127;
-  const float m = std::bit_cast<float>((shifted & 0x007fffffu) + 0x3f3504f3u);
-  const float s = (m - 1.0f) / (m + 1.0f), s2 = s * s;
-  const float series =
-      2.0f + s2 * (0.66666669f + s2 * (0.4f + s2 * (0.28571430f + s2 * 0.22222222f)));
-  const float e = static_cast<float>(exponent);
-  return -2.0f * (e * 0.69314718f + s * series);
-}
-
-HWY_INLINE double minus_two_log(double u) {
-  const std::uint64_t bits = std::bit_cast<std::uint64_t>(u);
-  const std::uint64_t shifted = bits + (0x3ff0000000000000u - 0x3fe6a09e667f3bcdu);
-  const auto exponent = static_cast<std::int64_t>(shifted >> 52) - 1023;
-  const double m = std::bit_cast<double>((shifted & 0x000fffffffffffffu) + 0x3fe6a09e667f3bcdu);
-  const double s = (m - 1.0) / (m + 1.0), s2 = s * s;
-  double series = 2.0 / 23;
-  for (int k = 21; k >= 1; k -= 2) series = series * s2 + 2.0 / k;
-  return -2.0 * (static_cast<double>(exponent) * 0.6931471805599453 + s * series);
-}
-
-// cos and sin of 2 pi t for t in [0, 1): the angle within an eighth of a turn, then the quadrant.
-template <class T, int kTerms>
-HWY_INLINE void turn(T t, T& cosine, T& sine) {
-  const T quarter = t * T(4);
-  const int q = static_cast<int>(quarter + T(0.5));
-  const T x = (quarter - static_cast<T>(q)) * T(1.5707963267948966), x2 = x * x;
-  T c = 1, s = 1;
-  for (int k = kTerms; k >= 1; --k) {
-    c = T(1) - c * x2 * (T(1) / static_cast<T>((2 * k - 1) * (2 * k)));
-    s = T(1) - s * x2 * (T(1) / static_cast<T>((2 * k) * (2 * k + 1)));
-  }
-  s *= x;
-  const T a = (q & 1) ? s : c, b = (q & 1) ? c : s;
-  cosine = (q == 1 || q == 2) ? -a : a;
-  sine = (q == 2 || q == 3) ? -b : b;
-}
-
 void normal_f32(const std::uint32_t* words, std::int64_t n, float* to) {
   for (std::int64_t i = 0; i + 1 < n; i += 2) {
     // In (0, 1] and [0, 1), 24 bits each.
     const float u = static_cast<float>(static_cast<std::int32_t>((words[i] >> 8) + 1)) * 0x1p-24f;
     const float t = static_cast<float>(static_cast<std::int32_t>(words[i + 1] >> 8)) * 0x1p-24f;
-    const float r = std::sqrt(minus_two_log(u));
+    const float r = std::sqrt(ops::scalar::minus_two_log(u));
     float c, s;
-    turn<float, 5>(t, c, s);
+    ops::scalar::turn<5>(t, c, s);
     to[i] = r * c;
     to[i + 1] = r * s;
   }
@@ -144,9 +103,9 @@ void normal_f64(const std::uint32_t* words, std::int64_t n, double* to) {
     const std::uint64_t a = (static_cast<std::uint64_t>(w[1]) << 32 | w[0]) >> 11;
     const std::uint64_t b = (static_cast<std::uint64_t>(w[3]) << 32 | w[2]) >> 11;
     const double u = static_cast<double>(a + 1) * 0x1p-53;
-    const double r = std::sqrt(minus_two_log(u));
+    const double r = std::sqrt(ops::scalar::minus_two_log(u));
     double c, s;
-    turn<double, 10>(static_cast<double>(b) * 0x1p-53, c, s);
+    ops::scalar::turn<10>(static_cast<double>(b) * 0x1p-53, c, s);
     to[i] = r * c;
     to[i + 1] = r * s;
   }

@@ -11,6 +11,7 @@
 #include "engine/backends/cuda/loop_plan.h"
 #include "engine/backends/cuda/matmul_plan.h"
 #include "engine/backends/cuda/random_plan.h"
+#include "engine/backends/cuda/recipes.h"
 #include "engine/backends/cuda/row_plan.h"
 
 namespace teletensor::backends::cuda {
@@ -33,6 +34,8 @@ std::string_view name_of(Skeleton skeleton) {
       return "random";
     case Skeleton::kMatmul:
       return "matmul";
+    case Skeleton::kCell:
+      return "cell";
   }
   return "host";
 }
@@ -50,12 +53,15 @@ void DeviceTable::add(std::string_view op, Skeleton skeleton, Describe describe)
 DeviceTable make_device_table(const ops::Catalog& catalog) {
   DeviceTable table(catalog);
   add_loop_kernels(table, catalog);
+  add_cell_kernels(table);
   add_copy_kernels(table);
   add_fold_kernels(table);
   add_index_kernels(table);
   add_matmul_kernels(table);
+  add_pool_kernels(table);
   add_random_kernels(table);
   add_row_kernels(table);
+  add_step_kernels(table);
   return table;
 }
 
@@ -71,6 +77,8 @@ KernelSource print_kernel(std::string_view key) {
       return print_matmul(MatmulGraph::of_key(key));
     case KernelKind::kRandom:
       return print_random(RandomGraph::of_key(key));
+    case KernelKind::kRecipe:
+      return print_recipe(RecipeGraph::of_key(key));
     case KernelKind::kRows:
       return print_rows(RowGraph::of_key(key));
     case KernelKind::kLoop:

@@ -21,6 +21,7 @@ enum class Skeleton : std::uint8_t {
   kScan,
   kRandom,
   kMatmul,
+  kCell,  // an element from its place and a few others: windows, ranges, gates, optimizer steps
 };
 std::string_view name_of(Skeleton skeleton);
 

@@ -88,13 +88,28 @@ class DeviceCases {
     c.op = op;
     c.name = op + what;
     c.operands = operands;
+    for (TestOperand& operand : c.operands) {  // an op may write to them: the device has its own
+      if (operand.kind != TensorArg::Kind::kTensor) continue;
+      TestTensor own(operand.tensor.dtype, operand.tensor.geometry);
+      std::memcpy(own.data(), operand.tensor.data(), operand.tensor.memory->size() - 64);
+      operand.tensor = own;
+    }
     c.expected = call_op(op, operands, attributes, counts);
+    refused_ = c.expected.status.message();
     if (!c.expected.status.ok()) return false;
     c.got = describe(c, attributes, counts);
+    refused_ = c.got.status.message();
     if (c.got.status.code() == core::Code::kUnimplemented) return false;
     EXPECT_TRUE(c.got.status.ok()) << c.name << ": " << c.got.status.message();
     cases_.push_back(std::move(c));
     return true;
+  }
+
+  // The same for a call that the device must take.
+  void need(const std::string& op, const std::vector<TestOperand>& operands,
+            const core::Attributes& attributes = {},
+            const std::vector<std::uint32_t>& counts = {}) {
+    EXPECT_TRUE(add(op, operands, attributes, counts)) << op << ": " << refused_;
   }
 
   // A call that the CPU refuses for its data: the device sets the flag and stores nothing.
@@ -152,6 +167,11 @@ class DeviceCases {
   }
 
   std::size_t size() const { return cases_.size(); }
+  std::size_t launches() const {
+    std::size_t n = 0;
+    for (const Case& c : cases_) n += c.work.launches.size();
+    return n;
+  }
   // Everything, or what fits a minute.
   static bool thorough() { return std::getenv("TELETENSOR_CUDA_ALL") != nullptr; }
 
@@ -260,7 +280,7 @@ class DeviceCases {
   TestScratch scratch_;
   std::vector<Case> cases_;
   std::int64_t worst_ = 0;
-  std::string worst_name_;
+  std::string worst_name_, refused_;
 };
 
 }  // namespace teletensor::backends::cuda

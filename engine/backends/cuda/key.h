@@ -15,7 +15,8 @@ enum class KernelKind : char {
   kIndex = 'I',
   kMatmul = 'M',
   kRows = 'R',
-  kRandom = 'N'
+  kRandom = 'N',
+  kRecipe = 'P'
 };
 
 class KeyWriter {

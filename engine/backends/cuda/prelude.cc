@@ -52,9 +52,13 @@ std::string make_prelude() {
                                         texts::kScalarConvert, texts::kScalarGamma,
                                         texts::kScalarError,   texts::kScalarRare,
                                         texts::kScalarBessel,  texts::kScalarPolynomials,
-                                        texts::kScalarSpecial, texts::kDevice,
+                                        texts::kScalarSpecial, texts::kScalarRandom,
+                                        texts::kScalarSteps,   texts::kDevice,
                                         texts::kFold,          texts::kMatmul,
-                                        texts::kRows,          texts::kRandom}) {
+                                        texts::kRows,          texts::kRandom,
+                                        texts::kCalls,         texts::kPooling,
+                                        texts::kCreation,      texts::kGates,
+                                        texts::kOptimizers}) {
     append(text, header);
   }
   return text;

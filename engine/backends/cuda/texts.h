@@ -6,10 +6,10 @@
 namespace teletensor::backends::cuda::texts {
 
 extern const std::string_view kStd, kHalf, kComplex, kDevice, kFold, kMatmul, kRows, kRandom,
-    kEmulate;  // text/*.cuh
+    kCalls, kPooling, kCreation, kGates, kOptimizers, kEmulate;  // text/*
 extern const std::string_view kCoreHalf, kCoreComplex;
 extern const std::string_view kScalarMath, kScalarComplex, kScalarCommon, kScalarBinary,
     kScalarTernary, kScalarUnary, kScalarConvert, kScalarGamma, kScalarError, kScalarRare,
-    kScalarBessel, kScalarPolynomials, kScalarSpecial;
+    kScalarBessel, kScalarPolynomials, kScalarSpecial, kScalarRandom, kScalarSteps;
 
 }  // namespace teletensor::backends::cuda::texts

@@ -27,6 +27,9 @@ static inline unsigned __umulhi(unsigned a, unsigned b) {
 static inline unsigned long __umul64hi(unsigned long a, unsigned long b) {
   return static_cast<unsigned long>((static_cast<unsigned __int128>(a) * b) >> 64);
 }
+static inline long __mul64hi(long a, long b) {
+  return static_cast<long>((static_cast<__int128>(a) * b) >> 64);
+}
 template <class T>
 T atomicAdd(T* p, T v) {
   const T old = *p;

@@ -1,0 +1,160 @@
+// Rows of the table for ops whose every element follows from its place and a few others: ranges,
+// triangles, one-hot rows, padding, gates.
+#include <algorithm>
+
+#include "engine/backends/cuda/describe.h"
+#include "engine/backends/cuda/index_plan.h"
+#include "engine/backends/cuda/recipes.h"
+#include "engine/backends/cuda/text/calls.h"
+
+namespace teletensor::backends::cuda {
+namespace {
+
+using core::Dims;
+using core::DType;
+using core::Geometry;
+using core::Number;
+using core::Status;
+
+enum RangeKind : std::uint8_t { kWhole, kReal, kLinspace };  // as text/creation.cuh has them
+
+Status range(KernelCall& call, Work& work, RangeKind kind, calls::RangeCall p) {
+  const TensorArg& out = call.out[0];
+  RowMajorCall memory(call, work);
+  p.n = out.geometry->numel();
+  p.y = memory.write(out);
+  TT_RETURN_IF_ERROR(memory.status());
+  RecipeGraph graph{Recipe::kRange, {out.dtype}};
+  graph.option = kind;
+  TT_RETURN_IF_ERROR(add_recipe(work, graph, p));
+  return memory.store();
+}
+
+Status arange(KernelCall& call, Work& work) {
+  for (const TensorArg& arg : call.in) {
+    if (arg.kind != TensorArg::Kind::kNumber) return not_here("an end that is a tensor");
+  }
+  const Number &start = call.in[0].number, &end = call.in[1].number, &step = call.in[2].number;
+  calls::RangeCall p = {};
+  const auto real = [](const Number& x) { return x.kind == Number::Kind::kFloat; };
+  if (!real(start) && !real(end) && !real(step) && !core::is_floating(call.out[0].dtype)) {
+    p.whole_start = start.integer;
+    p.whole_step = step.integer;
+    return range(call, work, kWhole, p);
+  }
+  p.start = start.as_double();
+  p.step = step.as_double();
+  return range(call, work, kReal, p);
+}
+
+Status linspace(KernelCall& call, Work& work) {
+  for (const TensorArg& arg : call.in) {
+    if (arg.kind != TensorArg::Kind::kNumber) return not_here("an end that is a tensor");
+  }
+  calls::RangeCall p = {};
+  const std::int64_t steps = call.attributes.integer(0);
+  p.start = call.in[0].number.as_double();
+  p.end = call.in[1].number.as_double();
+  p.step = steps > 1 ? (p.end - p.start) / static_cast<double>(steps - 1) : 0;
+  return range(call, work, kLinspace, p);
+}
+
+template <bool kLower>
+Status triangle(KernelCall& call, Work& work) {
+  const TensorArg &x = call.in[0], &out = call.out[0];
+  calls::TriangleCall p;
+  p.n = out.geometry->numel();
+  if (p.n == 0) return {};
+  const Dims& shape = x.geometry->shape;
+  p.rows = shape[shape.size() - 2];
+  p.columns = shape.back();
+  p.diagonal = std::clamp(call.attributes.integer(0), -p.rows - 1, p.columns + 1);
+  RowMajorCall memory(call, work);
+  p.x = memory.read(x);
+  p.y = memory.write(out);
+  TT_RETURN_IF_ERROR(memory.status());
+  RecipeGraph graph{Recipe::kTriangle, {x.dtype}};
+  graph.option = kLower;
+  TT_RETURN_IF_ERROR(add_recipe(work, graph, p));
+  return memory.store();
+}
+
+Status one_hot(KernelCall& call, Work& work) {
+  const TensorArg &x = call.in[0], &out = call.out[0];
+  calls::OneHotCall p;
+  p.n = out.geometry->numel();
+  p.classes = call.attributes.integer(0);
+  if (x.geometry->numel() == 0) return {};
+  TT_RETURN_IF_ERROR(describe_check(call, x, false, 0, p.classes - 1, work));
+  RowMajorCall memory(call, work);
+  p.index = static_cast<const std::int64_t*>(memory.read(x, DType::kI64));
+  p.y = static_cast<std::int64_t*>(memory.write(out, DType::kI64));
+  p.flag = static_cast<const int*>(work.flag);
+  TT_RETURN_IF_ERROR(memory.status());
+  TT_RETURN_IF_ERROR(add_recipe(work, {Recipe::kOneHot}, p));
+  return memory.store();
+}
+
+// As cpu/spatial.cc: the value everywhere, then what is left of x.
+Status constant_pad(KernelCall& call, Work& work) {
+  const TensorArg& out = call.out[0];
+  if (out.geometry->numel() == 0) return {};
+  TensorArg value = call.in[1];
+  if (value.kind == TensorArg::Kind::kTensor && value.geometry->numel() != 1) {
+    return not_here("a value of many elements");
+  }
+  TT_RETURN_IF_ERROR(describe_copy(call, value, out, work));
+  Geometry from = *call.in[0].geometry, to = *out.geometry;
+  const auto pad = call.attributes.ints(0);
+  for (std::size_t i = 0; i < pad.size() / 2; ++i) {
+    const int d = from.rank() - 1 - static_cast<int>(i);
+    const std::int64_t before = pad[2 * i];
+    const std::int64_t begin = std::max<std::int64_t>(0, -before);
+    const std::int64_t end = std::min(from.shape[d], to.shape[d] - before);
+    if (end <= begin) return {};
+    from.offset += begin * from.strides[d];
+    to.offset += (begin + before) * to.strides[d];
+    from.shape[d] = to.shape[d] = end - begin;
+  }
+  if (from.numel() == 0) return {};
+  TensorArg source = call.in[0], target = out;
+  source.geometry = &from;
+  target.geometry = &to;
+  return describe_copy(call, source, target, work);
+}
+
+// `state`: the operand that has a row's size.
+template <Recipe kRecipe, int kOperands, int kState, int kResults>
+Status gates(KernelCall& call, Work& work) {
+  const TensorArg& state = call.in[kState];
+  const Dims& shape = state.geometry->shape;
+  calls::GateCall p = {};
+  p.n = state.geometry->numel();
+  if (p.n == 0) return {};
+  p.size = shape[shape.size() - 1];
+  RowMajorCall memory(call, work);
+  for (int i = 0; i < kOperands; ++i) p.in[i] = memory.read(call.in[i], state.dtype);
+  for (int i = 0; i < kResults; ++i) p.out[i] = memory.write(call.out[i], state.dtype);
+  TT_RETURN_IF_ERROR(memory.status());
+  const RecipeGraph graph{kRecipe, {state.dtype, float_of(state.dtype)}};
+  TT_RETURN_IF_ERROR(add_recipe(work, graph, p));
+  return memory.store();
+}
+
+}  // namespace
+
+void add_cell_kernels(DeviceTable& table) {
+  constexpr Skeleton kCell = Skeleton::kCell;
+  table.add("arange", kCell, arange);
+  table.add("linspace", kCell, linspace);
+  table.add("tril", kCell, triangle<true>);
+  table.add("triu", kCell, triangle<false>);
+  table.add("one_hot", kCell, one_hot);
+  table.add("constant_pad_nd", Skeleton::kLoop, constant_pad);
+  table.add("lstm_gates", kCell, gates<Recipe::kLstmGates, 3, 2, 2>);
+  table.add("lstm_gates_backward", kCell, gates<Recipe::kLstmGatesBackward, 5, 4, 2>);
+  table.add("gru_gates", kCell, gates<Recipe::kGruGates, 3, 2, 1>);
+  table.add("gru_gates_backward", kCell, gates<Recipe::kGruGatesBackward, 4, 3, 3>);
+}
+
+}  // namespace teletensor::backends::cuda

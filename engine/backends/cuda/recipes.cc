@@ -1,0 +1,171 @@
+#include "engine/backends/cuda/recipes.h"
+
+#include <algorithm>
+
+#include "engine/backends/cuda/describe.h"
+#include "engine/backends/cuda/key.h"
+#include "engine/backends/cuda/names.h"
+
+namespace teletensor::backends::cuda {
+namespace {
+
+using core::DType;
+using core::Status;
+
+// How the tasks of a recipe are spread: a thread each, a block each, or as many threads as the
+// CPU's sums have lanes.
+enum class Spread : std::uint8_t { kThreads, kBlocks, kLanes };
+struct Facts {
+  const char* name;    // of the function, in namespace tt
+  const char* params;  // in calls
+  int types = 0;
+  bool option = false;
+  Spread spread = Spread::kThreads;
+};
+
+Facts facts_of(Recipe recipe) {
+  switch (recipe) {
+    case Recipe::kMaxPool:
+      return {"max_pool", "PoolCall", 2, true};
+    case Recipe::kMeanPool:
+      return {"mean_pool", "PoolCall", 2, true};
+    case Recipe::kMeanPoolBackward:
+      return {"mean_pool_backward", "PoolCall", 2, true};
+    case Recipe::kMaxUnpool:
+      return {"max_unpool", "UnpoolCall", 2};
+    case Recipe::kLstmGates:
+      return {"lstm_gates", "GateCall", 2};
+    case Recipe::kLstmGatesBackward:
+      return {"lstm_gates_backward", "GateCall", 2};
+    case Recipe::kGruGates:
+      return {"gru_gates", "GateCall", 2};
+    case Recipe::kGruGatesBackward:
+      return {"gru_gates_backward", "GateCall", 2};
+    case Recipe::kRange:
+      return {"range", "RangeCall", 1, true};
+    case Recipe::kTriangle:
+      return {"triangle", "TriangleCall", 1, true};
+    case Recipe::kOneHot:
+      return {"one_hot", "OneHotCall"};
+    case Recipe::kStep:
+      return {"optimizer_step", "StepCall", 2, true, Spread::kBlocks};
+    case Recipe::kHyper:
+      return {"make_hyper", "HyperCall"};
+    case Recipe::kFound:
+      return {"found_to", "FoundCall", 1};
+  }
+  return {};
+}
+
+std::size_t lanes_of(const RecipeGraph& graph) {
+  return 256 / core::size_of(graph.types[1]);  // as many as a leaf of the CPU's sums has
+}
+
+}  // namespace
+
+Status recipe_shape(const RecipeGraph& graph, std::int64_t tasks, LaunchShape& shape) {
+  const Facts facts = facts_of(graph.recipe);
+  const std::int64_t threads = facts.spread == Spread::kThreads ? 1
+                               : facts.spread == Spread::kBlocks
+                                   ? std::int64_t{kBlockThreads}
+                                   : static_cast<std::int64_t>(lanes_of(graph));
+  if (tasks > (kMostBlocks * kBlockThreads) / threads || !threads_for(tasks * threads, 1, shape)) {
+    return not_here("too many tasks");
+  }
+  return {};
+}
+
+KernelSource print_recipe(const RecipeGraph& graph) {
+  const Facts facts = facts_of(graph.recipe);
+  KernelSource source;
+  source.name = std::string("tt_") + facts.name;
+  std::string arguments;
+  for (int i = 0; i < facts.types; ++i) {
+    arguments += (i > 0 ? ", " : "") + type_name_of(graph.types[i]);
+  }
+  if (facts.option) {
+    arguments += (facts.types > 0 ? ", " : "") + std::to_string(graph.option);
+  }
+  if (!arguments.empty()) arguments = "<" + arguments + ">";
+  const bool threads = facts.spread == Spread::kThreads;
+  source.text = std::string("using Params = tt::calls::") + facts.params +
+                ";\nextern \"C\" __global__ void __launch_bounds__(256) " + source.name +
+                "(const Params p) {\n";
+  if (threads) {
+    source.text +=
+        "  const std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * 256 + threadIdx.x;\n"
+        "  if (at >= p.n) return;\n";
+  }
+  source.text += std::string("  tt::") + facts.name + arguments + (threads ? "(p, at);" : "(p);") +
+                 "\n}\n" + (threads ? "TT_KERNEL(" : "TT_KERNEL_WITH_BARRIERS(") + source.name +
+                 ")\n";
+  return source;
+}
+
+std::string RecipeGraph::key() const {
+  const Facts facts = facts_of(recipe);
+  KeyWriter key(KernelKind::kRecipe);
+  key.put(recipe);
+  for (int i = 0; i < facts.types; ++i) key.put(types[i]);
+  key.put(facts.option ? option : std::uint8_t{0});
+  return key.take();
+}
+
+RecipeGraph RecipeGraph::of_key(std::string_view text) {
+  KeyReader key(text);
+  key.get<KernelKind>();
+  RecipeGraph graph;
+  graph.recipe = key.get<Recipe>();
+  const Facts facts = facts_of(graph.recipe);
+  for (int i = 0; i < facts.types; ++i) graph.types[i] = key.get<DType>();
+  graph.option = key.get<std::uint8_t>();
+  return graph;
+}
+
+void* RowMajorCall::room(std::int64_t elements, std::size_t size) {
+  const std::size_t bytes = static_cast<std::size_t>(std::max<std::int64_t>(elements, 1)) * size;
+  void* memory = elements < std::int64_t{1} << 56 ? call_.scratch.allocate(bytes) : nullptr;
+  if (memory == nullptr && status_.ok()) status_ = out_of_scratch(call_.op.name, bytes);
+  return memory;
+}
+
+const void* RowMajorCall::read(const TensorArg& arg, DType dtype) {
+  if (arg.kind == TensorArg::Kind::kAbsent) return nullptr;
+  const bool tensor = arg.kind == TensorArg::Kind::kTensor;
+  if (tensor && arg.dtype == dtype && arg.geometry->contiguous()) return arg.first<const void>();
+  const core::Geometry dense(tensor ? arg.geometry->shape : core::Dims());
+  TensorArg copy;
+  copy.kind = TensorArg::Kind::kTensor;
+  copy.data = room(dense.numel(), core::size_of(dtype));
+  copy.dtype = dtype;
+  copy.geometry = &dense;
+  if (status_.ok() && dense.numel() > 0) status_ = describe_copy(call_, arg, copy, work_);
+  return copy.data;
+}
+
+void* RowMajorCall::write(const TensorArg& arg, DType dtype) {
+  if (arg.dtype == dtype && arg.geometry->contiguous()) return arg.first();
+  void* const memory = room(arg.geometry->numel(), core::size_of(dtype));
+  away_.push_back({&arg, dtype, memory});
+  return memory;
+}
+
+Status RowMajorCall::store() {
+  for (const Away& each : away_) {
+    const core::Geometry dense(each.home->geometry->shape);
+    if (dense.numel() == 0) continue;
+    TensorArg from = *each.home;
+    from.data = each.memory;
+    from.dtype = each.dtype;
+    from.geometry = &dense;
+    TT_RETURN_IF_ERROR(describe_copy(call_, from, *each.home, work_));
+  }
+  return {};
+}
+
+DType modular_of(DType dtype) {
+  return dtype == DType::kF64 ? DType::kF64 : core::is_floating(dtype) ? DType::kF32 : DType::kI64;
+}
+DType float_of(DType dtype) { return dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
+
+}  // namespace teletensor::backends::cuda

@@ -1,0 +1,92 @@
+// Recipes: kernels that are one function of the texts under text/, with types and an option filled
+// in. What ops have whose formula is fixed: pooling, gates, optimizer steps, norms, losses.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "engine/backends/cuda/device_table.h"
+#include "engine/backends/cuda/params.h"
+#include "engine/backends/cuda/shapes.h"
+
+namespace teletensor::backends::cuda {
+
+enum class Recipe : std::uint8_t {
+  kMaxPool,
+  kMeanPool,
+  kMeanPoolBackward,
+  kMaxUnpool,
+  kLstmGates,
+  kLstmGatesBackward,
+  kGruGates,
+  kGruGatesBackward,
+  kRange,
+  kTriangle,
+  kOneHot,
+  kStep,
+  kHyper,
+  kFound,
+};
+
+// All that the text depends on.
+struct RecipeGraph {
+  Recipe recipe = Recipe::kRange;
+  core::DType types[3] = {core::DType::kF32, core::DType::kF32, core::DType::kF32};
+  std::uint8_t option = 0;
+
+  std::string key() const;
+  static RecipeGraph of_key(std::string_view key);
+};
+
+KernelSource print_recipe(const RecipeGraph& graph);
+
+// The launch for params.n > 0 tasks: a task is a thread, or a block, or a group of a block's
+// threads, as the recipe has it.
+core::Status recipe_shape(const RecipeGraph& graph, std::int64_t tasks, LaunchShape& shape);
+template <class Call>
+core::Status add_recipe(Work& work, const RecipeGraph& graph, const Call& params) {
+  if (params.n <= 0) return {};
+  static_assert(sizeof(Call) <= kMostParameterBytes);
+  Launch launch;
+  TT_RETURN_IF_ERROR(recipe_shape(graph, params.n, launch.shape));
+  launch.key = graph.key();
+  Params bytes;
+  bytes.put(params);
+  launch.params = bytes.take();
+  work.launches.push_back(std::move(launch));
+  return {};
+}
+
+// Operands and results of a call as recipes want them: row-major, of a dtype. What lies otherwise
+// is copied by loops, before and after.
+class RowMajorCall {
+ public:
+  RowMajorCall(KernelCall& call, Work& work) : call_(call), work_(work) {}
+  // Null for an absent operand.
+  const void* read(const TensorArg& arg) { return read(arg, arg.dtype); }
+  const void* read(const TensorArg& arg, core::DType dtype);
+  void* write(const TensorArg& arg) { return write(arg, arg.dtype); }
+  void* write(const TensorArg& arg, core::DType dtype);
+  // Of the call's scratch memory.
+  void* room(std::int64_t elements, std::size_t size);
+  const core::Status& status() const { return status_; }
+  // After the recipes: brings results home.
+  core::Status store();
+
+ private:
+  struct Away {
+    const TensorArg* home;
+    core::DType dtype;
+    void* memory;
+  };
+  KernelCall& call_;
+  Work& work_;
+  core::Status status_;
+  std::vector<Away> away_;
+};
+
+// The dtype that elements of `dtype` are computed in where integers only add and multiply.
+core::DType modular_of(core::DType dtype);
+core::DType float_of(core::DType dtype);  // of floats: f64, else f32
+
+}  // namespace teletensor::backends::cuda

@@ -1,0 +1,193 @@
+// Windows of pooling: what cpu/pooling.cc does, a thread for each result.
+namespace tt {
+
+namespace calls = teletensor::backends::cuda::calls;
+
+// a / b for numbers that are not negative: by 32 bits where they fit, else bit by bit (the compiler's
+// division of 64 bits is a call, which costs every kernel registers).
+inline std::int64_t over(std::int64_t a, std::int64_t b) {
+  if (((a | b) >> 32) == 0) return static_cast<unsigned>(a) / static_cast<unsigned>(b);
+  std::uint64_t q = 0, rest = 0;
+#pragma unroll 1
+  for (int i = 63; i >= 0; --i) {
+    rest = rest << 1 | (static_cast<std::uint64_t>(a) >> i & 1);
+    const bool fits = rest >= static_cast<std::uint64_t>(b);
+    rest -= fits ? static_cast<std::uint64_t>(b) : 0;
+    q = q << 1 | static_cast<std::uint64_t>(fits);
+  }
+  return static_cast<std::int64_t>(q);
+}
+// Takes the last coordinate, of `size` places, off `rest`.
+inline std::int64_t coordinate(std::int64_t& rest, std::int64_t size) {
+  const std::int64_t q = over(rest, size), c = rest - q * size;
+  rest = q;
+  return c;
+}
+
+struct Window {
+  std::int64_t begin, end, extent;
+};
+template <bool kAdaptive>
+Window window_of(const calls::PoolAxis& a, std::int64_t i) {
+  if constexpr (kAdaptive) {
+    const std::int64_t whole = over(a.in, a.out), part = a.in - whole * a.out;
+    const std::int64_t begin = i * whole + over(i * part, a.out);
+    const std::int64_t end = (i + 1) * whole + over((i + 1) * part + a.out - 1, a.out);
+    return {begin, end, end - begin};
+  } else {
+    std::int64_t begin = i * a.stride - a.padding;
+    std::int64_t end = begin + (a.kernel - 1) * a.dilation + 1;
+    if (end > a.in + a.padding) end = a.in + a.padding;
+    const std::int64_t extent = end - begin;
+    if (begin < 0) begin += over(-begin + a.dilation - 1, a.dilation) * a.dilation;
+    if (end > a.in) end = a.in;
+    return {begin, end > begin ? end : begin, extent};
+  }
+}
+struct Windows {
+  Window w[3];
+  std::int64_t plane;
+};
+template <bool kAdaptive>
+Windows windows_of(const calls::PoolCall& p, std::int64_t at) {
+  Windows all;
+#pragma unroll
+  for (int d = 2; d >= 0; --d) {
+    all.w[d] = window_of<kAdaptive>(p.axes[d], coordinate(at, p.axes[d].out));
+  }
+  all.plane = at;
+  return all;
+}
+inline std::int64_t divisor_of(const calls::PoolCall& p, const Windows& all) {
+  if (p.divisor != 0) return p.divisor;
+  std::int64_t n = 1;
+#pragma unroll
+  for (int d = 0; d < 3; ++d) {
+    const Window& w = all.w[d];
+    const std::int64_t size = p.include_padding ? w.extent : w.end - w.begin;
+    const std::int64_t high = __mul64hi(n, size);  // of mostly padding: may be anything
+    n = high == 0 && n * size >= 0 ? n * size : INT64_MAX;
+    if (n == INT64_MAX) return n;
+  }
+  return n;
+}
+
+template <class T, class A, int kAdaptive>
+void max_pool(const calls::PoolCall& p, std::int64_t at) {
+  const Windows all = windows_of<kAdaptive>(p, at);
+  const Window &a = all.w[0], &b = all.w[1], &c = all.w[2];
+  const std::int64_t depth = p.axes[0].in, height = p.axes[1].in, width = p.axes[2].in;
+  const T* const x = static_cast<const T*>(p.x) + all.plane * depth * height * width;
+  const auto inside = [](std::int64_t i, std::int64_t n) { return i < n - 1 ? i : n - 1; };
+  A best;
+  if constexpr (std::is_floating_point_v<A>) {
+    best = -A(__builtin_inf());
+  } else {
+    best = INT64_MIN;
+  }
+  // A window that sees nothing (large dilation) still has a place inside.
+  std::int64_t place = (inside(a.begin, depth) * height + inside(b.begin, height)) * width +
+                       inside(c.begin, width);
+#pragma unroll 1
+  for (std::int64_t i = a.begin; i < a.end; i += p.axes[0].dilation) {
+#pragma unroll 1
+    for (std::int64_t j = b.begin; j < b.end; j += p.axes[1].dilation) {
+      const std::int64_t row = (i * height + j) * width;
+#pragma unroll 1
+      for (std::int64_t k = c.begin; k < c.end; k += p.axes[2].dilation) {
+        const A value = s::to_compute<A>(x[row + k]);
+        if (value > best || value != value) {
+          best = value;
+          place = row + k;
+        }
+      }
+    }
+  }
+  static_cast<T*>(p.y)[at] = s::from_compute<T>(best);
+  p.places[at] = place;
+}
+
+template <class T, class A, int kAdaptive>
+void mean_pool(const calls::PoolCall& p, std::int64_t at) {
+  const Windows all = windows_of<kAdaptive>(p, at);
+  const Window &a = all.w[0], &b = all.w[1], &c = all.w[2];
+  const std::int64_t height = p.axes[1].in, width = p.axes[2].in;
+  const T* const x = static_cast<const T*>(p.x) + all.plane * p.axes[0].in * height * width;
+  A total = 0;
+#pragma unroll 1
+  for (std::int64_t i = a.begin; i < a.end; ++i) {
+#pragma unroll 1
+    for (std::int64_t j = b.begin; j < b.end; ++j) {
+      const T* const row = x + (i * height + j) * width;
+#pragma unroll 1
+      for (std::int64_t k = c.begin; k < c.end; ++k) {
+        total = s::Add()(total, s::to_compute<A>(row[k]));
+      }
+    }
+  }
+  const std::int64_t n = divisor_of(p, all);
+  if constexpr (std::is_floating_point_v<A>) {
+    total = n == 0 ? A(0) : total / static_cast<A>(n);
+  } else {
+    total = n == 0 ? 0 : n == -1 ? s::Neg()(total) : total / n;
+  }
+  static_cast<T*>(p.y)[at] = s::from_compute<T>(total);
+}
+
+// `y`: of the windows; `x` is written, a thread for each element: the shares of the windows that
+// see it, in order.
+template <class T, class A, int kAdaptive>
+void mean_pool_backward(const calls::PoolCall& p, std::int64_t at) {
+  std::int64_t rest = at, low[3], high[3];
+#pragma unroll
+  for (int d = 2; d >= 0; --d) {
+    const calls::PoolAxis& a = p.axes[d];
+    const std::int64_t e = coordinate(rest, a.in);
+    if constexpr (kAdaptive) {
+      low[d] = over(e * a.out, a.in);
+      high[d] = over((e + 1) * a.out + a.in - 1, a.in);
+    } else {
+      const std::int64_t first = e + a.padding - a.kernel + 1;
+      low[d] = first <= 0 ? 0 : over(first + a.stride - 1, a.stride);
+      high[d] = over(e + a.padding, a.stride) + 1;
+    }
+    if (high[d] > a.out) high[d] = a.out;
+  }
+  const T* const y = static_cast<const T*>(p.x) +
+                     rest * p.axes[0].out * p.axes[1].out * p.axes[2].out;
+  A total = 0;
+  Windows all;
+#pragma unroll 1
+  for (std::int64_t i = low[0]; i < high[0]; ++i) {
+    all.w[0] = window_of<kAdaptive>(p.axes[0], i);
+#pragma unroll 1
+    for (std::int64_t j = low[1]; j < high[1]; ++j) {
+      all.w[1] = window_of<kAdaptive>(p.axes[1], j);
+#pragma unroll 1
+      for (std::int64_t k = low[2]; k < high[2]; ++k) {
+        all.w[2] = window_of<kAdaptive>(p.axes[2], k);
+        const std::int64_t n = divisor_of(p, all);
+        const A g = s::to_compute<A>(y[(i * p.axes[1].out + j) * p.axes[2].out + k]);
+        total += n == 0 ? A(0) : g / static_cast<A>(n);
+      }
+    }
+  }
+  static_cast<T*>(p.y)[at] = s::from_compute<T>(total);
+}
+
+// A plane: several elements may go to one place, the last of them stays, or all are added in order.
+template <class T, class A>
+void max_unpool(const calls::UnpoolCall& p, std::int64_t plane) {
+  if (*p.flag != 0) return;
+  const T* const x = static_cast<const T*>(p.x) + plane * p.in;
+  const std::int64_t* const places = p.places + plane * p.in;
+  A* const y = static_cast<A*>(p.y) + plane * p.out;
+  for (std::int64_t i = 0; i < p.out; ++i) y[i] = A(0);
+  for (std::int64_t i = 0; i < p.in; ++i) {
+    const A value = s::to_compute<A>(x[i]);
+    A& to = y[places[i]];
+    to = p.accumulate ? s::Add()(to, value) : value;
+  }
+}
+
+}  // namespace tt

@@ -1,0 +1,159 @@
+// Optimizer steps: what is equal for all elements, made of an op's hyperparameters; shared by the
+// kernels of all devices.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+namespace teletensor::ops::scalar {
+
+// Which memories a rule has beside param (0) and grad (1); in brackets those it may lack.
+enum class Rule : std::uint8_t {
+  kSgd,       // [2 buffer]
+  kAdam,      // 2 average, 3 square, [4 largest square]
+  kAdamax,    // 2 average, 3 largest
+  kNadam,     // 2 average, 3 square
+  kRadam,     // 2 average, 3 square
+  kAdagrad,   // 2 sum of squares
+  kAdadelta,  // 2 square, 3 square of the changes
+  kRmsprop,   // 2 square, [3 buffer], [4 average]
+  kRprop,     // 2 gradient before, 3 step size
+  kAsgd,      // 2 average of params
+  kSkip,      // every part stays as it is
+  kUnscale,   // param * lr, no grad; says where param is infinite or NaN
+};
+inline constexpr int kStepParts = 5;
+inline constexpr int kMostHypers = 9;  // without `skip`
+
+// A rule reads what its formula names; all of them begin with
+// g = -g (maximize), g += weight_decay * p, p *= shrink.
+template <class A>
+struct Step {
+  Rule rule = Rule::kSgd;
+  bool maximize = false;
+  bool first = false, nesterov = false;  // SGD
+  bool rectified = false;                // RAdam: the variance is known well enough
+  A weight_decay = 0, shrink = 1;
+  A lr = 0, grad_lr = 0;       // factor of the step; of the gradient's own part (NAdam)
+  A momentum = 0, damped = 1;  // of the buffer, of what is added to it
+  A weight1 = 0, rest1 = 1;    // averages: 1 - beta1 and beta1
+  A beta2 = 0, weight2 = 0;    // squares: beta2 and 1 - beta2
+  A divide1 = 1, divide2 = 1;  // bias corrections (Adam's second one: its root)
+  A rectify = 1, eps = 0;      // RAdam's factor
+  A low = 0, high = 0;         // Rprop: limits of the step size, and its factors
+  A shorter = 0, longer = 0;
+  A mu = 1;  // ASGD: weight of the new param in the average
+
+  // Rounded once from the doubles that hyperparameters are read as.
+  template <class B>
+  Step<B> as() const {
+    const auto r = [](A value) { return static_cast<B>(value); };
+    const B weight = r(weight1);
+    return {rule,          maximize, first,      nesterov,    rectified,  r(weight_decay),
+            r(shrink),     r(lr),    r(grad_lr), r(momentum), r(damped),  weight,
+            B(1) - weight, r(beta2), r(weight2), r(divide1),  r(divide2), r(rectify),
+            r(eps),        r(low),   r(high),    r(shorter),  r(longer),  r(mu)};
+  }
+};
+
+// What the relatives of Adam share: lr, beta1, beta2, eps, weight_decay lead their hyperparameters.
+inline void adam_like(Step<double>& s, const double* h, bool decoupled) {
+  s.lr = h[0];
+  s.weight1 = 1 - h[1];
+  s.beta2 = h[2];
+  s.weight2 = 1 - s.beta2;
+  s.eps = h[3];
+  (decoupled ? s.shrink : s.weight_decay) = decoupled ? 1 - s.lr * h[4] : h[4];
+}
+
+// Of the op's operands after its lists, and its boolean attributes.
+inline Step<double> make_step(Rule rule, const double* h, const bool* flags) {
+  Step<double> s;
+  s.rule = rule;
+  s.maximize = flags[0];
+  switch (rule) {
+    case Rule::kSgd:
+      s.lr = h[0];
+      s.momentum = h[1];
+      s.damped = 1 - h[2];
+      s.weight_decay = h[3];
+      s.nesterov = flags[0];
+      s.maximize = flags[1];
+      s.first = flags[2];
+      break;
+    case Rule::kAdam:
+      adam_like(s, h, flags[1]);
+      s.maximize = flags[2];
+      s.lr /= 1 - std::pow(h[1], h[5]);
+      s.divide2 = std::sqrt(1 - std::pow(s.beta2, h[5]));
+      break;
+    case Rule::kAdamax:
+      adam_like(s, h, false);
+      s.lr /= 1 - std::pow(h[1], h[5]);
+      break;
+    case Rule::kNadam:
+      adam_like(s, h, flags[0]);
+      s.maximize = flags[1];
+      s.divide2 = 1 - std::pow(s.beta2, h[8]);
+      s.grad_lr = s.lr * (1 - h[5]) / (1 - h[7]);
+      s.lr = s.lr * h[6] / (1 - h[7] * h[6]);
+      break;
+    case Rule::kRadam: {
+      adam_like(s, h, flags[0]);
+      s.maximize = flags[1];
+      const double t = h[5], power2 = std::pow(s.beta2, t);
+      s.divide1 = 1 - std::pow(h[1], t);
+      s.divide2 = std::sqrt(1 - power2);
+      // Lengths of the simple moving average: in the limit, and that which approximates step t.
+      const double limit = 2 / (1 - s.beta2) - 1;
+      const double length = limit - 2 * t * power2 / (1 - power2);
+      s.rectified = length > 5;
+      if (s.rectified) {
+        s.rectify =
+            std::sqrt((length - 4) * (length - 2) * limit / ((limit - 4) * (limit - 2) * length));
+      }
+      break;
+    }
+    case Rule::kAdagrad:
+      s.lr = h[0] / (1 + (h[4] - 1) * h[1]);
+      s.eps = h[2];
+      s.weight_decay = h[3];
+      break;
+    case Rule::kAdadelta:
+      s.lr = h[0];
+      s.beta2 = h[1];
+      s.weight2 = 1 - s.beta2;
+      s.eps = h[2];
+      s.weight_decay = h[3];
+      break;
+    case Rule::kRmsprop:
+      s.lr = h[0];
+      s.beta2 = h[1];
+      s.weight1 = s.weight2 = 1 - s.beta2;
+      s.eps = h[2];
+      s.weight_decay = h[3];
+      s.momentum = h[4];
+      break;
+    case Rule::kRprop:
+      s.shorter = h[0];
+      s.longer = h[1];
+      s.low = h[2];
+      s.high = h[3];
+      break;
+    case Rule::kAsgd:
+      s.lr = h[0];
+      s.shrink = 1 - h[1] * s.lr;
+      s.mu = h[2];
+      s.weight_decay = h[3];
+      break;
+    case Rule::kSkip:
+      break;
+    case Rule::kUnscale:
+      s.maximize = false;
+      s.lr = h[0];
+      break;
+  }
+  return s;
+}
+
+}  // namespace teletensor::ops::scalar
