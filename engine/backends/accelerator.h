@@ -1,10 +1,12 @@
-// Accelerator: a backend with a processor of its own. What is asked of it runs later than the call.
+// Accelerator: a backend with a processor of its own. What is asked of it runs later than the call:
+// what one session asks (memory::OnBehalf) in its order, beside what others ask. Thread-safe.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
 #include "engine/backends/backend.h"
+#include "engine/memory/on_behalf.h"
 
 namespace teletensor::backends {
 
@@ -17,6 +19,24 @@ class Accelerator : public Backend {
     std::uint64_t memory = 0;  // bytes, those of others included
   };
   virtual Facts facts() const = 0;
+
+  // Clears memory that session `from` has left, for session `to`: after what the one has asked.
+  virtual void hand_over(void* memory, std::size_t bytes, memory::OwnerId from,
+                         memory::OwnerId to) = 0;
+  // Around what the calling thread's session asks of memory that others use as well: after all that
+  // they have asked, and before all that they ask later.
+  virtual core::Status begin_shared() = 0;
+  virtual core::Status end_shared() = 0;
+  // Uploads beside the session's own work (memory::beside) begin after what it has asked so far.
+  virtual core::Status begin_beside(memory::OwnerId owner) = 0;
+  // The session asks no more.
+  virtual void end(memory::OwnerId owner) = 0;
+  // Of the session, since the last call: time of the device, and time that the session's thread has
+  // waited because too much of it was in flight.
+  struct Time {
+    std::uint64_t device_ns = 0, waited_ns = 0;
+  };
+  virtual Time take_time(memory::OwnerId owner) = 0;
 };
 
 }  // namespace teletensor::backends

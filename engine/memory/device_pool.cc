@@ -154,7 +154,7 @@ bool DevicePool::carve(int size_class) {
 int DevicePool::take_small(int size_class, OwnerId owner, Block* blocks, int n) {
   const std::size_t bytes = class_bytes(size_class);
   int taken = 0;
-  std::uint64_t dirty = 0;  // bit i: block i holds another owner's bytes
+  OwnerId left_by[64];  // another owner, whose bytes it holds; 0: none
   n = std::min(n, 64);
   {
     core::MutexLock lock(mu_);
@@ -163,12 +163,12 @@ int DevicePool::take_small(int size_class, OwnerId owner, Block* blocks, int n) 
       if (cached.empty() && (taken > 0 || !carve(size_class))) break;
       const CachedSmall block = cached.back();
       cached.pop_back();
-      if (block.owner != 0 && block.owner != owner) dirty |= 1ull << taken;
+      left_by[taken] = block.owner != owner ? block.owner : 0;
       blocks[taken++] = {block.data, bytes};
     }
   }
   for (int i = 0; i < taken; ++i) {
-    if ((dirty >> i & 1) != 0) source_->zero(blocks[i].data, bytes);
+    if (left_by[i] != 0) source_->zero(blocks[i].data, bytes, left_by[i], owner);
   }
   return taken;
 }
@@ -198,7 +198,7 @@ Block DevicePool::take_large(std::size_t bytes, OwnerId owner) {
       return {memory, memory == nullptr ? 0 : bytes};
     }
   }
-  if (found.owner != owner) source_->zero(found.data, found.capacity);
+  if (found.owner != owner) source_->zero(found.data, found.capacity, found.owner, owner);
   return {found.data, found.capacity};
 }
 

@@ -26,7 +26,9 @@ class HostPages : public Source {
  public:
   void* allocate(std::size_t bytes) override { return map_pages(bytes); }
   void deallocate(void* memory, std::size_t bytes) override { unmap_pages(memory, bytes); }
-  void zero(void* memory, std::size_t bytes) override { std::memset(memory, 0, bytes); }
+  void zero(void* memory, std::size_t bytes, OwnerId, OwnerId) override {
+    std::memset(memory, 0, bytes);
+  }
 };
 
 class Moving : public ::testing::Test {

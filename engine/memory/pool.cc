@@ -30,7 +30,9 @@ std::string readable_bytes(std::uint64_t bytes) {
   return text;
 }
 
-StrandScope::StrandScope(OwnerId owner) : outer_(strand_owner) { strand_owner = owner; }
+StrandScope::StrandScope(OwnerId owner) : outer_(strand_owner), behalf_(owner) {
+  strand_owner = owner;
+}
 StrandScope::~StrandScope() { strand_owner = outer_; }
 
 core::Device Storage::device() const { return pool_->device_id(); }

@@ -21,6 +21,7 @@
 #include "engine/memory/account.h"
 #include "engine/memory/device_pool.h"
 #include "engine/memory/disk.h"
+#include "engine/memory/on_behalf.h"
 #include "engine/memory/storage.h"
 
 namespace teletensor::memory {
@@ -150,7 +151,8 @@ class Pool {
   Storage* shared_free_ TT_GUARDED_BY(mu_) = nullptr;   // objects of allocate_shared
 };
 
-// While it lives, this thread is the strand of session `owner`. Nests (another session's inside).
+// While it lives, this thread is the strand of session `owner`, and works for it. Nests (another
+// session's inside).
 class StrandScope {
  public:
   explicit StrandScope(OwnerId owner);
@@ -160,6 +162,7 @@ class StrandScope {
 
  private:
   const OwnerId outer_;
+  const OnBehalf behalf_;
 };
 
 struct PoolCloser {

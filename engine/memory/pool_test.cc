@@ -28,7 +28,7 @@ class CountingSource : public Source {
     mapped -= bytes;
     unmap_pages(memory, bytes);
   }
-  void zero(void* memory, std::size_t bytes) override {
+  void zero(void* memory, std::size_t bytes, OwnerId, OwnerId) override {
     zeroed += bytes;
     std::memset(memory, 0, bytes);
   }

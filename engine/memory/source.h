@@ -3,6 +3,8 @@
 
 #include <cstddef>
 
+#include "engine/memory/storage.h"
+
 namespace teletensor::memory {
 
 // Thread-safe.
@@ -12,7 +14,8 @@ class Source {
   // At least 64-byte aligned, contents zero (nobody's bytes). nullptr when there is none left.
   virtual void* allocate(std::size_t bytes) = 0;
   virtual void deallocate(void* memory, std::size_t bytes) = 0;
-  virtual void zero(void* memory, std::size_t bytes) = 0;
+  // What session `from` left, for session `to`.
+  virtual void zero(void* memory, std::size_t bytes, OwnerId from, OwnerId to) = 0;
 };
 
 // Pages of the host: from 1 MiB on aligned to 2 MiB and advised to be huge pages. Lengths are

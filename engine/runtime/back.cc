@@ -379,7 +379,7 @@ bool Back::run_plan() {
       if (starved || yields || go_on || lanes_.contended()) break;
     }
   }
-  charge(core::ns_since(began) - (Lanes::given_ns() - given));
+  charge(executor_.cost(core::ns_since(began) - (Lanes::given_ns() - given)));
   {
     core::MutexLock lock(mu_);
     // Came in between: entries, or commands without entries whose completion nobody else reports.

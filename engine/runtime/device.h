@@ -29,15 +29,20 @@ class Device {
  private:
   class BackendSource : public memory::Source {
    public:
-    explicit BackendSource(backends::Backend* backend) : backend_(backend) {}
+    BackendSource(backends::Backend* backend, backends::Accelerator* accelerator)
+        : backend_(backend), accelerator_(accelerator) {}
     void* allocate(std::size_t bytes) override { return backend_->allocate(bytes); }
     void deallocate(void* memory, std::size_t bytes) override {
       backend_->deallocate(memory, bytes);
     }
-    void zero(void* memory, std::size_t bytes) override { backend_->zero(memory, bytes); }
+    void zero(void* memory, std::size_t bytes, memory::OwnerId from, memory::OwnerId to) override {
+      if (accelerator_ != nullptr) return accelerator_->hand_over(memory, bytes, from, to);
+      backend_->zero(memory, bytes);
+    }
 
    private:
     backends::Backend* const backend_;
+    backends::Accelerator* const accelerator_;
   };
 
   std::unique_ptr<backends::Backend> backend_;

@@ -53,6 +53,7 @@ Executor::Executor(const ops::Catalog& catalog, Devices& devices, Lanes& lanes,
     : catalog_(catalog),
       devices_(devices),
       lanes_(lanes),
+      owner_(owner),
       copies_(catalog),
       to_device_(catalog.find("to_device") == nullptr
                      ? -1
@@ -64,6 +65,24 @@ Executor::Executor(const ops::Catalog& catalog, Devices& devices, Lanes& lanes,
                                      backends::LoopRole::kNone;
     }
   }
+}
+
+Executor::~Executor() {
+  for (std::size_t i = 0; i < devices_.size(); ++i) {
+    if (auto* const accelerator = devices_.at(i).accelerator()) accelerator->end(owner_);
+  }
+}
+
+std::uint64_t Executor::cost(std::uint64_t host_ns) {
+  std::uint64_t device_ns = 0, waited_ns = 0;
+  for (std::size_t i = 0; i < devices_.size(); ++i) {
+    auto* const accelerator = devices_.at(i).accelerator();
+    if (accelerator == nullptr) continue;
+    const auto time = accelerator->take_time(owner_);
+    device_ns += time.device_ns;
+    waited_ns += time.waited_ns;
+  }
+  return std::max(host_ns - std::min(host_ns, waited_ns), device_ns);
 }
 
 FailureRef Executor::run(Instruction& instruction, bool* root) {
@@ -258,10 +277,10 @@ Status Executor::execute(Instruction& instruction, const ops::OpDef& op) {
                   op.name + ": not available on " + core::to_string(on));
   }
   TT_RETURN_IF_ERROR(gather_operands(instruction, op));
-  SharedLocks locks;
+  SharedLocks locks(devices_);
   if (shared_) [[unlikely]] {
     locks.add(instruction);
-    locks.acquire();
+    TT_RETURN_IF_ERROR(locks.acquire());
   }
 
   out_.resize(instruction.results.size());
@@ -505,9 +524,9 @@ Status Executor::transfer(Instruction& instruction) {
   const int from = devices_.find(operand.value->device);
   if (from < 0 || !operand.value->contents) return core::internal("to_device: no contents");
   TT_RETURN_IF_ERROR(require(*operand.value, "to_device"));
-  SharedLocks locks;
+  SharedLocks locks(devices_);
   locks.add(instruction);
-  locks.acquire();
+  TT_RETURN_IF_ERROR(locks.acquire());
   const std::size_t to = device_;
   const std::size_t bytes = bytes_of(result.value->elements, operand.dtype);
   StorageRef target;
@@ -629,10 +648,10 @@ Status Executor::row_major(const Operand& operand, std::uint64_t seq, RowMajor* 
     if (starved_) need_.operands.emplace_back(storage_of(value));
     return status;
   }
-  SharedLocks locks;
+  SharedLocks locks(devices_);
   if (published) {
     locks.add(value, false);
-    locks.acquire();
+    TT_RETURN_IF_ERROR(locks.acquire());
   }
   const Geometry geometry(operand.geometry->shape);
   PartsOnLanes parallel(lanes_, this, seq);

@@ -34,6 +34,7 @@ class Executor {
   // `owner` > 0 names the session; `quota` holds on each device (0: the device's budget).
   Executor(const ops::Catalog& catalog, Devices& devices, Lanes& lanes, memory::OwnerId owner,
            std::uint64_t quota);
+  ~Executor();
 
   // Runs it; afterwards every result has contents or a failure. Null, or that failure; *root is set
   // when this instruction is its root.
@@ -86,6 +87,9 @@ class Executor {
   bool cancelled(std::uint64_t seq) const {
     return seq < cancel_below_.load(std::memory_order_relaxed);
   }
+  // What a plan costs that took so much of the host's time: where its devices were busy for longer,
+  // theirs. The strand.
+  std::uint64_t cost(std::uint64_t host_ns);
   // Bytes that were copied because somebody held an old value or operands lay crosswise.
   std::uint64_t copied_bytes() const { return copied_bytes_.load(std::memory_order_relaxed); }
 
@@ -151,6 +155,7 @@ class Executor {
   const ops::Catalog& catalog_;
   Devices& devices_;
   Lanes& lanes_;
+  const memory::OwnerId owner_;
   std::vector<memory::PoolHandle> pools_;  // by device
   const CopyKernels copies_;
   const int to_device_;  // op id, -1 in a catalog without it

@@ -133,7 +133,7 @@ Status Executor::execute_loop(std::span<Instruction* const> instructions) {
       }
     }
   }
-  SharedLocks locks;
+  SharedLocks locks(devices_);
   if (shared) [[unlikely]] {
     for (const Instruction* instruction : instructions) {
       for (const ResultSlot& result : instruction->results) {
@@ -146,7 +146,7 @@ Status Executor::execute_loop(std::span<Instruction* const> instructions) {
         if (operand.value && operand.value->contents) locks.add(*operand.value, false);
       }
     }
-    locks.acquire();
+    TT_RETURN_IF_ERROR(locks.acquire());
   }
   bool stealing = false;
   for (std::size_t s = 0; s < instructions.size(); ++s) {

@@ -64,8 +64,9 @@ class Executor::Try {
 // is atomic for everybody else.
 class Executor::SharedLocks {
  public:
-  SharedLocks() = default;
+  explicit SharedLocks(Devices& devices) : devices_(devices) {}
   ~SharedLocks() {
+    if (held_ > 0) (void)order(&backends::Accelerator::end_shared);
     for (std::size_t i = held_; i-- > 0;) list_[i].first->unlock(list_[i].second);
   }
   SharedLocks(const SharedLocks&) = delete;
@@ -82,9 +83,11 @@ class Executor::SharedLocks {
   }
   void add(const program::Value& value, bool write) {
     memory::Sharing* sharing = static_cast<memory::Storage*>(value.contents.get())->sharing();
-    if (sharing != nullptr) list_.emplace_back(sharing, write);
+    if (sharing == nullptr) return;
+    list_.emplace_back(sharing, write);
+    on_device_ |= value.device.kind != core::DeviceKind::kCpu;
   }
-  void acquire() {
+  core::Status acquire() {
     std::sort(list_.begin(), list_.end(), [](const auto& a, const auto& b) {
       return a.first->order != b.first->order ? a.first->order < b.first->order
                                               : a.second > b.second;
@@ -94,9 +97,21 @@ class Executor::SharedLocks {
                 list_.end());
     for (; held_ < list_.size(); ++held_) list_[held_].first->lock(list_[held_].second);
     quiet_.emplace();
+    return held_ > 0 ? order(&backends::Accelerator::begin_shared) : core::Status();
   }
 
  private:
+  // Devices run later than the locks are held.
+  core::Status order(core::Status (backends::Accelerator::*how)()) {
+    for (std::size_t i = 0; on_device_ && i < devices_.size(); ++i) {
+      backends::Accelerator* const each = devices_.at(i).accelerator();
+      if (each != nullptr) TT_RETURN_IF_ERROR((each->*how)());
+    }
+    return {};
+  }
+
+  Devices& devices_;
+  bool on_device_ = false;
   std::vector<std::pair<memory::Sharing*, bool>> list_;  // and: to write
   std::size_t held_ = 0;
   std::optional<Lanes::Quiet> quiet_;

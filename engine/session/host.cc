@@ -111,6 +111,7 @@ core::Status Host::read_storage(const program::Image::Storage& storage, std::uin
     return core::internal("bytes outside of a storage");
   }
   if (storage.device == core::Device{}) return contents.read(offset, to, bytes);
+  const memory::OnBehalf behalf(contents.owner());
   return devices_.at(static_cast<std::size_t>(device))
       .backend()
       .copy_out(to, static_cast<const char*>(contents.data()) + offset, bytes);

@@ -489,6 +489,11 @@ core::Result<std::uint64_t> Session::begin_upload(core::Device device, std::uint
   if (!pool.ok()) return pool.status();
   core::Ref<memory::Storage> storage = (*pool)->allocate_shared(bytes, accepted_upto_ + 1);
   if (!storage) return (*pool)->refusal("upload", bytes);
+  // The memory may be what the session has just freed.
+  runtime::Device& on = devices_.at(static_cast<std::size_t>(devices_.find(device)));
+  if (on.accelerator() != nullptr) {
+    TT_RETURN_IF_ERROR(on.accelerator()->begin_beside(storage->owner()));
+  }
   return add_upload(std::move(storage));
 }
 
@@ -528,6 +533,7 @@ Status Session::upload_chunk(std::uint64_t id, std::uint64_t offset, std::string
   }
   runtime::Device& device =
       devices_.at(static_cast<std::size_t>(devices_.find(upload->storage->device())));
+  const memory::OnBehalf behalf(upload->storage->owner(), true);
   TT_RETURN_IF_ERROR(device.backend().copy_in(static_cast<char*>(upload->storage->data()) + offset,
                                               bytes.data(), bytes.size()));
   upload->received += bytes.size();
@@ -628,6 +634,7 @@ core::Result<std::string> Session::download_chunk(std::uint64_t seq, std::uint64
                                          std::to_string(contents.bytes) + " bytes");
   }
   std::string chunk(std::min<std::uint64_t>(bytes, contents.bytes - offset), '\0');
+  const memory::OnBehalf behalf(contents.storage->owner());
   runtime::Device& device = devices_.at(static_cast<std::size_t>(devices_.find(found->device)));
   TT_RETURN_IF_ERROR(device.backend().copy_out(
       chunk.data(), static_cast<const char*>(contents.storage->data()) + contents.offset + offset,

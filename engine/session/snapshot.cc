@@ -185,6 +185,7 @@ Status Session::put_up(Image image, const engine::Engine::ReadBytes& read) {
                                                 ? back_.allocate_now(storage.bytes, storage.seq)
                                                 : pool.allocate_shared(storage.bytes, storage.seq);
     if (!made) return pool.refusal("restoring the session", storage.bytes);
+    const memory::OnBehalf behalf(made->owner());
     for (std::uint64_t at = 0; at < storage.bytes; at += buffer.size()) {
       const std::size_t part = std::min<std::uint64_t>(buffer.size(), storage.bytes - at);
       TT_RETURN_IF_ERROR(read(buffer.data(), part));

@@ -36,6 +36,18 @@ class CudaBackend final : public Accelerator {
   void* allocate(std::size_t bytes) override { return gpu_->allocate(bytes); }
   void deallocate(void* memory, std::size_t) override { gpu_->free(memory); }
   void zero(void* memory, std::size_t bytes) override { (void)gpu_->zero(memory, bytes); }
+  void hand_over(void* memory, std::size_t bytes, memory::OwnerId from,
+                 memory::OwnerId to) override {
+    (void)gpu_->hand_over(memory, bytes, from, to);
+  }
+  core::Status begin_shared() override { return gpu_->follow_all(); }
+  core::Status end_shared() override { return gpu_->all_follow(); }
+  core::Status begin_beside(memory::OwnerId owner) override { return gpu_->begin_beside(owner); }
+  void end(memory::OwnerId owner) override { gpu_->end(owner); }
+  Time take_time(memory::OwnerId owner) override {
+    const Queues::Time time = gpu_->take_time(owner);
+    return {time.device_ns, time.waited_ns};
+  }
   core::Status copy_in(void* device, const void* host, std::size_t bytes) override {
     return gpu_->copy_in(device, host, bytes);
   }

@@ -84,6 +84,7 @@ inline constexpr int kMaxDynamicSharedBytes = 8;
   X(cuEventCreate, "cuEventCreate", (Event*, unsigned))                                      \
   X(cuEventRecord, "cuEventRecord", (Event, Stream))                                         \
   X(cuEventQuery, "cuEventQuery", (Event))                                                   \
+  X(cuEventElapsedTime, "cuEventElapsedTime", (float*, Event, Event))                        \
   X(cuEventDestroy, "cuEventDestroy_v2", (Event))                                            \
   X(cuModuleLoadData, "cuModuleLoadData", (Module*, const void*))                            \
   X(cuModuleUnload, "cuModuleUnload", (Module))                                              \

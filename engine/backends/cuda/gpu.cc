@@ -1,8 +1,9 @@
 #include "engine/backends/cuda/gpu.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
+
+#include "engine/memory/on_behalf.h"
 
 namespace teletensor::backends::cuda {
 
@@ -42,7 +43,12 @@ bool recoverable(int code) {
 }  // namespace
 
 Gpu::Gpu(const Driver& driver, int ordinal, std::string name, Options options)
-    : driver_(driver), ordinal_(ordinal), name_(std::move(name)), options_(std::move(options)) {}
+    : driver_(driver),
+      ordinal_(ordinal),
+      name_(std::move(name)),
+      options_(std::move(options)),
+      queues_({driver_, [this](int code, const char* what) { return check(code, what); },
+               [this](Event event) { return wait(event); }}) {}
 
 core::Result<std::unique_ptr<Gpu>> Gpu::open(const Driver& driver, int ordinal, std::string name,
                                              Options options) {
@@ -78,7 +84,12 @@ Status Gpu::start() {
   TT_RETURN_IF_ERROR(check(driver_.cuMemGetInfo(&free, &total), "asking for its memory"));
   memory_ = total;
   free_at_start_ = free;
-  TT_RETURN_IF_ERROR(check(driver_.cuStreamCreate(&stream_, kStreamNonBlocking), "a stream"));
+  const auto stream = [&](Stream* made) {
+    return check(driver_.cuStreamCreate(made, kStreamNonBlocking), "a stream");
+  };
+  TT_RETURN_IF_ERROR(stream(&marks_));
+  TT_RETURN_IF_ERROR(stream(&ins_));
+  TT_RETURN_IF_ERROR(queues_.of(0).status());
   const auto event = [&](Event* made) {
     return check(driver_.cuEventCreate(made, kEventDisableTiming), "an event");
   };
@@ -97,8 +108,12 @@ Status Gpu::start() {
   }
   {
     MutexLock lock(out_mu_);
-    TT_RETURN_IF_ERROR(pinned(&out_));
-    TT_RETURN_IF_ERROR(event(&out_event_));
+    for (int i = 0; i < kOuts; ++i) {
+      Out& out = outs_.emplace_back();
+      TT_RETURN_IF_ERROR(pinned(&out.data));
+      TT_RETURN_IF_ERROR(stream(&out.stream));
+      TT_RETURN_IF_ERROR(event(&out.event));
+    }
   }
   {
     MutexLock lock(event_mu_);
@@ -116,13 +131,18 @@ Gpu::~Gpu() {
   }
   watch_ended_.notify_all();
   if (watcher_.joinable()) watcher_.join();
-  if (stream_ != nullptr) (void)synchronize();
+  if (event_ != nullptr) (void)synchronize();
+  {
+    MutexLock lock(in_mu_);
+    in_use_.clear();
+  }
   // A lost device answers nothing, or never; the process is about to end anyway.
   if (lost_ || context_ == nullptr || !enter().ok()) return;
-  if (stream_ != nullptr) driver_.cuStreamDestroy(stream_);
-  const auto drop = [&](char* pinned, Event event) {
+  queues_.clear();
+  const auto drop = [&](char* pinned, Event event, Stream stream = nullptr) {
     if (pinned != nullptr) driver_.cuMemFreeHost(pinned);
     if (event != nullptr) driver_.cuEventDestroy(event);
+    if (stream != nullptr) driver_.cuStreamDestroy(stream);
   };
   {
     MutexLock lock(in_mu_);
@@ -130,13 +150,13 @@ Gpu::~Gpu() {
   }
   {
     MutexLock lock(out_mu_);
-    drop(out_, out_event_);
+    for (const Out& out : outs_) drop(out.data, out.event, out.stream);
   }
   {
     MutexLock lock(event_mu_);
-    drop(nullptr, event_);
+    drop(nullptr, event_, marks_);
   }
-  drop(nullptr, probe_);
+  drop(nullptr, probe_, ins_);
   driver_.cuCtxSetCurrent(nullptr);
   current_context = nullptr;
   driver_.cuDevicePrimaryCtxRelease(device_);
@@ -230,7 +250,7 @@ void Gpu::watch() {
     const std::uint64_t asked = asked_.load(std::memory_order_relaxed);
     if (asked == seen) continue;
     seen = asked;
-    if (!check(driver_.cuEventRecord(probe_, stream_), "a mark in its stream").ok()) return;
+    if (!queues_.mark_all(marks_, probe_).ok()) return;
     pending = true;
     since = Clock::now();
   }
@@ -240,126 +260,85 @@ void Gpu::watch() {
 
 void* Gpu::allocate(std::size_t bytes) {
   if (!enter().ok()) return nullptr;
+  const core::Result<Queues::QueueRef> home = queues_.of(0);
+  if (!home.ok()) return nullptr;
   Address memory = 0;
-  const int code = pools_ ? driver_.cuMemAllocAsync(&memory, bytes, stream_)
+  const int code = pools_ ? driver_.cuMemAllocAsync(&memory, bytes, (*home)->stream())
                           : driver_.cuMemAlloc(&memory, bytes);
   if (!check(code, "allocating memory").ok()) return nullptr;
   void* made = reinterpret_cast<void*>(memory);
-  if (zero(made, bytes).ok()) return made;
+  if (clear(**home, made, bytes).ok() && queues_.all_follow(**home).ok()) return made;
   free(made);
   return nullptr;
 }
 
 void Gpu::free(void* memory) {
   if (memory == nullptr || !enter().ok()) return;
-  if (!pools_ && !synchronize().ok()) return;
-  (void)check(pools_ ? driver_.cuMemFreeAsync(address(memory), stream_)
+  const core::Result<Queues::QueueRef> home = queues_.of(0);
+  if (!home.ok()) return;
+  const Status after = pools_ ? queues_.follow_all(**home) : synchronize();
+  if (!after.ok()) return;
+  (void)check(pools_ ? driver_.cuMemFreeAsync(address(memory), (*home)->stream())
                      : driver_.cuMemFree(address(memory)),
               "freeing memory");
 }
 
+Status Gpu::clear(Queues::Queue& queue, void* memory, std::size_t bytes) {
+  if (bytes == 0) return {};
+  asked_.fetch_add(1, std::memory_order_relaxed);
+  return check(driver_.cuMemsetD8Async(address(memory), 0, bytes, queue.stream()),
+               "clearing memory");
+}
+
 Status Gpu::zero(void* memory, std::size_t bytes) {
-  if (bytes == 0) return {};
+  const core::Result<Queues::QueueRef> own = queue();
+  return own.ok() ? clear(**own, memory, bytes) : own.status();
+}
+
+Status Gpu::hand_over(void* memory, std::size_t bytes, memory::OwnerId from, memory::OwnerId to) {
   TT_RETURN_IF_ERROR(enter());
-  asked_.fetch_add(1, std::memory_order_relaxed);
-  return check(driver_.cuMemsetD8Async(address(memory), 0, bytes, stream_), "clearing memory");
+  const core::Result<Queues::QueueRef> next = queues_.of(to);
+  if (!next.ok()) return next.status();
+  TT_RETURN_IF_ERROR(queues_.follow(**next, from));
+  return clear(**next, memory, bytes);
 }
 
-Status Gpu::copy(void* to, const void* from, std::size_t bytes) {
-  if (bytes == 0) return {};
+// ---------------------------------------------------------------- queues
+
+core::Result<Queues::QueueRef> Gpu::queue() {
   TT_RETURN_IF_ERROR(enter());
-  asked_.fetch_add(1, std::memory_order_relaxed);
-  return check(driver_.cuMemcpyDtoDAsync(address(to), address(from), bytes, stream_), "a copy");
+  return queues_.of(memory::on_behalf());
 }
 
-// The other's stream goes on only after the copy: what it frees then is not read any more.
-Status Gpu::copy_from(Gpu& other, void* to, const void* from, std::size_t bytes) {
-  if (bytes == 0) return {};
-  if (&other == this) return copy(to, from, bytes);
-  TT_RETURN_IF_ERROR(other.enter());
-  Event made = nullptr, read = nullptr;
-  TT_RETURN_IF_ERROR(other.check(driver_.cuEventCreate(&made, kEventDisableTiming), "an event"));
-  Status status = other.check(driver_.cuEventRecord(made, other.stream_), "a mark in its stream");
-  if (status.ok()) status = enter();
-  if (status.ok()) {
-    status = check(driver_.cuEventCreate(&read, kEventDisableTiming), "an event");
-  }
-  if (status.ok()) status = check(driver_.cuStreamWaitEvent(stream_, made, 0), "waiting for it");
-  if (status.ok()) {
-    asked_.fetch_add(1, std::memory_order_relaxed);
-    status = check(driver_.cuMemcpyPeerAsync(address(to), context_, address(from), other.context_,
-                                             bytes, stream_),
-                   "a copy from another device");
-  }
-  if (status.ok()) status = check(driver_.cuEventRecord(read, stream_), "a mark in its stream");
-  if (read != nullptr && status.ok()) {
-    status = other.enter();
-    if (status.ok()) {
-      status = other.check(driver_.cuStreamWaitEvent(other.stream_, read, 0), "waiting for a copy");
-    }
-  }
-  // The driver keeps an event until nothing waits for it.
-  if (read != nullptr && enter().ok()) driver_.cuEventDestroy(read);
-  if (other.enter().ok()) driver_.cuEventDestroy(made);
-  return status;
+Status Gpu::follow_all() {
+  const core::Result<Queues::QueueRef> own = queue();
+  return own.ok() ? queues_.follow_all(**own) : own.status();
 }
 
-Status Gpu::next_slot() {
-  Slot& full = slots_[slot_];
-  TT_RETURN_IF_ERROR(check(driver_.cuEventRecord(full.filled, stream_), "a mark in its stream"));
-  full.used = true;
-  slot_ = (slot_ + 1) % kSlots;
-  filled_ = 0;
-  return slots_[slot_].used ? wait(slots_[slot_].filled) : Status();
+Status Gpu::all_follow() {
+  const core::Result<Queues::QueueRef> own = queue();
+  return own.ok() ? queues_.all_follow(**own) : own.status();
 }
 
-Status Gpu::copy_in(void* to, const void* host, std::size_t bytes) {
-  if (bytes == 0) return {};
+Status Gpu::begin_beside(memory::OwnerId owner) {
   TT_RETURN_IF_ERROR(enter());
-  asked_.fetch_add(1, std::memory_order_relaxed);
-  const char* from = static_cast<const char*>(host);
-  Address there = address(to);
-  MutexLock lock(in_mu_);
-  while (bytes > 0) {
-    if (filled_ == kSlot) TT_RETURN_IF_ERROR(next_slot());
-    const std::size_t n = std::min(bytes, kSlot - filled_);
-    char* staged = slots_[slot_].data + filled_;
-    std::memcpy(staged, from, n);
-    TT_RETURN_IF_ERROR(check(driver_.cuMemcpyHtoDAsync(there, staged, n, stream_), "a copy to it"));
-    filled_ = std::min(kSlot, (filled_ + n + 63) & ~std::size_t{63});
-    from += n;
-    there += n;
-    bytes -= n;
-  }
-  return {};
+  const core::Result<Queues::QueueRef> own = queues_.of(owner);
+  return own.ok() ? queues_.uploads_follow(**own) : own.status();
 }
 
-Status Gpu::copy_out(void* host, const void* from, std::size_t bytes) {
-  if (bytes == 0) return {};
+void Gpu::end(memory::OwnerId owner) {
+  if (enter().ok()) queues_.end(owner);
+}
+
+Queues::Time Gpu::take_time(memory::OwnerId owner) {
+  return enter().ok() ? queues_.take_time(owner) : Queues::Time();
+}
+
+Status Gpu::synchronize() {
   TT_RETURN_IF_ERROR(enter());
-  asked_.fetch_add(1, std::memory_order_relaxed);
-  char* to = static_cast<char*>(host);
-  Address there = address(from);
-  MutexLock lock(out_mu_);
-  // Halves in turn: one is copied on by the host while the other comes.
-  constexpr std::size_t kHalf = kSlot / 2;
-  char* const staged = out_;
-  const auto ask = [&](std::size_t at, int half) {
-    const std::size_t n = std::min(kHalf, bytes - at);
-    return check(driver_.cuMemcpyDtoHAsync(staged + static_cast<std::size_t>(half) * kHalf,
-                                           there + at, n, stream_),
-                 "a copy from it");
-  };
-  TT_RETURN_IF_ERROR(ask(0, 0));
-  int half = 0;
-  for (std::size_t at = 0; at < bytes; at += kHalf, half ^= 1) {
-    TT_RETURN_IF_ERROR(check(driver_.cuEventRecord(out_event_, stream_), "a mark in its stream"));
-    TT_RETURN_IF_ERROR(wait(out_event_));
-    if (at + kHalf < bytes) TT_RETURN_IF_ERROR(ask(at + kHalf, half ^ 1));
-    std::memcpy(to + at, staged + static_cast<std::size_t>(half) * kHalf,
-                std::min(kHalf, bytes - at));
-  }
-  return {};
+  MutexLock lock(event_mu_);
+  TT_RETURN_IF_ERROR(queues_.mark_all(marks_, event_));
+  return wait(event_);
 }
 
 // ---------------------------------------------------------------- kernels
@@ -386,7 +365,9 @@ void Gpu::unload(Module module) {
 
 Status Gpu::launch(Function function, const LaunchShape& shape,
                    std::span<const std::byte> parameters) {
-  TT_RETURN_IF_ERROR(enter());
+  const core::Result<Queues::QueueRef> own = queue();
+  if (!own.ok()) return own.status();
+  TT_RETURN_IF_ERROR(queues_.asking(**own));
   asked_.fetch_add(1, std::memory_order_relaxed);
   launches_.fetch_add(1, std::memory_order_relaxed);
   std::size_t bytes = parameters.size();
@@ -395,15 +376,8 @@ Status Gpu::launch(Function function, const LaunchShape& shape,
                    reinterpret_cast<void*>(2), &bytes, nullptr};
   return check(driver_.cuLaunchKernel(function, shape.grid[0], shape.grid[1], shape.grid[2],
                                       shape.block[0], shape.block[1], shape.block[2],
-                                      shape.shared_bytes, stream_, nullptr, extra),
+                                      shape.shared_bytes, (*own)->stream(), nullptr, extra),
                "starting a kernel");
-}
-
-Status Gpu::synchronize() {
-  TT_RETURN_IF_ERROR(enter());
-  MutexLock lock(event_mu_);
-  TT_RETURN_IF_ERROR(check(driver_.cuEventRecord(event_, stream_), "a mark in its stream"));
-  return wait(event_);
 }
 
 }  // namespace teletensor::backends::cuda

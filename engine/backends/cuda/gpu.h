@@ -1,8 +1,9 @@
-// Gpu: one device behind the driver: its context, its one stream, its memory.
+// Gpu: one device behind the driver: its context, its queues, its memory.
 //
-// What is asked of it runs in the order in which it is asked, whoever asks (one stream), and later
-// than the call. A device that answers with an error that ends its context, or does not answer at
-// all, is lost for good: every later call says so, with the cause. Thread-safe.
+// What is asked of it runs later than the call, what one session asks (memory::on_behalf) in its
+// order; see queues.h for what several ask. A device that answers with an error that ends its
+// context, or does not answer at all, is lost for good: every later call says so, with the cause.
+// Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -14,10 +15,12 @@
 #include <span>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "engine/backends/cuda/driver.h"
 #include "engine/backends/cuda/kernel_source.h"
+#include "engine/backends/cuda/queues.h"
 #include "engine/core/mutex.h"
 #include "engine/core/status.h"
 
@@ -49,10 +52,12 @@ class Gpu {
   // Not ok once it is lost.
   core::Status health() const;
 
-  // Zeroed; nullptr when it has none left or is lost.
+  // Zeroed, for whoever; nullptr when it has none left or is lost.
   void* allocate(std::size_t bytes);
-  void free(void* memory);
+  void free(void* memory);  // once everything that anybody has asked has run
   core::Status zero(void* memory, std::size_t bytes);
+  // Zeroed for what session `to` asks from now on, after what session `from` has asked.
+  core::Status hand_over(void* memory, std::size_t bytes, memory::OwnerId from, memory::OwnerId to);
   core::Status copy(void* to, const void* from, std::size_t bytes);
   core::Status copy_from(Gpu& other, void* to, const void* from, std::size_t bytes);
   // The host's memory may change as soon as it returns.
@@ -67,7 +72,18 @@ class Gpu {
   // `parameters`: the kernel's one parameter, a structure.
   core::Status launch(Function function, const LaunchShape& shape,
                       std::span<const std::byte> parameters);
-  core::Status synchronize();
+  core::Status synchronize();  // everything that anybody has asked
+
+  // What the calling thread's session asks comes after what all have asked; and the other way
+  // round.
+  core::Status follow_all();
+  core::Status all_follow();
+  // Until end_beside() this thread's uploads run beside what their session has asked since; what it
+  // asks afterwards waits for them.
+  core::Status begin_beside(memory::OwnerId owner);
+  void end(memory::OwnerId owner);  // it asks no more
+  Queues::Time take_time(memory::OwnerId owner);
+  const Queues& queues() const { return queues_; }
 
   std::uint64_t launches() const { return launches_.load(std::memory_order_relaxed); }
 
@@ -75,10 +91,17 @@ class Gpu {
   // Page-locked memory between the host's and the device's.
   static constexpr std::size_t kSlot = std::size_t{1} << 20;
   static constexpr int kSlots = 8;
+  static constexpr int kOuts = 4;
+  static constexpr std::size_t kSmall = std::size_t{64} << 10;  // goes in the session's own stream
   struct Slot {
     char* data = nullptr;
     Event filled = nullptr;  // recorded when all copies from it have been asked
     bool used = false;
+  };
+  struct Out {
+    char* data = nullptr;
+    Stream stream = nullptr;
+    Event event = nullptr;
   };
 
   Gpu(const Driver& driver, int ordinal, std::string name, Options options);
@@ -87,7 +110,13 @@ class Gpu {
   core::Status check(int code, const char* what) const;
   void lose(std::string cause) const;
   core::Status wait(Event event);
+  core::Status clear(Queues::Queue& queue, void* memory, std::size_t bytes);
+  core::Result<Queues::QueueRef> queue();  // of the calling thread's session
   core::Status next_slot() TT_REQUIRES(in_mu_);
+  Out take_out();
+  void give_out(const Out& out);
+  core::Status copy_through(const Out& out, Queues::Queue& queue, char* to, Address from,
+                            std::size_t bytes);
   void watch();
 
   const Driver& driver_;
@@ -102,7 +131,6 @@ class Gpu {
   std::uint64_t memory_ = 0;
   std::uint64_t free_at_start_ = 0;
   Context context_ = nullptr;
-  Stream stream_ = nullptr;
   std::atomic<std::uint64_t> launches_{0};
   mutable std::atomic<std::uint64_t> asked_{0};  // calls that the stream runs
 
@@ -110,13 +138,18 @@ class Gpu {
   Slot slots_[kSlots] TT_GUARDED_BY(in_mu_);
   int slot_ TT_GUARDED_BY(in_mu_) = 0;
   std::size_t filled_ TT_GUARDED_BY(in_mu_) = 0;  // bytes of the current slot
+  std::vector<std::pair<Queues::QueueRef, bool>> in_use_ TT_GUARDED_BY(in_mu_);  // of it; beside
+  Stream ins_ = nullptr;  // runs nothing but waits for who used a slot
 
   core::Mutex out_mu_;
-  char* out_ TT_GUARDED_BY(out_mu_) = nullptr;
-  Event out_event_ TT_GUARDED_BY(out_mu_) = nullptr;
+  core::CondVar out_given_;
+  std::vector<Out> outs_ TT_GUARDED_BY(out_mu_);  // free ones
 
   core::Mutex event_mu_;  // of what follows
   Event event_ TT_GUARDED_BY(event_mu_) = nullptr;
+  Stream marks_ = nullptr;  // runs nothing but waits for the queues
+
+  Queues queues_;
 
   mutable std::atomic<bool> lost_{false};
   mutable core::Mutex lost_mu_;

@@ -14,6 +14,8 @@
 #include <numeric>
 #include <random>
 
+#include "engine/memory/on_behalf.h"
+
 namespace teletensor::backends::cuda {
 namespace {
 
@@ -176,6 +178,121 @@ TEST(Gpu, CopiesFromAnotherDeviceWaitForItAndHoldItUp) {
     EXPECT_EQ(read(*two.gpu, to, 1000), source) << i;
   }
   one.gpu->free(from), two.gpu->free(to);
+}
+
+using memory::OnBehalf;
+
+// Two sessions and nobody's thread: memory that goes from one to the other, in every way there is.
+TEST(Gpu, SessionsRunBesideEachOtherAndWaitWhereMemoryIsHandedOver) {
+  Opened device(kSound);
+  Gpu& gpu = *device.gpu;
+  void* memory = gpu.allocate(4000);
+  for (int i = 0; i < 60; ++i) {
+    const memory::OwnerId one = 1 + static_cast<unsigned>(i) % 2, two = 3 - one;
+    void* private_copy = gpu.allocate(4000);
+    const std::vector<int> source = numbers(1000, 1000 * i + 1);
+    {
+      const OnBehalf behalf(one);
+      ASSERT_TRUE(gpu.copy_in(memory, source.data(), 4000).ok());
+      ASSERT_TRUE(gpu.copy(private_copy, memory, 4000).ok());
+    }
+    ASSERT_TRUE(gpu.hand_over(memory, 4000, one, two).ok());
+    {
+      const OnBehalf behalf(two);
+      EXPECT_EQ(read(gpu, memory, 1000), std::vector<int>(1000, 0)) << i;
+    }
+    {
+      const OnBehalf behalf(one);  // it read it before it was cleared
+      EXPECT_EQ(read(gpu, private_copy, 1000), source) << i;
+    }
+    gpu.free(private_copy);
+  }
+  gpu.free(memory);
+  gpu.end(1), gpu.end(2);
+}
+
+TEST(Gpu, SharedMemoryIsOrderedAmongAll) {
+  Opened device(kSound);
+  Gpu& gpu = *device.gpu;
+  void* memory = gpu.allocate(4);
+  for (int i = 1; i < 100; ++i) {
+    const OnBehalf behalf(static_cast<unsigned>(i) % 5 + 1);
+    ASSERT_TRUE(gpu.follow_all().ok());
+    int before = -1;
+    if (i % 7 == 0) {
+      ASSERT_TRUE(gpu.copy_out(&before, memory, 4).ok());
+      EXPECT_EQ(before, i - 1);
+    }
+    ASSERT_TRUE(gpu.copy_in(memory, &i, 4).ok());
+    ASSERT_TRUE(gpu.all_follow().ok());
+  }
+  gpu.free(memory);
+}
+
+TEST(Gpu, AnEndedSessionsWorkIsWaitedFor) {
+  Opened device(kSound);
+  Gpu& gpu = *device.gpu;
+  for (unsigned i = 1; i < 40; ++i) {
+    void* memory = gpu.allocate(4000);
+    const std::vector<int> source = numbers(1000, 7);
+    {
+      const OnBehalf behalf(i);
+      ASSERT_TRUE(gpu.copy_in(memory, source.data(), 4000).ok());
+    }
+    gpu.end(i);
+    ASSERT_TRUE(gpu.hand_over(memory, 2000, i, i + 1000).ok());
+    const OnBehalf behalf(i + 1000);
+    std::vector<int> wanted = source;
+    std::fill_n(wanted.begin(), 500, 0);
+    EXPECT_EQ(read(gpu, memory, 1000), wanted) << i;
+    gpu.free(memory);
+    gpu.end(i + 1000);
+  }
+}
+
+TEST(Gpu, UploadsRunBesideAndWhatComesLaterWaitsForThem) {
+  Opened device(kSound);
+  Gpu& gpu = *device.gpu;
+  constexpr std::size_t kCount = (std::size_t{3} << 18) + 5;  // several slots
+  char* block = static_cast<char*>(gpu.allocate(4 * kCount));
+  void* copy = gpu.allocate(4 * kCount);
+  for (int i = 0; i < 20; ++i) {
+    const std::vector<int> source = numbers(kCount, i);
+    {
+      const OnBehalf behalf(1);
+      ASSERT_TRUE(gpu.zero(block, 4 * kCount).ok());  // a former use of the memory
+    }
+    ASSERT_TRUE(gpu.begin_beside(1).ok());
+    {
+      const OnBehalf behalf(1, true);
+      ASSERT_TRUE(gpu.copy_in(block, source.data(), 4000).ok());
+      ASSERT_TRUE(gpu.copy_in(block + 4000, source.data() + 1000, 4 * kCount - 4000).ok());
+    }
+    const OnBehalf behalf(1);
+    ASSERT_TRUE(gpu.copy(copy, block, 4 * kCount).ok());
+    EXPECT_EQ(read(gpu, copy, kCount), source) << i;
+  }
+  gpu.free(block), gpu.free(copy);
+}
+
+// However much is asked: only so much is in flight, and the time of all of it is told.
+TEST(Gpu, WhatASessionHasInFlightIsBounded) {
+  Opened device(kSound);
+  Gpu& gpu = *device.gpu;
+  void* a = gpu.allocate(4000);
+  void* b = gpu.allocate(4000);
+  const OnBehalf behalf(1);
+  for (int i = 0; i < 3000; ++i) {
+    ASSERT_TRUE(gpu.copy(a, b, 4000).ok());
+    ASSERT_LE(gpu.queues().in_flight(), Queues::kMostOpen + 1);
+  }
+  (void)gpu.take_time(1);
+  ASSERT_TRUE(gpu.synchronize().ok());
+  (void)gpu.take_time(1);
+  EXPECT_EQ(gpu.queues().in_flight(), 0u);
+  EXPECT_GT(gpu.queues().device_ns(), 0u);
+  EXPECT_EQ(gpu.take_time(1).device_ns, 0u);  // told once
+  gpu.free(a), gpu.free(b);
 }
 
 TEST(Gpu, OutOfMemoryIsNoLoss) {

@@ -17,6 +17,7 @@
 //     "full N"    device N has no memory left
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -59,6 +60,8 @@ const Config& config();
 
 struct Event {
   std::uint64_t asked = 0, done = 0;  // records
+  bool timed = false;
+  std::chrono::steady_clock::time_point at{};  // of the last one that was done
 };
 struct Library;  // a loaded kernel
 struct Call {    // CUfunction

@@ -291,9 +291,10 @@ EXPORT cuStreamWaitEvent(void* handle, void* event, unsigned) {
   push(stream, std::move(task));
   return kSuccess;
 }
-EXPORT cuEventCreate(void** event, unsigned) {
+EXPORT cuEventCreate(void** event, unsigned flags) {
   ENTER;
   auto made = std::make_shared<Event>();
+  made->timed = (flags & 2) == 0;
   *event = made.get();
   state().events[made.get()] = made;
   return kSuccess;
@@ -319,6 +320,16 @@ EXPORT cuEventQuery(void* event) {
   state().done.wait_for(lock, std::chrono::microseconds(200));
   if (device->error != kSuccess) return device->error;
   return asked->done >= asked->asked ? kSuccess : kNotReady;
+}
+EXPORT cuEventElapsedTime(float* ms, void* begin, void* end) {
+  ENTER;
+  const std::shared_ptr<Event> from = event_of(begin), to = event_of(end);
+  if (!from || !to || !from->timed || !to->timed || from->asked == 0 || to->asked == 0) {
+    return kInvalidHandle;
+  }
+  if (from->done < from->asked || to->done < to->asked) return kNotReady;
+  *ms = std::chrono::duration<float, std::milli>(to->at - from->at).count();
+  return kSuccess;
 }
 EXPORT cuEventDestroy_v2(void* event) {
   ENTER;

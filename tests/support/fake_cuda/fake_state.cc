@@ -116,7 +116,10 @@ void open(Device& device, const Task& task, bool on) {
       open(device, task, false);
       if (device.error == kSuccess) device.error = error;
     }
-    if (task.record) task.record->done = std::max(task.record->done, task.count);
+    if (task.record) {
+      task.record->done = std::max(task.record->done, task.count);
+      task.record->at = std::chrono::steady_clock::now();
+    }
     stream->running = false;
     s.done.notify_all();
   }

@@ -1,0 +1,162 @@
+// Copies: within a device, from another one, and through page-locked memory from and to the host.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "engine/backends/cuda/gpu.h"
+#include "engine/memory/on_behalf.h"
+
+namespace teletensor::backends::cuda {
+
+using core::MutexLock;
+using core::Status;
+
+namespace {
+
+Address address(const void* memory) { return reinterpret_cast<Address>(memory); }
+
+}  // namespace
+
+Status Gpu::copy(void* to, const void* from, std::size_t bytes) {
+  if (bytes == 0) return {};
+  const core::Result<Queues::QueueRef> own = queue();
+  if (!own.ok()) return own.status();
+  TT_RETURN_IF_ERROR(queues_.asking(**own));
+  asked_.fetch_add(1, std::memory_order_relaxed);
+  return check(driver_.cuMemcpyDtoDAsync(address(to), address(from), bytes, (*own)->stream()),
+               "a copy");
+}
+
+// The session's stream of the other device goes on only after the copy: what it frees then is not
+// read any more.
+Status Gpu::copy_from(Gpu& other, void* to, const void* from, std::size_t bytes) {
+  if (bytes == 0) return {};
+  if (&other == this) return copy(to, from, bytes);
+  const core::Result<Queues::QueueRef> there = other.queue();
+  if (!there.ok()) return there.status();
+  Event made = nullptr, read = nullptr;
+  TT_RETURN_IF_ERROR(other.check(driver_.cuEventCreate(&made, kEventDisableTiming), "an event"));
+  Status status =
+      other.check(driver_.cuEventRecord(made, (*there)->stream()), "a mark in its stream");
+  const core::Result<Queues::QueueRef> here = queue();
+  if (status.ok()) status = here.status();
+  const Stream stream = here.ok() ? (*here)->stream() : nullptr;
+  if (status.ok()) {
+    status = check(driver_.cuEventCreate(&read, kEventDisableTiming), "an event");
+  }
+  if (status.ok()) status = check(driver_.cuStreamWaitEvent(stream, made, 0), "waiting for it");
+  if (status.ok()) {
+    asked_.fetch_add(1, std::memory_order_relaxed);
+    status = check(driver_.cuMemcpyPeerAsync(address(to), context_, address(from), other.context_,
+                                             bytes, stream),
+                   "a copy from another device");
+  }
+  if (status.ok()) status = check(driver_.cuEventRecord(read, stream), "a mark in its stream");
+  if (read != nullptr && status.ok()) {
+    status = other.enter();
+    if (status.ok()) {
+      status =
+          other.check(driver_.cuStreamWaitEvent((*there)->stream(), read, 0), "waiting for a copy");
+    }
+  }
+  // The driver keeps an event until nothing waits for it.
+  if (read != nullptr && enter().ok()) driver_.cuEventDestroy(read);
+  if (other.enter().ok()) driver_.cuEventDestroy(made);
+  return status;
+}
+
+// Whoever used the full slot is waited for before it is used again.
+Status Gpu::next_slot() {
+  Slot& full = slots_[slot_];
+  for (const auto& [queue, beside] : in_use_) {
+    TT_RETURN_IF_ERROR(queues_.stream_follows(ins_, *queue, beside));
+  }
+  in_use_.clear();
+  TT_RETURN_IF_ERROR(check(driver_.cuEventRecord(full.filled, ins_), "a mark in its stream"));
+  full.used = true;
+  slot_ = (slot_ + 1) % kSlots;
+  filled_ = 0;
+  return slots_[slot_].used ? wait(slots_[slot_].filled) : Status();
+}
+
+Status Gpu::copy_in(void* to, const void* host, std::size_t bytes) {
+  if (bytes == 0) return {};
+  const core::Result<Queues::QueueRef> own = queue();
+  if (!own.ok()) return own.status();
+  const bool beside = memory::beside();
+  const Stream stream = beside ? (*own)->beside() : (*own)->stream();
+  asked_.fetch_add(1, std::memory_order_relaxed);
+  const char* from = static_cast<const char*>(host);
+  Address there = address(to);
+  {
+    MutexLock lock(in_mu_);
+    while (bytes > 0) {
+      if (filled_ == kSlot) TT_RETURN_IF_ERROR(next_slot());
+      const std::pair user(*own, beside);
+      if (std::find(in_use_.begin(), in_use_.end(), user) == in_use_.end()) in_use_.push_back(user);
+      const std::size_t n = std::min(bytes, kSlot - filled_);
+      char* staged = slots_[slot_].data + filled_;
+      std::memcpy(staged, from, n);
+      TT_RETURN_IF_ERROR(
+          check(driver_.cuMemcpyHtoDAsync(there, staged, n, stream), "a copy to it"));
+      filled_ = std::min(kSlot, (filled_ + n + 63) & ~std::size_t{63});
+      from += n;
+      there += n;
+      bytes -= n;
+    }
+  }
+  return beside ? queues_.follow_uploads(**own) : Status();
+}
+
+Gpu::Out Gpu::take_out() {
+  MutexLock lock(out_mu_);
+  while (outs_.empty()) out_given_.wait(out_mu_);
+  const Out out = outs_.back();
+  outs_.pop_back();
+  return out;
+}
+
+void Gpu::give_out(const Out& out) {
+  {
+    MutexLock lock(out_mu_);
+    outs_.push_back(out);
+  }
+  out_given_.notify_all();
+}
+
+Status Gpu::copy_out(void* host, const void* from, std::size_t bytes) {
+  if (bytes == 0) return {};
+  const core::Result<Queues::QueueRef> own = queue();
+  if (!own.ok()) return own.status();
+  asked_.fetch_add(1, std::memory_order_relaxed);
+  const Out out = take_out();
+  const Status status = copy_through(out, **own, static_cast<char*>(host), address(from), bytes);
+  give_out(out);
+  return status;
+}
+
+// A large one in a stream of its own: what the session asks meanwhile does not wait for it.
+Status Gpu::copy_through(const Out& out, Queues::Queue& queue, char* to, Address from,
+                         std::size_t bytes) {
+  const bool small = bytes <= kSmall;
+  const Stream stream = small ? queue.stream() : out.stream;
+  if (!small) TT_RETURN_IF_ERROR(queues_.stream_follows(stream, queue, false));
+  // Halves in turn: one is copied on by the host while the other comes.
+  constexpr std::size_t kHalf = kSlot / 2;
+  const auto ask = [&](std::size_t at, std::size_t half) {
+    const std::size_t n = std::min(kHalf, bytes - at);
+    return check(driver_.cuMemcpyDtoHAsync(out.data + half * kHalf, from + at, n, stream),
+                 "a copy from it");
+  };
+  TT_RETURN_IF_ERROR(ask(0, 0));
+  std::size_t half = 0;
+  for (std::size_t at = 0; at < bytes; at += kHalf, half ^= 1) {
+    TT_RETURN_IF_ERROR(check(driver_.cuEventRecord(out.event, stream), "a mark in its stream"));
+    TT_RETURN_IF_ERROR(wait(out.event));
+    if (at + kHalf < bytes) TT_RETURN_IF_ERROR(ask(at + kHalf, half ^ 1));
+    std::memcpy(to + at, out.data + half * kHalf, std::min(kHalf, bytes - at));
+  }
+  return {};
+}
+
+}  // namespace teletensor::backends::cuda

@@ -1,0 +1,266 @@
+#include "engine/backends/cuda/queues.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace teletensor::backends::cuda {
+
+using core::MutexLock;
+using core::Status;
+
+core::Result<Queues::QueueRef> Queues::of(OwnerId owner) {
+  const Driver& driver = device_.driver;
+  QueueRef home;
+  {
+    MutexLock lock(mu_);
+    const auto found = queues_.find(owner);
+    if (found != queues_.end()) return found->second;
+    if (const auto at = queues_.find(0); at != queues_.end()) home = at->second;
+  }
+  auto made = std::make_shared<Queue>();
+  made->owner_ = owner;
+  const auto make = [&]() -> Status {
+    for (Stream* stream : {&made->stream_, &made->beside_}) {
+      TT_RETURN_IF_ERROR(
+          device_.check(driver.cuStreamCreate(stream, kStreamNonBlocking), "a stream"));
+    }
+    for (Event* event : {&made->mark_, &made->beside_mark_}) {
+      TT_RETURN_IF_ERROR(
+          device_.check(driver.cuEventCreate(event, kEventDisableTiming), "an event"));
+    }
+    return {};
+  };
+  Status status = make();
+  if (!status.ok()) {
+    destroy(*made);
+    return status;
+  }
+  MutexLock lock(mu_);
+  reap();
+  const auto [at, added] = queues_.try_emplace(owner, made);
+  if (!added) destroy(*made);  // another thread was first
+  // Under the lock: memory that comes meanwhile is waited for by all that are in the list.
+  if (added && home) {
+    status = follow(*made, *home);
+    if (!status.ok()) {
+      queues_.erase(at);
+      destroy(*made);
+      return status;
+    }
+  }
+  return at->second;
+}
+
+void Queues::destroy(Queue& queue) {
+  const Driver& driver = device_.driver;
+  // The driver lets streams go once they have run out.
+  for (Stream* stream : {&queue.stream_, &queue.beside_}) {
+    if (*stream != nullptr) driver.cuStreamDestroy(std::exchange(*stream, nullptr));
+  }
+  for (Event* event : {&queue.mark_, &queue.beside_mark_}) {
+    if (*event != nullptr) driver.cuEventDestroy(std::exchange(*event, nullptr));
+  }
+  MutexLock lock(queue.mu_);
+  if (queue.current_.begin != nullptr) queue.spare_.push_back(queue.current_.begin);
+  for (const Batch& batch : queue.open_) {
+    queue.spare_.push_back(batch.begin);
+    queue.spare_.push_back(batch.end);
+  }
+  for (Event event : queue.spare_) driver.cuEventDestroy(event);
+  queue.spare_.clear();
+  queue.open_.clear();
+  queue.current_ = {};
+}
+
+void Queues::end(OwnerId owner) {
+  QueueRef home, ended;
+  {
+    MutexLock lock(mu_);
+    const auto found = queues_.find(owner);
+    if (found == queues_.end() || owner == 0) return;
+    ended = found->second;
+    ended_.push_back(std::move(found->second));
+    queues_.erase(found);
+    if (const auto at = queues_.find(0); at != queues_.end()) home = at->second;
+  }
+  // From now on what it left is waited for there.
+  if (home) (void)follow(*home, *ended);
+}
+
+void Queues::reap() {
+  std::erase_if(ended_, [this](const QueueRef& each) {
+    if (each.use_count() > 1) return false;
+    destroy(*each);
+    return true;
+  });
+}
+
+void Queues::clear() {
+  std::map<OwnerId, QueueRef> all;
+  {
+    MutexLock lock(mu_);
+    all.swap(queues_);
+    reap();
+  }
+  for (auto& [owner, queue] : all) destroy(*queue);
+}
+
+std::vector<Queues::QueueRef> Queues::all() const {
+  std::vector<QueueRef> found;
+  MutexLock lock(mu_);
+  for (const auto& [owner, queue] : queues_) found.push_back(queue);
+  return found;
+}
+
+// ---------------------------------------------------------------- who waits for whom
+
+Status Queues::stream_follows(Stream stream, Queue& queue, bool beside) {
+  const Event mark = beside ? queue.beside_mark_ : queue.mark_;
+  // Another thread may move the mark meanwhile: forward only.
+  TT_RETURN_IF_ERROR(
+      device_.check(device_.driver.cuEventRecord(mark, beside ? queue.beside_ : queue.stream_),
+                    "a mark in a stream"));
+  return device_.check(device_.driver.cuStreamWaitEvent(stream, mark, 0), "waiting for a stream");
+}
+
+Status Queues::follow(Queue& later, Queue& earlier) {
+  return &later == &earlier ? Status() : stream_follows(later.stream_, earlier, false);
+}
+
+Status Queues::follow(Queue& later, OwnerId earlier) {
+  QueueRef found;
+  {
+    MutexLock lock(mu_);
+    auto at = queues_.find(earlier);
+    if (at == queues_.end()) at = queues_.find(0);
+    if (at != queues_.end()) found = at->second;
+  }
+  return found ? follow(later, *found) : Status();
+}
+
+Status Queues::follow_all(Queue& later) {
+  for (const QueueRef& each : all()) TT_RETURN_IF_ERROR(follow(later, *each));
+  return {};
+}
+
+Status Queues::all_follow(Queue& earlier) {
+  TT_RETURN_IF_ERROR(device_.check(device_.driver.cuEventRecord(earlier.mark_, earlier.stream_),
+                                   "a mark in a stream"));
+  MutexLock lock(mu_);
+  for (const auto& [owner, each] : queues_) {
+    if (each.get() == &earlier) continue;
+    TT_RETURN_IF_ERROR(device_.check(
+        device_.driver.cuStreamWaitEvent(each->stream_, earlier.mark_, 0), "waiting for a stream"));
+  }
+  return {};
+}
+
+Status Queues::mark_all(Stream stream, Event mark) {
+  for (const QueueRef& each : all()) {
+    TT_RETURN_IF_ERROR(stream_follows(stream, *each, false));
+    TT_RETURN_IF_ERROR(stream_follows(stream, *each, true));
+  }
+  return device_.check(device_.driver.cuEventRecord(mark, stream), "a mark in a stream");
+}
+
+// ---------------------------------------------------------------- how much is in flight
+
+core::Result<Event> Queues::timed_event(Queue& queue) {
+  if (!queue.spare_.empty()) {
+    Event event = queue.spare_.back();
+    queue.spare_.pop_back();
+    return event;
+  }
+  Event event = nullptr;
+  TT_RETURN_IF_ERROR(device_.check(device_.driver.cuEventCreate(&event, 0), "an event"));
+  return event;
+}
+
+Status Queues::close(Queue& queue) {
+  if (queue.current_.begin == nullptr) return {};
+  core::Result<Event> end = timed_event(queue);
+  if (!end.ok()) return end.status();
+  const Status status =
+      device_.check(device_.driver.cuEventRecord(*end, queue.stream_), "a mark in a stream");
+  if (!status.ok()) {
+    queue.spare_.push_back(*end);
+    return status;
+  }
+  queue.current_.end = *end;
+  queue.open_.push_back(std::exchange(queue.current_, {}));
+  return {};
+}
+
+// Takes note of the batches that have ended; with `wait`, until one more fits.
+Status Queues::settle(Queue& queue, bool wait) {
+  while (!queue.open_.empty()) {
+    const Batch batch = queue.open_.front();
+    const int code = device_.driver.cuEventQuery(batch.end);
+    if (code == kNotReady) {
+      if (!wait || queue.open_.size() < kMostOpen) return {};
+      const auto began = std::chrono::steady_clock::now();
+      TT_RETURN_IF_ERROR(device_.wait(batch.end));
+      queue.time_.waited_ns += static_cast<std::uint64_t>(
+          std::chrono::nanoseconds(std::chrono::steady_clock::now() - began).count());
+    } else {
+      TT_RETURN_IF_ERROR(device_.check(code, "what ran on it"));
+    }
+    float ms = 0;
+    TT_RETURN_IF_ERROR(device_.check(device_.driver.cuEventElapsedTime(&ms, batch.begin, batch.end),
+                                     "measuring time"));
+    const auto ns = static_cast<std::uint64_t>(ms > 0 ? static_cast<double>(ms) * 1e6 : 0);
+    queue.time_.device_ns += ns;
+    device_ns_.fetch_add(ns, std::memory_order_relaxed);
+    queue.each_ns_ = (3 * queue.each_ns_ + ns / std::max(batch.kernels, 1u)) / 4;
+    queue.spare_.push_back(batch.begin);
+    queue.spare_.push_back(batch.end);
+    queue.open_.pop_front();
+  }
+  return {};
+}
+
+Status Queues::asking(Queue& queue) {
+  if (queue.owner_ == 0) return {};
+  MutexLock lock(queue.mu_);
+  Batch& batch = queue.current_;
+  if (batch.begin != nullptr &&
+      (batch.kernels >= kMostInBatch || batch.kernels * queue.each_ns_ >= kBatchNs)) {
+    TT_RETURN_IF_ERROR(close(queue));
+    TT_RETURN_IF_ERROR(settle(queue, true));
+  }
+  if (batch.begin == nullptr) {
+    core::Result<Event> begin = timed_event(queue);
+    if (!begin.ok()) return begin.status();
+    batch.begin = *begin;
+    TT_RETURN_IF_ERROR(device_.check(device_.driver.cuEventRecord(batch.begin, queue.stream_),
+                                     "a mark in a stream"));
+  }
+  ++batch.kernels;
+  return {};
+}
+
+Queues::Time Queues::take_time(OwnerId owner) {
+  QueueRef queue;
+  {
+    MutexLock lock(mu_);
+    const auto found = queues_.find(owner);
+    if (found == queues_.end()) return {};
+    queue = found->second;
+  }
+  MutexLock lock(queue->mu_);
+  // An error shows where the device is used next.
+  if (close(*queue).ok()) (void)settle(*queue, false);
+  return std::exchange(queue->time_, {});
+}
+
+std::size_t Queues::in_flight() const {
+  std::size_t count = 0;
+  for (const QueueRef& each : all()) {
+    MutexLock lock(each->mu_);
+    count += each->open_.size() + (each->current_.begin != nullptr ? 1 : 0);
+  }
+  return count;
+}
+
+}  // namespace teletensor::backends::cuda
