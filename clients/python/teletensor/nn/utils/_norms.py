@@ -3,6 +3,7 @@ states still use. `parametrizations` has the newer ones."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any, TypeVar
 
 import teletensor as tt
@@ -19,7 +20,7 @@ __all__ = ["remove_spectral_norm", "remove_weight_norm", "spectral_norm", "weigh
 M = TypeVar("M", bound=Module)
 
 
-class _Hook:
+class _Hook(ABC):
     """Computes the parameter `name` from others before each forward."""
 
     title = ""
@@ -28,8 +29,9 @@ class _Hook:
     def __init__(self, name: str) -> None:
         self.name = name
 
+    @abstractmethod
     def weight(self, module: Module, training: bool) -> Tensor:
-        raise NotImplementedError
+        """The parameter as it is now; in training, what it is made from may be brought up to date."""
 
     def __call__(self, module: Module, args: Any) -> None:
         setattr(module, self.name, self.weight(module, module.training))
