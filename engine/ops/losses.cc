@@ -115,6 +115,8 @@ Status check_classes(const InferContext& c, const Dims& input, std::size_t targe
       return c.fail("class probabilities must have the input's shape: " + core::to_string(input) +
                     " and " + core::to_string(c.shape(target)));
     }
+    if (c.attributes.integer(0) >= 0)
+      return c.fail("ignore_index is not supported for floating point target");
   } else {
     if (!core::is_integral(c.dtype(target))) {
       return c.fail("expected class indices, got " + std::string(core::name_of(c.dtype(target))));
@@ -282,14 +284,14 @@ void kl_div_vjp(VjpContext& c) {
   const Var x = c.operand(0), t = c.operand(1);
   const Var g = per_element(c, 0);
   if (c.needs(0)) {
-    c.give(0, -(g * (logarithm ? unary("exp", t) : binary("maximum", t, Var(0)))));
+    c.give(0, -(g * (logarithm ? unary("exp", t) : t)));
   }
   if (!c.needs(1)) return;
   if (logarithm) {
     c.give(1, g * unary("exp", t) * (t - x + Var(1)));
   } else {
     const Var slope = unary("log", t) + Var(1) - x;
-    c.give(1, where(binary("gt", t, Var(0)), g * slope, Var(0)));
+    c.give(1, where(binary("ne", t, Var(0)), g * slope, Var(0)));
   }
 }
 

@@ -50,8 +50,7 @@ A bce_logits(A x, A t, A pos_weight) {
 template <class A>
 A kl_div(A x, A t, const Parameters& p) {
   if (p.log_target) return std::exp(t) * (t - x);
-  if (t != t) return t;
-  return t > 0 ? t * (std::log(t) - x) : A(0) * x;
+  return t == 0 ? -t * x : t * (std::log(t) - x);  // 0 log(0) = 0
 }
 
 // The two (or four) operands in row-major order; weights expanded to the input's shape.

@@ -154,6 +154,14 @@ class ReplicationPad3d(_ReplicationPad):
 class _CircularPad(_Pad):
     _mode = "circular"
 
+    def forward(self, input: Tensor) -> Tensor:
+        if input.dim() not in (self._spatial + 1, self._spatial + 2):
+            raise ValueError(
+                f"expected {self._spatial + 1}D or {self._spatial + 2}D input "
+                f"(got {input.dim()}D input)"
+            )
+        return super().forward(input)
+
 
 class CircularPad1d(_CircularPad):
     """Pads the last dimension with its other end."""

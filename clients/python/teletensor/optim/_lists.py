@@ -7,7 +7,7 @@ from typing import Any
 
 from .. import _capturing
 from .._tensor import Tensor
-from .optimizer import Optimizer, _check_range
+from .optimizer import Optimizer, _check_range, _check_rate
 
 __all__ = ["ListOptimizer", "check_common", "options"]
 
@@ -20,15 +20,13 @@ def options(**values: Any) -> dict[str, Any]:
 
 def check_common(group: dict[str, Any]) -> None:
     """Raises ValueError for a rate, an epsilon, betas or a decay out of range."""
-    lr = group["lr"]
-    if isinstance(lr, Tensor):
-        if lr.numel() != 1:
-            raise ValueError("Tensor lr must be 1-element")
-    else:
-        _check_range("learning rate", lr, lr >= 0.0)
+    _check_rate(group["lr"])
     if "eps" in group:
         _check_range("epsilon value", group["eps"], group["eps"] >= 0.0)
-    for i, beta in enumerate(group.get("betas", ())):
+    betas = group.get("betas", ())
+    if len({isinstance(beta, Tensor) for beta in betas}) > 1:
+        raise ValueError("betas must be either both floats or both Tensors")
+    for i, beta in enumerate(betas):
         _check_range(f"beta parameter at index {i}", beta, 0.0 <= beta < 1.0)
     for name in ("weight_decay", "momentum_decay", "lr_decay", "momentum", "lambd"):
         if name in group:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import teletensor as tt
 
 from .._tensor import Tensor
-from .optimizer import Optimizer, _check_range
+from .optimizer import Optimizer, _check_rate
 
 __all__ = ["LBFGS"]
 
@@ -147,8 +147,7 @@ class LBFGS(Optimizer):
             raise ValueError("LBFGS doesn't support per-parameter options (parameter groups)")
 
     def _check_group(self, group: dict[str, Any]) -> None:
-        lr = float(group["lr"])
-        _check_range("learning rate", lr, lr >= 0.0)
+        _check_rate(group["lr"])
 
     @property
     def _params(self) -> list[Tensor]:

@@ -4,14 +4,14 @@ instructions for each parameter; nothing is read back."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import teletensor as tt
 
 from .._tensor import Tensor
 from ._lists import options
-from .optimizer import Optimizer, _check_range
+from .optimizer import Optimizer, _check_range, _check_rate
 
 __all__ = ["Adafactor", "Muon"]
 
@@ -37,7 +37,7 @@ class Adafactor(Optimizer):
         super().__init__(params, options(**locals()))
 
     def _check_group(self, group: dict[str, Any]) -> None:
-        _check_range("learning rate", group["lr"], float(group["lr"]) >= 0.0)
+        _check_rate(group["lr"])
         if group["beta2_decay"] > 0:
             raise ValueError(f"beta2_decay should be <= 0 but is: {group['beta2_decay']}")
         for number, epsilon in enumerate(group["eps"], 1):
@@ -84,6 +84,15 @@ class Adafactor(Optimizer):
         p.sub_(update * (alpha / limit))
 
 
+# What Muon's learning rate is multiplied with for a matrix of a rows and b columns, by adjust_lr_fn.
+_RATE_OF_SHAPE: dict[str | None, Callable[[int, int], float]] = {
+    None: lambda a, b: math.sqrt(max(1, a / b)),
+    "original": lambda a, b: math.sqrt(max(1, a / b)),
+    "match_rms_adamw": lambda a, b: 0.2 * math.sqrt(max(a, b)),
+    "spectral_unclamped": lambda a, b: math.sqrt(a / b),
+}
+
+
 class Muon(Optimizer):
     """Momentum whose update is made orthogonal by Newton-Schulz steps, of matrices only. Source: Jordan
     2024, as PyTorch does it. State: "momentum_buffer"."""
@@ -103,9 +112,10 @@ class Muon(Optimizer):
         super().__init__(params, options(**locals()))
 
     def _check_group(self, group: dict[str, Any]) -> None:
-        for name in ("lr", "momentum", "weight_decay"):
-            _check_range(name, group[name], float(group[name]) >= 0.0)
-        if group["adjust_lr_fn"] not in (None, "original", "match_rms_adamw"):
+        _check_rate(group["lr"])
+        for name in ("momentum", "weight_decay"):
+            _check_range(name, group[name], group[name] >= 0.0)
+        if group["adjust_lr_fn"] not in _RATE_OF_SHAPE:
             raise ValueError(
                 f"Adjust learning rate function {group['adjust_lr_fn']} is not supported"
             )
@@ -130,10 +140,7 @@ class Muon(Optimizer):
             update = p.grad.lerp(average, group["momentum"]) if group["nesterov"] else average
             update = _orthogonal(update, group)
             lr, (a, b) = float(group["lr"]), p.shape
-            if group["adjust_lr_fn"] == "match_rms_adamw":
-                scaled = lr * 0.2 * math.sqrt(max(a, b))
-            else:
-                scaled = lr * math.sqrt(max(1, a / b))
+            scaled = lr * _RATE_OF_SHAPE[group["adjust_lr_fn"]](a, b)
             p.mul_(1 - lr * group["weight_decay"])
             p.add_(update, alpha=-scaled)
 

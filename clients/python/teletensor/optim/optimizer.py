@@ -99,9 +99,19 @@ class Optimizer:
             )
         params = [params] if isinstance(params, Tensor) else list(params)
         names = {}
-        if params and all(isinstance(p, tuple) and len(p) == 2 for p in params):
+        named = [isinstance(p, tuple) and len(p) == 2 for p in params]
+        if any(named):
+            if not all(named):
+                raise ValueError(
+                    "all optimizer params should be with/without names. Some param names are missing"
+                )
             names = {"param_names": [name for name, _ in params]}
             params = [p for _, p in params]
+        if any(("param_names" in group) != bool(names) for group in self.param_groups):
+            raise ValueError(
+                "all optimizer param groups should be with/without names. cannot add param group "
+                f"{'with' if names else 'without'} names to the optimizer"
+            )
         known = {id(p) for group in self.param_groups for p in group["params"]}
         for parameter in params:
             if not isinstance(parameter, Tensor):
@@ -283,6 +293,14 @@ class Optimizer:
             lines.append(f"Parameter Group {i}")
             lines += [f"    {key}: {group[key]}" for key in sorted(group) if key != "params"]
         return "\n".join([*lines, ")"])
+
+
+def _check_rate(lr: float | Tensor) -> None:
+    """Raises ValueError for a negative rate, or a tensor of more than one element."""
+    if not isinstance(lr, Tensor):
+        _check_range("learning rate", lr, lr >= 0.0)
+    elif lr.numel() != 1:
+        raise ValueError("Tensor lr must be 1-element")
 
 
 def _check_range(name: str, value: Any, valid: bool) -> None:

@@ -167,6 +167,14 @@ def huber_loss(
     return _weighted(_ops.huber_loss(x, y, "none", delta), weight, reduction, False)
 
 
+def _check_batch(input: Tensor, target: Tensor) -> None:
+    if input.dim() > 1 and target.dim() > 0 and input.shape[0] != target.shape[0]:
+        raise ValueError(
+            f"Expected input batch_size ({input.shape[0]}) to match target batch_size "
+            f"({target.shape[0]})."
+        )
+
+
 def nll_loss(
     input: Tensor,
     target: Tensor,
@@ -183,6 +191,7 @@ def nll_loss(
     weights of the others.
     """
     reduction = _legacy(size_average, reduce, reduction)
+    _check_batch(input, target)
     return _ops.nll_loss(input, target, weight, ignore_index, reduction)
 
 
@@ -203,6 +212,7 @@ def cross_entropy(
     with the uniform distribution (Szegedy et al. 2015).
     """
     reduction = _legacy(size_average, reduce, reduction)
+    _check_batch(input, target)
     return _ops.cross_entropy(input, target, weight, ignore_index, reduction, label_smoothing)
 
 
@@ -586,6 +596,8 @@ def linear_cross_entropy(
             f"{list(input.shape)} and {list(linear_weight.shape)}"
         )
     own = tuple(linear_weight.shape[:-1])
+    if ignore_index is not None and tuple(target.shape) == (*input.shape[:-1], *own):
+        raise RuntimeError("ignore_index cannot be specified when target contains probabilities")
     if linear_bias is not None and tuple(linear_bias.shape) != own:
         raise RuntimeError(
             f"expected linear_bias shape {own}, got {tuple(linear_bias.shape)}"

@@ -112,6 +112,9 @@ def batch_norm(
         return input.clone()
     _check_channels("batch_norm", input)
     _running("batch_norm", input, running_mean, running_var, not training)
+    if eps < 0 or (training and eps == 0):
+        asked = "positive during training" if training else "non-negative"
+        raise ValueError(f"batch_norm eps must be {asked}, but got {eps}")
     rank = input.dim()
     if not training:
         assert running_mean is not None and running_var is not None
@@ -136,12 +139,12 @@ def batch_norm(
         )
     result: Tensor
     result, mean, _, variance = _ops.batch_norm(input, weight, bias, eps)
-    if running_mean is not None or running_var is not None:
+    if count and (running_mean is not None or running_var is not None):
         with tt.no_grad():
             if running_mean is not None:
                 running_mean.lerp_(mean.to(running_mean.dtype), momentum)
             if running_var is not None:
-                unbiased = variance * (count / (count - 1)) if count else variance
+                unbiased = variance * (count / (count - 1))
                 running_var.lerp_(unbiased.to(running_var.dtype), momentum)
     return result
 

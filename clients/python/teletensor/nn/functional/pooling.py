@@ -414,11 +414,11 @@ def _fractional(
         )
     else:
         wanted = sizes(name, "output_size", output_size, spatial)
+    batch = 1 if input.dim() == spatial + 1 else input.shape[0]
     if samples is None:
-        batch = 1 if input.dim() == spatial + 1 else input.shape[0]
         channels = input.shape[-spatial - 1]
         samples = tt.rand((batch, channels, spatial), dtype=input.dtype, device=input.device)
-    chosen = samples
+    chosen = samples[:batch] if samples.dim() and samples.shape[0] > batch else samples
     pair: _Pair = batched(
         name, input, spatial, lambda x: _ops.fractional_max_pool(x, chosen, kernel, wanted)
     )
