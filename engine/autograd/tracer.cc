@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
-#include <set>
 
 #include "engine/ops/verify.h"
 
@@ -328,7 +327,8 @@ Geometry flat(std::int64_t elements) { return Geometry(core::Dims{elements}); }
 }  // namespace
 
 core::Result<Traced> Tracer::finish(const std::vector<Handle*>& outputs, std::uint64_t drawn,
-                                    const std::function<std::string(std::uint64_t)>& site) {
+                                    const std::function<std::string(std::uint64_t)>& site,
+                                    const std::set<HandleId>* only) {
   TT_RETURN_IF_ERROR(refused_);
   Replay replay(*this, {});
   if (Status status = replay.run(); !status.ok()) {
@@ -372,6 +372,7 @@ core::Result<Traced> Tracer::finish(const std::vector<Handle*>& outputs, std::ui
       bool first = true;
       for (std::size_t j = 0; j < i; ++j) first = first && outputs[j] != outputs[i];
       const bool stranger = by_id_.contains(outputs[i]->id);
+      if (only != nullptr && !only->contains(outputs[i]->id)) continue;
       if (!first || stranger || !f.graph().requires_grad(*h)) continue;
       roots_out.push_back(h);
       const Layout layout{h->layout.dtype, h->layout.device, Geometry(h->shape())};

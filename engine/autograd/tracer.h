@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -82,9 +83,11 @@ class Tracer {
   // Why the function cannot be traced; the first reason counts.
   void refuse(core::Status why);
 
-  // The program of everything recorded. `site` gives the line of a command.
+  // The program of everything recorded. `site` gives the line of a command. `roots`: the outputs
+  // whose gradients the backward takes; without, all that require grad.
   core::Result<Traced> finish(const std::vector<Handle*>& outputs, std::uint64_t drawn,
-                              const std::function<std::string(std::uint64_t)>& site);
+                              const std::function<std::string(std::uint64_t)>& site,
+                              const std::set<program::HandleId>* roots = nullptr);
 
  private:
   struct Known;

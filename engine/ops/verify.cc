@@ -129,6 +129,9 @@ class Verifier {
           if (depth == kMaxDepth) return fail("blocks too deep inside each other");
           TT_RETURN_IF_ERROR(control(step, depth));
           break;
+        case Step::Kind::kPast:
+          TT_RETURN_IF_ERROR(past(step));
+          break;
       }
     }
     return {};
@@ -172,10 +175,11 @@ class Verifier {
       if (block.results.size() != 1) return fail("a loop's condition has one result");
       TT_RETURN_IF_ERROR(is_condition(block.results[0]));
     } else {
-      if (block.results.size() != step.results.size()) {
+      const std::size_t results = loops ? step.operands.size() : step.results.size();
+      if (block.results.size() != results) {
         return fail("a block with another number of results than its step");
       }
-      for (std::size_t i = 0; i < step.results.size(); ++i) {
+      for (std::size_t i = 0; i < results; ++i) {
         const ValueId v = step.results[i].view.value;
         if (v >= facts_.size()) return fail("a result: there is no such value");
         TT_RETURN_IF_ERROR(same(block.results[i], step.results[i].view, "a block's result"));
@@ -194,16 +198,15 @@ class Verifier {
   Status control(const Step& step, int depth) {
     const bool loops = step.kind == Step::Kind::kWhile;
     where_ = loops ? "while" : "if";
-    if (step.blocks.size() != 2 || step.attributes.size() != 0 || !step.counts.empty()) {
+    if (step.blocks.size() != 2 || step.attributes.size() != 0 ||
+        (!loops && !step.counts.empty())) {
       return fail("has two blocks and nothing else");
     }
     for (const StepOperand& operand : step.operands) {
       if (operand.kind != Operand::Kind::kTensor) return fail("its operands are tensors");
       TT_RETURN_IF_ERROR(readable(operand.view, "an operand"));
     }
-    if (loops && step.results.size() != step.operands.size()) {
-      return fail("has as many results as operands");
-    }
+    if (loops) TT_RETURN_IF_ERROR(records(step));
     if (!loops) {
       if (step.operands.size() != 1) return fail("has one operand, the condition");
       TT_RETURN_IF_ERROR(is_condition(step.operands[0].view));
@@ -218,6 +221,69 @@ class Verifier {
       TT_RETURN_IF_ERROR(make(result.view.value, "a result"));
       TT_RETURN_IF_ERROR(
           inside(result.view.geometry, program_.values[result.view.value].elements, "a result"));
+    }
+    return {};
+  }
+
+  bool is_record(const program::View& view) const {
+    const program::ValueType& type = program_.values[view.value];
+    return type == program::record_type(type.device) &&
+           view.geometry == program::record_geometry();
+  }
+
+  // A loop's results: one for each operand, and what it records.
+  Status records(const Step& step) const {
+    const std::size_t records = step.counts.size();
+    if (step.results.size() != step.operands.size() + records + (records > 0)) {
+      return fail("has as many results as operands");
+    }
+    for (std::size_t i = 0; i < records; ++i) {
+      if (step.counts[i] >= step.operands.size() ||
+          (i > 0 && step.counts[i] <= step.counts[i - 1])) {
+        return fail("records what is no operand, or out of order");
+      }
+      const program::View& record = step.results[step.operands.size() + i].view;
+      if (record.value >= facts_.size()) return fail("a result: there is no such value");
+      const program::View& operand = step.operands[step.counts[i]].view;
+      if (!is_record(record) || !(program_.values[record.value].device ==
+                                  program_.values[operand.value].device)) {
+        return fail("a record of another type");
+      }
+    }
+    if (records == 0) return {};
+    const program::View& rounds = step.results.back().view;
+    if (rounds.value >= facts_.size() ||
+        !(program_.values[rounds.value] == program::ValueType{core::DType::kI64, {}, 1}) ||
+        !(rounds.geometry == Geometry())) {
+      return fail("the number of rounds is a 0-d int64");
+    }
+    return {};
+  }
+
+  Status past(const Step& step) {
+    where_ = "past";
+    if (step.operands.size() != 2 || step.results.size() != 1 || !step.blocks.empty() ||
+        step.attributes.size() != 0 || !step.counts.empty()) {
+      return fail("has two operands, a result and nothing else");
+    }
+    for (const StepOperand& operand : step.operands) {
+      if (operand.kind != Operand::Kind::kTensor) return fail("its operands are tensors");
+      TT_RETURN_IF_ERROR(readable(operand.view, "an operand"));
+    }
+    const program::View& record = step.operands[0].view;
+    const program::View& round = step.operands[1].view;
+    if (!is_record(record)) return fail("its first operand is no record");
+    if (program_.values[round.value].dtype != core::DType::kI64 || round.geometry.rank() != 0) {
+      return fail("the number of a round is a 0-d int64");
+    }
+    const StepResult& result = step.results[0];
+    TT_RETURN_IF_ERROR(make(result.view.value, "a result"));
+    const program::ValueType& type = program_.values[result.view.value];
+    TT_RETURN_IF_ERROR(inside(result.view.geometry, type.elements, "a result"));
+    if (result.overwrites != -1 || !(result.view.geometry == Geometry(result.view.geometry.shape)) ||
+        result.view.geometry.numel() != type.elements ||
+        !(type.device == program_.values[record.value].device)) {
+      return fail("its result is a row-major value on the record's device");
     }
     return {};
   }

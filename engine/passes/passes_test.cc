@@ -329,6 +329,57 @@ TEST(Inline, ABranchThatOverwritesAParameterStays) {
   EXPECT_EQ(to_string(better), to_string(m.program()));
 }
 
+TEST(Dce, ARecordThatNobodyReadsIsNotKept) {
+  Maker m;
+  const View x = m.parameter("x", {4}), count = m.parameter("n", {}, DType::kI64);
+  Step loop;
+  loop.kind = Step::Kind::kWhile;
+  for (const View& view : {count, x}) {
+    loop.operands.push_back(t(view));
+    loop.results.push_back({m.value(m.program().values[view.value].dtype, view.geometry), -1});
+  }
+  loop.counts.push_back(0);
+  loop.counts.push_back(1);
+  for (int i = 0; i < 2; ++i) loop.results.push_back({m.value(DType::kU8, Geometry({0})), -1});
+  loop.results.push_back({m.value(DType::kI64, Geometry()), -1});
+  const View record = loop.results[3].view;
+  for (const bool body : {false, true}) {
+    program::Block& block = loop.blocks.emplace_back();
+    for (const View& view : {count, x}) {
+      block.parameters.push_back(
+          m.value(m.program().values[view.value].dtype, view.geometry));
+    }
+    if (body) {
+      block.results = block.parameters;
+    } else {
+      block.steps.push_back(m.make("lt", {t(block.parameters[0]), n(3)}));
+      block.results = {block.steps[0].results[0].view};
+    }
+  }
+  m.program().body.steps.push_back(loop);
+  Step past;
+  past.kind = Step::Kind::kPast;
+  past.operands = {};
+  past.operands.push_back(t(record));
+  past.operands.push_back(t(count));
+  past.results.push_back({m.value(DType::kF32, Geometry({4})), -1});
+  m.program().body.steps.push_back(past);
+  m.returns({past.results[0].view});
+  ASSERT_TRUE(ops::verify(m.program(), ops::catalog()).ok());
+  const Program better = dce(m.program());
+  EXPECT_TRUE(ops::verify(better, ops::catalog()).ok());
+  const Step& kept = better.body.steps[0];
+  ASSERT_EQ(kept.counts.size(), 1u);
+  EXPECT_EQ(kept.counts[0], 1u);
+  ASSERT_EQ(kept.results.size(), 4u);
+  EXPECT_EQ(kept.results[2].view.value, record.value);
+  m.returns({});
+  const Program less = dce(m.program());
+  EXPECT_EQ(less.body.steps.size(), 1u);  // the loop: it may have no end
+  EXPECT_TRUE(less.body.steps[0].counts.empty());
+  EXPECT_EQ(less.body.steps[0].results.size(), 2u);
+}
+
 using Units = std::vector<Unit>;
 Units fused(const Program& program) { return fuse(fuse_steps(program)); }
 

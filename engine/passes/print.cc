@@ -152,8 +152,16 @@ class Printer {
       out_ += call(step) + origin(step) + "\n";
       return;
     }
+    if (step.kind == Step::Kind::kPast) {
+      out_ += "past(" + operands(step) + ")" + origin(step) + "\n";
+      return;
+    }
     const bool branch = step.kind == Step::Kind::kIf;
-    out_ += (branch ? "if " : "while from ") + operands(step) + ":" + origin(step) + "\n";
+    out_ += (branch ? "if " : "while from ") + operands(step);
+    for (std::size_t i = 0; i < step.counts.size(); ++i) {
+      out_ += (i == 0 ? " recording " : ", ") + std::to_string(step.counts[i]);
+    }
+    out_ += ":" + origin(step) + "\n";
     static constexpr const char* kNames[2][2] = {{"condition", "body"}, {"then", "else"}};
     for (std::size_t b = 0; b < step.blocks.size() && b < 2; ++b) {
       const Block& inner = step.blocks[b];

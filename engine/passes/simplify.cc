@@ -47,6 +47,26 @@ bool integral(const Step& step, const Program& program) {
   return true;
 }
 
+// A record that nobody reads is not kept; nor how many rounds there were, where that was for
+// records alone.
+bool forget_records(Step& step, const std::vector<std::uint32_t>& uses) {
+  const std::size_t first = step.operands.size(), records = step.counts.size();
+  const auto read = [&](std::size_t i) { return uses[step.results[first + i].view.value] > 0; };
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < records; ++i) {
+    const bool last = i + 1 == records && kept == 0 && read(records);
+    if (!read(i) && !last) continue;
+    step.counts[kept] = step.counts[i];
+    step.results[first + kept] = step.results[first + i];
+    ++kept;
+  }
+  if (kept == records) return false;
+  step.counts.resize(kept);
+  if (kept > 0) step.results[first + kept] = step.results[first + records];
+  step.results.resize(first + kept + (kept > 0));
+  return true;
+}
+
 // Removes dead steps of a block, last first, so that what only they read dies with them.
 bool sweep(Block& block, std::vector<std::uint32_t>& uses, const Program& program,
            const ops::Catalog& catalog) {
@@ -57,6 +77,9 @@ bool sweep(Block& block, std::vector<std::uint32_t>& uses, const Program& progra
     bool read = step.results.empty();
     for (const program::StepResult& result : step.results) read |= uses[result.view.value] > 0;
     if (read || may_fail(step, program, catalog)) {
+      if (step.kind == Step::Kind::kWhile && !step.counts.empty()) {
+        changed |= forget_records(step, uses);
+      }
       for (Block& inner : step.blocks) changed |= sweep(inner, uses, program, catalog);
       continue;
     }

@@ -70,7 +70,13 @@ struct Step {
     kIf,
     // blocks: condition (its result: a 0-d bool), body. Operands are what the first round's
     // parameters are; the body's results are the next round's; the last round's are the step's.
+    // `counts`: operands (ascending) of which a record is kept, the values that they have when a
+    // round's body begins. Behind the others results: those records, and then how many rounds there
+    // were (a 0-d int64).
     kWhile,
+    // operands: a record, a 0-d int64 n. Its one result is a new value, row-major: what round n
+    // (from 0) began with, zeros where there is no such round.
+    kPast,
   };
   Kind kind = Kind::kOp;
   OpId op = 0;  // kOp
@@ -82,6 +88,10 @@ struct Step {
   std::uint32_t origin = 0;  // what errors name: see Program::origins
   friend bool operator==(const Step&, const Step&);
 };
+
+// What a record is: it has no elements, whatever it holds.
+inline ValueType record_type(core::Device device) { return {core::DType::kU8, device, 0}; }
+inline core::Geometry record_geometry() { return core::Geometry(core::Dims{0}); }
 
 struct Literal {
   ValueId value = kNoValue;

@@ -591,7 +591,7 @@ class Reader {
       }
     });
     if (!status_.ok()) return;
-    if (kind > static_cast<std::uint32_t>(Step::Kind::kWhile)) {
+    if (kind > static_cast<std::uint32_t>(Step::Kind::kPast)) {
       bad("an unknown kind of step");
       return;
     }

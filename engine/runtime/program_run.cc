@@ -130,60 +130,6 @@ bool ProgramRun::end_round(Executor& executor, const Failed& failed) {
   return true;
 }
 
-// This round's result becomes its part of what holds those of all rounds.
-bool ProgramRun::stack(Executor& executor, const Failed& failed, std::size_t index) {
-  const Invocation::Outcome& outcome = call_.outcomes[index];
-  const program::View& view = program_.body.results[outcome.result];
-  const program::ValueType& type = program_.values[view.value];
-  const std::int64_t each = view.geometry.numel();
-  static const ops::OpRef full("full"), copy("copy");
-  if (round_ == 0 && !stacked_[index]) {
-    Instruction& instruction = one_instruction();
-    instruction.op = full;
-    Operand& zero = instruction.operands.emplace_back();
-    zero.kind = Operand::Kind::kNumber;
-    core::Dims shape{call_.times};
-    for (const std::int64_t size : view.geometry.shape) shape.push_back(size);
-    attributes_ = {core::Attribute::of(shape), core::Attribute::of(type.dtype),
-                   core::Attribute::of(type.device)};
-    instruction.attributes = &attributes_;
-    const auto whole =
-        core::make_ref<program::Value>(type.dtype, type.device, outcome.becomes->elements);
-    program::ResultSlot& slot = instruction.results.emplace_back();
-    slot.value = whole;
-    slot.geometry = &placed_.emplace_back(shape);
-    const bool ran = execute(executor, failed, instruction);
-    clear(instruction);
-    placed_.clear();
-    if (!ran) return false;
-    stacked_[index] = whole;
-  }
-  Instruction& instruction = one_instruction();
-  instruction.op = copy;
-  attributes_ = {};
-  instruction.attributes = &attributes_;
-  Operand& whole = instruction.operands.emplace_back();
-  whole.kind = Operand::Kind::kTensor;
-  whole.value = std::move(stacked_[index]);
-  whole.dtype = type.dtype;
-  Geometry& part = placed_.emplace_back(view.geometry.shape);
-  part.offset = each * round_;
-  whole.geometry = &part;
-  instruction.operands.push_back(operand_of(view));
-  program::ResultSlot& slot = instruction.results.emplace_back();
-  slot.value = round_ + 1 >= rounds_ ? outcome.becomes
-                                     : core::make_ref<program::Value>(type.dtype, type.device,
-                                                                      outcome.becomes->elements);
-  slot.geometry = instruction.operands[0].geometry;
-  slot.overwrites = 0;
-  const ValueRef made = slot.value;
-  const bool ran = execute(executor, failed, instruction);
-  stacked_[index] = ran ? made : std::move(instruction.operands[0].value);
-  clear(instruction);
-  placed_.clear();
-  return ran;
-}
-
 // Outcomes that no step has made: of literals, of control flow, of several names for one value.
 void ProgramRun::finish() {
   for (Invocation::Outcome& outcome : call_.outcomes) {
@@ -259,7 +205,10 @@ void ProgramRun::step(Executor& executor, const Failed& failed) {
       }
       return enter(step.blocks[yes ? 0 : 1], &step, false);
     }
+    case Step::Kind::kPast:
+      return past(executor, failed, step);
     case Step::Kind::kWhile: {
+      if (!begin_records(executor, failed, step)) return;
       const Block& head = step.blocks[0];
       for (std::size_t i = 0; i < head.parameters.size(); ++i) {
         const ValueId from = step.operands[i].view.value, to = head.parameters[i].value;
@@ -282,13 +231,17 @@ void ProgramRun::leave(Executor& executor, const Failed& failed) {
   const bool loops = owner.kind == Step::Kind::kWhile;
   if (frame.condition) {
     bool yes = false;
-    const FailureRef failure = condition(executor, frame.block->results[0], &yes, failed);
+    FailureRef failure = condition(executor, frame.block->results[0], &yes, failed);
     if (executor.starved()) return;
+    if (yes && !failure) failure = record(executor, failed, owner);
+    if (executor.starved()) return;
+    const bool over = !yes || failure;
+    if (over && !end_records(executor, failed, owner)) return;
     for (const ValueId v : frame.facts->results) registers_[v] = nullptr;
     frames_.pop_back();
-    if (yes && !failure) return enter(owner.blocks[1], &owner, false);
+    if (!over) return enter(owner.blocks[1], &owner, false);
     const Block& body = owner.blocks[1];
-    for (std::size_t i = 0; i < owner.results.size(); ++i) {
+    for (std::size_t i = 0; i < owner.operands.size(); ++i) {
       const ValueId from = body.parameters[i].value, to = owner.results[i].view.value;
       registers_[to] = std::exchange(registers_[from], nullptr);
       displacement_[to] = displacement_[from];
@@ -324,19 +277,26 @@ void ProgramRun::poison(const Step& step, const FailureRef& failure) {
 
 FailureRef ProgramRun::condition(Executor& executor, const program::View& view, bool* value,
                                  const Failed& failed) {
+  char byte = 0;
+  FailureRef failure = scalar(executor, view, &byte, sizeof byte, failed);
+  *value = byte != 0;
+  return failure;
+}
+
+FailureRef ProgramRun::scalar(Executor& executor, const program::View& view, void* to,
+                              std::size_t bytes, const Failed& failed) {
   if (cancelled_) return cancelled_;
   const Operand operand = operand_of(view);
   if (operand.value->failure) return operand.value->failure;
   Executor::RowMajor contents;
   Status status = executor.row_major(operand, seq_, &contents);
   if (status.ok()) {
-    char byte = 0;
     Devices& devices = executor.devices();
-    status = devices.at(static_cast<std::size_t>(devices.find(operand.value->device)))
-                 .backend()
-                 .copy_out(&byte,
-                           static_cast<const char*>(contents.storage->data()) + contents.offset, 1);
-    *value = byte != 0;
+    status =
+        devices.at(static_cast<std::size_t>(devices.find(operand.value->device)))
+            .backend()
+            .copy_out(to, static_cast<const char*>(contents.storage->data()) + contents.offset,
+                      bytes);
   }
   if (status.ok() || executor.starved()) return nullptr;
   auto failure =

@@ -7,6 +7,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <unordered_map>
 #include <vector>
 
 #include "engine/program/program.h"
@@ -48,6 +49,13 @@ class ProgramRun {
   bool begin(Executor& executor, const Failed& failed);
   bool end_round(Executor& executor, const Failed& failed);
   bool stack(Executor& executor, const Failed& failed, std::size_t outcome);
+  bool begin_records(Executor& executor, const Failed& failed, const program::Step& loop);
+  bool end_records(Executor& executor, const Failed& failed, const program::Step& loop);
+  bool zero(Executor& executor, const Failed& failed, const program::ValueRef& value,
+            const core::Dims& shape);
+  // A part of `whole`, which `becomes` takes the place of, is overwritten.
+  bool copy_into(Executor& executor, const Failed& failed, program::ValueRef& whole,
+                 program::ValueRef becomes, const core::Geometry& part, program::Operand from);
   bool execute(Executor& executor, const Failed& failed, program::Instruction& instruction);
   void begin_round();
   void finish();
@@ -63,11 +71,28 @@ class ProgramRun {
   void poison(const program::Step& step, const FailureRef& failure);
   FailureRef condition(Executor& executor, const program::View& view, bool* value,
                        const Failed& failed);
+  FailureRef scalar(Executor& executor, const program::View& view, void* to, std::size_t bytes,
+                    const Failed& failed);
+  // A round begins: what is to be recorded of it. Why it could not be.
+  FailureRef record(Executor& executor, const Failed& failed, const program::Step& loop);
+  void past(Executor& executor, const Failed& failed, const program::Step& step);
   void end_unit();  // of the innermost frame
   program::ValueRef new_value(ValueId id, std::int64_t elements) const;
   program::Operand operand_of(const program::View& view);
   // As it lies in the storage of that value; valid until the next unit.
   const core::Geometry* placed(const core::Geometry* geometry, program::ValueId value);
+
+  // What a loop records of one of its operands: rows, one a round, in a storage that grows.
+  struct Record {
+    program::ValueRef rows, wider;  // wider: on the way to take the place of `rows`
+    std::int64_t room = 0;          // in `rows`
+  };
+  struct Records {
+    std::vector<Record> records;  // by `counts`
+    program::ValueRef count;
+    std::int64_t rounds = 0;
+    std::size_t upto = 0;  // records of this round
+  };
 
   const std::shared_ptr<const Prepared> prepared_;
   const program::Program& program_;
@@ -80,6 +105,7 @@ class ProgramRun {
   std::vector<program::ValueRef> stacked_;  // by outcome
   std::vector<program::ValueRef> carried_;  // by rebind: what the round before has left
   std::vector<Frame> frames_;
+  std::unordered_map<const program::Step*, Records> records_;  // of loops under way
   PlanStats* stats_ = nullptr;  // while it runs
   // Of the unit under way; kept to reuse their memory.
   std::vector<program::Instruction> instructions_;

@@ -323,7 +323,32 @@ void ProgramMaker::loop(Block& block, Scope& scope) {
   step.results.push_back({like(zero), -1});
   step.results.push_back({like(x), -1});
   scope.views.push_back(step.results[1].view);
+  if (random_.one_in(2)) {
+    step.counts.push_back(static_cast<std::uint32_t>(random_.below(2)));
+    if (step.counts[0] == 0 && random_.one_in(2)) step.counts.push_back(1);
+    for (std::size_t i = 0; i < step.counts.size(); ++i) {
+      step.results.push_back({value(DType::kU8, program::record_geometry(), 0), -1});
+    }
+    step.results.push_back({value(DType::kI64, {}, 1), -1});
+    scope.views.push_back(step.results.back().view);
+  }
+  const std::vector<StepResult> records = {step.results.begin() + 2, step.results.end()};
+  const std::vector<std::uint32_t> recorded = {step.counts.begin(), step.counts.end()};
   block.steps.push_back(std::move(step));
+  for (std::size_t i = 0; i < recorded.size(); ++i) {
+    Step past;
+    past.kind = Step::Kind::kPast;
+    const View round = literal(DType::kI64, std::string(1, static_cast<char>(random_.below(5))) +
+                                                std::string(7, '\0'), {});
+    past.operands.push_back(tensor(records[i].view));
+    past.operands.push_back(tensor(random_.one_in(4) ? records.back().view : round));
+    const program::ValueType of = recorded[i] == 0 ? program_.values[zero.value] : type;
+    past.results.push_back(
+        {value(of.dtype, Geometry(recorded[i] == 0 ? core::Dims() : x.geometry.shape), of.elements),
+         -1});
+    scope.views.push_back(past.results[0].view);
+    block.steps.push_back(std::move(past));
+  }
 }
 
 void ProgramMaker::steps(Block& block, Scope& scope, std::uint64_t count) {
@@ -490,7 +515,7 @@ void ProgramMaker::spoil(Program& p) {
       }
       break;
     case 13:
-      if (step != nullptr) step->kind = static_cast<Step::Kind>(random_.below(3));
+      if (step != nullptr) step->kind = static_cast<Step::Kind>(random_.below(4));
       break;
     case 14:
       if (step != nullptr && !step->blocks.empty()) {

@@ -235,17 +235,34 @@ nb::tuple call(PyProgram& p, nb::handle arguments, nb::handle numbers, std::uint
   return nb::tuple(out);
 }
 
+// A trace that has ended: for programs of other parts of its backward.
+struct PyTrace {
+  nb::object session_object;
+  PySession* session;
+  std::unique_ptr<autograd::Tracer> tracer;
+  std::vector<HandleRef> outputs;
+  std::uint64_t drawn;
+
+  Traced finish(const std::set<program::HandleId>* roots) const {
+    std::vector<Handle*> handles;
+    for (const HandleRef& h : outputs) handles.push_back(h.get());
+    const auto site = [this](std::uint64_t seq) { return session->site_of(seq); };
+    return value_or_raise(tracer->finish(handles, drawn, site, roots));
+  }
+};
+
+// `keep`: a trace without a backward, for retraced().
 nb::object end_trace(PySession& session, nb::handle outputs, std::uint64_t begun,
-                     const std::string& name, const std::vector<std::string>& names) {
-  const std::unique_ptr<autograd::Tracer> tracer = session.end_trace();
-  if (!tracer) throw nb::value_error("nothing is being captured");
+                     const std::string& name, const std::vector<std::string>& names, bool kept) {
+  std::unique_ptr<autograd::Tracer> ended = session.end_trace();
+  if (!ended) throw nb::value_error("nothing is being captured");
   const auto [seed, ordinal] = rng_state();
-  std::vector<Handle*> handles;
   std::vector<HandleRef> keep = handles_of(outputs, &session);
-  for (const HandleRef& h : keep) handles.push_back(h.get());
-  Traced traced = value_or_raise(
-      tracer->finish(handles, static_cast<std::uint64_t>(ordinal) - begun,
-                     [&session](std::uint64_t seq) { return session.site_of(seq); }));
+  auto trace = std::make_unique<PyTrace>(nb::borrow(session.self), &session, std::move(ended), keep,
+                                         static_cast<std::uint64_t>(ordinal) - begun);
+  const autograd::Tracer* const tracer = trace->tracer.get();
+  const std::set<program::HandleId> none;
+  Traced traced = trace->finish(kept ? &none : nullptr);
   auto named = std::make_shared<program::Program>(*traced.program);
   named->name = name;
   for (std::size_t i = 0; i < traced.inputs.size(); ++i) {
@@ -319,10 +336,15 @@ nb::object end_trace(PySession& session, nb::handle outputs, std::uint64_t begun
     out["wanted"] = traced.wanted;
   }
   out["program"] = nb::cast(program.release(), nb::rv_policy::take_ownership);
+  if (kept) out["trace"] = nb::cast(trace.release(), nb::rv_policy::take_ownership);
   return out;
 }
 
 }  // namespace
+
+Traced retraced(nb::handle trace, const std::set<program::HandleId>& roots) {
+  return nb::cast<PyTrace*>(trace)->finish(&roots);
+}
 
 const program::Program& program_of(nb::handle object) {
   return nb::cast<PyProgram*>(object)->program();
@@ -542,8 +564,10 @@ void bind_programs(nb::module_& m) {
         if (session.tracer() != nullptr) session.tracer()->argument(*t->handle, place);
       },
       nb::arg("session"), nb::arg("tensor"), nb::arg("place"));
+  nb::class_<PyTrace>(m, "Trace", "What was captured, for the programs of its gradients.");
   m.def("end_trace", &end_trace, nb::arg("session"), nb::arg("outputs"), nb::arg("ordinal"),
-        nb::arg("name") = "", nb::arg("names") = std::vector<std::string>());
+        nb::arg("name") = "", nb::arg("names") = std::vector<std::string>(),
+        nb::arg("keep") = false);
   m.def(
       "abandon_trace", [](PySession& session) { (void)session.end_trace(); }, nb::arg("session"));
   m.def("new_tag", [] { return ++g_tag; });

@@ -1,7 +1,10 @@
-// What scripts.cc needs of programs.cc.
+// What scripts.cc and the linker need of programs.cc.
 #pragma once
 
+#include <set>
+
 #include "bindings.h"
+#include "engine/autograd/tracer.h"
 #include "engine/program/program.h"
 
 namespace teletensor::client {
@@ -10,6 +13,9 @@ namespace teletensor::client {
 const program::Program& program_of(nb::handle object);
 // A Program object of this session; every parameter is an argument, every result an output.
 nb::object program_object(PySession& session, program::Program program);
+
+// What a Trace object holds, with the backward of those of its outputs.
+autograd::Traced retraced(nb::handle trace, const std::set<program::HandleId>& roots);
 
 void bind_scripts(nb::module_& m);
 

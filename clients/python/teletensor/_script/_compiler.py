@@ -16,7 +16,7 @@ from .._session import Session, _sessions
 from .._tree import flatten, unflatten
 from ._source import ScriptError, Source
 
-__all__ = ["Compiler", "ScriptError"]
+__all__ = ["Compiler", "NoGradient", "ScriptError"]
 
 _BINARY = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
@@ -39,6 +39,10 @@ class _Leave(Exception):
 
     def __init__(self, frame: _Frame, node: ast.stmt) -> None:
         self.frame, self.node = frame, node
+
+
+class NoGradient(Exception):
+    """The gradients of this function cannot be a program."""
 
 
 class _StandIn(Session):
@@ -64,7 +68,8 @@ class _Frame:
 class Compiler:
     """One compilation: of a function, for arguments of these layouts."""
 
-    def __init__(self, real: Session) -> None:
+    def __init__(self, real: Session, gradients: bool = False) -> None:
+        self._gradients = gradients
         core = _core.Session(
             credit_upto=1 << 62, credit_bytes=1 << 62, frame_bytes=1 << 20, frame_commands=4096,
             frame_items=1 << 16, inline_bytes=1 << 20, quota=0, keeps=False,
@@ -78,6 +83,7 @@ class Compiler:
         self._nodes: list[Any] = []  # of the block being compiled
         self._ordinal = 0
         self._loops = 0
+        self._blocks = 0
         self._depth = 0
         self._line = ""
         self._kept: list[Any] = []
@@ -85,11 +91,12 @@ class Compiler:
     # ---- pieces
 
     def compile(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
-                ) -> tuple[_core.Program, Any]:
-        """The program, and the structure of the result with its tensors' places."""
+                ) -> tuple[dict[str, Any], Any]:
+        """The program (with its backward, if that was asked for), and the structure of the result with
+        its tensors' places."""
         _sessions().append(self._session)
         grad = _core.grad_mode()
-        _core.set_grad_mode(False)
+        _core.set_grad_mode(self._gradients)
         try:
             leaves, spec = flatten((list(args), kwargs))
             given, named = unflatten(
@@ -100,10 +107,10 @@ class Compiler:
             shape = self._shape_of(result, outputs)
             outputs = [self._own(t) for t in outputs]
             self._close()
-            program = _core.link_program(
+            linked: dict[str, Any] = _core.link_program(
                 self._real, getattr(function, "__name__", "script"), self._nodes,
-                [stand_in for _, stand_in in self.inputs], outputs)
-            return program, shape
+                [stand_in for _, stand_in in self.inputs], outputs, self._gradients)
+            return linked, shape
         finally:
             _core.abandon_trace(self._core)
             _core.set_grad_mode(grad)
@@ -119,12 +126,16 @@ class Compiler:
             open_ = _core.tracing(self._core)
             if open_:
                 self._close()
-            found = _core.like(self._core, tensor)
+            found = self._like(tensor, self._gradients and tensor.requires_grad)
             self._stand_ins[id(tensor)] = found
             self.inputs.append((tensor, found))
             if open_:
                 self._open()
         return found
+
+    def _like(self, tensor: Tensor, requires_grad: bool) -> Tensor:
+        made: Tensor = _core.like(self._core, tensor, requires_grad)
+        return made
 
     def _open(self) -> None:
         self._ordinal = _core.begin_trace(self._core)
@@ -132,16 +143,18 @@ class Compiler:
     def _close(self) -> None:
         """What was issued so far becomes a node; everything that is still held stays nameable."""
         alive = _core.alive_in_trace(self._core)
-        traced = _core.end_trace(self._core, alive, self._ordinal, self._line)
+        traced = _core.end_trace(self._core, alive, self._ordinal, self._line, keep=self._gradients)
         program = traced["program"]
         if program.rebinds:
             raise ScriptError(f"{self._line}: script: writes in place to a tensor from before a branch, "
                               "a loop or the call; make a new one")
         if program.random_steps and self._loops:
             raise ScriptError(f"{self._line}: script: random numbers inside a loop on a tensor")
+        if program.random_steps and self._blocks and self._gradients:
+            raise NoGradient
         if program.steps or program.results:
             self._nodes.append(("segment", program, program.fixed(), program.outputs, alive,
-                                self._line))
+                                self._line, traced.get("trace")))
         self._kept.append(alive)
 
     def _own(self, tensor: Tensor) -> Tensor:
@@ -313,6 +326,7 @@ class Compiler:
     def _inside(self, run: Callable[[], Any]) -> tuple[list[Any], Any]:
         """A block of its own: its nodes, and what `run` gives."""
         outer, self._nodes = self._nodes, []
+        self._blocks += 1
         self._open()
         try:
             value = run()
@@ -320,6 +334,7 @@ class Compiler:
             return self._nodes, value
         finally:
             _core.abandon_trace(self._core)
+            self._blocks -= 1
             self._nodes = outer
 
     def _branch(self, frame: _Frame, node: ast.If, test: Tensor, yes: list[ast.stmt],
@@ -353,7 +368,8 @@ class Compiler:
             raise frame.source.fail(node, f"the two ways of this `if` give {_show(shape)} and "
                                           f"{_show(other)}")
         self._same(frame, node, outs_yes, outs_no, "the two ways of this `if`")
-        results = [_core.like(self._core, t) for t in outs_yes]
+        results = [self._like(a, a.requires_grad or b.requires_grad)
+                   for a, b in zip(outs_yes, outs_no, strict=True)]
         self._nodes.append(("if", test, nodes_yes, outs_yes, nodes_no, outs_no, results))
         self._open()
         if returning:
@@ -433,8 +449,8 @@ class Compiler:
         operands = [self._own(self._tensor(frame.variables[n])) for n in names]
         self._close()
         before = dict(frame.variables)
-        heads = [_core.like(self._core, t) for t in operands]
-        bodies = [_core.like(self._core, t) for t in operands]
+        heads = [self._like(t, False) for t in operands]
+        flags = [t.requires_grad for t in operands]
         self._loops += 1
 
         def condition() -> Any:
@@ -447,10 +463,16 @@ class Compiler:
             return [self._own(self._tensor(frame.variables[n])) for n in names]
 
         head_nodes, test = self._inside(condition)
-        body_nodes, outs = self._inside(rest)
+        while True:
+            bodies = [self._like(t, flag) for t, flag in zip(operands, flags, strict=True)]
+            body_nodes, outs = self._inside(rest)
+            self._same(frame, node, operands, outs, "a round of this loop and what it begins with")
+            found = [flag or t.requires_grad for flag, t in zip(flags, outs, strict=True)]
+            if found == flags:
+                break
+            flags = found  # what a round makes of parameters has a gradient in the next
         self._loops -= 1
-        self._same(frame, node, operands, outs, "a round of this loop and what it begins with")
-        results = [_core.like(self._core, t) for t in operands]
+        results = [self._like(t, flag) for t, flag in zip(operands, flags, strict=True)]
         self._nodes.append(("while", operands, heads, head_nodes, test, bodies, body_nodes, outs,
                             results))
         frame.variables = {**before, **dict(zip(names, results, strict=True))}

@@ -10,7 +10,7 @@ from typing import Any
 
 from .. import _capturing, _core
 from .._core import Tensor
-from .._script import Compiler
+from .._script import Compiler, NoGradient
 from .._script._compiler import _rebuild
 from .._session import current_session, owner_of
 from .._tree import flatten
@@ -29,15 +29,18 @@ class _Place:
         self.index = index
 
 
-def _entry(program: Any, shape: Any, inputs: list[tuple[int, Tensor | None]], names: list[str]) -> Entry:
+def _entry(linked: dict[str, Any], shape: Any, inputs: list[tuple[int, Tensor | None]], names: list[str]
+           ) -> Entry:
     """The compiled program as captured ones are kept: called, saved and repeated like those."""
-    leaves, spec = flatten(_rebuild(shape, [_Place(i) for i in range(program.results)]))
+    program = linked["program"]
+    places = linked.pop("outputs")
+    leaves, spec = flatten(_rebuild(shape, [_Place(i) for i in range(places)]))
     tensors = [i for i, leaf in enumerate(leaves) if isinstance(leaf, _Place)]
     program.bind([(place, -1, fixed) for place, fixed in inputs],
                  [(False, leaves[i].index) for i in tensors])
     for i in tensors:
         leaves[i] = None
-    return Entry.restored(program, None, None, spec, leaves, tensors, names, loops=True)
+    return Entry.restored(program, linked.get("backward"), linked, spec, leaves, tensors, names, loops=True)
 
 
 class Scripted:
@@ -48,7 +51,7 @@ class Scripted:
         functools.update_wrapper(self, function, updated=())
         self._function = function
         self.name = getattr(function, "__name__", type(function).__name__)
-        self._cache: OrderedDict[Any, Entry] = OrderedDict()
+        self._cache: OrderedDict[Any, Entry | None] = OrderedDict()
         self._latest: Entry | None = None
         self._signature: inspect.Signature | None = None
 
@@ -66,11 +69,7 @@ class Scripted:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if _capturing.active() is not None or _core.depth():
             return self._function(*args, **kwargs)
-        tensors = tensors_of(args, kwargs)
         args, kwargs = self._bound(args, kwargs)
-        if _core.grad_mode() and any(t.requires_grad for t in tensors + self._outside()):
-            # Gradients: the function itself runs; what it branches on is read.
-            return self._function(*args, **kwargs)
         entry = self._find(args, kwargs)
         if entry is None:
             return self._function(*args, **kwargs)
@@ -87,25 +86,24 @@ class Scripted:
         return bound.args, bound.kwargs
 
     def _find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry | None:
-        """The program for these arguments; None where gradients are recorded."""
+        """The program for these arguments; None where their gradients cannot be one."""
         leaves, spec = flatten((list(args), kwargs))
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         key = (_core.signature(tensors), _hashable(spec),
                tuple(Tensor if isinstance(leaf, Tensor) else (type(leaf), leaf) for leaf in leaves),
                getattr(self._function, "training", None))
         try:
-            found = self._cache.get(key)
+            known = key in self._cache
         except TypeError:
             raise TypeError(f"{self.name}: an argument that is no tensor, number or container must be "
                             "hashable in a scripted function") from None
-        if found is None:
-            found = self._compile(args, kwargs, tensors)
-            if found is None:
-                return None
-            self._cache[key] = found
+        if not known:
+            self._cache[key] = self._compile(args, kwargs, tensors)
             if len(self._cache) > MOST_PROGRAMS:
                 self._cache.popitem(last=False)
-        self._latest = found
+        found = self._cache[key]
+        if found is not None:
+            self._latest = found
         return found
 
     @property
@@ -125,36 +123,33 @@ class Scripted:
 
     def _ready(self, args: tuple[Any, ...]) -> tuple[Entry, list[Tensor]] | None:
         bound, kwargs = self._bound(args, {})
-        tensors = tensors_of(bound, kwargs)
-        if _core.grad_mode() and any(t.requires_grad for t in tensors + self._outside()):
-            return None
         entry = self._find(bound, kwargs)
-        return None if entry is None else (entry, tensors)
-
-    def _outside(self) -> list[Tensor]:
-        function = self._function
-        if hasattr(function, "parameters"):
-            return list(function.parameters())
-        return []
+        return None if entry is None else (entry, tensors_of(bound, kwargs))
 
     def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]
                  ) -> Entry | None:
         session = owner_of(tensors[0]._session) if tensors else current_session()
-        compiler = Compiler(session)
-        drawn = _core.rng_state()
-        program, shape = compiler.compile(self._function, args, kwargs)
-        _core.set_rng_state(*drawn)  # only its calls draw
-        program.optimize(contents)
+        drawn = _core.rng_state()  # only its calls draw
+        try:
+            compiler = Compiler(session, gradients=_core.grad_mode())
+            linked, shape = compiler.compile(self._function, args, kwargs)
+        except NoGradient:
+            if not _core.grad_mode():
+                raise
+            return None
+        finally:
+            _core.set_rng_state(*drawn)
+        for each in ("program", "backward"):
+            if each in linked:
+                linked[each].optimize(contents)
         inputs: list[tuple[int, Tensor | None]] = []
         for real, _ in compiler.inputs:
             place = next((i for i, t in enumerate(tensors) if t is real), -1)
             inputs.append((place, real if place < 0 else None))
-        if _core.grad_mode() and any(t is not None and t.requires_grad for _, t in inputs):
-            return None
         leaves = flatten((list(args), kwargs))[0]
         names = [name for name, leaf in zip(leaf_names(self._function, args, kwargs), leaves, strict=True)
                  if isinstance(leaf, Tensor)]
-        return _entry(program, shape, inputs, names)
+        return _entry(linked, shape, inputs, names)
 
 
 def tensors_of(args: Any, kwargs: Any) -> list[Tensor]:
@@ -168,9 +163,9 @@ def script(function: Any) -> Any:
     and `continue`, tuples, early return. Arguments by position or by name, in containers too. The same
     program for every value that the tensors may have.
 
-    Variables that change in a loop on a tensor become tensors. Where gradients are recorded, the
-    function itself runs, and what it branches on is read. Raises ScriptError, with file, line and
-    column, at the first call, for what is not supported.
+    Variables that change in a loop on a tensor become tensors. Where gradients are recorded, they have
+    a program of their own. Raises ScriptError, with file, line and column, at the first call, for what
+    is not supported.
 
     Its source must be in a file (or a notebook's cell)::
 
