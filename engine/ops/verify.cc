@@ -227,8 +227,7 @@ class Verifier {
 
   bool is_record(const program::View& view) const {
     const program::ValueType& type = program_.values[view.value];
-    return type == program::record_type(type.device) &&
-           view.geometry == program::record_geometry();
+    return type == program::record_type(type.device) && view.geometry == program::record_geometry();
   }
 
   // A loop's results: one for each operand, and what it records.
@@ -245,8 +244,8 @@ class Verifier {
       const program::View& record = step.results[step.operands.size() + i].view;
       if (record.value >= facts_.size()) return fail("a result: there is no such value");
       const program::View& operand = step.operands[step.counts[i]].view;
-      if (!is_record(record) || !(program_.values[record.value].device ==
-                                  program_.values[operand.value].device)) {
+      if (!is_record(record) ||
+          !(program_.values[record.value].device == program_.values[operand.value].device)) {
         return fail("a record of another type");
       }
     }
@@ -280,7 +279,8 @@ class Verifier {
     TT_RETURN_IF_ERROR(make(result.view.value, "a result"));
     const program::ValueType& type = program_.values[result.view.value];
     TT_RETURN_IF_ERROR(inside(result.view.geometry, type.elements, "a result"));
-    if (result.overwrites != -1 || !(result.view.geometry == Geometry(result.view.geometry.shape)) ||
+    if (result.overwrites != -1 ||
+        !(result.view.geometry == Geometry(result.view.geometry.shape)) ||
         result.view.geometry.numel() != type.elements ||
         !(type.device == program_.values[record.value].device)) {
       return fail("its result is a row-major value on the record's device");

@@ -346,8 +346,7 @@ TEST(Dce, ARecordThatNobodyReadsIsNotKept) {
   for (const bool body : {false, true}) {
     program::Block& block = loop.blocks.emplace_back();
     for (const View& view : {count, x}) {
-      block.parameters.push_back(
-          m.value(m.program().values[view.value].dtype, view.geometry));
+      block.parameters.push_back(m.value(m.program().values[view.value].dtype, view.geometry));
     }
     if (body) {
       block.results = block.parameters;

@@ -1,4 +1,5 @@
-// What outlives a round: results of all rounds of a call, and what loops record for their gradients.
+// What outlives a round: results of all rounds of a call, and what loops record for their
+// gradients.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -210,8 +211,7 @@ void ProgramRun::past(Executor& executor, const Failed& failed, const Step& step
   if (each == 0 || round < 0 || round >= held / each) {
     if (!zero(executor, failed, made, view.geometry.shape)) return;
   } else {
-    const auto rows =
-        core::make_ref<Value>(is_bool ? DType::kU8 : type.dtype, type.device, held);
+    const auto rows = core::make_ref<Value>(is_bool ? DType::kU8 : type.dtype, type.device, held);
     rows->contents = record.contents;
     Instruction& instruction = one_instruction();
     instruction.op = is_bool ? cast : clone;

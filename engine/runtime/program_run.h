@@ -106,7 +106,7 @@ class ProgramRun {
   std::vector<program::ValueRef> carried_;  // by rebind: what the round before has left
   std::vector<Frame> frames_;
   std::unordered_map<const program::Step*, Records> records_;  // of loops under way
-  PlanStats* stats_ = nullptr;  // while it runs
+  PlanStats* stats_ = nullptr;                                 // while it runs
   // Of the unit under way; kept to reuse their memory.
   std::vector<program::Instruction> instructions_;
   std::vector<program::Instruction*> loop_;

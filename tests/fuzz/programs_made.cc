@@ -338,8 +338,9 @@ void ProgramMaker::loop(Block& block, Scope& scope) {
   for (std::size_t i = 0; i < recorded.size(); ++i) {
     Step past;
     past.kind = Step::Kind::kPast;
-    const View round = literal(DType::kI64, std::string(1, static_cast<char>(random_.below(5))) +
-                                                std::string(7, '\0'), {});
+    const View round =
+        literal(DType::kI64,
+                std::string(1, static_cast<char>(random_.below(5))) + std::string(7, '\0'), {});
     past.operands.push_back(tensor(records[i].view));
     past.operands.push_back(tensor(random_.one_in(4) ? records.back().view : round));
     const program::ValueType of = recorded[i] == 0 ? program_.values[zero.value] : type;

@@ -78,8 +78,7 @@ Linker::Linker(std::string name, const Linker* forward) : forward_(forward) {
 }
 
 void Linker::input(const Handle& h) {
-  const View view =
-      make(h.layout.dtype, h.layout.device, h.geometry().storage_end(), h.geometry());
+  const View view = make(h.layout.dtype, h.layout.device, h.geometry().storage_end(), h.geometry());
   names_[&h] = view;
   program_.body.parameters.push_back(view);
   program_.parameter_names.emplace_back();

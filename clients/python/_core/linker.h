@@ -24,7 +24,8 @@ struct Piece {
   Kind kind = Kind::kSegment;
   std::string line;  // of source
 
-  // kSegment: straight code. `fixed` are its parameters, `made` (as `outputs` say) what it hands on.
+  // kSegment: straight code. `fixed` are its parameters, `made` (as `outputs` say) what it hands
+  // on.
   std::shared_ptr<const program::Program> program;
   Handles fixed, made;
   std::vector<autograd::TracedOutput> outputs;
@@ -68,9 +69,7 @@ class Linker {
   // ---- of a backward
   using Gradients = std::map<const Handle*, program::View>;
   program::View seed(const Handle& h);
-  void reverse(const Tape& tape, Gradients& gradients) {
-    reverse(tape, gradients, program_.body);
-  }
+  void reverse(const Tape& tape, Gradients& gradients) { reverse(tape, gradients, program_.body); }
   void result(const program::View& view) { program_.body.results.push_back(view); }
   program::View whole(program::ValueId value) const {
     return {value, core::Geometry(core::Dims{program_.values[value].elements})};

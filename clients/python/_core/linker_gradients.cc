@@ -20,12 +20,12 @@ using program::View;
 namespace {
 
 StepOperand tensor(const View& view) { return {Operand::Kind::kTensor, view, {}}; }
-StepOperand number(std::int64_t n) {
-  return {Operand::Kind::kNumber, {}, core::Number::of_int(n)};
-}
+StepOperand number(std::int64_t n) { return {Operand::Kind::kNumber, {}, core::Number::of_int(n)}; }
 
 void defined(const Pieces& pieces, std::set<const Handle*>& out) {
-  const auto all = [&](const Piece::Handles& handles) { out.insert(handles.begin(), handles.end()); };
+  const auto all = [&](const Piece::Handles& handles) {
+    out.insert(handles.begin(), handles.end());
+  };
   for (const Piece& piece : pieces) {
     for (std::size_t i = 0; i < piece.made.size(); ++i) {
       if (!piece.outputs[i].is_input) out.insert(piece.made[i]);
@@ -137,8 +137,8 @@ View Linker::import(const View& of_forward) {
   const auto [at, added] = imported_.try_emplace(v);
   if (added) {
     const program::ValueType& type = forward.values[v];
-    at->second = make(type.dtype, type.device, type.elements,
-                      core::Geometry(core::Dims{type.elements}));
+    at->second =
+        make(type.dtype, type.device, type.elements, core::Geometry(core::Dims{type.elements}));
     const auto literal =
         std::find_if(forward.literals.begin(), forward.literals.end(),
                      [&](const program::Literal& each) { return each.value == v; });
@@ -365,10 +365,10 @@ void Linker::reverse_loop(const Done& done, Gradients& gradients, Block& out) {
   for (const Handle* h : piece.outside) {
     const auto found = own_gradients.find(h);
     const View& before = body.parameters[at++];
-    body.results.push_back(found == own_gradients.end()
-                               ? before
-                               : own(body, emit(body, "add",
-                                                {tensor(before), tensor(found->second)})));
+    body.results.push_back(
+        found == own_gradients.end()
+            ? before
+            : own(body, emit(body, "add", {tensor(before), tensor(found->second)})));
   }
   --inside_;
   step.blocks.push_back(std::move(head));

@@ -96,7 +96,8 @@ nb::dict link(PySession& session, const std::string& name, nb::list nodes, nb::l
 void bind_scripts(nb::module_& m) {
   m.def("link_program", &link, nb::arg("session"), nb::arg("name"), nb::arg("nodes"),
         nb::arg("inputs"), nb::arg("outputs"), nb::arg("gradients"),
-        "One program of pieces, branches and loops over stand-ins, and with `gradients` its backward.");
+        "One program of pieces, branches and loops over stand-ins, and with `gradients` its "
+        "backward.");
   m.def(
       "like",
       [](PySession& session, nb::handle object, bool requires_grad) {
