@@ -1,5 +1,6 @@
 #include "server/auth.h"
 
+#include <grpc/grpc_security_constants.h>
 #include <pwd.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
@@ -38,9 +39,11 @@ constexpr std::uint64_t kRefusalsLogged = 100;  // then every 100th
 
 }  // namespace
 
-Auth::Auth(Tokens& tokens) : tokens_(tokens), own_user_(user_name(getuid())) {}
+Auth::Auth(Tokens& tokens, bool certificate_users)
+    : tokens_(tokens), certificate_users_(certificate_users), own_user_(user_name(getuid())) {}
 
-Result<Caller> Auth::caller(Way way, std::string_view authorization) const {
+Result<Caller> Auth::caller(Way way, std::string_view authorization,
+                            std::string_view certified) const {
   if (!authorization.empty()) {
     const Result<std::optional<Caller>> found = tokens_.find(bearer(authorization));
     if (!found.ok()) return found.status();
@@ -48,14 +51,21 @@ Result<Caller> Auth::caller(Way way, std::string_view authorization) const {
     return Status(kUnauthenticated, "the token is unknown, expired or revoked");
   }
   if (way == Way::kOwnSocket) return Caller{own_user_, Role::kAdmin};
-  if (way == Way::kRemote) return Caller{};
+  if (way == Way::kRemote) {
+    if (!certificate_users_ || certified.empty()) return Caller{};
+    if (good_user(certified) && certified != kAnonymous) {
+      return Caller{std::string(certified), Role::kUser};
+    }
+    return Status(kUnauthenticated, "the certificate's common name is no user's name");
+  }
   const Result<bool> any = tokens_.any();
   if (!any.ok()) return any.status();
   return *any ? Caller{} : Caller{kAnonymous, Role::kUser};
 }
 
-Result<Caller> Auth::check(Way way, std::string_view authorization, std::string_view method) const {
-  Result<Caller> who = caller(way, authorization);
+Result<Caller> Auth::check(Way way, std::string_view authorization, std::string_view method,
+                           std::string_view certified) const {
+  Result<Caller> who = caller(way, authorization, certified);
   if (who.ok()) {
     Status status = check_right(method, *who);
     if (status.ok()) return who;
@@ -79,7 +89,13 @@ Result<Caller> Auth::check(const grpc::CallbackServerContext& context, bool remo
   const Way way = remote                                ? Way::kRemote
                   : context.peer().starts_with("unix:") ? Way::kOwnSocket
                                                         : Way::kLoopback;
-  return check(way, authorization, method);
+  std::string certified;
+  if (const auto peer = context.auth_context();
+      remote && certificate_users_ && peer && peer->IsPeerAuthenticated()) {
+    const auto names = peer->FindPropertyValues(GRPC_X509_CN_PROPERTY_NAME);
+    if (names.size() == 1) certified.assign(names[0].data(), names[0].size());
+  }
+  return check(way, authorization, method, certified);
 }
 
 }  // namespace teletensor::server

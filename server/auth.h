@@ -19,7 +19,8 @@ enum class Way : std::uint8_t {
   // Plain TCP on loopback: without a token nobody in particular, the user "anonymous"; once there
   // are tokens, nobody.
   kLoopback,
-  // TLS, or a socket behind a proxy: without a token nobody.
+  // TLS, or a socket behind a proxy: without a token, or a client certificate that is one's name,
+  // nobody.
   kRemote,
 };
 
@@ -28,15 +29,18 @@ inline constexpr char kAnonymous[] = "anonymous";
 
 class Auth {
  public:
-  // `tokens` outlives it.
-  explicit Auth(Tokens& tokens);
+  // `tokens` outlives it. certificate_users: whoever comes with a client certificate and no token
+  // is the user of that name.
+  Auth(Tokens& tokens, bool certificate_users);
 
   // By the "authorization" header's value; "" where there is none. A token that is not good is
-  // never less than no token: UNAUTHENTICATED.
-  core::Result<Caller> caller(Way way, std::string_view authorization) const;
+  // never less than no token: UNAUTHENTICATED. `certified`: the common name of the client
+  // certificate that was verified, "" without one.
+  core::Result<Caller> caller(Way way, std::string_view authorization,
+                              std::string_view certified = "") const;
   // The caller if it may call `method`; refusals are counted.
-  core::Result<Caller> check(Way way, std::string_view authorization,
-                             std::string_view method) const;
+  core::Result<Caller> check(Way way, std::string_view authorization, std::string_view method,
+                             std::string_view certified = "") const;
   // The same for a gRPC call; `remote`: of a listener of the way kRemote.
   core::Result<Caller> check(const grpc::CallbackServerContext& context, bool remote,
                              std::string_view method) const;
@@ -47,6 +51,7 @@ class Auth {
 
  private:
   Tokens& tokens_;
+  const bool certificate_users_;
   const std::string own_user_;                     // that the daemon runs as
   mutable std::atomic<std::uint64_t> refused_{0};  // calls
 };

@@ -131,6 +131,7 @@ Status assign_key(const std::string& key, const toml::node& node, Config& config
   if (key == "tls_cert") return assign(node, config.tls_cert);
   if (key == "tls_key") return assign(node, config.tls_key);
   if (key == "tls_client_ca") return assign(node, config.tls_client_ca);
+  if (key == "tls_users") return assign(node, config.tls_users);
   if (key == "state_dir") return assign(node, config.state_dir);
   if (key == "slow_ms") return assign(node, config.slow_ms);
   if (key == "host_memory") return assign(node, config.host_memory);
@@ -274,6 +275,9 @@ Parsed parse_command_line(int argc, const char* const* argv, const std::string& 
   app.add_option("--tls-client-ca", config.tls_client_ca,
                  "PEM: clients need a certificate of this authority")
       ->envname("TELETENSOR_TLS_CLIENT_CA");
+  app.add_flag("--tls-users", config.tls_users,
+               "the common name of a client's certificate is its user, who needs no token")
+      ->envname("TELETENSOR_TLS_USERS");
   app.add_option("--proxy-socket", config.proxy_socket,
                  "a UNIX socket (mode 0660) for a proxy in front: its callers need tokens")
       ->envname("TELETENSOR_PROXY_SOCKET");

@@ -27,6 +27,7 @@ struct Config {
   std::vector<std::string> http_names;           // host names that HTTP answers for
   std::string proxy_socket;                      // "": none
   std::string tls_cert, tls_key, tls_client_ca;  // PEM files
+  bool tls_users = false;                        // names of client certificates are users
   std::optional<std::string> state_dir;          // unset: the default path
   int slow_ms = 200;                   // instructions that take longer are in the slow log
   std::uint64_t host_memory = 0;       // bytes of all sessions; 0: 80 % of the box

@@ -85,17 +85,13 @@ class Http final : public HttpServer {
   using Handler = std::function<void(const Caller&, const httplib::Request&, httplib::Response&)>;
 
   Status make_server() {
-    if (!options_.tls.on()) {
+    if (!options_.certificates) {
       server_ = std::make_unique<httplib::Server>();
       return {};
     }
-    const auto checked = credentials(options_.tls);  // says what is wrong with the files
-    if (!checked.ok()) return checked.status();
-    const std::string& authority = options_.tls.client_ca;
-    server_ = std::make_unique<httplib::SSLServer>(options_.tls.certificate.c_str(),
-                                                   options_.tls.key.c_str(),
-                                                   authority.empty() ? nullptr : authority.c_str());
-    return server_->is_valid() ? Status() : core::invalid("http: a bad certificate or key");
+    server_ = std::make_unique<httplib::SSLServer>(
+        [this](SSL_CTX& context) { return use(context, *options_.certificates); });
+    return server_->is_valid() ? Status() : core::internal("http: no TLS");
   }
 
   void configure() {
@@ -144,8 +140,8 @@ class Http final : public HttpServer {
   }
 
   Result<Caller> check(const std::string& method, const httplib::Request& request) const {
-    return auth_.check(options_.tls.on() ? Way::kRemote : Way::kLoopback,
-                       request.get_header_value("Authorization"), method);
+    return auth_.check(options_.certificates ? Way::kRemote : Way::kLoopback,
+                       request.get_header_value("Authorization"), method, name_of_peer(request.ssl));
   }
 
   void add_file(const std::string& path, const char* type, std::string_view contents) {

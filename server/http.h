@@ -21,7 +21,7 @@ struct HttpOptions {
   std::string listen;              // "HOST:PORT", port 0 takes a free one
   std::string version;             // of the daemon
   std::vector<std::string> names;  // host names of ours, beside loopback's and the one of `listen`
-  TlsFiles tls;                    // then every caller needs a token
+  std::shared_ptr<Certificates> certificates;  // null: no TLS. With it every caller needs a token
 };
 
 class HttpServer {

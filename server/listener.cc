@@ -11,8 +11,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <fstream>
-#include <sstream>
 
 #include "server/listen.h"
 
@@ -58,40 +56,7 @@ class NoReflection final : public grpc::ServerBuilderOption {
   }
 };
 
-Result<std::string> contents(const std::string& path, bool secret) {
-  struct stat info {};
-  std::ifstream file(path, std::ios::binary);
-  if (!file || stat(path.c_str(), &info) != 0) {
-    return Status(Code::kNotFound, "cannot read " + path + ": " + std::strerror(errno));
-  }
-  if (secret && (info.st_mode & 077) != 0) {
-    return Status(Code::kPermissionDenied, path + " can be opened by others (chmod 600)");
-  }
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
 }  // namespace
-
-Result<std::shared_ptr<grpc::ServerCredentials>> credentials(const TlsFiles& files) {
-  if (!files.on()) return grpc::InsecureServerCredentials();
-  if (files.key.empty()) return core::invalid("tls: a certificate needs its key (--tls-key)");
-  const Result<std::string> certificate = contents(files.certificate, false);
-  const Result<std::string> key = contents(files.key, true);
-  if (!certificate.ok()) return certificate.status();
-  if (!key.ok()) return key.status();
-  grpc::SslServerCredentialsOptions options(
-      files.client_ca.empty() ? GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE
-                              : GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
-  options.pem_key_cert_pairs.push_back({*key, *certificate});
-  if (!files.client_ca.empty()) {
-    const Result<std::string> authority = contents(files.client_ca, false);
-    if (!authority.ok()) return authority.status();
-    options.pem_root_certs = *authority;
-  }
-  return grpc::SslServerCredentials(options);
-}
 
 Listener::Listener(const ListenerOptions& options, Leases& leases, Recovery& recovery,
                    const Auth& auth, const ServerFacts& facts)
@@ -118,9 +83,9 @@ Status Listener::bind(const Limits& limits) {
   builder.RegisterService(&admin_);
   int port = 0, bound = 0;
   if (!options_.tcp.empty()) {
-    auto tls = credentials(options_.tls);
-    if (!tls.ok()) return tls.status();
-    builder.AddListeningPort(options_.tcp, *tls, &port);
+    tcp_credentials_ = options_.certificates ? credentials(options_.certificates)
+                                             : grpc::InsecureServerCredentials();
+    builder.AddListeningPort(options_.tcp, tcp_credentials_, &port);
   }
   if (!options_.socket.empty()) {
     TT_RETURN_IF_ERROR(prepare_socket(options_.socket));
@@ -134,8 +99,7 @@ Status Listener::bind(const Limits& limits) {
     return Status(Code::kUnavailable,
                   "cannot listen on " + options_.tcp +
                       (options_.tcp.empty() || options_.socket.empty() ? "" : " or ") +
-                      options_.socket +
-                      (options_.tls.on() ? ": in use, or a bad certificate?" : ": in use?"));
+                      options_.socket + ": in use?");
   }
   if (!options_.socket.empty() &&
       chmod(options_.socket.c_str(), static_cast<mode_t>(options_.socket_mode)) != 0) {

@@ -9,23 +9,17 @@
 #include <string>
 
 #include "server/admin.h"
+#include "server/certificates.h"
 #include "server/service.h"
 
 namespace teletensor::server {
-
-// PEM files. Empty: no TLS. With `client_ca` a peer without a certificate of it gets no further
-// than the handshake.
-struct TlsFiles {
-  std::string certificate, key, client_ca;
-  bool on() const { return !certificate.empty(); }
-};
 
 struct ListenerOptions {
   std::string tcp;     // "HOST:PORT"; "": none
   std::string socket;  // path; "": none
   int socket_mode = 0600;
   bool remote = false;
-  TlsFiles tls;  // of tcp
+  std::shared_ptr<Certificates> certificates;  // of tcp; null: no TLS
 };
 
 class Listener {
@@ -49,11 +43,9 @@ class Listener {
   const ListenerOptions options_;
   ComputeService compute_;
   AdminService admin_;
+  std::shared_ptr<grpc::ServerCredentials> tcp_credentials_;
   std::unique_ptr<grpc::Server> grpc_;
   std::string tcp_;
 };
-
-// Credentials from files; refuses a key that others can read.
-core::Result<std::shared_ptr<grpc::ServerCredentials>> credentials(const TlsFiles& files);
 
 }  // namespace teletensor::server

@@ -176,6 +176,7 @@ int main(int argc, char** argv) {
   options.http_names = config.http_names;
   options.proxy_socket = config.proxy_socket;
   options.tls = {config.tls_cert, config.tls_key, config.tls_client_ca};
+  options.tls_users = config.tls_users;
   options.state_dir = config.state_dir.value_or(teletensor::server::default_state_dir());
   if (!parsed.create_token.empty()) return create_token(parsed.create_token, options.state_dir);
 

@@ -62,7 +62,7 @@ Server::Server(engine::Engine& engine, ServerOptions options)
     : options_(std::move(options)),
       facts_{options_.version, make_epoch(), Clock::now()},
       tokens_(options_.state_dir),
-      auth_(tokens_),
+      auth_(tokens_, options_.tls_users),
       leases_(engine, options_.limits),
       recovery_(leases_, store_of(options_), {options_.drain, options_.snapshot_every},
                 options_.shutdown) {}
@@ -79,7 +79,10 @@ Status Server::check_remote(const std::string& what, const std::string& address)
                          "--tls-key) and a token (teletensord --create-token); or reach it on "
                          "loopback through an SSH tunnel");
   }
-  if (!off_loopback) return {};
+  if (options_.tls_users && options_.tls.client_ca.empty()) {
+    return core::invalid("tls_users: needs client certificates (--tls-client-ca)");
+  }
+  if (!off_loopback || options_.tls_users) return {};
   const core::Result<bool> any = tokens_.any();
   if (!any.ok()) return any.status();
   if (*any) return {};
@@ -101,12 +104,17 @@ Status Server::bind() {
   if (!tcp.empty()) TT_RETURN_IF_ERROR(check_remote("listen", tcp));
   if (!options_.http.empty()) TT_RETURN_IF_ERROR(check_remote("http", options_.http));
   ListenerOptions local, remote;
-  (options_.tls.on() ? remote : local).tcp = tcp;
+  if (options_.tls.on()) {
+    auto certificates = Certificates::open(options_.tls);
+    if (!certificates.ok()) return certificates.status();
+    certificates_ = std::move(*certificates);
+  }
+  (certificates_ ? remote : local).tcp = tcp;
   local.socket = socket;
   remote.socket = options_.proxy_socket;
   remote.socket_mode = 0660;
   remote.remote = true;
-  remote.tls = options_.tls;
+  remote.certificates = certificates_;
   if (!socket.empty()) {
     auto shares = ShareServer::start(socket, leases_);
     if (shares.ok()) {
@@ -142,8 +150,8 @@ void Server::set_serving(bool serving) {
 
 Status Server::bind_http() {
   if (!canary_) return core::invalid("http: needs the canary");
-  HttpOptions options{options_.http, facts_.version, options_.http_names, {}};
-  if (!is_loopback(options_.http)) options.tls = options_.tls;
+  HttpOptions options{options_.http, facts_.version, options_.http_names, nullptr};
+  if (!is_loopback(options_.http)) options.certificates = certificates_;
   auto http = HttpServer::start(std::move(options), leases_, auth_, *canary_);
   if (!http.ok()) return http.status();
   http_ = std::move(*http);

@@ -25,6 +25,7 @@ struct ServerOptions {
   std::vector<std::string> http_names;    // host names that HTTP answers for, beside loopback's
   std::string proxy_socket;               // for a proxy in front: its callers need tokens
   TlsFiles tls;                           // of listen, and of http off loopback
+  bool tls_users = false;                 // client certificates name users, who need no token
   std::string state_dir;                  // "": keeps nothing
   bool canary = false;                    // without it the server is ready as soon as it is up
   Limits limits;
@@ -66,6 +67,7 @@ class Server {
 
   const ServerOptions options_;
   ServerFacts facts_;
+  std::shared_ptr<Certificates> certificates_;  // null: no TLS
   Tokens tokens_;
   Auth auth_;
   Leases leases_;
