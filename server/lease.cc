@@ -1,13 +1,13 @@
 #include "server/lease.h"
 
 #include <spdlog/spdlog.h>
-#include <sys/random.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "server/codec.h"
 #include "server/leases.h"
+#include "server/secrets.h"
 
 namespace teletensor::server {
 
@@ -22,16 +22,7 @@ constexpr std::size_t kUploads = 64;       // whose keys are remembered
 
 }  // namespace
 
-std::string make_token() {
-  unsigned char bits[16];
-  if (getrandom(bits, sizeof bits, 0) != static_cast<ssize_t>(sizeof bits)) return {};
-  std::string token;
-  for (unsigned char byte : bits) {
-    token += "0123456789abcdef"[byte >> 4];
-    token += "0123456789abcdef"[byte & 15];
-  }
-  return token;
-}
+std::string make_token() { return random_hex(16); }
 
 Lease::Lease(Leases* table, std::string token, ClientInfo client, const Limits& limits)
     : token(std::move(token)),

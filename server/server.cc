@@ -4,10 +4,10 @@
 #include <grpc/support/log.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <spdlog/spdlog.h>
-#include <sys/random.h>
 
 #include "server/listen.h"
 #include "server/notify.h"
+#include "server/secrets.h"
 
 namespace teletensor::server {
 
@@ -25,11 +25,8 @@ void log_of_grpc(gpr_log_func_args* args) {
 }
 
 std::uint64_t make_epoch() {
-  std::uint64_t epoch = 0;
-  if (getrandom(&epoch, sizeof epoch, 0) != static_cast<ssize_t>(sizeof epoch)) {
-    epoch = static_cast<std::uint64_t>(Clock::now().time_since_epoch().count());
-  }
-  return epoch >> 1 | 1;  // never 0, and fits signed integers
+  const auto now = static_cast<std::uint64_t>(Clock::now().time_since_epoch().count());
+  return random_number().value_or(now) >> 1 | 1;  // never 0, and fits signed integers
 }
 
 // Where sessions are kept; null where none could come back, or another daemon has the folder.

@@ -15,6 +15,7 @@
 #include <cstring>
 
 #include "server/listen.h"
+#include "server/secrets.h"
 
 namespace teletensor::server {
 
@@ -39,14 +40,6 @@ bool may_come(int socket) {
   socklen_t size = sizeof peer;
   return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
          (peer.uid == geteuid() || peer.uid == 0);
-}
-
-// In a time that does not tell how much was right.
-bool same(std::string_view a, std::string_view b) {
-  if (a.size() != b.size()) return false;
-  unsigned char differs = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) differs |= static_cast<unsigned char>(a[i] ^ b[i]);
-  return differs == 0;
 }
 
 // The socket's buffer is empty or nearly so: a record goes whole, or the peer is broken.
@@ -287,7 +280,7 @@ void ShareServer::answer(const ConnectionRef& connection, const Status& status,
 Result<LeaseRef> ShareServer::lease_of(const wire::ShareRequest& request) const {
   LeaseRef lease = leases_.find_id(request.session);
   if (!lease || lease->ticket.empty() ||
-      !same(lease->ticket, {request.ticket, sizeof request.ticket})) {
+      !same_secret(lease->ticket, {request.ticket, sizeof request.ticket})) {
     return Status(Code::kNotFound, "no session has this ticket");
   }
   return lease;

@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <spdlog/spdlog.h>
 #include <sys/file.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,6 +12,7 @@
 #include <filesystem>
 
 #include "engine/memory/block_file.h"
+#include "server/secrets.h"
 
 namespace teletensor::server {
 
@@ -84,11 +84,11 @@ core::Result<std::unique_ptr<SessionStore>> SessionStore::open(const std::string
 SessionStore::~SessionStore() { ::close(lock_); }
 
 std::string SessionStore::new_name() const {
-  std::uint64_t number = 0;
+  unsigned long long next = 0;
   char text[32];
   do {
-    if (getrandom(&number, sizeof number, 0) != static_cast<ssize_t>(sizeof number)) ++number;
-    std::snprintf(text, sizeof text, "%016llx%s", static_cast<unsigned long long>(number), kSuffix);
+    std::snprintf(text, sizeof text, "%016llx%s",
+                  static_cast<unsigned long long>(random_number().value_or(++next)), kSuffix);
   } while (exists(text));
   return text;
 }

@@ -2,7 +2,6 @@
 
 #include <openssl/sha.h>
 #include <sqlite3.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,6 +10,8 @@
 #include <cstring>
 #include <ctime>
 #include <filesystem>
+
+#include "server/secrets.h"
 
 namespace teletensor::server {
 
@@ -24,23 +25,6 @@ namespace {
 constexpr std::string_view kPrefix = "tt_";  // so that scanners of repositories find leaked ones
 constexpr std::size_t kSecretBytes = 32, kIdBytes = 5;
 constexpr std::size_t kMostSecret = 128;  // characters that are looked at
-
-std::string hexadecimal(const unsigned char* bytes, std::size_t count) {
-  std::string text;
-  for (std::size_t i = 0; i < count; ++i) {
-    text += "0123456789abcdef"[bytes[i] >> 4];
-    text += "0123456789abcdef"[bytes[i] & 15];
-  }
-  return text;
-}
-
-Result<std::string> random_text(std::size_t count) {
-  unsigned char bits[kSecretBytes];
-  if (getrandom(bits, count, 0) != static_cast<ssize_t>(count)) {
-    return core::internal("no random bits for a token");
-  }
-  return hexadecimal(bits, count);
-}
 
 std::string hash_of(std::string_view secret) {
   unsigned char digest[SHA256_DIGEST_LENGTH];
@@ -152,10 +136,9 @@ Result<NewToken> Tokens::create(const std::string& user, Role role, std::int64_t
   }
   if (role == Role::kNobody) return core::invalid("token: the role is user, admin or metrics");
   if (lifetime < 0) return core::invalid("token: a lifetime is not negative");
-  const Result<std::string> secret = random_text(kSecretBytes), id = random_text(kIdBytes);
-  if (!secret.ok()) return secret.status();
-  if (!id.ok()) return id.status();
-  const NewToken made{*id, std::string(kPrefix) + *secret};
+  const std::string secret = random_hex(kSecretBytes), id = random_hex(kIdBytes);
+  if (secret.empty() || id.empty()) return core::internal("no random bits for a token");
+  const NewToken made{id, std::string(kPrefix) + secret};
   MutexLock lock(mutex_);
   TT_RETURN_IF_ERROR(open(true));
   Query count(db_, "SELECT COUNT(*) FROM tokens");

@@ -138,7 +138,7 @@ Result<std::string> Channel::unary(const std::string& method, std::string_view r
 
 Result<std::uint64_t> Channel::upload(core::Device device, std::string_view bytes,
                                       std::size_t chunk_bytes, std::uint64_t key, const Stop& stop,
-                                      std::string* word) {
+                                      std::string* word, Moved* moved) {
   const auto call = start("/teletensor.v1.Compute/Upload", false, -1,
                           {{"teletensor-upload", std::to_string(key)}});
   const std::size_t most = chunk_bytes > 512 ? chunk_bytes - 256 : 256;
@@ -151,6 +151,7 @@ Result<std::uint64_t> Channel::upload(core::Device device, std::string_view byte
                                   {chunk.data(), chunk.size(), nullptr, nullptr}};
     TT_RETURN_IF_ERROR(send(*call, parts, 2, stop, over));
     header = {0, {}, header.offset + chunk.size()};
+    if (moved != nullptr) moved->store(header.offset, std::memory_order_relaxed);
   } while (!over && header.offset < bytes.size());
   if (!over) TT_RETURN_IF_ERROR(send(*call, nullptr, 0, stop, over));
   const Result<std::string> answer = reply(*call, stop, word);
@@ -162,7 +163,7 @@ Result<std::uint64_t> Channel::upload(core::Device device, std::string_view byte
 }
 
 Status Channel::download(std::uint64_t seq, char* out, std::size_t size, std::size_t& at,
-                         const Stop& stop, std::string* word) {
+                         const Stop& stop, std::string* word, Moved* moved) {
   const auto call = start("/teletensor.v1.Compute/Download", false, -1);
   const std::string request = wire::encode_download_request({seq, at});
   const tt_wire_part part{request.data(), request.size(), nullptr, nullptr};
@@ -197,6 +198,7 @@ Status Channel::download(std::uint64_t seq, char* out, std::size_t size, std::si
       std::memcpy(out + at, static_cast<const char*>(slice.data) + from, slice.size - from);
       at += slice.size - from;
     }
+    if (moved != nullptr) moved->store(at, std::memory_order_relaxed);
     call->api().forget(&message);
     TT_RETURN_IF_ERROR(status);
   }

@@ -1,6 +1,7 @@
 // Channel: a connection to a daemon by clients/wire, for the calls of one session.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -60,14 +61,17 @@ class Channel {
   // The Run call of attach number `attach`.
   std::unique_ptr<Call> run(std::uint64_t attach);
 
+  // How much of a transfer is done, for whoever watches from another thread.
+  using Moved = std::atomic<std::uint64_t>;
+
   // Sends the bytes; the upload's number once the daemon has them all. A repeated one, after the
-  // connection was cut, has the same `key`.
+  // connection was cut, has the same `key`. `moved` may be null.
   core::Result<std::uint64_t> upload(core::Device device, std::string_view bytes,
                                      std::size_t chunk_bytes, std::uint64_t key, const Stop& stop,
-                                     std::string* word = nullptr);
+                                     std::string* word = nullptr, Moved* moved = nullptr);
   // Reads the `size` bytes of bulk fetch `seq` from `at` on, which tells how far it came.
   core::Status download(std::uint64_t seq, char* out, std::size_t size, std::size_t& at,
-                        const Stop& stop, std::string* word = nullptr);
+                        const Stop& stop, std::string* word = nullptr, Moved* moved = nullptr);
 
  private:
   using Metadata = std::vector<std::pair<std::string, std::string>>;

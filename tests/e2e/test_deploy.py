@@ -1,5 +1,7 @@
 """What deploy/ ships, as far as one box can try it: nginx in front, the unit, the manifests."""
 
+import json
+import os
 import re
 import shutil
 import socket
@@ -8,8 +10,10 @@ import time
 from pathlib import Path
 
 import pytest
-from support.daemon import binary
+from support.daemon import binary, wait_until
+from support.http import ask, samples
 from support.nginx import in_front
+from support.tls import Authority
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 HELP = subprocess.run([binary(), "--help"], capture_output=True, text=True, timeout=30).stdout
@@ -74,9 +78,148 @@ def test_flags_that_files_name_exist(name):
     assert used - flags_of(HELP) <= {"--role"}
 
 
-def test_alerts_name_metrics_that_exist(start_daemon):
-    from support.http import ask
-    daemon = start_daemon("--http", "127.0.0.1:0")
-    page = ask(daemon.http, "/metrics").text
-    for metric in set(re.findall(r"teletensor_[a-z_]+", (DEPLOY / "monitoring/alerts.yml").read_text())):
-        assert f"\n{metric}" in "\n" + page, metric
+def manifests():
+    yaml = pytest.importorskip("yaml")
+    with open(DEPLOY / "kubernetes/teletensor.yaml", encoding="utf-8") as file:
+        return list(yaml.safe_load_all(file))
+
+
+def test_kubernetes_manifests_are_what_they_claim():
+    """Against the API's own schemas, strictly: a key that Kubernetes does not know is a mistake."""
+    validate = pytest.importorskip("kubernetes_validate")
+    found = manifests()
+    assert [m["kind"] for m in found] == ["Service", "PodDisruptionBudget", "NetworkPolicy", "StatefulSet"]
+    for manifest in found:
+        for version in ("1.27", validate.latest_version()):
+            validate.validate(manifest, version, strict=True)
+    with pytest.raises(validate.ValidationError):
+        found[3]["spec"]["template"]["spec"]["containers"][0]["recources"] = {}
+        validate.validate(found[3], validate.latest_version(), strict=True)
+
+
+def test_kubernetes_manifests_fit_together():
+    service, disruption, network, stateful = manifests()
+    template, spec = stateful["spec"]["template"], stateful["spec"]["template"]["spec"]
+    labels = template["metadata"]["labels"]
+    for selector in (service["spec"]["selector"], disruption["spec"]["selector"]["matchLabels"],
+                     network["spec"]["podSelector"]["matchLabels"], stateful["spec"]["selector"]["matchLabels"]):
+        assert selector.items() <= labels.items()
+    assert stateful["spec"]["serviceName"] == service["metadata"]["name"]
+    volumes = {v["name"] for v in spec["volumes"]} | {v["metadata"]["name"]
+                                                      for v in stateful["spec"]["volumeClaimTemplates"]}
+    for container in (*spec["initContainers"], *spec["containers"]):
+        assert {m["name"] for m in container["volumeMounts"]} <= volumes
+        assert container["resources"]["requests"]["memory"] and container["resources"]["limits"]["memory"]
+        security = container["securityContext"]
+        assert security["readOnlyRootFilesystem"] and not security["allowPrivilegeEscalation"]
+        assert security["capabilities"] == {"drop": ["ALL"]}
+    daemon = spec["containers"][0]
+    flags = dict(a.removeprefix("--").split("=") for a in daemon["args"])
+    ports = {p["name"]: p["containerPort"] for p in daemon["ports"]}
+    assert {p["targetPort"]: p["port"] for p in service["spec"]["ports"]} == ports
+    assert flags["listen"] == f"0.0.0.0:{ports['grpc']}" and flags["http"] == f"0.0.0.0:{ports['http']}"
+    assert int(flags["drain"]) < spec["terminationGracePeriodSeconds"]
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert daemon[probe]["exec"]["command"] == ["teletensor-health", f"unix:{flags['socket']}"]
+
+
+def test_mounted_keys_are_taken(start_daemon, tmp_path):
+    """Kubernetes mounts a secret as root's, readable for the pod's group: only that spelling of 0440 passes."""
+    if os.getuid() != 0:
+        pytest.skip("needs root, to be two users")
+    certificate, key = Authority(tmp_path / "ca").issue("server")
+    for path in (tmp_path, *tmp_path.parents[:2], tmp_path / "ca"):
+        path.chmod(0o755)
+    key.chmod(0o440)
+
+    def starts(gid):
+        os.chown(key, 0, gid)
+        home = tmp_path / f"home-{gid}"
+        home.mkdir(exist_ok=True)
+        os.chown(home, 10001, 10001)
+        flags = ["--listen", "127.0.0.1:0", "--state-dir", str(home / "state"), "--socket", str(home / "s"),
+                 "--tls-cert", str(certificate), "--tls-key", str(key)]
+        process = subprocess.Popen([program, *flags], user=10001, group=10001, extra_groups=[],
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        line = process.stdout.readline()
+        process.terminate()
+        return "ready" in line, process.communicate(timeout=30)[1]
+    program = tmp_path / "teletensord"  # the checkout may lie where others cannot look
+    shutil.copy(binary(), program)
+    program.chmod(0o755)
+    assert starts(10001)[0]
+    ready, text = starts(0)
+    assert not ready and "Permission denied" in text
+    key.chmod(0o444)
+    ready, text = starts(10001)
+    assert not ready and "chmod 600" in text
+
+
+def expressions():
+    """(file, PromQL) of the alerts and of the dashboard."""
+    alerts = re.findall(r"expr: (?:>-\n)?(.*?)\n +(?:for|annotations):",
+                        (DEPLOY / "monitoring/alerts.yml").read_text(encoding="utf-8"), re.DOTALL)
+    dashboard = json.loads((DEPLOY / "monitoring/dashboard.json").read_text(encoding="utf-8"))
+    panels = [t["expr"] for p in dashboard["panels"] for t in p["targets"]]
+    queries = [v["query"] for v in dashboard["templating"]["list"] if v["type"] == "query"]
+    assert len(alerts) >= 8 and len(panels) >= 20 and queries
+    return [*(("alerts.yml", e) for e in alerts), *(("dashboard.json", e) for e in (*panels, *queries))]
+
+
+def test_alerts_and_dashboard_name_metrics_that_exist(start_daemon, tt, tmp_path):
+    """With their labels, of a daemon on which every one of them has a row."""
+    daemon = start_daemon("--http", "127.0.0.1:0", "--disk-memory", "1GiB", "--disk-dir", str(tmp_path / "disk"))
+    with tt.connect(daemon.unix):
+        tt.ones(3).sum().item()
+    wait_until(lambda: "teletensor_sessions_ended_total{" in ask(daemon.http, "/metrics").text)
+    exported = {}
+    for name, labels in samples(ask(daemon.http, "/metrics").text):
+        exported.setdefault(name, set()).update(labels)
+    from_prometheus = {"instance", "job"}
+    named = set()
+    for file, expression in expressions():
+        for name, matchers in re.findall(r"\b((?:teletensor|process)_[a-z_]+)(?:\{([^}]*)\})?", expression):
+            assert name in exported, (file, name)
+            named.add(name)
+            has = {label for label, _ in exported[name]}
+            for label, operator, value in re.findall(r'(\w+)(=~?)"([^"]*)"', matchers):
+                assert label in has | from_prometheus, (file, expression)
+                if operator == "=" and label not in from_prometheus:
+                    assert (label, value) in exported[name], (file, expression)
+        for labels in re.findall(r"\b(?:by|on) \(([^)]*)\)", expression):
+            assert set(re.split(r", *", labels)) <= from_prometheus.union(
+                *({label for label, _ in exported[name]} for name in exported if name in expression)), expression
+    # And what a daemon exports can be seen on the dashboard or raises an alert.
+    assert set(exported) - named == set()
+
+
+def test_dashboard_panels_do_not_overlap():
+    panels = json.loads((DEPLOY / "monitoring/dashboard.json").read_text(encoding="utf-8"))["panels"]
+    taken = set()
+    for panel in panels:
+        at = panel["gridPos"]
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert not cells & taken and at["x"] + at["w"] <= 24, panel["title"]
+        taken |= cells
+    assert len({p["id"] for p in panels}) == len(panels)
+
+
+def test_compose_files_fit_together(tmp_path):
+    yaml = pytest.importorskip("yaml")
+    own, more = (yaml.safe_load((DEPLOY / n).read_text(encoding="utf-8"))["services"]
+                 for n in ("compose.yaml", "compose-monitoring.yaml"))
+    assert set(own) == {"teletensord"} and set(more) == {"teletensord", "prometheus", "grafana"}
+    assert flags_of(" ".join(more["teletensord"]["command"])) <= flags_of(HELP)
+    assert [f for f in own["teletensord"]["command"] if f not in more["teletensord"]["command"]] == []
+    for service in more.values():
+        for volume in service.get("volumes", []):
+            assert (DEPLOY / volume.split(":")[0]).exists(), volume
+    http = more["teletensord"]["command"][more["teletensord"]["command"].index("--http") + 1]
+    scraped = yaml.safe_load((DEPLOY / "monitoring/prometheus.yml").read_text(encoding="utf-8"))
+    assert scraped["scrape_configs"][0]["static_configs"][0]["targets"] == [http]
+    compose = shutil.which("docker-compose")
+    if compose:
+        environment = {**os.environ, "TELETENSOR_RUN": str(tmp_path), "GRAFANA_PASSWORD": "x"}
+        done = subprocess.run([compose, "-f", str(DEPLOY / "compose.yaml"), "-f", str(DEPLOY / "compose-monitoring.yaml"),
+                               "config", "-q"], env=environment, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr

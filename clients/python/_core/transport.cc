@@ -11,6 +11,10 @@ namespace {
 
 PyObject* g_call_error = nullptr;
 
+struct Moved {
+  Channel::Moved bytes{0};
+};
+
 struct PyWire {
   const tt_wire_api* api;
 };
@@ -75,6 +79,13 @@ void bind_transport(nb::module_& m) {
             new (self) PyWire{*api};
           },
           nb::arg("path"));
+  nb::class_<Moved>(m, "Moved", "How much of a transfer is done.")
+      .def(nb::init<>())
+      .def_prop_rw(
+          "bytes", [](const Moved& moved) { return moved.bytes.load(std::memory_order_relaxed); },
+          [](Moved& moved, std::uint64_t bytes) {
+            moved.bytes.store(bytes, std::memory_order_relaxed);
+          });
   nb::class_<Channel>(m, "Channel", "A connection to a daemon.")
       .def(
           "__init__",
@@ -117,13 +128,15 @@ void bind_transport(nb::module_& m) {
       .def(
           "upload",
           [](Channel& c, PySession& session, nb::handle data, nb::handle dtype, nb::handle device,
-             const std::vector<std::int64_t>& shape, std::size_t chunk, std::uint64_t key) {
+             const std::vector<std::int64_t>& shape, std::size_t chunk, std::uint64_t key,
+             Moved& moved) {
             raise_if(check_not_forked());
             const Buffer buffer(data, false);
             const auto place = *device_of(device.ptr());
             std::string word;
             const auto upload = without_gil([&] {
-              return c.upload(place, {buffer.data(), buffer.size()}, chunk, key, signalled, &word);
+              return c.upload(place, {buffer.data(), buffer.size()}, chunk, key, signalled, &word,
+                              &moved.bytes);
             });
             raise_call(upload.status(), word);
             // Here, so that no interrupt can come between an upload and its name.
@@ -132,21 +145,22 @@ void bind_transport(nb::module_& m) {
                                                               place, core::Dims(shape)))));
           },
           nb::arg("session"), nb::arg("data"), nb::arg("dtype"), nb::arg("device"),
-          nb::arg("shape"), nb::arg("chunk"), nb::arg("key"),
+          nb::arg("shape"), nb::arg("chunk"), nb::arg("key"), nb::arg("moved"),
           "Sends the bytes; the tensor, once the daemon has them all. CallError.")
       .def(
           "download",
-          [](Channel& c, std::uint64_t seq, nb::handle out, std::size_t at) {
+          [](Channel& c, std::uint64_t seq, nb::handle out, std::size_t at, Moved& moved) {
             raise_if(check_not_forked());
             const Buffer buffer(out, true);
             std::string word;
             const Status status = without_gil([&] {
-              return c.download(seq, buffer.data(), buffer.size(), at, signalled, &word);
+              return c.download(seq, buffer.data(), buffer.size(), at, signalled, &word,
+                                &moved.bytes);
             });
             if (PyErr_Occurred()) throw nb::python_error();
             return nb::make_tuple(at, static_cast<int>(status.code()), status.message(), word);
           },
-          nb::arg("seq"), nb::arg("out"), nb::arg("at"),
+          nb::arg("seq"), nb::arg("out"), nb::arg("at"), nb::arg("moved"),
           "Reads the bytes of a bulk fetch from `at` on: (how far it came, code, text, word).");
   nb::class_<StreamEnd>(m, "StreamEnd", "How a stream ended.")
       .def(

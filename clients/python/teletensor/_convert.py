@@ -10,6 +10,7 @@ from . import _core
 from ._core import Tensor
 from ._errors import OutOfMemoryError
 from ._interrupt import request
+from ._progress_bar import watched
 from ._session import Session, current_session, owner_of
 
 __all__ = ["as_tensor", "tensor", "to_numpy", "tolist"]
@@ -100,8 +101,9 @@ def _send(session: Session, array: np.ndarray[Any, Any], device: _core.device) -
     if shared is not None:
         return shared
     try:
-        return session._transport.upload(
-            session._core, memoryview(flat.reshape(-1)).cast("B"), dtype, device, shape)
+        with watched("upload", flat.nbytes) as moved:
+            return session._transport.upload(
+                session._core, memoryview(flat.reshape(-1)).cast("B"), dtype, device, shape, moved)
     except OutOfMemoryError as error:
         raise OutOfMemoryError(session._core.explained(str(error), 0)) from None
 
@@ -195,7 +197,8 @@ def _download(t: Tensor, numpy_dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
         if shared is not None:
             return shared.view(numpy_dtype).reshape(shape)
         out = np.empty(shape, dtype=numpy_dtype)
-        session._transport.download(seq, memoryview(out.reshape(-1)).cast("B"))
+        with watched("download", size) as moved:
+            session._transport.download(seq, memoryview(out.reshape(-1)).cast("B"), moved)
     except KeyboardInterrupt:
         request(session)
         raise

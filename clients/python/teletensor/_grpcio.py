@@ -88,7 +88,7 @@ class GrpcioTransport(Transport):
             return End(_INTERNAL, f"the daemon sent what is no progress message: {error}", "protocol")
 
     def upload(self, core: _core.Session, data: memoryview, dtype: _core.dtype, device: _core.device,
-               shape: Sequence[int]) -> _core.Tensor:
+               shape: Sequence[int], moved: _core.Moved) -> _core.Tensor:
         number = device_number(device)
         upload = self.channel.stream_unary("/teletensor.v1.Compute/Upload", _same, _same)
         size, step = len(data), max(1, self.chunk_bytes - 256)
@@ -99,6 +99,7 @@ class GrpcioTransport(Transport):
                 first = [(1, size), (2, number)] if offset == 0 else []
                 part = data[offset : offset + step]
                 yield encode([*first, (3, offset), (4, bytes(part))])
+                moved.bytes = offset
                 offset += len(part) or 1
 
         # A repeated upload takes the place of one whose answer was lost.
@@ -124,7 +125,7 @@ class GrpcioTransport(Transport):
         # An interrupted one gets a name that nobody keeps: so the daemon lets go of it.
         return bind(shielded(work, bind))
 
-    def download(self, seq: int, out: memoryview) -> None:
+    def download(self, seq: int, out: memoryview, moved: _core.Moved) -> None:
         download = self.channel.unary_stream("/teletensor.v1.Compute/Download", _same, _same)
 
         def work(calls: Calls) -> None:
@@ -138,6 +139,7 @@ class GrpcioTransport(Transport):
                         part = message.data(5)
                         out[at : at + len(part)] = part
                         at += len(part)
+                        moved.bytes = at
                     break
                 except grpc.RpcError as error:
                     failed = _failed(error)

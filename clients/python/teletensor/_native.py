@@ -71,22 +71,22 @@ class NativeTransport(Transport):
         return End(*call.wait()) if call is not None else End(0, "")
 
     def upload(self, core: _core.Session, data: memoryview, dtype: _core.dtype, device: _core.device,
-               shape: Sequence[int]) -> _core.Tensor:
+               shape: Sequence[int], moved: _core.Moved) -> _core.Tensor:
         key = next(self._uploads)
         for tries in itertools.count():
             try:
                 tensor: _core.Tensor = self._open().upload(
-                    core, data, dtype, device, shape, self.chunk_bytes, key)
+                    core, data, dtype, device, shape, self.chunk_bytes, key, moved)
                 return tensor
             except CallError as error:
                 if not self.comes_again(error, tries):
                     raise late_error(error) from None
         raise AssertionError("not reached")
 
-    def download(self, seq: int, out: memoryview) -> None:
+    def download(self, seq: int, out: memoryview, moved: _core.Moved) -> None:
         at = 0
         for tries in itertools.count():
-            at, code, text, word = self._open().download(seq, out, at)
+            at, code, text, word = self._open().download(seq, out, at, moved)
             if code == 0:
                 return
             error = CallError(code, text, word)

@@ -134,12 +134,12 @@ class Transport(ABC):
 
     @abstractmethod
     def upload(self, core: _core.Session, data: memoryview, dtype: _core.dtype, device: _core.device,
-               shape: Sequence[int]) -> _core.Tensor:
-        """Sends bytes; the tensor, once the daemon has them all."""
+               shape: Sequence[int], moved: _core.Moved) -> _core.Tensor:
+        """Sends bytes; the tensor, once the daemon has them all. `moved` follows."""
 
     @abstractmethod
-    def download(self, seq: int, out: memoryview) -> None:
-        """Reads the bytes of a bulk fetch into `out`."""
+    def download(self, seq: int, out: memoryview, moved: _core.Moved) -> None:
+        """Reads the bytes of a bulk fetch into `out`. `moved` follows."""
 
     @abstractmethod
     def close(self) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from .. import _core
 from .._core import Tensor
+from .._progress_bar import watched
 from ._modes import no_grad
 
 __all__ = ["backward", "backward_stream", "grad"]
@@ -122,7 +123,8 @@ def backward_stream(tensor: Tensor, params: Any, gradient: Tensor | None = None,
             g = leaf.grad
             if bulk:
                 buffer = bytearray(g.nbytes)
-                session._transport.download(seq, memoryview(buffer))
+                with watched("download", len(buffer)) as moved:
+                    session._transport.download(seq, memoryview(buffer), moved)
                 data = bytes(buffer)
             else:
                 data = _core.fetched(core, seq)

@@ -1,0 +1,122 @@
+"""A bar for transfers that take seconds, on a terminal (stderr) or in a notebook; nothing in pipes and logs.
+
+Small transfers pay nothing, large ones for a thread that wakes after a second. `TELETENSOR_PROGRESS=0` turns
+bars off.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, TextIO
+
+from . import _core
+from ._admin import bytes_text
+
+__all__ = ["watched"]
+
+LEAST = 4 << 20  # bytes: less takes seconds only where everything does
+PATIENCE = 1.0  # seconds without a bar
+_PAUSE = 0.2
+_WIDTH = 30
+
+
+class _Terminal:
+    """One line that is drawn again and again."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out, self._length = out, 0
+
+    def draw(self, what: str, done: int, size: int, text: str) -> None:
+        filled = _WIDTH * done // size
+        line = f"{what} [{'#' * filled}{'.' * (_WIDTH - filled)}] {text}"
+        self._out.write(f"\r{line.ljust(self._length)}")
+        self._length = len(line)
+        self._out.flush()
+
+    def end(self) -> None:
+        self._out.write("\n")
+        self._out.flush()
+
+
+class _Notebook:
+    """A progress element below the cell."""
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+
+    def draw(self, what: str, done: int, size: int, text: str) -> None:
+        from IPython.display import HTML, display
+
+        shown = HTML(f"<div>{what} <progress max='{size}' value='{done}'></progress> {text}</div>")
+        if self._handle is None:
+            self._handle = display(shown, display_id=True)
+        else:
+            self._handle.update(shown)
+
+    def end(self) -> None:
+        pass
+
+
+def _display() -> _Terminal | _Notebook | None:
+    if os.environ.get("TELETENSOR_PROGRESS") == "0":
+        return None
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if getattr(shell, "kernel", None) is not None:
+        return _Notebook()
+    out = sys.stderr
+    return _Terminal(out) if out is not None and out.isatty() else None
+
+
+class _Bar(threading.Thread):
+    """Draws while a transfer takes longer than PATIENCE, until stop()."""
+
+    def __init__(self, display: _Terminal | _Notebook, what: str, size: int, moved: _core.Moved) -> None:
+        super().__init__(name="teletensor-progress", daemon=True)
+        self._display, self._what, self._size, self._moved = display, what, size, moved
+        self._began = time.monotonic()
+        self._over = threading.Event()
+
+    def stop(self) -> None:
+        """Returns when nothing is drawn any more."""
+        self._over.set()
+        self.join()
+
+    def run(self) -> None:
+        if self._over.wait(PATIENCE):
+            return
+        with suppress(Exception):  # a terminal or frontend that is gone ends no transfer
+            self._draw()
+            while not self._over.wait(_PAUSE):
+                self._draw()
+            self._draw()
+            self._display.end()
+
+    def _draw(self) -> None:
+        done = min(self._moved.bytes, self._size)
+        if done == 0:
+            return self._display.draw(self._what, 0, self._size, f"waits for the daemon, {bytes_text(self._size)}")
+        speed = done / (time.monotonic() - self._began)
+        left = f", {(self._size - done) / speed:.0f} s left" if done < self._size else ""
+        self._display.draw(self._what, done, self._size,
+                           f"{bytes_text(done)} of {bytes_text(self._size)}, {bytes_text(speed)}/s{left}")
+
+
+@contextmanager
+def watched(what: str, size: int) -> Iterator[_core.Moved]:
+    """For the block, which counts into what it gets, there is a bar where somebody would see one."""
+    moved = _core.Moved()
+    display = _display() if size >= LEAST else None
+    if display is None:
+        yield moved
+        return
+    bar = _Bar(display, what, size, moved)
+    bar.start()
+    try:
+        yield moved
+    finally:
+        bar.stop()
