@@ -169,12 +169,14 @@ def expressions():
 def test_alerts_and_dashboard_name_metrics_that_exist(start_daemon, tt, tmp_path):
     """With their labels, of a daemon on which every one of them has a row."""
     daemon = start_daemon("--http", "127.0.0.1:0", "--disk-memory", "1GiB", "--disk-dir", str(tmp_path / "disk"))
+    exported = {}
     with tt.connect(daemon.unix):
         tt.ones(3).sum().item()
-    wait_until(lambda: "teletensor_sessions_ended_total{" in ask(daemon.http, "/metrics").text)
-    exported = {}
-    for name, labels in samples(ask(daemon.http, "/metrics").text):
-        exported.setdefault(name, set()).update(labels)
+        with tt.connect(daemon.unix):
+            pass
+        wait_until(lambda: "teletensor_sessions_ended_total{" in ask(daemon.http, "/metrics").text)
+        for name, labels in samples(ask(daemon.http, "/metrics").text):
+            exported.setdefault(name, set()).update(labels)
     from_prometheus = {"instance", "job"}
     named = set()
     for file, expression in expressions():

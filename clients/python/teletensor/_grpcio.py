@@ -99,7 +99,7 @@ class GrpcioTransport(Transport):
                 first = [(1, size), (2, number)] if offset == 0 else []
                 part = data[offset : offset + step]
                 yield encode([*first, (3, offset), (4, bytes(part))])
-                moved.bytes = offset
+                moved.bytes = offset + len(part)
                 offset += len(part) or 1
 
         # A repeated upload takes the place of one whose answer was lost.
