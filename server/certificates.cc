@@ -180,9 +180,12 @@ Certificates::Stamps Certificates::stamps() const {
   for (std::size_t i = 0; i < all.size(); ++i) {
     struct stat info {};
     if (paths[i]->empty() || stat(paths[i]->c_str(), &info) != 0) continue;
-    all[i] = {static_cast<std::int64_t>(info.st_ino), info.st_size,
-              info.st_mtim.tv_sec,  info.st_mtim.tv_nsec,
-              info.st_ctim.tv_sec,  info.st_ctim.tv_nsec};
+    all[i] = {static_cast<std::int64_t>(info.st_ino),
+              info.st_size,
+              info.st_mtim.tv_sec,
+              info.st_mtim.tv_nsec,
+              info.st_ctim.tv_sec,
+              info.st_ctim.tv_nsec};
   }
   return all;
 }
@@ -223,8 +226,7 @@ std::string name_of_peer(const SSL* ssl) {
   const X509_NAME* const subject = X509_get_subject_name(peer.get());
   const int at = X509_NAME_get_index_by_NID(subject, NID_commonName, -1);
   if (at < 0 || X509_NAME_get_index_by_NID(subject, NID_commonName, at) >= 0) return "";
-  const ASN1_STRING* const name =
-      X509_NAME_ENTRY_get_data(X509_NAME_get_entry(subject, at));
+  const ASN1_STRING* const name = X509_NAME_ENTRY_get_data(X509_NAME_get_entry(subject, at));
   return {reinterpret_cast<const char*>(ASN1_STRING_get0_data(name)),
           static_cast<std::size_t>(ASN1_STRING_length(name))};
 }

@@ -141,7 +141,8 @@ class Http final : public HttpServer {
 
   Result<Caller> check(const std::string& method, const httplib::Request& request) const {
     return auth_.check(options_.certificates ? Way::kRemote : Way::kLoopback,
-                       request.get_header_value("Authorization"), method, name_of_peer(request.ssl));
+                       request.get_header_value("Authorization"), method,
+                       name_of_peer(request.ssl));
   }
 
   void add_file(const std::string& path, const char* type, std::string_view contents) {

@@ -1,4 +1,5 @@
-// Random bits of the system, as text or as a number, and a comparison that tells nothing by its time.
+// Random bits of the system, as text or as a number, and a comparison that tells nothing by its
+// time.
 #pragma once
 
 #include <cstdint>

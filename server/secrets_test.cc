@@ -31,7 +31,8 @@ TEST(Secrets, AllDiffer) {
 TEST(Secrets, Same) {
   EXPECT_TRUE(same_secret("", ""));
   EXPECT_TRUE(same_secret("abc", "abc"));
-  for (const char* other : {"", "ab", "abd", "bbc", "abcd"}) EXPECT_FALSE(same_secret("abc", other));
+  for (const char* other : {"", "ab", "abd", "bbc", "abcd"})
+    EXPECT_FALSE(same_secret("abc", other));
   EXPECT_FALSE(same_secret({"a\0b", 3}, {"a\0c", 3}));
 }
 

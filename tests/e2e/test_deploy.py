@@ -222,6 +222,7 @@ def test_compose_files_fit_together(tmp_path):
     compose = shutil.which("docker-compose")
     if compose:
         environment = {**os.environ, "TELETENSOR_RUN": str(tmp_path), "GRAFANA_PASSWORD": "x"}
-        done = subprocess.run([compose, "-f", str(DEPLOY / "compose.yaml"), "-f", str(DEPLOY / "compose-monitoring.yaml"),
-                               "config", "-q"], env=environment, capture_output=True, text=True, timeout=60)
+        files = [w for n in ("compose.yaml", "compose-monitoring.yaml") for w in ("-f", str(DEPLOY / n))]
+        done = subprocess.run([compose, *files, "config", "-q"], env=environment, capture_output=True, text=True,
+                              timeout=60)
         assert done.returncode == 0, done.stderr
