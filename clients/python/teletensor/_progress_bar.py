@@ -1,7 +1,7 @@
-"""A bar for transfers that take seconds, on a terminal (stderr) or in a notebook; nothing in pipes and logs.
+"""A bar for transfers that take seconds, on a terminal (stderr) or in a notebook; none in pipes.
 
-Small transfers pay nothing, large ones for a thread that wakes after a second. `TELETENSOR_PROGRESS=0` turns
-bars off.
+Small transfers pay nothing, large ones for a thread that wakes after a second.
+`TELETENSOR_PROGRESS=0` turns bars off.
 """
 
 from __future__ import annotations
@@ -50,11 +50,13 @@ class _Notebook:
         self._handle: Any = None
 
     def draw(self, what: str, done: int, size: int, text: str) -> None:
-        from IPython.display import HTML, display
+        from IPython import display as frontend
 
-        shown = HTML(f"<div>{what} <progress max='{size}' value='{done}'></progress> {text}</div>")
+        show: Any = frontend.display
+        html: Any = frontend.HTML
+        shown = html(f"<div>{what} <progress max='{size}' value='{done}'></progress> {text}</div>")
         if self._handle is None:
-            self._handle = display(shown, display_id=True)
+            self._handle = show(shown, display_id=True)
         else:
             self._handle.update(shown)
 
@@ -99,7 +101,8 @@ class _Bar(threading.Thread):
     def _draw(self) -> None:
         done = min(self._moved.bytes, self._size)
         if done == 0:
-            return self._display.draw(self._what, 0, self._size, f"waits for the daemon, {bytes_text(self._size)}")
+            text = f"waits for the daemon, {bytes_text(self._size)}"
+            return self._display.draw(self._what, 0, self._size, text)
         speed = done / (time.monotonic() - self._began)
         left = f", {(self._size - done) / speed:.0f} s left" if done < self._size else ""
         self._display.draw(self._what, done, self._size,
