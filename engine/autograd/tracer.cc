@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
+#include <functional>
 
 #include "engine/ops/verify.h"
+#include "engine/program/serialize.h"
 
 namespace teletensor::autograd {
 
@@ -19,6 +21,10 @@ using program::Operand;
 using program::Program;
 using program::ValueId;
 using program::View;
+
+namespace {
+constexpr program::OpId kCall = 0xffff;  // in a replay: an instruction that is a call
+}
 
 // A name from before the trace, as it was at its first use.
 struct Tracer::Known {
@@ -91,6 +97,10 @@ void Tracer::record(program::Command command, std::uint64_t seq, HandleId first,
       ranges_.emplace_back(first, made);
     }
   }
+  if (std::holds_alternative<program::Define>(command) ||
+      std::holds_alternative<program::Undefine>(command)) {
+    return;  // the session's, not the trace's
+  }
   if (const auto* release = std::get_if<program::Release>(&command)) {
     program::Release own;
     for (const HandleId id : release->handles) {
@@ -161,6 +171,10 @@ class Tracer::Replay final : public Sink {
       if (!tracer_.known_[i].grad) continue;
       strangers_[i]->grad = front_.find(tracer_.known_[i].grad->id);
     }
+    for (const auto& [number, called] : tracer_.programs_) {
+      program::Define define{number, program::serialize(*called, ops::op_names(graph.catalog()))};
+      TT_RETURN_IF_ERROR(front_.execute(0, std::move(define)));
+    }
     for (const Recorded& each : tracer_.commands_) {
       program::Command command = each.command;
       if (auto* apply = std::get_if<program::Apply>(&command)) vary(*apply);
@@ -182,6 +196,10 @@ class Tracer::Replay final : public Sink {
   }
   const program::ValueRef& original(const Cell* cell) const { return originals_.at(cell); }
   void keep(program::ValueRef value) { kept_.push_back(std::move(value)); }
+  // What an instruction of kCall stands for.
+  const program::Invocation& call_of(const Instruction& instruction) const {
+    return calls_.at(&instruction);
+  }
 
   static core::Number varied(core::Number n) {
     if (n.kind == core::Number::Kind::kInt) n.integer = n.integer * 3 + 7;
@@ -204,6 +222,19 @@ class Tracer::Replay final : public Sink {
     literals_.emplace_back(std::move(value), std::move(constant.bytes));
     return {};
   }
+  // It stands among the instructions, with its inputs as operands and what it makes as results.
+  Status call(std::uint64_t seq, program::Invocation invocation) override {
+    Instruction& out = instruction(seq);
+    out.op = kCall;
+    out.attributes = interner_.attributes({});
+    for (const Operand& input : invocation.inputs) out.operands.push_back(input);
+    for (const program::Invocation::Outcome& outcome : invocation.outcomes) {
+      const Geometry whole(core::Dims{outcome.becomes->elements});
+      out.results.push_back({outcome.becomes, interner_.geometry(whole), -1});
+    }
+    calls_.emplace(&out, std::move(invocation));
+    return {};
+  }
   Status uploaded(std::uint64_t, const program::Uploaded&, program::ValueRef) override {
     return core::internal("an upload inside a trace");
   }
@@ -222,6 +253,7 @@ class Tracer::Replay final : public Sink {
   const std::set<std::uint32_t> varied_;
   program::Interner interner_;
   std::deque<Instruction> instructions_;
+  std::map<const Instruction*, program::Invocation> calls_;
   std::vector<std::pair<program::ValueRef, std::string>> literals_;
   std::map<const Cell*, program::ValueRef> originals_;
   std::vector<program::ValueRef> kept_;
@@ -305,6 +337,74 @@ class Builder {
       program::StepResult& out = step.results.emplace_back();
       out.view = view(*slot.value, *slot.geometry);
       out.overwrites = slot.overwrites;
+    }
+  }
+
+  // A called program's steps. `begun`: the ordinal that the trace's first random step has.
+  void call(const program::Invocation& call, std::uint64_t begun, const ops::Catalog& catalog) {
+    const Program& called = *call.program;
+    std::vector<View> at(called.values.size());  // by value: its place here, and how far it is off
+    const auto moved = [&](View& v) {
+      const View& to = at[v.value];
+      v.value = to.value;
+      v.geometry.offset += to.geometry.offset;
+    };
+    for (std::size_t i = 0; i < called.body.parameters.size(); ++i) {
+      const View& parameter = called.body.parameters[i];
+      View& to = at[parameter.value];
+      to = view(*call.inputs[i].value, *call.inputs[i].geometry);
+      to.geometry = Geometry();
+      to.geometry.offset = call.inputs[i].geometry->offset - base_[to.value] -
+                           parameter.geometry.offset;
+    }
+    std::vector<bool> given(called.values.size(), false);
+    for (const View& parameter : called.body.parameters) given[parameter.value] = true;
+    for (ValueId v = 0; v < called.values.size(); ++v) {
+      if (given[v]) continue;
+      at[v].value = static_cast<ValueId>(program_->values.size());
+      program_->values.push_back(called.values[v]);
+      base_.push_back(0);
+    }
+    for (const program::Literal& literal : called.literals) {
+      program_->literals.push_back({at[literal.value].value, literal.bytes});
+    }
+    const auto first = static_cast<std::uint32_t>(program_->origins.size()) - 1;
+    program_->origins.insert(program_->origins.end(), called.origins.begin() + 1,
+                             called.origins.end());
+    const std::uint64_t drawn = static_cast<std::uint64_t>(call.ordinal) - begun;
+    const std::function<void(program::Block&)> rename = [&](program::Block& block) {
+      for (View& v : block.parameters) moved(v);
+      for (View& v : block.results) moved(v);
+      for (program::Step& step : block.steps) {
+        if (step.origin != 0) step.origin += first;
+        for (program::StepOperand& operand : step.operands) {
+          if (operand.kind == Operand::Kind::kTensor) moved(operand.view);
+        }
+        for (program::StepResult& result : step.results) {
+          if (result.overwrites >= 0) {  // it lies where that lies
+            const auto o = static_cast<std::size_t>(result.overwrites);
+            const View& old = step.operands[o].view;
+            View& to = at[result.view.value];
+            to.geometry.offset = old.geometry.offset - result.view.geometry.offset;
+            program_->values[to.value].elements = program_->values[old.value].elements;
+          }
+          moved(result.view);
+        }
+        for (program::Block& inner : step.blocks) rename(inner);
+        if (step.kind != program::Step::Kind::kOp || !catalog.at(step.op).random) continue;
+        core::Attributes attributes;
+        const std::size_t last = step.attributes.size() - 1;
+        for (std::size_t i = 0; i < last; ++i) attributes.push_back(step.attributes.at(i));
+        attributes.push_back(core::Attribute::of(step.attributes.integer(last) +
+                                                 static_cast<std::int64_t>(drawn)));
+        step.attributes = std::move(attributes);
+      }
+    };
+    program::Block body = called.body;
+    rename(body);
+    for (program::Step& step : body.steps) program_->body.steps.push_back(std::move(step));
+    for (const program::Invocation::Outcome& outcome : call.outcomes) {
+      ids_[outcome.becomes.get()] = at[outcome.value].value;
     }
   }
 
@@ -441,6 +541,13 @@ core::Result<Traced> Tracer::finish(const std::vector<Handle*>& outputs, std::ui
 
   // Random instructions: counted from the program's first.
   for (Instruction& instruction : replay.instructions()) {
+    if (instruction.op == kCall) {
+      const program::Invocation& call = replay.call_of(instruction);
+      if (call.program->random_steps > 0 && static_cast<std::uint64_t>(call.seed) != seed_) {
+        return invalid("a captured function cannot seed the default generator");
+      }
+      continue;
+    }
     if (!catalog.at(instruction.op).random) continue;
     const core::Attributes& had = *instruction.attributes;
     const std::size_t last = had.size() - 1;
@@ -530,7 +637,11 @@ core::Result<Traced> Tracer::finish(const std::vector<Handle*>& outputs, std::ui
   };
   for (std::size_t i = 0; i < replay.forward(); ++i) {
     const Instruction& instruction = replay.instructions()[i];
-    forward.step(instruction, numbers, origin_of(program, instruction.seq));
+    if (instruction.op == kCall) {
+      forward.call(replay.call_of(instruction), ordinal_, catalog);
+    } else {
+      forward.step(instruction, numbers, origin_of(program, instruction.seq));
+    }
   }
   program.numbers = examples;
   program.random_steps = drawn;
@@ -660,6 +771,7 @@ core::Result<Traced> Tracer::finish(const std::vector<Handle*>& outputs, std::ui
       }
     }
     for (const Instruction* step : steps) {
+      if (step->op == kCall) return core::internal("trace: a call of a backward");
       backward.step(*step, numbers, origin_of(p, step->seq));
     }
     std::size_t w = 0;

@@ -68,6 +68,11 @@ class Tracer {
   // Before a command takes effect: these are its operands.
   void know(Handle& h);
   void know(std::span<const ops::Var> arguments);
+  // A Call of this number is of this program, whose steps become the trace's. Precondition: it
+  // takes no numbers, and says nothing of gradients, rebinds and aliases.
+  void define(std::uint64_t number, std::shared_ptr<const program::Program> program) {
+    programs_[number] = std::move(program);
+  }
   // `p.grad` was asked for.
   void asked_grad(Handle& owner);
   // The command was issued; it made `made` ids from `first` on.
@@ -106,6 +111,7 @@ class Tracer {
   std::vector<Known> known_;
   std::unordered_map<program::HandleId, std::size_t> by_id_;
   std::vector<Recorded> commands_;
+  std::map<std::uint64_t, std::shared_ptr<const program::Program>> programs_;
   std::vector<std::pair<program::HandleId, std::uint32_t>> ranges_;  // of ids made, ascending
   std::map<program::HandleId, Handle*> alive_;
   std::unordered_map<program::HandleId, program::HandleId> owner_of_grad_;

@@ -123,7 +123,15 @@ FailureRef ProgramRun::record(Executor& executor, const Failed& failed, const St
     const auto like = [&](std::int64_t rows) {
       return core::make_ref<Value>(record.rows->dtype, record.rows->device, rows * each);
     };
+    if (record.spoilt) continue;
     if (record.rows->failure) return record.rows->failure;
+    // What the loop carries in spite of its error, a record does too.
+    if (const FailureRef& failed_before = registers_[view.value]->failure) {
+      record.rows = like(record.room);
+      record.rows->failure = failed_before;
+      record.spoilt = true;
+      continue;
+    }
     if (all.rounds == record.room) {
       const std::int64_t room = record.room + std::max<std::int64_t>(record.room / 2, 1);
       if (!record.wider) {

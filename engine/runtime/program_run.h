@@ -86,6 +86,7 @@ class ProgramRun {
   struct Record {
     program::ValueRef rows, wider;  // wider: on the way to take the place of `rows`
     std::int64_t room = 0;          // in `rows`
+    bool spoilt = false;            // what it was to hold has failed
   };
   struct Records {
     std::vector<Record> records;  // by `counts`

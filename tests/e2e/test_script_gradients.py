@@ -246,3 +246,62 @@ def test_finite_differences(rounds):
     scripted = tt.jit.script(loop)
     x = tt.tensor([0.3, 1.1], dtype=tt.float64, requires_grad=True)
     assert tt.autograd.gradcheck(partial(scripted, n=tt.tensor(rounds)), (x,))
+
+
+def stepped(module, optimizer):
+    @tt.compile
+    def step(x, y):
+        optimizer.zero_grad()
+        loss = ((module(x) - y) ** 2).mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step
+
+
+def test_a_captured_training_step_through_a_loop(tmp_path):
+    tt.manual_seed(4)
+    plain = Iterated()
+    same = Iterated()
+    same.load_state_dict(plain.state_dict())
+    x, y = tt.linspace(-1, 1, 12).reshape(4, 3), tt.ones(4, 1)
+    expected = train(plain, plain, steps=12)
+    step = stepped(tt.jit.script(same), tt.optim.SGD(same.parameters(), lr=0.1))
+    found = [step(x, y).item() for _ in range(4)]
+    assert "while" in str(step) and "past(" in str(step)
+    assert step._entries == 2  # without gradients at first, then with
+    found += list(step.repeat(4, x, y))
+    path = str(tmp_path / "step.safetensors")
+    tt.jit.save(step, path)
+    loaded = tt.jit.load(path)
+    found += list(loaded.repeat(4, x, y))
+    assert found == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_captured_function_calls_a_scripted_one():
+    scripted = tt.jit.script(grows)
+
+    @tt.compile
+    def twice(x, w):
+        a, rounds = scripted(x, w)
+        b, more = scripted(x + 1, w * 1.1)
+        return a + b, rounds + more
+
+    @tt.compile
+    def with_a_number(x, limit):
+        return tt.jit.script(scaled)(x, limit)
+
+    w = tt.tensor([1.5, 1.2])
+    for start in (1.0, 3.0, 40.0):
+        x = tt.full((2,), start)
+        a, b = grows(x, w), grows(x + 1, w * 1.1)
+        assert [v.item() for v in twice(x, w)] == [(a[0] + b[0]).item(), a[1] + b[1]]
+        assert with_a_number(x, start).tolist() == scaled(x, start).tolist()
+    assert len(twice._cache) == 1
+
+
+def scaled(x, limit):
+    while x.sum() < limit * 4:
+        x = x + limit
+    return x

@@ -209,7 +209,10 @@ program::Call command_of(PyProgram& p, nb::handle numbers, std::uint32_t times,
 // Runs it; the results as Tensors, then those inputs that are outputs.
 nb::tuple call(PyProgram& p, nb::handle arguments, nb::handle numbers, std::uint32_t times,
                std::vector<std::uint32_t> sliced, bool whole) {
-  if (p.session->tracer() != nullptr) {
+  autograd::Tracer* const tracer = p.session->tracer();
+  const program::Program& program = p.program();
+  if (tracer != nullptr && (times > 0 || !program.numbers.empty() || !program.rebinds.empty() ||
+                            !program.gradients.empty() || !program.aliases.empty())) {
     raise_if(core::invalid("a program cannot be called inside a function that is being captured"));
   }
   std::vector<HandleRef> inputs;
@@ -218,6 +221,10 @@ nb::tuple call(PyProgram& p, nb::handle arguments, nb::handle numbers, std::uint
         core::invalid("call of a program: an argument or a gradient that it needs is missing"));
   }
   p.define();
+  if (tracer != nullptr) {
+    tracer->define(p.number, p.callable->shared());
+    for (const HandleRef& h : inputs) tracer->know(*h);
+  }
   Handles results;
   const Status status = p.session->call(
       *p.callable, command_of(p, numbers, times, std::move(sliced)), inputs, results);
@@ -499,12 +506,14 @@ void bind_programs(nb::module_& m) {
           "optimize",
           [](PyProgram& p, nb::handle read) {
             auto better = std::make_shared<const program::Program>(
-                passes::optimize(*p.captured, ops::catalog(), evaluator(*p.session, read)));
+                passes::optimize(*p.captured, ops::catalog(),
+                                 read.is_none() ? nullptr : evaluator(*p.session, read)));
             const bool good = ops::verify(*better, ops::catalog()).ok();
             if (good && p.number == 0) p.callable = std::make_shared<const Callable>(better);
             return good;
           },
-          nb::arg("read"), "Runs the passes, before its first call. `read` gives a Tensor's bytes.")
+          nb::arg("read").none(),
+          "Runs the passes, before its first call. `read` gives a Tensor's bytes; None folds nothing.")
       .def(
           "passes",
           [](PyProgram& p, nb::handle read) {

@@ -13,9 +13,10 @@ from .._core import Tensor
 from .._script import Compiler, NoGradient
 from .._script._compiler import _rebuild
 from .._session import current_session, owner_of
-from .._tree import flatten
+from .._tree import flatten, unflatten
 from ._capture import Entry, contents
 from ._compiled import Program, _hashable, leaf_names, repeat
+from ._symbols import Symbol
 
 __all__ = ["Scripted", "script"]
 
@@ -67,8 +68,19 @@ class Scripted:
         return str(self.program)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if _capturing.active() is not None or _core.depth():
-            return self._function(*args, **kwargs)
+        if _core.depth():
+            return self._function(*args, **kwargs)  # inside a transform
+        held = _capturing.active()
+        if held is not None:
+            # Its program becomes a part of the captured one.
+            leaves, spec = flatten((list(args), kwargs))
+            for leaf in leaves:
+                if isinstance(leaf, Symbol):
+                    held.fix(leaf)
+            args, kwargs = unflatten([leaf.value if isinstance(leaf, Symbol) else leaf for leaf in leaves],
+                                     spec)
+            if hasattr(self._function, "training"):
+                held.module(self._function)
         args, kwargs = self._bound(args, kwargs)
         entry = self._find(args, kwargs)
         if entry is None:
@@ -141,7 +153,7 @@ class Scripted:
             _core.set_rng_state(*drawn)
         for each in ("program", "backward"):
             if each in linked:
-                linked[each].optimize(contents)
+                linked[each].optimize(None if _capturing.active() is not None else contents)
         inputs: list[tuple[int, Tensor | None]] = []
         for real, _ in compiler.inputs:
             place = next((i for i, t in enumerate(tensors) if t is real), -1)
