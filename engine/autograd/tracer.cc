@@ -354,8 +354,8 @@ class Builder {
       View& to = at[parameter.value];
       to = view(*call.inputs[i].value, *call.inputs[i].geometry);
       to.geometry = Geometry();
-      to.geometry.offset = call.inputs[i].geometry->offset - base_[to.value] -
-                           parameter.geometry.offset;
+      to.geometry.offset =
+          call.inputs[i].geometry->offset - base_[to.value] - parameter.geometry.offset;
     }
     std::vector<bool> given(called.values.size(), false);
     for (const View& parameter : called.body.parameters) given[parameter.value] = true;
@@ -395,8 +395,8 @@ class Builder {
         core::Attributes attributes;
         const std::size_t last = step.attributes.size() - 1;
         for (std::size_t i = 0; i < last; ++i) attributes.push_back(step.attributes.at(i));
-        attributes.push_back(core::Attribute::of(step.attributes.integer(last) +
-                                                 static_cast<std::int64_t>(drawn)));
+        attributes.push_back(
+            core::Attribute::of(step.attributes.integer(last) + static_cast<std::int64_t>(drawn)));
         step.attributes = std::move(attributes);
       }
     };

@@ -513,7 +513,8 @@ void bind_programs(nb::module_& m) {
             return good;
           },
           nb::arg("read").none(),
-          "Runs the passes, before its first call. `read` gives a Tensor's bytes; None folds nothing.")
+          "Runs the passes, before its first call. `read` gives a Tensor's bytes; None folds "
+          "nothing.")
       .def(
           "passes",
           [](PyProgram& p, nb::handle read) {
