@@ -11,6 +11,7 @@ Every op call only appends an instruction; reading a value waits. Sessions: `con
 from __future__ import annotations
 
 import importlib.metadata as _metadata
+from math import e, inf, nan, pi
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
@@ -57,6 +58,13 @@ from ._follow import from_numpy, shared_empty
 from ._functions import *  # noqa: F403
 from ._generator import Generator, default_generator
 from ._kept import keep, kept
+from ._memory_format import (
+    channels_last,
+    channels_last_3d,
+    contiguous_format,
+    memory_format,
+    preserve_format,
+)
 from ._published import publish, published
 from ._session import (
     Session,
@@ -67,7 +75,9 @@ from ._session import (
     set_strict,
     synchronize,
 )
-from ._tensor import Size
+from ._size import Size
+from ._tensor_types import *  # noqa: F403
+from ._tensor_types import __all__ as _type_names
 
 if _TYPE_CHECKING:
     from ._catalog import *  # noqa: F403
@@ -76,6 +86,7 @@ _tensor.attach()
 
 float, double, half, long, int, short = float32, float64, float16, int64, int32, int16
 cfloat, cdouble = complex64, complex128
+newaxis = None
 
 
 def manual_seed(seed: _Any) -> Generator:
@@ -175,6 +186,7 @@ from . import (  # noqa: E402
     linalg,
     nn,
     optim,
+    return_types,
     utils,
 )
 from ._interop import from_torch, to_torch  # noqa: E402
@@ -213,5 +225,7 @@ __all__ = [
     "set_default_device", "set_default_dtype", "set_grad_enabled", "set_rng_state", "set_strict",
     "short", "special", "synchronize", "tensor", "to_torch", "uint16", "uint32", "uint64",
     "uint8", "utils", "vmap",
-    *_functions.NAMES, *_op_names, *_extra_names,
+    *_functions.NAMES, *_op_names, *_extra_names, *_type_names,
+    "channels_last", "channels_last_3d", "contiguous_format", "e", "inf", "memory_format", "nan",
+    "newaxis", "pi", "preserve_format", "return_types",
 ]  # fmt: skip

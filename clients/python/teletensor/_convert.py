@@ -13,7 +13,7 @@ from ._interrupt import request
 from ._progress_bar import watched
 from ._session import Session, current_session, owner_of
 
-__all__ = ["as_tensor", "tensor", "to_numpy", "tolist"]
+__all__ = ["as_tensor", "capsule", "tensor", "to_numpy", "tolist"]
 
 _FROM_NUMPY = {
     np.dtype(np.bool_): _core.bool,
@@ -219,3 +219,17 @@ def tolist(t: Tensor) -> Any:
     if t.dtype == _core.bfloat16:
         with_grad = with_grad.to(_core.float32)
     return to_numpy(with_grad).tolist()
+
+
+def capsule(values: Any, stream: Any, max_version: Any, dl_device: Any, copy: bool | None) -> Any:
+    """What `__dlpack__` gives of an array that was downloaded: a capsule of a copy in host memory."""
+    if copy is False:
+        raise BufferError("the elements are on the daemon: DLPack can only have a copy")
+    if stream is not None:
+        raise BufferError("a host copy has no stream")
+    if dl_device is not None and (int(dl_device[0]), dl_device[1]) != (1, 0):
+        raise BufferError(f"a host copy cannot be made on device {dl_device}")
+    copied = np.array(values)
+    if max_version is None:
+        return copied.__dlpack__()
+    return copied.__dlpack__(max_version=max_version)

@@ -9,28 +9,13 @@ from ._aliases import ALIASES
 from ._core import Tensor, ops
 from ._functions.common import wrap_dim
 from ._functions.complex import hermitian, set_imag, set_real
+from ._memory_format import contiguous_format, in_format, is_in_format
+from ._memory_format import memory_format as _memory_format
 from ._repr import text_of
 from ._session import owner_of
+from ._size import Size
 
 __all__ = ["Size", "Tensor", "attach"]
-
-
-class Size(tuple[int, ...]):
-    """The shape of a tensor."""
-
-    def numel(self) -> int:
-        """The number of elements of that shape."""
-        out = 1
-        for size in self:
-            out *= size
-        return out
-
-    def __repr__(self) -> str:
-        return f"teletensor.Size({list(self)})"
-
-    def __getitem__(self, index: Any) -> Any:
-        out = tuple.__getitem__(self, index)
-        return Size(out) if isinstance(index, slice) else out
 
 
 class RemovableHandle:
@@ -54,6 +39,8 @@ def _to(self: Tensor, *args: Any, dtype: Any = None, device: Any = None, copy: b
             dtype, device = arg.dtype, arg.device
         elif isinstance(arg, (str, _core.device)):
             device = arg
+        elif isinstance(arg, _memory_format):
+            memory_format = arg
         elif not isinstance(arg, bool):
             raise TypeError(f"to() received an invalid argument: {arg!r}")
     out = self
@@ -63,12 +50,12 @@ def _to(self: Tensor, *args: Any, dtype: Any = None, device: Any = None, copy: b
             out = ops["to_device"](out, place)
     if dtype is not None and dtype != out.dtype:
         out = ops["cast"](out, dtype)
-    return ops["clone"](out) if copy and out is self else out
+    return in_format(out, memory_format, copy and out is self)
 
 
 def _cast_method(name: str, dtype: Any) -> Any:
     def cast(self: Tensor, memory_format: Any = None) -> Tensor:
-        return self if self.dtype == dtype else ops["cast"](self, dtype)
+        return in_format(self if self.dtype == dtype else ops["cast"](self, dtype), memory_format)
 
     cast.__name__, cast.__doc__ = name, f"The tensor as {dtype.name}."
     return cast
@@ -141,6 +128,7 @@ def _type(self: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
     """The tensor as `dtype` (or its name, such as "torch.FloatTensor"); the name without a dtype."""
     if dtype is None:
         return f"teletensor.{_TYPE_NAMES.get(self.dtype.name, self.dtype.name.title())}Tensor"
+    dtype = getattr(dtype, "dtype", dtype)  # FloatTensor and its like
     if isinstance(dtype, str):
         wanted = dtype.rpartition(".")[2].removesuffix("Tensor")
         names = {short: name for name, short in _TYPE_NAMES.items()}
@@ -148,6 +136,24 @@ def _type(self: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
             raise ValueError(f"invalid type: {dtype!r}")
         dtype = getattr(_core, names[wanted])
     return _to(self, dtype)
+
+
+_row_major = Tensor.is_contiguous
+
+
+def _is_contiguous(self: Tensor, memory_format: Any = contiguous_format) -> bool:
+    """Are the strides in that order (row-major), without gaps?"""
+    if memory_format is contiguous_format:
+        return bool(_row_major(self))
+    return is_in_format(self, memory_format)
+
+
+def _dlpack(self: Tensor, *, stream: Any = None, max_version: Any = None, dl_device: Any = None,
+            copy: bool | None = None) -> Any:
+    """A capsule of a host copy (the daemon's own memory cannot be lent)."""
+    if self.requires_grad:
+        raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
+    return _convert.capsule(self.numpy(), stream, max_version, dl_device, copy)
 
 
 def _size(self: Tensor, dim: int | None = None) -> Any:
@@ -281,7 +287,8 @@ def attach() -> None:
         "register_post_accumulate_grad_hook": _register_post_accumulate_grad_hook,
         "backward_stream": _backward_stream,
         "requires_grad_": _requires_grad_, "detach_": _detach_, "cpu": _cpu, "cuda": _cuda,
-        "type": _type, "size": _size, "stride": _stride, "numpy": _convert.to_numpy,
+        "type": _type, "size": _size, "stride": _stride, "is_contiguous": _is_contiguous,
+        "numpy": _convert.to_numpy,
         "tolist": _convert.tolist, "copy_": _copy_, "__iter__": _iter, "__len__": _len,
         "__bool__": _bool, "__float__": lambda self: float(self.item()),
         "__complex__": lambda self: complex(self.item()),
@@ -291,6 +298,7 @@ def attach() -> None:
         "nelement": _nelement, "hand_over": _follow.hand_over, "take_back": _follow.take_back,
         "ndimension": _ndimension, "where": _where, "type_as": _type_as,
         "__contains__": lambda self, value: bool(ops["any"](ops["eq"](self, value)).item()),
+        "__dlpack__": _dlpack, "__dlpack_device__": lambda self: (1, 0),
         "__deepcopy__": _deepcopy, "__reduce_ex__": _no_pickle, "__format__": _format,
         "__rpow__": lambda self, other: ops["pow"](other, self),
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from .. import _core
 from .._convert import resolve_device
@@ -11,18 +11,11 @@ from .._core import Tensor, ops
 from .._session import current_session
 
 __all__ = [
-    "Function", "Size", "ValuesIndices", "function_only", "is_method", "made", "options", "owned",
+    "Function", "Size", "function_only", "is_method", "made", "options", "owned",
     "sizes_of", "wrap_dim",
 ]
 Size = Sequence[int]
 Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-class ValuesIndices(NamedTuple):
-    """Result of a reduction along one dim: the values and where they were found."""
-
-    values: Tensor
-    indices: Tensor
 
 
 def function_only(function: Function) -> Function:

@@ -7,6 +7,7 @@ from typing import Any
 from .. import _core
 from .._convert import resolve_device, tensor
 from .._core import Tensor, ops
+from .._memory_format import in_format
 from .._pending import later, numbers_of
 from .._session import current_session
 from .common import function_only, made, options, sizes_of
@@ -40,39 +41,43 @@ def ones(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool 
     return made(ops["full"](1, sizes_of(size), dtype, device), requires_grad)
 
 
-def empty(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+def empty(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False,
+          memory_format: Any = None) -> Tensor:
     """A tensor whose contents are not specified."""
     dtype, device = options(dtype, device)
-    return made(ops["empty"](sizes_of(size), dtype, device), requires_grad)
+    return made(in_format(ops["empty"](sizes_of(size), dtype, device), memory_format), requires_grad)
 
 
 @function_only
 def zeros_like(input: Tensor, *, dtype: Any = None, device: Any = None,
-               requires_grad: bool = False) -> Tensor:
+               requires_grad: bool = False, memory_format: Any = None) -> Tensor:
     """Zeros of input's shape; dtype and device are input's unless given."""
-    return full_like(input, 0, dtype=dtype, device=device, requires_grad=requires_grad)
+    return full_like(input, 0, dtype=dtype, device=device, requires_grad=requires_grad,
+                     memory_format=memory_format)
 
 
 @function_only
 def ones_like(input: Tensor, *, dtype: Any = None, device: Any = None,
-              requires_grad: bool = False) -> Tensor:
+              requires_grad: bool = False, memory_format: Any = None) -> Tensor:
     """Ones of input's shape; dtype and device are input's unless given."""
-    return full_like(input, 1, dtype=dtype, device=device, requires_grad=requires_grad)
+    return full_like(input, 1, dtype=dtype, device=device, requires_grad=requires_grad,
+                     memory_format=memory_format)
 
 
 @function_only
 def full_like(input: Tensor, fill_value: Any, *, dtype: Any = None, device: Any = None,
-              requires_grad: bool = False) -> Tensor:
+              requires_grad: bool = False, memory_format: Any = None) -> Tensor:
     """A tensor of input's shape filled with one value."""
-    return made(ops["full"](fill_value, input._shape, dtype or input.dtype, device or input.device),
-                 requires_grad)
+    new = ops["full"](fill_value, input._shape, dtype or input.dtype, device or input.device)
+    return made(in_format(new, memory_format), requires_grad)
 
 
 @function_only
 def empty_like(input: Tensor, *, dtype: Any = None, device: Any = None,
-               requires_grad: bool = False) -> Tensor:
+               requires_grad: bool = False, memory_format: Any = None) -> Tensor:
     """An uninitialised tensor of input's shape."""
-    return made(ops["empty"](input._shape, dtype or input.dtype, device or input.device), requires_grad)
+    new = ops["empty"](input._shape, dtype or input.dtype, device or input.device)
+    return made(in_format(new, memory_format), requires_grad)
 
 
 def _number(x: Any) -> Any:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
-from .. import linalg
+from .. import linalg, return_types
 from .._core import Tensor, ops
 from ..linalg._common import adjoint, identity, is_complex
-from ..linalg._decompositions import LU, unpack
-from ..linalg._solvers import SlogDet
+from ..linalg._decompositions import unpack
 from .common import function_only
 
 __all__ = [
@@ -16,28 +15,6 @@ __all__ = [
     "inverse", "logdet", "lu", "lu_solve", "lu_unpack", "matrix_exp", "matrix_power", "orgqr", "ormqr",
     "pinverse", "qr", "slogdet", "svd", "triangular_solve", "vdot",
 ]
-
-
-class Geqrf(NamedTuple):
-    """Result of geqrf."""
-
-    a: Tensor
-    tau: Tensor
-
-
-class TriangularSolve(NamedTuple):
-    """Result of triangular_solve."""
-
-    solution: Tensor
-    cloned_coefficient: Tensor
-
-
-class SVD(NamedTuple):
-    """Result of svd: input = U diag(S) V^H."""
-
-    U: Tensor
-    S: Tensor
-    V: Tensor
 
 
 def cholesky(input: Tensor, upper: bool = False) -> Tensor:
@@ -72,9 +49,9 @@ def det(input: Tensor) -> Tensor:
     return linalg.det(input)
 
 
-def slogdet(input: Tensor) -> SlogDet:
+def slogdet(input: Tensor) -> return_types.slogdet:
     """Sign and logarithm of the absolute value of determinants."""
-    return linalg.slogdet(input)
+    return return_types.slogdet(*linalg.slogdet(input))
 
 
 def logdet(input: Tensor) -> Tensor:
@@ -106,9 +83,9 @@ def matrix_exp(input: Tensor) -> Tensor:
     return linalg.matrix_exp(input)
 
 
-def geqrf(input: Tensor) -> Geqrf:
+def geqrf(input: Tensor) -> return_types.geqrf:
     """QR in LAPACK's form: R above the diagonal, Householder vectors below it, their scales tau."""
-    return Geqrf(*ops["geqrf"](input))
+    return return_types.geqrf(*ops["geqrf"](input))
 
 
 def orgqr(input: Tensor, input2: Tensor) -> Tensor:
@@ -141,31 +118,32 @@ def lu_solve(b: Tensor, LU_data: Tensor, LU_pivots: Tensor) -> Tensor:
 
 @function_only
 def lu_unpack(LU_data: Tensor, LU_pivots: Tensor, unpack_data: bool = True,
-              unpack_pivots: bool = True) -> LU:
+              unpack_pivots: bool = True) -> return_types.lu_unpack:
     """P, L and U of the factors of lu_factor; an empty tensor for what is not asked for."""
     return unpack(LU_data, LU_pivots, unpack_data, unpack_pivots)
 
 
-def qr(input: Tensor, some: bool = True) -> Any:
+def qr(input: Tensor, some: bool = True) -> return_types.qr:
     """`linalg.qr`, complete where not `some`."""
-    return linalg.qr(input, "reduced" if some else "complete")
+    return return_types.qr(*linalg.qr(input, "reduced" if some else "complete"))
 
 
-def svd(input: Tensor, some: bool = True, compute_uv: bool = True) -> SVD:
+def svd(input: Tensor, some: bool = True, compute_uv: bool = True) -> return_types.svd:
     """U, S and V (not its adjoint); zeros for U and V where not `compute_uv`."""
     if not compute_uv:
         m, n = input._shape[-2:]
         lead = input._shape[:-2]
-        return SVD(input.new_zeros(*lead, m, m), linalg.svdvals(input), input.new_zeros(*lead, n, n))
+        u, v = input.new_zeros(*lead, m, m), input.new_zeros(*lead, n, n)
+        return return_types.svd(u, linalg.svdvals(input), v)
     u, s, vh = linalg.svd(input, not some)
-    return SVD(u, s, adjoint(vh))
+    return return_types.svd(u, s, adjoint(vh))
 
 
 def triangular_solve(b: Tensor, A: Tensor, upper: bool = True, transpose: bool = False,
-                     unitriangular: bool = False) -> TriangularSolve:
+                     unitriangular: bool = False) -> return_types.triangular_solve:
     """X of A X = b, or of A^T X = b, reading one triangle of A; and A."""
     a, upper_now = (A.transpose(-2, -1), not upper) if transpose else (A, upper)
-    return TriangularSolve(
+    return return_types.triangular_solve(
         linalg.solve_triangular(a, b, upper=upper_now, unitriangular=unitriangular), A.clone())
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import builtins
 from typing import Any
 
-from .. import _core
+from .. import _core, return_types
 from .._convert import tensor
 from .._core import Tensor, ops
 from .._pending import later, numbers_of
-from .common import ValuesIndices, function_only, wrap_dim
+from .common import function_only, wrap_dim
 from .creation import full, zeros
 from .indexing import nonzero
 from .typeinfo import promote_types, result_type
@@ -21,9 +21,9 @@ __all__ = [
 
 
 def sort(input: Tensor, dim: int = -1, descending: bool = False,
-         stable: bool | None = False) -> ValuesIndices:
+         stable: bool | None = False) -> return_types.sort:
     """Sorted along dim, and the indices."""
-    return ValuesIndices(*ops["sort"](input, dim, descending, builtins.bool(stable)))
+    return return_types.sort(*ops["sort"](input, dim, descending, builtins.bool(stable)))
 
 
 def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Tensor:
@@ -37,14 +37,14 @@ def msort(input: Tensor) -> Tensor:
 
 
 def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True,
-         sorted: bool = True) -> ValuesIndices:
+         sorted: bool = True) -> return_types.topk:
     """The k largest along dim, and their indices."""
-    return ValuesIndices(*ops["topk"](input, k, dim, largest, sorted))
+    return return_types.topk(*ops["topk"](input, k, dim, largest, sorted))
 
 
-def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> ValuesIndices:
+def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> return_types.kthvalue:
     """The k-th smallest along dim, and its index."""
-    return ValuesIndices(*ops["kthvalue"](input, k, dim, keepdim))
+    return return_types.kthvalue(*ops["kthvalue"](input, k, dim, keepdim))
 
 
 def argwhere(input: Tensor) -> Any:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
-from .. import _core
+from .. import _core, return_types
 from .._core import Tensor, ops
 from .common import function_only
 from .stores import stored
@@ -14,13 +14,6 @@ __all__ = [
     "frexp", "isneginf", "isposinf", "ldexp", "ldexp_", "round", "round_", "rsub", "threshold",
     "threshold_",
 ]
-
-
-class MantissaExponent(NamedTuple):
-    """Result of frexp."""
-
-    mantissa: Tensor
-    exponent: Tensor
 
 
 def clamp_min(input: Tensor, min: Any) -> Tensor:
@@ -68,9 +61,9 @@ def float_power_(input: Tensor, exponent: Any) -> Tensor:
     return stored(input, result)
 
 
-def frexp(input: Tensor) -> MantissaExponent:
+def frexp(input: Tensor) -> return_types.frexp:
     """input as mantissa * 2 ** exponent."""
-    return MantissaExponent(*ops["frexp"](input))
+    return return_types.frexp(*ops["frexp"](input))
 
 
 def isposinf(input: Tensor) -> Tensor:

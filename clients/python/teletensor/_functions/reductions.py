@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from .. import return_types
 from .._core import Tensor, ops
-from .common import ValuesIndices
 
 __all__ = ["logsumexp", "max", "median", "min", "norm", "std", "var"]
 
@@ -27,19 +27,21 @@ def max(input: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
     """The largest element; along dim: (values, indices); with a tensor: elementwise."""
     if isinstance(dim, Tensor):
         return ops["maximum"](input, dim)
-    return ops["max"](input) if dim is None else ValuesIndices(*ops["max_dim"](input, dim, keepdim))
+    return ops["max"](input) if dim is None else return_types.max(*ops["max_dim"](input, dim, keepdim))
 
 
 def min(input: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
     """The smallest element; along dim: (values, indices); with a tensor: elementwise."""
     if isinstance(dim, Tensor):
         return ops["minimum"](input, dim)
-    return ops["min"](input) if dim is None else ValuesIndices(*ops["min_dim"](input, dim, keepdim))
+    return ops["min"](input) if dim is None else return_types.min(*ops["min_dim"](input, dim, keepdim))
 
 
 def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     """The (lower) median; along dim: (values, indices)."""
-    return ops["median"](input) if dim is None else ValuesIndices(*ops["median_dim"](input, dim, keepdim))
+    if dim is None:
+        return ops["median"](input)
+    return return_types.median(*ops["median_dim"](input, dim, keepdim))
 
 
 def _spread(name: str) -> Any:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import builtins
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from .. import _core
+from .. import _core, return_types
 from .._convert import tensor
 from .._core import Tensor, ops
 from .._pending import later, numbers_of
-from .common import ValuesIndices, function_only, wrap_dim
+from .common import function_only, wrap_dim
 from .complex import conj
 from .complex import real as real_part
 from .reductions import std, var
@@ -25,20 +25,6 @@ __all__ = [
 ]
 
 
-class MinMax(NamedTuple):
-    """Result of aminmax."""
-
-    min: Tensor
-    max: Tensor
-
-
-class Histogram(NamedTuple):
-    """Result of histogram: counts and the edges of the bins."""
-
-    hist: Tensor
-    bin_edges: Any
-
-
 def _all_dims(x: Tensor, dim: Any) -> tuple[int, ...]:
     """The dims that a reduction folds, counted from the front; None: all."""
     if dim is None:
@@ -49,12 +35,12 @@ def _all_dims(x: Tensor, dim: Any) -> tuple[int, ...]:
 # ---------------------------------------------------------------- reductions
 
 
-def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> MinMax:
+def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> return_types.aminmax:
     """The smallest and the largest element, along dim or of all."""
     if dim is None and input.numel() == 0:
         raise RuntimeError("aminmax(): cannot compute aminmax over an empty dimension as the operation "
                            "has no identity.")
-    return MinMax(ops["amin"](input, dim, keepdim), ops["amax"](input, dim, keepdim))
+    return return_types.aminmax(ops["amin"](input, dim, keepdim), ops["amax"](input, dim, keepdim))
 
 
 def nansum(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
@@ -83,21 +69,21 @@ def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False) -> A
         return nanmedian(ops["reshape"](input, (-1,)), 0).values
     dim = wrap_dim(dim, input.dim())
     if input.dim() == 0:
-        return ValuesIndices(ops["clone"](input), ops["full"](0, (), _core.int64, input.device))
+        return return_types.nanmedian(ops["clone"](input), ops["full"](0, (), _core.int64, input.device))
     if input._shape[dim] == 0:
         raise IndexError(f"median(): Expected reduction dim {dim} to have non-zero size.")
     values, indices = ops["sort"](input, dim, False, True)
     count = ops["sum"](ops["logical_not"](ops["isnan"](input)), dim, True)
     place = ops["clamp"](ops["floor_divide"](count - 1, 2), 0, None)
     found = [ops["gather"](x, place, dim) for x in (values, indices)]
-    return ValuesIndices(*(x if keepdim else ops["squeeze"](x, dim) for x in found))
+    return return_types.nanmedian(*(x if keepdim else ops["squeeze"](x, dim) for x in found))
 
 
-def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> ValuesIndices:
+def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> return_types.mode:
     """The most frequent value along dim (the smallest of several) and the index of its last occurrence."""
     dim = wrap_dim(dim, input.dim())
     if input.dim() == 0:
-        return ValuesIndices(ops["clone"](input), ops["full"](0, (), _core.int64, input.device))
+        return return_types.mode(ops["clone"](input), ops["full"](0, (), _core.int64, input.device))
     n = input._shape[dim]
     if n == 0:
         raise IndexError(f"mode(): Expected reduction dim {dim} to have non-zero size.")
@@ -112,17 +98,17 @@ def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> ValuesIndices:
     length = places - ops["cummax"](starts, dim)[0]  # places since the run of equal values began
     best = ops["argmax"](length, dim, True)
     found = [ops["gather"](x, best, dim) for x in (values, indices)]
-    return ValuesIndices(*(x if keepdim else ops["squeeze"](x, dim) for x in found))
+    return return_types.mode(*(x if keepdim else ops["squeeze"](x, dim) for x in found))
 
 
-def cummax(input: Tensor, dim: int) -> ValuesIndices:
+def cummax(input: Tensor, dim: int) -> return_types.cummax:
     """The largest element so far along dim, and its index."""
-    return ValuesIndices(*ops["cummax"](input, dim))
+    return return_types.cummax(*ops["cummax"](input, dim))
 
 
-def cummin(input: Tensor, dim: int) -> ValuesIndices:
+def cummin(input: Tensor, dim: int) -> return_types.cummin:
     """The smallest element so far along dim, and its index."""
-    return ValuesIndices(*ops["cummin"](input, dim))
+    return return_types.cummin(*ops["cummin"](input, dim))
 
 
 @function_only
@@ -309,7 +295,7 @@ def _place(x: Tensor, edges: Tensor) -> Tensor:
 
 @function_only
 def histogramdd(input: Tensor, bins: Any, range: Any = None, weight: Tensor | None = None,
-                density: bool = False) -> Histogram:
+                density: bool = False) -> return_types.histogramdd:
     """Counts of points (the rows of input) in a grid of bins."""
     if input.dim() < 2:
         raise RuntimeError("torch.histogramdd: input tensor should have at least 2 dimensions, but got "
@@ -348,18 +334,18 @@ def histogramdd(input: Tensor, bins: Any, range: Any = None, weight: Tensor | No
             lengths = [1] * width
             lengths[d] = shape[d]
             hist = hist / ops["reshape"](diff(edge), lengths)
-    return Histogram(hist, tuple(edges))
+    return return_types.histogramdd(hist, tuple(edges))
 
 
 def histogram(input: Tensor, bins: Any = 100, *, range: Any = None, weight: Tensor | None = None,
-              density: bool = False) -> Histogram:
+              density: bool = False) -> return_types.histogram:
     """Counts of elements in bins (a number of them, or their edges), and the edges."""
     if weight is not None and weight._shape != input._shape:
         raise RuntimeError("histogramdd(): if weight tensor is provided it should have the same shape as "
                            "the input tensor excluding its innermost dimension")
     flat = ops["reshape"](input, (input.numel(), 1))
     hist, edges = histogramdd(flat, [bins], range, weight, density)
-    return Histogram(hist, edges[0])
+    return return_types.histogram(hist, edges[0])
 
 
 # ---------------------------------------------------------------- covariances, norms
@@ -539,7 +525,8 @@ def _slope(x: Tensor, space: Any, dim: int, edge_order: int) -> Tensor:
 
 
 @function_only
-def gradient(input: Tensor, *, spacing: Any = 1, dim: Any = None, edge_order: int = 1) -> list[Tensor]:
+def gradient(input: Tensor, *, spacing: Any = 1, dim: Any = None,
+             edge_order: int = 1) -> tuple[Tensor, ...]:
     """Estimates of the partial derivatives by second-order differences, one a dim."""
     spacing = 1 if spacing is None else spacing
     if edge_order not in (1, 2):
@@ -559,4 +546,4 @@ def gradient(input: Tensor, *, spacing: Any = 1, dim: Any = None, edge_order: in
         if input._shape[d] < edge_order + 1:
             raise RuntimeError("torch.gradient expected each dimension size to be at least edge_order+1")
     x = real(input)
-    return [_slope(x, s, d, edge_order) for d, s in zip(dims, spaces, strict=True)]
+    return tuple(_slope(x, s, d, edge_order) for d, s in zip(dims, spaces, strict=True))

@@ -8,6 +8,8 @@ from typing import Any
 
 from .. import _core
 from .._core import Tensor, ops
+from .._memory_format import contiguous_format, in_format
+from .._size import Size as Shape
 from .common import Size, owned, sizes_of, wrap_dim
 from .creation import arange
 
@@ -177,9 +179,11 @@ def reshape_as(input: Tensor, other: Tensor) -> Tensor:
     return ops["reshape"](input, other._shape)
 
 
-def contiguous(input: Tensor) -> Tensor:
-    """x itself where it is row-major, else a row-major copy."""
-    return input if input.is_contiguous() else ops["contiguous"](input)
+def contiguous(input: Tensor, *, memory_format: Any = contiguous_format) -> Tensor:
+    """x itself where it has that order of strides (row-major), else a copy that has."""
+    if memory_format is contiguous_format:
+        return input if input.is_contiguous() else ops["contiguous"](input)
+    return in_format(input, memory_format)
 
 
 def broadcast_tensors(*tensors: Tensor) -> list[Tensor]:
@@ -188,7 +192,7 @@ def broadcast_tensors(*tensors: Tensor) -> list[Tensor]:
     return [ops["expand"](input, shape) for input in tensors]
 
 
-def broadcast_shapes(*given: Size | int) -> tuple[int, ...]:
+def broadcast_shapes(*given: Sequence[int] | int) -> Shape:
     """The shape that all broadcast to; RuntimeError where there is none."""
     shapes = [(s,) if isinstance(s, int) else s for s in given]
     rank = max((len(s) for s in shapes), default=0)
@@ -199,7 +203,7 @@ def broadcast_shapes(*given: Size | int) -> tuple[int, ...]:
                 if out[rank - 1 - i] not in (1, size):
                     raise RuntimeError(f"shapes do not broadcast: {', '.join(map(str, shapes))}")
                 out[rank - 1 - i] = size
-    return tuple(out)
+    return Shape(out)
 
 
 def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
@@ -236,8 +240,8 @@ def flip(input: Tensor, *order: Any, dims: Any = None) -> Tensor:
 
 
 def clone(input: Tensor, *, memory_format: Any = None) -> Tensor:
-    """A copy with the same order of strides. memory_format is accepted."""
-    return ops["clone"](input)
+    """A copy with that order of strides; the same one by default."""
+    return in_format(input, memory_format, copy=True)
 
 
 def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:

@@ -175,16 +175,7 @@ class Array:
         copy: builtins.bool | None = None,
     ) -> Any:
         """A capsule of a host copy (the daemon's own memory cannot be lent)."""
-        if copy is False:
-            raise BufferError("the elements are on the daemon: DLPack can only have a copy")
-        if stream is not None:
-            raise BufferError("a host copy has no stream")
-        if dl_device is not None and (int(dl_device[0]), dl_device[1]) != (1, 0):
-            raise BufferError(f"a host copy cannot be made on device {dl_device}")
-        copied = np.array(self._numpy())
-        if max_version is None:
-            return copied.__dlpack__()
-        return copied.__dlpack__(max_version=max_version)
+        return _convert.capsule(self._numpy(), stream, max_version, dl_device, copy)
 
     def __dlpack_device__(self, /) -> tuple[Any, int]:
         """The host: (kDLCPU, 0)."""

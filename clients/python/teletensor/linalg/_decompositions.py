@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
+from .. import return_types
 from .._core import Tensor, ops
 from ._common import adjoint, identity, wants_gradient
 
@@ -14,80 +15,6 @@ __all__ = [
 ]
 
 
-class CholeskyEx(NamedTuple):
-    """Result of cholesky_ex."""
-
-    L: Tensor
-    info: Tensor
-
-
-class LU(NamedTuple):
-    """Result of lu: A = P L U."""
-
-    P: Tensor
-    L: Tensor
-    U: Tensor
-
-
-class LUFactor(NamedTuple):
-    """Result of lu_factor."""
-
-    LU: Tensor
-    pivots: Tensor
-
-
-class LUFactorEx(NamedTuple):
-    """Result of lu_factor_ex."""
-
-    LU: Tensor
-    pivots: Tensor
-    info: Tensor
-
-
-class LDLFactor(NamedTuple):
-    """Result of ldl_factor."""
-
-    LD: Tensor
-    pivots: Tensor
-
-
-class LDLFactorEx(NamedTuple):
-    """Result of ldl_factor_ex."""
-
-    LD: Tensor
-    pivots: Tensor
-    info: Tensor
-
-
-class QR(NamedTuple):
-    """Result of qr."""
-
-    Q: Tensor
-    R: Tensor
-
-
-class SVD(NamedTuple):
-    """Result of svd: A = U diag(S) Vh."""
-
-    U: Tensor
-    S: Tensor
-    Vh: Tensor
-
-
-class Eig(NamedTuple):
-    """Result of eig."""
-
-    eigenvalues: Tensor
-    eigenvectors: Tensor
-
-
-class Eigh(NamedTuple):
-    """Result of eigh."""
-
-    eigenvalues: Tensor
-    eigenvectors: Tensor
-
-
 def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
     """L with A = L L^H (upper: U with A = U^H U) of Hermitian positive-definite matrices.
 
@@ -96,9 +23,11 @@ def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
     return ops["linalg_cholesky_ex"](A, upper, True)[0]
 
 
-def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -> CholeskyEx:
+def cholesky_ex(
+    A: Tensor, *, upper: bool = False, check_errors: bool = False
+) -> return_types.linalg_cholesky_ex:
     """cholesky with info (int32): 0, or the order of the leading minor that is not positive-definite."""
-    return CholeskyEx(*ops["linalg_cholesky_ex"](A, upper, check_errors))
+    return return_types.linalg_cholesky_ex(*ops["linalg_cholesky_ex"](A, upper, check_errors))
 
 
 # ---------------------------------------------------------------- LU
@@ -109,27 +38,29 @@ def _pivoted(pivot: bool, name: str) -> None:
         raise RuntimeError(f"linalg.{name}: LU without pivoting is not implemented on the CPU")
 
 
-def lu_factor(A: Tensor, *, pivot: bool = True) -> LUFactor:
+def lu_factor(A: Tensor, *, pivot: bool = True) -> return_types.linalg_lu_factor:
     """L and U in one matrix (L's diagonal of ones is left out), and the exchanged rows, from 1.
 
     A singular matrix raises LinAlgError when a value is read; `lu` and `lu_factor_ex` take it.
     """
     _pivoted(pivot, "lu_factor")
     factor, pivots, _ = ops["linalg_lu_factor_ex"](A, True)
-    return LUFactor(factor, pivots)
+    return return_types.linalg_lu_factor(factor, pivots)
 
 
-def lu_factor_ex(A: Tensor, *, pivot: bool = True, check_errors: bool = False) -> LUFactorEx:
+def lu_factor_ex(
+    A: Tensor, *, pivot: bool = True, check_errors: bool = False
+) -> return_types.linalg_lu_factor_ex:
     """lu_factor with info (int32): 0, or the diagonal element of U, from 1, that is zero."""
     _pivoted(pivot, "lu_factor")
-    return LUFactorEx(*ops["linalg_lu_factor_ex"](A, check_errors))
+    return return_types.linalg_lu_factor_ex(*ops["linalg_lu_factor_ex"](A, check_errors))
 
 
-def lu(A: Tensor, *, pivot: bool = True) -> LU:
+def lu(A: Tensor, *, pivot: bool = True) -> return_types.linalg_lu:
     """A = P L U of m x n matrices: P m x m, L m x k with ones on its diagonal, U k x n."""
     _pivoted(pivot, "lu")
     factor, pivots, _ = ops["linalg_lu_factor_ex"](A, False)
-    return LU(permutation(pivots, factor), *triangles(factor))
+    return return_types.linalg_lu(permutation(pivots, factor), *triangles(factor))
 
 
 def triangles(factor: Tensor) -> tuple[Tensor, Tensor]:
@@ -181,15 +112,17 @@ def _broadcast(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
 # ---------------------------------------------------------------- LDL
 
 
-def ldl_factor(A: Tensor, *, hermitian: bool = False) -> LDLFactor:
+def ldl_factor(A: Tensor, *, hermitian: bool = False) -> return_types.linalg_ldl_factor:
     """Bunch-Kaufman factors of symmetric (Hermitian) matrices, from the lower triangle."""
     factor, pivots, _ = ops["linalg_ldl_factor_ex"](A, hermitian, True)
-    return LDLFactor(factor, pivots)
+    return return_types.linalg_ldl_factor(factor, pivots)
 
 
-def ldl_factor_ex(A: Tensor, *, hermitian: bool = False, check_errors: bool = False) -> LDLFactorEx:
+def ldl_factor_ex(
+    A: Tensor, *, hermitian: bool = False, check_errors: bool = False
+) -> return_types.linalg_ldl_factor_ex:
     """ldl_factor with info (int32)."""
-    return LDLFactorEx(*ops["linalg_ldl_factor_ex"](A, hermitian, check_errors))
+    return return_types.linalg_ldl_factor_ex(*ops["linalg_ldl_factor_ex"](A, hermitian, check_errors))
 
 
 def ldl_solve(LD: Tensor, pivots: Tensor, B: Tensor, *, hermitian: bool = False) -> Tensor:
@@ -200,13 +133,13 @@ def ldl_solve(LD: Tensor, pivots: Tensor, B: Tensor, *, hermitian: bool = False)
 # ---------------------------------------------------------------- QR
 
 
-def qr(A: Tensor, mode: str = "reduced") -> QR:
+def qr(A: Tensor, mode: str = "reduced") -> return_types.linalg_qr:
     """A = Q R. Modes: "reduced" (Q m x min(m, n)), "complete" (Q m x m), "r" (Q is empty).
 
     Mode "r", and "complete" of matrices with more rows than columns, have no derivative.
     """
     fixed = mode == "r" or (mode == "complete" and A.dim() >= 2 and A._shape[-2] > A._shape[-1])
-    return QR(*ops["linalg_qr"](A.detach() if fixed else A, mode))
+    return return_types.linalg_qr(*ops["linalg_qr"](A.detach() if fixed else A, mode))
 
 
 def householder_product(A: Tensor, tau: Tensor) -> Tensor:
@@ -229,10 +162,10 @@ def householder_product(A: Tensor, tau: Tensor) -> Tensor:
 # ---------------------------------------------------------------- spectra
 
 
-def svd(A: Tensor, full_matrices: bool = True, *, driver: str | None = None) -> SVD:
+def svd(A: Tensor, full_matrices: bool = True, *, driver: str | None = None) -> return_types.linalg_svd:
     """A = U diag(S) Vh, S in descending order. `driver` is PyTorch's for CUDA."""
     _no_driver(driver, "svd")
-    return SVD(*ops["linalg_svd"](A, full_matrices))
+    return return_types.linalg_svd(*ops["linalg_svd"](A, full_matrices))
 
 
 def svdvals(A: Tensor, *, driver: str | None = None) -> Tensor:
@@ -249,9 +182,9 @@ def _no_driver(driver: str | None, name: str) -> None:
                            "inputs with cuSOLVER backend.")
 
 
-def eig(A: Tensor) -> Eig:
+def eig(A: Tensor) -> return_types.linalg_eig:
     """Eigenvalues, in no order, and eigenvectors of norm 1 of square matrices: complex tensors."""
-    return Eig(*ops["linalg_eig"](A))
+    return return_types.linalg_eig(*ops["linalg_eig"](A))
 
 
 def eigvals(A: Tensor) -> Tensor:
@@ -259,12 +192,12 @@ def eigvals(A: Tensor) -> Tensor:
     return ops["linalg_eigvals"](A)
 
 
-def eigh(A: Tensor, UPLO: str = "L") -> Eigh:
+def eigh(A: Tensor, UPLO: str = "L") -> return_types.linalg_eigh:
     """Eigenvalues, ascending, and orthonormal eigenvectors of Hermitian matrices.
 
     Reads the triangle that UPLO names.
     """
-    return Eigh(*ops["linalg_eigh"](A, UPLO))
+    return return_types.linalg_eigh(*ops["linalg_eigh"](A, UPLO))
 
 
 def eigvalsh(A: Tensor, UPLO: str = "L") -> Tensor:
@@ -274,8 +207,8 @@ def eigvalsh(A: Tensor, UPLO: str = "L") -> Tensor:
     return ops["linalg_eigvalsh"](A, UPLO)
 
 
-def unpack(data: Tensor, pivots: Tensor, unpack_data: Any, unpack_pivots: Any) -> LU:
+def unpack(data: Tensor, pivots: Tensor, unpack_data: Any, unpack_pivots: Any) -> return_types.lu_unpack:
     """P, L, U of the factors; an empty tensor for what is not asked for."""
     empty = data.new_zeros(0)
     lower, upper = triangles(data) if unpack_data else (empty, empty)
-    return LU(permutation(pivots, data) if unpack_pivots else empty, lower, upper)
+    return return_types.lu_unpack(permutation(pivots, data) if unpack_pivots else empty, lower, upper)

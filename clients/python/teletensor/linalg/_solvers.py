@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+from .. import return_types
 from .._core import Tensor, ops
 from ._common import floating, identity, square, tolerances
 
@@ -15,44 +16,14 @@ __all__ = [
 ]
 
 
-class InvEx(NamedTuple):
-    """Result of inv_ex."""
-
-    inverse: Tensor
-    info: Tensor
-
-
-class SolveEx(NamedTuple):
-    """Result of solve_ex."""
-
-    result: Tensor
-    info: Tensor
-
-
-class SlogDet(NamedTuple):
-    """Result of slogdet: the determinant is sign * exp(logabsdet)."""
-
-    sign: Tensor
-    logabsdet: Tensor
-
-
-class Lstsq(NamedTuple):
-    """Result of lstsq."""
-
-    solution: Tensor
-    residuals: Tensor
-    rank: Tensor
-    singular_values: Tensor
-
-
 def inv(A: Tensor) -> Tensor:
     """The inverse of square matrices. A singular one raises LinAlgError when a value is read."""
     return ops["linalg_inv_ex"](A, True)[0]
 
 
-def inv_ex(A: Tensor, *, check_errors: bool = False) -> InvEx:
+def inv_ex(A: Tensor, *, check_errors: bool = False) -> return_types.linalg_inv_ex:
     """inv with info (int32): 0, or the diagonal element of U, from 1, that is zero."""
-    return InvEx(*ops["linalg_inv_ex"](A, check_errors))
+    return return_types.linalg_inv_ex(*ops["linalg_inv_ex"](A, check_errors))
 
 
 def _solve(A: Tensor, B: Tensor, left: bool, check: bool) -> tuple[Tensor, Tensor]:
@@ -76,9 +47,11 @@ def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
     return _solve(A, B, left, True)[0]
 
 
-def solve_ex(A: Tensor, B: Tensor, *, left: bool = True, check_errors: bool = False) -> SolveEx:
+def solve_ex(
+    A: Tensor, B: Tensor, *, left: bool = True, check_errors: bool = False
+) -> return_types.linalg_solve_ex:
     """solve with info (int32): 0, or the diagonal element of U, from 1, that is zero."""
-    return SolveEx(*_solve(A, B, left, check_errors))
+    return return_types.linalg_solve_ex(*_solve(A, B, left, check_errors))
 
 
 def solve_triangular(A: Tensor, B: Tensor, *, upper: bool, left: bool = True,
@@ -92,12 +65,14 @@ def det(A: Tensor) -> Tensor:
     return ops["linalg_det"](A)
 
 
-def slogdet(A: Tensor) -> SlogDet:
+def slogdet(A: Tensor) -> return_types.linalg_slogdet:
     """Sign and logarithm of the absolute value of the determinant; (0, -inf) where it is 0."""
-    return SlogDet(*ops["linalg_slogdet"](A))
+    return return_types.linalg_slogdet(*ops["linalg_slogdet"](A))
 
 
-def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | None = None) -> Lstsq:
+def lstsq(
+    A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | None = None
+) -> return_types.linalg_lstsq:
     """X that makes the norm of A X - B least; of several the smallest.
 
     B is [*, m, k], or vectors [*, m]. Drivers: gelsy (the default: QR with pivoting), gels (full rank
@@ -124,7 +99,8 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
         values = empty
     if driver == "gels":
         rank = rank.new_zeros(0)
-    return Lstsq(solution.squeeze(-1) if right is not B else solution, residuals, rank, values)
+    solution = solution.squeeze(-1) if right is not B else solution
+    return return_types.linalg_lstsq(solution, residuals, rank, values)
 
 
 def pinv(A: Tensor, rcond: Any = None, hermitian: bool = False, *, atol: Any = None,

@@ -419,14 +419,18 @@ class Module:
     def to(self: T, tensor: Tensor, non_blocking: bool = ...) -> T: ...
     def to(self: T, *args: Any, **kwargs: Any) -> T:
         """Moves parameters and buffers to a device; floating-point ones also to a dtype. Takes
-        `to(device)`, `to(dtype)`, `to(device, dtype)` or `to(tensor)`; works in place and returns
-        the module. Raises TypeError for a dtype that is not a floating-point one."""
+        `to(device)`, `to(dtype)`, `to(device, dtype)`, `to(tensor)` or `to(memory_format=...)` (for
+        tensors of 4 and 5 dims); works in place and returns the module. Raises TypeError for a
+        dtype that is not a floating-point one."""
+        format = kwargs.pop("memory_format", None)
         device, dtype = _parse_to(args, kwargs)
 
         def convert(tensor: Tensor) -> Tensor:
             if dtype is not None and tensor.is_floating_point():
-                return tensor.to(device=device, dtype=dtype) if device else tensor.to(dtype)
-            return tensor.to(device) if device is not None else tensor
+                tensor = tensor.to(device=device, dtype=dtype) if device else tensor.to(dtype)
+            elif device is not None:
+                tensor = tensor.to(device)
+            return tensor.to(memory_format=format) if tensor.dim() in (4, 5) else tensor
 
         return self._apply(convert)
 

@@ -1,5 +1,5 @@
-"""Utilities beside the tensor library: `utils.data`, `utils.checkpoint`."""
+"""Utilities beside the tensor library: `utils.data`, `utils.checkpoint`, `utils.dlpack`."""
 
-from . import checkpoint, data
+from . import checkpoint, data, dlpack
 
-__all__ = ["checkpoint", "data"]
+__all__ = ["checkpoint", "data", "dlpack"]

@@ -1,0 +1,66 @@
+"""Orders of strides of images: row-major, or with the channels last in memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ._core import Tensor, ops
+
+__all__ = [
+    "channels_last", "channels_last_3d", "contiguous_format", "in_format", "is_in_format",
+    "memory_format", "preserve_format",
+]
+
+
+class memory_format:
+    """An order of strides: one of teletensor.contiguous_format, preserve_format, channels_last and
+    channels_last_3d."""
+
+    def __init__(self, name: str, order: tuple[int, ...] = ()) -> None:
+        self._name, self._order = name, order
+
+    def __repr__(self) -> str:
+        return f"teletensor.{self._name}"
+
+    def __reduce__(self) -> str:
+        return self._name
+
+
+contiguous_format = memory_format("contiguous_format")
+preserve_format = memory_format("preserve_format")
+channels_last = memory_format("channels_last", (0, 2, 3, 1))  # dims, in the order they lie in memory
+channels_last_3d = memory_format("channels_last_3d", (0, 2, 3, 4, 1))
+
+
+def is_in_format(x: Tensor, format: memory_format) -> bool:
+    """Do the strides have that order, without gaps? Dims of size 1 may have any."""
+    if format is preserve_format:
+        raise RuntimeError("preserve memory format is unsupported by the contiguous operator")
+    order = format._order or range(x.dim())
+    if len(order) != x.dim():
+        return False
+    strides = x._strides()
+    expected = 1
+    for d in reversed(order):
+        if x._shape[d] != 1 and strides[d] != expected and x.numel():
+            return False
+        expected *= x._shape[d]
+    return True
+
+
+def in_format(x: Tensor, format: Any, copy: bool = False) -> Tensor:
+    """x in that order of strides: itself where it has it, unless `copy`. None keeps the order."""
+    if format is None or format is preserve_format:
+        return ops["clone"](x) if copy else x
+    if not isinstance(format, memory_format):
+        raise TypeError(f"memory_format must be a teletensor.memory_format, not {type(format).__name__}")
+    order = format._order
+    if order and x.dim() != len(order):
+        raise RuntimeError(f"required rank {len(order)} tensor to use {format._name} format")
+    if not copy and is_in_format(x, format):
+        return x
+    if not order:
+        return ops["contiguous"](x)
+    back = tuple(order.index(d) for d in range(len(order)))
+    rows = ops["permute"](x, order)
+    return ops["permute"](ops["clone"](rows) if rows.is_contiguous() else ops["contiguous"](rows), back)

@@ -1,0 +1,25 @@
+"""The shape of a tensor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["Size"]
+
+
+class Size(tuple[int, ...]):
+    """The shape of a tensor."""
+
+    def numel(self) -> int:
+        """The number of elements of that shape."""
+        out = 1
+        for size in self:
+            out *= size
+        return out
+
+    def __repr__(self) -> str:
+        return f"teletensor.Size({list(self)})"
+
+    def __getitem__(self, index: Any) -> Any:
+        out = tuple.__getitem__(self, index)
+        return Size(out) if isinstance(index, slice) else out

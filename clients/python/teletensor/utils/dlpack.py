@@ -1,0 +1,14 @@
+"""Exchange by DLPack, under PyTorch's names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .._extras import from_dlpack
+
+__all__ = ["from_dlpack", "to_dlpack"]
+
+
+def to_dlpack(tensor: Any) -> Any:
+    """A capsule with the tensor's values, downloaded to this machine."""
+    return tensor.__dlpack__()

@@ -1,0 +1,83 @@
+"""What programs written for PyTorch name beside ops: result types, memory formats, older constructors,
+constants, DLPack."""
+
+import math
+import pickle
+
+import numpy as np
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def session(shared_daemon, tt):
+    with tt.connect(shared_daemon.unix) as s:
+        yield s
+
+
+def test_results_print_as_pytorch_s(tt):
+    found = tt.tensor([[1, 3], [2, 0]]).max(1)
+    assert repr(found) == (
+        "teletensor.return_types.max(\nvalues=tensor([3, 2]),\nindices=tensor([1, 0]))")
+    values, indices = found
+    assert values is found.values and indices is found.indices and isinstance(found, tuple)
+    for result, kind in (
+        (tt.tensor([2.0, 1.0]).sort(), "sort"),
+        (tt.linalg.slogdet(tt.eye(2)), "linalg_slogdet"),
+        (tt.slogdet(tt.eye(2)), "slogdet"),
+        (tt.histogram(tt.arange(3.0), 2), "histogram"),
+    ):
+        assert type(result) is getattr(tt.return_types, kind)
+
+
+def test_channels_last(tt):
+    x = tt.arange(24.0).reshape(1, 2, 3, 4)
+    last = x.to(memory_format=tt.channels_last)
+    assert last.stride() == (24, 1, 8, 2) and tt.equal(x, last)
+    assert last.is_contiguous(memory_format=tt.channels_last) and not last.is_contiguous()
+    assert last.contiguous(memory_format=tt.channels_last) is last
+    assert last.contiguous().stride() == x.stride() and last.clone().stride() == last.stride()
+    assert last.clone(memory_format=tt.contiguous_format).stride() == x.stride()
+    assert tt.empty(2, 3, 4, 5, memory_format=tt.channels_last).stride() == (60, 1, 15, 3)
+    assert tt.zeros_like(x, memory_format=tt.channels_last).stride() == last.stride()
+    net = tt.nn.Conv2d(2, 3, 3).to(memory_format=tt.channels_last)
+    assert net.weight.stride() == (18, 1, 6, 2) and net.bias.is_contiguous()
+    w = net.weight.detach().clone(memory_format=tt.contiguous_format)
+    assert tt.allclose(net(last), tt.nn.functional.conv2d(x, w, net.bias))
+    net(last).sum().backward()
+    assert net.weight.grad.shape == net.weight.shape
+    y = x.clone().requires_grad_()
+    (y.contiguous(memory_format=tt.channels_last) * last).sum().backward()
+    assert tt.equal(y.grad, x)
+    assert pickle.loads(pickle.dumps(tt.channels_last)) is tt.channels_last
+    with pytest.raises(RuntimeError, match="required rank 4 tensor to use channels_last format"):
+        tt.ones(2, 3).contiguous(memory_format=tt.channels_last)
+    with pytest.raises(TypeError, match="memory_format"):
+        tt.ones(2, 3).clone(memory_format="channels_last")
+
+
+def test_older_constructors(tt):
+    assert tt.LongTensor([1, 2]).dtype == tt.int64 and tt.FloatTensor([1, 2]).dtype == tt.float32
+    assert tt.DoubleTensor(2, 3).shape == (2, 3) and tt.ByteTensor().shape == (0,)
+    assert tt.FloatTensor(tt.ones(2, 3).shape).shape == (2, 3)
+    assert isinstance(tt.ones(2), tt.FloatTensor) and not isinstance(tt.ones(2), tt.LongTensor)
+    assert not isinstance(1.0, tt.FloatTensor)
+    assert tt.ones(2).type(tt.LongTensor).dtype == tt.int64
+    with pytest.raises(TypeError, match="expected"):
+        tt.FloatTensor(tt.arange(3))
+
+
+def test_constants(tt):
+    assert (tt.pi, tt.e, tt.inf, tt.newaxis) == (math.pi, math.e, math.inf, None) and math.isnan(tt.nan)
+
+
+def test_dlpack(tt):
+    x = tt.arange(6).reshape(2, 3)
+    assert np.from_dlpack(x).tolist() == x.tolist()
+    assert tt.utils.dlpack.from_dlpack(np.arange(3)).tolist() == [0, 1, 2]
+    with pytest.raises(BufferError, match="require gradient"):
+        tt.ones(2, requires_grad=True).__dlpack__()
+
+
+def test_shapes_are_sizes(tt):
+    assert type(tt.broadcast_shapes((2,), (3, 1))) is tt.Size
+    assert isinstance(tt.gradient(tt.arange(4.0)), tuple)
