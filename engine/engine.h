@@ -16,6 +16,7 @@
 #include "engine/core/geometry.h"
 #include "engine/core/status.h"
 #include "engine/ops/op.h"
+#include "engine/program/amounts.h"
 #include "engine/program/command.h"
 #include "engine/program/image.h"
 #include "engine/program/inventory.h"
@@ -57,6 +58,7 @@ struct SessionOptions {
   std::uint64_t user_quota = 0;    // bytes on each device of all the user's sessions; 0: no limit
   double weight = 1;               // of that share, where the user has no session yet
   bool publishes = true;           // may share tensors under the user's name
+  program::Amounts limits = program::kUsualLimits;
 };
 
 struct MemoryUse {
@@ -240,6 +242,8 @@ class Session {
   virtual std::uint64_t completed_upto() const = 0;
   virtual std::size_t queued() const = 0;  // instructions waiting
   virtual std::size_t handles() const = 0;
+  // How much there is of what SessionOptions::limits bounds.
+  virtual program::Amounts amounts() const { return {}; }
   virtual std::uint64_t lane_ns() const = 0;  // time of lanes used so far, all lanes together
   virtual std::size_t ahead() const = 0;      // sessions that wait for a lane and get it before
   // What this session's user may have under "name" or "user/name", and below it ("name/..."), by
@@ -285,8 +289,9 @@ class Engine {
     (void)storage, (void)offset, (void)to, (void)bytes;
     return core::Status(core::Code::kUnimplemented, "no storages here");
   }
-  // Gives the next bytes of a snapshot, those of one storage after the other.
-  using ReadBytes = std::function<core::Status(void* to, std::size_t bytes)>;
+  // Gives the next bytes of a snapshot, those of one storage after the other. `lost` not OK: there
+  // are no more of this storage, which could not be written, and why.
+  using ReadBytes = std::function<core::Status(void* to, std::size_t bytes, core::Status& lost)>;
   // The session that an image was taken of, where it was. `options` as for open(). Fails where the
   // image makes no sense, its devices are not here, or the memory does not suffice.
   virtual core::Result<std::unique_ptr<Session>> restore(const SessionOptions& options,

@@ -46,6 +46,12 @@ void fill(const SessionView& view, v1::SessionInfo& out) {
   out.set_peer(view.peer);
   out.set_ahead(view.ahead);
   out.set_wait_seconds(view.wait_seconds);
+  for (const program::AmountField& each : program::kAmountFields) {
+    v1::AmountUse& use = *out.add_amounts();
+    use.set_name(std::string(each.name));
+    use.set_used(view.amounts.*each.field);
+    use.set_limit(view.limits.*each.field);
+  }
 }
 
 void fill(const DrainFacts& facts, v1::DrainReply& out) {

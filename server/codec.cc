@@ -19,7 +19,7 @@ bool good_name(std::string_view name) {
          });
 }
 
-void fill_limits(const Limits& limits, v1::Limits& out) {
+void fill_limits(const Limits& limits, const program::Amounts& amounts, v1::Limits& out) {
   out.set_credit_upto(limits.credit_instructions);
   out.set_credit_bytes(limits.credit_bytes);
   out.set_max_frame_bytes(static_cast<std::uint32_t>(limits.frame.bytes));
@@ -27,6 +27,11 @@ void fill_limits(const Limits& limits, v1::Limits& out) {
   out.set_max_frame_items(static_cast<std::uint32_t>(limits.frame.items));
   out.set_inline_bytes(static_cast<std::uint32_t>(limits.frame.inline_bytes));
   out.set_max_chunk_bytes(static_cast<std::uint32_t>(limits.chunk_bytes));
+  out.set_programs(amounts.programs);
+  out.set_program_steps(amounts.program_steps);
+  out.set_program_bytes(amounts.program_bytes);
+  out.set_kept(amounts.kept);
+  out.set_handles(amounts.handles);
 }
 
 template <class Reply>
@@ -135,7 +140,7 @@ void fill_hello_reply(const Lease& lease, const std::vector<std::string>& unsupp
   reply.set_token(lease.token);
   reply.set_session_name(lease.client.name);
   reply.set_lease_seconds(static_cast<std::uint32_t>(lease.client.lease.count()));
-  fill_limits(limits, *reply.mutable_limits());
+  fill_limits(limits, lease.client.limits, *reply.mutable_limits());
   fill_devices(engine, reply);
   for (const std::string& name : unsupported) reply.add_unsupported_ops(name);
   reply.set_memory_quota(lease.client.memory_quota);
@@ -165,7 +170,7 @@ void fill_describe_reply(engine::Engine& engine, const Limits& limits, const Ser
     op.set_name(def.name);
     op.set_revision(static_cast<std::uint32_t>(def.revision));
   }
-  fill_limits(limits, *reply.mutable_limits());
+  fill_limits(limits, limits.amounts, *reply.mutable_limits());
   reply.set_sessions(static_cast<std::uint32_t>(sessions));
   reply.set_max_sessions(static_cast<std::uint32_t>(limits.sessions));
 }

@@ -3,6 +3,7 @@
 #include <toml++/toml.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
@@ -17,6 +18,7 @@ using core::Status;
 namespace {
 
 constexpr int kMostLease = 864'000;  // ten days
+constexpr int kLeastQueue = 256;     // a client keeps some in hand
 
 // Applies one TOML value to a setting of the matching type.
 Status assign(const toml::node& node, std::string& out) {
@@ -77,6 +79,25 @@ Status assign(const toml::node& node, std::optional<T>& out) {
   return {};
 }
 
+const program::AmountField* session_limit(std::string_view key) {
+  if (!key.starts_with("session_")) return nullptr;
+  key.remove_prefix(8);
+  for (const program::AmountField& each : program::kAmountFields) {
+    if (each.name == key) return &each;
+  }
+  return nullptr;
+}
+Status assign(const toml::node& node, const program::AmountField& field, std::uint64_t& out) {
+  if (field.bytes) {
+    TT_RETURN_IF_ERROR(assign(node, out));
+  } else {
+    const auto value = node.value_exact<std::int64_t>();
+    if (!value || *value < 0) return core::invalid("expected a whole number, 0 or more");
+    out = static_cast<std::uint64_t>(*value);
+  }
+  return out > 0 || field.may_be_all ? Status() : core::invalid("expected more than 0");
+}
+
 Status assign_user(const std::string& key, const toml::node& node, UserConfig& user) {
   if (key == "memory") return assign(node, user.memory);
   if (key == "guaranteed") return assign(node, user.guaranteed);
@@ -85,6 +106,9 @@ Status assign_user(const std::string& key, const toml::node& node, UserConfig& u
   if (key == "weight") {
     TT_RETURN_IF_ERROR(assign(node, user.weight));
     return user.weight <= 1000 ? Status() : core::invalid("expected a number up to 1000");
+  }
+  if (const program::AmountField* field = session_limit(key)) {
+    return assign(node, *field, user.session_limits.emplace_back(field->field, 0).second);
   }
   return core::invalid("unknown key");
 }
@@ -161,6 +185,16 @@ Status assign_key(const std::string& key, const toml::node& node, Config& config
     config.restart_seconds = node.value<double>().value_or(-1);
     return config.restart_seconds >= 0 ? Status() : core::invalid("expected a number, 0 or more");
   }
+  if (key == "session_queue") {
+    TT_RETURN_IF_ERROR(assign(node, config.session_queue));
+    return config.session_queue >= kLeastQueue
+               ? Status()
+               : core::invalid("expected at least " + std::to_string(kLeastQueue));
+  }
+  if (key == "session_unread") return assign(node, config.session_unread);
+  if (const program::AmountField* field = session_limit(key)) {
+    return assign(node, *field, config.session_limits.*field->field);
+  }
   if (key == "linger_seconds") return assign(node, config.linger_seconds);
   if (key == "log_level") return assign(node, config.log_level);
   return core::invalid("unknown key");
@@ -190,6 +224,24 @@ CLI::Validator bytes_validator() {
         return {};
       },
       "BYTES");
+}
+
+// --session-handles, TELETENSOR_SESSION_HANDLES, ...
+void add_session_limits(CLI::App& app, program::Amounts& limits) {
+  for (const program::AmountField& each : program::kAmountFields) {
+    std::string flag = "--session-" + std::string(each.name);
+    std::string variable = "TELETENSOR_SESSION_" + std::string(each.name);
+    std::replace(flag.begin(), flag.end(), '_', '-');
+    std::transform(variable.begin(), variable.end(), variable.begin(),
+                   [](char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 32) : c; });
+    CLI::Option* option =
+        app.add_option(flag, limits.*each.field,
+                       std::string(each.what) + (each.may_be_all ? " [all its memory]" : ""))
+            ->envname(variable);
+    if (!each.may_be_all) option->capture_default_str();
+    if (each.bytes) option->transform(bytes_validator());
+    if (!each.may_be_all) option->check(CLI::PositiveNumber);
+  }
 }
 
 }  // namespace
@@ -318,6 +370,16 @@ Parsed parse_command_line(int argc, const char* const* argv, const std::string& 
       ->check(CLI::Range(0, 100'000));
   app.add_option("--session-memory", config.session_memory, "for one session [all of it]")
       ->envname("TELETENSOR_SESSION_MEMORY")
+      ->transform(bytes_validator());
+  add_session_limits(app, config.session_limits);
+  app.add_option("--session-queue", config.session_queue,
+                 "commands that a session's client sends ahead of what has run; then it waits")
+      ->envname("TELETENSOR_SESSION_QUEUE")
+      ->check(CLI::Range(kLeastQueue, 1'000'000))
+      ->capture_default_str();
+  app.add_option("--session-unread", config.session_unread,
+                 "values that a session's client has not read; then the session ends [64MiB]")
+      ->envname("TELETENSOR_SESSION_UNREAD")
       ->transform(bytes_validator());
   app.add_option("--lease", config.lease,
                  "seconds that a session outlives its connection and its last work [600; "

@@ -6,9 +6,11 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "engine/core/status.h"
+#include "engine/program/amounts.h"
 
 namespace teletensor::server {
 
@@ -18,6 +20,7 @@ struct UserConfig {
   std::optional<int> sessions;
   std::uint64_t guaranteed = 0;  // bytes of host memory
   double weight = 1;             // of its share of the lanes
+  std::vector<std::pair<std::uint64_t program::Amounts::*, std::uint64_t>> session_limits;
 };
 
 struct Config {
@@ -37,6 +40,9 @@ struct Config {
   std::uint64_t disk_memory = 0;       // bytes of files that memory moves to; 0: none
   std::uint64_t user_disk_memory = 0;  // of one user's sessions; 0: no limit
   std::string disk_dir;  // of those files; "": in the state directory, else in $TMPDIR
+  program::Amounts session_limits = program::kUsualLimits;
+  int session_queue = 16384;                      // commands that a client sends ahead
+  std::uint64_t session_unread = 64ull << 20;     // bytes of values that a client has not read
   std::map<std::string, UserConfig> users;
   std::optional<int> lease;                  // seconds; unset: 600, embedded 0
   int lanes = 0;                             // 0: one per core

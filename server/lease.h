@@ -68,6 +68,7 @@ struct ClientInfo {
   std::uint64_t id = 0;  // what operators call it; set by Leases
   std::uint64_t attach_counter = 0;
   std::uint64_t memory_quota = 0;
+  program::Amounts limits = program::kUsualLimits;
   std::chrono::seconds lease{0};
   std::vector<program::OpId> ops;
   std::vector<std::string> op_names;

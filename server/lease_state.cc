@@ -19,6 +19,9 @@ void Lease::save(v1::SavedHead& head, v1::SavedBody& body) {
   body.set_instance(client.instance);
   body.set_client_version(client.version);
   body.set_memory_quota(client.memory_quota);
+  for (const program::AmountField& each : program::kAmountFields) {
+    body.add_limits(client.limits.*each.field);
+  }
   body.set_lease_seconds(static_cast<std::uint64_t>(client.lease.count()));
   for (const std::string& name : client.op_names) body.add_op_names(name);
   const Outbox::Sealed sealed = outbox_.seal();

@@ -41,13 +41,15 @@ core::Result<LeaseRef> Leases::open(ClientInfo client) {
     if (closed_) return Status(Code::kUnavailable, "the server is shutting down");
     if (leases_.size() + opening_ >= limits_.sessions) {
       return Status(Code::kResourceExhausted,
-                    "there are " + std::to_string(leases_.size()) + " sessions, the most allowed");
+                    "there are " + std::to_string(leases_.size()) +
+                        " sessions, the most allowed (limit max_sessions)");
     }
     const std::size_t own = sessions_of(client.user);
     if (user_limits.sessions != 0 && own >= user_limits.sessions) {
       return Status(Code::kResourceExhausted, client.user + " has " + std::to_string(own) +
-                                                  " sessions, the most a user may have; close one "
-                                                  "(teletensor sessions, teletensor kill ID)");
+                                                  " sessions, the most a user may have (limit "
+                                                  "user_sessions); close one (teletensor sessions, "
+                                                  "teletensor kill ID)");
     }
     ++opening_;
     opening_users_.insert(client.user);
@@ -92,6 +94,7 @@ core::Result<LeaseRef> Leases::open(ClientInfo client) {
 engine::SessionOptions Leases::options_of(const ClientInfo& client) const {
   engine::SessionOptions options;
   options.memory_quota = client.memory_quota;
+  options.limits = client.limits;
   options.name = client.name;
   options.user = client.user;
   const UserLimits user_limits = limits_.of(client.user);
@@ -182,6 +185,7 @@ void Leases::take_over(ClientInfo client, LeaseReady ready, LeaseRef of) {
   }
   client.id = old->client.id;
   client.memory_quota = old->client.memory_quota;
+  client.limits = old->client.limits;
   auto done = [this, raw = old.get(), client = std::move(client),
                ready](core::Result<engine::TakenOver> start) mutable {
     LeaseRef from;

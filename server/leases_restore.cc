@@ -18,7 +18,7 @@ namespace {
 constexpr std::size_t kToken = 32;
 
 ClientInfo client_of(const v1::SavedHead& head, const v1::SavedBody& body,
-                     const ops::Catalog& catalog) {
+                     const Limits& limits, const ops::Catalog& catalog) {
   ClientInfo client;
   client.name = head.name();
   client.named = head.named();
@@ -28,6 +28,11 @@ ClientInfo client_of(const v1::SavedHead& head, const v1::SavedBody& body,
   client.id = head.id();
   client.attach_counter = body.attach();
   client.memory_quota = body.memory_quota();
+  // Those that its client knows, which may be others than this daemon's.
+  client.limits = limits.of(head.user()).amounts;
+  for (int i = 0; i < std::min<int>(body.limits_size(), program::kAmountFields.size()); ++i) {
+    client.limits.*program::kAmountFields[static_cast<std::size_t>(i)].field = body.limits(i);
+  }
   client.lease = std::chrono::seconds(body.lease_seconds());
   std::map<std::string, program::OpId> known;
   for (std::size_t id = 0; id < catalog.size(); ++id) {
@@ -50,8 +55,7 @@ core::Result<LeaseRef> Leases::restore(const v1::SavedHead& head, const v1::Save
   if (head.token().size() != kToken || body.lease_seconds() == 0 || image.next_seq == 0) {
     return core::invalid("no session");
   }
-  auto lease = std::make_shared<Lease>(this, head.token(), client_of(head, body, engine_.catalog()),
-                                       limits_);
+  auto lease = std::make_shared<Lease>(this, head.token(), client_of(head, body, limits_, engine_.catalog()), limits_);
   lease->relay_ = std::make_unique<Relay>(lease.get());
   auto session =
       engine_.restore(options_of(lease->client), lease->relay_.get(), std::move(image), read);

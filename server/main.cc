@@ -145,11 +145,16 @@ int main(int argc, char** argv) {
   options.limits.session_memory = config.session_memory;
   options.limits.user_memory = config.user_memory;
   options.limits.user_sessions = static_cast<std::size_t>(config.user_sessions);
+  options.limits.amounts = config.session_limits;
+  options.limits.credit_instructions = static_cast<std::uint64_t>(config.session_queue);
+  options.limits.outbox_bytes = config.session_unread;
   for (const auto& [name, user] : config.users) {
-    options.limits.users[name] = {
-        static_cast<std::size_t>(user.sessions.value_or(config.user_sessions)),
-        user.memory.value_or(config.user_memory),
-        user.session_memory.value_or(config.session_memory), user.weight};
+    teletensor::server::UserLimits& limits = options.limits.users[name];
+    limits = {static_cast<std::size_t>(user.sessions.value_or(config.user_sessions)),
+              user.memory.value_or(config.user_memory),
+              user.session_memory.value_or(config.session_memory), user.weight,
+              config.session_limits};
+    for (const auto& [field, limit] : user.session_limits) limits.amounts.*field = limit;
     if (user.guaranteed > 0) {
       engine_options.guarantees.push_back(
           {name, user.guaranteed, user.memory.value_or(config.user_memory)});

@@ -48,6 +48,7 @@ core::Result<SessionView> view_of(Lease& lease) {
   view.age_seconds = std::chrono::duration<double>(Clock::now() - lease.created).count();
   view.attached = lease.attached();
   view.completed = lease.outbox().completed_upto();
+  view.limits = lease.client.limits;
   TT_RETURN_IF_ERROR(lease.with_session([&](engine::Session& session) {
     view.handles = session.handles();
     view.queued = session.queued();
@@ -59,6 +60,7 @@ core::Result<SessionView> view_of(Lease& lease) {
           static_cast<double>(view.queued) * each * static_cast<double>(view.ahead + 1);
     }
     view.memory = session.memory();
+    view.amounts = session.amounts();
     return Status();
   }));
   return view;

@@ -21,6 +21,7 @@ struct SessionView {
   double lane_seconds = 0;
   double wait_seconds = 0;  // until what is queued has run, as it has gone so far
   std::vector<engine::MemoryUse> memory;
+  program::Amounts amounts, limits;
 
   std::uint64_t used() const;  // bytes on all devices
 };

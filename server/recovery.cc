@@ -221,6 +221,7 @@ void Recovery::work() {
             jobs_.begin(), jobs_.end(), [](const Job& a, const Job& b) { return a.rank < b.rank; });
         job = std::move(*first);
         jobs_.erase(first);
+        writing_ = true;
       } else if (over.empty()) {
         return;
       }
@@ -231,16 +232,27 @@ void Recovery::work() {
     const auto done = std::move(job->done);
     job.reset();  // the bytes are the session's again
     done(std::move(facts));
+    {
+      MutexLock lock(mutex_);
+      writing_ = false;
+    }
+    changed_.notify_all();
   }
 }
 
 core::Result<SnapshotFacts> Recovery::write(Job& job) {
   const auto check = [&]() -> Status {
     if (job.lease->over()) return Status(Code::kCancelled, "the session has ended");
-    if (Clock::now() < deadline_.load()) return {};
+    if (Clock::now() < cut_.load()) return {};
     return Status(Code::kDeadlineExceeded, "there was no time left to write it");
   };
   TT_RETURN_IF_ERROR(check());
+  // What is lost anyway costs nobody more than itself. At a shutdown that holds for what there is
+  // no time for as well, unless an older file has all of it.
+  const bool last = job.head->drained() && job.lease->file().empty();
+  const auto spares = [&](const Status& why) {
+    return why.code() == Code::kDataLoss || (last && why.code() == Code::kDeadlineExceeded);
+  };
   const Clock::time_point began = Clock::now();
   engine::Engine& engine = leases_.engine();
   write_image(job.image, engine.catalog(), *job.body->mutable_image());
@@ -251,12 +263,18 @@ core::Result<SnapshotFacts> Recovery::write(Job& job) {
   job.head->set_written(static_cast<std::uint64_t>(std::time(nullptr)));
   std::string file = job.lease->file();
   if (file.empty()) file = store_->new_name();
-  const Status status = store_->write(file, *job.head, *job.body, job.image, engine, check);
+  const core::Result<SessionStore::Lost> written =
+      store_->write(file, *job.head, *job.body, job.image, engine, check, spares);
   facts.seconds = seconds_since(began);
-  if (!status.ok()) {
+  if (!written.ok()) {
     spdlog::warn("event=snapshot_failed session=\"{}\" id={} reason=\"{}\"", job.lease->client.name,
-                 job.lease->client.id, status.message());
-    return status;
+                 job.lease->client.id, written.status().message());
+    return written.status();
+  }
+  if ((facts.lost = written->storages) > 0) {
+    spdlog::warn("event=tensors_lost session=\"{}\" id={} tensors={} bytes={} reason=\"{}\"",
+                 job.lease->client.name, job.lease->client.id, written->storages, written->bytes,
+                 written->why.message());
   }
   job.lease->set_file(file, facts.completed_upto);
   if (job.lease->over()) {
@@ -304,6 +322,8 @@ DrainFacts Recovery::write_all() {
     draining_ = true;
     Clock::time_point never = Clock::time_point::max();
     deadline_.compare_exchange_strong(never, began + budget_);
+    never = Clock::time_point::max();
+    cut_.compare_exchange_strong(never, began + budget_ - budget_ / 8);
     for (const auto& [rank, lease] : order) results[lease.get()];
   }
   std::size_t done = 0;
@@ -337,7 +357,11 @@ DrainFacts Recovery::write_all() {
     }
     for (const LeaseRef& lease : again) begin(lease, 0);
   }
-  hurry();  // whatever is being written now gives up
+  hurry();  // whatever is being written now ends, without what is missing
+  {
+    MutexLock lock(mutex_);
+    while (writing_ || !jobs_.empty()) changed_.wait(mutex_);
+  }
   DrainFacts facts;
   v1::SavedLosses losses;
   std::set<const Lease*> stay;
@@ -415,14 +439,18 @@ void Recovery::restore_one(const SessionStore::Found& found) {
         // A number that a client got in a life that was cut short names nothing else in this one.
         image->next_upload = std::max(image->next_upload, microseconds_of_the_clock());
         Status bytes;
-        std::uint64_t left = 0;
-        for (const program::Image::Storage& storage : image->storages) left += storage.bytes;
-        const auto read = [&](void* to, std::size_t size) {
-          left -= size;
-          bytes = (*reading)->read(to, size);
-          return bytes.ok() && left == 0 ? bytes = (*reading)->finish() : bytes;
+        // Nothing may be wrong with the end of the file either.
+        std::deque<std::uint64_t> left;
+        for (const program::Image::Storage& storage : image->storages) {
+          if (storage.bytes > 0) left.push_back(storage.bytes);
+        }
+        const auto read = [&](void* to, std::size_t size, Status& lost) {
+          bytes = (*reading)->read(to, size, lost);
+          if (!bytes.ok()) return bytes;
+          if (!lost.ok() || (left.front() -= size) == 0) left.pop_front();
+          return left.empty() ? bytes = (*reading)->finish() : bytes;
         };
-        if (left == 0) bytes = (*reading)->finish();
+        if (left.empty()) bytes = (*reading)->finish();
         const auto lease = bytes.ok() ? leases_.restore(head, (*reading)->body, std::move(*image),
                                                         read, found.file)
                                       : core::Result<LeaseRef>(bytes);

@@ -27,6 +27,7 @@ struct SnapshotFacts {
   std::uint64_t completed_upto = 0;  // commands up to here are in it
   std::uint64_t bytes = 0;           // of tensors
   double seconds = 0;                // to write it
+  std::size_t lost = 0;              // tensors, or values, that could not be read or written in time
 };
 
 struct DrainFacts {
@@ -69,7 +70,7 @@ class Recovery {
   // What is not written in time, or when hurry() was called, is lost by its name, or goes back to
   // its last snapshot. Once.
   void drain();
-  void hurry() { deadline_ = Clock::time_point::min(); }
+  void hurry() { deadline_ = cut_ = Clock::time_point::min(); }
 
  private:
   struct Job {
@@ -106,6 +107,8 @@ class Recovery {
   const Times times_;
   const std::function<void()> shutdown_;
   std::atomic<Clock::time_point> deadline_{Clock::time_point::max()};
+  // No bytes are written any more, so that what was can be made safe.
+  std::atomic<Clock::time_point> cut_{Clock::time_point::max()};
 
   core::Mutex mutex_;
   core::CondVar changed_;
@@ -117,6 +120,7 @@ class Recovery {
   std::vector<Drained> drained_ TT_GUARDED_BY(mutex_);
   bool asked_ TT_GUARDED_BY(mutex_) = false;
   bool draining_ TT_GUARDED_BY(mutex_) = false;
+  bool writing_ TT_GUARDED_BY(mutex_) = false;
   bool stop_ TT_GUARDED_BY(mutex_) = false;
   std::thread writer_;
 };

@@ -241,7 +241,8 @@ TEST_F(RecoveryTest, EveryFlippedBitAndEveryCutIsFound) {
     if (!reading.ok()) return reading.status();
     for (const auto& storage : (*reading)->body.image().storages()) {
       if (storage.bytes() > bytes.size()) return Status(Code::kDataLoss, "larger than it was");
-      TT_RETURN_IF_ERROR((*reading)->read(bytes.data(), storage.bytes()));
+      Status lost;
+      TT_RETURN_IF_ERROR((*reading)->read(bytes.data(), storage.bytes(), lost));
     }
     return (*reading)->finish();
   };
@@ -277,7 +278,7 @@ TEST_F(RecoveryTest, ADamagedFileIsRefusedByNameAndStays) {
 TEST_F(RecoveryTest, AFileOfAnotherVersionIsLeftAlone) {
   token_of_one();
   v1::SavedHead head;
-  head.set_format(2);
+  head.set_format(3);
   head.set_name("exp");
   const std::string file = path();
   {
@@ -382,8 +383,9 @@ TEST_F(RecoveryTest, ImagesThatMakeNoSenseAreRefusedOrHarmless) {
     refused += !image.ok();
     if (!image.ok()) continue;
     head.set_token(make_token());
-    const auto zeros = [](void* to, std::size_t size) {
+    const auto zeros = [&](void* to, std::size_t size, Status& lost) {
       std::memset(to, 0, size);
+      if (random() % 20 == 0) lost = Status(Code::kDataLoss, "gone");
       return Status();
     };
     const auto lease = house.leases.restore(head, bad, std::move(*image), zeros, "x.session");

@@ -41,6 +41,7 @@ grpc::ServerUnaryReactor* ComputeService::Hello(grpc::CallbackServerContext* con
   hello->client.peer = context->peer();
   hello->client.user = caller->user;
   const std::uint64_t most = leases_.limits().of(caller->user).session_memory;
+  hello->client.limits = leases_.limits().of(caller->user).amounts;
   hello->client.memory_quota = request->memory_quota();
   if (most != 0 && (request->memory_quota() == 0 || request->memory_quota() > most)) {
     hello->client.memory_quota = most;

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <utility>
 
 #include "engine/memory/block_file.h"
 #include "server/secrets.h"
@@ -27,7 +28,16 @@ constexpr char kSuffix[] = ".session";
 constexpr char kLosses[] = "losses";
 constexpr std::size_t kPiece = std::size_t{1} << 20;
 constexpr std::uint64_t kMostMessage = std::uint64_t{1} << 31;  // protobuf's own limit
-constexpr std::uint32_t kFormat = 1;
+// 2: a storage's bytes come in pieces, each behind its size; kGone and a reason end those of one
+// that is lost. 1: without.
+constexpr std::uint32_t kFormat = 2;
+constexpr std::uint64_t kGone = ~std::uint64_t{0};
+constexpr std::uint64_t kMostReason = 1 << 16;
+
+Status format_known(const v1::SavedHead& head) {
+  if (head.format() == 1 || head.format() == kFormat) return {};
+  return Status(Code::kUnimplemented, "written by another version of teletensord");
+}
 
 Status put(BlockWriter& writer, const google::protobuf::MessageLite& message) {
   const std::uint64_t size = message.ByteSizeLong();
@@ -112,9 +122,7 @@ std::vector<SessionStore::Found> SessionStore::list() const {
     found.file = file;
     auto reader = BlockReader::open(path_of(file));
     found.status = reader.ok() ? get(**reader, found.head) : reader.status();
-    if (found.status.ok() && found.head.format() != kFormat) {
-      found.status = Status(Code::kUnimplemented, "written by another version of teletensord");
-    }
+    if (found.status.ok()) found.status = format_known(found.head);
     if (!found.status.ok()) {
       found.status = named(file, found.status);
       found.head.Clear();
@@ -124,9 +132,39 @@ std::vector<SessionStore::Found> SessionStore::list() const {
   return all;
 }
 
-Status SessionStore::write(const std::string& file, const v1::SavedHead& head,
-                           const v1::SavedBody& body, const program::Image& image,
-                           engine::Engine& engine, const Check& check) {
+namespace {
+
+Status write_storage(BlockWriter& writer, const program::Image::Storage& storage,
+                     engine::Engine& engine, const SessionStore::Check& check,
+                     const SessionStore::Spares& spares, std::vector<char>& piece, Status& lost) {
+  for (std::uint64_t at = 0; at < storage.bytes; at += piece.size()) {
+    const std::uint64_t part = std::min<std::uint64_t>(piece.size(), storage.bytes - at);
+    lost = check();
+    if (lost.ok()) lost = engine.read_storage(storage, at, piece.data(), part);
+    if (!lost.ok()) {
+      if (!spares(lost)) return lost;
+      const std::string why =
+          lost.code() == Code::kDataLoss
+              ? lost.message()
+              : "a tensor of " + std::to_string(storage.bytes) + " bytes, made by command " +
+                    std::to_string(storage.seq) +
+                    ", was not written when the daemon was shut down: " + lost.message();
+      const std::uint64_t gone[] = {kGone, std::min<std::uint64_t>(why.size(), kMostReason)};
+      TT_RETURN_IF_ERROR(writer.write(gone, sizeof gone));
+      return writer.write(std::string_view(why).substr(0, gone[1]));
+    }
+    TT_RETURN_IF_ERROR(writer.write(&part, sizeof part));
+    TT_RETURN_IF_ERROR(writer.write(piece.data(), part));
+  }
+  return {};
+}
+
+}  // namespace
+
+core::Result<SessionStore::Lost> SessionStore::write(
+    const std::string& file, const v1::SavedHead& head, const v1::SavedBody& body,
+    const program::Image& image, engine::Engine& engine, const Check& check, const Spares& spares) {
+  Lost all;
   const auto work = [&]() -> Status {
     auto writer = BlockWriter::create(path_of(file));
     if (!writer.ok()) return writer.status();
@@ -137,17 +175,17 @@ Status SessionStore::write(const std::string& file, const v1::SavedHead& head,
     TT_RETURN_IF_ERROR(put(**writer, body));
     std::vector<char> piece(kPiece);
     for (const program::Image::Storage& storage : image.storages) {
-      for (std::uint64_t at = 0; at < storage.bytes; at += piece.size()) {
-        TT_RETURN_IF_ERROR(check());
-        const std::size_t part = std::min<std::uint64_t>(piece.size(), storage.bytes - at);
-        TT_RETURN_IF_ERROR(engine.read_storage(storage, at, piece.data(), part));
-        TT_RETURN_IF_ERROR((*writer)->write(piece.data(), part));
-      }
+      Status lost;
+      TT_RETURN_IF_ERROR(write_storage(**writer, storage, engine, check, spares, piece, lost));
+      if (lost.ok()) continue;
+      if (all.storages++ == 0) all.why = lost;
+      all.bytes += storage.bytes;
     }
-    TT_RETURN_IF_ERROR(check());
+    if (const Status status = check(); !status.ok() && !spares(status)) return status;
     return (*writer)->commit();
   };
-  return named(file, work());
+  if (const Status status = work(); !status.ok()) return named(file, status);
+  return all;
 }
 
 void SessionStore::remove(const std::string& file) {
@@ -159,7 +197,35 @@ void SessionStore::remove(const std::string& file) {
 }
 
 SessionStore::Reading::~Reading() = default;
-Status SessionStore::Reading::read(void* to, std::size_t bytes) { return reader_->read(to, bytes); }
+
+Status SessionStore::Reading::read(void* to, std::size_t bytes, Status& lost) {
+  if (head.format() == 1) return reader_->read(to, bytes);
+  char* out = static_cast<char*>(to);
+  while (bytes > 0) {
+    if (left_ == 0) TT_RETURN_IF_ERROR(next_piece(lost));
+    if (!lost.ok()) return {};
+    const std::size_t part = std::min<std::uint64_t>(left_, bytes);
+    TT_RETURN_IF_ERROR(reader_->read(out, part));
+    out += part;
+    bytes -= part;
+    left_ -= part;
+  }
+  return {};
+}
+
+Status SessionStore::Reading::next_piece(Status& lost) {
+  TT_RETURN_IF_ERROR(reader_->read(&left_, sizeof left_));
+  if (left_ == 0) return Status(Code::kDataLoss, "a wrong size");
+  if (left_ != kGone) return {};
+  TT_RETURN_IF_ERROR(reader_->read(&left_, sizeof left_));
+  const std::uint64_t size = std::exchange(left_, 0);
+  if (size > kMostReason) return Status(Code::kDataLoss, "a wrong size");
+  std::string why(static_cast<std::size_t>(size), '\0');
+  TT_RETURN_IF_ERROR(reader_->read(why.data(), why.size()));
+  lost = Status(Code::kDataLoss, std::move(why));
+  return {};
+}
+
 Status SessionStore::Reading::finish() { return reader_->finish(); }
 
 core::Result<std::unique_ptr<SessionStore::Reading>> SessionStore::read(
@@ -169,9 +235,7 @@ core::Result<std::unique_ptr<SessionStore::Reading>> SessionStore::read(
   auto reading = std::make_unique<Reading>();
   reading->reader_ = std::move(*reader);
   Status status = get(*reading->reader_, reading->head);
-  if (status.ok() && reading->head.format() != kFormat) {
-    status = Status(Code::kUnimplemented, "written by another version of teletensord");
-  }
+  if (status.ok()) status = format_known(reading->head);
   if (status.ok()) status = get(*reading->reader_, reading->body);
   if (!status.ok()) return named(file, status);
   return reading;

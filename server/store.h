@@ -39,10 +39,18 @@ class SessionStore {
 
   // A name for a new file.
   std::string new_name() const;
-  // Asked between two pieces: a Status gives the writing up, and the older file stays.
+  // Asked between two pieces: a Status gives the writing up, and the older file stays, unless
+  // `spares` says that the storage at hand may be lost for it.
   using Check = std::function<core::Status()>;
-  core::Status write(const std::string& file, const v1::SavedHead& head, const v1::SavedBody& body,
-                     const program::Image& image, engine::Engine& engine, const Check& check);
+  using Spares = std::function<bool(const core::Status&)>;
+  struct Lost {
+    std::size_t storages = 0;
+    std::uint64_t bytes = 0;
+    core::Status why;  // of the first
+  };
+  core::Result<Lost> write(const std::string& file, const v1::SavedHead& head,
+                           const v1::SavedBody& body, const program::Image& image,
+                           engine::Engine& engine, const Check& check, const Spares& spares);
   void remove(const std::string& file);
   bool exists(const std::string& file) const;
 
@@ -52,12 +60,16 @@ class SessionStore {
     ~Reading();
     v1::SavedHead head;
     v1::SavedBody body;
-    core::Status read(void* to, std::size_t bytes);
+    // As engine::Engine::ReadBytes. Never over the end of a storage.
+    core::Status read(void* to, std::size_t bytes, core::Status& lost);
     core::Status finish();  // nothing is missing, nothing is left
 
    private:
     friend class SessionStore;
+    core::Status next_piece(core::Status& lost);
+
     std::unique_ptr<memory::BlockReader> reader_;
+    std::uint64_t left_ = 0;  // of the piece
   };
   core::Result<std::unique_ptr<Reading>> read(const std::string& file) const;
 

@@ -78,6 +78,11 @@ core::Status decode_hello(std::string_view bytes, HelloAnswer& answer) {
     if (field == 5) limits.frame.items = value;
     if (field == 6) limits.frame.inline_bytes = value;
     if (field == 7 && value != 0) answer.chunk_bytes = value;
+    if (field == 8) limits.most.programs = value;
+    if (field == 9) limits.most.program_steps = value;
+    if (field == 10) limits.most.program_bytes = value;
+    if (field == 11) limits.most.kept = value;
+    if (field == 12) limits.most.handles = value;
   };
   bool good = true;
   const auto on_number = [&](std::uint32_t field, std::uint64_t value) {

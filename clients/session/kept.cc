@@ -12,6 +12,13 @@ Status Session::keep(const std::string& name, Handle* h) {
     return core::invalid("keep: a tensor inside vmap, or of a vmap that has ended");
   }
   TT_RETURN_IF_ERROR(ready_to_issue());
+  if (h == nullptr) {
+    kept_.erase(name);
+  } else if (!kept_.contains(name)) {
+    TT_RETURN_IF_ERROR(
+        fits("keep", &program::Amounts::kept, kept_.size(), 1, "drop names: keep(name, None)"));
+    kept_.insert(name);
+  }
   issue(program::Command(program::Keep{name, h ? h->id : 0}), 0);
   return {};
 }
@@ -52,6 +59,8 @@ core::Result<std::vector<HandleRef>> Session::resume(std::uint64_t next_seq,
   }
   auto handles = autograd::restore(graph_, inventory);
   if (!handles.ok()) return handles;
+  amounts_.handles = inventory.items.size();
+  for (const auto& [name, id] : inventory.names) kept_.insert(name);
   seq_ = next_seq - 1;
   next_id_ = next_id;
   trimmed_ = completed_upto;

@@ -32,6 +32,8 @@ core::DType g_default_dtype = core::DType::kF32;
 
 // A release waits for company.
 constexpr std::size_t kReleaseBatch = 8;
+// For so many commands, once something has run out, a release does not.
+constexpr std::uint64_t kShort = 4096;
 // How far the API may run ahead of the sender.
 constexpr std::size_t kMaxWaitingBytes = 32 << 20;
 
@@ -93,6 +95,8 @@ Status Session::ready_to_issue(bool reads) {
   if (completed > trimmed_ + 256 && !late_.load(std::memory_order_relaxed)) {
     graph_.completed(trimmed_ = completed);
   }
+  if (short_of_room() && !releases_.empty()) [[unlikely]]
+    flush_releases();
   if (!over_.load(std::memory_order_relaxed) && has_room()) return {};
   TT_RETURN_IF_ERROR(block([&] { return over_ || has_room(); }));
   MutexLock lock(mutex_);
@@ -178,6 +182,11 @@ void Session::flush_releases() {
   while (!undefined_.empty() && !tracer_) {
     const std::uint64_t number = undefined_.back();
     undefined_.pop_back();
+    if (const auto found = defined_.find(number); found != defined_.end()) {
+      amounts_.program_steps -= found->second.steps;
+      amounts_.program_bytes -= found->second.bytes;
+      defined_.erase(found);
+    }
     begin_command();
     issue(program::Command(program::Undefine{number}), 0);
   }
@@ -187,6 +196,7 @@ void Session::flush_releases() {
     release.handles.assign(releases_.begin(),
                            releases_.begin() + static_cast<std::ptrdiff_t>(count));
     releases_.erase(releases_.begin(), releases_.begin() + static_cast<std::ptrdiff_t>(count));
+    amounts_.handles -= count;
     begin_command();
     issue(program::Command(std::move(release)), 0);
   }
@@ -509,6 +519,7 @@ Status Session::raise_pending(std::uint64_t& root) {
     late_ = !errors_.empty();
   }
   root = error.root;
+  if (error.status.code() == core::Code::kResourceExhausted) short_until_ = seq_ + kShort;
   if (ready.ok()) {
     send_raise(error.root);
     // Interrupted: the next command finishes it.

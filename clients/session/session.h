@@ -15,6 +15,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "clients/session/recorder.h"
@@ -24,6 +25,7 @@
 #include "engine/autograd/graph.h"
 #include "engine/autograd/tracer.h"
 #include "engine/core/mutex.h"
+#include "engine/program/amounts.h"
 #include "engine/program/inventory.h"
 #include "proto/wire/frame.h"
 #include "proto/wire/progress.h"
@@ -48,6 +50,7 @@ struct SessionLimits {
   std::uint64_t credit_bytes = 64ull << 20;
   wire::FrameLimits frame;
   std::uint64_t quota = 0;  // bytes a device; 0: unknown
+  program::Amounts most;    // handles, programs and kept names; 0: unknown
   bool keeps = false;       // the session outlives its stream: frames are kept until they have run
   // Of frames that have run since the daemon last wrote the session down, for a daemon that comes
   // back with it as it was then; from retain() on. 0: none.
@@ -260,16 +263,25 @@ class Session : public autograd::Issuer {
   // With the lock: there may be something to send.
   void wake_sender();
   bool has_room() const;
+  // What is let go matters at once: something has run out, or is about to.
+  bool short_of_room() const {
+    return seq_ < short_until_ ||
+           (limits_.most.handles != 0 && amounts_.handles + 1024 > limits_.most.handles);
+  }
   Status ready_to_issue(bool reads = false);
   // Ends what a Raise or an interruption has left open.
   Status settle();
   Status finish_raise();
   void send_raise(std::uint64_t root);
+  // Is there room for so much more?
+  Status fits(std::string_view what, std::uint64_t program::Amounts::*field, std::uint64_t used,
+              std::uint64_t more, std::string_view advice) const;
   void issue(const program::Command& command, std::uint32_t made);
   void issue(const autograd::Call& call, bool inplace, std::uint32_t made);
   void begin_command();
   void give_id(Handle& h) {
     h.id = next_id_++;
+    ++amounts_.handles;
     if (tracer_) [[unlikely]]
       trace_made(h);
   }
@@ -294,8 +306,15 @@ class Session : public autograd::Issuer {
   std::unique_ptr<autograd::Tracer> tracer_;
   std::vector<std::uint64_t> undefined_;
   std::uint64_t next_program_ = 1;
+  struct Defined {
+    std::uint64_t steps, bytes;
+  };
+  std::unordered_map<std::uint64_t, Defined> defined_;  // by number
+  program::Amounts amounts_;                            // of handles and programs
+  std::set<std::string> kept_;
   std::uint64_t trimmed_ = 0;
   std::uint64_t interrupted_upto_ = 0;  // 0: nothing to settle
+  std::uint64_t short_until_ = 0;       // seq
   Status frozen_;
   std::uint64_t raise_seq_ = 0, raise_root_ = 0;  // a Raise under way; 0: none
   bool recording_ = false;

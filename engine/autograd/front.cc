@@ -25,8 +25,6 @@ using program::HandleId;
 
 namespace {
 
-constexpr std::size_t kMostKept = 10'000;
-
 // Handles by id. Ids grow by one, so a chunked array; a chunk goes when its last handle does.
 class Names {
  public:
@@ -108,9 +106,10 @@ class Names {
 
 class Front::Impl final : public Issuer {
  public:
-  Impl(const ops::Catalog& catalog, Sink* sink)
+  Impl(const ops::Catalog& catalog, Sink* sink, const program::Amounts& limits)
       : catalog_(catalog),
         sink_(sink),
+        limits_(limits),
         graph_(catalog, sink),
         relayout_(catalog.id(*catalog.find("relayout"))) {}
   ~Impl() override {
@@ -130,6 +129,8 @@ class Front::Impl final : public Issuer {
 
   program::Inventory take_over() {
     graph_.forget_history();
+    programs_.clear();
+    program_bytes_ = steps_ = 0;
     const std::vector<HandleRef> kept = strip(kept_);
     std::vector<HandleId> ids;
     for (const HandleRef& h : kept) {
@@ -194,6 +195,16 @@ class Front::Impl final : public Issuer {
                       " names, the client expected " + std::to_string(made_));
     }
     return {};
+  }
+
+  program::Amounts amounts() const {
+    program::Amounts amounts;
+    amounts.handles = names_.alive();
+    amounts.programs = programs_.size();
+    amounts.program_steps = steps_;
+    amounts.program_bytes = program_bytes_;
+    amounts.kept = kept_.size();
+    return amounts;
   }
 
   Graph& graph() { return graph_; }
@@ -476,9 +487,8 @@ class Front::Impl final : public Issuer {
     }
     HandleRef h;
     TT_RETURN_IF_ERROR(find(c.handle, h));
-    if (kept_.size() >= kMostKept && !kept_.contains(c.name)) {
-      return Status(Code::kResourceExhausted,
-                    "a session keeps at most " + std::to_string(kMostKept) + " names");
+    if (!kept_.contains(c.name)) {
+      TT_RETURN_IF_ERROR(fits("keep", &program::Amounts::kept, kept_.size(), 1));
     }
     kept_.insert_or_assign(std::move(c.name), std::move(h));
     return {};
@@ -513,15 +523,11 @@ class Front::Impl final : public Issuer {
     }
     auto read = program::deserialize(c.bytes, ops::op_finder(catalog_));
     if (!read.ok()) return read.status();
-    std::size_t steps = 0;
-    count_steps(read->body, steps);
-    if (programs_.size() >= kMostPrograms || steps_ + steps > kMostSteps ||
-        program_bytes_ + c.bytes.size() > kMostProgramBytes) {
-      return Status(Code::kResourceExhausted,
-                    "define: a session has at most " + std::to_string(kMostPrograms) +
-                        " programs, of " + std::to_string(kMostSteps) + " steps and " +
-                        std::to_string(kMostProgramBytes) + " bytes together");
-    }
+    const std::uint64_t steps = program::steps_of(read->body);
+    TT_RETURN_IF_ERROR(fits("define", &program::Amounts::programs, programs_.size(), 1));
+    TT_RETURN_IF_ERROR(fits("define", &program::Amounts::program_steps, steps_, steps));
+    TT_RETURN_IF_ERROR(
+        fits("define", &program::Amounts::program_bytes, program_bytes_, c.bytes.size()));
     TT_RETURN_IF_ERROR(ops::verify(*read, catalog_));
     program_bytes_ += c.bytes.size();
     steps_ += steps;
@@ -558,11 +564,12 @@ class Front::Impl final : public Issuer {
   static Status no_program(std::uint64_t id) {
     return Status(Code::kNotFound, "program " + std::to_string(id) + " is not defined");
   }
-  static void count_steps(const program::Block& block, std::size_t& steps) {
-    steps += block.steps.size();
-    for (const program::Step& step : block.steps) {
-      for (const program::Block& inner : step.blocks) count_steps(inner, steps);
-    }
+  // A client that knows its limits never gets here.
+  Status fits(std::string_view what, std::uint64_t program::Amounts::*field, std::uint64_t used,
+              std::uint64_t more) const {
+    const std::uint64_t limit = limits_.*field;
+    if (used <= limit && more <= limit - used) return {};
+    return program::over_limit(what, field, used, more, limit, "drop some");
   }
   Status run(program::Release& c) {
     for (HandleId id : c.handles) {
@@ -573,6 +580,7 @@ class Front::Impl final : public Issuer {
 
   const ops::Catalog& catalog_;
   Sink* const sink_;
+  const program::Amounts limits_;
   Graph graph_;
   const ops::OpId relayout_;
   Names names_;
@@ -581,20 +589,17 @@ class Front::Impl final : public Issuer {
   std::unique_ptr<Backward> backward_;
   struct Defined {
     std::unique_ptr<Callable> callable;
-    std::size_t bytes, steps;
+    std::uint64_t bytes, steps;
   };
-  static constexpr std::size_t kMostPrograms = 1024;
-  static constexpr std::size_t kMostSteps = 1 << 17;
-  static constexpr std::size_t kMostProgramBytes = std::size_t{64} << 20;
   std::unordered_map<std::uint64_t, Defined> programs_;
-  std::size_t program_bytes_ = 0, steps_ = 0;
+  std::uint64_t program_bytes_ = 0, steps_ = 0;
   std::uint64_t seq_ = 0;
   HandleId first_made_ = 0;
   std::uint32_t made_ = 0;
 };
 
-Front::Front(const ops::Catalog& catalog, Sink* sink)
-    : impl_(std::make_unique<Impl>(catalog, sink)) {}
+Front::Front(const ops::Catalog& catalog, Sink* sink, const program::Amounts& limits)
+    : impl_(std::make_unique<Impl>(catalog, sink, limits)) {}
 Front::~Front() = default;
 Status Front::execute(std::uint64_t seq, program::Command&& command) {
   return impl_->execute(seq, std::move(command));
@@ -637,6 +642,7 @@ bool Front::differentiable(const HandleRef& root, const HandleRef& seed,
 }
 std::uint64_t Front::next_id() const { return impl_->names().next(); }
 std::size_t Front::handles() const { return impl_->names().alive(); }
+program::Amounts Front::amounts() const { return impl_->amounts(); }
 std::size_t Front::tape_nodes() const { return impl_->graph().live_nodes(); }
 std::size_t Front::bookkeeping_bytes() const {
   return impl_->graph().bookkeeping_bytes() + impl_->names().bytes();

@@ -12,6 +12,7 @@
 #include "engine/core/ref.h"
 #include "engine/core/status.h"
 #include "engine/ops/op.h"
+#include "engine/program/amounts.h"
 #include "engine/program/command.h"
 #include "engine/program/image.h"
 #include "engine/program/instruction.h"
@@ -67,7 +68,10 @@ class ImageMaker;
 
 class Front {
  public:
-  Front(const ops::Catalog& catalog, Sink* sink);
+  // `limits`: of programs and kept names, which whoever sends the commands must know; what else is
+  // bounded is up to the caller.
+  Front(const ops::Catalog& catalog, Sink* sink,
+        const program::Amounts& limits = program::kUsualLimits);
   ~Front();
 
   // Executes one command with sequence number `seq`. Precondition for a Raise: everything before it
@@ -114,6 +118,8 @@ class Front {
   std::size_t tape_nodes() const;  // nodes alive
   // What names and tape cost beside the values, about.
   std::size_t bookkeeping_bytes() const;
+  // How much there is of handles, programs and kept names.
+  program::Amounts amounts() const;
 
  private:
   class Impl;

@@ -24,6 +24,17 @@ std::uint64_t most_in_file(std::uint64_t bytes) {
   return bytes + (bytes / kFileBlock + 3) * 32 + kPage;
 }
 
+// Not where its file is: that is nobody's business but the daemon's.
+Status unreadable(const Storage& storage, const Away& away, const Status& status) {
+  std::string why = status.message();
+  if (const auto at = why.find(away.path); at != std::string::npos) {
+    why.replace(at, away.path.size(), "its file");
+  }
+  return Status(Code::kDataLoss, "a tensor of " + readable_bytes(away.bytes) +
+                                     ", made by command " + std::to_string(storage.seq()) +
+                                     ", was on the disk and cannot be read back: " + why);
+}
+
 }  // namespace
 
 Storage::Storage() = default;
@@ -143,15 +154,8 @@ Status Pool::move_in(Storage& storage, const std::function<bool()>& go_on) {
     (void)account_.release(more);
     if (status.code() == Code::kCancelled) return status;
     away.disk->failed();
-    // Not where: that is nobody's business but the daemon's.
-    std::string why = status.message();
-    if (const auto at = why.find(away.path); at != std::string::npos) {
-      why.replace(at, away.path.size(), "its file");
-    }
     core::MutexLock lock(moving_mu_);
-    away.lost = Status(Code::kDataLoss, "a tensor of " + readable_bytes(away.bytes) +
-                                            ", made by command " + std::to_string(storage.seq()) +
-                                            ", was on the disk and cannot be read back: " + why);
+    away.lost = unreadable(storage, away, status);
     return away.lost;
   }
   away.disk->moved_in(away.bytes, ns_since(began));
@@ -200,7 +204,7 @@ Status Pool::read(Storage& storage, std::uint64_t offset, void* to, std::size_t 
   TT_RETURN_IF_ERROR(away.lost);
   if (!away.reader || away.read > offset) {
     auto reader = BlockReader::open(away.path);
-    if (!reader.ok()) return reader.status();
+    if (!reader.ok()) return unreadable(storage, away, reader.status());
     away.reader = std::move(*reader);
     away.read = 0;
   }
@@ -215,7 +219,7 @@ Status Pool::read(Storage& storage, std::uint64_t offset, void* to, std::size_t 
   away.read += bytes;
   if (status.ok() && away.read == away.bytes) status = away.reader->finish();
   if (!status.ok() || away.read == away.bytes) away.reader = nullptr;
-  return status;
+  return status.ok() ? status : unreadable(storage, away, status);
 }
 
 std::string Pool::on_disk() const {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <memory>
 
+#include "engine/program/amounts.h"
+
 namespace teletensor::runtime {
 
 using core::Code;
@@ -46,9 +48,11 @@ Status Publications::add(Facts facts, memory::Storage& storage) {
   }
   if (found == names_.end()) {
     std::size_t& count = counts_[facts.owner];
-    if (count >= kMostOfSession) {
-      return Status(Code::kResourceExhausted, "publish: a session publishes at most " +
-                                                  std::to_string(kMostOfSession) + " names");
+    if (count >= facts.most) {
+      const std::size_t used = count;
+      if (used == 0) counts_.erase(facts.owner);
+      return program::over_limit("publish", &program::Amounts::published, used, 1, facts.most,
+                                 "withdraw some");
     }
     ++count;
   } else {
@@ -140,6 +144,12 @@ std::vector<Publications::Facts> Publications::all() const {
   std::vector<Facts> all;
   for (const auto& [key, name] : names_) all.push_back(name.facts);
   return all;
+}
+
+std::size_t Publications::count(memory::OwnerId owner) const {
+  core::MutexLock lock(mu_);
+  const auto found = counts_.find(owner);
+  return found == counts_.end() ? 0 : found->second;
 }
 
 }  // namespace teletensor::runtime

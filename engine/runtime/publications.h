@@ -21,8 +21,6 @@ namespace teletensor::runtime {
 
 class Publications {
  public:
-  static constexpr std::size_t kMostOfSession = 10'000;
-
   struct Facts {
     std::uint64_t id = 0;
     std::string name, user;  // together they are unique
@@ -33,6 +31,7 @@ class Publications {
     core::Dims shape;
     bool writable = false;
     std::uint64_t bytes = 0;
+    std::uint64_t most = 10'000;  // names of its session
   };
 
   // `storage` becomes common to all sessions that take() it. A name of the same session is given to
@@ -50,6 +49,7 @@ class Publications {
   core::Result<core::Ref<memory::Storage>> take(const program::Published& described,
                                                 std::string_view user) const;
   std::vector<Facts> all() const;
+  std::size_t count(memory::OwnerId owner) const;
 
  private:
   class Entry;                                      // of a storage

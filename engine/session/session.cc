@@ -29,9 +29,11 @@ Session::Session(const ops::Catalog& catalog, runtime::Devices& devices, runtime
       lanes_(lanes),
       publications_(publications),
       user_(options.publishes ? options.user : ""),
+      limits_(options.limits),
+      owner_(owner),
       listener_(listener),
       back_(catalog, devices, lanes, owner, options.memory_quota, this, &publications, tiers),
-      front_(catalog, this) {
+      front_(catalog, this, options.limits) {
   if (!options.user.empty()) back_.set_share(lanes.share(options.user, options.weight));
   back_.join_tiers(options.user);
 }
@@ -111,7 +113,8 @@ void Session::pump_frame() {
     if (closing_) return give_front_back();
     const bool raise =
         !front_.busy() && std::holds_alternative<program::Raise>(frame_.commands[frame_.position]);
-    const bool charged = (unpublished > 0 && !back_.refusing()) || charge_bookkeeping();
+    const bool charged = within_limits() &&
+                         ((unpublished > 0 && !back_.refusing()) || charge_bookkeeping());
     const bool drain = raise || (!charged && !back_.refusing());  // the queue costs, too
     if (drain || back_.full()) {
       back_.publish(frame_.consumed());
@@ -158,6 +161,7 @@ void Session::forget_upto(std::uint64_t completed) {
 
 bool Session::charge_bookkeeping() {
   const std::uint64_t used = bookkeeping();
+  bookkeeping_.store(used, std::memory_order_relaxed);
   std::uint64_t due = used - std::min(used, kFreeBookkeeping);
   due = (due + kBookkeepingStep - 1) / kBookkeepingStep * kBookkeepingStep;
   if (due == charged_) return true;
@@ -171,18 +175,60 @@ bool Session::charge_bookkeeping() {
   return true;
 }
 
+namespace {
+
+bool makes_names(const program::Command& command) {
+  if (const auto* apply = std::get_if<program::Apply>(&command)) return !apply->inplace;
+  if (const auto* call = std::get_if<program::Call>(&command)) return call->made > 0;
+  if (const auto* backward = std::get_if<program::Backward>(&command)) return backward->made > 0;
+  return std::holds_alternative<program::Constant>(command) ||
+         std::holds_alternative<program::Uploaded>(command) ||
+         std::holds_alternative<program::Saved>(command) ||
+         std::holds_alternative<program::Published>(command);
+}
+
+}  // namespace
+
+bool Session::handles_fit() const {
+  const std::uint64_t limit = limits_.handles, used = front_.handles();
+  if (limit == 0 || used < limit) return true;
+  return used == limit && (front_.busy() || !makes_names(frame_.commands[frame_.position]));
+}
+
+std::string Session::names_and_tape() const {
+  return "names and tape (" + std::to_string(front_.handles()) + " tensors, " +
+         std::to_string(front_.tape_nodes()) + " recorded operations)";
+}
+
+Status Session::beyond_limits() const {
+  if (!handles_fit()) {
+    return program::over_limit("tensors", &program::Amounts::handles, front_.handles(), 1,
+                               limits_.handles, "delete some");
+  }
+  return program::over_limit(
+      names_and_tape(), &program::Amounts::tape_bytes, bookkeeping(), 0, limits_.tape_bytes,
+      "delete tensors, or call backward() or detach() on what is recorded");
+}
+
 // Nothing is queued, or entries are refused already.
 Status Session::refuse_or_resume() {
   if (back_.open_failures() == 0) forget_upto(back_.completed_upto());
+  if (!within_limits()) {
+    const std::uint64_t handles = limits_.handles, tape = limits_.tape_bytes;
+    if ((handles != 0 && front_.handles() > handles + kMostExcess) ||
+        (tape != 0 && bookkeeping() > tape + kMostUnpaid)) {
+      return beyond_limits();
+    }
+    if (!back_.refusing()) back_.refuse(beyond_limits());
+    return {};
+  }
   if (charge_bookkeeping()) {
     if (back_.refusing()) back_.refuse({});
     return {};
   }
   const std::uint64_t due = bookkeeping() - kFreeBookkeeping - charged_;
   if (back_.refusing() && due <= kMostUnpaid) return {};
-  const std::string what = "names and tape (" + std::to_string(front_.handles()) + " tensors, " +
-                           std::to_string(front_.tape_nodes()) + " recorded operations)";
-  Status status = host_pool(devices_, back_).refusal(what, std::max(due, kBookkeepingStep));
+  Status status = host_pool(devices_, back_).refusal(names_and_tape(), std::max(due, kBookkeepingStep));
   if (due > kMostUnpaid) return status;
   back_.refuse(std::move(status));
   return {};
@@ -212,6 +258,7 @@ void Session::finish_frame(Status status) {
   (void)charge_bookkeeping();
   handles_ = front_.handles();
   const std::uint64_t next_id = front_.next_id();
+  const program::Amounts amounts = front_.amounts();
   const auto done = std::move(frame_.done);
   frame_ = {};
   give_front_back();
@@ -219,6 +266,7 @@ void Session::finish_frame(Status status) {
     core::MutexLock lock(mu_);
     pumping_ = false;
     next_id_ = next_id;
+    amounts_ = amounts;
     if (!status.ok()) broken_ = status;
   }
   forget_completed();
@@ -249,8 +297,9 @@ void Session::hand_over() {
   taken.inventory = front_.take_over();
   handles_ = front_.handles();
   taken.next_id = front_.next_id();
+  const program::Amounts amounts = front_.amounts();
   give_front_back();
-  std::map<std::uint64_t, std::shared_ptr<Upload>> uploads;
+  Uploads uploads;
   std::map<std::uint64_t, Download> downloads;
   Status broken;
   {
@@ -259,7 +308,9 @@ void Session::hand_over() {
     next_id_ = taken.next_id;
     taken.next_seq = next_seq_;
     forsaken_upto_ = next_seq_ - 1;
+    amounts_ = amounts;
     uploads.swap(uploads_);
+    for (const auto& [number, upload] : uploads) staged_ -= upload->bytes;
     downloads.swap(downloads_);
     given_up_.clear();
     broken = broken_;
@@ -310,7 +361,7 @@ Status Session::uploaded(std::uint64_t seq, const program::Uploaded& uploaded,
   }
   {
     core::MutexLock lock(mu_);
-    uploads_.erase(uploaded.upload);
+    if (uploads_.erase(uploaded.upload) != 0) staged_ -= upload->bytes;
   }
   back_.uploaded(seq, std::move(storage), std::move(value));
   return {};
@@ -346,6 +397,7 @@ void Session::publish(std::uint64_t seq, program::Publish publish, program::Oper
   facts.user = user_;
   facts.users = std::move(publish.users);
   facts.writable = publish.writable;
+  facts.most = limits_.published;
   if (value) {
     facts.dtype = operand.dtype;
     facts.device = value->device;
@@ -473,8 +525,25 @@ core::Result<memory::Pool*> Session::upload_pool(core::Device device) {
   return &back_.executor().pool(static_cast<std::size_t>(found));
 }
 
-std::uint64_t Session::add_upload(core::Ref<memory::Storage> storage) {
+Status Session::stage(std::uint64_t bytes) {
+  core::MutexLock lock(mu_);
+  const std::uint64_t limit = limits_.staged_bytes;
+  if (limit != 0 && (bytes > limit || staged_ > limit - bytes)) {
+    return program::over_limit("upload", &program::Amounts::staged_bytes, staged_, bytes, limit,
+                               "upload less at a time, with a synchronize() in between");
+  }
+  staged_ += bytes;
+  return {};
+}
+
+void Session::unstage(std::uint64_t bytes) {
+  core::MutexLock lock(mu_);
+  staged_ -= bytes;
+}
+
+std::uint64_t Session::add_upload(core::Ref<memory::Storage> storage, std::uint64_t bytes) {
   auto upload = std::make_shared<Upload>();
+  upload->bytes = bytes;
   {
     core::MutexLock lock(upload->mu);
     upload->storage = std::move(storage);
@@ -487,25 +556,37 @@ std::uint64_t Session::add_upload(core::Ref<memory::Storage> storage) {
 core::Result<std::uint64_t> Session::begin_upload(core::Device device, std::uint64_t bytes) {
   const core::Result<memory::Pool*> pool = upload_pool(device);
   if (!pool.ok()) return pool.status();
-  core::Ref<memory::Storage> storage = (*pool)->allocate_shared(bytes, accepted_upto_ + 1);
-  if (!storage) return (*pool)->refusal("upload", bytes);
-  // The memory may be what the session has just freed.
-  runtime::Device& on = devices_.at(static_cast<std::size_t>(devices_.find(device)));
-  if (on.accelerator() != nullptr) {
-    TT_RETURN_IF_ERROR(on.accelerator()->begin_beside(storage->owner()));
+  TT_RETURN_IF_ERROR(stage(bytes));
+  return begin_staged(**pool, bytes);
+}
+
+core::Result<std::uint64_t> Session::begin_staged(memory::Pool& pool, std::uint64_t bytes) {
+  core::Ref<memory::Storage> storage = pool.allocate_shared(bytes, accepted_upto_ + 1);
+  Status status;
+  if (!storage) {
+    status = pool.refusal("upload", bytes);
+  } else if (auto* const accelerator =
+                 devices_.at(static_cast<std::size_t>(devices_.find(pool.device_id())))
+                     .accelerator()) {
+    // The memory may be what the session has just freed.
+    status = accelerator->begin_beside(storage->owner());
   }
-  return add_upload(std::move(storage));
+  if (status.ok()) return add_upload(std::move(storage), bytes);
+  unstage(bytes);
+  return status;
 }
 
 void Session::admit_upload(core::Device device, std::uint64_t bytes,
                            std::function<void(core::Result<std::uint64_t>)> done) {
   const core::Result<memory::Pool*> pool = upload_pool(device);
   if (!pool.ok()) return done(pool.status());
-  if (!(device == core::Device{})) return done(begin_upload(device, bytes));
+  if (Status status = stage(bytes); !status.ok()) return done(std::move(status));
+  if (!(device == core::Device{})) return done(begin_staged(**pool, bytes));
   back_.allocate(bytes, accepted_upto_ + 1,
                  [this, bytes, pool = *pool, done](core::Ref<memory::Storage> storage) {
-                   if (!storage) return done(pool->refusal("upload", bytes));
-                   done(add_upload(std::move(storage)));
+                   if (storage) return done(add_upload(std::move(storage), bytes));
+                   unstage(bytes);
+                   done(pool->refusal("upload", bytes));
                  });
 }
 
@@ -560,6 +641,7 @@ void Session::abort_upload(std::uint64_t id) {
   const auto found = uploads_.find(id);
   if (found == uploads_.end()) return;
   upload = std::move(found->second);
+  staged_ -= upload->bytes;
   uploads_.erase(found);
 }
 
@@ -681,6 +763,19 @@ std::vector<engine::Publication> Session::published(std::string_view name) const
 
 void Session::reset_peaks() {
   for (std::size_t i = 0; i < devices_.size(); ++i) back_.executor().pool(i).reset_peak();
+}
+
+program::Amounts Session::amounts() const {
+  program::Amounts amounts;
+  {
+    core::MutexLock lock(mu_);
+    amounts = amounts_;
+    amounts.staged_bytes = staged_;
+  }
+  amounts.handles = handles();
+  amounts.tape_bytes = bookkeeping_.load(std::memory_order_relaxed);
+  amounts.published = publications_.count(owner_);
+  return amounts;
 }
 
 std::vector<engine::MemoryUse> Session::memory() const {

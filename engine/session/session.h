@@ -37,6 +37,8 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   static constexpr std::uint64_t kFreeBookkeeping = 4u << 20;
   static constexpr std::uint64_t kBookkeepingStep = 1u << 20;
   static constexpr std::uint64_t kMostUnpaid = 256u << 20;
+  // The same for a client beyond its limit of handles.
+  static constexpr std::uint64_t kMostExcess = 1u << 18;
 
   // `owner` > 0 is unique in the process. The others outlive the session.
   Session(const ops::Catalog& catalog, runtime::Devices& devices, runtime::Lanes& lanes,
@@ -78,6 +80,7 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   std::uint64_t completed_upto() const override { return back_.completed_upto(); }
   std::size_t queued() const override { return back_.queued(); }
   std::size_t handles() const override { return handles_.load(std::memory_order_relaxed); }
+  program::Amounts amounts() const override;
   std::uint64_t lane_ns() const override { return back_.used_ns(); }
   std::size_t ahead() const override { return lanes_.ahead_of(back_); }
   std::vector<engine::Holding> largest(std::size_t most) const override;
@@ -101,7 +104,9 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
     core::Ref<memory::Storage> storage TT_GUARDED_BY(mu);
     std::uint64_t received TT_GUARDED_BY(mu) = 0;
     bool finished TT_GUARDED_BY(mu) = false;
+    std::uint64_t bytes = 0;  // of the storage
   };
+  using Uploads = std::map<std::uint64_t, std::shared_ptr<Upload>>;
   using Ready = std::function<void(core::Result<engine::Fetched>)>;
   struct Download {
     bool bound = false;  // the stream has come to its Fetch
@@ -124,9 +129,20 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   void forget_upto(std::uint64_t completed);
   std::uint64_t bookkeeping() const { return front_.bookkeeping_bytes() + back_.queue_bytes(); }
   bool charge_bookkeeping();
+  // Does the next command stay within the limits of handles and tape?
+  bool handles_fit() const;
+  bool within_limits() const {
+    return handles_fit() && (limits_.tape_bytes == 0 || bookkeeping() <= limits_.tape_bytes);
+  }
+  core::Status beyond_limits() const;
+  std::string names_and_tape() const;
   core::Status refuse_or_resume();
   core::Result<memory::Pool*> upload_pool(core::Device device);
-  std::uint64_t add_upload(core::Ref<memory::Storage> storage);
+  // Of an upload that begins; what was staged and did not become one is given back.
+  core::Status stage(std::uint64_t bytes);
+  void unstage(std::uint64_t bytes);
+  core::Result<std::uint64_t> begin_staged(memory::Pool& pool, std::uint64_t bytes);
+  std::uint64_t add_upload(core::Ref<memory::Storage> storage, std::uint64_t bytes);
   std::shared_ptr<Upload> find_upload(std::uint64_t id) const;
   core::Result<runtime::FetchResult> find_download(std::uint64_t seq) const;
 
@@ -160,9 +176,12 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   const runtime::Lanes& lanes_;
   const runtime::Publications& publications_;
   const std::string user_;  // "": may not share
+  const program::Amounts limits_;
+  const memory::OwnerId owner_;
   engine::SessionListener* const listener_;
   std::atomic<bool> closing_{false};
   std::atomic<std::size_t> handles_{0};
+  std::atomic<std::uint64_t> bookkeeping_{0};  // as it was last looked at
   std::atomic<std::uint64_t> accepted_upto_{0};  // seq of the last command of the last frame
 
   runtime::Back back_;
@@ -180,7 +199,9 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   std::uint64_t next_id_ TT_GUARDED_BY(mu_) = 1;
   core::Status broken_ TT_GUARDED_BY(mu_);
   std::uint64_t next_upload_ TT_GUARDED_BY(mu_) = 1;
-  std::map<std::uint64_t, std::shared_ptr<Upload>> uploads_ TT_GUARDED_BY(mu_);
+  Uploads uploads_ TT_GUARDED_BY(mu_);
+  std::uint64_t staged_ TT_GUARDED_BY(mu_) = 0;  // bytes of those, and of those that wait
+  program::Amounts amounts_ TT_GUARDED_BY(mu_);  // the front's, as of the last frame
   std::map<std::uint64_t, Download> downloads_ TT_GUARDED_BY(mu_);
   std::function<void(core::Result<engine::TakenOver>)> successor_ TT_GUARDED_BY(mu_);  // waits
   struct Picture {  // a snapshot that is wanted

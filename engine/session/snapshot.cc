@@ -15,41 +15,82 @@ using program::Image;
 
 namespace {
 
-// What lay on a device that is lost is no tensor any more but the error that says so.
-void drop_lost(Image& image, const runtime::Devices& devices) {
+// A storage that is lost (`why`, one for each, not OK) is no tensor any more but the error that says
+// so.
+void drop_lost(Image& image, const std::vector<Status>& why) {
   std::vector<Image::Index> place(image.storages.size(), Image::kNone), failure = place;
   std::vector<Image::Storage> kept;
   for (std::size_t i = 0; i < image.storages.size(); ++i) {
     const Image::Storage& storage = image.storages[i];
-    const int device = devices.find(storage.device);
-    const Status health =
-        device < 0 ? Status() : devices.at(static_cast<std::size_t>(device)).backend().health();
-    if (health.ok()) {
+    if (why[i].ok()) {
       place[i] = static_cast<Image::Index>(kept.size());
       kept.push_back(storage);
     } else {
       failure[i] = static_cast<Image::Index>(image.failures.size());
-      image.failures.push_back({storage.seq, health});
+      image.failures.push_back({storage.seq, why[i]});
     }
   }
   if (kept.size() == image.storages.size()) return;
   for (Image::Value& value : image.values) {
-    if (value.storage == Image::kNone) continue;
+    if (value.storage >= place.size()) continue;
     if (value.failure == Image::kNone) value.failure = failure[value.storage];
     value.storage = place[value.storage];
   }
   for (Image::Download& download : image.downloads) {
-    if (download.storage == Image::kNone) continue;
+    if (download.storage >= place.size()) continue;
     if (const Image::Index lost = failure[download.storage]; lost != Image::kNone) {
       download.status = image.failures[lost].status;
       download.root = image.failures[lost].seq;
     }
     download.storage = place[download.storage];
   }
-  for (Image::Upload& upload : image.uploads) upload.storage = place[upload.storage];
+  for (Image::Upload& upload : image.uploads) {
+    if (upload.storage < place.size()) upload.storage = place[upload.storage];
+  }
   std::erase_if(image.uploads,
                 [](const Image::Upload& upload) { return upload.storage == Image::kNone; });
   image.storages = std::move(kept);
+}
+
+std::vector<Status> health_of(const Image& image, const runtime::Devices& devices) {
+  std::vector<Status> health;
+  for (const Image::Storage& storage : image.storages) {
+    const int device = devices.find(storage.device);
+    health.push_back(
+        device < 0 ? Status() : devices.at(static_cast<std::size_t>(device)).backend().health());
+  }
+  return health;
+}
+
+// Tensors that are kept by name come first, in case there is no time for all.
+void put_kept_first(Image& image) {
+  std::vector<bool> first(image.storages.size(), false);
+  for (const auto& [name, handle] : image.kept) {
+    for (Image::Index h = handle; h != Image::kNone; h = image.handles[h].grad) {
+      const Image::Index value = image.clocks[image.handles[h].cell].value;
+      if (value == Image::kNone || image.values[value].storage == Image::kNone) break;
+      if (first[image.values[value].storage]) break;
+      first[image.values[value].storage] = true;
+    }
+  }
+  std::vector<Image::Index> place(image.storages.size());
+  std::vector<Image::Storage> sorted;
+  for (const bool now : {true, false}) {
+    for (std::size_t i = 0; i < place.size(); ++i) {
+      if (first[i] != now) continue;
+      place[i] = static_cast<Image::Index>(sorted.size());
+      sorted.push_back(std::move(image.storages[i]));
+    }
+  }
+  const auto move = [&](auto& items) {
+    for (auto& item : items) {
+      if (item.storage != Image::kNone) item.storage = place[item.storage];
+    }
+  };
+  move(image.values);
+  move(image.downloads);
+  move(image.uploads);
+  image.storages = std::move(sorted);
 }
 
 }  // namespace
@@ -143,7 +184,8 @@ void Session::take_image() {
     storage.bytes = contents.bytes();
     storage.seq = contents.seq();
   }
-  drop_lost(image, devices_);
+  drop_lost(image, health_of(image, devices_));
+  put_kept_first(image);
   if (image.shares) {
     picture.done(Status(Code::kFailedPrecondition,
                         "it has published tensors, or ones of other sessions, which outlive no "
@@ -172,7 +214,9 @@ Status Session::put_up(Image image, const engine::Engine::ReadBytes& read) {
   for (const Image::Download& item : image.downloads) {
     if (item.storage < image.storages.size()) stays.insert(&image.storages[item.storage]);
   }
+  std::vector<Status> lost;
   for (Image::Storage& storage : image.storages) {
+    Status& gone = lost.emplace_back();
     const int found = devices_.find(storage.device);
     if (found < 0) {
       return Status(Code::kFailedPrecondition, "the session has tensors on " +
@@ -186,20 +230,23 @@ Status Session::put_up(Image image, const engine::Engine::ReadBytes& read) {
                                                 : pool.allocate_shared(storage.bytes, storage.seq);
     if (!made) return pool.refusal("restoring the session", storage.bytes);
     const memory::OnBehalf behalf(made->owner());
-    for (std::uint64_t at = 0; at < storage.bytes; at += buffer.size()) {
+    for (std::uint64_t at = 0; at < storage.bytes && gone.ok(); at += buffer.size()) {
       const std::size_t part = std::min<std::uint64_t>(buffer.size(), storage.bytes - at);
-      TT_RETURN_IF_ERROR(read(buffer.data(), part));
+      TT_RETURN_IF_ERROR(read(buffer.data(), part, gone));
+      if (!gone.ok()) break;
       TT_RETURN_IF_ERROR(devices_.at(device).backend().copy_in(
           static_cast<char*>(made->data()) + at, buffer.data(), part));
     }
-    storage.contents = made;
-    if (!stays.contains(&storage)) made->unpin();
+    if (gone.ok()) storage.contents = made;
+    if (!gone.ok() || !stays.contains(&storage)) made->unpin();
   }
+  drop_lost(image, lost);
   auto values = autograd::values_of(image);
   if (!values.ok()) return values.status();
   while (!try_take_front()) std::this_thread::yield();
   Status status = front_.put_up_image(image, *values);
   handles_ = front_.handles();
+  const program::Amounts amounts = front_.amounts();
   (void)charge_bookkeeping();
   give_front_back();
   TT_RETURN_IF_ERROR(status);
@@ -207,6 +254,7 @@ Status Session::put_up(Image image, const engine::Engine::ReadBytes& read) {
   back_.begin_at(image.next_seq - 1, image.cancelled_below, std::move(image.failed));
   forgotten_ = accepted_upto_ = image.next_seq - 1;
   core::MutexLock lock(mu_);
+  amounts_ = amounts;
   next_seq_ = image.next_seq;
   next_id_ = image.next_id;
   next_upload_ = std::max<std::uint64_t>(image.next_upload, 1);
@@ -218,7 +266,8 @@ Status Session::put_up(Image image, const engine::Engine::ReadBytes& read) {
     core::MutexLock inner(upload->mu);
     upload->storage = core::Ref<memory::Storage>(
         static_cast<memory::Storage*>(image.storages[item.storage].contents.get()));
-    upload->received = upload->storage->bytes();
+    upload->received = upload->bytes = upload->storage->bytes();
+    staged_ += upload->bytes;
     upload->finished = true;
     uploads_.emplace(item.number, upload);
   }

@@ -297,3 +297,23 @@ def test_nobody_in_particular_takes_nothing(daemon, tt):
         with pytest.raises(RuntimeError, match="no session"):
             tt.interrupt("mine", daemon.tcp)
         assert a.kept()["secret"].tolist() == [1.0, 1.0, 1.0]
+
+
+def test_programs_of_the_client_before_are_gone(daemon, tt):
+    """Their numbers begin anew."""
+    first = client("""
+        s = tt.connect(os.environ["TT_TEST_ADDRESS"], name="exp")
+        with s.as_current():
+            f = tt.compile(lambda x: x * 3)
+            x = tt.ones(2)
+            s.keep("x", x)
+            print(f(x).tolist(), flush=True)
+            time.sleep(60)
+    """, daemon.unix)
+    wait_line(first, "[3.0, 3.0]")
+    first.kill()
+    finish(first)
+    with tt.connect(daemon.unix, name="exp") as s:
+        assert s.taken_over and s.status()["limits"]["programs"]["used"] == 0
+        f = tt.compile(lambda x: x * 5)
+        assert f(s.kept()["x"]).tolist() == [5.0, 5.0]

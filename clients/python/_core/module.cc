@@ -258,8 +258,14 @@ void bind_session(nb::module_& m) {
           [](nb::pointer_and_handle<PySession> self, std::uint64_t credit_upto,
              std::uint64_t credit_bytes, std::size_t frame_bytes, std::size_t frame_commands,
              std::size_t frame_items, std::size_t inline_bytes, std::uint64_t quota, bool keeps,
-             std::size_t retained_bytes) {
+             std::size_t retained_bytes, std::uint64_t programs, std::uint64_t program_steps,
+             std::uint64_t program_bytes, std::uint64_t kept, std::uint64_t handles) {
             SessionLimits limits;
+            limits.most.programs = programs;
+            limits.most.program_steps = program_steps;
+            limits.most.program_bytes = program_bytes;
+            limits.most.kept = kept;
+            limits.most.handles = handles;
             limits.credit_upto = credit_upto;
             limits.credit_bytes = credit_bytes;
             limits.frame = {frame_bytes, frame_commands, frame_items, inline_bytes};
@@ -271,7 +277,9 @@ void bind_session(nb::module_& m) {
           },
           nb::arg("credit_upto"), nb::arg("credit_bytes"), nb::arg("frame_bytes"),
           nb::arg("frame_commands"), nb::arg("frame_items"), nb::arg("inline_bytes"),
-          nb::arg("quota"), nb::arg("keeps"), nb::arg("retained_bytes"))
+          nb::arg("quota"), nb::arg("keeps"), nb::arg("retained_bytes"), nb::arg("programs") = 0,
+          nb::arg("program_steps") = 0, nb::arg("program_bytes") = 0, nb::arg("kept") = 0,
+          nb::arg("handles") = 0)
       .def(
           "next_frame",
           [](PySession& s, double seconds, std::uint64_t stream) -> nb::object {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -181,6 +182,13 @@ def to_numpy(t: Tensor) -> np.ndarray[Any, Any]:
     return _download(t, numpy_dtype)
 
 
+def _with_lines(session: Session, text: str) -> str:
+    def line(made: re.Match[str]) -> str:
+        site: str = session._core.site_of(int(made[1]))
+        return f"made at {site}" if site else made[0]
+    return re.sub(r"made by command (\d+)", line, text)
+
+
 def _download(t: Tensor, numpy_dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     session = owner_of(t._session)
     shape = t._shape
@@ -205,6 +213,7 @@ def _download(t: Tensor, numpy_dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     except RuntimeError as error:
         if type(error) is RuntimeError:
             session._core.synchronize()  # raises the failed command's own error, with its line
+            raise RuntimeError(_with_lines(session, str(error))) from None
         raise
     finally:
         session._core.taken(seq)

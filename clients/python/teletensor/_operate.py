@@ -102,15 +102,17 @@ def _sessions(args: argparse.Namespace) -> int:
 
 def _memory(args: argparse.Namespace) -> int:
     tensors: list[dict[str, Any]] = []
+    limits: dict[str, dict[str, int]] = {}
     common: list[dict[str, Any]] = []
     with transport(args) as connection:
         if args.session:
             held = Admin(connection).holdings(args.session, 50)
             memory, tensors = held["session"]["memory"], held["tensors"]
+            limits = held["session"]["limits"]
         else:
             memory, common = Admin(connection).memory(), Admin(connection).publications()
     if args.json:
-        print(json.dumps({"memory": memory, "tensors": tensors} if args.session
+        print(json.dumps({"memory": memory, "tensors": tensors, "limits": limits} if args.session
                          else common if args.published else memory))
         return 0
     rows: list[tuple[str, ...]] = [("DEVICE", "USED", "PEAK", "QUOTA" if args.session else "TOTAL")]
@@ -119,6 +121,11 @@ def _memory(args: argparse.Namespace) -> int:
     rows += [("disk", bytes_text(m["disk_used"]), f"holds {bytes_text(m['away'])}",
               bytes_text(m["disk_quota"])) for m in memory if m["disk_quota"]]
     _table(rows)
+    if limits:
+        print()
+        _table([("SESSION HAS", "OF AT MOST", "LIMIT"),
+                *((str(use["used"]), str(use["limit"] or "its memory"), f"session_{name}")
+                  for name, use in limits.items())])
     if tensors:
         print()
         _table([("BYTES", "ON", "MADE BY"),

@@ -86,6 +86,8 @@ class Session:
             frame_items=limits["frame_items"], inline_bytes=limits["inline_bytes"],
             quota=greeting.quota, keeps=greeting.lease > 0,
             retained_bytes=_retained_bytes() if greeting.restart else 0,
+            programs=limits["programs"], program_steps=limits["program_steps"],
+            program_bytes=limits["program_bytes"], kept=limits["kept"], handles=limits["handles"],
         )
         if greeting.snapshots:
             self._core.retain()
@@ -180,7 +182,9 @@ class Session:
     def status(self) -> dict[str, Any]:
         """What a person asks of it: `memory` by device (bytes `used`, `quota`, `device_used`, ...),
         commands `queued`, sessions `ahead` in the queue, `wait_seconds` until what is queued has run as
-        it has gone so far, `handles`, `lane_seconds`. Waits for nothing that is queued.
+        it has gone so far, `handles`, `lane_seconds`, and `limits`: of what the session has besides
+        bytes (handles, programs, kept names, ...) `used` and `limit` (0: its memory's). Waits for
+        nothing that is queued.
         """
         status: dict[str, Any] = Admin(self._transport).holdings(most=1)["session"]
         return status

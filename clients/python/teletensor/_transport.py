@@ -83,7 +83,8 @@ class Greeting:
 
 def _limits(message: Message) -> dict[str, int]:
     names = ("credit_upto", "credit_bytes", "frame_bytes", "frame_commands", "frame_items",
-             "inline_bytes", "chunk_bytes")
+             "inline_bytes", "chunk_bytes", "programs", "program_steps", "program_bytes", "kept",
+             "handles")
     return {name: message.integer(i + 1) for i, name in enumerate(names)}
 
 

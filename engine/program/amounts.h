@@ -1,0 +1,73 @@
+// Amounts: what a client can make grow in a session beside the bytes of its tensors: how much of it
+// there may be, or how much there is.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "engine/core/status.h"
+#include "engine/program/program.h"
+
+namespace teletensor::program {
+
+struct Amounts {
+  std::uint64_t handles = 0;
+  std::uint64_t tape_bytes = 0;     // of names, tape and queue
+  std::uint64_t staged_bytes = 0;   // uploads that are not used yet
+  std::uint64_t programs = 0;
+  std::uint64_t program_steps = 0;  // of all programs, inlined
+  std::uint64_t program_bytes = 0;
+  std::uint64_t kept = 0;           // names
+  std::uint64_t published = 0;      // names
+};
+
+// The limits where nobody sets others. 0: as much as the session's memory holds.
+inline constexpr Amounts kUsualLimits{0,      0,       0,     1024, std::uint64_t{1} << 17,
+                                      64 << 20, 10'000, 10'000};
+
+struct AmountField {
+  std::string_view name;  // of the setting: "session_" + name; and what errors call it
+  std::uint64_t Amounts::*field;
+  bool bytes;       // else a number of things
+  bool may_be_all;  // 0 is a limit: the session's memory
+  std::string_view what;
+};
+inline constexpr std::array<AmountField, 8> kAmountFields{{
+    {"handles", &Amounts::handles, false, true, "tensors that a session has"},
+    {"tape", &Amounts::tape_bytes, true, true, "of a session's names, tape and queue"},
+    {"staged", &Amounts::staged_bytes, true, true, "of a session's uploads that are not used yet"},
+    {"programs", &Amounts::programs, false, false, "captured programs that a session has"},
+    {"program_steps", &Amounts::program_steps, false, false, "of all programs of a session"},
+    {"program_bytes", &Amounts::program_bytes, true, false, "of all programs of a session"},
+    {"kept", &Amounts::kept, false, false, "names that a session keeps tensors under"},
+    {"published", &Amounts::published, false, false, "names that a session publishes"},
+}};
+
+inline std::uint64_t steps_of(const Block& block) {
+  std::uint64_t steps = block.steps.size();
+  for (const Step& step : block.steps) {
+    for (const Block& inner : step.blocks) steps += steps_of(inner);
+  }
+  return steps;
+}
+
+// "WHAT: the session has USED of its LIMIT NAME[, and needs MORE]; ADVICE, or ..."
+inline core::Status over_limit(std::string_view what, std::uint64_t Amounts::*field,
+                               std::uint64_t used, std::uint64_t more, std::uint64_t limit,
+                               std::string_view advice) {
+  const AmountField* found = kAmountFields.data();
+  while (found->field != field) ++found;
+  const auto text = [&](std::uint64_t amount) {
+    return std::to_string(amount) + (found->bytes ? " bytes" : "");
+  };
+  std::string message(what);
+  message += ": the session has " + text(used) + " of at most " + text(limit) +
+             (more > 1 ? ", and this needs " + text(more) + " more" : "") + " (limit session_" +
+             std::string(found->name) + "); " + std::string(advice) +
+             ", or have the daemon's limit raised";
+  return core::Status(core::Code::kResourceExhausted, std::move(message));
+}
+
+}  // namespace teletensor::program

@@ -1,0 +1,39 @@
+"""A disk that is full, fails or is slow under a daemon of a test (faults/faults.cc)."""
+
+from pathlib import Path
+
+import pytest
+
+from support.daemon import SANITIZED, binary
+
+LIBRARY = Path(binary()).resolve().parents[1] / "tests/libfaults.so"
+TEXT = 256
+
+
+class Disk:
+    """environment: of the daemon. disk.full("sessions/"): from now on; disk.good(): no longer."""
+
+    def __init__(self, folder):
+        if SANITIZED or not LIBRARY.exists():
+            pytest.skip("no library to preload: " + ("a sanitized daemon" if SANITIZED else str(LIBRARY)))
+        self._path = Path(folder) / "faults"
+        self._path.write_bytes(bytes(TEXT))
+        self.environment = {"LD_PRELOAD": str(LIBRARY), "TT_FAULTS": str(self._path)}
+        self._count = 0
+
+    def _say(self, text):
+        with open(self._path, "r+b") as file:
+            file.write(text.encode().ljust(TEXT, b"\0"))
+
+    def full(self, part, after=0, error="enospc"):
+        """What is written to files with `part` in their path fails after so many more bytes."""
+        self._count += 1  # a rule of its own, whose bytes are counted from here
+        self._say(f"{error} {after} {part} {self._count}")
+
+    def slow(self, part, milliseconds):
+        """Each write to such files takes so much longer."""
+        self._say(f"slow {milliseconds} {part}")
+
+    def good(self):
+        """All goes well again."""
+        self._say("")
