@@ -41,8 +41,8 @@ struct Config {
   std::uint64_t user_disk_memory = 0;  // of one user's sessions; 0: no limit
   std::string disk_dir;  // of those files; "": in the state directory, else in $TMPDIR
   program::Amounts session_limits = program::kUsualLimits;
-  int session_queue = 16384;                      // commands that a client sends ahead
-  std::uint64_t session_unread = 64ull << 20;     // bytes of values that a client has not read
+  int session_queue = 16384;                   // commands that a client sends ahead
+  std::uint64_t session_unread = 64ull << 20;  // bytes of values that a client has not read
   std::map<std::string, UserConfig> users;
   std::optional<int> lease;                  // seconds; unset: 600, embedded 0
   int lanes = 0;                             // 0: one per core

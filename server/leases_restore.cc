@@ -17,8 +17,8 @@ namespace {
 
 constexpr std::size_t kToken = 32;
 
-ClientInfo client_of(const v1::SavedHead& head, const v1::SavedBody& body,
-                     const Limits& limits, const ops::Catalog& catalog) {
+ClientInfo client_of(const v1::SavedHead& head, const v1::SavedBody& body, const Limits& limits,
+                     const ops::Catalog& catalog) {
   ClientInfo client;
   client.name = head.name();
   client.named = head.named();
@@ -55,7 +55,8 @@ core::Result<LeaseRef> Leases::restore(const v1::SavedHead& head, const v1::Save
   if (head.token().size() != kToken || body.lease_seconds() == 0 || image.next_seq == 0) {
     return core::invalid("no session");
   }
-  auto lease = std::make_shared<Lease>(this, head.token(), client_of(head, body, limits_, engine_.catalog()), limits_);
+  auto lease = std::make_shared<Lease>(this, head.token(),
+                                       client_of(head, body, limits_, engine_.catalog()), limits_);
   lease->relay_ = std::make_unique<Relay>(lease.get());
   auto session =
       engine_.restore(options_of(lease->client), lease->relay_.get(), std::move(image), read);

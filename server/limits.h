@@ -19,7 +19,7 @@ struct UserLimits {
   std::size_t sessions = 0;
   std::uint64_t memory = 0;
   std::uint64_t session_memory = 0;
-  double weight = 1;  // of its share of the lanes
+  double weight = 1;                                 // of its share of the lanes
   program::Amounts amounts = program::kUsualLimits;  // of one session
 };
 
@@ -35,7 +35,7 @@ struct Limits {
   std::size_t user_sessions = 0;     // of one user at once; 0: no limit but `sessions`
   std::uint64_t user_memory = 0;     // bytes a device of a user's sessions; 0: no limit
   std::uint64_t session_memory = 0;  // bytes a device; 0: the engine's budget
-  program::Amounts amounts = program::kUsualLimits;                // of one session
+  program::Amounts amounts = program::kUsualLimits;      // of one session
   std::map<std::string, UserLimits, std::less<>> users;  // those who have limits of their own
   // A client that was cut off has so long to come back before its session may have to go.
   std::chrono::milliseconds safe{30'000};
@@ -48,8 +48,9 @@ struct Limits {
 
   UserLimits of(std::string_view user) const {
     const auto found = users.find(user);
-    return found != users.end() ? found->second
-                                : UserLimits{user_sessions, user_memory, session_memory, 1, amounts};
+    return found != users.end()
+               ? found->second
+               : UserLimits{user_sessions, user_memory, session_memory, 1, amounts};
   }
 };
 

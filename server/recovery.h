@@ -27,7 +27,7 @@ struct SnapshotFacts {
   std::uint64_t completed_upto = 0;  // commands up to here are in it
   std::uint64_t bytes = 0;           // of tensors
   double seconds = 0;                // to write it
-  std::size_t lost = 0;              // tensors, or values, that could not be read or written in time
+  std::size_t lost = 0;  // tensors, or values, that could not be read or written in time
 };
 
 struct DrainFacts {

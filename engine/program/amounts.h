@@ -14,17 +14,17 @@ namespace teletensor::program {
 
 struct Amounts {
   std::uint64_t handles = 0;
-  std::uint64_t tape_bytes = 0;     // of names, tape and queue
-  std::uint64_t staged_bytes = 0;   // uploads that are not used yet
+  std::uint64_t tape_bytes = 0;    // of names, tape and queue
+  std::uint64_t staged_bytes = 0;  // uploads that are not used yet
   std::uint64_t programs = 0;
   std::uint64_t program_steps = 0;  // of all programs, inlined
   std::uint64_t program_bytes = 0;
-  std::uint64_t kept = 0;           // names
-  std::uint64_t published = 0;      // names
+  std::uint64_t kept = 0;       // names
+  std::uint64_t published = 0;  // names
 };
 
 // The limits where nobody sets others. 0: as much as the session's memory holds.
-inline constexpr Amounts kUsualLimits{0,      0,       0,     1024, std::uint64_t{1} << 17,
+inline constexpr Amounts kUsualLimits{0,        0,      0,     1024, std::uint64_t{1} << 17,
                                       64 << 20, 10'000, 10'000};
 
 struct AmountField {

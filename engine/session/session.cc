@@ -113,8 +113,8 @@ void Session::pump_frame() {
     if (closing_) return give_front_back();
     const bool raise =
         !front_.busy() && std::holds_alternative<program::Raise>(frame_.commands[frame_.position]);
-    const bool charged = within_limits() &&
-                         ((unpublished > 0 && !back_.refusing()) || charge_bookkeeping());
+    const bool charged =
+        within_limits() && ((unpublished > 0 && !back_.refusing()) || charge_bookkeeping());
     const bool drain = raise || (!charged && !back_.refusing());  // the queue costs, too
     if (drain || back_.full()) {
       back_.publish(frame_.consumed());
@@ -205,9 +205,9 @@ Status Session::beyond_limits() const {
     return program::over_limit("tensors", &program::Amounts::handles, front_.handles(), 1,
                                limits_.handles, "delete some");
   }
-  return program::over_limit(
-      names_and_tape(), &program::Amounts::tape_bytes, bookkeeping(), 0, limits_.tape_bytes,
-      "delete tensors, or call backward() or detach() on what is recorded");
+  return program::over_limit(names_and_tape(), &program::Amounts::tape_bytes, bookkeeping(), 0,
+                             limits_.tape_bytes,
+                             "delete tensors, or call backward() or detach() on what is recorded");
 }
 
 // Nothing is queued, or entries are refused already.
@@ -228,7 +228,8 @@ Status Session::refuse_or_resume() {
   }
   const std::uint64_t due = bookkeeping() - kFreeBookkeeping - charged_;
   if (back_.refusing() && due <= kMostUnpaid) return {};
-  Status status = host_pool(devices_, back_).refusal(names_and_tape(), std::max(due, kBookkeepingStep));
+  Status status =
+      host_pool(devices_, back_).refusal(names_and_tape(), std::max(due, kBookkeepingStep));
   if (due > kMostUnpaid) return status;
   back_.refuse(std::move(status));
   return {};

@@ -181,7 +181,7 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   engine::SessionListener* const listener_;
   std::atomic<bool> closing_{false};
   std::atomic<std::size_t> handles_{0};
-  std::atomic<std::uint64_t> bookkeeping_{0};  // as it was last looked at
+  std::atomic<std::uint64_t> bookkeeping_{0};    // as it was last looked at
   std::atomic<std::uint64_t> accepted_upto_{0};  // seq of the last command of the last frame
 
   runtime::Back back_;

@@ -15,8 +15,8 @@ using program::Image;
 
 namespace {
 
-// A storage that is lost (`why`, one for each, not OK) is no tensor any more but the error that says
-// so.
+// A storage that is lost (`why`, one for each, not OK) is no tensor any more but the error that
+// says so.
 void drop_lost(Image& image, const std::vector<Status>& why) {
   std::vector<Image::Index> place(image.storages.size(), Image::kNone), failure = place;
   std::vector<Image::Storage> kept;
@@ -56,8 +56,8 @@ std::vector<Status> health_of(const Image& image, const runtime::Devices& device
   std::vector<Status> health;
   for (const Image::Storage& storage : image.storages) {
     const int device = devices.find(storage.device);
-    health.push_back(
-        device < 0 ? Status() : devices.at(static_cast<std::size_t>(device)).backend().health());
+    health.push_back(device < 0 ? Status()
+                                : devices.at(static_cast<std::size_t>(device)).backend().health());
   }
   return health;
 }

@@ -1,6 +1,6 @@
-// A disk that is full, fails or is slow, for a daemon of a test: preloaded, it stands in front of the
-// calls that write files. TT_FAULTS names a file of kText bytes, which the test fills in and changes
-// at any time: "KIND NUMBER PART" (support/faults.py), zeros behind it.
+// A disk that is full, fails or is slow, for a daemon of a test: preloaded, it stands in front of
+// the calls that write files. TT_FAULTS names a file of kText bytes, which the test fills in and
+// changes at any time: "KIND NUMBER PART" (support/faults.py), zeros behind it.
 //
 //   enospc N PART   what is written to files with PART in their path fails after N more bytes
 //   eio N PART      the same with another error
