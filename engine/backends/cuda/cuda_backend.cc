@@ -19,10 +19,12 @@ CudaBackend::CudaBackend(std::unique_ptr<Gpu> gpu, core::Device device, const Co
       host_(std::move(host)),
       table_(make_device_table(catalog)),
       log_(std::move(log)),
-      cache_(*gpu_, compiler, std::move(code_folder), log_) {}
+      cache_(*gpu_, compiler, std::move(code_folder), log_),
+      on_host_(catalog) {}
 
 CudaBackend::~CudaBackend() {
   if (!log_) return;
+  if (on_host() > 0) log_(false, gpu_->name() + ": on the host: " + on_host_.text());
   const KernelCache::Counts kernels = cache_.counts();
   log_(false, gpu_->name() + ": " + std::to_string(on_device()) + " instructions and " +
                   std::to_string(loops()) + " loops ran as kernels, " + std::to_string(on_host()) +
@@ -63,7 +65,7 @@ Status CudaBackend::run_on_host(KernelCall& call) {
   if (kernel == nullptr) {
     return Status(Code::kUnimplemented, call.op.name + ": not available on " + gpu_->name());
   }
-  on_host_.fetch_add(1, std::memory_order_relaxed);
+  on_host_.add(catalog_.id(call.op));
   return run_through_host(call, kernel, *gpu_);
 }
 

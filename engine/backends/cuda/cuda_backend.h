@@ -14,6 +14,7 @@
 #include "engine/backends/cuda/device_table.h"
 #include "engine/backends/cuda/gpu.h"
 #include "engine/backends/cuda/kernel_cache.h"
+#include "engine/backends/cuda/on_host.h"
 
 namespace teletensor::backends::cuda {
 
@@ -67,7 +68,7 @@ class CudaBackend final : public Accelerator {
   // Instructions that ran as launches, loops that did (as one), and instructions on the host.
   std::uint64_t on_device() const { return on_device_.load(std::memory_order_relaxed); }
   std::uint64_t loops() const { return loops_.load(std::memory_order_relaxed); }
-  std::uint64_t on_host() const { return on_host_.load(std::memory_order_relaxed); }
+  std::uint64_t on_host() const { return on_host_.total(); }
 
  private:
   static core::Status run(KernelCall& call);
@@ -83,7 +84,8 @@ class CudaBackend final : public Accelerator {
   const DeviceTable table_;
   const Log log_;
   KernelCache cache_;  // goes before the device does
-  std::atomic<std::uint64_t> on_device_{0}, loops_{0}, on_host_{0};
+  std::atomic<std::uint64_t> on_device_{0}, loops_{0};
+  HostCalls on_host_;
 };
 
 }  // namespace teletensor::backends::cuda

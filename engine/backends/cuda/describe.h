@@ -22,14 +22,19 @@ core::Status describe_copy(KernelCall& call, const TensorArg& from, const Tensor
 
 // Families of rows for the table.
 void add_loop_kernels(DeviceTable& table, const ops::Catalog& catalog);
+void add_attention_kernels(DeviceTable& table);
 void add_cell_kernels(DeviceTable& table);
+void add_conv_kernels(DeviceTable& table);
 void add_copy_kernels(DeviceTable& table);
 void add_fold_kernels(DeviceTable& table);
 void add_index_kernels(DeviceTable& table);
+void add_loss_kernels(DeviceTable& table);
 void add_matmul_kernels(DeviceTable& table);
+void add_norm_kernels(DeviceTable& table);
 void add_pool_kernels(DeviceTable& table);
 void add_random_kernels(DeviceTable& table);
 void add_row_kernels(DeviceTable& table);
+void add_scatter_kernels(DeviceTable& table);
 void add_step_kernels(DeviceTable& table);
 
 }  // namespace teletensor::backends::cuda

@@ -53,14 +53,19 @@ void DeviceTable::add(std::string_view op, Skeleton skeleton, Describe describe)
 DeviceTable make_device_table(const ops::Catalog& catalog) {
   DeviceTable table(catalog);
   add_loop_kernels(table, catalog);
+  add_attention_kernels(table);
   add_cell_kernels(table);
+  add_conv_kernels(table);
   add_copy_kernels(table);
   add_fold_kernels(table);
   add_index_kernels(table);
+  add_loss_kernels(table);
   add_matmul_kernels(table);
+  add_norm_kernels(table);
   add_pool_kernels(table);
   add_random_kernels(table);
   add_row_kernels(table);
+  add_scatter_kernels(table);
   add_step_kernels(table);
   return table;
 }

@@ -128,15 +128,19 @@ KernelSource print_matmul(const MatmulGraph& g) {
             "], at = rest % size; rest /= size; a += at * p.batch_a[" + i +
             "]; b += at * p.batch_b[" + i + "]; }\n";
   }
-  text +=
-      std::string("  A acc[4][4] = {};\n  tt::tile_product<A, ") + flag(g.turned_a) + ", " +
-      flag(g.turned_b) +
-      ">(acc, as, bs, a, b, p.m - i0, p.n - j0, p.k, p.a_row, p.a_column, p.b_row, p.b_column);\n"
-      "  const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;\n"
-      "#pragma unroll\n  for (int i = 0; i < 4; ++i) {\n"
-      "#pragma unroll\n    for (int j = 0; j < 4; ++j) {\n"
-      "      const std::int64_t row = i0 + ty * 4 + i, column = j0 + tx + j * 16;\n"
-      "      if (row >= p.m || column >= p.n) continue;\n      A value = acc[i][j];\n";
+  text += std::string("  A acc[4][4] = {};\n  tt::tile_product<A, ") + flag(g.turned_a) + ", " +
+          flag(g.turned_b) +
+          ">(acc, as, bs, p.m - i0, p.n - j0, p.k,\n"
+          "      [&](int m, std::int64_t k) { return s::to_compute<A>(a[m * p.a_row + k * "
+          "p.a_column]); },\n"
+          "      [&](std::int64_t k, int n) { return s::to_compute<A>(b[k * p.b_row + n * "
+          "p.b_column]); "
+          "});\n"
+          "  const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;\n"
+          "#pragma unroll\n  for (int i = 0; i < 4; ++i) {\n"
+          "#pragma unroll\n    for (int j = 0; j < 4; ++j) {\n"
+          "      const std::int64_t row = i0 + ty * 4 + i, column = j0 + tx + j * 16;\n"
+          "      if (row >= p.m || column >= p.n) continue;\n      A value = acc[i][j];\n";
   if (g.adds) {
     // As the CPU's: nothing of x is read where beta is 0.
     const std::string alpha = core::is_inexact(compute) ? "A(p.alpha)" : "A(s::to_int(p.alpha))",

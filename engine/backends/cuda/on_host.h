@@ -1,6 +1,10 @@
 // A call of a kernel of the CPU for tensors of a device.
 #pragma once
 
+#include <atomic>
+#include <string>
+#include <vector>
+
 #include "engine/backends/backend.h"
 #include "engine/backends/cuda/gpu.h"
 
@@ -10,5 +14,18 @@ namespace teletensor::backends::cuda {
 // exactly what the kernel would do in the device's memory. What fails has changed nothing. The
 // copies are charged to the session as the host's temporary memory.
 core::Status run_through_host(KernelCall& call, Kernel kernel, Gpu& gpu);
+
+// How often each op went that way. Thread-safe.
+class HostCalls {
+ public:
+  explicit HostCalls(const ops::Catalog& catalog) : catalog_(catalog), counts_(catalog.size()) {}
+  void add(ops::OpId op) { counts_[op].fetch_add(1, std::memory_order_relaxed); }
+  std::uint64_t total() const;
+  std::string text() const;  // "matmul 3, sort 1": by the catalog's order
+
+ private:
+  const ops::Catalog& catalog_;
+  std::vector<std::atomic<std::uint64_t>> counts_;
+};
 
 }  // namespace teletensor::backends::cuda

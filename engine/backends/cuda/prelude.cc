@@ -58,7 +58,9 @@ std::string make_prelude() {
                                         texts::kRows,          texts::kRandom,
                                         texts::kCalls,         texts::kPooling,
                                         texts::kCreation,      texts::kGates,
-                                        texts::kOptimizers}) {
+                                        texts::kOptimizers,    texts::kNorms,
+                                        texts::kLosses,        texts::kScatter,
+                                        texts::kConv,          texts::kAttention}) {
     append(text, header);
   }
   return text;

@@ -53,6 +53,72 @@ Facts facts_of(Recipe recipe) {
       return {"make_hyper", "HyperCall"};
     case Recipe::kFound:
       return {"found_to", "FoundCall", 1};
+    case Recipe::kLayerNorm:
+      return {"layer_norm", "LayerNormCall", 2, false, Spread::kLanes};
+    case Recipe::kLayerNormInput:
+      return {"layer_norm_input", "LayerNormCall", 2, false, Spread::kLanes};
+    case Recipe::kLayerNormSums:
+      return {"layer_norm_sums", "LayerNormCall", 2};
+    case Recipe::kLayerNormWeights:
+      return {"layer_norm_weights", "LayerNormCall", 2};
+    case Recipe::kChannelLeaves:
+      return {"channel_leaves", "ChannelCall", 2, true, Spread::kLanes};
+    case Recipe::kChannelSums:
+      return {"channel_sums", "ChannelCall", 2, true};
+    case Recipe::kChannelApply:
+      return {"channel_apply", "ChannelCall", 2};
+    case Recipe::kChannelGradient:
+      return {"channel_gradient", "ChannelCall", 2};
+    case Recipe::kLosses:
+      return {"losses", "LossCall", 2, true};
+    case Recipe::kLossLeaves:
+      return {"loss_leaves", "LossCall", 2, true, Spread::kLanes};
+    case Recipe::kArrayLeaves:
+      return {"array_leaves", "LossCall", 2, false, Spread::kLanes};
+    case Recipe::kPartSums:
+      return {"part_sums", "LossCall", 2};
+    case Recipe::kLossTotal:
+      return {"loss_total", "LossCall", 2};
+    case Recipe::kCheckUnit:
+      return {"check_unit", "LossCall", 1};
+    case Recipe::kMseGradient:
+      return {"mse_gradient", "LossCall", 2};
+    case Recipe::kCheckClasses:
+      return {"check_classes", "ClassCall"};
+    case Recipe::kClassDivisor:
+      return {"class_divisor", "ClassCall", 1, false, Spread::kBlocks};
+    case Recipe::kCrossEntropyLines:
+      return {"cross_entropy_lines", "ClassCall", 2, false, Spread::kLanes};
+    case Recipe::kCrossEntropyGradient:
+      return {"cross_entropy_gradient", "ClassCall", 2, false, Spread::kLanes};
+    case Recipe::kNllLines:
+      return {"nll_lines", "ClassCall", 2};
+    case Recipe::kNllGradient:
+      return {"nll_gradient", "ClassCall", 2};
+    case Recipe::kChainLinks:
+      return {"chain_links", "ChainCall"};
+    case Recipe::kChainAdd:
+      return {"chain_add", "ChainCall", 1};
+    case Recipe::kChainCopy:
+      return {"chain_copy", "ChainCall", 1};
+    case Recipe::kScatterLine:
+      return {"scatter_line", "ScatterCall", 1, true};
+    case Recipe::kConvTile:
+      return {"conv_tile", "ConvCall", 2, true, Spread::kBlocks};
+    case Recipe::kSliceSums:
+      return {"slice_sums", "ConvCall", 2};
+    case Recipe::kImageColumns:
+      return {"image_columns", "ConvCall", 1};
+    case Recipe::kColumnsImage:
+      return {"columns_image", "ConvCall", 2};
+    case Recipe::kAttention:
+      return {"attention", "AttentionCall", 1, true, Spread::kBlocks};
+    case Recipe::kAttentionDots:
+      return {"attention_dots", "AttentionCall", 1};
+    case Recipe::kAttentionKeys:
+      return {"attention_keys", "AttentionCall", 1, true, Spread::kBlocks};
+    case Recipe::kAttentionQueries:
+      return {"attention_queries", "AttentionCall", 1, true, Spread::kBlocks};
   }
   return {};
 }

@@ -9,7 +9,8 @@
 // TT_FAKE_CUDA is a list "name=value,...":
 //   devices=1     how many                     memory=256   MiB on each
 //   capability=90                              driver=13000, nvrtc=13.0   versions
-//   compile=none  refuses every kernel         cache=DIR    keeps compiled kernels there
+//   compile=none  refuses every kernel, compile=empty: kernels compute nothing
+//   cache=DIR     keeps compiled kernels there
 //   seed=1        of the order of streams      control=FILE  read and removed when it appears:
 //     "sticky N"  what device N runs next ends its context (CUDA_ERROR_ILLEGAL_ADDRESS)
 //     "lost N"    device N is gone at once (CUDA_ERROR_UNKNOWN)
@@ -52,7 +53,7 @@ enum Error : int {
 struct Config {
   int devices = 1, capability = 90, driver = 13000, nvrtc_major = 13, nvrtc_minor = 0;
   std::size_t memory = std::size_t{256} << 20;
-  bool compiles = true;
+  bool compiles = true, empty = false;
   unsigned seed = 1;
   std::string cache, control;
 };

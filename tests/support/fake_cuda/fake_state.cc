@@ -34,7 +34,7 @@ Config read_config() {
     if (name == "nvrtc") {
       std::sscanf(value.c_str(), "%d.%d", &made.nvrtc_major, &made.nvrtc_minor);
     }
-    if (name == "compile") made.compiles = value != "none";
+    if (name == "compile") made.compiles = value != "none", made.empty = value == "empty";
     if (name == "seed") made.seed = static_cast<unsigned>(number());
     if (name == "cache") made.cache = value;
     if (name == "control") made.control = value;

@@ -86,4 +86,122 @@ struct FoundCall {
   void* to;
 };
 
+// Rows of `length`; n of them, or of what the recipe has as a task.
+struct LayerNormCall {
+  std::int64_t n, length, rows, group, groups;
+  const void* x;
+  const void* g;
+  const void* weight;  // of the type that is computed in; may be null, as bias
+  const void* bias;
+  void* y;
+  void* means;
+  void* scales;
+  void* sums;  // [groups][weight, bias][length]
+  void* dweight;
+  void* dbias;
+  double eps;
+};
+// [batch, channels, area], `leaves` a channel.
+struct ChannelCall {
+  std::int64_t n, batch, channels, area, leaves;
+  const void* x;
+  const void* g;
+  const void* weight;
+  const void* bias;
+  void* y;
+  void* means;
+  void* scales;
+  void* variances;
+  void* partial;  // of each channel and leaf
+  void* dweight;
+  void* dbias;
+  void* terms;
+  double eps;
+  bool gathered;
+};
+
+// Operands in the type that is computed in.
+struct LossCall {
+  std::int64_t n, count, part;
+  const void* x;
+  const void* target;
+  const void* weight;    // may be null, as the next
+  const void* positive;  // weight of the positive answers
+  const void* gradient;
+  void* y;
+  void* leaves;
+  const int* flag;
+  int* refuse;
+  const double* divisor_there;  // or null: `divisor`
+  double divisor, width;
+  bool log_target, mean, none;
+};
+// Lines of classes: [before, classes, step].
+struct ClassCall {
+  std::int64_t n, lines, classes, step, ignore;
+  const void* x;
+  const std::int64_t* target;
+  const void* weight;    // of the type that is computed in, as what follows
+  const void* gradient;  // of each line, or one
+  void* losses;
+  void* y;
+  int* refuse;
+  double* divisor;  // the weights of all targets; of all classes
+  double smoothing;
+  bool mean, none;
+};
+
+// y[b, index[i], a] from x[b, i, a] (or one element: fill); size: of y's middle dimension.
+struct ChainCall {
+  std::int64_t n, count, after, size, skipped;
+  const std::int64_t* index;
+  std::int64_t* next;
+  int* later;
+  const void* x;
+  void* y;
+  const int* flag;
+  double alpha;
+  bool fill;
+};
+inline constexpr int kScatterRank = 8;
+struct ScatterCall {
+  std::int64_t n;
+  const std::int64_t* index;
+  const void* x;
+  void* y;
+  const int* flag;
+  std::int64_t shape[kScatterRank], index_strides[kScatterRank], x_strides[kScatterRank],
+      y_strides[kScatterRank];
+  int rank, dim;
+  bool fill;
+};
+
+// As cpu/conv.h; rows, columns and depth of the product of one group, in `slices` of `slice`.
+struct ConvCall {
+  std::int64_t n, groups, in_channels, out_channels, group_in, group_out, taps;
+  std::int64_t in[3], out[3], kernel[3], stride[3], padding[3], dilation[3];
+  std::int64_t rows, columns, depth, slices, slice;
+  const void* x;
+  const void* weight;
+  const void* y;
+  const void* bias;  // of the type that is computed in, or null
+  void* result;
+};
+// [heads, length or keys, inner or values], in the type that is computed in.
+struct AttentionCall {
+  std::int64_t n, length, keys, inner, values;
+  const void* query;
+  const void* key;
+  const void* value;
+  const void* gradient;
+  void* y;
+  void* logs;
+  void* dots;
+  void* dquery;
+  void* dkey;
+  void* dvalue;
+  double scale;
+  bool causal;
+};
+
 }  // namespace teletensor::backends::cuda::calls

@@ -10,20 +10,20 @@ A multiply_add(A a, A b, A c) {
   }
 }
 
-// Steps of 16 along k. kTurned: neighbours in memory lie along the other dimension.
-template <class A, bool kTurnedA, bool kTurnedB, class T>
-void tile_product(A (&acc)[4][4], A (&as)[16][65], A (&bs)[16][65], const T* a, const T* b,
-                  std::int64_t rows, std::int64_t columns, std::int64_t k, std::int64_t a_row,
-                  std::int64_t a_column, std::int64_t b_row, std::int64_t b_column) {
+// acc += a b with a(row, p), p < k, and b(p, column) as functions; steps of 16 along k. kTurned:
+// neighbours in memory lie along the other dimension. A thread has the rows ty * 4 + i and the
+// columns tx + 16 * j.
+template <class A, bool kTurnedA, bool kTurnedB, class Left, class Right>
+void tile_product(A (&acc)[4][4], A (&as)[16][65], A (&bs)[16][65], std::int64_t rows,
+                  std::int64_t columns, std::int64_t k, Left&& a, Right&& b) {
   const int t = threadIdx.x, ty = t / 16, tx = t % 16;
   for (std::int64_t k0 = 0; k0 < k; k0 += 16) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int m = kTurnedA ? t % 64 : t / 16 + i * 16, p = kTurnedA ? t / 64 + i * 4 : t % 16;
-      as[p][m] = m < rows && k0 + p < k ? s::to_compute<A>(a[m * a_row + (k0 + p) * a_column]) : A(0);
+      as[p][m] = m < rows && k0 + p < k ? a(m, k0 + p) : A(0);
       const int n = kTurnedB ? t / 16 + i * 16 : t % 64, q = kTurnedB ? t % 16 : t / 64 + i * 4;
-      bs[q][n] =
-          n < columns && k0 + q < k ? s::to_compute<A>(b[(k0 + q) * b_row + n * b_column]) : A(0);
+      bs[q][n] = n < columns && k0 + q < k ? b(k0 + q, n) : A(0);
     }
     __syncthreads();
 #pragma unroll
@@ -38,6 +38,20 @@ void tile_product(A (&acc)[4][4], A (&as)[16][65], A (&bs)[16][65], const T* a, 
       }
     }
     __syncthreads();
+  }
+}
+
+// f(row, column, value) for a thread's results inside rows x columns.
+template <class A, class F>
+void each_of_tile(const A (&acc)[4][4], std::int64_t rows, std::int64_t columns, F&& f) {
+  const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int row = ty * 4 + i, column = tx + j * 16;
+      if (row < rows && column < columns) f(row, column, acc[i][j]);
+    }
   }
 }
 

@@ -1,0 +1,176 @@
+// Rows of the table for convolutions and columns of windows: products of tiles whose elements are
+// found by their places.
+#include <algorithm>
+
+#include "engine/backends/cuda/conv_slices.h"
+#include "engine/backends/cuda/describe.h"
+#include "engine/backends/cuda/recipes.h"
+#include "engine/backends/cuda/text/calls.h"
+
+namespace teletensor::backends::cuda {
+namespace {
+
+using core::Dims;
+using core::DType;
+using core::Status;
+
+enum ConvPass : std::uint8_t { kOutput, kInput, kWeight };  // as text/conv.cuh has them
+
+constexpr std::int64_t kTile = 64;
+constexpr std::int64_t kLeastSlice = 1024;  // of a sum that is split
+constexpr std::int64_t kManyBlocks = 512;   // enough for a device
+
+// Input x, output y; sizes of windows from attribute `first` on.
+calls::ConvCall conv_of(const Dims& x, const Dims& y, std::span<const std::int64_t> kernel,
+                        const core::Attributes& a, std::size_t first, std::int64_t groups) {
+  calls::ConvCall p = {};
+  for (int d = 0; d < 3; ++d) {
+    p.in[d] = p.out[d] = p.kernel[d] = p.stride[d] = p.dilation[d] = 1;
+    p.padding[d] = 0;
+  }
+  const int n = x.size() - 2;
+  for (int d = 0; d < n; ++d) {
+    const int to = 3 - n + d;
+    const auto at = static_cast<std::size_t>(d);
+    p.in[to] = x[d + 2];
+    p.out[to] = y[d + 2];
+    p.kernel[to] = kernel[at];
+    p.stride[to] = a.ints(first)[at];
+    p.padding[to] = a.ints(first + 1)[at];
+    p.dilation[to] = a.ints(first + 2)[at];
+  }
+  p.groups = groups;
+  p.in_channels = x[1];
+  p.out_channels = y[1];
+  p.group_in = x[1] / groups;
+  p.group_out = y[1] / groups;
+  p.taps = p.kernel[0] * p.kernel[1] * p.kernel[2];
+  return p;
+}
+
+std::int64_t area(const std::int64_t (&size)[3]) { return size[0] * size[1] * size[2]; }
+
+// The product of each group, by blocks.
+Status add_tiles(Work& work, RowMajorCall& memory, ConvPass pass, std::int64_t batch, DType dtype,
+                 calls::ConvCall p) {
+  switch (pass) {
+    case kOutput:
+      p.rows = p.group_out;
+      p.columns = batch * area(p.out);
+      p.depth = p.group_in * p.taps;
+      break;
+    case kInput:
+      p.rows = p.group_in;
+      p.columns = batch * area(p.in);
+      p.depth = p.group_out * p.taps;
+      break;
+    case kWeight:
+      p.rows = p.group_out;
+      p.columns = p.group_in * p.taps;
+      p.depth = batch * area(p.out);
+      break;
+  }
+  p.slices = 1;
+  const std::int64_t tiles =
+      ((p.rows + kTile - 1) / kTile) * ((p.columns + kTile - 1) / kTile) * p.groups;
+  if (pass == kWeight) p.slices = conv_slices(p.depth, tiles);
+  p.slice = ((p.depth + p.slices - 1) / p.slices + 15) / 16 * 16;
+  p.slices = (p.depth + p.slice - 1) / p.slice;
+  p.n = tiles * p.slices;
+  const DType compute = modular_of(dtype);
+  const RecipeGraph tile{Recipe::kConvTile, {dtype, compute}, pass};
+  if (pass != kWeight) return add_recipe(work, tile, p);
+  void* const result = p.result;
+  const std::int64_t size = p.groups * p.rows * p.columns;
+  p.result = memory.room(p.slices * size, core::size_of(compute));
+  TT_RETURN_IF_ERROR(memory.status());
+  TT_RETURN_IF_ERROR(add_recipe(work, tile, p));
+  p.x = p.result;
+  p.result = result;
+  p.n = size;
+  return add_recipe(work, {Recipe::kSliceSums, {dtype, compute}}, p);
+}
+
+Status convolution(KernelCall& call, Work& work) {
+  const TensorArg &input = call.in[0], &weight = call.in[1], &out = call.out[0];
+  if (out.geometry->numel() == 0) return {};
+  if (input.geometry->numel() == 0 || weight.geometry->numel() == 0) {
+    return not_here("a product of nothing");
+  }
+  const bool transposed = call.attributes.boolean(3);
+  const Dims &x = input.geometry->shape, &y = out.geometry->shape;
+  calls::ConvCall p =
+      conv_of(transposed ? y : x, transposed ? x : y, weight.geometry->shape.span().subspan(2),
+              call.attributes, 0, call.attributes.integer(5));
+  RowMajorCall memory(call, work);
+  const void* const from = memory.read(input, out.dtype);
+  (transposed ? p.y : p.x) = from;
+  p.weight = memory.read(weight, out.dtype);
+  p.bias = memory.read(call.in[2], modular_of(out.dtype));
+  p.result = memory.write(out);
+  TT_RETURN_IF_ERROR(memory.status());
+  TT_RETURN_IF_ERROR(add_tiles(work, memory, transposed ? kInput : kOutput, x[0], out.dtype, p));
+  return memory.store();
+}
+
+Status convolution_weight(KernelCall& call, Work& work) {
+  const TensorArg &x = call.in[0], &g = call.in[1], &out = call.out[0];
+  if (out.geometry->numel() == 0) return {};
+  if (x.geometry->numel() == 0 || g.geometry->numel() == 0) return not_here("a sum of nothing");
+  calls::ConvCall p = conv_of(x.geometry->shape, g.geometry->shape, call.attributes.ints(0),
+                              call.attributes, 1, call.attributes.integer(4));
+  RowMajorCall memory(call, work);
+  p.x = memory.read(x, out.dtype);
+  p.y = memory.read(g, out.dtype);
+  p.result = memory.write(out);
+  TT_RETURN_IF_ERROR(memory.status());
+  TT_RETURN_IF_ERROR(add_tiles(work, memory, kWeight, x.geometry->shape[0], out.dtype, p));
+  return memory.store();
+}
+
+// im2col and col2im. `first`: the attribute of the kernel's sizes; then dilation, padding, stride.
+template <bool kBack>
+Status columns(KernelCall& call, Work& work) {
+  const TensorArg &in = call.in[0], &out = call.out[0];
+  if (out.geometry->numel() == 0) return {};
+  const Dims& image = (kBack ? out : in).geometry->shape;
+  const std::size_t first = kBack ? 1 : 0;
+  const core::Attributes& a = call.attributes;
+  calls::ConvCall p = {};
+  p.in[0] = p.out[0] = p.kernel[0] = p.stride[0] = p.dilation[0] = 1;
+  for (int d = 0; d < 2; ++d) {
+    const auto at = static_cast<std::size_t>(d);
+    p.in[d + 1] = image[d + 2];
+    p.kernel[d + 1] = a.ints(first)[at];
+    p.dilation[d + 1] = a.ints(first + 1)[at];
+    p.padding[d + 1] = a.ints(first + 2)[at];
+    p.stride[d + 1] = a.ints(first + 3)[at];
+    const std::int64_t span = p.dilation[d + 1] * (p.kernel[d + 1] - 1) + 1;
+    p.out[d + 1] = (p.in[d + 1] + 2 * p.padding[d + 1] - span) / p.stride[d + 1] + 1;
+  }
+  p.taps = p.kernel[1] * p.kernel[2];
+  RowMajorCall memory(call, work);
+  p.x = memory.read(in, out.dtype);
+  p.result = memory.write(out);
+  TT_RETURN_IF_ERROR(memory.status());
+  p.n = out.geometry->numel();
+  const Recipe recipe = kBack ? Recipe::kColumnsImage : Recipe::kImageColumns;
+  TT_RETURN_IF_ERROR(add_recipe(work, {recipe, {out.dtype, modular_of(out.dtype)}}, p));
+  return memory.store();
+}
+
+}  // namespace
+
+std::int64_t conv_slices(std::int64_t depth, std::int64_t tiles) {
+  return std::clamp<std::int64_t>(kManyBlocks / std::max<std::int64_t>(tiles, 1), 1,
+                                  std::max<std::int64_t>(depth / kLeastSlice, 1));
+}
+
+void add_conv_kernels(DeviceTable& table) {
+  table.add("convolution", Skeleton::kMatmul, convolution);
+  table.add("convolution_weight", Skeleton::kMatmul, convolution_weight);
+  table.add("im2col", Skeleton::kCell, columns<false>);
+  table.add("col2im", Skeleton::kCell, columns<true>);
+}
+
+}  // namespace teletensor::backends::cuda

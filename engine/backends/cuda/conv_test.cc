@@ -1,0 +1,95 @@
+// Convolutions and attention, emulated, against the CPU's kernels. Sums have another order here, so
+// samples are small integers where bits are compared.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "engine/backends/cuda/conv_slices.h"
+#include "engine/backends/cuda/device_test.h"
+#include "engine/backends/cuda/samples_test.h"
+
+namespace teletensor::backends::cuda {
+namespace {
+
+using core::Attribute;
+using core::Dims;
+using core::DType;
+using core::Geometry;
+
+TestTensor small(DType dtype, const Geometry& geometry, std::mt19937& random) {
+  TestTensor x(dtype, geometry);
+  std::vector<double> values(static_cast<std::size_t>(geometry.numel()));
+  for (double& v : values) v = static_cast<double>(random() % 5) - 2;
+  x.fill(values);
+  return x;
+}
+
+TEST(Conv, ThreePassesOfAnyWindow) {
+  std::mt19937 random(91);
+  DeviceCases cases;
+  const auto ints = [](Dims d) { return Attribute::of(d); };
+  for (const DType dtype : {DType::kF32, DType::kF64, DType::kBF16, DType::kI32}) {
+    const auto x = [&](const Geometry& g) { return small(dtype, g, random); };
+    const auto no = Attribute::of(false), yes = Attribute::of(true);
+    for (const std::int64_t groups : {1, 2}) {
+      const auto g = Attribute::of(groups);
+      const TestTensor image = x(Geometry({2, 6, 11, 9})),
+                       weight = x(Geometry({4, 6 / groups, 3, 2}));
+      cases.need("convolution", {image, weight, x(Geometry({4}))},
+                 {ints({2, 1}), ints({1, 1}), ints({1, 2}), no, ints({0, 0}), g});
+      cases.need("convolution", {x(Geometry({2, 6, 11, 9}, {594, 1, 54, 6})), weight, nullptr},
+                 {ints({1, 1}), ints({0, 0}), ints({1, 1}), no, ints({0, 0}), g});
+      cases.need("convolution", {x(Geometry({2, 4, 6, 5})), weight, x(Geometry({6}))},
+                 {ints({2, 3}), ints({1, 0}), ints({1, 2}), yes, ints({1, 0}), g});
+      cases.need("convolution_weight", {image, x(Geometry({2, 4, 6, 9}))},
+                 {ints({3, 2}), ints({2, 1}), ints({1, 1}), ints({1, 2}), g});
+    }
+    cases.need("convolution", {x(Geometry({2, 3, 40})), x(Geometry({70, 3, 5})), nullptr},
+               {ints({1}), ints({2}), ints({1}), no, ints({0}), Attribute::of(1)});
+    cases.need("convolution_weight", {x(Geometry({70, 2, 40})), x(Geometry({70, 3, 40}))},
+               {ints({5}), ints({1}), ints({2}), ints({1}), Attribute::of(1)});
+    cases.need(
+        "convolution", {x(Geometry({1, 2, 4, 5, 6})), x(Geometry({3, 2, 2, 2, 2})), nullptr},
+        {ints({1, 1, 1}), ints({1, 0, 1}), ints({1, 1, 1}), no, ints({0, 0, 0}), Attribute::of(1)});
+    cases.need("im2col", {x(Geometry({2, 3, 7, 8}))},
+               {ints({3, 2}), ints({1, 2}), ints({1, 0}), ints({2, 1})});
+    cases.need("col2im", {x(Geometry({2, 18, 24}))},
+               {ints({7, 8}), ints({3, 2}), ints({1, 2}), ints({1, 0}), ints({2, 1})});
+  }
+  cases.run(0);
+}
+
+TEST(Conv, SlicesFollowFromTheShape) {
+  EXPECT_EQ(conv_slices(100, 1), 1);         // a short sum is one
+  EXPECT_EQ(conv_slices(100'000, 9), 56);    // few tiles: many slices
+  EXPECT_EQ(conv_slices(100'000, 1000), 1);  // tiles enough
+  EXPECT_EQ(conv_slices(4096, 1), 4);
+  EXPECT_EQ(conv_slices(INT64_MAX, 1), 512);
+}
+
+TEST(Attention, AndItsDerivative) {
+  std::mt19937 random(92);
+  DeviceCases cases;
+  struct Shape {
+    std::int64_t length, keys, inner, values;
+  };
+  for (const Shape& s :
+       {Shape{5, 5, 8, 8}, Shape{130, 130, 16, 24}, Shape{70, 100, 80, 16}, Shape{3, 1, 4, 100}}) {
+    const auto x = [&](std::int64_t rows, std::int64_t columns) {
+      return sample(DType::kF32, Geometry({2, 3, rows, columns}), random, false);
+    };
+    for (const bool causal : {false, true}) {
+      if (causal && s.length != s.keys) continue;
+      const TestTensor q = x(s.length, s.inner), k = x(s.keys, s.inner), v = x(s.keys, s.values);
+      const core::Attributes how = {Attribute::of(causal), Attribute::of(0.3)};
+      cases.need("attention", {q, k, v}, how);
+      const TestResult y = call_op("attention", {q, k, v}, how);
+      ASSERT_TRUE(y.status.ok());
+      cases.need("attention_backward", {x(s.length, s.values), q, k, v, y[0], y[1]}, how);
+    }
+  }
+  cases.run(1000, /*scale=*/32);
+}
+
+}  // namespace
+}  // namespace teletensor::backends::cuda

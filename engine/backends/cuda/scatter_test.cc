@@ -1,0 +1,77 @@
+// Writes by index, emulated, against the CPU's kernels: equal indices in their order.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "engine/backends/cuda/device_test.h"
+#include "engine/backends/cuda/samples_test.h"
+
+namespace teletensor::backends::cuda {
+namespace {
+
+using core::Attribute;
+using core::Dims;
+using core::DType;
+using core::Geometry;
+
+TestTensor places(Dims shape, std::int64_t least, std::int64_t most, std::mt19937& random) {
+  TestTensor x(DType::kI64, Geometry(shape));
+  std::vector<double> values(static_cast<std::size_t>(x.geometry.numel()));
+  for (double& v : values) {
+    v = static_cast<double>(least + static_cast<std::int64_t>(random() % (most - least + 1)));
+  }
+  x.fill(values);
+  return x;
+}
+
+TEST(Scatter, HasTheBitsOfTheCpu) {
+  std::mt19937 random(81);
+  DeviceCases cases;
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kI32, DType::kC64, DType::kBool}) {
+    const auto x = [&](const Geometry& g) { return sample(dtype, g, random, false); };
+    const auto dim = Attribute::of(1);
+    const Geometry whole({6, 20, 4});
+    const TestTensor few = places({30}, 0, 19, random), signs = places({30}, -20, 19, random);
+    for (const double alpha : {1.0, 2.0}) {
+      cases.need("index_add", {x(whole), few, x(Geometry({6, 30, 4}))},
+                 {dim, Attribute::of(alpha)});
+    }
+    cases.need("index_copy", {x(whole), few, x(Geometry({6, 30, 4}, {1, 24, 6}))}, {dim});
+    cases.need("index_fill", {x(whole), signs, 3}, {dim});
+    for (const bool adds : {false, true}) {
+      const auto accumulate = Attribute::of(adds);
+      cases.need("index_put",
+                 {x(whole), x(Geometry({6, 5, 6, 4})), places({5, 6}, -20, 19, random)},
+                 {Attribute::of(Dims{1}), accumulate}, {1});
+      cases.need("index_put", {x(whole), 2, places({9}, -6, 5, random)},
+                 {Attribute::of(Dims{0}), accumulate}, {1});
+    }
+    const TestTensor index = places({5, 12, 3}, 0, 19, random);
+    cases.need("scatter", {x(whole), index, x(Geometry({6, 14, 3}))}, {dim});
+    cases.need("scatter", {x(whole), index, 2}, {dim});
+    cases.need("scatter_add", {x(whole), index, x(Geometry({6, 14, 3}))}, {dim});
+    cases.need("scatter_add", {x(Geometry({50})), places({200}, 0, 49, random), x(Geometry({210}))},
+               {Attribute::of(0)});
+  }
+  for (const DType dtype : {DType::kF32, DType::kF64, DType::kBF16}) {
+    for (const std::int64_t padding : {-1, 3}) {
+      cases.need("embedding_backward",
+                 {sample(dtype, Geometry({4, 9, 7}), random, false), places({4, 9}, 0, 10, random)},
+                 {Attribute::of(11), Attribute::of(padding)});
+    }
+  }
+  const TestTensor bad = places({3}, 20, 22, random), low = places({3}, -3, -1, random);
+  const TestTensor y = sample(DType::kF32, Geometry({4, 20}), random, false);
+  const TestTensor from = sample(DType::kF32, Geometry({4, 3}), random, false);
+  for (const TestTensor& index : {bad, low}) {
+    EXPECT_TRUE(cases.add_refused("index_add", {y, index, from}, {Attribute::of(1)}));
+    EXPECT_TRUE(cases.add_refused("embedding_backward",
+                                  {sample(DType::kF32, Geometry({3, 7}), random, false), index},
+                                  {Attribute::of(11)}));
+  }
+  EXPECT_TRUE(cases.add_refused("index_fill", {y, bad, 1}, {Attribute::of(1)}));
+  cases.run(0);
+}
+
+}  // namespace
+}  // namespace teletensor::backends::cuda

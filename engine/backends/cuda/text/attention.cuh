@@ -1,0 +1,214 @@
+// Attention in tiles of 64 queries and 64 keys: scores live in shared memory alone. The softmax is
+// made as the tiles come, with the largest score so far; the backward makes the weights again from
+// the saved logarithms.
+namespace tt {
+
+// The scores of a tile, scaled; -infinity where a query does not see a key. All threads call it;
+// ends at a barrier.
+template <class A>
+void attention_scores(const calls::AttentionCall& p, A (&scores)[64][65], A (&as)[16][65],
+                      A (&bs)[16][65], const A* q, const A* k, std::int64_t q0, std::int64_t k0) {
+  A acc[4][4] = {};
+  const A scale = static_cast<A>(p.scale);
+  tile_product<A, false, true>(
+      acc, as, bs, p.length - q0, p.keys - k0, p.inner,
+      [&](std::int64_t m, std::int64_t e) { return q[(q0 + m) * p.inner + e]; },
+      [&](std::int64_t e, std::int64_t n) { return k[(k0 + n) * p.inner + e]; });
+  each_of_tile(acc, 64, 64, [&](int row, int column, A value) {
+    const bool seen = q0 + row < p.length && k0 + column < p.keys &&
+                      (!p.causal || k0 + column <= q0 + row);
+    scores[row][column] = seen ? value * scale : -A(__builtin_inf());
+  });
+  __syncthreads();
+}
+
+// A block: 64 queries of one head. kValues: tiles of values' columns.
+template <class A, int kValues>
+void attention(const calls::AttentionCall& p) {
+  __shared__ A scores[64][65];
+  __shared__ A as[16][65];
+  __shared__ A bs[16][65];
+  __shared__ A most[64], total[64], factor[64];
+  std::int64_t head = blockIdx.x;
+  const std::int64_t q0 = coordinate(head, (p.length + 63) / 64) * 64;
+  const A* const q = static_cast<const A*>(p.query) + head * p.length * p.inner;
+  const A* const k = static_cast<const A*>(p.key) + head * p.keys * p.inner;
+  const A* const v = static_cast<const A*>(p.value) + head * p.keys * p.values;
+  const int t = threadIdx.x, ty = t / 16;
+  if (t < 64) {
+    most[t] = -A(__builtin_inf());
+    total[t] = 0;
+  }
+  A acc[kValues][4][4] = {};
+  const std::int64_t last = p.causal && q0 + 64 < p.keys ? q0 + 64 : p.keys;
+  for (std::int64_t k0 = 0; k0 < last; k0 += 64) {
+    attention_scores(p, scores, as, bs, q, k, q0, k0);
+    if (t < 64) {
+      A now = most[t];
+      for (int c = 0; c < 64; ++c) now = Max<A>::one(now, scores[t][c]);
+      factor[t] = most[t] == now ? A(1) : s::exp(most[t] - now);
+      most[t] = now;
+    }
+    __syncthreads();
+    for (int e = t; e < 64 * 64; e += 256) {
+      const int row = e / 64, column = e % 64;
+      const A x = scores[row][column];
+      scores[row][column] = x == -A(__builtin_inf()) ? A(0) : s::exp(x - most[row]);
+    }
+    __syncthreads();
+    if (t < 64) {
+      A sum = 0;
+      for (int c = 0; c < 64; ++c) sum += scores[t][c];
+      total[t] = total[t] * factor[t] + sum;
+    }
+#pragma unroll
+    for (int tile = 0; tile < kValues; ++tile) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) acc[tile][i][j] *= factor[ty * 4 + i];
+      }
+      tile_product<A, false, false>(
+          acc[tile], as, bs, 64, p.values - tile * 64, p.keys - k0 < 64 ? p.keys - k0 : 64,
+          [&](std::int64_t m, std::int64_t e) { return scores[m][e]; },
+          [&](std::int64_t e, std::int64_t n) { return v[(k0 + e) * p.values + tile * 64 + n]; });
+    }
+    __syncthreads();
+  }
+  A* const y = static_cast<A*>(p.y) + (head * p.length + q0) * p.values;
+#pragma unroll
+  for (int tile = 0; tile < kValues; ++tile) {
+    each_of_tile(acc[tile], p.length - q0, p.values - tile * 64, [&](int row, int column, A sum) {
+      y[row * p.values + tile * 64 + column] = sum / total[row];
+    });
+  }
+  if (t < 64 && q0 + t < p.length) {
+    static_cast<A*>(p.logs)[head * p.length + q0 + t] = most[t] + s::log(total[t]);
+  }
+}
+
+// sum(g y) of a row.
+template <class A>
+void attention_dots(const calls::AttentionCall& p, std::int64_t row) {
+  const A *const g = static_cast<const A*>(p.gradient) + row * p.values,
+          *const y = static_cast<const A*>(p.y) + row * p.values;
+  A sum = 0;
+  for (std::int64_t e = 0; e < p.values; ++e) sum += g[e] * y[e];
+  static_cast<A*>(p.dots)[row] = sum;
+}
+
+// The weights of a tile in `weights` from its scores there.
+template <class A>
+void attention_weights(const calls::AttentionCall& p, A (&weights)[64][65], std::int64_t head,
+                       std::int64_t q0) {
+  const A* const logs = static_cast<const A*>(p.logs) + head * p.length;
+  for (int e = threadIdx.x; e < 64 * 64; e += 256) {
+    const int row = e / 64, column = e % 64;
+    const A x = weights[row][column];
+    weights[row][column] = x == -A(__builtin_inf()) ? A(0) : s::exp(x - logs[q0 + row]);
+  }
+  __syncthreads();
+}
+// The scores' gradients of a tile in the place of its weights.
+template <class A>
+void attention_score_gradients(const calls::AttentionCall& p, A (&weights)[64][65], A (&as)[16][65],
+                               A (&bs)[16][65], const A* g, const A* v, std::int64_t head,
+                               std::int64_t q0, std::int64_t k0) {
+  const A* const dots = static_cast<const A*>(p.dots) + head * p.length;
+  const A scale = static_cast<A>(p.scale);
+  A acc[4][4] = {};
+  tile_product<A, false, true>(
+      acc, as, bs, p.length - q0, p.keys - k0, p.values,
+      [&](std::int64_t m, std::int64_t e) { return g[(q0 + m) * p.values + e]; },
+      [&](std::int64_t e, std::int64_t n) { return v[(k0 + n) * p.values + e]; });
+  each_of_tile(acc, p.length - q0, p.keys - k0, [&](int row, int column, A value) {
+    A& weight = weights[row][column];
+    weight = weight * (value - dots[q0 + row]) * scale;
+  });
+  __syncthreads();
+}
+
+// A block: 64 keys of one head; dkey and dvalue. kTiles: of columns, of the larger of both.
+template <class A, int kTiles>
+void attention_keys(const calls::AttentionCall& p) {
+  __shared__ A weights[64][65];
+  __shared__ A as[16][65];
+  __shared__ A bs[16][65];
+  std::int64_t head = blockIdx.x;
+  const std::int64_t k0 = coordinate(head, (p.keys + 63) / 64) * 64;
+  const A* const q = static_cast<const A*>(p.query) + head * p.length * p.inner;
+  const A* const k = static_cast<const A*>(p.key) + head * p.keys * p.inner;
+  const A* const v = static_cast<const A*>(p.value) + head * p.keys * p.values;
+  const A* const g = static_cast<const A*>(p.gradient) + head * p.length * p.values;
+  A dv[kTiles][4][4] = {}, dk[kTiles][4][4] = {};
+  for (std::int64_t q0 = p.causal ? k0 : 0; q0 < p.length; q0 += 64) {
+    const std::int64_t rows = p.length - q0 < 64 ? p.length - q0 : 64;
+    attention_scores(p, weights, as, bs, q, k, q0, k0);
+    attention_weights(p, weights, head, q0);
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      tile_product<A, true, false>(
+          dv[tile], as, bs, 64, p.values - tile * 64, rows,
+          [&](std::int64_t m, std::int64_t e) { return weights[e][m]; },
+          [&](std::int64_t e, std::int64_t n) { return g[(q0 + e) * p.values + tile * 64 + n]; });
+    }
+    attention_score_gradients(p, weights, as, bs, g, v, head, q0, k0);
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      tile_product<A, true, false>(
+          dk[tile], as, bs, 64, p.inner - tile * 64, rows,
+          [&](std::int64_t m, std::int64_t e) { return weights[e][m]; },
+          [&](std::int64_t e, std::int64_t n) { return q[(q0 + e) * p.inner + tile * 64 + n]; });
+    }
+    __syncthreads();
+  }
+  A* const of_v = static_cast<A*>(p.dvalue) + (head * p.keys + k0) * p.values;
+  A* const of_k = static_cast<A*>(p.dkey) + (head * p.keys + k0) * p.inner;
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile) {
+    each_of_tile(dv[tile], p.keys - k0, p.values - tile * 64, [&](int row, int column, A sum) {
+      of_v[row * p.values + tile * 64 + column] = sum;
+    });
+    each_of_tile(dk[tile], p.keys - k0, p.inner - tile * 64, [&](int row, int column, A sum) {
+      of_k[row * p.inner + tile * 64 + column] = sum;
+    });
+  }
+}
+
+// A block: 64 queries of one head; dquery.
+template <class A, int kTiles>
+void attention_queries(const calls::AttentionCall& p) {
+  __shared__ A weights[64][65];
+  __shared__ A as[16][65];
+  __shared__ A bs[16][65];
+  std::int64_t head = blockIdx.x;
+  const std::int64_t q0 = coordinate(head, (p.length + 63) / 64) * 64;
+  const A* const q = static_cast<const A*>(p.query) + head * p.length * p.inner;
+  const A* const k = static_cast<const A*>(p.key) + head * p.keys * p.inner;
+  const A* const v = static_cast<const A*>(p.value) + head * p.keys * p.values;
+  const A* const g = static_cast<const A*>(p.gradient) + head * p.length * p.values;
+  A dq[kTiles][4][4] = {};
+  const std::int64_t last = p.causal && q0 + 64 < p.keys ? q0 + 64 : p.keys;
+  for (std::int64_t k0 = 0; k0 < last; k0 += 64) {
+    attention_scores(p, weights, as, bs, q, k, q0, k0);
+    attention_weights(p, weights, head, q0);
+    attention_score_gradients(p, weights, as, bs, g, v, head, q0, k0);
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      tile_product<A, false, false>(
+          dq[tile], as, bs, 64, p.inner - tile * 64, p.keys - k0 < 64 ? p.keys - k0 : 64,
+          [&](std::int64_t m, std::int64_t e) { return weights[m][e]; },
+          [&](std::int64_t e, std::int64_t n) { return k[(k0 + e) * p.inner + tile * 64 + n]; });
+    }
+    __syncthreads();
+  }
+  A* const to = static_cast<A*>(p.dquery) + (head * p.length + q0) * p.inner;
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile) {
+    each_of_tile(dq[tile], p.length - q0, p.inner - tile * 64, [&](int row, int column, A sum) {
+      to[row * p.inner + tile * 64 + column] = sum;
+    });
+  }
+}
+
+}  // namespace tt

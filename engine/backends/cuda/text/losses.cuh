@@ -1,0 +1,271 @@
+// Losses: what cpu/losses.cc and cpu/losses_classes.cc do, with their sums of leaves.
+namespace tt {
+
+enum LossKind { kMse, kL1, kSmoothL1, kHuber, kBce, kBceLogits, kKlDiv };
+
+template <int kKind, class A>
+A loss_of(const calls::LossCall& p, A x, A t, A positive) {
+  const auto larger = [](A a, A b) { return a < b ? b : a; };  // std::max
+  if constexpr (kKind == kMse) {
+    const A d = x - t;
+    return d * d;
+  } else if constexpr (kKind == kL1) {
+    return s::abs(x - t);
+  } else if constexpr (kKind == kSmoothL1) {
+    const A z = s::abs(x - t), beta = static_cast<A>(p.width);
+    return z < beta ? A(0.5) * z * z / beta : z - A(0.5) * beta;
+  } else if constexpr (kKind == kHuber) {
+    const A z = s::abs(x - t), delta = static_cast<A>(p.width);
+    return z <= delta ? A(0.5) * z * z : delta * (z - A(0.5) * delta);
+  } else if constexpr (kKind == kBce) {
+    const A low = larger(s::log(x), A(-100)), high = larger(s::log1p(-x), A(-100));
+    return (t - A(1)) * high - t * low;
+  } else if constexpr (kKind == kBceLogits) {
+    const A softplus = s::log1p(s::exp(-s::abs(x))) + larger(-x, A(0));
+    return (A(1) - t) * x + (A(1) + (positive - A(1)) * t) * softplus;
+  } else {
+    if (p.log_target) return s::exp(t) * (t - x);
+    if (t != t) return t;
+    return t > A(0) ? t * (s::log(t) - x) : A(0) * x;
+  }
+}
+template <int kKind, class A>
+A loss_at(const calls::LossCall& p, std::int64_t i) {
+  const A *const x = static_cast<const A*>(p.x), *const t = static_cast<const A*>(p.target);
+  const A *const w = static_cast<const A*>(p.weight), *const pw = static_cast<const A*>(p.positive);
+  const A loss = loss_of<kKind>(p, x[i], t[i], pw != nullptr ? pw[i] : A(1));
+  return w != nullptr ? loss * w[i] : loss;
+}
+
+// Each element's loss.
+template <class T, class A, int kKind>
+void losses(const calls::LossCall& p, std::int64_t at) {
+  if (p.flag != nullptr && *p.flag != 0) return;
+  static_cast<T*>(p.y)[at] = s::from_compute<T>(loss_at<kKind, A>(p, at));
+}
+// The sums of leaves of p.count elements.
+template <class T, class A, int kKind>
+void loss_leaves(const calls::LossCall& p) {
+  constexpr int kWidth = 256 / sizeof(A);
+  __shared__ A acc[256];
+  int lane;
+  const std::int64_t leaf = task_of_lanes<kWidth>(lane);
+  const bool live = leaf < p.n;
+  const std::int64_t first = (live ? leaf : 0) * 2048;
+  const int n = !live ? 0 : p.count - first < 2048 ? static_cast<int>(p.count - first) : 2048;
+  const A sum =
+      leaf_sum<kWidth, A, 1>(acc, lane, n, [&](int e) { return loss_at<kKind, A>(p, first + e); });
+  if (live && lane == 0) static_cast<A*>(p.leaves)[leaf] = sum;
+}
+// The same of numbers that are there.
+template <class T, class A>
+void array_leaves(const calls::LossCall& p) {
+  constexpr int kWidth = 256 / sizeof(A);
+  __shared__ A acc[256];
+  int lane;
+  const std::int64_t leaf = task_of_lanes<kWidth>(lane);
+  const bool live = leaf < p.n;
+  const std::int64_t first = (live ? leaf : 0) * 2048;
+  const int n = !live ? 0 : p.count - first < 2048 ? static_cast<int>(p.count - first) : 2048;
+  const A* const x = static_cast<const A*>(p.x);
+  const A sum = leaf_sum<kWidth, A>(acc, lane, n, [&](int e) { return x[first + e]; });
+  if (live && lane == 0) static_cast<A*>(p.leaves)[leaf] = sum;
+}
+// Parts of 256 leaves, each in order, into their first places.
+template <class T, class A>
+void part_sums(const calls::LossCall& p, std::int64_t part) {
+  A* const leaves = static_cast<A*>(p.leaves);
+  const std::int64_t first = part * p.part;
+  const std::int64_t last = first + p.part < p.count ? first + p.part : p.count;
+  A total = 0;
+  for (std::int64_t i = first; i < last; ++i) total += leaves[i];
+  leaves[first] = total;
+}
+// What is left, in order; divided by the divisor.
+template <class T, class A>
+void loss_total(const calls::LossCall& p, std::int64_t) {
+  if (p.flag != nullptr && *p.flag != 0) return;
+  const A* const leaves = static_cast<const A*>(p.leaves);
+  A total = 0;
+  for (std::int64_t i = 0; i < p.count; i += p.part) total += leaves[i];
+  if (p.mean) total /= static_cast<A>(p.divisor_there != nullptr ? *p.divisor_there : p.divisor);
+  *static_cast<T*>(p.y) = s::from_compute<T>(total);
+}
+// Refuses what lies outside [0, 1].
+template <class A>
+void check_unit(const calls::LossCall& p, std::int64_t at) {
+  const A x = static_cast<const A*>(p.x)[at];
+  if (!(x >= A(0) && x <= A(1))) *p.refuse = 1;
+}
+
+template <class T, class A>
+void mse_gradient(const calls::LossCall& p, std::int64_t at) {
+  const A *const x = static_cast<const A*>(p.x), *const t = static_cast<const A*>(p.target),
+          *const g = static_cast<const A*>(p.gradient);
+  const A d = x[at] - t[at];
+  A y;
+  if (p.none) {
+    y = d * A(2) * g[at];
+  } else {
+    const A factor = p.mean ? A(2) / static_cast<A>(p.count) * *g : A(2) * *g;
+    y = d * factor;
+  }
+  static_cast<T*>(p.y)[at] = s::from_compute<T>(y);
+}
+
+// ---------------------------------------------------------------- classes
+
+template <class A>
+struct ClassLine {
+  const calls::ClassCall& p;
+  std::int64_t line, first;  // of its elements, `step` apart
+  std::int64_t target;
+  const A* weights;
+  ClassLine(const calls::ClassCall& call, std::int64_t at) : p(call), line(at) {
+    std::int64_t before = at;
+    const std::int64_t inner = coordinate(before, p.step);
+    first = before * p.classes * p.step + inner;
+    target = p.target[at];
+    weights = static_cast<const A*>(p.weight);
+  }
+  bool ignored() const { return target == p.ignore; }
+  A weight(std::int64_t c) const { return weights != nullptr ? weights[c] : A(1); }
+};
+
+// Refuses targets that are no class.
+inline void check_classes(const calls::ClassCall& p, std::int64_t at) {
+  const std::int64_t t = p.target[at];
+  if (t != p.ignore && (t < 0 || t >= p.classes)) *p.refuse = 1;
+}
+
+// The weights of all targets, and of all classes, added by one block; in double, so that counts
+// are exact.
+template <class A>
+void class_divisor(const calls::ClassCall& p) {
+  __shared__ double shared[256];
+  const int t = threadIdx.x;
+  double mine = 0;
+  if (*p.refuse == 0) {
+    for (std::int64_t i = t; i < p.lines; i += 256) {
+      const ClassLine<A> line(p, i);
+      if (!line.ignored()) mine += static_cast<double>(line.weight(line.target));
+    }
+  }
+  const double total = fold_row<Sum<double>, 256>(shared, mine);
+  if (t != 0) return;
+  p.divisor[0] = total;
+  A all = 0;
+  if (p.smoothing > 0) {
+    for (std::int64_t c = 0; c < p.classes; ++c) {
+      all += p.weight != nullptr ? static_cast<const A*>(p.weight)[c] : A(1);
+    }
+  }
+  p.divisor[1] = static_cast<double>(all);
+}
+
+template <class A>
+struct Soft {
+  A largest, total;
+};
+template <int kWidth, class A, class F>
+Soft<A> soft_of(A* acc, int lane, bool live, std::int64_t classes, F&& x) {
+  Soft<A> soft;
+  A most = Max<A>::identity();
+  for (std::int64_t c = lane; live && c < classes; c += kWidth) most = Max<A>::one(most, x(c));
+  soft.largest = fold_row<Max<A>, kWidth>(acc, most);
+  soft.total = row_sum<kWidth, A>(acc, lane, live, classes,
+                                  [&](std::int64_t c) { return s::exp(x(c) - soft.largest); });
+  return soft;
+}
+
+template <class T, class A>
+void cross_entropy_lines(const calls::ClassCall& p) {
+  constexpr int kWidth = 256 / sizeof(A);
+  __shared__ A acc[256];
+  int lane;
+  const std::int64_t index = task_of_lanes<kWidth>(lane);
+  const bool inside = index < p.n && *p.refuse == 0;
+  const ClassLine<A> line(p, index < p.n ? index : 0);
+  const bool live = inside && !line.ignored();
+  const T* const from = static_cast<const T*>(p.x) + line.first;
+  const auto x = [&](std::int64_t c) { return s::to_compute<A>(from[c * p.step]); };
+  const Soft<A> soft = soft_of<kWidth, A>(acc, lane, live, p.classes, x);
+  const A logarithm = s::log(soft.total), keep = static_cast<A>(1 - p.smoothing);
+  const auto log_p = [&](std::int64_t c) { return (x(c) - soft.largest) - logarithm; };
+  A loss = 0;
+  if (live) loss = -(keep * line.weight(line.target) * log_p(line.target));
+  if (p.smoothing != 0) {
+    const A even = static_cast<A>(p.smoothing / static_cast<double>(p.classes));
+    for (std::int64_t start = 0; start < p.classes; start += 2048) {
+      const int n = !live ? 0 : p.classes - start < 2048 ? static_cast<int>(p.classes - start) : 2048;
+      const A part = leaf_sum<kWidth, A>(acc, lane, n, [&](int e) {
+        return line.weight(start + e) * even * log_p(start + e);
+      });
+      loss -= part;
+    }
+  }
+  if (inside && lane == 0) static_cast<A*>(p.losses)[index] = live ? loss : A(0);
+}
+
+template <class A>
+A class_factor(const calls::ClassCall& p, std::int64_t line) {
+  const A* const g = static_cast<const A*>(p.gradient);
+  const A divisor = p.mean ? static_cast<A>(p.divisor[0]) : A(1);
+  return g[p.none ? line : 0] / divisor;
+}
+
+// factor * (S * softmax - T) with S the sum of the target distribution T.
+template <class T, class A>
+void cross_entropy_gradient(const calls::ClassCall& p) {
+  constexpr int kWidth = 256 / sizeof(A);
+  __shared__ A acc[256];
+  int lane;
+  const std::int64_t index = task_of_lanes<kWidth>(lane);
+  const bool inside = index < p.n && *p.refuse == 0;
+  const ClassLine<A> line(p, index < p.n ? index : 0);
+  const bool live = inside && !line.ignored();
+  const T* const from = static_cast<const T*>(p.x) + line.first;
+  T* const to = static_cast<T*>(p.y) + line.first;
+  const auto x = [&](std::int64_t c) { return s::to_compute<A>(from[c * p.step]); };
+  const Soft<A> soft = soft_of<kWidth, A>(acc, lane, live, p.classes, x);
+  if (!inside) return;
+  const A factor = class_factor<A>(p, index), keep = static_cast<A>(1 - p.smoothing);
+  const A even = static_cast<A>(p.smoothing / static_cast<double>(p.classes));
+  const A sum = live ? keep * line.weight(line.target) + even * static_cast<A>(p.divisor[1]) : A(0);
+  const A scale = factor * sum / soft.total;
+  for (std::int64_t c = lane; c < p.classes; c += kWidth) {
+    A y = 0;
+    if (live) {
+      y = s::exp(x(c) - soft.largest) * scale;
+      if (c == line.target) y -= factor * keep * line.weight(c);
+      if (even != A(0)) y -= factor * line.weight(c) * even;
+    }
+    to[c * p.step] = s::from_compute<T>(y);
+  }
+}
+
+template <class T, class A>
+void nll_lines(const calls::ClassCall& p, std::int64_t at) {
+  if (*p.refuse != 0) return;
+  const ClassLine<A> line(p, at);
+  A loss = 0;
+  if (!line.ignored()) {
+    const A x = s::to_compute<A>(static_cast<const T*>(p.x)[line.first + line.target * p.step]);
+    loss = -(line.weight(line.target) * x);
+  }
+  static_cast<A*>(p.losses)[at] = loss;
+}
+
+// A thread for each element.
+template <class T, class A>
+void nll_gradient(const calls::ClassCall& p, std::int64_t at) {
+  if (*p.refuse != 0) return;
+  std::int64_t before = at;
+  const std::int64_t inner = coordinate(before, p.step), c = coordinate(before, p.classes);
+  const ClassLine<A> line(p, before * p.step + inner);
+  A y = 0;
+  if (!line.ignored() && c == line.target) y = -(class_factor<A>(p, line.line) * line.weight(c));
+  static_cast<T*>(p.y)[at] = s::from_compute<T>(y);
+}
+
+}  // namespace tt

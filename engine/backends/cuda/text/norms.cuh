@@ -1,0 +1,227 @@
+// layer_norm and batch_norm with their derivatives: the sums of cpu/norms.cc, leaf by leaf.
+namespace tt {
+
+// A leaf of the CPU's sums: n elements, by the kWidth lanes of a group. All threads of a block call
+// it, as often; `acc` has a place for each.
+template <int kWidth, class A, int kUnroll = 4, class F>
+A leaf_sum(A* acc, int lane, int n, F&& element) {
+  A mine = 0;
+  if (lane < n) {
+    mine = element(lane);
+#pragma unroll kUnroll
+    for (int e = lane + kWidth; e < n; e += kWidth) mine = mine + element(e);
+  }
+  const A value = fold_lanes<Sum<A>, kWidth>(acc, mine, lane, n);
+  __syncthreads();
+  return value;
+}
+// The sum of a row's leaves, in order.
+template <int kWidth, class A, class F>
+A row_sum(A* acc, int lane, bool live, std::int64_t length, F&& element) {
+  A total = 0;
+  for (std::int64_t start = 0; start < length; start += 2048) {
+    const int n = !live ? 0 : length - start < 2048 ? static_cast<int>(length - start) : 2048;
+    total += leaf_sum<kWidth, A>(acc, lane, n, [&](int e) { return element(start + e); });
+  }
+  return total;
+}
+// Which task of kWidth lanes a thread belongs to, and its lane.
+template <int kWidth>
+std::int64_t task_of_lanes(int& lane) {
+  lane = threadIdx.x % kWidth;
+  return static_cast<std::int64_t>(blockIdx.x) * (256 / kWidth) + threadIdx.x / kWidth;
+}
+
+template <class T, class A>
+void layer_norm(const calls::LayerNormCall& p) {
+  constexpr int kWidth = 256 / sizeof(A);
+  __shared__ A acc[256];
+  int lane;
+  const std::int64_t row = task_of_lanes<kWidth>(lane);
+  const bool live = row < p.n;
+  const T* const x = static_cast<const T*>(p.x) + (live ? row : 0) * p.length;
+  const A *const weight = static_cast<const A*>(p.weight), *const bias = static_cast<const A*>(p.bias);
+  const A count = static_cast<A>(p.length);
+  const auto at = [&](std::int64_t e) { return s::to_compute<A>(x[e]); };
+  const A mean = row_sum<kWidth, A>(acc, lane, live, p.length, at) / count;
+  const A variance = row_sum<kWidth, A>(acc, lane, live, p.length, [&](std::int64_t e) {
+                       const A d = at(e) - mean;
+                       return d * d;
+                     }) / count;
+  const A scale = A(1) / s::sqrt(variance + static_cast<A>(p.eps));
+  if (!live) return;
+  if (lane == 0) {
+    static_cast<A*>(p.means)[row] = mean;
+    static_cast<A*>(p.scales)[row] = scale;
+  }
+  T* const y = static_cast<T*>(p.y) + row * p.length;
+  for (std::int64_t e = lane; e < p.length; e += kWidth) {
+    A v = (at(e) - mean) * scale;
+    if (weight != nullptr) v = v * weight[e];
+    if (bias != nullptr) v = v + bias[e];
+    y[e] = s::from_compute<T>(v);
+  }
+}
+
+// dx = scale * (h - mean(h) - xhat * mean(h * xhat)) with h = g * weight.
+template <class T, class A>
+void layer_norm_input(const calls::LayerNormCall& p) {
+  constexpr int kWidth = 256 / sizeof(A);
+  __shared__ A acc[256];
+  int lane;
+  const std::int64_t row = task_of_lanes<kWidth>(lane);
+  const bool live = row < p.n;
+  const std::int64_t first = (live ? row : 0) * p.length;
+  const T *const x = static_cast<const T*>(p.x) + first, *const g = static_cast<const T*>(p.g) + first;
+  const A* const weight = static_cast<const A*>(p.weight);
+  const A mean = static_cast<const A*>(p.means)[live ? row : 0],
+          scale = static_cast<const A*>(p.scales)[live ? row : 0];
+  const auto h = [&](std::int64_t e) {
+    const A one = s::to_compute<A>(g[e]);
+    return weight != nullptr ? one * weight[e] : one;
+  };
+  A mean_h = row_sum<kWidth, A>(acc, lane, live, p.length, h);
+  A mean_hx = row_sum<kWidth, A>(acc, lane, live, p.length, [&](std::int64_t e) {
+    return h(e) * ((s::to_compute<A>(x[e]) - mean) * scale);
+  });
+  mean_h /= static_cast<A>(p.length);
+  mean_hx /= static_cast<A>(p.length);
+  if (!live) return;
+  const A slope = scale * mean_hx;
+  T* const y = static_cast<T*>(p.y) + first;
+  for (std::int64_t e = lane; e < p.length; e += kWidth) {
+    y[e] = s::from_compute<T>(scale * ((h(e) - mean_h) - (s::to_compute<A>(x[e]) - mean) * slope));
+  }
+}
+
+// Sums over the rows of a group, in order: a thread for a group and a column.
+template <class T, class A>
+void layer_norm_sums(const calls::LayerNormCall& p, std::int64_t at) {
+  std::int64_t group = at;
+  const std::int64_t column = coordinate(group, p.length);
+  const std::int64_t first = group * p.group,
+                     last = first + p.group < p.rows ? first + p.group : p.rows;
+  A weight = 0, bias = 0;
+  for (std::int64_t r = first; r < last; ++r) {
+    const A one = s::to_compute<A>(static_cast<const T*>(p.g)[r * p.length + column]);
+    const A x = s::to_compute<A>(static_cast<const T*>(p.x)[r * p.length + column]);
+    weight += one * ((x - static_cast<const A*>(p.means)[r]) * static_cast<const A*>(p.scales)[r]);
+    bias += one;
+  }
+  A* const to = static_cast<A*>(p.sums) + group * 2 * p.length + column;
+  to[0] = weight;
+  to[p.length] = bias;
+}
+// Group by group: n is 2 * length, the weight's gradient first.
+template <class T, class A>
+void layer_norm_weights(const calls::LayerNormCall& p, std::int64_t at) {
+  const A* const sums = static_cast<const A*>(p.sums);
+  A total = sums[at];
+  for (std::int64_t i = 1; i < p.groups; ++i) total += sums[i * 2 * p.length + at];
+  T* const to = static_cast<T*>(at < p.length ? p.dweight : p.dbias);
+  to[at < p.length ? at : at - p.length] = s::from_compute<T>(total);
+}
+
+enum ChannelSum { kSumOfX, kSumOfSquares, kSumOfGradients };
+
+// A leaf of a channel: of one image, or of all of them where images are small.
+template <class T, class A, int kWhat>
+void channel_leaves(const calls::ChannelCall& p) {
+  constexpr int kWidth = 256 / sizeof(A);
+  __shared__ A acc[256];
+  int lane;
+  const std::int64_t task = task_of_lanes<kWidth>(lane);
+  const bool live = task < p.n;
+  std::int64_t channel = live ? task : 0;
+  const std::int64_t leaf = coordinate(channel, p.leaves);
+  const std::int64_t length = p.gathered ? p.batch * p.area : p.area;
+  std::int64_t image = leaf;
+  const std::int64_t start = coordinate(image, (length + 2047) / 2048) * 2048;
+  const int n = !live ? 0 : length - start < 2048 ? static_cast<int>(length - start) : 2048;
+  const auto place = [&](int e) {
+    std::int64_t run = image, in_run = start + e;
+    if (p.gathered) {
+      run = in_run;
+      in_run = coordinate(run, p.area);
+    }
+    return (run * p.channels + channel) * p.area + in_run;
+  };
+  const auto x = [&](int e) { return s::to_compute<A>(static_cast<const T*>(p.x)[place(e)]); };
+  const auto g = [&](int e) { return s::to_compute<A>(static_cast<const T*>(p.g)[place(e)]); };
+  A* const to = static_cast<A*>(p.partial);
+  if constexpr (kWhat == kSumOfX) {
+    const A sum = leaf_sum<kWidth, A>(acc, lane, n, x);
+    if (live && lane == 0) to[task] = sum;
+  } else {
+    const A mean = static_cast<const A*>(p.means)[channel];
+    if constexpr (kWhat == kSumOfSquares) {
+      const A sum = leaf_sum<kWidth, A>(acc, lane, n, [&](int e) {
+        const A d = x(e) - mean;
+        return d * d;
+      });
+      if (live && lane == 0) to[task] = sum;
+    } else {
+      const A sum = leaf_sum<kWidth, A>(acc, lane, n, g);
+      const A products = leaf_sum<kWidth, A>(acc, lane, n, [&](int e) { return g(e) * (x(e) - mean); });
+      if (live && lane == 0) {
+        to[task] = sum;
+        to[p.n + task] = products;
+      }
+    }
+  }
+}
+
+// What follows from a channel's leaves, summed in order.
+template <class T, class A, int kWhat>
+void channel_sums(const calls::ChannelCall& p, std::int64_t c) {
+  const A* const from = static_cast<const A*>(p.partial) + c * p.leaves;
+  const double count = static_cast<double>(p.batch * p.area);
+  double total = 0, products = 0;
+  for (std::int64_t i = 0; i < p.leaves; ++i) {
+    total += static_cast<double>(from[i]);
+    if (kWhat == kSumOfGradients) products += static_cast<double>(from[p.n * p.leaves + i]);
+  }
+  A *const means = static_cast<A*>(p.means), *const scales = static_cast<A*>(p.scales);
+  if constexpr (kWhat == kSumOfX) {
+    means[c] = static_cast<A>(total / count);
+  } else if constexpr (kWhat == kSumOfSquares) {
+    const double variance = total / count;
+    scales[c] = static_cast<A>(1 / std::sqrt(variance + p.eps));
+    static_cast<A*>(p.variances)[c] = static_cast<A>(variance);
+  } else {
+    products *= static_cast<double>(scales[c]);
+    static_cast<T*>(p.dweight)[c] = s::from_compute<T>(static_cast<A>(products));
+    static_cast<T*>(p.dbias)[c] = s::from_compute<T>(static_cast<A>(total));
+    A* const to = static_cast<A*>(p.terms) + 2 * c;
+    to[0] = static_cast<A>(total / count);
+    to[1] = static_cast<A>(products / count);
+  }
+}
+
+template <class T, class A>
+void channel_apply(const calls::ChannelCall& p, std::int64_t at) {
+  std::int64_t c = over(at, p.area);
+  c = coordinate(c, p.channels);
+  const A *const weight = static_cast<const A*>(p.weight), *const bias = static_cast<const A*>(p.bias);
+  const A factor = static_cast<const A*>(p.scales)[c] * (weight != nullptr ? weight[c] : A(1));
+  const A shift = -(bias != nullptr ? bias[c] : A(0));
+  const A x = s::to_compute<A>(static_cast<const T*>(p.x)[at]);
+  static_cast<T*>(p.y)[at] =
+      s::from_compute<T>((x - static_cast<const A*>(p.means)[c]) * factor - shift);
+}
+
+template <class T, class A>
+void channel_gradient(const calls::ChannelCall& p, std::int64_t at) {
+  std::int64_t c = over(at, p.area);
+  c = coordinate(c, p.channels);
+  const A* const weight = static_cast<const A*>(p.weight);
+  const A scale = static_cast<const A*>(p.scales)[c];
+  const A* const terms = static_cast<const A*>(p.terms) + 2 * c;
+  const A factor = (weight != nullptr ? weight[c] : A(1)) * scale, slope = scale * terms[1];
+  const A x = s::to_compute<A>(static_cast<const T*>(p.x)[at]);
+  const A g = s::to_compute<A>(static_cast<const T*>(p.g)[at]);
+  static_cast<T*>(p.y)[at] = s::from_compute<T>(
+      factor * ((g - terms[0]) - (x - static_cast<const A*>(p.means)[c]) * slope));
+}
+
+}  // namespace tt
