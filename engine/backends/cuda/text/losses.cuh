@@ -171,9 +171,10 @@ template <int kWidth, class A, class F>
 Soft<A> soft_of(A* acc, int lane, bool live, std::int64_t classes, F&& x) {
   Soft<A> soft;
   A most = Max<A>::identity();
+#pragma unroll 1
   for (std::int64_t c = lane; live && c < classes; c += kWidth) most = Max<A>::one(most, x(c));
   soft.largest = fold_row<Max<A>, kWidth>(acc, most);
-  soft.total = row_sum<kWidth, A>(acc, lane, live, classes,
+  soft.total = row_sum<kWidth, A, 1>(acc, lane, live, classes,
                                   [&](std::int64_t c) { return s::exp(x(c) - soft.largest); });
   return soft;
 }
@@ -198,7 +199,7 @@ void cross_entropy_lines(const calls::ClassCall& p) {
     const A even = static_cast<A>(p.smoothing / static_cast<double>(p.classes));
     for (std::int64_t start = 0; start < p.classes; start += 2048) {
       const int n = !live ? 0 : p.classes - start < 2048 ? static_cast<int>(p.classes - start) : 2048;
-      const A part = leaf_sum<kWidth, A>(acc, lane, n, [&](int e) {
+      const A part = leaf_sum<kWidth, A, 1>(acc, lane, n, [&](int e) {
         return line.weight(start + e) * even * log_p(start + e);
       });
       loss -= part;
@@ -233,6 +234,7 @@ void cross_entropy_gradient(const calls::ClassCall& p) {
   const A even = static_cast<A>(p.smoothing / static_cast<double>(p.classes));
   const A sum = live ? keep * line.weight(line.target) + even * static_cast<A>(p.divisor[1]) : A(0);
   const A scale = factor * sum / soft.total;
+#pragma unroll 1
   for (std::int64_t c = lane; c < p.classes; c += kWidth) {
     A y = 0;
     if (live) {

@@ -16,12 +16,12 @@ A leaf_sum(A* acc, int lane, int n, F&& element) {
   return value;
 }
 // The sum of a row's leaves, in order.
-template <int kWidth, class A, class F>
+template <int kWidth, class A, int kUnroll = 4, class F>
 A row_sum(A* acc, int lane, bool live, std::int64_t length, F&& element) {
   A total = 0;
   for (std::int64_t start = 0; start < length; start += 2048) {
     const int n = !live ? 0 : length - start < 2048 ? static_cast<int>(length - start) : 2048;
-    total += leaf_sum<kWidth, A>(acc, lane, n, [&](int e) { return element(start + e); });
+    total += leaf_sum<kWidth, A, kUnroll>(acc, lane, n, [&](int e) { return element(start + e); });
   }
   return total;
 }
