@@ -151,6 +151,5 @@ def test_the_host_is_seen(start_daemon):
     flags, environment = fake(compile="empty")
     daemon = start_daemon(*flags, env=environment)
     with tt.connect(daemon.unix):
-        x = tt.ones(4, 4, device="cuda:0")
-        tt.linalg.inv(x + tt.eye(4, device="cuda:0")).sum().item()
-    assert last_words(daemon) == (5, {"linalg_inv_ex": 1})
+        tt.ones(4, 4, device="cuda:0").sort(0)[0].sum().item()
+    assert last_words(daemon)[1] == {"sort": 1}
