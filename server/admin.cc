@@ -99,7 +99,7 @@ Status interrupt(Lease& lease, const Caller& caller) {
 grpc::ServerUnaryReactor* AdminService::Sessions(grpc::CallbackServerContext* context,
                                                  const v1::SessionsRequest*,
                                                  v1::SessionsReply* reply) {
-  const Result<Caller> caller = auth_.check(*context, remote_, kService + "Sessions"s);
+  const Result<Caller> caller = auth_.check(*context, entrance_, kService + "Sessions"s);
   if (!caller.ok()) return answer(context, caller.status());
   const Overview all = overview(leases_, leases_.engine(), *caller);
   for (const SessionView& view : all.sessions) fill(view, *reply->add_sessions());
@@ -110,7 +110,7 @@ grpc::ServerUnaryReactor* AdminService::Sessions(grpc::CallbackServerContext* co
 
 grpc::ServerUnaryReactor* AdminService::Memory(grpc::CallbackServerContext* context,
                                                const v1::MemoryRequest*, v1::MemoryReply* reply) {
-  const Result<Caller> caller = auth_.check(*context, remote_, kService + "Memory"s);
+  const Result<Caller> caller = auth_.check(*context, entrance_, kService + "Memory"s);
   if (!caller.ok()) return answer(context, caller.status());
   for (const engine::MemoryUse& use : leases_.engine().memory()) fill(use, *reply->add_devices());
   return answer(context, {});
@@ -119,7 +119,7 @@ grpc::ServerUnaryReactor* AdminService::Memory(grpc::CallbackServerContext* cont
 grpc::ServerUnaryReactor* AdminService::Holdings(grpc::CallbackServerContext* context,
                                                  const v1::HoldingsRequest* request,
                                                  v1::HoldingsReply* reply) {
-  const Result<Caller> caller = auth_.check(*context, remote_, kService + "Holdings"s);
+  const Result<Caller> caller = auth_.check(*context, entrance_, kService + "Holdings"s);
   if (!caller.ok()) return answer(context, caller.status());
   const Result<LeaseRef> lease = request->session() == 0
                                      ? lease_of(*context, leases_, caller)
@@ -148,7 +148,7 @@ grpc::ServerUnaryReactor* AdminService::Holdings(grpc::CallbackServerContext* co
 grpc::ServerUnaryReactor* AdminService::SlowLog(grpc::CallbackServerContext* context,
                                                 const v1::SlowLogRequest* request,
                                                 v1::SlowLogReply* reply) {
-  const Result<Caller> caller = auth_.check(*context, remote_, kService + "SlowLog"s);
+  const Result<Caller> caller = auth_.check(*context, entrance_, kService + "SlowLog"s);
   if (!caller.ok()) return answer(context, caller.status());
   for (const SlowEntry& entry : leases_.slow_log().entries()) {
     if (!caller->admin() && entry.user != caller->user) continue;
@@ -169,7 +169,7 @@ grpc::ServerUnaryReactor* AdminService::SlowLog(grpc::CallbackServerContext* con
 grpc::ServerUnaryReactor* AdminService::Publications(grpc::CallbackServerContext* context,
                                                      const v1::PublicationsRequest*,
                                                      v1::PublicationsReply* reply) {
-  const Result<Caller> caller = auth_.check(*context, remote_, kService + "Publications"s);
+  const Result<Caller> caller = auth_.check(*context, entrance_, kService + "Publications"s);
   if (!caller.ok()) return answer(context, caller.status());
   for (const engine::Publication& each : publications(leases_.engine(), *caller)) {
     fill_publication(each, *reply->add_publications());
@@ -179,7 +179,7 @@ grpc::ServerUnaryReactor* AdminService::Publications(grpc::CallbackServerContext
 
 grpc::ServerUnaryReactor* AdminService::Kill(grpc::CallbackServerContext* context,
                                              const v1::KillRequest* request, v1::KillReply*) {
-  const Result<Caller> caller = auth_.check(*context, remote_, kService + "Kill"s);
+  const Result<Caller> caller = auth_.check(*context, entrance_, kService + "Kill"s);
   if (!caller.ok()) return answer(context, caller.status());
   const Result<LeaseRef> lease = visible(leases_, request->session(), *caller);
   if (lease.ok()) kill(leases_, **lease, *caller, request->reason());
@@ -189,7 +189,7 @@ grpc::ServerUnaryReactor* AdminService::Kill(grpc::CallbackServerContext* contex
 grpc::ServerUnaryReactor* AdminService::InterruptSession(grpc::CallbackServerContext* context,
                                                          const v1::InterruptSessionRequest* request,
                                                          v1::InterruptSessionReply*) {
-  const Result<Caller> caller = auth_.check(*context, remote_, kService + "InterruptSession"s);
+  const Result<Caller> caller = auth_.check(*context, entrance_, kService + "InterruptSession"s);
   if (!caller.ok()) return answer(context, caller.status());
   const Result<LeaseRef> lease = visible(leases_, request->session(), *caller);
   return answer(context, lease.ok() ? interrupt(**lease, *caller) : lease.status());
@@ -198,7 +198,7 @@ grpc::ServerUnaryReactor* AdminService::InterruptSession(grpc::CallbackServerCon
 grpc::ServerUnaryReactor* AdminService::Snapshot(grpc::CallbackServerContext* context,
                                                  const v1::SnapshotRequest* request,
                                                  v1::SnapshotReply* reply) {
-  const Result<Caller> caller = auth_.check(*context, remote_, kService + "Snapshot"s);
+  const Result<Caller> caller = auth_.check(*context, entrance_, kService + "Snapshot"s);
   if (!caller.ok()) return answer(context, caller.status());
   const Result<LeaseRef> lease = request->session() == 0
                                      ? lease_of(*context, leases_, caller)
@@ -219,7 +219,7 @@ grpc::ServerUnaryReactor* AdminService::Snapshot(grpc::CallbackServerContext* co
 grpc::ServerUnaryReactor* AdminService::Drain(grpc::CallbackServerContext* context,
                                               const v1::DrainRequest* request,
                                               v1::DrainReply* reply) {
-  const Result<Caller> caller = auth_.check(*context, remote_, kService + "Drain"s);
+  const Result<Caller> caller = auth_.check(*context, entrance_, kService + "Drain"s);
   if (!caller.ok()) return answer(context, caller.status());
   spdlog::info("event=drain_asked by=\"{}\" milliseconds={}", caller->user,
                request->milliseconds());
@@ -235,7 +235,7 @@ grpc::ServerUnaryReactor* AdminService::Drain(grpc::CallbackServerContext* conte
 grpc::ServerUnaryReactor* AdminService::CreateToken(grpc::CallbackServerContext* context,
                                                     const v1::CreateTokenRequest* request,
                                                     v1::CreateTokenReply* reply) {
-  const Result<Caller> caller = auth_.check(*context, remote_, kService + "CreateToken"s);
+  const Result<Caller> caller = auth_.check(*context, entrance_, kService + "CreateToken"s);
   if (!caller.ok()) return answer(context, caller.status());
   constexpr std::uint64_t kLongest = 100ull * 366 * 24 * 3600;
   const Result<NewToken> made = auth_.tokens().create(
@@ -252,7 +252,7 @@ grpc::ServerUnaryReactor* AdminService::CreateToken(grpc::CallbackServerContext*
 grpc::ServerUnaryReactor* AdminService::ListTokens(grpc::CallbackServerContext* context,
                                                    const v1::ListTokensRequest*,
                                                    v1::ListTokensReply* reply) {
-  const Result<Caller> caller = auth_.check(*context, remote_, kService + "ListTokens"s);
+  const Result<Caller> caller = auth_.check(*context, entrance_, kService + "ListTokens"s);
   if (!caller.ok()) return answer(context, caller.status());
   const Result<std::vector<TokenFacts>> found = auth_.tokens().list();
   if (!found.ok()) return answer(context, found.status());
@@ -271,7 +271,7 @@ grpc::ServerUnaryReactor* AdminService::ListTokens(grpc::CallbackServerContext* 
 grpc::ServerUnaryReactor* AdminService::RevokeToken(grpc::CallbackServerContext* context,
                                                     const v1::RevokeTokenRequest* request,
                                                     v1::RevokeTokenReply*) {
-  const Result<Caller> caller = auth_.check(*context, remote_, kService + "RevokeToken"s);
+  const Result<Caller> caller = auth_.check(*context, entrance_, kService + "RevokeToken"s);
   if (!caller.ok()) return answer(context, caller.status());
   Status status = auth_.tokens().revoke(request->id());
   if (status.ok()) {

@@ -12,8 +12,8 @@ namespace teletensor::server {
 
 class AdminService final : public v1::Admin::CallbackService {
  public:
-  AdminService(Leases& leases, Recovery& recovery, const Auth& auth, bool remote)
-      : leases_(leases), recovery_(recovery), auth_(auth), remote_(remote) {}
+  AdminService(Leases& leases, Recovery& recovery, const Auth& auth, Entrance entrance)
+      : leases_(leases), recovery_(recovery), auth_(auth), entrance_(std::move(entrance)) {}
 
   grpc::ServerUnaryReactor* Sessions(grpc::CallbackServerContext* context,
                                      const v1::SessionsRequest* request,
@@ -54,7 +54,7 @@ class AdminService final : public v1::Admin::CallbackService {
   Leases& leases_;
   Recovery& recovery_;
   const Auth& auth_;
-  const bool remote_;
+  const Entrance entrance_;
 };
 
 // What Kill does, for whoever has found out that it may. The caller is named to the client.

@@ -15,16 +15,6 @@ using core::Status;
 
 namespace {
 
-std::string user_name(uid_t uid) {
-  std::vector<char> space(16384);
-  passwd entry{}, *found = nullptr;
-  if (getpwuid_r(uid, &entry, space.data(), space.size(), &found) == 0 && found != nullptr &&
-      good_user(entry.pw_name)) {
-    return entry.pw_name;
-  }
-  return "uid-" + std::to_string(uid);
-}
-
 // "Bearer SECRET", the first word in any case; "" for anything else.
 std::string_view bearer(std::string_view authorization) {
   constexpr std::string_view kScheme = "bearer ";
@@ -39,23 +29,32 @@ constexpr std::uint64_t kRefusalsLogged = 100;  // then every 100th
 
 }  // namespace
 
+std::string user_name(uid_t uid) {
+  std::vector<char> space(16384);
+  passwd entry{}, *found = nullptr;
+  if (getpwuid_r(uid, &entry, space.data(), space.size(), &found) == 0 && found != nullptr &&
+      good_user(entry.pw_name)) {
+    return entry.pw_name;
+  }
+  return "uid-" + std::to_string(uid);
+}
+
 Auth::Auth(Tokens& tokens, bool certificate_users)
     : tokens_(tokens), certificate_users_(certificate_users), own_user_(user_name(getuid())) {}
 
 Result<Caller> Auth::caller(Way way, std::string_view authorization,
-                            std::string_view certified) const {
+                            std::string_view name) const {
   if (!authorization.empty()) {
     const Result<std::optional<Caller>> found = tokens_.find(bearer(authorization));
     if (!found.ok()) return found.status();
     if (*found) return **found;
     return Status(kUnauthenticated, "the token is unknown, expired or revoked");
   }
+  if (way == Way::kNeighbour) return Caller{std::string(name), Role::kUser};
   if (way == Way::kOwnSocket) return Caller{own_user_, Role::kAdmin};
   if (way == Way::kRemote) {
-    if (!certificate_users_ || certified.empty()) return Caller{};
-    if (good_user(certified) && certified != kAnonymous) {
-      return Caller{std::string(certified), Role::kUser};
-    }
+    if (!certificate_users_ || name.empty()) return Caller{};
+    if (good_user(name) && name != kAnonymous) return Caller{std::string(name), Role::kUser};
     return Status(kUnauthenticated, "the certificate's common name is no user's name");
   }
   const Result<bool> any = tokens_.any();
@@ -64,8 +63,8 @@ Result<Caller> Auth::caller(Way way, std::string_view authorization,
 }
 
 Result<Caller> Auth::check(Way way, std::string_view authorization, std::string_view method,
-                           std::string_view certified) const {
-  Result<Caller> who = caller(way, authorization, certified);
+                           std::string_view name) const {
+  Result<Caller> who = caller(way, authorization, name);
   if (who.ok()) {
     Status status = check_right(method, *who);
     if (status.ok()) return who;
@@ -79,23 +78,27 @@ Result<Caller> Auth::check(Way way, std::string_view authorization, std::string_
   return who;
 }
 
-Result<Caller> Auth::check(const grpc::CallbackServerContext& context, bool remote,
+Result<Caller> Auth::check(const grpc::CallbackServerContext& context, const Entrance& entrance,
                            std::string_view method) const {
   const auto& metadata = context.client_metadata();
   const auto found = metadata.find("authorization");
   const std::string_view authorization =
       found == metadata.end() ? std::string_view()
                               : std::string_view(found->second.data(), found->second.size());
-  const Way way = remote                                ? Way::kRemote
-                  : context.peer().starts_with("unix:") ? Way::kOwnSocket
-                                                        : Way::kLoopback;
+  if (!entrance.neighbour.empty()) {
+    return check(Way::kNeighbour, authorization, method, entrance.neighbour);
+  }
+  if (!entrance.remote) {
+    const bool own = context.peer().starts_with("unix:");
+    return check(own ? Way::kOwnSocket : Way::kLoopback, authorization, method);
+  }
   std::string certified;
   if (const auto peer = context.auth_context();
-      remote && certificate_users_ && peer && peer->IsPeerAuthenticated()) {
+      certificate_users_ && peer && peer->IsPeerAuthenticated()) {
     const auto names = peer->FindPropertyValues(GRPC_X509_CN_PROPERTY_NAME);
     if (names.size() == 1) certified.assign(names[0].data(), names[0].size());
   }
-  return check(way, authorization, method, certified);
+  return check(Way::kRemote, authorization, method, certified);
 }
 
 }  // namespace teletensor::server

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <grpcpp/grpcpp.h>
+#include <sys/types.h>
 
 #include <atomic>
 
@@ -13,8 +14,9 @@ namespace teletensor::server {
 
 // Where a call came in.
 enum class Way : std::uint8_t {
-  // The daemon's own UNIX socket: its mode lets only the user that the daemon runs as, and root,
-  // connect, so whoever comes there without a token is that user and an admin.
+  // The daemon's own UNIX socket, by another user of this machine: whom the kernel names.
+  kNeighbour,
+  // The same, by the user that the daemon runs as, or root: without a token that user, an admin.
   kOwnSocket,
   // Plain TCP on loopback: without a token nobody in particular, the user "anonymous"; once there
   // are tokens, nobody.
@@ -23,6 +25,15 @@ enum class Way : std::uint8_t {
   // nobody.
   kRemote,
 };
+
+// What is known of all calls of a listener.
+struct Entrance {
+  bool remote = false;    // the way is kRemote
+  std::string neighbour;  // not "": the way is kNeighbour, of that user
+};
+
+// Of a user of this machine: the name, or "uid-N" where it has none that fits.
+std::string user_name(uid_t uid);
 
 // Who says nothing about himself.
 inline constexpr char kAnonymous[] = "anonymous";
@@ -34,15 +45,15 @@ class Auth {
   Auth(Tokens& tokens, bool certificate_users);
 
   // By the "authorization" header's value; "" where there is none. A token that is not good is
-  // never less than no token: UNAUTHENTICATED. `certified`: the common name of the client
-  // certificate that was verified, "" without one.
+  // never less than no token: UNAUTHENTICATED. `name`: the common name of the client certificate
+  // that was verified, or of a neighbour; "" without.
   core::Result<Caller> caller(Way way, std::string_view authorization,
-                              std::string_view certified = "") const;
+                              std::string_view name = "") const;
   // The caller if it may call `method`; refusals are counted.
   core::Result<Caller> check(Way way, std::string_view authorization, std::string_view method,
-                             std::string_view certified = "") const;
-  // The same for a gRPC call; `remote`: of a listener of the way kRemote.
-  core::Result<Caller> check(const grpc::CallbackServerContext& context, bool remote,
+                             std::string_view name = "") const;
+  // The same for a gRPC call.
+  core::Result<Caller> check(const grpc::CallbackServerContext& context, const Entrance& entrance,
                              std::string_view method) const;
 
   Tokens& tokens() const { return tokens_; }

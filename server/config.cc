@@ -155,6 +155,7 @@ Status assign_key(const std::string& key, const toml::node& node, Config& config
   if (key == "tls_cert") return assign(node, config.tls_cert);
   if (key == "tls_key") return assign(node, config.tls_key);
   if (key == "tls_client_ca") return assign(node, config.tls_client_ca);
+  if (key == "socket_users") return assign(node, config.socket_users);
   if (key == "tls_users") return assign(node, config.tls_users);
   if (key == "state_dir") return assign(node, config.state_dir);
   if (key == "slow_ms") return assign(node, config.slow_ms);
@@ -315,6 +316,9 @@ Parsed parse_command_line(int argc, const char* const* argv, const std::string& 
       app.add_option("--socket", socket,
                      "path of the UNIX socket [$XDG_RUNTIME_DIR/teletensor.sock]; \"\" for none")
           ->envname("TELETENSOR_SOCKET");
+  app.add_flag("--socket-users", config.socket_users,
+               "other users of this machine may connect to --socket, each as the user of their name")
+      ->envname("TELETENSOR_SOCKET_USERS");
   app.add_option("--http", config.http,
                  "HOST:PORT for /metrics, /healthz, /readyz; port 0 takes a free one")
       ->envname("TELETENSOR_HTTP");

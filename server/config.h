@@ -26,6 +26,7 @@ struct UserConfig {
 struct Config {
   std::string listen = "127.0.0.1:7420";         // "": no TCP
   std::optional<std::string> socket;             // unset: the default path; "": none
+  bool socket_users = false;                     // other users of this machine may come to it
   std::string http;                              // "": no HTTP
   std::vector<std::string> http_names;           // host names that HTTP answers for
   std::string proxy_socket;                      // "": none

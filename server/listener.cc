@@ -61,8 +61,8 @@ class NoReflection final : public grpc::ServerBuilderOption {
 Listener::Listener(const ListenerOptions& options, Leases& leases, Recovery& recovery,
                    const Auth& auth, const ServerFacts& facts)
     : options_(options),
-      compute_(leases, auth, options.remote, facts),
-      admin_(leases, recovery, auth, options.remote) {}
+      compute_(leases, auth, options.entrance, facts),
+      admin_(leases, recovery, auth, options.entrance) {}
 
 Listener::~Listener() { stop(); }
 
@@ -78,7 +78,7 @@ Status Listener::bind(const Limits& limits) {
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;
   harden(builder, limits);
-  if (options_.remote) builder.SetOption(std::make_unique<NoReflection>());
+  if (options_.entrance.remote) builder.SetOption(std::make_unique<NoReflection>());
   builder.RegisterService(&compute_);
   builder.RegisterService(&admin_);
   int port = 0, bound = 0;
@@ -87,10 +87,14 @@ Status Listener::bind(const Limits& limits) {
                                              : grpc::InsecureServerCredentials();
     builder.AddListeningPort(options_.tcp, tcp_credentials_, &port);
   }
-  if (!options_.socket.empty()) {
-    TT_RETURN_IF_ERROR(prepare_socket(options_.socket));
-    builder.AddListeningPort("unix:" + options_.socket, grpc::InsecureServerCredentials(), &bound);
+  const std::string& socket = options_.proxy_socket;
+  if (!socket.empty()) {
+    TT_RETURN_IF_ERROR(prepare_socket(socket));
+    builder.AddListeningPort("unix:" + socket, grpc::InsecureServerCredentials(), &bound);
   }
+  acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+      grpc::InsecureServerCredentials());
   // The socket must never be open to others, not even for a moment.
   const mode_t mask = umask(0177);
   grpc_ = builder.BuildAndStart();
@@ -98,17 +102,21 @@ Status Listener::bind(const Limits& limits) {
   if (!grpc_) {
     return Status(Code::kUnavailable,
                   "cannot listen on " + options_.tcp +
-                      (options_.tcp.empty() || options_.socket.empty() ? "" : " or ") +
-                      options_.socket + ": in use?");
+                      (options_.tcp.empty() || socket.empty() ? "" : " or ") + socket + ": in use?");
   }
-  if (!options_.socket.empty() &&
-      chmod(options_.socket.c_str(), static_cast<mode_t>(options_.socket_mode)) != 0) {
-    return Status(Code::kUnavailable, options_.socket + ": " + std::strerror(errno));
+  if (!socket.empty() && chmod(socket.c_str(), 0660) != 0) {
+    return Status(Code::kUnavailable, socket + ": " + std::strerror(errno));
   }
   if (!options_.tcp.empty()) {
     tcp_ = options_.tcp.substr(0, options_.tcp.rfind(':') + 1) + std::to_string(port);
   }
   return {};
+}
+
+void Listener::take(int connection) {
+  grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters made;
+  made.fd = connection;
+  acceptor_->HandleNewConnection(&made);
 }
 
 void Listener::set_serving(bool serving) {
@@ -123,7 +131,7 @@ void Listener::stop() {
   grpc_->Shutdown(std::chrono::system_clock::now() + kGrace);
   grpc_->Wait();
   grpc_.reset();
-  if (!options_.socket.empty()) unlink(options_.socket.c_str());
+  if (!options_.proxy_socket.empty()) unlink(options_.proxy_socket.c_str());
 }
 
 }  // namespace teletensor::server

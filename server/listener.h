@@ -1,6 +1,7 @@
-// Listener: one gRPC server with services of its own, for callers that come one way: those of this
-// machine (own UNIX socket, loopback), or those from elsewhere (TLS, a proxy's socket), who need a
-// token. They are kept apart by being different servers, so no header can blur them.
+// Listener: one gRPC server with services of its own, for callers that come one way: the daemon's own
+// user (UNIX socket) and loopback, one other user of this machine, or those from elsewhere (TLS, a
+// proxy's socket), who need a token. They are kept apart by being different servers, so no header
+// can blur them.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -15,10 +16,9 @@
 namespace teletensor::server {
 
 struct ListenerOptions {
-  std::string tcp;     // "HOST:PORT"; "": none
-  std::string socket;  // path; "": none
-  int socket_mode = 0600;
-  bool remote = false;
+  std::string tcp;           // "HOST:PORT"; "": none
+  std::string proxy_socket;  // path; "": none
+  Entrance entrance;
   std::shared_ptr<Certificates> certificates;  // of tcp; null: no TLS
 };
 
@@ -30,6 +30,8 @@ class Listener {
                                                        const Auth& auth, const ServerFacts& facts);
   ~Listener();  // as stop()
 
+  // A connection of a UNIX socket that somebody else has accepted, which becomes this one's.
+  void take(int connection);
   void set_serving(bool serving);
   // Accepts nothing more; streams have a moment to end by themselves.
   void stop();
@@ -44,6 +46,7 @@ class Listener {
   ComputeService compute_;
   AdminService admin_;
   std::shared_ptr<grpc::ServerCredentials> tcp_credentials_;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<grpc::Server> grpc_;
   std::string tcp_;
 };

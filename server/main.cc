@@ -178,6 +178,7 @@ int main(int argc, char** argv) {
     options.socket = *path;
   }
 
+  options.socket_users = config.socket_users;
   options.http_names = config.http_names;
   options.proxy_socket = config.proxy_socket;
   options.tls = {config.tls_cert, config.tls_key, config.tls_client_ca};

@@ -4,6 +4,7 @@
 #include <grpc/support/log.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include "server/listen.h"
 #include "server/notify.h"
@@ -11,10 +12,13 @@
 
 namespace teletensor::server {
 
+using core::MutexLock;
 using core::Status;
 
 namespace {
 
+constexpr std::size_t kMostNeighbours = 256;        // each has a gRPC server
+constexpr std::uint64_t kTurnedAwayLogged = 100;    // then every 100th
 constexpr std::chrono::seconds kFirstAnswer{10};  // then the server is up, ready or not
 
 // gRPC's own messages become ours.
@@ -107,10 +111,8 @@ Status Server::bind() {
     certificates_ = std::move(*certificates);
   }
   (certificates_ ? remote : local).tcp = tcp;
-  local.socket = socket;
-  remote.socket = options_.proxy_socket;
-  remote.socket_mode = 0660;
-  remote.remote = true;
+  remote.proxy_socket = options_.proxy_socket;
+  remote.entrance.remote = true;
   remote.certificates = certificates_;
   if (!socket.empty()) {
     auto shares = ShareServer::start(socket, leases_);
@@ -123,12 +125,14 @@ Status Server::bind() {
   }
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   for (const ListenerOptions* each : {&local, &remote}) {
-    if (each->tcp.empty() && each->socket.empty()) continue;
+    const bool door = each == &local && !socket.empty();
+    if (each->tcp.empty() && each->proxy_socket.empty() && !door) continue;
     auto listener = Listener::start(*each, leases_, recovery_, auth_, facts_);
     if (!listener.ok()) return listener.status();
     if (!(*listener)->tcp().empty()) tcp_ = (*listener)->tcp();
     listeners_.push_back(std::move(*listener));
   }
+  if (!socket.empty()) TT_RETURN_IF_ERROR(open_door());
   set_serving(!options_.canary);
   if (options_.canary) {
     canary_ = std::make_unique<Canary>(leases_.engine(), [this](bool ready) {
@@ -141,8 +145,46 @@ Status Server::bind() {
   return options_.http.empty() ? Status() : bind_http();
 }
 
+Status Server::open_door() {
+  auto door = Door::open(options_.socket, options_.socket_users ? 0666 : 0600);
+  if (!door.ok()) return door.status();
+  door_ = std::move(*door);
+  door_->start([this](uid_t user, int connection) { guide(user, connection); });
+  return {};
+}
+
+void Server::guide(uid_t user, int connection) {
+  if (user == geteuid() || user == 0) return listeners_.front()->take(connection);
+  MutexLock lock(neighbours_mutex_);
+  Listener* const listener = options_.socket_users ? neighbour(user) : nullptr;
+  if (listener != nullptr) return listener->take(connection);
+  const std::uint64_t count = ++turned_away_;
+  if (count <= kTurnedAwayLogged || count % kTurnedAwayLogged == 0) {
+    spdlog::warn("event=socket_user_refused uid={} count={}", user, count);
+  }
+  close(connection);
+}
+
+Listener* Server::neighbour(uid_t user) {
+  const auto found = neighbours_.find(user);
+  if (found != neighbours_.end()) return found->second.get();
+  if (neighbours_.size() >= kMostNeighbours) return nullptr;
+  ListenerOptions options;
+  options.entrance.neighbour = user_name(user);
+  auto listener = Listener::start(options, leases_, recovery_, auth_, facts_);
+  if (!listener.ok()) {
+    spdlog::error("event=socket_user_failed reason=\"{}\"", listener.status().message());
+    return nullptr;
+  }
+  (*listener)->set_serving(serving_);
+  return neighbours_.emplace(user, std::move(*listener)).first->second.get();
+}
+
 void Server::set_serving(bool serving) {
   for (const auto& listener : listeners_) listener->set_serving(serving);
+  MutexLock lock(neighbours_mutex_);
+  serving_ = serving;
+  for (const auto& [user, listener] : neighbours_) listener->set_serving(serving);
 }
 
 Status Server::bind_http() {
@@ -170,6 +212,13 @@ void Server::stop() {
     set_serving(false);
     leases_.shutdown();
   }
+  door_.reset();
+  std::map<uid_t, std::unique_ptr<Listener>> neighbours;
+  {
+    MutexLock lock(neighbours_mutex_);
+    neighbours.swap(neighbours_);
+  }
+  neighbours.clear();
   for (const auto& listener : listeners_) listener->stop();
   listeners_.clear();
   shares_.reset();

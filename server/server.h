@@ -4,12 +4,14 @@
 #include <grpcpp/grpcpp.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "engine/engine.h"
 #include "server/canary.h"
+#include "server/door.h"
 #include "server/http.h"
 #include "server/listener.h"
 #include "server/recovery.h"
@@ -21,6 +23,7 @@ namespace teletensor::server {
 struct ServerOptions {
   std::string listen = "127.0.0.1:7420";  // "": no TCP
   std::string socket;                     // "": no UNIX socket
+  bool socket_users = false;              // other users of this machine may come to it
   std::string http;                       // "": no HTTP
   std::vector<std::string> http_names;    // host names that HTTP answers for, beside loopback's
   std::string proxy_socket;               // for a proxy in front: its callers need tokens
@@ -64,6 +67,11 @@ class Server {
   core::Status bind_http();
   core::Status check_remote(const std::string& what, const std::string& address);
   void set_serving(bool serving);
+  core::Status open_door();
+  // A connection to the door; called by its thread.
+  void guide(uid_t user, int connection);
+  // Serves one more user of this machine; null where that cannot be.
+  Listener* neighbour(uid_t user) TT_REQUIRES(neighbours_mutex_);
 
   const ServerOptions options_;
   ServerFacts facts_;
@@ -73,7 +81,12 @@ class Server {
   Leases leases_;
   std::unique_ptr<ShareServer> shares_;
   Recovery recovery_;
-  std::vector<std::unique_ptr<Listener>> listeners_;
+  std::vector<std::unique_ptr<Listener>> listeners_;  // the first one is the own user's
+  std::unique_ptr<Door> door_;                        // opened after them, closed before
+  core::Mutex neighbours_mutex_;
+  std::map<uid_t, std::unique_ptr<Listener>> neighbours_ TT_GUARDED_BY(neighbours_mutex_);
+  std::uint64_t turned_away_ TT_GUARDED_BY(neighbours_mutex_) = 0;
+  bool serving_ TT_GUARDED_BY(neighbours_mutex_) = false;
   std::unique_ptr<Canary> canary_;
   std::unique_ptr<HttpServer> http_;
   std::string tcp_;

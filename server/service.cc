@@ -27,7 +27,7 @@ constexpr char kTooMany[] = "the server has too many streams";
 grpc::ServerUnaryReactor* ComputeService::Hello(grpc::CallbackServerContext* context,
                                                 const v1::HelloRequest* request,
                                                 v1::HelloReply* reply) {
-  const core::Result<Caller> caller = auth_.check(*context, remote_, kService + "Hello"s);
+  const core::Result<Caller> caller = auth_.check(*context, entrance_, kService + "Hello"s);
   if (!caller.ok()) return answer(context, caller.status());
   engine::Engine& engine = leases_.engine();
   core::Result<server::Hello> hello =
@@ -49,7 +49,7 @@ grpc::ServerUnaryReactor* ComputeService::Hello(grpc::CallbackServerContext* con
   // Who comes without a name is nobody in particular: a session is nobody's to take by its name.
   if (caller->user == kAnonymous) hello->client.takes_over = false;
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  const bool local = !remote_ && context->peer().starts_with("unix:");
+  const bool local = !entrance_.remote && entrance_.neighbour.empty() && context->peer().starts_with("unix:");
   auto ready = [this, reactor, reply, peer = context->peer(), shares = local && facts_.shares,
                 unsupported = std::move(hello->unsupported)](core::Result<LeaseRef> lease) {
     if (!lease.ok()) {
@@ -152,7 +152,7 @@ grpc::ServerUnaryReactor* ComputeService::Interrupt(grpc::CallbackServerContext*
   if (request->session_name().empty()) {
     lease = this->lease(*context, kService + "Interrupt"s);
   } else {
-    const core::Result<Caller> caller = auth_.check(*context, remote_, kService + "Interrupt"s);
+    const core::Result<Caller> caller = auth_.check(*context, entrance_, kService + "Interrupt"s);
     if (!caller.ok()) return answer(context, caller.status());
     LeaseRef named;
     if (caller->user != kAnonymous) {
@@ -170,7 +170,7 @@ grpc::ServerUnaryReactor* ComputeService::Interrupt(grpc::CallbackServerContext*
 grpc::ServerUnaryReactor* ComputeService::Describe(grpc::CallbackServerContext* context,
                                                    const v1::DescribeRequest*,
                                                    v1::DescribeReply* reply) {
-  const core::Result<Caller> caller = auth_.check(*context, remote_, kService + "Describe"s);
+  const core::Result<Caller> caller = auth_.check(*context, entrance_, kService + "Describe"s);
   if (!caller.ok()) return answer(context, caller.status());
   fill_describe_reply(leases_.engine(), leases_.limits(), facts_, leases_.all().size(), *reply);
   return answer(context, {});

@@ -21,9 +21,8 @@ using ComputeCallbacks =
 
 class ComputeService final : public ComputeCallbacks {
  public:
-  // remote: of a listener whose callers need a token.
-  ComputeService(Leases& leases, const Auth& auth, bool remote, const ServerFacts& facts)
-      : leases_(leases), auth_(auth), remote_(remote), facts_(facts) {}
+  ComputeService(Leases& leases, const Auth& auth, Entrance entrance, const ServerFacts& facts)
+      : leases_(leases), auth_(auth), entrance_(std::move(entrance)), facts_(facts) {}
 
   grpc::ServerUnaryReactor* Hello(grpc::CallbackServerContext* context,
                                   const v1::HelloRequest* request, v1::HelloReply* reply) override;
@@ -58,13 +57,13 @@ class ComputeService final : public ComputeCallbacks {
   // The lease of a call of `method`, if it may be made and the lease is the caller's.
   core::Result<LeaseRef> lease(grpc::CallbackServerContext& context,
                                std::string_view method) const {
-    return lease_of(context, leases_, auth_.check(context, remote_, method));
+    return lease_of(context, leases_, auth_.check(context, entrance_, method));
   }
   bool too_many_streams() const { return streams_ >= leases_.limits().streams; }
 
   Leases& leases_;
   const Auth& auth_;
-  const bool remote_;
+  const Entrance entrance_;
   const ServerFacts& facts_;
   StreamTotal streams_{0};
 };

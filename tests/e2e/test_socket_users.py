@@ -1,0 +1,110 @@
+"""Who connects to the daemon's own UNIX socket: the kernel says it (SO_PEERCRED)."""
+
+import json
+import os
+import pwd
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from support.daemon import wait_until
+
+if os.getuid() != 0:
+    pytest.skip("needs root, to be two users", allow_module_level=True)
+
+OTHER, NAMED = 54321, pwd.getpwnam("daemon").pw_uid
+# Everything is loaded before the user changes: the checkout may lie where others cannot look.
+START = """
+import contextlib, os, sys
+import numpy as np
+import teletensor as tt
+from teletensor import _native
+import teletensor.cli
+with contextlib.suppress(Exception):
+    _native.wire()
+os.setgroups([])
+os.setresgid({uid}, {uid}, {uid})
+os.setresuid({uid}, {uid}, {uid})
+address = sys.argv[1]
+"""
+
+
+def act(uid, code, daemon):
+    """Runs it as that user; (status, stdout, stderr)."""
+    done = subprocess.run([sys.executable, "-c", START.format(uid=uid) + textwrap.dedent(code), daemon.unix],
+                          capture_output=True, text=True, timeout=120)
+    return done.returncode, done.stdout, done.stderr
+
+
+def reachable(daemon, mode):
+    """The folder of a test is closed to others; what an administrator may have changed."""
+    os.chmod(daemon.folder, 0o755)
+    if mode:
+        os.chmod(daemon.socket, mode)
+    return daemon
+
+
+COMPUTE = """
+with tt.connect(address, name="theirs") as s:
+    x = tt.arange(300000, dtype=tt.float32)
+    print("sum", float((x.numpy() * 0 + 1).sum()), flush=True)
+"""
+
+
+def test_others_are_refused_whatever_the_mode(start_daemon, tt):
+    daemon = reachable(start_daemon(), 0o666)
+    status, out, err = act(OTHER, COMPUTE, daemon)
+    assert status != 0 and "sum" not in out and "SessionLostError" in err
+    wait_until(lambda: f"event=socket_user_refused uid={OTHER}" in daemon.log, what="it is in the log")
+    with tt.connect(daemon.unix):
+        assert tt.ones(3).tolist() == [1.0] * 3
+
+
+def test_the_mode_alone_refuses_them_too(start_daemon):
+    daemon = reachable(start_daemon(), None)
+    assert os.stat(daemon.socket).st_mode & 0o777 == 0o600
+    assert act(OTHER, COMPUTE, daemon)[0] != 0
+    assert "socket_user_refused" not in daemon.log
+
+
+def test_others_are_known_by_their_names(start_daemon, tt):
+    daemon = reachable(start_daemon("--socket-users"), None)
+    assert os.stat(daemon.socket).st_mode & 0o777 == 0o666
+    with tt.connect(daemon.unix, name="private") as own:
+        kept = tt.ones(1 << 20)
+        own.synchronize()
+        for uid, user in ((NAMED, "daemon"), (OTHER, f"uid-{OTHER}")):
+            status, out, err = act(uid, """
+                import io, json
+                def cli(*words):
+                    out = io.StringIO()
+                    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+                        try:
+                            status = teletensor.cli.main([*words, "--address", address])
+                        except SystemExit as end:
+                            status = end.code
+                    return status, out.getvalue()
+                with tt.connect(address, name="theirs") as s:
+                    x = tt.tensor(np.arange(300000, dtype=np.float32))
+                    print(json.dumps({"sum": float((x.numpy() * 0 + 1).sum()), "seen": cli("sessions", "--json")[1],
+                                      "kill": cli("kill", "1"), "token": cli("token", "create", "me", "--role", "admin")}))
+            """, daemon)
+            assert status == 0, err
+            found = json.loads(out)
+            assert found["sum"] == 300000.0
+            assert "private" not in found["seen"] and '"theirs"' in found["seen"] and f'"{user}"' in found["seen"]
+            assert found["kill"][0] == 1 and "no session 1" in found["kill"][1]
+            assert found["token"][0] == 1 and "not for the role user" in found["token"][1]
+        assert kept.sum().item() == 1 << 20
+    assert "socket_user_refused" not in daemon.log
+
+
+def test_a_token_says_more(start_daemon):
+    daemon = reachable(start_daemon("--socket-users"), None)
+    made = subprocess.run([sys.executable, "-m", "teletensor.cli", "token", "create", "bob", "--address", daemon.unix],
+                          capture_output=True, text=True, timeout=60)
+    for token, what in ((made.stdout.strip(), "session_opened"), ("tt_" + "0" * 64, "call_refused")):
+        act(OTHER, f"tt.connect(address, token={token!r}).close()", daemon)
+        wait_until(lambda what=what: what in daemon.log, what="it is in the log")
+    assert 'user="bob"' in daemon.log and f'user="uid-{OTHER}"' not in daemon.log
