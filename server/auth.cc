@@ -42,8 +42,7 @@ std::string user_name(uid_t uid) {
 Auth::Auth(Tokens& tokens, bool certificate_users)
     : tokens_(tokens), certificate_users_(certificate_users), own_user_(user_name(getuid())) {}
 
-Result<Caller> Auth::caller(Way way, std::string_view authorization,
-                            std::string_view name) const {
+Result<Caller> Auth::caller(Way way, std::string_view authorization, std::string_view name) const {
   if (!authorization.empty()) {
     const Result<std::optional<Caller>> found = tokens_.find(bearer(authorization));
     if (!found.ok()) return found.status();

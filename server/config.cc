@@ -316,8 +316,9 @@ Parsed parse_command_line(int argc, const char* const* argv, const std::string& 
       app.add_option("--socket", socket,
                      "path of the UNIX socket [$XDG_RUNTIME_DIR/teletensor.sock]; \"\" for none")
           ->envname("TELETENSOR_SOCKET");
-  app.add_flag("--socket-users", config.socket_users,
-               "other users of this machine may connect to --socket, each as the user of their name")
+  app.add_flag(
+         "--socket-users", config.socket_users,
+         "other users of this machine may connect to --socket, each as the user of their name")
       ->envname("TELETENSOR_SOCKET_USERS");
   app.add_option("--http", config.http,
                  "HOST:PORT for /metrics, /healthz, /readyz; port 0 takes a free one")

@@ -1,5 +1,6 @@
-// Door: the daemon's own UNIX socket. It accepts by itself, asks the kernel which user has connected
-// (SO_PEERCRED, which nobody can forge), and gives the connection to whoever serves that user.
+// Door: the daemon's own UNIX socket. It accepts by itself, asks the kernel which user has
+// connected (SO_PEERCRED, which nobody can forge), and gives the connection to whoever serves that
+// user.
 #pragma once
 
 #include <sys/types.h>

@@ -100,9 +100,9 @@ Status Listener::bind(const Limits& limits) {
   grpc_ = builder.BuildAndStart();
   umask(mask);
   if (!grpc_) {
-    return Status(Code::kUnavailable,
-                  "cannot listen on " + options_.tcp +
-                      (options_.tcp.empty() || socket.empty() ? "" : " or ") + socket + ": in use?");
+    return Status(Code::kUnavailable, "cannot listen on " + options_.tcp +
+                                          (options_.tcp.empty() || socket.empty() ? "" : " or ") +
+                                          socket + ": in use?");
   }
   if (!socket.empty() && chmod(socket.c_str(), 0660) != 0) {
     return Status(Code::kUnavailable, socket + ": " + std::strerror(errno));

@@ -1,7 +1,7 @@
-// Listener: one gRPC server with services of its own, for callers that come one way: the daemon's own
-// user (UNIX socket) and loopback, one other user of this machine, or those from elsewhere (TLS, a
-// proxy's socket), who need a token. They are kept apart by being different servers, so no header
-// can blur them.
+// Listener: one gRPC server with services of its own, for callers that come one way: the daemon's
+// own user (UNIX socket) and loopback, one other user of this machine, or those from elsewhere
+// (TLS, a proxy's socket), who need a token. They are kept apart by being different servers, so no
+// header can blur them.
 #pragma once
 
 #include <grpcpp/grpcpp.h>

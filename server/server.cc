@@ -17,8 +17,8 @@ using core::Status;
 
 namespace {
 
-constexpr std::size_t kMostNeighbours = 256;        // each has a gRPC server
-constexpr std::uint64_t kTurnedAwayLogged = 100;    // then every 100th
+constexpr std::size_t kMostNeighbours = 256;      // each has a gRPC server
+constexpr std::uint64_t kTurnedAwayLogged = 100;  // then every 100th
 constexpr std::chrono::seconds kFirstAnswer{10};  // then the server is up, ready or not
 
 // gRPC's own messages become ours.

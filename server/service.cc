@@ -49,7 +49,8 @@ grpc::ServerUnaryReactor* ComputeService::Hello(grpc::CallbackServerContext* con
   // Who comes without a name is nobody in particular: a session is nobody's to take by its name.
   if (caller->user == kAnonymous) hello->client.takes_over = false;
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  const bool local = !entrance_.remote && entrance_.neighbour.empty() && context->peer().starts_with("unix:");
+  const bool local =
+      !entrance_.remote && entrance_.neighbour.empty() && context->peer().starts_with("unix:");
   auto ready = [this, reactor, reply, peer = context->peer(), shares = local && facts_.shares,
                 unsupported = std::move(hello->unsupported)](core::Result<LeaseRef> lease) {
     if (!lease.ok()) {

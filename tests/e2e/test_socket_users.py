@@ -88,7 +88,8 @@ def test_others_are_known_by_their_names(start_daemon, tt):
                 with tt.connect(address, name="theirs") as s:
                     x = tt.tensor(np.arange(300000, dtype=np.float32))
                     print(json.dumps({"sum": float((x.numpy() * 0 + 1).sum()), "seen": cli("sessions", "--json")[1],
-                                      "kill": cli("kill", "1"), "token": cli("token", "create", "me", "--role", "admin")}))
+                                      "kill": cli("kill", "1"),
+                                      "token": cli("token", "create", "me", "--role", "admin")}))
             """, daemon)
             assert status == 0, err
             found = json.loads(out)
