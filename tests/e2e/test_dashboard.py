@@ -151,3 +151,70 @@ def test_the_page_holds_nothing_inline(start_daemon):
         reply = ask(daemon.http, path)
         assert reply.status == 200 and len(reply.text) > 500 and "nosniff" in str(reply.headers)
     assert "innerHTML" not in ask(daemon.http, "/dashboard.js").text
+
+
+BUSY = """
+    a = tt.ones(1500, 1500)
+    s.synchronize()
+    print("queueing", s.id, flush=True)
+    for _ in range(3000):
+        a = (a @ a) * 1e-4
+    try:
+        a.sum().item()
+    except tt.InterruptedOpError as e:
+        print("interrupted", tt.ones(3).sum().item(), flush=True)
+"""
+
+
+def sign_in(browser, daemon, token):
+    browser.go(f"http://{daemon.http}/")
+    browser.wait(lambda: browser.script("return !document.getElementById('login').hidden"))
+    browser.type("#token", token)
+    browser.click("#login button")
+
+
+def test_queues_are_drawn_live_and_an_admin_interrupts(admin, browser):
+    daemon, token = admin
+    sign_in(browser, daemon, token)
+    busy = client(BUSY, daemon.unix)
+    try:
+        number = wait_line(busy, "queueing").split()[1]
+        browser.wait(lambda: browser.rows("sessions") and int(browser.rows("sessions")[0][9]) > 0, what="a queue")
+        assert browser.rows("sessions")[0][0] == number and int(browser.rows("users")[0][5]) > 0
+
+        def drawn(chart):
+            return browser.script(f"return charts.{chart} ? charts.{chart}.data.datasets[0].data : []")
+        browser.wait(lambda: max(drawn("queue"), default=0) > 0, what="the queue's chart")
+        browser.wait(lambda: max(drawn("lanes"), default=0) > 0, what="the lanes' chart")
+        assert max(drawn("memory")) >= 8
+        points = len(drawn("queue"))
+        browser.wait(lambda: len(drawn("queue")) >= points + 2, what="the charts go on")
+        browser.click("#sessions tbody tr:nth-child(1) button:not(.danger)")
+        status, out, err = finish(busy)
+        assert status == 0 and "interrupted 3.0" in out, err
+        browser.wait(lambda: browser.rows("sessions") == [], what="its session is gone")
+        browser.wait(lambda: drawn("queue")[-1] == 0, what="the queue is empty")
+    finally:
+        busy.kill()
+        busy.communicate()
+
+
+def test_who_is_no_admin_sees_sums_and_no_buttons(admin, browser, tt):
+    import subprocess
+    import sys
+    daemon, _ = admin
+    made = subprocess.run([sys.executable, "-m", "teletensor.cli", "token", "create", "bob", "--address", daemon.unix],
+                          capture_output=True, text=True, timeout=60)
+    with tt.connect(daemon.unix, name="private") as theirs, tt.connect(daemon.tcp, token=made.stdout.strip(),
+                                                                       name="bobs"):
+        with theirs:
+            kept = tt.ones(MIB)
+            theirs.synchronize()
+        own = tt.ones(8)
+        own.sum().item()
+        sign_in(browser, daemon, made.stdout.strip())
+        browser.wait(lambda: [row[2] for row in browser.rows("sessions")] == ["bobs"], what="bob's session")
+        assert "1 sessions of others" in browser.text("#others") and "bob (user)" in browser.text("#caller")
+        assert "private" not in browser.script("return document.body.textContent")
+        assert browser.script("return document.querySelectorAll('#sessions button').length") == 2  # of bob's own
+        del kept
