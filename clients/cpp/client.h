@@ -233,11 +233,21 @@ class Program {
   // The tensors of its result, in their order; constants in its containers are left out.
   std::vector<Tensor> operator()(const std::vector<Value>& arguments,
                                  Where where = Where::current()) const;
+  // Runs it `rounds` times on the daemon, as one message: what it would return, of all rounds along
+  // a new first dimension. `data` are the first arguments: each round has the next slice of them
+  // along dimension 0, and the first again behind the last. Throws Error where a round leaves
+  // something behind that the next cannot begin with (a first training step, which makes gradients).
+  std::vector<Tensor> repeat(std::uint32_t rounds, const std::vector<Tensor>& data,
+                             const std::vector<Value>& arguments = {},
+                             Where where = Where::current()) const;
   // One line a step, with the lines of source.
   std::string text() const;
 
  private:
   struct State;
+  // times 0: once; else a loop in which the first `sliced` arguments are slices.
+  std::vector<Tensor> run(const std::vector<Value>& arguments, std::uint32_t times,
+                          std::size_t sliced, const Where& where) const;
   explicit Program(std::shared_ptr<State> state) : state_(std::move(state)) {}
   std::shared_ptr<State> state_;
 };

@@ -64,12 +64,14 @@ struct Program::State {
   std::vector<Number> numbers;
   std::vector<Output> outputs;  // as the result has them
   std::vector<std::pair<std::string, Tensor>> weights;
+  bool loops = false;  // it can run again on what it leaves behind
 };
 
 // What the file says of a call has to fit the program, which was verified.
 void Program::State::describe(const json& call) {
   const program::Program& p = callable->program();
   name = call.at("name").get<std::string>();
+  loops = call.value("loops", false);
   arguments = call.at("arguments").get<std::vector<std::string>>();
   for (const json& each : call.at("parameters")) {
     Input& input = inputs.emplace_back();
@@ -270,6 +272,20 @@ core::Number Program::State::number_for(std::size_t i, const std::vector<Value>&
 }
 
 std::vector<Tensor> Program::operator()(const std::vector<Value>& arguments, Where where) const {
+  return run(arguments, 0, 0, where);
+}
+
+std::vector<Tensor> Program::repeat(std::uint32_t rounds, const std::vector<Tensor>& data,
+                                    const std::vector<Value>& arguments, Where where) const {
+  if (rounds == 0) refuse(state_->name + ": repeat 0 times");
+  if (!state_->loops) refuse(state_->name + ": cannot be repeated: it makes gradients anew");
+  std::vector<Value> all(data.begin(), data.end());
+  all.insert(all.end(), arguments.begin(), arguments.end());
+  return run(all, rounds, data.size(), where);
+}
+
+std::vector<Tensor> Program::run(const std::vector<Value>& arguments, std::uint32_t times,
+                                 std::size_t sliced, const Where& where) const {
   State& s = *state_;
   const Lock lock(s.connection->api);
   if (arguments.size() != s.arguments.size()) {
@@ -304,16 +320,28 @@ std::vector<Tensor> Program::operator()(const std::vector<Value>& arguments, Whe
   }
   program::Call command;
   command.program = s.number;
-  for (std::size_t i = 0; i < s.numbers.size(); ++i) {
-    command.numbers.push_back(s.number_for(i, arguments));
+  command.times = times;
+  for (std::uint32_t i = 0; i < s.inputs.size(); ++i) {
+    const int place = s.inputs[i].argument;
+    if (place >= 0 && static_cast<std::size_t>(place) < sliced) command.sliced.push_back(i);
+  }
+  const std::uint32_t rounds = std::max<std::uint32_t>(times, 1);
+  const std::vector<State::Number> before = s.numbers;
+  for (std::uint32_t round = 0; round < rounds; ++round) {
+    for (std::size_t i = 0; i < s.numbers.size(); ++i) {
+      command.numbers.push_back(s.number_for(i, arguments));
+    }
+    for (State::Number& each : s.numbers) each.value += each.counts;
   }
   command.seed = s.connection->seed;
   command.ordinal = s.connection->ordinal;
-  s.connection->ordinal += static_cast<std::int64_t>(s.callable->program().random_steps);
   s.connection->session->at("a saved program", where);
   Handles results;
-  raise_if(s.connection->session->call(*s.callable, std::move(command), inputs, results));
-  for (State::Number& each : s.numbers) each.value += each.counts;
+  const core::Status status =
+      s.connection->session->call(*s.callable, std::move(command), inputs, results);
+  if (!status.ok()) s.numbers = before;
+  raise_if(status);
+  s.connection->ordinal += static_cast<std::int64_t>(s.callable->program().random_steps * rounds);
   std::vector<Tensor> out;
   for (const State::Output& output : s.outputs) {
     out.push_back(

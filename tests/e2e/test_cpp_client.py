@@ -93,6 +93,44 @@ def test_a_saved_training_step_goes_on_in_cpp(shared_daemon, tmp_path):
         assert lines[name][0] == pytest.approx(values, rel=1e-8)
 
 
+def test_a_saved_training_step_is_repeated_in_cpp(shared_daemon, tmp_path):
+    """Branches, a loop and its backward inside; each round with the next of two batches."""
+
+    def forward(w, x):
+        rounds = tt.zeros((), dtype=tt.int64)
+        while rounds < 3:
+            x = (x @ w).tanh()
+            rounds += 1
+        return x * 2 if x.sum() > 0 else x
+
+    with tt.connect(shared_daemon.unix):
+        w = tt.tensor([[0.5, -0.2], [0.1, 0.7]], requires_grad=True)
+        opt = tt.optim.Adam([w], lr=0.05)
+        scripted = tt.jit.script(forward)
+
+        def step(x, scale):
+            opt.zero_grad()
+            loss = (scripted(w, x) ** 2).mean() * scale
+            loss.backward()
+            opt.step()
+            return loss
+
+        compiled = tt.compile(step)
+        batches = tt.tensor([[[1.0, 2.0], [3.0, 4.0]], [[-1.0, 0.5], [2.0, -3.0]]])
+        for _ in range(3):
+            compiled(batches[0], 1.5)
+        path = tmp_path / "step.safetensors"
+        tt.jit.save(compiled, path)
+        losses = [compiled(batches[i % 2], 1.5).item() for i in range(5)]
+        after = w.reshape(-1).tolist()
+    data = "1,2,3,4,-1,0.5,2,-3:2,2,2"
+    lines = printed(run("run", shared_daemon.unix, path, "5/1", data, "1.5"))
+    assert lines["result"][0] == pytest.approx(losses, rel=1e-8)
+    assert next(values[0] for name, values in lines.items() if name != "result") == pytest.approx(after, rel=1e-8)
+    done = run("run", shared_daemon.unix, path, "0/1", data, "1.5")
+    assert done.returncode == 1 and "0 times" in done.stderr
+
+
 def test_a_saved_forward_with_numbers_and_random_steps(shared_daemon, tmp_path):
     with tt.connect(shared_daemon.unix):
         weight = tt.tensor([[1.0, 2.0], [3.0, 4.0]])[:, :]

@@ -2,6 +2,9 @@
 //
 //   teletensor-run ADDRESS FILE show               the program
 //   teletensor-run ADDRESS FILE STEPS [VALUES...]  calls it STEPS times, prints its first results
+//   teletensor-run ADDRESS FILE STEPS/SLICED [VALUES...]
+//                                                  the same as one loop on the daemon, whose rounds
+//                                                  have slices of the first SLICED arguments
 //
 // VALUES are its arguments in their order: numbers with commas between them, and after a colon the
 // shape, as in 1,2,3,4:2,2. One number without a shape is a number.
@@ -56,8 +59,19 @@ int run(int count, char** arguments) {
   }
   std::vector<Value> values;
   for (int i = 4; i < count; ++i) values.push_back(argument(daemon, arguments[i]));
+  const std::string steps = arguments[3];
+  const int rounds = std::atoi(steps.c_str());
   std::vector<Tensor> first;  // of each call; read when all have been sent
-  for (int step = std::atoi(arguments[3]); step > 0; --step) first.push_back(program(values).at(0));
+  if (const std::size_t slash = steps.find('/'); slash == std::string::npos) {
+    for (int step = 0; step < rounds; ++step) first.push_back(program(values).at(0));
+  } else {
+    std::vector<Tensor> data;
+    for (int n = std::atoi(steps.c_str() + slash + 1); n > 0 && !values.empty(); --n) {
+      data.push_back(std::get<Tensor>(values.front().value));
+      values.erase(values.begin());
+    }
+    first.push_back(program.repeat(static_cast<std::uint32_t>(rounds), data, values).at(0));
+  }
   for (const Tensor& each : first) print("result", each);
   for (const std::string& name : program.weights()) print(name, program.weight(name).detach());
   daemon.close();
