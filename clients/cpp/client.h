@@ -236,7 +236,8 @@ class Program {
   // Runs it `rounds` times on the daemon, as one message: what it would return, of all rounds along
   // a new first dimension. `data` are the first arguments: each round has the next slice of them
   // along dimension 0, and the first again behind the last. Throws Error where a round leaves
-  // something behind that the next cannot begin with (a first training step, which makes gradients).
+  // something behind that the next cannot begin with (a first training step, which makes
+  // gradients).
   std::vector<Tensor> repeat(std::uint32_t rounds, const std::vector<Tensor>& data,
                              const std::vector<Value>& arguments = {},
                              Where where = Where::current()) const;
