@@ -7,7 +7,7 @@ BENCH_ARGS ?=
 FUZZ_PROGRAMS ?= 100000
 FUZZ_SECONDS ?= 300
 SEED ?= 1
-SOAK_MINUTES ?= 10
+MINUTES ?= 20
 GPU_ARGS ?=
 PIP_FLAGS := -q --disable-pip-version-check
 CLIENT_SOURCES := $(shell find clients engine/core engine/program engine/ops \
@@ -73,12 +73,8 @@ fuzz: build .venv-peers/.client ## random programs and hostile frames: SEED=1, F
 chaos: build ## kills connections, clients and the daemon in the middle of everything (tests/chaos)
 	.venv/bin/python -m pytest -q -p no:cacheprovider tests/chaos
 
-soak: build .venv-peers/.client ## random programs with ever new seeds for SOAK_MINUTES=10
-	@end=$$(($$(date +%s) + 60 * $(SOAK_MINUTES))); seed=$(SEED); \
-	while [ $$(date +%s) -lt $$end ]; do \
-	  .venv-peers/bin/python tests/fuzz/names_fuzz.py --programs 2000 --seed $$seed || exit 1; \
-	  seed=$$((seed + 1)); \
-	done
+soak: build ## a daemon under good, crashing, slow, malformed and idle clients for MINUTES=20: does it grow?
+	.venv/bin/python tests/chaos/soak.py --minutes $(MINUTES) --seed $(SEED)
 
 lint: .venv/.tools ## clang-format, ruff, mypy --strict, clang-tidy
 	@deploy/install-packages deploy/packages.txt deploy/packages-dev.txt

@@ -1,0 +1,12 @@
+"""Two minutes of tests/chaos/soak.py; `make soak` runs longer ones."""
+
+import pytest
+import soak
+
+
+@pytest.mark.timeout(1800)
+def test_nothing_grows_in_two_minutes():
+    report = soak.run(minutes=2, round_seconds=20)
+    print(report["trend"], report["clients"])
+    assert soak.problems(report) == []
+    assert report["clients"]["good"] >= 2 and report["clients"]["rubbish"] > 0
