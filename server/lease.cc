@@ -153,11 +153,35 @@ void Lease::uploaded(std::uint64_t key, std::uint64_t upload) {
     if (uploads_.size() > kUploads) uploads_.pop_front();
     uploads_upto_ = std::max(uploads_upto_, upload);
   }
-  if (before == 0) return;
+  if (before != 0) abort_upload(before);
+}
+
+void Lease::abort_upload(std::uint64_t upload) {
   (void)with_session([&](engine::Session& session) {
-    session.abort_upload(before);
+    session.abort_upload(upload);
     return Status();
   });
+}
+
+wire::StagedAnswer Lease::staged(std::uint64_t key, bool give_up) {
+  wire::StagedAnswer answer;
+  answer.received = staging_.received(key);
+  {
+    MutexLock lock(mutex_);
+    for (const auto& [known, number] : uploads_) {
+      if (known == key) answer.upload = number;
+    }
+  }
+  if (give_up) {
+    staging_.give_up(key, [this](std::uint64_t upload) { abort_upload(upload); });
+    if (answer.upload != 0) abort_upload(answer.upload);
+    return {};
+  }
+  return answer;
+}
+
+void Lease::drop_staged(Clock::time_point before) {
+  staging_.drop(before, [this](std::uint64_t upload) { abort_upload(upload); });
 }
 
 core::Result<Attached> Lease::attach(const AttachCall& call, std::string* word) {

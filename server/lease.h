@@ -21,10 +21,12 @@
 #include "engine/core/clock.h"
 #include "engine/core/mutex.h"
 #include "engine/engine.h"
+#include "proto/wire/bulk.h"
 #include "proto/wire/frame.h"
 #include "server/limits.h"
 #include "server/outbox.h"
 #include "server/relay.h"
+#include "server/staging.h"
 
 namespace teletensor::v1 {
 class SavedHead;
@@ -141,6 +143,12 @@ class Lease final : public engine::SessionListener {
   // Upload number `upload` has all its bytes; the client calls it `key`. One that came before with
   // the same key, whose answer was lost, is dropped.
   void uploaded(std::uint64_t key, std::uint64_t upload);
+  // Uploads that are not whole, and what a client that was cut is told of one.
+  Staging& staging() { return staging_; }
+  wire::StagedAnswer staged(std::uint64_t key, bool give_up);
+  // Frees those that were cut before then, for others' bytes.
+  void drop_staged(Clock::time_point before);
+  void abort_upload(std::uint64_t upload);
 
   // The client comes again. Fences the stream that is there. FAILED_PRECONDITION, `word`
   // "rollback", where this session is older than the client and its frames do not reach back to it;
@@ -202,6 +210,7 @@ class Lease final : public engine::SessionListener {
   Leases* const table_;
   const wire::FrameReader reader_;
   Outbox outbox_;
+  Staging staging_;
   std::atomic<bool> consuming_{false};    // the session has a frame under way
   std::atomic<Clock::rep> active_at_{0};  // of the steady clock: when something ran last
 

@@ -68,12 +68,16 @@ void Leases::dismiss(const std::shared_ptr<LeaseCall>& call, const Ending& endin
 void Leases::look_at(Lease& lease, Clock::time_point now) {
   std::shared_ptr<LeaseCall> run;
   bool met = false;
+  Clock::time_point back;
   {
     MutexLock lock(lease.mutex_);
     run = lease.run_.lock();
     met = lease.met_;
+    back = lease.detached_at_;
   }
   if (run) {
+    // A client that is there goes on with what was cut, or does not need it.
+    if (now - back > limits_.safe) lease.drop_staged(now - limits_.safe);
     const Clock::time_point since = run->stalled_since();
     if (since == Clock::time_point{} || now - since <= limits_.stall) return;
     const Status status(

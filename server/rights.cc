@@ -16,6 +16,7 @@ constexpr std::array kRights = {
     MethodRight{"/teletensor.v1.Compute/Attach", Right::kUser},
     MethodRight{"/teletensor.v1.Compute/Close", Right::kUser},
     MethodRight{"/teletensor.v1.Compute/Upload", Right::kUser},
+    MethodRight{"/teletensor.v1.Compute/Staged", Right::kUser},
     MethodRight{"/teletensor.v1.Compute/Download", Right::kUser},
     MethodRight{"/teletensor.v1.Compute/Interrupt", Right::kUser},
     MethodRight{"/teletensor.v1.Compute/Describe", Right::kMetrics},

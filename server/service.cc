@@ -146,6 +146,17 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* ComputeService::Download(
                         streams_);
 }
 
+grpc::ServerUnaryReactor* ComputeService::Staged(grpc::CallbackServerContext* context,
+                                                 const v1::StagedRequest* request,
+                                                 v1::StagedReply* reply) {
+  const core::Result<LeaseRef> lease = this->lease(*context, kService + "Staged"s);
+  if (!lease.ok()) return answer(context, lease.status());
+  const wire::StagedAnswer staged = (*lease)->staged(request->key(), request->give_up());
+  reply->set_received(staged.received);
+  reply->set_upload(staged.upload);
+  return answer(context, {});
+}
+
 grpc::ServerUnaryReactor* ComputeService::Interrupt(grpc::CallbackServerContext* context,
                                                     const v1::InterruptRequest* request,
                                                     v1::InterruptReply*) {

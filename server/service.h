@@ -17,7 +17,9 @@ using ComputeCallbacks =
                 v1::Compute::WithCallbackMethod_Close<v1::Compute::WithCallbackMethod_Describe<
                     v1::Compute::WithCallbackMethod_ReportSites<
                         v1::Compute::WithCallbackMethod_Published<
-                            v1::Compute::WithCallbackMethod_Profile<v1::Compute::Service>>>>>>>>>>>;
+                            v1::Compute::WithCallbackMethod_Staged<
+                                v1::Compute::WithCallbackMethod_Profile<
+                                    v1::Compute::Service>>>>>>>>>>>>;
 
 class ComputeService final : public ComputeCallbacks {
  public:
@@ -49,6 +51,9 @@ class ComputeService final : public ComputeCallbacks {
   grpc::ServerUnaryReactor* Published(grpc::CallbackServerContext* context,
                                       const v1::PublishedRequest* request,
                                       v1::PublishedReply* reply) override;
+  grpc::ServerUnaryReactor* Staged(grpc::CallbackServerContext* context,
+                                   const v1::StagedRequest* request,
+                                   v1::StagedReply* reply) override;
   grpc::ServerUnaryReactor* Profile(grpc::CallbackServerContext* context,
                                     const v1::ProfileRequest* request,
                                     v1::ProfileReply* reply) override;

@@ -1,4 +1,5 @@
-// Upload: chunks in order into storage that was admitted with the first of them.
+// Upload: chunks in order into storage that was admitted with the first of them, or into what a cut
+// upload has left.
 #include <algorithm>
 #include <utility>
 
@@ -20,7 +21,11 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
  public:
   UploadStream(grpc::CallbackServerContext* context, grpc::ByteBuffer* reply, Leases& leases,
                StreamTotal& total)
-      : context_(context), reply_(reply), limits_(leases.limits()), count_(total) {}
+      : context_(context),
+        reply_(reply),
+        limits_(leases.limits()),
+        count_(total),
+        key_(number_of(*context, "teletensor-upload")) {}
 
   void start(core::Result<LeaseRef> lease) {
     self_ = shared_from_this();
@@ -37,20 +42,17 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
     if (!ok) return close();
     next();
   }
-  void OnCancel() override { finish(Status(Code::kCancelled, "upload: cut")); }
+  void OnCancel() override { finish_cut(); }
   void OnDone() override {
-    bool begun = false;
+    StagedRef staged;
+    bool keep = false;
     {
       MutexLock lock(mutex_);
       done_ = true;
-      begun = begun_;
+      staged = std::exchange(staged_, nullptr);
+      keep = staged && key_ != 0 && cut_ && lease_->survives();
     }
-    if (begun) {
-      (void)lease_->with_session([&](engine::Session& session) {
-        session.abort_upload(upload_);
-        return Status();
-      });
-    }
+    if (staged) lease_->staging().leave(key_, staged, this, keep, abort());
     self_.reset();
   }
 
@@ -84,7 +86,7 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
                     "upload: a chunk of " + std::to_string(data->data_size) + " bytes, at most " +
                         std::to_string(limits_.chunk_bytes));
     }
-    if (!begun_) TT_RETURN_IF_ERROR(begin(header, waits));
+    if (!staged_) TT_RETURN_IF_ERROR(begin(header, waits));
     if (*waits) return {};
     if (header.offset != received_) {
       return core::invalid("upload: a chunk at " + std::to_string(header.offset) + ", expected " +
@@ -101,20 +103,32 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
       if (from == slice.size()) continue;
       const std::string_view part(reinterpret_cast<const char*>(slice.begin()) + from,
                                   slice.size() - from);
-      TT_RETURN_IF_ERROR(lease_->with_session([&](engine::Session& session) {
-        return session.upload_chunk(upload_, received_, part);
-      }));
+      TT_RETURN_IF_ERROR(lease_->with_session(
+          [&](engine::Session& session) { return staged_->write(this, session, part); }));
       received_ += part.size();
     }
     return {};
   }
 
   Status begin(const wire::UploadHeader& header, bool* waits) {
-    core::Result<std::uint64_t> upload =
-        lease_->with_session([&](engine::Session& session) -> core::Result<std::uint64_t> {
-          return session.begin_upload(header.device, header.bytes);
-        });
     expected_ = header.bytes;
+    device_ = header.device;
+    if (header.offset != 0) {
+      auto staged = lease_->staging().go_on(key_, header.device, header.bytes, header.offset, this);
+      if (!staged.ok()) return staged.status();
+      received_ = header.offset;
+      return begun(std::move(*staged));
+    }
+    const auto ask = [&] {
+      return lease_->with_session([&](engine::Session& session) -> core::Result<std::uint64_t> {
+        return session.begin_upload(header.device, header.bytes);
+      });
+    };
+    core::Result<std::uint64_t> upload = ask();
+    if (!upload.ok() && upload.status().code() == Code::kResourceExhausted) {
+      lease_->drop_staged(core::Clock::now());  // its own that were cut: they can be sent again
+      upload = ask();
+    }
     if (!upload.ok() && upload.status().code() == Code::kResourceExhausted) {
       // Others' idle memory may move away first.
       *waits = true;
@@ -127,49 +141,66 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
       });
     }
     if (!upload.ok()) return upload.status();
-    (void)begun(*upload);
-    return {};
+    return begun(stage(*upload));
   }
 
-  // False: the call is over, and nobody else aborts it.
-  bool begun(std::uint64_t upload) {
-    MutexLock lock(mutex_);
-    upload_ = upload;
-    begun_ = !done_;
-    return begun_;
+  StagedRef stage(std::uint64_t upload) {
+    return lease_->staging().begin(key_, upload, device_, expected_, this, abort());
+  }
+  Staging::Abort abort() {
+    return [lease = lease_](std::uint64_t upload) { lease->abort_upload(upload); };
+  }
+
+  // CANCELLED: the call is over, and it is left as one that was cut before its first byte.
+  Status begun(StagedRef staged) {
+    {
+      MutexLock lock(mutex_);
+      if (!done_) {
+        staged_ = std::move(staged);
+        return {};
+      }
+    }
+    lease_->staging().leave(key_, staged, this, false, abort());
+    return Status(Code::kCancelled, "upload: cut");
   }
 
   // The chunk that asked for the memory lies here yet.
   void admitted(core::Result<std::uint64_t> upload) {
     if (!upload.ok()) return finish(upload.status());
-    if (begun(*upload)) return next();
-    (void)lease_->with_session([&](engine::Session& session) {
-      session.abort_upload(*upload);
-      return Status();
-    });
+    if (begun(stage(*upload)).ok()) next();
   }
 
   // The client has sent everything, or is gone.
   void close() {
-    if (context_->IsCancelled()) return finish(Status(Code::kCancelled, "upload: cut"));
-    if (!begun_) return finish(core::invalid("upload: no chunk"));
+    if (context_->IsCancelled()) return finish_cut();
+    if (!staged_) return finish(core::invalid("upload: no chunk"));
     if (received_ != expected_) {
       return finish(core::invalid("upload: " + std::to_string(received_) + " of the " +
                                   std::to_string(expected_) + " bytes that were declared"));
     }
     const Status status = lease_->with_session(
-        [&](engine::Session& session) { return session.finish_upload(upload_); });
+        [&](engine::Session& session) { return staged_->finish(this, session); });
     if (status.ok()) {
-      if (const std::uint64_t key = number_of(*context_, "teletensor-upload")) {
-        lease_->uploaded(key, upload_);
+      StagedRef whole;
+      {
+        MutexLock lock(mutex_);
+        whole = std::exchange(staged_, nullptr);  // nothing left to abort
       }
-      begun_ = false;  // nothing left to abort
-      const grpc::Slice slice(wire::encode_upload_reply(upload_));
+      if (key_ != 0) lease_->uploaded(key_, whole->upload);
+      lease_->staging().forget(key_, whole);
+      const grpc::Slice slice(wire::encode_upload_reply(whole->upload));
       *reply_ = grpc::ByteBuffer(&slice, 1);
     }
     finish(status);
   }
 
+  void finish_cut() {
+    {
+      MutexLock lock(mutex_);
+      cut_ = true;
+    }
+    finish(Status(Code::kCancelled, "upload: cut"));
+  }
   void finish(Status status) {
     {
       MutexLock lock(mutex_);
@@ -217,17 +248,20 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
   grpc::ByteBuffer* const reply_;
   const Limits& limits_;
   const StreamCount count_;
+  const std::uint64_t key_;             // the client's number for the upload; 0: none
   std::shared_ptr<UploadStream> self_;  // until OnDone
   Turnstile turnstile_;
 
   // Of the reads, which come one after the other; then of OnDone.
   LeaseRef lease_;
   grpc::ByteBuffer chunk_;
-  bool begun_ = false;
-  std::uint64_t upload_ = 0, expected_ = 0, received_ = 0;
+  StagedRef staged_;  // once the first chunk has come
+  core::Device device_;
+  std::uint64_t expected_ = 0, received_ = 0;
 
   mutable core::Mutex mutex_;
   bool done_ TT_GUARDED_BY(mutex_) = false;
+  bool cut_ TT_GUARDED_BY(mutex_) = false;
   bool want_read_ TT_GUARDED_BY(mutex_) = false;
   bool finish_wanted_ TT_GUARDED_BY(mutex_) = false;
   bool finished_ TT_GUARDED_BY(mutex_) = false;

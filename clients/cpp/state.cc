@@ -293,8 +293,10 @@ Tensor ConnectionState::upload(std::string_view bytes, core::DType dtype, core::
   } else {
     std::uint64_t number = 0;
     ++uploads;
+    bool again = false;
     raise_if(keeper->bulk([&](std::string* word) -> Status {
-      const auto sent = channel.upload(device, bytes, hello.chunk_bytes, uploads, {}, word);
+      const auto sent = channel.upload(device, bytes, hello.chunk_bytes, uploads,
+                                       std::exchange(again, true), {}, word);
       if (sent.ok()) number = *sent;
       return sent.status();
     }));

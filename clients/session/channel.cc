@@ -15,6 +15,8 @@ using core::Status;
 
 namespace {
 
+constexpr double kStagedTimeout = 10;  // seconds
+
 constexpr std::int64_t kSlice = 100'000;  // microseconds between two looks at `stop`
 
 std::string target_of(std::string_view address) {
@@ -137,12 +139,25 @@ Result<std::string> Channel::unary(const std::string& method, std::string_view r
 }
 
 Result<std::uint64_t> Channel::upload(core::Device device, std::string_view bytes,
-                                      std::size_t chunk_bytes, std::uint64_t key, const Stop& stop,
-                                      std::string* word, Moved* moved) {
+                                      std::size_t chunk_bytes, std::uint64_t key, bool again,
+                                      const Stop& stop, std::string* word, Moved* moved) {
+  wire::UploadHeader header{bytes.size(), device, 0};
+  if (again) {
+    const Result<std::string> reply =
+        unary("/teletensor.v1.Compute/Staged", wire::encode_staged_request(key, false),
+              kStagedTimeout, false, stop, word);
+    wire::StagedAnswer staged;
+    if (reply.ok()) {
+      TT_RETURN_IF_ERROR(wire::decode_staged_reply(*reply, staged));
+    } else if (reply.status().code() != Code::kUnimplemented) {  // an older daemon: from the start
+      return reply.status();
+    }
+    if (staged.upload != 0) return staged.upload;
+    header.offset = std::min<std::uint64_t>(staged.received, bytes.size());
+  }
   const auto call = start("/teletensor.v1.Compute/Upload", false, -1,
                           {{"teletensor-upload", std::to_string(key)}});
   const std::size_t most = chunk_bytes > 512 ? chunk_bytes - 256 : 256;
-  wire::UploadHeader header{bytes.size(), device, 0};
   bool over = false;
   do {
     const std::string_view chunk = bytes.substr(header.offset, most);

@@ -64,11 +64,12 @@ class Channel {
   // How much of a transfer is done, for whoever watches from another thread.
   using Moved = std::atomic<std::uint64_t>;
 
-  // Sends the bytes; the upload's number once the daemon has them all. A repeated one, after the
-  // connection was cut, has the same `key`. `moved` may be null.
+  // Sends the bytes; the upload's number once the daemon has them all. `again`: the connection was
+  // cut in an upload of the same `key`, which goes on from what has come. `moved` may be null.
   core::Result<std::uint64_t> upload(core::Device device, std::string_view bytes,
-                                     std::size_t chunk_bytes, std::uint64_t key, const Stop& stop,
-                                     std::string* word = nullptr, Moved* moved = nullptr);
+                                     std::size_t chunk_bytes, std::uint64_t key, bool again,
+                                     const Stop& stop, std::string* word = nullptr,
+                                     Moved* moved = nullptr);
   // Reads the `size` bytes of bulk fetch `seq` from `at` on, which tells how far it came.
   core::Status download(std::uint64_t seq, char* out, std::size_t size, std::size_t& at,
                         const Stop& stop, std::string* word = nullptr, Moved* moved = nullptr);

@@ -136,6 +136,26 @@ core::Status decode_upload_reply(std::string_view bytes, std::uint64_t& upload) 
   return {};
 }
 
+std::string encode_staged_request(std::uint64_t key, bool give_up) {
+  char out[2 * (kMaxVarint + 1)];
+  return {out, put_field(put_field(out, 1, key), 2, give_up ? 1 : 0)};
+}
+
+core::Status decode_staged_reply(std::string_view bytes, StagedAnswer& answer) {
+  answer = {};
+  for (Cursor cursor(bytes); !cursor.done();) {
+    std::uint32_t field = 0;
+    WireType type{};
+    std::uint64_t value = 0;
+    if (!cursor.tag(field, type) || type != WireType::kVarint || field > 2 ||
+        !cursor.varint(value)) {
+      return core::invalid("upload: a broken answer about what has come");
+    }
+    (field == 1 ? answer.received : answer.upload) = value;
+  }
+  return {};
+}
+
 std::string encode_download_request(const DownloadAsked& asked) {
   char out[2 * (kMaxVarint + 1)];
   return {out, put_field(put_field(out, 1, asked.seq), 2, asked.offset)};

@@ -47,6 +47,13 @@ core::Result<ChunkData> decode_download_header(std::string_view prefix, std::siz
 std::string encode_upload_reply(std::uint64_t upload);
 core::Status decode_upload_reply(std::string_view bytes, std::uint64_t& upload);
 
+// StagedRequest and StagedReply.
+struct StagedAnswer {
+  std::uint64_t received = 0, upload = 0;
+};
+std::string encode_staged_request(std::uint64_t key, bool give_up);
+core::Status decode_staged_reply(std::string_view bytes, StagedAnswer& answer);
+
 // DownloadRequest.
 struct DownloadAsked {
   std::uint64_t seq = 0, offset = 0;

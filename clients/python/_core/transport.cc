@@ -129,14 +129,14 @@ void bind_transport(nb::module_& m) {
           "upload",
           [](Channel& c, PySession& session, nb::handle data, nb::handle dtype, nb::handle device,
              const std::vector<std::int64_t>& shape, std::size_t chunk, std::uint64_t key,
-             Moved& moved) {
+             bool again, Moved& moved) {
             raise_if(check_not_forked());
             const Buffer buffer(data, false);
             const auto place = *device_of(device.ptr());
             std::string word;
             const auto upload = without_gil([&] {
-              return c.upload(place, {buffer.data(), buffer.size()}, chunk, key, signalled, &word,
-                              &moved.bytes);
+              return c.upload(place, {buffer.data(), buffer.size()}, chunk, key, again, signalled,
+                              &word, &moved.bytes);
             });
             raise_call(upload.status(), word);
             // Here, so that no interrupt can come between an upload and its name.
@@ -145,8 +145,9 @@ void bind_transport(nb::module_& m) {
                                                               place, core::Dims(shape)))));
           },
           nb::arg("session"), nb::arg("data"), nb::arg("dtype"), nb::arg("device"),
-          nb::arg("shape"), nb::arg("chunk"), nb::arg("key"), nb::arg("moved"),
-          "Sends the bytes; the tensor, once the daemon has them all. CallError.")
+          nb::arg("shape"), nb::arg("chunk"), nb::arg("key"), nb::arg("again"), nb::arg("moved"),
+          "Sends the bytes, `again` those that have not come yet; the tensor, once the daemon has "
+          "them all. CallError.")
       .def(
           "download",
           [](Channel& c, std::uint64_t seq, nb::handle out, std::size_t at, Moved& moved) {

@@ -93,30 +93,36 @@ class GrpcioTransport(Transport):
         upload = self.channel.stream_unary("/teletensor.v1.Compute/Upload", _same, _same)
         size, step = len(data), max(1, self.chunk_bytes - 256)
 
-        def chunks() -> Iterator[bytes]:
-            offset = 0
-            while offset < size or offset == 0:
-                first = [(1, size), (2, number)] if offset == 0 else []
+        def chunks(offset: int) -> Iterator[bytes]:
+            first = [(1, size), (2, number)]
+            while offset < size or first:
                 part = data[offset : offset + step]
                 yield encode([*first, (3, offset), (4, bytes(part))])
-                moved.bytes = offset + len(part)
-                offset += len(part) or 1
+                offset, first = offset + len(part), []
+                moved.bytes = offset
 
-        # A repeated upload takes the place of one whose answer was lost.
-        metadata = [*self._metadata, ("teletensor-upload", str(next(self._uploads)))]
+        key = next(self._uploads)
+        metadata = [*self._metadata, ("teletensor-upload", str(key))]
 
         def work(calls: Calls) -> int:
             for tries in itertools.count():
-                call = upload.future(chunks(), metadata=metadata)
-                calls.add(call)
                 try:
+                    received, whole = self.staged(key) if tries else (0, 0)
+                    if whole:
+                        return whole
+                    call = upload.future(chunks(received), metadata=metadata)
+                    calls.add(call)
                     return decode(call.result()).integer(1)
+                except CallError as error:
+                    failed = error
                 except grpc.RpcError as error:
                     failed = _failed(error)
-                    if calls.stopped or not self.comes_again(failed, tries):
-                        raise late_error(failed) from None
                 except grpc.FutureCancelledError:
+                    self.give_up(key)
                     raise SessionLostError("the upload was cancelled") from None
+                if calls.stopped or not self.comes_again(failed, tries):
+                    self.give_up(key)
+                    raise late_error(failed) from None
             raise AssertionError("not reached")
 
         def bind(upload: int) -> _core.Tensor:

@@ -76,11 +76,14 @@ class NativeTransport(Transport):
         for tries in itertools.count():
             try:
                 tensor: _core.Tensor = self._open().upload(
-                    core, data, dtype, device, shape, self.chunk_bytes, key, moved)
+                    core, data, dtype, device, shape, self.chunk_bytes, key, tries > 0, moved)
                 return tensor
             except CallError as error:
                 if not self.comes_again(error, tries):
                     raise late_error(error) from None
+            except BaseException:  # Ctrl-C
+                self.give_up(key)
+                raise
         raise AssertionError("not reached")
 
     def download(self, seq: int, out: memoryview, moved: _core.Moved) -> None:

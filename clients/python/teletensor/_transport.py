@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import time
@@ -171,6 +172,22 @@ class Transport(ABC):
             return False
         time.sleep(0.02)  # the stream's reader hears of it at about the same time
         return keeper.wait(self._lease)
+
+    def staged(self, key: int, give_up: bool = False) -> tuple[int, int]:
+        """How many bytes have come of an upload that was cut, and its number if that is all of them."""
+        try:
+            reply = decode(self.unary("Compute", "Staged", encode([(1, key), (2, int(give_up))]), 10, False))
+        except CallError as error:
+            if error.code != _UNIMPLEMENTED:  # an older daemon: from the start
+                raise
+            return 0, 0
+        return reply.integer(1), reply.integer(2)
+
+    def give_up(self, key: int) -> None:
+        """The daemon need not keep what has come of an upload; of a lost session it does not anyway."""
+        if self._lease:
+            with contextlib.suppress(CallError):
+                self.staged(key, True)
 
     def unary(self, service: str, method: str, request: bytes, timeout: float = 0.0,
               wait: bool = True) -> bytes:
