@@ -340,11 +340,17 @@ def download(session):
 
 
 def rows(daemon):
-    with tt.connect(daemon.unix) as unix, tt.connect(daemon.tcp) as tcp:
-        yield from rows_of(unix, tcp)
+    import flight  # pyarrow, of the peers' environment
+
+    peer = flight.Peer()
+    try:
+        with tt.connect(daemon.unix) as unix, tt.connect(daemon.tcp) as tcp:
+            yield from rows_of(unix, tcp, peer)
+    finally:
+        peer.close()
 
 
-def rows_of(unix, tcp):
+def rows_of(unix, tcp, flight):
     chains = {"bound": 1.5, "scale": US / 10, "session": unix}
     yield both("chain of small ops, per op", "us", chain, 4000, **chains)
     yield both("chain of small ops, TCP", "us", chain, 4000, 1.5, US / 10, tcp)
@@ -375,3 +381,5 @@ def rows_of(unix, tcp):
         mapped = " (mapped, unread)" if session is unix else ""
         yield Row(f"download 64 MiB, {name}{mapped}", "GB/s", download(session), memcpy, "memcpy",
                   bound, True)
+    yield Row("upload 64 MiB, TCP / Arrow Flight", "GB/s", upload(tcp), flight.put, "Flight", 0.5, True)
+    yield Row("download 64 MiB, TCP / Arrow Flight", "GB/s", download(tcp), flight.get, "Flight", 0.5, True)
