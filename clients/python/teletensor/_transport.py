@@ -176,7 +176,8 @@ class Transport(ABC):
     def staged(self, key: int, give_up: bool = False) -> tuple[int, int]:
         """How many bytes have come of an upload that was cut, and its number if that is all of them."""
         try:
-            reply = decode(self.unary("Compute", "Staged", encode([(1, key), (2, int(give_up))]), 10, False))
+            request = encode([(1, key), (2, int(give_up))])
+            reply = decode(self.unary("Compute", "Staged", request, timeout=10, wait=False))
         except CallError as error:
             if error.code != _UNIMPLEMENTED:  # an older daemon: from the start
                 raise
