@@ -1,10 +1,11 @@
 """What a machine with a GPU has to show: `make gpu-check`.
 
-    python tests/gpu_check.py [--quick] [--fake] [--rounds 5] [OP...]
+    python tests/gpu_check.py [--quick] [--fake] [--rounds 5] [--output FILE] [OP...]
 
-1. the op tester on cuda:0 against NumPy and finite differences; 2. the same calls on the device and on the
-CPU backend, with the greatest distance by op; 3. two trainings; 4. times beside PyTorch on the same device,
-where PyTorch with CUDA is installed. Writes build/gpu_check.json; ends with 1 when a result is wrong.
+1. a training on the device and on the CPU; 2. times beside PyTorch on the same device, where PyTorch with CUDA is
+installed; 3. the op tester's calls on the device and on the CPU backend, with the greatest distance by op; 4. the op
+tester on cuda:0 against NumPy and finite differences. What is known is written behind each of them, to
+build/gpu_check.json and .log, so that a run that is cut off has told the most; ends with 1 when a result is wrong.
 --fake runs it on the stand-in for the driver (tests/support/fake_cuda), which shows that this script works.
 """
 
@@ -149,30 +150,64 @@ def times_beside_torch(tt, options):
     return {"ours": ours, "torch": theirs}
 
 
-def check(tt, options, device):
+def tester(tt, options, rows):
     from arrays import Library
-    from rows import ROWS
 
-    rows = [r for r in ROWS if not options.ops or r.op in options.ops]
     began = time.monotonic()
     tt.set_default_device("cuda:0")
-    count, failures = run_tester(Library(tt), rows, options.quick)
-    tt.set_default_device("cpu")
+    try:
+        count, failures = run_tester(Library(tt), rows, options.quick)
+    finally:
+        tt.set_default_device("cpu")
     print(f"op tester: {count} cases, {len(failures)} failures, {time.monotonic() - began:.0f} s")
     print("\n".join(f"  {failure}" for failure in failures[:50]))
+    return {"cases": count, "failures": failures}
 
-    far = compare(tt, rows)
+
+def beside_cpu(tt, options, rows):
+    try:
+        far = compare(tt, rows)
+    finally:
+        tt.set_default_device("cpu")
     worst = sorted(far.items(), key=lambda item: -item[1])[:10]
     equal = sum(v == 0 for v in far.values())
     print(f"beside the CPU backend: {equal} of {len(far)} ops equal in all bits; furthest, in units of the last "
           "place: " + ", ".join(f"{op} {v:.3g}" for op, v in worst if v))
+    return far
 
+
+def training(tt, options, rows):
     losses, wanted = train(tt, "cuda:0"), train(tt, "cpu")
-    close = np.allclose(losses, wanted, rtol=1e-4)
+    close = bool(np.allclose(losses, wanted, rtol=1e-4))
     print(f"training: {losses[0]:.6f} -> {losses[-1]:.6f} {'as' if close else 'NOT as'} on the CPU")
-    print(f"times on {device}:")
-    return {"device": device, "cases": count, "failures": failures, "apart": far, "training": bool(close),
-            "times": times_beside_torch(tt, options)}
+    return close
+
+
+def times(tt, options, rows):
+    return times_beside_torch(tt, options)
+
+
+# The shortest first: what is cut off then is the most of one thing, not one thing of each.
+SECTIONS = (training, times, beside_cpu, tester)
+
+
+def check(tt, options, report):
+    """Every section, each by itself: the report so far is written behind each one."""
+    from rows import ROWS
+
+    rows = [r for r in ROWS if not options.ops or r.op in options.ops]
+    for section in SECTIONS:
+        try:
+            report[section.__name__] = section(tt, options, rows)
+        except Exception as error:
+            report[section.__name__] = None
+            report.setdefault("errors", []).append(f"{section.__name__}: {type(error).__name__}: {error}")
+            print(f"{section.__name__} ended with {type(error).__name__}: {error}")
+        options.output.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+
+def sound(report):
+    return (not report.get("errors") and report["training"] and not report["tester"]["failures"])
 
 
 def main():
@@ -181,24 +216,31 @@ def main():
     parser.add_argument("--quick", action="store_true", help="no gradients, small tensors in times")
     parser.add_argument("--fake", action="store_true", help="on the stand-in for the driver")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--output", type=Path, default=OUTPUT, help="the report [build/gpu_check.json]; the "
+                        "daemon's log goes beside it, as .log")
     options = parser.parse_args()
     import teletensor as tt
     from support.cuda import fake
     from support.daemon import Daemon
 
+    options.output.parent.mkdir(parents=True, exist_ok=True)
     flags, environment = fake() if options.fake else ([], {})
     daemon = Daemon(*flags, env=environment)
-    lines = [line for line in daemon.log.splitlines() if "event=device" in line]
-    with tt.connect(daemon.unix):
-        if not tt.cuda.is_available():
-            sys.exit("this daemon has no GPU:\n" + "\n".join(lines or [daemon.log]))
-        report = check(tt, options, lines[0].split('text="')[1].rstrip('"'))
-    problem = daemon.stop()
+    report = {}
+    try:
+        lines = [line for line in daemon.log.splitlines() if "event=device" in line]
+        with tt.connect(daemon.unix):
+            if not tt.cuda.is_available():
+                sys.exit("this daemon has no GPU:\n" + "\n".join(lines or [daemon.log]))
+            report["device"] = lines[0].split('text="')[1].rstrip('"')
+            print(report["device"])
+            check(tt, options, report)
+    finally:
+        problem = daemon.stop()
+        options.output.with_suffix(".log").write_text(daemon.log, encoding="utf-8")
     print("\n".join(line for line in daemon.log.splitlines() if "ran as kernels" in line))
-    OUTPUT.parent.mkdir(parents=True, exist_ok=True)
-    OUTPUT.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    print(f"written to {OUTPUT}")
-    sys.exit(problem or (1 if report["failures"] or not report["training"] else 0))
+    print(f"written to {options.output}")
+    sys.exit(problem or (0 if sound(report) else 1))
 
 
 if __name__ == "__main__":

@@ -226,3 +226,24 @@ def test_compose_files_fit_together(tmp_path):
         done = subprocess.run([compose, *files, "config", "-q"], env=environment, capture_output=True, text=True,
                               timeout=60)
         assert done.returncode == 0, done.stderr
+@pytest.mark.skipif(not shutil.which("docker-compose"), reason="needs docker-compose")
+def test_the_gpu_file_goes_over_the_other():
+    done = subprocess.run(
+        ["docker-compose", "-f", DEPLOY / "compose.yaml", "-f", DEPLOY / "compose.gpu.yaml", "config"],
+        env={**os.environ, "TELETENSOR_RUN": "/run/teletensor"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "teletensor:cuda" in done.stdout and "nvidia" in done.stdout
+
+
+def test_image_targets_that_files_name_exist():
+    stages = re.findall(r"^FROM \S+ AS (\w+)$", (DEPLOY.parent / "Dockerfile").read_text(), re.M)
+    for name in ("compose.yaml", "compose.gpu.yaml"):
+        for target in re.findall(r"target: (\w+)", (DEPLOY / name).read_text()):
+            assert target in stages
+
+
+def test_the_kubernetes_patch_fits_what_it_patches():
+    whole, patch = ((DEPLOY / "kubernetes" / name).read_text() for name in ("teletensor.yaml", "gpu.yaml"))
+    container = re.search(r"containers:\n *- name: (\w+)", patch).group(1)
+    assert f"containers:\n        - name: {container}\n          image: teletensor\n" in whole
+    assert f"statefulset {re.search('kind: StatefulSet.*?name: (.*?)$', whole, re.S | re.M).group(1)} " in patch
