@@ -187,6 +187,7 @@ from . import (  # noqa: E402
     nn,
     optim,
     return_types,
+    testing,
     utils,
 )
 from ._interop import from_torch, to_torch  # noqa: E402
@@ -227,5 +228,5 @@ __all__ = [
     "uint8", "utils", "vmap",
     *_functions.NAMES, *_op_names, *_extra_names, *_type_names,
     "channels_last", "channels_last_3d", "contiguous_format", "e", "inf", "memory_format", "nan",
-    "newaxis", "pi", "preserve_format", "return_types",
+    "newaxis", "pi", "preserve_format", "return_types", "testing",
 ]  # fmt: skip

@@ -60,7 +60,7 @@ class _Numbered(Module):
             self.append(module)
         return self
 
-    def insert(self, index: int, module: Module) -> None:
+    def insert(self, index: int, module: Module) -> Any:
         """Adds a module before position `index`."""
         modules = list(self)
         modules.insert(index, module)
@@ -97,6 +97,11 @@ class Sequential(_Numbered):
         else:
             for i, module in enumerate(args):
                 self.add_module(str(i), module)
+
+    def insert(self, index: int, module: Module) -> Sequential:
+        """Adds a module before position `index`; returns the Sequential."""
+        super().insert(index, module)
+        return self
 
     @overload
     def __getitem__(self, index: int) -> Module: ...
