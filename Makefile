@@ -91,7 +91,7 @@ bench: build .venv-peers/.client ## every figure beside its peer; writes build/b
 	.venv-peers/bin/python tests/bench/run.py $(BENCH_ARGS)
 
 cuda-all: daemon ## every kernel's text that the unit tests print, by NVRTC for sm_80, sm_90 and sm_100
-	TELETENSOR_CUDA_ALL=1 build/release/tests/backend_cuda_test --gtest_filter='Loop*:Fold*:Copies*:Index*:Matmul*:Rows*:Random*'
+	TELETENSOR_CUDA_ALL=1 build/release/tests/backend_cuda_test --gtest_filter='Loop*:Fold*:Copies*:Index*:Matmul*:Rows*:Random*:Cells*:Conv*:Attention*:Norms*:Losses*:Scatter*:Scan*'
 
 gpu-check: build .venv-peers/.client ## on a machine with a GPU: op tester, trainings and times there; GPU_ARGS=--quick
 	.venv-peers/bin/python tests/gpu_check.py $(GPU_ARGS)

@@ -34,6 +34,7 @@ void add_norm_kernels(DeviceTable& table);
 void add_pool_kernels(DeviceTable& table);
 void add_random_kernels(DeviceTable& table);
 void add_row_kernels(DeviceTable& table);
+void add_scan_kernels(DeviceTable& table);
 void add_scatter_kernels(DeviceTable& table);
 void add_step_kernels(DeviceTable& table);
 

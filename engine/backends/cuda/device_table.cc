@@ -65,6 +65,7 @@ DeviceTable make_device_table(const ops::Catalog& catalog) {
   add_pool_kernels(table);
   add_random_kernels(table);
   add_row_kernels(table);
+  add_scan_kernels(table);
   add_scatter_kernels(table);
   add_step_kernels(table);
   return table;

@@ -60,7 +60,8 @@ std::string make_prelude() {
                                         texts::kCreation,      texts::kGates,
                                         texts::kOptimizers,    texts::kNorms,
                                         texts::kLosses,        texts::kScatter,
-                                        texts::kConv,          texts::kAttention}) {
+                                        texts::kConv,          texts::kAttention,
+                                        texts::kScan}) {
     append(text, header);
   }
   return text;

@@ -119,6 +119,8 @@ Facts facts_of(Recipe recipe) {
       return {"attention_keys", "AttentionCall", 1, true, Spread::kBlocks};
     case Recipe::kAttentionQueries:
       return {"attention_queries", "AttentionCall", 1, true, Spread::kBlocks};
+    case Recipe::kScanLine:
+      return {"scan_line", "ScanCall", 2, true};
   }
   return {};
 }

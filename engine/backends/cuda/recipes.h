@@ -59,6 +59,7 @@ enum class Recipe : std::uint8_t {
   kAttentionDots,
   kAttentionKeys,
   kAttentionQueries,
+  kScanLine,
 };
 
 // All that the text depends on.

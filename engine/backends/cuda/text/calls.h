@@ -204,4 +204,12 @@ struct AttentionCall {
   bool causal;
 };
 
+// Lines of [before, length, step].
+struct ScanCall {
+  std::int64_t n, length, step;
+  const void* x;
+  void* y;
+  std::int64_t* places;
+};
+
 }  // namespace teletensor::backends::cuda::calls
