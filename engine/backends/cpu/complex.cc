@@ -89,8 +89,10 @@ bool interleaved(KernelCall& call) {
 }
 
 Status complex(KernelCall& call) {
-  const bool wide = call.out[0].dtype == core::DType::kC128;
-  if (wide ? interleaved<double>(call) : interleaved<float>(call)) return {};
+  if (call.loop == nullptr) {
+    const bool wide = call.out[0].dtype == core::DType::kC128;
+    if (wide ? interleaved<double>(call) : interleaved<float>(call)) return {};
+  }
   return from_parts<s::MakeComplex>(call);
 }
 
