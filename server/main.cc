@@ -1,7 +1,6 @@
 // teletensord: configuration, engine, server, signals.
 #include <malloc.h>
 #include <signal.h>
-#include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
@@ -12,6 +11,7 @@
 #include "engine/engine.h"
 #include "server/config.h"
 #include "server/listen.h"
+#include "server/log.h"
 #include "server/notify.h"
 #include "server/restart.h"
 #include "server/server.h"
@@ -23,15 +23,6 @@ using teletensor::server::Config;
 
 constexpr int kLease = 600;                       // seconds
 constexpr std::chrono::seconds kFirstClient{60};  // an embedded daemon waits so long for one
-
-void start_log(const std::string& level) {
-  auto log = std::make_shared<spdlog::logger>("teletensord",
-                                              std::make_shared<spdlog::sinks::stderr_sink_mt>());
-  log->set_pattern("time=%Y-%m-%dT%H:%M:%S.%e%z level=%l %v");
-  log->set_level(spdlog::level::from_str(level));
-  log->flush_on(spdlog::level::info);
-  spdlog::set_default_logger(std::move(log));
-}
 
 int fail(const Status& status) {
   std::fprintf(stderr, "teletensord: %s\n", status.message().c_str());
@@ -134,7 +125,7 @@ int main(int argc, char** argv) {
   // page faults were a third of an upload's time (docs/design/0016-bulk-streams.md).
   mallopt(M_MMAP_THRESHOLD, 8 << 20);
   mallopt(M_TRIM_THRESHOLD, 64 << 20);
-  start_log(config.log_level);
+  teletensor::server::start_log(config.log_level);
   unsetenv("GRPC_TRACE");  // would write tokens into the log
 
   teletensor::server::ServerOptions options;
