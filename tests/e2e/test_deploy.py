@@ -14,6 +14,7 @@ from support.daemon import binary, wait_until
 from support.http import ask, samples
 from support.nginx import in_front
 from support.tls import Authority
+from support.users import need_two_users
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 HELP = subprocess.run([binary(), "--help"], capture_output=True, text=True, timeout=30).stdout
@@ -125,8 +126,7 @@ def test_kubernetes_manifests_fit_together():
 
 def test_mounted_keys_are_taken(start_daemon, tmp_path):
     """Kubernetes mounts a secret as root's, readable for the pod's group: only that spelling of 0440 passes."""
-    if os.getuid() != 0:
-        pytest.skip("needs root, to be two users")
+    need_two_users()
     certificate, key = Authority(tmp_path / "ca").issue("server")
     for path in (tmp_path, *tmp_path.parents[:2], tmp_path / "ca"):
         path.chmod(0o755)

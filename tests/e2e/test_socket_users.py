@@ -7,11 +7,10 @@ import subprocess
 import sys
 import textwrap
 
-import pytest
 from support.daemon import wait_until
+from support.users import need_two_users
 
-if os.getuid() != 0:
-    pytest.skip("needs root, to be two users", allow_module_level=True)
+need_two_users()
 
 OTHER, NAMED = 54321, pwd.getpwnam("daemon").pw_uid
 # Everything is loaded before the user changes: the checkout may lie where others cannot look.
