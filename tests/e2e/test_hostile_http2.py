@@ -244,8 +244,9 @@ def test_without_a_certificate_nothing_comes_through(front):
             assert descriptors(front.daemon.pid) <= before
 
 
-def test_a_reader_that_does_not_read(daemon, tt):
+def test_a_reader_that_does_not_read(daemons, tt):
     """HTTP/2's window is closed: what it asked for waits where it lies, and nobody else waits for it."""
+    daemon = daemons()  # whose memory still moves after no attack
     with tt.connect(daemon.unix), Raw(daemon.tcp) as raw:
         slow = raw.session()
         slow.run(slow.constant([1.0] * 4096), slow.fetch(1, bulk=True))
