@@ -45,6 +45,22 @@ core::Result<ChunkData> decode(std::string_view prefix, std::size_t total, std::
   return ChunkData{total, 0};
 }
 
+// Fields 1 and 2, both varints; one that is not there leaves its value.
+core::Status decode_two(std::string_view bytes, std::uint64_t& first, std::uint64_t& second,
+                        std::string_view broken) {
+  for (Cursor cursor(bytes); !cursor.done();) {
+    std::uint32_t field = 0;
+    WireType type{};
+    std::uint64_t value = 0;
+    if (!cursor.tag(field, type) || type != WireType::kVarint || field > 2 ||
+        !cursor.varint(value)) {
+      return core::invalid(std::string(broken));
+    }
+    (field == 1 ? first : second) = value;
+  }
+  return {};
+}
+
 }  // namespace
 
 std::string encode_upload_header(const UploadHeader& header, std::size_t data_size) {
@@ -143,17 +159,8 @@ std::string encode_staged_request(std::uint64_t key, bool give_up) {
 
 core::Status decode_staged_reply(std::string_view bytes, StagedAnswer& answer) {
   answer = {};
-  for (Cursor cursor(bytes); !cursor.done();) {
-    std::uint32_t field = 0;
-    WireType type{};
-    std::uint64_t value = 0;
-    if (!cursor.tag(field, type) || type != WireType::kVarint || field > 2 ||
-        !cursor.varint(value)) {
-      return core::invalid("upload: a broken answer about what has come");
-    }
-    (field == 1 ? answer.received : answer.upload) = value;
-  }
-  return {};
+  return decode_two(bytes, answer.received, answer.upload,
+                    "upload: a broken answer about what has come");
 }
 
 std::string encode_download_request(const DownloadAsked& asked) {
@@ -163,17 +170,7 @@ std::string encode_download_request(const DownloadAsked& asked) {
 
 core::Status decode_download_request(std::string_view bytes, DownloadAsked& asked) {
   asked = {};
-  for (Cursor cursor(bytes); !cursor.done();) {
-    std::uint32_t field = 0;
-    WireType type{};
-    std::uint64_t value = 0;
-    if (!cursor.tag(field, type) || type != WireType::kVarint || field > 2 ||
-        !cursor.varint(value)) {
-      return core::invalid("download: a broken request");
-    }
-    (field == 1 ? asked.seq : asked.offset) = value;
-  }
-  return {};
+  return decode_two(bytes, asked.seq, asked.offset, "download: a broken request");
 }
 
 }  // namespace teletensor::wire

@@ -20,7 +20,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from op_db import Ours, Unsupported, differs, flat, fresh, leaves, our_array
+from op_db import Unsupported, differs, flat, fresh, leaves, our_array, print_all
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -36,7 +36,7 @@ LOOSE = {"ASGD": torch.float32, "Muon": torch.bfloat16}
 ERRORS = (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError, AssertionError)
 
 
-def random_in(info, module, training):
+def random_in(module, training):
     """Whether forward draws from a generator."""
     names = ("Dropout", "Fractional", "RReLU")
     return any(any(n in type(m).__name__ for n in names) and (training or "Fractional" in type(m).__name__)
@@ -82,7 +82,7 @@ def load(ours, mine, theirs):
     mine.load_state_dict({k: ours.convert(v.detach().clone()) for k, v in theirs.state_dict().items()})
 
 
-def structure_differs(ours, mine, theirs):
+def structure_differs(mine, theirs):
     """None where names, shapes, dtypes and repr of the two modules agree."""
     def facts(m):
         return {k: (tuple(v.shape), str(v.dtype).split(".")[-1]) for k, v in m.state_dict().items()}
@@ -110,7 +110,7 @@ def run_module_sample(ours, info, sample, dtype, training):
         with torch.no_grad():
             theirs(*inputs[0], **inputs[1])
         mine(*map(ours.convert, inputs[0]), **ours.convert(inputs[1]))
-    bad = structure_differs(ours, mine, theirs)
+    bad = structure_differs(mine, theirs)
     if bad:
         return bad
     load(ours, mine, theirs)
@@ -119,7 +119,7 @@ def run_module_sample(ours, info, sample, dtype, training):
     our_kwargs = ours.convert(inputs[1])
     want = theirs(*inputs[0], **inputs[1])
     got = mine(*our_inputs, **our_kwargs)
-    values = not random_in(info, theirs, training)
+    values = not random_in(theirs, training)
     bad = differs(tt, info.name, got, want, dtype, values)
     if bad or not values:
         return bad
@@ -310,22 +310,9 @@ def main():
     parser.add_argument("--dtype", default="float64")
     parser.add_argument("--names", default="")
     options = parser.parse_args()
-    import teletensor as tt
-    from support.daemon import Daemon
-
-    ours = Ours(tt)
+    dtype = getattr(torch, options.dtype)
     wanted = options.names.split(",") if options.names else [*MODULES, *OPTIMIZERS]
-    daemon = Daemon()
-    whole = samples = 0
-    with tt.connect(daemon.unix):
-        for name in wanted:
-            count, bad = run_class(ours, name, getattr(torch, options.dtype))
-            samples += count
-            whole += bad is None
-            if bad:
-                print(f"{name}: {bad}", flush=True)
-    daemon.stop()
-    print(f"{whole} of {len(wanted)} classes whole, {samples} samples ({options.dtype})")
+    print_all(wanted, lambda ours, name: run_class(ours, name, dtype), options.dtype)
 
 
 if __name__ == "__main__":

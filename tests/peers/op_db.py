@@ -355,6 +355,25 @@ def run_name(ours, infos, mode, dtype):
     return count, None
 
 
+def print_all(wanted, run, how):
+    """Runs `run(ours, name)`, which gives a count of samples and None or a reason, on a daemon."""
+    import teletensor as tt
+    from support.daemon import Daemon
+
+    ours = Ours(tt)
+    daemon = Daemon()
+    whole = samples = 0
+    with tt.connect(daemon.unix):
+        for name in wanted:
+            count, bad = run(ours, name)
+            samples += count
+            whole += bad is None
+            if bad:
+                print(f"{name}: {bad}", flush=True)
+    daemon.stop()
+    print(f"{whole} of {len(wanted)} names whole, {samples} samples ({how})")
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--mode", default="forward", choices=("forward", "grad", "errors"))
@@ -363,7 +382,6 @@ def main():
     parser.add_argument("--list", action="store_true", help="names that we have not")
     options = parser.parse_args()
     import teletensor as tt
-    from support.daemon import Daemon
 
     ours = Ours(tt)
     everything = names()
@@ -373,17 +391,9 @@ def main():
         print(" ".join(n for n in everything if n not in have))
         return
     wanted = options.names.split(",") if options.names else list(have)
-    daemon = Daemon()
-    whole = samples = 0
-    with tt.connect(daemon.unix):
-        for name in wanted:
-            count, bad = run_name(ours, have[name], options.mode, getattr(torch, options.dtype))
-            samples += count
-            whole += bad is None
-            if bad:
-                print(f"{name}: {bad}", flush=True)
-    daemon.stop()
-    print(f"{whole} of {len(wanted)} names whole, {samples} samples ({options.mode}, {options.dtype})")
+    dtype = getattr(torch, options.dtype)
+    print_all(wanted, lambda ours, name: run_name(ours, have[name], options.mode, dtype),
+              f"{options.mode}, {options.dtype}")
 
 
 if __name__ == "__main__":

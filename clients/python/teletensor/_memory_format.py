@@ -62,5 +62,4 @@ def in_format(x: Tensor, format: Any, copy: bool = False) -> Tensor:
     if not order:
         return ops["contiguous"](x)
     back = tuple(order.index(d) for d in range(len(order)))
-    rows = ops["permute"](x, order)
-    return ops["permute"](ops["clone"](rows) if rows.is_contiguous() else ops["contiguous"](rows), back)
+    return ops["permute"](ops["contiguous"](ops["permute"](x, order)), back)

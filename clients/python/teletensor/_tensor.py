@@ -119,19 +119,20 @@ def _cuda(self: Tensor, device: int | str | _core.device | None = None,
     return _to(self, place)
 
 
-_TYPE_NAMES = {"float32": "Float", "float64": "Double", "float16": "Half", "bfloat16": "BFloat16",
-               "uint8": "Byte", "int8": "Char", "int16": "Short", "int32": "Int", "int64": "Long",
-               "bool": "Bool"}
+# What PyTorch's older names call the dtypes: FloatTensor, LongTensor, ...
+TYPE_NAMES = {"float32": "Float", "float64": "Double", "float16": "Half", "bfloat16": "BFloat16",
+              "uint8": "Byte", "int8": "Char", "int16": "Short", "int32": "Int", "int64": "Long",
+              "bool": "Bool"}
 
 
 def _type(self: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
     """The tensor as `dtype` (or its name, such as "torch.FloatTensor"); the name without a dtype."""
     if dtype is None:
-        return f"teletensor.{_TYPE_NAMES.get(self.dtype.name, self.dtype.name.title())}Tensor"
+        return f"teletensor.{TYPE_NAMES.get(self.dtype.name, self.dtype.name.title())}Tensor"
     dtype = getattr(dtype, "dtype", dtype)  # FloatTensor and its like
     if isinstance(dtype, str):
         wanted = dtype.rpartition(".")[2].removesuffix("Tensor")
-        names = {short: name for name, short in _TYPE_NAMES.items()}
+        names = {short: name for name, short in TYPE_NAMES.items()}
         if wanted not in names or not hasattr(_core, names[wanted]):
             raise ValueError(f"invalid type: {dtype!r}")
         dtype = getattr(_core, names[wanted])

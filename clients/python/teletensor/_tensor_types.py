@@ -8,6 +8,7 @@ from . import _core
 from ._convert import tensor
 from ._core import Tensor
 from ._functions.creation import empty
+from ._tensor import TYPE_NAMES
 
 __all__ = [
     "BFloat16Tensor", "BoolTensor", "ByteTensor", "CharTensor", "DoubleTensor", "FloatTensor",
@@ -36,61 +37,19 @@ class _TensorType(type):
         return isinstance(x, Tensor) and x.dtype == cls.dtype
 
 
-class FloatTensor(metaclass=_TensorType):
-    """Tensors of float32."""
-
-    dtype = _core.float32
-
-
-class DoubleTensor(metaclass=_TensorType):
-    """Tensors of float64."""
-
-    dtype = _core.float64
+def _tensor_type(dtype: str) -> Any:
+    names = {"dtype": getattr(_core, dtype), "__doc__": f"Tensors of {dtype}.",
+             "__module__": "teletensor"}
+    return _TensorType(f"{TYPE_NAMES[dtype]}Tensor", (), names)
 
 
-class HalfTensor(metaclass=_TensorType):
-    """Tensors of float16."""
-
-    dtype = _core.float16
-
-
-class BFloat16Tensor(metaclass=_TensorType):
-    """Tensors of bfloat16."""
-
-    dtype = _core.bfloat16
-
-
-class ByteTensor(metaclass=_TensorType):
-    """Tensors of uint8."""
-
-    dtype = _core.uint8
-
-
-class CharTensor(metaclass=_TensorType):
-    """Tensors of int8."""
-
-    dtype = _core.int8
-
-
-class ShortTensor(metaclass=_TensorType):
-    """Tensors of int16."""
-
-    dtype = _core.int16
-
-
-class IntTensor(metaclass=_TensorType):
-    """Tensors of int32."""
-
-    dtype = _core.int32
-
-
-class LongTensor(metaclass=_TensorType):
-    """Tensors of int64."""
-
-    dtype = _core.int64
-
-
-class BoolTensor(metaclass=_TensorType):
-    """Tensors of bool."""
-
-    dtype = _core.bool
+FloatTensor = _tensor_type("float32")
+DoubleTensor = _tensor_type("float64")
+HalfTensor = _tensor_type("float16")
+BFloat16Tensor = _tensor_type("bfloat16")
+ByteTensor = _tensor_type("uint8")
+CharTensor = _tensor_type("int8")
+ShortTensor = _tensor_type("int16")
+IntTensor = _tensor_type("int32")
+LongTensor = _tensor_type("int64")
+BoolTensor = _tensor_type("bool")

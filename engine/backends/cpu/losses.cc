@@ -5,53 +5,20 @@
 #include "engine/backends/cpu/cpu.h"
 #include "engine/backends/cpu/rows.h"
 #include "engine/backends/cpu/rowwise_simd.h"
+#include "engine/ops/scalar_losses.h"
 
 namespace teletensor::backends::cpu {
 namespace {
 
 using core::Status;
+using ops::scalar::Loss;
+using ops::scalar::LossSettings;
 
 constexpr std::int64_t kPart = std::int64_t{1} << 19;  // elements of a parallel part
 constexpr std::int64_t kSplitAbove = std::int64_t{1} << 20;
 
 bool is_mean(std::string_view reduction) { return reduction == "mean"; }
 bool is_none(std::string_view reduction) { return reduction == "none"; }
-
-// One element's loss from input x, target t and the call's parameters.
-struct Parameters {
-  double width = 1;         // smooth_l1's beta, huber's delta
-  bool log_target = false;  // kl_div
-};
-
-template <class A>
-A smooth_l1(A x, A t, const Parameters& p) {
-  const A z = std::abs(x - t), beta = static_cast<A>(p.width);
-  return z < beta ? A(0.5) * z * z / beta : z - A(0.5) * beta;
-}
-
-template <class A>
-A huber(A x, A t, const Parameters& p) {
-  const A z = std::abs(x - t), delta = static_cast<A>(p.width);
-  return z <= delta ? A(0.5) * z * z : delta * (z - A(0.5) * delta);
-}
-
-template <class A>
-A bce(A x, A t) {
-  const A low = std::max(std::log(x), A(-100)), high = std::max(std::log1p(-x), A(-100));
-  return (t - A(1)) * high - t * low;
-}
-
-template <class A>
-A bce_logits(A x, A t, A pos_weight) {
-  const A softplus = std::log1p(std::exp(-std::abs(x))) + std::max(-x, A(0));  // -log(sigmoid(x))
-  return (A(1) - t) * x + (A(1) + (pos_weight - A(1)) * t) * softplus;
-}
-
-template <class A>
-A kl_div(A x, A t, const Parameters& p) {
-  if (p.log_target) return std::exp(t) * (t - x);
-  return t == 0 ? -t * x : t * (std::log(t) - x);  // 0 log(0) = 0
-}
 
 // The two (or four) operands in row-major order; weights expanded to the input's shape.
 struct Operands {
@@ -189,41 +156,20 @@ Status check_probabilities(const KernelCall& call, const Row<A>& x, std::int64_t
                        core::to_string(call.in[0].geometry->shape));
 }
 
-enum class Kind { kL1, kSmoothL1, kHuber, kBce, kBceLogits, kKlDiv };
-
-template <Kind kKind, class A>
-A element(A x, A t, A pos_weight, const Parameters& p) {
-  switch (kKind) {
-    case Kind::kL1:
-      return std::abs(x - t);
-    case Kind::kSmoothL1:
-      return smooth_l1(x, t, p);
-    case Kind::kHuber:
-      return huber(x, t, p);
-    case Kind::kBce:
-      return bce(x, t);
-    case Kind::kBceLogits:
-      return bce_logits(x, t, pos_weight);
-    case Kind::kKlDiv:
-      break;
-  }
-  return kl_div(x, t, p);
-}
-
-template <Kind kKind>
+template <Loss kLoss>
 Status pointwise(KernelCall& call) {
   Status status;
   const Operands operands(call, status);
   TT_RETURN_IF_ERROR(status);
-  Parameters parameters;
-  if (kKind == Kind::kSmoothL1 || kKind == Kind::kHuber) parameters.width = call.attributes.real(1);
-  if (kKind == Kind::kKlDiv) parameters.log_target = call.attributes.boolean(1);
+  LossSettings settings;
+  if (kLoss == Loss::kSmoothL1 || kLoss == Loss::kHuber) settings.width = call.attributes.real(1);
+  if (kLoss == Loss::kKlDiv) settings.log_target = call.attributes.boolean(1);
   return with_float_type(call.out[0].dtype, [&](auto a) -> Status {
     using A = decltype(a);
     const Row<A> x = row_of<A>(operands.input), t = row_of<A>(operands.target),
                  w = row_of<A>(operands.weight), pw = row_of<A>(operands.positive);
     const std::int64_t count = call.in[0].geometry->numel();
-    if (kKind == Kind::kBce) TT_RETURN_IF_ERROR(check_probabilities(call, x, count));
+    if (kLoss == Loss::kBce) TT_RETURN_IF_ERROR(check_probabilities(call, x, count));
     return reduce_blocks<A>(
         call, count, call.attributes.text(0), [&](std::int64_t start, std::int64_t n, A* to) {
           A xs[kRoom], ts[kRoom], ps[kRoom];
@@ -231,7 +177,7 @@ Status pointwise(KernelCall& call) {
           const A* target = t.read(start, n, ts);
           const A* positive = pw.read(start, n, ps);
           for (std::int64_t i = 0; i < n; ++i) {
-            to[i] = element<kKind>(in[i], target[i], positive ? positive[i] : A(1), parameters);
+            to[i] = loss<kLoss>(in[i], target[i], positive ? positive[i] : A(1), settings);
           }
           if (!w.absent()) row_steps<A>().product(to, w.read(start, n, ps), n, to);
         });
@@ -245,12 +191,12 @@ void add_class_loss_kernels(KernelTable& table);  // losses_classes.cc
 void add_loss_kernels(KernelTable& table) {
   table.add("mse_loss", mse);
   table.add("mse_loss_backward", mse_backward);
-  table.add("l1_loss", pointwise<Kind::kL1>);
-  table.add("smooth_l1_loss", pointwise<Kind::kSmoothL1>);
-  table.add("huber_loss", pointwise<Kind::kHuber>);
-  table.add("binary_cross_entropy", pointwise<Kind::kBce>);
-  table.add("binary_cross_entropy_with_logits", pointwise<Kind::kBceLogits>);
-  table.add("kl_div", pointwise<Kind::kKlDiv>);
+  table.add("l1_loss", pointwise<Loss::kL1>);
+  table.add("smooth_l1_loss", pointwise<Loss::kSmoothL1>);
+  table.add("huber_loss", pointwise<Loss::kHuber>);
+  table.add("binary_cross_entropy", pointwise<Loss::kBce>);
+  table.add("binary_cross_entropy_with_logits", pointwise<Loss::kBceLogits>);
+  table.add("kl_div", pointwise<Loss::kKlDiv>);
   add_class_loss_kernels(table);
 }
 

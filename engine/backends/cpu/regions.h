@@ -2,6 +2,9 @@
 // index_region, scatter_region and update_region describe them. Shared with CUDA.
 #pragma once
 
+#include <algorithm>
+#include <optional>
+
 #include "engine/backends/backend.h"
 
 namespace teletensor::backends::cpu {
@@ -27,6 +30,28 @@ inline TensorArg seen_as(const TensorArg& arg, void* first, const core::Geometry
   out.data = first;
   out.geometry = &geometry;
   return out;
+}
+
+// Padding of constant_pad_nd: what is left of x, in x and in the result.
+struct Kept {
+  core::Geometry from, to;
+};
+inline std::optional<Kept> kept_of_pad(const KernelCall& call) {
+  Kept kept{*call.in[0].geometry, *call.out[0].geometry};
+  core::Geometry &from = kept.from, &to = kept.to;
+  const auto pad = call.attributes.ints(0);
+  for (std::size_t i = 0; i < pad.size() / 2; ++i) {
+    const int d = from.rank() - 1 - static_cast<int>(i);
+    const std::int64_t before = pad[2 * i];
+    const std::int64_t begin = std::max<std::int64_t>(0, -before);
+    const std::int64_t end = std::min(from.shape[d], to.shape[d] - before);
+    if (end <= begin) return std::nullopt;
+    from.offset += begin * from.strides[d];
+    to.offset += (begin + before) * to.strides[d];
+    from.shape[d] = to.shape[d] = end - begin;
+  }
+  if (from.numel() == 0) return std::nullopt;
+  return kept;
 }
 
 }  // namespace teletensor::backends::cpu

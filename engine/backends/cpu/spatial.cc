@@ -6,6 +6,7 @@
 #include "engine/backends/cpu/conv.h"
 #include "engine/backends/cpu/cpu.h"
 #include "engine/backends/cpu/dense.h"
+#include "engine/backends/cpu/regions.h"
 #include "engine/ops/resample.h"
 
 namespace teletensor::backends::cpu {
@@ -22,23 +23,11 @@ Status constant_pad(KernelCall& call) {
   const TensorArg& out = call.out[0];
   if (out.geometry->numel() == 0) return {};
   strided_copy(call.in[1], out, call.parallel);
-  Geometry from = *call.in[0].geometry, to = *out.geometry;
-  const auto pad = call.attributes.ints(0);
-  for (std::size_t i = 0; i < pad.size() / 2; ++i) {
-    const int d = from.rank() - 1 - static_cast<int>(i);
-    const std::int64_t before = pad[2 * i];
-    // What is left of [0, size) in both.
-    const std::int64_t begin = std::max<std::int64_t>(0, -before);
-    const std::int64_t end = std::min(from.shape[d], to.shape[d] - before);
-    if (end <= begin) return {};
-    from.offset += begin * from.strides[d];
-    to.offset += (begin + before) * to.strides[d];
-    from.shape[d] = to.shape[d] = end - begin;
-  }
-  if (from.numel() == 0) return {};
+  const std::optional<Kept> kept = kept_of_pad(call);
+  if (!kept) return {};
   TensorArg source = call.in[0], target = out;
-  source.geometry = &from;
-  target.geometry = &to;
+  source.geometry = &kept->from;
+  target.geometry = &kept->to;
   strided_copy(source, target, call.parallel);
   return {};
 }

@@ -2,6 +2,7 @@
 // triangles, one-hot rows, padding, gates.
 #include <algorithm>
 
+#include "engine/backends/cpu/regions.h"
 #include "engine/backends/cuda/describe.h"
 #include "engine/backends/cuda/index_plan.h"
 #include "engine/backends/cuda/recipes.h"
@@ -104,22 +105,11 @@ Status constant_pad(KernelCall& call, Work& work) {
     return not_here("a value of many elements");
   }
   TT_RETURN_IF_ERROR(describe_copy(call, value, out, work));
-  Geometry from = *call.in[0].geometry, to = *out.geometry;
-  const auto pad = call.attributes.ints(0);
-  for (std::size_t i = 0; i < pad.size() / 2; ++i) {
-    const int d = from.rank() - 1 - static_cast<int>(i);
-    const std::int64_t before = pad[2 * i];
-    const std::int64_t begin = std::max<std::int64_t>(0, -before);
-    const std::int64_t end = std::min(from.shape[d], to.shape[d] - before);
-    if (end <= begin) return {};
-    from.offset += begin * from.strides[d];
-    to.offset += (begin + before) * to.strides[d];
-    from.shape[d] = to.shape[d] = end - begin;
-  }
-  if (from.numel() == 0) return {};
+  const std::optional<cpu::Kept> kept = cpu::kept_of_pad(call);
+  if (!kept) return {};
   TensorArg source = call.in[0], target = out;
-  source.geometry = &from;
-  target.geometry = &to;
+  source.geometry = &kept->from;
+  target.geometry = &kept->to;
   return describe_copy(call, source, target, work);
 }
 

@@ -6,6 +6,7 @@
 #include "engine/backends/cuda/index_plan.h"
 #include "engine/backends/cuda/recipes.h"
 #include "engine/backends/cuda/text/calls.h"
+#include "engine/ops/scalar_losses.h"
 
 namespace teletensor::backends::cuda {
 namespace {
@@ -13,12 +14,11 @@ namespace {
 using core::DType;
 using core::Geometry;
 using core::Status;
+using ops::scalar::Loss;
 
 constexpr std::int64_t kLeaf = 2048;
 constexpr std::int64_t kPart = (std::int64_t{1} << 19) / kLeaf;  // leaves of a part of the CPU's
 constexpr std::int64_t kSplitAbove = std::int64_t{1} << 20;      // elements
-
-enum LossKind : std::uint8_t { kMse, kL1, kSmoothL1, kHuber, kBce, kBceLogits, kKlDiv };
 
 // From leaves to the result: parts of them where `parts`, then what is left.
 Status add_total(Work& work, calls::LossCall p, std::int64_t leaves, bool parts, DType result,
@@ -43,7 +43,7 @@ const void* expanded(KernelCall& call, RowMajorCall& memory, std::size_t i, DTyp
   return memory.read(arg, compute);
 }
 
-template <LossKind kKind>
+template <Loss kLoss>
 Status pointwise(KernelCall& call, Work& work) {
   const TensorArg& out = call.out[0];
   const std::string_view reduction = call.attributes.text(0);
@@ -51,17 +51,17 @@ Status pointwise(KernelCall& call, Work& work) {
   const DType compute = float_of(out.dtype);
   calls::LossCall p = {};
   p.count = count;
-  if (kKind == kSmoothL1 || kKind == kHuber) p.width = call.attributes.real(1);
-  if (kKind == kKlDiv) p.log_target = call.attributes.boolean(1);
+  if (kLoss == Loss::kSmoothL1 || kLoss == Loss::kHuber) p.settings.width = call.attributes.real(1);
+  if (kLoss == Loss::kKlDiv) p.settings.log_target = call.attributes.boolean(1);
   if (count == 0 && reduction != "none") return not_here("a loss of nothing");
   RowMajorCall memory(call, work);
   p.x = memory.read(call.in[0], compute);
   p.target = memory.read(call.in[1], compute);
-  if (kKind != kMse) p.weight = expanded(call, memory, 2, compute);
-  if (kKind != kMse) p.positive = expanded(call, memory, 3, compute);
+  if (kLoss != Loss::kMse) p.weight = expanded(call, memory, 2, compute);
+  if (kLoss != Loss::kMse) p.positive = expanded(call, memory, 3, compute);
   p.y = memory.write(out);
   TT_RETURN_IF_ERROR(memory.status());
-  if (kKind == kBce) {
+  if (kLoss == Loss::kBce) {
     TT_RETURN_IF_ERROR(need_flag(call, work));
     p.flag = p.refuse = static_cast<int*>(work.flag);
     p.n = count;
@@ -69,14 +69,14 @@ Status pointwise(KernelCall& call, Work& work) {
   }
   if (reduction == "none") {
     p.n = count;
-    TT_RETURN_IF_ERROR(add_recipe(work, {Recipe::kLosses, {out.dtype, compute}, kKind}, p));
+    TT_RETURN_IF_ERROR(add_recipe(work, {Recipe::kLosses, {out.dtype, compute}, static_cast<int>(kLoss)}, p));
     return memory.store();
   }
   p.n = (count + kLeaf - 1) / kLeaf;
   const std::int64_t leaves = p.n;
   p.leaves = memory.room(leaves, core::size_of(compute));
   TT_RETURN_IF_ERROR(memory.status());
-  TT_RETURN_IF_ERROR(add_recipe(work, {Recipe::kLossLeaves, {compute, compute}, kKind}, p));
+  TT_RETURN_IF_ERROR(add_recipe(work, {Recipe::kLossLeaves, {compute, compute}, static_cast<int>(kLoss)}, p));
   p.mean = reduction == "mean";
   p.divisor = static_cast<double>(count);
   TT_RETURN_IF_ERROR(add_total(work, p, leaves, count > kSplitAbove, out.dtype, compute));
@@ -202,14 +202,14 @@ Status class_gradient(KernelCall& call, Work& work) {
 
 void add_loss_kernels(DeviceTable& table) {
   constexpr Skeleton kRows = Skeleton::kRows;
-  table.add("mse_loss", kRows, pointwise<kMse>);
+  table.add("mse_loss", kRows, pointwise<Loss::kMse>);
   table.add("mse_loss_backward", Skeleton::kCell, mse_backward);
-  table.add("l1_loss", kRows, pointwise<kL1>);
-  table.add("smooth_l1_loss", kRows, pointwise<kSmoothL1>);
-  table.add("huber_loss", kRows, pointwise<kHuber>);
-  table.add("binary_cross_entropy", kRows, pointwise<kBce>);
-  table.add("binary_cross_entropy_with_logits", kRows, pointwise<kBceLogits>);
-  table.add("kl_div", kRows, pointwise<kKlDiv>);
+  table.add("l1_loss", kRows, pointwise<Loss::kL1>);
+  table.add("smooth_l1_loss", kRows, pointwise<Loss::kSmoothL1>);
+  table.add("huber_loss", kRows, pointwise<Loss::kHuber>);
+  table.add("binary_cross_entropy", kRows, pointwise<Loss::kBce>);
+  table.add("binary_cross_entropy_with_logits", kRows, pointwise<Loss::kBceLogits>);
+  table.add("kl_div", kRows, pointwise<Loss::kKlDiv>);
   table.add("cross_entropy", kRows, class_loss<true>);
   table.add("cross_entropy_backward", kRows, class_gradient<true>);
   table.add("nll_loss", Skeleton::kCell, class_loss<false>);

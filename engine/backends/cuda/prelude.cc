@@ -53,7 +53,7 @@ std::string make_prelude() {
                                         texts::kScalarError,   texts::kScalarRare,
                                         texts::kScalarBessel,  texts::kScalarPolynomials,
                                         texts::kScalarSpecial, texts::kScalarRandom,
-                                        texts::kScalarSteps,   texts::kDevice,
+                                        texts::kScalarSteps,   texts::kScalarLosses, texts::kDevice,
                                         texts::kFold,          texts::kMatmul,
                                         texts::kRows,          texts::kRandom,
                                         texts::kCalls,         texts::kPooling,

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "engine/ops/scalar_losses.h"
 #include "engine/ops/scalar_steps.h"
 
 namespace teletensor::backends::cuda::calls {
@@ -133,8 +134,9 @@ struct LossCall {
   const int* flag;
   int* refuse;
   const double* divisor_there;  // or null: `divisor`
-  double divisor, width;
-  bool log_target, mean, none;
+  double divisor;
+  ops::scalar::LossSettings settings;
+  bool mean, none;
 };
 // Lines of classes: [before, classes, step].
 struct ClassCall {

@@ -1,39 +1,12 @@
 // Losses: what cpu/losses.cc and cpu/losses_classes.cc do, with their sums of leaves.
 namespace tt {
 
-enum LossKind { kMse, kL1, kSmoothL1, kHuber, kBce, kBceLogits, kKlDiv };
-
-template <int kKind, class A>
-A loss_of(const calls::LossCall& p, A x, A t, A positive) {
-  const auto larger = [](A a, A b) { return a < b ? b : a; };  // std::max
-  if constexpr (kKind == kMse) {
-    const A d = x - t;
-    return d * d;
-  } else if constexpr (kKind == kL1) {
-    return s::abs(x - t);
-  } else if constexpr (kKind == kSmoothL1) {
-    const A z = s::abs(x - t), beta = static_cast<A>(p.width);
-    return z < beta ? A(0.5) * z * z / beta : z - A(0.5) * beta;
-  } else if constexpr (kKind == kHuber) {
-    const A z = s::abs(x - t), delta = static_cast<A>(p.width);
-    return z <= delta ? A(0.5) * z * z : delta * (z - A(0.5) * delta);
-  } else if constexpr (kKind == kBce) {
-    const A low = larger(s::log(x), A(-100)), high = larger(s::log1p(-x), A(-100));
-    return (t - A(1)) * high - t * low;
-  } else if constexpr (kKind == kBceLogits) {
-    const A softplus = s::log1p(s::exp(-s::abs(x))) + larger(-x, A(0));
-    return (A(1) - t) * x + (A(1) + (positive - A(1)) * t) * softplus;
-  } else {
-    if (p.log_target) return s::exp(t) * (t - x);
-    if (t != t) return t;
-    return t > A(0) ? t * (s::log(t) - x) : A(0) * x;
-  }
-}
 template <int kKind, class A>
 A loss_at(const calls::LossCall& p, std::int64_t i) {
   const A *const x = static_cast<const A*>(p.x), *const t = static_cast<const A*>(p.target);
   const A *const w = static_cast<const A*>(p.weight), *const pw = static_cast<const A*>(p.positive);
-  const A loss = loss_of<kKind>(p, x[i], t[i], pw != nullptr ? pw[i] : A(1));
+  constexpr s::Loss kLoss = static_cast<s::Loss>(kKind);
+  const A loss = s::loss<kLoss>(x[i], t[i], pw != nullptr ? pw[i] : A(1), p.settings);
   return w != nullptr ? loss * w[i] : loss;
 }
 
