@@ -69,14 +69,16 @@ Status pointwise(KernelCall& call, Work& work) {
   }
   if (reduction == "none") {
     p.n = count;
-    TT_RETURN_IF_ERROR(add_recipe(work, {Recipe::kLosses, {out.dtype, compute}, static_cast<int>(kLoss)}, p));
+    TT_RETURN_IF_ERROR(
+        add_recipe(work, {Recipe::kLosses, {out.dtype, compute}, static_cast<int>(kLoss)}, p));
     return memory.store();
   }
   p.n = (count + kLeaf - 1) / kLeaf;
   const std::int64_t leaves = p.n;
   p.leaves = memory.room(leaves, core::size_of(compute));
   TT_RETURN_IF_ERROR(memory.status());
-  TT_RETURN_IF_ERROR(add_recipe(work, {Recipe::kLossLeaves, {compute, compute}, static_cast<int>(kLoss)}, p));
+  TT_RETURN_IF_ERROR(
+      add_recipe(work, {Recipe::kLossLeaves, {compute, compute}, static_cast<int>(kLoss)}, p));
   p.mean = reduction == "mean";
   p.divisor = static_cast<double>(count);
   TT_RETURN_IF_ERROR(add_total(work, p, leaves, count > kSplitAbove, out.dtype, compute));

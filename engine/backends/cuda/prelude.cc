@@ -53,15 +53,15 @@ std::string make_prelude() {
                                         texts::kScalarError,   texts::kScalarRare,
                                         texts::kScalarBessel,  texts::kScalarPolynomials,
                                         texts::kScalarSpecial, texts::kScalarRandom,
-                                        texts::kScalarSteps,   texts::kScalarLosses, texts::kDevice,
-                                        texts::kFold,          texts::kMatmul,
-                                        texts::kRows,          texts::kRandom,
-                                        texts::kCalls,         texts::kPooling,
-                                        texts::kCreation,      texts::kGates,
-                                        texts::kOptimizers,    texts::kNorms,
-                                        texts::kLosses,        texts::kScatter,
-                                        texts::kConv,          texts::kAttention,
-                                        texts::kScan}) {
+                                        texts::kScalarSteps,   texts::kScalarLosses,
+                                        texts::kDevice,        texts::kFold,
+                                        texts::kMatmul,        texts::kRows,
+                                        texts::kRandom,        texts::kCalls,
+                                        texts::kPooling,       texts::kCreation,
+                                        texts::kGates,         texts::kOptimizers,
+                                        texts::kNorms,         texts::kLosses,
+                                        texts::kScatter,       texts::kConv,
+                                        texts::kAttention,     texts::kScan}) {
     append(text, header);
   }
   return text;

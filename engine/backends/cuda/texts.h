@@ -11,7 +11,6 @@ extern const std::string_view kStd, kHalf, kComplex, kDevice, kFold, kMatmul, kR
 extern const std::string_view kCoreHalf, kCoreComplex;
 extern const std::string_view kScalarMath, kScalarComplex, kScalarCommon, kScalarBinary,
     kScalarTernary, kScalarUnary, kScalarConvert, kScalarGamma, kScalarError, kScalarRare,
-    kScalarBessel, kScalarPolynomials, kScalarSpecial, kScalarRandom, kScalarSteps,
-    kScalarLosses;
+    kScalarBessel, kScalarPolynomials, kScalarSpecial, kScalarRandom, kScalarSteps, kScalarLosses;
 
 }  // namespace teletensor::backends::cuda::texts
