@@ -588,6 +588,7 @@ void bind_programs(nb::module_& m) {
       "signature",
       [](nb::handle tensors) {
         std::string key;
+        std::vector<const Handle*> seen;
         for (nb::handle each : tensors) {
           PyTensor* t = tensor_of(each.ptr());
           if (t == nullptr) {
@@ -600,6 +601,11 @@ void bind_programs(nb::module_& m) {
               static_cast<char>(h.layout.device.index), static_cast<char>(h.shape().size()),
               static_cast<char>(t->session->graph().requires_grad(*t->handle))};
           key.append(head, sizeof head);
+          // One tensor at two places is one parameter.
+          const auto first = static_cast<std::uint32_t>(
+              std::find(seen.begin(), seen.end(), &h) - seen.begin());
+          key.append(reinterpret_cast<const char*>(&first), sizeof first);
+          seen.push_back(&h);
           for (int d = 0; d < h.shape().size(); ++d) {
             const std::int64_t pair[] = {h.shape()[d], h.geometry().strides[d]};
             key.append(reinterpret_cast<const char*>(pair), sizeof pair);

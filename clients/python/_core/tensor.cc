@@ -344,6 +344,9 @@ void bind_tensor(nb::module_& m) {
             return value_or_raise(t.session->node_of(transforms::ground(handle(t)))) == nullptr;
           },
           "True where no recorded instruction made it.")
+      .def_prop_ro(
+          "_version", [](const PyTensor& t) { return handle(t).clock->now(); },
+          "Counts the writes to it, its views and its detach()ed names.")
       .def_prop_rw(
           "grad",
           [](const PyTensor& t) -> nb::object {

@@ -79,7 +79,8 @@ class Compiler:
         self._core = core
         self._real = real._core
         self._stand_ins: dict[int, Tensor] = {}  # by id of the real tensor
-        self.inputs: list[tuple[Tensor, Tensor]] = []  # (real, stand-in)
+        self._arguments = True
+        self.inputs: list[tuple[Tensor, Tensor, bool]] = []  # (real, stand-in, is it an argument?)
         self._nodes: list[Any] = []  # of the block being compiled
         self._ordinal = 0
         self._loops = 0
@@ -101,6 +102,8 @@ class Compiler:
             leaves, spec = flatten((list(args), kwargs))
             given, named = unflatten(
                 [self.stand_in(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves], spec)
+            self._stand_ins.clear()  # read from outside, the same tensor is another input
+            self._arguments = False
             self._open()
             result = self._call(function, given, named)
             outputs: list[Tensor] = []
@@ -109,7 +112,7 @@ class Compiler:
             self._close()
             linked: dict[str, Any] = _core.link_program(
                 self._real, getattr(function, "__name__", "script"), self._nodes,
-                [stand_in for _, stand_in in self.inputs], outputs, self._gradients)
+                [stand_in for _, stand_in, _ in self.inputs], outputs, self._gradients)
             return linked, shape
         finally:
             _core.abandon_trace(self._core)
@@ -128,7 +131,7 @@ class Compiler:
                 self._close()
             found = self._like(tensor, self._gradients and tensor.requires_grad)
             self._stand_ins[id(tensor)] = found
-            self.inputs.append((tensor, found))
+            self.inputs.append((tensor, found, self._arguments))
             if open_:
                 self._open()
         return found

@@ -10,6 +10,7 @@ from .. import _capturing, _core
 from .._arrays import array_of
 from .._core import Tensor
 from .._tree import flatten, unflatten
+from ._lines import Again, Lines
 from ._symbols import Symbol
 
 __all__ = ["Capture", "Entry", "capture", "contents"]
@@ -157,11 +158,11 @@ class Entry:
             action()
         return [get() for get in self.numbers]
 
-    def run(self, tensors: Sequence[Tensor]) -> Any:
-        """Calls it. Precondition: ready()."""
+    def run(self, tensors: Sequence[Tensor], lines: Lines | None = None) -> Any:
+        """Calls it; `lines` are what second derivatives are made of. Precondition: ready()."""
         numbers = self.next_numbers()
         if self.backward is not None:
-            return self.tree(self._recorded(tensors, numbers))
+            return self.tree(self._recorded(tensors, numbers, lines))
         results = self.program.call(tensors, numbers)
         return results[0] if self.plain else self.tree(results)
 
@@ -173,24 +174,31 @@ class Entry:
         return unflatten(leaves, self.spec)
 
     # Forward is one program, its backward another; on the tape they are one node.
-    def _recorded(self, tensors: Sequence[Tensor], numbers: list[Any]) -> list[Tensor]:
+    def _recorded(self, tensors: Sequence[Tensor], numbers: list[Any], lines: Lines | None
+                  ) -> list[Tensor]:
         inputs = self.program.inputs(tensors)
+        again = None if lines is None else Again(self, lines, inputs)
         results = list(self.program.call(tensors, numbers, whole=True))
         outputs = self.program.outputs
         values = [results[outputs[o][1]] for o in self.differentiated]
         saved = [inputs[i] if is_input else results[i] for is_input, i in self.saved]
+        count = len(saved)
+        if again is not None:
+            saved += tensors
         blanks = [(v._shape, v.dtype, v.device) for v in values]
         backward = self.backward
         assert backward is not None
 
         def run(node: Any, grads: list[Tensor | None]) -> list[Any]:
             if _core.grad_mode():
-                raise RuntimeError(
-                    "a captured function has no second derivative (create_graph=True): call the "
-                    "function itself, without tt.compile")
+                if again is None:
+                    raise RuntimeError(
+                        "no second derivative (create_graph=True) of a captured function, nor of one "
+                        "from a file: call the function itself, without tt.compile")
+                return again.gradients([node._saved(slot) for slot in slots[count:]], grads)
             seeds = [_core.ops["full"](0, *blank) if g is None else g.contiguous()
                      for g, blank in zip(grads, blanks, strict=True)]
-            kept = [node._saved(slot) for slot in slots]
+            kept = [node._saved(slot) for slot in slots[:count]]
             return list(backward.call(kept + seeds, numbers, whole=True))
 
         named, slots, _ = _core.function_node([inputs[w] for w in self.wanted], values, saved, run,

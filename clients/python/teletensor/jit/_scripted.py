@@ -16,6 +16,7 @@ from .._session import current_session, owner_of
 from .._tree import flatten, unflatten
 from ._capture import Entry, contents
 from ._compiled import Program, _hashable, leaf_names, repeat
+from ._lines import Lines
 from ._symbols import Symbol
 
 __all__ = ["Scripted", "script"]
@@ -85,7 +86,8 @@ class Scripted:
         entry = self._find(args, kwargs)
         if entry is None:
             return self._function(*args, **kwargs)
-        return entry.run(tensors_of(args, kwargs))
+        lines = None if entry.backward is None else Lines(self._function, args, kwargs)
+        return entry.run(tensors_of(args, kwargs), lines)
 
     def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]
                ) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -155,9 +157,9 @@ class Scripted:
             if each in linked:
                 linked[each].optimize(None if _capturing.active() is not None else contents)
         inputs: list[tuple[int, Tensor | None]] = []
-        for real, _ in compiler.inputs:
-            place = next((i for i, t in enumerate(tensors) if t is real), -1)
-            inputs.append((place, real if place < 0 else None))
+        for real, _, is_argument in compiler.inputs:
+            place = next(i for i, t in enumerate(tensors) if t is real) if is_argument else -1
+            inputs.append((place, None if is_argument else real))
         leaves = flatten((list(args), kwargs))[0]
         names = [name for name, leaf in zip(leaf_names(self._function, args, kwargs), leaves, strict=True)
                  if isinstance(leaf, Tensor)]

@@ -1,0 +1,112 @@
+"""Second derivatives of functions that run as programs: their lines run once more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from .. import _core
+from .._core import Tensor
+from .._tree import flatten, unflatten
+from ..autograd import grad
+
+if TYPE_CHECKING:
+    from ._capture import Entry
+
+__all__ = ["Again", "Lines"]
+
+
+class Lines:
+    """A function with the arguments of one call of it, to be run line by line."""
+
+    def __init__(self, function: Callable[..., Any], args: Any, kwargs: Any) -> None:
+        self.function = function
+        self.training = getattr(function, "training", None)
+        leaves, self.spec = flatten((list(args), kwargs))
+        self.leaves = [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        self.places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+
+    def run(self, tensors: Sequence[Tensor]) -> list[Any]:
+        """The leaves of its result, with these in place of its arguments' tensors."""
+        leaves = list(self.leaves)
+        for i, tensor in zip(self.places, tensors, strict=True):
+            leaves[i] = tensor
+        args, kwargs = unflatten(leaves, self.spec)
+        leaves, _ = flatten(self.function(*args, **kwargs))
+        return leaves
+
+
+class Again:
+    """A recorded call whose gradients may be wanted with a history of their own."""
+
+    def __init__(self, entry: Entry, lines: Lines, inputs: Sequence[Tensor]) -> None:
+        self._entry, self._lines = entry, lines
+        self._drawn = _core.rng_state()
+        self._places = [place for place, _ in entry.program.sources]
+        self._inputs = inputs
+        self._versions = [t._version for t in inputs]
+
+    def gradients(self, tensors: list[Tensor], seeds: Sequence[Tensor | None]) -> list[Any]:
+        """Of what the entry wants, recorded. `tensors`: the call's arguments."""
+        lines, entry = self._lines, self._entry
+        for place, t, version in zip(self._places, self._inputs, self._versions, strict=True):
+            if place < 0 and t._version != version:
+                self._refuse("has been modified by an inplace operation")
+        if getattr(lines.function, "training", None) != lines.training:
+            self._refuse("is in another mode (train(), eval())")
+        outside = [self._inputs[w] for w in entry.wanted if self._places[w] < 0]
+        if len(outside) > 1 and not all(t.is_leaf for t in outside):
+            self._refuse("was computed, maybe from another of them")
+        # Where the arguments come from takes no part: their gradients go on there by themselves.
+        cut = [t.detach().requires_grad_(t.requires_grad) for t in tensors]
+        state = _core.rng_state()
+        _core.set_rng_state(*self._drawn)
+        try:
+            results = lines.run(cut)
+        finally:
+            _core.set_rng_state(*state)
+        real, own = ([given[self._places[w]] if self._places[w] >= 0 else self._inputs[w]
+                      for w in entry.wanted] for given in (tensors, cut))
+        return _gradients(real, own, [results[entry.tensors[o]] for o in entry.differentiated], seeds)
+
+    def _refuse(self, what: str) -> None:
+        raise RuntimeError(
+            "the second derivative (create_graph=True) of a scripted function runs its lines again, and "
+            f"one of the variables that it reads from outside {what}: hand it over as an argument, or "
+            "call the function itself")
+
+
+def _gradients(inputs: Sequence[Tensor], cut: Sequence[Tensor], made: Sequence[Any],
+               seeds: Sequence[Tensor | None]) -> list[Any]:
+    """The gradients of `made`, computed from `cut` with a history, as computed from `inputs`, which
+    `cut` stands for."""
+    pairs = [(root, seed) for root, seed in zip(made, seeds, strict=True)
+             if seed is not None and isinstance(root, Tensor) and root.requires_grad]
+    if not pairs:
+        return [None] * len(inputs)
+    roots = [root for root, _ in pairs]
+    given = [seed for _, seed in pairs]
+    if not _core.grad_mode():
+        return list(grad(roots, cut, given, retain_graph=True, allow_unused=True))
+    fresh = [seed.detach().requires_grad_() for seed in given]
+    found = grad(roots, cut, fresh, create_graph=True, allow_unused=True)
+    return _joined([*inputs, *given], [*cut, *fresh], found)
+
+
+def _joined(inputs: Sequence[Tensor], cut: Sequence[Tensor], made: Sequence[Any]) -> list[Any]:
+    """`made`, computed from `cut`, with a history that begins at `inputs`."""
+    recorded = [i for i, t in enumerate(made) if t is not None and t.requires_grad]
+    ways = [(a, b) for a, b in zip(inputs, cut, strict=True) if a.requires_grad]
+    out = [t if t is None else t.detach() for t in made]
+    if not recorded or not ways:
+        return out
+    values = [made[i] for i in recorded]
+
+    def run(node: Any, grads: list[Tensor | None]) -> list[Any]:
+        return _gradients([a for a, _ in ways], [b for _, b in ways], values, grads)
+
+    named, _, _ = _core.function_node([a for a, _ in ways], [v.detach() for v in values], [], run,
+                                      "ScriptedBackwardBackward")
+    for i, tensor in zip(recorded, named, strict=True):
+        out[i] = tensor
+    return out
