@@ -602,8 +602,8 @@ void bind_programs(nb::module_& m) {
               static_cast<char>(t->session->graph().requires_grad(*t->handle))};
           key.append(head, sizeof head);
           // One tensor at two places is one parameter.
-          const auto first = static_cast<std::uint32_t>(
-              std::find(seen.begin(), seen.end(), &h) - seen.begin());
+          const auto first =
+              static_cast<std::uint32_t>(std::find(seen.begin(), seen.end(), &h) - seen.begin());
           key.append(reinterpret_cast<const char*>(&first), sizeof first);
           seen.push_back(&h);
           for (int d = 0; d < h.shape().size(); ++d) {
