@@ -140,18 +140,21 @@ def test_second_derivatives_by_finite_differences():
     assert tt.autograd.gradgradcheck(lambda x, w: scripted(x, w)[0], points)
 
 
-outside = tt.tensor([1.5, 0.5], dtype=tt.float64, requires_grad=True)
+def reads_outside():
+    outside = tt.tensor([1.5, 0.5], dtype=tt.float64, requires_grad=True)
 
+    def reads(x, y):
+        while (x * x).sum() < 50:
+            x = x * y * outside + x
+        return x * y
 
-def reads_outside(x, y):
-    while (x * x).sum() < 50:
-        x = x * y * outside + x
-    return x * y
+    return outside, reads
 
 
 def test_inputs_that_come_from_each_other_count_once():
+    outside, reads = reads_outside()
     found = []
-    for function in (tt.jit.script(reads_outside), reads_outside):
+    for function in (tt.jit.script(reads), reads):
         x = tt.tensor([0.5, 2.0], dtype=tt.float64, requires_grad=True)
         y = function(x, outside * x + 1)
         y = function(y * 0.1, y * x * 0.01)
@@ -163,10 +166,11 @@ def test_inputs_that_come_from_each_other_count_once():
 
 
 def test_a_tensor_from_outside_that_was_an_argument():
-    scripted = tt.jit.script(reads_outside)
+    outside, reads = reads_outside()
+    scripted = tt.jit.script(reads)
     x = tt.tensor([0.5, 2.0], dtype=tt.float64)
     for pair in ((outside, x), (x, outside), (x, x), (x + 1, x)):
-        assert scripted(*pair).tolist() == reads_outside(*pair).tolist()
+        assert scripted(*pair).tolist() == reads(*pair).tolist()
 
 
 class Noisy(nn.Module):
