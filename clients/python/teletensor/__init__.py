@@ -125,10 +125,11 @@ def set_default_dtype(d: dtype) -> None:
 
 
 def set_default_device(place: _Any) -> None:
-    """Sets the device of new tensors."""
+    """Sets the device of new tensors; None: the CPU."""
     from . import _convert
 
-    _convert._default_device[0] = current_session().check_device(device(place))
+    place = device("cpu" if place is None else place)
+    _convert._default_device[0] = current_session().check_device(place)
 
 
 def is_autocast_enabled(device_type: str | None = None) -> _Any:

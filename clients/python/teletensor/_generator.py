@@ -43,9 +43,10 @@ class Generator:
         """(seed, ordinal of the next random instruction)."""
         return self._seed, self._ordinal
 
-    def set_state(self, new_state: tuple[int, int]) -> None:
+    def set_state(self, new_state: tuple[int, int]) -> Generator:
         """Sets what get_state gave."""
         self._seed, self._ordinal = (int(v) for v in new_state)
+        return self
 
     def clone_state(self) -> Generator:
         """Another generator at the same place of the same stream."""
@@ -70,9 +71,10 @@ class _Default(Generator):
         seed, ordinal = _core.rng_state()
         return int(seed), int(ordinal)
 
-    def set_state(self, new_state: tuple[int, int]) -> None:
+    def set_state(self, new_state: tuple[int, int]) -> Generator:
         """Sets what get_state gave."""
         _core.set_rng_state(*new_state)
+        return self
 
 
 default_generator: Generator = _Default()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from .._core import Tensor, ops
+from .._memory_format import is_in_format, memory_format
 from .common import function_only, sizes_of
 from .elementwise import isclose
 
@@ -75,9 +77,22 @@ def is_nonzero(input: Tensor) -> bool:
 # ---------------------------------------------------------------- methods only
 
 
-def dim_order(self: Tensor) -> tuple[int, ...]:
-    """The dimensions from the one with the largest stride inwards."""
+def dim_order(self: Tensor, *, ambiguity_check: bool | list[memory_format] = False) -> tuple[int, ...]:
+    """The dimensions from the one with the largest stride inwards.
+
+    RuntimeError where `ambiguity_check` is True (or formats, of which not exactly one is the tensor's)
+    and other orders would be right as well.
+    """
+    formats = ambiguity_check if isinstance(ambiguity_check, list) else []
+    if not isinstance(ambiguity_check, (bool, list)) or not all(
+            isinstance(f, memory_format) for f in formats):
+        raise TypeError("The ambiguity_check argument must be a bool or a list of memory formats.")
     strides = self._strides()
+    several = 1 in self._shape or 0 in strides or any(
+        a == b for a, b in itertools.pairwise(strides))
+    if ambiguity_check is not False and several and sum(is_in_format(self, f) for f in formats) != 1:
+        raise RuntimeError("The tensor does not have unique dim order, or cannot map to exact one of "
+                           "the given memory formats.")
     return tuple(sorted(range(self.dim()), key=lambda d: -strides[d]))
 
 

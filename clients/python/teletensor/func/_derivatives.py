@@ -164,7 +164,7 @@ def grad(func: Callable[..., Any], argnums: Argnums = 0, has_aux: bool = False) 
 
 
 def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
-    """(outputs, function of cotangents to gradients of the primals); with has_aux also aux."""
+    """(outputs, function of cotangents to the tuple of the primals' gradients); with has_aux also aux."""
     what = "vjp(f, *primals)"
     taped = _Taped(primals, what)
     with enable_grad():
@@ -182,8 +182,7 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
                                    f"output {list(output.shape)}")
         taped.mode = _core.grad_mode()
         found = taped.gradients(outputs, seeds, retain_graph, create_graph)
-        gradients: tuple[Any, ...] = unflatten(found, taped.spec)
-        return gradients[0] if len(primals) == 1 else gradients
+        return unflatten(found, taped.spec)
 
     released = taped.release(result, outputs)
     if has_aux:
