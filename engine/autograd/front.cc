@@ -272,8 +272,8 @@ class Front::Impl final : public Issuer {
   core::Result<Var> run_hook(HookId, const Var&) override {
     return internal("the daemon has no hooks");
   }
-  Status run_function(Node&, std::span<Var>, std::span<Var>) override {
-    return internal("backward: a node on its way is the client's own");
+  Status run_function(Node& node, std::span<Var>, std::span<Var>) override {
+    return sink_->own_backward(node.seq);
   }
   core::Result<HandleRef> own(const Var& g, const core::Dims& strides) override {
     const Layout& layout = g.layout();

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <unordered_set>
 #include <vector>
 
@@ -54,6 +55,11 @@ class Sink {
   virtual core::Status call(std::uint64_t seq, program::Invocation invocation) {
     (void)seq, (void)invocation;
     return core::Status(core::Code::kUnimplemented, "programs cannot be called here");
+  }
+  // A backward has met a node of this command whose vjp is the client's own code; why it cannot go on.
+  virtual core::Status own_backward(std::uint64_t seq) {
+    return core::internal("backward: the vjp of command " + std::to_string(seq) +
+                          " is the client's own code");
   }
   // In-place commands (ascending seqs) that failed with this root. Called for a Raise, when
   // everything before it has run.

@@ -102,6 +102,7 @@ class Tracer {
     program::HandleId first;
   };
   class Replay;
+  class Ending;
 
   bool made_here(program::HandleId id) const;
 

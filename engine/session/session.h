@@ -137,6 +137,9 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   core::Status beyond_limits() const;
   std::string names_and_tape() const;
   core::Status refuse_or_resume();
+  memory::Pool& host_pool() const {
+    return back_.executor().pool(static_cast<std::size_t>(devices_.find(core::Device{})));
+  }
   core::Result<memory::Pool*> upload_pool(core::Device device);
   // Of an upload that begins; what was staged and did not become one is given back.
   core::Status stage(std::uint64_t bytes);

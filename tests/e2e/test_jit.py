@@ -225,3 +225,35 @@ def test_many_captures_are_bounded():
         for n in range(1, 30):
             assert equal(g(tt.ones(n)), tt.full((n,), 2.0))
     assert g._entries == 16
+
+
+class Cube(tt.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x ** 3
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return 3 * x ** 2 * g
+
+
+def test_a_captured_derivative_that_is_a_function_is_refused_by_its_line():
+    x = tt.tensor([1.0, 2.0], requires_grad=True)
+
+    @tt.compile
+    def cubes(x):
+        return Cube.apply(x).sum()
+
+    line = cubes._function.__code__.co_firstlineno + 2
+    with pytest.raises(RuntimeError, match=rf"test_jit.py:{line}.*autograd\.Function's backward"):
+        cubes(x)
+
+    @tt.compile
+    def gradient(x):
+        (g,) = tt.autograd.grad(Cube.apply(x).sum(), x)
+        return g
+
+    for _ in range(2):
+        assert gradient(x).tolist() == [3.0, 12.0]

@@ -49,21 +49,24 @@ class Lines {
     }
     return at;
   }
-  // f(i) for every line (none where lines are empty), in parallel where there is work for it.
-  // `cost` is in units of about a nanosecond an element.
+  // f(begin, end) for ranges of lines (none where lines are empty), in parallel where there is work
+  // for it. `cost` is in units of about a nanosecond an element.
   template <class F>
-  void run(Parallel& parallel, std::int64_t cost, F&& f) const {
+  void ranges(Parallel& parallel, std::int64_t cost, F&& f) const {
     if (length_ == 0) return;
     const std::int64_t work = length_ * cost;
-    if (count_ <= 1 || count_ <= kSplitAbove / work) {
-      for (std::int64_t i = 0; i < count_; ++i) f(i);
-      return;
-    }
+    if (count_ <= 1 || count_ <= kSplitAbove / work) return f(std::int64_t{0}, count_);
     const std::int64_t lines_a_part = std::max<std::int64_t>(1, kPart / work);
     const std::int64_t parts = (count_ + lines_a_part - 1) / lines_a_part;
     parallel.run(parts, [&](std::int64_t part) {
-      const std::int64_t end = std::min(count_, (part + 1) * lines_a_part);
-      for (std::int64_t i = part * lines_a_part; i < end; ++i) f(i);
+      f(part * lines_a_part, std::min(count_, (part + 1) * lines_a_part));
+    });
+  }
+  // f(i) for every line.
+  template <class F>
+  void run(Parallel& parallel, std::int64_t cost, F&& f) const {
+    ranges(parallel, cost, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) f(i);
     });
   }
 

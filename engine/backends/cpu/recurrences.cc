@@ -15,6 +15,15 @@ using core::Status;
 
 constexpr std::int64_t kPanel = 256;  // neighbouring lines that are worked on together
 
+constexpr std::int64_t kRun = 16;  // elements of a line that are first looked at together
+
+template <class A, bool kLargest>
+bool none_better(const A* x, A best) {
+  int worse = 0;
+  for (std::int64_t i = 0; i < kRun; ++i) worse += kLargest ? x[i] < best : x[i] > best;
+  return worse == kRun;
+}
+
 template <class A, bool kLargest>
 void extremum_line(const Line<A>& x, const Line<A>& values, const Line<std::int64_t>& indices,
                    std::int64_t n) {
@@ -27,6 +36,12 @@ void extremum_line(const Line<A>& x, const Line<A>& values, const Line<std::int6
     const std::int64_t count = std::min(kBlock, n - done);
     x.load(done, count, block);
     for (std::int64_t i = 0; i < count; ++i) {
+      if (i % kRun == 0 && i + kRun <= count && none_better<A, kLargest>(block + i, best)) {
+        std::fill_n(block + i, kRun, best);
+        std::fill_n(places + i, kRun, at);
+        i += kRun - 1;
+        continue;
+      }
       const A value = block[i];
       const bool better = kLargest ? value >= best : value <= best;
       if ((value != value) | ((best == best) & better)) {

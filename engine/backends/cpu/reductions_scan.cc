@@ -2,6 +2,7 @@
 // need. Sequential along the dimension (the bits are those of the plain loop); lines run in
 // parallel.
 #include <algorithm>
+#include <array>
 
 #include "engine/backends/cpu/cpu.h"
 #include "engine/backends/cpu/line_io.h"
@@ -31,22 +32,28 @@ A multiply(A a, A b) {
 
 enum class Scan { kSum, kReverseSum, kProduct };
 
-template <class A, Scan kScan>
-void scan_line(const Line<A>& x, const Line<A>& y, std::int64_t length) {
+// Several lines side by side: one waits for its own last result only.
+template <class A, Scan kScan, std::size_t kLines>
+void scan_lines(const std::array<Line<A>, kLines>& x, const std::array<Line<A>, kLines>& y,
+                std::int64_t length) {
   constexpr std::int64_t kBlock = 1024;
   constexpr bool kReverse = kScan == Scan::kReverseSum;
-  A buffer[kBlock];
-  A running = kScan == Scan::kProduct ? A(1) : A(0);
+  A buffer[kLines][kBlock + 16];  // blocks a power of two apart would share cache sets
+  A running[kLines];
+  std::fill_n(running, kLines, kScan == Scan::kProduct ? A(1) : A(0));
   for (std::int64_t done = 0; done < length; done += kBlock) {
     const std::int64_t n = std::min(kBlock, length - done);
     const std::int64_t start = kReverse ? length - done - n : done;
-    x.load(start, n, buffer);
+    for (std::size_t k = 0; k < kLines; ++k) x[k].load(start, n, buffer[k]);
     for (std::int64_t j = 0; j < n; ++j) {
-      A& value = buffer[kReverse ? n - 1 - j : j];
-      running = kScan == Scan::kProduct ? multiply(running, value) : add(running, value);
-      value = running;
+#pragma GCC unroll 4
+      for (std::size_t k = 0; k < kLines; ++k) {
+        A& value = buffer[k][kReverse ? n - 1 - j : j];
+        running[k] = kScan == Scan::kProduct ? multiply(running[k], value) : add(running[k], value);
+        value = running[k];
+      }
     }
-    y.store(start, n, buffer);
+    for (std::size_t k = 0; k < kLines; ++k) y[k].store(start, n, buffer[k]);
   }
 }
 
@@ -58,12 +65,23 @@ Status scan(KernelCall& call) {
     using A = decltype(a);
     if (Panels<A>::wanted(call.out[0].geometry->shape, dim)) {
       return Panels<A>(call, dim).template run<1>([&](const auto& line) {
-        scan_line<A, kScan>(Line<A>(line[0]), Line<A>(line[0]), lines.length());
+        const std::array<Line<A>, 1> own{Line<A>(line[0])};
+        scan_lines<A, kScan>(own, own, lines.length());
       });
     }
-    lines.run(call.parallel, 2, [&](std::int64_t i) {
-      scan_line<A, kScan>(Line<A>(call.in[0], lines, i), Line<A>(call.out[0], lines, i),
-                          lines.length());
+    const auto line = [&](const TensorArg& arg, std::int64_t i) { return Line<A>(arg, lines, i); };
+    const auto four = [&](const TensorArg& arg, std::int64_t i) {
+      return std::array{line(arg, i), line(arg, i + 1), line(arg, i + 2), line(arg, i + 3)};
+    };
+    lines.ranges(call.parallel, 2, [&](std::int64_t begin, std::int64_t end) {
+      std::int64_t i = begin;
+      for (; i + 4 <= end; i += 4) {
+        scan_lines<A, kScan>(four(call.in[0], i), four(call.out[0], i), lines.length());
+      }
+      for (; i < end; ++i) {
+        scan_lines<A, kScan>(std::array{line(call.in[0], i)}, std::array{line(call.out[0], i)},
+                             lines.length());
+      }
     });
     return {};
   });

@@ -480,7 +480,10 @@ def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Any = None, dim: int = 
     """The integral of samples along dim by the trapezoidal rule."""
     if y.dim() and y._shape[wrap_dim(dim, y.dim())] == 0:
         return ops["sum"](real(y), dim)
-    return ops["mul"](ops["sum"](_pairs(y, x, dim), dim), _half(x, dx))
+    if x is not None or not y.dim():
+        return ops["mul"](ops["sum"](_pairs(y, x, dim), dim), _half(x, dx))
+    ends = ops["select"](y, dim, 0) + ops["select"](y, dim, -1)
+    return ops["mul"](ops["sum"](y, dim) - ends * 0.5, 1.0 if dx is None else dx)
 
 
 @function_only

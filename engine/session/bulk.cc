@@ -1,0 +1,330 @@
+// Values on their way in and out of a session: uploads, which a command binds, and what is fetched.
+#include <algorithm>
+#include <utility>
+
+#include "engine/session/session.h"
+
+namespace teletensor::session {
+
+using core::Code;
+using core::Status;
+
+// ---------------------------------------------------------------- uploads
+
+core::Result<memory::Pool*> Session::upload_pool(core::Device device) {
+  const int found = devices_.find(device);
+  if (found < 0) return core::invalid("upload: this daemon has no " + core::to_string(device));
+  core::MutexLock lock(mu_);
+  if (!broken_.ok()) return broken_;
+  if (uploads_.size() >= kMostUploads) {
+    return Status(Code::kResourceExhausted, "upload: " + std::to_string(kMostUploads) +
+                                                " uploads are unfinished or unbound already");
+  }
+  return &back_.executor().pool(static_cast<std::size_t>(found));
+}
+
+Status Session::stage(std::uint64_t bytes) {
+  core::MutexLock lock(mu_);
+  const std::uint64_t limit = limits_.staged_bytes;
+  if (limit != 0 && (bytes > limit || staged_ > limit - bytes)) {
+    return program::over_limit("upload", &program::Amounts::staged_bytes, staged_, bytes, limit,
+                               "upload less at a time, with a synchronize() in between");
+  }
+  staged_ += bytes;
+  return {};
+}
+
+void Session::unstage(std::uint64_t bytes) {
+  core::MutexLock lock(mu_);
+  staged_ -= bytes;
+}
+
+std::uint64_t Session::add_upload(core::Ref<memory::Storage> storage, std::uint64_t bytes) {
+  auto upload = std::make_shared<Upload>();
+  upload->bytes = bytes;
+  {
+    core::MutexLock lock(upload->mu);
+    upload->storage = std::move(storage);
+  }
+  core::MutexLock lock(mu_);
+  uploads_[next_upload_] = std::move(upload);
+  return next_upload_++;
+}
+
+core::Result<std::uint64_t> Session::begin_upload(core::Device device, std::uint64_t bytes) {
+  const core::Result<memory::Pool*> pool = upload_pool(device);
+  if (!pool.ok()) return pool.status();
+  TT_RETURN_IF_ERROR(stage(bytes));
+  return begin_staged(**pool, bytes);
+}
+
+core::Result<std::uint64_t> Session::begin_staged(memory::Pool& pool, std::uint64_t bytes) {
+  core::Ref<memory::Storage> storage = pool.allocate_shared(bytes, accepted_upto_ + 1);
+  Status status;
+  if (!storage) {
+    status = pool.refusal("upload", bytes);
+  } else if (auto* const accelerator =
+                 devices_.at(static_cast<std::size_t>(devices_.find(pool.device_id())))
+                     .accelerator()) {
+    // The memory may be what the session has just freed.
+    status = accelerator->begin_beside(storage->owner());
+  }
+  if (status.ok()) return add_upload(std::move(storage), bytes);
+  unstage(bytes);
+  return status;
+}
+
+void Session::admit_upload(core::Device device, std::uint64_t bytes,
+                           std::function<void(core::Result<std::uint64_t>)> done) {
+  const core::Result<memory::Pool*> pool = upload_pool(device);
+  if (!pool.ok()) return done(pool.status());
+  if (Status status = stage(bytes); !status.ok()) return done(std::move(status));
+  if (!(device == core::Device{})) return done(begin_staged(**pool, bytes));
+  back_.allocate(bytes, accepted_upto_ + 1,
+                 [this, bytes, pool = *pool, done](core::Ref<memory::Storage> storage) {
+                   if (storage) return done(add_upload(std::move(storage), bytes));
+                   unstage(bytes);
+                   done(pool->refusal("upload", bytes));
+                 });
+}
+
+std::shared_ptr<Session::Upload> Session::find_upload(std::uint64_t id) const {
+  core::MutexLock lock(mu_);
+  const auto found = uploads_.find(id);
+  return found == uploads_.end() ? nullptr : found->second;
+}
+
+Status Session::upload_chunk(std::uint64_t id, std::uint64_t offset, std::string_view bytes) {
+  const std::shared_ptr<Upload> upload = find_upload(id);
+  const std::string name = "upload " + std::to_string(id);
+  if (!upload) return Status(Code::kNotFound, name + " is unknown");
+  core::MutexLock lock(upload->mu);
+  if (!upload->storage || upload->finished) {
+    return Status(Code::kFailedPrecondition, name + " is finished");
+  }
+  if (offset != upload->received) {
+    return Status(Code::kOutOfRange, name + ": chunk at " + std::to_string(offset) + ", expected " +
+                                         std::to_string(upload->received));
+  }
+  if (bytes.size() > upload->storage->bytes() - offset) {
+    return Status(Code::kOutOfRange, name + ": more than the declared " +
+                                         std::to_string(upload->storage->bytes()) + " bytes");
+  }
+  runtime::Device& device =
+      devices_.at(static_cast<std::size_t>(devices_.find(upload->storage->device())));
+  const memory::OnBehalf behalf(upload->storage->owner(), true);
+  TT_RETURN_IF_ERROR(device.backend().copy_in(static_cast<char*>(upload->storage->data()) + offset,
+                                              bytes.data(), bytes.size()));
+  upload->received += bytes.size();
+  return {};
+}
+
+Status Session::finish_upload(std::uint64_t id) {
+  const std::shared_ptr<Upload> upload = find_upload(id);
+  const std::string name = "upload " + std::to_string(id);
+  if (!upload) return Status(Code::kNotFound, name + " is unknown");
+  core::MutexLock lock(upload->mu);
+  if (!upload->storage) return Status(Code::kFailedPrecondition, name + " is bound already");
+  if (upload->received != upload->storage->bytes()) {
+    return core::invalid(name + ": " + std::to_string(upload->received) + " of the declared " +
+                         std::to_string(upload->storage->bytes()) + " bytes came");
+  }
+  upload->finished = true;
+  return {};
+}
+
+void Session::abort_upload(std::uint64_t id) {
+  std::shared_ptr<Upload> upload;
+  core::MutexLock lock(mu_);
+  const auto found = uploads_.find(id);
+  if (found == uploads_.end()) return;
+  upload = std::move(found->second);
+  staged_ -= upload->bytes;
+  uploads_.erase(found);
+}
+
+Status Session::uploaded(std::uint64_t seq, const program::Uploaded& uploaded,
+                         program::ValueRef value) {
+  std::shared_ptr<Upload> upload = find_upload(uploaded.upload);
+  const std::string name = "upload " + std::to_string(uploaded.upload);
+  if (!upload) return Status(Code::kNotFound, name + " is unknown");
+  core::Ref<memory::Storage> storage;
+  {
+    core::MutexLock lock(upload->mu);
+    if (!upload->finished) return Status(Code::kFailedPrecondition, name + " is not finished");
+    if (upload->received != runtime::bytes_of(value->elements, uploaded.dtype) ||
+        !(upload->storage->device() == uploaded.device)) {
+      return core::invalid(name + " has " + std::to_string(upload->received) + " bytes on " +
+                           core::to_string(upload->storage->device()) + ", not a tensor " +
+                           core::to_string(uploaded.shape) + " on " +
+                           core::to_string(uploaded.device));
+    }
+    storage = std::move(upload->storage);
+  }
+  {
+    core::MutexLock lock(mu_);
+    if (uploads_.erase(uploaded.upload) != 0) staged_ -= upload->bytes;
+  }
+  back_.uploaded(seq, std::move(storage), std::move(value));
+  return {};
+}
+
+// ---------------------------------------------------------------- what is fetched
+
+void Session::taken(std::uint64_t fetch) {
+  {
+    core::MutexLock lock(mu_);
+    if (!downloads_.contains(fetch) && fetch > back_.completed_upto() && fetch <= accepted_upto_) {
+      std::erase_if(given_up_, [&](std::uint64_t seq) { return seq <= back_.completed_upto(); });
+      given_up_.insert(fetch);
+      return;
+    }
+  }
+  end_download(fetch);
+}
+
+namespace {
+
+engine::Fetched description(const runtime::FetchResult& result) {
+  engine::Fetched fetched;
+  fetched.seq = result.seq;
+  fetched.status = result.status;
+  fetched.root = result.root;
+  fetched.dtype = result.dtype;
+  fetched.shape = result.shape;
+  return fetched;
+}
+
+}  // namespace
+
+void Session::on_fetched(runtime::FetchResult result) {
+  {
+    core::MutexLock lock(mu_);
+    if (result.seq <= forsaken_upto_) return;
+  }
+  engine::Fetched fetched = description(result);
+  if (!result.bulk) {
+    if (fetched.status.ok()) {
+      const runtime::Executor::RowMajor& contents = result.contents;
+      runtime::Device& device = devices_.at(static_cast<std::size_t>(devices_.find(result.device)));
+      fetched.bytes.resize(contents.bytes);
+      fetched.status = device.backend().copy_out(
+          fetched.bytes.data(),
+          static_cast<const char*>(contents.storage->data()) + contents.offset, contents.bytes);
+    }
+    result.contents.storage = nullptr;
+    listener_->on_fetched(std::move(fetched));
+    return;
+  }
+  Ready ready;
+  {
+    core::MutexLock lock(mu_);
+    if (given_up_.erase(result.seq) != 0) return;
+    Download& download = downloads_[result.seq];
+    if (downloads_.size() > kMostDownloads && !download.ready) {
+      result.contents.storage = nullptr;
+      fetched.status = result.status =
+          Status(Code::kResourceExhausted, "fetch: too many values wait for their download");
+      result.root = fetched.root = result.seq;
+    }
+    download.bound = true;
+    download.result = std::move(result);
+    ready = std::exchange(download.ready, nullptr);
+  }
+  if (ready) ready(std::move(fetched));
+}
+
+void Session::begin_download(std::uint64_t seq, Ready ready) {
+  const std::uint64_t completed = completed_upto();  // before the look into the map
+  Status refused;
+  engine::Fetched fetched;
+  {
+    core::MutexLock lock(mu_);
+    auto found = downloads_.find(seq);
+    if (found == downloads_.end()) {
+      if (seq <= completed) {
+        refused = Status(Code::kNotFound,
+                         "download: command " + std::to_string(seq) + " was no bulk fetch");
+      } else if (downloads_.size() >= kMostDownloads) {
+        refused = Status(Code::kResourceExhausted, "download: too many are waiting");
+      } else {
+        downloads_[seq].ready = std::move(ready);
+        return;
+      }
+    } else if (!found->second.bound) {
+      std::swap(found->second.ready, ready);
+      refused = Status(Code::kCancelled, "another download has taken the place of this one");
+    } else {
+      fetched = description(found->second.result);
+    }
+  }
+  if (!refused.ok()) return ready(std::move(refused));
+  ready(std::move(fetched));
+}
+
+core::Result<runtime::FetchResult> Session::find_download(std::uint64_t seq) const {
+  core::MutexLock lock(mu_);
+  const auto found = downloads_.find(seq);
+  if (found == downloads_.end() || !found->second.bound) {
+    return Status(Code::kNotFound, "download: nothing is bound to command " + std::to_string(seq));
+  }
+  TT_RETURN_IF_ERROR(found->second.result.status);
+  return found->second.result;
+}
+
+core::Result<engine::Shared> Session::share_download(std::uint64_t seq) {
+  core::Result<runtime::FetchResult> found = find_download(seq);
+  if (!found.ok()) return found.status();
+  memory::Pool& pool =
+      back_.executor().pool(static_cast<std::size_t>(devices_.find(found->device)));
+  return shares_.add(pool, found->contents.storage, found->contents.offset, found->contents.bytes);
+}
+
+core::Result<engine::Shared> Session::share_new(std::uint64_t bytes) {
+  return shares_.open(host_pool(), bytes, accepted_upto_ + 1);
+}
+
+Status Session::upload_shared(std::uint64_t upload, std::uint64_t offset, std::uint64_t share,
+                              std::uint64_t from, std::uint64_t bytes) {
+  const core::Ref<memory::Storage> memory = shares_.opened(share);
+  if (!memory) return Status(Code::kNotFound, "upload: there is no such shared memory");
+  if (from > memory->bytes() || bytes > memory->bytes() - from) {
+    return Status(Code::kOutOfRange, "upload: outside of the shared memory");
+  }
+  // Somebody may write there meanwhile: it is read once, and what was read is what counts.
+  return upload_chunk(upload, offset, {static_cast<const char*>(memory->data()) + from, bytes});
+}
+
+core::Result<std::string> Session::download_chunk(std::uint64_t seq, std::uint64_t offset,
+                                                  std::uint64_t bytes) {
+  const core::Result<runtime::FetchResult> found = find_download(seq);
+  if (!found.ok()) return found.status();
+  const runtime::Executor::RowMajor& contents = found->contents;
+  if (offset > contents.bytes) {
+    return Status(Code::kOutOfRange, "download: offset " + std::to_string(offset) + " of " +
+                                         std::to_string(contents.bytes) + " bytes");
+  }
+  std::string chunk(std::min<std::uint64_t>(bytes, contents.bytes - offset), '\0');
+  const memory::OnBehalf behalf(contents.storage->owner());
+  runtime::Device& device = devices_.at(static_cast<std::size_t>(devices_.find(found->device)));
+  TT_RETURN_IF_ERROR(device.backend().copy_out(
+      chunk.data(), static_cast<const char*>(contents.storage->data()) + contents.offset + offset,
+      chunk.size()));
+  return chunk;
+}
+
+void Session::end_download(std::uint64_t seq) {
+  Download ended;
+  Ready ready;
+  {
+    core::MutexLock lock(mu_);
+    const auto found = downloads_.find(seq);
+    if (found == downloads_.end()) return;
+    ended = std::move(found->second);
+    downloads_.erase(found);
+    ready = std::move(ended.ready);
+  }
+  if (ready) ready(Status(Code::kCancelled, "the download was ended"));
+}
+
+}  // namespace teletensor::session

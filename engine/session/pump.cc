@@ -1,0 +1,229 @@
+// The pump: a frame's commands go through the front to the back's queue, on whatever thread can go on
+// with them; names, tape and queue are charged on the way.
+#include <algorithm>
+#include <new>
+#include <thread>
+#include <utility>
+
+#include "engine/session/session.h"
+
+namespace teletensor::session {
+
+using core::Code;
+using core::Status;
+
+namespace {
+
+constexpr int kCommandsPerPublish = 64;
+constexpr int kNodesPerResume = 16;
+
+}  // namespace
+
+void Session::submit(std::uint64_t first_seq, std::uint64_t first_id,
+                     std::vector<program::Command> commands, std::function<void(Status)> done) {
+  Status refused;
+  bool waits = false;
+  {
+    core::MutexLock lock(mu_);
+    if (!broken_.ok()) {
+      refused = broken_;
+    } else if (pumping_ && !(still_ && !frame_.done)) {
+      refused = Status(Code::kFailedPrecondition, "the frame before is still being consumed");
+    } else if (first_seq != next_seq_) {
+      refused = Status(Code::kFailedPrecondition, "frame starts with command " +
+                                                      std::to_string(first_seq) + ", expected " +
+                                                      std::to_string(next_seq_));
+    } else if (first_id != next_id_) {
+      refused =
+          Status(Code::kFailedPrecondition, "frame starts with handle " + std::to_string(first_id) +
+                                                ", expected " + std::to_string(next_id_));
+    } else if (!commands.empty()) {
+      pumping_ = true;
+      next_seq_ += commands.size();
+      accepted_upto_ = next_seq_ - 1;
+      back_.profile().arrived(first_seq, commands.size());
+      frame_ = {first_seq, std::move(commands), 0, std::exchange(done, nullptr)};
+      waits = still_;
+    }
+  }
+  if (done) return done(std::move(refused));
+  if (!waits) pump();
+}
+
+void Session::pump() {
+  while (!try_take_front()) std::this_thread::yield();  // somebody tells the front of progress
+  pump_frame();
+}
+
+// The front is taken; this thread is the pump until it gives it back. Once the back has been asked
+// to call on_continue(), another thread takes over: then only that is left to do.
+void Session::pump_frame() {
+  int unpublished = 0;
+  while (frame_.position < frame_.commands.size()) {
+    if (closing_) return give_front_back();
+    const bool raise =
+        !front_.busy() && std::holds_alternative<program::Raise>(frame_.commands[frame_.position]);
+    const bool charged =
+        within_limits() && ((unpublished > 0 && !back_.refusing()) || charge_bookkeeping());
+    const bool drain = raise || (!charged && !back_.refusing());  // the queue costs, too
+    if (drain || back_.full()) {
+      back_.publish(frame_.consumed());
+      unpublished = 0;
+      if (drain ? back_.wait_until_drained() : back_.wait_for_room()) return give_front_back();
+    }
+    if (!charged || back_.refusing()) {
+      if (Status status = refuse_or_resume(); !status.ok()) return finish_frame(std::move(status));
+    }
+    if (Status status = pump_one(); !status.ok()) {
+      back_.publish(frame_.consumed());
+      return finish_frame(std::move(status));
+    }
+    if (++unpublished >= kCommandsPerPublish) {
+      back_.publish(frame_.consumed());
+      unpublished = 0;
+    }
+  }
+  back_.publish(frame_.consumed(), true);
+  finish_frame({});
+}
+
+void Session::give_front_back() {
+  // A read-modify-write: whoever found the front taken before it has published its progress to us.
+  front_taken_.exchange(false, std::memory_order_acq_rel);
+}
+
+// Values that a Raise could have brought back are held until then: also in a session that sends
+// nothing any more.
+void Session::forget_completed() {
+  while (true) {
+    const std::uint64_t completed = back_.completed_upto();
+    if (completed <= forgotten_ || back_.open_failures() > 0 || !try_take_front()) return;
+    forget_upto(completed);
+    give_front_back();
+  }
+}
+
+void Session::forget_upto(std::uint64_t completed) {
+  front_.completed(completed);
+  forgotten_ = completed;
+  (void)charge_bookkeeping();  // it shrinks
+}
+
+bool Session::charge_bookkeeping() {
+  const std::uint64_t used = bookkeeping();
+  bookkeeping_.store(used, std::memory_order_relaxed);
+  std::uint64_t due = used - std::min(used, kFreeBookkeeping);
+  due = (due + kBookkeepingStep - 1) / kBookkeepingStep * kBookkeepingStep;
+  if (due == charged_) return true;
+  memory::Pool& pool = host_pool();
+  if (due < charged_) {
+    pool.release(charged_ - due);
+  } else if (!pool.reserve(due - charged_)) {
+    return false;
+  }
+  charged_ = due;
+  return true;
+}
+
+namespace {
+
+bool makes_names(const program::Command& command) {
+  if (const auto* apply = std::get_if<program::Apply>(&command)) return !apply->inplace;
+  if (const auto* call = std::get_if<program::Call>(&command)) return call->made > 0;
+  if (const auto* backward = std::get_if<program::Backward>(&command)) return backward->made > 0;
+  return std::holds_alternative<program::Constant>(command) ||
+         std::holds_alternative<program::Uploaded>(command) ||
+         std::holds_alternative<program::Saved>(command) ||
+         std::holds_alternative<program::Published>(command);
+}
+
+}  // namespace
+
+bool Session::handles_fit() const {
+  const std::uint64_t limit = limits_.handles, used = front_.handles();
+  if (limit == 0 || used < limit) return true;
+  return used == limit && (front_.busy() || !makes_names(frame_.commands[frame_.position]));
+}
+
+std::string Session::names_and_tape() const {
+  return "names and tape (" + std::to_string(front_.handles()) + " tensors, " +
+         std::to_string(front_.tape_nodes()) + " recorded operations)";
+}
+
+Status Session::beyond_limits() const {
+  if (!handles_fit()) {
+    return program::over_limit("tensors", &program::Amounts::handles, front_.handles(), 1,
+                               limits_.handles, "delete some");
+  }
+  return program::over_limit(names_and_tape(), &program::Amounts::tape_bytes, bookkeeping(), 0,
+                             limits_.tape_bytes,
+                             "delete tensors, or call backward() or detach() on what is recorded");
+}
+
+// Nothing is queued, or entries are refused already.
+Status Session::refuse_or_resume() {
+  if (back_.open_failures() == 0) forget_upto(back_.completed_upto());
+  if (!within_limits()) {
+    const std::uint64_t handles = limits_.handles, tape = limits_.tape_bytes;
+    if ((handles != 0 && front_.handles() > handles + kMostExcess) ||
+        (tape != 0 && bookkeeping() > tape + kMostUnpaid)) {
+      return beyond_limits();
+    }
+    if (!back_.refusing()) back_.refuse(beyond_limits());
+    return {};
+  }
+  if (charge_bookkeeping()) {
+    if (back_.refusing()) back_.refuse({});
+    return {};
+  }
+  const std::uint64_t due = bookkeeping() - kFreeBookkeeping - charged_;
+  if (back_.refusing() && due <= kMostUnpaid) return {};
+  Status status =
+      host_pool().refusal(names_and_tape(), std::max(due, kBookkeepingStep));
+  if (due > kMostUnpaid) return status;
+  back_.refuse(std::move(status));
+  return {};
+}
+
+Status Session::pump_one() {
+  Status status;
+  try {
+    if (front_.busy()) {
+      status = front_.resume(kNodesPerResume);
+    } else {
+      status = front_.execute(frame_.consumed() + 1, std::move(frame_.commands[frame_.position]));
+    }
+  } catch (const std::bad_alloc&) {
+    return Status(Code::kResourceExhausted, "the daemon is out of memory for a session's names");
+  }
+  if (status.ok() && !front_.busy()) ++frame_.position;
+  return status;
+}
+
+void Session::finish_frame(Status status) {
+  const std::size_t failures = back_.open_failures();
+  if (status.ok() && (failures > kMostFailures ||
+                      (failures > 0 && frame_.consumed() - forgotten_ > kMostCommandsKept))) {
+    status = Status(Code::kResourceExhausted, "too many errors that the client did not raise");
+  }
+  (void)charge_bookkeeping();
+  handles_ = front_.handles();
+  const std::uint64_t next_id = front_.next_id();
+  const program::Amounts amounts = front_.amounts();
+  const auto done = std::move(frame_.done);
+  frame_ = {};
+  give_front_back();
+  {
+    core::MutexLock lock(mu_);
+    pumping_ = false;
+    next_id_ = next_id;
+    amounts_ = amounts;
+    if (!status.ok()) broken_ = status;
+  }
+  forget_completed();
+  done(std::move(status));
+  hand_over();
+  stand_still();
+}
+
+}  // namespace teletensor::session
