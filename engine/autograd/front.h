@@ -56,7 +56,8 @@ class Sink {
     (void)seq, (void)invocation;
     return core::Status(core::Code::kUnimplemented, "programs cannot be called here");
   }
-  // A backward has met a node of this command whose vjp is the client's own code; why it cannot go on.
+  // A backward has met a node of this command whose vjp is the client's own code; why it cannot go
+  // on.
   virtual core::Status own_backward(std::uint64_t seq) {
     return core::internal("backward: the vjp of command " + std::to_string(seq) +
                           " is the client's own code");

@@ -12,8 +12,7 @@ using program::ValueId;
 using program::View;
 
 ValueId ProgramMaker::id_of(const program::Value& value) {
-  const auto [at, added] =
-      ids_.try_emplace(&value, static_cast<ValueId>(program_->values.size()));
+  const auto [at, added] = ids_.try_emplace(&value, static_cast<ValueId>(program_->values.size()));
   if (added) {
     program_->values.push_back({value.dtype, value.device, value.elements});
     base_.push_back(0);
@@ -36,8 +35,8 @@ std::uint32_t ProgramMaker::origin(const std::string& line) {
   return at->second;
 }
 
-std::uint32_t ProgramMaker::parameter(const program::Value& value, const Geometry& geometry, std::int64_t base,
-                        std::int64_t elements) {
+std::uint32_t ProgramMaker::parameter(const program::Value& value, const Geometry& geometry,
+                                      std::int64_t base, std::int64_t elements) {
   const ValueId id = id_of(value);
   base_[id] = base;
   program_->values[id].elements = elements;
@@ -50,8 +49,9 @@ void ProgramMaker::literal(const program::Value& value, const std::string& bytes
   program_->literals.push_back({id_of(value), bytes});
 }
 
-void ProgramMaker::step(const Instruction& instruction, const std::map<std::uint32_t, std::uint32_t>& numbers,
-          std::uint32_t origin) {
+void ProgramMaker::step(const Instruction& instruction,
+                        const std::map<std::uint32_t, std::uint32_t>& numbers,
+                        std::uint32_t origin) {
   program::Step& step = program_->body.steps.emplace_back();
   step.op = instruction.op;
   step.counts = instruction.counts;
@@ -60,8 +60,7 @@ void ProgramMaker::step(const Instruction& instruction, const std::map<std::uint
   for (const Operand& operand : instruction.operands) {
     program::StepOperand& out = step.operands.emplace_back();
     out.kind = operand.kind;
-    if (operand.kind == Operand::Kind::kTensor)
-      out.view = view(*operand.value, *operand.geometry);
+    if (operand.kind == Operand::Kind::kTensor) out.view = view(*operand.value, *operand.geometry);
     if (operand.kind == Operand::Kind::kNumber) {
       out.number = operand.number;
       const auto found = numbers.find(operand.number.argument);
@@ -81,7 +80,8 @@ void ProgramMaker::step(const Instruction& instruction, const std::map<std::uint
   }
 }
 
-void ProgramMaker::call(const program::Invocation& call, std::uint64_t begun, const ops::Catalog& catalog) {
+void ProgramMaker::call(const program::Invocation& call, std::uint64_t begun,
+                        const ops::Catalog& catalog) {
   const Program& called = *call.program;
   std::vector<View> at(called.values.size());  // by value: its place here, and how far it is off
   const auto moved = [&](View& v) {

@@ -29,9 +29,8 @@ Status Tracer::Replay::run() {
     core::Ref<Cell>& cell = cells[known.cell];
     if (!cell) {
       cell = core::make_ref<Cell>(
-          known.cell->elements,
-          core::make_ref<program::Value>(known.layout.dtype, known.layout.device,
-                                         known.cell->elements));
+          known.cell->elements, core::make_ref<program::Value>(
+                                    known.layout.dtype, known.layout.device, known.cell->elements));
       originals_[known.cell] = cell->value;
     }
     core::Ref<Clock>& clock = clocks[known.clock];
@@ -70,7 +69,8 @@ void Tracer::Replay::vary(program::Apply& apply) const {
   }
 }
 
-Status Tracer::Replay::constant(std::uint64_t, program::Constant constant, program::ValueRef value) {
+Status Tracer::Replay::constant(std::uint64_t, program::Constant constant,
+                                program::ValueRef value) {
   if (value->dtype == core::DType::kBool) {
     for (char& byte : constant.bytes) byte = byte != 0;
   }

@@ -118,9 +118,9 @@ class Tracer::Ending {
   std::map<std::uint32_t, core::Number> values_;    // of numbers, by tag
   std::map<std::uint32_t, std::uint32_t> numbers_;  // tag -> place
   std::vector<core::Number> examples_;
-  std::vector<std::size_t> order_;                                        // of the strangers
+  std::vector<std::size_t> order_;                                       // of the strangers
   std::map<const Cell*, std::pair<std::int64_t, std::int64_t>> extent_;  // of a cell's parameters
-  std::map<std::size_t, std::uint32_t> input_of_;                         // stranger -> parameter
+  std::map<std::size_t, std::uint32_t> input_of_;                        // stranger -> parameter
   std::map<const Cell*, std::uint32_t> parameter_of_cell_;
   std::set<const Cell*> rebound_;
   std::map<const Handle*, std::uint32_t> result_of_;
@@ -161,8 +161,10 @@ Status Tracer::Ending::expand(Replay& run, Expansion& to) const {
   return invalid(
       "this cannot be captured: it gives back a tensor that requires grad, and the derivative of " +
       (line.empty() ? "a line" : line) +
-      " is not made of ops but a function of its own (an autograd.Function's backward, or the program "
-      "of a scripted or captured function): call backward() inside the captured function, give back "
+      " is not made of ops but a function of its own (an autograd.Function's backward, or the "
+      "program "
+      "of a scripted or captured function): call backward() inside the captured function, give "
+      "back "
       "a detach()ed tensor, or call the function without capturing it");
 }
 
@@ -239,8 +241,7 @@ Status Tracer::Ending::count_draws() {
     if (!catalog_.at(instruction.op).random) continue;
     const core::Attributes& had = *instruction.attributes;
     const std::size_t last = had.size() - 1;
-    const std::uint64_t ordinal =
-        static_cast<std::uint64_t>(had.integer(last)) - tracer_.ordinal_;
+    const std::uint64_t ordinal = static_cast<std::uint64_t>(had.integer(last)) - tracer_.ordinal_;
     if (static_cast<std::uint64_t>(had.integer(last - 1)) != tracer_.seed_ || ordinal >= drawn_) {
       return invalid(
           "a captured function draws random numbers from the default generator only, and cannot "

@@ -1,5 +1,5 @@
-// The pump: a frame's commands go through the front to the back's queue, on whatever thread can go on
-// with them; names, tape and queue are charged on the way.
+// The pump: a frame's commands go through the front to the back's queue, on whatever thread can go
+// on with them; names, tape and queue are charged on the way.
 #include <algorithm>
 #include <new>
 #include <thread>
@@ -178,8 +178,7 @@ Status Session::refuse_or_resume() {
   }
   const std::uint64_t due = bookkeeping() - kFreeBookkeeping - charged_;
   if (back_.refusing() && due <= kMostUnpaid) return {};
-  Status status =
-      host_pool().refusal(names_and_tape(), std::max(due, kBookkeepingStep));
+  Status status = host_pool().refusal(names_and_tape(), std::max(due, kBookkeepingStep));
   if (due > kMostUnpaid) return status;
   back_.refuse(std::move(status));
   return {};
