@@ -27,7 +27,7 @@ TestTensor whole(DType dtype, const Geometry& geometry, std::mt19937& random) {
 TEST(Matmul, ProductsOfAnyLayout) {
   std::mt19937 random(31);
   DeviceCases cases;
-  for (const DType dtype : {DType::kF32, DType::kF16, DType::kF64, DType::kI32, DType::kC64}) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kF64, DType::kI32, DType::kC64, DType::kC128}) {
     const auto x = [&](const Geometry& g) { return whole(dtype, g, random); };
     EXPECT_TRUE(cases.add("matmul", {x(Geometry({70, 33})), x(Geometry({33, 65}))}));
     EXPECT_TRUE(cases.add("matmul", {x(Geometry({7, 33}, {1, 7})), x(Geometry({33, 5}, {1, 33}))}));

@@ -125,6 +125,16 @@ Facts facts_of(Recipe recipe) {
   return {};
 }
 
+// Threads of a block and, that many registers may a thread have, blocks of a multiprocessor: left
+// to itself the compiler aims at more of them and spills a register or two for it.
+std::string bounds_of(const RecipeGraph& graph) {
+  const bool attends = graph.recipe == Recipe::kAttention ||
+                       graph.recipe == Recipe::kAttentionKeys ||
+                       graph.recipe == Recipe::kAttentionQueries;
+  // Heads of more than 64 columns have two tiles of sums in registers.
+  return attends && graph.option > 1 ? "__launch_bounds__(256, 1) " : "__launch_bounds__(256, 2) ";
+}
+
 std::size_t lanes_of(const RecipeGraph& graph) {
   return 256 / core::size_of(graph.types[1]);  // as many as a leaf of the CPU's sums has
 }
@@ -157,7 +167,7 @@ KernelSource print_recipe(const RecipeGraph& graph) {
   if (!arguments.empty()) arguments = "<" + arguments + ">";
   const bool threads = facts.spread == Spread::kThreads;
   source.text = std::string("using Params = tt::calls::") + facts.params +
-                ";\nextern \"C\" __global__ void __launch_bounds__(256) " + source.name +
+                ";\nextern \"C\" __global__ void " + bounds_of(graph) + source.name +
                 "(const Params p) {\n";
   if (threads) {
     source.text +=
