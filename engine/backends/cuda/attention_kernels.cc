@@ -11,11 +11,12 @@ using core::DType;
 using core::Status;
 
 constexpr std::int64_t kTile = 64;
+constexpr DType kType = DType::kF32;
 
 // Sizes, heads being all dimensions before the last two. Not ok where heads differ: they broadcast.
 Status sizes_of(const KernelCall& call, const TensorArg& q, const TensorArg& k, const TensorArg& v,
                 std::int64_t& heads, calls::AttentionCall& p) {
-  if (call.out[0].dtype != DType::kF32) return not_here("scores of 8 bytes fill shared memory");
+  if (call.out[0].dtype != kType) return not_here("scores of 8 bytes fill shared memory");
   const Dims &a = q.geometry->shape, &b = k.geometry->shape, &c = v.geometry->shape;
   if (a.size() != b.size() || a.size() != c.size()) return not_here("heads that broadcast");
   heads = 1;
@@ -41,53 +42,54 @@ std::int64_t blocks(std::int64_t heads, std::int64_t rows) {
   return heads * ((rows + kTile - 1) / kTile);
 }
 
+RecipeGraph recipe(Recipe recipe, std::uint8_t tiles = 0) {
+  return {recipe, {kType, kType}, tiles};
+}
+
+// What forward and backward share; query, key and value are operands `first` and the next.
+Status begin(const KernelCall& call, std::size_t first, RowMajorCall& memory, std::int64_t& heads,
+             calls::AttentionCall& p) {
+  const TensorArg &q = call.in[first], &k = call.in[first + 1], &v = call.in[first + 2];
+  TT_RETURN_IF_ERROR(sizes_of(call, q, k, v, heads, p));
+  p.causal = call.attributes.boolean(0);
+  p.scale = call.attributes.real(1);
+  p.query = memory.read(q, kType);
+  p.key = memory.read(k, kType);
+  p.value = memory.read(v, kType);
+  return {};
+}
+
 Status attention(KernelCall& call, Work& work) {
   calls::AttentionCall p = {};
   std::int64_t heads = 1;
-  TT_RETURN_IF_ERROR(sizes_of(call, call.in[0], call.in[1], call.in[2], heads, p));
-  p.causal = call.attributes.boolean(0);
-  p.scale = call.attributes.real(1);
   RowMajorCall memory(call, work);
-  p.query = memory.read(call.in[0], DType::kF32);
-  p.key = memory.read(call.in[1], DType::kF32);
-  p.value = memory.read(call.in[2], DType::kF32);
+  TT_RETURN_IF_ERROR(begin(call, 0, memory, heads, p));
   p.y = memory.write(call.out[0]);
-  p.logs = memory.write(call.out[1], DType::kF32);
-  TT_RETURN_IF_ERROR(memory.status());
+  p.logs = memory.write(call.out[1], kType);
   p.n = blocks(heads, p.length);
-  TT_RETURN_IF_ERROR(
-      add_recipe(work, {Recipe::kAttention, {DType::kF32, DType::kF32}, tiles(p.values)}, p));
-  return memory.store();
+  return memory.finish(recipe(Recipe::kAttention, tiles(p.values)), p);
 }
 
 Status attention_backward(KernelCall& call, Work& work) {
   calls::AttentionCall p = {};
   std::int64_t heads = 1;
-  TT_RETURN_IF_ERROR(sizes_of(call, call.in[1], call.in[2], call.in[3], heads, p));
-  p.causal = call.attributes.boolean(0);
-  p.scale = call.attributes.real(1);
   RowMajorCall memory(call, work);
-  p.gradient = memory.read(call.in[0], DType::kF32);
-  p.query = memory.read(call.in[1], DType::kF32);
-  p.key = memory.read(call.in[2], DType::kF32);
-  p.value = memory.read(call.in[3], DType::kF32);
-  p.y = const_cast<void*>(memory.read(call.in[4], DType::kF32));
-  p.logs = const_cast<void*>(memory.read(call.in[5], DType::kF32));
+  TT_RETURN_IF_ERROR(begin(call, 1, memory, heads, p));
+  p.gradient = memory.read(call.in[0], kType);
+  p.y = const_cast<void*>(memory.read(call.in[4], kType));
+  p.logs = const_cast<void*>(memory.read(call.in[5], kType));
   p.dquery = memory.write(call.out[0]);
-  p.dkey = memory.write(call.out[1], DType::kF32);
-  p.dvalue = memory.write(call.out[2], DType::kF32);
+  p.dkey = memory.write(call.out[1], kType);
+  p.dvalue = memory.write(call.out[2], kType);
   p.dots = memory.room(heads * p.length, sizeof(float));
   TT_RETURN_IF_ERROR(memory.status());
   p.n = heads * p.length;
-  TT_RETURN_IF_ERROR(add_recipe(work, {Recipe::kAttentionDots, {DType::kF32, DType::kF32}}, p));
+  TT_RETURN_IF_ERROR(add_recipe(work, recipe(Recipe::kAttentionDots), p));
   p.n = blocks(heads, p.keys);
   const std::uint8_t wide = std::max(tiles(p.values), tiles(p.inner));
-  TT_RETURN_IF_ERROR(
-      add_recipe(work, {Recipe::kAttentionKeys, {DType::kF32, DType::kF32}, wide}, p));
+  TT_RETURN_IF_ERROR(add_recipe(work, recipe(Recipe::kAttentionKeys, wide), p));
   p.n = blocks(heads, p.length);
-  TT_RETURN_IF_ERROR(
-      add_recipe(work, {Recipe::kAttentionQueries, {DType::kF32, DType::kF32}, tiles(p.inner)}, p));
-  return memory.store();
+  return memory.finish(recipe(Recipe::kAttentionQueries, tiles(p.inner)), p);
 }
 
 }  // namespace

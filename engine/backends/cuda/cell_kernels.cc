@@ -24,17 +24,18 @@ Status range(KernelCall& call, Work& work, RangeKind kind, calls::RangeCall p) {
   RowMajorCall memory(call, work);
   p.n = out.geometry->numel();
   p.y = memory.write(out);
-  TT_RETURN_IF_ERROR(memory.status());
-  RecipeGraph graph{Recipe::kRange, {out.dtype}};
-  graph.option = kind;
-  TT_RETURN_IF_ERROR(add_recipe(work, graph, p));
-  return memory.store();
+  return memory.finish({Recipe::kRange, {out.dtype}, kind}, p);
 }
 
-Status arange(KernelCall& call, Work& work) {
+Status ends_are_numbers(const KernelCall& call) {
   for (const TensorArg& arg : call.in) {
     if (arg.kind != TensorArg::Kind::kNumber) return not_here("an end that is a tensor");
   }
+  return {};
+}
+
+Status arange(KernelCall& call, Work& work) {
+  TT_RETURN_IF_ERROR(ends_are_numbers(call));
   const Number &start = call.in[0].number, &end = call.in[1].number, &step = call.in[2].number;
   calls::RangeCall p = {};
   const auto real = [](const Number& x) { return x.kind == Number::Kind::kFloat; };
@@ -49,9 +50,7 @@ Status arange(KernelCall& call, Work& work) {
 }
 
 Status linspace(KernelCall& call, Work& work) {
-  for (const TensorArg& arg : call.in) {
-    if (arg.kind != TensorArg::Kind::kNumber) return not_here("an end that is a tensor");
-  }
+  TT_RETURN_IF_ERROR(ends_are_numbers(call));
   calls::RangeCall p = {};
   const std::int64_t steps = call.attributes.integer(0);
   p.start = call.in[0].number.as_double();
@@ -73,11 +72,7 @@ Status triangle(KernelCall& call, Work& work) {
   RowMajorCall memory(call, work);
   p.x = memory.read(x);
   p.y = memory.write(out);
-  TT_RETURN_IF_ERROR(memory.status());
-  RecipeGraph graph{Recipe::kTriangle, {x.dtype}};
-  graph.option = kLower;
-  TT_RETURN_IF_ERROR(add_recipe(work, graph, p));
-  return memory.store();
+  return memory.finish({Recipe::kTriangle, {x.dtype}, kLower}, p);
 }
 
 Status one_hot(KernelCall& call, Work& work) {
@@ -91,9 +86,7 @@ Status one_hot(KernelCall& call, Work& work) {
   p.index = static_cast<const std::int64_t*>(memory.read(x, DType::kI64));
   p.y = static_cast<std::int64_t*>(memory.write(out, DType::kI64));
   p.flag = static_cast<const int*>(work.flag);
-  TT_RETURN_IF_ERROR(memory.status());
-  TT_RETURN_IF_ERROR(add_recipe(work, {Recipe::kOneHot}, p));
-  return memory.store();
+  return memory.finish({Recipe::kOneHot}, p);
 }
 
 // As cpu/spatial.cc: the value everywhere, then what is left of x.
@@ -125,10 +118,7 @@ Status gates(KernelCall& call, Work& work) {
   RowMajorCall memory(call, work);
   for (int i = 0; i < kOperands; ++i) p.in[i] = memory.read(call.in[i], state.dtype);
   for (int i = 0; i < kResults; ++i) p.out[i] = memory.write(call.out[i], state.dtype);
-  TT_RETURN_IF_ERROR(memory.status());
-  const RecipeGraph graph{kRecipe, {state.dtype, float_of(state.dtype)}};
-  TT_RETURN_IF_ERROR(add_recipe(work, graph, p));
-  return memory.store();
+  return memory.finish({kRecipe, {state.dtype, float_of(state.dtype)}}, p);
 }
 
 }  // namespace

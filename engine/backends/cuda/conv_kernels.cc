@@ -155,8 +155,7 @@ Status columns(KernelCall& call, Work& work) {
   TT_RETURN_IF_ERROR(memory.status());
   p.n = out.geometry->numel();
   const Recipe recipe = kBack ? Recipe::kColumnsImage : Recipe::kImageColumns;
-  TT_RETURN_IF_ERROR(add_recipe(work, {recipe, {out.dtype, modular_of(out.dtype)}}, p));
-  return memory.store();
+  return memory.finish({recipe, {out.dtype, modular_of(out.dtype)}}, p);
 }
 
 }  // namespace

@@ -16,20 +16,12 @@ using core::Dims;
 using core::DType;
 using core::Geometry;
 
-TestTensor small(DType dtype, const Geometry& geometry, std::mt19937& random) {
-  TestTensor x(dtype, geometry);
-  std::vector<double> values(static_cast<std::size_t>(geometry.numel()));
-  for (double& v : values) v = static_cast<double>(random() % 5) - 2;
-  x.fill(values);
-  return x;
-}
-
 TEST(Conv, ThreePassesOfAnyWindow) {
   std::mt19937 random(91);
   DeviceCases cases;
   const auto ints = [](Dims d) { return Attribute::of(d); };
   for (const DType dtype : {DType::kF32, DType::kF64, DType::kBF16, DType::kI32}) {
-    const auto x = [&](const Geometry& g) { return small(dtype, g, random); };
+    const auto x = [&](const Geometry& g) { return sample_places(dtype, g, -2, 2, random); };
     const auto no = Attribute::of(false), yes = Attribute::of(true);
     for (const std::int64_t groups : {1, 2}) {
       const auto g = Attribute::of(groups);

@@ -14,17 +14,6 @@ using core::Dims;
 using core::DType;
 using core::Geometry;
 
-TestTensor places(DType dtype, const Geometry& geometry, std::int64_t least, std::int64_t most,
-                  std::mt19937& random) {
-  TestTensor x(dtype, geometry);
-  std::vector<double> values(static_cast<std::size_t>(geometry.numel()));
-  for (double& v : values) {
-    v = static_cast<double>(least + static_cast<std::int64_t>(random() % (most - least + 1)));
-  }
-  x.fill(values);
-  return x;
-}
-
 TEST(Index, PicksTheSameElements) {
   std::mt19937 random(41);
   DeviceCases cases;
@@ -32,20 +21,21 @@ TEST(Index, PicksTheSameElements) {
     const TestTensor x = sample(dtype, Geometry({6, 20, 4}), random);
     const TestTensor t = sample(dtype, Geometry({6, 20, 4}, {1, 24, 6}), random);
     for (const TestTensor& from : {x, t}) {
-      cases.need("gather", {from, places(DType::kI64, Geometry({3, 9, 4}), 0, 19, random)},
+      cases.need("gather", {from, sample_places(DType::kI64, Geometry({3, 9, 4}), 0, 19, random)},
                  {Attribute::of(1)});
-      cases.need("index_select", {from, places(DType::kI32, Geometry({7}, {2}, 1), 0, 3, random)},
+      cases.need("index_select",
+                 {from, sample_places(DType::kI32, Geometry({7}, {2}, 1), 0, 3, random)},
                  {Attribute::of(-1)});
-      cases.need("index", {from, places(DType::kI64, Geometry({5, 2}), -6, 5, random)},
+      cases.need("index", {from, sample_places(DType::kI64, Geometry({5, 2}), -6, 5, random)},
                  {Attribute::of(Dims{0})}, {1});
       cases.need("index",
-                 {from, places(DType::kI64, Geometry({5, 1}), -6, 5, random),
-                  places(DType::kI64, Geometry({3}), 0, 19, random)},
+                 {from, sample_places(DType::kI64, Geometry({5, 1}), -6, 5, random),
+                  sample_places(DType::kI64, Geometry({3}), 0, 19, random)},
                  {Attribute::of(Dims{0, 1})}, {2});
     }
     cases.need("embedding",
                {sample(dtype, Geometry({11, 8}), random),
-                places(DType::kI64, Geometry({3, 5}), 0, 10, random)},
+                sample_places(DType::kI64, Geometry({3, 5}), 0, 10, random)},
                {});
   }
   cases.run(0);

@@ -97,9 +97,7 @@ Status mse_backward(KernelCall& call, Work& work) {
   p.x = memory.read(call.in[1], compute);
   p.target = memory.read(call.in[2], compute);
   p.y = memory.write(out);
-  TT_RETURN_IF_ERROR(memory.status());
-  TT_RETURN_IF_ERROR(add_recipe(work, {Recipe::kMseGradient, {out.dtype, compute}}, p));
-  return memory.store();
+  return memory.finish({Recipe::kMseGradient, {out.dtype, compute}}, p);
 }
 
 // ---------------------------------------------------------------- classes
@@ -196,8 +194,7 @@ Status class_gradient(KernelCall& call, Work& work) {
   TT_RETURN_IF_ERROR(memory.status());
   p.n = kEntropy ? p.lines : out.geometry->numel();
   const Recipe recipe = kEntropy ? Recipe::kCrossEntropyGradient : Recipe::kNllGradient;
-  TT_RETURN_IF_ERROR(add_recipe(work, {recipe, {out.dtype, compute}}, p));
-  return memory.store();
+  return memory.finish({recipe, {out.dtype, compute}}, p);
 }
 
 }  // namespace

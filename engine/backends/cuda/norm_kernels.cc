@@ -18,6 +18,30 @@ DType shared_dtype(const TensorArg& a, const TensorArg& b) {
   return a.dtype == b.dtype ? a.dtype : float_of(b.dtype);
 }
 
+// What both norms read and write, forward and backward; Call is of either.
+template <class Call>
+void forward_of(const KernelCall& call, RowMajorCall& memory, Call& p) {
+  const DType dtype = call.out[0].dtype, compute = float_of(dtype);
+  p.x = memory.read(call.in[0], dtype);
+  p.weight = memory.read(call.in[1], compute);
+  p.bias = memory.read(call.in[2], compute);
+  p.y = memory.write(call.out[0]);
+  p.means = memory.write(call.out[1], compute);
+  p.scales = memory.write(call.out[2], compute);
+}
+template <class Call>
+void backward_of(const KernelCall& call, RowMajorCall& memory, DType dtype, Call& p) {
+  const DType compute = float_of(call.out[0].dtype);
+  p.g = memory.read(call.in[0], dtype);
+  p.x = memory.read(call.in[1], dtype);
+  p.weight = memory.read(call.in[2], compute);
+  p.means = const_cast<void*>(memory.read(call.in[3], compute));
+  p.scales = const_cast<void*>(memory.read(call.in[4], compute));
+  p.y = memory.write(call.out[0], dtype);
+  p.dweight = memory.write(call.out[1]);
+  p.dbias = memory.write(call.out[2], call.out[1].dtype);
+}
+
 calls::LayerNormCall rows_of(const KernelCall& call, const Dims& shape) {
   calls::LayerNormCall p = {};
   p.length = p.rows = 1;
@@ -32,17 +56,10 @@ Status layer_norm(KernelCall& call, Work& work) {
   const TensorArg& x = call.in[0];
   if (x.geometry->numel() == 0) return not_here("the statistics of nothing");
   calls::LayerNormCall p = rows_of(call, x.geometry->shape);
-  const DType compute = float_of(call.out[0].dtype);
   RowMajorCall memory(call, work);
-  p.x = memory.read(x, call.out[0].dtype);
-  p.weight = memory.read(call.in[1], compute);
-  p.bias = memory.read(call.in[2], compute);
-  p.y = memory.write(call.out[0]);
-  p.means = memory.write(call.out[1], compute);
-  p.scales = memory.write(call.out[2], compute);
-  TT_RETURN_IF_ERROR(memory.status());
-  TT_RETURN_IF_ERROR(add_recipe(work, {Recipe::kLayerNorm, {call.out[0].dtype, compute}}, p));
-  return memory.store();
+  forward_of(call, memory, p);
+  const DType dtype = call.out[0].dtype;
+  return memory.finish({Recipe::kLayerNorm, {dtype, float_of(dtype)}}, p);
 }
 
 Status layer_norm_backward(KernelCall& call, Work& work) {
@@ -53,23 +70,14 @@ Status layer_norm_backward(KernelCall& call, Work& work) {
   p.group = std::max<std::int64_t>(16, 200'000 / p.length);  // as the CPU's
   p.groups = (p.rows + p.group - 1) / p.group;
   RowMajorCall memory(call, work);
-  p.g = memory.read(g, dtype);
-  p.x = memory.read(x, dtype);
-  p.weight = memory.read(call.in[2], compute);
-  p.means = const_cast<void*>(memory.read(call.in[3], compute));
-  p.scales = const_cast<void*>(memory.read(call.in[4], compute));
-  p.y = memory.write(dx, dtype);
-  p.dweight = memory.write(call.out[1]);
-  p.dbias = memory.write(call.out[2], call.out[1].dtype);
+  backward_of(call, memory, dtype, p);
   p.sums = memory.room(p.groups * 2 * p.length, core::size_of(compute));
   TT_RETURN_IF_ERROR(memory.status());
   TT_RETURN_IF_ERROR(add_recipe(work, {Recipe::kLayerNormInput, {dtype, compute}}, p));
   p.n = p.groups * p.length;
   TT_RETURN_IF_ERROR(add_recipe(work, {Recipe::kLayerNormSums, {dtype, compute}}, p));
   p.n = 2 * p.length;
-  TT_RETURN_IF_ERROR(
-      add_recipe(work, {Recipe::kLayerNormWeights, {call.out[1].dtype, compute}}, p));
-  return memory.store();
+  return memory.finish({Recipe::kLayerNormWeights, {call.out[1].dtype, compute}}, p);
 }
 
 // As ChannelRuns of the CPU: the leaves of a channel are those of its sums.
@@ -103,20 +111,14 @@ Status batch_norm(KernelCall& call, Work& work) {
   calls::ChannelCall p = channels_of(x.geometry->shape, call.attributes.real(0));
   const DType compute = float_of(y.dtype);
   RowMajorCall memory(call, work);
-  p.x = memory.read(x, y.dtype);
-  p.weight = memory.read(call.in[1], compute);
-  p.bias = memory.read(call.in[2], compute);
-  p.y = memory.write(y);
-  p.means = memory.write(call.out[1], compute);
-  p.scales = memory.write(call.out[2], compute);
+  forward_of(call, memory, p);
   p.variances = memory.write(call.out[3], compute);
   p.partial = memory.room(p.channels * p.leaves, core::size_of(compute));
   TT_RETURN_IF_ERROR(memory.status());
   TT_RETURN_IF_ERROR(add_sums(work, p, kOfX, y.dtype, compute, compute));
   TT_RETURN_IF_ERROR(add_sums(work, p, kOfSquares, y.dtype, compute, compute));
   p.n = x.geometry->numel();
-  TT_RETURN_IF_ERROR(add_recipe(work, {Recipe::kChannelApply, {y.dtype, compute}}, p));
-  return memory.store();
+  return memory.finish({Recipe::kChannelApply, {y.dtype, compute}}, p);
 }
 
 Status batch_norm_backward(KernelCall& call, Work& work) {
@@ -125,21 +127,13 @@ Status batch_norm_backward(KernelCall& call, Work& work) {
   calls::ChannelCall p = channels_of(x.geometry->shape, call.attributes.real(0));
   const DType dtype = shared_dtype(g, dx), compute = float_of(dx.dtype);
   RowMajorCall memory(call, work);
-  p.g = memory.read(g, dtype);
-  p.x = memory.read(x, dtype);
-  p.weight = memory.read(call.in[2], compute);
-  p.means = const_cast<void*>(memory.read(call.in[3], compute));
-  p.scales = const_cast<void*>(memory.read(call.in[4], compute));
-  p.y = memory.write(dx, dtype);
-  p.dweight = memory.write(call.out[1]);
-  p.dbias = memory.write(call.out[2], call.out[1].dtype);
+  backward_of(call, memory, dtype, p);
   p.partial = memory.room(2 * p.channels * p.leaves, core::size_of(compute));
   p.terms = memory.room(2 * p.channels, core::size_of(compute));
   TT_RETURN_IF_ERROR(memory.status());
   TT_RETURN_IF_ERROR(add_sums(work, p, kOfGradients, dtype, compute, call.out[1].dtype));
   p.n = x.geometry->numel();
-  TT_RETURN_IF_ERROR(add_recipe(work, {Recipe::kChannelGradient, {dtype, compute}}, p));
-  return memory.store();
+  return memory.finish({Recipe::kChannelGradient, {dtype, compute}}, p);
 }
 
 }  // namespace

@@ -60,8 +60,7 @@ Status max_pool(KernelCall& call, Work& work) {
   p.places = static_cast<std::int64_t*>(memory.write(call.out[1]));
   TT_RETURN_IF_ERROR(memory.status());
   const RecipeGraph graph{Recipe::kMaxPool, {x.dtype, modular_of(x.dtype)}, kAdaptive};
-  TT_RETURN_IF_ERROR(add_recipe(work, graph, p));
-  return memory.store();
+  return memory.finish(graph, p);
 }
 
 template <bool kAdaptive, bool kBack>
@@ -82,8 +81,7 @@ Status mean_pool(KernelCall& call, Work& work) {
   TT_RETURN_IF_ERROR(memory.status());
   const Recipe recipe = kBack ? Recipe::kMeanPoolBackward : Recipe::kMeanPool;
   const RecipeGraph graph{recipe, {out.dtype, modular_of(out.dtype)}, kAdaptive};
-  TT_RETURN_IF_ERROR(add_recipe(work, graph, p));
-  return memory.store();
+  return memory.finish(graph, p);
 }
 
 Status max_unpool(KernelCall& call, Work& work) {
@@ -102,9 +100,7 @@ Status max_unpool(KernelCall& call, Work& work) {
   p.places = static_cast<const std::int64_t*>(memory.read(call.in[1], DType::kI64));
   p.y = memory.write(y, compute);
   p.flag = static_cast<const int*>(work.flag);
-  TT_RETURN_IF_ERROR(memory.status());
-  TT_RETURN_IF_ERROR(add_recipe(work, {Recipe::kMaxUnpool, {x.dtype, compute}}, p));
-  return memory.store();
+  return memory.finish({Recipe::kMaxUnpool, {x.dtype, compute}}, p);
 }
 
 }  // namespace

@@ -106,6 +106,13 @@ class RowMajorCall {
   const core::Status& status() const { return status_; }
   // After the recipes: brings results home.
   core::Status store();
+  // The last recipe of a call.
+  template <class Call>
+  core::Status finish(const RecipeGraph& graph, const Call& params) {
+    TT_RETURN_IF_ERROR(status_);
+    TT_RETURN_IF_ERROR(add_recipe(work_, graph, params));
+    return store();
+  }
 
  private:
   struct Away {

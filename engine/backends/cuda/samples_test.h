@@ -31,4 +31,16 @@ inline cpu::TestTensor sample(core::DType dtype, const core::Geometry& geometry,
   return t;
 }
 
+// Whole numbers in [least, most].
+inline cpu::TestTensor sample_places(core::DType dtype, const core::Geometry& geometry,
+                                     std::int64_t least, std::int64_t most, std::mt19937& random) {
+  cpu::TestTensor t(dtype, geometry);
+  std::vector<double> values(static_cast<std::size_t>(geometry.numel()));
+  for (double& v : values) {
+    v = static_cast<double>(least + static_cast<std::int64_t>(random() % (most - least + 1)));
+  }
+  t.fill(values);
+  return t;
+}
+
 }  // namespace teletensor::backends::cuda

@@ -36,9 +36,7 @@ Status scan(KernelCall& call, Work& work) {
   p.x = memory.read(x, element);
   p.y = memory.write(y, element);
   if (kFinds) p.places = static_cast<std::int64_t*>(memory.write(call.out[1], DType::kI64));
-  TT_RETURN_IF_ERROR(memory.status());
-  TT_RETURN_IF_ERROR(add_recipe(work, {Recipe::kScanLine, {element, compute}, kKind}, p));
-  return memory.store();
+  return memory.finish({Recipe::kScanLine, {element, compute}, kKind}, p);
 }
 
 }  // namespace

@@ -15,13 +15,7 @@ using core::DType;
 using core::Geometry;
 
 TestTensor places(Dims shape, std::int64_t least, std::int64_t most, std::mt19937& random) {
-  TestTensor x(DType::kI64, Geometry(shape));
-  std::vector<double> values(static_cast<std::size_t>(x.geometry.numel()));
-  for (double& v : values) {
-    v = static_cast<double>(least + static_cast<std::int64_t>(random() % (most - least + 1)));
-  }
-  x.fill(values);
-  return x;
+  return sample_places(DType::kI64, Geometry(shape), least, most, random);
 }
 
 TEST(Scatter, HasTheBitsOfTheCpu) {

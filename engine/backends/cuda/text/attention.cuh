@@ -3,6 +3,21 @@
 // the saved logarithms.
 namespace tt {
 
+// The head of a block and its first row, of 64 of `rows`.
+template <class A>
+struct AttentionBlock {
+  std::int64_t head, first;
+  const A *q, *k, *v, *g;
+  AttentionBlock(const calls::AttentionCall& p, std::int64_t rows) {
+    head = blockIdx.x;
+    first = coordinate(head, (rows + 63) / 64) * 64;
+    q = static_cast<const A*>(p.query) + head * p.length * p.inner;
+    k = static_cast<const A*>(p.key) + head * p.keys * p.inner;
+    v = static_cast<const A*>(p.value) + head * p.keys * p.values;
+    g = static_cast<const A*>(p.gradient) + head * p.length * p.values;
+  }
+};
+
 // The scores of a tile, scaled; -infinity where a query does not see a key. All threads call it;
 // ends at a barrier.
 template <class A>
@@ -22,6 +37,26 @@ void attention_scores(const calls::AttentionCall& p, A (&scores)[64][65], A (&as
   __syncthreads();
 }
 
+// The weights of a tile in the place of its scores, of which less(row) is taken off. All threads
+// call it; ends at a barrier.
+template <class A, class F>
+void attention_weights(A (&tile)[64][65], F&& less) {
+  for (int e = threadIdx.x; e < 64 * 64; e += 256) {
+    const int row = e / 64, column = e % 64;
+    const A x = tile[row][column];
+    tile[row][column] = x == -A(__builtin_inf()) ? A(0) : s::exp(x - less(row));
+  }
+  __syncthreads();
+}
+
+// What is inside rows x columns of a tile of results, 64 * tile columns from the first.
+template <class A>
+void store_tile(const A (&acc)[4][4], A* to, std::int64_t rows, std::int64_t columns, int tile) {
+  each_of_tile(acc, rows, columns - tile * 64, [&](int row, int column, A sum) {
+    to[row * columns + tile * 64 + column] = sum;
+  });
+}
+
 // A block: 64 queries of one head. kValues: tiles of values' columns.
 template <class A, int kValues>
 void attention(const calls::AttentionCall& p) {
@@ -29,11 +64,8 @@ void attention(const calls::AttentionCall& p) {
   __shared__ A as[16][65];
   __shared__ A bs[16][65];
   __shared__ A most[64], total[64], factor[64];
-  std::int64_t head = blockIdx.x;
-  const std::int64_t q0 = coordinate(head, (p.length + 63) / 64) * 64;
-  const A* const q = static_cast<const A*>(p.query) + head * p.length * p.inner;
-  const A* const k = static_cast<const A*>(p.key) + head * p.keys * p.inner;
-  const A* const v = static_cast<const A*>(p.value) + head * p.keys * p.values;
+  const AttentionBlock<A> of(p, p.length);
+  const std::int64_t q0 = of.first;
   const int t = threadIdx.x, ty = t / 16;
   if (t < 64) {
     most[t] = -A(__builtin_inf());
@@ -42,7 +74,7 @@ void attention(const calls::AttentionCall& p) {
   A acc[kValues][4][4] = {};
   const std::int64_t last = p.causal && q0 + 64 < p.keys ? q0 + 64 : p.keys;
   for (std::int64_t k0 = 0; k0 < last; k0 += 64) {
-    attention_scores(p, scores, as, bs, q, k, q0, k0);
+    attention_scores(p, scores, as, bs, of.q, of.k, q0, k0);
     if (t < 64) {
       A now = most[t];
       for (int c = 0; c < 64; ++c) now = Max<A>::one(now, scores[t][c]);
@@ -50,12 +82,7 @@ void attention(const calls::AttentionCall& p) {
       most[t] = now;
     }
     __syncthreads();
-    for (int e = t; e < 64 * 64; e += 256) {
-      const int row = e / 64, column = e % 64;
-      const A x = scores[row][column];
-      scores[row][column] = x == -A(__builtin_inf()) ? A(0) : s::exp(x - most[row]);
-    }
-    __syncthreads();
+    attention_weights(scores, [&](int row) { return most[row]; });
     if (t < 64) {
       A sum = 0;
       for (int c = 0; c < 64; ++c) sum += scores[t][c];
@@ -71,11 +98,11 @@ void attention(const calls::AttentionCall& p) {
       tile_product<A, false, false>(
           acc[tile], as, bs, 64, p.values - tile * 64, p.keys - k0 < 64 ? p.keys - k0 : 64,
           [&](std::int64_t m, std::int64_t e) { return scores[m][e]; },
-          [&](std::int64_t e, std::int64_t n) { return v[(k0 + e) * p.values + tile * 64 + n]; });
+          [&](std::int64_t e, std::int64_t n) { return of.v[(k0 + e) * p.values + tile * 64 + n]; });
     }
     __syncthreads();
   }
-  A* const y = static_cast<A*>(p.y) + (head * p.length + q0) * p.values;
+  A* const y = static_cast<A*>(p.y) + (of.head * p.length + q0) * p.values;
 #pragma unroll
   for (int tile = 0; tile < kValues; ++tile) {
     each_of_tile(acc[tile], p.length - q0, p.values - tile * 64, [&](int row, int column, A sum) {
@@ -83,7 +110,7 @@ void attention(const calls::AttentionCall& p) {
     });
   }
   if (t < 64 && q0 + t < p.length) {
-    static_cast<A*>(p.logs)[head * p.length + q0 + t] = most[t] + s::log(total[t]);
+    static_cast<A*>(p.logs)[of.head * p.length + q0 + t] = most[t] + s::log(total[t]);
   }
 }
 
@@ -97,30 +124,18 @@ void attention_dots(const calls::AttentionCall& p, std::int64_t row) {
   static_cast<A*>(p.dots)[row] = sum;
 }
 
-// The weights of a tile in `weights` from its scores there.
-template <class A>
-void attention_weights(const calls::AttentionCall& p, A (&weights)[64][65], std::int64_t head,
-                       std::int64_t q0) {
-  const A* const logs = static_cast<const A*>(p.logs) + head * p.length;
-  for (int e = threadIdx.x; e < 64 * 64; e += 256) {
-    const int row = e / 64, column = e % 64;
-    const A x = weights[row][column];
-    weights[row][column] = x == -A(__builtin_inf()) ? A(0) : s::exp(x - logs[q0 + row]);
-  }
-  __syncthreads();
-}
 // The scores' gradients of a tile in the place of its weights.
 template <class A>
 void attention_score_gradients(const calls::AttentionCall& p, A (&weights)[64][65], A (&as)[16][65],
-                               A (&bs)[16][65], const A* g, const A* v, std::int64_t head,
-                               std::int64_t q0, std::int64_t k0) {
-  const A* const dots = static_cast<const A*>(p.dots) + head * p.length;
+                               A (&bs)[16][65], const AttentionBlock<A>& of, std::int64_t q0,
+                               std::int64_t k0) {
+  const A* const dots = static_cast<const A*>(p.dots) + of.head * p.length;
   const A scale = static_cast<A>(p.scale);
   A acc[4][4] = {};
   tile_product<A, false, true>(
       acc, as, bs, p.length - q0, p.keys - k0, p.values,
-      [&](std::int64_t m, std::int64_t e) { return g[(q0 + m) * p.values + e]; },
-      [&](std::int64_t e, std::int64_t n) { return v[(k0 + n) * p.values + e]; });
+      [&](std::int64_t m, std::int64_t e) { return of.g[(q0 + m) * p.values + e]; },
+      [&](std::int64_t e, std::int64_t n) { return of.v[(k0 + n) * p.values + e]; });
   each_of_tile(acc, p.length - q0, p.keys - k0, [&](int row, int column, A value) {
     A& weight = weights[row][column];
     weight = weight * (value - dots[q0 + row]) * scale;
@@ -134,44 +149,37 @@ void attention_keys(const calls::AttentionCall& p) {
   __shared__ A weights[64][65];
   __shared__ A as[16][65];
   __shared__ A bs[16][65];
-  std::int64_t head = blockIdx.x;
-  const std::int64_t k0 = coordinate(head, (p.keys + 63) / 64) * 64;
-  const A* const q = static_cast<const A*>(p.query) + head * p.length * p.inner;
-  const A* const k = static_cast<const A*>(p.key) + head * p.keys * p.inner;
-  const A* const v = static_cast<const A*>(p.value) + head * p.keys * p.values;
-  const A* const g = static_cast<const A*>(p.gradient) + head * p.length * p.values;
+  const AttentionBlock<A> of(p, p.keys);
+  const std::int64_t k0 = of.first;
+  const A* const logs = static_cast<const A*>(p.logs) + of.head * p.length;
   A dv[kTiles][4][4] = {}, dk[kTiles][4][4] = {};
   for (std::int64_t q0 = p.causal ? k0 : 0; q0 < p.length; q0 += 64) {
     const std::int64_t rows = p.length - q0 < 64 ? p.length - q0 : 64;
-    attention_scores(p, weights, as, bs, q, k, q0, k0);
-    attention_weights(p, weights, head, q0);
+    attention_scores(p, weights, as, bs, of.q, of.k, q0, k0);
+    attention_weights(weights, [&](int row) { return logs[q0 + row]; });
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
       tile_product<A, true, false>(
           dv[tile], as, bs, 64, p.values - tile * 64, rows,
           [&](std::int64_t m, std::int64_t e) { return weights[e][m]; },
-          [&](std::int64_t e, std::int64_t n) { return g[(q0 + e) * p.values + tile * 64 + n]; });
+          [&](std::int64_t e, std::int64_t n) { return of.g[(q0 + e) * p.values + tile * 64 + n]; });
     }
-    attention_score_gradients(p, weights, as, bs, g, v, head, q0, k0);
+    attention_score_gradients(p, weights, as, bs, of, q0, k0);
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
       tile_product<A, true, false>(
           dk[tile], as, bs, 64, p.inner - tile * 64, rows,
           [&](std::int64_t m, std::int64_t e) { return weights[e][m]; },
-          [&](std::int64_t e, std::int64_t n) { return q[(q0 + e) * p.inner + tile * 64 + n]; });
+          [&](std::int64_t e, std::int64_t n) { return of.q[(q0 + e) * p.inner + tile * 64 + n]; });
     }
     __syncthreads();
   }
-  A* const of_v = static_cast<A*>(p.dvalue) + (head * p.keys + k0) * p.values;
-  A* const of_k = static_cast<A*>(p.dkey) + (head * p.keys + k0) * p.inner;
+  A* const of_v = static_cast<A*>(p.dvalue) + (of.head * p.keys + k0) * p.values;
+  A* const of_k = static_cast<A*>(p.dkey) + (of.head * p.keys + k0) * p.inner;
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile) {
-    each_of_tile(dv[tile], p.keys - k0, p.values - tile * 64, [&](int row, int column, A sum) {
-      of_v[row * p.values + tile * 64 + column] = sum;
-    });
-    each_of_tile(dk[tile], p.keys - k0, p.inner - tile * 64, [&](int row, int column, A sum) {
-      of_k[row * p.inner + tile * 64 + column] = sum;
-    });
+    store_tile(dv[tile], of_v, p.keys - k0, p.values, tile);
+    store_tile(dk[tile], of_k, p.keys - k0, p.inner, tile);
   }
 }
 
@@ -181,33 +189,28 @@ void attention_queries(const calls::AttentionCall& p) {
   __shared__ A weights[64][65];
   __shared__ A as[16][65];
   __shared__ A bs[16][65];
-  std::int64_t head = blockIdx.x;
-  const std::int64_t q0 = coordinate(head, (p.length + 63) / 64) * 64;
-  const A* const q = static_cast<const A*>(p.query) + head * p.length * p.inner;
-  const A* const k = static_cast<const A*>(p.key) + head * p.keys * p.inner;
-  const A* const v = static_cast<const A*>(p.value) + head * p.keys * p.values;
-  const A* const g = static_cast<const A*>(p.gradient) + head * p.length * p.values;
+  const AttentionBlock<A> of(p, p.length);
+  const std::int64_t q0 = of.first;
+  const A* const logs = static_cast<const A*>(p.logs) + of.head * p.length;
   A dq[kTiles][4][4] = {};
   const std::int64_t last = p.causal && q0 + 64 < p.keys ? q0 + 64 : p.keys;
   for (std::int64_t k0 = 0; k0 < last; k0 += 64) {
-    attention_scores(p, weights, as, bs, q, k, q0, k0);
-    attention_weights(p, weights, head, q0);
-    attention_score_gradients(p, weights, as, bs, g, v, head, q0, k0);
+    attention_scores(p, weights, as, bs, of.q, of.k, q0, k0);
+    attention_weights(weights, [&](int row) { return logs[q0 + row]; });
+    attention_score_gradients(p, weights, as, bs, of, q0, k0);
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
       tile_product<A, false, false>(
           dq[tile], as, bs, 64, p.inner - tile * 64, p.keys - k0 < 64 ? p.keys - k0 : 64,
           [&](std::int64_t m, std::int64_t e) { return weights[m][e]; },
-          [&](std::int64_t e, std::int64_t n) { return k[(k0 + e) * p.inner + tile * 64 + n]; });
+          [&](std::int64_t e, std::int64_t n) { return of.k[(k0 + e) * p.inner + tile * 64 + n]; });
     }
     __syncthreads();
   }
-  A* const to = static_cast<A*>(p.dquery) + (head * p.length + q0) * p.inner;
+  A* const to = static_cast<A*>(p.dquery) + (of.head * p.length + q0) * p.inner;
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile) {
-    each_of_tile(dq[tile], p.length - q0, p.inner - tile * 64, [&](int row, int column, A sum) {
-      to[row * p.inner + tile * 64 + column] = sum;
-    });
+    store_tile(dq[tile], to, p.length - q0, p.inner, tile);
   }
 }
 

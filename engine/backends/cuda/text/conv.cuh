@@ -63,33 +63,21 @@ void conv_tile(const calls::ConvCall& p) {
   const std::int64_t first_in = group * p.group_in, first_out = group * p.group_out;
   A acc[4][4] = {};
   const auto value = [](const T& v) { return s::to_compute<A>(v); };
-  if constexpr (kPass == kConvOutput) {
-    tile_product<A, false, false>(
-        acc, as, bs, p.rows - i0, p.columns - j0, depth,
-        [&](std::int64_t m, std::int64_t k) { return value(w[(first_out + i0 + m) * p.depth + k0 + k]); },
-        [&](std::int64_t k, std::int64_t n) {
-          const ConvPlace place = conv_place(p.out, j0 + n);
-          std::int64_t channel = k0 + k;
-          const std::int64_t tap = coordinate(channel, p.taps), at = seen_by(p, place, tap);
-          if (at < 0) return A(0);
-          return value(x[(place.image * p.in_channels + first_in + channel) * in_area + at]);
-        });
-  } else if constexpr (kPass == kConvInput) {
-    tile_product<A, false, false>(
-        acc, as, bs, p.rows - i0, p.columns - j0, depth,
-        [&](std::int64_t m, std::int64_t k) {
-          std::int64_t channel = k0 + k;
-          const std::int64_t tap = coordinate(channel, p.taps);
-          return value(w[((first_out + channel) * p.group_in + i0 + m) * p.taps + tap]);
-        },
-        [&](std::int64_t k, std::int64_t n) {
-          const ConvPlace place = conv_place(p.in, j0 + n);
-          std::int64_t channel = k0 + k;
-          const std::int64_t tap = coordinate(channel, p.taps), at = window_seeing(p, place, tap);
-          if (at < 0) return A(0);
-          return value(y[(place.image * p.out_channels + first_out + channel) * out_area + at]);
-        });
-  } else {
+  // What tap and channel number `row` of a matrix of windows is at number `column`: of x, or of y
+  // where the input's gradient is made.
+  const auto seen = [&](std::int64_t row, std::int64_t column) {
+    constexpr bool kOfY = kPass == kConvInput;
+    const ConvPlace place = conv_place(kOfY ? p.in : p.out, column);
+    const std::int64_t tap = coordinate(row, p.taps);
+    const std::int64_t at = kOfY ? window_seeing(p, place, tap) : seen_by(p, place, tap);
+    if (at < 0) return A(0);
+    if constexpr (kOfY) {
+      return value(y[(place.image * p.out_channels + first_out + row) * out_area + at]);
+    } else {
+      return value(x[(place.image * p.in_channels + first_in + row) * in_area + at]);
+    }
+  };
+  if constexpr (kPass == kConvWeight) {
     tile_product<A, false, true>(
         acc, as, bs, p.rows - i0, p.columns - j0, depth,
         [&](std::int64_t m, std::int64_t k) {
@@ -97,13 +85,20 @@ void conv_tile(const calls::ConvCall& p) {
           const std::int64_t pixel = coordinate(image, out_area);
           return value(y[(image * p.out_channels + first_out + i0 + m) * out_area + pixel]);
         },
-        [&](std::int64_t k, std::int64_t n) {
-          const ConvPlace place = conv_place(p.out, k0 + k);
-          std::int64_t channel = j0 + n;
-          const std::int64_t tap = coordinate(channel, p.taps), at = seen_by(p, place, tap);
-          if (at < 0) return A(0);
-          return value(x[(place.image * p.in_channels + first_in + channel) * in_area + at]);
-        });
+        [&](std::int64_t k, std::int64_t n) { return seen(j0 + n, k0 + k); });
+  } else {
+    tile_product<A, false, false>(
+        acc, as, bs, p.rows - i0, p.columns - j0, depth,
+        [&](std::int64_t m, std::int64_t k) {
+          if constexpr (kPass == kConvOutput) {
+            return value(w[(first_out + i0 + m) * p.depth + k0 + k]);
+          } else {
+            std::int64_t channel = k0 + k;
+            const std::int64_t tap = coordinate(channel, p.taps);
+            return value(w[((first_out + channel) * p.group_in + i0 + m) * p.taps + tap]);
+          }
+        },
+        [&](std::int64_t k, std::int64_t n) { return seen(k0 + k, j0 + n); });
   }
   const A* const bias = static_cast<const A*>(p.bias);
   each_of_tile(acc, p.rows - i0, p.columns - j0, [&](int i, int j, A sum) {

@@ -17,32 +17,20 @@ void losses(const calls::LossCall& p, std::int64_t at) {
   static_cast<T*>(p.y)[at] = s::from_compute<T>(loss_at<kKind, A>(p, at));
 }
 // The sums of leaves of p.count elements.
+template <class A, int kUnroll, class F>
+void store_leaves(const calls::LossCall& p, F&& element) {
+  const Lanes<A, kUnroll> lanes(p.n);
+  const A sum = lanes.leaf(lanes.place() * 2048, p.count, element);
+  if (lanes.first()) static_cast<A*>(p.leaves)[lanes.task] = sum;
+}
 template <class T, class A, int kKind>
 void loss_leaves(const calls::LossCall& p) {
-  constexpr int kWidth = 256 / sizeof(A);
-  __shared__ A acc[256];
-  int lane;
-  const std::int64_t leaf = task_of_lanes<kWidth>(lane);
-  const bool live = leaf < p.n;
-  const std::int64_t first = (live ? leaf : 0) * 2048;
-  const int n = !live ? 0 : p.count - first < 2048 ? static_cast<int>(p.count - first) : 2048;
-  const A sum =
-      leaf_sum<kWidth, A, 1>(acc, lane, n, [&](int e) { return loss_at<kKind, A>(p, first + e); });
-  if (live && lane == 0) static_cast<A*>(p.leaves)[leaf] = sum;
+  store_leaves<A, 1>(p, [&](std::int64_t e) { return loss_at<kKind, A>(p, e); });
 }
 // The same of numbers that are there.
 template <class T, class A>
 void array_leaves(const calls::LossCall& p) {
-  constexpr int kWidth = 256 / sizeof(A);
-  __shared__ A acc[256];
-  int lane;
-  const std::int64_t leaf = task_of_lanes<kWidth>(lane);
-  const bool live = leaf < p.n;
-  const std::int64_t first = (live ? leaf : 0) * 2048;
-  const int n = !live ? 0 : p.count - first < 2048 ? static_cast<int>(p.count - first) : 2048;
-  const A* const x = static_cast<const A*>(p.x);
-  const A sum = leaf_sum<kWidth, A>(acc, lane, n, [&](int e) { return x[first + e]; });
-  if (live && lane == 0) static_cast<A*>(p.leaves)[leaf] = sum;
+  store_leaves<A, 4>(p, [&](std::int64_t e) { return static_cast<const A*>(p.x)[e]; });
 }
 // Parts of 256 leaves, each in order, into their first places.
 template <class T, class A>
@@ -136,49 +124,52 @@ void class_divisor(const calls::ClassCall& p) {
   p.divisor[1] = static_cast<double>(all);
 }
 
-template <class A>
-struct Soft {
+// A line and its softmax, by a group of lanes.
+template <class T, class A>
+struct SoftLine {
+  Lanes<A, 1> lanes;
+  bool inside;  // there is such a line
+  ClassLine<A> line;
+  const T* from;
   A largest, total;
-};
-template <int kWidth, class A, class F>
-Soft<A> soft_of(A* acc, int lane, bool live, std::int64_t classes, F&& x) {
-  Soft<A> soft;
-  A most = Max<A>::identity();
+
+  explicit SoftLine(const calls::ClassCall& p)
+      : lanes(p.n),
+        inside(lanes.live && *p.refuse == 0),
+        line(p, lanes.place()),
+        from(static_cast<const T*>(p.x) + line.first) {
+    lanes.live = inside && !line.ignored();
+    A most = Max<A>::identity();
 #pragma unroll 1
-  for (std::int64_t c = lane; live && c < classes; c += kWidth) most = Max<A>::one(most, x(c));
-  soft.largest = fold_row<Max<A>, kWidth>(acc, most);
-  soft.total = row_sum<kWidth, A, 1>(acc, lane, live, classes,
-                                  [&](std::int64_t c) { return s::exp(x(c) - soft.largest); });
-  return soft;
-}
+    for (std::int64_t c = lanes.lane; lanes.live && c < p.classes; c += lanes.kWidth) {
+      most = Max<A>::one(most, x(c));
+    }
+    largest = fold_row<Max<A>, Lanes<A, 1>::kWidth>(lanes.acc, most);
+    total = lanes.sum(p.classes, [&](std::int64_t c) { return s::exp(x(c) - largest); });
+  }
+  A x(std::int64_t c) const { return s::to_compute<A>(from[c * line.p.step]); }
+};
 
 template <class T, class A>
 void cross_entropy_lines(const calls::ClassCall& p) {
-  constexpr int kWidth = 256 / sizeof(A);
-  __shared__ A acc[256];
-  int lane;
-  const std::int64_t index = task_of_lanes<kWidth>(lane);
-  const bool inside = index < p.n && *p.refuse == 0;
-  const ClassLine<A> line(p, index < p.n ? index : 0);
-  const bool live = inside && !line.ignored();
-  const T* const from = static_cast<const T*>(p.x) + line.first;
-  const auto x = [&](std::int64_t c) { return s::to_compute<A>(from[c * p.step]); };
-  const Soft<A> soft = soft_of<kWidth, A>(acc, lane, live, p.classes, x);
+  const SoftLine<T, A> soft(p);
+  const Lanes<A, 1>& lanes = soft.lanes;
+  const ClassLine<A>& line = soft.line;
   const A logarithm = s::log(soft.total), keep = static_cast<A>(1 - p.smoothing);
-  const auto log_p = [&](std::int64_t c) { return (x(c) - soft.largest) - logarithm; };
+  const auto log_p = [&](std::int64_t c) { return (soft.x(c) - soft.largest) - logarithm; };
   A loss = 0;
-  if (live) loss = -(keep * line.weight(line.target) * log_p(line.target));
+  if (lanes.live) loss = -(keep * line.weight(line.target) * log_p(line.target));
   if (p.smoothing != 0) {
     const A even = static_cast<A>(p.smoothing / static_cast<double>(p.classes));
     for (std::int64_t start = 0; start < p.classes; start += 2048) {
-      const int n = !live ? 0 : p.classes - start < 2048 ? static_cast<int>(p.classes - start) : 2048;
-      const A part = leaf_sum<kWidth, A, 1>(acc, lane, n, [&](int e) {
-        return line.weight(start + e) * even * log_p(start + e);
+      loss -= lanes.leaf(start, p.classes, [&](std::int64_t c) {
+        return line.weight(c) * even * log_p(c);
       });
-      loss -= part;
     }
   }
-  if (inside && lane == 0) static_cast<A*>(p.losses)[index] = live ? loss : A(0);
+  if (soft.inside && lanes.lane == 0) {
+    static_cast<A*>(p.losses)[lanes.task] = lanes.live ? loss : A(0);
+  }
 }
 
 template <class A>
@@ -191,27 +182,20 @@ A class_factor(const calls::ClassCall& p, std::int64_t line) {
 // factor * (S * softmax - T) with S the sum of the target distribution T.
 template <class T, class A>
 void cross_entropy_gradient(const calls::ClassCall& p) {
-  constexpr int kWidth = 256 / sizeof(A);
-  __shared__ A acc[256];
-  int lane;
-  const std::int64_t index = task_of_lanes<kWidth>(lane);
-  const bool inside = index < p.n && *p.refuse == 0;
-  const ClassLine<A> line(p, index < p.n ? index : 0);
-  const bool live = inside && !line.ignored();
-  const T* const from = static_cast<const T*>(p.x) + line.first;
-  T* const to = static_cast<T*>(p.y) + line.first;
-  const auto x = [&](std::int64_t c) { return s::to_compute<A>(from[c * p.step]); };
-  const Soft<A> soft = soft_of<kWidth, A>(acc, lane, live, p.classes, x);
-  if (!inside) return;
-  const A factor = class_factor<A>(p, index), keep = static_cast<A>(1 - p.smoothing);
+  const SoftLine<T, A> soft(p);
+  if (!soft.inside) return;
+  const bool live = soft.lanes.live;
+  const ClassLine<A>& line = soft.line;
+  const A factor = class_factor<A>(p, line.line), keep = static_cast<A>(1 - p.smoothing);
   const A even = static_cast<A>(p.smoothing / static_cast<double>(p.classes));
   const A sum = live ? keep * line.weight(line.target) + even * static_cast<A>(p.divisor[1]) : A(0);
   const A scale = factor * sum / soft.total;
+  T* const to = static_cast<T*>(p.y) + line.first;
 #pragma unroll 1
-  for (std::int64_t c = lane; c < p.classes; c += kWidth) {
+  for (std::int64_t c = soft.lanes.lane; c < p.classes; c += soft.lanes.kWidth) {
     A y = 0;
     if (live) {
-      y = s::exp(x(c) - soft.largest) * scale;
+      y = s::exp(soft.x(c) - soft.largest) * scale;
       if (c == line.target) y -= factor * keep * line.weight(c);
       if (even != A(0)) y -= factor * line.weight(c) * even;
     }

@@ -1,61 +1,72 @@
 // layer_norm and batch_norm with their derivatives: the sums of cpu/norms.cc, leaf by leaf.
 namespace tt {
 
-// A leaf of the CPU's sums: n elements, by the kWidth lanes of a group. All threads of a block call
-// it, as often; `acc` has a place for each.
-template <int kWidth, class A, int kUnroll = 4, class F>
-A leaf_sum(A* acc, int lane, int n, F&& element) {
-  A mine = 0;
-  if (lane < n) {
-    mine = element(lane);
-#pragma unroll kUnroll
-    for (int e = lane + kWidth; e < n; e += kWidth) mine = mine + element(e);
+// A group of as many threads of a block as the CPU's sums have lanes: what it works on, and its sums,
+// which all threads of the block call, as often.
+template <class A, int kUnroll = 4>
+struct Lanes {
+  static constexpr int kWidth = 256 / sizeof(A);
+  A* acc;  // a place for each thread of the block
+  int lane;
+  std::int64_t task;
+  bool live;  // there is such a task
+
+  explicit Lanes(std::int64_t tasks) {
+    __shared__ A room[256];
+    acc = room;
+    lane = threadIdx.x % kWidth;
+    task = static_cast<std::int64_t>(blockIdx.x) * (256 / kWidth) + threadIdx.x / kWidth;
+    live = task < tasks;
   }
-  const A value = fold_lanes<Sum<A>, kWidth>(acc, mine, lane, n);
-  __syncthreads();
-  return value;
-}
-// The sum of a row's leaves, in order.
-template <int kWidth, class A, int kUnroll = 4, class F>
-A row_sum(A* acc, int lane, bool live, std::int64_t length, F&& element) {
-  A total = 0;
-  for (std::int64_t start = 0; start < length; start += 2048) {
+  std::int64_t place() const { return live ? task : 0; }
+  bool first() const { return live && lane == 0; }
+  // The leaf of a sum over `length` elements that begins at `start`.
+  template <class F>
+  A leaf(std::int64_t start, std::int64_t length, F&& element) const {
     const int n = !live ? 0 : length - start < 2048 ? static_cast<int>(length - start) : 2048;
-    total += leaf_sum<kWidth, A, kUnroll>(acc, lane, n, [&](int e) { return element(start + e); });
+    A mine = 0;
+    if (lane < n) {
+      mine = element(start + lane);
+#pragma unroll kUnroll
+      for (int e = lane + kWidth; e < n; e += kWidth) mine = mine + element(start + e);
+    }
+    const A value = fold_lanes<Sum<A>, kWidth>(acc, mine, lane, n);
+    __syncthreads();
+    return value;
   }
-  return total;
-}
-// Which task of kWidth lanes a thread belongs to, and its lane.
-template <int kWidth>
-std::int64_t task_of_lanes(int& lane) {
-  lane = threadIdx.x % kWidth;
-  return static_cast<std::int64_t>(blockIdx.x) * (256 / kWidth) + threadIdx.x / kWidth;
-}
+  // All leaves, in order.
+  template <class F>
+  A sum(std::int64_t length, F&& element) const {
+    A total = 0;
+    for (std::int64_t start = 0; start < length; start += 2048) {
+      total += leaf(start, length, element);
+    }
+    return total;
+  }
+};
 
 template <class T, class A>
 void layer_norm(const calls::LayerNormCall& p) {
-  constexpr int kWidth = 256 / sizeof(A);
-  __shared__ A acc[256];
-  int lane;
-  const std::int64_t row = task_of_lanes<kWidth>(lane);
-  const bool live = row < p.n;
-  const T* const x = static_cast<const T*>(p.x) + (live ? row : 0) * p.length;
+  const Lanes<A> lanes(p.n);
+  const std::int64_t row = lanes.place();
+  const T* const x = static_cast<const T*>(p.x) + row * p.length;
   const A *const weight = static_cast<const A*>(p.weight), *const bias = static_cast<const A*>(p.bias);
   const A count = static_cast<A>(p.length);
   const auto at = [&](std::int64_t e) { return s::to_compute<A>(x[e]); };
-  const A mean = row_sum<kWidth, A>(acc, lane, live, p.length, at) / count;
-  const A variance = row_sum<kWidth, A>(acc, lane, live, p.length, [&](std::int64_t e) {
-                       const A d = at(e) - mean;
-                       return d * d;
-                     }) / count;
+  const A mean = lanes.sum(p.length, at) / count;
+  const auto square = [&](std::int64_t e) {
+    const A d = at(e) - mean;
+    return d * d;
+  };
+  const A variance = lanes.sum(p.length, square) / count;
   const A scale = A(1) / s::sqrt(variance + static_cast<A>(p.eps));
-  if (!live) return;
-  if (lane == 0) {
+  if (!lanes.live) return;
+  if (lanes.lane == 0) {
     static_cast<A*>(p.means)[row] = mean;
     static_cast<A*>(p.scales)[row] = scale;
   }
   T* const y = static_cast<T*>(p.y) + row * p.length;
-  for (std::int64_t e = lane; e < p.length; e += kWidth) {
+  for (std::int64_t e = lanes.lane; e < p.length; e += lanes.kWidth) {
     A v = (at(e) - mean) * scale;
     if (weight != nullptr) v = v * weight[e];
     if (bias != nullptr) v = v + bias[e];
@@ -66,30 +77,26 @@ void layer_norm(const calls::LayerNormCall& p) {
 // dx = scale * (h - mean(h) - xhat * mean(h * xhat)) with h = g * weight.
 template <class T, class A>
 void layer_norm_input(const calls::LayerNormCall& p) {
-  constexpr int kWidth = 256 / sizeof(A);
-  __shared__ A acc[256];
-  int lane;
-  const std::int64_t row = task_of_lanes<kWidth>(lane);
-  const bool live = row < p.n;
-  const std::int64_t first = (live ? row : 0) * p.length;
+  const Lanes<A> lanes(p.n);
+  const std::int64_t row = lanes.place(), first = row * p.length;
   const T *const x = static_cast<const T*>(p.x) + first, *const g = static_cast<const T*>(p.g) + first;
   const A* const weight = static_cast<const A*>(p.weight);
-  const A mean = static_cast<const A*>(p.means)[live ? row : 0],
-          scale = static_cast<const A*>(p.scales)[live ? row : 0];
+  const A mean = static_cast<const A*>(p.means)[row],
+          scale = static_cast<const A*>(p.scales)[row];
   const auto h = [&](std::int64_t e) {
     const A one = s::to_compute<A>(g[e]);
     return weight != nullptr ? one * weight[e] : one;
   };
-  A mean_h = row_sum<kWidth, A>(acc, lane, live, p.length, h);
-  A mean_hx = row_sum<kWidth, A>(acc, lane, live, p.length, [&](std::int64_t e) {
+  A mean_h = lanes.sum(p.length, h);
+  A mean_hx = lanes.sum(p.length, [&](std::int64_t e) {
     return h(e) * ((s::to_compute<A>(x[e]) - mean) * scale);
   });
   mean_h /= static_cast<A>(p.length);
   mean_hx /= static_cast<A>(p.length);
-  if (!live) return;
+  if (!lanes.live) return;
   const A slope = scale * mean_hx;
   T* const y = static_cast<T*>(p.y) + first;
-  for (std::int64_t e = lane; e < p.length; e += kWidth) {
+  for (std::int64_t e = lanes.lane; e < p.length; e += lanes.kWidth) {
     y[e] = s::from_compute<T>(scale * ((h(e) - mean_h) - (s::to_compute<A>(x[e]) - mean) * slope));
   }
 }
@@ -127,46 +134,43 @@ enum ChannelSum { kSumOfX, kSumOfSquares, kSumOfGradients };
 // A leaf of a channel: of one image, or of all of them where images are small.
 template <class T, class A, int kWhat>
 void channel_leaves(const calls::ChannelCall& p) {
-  constexpr int kWidth = 256 / sizeof(A);
-  __shared__ A acc[256];
-  int lane;
-  const std::int64_t task = task_of_lanes<kWidth>(lane);
-  const bool live = task < p.n;
-  std::int64_t channel = live ? task : 0;
+  const Lanes<A> lanes(p.n);
+  std::int64_t channel = lanes.place();
   const std::int64_t leaf = coordinate(channel, p.leaves);
   const std::int64_t length = p.gathered ? p.batch * p.area : p.area;
   std::int64_t image = leaf;
   const std::int64_t start = coordinate(image, (length + 2047) / 2048) * 2048;
-  const int n = !live ? 0 : length - start < 2048 ? static_cast<int>(length - start) : 2048;
-  const auto place = [&](int e) {
-    std::int64_t run = image, in_run = start + e;
+  const auto place = [&](std::int64_t e) {
+    std::int64_t run = image, in_run = e;
     if (p.gathered) {
       run = in_run;
       in_run = coordinate(run, p.area);
     }
     return (run * p.channels + channel) * p.area + in_run;
   };
-  const auto x = [&](int e) { return s::to_compute<A>(static_cast<const T*>(p.x)[place(e)]); };
-  const auto g = [&](int e) { return s::to_compute<A>(static_cast<const T*>(p.g)[place(e)]); };
-  A* const to = static_cast<A*>(p.partial);
+  const auto x = [&](std::int64_t e) {
+    return s::to_compute<A>(static_cast<const T*>(p.x)[place(e)]);
+  };
+  A* const to = static_cast<A*>(p.partial) + lanes.task;
+  const auto store = [&](std::int64_t part, auto&& element) {
+    const A sum = lanes.leaf(start, length, element);
+    if (lanes.first()) to[part * p.n] = sum;
+  };
   if constexpr (kWhat == kSumOfX) {
-    const A sum = leaf_sum<kWidth, A>(acc, lane, n, x);
-    if (live && lane == 0) to[task] = sum;
+    store(0, x);
   } else {
     const A mean = static_cast<const A*>(p.means)[channel];
     if constexpr (kWhat == kSumOfSquares) {
-      const A sum = leaf_sum<kWidth, A>(acc, lane, n, [&](int e) {
+      store(0, [&](std::int64_t e) {
         const A d = x(e) - mean;
         return d * d;
       });
-      if (live && lane == 0) to[task] = sum;
     } else {
-      const A sum = leaf_sum<kWidth, A>(acc, lane, n, g);
-      const A products = leaf_sum<kWidth, A>(acc, lane, n, [&](int e) { return g(e) * (x(e) - mean); });
-      if (live && lane == 0) {
-        to[task] = sum;
-        to[p.n + task] = products;
-      }
+      const auto g = [&](std::int64_t e) {
+        return s::to_compute<A>(static_cast<const T*>(p.g)[place(e)]);
+      };
+      store(0, g);
+      store(1, [&](std::int64_t e) { return g(e) * (x(e) - mean); });
     }
   }
 }
