@@ -113,7 +113,8 @@ KernelSource print_matmul(const MatmulGraph& g) {
                      "  std::int64_t m, n, k, a_row, a_column, b_row, b_column, x_row, x_column;\n"
                      "  double alpha, beta;\n  std::int64_t batch[" +
                      batch + "], batch_a[" + batch + "], batch_b[" + batch +
-                     "];\n};\nextern \"C\" __global__ void __launch_bounds__(256, 2) " + source.name +
+                     "];\n};\nextern \"C\" __global__ void __launch_bounds__(256, 2) " +
+                     source.name +
                      "(const Params p) {\n"
                      "  __shared__ A as[16][65];\n  __shared__ A bs[16][65];\n"
                      "  const unsigned rows = (p.m + 63) / 64, columns = (p.n + 63) / 64;\n"
