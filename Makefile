@@ -9,13 +9,14 @@ FUZZ_SECONDS ?= 300
 SEED ?= 1
 MINUTES ?= 20
 GPU_ARGS ?=
+GPU_PYTHON ?= python3
 PIP_FLAGS := -q --disable-pip-version-check
 CLIENT_SOURCES := $(shell find clients engine/core engine/program engine/ops \
   engine/autograd engine/passes proto cmake VERSION -type f -not -name '*.pyc' 2>/dev/null)
 REQUIREMENTS := deploy/requirements
 
 .PHONY: help build daemon packages demo test test-peers lint format fuzz chaos soak sanitize bench \
-  gpu-check cuda-all image-test sdist docs clean
+  gpu-check gpu-folder cuda-all image-test sdist docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -93,8 +94,14 @@ bench: build .venv-peers/.client ## every figure beside its peer; writes build/b
 cuda-all: daemon ## every kernel's text that the unit tests print, by NVRTC for sm_80, sm_90 and sm_100
 	TELETENSOR_CUDA_ALL=1 build/release/tests/backend_cuda_test --gtest_filter='Loop*:Fold*:Copies*:Index*:Matmul*:Rows*:Random*:Cells*:Conv*:Attention*:Norms*:Losses*:Scatter*:Scan*'
 
-gpu-check: build .venv-peers/.client ## on a machine with a GPU: op tester, trainings and times there; GPU_ARGS=--quick
-	.venv-peers/bin/python tests/gpu_check.py $(GPU_ARGS)
+build/gpu-check/files.tar.xz:
+	$(MAKE) gpu-folder
+
+gpu-folder: .venv/.tools ## build/gpu-check: gpu-check for a machine with a GPU and no network, at most 64 MiB
+	JOBS=$(JOBS) .venv/bin/python deploy/gpu/make_folder.py
+
+gpu-check: build/gpu-check/files.tar.xz ## on a machine with a GPU, from that folder alone: all that it has to show; GPU_ARGS=--quick
+	$(GPU_PYTHON) build/gpu-check/gpu-check --output build/gpu_check.json $(GPU_ARGS)
 
 image-test: build ## builds the image, runs the daemon in it, reaches it over its UNIX socket
 	@deploy/install-packages deploy/packages.txt deploy/packages-image.txt

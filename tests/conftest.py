@@ -1,5 +1,6 @@
 """Fixtures of all folders: a daemon of a test's own, one shared daemon, a connected session."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -7,6 +8,20 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 from support.daemon import Daemon
+
+
+@pytest.fixture(autouse=True)
+def default_device():
+    """With $TELETENSOR_TEST_DEVICE ("cuda:0") tests make their tensors there (tests/gpu)."""
+    name = os.environ.get("TELETENSOR_TEST_DEVICE")
+    if not name:
+        yield
+        return
+    from teletensor import _convert, _core
+
+    _convert._default_device[0] = _core.device(name)  # set_default_device asks a session whether it is there
+    yield
+    _convert._default_device[0] = _core.device("cpu")
 
 
 @pytest.fixture

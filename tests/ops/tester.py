@@ -231,6 +231,28 @@ def directions(case):
     return made
 
 
+def gradients(lib, case):
+    """Of the loss with fixed weights, as the library's backward gives them; None: it has no history."""
+    case.rng = np.random.default_rng(5)
+    args, leaves = case.tensors(lib, requires_grad=True)
+    out = loss(lib, case, args, [])
+    if not out.requires_grad:
+        return None
+    out.backward()
+    return [None if x.grad is None else lib.numpy(x.grad) for x in leaves]
+
+
+def gradients_apart(ours, theirs, whose):
+    """Why two lists of gradients differ, or None."""
+    for i, (a, b) in enumerate(zip(ours, theirs, strict=True)):
+        if (a is None) != (b is None):
+            return f"gradient {i}: {a}, {whose} {b}"
+        # PyTorch's hardsigmoid multiplies by a float32 of 1/6 in its gradient.
+        if a is not None and not np.allclose(a, b, rtol=1e-7, atol=1e-9, equal_nan=True):
+            return f"gradient {i}: largest difference {np.nanmax(np.abs(a - b))}"
+    return None
+
+
 def usable_for_gradients(case):
     total = sum(a.size for s, a in case.specs() if takes_gradient(s, a))
     return case.sample.gradients and 0 <= total <= LARGEST_GRADIENT and any(

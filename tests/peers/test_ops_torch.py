@@ -12,7 +12,7 @@ from errors import ERRORS, LATE_ERRORS
 from rows import ROWS
 from rows_fft import NAMES as FFT
 from rows_linalg import NAMES as LINALG
-from tester import cases, difference, loss, usable_for_gradients
+from tester import cases, difference, gradients, gradients_apart, usable_for_gradients
 
 torch = pytest.importorskip("torch")
 torch.set_num_threads(1)
@@ -67,34 +67,28 @@ def strides(t):
 
 
 def compare_gradients(lib, case):
-    grads = []
-    for side in (lib, PEER):
-        case.rng = np.random.default_rng(5)
-        args, leaves = case.tensors(side, requires_grad=True)
-        out = loss(side, case, args, [])
-        if not out.requires_grad:
-            return None if side is PEER else "no history"
-        out.backward()
-        grads.append([None if x.grad is None else side.numpy(x.grad) for x in leaves])
-    for i, (a, b) in enumerate(zip(*grads, strict=True)):
-        if (a is None) != (b is None):
-            return f"gradient {i}: {a}, PyTorch {b}"
-        # PyTorch's hardsigmoid multiplies by a float32 of 1/6 in its gradient.
-        if a is not None and not np.allclose(a, b, rtol=1e-7, atol=1e-9, equal_nan=True):
-            return f"gradient {i}: largest difference {np.nanmax(np.abs(a - b))}"
-    return None
+    ours = gradients(lib, case)
+    if ours is None:
+        return "no history"
+    theirs = gradients(PEER, case)
+    return None if theirs is None else gradients_apart(ours, theirs, "PyTorch")
+
+
+def checks(case):
+    """What is compared with PyTorch of a case."""
+    row = case.row
+    asked = {case.dtype, *(v.name for v in case.sample.kwargs.values() if isinstance(v, Dt))}
+    if asked & set(WIDE_UNSIGNED):  # PyTorch computes with hardly any of them
+        return []
+    return [compare] + [compare_gradients] * (
+        case.dtype in ("f64", "c128") and row.gradients and row.torch_gradients and usable_for_gradients(case))
 
 
 @pytest.mark.parametrize("row", [pytest.param(r, id=f"{r.op}-{i}") for i, r in enumerate(ROWS) if r.torch])
 def test_op(lib, row):
     failures = []
     for case in cases(row):
-        asked = {case.dtype, *(v.name for v in case.sample.kwargs.values() if isinstance(v, Dt))}
-        if asked & set(WIDE_UNSIGNED):  # PyTorch computes with hardly any of them
-            continue
-        check = [compare] + [compare_gradients] * (
-            case.dtype in ("f64", "c128") and row.gradients and row.torch_gradients and usable_for_gradients(case))
-        for what in check:
+        for what in checks(case):
             try:
                 bad = what(lib, case)
             except Exception as error:

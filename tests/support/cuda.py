@@ -3,16 +3,18 @@
 import os
 from pathlib import Path
 
-from support.daemon import binary, wait_until
+from support.daemon import ROOT, binary, wait_until
 
 LIBRARY = str(Path(binary()).resolve().parents[1] / "tests/libfake_cuda.so")
 # Kernels are text that the fake driver gives to g++: what was compiled once is kept beside the build.
 KERNELS = str(Path(LIBRARY).parent / "fake_cuda_kernels")
+EMULATION = str(ROOT / "engine/backends/cuda/text/emulate.cuh")
 
 
 def fake(*flags, **options):
     """(flags, environment) of a daemon with fake GPUs: fake(devices=2, memory=64)."""
     options.setdefault("cache", KERNELS)
+    options.setdefault("emulation", EMULATION)
     text = ",".join(f"{name}={value}" for name, value in options.items())
     return ["--cuda-driver", LIBRARY, *flags], {"TT_FAKE_CUDA": text}
 

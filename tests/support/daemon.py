@@ -24,10 +24,11 @@ class Daemon:
     """Runs until stop(). `tcp` and `unix` are addresses for tt.connect, `http` where
     it answers HTTP (with the flag), `log` what it wrote."""
 
-    def __init__(self, *flags, env=None):
+    def __init__(self, *flags, env=None, under=()):
+        """`under`: the words of a program that runs it."""
         self.folder = tempfile.mkdtemp(prefix="tt-")  # short: socket paths hold 108 bytes
         self.socket = f"{self.folder}/d.sock"
-        self.flags, self.env = flags, env
+        self.flags, self.env, self.under = flags, env, under
         self._start(flags, env)
 
     def restart(self, *flags):
@@ -42,10 +43,11 @@ class Daemon:
         return Path(self.folder) / "state" / "sessions"
 
     def _start(self, flags, env):
-        command = [binary(), "--listen", "127.0.0.1:0", "--socket", self.socket,
+        command = [*self.under, binary(), "--listen", "127.0.0.1:0", "--socket", self.socket,
                    # Sessions that outlive a daemon are for the tests that say so.
                    *([] if "--restart" in flags else ["--restart", "0"]),
-                   *([] if "--state-dir" in flags else ["--state-dir", f"{self.folder}/state"]), *flags]
+                   *([] if "--state-dir" in flags else ["--state-dir", f"{self.folder}/state"]), *flags,
+                   *os.environ.get("TELETENSOR_TEST_FLAGS", "").split()]
         environment = {k: v for k, v in os.environ.items() if not k.startswith("TELETENSOR_")}
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                         env={**environment, **(env or {})}, text=True)

@@ -11,6 +11,7 @@
 //   capability=90                              driver=13000, nvrtc=13.0   versions
 //   compile=none  refuses every kernel, compile=empty: kernels compute nothing
 //   cache=DIR     keeps compiled kernels there
+//   emulation=FILE  emulate.cuh, where it is not in the checkout that this was built from
 //   seed=1        of the order of streams      control=FILE  read and removed when it appears:
 //     "sticky N"  what device N runs next ends its context (CUDA_ERROR_ILLEGAL_ADDRESS)
 //     "lost N"    device N is gone at once (CUDA_ERROR_UNKNOWN)
@@ -55,7 +56,7 @@ struct Config {
   std::size_t memory = std::size_t{256} << 20;
   bool compiles = true, empty = false;
   unsigned seed = 1;
-  std::string cache, control;
+  std::string cache, control, emulation = TT_FAKE_EMULATION;
 };
 const Config& config();
 

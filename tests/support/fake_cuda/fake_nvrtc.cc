@@ -110,10 +110,11 @@ int compile(Program& program) {
     program.log = "this compiler compiles nothing";
     return 6;
   }
-  const std::string text = "#include \"" TT_FAKE_EMULATION "\"\n" +
+  const std::string& emulation = fake::config().emulation;
+  const std::string text = "#include \"" + emulation + "\"\n" +
                            (fake::config().empty ? emptied(program.text) : program.text);
   std::ostringstream name;
-  name << std::hex << std::hash<std::string>()(text + read_file(TT_FAKE_EMULATION));
+  name << std::hex << std::hash<std::string>()(text + read_file(emulation));
   const std::string kept =
       fake::config().cache.empty() ? "" : fake::config().cache + "/" + name.str() + ".so";
   if (!kept.empty() && !(program.code = read_file(kept)).empty()) return 0;

@@ -38,6 +38,7 @@ Config read_config() {
     if (name == "seed") made.seed = static_cast<unsigned>(number());
     if (name == "cache") made.cache = value;
     if (name == "control") made.control = value;
+    if (name == "emulation") made.emulation = value;
   }
   return made;
 }

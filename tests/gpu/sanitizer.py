@@ -1,0 +1,117 @@
+"""compute-sanitizer over each family of kernels: a daemon under each of its tools."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+
+TOOLS = ("memcheck", "racecheck", "synccheck")
+PLACES = ("/usr/local/cuda/bin/compute-sanitizer", "/usr/local/cuda/compute-sanitizer/compute-sanitizer")
+OPS = 6  # of a family
+
+
+def program():
+    return shutil.which("compute-sanitizer") or next((p for p in PLACES if os.access(p, os.X_OK)), None)
+
+
+def families(daemon):
+    """Skeleton of kernels -> ops of the catalog that it serves, as the daemon says it."""
+    told = subprocess.run([daemon, "--gpu-paths"], capture_output=True, text=True, check=True).stdout
+    found = {}
+    for op, path in (line.split() for line in told.splitlines()):
+        if path not in ("host", "view"):
+            found.setdefault(path, []).append(op)
+    return found
+
+
+def chosen(rows, found):
+    """(family, row): ops spread over each family."""
+    for family, ops in sorted(found.items()):
+        there = [row for row in rows if row.op in set(ops)]
+        for i in range(min(OPS, len(there))):
+            yield family, there[i * len(there) // min(OPS, len(there))]
+
+
+def exercise(tt, row):
+    """Values of two cases of a row, and gradients of one."""
+    from arrays import Library
+    from tester import gradients, plan
+
+    lib = Library(tt)
+    for case in list(plan(row, "value"))[:2]:
+        for result in case.call(lib, case.tensors(lib)[0]):
+            lib.numpy(result)
+    for case in list(plan(row, "gradient"))[:1]:
+        gradients(lib, case)
+
+
+def train(tt):
+    """A step of a language model and of a ResNet: the kernels that only training asks for."""
+    from support import models
+
+    f = tt.nn.functional
+    words = tt.randint(0, 50, (2, 16), device="cuda")
+    gpt = models.gpt(tt, width=32, heads=2, layers=1, tokens=16, words=50).to("cuda")
+    step = models.trainer(gpt, tt.optim.AdamW(gpt.parameters()), lambda y, t: models.gpt_loss(tt, y, t))
+    step(words, words).item()
+    resnet = models.resnet(tt, stem=8, stages=((4, 16, 2),), classes=10).to("cuda")
+    step = models.trainer(resnet, tt.optim.SGD(resnet.parameters(), lr=0.1), f.cross_entropy)
+    step(tt.rand(2, 3, 32, 32, device="cuda"), tt.randint(0, 10, (2,), device="cuda")).item()
+
+
+def end(process):
+    """The daemon below the tool is asked to end, so that the tool writes its summary."""
+    told = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=False)
+    for child in map(int, told.stdout.split() or [process.pid]):
+        os.kill(child, signal.SIGTERM)
+    try:
+        process.wait(60)
+    except subprocess.TimeoutExpired:
+        process.kill()
+
+
+def under(tool, rows, flags, environment, deadline):
+    import teletensor as tt
+    from support.daemon import Daemon, binary
+
+    found = {"families": {}, "errors": []}
+    daemon = Daemon(*flags, env=environment,
+                    under=(program(), "--tool", tool, "--print-limit", "20"))
+    try:
+        with tt.connect(daemon.unix):
+            tt.set_default_device("cuda:0")
+            try:
+                train(tt)
+                for family, row in chosen(rows, families(binary())):
+                    if time.monotonic() > deadline:
+                        found["errors"].append("no time was left")
+                        break
+                    exercise(tt, row)
+                    found["families"][family] = found["families"].get(family, 0) + 1
+            finally:
+                tt.set_default_device("cpu")
+    except Exception as error:
+        found["errors"].append(f"{type(error).__name__}: {error}".split("\n", maxsplit=1)[0])
+    end(daemon.process)
+    daemon.kill()
+    shutil.rmtree(daemon.folder, ignore_errors=True)
+    summary = re.findall(r"(?:ERROR|RACECHECK) SUMMARY: (\d+)", daemon.log)
+    found["found"] = int(summary[-1]) if summary else None
+    if found["found"] != 0:
+        found["log"] = [line for line in daemon.log.splitlines() if line.startswith("=====")][:200]
+    return found
+
+
+def run(rows, flags, environment, deadline):
+    """Tool -> what it found; None: there is no such tool here."""
+    if program() is None:
+        return None
+    left = max(0.0, deadline - time.monotonic())
+    report = {}
+    for i, tool in enumerate(TOOLS):
+        report[tool] = under(tool, rows, flags, environment, deadline - left * (len(TOOLS) - 1 - i) / len(TOOLS))
+        print(f"  {tool}: {report[tool]['found']} errors, families {report[tool]['families']} "
+              f"{'; '.join(report[tool]['errors'])}", flush=True)
+    return report

@@ -1,0 +1,113 @@
+"""Times of a device beside PyTorch on the same device, in one process: medians of rounds that alternate."""
+
+import importlib.util
+import statistics
+import threading
+import time
+
+LEAST = 0.1  # seconds that a round takes
+
+
+def peers():
+    """(name, module) of what is measured: PyTorch where it has a device."""
+    import teletensor
+
+    found = [("teletensor", teletensor)]
+    if importlib.util.find_spec("torch"):
+        import torch
+        if torch.cuda.is_available():
+            found.append(("torch", torch))
+    return found
+
+
+def seconds(call, finish, count):
+    finish()
+    began = time.perf_counter()
+    for _ in range(count):
+        call()
+    finish()
+    return (time.perf_counter() - began) / count
+
+
+def measure(work, options):
+    """Name of the library -> median seconds of one."""
+    calls, counts, found = {}, {}, {}
+    for name, m in peers():
+        call = work.make(m)
+        if work.captured and name == "teletensor":
+            call = m.compile(call)
+        for _ in range(4):  # compiles; a loop's kernel is made after its third sighting
+            call()
+        once = seconds(call, m.cuda.synchronize, 1)
+        counts[name] = 1 if options.quick else max(1, min(1000, int(LEAST / once)))
+        calls[name], found[name] = call, []
+    for _ in range(options.rounds):
+        for name, m in peers():
+            found[name].append(seconds(calls[name], m.cuda.synchronize, counts[name]))
+    return {name: statistics.median(times) for name, times in found.items()}
+
+
+def run(works, options, deadline):
+    rows = []
+    for work in works:
+        row = {"work": work.name, "moved": work.moved, "flops": work.flops}
+        if time.monotonic() > deadline:
+            row["error"] = "no time was left"
+        else:
+            try:
+                row |= measure(work, options)
+            except Exception as error:
+                row["error"] = f"{type(error).__name__}: {error}".split("\n", maxsplit=1)[0]
+        rows.append(row)
+        print("  " + " | ".join(cells(row)), flush=True)
+    return rows
+
+
+HEAD = ("work", "teletensor", "PyTorch eager", "ratio", "rate of ours")
+
+
+def cells(row):
+    def shown(name):
+        return f"{row[name] * 1e6:.1f} us" if name in row else ""
+    ratio = f"{row['teletensor'] / row['torch']:.2f}x" if "torch" in row else ""
+    rate = ""
+    if "teletensor" in row:
+        rate = (f"{row['moved'] / row['teletensor'] / 1e9:.0f} GB/s" if row["moved"] else
+                f"{row['flops'] / row['teletensor'] / 1e12:.2f} TFLOP/s" if row["flops"] else "")
+    return [row["work"], row.get("error") or shown("teletensor"), shown("torch"), ratio, rate]
+
+
+def table(head, rows):
+    return "\n".join(["| " + " | ".join(head) + " |", "|---" * len(head) + "|",
+                      *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+def sharing(address, quick):
+    """Steps a second of one session alone, of two and of eight at once, and how evenly (Jain's index)."""
+    import teletensor as tt
+
+    steps = 3 if quick else 200
+    found = []
+
+    def session(rates, start):
+        with tt.connect(address):
+            x = tt.rand(1 << (8 if quick else 22), device="cuda")
+            for _ in range(4):
+                x = (x * 1.5 + 0.25).relu()
+            tt.cuda.synchronize()
+            start.wait()
+            began = time.perf_counter()
+            for _ in range(steps):
+                x = (x * 0.5 + 0.25).relu()
+            tt.cuda.synchronize()
+            rates.append(steps / (time.perf_counter() - began))
+    for count in (1, 2, 8):
+        rates, start = [], threading.Barrier(count)
+        threads = [threading.Thread(target=session, args=(rates, start)) for _ in range(count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        found.append({"sessions": count, "together": sum(rates),
+                      "jain": sum(rates) ** 2 / (count * sum(r * r for r in rates)) if rates else 0.0})
+    return found

@@ -1,0 +1,121 @@
+"""What is timed on a device: written once, for teletensor and for PyTorch (`m`)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from support import models
+
+
+@dataclass
+class Work:
+    name: str
+    make: Callable       # make(m): a function that does it once
+    moved: float = 0     # bytes that have to go through the device's memory
+    flops: float = 0
+    captured: bool = False  # ours as one program; PyTorch's line by line
+
+
+def chain(n):
+    def make(m):
+        x, y = m.rand(n, device="cuda"), m.rand(n, device="cuda")
+        return lambda: ((x * y + 0.5).relu() - y) * 2.0
+    return make
+
+
+def of_one(shape, call):
+    """call(m, x) on one tensor."""
+    def make(m):
+        x = m.rand(*shape, device="cuda")
+        return lambda: call(m, x)
+    return make
+
+
+def attention(batch, heads, tokens, size):
+    def make(m):
+        q, k, v = (m.rand(batch, heads, tokens, size, device="cuda") for _ in range(3))
+        return lambda: m.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    return make
+
+
+def convolution(batch, channels, side):
+    def make(m):
+        x = m.rand(batch, channels, side, side, device="cuda")
+        w = m.rand(channels, channels, 3, 3, device="cuda")
+        return lambda: m.nn.functional.conv2d(x, w, padding=1)
+    return make
+
+
+def small_step(m):
+    model = m.nn.Sequential(m.nn.Linear(64, 64), m.nn.ReLU(), m.nn.Linear(64, 1)).to("cuda")
+    optimizer = m.optim.SGD(model.parameters(), lr=0.01)
+    x, target = m.rand(32, 64, device="cuda"), m.rand(32, 1, device="cuda")
+    step = models.trainer(model, optimizer, m.nn.functional.mse_loss)
+    return lambda: step(x, target)
+
+
+def gpt_step(batch, tokens, **sizes):
+    def make(m):
+        words = sizes["words"]
+        model = models.gpt(m, tokens=tokens, **sizes).to("cuda")
+        optimizer = m.optim.AdamW(model.parameters(), lr=1e-4)
+        x, target = (m.randint(0, words, (batch, tokens), device="cuda") for _ in range(2))
+        step = models.trainer(model, optimizer, lambda y, t: models.gpt_loss(m, y, t))
+        return lambda: step(x, target)
+    return make
+
+
+def resnet_step(batch, side, **sizes):
+    def make(m):
+        model = models.resnet(m, **sizes).to("cuda")
+        optimizer = m.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
+        x = m.rand(batch, 3, side, side, device="cuda")
+        target = m.randint(0, sizes["classes"], (batch,), device="cuda")
+        step = models.trainer(model, optimizer, m.nn.functional.cross_entropy)
+        return lambda: step(x, target)
+    return make
+
+
+def bfloat16_matmul(side):
+    def make(m):
+        x = m.rand(side, side, device="cuda").bfloat16()
+        return lambda: x @ x
+    return make
+
+
+def to_device(n):
+    def make(m):
+        x = m.rand(n)
+        return lambda: x.to("cuda")
+    return make
+
+
+def works(quick):
+    """All of them; `quick`: so small that the stand-in for the driver does them."""
+    n, side, channels, image = (1 << 10, 64, 4, 8) if quick else (1 << 24, 4096, 64, 56)
+    heads, tokens, batch = (2, 16, 1) if quick else (12, 1024, 8)
+    gpt = (dict(width=32, heads=2, layers=1, words=50, batch=1, tokens=8) if quick else
+           dict(width=768, heads=12, layers=12, words=50257, batch=4, tokens=256))
+    resnet = (dict(stem=8, stages=((4, 16, 1),), classes=10, batch=1, side=16) if quick else
+              dict(stem=64, stages=models.RESNET_50, classes=1000, batch=32, side=224))
+    found = [
+        Work(f"elementwise chain of four, {n} floats", chain(n), moved=12 * n),
+        Work(f"the same, captured, {n} floats", chain(n), moved=12 * n, captured=True),
+        Work(f"sum of {n} floats", of_one((n,), lambda m, x: x.sum()), moved=4 * n),
+        Work(f"sum over rows, {n} floats", of_one((n // 64, 64), lambda m, x: x.sum(0)), moved=4 * n),
+        Work(f"softmax {n // 512}x512", of_one((n // 512, 512), lambda m, x: m.softmax(x, 1)), moved=8 * n),
+        Work(f"transposed copy {side}x{side}", of_one((side, side), lambda m, x: x.t().contiguous()),
+             moved=8 * side * side),
+        Work(f"matmul {side}, float32", of_one((side, side), lambda m, x: x @ x), flops=2 * side**3),
+        Work(f"matmul {side}, bfloat16", bfloat16_matmul(side), flops=2 * side**3),
+        Work(f"attention {batch}x{heads}x{tokens}x64, causal", attention(batch, heads, tokens, 64),
+             flops=2 * batch * heads * tokens**2 * 64),
+        Work(f"convolution {channels} channels, {image}x{image}", convolution(batch, channels, image),
+             flops=18 * batch * channels**2 * image**2),
+        Work("a small op", of_one((64,), lambda m, x: x + 1.0)),
+        Work(f"to the host, {n} floats", of_one((n,), lambda m, x: x.cpu())),
+        Work(f"to the device, {n} floats", to_device(n)),
+    ]
+    for name, make in (("a small training step", small_step), ("GPT-2-small step", gpt_step(**gpt)),
+                       ("ResNet-50 step", resnet_step(**resnet))):
+        found += [Work(name, make), Work(f"{name}, captured", make, captured=True)]
+    return found
