@@ -1,7 +1,7 @@
-"""Makes build/gpu-check: all that `make gpu-check` needs on a machine with a GPU and no network, at most 64 MiB.
+"""Makes build/gpu-check: what `make gpu-check` needs on a machine with a GPU and no network.
 
-It holds gpu-check, which unpacks and runs, and files.tar.xz: the daemon of the preset `cuda` with its shared
-libraries, the client (with its native half for this Python, and the sources of it for others), the tests.
+At most 64 MiB: gpu-check, which unpacks and runs, and files.tar.xz: the daemon of the preset `cuda` with
+its shared libraries, the client (its native half for this Python, the sources of it for others), tests.
 """
 
 import lzma
@@ -34,7 +34,8 @@ def build():
     subprocess.run(["cmake", "--build", "--preset", "cuda", "-j", jobs], cwd=ROOT, check=True)
     subprocess.run(
         ["cmake", "-S", ROOT / "clients/python", "-B", CLIENT, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
-         "-DCMAKE_CXX_COMPILER_LAUNCHER=ccache", "-DTELETENSOR_WERROR=ON", f"-DPython_EXECUTABLE={sys.executable}",
+         "-DCMAKE_CXX_COMPILER_LAUNCHER=ccache", "-DTELETENSOR_WERROR=ON",
+         f"-DPython_EXECUTABLE={sys.executable}",
          f"-Dnanobind_DIR={nanobind.cmake_dir()}", "-DCMAKE_BUILD_RPATH=$ORIGIN/../../build/release/lib",
          "-DCMAKE_MODULE_LINKER_FLAGS=-Wl,--disable-new-dtags", "--log-level=WARNING"], check=True)
     subprocess.run(["cmake", "--build", CLIENT, "-j", jobs], check=True)
