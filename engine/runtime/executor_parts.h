@@ -126,6 +126,7 @@ class Executor::PartsOnLanes : public backends::Parallel {
     lanes_.run_parts(parts, part);
   }
   bool cancelled() const override {
+    lanes_.breathe();
     if (stoppable_ == nullptr || !stoppable_->cancelled(seq_)) return false;
     told_.store(true, std::memory_order_relaxed);
     return true;

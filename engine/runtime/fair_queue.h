@@ -6,7 +6,10 @@
 // at most kCredit behind the others: it goes first at the next boundary, but time that it did not
 // use is not saved up. So among shares that always have work lane time is divided by weight,
 // whatever the number of their tasks, and a task that now and then has a little never waits for
-// those that flood. Guarded by the lanes' mutex, where nothing else is said.
+// those that flood. Time that a running plan has used counts before it is charged.
+//
+// `now` is any clock's nanoseconds, the same one's everywhere. Guarded by the lanes' mutex, where
+// nothing else is said.
 #pragma once
 
 #include <algorithm>
@@ -38,6 +41,8 @@ class Share {
   double now_ = 0;   // of its tasks: the virtual time of the last one that was chosen
 };
 
+struct Parked;
+
 // One session's ordered work.
 class Task {
  public:
@@ -58,61 +63,85 @@ class Task {
   friend class FairQueue;
   friend class Lanes;  // charges the time of lanes that help
   double time() const { return lead_ + static_cast<double>(used_ns()); }
+  // Of its plan, which is not charged yet.
+  double spent(std::uint64_t now) const {
+    return spent_ + (runs_ ? static_cast<double>(now) - since_ : 0);
+  }
 
   std::shared_ptr<Share> share_;
   std::atomic<std::uint64_t> used_ns_{0};  // lane time so far
   double lead_ = 0;
+  bool runs_ = false;
+  double since_ = 0;          // while it runs
+  double spent_ = 0;          // before that, of the same plan
+  Parked* parked_ = nullptr;  // its thread, where it waits in the middle of a plan
 };
 
 class FairQueue {
  public:
-  static constexpr double kCredit = 2e6;  // ns
+  static constexpr double kCredit = 8e6;  // ns
+  // How much less than a running plan somebody must have had for it to stop in its middle.
+  static constexpr double kTurn = 3e6;
 
   bool empty() const { return ready_.empty(); }
-  // Precondition: not in the queue.
+  // Precondition: not in the queue, no plan of it runs.
   void push(Task* task) {
     if (!task->share_) task->share_ = common_;
+    task->runs_ = false;
+    task->spent_ = 0;
     Share& share = *task->share_;
     share.lead_ += std::max(0.0, now_ - kCredit - share.time());
     task->lead_ += std::max(0.0, share.now_ - kCredit - task->time());
     ready_.push_back(task);
   }
-  // Precondition: not empty.
-  Task* pop() {
+  // Precondition: not empty. Its plan, or the rest of it, runs from now on.
+  Task* pop(std::uint64_t now) {
     std::size_t best = 0;
     for (std::size_t i = 1; i < ready_.size(); ++i) {
-      if (before(*ready_[i], *ready_[best])) best = i;
+      if (before(*ready_[i], *ready_[best], now)) best = i;
     }
     Task* task = ready_[best];
     ready_.erase(ready_.begin() + static_cast<std::ptrdiff_t>(best));  // who came first stays first
     now_ = std::max(now_, task->share_->time());
     task->share_->now_ = std::max(task->share_->now_, task->time());
+    resume(*task, now);
     return task;
   }
-  // Has somebody in the queue had less than `task`, which is in the middle of a plan that it has
-  // spent `ns` on?
-  bool has_before(const Task& task, std::uint64_t ns) const {
-    if (!task.share_) return !ready_.empty();
-    const double spent = static_cast<double>(ns);
-    return std::any_of(ready_.begin(), ready_.end(), [&](const Task* other) {
-      if (other->share_ == task.share_) return other->time() < task.time() + spent;
-      return other->share_->time() < task.share_->time() + spent / task.share_->weight_;
-    });
+  // A running plan does something else for a while, and goes on.
+  static void pause(Task& task, std::uint64_t now) {
+    task.spent_ = task.spent(now);
+    task.runs_ = false;
+  }
+  static void resume(Task& task, std::uint64_t now) {
+    task.runs_ = true;
+    task.since_ = static_cast<double>(now);
+  }
+  // A running plan waits in its middle until its task is popped.
+  void push_paused(Task* task, std::uint64_t now) {
+    pause(*task, now);
+    ready_.push_back(task);
+  }
+
+  // Has `a` had less than `b`, by more than `lead`? Both have been in the queue.
+  static bool before(const Task& a, const Task& b, std::uint64_t now, double lead = 0) {
+    if (a.share_ == b.share_) return a.time() + a.spent(now) + lead < b.time() + b.spent(now);
+    return a.share_->time() + a.spent(now) / a.share_->weight_ + lead <
+           b.share_->time() + b.spent(now) / b.share_->weight_;
+  }
+  // Has somebody in the queue had less than `task`, which runs?
+  bool has_before(const Task& task, std::uint64_t now, double lead = 0) const {
+    return std::any_of(ready_.begin(), ready_.end(),
+                       [&](const Task* other) { return before(*other, task, now, lead); });
   }
   // How many tasks in the queue would go before this one.
-  std::size_t ahead_of(const Task& task) const {
+  std::size_t ahead_of(const Task& task, std::uint64_t now) const {
     if (!task.share_) return ready_.size();
-    return static_cast<std::size_t>(
-        std::count_if(ready_.begin(), ready_.end(),
-                      [&](const Task* other) { return other != &task && before(*other, task); }));
+    return static_cast<std::size_t>(std::count_if(
+        ready_.begin(), ready_.end(),
+        [&](const Task* other) { return other != &task && before(*other, task, now); }));
   }
 
  private:
-  static bool before(const Task& a, const Task& b) {
-    if (a.share_ == b.share_) return a.time() < b.time();
-    return a.share_->time() < b.share_->time();
-  }
-
   std::vector<Task*> ready_;  // in the order in which they came
   double now_ = 0;            // the virtual time of the last share that was chosen
   const std::shared_ptr<Share> common_ = std::make_shared<Share>();

@@ -21,10 +21,12 @@ class Costly : public Task {
   std::uint64_t ns;
 };
 
+constexpr std::uint64_t kNow = 1'000'000'000;
+
 // `turns` turns of tasks that always have work.
 void run(FairQueue& queue, int turns) {
   for (int i = 0; i < turns; ++i) {
-    Task* task = queue.pop();
+    Task* task = queue.pop(kNow);
     task->run_plan();
     queue.push(task);
   }
@@ -79,9 +81,9 @@ TEST(FairQueue, WhoComesBackGoesFirst_ButHasSavedNothing) {
   queue.push(&busy);
   run(queue, 1000);  // a second, in which `rare` has nothing
   queue.push(&rare);
-  EXPECT_EQ(queue.ahead_of(busy), 1u);
-  EXPECT_EQ(queue.ahead_of(rare), 0u);
-  Task* first = queue.pop();
+  EXPECT_EQ(queue.ahead_of(busy, kNow), 1u);
+  EXPECT_EQ(queue.ahead_of(rare, kNow), 0u);
+  Task* first = queue.pop(kNow);
   EXPECT_EQ(first, &rare);
   first->run_plan();
   queue.push(first);
@@ -98,10 +100,66 @@ TEST(FairQueue, APlanIsInterruptedForWhoHasHadLess) {
   queue.push(&flood);
   run(queue, 100);  // 500 ms
   queue.push(&running);
-  Task* task = queue.pop();
+  Task* task = queue.pop(kNow);
   ASSERT_EQ(task, &running);
-  EXPECT_FALSE(queue.has_before(running, 1'000'000));     // it may go on for a while
-  EXPECT_TRUE(queue.has_before(running, 1'000'000'000));  // not for ever
+  EXPECT_FALSE(queue.has_before(running, kNow + 1'000'000));     // it may go on for a while
+  EXPECT_TRUE(queue.has_before(running, kNow + 1'000'000'000));  // not for ever
+}
+
+// What a lane does at each boundary inside of a kernel: who comes back gets the lane at once, keeps
+// it for its credit and a turn, and then the two alternate by turns.
+TEST(FairQueue, InTheMiddleOfKernelsWhoComesBackHasTheLaneAtOnce) {
+  constexpr std::uint64_t kPart = 200'000;
+  FairQueue queue;
+  Costly flood(1000 * kPart), back(0);
+  std::uint64_t now = kNow;
+  queue.push(&flood);
+  run(queue, 1);
+  Task* on_lane = queue.pop(now);
+  std::map<Task*, std::uint64_t> had;
+  std::vector<std::pair<Task*, std::uint64_t>> turns{{on_lane, 0}};
+  queue.push(&back);
+  for (int part = 0; part < 1000; ++part) {
+    if (queue.has_before(*on_lane, now, FairQueue::kTurn)) {
+      Task* const next = queue.pop(now);
+      queue.push_paused(on_lane, now);
+      on_lane = next;
+      turns.push_back({on_lane, 0});
+    }
+    now += kPart;
+    had[on_lane] += kPart;
+    turns.back().second += kPart;
+  }
+  ASSERT_GT(turns.size(), 3u);
+  EXPECT_EQ(turns[0].second, 0u);
+  EXPECT_EQ(turns[1].first, &back);
+  EXPECT_NEAR(static_cast<double>(turns[1].second), FairQueue::kCredit + FairQueue::kTurn,
+              2 * kPart);
+  for (std::size_t i = 2; i + 1 < turns.size(); ++i) {
+    EXPECT_NEAR(static_cast<double>(turns[i].second), 2 * FairQueue::kTurn, 2 * kPart);
+  }
+  EXPECT_NEAR(static_cast<double>(had[&back]), 500 * kPart, FairQueue::kCredit + FairQueue::kTurn);
+}
+
+// A plan that waits in its middle has its time counted, though it is not charged yet; what it had
+// before a pause as well.
+TEST(FairQueue, WhatAPlanHasHadCountsWhileItWaits) {
+  FairQueue queue;
+  Costly longer(0), shorter(0);
+  queue.push(&longer);
+  queue.push(&shorter);
+  ASSERT_EQ(queue.pop(kNow), &longer);
+  ASSERT_EQ(queue.pop(kNow), &shorter);
+  EXPECT_FALSE(FairQueue::before(shorter, longer, kNow + 1000));
+  FairQueue::pause(shorter, kNow + 1000);
+  EXPECT_TRUE(FairQueue::before(shorter, longer, kNow + 2000));
+  FairQueue::resume(shorter, kNow + 2000);
+  EXPECT_TRUE(FairQueue::before(shorter, longer, kNow + 3000));
+  queue.push_paused(&longer, kNow + 3000);   // 3,000 ns
+  queue.push_paused(&shorter, kNow + 3500);  // 2,500 ns
+  EXPECT_EQ(queue.pop(kNow + 9000), &shorter);
+  EXPECT_FALSE(queue.has_before(shorter, kNow + 9400));
+  EXPECT_TRUE(queue.has_before(shorter, kNow + 9600));
 }
 
 TEST(FairQueue, EqualsTakeTurnsInTheOrderTheyCame) {
@@ -110,7 +168,7 @@ TEST(FairQueue, EqualsTakeTurnsInTheOrderTheyCame) {
   for (Task* task : {&a, &b, &c}) queue.push(task);
   std::vector<Task*> order;
   for (int i = 0; i < 6; ++i) {
-    order.push_back(queue.pop());
+    order.push_back(queue.pop(kNow));
     order.back()->run_plan();
     queue.push(order.back());
   }

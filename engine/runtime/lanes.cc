@@ -1,23 +1,26 @@
 #include "engine/runtime/lanes.h"
 
 #include <algorithm>
-#include <chrono>
 #include <exception>
 #include <utility>
 
 #include "engine/core/clock.h"
 
 namespace teletensor::runtime {
+
+// A thread that waits in the middle of a plan; on its stack.
+struct Parked {
+  core::CondVar go_on;
+  bool goes_on = false;
+};
+
 namespace {
 
-// Inside a plan that was run between the parts of another session's kernel.
-thread_local bool nested = false;
-thread_local int quiet = 0;  // see Lanes::Quiet
-// In a plan since when; for how long one may go on before others get a turn between parts.
-thread_local core::Clock::time_point turn_began;
-constexpr std::chrono::milliseconds kTurn{2};
-thread_local std::uint64_t given = 0;       // ns, see given_ns()
-thread_local Task* running_task = nullptr;  // whose plan this thread runs
+thread_local bool on_lane = false;
+thread_local int quiet = 0;             // see Lanes::Quiet
+thread_local std::uint64_t given = 0;   // ns, see given_ns()
+thread_local Task* own_plan = nullptr;  // whose plan this thread runs, while it does nothing else
+thread_local Task* worked_for = nullptr;
 
 }  // namespace
 
@@ -26,7 +29,6 @@ struct Lanes::Job {
   const std::function<void(std::int64_t)>& part;
   Task* const task;  // that helpers work for; nullptr outside of plans
   const bool quiet;  // the caller's
-  const core::Clock::time_point began = core::Clock::now();
   std::atomic<std::int64_t> next{0};
   int helpers = 0;                       // guarded by mu_
   std::exception_ptr failure = nullptr;  // guarded by mu_; the first
@@ -39,17 +41,21 @@ std::uint64_t Lanes::given_ns() { return given; }
 Lanes::Quiet::Quiet() { ++quiet; }
 Lanes::Quiet::~Quiet() { --quiet; }
 
-Lanes::Lanes(int count) {
-  for (int i = 0; i < std::max(count, 1); ++i) threads_.emplace_back([this] { lane(); });
+Lanes::Lanes(int count) : count_(std::max(count, 1)) {
+  core::MutexLock lock(mu_);
+  for (int i = 0; i < count_; ++i) threads_.emplace_back([this] { lane(true); });
 }
 
 Lanes::~Lanes() {
+  std::vector<std::thread> threads;
   {
     core::MutexLock lock(mu_);
     stopping_ = true;
+    threads = std::move(threads_);
   }
   work_.notify_all();
-  for (std::thread& thread : threads_) thread.join();
+  handed_on_.notify_all();
+  for (std::thread& thread : threads) thread.join();
 }
 
 void Lanes::ready(Task* task) {
@@ -63,28 +69,32 @@ void Lanes::ready(Task* task) {
   if (wake) work_.notify_one();
 }
 
+Task* Lanes::take() {
+  waiting_.fetch_sub(1, std::memory_order_relaxed);
+  return queue_.pop(core::now_ns());
+}
+
 bool Lanes::run_here(Task* task) {
   {
     core::MutexLock lock(mu_);
-    if (sleeping_ == 0 || !queue_.empty() || running_task != nullptr) return false;
+    if (sleeping_ == 0 || !queue_.empty() || own_plan != nullptr) return false;
     queue_.push(task);  // for its place among the others
-    (void)queue_.pop();
+    (void)queue_.pop(core::now_ns());
   }
   run_task(task);
   return true;
 }
 
 void Lanes::run_task(Task* task) {
-  turn_began = core::Clock::now();
-  Task* const outer = std::exchange(running_task, task);
+  own_plan = worked_for = task;
   const bool more = task->run_plan();
-  running_task = outer;
+  own_plan = worked_for = nullptr;
   if (more) ready(task);  // without more, the task may be gone by now
 }
 
 std::size_t Lanes::ahead_of(const Task& task) const {
   core::MutexLock lock(mu_);
-  return queue_.ahead_of(task);
+  return queue_.ahead_of(task, core::now_ns());
 }
 
 std::shared_ptr<Share> Lanes::share(const std::string& user, double weight) {
@@ -96,36 +106,58 @@ std::shared_ptr<Share> Lanes::share(const std::string& user, double weight) {
   return share;
 }
 
-Lanes::Job* Lanes::joinable() {
+// The one with parts left whose task has had least.
+Lanes::Job* Lanes::first_job() {
+  Job* first = nullptr;
+  const std::uint64_t now = core::now_ns();
   for (Job* job : jobs_) {
-    if (!job->exhausted()) return job;
+    if (job->exhausted()) continue;
+    if (first == nullptr ||
+        (job->task != nullptr &&
+         (first->task == nullptr || FairQueue::before(*job->task, *first->task, now)))) {
+      first = job;
+    }
   }
-  return nullptr;
+  return first;
 }
 
-void Lanes::lane() {
+void Lanes::lane(bool holds) {
+  on_lane = true;
   mu_.lock();
   while (true) {
+    if (!holds) {
+      if (!handed_.empty()) {
+        Task* const task = handed_.front();
+        handed_.pop_front();
+        holds = true;
+        mu_.unlock();
+        run_task(task);
+        mu_.lock();
+      } else if (stopping_) {
+        break;
+      } else {
+        ++spare_;
+        handed_on_.wait(mu_);
+        --spare_;
+      }
+      continue;
+    }
     // A kernel of somebody who has had least gets help before those who wait get a lane.
-    Job* const first = queue_.empty() ? nullptr : joinable();
-    const bool help = first != nullptr && first->task != nullptr &&
-                      !queue_.has_before(*first->task, core::ns_since(first->began));
-    if (!queue_.empty() && !help) {
-      Task* task = queue_.pop();
-      waiting_.fetch_sub(1, std::memory_order_relaxed);
+    Job* const job = first_job();
+    const bool first =
+        job != nullptr && job->task != nullptr && !queue_.has_before(*job->task, core::now_ns());
+    if (!queue_.empty() && !first) {
+      Task* task = take();
+      if (task->parked_ != nullptr) {
+        hand_on(*task);
+        holds = false;
+        continue;
+      }
       mu_.unlock();
       run_task(task);
       mu_.lock();
-    } else if (Job* const job = help ? first : joinable()) {
-      ++job->helpers;
-      mu_.unlock();
-      const auto began = core::Clock::now();
-      quiet += job->quiet;
-      pull(*job, true);
-      quiet -= job->quiet;
-      if (job->task != nullptr) job->task->charge(core::ns_since(began));  // its plan waits for us
-      mu_.lock();
-      if (--job->helpers == 0) job_ended_.notify_all();
+    } else if (job != nullptr) {
+      help(*job, nullptr);
     } else if (stopping_) {
       break;
     } else {
@@ -137,15 +169,30 @@ void Lanes::lane() {
   mu_.unlock();
 }
 
-void Lanes::pull(Job& job, bool helper) {
+void Lanes::help(Job& job, const Task* mine) {
+  ++job.helpers;
+  mu_.unlock();
+  const auto began = core::Clock::now();
+  Task* const outer = std::exchange(worked_for, job.task);
+  Task* const plan = std::exchange(own_plan, nullptr);
+  quiet += job.quiet;
+  pull(job, mine, true);
+  quiet -= job.quiet;
+  own_plan = plan;
+  worked_for = outer;
+  if (job.task != nullptr) job.task->charge(core::ns_since(began));  // its plan waits for us
+  mu_.lock();
+  if (--job.helpers == 0) job_ended_.notify_all();
+}
+
+// A helper leaves for whoever goes first; the caller waits for them, and stays until all parts have
+// begun.
+void Lanes::pull(Job& job, const Task* mine, bool helper) {
   while (true) {
-    // A helper leaves for a waiting session; the caller stays until all parts have begun.
-    if (contended()) {
-      if (!helper) {
-        yield_to_others();
-      } else if (!ahead_of_waiting(job)) {
-        return;
-      }
+    if (!helper) {
+      breathe();
+    } else if ((mine != nullptr || contested()) && !goes_first(job, mine)) {
+      return;
     }
     const std::int64_t i = job.next.fetch_add(1, std::memory_order_relaxed);
     if (i >= job.parts) return;
@@ -159,29 +206,13 @@ void Lanes::pull(Job& job, bool helper) {
   }
 }
 
-bool Lanes::ahead_of_waiting(const Job& job) const {
+// Has the job's session had less than those that wait, and than `mine`?
+bool Lanes::goes_first(const Job& job, const Task* mine) {
   core::MutexLock lock(mu_);
-  return job.task != nullptr && !queue_.has_before(*job.task, core::ns_since(job.began));
-}
-
-void Lanes::yield_to_others() {
-  if (nested || quiet > 0 || core::Clock::now() - turn_began < kTurn) return;
-  Task* task;
-  {
-    core::MutexLock lock(mu_);
-    if (queue_.empty()) return;
-    // Not for those who have had their share: the plan goes on.
-    if (running_task != nullptr && !queue_.has_before(*running_task, core::ns_since(turn_began)))
-      return;
-    task = queue_.pop();
-    waiting_.fetch_sub(1, std::memory_order_relaxed);
-  }
-  const auto began = core::Clock::now();
-  nested = true;
-  run_task(task);
-  nested = false;
-  given += core::ns_since(began);
-  turn_began = core::Clock::now();
+  if (job.task == nullptr) return queue_.empty() && mine == nullptr;
+  const std::uint64_t now = core::now_ns();
+  return first_job() == &job && !queue_.has_before(*job.task, now) &&
+         (mine == nullptr || !FairQueue::before(*mine, *job.task, now));
 }
 
 void Lanes::run_parts(std::int64_t parts, const std::function<void(std::int64_t)>& part) {
@@ -189,19 +220,78 @@ void Lanes::run_parts(std::int64_t parts, const std::function<void(std::int64_t)
     if (parts == 1) part(0);
     return;
   }
-  Job job{.parts = parts, .part = part, .task = running_task, .quiet = quiet > 0};
+  Job job{.parts = parts, .part = part, .task = worked_for, .quiet = quiet > 0};
   int wake;
   {
     core::MutexLock lock(mu_);
     jobs_.push_back(&job);
+    open_jobs_.fetch_add(1, std::memory_order_relaxed);
     wake = static_cast<int>(std::min<std::int64_t>(sleeping_, parts - 1));
   }
   while (wake-- > 0) work_.notify_one();
-  pull(job, false);
+  pull(job, nullptr, false);
   core::MutexLock lock(mu_);
   std::erase(jobs_, &job);
+  open_jobs_.fetch_sub(1, std::memory_order_relaxed);
   while (job.helpers > 0) job_ended_.wait(mu_);
   if (job.failure) std::rethrow_exception(job.failure);
+}
+
+// In the middle of a plan: as long as others have had much less, they go first.
+void Lanes::give_way() {
+  Task* const task = own_plan;
+  if (task == nullptr || !on_lane || quiet > 0) return;
+  core::MutexLock lock(mu_);
+  while (true) {
+    const std::uint64_t now = core::now_ns();
+    const bool waits = queue_.has_before(*task, now, FairQueue::kTurn);
+    if (waits && park(*task)) continue;
+    Job* const job = first_job();
+    if (waits || job == nullptr || job->task == nullptr || job->task == task ||
+        !FairQueue::before(*job->task, *task, now, FairQueue::kTurn)) {
+      return;
+    }
+    FairQueue::pause(*task, now);
+    help(*job, task);
+    const std::uint64_t back = core::now_ns();
+    FairQueue::resume(*task, back);
+    given += back - now;
+  }
+}
+
+// The plan on this thread waits until its task's turn comes again; the lane goes to whoever is
+// first. False: no more threads can wait, and nothing has happened.
+bool Lanes::park(Task& task) {
+  if (parked_ >= kMostParked) return false;
+  if (static_cast<std::size_t>(spare_) <= handed_.size()) {
+    try {
+      threads_.emplace_back([this] { lane(false); });
+    } catch (const std::exception&) {
+      return false;
+    }
+  }
+  const std::uint64_t now = core::now_ns();
+  hand_on(*take());
+  queue_.push_paused(&task, now);
+  waiting_.fetch_add(1, std::memory_order_relaxed);
+  Parked here;
+  task.parked_ = &here;
+  ++parked_;
+  while (!here.goes_on) here.go_on.wait(mu_);
+  --parked_;
+  given += core::now_ns() - now;
+  return true;
+}
+
+// The lane of this thread becomes that of a thread for the task.
+void Lanes::hand_on(Task& task) {
+  if (Parked* const parked = std::exchange(task.parked_, nullptr)) {
+    parked->goes_on = true;
+    parked->go_on.notify_one();
+  } else {
+    handed_.push_back(&task);
+    handed_on_.notify_one();
+  }
 }
 
 }  // namespace teletensor::runtime

@@ -1,12 +1,16 @@
-// Lanes: the threads that compute, one per core. They run the plans of sessions in turn, and with
-// time left over the parts of a plan that another lane is running.
+// Lanes: so many threads compute at a time, one per core. They run the plans of sessions in turn,
+// and with time left over the parts of a plan that another lane is running.
+//
+// Between two parts a plan gives its lane away where somebody has had much less: its thread waits
+// (parked) until its turn comes again, and another one has the lane. So a kernel that takes long
+// holds nobody up for longer than a part.
 //
 // Waking a sleeping lane costs about 60 us, hence no wake-up while one is looking for work anyway.
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -21,14 +25,16 @@ namespace teletensor::runtime {
 
 class Lanes {
  public:
+  static constexpr int kMostParked = 32;
+
   explicit Lanes(int count);  // >= 1
   // Precondition: no task is ready or running.
   ~Lanes();
   Lanes(const Lanes&) = delete;
   Lanes& operator=(const Lanes&) = delete;
 
-  // While one lives on this thread, its kernels run no other session's plans between two parts:
-  // they could wait for what this one holds.
+  // While one lives on this thread, its kernels do not give their lane away: others could wait for
+  // what this one holds.
   class Quiet {
    public:
     Quiet();
@@ -37,11 +43,11 @@ class Lanes {
     Quiet& operator=(const Quiet&) = delete;
   };
 
-  // Time that this thread has given to other sessions' plans in the middle of one. A plan takes the
-  // difference off its own time.
+  // Time that others had in the middle of plans of this thread. A plan takes the difference off its
+  // own time.
   static std::uint64_t given_ns();
 
-  int count() const { return static_cast<int>(threads_.size()); }
+  int count() const { return count_; }
   // The task has work. Precondition: it is neither ready nor running. Any thread.
   void ready(Task* task);
   // The same, and its next plan runs on this thread. False where no lane is free for that: nothing
@@ -55,33 +61,46 @@ class Lanes {
   bool contended() const { return waiting_.load(std::memory_order_relaxed) > 0; }
 
   // Runs part(0) ... part(parts - 1), each once, on this thread and on lanes that are free; returns
-  // when all have run. Parts may call it again. While other sessions wait, the caller runs one plan
-  // of theirs between two parts, unless it is inside such a plan already. An exception of a part is
-  // thrown here once the others have ended (parts not begun by then are left out).
+  // when all have run. Parts may call it again. An exception of a part is thrown here once the
+  // others have ended (parts not begun by then are left out).
   void run_parts(std::int64_t parts, const std::function<void(std::int64_t)>& part);
+  // Between two pieces of a part: the plan on this thread waits while others go first.
+  void breathe() {
+    if (contested()) give_way();
+  }
 
  private:
   struct Job;
 
-  void lane();
-  void pull(Job& job, bool helper);
-  Job* joinable() TT_REQUIRES(mu_);
+  void lane(bool holds);
+  void pull(Job& job, const Task* mine, bool helper);
+  void help(Job& job, const Task* mine) TT_REQUIRES(mu_);
+  Job* first_job() TT_REQUIRES(mu_);
   void run_task(Task* task);
-  // Has the job's session had less than those that wait?
-  bool ahead_of_waiting(const Job& job) const;
-  void yield_to_others();
+  bool contested() const { return contended() || open_jobs_.load(std::memory_order_relaxed) > 1; }
+  bool goes_first(const Job& job, const Task* mine);
+  void give_way();
+  Task* take() TT_REQUIRES(mu_);
+  bool park(Task& task) TT_REQUIRES(mu_);
+  void hand_on(Task& task) TT_REQUIRES(mu_);
 
+  const int count_;
   mutable core::Mutex mu_;
   core::CondVar work_;       // a task, a job, or the end
+  core::CondVar handed_on_;  // a task for a thread without a lane, or the end
   core::CondVar job_ended_;  // a helper has left a job
   FairQueue queue_ TT_GUARDED_BY(mu_);
   std::map<std::string, std::weak_ptr<Share>> shares_ TT_GUARDED_BY(mu_);  // by user
-  std::vector<Job*> jobs_ TT_GUARDED_BY(mu_);  // with parts that nobody has begun
-  int sleeping_ TT_GUARDED_BY(mu_) = 0;
+  std::vector<Job*> jobs_ TT_GUARDED_BY(mu_);    // with parts that nobody has begun
+  std::deque<Task*> handed_ TT_GUARDED_BY(mu_);  // each with the lane that it may run on
+  int sleeping_ TT_GUARDED_BY(mu_) = 0;          // lanes
+  int spare_ TT_GUARDED_BY(mu_) = 0;             // threads that wait without a lane
+  int parked_ TT_GUARDED_BY(mu_) = 0;
   bool stopping_ TT_GUARDED_BY(mu_) = false;
-  std::atomic<int> waiting_{0};  // tasks in queue_
+  std::atomic<int> waiting_{0};    // tasks in queue_
+  std::atomic<int> open_jobs_{0};  // in jobs_
 
-  std::vector<std::thread> threads_;
+  std::vector<std::thread> threads_ TT_GUARDED_BY(mu_);  // lanes, parked and spare ones
 };
 
 }  // namespace teletensor::runtime

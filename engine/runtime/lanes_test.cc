@@ -93,23 +93,105 @@ TEST(Lanes, TasksTakeTurns) {
   EXPECT_EQ(order, (std::vector<int>{1, 2, 1, 2, 1, 2, 1}));
 }
 
-// One lane, a kernel of many parts that runs for long: another session's plan runs in between.
+void spin(std::chrono::microseconds time) {
+  const auto end = std::chrono::steady_clock::now() + time;
+  while (std::chrono::steady_clock::now() < end) {
+  }
+}
+
+// One lane, a kernel of many parts that runs for long: another session's plans run in its middle,
+// on another thread, while it waits.
 TEST(Lanes, ALongKernelLetsOthersInBetweenParts) {
+  for (const bool between : {true, false}) {  // parts; or pieces of one part
+    Lanes lanes(1);
+    std::atomic<bool> seen_during{false};
+    std::thread::id kernel_thread, other_thread;
+    Counted other(lanes, 2, [&] { other_thread = std::this_thread::get_id(); });
+    Counted kernel(lanes, 1, [&] {
+      kernel_thread = std::this_thread::get_id();
+      const std::uint64_t given = Lanes::given_ns();
+      const auto piece = [&](std::int64_t i) {
+        if (i == 0) other.start();
+        if (!between) lanes.breathe();
+        if (!other.ended) spin(std::chrono::microseconds(200));
+        if (other.ended) seen_during = true;
+      };
+      if (between) {
+        lanes.run_parts(10'000, piece);
+      } else {
+        for (int i = 0; i < 10'000; ++i) piece(i);
+      }
+      EXPECT_GT(Lanes::given_ns(), given);
+      EXPECT_EQ(std::this_thread::get_id(), kernel_thread);
+    });
+    kernel.start();
+    kernel.wait();
+    other.wait();
+    EXPECT_TRUE(seen_during);
+    EXPECT_NE(kernel_thread, other_thread);
+  }
+}
+
+TEST(Lanes, AQuietKernelKeepsItsLane) {
   Lanes lanes(1);
-  std::atomic<bool> other_ran{false};
-  std::atomic<bool> seen_during{false};
-  Counted other(lanes, 1, [&] { other_ran = true; });
+  Counted other(lanes, 1, [] {});
   Counted kernel(lanes, 1, [&] {
-    lanes.run_parts(200, [&](std::int64_t i) {
-      if (i == 0) other.start();
-      std::this_thread::sleep_for(std::chrono::microseconds(200));
-      if (other_ran) seen_during = true;
+    const Lanes::Quiet quiet;
+    other.start();
+    lanes.run_parts(50, [&](std::int64_t) {
+      spin(std::chrono::microseconds(200));
+      EXPECT_FALSE(other.ended);
     });
   });
   kernel.start();
   kernel.wait();
   other.wait();
-  EXPECT_TRUE(seen_during);
+}
+
+// Many long kernels on two lanes: all of them end, more than may wait at a time as well.
+TEST(Lanes, MoreLongKernelsThanMayWait) {
+  Lanes lanes(2);
+  std::atomic<int> parts{0};
+  std::vector<std::unique_ptr<Counted>> tasks;
+  constexpr int kTasks = Lanes::kMostParked + 8;
+  for (int t = 0; t < kTasks; ++t) {
+    tasks.push_back(std::make_unique<Counted>(lanes, 2, [&] {
+      lanes.run_parts(40, [&](std::int64_t) {
+        spin(std::chrono::microseconds(100));
+        ++parts;
+      });
+    }));
+  }
+  for (auto& task : tasks) task->start();
+  for (auto& task : tasks) task->wait();
+  EXPECT_EQ(parts, kTasks * 2 * 40);
+}
+
+// Two lanes with long kernels of one that floods; the kernel of somebody who comes has both.
+TEST(Lanes, AKernelOfSomebodyWithLessIsHelpedFromTheMiddleOfAnother) {
+  Lanes lanes(2);
+  std::atomic<bool> helped{false};
+  Counted comes(lanes, 1, [&] {
+    const std::thread::id mine = std::this_thread::get_id();
+    lanes.run_parts(100'000, [&](std::int64_t) {
+      if (std::this_thread::get_id() != mine) helped = true;
+      if (!helped) spin(std::chrono::microseconds(20));
+    });
+  });
+  std::atomic<bool> end{false};
+  const auto flood = [&] {
+    while (!end) lanes.run_parts(20, [&](std::int64_t) { spin(std::chrono::microseconds(100)); });
+  };
+  Counted first(lanes, 1, flood), second(lanes, 1, flood);
+  first.start();
+  second.start();
+  spin(std::chrono::milliseconds(30));
+  comes.start();
+  comes.wait();
+  end = true;
+  first.wait();
+  second.wait();
+  EXPECT_TRUE(helped);
 }
 
 }  // namespace

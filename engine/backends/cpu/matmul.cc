@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "engine/backends/cpu/block_io.h"
@@ -139,6 +140,16 @@ constexpr double kCost = std::is_same_v<T, float>    ? 0.02
                          : std::is_same_v<T, double> ? 0.05
                                                      : 0.5;
 
+// A side of a product that takes so long is cut into pieces: how long they are, and how many. They
+// are not shorter than kLeast: the library packs the operands anew for each of them.
+std::pair<std::int64_t, std::int64_t> cut(std::int64_t side, double ns) {
+  constexpr std::int64_t kLeast = 128;
+  const auto wanted = static_cast<std::int64_t>(std::min(ns / 400e3 + 1, 1e6));
+  const std::int64_t count = std::clamp<std::int64_t>(side / kLeast, 1, wanted);
+  const std::int64_t size = ((side + count - 1) / count + 15) / 16 * 16;
+  return {size, (side + size - 1) / size};
+}
+
 // Runs `finish(first result row, rows, first column, columns)` on each piece of the result while it
 // is in the cache.
 template <class T, class F>
@@ -172,14 +183,11 @@ Status run(KernelCall& call, const Product& p, T* c, F finish) {
     }
     return {};
   }
-  // Panels are not thinner than 128: the library packs the other operand for each of them.
   const bool by_rows = p.m >= p.n;
-  const std::int64_t length = by_rows ? p.m : p.n;
-  const std::int64_t most = std::max<std::int64_t>(1, length / 128);
-  const auto wanted = static_cast<std::int64_t>(std::min(cost / 400e3 + 1, 1e6));
-  const std::int64_t size =
-      ((length + std::min(wanted, most) - 1) / std::min(wanted, most) + 15) / 16 * 16;
-  const std::int64_t panels = (length + size - 1) / size, tasks = p.batches * panels;
+  const std::int64_t length = by_rows ? p.m : p.n, width = by_rows ? p.n : p.m;
+  const auto [size, panels] = cut(length, cost);
+  const auto [across, pieces] = cut(width, cost / static_cast<double>(panels));
+  const std::int64_t tasks = p.batches * panels * pieces;
   // Small matrices go several to a part.
   const double task_cost = total / static_cast<double>(tasks);
   const auto group =
@@ -189,9 +197,10 @@ Status run(KernelCall& call, const Product& p, T* c, F finish) {
   call.parallel.run(parts, [&](std::int64_t part) {
     for (std::int64_t t = part * group; t < std::min(tasks, (part + 1) * group); ++t) {
       if (call.parallel.cancelled()) return;
-      const std::int64_t at = t % panels * size, n = std::min(size, length - at);
-      Status status =
-          by_rows ? matrix(t / panels, at, n, 0, p.n) : matrix(t / panels, 0, p.m, at, n);
+      const std::int64_t i = t / pieces % panels * size, n = std::min(size, length - i);
+      const std::int64_t j = t % pieces * across, w = std::min(across, width - j);
+      const std::int64_t index = t / pieces / panels;
+      Status status = by_rows ? matrix(index, i, n, j, w) : matrix(index, j, w, i, n);
       if (!status.ok()) {
         failures[static_cast<std::size_t>(part)] = std::move(status);
         return;
