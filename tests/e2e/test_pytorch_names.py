@@ -81,3 +81,41 @@ def test_dlpack(tt):
 def test_shapes_are_sizes(tt):
     assert type(tt.broadcast_shapes((2,), (3, 1))) is tt.Size
     assert isinstance(tt.gradient(tt.arange(4.0)), tuple)
+
+
+def test_views_in_place(tt):
+    x = tt.arange(6.0)
+    first, other = x[1:3], x
+    x.resize_(2, 3).t_()
+    assert other is x and x.tolist() == [[0, 3], [1, 4], [2, 5]] and x.stride() == (1, 3)
+    first.fill_(7)
+    assert x.tolist() == [[0, 3], [7, 4], [7, 5]]  # the memory is the same
+    x[0, 0] = 9
+    assert x.unsqueeze_(0).transpose_(0, 2).squeeze_(1 if x.shape[1] == 1 else 2).shape == (2, 3)
+    assert x.tolist() == [[9, 7, 7], [3, 4, 5]]
+    assert x.as_strided_((2,), (3,), 0).tolist() == [9, 3] and x.resize_as_(tt.ones(1)).tolist() == [9]
+    grown = tt.tensor([[1, 2], [3, 4]]).t().resize_(5)
+    assert grown.tolist() == [1, 2, 3, 4, 0]  # as they lay in memory
+    assert tt.zeros(0, dtype=tt.int64).set_(grown, 1, (2,)).tolist() == [2, 3]
+
+
+def test_views_in_place_and_gradients(tt):
+    w = tt.ones(2, 3, requires_grad=True)
+    y = w * 2
+    y.t_()
+    assert not y.is_leaf and y.shape == (3, 2)
+    (y * tt.arange(6.0).reshape(3, 2)).sum().backward()
+    assert w.grad.tolist() == [[0, 4, 8], [2, 6, 10]]
+    h = w * 3
+    squares = h * h
+    h.detach_()
+    assert h.is_leaf and not h.requires_grad and not w.detach().requires_grad_().detach_().requires_grad
+    squares.sum().backward()  # what was computed before still has its history
+    assert w.grad[0, 0] == 18
+    with pytest.raises(RuntimeError, match="a leaf Variable that requires grad"):
+        w.t_()
+    with pytest.raises(RuntimeError, match="cannot resize variables that require grad"):
+        y.resize_(6)
+    with pytest.raises(RuntimeError, match=r"write x = x.t\(\)"):
+        tt.compile(lambda a: a.t_() * 2)(tt.ones(2, 3))
+    assert tt.vmap(lambda a: (a * 2).unsqueeze_(0))(tt.ones(2, 3)).shape == (2, 1, 3)

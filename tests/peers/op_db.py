@@ -1,6 +1,7 @@
 """PyTorch's own operator samples (its operator database) run against teletensor.
 
-    python tests/peers/op_db.py [--mode forward|grad|errors] [--dtype float32] [--names a,b] [--list]
+    python tests/peers/op_db.py [--mode forward|reference|grad|errors] [--dtype float32]
+        [--most 10] [--names a,b] [--list]
 
 starts a daemon, runs every name of the database that we have and prints the names that differ, with
 the first reason of each. `test_op_db.py` runs the same in CI.
@@ -320,8 +321,8 @@ def names():
     return dict(sorted(grouped.items()))
 
 
-def run_name(ours, infos, mode, dtype):
-    """(samples run, None or the first difference) over all variants of one name."""
+def run_name(ours, infos, mode, dtype, most=MAX_SAMPLES):
+    """(samples run, None or the first difference) over `most` samples of each variant of one name."""
     count = 0
     for info in infos:
         call = ours.caller(info)
@@ -340,8 +341,9 @@ def run_name(ours, infos, mode, dtype):
         if dtype not in info.dtypes or (gradients and not (info.supports_autograd and dtype in info.backward_dtypes)):
             continue
         torch.manual_seed(1)
-        samples = info.sample_inputs("cpu", dtype, requires_grad=gradients)
-        for i, sample in zip(range(MAX_SAMPLES), samples, strict=False):
+        inputs = info.reference_inputs if mode == "reference" else info.sample_inputs
+        samples = inputs("cpu", dtype, requires_grad=gradients)
+        for i, sample in zip(range(most), samples, strict=False):
             try:
                 bad = run_sample(ours, call, info, sample, dtype, gradients)
             except Unsupported:
@@ -376,9 +378,10 @@ def print_all(wanted, run, how):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--mode", default="forward", choices=("forward", "grad", "errors"))
+    parser.add_argument("--mode", default="forward", choices=("forward", "reference", "grad", "errors"))
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--names", default="")
+    parser.add_argument("--most", type=int, default=MAX_SAMPLES, help="samples of a variant")
     parser.add_argument("--list", action="store_true", help="names that we have not")
     options = parser.parse_args()
     import teletensor as tt
@@ -392,7 +395,7 @@ def main():
         return
     wanted = options.names.split(",") if options.names else list(have)
     dtype = getattr(torch, options.dtype)
-    print_all(wanted, lambda ours, name: run_name(ours, have[name], options.mode, dtype),
+    print_all(wanted, lambda ours, name: run_name(ours, have[name], options.mode, dtype, options.most),
               f"{options.mode}, {options.dtype}")
 
 

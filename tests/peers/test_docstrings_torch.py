@@ -34,7 +34,7 @@ REASONS = {
         nn.functional.fractional_max_pool3d nn.functional.fractional_max_pool3d_with_indices
         nn.init.kaiming_normal_ nn.init.kaiming_uniform_ nn.init.normal_ nn.init.orthogonal_ nn.init.sparse_
         nn.init.trunc_normal_ nn.init.uniform_ nn.init.xavier_normal_ nn.init.xavier_uniform_""",
-    ALIASES: """as_tensor asarray from_dlpack from_numpy frombuffer Tensor.resize_ Tensor.view
+    ALIASES: """as_tensor asarray from_dlpack from_numpy frombuffer Tensor.view
         autograd.graph.saved_tensors_hooks""",
     LAZY: "conj resolve_conj resolve_neg",
     UNINITIALISED: "empty_like empty_strided nn.utils.skip_init",
@@ -42,7 +42,6 @@ REASONS = {
         Generator.set_state autograd.graph.register_multi_grad_hook""",
     "distributions have no modules of their own": "distributions.Independent",
     "torch.fx": "func.functionalize",
-    "resize_": "kthvalue",
     "sparse tensors": "narrow_copy",
     "a DataLoader of nothing": "optim.lr_scheduler.OneCycleLR",
     "no device cuda": "set_default_device",

@@ -390,6 +390,18 @@ void bind_tensor(nb::module_& m) {
            [](PyTensor& t, const PyTensor& other) {
              raise_if(t.session->set_data(handle(t), handle(other)));
            })
+      .def("_become",
+           [](PyTensor& t, PyTensor& other) {
+             if (t.session != other.session || t.session->tracer() != nullptr) {
+               raise_if(core::invalid(
+                   "a captured function cannot change the shape of a tensor in place: write "
+                   "x = x.t(), x = x.unsqueeze(0), ..."));
+             }
+             handle(t).owner = nullptr;
+             handle(other).owner = t.self;
+             t.handle = other.handle;
+             t.kept.reset();
+           })
       .def(
           "retain_grad", [](PyTensor& t) { raise_if(t.session->retain_grad(handle(t))); },
           "Keeps .grad of a tensor that is no leaf.")

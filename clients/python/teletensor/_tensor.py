@@ -100,11 +100,6 @@ def _requires_grad_(self: Tensor, requires_grad: bool = True) -> Tensor:
     return self
 
 
-def _detach_(self: Tensor) -> Tensor:
-    """Not supported: NotImplementedError."""
-    raise NotImplementedError("detach_() is not supported; use x = x.detach()")
-
-
 def _cpu(self: Tensor) -> Tensor:
     """The tensor on the daemon's CPU (numpy() is what brings it to the notebook)."""
     return _to(self, "cpu")
@@ -287,7 +282,7 @@ def attach() -> None:
         "to": _to, "backward": _backward, "register_hook": _register_hook,
         "register_post_accumulate_grad_hook": _register_post_accumulate_grad_hook,
         "backward_stream": _backward_stream,
-        "requires_grad_": _requires_grad_, "detach_": _detach_, "cpu": _cpu, "cuda": _cuda,
+        "requires_grad_": _requires_grad_, "cpu": _cpu, "cuda": _cuda,
         "type": _type, "size": _size, "stride": _stride, "is_contiguous": _is_contiguous,
         "numpy": _convert.to_numpy,
         "tolist": _convert.tolist, "copy_": _copy_, "__iter__": _iter, "__len__": _len,

@@ -19,6 +19,7 @@ from . import (
     queries,
     random,
     reductions,
+    restructure,
     scatters,
     structure,
     typeinfo,
@@ -37,6 +38,7 @@ from .order import *  # noqa: F403
 from .queries import *  # noqa: F403
 from .random import *  # noqa: F403
 from .reductions import *  # noqa: F403
+from .restructure import *  # noqa: F403
 from .scatters import *  # noqa: F403
 from .structure import *  # noqa: F403
 from .typeinfo import *  # noqa: F403
@@ -56,6 +58,7 @@ _MODULES = (
     queries,
     random,
     reductions,
+    restructure,
     scatters,
     structure,
     typeinfo,

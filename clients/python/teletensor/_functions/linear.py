@@ -97,7 +97,7 @@ def ormqr(input: Tensor, input2: Tensor, input3: Tensor, left: bool = True,
           transpose: bool = False) -> Tensor:
     """Q input3, or input3 Q (not `left`), with Q the whole product of reflectors of geqrf."""
     m, n = input._shape[-2:]
-    wide = input
+    wide = input[..., :m]
     if m > n:
         wide = ops["cat"]([input, input.new_zeros(*input._shape[:-1], m - n)], -1)
     q = linalg.householder_product(wide, input2)

@@ -15,11 +15,8 @@ __all__ = [
     "is_signed", "is_tensor", "numel", "shares_storage",
 ]
 METHODS = [
-    "apply_", "as_strided_", "data_ptr", "dim_order", "fill_diagonal_", "get_device",
-    "is_pinned", "is_set_to",
-    "is_shared", "map_",
-    "resize_", "resize_as_", "set_", "squeeze_", "sum_to_size", "swapaxes_", "swapdims_", "t_",
-    "transpose_", "unsqueeze_",
+    "apply_", "data_ptr", "dim_order", "fill_diagonal_", "get_device", "is_pinned", "is_set_to",
+    "is_shared", "map_", "sum_to_size",
 ]
 
 
@@ -159,11 +156,5 @@ def _refused(name: str, why: str) -> Any:
     return method
 
 
-_SHAPE = "a handle keeps its shape; write x = x.{}(...)"
-_MEMORY = "the memory is the daemon's"
-as_strided_, squeeze_, t_, transpose_, unsqueeze_, swapaxes_, swapdims_ = (
-    _refused(f"{name}_", _SHAPE.format(name))
-    for name in ("as_strided", "squeeze", "t", "transpose", "unsqueeze", "swapaxes", "swapdims"))
-resize_, resize_as_, set_, data_ptr = (
-    _refused(name, _MEMORY) for name in ("resize_", "resize_as_", "set_", "data_ptr"))
+data_ptr = _refused("data_ptr", "the memory is the daemon's")
 apply_, map_ = (_refused(name, "Python functions do not run in the daemon") for name in ("apply_", "map_"))

@@ -441,10 +441,10 @@ def diff(input: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None
     if n < 0:
         raise RuntimeError(f"order must be non-negative but got {n}")
     dim = wrap_dim(dim, input.dim())
+    if n == 0:
+        return ops["clone"](input)
     parts = [x for x in (prepend, input, append) if x is not None]
     x = ops["cat"](parts, dim) if len(parts) > 1 else input
-    if n == 0:
-        return ops["clone"](x)
     step = "logical_xor" if x.dtype == _core.bool else "sub"
     for _ in range(min(n, x._shape[dim])):
         rest = max(x._shape[dim] - 1, 0)

@@ -30,6 +30,13 @@ def vector_norm(x: Tensor, ord: float = 2, dim: Any = None, keepdim: bool = Fals
     return ops["norm"](x, float(ord), dim, keepdim, dtype)
 
 
+def _extreme(x: Tensor, ord: float, dim: int, keepdim: bool) -> Tensor:
+    """The largest of numbers that are not negative (0 of none) for orders above 0, else the smallest."""
+    if ord < 0:
+        return x.amin(dim, keepdim=keepdim)
+    return x.amax(dim, keepdim=keepdim) if x._shape[dim] else x.sum(dim, keepdim=keepdim)
+
+
 def matrix_norm(A: Tensor, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False, *,
                 dtype: Any = None) -> Tensor:
     """The norm of matrices that lie in two dims: "fro", "nuc", 2, -2, 1, -1, inf, -inf."""
@@ -48,7 +55,7 @@ def matrix_norm(A: Tensor, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool 
     if ord == "nuc" or ord in (2, -2):
         values = svdvals(A.permute([d for d in range(A.dim()) if d not in (rows, columns)]
                                    + [rows, columns]))
-        out = values.sum(-1) if ord == "nuc" else values.amax(-1) if ord == 2 else values.amin(-1)
+        out = values.sum(-1) if ord == "nuc" else _extreme(values, ord, -1, False)
         if keepdim:
             for d in sorted((rows, columns)):
                 out = out.unsqueeze(d)
@@ -58,7 +65,7 @@ def matrix_norm(A: Tensor, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool 
     if abs(ord) == 1:
         rows, columns = columns, rows
     sums = ops["abs"](A).sum(columns, keepdim=True)
-    out = sums.amax(rows, keepdim=True) if ord > 0 else sums.amin(rows, keepdim=True)
+    out = _extreme(sums, ord, rows, True)
     return out if keepdim else out.squeeze((rows, columns))
 
 

@@ -171,8 +171,8 @@ def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
 
 
 def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
-    """x where x > threshold, else value."""
-    return _into(input, tt.where(input > threshold, input, tt.full_like(input, value)), inplace)
+    """value where x <= threshold, else x."""
+    return _into(input, tt.where(input <= threshold, tt.full_like(input, value), input), inplace)
 
 
 def prelu(input: Tensor, weight: Tensor) -> Tensor:

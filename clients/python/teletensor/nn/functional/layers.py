@@ -30,7 +30,11 @@ __all__ = [
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x @ weight.T + bias: x [..., in], weight [out, in] (or [in]), bias [out] give [..., out]."""
+    """x @ weight.T + bias: x [..., in], weight [out, in], bias [out] give [..., out]. A weight [in], with a
+    bias of no dimensions, gives [...]."""
+    if weight.dim() == 1 and (bias is None or bias.dim() == 0):
+        result: Tensor = tt.matmul(input, weight)
+        return result if bias is None else result + bias
     return _ops.linear(input, weight, bias)
 
 

@@ -491,14 +491,14 @@ def multi_margin_loss(
     reduction = _legacy(size_average, reduce, reduction)
     if p not in (1, 2):
         raise ValueError("only p == 1 and p == 2 supported")
-    if weight is not None and tuple(weight.shape) != tuple(input.shape[-1:]):
+    x, places = _rows("multi_margin_loss", input, target, False)
+    if weight is not None and tuple(weight.shape) != tuple(x.shape[1:]):
         if weight.dim() != 1:
             raise ValueError("weight must be one-dimensional")
         raise RuntimeError(
-            f"multi_margin_loss: inconsistent weight size, expected {list(input.shape[-1:])} but "
+            f"multi_margin_loss: inconsistent weight size, expected {list(x.shape[1:])} but "
             f"got {list(weight.shape)}"
         )
-    x, places = _rows("multi_margin_loss", input, target, False)
     index = places.unsqueeze(1)
     loss = (margin - tt.gather(x, 1, index) + x).clamp(min=0)
     if p == 2:
