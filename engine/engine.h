@@ -96,8 +96,19 @@ struct Publication {
   core::Dims shape;
   bool writable = false;  // by the others
   std::uint64_t bytes = 0;
+  std::uint64_t common = 0, owner = 0;  // Common's
 
   bool open_to(std::string_view whom) const;
+};
+
+// The storage of publications, which several sessions have: what a snapshot says of it.
+struct Common {
+  std::uint64_t id = 0;  // program::Image::Storage::common; of no other one, in no life
+  core::Device device;
+  std::uint64_t bytes = 0;
+  std::uint64_t writes = 0;  // how often it was written
+  std::uint64_t owner = 0;   // program::Image::owner of the session that published it
+  std::string user;          // who is charged
 };
 
 // A storage that a session is charged for.
@@ -289,9 +300,32 @@ class Engine {
     (void)storage, (void)offset, (void)to, (void)bytes;
     return core::Status(core::Code::kUnimplemented, "no storages here");
   }
+  // The same of a common one, for the time of `act`: nobody writes to it meanwhile, until `act`
+  // calls `done`.
+  using Act = std::function<core::Status(const Common& facts, const std::function<void()>& done)>;
+  virtual core::Status hold(const program::Image::Storage& storage, const Act& act) {
+    (void)storage, (void)act;
+    return core::Status(core::Code::kUnimplemented, "no storages here");
+  }
+  // How often publications() has changed.
+  virtual std::uint64_t publications_changed() const { return 0; }
   // Gives the next bytes of a snapshot, those of one storage after the other. `lost` not OK: there
   // are no more of this storage, which could not be written, and why.
   using ReadBytes = std::function<core::Status(void* to, std::size_t bytes, core::Status& lost)>;
+  // Before the first session: what earlier lives have written down. Numbers of sessions and of
+  // publications begin with `first`, which is more than any that is restored.
+  virtual void number_from(std::uint64_t first) { (void)first; }
+  // A common storage, for the images that name it; `user_quota` as SessionOptions'. Whatever is not
+  // restored is an error of each tensor that needs it.
+  virtual core::Status restore_common(const Common& facts, std::uint64_t user_quota,
+                                      const ReadBytes& read) {
+    (void)facts, (void)user_quota, (void)read;
+    return core::Status(core::Code::kUnimplemented, "nothing is restored here");
+  }
+  // A name of one of those, behind them.
+  virtual void restore_publication(Publication publication) { (void)publication; }
+  // Behind the last session: what nobody has taken goes.
+  virtual void restored() {}
   // The session that an image was taken of, where it was. `options` as for open(). Fails where the
   // image makes no sense, its devices are not here, or the memory does not suffice.
   virtual core::Result<std::unique_ptr<Session>> restore(const SessionOptions& options,

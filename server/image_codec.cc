@@ -8,17 +8,19 @@ namespace teletensor::server {
 using core::Status;
 using program::Image;
 
+std::uint32_t number_of(core::Device device) {
+  return static_cast<std::uint32_t>(device.kind) * 256 + device.index;
+}
+
+core::Device device_from(std::uint32_t number) {
+  return {static_cast<core::DeviceKind>(number / 256 % 3), static_cast<std::uint8_t>(number % 256)};
+}
+
 namespace {
 
 std::uint32_t out(Image::Index index) { return index + 1; }
 Image::Index in(std::uint32_t saved) { return saved - 1; }
 
-std::uint32_t out(core::Device device) {
-  return static_cast<std::uint32_t>(device.kind) * 256 + device.index;
-}
-core::Device device_of(std::uint32_t saved) {
-  return {static_cast<core::DeviceKind>(saved / 256 % 3), static_cast<std::uint8_t>(saved % 256)};
-}
 v1::DType out(core::DType dtype) { return static_cast<v1::DType>(dtype); }
 core::DType dtype_of(v1::DType saved, bool& good) {
   const auto dtype = core::dtype_from_number(static_cast<std::uint64_t>(saved));
@@ -28,7 +30,7 @@ core::DType dtype_of(v1::DType saved, bool& good) {
 
 void write(const core::Layout& layout, v1::SavedImage::Layout& out_) {
   out_.set_dtype(out(layout.dtype));
-  out_.set_device(out(layout.device));
+  out_.set_device(number_of(layout.device));
   for (const std::int64_t size : layout.geometry.shape) out_.add_shape(size);
   for (const std::int64_t stride : layout.geometry.strides) out_.add_strides(stride);
   out_.set_offset(layout.geometry.offset);
@@ -36,7 +38,7 @@ void write(const core::Layout& layout, v1::SavedImage::Layout& out_) {
 core::Layout read(const v1::SavedImage::Layout& saved, bool& good) {
   core::Layout layout;
   layout.dtype = dtype_of(saved.dtype(), good);
-  layout.device = device_of(saved.device());
+  layout.device = device_from(saved.device());
   if (saved.shape_size() > core::kMaxRank || saved.strides_size() > core::kMaxRank) {
     good = false;
     return layout;
@@ -227,17 +229,21 @@ void write_image(const Image& image, const ops::Catalog& catalog, v1::SavedImage
   OpTable table(catalog, saved);
   for (const Image::Storage& storage : image.storages) {
     v1::SavedImage::Storage& item = *saved.add_storages();
-    item.set_device(out(storage.device));
+    item.set_device(number_of(storage.device));
     item.set_bytes(storage.bytes);
     item.set_seq(storage.seq);
+    item.set_common(storage.common);
+    item.set_writes(storage.writes);
+    item.set_gone(storage.gone);
   }
+  saved.set_owner(image.owner);
   for (const Image::Failure& failure : image.failures) {
     write(failure.seq, failure.status, *saved.add_failures());
   }
   for (const Image::Value& value : image.values) {
     v1::SavedImage::Value& item = *saved.add_values();
     item.set_dtype(out(value.dtype));
-    item.set_device(out(value.device));
+    item.set_device(number_of(value.device));
     item.set_elements(value.elements);
     item.set_storage(out(value.storage));
     item.set_failure(out(value.failure));
@@ -249,6 +255,8 @@ void write_image(const Image& image, const ops::Catalog& catalog, v1::SavedImage
     item.set_value(out(clock.value));
     item.set_now(clock.now);
     for (const std::uint32_t tick : clock.taken_back) item.add_taken_back(tick);
+    item.set_shared(clock.shared);
+    item.set_read_only(clock.read_only);
   }
   for (const Image::Handle& handle : image.handles) write(handle, *saved.add_handles());
   for (const Image::Node& node : image.nodes) write(node, table, *saved.add_nodes());
@@ -334,21 +342,25 @@ core::Result<Image> read_image(const v1::SavedImage& saved, const ops::Catalog& 
   bool good = saved.recorded_seqs_size() == saved.recorded_nodes_size();
   Image image;
   for (const auto& item : saved.storages()) {
-    image.storages.push_back({device_of(item.device()), item.bytes(), item.seq(), nullptr});
+    image.storages.push_back({device_from(item.device()), item.bytes(), item.seq(), nullptr,
+                              item.common(), item.writes(), item.gone()});
   }
   for (const v1::SavedError& item : saved.failures()) {
     image.failures.push_back({item.root(), read(item)});
   }
   for (const auto& item : saved.values()) {
-    image.values.push_back({dtype_of(item.dtype(), good), device_of(item.device()), item.elements(),
+    image.values.push_back({dtype_of(item.dtype(), good), device_from(item.device()), item.elements(),
                             in(item.storage()), in(item.failure()), in(item.good())});
   }
   for (const auto& item : saved.clocks()) {
     image.clocks.push_back({item.elements() - 1,
                             in(item.value()),
                             item.now(),
-                            {item.taken_back().begin(), item.taken_back().end()}});
+                            {item.taken_back().begin(), item.taken_back().end()},
+                            item.shared(),
+                            item.read_only()});
   }
+  image.owner = saved.owner();
   for (const auto& item : saved.handles()) image.handles.push_back(read(item, good));
   for (const auto& item : saved.nodes()) image.nodes.push_back(read(item, ops, good));
   for (const auto& item : saved.undo()) {

@@ -233,6 +233,9 @@ class Lease final : public engine::SessionListener {
   std::string file_ TT_GUARDED_BY(mutex_);
   std::uint64_t written_upto_ TT_GUARDED_BY(mutex_) = 0;
   std::uint64_t uploads_upto_ TT_GUARDED_BY(mutex_) = 0;  // the last upload's number
+  // Restored with tensors that other sessions have as well: run again, its commands would meet
+  // others' writes, and their own, in another order.
+  bool never_again_ TT_GUARDED_BY(mutex_) = false;
   std::map<std::uint64_t, std::string> sites_ TT_GUARDED_BY(mutex_);
   std::map<std::uint64_t, core::Status> open_errors_ TT_GUARDED_BY(mutex_);  // not raised yet
   std::deque<std::pair<std::uint64_t, std::uint64_t>> uploads_

@@ -38,6 +38,7 @@ Recovery::Recovery(Leases& leases, std::unique_ptr<SessionStore> store, Times ti
                    std::function<void()> shutdown)
     : leases_(leases),
       store_(std::move(store)),
+      commons_(store_.get(), leases.engine()),
       times_(times),
       shutdown_(std::move(shutdown)),
       budget_(times.drain) {
@@ -226,7 +227,11 @@ void Recovery::work() {
         return;
       }
     }
-    for (const std::string& file : over) store_->remove(file);
+    for (const std::string& file : over) {
+      store_->remove(file);
+      commons_.held_by(file, {});
+    }
+    if (!over.empty()) commons_.sweep();
     if (!job) continue;
     auto facts = write(*job);
     const auto done = std::move(job->done);
@@ -255,30 +260,46 @@ core::Result<SnapshotFacts> Recovery::write(Job& job) {
   };
   const Clock::time_point began = Clock::now();
   engine::Engine& engine = leases_.engine();
+  SessionStore::Lost lost;
+  TT_RETURN_IF_ERROR(commons_.write(
+      job.image, check,
+      [&](const Status& why) {
+        return spares(why) || (last && why.code() == Code::kResourceExhausted);
+      },
+      lost));
   write_image(job.image, engine.catalog(), *job.body->mutable_image());
   SnapshotFacts facts;
-  for (const program::Image::Storage& storage : job.image.storages) facts.bytes += storage.bytes;
+  std::vector<std::uint64_t> commons;
+  for (const program::Image::Storage& storage : job.image.storages) {
+    facts.bytes += storage.bytes;
+    if (storage.common != 0) commons.push_back(storage.common);
+  }
+  job.head->mutable_commons()->Assign(commons.begin(), commons.end());
   facts.completed_upto = job.image.next_seq - 1;
   job.head->set_bytes(facts.bytes);
   job.head->set_written(static_cast<std::uint64_t>(std::time(nullptr)));
   std::string file = job.lease->file();
   if (file.empty()) file = store_->new_name();
-  const core::Result<SessionStore::Lost> written =
-      store_->write(file, *job.head, *job.body, job.image, engine, check, spares);
+  const Status written =
+      store_->write(file, *job.head, *job.body, job.image, engine, check, spares, lost);
   facts.seconds = seconds_since(began);
   if (!written.ok()) {
     spdlog::warn("event=snapshot_failed session=\"{}\" id={} reason=\"{}\"", job.lease->client.name,
-                 job.lease->client.id, written.status().message());
-    return written.status();
+                 job.lease->client.id, written.message());
+    return written;
   }
-  if ((facts.lost = written->storages) > 0) {
+  if ((facts.lost = lost.storages) > 0) {
     spdlog::warn("event=tensors_lost session=\"{}\" id={} tensors={} bytes={} reason=\"{}\"",
-                 job.lease->client.name, job.lease->client.id, written->storages, written->bytes,
-                 written->why.message());
+                 job.lease->client.name, job.lease->client.id, lost.storages, lost.bytes,
+                 lost.why.message());
   }
+  commons_.held_by(file, std::move(commons));
+  commons_.sweep();
   job.lease->set_file(file, facts.completed_upto);
   if (job.lease->over()) {
     store_->remove(file);
+    commons_.held_by(file, {});
+    commons_.sweep();
     return Status(Code::kCancelled, "the session has ended");
   }
   spdlog::info("event=snapshot session=\"{}\" id={} upto={} bytes={} seconds={:.3f}",
@@ -415,14 +436,22 @@ void Recovery::lose(const LeaseRef& ref, const Status& why, v1::SavedLosses& los
 // ---------------------------------------------------------------- coming back
 
 void Recovery::restore() {
-  if (!on()) return;
+  if (!on()) return leases_.engine().restored();
   const v1::SavedLosses losses = store_->take_losses();
   for (const v1::SavedLoss& loss : losses.losses()) {
     v1::SavedHead head;
     head.set_token(loss.token());
     leases_.refuse(head, Status(Code::kAborted, loss.reason()), "lost", nullptr);
   }
-  for (const SessionStore::Found& found : store_->list()) restore_one(found);
+  // Numbers of a life that was cut short name nothing else in this one.
+  leases_.engine().number_from(microseconds_of_the_clock());
+  const std::vector<SessionStore::Found> all = store_->list();
+  for (const SessionStore::Found& found : all) {
+    commons_.held_by(found.file, {found.head.commons().begin(), found.head.commons().end()});
+  }
+  commons_.restore(leases_.limits());
+  for (const SessionStore::Found& found : all) restore_one(found);
+  leases_.engine().restored();
 }
 
 void Recovery::restore_one(const SessionStore::Found& found) {
@@ -442,7 +471,7 @@ void Recovery::restore_one(const SessionStore::Found& found) {
         // Nothing may be wrong with the end of the file either.
         std::deque<std::uint64_t> left;
         for (const program::Image::Storage& storage : image->storages) {
-          if (storage.bytes > 0) left.push_back(storage.bytes);
+          if (storage.bytes > 0 && storage.common == 0) left.push_back(storage.bytes);
         }
         const auto read = [&](void* to, std::size_t size, Status& lost) {
           bytes = (*reading)->read(to, size, lost);

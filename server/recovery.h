@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "engine/core/mutex.h"
+#include "server/commons.h"
 #include "server/leases.h"
 #include "server/store.h"
 
@@ -104,6 +105,7 @@ class Recovery {
 
   Leases& leases_;
   const std::unique_ptr<SessionStore> store_;
+  Commons commons_;  // the writer's, once it has something to do
   const Times times_;
   const std::function<void()> shutdown_;
   std::atomic<Clock::time_point> deadline_{Clock::time_point::max()};

@@ -230,6 +230,96 @@ TEST_F(RecoveryTest, AnOlderSessionIsReplayedOrRefused) {
   EXPECT_FALSE(lease.attach(call, &word)->replay);  // not older
 }
 
+// Two sessions with one storage, published by the first, in files: their tokens.
+std::pair<std::string, std::string> two_that_share(House& house) {
+  const LeaseRef one = house.working("one"), two = house.open("two");
+  House::submit(*one, 6, 3, {Command(program::Publish{"w", 1, true, ""})});
+  House::read(*one, 7, 3, 1);
+  const auto all = house.engine->publications();
+  EXPECT_EQ(all.size(), 1u);
+  program::Published published;
+  published.publication = all[0].id;
+  published.shape = core::Dims{kElements};
+  published.writable = true;
+  House::submit(*two, 1, 1, {Command(published)});
+  EXPECT_TRUE(house.snapshot(one).ok());
+  EXPECT_TRUE(house.snapshot(two).ok());
+  return {one->token, two->token};
+}
+
+std::string common_file(const std::string& folder) {
+  for (const auto& each : std::filesystem::directory_iterator(folder + "/sessions")) {
+    if (each.path().extension() == ".common") return each.path().string();
+  }
+  return {};
+}
+
+TEST_F(RecoveryTest, WhatIsPublishedIsSharedAgain) {
+  std::pair<std::string, std::string> tokens;
+  std::uint64_t used = 0, id = 0;
+  {
+    House house(folder_.path);
+    tokens = two_that_share(house);
+    used = house.engine->memory()[0].used;
+    id = house.engine->publications()[0].id;
+  }
+  House house(folder_.path);
+  house.recovery->restore();
+  const auto one = house.leases.find(tokens.first), two = house.leases.find(tokens.second);
+  ASSERT_TRUE(one.ok() && two.ok());
+  EXPECT_EQ(house.engine->memory()[0].used, used);  // once
+  ASSERT_EQ(house.engine->publications().size(), 1u);
+  EXPECT_EQ(house.engine->publications()[0].id, id);
+  program::Apply square;
+  square.op = house.engine->catalog().id(*house.engine->catalog().find("mul"));
+  square.inplace = true;
+  for (int i = 0; i < 2; ++i) square.arguments.push_back(program::Argument::of(1));
+  House::submit(**two, 2, 2, {Command(square)});
+  EXPECT_EQ(House::read(**two, 3, 2, 1)[70], 4900.0f);
+  EXPECT_EQ(House::read(**one, 8, 3, 1)[70], 4900.0f);
+  // Numbers that were given name nothing else.
+  House::submit(**one, 9, 3, {Command(program::Publish{"y", 2, true, ""})});
+  House::read(**one, 10, 3, 2);
+  for (const auto& each : house.engine->publications()) {
+    EXPECT_TRUE(each.name == "w" || each.id > id + 1'000'000) << each.id;
+  }
+  // A client that is ahead is not believed to have done everything alone.
+  std::string word;
+  EXPECT_FALSE((*two)->attach({"0123456789abcdef", 2, 7, 9, 0, 1}, &word).ok());
+  EXPECT_EQ(word, "rollback");
+  for (const auto& lease : {*one, *two}) {
+    house.leases.end(*lease, Status(Code::kCancelled, "its client closed it"), "closed");
+  }
+  for (int i = 0; i < 20'000 && !common_file(folder_.path).empty(); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_EQ(common_file(folder_.path), "");
+}
+
+TEST_F(RecoveryTest, ADamagedPublicationIsFoundAndCostsItself) {
+  std::pair<std::string, std::string> tokens;
+  {
+    House house(folder_.path);
+    tokens = two_that_share(house);
+  }
+  const std::string file = common_file(folder_.path), good = contents(file);
+  std::mt19937 random(3);
+  for (int round = 0; round < 60; ++round) {
+    std::string bad = good;
+    const std::size_t at = random() % good.size();
+    bad[at] = static_cast<char>(bad[at] ^ (1 << random() % 8));
+    put(file, round % 3 == 0 ? good.substr(0, at) : bad);
+    House house(folder_.path);
+    house.recovery->restore();
+    ASSERT_EQ(house.leases.all().size(), 2u) << at;
+    EXPECT_TRUE(house.engine->publications().empty()) << at;
+  }
+  put(file, good);
+  House house(folder_.path);
+  house.recovery->restore();
+  EXPECT_EQ(house.engine->publications().size(), 1u);
+}
+
 TEST_F(RecoveryTest, EveryFlippedBitAndEveryCutIsFound) {
   token_of_one();
   const std::string good = contents(path()), file = std::filesystem::path(path()).filename();
@@ -278,7 +368,7 @@ TEST_F(RecoveryTest, ADamagedFileIsRefusedByNameAndStays) {
 TEST_F(RecoveryTest, AFileOfAnotherVersionIsLeftAlone) {
   token_of_one();
   v1::SavedHead head;
-  head.set_format(3);
+  head.set_format(4);
   head.set_name("exp");
   const std::string file = path();
   {

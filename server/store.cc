@@ -28,18 +28,20 @@ constexpr char kSuffix[] = ".session";
 constexpr char kLosses[] = "losses";
 constexpr std::size_t kPiece = std::size_t{1} << 20;
 constexpr std::uint64_t kMostMessage = std::uint64_t{1} << 31;  // protobuf's own limit
-// 2: a storage's bytes come in pieces, each behind its size; kGone and a reason end those of one
-// that is lost. 1: without.
-constexpr std::uint32_t kFormat = 2;
+// 3: bytes of common storages are elsewhere. 2: a storage's bytes come in pieces, each behind its
+// size; kGone and a reason end those of one that is lost. 1: without.
+constexpr std::uint32_t kFormat = 3;
 constexpr std::uint64_t kGone = ~std::uint64_t{0};
 constexpr std::uint64_t kMostReason = 1 << 16;
 
 Status format_known(const v1::SavedHead& head) {
-  if (head.format() == 1 || head.format() == kFormat) return {};
+  if (head.format() >= 1 && head.format() <= kFormat) return {};
   return Status(Code::kUnimplemented, "written by another version of teletensord");
 }
 
-Status put(BlockWriter& writer, const google::protobuf::MessageLite& message) {
+}  // namespace
+
+Status put_message(BlockWriter& writer, const google::protobuf::MessageLite& message) {
   const std::uint64_t size = message.ByteSizeLong();
   if (size >= kMostMessage) {
     return Status(Code::kResourceExhausted, "too many names and recorded operations to write down");
@@ -48,7 +50,7 @@ Status put(BlockWriter& writer, const google::protobuf::MessageLite& message) {
   return writer.write(message.SerializeAsString());
 }
 
-Status get(BlockReader& reader, google::protobuf::MessageLite& message) {
+Status get_message(BlockReader& reader, google::protobuf::MessageLite& message) {
   std::uint64_t size = 0;
   TT_RETURN_IF_ERROR(reader.read(&size, sizeof size));
   if (size >= kMostMessage) return Status(Code::kDataLoss, "a wrong size");
@@ -57,8 +59,7 @@ Status get(BlockReader& reader, google::protobuf::MessageLite& message) {
   return message.ParseFromString(bytes) ? Status() : Status(Code::kDataLoss, "not a message");
 }
 
-// Errors name the file and nothing above its folder: clients are told.
-Status named(const std::string& file, const Status& status) {
+Status named_file(const std::string& file, const Status& status) {
   if (status.ok()) return status;
   std::string text = status.message();
   if (const std::size_t colon = text.find(file + ": "); colon != std::string::npos) {
@@ -67,7 +68,17 @@ Status named(const std::string& file, const Status& status) {
   return Status(status.code(), "sessions/" + file + ": " + text);
 }
 
-}  // namespace
+Status write_message_file(const std::string& path, const google::protobuf::MessageLite& message) {
+  auto writer = BlockWriter::create(path);
+  if (!writer.ok()) return writer.status();
+  TT_RETURN_IF_ERROR(put_message(**writer, message));
+  return (*writer)->commit();
+}
+
+void SessionStore::Lost::add(std::uint64_t lost_bytes, const Status& status) {
+  if (storages++ == 0) why = status;
+  bytes += lost_bytes;
+}
 
 core::Result<std::unique_ptr<SessionStore>> SessionStore::open(const std::string& state_dir) {
   const std::string folder = state_dir + "/sessions";
@@ -121,10 +132,10 @@ std::vector<SessionStore::Found> SessionStore::list() const {
     Found& found = all.emplace_back();
     found.file = file;
     auto reader = BlockReader::open(path_of(file));
-    found.status = reader.ok() ? get(**reader, found.head) : reader.status();
+    found.status = reader.ok() ? get_message(**reader, found.head) : reader.status();
     if (found.status.ok()) found.status = format_known(found.head);
     if (!found.status.ok()) {
-      found.status = named(file, found.status);
+      found.status = named_file(file, found.status);
       found.head.Clear();
     }
   }
@@ -161,34 +172,32 @@ Status write_storage(BlockWriter& writer, const program::Image::Storage& storage
 
 }  // namespace
 
-core::Result<SessionStore::Lost> SessionStore::write(
-    const std::string& file, const v1::SavedHead& head, const v1::SavedBody& body,
-    const program::Image& image, engine::Engine& engine, const Check& check, const Spares& spares) {
-  Lost all;
+Status SessionStore::write(const std::string& file, const v1::SavedHead& head,
+                           const v1::SavedBody& body, const program::Image& image,
+                           engine::Engine& engine, const Check& check, const Spares& spares,
+                           Lost& lost) const {
   const auto work = [&]() -> Status {
     auto writer = BlockWriter::create(path_of(file));
     if (!writer.ok()) return writer.status();
     v1::SavedHead first = head;
-    first.set_format(kFormat);
-    TT_RETURN_IF_ERROR(put(**writer, first));
+    first.set_format(head.commons().empty() ? 2 : kFormat);
+    TT_RETURN_IF_ERROR(put_message(**writer, first));
     TT_RETURN_IF_ERROR((*writer)->end_block());
-    TT_RETURN_IF_ERROR(put(**writer, body));
+    TT_RETURN_IF_ERROR(put_message(**writer, body));
     std::vector<char> piece(kPiece);
     for (const program::Image::Storage& storage : image.storages) {
-      Status lost;
-      TT_RETURN_IF_ERROR(write_storage(**writer, storage, engine, check, spares, piece, lost));
-      if (lost.ok()) continue;
-      if (all.storages++ == 0) all.why = lost;
-      all.bytes += storage.bytes;
+      if (storage.common != 0) continue;
+      Status gone;
+      TT_RETURN_IF_ERROR(write_storage(**writer, storage, engine, check, spares, piece, gone));
+      if (!gone.ok()) lost.add(storage.bytes, gone);
     }
     if (const Status status = check(); !status.ok() && !spares(status)) return status;
     return (*writer)->commit();
   };
-  if (const Status status = work(); !status.ok()) return named(file, status);
-  return all;
+  return named_file(file, work());
 }
 
-void SessionStore::remove(const std::string& file) {
+void SessionStore::remove(const std::string& file) const {
   std::error_code error;
   std::filesystem::remove(path_of(file), error);
   if (error) {
@@ -231,28 +240,25 @@ Status SessionStore::Reading::finish() { return reader_->finish(); }
 core::Result<std::unique_ptr<SessionStore::Reading>> SessionStore::read(
     const std::string& file) const {
   auto reader = BlockReader::open(path_of(file));
-  if (!reader.ok()) return named(file, reader.status());
+  if (!reader.ok()) return named_file(file, reader.status());
   auto reading = std::make_unique<Reading>();
   reading->reader_ = std::move(*reader);
-  Status status = get(*reading->reader_, reading->head);
+  Status status = get_message(*reading->reader_, reading->head);
   if (status.ok()) status = format_known(reading->head);
-  if (status.ok()) status = get(*reading->reader_, reading->body);
-  if (!status.ok()) return named(file, status);
+  if (status.ok()) status = get_message(*reading->reader_, reading->body);
+  if (!status.ok()) return named_file(file, status);
   return reading;
 }
 
 Status SessionStore::write_losses(const v1::SavedLosses& losses) {
-  auto writer = BlockWriter::create(path_of(kLosses));
-  if (!writer.ok()) return writer.status();
-  TT_RETURN_IF_ERROR(put(**writer, losses));
-  return (*writer)->commit();
+  return write_message_file(path_of(kLosses), losses);
 }
 
 v1::SavedLosses SessionStore::take_losses() {
   v1::SavedLosses losses;
   if (!exists(kLosses)) return losses;
   auto reader = BlockReader::open(path_of(kLosses));
-  const Status status = reader.ok() ? get(**reader, losses) : reader.status();
+  const Status status = reader.ok() ? get_message(**reader, losses) : reader.status();
   if (!status.ok()) {
     spdlog::warn("event=state_damaged file=\"{}\" reason=\"{}\"", kLosses, status.message());
     losses.Clear();

@@ -17,9 +17,19 @@
 
 namespace teletensor::memory {
 class BlockReader;
-}
+class BlockWriter;
+}  // namespace teletensor::memory
 
 namespace teletensor::server {
+
+// A message behind its size, as 8 bytes.
+core::Status put_message(memory::BlockWriter& writer, const google::protobuf::MessageLite& message);
+core::Status get_message(memory::BlockReader& reader, google::protobuf::MessageLite& message);
+// A file of one message.
+core::Status write_message_file(const std::string& path,
+                                const google::protobuf::MessageLite& message);
+// Names the file and nothing above its folder: clients are told.
+core::Status named_file(const std::string& file, const core::Status& status);
 
 class SessionStore {
  public:
@@ -47,12 +57,16 @@ class SessionStore {
     std::size_t storages = 0;
     std::uint64_t bytes = 0;
     core::Status why;  // of the first
+
+    void add(std::uint64_t lost_bytes, const core::Status& status);
   };
-  core::Result<Lost> write(const std::string& file, const v1::SavedHead& head,
-                           const v1::SavedBody& body, const program::Image& image,
-                           engine::Engine& engine, const Check& check, const Spares& spares);
-  void remove(const std::string& file);
+  // `lost` grows by what was lost so.
+  core::Status write(const std::string& file, const v1::SavedHead& head, const v1::SavedBody& body,
+                     const program::Image& image, engine::Engine& engine, const Check& check,
+                     const Spares& spares, Lost& lost) const;
+  void remove(const std::string& file) const;
   bool exists(const std::string& file) const;
+  std::string path_of(const std::string& file) const { return folder_ + "/" + file; }
 
   // A file that is being read: after `body` the bytes of its storages follow.
   class Reading {
@@ -79,7 +93,6 @@ class SessionStore {
 
  private:
   SessionStore(std::string folder, int lock) : folder_(std::move(folder)), lock_(lock) {}
-  std::string path_of(const std::string& file) const { return folder_ + "/" + file; }
 
   const std::string folder_;
   const int lock_;

@@ -15,7 +15,7 @@ using Index = Image::Index;
 Index ImageMaker::storage(const core::Ref<core::Shared>& contents, core::Device device) {
   const auto [entry, is_new] =
       storages_.try_emplace(contents.get(), static_cast<Index>(image_.storages.size()));
-  if (is_new) image_.storages.push_back({device, 0, 0, contents});
+  if (is_new) image_.storages.push_back({device, 0, 0, contents, 0, 0, {}});
   return entry->second;
 }
 
@@ -80,7 +80,6 @@ class ImageTaker {
       item.retains = h->retains;
       item.output = h->output;
       item.seen = h->seen;
-      image_.shares = image_.shares || h->cell->shared;
     }
     for (const Node* node : all_nodes_) take_node(*node);
     for (const auto& undo : graph_.undo_) {
@@ -116,6 +115,8 @@ class ImageTaker {
       // A clock may be a cell that only its clock is left of.
       if (const auto* cell = dynamic_cast<const Cell*>(clock)) {
         item.elements = cell->elements;
+        item.shared = cell->shared;
+        item.read_only = cell->read_only;
         const Index value = maker_.value(cell->value.get());
         image_.clocks[entry->second].value = value;
       }
@@ -285,7 +286,10 @@ class ImageBuilder {
         if (bad(item.value, values)) return broken("a cell");
         const ValueRef value = at(values, item.value);
         if (value && value->elements < item.elements) return broken("a cell");
-        clock = core::Ref<Clock>(new Cell(item.elements, value));
+        auto* cell = new Cell(item.elements, value);
+        clock = core::Ref<Clock>(cell);
+        cell->shared = item.shared;
+        cell->read_only = item.read_only;
       } else {
         clock = core::make_ref<Clock>();
       }

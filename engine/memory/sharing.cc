@@ -20,6 +20,7 @@ void Sharing::unlock(bool write) {
     core::MutexLock lock(mu_);
     if (write) {
       writing_ = false;
+      writes_.fetch_add(1, std::memory_order_release);
     } else {
       --readers_;
     }

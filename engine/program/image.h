@@ -22,12 +22,16 @@ struct Image {
   using Index = std::uint32_t;
   static constexpr Index kNone = ~Index{0};
 
-  // The bytes themselves travel beside the image, in this order.
+  // The bytes themselves travel beside the image, in this order, but for those of a common storage:
+  // other sessions have that as well, so it travels by itself.
   struct Storage {
     core::Device device;
     std::uint64_t bytes = 0;
     std::uint64_t seq = 0;             // of the command that made it
     core::Ref<core::Shared> contents;  // of a live session's image
+    std::uint64_t common = 0;          // which one; 0: none
+    std::uint64_t writes = 0;          // how often that was written, at least
+    std::string gone;                  // why it is not there, where its bytes are older
   };
   struct Value {
     core::DType dtype = core::DType::kF32;
@@ -47,6 +51,7 @@ struct Image {
     Index value = kNone;
     std::uint32_t now = 0;
     std::vector<std::uint32_t> taken_back;
+    bool shared = false, read_only = false;  // of a cell that other sessions have as well
   };
   struct Edge {
     Index node = kNone, leaf = kNone;
@@ -107,7 +112,6 @@ struct Image {
   std::vector<Failure> failures;
   std::vector<Value> values;  // a `good` one before those that name it
   std::vector<Clock> clocks;
-  bool shares = false;  // some of it is other sessions' as well: not to be written down
   std::vector<Handle> handles;
   std::vector<Node> nodes;
   std::vector<Undo> undo;
@@ -119,6 +123,7 @@ struct Image {
   HandleId next_id = 1;
 
   // What the session knows besides.
+  std::uint64_t owner = 0;  // whom its storages are charged to
   struct Upload {
     std::uint64_t number = 0;
     Index storage = kNone;

@@ -95,7 +95,6 @@ class Executor {
 
  private:
   class ScratchMemory;
-  class SharedLocks;
   class PartsOnLanes;
   class Try;
 

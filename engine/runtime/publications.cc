@@ -13,10 +13,12 @@ using core::Status;
 // The storage's own part: tells when it goes.
 class Publications::Entry final : public memory::Sharing {
  public:
-  Entry(Publications* table, std::uint64_t order, memory::Storage* storage)
-      : Sharing(order), table_(table), storage_(storage) {}
+  Entry(Publications* table, std::uint64_t order, memory::Storage* storage, std::string user,
+        std::uint64_t writes = 1)
+      : Sharing(order, writes), user(std::move(user)), table_(table), storage_(storage) {}
   ~Entry() override { table_->gone(*this); }
   memory::Storage* storage() const { return storage_; }
+  const std::string user;
   std::vector<Key> names;  // guarded by the table's mutex
 
  private:
@@ -62,13 +64,20 @@ Status Publications::add(Facts facts, memory::Storage& storage) {
   auto* entry = static_cast<Entry*>(storage.sharing());
   facts.id = next_++;
   if (entry == nullptr) {
-    entry = new Entry(this, facts.id, &storage);
+    entry = new Entry(this, facts.id, &storage, facts.user);
     storage.share(entry);
   }
-  entry->names.push_back(key);
-  by_id_[facts.id] = key;
-  names_.insert_or_assign(key, Name{std::move(facts), entry});
+  facts.common = entry->order;
+  put(std::move(facts), *entry);
   return {};
+}
+
+void Publications::put(Facts facts, Entry& entry) {
+  Key key(facts.user, facts.name);
+  ++changes_;
+  entry.names.push_back(key);
+  by_id_[facts.id] = key;
+  names_.insert_or_assign(std::move(key), Name{std::move(facts), &entry});
 }
 
 Status Publications::withdraw(memory::OwnerId owner, std::string_view name) {
@@ -89,6 +98,7 @@ void Publications::gone(const Entry& entry) {
 }
 
 void Publications::drop(std::map<Key, Name>::iterator name) {
+  ++changes_;
   const auto count = counts_.find(name->second.facts.owner);
   if (--count->second == 0) counts_.erase(count);
   by_id_.erase(name->second.facts.id);
@@ -144,6 +154,34 @@ std::vector<Publications::Facts> Publications::all() const {
   std::vector<Facts> all;
   for (const auto& [key, name] : names_) all.push_back(name.facts);
   return all;
+}
+
+std::uint64_t Publications::changes() const {
+  core::MutexLock lock(mu_);
+  return changes_;
+}
+
+void Publications::number_from(std::uint64_t first) {
+  core::MutexLock lock(mu_);
+  next_ = std::max(next_, first);
+}
+
+void Publications::restore(std::uint64_t common, std::uint64_t writes, std::string user,
+                           memory::Storage& storage) {
+  number_from(common + 1);
+  storage.share(new Entry(this, common, &storage, std::move(user), writes));
+}
+
+void Publications::restore(Facts facts, memory::Storage& storage) {
+  number_from(facts.id + 1);
+  core::MutexLock lock(mu_);
+  if (names_.contains(Key(facts.user, facts.name)) || by_id_.contains(facts.id)) return;
+  ++counts_[facts.owner];
+  put(std::move(facts), *static_cast<Entry*>(storage.sharing()));
+}
+
+const std::string& Publications::user_of(const memory::Storage& storage) {
+  return static_cast<const Entry*>(storage.sharing())->user;
 }
 
 std::size_t Publications::count(memory::OwnerId owner) const {

@@ -1,8 +1,10 @@
 #include "engine/session/host.h"
 
 #include <algorithm>
+#include <optional>
 #include <thread>
 
+#include "engine/runtime/shared_locks.h"
 #include "engine/session/session.h"
 
 namespace teletensor::engine {
@@ -14,6 +16,12 @@ bool Publication::open_to(std::string_view whom) const {
 }  // namespace teletensor::engine
 
 namespace teletensor::session {
+namespace {
+
+// What a file says is believed up to here.
+constexpr memory::OwnerId kMostOwner = memory::OwnerId{1} << 62;
+
+}  // namespace
 
 Host::Host(const ops::Catalog& catalog, std::vector<std::unique_ptr<runtime::Device>> devices,
            int lanes, std::unique_ptr<memory::Disk> disk)
@@ -21,7 +29,8 @@ Host::Host(const ops::Catalog& catalog, std::vector<std::unique_ptr<runtime::Dev
       disk_(std::move(disk)),
       devices_(std::move(devices)),
       lanes_(lanes > 0 ? lanes
-                       : std::max(1, static_cast<int>(std::thread::hardware_concurrency()))) {
+                       : std::max(1, static_cast<int>(std::thread::hardware_concurrency()))),
+      commons_(devices_, publications_) {
   if (disk_) tiers_ = std::make_unique<runtime::Tiers>(*disk_);
 }
 
@@ -78,8 +87,15 @@ std::vector<engine::Publication> Host::publications() const {
   return all;
 }
 
-memory::OwnerId Host::enroll(const engine::SessionOptions& options) {
-  const memory::OwnerId owner = next_owner_++;
+memory::OwnerId Host::enroll(const engine::SessionOptions& options, memory::OwnerId owner) {
+  {
+    core::MutexLock lock(mu_);
+    if (!restoring_ || owner == 0 || owner > kMostOwner || taken_.contains(owner)) {
+      owner = next_owner_;
+    }
+    next_owner_ = std::max(next_owner_, owner + 1);
+    if (restoring_) taken_.insert(owner);
+  }
   const bool known = !options.user.empty() || options.user_quota != 0;
   for (std::size_t i = 0; known && i < devices_.size(); ++i) {
     devices_.at(i).pool().enroll(owner, options.user, options.user_quota);
@@ -97,10 +113,48 @@ core::Result<std::unique_ptr<engine::Session>> Host::restore(const engine::Sessi
                                                              engine::SessionListener* listener,
                                                              program::Image image,
                                                              const ReadBytes& read) {
-  auto session = std::make_unique<Session>(catalog_, devices_, lanes_, publications_,
-                                           enroll(options), options, listener, tiers_.get());
-  TT_RETURN_IF_ERROR(session->put_up(std::move(image), read));
+  auto session =
+      std::make_unique<Session>(catalog_, devices_, lanes_, publications_,
+                                enroll(options, image.owner), options, listener, tiers_.get());
+  TT_RETURN_IF_ERROR(session->put_up(std::move(image), read, commons_));
   return std::unique_ptr<engine::Session>(std::move(session));
+}
+
+core::Status Host::hold(const program::Image::Storage& storage, const Act& act) {
+  const auto& contents = static_cast<const memory::Storage&>(*storage.contents);
+  if (contents.sharing() == nullptr) return core::internal("no common storage");
+  const memory::OnBehalf behalf(contents.owner());
+  std::optional<runtime::SharedLocks> locks(std::in_place, devices_);
+  locks->add(contents, false);
+  TT_RETURN_IF_ERROR(locks->acquire());
+  const engine::Common facts{contents.sharing()->order,    contents.device(), contents.bytes(),
+                             contents.sharing()->writes(), contents.owner(),
+                             runtime::Publications::user_of(contents)};
+  return act(facts, [&] { locks.reset(); });
+}
+
+void Host::number_from(std::uint64_t first) {
+  {
+    core::MutexLock lock(mu_);
+    next_owner_ = std::max(next_owner_, first);
+  }
+  publications_.number_from(first);
+}
+
+core::Status Host::restore_common(const engine::Common& facts, std::uint64_t user_quota,
+                                  const ReadBytes& read) {
+  return commons_.restore(facts, user_quota, read);
+}
+
+void Host::restore_publication(engine::Publication publication) {
+  commons_.restore(std::move(publication));
+}
+
+void Host::restored() {
+  commons_.clear();
+  core::MutexLock lock(mu_);
+  restoring_ = false;
+  taken_.clear();
 }
 
 core::Status Host::read_storage(const program::Image::Storage& storage, std::uint64_t offset,

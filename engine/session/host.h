@@ -1,15 +1,17 @@
 // Host: the Engine over given devices. Engine::create() wires the real ones, tests their own.
 #pragma once
 
-#include <atomic>
 #include <memory>
+#include <set>
 #include <vector>
 
+#include "engine/core/mutex.h"
 #include "engine/engine.h"
 #include "engine/runtime/device.h"
 #include "engine/runtime/lanes.h"
 #include "engine/runtime/publications.h"
 #include "engine/runtime/tiers.h"
+#include "engine/session/commons.h"
 
 namespace teletensor::session {
 
@@ -31,13 +33,21 @@ class Host final : public engine::Engine {
                                                       engine::SessionListener* listener) override;
   core::Status read_storage(const program::Image::Storage& storage, std::uint64_t offset, void* to,
                             std::size_t bytes) override;
+  core::Status hold(const program::Image::Storage& storage, const Act& act) override;
+  std::uint64_t publications_changed() const override { return publications_.changes(); }
+  void number_from(std::uint64_t first) override;
+  core::Status restore_common(const engine::Common& facts, std::uint64_t user_quota,
+                              const ReadBytes& read) override;
+  void restore_publication(engine::Publication publication) override;
+  void restored() override;
   core::Result<std::unique_ptr<engine::Session>> restore(const engine::SessionOptions& options,
                                                          engine::SessionListener* listener,
                                                          program::Image image,
                                                          const ReadBytes& read) override;
 
  private:
-  memory::OwnerId enroll(const engine::SessionOptions& options);
+  // `owner`: what it was in an earlier life; another one where that is somebody's, or 0.
+  memory::OwnerId enroll(const engine::SessionOptions& options, memory::OwnerId owner = 0);
 
   const ops::Catalog& catalog_;
   const std::unique_ptr<memory::Disk> disk_;  // null: none
@@ -45,7 +55,11 @@ class Host final : public engine::Engine {
   mutable runtime::Devices devices_;
   runtime::Lanes lanes_;
   std::unique_ptr<runtime::Tiers> tiers_;  // null without disk
-  std::atomic<memory::OwnerId> next_owner_{1};
+  core::Mutex mu_;
+  memory::OwnerId next_owner_ TT_GUARDED_BY(mu_) = 1;
+  bool restoring_ TT_GUARDED_BY(mu_) = true;
+  std::set<memory::OwnerId> taken_ TT_GUARDED_BY(mu_);  // while restoring
+  Commons commons_;                                     // restored, and not taken yet
 };
 
 }  // namespace teletensor::session

@@ -20,6 +20,7 @@
 #include "engine/core/mutex.h"
 #include "engine/engine.h"
 #include "engine/runtime/back.h"
+#include "engine/session/commons.h"
 #include "engine/session/shares.h"
 
 namespace teletensor::session {
@@ -74,7 +75,8 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   void snapshot(bool hold, std::function<void(core::Result<program::Image>)> done) override;
   // A session that has begun nothing becomes the one that the image was taken of. On failure it is
   // of no use.
-  core::Status put_up(program::Image image, const engine::Engine::ReadBytes& read);
+  core::Status put_up(program::Image image, const engine::Engine::ReadBytes& read,
+                      const Commons& commons);
   std::vector<engine::MemoryUse> memory() const override;
   void reset_peaks() override;
   std::uint64_t completed_upto() const override { return back_.completed_upto(); }

@@ -143,6 +143,7 @@ void Session::take_image() {
   autograd::ImageMaker maker(image);
   front_.take_image(maker, image);
   give_front_back();
+  image.owner = owner_;
   image.cancelled_below = back_.cancelled_below();
   image.failed = back_.failed();
   Picture picture;
@@ -183,16 +184,11 @@ void Session::take_image() {
     const auto& contents = static_cast<const memory::Storage&>(*storage.contents);
     storage.bytes = contents.bytes();
     storage.seq = contents.seq();
+    if (const memory::Sharing* sharing = contents.sharing()) storage.common = sharing->order;
   }
   drop_lost(image, health_of(image, devices_));
   put_kept_first(image);
-  if (image.shares) {
-    picture.done(Status(Code::kFailedPrecondition,
-                        "it has published tensors, or ones of other sessions, which outlive no "
-                        "restart"));
-  } else {
-    picture.done(std::move(image));
-  }
+  picture.done(std::move(image));
   if (picture.hold) return;
   bool waiting = false;
   {
@@ -205,8 +201,8 @@ void Session::take_image() {
   hand_over();
 }
 
-Status Session::put_up(Image image, const engine::Engine::ReadBytes& read) {
-  std::vector<char> buffer(std::size_t{1} << 20);
+Status Session::put_up(Image image, const engine::Engine::ReadBytes& read,
+                       const Commons& commons) {
   std::set<const Image::Storage*> stays;  // in memory: uploads until they are bound, downloads
   for (const Image::Upload& item : image.uploads) {
     if (item.storage < image.storages.size()) stays.insert(&image.storages[item.storage]);
@@ -217,6 +213,14 @@ Status Session::put_up(Image image, const engine::Engine::ReadBytes& read) {
   std::vector<Status> lost;
   for (Image::Storage& storage : image.storages) {
     Status& gone = lost.emplace_back();
+    if (storage.common != 0) {
+      if (auto found = commons.find(storage); found.ok()) {
+        storage.contents = std::move(*found);
+      } else {
+        gone = found.status();
+      }
+      continue;
+    }
     const int found = devices_.find(storage.device);
     if (found < 0) {
       return Status(Code::kFailedPrecondition, "the session has tensors on " +
@@ -229,14 +233,7 @@ Status Session::put_up(Image image, const engine::Engine::ReadBytes& read) {
                                                 ? back_.allocate_now(storage.bytes, storage.seq)
                                                 : pool.allocate_shared(storage.bytes, storage.seq);
     if (!made) return pool.refusal("restoring the session", storage.bytes);
-    const memory::OnBehalf behalf(made->owner());
-    for (std::uint64_t at = 0; at < storage.bytes && gone.ok(); at += buffer.size()) {
-      const std::size_t part = std::min<std::uint64_t>(buffer.size(), storage.bytes - at);
-      TT_RETURN_IF_ERROR(read(buffer.data(), part, gone));
-      if (!gone.ok()) break;
-      TT_RETURN_IF_ERROR(devices_.at(device).backend().copy_in(
-          static_cast<char*>(made->data()) + at, buffer.data(), part));
-    }
+    TT_RETURN_IF_ERROR(read_into(*made, devices_.at(device), read, gone));
     if (gone.ok()) storage.contents = made;
     if (!gone.ok() || !stays.contains(&storage)) made->unpin();
   }

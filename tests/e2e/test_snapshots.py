@@ -2,6 +2,7 @@
 
 import getpass
 import json
+import resource
 import subprocess
 import sys
 import threading
@@ -88,14 +89,6 @@ def test_what_cannot_be_written_says_so(start_daemon, tt):
         daemon = start_daemon(*flags)
         with tt.connect(daemon.unix) as s, pytest.raises(RuntimeError, match="keeps no sessions"):
             s.snapshot()
-    daemon = start_daemon(*FLAGS)
-    with tt.connect(daemon.unix).as_current() as s:
-        common = tt.ones(3)
-        s.publish("common", common)
-        with pytest.raises(RuntimeError, match="published"):
-            s.snapshot()
-        assert common.sum().item() == 3.0
-        s.close()
 
 
 def test_a_late_error_is_raised_by_the_snapshot(start_daemon, tt):
@@ -161,19 +154,21 @@ def test_commands(start_daemon, tt):
     bad = cli(daemon, "snapshot", "4711")
     assert bad.returncode == 1 and "no session 4711" in bad.stdout
     with sessions[1].as_current():
-        common = tt.ones(3)
-        sessions[1].publish("common", common)
+        large = tt.tensor(np.random.default_rng(1).random(100_000))
         sessions[1].synchronize()
+    resource.prlimit(daemon.pid, resource.RLIMIT_FSIZE, (200_000, 200_000))
     drained = cli(daemon, "drain", "--json")
     assert daemon.process.wait(60) == 0
     facts = json.loads(drained.stdout)
     assert facts["kept"] == 1 and drained.returncode == 1
     (lost,) = facts["lost"]
-    assert lost["name"] == "two" and lost["goes_back"] and "published" in lost["reason"]
+    assert lost["name"] == "two" and lost["goes_back"] and "too large" in lost["reason"]
     assert lost["user"] == getpass.getuser()
     daemon.restart()
     with sessions[0].as_current():
         assert sessions[0].kept()["w"].tolist() == [1.0] * 5
+    with sessions[1].as_current():
+        assert large.shape == (100_000,) and sessions[1].kept()["w"].tolist() == [1.0] * 5
     for s in sessions:
         s.close()
 

@@ -1,0 +1,308 @@
+"""Published tensors over a restart, a crash, a full disk: shared again, with their names, rights and bits."""
+
+import numpy as np
+import pytest
+from support.clients import client, finish, wait_line
+from support.daemon import wait_until
+from support.faults import Disk
+
+FLAGS = ("--lease", "120", "--restart", "60", "--drain", "60")
+
+
+@pytest.fixture
+def daemon(start_daemon):
+    return start_daemon(*FLAGS)
+
+
+def drained(daemon):
+    assert daemon.terminate(90) == 0, daemon.log
+    assert "event=session_lost" not in daemon.log and "event=tensors_lost" not in daemon.log, daemon.log
+    daemon.restart()
+
+
+def crashed(daemon):
+    daemon.process.kill()
+    daemon.process.wait()
+    daemon.restart()
+
+
+def files(daemon):
+    return sorted(f.suffix for f in daemon.state.iterdir() if f.suffix in (".session", ".common"))
+
+
+def both_see(tt, a, w, b, v):
+    """What either session writes, the other reads."""
+    before = w.numpy().copy()
+    with a.as_current():
+        w.add_(1)
+        a.synchronize()
+    np.testing.assert_array_equal(v.numpy(), before + 1)
+    with b.as_current():
+        v.sub_(1)
+        b.synchronize()
+    np.testing.assert_array_equal(w.numpy(), before)
+
+
+@pytest.mark.parametrize("device", ["cpu", "sim:0"])
+def test_shared_again_after_a_drain(start_daemon, tt, device):
+    """One memory, the names, who may, who wrote what; charged once; gone with the last who holds it."""
+    daemon = start_daemon(*FLAGS, "--sim-devices", "1")
+    data = np.random.default_rng(1).integers(-9999, 9999, (300, 400)).astype(np.float32)
+    with tt.connect(daemon.unix) as a, tt.connect(daemon.unix) as b:
+        with a.as_current():
+            w = tt.tensor(data, device=device)
+            tt.publish("w", w, writable=True)
+            fixed = tt.ones(3, device=device)
+            tt.publish("fixed", fixed, users=["bob"])
+        with b.as_current():
+            v, again, read = tt.published("w"), tt.published("w"), tt.published("fixed")
+            row = v[1]
+        for _ in range(2):
+            drained(daemon)
+            np.testing.assert_array_equal(w.numpy(), data)
+            both_see(tt, a, w, b, v)
+            both_see(tt, a, w, b, again)
+            np.testing.assert_array_equal(row.numpy(), data[1])
+            with b.as_current(), pytest.raises(RuntimeError, match="read-only"):
+                read.add_(1)
+        used = sum(m["device_used"] for m in a.memory())
+        assert used < 2 * data.nbytes, "one storage, not one for each session"
+        with tt.connect(daemon.unix) as c, c.as_current():  # found by name, by who comes later
+            x = tt.published("w")
+            both_see(tt, a, w, c, x)
+            with pytest.raises(RuntimeError, match="another session"):
+                tt.publish("w", tt.ones(1))
+        with a.as_current():  # still its publisher's: another tensor, and taken back
+            other = tt.zeros(2)
+            tt.publish("w", other)
+            tt.publish("fixed", None)
+            tt.publish("w", None)
+        np.testing.assert_array_equal(v.numpy(), data)
+        drained(daemon)
+        with b.as_current(), pytest.raises(KeyError):
+            tt.published("w")
+        both_see(tt, a, w, b, v)
+        assert files(daemon) == [".common"] * 3 + [".session"] * 2 and other.tolist() == [0.0, 0.0]
+    wait_until(lambda: not files(daemon), what="no file is left")
+    with tt.connect(daemon.unix) as probe:
+        assert all(m["device_used"] == 0 for m in probe.memory())
+
+
+def test_writers_that_never_wait_count_to_the_sum(daemon):
+    """Restarted again and again under two processes that add to one tensor: each addition is there once."""
+    n = 3000
+    owner = client("""
+        w = tt.zeros(1000)
+        tt.publish("count", w, writable=True)
+        print("begun", flush=True)
+        sys.stdin.readline()
+        s.synchronize()
+        x = w.numpy()
+        assert (x == x[0]).all()
+        print("total", int(x[0]), flush=True)
+    """, daemon.unix, stdin=-1)
+    wait_line(owner, "begun")
+    adders = [client(f"""
+        w = tt.published("count")
+        print("begun", flush=True)
+        for i in range({n}):
+            w += 1
+            if i % 100 == 0: w[0].item()
+        s.synchronize()
+        print("done", flush=True)
+    """, daemon.unix) for _ in range(2)]
+    for adder in adders:
+        wait_line(adder, "begun")
+    for _ in range(3):
+        drained(daemon)
+        assert "event=session_not_restored" not in daemon.log, daemon.log
+    for adder in adders:
+        status, out, err = finish(adder, 120)
+        assert status == 0 and "done" in out, err
+    owner.stdin.write("\n")
+    owner.stdin.flush()
+    status, out, err = finish(owner, 120)
+    assert status == 0 and f"total {2 * n}" in out, (out, err)
+
+
+@pytest.mark.parametrize("ends", ["closed", "gone"])
+def test_a_holder_whose_publisher_is_not_there(daemon, tt, ends):
+    """The publisher has ended, or its session's file is not there: who has the tensor keeps it."""
+    with tt.connect(daemon.unix) as b:
+        a = tt.connect(daemon.unix)
+        with a.as_current():
+            w = tt.arange(1000.0)
+            tt.publish("w", w, writable=True)
+        with b.as_current():
+            v = tt.published("w")
+            v += 1
+            b.synchronize()
+        if ends == "closed":
+            a.close()
+            drained(daemon)
+        else:
+            a.snapshot()
+            (file,) = daemon.state.glob("*.session")
+            assert daemon.terminate(90) == 0
+            file.unlink()
+            daemon.restart()
+        assert v.tolist() == [i + 1.0 for i in range(1000)]
+        with tt.connect(daemon.unix) as c, c.as_current():
+            both_see(tt, b, v, c, tt.published("w"))
+        with b.as_current():
+            del v
+            b.synchronize()
+            with pytest.raises(KeyError):
+                tt.published("w")
+            tt.publish("w", tt.ones(2))  # the name is free
+    if ends == "gone":
+        with pytest.raises(tt.SessionLostError):
+            w.tolist()
+
+
+def test_after_a_crash_all_holders_have_one_state(daemon, tt):
+    """The last that was written. Who has done nothing since goes on; who has, is told how far it went back."""
+    with tt.connect(daemon.unix, name="a") as a, tt.connect(daemon.unix, name="b") as b, \
+            tt.connect(daemon.unix, name="c") as c:
+        with a.as_current():
+            w = tt.zeros(1000)
+            tt.publish("w", w, writable=True)
+            a.keep("w", w)
+            a.snapshot()
+        with b.as_current():
+            v = tt.published("w")
+            b.keep("v", v)
+            v += 1
+            b.snapshot()
+        with c.as_current():  # has it, and was never written down
+            x = tt.published("w")
+            x += 10
+            c.synchronize()
+        crashed(daemon)
+        assert w.tolist() == v.tolist() == [1.0] * 1000  # c's work is no snapshot's
+        with pytest.raises(tt.SessionLostError):
+            x.tolist()
+        both_see(tt, a, w, b, v)
+        with a.as_current():
+            w += 5
+            assert w[0].item() == 6.0
+        crashed(daemon)
+        with pytest.raises(tt.SessionLostError) as lost:
+            w.tolist()
+        assert lost.value.reason == "rollback"
+        a.accept_rollback()
+        with pytest.raises(tt.SessionLostError):
+            v.tolist()
+        b.accept_rollback()
+        w, v = a.kept()["w"], b.kept()["v"]
+        assert w.tolist() == v.tolist() == [1.0] * 1000
+        both_see(tt, a, w, b, v)
+
+
+def test_a_snapshot_of_one_has_what_others_wrote(daemon, tt):
+    """Written for whichever holder is written, and read back as the newest."""
+    with tt.connect(daemon.unix, name="a") as a, tt.connect(daemon.unix, name="b") as b:
+        with a.as_current():
+            w = tt.zeros(70_000)
+            tt.publish("w", w, writable=True)
+            a.snapshot()
+        with b.as_current():
+            v = tt.published("w")
+            for i in range(3):
+                v += 1
+                b.snapshot()
+        crashed(daemon)
+        assert w.sum().item() == 3 * 70_000 and v[0].item() == 3.0
+        both_see(tt, a, w, b, v)
+        b.snapshot()  # taken back and given again by the other one: the names are as of the last, too
+        with a.as_current():
+            tt.publish("w", None)
+            a.snapshot()
+        crashed(daemon)
+        with b.as_current(), pytest.raises(KeyError):
+            tt.published("w")
+        both_see(tt, a, w, b, v)
+
+
+def test_a_snapshot_beside_writers_is_one_state(daemon, tt):
+    """Written down while another session writes it: a whole instruction's contents."""
+    owner = tt.connect(daemon.unix, name="owner")
+    with owner.as_current():
+        w = tt.zeros(1_000_000)
+        owner.keep("w", w)
+        tt.publish("w", w, writable=True)
+    writer = client("""
+        w = tt.published("w")
+        print("begun", flush=True)
+        while True:
+            w += 1
+            s.synchronize()
+    """, daemon.unix)
+    try:
+        wait_line(writer, "begun")
+        for _ in range(5):
+            owner.snapshot()
+    finally:
+        writer.kill()
+        writer.communicate()
+    crashed(daemon)
+    x = owner.kept()["w"].numpy()
+    assert x[0] > 0 and (x == x[0]).all()
+    owner.close()
+
+
+def test_no_room_on_the_disk_at_a_drain(start_daemon, tt, tmp_path):
+    """What was published cannot be written: its users are told so, by its line; the rest of them is whole."""
+    disk = Disk(tmp_path)
+    daemon = start_daemon(*FLAGS, env=disk.environment)
+    with tt.connect(daemon.unix, name="a") as a, tt.connect(daemon.unix, name="b") as b:
+        with a.as_current():
+            w = tt.tensor(np.random.default_rng(1).random(300_000))
+            tt.publish("w", w, writable=True)
+            a.keep("own", tt.arange(5))
+        with b.as_current():
+            v = tt.published("w")
+            own = tt.arange(7)
+            b.synchronize()
+        disk.full(".common")
+        assert daemon.terminate(90) == 0
+        assert "event=tensors_lost" in daemon.log and "event=session_lost" not in daemon.log, daemon.log
+        disk.good()
+        daemon.restart()
+        for session, tensor in ((a, w), (b, v)):
+            with session.as_current(), pytest.raises(RuntimeError, match="published.*was not kept.*No space"):
+                tensor.sum().item()
+        assert a.kept()["own"].tolist() == [0, 1, 2, 3, 4] and own.tolist() == list(range(7))
+        with a.as_current():
+            w = tt.ones(3)
+            tt.publish("w", w)
+        with b.as_current():
+            assert tt.published("w").tolist() == [1.0] * 3
+
+
+@pytest.mark.parametrize("harm", ["flip", "cut", "remove"])
+def test_a_damaged_file_costs_its_tensor(daemon, tt, harm):
+    with tt.connect(daemon.unix, name="a") as a, tt.connect(daemon.unix, name="b") as b:
+        with a.as_current():
+            w = tt.tensor(np.random.default_rng(1).random(300_000))
+            tt.publish("w", w, writable=True)
+            good = tt.arange(1000)
+            tt.publish("good", good)
+        with b.as_current():
+            v, fine = tt.published("w"), tt.published("good")
+        assert daemon.terminate(90) == 0
+        (path,) = (f for f in daemon.state.glob("*.common") if f.stat().st_size > 100_000)
+        assert path.stat().st_mode & 0o777 == 0o600
+        if harm == "remove":
+            path.unlink()
+        else:
+            with open(path, "r+b") as file:
+                file.seek(90_000)
+                file.truncate() if harm == "cut" else file.write(b"\x55" * 64)
+        daemon.restart()
+        for session, tensor in ((a, w), (b, v)):
+            with session.as_current(), pytest.raises(RuntimeError, match="published.*was not kept"):
+                tensor.sum().item()
+        assert good.tolist() == fine.tolist() == list(range(1000))
+        with b.as_current(), pytest.raises(KeyError):
+            tt.published("w")
