@@ -157,8 +157,8 @@ Status Commons::restore_one(std::uint64_t id, const Limits& limits) {
   if (status.ok() && (head.format() != kFormat || head.id() != id)) {
     status = Status(core::Code::kDataLoss, "not what its name says, or of another version");
   }
-  const engine::Common facts{id,           device_from(head.device()), head.bytes(),
-                             head.writes(), head.owner(),               head.user()};
+  const engine::Common facts{
+      id, device_from(head.device()), head.bytes(), head.writes(), head.owner(), head.user()};
   std::uint64_t left = head.bytes();
   const auto read = [&](void* to, std::size_t bytes, Status&) -> Status {
     TT_RETURN_IF_ERROR(status);
@@ -179,8 +179,7 @@ void Commons::restore_names() {
   Status status = reader.ok() ? get_message(**reader, names) : reader.status();
   if (status.ok()) status = (*reader)->finish();
   if (!status.ok()) {
-    spdlog::error("event=names_not_restored reason=\"{}\"",
-                  named_file(kNames, status).message());
+    spdlog::error("event=names_not_restored reason=\"{}\"", named_file(kNames, status).message());
     return;
   }
   for (const v1::SavedName& name : names.names()) {

@@ -349,8 +349,9 @@ core::Result<Image> read_image(const v1::SavedImage& saved, const ops::Catalog& 
     image.failures.push_back({item.root(), read(item)});
   }
   for (const auto& item : saved.values()) {
-    image.values.push_back({dtype_of(item.dtype(), good), device_from(item.device()), item.elements(),
-                            in(item.storage()), in(item.failure()), in(item.good())});
+    image.values.push_back({dtype_of(item.dtype(), good), device_from(item.device()),
+                            item.elements(), in(item.storage()), in(item.failure()),
+                            in(item.good())});
   }
   for (const auto& item : saved.clocks()) {
     image.clocks.push_back({item.elements() - 1,

@@ -207,8 +207,7 @@ core::Result<Attached> Lease::attach(const AttachCall& call, std::string* word) 
     // Only of a daemon that was restarted from an older snapshot.
     const bool behind = call.completed > outbox_.completed_upto();
     reply.replay = behind && !never_again_ && call.replay_from != 0 &&
-                   call.uploads <= uploads_upto_ &&
-                   call.replay_from <= outbox_.received_upto() + 1;
+                   call.uploads <= uploads_upto_ && call.replay_from <= outbox_.received_upto() + 1;
     if ((behind && !reply.replay) || call.uploads > uploads_upto_) {
       *word = "rollback";
       return Status(Code::kFailedPrecondition,

@@ -127,9 +127,9 @@ core::Status Host::hold(const program::Image::Storage& storage, const Act& act) 
   std::optional<runtime::SharedLocks> locks(std::in_place, devices_);
   locks->add(contents, false);
   TT_RETURN_IF_ERROR(locks->acquire());
-  const engine::Common facts{contents.sharing()->order,    contents.device(), contents.bytes(),
-                             contents.sharing()->writes(), contents.owner(),
-                             runtime::Publications::user_of(contents)};
+  const engine::Common facts{contents.sharing()->order, contents.device(),
+                             contents.bytes(),          contents.sharing()->writes(),
+                             contents.owner(),          runtime::Publications::user_of(contents)};
   return act(facts, [&] { locks.reset(); });
 }
 

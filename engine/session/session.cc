@@ -28,9 +28,17 @@ Session::Session(const ops::Catalog& catalog, runtime::Devices& devices, runtime
 }
 
 engine::Publication to_engine(runtime::Publications::Facts facts) {
-  return {facts.id,    std::move(facts.name), std::move(facts.user), std::move(facts.users),
-          facts.dtype, facts.device,          facts.shape,           facts.writable,
-          facts.bytes, facts.common,          facts.owner};
+  return {facts.id,
+          std::move(facts.name),
+          std::move(facts.user),
+          std::move(facts.users),
+          facts.dtype,
+          facts.device,
+          facts.shape,
+          facts.writable,
+          facts.bytes,
+          facts.common,
+          facts.owner};
 }
 
 Session::~Session() {

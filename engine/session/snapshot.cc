@@ -201,8 +201,7 @@ void Session::take_image() {
   hand_over();
 }
 
-Status Session::put_up(Image image, const engine::Engine::ReadBytes& read,
-                       const Commons& commons) {
+Status Session::put_up(Image image, const engine::Engine::ReadBytes& read, const Commons& commons) {
   std::set<const Image::Storage*> stays;  // in memory: uploads until they are bound, downloads
   for (const Image::Upload& item : image.uploads) {
     if (item.storage < image.storages.size()) stays.insert(&image.storages[item.storage]);

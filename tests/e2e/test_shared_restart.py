@@ -208,7 +208,7 @@ def test_a_snapshot_of_one_has_what_others_wrote(daemon, tt):
             a.snapshot()
         with b.as_current():
             v = tt.published("w")
-            for i in range(3):
+            for _ in range(3):
                 v += 1
                 b.snapshot()
         crashed(daemon)
