@@ -398,7 +398,7 @@ DrainFacts Recovery::write_all() {
       }
       if (result) why = result->status();
     }
-    if (lease->over()) continue;  // its client has closed it meanwhile
+    if (lease->over()) continue;                           // its client has closed it meanwhile
     if (!lease->file().empty()) stay.insert(lease.get());  // as of its last snapshot
     lose(lease, why, losses, facts);
   }
