@@ -134,6 +134,11 @@ void sum_vjp(VjpContext& c) {
   c.give(0, expand(restored(c, c.gradient(), mask_of(c, 0)), shape));
 }
 
+void nan_sum_vjp(VjpContext& c) {
+  const Var g = restored(c, c.gradient(), mask_of(c, 0));
+  c.give(0, where(unary("isnan", c.operand(0)), Var(0), g));
+}
+
 void mean_vjp(VjpContext& c) {
   const Dims& shape = c.operand_layout(0).geometry.shape;
   const std::uint32_t mask = mask_of(c, 0);
@@ -252,6 +257,19 @@ std::vector<OpDef> reduction_ops() {
        .doc = "Sum over dim (all dims if None). Integers and bools are summed as int64.",
        .infer = sum_infer,
        .vjp = sum_vjp},
+      {.signature =
+           "nan_sum(Tensor x, int[]? dim=None, bool keepdim=False, dtype? dtype=None) -> Tensor",
+       .doc = "Sum over dim (all dims if None) of what is not NaN. Real numbers only.",
+       .infer =
+           [](InferContext& c) {
+             TT_RETURN_IF_ERROR(sum_infer(c));
+             const bool complex =
+                 core::is_complex(c.dtype(0)) || core::is_complex(c.results[0].dtype);
+             return complex ? core::invalid("nansum does not support complex numbers") : Status();
+           },
+       .vjp = nan_sum_vjp,
+       .saves = {{.slot = 0}},
+       .internal = true},
       {.signature =
            "mean(Tensor x, int[]? dim=None, bool keepdim=False, dtype? dtype=None) -> Tensor",
        .doc = "Arithmetic mean over dim (all dims if None); NaN over no elements.",

@@ -141,8 +141,9 @@ inline double temme_rest(double a, double eta) {
   return std::exp(-0.5 * a * eta * eta) / std::sqrt(2 * kPi * a) * sum;
 }
 
-// P (lower) or Q (upper), each without cancellation where it is the small one.
-inline double regularised_gamma(double a, double x, bool upper) {
+// P (lower) or Q (upper), each without cancellation where it is the small one. Terms below
+// `precision` of the sum are left out.
+inline double regularised_gamma(double a, double x, bool upper, double precision) {
   if (!(a >= 0) || !(x >= 0)) return kNaN;
   if (a == 0) return x > 0 ? (upper ? 0.0 : 1.0) : kNaN;
   if (x == 0) return upper ? 1.0 : 0.0;
@@ -161,7 +162,7 @@ inline double regularised_gamma(double a, double x, bool upper) {
       for (int n = 1; n < 100; ++n) {
         term *= -x / n;
         sum += term / (a + n);
-        if (std::abs(term) < 1e-18 * std::abs(sum)) break;
+        if (std::abs(term) < 0.1 * precision * std::abs(sum)) break;
       }
       const double log_x = a * std::log(x);
       return -std::expm1(log_x - log_gamma(1 + a)) - std::exp(log_x - log_gamma(a)) * sum;
@@ -170,7 +171,7 @@ inline double regularised_gamma(double a, double x, bool upper) {
     for (int n = 1; n < 20000; ++n) {
       term *= x / (a + n);
       sum += term;
-      if (term <= sum * 1e-17) break;
+      if (term <= sum * precision) break;
     }
     const double p = gamma_density(a, x) * sum;
     return upper ? 1 - p : p;
@@ -187,7 +188,7 @@ inline double regularised_gamma(double a, double x, bool upper) {
     if (std::abs(c) < kTiny) c = kTiny;
     d = 1 / d;
     fraction *= d * c;
-    if (std::abs(d * c - 1) < 1e-16) break;
+    if (std::abs(d * c - 1) < 10 * precision) break;
   }
   const double q = gamma_density(a, x) * a * fraction;
   return upper ? q : 1 - q;

@@ -61,8 +61,6 @@ struct Polygamma {
     double operator()(double x, double y) const { return expression; } \
   }
 TT_SPECIAL_2(Zeta, "special_zeta", 500, zeta(x, y));
-TT_SPECIAL_2(Igamma, "igamma", 500, regularised_gamma(x, y, false));
-TT_SPECIAL_2(Igammac, "igammac", 500, regularised_gamma(x, y, true));
 TT_SPECIAL_2(ChebyshevT, "special_chebyshev_polynomial_t", 100, chebyshev(Chebyshev::kT, x, y));
 TT_SPECIAL_2(ChebyshevU, "special_chebyshev_polynomial_u", 100, chebyshev(Chebyshev::kU, x, y));
 TT_SPECIAL_2(ChebyshevV, "special_chebyshev_polynomial_v", 100, chebyshev(Chebyshev::kV, x, y));
@@ -78,6 +76,19 @@ TT_SPECIAL_2(ShiftedW, "special_shifted_chebyshev_polynomial_w", 100,
 TT_SPECIAL_2(Laguerre, "special_laguerre_polynomial_l", 100, laguerre(x, y));
 TT_SPECIAL_2(Legendre, "special_legendre_polynomial_p", 100, legendre(x, y));
 #undef TT_SPECIAL_2
+
+template <bool kUpper>
+struct IgammaOf {
+  static constexpr std::string_view kOp = kUpper ? "igammac" : "igamma";
+  static constexpr Types kTypes = kReal;
+  static constexpr int kCost = 500;
+  template <class T>
+  T operator()(T a, T x) const {
+    return static_cast<T>(regularised_gamma(a, x, kUpper, sizeof(T) == 8 ? 1e-17 : 3e-10));
+  }
+};
+using Igamma = IgammaOf<false>;
+using Igammac = IgammaOf<true>;
 
 template <bool kPhysicist>
 struct HermiteOf {

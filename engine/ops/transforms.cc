@@ -539,6 +539,7 @@ std::vector<Row> rows() {
       {"stack", kLinear, kFront},
 
       {"sum", kLinear, kFront},
+      {"nan_sum", kAuto, kFront},
       {"mean", kLinear, kFront},
       {"prod", kAuto, kSlices, [](BatchContext& c) { batch_flattening(c, "prod"); }},
       {"argmax", kAuto, kSlices, [](BatchContext& c) { batch_flattening(c, "argmax"); }},

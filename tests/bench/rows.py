@@ -328,6 +328,31 @@ def upload(session):
     return run
 
 
+BATCHES, BATCH = 12, (2048, 2048)  # of 16 MiB
+
+
+def batches(session, together):
+    """A batch sent, computed with, and the next: behind each other's back, or (`together` false) each
+    waited for. Seconds of the whole loop."""
+    array = np.ones(BATCH, np.float32)
+
+    def run():
+        with session:
+            total = tt.zeros(())
+            tt.synchronize()
+            begin = time.perf_counter()
+            for _ in range(BATCHES):
+                x = tt.tensor(array)
+                if not together:
+                    tt.synchronize()
+                total += (x.sin() * x + x.cos()).exp().sum()
+                if not together:
+                    tt.synchronize()
+            total.item()
+            return time.perf_counter() - begin
+    return run
+
+
 def download(session):
     def run():
         with session:
@@ -378,6 +403,8 @@ def rows_of(unix, tcp, flight):
     for name, session in (("UNIX socket", unix), ("TCP", tcp)):
         bound = 0.05 if session is unix else None
         yield Row(f"upload 64 MiB, {name}", "GB/s", upload(session), memcpy, "memcpy", bound, True)
+        yield Row(f"{BATCHES} batches of 16 MiB sent and computed with, {name}", "s", batches(session, True),
+                  batches(session, False), "one after the other")
         mapped = " (mapped, unread)" if session is unix else ""
         yield Row(f"download 64 MiB, {name}{mapped}", "GB/s", download(session), memcpy, "memcpy",
                   bound, True)

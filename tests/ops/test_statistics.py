@@ -38,6 +38,20 @@ def test_without_nan(lib, t, dim, keepdim):
     assert np.array_equal(np.take_along_axis(HOLES, at, axis=dim), want, equal_nan=True)
 
 
+@pytest.mark.parametrize("dtype", ["f32", "f64", "f16"])
+@pytest.mark.parametrize("shape", [(3, 5000), (3, 7), (1, 1), (200, 70), (2, 40, 33)])
+def test_sums_without_nan_of_every_layout(lib, t, shape, dtype):
+    m = lib.m
+    holes = np.where(RNG.random(shape) < 0.3, np.nan, RNG.integers(-8, 9, shape)).astype(np.float32)
+    for dim in [*range(len(shape)), None, (0, -1)]:
+        same(lib, m.nansum(t(holes, dtype), dim), np.nansum(holes.astype(np.float64), axis=dim))
+        same(lib, m.nansum(t(holes, dtype).transpose(0, -1), dim),
+             np.nansum(holes.astype(np.float64).swapaxes(0, -1), axis=dim))
+    x = t(np.array([[np.nan, np.inf], [2.0, -np.nan]]), dtype).requires_grad_()
+    m.nansum(x, 0).sum().backward()
+    assert lib.numpy(x.grad).tolist() == [[0.0, 1.0], [1.0, 0.0]]
+
+
 @pytest.mark.parametrize("interpolation", ["linear", "lower", "higher", "midpoint", "nearest"])
 @pytest.mark.parametrize(("dim", "keepdim"), [(None, False), (None, True), (0, False), (1, True), (-1, False)])
 def test_quantiles(lib, t, dim, keepdim, interpolation):

@@ -211,6 +211,7 @@ void read(KernelCall& call, const Places& p, const T* x, T* to) {
         const T* const from = x + p.before[row] + p.runs[0];
         const std::int64_t* const index = p.indices.data() + at;
         const std::int64_t n = std::min(end - i, count - at);
+#pragma GCC unroll 8
         for (std::int64_t j = 0; j < n; ++j) to[i + j] = from[index[j]];
         i += n;
       }

@@ -32,6 +32,7 @@ struct Source {
   bool round = false;      // through the compute dtype
   bool inside = false;     // what an earlier step of the loop made; its block comes with the call
   bool rows = false;  // dense along axis 0 of the walk: a block within one row is read in place
+  bool repeated = false;  // one element along axis 0 of the walk: a row needs a piece of it only
   const char* base = nullptr;
   std::int64_t size = 0;  // bytes of an element
   LoadBlock<A> load = nullptr;
@@ -88,7 +89,11 @@ class Machine {
           (arg.kind == TensorArg::Kind::kTensor ? arg.dtype != plan.dtype : !plan.exact_numbers);
       s.rows = !s.direct && !s.constant && !s.condition && arg.dtype == kDTypeOf<A> &&
                s.walk.stride(0) == 1 && s.walk.size(0) >= kBlock / 4;
-      if (s.rows) row_ = s.walk.size(0);
+      s.repeated = !s.constant && !s.inside && s.walk.rank() > 1 && s.walk.stride(0) == 0 &&
+                   s.walk.size(0) >= kPiece;
+      if (s.rows || s.repeated) {
+        row_ = row_ > 0 ? std::min(row_, s.walk.size(0)) : s.walk.size(0);
+      }
       all_direct_ = all_direct_ && s.direct && !s.inside;
     }
     out_inside_ = out.data == nullptr;
@@ -140,6 +145,7 @@ class Machine {
   void block(std::int64_t at, std::int64_t n, Memory<A>& memory, const std::byte* const* constants,
              const void* const* inside, void* result) const {
     const void* in[kMaxOperands];
+    unsigned repeated = 0;  // the operands of which there is one piece for all
     for (int i = 0; i < operands_; ++i) {
       const Source<A>& s = sources_[i];
       if (s.inside) {
@@ -156,15 +162,19 @@ class Machine {
         s.walk.runs(at, n, [&](std::int64_t offset, std::int64_t, std::int64_t) {
           in[i] = s.base + offset * s.size;
         });
+      } else if (s.repeated && at % s.walk.size(0) + n <= s.walk.size(0)) {
+        repeated |= 1u << i;
+        in[i] = memory.blocks[i];
+        gather(s, at, std::min(n, kPiece), memory.blocks[i]);
       } else {
         in[i] = s.constant && constants != nullptr ? constants[i] : memory.blocks[i];
         if (!s.constant) gather(s, at, n, memory.blocks[i]);
       }
     }
     if (out_direct_) {
-      inner_(in, out_inside_ ? result : out_.first<char>() + at * out_size_, n, plan_.functor);
+      compute(in, out_inside_ ? result : out_.first<char>() + at * out_size_, n, repeated);
     } else {
-      inner_(in, memory.blocks[kMaxOperands], n, plan_.functor);
+      compute(in, memory.blocks[kMaxOperands], n, repeated);
       scatter(memory, at, n, result);
     }
   }
@@ -178,6 +188,24 @@ class Machine {
   }
 
  private:
+  static constexpr std::int64_t kPiece = kBlock / 4;
+
+  void compute(const void** in, void* out, std::int64_t n, unsigned repeated) const {
+    if (repeated == 0) return inner_(in, out, n, plan_.functor);
+    char* to = static_cast<char*>(out);
+    for (std::int64_t done = 0; done < n; done += kPiece) {
+      const std::int64_t m = std::min(kPiece, n - done);
+      inner_(in, to, m, plan_.functor);
+      to += m * (plan_.loops->bool_result ? 1 : static_cast<std::int64_t>(sizeof(A)));
+      for (int i = 0; i < operands_; ++i) {
+        const Source<A>& s = sources_[i];
+        const auto own = s.condition ? 1 : static_cast<std::int64_t>(sizeof(A));
+        if (repeated >> i & 1) continue;
+        in[i] = static_cast<const char*>(in[i]) + m * (s.direct ? s.size : own);
+      }
+    }
+  }
+
   void fill(int i, std::int64_t n, std::byte* block) const {
     const Source<A>& s = sources_[i];
     if (s.condition) {

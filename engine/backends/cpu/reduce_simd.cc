@@ -55,6 +55,7 @@ struct Sum {
     return hn::Add(a, b);
   }
 };
+struct NanSum : Sum {};
 struct Prod {
   template <class A>
   static constexpr A identity() {
@@ -109,6 +110,24 @@ struct Min {
     return hn::Min(b, a);
   }
 };
+
+// An element as Op folds it.
+template <class Op, class A>
+HWY_INLINE A element(A x) {
+  if constexpr (std::is_same_v<Op, NanSum> && std::is_floating_point_v<A>) {
+    return x == x ? x : A(0);
+  } else {
+    return x;
+  }
+}
+template <class Op, class V>
+HWY_INLINE V elements(V v) {
+  if constexpr (std::is_same_v<Op, NanSum>) {
+    return hn::IfThenZeroElse(hn::IsNaN(v), v);
+  } else {
+    return v;
+  }
+}
 
 template <class A, class Op>
 A pair(A a, A b) {
@@ -172,8 +191,8 @@ A leaf(const A* x, std::int64_t n) {
   A acc[kWidth];
   std::int64_t live = n < kWidth ? n : kWidth;
   if (n < kWidth) {
-    if (n == 1) return Op::one(Op::template identity<A>(), x[0]);
-    for (std::int64_t j = 0; j < n; ++j) acc[j] = x[j];
+    if (n == 1) return Op::one(Op::template identity<A>(), element<Op>(x[0]));
+    for (std::int64_t j = 0; j < n; ++j) acc[j] = element<Op>(x[j]);
   } else if constexpr (std::is_floating_point_v<A>) {
     if constexpr (HasOrdered<Op>) {
       const hn::ScalableTag<A> d;
@@ -188,8 +207,8 @@ A leaf(const A* x, std::int64_t n) {
       if (hn::AllFalse(d, nan)) return found;
     }
     return wide_leaf<A, Op>(
-        x, n, [](auto v) HWY_ATTR { return v; },
-        [](auto a, auto b) HWY_ATTR { return Op::vec(a, b); });
+        x, n, [](auto v) HWY_ATTR { return elements<Op>(v); },
+        [](auto a, auto b) HWY_ATTR { return Op::vec(a, elements<Op>(b)); });
   } else {  // Highway has no 64-bit integer product on AVX2
     std::int64_t i = kWidth;
     for (std::int64_t j = 0; j < kWidth; ++j) acc[j] = x[j];
@@ -219,19 +238,22 @@ void rows(A* HWY_RESTRICT acc, const A* HWY_RESTRICT x, std::int64_t row_stride,
     if constexpr (std::is_floating_point_v<A>) {
       const hn::ScalableTag<A> d;
       constexpr std::int64_t kLanes = hn::MaxLanes(decltype(d)());
+      const auto load = [&](const A* from) HWY_ATTR { return elements<Op>(hn::LoadU(d, from)); };
       for (; j + kLanes <= columns; j += kLanes) {
-        const auto low = Op::vec(hn::LoadU(d, a + j), hn::LoadU(d, b + j));
-        const auto high = Op::vec(hn::LoadU(d, c + j), hn::LoadU(d, e + j));
+        const auto low = Op::vec(load(a + j), load(b + j));
+        const auto high = Op::vec(load(c + j), load(e + j));
         hn::StoreU(Op::vec(hn::LoadU(d, acc + j), Op::vec(low, high)), d, acc + j);
       }
     }
     for (; j < columns; ++j) {
-      acc[j] = Op::one(acc[j], Op::one(Op::one(a[j], b[j]), Op::one(c[j], e[j])));
+      const A low = Op::one(element<Op>(a[j]), element<Op>(b[j]));
+      const A high = Op::one(element<Op>(c[j]), element<Op>(e[j]));
+      acc[j] = Op::one(acc[j], Op::one(low, high));
     }
   }
   for (; r < count; ++r) {
     const A* HWY_RESTRICT a = x + r * row_stride;
-    for (std::int64_t j = 0; j < columns; ++j) acc[j] = Op::one(acc[j], a[j]);
+    for (std::int64_t j = 0; j < columns; ++j) acc[j] = Op::one(acc[j], element<Op>(a[j]));
   }
 }
 
@@ -251,7 +273,10 @@ template <class A>
 const Fold<A>& choose(FoldKind kind) {
   switch (kind) {
     case FoldKind::kSum:
-      return instance<A, Sum>();
+      break;
+    case FoldKind::kNanSum:
+      if constexpr (std::is_floating_point_v<A>) return instance<A, NanSum>();
+      break;
     case FoldKind::kProd:
       return instance<A, Prod>();
     case FoldKind::kMax:

@@ -11,7 +11,8 @@ namespace teletensor::backends::cpu {
 inline constexpr std::int64_t kLeaf = 2048;
 inline constexpr std::int64_t kLeafRows = 64;
 
-enum class FoldKind { kSum, kProd, kMax, kMin };
+// kNanSum: of what is not NaN, where A is a floating type.
+enum class FoldKind { kSum, kNanSum, kProd, kMax, kMin };
 
 // An associative operation over A. Max and min return NaN once they have met one.
 template <class A>

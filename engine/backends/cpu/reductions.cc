@@ -1,4 +1,4 @@
-// Reductions to one value: sum, mean, prod, amax, amin, any, all, var, std, norm, logsumexp,
+// Reductions to one value: sum, nan_sum, mean, prod, amax, amin, any, all, var, std, norm, logsumexp,
 // count_nonzero. The result is made in chunks along the fastest kept axis; each chunk is one or two
 // passes of a fold, along memory (one result after another) or across it (a row of results at
 // once).
@@ -22,6 +22,7 @@ using core::Status;
 
 enum class Recipe {
   kSum,
+  kNanSum,
   kProd,
   kMax,
   kMin,
@@ -297,6 +298,9 @@ class Reduction {
       case Recipe::kCount:
         pass(FoldKind::kSum, Map::kNone, nullptr, value);
         break;
+      case Recipe::kNanSum:
+        pass(FoldKind::kNanSum, Map::kNone, nullptr, value);
+        break;
       case Recipe::kProd:
         pass(FoldKind::kProd, Map::kNone, nullptr, value);
         break;
@@ -533,6 +537,7 @@ void add_scan_kernels(KernelTable& table);             // reductions_scan.cc
 
 void add_reduction_kernels(KernelTable& table) {
   table.add("sum", by_dims<Recipe::kSum>, LoopRole::kFold);
+  table.add("nan_sum", by_dims<Recipe::kNanSum>);
   table.add("mean", by_dims<Recipe::kMean>, LoopRole::kFold);
   table.add("prod", by_dims<Recipe::kProd>);
   table.add("amax", by_dims<Recipe::kMax>, LoopRole::kFold);

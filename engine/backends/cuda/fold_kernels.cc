@@ -32,10 +32,10 @@ Status one_pass(KernelCall& call, Work& work, std::uint32_t mask, FoldPass pass)
   return describe_fold(call.in[0], call.out[0], plan, pass, call.scratch, work);
 }
 
-template <FoldOp kOp, FoldFinish kFinish = FoldFinish::kNone>
+template <FoldOp kOp, FoldFinish kFinish = FoldFinish::kNone, FoldMap kMap = FoldMap::kNone>
 Status plain(KernelCall& call, Work& work) {
   constexpr bool kSelects = kOp == FoldOp::kMax || kOp == FoldOp::kMin;
-  FoldPass pass{.op = kOp, .finish = kFinish};
+  FoldPass pass{.op = kOp, .map = kMap, .finish = kFinish};
   pass.compute = compute_of(kSelects ? call.in[0].dtype : call.out[0].dtype);
   return one_pass(call, work, mask_of(call, 0), pass);
 }
@@ -137,6 +137,7 @@ Status extremum(KernelCall& call, Work& work) {
 void add_fold_kernels(DeviceTable& table) {
   constexpr Skeleton kFold = Skeleton::kFold;
   table.add("sum", kFold, plain<FoldOp::kSum>);
+  table.add("nan_sum", kFold, plain<FoldOp::kSum, FoldFinish::kNone, FoldMap::kNumber>);
   table.add("mean", kFold, plain<FoldOp::kSum, FoldFinish::kDivide>);
   table.add("prod", kFold, plain<FoldOp::kProd>);
   table.add("amax", kFold, plain<FoldOp::kMax>);

@@ -21,6 +21,7 @@ enum class FoldMap : char {
   kSquare,
   kAbsPower,
   kNonZero,
+  kNumber,  // NaN as 0
 };
 enum class FoldFinish : char {
   kNone,

@@ -41,6 +41,12 @@ TEST(Fold, EveryReductionHasTheTreeOfTheCpu) {
       }
     }
   }
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF64, DType::kI64}) {
+    for (const Shape& shape : shapes) {
+      cases.add("nan_sum", {sample(dtype, shape.geometry, random, true)},
+                {Attribute::of(shape.dims)});
+    }
+  }
   for (const double p : {0.0, 1.0, 2.0, 3.0, HUGE_VAL, -HUGE_VAL}) {
     cases.add("norm", {sample(DType::kF32, Geometry({4, 300}), random, false)},
               {Attribute::of(p), Attribute::of(Dims{1})});

@@ -45,6 +45,8 @@ std::string mapped(FoldMap map) {
       return "s::pow(s::abs(x), static_cast<A>(p.power))";
     case FoldMap::kNonZero:
       return "static_cast<A>(x != A(0))";
+    case FoldMap::kNumber:
+      return "x == x ? x : A(0)";
     default:
       return "x";
   }

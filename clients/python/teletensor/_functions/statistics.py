@@ -45,9 +45,7 @@ def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> 
 
 def nansum(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """The sum over dim of what is not NaN."""
-    if input.dtype.is_floating_point:
-        input = ops["where"](ops["isnan"](input), 0.0, input)
-    return ops["sum"](input, dim, keepdim, dtype)
+    return ops["nan_sum" if input.dtype.is_floating_point else "sum"](input, dim, keepdim, dtype)
 
 
 def nanmean(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
