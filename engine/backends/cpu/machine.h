@@ -31,7 +31,7 @@ struct Source {
   bool condition = false;  // bytes, 0 or not
   bool round = false;      // through the compute dtype
   bool inside = false;     // what an earlier step of the loop made; its block comes with the call
-  bool rows = false;  // dense along axis 0 of the walk: a block within one row is read in place
+  bool rows = false;      // dense along axis 0 of the walk: a block within one row is read in place
   bool repeated = false;  // one element along axis 0 of the walk: a row needs a piece of it only
   const char* base = nullptr;
   std::int64_t size = 0;  // bytes of an element

@@ -1,7 +1,7 @@
-// Reductions to one value: sum, nan_sum, mean, prod, amax, amin, any, all, var, std, norm, logsumexp,
-// count_nonzero. The result is made in chunks along the fastest kept axis; each chunk is one or two
-// passes of a fold, along memory (one result after another) or across it (a row of results at
-// once).
+// Reductions to one value: sum, nan_sum, mean, prod, amax, amin, any, all, var, std, norm,
+// logsumexp, count_nonzero. The result is made in chunks along the fastest kept axis; each chunk is
+// one or two passes of a fold, along memory (one result after another) or across it (a row of
+// results at once).
 #include <algorithm>
 #include <cmath>
 #include <limits>
