@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/core/activity.h"
 #include "engine/core/dtype.h"
 #include "engine/core/geometry.h"
 #include "engine/core/status.h"
@@ -68,6 +69,8 @@ struct MemoryUse {
   // Of the device's tensors that are on the disk: their bytes, those of their files, and how many
   // these may be (0: nothing moves there).
   std::uint64_t away = 0, disk_used = 0, disk_quota = 0;
+  // From the driver or the operating system, in use or kept for whoever needs it next.
+  std::uint64_t device_held = 0;
 };
 
 // A GPU.
@@ -285,6 +288,8 @@ class Engine {
   virtual std::vector<core::Device> devices() const = 0;
   virtual std::vector<MemoryUse> memory() const = 0;
   virtual std::vector<Accelerator> accelerators() const { return {}; }
+  // Of each of the accelerators.
+  virtual std::vector<std::pair<core::Device, core::Activity>> activity() const { return {}; }
   virtual Moved moved() const { return {}; }
   virtual std::vector<Publication> publications() const { return {}; }
   // Not ok once a device is lost, with the cause; it stays so. Any thread.

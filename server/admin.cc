@@ -29,6 +29,17 @@ void fill(const engine::MemoryUse& use, v1::MemoryUse& out) {
   out.set_away(use.away);
   out.set_disk_used(use.disk_used);
   out.set_disk_quota(use.disk_quota);
+  out.set_device_held(use.device_held);
+}
+
+void fill(core::Device device, const core::Activity& did, v1::DeviceActivity& out) {
+  out.set_device(core::to_string(device));
+  out.set_busy_seconds(static_cast<double>(did.busy_ns) * 1e-9);
+  out.set_in_flight(did.in_flight);
+  out.set_instructions(did.instructions);
+  out.set_loops(did.loops);
+  out.set_on_host(did.calls_on_host());
+  out.set_kernels(did.loaded);
 }
 
 void fill(const SessionView& view, v1::SessionInfo& out) {
@@ -113,6 +124,9 @@ grpc::ServerUnaryReactor* AdminService::Memory(grpc::CallbackServerContext* cont
   const Result<Caller> caller = auth_.check(*context, entrance_, kService + "Memory"s);
   if (!caller.ok()) return answer(context, caller.status());
   for (const engine::MemoryUse& use : leases_.engine().memory()) fill(use, *reply->add_devices());
+  for (const auto& [device, did] : leases_.engine().activity()) {
+    fill(device, did, *reply->add_activity());
+  }
   return answer(context, {});
 }
 

@@ -157,6 +157,49 @@ void add_disk(Page& page, const Overview& all, const engine::Moved& moved) {
            number(moved.failures), MetricType::Counter);
 }
 
+using Activities = std::vector<std::pair<core::Device, core::Activity>>;
+
+// What GPUs do. The ops that run on the host are those of the catalog without a kernel: few labels.
+void add_accelerators(Page& page, const Activities& all) {
+  using Rows = std::vector<std::pair<std::string, std::uint64_t>>;
+  const auto one = [&](const char* name, const char* help, MetricType type, auto&& value) {
+    page.family(name, help, type);
+    for (const auto& [device, did] : all) {
+      page.row(static_cast<double>(value(did)), {{"device", core::to_string(device)}});
+    }
+  };
+  const auto several = [&](const char* name, const char* help, const char* label, auto&& rows) {
+    page.family(name, help, MetricType::Counter);
+    for (const auto& [device, did] : all) {
+      for (const auto& [value, count] : rows(did)) {
+        page.row(static_cast<double>(count),
+                 {{"device", core::to_string(device)}, {label, value}});
+      }
+    }
+  };
+  using Did = const core::Activity&;
+  one("teletensor_device_busy_seconds_total",
+      "Time of GPUs in batches of work that have ended; two at once count twice.",
+      MetricType::Counter, [](Did did) { return static_cast<double>(did.busy_ns) * 1e-9; });
+  one("teletensor_device_batches_in_flight", "Batches of work that GPUs have not ended.",
+      MetricType::Gauge, [](Did did) { return did.in_flight; });
+  one("teletensor_device_launches_total", "Kernels launched on GPUs.", MetricType::Counter,
+      [](Did did) { return did.launches; });
+  one("teletensor_device_kernels", "Kernels that are loaded on GPUs.", MetricType::Gauge,
+      [](Did did) { return did.loaded; });
+  several("teletensor_device_work_total", "What ran as kernels of GPUs.", "kind", [](Did did) {
+    return Rows{{"instruction", did.instructions}, {"loop", did.loops}};
+  });
+  several("teletensor_device_kernels_made_total",
+          "Kernels compiled for GPUs, read from the disk, refused by the compiler.", "how",
+          [](Did did) {
+            return Rows{{"compiled", did.compiled}, {"read", did.read}, {"refused", did.refused}};
+          });
+  several("teletensor_device_host_calls_total",
+          "Instructions on tensors of GPUs that ran on the host.", "op",
+          [](Did did) { return did.on_host; });
+}
+
 }  // namespace
 
 std::string metrics_text(Leases& leases, const Auth& auth, const Canary& canary,
@@ -166,13 +209,16 @@ std::string metrics_text(Leases& leases, const Auth& auth, const Canary& canary,
   Page page;
   page.family("teletensor_info", "The daemon's version.");
   page.row(1, {{"version", version}});
-  page.family("teletensor_device_memory_bytes", "Memory of devices: used, peak, total.");
+  page.family("teletensor_device_memory_bytes",
+              "Memory of devices: used, peak, total; held: used or kept for whoever needs it next.");
   for (const engine::MemoryUse& use : all.devices) {
     const std::string device = core::to_string(use.device);
     page.row(static_cast<double>(use.device_used), {{"device", device}, {"kind", "used"}});
     page.row(static_cast<double>(use.peak), {{"device", device}, {"kind", "peak"}});
     page.row(static_cast<double>(use.device_total), {{"device", device}, {"kind", "total"}});
+    page.row(static_cast<double>(use.device_held), {{"device", device}, {"kind", "held"}});
   }
+  add_accelerators(page, leases.engine().activity());
   add_disk(page, all, leases.engine().moved());
   std::uint64_t handles = 0, queued = 0;
   for (const SessionView& view : all.sessions) handles += view.handles, queued += view.queued;

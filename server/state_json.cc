@@ -52,6 +52,7 @@ std::string state_json(Leases& leases, const Canary& canary, const std::string& 
        std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count()},
       {"caller", {{"user", caller.user}, {"role", to_string(caller.role)}}},
       {"devices", json::array()},
+      {"gpus", json::array()},
       {"sessions", json::array()},
       {"published", json::array()},
       {"slow", json::array()}};
@@ -60,9 +61,17 @@ std::string state_json(Leases& leases, const Canary& canary, const std::string& 
                                 {"used", use.device_used},
                                 {"peak", use.peak},
                                 {"total", use.device_total},
+                                {"held", use.device_held},
                                 {"away", use.away},
                                 {"disk_used", use.disk_used},
                                 {"disk_total", use.disk_quota}});
+  }
+  for (const auto& [device, did] : leases.engine().activity()) {
+    state["gpus"].push_back({{"device", core::to_string(device)},
+                             {"busy_seconds", static_cast<double>(did.busy_ns) * 1e-9},
+                             {"in_flight", did.in_flight},
+                             {"kernels", did.loaded},
+                             {"on_host", did.calls_on_host()}});
   }
   std::size_t told = 0;
   for (const SessionView& view : all.sessions) {

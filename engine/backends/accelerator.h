@@ -6,6 +6,7 @@
 #include <string>
 
 #include "engine/backends/backend.h"
+#include "engine/core/activity.h"
 #include "engine/memory/on_behalf.h"
 
 namespace teletensor::backends {
@@ -19,6 +20,7 @@ class Accelerator : public Backend {
     std::uint64_t memory = 0;  // bytes, those of others included
   };
   virtual Facts facts() const = 0;
+  virtual core::Activity activity() const = 0;
 
   // Clears memory that session `from` has left, for session `to`: after what the one has asked.
   virtual void hand_over(void* memory, std::size_t bytes, memory::OwnerId from,

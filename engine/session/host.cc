@@ -52,12 +52,22 @@ std::vector<engine::Accelerator> Host::accelerators() const {
   return found;
 }
 
+std::vector<std::pair<core::Device, core::Activity>> Host::activity() const {
+  std::vector<std::pair<core::Device, core::Activity>> found;
+  for (std::size_t i = 0; i < devices_.size(); ++i) {
+    const backends::Accelerator* const each = devices_.at(i).accelerator();
+    if (each != nullptr) found.emplace_back(each->device(), each->activity());
+  }
+  return found;
+}
+
 std::vector<engine::MemoryUse> Host::memory() const {
   std::vector<engine::MemoryUse> uses;
   for (std::size_t i = 0; i < devices_.size(); ++i) {
     const memory::Budget& budget = devices_.at(i).pool().budget();
     uses.push_back({devices_.at(i).id(), budget.used(), budget.peak(), budget.total(),
                     budget.used(), budget.total()});
+    uses.back().device_held = devices_.at(i).pool().held();
     if (!disk_ || !(devices_.at(i).id() == core::Device{})) continue;
     uses.back().away = disk_->bytes();
     uses.back().disk_used = disk_->budget().used();

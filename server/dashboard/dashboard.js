@@ -7,7 +7,7 @@ const POINTS = 600;
 const COLORS = ["#3366cc", "#e07b39", "#2e9e6b", "#a855b5", "#c0392b", "#0f8b8d", "#8a6d3b", "#5c6bc0"];
 
 const byId = (id) => document.getElementById(id);
-const previous = new Map();  // session id -> {lane, at}
+const previous = new Map();  // session id or name of a GPU -> {total, at}
 const buttons = new Map();  // session id -> cell
 const timeline = [];  // {at, memory: {user: MiB}, lanes: {user: n}, queue: n}
 const charts = {};
@@ -64,11 +64,16 @@ function fill(table, rows) {
   }));
 }
 
-function lanesOf(session, at) {
-  const before = previous.get(session.id);
-  previous.set(session.id, { lane: session.lane_seconds, at });
+// How fast the seconds of a session or a GPU have grown since they were last asked for.
+function rate(name, total, at) {
+  const before = previous.get(name);
+  previous.set(name, { total, at });
   if (!before || at <= before.at) return 0;
-  return Math.max(0, (session.lane_seconds - before.lane) / (at - before.at));
+  return Math.max(0, (total - before.total) / (at - before.at));
+}
+
+function lanesOf(session, at) {
+  return rate(session.id, session.lane_seconds, at);
 }
 
 function usersOf(state) {
@@ -166,6 +171,11 @@ function show(state) {
     bar.max = d.total;
     bar.value = d.used;
     card.append(element("strong", d.device), element("div", bytes(d.used) + " of " + bytes(d.total)), bar);
+    const gpu = state.gpus.find((g) => g.device === d.device);
+    if (gpu) {
+      card.append(element("div", "busy " + rate(d.device, gpu.busy_seconds, state.now).toFixed(2) + ", "
+        + gpu.in_flight + " batches in flight, " + gpu.on_host + " instructions on the host so far", "gpu"));
+    }
     if (d.disk_total) {
       card.append(element("div", bytes(d.away) + " on disk, in files of " + bytes(d.disk_used) + " of "
         + bytes(d.disk_total), "disk"));

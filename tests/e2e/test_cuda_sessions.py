@@ -2,10 +2,14 @@
 one to the other, and nowhere else. The fake driver runs streams late and in any order that events allow.
 """
 
+import subprocess
+import sys
 import threading
 
 import numpy as np
 from support.cuda import fake
+from support.daemon import wait_until
+from support.http import ask, samples
 
 
 def test_sessions_that_share_a_gpu_get_the_bits_of_one_alone(start_daemon):
@@ -83,3 +87,47 @@ def test_time_of_the_device_is_charged(start_daemon):
         tt.cuda.synchronize()
         assert x[0].item() == 301.0
         assert session.status()["lane_seconds"] > 0
+
+
+def test_what_a_gpu_does_is_told(start_daemon):
+    """In /metrics, by `teletensor memory` and `top`, and to the dashboard."""
+    import teletensor as tt
+
+    flags, environment = fake("--http", "127.0.0.1:0")
+    daemon = start_daemon(*flags, env=environment)
+
+    def told(name, **labels):
+        found = samples(ask(daemon.http, "/metrics").text)
+        return found.get((f"teletensor_device_{name}", tuple(sorted({"device": "cuda:0", **labels}.items()))))
+    with tt.connect(daemon.unix):
+        assert told("host_calls_total", op="sort") is None
+        x = tt.ones(1 << 18, device="cuda")
+        (x + 1).sum().item()
+        x[:100].sort()[0].sum().item()
+        used, held = told("memory_bytes", kind="used"), told("memory_bytes", kind="held")
+        assert 1 << 20 <= used <= held <= told("memory_bytes", kind="total")
+        assert told("host_calls_total", op="sort") == 1
+        assert told("work_total", kind="instruction") >= 3 and told("launches_total") >= 3
+        assert told("work_total", kind="loop") is not None
+        made = [told("kernels_made_total", how=how) for how in ("compiled", "read", "refused")]
+        assert made[0] + made[1] == told("kernels") >= 2 and made[2] == 0
+        # A batch is counted when the next question finds that it has ended.
+        wait_until(lambda: x.sum().item() == 1 << 18 and told("busy_seconds_total") > 0, 60, "a batch that has ended")
+        wait_until(lambda: told("batches_in_flight") <= 4, 60, "few batches")
+
+        text = command(daemon, "memory")
+        gpu = next(line for line in text.splitlines() if line.startswith("cuda:0") and line.endswith(" 1"))
+        assert "KERNELS" in text and " s " in gpu
+        top = command(daemon, "top", "--interval", "0.1", "--count", "1")
+        assert "batches in flight" in next(line for line in top.splitlines() if line.startswith("cuda:0: "))
+        token = command(daemon, "token", "create", "root", "--role", "admin").strip()
+        state = ask(daemon.http, "/api/state", token=token).json
+        assert state["gpus"][0]["device"] == "cuda:0" and state["gpus"][0]["on_host"] == 1
+        assert next(d["held"] for d in state["devices"] if d["device"] == "cuda:0") == held
+
+
+def command(daemon, *words):
+    """What a command of the CLI prints."""
+    done = subprocess.run([sys.executable, "-m", "teletensor.cli", *words, "--address", daemon.unix],
+                          capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.cuda import fake
 from support.daemon import binary, wait_until
 from support.http import ask, samples
 from support.nginx import in_front
@@ -168,10 +169,12 @@ def expressions():
 
 def test_alerts_and_dashboard_name_metrics_that_exist(start_daemon, tt, tmp_path):
     """With their labels, of a daemon on which every one of them has a row."""
-    daemon = start_daemon("--http", "127.0.0.1:0", "--disk-memory", "1GiB", "--disk-dir", str(tmp_path / "disk"))
+    flags, environment = fake("--http", "127.0.0.1:0", "--disk-memory", "1GiB", "--disk-dir", str(tmp_path / "disk"))
+    daemon = start_daemon(*flags, env=environment)
     exported = {}
     with tt.connect(daemon.unix):
         tt.ones(3).sum().item()
+        tt.ones(3, device="cuda").sort()[0].sum().item()  # on the host
         with tt.connect(daemon.unix):
             pass
         wait_until(lambda: "teletensor_sessions_ended_total{" in ask(daemon.http, "/metrics").text)

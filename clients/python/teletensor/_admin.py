@@ -27,7 +27,8 @@ def memory_of(m: Message) -> dict[str, Any]:
     """The fields of a MemoryUse."""
     return {"device": m.text(1), "used": m.integer(2), "peak": m.integer(3), "quota": m.integer(4),
             "device_used": m.integer(5), "device_total": m.integer(6),
-            "away": m.integer(7), "disk_used": m.integer(8), "disk_quota": m.integer(9)}
+            "away": m.integer(7), "disk_used": m.integer(8), "disk_quota": m.integer(9),
+            "device_held": m.integer(10)}
 
 
 def _session_of(s: Message) -> dict[str, Any]:
@@ -60,7 +61,16 @@ class Admin:
 
     def memory(self) -> list[dict[str, Any]]:
         """By device, all sessions together."""
-        return [memory_of(m) for m in self._ask("Memory").messages(1)]
+        return self.devices()[0]
+
+    def devices(self) -> tuple[list[dict[str, Any]], dict[str, dict[str, Any]]]:
+        """memory(), and what each GPU has done since the daemon's start, by its name."""
+        reply = self._ask("Memory")
+        activity = {a.text(1): {"busy_seconds": a.real(2), "in_flight": a.integer(3),
+                                "instructions": a.integer(4), "loops": a.integer(5),
+                                "on_host": a.integer(6), "kernels": a.integer(7)}
+                    for a in reply.messages(2)}
+        return [memory_of(m) for m in reply.messages(1)], activity
 
     def holdings(self, session: int = 0, most: int = 0, reset_peaks: bool = False) -> dict[str, Any]:
         """Largest tensors and state of a session; 0: the one that this transport belongs to, whose peaks

@@ -104,13 +104,15 @@ def _memory(args: argparse.Namespace) -> int:
     tensors: list[dict[str, Any]] = []
     limits: dict[str, dict[str, int]] = {}
     common: list[dict[str, Any]] = []
+    activity: dict[str, dict[str, Any]] = {}
     with transport(args) as connection:
         if args.session:
             held = Admin(connection).holdings(args.session, 50)
             memory, tensors = held["session"]["memory"], held["tensors"]
             limits = held["session"]["limits"]
         else:
-            memory, common = Admin(connection).memory(), Admin(connection).publications()
+            memory, activity = Admin(connection).devices()
+            common = Admin(connection).publications()
     if args.json:
         print(json.dumps({"memory": memory, "tensors": tensors, "limits": limits} if args.session
                          else common if args.published else memory))
@@ -121,6 +123,12 @@ def _memory(args: argparse.Namespace) -> int:
     rows += [("disk", bytes_text(m["disk_used"]), f"holds {bytes_text(m['away'])}",
               bytes_text(m["disk_quota"])) for m in memory if m["disk_quota"]]
     _table(rows)
+    if activity:
+        print()
+        _table([("GPU", "HELD", "BUSY", "IN FLIGHT", "KERNELS", "ON THE HOST"),
+                *((m["device"], bytes_text(m["device_held"]), f"{a['busy_seconds']:.1f} s",
+                   str(a["in_flight"]), str(a["kernels"]), str(a["on_host"]))
+                  for m in memory if (a := activity.get(m["device"])))])
     if limits:
         print()
         _table([("SESSION HAS", "OF AT MOST", "LIMIT"),
@@ -154,22 +162,34 @@ def _top_rows(found: list[dict[str, Any]], before: dict[int, float], seconds: fl
               for share, s in rows)]
 
 
+def _load(activity: dict[str, Any] | None, before: float | None, seconds: float) -> str:
+    """How busy a GPU has been for so long: ", busy 0.83, 4 batches in flight"."""
+    if activity is None:
+        return ""
+    busy = activity["busy_seconds"]
+    share = (busy - (busy if before is None else before)) / max(seconds, 1e-9)
+    return f", busy {share:.2f}, {activity['in_flight']} batches in flight"
+
+
 def _top(args: argparse.Namespace) -> int:
     """Lanes in use by session, as `top` shows cores."""
     with transport(args) as connection:
         admin = Admin(connection)
         rounds = 0
         before: dict[int, float] = {}
+        busy: dict[str, float] = {}
         at = time.monotonic()
         while True:
             found, others = admin.sessions()
+            devices, activity = admin.devices()
             now = time.monotonic()
             if rounds or args.count == 0:
                 if sys.stdout.isatty():
                     print("\x1b[H\x1b[2J", end="")
-                for m in admin.memory():
+                for m in devices:
                     print(f"{m['device']}: {bytes_text(m['used'])} of "
-                          f"{bytes_text(m['device_total'])} in use")
+                          f"{bytes_text(m['device_total'])} in use"
+                          + _load(activity.get(m["device"]), busy.get(m["device"]), now - at))
                 if others is not None:
                     print(f"{others['sessions']} sessions of others: {bytes_text(_used(others))}")
                 _table(_top_rows(found, before, now - at))
@@ -177,6 +197,7 @@ def _top(args: argparse.Namespace) -> int:
             if 0 < args.count <= rounds:
                 return 0
             before, at = {s["id"]: s["lane_seconds"] for s in found}, now
+            busy = {device: a["busy_seconds"] for device, a in activity.items()}
             rounds += 1
             time.sleep(args.interval)
 

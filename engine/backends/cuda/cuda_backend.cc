@@ -24,13 +24,31 @@ CudaBackend::CudaBackend(std::unique_ptr<Gpu> gpu, core::Device device, const Co
 
 CudaBackend::~CudaBackend() {
   if (!log_) return;
-  if (on_host() > 0) log_(false, gpu_->name() + ": on the host: " + on_host_.text());
+  const core::Activity did = activity();
+  std::string ops;
+  for (const auto& [op, count] : did.on_host) {
+    ops += (ops.empty() ? "" : ", ") + op + " " + std::to_string(count);
+  }
+  if (!ops.empty()) log_(false, gpu_->name() + ": on the host: " + ops);
+  log_(false, gpu_->name() + ": " + std::to_string(did.instructions) + " instructions and " +
+                  std::to_string(did.loops) + " loops ran as kernels, " + std::to_string(did.calls_on_host()) +
+                  " instructions on the host; " + std::to_string(did.compiled) +
+                  " kernels compiled, " + std::to_string(did.read) + " read, " +
+                  std::to_string(did.refused) + " refused");
+}
+
+core::Activity CudaBackend::activity() const {
   const KernelCache::Counts kernels = cache_.counts();
-  log_(false, gpu_->name() + ": " + std::to_string(on_device()) + " instructions and " +
-                  std::to_string(loops()) + " loops ran as kernels, " + std::to_string(on_host()) +
-                  " instructions on the host; " + std::to_string(kernels.compiled) +
-                  " kernels compiled, " + std::to_string(kernels.from_disk) + " read, " +
-                  std::to_string(kernels.refused) + " refused");
+  return {gpu_->queues().device_ns(),
+          gpu_->queues().in_flight(),
+          gpu_->launches(),
+          on_device_.load(std::memory_order_relaxed),
+          loops_.load(std::memory_order_relaxed),
+          kernels.compiled,
+          kernels.from_disk,
+          kernels.refused,
+          kernels.loaded,
+          on_host_.counts()};
 }
 
 Kernel CudaBackend::find(ops::OpId op) const {

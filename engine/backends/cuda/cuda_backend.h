@@ -30,6 +30,7 @@ class CudaBackend final : public Accelerator {
   Facts facts() const override {
     return {gpu_->model(), gpu_->capability(), gpu_->multiprocessors(), gpu_->memory()};
   }
+  core::Activity activity() const override;
   Kernel find(ops::OpId op) const override;
   LoopRole role(ops::OpId op) const override;
   core::Status run_loop(std::span<const LoopStep> steps, Parallel& parallel,
@@ -64,11 +65,6 @@ class CudaBackend final : public Accelerator {
   core::Status admit(std::size_t) override { return gpu_->health(); }
 
   Gpu& gpu() { return *gpu_; }
-  KernelCache::Counts kernels() const { return cache_.counts(); }
-  // Instructions that ran as launches, loops that did (as one), and instructions on the host.
-  std::uint64_t on_device() const { return on_device_.load(std::memory_order_relaxed); }
-  std::uint64_t loops() const { return loops_.load(std::memory_order_relaxed); }
-  std::uint64_t on_host() const { return on_host_.total(); }
 
  private:
   static core::Status run(KernelCall& call);

@@ -30,7 +30,9 @@ KernelCache::~KernelCache() {
 
 KernelCache::Counts KernelCache::counts() const {
   MutexLock lock(mu_);
-  return counts_;
+  Counts found = counts_;
+  for (const auto& [key, entry] : entries_) found.loaded += entry.kernel != nullptr;
+  return found;
 }
 
 // The least recently used of those that nobody makes goes where there are too many.

@@ -58,6 +58,7 @@ class KernelCache {
 
   struct Counts {
     std::uint64_t compiled = 0, from_disk = 0, refused = 0;
+    std::uint64_t loaded = 0;  // now
   };
   Counts counts() const;
 

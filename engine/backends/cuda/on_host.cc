@@ -107,21 +107,13 @@ Status run_through_host(KernelCall& call, Kernel kernel, Gpu& gpu) {
   return {};
 }
 
-std::uint64_t HostCalls::total() const {
-  std::uint64_t sum = 0;
-  for (const auto& count : counts_) sum += count.load(std::memory_order_relaxed);
-  return sum;
-}
-
-std::string HostCalls::text() const {
-  std::string text;
+std::vector<std::pair<std::string, std::uint64_t>> HostCalls::counts() const {
+  std::vector<std::pair<std::string, std::uint64_t>> found;
   for (ops::OpId op = 0; op < counts_.size(); ++op) {
     const std::uint64_t count = counts_[op].load(std::memory_order_relaxed);
-    if (count == 0) continue;
-    text += (text.empty() ? "" : ", ") + std::string(catalog_.at(op).name) + " " +
-            std::to_string(count);
+    if (count > 0) found.emplace_back(catalog_.at(op).name, count);
   }
-  return text;
+  return found;
 }
 
 }  // namespace teletensor::backends::cuda

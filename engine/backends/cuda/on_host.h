@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/backends/backend.h"
@@ -20,8 +21,8 @@ class HostCalls {
  public:
   explicit HostCalls(const ops::Catalog& catalog) : catalog_(catalog), counts_(catalog.size()) {}
   void add(ops::OpId op) { counts_[op].fetch_add(1, std::memory_order_relaxed); }
-  std::uint64_t total() const;
-  std::string text() const;  // "matmul 3, sort 1": by the catalog's order
+  // Those that did, in the catalog's order.
+  std::vector<std::pair<std::string, std::uint64_t>> counts() const;
 
  private:
   const ops::Catalog& catalog_;
