@@ -172,8 +172,7 @@ void add_accelerators(Page& page, const Activities& all) {
     page.family(name, help, MetricType::Counter);
     for (const auto& [device, did] : all) {
       for (const auto& [value, count] : rows(did)) {
-        page.row(static_cast<double>(count),
-                 {{"device", core::to_string(device)}, {label, value}});
+        page.row(static_cast<double>(count), {{"device", core::to_string(device)}, {label, value}});
       }
     }
   };
@@ -209,8 +208,9 @@ std::string metrics_text(Leases& leases, const Auth& auth, const Canary& canary,
   Page page;
   page.family("teletensor_info", "The daemon's version.");
   page.row(1, {{"version", version}});
-  page.family("teletensor_device_memory_bytes",
-              "Memory of devices: used, peak, total; held: used or kept for whoever needs it next.");
+  page.family(
+      "teletensor_device_memory_bytes",
+      "Memory of devices: used, peak, total; held: used or kept for whoever needs it next.");
   for (const engine::MemoryUse& use : all.devices) {
     const std::string device = core::to_string(use.device);
     page.row(static_cast<double>(use.device_used), {{"device", device}, {"kind", "used"}});

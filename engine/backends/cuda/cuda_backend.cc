@@ -31,10 +31,10 @@ CudaBackend::~CudaBackend() {
   }
   if (!ops.empty()) log_(false, gpu_->name() + ": on the host: " + ops);
   log_(false, gpu_->name() + ": " + std::to_string(did.instructions) + " instructions and " +
-                  std::to_string(did.loops) + " loops ran as kernels, " + std::to_string(did.calls_on_host()) +
-                  " instructions on the host; " + std::to_string(did.compiled) +
-                  " kernels compiled, " + std::to_string(did.read) + " read, " +
-                  std::to_string(did.refused) + " refused");
+                  std::to_string(did.loops) + " loops ran as kernels, " +
+                  std::to_string(did.calls_on_host()) + " instructions on the host; " +
+                  std::to_string(did.compiled) + " kernels compiled, " + std::to_string(did.read) +
+                  " read, " + std::to_string(did.refused) + " refused");
 }
 
 core::Activity CudaBackend::activity() const {
