@@ -37,20 +37,20 @@ std::string file_of(std::uint64_t id) {
 
 // ---------------------------------------------------------------- writing
 
-Status Commons::write(program::Image& image, const SessionStore::Check& check,
-                      const SessionStore::Spares& spares, SessionStore::Lost& lost) {
+Status Commons::write(program::Image& image, const SessionStore::Terms& terms,
+                      SessionStore::Lost& lost) {
   for (program::Image::Storage& storage : image.storages) {
     if (storage.common == 0) continue;
-    const Status status = write_bytes(storage, check);
+    const Status status = write_bytes(storage, terms.check);
     if (status.ok()) continue;
-    if (!spares(status)) return status;
+    if (!terms.spares(status)) return status;
     storage.gone = status.message();
     lost.add(storage.bytes, status);
   }
   if (const std::uint64_t changes = engine_.publications_changed(); changes != names_written_) {
     if (const Status status = write_names(); status.ok()) {
       names_written_ = changes;
-    } else if (!spares(status)) {
+    } else if (!terms.spares(status)) {
       return status;
     }
   }

@@ -24,10 +24,10 @@ class Commons {
   // and all names, into the engine; each user's within its limit.
   void restore(const Limits& limits);
 
-  // What has changed of the image's storages and of the names since it was written. `check` and
-  // `spares` as SessionStore::write()'s. Says in the image which state it has, or why it has none.
-  core::Status write(program::Image& image, const SessionStore::Check& check,
-                     const SessionStore::Spares& spares, SessionStore::Lost& lost);
+  // What has changed of the image's storages and of the names since it was written. `terms` as
+  // SessionStore::write()'s. Says in the image which state it has, or why it has none.
+  core::Status write(program::Image& image, const SessionStore::Terms& terms,
+                     SessionStore::Lost& lost);
   // The storages that a session's file names; none: it is gone. What no file names any more is
   // removed by sweep().
   void held_by(const std::string& file, std::vector<std::uint64_t> commons);

@@ -21,6 +21,8 @@ namespace {
 constexpr std::chrono::milliseconds kTick{50};
 constexpr std::chrono::milliseconds kLook{250};  // the longest between two looks at who is due
 constexpr int kMostOften = 10;  // writing takes at most so much less than the time between
+constexpr int kSqueezes = 8;    // a full disk: so often less is tried
+constexpr std::uint64_t kSpare = 32 << 10;  // bytes that are left for others
 
 std::uint64_t microseconds_of_the_clock() {
   return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(
@@ -65,6 +67,11 @@ Recovery::~Recovery() {
 }
 
 // ---------------------------------------------------------------- writing
+
+// At a shutdown, of a session that has no older file: what is not written now is lost.
+bool Recovery::last_chance(const Job& job) {
+  return job.head->drained() && job.lease->file().empty();
+}
 
 Status Recovery::refusal(const Lease& lease) const {
   if (!on()) {
@@ -234,7 +241,11 @@ void Recovery::work() {
     if (!over.empty()) commons_.sweep();
     if (!job) continue;
     auto facts = write(*job);
-    const auto done = std::move(job->done);
+    const auto done = job->done;
+    if (last_chance(*job) && !job->squeezed && facts.status().code() == Code::kResourceExhausted) {
+      MutexLock lock(mutex_);
+      starved_.push_back(std::move(*job));
+    }
     job.reset();  // the bytes are the session's again
     done(std::move(facts));
     {
@@ -254,20 +265,12 @@ core::Result<SnapshotFacts> Recovery::write(Job& job) {
   TT_RETURN_IF_ERROR(check());
   // What is lost anyway costs nobody more than itself. At a shutdown that holds for what there is
   // no time for as well, unless an older file has all of it.
-  const bool last = job.head->drained() && job.lease->file().empty();
+  const bool last = last_chance(job);
   const auto spares = [&](const Status& why) {
     return why.code() == Code::kDataLoss || (last && why.code() == Code::kDeadlineExceeded);
   };
   const Clock::time_point began = Clock::now();
-  engine::Engine& engine = leases_.engine();
   SessionStore::Lost lost;
-  TT_RETURN_IF_ERROR(commons_.write(
-      job.image, check,
-      [&](const Status& why) {
-        return spares(why) || (last && why.code() == Code::kResourceExhausted);
-      },
-      lost));
-  write_image(job.image, engine.catalog(), *job.body->mutable_image());
   SnapshotFacts facts;
   std::vector<std::uint64_t> commons;
   for (const program::Image::Storage& storage : job.image.storages) {
@@ -280,8 +283,7 @@ core::Result<SnapshotFacts> Recovery::write(Job& job) {
   job.head->set_written(static_cast<std::uint64_t>(std::time(nullptr)));
   std::string file = job.lease->file();
   if (file.empty()) file = store_->new_name();
-  const Status written =
-      store_->write(file, *job.head, *job.body, job.image, engine, check, spares, lost);
+  const Status written = write_files(job, file, {check, spares}, lost);
   facts.seconds = seconds_since(began);
   if (!written.ok()) {
     spdlog::warn("event=snapshot_failed session=\"{}\" id={} reason=\"{}\"", job.lease->client.name,
@@ -306,6 +308,29 @@ core::Result<SnapshotFacts> Recovery::write(Job& job) {
                job.lease->client.name, job.lease->client.id, facts.completed_upto, facts.bytes,
                facts.seconds);
   return facts;
+}
+
+Status Recovery::write_files(Job& job, const std::string& file, SessionStore::Terms terms,
+                             SessionStore::Lost& lost) {
+  engine::Engine& engine = leases_.engine();
+  SessionStore::Terms spared = terms;
+  spared.spares = [&](const Status& why) {
+    return terms.spares(why) || (last_chance(job) && why.code() == Code::kResourceExhausted);
+  };
+  TT_RETURN_IF_ERROR(commons_.write(job.image, spared, lost));
+  job.body->clear_image();
+  write_image(job.image, engine.catalog(), *job.body->mutable_image());
+  for (int tries = job.squeezed ? kSqueezes : 0;; --tries) {
+    SessionStore::Lost now = lost;
+    const Status status = store_->write(file, *job.head, *job.body, job.image, engine, terms, now);
+    if (tries == 0 || status.code() != Code::kResourceExhausted) {
+      lost = now;
+      return status;
+    }
+    // So much fits, without what else has to be written.
+    terms.room = std::min(now.stored, terms.room);
+    terms.room -= std::min(terms.room, std::max(kSpare, terms.room / 8));
+  }
 }
 
 // ---------------------------------------------------------------- the end
@@ -361,6 +386,7 @@ DrainFacts Recovery::write_all() {
             });
   };
   for (const auto& [ignored, lease] : order) begin(lease, ++rank);
+  bool squeezed = false;
   while (Clock::now() < deadline_.load()) {
     std::vector<LeaseRef> again;
     {
@@ -374,7 +400,21 @@ DrainFacts Recovery::write_all() {
         --done;
         again.push_back(lease);
       }
-      if (done == order.size()) break;
+      if (done == order.size() && (std::exchange(squeezed, true) || starved_.empty())) break;
+      if (done == order.size()) {
+        // There is no room for all: smaller ones first, and of each what there is room for.
+        std::sort(starved_.begin(), starved_.end(),
+                  [](const Job& a, const Job& b) { return a.head->bytes() < b.head->bytes(); });
+        for (Job& job : starved_) {
+          results[job.lease.get()].reset();
+          --done;
+          job.rank = ++rank;
+          job.squeezed = true;
+          jobs_.push_back(std::move(job));
+        }
+        starved_.clear();
+        changed_.notify_all();
+      }
     }
     for (const LeaseRef& lease : again) begin(lease, 0);
   }
@@ -382,6 +422,7 @@ DrainFacts Recovery::write_all() {
   {
     MutexLock lock(mutex_);
     while (writing_ || !jobs_.empty()) changed_.wait(mutex_);
+    starved_.clear();
   }
   DrainFacts facts;
   v1::SavedLosses losses;

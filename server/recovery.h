@@ -80,7 +80,8 @@ class Recovery {
     std::shared_ptr<v1::SavedHead> head;
     std::shared_ptr<v1::SavedBody> body;
     std::function<void(core::Result<SnapshotFacts>)> done;
-    int rank = 0;  // lower ones first
+    int rank = 0;           // lower ones first
+    bool squeezed = false;  // what there is no room for is lost, the rest written
   };
   // One after the other for each session: who comes meanwhile has the next one.
   struct Line {
@@ -94,10 +95,13 @@ class Recovery {
   void picture(const LeaseRef& lease, bool hold, int rank,
                std::function<void(core::Result<SnapshotFacts>)> done);
   core::Status refusal(const Lease& lease) const;
+  static bool last_chance(const Job& job);
   void begin(const LeaseRef& lease, std::vector<Written> done);
   void look_round();
   void work();
   core::Result<SnapshotFacts> write(Job& job);
+  core::Status write_files(Job& job, const std::string& file, SessionStore::Terms terms,
+                           SessionStore::Lost& lost);
   void restore_one(const SessionStore::Found& found);
   DrainFacts write_all();
   void lose(const LeaseRef& ref, const core::Status& why, v1::SavedLosses& losses,
@@ -115,6 +119,7 @@ class Recovery {
   core::Mutex mutex_;
   core::CondVar changed_;
   std::deque<Job> jobs_ TT_GUARDED_BY(mutex_);
+  std::vector<Job> starved_ TT_GUARDED_BY(mutex_);            // at a shutdown: the disk was full
   std::deque<std::string> over_ TT_GUARDED_BY(mutex_);        // files to remove
   std::map<const Lease*, Line> lines_ TT_GUARDED_BY(mutex_);  // with one under way
   std::map<std::uint64_t, Past> past_ TT_GUARDED_BY(mutex_);  // by the session's id

@@ -33,6 +33,7 @@ constexpr std::uint64_t kMostMessage = std::uint64_t{1} << 31;  // protobuf's ow
 constexpr std::uint32_t kFormat = 3;
 constexpr std::uint64_t kGone = ~std::uint64_t{0};
 constexpr std::uint64_t kMostReason = 1 << 16;
+constexpr std::uint64_t kReason = 256;  // what one costs, about
 
 Status format_known(const v1::SavedHead& head) {
   if (head.format() >= 1 && head.format() <= kFormat) return {};
@@ -145,25 +146,35 @@ std::vector<SessionStore::Found> SessionStore::list() const {
 
 namespace {
 
+// The end of a storage's bytes, of which the rest is lost.
+Status write_reason(BlockWriter& writer, const program::Image::Storage& storage,
+                    const Status& lost) {
+  const std::string why =
+      lost.code() == Code::kDataLoss
+          ? lost.message()
+          : "a tensor of " + std::to_string(storage.bytes) + " bytes, made by command " +
+                std::to_string(storage.seq) +
+                ", was not written when the daemon was shut down: " + lost.message();
+  const std::uint64_t gone[] = {kGone, std::min<std::uint64_t>(why.size(), kMostReason)};
+  TT_RETURN_IF_ERROR(writer.write(gone, sizeof gone));
+  return writer.write(std::string_view(why).substr(0, gone[1]));
+}
+
 Status write_storage(BlockWriter& writer, const program::Image::Storage& storage,
-                     engine::Engine& engine, const SessionStore::Check& check,
-                     const SessionStore::Spares& spares, std::vector<char>& piece, Status& lost) {
+                     engine::Engine& engine, const SessionStore::Terms& terms,
+                     std::vector<char>& piece, Status& lost) {
+  if (terms.room != SessionStore::kEndless) {
+    TT_RETURN_IF_ERROR(writer.end_block());
+    if (storage.bytes > kReason && writer.stored() + storage.bytes > terms.room) {
+      lost = Status(Code::kResourceExhausted, "there was no room for it on the disk");
+      return write_reason(writer, storage, lost);
+    }
+  }
   for (std::uint64_t at = 0; at < storage.bytes; at += piece.size()) {
     const std::uint64_t part = std::min<std::uint64_t>(piece.size(), storage.bytes - at);
-    lost = check();
+    lost = terms.check();
     if (lost.ok()) lost = engine.read_storage(storage, at, piece.data(), part);
-    if (!lost.ok()) {
-      if (!spares(lost)) return lost;
-      const std::string why =
-          lost.code() == Code::kDataLoss
-              ? lost.message()
-              : "a tensor of " + std::to_string(storage.bytes) + " bytes, made by command " +
-                    std::to_string(storage.seq) +
-                    ", was not written when the daemon was shut down: " + lost.message();
-      const std::uint64_t gone[] = {kGone, std::min<std::uint64_t>(why.size(), kMostReason)};
-      TT_RETURN_IF_ERROR(writer.write(gone, sizeof gone));
-      return writer.write(std::string_view(why).substr(0, gone[1]));
-    }
+    if (!lost.ok()) return terms.spares(lost) ? write_reason(writer, storage, lost) : lost;
     TT_RETURN_IF_ERROR(writer.write(&part, sizeof part));
     TT_RETURN_IF_ERROR(writer.write(piece.data(), part));
   }
@@ -174,10 +185,9 @@ Status write_storage(BlockWriter& writer, const program::Image::Storage& storage
 
 Status SessionStore::write(const std::string& file, const v1::SavedHead& head,
                            const v1::SavedBody& body, const program::Image& image,
-                           engine::Engine& engine, const Check& check, const Spares& spares,
-                           Lost& lost) const {
+                           engine::Engine& engine, const Terms& terms, Lost& lost) const {
+  auto writer = BlockWriter::create(path_of(file));
   const auto work = [&]() -> Status {
-    auto writer = BlockWriter::create(path_of(file));
     if (!writer.ok()) return writer.status();
     v1::SavedHead first = head;
     first.set_format(head.commons().empty() ? 2 : kFormat);
@@ -188,13 +198,15 @@ Status SessionStore::write(const std::string& file, const v1::SavedHead& head,
     for (const program::Image::Storage& storage : image.storages) {
       if (storage.common != 0) continue;
       Status gone;
-      TT_RETURN_IF_ERROR(write_storage(**writer, storage, engine, check, spares, piece, gone));
+      TT_RETURN_IF_ERROR(write_storage(**writer, storage, engine, terms, piece, gone));
       if (!gone.ok()) lost.add(storage.bytes, gone);
     }
-    if (const Status status = check(); !status.ok() && !spares(status)) return status;
+    if (const Status status = terms.check(); !status.ok() && !terms.spares(status)) return status;
     return (*writer)->commit();
   };
-  return named_file(file, work());
+  const Status status = work();
+  if (writer.ok()) lost.stored = (*writer)->stored();
+  return named_file(file, status);
 }
 
 void SessionStore::remove(const std::string& file) const {

@@ -53,17 +53,24 @@ class SessionStore {
   // `spares` says that the storage at hand may be lost for it.
   using Check = std::function<core::Status()>;
   using Spares = std::function<bool(const core::Status&)>;
+  struct Terms {
+    Check check;
+    Spares spares;
+    std::uint64_t room = kEndless;  // bytes of the file; storages that do not fit are lost
+  };
+  static constexpr std::uint64_t kEndless = ~std::uint64_t{0};
   struct Lost {
     std::size_t storages = 0;
     std::uint64_t bytes = 0;
-    core::Status why;  // of the first
+    core::Status why;          // of the first
+    std::uint64_t stored = 0;  // bytes of the file, whole or not
 
     void add(std::uint64_t lost_bytes, const core::Status& status);
   };
   // `lost` grows by what was lost so.
   core::Status write(const std::string& file, const v1::SavedHead& head, const v1::SavedBody& body,
-                     const program::Image& image, engine::Engine& engine, const Check& check,
-                     const Spares& spares, Lost& lost) const;
+                     const program::Image& image, engine::Engine& engine, const Terms& terms,
+                     Lost& lost) const;
   void remove(const std::string& file) const;
   bool exists(const std::string& file) const;
   std::string path_of(const std::string& file) const { return folder_ + "/" + file; }

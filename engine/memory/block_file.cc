@@ -109,12 +109,12 @@ Status BlockWriter::put_block() {
 
 Status BlockWriter::put(const void* data, std::size_t bytes) {
   const char* from = static_cast<const char*>(data);
-  stored_ += bytes;
   while (bytes > 0) {
     const ssize_t done = ::write(fd_, from, bytes);
     if (done < 0 && errno == EINTR) continue;
     if (done < 0) return failed("cannot be written", errno);
     from += done;
+    stored_ += static_cast<std::uint64_t>(done);
     bytes -= static_cast<std::size_t>(done);
   }
   return {};

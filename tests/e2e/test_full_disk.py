@@ -107,6 +107,46 @@ def test_a_full_disk_at_a_drain(start_daemon, tt, disk):
         old.close()
 
 
+def test_what_there_is_room_for_is_kept_at_a_drain(start_daemon, tt, disk):
+    """Smaller sessions are whole; of the one that is too large what fits is kept, the rest is lost by name."""
+    daemon = start_daemon(*KEEPS, env=disk.environment)
+    data = np.random.default_rng(5).random((3, MIB // 4))  # 2 MiB each
+    with tt.connect(daemon.unix, name="large") as large, tt.connect(daemon.unix, name="less") as less, \
+            tt.connect(daemon.unix) as small:
+        with small.as_current():
+            x = tt.arange(100)
+            small.synchronize()
+        with less.as_current():
+            y = tt.tensor(data[0])
+            less.synchronize()
+        with large.as_current():  # goes first: it has a name, and worked last
+            kept = tt.tensor(data[1])
+            others = [tt.tensor(row) for row in data]
+            w = tt.tensor([1.0, 2.0], requires_grad=True)
+            loss = (w * w).sum()
+            large.keep("kept", kept)
+            large.synchronize()
+        disk.room("sessions/", 5 * MIB)
+        drained(daemon)
+        assert "event=session_lost" not in daemon.log and "event=session_goes_back" not in daemon.log, daemon.log
+        assert 'event=tensors_lost session="large"' in daemon.log
+        disk.good()
+        daemon.restart()
+        assert x.tolist() == list(range(100))
+        np.testing.assert_array_equal(y.numpy(), data[0])
+        np.testing.assert_array_equal(kept.numpy(), data[1])
+        for tensor in others:
+            with pytest.raises(RuntimeError, match="no room for it on the disk") as raised:
+                tensor.numpy()
+            assert "test_full_disk.py" in str(raised.value)
+        with large.as_current():
+            loss.backward()
+            assert w.grad.tolist() == [2.0, 4.0]
+            others[0] = tt.tensor(data[2])
+            np.testing.assert_array_equal(others[0].numpy(), data[2])
+    wait_until(lambda: not list(daemon.state.glob("*.session")), what="no file is left")
+
+
 def test_what_there_is_no_time_for_is_lost_by_name(start_daemon, tt, disk):
     """A slow disk: tensors that are kept by name come first, and what is not written in time costs
     itself alone. Its error says which, why, and the line that made it."""

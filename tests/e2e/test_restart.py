@@ -155,7 +155,7 @@ def test_what_is_not_written_in_time_is_lost_by_name(start_daemon, tt):
 
 
 def test_the_disk_is_full(start_daemon, tt):
-    """What does not fit is lost by name, or as of its last snapshot; the rest is kept."""
+    """What does not fit is lost by itself; the rest is kept."""
     import resource
 
     daemon = start_daemon(*FLAGS)
@@ -167,11 +167,15 @@ def test_the_disk_is_full(start_daemon, tt):
             s.detach()
     resource.prlimit(daemon.pid, resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
     drained(daemon)
-    assert 'event=session_lost session="large"' in daemon.log and "File too large" in daemon.log
-    assert [f.suffix for f in daemon.state.iterdir() if f.name not in ("lock", "losses")] == [".session"]
+    assert 'event=tensors_lost session="large"' in daemon.log and "File too large" in daemon.log
+    assert "event=session_lost" not in daemon.log
+    assert [f.suffix for f in daemon.state.iterdir() if f.name != "lock"] == [".session"] * 2
     daemon.restart()
     with tt.connect(daemon.unix, name="small") as s:
         assert s.taken_over and s.kept()["w"].tolist() == numbers[:10].tolist()
         s.close()
     with tt.connect(daemon.unix, name="large") as s:
-        assert not s.taken_over
+        assert s.taken_over
+        with pytest.raises(RuntimeError, match="no room for it on the disk"):
+            s.kept()["w"].tolist()
+        s.close()

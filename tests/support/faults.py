@@ -30,6 +30,10 @@ class Disk:
         self._count += 1  # a rule of its own, whose bytes are counted from here
         self._say(f"{error} {after} {part} {self._count}")
 
+    def room(self, part, bytes):
+        """The folder of such files has room for so many bytes; what is removed is free again."""
+        self._say(f"room {bytes} {part}")
+
     def slow(self, part, milliseconds):
         """Each write to such files takes so much longer."""
         self._say(f"slow {milliseconds} {part}")

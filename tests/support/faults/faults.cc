@@ -4,7 +4,9 @@
 //
 //   enospc N PART   what is written to files with PART in their path fails after N more bytes
 //   eio N PART      the same with another error
+//   room N PART     the folder of such files has room for N bytes
 //   slow N PART     each write there takes N milliseconds longer
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -35,6 +37,22 @@ const char* control() {
   return mapped;
 }
 
+// Of the files in the folder of this one.
+long size_of_folder(char* path) {
+  *std::strrchr(path, '/') = 0;
+  long size = 0;
+  DIR* const folder = opendir(path);
+  if (folder == nullptr) return 0;
+  while (const dirent* const entry = readdir(folder)) {
+    struct stat facts;
+    if (fstatat(dirfd(folder), entry->d_name, &facts, 0) == 0 && S_ISREG(facts.st_mode)) {
+      size += facts.st_size;
+    }
+  }
+  closedir(folder);
+  return size;
+}
+
 // How many of `bytes` bytes for this file may be written; -1 with errno: none.
 ssize_t allowed(int fd, std::size_t bytes) {
   const char* const text = control();
@@ -54,6 +72,11 @@ ssize_t allowed(int fd, std::size_t bytes) {
   if (std::strcmp(kind, "slow") == 0) {
     usleep(static_cast<useconds_t>(number * 1000));
     return static_cast<ssize_t>(bytes);
+  }
+  if (std::strcmp(kind, "room") == 0) {
+    const long room = number - size_of_folder(path);
+    if (room <= 0) errno = ENOSPC;
+    return room <= 0 ? -1 : static_cast<ssize_t>(std::min<std::size_t>(bytes, room));
   }
   static std::atomic<long> written{0};
   static std::atomic<int> last{0};
