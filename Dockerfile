@@ -32,7 +32,8 @@ FROM nvidia/cuda:12.4.1-runtime-ubuntu22.04 AS toolkit
 
 FROM plain AS cuda
 USER root
-COPY --from=toolkit /usr/local/cuda/targets/x86_64-linux/lib/libnvrtc*.so.* /usr/local/cuda/lib64/
+COPY --from=toolkit /usr/local/cuda/targets/x86_64-linux/lib/libnvrtc*.so.* \
+    /usr/local/cuda/targets/x86_64-linux/lib/libcublasLt.so.* /usr/local/cuda/lib64/
 RUN echo /usr/local/cuda/lib64 > /etc/ld.so.conf.d/cuda.conf && ldconfig
 USER teletensor
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility

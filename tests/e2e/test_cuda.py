@@ -128,6 +128,43 @@ def test_loops_are_compiled_beside_the_work_and_kept_on_disk(start):
     daemon.restart()  # to be ended by the fixture
 
 
+def products(tt, device):
+    """Matrix products of whole numbers, so that no order of sums shows."""
+    rng = np.random.default_rng(3)
+
+    def x(*shape):
+        return tt.tensor(rng.integers(0, 5, shape).astype(np.float32)).to(device)
+
+    made = []
+    for dtype in (tt.float32, tt.float64, tt.bfloat16):
+        a, b, bias = x(6, 40).to(dtype), x(40, 8).to(dtype), x(8).to(dtype)
+        made += [a @ b, a.T.contiguous().T @ b, a[1:4, 2:30] @ b[5:33, 1:7], a[0] @ b,
+                 x(3, 4, 40).to(dtype) @ b, x(3, 4, 40).to(dtype) @ x(3, 40, 2).to(dtype),
+                 tt.nn.functional.linear(x(2, 3, 40).to(dtype), b.T, bias),
+                 tt.addmm(x(6, 8).to(dtype), a, b, beta=0.5, alpha=2.0), (a @ b)[:, ::2] @ b[:4]]
+    return [y.double().tolist() for y in made]
+
+
+# Not the library's: rows with gaps, and a vector added to doubles.
+@pytest.mark.parametrize(("options", "wanted"), [
+    ({"compile": "none"}, 26), ({"blas": "none"}, 0), ({"blas": "refuse"}, 0)])
+def test_products_are_the_librarys_where_there_is_one(start, options, wanted):
+    import re
+
+    import teletensor as tt
+
+    daemon = start(**options)
+    words = "cuBLASLt 13.1" if options.get("blas") != "none" else "matrix products by kernels of our own"
+    assert words in daemon.log, daemon.log
+    with tt.connect(daemon.unix):
+        assert products(tt, "cuda:0") == products(tt, "cpu")
+    daemon.terminate()
+    wait_until(lambda: "products by cuBLASLt" in daemon.log, 30, "the last word of the device")
+    count = int(re.search(r"(\d+) products by cuBLASLt", daemon.log).group(1))
+    assert count == wanted, daemon.log
+    daemon.restart()  # to be ended by the fixture
+
+
 def test_kernels_that_refuse_their_operands_change_nothing(start):
     import teletensor as tt
 

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/backends/cuda/blas.h"
 #include "engine/backends/cuda/cuda_backend.h"
 #include "engine/backends/cuda/device_table.h"
 #include "engine/backends/cuda/driver.h"
+#include "engine/backends/cuda/products.h"
 
 namespace teletensor::backends::cuda {
 namespace {
@@ -18,13 +20,37 @@ constexpr int kMostDevices = 64;
 struct Libraries {
   Driver driver;
   Compiler compiler;
+  Blas blas;
+  Status no_blas;  // why there is none; ok where there is
 };
 
 Status load(const Options& options, Libraries* libraries) {
   TT_RETURN_IF_ERROR(load_driver(options.driver, &libraries->driver));
   const bool both = options.compiler.empty() && libraries->driver.compiles;
   TT_RETURN_IF_ERROR(load_compiler(both ? options.driver : options.compiler, &libraries->compiler));
+  // The library of the tests has everything.
+  libraries->no_blas =
+      load_blas(libraries->driver, libraries->driver.compiles ? options.driver : std::string(),
+                &libraries->blas);
   return check_versions(libraries->driver, libraries->compiler);
+}
+
+// "CUDA 13.0, cuBLASLt 13.1", or why products are kernels of our own; null then.
+std::unique_ptr<Products> open_products(const Libraries& libraries, Gpu& gpu, std::string* words) {
+  *words = "CUDA " + std::to_string(libraries.driver.version / 1000) + "." +
+           std::to_string(libraries.driver.version % 1000 / 10) + ", ";
+  Status status = libraries.no_blas;
+  if (status.ok()) {
+    auto made = Products::open(libraries.blas, gpu);
+    if (made.ok()) {
+      *words += "cuBLASLt " + std::to_string(libraries.blas.version / 10'000) + "." +
+                std::to_string(libraries.blas.version % 10'000 / 100);
+      return std::move(*made);
+    }
+    status = made.status();
+  }
+  *words += "matrix products by kernels of our own: " + status.message();
+  return nullptr;
 }
 
 }  // namespace
@@ -60,15 +86,16 @@ Found find_devices(const Options& options, const ops::Catalog& catalog, const Ke
     const std::uint64_t free = (*gpu)->free_at_start();
     const std::uint64_t memory = options.memory == 0 ? free / 10 * 9 : options.memory;
     const int capability = (*gpu)->capability();
+    std::string words;
+    std::unique_ptr<Products> products = open_products(*libraries, **gpu, &words);
     tell(false, (*gpu)->name() + ": " + (*gpu)->model() + ", compute capability " +
                     std::to_string(capability / 10) + "." + std::to_string(capability % 10) + ", " +
                     std::to_string(memory >> 20) + " MiB of " + std::to_string(free >> 20) +
-                    " MiB free, CUDA " + std::to_string(libraries->driver.version / 1000) + "." +
-                    std::to_string(libraries->driver.version % 1000 / 10));
-    found.devices.push_back(
-        {std::make_unique<CudaBackend>(std::move(*gpu), device, libraries->compiler, catalog, host,
-                                       options.code_folder, options.log),
-         memory});
+                    " MiB free, " + words);
+    found.devices.push_back({std::make_unique<CudaBackend>(std::move(*gpu), std::move(products),
+                                                           device, libraries->compiler, catalog,
+                                                           host, options.code_folder, options.log),
+                             memory});
   }
   return found;
 }

@@ -10,10 +10,11 @@ namespace teletensor::backends::cuda {
 using core::Code;
 using core::Status;
 
-CudaBackend::CudaBackend(std::unique_ptr<Gpu> gpu, core::Device device, const Compiler& compiler,
-                         const ops::Catalog& catalog, KernelTable host, std::string code_folder,
-                         Log log)
+CudaBackend::CudaBackend(std::unique_ptr<Gpu> gpu, std::unique_ptr<Products> products,
+                         core::Device device, const Compiler& compiler, const ops::Catalog& catalog,
+                         KernelTable host, std::string code_folder, Log log)
     : gpu_(std::move(gpu)),
+      products_(std::move(products)),
       device_(device),
       catalog_(catalog),
       host_(std::move(host)),
@@ -33,8 +34,9 @@ CudaBackend::~CudaBackend() {
   log_(false, gpu_->name() + ": " + std::to_string(did.instructions) + " instructions and " +
                   std::to_string(did.loops) + " loops ran as kernels, " +
                   std::to_string(did.calls_on_host()) + " instructions on the host; " +
-                  std::to_string(did.compiled) + " kernels compiled, " + std::to_string(did.read) +
-                  " read, " + std::to_string(did.refused) + " refused");
+                  std::to_string(by_library_.load(std::memory_order_relaxed)) +
+                  " products by cuBLASLt; " + std::to_string(did.compiled) + " kernels compiled, " +
+                  std::to_string(did.read) + " read, " + std::to_string(did.refused) + " refused");
 }
 
 core::Activity CudaBackend::activity() const {
@@ -71,6 +73,7 @@ Status CudaBackend::run_on_device(KernelCall& call) {
   const DeviceKernel& kernel = table_.find(catalog_.id(call.op));
   if (kernel.describe == nullptr) return Status(Code::kUnimplemented, "");
   Work work;
+  work.products = products_.get();
   TT_RETURN_IF_ERROR(kernel.describe(call, work));
   bool refused = false;
   TT_RETURN_IF_ERROR(launch(work, false, &refused));
@@ -102,6 +105,10 @@ Status CudaBackend::launch(const Work& work, bool loop, bool* refused) {
   std::vector<KernelRef> kernels;
   kernels.reserve(work.launches.size());
   for (const Launch& each : work.launches) {
+    if (each.product) {
+      kernels.emplace_back();
+      continue;
+    }
     core::Result<KernelRef> found = loop ? cache_.find_loop(each.key, each.shape.shared_bytes)
                                          : cache_.find(each.key, each.shape.shared_bytes);
     if (!found.ok()) return found.status();
@@ -110,6 +117,11 @@ Status CudaBackend::launch(const Work& work, bool loop, bool* refused) {
   if (work.flag != nullptr) TT_RETURN_IF_ERROR(gpu_->zero(work.flag, sizeof(std::int32_t)));
   for (std::size_t i = 0; i < kernels.size(); ++i) {
     const Launch& each = work.launches[i];
+    if (each.product) {
+      TT_RETURN_IF_ERROR(products_->run(*each.product));
+      by_library_.fetch_add(1, std::memory_order_relaxed);
+      continue;
+    }
     TT_RETURN_IF_ERROR(gpu_->launch(kernels[i]->function(), each.shape, each.params));
   }
   if (work.flag != nullptr) {

@@ -15,14 +15,16 @@
 #include "engine/backends/cuda/gpu.h"
 #include "engine/backends/cuda/kernel_cache.h"
 #include "engine/backends/cuda/on_host.h"
+#include "engine/backends/cuda/products.h"
 
 namespace teletensor::backends::cuda {
 
 class CudaBackend final : public Accelerator {
  public:
-  // `host`: the CPU's kernels.
-  CudaBackend(std::unique_ptr<Gpu> gpu, core::Device device, const Compiler& compiler,
-              const ops::Catalog& catalog, KernelTable host, std::string code_folder, Log log);
+  // `host`: the CPU's kernels. `products` may be null, and goes before the device does.
+  CudaBackend(std::unique_ptr<Gpu> gpu, std::unique_ptr<Products> products, core::Device device,
+              const Compiler& compiler, const ops::Catalog& catalog, KernelTable host,
+              std::string code_folder, Log log);
   // Tells the log what it did.
   ~CudaBackend() override;
 
@@ -74,13 +76,15 @@ class CudaBackend final : public Accelerator {
   core::Status launch(const Work& work, bool loop, bool* refused);
 
   const std::unique_ptr<Gpu> gpu_;
+  const std::unique_ptr<Products> products_;
   const core::Device device_;
   const ops::Catalog& catalog_;
   const KernelTable host_;
   const DeviceTable table_;
   const Log log_;
   KernelCache cache_;  // goes before the device does
-  std::atomic<std::uint64_t> on_device_{0}, loops_{0};
+  // Instructions and loops that ran as launches; products among them that the library made.
+  std::atomic<std::uint64_t> on_device_{0}, loops_{0}, by_library_{0};
   HostCalls on_host_;
 };
 

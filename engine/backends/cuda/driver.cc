@@ -1,12 +1,11 @@
 #include "engine/backends/cuda/driver.h"
 
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <iterator>
 #include <vector>
 
 #include "engine/backends/cuda/kernel_source.h"
+#include "engine/backends/cuda/shared_library.h"
 
 namespace teletensor::backends::cuda {
 namespace {
@@ -20,20 +19,6 @@ constexpr const char* kCompilers[] = {"libnvrtc.so.13", "libnvrtc.so.12", "libnv
 
 std::string version_text(int major, int minor) {
   return std::to_string(major) + "." + std::to_string(minor);
-}
-
-Status open(const std::string& path, void** library) {
-  *library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (*library != nullptr) return {};
-  const char* why = dlerror();
-  return Status(Code::kNotFound, why == nullptr ? path + ": cannot be loaded" : why);
-}
-
-template <class F>
-Status find(void* library, const std::string& path, const char* name, F** function) {
-  *function = reinterpret_cast<F*>(dlsym(library, name));
-  if (*function != nullptr) return {};
-  return Status(Code::kNotFound, path + " has no " + name);
 }
 
 // The greatest architecture that the compiler knows and the device can run; 0: none.
@@ -82,9 +67,9 @@ std::string compile_log(const Compiler& compiler, Program program) {
 
 Status load_driver(const std::string& path, Driver* driver) {
   void* library = nullptr;
-  TT_RETURN_IF_ERROR(open(path, &library));
+  TT_RETURN_IF_ERROR(open_library(path, &library));
 #define TT_FIND(member, name, arguments) \
-  TT_RETURN_IF_ERROR(find(library, path, name, &driver->member));
+  TT_RETURN_IF_ERROR(find_symbol(library, path, name, &driver->member));
   TT_CUDA_FUNCTIONS(TT_FIND)
   driver->path = path;
   driver->compiles = dlsym(library, "nvrtcVersion") != nullptr;
@@ -105,10 +90,10 @@ Status load_compiler(const std::string& path, Compiler* compiler) {
   void* library = nullptr;
   compiler->path = path;
   if (!path.empty()) {
-    TT_RETURN_IF_ERROR(open(path, &library));
+    TT_RETURN_IF_ERROR(open_library(path, &library));
   } else {
     for (const char* name : kCompilers) {
-      if (library != nullptr || !open(name, &library).ok()) continue;
+      if (library != nullptr || !open_library(name, &library).ok()) continue;
       compiler->path = name;
     }
     if (library == nullptr) {
@@ -118,7 +103,7 @@ Status load_compiler(const std::string& path, Compiler* compiler) {
   }
   const std::string& name = compiler->path;
 #define TT_FIND_NVRTC(member, symbol, arguments) \
-  TT_RETURN_IF_ERROR(find(library, name, symbol, &compiler->member));
+  TT_RETURN_IF_ERROR(find_symbol(library, name, symbol, &compiler->member));
   TT_NVRTC_FUNCTIONS(TT_FIND_NVRTC)
   if (compiler->nvrtcVersion(&compiler->major, &compiler->minor) != 0) {
     return Status(Code::kUnavailable, compiler->path + " does not tell its version");

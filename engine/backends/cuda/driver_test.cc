@@ -5,7 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <string>
-#include <type_traits>
+
+#include "engine/backends/cuda/signatures_test.h"
 
 #if __has_include(<cuda.h>) && __has_include(<nvrtc.h>)
 #define TT_HAVE_TOOLKIT 1
@@ -21,36 +22,6 @@ using testing::HasSubstr;
 
 #ifdef TT_HAVE_TOOLKIT
 
-// Equal as far as a caller's machine code is concerned: CUDA's enums are our ints.
-template <class A, class B>
-constexpr bool same_argument() {
-  if constexpr (std::is_same_v<A, B>) {
-    return true;
-  } else if constexpr (std::is_enum_v<A>) {
-    return sizeof(A) == sizeof(B) && std::is_integral_v<B>;
-  } else if constexpr (std::is_pointer_v<A> && std::is_pointer_v<B>) {
-    return same_argument<std::remove_cv_t<std::remove_pointer_t<A>>,
-                         std::remove_cv_t<std::remove_pointer_t<B>>>();
-  } else {
-    return false;
-  }
-}
-template <class A, class B>
-struct SameFunction : std::false_type {};
-template <class R, class... A, class S, class... B>
-struct SameFunction<R(A...), S(B...)> {
-  static constexpr bool value = [] {
-    if constexpr (sizeof...(A) != sizeof...(B)) {
-      return false;
-    } else {
-      return same_argument<R, S>() && (same_argument<A, B>() && ...);
-    }
-  }();
-};
-
-#define TT_SAME(member, name, arguments)                                                        \
-  static_assert(SameFunction<std::remove_pointer_t<decltype(&::member)>, int arguments>::value, \
-                name);
 TT_CUDA_FUNCTIONS(TT_SAME)
 TT_NVRTC_FUNCTIONS(TT_SAME)
 

@@ -363,21 +363,27 @@ void Gpu::unload(Module module) {
   if (synchronize().ok()) (void)check(driver_.cuModuleUnload(module), "unloading a kernel");
 }
 
-Status Gpu::launch(Function function, const LaunchShape& shape,
-                   std::span<const std::byte> parameters) {
+Status Gpu::ask(const std::function<Status(Stream)>& call) {
   const core::Result<Queues::QueueRef> own = queue();
   if (!own.ok()) return own.status();
   TT_RETURN_IF_ERROR(queues_.asking(**own));
   asked_.fetch_add(1, std::memory_order_relaxed);
   launches_.fetch_add(1, std::memory_order_relaxed);
+  return call((*own)->stream());
+}
+
+Status Gpu::launch(Function function, const LaunchShape& shape,
+                   std::span<const std::byte> parameters) {
   std::size_t bytes = parameters.size();
   // CU_LAUNCH_PARAM_BUFFER_POINTER, _SIZE, _END.
   void* extra[] = {reinterpret_cast<void*>(1), const_cast<std::byte*>(parameters.data()),
                    reinterpret_cast<void*>(2), &bytes, nullptr};
-  return check(driver_.cuLaunchKernel(function, shape.grid[0], shape.grid[1], shape.grid[2],
-                                      shape.block[0], shape.block[1], shape.block[2],
-                                      shape.shared_bytes, (*own)->stream(), nullptr, extra),
-               "starting a kernel");
+  return ask([&](Stream stream) {
+    return check(driver_.cuLaunchKernel(function, shape.grid[0], shape.grid[1], shape.grid[2],
+                                        shape.block[0], shape.block[1], shape.block[2],
+                                        shape.shared_bytes, stream, nullptr, extra),
+                 "starting a kernel");
+  });
 }
 
 }  // namespace teletensor::backends::cuda

@@ -72,6 +72,11 @@ class Gpu {
   // `parameters`: the kernel's one parameter, a structure.
   core::Status launch(Function function, const LaunchShape& shape,
                       std::span<const std::byte> parameters);
+  // The same for what is asked in another way, with the context entered: `call` gets the stream of
+  // the calling thread's session.
+  core::Status ask(const std::function<core::Status(Stream)>& call);
+  // The driver's calls of this thread are this device's from now on.
+  core::Status enter() const;
   core::Status synchronize();  // everything that anybody has asked
 
   // What the calling thread's session asks comes after what all have asked; and the other way
@@ -106,7 +111,6 @@ class Gpu {
 
   Gpu(const Driver& driver, int ordinal, std::string name, Options options);
   core::Status start();
-  core::Status enter() const;
   core::Status check(int code, const char* what) const;
   void lose(std::string cause) const;
   core::Status wait(Event event);

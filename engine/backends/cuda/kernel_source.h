@@ -8,12 +8,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "engine/backends/backend.h"
+#include "engine/backends/cuda/product.h"
 
 namespace teletensor::backends::cuda {
 
@@ -41,6 +43,7 @@ struct LaunchShape {
 };
 
 struct Launch {
+  std::optional<Product> product;  // by the library of products; then nothing else is here
   std::string key;
   LaunchShape shape;
   std::vector<std::byte> params;  // at most kMostParameterBytes, aligned to 8
@@ -48,6 +51,8 @@ struct Launch {
 
 // The text of a launch's kernel. Precondition: a key that a Launch of this process had.
 KernelSource print_kernel(std::string_view key);
+
+class Products;
 
 // What an instruction or a loop is on the device: launches, one after the other on one stream. None
 // where there is nothing to compute.
@@ -57,6 +62,8 @@ struct Work {
   // the instruction refuses (an index out of range, an integer divided by zero); nothing was
   // stored, and the CPU's kernel, called with copies of the operands, has the error's text.
   void* flag = nullptr;
+  // The device's library of products, for whoever describes the work; null: it has none.
+  Products* products = nullptr;
 };
 
 }  // namespace teletensor::backends::cuda

@@ -8,6 +8,7 @@
 #include "engine/backends/cuda/key.h"
 #include "engine/backends/cuda/names.h"
 #include "engine/backends/cuda/params.h"
+#include "engine/backends/cuda/products.h"
 #include "engine/backends/cuda/shapes.h"
 
 namespace teletensor::backends::cuda {
@@ -21,6 +22,97 @@ using cpu::Addend;
 using cpu::Side;
 using cpu::side_of;
 
+// alpha * left right + beta * addend, of m x k and k x n, for each index of the batch dimensions;
+// the results lie without gaps.
+struct Sizes {
+  Dims batch;
+  std::int64_t m = 1, n = 1, k = 1;
+};
+
+// Batch dimensions whose matrices lie evenly are one, or are rows of one larger product.
+void merge(Sizes& sizes, Side& left, Side& right, const Addend& addend) {
+  Dims batch, of_left, of_right;
+  for (int d = sizes.batch.size() - 1; d >= 0; --d) {
+    const std::int64_t size = sizes.batch[d], step_left = left.batch[d],
+                       step_right = right.batch[d];
+    if (size == 1) continue;
+    const bool first = batch.empty();
+    if (first && step_right == 0 && (sizes.m == 1 || step_left == sizes.m * left.row) &&
+        (addend.x == nullptr || addend.row == 0)) {
+      if (sizes.m == 1) left.row = step_left;
+      sizes.m *= size;
+    } else if (!first && step_left == of_left.back() * batch.back() &&
+               step_right == of_right.back() * batch.back()) {
+      batch[batch.size() - 1] *= size;
+    } else {
+      batch.push_back(size);
+      of_left.push_back(step_left);
+      of_right.push_back(step_right);
+    }
+  }
+  const auto turned_round = [](const Dims& from) {
+    Dims to;
+    for (int d = from.size() - 1; d >= 0; --d) to.push_back(from[d]);
+    return to;
+  };
+  sizes.batch = turned_round(batch);
+  left.batch = turned_round(of_left);
+  right.batch = turned_round(of_right);
+}
+
+// By the library, where it takes the dtype and the layouts.
+bool by_library(KernelCall& call, Work& work, const Sizes& sizes, const Side& left,
+                const Side& right, const Addend& addend) {
+  const TensorArg& out = call.out[0];
+  if (work.products == nullptr || sizes.k == 0 || sizes.batch.size() > 1) return false;
+  switch (out.dtype) {
+    case DType::kF16:
+    case DType::kBF16:
+    case DType::kF32:
+    case DType::kF64:
+      break;
+    default:
+      return false;
+  }
+  const auto a = product_matrix(left.data, sizes.m, sizes.k, left.row, left.column);
+  const auto b = product_matrix(right.data, sizes.k, sizes.n, right.row, right.column);
+  if (!a || !b) return false;
+  Product p;
+  p.dtype = out.dtype;
+  p.m = sizes.m;
+  p.n = sizes.n;
+  p.k = sizes.k;
+  p.a = *a;
+  p.b = *b;
+  if (!sizes.batch.empty()) {
+    p.batches = sizes.batch[0];
+    p.a.batch = left.batch[0];
+    p.b.batch = right.batch[0];
+  }
+  p.out = out.first();
+  p.alpha = addend.alpha;
+  if (addend.x != nullptr && addend.beta != 0) {
+    const void* const x = addend.x->first();
+    if (addend.row == 0 && (addend.column == 1 || sizes.n == 1) && addend.beta == 1) {
+      p.bias = x;
+    } else {
+      const auto c = product_matrix(x, sizes.m, sizes.n, addend.row, addend.column);
+      if (!c || c->turned) return false;
+      p.c = *c;
+      p.beta = addend.beta;
+    }
+  }
+  const std::optional<std::size_t> workspace = work.products->workspace(p);
+  if (!workspace) return false;
+  p.workspace_bytes = *workspace;
+  if (*workspace > 0) p.workspace = call.scratch.allocate(*workspace);
+  if (*workspace > 0 && p.workspace == nullptr) return false;
+  Launch launch;
+  launch.product = p;
+  work.launches.push_back(std::move(launch));
+  return true;
+}
+
 // The product of a and b; with `turned`, of a and b's transpose.
 Status product(KernelCall& call, Work& work, const TensorArg& a, const TensorArg& b, bool turned,
                const Addend& addend) {
@@ -28,41 +120,44 @@ Status product(KernelCall& call, Work& work, const TensorArg& a, const TensorArg
   if (out.geometry->numel() == 0) return {};
   if (!out.geometry->contiguous()) return not_here("a result that is not row-major");
   const Dims &shape_a = a.geometry->shape, &shape_b = b.geometry->shape;
-  Dims batch;
+  Sizes sizes;
   const int own = (shape_a.size() > 1) + (shape_b.size() > 1);
-  std::int64_t batches = 1, m = 1, n = 1;
   for (int d = 0; d + own < out.geometry->rank(); ++d) {
-    batch.push_back(out.geometry->shape[d]);
-    batches *= out.geometry->shape[d];
+    sizes.batch.push_back(out.geometry->shape[d]);
   }
-  const std::int64_t k = shape_a.back();
-  if (shape_a.size() > 1) m = shape_a[shape_a.size() - 2];
-  if (shape_b.size() > 1) n = turned ? shape_b[shape_b.size() - 2] : shape_b.back();
-  const Side left = side_of(a.first(), *a.geometry, true, batch);
-  Side right = side_of(b.first(), *b.geometry, false, batch);
+  sizes.k = shape_a.back();
+  if (shape_a.size() > 1) sizes.m = shape_a[shape_a.size() - 2];
+  if (shape_b.size() > 1) sizes.n = turned ? shape_b[shape_b.size() - 2] : shape_b.back();
+  Side left = side_of(a.first(), *a.geometry, true, sizes.batch);
+  Side right = side_of(b.first(), *b.geometry, false, sizes.batch);
   if (turned) std::swap(right.row, right.column);
+  merge(sizes, left, right, addend);
+  if (by_library(call, work, sizes, left, right, addend)) return {};
 
   MatmulGraph graph;
   graph.dtype = out.dtype;
   graph.turned_a = left.column != 1 && left.row == 1;
   graph.turned_b = right.column != 1 && right.row == 1;
   graph.adds = addend.x != nullptr;
-  graph.batch = static_cast<std::uint8_t>(batch.size());
+  graph.batch = static_cast<std::uint8_t>(sizes.batch.size());
   Launch launch;
-  if (!tiles_for(batches, m, n, launch.shape)) return not_here("too many results");
+  std::int64_t batches = 1;
+  for (const std::int64_t size : sizes.batch) batches *= size;
+  if (!tiles_for(batches, sizes.m, sizes.n, launch.shape)) return not_here("too many results");
   Params params;
   params.put(left.data);
   params.put(right.data);
   params.put(out.first());
   params.put(graph.adds ? addend.x->first() : nullptr);
-  for (const std::int64_t number :
-       {m, n, k, left.row, left.column, right.row, right.column, addend.row, addend.column}) {
+  for (const std::int64_t number : {sizes.m, sizes.n, sizes.k, left.row, left.column, right.row,
+                                    right.column, addend.row, addend.column}) {
     params.put(number);
   }
   params.put(addend.alpha);
   params.put(addend.beta);
   const Dims none(1, 0);
-  for (const Dims* dims : std::initializer_list<const Dims*>{&batch, &left.batch, &right.batch}) {
+  for (const Dims* dims :
+       std::initializer_list<const Dims*>{&sizes.batch, &left.batch, &right.batch}) {
     for (const std::int64_t number : dims->empty() ? none : *dims) params.put(number);
   }
   launch.key = graph.key();

@@ -10,6 +10,7 @@
 //   devices=1     how many                     memory=256   MiB on each
 //   capability=90                              driver=13000, nvrtc=13.0   versions
 //   compile=none  refuses every kernel, compile=empty: kernels compute nothing
+//   blas=none     it has no cuBLASLt, blas=refuse: one that takes no product
 //   cache=DIR     keeps compiled kernels there
 //   emulation=FILE  emulate.cuh, where it is not in the checkout that this was built from
 //   seed=1        of the order of streams      control=FILE  read and removed when it appears:
@@ -54,7 +55,7 @@ enum Error : int {
 struct Config {
   int devices = 1, capability = 90, driver = 13000, nvrtc_major = 13, nvrtc_minor = 0;
   std::size_t memory = std::size_t{256} << 20;
-  bool compiles = true, empty = false;
+  bool compiles = true, empty = false, blas = true, blas_refuses = false;
   unsigned seed = 1;
   std::string cache, control, emulation = TT_FAKE_EMULATION;
 };

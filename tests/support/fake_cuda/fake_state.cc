@@ -35,6 +35,7 @@ Config read_config() {
       std::sscanf(value.c_str(), "%d.%d", &made.nvrtc_major, &made.nvrtc_minor);
     }
     if (name == "compile") made.compiles = value != "none", made.empty = value == "empty";
+    if (name == "blas") made.blas = value != "none", made.blas_refuses = value == "refuse";
     if (name == "seed") made.seed = static_cast<unsigned>(number());
     if (name == "cache") made.cache = value;
     if (name == "control") made.control = value;

@@ -1,0 +1,208 @@
+#include "engine/backends/cuda/products.h"
+
+#include <algorithm>
+#include <bit>
+#include <string>
+#include <utility>
+
+namespace teletensor::backends::cuda {
+
+using core::Code;
+using core::DType;
+using core::MutexLock;
+using core::Status;
+
+namespace {
+
+// As much as the library's own documentation advises.
+std::uint64_t most_workspace(int capability) {
+  return (capability >= 90 ? std::uint64_t{32} : std::uint64_t{4}) << 20;
+}
+
+int data_type(DType dtype) {
+  switch (dtype) {
+    case DType::kF16:
+      return kReal16;
+    case DType::kBF16:
+      return kBrain16;
+    case DType::kF64:
+      return kReal64;
+    default:
+      return kReal32;
+  }
+}
+
+// The largest power of two, up to 256, that the address is a multiple of.
+std::uint32_t alignment(const void* data) {
+  const auto address = reinterpret_cast<std::uintptr_t>(data) | 256;
+  return std::uint32_t{1} << std::countr_zero(address);
+}
+
+}  // namespace
+
+// What the library is asked with. The library's matrices are column-major: it is asked for the
+// transpose of the result, from the transposes of the operands in the other order.
+struct Products::Plan {
+  explicit Plan(const Blas& blas) : blas_(blas) {}
+  ~Plan() {
+    if (operation != nullptr) blas_.cublasLtMatmulDescDestroy(operation);
+    for (BlasLayout* layout : {a, b, c, out}) {
+      if (layout != nullptr) blas_.cublasLtMatrixLayoutDestroy(layout);
+    }
+  }
+  Plan(const Plan&) = delete;
+  Plan& operator=(const Plan&) = delete;
+
+  BlasOperation* operation = nullptr;
+  BlasLayout *a = nullptr, *b = nullptr, *c = nullptr, *out = nullptr;
+  BlasAlgorithm algorithm = {};
+  std::size_t workspace = 0;
+  bool taken = false;
+
+ private:
+  const Blas& blas_;
+};
+
+Products::Products(const Blas& blas, Gpu& gpu) : blas_(blas), gpu_(gpu) {}
+
+core::Result<std::unique_ptr<Products>> Products::open(const Blas& blas, Gpu& gpu) {
+  TT_RETURN_IF_ERROR(gpu.enter());
+  std::unique_ptr<Products> made(new Products(blas, gpu));
+  TT_RETURN_IF_ERROR(made->check(blas.cublasLtCreate(&made->handle_), "opening cuBLASLt"));
+  return made;
+}
+
+Products::~Products() {
+  {
+    MutexLock lock(mu_);
+    plans_.clear();
+  }
+  // What still runs on the device uses nothing of the handle.
+  if (handle_ != nullptr && gpu_.enter().ok()) blas_.cublasLtDestroy(handle_);
+}
+
+Status Products::check(int code, const char* what) {
+  if (code == 0) return {};
+  if (code == kBlasExecutionFailed || code == kBlasInternalError) {
+    TT_RETURN_IF_ERROR(gpu_.synchronize());  // where the device is lost, this says so
+  }
+  const Code kind = code == kBlasNotSupported ? Code::kUnimplemented : Code::kInternal;
+  return Status(kind, gpu_.name() + ": " + what + " failed with " + std::to_string(code));
+}
+
+Products::Key Products::key_of(const Product& p) {
+  const std::int64_t flags = static_cast<std::int64_t>(p.dtype) | p.a.turned << 8 |
+                             p.b.turned << 9 | (p.bias != nullptr) << 10 | (p.beta != 0) << 11;
+  const ProductMatrix none;
+  const ProductMatrix& c = p.beta != 0 ? p.c : none;
+  const std::int64_t aligned =
+      std::int64_t{alignment(p.a.data)} | std::int64_t{alignment(p.b.data)} << 10 |
+      std::int64_t{alignment(c.data)} << 20 | std::int64_t{alignment(p.out)} << 30 |
+      std::int64_t{alignment(p.bias)} << 40;
+  return {flags,     p.batches, p.m,       p.n,    p.k,     p.a.line,
+          p.a.batch, p.b.line,  p.b.batch, c.line, c.batch, aligned};
+}
+
+Products::Plan& Products::plan(const Product& product) {
+  const Key key = key_of(product);
+  if (const auto found = plans_.find(key); found != plans_.end()) return *found->second;
+  if (plans_.size() >= kMostPlans) plans_.clear();
+  Plan& made = *(plans_[key] = std::make_unique<Plan>(blas_));
+  choose(product, made);
+  return made;
+}
+
+// `plan.taken` stays false where anything is refused.
+void Products::choose(const Product& p, Plan& plan) {
+  const bool wide = p.dtype == DType::kF64;
+  const int type = data_type(p.dtype);
+  if (blas_.cublasLtMatmulDescCreate(&plan.operation, wide ? kCompute64 : kCompute32,
+                                     wide ? kReal64 : kReal32) != 0) {
+    return;
+  }
+  const auto has = [&](int attribute, const auto& value) {
+    return blas_.cublasLtMatmulDescSetAttribute(plan.operation, attribute, &value, sizeof value) ==
+           0;
+  };
+  if (p.b.turned && !has(kOperationA, kTransposed)) return;
+  if (p.a.turned && !has(kOperationB, kTransposed)) return;
+  if (p.bias != nullptr && !(has(kEpilogue, kEpilogueBias) && has(kBiasPointer, p.bias))) return;
+  const auto batches = static_cast<std::int32_t>(p.batches);
+  if (batches != p.batches) return;
+  const auto layout = [&](BlasLayout** made, std::int64_t rows, std::int64_t columns,
+                          const ProductMatrix& matrix) {
+    if (matrix.turned) std::swap(rows, columns);
+    if (blas_.cublasLtMatrixLayoutCreate(made, type, static_cast<std::uint64_t>(columns),
+                                         static_cast<std::uint64_t>(rows), matrix.line) != 0) {
+      return false;
+    }
+    const auto set = [&](int attribute, const auto& value) {
+      return blas_.cublasLtMatrixLayoutSetAttribute(*made, attribute, &value, sizeof value) == 0;
+    };
+    return batches == 1 || (set(kBatchCount, batches) && set(kBatchStride, matrix.batch));
+  };
+  const ProductMatrix out{p.out, false, p.n, p.m * p.n}, &c = p.beta != 0 ? p.c : out;
+  if (!layout(&plan.a, p.m, p.k, p.a) || !layout(&plan.b, p.k, p.n, p.b) ||
+      !layout(&plan.c, p.m, p.n, c) || !layout(&plan.out, p.m, p.n, out)) {
+    return;
+  }
+  BlasPreference* preference = nullptr;
+  if (blas_.cublasLtMatmulPreferenceCreate(&preference) != 0) return;
+  const auto wants = [&](int attribute, const auto& value) {
+    return blas_.cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value,
+                                                      sizeof value) == 0;
+  };
+  BlasAnswer answer;
+  int answers = 0;
+  plan.taken =
+      wants(kMostWorkspace, most_workspace(gpu_.capability())) &&
+      wants(kReductions, kReduceAsComputed) && wants(kAlignmentA, alignment(p.b.data)) &&
+      wants(kAlignmentA + 1, alignment(p.a.data)) && wants(kAlignmentA + 2, alignment(c.data)) &&
+      wants(kAlignmentA + 3, alignment(p.out)) &&
+      blas_.cublasLtMatmulAlgoGetHeuristic(handle_, plan.operation, plan.b, plan.a, plan.c,
+                                           plan.out, preference, 1, &answer, &answers) == 0 &&
+      answers == 1 && answer.state == 0;
+  blas_.cublasLtMatmulPreferenceDestroy(preference);
+  plan.algorithm = answer.algorithm;
+  plan.workspace = answer.workspace;
+}
+
+std::optional<std::size_t> Products::workspace(const Product& product) {
+  if (!gpu_.enter().ok()) return std::nullopt;
+  MutexLock lock(mu_);
+  const Plan& chosen = plan(product);
+  if (!chosen.taken) return std::nullopt;
+  return chosen.workspace;
+}
+
+Status Products::run(const Product& product) {
+  return gpu_.ask([&](Stream stream) { return start(product, stream); });
+}
+
+Status Products::start(const Product& p, Stream stream) {
+  int code = 0;
+  {
+    MutexLock lock(mu_);
+    Plan& chosen = plan(p);
+    if (!chosen.taken || p.workspace_bytes < chosen.workspace) {
+      return Status(Code::kUnimplemented, gpu_.name() + ": a product without a plan");
+    }
+    if (p.bias != nullptr) {
+      code = blas_.cublasLtMatmulDescSetAttribute(chosen.operation, kBiasPointer, &p.bias,
+                                                  sizeof p.bias);
+    }
+    const auto narrow_alpha = static_cast<float>(p.alpha), narrow_beta = static_cast<float>(p.beta);
+    const bool wide = p.dtype == DType::kF64;
+    const void* const alpha = wide ? static_cast<const void*>(&p.alpha) : &narrow_alpha;
+    const void* const beta = wide ? static_cast<const void*>(&p.beta) : &narrow_beta;
+    if (code == 0) {
+      code = blas_.cublasLtMatmul(handle_, chosen.operation, alpha, p.b.data, chosen.b, p.a.data,
+                                  chosen.a, beta, p.beta != 0 ? p.c.data : p.out, chosen.c, p.out,
+                                  chosen.out, &chosen.algorithm, p.workspace, p.workspace_bytes,
+                                  stream);
+    }
+  }
+  return check(code, "a matrix product");
+}
+
+}  // namespace teletensor::backends::cuda

@@ -1,0 +1,186 @@
+// Matrix products by cuBLASLt: what is asked of it, over the fake one, which is strict about it.
+#include "engine/backends/cuda/products.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "engine/backends/cpu/kernel_test.h"
+#include "engine/backends/cuda/device_table.h"
+#include "engine/backends/cuda/samples_test.h"
+
+namespace teletensor::backends::cuda {
+namespace {
+
+using core::Attribute;
+using core::DType;
+using core::Geometry;
+using cpu::call_op;
+using cpu::TestOperand;
+using cpu::TestResult;
+
+TEST(Products, MatricesThatAreTaken) {
+  const auto turned = [](std::int64_t rows, std::int64_t columns, std::int64_t row,
+                         std::int64_t column) {
+    const auto made = product_matrix(nullptr, rows, columns, row, column);
+    return made ? (made->turned ? -made->line : made->line) : 0;
+  };
+  EXPECT_EQ(turned(3, 4, 4, 1), 4);
+  EXPECT_EQ(turned(3, 4, 9, 1), 9);   // of a wider one
+  EXPECT_EQ(turned(3, 4, 1, 3), -3);  // transposed
+  EXPECT_EQ(turned(3, 4, 1, 8), -8);
+  EXPECT_EQ(turned(1, 4, 77, 1), 4);  // a row
+  EXPECT_EQ(turned(1, 4, 77, 2), -2);
+  EXPECT_EQ(turned(3, 1, 5, 77), 5);  // a column
+  EXPECT_EQ(turned(1, 1, 0, 0), 1);
+  EXPECT_EQ(turned(3, 4, 8, 2), 0);  // gaps
+  EXPECT_EQ(turned(3, 4, 0, 1), 0);  // a row that repeats
+  EXPECT_EQ(turned(3, 4, 2, 1), 0);  // rows that overlap
+}
+
+#ifdef TT_FAKE_CUDA_LIBRARY
+
+// The fake device with its library.
+class Device {
+ public:
+  Device() {
+    EXPECT_EQ(load_driver(TT_FAKE_CUDA_LIBRARY, &driver_).message(), "");
+    EXPECT_EQ(load_blas(driver_, TT_FAKE_CUDA_LIBRARY, &blas_).message(), "");
+    auto gpu = Gpu::open(driver_, 0, "cuda:0", {});
+    EXPECT_EQ(gpu.status().message(), "");
+    gpu_ = std::move(*gpu);
+    auto products = Products::open(blas_, *gpu_);
+    EXPECT_EQ(products.status().message(), "");
+    products_ = std::move(*products);
+  }
+
+  // Does the library take the call? Then its result is the CPU's.
+  bool takes(const std::string& op, const std::vector<TestOperand>& operands,
+             const core::Attributes& attributes = {}, std::size_t scratch = std::size_t{1} << 20) {
+    const TestResult wanted = call_op(op, operands, attributes);
+    EXPECT_EQ(wanted.status.message(), "") << op;
+    bool taken = false;
+    const TestResult got = call_op(op, operands, attributes, {},
+                                   [&](KernelCall& call) { return run(call, scratch, &taken); });
+    EXPECT_EQ(got.status.message(), "") << op;
+    EXPECT_TRUE(!taken || got[0].values() == wanted[0].values()) << op;
+    return taken;
+  }
+
+  Products& products() { return *products_; }
+
+ private:
+  struct DeviceScratch final : Scratch {
+    DeviceScratch(Gpu& gpu, std::size_t bytes) : gpu(gpu), left(bytes) {}
+    ~DeviceScratch() override {
+      for (void* each : held) gpu.free(each);
+    }
+    void* allocate(std::size_t bytes) override {
+      if (bytes > left) return nullptr;
+      left -= bytes;
+      return held.emplace_back(gpu.allocate(bytes));
+    }
+    Gpu& gpu;
+    std::size_t left;
+    std::vector<void*> held;
+  };
+
+  core::Status run(KernelCall& call, std::size_t bytes, bool* taken) {
+    static const DeviceTable table = make_device_table(ops::catalog());
+    DeviceScratch memory(*gpu_, std::size_t{8} << 20), scratch(*gpu_, bytes);
+    std::vector<TensorArg> in(call.in.begin(), call.in.end()),
+        out(call.out.begin(), call.out.end());
+    const auto size_of = [](const TensorArg& arg) {
+      return static_cast<std::size_t>(arg.geometry->storage_end()) * core::size_of(arg.dtype);
+    };
+    for (TensorArg& arg : in) {
+      if (arg.kind != TensorArg::Kind::kTensor) continue;
+      const void* host = arg.data;
+      arg.data = memory.allocate(size_of(arg));
+      TT_RETURN_IF_ERROR(gpu_->copy_in(arg.data, host, size_of(arg)));
+    }
+    for (TensorArg& arg : out) arg.data = memory.allocate(size_of(arg));
+    KernelCall there{call.op, in, out, call.counts, call.attributes, call.parallel, scratch};
+    Work work;
+    work.products = products_.get();
+    TT_RETURN_IF_ERROR(table.find(ops::catalog().id(call.op)).describe(there, work));
+    *taken = !work.launches.empty() && work.launches[0].product.has_value();
+    if (!*taken) return {};
+    EXPECT_EQ(work.launches.size(), 1u);
+    TT_RETURN_IF_ERROR(products_->run(*work.launches[0].product));
+    return gpu_->copy_out(call.out[0].data, out[0].data, size_of(out[0]));
+  }
+
+  Driver driver_;
+  Blas blas_;
+  std::unique_ptr<Gpu> gpu_;
+  std::unique_ptr<Products> products_;
+};
+
+TEST(Products, OfAnyLayoutThatTheLibraryTakes) {
+  std::mt19937 random(101);
+  Device device;
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kF64}) {
+    const auto x = [&](const Geometry& g) { return sample_places(dtype, g, 0, 4, random); };
+    const bool wide = dtype == DType::kF64;
+    EXPECT_TRUE(device.takes("matmul", {x(Geometry({70, 33})), x(Geometry({33, 65}))}));
+    EXPECT_TRUE(
+        device.takes("matmul", {x(Geometry({7, 33}, {1, 7})), x(Geometry({33, 5}, {1, 33}))}));
+    EXPECT_TRUE(
+        device.takes("matmul", {x(Geometry({7, 9}, {20, 1}, 3)), x(Geometry({9, 5}, {1, 11}))}));
+    EXPECT_TRUE(device.takes("matmul", {x(Geometry({2, 3, 4, 5})), x(Geometry({2, 3, 5, 6}))}));
+    EXPECT_TRUE(device.takes("matmul", {x(Geometry({2, 3, 4, 5})), x(Geometry({5, 6}))}));
+    EXPECT_TRUE(device.takes("matmul", {x(Geometry({4, 5})), x(Geometry({7, 5, 6}))}));
+    EXPECT_TRUE(
+        device.takes("bmm", {x(Geometry({3, 4, 40}, {160, 1, 4})), x(Geometry({3, 40, 2}))}));
+    EXPECT_TRUE(device.takes("mv", {x(Geometry({9, 20})), x(Geometry({20}, {2}, 1))}));
+    EXPECT_TRUE(device.takes("dot", {x(Geometry({40})), x(Geometry({40}))}));
+    EXPECT_TRUE(device.takes("linear", {x(Geometry({3, 4, 8})), x(Geometry({6, 8})), nullptr}));
+    // Nothing is added to products of doubles but a matrix.
+    EXPECT_EQ(
+        device.takes("linear", {x(Geometry({3, 4, 8})), x(Geometry({6, 8})), x(Geometry({6}))}),
+        !wide);
+    EXPECT_EQ(device.takes("addmm", {x(Geometry({1, 6})), x(Geometry({4, 8})), x(Geometry({8, 6}))},
+                           {Attribute::of(1.0), Attribute::of(3.0)}),
+              !wide);
+    EXPECT_TRUE(device.takes(
+        "addmm", {x(Geometry({4, 6}, {9, 1})), x(Geometry({4, 8})), x(Geometry({8, 6}))},
+        {Attribute::of(2.0), Attribute::of(3.0)}));
+    EXPECT_TRUE(device.takes("addmm", {x(Geometry({6})), x(Geometry({4, 8})), x(Geometry({8, 6}))},
+                             {Attribute::of(0.0), Attribute::of(0.5)}));
+    // Not: gaps, two dimensions of batches, addends that repeat along rows.
+    EXPECT_FALSE(device.takes("matmul", {x(Geometry({4, 5}, {12, 2})), x(Geometry({5, 6}))}));
+    EXPECT_FALSE(device.takes("matmul", {x(Geometry({2, 3, 4, 5})), x(Geometry({3, 5, 6}))}));
+    EXPECT_FALSE(device.takes("addmm",
+                              {x(Geometry({4, 1})), x(Geometry({4, 8})), x(Geometry({8, 6}))},
+                              {Attribute::of(1.0), Attribute::of(1.0)}));
+  }
+  const auto whole = [&](const Geometry& g) { return sample_places(DType::kI32, g, 0, 4, random); };
+  EXPECT_FALSE(device.takes("matmul", {whole(Geometry({3, 4})), whole(Geometry({4, 5}))}));
+}
+
+TEST(Products, PlansAreKeptByShapeAndAlignment) {
+  std::mt19937 random(102);
+  Device device;
+  const auto x = [&](const Geometry& g) { return sample_places(DType::kF32, g, 0, 4, random); };
+  for (int round = 0; round < 3; ++round) {
+    // The same shapes, other addresses: the fake one refuses an algorithm that was promised more.
+    for (const std::int64_t offset : {0, 1, 2, 4}) {
+      EXPECT_TRUE(device.takes("matmul", {x(Geometry({5, 40}, {40, 1}, offset)),
+                                          x(Geometry({40, 7}, {7, 1}, 3 * offset))}));
+    }
+  }
+}
+
+TEST(Products, WithoutTemporaryMemoryTheyAreOurOwn) {
+  std::mt19937 random(103);
+  Device device;
+  const auto x = [&](const Geometry& g) { return sample_places(DType::kF32, g, 0, 4, random); };
+  EXPECT_TRUE(device.takes("matmul", {x(Geometry({4, 8})), x(Geometry({8, 4}))}, {}, 0));
+  EXPECT_FALSE(device.takes("matmul", {x(Geometry({4, 80})), x(Geometry({80, 4}))}, {}, 0));
+}
+
+#endif
+
+}  // namespace
+}  // namespace teletensor::backends::cuda
