@@ -90,7 +90,7 @@ Status add_columns(InferContext& c, DType dtype, const Dims& batch, std::int64_t
   if (batch.size() + 2 > core::kMaxRank) return refuse(c, "rank above the limit of 12");
   const Dims turned = with(batch, n, m);
   const auto count = core::checked_numel(turned.span());
-  if (!count.ok()) return count.status();
+  if (!count.ok()) return c.fail(count.status().message());
   c.add_result(dtype, core::Geometry(turned).transpose(batch.size(), batch.size() + 1));
   return {};
 }

@@ -265,7 +265,7 @@ std::vector<OpDef> reduction_ops() {
              TT_RETURN_IF_ERROR(sum_infer(c));
              const bool complex =
                  core::is_complex(c.dtype(0)) || core::is_complex(c.results[0].dtype);
-             return complex ? core::invalid("nansum does not support complex numbers") : Status();
+             return complex ? c.fail("does not support complex numbers") : Status();
            },
        .vjp = nan_sum_vjp,
        .saves = {{.slot = 0}},

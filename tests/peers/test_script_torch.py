@@ -57,14 +57,35 @@ def run(module, function, x, w, dtype):
     return loss.item(), *[[0.0] * 3 if t.grad is None else t.grad.tolist() for t in inputs]
 
 
+POINTS = (([0.2, -0.4, 0.9], [0.5, 0.8, -0.3]), ([2.0, 1.0, 3.0], [0.9, 1.2, 0.4]),
+          ([-3.0, 2.0, 0.1], [1.1, -0.6, 0.7]), ([50.0, 1.0, 1.0], [0.1, 0.2, 0.3]))
+
+
 @pytest.mark.parametrize("function", [fixed_point, branches, by_hand])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_gradients(function, dtype):
     scripted = tt.jit.script(function)
-    for x, w in (([0.2, -0.4, 0.9], [0.5, 0.8, -0.3]), ([2.0, 1.0, 3.0], [0.9, 1.2, 0.4]),
-                 ([-3.0, 2.0, 0.1], [1.1, -0.6, 0.7]), ([50.0, 1.0, 1.0], [0.1, 0.2, 0.3])):
+    for x, w in POINTS:
         found = run(tt, scripted, x, w, dtype)
         expected = run(torch, function, x, w, dtype)
         for a, b in zip(found, expected, strict=True):
             assert a == pytest.approx(b, rel=2e-4 if dtype == "float32" else 1e-9, abs=1e-6)
     assert len(scripted._cache) == 1 and scripted._latest.backward is not None
+
+
+def penalty(module, function, x, w):
+    """Of the gradients, and its own."""
+    inputs = [module.tensor(v, dtype=module.float64, requires_grad=True) for v in (x, w)]
+    loss = function(*inputs, module.tensor(1e-3, dtype=module.float64))
+    firsts = module.autograd.grad(loss, inputs, create_graph=True, allow_unused=True)
+    total = sum((g * g).sum() for g in firsts if g is not None)
+    seconds = module.autograd.grad(total, inputs, allow_unused=True) if total.requires_grad else [None] * 2
+    return total.item(), *[[0.0] * 3 if g is None else g.tolist() for g in seconds]
+
+
+@pytest.mark.parametrize("function", [fixed_point, branches, by_hand])
+def test_second_derivatives(function):
+    for x, w in POINTS:
+        found, expected = penalty(tt, tt.jit.script(function), x, w), penalty(torch, function, x, w)
+        for a, b in zip(found, expected, strict=True):
+            assert a == pytest.approx(b, rel=1e-8, abs=1e-8)
