@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 
+import pytest
 from support.daemon import ROOT
 
 CHECK = [sys.executable, ROOT / "tests/gpu/check.py", "--fake", "--quick"]
@@ -13,13 +14,14 @@ CHECK = [sys.executable, ROOT / "tests/gpu/check.py", "--fake", "--quick"]
 def check(folder, *words):
     """(exit status, report, page) of a run."""
     output = folder / "report.json"
-    done = subprocess.run([*CHECK, "--output", output, *words], capture_output=True, text=True, timeout=280,
+    done = subprocess.run([*CHECK, "--output", output, *words], capture_output=True, text=True, timeout=800,
                           check=False)
     assert output.exists(), done.stdout + done.stderr
     page = output.with_suffix(".md").read_text(encoding="utf-8")
     return done.returncode, json.loads(output.read_text(encoding="utf-8")), page
 
 
+@pytest.mark.timeout(900)
 def test_sections_and_what_needs_a_device(tmp_path):
     status, report, page = check(tmp_path, "ceil", "--only", "training", "catalog", "sanitizer")
     assert status == 0, report
@@ -31,11 +33,26 @@ def test_sections_and_what_needs_a_device(tmp_path):
     assert "skipped: compute-sanitizer: no device" in page
 
 
+@pytest.mark.timeout(900)
 def test_a_section_that_breaks_is_told_and_the_others_go_on(tmp_path):
     status, report, page = check(tmp_path, "ceil", "--only", "times", "catalog", "--minutes", "0")
     assert status == 1
     assert all(row["error"] == "no time was left" for row in report["times"]["works"])
     assert report["catalog"]["rows"] <= report["catalog"]["of"] and "| sessions at once |" in page
+
+
+def test_a_compiler_that_came_with_python_is_found(tmp_path):
+    folder = tmp_path / "nvidia/cu13/lib"
+    folder.mkdir(parents=True)
+    code = (f"import sys; sys.path.insert(0, {str(ROOT / 'tests/gpu')!r}); from check import compiler_flags as f; "
+            f"print(f(('libnowhere.so',), [{str(tmp_path)!r}]), f(('libc.so.6',)))")
+
+    def told():
+        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60,
+                              check=True).stdout
+    assert told() == "[] []\n"
+    (folder / "libnvrtc.so.13").touch()
+    assert told() == f"['--cuda-compiler', '{folder}/libnvrtc.so.13'] []\n"
 
 
 def test_the_folder_refuses_a_python_without_numpy(tmp_path):

@@ -43,8 +43,8 @@ def run(flags, environment, quick, folder, seconds):
     report.unlink(missing_ok=True)
     own = {**os.environ, **environment, "TELETENSOR_TEST_DEVICE": "cuda:0",
            "TELETENSOR_TEST_FLAGS": " ".join((*flags, *MEMORY))}
-    if "--cuda-driver" in flags:  # of embedded daemons as well
-        own["TELETENSOR_CUDA_DRIVER"] = flags[flags.index("--cuda-driver") + 1]
+    for flag, value in zip(flags[::2], flags[1::2]):  # of embedded daemons as well
+        own["TELETENSOR_" + flag[2:].upper().replace("-", "_")] = value
     try:
         done = subprocess.run(command(report, quick), cwd=TESTS.parent, env=own, timeout=seconds, text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
