@@ -21,11 +21,12 @@ struct Amounts {
   std::uint64_t program_bytes = 0;
   std::uint64_t kept = 0;       // names
   std::uint64_t published = 0;  // names
+  std::uint64_t plan_ms = 0;    // of its programs
 };
 
 // The limits where nobody sets others. 0: as much as the session's memory holds.
-inline constexpr Amounts kUsualLimits{0,        0,      0,     1024, std::uint64_t{1} << 17,
-                                      64 << 20, 10'000, 10'000};
+inline constexpr Amounts kUsualLimits{0,        0,      0,      1024,  std::uint64_t{1} << 17,
+                                      64 << 20, 10'000, 10'000, 60'000};
 
 struct AmountField {
   std::string_view name;  // of the setting: "session_" + name; and what errors call it
@@ -34,7 +35,7 @@ struct AmountField {
   bool may_be_all;  // 0 is a limit: the session's memory
   std::string_view what;
 };
-inline constexpr std::array<AmountField, 8> kAmountFields{{
+inline constexpr std::array<AmountField, 9> kAmountFields{{
     {"handles", &Amounts::handles, false, true, "tensors that a session has"},
     {"tape", &Amounts::tape_bytes, true, true, "of a session's names, tape and queue"},
     {"staged", &Amounts::staged_bytes, true, true, "of a session's uploads that are not used yet"},
@@ -43,6 +44,8 @@ inline constexpr std::array<AmountField, 8> kAmountFields{{
     {"program_bytes", &Amounts::program_bytes, true, false, "of all programs of a session"},
     {"kept", &Amounts::kept, false, false, "names that a session keeps tensors under"},
     {"published", &Amounts::published, false, false, "names that a session publishes"},
+    {"plan_ms", &Amounts::plan_ms, false, false,
+     "milliseconds that planning a session's programs has taken"},
 }};
 
 inline std::uint64_t steps_of(const Block& block) {

@@ -184,18 +184,50 @@ void Back::refuse(Status status) {
 }
 
 void Back::call(std::uint64_t seq, program::Invocation invocation) {
-  std::shared_ptr<const Prepared>& prepared = prepared_[invocation.program.get()];
-  if (!prepared) {
-    prepared = std::make_shared<const Prepared>(invocation.program, executor_.catalog(),
-                                                executor_.devices());
-    // Programs that nobody can call any more.
-    std::erase_if(prepared_, [](const auto& each) {
-      return each.second && each.second->shared().use_count() == 1;
-    });
+  Planned& planned = prepared_[invocation.program.get()];
+  if (!planned.prepared) {
+    const auto began = core::Clock::now();
+    planned.prepared = std::make_shared<const Prepared>(invocation.program, executor_.catalog(),
+                                                        executor_.devices());
+    planned.ns = core::ns_since(began);
+    charge(planned.ns);
   }
   Entry& entry = append(seq);
   entry.kind = Entry::Kind::kCall;
-  entry.call = std::make_unique<ProgramRun>(prepared, std::move(invocation), seq);
+  entry.call = std::make_unique<ProgramRun>(planned.prepared, std::move(invocation), seq);
+}
+
+std::uint64_t Back::planned_ns() {
+  std::uint64_t ns = 0;
+  std::erase_if(prepared_, [&](const auto& each) {
+    ns += each.second.ns;
+    const bool gone = each.second.prepared->shared().use_count() == 1;
+    if (gone) ns -= each.second.ns;
+    return gone;
+  });
+  return ns;
+}
+
+void Back::failed_call(std::uint64_t seq, Status status, program::Invocation invocation) {
+  Entry& entry = append(seq);
+  entry.kind = Entry::Kind::kUploaded;
+  if (!entry.refused) {
+    entry.refused =
+        std::make_shared<const program::Failure>(program::Failure{seq, std::move(status)});
+  }
+  const program::Program& program = *invocation.program;
+  for (program::Invocation::Outcome& outcome : invocation.outcomes) {
+    ResultSlot& result = entry.instruction.results.emplace_back();
+    result.value = std::move(outcome.becomes);
+    for (const auto& rebind : program.rebinds) {
+      if (rebind.value == outcome.value && outcome.result == program::Invocation::kWhole) {
+        result.overwrites = static_cast<int>(rebind.parameter);
+      }
+    }
+  }
+  for (Operand& input : invocation.inputs) {
+    entry.instruction.operands.push_back(std::move(input));
+  }
 }
 
 // Work of a few microseconds in all.

@@ -99,8 +99,15 @@ class Back : public Task, private Tiers::Member {
   // Entries from now on do not run and fail with this, all but fetches. OK: they run again.
   void refuse(core::Status status);
   bool refusing() const { return !refuse_.ok(); }
-  // Runs a program. Everything in it happens under this one number.
+  // Runs a program. Everything in it happens under this one number. A program is planned when it is
+  // called for the first time, which counts as lane time.
   void call(std::uint64_t seq, program::Invocation invocation);
+  // Would a call of it have to plan it?
+  bool is_new(const program::Program& program) const { return !prepared_.contains(&program); }
+  // What planning the programs that can still be called has taken.
+  std::uint64_t planned_ns();
+  // The call fails, as root; what it was to write keeps its value.
+  void failed_call(std::uint64_t seq, core::Status status, program::Invocation invocation);
   // Every entry of the commands up to `seq` has been appended. `here`: where they are few and
   // small, and a lane has nothing to do, they run at once on this thread: waking the lane would
   // cost more.
@@ -206,7 +213,11 @@ class Back : public Task, private Tiers::Member {
   std::uint64_t old_interner_until_ =
       0;                        // seq; until it has run, the queue points into the old one
   std::uint64_t appended_ = 0;  // seq of the last entry
-  std::unordered_map<const program::Program*, std::shared_ptr<const Prepared>> prepared_;
+  struct Planned {
+    std::shared_ptr<const Prepared> prepared;
+    std::uint64_t ns = 0;
+  };
+  std::unordered_map<const program::Program*, Planned> prepared_;
 
   // The strand's: a list of chunks, of which none is empty, and how far they were looked through.
   Chunk* current_ = nullptr;

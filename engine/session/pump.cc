@@ -199,6 +199,35 @@ Status Session::pump_one() {
   return status;
 }
 
+Status Session::call(std::uint64_t seq, program::Invocation invocation) {
+  for (const program::Literal& literal : invocation.program->literals) {
+    const core::Device device = invocation.program->values[literal.value].device;
+    if (devices_.find(device) < 0) {
+      return core::invalid("call: this daemon has no " + core::to_string(device));
+    }
+  }
+  if (!back_.is_new(*invocation.program)) {
+    back_.call(seq, std::move(invocation));
+    return {};
+  }
+  count_planned();
+  if (const std::uint64_t planned = planned_ms_.load(std::memory_order_relaxed);
+      planned >= limits_.plan_ms) {
+    Status refusal =
+        program::over_limit("call", &program::Amounts::plan_ms, planned, 0, limits_.plan_ms,
+                            "drop functions, or results of theirs, that you no longer use");
+    back_.failed_call(seq, std::move(refusal), std::move(invocation));
+    return {};
+  }
+  back_.call(seq, std::move(invocation));
+  count_planned();
+  return {};
+}
+
+void Session::count_planned() {
+  planned_ms_.store(back_.planned_ns() / 1'000'000, std::memory_order_relaxed);
+}
+
 void Session::finish_frame(Status status) {
   const std::size_t failures = back_.open_failures();
   if (status.ok() && (failures > kMostFailures ||
@@ -209,6 +238,7 @@ void Session::finish_frame(Status status) {
   handles_ = front_.handles();
   const std::uint64_t next_id = front_.next_id();
   const program::Amounts amounts = front_.amounts();
+  if (std::exchange(programs_, amounts.programs) > amounts.programs) count_planned();
   const auto done = std::move(frame_.done);
   frame_ = {};
   give_front_back();

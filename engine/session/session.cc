@@ -169,17 +169,6 @@ void Session::published(std::uint64_t seq, const program::Published& published,
   back_.uploaded(seq, std::move(*storage), std::move(value));
 }
 
-Status Session::call(std::uint64_t seq, program::Invocation invocation) {
-  for (const program::Literal& literal : invocation.program->literals) {
-    const core::Device device = invocation.program->values[literal.value].device;
-    if (devices_.find(device) < 0) {
-      return core::invalid("call: this daemon has no " + core::to_string(device));
-    }
-  }
-  back_.call(seq, std::move(invocation));
-  return {};
-}
-
 std::vector<std::uint64_t> Session::failed_rebinds(std::uint64_t root) {
   return back_.take_failed_rebinds(root);
 }
@@ -252,6 +241,7 @@ program::Amounts Session::amounts() const {
   amounts.handles = handles();
   amounts.tape_bytes = bookkeeping_.load(std::memory_order_relaxed);
   amounts.published = publications_.count(owner_);
+  amounts.plan_ms = planned_ms_.load(std::memory_order_relaxed);
   return amounts;
 }
 

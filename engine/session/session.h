@@ -172,6 +172,7 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   void published(std::uint64_t seq, const program::Published& published,
                  program::ValueRef value) override;
   core::Status call(std::uint64_t seq, program::Invocation invocation) override;
+  void count_planned();
   std::vector<std::uint64_t> failed_rebinds(std::uint64_t root) override;
   void raised(std::uint64_t seq, std::uint64_t root,
               const std::vector<std::uint64_t>& rebinds) override;
@@ -192,10 +193,12 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   runtime::Back back_;
   std::atomic<bool> front_taken_{false};
   std::atomic<std::uint64_t> forgotten_{
-      0};                      // the front was told that everything up to here has run
-  autograd::Front front_;      // dies before the back, whose values it holds
-  std::uint64_t charged_ = 0;  // for bookkeeping; of whoever has the front
-  Frame frame_;                // the pump's
+      0};                       // the front was told that everything up to here has run
+  autograd::Front front_;       // dies before the back, whose values it holds
+  std::uint64_t charged_ = 0;   // for bookkeeping; of whoever has the front
+  std::uint64_t programs_ = 0;  // as of the last frame; the pump's
+  std::atomic<std::uint64_t> planned_ms_{0};  // as it was last looked at
+  Frame frame_;                               // the pump's
   Shares shares_;
 
   mutable core::Mutex mu_;

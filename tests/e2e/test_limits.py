@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from support.daemon import binary
+from support.daemon import binary, wait_until
 
 MIB = 1 << 20
 
@@ -124,6 +124,30 @@ def test_steps_and_bytes_of_programs(start_daemon, tt):
         with pytest.raises(tt.OutOfMemoryError, match="session_program_bytes"):
             called(large, x)
         assert x.tolist() == [1.0, 1.0]
+
+
+def test_time_to_plan_programs(start_daemon, tt):
+    """A first program is always planned; what is called beyond the limit did not happen."""
+    with tt.connect(start_daemon("--session-plan-ms", "1").unix) as s:
+        x, total = tt.ones(2), tt.zeros(2)
+        (first,) = functions(tt, 1, steps=5000)
+        count = tt.compile(lambda y: total.add_(y))
+        count(x)  # line by line
+        assert called(first, x).tolist() == [float("inf")] * 2
+        used, most = limit_of(s, "plan_ms")
+        assert used >= most == 1
+        with pytest.raises(tt.OutOfMemoryError, match="call: the session has .* of at most 1 .limit session_plan_ms"):
+            count(x)
+            s.synchronize()
+        assert total.tolist() == [1.0, 1.0]
+        assert first(x).tolist() == [float("inf")] * 2
+        del first
+
+        def given_back():
+            tt.ones(1).item()
+            return limit_of(s, "plan_ms")[0] == 0
+        wait_until(given_back, what="the time of a program that is gone")
+        assert count(x).tolist() == [2.0, 2.0]
 
 
 def test_staged_uploads(start_daemon, tt):
