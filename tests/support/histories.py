@@ -1,8 +1,10 @@
 """Random histories of several clients on one daemon, against a model of NumPy arrays.
 
-Sessions come, compute, alias, differentiate, keep, leave and are taken over; connections are cut; the
-daemon is shut down, killed and started again; quotas run out. Whatever happens, each value that is read
-is the model's, of now or (where a session says that it was rolled back) of its last snapshot.
+Sessions come, compute, alias, differentiate, keep, publish and use each other's, leave and are taken over;
+they hold more than the memory, so that tensors move to the disk and back; connections are cut; the daemon is
+shut down, killed and started again; quotas run out. Whatever happens, each value that is read is the
+model's, of now or (where a session says that it was rolled back) of its last snapshot; what several sessions
+have is one, and after a crash as it was written last with any of them.
 """
 
 import contextlib
@@ -19,8 +21,10 @@ from support.daemon import Daemon, wait_until
 from support.proxy import Proxy
 from support.raw import Raw
 
-FLAGS = ("--lease", "300", "--restart", "120", "--drain", "120", "--session-memory", "16MiB", "--lanes", "2")
-QUOTA = 16 << 20
+QUOTA = 4 << 20
+LARGE = 1 << 16  # elements of half a MiB
+FLAGS = ("--lease", "300", "--restart", "120", "--drain", "120", "--session-memory", str(QUOTA),
+         "--host-memory", "6MiB", "--disk-memory", "256MiB", "--lanes", "2")
 SLOTS = 3
 DONE = Counter()  # what has happened so far, for the report
 
@@ -45,9 +49,16 @@ class Array:
             self.buffer[self.offset:], self.shape, tuple(s * size for s in self.strides))
 
 
+class Common(np.ndarray):
+    """The buffer of what several sessions use; `saved`: as it was last written down, None: never."""
+
+    saved = None
+
+
 def copied(named):
-    """The arrays of a dict as they are now, sharing among themselves what they share."""
-    buffers = {}
+    """The arrays of a dict as they are now, sharing among themselves what they share, and with other
+    sessions what those have."""
+    buffers = {id(a.buffer): a.buffer for a in named.values() if isinstance(a.buffer, Common)}
     return {name: Array(buffers.setdefault(id(a.buffer), a.buffer.copy()), a.offset, a.shape, a.strides,
                         None if a.grad is None else a.grad.copy(), a.leaf) for name, a in named.items()}
 
@@ -72,6 +83,18 @@ class Slot:
 
         with self.session.as_current():
             assert tt.full((2,), 3.0).sum().item() == 6.0
+
+    def arrive(self, array):
+        """What was done with what others have as well is done before they do something."""
+        if isinstance(array.buffer, Common):
+            self.session.synchronize()
+
+    def written(self):
+        """The daemon has written it down."""
+        self.saved = copied(self.kept)
+        for _, array in self.pairs + [(None, a) for a in self.kept.values()]:
+            if isinstance(array.buffer, Common):
+                array.buffer.saved = np.array(array.buffer)
 
     def check(self, tensor, array):
         with self.session.as_current():
@@ -180,6 +203,7 @@ class Histories(RuleBasedStateMachine):
             for i in range(times):
                 made = made * (other + i) + tensor
                 values = values * (other + i) + a.values
+        slot.arrive(a)
         slot.pairs.append((made, Array.of(values)))
 
     @step(where=numbers, number=numbers, other=numbers, times=st.sampled_from([1, 2, 30]))
@@ -190,6 +214,7 @@ class Histories(RuleBasedStateMachine):
             for i in range(times):
                 tensor.mul_(3).add_(other + i)
                 a.values[...] = a.values * 3 + (other + i)
+        slot.arrive(a)
 
     @step(where=numbers, number=numbers, factor=st.integers(1, 3))
     def train(self, where, number, factor):
@@ -224,18 +249,77 @@ class Histories(RuleBasedStateMachine):
 
     @step(where=numbers)
     def run_out(self, where):
-        """The second of two does not fit; what there was is there."""
+        """Both do not fit; what there was is there."""
         slot = self.slot(where)
         with slot.session.as_current():
-            large = [self.tt.ones(QUOTA // 8 * 5 // 4) for _ in range(2)]
+            large = self.tt.ones(QUOTA // 8 * 5 // 4)
             try:
+                made = large + 1
                 slot.session.synchronize()
             except self.tt.OutOfMemoryError:
                 DONE["out of memory"] += 1
             else:
                 raise AssertionError("the quota does not hold")
-            del large
+            del large, made
             slot.session.synchronize()
+
+    @step(where=numbers, number=numbers, count=st.integers(1, 3))
+    def fill(self, where, number, count):
+        """Large tensors: those of all sessions do not fit together."""
+        slot = self.slot(where)
+        if sum(a.values.size == LARGE for _, a in slot.pairs) + count > 3:
+            return
+        for i in range(count):
+            values = (np.arange(LARGE, dtype=np.int64) * 5 + number + i) % 1009
+            with slot.session.as_current():
+                slot.pairs.append((self.tt.tensor(values), Array.of(values)))
+        slot.ask()
+        DONE["sessions with tensors on the disk"] += slot.session.memory()[0]["away"] > 0
+
+    @step(where=numbers, number=numbers, others=st.sets(numbers, max_size=2))
+    def share(self, where, number, others):
+        """One memory for several, who write and read, keep and forget it as all else."""
+        one, name = self.slot(where), f"t{next(self.names)}"
+        values = np.arange(40 + number % 7, dtype=np.int64) * 3 + number
+        array = Array.of(values)
+        array.buffer = array.buffer.view(Common)
+        with one.session.as_current():
+            mine = self.tt.tensor(values)
+            self.tt.publish(name, mine, writable=True)
+        one.pairs.append((mine, array))
+        for other in others:
+            two = self.slot(other)
+            with two.session.as_current():
+                two.pairs.append((self.tt.published(name), Array(array.buffer, 0, array.shape, array.strides)))
+        DONE["shared"] += 1
+
+    @step(where=numbers, other=numbers, number=numbers, writable=st.booleans())
+    def share_for_a_while(self, where, other, number, writable):
+        """Published, used, written by both, withdrawn; who holds it last frees it."""
+        one, two, name = self.slot(where), self.slot(other), f"t{next(self.names)}"
+        values = np.arange(40 + number % 7, dtype=np.int64) * 3
+        with one.session.as_current():
+            mine = self.tt.tensor(values)
+            self.tt.publish(name, mine, writable=writable)
+            mine.add_(number)
+            one.session.synchronize()
+        values += number
+        with two.session.as_current():
+            theirs = self.tt.published(name)
+            if writable:
+                theirs.mul_(2)
+                values *= 2
+            np.testing.assert_array_equal(theirs.numpy(), values)
+        with one.session.as_current():
+            self.tt.publish(name, None)
+            np.testing.assert_array_equal(mine.numpy(), values)
+        del mine
+        one.ask()
+        with two.session.as_current():
+            np.testing.assert_array_equal(theirs.numpy(), values)
+        del theirs
+        two.ask()
+        DONE["shared for a while"] += 1
 
     @step()
     def cut(self):
@@ -256,14 +340,14 @@ class Histories(RuleBasedStateMachine):
         slot.begin_with(slot.kept)
         if slot.saved is not None:  # the daemon writes it down again, for the new client
             slot.session.snapshot()
-            slot.saved = copied(slot.kept)
+            slot.written()
         DONE["taken over"] += 1
 
     @step(where=numbers)
     def snapshot(self, where):
         slot = self.slot(where)
         slot.session.snapshot()
-        slot.saved = copied(slot.kept)
+        slot.written()
         DONE["snapshots"] += 1
 
     @step(waits=st.booleans())
@@ -276,7 +360,7 @@ class Histories(RuleBasedStateMachine):
         assert "event=session_lost" not in self.daemon.log, self.daemon.log[-4000:]
         self.come_back()
         for slot in self.slots.values():
-            slot.saved = copied(slot.kept)
+            slot.written()
             if waits:
                 slot.ask()
 
@@ -289,6 +373,10 @@ class Histories(RuleBasedStateMachine):
         self.daemon.process.kill()
         self.daemon.process.wait()
         self.come_back()
+        for slot in self.slots.values():
+            for _, array in slot.pairs + [(None, a) for a in slot.kept.values()]:
+                if isinstance(array.buffer, Common) and array.buffer.saved is not None:
+                    array.buffer[...] = array.buffer.saved
         for number, slot in list(self.slots.items()):
             try:
                 slot.ask()
@@ -306,8 +394,9 @@ class Histories(RuleBasedStateMachine):
                 else:  # taken over since: the snapshot knows the client before
                     slot.session.close()
                     slot.session = self.tt.connect(slot.address, name=slot.name)
-                slot.saved = copied(slot.saved)
                 slot.begin_with(copied(slot.saved))
+                slot.session.snapshot()  # the daemon does it anyway, at some time
+                slot.written()
                 DONE["rolled back"] += 1
 
     def come_back(self):
