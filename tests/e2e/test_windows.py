@@ -44,3 +44,19 @@ def test_names_that_are_dropped_or_kept_make_no_difference(tt):
     for y in kept:
         again = (again.sin() * x + 0.5).tanh()
         assert y.numpy().tobytes() == again.numpy().tobytes()
+
+
+@pytest.mark.parametrize("shape", [(7, 1000), (5, 256), (3, 257), (4, 2049), (2, 3, 700), (2, 5, 255)])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int32"])
+def test_operands_that_repeat_along_rows(tt, shape, dtype):
+    rng = np.random.default_rng(0)
+    a, column = ((rng.normal(size=s) * 9).astype(dtype) for s in (shape, (*shape[:-1], 1)))
+    take = rng.random(column.shape) < 0.5
+    x, c, t = tt.tensor(a), tt.tensor(column), tt.tensor(take)
+    for got, want in ((x * c, a * column), (c - x, column - a), (x < c, a < column),
+                      (tt.where(t, x, c), np.where(take, a, column))):
+        assert np.array_equal(got.numpy(), want)
+    product = tt.tensor((x * c).numpy())  # each step by itself
+    step = tt.tensor((product + c).numpy())
+    assert np.array_equal((((x * c) + c) * x).numpy(), (step * x).numpy())
+    assert np.array_equal((x * c).sum(-1).numpy(), product.sum(-1).numpy())
