@@ -87,7 +87,7 @@ class Client {
 
   bool send(const std::string& bytes) {
     const grpc::Slice slice(bytes);
-    return run->Write(grpc::ByteBuffer(&slice, 1));
+    return run && run->Write(grpc::ByteBuffer(&slice, 1));
   }
   // Commands as one frame that follows the last one.
   bool send(const std::vector<Command>& commands) {
