@@ -257,3 +257,41 @@ def test_a_captured_derivative_that_is_a_function_is_refused_by_its_line():
 
     for _ in range(2):
         assert gradient(x).tolist() == [3.0, 12.0]
+
+
+def test_an_argument_that_is_read_from_outside_as_well(tt):
+    w, v = tt.ones(3), tt.full((3,), 5.0)
+    calls = []
+
+    @tt.compile
+    def f(a):
+        calls.append(a)
+        return a * 10 + w, a
+
+    first = f(w)
+    assert first[1] is w and first[0].tolist() == [11] * 3
+    assert f(v)[0].tolist() == [51] * 3 and f(w)[0].tolist() == [11] * 3
+    assert f(v + 1)[0].tolist() == [61] * 3 and len(calls) == 2  # one program for w, one for all others
+    p, q = (tt.nn.Parameter(tt.full((3,), x)) for x in (1.0, 2.0))
+
+    @tt.compile
+    def g(a):
+        return (a * p).sum()
+
+    for given in (p, q, p):
+        g(given).backward()
+    assert p.grad.tolist() == [6] * 3 and q.grad.tolist() == [1] * 3
+
+
+def test_a_failed_capture_leaves_its_arguments_as_they_were(tt):
+    x = tt.ones(2)
+
+    @tt.compile
+    def f(a):
+        return a * float(a.sum())
+
+    with pytest.raises(RuntimeError, match="a captured function cannot read"):
+        f(x)
+    y = x.view(2)
+    y.add_(1)
+    assert x.add_(0) is x and x.tolist() == [2, 2]

@@ -201,7 +201,12 @@ struct PyTensor {
   ~PyTensor();
   PyTensor(const PyTensor&) = delete;
   PyTensor& operator=(const PyTensor&) = delete;
-  Var var() const { return Var(session, handle); }
+  // As an operand.
+  Var var() const {
+    used = true;
+    return Var(session, handle);
+  }
+  mutable bool used = false;  // since stand_in()
 };
 
 // A tape node, or the place where a leaf's gradient arrives. Goes before the session does.

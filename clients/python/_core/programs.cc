@@ -173,9 +173,19 @@ std::vector<HandleRef> handles_of(nb::handle sequence, PySession* session) {
       PyErr_SetString(PyExc_RuntimeError, "the program belongs to another session");
       throw nb::python_error();
     }
+    t->used = true;
     out.push_back(t->handle);
   }
   return out;
+}
+
+PyObject* stand_in(PyTensor& t) {
+  const HandleRef h = t.handle;
+  h->owner = nullptr;
+  t.used = false;
+  PyObject* const made = wrap(*t.session, h);
+  if (made == nullptr) h->owner = t.self;
+  return made;
 }
 
 program::Call command_of(PyProgram& p, nb::handle numbers, std::uint32_t times,
@@ -574,6 +584,22 @@ void bind_programs(nb::module_& m) {
         if (session.tracer() != nullptr) session.tracer()->argument(*t->handle, place);
       },
       nb::arg("session"), nb::arg("tensor"), nb::arg("place"));
+  m.def(
+      "stand_in",
+      [](nb::handle object) {
+        PyTensor* const t = tensor_of(object.ptr());
+        PyObject* const made = t == nullptr ? nullptr : stand_in(*t);
+        if (made == nullptr) throw nb::python_error();
+        return nb::steal(made);
+      },
+      nb::arg("tensor"), "Another object for a Tensor, the one that is found for it until stood_in().");
+  m.def(
+      "stood_in",
+      [](PyTensor& t) {
+        t.handle->owner = t.self;
+        return t.used;
+      },
+      nb::arg("tensor"), "Ends stand_in(); was the tensor itself an operand meanwhile?");
   nb::class_<PyTrace>(m, "Trace", "What was captured, for the programs of its gradients.");
   m.def("end_trace", &end_trace, nb::arg("session"), nb::arg("outputs"), nb::arg("ordinal"),
         nb::arg("name") = "", nb::arg("names") = std::vector<std::string>(),

@@ -249,6 +249,7 @@ std::vector<HandleRef> handles(nb::handle sequence, PySession& session, bool non
       PyErr_SetString(PyExc_RuntimeError, "operands belong to two sessions");
       throw nb::python_error();
     }
+    t.used = true;
     out.push_back(t.handle);
   }
   return out;

@@ -106,7 +106,9 @@ class Entry:
     """A captured program with what calls of it ask, repeat and give back."""
 
     def __init__(self, held: Capture, traced: dict[str, Any], spec: Any, leaves: list[Any],
-                 arguments: list[list[Any]], names: list[str]) -> None:
+                 arguments: list[list[Any]], names: list[str],
+                 same: list[tuple[int, Tensor]]) -> None:
+        self.same = same  # arguments that it may also have from outside: no others will do
         self.program: _core.Program = traced["program"]
         self.loops: bool = traced["loops"]
         self.guards = held.guards
@@ -136,7 +138,7 @@ class Entry:
         """One from a file or a script: without guards and actions."""
         entry = cls.__new__(cls)
         entry.program, entry.loops = program, loops
-        entry.guards, entry.actions, entry.numbers, entry.origins = [], [], [], []
+        entry.same, entry.guards, entry.actions, entry.numbers, entry.origins = [], [], [], [], []
         entry.argument_names = names
         entry.spec, entry.leaves, entry.tensors = spec, leaves, tensors
         entry.plain = spec is None and len(tensors) == 1
@@ -146,7 +148,7 @@ class Entry:
 
     def ready(self, tensors: Sequence[Tensor], numbers: Sequence[Any]) -> bool:
         """May a call with these arguments run it?"""
-        if not self.program.ready(tensors):
+        if any(tensors[i] is not t for i, t in self.same) or not self.program.ready(tensors):
             return False
         for box, value in zip(self.arguments, numbers, strict=True):
             box[0] = value
@@ -208,6 +210,27 @@ class Entry:
         return [inputs[i] if is_input else results[i] for is_input, i in outputs]
 
 
+class _StandIns:
+    """Other objects for the arguments of a function, which may read the same tensors from outside."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._tensors = tensors
+        self._own = {id(t): _core.stand_in(t) for t in tensors if type(t) is Tensor}
+        self._real = {id(self._own[id(t)]): t for t in tensors if id(t) in self._own}
+
+    def of(self, leaf: Any) -> Any:
+        return self._own.get(id(leaf), leaf)
+
+    def real(self, leaf: Any) -> Any:
+        return self._real.get(id(leaf), leaf)
+
+    def end(self) -> list[tuple[int, Tensor]]:
+        """The arguments that were, or may have been, read from outside as well."""
+        outside = {id(t) for t in self._real.values() if _core.stood_in(t)}
+        return [(i, t) for i, t in enumerate(self._tensors)
+                if id(t) in outside or id(t) not in self._own]
+
+
 def capture(function: Callable[..., Any], core: Any, args: tuple[Any, ...], kwargs: dict[str, Any],
             tensors: Sequence[Tensor], numbers: Sequence[int], name: str = "",
             names: Sequence[str] = ()) -> tuple[Any, Entry | None]:
@@ -230,10 +253,11 @@ def capture(function: Callable[..., Any], core: Any, args: tuple[Any, ...], kwar
                     if isinstance(leaf, Tensor)]
     labels = [name for name, leaf in zip(names, leaves, strict=False)
               if isinstance(leaf, (Tensor, Symbol))]
-    args, kwargs = unflatten(leaves, spec)
     if _capturing.current is not None:
         raise RuntimeError("another thread is capturing a function")
     ordinal = _core.begin_trace(core)
+    stand_ins = _StandIns(tensors)
+    args, kwargs = unflatten([stand_ins.of(leaf) for leaf in leaves], spec)
     try:
         for place, tensor in enumerate(tensors):
             _core.trace_argument(core, tensor, place)
@@ -245,6 +269,7 @@ def capture(function: Callable[..., Any], core: Any, args: tuple[Any, ...], kwar
             _capturing.current = None
         del args, kwargs, leaves
         out, out_spec = flatten(result)
+        out = [stand_ins.real(leaf) for leaf in out]
         for i, leaf in enumerate(out):
             if isinstance(leaf, Symbol):
                 held.fix(leaf)
@@ -254,6 +279,8 @@ def capture(function: Callable[..., Any], core: Any, args: tuple[Any, ...], kwar
     except BaseException:
         _core.abandon_trace(core)
         raise
+    finally:
+        same = stand_ins.end()
     traced = _core.end_trace(core, [leaf for leaf in out if isinstance(leaf, Tensor)], ordinal,
                              name, tensor_names)
     for tag in traced["fixed_tags"]:
@@ -264,4 +291,4 @@ def capture(function: Callable[..., Any], core: Any, args: tuple[Any, ...], kwar
     given = unflatten(out, out_spec)
     if not traced["settled"]:
         return given, None
-    return given, Entry(held, traced, out_spec, list(out), boxes, labels)
+    return given, Entry(held, traced, out_spec, list(out), boxes, labels, same)
