@@ -592,7 +592,8 @@ void bind_programs(nb::module_& m) {
         if (made == nullptr) throw nb::python_error();
         return nb::steal(made);
       },
-      nb::arg("tensor"), "Another object for a Tensor, the one that is found for it until stood_in().");
+      nb::arg("tensor"),
+      "Another object for a Tensor, the one that is found for it until stood_in().");
   m.def(
       "stood_in",
       [](PyTensor& t) {
