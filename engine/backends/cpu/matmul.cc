@@ -141,11 +141,10 @@ constexpr double kCost = std::is_same_v<T, float>    ? 0.02
                                                      : 0.5;
 
 // A side of a product that takes so long is cut into pieces: how long they are, and how many. They
-// are not shorter than kLeast: the library packs the operands anew for each of them.
-std::pair<std::int64_t, std::int64_t> cut(std::int64_t side, double ns) {
-  constexpr std::int64_t kLeast = 128;
+// are not shorter than `least`: the library packs the operands anew for each of them.
+std::pair<std::int64_t, std::int64_t> cut(std::int64_t side, double ns, std::int64_t least) {
   const auto wanted = static_cast<std::int64_t>(std::min(ns / 400e3 + 1, 1e6));
-  const std::int64_t count = std::clamp<std::int64_t>(side / kLeast, 1, wanted);
+  const std::int64_t count = std::clamp<std::int64_t>(side / least, 1, wanted);
   const std::int64_t size = ((side + count - 1) / count + 15) / 16 * 16;
   return {size, (side + size - 1) / size};
 }
@@ -185,8 +184,8 @@ Status run(KernelCall& call, const Product& p, T* c, F finish) {
   }
   const bool by_rows = p.m >= p.n;
   const std::int64_t length = by_rows ? p.m : p.n, width = by_rows ? p.n : p.m;
-  const auto [size, panels] = cut(length, cost);
-  const auto [across, pieces] = cut(width, cost / static_cast<double>(panels));
+  const auto [size, panels] = cut(length, cost, 128);
+  const auto [across, pieces] = cut(width, cost / static_cast<double>(panels), 256);
   const std::int64_t tasks = p.batches * panels * pieces;
   // Small matrices go several to a part.
   const double task_cost = total / static_cast<double>(tasks);
