@@ -350,19 +350,26 @@ class Histories(RuleBasedStateMachine):
         slot.written()
         DONE["snapshots"] += 1
 
-    @step(waits=st.booleans())
-    def restart(self, waits):
+    @step(arrives=st.booleans(), waits=st.booleans())
+    def restart(self, arrives, waits):
+        """Also while commands are on their way: those come again, and are in no file yet."""
         if self.deaths >= 2:
             return
         self.deaths += 1
         DONE["restarts"] += 1
+        for slot in self.slots.values():
+            if arrives:
+                slot.session.synchronize()
         assert self.daemon.terminate(120) == 0, self.daemon.log[-4000:]
         assert "event=session_lost" not in self.daemon.log, self.daemon.log[-4000:]
         self.come_back()
         for slot in self.slots.values():
-            slot.written()
-            if waits:
+            if waits or not arrives:
                 slot.ask()
+        for slot in self.slots.values():
+            if not arrives:
+                slot.session.snapshot()
+            slot.written()
 
     @step()
     def crash(self):
@@ -412,7 +419,11 @@ class Histories(RuleBasedStateMachine):
         if self.slots:
             assert self.daemon.alive()
             with Raw(self.daemon.unix) as raw:
-                wait_until(lambda: not any(raw.used().values()) and not raw.sessions(), 60, "memory back")
+                try:
+                    wait_until(lambda: not any(raw.used().values()) and not raw.sessions(), 60)
+                except AssertionError:
+                    raise AssertionError(f"{raw.used()} of {[str(s) for s in raw.sessions()]} stay: "
+                                         f"{self.daemon.log[-4000:]}") from None
             wait_until(lambda: not list(self.daemon.state.glob("*.session")), 60, "no file is left")
 
 
