@@ -199,6 +199,9 @@ KernelSource print_matmul(const MatmulGraph& g) {
   DType compute = g.dtype;
   cpu::with_any_compute_type(g.dtype, [&](auto a) { compute = cpu::kDTypeOf<decltype(a)>; });
   const std::string batch = std::to_string(std::max<int>(g.batch, 1));
+  // That many registers may a thread have, blocks of a multiprocessor; 16 sums of 16 bytes take
+  // most.
+  const std::string blocks = compute == DType::kC128 ? "1" : "2";
   KernelSource source;
   source.name = std::string("tt_matmul") + (g.turned_a ? "_t" : "_n") + (g.turned_b ? "t" : "n");
   const auto flag = [](bool value) { return value ? "true" : "false"; };
@@ -208,8 +211,8 @@ KernelSource print_matmul(const MatmulGraph& g) {
                      "  std::int64_t m, n, k, a_row, a_column, b_row, b_column, x_row, x_column;\n"
                      "  double alpha, beta;\n  std::int64_t batch[" +
                      batch + "], batch_a[" + batch + "], batch_b[" + batch +
-                     "];\n};\nextern \"C\" __global__ void __launch_bounds__(256, 2) " +
-                     source.name +
+                     "];\n};\nextern \"C\" __global__ void __launch_bounds__(256, " + blocks +
+                     ") " + source.name +
                      "(const Params p) {\n"
                      "  __shared__ A as[16][65];\n  __shared__ A bs[16][65];\n"
                      "  const unsigned rows = (p.m + 63) / 64, columns = (p.n + 63) / 64;\n"
