@@ -119,3 +119,10 @@ def test_views_in_place_and_gradients(tt):
     with pytest.raises(RuntimeError, match=r"write x = x.t\(\)"):
         tt.compile(lambda a: a.t_() * 2)(tt.ones(2, 3))
     assert tt.vmap(lambda a: (a * 2).unsqueeze_(0))(tt.ones(2, 3)).shape == (2, 1, 3)
+
+
+def test_positive_is_the_tensor_itself(tt):
+    x = tt.ones(2, requires_grad=True)
+    assert +x is x and x.positive() is x and tt.positive(x) is x
+    with pytest.raises(NotImplementedError, match="on a bool tensor is not supported"):
+        +tt.ones(2, dtype=tt.bool)

@@ -303,7 +303,7 @@ WHY = {
     ),
     **dict.fromkeys(("lgamma", "special_", "i0 ", "polygamma"), _TABLE),
     **dict.fromkeys(
-        ("c.real", "c.imag", "view_as_real", "view_as_complex", "x.view(m.int32)", "positive"), _COPY
+        ("c.real", "c.imag", "view_as_real", "view_as_complex", "x.view(m.int32)"), _COPY
     ),
     **dict.fromkeys(("m.unique", "m.mode"), _SORT),
     **dict.fromkeys(

@@ -65,7 +65,7 @@ constexpr char kAdd[] = "add", kSub[] = "sub", kMul[] = "mul", kDiv[] = "div",
                kNeg[] = "neg", kAbs[] = "abs", kAnd[] = "bitwise_and", kOr[] = "bitwise_or",
                kXor[] = "bitwise_xor", kNot[] = "bitwise_not", kLeft[] = "bitwise_left_shift",
                kRight[] = "bitwise_right_shift", kPow[] = "pow", kEq[] = "eq", kNe[] = "ne",
-               kLt[] = "lt", kLe[] = "le", kGt[] = "gt", kGe[] = "ge", kPositive[] = "positive";
+               kLt[] = "lt", kLe[] = "le", kGt[] = "gt", kGe[] = "ge";
 
 PyObject* power(PyObject* a, PyObject* b, PyObject*) { return binary_slot<kPow>(a, b); }
 PyObject* inplace_power(PyObject* a, PyObject* b, PyObject*) { return inplace_slot<kPow>(a, b); }
@@ -108,7 +108,6 @@ PyType_Slot tensor_slots[] = {
     {Py_nb_lshift, reinterpret_cast<void*>(binary_slot<kLeft>)},
     {Py_nb_rshift, reinterpret_cast<void*>(binary_slot<kRight>)},
     {Py_nb_negative, reinterpret_cast<void*>(unary_slot<kNeg>)},
-    {Py_nb_positive, reinterpret_cast<void*>(unary_slot<kPositive>)},
     {Py_nb_absolute, reinterpret_cast<void*>(unary_slot<kAbs>)},
     {Py_nb_invert, reinterpret_cast<void*>(unary_slot<kNot>)},
     {Py_nb_inplace_add, reinterpret_cast<void*>(inplace_slot<kAdd>)},

@@ -287,6 +287,7 @@ def attach() -> None:
         "numpy": _convert.to_numpy,
         "tolist": _convert.tolist, "copy_": _copy_, "__iter__": _iter, "__len__": _len,
         "__bool__": _bool, "__float__": lambda self: float(self.item()),
+        "__pos__": _functions.positive,
         "__complex__": lambda self: complex(self.item()),
         "__int__": lambda self: int(self.item()), "__index__": _index, "__array__": _array,
         "__getitem__": _indexing.getitem, "__setitem__": _indexing.setitem, "__repr__": text_of,

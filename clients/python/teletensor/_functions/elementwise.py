@@ -8,7 +8,7 @@ from typing import Any
 from .. import _core
 from .._core import Tensor, ops
 
-__all__ = ["div", "isclose", "log_softmax", "nan_to_num", "sinc", "softmax"]
+__all__ = ["div", "isclose", "log_softmax", "nan_to_num", "positive", "sinc", "softmax"]
 
 
 def nan_to_num(input: Tensor, nan: float | None = None, posinf: float | None = None,
@@ -19,6 +19,13 @@ def nan_to_num(input: Tensor, nan: float | None = None, posinf: float | None = N
         return ops["complex"](*(ops["nan_to_num"](ops[part](input), nan, posinf, neginf)
                                 for part in ("real", "imag")))
     return ops["nan_to_num"](input, nan, posinf, neginf)
+
+
+def positive(input: Tensor) -> Tensor:
+    """The tensor itself; not of bool."""
+    if input.dtype == _core.bool:
+        raise NotImplementedError("The `+` operator, on a bool tensor is not supported.")
+    return input
 
 
 def sinc(input: Tensor) -> Tensor:
