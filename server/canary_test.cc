@@ -22,8 +22,8 @@ TEST(Canary, AnEngineThatComputesIsReady) {
     EXPECT_TRUE(canary.ready()) << canary.trouble();
     EXPECT_EQ(canary.trouble(), "");
     EXPECT_GT(canary.last_seconds(), 0);
+    EXPECT_TRUE(testing::eventually([&] { return ticks > 0; }));
   }
-  EXPECT_GE(ticks, 1);
   EXPECT_EQ(engine->memory()[0].used, 0u);  // its session leaves nothing
 }
 

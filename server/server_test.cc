@@ -22,14 +22,7 @@ namespace {
 using namespace std::chrono_literals;
 using grpc::StatusCode;
 using program::Command;
-
-bool eventually(const std::function<bool()>& holds, std::chrono::milliseconds limit = 60s) {
-  for (const auto end = Clock::now() + limit; Clock::now() < end;) {
-    if (holds()) return true;
-    std::this_thread::sleep_for(2ms);
-  }
-  return holds();
-}
+using testing::eventually;
 
 std::string text_of(const grpc::ByteBuffer& buffer) {
   std::vector<grpc::Slice> slices;

@@ -1,15 +1,29 @@
-// For tests: a temporary folder, and an engine that remembers what it is told.
+// For tests: a temporary folder, an engine that remembers what it is told, waiting for conditions.
 #pragma once
 
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <string>
+#include <thread>
 
 #include "engine/core/mutex.h"
 #include "engine/engine.h"
 
 namespace teletensor::server::testing {
+
+// Does it come to hold?
+inline bool eventually(const std::function<bool()>& holds,
+                       std::chrono::milliseconds limit = std::chrono::seconds(60)) {
+  const auto end = std::chrono::steady_clock::now() + limit;
+  while (!holds()) {
+    if (std::chrono::steady_clock::now() >= end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  return true;
+}
 
 struct Folder {
   Folder() {

@@ -37,7 +37,7 @@ REASONS = {
     ALIASES: """as_tensor asarray from_dlpack from_numpy frombuffer Tensor.view
         autograd.graph.saved_tensors_hooks""",
     LAZY: "conj resolve_conj resolve_neg",
-    UNINITIALISED: "empty_like empty_strided nn.utils.skip_init",
+    UNINITIALISED: "empty_like empty_strided Tensor.new_empty Tensor.new_empty_strided nn.utils.skip_init",
     "prints an object whose class has another name": """vmap nn.LinearCrossEntropyLoss Generator.manual_seed
         Generator.set_state autograd.graph.register_multi_grad_hook""",
     "distributions have no modules of their own": "distributions.Independent",
@@ -70,6 +70,9 @@ def defaults():
         library.set_default_dtype(library.float32)
         library.set_default_device(None)
         library.set_grad_enabled(True)
+        library.use_deterministic_algorithms(False)
+        library.set_float32_matmul_precision("highest")
+        library.set_printoptions(profile="default")
 
 
 @pytest.mark.parametrize("name", sorted(set(DOCUMENTED) - set(DIFFERENT)))
