@@ -157,7 +157,10 @@ Status Executor::allocate(std::string_view what, std::size_t bytes, std::uint64_
                           StorageRef* storage) {
   TT_RETURN_IF_ERROR(device().backend().admit(bytes));
   *storage = pools_[device_]->allocate(bytes, seq);
-  if (*storage) return {};
+  if (*storage) {
+    if (device().id().kind == core::DeviceKind::kCpu) taken_ += memory::charged_bytes(bytes);
+    return {};
+  }
   const memory::Pool& pool = *pools_[device_];
   if (device().id().kind == core::DeviceKind::kCpu && may_wait(bytes)) return starve(bytes);
   return pool.refusal(what, bytes);
@@ -167,13 +170,14 @@ Status Executor::allocate(std::string_view what, std::size_t bytes, std::uint64_
 
 bool Executor::may_wait(std::size_t bytes) const {
   return patient_ && !last_chance_ &&
-         memory::charged_bytes(std::min<std::size_t>(bytes, SIZE_MAX / 4)) <=
+         taken_ + memory::charged_bytes(std::min<std::size_t>(bytes, SIZE_MAX / 4)) <=
              pools_[0]->account().quota();
 }
 
 Status Executor::starve(std::size_t bytes) {
   starved_ = true;
-  need_.bytes = std::max(need_.bytes, bytes);
+  // All of it at once: what was there for this time is given back until then.
+  if (bytes > 0) need_.bytes = std::max(need_.bytes, taken_ + bytes);
   return Status(core::Code::kResourceExhausted, "there is no room yet");
 }
 

@@ -167,6 +167,7 @@ class Executor {
   bool patient_ = false, last_chance_ = false, starved_ = false;
   std::uint32_t now_ = 0;
   Tiers::Need need_;
+  std::size_t taken_ = 0;               // of the host's memory, by what is being tried
   std::atomic<std::size_t> lacked_{0};  // by a kernel's temporary memory
   // Of the running instruction; kept to reuse their memory.
   std::size_t device_ = 0;

@@ -29,11 +29,12 @@ class Executor::ScratchMemory : public backends::Scratch {
   void* allocate(memory::Pool& pool, std::size_t bytes) {
     // Not the strand's way: a kernel may ask from inside a part, on another lane.
     StorageRef storage = pool.allocate_shared(bytes, seq_);
+    core::MutexLock lock(mu_);
     if (!storage) {
-      if (&pool == &host_) lacked_.store(bytes, std::memory_order_relaxed);
+      if (&pool == &host_) lacked_.store(on_host_ + bytes, std::memory_order_relaxed);
       return nullptr;
     }
-    core::MutexLock lock(mu_);
+    if (&pool == &host_) on_host_ += memory::charged_bytes(bytes);
     held_.push_back(std::move(storage));
     return held_.back()->data();
   }
@@ -44,12 +45,13 @@ class Executor::ScratchMemory : public backends::Scratch {
   std::atomic<std::size_t>& lacked_;
   core::Mutex mu_;
   std::vector<StorageRef> held_ TT_GUARDED_BY(mu_);
+  std::size_t on_host_ TT_GUARDED_BY(mu_) = 0;
 };
 
 // A chance is used up by what it was given for.
 class Executor::Try {
  public:
-  explicit Try(Executor& executor) : executor_(executor) {}
+  explicit Try(Executor& executor) : executor_(executor) { executor_.taken_ = 0; }
   ~Try() {
     if (!executor_.starved_) executor_.last_chance_ = false;
   }

@@ -39,7 +39,7 @@ class Tiers {
   struct Need {
     std::vector<StorageRef> operands;  // all of them in memory
     std::vector<StorageRef> wished;    // these as well, where there is room anyway
-    std::size_t bytes = 0;             // and room for so many bytes in one piece
+    std::size_t bytes = 0;             // and room for so many bytes more, together
   };
 
   // A session. Called by the mover, but for what stands below.

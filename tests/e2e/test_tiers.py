@@ -326,3 +326,18 @@ def test_without_a_disk_nothing_moves(start_daemon, tt):
         assert use(s)["disk_quota"] == 0 and use(s)["away"] == 0
         assert not (daemon.state.parent / "spill").exists()
         del x
+
+
+def test_results_that_fit_one_by_one_but_not_together(start_daemon, tt):
+    """Made by one loop, they need room for all of them at once: others of the session move away for that."""
+    daemon = start_daemon("--session-memory", "4MiB", "--host-memory", "6MiB", "--disk-memory", "64MiB")
+    numbers = np.arange(1 << 16)
+    with tt.connect(daemon.unix) as s, s.as_current():
+        held = [tt.tensor(numbers + i) for i in range(7)]  # half a MiB each
+        s.synchronize()
+        x = held[0] * 3
+        y = x + held[0]
+        np.testing.assert_array_equal(y.numpy(), numbers * 4)
+        np.testing.assert_array_equal(x.numpy(), numbers * 3)
+        for i, each in enumerate(held):
+            np.testing.assert_array_equal(each.numpy(), numbers + i)
