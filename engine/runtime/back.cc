@@ -168,14 +168,18 @@ void Back::publish_tensor(std::uint64_t seq, Publications::Facts facts, Operand 
   result.overwrites = 0;
 }
 
-void Back::failed(std::uint64_t seq, Status status, program::ValueRef value) {
+Entry& Back::append_failed(std::uint64_t seq, Status status) {
   Entry& entry = append(seq);
   entry.kind = Entry::Kind::kUploaded;
   if (!entry.refused) {
     entry.refused =
         std::make_shared<const program::Failure>(program::Failure{seq, std::move(status)});
   }
-  entry.instruction.results.emplace_back().value = std::move(value);
+  return entry;
+}
+
+void Back::failed(std::uint64_t seq, Status status, program::ValueRef value) {
+  append_failed(seq, std::move(status)).instruction.results.emplace_back().value = std::move(value);
 }
 
 void Back::refuse(Status status) {
@@ -209,12 +213,7 @@ std::uint64_t Back::planned_ns() {
 }
 
 void Back::failed_call(std::uint64_t seq, Status status, program::Invocation invocation) {
-  Entry& entry = append(seq);
-  entry.kind = Entry::Kind::kUploaded;
-  if (!entry.refused) {
-    entry.refused =
-        std::make_shared<const program::Failure>(program::Failure{seq, std::move(status)});
-  }
+  Entry& entry = append_failed(seq, std::move(status));
   const program::Program& program = *invocation.program;
   for (program::Invocation::Outcome& outcome : invocation.outcomes) {
     ResultSlot& result = entry.instruction.results.emplace_back();

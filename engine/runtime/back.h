@@ -162,6 +162,8 @@ class Back : public Task, private Tiers::Member {
   enum class Waiting : std::uint8_t { kNo, kRoom, kDrained };
 
   Entry& append(std::uint64_t seq);
+  // One that has failed, as root, with what is to be added to it.
+  Entry& append_failed(std::uint64_t seq, core::Status status);
   void hand_over() TT_REQUIRES(mu_);
   void renew_interner();
   bool run_entries();

@@ -22,11 +22,6 @@ def drained(daemon):
     assert daemon.terminate(90) == 0, daemon.log
 
 
-def killed(daemon):
-    daemon.process.kill()
-    daemon.process.wait()
-
-
 def test_named_tensors_are_there_after_a_restart(daemon, tt):
     """Views share memory, gradients and flags are there, a program can be called, the quota stays."""
     with tt.connect(daemon.unix, name="exp").as_current() as s:
@@ -88,7 +83,7 @@ def test_a_session_that_is_older_than_its_client_says_so(daemon, tt, monkeypatch
         daemon.restart()
         w += 1.0
         assert w.tolist() == [1.0, 1.0, 1.0]
-        killed(daemon)
+        daemon.kill()
         daemon.restart()
         with pytest.raises(tt.SessionLostError, match="command") as lost:
             w.tolist()

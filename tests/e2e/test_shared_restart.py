@@ -21,8 +21,7 @@ def drained(daemon):
 
 
 def crashed(daemon):
-    daemon.process.kill()
-    daemon.process.wait()
+    daemon.kill()
     daemon.restart()
 
 

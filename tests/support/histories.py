@@ -377,8 +377,7 @@ class Histories(RuleBasedStateMachine):
             return
         self.deaths += 1
         DONE["crashes"] += 1
-        self.daemon.process.kill()
-        self.daemon.process.wait()
+        self.daemon.kill()
         self.come_back()
         for slot in self.slots.values():
             for _, array in slot.pairs + [(None, a) for a in slot.kept.values()]:

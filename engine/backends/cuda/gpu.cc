@@ -378,12 +378,13 @@ Status Gpu::launch(Function function, const LaunchShape& shape,
   // CU_LAUNCH_PARAM_BUFFER_POINTER, _SIZE, _END.
   void* extra[] = {reinterpret_cast<void*>(1), const_cast<std::byte*>(parameters.data()),
                    reinterpret_cast<void*>(2), &bytes, nullptr};
-  return ask([&](Stream stream) {
+  const auto start = [&](Stream stream) {
     return check(driver_.cuLaunchKernel(function, shape.grid[0], shape.grid[1], shape.grid[2],
                                         shape.block[0], shape.block[1], shape.block[2],
                                         shape.shared_bytes, stream, nullptr, extra),
                  "starting a kernel");
-  });
+  };
+  return ask(std::cref(start));  // without a copy on the heap
 }
 
 }  // namespace teletensor::backends::cuda
