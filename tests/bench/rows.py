@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import teletensor as tt
 import torch
+from support import models
 
 US, MS, S = 1e6, 1e3, 1.0
 
@@ -188,24 +189,7 @@ def sin2_captured(m):
 
 
 def gpt_block(m, width=256, heads=4, batch=4, tokens=256):
-    nn, f = m.nn, m.nn.functional
-
-    class Block(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
-            self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-            self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-        def forward(self, x):
-            parts = self.qkv(self.first(x)).reshape(batch, tokens, 3, heads, width // heads)
-            q, k, v = parts.permute(2, 0, 3, 1, 4).unbind(0)
-            a = f.scaled_dot_product_attention(q, k, v, is_causal=True)
-            x = x + self.out(a.transpose(1, 2).reshape(batch, tokens, width))
-            return x + self.down(f.gelu(self.up(self.second(x))))
-
-    model = Block()
-    return trained(m, model, (batch, tokens, width))
+    return trained(m, models.gpt_block(m, width, heads, tokens), (batch, tokens, width))
 
 
 def small_resnet(m, channels=16, batch=8, size=32):
