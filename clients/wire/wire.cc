@@ -38,7 +38,8 @@ namespace {
 
 constexpr int kMostMessageBytes = 64 << 20;
 // A network that drops everything says nothing: the connection is given up so long after the last
-// byte. The daemon asks every 5 s by itself, so that these pings leave only where its own do not come.
+// byte. The daemon asks every 5 s by itself, so that these pings leave only where its own do not
+// come.
 constexpr int kKeepaliveMs = 10'000, kKeepaliveTimeoutMs = 5'000;
 
 struct Message {

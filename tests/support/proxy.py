@@ -54,7 +54,7 @@ class Proxy:
         self._whole.set()
         if tcp:
             self.path, self._listener = None, socket.create_server(("127.0.0.1", 0))
-            self.address = "127.0.0.1:{}".format(self._listener.getsockname()[1])
+            self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         else:
             self.path = tempfile.mktemp(prefix="ttp-", suffix=".sock")
             self.address = "unix:" + self.path
