@@ -27,7 +27,7 @@ _CHANNEL_OPTIONS: list[tuple[str, str | int]] = [
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 1000),
 ]
-# As clients/wire/wire.cc has it; of the versions of gRPC some ask for one name of the timeout, some for the other.
+# As clients/wire/wire.cc has it. Some versions of gRPC take one name of the timeout, some the other.
 _KEEPALIVE: list[tuple[str, str | int]] = [
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),

@@ -24,8 +24,8 @@ __all__ = ["CallError", "Greeting", "Transport", "device_number", "late_error", 
 PROTOCOL = 1
 _CANCELLED, _DEADLINE, _EXHAUSTED, _UNIMPLEMENTED, _UNAVAILABLE = 1, 4, 8, 12, 14
 _TRIES = 200
-# Seconds: until then a busy daemon, or one that starts again, hears that the session is closed. Else it stays
-# until its lease is over.
+# Seconds in which a busy daemon, or one that starts again, hears that the session is closed. Else it
+# stays until its lease is over.
 _CLOSE_PATIENCE = 6
 
 
