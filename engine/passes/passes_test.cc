@@ -433,6 +433,18 @@ TEST(Fuse, ReadersOfAnOverwrittenValueComeFirst) {
   EXPECT_EQ(fused(m.program()), (Units{{{0}}, {{1}}, {{2}}}));
 }
 
+// What is open has to end before the product either way: `x` dies before there are two of it.
+TEST(Fuse, WhatIsMadeForTheNextStepComesAfterTheLoopsThatEndBeforeThat) {
+  Maker m;
+  const View a = m.parameter("a", {8, 8});
+  const View x = m.call("matmul", {t(a), t(a)});
+  const View y = m.call("neg", {t(x)});
+  const View z = m.call("softmax", {t(a)}, {Attribute::of(std::int64_t{1}), Attribute()});
+  const View r = m.call("relu", {t(z)});
+  m.returns({m.call("matmul", {t(y), t(r)})});
+  EXPECT_EQ(fused(m.program()), (Units{{{0}}, {{1}}, {{2}}, {{3}}, {{4}}}));
+}
+
 TEST(Fuse, LoopsAreBounded) {
   Maker m;
   View x = m.parameter("x", {8});

@@ -3,6 +3,7 @@
 #include <string_view>
 #include <utility>
 
+#include "engine/passes/estimate.h"
 #include "engine/passes/loop.h"
 #include "engine/passes/passes.h"
 #include "engine/passes/plan.h"
@@ -31,11 +32,7 @@ constexpr std::string_view kCheap[] = {
     "logical_or",  "clone",       "reshape",   "relayout",  "contiguous",  "layer_norm",
     "batch_norm",  "log_softmax", "softmax"};
 
-// Nanoseconds of one core; right to a factor of two, which is what a budget needs.
-constexpr double kPerElement = 0.3;       // that a step reads or writes
-constexpr double kPerCheapElement = 0.7;  // of the result of a cheap step
-constexpr double kPerStep = 1000;
-constexpr double kPerProduct = 0.018;  // a multiplication and an addition
+constexpr double kPerElement = 0.7;  // nanoseconds
 
 constexpr std::size_t kLongestChain = 6;
 constexpr std::size_t kMostLooks = 512;            // at changed programs ...
@@ -151,7 +148,7 @@ class Rematerialiser {
         program.values.begin(), program.values.end(),
         [&](const program::ValueType& type) { return bytes_of(type) >= effort_.least; });
     if (!worth) return program;
-    for (const Step& step : program.body.steps) total_ += cost_of(step, program);
+    for (const Step& step : program.body.steps) total_ += estimated_ns(step, program, catalog_);
     const Looked first(program, catalog_);
     std::size_t looks = kMostStepsLooked / (program.body.steps.size() + 1);
     looks = std::min(looks, kMostLooks);
@@ -184,45 +181,6 @@ class Rematerialiser {
   }
 
  private:
-  double cost_of(const Step& step, const Program& program) const {
-    if (step.kind != Step::Kind::kOp || step.results.empty()) return kPerStep;
-    double elements = 0;
-    for (const StepOperand& operand : step.operands) {
-      if (operand.kind == Operand::Kind::kTensor) {
-        elements += static_cast<double>(operand.view.geometry.numel());
-      }
-    }
-    for (const program::StepResult& result : step.results) {
-      elements += static_cast<double>(program.values[result.view.value].elements);
-    }
-    return kPerStep + kPerElement * elements + kPerProduct * products(step);
-  }
-
-  // How often it multiplies and adds.
-  double products(const Step& step) const {
-    const std::string& name = catalog_.at(step.op).name;
-    const auto shape = [&](std::size_t i) -> const core::Dims& {
-      return step.operands[i].view.geometry.shape;
-    };
-    const auto numel = [&](std::size_t i) {
-      return static_cast<double>(step.operands[i].view.geometry.numel());
-    };
-    const core::Geometry& result = step.results[0].view.geometry;
-    const auto written = static_cast<double>(result.numel());
-    if (name == "matmul" || name == "linear" || name == "bmm" || name == "mm") {
-      return written * static_cast<double>(shape(0)[shape(0).size() - 1]);
-    }
-    if (name == "addmm") return written * static_cast<double>(shape(1)[1]);
-    const auto per_filter = [](const core::Geometry& weight) {
-      return weight.rank() > 0 && weight.shape[0] > 0
-                 ? static_cast<double>(weight.numel() / weight.shape[0])
-                 : 0.0;
-    };
-    if (name == "convolution") return written * per_filter(step.operands[1].view.geometry);
-    if (name == "convolution_weight") return numel(1) * per_filter(result);
-    return 0;
-  }
-
   bool may_run_again(const Step& step, const Program& program) const {
     if (step.kind != Step::Kind::kOp || !cheap_[step.op] || may_fail(step, program, catalog_)) {
       return false;
@@ -279,7 +237,7 @@ class Rematerialiser {
         if (s == maker && !earlier[value]) continue;  // it is made later, not again
         const ValueId made = steps[s].results[0].view.value;
         choice.cost +=
-            kPerStep + kPerCheapElement * static_cast<double>(look.program.values[made].elements);
+            kStepNs + kPerElement * static_cast<double>(look.program.values[made].elements);
       }
       if (choice.cost * static_cast<double>(look.most) <= choice.gain * total_ * effort_.worth) {
         out.push_back(std::move(choice));
