@@ -26,12 +26,14 @@ inline double erfcx(double x) {
 }
 
 // The inverse of the normal distribution function at 0.5 + q, of which `tail` is the smaller side:
-// Wichura's algorithm AS241 (1988), to 1e-16, in a form that vectorises.
+// Wichura's algorithm AS241 (1988), to 1e-16, in a form that vectorises. Without kFar no tail is
+// below exp(-25).
+template <bool kFar>
 inline double normal_quantile(double q, double tail) {
-  const auto ratio = [](double r, const double(&a)[8], const double(&b)[8]) {
-    double above = a[7], below = b[7];
-    for (int i = 6; i >= 0; --i) above = above * r + a[i], below = below * r + b[i];
-    return above / below;
+  const auto polynomial = [](double r, const double(&a)[8]) {
+    double sum = a[7];
+    for (int i = 6; i >= 0; --i) sum = sum * r + a[i];
+    return sum;
   };
   constexpr double kA[] = {3.3871328727963666080e0, 1.3314166789178437745e2,
                            1.9715909503065514427e3, 1.3731693765509461125e4,
@@ -69,11 +71,17 @@ inline double normal_quantile(double q, double tail) {
                            1.84631831751005468180e-5,
                            1.42151175831644588870e-7,
                            2.04426310338993978564e-15};
-  const double middle = q * ratio(0.180625 - q * q, kA, kB);
-  const double r = sqrt(-log(tail));
-  const double near = ratio(r - 1.6, kC, kD), far = ratio(r - 5, kE, kF);
-  const double side = copysign(r <= 5 ? near : far, q);
-  const double found = abs(q) <= 0.425 ? middle : side;
+  const double m = 0.180625 - q * q, r = sqrt(-log(tail));
+  double above = polynomial(r - 1.6, kC), below = polynomial(r - 1.6, kD);
+  if constexpr (kFar) {
+    const double far_above = polynomial(r - 5, kE), far_below = polynomial(r - 5, kF);
+    above = r <= 5 ? above : far_above;
+    below = r <= 5 ? below : far_below;
+  }
+  const double middle_above = polynomial(m, kA), middle_below = polynomial(m, kB);
+  const bool middle = abs(q) <= 0.425;
+  const double ratio = (middle ? middle_above : above) / (middle ? middle_below : below);
+  const double found = middle ? q * ratio : copysign(ratio, q);
   const double edge = tail == 0 ? copysign(kInfinity, q) : kNaN;
   return tail > 0 ? found : edge;
 }

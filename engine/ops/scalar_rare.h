@@ -48,15 +48,17 @@ struct Ndtri {
   static constexpr Types kTypes = kReal;
   static constexpr bool kLibm = true;
   static constexpr int kCost = 20;
-  double operator()(double p) const { return normal_quantile(p - 0.5, p < 0.5 ? p : 1 - p); }
+  double operator()(double p) const { return normal_quantile<true>(p - 0.5, p < 0.5 ? p : 1 - p); }
 };
 struct Erfinv {
   static constexpr std::string_view kOp = "erfinv";
   static constexpr Types kTypes = kReal;
   static constexpr bool kLibm = true;
   static constexpr int kCost = 20;
-  double operator()(double x) const {
-    return normal_quantile(x * 0.5, (1 - abs(x)) * 0.5) * kRootHalf;
+  template <class T>
+  double operator()(T x) const {  // between floats and 1 there is no far tail
+    const double v = x;
+    return normal_quantile<sizeof(T) == 8>(v * 0.5, (1 - abs(v)) * 0.5) * kRootHalf;
   }
 };
 struct Logit {  // of x limited to [eps, 1 - eps] where eps is given

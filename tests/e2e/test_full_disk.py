@@ -18,6 +18,16 @@ def disk(tmp_path):
     return Disk(tmp_path)
 
 
+def drained(daemon):
+    assert daemon.terminate(90) == 0, daemon.log
+
+
+def crashed(daemon):
+    daemon.process.kill()
+    daemon.process.wait()
+    daemon.restart()
+
+
 @pytest.mark.parametrize("after", [0, 100_000, 3 * MIB])
 def test_nothing_moves_to_a_full_disk(start_daemon, tt, disk, after):
     """Tensors stay where they are; what does not fit fails as out of memory, until there is room."""
@@ -64,11 +74,11 @@ def test_a_snapshot_that_does_not_fit_leaves_the_older_one(start_daemon, tt, dis
         assert {f.name: f.stat().st_size for f in daemon.state.iterdir()} == before
         w.add_(1)
         np.testing.assert_array_equal(w.numpy(), data * 2 + 1)
-        daemon.crash()  # goes on from the older one
+        crashed(daemon)  # goes on from the older one
         np.testing.assert_array_equal(w.numpy(), data * 2 + 1)
         disk.good()
         s.snapshot()
-        daemon.crash()
+        crashed(daemon)
         np.testing.assert_array_equal(w.numpy(), data * 2 + 1)
         s.close()
 
@@ -85,7 +95,7 @@ def test_a_full_disk_at_a_drain(start_daemon, tt, disk):
             v = tt.arange(100_000.0) + 0
             new.synchronize()
         disk.full("sessions/", after=1000)
-        daemon.drain()
+        drained(daemon)
         assert 'event=session_goes_back session="old"' in daemon.log
         assert 'event=session_lost session="new"' in daemon.log and "No space left" in daemon.log
         disk.good()
@@ -117,7 +127,7 @@ def test_what_there_is_room_for_is_kept_at_a_drain(start_daemon, tt, disk):
             large.keep("kept", kept)
             large.synchronize()
         disk.room("sessions/", 5 * MIB)
-        daemon.drain()
+        drained(daemon)
         assert "event=session_lost" not in daemon.log and "event=session_goes_back" not in daemon.log, daemon.log
         assert 'event=tensors_lost session="large"' in daemon.log
         disk.good()
@@ -152,7 +162,7 @@ def test_what_there_is_no_time_for_is_lost_by_name(start_daemon, tt, disk):
             loss = (w * w).sum()
             s.synchronize()
         disk.slow("sessions/", 150)
-        daemon.drain()
+        drained(daemon)
         assert "event=tensors_lost" in daemon.log and "event=session_lost" not in daemon.log, daemon.log
         disk.good()
         daemon.restart()
@@ -201,7 +211,7 @@ def test_a_damaged_file_of_moved_memory_costs_its_tensor_at_a_drain(start_daemon
                     file.seek(3 * MIB)
                     file.truncate() if harm == "cut" else file.write(b"\x55" * 64)
             del full
-        daemon.drain()
+        drained(daemon)
         assert "event=tensors_lost" in daemon.log and "event=session_lost" not in daemon.log, daemon.log
         daemon.restart()
         with s.as_current():
@@ -249,7 +259,7 @@ def test_kernels_that_cannot_be_kept_are_compiled_again(start_daemon, tt, disk):
     kernels = daemon.state.parent / "kernels"
     assert not list(kernels.glob("*.kernel"))
     disk.good()
-    daemon.drain()
+    drained(daemon)
     daemon.restart()
     assert compute() == wanted
     wait_until(lambda: list(kernels.glob("*.kernel")), what="kernels on the disk")

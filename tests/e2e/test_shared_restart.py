@@ -15,8 +15,13 @@ def daemon(start_daemon):
 
 
 def drained(daemon):
-    daemon.drain()
+    assert daemon.terminate(90) == 0, daemon.log
     assert "event=session_lost" not in daemon.log and "event=tensors_lost" not in daemon.log, daemon.log
+    daemon.restart()
+
+
+def crashed(daemon):
+    daemon.kill()
     daemon.restart()
 
 
@@ -139,7 +144,7 @@ def test_a_holder_whose_publisher_is_not_there(daemon, tt, ends):
         else:
             a.snapshot()
             (file,) = daemon.state.glob("*.session")
-            daemon.drain()
+            assert daemon.terminate(90) == 0
             file.unlink()
             daemon.restart()
         assert v.tolist() == [i + 1.0 for i in range(1000)]
@@ -174,7 +179,7 @@ def test_after_a_crash_all_holders_have_one_state(daemon, tt):
             x = tt.published("w")
             x += 10
             c.synchronize()
-        daemon.crash()
+        crashed(daemon)
         assert w.tolist() == v.tolist() == [1.0] * 1000  # c's work is no snapshot's
         with pytest.raises(tt.SessionLostError):
             x.tolist()
@@ -182,7 +187,7 @@ def test_after_a_crash_all_holders_have_one_state(daemon, tt):
         with a.as_current():
             w += 5
             assert w[0].item() == 6.0
-        daemon.crash()
+        crashed(daemon)
         with pytest.raises(tt.SessionLostError) as lost:
             w.tolist()
         assert lost.value.reason == "rollback"
@@ -207,14 +212,14 @@ def test_a_snapshot_of_one_has_what_others_wrote(daemon, tt):
             for _ in range(3):
                 v += 1
                 b.snapshot()
-        daemon.crash()
+        crashed(daemon)
         assert w.sum().item() == 3 * 70_000 and v[0].item() == 3.0
         both_see(tt, a, w, b, v)
         b.snapshot()  # taken back and given again by the other one: the names are as of the last, too
         with a.as_current():
             tt.publish("w", None)
             a.snapshot()
-        daemon.crash()
+        crashed(daemon)
         with b.as_current(), pytest.raises(KeyError):
             tt.published("w")
         both_see(tt, a, w, b, v)
@@ -241,7 +246,7 @@ def test_a_snapshot_beside_writers_is_one_state(daemon, tt):
     finally:
         writer.kill()
         writer.communicate()
-    daemon.crash()
+    crashed(daemon)
     x = owner.kept()["w"].numpy()
     assert x[0] > 0 and (x == x[0]).all()
     owner.close()
@@ -261,7 +266,7 @@ def test_no_room_on_the_disk_at_a_drain(start_daemon, tt, tmp_path):
             own = tt.arange(7)
             b.synchronize()
         disk.full(".common")
-        daemon.drain()
+        assert daemon.terminate(90) == 0
         assert "event=tensors_lost" in daemon.log and "event=session_lost" not in daemon.log, daemon.log
         disk.good()
         daemon.restart()
@@ -286,7 +291,7 @@ def test_a_damaged_file_costs_its_tensor(daemon, tt, harm):
             tt.publish("good", good)
         with b.as_current():
             v, fine = tt.published("w"), tt.published("good")
-        daemon.drain()
+        assert daemon.terminate(90) == 0
         (path,) = (f for f in daemon.state.glob("*.common") if f.stat().st_size > 100_000)
         assert path.stat().st_mode & 0o777 == 0o600
         if harm == "remove":

@@ -1,5 +1,6 @@
 // full, arange, linspace, eye, triangles, diagonals, one_hot.
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -39,25 +40,24 @@ Status full(KernelCall& call) {
 
 Status empty(KernelCall&) { return {}; }  // the pool has zeroed memory that was another owner's
 
-// Writes value(i), computed in the dtype's compute type, for all i.
+// Makes the elements block by block: fill(first, n, to) computes n of them from number `first` on
+// in the dtype's compute type. Fewer than 2^31 a block: short counters become doubles in vectors.
 template <class A, class F>
-void generate(KernelCall& call, F value) {
+void generate(KernelCall& call, F fill) {
   const TensorArg& out = call.out[0];
   const StoreBlock<A> store = store_block<A>(out.dtype);
   const auto element = static_cast<std::int64_t>(core::size_of(out.dtype));
-  split(call.parallel, out.geometry->numel(), 1.0, 256, [&](std::int64_t begin, std::int64_t end) {
-    if (out.dtype == kDTypeOf<A>) {
-      A* const to = out.first<A>();
-      for (std::int64_t i = begin; i < end; ++i) to[i] = value(i);
-      return;
-    }
-    A block[256];
-    for (std::int64_t at = begin; at < end; at += 256) {
-      const std::int64_t n = std::min<std::int64_t>(256, end - at);
-      for (std::int64_t j = 0; j < n; ++j) block[j] = value(at + j);
-      store(block, n, out.first<char>() + at * element, 1);
-    }
-  });
+  constexpr std::int64_t kBlock = 1024;
+  split(call.parallel, out.geometry->numel(), 1.0, kBlock,
+        [&](std::int64_t begin, std::int64_t end) {
+          A block[kBlock];
+          for (std::int64_t at = begin; at < end; at += kBlock) {
+            const auto n = static_cast<int>(std::min<std::int64_t>(kBlock, end - at));
+            A* const to = out.dtype == kDTypeOf<A> ? out.first<A>() + at : block;
+            fill(at, n, to);
+            if (to == block) store(block, n, out.first<char>() + at * element, 1);
+          }
+        });
 }
 
 Status arange(KernelCall& call) {
@@ -67,14 +67,18 @@ Status arange(KernelCall& call) {
   if (whole && !core::is_floating(call.out[0].dtype)) {
     const auto a = static_cast<std::uint64_t>(start.integer);
     const auto s = static_cast<std::uint64_t>(step.integer);
-    generate<std::int64_t>(call, [=](std::int64_t i) {
-      return static_cast<std::int64_t>(a + s * static_cast<std::uint64_t>(i));
+    generate<std::int64_t>(call, [=](std::int64_t first, int n, std::int64_t* to) {
+      std::uint64_t next = a + s * static_cast<std::uint64_t>(first);
+      for (int j = 0; j < n; ++j, next += s) to[j] = static_cast<std::int64_t>(next);
     });
     return {};
   }
   // RULE: computed in double and rounded once, for every dtype.
   const double a = start.as_double(), s = step.as_double();
-  generate<double>(call, [=](std::int64_t i) { return a + s * static_cast<double>(i); });
+  generate<double>(call, [=](std::int64_t first, int n, double* to) {
+    const auto at = static_cast<double>(first);
+    for (int j = 0; j < n; ++j) to[j] = a + s * (at + j);
+  });
   return {};
 }
 
@@ -83,9 +87,12 @@ Status linspace(KernelCall& call) {
   const std::int64_t steps = call.attributes.integer(0);
   const double step = steps > 1 ? (end - start) / static_cast<double>(steps - 1) : 0;
   // From both ends, so that the last element is exactly `end`.
-  generate<double>(call, [=](std::int64_t i) {
-    return i < steps / 2 || steps == 1 ? start + step * static_cast<double>(i)
-                                       : end - step * static_cast<double>(steps - 1 - i);
+  const std::int64_t half = steps == 1 ? 1 : steps / 2;
+  generate<double>(call, [=](std::int64_t first, int n, double* to) {
+    const auto at = static_cast<double>(first), left = static_cast<double>(steps - 1 - first);
+    const auto rising = static_cast<int>(std::clamp<std::int64_t>(half - first, 0, n));
+    for (int j = 0; j < rising; ++j) to[j] = start + step * (at + j);
+    for (int j = rising; j < n; ++j) to[j] = end - step * (left - j);
   });
   return {};
 }

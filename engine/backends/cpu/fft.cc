@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "engine/backends/cpu/cpu.h"
+#include "engine/backends/cpu/fft_lines.h"
 #include "engine/backends/cpu/fft_plan.h"
 #include "engine/backends/cpu/lines.h"
 #include "engine/backends/cpu/strided.h"
@@ -114,39 +115,19 @@ template <class T>
 class LineBlock {
  public:
   LineBlock(const Job<T>& job, const FftPlan<T>& plan, const Lines& lines, const T* twist)
-      : job_(job),
-        plan_(plan),
-        lines_(lines),
-        twist_(twist),
-        from_step_(lines.stride(*job.of_from)),
-        to_step_(lines.stride(*job.of_to)) {}
+      : job_(job), plan_(plan), lines_(lines), twist_(twist) {}
 
   // Lines [first, first + count); `room` has 4 * plan.size() * count numbers.
   void run(std::int64_t first, std::int64_t count, T* room) const {
     const std::int64_t size = plan_.size() * count;
     SplitLines<T> x{room, room + size, room + 2 * size, room + 3 * size};
-    if (job_.kind == Kind::kComplex) {
-      load_complex(first, count, x);
-    } else {
-      for (std::int64_t l = 0; l < count; ++l) {
-        load(job_.from, lines_.offset(*job_.of_from, first + l), l, count, x);
-      }
-    }
+    load(first, count, x);
     const bool inverse = job_.kind == Kind::kComplex ? !job_.forward : job_.kind == Kind::kFromHalf;
     if (inverse) exchange(x);
     plan_.run(x, count);
     if (inverse) exchange(x);
-    if (job_.kind == Kind::kComplex) {
-      store_complex(first, count, x);
-    } else {
-      for (std::int64_t l = 0; l < count; ++l) {
-        store(lines_.offset(*job_.of_to, first + l), l, count, x);
-      }
-    }
+    store(first, count, x);
   }
-
-  // Lines that one block has at most.
-  static constexpr std::int64_t kAtOnce = 16;
 
  private:
   static void exchange(SplitLines<T>& x) {
@@ -154,126 +135,75 @@ class LineBlock {
     std::swap(x.spare_re, x.spare_im);
   }
 
-  void offsets(const Geometry& g, std::int64_t first, std::int64_t count, std::int64_t* at) const {
-    for (std::int64_t l = 0; l < count; ++l) at[l] = 2 * lines_.offset(g, first + l);
+  // Lines of complex numbers, or of a real signal's pairs.
+  template <class N>
+  PairLines<N> pairs(N* base, const Geometry& g, bool real, std::int64_t first,
+                     std::int64_t count) const {
+    const std::int64_t step = lines_.stride(g), size = real ? 1 : 2;
+    PairLines<N> pairs{base, count, 2 * step, real ? step : 1, {}};
+    for (std::int64_t l = 0; l < count; ++l) pairs.at[l] = size * lines_.offset(g, first + l);
+    return pairs;
   }
 
-  // A few elements of all lines at a time: whole cache lines, on whichever side they lie.
-  void load_complex(std::int64_t first, std::int64_t count, const SplitLines<T>& x) const {
-    std::int64_t at[kAtOnce];
-    offsets(*job_.of_from, first, count, at);
-    const std::int64_t step = 2 * from_step_;
-    for (std::int64_t k0 = 0; k0 < job_.n; k0 += kAtOnce) {
-      const std::int64_t end = std::min(k0 + kAtOnce, job_.n);
-      for (std::int64_t l = 0; l < count; ++l) {
-        const T* const from = job_.from + at[l];
-        for (std::int64_t k = k0; k < end; ++k) {
-          x.re[k * count + l] = from[k * step];
-          x.im[k * count + l] = from[k * step + 1];
-        }
-      }
+  void load(std::int64_t first, std::int64_t count, const SplitLines<T>& x) const {
+    const bool real = job_.kind == Kind::kToHalf;
+    const auto from = pairs(job_.from, *job_.of_from, real, first, count);
+    const std::int64_t n = job_.n, half = n / 2;
+    if (job_.kind == Kind::kComplex) {
+      load_pairs(from, n, x.re, x.im);
+    } else if (n % 2 == 1) {
+      for (std::int64_t l = 0; l < count; ++l) load_odd(from.base + from.at[l], l, count, x);
+    } else {
+      load_pairs(from, half, x.re, x.im);
+      if (real) return;
+      T last[kMostLines];
+      for (std::int64_t l = 0; l < count; ++l) last[l] = from.base[from.at[l] + half * from.step];
+      join_spectrum(x.re, x.im, half, count, twist_, last);
     }
   }
 
-  void store_complex(std::int64_t first, std::int64_t count, const SplitLines<T>& x) const {
-    std::int64_t at[kAtOnce];
-    offsets(*job_.of_to, first, count, at);
-    const std::int64_t step = 2 * to_step_;
-    for (std::int64_t k0 = 0; k0 < job_.n; k0 += kAtOnce) {
-      const std::int64_t end = std::min(k0 + kAtOnce, job_.n);
+  void store(std::int64_t first, std::int64_t count, const SplitLines<T>& x) const {
+    const bool real = job_.kind == Kind::kFromHalf;
+    const auto to = pairs(job_.to, *job_.of_to, real, first, count);
+    const std::int64_t n = job_.n, half = n / 2;
+    if (job_.kind == Kind::kToHalf && n % 2 == 0) {
+      T last[kMostLines];
+      split_spectrum(x.re, x.im, half, count, twist_, last);
       for (std::int64_t l = 0; l < count; ++l) {
-        T* const to = job_.to + at[l];
-        for (std::int64_t k = k0; k < end; ++k) {
-          to[k * step] = x.re[k * count + l] * job_.scale;
-          to[k * step + 1] = x.im[k * count + l] * job_.scale;
-        }
+        T* const end = to.base + to.at[l] + half * to.step;
+        end[0] = last[l] * job_.scale;
+        end[1] = 0;
       }
     }
+    if (real && n % 2 == 1) {
+      for (std::int64_t l = 0; l < count; ++l) {
+        T* const line = to.base + to.at[l];
+        for (std::int64_t k = 0; k < n; ++k) line[k * to.apart] = x.re[k * count + l] * job_.scale;
+      }
+      return;
+    }
+    const std::int64_t all = job_.kind == Kind::kComplex ? n : n % 2 == 1 ? half + 1 : half;
+    store_pairs(x.re, x.im, all, job_.scale, to);
   }
 
-  void load(const T* from, std::int64_t offset, std::int64_t l, std::int64_t count,
-            SplitLines<T>& x) const {
-    const std::int64_t n = job_.n, half = n / 2, step = from_step_;
+  // A line of a signal of odd length: real numbers, or the half of a spectrum.
+  void load_odd(const T* from, std::int64_t l, std::int64_t count, const SplitLines<T>& x) const {
+    const std::int64_t n = job_.n, step = lines_.stride(*job_.of_from);
     T* const re = x.re + l;
     T* const im = x.im + l;
     if (job_.kind == Kind::kToHalf) {
-      from += offset;
-      if (n % 2 == 0) {
-        for (std::int64_t k = 0; k < half; ++k) {
-          re[k * count] = from[2 * k * step];
-          im[k * count] = from[(2 * k + 1) * step];
-        }
-      } else {
-        for (std::int64_t k = 0; k < n; ++k) {
-          re[k * count] = from[k * step];
-          im[k * count] = 0;
-        }
-      }
-    } else if (n % 2 == 1) {
-      from += 2 * offset;
-      re[0] = from[0];
-      im[0] = 0;
-      for (std::int64_t k = 1; k <= half; ++k) {
-        re[k * count] = re[(n - k) * count] = from[2 * k * step];
-        im[k * count] = from[2 * k * step + 1];
-        im[(n - k) * count] = -from[2 * k * step + 1];
-      }
-    } else {
-      // Z_k = E_k + i O_k of the even and odd elements' spectra.
-      from += 2 * offset;
-      const T first = from[0], last = from[2 * half * step];
-      re[0] = first + last;
-      im[0] = first - last;
-      for (std::int64_t k = 1; k < half; ++k) {
-        const T *a = from + 2 * k * step, *b = from + 2 * (half - k) * step;
-        const T er = a[0] + b[0], ei = a[1] - b[1];
-        const T dr = a[0] - b[0], di = a[1] + b[1];
-        const T wr = twist_[2 * k], wi = -twist_[2 * k + 1];
-        const T pr = dr * wr - di * wi, pi = dr * wi + di * wr;
-        re[k * count] = er - pi;
-        im[k * count] = ei + pr;
-      }
-    }
-  }
-
-  void store(std::int64_t offset, std::int64_t l, std::int64_t count,
-             const SplitLines<T>& x) const {
-    const std::int64_t n = job_.n, half = n / 2, step = to_step_;
-    const T* const re = x.re + l;
-    const T* const im = x.im + l;
-    const T scale = job_.scale;
-    if (job_.kind == Kind::kFromHalf) {
-      T* const to = job_.to + offset;
-      if (n % 2 == 0) {
-        for (std::int64_t k = 0; k < half; ++k) {
-          to[2 * k * step] = re[k * count] * scale;
-          to[(2 * k + 1) * step] = im[k * count] * scale;
-        }
-      } else {
-        for (std::int64_t k = 0; k < n; ++k) to[k * step] = re[k * count] * scale;
+      for (std::int64_t k = 0; k < n; ++k) {
+        re[k * count] = from[k * step];
+        im[k * count] = 0;
       }
       return;
     }
-    T* const to = job_.to + 2 * offset;
-    const auto put = [&](std::int64_t k, T r, T i) {
-      to[2 * k * step] = r * scale;
-      to[2 * k * step + 1] = i * scale;
-    };
-    if (!packed(job_.kind, n)) {
-      for (std::int64_t k = 0; k <= half; ++k) put(k, re[k * count], im[k * count]);
-      return;
-    }
-    // X_k = E_k + w^k O_k, and E_k - w^k O_k is the conjugate of X_{half - k}.
-    put(0, re[0] + im[0], 0);
-    put(half, re[0] - im[0], 0);
-    for (std::int64_t k = 1; k <= half - k; ++k) {
-      const std::int64_t a = k * count, b = (half - k) * count;
-      const T er = (re[a] + re[b]) / 2, ei = (im[a] - im[b]) / 2;
-      const T or_ = (im[a] + im[b]) / 2, oi = (re[b] - re[a]) / 2;
-      const T wr = twist_[2 * k], wi = twist_[2 * k + 1];
-      const T pr = or_ * wr - oi * wi, pi = or_ * wi + oi * wr;
-      put(k, er + pr, ei + pi);
-      put(half - k, er - pr, pi - ei);
+    re[0] = from[0];
+    im[0] = 0;
+    for (std::int64_t k = 1; k <= n / 2; ++k) {
+      re[k * count] = re[(n - k) * count] = from[2 * k * step];
+      im[k * count] = from[2 * k * step + 1];
+      im[(n - k) * count] = -from[2 * k * step + 1];
     }
   }
 
@@ -281,7 +211,6 @@ class LineBlock {
   const FftPlan<T>& plan_;
   const Lines& lines_;
   const T* twist_;  // exp(-2 pi i k / n) for k < n / 2
-  std::int64_t from_step_, to_step_;
 };
 
 template <class T>
@@ -306,8 +235,7 @@ Status run_job(KernelCall& call, const Job<T>& job) {
   // As many lines at once as fill vectors, while the work arrays fit the second cache.
   const std::int64_t cache = (std::int64_t{256} << 10) / static_cast<std::int64_t>(sizeof(T));
   const std::int64_t fit = std::max<std::int64_t>(cache / (4 * plan->size()), 1);
-  const std::int64_t width =
-      std::min<std::int64_t>({lines.count(), fit >= 8 ? LineBlock<T>::kAtOnce : 1});
+  const std::int64_t width = std::min<std::int64_t>({lines.count(), fit >= 8 ? kMostLines : 1});
   const std::int64_t blocks = (lines.count() + width - 1) / width;
   const double cost = 3 * static_cast<double>(plan->size()) * static_cast<double>(width) *
                       std::log2(static_cast<double>(plan->size()) + 2) * 0.2;

@@ -17,6 +17,12 @@ using core::Geometry;
 using core::Status;
 
 template <class T>
+void copy_picks(const T* x, const std::int64_t* index, std::int64_t n, T* to) {
+#pragma GCC unroll 8
+  for (std::int64_t j = 0; j < n; ++j) to[j] = x[index[j]];
+}
+
+template <class T>
 void gather_rows(KernelCall& call, const Picks& picks) {
   const Geometry& g = *call.in[0].geometry;
   const T* const x = call.in[0].first<const T>();
@@ -27,6 +33,9 @@ void gather_rows(KernelCall& call, const Picks& picks) {
     each_row(rows, picks, g, begin, end,
              [&](std::int64_t base, std::int64_t stride, std::int64_t at) {
                const std::int64_t* const index = picks.index.values + at;
+               if (stride == 0 && picks.step == 1) {
+                 return copy_picks(x + base, index, rows.length(), out + at);
+               }
                for (std::int64_t j = 0; j < rows.length(); ++j) {
                  out[at + j] = x[base + j * stride + index[j] * picks.step];
                }

@@ -34,16 +34,21 @@ namespace {
 // Where the values are checked and wrapped: in place if they are ours to change.
 Status check_values(KernelCall& call, const std::int64_t* values, std::int64_t count,
                     std::int64_t size, int dim, bool wrap, bool& any_negative) {
-  any_negative = false;
   const std::int64_t least = wrap ? -size : 0;
-  bool bad = false;
+  // Sign bits instead of comparisons, which the baseline's vectors do not have. The differences
+  // wrap for some that are out of range, which then show in the other; and for the sizes above 2^62
+  // that an expanded view can have, hence the closer look.
+  std::uint64_t outside = 0, negative = 0;
   for (std::int64_t i = 0; i < count; ++i) {
-    bad |= values[i] < least || values[i] >= size;
-    any_negative |= values[i] < 0;
+    const auto v = static_cast<std::uint64_t>(values[i]);
+    outside |= (v - static_cast<std::uint64_t>(least)) | (static_cast<std::uint64_t>(size - 1) - v);
+    negative |= v;
   }
-  if (!bad) return {};
+  any_negative = negative >> 63 != 0;
+  if (outside >> 63 == 0) return {};
   const std::int64_t* at =
       std::find_if(values, values + count, [&](std::int64_t v) { return v < least || v >= size; });
+  if (at == values + count) return {};
   return Status(core::Code::kOutOfRange, call.op.name + ": index " + std::to_string(*at) +
                                              " is out of range for size " + std::to_string(size) +
                                              " (dim " + std::to_string(dim) + ")");

@@ -76,6 +76,12 @@ TEST(Index, OutOfRangeIsFoundBeforeTheFirstStore) {
     EXPECT_EQ(out[0].values(), (Values{0, 1, 2, 3, 4}));
   }
   EXPECT_FALSE(call_op("index", {x, ints({1}, {-6})}, {dims({0})}, {1}).status.ok());
+  for (const double far : {-0x1p63, -0x1p62, 0x1p62, 0x1.fffffffffffffp62}) {
+    EXPECT_EQ(call_op("index", {x, ints({2}, {4, far})}, {dims({0})}, {1}).status.code(),
+              core::Code::kOutOfRange);
+    EXPECT_EQ(call_op("gather", {x, ints({2}, {4, far})}, {at(0)}).status.code(),
+              core::Code::kOutOfRange);
+  }
   EXPECT_FALSE(call_op("gather", {x, ints({1}, {-1})}, {at(0)}).status.ok());
   EXPECT_FALSE(call_op("embedding", {counting(DType::kF32, {2, 2}), ints({1}, {2})}).status.ok());
   EXPECT_FALSE(

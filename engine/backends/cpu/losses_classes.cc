@@ -143,13 +143,26 @@ class Classes {
   // What multiplies the softmax of a line.
   A softmax_factor(std::int64_t i) const { return ignored(i) ? A(0) : factor(i) * target_sum(i); }
 
-  A nll(std::int64_t i) const {
-    const std::int64_t t = target(i);
-    if (t == s_.ignore) return 0;
+  // The losses of all lines.
+  void nll(A* losses) const {
+    const std::int64_t count = lines_.count(), ignore = s_.ignore;
     const core::Geometry& g = *s_.input->geometry;
-    if (x_ && g.rank() == 2) return -(weight(t) * x_[i * g.strides[0] + t * g.strides[1]]);
-    A value;
-    return -(weight(t) * *input(i).read(t, 1, &value));
+    if (x_ && targets_ && g.rank() == 2) {
+      const std::int64_t line = g.strides[0], step = g.strides[1];
+      const std::int64_t* const targets = targets_;
+      const A *const x = x_, *const weights = weights_;
+      for (std::int64_t i = 0; i < count; ++i) {
+        const std::int64_t t = targets[i];
+        const A value = t == ignore ? A(0) : x[i * line + t * step];
+        losses[i] = t == ignore ? A(0) : -((weights ? weights[t] : A(1)) * value);
+      }
+      return;
+    }
+    lines_.run(call_.parallel, 3, [&](std::int64_t i) {
+      const std::int64_t t = target(i);
+      A value;
+      losses[i] = t == ignore ? A(0) : -(weight(t) * *input(i).read(t, 1, &value));
+    });
   }
 
   void nll_gradient(std::int64_t i, const Row<A>& out) const {
@@ -241,9 +254,9 @@ class Classes {
   A weights_small_[kSmall];
 };
 
-// Stores or sums `loss(i)` of every line.
+// Stores or sums the losses of the lines, which `fill` writes.
 template <class A, class F>
-Status reduce_lines(KernelCall& call, const Classes<A>& classes, F&& loss) {
+Status reduce_lines(KernelCall& call, const Classes<A>& classes, F&& fill) {
   const std::int64_t count = classes.lines().count();
   const TensorArg& out = call.out[0];
   A small[kSmall];
@@ -255,7 +268,7 @@ Status reduce_lines(KernelCall& call, const Classes<A>& classes, F&& loss) {
     losses = static_cast<A*>(call.scratch.allocate(bytes));
     if (!losses) return out_of_scratch(call.op.name, bytes);
   }
-  classes.lines().run(call.parallel, 3, [&](std::int64_t i) { losses[i] = loss(i); });
+  fill(losses);
   if (classes.none()) {
     if (out.dtype != kDTypeOf<A>) store_block<A>(out.dtype)(losses, count, out.first(), 1);
     return {};
@@ -295,7 +308,10 @@ Status cross_entropy(KernelCall& call) {
                   .reduction = a.text(1),
                   .smoothing = a.real(2)};
   return with_classes(call, call.in[0].dtype, s, [&](const auto& classes, auto) {
-    return reduce_lines(call, classes, [&](std::int64_t i) { return classes.cross_entropy(i); });
+    return reduce_lines(call, classes, [&](auto* losses) {
+      classes.lines().run(call.parallel, 3,
+                          [&](std::int64_t i) { losses[i] = classes.cross_entropy(i); });
+    });
   });
 }
 
@@ -308,7 +324,7 @@ Status nll_loss(KernelCall& call) {
                   .ignore = a.integer(0),
                   .reduction = a.text(1)};
   return with_classes(call, call.in[0].dtype, s, [&](const auto& classes, auto) {
-    return reduce_lines(call, classes, [&](std::int64_t i) { return classes.nll(i); });
+    return reduce_lines(call, classes, [&](auto* losses) { classes.nll(losses); });
   });
 }
 

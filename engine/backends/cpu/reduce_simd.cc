@@ -152,7 +152,8 @@ concept HasOrdered = requires {
 };
 
 // leaf() for n >= kWidth: kVectors accumulators, the elements left over into the first lanes.
-// first(v) and step(acc, v) are v and Op::vec, or what equals them for the elements at hand.
+// first(k, v) and step(k, acc, v) are v and Op::vec, or what equals them for the elements at hand;
+// k: the number of the accumulator.
 template <class A, class Op, class First, class Step>
 HWY_INLINE A wide_leaf(const A* x, std::int64_t n, const First& first, const Step& step) {
   constexpr std::int64_t kWidth = 256 / sizeof(A);
@@ -161,11 +162,11 @@ HWY_INLINE A wide_leaf(const A* x, std::int64_t n, const First& first, const Ste
   constexpr int kVectors = static_cast<int>(kWidth / kLanes);
   hn::Vec<decltype(d)> v[kVectors];
 #pragma GCC unroll 16
-  for (int k = 0; k < kVectors; ++k) v[k] = first(hn::LoadU(d, x + k * kLanes));
+  for (int k = 0; k < kVectors; ++k) v[k] = first(k, hn::LoadU(d, x + k * kLanes));
   std::int64_t i = kWidth;
   for (; i + kWidth <= n; i += kWidth) {
 #pragma GCC unroll 16
-    for (int k = 0; k < kVectors; ++k) v[k] = step(v[k], hn::LoadU(d, x + i + k * kLanes));
+    for (int k = 0; k < kVectors; ++k) v[k] = step(k, v[k], hn::LoadU(d, x + i + k * kLanes));
   }
   if (i < n) {
     A rest[kWidth] = {};
@@ -174,7 +175,7 @@ HWY_INLINE A wide_leaf(const A* x, std::int64_t n, const First& first, const Ste
     for (int k = 0; k < kVectors; ++k) {
       const std::int64_t left = n - i - k * kLanes;
       const auto mask = hn::FirstN(d, static_cast<std::size_t>(left > 0 ? left : 0));
-      v[k] = hn::IfThenElse(mask, step(v[k], hn::LoadU(d, rest + k * kLanes)), v[k]);
+      v[k] = hn::IfThenElse(mask, step(k, v[k], hn::LoadU(d, rest + k * kLanes)), v[k]);
     }
   }
 #pragma GCC unroll 16
@@ -195,20 +196,22 @@ A leaf(const A* x, std::int64_t n) {
     for (std::int64_t j = 0; j < n; ++j) acc[j] = element<Op>(x[j]);
   } else if constexpr (std::is_floating_point_v<A>) {
     if constexpr (HasOrdered<Op>) {
+      // Sums tell of a NaN at the end alone; infinities of both signs look like one.
       const hn::ScalableTag<A> d;
       using V = hn::Vec<decltype(d)>;
-      auto nan = hn::FirstN(d, 0);
-      const auto seen = [&](V v) HWY_ATTR {
-        nan = hn::Or(nan, hn::IsNaN(v));
+      V sums[4] = {hn::Zero(d), hn::Zero(d), hn::Zero(d), hn::Zero(d)};
+      const auto seen = [&](int k, V v) HWY_ATTR {
+        sums[k & 3] = hn::Add(sums[k & 3], v);
         return v;
       };
-      const A found =
-          wide_leaf<A, Op>(x, n, seen, [&](V a, V b) HWY_ATTR { return Op::ordered(a, seen(b)); });
-      if (hn::AllFalse(d, nan)) return found;
+      const A found = wide_leaf<A, Op>(
+          x, n, seen, [&](int k, V a, V b) HWY_ATTR { return Op::ordered(a, seen(k, b)); });
+      const V sum = hn::Add(hn::Add(sums[0], sums[1]), hn::Add(sums[2], sums[3]));
+      if (hn::AllFalse(d, hn::IsNaN(sum))) return found;
     }
     return wide_leaf<A, Op>(
-        x, n, [](auto v) HWY_ATTR { return elements<Op>(v); },
-        [](auto a, auto b) HWY_ATTR { return Op::vec(a, elements<Op>(b)); });
+        x, n, [](int, auto v) HWY_ATTR { return elements<Op>(v); },
+        [](int, auto a, auto b) HWY_ATTR { return Op::vec(a, elements<Op>(b)); });
   } else {  // Highway has no 64-bit integer product on AVX2
     std::int64_t i = kWidth;
     for (std::int64_t j = 0; j < kWidth; ++j) acc[j] = x[j];

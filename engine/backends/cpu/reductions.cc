@@ -69,6 +69,7 @@ class Reduction {
     const bool nonzero = r == Recipe::kAny || r == Recipe::kAll || r == Recipe::kCount;
     load_ = nonzero ? load_nonzero<A>(call.in[0].dtype) : load_block<A>(call.in[0].dtype);
     same_type_ = !nonzero && call.in[0].dtype == kDTypeOf<A>;
+    in_place_ = same_type_ && plan.reduced_count == 1 && plan.reduced[0].in == 1;
     if (plan.kept_count > 0) columns_ = plan.kept[plan.kept_count - 1];
     // Short folds go across as well: a result at a time would cost more than its elements.
     across_ = columns_.size >= 4 &&
@@ -187,17 +188,21 @@ class Reduction {
       const A left = along_tree(reader, pass, center, half, buffer);
       return pass.fold.pair(left, along_tree(reader, pass, center, n - half, buffer));
     }
-    const A* x = reader.next(n, buffer);
-    if (pass.map != Map::kNone) {
-      apply_map(pass.map, x, n, center, 0, settings_.p, buffer);
-      x = buffer;
-    }
-    return pass.fold.leaf(x, n);
+    return along_leaf(reader.next(n, buffer), pass, center, n, buffer);
+  }
+
+  A along_leaf(const A* x, const Pass& pass, const A* center, std::int64_t n, A* buffer) const {
+    if (pass.map == Map::kNone) return pass.fold.leaf(x, n);
+    apply_map(pass.map, x, n, center, 0, settings_.p, buffer);
+    return pass.fold.leaf(buffer, n);
   }
 
   A along(const char* base, const Pass& pass, const A* center, std::int64_t start,
           std::int64_t n) const {
     A buffer[kLeaf];
+    if (in_place_ && n <= kLeaf) {
+      return along_leaf(reinterpret_cast<const A*>(base) + start, pass, center, n, buffer);
+    }
     Reader reader(*this, base, start);
     return along_tree(reader, pass, center, n, buffer);
   }
@@ -383,6 +388,7 @@ class Reduction {
   const StoreBlock<A> store_;
   LoadBlock<A> load_ = nullptr;
   bool same_type_ = false;  // elements can be used where they lie
+  bool in_place_ = false;   // and the elements of a fold lie side by side
   bool across_ = false;     // the fastest kept axis is faster than the reduced ones
   Axis columns_{1, 0, 1};   // the fastest kept axis
   A* partial_ = nullptr;    // results of blocks, while a fold is split

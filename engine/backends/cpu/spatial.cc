@@ -1,6 +1,7 @@
 // constant_pad_nd, im2col and col2im, resample.
 #include <algorithm>
 #include <cmath>
+#include <span>
 #include <vector>
 
 #include "engine/backends/cpu/conv.h"
@@ -87,9 +88,10 @@ Status columns(KernelCall& call) {
 // ---------------------------------------------------------------- resampling
 
 // Element i of the result is the sum of weight * x[index] over its taps.
+template <class T>
 struct Tap {
   std::int64_t index;
-  double weight;
+  T weight;
 };
 
 std::int64_t to_index(double x, std::int64_t low, std::int64_t high) {
@@ -111,23 +113,19 @@ class Table {
       scale_ = scale > 0 ? static_cast<T>(1.0 / scale) : static_cast<T>(from) / static_cast<T>(to);
     }
     for (std::int64_t i = 0; i < to; ++i) {
-      begin_.push_back(static_cast<std::int64_t>(taps_.size()));
+      begin_.push_back(taps_.size());
       if (antialias) {
         smooth(i);
       } else {
         sharp(i, align);
       }
     }
-    begin_.push_back(static_cast<std::int64_t>(taps_.size()));
+    begin_.push_back(taps_.size());
   }
-  // f(index, weight) for the taps of result i.
-  template <class F>
-  void each(std::int64_t i, F&& f) const {
+  // The taps of result i.
+  std::span<const Tap<T>> taps(std::int64_t i) const {
     const auto at = static_cast<std::size_t>(i);
-    for (std::int64_t t = begin_[at]; t < begin_[at + 1]; ++t) {
-      const Tap& tap = taps_[static_cast<std::size_t>(t)];
-      f(tap.index, static_cast<T>(tap.weight));
-    }
+    return std::span(taps_).subspan(begin_[at], begin_[at + 1] - begin_[at]);
   }
 
  private:
@@ -140,7 +138,7 @@ class Table {
   static T near(T x, T a) { return ((a + 2) * x - (a + 3)) * x * x + 1; }
   static T far(T x, T a) { return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a; }
   void add(std::int64_t index, T weight) {
-    taps_.push_back({std::clamp<std::int64_t>(index, 0, from_ - 1), static_cast<double>(weight)});
+    taps_.push_back({std::clamp<std::int64_t>(index, 0, from_ - 1), weight});
   }
   void sharp(std::int64_t i, bool align) {
     const T at = static_cast<T>(i);
@@ -184,9 +182,65 @@ class Table {
   std::int64_t from_;
   ResampleMode mode_;
   T scale_;
-  std::vector<std::int64_t> begin_;
-  std::vector<Tap> taps_;
+  std::vector<std::size_t> begin_;
+  std::vector<Tap<T>> taps_;
 };
+
+// y[k] = the sum of w[t] * x[j[t]][k], in the order of the taps, whose number is known.
+template <std::size_t kTaps, class T, class P>
+void weighted_rows(const T* x, std::span<const Tap<P>> taps, std::int64_t inner, T* y) {
+  const T* rows[kTaps];
+  T weights[kTaps];
+  for (std::size_t t = 0; t < kTaps; ++t) {
+    rows[t] = x + taps[t].index * inner;
+    weights[t] = static_cast<T>(taps[t].weight);
+  }
+  for (std::int64_t k = 0; k < inner; ++k) {
+    T sum{};
+    for (std::size_t t = 0; t < kTaps; ++t) sum += rows[t][k] * weights[t];
+    y[k] = sum;
+  }
+}
+
+// Adds weight * from to `to`; integers know no weights (nearest neighbours alone).
+template <class T, class P>
+void add_weighted(const T* from, P weight, std::int64_t inner, T* to) {
+  if constexpr (std::is_integral_v<T>) {
+    for (std::int64_t k = 0; k < inner; ++k) {
+      to[k] =
+          static_cast<T>(static_cast<std::uint64_t>(to[k]) + static_cast<std::uint64_t>(from[k]));
+    }
+  } else {
+    const T w = static_cast<T>(weight);
+    for (std::int64_t k = 0; k < inner; ++k) to[k] += from[k] * w;
+  }
+}
+
+// One line of `wide` results (or, backwards, of their gradients) of `inner` numbers each.
+template <bool kBack, class T, class P>
+void resample_line(const Table<P>& table, std::int64_t wide, std::int64_t inner, const T* x, T* y) {
+  for (std::int64_t i = 0; i < wide; ++i) {
+    const std::span<const Tap<P>> taps = table.taps(i);
+    if constexpr (!kBack) {
+      T* const to = y + i * inner;
+      if (taps.size() == 1) {
+        weighted_rows<1>(x, taps, inner, to);
+        continue;
+      } else if (taps.size() == 2) {
+        weighted_rows<2>(x, taps, inner, to);
+        continue;
+      } else if (taps.size() == 4) {
+        weighted_rows<4>(x, taps, inner, to);
+        continue;
+      }
+      std::fill_n(to, inner, T{});
+    }
+    for (const Tap<P>& tap : taps) {
+      add_weighted(x + (kBack ? i : tap.index) * inner, tap.weight, inner,
+                   y + (kBack ? tap.index : i) * inner);
+    }
+  }
+}
 
 template <bool kBack>
 Status resample(KernelCall& call) {
@@ -215,23 +269,8 @@ Status resample(KernelCall& call) {
     share(call.parallel, outer, parts_of(ns, outer), [&](std::int64_t o, std::int64_t) {
       const T* const x = from.memory() + o * inner * (kBack ? wide : size);
       T* const y = to.memory() + o * inner * (kBack ? size : wide);
-      std::fill_n(y, inner * (kBack ? size : wide), T{});
-      for (std::int64_t i = 0; i < wide; ++i) {
-        table.each(i, [&](std::int64_t j, P weight) {
-          const T w = static_cast<T>(weight);
-          const T* const source = x + (kBack ? i : j) * inner;
-          T* const target = y + (kBack ? j : i) * inner;
-          if constexpr (std::is_integral_v<T>) {
-            for (std::int64_t k = 0; k < inner; ++k) {
-              target[k] = static_cast<T>(static_cast<std::uint64_t>(target[k]) +
-                                         static_cast<std::uint64_t>(source[k]));
-            }
-            (void)w;
-          } else {
-            for (std::int64_t k = 0; k < inner; ++k) target[k] += source[k] * w;
-          }
-        });
-      }
+      if (kBack) std::fill_n(y, inner * size, T{});
+      resample_line<kBack>(table, wide, inner, x, y);
     });
     to.store();
     return {};

@@ -59,11 +59,7 @@ class SpecialTable {
       const std::uint32_t middle = (used & ~((1u << kShift) - 1)) | (1u << (kShift - 1));
       const double t = static_cast<double>(std::bit_cast<float>(used)) -
                        static_cast<double>(std::bit_cast<float>(middle));
-      const Cell& c = table_[both && (bits >> 31) != 0 ? cell + cells_ : cell];
-      const double t2 = t * t, t4 = t2 * t2;
-      const double low = (c[0] + c[1] * t) + (c[2] + c[3] * t) * t2;
-      const double high = (c[4] + c[5] * t) + (c[6] + c[7] * t) * t2;
-      const double r = low + high * t4;
+      const double r = table_[both && (bits >> 31) != 0 ? cell + cells_ : cell].at(t);
       if (std::abs(r) < least_result_ && (folded || (bits >> 31) != 0)) {
         y[i] = static_cast<float>(f(static_cast<double>(a[i])));
         continue;
@@ -75,9 +71,15 @@ class SpecialTable {
 
  private:
   static constexpr int kShift = 23 - kCellBits;
+  // A polynomial; its lower and upper half are computed side by side.
   struct alignas(64) Cell {
-    double terms[kTerms];
-    double operator[](int k) const { return terms[k]; }
+    using Halves = double __attribute__((vector_size(16)));
+    Halves terms[kTerms / 2];
+    double at(double t) const {
+      const double t2 = t * t;
+      const Halves r = (terms[0] + terms[1] * t) + (terms[2] + terms[3] * t) * t2;
+      return r[0] + r[1] * (t2 * t2);
+    }
   };
 
   // The polynomial of x - middle through f at Chebyshev's nodes.
@@ -93,18 +95,19 @@ class SpecialTable {
     }
     // The powers of T_k, from T_k+1 = 2 x T_k - T_k-1.
     double before[kTerms] = {}, now[kTerms] = {1};
-    Cell cell{};
+    double terms[kTerms] = {};
     double scale = 1;
     for (int k = 0; k < kTerms; ++k) {
-      for (int j = 0; j < kTerms; ++j) cell.terms[j] += chebyshev[k] * now[j];
+      for (int j = 0; j < kTerms; ++j) terms[j] += chebyshev[k] * now[j];
       double next[kTerms];
       for (int j = 0; j < kTerms; ++j) {
         next[j] = (k == 0 ? 1 : 2) * (j > 0 ? now[j - 1] : 0) - before[j];
       }
       for (int j = 0; j < kTerms; ++j) before[j] = now[j], now[j] = next[j];
     }
-    for (double& term : cell.terms) {
-      term *= scale;
+    Cell cell{};
+    for (int k = 0; k < kTerms; ++k) {
+      cell.terms[k % 4][k / 4] = terms[k] * scale;
       scale /= half;
     }
     return cell;
