@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/runtime/lane_thread.h"
+
 namespace teletensor::runtime {
 namespace {
 
@@ -402,6 +404,7 @@ bool Back::run_plan() {
         reported_at_ = now;
         report_progress();
       }
+      if (!drained) offer_core();
       core::MutexLock lock(mu_);
       more = !drained || head_ != nullptr;
       if (!more) break;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/core/clock.h"
+#include "engine/runtime/lane_thread.h"
 
 namespace teletensor::runtime {
 
@@ -123,6 +124,7 @@ Lanes::Job* Lanes::first_job() {
 
 void Lanes::lane(bool holds) {
   on_lane = true;
+  begin_lane_thread();
   mu_.lock();
   while (true) {
     if (!holds) {
@@ -191,8 +193,9 @@ void Lanes::pull(Job& job, const Task* mine, bool helper) {
   while (true) {
     if (!helper) {
       breathe();
-    } else if ((mine != nullptr || contested()) && !goes_first(job, mine)) {
-      return;
+    } else {
+      offer_core();
+      if ((mine != nullptr || contested()) && !goes_first(job, mine)) return;
     }
     const std::int64_t i = job.next.fetch_add(1, std::memory_order_relaxed);
     if (i >= job.parts) return;
@@ -235,6 +238,11 @@ void Lanes::run_parts(std::int64_t parts, const std::function<void(std::int64_t)
   open_jobs_.fetch_sub(1, std::memory_order_relaxed);
   while (job.helpers > 0) job_ended_.wait(mu_);
   if (job.failure) std::rethrow_exception(job.failure);
+}
+
+void Lanes::breathe() {
+  offer_core();
+  if (contested()) give_way();
 }
 
 // In the middle of a plan: as long as others have had much less, they go first.

@@ -64,10 +64,9 @@ class Lanes {
   // when all have run. Parts may call it again. An exception of a part is thrown here once the
   // others have ended (parts not begun by then are left out).
   void run_parts(std::int64_t parts, const std::function<void(std::int64_t)>& part);
-  // Between two pieces of a part: the plan on this thread waits while others go first.
-  void breathe() {
-    if (contested()) give_way();
-  }
+  // Between two pieces of a part: the core is offered to other threads, and the plan on this one
+  // waits while other sessions go first.
+  void breathe();
 
  private:
   struct Job;

@@ -1,10 +1,18 @@
 #include "engine/runtime/lanes.h"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <stdexcept>
+#include <string>
 #include <thread>
+
+#include "engine/runtime/lane_thread.h"
 
 namespace teletensor::runtime {
 namespace {
@@ -38,6 +46,33 @@ TEST(Lanes, EveryPartRunsOnce) {
     std::vector<std::atomic<int>> runs(1000);
     lanes.run_parts(parts, [&](std::int64_t i) { ++runs[static_cast<std::size_t>(i)]; });
     for (int i = 0; i < 1000; ++i) EXPECT_EQ(runs[static_cast<std::size_t>(i)], i < parts);
+  }
+}
+
+// The thread's slice in ns, as the kernel tells it; 0: that is older than slices of one's own.
+std::uint64_t slice_of_this_thread() {
+  std::uint64_t attributes[7] = {};
+  if (syscall(SYS_sched_getattr, 0, attributes, sizeof attributes, 0) != 0) return 0;
+  return attributes[3];
+}
+
+TEST(Lanes, ALaneIsAThreadWithAShortSliceAndKeepsItsPriority) {
+  if (sched_getscheduler(0) != SCHED_OTHER) GTEST_SKIP() << "under another policy";
+  Lanes lanes(1);
+  std::string name(16, '\0');
+  std::uint64_t slice = 0;
+  int nice = -100;
+  Counted task(lanes, 1, [&] {
+    pthread_getname_np(pthread_self(), name.data(), name.size());
+    slice = slice_of_this_thread();
+    nice = getpriority(PRIO_PROCESS, 0);
+  });
+  task.start();
+  task.wait();
+  EXPECT_STREQ(name.c_str(), "lane");
+  EXPECT_EQ(nice, getpriority(PRIO_PROCESS, 0));
+  if (slice_of_this_thread() != 0) {
+    EXPECT_EQ(slice, std::chrono::nanoseconds(kLaneSlice).count());
   }
 }
 

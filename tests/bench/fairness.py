@@ -1,104 +1,196 @@
 """Sessions beside each other: how the lanes are divided.
 
-    python tests/bench/fairness.py [--seconds 4] [--sessions 16]
+    python tests/bench/fairness.py [--seconds 2] [--sessions 16] [--rounds 3]
 
-Three figures, of one daemon on this box: the work of 16 sessions together against one alone, how evenly
-it is divided (Jain's index: 1 is evenly), and how long a victim's work of about 2 ms takes at the 99th
-percentile beside a session that floods, against alone. Each client is a process of its own.
+Of one daemon on this box: the work of 16 sessions together against one alone, how evenly it is divided
+(Jain's index: 1 is evenly), and how long a victim's work of about 2 ms takes alone, beside a session that
+floods, and beside busy loops outside of the daemon, as many as it has lanes: what the operating system
+makes of the same load. Each client is a process of its own.
+
+Of the victim's slowest calls it also says where the time went: processor time that the daemon spent in them
+beyond what such a call takes alone (on all lanes together: the daemon's choice), and how long threads that
+were ready to run waited for a core (the operating system's): the client's, the daemon's lanes, its other
+threads. The waits of threads overlap; they are no sum.
 """
 
 import argparse
 import json
+import os
 import statistics
+import subprocess
 import sys
+import time
+from itertools import count
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
 
-WORKER = """
-    a = tt.ones(256, 256)
-    (a @ a).sum().item()
+SLOWEST = 20  # one of so many calls is a slow one
+
+SERVE = """
+    import json
+    {prepare}
     print("up", flush=True)
-    sys.stdin.readline()
-    done, end = 0, time.perf_counter() + {seconds}
-    while time.perf_counter() < end:
-        for _ in range(8):
-            b = a @ a
-        b.sum().item()
-        done += 8
-    print("done", done, flush=True)
+    for line in sys.stdin:
+        end = time.perf_counter() + float(line)
+        result = None
+        while time.perf_counter() < end:
+            {step}
+        print("done", json.dumps(result), flush=True)
 """
-VICTIM = """
-    a = tt.ones(384, 384)
-    (a @ a).sum().item()
-    print("up", flush=True)
-    sys.stdin.readline()
-    times, end = [], time.perf_counter() + {seconds}
-    while time.perf_counter() < end:
-        begin = time.perf_counter()
-        (a @ a).sum().item()
-        times.append(time.perf_counter() - begin)
-        time.sleep(0.005)
-    times.sort()
-    print("done", times[len(times) // 2], times[int(len(times) * 0.99)], flush=True)
-"""
-FLOOD = """
-    a = tt.ones(768, 768)
-    (a @ a).sum().item()
-    print("up", flush=True)
-    sys.stdin.readline()
-    end = time.perf_counter() + {seconds}
-    while time.perf_counter() < end:
-        for _ in range(50):
-            b = a @ a
-        b.sum().item()
-    print("done", 0, flush=True)
-"""
+PRODUCT = "a = tt.ones({0}, {0}); (a @ a).sum().item()"
+WORKER = SERVE.format(prepare=PRODUCT.format(256), step="""result = (result or 0) + 8
+            for _ in range(8):
+                b = a @ a
+            b.sum().item()""")
+FLOOD = SERVE.format(prepare=PRODUCT.format(768), step="""for _ in range(50):
+                b = a @ a
+            b.sum().item()""")
+BUSY = SERVE.format(prepare="", step="pass")
+VICTIM = SERVE.format(prepare=PRODUCT.format(384) + """
+    sys.path.insert(0, {folder!r})
+    from fairness import Watch
+    watch = Watch({daemon})""", step="""result = result or []
+            watch.begin()
+            (a @ a).sum().item()
+            result.append(watch.end())
+            time.sleep(0.005)""")
 
 
-def together(daemon, codes, seconds):
-    """What each of the clients printed after "done", started at once."""
-    import subprocess
+class Watch:
+    """What happens to a daemon and to this process between begin() and end(), in ms."""
 
-    from support.clients import client, finish, wait_line
-    running = [client(code.format(seconds=seconds), daemon.unix, stdin=subprocess.PIPE) for code in codes]
-    for process in running:
-        wait_line(process, "up", 120)
-    for process in running:
-        process.stdin.write("\n")
-        process.stdin.flush()
-    results = [[float(x) for x in wait_line(process, "done", 120).split()[1:]] for process in running]
-    for process in running:
-        finish(process, 120)
-    return results
+    def __init__(self, daemon):
+        self.clock = ~daemon << 3 | 2  # the processor time of that process
+        self.groups = {"client": self._tasks("self", lambda name: True),
+                       "lanes": self._tasks(daemon, lambda name: name == "lane"),
+                       "others": self._tasks(daemon, lambda name: name != "lane")}
+
+    @staticmethod
+    def _tasks(process, wanted):
+        tasks = [t for t in Path(f"/proc/{process}/task").iterdir() if wanted((t / "comm").read_text().strip())]
+        return [os.open(t / "schedstat", os.O_RDONLY) for t in tasks]
+
+    def _waited(self):
+        return {name: sum(int(os.pread(task, 64, 0).split()[1]) for task in tasks) / 1e6
+                for name, tasks in self.groups.items()}
+
+    def begin(self):
+        self.waited = self._waited()
+        self.cpu, self.began = time.clock_gettime(self.clock), time.perf_counter()
+
+    def end(self):
+        took, cpu = time.perf_counter() - self.began, time.clock_gettime(self.clock) - self.cpu
+        waited = self._waited()
+        return {"ms": took * 1e3, "cpu": cpu * 1e3, **{name: waited[name] - self.waited[name] for name in waited}}
 
 
-def measure(seconds, sessions, rounds):
-    from support.daemon import Daemon
-    daemon = Daemon("--max-sessions", "64")
-    rows = []
+class Box:
+    """A daemon, and clients that wait to be told how long to work. Made ready when it is first used."""
+
+    def __init__(self, sessions=16, seconds=0.6):
+        self.sessions, self.seconds, self.daemon = sessions, seconds, None
+
+    def start(self):
+        from support.clients import client, wait_line
+        from support.daemon import Daemon
+        self.daemon = Daemon("--max-sessions", "64")
+        codes = [WORKER] * self.sessions + [VICTIM.format(folder=str(HERE), daemon=self.daemon.pid), FLOOD]
+        codes += [BUSY] * len(os.sched_getaffinity(0))
+        clients = [client(code, self.daemon.unix, stdin=subprocess.PIPE) for code in codes]
+        for process in clients:
+            wait_line(process, "up", 120)
+        self.workers, (self.victim, self.flood), self.busy = (
+            clients[:self.sessions], clients[self.sessions:self.sessions + 2], clients[self.sessions + 2:])
+
+    def close(self):
+        from support.clients import finish
+        if self.daemon is None:
+            return
+        for process in (*self.workers, self.victim, self.flood, *self.busy):
+            finish(process)
+        self.daemon.stop()
+
+    def together(self, *clients):
+        """What each of them did, started at once."""
+        from support.clients import wait_line
+        for process in clients:
+            process.stdin.write(f"{self.seconds}\n")
+            process.stdin.flush()
+        return [json.loads(wait_line(process, "done", 120).removeprefix("done")) for process in clients]
+
+    def round(self):
+        """Everything once."""
+        if self.daemon is None:
+            self.start()
+        alone = self.together(self.workers[0])[0]
+        done = self.together(*self.workers)
+        calls = {"alone": self.together(self.victim)[0], "beside": self.together(self.victim, self.flood)[0],
+                 "outside": self.together(self.victim, *self.busy)[0]}
+        figures = {"one": alone / self.seconds, "all": sum(done) / self.seconds,
+                   "jain": sum(done) ** 2 / (len(done) * sum(x * x for x in done))}
+        own = statistics.median(call["cpu"] for call in calls["alone"])
+        for name, these in calls.items():
+            these.sort(key=lambda call: call["ms"])
+            figures[f"{name} p50"] = these[len(these) // 2]["ms"]
+            figures[f"{name} p99"] = these[int(len(these) * 0.99)]["ms"]
+            slow = these[-max(len(these) // SLOWEST, 1):]
+            figures[f"{name} slow"] = {key: statistics.fmean(call[key] for call in slow) for key in slow[0]}
+            figures[f"{name} slow"]["cpu"] -= own
+        return figures
+
+
+def rows(row):
+    """The rows of `make bench`. One round measures all of them; each row reads the rounds in turn."""
+    box, rounds = Box(), []
+
+    def figure(name):
+        number = count()
+
+        def read():
+            at = next(number)
+            while len(rounds) <= at:
+                rounds.append(box.round())
+            return rounds[at][name]
+        return read
     try:
-        for _ in range(rounds):
-            alone = together(daemon, [WORKER], seconds)[0][0]
-            done = [r[0] for r in together(daemon, [WORKER] * sessions, seconds)]
-            quiet = together(daemon, [VICTIM], seconds)[0]
-            beside = together(daemon, [VICTIM, FLOOD], seconds)[0]
-            rows.append({"total": sum(done) / alone,
-                         "jain": sum(done) ** 2 / (len(done) * sum(x * x for x in done)),
-                         "victim_p50": beside[0] / quiet[0], "victim_p99": beside[1] / quiet[1],
-                         "victim_alone_ms": quiet[0] * 1e3})
+        yield row(f"{box.sessions} sessions' matrix products together", "1/s", figure("all"), figure("one"),
+                  "one session", 0.95, True)
+        yield row(f"{box.sessions} sessions, Jain's index", "", figure("jain"), bound=0.95, higher_is_better=True)
+        yield row("2 ms of work beside a flood, median", "ms", figure("beside p50"), figure("alone p50"), "alone")
+        yield row("2 ms of work beside a flood, p99", "ms", figure("beside p99"), figure("alone p99"), "alone", 2)
+        yield row("2 ms of work beside a flood, p99 / beside busy loops outside", "ms", figure("beside p99"),
+                  figure("outside p99"), "outside")
     finally:
-        daemon.stop()
-    return {name: statistics.median(row[name] for row in rows) for name in rows[0]}
+        box.close()
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=4)
+    parser.add_argument("--seconds", type=float, default=2)
     parser.add_argument("--sessions", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
-    print(json.dumps(measure(args.seconds, args.sessions, args.rounds), indent=1))
+    box = Box(args.sessions, args.seconds)
+    try:
+        rounds = [box.round() for _ in range(args.rounds)]
+    finally:
+        box.close()
+
+    def median(*path):
+        def at(figures):
+            for name in path:
+                figures = figures[name]
+            return figures
+        return round(statistics.median(at(each) for each in rounds), 3)
+    for each in rounds:
+        each["together / alone"] = each["all"] / each["one"]
+        for name in ("beside", "outside"):
+            for part in ("p50", "p99"):
+                each[f"{name} / alone {part}"] = each[f"{name} {part}"] / each[f"alone {part}"]
+    print(json.dumps({name: {key: median(name, key) for key in value} if isinstance(value, dict) else median(name)
+                      for name, value in rounds[0].items()}, indent=1))
 
 
 if __name__ == "__main__":

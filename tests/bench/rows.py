@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import fairness
 import numpy as np
 import teletensor as tt
 import torch
@@ -373,6 +374,7 @@ def rows(daemon):
             yield from rows_of(unix, tcp, peer)
     finally:
         peer.close()
+    yield from fairness.rows(Row)
 
 
 def rows_of(unix, tcp, flight):
