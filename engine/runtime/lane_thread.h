@@ -14,8 +14,8 @@ namespace teletensor::runtime {
 inline constexpr std::chrono::microseconds kLaneSlice{100};
 inline constexpr std::chrono::microseconds kOfferEvery{200};
 
-// The calling thread is a lane from now on, by name and by slice (kernels before 6.12 have one slice
-// for all, and take nothing). Where that is refused, it offers nothing.
+// The calling thread is a lane from now on, by name and by slice (kernels before 6.12 have one
+// slice for all, and take nothing). Where that is refused, it offers nothing.
 void begin_lane_thread();
 
 // Whoever waits for this core goes first, where it is a lane's and has not been offered for
