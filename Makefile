@@ -72,7 +72,7 @@ fuzz: build .venv-peers/.client ## random programs and hostile frames: SEED=1, F
 	@SEED=$(SEED) PROGRAMS=$(FUZZ_PROGRAMS) SECONDS_EACH=$(FUZZ_SECONDS) tests/fuzz.sh
 
 chaos: build ## kills connections, clients and the daemon in the middle of everything (tests/chaos)
-	.venv/bin/python -m pytest -q -p no:cacheprovider tests/chaos
+	.venv/bin/python -m pytest -q -p no:cacheprovider -rP -n $(JOBS) --dist worksteal tests/chaos
 
 soak: build ## a daemon under good, crashing, slow, malformed and idle clients for MINUTES=20: does it grow?
 	.venv/bin/python tests/chaos/soak.py --minutes $(MINUTES) --seed $(SEED)

@@ -16,6 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = Path(os.environ.get("TELETENSOR_BUILD", ROOT / "build" / "release"))
 RESULTS = ROOT / "build" / "results"
+JOBS = str(min(os.cpu_count() or 1, 4))  # programs, or files of a folder, side by side
 # Seconds; CI gives the whole run 90 minutes.
 LIMITS = {"unit": 1500, "policy": 900, "e2e": 2700, "ops": 1800, "peers": 1800}
 
@@ -48,9 +49,8 @@ def run_unit() -> tuple[int, int]:
     for old in results.glob("*.xml"):
         old.unlink()
     summary = RESULTS / "ctest.xml"
-    jobs = str(os.cpu_count() or 1)
     status = run(
-        ["ctest", "--test-dir", str(BUILD), "-L", "^unit$", "-j", jobs, "--output-on-failure",
+        ["ctest", "--test-dir", str(BUILD), "-L", "^unit$", "-j", JOBS, "--output-on-failure",
          "--output-junit", str(summary)], LIMITS["unit"])
     if not summary.exists():
         return 0, 1
@@ -71,7 +71,7 @@ def run_unit() -> tuple[int, int]:
 def run_pytest(stage: str) -> tuple[int, int]:
     report = RESULTS / f"{stage}.xml"
     status = run([sys.executable, "-m", "pytest", "-q", f"tests/{stage}", f"--junitxml={report}",
-                  "-p", "no:cacheprovider"], LIMITS[stage])
+                  "-p", "no:cacheprovider", "-n", JOBS, "--dist", "loadfile"], LIMITS[stage])
     try:
         passed, failed = count_cases(report)
     except (FileNotFoundError, ElementTree.ParseError):

@@ -26,6 +26,8 @@ class Keeper {
   Keeper(const Keeper&) = delete;
   Keeper& operator=(const Keeper&) = delete;
 
+  // The connection's end, not the session's.
+  static bool is_cut(const Status& status, const std::string& word);
   // Cuts the stream; no more attempts.
   void stop();
   // Runs a bulk call, again where the connection's end has cut it and the session is attached
@@ -44,8 +46,6 @@ class Keeper {
  private:
   static constexpr int kMostTries = 5;
 
-  // The connection's end, not the session's.
-  static bool is_cut(const Status& status, const std::string& word);
   void serve(std::shared_ptr<StreamEnd> end);
   // The next stream's end; null: the session is lost, or stop() was called.
   std::shared_ptr<StreamEnd> again(const StreamEnd& before);

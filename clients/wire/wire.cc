@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <string>
+#include <string_view>
 #include <vector>
 
 struct tt_wire_channel {
@@ -36,6 +37,10 @@ struct tt_wire_call {
 namespace {
 
 constexpr int kMostMessageBytes = 64 << 20;
+// A network that drops everything says nothing: the connection is given up so long after the last
+// byte. The daemon asks every 5 s by itself, so that these pings leave only where its own do not
+// come.
+constexpr int kKeepaliveMs = 10'000, kKeepaliveTimeoutMs = 5'000;
 
 struct Message {
   grpc_byte_buffer* buffer;
@@ -70,7 +75,7 @@ tt_wire_channel* connect(const char* target, const tt_wire_tls* tls) {
     arg.value.integer = value;
     return arg;
   };
-  grpc_arg options[] = {
+  std::vector<grpc_arg> options = {
       option(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, kMostMessageBytes),
       option(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, kMostMessageBytes),
       option(GRPC_ARG_ENABLE_HTTP_PROXY, 0),
@@ -79,7 +84,12 @@ tt_wire_channel* connect(const char* target, const tt_wire_tls* tls) {
       option(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50),
       option(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000),
   };
-  const grpc_channel_args arguments = {sizeof options / sizeof *options, options};
+  if (!std::string_view(target).starts_with("unix:")) {
+    options.push_back(option(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs));
+    options.push_back(option(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs));
+    options.push_back(option(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0));
+  }
+  const grpc_channel_args arguments = {options.size(), options.data()};
   grpc_channel_credentials* credentials = nullptr;
   if (tls == nullptr) {
     credentials = grpc_insecure_credentials_create();

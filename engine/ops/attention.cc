@@ -33,8 +33,25 @@ Status check_heads(InferContext& c, std::size_t first) {
   return {};
 }
 
+// A mask of the query's rank, whose sizes are those of the scores [..., L, S] or 1.
+Status check_mask(InferContext& c, std::size_t i, std::size_t query) {
+  if (c.operands[i].absent()) return {};
+  Dims scores = c.shape(query);
+  scores[scores.size() - 1] = c.shape(query + 2)[scores.size() - 2];
+  const Dims& mask = c.shape(i);
+  bool fits = mask.size() == scores.size();
+  for (int d = 0; fits && d < mask.size(); ++d) fits = mask[d] == scores[d] || mask[d] == 1;
+  if (!fits) {
+    return c.fail("a mask of shape " + core::to_string(mask) + " for scores of shape " +
+                  core::to_string(scores));
+  }
+  if (c.dtype(i) != c.dtype(query)) return c.fail("query and mask have different dtypes");
+  return {};
+}
+
 Status infer_attention(InferContext& c) {
   TT_RETURN_IF_ERROR(check_heads(c, 0));
+  TT_RETURN_IF_ERROR(check_mask(c, 3, 0));
   Dims out = c.shape(0), rows = c.shape(0);
   out[out.size() - 1] = c.shape(2).back();
   rows.erase(rows.size() - 1);
@@ -54,6 +71,7 @@ Status infer_attention(InferContext& c) {
 
 Status infer_attention_backward(InferContext& c) {
   TT_RETURN_IF_ERROR(check_heads(c, 1));
+  TT_RETURN_IF_ERROR(check_mask(c, 6, 1));
   Dims out = c.shape(1), rows = c.shape(1);
   out[out.size() - 1] = c.shape(3).back();
   rows.erase(rows.size() - 1);
@@ -68,35 +86,58 @@ Status infer_attention_backward(InferContext& c) {
   return {};
 }
 
-void attention_vjp(VjpContext& c) {
-  static const OpRef op("attention_backward");
-  const Var arguments[] = {c.gradient(), c.operand(0), c.operand(1),
-                           c.operand(2), c.result(0),  c.result(1)};
-  const Vars given = apply_all(op, arguments, c.attributes());
-  for (int i = 0; i < 3; ++i) {
-    if (c.needs(i)) c.give(i, given[static_cast<std::size_t>(i)]);
-  }
-}
-
 Var turned(const Var& x) { return transpose(x, x.rank() - 2, x.rank() - 1); }
 Var row_sum(const Var& x) { return sum(x, {x.rank() - 1}, true); }
 
-// With the weights P = softmax(scale * q k^T), dP = g v^T and dS = P (dP - sum(P dP)), the backward
-// gives dq = scale dS k, dk = scale dS^T q, dv = P^T g. Here the weights are made whole.
-void attention_backward_vjp(VjpContext& c) {
-  static const OpRef softmax("softmax"), tril("tril");
-  const Var g = c.operand(0), q = c.operand(1), k = c.operand(2), v = c.operand(3);
-  const Var scale(c.attributes().real(1));
-  Var scores = matmul(q, turned(k)) * scale;
+// scale * q k^T + mask, whole; -infinity where a query does not see a key.
+Var scores_of(VjpContext& c, std::size_t query, const Var& q, const Var& k, const Var& mask) {
+  static const OpRef tril("tril");
+  Var scores = matmul(q, turned(k)) * Var(c.attributes().real(1));
   if (c.attributes().boolean(0)) {
-    const core::Layout& layout = c.operand_layout(1);
+    const core::Layout& layout = c.operand_layout(query);
     const Dims square{q.shape()[q.rank() - 2], k.shape()[k.rank() - 2]};
     const Var all =
         full(c.builder(), square, core::Number::of_float(1), layout.dtype, layout.device);
     const Var seen = binary("gt", apply(tril, {all}, {Attribute::of(0)}), Var(0.5));
     scores = where(seen, scores, Var(-std::numeric_limits<double>::infinity()));
   }
-  const Var p = apply(softmax, {scores}, {Attribute::of(-1)});
+  return mask.absent() ? scores : scores + mask;
+}
+
+// softmax(scores); 0 in rows where nothing is seen, which a mask alone can do.
+Var weights_of(const Var& scores, const Var& mask, const Var& logsumexp) {
+  static const OpRef softmax("softmax");
+  if (mask.absent()) return apply(softmax, {scores}, {Attribute::of(-1)});
+  const Var logs = unsqueeze(logsumexp, logsumexp.rank());
+  const Var blind = binary("eq", logs, Var(-std::numeric_limits<double>::infinity()));
+  const Var finite = where(blind, Var(0.0), scores);
+  return where(blind, Var(0.0), apply(softmax, {finite}, {Attribute::of(-1)}));
+}
+
+void attention_vjp(VjpContext& c) {
+  static const OpRef op("attention_backward");
+  const Var g = c.gradient(), q = c.operand(0), k = c.operand(1), v = c.operand(2),
+            mask = c.operand(3), y = c.result(0), logs = c.result(1);
+  if (c.needs(0) || c.needs(1) || c.needs(2)) {
+    const Var arguments[] = {g, q, k, v, y, logs, mask};
+    const Vars given = apply_all(op, arguments, c.attributes());
+    for (int i = 0; i < 3; ++i) {
+      if (c.needs(i)) c.give(i, given[static_cast<std::size_t>(i)]);
+    }
+  }
+  if (c.needs(3)) {  // of the mask, dS, as below: made whole
+    const Var p = weights_of(scores_of(c, 0, q, k, mask), mask, logs);
+    c.give(3, sum_to(p * (matmul(g, turned(v)) - row_sum(g * y)), mask.shape()));
+  }
+}
+
+// With the weights P = softmax(scale * q k^T + mask), dP = g v^T and dS = P (dP - sum(P dP)), the
+// backward gives dq = scale dS k, dk = scale dS^T q, dv = P^T g. Here the weights are made whole.
+void attention_backward_vjp(VjpContext& c) {
+  const Var g = c.operand(0), q = c.operand(1), k = c.operand(2), v = c.operand(3),
+            mask = c.operand(6);
+  const Var scale(c.attributes().real(1));
+  const Var p = weights_of(scores_of(c, 1, q, k, mask), mask, c.operand(5));
   const Var dp = matmul(g, turned(v));
   const Var centred = dp - row_sum(p * dp);
   const Var ds = p * centred;
@@ -105,33 +146,43 @@ void attention_backward_vjp(VjpContext& c) {
   const Var px = row_sum(p * x);
   const Var y = p * (x - px);  // of dP
   const Var of_p = x * centred - px * dp + matmul(g, turned(e));
-  const Var of_scores = p * (of_p - row_sum(p * of_p)) * scale;
+  const Var of_mask = p * (of_p - row_sum(p * of_p));
+  const Var of_scores = of_mask * scale;
   if (c.needs(0)) c.give(0, matmul(p, e) + matmul(y, v));
   if (c.needs(1)) c.give(1, matmul(ds * scale, b) + matmul(of_scores, k));
   if (c.needs(2)) c.give(2, matmul(turned(ds * scale), a) + matmul(turned(of_scores), q));
   if (c.needs(3)) c.give(3, matmul(turned(y), g));
+  if (c.needs(6)) c.give(6, sum_to(of_mask, mask.shape()));
 }
 
 }  // namespace
 
 std::vector<OpDef> attention_ops() {
   return {
-      {.signature = "attention(Tensor query, Tensor key, Tensor value, bool is_causal, "
-                    "float scale) -> (Tensor y, Tensor logsumexp)",
-       .doc = "softmax(query @ key.T * scale) @ value of each head, and the logarithms of the "
-              "softmax's denominators. With is_causal row i sees the columns up to i.",
+      {.signature = "attention(Tensor query, Tensor key, Tensor value, Tensor? mask, bool "
+                    "is_causal, float scale) -> (Tensor y, Tensor logsumexp)",
+       .doc = "softmax(query @ key.T * scale + mask) @ value of each head, and the logarithms of "
+              "the softmax's denominators. With is_causal row i sees the columns up to i. Rows "
+              "that see nothing are 0.",
        .infer = infer_attention,
        .vjp = attention_vjp,
-       .saves = {{.slot = 0}, {.slot = 1}, {.slot = 2}, {.slot = kResult}, {.slot = kResult + 1}},
-       .internal = true},
+       .saves = {{.slot = 0},
+                 {.slot = 1},
+                 {.slot = 2},
+                 {.slot = 3},
+                 {.slot = kResult},
+                 {.slot = kResult + 1}},
+       .internal = true,
+       .revision = 2},
       {.signature = "attention_backward(Tensor gradient, Tensor query, Tensor key, Tensor value, "
-                    "Tensor y, Tensor logsumexp, bool is_causal, float scale) -> (Tensor dquery, "
-                    "Tensor dkey, Tensor dvalue)",
+                    "Tensor y, Tensor logsumexp, Tensor? mask, bool is_causal, float scale) -> "
+                    "(Tensor dquery, Tensor dkey, Tensor dvalue)",
        .doc = "The derivatives of attention by query, key and value.",
        .infer = infer_attention_backward,
        .vjp = attention_backward_vjp,
-       .saves = {{.slot = 0}, {.slot = 1}, {.slot = 2}, {.slot = 3}},
-       .internal = true},
+       .saves = {{.slot = 0}, {.slot = 1}, {.slot = 2}, {.slot = 3}, {.slot = 5}, {.slot = 6}},
+       .internal = true,
+       .revision = 2},
   };
 }
 

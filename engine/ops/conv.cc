@@ -210,12 +210,13 @@ void convolution_vjp(VjpContext& c) {
   const bool transposed = a.boolean(kTransposed);
   const Dims &x = c.operand_layout(0).geometry.shape, &weight = c.operand_layout(1).geometry.shape;
   const Var g = c.gradient();
-  if (c.needs(0)) {
-    c.give(0, transposed ? output_of(g, c.operand(1), s, x) : input_of(g, c.operand(1), s, x));
-  }
+  // The weight's first: then the input may die before its gradient takes memory.
   if (c.needs(1)) {
     c.give(1, transposed ? weight_of(g, c.operand(0), s, weight)
                          : weight_of(c.operand(0), g, s, weight));
+  }
+  if (c.needs(0)) {
+    c.give(0, transposed ? output_of(g, c.operand(1), s, x) : input_of(g, c.operand(1), s, x));
   }
   if (c.needs(2)) {
     Dims others{0};

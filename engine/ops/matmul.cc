@@ -122,6 +122,9 @@ Var flat(const Var& x) {
   return reshape(x, {rows, x.shape().back()});
 }
 
+// In vjps of products the second factor's gradient comes first: that is mostly a weight's, and what
+// it reads (the first factor) dies before the first's gradient takes memory.
+
 void matmul_vjp(VjpContext& c) {
   const Var g = c.gradient();
   const Var x = conj(c.operand(0)), y = conj(c.operand(1));
@@ -136,12 +139,6 @@ void matmul_vjp(VjpContext& c) {
   Var grad = g;
   if (rank_x == 1) grad = unsqueeze(grad, -2);
   if (rank_y == 1) grad = unsqueeze(grad, -1);
-  if (c.needs(0)) {
-    const Var matrix = rank_y == 1 ? unsqueeze(y, -1) : y;
-    Var out = matmul(grad, last_two_swapped(matrix));
-    if (rank_x == 1) out = squeeze(out, -2);
-    c.give(0, out);
-  }
   if (c.needs(1)) {
     const Var matrix = rank_x == 1 ? unsqueeze(x, 0) : x;
     Var out = rank_x > 2 && rank_y <= 2 ? matmul(transpose(flat(matrix), 0, 1), flat(grad))
@@ -149,16 +146,22 @@ void matmul_vjp(VjpContext& c) {
     if (rank_y == 1) out = squeeze(out, -1);
     c.give(1, out);
   }
+  if (c.needs(0)) {
+    const Var matrix = rank_y == 1 ? unsqueeze(y, -1) : y;
+    Var out = matmul(grad, last_two_swapped(matrix));
+    if (rank_x == 1) out = squeeze(out, -2);
+    c.give(0, out);
+  }
 }
 
 void linear_vjp(VjpContext& c) {
   const Var g = c.gradient();
-  if (c.needs(0)) c.give(0, matmul(g, conj(c.operand(1))));
   if (c.needs(1)) {
     const Var x = conj(c.operand(0));
     const auto rows = [](const Var& v) { return v.rank() == 1 ? unsqueeze(v, 0) : flat(v); };
     c.give(1, matmul(transpose(rows(g), 0, 1), rows(x)));
   }
+  if (c.needs(0)) c.give(0, matmul(g, conj(c.operand(1))));
   if (c.operands() > 2 && c.needs(2)) c.give(2, g);
 }
 
@@ -167,8 +170,8 @@ void addmm_vjp(VjpContext& c) {
   const double beta = c.attributes().real(0), alpha = c.attributes().real(1);
   const auto scaled = [](const Var& v, double factor) { return factor == 1 ? v : v * Var(factor); };
   if (c.needs(0)) c.give(0, scaled(g, beta));
-  if (c.needs(1)) c.give(1, scaled(matmul(g, transpose(conj(c.operand(2)), 0, 1)), alpha));
   if (c.needs(2)) c.give(2, scaled(matmul(transpose(conj(c.operand(1)), 0, 1), g), alpha));
+  if (c.needs(1)) c.give(1, scaled(matmul(g, transpose(conj(c.operand(2)), 0, 1)), alpha));
 }
 
 void outer_vjp(VjpContext& c) {

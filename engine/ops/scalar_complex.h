@@ -52,7 +52,7 @@ T argument(Complex<T> x) {
 }
 template <class T>
 Complex<T> exp2(Complex<T> x) {
-  return exp(Complex<T>(T(0.6931471805599453)) * x);
+  return exp(Complex<T>{x.re * T(0.6931471805599453), x.im * T(0.6931471805599453)});
 }
 template <class T>
 Complex<T> log2(Complex<T> x) {

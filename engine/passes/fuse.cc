@@ -39,6 +39,7 @@ class Fuser {
           break;
         case FuseStep::Kind::kPlain:
           make_way(step, nullptr);
+          look_ahead(i);
           units_.push_back({{i}});
           break;
         case FuseStep::Kind::kBarrier:
@@ -87,6 +88,18 @@ class Fuser {
         ++at;
       }
     }
+  }
+
+  // What is made for the step that follows is made as late as can be: the loops that have to end
+  // before that one end first.
+  void look_ahead(std::uint32_t i) {
+    while (i + 1 < steps_.size() && feeds(steps_[i], steps_[i + 1])) {
+      if (steps_[++i].kind == FuseStep::Kind::kPlain) return make_way(steps_[i], nullptr);
+    }
+  }
+  static bool feeds(const FuseStep& step, const FuseStep& next) {
+    return std::any_of(next.reads.begin(), next.reads.end(),
+                       [&](const FuseStep::Read& read) { return has(step.writes, read.value); });
   }
 
   void join(std::uint32_t i) {

@@ -50,8 +50,19 @@ Program fold(Program program, const Evaluate& evaluate, std::size_t most_bytes =
 // a literal False ends before it begins.
 Program inline_blocks(Program program);
 
-// All of them, again until nothing changes (at most a few rounds). Without `evaluate` nothing is
-// folded. `seen`, where given, is told of each pass of the first round.
+// Values that wait at the program's peak of memory (plan.h) and are cheap to make of others that
+// are there anyway die before it, and the same steps make them again just before they are read. The
+// peak is lower afterwards or the program is as it was. Last of all: cse would undo it.
+struct Effort {
+  double time = 0.02;              // the share of the program's time that it may take in all
+  double worth = 1;                // of the time for a share of the memory
+  std::int64_t least = 64 * 1024;  // bytes of a value
+};
+Program rematerialise(Program program, const ops::Catalog& catalog = ops::catalog(),
+                      const Effort& effort = {});
+
+// All of them, again until nothing changes (at most a few rounds), and then rematerialise. Without
+// `evaluate` nothing is folded. `seen`, where given, is told of each pass of the first round.
 using Seen =
     std::function<void(std::string_view name, const Program& before, const Program& after)>;
 Program optimize(Program program, const ops::Catalog& catalog = ops::catalog(),

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "engine/ops/verify.h"
@@ -432,6 +433,18 @@ TEST(Fuse, ReadersOfAnOverwrittenValueComeFirst) {
   EXPECT_EQ(fused(m.program()), (Units{{{0}}, {{1}}, {{2}}}));
 }
 
+// What is open has to end before the product either way: `x` dies before there are two of it.
+TEST(Fuse, WhatIsMadeForTheNextStepComesAfterTheLoopsThatEndBeforeThat) {
+  Maker m;
+  const View a = m.parameter("a", {8, 8});
+  const View x = m.call("matmul", {t(a), t(a)});
+  const View y = m.call("neg", {t(x)});
+  const View z = m.call("softmax", {t(a)}, {Attribute::of(std::int64_t{1}), Attribute()});
+  const View r = m.call("relu", {t(z)});
+  m.returns({m.call("matmul", {t(y), t(r)})});
+  EXPECT_EQ(fused(m.program()), (Units{{{0}}, {{1}}, {{2}}, {{3}}, {{4}}}));
+}
+
 TEST(Fuse, LoopsAreBounded) {
   Maker m;
   View x = m.parameter("x", {8});
@@ -471,6 +484,91 @@ TEST(Plan, AnInPlaceResultTakesItsOperandsPlace) {
   m.returns({c});
   const MemoryPlan plan = plan_memory(m.program(), fused(m.program()));
   EXPECT_EQ(plan.offsets[b.value], plan.offsets[c.value]);
+}
+
+TEST(Plan, WhatIsHeldWhileEachUnitRuns) {
+  Maker m;
+  const View a = m.parameter("a", {64, 64}), w = m.parameter("w", {64, 64});
+  const View x = m.call("matmul", {t(a), t(a)});
+  const View y = m.call("sin", {t(x)});  // written over x
+  const View z = m.call("matmul", {t(y), t(y)});
+  m.rebind(w, m.inplace("add", {t(w), t(z)}));
+  m.returns({z});
+  const std::uint64_t one = 64 * 64 * 4;
+  EXPECT_EQ(plan_memory(m.program(), fused(m.program())).held,
+            (std::vector<std::uint64_t>{one, one, 2 * one, one}));
+}
+
+constexpr Effort kAnyEffort = {.time = 1e9, .worth = 1e9, .least = 1};
+
+TEST(Rematerialise, WhatWaitsAtThePeakIsMadeAgainInTheLoopThatReadsIt) {
+  Maker m;
+  const View x = m.parameter("x", {64, 64}), w = m.parameter("w", {64, 64});
+  const View h = m.call("matmul", {t(x), t(w)});
+  const View a = m.call("tanh", {t(m.call("sin", {t(h)}))});
+  const View y = m.call("matmul", {t(m.call("matmul", {t(a), t(w)})), t(w)});
+  m.returns({m.call("mul", {t(m.call("mul", {t(a), t(h)})), t(y)})});
+  const Program lighter = rematerialise(m.program(), ops::catalog(), kAnyEffort);
+  ASSERT_TRUE(ops::verify(lighter, ops::catalog()).ok());
+  EXPECT_EQ(to_string(lighter, ops::catalog(), true),
+            "program f(x: float32[64, 64], w: float32[64, 64]):\n"
+            "  v2: float32[64, 64] = matmul(x, w)\n"
+            "  loop:\n"
+            "    v3: float32[64, 64] = sin(v2)\n"
+            "    v4: float32[64, 64] = tanh(v3)\n"
+            "  v5: float32[64, 64] = matmul(v4, w)\n"
+            "  v6: float32[64, 64] = matmul(v5, w)\n"
+            "  loop:\n"
+            "    v9: float32[64, 64] = sin(v2)\n"
+            "    v10: float32[64, 64] = tanh(v9)\n"
+            "    v7: float32[64, 64] = mul(v10, v2)\n"
+            "    v8: float32[64, 64] = mul(v7, v6)\n"
+            "  return v8\n");
+  const auto most = [](const Program& program) {
+    const std::vector<std::uint64_t> held = plan_memory(program, fused(program)).held;
+    return *std::max_element(held.begin(), held.end());
+  };
+  EXPECT_EQ(most(m.program()), 4u * 64 * 64 * 4);
+  EXPECT_EQ(most(lighter), 3u * 64 * 64 * 4);
+  EXPECT_EQ(rematerialise(lighter, ops::catalog(), kAnyEffort), lighter);
+}
+
+TEST(Rematerialise, OnlyOfWhatIsThereAnyway) {
+  for (const bool overwritten : {false, true}) {
+    Maker m;
+    const View x = m.parameter("x", {64, 64}), c = m.parameter("c", {64, 64});
+    const View h = overwritten ? c : m.call("matmul", {t(x), t(x)});
+    const View a = m.call("sin", {t(h)});
+    View y = m.call("matmul", {t(a), t(x)});
+    if (overwritten) m.rebind(c, m.inplace("add", {t(c), n(1)}));
+    y = m.call("matmul", {t(m.call("matmul", {t(y), t(x)})), t(x)});
+    m.returns({m.call("add", {t(y), t(a)})});
+    EXPECT_EQ(rematerialise(m.program(), ops::catalog(), kAnyEffort), m.program()) << overwritten;
+  }
+}
+
+TEST(Rematerialise, NeitherRandomNumbersNorWhatTakesLong) {
+  for (const char* op : {"bernoulli", "lgamma"}) {
+    Maker m;
+    const View x = m.parameter("x", {64, 64});
+    const View a = m.call(op, {t(x)});
+    View y = m.call("matmul", {t(a), t(x)});
+    y = m.call("matmul", {t(m.call("matmul", {t(y), t(x)})), t(x)});
+    m.returns({m.call("add", {t(y), t(a)})});
+    EXPECT_EQ(rematerialise(m.program(), ops::catalog(), kAnyEffort), m.program()) << op;
+  }
+}
+
+TEST(Rematerialise, NotWhereItTakesTooMuchOfTheTime) {
+  Maker m;
+  const View x = m.parameter("x", {64, 64});
+  const View a = m.call("sin", {t(x)});
+  const View y = m.call("matmul", {t(m.call("matmul", {t(a), t(x)})), t(x)});
+  m.returns({m.call("add", {t(y), t(a)})});
+  EXPECT_NE(rematerialise(m.program(), ops::catalog(), {.time = 0.5, .worth = 1, .least = 1}),
+            m.program());
+  EXPECT_EQ(rematerialise(m.program(), ops::catalog(), {.time = 0.02, .worth = 1, .least = 1}),
+            m.program());
 }
 
 }  // namespace

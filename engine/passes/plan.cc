@@ -61,69 +61,155 @@ class Space {
   std::uint64_t size_ = 0;
 };
 
+class Planner {
+ public:
+  Planner(const program::Program& program, const std::vector<Unit>& units,
+          const ops::Catalog& catalog)
+      : program_(program), units_(units), catalog_(catalog) {}
+
+  MemoryPlan run() {
+    find_lives();
+    plan_.offsets.assign(program_.values.size(), MemoryPlan::kNone);
+    plan_.held.reserve(units_.size());
+    for (std::uint32_t u = 0; u < units_.size(); ++u) {
+      passed_on_.clear();
+      for (std::size_t at = 0; at < units_[u].steps.size(); ++at) {
+        for (const program::StepResult& result : step_of(u, at).results) place(u, at, result);
+      }
+      plan_.held.push_back(held_);
+      for (const program::ValueId value : ending_[u]) {
+        if (!ends_in(u, value) || passed(value)) continue;
+        const std::uint64_t bytes = bytes_of(program_.values[value]);
+        space_.give(plan_.offsets[value], bytes);
+        held_ -= bytes;
+      }
+    }
+    plan_.peak = space_.size();
+    return std::move(plan_);
+  }
+
+ private:
+  static constexpr std::uint32_t kNever = ~0u;
+
+  const program::Step& step_of(std::uint32_t unit, std::size_t at) const {
+    return program_.body.steps[units_[unit].steps[at]];
+  }
+
+  void find_lives() {
+    const std::size_t values = program_.values.size();
+    std::vector<std::uint32_t> made(values, kNever);
+    last_.assign(values, kNever);
+    returned_.assign(values, false);
+    given_.assign(values, false);
+    for (std::uint32_t u = 0; u < units_.size(); ++u) {
+      for (std::size_t at = 0; at < units_[u].steps.size(); ++at) {
+        const program::Step& step = step_of(u, at);
+        for (const auto& result : step.results) {
+          made[result.view.value] = last_[result.view.value] = u;
+        }
+        for (const auto& operand : step.operands) {
+          if (operand.kind == program::Operand::Kind::kTensor) last_[operand.view.value] = u;
+        }
+        for (const program::Block& block : step.blocks) {
+          for_each_use(block, [&](const program::View& view) { last_[view.value] = u; });
+        }
+      }
+    }
+    for (const program::View& view : program_.body.parameters) given_[view.value] = true;
+    for (const program::View& view : program_.body.results) returned_[view.value] = true;
+    for (const program::Rebind& rebind : program_.rebinds) returned_[rebind.value] = true;
+    ending_.resize(units_.size());
+    for (program::ValueId value = 0; value < values; ++value) {
+      if (made[value] != kNever) ending_[last_[value]].push_back(value);
+    }
+  }
+
+  bool ends_in(std::uint32_t unit, program::ValueId value) const {
+    return last_[value] == unit && !returned_[value] && plan_.offsets[value] != MemoryPlan::kNone;
+  }
+  bool passed(program::ValueId value) const {
+    return std::find(passed_on_.begin(), passed_on_.end(), value) != passed_on_.end();
+  }
+
+  void place(std::uint32_t u, std::size_t at, const program::StepResult& result) {
+    const program::ValueId value = result.view.value;
+    // Never stored.
+    if (units_[u].loop() && last_[value] == u && !returned_[value]) return;
+    const std::uint64_t bytes = bytes_of(program_.values[value]);
+    if (result.overwrites >= 0) {
+      const auto operand = static_cast<std::size_t>(result.overwrites);
+      const program::ValueId old = step_of(u, at).operands[operand].view.value;
+      if (given_[old]) {  // in the caller's memory
+        given_[value] = true;
+        return;
+      }
+      if (returned_[value]) plan_.results += bytes;
+      if (ends_in(u, old) && bytes_of(program_.values[old]) == bytes && !passed(old)) {
+        return take_over(old, value);
+      }
+    } else {
+      if (returned_[value]) plan_.results += bytes;
+      const program::ValueId old = heir_of(u, at, result);
+      if (old != program::kNoValue) return take_over(old, value);
+    }
+    plan_.offsets[value] = space_.take(bytes);
+    held_ += bytes;
+  }
+  void take_over(program::ValueId old, program::ValueId value) {
+    plan_.offsets[value] = plan_.offsets[old];
+    passed_on_.push_back(old);
+  }
+
+  // A value that dies here and that an elementwise result may be written over: all that reads it
+  // does so at the place that it writes, and not after it.
+  program::ValueId heir_of(std::uint32_t u, std::size_t at,
+                           const program::StepResult& result) const {
+    const program::Step& step = step_of(u, at);
+    if (step.kind != program::Step::Kind::kOp || step.results.size() != 1 ||
+        catalog_.at(step.op).inplace != ops::Inplace::kElementwise) {
+      return program::kNoValue;
+    }
+    for (std::size_t k = 0; k <= at; ++k) {
+      for (const program::StepOperand& operand : step_of(u, k).operands) {
+        const program::ValueId old = operand.view.value;
+        if (operand.kind == program::Operand::Kind::kTensor && ends_in(u, old) && !passed(old) &&
+            program_.values[old] == program_.values[result.view.value] &&
+            read_only_up_to(u, at, {old, result.view.geometry})) {
+          return old;
+        }
+      }
+    }
+    return program::kNoValue;
+  }
+  bool read_only_up_to(std::uint32_t u, std::size_t at, const program::View& as) const {
+    for (std::size_t k = 0; k < units_[u].steps.size(); ++k) {
+      for (const program::StepOperand& operand : step_of(u, k).operands) {
+        if (operand.kind != program::Operand::Kind::kTensor || operand.view.value != as.value) {
+          continue;
+        }
+        if (k > at || !(operand.view == as)) return false;
+      }
+    }
+    return as.geometry.numel() == program_.values[as.value].elements;
+  }
+
+  const program::Program& program_;
+  const std::vector<Unit>& units_;
+  const ops::Catalog& catalog_;
+  std::vector<std::uint32_t> last_;  // by value: the unit that reads it last
+  std::vector<bool> returned_, given_;
+  std::vector<std::vector<program::ValueId>> ending_;  // by unit
+  std::vector<program::ValueId> passed_on_;            // of the unit being placed
+  Space space_;
+  std::uint64_t held_ = 0;
+  MemoryPlan plan_;
+};
+
 }  // namespace
 
-MemoryPlan plan_memory(const program::Program& program, const std::vector<Unit>& units) {
-  constexpr std::uint32_t kNever = ~0u;
-  const std::size_t values = program.values.size();
-  std::vector<std::uint32_t> made(values, kNever), last(values, kNever);
-  std::vector<bool> returned(values, false);
-  for (std::uint32_t u = 0; u < units.size(); ++u) {
-    for (const std::uint32_t s : units[u].steps) {
-      const program::Step& step = program.body.steps[s];
-      for (const auto& result : step.results) made[result.view.value] = last[result.view.value] = u;
-      for (const auto& operand : step.operands) {
-        if (operand.kind == program::Operand::Kind::kTensor) last[operand.view.value] = u;
-      }
-      for (const program::Block& block : step.blocks) {
-        for_each_use(block, [&](const program::View& view) { last[view.value] = u; });
-      }
-    }
-  }
-  std::vector<std::vector<program::ValueId>> ending(units.size());
-  for (program::ValueId value = 0; value < values; ++value) {
-    if (made[value] != kNever) ending[last[value]].push_back(value);
-  }
-  const auto keep = [&](program::ValueId value) { returned[value] = true; };
-  for (const program::View& view : program.body.results) keep(view.value);
-  for (const program::Rebind& rebind : program.rebinds) keep(rebind.value);
-
-  MemoryPlan plan;
-  plan.offsets.assign(values, MemoryPlan::kNone);
-  Space space;
-  for (std::uint32_t u = 0; u < units.size(); ++u) {
-    const auto ends_here = [&](program::ValueId value) {
-      return last[value] == u && !returned[value] && plan.offsets[value] != MemoryPlan::kNone;
-    };
-    std::vector<program::ValueId> passed_on;
-    for (const std::uint32_t s : units[u].steps) {
-      const program::Step& step = program.body.steps[s];
-      for (const program::StepResult& result : step.results) {
-        const program::ValueId value = result.view.value;
-        if (units[u].loop() && last[value] == u && !returned[value]) continue;  // never stored
-        const std::uint64_t bytes = bytes_of(program.values[value]);
-        if (returned[value]) plan.results += bytes;
-        if (result.overwrites >= 0) {
-          const program::ValueId old =
-              step.operands[static_cast<std::size_t>(result.overwrites)].view.value;
-          if (ends_here(old) && bytes_of(program.values[old]) == bytes &&
-              std::find(passed_on.begin(), passed_on.end(), old) == passed_on.end()) {
-            plan.offsets[value] = plan.offsets[old];
-            passed_on.push_back(old);
-            continue;
-          }
-        }
-        plan.offsets[value] = space.take(bytes);
-      }
-    }
-    for (const program::ValueId value : ending[u]) {
-      if (!ends_here(value)) continue;
-      if (std::find(passed_on.begin(), passed_on.end(), value) != passed_on.end()) continue;
-      space.give(plan.offsets[value], bytes_of(program.values[value]));
-    }
-  }
-  plan.peak = space.size();
-  return plan;
+MemoryPlan plan_memory(const program::Program& program, const std::vector<Unit>& units,
+                       const ops::Catalog& catalog) {
+  return Planner(program, units, catalog).run();
 }
 
 }  // namespace teletensor::passes

@@ -23,13 +23,13 @@ using program::View;
 
 // Ops beside the elementwise ones whose kernels look at no element before they compute.
 constexpr std::string_view kTotal[] = {
-    "clone",        "contiguous",    "cast",      "copy",   "fill",     "reshape",     "relayout",
-    "sum",          "mean",          "prod",      "amax",   "amin",     "any",         "all",
-    "var",          "std",           "logsumexp", "argmax", "argmin",   "cumsum",      "cumprod",
-    "matmul",       "linear",        "bmm",       "mm",     "softmax",  "log_softmax", "layer_norm",
-    "zeros",        "ones",          "full",      "arange", "linspace", "eye",         "cat",
-    "stack",        "flip",          "roll",      "sort",   "topk",     "tril",        "triu",
-    "index_region", "update_region", "conv",      "rand",   "randn"};
+    "clone",      "contiguous",   "cast",          "copy",   "fill",    "reshape",     "relayout",
+    "sum",        "mean",         "prod",          "amax",   "amin",    "any",         "all",
+    "var",        "std",          "logsumexp",     "argmax", "argmin",  "cumsum",      "cumprod",
+    "matmul",     "linear",       "bmm",           "mm",     "softmax", "log_softmax", "layer_norm",
+    "batch_norm", "zeros",        "ones",          "full",   "arange",  "linspace",    "eye",
+    "cat",        "stack",        "flip",          "roll",   "sort",    "topk",        "tril",
+    "triu",       "index_region", "update_region", "conv",   "rand",    "randn"};
 // Elementwise, but an integer divisor may be zero.
 constexpr std::string_view kDivisions[] = {"div", "floor_divide", "remainder", "fmod"};
 
@@ -283,13 +283,14 @@ Program peephole(Program program, const ops::Catalog& catalog) {
 Program optimize(Program program, const ops::Catalog& catalog, const Evaluate& evaluate,
                  const Seen& seen) {
   constexpr int kRounds = 4;
-  for (int round = 0; round < kRounds; ++round) {
+  int round = 0;
+  const auto pass = [&](std::string_view name, auto&& run) {
+    Program after = run(program);
+    if (seen && round == 0) seen(name, program, after);
+    program = std::move(after);
+  };
+  for (; round < kRounds; ++round) {
     const Program before = program;
-    const auto pass = [&](std::string_view name, auto&& run) {
-      Program after = run(program);
-      if (seen && round == 0) seen(name, program, after);
-      program = std::move(after);
-    };
     pass("inline", [](const Program& p) { return inline_blocks(p); });
     pass("peephole", [&](const Program& p) { return peephole(p, catalog); });
     pass("cse", [&](const Program& p) { return cse(p, catalog); });
@@ -299,6 +300,8 @@ Program optimize(Program program, const ops::Catalog& catalog, const Evaluate& e
     pass("dce", [&](const Program& p) { return dce(p, catalog); });
     if (program == before) break;
   }
+  round = 0;
+  pass("rematerialise", [&](const Program& p) { return rematerialise(p, catalog); });
   return program;
 }
 

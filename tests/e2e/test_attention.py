@@ -1,4 +1,4 @@
-"""Attention without its score matrix against the composed form, which an explicit mask asks for."""
+"""Attention without its score matrix against the composed form."""
 
 import math
 
@@ -16,19 +16,38 @@ def parts(tt, shape, keys, inner, values, dtype):
 CASES = [((2, 3, 5), 7, 4, 6), ((1, 70), 130, 8, 8), ((2, 129), 129, 16, 24), ((65,), 1, 3, 1), ((2, 2, 1), 200, 5, 5)]
 
 
+def composed(tt, q, k, v, mask):
+    scores = q @ k.transpose(-2, -1) * 0.7
+    scores = tt.where(mask, scores, float("-inf")) if mask.dtype == tt.bool else scores + mask
+    return tt.softmax(scores, -1) @ v
+
+
+def masks(tt, case):
+    """By name, what is given and the mask of the composed form."""
+    (*lead, length), keys = case[:2]
+    rng = np.random.default_rng(length * keys)
+    seen = rng.random((length, keys)) < 0.5
+    seen[:, 0] = True
+    numbers = rng.standard_normal((*lead, length, keys))
+    half = np.where(rng.random((*lead[:-1], 1, 1, keys)) < 0.3, -np.inf, 1.5)
+    half[..., 0] = 0
+    every = tt.ones(length, keys, dtype=tt.bool)
+    return {"none": ({}, every), "causal": ({"is_causal": True}, tt.tril(every)),
+            **{name: ({"attn_mask": tt.tensor(m)}, tt.tensor(m))
+               for name, m in (("bools", seen), ("numbers", numbers), ("keys", half if lead else half[0, 0]))}}
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", ["none", "causal", "bools", "numbers", "keys"])
 @pytest.mark.parametrize("case", CASES)
-def test_equals_the_composed_form(tt, case, causal, dtype):
+def test_equals_the_composed_form(tt, case, name, dtype):
     sdpa = tt.nn.functional.scaled_dot_product_attention
-    shape, keys, inner, values = case
-    mask = tt.ones(shape[-1], keys, dtype=tt.bool)
-    if causal:
-        mask = tt.tril(mask)
+    given, mask = masks(tt, case)[name]
+    mask = mask if mask.dtype == tt.bool else mask.to(getattr(tt, dtype))
     found = []
-    for options in ({"is_causal": causal}, {"attn_mask": mask}):
-        qkv = parts(tt, shape, keys, inner, values, dtype)
-        y = sdpa(*qkv, scale=0.7, **options)
+    for call in (lambda *qkv: sdpa(*qkv, scale=0.7, **given), lambda *qkv: composed(tt, *qkv, mask)):
+        qkv = parts(tt, *case, dtype)
+        y = call(*qkv)
         weights = tt.arange(y.numel(), dtype=y.dtype).reshape(y.shape) / y.numel()
         first = tt.autograd.grad((y * weights).sum(), qkv, create_graph=True)
         second = tt.autograd.grad(sum((g * g).sum() for g in first), qkv)
@@ -36,6 +55,34 @@ def test_equals_the_composed_form(tt, case, causal, dtype):
     tolerance = 1e-10 if dtype == "float64" else 2e-4
     for ours, wanted in zip(*found, strict=True):
         np.testing.assert_allclose(ours, wanted, rtol=tolerance, atol=tolerance * max(1, np.abs(wanted).max()))
+
+
+def test_masks_have_gradients_and_rows_that_see_nothing_are_zero(tt):
+    sdpa = tt.nn.functional.scaled_dot_product_attention
+    q, k, v = parts(tt, (2, 3, 4), 5, 3, 3, "float64")
+    numbers = np.random.default_rng(1).standard_normal((3, 1, 5))
+    mask = tt.tensor(numbers, requires_grad=True)
+    assert tt.autograd.gradcheck(lambda m: sdpa(q, k, v, m), mask)
+    assert tt.autograd.gradgradcheck(lambda *a: sdpa(*a[:3], a[3]), (q, k, v, mask))
+    blind = tt.zeros(4, 5, dtype=tt.float64)
+    blind[2] = float("-inf")
+    y = sdpa(q, k, v, blind)
+    assert (y[..., 2, :] == 0).all() and tt.autograd.gradcheck(lambda *a: sdpa(*a, blind), (q, k, v))
+    y = sdpa(q, k, v, blind == 0, dropout_p=0.5)
+    y.sum().backward()
+    assert (y[..., 2, :] == 0).all() and q.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_scores_of_16_bits_are_float32(tt, dtype):
+    """Large scores, rounded to 16 bits, would be a half away from themselves."""
+    q, k, v = (5 * t.detach() for t in parts(tt, (2, 3, 40), 50, 8, 8, "float32"))
+    small = [t.to(getattr(tt, dtype)) for t in (q, k, v)]
+    sdpa = tt.nn.functional.scaled_dot_product_attention
+    wanted = sdpa(*(t.to(tt.float64) for t in small)).numpy()
+    y = sdpa(*small)
+    assert y.dtype == small[0].dtype
+    np.testing.assert_allclose(y.to(tt.float64).numpy(), wanted, rtol=0.01, atol=0.05)
 
 
 def test_heads_of_one_product_are_read_where_they_lie(tt):
@@ -59,6 +106,10 @@ def test_the_score_matrix_never_exists(tt, start_daemon):
         y = tt.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         y.sum().backward()
         assert np.allclose(v.grad.sum().item(), 8 * 1536 * 32, rtol=1e-3)
+        v.grad = None
+        tt.nn.functional.scaled_dot_product_attention(q, k, v, tt.ones(1536, 1536)).sum().backward()
+        assert np.allclose(v.grad.sum().item(), 8 * 1536 * 32, rtol=1e-3)
+        del y
         with pytest.raises(tt.OutOfMemoryError):
             (q @ k.transpose(1, 2)).sum().item()
 
@@ -70,6 +121,9 @@ def test_transforms_go_through_it(tt):
     whole = sdpa(q, k, v, is_causal=True)
     mapped = tt.func.vmap(lambda a, b, c: sdpa(a, b, c, is_causal=True))(q, k, v)
     np.testing.assert_allclose(mapped.numpy(), whole.numpy(), rtol=1e-12)
+    mask = tt.tensor(rng.standard_normal((9, 9)))
+    mapped = tt.func.vmap(lambda a, b, c: sdpa(a, b, c, mask))(q, k, v)
+    np.testing.assert_allclose(mapped.numpy(), sdpa(q, k, v, mask).numpy(), rtol=1e-12)
     step = 1e-6
     _, tangent = tt.func.jvp(lambda a: sdpa(a, k, v), (q,), (k,))
     wanted = (sdpa(q + step * k, k, v) - sdpa(q - step * k, k, v)) / (2 * step)

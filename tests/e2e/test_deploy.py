@@ -6,6 +6,7 @@ import re
 import shutil
 import socket
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
@@ -125,17 +126,24 @@ def test_kubernetes_manifests_fit_together():
         assert daemon[probe]["exec"]["command"] == ["teletensor-health", f"unix:{flags['socket']}"]
 
 
-def test_mounted_keys_are_taken(start_daemon, tmp_path):
+@pytest.fixture
+def open_folder():
+    """One that other users can enter, which pytest's own are not."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+def test_mounted_keys_are_taken(open_folder):
     """Kubernetes mounts a secret as root's, readable for the pod's group: only that spelling of 0440 passes."""
     need_two_users()
-    certificate, key = Authority(tmp_path / "ca").issue("server")
-    for path in (tmp_path, *tmp_path.parents[:2], tmp_path / "ca"):
-        path.chmod(0o755)
+    certificate, key = Authority(open_folder / "ca").issue("server")
+    (open_folder / "ca").chmod(0o755)
     key.chmod(0o440)
 
     def starts(gid):
         os.chown(key, 0, gid)
-        home = tmp_path / f"home-{gid}"
+        home = open_folder / f"home-{gid}"
         home.mkdir(exist_ok=True)
         os.chown(home, 10001, 10001)
         flags = ["--listen", "127.0.0.1:0", "--state-dir", str(home / "state"), "--socket", str(home / "s"),
@@ -145,7 +153,7 @@ def test_mounted_keys_are_taken(start_daemon, tmp_path):
         line = process.stdout.readline()
         process.terminate()
         return "ready" in line, process.communicate(timeout=30)[1]
-    program = tmp_path / "teletensord"  # the checkout may lie where others cannot look
+    program = open_folder / "teletensord"  # the checkout may lie where others cannot look
     shutil.copy(binary(), program)
     program.chmod(0o755)
     assert starts(10001)[0]

@@ -18,16 +18,6 @@ def disk(tmp_path):
     return Disk(tmp_path)
 
 
-def drained(daemon):
-    assert daemon.terminate(90) == 0, daemon.log
-
-
-def crashed(daemon):
-    daemon.process.kill()
-    daemon.process.wait()
-    daemon.restart()
-
-
 @pytest.mark.parametrize("after", [0, 100_000, 3 * MIB])
 def test_nothing_moves_to_a_full_disk(start_daemon, tt, disk, after):
     """Tensors stay where they are; what does not fit fails as out of memory, until there is room."""
@@ -74,11 +64,11 @@ def test_a_snapshot_that_does_not_fit_leaves_the_older_one(start_daemon, tt, dis
         assert {f.name: f.stat().st_size for f in daemon.state.iterdir()} == before
         w.add_(1)
         np.testing.assert_array_equal(w.numpy(), data * 2 + 1)
-        crashed(daemon)  # goes on from the older one
+        daemon.crash()  # goes on from the older one
         np.testing.assert_array_equal(w.numpy(), data * 2 + 1)
         disk.good()
         s.snapshot()
-        crashed(daemon)
+        daemon.crash()
         np.testing.assert_array_equal(w.numpy(), data * 2 + 1)
         s.close()
 
@@ -95,7 +85,7 @@ def test_a_full_disk_at_a_drain(start_daemon, tt, disk):
             v = tt.arange(100_000.0) + 0
             new.synchronize()
         disk.full("sessions/", after=1000)
-        drained(daemon)
+        daemon.drain()
         assert 'event=session_goes_back session="old"' in daemon.log
         assert 'event=session_lost session="new"' in daemon.log and "No space left" in daemon.log
         disk.good()
@@ -127,7 +117,7 @@ def test_what_there_is_room_for_is_kept_at_a_drain(start_daemon, tt, disk):
             large.keep("kept", kept)
             large.synchronize()
         disk.room("sessions/", 5 * MIB)
-        drained(daemon)
+        daemon.drain()
         assert "event=session_lost" not in daemon.log and "event=session_goes_back" not in daemon.log, daemon.log
         assert 'event=tensors_lost session="large"' in daemon.log
         disk.good()
@@ -162,7 +152,7 @@ def test_what_there_is_no_time_for_is_lost_by_name(start_daemon, tt, disk):
             loss = (w * w).sum()
             s.synchronize()
         disk.slow("sessions/", 150)
-        drained(daemon)
+        daemon.drain()
         assert "event=tensors_lost" in daemon.log and "event=session_lost" not in daemon.log, daemon.log
         disk.good()
         daemon.restart()
@@ -211,7 +201,7 @@ def test_a_damaged_file_of_moved_memory_costs_its_tensor_at_a_drain(start_daemon
                     file.seek(3 * MIB)
                     file.truncate() if harm == "cut" else file.write(b"\x55" * 64)
             del full
-        drained(daemon)
+        daemon.drain()
         assert "event=tensors_lost" in daemon.log and "event=session_lost" not in daemon.log, daemon.log
         daemon.restart()
         with s.as_current():
@@ -259,7 +249,7 @@ def test_kernels_that_cannot_be_kept_are_compiled_again(start_daemon, tt, disk):
     kernels = daemon.state.parent / "kernels"
     assert not list(kernels.glob("*.kernel"))
     disk.good()
-    drained(daemon)
+    daemon.drain()
     daemon.restart()
     assert compute() == wanted
     wait_until(lambda: list(kernels.glob("*.kernel")), what="kernels on the disk")

@@ -18,10 +18,6 @@ def daemon(start_daemon):
     return start_daemon(*FLAGS)
 
 
-def drained(daemon):
-    assert daemon.terminate(90) == 0, daemon.log
-
-
 def test_named_tensors_are_there_after_a_restart(daemon, tt):
     """Views share memory, gradients and flags are there, a program can be called, the quota stays."""
     with tt.connect(daemon.unix, name="exp").as_current() as s:
@@ -35,7 +31,7 @@ def test_named_tensors_are_there_after_a_restart(daemon, tt):
         s.keep("big", tt.ones(1000, 1000))
         s.synchronize()
         s.detach()
-    drained(daemon)
+    daemon.drain()
     files = list(daemon.state.glob("*.session"))
     assert len(files) == 1 and files[0].stat().st_mode & 0o777 == 0o600
     daemon.restart()
@@ -63,7 +59,7 @@ def test_three_training_clients_do_not_notice(daemon):
     for _ in range(3):
         if all(process.poll() is not None for process in clients):
             break
-        drained(daemon)
+        daemon.drain()
         assert "event=session_lost" not in daemon.log, daemon.log
         daemon.restart()
         assert "event=session_not_restored" not in daemon.log, daemon.log
@@ -79,12 +75,11 @@ def test_a_session_that_is_older_than_its_client_says_so(daemon, tt, monkeypatch
         w = tt.zeros(3)
         s.keep("w", w)
         s.synchronize()
-        drained(daemon)
+        daemon.drain()
         daemon.restart()
         w += 1.0
         assert w.tolist() == [1.0, 1.0, 1.0]
-        daemon.kill()
-        daemon.restart()
+        daemon.crash()
         with pytest.raises(tt.SessionLostError, match="command") as lost:
             w.tolist()
         assert lost.value.reason == "rollback"
@@ -101,10 +96,10 @@ def test_a_damaged_file_costs_its_session_alone(daemon, tt):
             s.synchronize()
             s.detach()
             if name == "good":
-                drained(daemon)
+                daemon.drain()
                 good = set(daemon.state.glob("*.session"))
                 daemon.restart()
-    drained(daemon)
+    daemon.drain()
     (bad,) = set(daemon.state.glob("*.session")) - good
     data = bytearray(bad.read_bytes())
     data[-200] ^= 1
@@ -161,7 +156,7 @@ def test_the_disk_is_full(start_daemon, tt):
             s.synchronize()
             s.detach()
     resource.prlimit(daemon.pid, resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
-    drained(daemon)
+    daemon.drain()
     assert 'event=tensors_lost session="large"' in daemon.log and "File too large" in daemon.log
     assert "event=session_lost" not in daemon.log
     assert [f.suffix for f in daemon.state.iterdir() if f.name != "lock"] == [".session"] * 2

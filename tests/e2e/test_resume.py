@@ -49,6 +49,19 @@ def test_cut_once_at_every_frame(daemon, tt):
     nothing_left(daemon)
 
 
+@pytest.mark.usefixtures("each_transport")
+def test_closed_while_nobody_can_be_reached(daemon, tt):
+    """The daemon hears of it once it can, and does not wait for the lease."""
+    proxy = Proxy(daemon.socket)
+    with contextlib.closing(proxy):
+        session = tt.connect(proxy.address)
+        proxy.refuse()
+        proxy.cut()
+        threading.Timer(2, proxy.accept).start()
+        session.close()
+        nothing_left(daemon)
+
+
 def small(tt, log):
     """Training whose frames are small enough to pass between two cuts."""
     x = tt.tensor(np.linspace(-1, 1, 64, dtype=np.float32).reshape(16, 4))

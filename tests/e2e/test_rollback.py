@@ -16,12 +16,6 @@ def daemon(start_daemon):
     return start_daemon(*FLAGS)
 
 
-def crashed(daemon):
-    daemon.process.kill()
-    daemon.process.wait()
-    daemon.restart()
-
-
 def test_what_ran_since_the_snapshot_runs_again(daemon, tt, each_transport):
     """Values that were read before are not read twice, and nothing has happened twice."""
     with tt.connect(daemon.unix, name="exp").as_current() as s:
@@ -35,7 +29,7 @@ def test_what_ran_since_the_snapshot_runs_again(daemon, tt, each_transport):
         ((x * x).sum() * 3).backward()
         assert w.tolist() == [1.0, 2.0, 30.0, 40.0, 5.0, 6.0]
         for _ in range(2):
-            crashed(daemon)
+            daemon.crash()
             w += 1.0
             assert x.grad.tolist() == [6.0, 12.0]
         assert w.tolist() == [3.0, 4.0, 32.0, 42.0, 7.0, 8.0]
@@ -53,7 +47,7 @@ def test_random_numbers_and_large_downloads_are_the_same_again(daemon, tt):
         w = w * tt.randn(1000) + tt.rand(1000)
         large = tt.randn(600, 600)
         before = large.numpy().copy(), w.numpy().copy()
-        crashed(daemon)
+        daemon.crash()
         assert (large.numpy() == before[0]).all() and (w.numpy() == before[1]).all()
         after = tt.randn(5).tolist()
         tt.manual_seed(7)
@@ -92,7 +86,7 @@ def test_what_would_not_happen_again_is_a_rollback(start_daemon, tt, monkeypatch
                 w.sum().item()
         s.synchronize()
         last = w.tolist()
-        crashed(daemon)
+        daemon.crash()
         with pytest.raises(tt.SessionLostError) as lost:
             w.tolist()
         assert lost.value.reason == "rollback" and last != [0.0, 0.0, 0.0]
@@ -118,7 +112,7 @@ def test_until_it_is_accepted(start_daemon, tt, tmp_path, monkeypatch):
         with tt.no_grad():
             w += 5.0
         s.synchronize()
-        crashed(daemon)
+        daemon.crash()
         for act in (lambda: w + 1, lambda: w.tolist(), lambda: tt.ones(3), s.synchronize,
                     lambda: s.keep("v", w), s.snapshot):
             with pytest.raises(tt.SessionLostError, match=r"command \d+; command \d+ had run"):
@@ -143,7 +137,7 @@ def test_until_it_is_accepted(start_daemon, tt, tmp_path, monkeypatch):
             w.tolist()
         assert tt.load(tmp_path / "w.safetensors")["w"].tolist() == [1.0, 2.0]
         s.snapshot()
-        crashed(daemon)
+        daemon.crash()
         assert old.tolist() == [2.0, 3.0]
     s.close()
     wait_until(lambda: not list(daemon.state.glob("*.session")))
@@ -157,7 +151,7 @@ def test_closing_a_rolled_back_session_ends_it(start_daemon, tt, monkeypatch):
         s.snapshot()
         w += 1.0
         s.synchronize()
-        crashed(daemon)
+        daemon.crash()
         wait_until(lambda: s.rolled_back is not None)  # found out though nothing is under way
         with pytest.raises(tt.SessionLostError):
             w.tolist()
@@ -175,6 +169,6 @@ def test_five_crashes_under_three_training_clients(start_daemon):
         wait_line(process, "begun")
     for kills in range(5):
         time.sleep(0.05 * kills)
-        crashed(daemon)
+        daemon.crash()
         assert "event=session_not_restored" not in daemon.log, daemon.log
     assert [digest(process) for process in clients] == wanted

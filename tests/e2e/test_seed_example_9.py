@@ -47,6 +47,24 @@ def test_common_subexpressions():
                      "v4: float32[3] = add(v2, v1)", "return v4"]
 
 
+def test_what_waits_at_the_peak_is_made_again():
+    def f(x, w):
+        h = x @ w
+        a = h.sigmoid()
+        y = a @ w @ w
+        return (y * (a * h)).sum()
+
+    _, passes = traced(f, tt.randn(256, 1024), tt.randn(1024, 1024))
+    before, after = passes["rematerialise"]
+    assert before == [
+        "v2: float32[256, 1024] = matmul(x, w)", "v3: float32[256, 1024] = sigmoid(v2)",
+        "v4: float32[256, 1024] = matmul(v3, w)", "v5: float32[256, 1024] = matmul(v4, w)",
+        "v6: float32[256, 1024] = mul(v3, v2)", "v7: float32[256, 1024] = mul(v5, v6)",
+        "v8: float32[] = sum(v7)", "return v8"]
+    assert after == [*before[:4], "v9: float32[256, 1024] = sigmoid(v2)",
+                     "v6: float32[256, 1024] = mul(v9, v2)", *before[5:]]
+
+
 def test_constants_are_propagated():
     def f(x):
         scale = tt.arange(3) * 2 + 1

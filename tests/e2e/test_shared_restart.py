@@ -15,13 +15,8 @@ def daemon(start_daemon):
 
 
 def drained(daemon):
-    assert daemon.terminate(90) == 0, daemon.log
+    daemon.drain()
     assert "event=session_lost" not in daemon.log and "event=tensors_lost" not in daemon.log, daemon.log
-    daemon.restart()
-
-
-def crashed(daemon):
-    daemon.kill()
     daemon.restart()
 
 
@@ -144,7 +139,7 @@ def test_a_holder_whose_publisher_is_not_there(daemon, tt, ends):
         else:
             a.snapshot()
             (file,) = daemon.state.glob("*.session")
-            assert daemon.terminate(90) == 0
+            daemon.drain()
             file.unlink()
             daemon.restart()
         assert v.tolist() == [i + 1.0 for i in range(1000)]
@@ -179,7 +174,7 @@ def test_after_a_crash_all_holders_have_one_state(daemon, tt):
             x = tt.published("w")
             x += 10
             c.synchronize()
-        crashed(daemon)
+        daemon.crash()
         assert w.tolist() == v.tolist() == [1.0] * 1000  # c's work is no snapshot's
         with pytest.raises(tt.SessionLostError):
             x.tolist()
@@ -187,7 +182,7 @@ def test_after_a_crash_all_holders_have_one_state(daemon, tt):
         with a.as_current():
             w += 5
             assert w[0].item() == 6.0
-        crashed(daemon)
+        daemon.crash()
         with pytest.raises(tt.SessionLostError) as lost:
             w.tolist()
         assert lost.value.reason == "rollback"
@@ -212,14 +207,14 @@ def test_a_snapshot_of_one_has_what_others_wrote(daemon, tt):
             for _ in range(3):
                 v += 1
                 b.snapshot()
-        crashed(daemon)
+        daemon.crash()
         assert w.sum().item() == 3 * 70_000 and v[0].item() == 3.0
         both_see(tt, a, w, b, v)
         b.snapshot()  # taken back and given again by the other one: the names are as of the last, too
         with a.as_current():
             tt.publish("w", None)
             a.snapshot()
-        crashed(daemon)
+        daemon.crash()
         with b.as_current(), pytest.raises(KeyError):
             tt.published("w")
         both_see(tt, a, w, b, v)
@@ -246,7 +241,7 @@ def test_a_snapshot_beside_writers_is_one_state(daemon, tt):
     finally:
         writer.kill()
         writer.communicate()
-    crashed(daemon)
+    daemon.crash()
     x = owner.kept()["w"].numpy()
     assert x[0] > 0 and (x == x[0]).all()
     owner.close()
@@ -266,7 +261,7 @@ def test_no_room_on_the_disk_at_a_drain(start_daemon, tt, tmp_path):
             own = tt.arange(7)
             b.synchronize()
         disk.full(".common")
-        assert daemon.terminate(90) == 0
+        daemon.drain()
         assert "event=tensors_lost" in daemon.log and "event=session_lost" not in daemon.log, daemon.log
         disk.good()
         daemon.restart()
@@ -291,7 +286,7 @@ def test_a_damaged_file_costs_its_tensor(daemon, tt, harm):
             tt.publish("good", good)
         with b.as_current():
             v, fine = tt.published("w"), tt.published("good")
-        assert daemon.terminate(90) == 0
+        daemon.drain()
         (path,) = (f for f in daemon.state.glob("*.common") if f.stat().st_size > 100_000)
         assert path.stat().st_mode & 0o777 == 0o600
         if harm == "remove":

@@ -20,12 +20,6 @@ def cli(daemon, command, *arguments):
                            *arguments], capture_output=True, text=True, timeout=120)
 
 
-def crashed(daemon):
-    daemon.process.kill()
-    daemon.process.wait()
-    daemon.restart()
-
-
 def test_a_snapshot_is_there_after_a_crash(start_daemon, tt, each_transport):
     """All that was issued before the call is in it, also what was still queued."""
     daemon = start_daemon(*FLAGS)
@@ -38,7 +32,7 @@ def test_a_snapshot_is_there_after_a_crash(start_daemon, tt, each_transport):
         assert facts["command"] >= 3000 and facts["bytes"] >= 4000 and facts["seconds"] > 0
         assert [f.suffix for f in daemon.state.iterdir() if f.name != "lock"] == [".session"]
         s.detach()
-    crashed(daemon)
+    daemon.crash()
     with tt.connect(daemon.unix, name="exp").as_current() as s:
         assert s.taken_over and s.kept()["w"].tolist() == [3000.0] * 1000
         s.close()
@@ -76,7 +70,7 @@ def test_snapshots_while_another_thread_works(start_daemon, tt):
         assert not wrong
         total = a[0].item()
         s.detach()
-    crashed(daemon)
+    daemon.crash()
     with tt.connect(daemon.unix, name="exp").as_current() as s:
         found = [s.kept()[name].numpy() for name in "ab"]
         assert all((each == each[0]).all() for each in found)
@@ -131,7 +125,7 @@ def test_from_time_to_time(start_daemon, tt):
         other.close()
         wait_until(lambda: len(list(daemon.state.glob("*.session"))) == 1)
         s.detach()
-    crashed(daemon)
+    daemon.crash()
     with tt.connect(daemon.unix, name="exp").as_current() as s:
         assert s.taken_over and s.kept()["w"].tolist() == [2.0, 2.0, 2.0]
         s.close()

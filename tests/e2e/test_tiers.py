@@ -262,7 +262,7 @@ def test_sessions_whose_tensors_are_on_the_disk_survive_a_restart(start_daemon, 
                 held.append([tt.tensor(a) for a in each])
                 s.synchronize()
         assert sum(use(s)["away"] for s in sessions) >= 32 * MIB
-        assert daemon.terminate(90) == 0, daemon.log
+        daemon.drain()
         assert not files(daemon)
         daemon.restart()
         for s, tensors, each in zip(sessions, held, data, strict=True):
@@ -280,8 +280,7 @@ def test_what_a_killed_daemon_leaves_is_removed(start_daemon, tt):
         s.synchronize()
     left = files(daemon)
     assert left
-    daemon.process.kill()
-    daemon.process.wait()
+    daemon.kill()
     assert all(path.exists() for path in left)
     daemon.restart()
     assert not any(path.parent.exists() for path in left)

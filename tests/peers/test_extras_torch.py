@@ -22,6 +22,17 @@ CALLS = {
     "rnn_tanh_cell": lambda m: m.rnn_tanh_cell(m.tensor(X), m.tensor(H), *parts(m, 3)),
     "rnn_relu_cell": lambda m: m.rnn_relu_cell(m.tensor(X), m.tensor(H), *parts(m, 3)),
     "range": lambda m: m.range(1, 4, 0.5), "range of ints": lambda m: m.range(0, 5),
+    "numbers": lambda m: tuple(getattr(m, f)(a, b) for f in ("add", "mul", "div", "floor_divide")
+                               for a, b in ((2, 3), (2.5, 2), (-7, 2), (True, 3))),
+    "whole ranges": lambda m: tuple(m.arange(*ends, dtype=getattr(m, dtype))
+                                    for ends in ((-0.9, 2.1, 2.0), (5.5,), (0.2, 7.9, 1.5), (0, 3, 0.5))
+                                    for dtype in ("int64", "int32", "int8", "float64")),
+    "whole spaces": lambda m: tuple(getattr(m, f)(0.9, 9.9, 7, dtype=m.int32) for f in ("linspace", "logspace")),
+    "outer of bools": lambda m: m.outer(m.tensor([True, False]), m.tensor([True, True])),
+    "outer of two dtypes": lambda m: m.outer(m.tensor([1.5, 2.0]), m.tensor([2, 3])),
+    "exp2 of infinity": lambda m: m.exp2(m.tensor([complex(-np.inf, np.inf), complex(np.inf, 0)])),
+    "clamp of bools": lambda m: m.clamp_max(m.tensor([True, False]), m.tensor(False)),
+    "sum of a bool": lambda m: m.tensor(True).sum_to_size(()),
     "asarray": lambda m: m.asarray([1.0, 2.0]), "from_dlpack": lambda m: m.from_dlpack(X),
     "frombuffer": lambda m: m.frombuffer(bytearray(X.tobytes()), dtype=m.float32, count=5, offset=8),
     "frobenius_norm": lambda m: m.frobenius_norm(m.tensor(X), (0, 1)),

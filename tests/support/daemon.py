@@ -87,6 +87,15 @@ class Daemon:
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout)
 
+    def drain(self):
+        """SIGTERM, and all that it has to write; it ended well."""
+        assert self.terminate(90) == 0, self.log
+
+    def crash(self):
+        """kill -9, and another process in its place."""
+        self.kill()
+        self.restart()
+
     def kill(self):
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()

@@ -61,7 +61,8 @@ class Peer:
             self.socket = context.wrap_socket(self.socket, server_hostname="localhost")
         self.acks, self.closed = acks, False
         self.seen, self.codes, self._input = Counter(), Counter(), b""
-        self.write(PREFACE + self.frame(SETTINGS, 0, 0, settings))
+        with self._closing():  # not by write(), which might acknowledge the other side's settings first
+            self.socket.sendall(PREFACE + self.frame(SETTINGS, 0, 0, settings))
 
     @staticmethod
     def frame(kind, flags, stream, payload=b""):

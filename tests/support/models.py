@@ -1,8 +1,8 @@
 """Models that tests and measurements share, at any size, for teletensor or PyTorch (`m`)."""
 
 
-def gpt(m, width, heads, layers, tokens, words, dropout=0.1):
-    """A language model as GPT-2 is made, from (batch, tokens) of numbers; the head has weights of its own."""
+def gpt_block(m, width, heads, tokens, dropout=0.0, approximate="none"):
+    """One layer of GPT-2."""
     nn, f = m.nn, m.nn.functional
 
     class Block(nn.Module):
@@ -11,7 +11,7 @@ def gpt(m, width, heads, layers, tokens, words, dropout=0.1):
             self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
             self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
             self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-            self.drop = nn.Dropout(dropout)
+            self.drop = nn.Dropout(dropout) if dropout else nn.Identity()
 
         def forward(self, x):
             batch = x.shape[0]
@@ -19,13 +19,20 @@ def gpt(m, width, heads, layers, tokens, words, dropout=0.1):
             q, k, v = parts.permute(2, 0, 3, 1, 4).unbind(0)
             a = f.scaled_dot_product_attention(q, k, v, is_causal=True)
             x = x + self.drop(self.out(a.transpose(1, 2).reshape(batch, tokens, width)))
-            return x + self.drop(self.down(f.gelu(self.up(self.second(x)), approximate="tanh")))
+            return x + self.drop(self.down(f.gelu(self.up(self.second(x)), approximate=approximate)))
+    return Block()
+
+
+def gpt(m, width, heads, layers, tokens, words, dropout=0.1):
+    """A language model as GPT-2 is made, from (batch, tokens) of numbers; the head has weights of its own."""
+    nn = m.nn
 
     class Model(nn.Module):
         def __init__(self):
             super().__init__()
             self.words, self.places = nn.Embedding(words, width), nn.Embedding(tokens, width)
-            self.blocks = nn.Sequential(*[Block() for _ in range(layers)])
+            self.blocks = nn.Sequential(*[gpt_block(m, width, heads, tokens, dropout, "tanh")
+                                         for _ in range(layers)])
             self.last, self.head = nn.LayerNorm(width), nn.Linear(width, words, bias=False)
 
         def forward(self, x):

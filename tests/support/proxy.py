@@ -39,19 +39,28 @@ class Proxy:
     """Relays to `target` (a UNIX socket path). `cut_after(n)`: the connection dies once the client has
     sent n bytes; `sent` counts them. HTTP/2 frames are cut wherever n falls. `cut_after_frames(n)`: it
     dies behind the n-th HTTP/2 frame, counted in both directions (`frames`). `cut_each(draw)`: every
-    connection dies after draw() bytes of the client's, or of both. `pause()` holds all bytes back."""
+    connection dies after draw() bytes of the client's, or of both. `pause()` holds all bytes back.
+    `swallow()`: a network that drops all packets, without a word to either side, until `restore()`; what was
+    open then stays dead. `tcp`: clients come by TCP."""
 
-    def __init__(self, target):
+    def __init__(self, target, tcp=False):
         self.target, self.limit, self.sent = target, None, 0
         self.frame_limit, self.frames = None, 0
         self.connections, self._draw, self._both, self._refusing = 0, None, False, False
         self._going = threading.Event()
         self._going.set()
-        self.path = tempfile.mktemp(prefix="ttp-", suffix=".sock")
-        self.address = "unix:" + self.path
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(self.path)
-        self._listener.listen()
+        self._holes = 0  # how often the network went; a connection is dead that is older than the last
+        self._whole = threading.Event()
+        self._whole.set()
+        if tcp:
+            self.path, self._listener = None, socket.create_server(("127.0.0.1", 0))
+            self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        else:
+            self.path = tempfile.mktemp(prefix="ttp-", suffix=".sock")
+            self.address = "unix:" + self.path
+            self._listener = socket.socket(socket.AF_UNIX)
+            self._listener.bind(self.path)
+            self._listener.listen()
         self._open, self._lock = [], threading.Lock()
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -61,6 +70,7 @@ class Proxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return
+            self._whole.wait()
             if self._refusing:
                 client.close()
                 continue
@@ -78,10 +88,12 @@ class Proxy:
 
     def _relay(self, source, sink, from_client):
         boundaries = Boundaries(24 if from_client else 0)
-        passed, most, draw = 0, None, None
+        passed, most, draw, holes = 0, None, None, self._holes
         try:
             while data := source.recv(1 << 16):
                 self._going.wait()
+                if holes != self._holes:
+                    continue
                 if draw is not self._draw:
                     draw, passed = self._draw, 0
                     most = draw() if draw and (from_client or self._both) else None
@@ -109,7 +121,7 @@ class Proxy:
         except OSError:
             pass
         finally:
-            self._end(source, sink)
+            self._end(source, *([sink] if holes == self._holes else []))
             source.close()  # the sink is the other thread's
 
     def _end(self, *sockets):
@@ -125,6 +137,13 @@ class Proxy:
 
     def go_on(self):
         self._going.set()
+
+    def swallow(self):
+        self._holes += 1
+        self._whole.clear()
+
+    def restore(self):
+        self._whole.set()
 
     def refuse(self):
         """New connections are closed at once."""
@@ -155,5 +174,7 @@ class Proxy:
         self._listener.close()
         self.cut()
         self.go_on()
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.path)
+        self.restore()
+        if self.path:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.path)

@@ -43,9 +43,9 @@ def nothing(data):
 class Raw:
     """One channel. Calls take and give protoc's classes, or bytes."""
 
-    def __init__(self, address):
+    def __init__(self, address, *options):
         self.channel = grpc.insecure_channel(address, [
-            ("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1)])
+            ("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1), *options])
         self.session_pb, self.program_pb, self.admin_pb = messages()
 
     def __enter__(self):

@@ -27,6 +27,13 @@ _CHANNEL_OPTIONS: list[tuple[str, str | int]] = [
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 1000),
 ]
+# As clients/wire/wire.cc has it. Some versions of gRPC take one name of the timeout, some the other.
+_KEEPALIVE: list[tuple[str, str | int]] = [
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.ping_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
+]
 _INTERNAL = 13
 
 
@@ -47,7 +54,8 @@ class GrpcioTransport(Transport):
 
     def __init__(self, address: str, credentials: Credentials, timeout: float) -> None:
         super().__init__(address, credentials, timeout)
-        self.channel = credentials.channel(_CHANNEL_OPTIONS)
+        local = credentials.target.startswith("unix:")
+        self.channel = credentials.channel(_CHANNEL_OPTIONS + ([] if local else _KEEPALIVE))
         self._writers: list[threading.Event] = []
 
     def call(self, method: str, request: bytes, timeout: float, wait: bool) -> bytes:

@@ -19,13 +19,13 @@ from . import _core
 if TYPE_CHECKING:
     from ._transport import Transport
 
-__all__ = ["AttachError", "Attached", "End", "Keeper"]
+__all__ = ["GONE", "AttachError", "Attached", "End", "Keeper"]
 
 log = logging.getLogger("teletensor")
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 2.0
 # Seconds: nobody listens for so long, so the daemon is not there any more. One that keeps its sessions
 # over a restart says for how long to wait.
-_GONE = 1.5
+GONE = 1.5
 _FUTILE = 50  # streams in a row that end without a word
 _MARGIN = 10  # seconds beyond the lease: the daemon counts from when it noticed
 # Codes with which a connection ends, rather than a session.
@@ -46,6 +46,11 @@ class End(NamedTuple):
         if self.word == "restart":  # the daemon has kept the session for the next one
             return True
         return self.word in ("", "fenced", "slow") and self.code in (0, *_CUT)
+
+    @property
+    def refused(self) -> bool:
+        """Nobody listens there."""
+        return "refused" in self.text or "No such file" in self.text
 
 
 class Attached(NamedTuple):
@@ -125,7 +130,7 @@ class Keeper:
 
     def _again(self, end: End) -> bool:
         began, pause, refused_since = time.monotonic(), _FIRST_PAUSE, 0.0
-        patience = max(_GONE, self._restart)
+        patience = max(GONE, self._restart)
         while not self._stopped.wait(pause * random.uniform(0.5, 1.0)):
             core = self._core()
             if core is None:
@@ -134,7 +139,7 @@ class Keeper:
                 attached = self._transport.attach(self.attach + 1, core)
             except AttachError as error:
                 now = time.monotonic()
-                refused = "refused" in error.end.text or "No such file" in error.end.text
+                refused = error.end.refused
                 refused_since = (refused_since or now) if refused else 0.0
                 if "restart" in (end.word, error.end.word):
                     patience = self._lease  # it said that it comes back

@@ -17,13 +17,16 @@ from . import _core
 from ._credentials import Credentials, credentials_of
 from ._errors import OutOfMemoryError, RefusedError, SessionLostError, TeletensorError
 from ._protowire import Message, decode, encode
-from ._reattach import Attached, AttachError, End, Keeper
+from ._reattach import GONE, Attached, AttachError, End, Keeper
 
 __all__ = ["CallError", "Greeting", "Transport", "device_number", "late_error", "open_transport"]
 
 PROTOCOL = 1
 _CANCELLED, _DEADLINE, _EXHAUSTED, _UNIMPLEMENTED, _UNAVAILABLE = 1, 4, 8, 12, 14
 _TRIES = 200
+# Seconds in which a busy daemon, or one that starts again, hears that the session is closed. Else it
+# stays until its lease is over.
+_CLOSE_PATIENCE = 6
 
 
 class CallError(TeletensorError):
@@ -251,13 +254,17 @@ class Transport(ABC):
         """Closes a session that would outlive its stream."""
         if not self._lease or self._leaving:
             return
-        for wait in (False, True):  # a connection that was cut just now is worth a second one
+        began = time.monotonic()
+        while True:  # a connection that was cut just now is worth another one
             try:
-                self.unary("Compute", "Close", b"", timeout=1 if wait else 2, wait=wait)
+                self.unary("Compute", "Close", b"", timeout=3, wait=False)
                 return
             except CallError as error:
-                if not error.unreachable:
+                patience = GONE if error.end.refused else _CLOSE_PATIENCE
+                if not error.end.cut or time.monotonic() - began > patience:
                     return
+            self.connect_again()
+            time.sleep(0.05)
 
     def interrupt(self, upto: int) -> None:
         """Cancels every command up to number `upto`."""

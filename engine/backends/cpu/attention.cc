@@ -19,6 +19,9 @@ using core::Status;
 
 constexpr std::int64_t kRows = 64;       // of a block
 constexpr std::int64_t kMostParts = 16;  // each has temporary memory of its own
+// The logarithm of a row that sees nothing.
+template <class A>
+constexpr A kBlind = -std::numeric_limits<A>::infinity();
 
 // One operand's matrices, whose elements of a row lie together.
 template <class A>
@@ -70,6 +73,36 @@ struct Sizes4 {
   }
 };
 
+// What is added to the scores, of sizes [..., L, S] or 1; may be absent.
+template <class A>
+class Mask {
+ public:
+  Mask(const TensorArg& arg, const TensorArg& query)
+      : present_(arg.kind == TensorArg::Kind::kTensor) {
+    if (!present_) return;
+    arg_ = arg;
+    matrices_ = Matrices(arg, batch_of(query, 2), 2);
+    const core::Geometry& g = *arg.geometry;
+    const int rank = g.rank();
+    row_ = g.shape[rank - 2] == 1 ? 0 : g.strides[rank - 2];
+    column_ = g.shape[rank - 1] == 1 ? 0 : g.strides[rank - 1];
+  }
+  void add_to(std::int64_t head, std::int64_t row, std::int64_t n, A* scores) const {
+    if (!present_) return;
+    const Row<A> from(arg_, matrices_.offset(head) + row * row_, column_);
+    each_block(n, [&](std::int64_t start, std::int64_t m) {
+      A buffer[kRoom];
+      row_steps<A>().add(from.read(start, m, buffer), m, scores + start);
+    });
+  }
+
+ private:
+  bool present_;
+  TensorArg arg_;
+  Matrices matrices_;
+  std::int64_t row_ = 0, column_ = 0;
+};
+
 // units of work on temporary memory of `elements` each; parts depend on the sizes alone.
 template <class A, class F>
 Status each_unit(KernelCall& call, std::int64_t units, double ns, std::int64_t elements, F&& unit) {
@@ -98,6 +131,7 @@ Status forward(KernelCall& call) {
   Status status;
   const Heads<A> q(call, call.in[0], status), k(call, call.in[1], status),
       v(call, call.in[2], status);
+  const Mask<A> mask(call.in[3], call.in[0]);
   TT_RETURN_IF_ERROR(std::move(status));
   A* const out = call.out[0].first<A>();
   const Matrices result(call.out[0], batch_of(call.out[0], 2), 2);
@@ -106,7 +140,7 @@ Status forward(KernelCall& call) {
   A* const logs = call.out[1].first<A>();
   if (n.keys == 0 || n.values == 0) {
     std::fill_n(out, n.heads * n.length * n.values, A(0));
-    std::fill_n(logs, n.heads * n.length, -std::numeric_limits<A>::infinity());
+    std::fill_n(logs, n.heads * n.length, kBlind<A>);
     return {};
   }
   const Fold<A>&max = fold_of<A>(FoldKind::kMax), &sum = fold_of<A>(FoldKind::kSum);
@@ -124,17 +158,24 @@ Status forward(KernelCall& call) {
           A* row = scores + r * columns;
           const std::int64_t seen = n.seen(first + r, causal);
           steps.scale(row, seen, scale, row);
+          mask.add_to(head, first + r, seen, row);
           A largest = max.identity;
           each_block(seen, [&](std::int64_t start, std::int64_t m) {
             largest = max.pair(largest, max.leaf(row + start, m));
           });
+          A& log = logs[head * n.length + first + r];
+          if (largest == kBlind<A>) {
+            std::fill(row, row + columns, A(0));
+            log = kBlind<A>;
+            continue;
+          }
           const A total = block_sum<A>(seen, [&](std::int64_t start, std::int64_t m) {
             apply_map<A>(Map::kExpDifference, row + start, m, &largest, 0, 0, row + start);
             return sum.leaf(row + start, m);
           });
           steps.scale(row, seen, A(1) / total, row);
           std::fill(row + seen, row + columns, A(0));
-          logs[head * n.length + first + r] = largest + std::log(total);
+          log = largest + std::log(total);
         }
         return gemm(rows, n.values, columns, MatrixRef<const A>{scores, columns, 1},
                     v.from(head, 0), out + result.offset(head) + first * out_row, out_row);
@@ -150,6 +191,7 @@ Status backward(KernelCall& call) {
   const Heads<A> g(call, call.in[0], status), q(call, call.in[1], status),
       k(call, call.in[2], status), v(call, call.in[3], status), y(call, call.in[4], status);
   const RowMajor logs_row_major(call, call.in[5], status);
+  const Mask<A> mask(call.in[6], call.in[1]);
   TT_RETURN_IF_ERROR(std::move(status));
   const A* const logs = logs_row_major.arg().template first<A>();
   A* const dq = call.out[0].first<A>();
@@ -186,10 +228,16 @@ Status backward(KernelCall& call) {
       for (std::int64_t r = 0; r < rows; ++r) {
         A *weights = p + r * columns, *gradient = d + r * columns;
         const std::int64_t seen = n.seen(first + r, causal);
+        const A& log = logs[head * n.length + first + r];
+        if (log == kBlind<A>) {
+          std::fill(weights, weights + columns, A(0));
+          std::fill(gradient, gradient + columns, A(0));
+          continue;
+        }
         steps.scale(weights, seen, scale, weights);
+        mask.add_to(head, first + r, seen, weights);
         each_block(seen, [&](std::int64_t start, std::int64_t m) {
-          apply_map<A>(Map::kExpDifference, weights + start, m, logs + head * n.length + first + r,
-                       0, 0, weights + start);
+          apply_map<A>(Map::kExpDifference, weights + start, m, &log, 0, 0, weights + start);
         });
         // sum(P dP) over the row is sum(g y).
         A buffer[kRoom];

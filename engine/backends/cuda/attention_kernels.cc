@@ -46,9 +46,39 @@ RecipeGraph recipe(Recipe recipe, std::uint8_t tiles = 0) {
   return {recipe, {kType, kType}, tiles};
 }
 
+// What is added to the scores. Its leading sizes are 1 behind the last that is not, which with all
+// before it is the query's: otherwise it is repeated for each head.
+void add_mask(const TensorArg& mask, const TensorArg& q, RowMajorCall& memory,
+              calls::AttentionCall& p) {
+  if (mask.kind != TensorArg::Kind::kTensor) return;
+  const Dims &own = mask.geometry->shape, &whole = q.geometry->shape;
+  const int lead = own.size() - 2;
+  int shared = lead;
+  while (shared > 0 && own[shared - 1] == 1) --shared;
+  std::int64_t heads = 1;
+  for (int d = shared; d < lead; ++d) heads *= whole[d];
+  bool repeated = false;
+  for (int d = 0; d < shared; ++d) repeated = repeated || own[d] != whole[d];
+  core::Geometry geometry = *mask.geometry;
+  if (repeated) {
+    heads = 1;
+    for (int d = 0; d < lead; ++d) {
+      if (geometry.shape[d] == 1) geometry.strides[d] = 0;
+      geometry.shape[d] = whole[d];
+    }
+  }
+  TensorArg read = mask;
+  read.geometry = &geometry;
+  p.mask = memory.read(read, kType);
+  p.mask_size = own[lead] * own[lead + 1];
+  p.mask_heads = shared == 0 ? 0 : heads;
+  p.mask_row = own[lead] == 1 ? 0 : own[lead + 1];
+  p.mask_column = own[lead + 1] == 1 ? 0 : 1;
+}
+
 // What forward and backward share; query, key and value are operands `first` and the next.
-Status begin(const KernelCall& call, std::size_t first, RowMajorCall& memory, std::int64_t& heads,
-             calls::AttentionCall& p) {
+Status begin(const KernelCall& call, std::size_t first, std::size_t mask, RowMajorCall& memory,
+             std::int64_t& heads, calls::AttentionCall& p) {
   const TensorArg &q = call.in[first], &k = call.in[first + 1], &v = call.in[first + 2];
   TT_RETURN_IF_ERROR(sizes_of(call, q, k, v, heads, p));
   p.causal = call.attributes.boolean(0);
@@ -56,6 +86,7 @@ Status begin(const KernelCall& call, std::size_t first, RowMajorCall& memory, st
   p.query = memory.read(q, kType);
   p.key = memory.read(k, kType);
   p.value = memory.read(v, kType);
+  add_mask(call.in[mask], q, memory, p);
   return {};
 }
 
@@ -63,7 +94,7 @@ Status attention(KernelCall& call, Work& work) {
   calls::AttentionCall p = {};
   std::int64_t heads = 1;
   RowMajorCall memory(call, work);
-  TT_RETURN_IF_ERROR(begin(call, 0, memory, heads, p));
+  TT_RETURN_IF_ERROR(begin(call, 0, 3, memory, heads, p));
   p.y = memory.write(call.out[0]);
   p.logs = memory.write(call.out[1], kType);
   p.n = blocks(heads, p.length);
@@ -74,7 +105,7 @@ Status attention_backward(KernelCall& call, Work& work) {
   calls::AttentionCall p = {};
   std::int64_t heads = 1;
   RowMajorCall memory(call, work);
-  TT_RETURN_IF_ERROR(begin(call, 1, memory, heads, p));
+  TT_RETURN_IF_ERROR(begin(call, 1, 6, memory, heads, p));
   p.gradient = memory.read(call.in[0], kType);
   p.y = const_cast<void*>(memory.read(call.in[4], kType));
   p.logs = const_cast<void*>(memory.read(call.in[5], kType));

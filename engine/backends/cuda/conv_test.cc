@@ -74,10 +74,19 @@ TEST(Attention, AndItsDerivative) {
       if (causal && s.length != s.keys) continue;
       const TestTensor q = x(s.length, s.inner), k = x(s.keys, s.inner), v = x(s.keys, s.values);
       const core::Attributes how = {Attribute::of(causal), Attribute::of(0.02)};
-      cases.need("attention", {q, k, v}, how);
-      const TestResult y = call_op("attention", {q, k, v}, how);
-      ASSERT_TRUE(y.status.ok());
-      cases.need("attention_backward", {x(s.length, s.values), q, k, v, y[0], y[1]}, how);
+      std::vector<TestOperand> masks = {nullptr};
+      if (s.length == 5 || s.length == 3) {
+        for (const Dims& shape : {Dims{2, 3, s.length, s.keys}, Dims{1, 1, s.length, s.keys},
+                                  Dims{2, 1, 1, s.keys}, Dims{1, 3, s.length, 1}}) {
+          masks.emplace_back(sample(DType::kF32, Geometry(shape), random, false));
+        }
+      }
+      for (const TestOperand& m : masks) {
+        cases.need("attention", {q, k, v, m}, how);
+        const TestResult y = call_op("attention", {q, k, v, m}, how);
+        ASSERT_TRUE(y.status.ok());
+        cases.need("attention_backward", {x(s.length, s.values), q, k, v, y[0], y[1], m}, how);
+      }
     }
   }
   cases.run(1000, /*scale=*/32);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from .. import _core
@@ -85,6 +86,14 @@ def _number(x: Any) -> Any:
     return x.item() if isinstance(x, Tensor) else x
 
 
+def _whole(dtype: Any, *numbers: Any) -> tuple[Any, ...]:
+    """The numbers, if they are finite, without their fractions where dtype is of integers."""
+    if dtype is None or dtype.is_floating_point or dtype.is_complex or not all(
+            math.isfinite(v) for v in numbers if isinstance(v, float)):
+        return numbers
+    return tuple(int(v) if isinstance(v, float) else v for v in numbers)
+
+
 def arange(start: Any, end: Any = None, step: Any = 1, *, dtype: Any = None, device: Any = None,
            requires_grad: bool = False) -> Tensor:
     """start, start + step, ... before end; `arange(end)` starts at 0."""
@@ -94,7 +103,13 @@ def arange(start: Any, end: Any = None, step: Any = 1, *, dtype: Any = None, dev
     device = resolve_device(current_session(), device)
     if dtype is None and any(isinstance(v, float) for v in (start, end, step)):
         dtype = _core.default_dtype()
-    return made(ops["arange"](start, end, step, dtype, device), requires_grad)
+    first, last, by = _whole(dtype, start, end, step)
+    if (first, last, by) != (start, end, step) and step:
+        count = math.ceil((end - start) / step)  # that of the fractions
+        if not by:
+            return made(ops["full"](first, (count,), dtype, device), requires_grad)
+        last = first + count * by
+    return made(ops["arange"](first, last, by, dtype, device), requires_grad)
 
 
 def linspace(start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any = None,
@@ -106,6 +121,7 @@ def linspace(start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any
         dtype = _core.default_dtype().to_complex()
     dtype, device = options(dtype, device)
     if not dtype.is_complex:
+        start, end = _whole(dtype, start, end)
         return made(ops["linspace"](start, end, steps, dtype, device), requires_grad)
     parts = [ops["linspace"](*each, steps, dtype.to_real(), device)
              for each in zip(*((v.real, v.imag) for v in ends), strict=True)]
@@ -116,8 +132,8 @@ def logspace(start: Any, end: Any, steps: int, base: float = 10.0, *, dtype: Any
              device: Any = None, requires_grad: bool = False) -> Tensor:
     """base to the power of `steps` evenly spaced numbers from start to end."""
     dtype, device = options(dtype, device)
-    powers = ops["linspace"](_number(start), _number(end), steps, _core.float64, device)
-    out = ops["pow"](_number(base), powers)
+    start, end, base = _whole(dtype, _number(start), _number(end), _number(base))
+    out = ops["pow"](base, ops["linspace"](start, end, steps, _core.float64, device))
     return made(out if dtype == _core.float64 else ops["cast"](out, dtype), requires_grad)
 
 

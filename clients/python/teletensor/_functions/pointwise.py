@@ -18,6 +18,8 @@ __all__ = [
 
 def clamp_min(input: Tensor, min: Any) -> Tensor:
     """The larger one of input and min; NaN where one is NaN."""
+    if isinstance(min, Tensor) and min.dtype == input.dtype == _core.bool:
+        return ops["maximum"](input, min)
     return ops["clamp"](input, min, None)
 
 
@@ -28,6 +30,8 @@ def clamp_min_(input: Tensor, min: Any) -> Tensor:
 
 def clamp_max(input: Tensor, max: Any) -> Tensor:
     """The smaller one of input and max; NaN where one is NaN."""
+    if isinstance(max, Tensor) and max.dtype == input.dtype == _core.bool:
+        return ops["minimum"](input, max)
     return ops["clamp"](input, None, max)
 
 

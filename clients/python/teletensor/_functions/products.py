@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from .. import _core
 from .._core import Tensor, ops
 from .stores import stored
 
 __all__ = [
     "addbmm", "addbmm_", "addmm", "addmv", "addmv_", "addr", "addr_", "baddbmm", "baddbmm_", "ger", "inner",
+    "outer",
 ]
 
 
@@ -59,7 +61,7 @@ def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: Any = 1, alpha: Any 
 
 def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """beta * input + alpha * the outer product."""
-    return _plus(input, ops["outer"](vec1, vec2), beta, alpha)
+    return _plus(input, outer(vec1, vec2), beta, alpha)
 
 
 def _inplace(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -74,9 +76,18 @@ def _inplace(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 addbmm_, baddbmm_, addmv_, addr_ = (_inplace(f) for f in (addbmm, baddbmm, addmv, addr))
 
 
-def ger(input: Tensor, vec2: Tensor) -> Tensor:
-    """The outer product."""
+def outer(input: Tensor, vec2: Tensor) -> Tensor:
+    """The products of each element of one vector with each of the other."""
+    if input.dtype != vec2.dtype or input.dtype == _core.bool:
+        _rank("outer", input, 1)
+        _rank("outer", vec2, 1)
+        return ops["mul"](ops["unsqueeze"](input, 1), vec2)
     return ops["outer"](input, vec2)
+
+
+def ger(input: Tensor, vec2: Tensor) -> Tensor:
+    """outer(input, vec2)."""
+    return outer(input, vec2)
 
 
 def inner(input: Tensor, other: Tensor) -> Tensor:

@@ -122,6 +122,8 @@ def sum_to_size(self: Tensor, *size: Any) -> Tensor:
     if lead < 0 or any(n != m and n != 1 for n, m in zip(target, shape[lead:], strict=True)):
         raise RuntimeError(f"size {list(target)} is not expandable to size {list(shape)}.")
     gone = [d for d in range(len(shape)) if d < lead or (target[d - lead] == 1 and shape[d] != 1)]
+    if not target:
+        return ops["sum"](self)
     if not gone:
         return self
     return ops["reshape"](ops["sum"](self, gone, True), target)

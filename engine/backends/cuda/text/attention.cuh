@@ -7,7 +7,7 @@ namespace tt {
 template <class A>
 struct AttentionBlock {
   std::int64_t head, first;
-  const A *q, *k, *v, *g;
+  const A *q, *k, *v, *g, *mask;
   AttentionBlock(const calls::AttentionCall& p, std::int64_t rows) {
     head = blockIdx.x;
     first = coordinate(head, (rows + 63) / 64) * 64;
@@ -15,24 +15,31 @@ struct AttentionBlock {
     k = static_cast<const A*>(p.key) + head * p.keys * p.inner;
     v = static_cast<const A*>(p.value) + head * p.keys * p.values;
     g = static_cast<const A*>(p.gradient) + head * p.length * p.values;
+    mask = static_cast<const A*>(p.mask);
+    if (p.mask_heads) mask += head / p.mask_heads * p.mask_size;
   }
 };
 
-// The scores of a tile, scaled; -infinity where a query does not see a key. All threads call it;
+// The scores of a tile, scaled and masked; -infinity where a query does not see a key. All threads call it;
 // ends at a barrier.
 template <class A>
 void attention_scores(const calls::AttentionCall& p, A (&scores)[64][65], A (&as)[16][65],
-                      A (&bs)[16][65], const A* q, const A* k, std::int64_t q0, std::int64_t k0) {
+                      A (&bs)[16][65], const AttentionBlock<A>& of, std::int64_t q0,
+                      std::int64_t k0) {
   A acc[4][4] = {};
   const A scale = static_cast<A>(p.scale);
   tile_product<A, false, true>(
       acc, as, bs, p.length - q0, p.keys - k0, p.inner,
-      [&](std::int64_t m, std::int64_t e) { return q[(q0 + m) * p.inner + e]; },
-      [&](std::int64_t e, std::int64_t n) { return k[(k0 + n) * p.inner + e]; });
+      [&](std::int64_t m, std::int64_t e) { return of.q[(q0 + m) * p.inner + e]; },
+      [&](std::int64_t e, std::int64_t n) { return of.k[(k0 + n) * p.inner + e]; });
   each_of_tile(acc, 64, 64, [&](int row, int column, A value) {
     const bool seen = q0 + row < p.length && k0 + column < p.keys &&
                       (!p.causal || k0 + column <= q0 + row);
-    scores[row][column] = seen ? value * scale : -A(__builtin_inf());
+    A score = seen ? value * scale : -A(__builtin_inf());
+    if (seen && of.mask) {
+      score += of.mask[(q0 + row) * p.mask_row + (k0 + column) * p.mask_column];
+    }
+    scores[row][column] = score;
   });
   __syncthreads();
 }
@@ -74,7 +81,7 @@ void attention(const calls::AttentionCall& p) {
   A acc[kValues][4][4] = {};
   const std::int64_t last = p.causal && q0 + 64 < p.keys ? q0 + 64 : p.keys;
   for (std::int64_t k0 = 0; k0 < last; k0 += 64) {
-    attention_scores(p, scores, as, bs, of.q, of.k, q0, k0);
+    attention_scores(p, scores, as, bs, of, q0, k0);
     if (t < 64) {
       A now = most[t];
       for (int c = 0; c < 64; ++c) now = Max<A>::one(now, scores[t][c]);
@@ -106,7 +113,7 @@ void attention(const calls::AttentionCall& p) {
 #pragma unroll
   for (int tile = 0; tile < kValues; ++tile) {
     each_of_tile(acc[tile], p.length - q0, p.values - tile * 64, [&](int row, int column, A sum) {
-      y[row * p.values + tile * 64 + column] = sum / total[row];
+      y[row * p.values + tile * 64 + column] = total[row] == 0 ? A(0) : sum / total[row];
     });
   }
   if (t < 64 && q0 + t < p.length) {
@@ -155,7 +162,7 @@ void attention_keys(const calls::AttentionCall& p) {
   A dv[kTiles][4][4] = {}, dk[kTiles][4][4] = {};
   for (std::int64_t q0 = p.causal ? k0 : 0; q0 < p.length; q0 += 64) {
     const std::int64_t rows = p.length - q0 < 64 ? p.length - q0 : 64;
-    attention_scores(p, weights, as, bs, of.q, of.k, q0, k0);
+    attention_scores(p, weights, as, bs, of, q0, k0);
     attention_weights(weights, [&](int row) { return logs[q0 + row]; });
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
@@ -195,7 +202,7 @@ void attention_queries(const calls::AttentionCall& p) {
   A dq[kTiles][4][4] = {};
   const std::int64_t last = p.causal && q0 + 64 < p.keys ? q0 + 64 : p.keys;
   for (std::int64_t k0 = 0; k0 < last; k0 += 64) {
-    attention_scores(p, weights, as, bs, of.q, of.k, q0, k0);
+    attention_scores(p, weights, as, bs, of, q0, k0);
     attention_weights(weights, [&](int row) { return logs[q0 + row]; });
     attention_score_gradients(p, weights, as, bs, of, q0, k0);
 #pragma unroll

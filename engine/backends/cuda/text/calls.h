@@ -196,6 +196,8 @@ struct AttentionCall {
   const void* key;
   const void* value;
   const void* gradient;
+  const void* mask;  // null, or matrices of this many elements; each serves so many heads (0: all)
+  std::int64_t mask_size, mask_heads, mask_row, mask_column;
   void* y;
   void* logs;
   void* dots;

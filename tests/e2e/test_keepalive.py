@@ -1,0 +1,100 @@
+"""Networks that drop everything without a word, and clients whose pings do not keep to the rules."""
+
+import concurrent.futures
+import contextlib
+import time
+
+import grpc
+import pytest
+from support.daemon import wait_until
+from support.http2 import PING, Peer
+from support.proxy import Proxy
+from support.raw import Raw
+
+# Seconds. The daemon asks after 5 of silence and waits 3, a client of TCP after 10 and waits 5.
+NOTICED = 60
+
+
+class Way:
+    """A client behind a network of its own, which waits for a value that went into the hole."""
+
+    def __init__(self, tt, daemon, transport):
+        self.daemon, self.proxy = daemon, Proxy(daemon.socket, tcp=True)
+        self.session = tt.connect(self.proxy.address)
+        assert self.session.transport == transport
+        with self.session.as_current():
+            self.x = tt.full((1000,), 2.0)
+            self.session.synchronize()
+        self.proxy.swallow()
+        with self.session.as_current():
+            self.y = self.x.mul_(3).sum()
+
+    @property
+    def attached(self):
+        """As (the client, the daemon) think; None: the daemon has no session."""
+        with Raw(self.daemon.unix) as raw:
+            daemon = [s.attached for s in raw.sessions()]
+        return self.session._transport._keeper.attached.is_set(), daemon[0] if daemon else None
+
+
+def test_a_network_that_swallows_everything(start_daemon, tt, monkeypatch):
+    """Both sides notice by themselves. When it is back before the lease is over, the client goes on, and
+    nothing ran twice. Else the session ends and its memory is back; the client is told, and can begin anew."""
+    back, gone = [], []
+    with contextlib.ExitStack() as end, concurrent.futures.ThreadPoolExecutor(4) as pool:
+        for transport in ("native", "grpcio"):
+            monkeypatch.setenv("TELETENSOR_TRANSPORT", transport)
+            for ways, lease in ((back, "300"), (gone, "1")):
+                ways.append(Way(tt, start_daemon("--lease", lease), transport))
+                end.callback(ways[-1].proxy.close)
+        waiting = {way: pool.submit(way.y.item) for way in back + gone}
+        for way in back:
+            wait_until(lambda way=way: way.attached == (False, False), NOTICED, "both sides notice")
+        for way in gone:
+            wait_until(lambda way=way: way.attached == (False, None), NOTICED, "the lease is over")
+            with Raw(way.daemon.unix) as raw:
+                wait_until(lambda raw=raw: not any(raw.used().values()), what="memory back")
+        assert not any(value.done() for value in waiting.values())
+        for way in back + gone:
+            way.proxy.restore()
+        for way in back:
+            assert waiting[way].result(NOTICED) == 6000.0
+            way.session.close()
+        for way in gone:
+            with pytest.raises(tt.SessionLostError, match="nobody came back"):
+                waiting[way].result(NOTICED)
+            with tt.connect(way.proxy.address):
+                assert tt.ones(3).sum().item() == 3.0
+            way.session.close()
+
+
+def pings(peer, pause, most):
+    """Sends them until the other side has enough, at most so many."""
+    for _ in range(most):
+        peer.send(PING, 0, 0, b"12345678")
+        time.sleep(pause)
+        peer.read()
+        if peer.closed:
+            break
+    return [code for code in peer.codes if str(code).startswith("goaway")]
+
+
+def test_pings_that_are_too_many(start_daemon, tt):
+    """GOAWAY (11: ENHANCE_YOUR_CALM); a neighbour does not notice. One in 2 s may come, ours come in 10."""
+    daemon = start_daemon()
+    with tt.connect(daemon.unix) as session, Peer(daemon.tcp) as rude, Peer(daemon.tcp) as polite:
+        x = tt.arange(4)
+        for peer in (rude, polite):
+            peer.read(10)
+        assert pings(rude, 0.05, 100) == ["goaway 11"]
+        assert pings(polite, 2.2, 4) == [] and not polite.closed
+        assert x.sum().item() == 6 and session._transport._keeper.attach == 1
+
+
+def test_a_client_whose_keepalive_is_too_short_is_told(start_daemon):
+    daemon = start_daemon("--lease", "0")
+    with Raw(daemon.tcp, ("grpc.keepalive_time_ms", 100), ("grpc.http2.max_pings_without_data", 0)) as rude:
+        code, text = rude.session().refusal()
+        assert code == grpc.StatusCode.UNAVAILABLE and "ping" in text.lower(), (code, text)
+    with Raw(daemon.unix) as raw:
+        wait_until(lambda: not raw.sessions(), what="its session is gone")
