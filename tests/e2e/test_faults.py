@@ -1,13 +1,28 @@
 """Faults of the box that take long, or a daemon of their own (docs/faults.md)."""
 
+import concurrent.futures
 import contextlib
 import os
+import re
 import resource
+import subprocess
+import sys
 
 import grpc
 import numpy as np
-from support.daemon import wait_until
-from support.raw import Raw
+import pytest
+from support.daemon import SANITIZED, wait_until
+from support.faults import Faults
+from support.http import ask
+from support.proxy import Proxy
+from support.raw import Raw, messages
+
+MIB = 1 << 20
+
+
+def resident(pid):
+    with open(f"/proc/{pid}/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
 
 
 def test_guessed_handles(start_daemon, tt):
@@ -58,3 +73,119 @@ def test_no_more_descriptors(start_daemon, tt):
                 return bool(raw.describe().server_version)
         wait_until(comes, 60, "room for another")
         assert (x + 2).sum().item() == 30.0
+
+
+def test_the_system_has_no_memory(start_daemon, tt):
+    """Less than the daemon was told: what does not fit is out of memory as if a budget had said so."""
+    daemon = start_daemon("--host-memory", "4GiB")
+    large = np.arange(4 << 20, dtype=np.float32)
+    with tt.connect(daemon.unix) as session:
+        x = tt.ones(1000)
+        assert x.sum().item() == 1000.0
+        with open(f"/proc/{daemon.pid}/statm", encoding="ascii") as file:
+            reserved = int(file.read().split()[0]) * resource.getpagesize()
+        before = resource.prlimit(daemon.pid, resource.RLIMIT_AS)
+        resource.prlimit(daemon.pid, resource.RLIMIT_AS, (reserved + 24 * MIB, before[1]))
+        for _ in range(3):
+            for make in (lambda: tt.ones(16 << 20), lambda: tt.tensor(np.zeros(16 << 20, np.float32)),
+                         lambda: x.repeat(16 << 10).sort()[0]):
+                with pytest.raises(tt.OutOfMemoryError):
+                    make()
+                    session.synchronize()
+            assert (x + 1).sum().item() == 2000.0
+        resource.prlimit(daemon.pid, resource.RLIMIT_AS, before)
+        np.testing.assert_array_equal((tt.tensor(large) * 2).numpy(), large * 2)
+
+
+def test_a_thousand_idle_sessions(start_daemon, tt):
+    """What each costs; one more than there may be is refused; the rest do not notice."""
+    most = 1000
+    daemon = start_daemon("--max-sessions", str(most + 1), "--lease", "600")
+    with tt.connect(daemon.unix) as session:
+        x = tt.arange(10)
+        assert x.sum().item() == 45
+        before = resident(daemon.pid)
+        for first in range(0, most, 50):
+            with Raw(daemon.unix) as raw:
+                for number in range(first, first + 50):
+                    idle = raw.session(session_name=f"idle-{number}", take_over=True)
+                    idle.run(idle.constant([float(number)]), idle.fetch(1))
+                    assert np.frombuffer(idle.fetched().data, np.float32) == number
+            assert (x * 2).sum().item() == 90
+        grown = resident(daemon.pid) - before
+        with Raw(daemon.unix) as raw:
+            assert len(raw.sessions()) == most + 1
+            with pytest.raises(grpc.RpcError) as raised:
+                raw.hello(session_name="one more", take_over=True)
+            assert raised.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert SANITIZED or grown / most < 80 << 10  # 57 KiB were seen
+        assert (x * 2).sum().item() == 90
+
+
+def test_nobody_learns_what_others_have(start_daemon, tt):
+    """Equal bytes are sent, held and counted each time: whether somebody has them already does not show."""
+    daemon = start_daemon()
+    data = np.random.default_rng(3).integers(0, 256, 4 << 20, np.uint8)
+    proxy = Proxy(daemon.socket)
+    with contextlib.closing(proxy), Raw(daemon.unix) as raw, tt.connect(proxy.address) as first, \
+            tt.connect(proxy.address) as second:
+        held = []
+        for session in (first, second, second):
+            sent, used = proxy.sent, sum(raw.used().values())
+            with session.as_current():
+                held.append(tt.tensor(data))
+                session.synchronize()
+            assert proxy.sent - sent > data.nbytes
+            assert sum(raw.used().values()) - used >= data.nbytes
+        for tensor in held:
+            np.testing.assert_array_equal(tensor.numpy(), data)
+
+
+def test_threads_that_write_one_tensor(start_daemon, tt):
+    """Streams of one session are one: each write is there once, and a gradient is that of the values with which its
+    forward was computed, whoever has written since (docs/differences.md)."""
+    daemon = start_daemon()
+    with tt.connect(daemon.unix) as session:
+        w = tt.ones((), dtype=tt.float64)
+        w.requires_grad_()
+        count = tt.zeros(100, dtype=tt.int64)
+
+        def work(number):
+            wrong = 0
+            with session.as_current():
+                for i in range(100):
+                    y = w * w
+                    with tt.no_grad():
+                        w.add_(0.5)
+                        count.add_(1)
+                    if i % 10 == number:
+                        (gradient,) = tt.autograd.grad(y, w)
+                        wrong += gradient.item() ** 2 != 4 * y.item()
+            return wrong
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            assert sum(pool.map(work, range(4))) == 0
+        assert count.tolist() == [400] * 100 and w.item() == 201.0
+
+
+def test_the_daemon_calls_nobody(start_daemon, tt, tmp_path):
+    """No message has a field for an address, and nothing that clients can ask for makes it connect to the network."""
+    for module in messages():
+        for name, message in module.DESCRIPTOR.message_types_by_name.items():
+            for field in message.fields:
+                assert not re.search(r"ur[il]$|hostname|address|endpoint|_path|proxy", field.name), (name, field.name)
+    calls = tmp_path / "calls"
+    environment = {**Faults(tmp_path).environment, "TT_CALLS": str(calls)}
+    daemon = start_daemon("--http", "127.0.0.1:0", "--restart", "60", env=environment)
+    with tt.connect(daemon.tcp, name="http://192.0.2.1/name") as session:
+        x = tt.arange(1 << 20)
+        session.keep("http://192.0.2.1/kept", x)
+        session.snapshot()
+        np.testing.assert_array_equal(x.numpy(), np.arange(1 << 20))
+    for path in ("/metrics", "/readyz", "/http://192.0.2.1/", "/?url=http://192.0.2.1/"):
+        for headers in ({}, {"Host": "192.0.2.1"}, {"X-Forwarded-Host": "192.0.2.1", "Referer": "http://192.0.2.1/"}):
+            ask(daemon.http, path, headers=headers)
+    assert not calls.exists()
+    host, port = daemon.tcp.split(":")  # would it be noted?
+    subprocess.run([sys.executable, "-c", f"import socket; socket.create_connection(({host!r}, {port}))"],
+                   env={**os.environ, **environment}, check=True, timeout=60)
+    assert calls.read_text(encoding="ascii") == "connect\n"

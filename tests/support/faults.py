@@ -1,4 +1,5 @@
-"""A disk that is full, fails or is slow under a daemon of a test (faults/faults.cc)."""
+"""A disk that is full, fails or is slow under a daemon of a test (faults/faults.cc), a calendar that jumps
+(faults/clock.cc)."""
 
 from pathlib import Path
 
@@ -10,8 +11,8 @@ LIBRARY = Path(binary()).resolve().parents[1] / "tests/libfaults.so"
 TEXT = 256
 
 
-class Disk:
-    """environment: of the daemon. disk.full("sessions/"): from now on; disk.good(): no longer."""
+class Faults:
+    """environment: of the daemon. good(): all goes well again."""
 
     def __init__(self, folder):
         if SANITIZED or not LIBRARY.exists():
@@ -25,6 +26,21 @@ class Disk:
         with open(self._path, "r+b") as file:
             file.write(text.encode().ljust(TEXT, b"\0"))
 
+    def good(self):
+        self._say("")
+
+
+class Calendar(Faults):
+    """Its clock, which the test can put forward and back."""
+
+    def jump(self, seconds):
+        """It is off by so much from now on."""
+        self._say(f"clock {seconds}")
+
+
+class Disk(Faults):
+    """disk.full("sessions/"): from now on, until disk.good()."""
+
     def full(self, part, after=0, error="enospc"):
         """What is written to files with `part` in their path fails after so many more bytes."""
         self._count += 1  # a rule of its own, whose bytes are counted from here
@@ -37,7 +53,3 @@ class Disk:
     def slow(self, part, milliseconds):
         """Each write to such files takes so much longer."""
         self._say(f"slow {milliseconds} {part}")
-
-    def good(self):
-        """All goes well again."""
-        self._say("")

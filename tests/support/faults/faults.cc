@@ -1,6 +1,5 @@
 // A disk that is full, fails or is slow, for a daemon of a test: preloaded, it stands in front of
-// the calls that write files. TT_FAULTS names a file of kText bytes, which the test fills in and
-// changes at any time: "KIND NUMBER PART" (support/faults.py), zeros behind it.
+// the calls that write files. The rule (control.h) is "KIND NUMBER PART" (support/faults.py):
 //
 //   enospc N PART   what is written to files with PART in their path fails after N more bytes
 //   eio N PART      the same with another error
@@ -9,8 +8,6 @@
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
-#include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -18,24 +15,14 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
+
+#include "control.h"
 
 namespace {
 
-constexpr std::size_t kText = 256;
-
-const char* control() {
-  static const char* const mapped = [] {
-    const char* const path = std::getenv("TT_FAULTS");
-    const int fd = path == nullptr ? -1 : open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return static_cast<const char*>(nullptr);
-    void* const memory = mmap(nullptr, kText, PROT_READ, MAP_SHARED, fd, 0);
-    close(fd);
-    return memory == MAP_FAILED ? nullptr : static_cast<const char*>(memory);
-  }();
-  return mapped;
-}
+using teletensor::faults::control;
+using teletensor::faults::kText;
 
 // Of the files in the folder of this one.
 long size_of_folder(char* path) {
