@@ -101,7 +101,7 @@ def test_a_thousand_idle_sessions(start_daemon, tt):
     """What each costs; one more than there may be is refused; the rest do not notice."""
     most = 1000
     daemon = start_daemon("--max-sessions", str(most + 1), "--lease", "600")
-    with tt.connect(daemon.unix) as session:
+    with tt.connect(daemon.unix):
         x = tt.arange(10)
         assert x.sum().item() == 45
         before = resident(daemon.pid)
