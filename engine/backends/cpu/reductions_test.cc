@@ -111,7 +111,8 @@ void expect_trees() {
         const A got = fold.leaf(x.data(), static_cast<std::int64_t>(n)),
                 want = tree_of(x, fold.pair);
         ASSERT_TRUE(std::memcmp(&got, &want, sizeof(A)) == 0 || (got != got && want != want))
-            << "kind " << static_cast<int>(kind) << ", " << what << ", n " << n << ": " << got << ", not " << want;
+            << "kind " << static_cast<int>(kind) << ", " << what << ", n " << n << ": " << got
+            << ", not " << want;
       }
     }
     for (const A first : {A(0), A(-0.0)}) {  // of equal zeros the first stays
