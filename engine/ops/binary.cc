@@ -14,24 +14,6 @@ namespace {
 using core::DType;
 using core::Status;
 
-OpDef row(std::string_view signature, std::string_view doc, Infer infer, Vjp vjp,
-          std::vector<Save> saves = {}) {
-  return {.signature = signature,
-          .doc = doc,
-          .infer = infer,
-          .vjp = vjp,
-          .saves = std::move(saves),
-          .inplace = Inplace::kElementwise};
-}
-OpDef plain(std::string_view signature, std::string_view doc, Infer infer,
-            std::string_view not_differentiable) {
-  return {.signature = signature,
-          .doc = doc,
-          .infer = infer,
-          .not_differentiable = not_differentiable,
-          .inplace = Inplace::kElementwise};
-}
-
 // ---------------------------------------------------------------- inference
 
 Status infer_add(InferContext& c) {

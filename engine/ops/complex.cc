@@ -102,13 +102,9 @@ void polar_vjp(VjpContext& c) {
 
 OpDef row(std::string_view signature, std::string_view doc, Infer infer, Vjp vjp, Tangent tangent,
           std::vector<Save> saves = {}) {
-  return {.signature = signature,
-          .doc = doc,
-          .infer = infer,
-          .vjp = vjp,
-          .saves = std::move(saves),
-          .inplace = Inplace::kElementwise,
-          .tangent = tangent};
+  OpDef def = row(signature, doc, infer, vjp, std::move(saves));
+  def.tangent = tangent;
+  return def;
 }
 
 }  // namespace

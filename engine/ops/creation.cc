@@ -6,6 +6,7 @@
 #include "engine/ops/elementwise.h"
 #include "engine/ops/families.h"
 #include "engine/ops/functions.h"
+#include "engine/ops/sizes.h"
 
 namespace teletensor::ops {
 namespace {
@@ -17,22 +18,6 @@ using core::Number;
 using core::Status;
 
 constexpr std::string_view kConstant = "it is made of constants";
-
-// A shape attribute; the graph's final check refuses negative and overflowing sizes.
-Status read_shape(InferContext& c, std::size_t i, Dims& shape) {
-  const auto sizes = c.attributes.ints(i);
-  if (sizes.size() > core::kMaxRank) {
-    return c.fail("rank " + std::to_string(sizes.size()) + " is above the limit of 12");
-  }
-  for (std::int64_t n : sizes) {
-    if (n < 0) return c.fail("negative size " + std::to_string(n));
-  }
-  if (const auto count = core::checked_numel(sizes); !count.ok()) {
-    return c.fail(count.status().message());
-  }
-  shape = Dims(sizes);
-  return {};
-}
 
 DType dtype_or(const InferContext& c, std::size_t i, DType fallback) {
   return c.attributes.has(i) ? c.attributes.dtype(i) : fallback;

@@ -1,11 +1,32 @@
-// Inference shared by the elementwise families.
+// Rows and inference shared by the elementwise families.
 #pragma once
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "engine/ops/op.h"
 
 namespace teletensor::ops {
+
+// An op that has a derivative, and one that has none.
+inline OpDef row(std::string_view signature, std::string_view doc, Infer infer, Vjp vjp,
+                 std::vector<Save> saves = {}) {
+  return {.signature = signature,
+          .doc = doc,
+          .infer = infer,
+          .vjp = vjp,
+          .saves = std::move(saves),
+          .inplace = Inplace::kElementwise};
+}
+inline OpDef plain(std::string_view signature, std::string_view doc, Infer infer,
+                   std::string_view why = "PyTorch defines no derivative") {
+  return {.signature = signature,
+          .doc = doc,
+          .infer = infer,
+          .not_differentiable = why,
+          .inplace = Inplace::kElementwise};
+}
 
 // Adds the result of broadcasting all tensor operands, with the strides that PyTorch gives it.
 // Refuses shapes that do not broadcast, and calls without any tensor. `common` is the dtype that

@@ -7,6 +7,7 @@
 
 #include "engine/ops/families.h"
 #include "engine/ops/functions.h"
+#include "engine/ops/sizes.h"
 
 namespace teletensor::ops {
 namespace {
@@ -16,21 +17,6 @@ using core::DType;
 using core::Status;
 
 constexpr std::string_view kRandom = "its values do not depend on the operand's";
-
-Status read_shape(InferContext& c, std::size_t i, Dims& shape) {
-  const auto sizes = c.attributes.ints(i);
-  if (sizes.size() > core::kMaxRank) {
-    return c.fail("rank " + std::to_string(sizes.size()) + " is above the limit of 12");
-  }
-  for (std::int64_t n : sizes) {
-    if (n < 0) return c.fail("negative size " + std::to_string(n));
-  }
-  if (const auto count = core::checked_numel(sizes); !count.ok()) {
-    return c.fail(count.status().message());
-  }
-  shape = Dims(sizes);
-  return {};
-}
 
 Status check_floating(const InferContext& c, DType dtype) {
   if (core::is_floating(dtype)) return {};

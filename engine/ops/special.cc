@@ -18,24 +18,6 @@ using core::Status;
 
 constexpr double kTwoOverRootPi = 1.1283791670955126, kHalfRootPi = 0.88622692545275801;
 
-OpDef row(std::string_view signature, std::string_view doc, Infer infer, Vjp vjp,
-          std::vector<Save> saves = {}) {
-  return {.signature = signature,
-          .doc = doc,
-          .infer = infer,
-          .vjp = vjp,
-          .saves = std::move(saves),
-          .inplace = Inplace::kElementwise};
-}
-OpDef plain(std::string_view signature, std::string_view doc, Infer infer,
-            std::string_view why = "PyTorch defines no derivative") {
-  return {.signature = signature,
-          .doc = doc,
-          .infer = infer,
-          .not_differentiable = why,
-          .inplace = Inplace::kElementwise};
-}
-
 // ---------------------------------------------------------------- inference
 
 Status infer_same_dtypes(InferContext& c) {

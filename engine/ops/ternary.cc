@@ -170,16 +170,6 @@ void addcdiv_vjp(VjpContext& c) {
   }
 }
 
-OpDef row(std::string_view signature, std::string_view doc, Infer infer, Vjp vjp,
-          std::vector<Save> saves) {
-  return {.signature = signature,
-          .doc = doc,
-          .infer = infer,
-          .vjp = vjp,
-          .saves = std::move(saves),
-          .inplace = Inplace::kElementwise};
-}
-
 }  // namespace
 
 std::vector<OpDef> ternary_ops() {

@@ -16,15 +16,6 @@ constexpr std::string_view kTest = "its result is a bool";
 // 0 of x's layout, for steps: torch records these with a gradient of zeros.
 void zero_vjp(VjpContext& c) { c.give(0, zeros(c.builder(), c.operand_layout(0))); }
 
-OpDef row(std::string_view signature, std::string_view doc, Infer infer, Vjp vjp,
-          std::vector<Save> saves = {}) {
-  return {.signature = signature,
-          .doc = doc,
-          .infer = infer,
-          .vjp = vjp,
-          .saves = std::move(saves),
-          .inplace = Inplace::kElementwise};
-}
 OpDef test(std::string_view signature, std::string_view doc) {
   return {.signature = signature,
           .doc = doc,
