@@ -42,7 +42,9 @@ Status infer(const OpDef& def, const Request& request, std::vector<Layout>& resu
     // reshape: in the batch's layout another answer is possible, and that one counts.
     if (status.ok()) {
       for (const core::Geometry& view : views) {
-        results.push_back({context.dtype(0), context.device, view});
+        const core::DType dtype =
+            context.results.empty() ? context.dtype(0) : context.results[0].dtype;
+        results.push_back({dtype, context.device, view});
       }
       return {};
     }

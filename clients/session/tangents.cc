@@ -32,12 +32,6 @@ void put_entry(Handle& h, const HandleRef& value, std::uint64_t id) {
   all.push_back({id, value, now, {}});
 }
 
-Attributes region_of(const Handle& base, const core::Geometry& view) {
-  return {Attribute::of(base.shape()), Attribute::of(base.geometry().strides),
-          Attribute::of(view.shape), Attribute::of(view.strides),
-          Attribute::of(view.offset - base.geometry().offset)};
-}
-
 // h's tangent t as one of the name at the ground of h, and back: with every level's batch.
 Var grounded(Session& session, const Handle& h, Var t) {
   for (const Handle* at = &h; at->id == 0 && t.is_tensor(); at = extra_of(*at)->inner.get()) {
@@ -55,9 +49,8 @@ Var raised(Session& session, const Handle& h, const Var& t) {
 // What a group's base knows; a part that a view brought becomes the whole, with zeros around it.
 Var whole(Session& session, Handle& base, Extra::Tangent& entry, std::uint64_t id) {
   if (!entry.part) return Var(&session, entry.value);
-  static const OpRef update("update_region");
-  const Var all = ops::apply(update, {ops::zeros(session, base.layout), Var(&session, entry.value)},
-                             region_of(base, *entry.part));
+  const Var all = ops::with_region(ops::zeros(session, base.layout), Var(&session, entry.value),
+                                   base.layout, *entry.part);
   if (all.is_tensor()) put_entry(base, HandleRef(&handle(all)), id);
   return all;
 }
@@ -81,10 +74,7 @@ Var tangent(Session& session, const Var& v, std::uint64_t id) {
   Extra::Tangent* of_base = entry_of(base, id);
   if (of_base == nullptr) return entry ? Var(&session, entry->value) : Var();
   Var t = whole(session, base, *of_base, id);
-  if (&named != &base) {
-    static const OpRef region("index_region");
-    t = ops::apply(region, {t}, region_of(base, named.geometry()));
-  }
+  if (&named != &base) t = ops::region_of(t, base.layout, named.layout);
   const Var out = raised(session, h, t);
   if (out.is_tensor()) put_entry(h, HandleRef(&handle(out)), id);
   return out;
@@ -109,7 +99,7 @@ void attach(const Var& result, Var t, std::uint64_t id) {
   const Var physical = grounded(static_cast<Session&>(*result.builder()), h, t);
   if (!physical.is_tensor()) return;
   put_entry(base, HandleRef(&handle(physical)), id);
-  if (&named != &base) entry_of(base, id)->part = named.geometry();
+  if (&named != &base) entry_of(base, id)->part = named.layout;
 }
 
 namespace {
@@ -334,7 +324,6 @@ Status with_tangents(Session& session, std::size_t position, const Request& requ
 
 Status write_dual(Session& session, const Var& self_var, const Var& result, std::uint64_t id) {
   static const OpRef copy("copy");
-  static const OpRef update("update_region");
   const Calls calls(session);
   Handle& self = handle(self_var);
   Handle& named = ground(self);
@@ -355,8 +344,8 @@ Status write_dual(Session& session, const Var& self_var, const Var& result, std:
   if (&self == &base) return calls.status();
   Var all = grounded(session, self, t);
   if (&named != &base) {
-    all = ops::apply(update, {before.absent() ? ops::zeros(session, base.layout) : before, all},
-                     region_of(base, named.geometry()));
+    all = ops::with_region(before.absent() ? ops::zeros(session, base.layout) : before, all,
+                           base.layout, named.layout);
   }
   if (all.is_tensor()) put_entry(base, HandleRef(&handle(all)), id);
   return calls.status();

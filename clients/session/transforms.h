@@ -36,7 +36,7 @@ class Extra final : public core::Counted {
     std::uint64_t level;
     autograd::HandleRef value;
     std::uint32_t seen;                  // the clock of its memory when it was taken
-    std::optional<core::Geometry> part;  // of a base: value is that of this view alone
+    std::optional<core::Layout> part;  // of a base: value is that of this view alone
   };
   autograd::HandleRef inner;  // inside vmap: what it stands for
   std::uint64_t level = 0;    // whose batch inner has as dimension 0

@@ -123,22 +123,21 @@ Status Graph::check_call(const Callable& callable, const program::Call& call,
     const std::int64_t most = sliced ? g.shape[0] - 1 : 0;
     if (displacement[i] < 0 || __builtin_mul_overflow(most, sliced ? g.strides[0] : 0, &end) ||
         __builtin_add_overflow(end, displacement[i], &end) ||
-        __builtin_add_overflow(end, type.elements, &end) || end > h.cell->elements) {
+        __builtin_add_overflow(end, type.elements, &end) || end > h.stored()) {
       return refused(p, i, "lies in a smaller storage than the program's");
     }
   }
-  std::vector<const Cell*> written;
+  std::vector<const Cell*> cells;
   for (const program::Rebind& rebind : p.rebinds) {
     if (is_sliced(call, rebind.parameter)) {
       return refused(p, rebind.parameter, "is written, so it cannot be sliced");
     }
-    if (inputs[rebind.parameter]->cell->read_only) {
-      return refused(p, rebind.parameter, "is written, and published read-only by another session");
-    }
-    written.push_back(inputs[rebind.parameter]->cell.get());
+    const Status written = may_write(*inputs[rebind.parameter], "call");
+    if (!written.ok()) return refused(p, rebind.parameter, "is written: " + written.message());
+    cells.push_back(inputs[rebind.parameter]->cell.get());
   }
-  std::sort(written.begin(), written.end());
-  if (std::adjacent_find(written.begin(), written.end()) != written.end()) {
+  std::sort(cells.begin(), cells.end());
+  if (std::adjacent_find(cells.begin(), cells.end()) != cells.end()) {
     return invalid("call: two parameters that are written share memory");
   }
   return {};
@@ -207,7 +206,7 @@ Status Graph::call(const Callable& callable, const program::Call& call,
     std::int64_t elements = type.elements;
     ValueRef value;
     if (how.root != Callable::kNone) {
-      elements = inputs[how.root]->cell->elements;
+      elements = inputs[how.root]->stored();
       layout.geometry.offset += displacement[how.root];
       if (how.untouched) value = inputs[how.root]->cell->value;
     }
@@ -215,7 +214,8 @@ Status Graph::call(const Callable& callable, const program::Call& call,
       value = new_value(layout, elements);
       invocation.outcomes.push_back({view.value, value, program::Invocation::kWhole});
     }
-    results.push_back(new_handle(core::make_ref<Cell>(elements, std::move(value)), layout));
+    const auto size = static_cast<std::int64_t>(core::size_of(type.dtype));
+    results.push_back(new_handle(core::make_ref<Cell>(elements * size, std::move(value)), layout));
   }
   struct Through {  // of a published parameter: what it gets when the program is through
     Handle* h;
@@ -224,11 +224,11 @@ Status Graph::call(const Callable& callable, const program::Call& call,
   std::vector<Through> through;
   for (const program::Rebind& rebind : p.rebinds) {
     Handle& h = *inputs[rebind.parameter];
-    ValueRef value = new_value(h.layout, h.cell->elements);
+    ValueRef value = written_value(h);
     if (sink_ != nullptr) {
       invocation.outcomes.push_back({rebind.value, value, program::Invocation::kWhole});
       if (h.cell->shared) {
-        ValueRef written = new_value(h.layout, h.cell->elements);
+        ValueRef written = written_value(h);
         through.push_back({&h, h.cell->value, std::exchange(value, written), written});
       }
     }
@@ -240,7 +240,7 @@ Status Graph::call(const Callable& callable, const program::Call& call,
   if (sink_ == nullptr) return {};
   TT_RETURN_IF_ERROR(sink_->call(seq_, std::move(invocation)));
   for (Through& each : through) {
-    const Geometry whole(core::Dims{each.h->cell->elements});
+    const Geometry whole(core::Dims{each.h->stored()});
     program::Instruction& copy = sink_->instruction(seq_);
     copy.op = copy_;
     copy.attributes = sink_->interner().attributes(Call::none());

@@ -280,7 +280,7 @@ class Front::Impl final : public Issuer {
     Handle& h = handle_of(g);
     // A value never changes, so another cell may share it: the copy costs nothing until a write.
     if (!h.cell->shared && layout.geometry.strides == strides && layout.geometry.offset == 0 &&
-        h.cell->elements == layout.geometry.numel()) {
+        h.stored() == layout.geometry.numel()) {
       return graph_.adopt(layout, h.cell->value);
     }
     const Var arguments[] = {g};

@@ -107,10 +107,6 @@ namespace {
 
 // Memory bounds the work on what is stored; an expanded view needs none, so that
 // tt.zeros(1).expand(2**60).sum() would compute for years.
-Status read_only(const std::string& what) {
-  return invalid(what + ": the tensor is published read-only by another session");
-}
-
 constexpr std::int64_t kMaxRepeated = std::int64_t{1} << 33;
 
 ops::OpId require(const ops::Catalog& catalog, std::string_view name) {
@@ -135,9 +131,10 @@ Graph::Graph(const ops::Catalog& catalog, Sink* sink)
       sink_(sink),
       index_region_(require(catalog, "index_region")),
       update_region_(require(catalog, "update_region")),
+      view_as_real_(require(catalog, "view_as_real")),
+      view_as_complex_(require(catalog, "view_as_complex")),
       fill_(require(catalog, "fill")),
       copy_(require(catalog, "copy")),
-      detach_(require(catalog, "detach")),
       data_(require(catalog, "data")),
       to_device_(require(catalog, "to_device")),
       client_node_(require(catalog, "client_node")) {}
@@ -161,8 +158,9 @@ ValueRef Graph::new_value(const Layout& layout, std::int64_t elements) const {
 }
 
 HandleRef Graph::make(const Layout& layout, ValueRef value) {
-  const std::int64_t elements = layout.geometry.storage_end();
-  return new_handle(core::make_ref<Cell>(elements, std::move(value)), layout);
+  const std::int64_t bytes = layout.geometry.storage_end() *
+                             static_cast<std::int64_t>(core::size_of(layout.dtype));
+  return new_handle(core::make_ref<Cell>(bytes, std::move(value)), layout);
 }
 
 HandleRef Graph::adopt(const Layout& layout, ValueRef value) {
@@ -177,16 +175,29 @@ HandleRef Graph::adopt_published(const Layout& layout, ValueRef value, bool writ
   return h;
 }
 
+// A part of the storage that is no whole element of h's dtype would be lost.
+Status Graph::may_write(const Handle& h, const std::string& what) const {
+  if (h.cell->read_only) {
+    return invalid(what + ": the tensor is published read-only by another session");
+  }
+  const auto size = static_cast<std::int64_t>(core::size_of(h.layout.dtype));
+  if (h.cell->bytes % size == 0) return {};
+  return invalid(what + ": the tensor's memory, " + std::to_string(h.cell->bytes) +
+                 " bytes, is not a whole number of elements of " +
+                 std::string(core::name_of(h.layout.dtype)) +
+                 ", so that it cannot be written as such; write the tensor that it is a view of");
+}
+
 Status Graph::may_publish(const Handle& h) const {
-  if (h.cell->read_only) return read_only("publish");
+  TT_RETURN_IF_ERROR(may_write(h, "publish"));
   const Geometry& g = h.geometry();
-  if (g.contiguous() && g.offset == 0 && g.numel() == h.cell->elements) return {};
+  if (g.contiguous() && g.offset == 0 && g.numel() == h.stored()) return {};
   return invalid("publish: the tensor is a part of another one, or not contiguous; publish " +
                  std::string("t.clone(), or what it is a view of"));
 }
 
 ValueRef Graph::publish(Handle& h) {
-  ValueRef value = new_value(h.layout, h.cell->elements);
+  ValueRef value = written_value(h);
   value->through = true;
   h.cell->shared = true;
   h.cell->value = value;
@@ -223,11 +234,11 @@ Status Graph::infer(const Call& call, const OpDef& def, ops::InferContext& conte
     if (argument.is_tensor()) {
       info.layout = &argument.layout();
       const std::int64_t elements = info.layout->geometry.numel();
-      if (elements > kMaxRepeated && elements > handle_of(argument).cell->elements &&
+      if (elements > kMaxRepeated && elements > handle_of(argument).stored() &&
           def.infer != nullptr) {
         return invalid(def.name + ": an operand of shape " +
                        core::to_string(info.layout->geometry.shape) + " repeats " +
-                       std::to_string(handle_of(argument).cell->elements) +
+                       std::to_string(handle_of(argument).stored()) +
                        " stored elements more often than one instruction may work on");
       }
       if (!any) {
@@ -330,7 +341,8 @@ Status Graph::apply(const Call& call, Handles& results) {
 Status Graph::apply_view(const Call& call, const OpDef& def, ops::InferContext& context,
                          Handles& results) {
   Handle& source = handle_of(call.arguments[0]);
-  const bool detached = call.op == detach_ || call.op == data_;
+  // Ops that cut the history, on purpose or since they see bytes, start another group.
+  const bool detached = !def.not_differentiable.empty();
   if (call.record && !detached && requires_grad(source)) {
     const auto node = node_of(source);  // a refused view says so first
     if (!node.ok()) return node.status();
@@ -340,6 +352,13 @@ Status Graph::apply_view(const Call& call, const OpDef& def, ops::InferContext& 
   context.device = source.layout.device;
   std::vector<Geometry> views;
   TT_RETURN_IF_ERROR(def.view(context, views));
+  const core::DType dtype =
+      context.results.empty() ? source.layout.dtype : context.results[0].dtype;
+  const Layout& group = source.group().layout;
+  if (!detached && core::is_complex(group.dtype) && !core::is_complex(dtype) &&
+      group.geometry.rank() == core::kMaxRank) {
+    return invalid(def.name + ": rank above the limit of 12, of the tensor that it is a view of");
+  }
 
   const bool record = call.record && !detached && requires_grad(source);
   // The same views over a row-major operand: what the tape keeps for ops without a vjp of their
@@ -355,7 +374,7 @@ Status Graph::apply_view(const Call& call, const OpDef& def, ops::InferContext& 
     }
   }
   for (std::size_t i = 0; i < views.size(); ++i) {
-    Layout layout{source.layout.dtype, source.layout.device, views[i]};
+    Layout layout{dtype, source.layout.device, views[i]};
     const core::Ref<Clock> clock = call.op == data_ ? core::make_ref<Clock>() : source.clock;
     HandleRef h = new_handle(source.cell, layout, clock);
     if (!detached) {
@@ -370,7 +389,7 @@ Status Graph::apply_view(const Call& call, const OpDef& def, ops::InferContext& 
         if (def.vjp != nullptr) {
           h->node = this->record(call, {edge});
         } else {
-          h->node = record_region(call.op, source.layout, edge, row_major.geometry, regions[i]);
+          h->node = record_reading(call.op, row_major, edge, {dtype, row_major.device, regions[i]});
         }
       }
     }
@@ -395,7 +414,7 @@ Status Graph::apply_client_node(const Call& call, const OpDef& def, Handles& res
   core::InlineVector<Node::SavedSlot, 2> slots;
   for (std::size_t i = inputs + values; record && i < call.arguments.size(); ++i) {
     Handle& h = handle_of(call.arguments[i]);
-    Node::SavedSlot slot{static_cast<int>(i), h.cell->value, h.cell->elements, h.layout, {},
+    Node::SavedSlot slot{static_cast<int>(i), h.cell->value, h.stored(), h.layout, {},
                          requires_grad(h)};
     for (std::size_t v = 0; v < values; ++v) {
       if (&handle_of(call.arguments[inputs + v]) != &h) continue;
@@ -448,7 +467,7 @@ Status Graph::apply_mutating(const Call& call, const OpDef& def, Handles& result
     if (call.record && requires_grad(h)) {
       return invalid(def.name + ": writes a tensor that requires grad; call it under no_grad");
     }
-    if (h.cell->read_only) return read_only(def.name);
+    TT_RETURN_IF_ERROR(may_write(h, def.name));
     if (h.geometry().overlaps_itself()) {
       return invalid(def.name + ": several elements of a written tensor are one memory location");
     }
@@ -462,7 +481,7 @@ Status Graph::apply_mutating(const Call& call, const OpDef& def, Handles& result
   for (std::uint32_t i : written) {
     if (!call.arguments[i].is_tensor()) continue;
     Handle& h = handle_of(call.arguments[i]);
-    const ValueRef value = new_value(h.layout, h.cell->elements);
+    const ValueRef value = written_value(h);
     if (sink_ != nullptr) {
       instruction->results.push_back(
           {value, sink_->interner().geometry(h.geometry()), static_cast<int>(i)});
@@ -481,7 +500,7 @@ Status Graph::apply_inplace(const Call& call) {
   if (def.infer == nullptr || !def.mutates.empty() || def.results != 1) {
     return invalid(def.name + ": has no in-place form");
   }
-  if (h.cell->read_only) return read_only(def.name + "_");
+  TT_RETURN_IF_ERROR(may_write(h, def.name + "_"));
   bool record = false;
   if (call.record) {
     for (const Var& argument : call.arguments) {
@@ -566,10 +585,7 @@ Status Graph::apply_inplace(const Call& call) {
     if (is_view) {
       TT_RETURN_IF_ERROR(edge_of(base, base_edge));
       if (base_edge) {  // read the old region through a node of its own
-        Edge region;
-        region.node =
-            record_region(index_region_, base.layout, base_edge, base.geometry(), h.geometry());
-        edges[0] = region;
+        edges[0] = {record_reading(index_region_, base.layout, base_edge, h.layout)};
       }
     }
     if (def.vjp != nullptr) TT_RETURN_IF_ERROR(may_save(def, call, {edges.data(), edges.size()}));
@@ -578,7 +594,7 @@ Status Graph::apply_inplace(const Call& call) {
   // RULE: refuse, compute, record, rebind the cell, rewrite history.
   const core::Ref<Node> old_node = base.node;
   const std::uint32_t old_output = base.output;
-  const ValueRef value = new_value(h.layout, h.cell->elements);
+  const ValueRef value = written_value(h);
   if (sink_ != nullptr) {
     instruction_of(call).results.push_back({value, sink_->interner().geometry(h.geometry()), 0});
   }
@@ -587,23 +603,9 @@ Status Graph::apply_inplace(const Call& call) {
     node = this->record(call, std::move(edges));
     // What the vjp reads of the result is the new value seen through h.
     const HandleRef result(
-        new Handle(this, core::make_ref<Cell>(h.cell->elements, value), h.layout));
+        new Handle(this, core::make_ref<Cell>(h.cell->bytes, value), h.layout));
     save(*node, def, call, std::span<const HandleRef>(&result, 1));
-    update = node;
-    if (is_view) {
-      Call region;
-      region.op = update_region_;
-      const Var arguments[] = {Var(nullptr, HandleRef(&base)), Var(nullptr, HandleRef(&h))};
-      region.arguments = arguments;
-      const core::Attributes attributes = {
-          core::Attribute::of(base.shape()), core::Attribute::of(base.geometry().strides),
-          core::Attribute::of(h.shape()), core::Attribute::of(h.geometry().strides),
-          core::Attribute::of(h.geometry().offset - base.geometry().offset)};
-      region.attributes = &attributes;
-      Edge through;
-      through.node = node;
-      update = this->record(region, {base_edge, through});
-    }
+    update = is_view ? record_writing(base.layout, base_edge, h.layout, {node}) : node;
   }
   write(h, value);
   if (record && node) {

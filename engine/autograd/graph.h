@@ -82,9 +82,8 @@ class Clock : public core::Counted {
 // One storage identity. On the client `value` is null.
 class Cell final : public Clock {
  public:
-  Cell(std::int64_t elements, program::ValueRef value)
-      : elements(elements), value(std::move(value)) {}
-  const std::int64_t elements;
+  Cell(std::int64_t bytes, program::ValueRef value) : bytes(bytes), value(std::move(value)) {}
+  const std::int64_t bytes;  // its names may be of several dtypes
   program::ValueRef value;
   bool shared = false;     // published: its storage is other sessions' as well
   bool read_only = false;  // by another session, which has not made it writable
@@ -92,8 +91,8 @@ class Cell final : public Clock {
 
 // Where a gradient goes: output `output` of a node, or a leaf. Neither: nowhere.
 struct Edge {
-  core::Ref<Node> node;
-  HandleRef leaf;
+  core::Ref<Node> node{};
+  HandleRef leaf{};
   std::uint32_t output = 0;
   explicit operator bool() const { return node != nullptr || leaf != nullptr; }
 };
@@ -134,6 +133,10 @@ class Handle final : public GraphObject {
 
   const core::Geometry& geometry() const { return layout.geometry; }
   const core::Dims& shape() const { return layout.geometry.shape; }
+  // How many elements of its dtype the whole storage has.
+  std::int64_t stored() const {
+    return cell->bytes / static_cast<std::int64_t>(core::size_of(layout.dtype));
+  }
   bool is_view() const { return base != nullptr; }
   Handle& group() { return base ? *base : *this; }
   ~Handle() override;
@@ -363,13 +366,25 @@ class Graph {
   // The next instruction of the sink, with the call's operands as they are now.
   program::Instruction& instruction_of(const Call& call) const;
   program::ValueRef new_value(const core::Layout& layout, std::int64_t elements) const;
+  // What a write through h makes of its storage: a value of h's dtype.
+  program::ValueRef written_value(const Handle& h) const {
+    return new_value(h.layout, h.stored());
+  }
+  core::Status may_write(const Handle& h, const std::string& what) const;
   HandleRef make(const core::Layout& layout, program::ValueRef value);
 
   // edge(h): where a gradient of h goes.
   core::Status edge_of(Handle& h, Edge& edge);
   core::Ref<Node> record(const Call& call, core::InlineVector<Edge, 2> edges);
-  core::Ref<Node> record_region(ops::OpId label, const core::Layout& operand, Edge edge,
-                                const core::Geometry& base, const core::Geometry& view);
+  // What of the base's history a view's is, and what becomes of it by a write through the view
+  // whose history `written` is. Where one is complex and the other of parts, by way of the parts.
+  core::Ref<Node> record_reading(ops::OpId label, const core::Layout& base, Edge edge,
+                                 const core::Layout& view);
+  core::Ref<Node> record_writing(const core::Layout& base, Edge edge, const core::Layout& view,
+                                 Edge written);
+  core::Ref<Node> record_step(ops::OpId op, std::initializer_list<core::Layout> operands,
+                              std::initializer_list<Edge> edges, core::Attributes attributes = {});
+  core::Ref<Node> recorded(core::Ref<Node> node);
   core::Status may_save(const ops::OpDef& def, const Call& call, std::span<const Edge> edges) const;
   void save(Node& node, const ops::OpDef& def, const Call& call,
             std::span<const HandleRef> results);
@@ -382,8 +397,8 @@ class Graph {
 
   const ops::Catalog& catalog_;
   Sink* const sink_;
-  const ops::OpId index_region_, update_region_, fill_, copy_, detach_, data_, to_device_,
-      client_node_;
+  const ops::OpId index_region_, update_region_, view_as_real_, view_as_complex_, fill_, copy_,
+      data_, to_device_, client_node_;
   std::uint64_t seq_ = 0;
   std::uint64_t tape_length_ = 0;
   std::uint64_t visits_ = 0;

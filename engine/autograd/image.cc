@@ -10,6 +10,19 @@ using program::Image;
 using program::ValueRef;
 using Index = Image::Index;
 
+namespace {
+
+// An image counts a cell's elements in those of its value.
+std::int64_t unit_of(const program::Value* value) {
+  return value == nullptr ? 1 : static_cast<std::int64_t>(core::size_of(value->dtype));
+}
+
+__int128 bytes_of(std::int64_t elements, core::DType dtype) {
+  return static_cast<__int128>(elements) * static_cast<__int128>(core::size_of(dtype));
+}
+
+}  // namespace
+
 // ---------------------------------------------------------------- taking it down
 
 Index ImageMaker::storage(const core::Ref<core::Shared>& contents, core::Device device) {
@@ -114,7 +127,7 @@ class ImageTaker {
       item.taken_back = clock->void_;
       // A clock may be a cell that only its clock is left of.
       if (const auto* cell = dynamic_cast<const Cell*>(clock)) {
-        item.elements = cell->elements;
+        item.elements = cell->bytes / unit_of(cell->value.get());
         item.shared = cell->shared;
         item.read_only = cell->read_only;
         const Index value = maker_.value(cell->value.get());
@@ -285,8 +298,11 @@ class ImageBuilder {
       if (item.elements >= 0) {
         if (bad(item.value, values)) return broken("a cell");
         const ValueRef value = at(values, item.value);
-        if (value && value->elements < item.elements) return broken("a cell");
-        auto* cell = new Cell(item.elements, value);
+        const std::int64_t unit = unit_of(value.get());
+        if (item.elements > INT64_MAX / unit || (value && value->elements < item.elements)) {
+          return broken("a cell");
+        }
+        auto* cell = new Cell(item.elements * unit, value);
         clock = core::Ref<Clock>(cell);
         cell->shared = item.shared;
         cell->read_only = item.read_only;
@@ -314,7 +330,8 @@ class ImageBuilder {
         end += static_cast<__int128>(geometry.shape[d] - 1) * geometry.strides[d];
       }
     }
-    return end + (*count > 0 ? 1 : 0) <= image_.clocks[item.cell].elements || *count == 0;
+    end = (end + 1) * bytes_of(1, item.layout.dtype);
+    return *count == 0 || end <= static_cast<const Cell&>(*clocks_[item.cell]).bytes;
   }
 
   core::Ref<Cell> cell(Index i) const {
@@ -371,7 +388,10 @@ class ImageBuilder {
       if (bad(each.value, values)) return broken("a saved value");
       Node::SavedSlot slot{each.slot, at(values, each.value), each.elements, each.layout,
                            {},        each.requires_grad};
-      if (slot.value && slot.value->elements < slot.elements) return broken("a saved value");
+      if (slot.value && bytes_of(slot.value->elements, slot.value->dtype) <
+                            bytes_of(slot.elements, slot.layout.dtype)) {
+        return broken("a saved value");
+      }
       TT_RETURN_IF_ERROR(put_up_edge(each.edge, handles, nodes, slot.edge));
       node.saved.push_back(std::move(slot));
     }

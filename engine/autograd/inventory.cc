@@ -57,7 +57,7 @@ Inventory take_inventory(const KeptNames& kept, const std::vector<HandleRef>& ha
     item.layout = h->layout;
     item.cell = number(h->cell.get());
     item.clock = number(h->clock.get());
-    item.elements = h->cell->elements;
+    item.elements = h->stored();
     item.made = static_cast<std::uint8_t>(h->made);
     item.flag = h->flag;
     item.read_only = h->cell->read_only;
@@ -71,9 +71,18 @@ core::Result<std::vector<HandleRef>> restore(Graph& graph, const Inventory& inve
   std::unordered_map<std::uint64_t, core::Ref<Cell>> cells;
   std::unordered_map<std::uint64_t, core::Ref<Clock>> clocks;
   std::unordered_map<HandleId, Handle*> by_id;
+  std::unordered_map<std::uint64_t, std::int64_t> bytes;  // a name's elements may not fill them
+  for (const Inventory::Item& item : inventory.items) {
+    std::int64_t own;
+    if (__builtin_mul_overflow(item.elements,
+                               static_cast<std::int64_t>(core::size_of(item.layout.dtype)), &own)) {
+      return broken();
+    }
+    bytes[item.cell] = std::max(bytes[item.cell], own);
+  }
   for (const Inventory::Item& item : inventory.items) {
     if (cells.contains(item.cell)) continue;
-    auto cell = core::make_ref<Cell>(item.elements, nullptr);
+    auto cell = core::make_ref<Cell>(bytes.at(item.cell), nullptr);
     cell->read_only = item.read_only;
     clocks.emplace(item.cell, core::Ref<Clock>(cell.get()));
     cells.emplace(item.cell, std::move(cell));

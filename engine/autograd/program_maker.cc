@@ -1,5 +1,6 @@
 #include "engine/autograd/program_maker.h"
 
+#include <algorithm>
 #include <functional>
 
 namespace teletensor::autograd {
@@ -11,17 +12,55 @@ using program::Program;
 using program::ValueId;
 using program::View;
 
-ValueId ProgramMaker::id_of(const program::Value& value) {
-  const auto [at, added] = ids_.try_emplace(&value, static_cast<ValueId>(program_->values.size()));
-  if (added) {
-    program_->values.push_back({value.dtype, value.device, value.elements});
-    base_.push_back(0);
-  }
-  return at->second;
+namespace {
+
+std::int64_t bytes_of(const program::ValueType& type) {
+  return type.elements * static_cast<std::int64_t>(core::size_of(type.dtype));
 }
 
-View ProgramMaker::view(const program::Value& value, const Geometry& geometry) {
-  const ValueId id = id_of(value);
+}  // namespace
+
+ValueId ProgramMaker::add(core::DType dtype, core::Device device, std::int64_t elements,
+                          std::int64_t base) {
+  program_->values.push_back({dtype, device, elements});
+  base_.push_back(base);
+  return static_cast<ValueId>(program_->values.size() - 1);
+}
+
+ValueId ProgramMaker::id_of(const program::Value& value) {
+  const auto found = ids_.find(&value);
+  if (found != ids_.end()) return found->second;
+  return ids_[&value] = add(value.dtype, value.device, value.elements, 0);
+}
+
+ValueId ProgramMaker::copied_as(ValueId value, core::DType dtype) {
+  static const ops::OpRef bitcast("bitcast");
+  const program::ValueType type = program_->values[value];
+  const auto from = static_cast<std::int64_t>(core::size_of(type.dtype));
+  const auto to = static_cast<std::int64_t>(core::size_of(dtype));
+  const std::int64_t each = std::max<std::int64_t>(to / from, 1);  // elements of the value in one
+  const std::int64_t skip = (each - base_[value] % each) % each;
+  const std::int64_t count = std::max<std::int64_t>(type.elements - skip, 0) / each * each;
+  program::Step step;
+  step.op = bitcast;
+  step.attributes = {core::Attribute::of(dtype)};
+  step.operands.push_back({Operand::Kind::kTensor,
+                           {value, Geometry(core::Dims{count}, core::Dims{1}, skip)},
+                           {}});
+  const std::int64_t elements = count * from / to;
+  const ValueId copy = add(dtype, type.device, elements, (base_[value] + skip) * from / to);
+  step.results.push_back({{copy, Geometry(core::Dims{elements})}, -1});
+  program_->body.steps.push_back(std::move(step));
+  return copy;
+}
+
+View ProgramMaker::view(const program::Value& value, const Geometry& geometry, core::DType dtype) {
+  ValueId id = id_of(value);
+  if (program_->values[id].dtype != dtype) {
+    const auto [copy, added] = read_as_.try_emplace({id, dtype});
+    if (added) copy->second = copied_as(id, dtype);
+    id = copy->second;
+  }
   View out{id, geometry};
   out.geometry.offset -= base_[id];
   return out;
@@ -40,19 +79,38 @@ std::uint32_t ProgramMaker::parameter(const program::Value& value, const Geometr
   const ValueId id = id_of(value);
   base_[id] = base;
   program_->values[id].elements = elements;
-  program_->body.parameters.push_back(view(value, geometry));
+  program_->body.parameters.push_back(view(value, geometry, value.dtype));
   program_->parameter_names.emplace_back();
   return static_cast<std::uint32_t>(program_->body.parameters.size() - 1);
+}
+
+ValueId ProgramMaker::rebound(std::uint32_t p, const program::Value& value) {
+  static const ops::OpRef copy("copy");
+  const ValueId old = program_->body.parameters[p].value;
+  const program::ValueType type = program_->values[old];
+  const ValueId id = id_of(value);
+  if (program_->values[id].dtype == type.dtype) return id;
+  const ValueId contents = copied_as(id, type.dtype);
+  const Geometry whole(core::Dims{type.elements});
+  program::Step step;
+  step.op = copy;
+  for (const ValueId each : {old, contents}) {
+    step.operands.push_back({Operand::Kind::kTensor, {each, whole}, {}});
+  }
+  const ValueId out = add(type.dtype, type.device, type.elements, base_[old]);
+  step.results.push_back({{out, whole}, 0});
+  program_->body.steps.push_back(std::move(step));
+  return out;
 }
 
 void ProgramMaker::literal(const program::Value& value, const std::string& bytes) {
   program_->literals.push_back({id_of(value), bytes});
 }
 
-void ProgramMaker::step(const Instruction& instruction,
-                        const std::map<std::uint32_t, std::uint32_t>& numbers,
-                        std::uint32_t origin) {
-  program::Step& step = program_->body.steps.emplace_back();
+core::Status ProgramMaker::step(const Instruction& instruction,
+                                const std::map<std::uint32_t, std::uint32_t>& numbers,
+                                std::uint32_t origin) {
+  program::Step step;
   step.op = instruction.op;
   step.counts = instruction.counts;
   step.attributes = *instruction.attributes;
@@ -60,7 +118,9 @@ void ProgramMaker::step(const Instruction& instruction,
   for (const Operand& operand : instruction.operands) {
     program::StepOperand& out = step.operands.emplace_back();
     out.kind = operand.kind;
-    if (operand.kind == Operand::Kind::kTensor) out.view = view(*operand.value, *operand.geometry);
+    if (operand.kind == Operand::Kind::kTensor) {
+      out.view = view(*operand.value, *operand.geometry, operand.dtype);
+    }
     if (operand.kind == Operand::Kind::kNumber) {
       out.number = operand.number;
       const auto found = numbers.find(operand.number.argument);
@@ -70,14 +130,28 @@ void ProgramMaker::step(const Instruction& instruction,
   for (const program::ResultSlot& slot : instruction.results) {
     const ValueId id = id_of(*slot.value);
     if (slot.overwrites >= 0) {
-      const auto& operand = step.operands[static_cast<std::size_t>(slot.overwrites)];
-      base_[id] = base_[operand.view.value];
-      program_->values[id].elements = program_->values[operand.view.value].elements;
+      const auto o = static_cast<std::size_t>(slot.overwrites);
+      View& old = step.operands[o].view;
+      const ValueId whole = id_of(*instruction.operands[o].value);
+      if (program_->values[whole].dtype != slot.value->dtype) {
+        old.value = copied_as(whole, slot.value->dtype);
+        if (bytes_of(program_->values[old.value]) != bytes_of(program_->values[whole])) {
+          return core::invalid(
+              "a captured function cannot write a tensor from outside as " +
+              std::string(core::name_of(slot.value->dtype)) +
+              " whose memory does not begin and end with whole elements of that");
+        }
+        old.geometry.offset = instruction.operands[o].geometry->offset - base_[old.value];
+      }
+      base_[id] = base_[old.value];
+      program_->values[id].elements = program_->values[old.value].elements;
     }
     program::StepResult& out = step.results.emplace_back();
-    out.view = view(*slot.value, *slot.geometry);
+    out.view = view(*slot.value, *slot.geometry, slot.value->dtype);
     out.overwrites = slot.overwrites;
   }
+  program_->body.steps.push_back(std::move(step));
+  return {};
 }
 
 void ProgramMaker::call(const program::Invocation& call, std::uint64_t begun,
@@ -92,7 +166,7 @@ void ProgramMaker::call(const program::Invocation& call, std::uint64_t begun,
   for (std::size_t i = 0; i < called.body.parameters.size(); ++i) {
     const View& parameter = called.body.parameters[i];
     View& to = at[parameter.value];
-    to = view(*call.inputs[i].value, *call.inputs[i].geometry);
+    to = view(*call.inputs[i].value, *call.inputs[i].geometry, call.inputs[i].dtype);
     to.geometry = Geometry();
     to.geometry.offset =
         call.inputs[i].geometry->offset - base_[to.value] - parameter.geometry.offset;
@@ -101,9 +175,8 @@ void ProgramMaker::call(const program::Invocation& call, std::uint64_t begun,
   for (const View& parameter : called.body.parameters) given[parameter.value] = true;
   for (ValueId v = 0; v < called.values.size(); ++v) {
     if (given[v]) continue;
-    at[v].value = static_cast<ValueId>(program_->values.size());
-    program_->values.push_back(called.values[v]);
-    base_.push_back(0);
+    const program::ValueType& type = called.values[v];
+    at[v].value = add(type.dtype, type.device, type.elements, 0);
   }
   for (const program::Literal& literal : called.literals) {
     program_->literals.push_back({at[literal.value].value, literal.bytes});

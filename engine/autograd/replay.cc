@@ -28,9 +28,10 @@ Status Tracer::Replay::run() {
   for (const Known& known : tracer_.known_) {
     core::Ref<Cell>& cell = cells[known.cell];
     if (!cell) {
+      const auto size = static_cast<std::int64_t>(core::size_of(known.layout.dtype));
       cell = core::make_ref<Cell>(
-          known.cell->elements, core::make_ref<program::Value>(
-                                    known.layout.dtype, known.layout.device, known.cell->elements));
+          known.cell->bytes, core::make_ref<program::Value>(known.layout.dtype, known.layout.device,
+                                                            known.cell->bytes / size));
       originals_[known.cell] = cell->value;
     }
     core::Ref<Clock>& clock = clocks[known.clock];

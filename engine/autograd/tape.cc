@@ -3,10 +3,12 @@
 #include <algorithm>
 
 #include "engine/autograd/graph.h"
+#include "engine/ops/functions.h"
 
 namespace teletensor::autograd {
 
 using core::invalid;
+using core::Layout;
 using core::Status;
 using ops::Var;
 
@@ -37,10 +39,16 @@ void Graph::count(Node& node) {
 
 // ---------------------------------------------------------------- recording
 
-core::Ref<Node> Graph::record(const Call& call, core::InlineVector<Edge, 2> edges) {
+core::Ref<Node> Graph::recorded(core::Ref<Node> node) {
   ++live_nodes_;
-  core::Ref<Node> node(new Node(this, ++tape_length_, call.op));
   node->seq = seq_;
+  count(*node);
+  if (on_record) on_record(*node);
+  return node;
+}
+
+core::Ref<Node> Graph::record(const Call& call, core::InlineVector<Edge, 2> edges) {
+  core::Ref<Node> node(new Node(this, ++tape_length_, call.op));
   node->edges = std::move(edges);
   node->attributes = *call.attributes;
   for (std::uint32_t count : call.counts) node->counts.push_back(count);
@@ -53,25 +61,58 @@ core::Ref<Node> Graph::record(const Call& call, core::InlineVector<Edge, 2> edge
       operand.number = argument.number();
     }
   }
-  count(*node);
-  if (on_record) on_record(*node);
+  return recorded(std::move(node));
+}
+
+core::Ref<Node> Graph::record_step(ops::OpId op, std::initializer_list<core::Layout> operands,
+                                   std::initializer_list<Edge> edges,
+                                   core::Attributes attributes) {
+  core::Ref<Node> node(new Node(this, ++tape_length_, op));
+  for (const Edge& edge : edges) node->edges.push_back(edge);
+  for (const core::Layout& layout : operands) node->operands.push_back({layout, {}, false});
+  node->attributes = std::move(attributes);
+  return recorded(std::move(node));
+}
+
+core::Ref<Node> Graph::record_reading(ops::OpId label, const Layout& base, Edge edge,
+                                      const Layout& view) {
+  core::Ref<Node> node;
+  if (base.dtype == view.dtype) {
+    node = record_step(index_region_, {base}, {std::move(edge)},
+                       ops::region_attributes(base.geometry, view.geometry));
+  } else if (core::is_complex(base.dtype)) {
+    const Layout parts{view.dtype, base.device, ops::parts_of(base.geometry)};
+    node = record_step(index_region_, {parts},
+                       {{record_step(view_as_real_, {base}, {std::move(edge)})}},
+                       ops::region_attributes(parts.geometry, view.geometry));
+  } else {
+    const Layout parts{base.dtype, base.device, ops::parts_of(view.geometry)};
+    node = record_step(view_as_complex_, {parts},
+                       {{record_step(index_region_, {base}, {std::move(edge)},
+                                     ops::region_attributes(base.geometry, parts.geometry))}});
+  }
+  node->label = label;
   return node;
 }
 
-core::Ref<Node> Graph::record_region(ops::OpId label, const core::Layout& operand, Edge edge,
-                                     const core::Geometry& base, const core::Geometry& view) {
-  ++live_nodes_;
-  core::Ref<Node> node(new Node(this, ++tape_length_, index_region_));
-  node->label = label;
-  node->seq = seq_;
-  node->edges.push_back(std::move(edge));
-  node->operands.push_back({operand, {}, false});
-  node->attributes = {core::Attribute::of(base.shape), core::Attribute::of(base.strides),
-                      core::Attribute::of(view.shape), core::Attribute::of(view.strides),
-                      core::Attribute::of(view.offset - base.offset)};
-  count(*node);
-  if (on_record) on_record(*node);
-  return node;
+core::Ref<Node> Graph::record_writing(const Layout& base, Edge edge, const Layout& view,
+                                      Edge written) {
+  if (base.dtype == view.dtype) {
+    return record_step(update_region_, {base, view}, {std::move(edge), std::move(written)},
+                       ops::region_attributes(base.geometry, view.geometry));
+  }
+  if (!core::is_complex(base.dtype)) {
+    const Layout parts{base.dtype, base.device, ops::parts_of(view.geometry)};
+    return record_step(update_region_, {base, parts},
+                       {std::move(edge), {record_step(view_as_real_, {view}, {std::move(written)})}},
+                       ops::region_attributes(base.geometry, parts.geometry));
+  }
+  const Layout parts{view.dtype, base.device, ops::parts_of(base.geometry)};
+  if (edge) edge = {record_step(view_as_real_, {base}, {std::move(edge)})};
+  return record_step(
+      view_as_complex_, {parts},
+      {{record_step(update_region_, {parts, view}, {std::move(edge), std::move(written)},
+                    ops::region_attributes(parts.geometry, view.geometry))}});
 }
 
 namespace {
@@ -117,7 +158,7 @@ void Graph::save(Node& node, const ops::OpDef& def, const Call& call,
     if ((rule.when & wanted) == 0) continue;
     if (rule.slot >= ops::kResult) {
       const Handle& h = *results[static_cast<std::size_t>(rule.slot - ops::kResult)];
-      node.saved.push_back({rule.slot, h.cell->value, h.cell->elements, h.layout, {}, true});
+      node.saved.push_back({rule.slot, h.cell->value, h.stored(), h.layout, {}, true});
       continue;
     }
     const auto i = static_cast<std::size_t>(rule.slot);
@@ -126,7 +167,7 @@ void Graph::save(Node& node, const ops::OpDef& def, const Call& call,
     if (!call.arguments[i].is_tensor()) continue;
     Handle& h = handle_of(call.arguments[i]);
     node.saved.push_back(
-        {rule.slot, h.cell->value, h.cell->elements, h.layout, node.edges[i], requires_grad(h)});
+        {rule.slot, h.cell->value, h.stored(), h.layout, node.edges[i], requires_grad(h)});
   }
   if (!node.saved.empty()) saved(node);
 }
@@ -150,7 +191,8 @@ Node* Graph::recorded_by(std::uint64_t seq) const {
 }
 
 HandleRef Graph::name_saved(const Node::SavedSlot& saved, Node& node) {
-  HandleRef h = new_handle(core::make_ref<Cell>(saved.elements, saved.value), saved.layout);
+  const auto size = static_cast<std::int64_t>(core::size_of(saved.layout.dtype));
+  HandleRef h = new_handle(core::make_ref<Cell>(saved.elements * size, saved.value), saved.layout);
   if (saved.slot >= ops::kResult) {
     h->node = core::Ref<Node>(&node);
     h->output = static_cast<std::uint32_t>(saved.slot - ops::kResult);
@@ -203,7 +245,7 @@ core::Result<Node*> Graph::node_of(Handle& h) {
     TT_RETURN_IF_ERROR(edge_of(base, edge));
     Edge old = present_edge(h);
     const std::uint32_t old_seen = h.seen;
-    set_node(h, record_region(index_region_, base.layout, edge, base.geometry(), h.geometry()), 0);
+    set_node(h, record_reading(index_region_, base.layout, std::move(edge), h.layout), 0);
     if (!undo_.empty()) {
       h.node->remade_for = &h;
       remade_.push_back({seq_, h.clock, h.node, std::move(old), old_seen, h.seen});

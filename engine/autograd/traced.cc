@@ -60,8 +60,8 @@ class Tracer::Ending {
     number_values();
     TT_RETURN_IF_ERROR(count_draws());
     choose_inputs();
-    add_inputs();
-    add_steps();
+    TT_RETURN_IF_ERROR(add_inputs());
+    TT_RETURN_IF_ERROR(add_steps());
     TT_RETURN_IF_ERROR(add_rebinds());
     TT_RETURN_IF_ERROR(add_results());
     TT_RETURN_IF_ERROR(add_gradients());
@@ -83,8 +83,8 @@ class Tracer::Ending {
   bool only_numbers(const std::set<std::uint32_t>& tags) const;
   Status count_draws();
   void choose_inputs();
-  void add_inputs();
-  void add_steps();
+  Status add_inputs();
+  Status add_steps();
   Status add_rebinds();
   Status add_results();
   Status add_gradients();
@@ -122,9 +122,9 @@ class Tracer::Ending {
   std::map<const Cell*, std::pair<std::int64_t, std::int64_t>> extent_;  // of a cell's parameters
   std::map<std::size_t, std::uint32_t> input_of_;                        // stranger -> parameter
   std::map<const Cell*, std::uint32_t> parameter_of_cell_;
-  std::set<const Cell*> rebound_;
+  std::map<const Cell*, ValueId> rebound_;  // what their parameters' storages hold at the end
   std::map<const Handle*, std::uint32_t> result_of_;
-  std::map<const Cell*, std::uint32_t> result_of_cell_;
+  std::map<std::pair<const Cell*, core::DType>, std::uint32_t> result_of_cell_;  // as a dtype
   ProgramMaker forward_;
 };
 
@@ -280,9 +280,14 @@ void Tracer::Ending::choose_inputs() {
   }
 }
 
-void Tracer::Ending::add_inputs() {
+Status Tracer::Ending::add_inputs() {
   for (const std::size_t k : order_) {
     const Geometry& g = known_[k].layout.geometry;
+    if (known_[k].layout.dtype != original(k)->dtype) {
+      return invalid(
+          "a captured function cannot use two tensors of different dtypes from outside that share "
+          "their memory; make the view in the function, or give it a clone()");
+    }
     const auto [at, added] = extent_.try_emplace(known_[k].cell, g.offset, g.storage_end());
     at->second.first = std::min(at->second.first, g.offset);
     at->second.second = std::max(at->second.second, g.storage_end());
@@ -307,20 +312,23 @@ void Tracer::Ending::add_inputs() {
       out_.inputs[input_of_[k]].gradient_of = static_cast<int>(leaf->second);
     }
   }
+  return {};
 }
 
-void Tracer::Ending::add_steps() {
+Status Tracer::Ending::add_steps() {
   for (const auto& [value, bytes] : replay_.literals()) forward_.literal(*value, bytes);
   for (std::size_t i = 0; i < replay_.forward(); ++i) {
     const Instruction& instruction = replay_.instructions()[i];
     if (instruction.op == kCall) {
       forward_.call(replay_.call_of(instruction), tracer_.ordinal_, catalog_);
     } else {
-      forward_.step(instruction, numbers_, forward_.origin(site_(instruction.seq)));
+      TT_RETURN_IF_ERROR(
+          forward_.step(instruction, numbers_, forward_.origin(site_(instruction.seq))));
     }
   }
   forward_.program().numbers = examples_;
   forward_.program().random_steps = drawn_;
+  return {};
 }
 
 Status Tracer::Ending::add_rebinds() {
@@ -331,12 +339,15 @@ Status Tracer::Ending::add_rebinds() {
           "a captured function cannot write a tensor from outside in place while gradients are "
           "recorded; do it under no_grad(), or return a new tensor");
     }
-    if (h->cell->value == original(k) || !rebound_.insert(h->cell.get()).second) continue;
+    const Cell* const cell = h->cell.get();
+    if (h->cell->value == original(k)) continue;
+    if (rebound_.contains(cell)) continue;
     if (known_[k].layout.geometry.overlaps_itself()) {
       return invalid("a captured function cannot write an expanded tensor from outside");
     }
-    forward_.program().rebinds.push_back(
-        {parameter_of_cell_.at(h->cell.get()), forward_.id_of(*h->cell->value)});
+    const std::uint32_t parameter = parameter_of_cell_.at(cell);
+    rebound_[cell] = forward_.rebound(parameter, *h->cell->value);
+    forward_.program().rebinds.push_back({parameter, rebound_[cell]});
   }
   return {};
 }
@@ -347,12 +358,25 @@ std::uint32_t Tracer::Ending::add_result(const HandleRef& h) {
   Program& program = forward_.program();
   const auto index = static_cast<std::uint32_t>(program.body.results.size());
   result_of_[h.get()] = index;
-  program.body.results.push_back(forward_.view(*h->cell->value, h->geometry()));
-  const auto shared = parameter_of_cell_.find(h->cell.get());
-  if (shared != parameter_of_cell_.end()) {
-    program.aliases.push_back({index, true, shared->second});
+  // What a parameter or another result shows as another dtype is a copy.
+  const auto parameter = parameter_of_cell_.find(h->cell.get());
+  const bool shared =
+      parameter != parameter_of_cell_.end() &&
+      program.values[program.body.parameters[parameter->second].value].dtype == h->layout.dtype;
+  const auto rebound = rebound_.find(h->cell.get());
+  if (shared && rebound != rebound_.end()) {
+    program::View& view = program.body.results.emplace_back();
+    view = {rebound->second, h->geometry()};
+    view.geometry.offset -= forward_.base_of(view.value);
   } else {
-    const auto [at, added] = result_of_cell_.try_emplace(h->cell.get(), index);
+    program.body.results.push_back(
+        forward_.view(*h->cell->value, h->geometry(), h->layout.dtype));
+  }
+  if (shared) {
+    program.aliases.push_back({index, true, parameter->second});
+  } else {
+    const auto [at, added] =
+        result_of_cell_.try_emplace({h->cell.get(), h->layout.dtype}, index);
     if (!added) program.aliases.push_back({index, false, at->second});
   }
   return index;
@@ -442,7 +466,7 @@ Status Tracer::Ending::add_backward() {
   for (std::size_t i = replay_.forward(); i < replay_.instructions().size(); ++i) {
     const Instruction& step = replay_.instructions()[i];
     if (step.op == kCall) return core::internal("trace: a call of a backward");
-    backward.step(step, numbers_, backward.origin(site_(step.seq)));
+    TT_RETURN_IF_ERROR(backward.step(step, numbers_, backward.origin(site_(step.seq))));
   }
   Program& p = backward.program();
   std::size_t w = 0;
@@ -451,7 +475,8 @@ Status Tracer::Ending::add_backward() {
     const HandleRef& gradient = own_.gradients[w++];
     if (!gradient) continue;
     out_.wanted.push_back(input_of_.at(k));
-    p.body.results.push_back(backward.view(*gradient->cell->value, gradient->geometry()));
+    p.body.results.push_back(
+        backward.view(*gradient->cell->value, gradient->geometry(), gradient->layout.dtype));
   }
   p.numbers = examples_;
   TT_RETURN_IF_ERROR(ops::verify(p, catalog_));

@@ -66,6 +66,37 @@ Status infer_as_complex(InferContext& c) {
   return {};
 }
 
+// RULE: a view of another dtype leaves what infer says of it in the results.
+Status view_as_real(InferContext& c, std::vector<core::Geometry>& views) {
+  TT_RETURN_IF_ERROR(infer_as_real(c));
+  views.push_back(parts_of(c.geometry(0)));
+  return {};
+}
+
+Status view_as_complex(InferContext& c, std::vector<core::Geometry>& views) {
+  TT_RETURN_IF_ERROR(infer_as_complex(c));
+  core::Geometry g = c.geometry(0);
+  if (g.strides.back() != 1) return c.fail("the last dimension must have stride 1");
+  g.shape.erase(g.rank() - 1);
+  g.strides.erase(g.rank());
+  for (std::int64_t& stride : g.strides) {
+    if (stride % 2 != 0) return c.fail("the strides of all but the last dimension must be even");
+    stride /= 2;
+  }
+  if (g.offset % 2 != 0) return c.fail("the storage offset must be even");
+  g.offset /= 2;
+  views.push_back(g);
+  return {};
+}
+
+// A gradient as complex numbers, wherever it lies.
+Var as_complex(const Var& parts) {
+  if (!parts.is_tensor()) return parts;
+  const core::Geometry& g = parts.layout().geometry;
+  return unary("view_as_complex", g.contiguous() && g.offset % 2 == 0 ? parts
+                                                                     : unary("contiguous", parts));
+}
+
 Var unless_zero(const Var& what, const Var& value) {
   return where(binary("eq", what, Var(0)), Var(0), value);
 }
@@ -115,10 +146,10 @@ std::vector<OpDef> complex_ops() {
           "conj(Tensor x) -> Tensor", "The complex conjugate, computed; a copy of a real tensor.",
           infer_number, [](VjpContext& c) { c.give(0, conj(c.gradient())); }, Tangent::kLinear),
       row(
-          "real(Tensor x) -> Tensor", "The real part, as a copy; x is complex.", infer_part,
+          "real(Tensor x) -> Tensor", "The real part of complex x, computed; tt.real(x) is the view of it.", infer_part,
           [](VjpContext& c) { c.give(0, c.gradient()); }, Tangent::kLinear),
       row(
-          "imag(Tensor x) -> Tensor", "The imaginary part, as a copy; x is complex.", infer_part,
+          "imag(Tensor x) -> Tensor", "The imaginary part of complex x, computed; tt.imag(x) is the view of it.", infer_part,
           [](VjpContext& c) { c.give(0, c.gradient() * Var(kI)); }, Tangent::kLinear),
       row("sgn(Tensor x) -> Tensor", "x / |x|, 0 for 0: the sign of a real number.", infer_number,
           sgn_vjp, Tangent::kTransposed, {{0}, {kResult}}),
@@ -132,14 +163,16 @@ std::vector<OpDef> complex_ops() {
           "abs * (cos(angle) + i * sin(angle)) of two tensors of one floating dtype.",
           infer_from_parts, polar_vjp, Tangent::kTransposed, {{kResult}}),
       {.signature = "view_as_real(Tensor x) -> Tensor",
-       .doc = "The parts of complex numbers in a new last dimension of size 2, as a copy.",
+       .doc = "The view of complex numbers as their parts, in a new last dimension of size 2.",
        .infer = infer_as_real,
-       .vjp = [](VjpContext& c) { c.give(0, unary("view_as_complex", c.gradient())); },
+       .view = view_as_real,
+       .vjp = [](VjpContext& c) { c.give(0, as_complex(c.gradient())); },
        .tangent = Tangent::kLinear,
        .batching = Batching::kFront},
       {.signature = "view_as_complex(Tensor x) -> Tensor",
-       .doc = "Complex numbers of the parts in the last dimension, which has size 2, as a copy.",
+       .doc = "The view of the last dimension, which has size 2 and stride 1, as complex numbers.",
        .infer = infer_as_complex,
+       .view = view_as_complex,
        .vjp = [](VjpContext& c) { c.give(0, unary("view_as_real", c.gradient())); },
        .tangent = Tangent::kLinear,
        .batching = Batching::kFront},

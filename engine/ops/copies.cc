@@ -72,6 +72,45 @@ Status infer_bitcast(InferContext& c) {
   return {};
 }
 
+// RULE: bytes that are no bool (0 or 1) are no bool's memory, so a bool is never shared.
+Status view_bitcast(InferContext& c, std::vector<core::Geometry>& views) {
+  TT_RETURN_IF_ERROR(infer_bitcast(c));
+  const core::DType from = c.dtype(0), to = c.results[0].dtype;
+  if (from != to && (from == core::DType::kBool || to == core::DType::kBool)) {
+    c.results.clear();
+    return Status(core::Code::kFailedPrecondition, "bitcast: needs a copy");
+  }
+  core::Geometry g = c.geometry(0);
+  const auto from_size = static_cast<std::int64_t>(core::size_of(from));
+  const auto to_size = static_cast<std::int64_t>(core::size_of(to));
+  if (from_size != to_size) {
+    const auto scaled = [&](std::int64_t& n) {
+      std::int64_t bytes;
+      if (__builtin_mul_overflow(n, from_size, &bytes) || bytes % to_size != 0) return false;
+      n = bytes / to_size;
+      return true;
+    };
+    const int last = g.rank() - 1;
+    if (g.strides[last] != 1) {
+      return c.fail("stride(-1) must be 1 to view " + std::string(core::name_of(from)) + " as " +
+                    std::string(core::name_of(to)) + " (different element sizes), it is " +
+                    std::to_string(g.strides[last]));
+    }
+    for (int d = 0; d < last; ++d) {
+      if (scaled(g.strides[d])) continue;
+      return c.fail("stride(" + std::to_string(d) + ") of " + core::to_string(g.strides) +
+                    " is not a whole number of elements of " + std::string(core::name_of(to)));
+    }
+    if (!scaled(g.offset)) {
+      return c.fail("the storage offset " + std::to_string(g.offset) +
+                    " is not a whole number of elements of " + std::string(core::name_of(to)));
+    }
+    g.shape[last] = c.results[0].geometry.shape[last];
+  }
+  views.push_back(g);
+  return {};
+}
+
 Status infer_require(InferContext& c) {
   if (c.dtype(1) != core::DType::kBool) return c.fail("the condition must be bool");
   return infer_clone(c);
@@ -121,9 +160,10 @@ std::vector<OpDef> copy_ops() {
        .vjp = overwrite_vjp,
        .inplace = Inplace::kElementwise},
       {.signature = "bitcast(Tensor x, dtype dtype) -> Tensor",
-       .doc = "A row-major copy of x's bytes read as another dtype; the last dimension grows or "
-              "shrinks with the element size. As bool, every byte but 0 is True.",
+       .doc = "The view of x's bytes as another dtype; the last dimension, of stride 1, grows or "
+              "shrinks with the element size. To or from bool a copy: every byte but 0 is True.",
        .infer = infer_bitcast,
+       .view = view_bitcast,
        .not_differentiable = "it reads bytes, not numbers"},
       {.signature = "to_device(Tensor x, device device) -> Tensor",
        .doc = "x on another device.",

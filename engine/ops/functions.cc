@@ -183,4 +183,47 @@ Var zeros(Builder& builder, const core::Layout& like) {
   return full(builder, like.geometry.shape, core::Number::of_int(0), like.dtype, like.device);
 }
 
+core::Geometry parts_of(const core::Geometry& g) {
+  core::Geometry parts = g;
+  // Strides that no element takes may be anything.
+  for (std::int64_t& stride : parts.strides) stride = std::min(stride, INT64_MAX / 2) * 2;
+  parts.shape.push_back(2);
+  parts.strides.push_back(1);
+  parts.offset *= 2;
+  return parts;
+}
+
+core::Attributes region_attributes(const core::Geometry& base, const core::Geometry& view) {
+  return {core::Attribute::of(base.shape), core::Attribute::of(base.strides), core::Attribute::of(view.shape),
+          core::Attribute::of(view.strides), core::Attribute::of(view.offset - base.offset)};
+}
+
+Var region_of(const Var& all, const core::Layout& base, const core::Layout& view) {
+  static const OpRef index("index_region");
+  if (base.dtype == view.dtype) {
+    return apply(index, {all}, region_attributes(base.geometry, view.geometry));
+  }
+  if (core::is_complex(base.dtype)) {
+    return apply(index, {unary("view_as_real", all)},
+                 region_attributes(parts_of(base.geometry), view.geometry));
+  }
+  return unary("view_as_complex",
+               apply(index, {all}, region_attributes(base.geometry, parts_of(view.geometry))));
+}
+
+Var with_region(const Var& all, const Var& part, const core::Layout& base,
+                const core::Layout& view) {
+  static const OpRef update("update_region");
+  if (base.dtype == view.dtype) {
+    return apply(update, {all, part}, region_attributes(base.geometry, view.geometry));
+  }
+  if (core::is_complex(base.dtype)) {
+    return unary("view_as_complex",
+                 apply(update, {unary("view_as_real", all), part},
+                       region_attributes(parts_of(base.geometry), view.geometry)));
+  }
+  return apply(update, {all, unary("view_as_real", part)},
+               region_attributes(base.geometry, parts_of(view.geometry)));
+}
+
 }  // namespace teletensor::ops

@@ -41,4 +41,15 @@ Var full(Builder& builder, const core::Dims& shape, const core::Number& value, c
          core::Device device);
 Var zeros(Builder& builder, const core::Layout& like);
 
+// The parts of complex elements at g, as a last dimension of their own, in elements of their dtype.
+// Precondition: rank below core::kMaxRank.
+core::Geometry parts_of(const core::Geometry& g);
+// What a view on a base's memory shows of `all`, which has the base's shape; and `all` with that
+// replaced. One of the two may be of the complex dtype whose parts the other has.
+Var region_of(const Var& all, const core::Layout& base, const core::Layout& view);
+Var with_region(const Var& all, const Var& part, const core::Layout& base,
+                const core::Layout& view);
+// The attributes of the region ops.
+core::Attributes region_attributes(const core::Geometry& base, const core::Geometry& view);
+
 }  // namespace teletensor::ops

@@ -153,12 +153,17 @@ class Call {
         EXPECT_TRUE(names_op(status.message())) << op_.name << ": " << status.message();
         return;
       }
-      const std::int64_t end = slots_[0].layout.geometry.storage_end();
+      const auto bytes = [](const Geometry& geometry, core::DType dtype) {
+        return geometry.storage_end() * static_cast<std::int64_t>(core::size_of(dtype));
+      };
+      const core::Layout& base = slots_[0].layout;
+      const core::DType dtype = context.results.empty() ? base.dtype : context.results[0].dtype;
       for (const Geometry& view : views) {
         ASSERT_LE(view.rank(), core::kMaxRank) << op_.name << " seed " << seed;
         ASSERT_TRUE(core::checked_numel(view.shape.span()).ok()) << op_.name << " seed " << seed;
         if (view.numel() > 0) {
-          ASSERT_LE(view.storage_end(), end) << op_.name << " seed " << seed;
+          ASSERT_LE(bytes(view, dtype), bytes(base.geometry, base.dtype))
+              << op_.name << " seed " << seed;
         }
       }
     } else {

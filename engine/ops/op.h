@@ -90,7 +90,7 @@ class InferContext {
 };
 // Adds the results' layouts, or says why the call is refused. Strides are part of the answer.
 using Infer = core::Status (*)(InferContext&);
-// For views: the geometries on operand 0's storage, for any geometry of operand 0.
+// For views: geometries on operand 0's storage, whatever its own. results[0] has another dtype.
 using View = core::Status (*)(InferContext&, std::vector<core::Geometry>& views);
 
 // PyTorch's three ranks: tensors, 0-d tensors, Python numbers.

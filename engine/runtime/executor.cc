@@ -25,8 +25,11 @@ bool covers(const Geometry& region, std::int64_t elements) {
   return region.offset == 0 && region.dense() && region.numel() == elements;
 }
 
-bool apart(const Geometry& a, const Geometry& b) {
-  return a.storage_end() <= b.offset || b.storage_end() <= a.offset;
+bool apart(const Geometry& a, core::DType a_type, const Geometry& b, core::DType b_type) {
+  const auto a_size = static_cast<std::int64_t>(core::size_of(a_type));
+  const auto b_size = static_cast<std::int64_t>(core::size_of(b_type));
+  return a.storage_end() * a_size <= b.offset * b_size ||
+         b.storage_end() * b_size <= a.offset * a_size;
 }
 
 // Nobody but this instruction's own operands refers to the value.
@@ -353,7 +356,7 @@ Status Executor::prepare_new(Instruction& i, const ops::OpDef& op, std::size_t r
   if (region || (op.inplace == ops::Inplace::kElementwise && bytes >= kWorthReusing && r == 0)) {
     for (const Operand& operand : i.operands) {
       if (operand.kind == Operand::Kind::kTensor && operand.dtype == result.value->dtype &&
-          operand.value->elements == result.value->elements && operand.value->references() == 1 &&
+          operand.value->dtype == operand.dtype && operand.value->elements == result.value->elements && operand.value->references() == 1 &&
           operand.geometry == result.geometry && covers(*result.geometry, result.value->elements) &&
           operand.value->contents->references() == 1 &&
           storage_of(*operand.value)->sharing() == nullptr) {
@@ -454,6 +457,7 @@ Status Executor::separate_operands(Instruction& i, const ops::OpDef& op, int ove
   const bool published = storage->sharing() != nullptr;  // then other values may have it as well
   if (old->references() == 1 && !published) return {};
   const Geometry* region = nullptr;
+  const core::DType dtype = i.operands[target].dtype;
   for (const ResultSlot& result : i.results) {
     if (result.overwrites == overwritten) region = result.geometry;
   }
@@ -462,8 +466,11 @@ Status Executor::separate_operands(Instruction& i, const ops::OpDef& op, int ove
     const bool same = operand.value.get() == old ||
                       (published && operand.value && storage_of(*operand.value) == storage);
     if (k == target || !same || in_[k].geometry != operand.geometry) continue;
-    if (apart(*operand.geometry, *region)) continue;
-    if (op.inplace == ops::Inplace::kElementwise && *operand.geometry == *region) continue;
+    if (apart(*operand.geometry, operand.dtype, *region, dtype)) continue;
+    if (op.inplace == ops::Inplace::kElementwise && operand.dtype == dtype &&
+        *operand.geometry == *region) {
+      continue;
+    }
     Separated& copy = separated_.emplace_back();
     // Repeated elements (stride 0) are copied once.
     Geometry source = *operand.geometry;

@@ -187,6 +187,7 @@ bool Executor::steal(std::size_t s, const core::Geometry* layout, std::size_t by
     for (const Operand& operand : loop.steps[k]->operands) {
       if (operand.kind != Operand::Kind::kTensor || operand.geometry != layout) continue;
       Value& value = *operand.value;
+      if (operand.dtype != value.dtype) continue;
       if (value.dtype != result.value->dtype || value.elements != result.value->elements ||
           loop.maker(&value) >= 0 || value.contents->references() != 1 ||
           storage_of(value)->sharing() != nullptr || value.references() != loop.own(&value)) {
@@ -196,7 +197,8 @@ bool Executor::steal(std::size_t s, const core::Geometry* layout, std::size_t by
       for (std::size_t j = 0; j < loop.steps.size(); ++j) {
         fits = fits && slots_[j].stolen_from != &value;
         for (const Operand& other : loop.steps[j]->operands) {
-          if (other.value.get() == &value) fits = fits && j <= s && other.geometry == layout;
+          if (other.value.get() != &value) continue;
+          fits = fits && j <= s && other.geometry == layout && other.dtype == value.dtype;
         }
       }
       if (!fits) continue;

@@ -346,7 +346,9 @@ void ProgramRun::fill(Instruction& out, const Step& step, const Prepared::StepFa
     displacement_[v] = 0;
     if (result.overwrites >= 0) {
       const auto o = static_cast<std::size_t>(result.overwrites);
-      elements = out.operands[o].value->elements;
+      const program::Value& old = *out.operands[o].value;  // perhaps written as another dtype
+      elements = old.elements * static_cast<std::int64_t>(core::size_of(old.dtype)) /
+                 static_cast<std::int64_t>(core::size_of(program_.values[v].dtype));
       displacement_[v] = displacement_[step.operands[o].view.value];
     }
     program::ResultSlot& slot = out.results.emplace_back();

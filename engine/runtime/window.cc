@@ -16,6 +16,7 @@ using program::Value;
 namespace {
 
 constexpr std::uint32_t kMostValues = 2048;  // of one window
+constexpr std::uint32_t kNoLayout = ~0u;
 
 bool integer_division(const Instruction& i, const ops::OpDef& op) {
   if (op.name != "div" && op.name != "floor_divide" && op.name != "remainder" &&
@@ -27,6 +28,9 @@ bool integer_division(const Instruction& i, const ops::OpDef& op) {
   }
   return true;
 }
+
+// A view reads the value's bytes as another dtype.
+bool other_dtype(const Operand& operand) { return operand.dtype != operand.value->dtype; }
 
 bool whole(const core::Geometry& geometry, const Value& value) {
   return geometry.offset == 0 && geometry.dense() && geometry.numel() == value.elements;
@@ -76,7 +80,8 @@ void WindowPlans::make_key(std::span<Instruction* const> window) {
       std::uint64_t word =
           static_cast<std::uint64_t>(operand.kind) | static_cast<std::uint64_t>(operand.dtype) << 8;
       if (operand.kind == Operand::Kind::kTensor) {
-        word |= std::uint64_t{number_of(operand.value.get())} << 32;
+        word |= std::uint64_t{number_of(operand.value.get())} << 32 |
+                std::uint64_t{other_dtype(operand)} << 16;
         key_.push_back(reinterpret_cast<std::uintptr_t>(operand.geometry));
       }
       key_.push_back(word);
@@ -146,7 +151,9 @@ WindowPlans::Plan WindowPlans::make(std::span<Instruction* const> window) {
     const ops::OpDef& op = catalog_.at(i.op);
     for (const Operand& operand : i.operands) {
       if (operand.kind != Operand::Kind::kTensor) continue;
-      step.reads.push_back({number_of(operand.value.get()), layout(operand.geometry)});
+      // What a loop makes, only its memory shows as another dtype.
+      step.reads.push_back({number_of(operand.value.get()),
+                            other_dtype(operand) ? kNoLayout : layout(operand.geometry)});
     }
     for (const ResultSlot& result : i.results) {
       step.writes.push_back(number_of(result.value.get()));
@@ -171,7 +178,8 @@ WindowPlans::Plan WindowPlans::make(std::span<Instruction* const> window) {
                i.operands[0].kind == Operand::Kind::kTensor) {
       const Operand& operand = i.operands[0];
       const std::int64_t outputs = result.geometry->numel();
-      if (operand.dtype != result.value->dtype || !whole(*operand.geometry, *operand.value) ||
+      if (operand.dtype != result.value->dtype || other_dtype(operand) ||
+          !whole(*operand.geometry, *operand.value) ||
           (operand.dtype != core::DType::kF32 && operand.dtype != core::DType::kF64) ||
           !passes::trailing_fold(op, *i.attributes, *operand.geometry) || outputs == 0 ||
           (outputs > 1 && operand.geometry->numel() / outputs < passes::kShortRow)) {

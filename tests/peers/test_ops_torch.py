@@ -21,9 +21,9 @@ PEER = Library(torch)
 FREE_STRIDES = {
     *LINALG,
     *FFT,
-    "conj", "real", "imag", "view_as_real",  # views of complex numbers there, copies here
+    "conj", "real", "imag",  # ops that compute them; views of complex numbers there
     "angle", "argsort",
-    "argwhere", "as_strided_scatter", "bitcast", "bucketize", "cat", "diagonal_scatter", "einsum", "flip",
+    "argwhere", "as_strided_scatter", "bucketize", "cat", "diagonal_scatter", "einsum", "flip",
     "geqrf",
     "index", "index_put", "isin", "logsigmoid", "max_dim", "min_dim", "msort", "nonzero", "put", "rot90",
     "searchsorted", "select_scatter", "slice_scatter", "sort", "stack", "unique", "where",

@@ -333,7 +333,7 @@ nb::object pending(PyCounts& counts, nb::object finish, nb::handle dtype, std::i
   for (nb::handle each : operands) {
     Handle& h = *tensor(each).handle;
     made->operands.emplace_back(&h);
-    made->bytes += static_cast<std::uint64_t>(h.cell->elements) * core::size_of(h.layout.dtype);
+    made->bytes += static_cast<std::uint64_t>(h.cell->bytes);
     if (made->record && core::is_inexact(made->dtype) &&
         session.graph().requires_grad(transforms::ground(h))) {
       made->requires_grad = true;

@@ -195,12 +195,12 @@ def nuclear_norm(input: Tensor, dim: Any = None, keepdim: bool = False) -> Tenso
 
 def view_as_real_copy(input: Tensor) -> Tensor:
     """Real and imaginary parts along a new last dimension."""
-    return ops["view_as_real"](input)
+    return ops["clone"](ops["view_as_real"](input))
 
 
 def view_as_complex_copy(input: Tensor) -> Tensor:
     """Pairs along the last dimension as complex numbers."""
-    return ops["view_as_complex"](input)
+    return ops["clone"](ops["view_as_complex"](input))
 
 
 def affine_grid_generator(theta: Tensor, size: Any, align_corners: bool) -> Tensor:

@@ -27,16 +27,20 @@ def isreal(input: Tensor) -> Tensor:
 
 @function_only
 def real(input: Tensor) -> Tensor:
-    """The real parts, as a copy; a real tensor itself."""
-    return ops["real"](input) if input.dtype.is_complex else input
+    """The view of the real parts; a real tensor itself."""
+    return _part(input, 0) if input.dtype.is_complex else input
 
 
 @function_only
 def imag(input: Tensor) -> Tensor:
-    """The imaginary parts, as a copy. RuntimeError for a real tensor."""
+    """The view of the imaginary parts. RuntimeError for a real tensor."""
     if not input.dtype.is_complex:
         raise RuntimeError("imag is not implemented for tensors with non-complex dtypes.")
-    return ops["imag"](input)
+    return _part(input, 1)
+
+
+def _part(input: Tensor, which: int) -> Tensor:
+    return ops["select"](ops["view_as_real"](input), -1, which)
 
 
 def conj(input: Tensor) -> Tensor:
@@ -86,15 +90,9 @@ def hermitian(input: Tensor) -> Tensor:
 
 def set_real(input: Tensor, value: Any) -> None:
     """input.real = value."""
-    if not input.dtype.is_complex:
-        ops["copy_"](input, value)
-        return
-    kept = ops["imag"](input)
-    ops["copy_"](input, ops["complex"](ops["copy"](kept, value), kept))
+    ops["copy_"](real(input), value)
 
 
 def set_imag(input: Tensor, value: Any) -> None:
     """input.imag = value."""
-    kept = real(input)
-    imag(input)  # refuses real tensors
-    ops["copy_"](input, ops["complex"](kept, ops["copy"](kept, value)))
+    ops["copy_"](imag(input), value)

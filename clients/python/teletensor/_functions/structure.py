@@ -21,13 +21,13 @@ __all__ = [
 
 
 def view(input: Tensor, *size: Any, dtype: Any = None) -> Tensor:
-    """The same elements under another shape, without a copy; or, given a dtype, a copy of the bytes
-    read as that dtype."""
+    """The same elements under another shape, or the same bytes as another dtype, without a copy
+    (but for bool)."""
     if len(size) == 1 and isinstance(size[0], _core.dtype):
         dtype = size[0]
     if dtype is None:
         return ops["view"](input, sizes_of(size))
-    return ops["alias"](input) if dtype == input.dtype else ops["bitcast"](input, dtype)
+    return ops["bitcast"](input, dtype)
 
 
 def reshape(input: Tensor, *sizes: Any, shape: Any = None) -> Tensor:
