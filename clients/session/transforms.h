@@ -35,7 +35,7 @@ class Extra final : public core::Counted {
   struct Tangent {
     std::uint64_t level;
     autograd::HandleRef value;
-    std::uint32_t seen;                  // the clock of its memory when it was taken
+    std::uint32_t seen;                // the clock of its memory when it was taken
     std::optional<core::Layout> part;  // of a base: value is that of this view alone
   };
   autograd::HandleRef inner;  // inside vmap: what it stands for

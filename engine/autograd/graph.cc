@@ -158,8 +158,8 @@ ValueRef Graph::new_value(const Layout& layout, std::int64_t elements) const {
 }
 
 HandleRef Graph::make(const Layout& layout, ValueRef value) {
-  const std::int64_t bytes = layout.geometry.storage_end() *
-                             static_cast<std::int64_t>(core::size_of(layout.dtype));
+  const std::int64_t bytes =
+      layout.geometry.storage_end() * static_cast<std::int64_t>(core::size_of(layout.dtype));
   return new_handle(core::make_ref<Cell>(bytes, std::move(value)), layout);
 }
 
@@ -602,8 +602,7 @@ Status Graph::apply_inplace(const Call& call) {
   if (record && def.vjp != nullptr) {
     node = this->record(call, std::move(edges));
     // What the vjp reads of the result is the new value seen through h.
-    const HandleRef result(
-        new Handle(this, core::make_ref<Cell>(h.cell->bytes, value), h.layout));
+    const HandleRef result(new Handle(this, core::make_ref<Cell>(h.cell->bytes, value), h.layout));
     save(*node, def, call, std::span<const HandleRef>(&result, 1));
     update = is_view ? record_writing(base.layout, base_edge, h.layout, {node}) : node;
   }

@@ -367,9 +367,7 @@ class Graph {
   program::Instruction& instruction_of(const Call& call) const;
   program::ValueRef new_value(const core::Layout& layout, std::int64_t elements) const;
   // What a write through h makes of its storage: a value of h's dtype.
-  program::ValueRef written_value(const Handle& h) const {
-    return new_value(h.layout, h.stored());
-  }
+  program::ValueRef written_value(const Handle& h) const { return new_value(h.layout, h.stored()); }
   core::Status may_write(const Handle& h, const std::string& what) const;
   HandleRef make(const core::Layout& layout, program::ValueRef value);
 

@@ -44,9 +44,8 @@ ValueId ProgramMaker::copied_as(ValueId value, core::DType dtype) {
   program::Step step;
   step.op = bitcast;
   step.attributes = {core::Attribute::of(dtype)};
-  step.operands.push_back({Operand::Kind::kTensor,
-                           {value, Geometry(core::Dims{count}, core::Dims{1}, skip)},
-                           {}});
+  step.operands.push_back(
+      {Operand::Kind::kTensor, {value, Geometry(core::Dims{count}, core::Dims{1}, skip)}, {}});
   const std::int64_t elements = count * from / to;
   const ValueId copy = add(dtype, type.device, elements, (base_[value] + skip) * from / to);
   step.results.push_back({{copy, Geometry(core::Dims{elements})}, -1});
@@ -136,10 +135,9 @@ core::Status ProgramMaker::step(const Instruction& instruction,
       if (program_->values[whole].dtype != slot.value->dtype) {
         old.value = copied_as(whole, slot.value->dtype);
         if (bytes_of(program_->values[old.value]) != bytes_of(program_->values[whole])) {
-          return core::invalid(
-              "a captured function cannot write a tensor from outside as " +
-              std::string(core::name_of(slot.value->dtype)) +
-              " whose memory does not begin and end with whole elements of that");
+          return core::invalid("a captured function cannot write a tensor from outside as " +
+                               std::string(core::name_of(slot.value->dtype)) +
+                               " whose memory does not begin and end with whole elements of that");
         }
         old.geometry.offset = instruction.operands[o].geometry->offset - base_[old.value];
       }

@@ -65,8 +65,7 @@ core::Ref<Node> Graph::record(const Call& call, core::InlineVector<Edge, 2> edge
 }
 
 core::Ref<Node> Graph::record_step(ops::OpId op, std::initializer_list<core::Layout> operands,
-                                   std::initializer_list<Edge> edges,
-                                   core::Attributes attributes) {
+                                   std::initializer_list<Edge> edges, core::Attributes attributes) {
   core::Ref<Node> node(new Node(this, ++tape_length_, op));
   for (const Edge& edge : edges) node->edges.push_back(edge);
   for (const core::Layout& layout : operands) node->operands.push_back({layout, {}, false});
@@ -103,9 +102,10 @@ core::Ref<Node> Graph::record_writing(const Layout& base, Edge edge, const Layou
   }
   if (!core::is_complex(base.dtype)) {
     const Layout parts{base.dtype, base.device, ops::parts_of(view.geometry)};
-    return record_step(update_region_, {base, parts},
-                       {std::move(edge), {record_step(view_as_real_, {view}, {std::move(written)})}},
-                       ops::region_attributes(base.geometry, parts.geometry));
+    return record_step(
+        update_region_, {base, parts},
+        {std::move(edge), {record_step(view_as_real_, {view}, {std::move(written)})}},
+        ops::region_attributes(base.geometry, parts.geometry));
   }
   const Layout parts{view.dtype, base.device, ops::parts_of(base.geometry)};
   if (edge) edge = {record_step(view_as_real_, {base}, {std::move(edge)})};

@@ -369,14 +369,12 @@ std::uint32_t Tracer::Ending::add_result(const HandleRef& h) {
     view = {rebound->second, h->geometry()};
     view.geometry.offset -= forward_.base_of(view.value);
   } else {
-    program.body.results.push_back(
-        forward_.view(*h->cell->value, h->geometry(), h->layout.dtype));
+    program.body.results.push_back(forward_.view(*h->cell->value, h->geometry(), h->layout.dtype));
   }
   if (shared) {
     program.aliases.push_back({index, true, parameter->second});
   } else {
-    const auto [at, added] =
-        result_of_cell_.try_emplace({h->cell.get(), h->layout.dtype}, index);
+    const auto [at, added] = result_of_cell_.try_emplace({h->cell.get(), h->layout.dtype}, index);
     if (!added) program.aliases.push_back({index, false, at->second});
   }
   return index;

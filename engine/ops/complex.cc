@@ -93,8 +93,8 @@ Status view_as_complex(InferContext& c, std::vector<core::Geometry>& views) {
 Var as_complex(const Var& parts) {
   if (!parts.is_tensor()) return parts;
   const core::Geometry& g = parts.layout().geometry;
-  return unary("view_as_complex", g.contiguous() && g.offset % 2 == 0 ? parts
-                                                                     : unary("contiguous", parts));
+  return unary("view_as_complex",
+               g.contiguous() && g.offset % 2 == 0 ? parts : unary("contiguous", parts));
 }
 
 Var unless_zero(const Var& what, const Var& value) {
@@ -146,10 +146,12 @@ std::vector<OpDef> complex_ops() {
           "conj(Tensor x) -> Tensor", "The complex conjugate, computed; a copy of a real tensor.",
           infer_number, [](VjpContext& c) { c.give(0, conj(c.gradient())); }, Tangent::kLinear),
       row(
-          "real(Tensor x) -> Tensor", "The real part of complex x, computed; tt.real(x) is the view of it.", infer_part,
+          "real(Tensor x) -> Tensor",
+          "The real part of complex x, computed; tt.real(x) is the view of it.", infer_part,
           [](VjpContext& c) { c.give(0, c.gradient()); }, Tangent::kLinear),
       row(
-          "imag(Tensor x) -> Tensor", "The imaginary part of complex x, computed; tt.imag(x) is the view of it.", infer_part,
+          "imag(Tensor x) -> Tensor",
+          "The imaginary part of complex x, computed; tt.imag(x) is the view of it.", infer_part,
           [](VjpContext& c) { c.give(0, c.gradient() * Var(kI)); }, Tangent::kLinear),
       row("sgn(Tensor x) -> Tensor", "x / |x|, 0 for 0: the sign of a real number.", infer_number,
           sgn_vjp, Tangent::kTransposed, {{0}, {kResult}}),

@@ -194,8 +194,9 @@ core::Geometry parts_of(const core::Geometry& g) {
 }
 
 core::Attributes region_attributes(const core::Geometry& base, const core::Geometry& view) {
-  return {core::Attribute::of(base.shape), core::Attribute::of(base.strides), core::Attribute::of(view.shape),
-          core::Attribute::of(view.strides), core::Attribute::of(view.offset - base.offset)};
+  return {core::Attribute::of(base.shape), core::Attribute::of(base.strides),
+          core::Attribute::of(view.shape), core::Attribute::of(view.strides),
+          core::Attribute::of(view.offset - base.offset)};
 }
 
 Var region_of(const Var& all, const core::Layout& base, const core::Layout& view) {

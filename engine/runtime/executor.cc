@@ -356,7 +356,8 @@ Status Executor::prepare_new(Instruction& i, const ops::OpDef& op, std::size_t r
   if (region || (op.inplace == ops::Inplace::kElementwise && bytes >= kWorthReusing && r == 0)) {
     for (const Operand& operand : i.operands) {
       if (operand.kind == Operand::Kind::kTensor && operand.dtype == result.value->dtype &&
-          operand.value->dtype == operand.dtype && operand.value->elements == result.value->elements && operand.value->references() == 1 &&
+          operand.value->dtype == operand.dtype &&
+          operand.value->elements == result.value->elements && operand.value->references() == 1 &&
           operand.geometry == result.geometry && covers(*result.geometry, result.value->elements) &&
           operand.value->contents->references() == 1 &&
           storage_of(*operand.value)->sharing() == nullptr) {
