@@ -11,6 +11,7 @@
 #include "engine/ops/verify.h"
 #include "engine/passes/passes.h"
 #include "engine/program/serialize.h"
+#include "expanded.h"
 
 namespace teletensor::client {
 namespace {
@@ -188,12 +189,10 @@ PyObject* stand_in(PyTensor& t) {
   return made;
 }
 
-program::Call command_of(PyProgram& p, nb::handle numbers, std::uint32_t times,
-                         std::vector<std::uint32_t> sliced) {
-  program::Call command;
-  command.program = p.number;
-  const auto& expected = p.program().numbers;
-  std::size_t i = 0;
+// As the program takes them.
+std::vector<core::Number> numbers_of(const program::Program& program, nb::handle numbers) {
+  std::vector<core::Number> out;
+  const auto& expected = program.numbers;
   for (nb::handle each : numbers) {
     core::Number n;
     if (!number_of(each.ptr(), n)) {
@@ -201,13 +200,21 @@ program::Call command_of(PyProgram& p, nb::handle numbers, std::uint32_t times,
       throw nb::python_error();
     }
     n.argument = 0;
-    if (!expected.empty() && expected[i % expected.size()].kind == core::Number::Kind::kFloat &&
+    if (!expected.empty() &&
+        expected[out.size() % expected.size()].kind == core::Number::Kind::kFloat &&
         n.kind != core::Number::Kind::kFloat && !n.is_complex()) {
       n = core::Number::of_float(n.as_double());
     }
-    command.numbers.push_back(n);
-    ++i;
+    out.push_back(n);
   }
+  return out;
+}
+
+program::Call command_of(PyProgram& p, nb::handle numbers, std::uint32_t times,
+                         std::vector<std::uint32_t> sliced) {
+  program::Call command;
+  command.program = p.number;
+  command.numbers = numbers_of(p.program(), numbers);
   command.times = times;
   command.sliced = std::move(sliced);
   const auto [seed, ordinal] = take_ordinals(p.program().random_steps * std::max(times, 1u));
@@ -406,6 +413,34 @@ void bind_programs(nb::module_& m) {
       .def("call", &call, nb::arg("arguments"), nb::arg("numbers"), nb::arg("times") = 0,
            nb::arg("sliced") = std::vector<std::uint32_t>(), nb::arg("whole") = false,
            "Runs it: the outputs, or with `whole` all results. Nothing waits.")
+      .def(
+          "parameters_of",
+          [](PyProgram& p, const std::vector<std::uint32_t>& results) {
+            return Expanded(p.program(), results).parameters();
+          },
+          nb::arg("results"), "Which parameters these of its results are made of.")
+      .def(
+          "expand",
+          [](PyProgram& p, nb::handle inputs, nb::handle numbers,
+             std::pair<std::int64_t, std::int64_t> drawn,
+             const std::vector<std::uint32_t>& wanted) {
+            const Expanded::Given given{handles_of(inputs, p.session),
+                                        numbers_of(p.program(), numbers), drawn.first,
+                                        drawn.second};
+            if (given.inputs.size() != p.program().body.parameters.size() ||
+                given.numbers.size() != p.program().numbers.size()) {
+              raise_if(core::invalid("program: not as many inputs as parameters"));
+            }
+            Handles made;
+            raise_if(Expanded(p.program(), wanted).run(*p.session, given, made));
+            nb::list out;
+            for (const HandleRef& h : made) out.append(tensor_object(*p.session, h));
+            return out;
+          },
+          nb::arg("inputs"), nb::arg("numbers"), nb::arg("drawn"), nb::arg("results"),
+          "These of its results, by calls of its steps one by one. `inputs` by parameter; `drawn`: "
+          "the "
+          "generator's state (seed, ordinal) when it ran.")
       .def(
           "inputs",
           [](PyProgram& p, nb::handle arguments) {

@@ -179,24 +179,19 @@ class Entry:
     def _recorded(self, tensors: Sequence[Tensor], numbers: list[Any], lines: Lines | None
                   ) -> list[Tensor]:
         inputs = self.program.inputs(tensors)
-        again = None if lines is None else Again(self, lines, inputs)
+        again = Again(self, inputs, numbers, lines)
         results = list(self.program.call(tensors, numbers, whole=True))
         outputs = self.program.outputs
         values = [results[outputs[o][1]] for o in self.differentiated]
         saved = [inputs[i] if is_input else results[i] for is_input, i in self.saved]
         count = len(saved)
-        if again is not None:
-            saved += tensors
+        saved += tensors
         blanks = [(v._shape, v.dtype, v.device) for v in values]
         backward = self.backward
         assert backward is not None
 
         def run(node: Any, grads: list[Tensor | None]) -> list[Any]:
             if _core.grad_mode():
-                if again is None:
-                    raise RuntimeError(
-                        "no second derivative (create_graph=True) of a captured function, nor of one "
-                        "from a file: call the function itself, without tt.compile")
                 return again.gradients([node._saved(slot) for slot in slots[count:]], grads)
             seeds = [_core.ops["full"](0, *blank) if g is None else g.contiguous()
                      for g, blank in zip(grads, blanks, strict=True)]

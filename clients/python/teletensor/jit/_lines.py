@@ -1,4 +1,4 @@
-"""Second derivatives of functions that run as programs: their lines run once more."""
+"""Second derivatives of functions that run as programs: their lines, or steps, run once more."""
 
 from __future__ import annotations
 
@@ -37,24 +37,47 @@ class Lines:
 
 
 class Again:
-    """A recorded call whose gradients may be wanted with a history of their own."""
+    """A recorded call whose gradients may be wanted with a history of their own. Its `lines` run again,
+    or without them the steps of its program."""
 
-    def __init__(self, entry: Entry, lines: Lines, inputs: Sequence[Tensor]) -> None:
-        self._entry, self._lines = entry, lines
+    def __init__(self, entry: Entry, inputs: Sequence[Tensor], numbers: list[Any],
+                 lines: Lines | None) -> None:
+        self._entry, self._numbers, self._lines = entry, numbers, lines
         self._drawn = _core.rng_state()
         self._places = [place for place, _ in entry.program.sources]
-        self._inputs = inputs
-        self._versions = [t._version for t in inputs]
+        # By parameter, of those that are no arguments.
+        self._outside = [t if place < 0 else None
+                         for place, t in zip(self._places, inputs, strict=True)]
+        self._versions = [0 if t is None else t._version for t in self._outside]
 
     def gradients(self, tensors: list[Tensor], seeds: Sequence[Tensor | None]) -> list[Any]:
         """Of what the entry wants, recorded. `tensors`: the call's arguments."""
-        lines, entry = self._lines, self._entry
-        for place, t, version in zip(self._places, self._inputs, self._versions, strict=True):
-            if place < 0 and t._version != version:
+        entry = self._entry
+        results = [entry.program.outputs[o][1] for o in entry.differentiated]
+        needed = range(len(self._outside)) if self._lines else entry.program.parameters_of(results)
+        for i in needed:
+            t = self._outside[i]
+            if t is not None and t._version != self._versions[i]:
                 self._refuse("has been modified by an inplace operation")
+        if self._lines is not None:
+            return self._of_lines(self._lines, tensors, seeds)
+        return self._of_steps(results, tensors, seeds)
+
+    def _of_steps(self, results: list[int], tensors: list[Tensor], seeds: Sequence[Tensor | None]
+                  ) -> list[Any]:
+        entry, inputs = self._entry, self._inputs(tensors)
+        cut = [t.detach() for t in inputs]
+        for w in entry.wanted:
+            cut[w].requires_grad_(inputs[w].requires_grad)
+        made = entry.program.expand(cut, self._numbers, self._drawn, results)
+        return _gradients([inputs[w] for w in entry.wanted], [cut[w] for w in entry.wanted], made, seeds)
+
+    def _of_lines(self, lines: Lines, tensors: list[Tensor], seeds: Sequence[Tensor | None]
+                  ) -> list[Any]:
+        entry = self._entry
         if getattr(lines.function, "training", None) != lines.training:
             self._refuse("is in another mode (train(), eval())")
-        outside = [self._inputs[w] for w in entry.wanted if self._places[w] < 0]
+        outside = [t for t in (self._outside[w] for w in entry.wanted) if t is not None]
         if len(outside) > 1 and not all(t.is_leaf for t in outside):
             self._refuse("was computed, maybe from another of them")
         # Where the arguments come from takes no part: their gradients go on there by themselves.
@@ -65,14 +88,19 @@ class Again:
             results = lines.run(cut)
         finally:
             _core.set_rng_state(*state)
-        real, own = ([given[self._places[w]] if self._places[w] >= 0 else self._inputs[w]
-                      for w in entry.wanted] for given in (tensors, cut))
+        real, own = ([inputs[w] for w in entry.wanted]
+                     for inputs in (self._inputs(tensors), self._inputs(cut)))
         return _gradients(real, own, [results[entry.tensors[o]] for o in entry.differentiated], seeds)
+
+    def _inputs(self, arguments: Sequence[Tensor]) -> list[Tensor]:
+        """By parameter, with these arguments."""
+        return [arguments[place] if t is None else t
+                for place, t in zip(self._places, self._outside, strict=True)]
 
     def _refuse(self, what: str) -> None:
         raise RuntimeError(
-            "the second derivative (create_graph=True) of a scripted function runs its lines again, and "
-            f"one of the variables that it reads from outside {what}: hand it over as an argument, or "
+            "the second derivative (create_graph=True) of a captured or scripted function runs it again, "
+            f"and one of the variables that it reads from outside {what}: hand it over as an argument, or "
             "call the function itself")
 
 
@@ -106,7 +134,7 @@ def _joined(inputs: Sequence[Tensor], cut: Sequence[Tensor], made: Sequence[Any]
         return _gradients([a for a, _ in ways], [b for _, b in ways], values, grads)
 
     named, _, _ = _core.function_node([a for a, _ in ways], [v.detach() for v in values], [], run,
-                                      "ScriptedBackwardBackward")
+                                      "CompiledBackwardBackward")
     for i, tensor in zip(recorded, named, strict=True):
         out[i] = tensor
     return out
