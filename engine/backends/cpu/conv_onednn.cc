@@ -241,11 +241,16 @@ Status run(KernelCall& call, const Conv& conv, ConvPass pass, const ConvMemory<f
   const std::int64_t each = (conv.batch + parts - 1) / parts,
                      count = (conv.batch + each - 1) / each;
   Piece piece{conv, pass, memory.bias != nullptr};
-  piece.conv.batch = each;
+  // Few multiplications for each number: an image at a time stays in the second cache while its
+  // layout is changed, used and changed back.
+  const bool by_image = pass != ConvPass::kWeight && conv.groups > 1 && conv.group_in() == 1 &&
+                        conv.in_channels * conv.in_area() >= (std::int64_t{1} << 14);
+  const std::int64_t step = by_image ? 1 : each;
+  piece.conv.batch = step;
   const auto primitive = cache().get(piece);
   auto last = primitive;
-  if (conv.batch % each != 0) {
-    piece.conv.batch = conv.batch % each;
+  if (conv.batch % step != 0) {
+    piece.conv.batch = conv.batch % step;
     last = cache().get(piece);
   }
   const std::size_t room = std::max(primitive->room(), last->room());
@@ -266,14 +271,17 @@ Status run(KernelCall& call, const Conv& conv, ConvPass pass, const ConvMemory<f
   const auto part = [&](std::int64_t p) {
     if (call.parallel.cancelled()) return;
     one_thread();
-    ConvMemory<float> m = memory;
-    m.x += p * each * conv.in_channels * conv.in_area();
-    m.y += p * each * conv.out_channels * conv.out_area();
-    if (sums) m.weight = partial + static_cast<std::size_t>(p) * weights;
+    const std::int64_t begin = p * each, end = std::min(conv.batch, begin + each);
     const bool is_last = p + 1 == count;
     try {
-      (is_last ? last : primitive)
-          ->run(m, is_last ? prepared_last : prepared, all + static_cast<std::size_t>(p) * room);
+      for (std::int64_t image = begin; image < end; image += step) {
+        ConvMemory<float> m = memory;
+        m.x += image * conv.in_channels * conv.in_area();
+        m.y += image * conv.out_channels * conv.out_area();
+        if (sums) m.weight = partial + static_cast<std::size_t>(p) * weights;
+        (is_last ? last : primitive)
+            ->run(m, is_last ? prepared_last : prepared, all + static_cast<std::size_t>(p) * room);
+      }
     } catch (...) {
       failures[static_cast<std::size_t>(p)] = std::current_exception();
     }

@@ -15,18 +15,24 @@ class Line {
         stride_(lines.stride(*arg.geometry)),
         first_(arg.first<char>() + lines.offset(*arg.geometry, i) * size_),
         load_(load_block<A>(arg.dtype)),
-        store_(store_block<A>(arg.dtype)) {}
+        store_(store_block<A>(arg.dtype)),
+        direct_(stride_ == 1 && arg.dtype == kDTypeOf<A>) {}
   explicit Line(A* memory)
       : size_(sizeof(A)),
         stride_(1),
         first_(reinterpret_cast<char*>(memory)),
         load_(load_block<A>(kDTypeOf<A>)),
-        store_(store_block<A>(kDTypeOf<A>)) {}
+        store_(store_block<A>(kDTypeOf<A>)),
+        direct_(true) {}
   void load(std::int64_t start, std::int64_t n, A* to) const {
     load_(first_ + start * stride_ * size_, stride_, n, to);
   }
   void store(std::int64_t start, std::int64_t n, const A* from) const {
     store_(from, n, first_ + start * stride_ * size_, stride_);
+  }
+  // Where to compute elements from `start` on: store() is not needed where that is not `buffer`.
+  A* room(std::int64_t start, A* buffer) const {
+    return direct_ ? reinterpret_cast<A*>(first_) + start : buffer;
   }
   A at(std::int64_t i) const {
     A value;
@@ -40,6 +46,7 @@ class Line {
   char* const first_;
   const LoadBlock<A> load_;
   const StoreBlock<A> store_;
+  const bool direct_;  // the elements lie side by side, as they are computed
 };
 
 }  // namespace teletensor::backends::cpu

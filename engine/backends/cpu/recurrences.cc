@@ -28,12 +28,14 @@ template <class A, bool kLargest>
 void extremum_line(const Line<A>& x, const Line<A>& values, const Line<std::int64_t>& indices,
                    std::int64_t n) {
   constexpr std::int64_t kBlock = 512;
-  A block[kBlock];
-  std::int64_t places[kBlock];
+  A values_buffer[kBlock];
+  std::int64_t places_buffer[kBlock];
   A best = x.at(0);
   std::int64_t at = 0;
   for (std::int64_t done = 0; done < n; done += kBlock) {
     const std::int64_t count = std::min(kBlock, n - done);
+    A* const block = values.room(done, values_buffer);
+    std::int64_t* const places = indices.room(done, places_buffer);
     x.load(done, count, block);
     for (std::int64_t i = 0; i < count; ++i) {
       if (i % kRun == 0 && i + kRun <= count && none_better<A, kLargest>(block + i, best)) {
@@ -51,8 +53,8 @@ void extremum_line(const Line<A>& x, const Line<A>& values, const Line<std::int6
       block[i] = best;
       places[i] = at;
     }
-    values.store(done, count, block);
-    indices.store(done, count, places);
+    if (block == values_buffer) values.store(done, count, block);
+    if (places == places_buffer) indices.store(done, count, places);
   }
 }
 
