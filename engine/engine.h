@@ -62,15 +62,25 @@ struct SessionOptions {
   program::Amounts limits = program::kUsualLimits;
 };
 
+// What moved between memory and disk, or between a device and the host, so far: bytes of tensors,
+// of files, and the time it took.
+struct Moved {
+  std::uint64_t out = 0, in = 0, written = 0;
+  std::uint64_t out_ns = 0, in_ns = 0;
+  std::uint64_t failures = 0;  // files that could not be written or read
+};
+
 struct MemoryUse {
   core::Device device;
   std::uint64_t used = 0, peak = 0, quota = 0;
   std::uint64_t device_used = 0, device_total = 0;  // all sessions
-  // Of the device's tensors that are on the disk: their bytes, those of their files, and how many
-  // these may be (0: nothing moves there).
+  // Bytes of the device's tensors that have moved away: from a GPU to the host, or on to the disk.
+  // Of the host: of all that are on the disk, the bytes of their files, and how many these may be
+  // (0: nothing moves there).
   std::uint64_t away = 0, disk_used = 0, disk_quota = 0;
   // From the driver or the operating system, in use or kept for whoever needs it next.
   std::uint64_t device_held = 0;
+  Moved moved{};  // by all sessions between a GPU and the host
 };
 
 // A GPU.
@@ -80,13 +90,6 @@ struct Accelerator {
   int capability = 0;  // 90: 9.0
   int multiprocessors = 0;
   std::uint64_t memory = 0;  // bytes of the device, those of other programs included
-};
-
-// What moved between memory and disk so far: bytes of tensors, of files, and the time it took.
-struct Moved {
-  std::uint64_t out = 0, in = 0, written = 0;
-  std::uint64_t out_ns = 0, in_ns = 0;
-  std::uint64_t failures = 0;  // files that could not be written or read
 };
 
 // A tensor that sessions use together (docs/sharing.md).
@@ -119,7 +122,7 @@ struct Holding {
   core::Device device;
   std::uint64_t bytes = 0;
   std::uint64_t seq = 0;  // of the command that made it
-  bool away = false;      // on the disk
+  bool away = false;      // on the disk; of a GPU also on the host
 };
 
 // An instruction that held a lane for long.

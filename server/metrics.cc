@@ -130,6 +130,29 @@ void add_users(Page& page, const std::map<std::string, UserRow>& users) {
   }
 }
 
+// What moves between devices and the host.
+void add_moved(Page& page, const std::vector<engine::MemoryUse>& devices) {
+  const auto family = [&](const char* name, const char* help, auto&& out, auto&& in) {
+    page.family(name, help, MetricType::Counter);
+    for (const engine::MemoryUse& use : devices) {
+      if (use.device.kind == core::DeviceKind::kCpu) continue;
+      const std::string device = core::to_string(use.device);
+      page.row(out(use.moved), {{"device", device}, {"direction", "out"}});
+      page.row(in(use.moved), {{"device", device}, {"direction", "in"}});
+    }
+  };
+  using Moved = const engine::Moved&;
+  family(
+      "teletensor_device_moved_bytes_total",
+      "Bytes of tensors moved from a GPU to the host and back.",
+      [](Moved moved) { return static_cast<double>(moved.out); },
+      [](Moved moved) { return static_cast<double>(moved.in); });
+  family(
+      "teletensor_device_moving_seconds_total", "Time that moving them took.",
+      [](Moved moved) { return static_cast<double>(moved.out_ns) * 1e-9; },
+      [](Moved moved) { return static_cast<double>(moved.in_ns) * 1e-9; });
+}
+
 // What moves between memory and disk.
 void add_disk(Page& page, const Overview& all, const engine::Moved& moved) {
   const auto number = [](std::uint64_t n) { return static_cast<double>(n); };
@@ -210,14 +233,18 @@ std::string metrics_text(Leases& leases, const Auth& auth, const Canary& canary,
   page.row(1, {{"version", version}});
   page.family(
       "teletensor_device_memory_bytes",
-      "Memory of devices: used, peak, total; held: used or kept for whoever needs it next.");
+      "Memory of devices: used, peak, total; held: used or kept for whoever needs it next; away: "
+      "tensors of a GPU that have moved to the host or the disk.");
   for (const engine::MemoryUse& use : all.devices) {
     const std::string device = core::to_string(use.device);
     page.row(static_cast<double>(use.device_used), {{"device", device}, {"kind", "used"}});
     page.row(static_cast<double>(use.peak), {{"device", device}, {"kind", "peak"}});
     page.row(static_cast<double>(use.device_total), {{"device", device}, {"kind", "total"}});
     page.row(static_cast<double>(use.device_held), {{"device", device}, {"kind", "held"}});
+    if (use.device.kind == core::DeviceKind::kCpu) continue;  // see the disk's
+    page.row(static_cast<double>(use.away), {{"device", device}, {"kind", "away"}});
   }
+  add_moved(page, all.devices);
   add_accelerators(page, leases.engine().activity());
   add_disk(page, all, leases.engine().moved());
   std::uint64_t handles = 0, queued = 0;

@@ -21,7 +21,7 @@ json to_json(const SessionView& view) {
   std::uint64_t quota = 0, away = 0;
   for (const engine::MemoryUse& use : view.memory) {
     quota += use.quota;
-    away += use.away;
+    if (use.device.kind == core::DeviceKind::kCpu) away += use.away;  // what is on the disk
   }
   return {{"id", view.id},
           {"user", view.user},

@@ -6,6 +6,7 @@
 // it. Thread-safe. Outlives every Pool on it.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -41,6 +42,13 @@ class DevicePool {
   core::Device device() const { return device_; }
   Budget& budget() { return budget_; }
   Source& source() { return *source_; }
+  // Of its storages, by all sessions. Any thread.
+  struct Moved {
+    std::atomic<std::uint64_t> away{0};  // bytes that are elsewhere now
+    // So far, between here and the host.
+    std::atomic<std::uint64_t> out{0}, in{0}, out_ns{0}, in_ns{0};
+  };
+  Moved& moved() { return moved_; }
   std::uint64_t held() const;  // bytes from the operating system, in use or cached
 
   // The sessions of `user` have at most `limit` bytes together (0: all there are): counts for the
@@ -101,6 +109,7 @@ class DevicePool {
   const core::Device device_;
   Source* const source_;
   Budget budget_;
+  Moved moved_;
 
   mutable core::Mutex mu_;
   std::map<std::string, std::weak_ptr<UserBudget>> users_ TT_GUARDED_BY(mu_);

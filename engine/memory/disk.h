@@ -72,10 +72,12 @@ class Disk {
   std::vector<std::string> dead_ TT_GUARDED_BY(mu_);
 };
 
-// Where a storage's bytes are while they are not in memory.
+// Where a storage's bytes are while they are not in its memory.
 struct Away {
   ~Away();  // the file goes
 
+  core::Ref<Storage> host;  // of one on a device: there, whether or not that is in a file now
+  // Without it, in a file.
   Disk* disk = nullptr;
   std::shared_ptr<DiskShare> share;
   std::string path;

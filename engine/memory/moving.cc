@@ -1,4 +1,4 @@
-// What of a pool moves between memory and disk.
+// What of a pool moves between memory and disk, and between a device and the host.
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -18,6 +18,9 @@ std::uint64_t ns_since(std::chrono::steady_clock::time_point began) {
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - began)
           .count());
 }
+
+// Between a device and the host so much is moved before anybody is asked whether to go on.
+constexpr std::uint64_t kPiece = std::uint64_t{8} << 20;
 
 // No file of so many bytes is larger.
 std::uint64_t most_in_file(std::uint64_t bytes) {
@@ -51,7 +54,6 @@ void Pool::set_disk(Disk* disk, std::shared_ptr<DiskShare> share) {
 
 std::vector<core::Ref<Storage>> Pool::movable() const {
   std::vector<core::Ref<Storage>> found;
-  if (device_id().kind != core::DeviceKind::kCpu) return found;
   {
     core::MutexLock lock(mu_);
     for (const Slab& slab : objects_) {
@@ -71,6 +73,47 @@ std::vector<core::Ref<Storage>> Pool::movable() const {
   return found;
 }
 
+// Its block is free, and its account has its bytes back.
+void Pool::leave(Storage& storage, std::unique_ptr<Away> away) {
+  const std::uint64_t charged = storage.charged_.load(std::memory_order_relaxed);
+  away->bytes = storage.bytes_;
+  away->charged = charged;
+  away_.fetch_add(charged, std::memory_order_relaxed);
+  device_.moved().away.fetch_add(charged, std::memory_order_relaxed);
+  // Pages that somebody has mapped stay this session's, as when they are freed.
+  const Block block{storage.data_, storage.capacity_, storage.descriptor_.exchange(-1)};
+  {
+    core::MutexLock lock(moving_mu_);
+    storage.data_ = nullptr;
+    storage.away_ = std::move(away);
+  }
+  storage.away_bytes_.store(charged, std::memory_order_relaxed);
+  storage.charged_.store(kAwayCharge, std::memory_order_relaxed);
+  device_.give_back(&block, 1, owner_);
+  (void)account_.release(charged - kAwayCharge);  // never the last bytes
+}
+
+Status Pool::move_to_host(Storage& storage, Pool& host, const std::function<bool()>& go_on) {
+  auto away = std::make_unique<Away>();
+  away->host = host.allocate_shared(storage.bytes_, storage.seq());
+  if (!away->host) return Status(Code::kResourceExhausted, "the host has no room");
+  const auto began = std::chrono::steady_clock::now();
+  const OnBehalf behalf(owner_);
+  const auto* const from = static_cast<const char*>(storage.data_);
+  auto* const to = static_cast<char*>(away->host->data());
+  for (std::uint64_t at = 0; at < storage.bytes_; at += kPiece) {
+    if (!go_on()) return Status(Code::kCancelled, "not now");
+    TT_RETURN_IF_ERROR(device_.source().copy_out(
+        to + at, from + at, std::min<std::uint64_t>(kPiece, storage.bytes_ - at)));
+  }
+  away->host->touch(storage.used_at());
+  away->host->unpin();  // from there it may go to the disk
+  leave(storage, std::move(away));
+  device_.moved().out.fetch_add(storage.bytes_, std::memory_order_relaxed);
+  device_.moved().out_ns.fetch_add(ns_since(began), std::memory_order_relaxed);
+  return {};
+}
+
 Status Pool::move_out(Storage& storage, Disk& disk, const std::shared_ptr<DiskShare>& share,
                       const std::function<bool()>& go_on) {
   const std::uint64_t bytes = storage.bytes_;
@@ -84,10 +127,17 @@ Status Pool::move_out(Storage& storage, Disk& disk, const std::shared_ptr<DiskSh
   const auto write = [&]() -> Status {
     auto writer = BlockWriter::create(away->path);
     if (!writer.ok()) return writer.status();
+    const OnBehalf behalf(owner_);
+    std::vector<char> buffer(on_host() ? 0 : std::min<std::uint64_t>(kFileBlock, bytes));
     for (std::uint64_t at = 0; at < bytes; at += kFileBlock) {
       if (!go_on()) return Status(Code::kCancelled, "not now");
-      TT_RETURN_IF_ERROR((*writer)->write(static_cast<const char*>(storage.data_) + at,
-                                          std::min<std::uint64_t>(kFileBlock, bytes - at)));
+      const std::size_t part = std::min<std::uint64_t>(kFileBlock, bytes - at);
+      const char* from = static_cast<const char*>(storage.data_) + at;
+      if (!on_host()) {
+        TT_RETURN_IF_ERROR(device_.source().copy_out(buffer.data(), from, part));
+        from = buffer.data();
+      }
+      TT_RETURN_IF_ERROR((*writer)->write(from, part));
     }
     TT_RETURN_IF_ERROR((*writer)->commit(false));
     away->file = (*writer)->stored();
@@ -102,22 +152,10 @@ Status Pool::move_out(Storage& storage, Disk& disk, const std::shared_ptr<DiskSh
   const std::uint64_t charged = storage.charged_.load(std::memory_order_relaxed);
   away->disk = &disk;
   away->share = share;
-  away->bytes = bytes;
-  away->charged = charged;
   disk.moved_out(bytes, away->file, ns_since(began));
   disk.bytes_.fetch_add(charged, std::memory_order_relaxed);
   share->bytes.fetch_add(charged, std::memory_order_relaxed);
-  // Pages that somebody has mapped stay this session's, as when they are freed.
-  const Block block{storage.data_, storage.capacity_, storage.descriptor_.exchange(-1)};
-  {
-    core::MutexLock lock(moving_mu_);
-    storage.data_ = nullptr;
-    storage.away_ = std::move(away);
-  }
-  storage.away_bytes_.store(charged, std::memory_order_relaxed);
-  storage.charged_.store(kAwayCharge, std::memory_order_relaxed);
-  device_.give_back(&block, 1, owner_);
-  (void)account_.release(charged - kAwayCharge);  // never the last bytes
+  leave(storage, std::move(away));
   return {};
 }
 
@@ -125,6 +163,38 @@ Block Pool::take_block(std::size_t charged) {
   if (charged > kLargestSmall) return device_.take_large(charged, owner_);
   Block block;
   return device_.take_small(size_class(charged), owner_, &block, 1) == 1 ? block : Block{};
+}
+
+// The bytes of one that is away, to where they belong. DATA_LOSS: they cannot be read.
+Status Pool::fetch_away(const Storage& storage, Away& away, char* to,
+                        const std::function<bool()>& go_on) {
+  std::unique_ptr<BlockReader> reader;
+  if (!away.host) {
+    auto opened = BlockReader::open(away.path);
+    if (!opened.ok()) return unreadable(storage, away, opened.status());
+    reader = std::move(*opened);
+  }
+  const OnBehalf behalf(owner_);
+  // From the host's memory straight to the device; what is in a file comes by a buffer there.
+  const bool straight = away.host && away.host->data() != nullptr;
+  const std::uint64_t most = straight ? kPiece : kFileBlock;
+  std::vector<char> buffer(on_host() || straight ? 0 : std::min(kFileBlock, away.bytes));
+  for (std::uint64_t at = 0; at < away.bytes; at += most) {
+    if (!go_on()) return Status(Code::kCancelled, "not now");
+    const std::size_t part = std::min(most, away.bytes - at);
+    char* from = on_host() ? to + at : buffer.data();
+    if (straight) {
+      from = static_cast<char*>(away.host->data()) + at;
+    } else if (away.host) {
+      TT_RETURN_IF_ERROR(away.host->read(at, from, part));
+    } else if (Status status = reader->read(from, part); !status.ok()) {
+      return unreadable(storage, away, status);
+    }
+    if (!on_host()) TT_RETURN_IF_ERROR(device_.source().copy_in(to + at, from, part));
+  }
+  if (!reader) return {};
+  const Status status = reader->finish();
+  return status.ok() ? status : unreadable(storage, away, status);
 }
 
 Status Pool::move_in(Storage& storage, const std::function<bool()>& go_on) {
@@ -139,26 +209,22 @@ Status Pool::move_in(Storage& storage, const std::function<bool()>& go_on) {
     (void)account_.release(more);
     return none;
   }
-  const auto read = [&]() -> Status {
-    auto reader = BlockReader::open(away.path);
-    if (!reader.ok()) return reader.status();
-    for (std::uint64_t at = 0; at < away.bytes; at += kFileBlock) {
-      if (!go_on()) return Status(Code::kCancelled, "not now");
-      TT_RETURN_IF_ERROR((*reader)->read(static_cast<char*>(block.data) + at,
-                                         std::min<std::uint64_t>(kFileBlock, away.bytes - at)));
-    }
-    return (*reader)->finish();
-  };
-  if (Status status = read(); !status.ok()) {
+  Status status = fetch_away(storage, away, static_cast<char*>(block.data), go_on);
+  if (!status.ok()) {
     device_.give_back(&block, 1, owner_);
     (void)account_.release(more);
-    if (status.code() == Code::kCancelled) return status;
-    away.disk->failed();
+    if (status.code() != Code::kDataLoss) return status;
+    if (!away.host) away.disk->failed();
     core::MutexLock lock(moving_mu_);
-    away.lost = unreadable(storage, away, status);
-    return away.lost;
+    away.lost = status;
+    return status;
   }
-  away.disk->moved_in(away.bytes, ns_since(began));
+  if (away.host) {
+    device_.moved().in.fetch_add(away.bytes, std::memory_order_relaxed);
+    device_.moved().in_ns.fetch_add(ns_since(began), std::memory_order_relaxed);
+  } else {
+    away.disk->moved_in(away.bytes, ns_since(began));
+  }
   storage.charged_.store(away.charged, std::memory_order_relaxed);
   {
     core::MutexLock lock(moving_mu_);
@@ -170,12 +236,16 @@ Status Pool::move_in(Storage& storage, const std::function<bool()>& go_on) {
   return {};
 }
 
-// The file goes, and what it was charged.
+// What holds its bytes goes, and what that was charged.
 void Pool::forget_away(Storage& storage) {
   const Away& away = *storage.away_;
   storage.away_bytes_.store(0, std::memory_order_relaxed);
-  away.disk->bytes_.fetch_sub(away.charged, std::memory_order_relaxed);
-  away.share->bytes.fetch_sub(away.charged, std::memory_order_relaxed);
+  away_.fetch_sub(away.charged, std::memory_order_relaxed);
+  device_.moved().away.fetch_sub(away.charged, std::memory_order_relaxed);
+  if (away.disk != nullptr) {
+    away.disk->bytes_.fetch_sub(away.charged, std::memory_order_relaxed);
+    away.share->bytes.fetch_sub(away.charged, std::memory_order_relaxed);
+  }
   storage.away_.reset();
 }
 
@@ -197,11 +267,12 @@ Status Pool::lost(const Storage& storage) { return storage.away_ ? storage.away_
 Status Pool::read(Storage& storage, std::uint64_t offset, void* to, std::size_t bytes) {
   core::MutexLock lock(moving_mu_);
   if (storage.data_ != nullptr) {
-    std::memcpy(to, static_cast<const char*>(storage.data_) + offset, bytes);
-    return {};
+    const OnBehalf behalf(owner_);
+    return device_.source().copy_out(to, static_cast<const char*>(storage.data_) + offset, bytes);
   }
   Away& away = *storage.away_;
   TT_RETURN_IF_ERROR(away.lost);
+  if (away.host) return away.host->read(offset, to, bytes);
   if (!away.reader || away.read > offset) {
     auto reader = BlockReader::open(away.path);
     if (!reader.ok()) return unreadable(storage, away, reader.status());

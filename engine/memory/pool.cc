@@ -323,7 +323,10 @@ core::Status Pool::refusal(std::string_view what, std::size_t bytes) const {
   if (largest.empty()) text += " none";
   for (std::size_t i = 0; i < largest.size(); ++i) {
     text += (i == 0 ? " " : ", ") + readable_bytes(largest[i].bytes) + " made by command " +
-            std::to_string(largest[i].seq) + (largest[i].away ? " (on disk)" : "");
+            std::to_string(largest[i].seq) +
+            (!largest[i].away ? ""
+             : on_host()      ? " (on disk)"
+                              : " (moved away)");
   }
   if (disk_ != nullptr) text += on_disk();
   if (used + wanted > account_.quota()) {

@@ -49,16 +49,20 @@ class Pool {
   // only to be copied from and to. Taken away from that process when it is freed. Any thread.
   core::Ref<Storage> allocate_open(std::size_t bytes, std::uint64_t seq);
 
-  // ---- Between memory and disk. Who calls these is the session's strand meanwhile, or nobody is.
-  // What could move there: no small ones, nothing that is pinned, published, or open to be written
-  // by other processes.
+  // ---- Between memory and disk, and between a device and the host. Who calls these is the
+  // session's strand meanwhile, or nobody is. What could move: no small ones, nothing that is
+  // pinned, published, or open to be written by other processes.
   std::vector<core::Ref<Storage>> movable() const;
-  // Its bytes go into a file. Nothing has happened where that fails, or `go_on` (asked now and
-  // then) says no: CANCELLED; RESOURCE_EXHAUSTED: the disk, or what the session may have there, is
-  // full.
+  // The bytes of one on a device become a storage of `host`, the session's pool there, once all
+  // that the session has asked of the device has run. Nothing has happened where that fails, or
+  // `go_on` (asked now and then) says no: CANCELLED; RESOURCE_EXHAUSTED: the host has no room.
+  core::Status move_to_host(Storage& storage, Pool& host, const std::function<bool()>& go_on);
+  // Its bytes go into a file. Fails likewise; RESOURCE_EXHAUSTED: the disk, or what the session may
+  // have there, is full.
   core::Status move_out(Storage& storage, Disk& disk, const std::shared_ptr<DiskShare>& share,
                         const std::function<bool()>& go_on);
-  // They come back. RESOURCE_EXHAUSTED: there is no room now. DATA_LOSS: never.
+  // They come back. RESOURCE_EXHAUSTED: there is no room now. DATA_LOSS: never. Else it is the
+  // device that failed: they stay where they are.
   core::Status move_in(Storage& storage, const std::function<bool()>& go_on);
   // Is there room for so many bytes more; if not, who is short of it?
   enum class Short : std::uint8_t { kNothing, kSession, kUser, kDevice };
@@ -82,11 +86,14 @@ class Pool {
   // What lives, largest first, at most `most`. Any thread.
   struct Living {
     std::uint64_t bytes, seq;  // charged; of the command that made it
-    bool away;                 // on the disk
+    bool away;                 // elsewhere
     bool operator>(const Living& other) const { return bytes > other.bytes; }
   };
   std::vector<Living> largest(std::size_t most) const;
 
+  // Bytes of its storages that are elsewhere. Any thread.
+  std::uint64_t away() const { return away_.load(std::memory_order_relaxed); }
+  bool on_host() const { return device_id().kind == core::DeviceKind::kCpu; }
   const Account& account() const { return account_; }
   void reset_peak() { account_.reset_peak(); }  // any thread
   DevicePool& device() { return device_; }
@@ -122,6 +129,9 @@ class Pool {
   void free(Storage* storage);
   void give_back_shared(Storage* storage);
   core::Status read(Storage& storage, std::uint64_t offset, void* to, std::size_t bytes);
+  void leave(Storage& storage, std::unique_ptr<Away> away);
+  core::Status fetch_away(const Storage& storage, Away& away, char* to,
+                          const std::function<bool()>& go_on);
   void forget_away(Storage& storage);
   Block take_block(std::size_t charged);
   std::string on_disk() const;
@@ -142,6 +152,7 @@ class Pool {
   Disk* disk_ = nullptr;
   std::shared_ptr<DiskShare> disk_share_;
   std::atomic<std::uint32_t> now_{0};
+  std::atomic<std::uint64_t> away_{0};
 
   core::Mutex moving_mu_;   // read() against what moves
   core::Mutex sharing_mu_;  // one share() at a time

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstring>
 
 #include "engine/memory/storage.h"
 
@@ -14,6 +15,16 @@ class Source {
   // At least 64-byte aligned, contents zero (nobody's bytes). nullptr when there is none left.
   virtual void* allocate(std::size_t bytes) = 0;
   virtual void deallocate(void* memory, std::size_t bytes) = 0;
+  // From and to the host's memory, in the order of what the calling thread's session asks
+  // (on_behalf.h). The host's is free to change on return.
+  virtual core::Status copy_in(void* memory, const void* host, std::size_t bytes) {
+    std::memcpy(memory, host, bytes);
+    return {};
+  }
+  virtual core::Status copy_out(void* host, const void* memory, std::size_t bytes) {
+    std::memcpy(host, memory, bytes);
+    return {};
+  }
   // What session `from` left, for session `to`.
   virtual void zero(void* memory, std::size_t bytes, OwnerId from, OwnerId to) = 0;
 };

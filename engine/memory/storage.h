@@ -25,8 +25,9 @@ using OwnerId = std::uint64_t;  // of a session; 0: nobody, contents are zero
 
 class Storage final : public core::Shared {
  public:
-  // Null while the bytes are on the disk: a storage moves there only while its session's strand is
-  // the mover's (runtime/tiers.h), and never while it is pinned.
+  // Null while the bytes are elsewhere (on the disk; a device's also on the host): a storage moves
+  // there only while its session's strand is the mover's (runtime/tiers.h), and never while it is
+  // pinned.
   void* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }  // asked for
   core::Device device() const;
@@ -36,6 +37,8 @@ class Storage final : public core::Shared {
   // Of the command that made it.
   std::uint64_t seq() const { return seq_.load(std::memory_order_relaxed); }
   OwnerId owner() const;  // the session that it is charged to
+  Pool& pool() const { return *pool_; }
+  bool away() const { return away_bytes_.load(std::memory_order_relaxed) != 0; }  // any thread
 
   // Null: one session's own. Set once, before another session can have the storage; goes with the
   // last reference, before the bytes do.
@@ -47,7 +50,7 @@ class Storage final : public core::Shared {
   void pin() { pins_.fetch_add(1, std::memory_order_relaxed); }
   void unpin() { pins_.fetch_sub(1, std::memory_order_release); }
   bool pinned() const { return pins_.load(std::memory_order_acquire) != 0; }
-  // Some of the bytes of one on the host, wherever they are. Any thread.
+  // Some of the bytes, wherever they are. Any thread.
   core::Status read(std::uint64_t offset, void* to, std::size_t bytes);
   // It was used at this time (of Pool::set_now).
   void touch(std::uint32_t now) {
@@ -76,7 +79,8 @@ class Storage final : public core::Shared {
   Sharing* sharing_ = nullptr;  // owned
   std::atomic<std::uint32_t> pins_{0};
   std::atomic<std::uint32_t> used_at_{0};
-  std::unique_ptr<Away> away_;  // null: in memory. Under Pool::moving_mu_, where others may read
+  std::unique_ptr<Away>
+      away_;  // null: in its memory. Under Pool::moving_mu_, where others may read
   std::atomic<std::uint64_t> away_bytes_{0};  // charged before; 0: in memory
   bool shared_path_ = false;                  // made by allocate_shared
   bool open_ = false;                         // made by allocate_open

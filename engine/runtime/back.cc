@@ -75,7 +75,6 @@ Back::Back(const ops::Catalog& catalog, Devices& devices, Lanes& lanes, memory::
       events_(events),
       publications_(publications),
       tiers_(tiers),
-      host_(static_cast<std::size_t>(std::max(0, devices.find(core::Device{})))),
       executor_(catalog, devices, lanes, owner, quota),
       plans_(catalog, devices) {}
 
@@ -413,6 +412,7 @@ bool Back::run_plan() {
       if (starved || yields || go_on || lanes_.contended()) break;
     }
   }
+  if (tiers_ != nullptr) executor_.drop_grant();
   charge(executor_.cost(core::ns_since(began) - (Lanes::given_ns() - given)));
   {
     core::MutexLock lock(mu_);
@@ -784,6 +784,7 @@ bool Back::run_fetch(Entry& entry) {
     result.status = executor_.row_major(operand, result.seq, &result.contents);
     if (executor_.starved()) return false;
     if (!result.status.ok()) result.root = result.seq;
+    if (result.status.ok()) result.device = result.contents.storage->device();
   }
   events_->on_fetched(std::move(result));
   return true;

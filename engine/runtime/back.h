@@ -144,12 +144,12 @@ class Back : public Task, private Tiers::Member {
   Profile& profile() { return executor_.profile(); }
   const PlanStats& plan_stats() const { return plans_.stats(); }
 
-  // A storage on the host for somebody who is not the strand, pinned; null: there is no room.
-  // Without tiers, or where there is room, at once; else from another thread, and not before the
-  // disk has been written. The second waits: for a thread that may.
-  void allocate(std::size_t bytes, std::uint64_t seq,
+  // A storage on a device, the host or another, for somebody who is not the strand, pinned; null:
+  // there is no room. Where nothing can move, or there is room, at once; else from another thread,
+  // and not before others' have moved away. The second waits: for a thread that may.
+  void allocate(std::size_t device, std::size_t bytes, std::uint64_t seq,
                 std::function<void(core::Ref<memory::Storage>)> done);
-  core::Ref<memory::Storage> allocate_now(std::size_t bytes, std::uint64_t seq);
+  core::Ref<memory::Storage> allocate_now(std::size_t device, std::size_t bytes, std::uint64_t seq);
   const Tiers* tiers() const { return tiers_; }
 
   // Ends after the running instruction, then drops the queue. Nothing may be appended meanwhile or
@@ -177,8 +177,11 @@ class Back : public Task, private Tiers::Member {
   void thaw() override;
   bool has_work() const override;
   void ask_to_yield(bool yes) override { yield_.store(yes, std::memory_order_relaxed); }
-  void go_on(bool room) override;
-  memory::Pool& host_pool() override { return executor_.pool(host_); }
+  void go_on(bool room, std::vector<std::uint64_t> granted) override;
+  memory::Pool& pool(std::size_t device) override { return executor_.pool(device); }
+  std::size_t device_of(const memory::Storage& storage) const override {
+    return static_cast<std::size_t>(executor_.devices().find(storage.device()));
+  }
   bool kept(std::unordered_set<const void*>& storages) override {
     return events_->on_moving(storages);
   }
@@ -200,8 +203,7 @@ class Back : public Task, private Tiers::Member {
   const memory::OwnerId owner_;
   BackEvents* const events_;
   Publications* const publications_;
-  Tiers* const tiers_;  // null: nothing moves
-  const std::size_t host_;
+  Tiers* const tiers_;              // null: nothing moves
   std::atomic<bool> yield_{false};  // the mover wants the strand
   bool joined_ = false;
   Executor executor_;

@@ -70,21 +70,24 @@ bool Back::has_work() const {
   return head_ != nullptr || waiting_ != Waiting::kNo || stopping_;
 }
 
-void Back::go_on(bool room) {
+void Back::go_on(bool room, std::vector<std::uint64_t> granted) {
   if (!room) executor_.set_last_chance();
+  executor_.grant(std::move(granted));
   lanes_.ready(this);
 }
 
-void Back::allocate(std::size_t bytes, std::uint64_t seq,
+void Back::allocate(std::size_t device, std::size_t bytes, std::uint64_t seq,
                     std::function<void(core::Ref<memory::Storage>)> done) {
-  core::Ref<memory::Storage> storage = host_pool().allocate_shared(bytes, seq);
-  if (storage || tiers_ == nullptr) return done(std::move(storage));
-  tiers_->allocate(this, bytes, seq, std::move(done));
+  core::Ref<memory::Storage> storage = pool(device).allocate_shared(bytes, seq);
+  if (storage || !executor_.moves(device)) return done(std::move(storage));
+  tiers_->allocate(this, device, bytes, seq, std::move(done));
 }
 
-core::Ref<memory::Storage> Back::allocate_now(std::size_t bytes, std::uint64_t seq) {
-  core::Ref<memory::Storage> storage = host_pool().allocate_shared(bytes, seq);
-  return storage || tiers_ == nullptr ? storage : tiers_->allocate(this, bytes, seq);
+core::Ref<memory::Storage> Back::allocate_now(std::size_t device, std::size_t bytes,
+                                              std::uint64_t seq) {
+  core::Ref<memory::Storage> storage = pool(device).allocate_shared(bytes, seq);
+  if (storage || !executor_.moves(device)) return storage;
+  return tiers_->allocate(this, device, bytes, seq);
 }
 
 }  // namespace teletensor::runtime

@@ -35,6 +35,12 @@ class Device {
     void deallocate(void* memory, std::size_t bytes) override {
       backend_->deallocate(memory, bytes);
     }
+    core::Status copy_in(void* memory, const void* host, std::size_t bytes) override {
+      return backend_->copy_in(memory, host, bytes);
+    }
+    core::Status copy_out(void* host, const void* memory, std::size_t bytes) override {
+      return backend_->copy_out(host, memory, bytes);
+    }
     void zero(void* memory, std::size_t bytes, memory::OwnerId from, memory::OwnerId to) override {
       if (accelerator_ != nullptr) return accelerator_->hand_over(memory, bytes, from, to);
       backend_->zero(memory, bytes);
@@ -52,6 +58,8 @@ class Device {
   memory::DevicePool pool_;
   std::vector<backends::Kernel> kernels_;  // by op
 };
+
+inline constexpr std::size_t kHostIndex = 0;  // the place of the host's memory among the devices
 
 class Devices {
  public:

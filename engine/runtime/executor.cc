@@ -60,7 +60,8 @@ Executor::Executor(const ops::Catalog& catalog, Devices& devices, Lanes& lanes,
       copies_(catalog),
       to_device_(catalog.find("to_device") == nullptr
                      ? -1
-                     : static_cast<int>(catalog.id(*catalog.find("to_device")))) {
+                     : static_cast<int>(catalog.id(*catalog.find("to_device")))),
+      taken_(devices.size()) {
   for (std::size_t i = 0; i < devices.size(); ++i) {
     pools_.emplace_back(memory::Pool::create(devices.at(i).pool(), owner, quota));
     for (std::size_t op = 0; op < catalog.size(); ++op) {
@@ -71,6 +72,7 @@ Executor::Executor(const ops::Catalog& catalog, Devices& devices, Lanes& lanes,
 }
 
 Executor::~Executor() {
+  drop_grant();
   for (std::size_t i = 0; i < devices_.size(); ++i) {
     if (auto* const accelerator = devices_.at(i).accelerator()) accelerator->end(owner_);
   }
@@ -119,6 +121,10 @@ FailureRef Executor::run(Instruction& instruction, bool* root) {
     need_operands(instruction);
     return nullptr;
   }
+  // A device that is lost has no memory either.
+  if (status.code() == core::Code::kResourceExhausted) {
+    if (Status lost = device().backend().health(); !lost.ok()) status = std::move(lost);
+  }
   if (origin_ != nullptr) {
     status = Status(status.code(), status.message() + "\n(in the program: " + *origin_ + ")");
   }
@@ -159,37 +165,64 @@ void Executor::clear() {
 Status Executor::allocate(std::string_view what, std::size_t bytes, std::uint64_t seq,
                           StorageRef* storage) {
   TT_RETURN_IF_ERROR(device().backend().admit(bytes));
-  *storage = pools_[device_]->allocate(bytes, seq);
+  bool lacks = false;
+  *storage = take(device_, bytes, seq, true, &lacks);
   if (*storage) {
-    if (device().id().kind == core::DeviceKind::kCpu) taken_ += memory::charged_bytes(bytes);
+    taken_[device_] += memory::charged_bytes(bytes);
     return {};
   }
-  const memory::Pool& pool = *pools_[device_];
-  if (device().id().kind == core::DeviceKind::kCpu && may_wait(bytes)) return starve(bytes);
-  return pool.refusal(what, bytes);
+  if (lacks && may_wait(device_, bytes)) return starve(device_, bytes);
+  return pools_[device_]->refusal(what, bytes);
 }
 
-// ---------------------------------------------------------------- what is on the disk
-
-bool Executor::may_wait(std::size_t bytes) const {
-  return patient_ && !last_chance_ &&
-         taken_ + memory::charged_bytes(std::min<std::size_t>(bytes, SIZE_MAX / 4)) <=
-             pools_[0]->account().quota();
+Executor::StorageRef Executor::take(std::size_t device, std::size_t bytes, std::uint64_t seq,
+                                    bool strand, bool* lacks) {
+  memory::Pool& pool = *pools_[device];
+  // By the accounts there may be room since a moment ago; where that is so and it is refused again
+  // and again, the device itself has none.
+  for (int tries = 0; tries < kTries && !*lacks; ++tries) {
+    StorageRef storage = strand ? pool.allocate(bytes, seq) : pool.allocate_shared(bytes, seq);
+    if (storage) return storage;
+    *lacks = pool.room_for(bytes) != memory::Pool::Short::kNothing;
+  }
+  return nullptr;
 }
 
-Status Executor::starve(std::size_t bytes) {
+// ---------------------------------------------------------------- what is elsewhere
+
+bool Executor::moves(std::size_t device) const {
+  return patient_ && (device != kHostIndex || pools_[kHostIndex]->disk_share());
+}
+
+bool Executor::may_wait(std::size_t device, std::size_t bytes) const {
+  return moves(device) && !last_chance_ &&
+         taken_[device] + memory::charged_bytes(std::min<std::size_t>(bytes, SIZE_MAX / 4)) <=
+             pools_[device]->account().quota();
+}
+
+Status Executor::starve(std::size_t device, std::size_t bytes) {
   starved_ = true;
   // All of it at once: what was there for this time is given back until then.
-  if (bytes > 0) need_.bytes = std::max(need_.bytes, taken_ + bytes);
+  if (bytes > 0) {
+    need_.bytes.resize(taken_.size());
+    for (std::size_t i = 0; i < taken_.size(); ++i) {
+      need_.bytes[i] = std::max(need_.bytes[i], taken_[i] + (i == device ? bytes : 0));
+    }
+  }
   return Status(core::Code::kResourceExhausted, "there is no room yet");
+}
+
+void Executor::drop_grant() {
+  for (std::size_t i = 0; i < granted_.size(); ++i) pools_[i]->release(granted_[i]);
+  granted_.clear();
 }
 
 // A kernel that had no temporary memory may be tried again: it has stored nothing.
 bool Executor::has_starved(const Status& status) {
-  const std::size_t lacked = lacked_.exchange(0, std::memory_order_relaxed);
+  const std::size_t lacked = std::exchange(lacked_, 0);
   if (!starved_ && lacked > 0 && status.code() == core::Code::kResourceExhausted &&
-      may_wait(lacked)) {
-    (void)starve(lacked);
+      may_wait(lacked_device_, lacked)) {
+    (void)starve(lacked_device_, lacked);
   }
   return starved_;
 }
@@ -202,13 +235,29 @@ Status Executor::require(const Value& value, std::string_view what) {
   if (Status lost = memory::Pool::lost(storage); !lost.ok()) {
     return Status(lost.code(), std::string(what) + ": " + lost.message());
   }
+  const auto device = static_cast<std::size_t>(devices_.find(value.device));
+  TT_RETURN_IF_ERROR(devices_.at(device).backend().health());
   if (patient_ && !last_chance_) {
     need_.operands.emplace_back(&storage);
-    return starve(0);
+    return starve(device, 0);
   }
-  const int found = devices_.find(value.device);
-  return pools_[static_cast<std::size_t>(found)]->refusal(
-      std::string(what) + ": an operand on the disk", storage.bytes());
+  return pools_[device]->refusal(std::string(what) + ": an operand that has moved away",
+                                 storage.bytes());
+}
+
+// The storage to read a value from, and device_ where it lies. What has moved away from a device
+// that is lost by now is still to be had, on the host.
+Status Executor::find(const Value& value, std::string_view what, std::uint64_t seq,
+                      StorageRef* storage) {
+  device_ = static_cast<std::size_t>(devices_.find(value.device));
+  memory::Storage& own = *storage_of(value);
+  if (own.away() && !device().backend().health().ok()) {
+    device_ = kHostIndex;
+    TT_RETURN_IF_ERROR(allocate(what, own.bytes(), seq, storage));
+    return own.read(0, (*storage)->data(), own.bytes());
+  }
+  *storage = StorageRef(&own);
+  return require(value, what);
 }
 
 void Executor::need_operands(const Instruction& instruction) {
@@ -314,7 +363,7 @@ Status Executor::execute(Instruction& instruction, const ops::OpDef& op) {
   }
 
   PartsOnLanes parallel(lanes_, stealing ? nullptr : this, instruction.seq);
-  ScratchMemory scratch(*pools_[device_], *pools_[0], instruction.seq, lacked_);
+  ScratchMemory scratch(*this, instruction.seq);
   if (stealing) {
     for (std::size_t r = 0; r < slots_.size(); ++r) {
       const bool taken = slots_[r].stolen_from != nullptr || slots_[r].through;
@@ -486,7 +535,7 @@ Status Executor::separate_operands(Instruction& i, const ops::OpDef& op, int ove
     const std::size_t bytes = bytes_of(copy.packed.numel(), operand.dtype);
     TT_RETURN_IF_ERROR(allocate(op.name, bytes, i.seq, &copy.storage));
     PartsOnLanes parallel(lanes_, nullptr, i.seq);
-    ScratchMemory scratch(*pools_[device_], *pools_[0], i.seq, lacked_);
+    ScratchMemory scratch(*this, i.seq);
     TT_RETURN_IF_ERROR(copies_.copy(device(), {in_[k].data, operand.dtype, &source},
                                     {copy.storage->data(), operand.dtype, &copy.packed}, parallel,
                                     scratch));
@@ -533,28 +582,32 @@ Status Executor::transfer(Instruction& instruction) {
       result.overwrites >= 0 || operand.dtype != result.value->dtype) {
     return core::internal("to_device: not one tensor to one new one");
   }
-  const int from = devices_.find(operand.value->device);
-  if (from < 0 || !operand.value->contents) return core::internal("to_device: no contents");
-  TT_RETURN_IF_ERROR(require(*operand.value, "to_device"));
+  if (devices_.find(operand.value->device) < 0 || !operand.value->contents) {
+    return core::internal("to_device: no contents");
+  }
+  const std::size_t to = device_;
+  StorageRef held;
+  Status status = find(*operand.value, "to_device", instruction.seq, &held);
+  const std::size_t from = std::exchange(device_, to);
+  TT_RETURN_IF_ERROR(std::move(status));
   SharedLocks locks(devices_);
   locks.add(instruction);
   TT_RETURN_IF_ERROR(locks.acquire());
-  const std::size_t to = device_;
   const std::size_t bytes = bytes_of(result.value->elements, operand.dtype);
   StorageRef target;
   TT_RETURN_IF_ERROR(allocate("to_device", bytes, instruction.seq, &target));
-  View source{storage_of(*operand.value)->data(), operand.dtype, operand.geometry};
+  View source{held->data(), operand.dtype, operand.geometry};
 
   // Where it lies in another order, a copy in the result's order is made on its own device first.
   StorageRef ordered;
   const bool same_order =
       operand.geometry->strides == result.geometry->strides && result.geometry->dense();
   if (!same_order) {
-    device_ = static_cast<std::size_t>(from);
-    Status status = allocate("to_device", bytes, instruction.seq, &ordered);
+    device_ = from;
+    status = allocate("to_device", bytes, instruction.seq, &ordered);
     if (status.ok()) {
       PartsOnLanes parallel(lanes_, this, instruction.seq);
-      ScratchMemory scratch(*pools_[device_], *pools_[0], instruction.seq, lacked_);
+      ScratchMemory scratch(*this, instruction.seq);
       const View copy{ordered->data(), operand.dtype, result.geometry};
       status = copies_.copy(device(), source, copy, parallel, scratch);
       source = copy;
@@ -563,8 +616,7 @@ Status Executor::transfer(Instruction& instruction) {
     TT_RETURN_IF_ERROR(std::move(status));
   }
   const View there{target->data(), operand.dtype, result.geometry};
-  TT_RETURN_IF_ERROR(copy_between(devices_.at(static_cast<std::size_t>(from)), source.first(),
-                                  device(), there.first(),
+  TT_RETURN_IF_ERROR(copy_between(devices_.at(from), source.first(), device(), there.first(),
                                   bytes_of(result.geometry->numel(), operand.dtype)));
   slots_[0].storage = std::move(target);
   return {};
@@ -640,17 +692,18 @@ Status Executor::separate(Instruction& instruction) {
 
 Status Executor::row_major(const Operand& operand, std::uint64_t seq, RowMajor* result) {
   const Value& value = *operand.value;
-  const int found = devices_.find(value.device);
-  if (found < 0 || !value.contents) return core::internal("fetch: no contents");
+  if (devices_.find(value.device) < 0 || !value.contents) {
+    return core::internal("fetch: no contents");
+  }
   const Profile::Timer timer(profile_, seq, 0, 0);
   const Try chance(*this);
-  device_ = static_cast<std::size_t>(found);
-  TT_RETURN_IF_ERROR(require(value, "fetch"));
+  StorageRef held;
+  TT_RETURN_IF_ERROR(find(value, "fetch", seq, &held));
   result->bytes = bytes_of(operand.geometry->numel(), operand.dtype);
   // What others may write meanwhile is copied, so that it is one state of the tensor.
-  const bool published = storage_of(value)->sharing() != nullptr;
+  const bool published = held->sharing() != nullptr;
   if (operand.geometry->contiguous() && !published) {
-    result->storage = memory::Pinned(StorageRef(storage_of(value)));
+    result->storage = memory::Pinned(std::move(held));
     result->offset =
         static_cast<std::size_t>(operand.geometry->offset) * core::size_of(operand.dtype);
     return {};
@@ -667,10 +720,9 @@ Status Executor::row_major(const Operand& operand, std::uint64_t seq, RowMajor* 
   }
   const Geometry geometry(operand.geometry->shape);
   PartsOnLanes parallel(lanes_, this, seq);
-  ScratchMemory scratch(*pools_[device_], *pools_[0], seq, lacked_);
-  if (Status status =
-          copies_.copy(device(), {storage_of(value)->data(), operand.dtype, operand.geometry},
-                       {packed->data(), operand.dtype, &geometry}, parallel, scratch);
+  ScratchMemory scratch(*this, seq);
+  if (Status status = copies_.copy(device(), {held->data(), operand.dtype, operand.geometry},
+                                   {packed->data(), operand.dtype, &geometry}, parallel, scratch);
       !status.ok()) {
     if (has_starved(status)) need_.operands.emplace_back(storage_of(value));
     return status;

@@ -62,13 +62,18 @@ class Executor {
   };
   core::Status row_major(const program::Operand& operand, std::uint64_t seq, RowMajor* result);
 
-  // With patience, what lacks room or has operands on the disk has not happened: starved() is true,
+  // With patience, what lacks room or has operands elsewhere has not happened: starved() is true,
   // and it can be tried again once take_need() is met. (run() and bind() then return null,
   // run_loop() false, the others an error.) Without, and on its last chance, it fails.
   void set_patient(bool patient) { patient_ = patient; }
   void set_last_chance() { last_chance_ = true; }
   bool starved() const { return starved_; }
   Tiers::Need take_need();
+  // Can what lies on this device move elsewhere, where its memory is short?
+  bool moves(std::size_t device) const;
+  // Bytes by device, reserved with its pools, for what is tried next. Given back there, or here.
+  void grant(std::vector<std::uint64_t> bytes) { granted_ = std::move(bytes); }
+  void drop_grant();
   // The time of what follows, for Storage::used_at().
   void set_now(std::uint32_t now);
 
@@ -130,8 +135,13 @@ class Executor {
   core::Status execute_loop(std::span<Instruction* const> instructions);
   bool steal(std::size_t step, const core::Geometry* layout, std::size_t bytes);
   core::Status transfer(Instruction& instruction);
-  bool may_wait(std::size_t bytes) const;  // for memory of the host
-  core::Status starve(std::size_t bytes);
+  // Null: there is none. `lacks`: by the accounts, so that moving others away may help.
+  StorageRef take(std::size_t device, std::size_t bytes, std::uint64_t seq, bool strand,
+                  bool* lacks);
+  bool may_wait(std::size_t device, std::size_t bytes) const;
+  core::Status starve(std::size_t device, std::size_t bytes);
+  core::Status find(const program::Value& value, std::string_view what, std::uint64_t seq,
+                    StorageRef* storage);
   core::Status require(const program::Value& value, std::string_view what);
   void need_operands(const Instruction& instruction);
   bool has_starved(const core::Status& status);
@@ -167,8 +177,9 @@ class Executor {
   bool patient_ = false, last_chance_ = false, starved_ = false;
   std::uint32_t now_ = 0;
   Tiers::Need need_;
-  std::size_t taken_ = 0;               // of the host's memory, by what is being tried
-  std::atomic<std::size_t> lacked_{0};  // by a kernel's temporary memory
+  std::vector<std::uint64_t> granted_;
+  std::vector<std::size_t> taken_;              // by what is being tried, of each device
+  std::size_t lacked_ = 0, lacked_device_ = 0;  // by a kernel's temporary memory
   // Of the running instruction; kept to reuse their memory.
   std::size_t device_ = 0;
   std::vector<backends::TensorArg> in_, out_;

@@ -170,7 +170,7 @@ Status Executor::execute_loop(std::span<Instruction* const> instructions) {
   }
   const std::uint64_t seq = instructions[0]->seq;
   PartsOnLanes parallel(lanes_, stealing ? nullptr : this, seq);
-  ScratchMemory scratch(*pools_[device_], *pools_[0], seq, lacked_);
+  ScratchMemory scratch(*this, seq);
   TT_RETURN_IF_ERROR(device().backend().run_loop(loop.calls, parallel, scratch));
   if (parallel.was_cancelled()) return Status(core::Code::kCancelled, "loop: interrupted");
   return {};

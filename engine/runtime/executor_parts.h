@@ -16,42 +16,47 @@ namespace teletensor::runtime {
 // Below this, taking over an operand's memory is not worth the look.
 inline constexpr std::size_t kWorthReusing = std::size_t{64} << 10;
 
+// How often memory is asked for that the accounts say is there.
+inline constexpr int kTries = 4;
+
 class Executor::ScratchMemory : public backends::Scratch {
  public:
-  // What it cannot have of the host's memory is noted in `lacked`.
-  ScratchMemory(memory::Pool& pool, memory::Pool& host, std::uint64_t seq,
-                std::atomic<std::size_t>& lacked)
-      : pool_(pool), host_(host), seq_(seq), lacked_(lacked) {}
-  void* allocate(std::size_t bytes) override { return allocate(pool_, bytes); }
-  void* allocate_on_host(std::size_t bytes) override { return allocate(host_, bytes); }
+  // Of the device that the executor computes on. What it cannot have is noted there.
+  ScratchMemory(Executor& executor, std::uint64_t seq)
+      : executor_(executor), device_(executor.device_), seq_(seq) {}
+  void* allocate(std::size_t bytes) override { return allocate(device_, bytes); }
+  void* allocate_on_host(std::size_t bytes) override { return allocate(kHostIndex, bytes); }
 
  private:
-  void* allocate(memory::Pool& pool, std::size_t bytes) {
-    // Not the strand's way: a kernel may ask from inside a part, on another lane.
-    StorageRef storage = pool.allocate_shared(bytes, seq_);
+  // Not the strand's way: a kernel may ask from inside a part, on another lane.
+  void* allocate(std::size_t device, std::size_t bytes) {
+    bool lacks = false;
+    StorageRef storage = executor_.take(device, bytes, seq_, false, &lacks);
     core::MutexLock lock(mu_);
     if (!storage) {
-      if (&pool == &host_) lacked_.store(on_host_ + bytes, std::memory_order_relaxed);
+      if (lacks) executor_.lacked_ = bytes, executor_.lacked_device_ = device;
       return nullptr;
     }
-    if (&pool == &host_) on_host_ += memory::charged_bytes(bytes);
+    executor_.taken_[device] += memory::charged_bytes(bytes);
     held_.push_back(std::move(storage));
     return held_.back()->data();
   }
 
-  memory::Pool& pool_;
-  memory::Pool& host_;
+  Executor& executor_;
+  const std::size_t device_;
   const std::uint64_t seq_;
-  std::atomic<std::size_t>& lacked_;
   core::Mutex mu_;
   std::vector<StorageRef> held_ TT_GUARDED_BY(mu_);
-  std::size_t on_host_ TT_GUARDED_BY(mu_) = 0;
 };
 
 // A chance is used up by what it was given for.
 class Executor::Try {
  public:
-  explicit Try(Executor& executor) : executor_(executor) { executor_.taken_ = 0; }
+  explicit Try(Executor& executor) : executor_(executor) {
+    std::fill(executor.taken_.begin(), executor.taken_.end(), 0);
+    executor.lacked_ = 0;
+    executor.drop_grant();
+  }
   ~Try() {
     if (!executor_.starved_) executor_.last_chance_ = false;
   }

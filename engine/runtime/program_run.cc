@@ -292,7 +292,7 @@ FailureRef ProgramRun::scalar(Executor& executor, const program::View& view, voi
   Status status = executor.row_major(operand, seq_, &contents);
   if (status.ok()) {
     Devices& devices = executor.devices();
-    status = devices.at(static_cast<std::size_t>(devices.find(operand.value->device)))
+    status = devices.at(static_cast<std::size_t>(devices.find(contents.storage->device())))
                  .backend()
                  .copy_out(to, static_cast<const char*>(contents.storage->data()) + contents.offset,
                            bytes);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/runtime/device.h"
+
 namespace teletensor::runtime {
 
 using core::Code;
@@ -16,10 +18,11 @@ constexpr std::chrono::seconds kTidy{1};             // while something is on th
 constexpr std::chrono::milliseconds kLeastIdle{50};  // so long without work ends a turn
 // At least so much is moved away at a time: what comes next needs room as well.
 constexpr std::size_t kBatch = std::size_t{16} << 20;
+constexpr int kTries = 8;
 
 }  // namespace
 
-Tiers::Tiers(memory::Disk& disk) : disk_(disk) {
+Tiers::Tiers(memory::Disk* disk) : disk_(disk) {
   mover_ = std::thread([this] { work(); });
 }
 
@@ -35,8 +38,10 @@ Tiers::~Tiers() {
 // ---------------------------------------------------------------- any thread
 
 void Tiers::join(Member* member, const std::string& user) {
-  member->share_ = disk_.share(user);
-  member->host_pool().set_disk(&disk_, member->share_);
+  if (disk_ != nullptr) {
+    member->share_ = disk_->share(user);
+    member->pool(kHostIndex).set_disk(disk_, member->share_);
+  }
   core::MutexLock lock(mu_);
   members_.push_back(member);
 }
@@ -67,6 +72,9 @@ bool Tiers::leave(Member* member) {
 }
 
 bool Tiers::wait(Member* member, Need need) {
+  std::unordered_set<const void*> known;
+  std::erase_if(need.operands,
+                [&](const StorageRef& each) { return !known.insert(each.get()).second; });
   auto request = std::make_shared<Request>();
   request->member = member;
   request->need = std::move(need);
@@ -102,11 +110,12 @@ void Tiers::hurry(Member* member) {
   changed_.notify_all();
 }
 
-void Tiers::allocate(Member* member, std::size_t bytes, std::uint64_t seq,
+void Tiers::allocate(Member* member, std::size_t device, std::size_t bytes, std::uint64_t seq,
                      std::function<void(StorageRef)> done) {
   auto request = std::make_shared<Request>();
   request->member = member;
-  request->need.bytes = bytes;
+  request->need.bytes.resize(device + 1);
+  request->need.bytes[device] = bytes;
   request->seq = seq;
   {
     core::MutexLock lock(mu_);
@@ -119,12 +128,13 @@ void Tiers::allocate(Member* member, std::size_t bytes, std::uint64_t seq,
   changed_.notify_all();
 }
 
-Tiers::StorageRef Tiers::allocate(Member* member, std::size_t bytes, std::uint64_t seq) {
+Tiers::StorageRef Tiers::allocate(Member* member, std::size_t device, std::size_t bytes,
+                                  std::uint64_t seq) {
   core::Mutex mu;
   core::CondVar answered;
   bool done = false;
   StorageRef result;
-  allocate(member, bytes, seq, [&](StorageRef storage) {
+  allocate(member, device, bytes, seq, [&](StorageRef storage) {
     core::MutexLock lock(mu);
     result = std::move(storage);
     done = true;
@@ -139,7 +149,7 @@ Tiers::StorageRef Tiers::allocate(Member* member, std::size_t bytes, std::uint64
 
 void Tiers::work() {
   while (true) {
-    disk_.bury();
+    if (disk_ != nullptr) disk_->bury();
     std::vector<RequestRef> round;
     {
       core::MutexLock lock(mu_);
@@ -148,7 +158,7 @@ void Tiers::work() {
         bool frozen = false;
         for (const Member* member : members_) frozen = frozen || member->yielded_;
         if (!frozen) {
-          if (disk_.in_use()) {
+          if (disk_ != nullptr && disk_->in_use()) {
             changed_.wait_for(mu_, kTidy);
           } else {
             changed_.wait(mu_);
@@ -181,7 +191,6 @@ void Tiers::work() {
 }
 
 bool Tiers::serve(Request& request) {
-  Pool& pool = request.member->host_pool();
   Found found = Found::kRoom;
   {
     core::MutexLock lock(mu_);
@@ -193,44 +202,80 @@ bool Tiers::serve(Request& request) {
   }
   found = bring_back(request);
   StorageRef storage;
-  for (int tries = 0; found == Found::kRoom && request.need.bytes > 0; ++tries) {
-    if (request.done) {
-      if ((storage = pool.allocate_shared(request.need.bytes, request.seq))) break;
-    } else if (pool.room_for(request.need.bytes) == Pool::Short::kNothing) {
-      break;
-    }
-    found = tries < 8 ? make_room(request, request.need.bytes) : Found::kNever;
+  // Reserved until it goes on: else whoever is served next would take it, and so would this one
+  // what that one has been given, for ever.
+  std::vector<std::uint64_t> granted(request.need.bytes.size());
+  for (std::size_t i = 0; i < granted.size() && found == Found::kRoom; ++i) {
+    if (request.need.bytes[i] > 0) found = find_room(request, i, granted, storage);
+  }
+  if (found != Found::kRoom) {
+    for (std::size_t i = 0; i < granted.size(); ++i) request.member->pool(i).release(granted[i]);
+    granted.clear();
   }
   if (found == Found::kLater) return false;
-  if (found == Found::kRoom) {
-    for (const StorageRef& wished : request.need.wished) {
-      if (wished->data() != nullptr || stop_request_) continue;
-      const std::size_t both = wished->bytes() + request.need.bytes;
-      if (pool.room_for(both + both / 8) != Pool::Short::kNothing) break;
-      const auto began = Clock::now();
-      (void)pool.move_in(*wished, [this] { return !stop_request_; });
-      request.transfers += Clock::now() - began;
-    }
-  }
-  answer(request, std::move(storage), found == Found::kRoom);
+  if (found == Found::kRoom) bring_wished(request);
+  answer(request, std::move(storage), found == Found::kRoom, std::move(granted));
   return true;
 }
 
+Tiers::Found Tiers::find_room(Request& request, std::size_t device,
+                              std::vector<std::uint64_t>& granted, StorageRef& storage) {
+  Pool& pool = request.member->pool(device);
+  const std::size_t bytes = request.need.bytes[device];
+  for (int tries = 0;; ++tries) {
+    if (request.done) {
+      if ((storage = pool.allocate_shared(bytes, request.seq))) return Found::kRoom;
+    } else if (pool.reserve(memory::charged_bytes(bytes))) {
+      granted[device] = memory::charged_bytes(bytes);
+      return Found::kRoom;
+    }
+    const Found found = tries < kTries ? make_room(request, device, bytes) : Found::kNever;
+    if (found != Found::kRoom) return found;
+  }
+}
+
+Status Tiers::timed(Request& request, const memory::Storage& storage,
+                    const std::function<Status()>& move) {
+  const auto began = Clock::now();
+  Status status = move();
+  request.transfers += Clock::now() - began;
+  if (status.ok()) {
+    request.part += static_cast<double>(storage.bytes()) /
+                    static_cast<double>(storage.pool().account().quota());
+  }
+  return status;
+}
+
+Status Tiers::move_in(Request& request, memory::Storage& storage) {
+  return timed(request, storage,
+               [&] { return storage.pool().move_in(storage, [this] { return !stop_request_; }); });
+}
+
 Tiers::Found Tiers::bring_back(Request& request) {
-  Pool& pool = request.member->host_pool();
   for (const StorageRef& storage : request.need.operands) {
     // Others' storages are published, and those never move.
     for (int tries = 0; storage->data() == nullptr; ++tries) {
-      const auto began = Clock::now();
-      const Status status = pool.move_in(*storage, [this] { return !stop_request_; });
-      request.transfers += Clock::now() - began;
-      if (status.ok() || status.code() == Code::kDataLoss) break;
+      const Status status = move_in(request, *storage);
       if (status.code() == Code::kCancelled) return Found::kLater;
-      const Found found = tries < 8 ? make_room(request, storage->bytes()) : Found::kNever;
+      // What cannot be had back, by damage or a device that is lost, fails where it is used.
+      if (status.code() != Code::kResourceExhausted) break;
+      const std::size_t device = request.member->device_of(*storage);
+      const Found found =
+          tries < kTries ? make_room(request, device, storage->bytes()) : Found::kNever;
       if (found != Found::kRoom) return found;
     }
   }
   return Found::kRoom;
+}
+
+void Tiers::bring_wished(Request& request) {
+  for (const StorageRef& wished : request.need.wished) {
+    if (wished->data() != nullptr || stop_request_) continue;
+    if (wished->pool().room_for(wished->bytes() + wished->bytes() / 8) != Pool::Short::kNothing) {
+      break;
+    }
+    (void)move_in(request, *wished);
+  }
 }
 
 bool Tiers::in_turn(const Member& member, bool idle) const {
@@ -242,9 +287,10 @@ bool Tiers::in_turn(const Member& member, bool idle) const {
 }
 
 // What others are guaranteed stays theirs.
-bool Tiers::may_lose(const Request& request, Member& member, Pool::Short why) const {
-  const memory::UserBudget* const whose = member.host_pool().account().user();
-  const bool own = whose == request.member->host_pool().account().user() && whose != nullptr;
+bool Tiers::may_lose(const Request& request, Member& member, std::size_t device,
+                     Pool::Short why) const {
+  const memory::UserBudget* const whose = member.pool(device).account().user();
+  const bool own = whose == request.member->pool(device).account().user() && whose != nullptr;
   if (why == Pool::Short::kUser) return own;
   return own || whose == nullptr || whose->used() > whose->guaranteed();
 }
@@ -257,6 +303,16 @@ Tiers::Place Tiers::place(const Request& request, const Member& member) {
     if (each->member == &member && !each->done) return here;
   }
   return Place::kNone;
+}
+
+// What it needs at once of a device.
+std::uint64_t Tiers::working_set(const Request& request, const Pool& pool, std::size_t device) {
+  std::uint64_t bytes = 0;
+  for (const StorageRef& each : request.need.operands) {
+    if (&each->pool() == &pool) bytes += memory::charged_bytes(each->bytes());
+  }
+  const std::size_t more = device < request.need.bytes.size() ? request.need.bytes[device] : 0;
+  return bytes + memory::charged_bytes(more);
 }
 
 bool Tiers::stopped(const Request& request) {
@@ -280,17 +336,20 @@ void Tiers::leave_victim() {
   released_.notify_all();
 }
 
-Tiers::Found Tiers::make_room(Request& request, std::size_t bytes) {
-  Pool& pool = request.member->host_pool();
+Tiers::Found Tiers::make_room(Request& request, std::size_t device, std::size_t bytes) {
+  Pool& pool = request.member->pool(device);
   const Pool::Short why = pool.room_for(bytes);
   if (why == Pool::Short::kNothing) return Found::kRoom;
-  if (memory::charged_bytes(bytes) > pool.account().quota()) return Found::kNever;
+  if (working_set(request, pool, device) > pool.account().quota()) return Found::kNever;
+  if (device == kHostIndex && disk_ == nullptr) return Found::kNever;
   const auto enough = [&] { return pool.room_for(bytes) == Pool::Short::kNothing; };
   std::vector<Member*> others;
   if (why != Pool::Short::kSession) {
     core::MutexLock lock(mu_);
     for (Member* member : members_) {
-      if (member != request.member && !request.tried.contains(member)) others.push_back(member);
+      if (member != request.member && !request.tried.contains({member, device})) {
+        others.push_back(member);
+      }
     }
   }
   std::stable_sort(others.begin(), others.end(), [](const Member* a, const Member* b) {
@@ -302,11 +361,15 @@ Tiers::Found Tiers::make_room(Request& request, std::size_t bytes) {
     for (Member* member : others) {
       if (stopped(request)) return Found::kLater;
       if (!take_victim(member)) continue;
-      if (may_lose(request, *member, why)) {
+      if (may_lose(request, *member, device, why)) {
         if (in_turn(*member, true)) {
           later = true;
         } else if (member->freeze()) {
-          if (!move_away(request, *member, bytes, kept, true) && kept) request.tried.insert(member);
+          // Where it has been given something to do meanwhile, it is asked to yield below.
+          if (!move_away(request, *member, device, bytes, kept, true) && kept &&
+              !member->has_work()) {
+            request.tried.emplace(member, device);
+          }
           member->thaw();
         }
       }
@@ -319,20 +382,22 @@ Tiers::Found Tiers::make_room(Request& request, std::size_t bytes) {
   const bool mine = in_turn(*request.member, false);
   for (Member* member : others) {
     if (stopped(request)) return Found::kLater;
-    if (request.tried.contains(member) || !take_victim(member)) continue;
-    if (may_lose(request, *member, why)) {
+    if (request.tried.contains({member, device}) || !take_victim(member)) continue;
+    if (may_lose(request, *member, device, why)) {
       const Place waiting = place(request, *member);
       bool yielded = false;
       {
         core::MutexLock lock(mu_);
         yielded = member->yielded_;
       }
-      if (in_turn(*member, false) || (waiting == Place::kAhead && !mine)) {
+      // Of two that wait in their turns, the first.
+      const bool first = mine && waiting == Place::kBehind;
+      if ((in_turn(*member, false) && !first) || (waiting == Place::kAhead && !mine)) {
         later = true;
       } else if (yielded || waiting != Place::kNone) {
-        bool any = move_away(request, *member, bytes, false, false);
-        if (!enough()) any = move_away(request, *member, bytes, true, false) || any;
-        if (!any) request.tried.insert(member);
+        bool any = move_away(request, *member, device, bytes, false, false);
+        if (!enough()) any = move_away(request, *member, device, bytes, true, false) || any;
+        if (!any) request.tried.emplace(member, device);
         if (yielded) {
           member->ask_to_yield(member->asked_ = false);
           {
@@ -352,7 +417,7 @@ Tiers::Found Tiers::make_room(Request& request, std::size_t bytes) {
   if (later) return Found::kLater;
   // Its own. Where it is not here, it is asked for as well.
   Member& own = *request.member;
-  if (request.tried.contains(&own)) return Found::kNever;
+  if (request.tried.contains({&own, device})) return Found::kNever;
   bool any = false, here = !request.done;
   if (!here) {
     core::MutexLock lock(mu_);
@@ -365,17 +430,18 @@ Tiers::Found Tiers::make_room(Request& request, std::size_t bytes) {
     return Found::kLater;
   }
   for (const bool kept : {false, true}) {
-    if (!enough()) any = move_away(request, own, bytes, kept, false) || any;
+    if (!enough()) any = move_away(request, own, device, bytes, kept, false) || any;
   }
   if (frozen) own.thaw();
   if (enough()) return Found::kRoom;
-  if (!any) request.tried.insert(&own);
+  if (!any) request.tried.emplace(&own, device);
   return stopped(request) ? Found::kLater : Found::kNever;
 }
 
-bool Tiers::move_away(Request& request, Member& member, std::size_t bytes, bool kept, bool idle) {
-  Pool& pool = request.member->host_pool();
-  Pool& from = member.host_pool();
+bool Tiers::move_away(Request& request, Member& member, std::size_t device, std::size_t bytes,
+                      bool kept, bool idle) {
+  Pool& pool = request.member->pool(device);
+  Pool& from = member.pool(device);
   std::unordered_set<const void*> stay;
   if (!kept && !member.kept(stay)) return false;
   if (&member == request.member) {
@@ -393,24 +459,41 @@ bool Tiers::move_away(Request& request, Member& member, std::size_t bytes, bool 
   std::uint64_t moved = 0;
   for (const StorageRef& storage : found) {
     if (moved >= goal && pool.room_for(bytes) == Pool::Short::kNothing) break;
-    const auto began = Clock::now();
-    const Status status = from.move_out(*storage, disk_, member.share_, go_on);
-    request.transfers += Clock::now() - began;
+    const Status status =
+        timed(request, *storage, [&] { return move_one(member, device, *storage, go_on); });
+    // A smaller one may fit where this one does not.
+    if (status.code() == Code::kResourceExhausted && disk_ == nullptr) continue;
     if (!status.ok()) break;
     moved += storage->bytes();
   }
   return moved > 0;
 }
 
-void Tiers::answer(Request& request, StorageRef storage, bool room) {
+// A device's to the host, and where that has no room, like the host's own to the disk.
+Status Tiers::move_one(Member& member, std::size_t device, memory::Storage& storage,
+                       const std::function<bool()>& go_on) {
+  Pool& from = member.pool(device);
+  if (device != kHostIndex) {
+    Status status = from.move_to_host(storage, member.pool(kHostIndex), go_on);
+    if (status.code() != Code::kResourceExhausted || disk_ == nullptr) return status;
+  }
+  return from.move_out(storage, *disk_, member.share_, go_on);
+}
+
+void Tiers::answer(Request& request, StorageRef storage, bool room,
+                   std::vector<std::uint64_t> granted) {
   Member& member = *request.member;
   if (request.transfers.count() > 0) {
     const auto now = Clock::now();
     if (now >= member.turn_ends_) {
       member.turn_began_ = now;
       member.transfers_ = {};
+      member.part_ = 0;
     }
-    member.transfers_ += request.transfers;
+    // All of its memory, there and back, counts: one that is larger than the memory moves all the
+    // time, and would have its turn for ever.
+    if (member.part_ < 2) member.transfers_ += request.transfers;
+    member.part_ += request.part;
     member.turn_ends_ = member.turn_began_ + kTurns * member.transfers_;
   }
   RequestRef hold;
@@ -424,7 +507,7 @@ void Tiers::answer(Request& request, StorageRef storage, bool room) {
   if (request.done) return request.done(std::move(storage));
   request.need = {};  // before it runs: it looks who else holds its operands
   member.active(Clock::now());
-  member.go_on(room);
+  member.go_on(room, std::move(granted));
 }
 
 // Those that stopped for somebody who needs nothing of them any more.

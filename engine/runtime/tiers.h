@@ -1,15 +1,18 @@
-// Tiers: moves storages between memory and disk, on a thread of its own.
+// Tiers: moves storages from devices to the host and from there to the disk, and back, on a thread
+// of its own.
 //
-// A session that lacks room, or operands that are on the disk, stops before the instruction, with
+// A session that lacks room, or operands that are elsewhere, stops before the instruction, with
 // nothing done, and waits here without a lane; the mover makes room, brings the operands back and
-// lets it go on. While the mover works on a session it is that session's strand: nothing of the
-// session runs, and nobody waits for the mover with a lane or a lock in hand.
+// lets it go on, with the room reserved for it. While the mover works on a session it is that
+// session's strand: nothing of the session runs, and nobody waits for the mover with a lane or a
+// lock in hand.
 //
 // Room is made by moving away, one after the other until it suffices: storages of sessions that
 // have nothing to do, least recently used first, kept ones last; of others that wait here; of
 // sessions that run, which stop for it at the end of a plan; and the session's own that the
 // instruction does not need. Who was brought back has a turn of kTurns times what its transfers
-// took before others may move it away again.
+// took before others may move it away again. What a device has no room for goes to the host, and
+// where that has none either, straight to the disk.
 #pragma once
 
 #include <atomic>
@@ -18,9 +21,11 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "engine/core/mutex.h"
@@ -37,9 +42,9 @@ class Tiers {
 
   // What an instruction needs before it can run.
   struct Need {
-    std::vector<StorageRef> operands;  // all of them in memory
+    std::vector<StorageRef> operands;  // all of them in their memory
     std::vector<StorageRef> wished;    // these as well, where there is room anyway
-    std::size_t bytes = 0;             // and room for so many bytes more, together
+    std::vector<std::size_t> bytes;    // and room for so many bytes more, by device; or empty
   };
 
   // A session. Called by the mover, but for what stands below.
@@ -54,10 +59,11 @@ class Tiers {
     virtual bool has_work() const = 0;
     // It is to give the strand to the mover, by yielded(), at the end of a plan. Any thread.
     virtual void ask_to_yield(bool yes) = 0;
-    // It goes on. `room`: what it needed is there; false: it cannot be had, and what still lacks
-    // it fails.
-    virtual void go_on(bool room) = 0;
-    virtual memory::Pool& host_pool() = 0;
+    // It goes on. `room`: what it needed is there, `granted` of it reserved with its pools, by
+    // device; false: it cannot be had, and what still lacks it fails.
+    virtual void go_on(bool room, std::vector<std::uint64_t> granted) = 0;
+    virtual memory::Pool& pool(std::size_t device) = 0;
+    virtual std::size_t device_of(const memory::Storage& storage) const = 0;
     // Storages that its kept names stand for. False: that cannot be said now. Precondition: frozen.
     virtual bool kept(std::unordered_set<const void*>& storages) = 0;
 
@@ -73,12 +79,13 @@ class Tiers {
     std::shared_ptr<memory::DiskShare> share_;
     Clock::time_point turn_began_{}, turn_ends_{};
     std::chrono::nanoseconds transfers_{0};  // of the turn
+    double part_ = 0;                        // of its memory, that the turn has moved
     bool yielded_ = false, seen_ = false;    // guarded by Tiers::mu_
     bool asked_ = false;                     // to yield
   };
 
-  // The disk outlives it.
-  explicit Tiers(memory::Disk& disk);
+  // The disk outlives it; null: nothing moves there.
+  explicit Tiers(memory::Disk* disk);
   // Precondition: no members.
   ~Tiers();
 
@@ -93,10 +100,10 @@ class Tiers {
   void hurry(Member* member);
   // A storage for somebody who is not the strand; null: there is no room, or the member left.
   // `done` runs on the mover's thread.
-  void allocate(Member* member, std::size_t bytes, std::uint64_t seq,
+  void allocate(Member* member, std::size_t device, std::size_t bytes, std::uint64_t seq,
                 std::function<void(StorageRef)> done);
   // The same for a thread that may wait. Not a lane, nor one that the mover may need.
-  StorageRef allocate(Member* member, std::size_t bytes, std::uint64_t seq);
+  StorageRef allocate(Member* member, std::size_t device, std::size_t bytes, std::uint64_t seq);
 
  private:
   struct Request {
@@ -105,8 +112,10 @@ class Tiers {
     std::function<void(StorageRef)> done;  // with it: for room alone, and the strand is not here
     std::uint64_t seq = 0;
     std::chrono::nanoseconds transfers{0};
-    std::unordered_set<const Member*> tried;  // there is nothing to be had from them
-    bool hurry = false;                       // guarded by mu_
+    double part = 0;  // of the member's memory, that they moved
+    // There is nothing to be had from them on that device.
+    std::set<std::pair<const Member*, std::size_t>> tried;
+    bool hurry = false;  // guarded by mu_
   };
   using RequestRef = std::shared_ptr<Request>;
   enum class Found : std::uint8_t { kRoom, kLater, kNever };
@@ -115,20 +124,35 @@ class Tiers {
   // False: not now.
   bool serve(Request& request);
   Found bring_back(Request& request);
-  Found make_room(Request& request, std::size_t bytes);
-  bool may_lose(const Request& request, Member& member, memory::Pool::Short why) const;
+  void bring_wished(Request& request);
+  // What it needs there beside its operands, reserved in `granted`, or in `storage`.
+  Found find_room(Request& request, std::size_t device, std::vector<std::uint64_t>& granted,
+                  StorageRef& storage);
+  Found make_room(Request& request, std::size_t device, std::size_t bytes);
+  static std::uint64_t working_set(const Request& request, const memory::Pool& pool,
+                                   std::size_t device);
+  bool may_lose(const Request& request, Member& member, std::size_t device,
+                memory::Pool::Short why) const;
   // Moves storages of a frozen member away until there is room for `bytes`. Was there anything?
-  bool move_away(Request& request, Member& member, std::size_t bytes, bool kept, bool idle);
+  bool move_away(Request& request, Member& member, std::size_t device, std::size_t bytes, bool kept,
+                 bool idle);
+  core::Status move_one(Member& member, std::size_t device, memory::Storage& storage,
+                        const std::function<bool()>& go_on);
+  core::Status move_in(Request& request, memory::Storage& storage);
+  // Counts a transfer of the request's.
+  static core::Status timed(Request& request, const memory::Storage& storage,
+                            const std::function<core::Status()>& move);
   enum class Place : std::uint8_t { kNone, kAhead, kBehind };
   Place place(const Request& request, const Member& member);  // of what it waits for
   bool stopped(const Request& request);
   bool take_victim(Member* member);
   void leave_victim();
-  void answer(Request& request, StorageRef storage, bool room);
+  void answer(Request& request, StorageRef storage, bool room,
+              std::vector<std::uint64_t> granted = {});
   void thaw_yielded(bool all);
   bool in_turn(const Member& member, bool idle) const;
 
-  memory::Disk& disk_;
+  memory::Disk* const disk_;  // null: none
   mutable core::Mutex mu_;
   core::CondVar changed_, released_;
   std::vector<Member*> members_ TT_GUARDED_BY(mu_);

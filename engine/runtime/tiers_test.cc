@@ -40,17 +40,17 @@ class Quiet : public BackEvents {
   core::Status last;
 };
 
-// A session whose values lie on the host.
+// A session whose values lie on one device.
 class Client {
  public:
-  Client(Box& box, Lanes& lanes, Tiers* tiers, memory::OwnerId owner)
-      : back(kit_catalog(), box.devices, lanes, owner, 0, &events, nullptr, tiers) {
+  Client(Box& box, Lanes& lanes, Tiers* tiers, memory::OwnerId owner, core::Device device)
+      : device(device), back(kit_catalog(), box.devices, lanes, owner, 0, &events, nullptr, tiers) {
     back.join_tiers("");
   }
   ~Client() { back.stop(); }
 
   ValueRef constant(float x, std::int64_t elements = kMillion) {
-    ValueRef value = value_of({elements}, kHost);
+    ValueRef value = value_of({elements}, device);
     std::string bytes(static_cast<std::size_t>(elements) * 4, '\0');
     auto* floats = reinterpret_cast<float*>(bytes.data());
     for (std::int64_t i = 0; i < elements; ++i) floats[i] = x + static_cast<float>(i % 7);
@@ -58,12 +58,13 @@ class Client {
     back.publish(seq);
     return value;
   }
-  ValueRef add(const ValueRef& a, double x, std::int64_t elements = kMillion) {
-    ValueRef value = value_of({elements}, kHost);
+  ValueRef add(const ValueRef& a, double x) {
+    return run("add", {whole(a, {kMillion}), number(x)});
+  }
+  ValueRef run(const char* op, std::vector<program::Operand> operands) {
+    ValueRef value = value_of({kMillion}, device);
     program::Instruction& out = back.instruction(++seq);
-    program::Instruction made =
-        apply(seq, "add", {whole(a, {elements}), number(x)}, value, {elements});
-    out = std::move(made);
+    out = apply(seq, op, std::move(operands), value, {kMillion});
     back.publish(seq);
     return value;
   }
@@ -73,7 +74,6 @@ class Client {
     core::MutexLock lock(events.mu);
     while (!events.drained) events.changed.wait(events.mu);
   }
-  std::uint64_t used() const { return back.executor().pool(0).account().used(); }
   bool away(const ValueRef& value) const {
     return static_cast<memory::Storage*>(value->contents.get())->data() == nullptr;
   }
@@ -84,6 +84,7 @@ class Client {
     return x;
   }
 
+  const core::Device device;
   Quiet events;
   Back back;
   std::uint64_t seq = 0;
@@ -93,11 +94,14 @@ class TiersTest : public ::testing::Test {
  protected:
   void open(std::uint64_t total = std::uint64_t{1} << 30) {
     disk = std::move(*memory::Disk::open(folder, total));
-    tiers = std::make_unique<Tiers>(*disk);
+    tiers = std::make_unique<Tiers>(disk.get());
   }
   ~TiersTest() override {
     a.reset(), b.reset();
-    EXPECT_EQ(box.devices.at(0).pool().budget().used(), 0u);
+    for (std::size_t i = 0; i < box.devices.size(); ++i) {
+      EXPECT_EQ(box.devices.at(i).pool().budget().used(), 0u);
+      EXPECT_EQ(box.devices.at(i).pool().moved().away, 0u);
+    }
     EXPECT_TRUE(!disk || disk->budget().used() + disk->bytes() == 0);
     tiers.reset();
     disk.reset();
@@ -108,10 +112,11 @@ class TiersTest : public ::testing::Test {
     EXPECT_NE(mkdtemp(path.data()), nullptr);
     return path;
   }
-  void two() {
-    a = std::make_unique<Client>(box, lanes, tiers.get(), 1);
-    b = std::make_unique<Client>(box, lanes, tiers.get(), 2);
+  void two(core::Device device) {
+    a = std::make_unique<Client>(box, lanes, tiers.get(), 1, device);
+    b = std::make_unique<Client>(box, lanes, tiers.get(), 2, device);
   }
+  memory::DevicePool& sim() { return box.devices.at(1).pool(); }
 
   const std::string folder = make_folder();
   Box box{32u << 20};
@@ -121,9 +126,14 @@ class TiersTest : public ::testing::Test {
   std::unique_ptr<Client> a, b;
 };
 
-TEST_F(TiersTest, AnIdleSessionGivesWayAndGetsItsValuesBack) {
+// Of the host to the disk, and of a device to the host and on to the disk.
+class TiersOn : public TiersTest, public ::testing::WithParamInterface<core::Device> {};
+INSTANTIATE_TEST_SUITE_P(Devices, TiersOn, ::testing::Values(kHost, kSim),
+                         [](const auto& on) { return on.index == 0 ? "Host" : "Sim"; });
+
+TEST_P(TiersOn, AnIdleSessionGivesWayAndGetsItsValuesBack) {
   open();
-  two();
+  two(GetParam());
   std::vector<ValueRef> first, second;
   for (int k = 0; k < 6; ++k) first.push_back(a->constant(static_cast<float>(k)));
   a->drain();
@@ -131,8 +141,7 @@ TEST_F(TiersTest, AnIdleSessionGivesWayAndGetsItsValuesBack) {
   b->drain();
   EXPECT_TRUE(a->away(first[0]));
   EXPECT_FALSE(b->away(second[5]));
-  EXPECT_LE(box.devices.at(0).pool().budget().used(), 32u << 20);
-  EXPECT_EQ(a->at(first[0], 8), 1.0f);  // from the file
+  EXPECT_EQ(a->at(first[0], 8), 1.0f);  // where it is
   std::vector<ValueRef> sums;
   for (int k = 0; k < 6; ++k) sums.push_back(a->add(first[static_cast<std::size_t>(k)], 0.5));
   a->drain();
@@ -142,9 +151,9 @@ TEST_F(TiersTest, AnIdleSessionGivesWayAndGetsItsValuesBack) {
   }
 }
 
-TEST_F(TiersTest, ASessionMovesItsOwnWhereNobodyElseHasAny) {
+TEST_P(TiersOn, ASessionMovesItsOwnWhereNobodyElseHasAny) {
   open();
-  two();
+  two(GetParam());
   std::vector<ValueRef> values;
   for (int k = 0; k < 20; ++k) values.push_back(a->constant(static_cast<float>(k)));
   for (std::size_t k = 0; k < 20; ++k) values[k] = a->add(values[k], 100);
@@ -156,7 +165,7 @@ TEST_F(TiersTest, ASessionMovesItsOwnWhereNobodyElseHasAny) {
 
 TEST_F(TiersTest, WhereNothingIsLeftToMoveItIsOutOfMemory) {
   open(3u << 20);  // not even one of them
-  two();
+  two(kHost);
   std::vector<ValueRef> values;
   for (int k = 0; k < 20; ++k) values.push_back(a->constant(static_cast<float>(k)));
   a->drain();
@@ -167,9 +176,9 @@ TEST_F(TiersTest, WhereNothingIsLeftToMoveItIsOutOfMemory) {
   EXPECT_EQ(a->at(values[2], 0), 2.0f);
 }
 
-TEST_F(TiersTest, BothRunAndTakeTurns) {
+TEST_P(TiersOn, BothRunAndTakeTurns) {
   open();
-  two();
+  two(GetParam());
   const auto work = [](Client& client, float x, float* result) {
     std::vector<ValueRef> values;
     for (int k = 0; k < 5; ++k) values.push_back(client.constant(x));
@@ -188,9 +197,9 @@ TEST_F(TiersTest, BothRunAndTakeTurns) {
 }
 
 // Who has its turn goes on, though the other asked first for what both need.
-TEST_F(TiersTest, TurnsAreNotSpentWaiting) {
+TEST_P(TiersOn, TurnsAreNotSpentWaiting) {
   open();
-  two();
+  two(GetParam());
   std::vector<ValueRef> first, second;
   for (int k = 0; k < 5; ++k) first.push_back(a->constant(1));
   a->drain();
@@ -205,9 +214,9 @@ TEST_F(TiersTest, TurnsAreNotSpentWaiting) {
   for (const ValueRef& value : second) EXPECT_EQ(b->at(value, 0), 2.0f);
 }
 
-TEST_F(TiersTest, ASessionThatWaitsMayBeInterruptedAndMayEnd) {
+TEST_P(TiersOn, ASessionThatWaitsMayBeInterruptedAndMayEnd) {
   open();
-  two();
+  two(GetParam());
   std::vector<ValueRef> first, second;
   for (int k = 0; k < 7; ++k) first.push_back(a->constant(1));
   a->drain();
@@ -222,22 +231,86 @@ TEST_F(TiersTest, ASessionThatWaitsMayBeInterruptedAndMayEnd) {
   EXPECT_EQ(a->at(sum, 0), 2.0f);
 }
 
-TEST_F(TiersTest, StoragesForOthersThanTheStrand) {
+TEST_P(TiersOn, StoragesForOthersThanTheStrand) {
   open();
-  two();
+  two(GetParam());
   std::vector<ValueRef> first;
   for (int k = 0; k < 7; ++k) first.push_back(a->constant(1));
   a->drain();
-  core::Ref<memory::Storage> now = b->back.allocate_now(8u << 20, 1);
+  const std::size_t device = GetParam() == kHost ? 0 : 1;
+  core::Ref<memory::Storage> now = b->back.allocate_now(device, 8u << 20, 1);
   ASSERT_TRUE(now);
   EXPECT_TRUE(now->pinned());
   std::promise<bool> later;
-  b->back.allocate(8u << 20, 1, [&](core::Ref<memory::Storage> storage) {
+  b->back.allocate(device, 8u << 20, 1, [&](core::Ref<memory::Storage> storage) {
     later.set_value(static_cast<bool>(storage));
   });
   EXPECT_TRUE(later.get_future().get());
-  EXPECT_FALSE(b->back.allocate_now(33u << 20, 1));  // more than there is
+  EXPECT_FALSE(b->back.allocate_now(device, 33u << 20, 1));  // more than there is
   now = nullptr;
+}
+
+// Of a device without a disk.
+TEST_F(TiersTest, WhatNeitherTheDeviceNorTheHostHasRoomForIsOutOfMemory) {
+  tiers = std::make_unique<Tiers>(nullptr);
+  two(kSim);
+  std::vector<ValueRef> values;
+  for (int k = 0; k < 20; ++k) values.push_back(a->constant(static_cast<float>(k)));
+  a->drain();
+  EXPECT_EQ(a->events.last.code(), core::Code::kResourceExhausted);
+  EXPECT_THAT(a->events.last.message(),
+              ::testing::AllOf(HasSubstr("out of memory on sim:0: requested 4.0 MiB"),
+                               HasSubstr("quota of 32.0 MiB"), HasSubstr("(moved away)")));
+  EXPECT_EQ(box.devices.at(0).pool().budget().used(), 32u << 20);
+  EXPECT_NE(values[19]->failure, nullptr);
+  // Eight fit on the host, and seven there, where the records of those are.
+  for (std::size_t k = 0; k < 15; ++k) {
+    ASSERT_EQ(values[k]->failure, nullptr) << k;
+    EXPECT_EQ(a->at(values[k], 9), static_cast<float>(k) + 2.0f);
+  }
+}
+
+// Each instruction of either needs all but a part of the memory, so that they cannot both have
+// what they need. What one has been found is not the other's.
+TEST_F(TiersTest, TwoThatNeedNearlyAllOfItGoOnByTurns) {
+  open();
+  a = std::make_unique<Client>(box, lanes, tiers.get(), 1, kSim);
+  b = std::make_unique<Client>(box, lanes, tiers.get(), 2, kSim);
+  // 20 MiB are left: two of each, and one more.
+  auto* const taken = memory::Pool::create(sim(), 3, 0);
+  ASSERT_TRUE(taken->reserve(12u << 20));
+  std::vector<ValueRef> first, second;
+  for (Client* client : {a.get(), b.get()}) {
+    std::vector<ValueRef>& mine = client == a.get() ? first : second;
+    for (int k = 0; k < 2; ++k) mine.push_back(client->constant(client == a.get() ? 1 : 2));
+    for (int round = 0; round < 6; ++round) {
+      for (ValueRef& value : mine) value = client->add(value, 1);
+    }
+  }
+  a->drain();
+  b->drain();
+  for (const ValueRef& value : first) EXPECT_EQ(a->at(value, 0), 7.0f);
+  for (const ValueRef& value : second) EXPECT_EQ(b->at(value, 0), 8.0f);
+  taken->release(12u << 20);
+  taken->close();
+}
+
+// More than the device has, whatever moves: nobody has to move for it.
+TEST_F(TiersTest, AnInstructionLargerThanTheMemoryFailsAtOnce) {
+  open();
+  two(kSim);
+  const ValueRef idle = b->constant(5);
+  b->drain();
+  const std::int64_t large = 4 * kMillion;  // 16 MiB
+  const ValueRef x = a->constant(1, large), y = a->constant(2, large);
+  a->drain();
+  const std::uint64_t before = sim().moved().out;
+  const ValueRef sum = a->run("add", {whole(x, {large}), whole(y, {large})});
+  a->drain();
+  ASSERT_NE(sum->failure, nullptr);
+  EXPECT_THAT(sum->failure->status.message(), HasSubstr("out of memory on sim:0"));
+  EXPECT_EQ(sim().moved().out, before);
+  EXPECT_EQ(a->at(x, 0) + a->at(y, 0) + b->at(idle, 0), 8.0f);
 }
 
 }  // namespace

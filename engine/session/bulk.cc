@@ -55,11 +55,11 @@ core::Result<std::uint64_t> Session::begin_upload(core::Device device, std::uint
   const core::Result<memory::Pool*> pool = upload_pool(device);
   if (!pool.ok()) return pool.status();
   TT_RETURN_IF_ERROR(stage(bytes));
-  return begin_staged(**pool, bytes);
+  return begin_staged(**pool, bytes, (*pool)->allocate_shared(bytes, accepted_upto_ + 1));
 }
 
-core::Result<std::uint64_t> Session::begin_staged(memory::Pool& pool, std::uint64_t bytes) {
-  core::Ref<memory::Storage> storage = pool.allocate_shared(bytes, accepted_upto_ + 1);
+core::Result<std::uint64_t> Session::begin_staged(memory::Pool& pool, std::uint64_t bytes,
+                                                  core::Ref<memory::Storage> storage) {
   Status status;
   if (!storage) {
     status = pool.refusal("upload", bytes);
@@ -79,12 +79,9 @@ void Session::admit_upload(core::Device device, std::uint64_t bytes,
   const core::Result<memory::Pool*> pool = upload_pool(device);
   if (!pool.ok()) return done(pool.status());
   if (Status status = stage(bytes); !status.ok()) return done(std::move(status));
-  if (!(device == core::Device{})) return done(begin_staged(**pool, bytes));
-  back_.allocate(bytes, accepted_upto_ + 1,
+  back_.allocate(static_cast<std::size_t>(devices_.find(device)), bytes, accepted_upto_ + 1,
                  [this, bytes, pool = *pool, done](core::Ref<memory::Storage> storage) {
-                   if (storage) return done(add_upload(std::move(storage), bytes));
-                   unstage(bytes);
-                   done(pool->refusal("upload", bytes));
+                   done(begin_staged(*pool, bytes, std::move(storage)));
                  });
 }
 

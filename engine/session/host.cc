@@ -31,7 +31,7 @@ Host::Host(const ops::Catalog& catalog, std::vector<std::unique_ptr<runtime::Dev
       lanes_(lanes > 0 ? lanes
                        : std::max(1, static_cast<int>(std::thread::hardware_concurrency()))),
       commons_(devices_, publications_) {
-  if (disk_) tiers_ = std::make_unique<runtime::Tiers>(*disk_);
+  if (disk_ || devices_.size() > 1) tiers_ = std::make_unique<runtime::Tiers>(disk_.get());
 }
 
 std::vector<core::Device> Host::devices() const {
@@ -67,7 +67,11 @@ std::vector<engine::MemoryUse> Host::memory() const {
     const memory::Budget& budget = devices_.at(i).pool().budget();
     uses.push_back({devices_.at(i).id(), budget.used(), budget.peak(), budget.total(),
                     budget.used(), budget.total()});
-    uses.back().device_held = devices_.at(i).pool().held();
+    memory::DevicePool& pool = devices_.at(i).pool();
+    uses.back().device_held = pool.held();
+    const memory::DevicePool::Moved& moved = pool.moved();
+    uses.back().away = moved.away;
+    uses.back().moved = {moved.out, moved.in, 0, moved.out_ns, moved.in_ns, 0};
     if (!disk_ || !(devices_.at(i).id() == core::Device{})) continue;
     uses.back().away = disk_->bytes();
     uses.back().disk_used = disk_->budget().used();
@@ -170,15 +174,10 @@ void Host::restored() {
 core::Status Host::read_storage(const program::Image::Storage& storage, std::uint64_t offset,
                                 void* to, std::size_t bytes) {
   auto& contents = static_cast<memory::Storage&>(*storage.contents);
-  const int device = devices_.find(storage.device);
-  if (device < 0 || offset > contents.bytes() || bytes > contents.bytes() - offset) {
+  if (offset > contents.bytes() || bytes > contents.bytes() - offset) {
     return core::internal("bytes outside of a storage");
   }
-  if (storage.device == core::Device{}) return contents.read(offset, to, bytes);
-  const memory::OnBehalf behalf(contents.owner());
-  return devices_.at(static_cast<std::size_t>(device))
-      .backend()
-      .copy_out(to, static_cast<const char*>(contents.data()) + offset, bytes);
+  return contents.read(offset, to, bytes);
 }
 
 }  // namespace teletensor::session

@@ -55,7 +55,7 @@ class Host final : public engine::Engine {
   runtime::Publications publications_;
   mutable runtime::Devices devices_;
   runtime::Lanes lanes_;
-  std::unique_ptr<runtime::Tiers> tiers_;  // null without disk
+  std::unique_ptr<runtime::Tiers> tiers_;  // null: nothing moves
   core::Mutex mu_;
   memory::OwnerId next_owner_ TT_GUARDED_BY(mu_) = 1;
   bool restoring_ TT_GUARDED_BY(mu_) = true;

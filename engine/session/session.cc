@@ -251,6 +251,7 @@ std::vector<engine::MemoryUse> Session::memory() const {
     const memory::Account& account = back_.executor().pool(i).account();
     uses.push_back({devices_.at(i).id(), account.used(), account.peak(), account.quota(),
                     account.budget().used(), account.budget().total()});
+    uses.back().away = back_.executor().pool(i).away();
     const auto share = back_.executor().pool(i).disk_share();
     if (!share) continue;
     uses.back().away = share->bytes;

@@ -146,7 +146,8 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   // Of an upload that begins; what was staged and did not become one is given back.
   core::Status stage(std::uint64_t bytes);
   void unstage(std::uint64_t bytes);
-  core::Result<std::uint64_t> begin_staged(memory::Pool& pool, std::uint64_t bytes);
+  core::Result<std::uint64_t> begin_staged(memory::Pool& pool, std::uint64_t bytes,
+                                           core::Ref<memory::Storage> storage);
   std::uint64_t add_upload(core::Ref<memory::Storage> storage, std::uint64_t bytes);
   std::shared_ptr<Upload> find_upload(std::uint64_t id) const;
   core::Result<runtime::FetchResult> find_download(std::uint64_t seq) const;

@@ -52,12 +52,15 @@ void drop_lost(Image& image, const std::vector<Status>& why) {
   image.storages = std::move(kept);
 }
 
+// What has moved away from a device outlives it.
 std::vector<Status> health_of(const Image& image, const runtime::Devices& devices) {
   std::vector<Status> health;
   for (const Image::Storage& storage : image.storages) {
     const int device = devices.find(storage.device);
-    health.push_back(device < 0 ? Status()
-                                : devices.at(static_cast<std::size_t>(device)).backend().health());
+    const bool away = static_cast<const memory::Storage&>(*storage.contents).away();
+    health.push_back(device < 0 || away
+                         ? Status()
+                         : devices.at(static_cast<std::size_t>(device)).backend().health());
   }
   return health;
 }
@@ -228,9 +231,7 @@ Status Session::put_up(Image image, const engine::Engine::ReadBytes& read, const
     }
     const auto device = static_cast<std::size_t>(found);
     memory::Pool& pool = back_.executor().pool(device);
-    const core::Ref<memory::Storage> made = storage.device == core::Device{}
-                                                ? back_.allocate_now(storage.bytes, storage.seq)
-                                                : pool.allocate_shared(storage.bytes, storage.seq);
+    const core::Ref<memory::Storage> made = back_.allocate_now(device, storage.bytes, storage.seq);
     if (!made) return pool.refusal("restoring the session", storage.bytes);
     TT_RETURN_IF_ERROR(read_into(*made, devices_.at(device), read, gone));
     if (gone.ok()) storage.contents = made;

@@ -174,7 +174,8 @@ function show(state) {
     const gpu = state.gpus.find((g) => g.device === d.device);
     if (gpu) {
       card.append(element("div", "busy " + rate(d.device, gpu.busy_seconds, state.now).toFixed(2) + ", "
-        + gpu.in_flight + " batches in flight, " + gpu.on_host + " instructions on the host so far", "gpu"));
+        + gpu.in_flight + " batches in flight, " + gpu.on_host + " instructions on the host so far"
+        + (d.away ? ", " + bytes(d.away) + " moved away" : ""), "gpu"));
     }
     if (d.disk_total) {
       card.append(element("div", bytes(d.away) + " on disk, in files of " + bytes(d.disk_used) + " of "
@@ -195,7 +196,7 @@ function show(state) {
     ? "and " + state.others.sessions + " sessions of others, which use " + bytes(state.others.used) : "";
   fill("tensors", state.sessions.flatMap((s) => s.tensors.map((t) => ({ ...t, session: s })))
     .sort((a, b) => b.bytes - a.bytes).slice(0, 20).map((t) =>
-      [bytes(t.bytes), t.away ? "disk" : t.device, t.session.user, t.session.id + " " + t.session.name,
+      [bytes(t.bytes), t.away ? (t.device === "cpu" ? "disk" : t.device + ", moved away") : t.device, t.session.user, t.session.id + " " + t.session.name,
         element("td", t.site || "command " + t.command, "site")]));
   fill("published", state.published.map((p) =>
     [p.name, bytes(p.bytes), p.device, p.writable ? "write" : "read", p.users || "own sessions"]));

@@ -77,6 +77,12 @@ def _day(seconds: int) -> str:
     return time.strftime("%Y-%m-%d", time.localtime(seconds))
 
 
+def _where(tensor: dict[str, Any]) -> str:
+    if not tensor["away"]:
+        return str(tensor["device"])
+    return "disk" if tensor["device"] == "cpu" else f"{tensor['device']}, moved away"
+
+
 def _table(rows: list[tuple[str, ...]]) -> None:
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     for row in rows:
@@ -137,7 +143,7 @@ def _memory(args: argparse.Namespace) -> int:
     if tensors:
         print()
         _table([("BYTES", "ON", "MADE BY"),
-                *((bytes_text(t["bytes"]), "disk" if t["away"] else t["device"],
+                *((bytes_text(t["bytes"]), _where(t),
                    t["site"] or f"command {t['command']}") for t in tensors)])
     if common:
         print()

@@ -164,8 +164,9 @@ class Session:
         """What this session holds, by device: bytes `used`, `peak` and `quota`, of all sessions
         `device_used` and `device_total`, and `tensors`, the largest ones with `bytes`, the line of the
         program that made them (`site`), the number of their `command`, and whether they are `away`.
-        That is: on the daemon's disk, because memory was short; `away` of a device is how many bytes
-        are, in files of `disk_used` bytes, which may be `disk_quota` (0: nothing moves there).
+        That is: on the daemon's disk, or of a GPU on its host, because memory was short; `away` of a
+        device is how many bytes are. Files have `disk_used` bytes, which may be `disk_quota` (0:
+        nothing moves there).
         """
         if self.rolled_back is None:
             self._core.synchronize()

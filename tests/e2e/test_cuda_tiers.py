@@ -1,0 +1,271 @@
+"""A GPU's memory that is short, behind the fake driver: tensors of idle sessions, and of the session itself, move to
+the host and on to the disk, and come back before they are used."""
+
+import contextlib
+import re
+import threading
+
+import numpy as np
+import pytest
+from support.cuda import Control, fake
+from support.daemon import wait_until
+from support.http import ask
+from support.raw import Raw
+
+MIB = 1 << 20
+TWO = MIB // 2  # elements of 2 MiB
+
+
+@pytest.fixture
+def start(start_daemon):
+    def begin(*flags, **options):
+        arguments, environment = fake("--device-memory", "8MiB", *flags, memory=64, **options)
+        return start_daemon(*arguments, env=environment)
+    return begin
+
+
+def use(session, device="cuda:0"):
+    return next(use for use in session.memory() if use["device"] == device)
+
+
+def numbers(seed, count=TWO):
+    return np.random.default_rng(seed).integers(0, 10, count).astype(np.float32)
+
+
+def empty(daemon):
+    """Nothing is left on the device, on the host, or in files."""
+    with Raw(daemon.unix) as raw:
+        wait_until(lambda: raw.used()["cuda:0"] == 0 and raw.used()["cpu"] < MIB // 4, 60, "the memory is back")
+
+
+def side_by_side(works):
+    """Runs them on threads; raises what they raise."""
+    errors = []
+
+    def guard(work):
+        try:
+            work()
+        except BaseException as error:
+            errors.append(error)
+    threads = [threading.Thread(target=guard, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def test_a_session_of_twice_the_devices_memory(start, tt):
+    daemon = start()
+    with tt.connect(daemon.unix) as session:
+        held = [tt.tensor(numbers(i)).to("cuda") for i in range(8)]
+        for _ in range(2):
+            for i, x in enumerate(held):
+                x.add_(1.0)
+                held[i] = x * 2.0
+        found = use(session)
+        assert found["used"] <= 8 * MIB and found["away"] >= 8 * MIB
+        assert use(session, "cpu")["used"] >= 8 * MIB  # that is where they are
+        for i, x in enumerate(held):
+            np.testing.assert_array_equal(x.numpy(), 4 * numbers(i) + 6)
+        view = held[0].view(2, TWO // 2)[1]  # of one storage, moved by now or not
+        view.mul_(0.0)
+        np.testing.assert_array_equal(held[0].numpy()[TWO // 2:], 0)
+        del held, x, view
+        session.synchronize()
+        wait_until(lambda: use(session)["away"] == 0 and use(session)["used"] == 0, 60, "nothing is left")
+    empty(daemon)
+
+
+def test_idle_sessions_give_way(start, tt):
+    daemon = start("--http", "127.0.0.1:0")
+    with tt.connect(daemon.unix) as idle, tt.connect(daemon.unix) as busy:
+        with idle.as_current():
+            kept = tt.tensor(numbers(1)).to("cuda")
+            idle.keep("kept", kept)
+            others = [tt.tensor(numbers(2 + i)).to("cuda") for i in range(2)]
+            idle.synchronize()
+        with busy.as_current():
+            x = tt.tensor(numbers(9)).to("cuda")
+            assert (x + x).sum().item() == 2 * numbers(9).sum(dtype=np.float64)
+            busy.synchronize()
+        assert 0 < use(idle)["away"] <= 4 * MIB  # what is kept by name, last
+        page = ask(daemon.http, "/metrics").text
+        away = re.search(r'teletensor_device_memory_bytes\{device="cuda:0",kind="away"\} (\S+)', page)
+        out = re.search(r'teletensor_device_moved_bytes_total\{device="cuda:0",direction="out"\} (\S+)', page)
+        assert float(away[1]) == use(idle)["away"] and float(out[1]) >= 2 * MIB
+        with idle.as_current():
+            for i, other in enumerate(others):
+                np.testing.assert_array_equal(other.numpy(), numbers(2 + i))
+            np.testing.assert_array_equal(kept.numpy(), numbers(1))
+
+
+def test_sessions_of_four_times_the_devices_memory(start, tt):
+    """Four sessions of 8 MiB each, in tensors of random sizes, at once."""
+    daemon = start()
+
+    def work(seed):
+        def run():
+            random = np.random.default_rng(seed)
+            sizes = [int(size) for size in random.integers(MIB // 16, MIB // 3, 10)]
+            with tt.connect(daemon.unix):
+                data = [numbers(10 * seed + k, size) for k, size in enumerate(sizes)]
+                held = [tt.tensor(x).to("cuda") for x in data]
+                for _ in range(15):
+                    k = int(random.integers(len(held)))
+                    other = int(random.integers(len(held)))
+                    n = min(sizes[k], sizes[other])
+                    held[k][:n] += held[other][:n] * 0.5
+                    data[k][:n] += data[other][:n] * np.float32(0.5)
+                for x, y in zip(held, data, strict=True):
+                    np.testing.assert_array_equal(x.numpy(), y)
+        return run
+    side_by_side([work(seed) for seed in range(4)])
+    empty(daemon)
+
+
+def test_two_large_jobs_at_once(start, tt):
+    """Neither fits beside the other; both end, with the right numbers."""
+    daemon = start()
+
+    def work(start_at):
+        def run():
+            with tt.connect(daemon.unix):
+                weights = [tt.full((TWO,), start_at, device="cuda") for _ in range(3)]
+
+                @tt.compile
+                def step(w):
+                    return w * 0.5 + 1.0
+                for _ in range(6):
+                    weights = [step(w) for w in weights]
+                expected = start_at
+                for _ in range(6):
+                    expected = expected * 0.5 + 1.0
+                for w in weights:
+                    assert w[0].item() == w[-1].item() == expected
+        return run
+    side_by_side([work(64.0), work(1024.0)])
+    empty(daemon)
+
+
+def test_from_the_host_on_to_the_disk(start, tt):
+    daemon = start("--host-memory", "16MiB", "--disk-memory", "1GiB")
+    with tt.connect(daemon.unix) as session:
+        held = []
+        for i in range(16):
+            held.append(tt.full((TWO,), float(i), device="cuda"))
+            session.synchronize()
+        assert use(session, "cpu")["disk_used"] > 0 and use(session)["away"] >= 24 * MIB
+        for i, x in enumerate(held):
+            assert (x.sum() / TWO).item() == i and x[7].item() == i
+        del held, x
+    empty(daemon)
+
+
+def test_what_cannot_move_is_out_of_memory(start, tt):
+    daemon = start()
+    with tt.connect(daemon.unix) as session:
+        x = tt.ones(TWO, device="cuda")
+        with pytest.raises(tt.OutOfMemoryError, match=r"on cuda:0: requested 10.0 MiB .* quota of 8.0 MiB"):
+            tt.ones(5 * TWO, device="cuda").sum().item()
+        # Three of 4 MiB at once are more than there is, whatever moves.
+        y, z = tt.ones(2 * TWO, device="cuda"), tt.ones(2 * TWO, device="cuda")
+        with pytest.raises(tt.OutOfMemoryError, match=r"on cuda:0: requested 4.0 MiB"):
+            (y + z)[0].item()
+        assert (x + 1)[5].item() == 2.0 and y[3].item() == z[4].item() == 1.0
+        session.synchronize()
+
+
+def test_published_tensors_stay(start, tt):
+    daemon = start()
+    with tt.connect(daemon.unix) as one, tt.connect(daemon.unix) as two:
+        with one.as_current():
+            common = tt.tensor(numbers(3)).to("cuda")
+            one.publish("common", common)
+            one.synchronize()
+        with two.as_current():
+            held = [tt.full((TWO,), float(i), device="cuda") for i in range(6)]
+            assert [x[-1].item() for x in held] == [float(i) for i in range(6)]
+        assert use(one)["away"] == 0
+        with one.as_current():
+            np.testing.assert_array_equal(common.numpy(), numbers(3))
+
+
+def test_a_restart_brings_back_what_had_moved(start, tt):
+    """Of a session with more than the device holds, written where it is."""
+    daemon = start("--lease", "120", "--restart", "60", "--drain", "60")
+    with tt.connect(daemon.unix, name="moved").as_current() as session:
+        for i in range(7):
+            session.keep(f"t{i}", tt.tensor(numbers(i)).to("cuda"))
+        session.synchronize()
+        assert use(session)["away"] > 0
+        session.detach()
+    daemon.drain()
+    daemon.restart()
+    with tt.connect(daemon.unix, name="moved").as_current() as session:
+        kept = session.kept()
+        for i in range(7):
+            assert str(kept[f"t{i}"].device) == "cuda:0"
+            np.testing.assert_array_equal(kept[f"t{i}"].numpy(), numbers(i))
+
+
+def hold(tt, session):
+    """(a tensor that has moved away, others of which the last has not)"""
+    first = tt.tensor(numbers(1)).to("cuda")
+    rest = [tt.full((TWO,), float(i), device="cuda") for i in range(5)]
+    session.synchronize()
+    assert use(session)["away"] >= 2 * MIB
+    return first, rest
+
+
+def test_what_has_moved_outlives_the_device(start, tt, tmp_path):
+    control = Control(tmp_path)
+    daemon = start(control=control.path)
+    with tt.connect(daemon.unix) as session:
+        first, rest = hold(tt, session)
+        control("sticky 0")
+        with pytest.raises(tt.DeviceLostError):
+            (rest[-1] + 1).sum().item()
+        np.testing.assert_array_equal(first.numpy(), numbers(1))
+        np.testing.assert_array_equal((first.cpu() + 1).numpy(), numbers(1) + 1)
+        np.testing.assert_array_equal(first[::2].numpy(), numbers(1)[::2])
+        with pytest.raises(tt.DeviceLostError):
+            rest[-1].sum().item()
+        with pytest.raises(tt.DeviceLostError):
+            (first + 1).sum().item()
+
+
+def test_what_has_moved_is_on_the_device_that_comes_back(start, tt, tmp_path):
+    control = Control(tmp_path)
+    daemon = start("--restart", "60", "--lease", "600", control=control.path)
+    with tt.connect(daemon.unix) as session:
+        first, rest = hold(tt, session)
+        control("sticky 0")
+        with pytest.raises(tt.DeviceLostError):
+            (rest[-1] + 1).sum().item()
+        wait_until(lambda: daemon.log.count(" ready ") == 2, 60, "a second start")
+        np.testing.assert_array_equal((first + 1).numpy(), numbers(1) + 1)
+        with pytest.raises(tt.DeviceLostError):
+            rest[-1].sum().item()
+
+
+def test_sessions_that_end_while_they_wait(start, tt):
+    """By an interrupt, by closing: nobody waits for ever, and nothing is left."""
+    daemon = start()
+    with tt.connect(daemon.unix) as steady:
+        with steady.as_current():
+            held = [tt.tensor(numbers(i)).to("cuda") for i in range(3)]
+            steady.synchronize()
+        for how in ("close", "interrupt", "close"):
+            with contextlib.suppress(tt.InterruptedOpError), tt.connect(daemon.unix, name="other"):
+                mine = [tt.full((TWO,), float(i), device="cuda") for i in range(8)]
+                mine = [x + 1.0 for x in mine]
+                if how == "interrupt":
+                    tt.interrupt("other", daemon.unix)
+                del mine
+        with steady.as_current():
+            for i, x in enumerate(held):
+                np.testing.assert_array_equal((x + 1.0).numpy(), numbers(i) + 1)
+            del held, x
+    empty(daemon)
