@@ -69,8 +69,8 @@ class Source:
         x = self.pick()
         made = rng.choices(
             [self.unary, self.binary, self.number, self.fold, self.view, self.broadcast, self.write, self.branch,
-             self.loop, self.cast, self.integers, self.index, self.draw, self.twice],
-            [10, 12, 8, 9, 9, 4, 6, 6, 6, 4, 3, 5, 3, 3])[0](name, x, self.names[x], self.kinds[x])
+             self.loop, self.cast, self.integers, self.index, self.draw, self.twice, self.parts],
+            [10, 12, 8, 9, 9, 4, 6, 6, 6, 4, 3, 5, 3, 3, 5])[0](name, x, self.names[x], self.kinds[x])
         if made is not None:
             text, self.names[name], self.kinds[name] = made
             self.lines.append(f"{name} = {text}")
@@ -116,6 +116,18 @@ class Source:
                         (f"{x}[{n // 2}:, {m // 2}]", (n - n // 2,)), (f"{x}[None, 0].expand(2, {m})", (2, m)),
                         (f"{x}.t().t()", (n, m)), (f"{x}.diagonal()", (min(n, m),))]
         return *rng.choice(choices), kind
+
+    def parts(self, name, x, shape, kind):
+        """Through views of another dtype."""
+        y = self.pick(shape, ("f32",))
+        if kind != "f32" or y is None:
+            return None
+        if self.rng.random() < 0.4:
+            return f"({x}.view(tt.int32) ^ 1).view(tt.float32)", shape, kind
+        write = self.rng.choice(("{0}.real.mul_({1})", "tt.view_as_real({0}).add_(1.0)", "{0}.imag.copy_({0}.real)",
+                                 "{0}.view(tt.int64).copy_({0}.conj().view(tt.int64))"))
+        self.lines += [f"{name} = {x} * (1 + 0.5j)", write.format(name, y)]
+        return f"{name}.imag + {name}.real", shape, kind
 
     def broadcast(self, name, x, shape, kind):
         y = self.pick(self.shape)

@@ -292,7 +292,6 @@ COVERED = {  # by a call of another name
 COMPLEX_ONLY = ("real", "imag", "conj", "view_as_real")
 # Why a call takes more than PyTorch's by more than 1.3x: text in the call -> reason.
 _WIDE = "computed in float64 and rounded once, PyTorch in float32"
-_COPY = "a copy; a view in PyTorch"
 _SORT = "a stable sort of all, then groups"
 _STEPS = "made of several instructions, each over memory"
 _SCALAR = "a loop that does not vectorise"
@@ -304,9 +303,6 @@ WHY = {
         ("erfinv", "igamma", "sinc"), _WIDE
     ),
     **dict.fromkeys(("lgamma", "special_", "i0 ", "polygamma"), _TABLE),
-    **dict.fromkeys(
-        ("c.real", "c.imag", "view_as_real", "view_as_complex", "x.view(m.int32)"), _COPY
-    ),
     **dict.fromkeys(("m.unique", "m.mode"), _SORT),
     **dict.fromkeys(
         (
