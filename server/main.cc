@@ -40,7 +40,7 @@ int create_token(const std::string& wanted, const std::string& state_dir) {
   return 0;
 }
 
-// Waits for SIGTERM or SIGINT, or, embedded, until no client has been here for a while. True: a
+// Waits for SIGTERM, SIGINT or SIGHUP, or, embedded, until no client has been here for a while. True: a
 // device is lost, and the next daemon can go on with the sessions.
 bool wait_for_end(const sigset_t& signals, const Config& config,
                   const teletensor::engine::Engine& engine, teletensor::server::Server& server) {
@@ -118,6 +118,10 @@ int main(int argc, char** argv) {
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
+  struct sigaction hangup {};
+  sigaction(SIGHUP, nullptr, &hangup);
+  // A terminal that is closed ends it in order, but under nohup, which has it ignore that.
+  if (hangup.sa_handler != SIG_IGN) sigaddset(&signals, SIGHUP);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
   signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error like a full disk

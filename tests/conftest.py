@@ -32,9 +32,21 @@ def start_daemon():
     def start(*flags, env=None):
         running.append(Daemon(*flags, env=env))
         return running[-1]
+    start.running = running
     yield start
     problems = [p for d in running if (p := d.stop())]
     assert not problems, "\n".join(problems)
+
+
+@pytest.fixture
+def invariants(start_daemon):
+    """What holds after any fault (support/invariants.py), on the daemons that the test has not ended."""
+    from support.invariants import hold
+
+    yield
+    for daemon in start_daemon.running:
+        if daemon.alive():
+            hold(daemon)
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,8 @@ from support.http import ask, samples
 from support.http2 import Peer
 from support.raw import Raw
 
+pytestmark = pytest.mark.usefixtures("invariants")
+
 HOUR, DAY = 3600, 86400
 
 

@@ -17,6 +17,8 @@ from support.http import ask
 from support.proxy import Proxy
 from support.raw import Raw, messages
 
+pytestmark = pytest.mark.usefixtures("invariants")
+
 MIB = 1 << 20
 
 

@@ -9,6 +9,8 @@ from support.cuda import fake
 from support.daemon import wait_until
 from support.faults import Disk
 
+pytestmark = pytest.mark.usefixtures("invariants")
+
 MIB = 1 << 20
 KEEPS = ("--lease", "120", "--restart", "60", "--drain", "60")
 

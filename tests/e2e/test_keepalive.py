@@ -11,6 +11,8 @@ from support.http2 import PING, Peer
 from support.proxy import Proxy
 from support.raw import Raw
 
+pytestmark = pytest.mark.usefixtures("invariants")
+
 # Seconds. The daemon asks after 5 of silence and waits 3, a client of TCP after 10 and waits 5.
 NOTICED = 60
 

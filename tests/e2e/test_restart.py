@@ -10,6 +10,8 @@ from support.daemon import wait_until
 from support.raw import Raw
 from support.training import digest, trainer
 
+pytestmark = pytest.mark.usefixtures("invariants")
+
 FLAGS = ("--lease", "120", "--restart", "60", "--drain", "60")
 
 
@@ -104,6 +106,7 @@ def test_a_damaged_file_costs_its_session_alone(daemon, tt):
     data = bytearray(bad.read_bytes())
     data[-200] ^= 1
     bad.write_bytes(data)
+    daemon.may_say = ("event=session_not_restored",)
     daemon.restart()
     with pytest.raises(tt.RefusedError, match=re.escape(bad.name) + ".*damaged"):
         tt.connect(daemon.unix, name="bad")
@@ -169,3 +172,15 @@ def test_the_disk_is_full(start_daemon, tt):
         with pytest.raises(RuntimeError, match="no room for it on the disk"):
             s.kept()["w"].tolist()
         s.close()
+
+
+def test_a_terminal_that_is_closed(start_daemon, tt):
+    """SIGHUP is an orderly end."""
+    daemon = start_daemon(*FLAGS[:4])
+    with tt.connect(daemon.unix):
+        x = tt.arange(1000)
+        assert x.sum().item() == 499_500
+        daemon.process.send_signal(signal.SIGHUP)
+        assert daemon.process.wait(60) == 0
+        daemon.restart()
+        assert x.sum().item() == 499_500

@@ -11,6 +11,8 @@ from support.daemon import wait_until
 from support.proxy import Proxy
 from support.raw import Raw
 
+pytestmark = pytest.mark.usefixtures("invariants")
+
 
 @pytest.fixture
 def daemon(start_daemon):

@@ -22,7 +22,10 @@ def binary():
 
 class Daemon:
     """Runs until stop(). `tcp` and `unix` are addresses for tt.connect, `http` where
-    it answers HTTP (with the flag), `log` what it wrote."""
+    it answers HTTP (with the flag), `log` what it wrote. `may_say`: words of the lines of errors
+    that the test itself brings about (invariants.py)."""
+
+    may_say = ()
 
     def __init__(self, *flags, env=None, under=()):
         """`under`: the words of a program that runs it."""
@@ -59,6 +62,7 @@ class Daemon:
             self.kill()
             raise RuntimeError("teletensord did not become ready:\n" + self.log)
         self.unix = "unix:" + self.socket
+        self.descriptors = len(os.listdir(f"/proc/{self.pid}/fd"))
 
     def _read(self):
         for line in self.process.stdout:

@@ -83,6 +83,10 @@ class Raw:
         return self.unary(ADMIN + "Sessions", self.admin_pb.SessionsRequest(),
                           self.admin_pb.SessionsReply).sessions
 
+    def kill(self, session):
+        """Ends the session with this id."""
+        self.unary(ADMIN + "Kill", self.admin_pb.KillRequest(session=session), self.admin_pb.KillReply)
+
     def session(self, **hello):
         return RawSession(self, self.hello(**hello))
 
