@@ -40,8 +40,8 @@ int create_token(const std::string& wanted, const std::string& state_dir) {
   return 0;
 }
 
-// Waits for SIGTERM, SIGINT or SIGHUP, or, embedded, until no client has been here for a while. True: a
-// device is lost, and the next daemon can go on with the sessions.
+// Waits for SIGTERM, SIGINT or SIGHUP, or, embedded, until no client has been here for a while.
+// True: a device is lost, and the next daemon can go on with the sessions.
 bool wait_for_end(const sigset_t& signals, const Config& config,
                   const teletensor::engine::Engine& engine, teletensor::server::Server& server) {
   using teletensor::server::Clock;
