@@ -79,8 +79,8 @@ class Storage final : public core::Shared {
   Sharing* sharing_ = nullptr;  // owned
   std::atomic<std::uint32_t> pins_{0};
   std::atomic<std::uint32_t> used_at_{0};
-  std::unique_ptr<Away>
-      away_;  // null: in its memory. Under Pool::moving_mu_, where others may read
+  // Null: in its memory. Under Pool::moving_mu_, where others may read.
+  std::unique_ptr<Away> away_;
   std::atomic<std::uint64_t> away_bytes_{0};  // charged before; 0: in memory
   bool shared_path_ = false;                  // made by allocate_shared
   bool open_ = false;                         // made by allocate_open
