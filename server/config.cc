@@ -1,5 +1,12 @@
 #include "server/config.h"
 
+#include <stdexcept>
+
+// The parser of TOML asserts of some malformed lines what it should refuse.
+constexpr void refuse_unless(bool right) {
+  if (!right) throw std::invalid_argument("malformed");
+}
+#define TOML_ASSERT(what) refuse_unless(static_cast<bool>(what))
 #include <toml++/toml.h>
 
 #include <CLI/CLI.hpp>
@@ -275,6 +282,8 @@ Status read_toml(const std::string& path, Config& config) {
   } catch (const toml::parse_error& error) {
     return core::invalid(path + ":" + std::to_string(error.source().begin.line) + ": " +
                          std::string(error.description()));
+  } catch (const std::invalid_argument& error) {
+    return core::invalid(path + ": " + error.what());
   }
   for (const auto& [key, node] : table) {
     const std::string name(key.str());

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
-from support.clients import client
+from support.clients import client, wait_line
 from support.daemon import Daemon
 from support.histories import DONE, machine
 
@@ -67,6 +67,8 @@ def test_the_daemon_is_killed_a_hundred_times(tmp_path, monkeypatch):
     clients = [client(textwrap.dedent(WORK), daemon.unix) for _ in range(3)]
     slowest = 0.0
     try:
+        for process in clients:  # each has been written down once
+            wait_line(process, "working", 600)
         for _ in range(CRASHES):
             time.sleep(choose.random() * 1.5)
             daemon.kill()

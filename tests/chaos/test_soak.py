@@ -1,7 +1,7 @@
 """Two minutes of tests/chaos/soak.py; `make soak` runs longer ones."""
 
 import pytest
-import soak
+from chaos import soak
 
 
 @pytest.mark.timeout(1800)
