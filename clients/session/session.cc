@@ -375,7 +375,15 @@ Status Session::retain_grad(Handle& h) {
 core::Result<autograd::Node*> Session::node_of(Handle& h) {
   autograd::Node* const before = h.node.get();
   auto node = graph_.node_of(h);
-  if (node.ok() && h.retains && *node != before) TT_RETURN_IF_ERROR(retain_grad(h));
+  if (!node.ok() || *node == before || h.id == 0) return node;
+  // Made again, and by the daemon now as well: a backward runs nodes in the order of their making,
+  // and names gradients in that order.
+  if (h.retains) {
+    TT_RETURN_IF_ERROR(retain_grad(h));
+    return node;
+  }
+  TT_RETURN_IF_ERROR(ready_to_issue());
+  issue(program::Command(program::SetFlag{program::SetFlag::What::kRetainGrad, h.id, false}), 0);
   return node;
 }
 
@@ -386,7 +394,7 @@ Status Session::register_hook(Handle& h, autograd::HookId hook) {
 
 Status Session::assign_grad(Handle& h, Handle* grad) {
   // Refuses as every use of such a view does; the gradient that a backward retains is none.
-  if (grad != nullptr && grad != &h) TT_RETURN_IF_ERROR(graph_.node_of(h).status());
+  if (grad != nullptr && grad != &h) TT_RETURN_IF_ERROR(node_of(h).status());
   return set_grad(h, HandleRef(grad));
 }
 

@@ -449,8 +449,8 @@ class Front::Impl final : public Issuer {
   Status run(program::SetFlag& c) {
     HandleRef h;
     TT_RETURN_IF_ERROR(find(c.handle, h));
-    return c.what == program::SetFlag::What::kRequiresGrad ? graph_.set_requires_grad(*h, c.on)
-                                                           : graph_.retain_grad(*h);
+    if (c.what == program::SetFlag::What::kRequiresGrad) return graph_.set_requires_grad(*h, c.on);
+    return c.on ? graph_.retain_grad(*h) : graph_.node_of(*h).status();
   }
   Status run(program::SetGrad& c) {
     HandleRef h, grad;

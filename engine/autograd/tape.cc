@@ -153,7 +153,10 @@ Status Graph::may_save(const ops::OpDef& def, const Call& call, std::span<const 
 // gradients that are wanted read.
 void Graph::save(Node& node, const ops::OpDef& def, const Call& call,
                  std::span<const HandleRef> results) {
-  const std::uint32_t wanted = wanted_of({node.edges.data(), node.edges.size()});
+  // RULE: a node of one operand keeps what it reads also where no gradient leaves it (a view made
+  // in no_grad mode): as in PyTorch, a backward uses it up.
+  const std::uint32_t wanted =
+      node.edges.size() == 1 ? 1 : wanted_of({node.edges.data(), node.edges.size()});
   for (const ops::Save& rule : def.saves) {
     if ((rule.when & wanted) == 0) continue;
     if (rule.slot >= ops::kResult) {

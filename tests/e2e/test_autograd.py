@@ -582,3 +582,31 @@ def test_gradient_retained_by_a_view_that_was_written(tt):
         assert x.grad.tolist() == [[[3.0, 3.0, 3.0]], [[1.0, 1.0, 1.0]]]
         with pytest.raises(RuntimeError, match="one of multiple views"):
             view.grad = tt.ones(1, 3)
+
+
+@pytest.mark.parametrize("looks", [False, True])
+def test_who_looks_at_a_view_gets_the_same_gradients(tt, looks):
+    """Its node is made again when it is looked at, in the client and in the daemon, which run nodes in that order."""
+    a, b = tt.tensor([1.0, 2, 3], requires_grad=True), tt.tensor([[0.5], [1.0]], requires_grad=True)
+    view = a[0:1]
+    with tt.no_grad():
+        view.fill_(-0.25)
+    if looks:
+        assert view.grad_fn is not None and "grad_fn" in repr(view)
+    e = b.exp()
+    (e + view + e * -0.5).backward(tt.tensor([[2.0], [3.0]]))
+    np.testing.assert_array_equal(a.grad.numpy(), [5, 0, 0])
+    np.testing.assert_allclose(b.grad.numpy(), np.exp([[0.5], [1.0]]) * [[1.0], [1.5]], rtol=1e-6)
+
+
+def test_a_backward_uses_up_what_no_gradient_leaves(tt):
+    """A view of a leaf made in no_grad mode requires gradients, gets none, and its node is used up all the same."""
+    leaf = tt.tensor([0.5], requires_grad=True)
+    with tt.no_grad():
+        view = leaf[0]
+    y = view.exp()
+    total = y + y
+    y.backward()
+    assert view.grad is None and leaf.grad is None
+    with pytest.raises(RuntimeError, match="second time"):
+        total.backward()

@@ -162,7 +162,7 @@ def record(optimizer, scheduler, steps, argument=lambda i: ()):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("optimizer", ["SGD", "Adam"])
-@pytest.mark.parametrize(("kind", "options"), SCHEDULES, ids=str)
+@pytest.mark.parametrize(("kind", "options"), SCHEDULES, ids=[f"{k}-{i}" for i, (k, _) in enumerate(SCHEDULES)])
 def test_schedule(tt, kind, options, optimizer):
     more = {"momentum": 0.5} if optimizer == "SGD" else {}
     result = []

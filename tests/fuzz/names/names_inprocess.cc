@@ -3,7 +3,7 @@
 // visible fact is compared: layout, requires_grad, is_leaf, views, groups, storage sharing, .grad,
 // values, what hooks saw and in which order, refusals and their kind.
 //
-//   names_inprocess [--programs N] [--seconds S] [--seed S] [--failures N]
+//   names_inprocess [--programs N] [--from K] [--seconds S] [--seed S] [--failures N]
 //
 // --failures: one instruction fails; everything must be as if it, and all that depended on it,
 // had not been written (design section 6).
@@ -655,9 +655,10 @@ std::string run_failing(const std::vector<Step>& program, std::int64_t at, bool 
   return mismatch(twin, a, true, true);
 }
 
-bool programs(std::uint64_t seed, std::uint64_t most, double seconds, Counts& counts) {
+bool programs(std::uint64_t seed, std::uint64_t from, std::uint64_t most, double seconds,
+              Counts& counts) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
-  for (std::uint64_t k = 0; k < most; ++k) {
+  for (std::uint64_t k = from; k < from + most; ++k) {
     if (seconds > 0 && std::chrono::steady_clock::now() >= end) break;
     Chooser chooser(seed * 1000003 + k, false);
     const bool look = chooser.chance(0.75);  // else lazily made nodes stay lazy
@@ -720,17 +721,18 @@ bool failures(std::uint64_t seed, std::uint64_t most, Counts& counts) {
 }  // namespace teletensor::fuzz
 
 int main(int argc, char** argv) {
-  std::uint64_t most = 1000000, seed = 1, failing = 0;
+  std::uint64_t most = 1000000, from = 0, seed = 1, failing = 0;
   double seconds = 0;
   for (int i = 1; i + 1 < argc; i += 2) {
     const auto number = std::strtoull(argv[i + 1], nullptr, 10);
     if (std::strcmp(argv[i], "--programs") == 0) most = number;
+    if (std::strcmp(argv[i], "--from") == 0) from = number;
     if (std::strcmp(argv[i], "--seconds") == 0) seconds = std::atof(argv[i + 1]);
     if (std::strcmp(argv[i], "--seed") == 0) seed = number;
     if (std::strcmp(argv[i], "--failures") == 0) failing = number;
   }
   teletensor::fuzz::Counts counts, failed;
-  const bool good = teletensor::fuzz::programs(seed, most, seconds, counts) &&
+  const bool good = teletensor::fuzz::programs(seed, from, most, seconds, counts) &&
                     teletensor::fuzz::failures(seed, failing, failed);
   const auto n = [](std::uint64_t count) { return static_cast<unsigned long long>(count); };
   std::printf(
