@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "clients/session/session.h"
+#include "gil.h"
 #include "pending.h"
 
 namespace teletensor::client {

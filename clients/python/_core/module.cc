@@ -17,7 +17,7 @@ PySession::PySession(const SessionLimits& limits) : Session(limits), sites_(kSit
 
 PySession::~PySession() {
   {
-    nb::gil_scoped_release release;  // the writer may wait for it
+    const WithoutGil released;  // the writer may wait for it
     detach();
   }
   for (Site& site : sites_) Py_XDECREF(site.code);
@@ -168,7 +168,7 @@ void PySession::interrupt() {
 
 void PySession::tick() {
   if (_Py_IsFinalizing()) return;
-  nb::gil_scoped_acquire acquire;
+  const WithGil held;
   idle();
 }
 
@@ -185,7 +185,7 @@ Status PySession::block_until(const std::function<bool()>& ready) {
   while (true) {
     bool done = false;
     {
-      nb::gil_scoped_release release;
+      const WithoutGil released;
       done = wait_for(ready, std::chrono::milliseconds(100));  // short: Ctrl-C is seen soon
     }
     if (done) return {};
@@ -286,7 +286,7 @@ void bind_session(nb::module_& m) {
             std::string frame;
             bool more;
             {
-              nb::gil_scoped_release release;
+              const WithoutGil released;
               more = s.next_frame(frame, seconds, stream);
             }
             if (!more) return nb::none();
@@ -365,7 +365,7 @@ void bind_session(nb::module_& m) {
       .def(
           "detach",
           [](PySession& s) {
-            nb::gil_scoped_release release;
+            const WithoutGil released;
             s.detach();
           },
           "Cuts the stream.")

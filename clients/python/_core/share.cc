@@ -10,7 +10,7 @@ namespace teletensor::client {
 namespace {
 
 bool signalled() {
-  nb::gil_scoped_acquire acquire;
+  const WithGil held;
   return PyErr_CheckSignals() != 0;
 }
 
@@ -49,7 +49,7 @@ void bind_share(nb::module_& m) {
           [](const ShareAddress& from, std::uint64_t seq, std::uint64_t bytes) {
             raise_if(check_not_forked());
             auto mapping = [&] {
-              nb::gil_scoped_release release;
+              const WithoutGil released;
               return Mapping::take(from, seq, bytes, signalled);
             }();
             if (PyErr_Occurred()) throw nb::python_error();
@@ -64,7 +64,7 @@ void bind_share(nb::module_& m) {
           [](const ShareAddress& from, std::uint64_t bytes) {
             raise_if(check_not_forked());
             auto mapping = [&] {
-              nb::gil_scoped_release release;
+              const WithoutGil released;
               return Mapping::open(from, bytes, signalled);
             }();
             return value_of(std::move(mapping));
@@ -78,7 +78,7 @@ void bind_share(nb::module_& m) {
             raise_if(check_not_forked());
             const auto place = *device_of(device.ptr());
             auto upload = [&] {
-              nb::gil_scoped_release release;
+              const WithoutGil released;
               return self.upload(to, place, from, bytes, signalled);
             }();
             const std::uint64_t number = value_of(std::move(upload));
@@ -98,7 +98,7 @@ void bind_share(nb::module_& m) {
             if (PyObject_GetBuffer(data.ptr(), &view, PyBUF_SIMPLE) != 0) throw nb::python_error();
             const auto place = *device_of(device.ptr());
             auto upload = [&] {
-              nb::gil_scoped_release release;
+              const WithoutGil released;
               return self.send(
                   to, place,
                   {static_cast<const char*>(view.buf), static_cast<std::size_t>(view.len)},

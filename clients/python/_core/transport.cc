@@ -39,7 +39,7 @@ class Buffer {
 };
 
 bool signalled() {
-  nb::gil_scoped_acquire acquire;
+  const WithGil held;
   return PyErr_CheckSignals() != 0;
 }
 
@@ -54,7 +54,7 @@ void raise_call(const Status& status, const std::string& word = {}) {
 
 template <class Work>
 auto without_gil(Work work) {
-  nb::gil_scoped_release release;
+  const WithoutGil released;
   return work();
 }
 
