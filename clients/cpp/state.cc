@@ -15,8 +15,8 @@ using Lock = std::lock_guard<std::recursive_mutex>;
 
 namespace {
 
-constexpr double kCloseTimeout =
-    3;  // and once more; else the session stays until its lease is over
+// Seconds, twice; then the session stays until its lease is over.
+constexpr double kCloseTimeout = 3;
 
 std::string random_bytes() {
   std::random_device device;

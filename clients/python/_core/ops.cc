@@ -199,13 +199,21 @@ PyObject* call_with_out(PyObject* callable, PyObject* const* args, size_t flags,
   return stored;
 }
 
-// Of a function of tensors, but given numbers alone, as tt.add(2, 3) is: the first becomes a
-// tensor.
-bool of_numbers(const OpDef& def, std::span<const Var> arguments) {
+// No argument is a tensor. What is a function of tensors makes its first number one, as
+// tt.add(2, 3) does; what makes tensors, as tt.full, takes numbers. False with an error.
+bool first_as_tensor(PySession& session, const OpDef& def, std::span<Var> arguments) {
   const auto makes_tensors = [](const Parameter& p) { return p.type == Parameter::Type::kDevice; };
-  return !arguments.empty() && arguments[0].is_number() &&
-         std::ranges::none_of(arguments, &Var::is_tensor) &&
-         std::ranges::none_of(def.parameters, makes_tensors);
+  if (arguments.empty() || !arguments[0].is_number() ||
+      std::ranges::any_of(def.parameters, makes_tensors)) {
+    return true;
+  }
+  static const ops::OpRef full("full");
+  const core::Attributes scalar{Attribute::of(core::Dims()), Attribute::none(), Attribute::none()};
+  PyObject* tensor = call_op(session, full, arguments.first(1), {}, scalar);
+  if (tensor == nullptr) return false;
+  arguments[0] = tensor_of(tensor)->var();
+  Py_DECREF(tensor);
+  return true;
 }
 
 PyObject* op_call(PyObject* callable, PyObject* const* args, size_t flags, PyObject* names) {
@@ -306,15 +314,7 @@ PyObject* op_call(PyObject* callable, PyObject* const* args, size_t flags, PyObj
       error.restore();
       return nullptr;
     }
-  }
-  if (of_numbers(def, arguments)) [[unlikely]] {
-    static const ops::OpRef full("full");
-    const core::Attributes scalar{Attribute::of(core::Dims()), Attribute::none(),
-                                  Attribute::none()};
-    PyObject* tensor = call_op(*session, full, {arguments.data(), 1}, {}, scalar);
-    if (tensor == nullptr) return nullptr;
-    arguments[0] = tensor_of(tensor)->var();
-    Py_DECREF(tensor);
+    if (!first_as_tensor(*session, def, {arguments.data(), arguments.size()})) return nullptr;
   }
   const std::span<const Var> spans{arguments.data(), arguments.size()};
   if (op->inplace) {

@@ -27,8 +27,8 @@ def _check(query: Tensor, key: Tensor, value: Tensor) -> None:
         raise RuntimeError(f"{_NAME}: sizes do not fit: {shapes}")
 
 
-def _grouped(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """key and value with as many heads as the query, each as often as its group is large."""
+def _group(query: Tensor, key: Tensor, value: Tensor) -> int:
+    """How many heads of the query share one of key and value."""
     heads, shared = query.shape[-3], key.shape[-3] if key.dim() > 2 else 0
     if value.dim() < 3 or shared == 0 or heads % shared:
         raise RuntimeError(
@@ -40,13 +40,22 @@ def _grouped(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]
             f"{_NAME}: key {list(key.shape)} and value {list(value.shape)} have different "
             f"numbers of heads"
         )
-    group = heads // shared
+    return heads // shared
 
-    def repeated(x: Tensor) -> Tensor:
-        shape = x.shape
-        return x.unsqueeze(-3).expand(*shape[:-2], group, *shape[-2:]).flatten(-4, -3)
 
-    return repeated(key), repeated(value)
+def _split_heads(mask: Tensor, query: Tensor, key: Tensor, group: int) -> Tensor:
+    """The mask with a dimension of groups before the one of the heads that share, as the scores have."""
+    if mask.dim() < 3:
+        return mask
+    if mask.shape[-3] == 1:
+        return mask.unsqueeze(-3)
+    if mask.shape[-3] != query.shape[-3]:
+        raise _misfit(mask, (*query.shape[:-1], key.shape[-2]))
+    return mask.unflatten(-3, (-1, group))
+
+
+def _misfit(mask: Tensor, scores: tuple[int, ...]) -> RuntimeError:
+    return RuntimeError(f"{_NAME}: attn_mask {list(mask.shape)} does not broadcast to {list(scores)}")
 
 
 def _additive(mask: Tensor, scores: tuple[int, ...], dtype: tt.dtype) -> Tensor:
@@ -55,9 +64,7 @@ def _additive(mask: Tensor, scores: tuple[int, ...], dtype: tt.dtype) -> Tensor:
         raise RuntimeError(f"{_NAME}: attn_mask must be of bool or of floats, got {mask.dtype}")
     shape = (1,) * (len(scores) - mask.dim()) + tuple(mask.shape)
     if len(shape) != len(scores) or any(m not in (1, n) for m, n in zip(shape, scores, strict=True)):
-        raise RuntimeError(
-            f"{_NAME}: attn_mask {list(mask.shape)} does not broadcast to {list(scores)}"
-        )
+        raise _misfit(mask, scores)
     if mask.dtype == tt.bool:
         zero = tt.zeros((), dtype=dtype, device=mask.device)
         mask = tt.where(mask, zero, float("-inf"))
@@ -91,21 +98,40 @@ def scaled_dot_product_attention(
         query, key, value = (x.to(tt.get_autocast_dtype(place)) for x in (query, key, value))
     if scale is None:
         scale = 1 / math.sqrt(query.shape[-1]) if query.shape[-1] else 1.0
-    if enable_gqa and query.dim() > 2 and query.shape[-3] != key.shape[-3]:
-        key, value = _grouped(query, key, value)
+    if not enable_gqa or query.dim() < 3 or query.shape[-3] == key.shape[-3]:
+        return _attend(query, key, value, attn_mask, dropout_p, is_causal, scale)
+    group = _group(query, key, value)
+    if attn_mask is not None:
+        attn_mask = _split_heads(attn_mask, query, key, group)
+    query = query.unflatten(-3, (-1, group))
+    key, value = key.unsqueeze(-3), value.unsqueeze(-3)
+    return _attend(query, key, value, attn_mask, dropout_p, is_causal, scale).flatten(-4, -3)
+
+
+def _attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float,
+) -> Tensor:
+    """The same of heads that broadcast with each other."""
     lead = tt.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
     query, key, value = (x.expand(*lead, *x.shape[-2:]) for x in (query, key, value))
     scores = (*lead, query.shape[-2], key.shape[-2])
     dtype = query.dtype
     small = dtype in (tt.float16, tt.bfloat16)
     wide = tt.float32 if small else dtype
-    if dropout_p == 0.0 and scores[-1] > 0 and wide.is_floating_point and not (small and place == "cuda"):
-        mask = None if attn_mask is None else _additive(attn_mask, scores, wide)
+    on_device = query.device.type == "cuda"
+    if dropout_p == 0.0 and scores[-1] > 0 and wide.is_floating_point and not (small and on_device):
+        mask = None if mask is None else _additive(mask, scores, wide)
         parts = (x.to(wide) for x in (query, key, value))
         return _ops.attention(*parts, mask, is_causal, scale)[0].to(dtype)
     if is_causal:
-        attn_mask = tt.tril(tt.ones(scores[-2:], dtype=tt.bool, device=query.device))
-    return _with_scores(query, key, value, attn_mask, dropout_p, scale, scores)
+        mask = tt.tril(tt.ones(scores[-2:], dtype=tt.bool, device=query.device))
+    return _with_scores(query, key, value, mask, dropout_p, scale, scores)
 
 
 def _with_scores(
