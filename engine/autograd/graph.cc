@@ -109,6 +109,22 @@ namespace {
 // tt.zeros(1).expand(2**60).sum() would compute for years.
 constexpr std::int64_t kMaxRepeated = std::int64_t{1} << 33;
 
+// The history of a view that is complex where its base is not, or the reverse, goes by way of the
+// complex one's parts, which have a dimension more.
+Status check_parts(const std::string& what, const Layout& base, core::DType dtype,
+                   std::span<const Geometry> views) {
+  if (core::is_complex(base.dtype) == core::is_complex(dtype)) return {};
+  int rank = core::is_complex(base.dtype) ? base.geometry.rank() : 0;
+  for (const Geometry& view : views) {
+    if (core::is_complex(dtype)) rank = std::max(rank, view.rank());
+  }
+  if (rank < core::kMaxRank) return {};
+  return invalid(what + ": a view as " + std::string(core::name_of(dtype)) + " of a tensor of " +
+                 std::string(core::name_of(base.dtype)) + ", where the complex one has rank " +
+                 std::to_string(rank) + "; with its parts that is above the limit of " +
+                 std::to_string(core::kMaxRank));
+}
+
 ops::OpId require(const ops::Catalog& catalog, std::string_view name) {
   return catalog.id(*catalog.find(name));
 }
@@ -354,11 +370,7 @@ Status Graph::apply_view(const Call& call, const OpDef& def, ops::InferContext& 
   TT_RETURN_IF_ERROR(def.view(context, views));
   const core::DType dtype =
       context.results.empty() ? source.layout.dtype : context.results[0].dtype;
-  const Layout& group = source.group().layout;
-  if (!detached && core::is_complex(group.dtype) && !core::is_complex(dtype) &&
-      group.geometry.rank() == core::kMaxRank) {
-    return invalid(def.name + ": rank above the limit of 12, of the tensor that it is a view of");
-  }
+  if (!detached) TT_RETURN_IF_ERROR(check_parts(def.name, source.group().layout, dtype, views));
 
   const bool record = call.record && !detached && requires_grad(source);
   // The same views over a row-major operand: what the tape keeps for ops without a vjp of their

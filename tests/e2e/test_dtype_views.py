@@ -85,6 +85,20 @@ def test_bools_are_not_shared(tt):
     assert x.tolist() == [0, 1, 2, 255]
 
 
+def test_ranks_at_the_limit(tt):
+    """The history of a complex view goes by way of its parts, with a dimension more."""
+    x = tt.ones(2, requires_grad=True)
+    z = tt.view_as_complex(x * 1)
+    with pytest.raises(RuntimeError, match=".*complex one has rank 12; .* above the limit of 12"):
+        z.view(*[1] * 12)
+    z.view(*[1] * 11).mul_(3)
+    z.abs().sum().backward()
+    assert x.grad.tolist() == pytest.approx([3 / 2**0.5] * 2)
+    c = tt.ones(*[1] * 12, dtype=tt.complex64)
+    with pytest.raises(RuntimeError, match="view_as_real: .*complex one has rank 12; .* above the limit of 12"):
+        tt.view_as_real(c.flatten())
+
+
 def test_numpy_shows_the_memory_of_the_view(tt):
     z = tt.arange(400_000, dtype=tt.float32).view(tt.complex64)
     shown = z.imag.numpy()
