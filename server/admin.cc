@@ -34,7 +34,7 @@ void fill(const engine::MemoryUse& use, v1::MemoryUse& out) {
 
 void fill(core::Device device, const core::Activity& did, v1::DeviceActivity& out) {
   out.set_device(core::to_string(device));
-  out.set_busy_seconds(static_cast<double>(did.busy_ns) * 1e-9);
+  out.set_busy_seconds(did.busy_seconds());
   out.set_in_flight(did.in_flight);
   out.set_instructions(did.instructions);
   out.set_loops(did.loops);

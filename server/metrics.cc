@@ -202,7 +202,7 @@ void add_accelerators(Page& page, const Activities& all) {
   using Did = const core::Activity&;
   one("teletensor_device_busy_seconds_total",
       "Time of GPUs in batches of work that have ended; two at once count twice.",
-      MetricType::Counter, [](Did did) { return static_cast<double>(did.busy_ns) * 1e-9; });
+      MetricType::Counter, [](Did did) { return did.busy_seconds(); });
   one("teletensor_device_batches_in_flight", "Batches of work that GPUs have not ended.",
       MetricType::Gauge, [](Did did) { return did.in_flight; });
   one("teletensor_device_launches_total", "Kernels launched on GPUs.", MetricType::Counter,

@@ -68,7 +68,7 @@ std::string state_json(Leases& leases, const Canary& canary, const std::string& 
   }
   for (const auto& [device, did] : leases.engine().activity()) {
     state["gpus"].push_back({{"device", core::to_string(device)},
-                             {"busy_seconds", static_cast<double>(did.busy_ns) * 1e-9},
+                             {"busy_seconds", did.busy_seconds()},
                              {"in_flight", did.in_flight},
                              {"kernels", did.loaded},
                              {"on_host", did.calls_on_host()}});

@@ -17,6 +17,7 @@ struct Activity {
   std::uint64_t loaded = 0;                           // kernels that are there now
   std::vector<std::pair<std::string, std::uint64_t>> on_host;  // instructions, by op
 
+  double busy_seconds() const { return static_cast<double>(busy_ns) * 1e-9; }
   std::uint64_t calls_on_host() const {
     std::uint64_t sum = 0;
     for (const auto& [op, count] : on_host) sum += count;
