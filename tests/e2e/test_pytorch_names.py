@@ -126,3 +126,11 @@ def test_positive_is_the_tensor_itself(tt):
     assert +x is x and x.positive() is x and tt.positive(x) is x
     with pytest.raises(NotImplementedError, match="on a bool tensor is not supported"):
         +tt.ones(2, dtype=tt.bool)
+
+
+def test_the_matrix_product_with_a_number_is_refused(tt):
+    x = tt.ones(3)
+    for product in (lambda: x @ 2, lambda: 2 @ x, lambda: x @ 1.5, lambda: x @ [1, 2, 3]):
+        with pytest.raises(TypeError, match="unsupported operand type"):
+            product()
+    assert (x @ x).item() == 3

@@ -13,14 +13,17 @@ struct Prepared {
          p < def.parameters.size(); ++p) {
       attributes.push_back(def.parameters[p].fallback);
     }
+    numbers = def.parameters[0].type == ops::Parameter::Type::kOperand;
   }
   OpId id;
   core::Attributes attributes;
+  bool numbers;  // are operands too; matmul takes tensors alone
 };
 
 PyObject* binary(const Prepared& op, PyObject* a, PyObject* b) {
   Var arguments[2];
-  if (!to_var(a, arguments[0]) || !to_var(b, arguments[1])) {
+  const bool known = op.numbers || (is_tensor(a) && is_tensor(b));
+  if (!known || !to_var(a, arguments[0]) || !to_var(b, arguments[1])) {
     if (PyErr_Occurred()) return nullptr;
     Py_RETURN_NOTIMPLEMENTED;
   }
