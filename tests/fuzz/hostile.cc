@@ -31,9 +31,11 @@ constexpr std::int64_t kOdd[] = {std::numeric_limits<std::int64_t>::min(),
 
 std::vector<Command> Hostile::constants(program::HandleId before) {
   before_ = before;
-  static const core::Dims kShapes[] = {{},        {3},       {0},          {2, 3},         {3, 2},
-                                       {1, 3},    {2, 2, 3}, {4, 0, 2},    {2, 1, 3, 2},   {3, 3},
-                                       {2, 2, 2}, {2, 3, 5}, {1, 2, 4, 4}, {1, 2, 3, 3, 3}};
+  static const core::Dims kShapes[] = {
+      {},        {3},       {0},       {2, 3},       {3, 2},          {1, 3},
+      {2, 2, 3}, {4, 0, 2}, {3, 3},    {2, 1, 3, 2}, {2, 2, 2},       {2, 3, 5},
+      {4},       {4, 2},    {1, 2, 2}, {1, 2, 4, 4}, {1, 2, 3, 3, 3}, core::Dims(core::kMaxRank, 1),
+      {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2}};
   constexpr std::size_t kConstants = 30;
   std::vector<Command> commands;
   for (std::size_t i = 0; i < kConstants; ++i) {
@@ -134,7 +136,11 @@ Attribute Hostile::attribute(const Parameter& p) {
 
 program::Apply Hostile::apply(const ops::Catalog& catalog, program::HandleId handles) {
   program::Apply apply;
-  apply.op = static_cast<program::OpId>(below(catalog.size()));
+  // Views more often than the others: what goes wrong in histories does so behind several of them.
+  const bool view = one_in(8);
+  do {
+    apply.op = static_cast<program::OpId>(below(catalog.size()));
+  } while (view && catalog.at(apply.op).view == nullptr);
   apply.record = one_in(2);
   apply.inplace = one_in(8);
   const ops::OpDef& def = catalog.at(apply.op);

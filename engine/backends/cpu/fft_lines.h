@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "engine/backends/cpu/targets.h"
+#include "engine/backends/cpu/turn.h"
 
 namespace teletensor::backends::cpu {
 
@@ -41,19 +42,6 @@ template <>
 struct FourOf<double> {
   using Vector = double __attribute__((vector_size(32)));
 };
-
-// Four vectors of four numbers, turned.
-template <class V>
-void turn(V (&r)[4]) {
-  const V a = __builtin_shufflevector(r[0], r[1], 0, 4, 1, 5);
-  const V b = __builtin_shufflevector(r[2], r[3], 0, 4, 1, 5);
-  const V c = __builtin_shufflevector(r[0], r[1], 2, 6, 3, 7);
-  const V d = __builtin_shufflevector(r[2], r[3], 2, 6, 3, 7);
-  r[0] = __builtin_shufflevector(a, b, 0, 1, 4, 5);
-  r[1] = __builtin_shufflevector(a, b, 2, 3, 6, 7);
-  r[2] = __builtin_shufflevector(c, d, 0, 1, 4, 5);
-  r[3] = __builtin_shufflevector(c, d, 2, 3, 6, 7);
-}
 
 // f(k, l) for the squares of 4 pairs of 4 lines that fill `count` lines of n pairs; returns how
 // many pairs of each line those are.

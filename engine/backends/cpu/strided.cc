@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "engine/backends/cpu/block_io.h"
+#include "engine/backends/cpu/turn.h"
 
 namespace teletensor::backends::cpu {
 
@@ -128,14 +129,7 @@ void transpose_square(const T* source, std::int64_t stride, T (&square)[kSide][k
       for (std::int64_t i = 0; i < kSide; i += 4) {
         V r[4];
         for (int k = 0; k < 4; ++k) std::memcpy(&r[k], source + (j + k) * stride + i, 16);
-        const V a = __builtin_shufflevector(r[0], r[1], 0, 4, 1, 5);
-        const V b = __builtin_shufflevector(r[2], r[3], 0, 4, 1, 5);
-        const V c = __builtin_shufflevector(r[0], r[1], 2, 6, 3, 7);
-        const V d = __builtin_shufflevector(r[2], r[3], 2, 6, 3, 7);
-        r[0] = __builtin_shufflevector(a, b, 0, 1, 4, 5);
-        r[1] = __builtin_shufflevector(a, b, 2, 3, 6, 7);
-        r[2] = __builtin_shufflevector(c, d, 0, 1, 4, 5);
-        r[3] = __builtin_shufflevector(c, d, 2, 3, 6, 7);
+        turn(r);
         for (int k = 0; k < 4; ++k) std::memcpy(&square[i + k][j], &r[k], 16);
       }
     }
