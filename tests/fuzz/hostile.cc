@@ -31,11 +31,25 @@ constexpr std::int64_t kOdd[] = {std::numeric_limits<std::int64_t>::min(),
 
 std::vector<Command> Hostile::constants(program::HandleId before) {
   before_ = before;
-  static const core::Dims kShapes[] = {
-      {},        {3},       {0},       {2, 3},       {3, 2},          {1, 3},
-      {2, 2, 3}, {4, 0, 2}, {3, 3},    {2, 1, 3, 2}, {2, 2, 2},       {2, 3, 5},
-      {4},       {4, 2},    {1, 2, 2}, {1, 2, 4, 4}, {1, 2, 3, 3, 3}, core::Dims(core::kMaxRank, 1),
-      {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2}};
+  static const core::Dims kShapes[] = {{},
+                                       {3},
+                                       {0},
+                                       {2, 3},
+                                       {3, 2},
+                                       {1, 3},
+                                       {2, 2, 3},
+                                       {4, 0, 2},
+                                       {3, 3},
+                                       {2, 1, 3, 2},
+                                       {2, 2, 2},
+                                       {2, 3, 5},
+                                       {4},
+                                       {4, 2},
+                                       {1, 2, 2},
+                                       {1, 2, 4, 4},
+                                       {1, 2, 3, 3, 3},
+                                       core::Dims(core::kMaxRank, 1),
+                                       {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2}};
   constexpr std::size_t kConstants = 30;
   std::vector<Command> commands;
   for (std::size_t i = 0; i < kConstants; ++i) {
