@@ -34,6 +34,18 @@ def test_sections_and_what_needs_a_device(tmp_path):
 
 
 @pytest.mark.timeout(900)
+def test_sessions_of_twice_the_memory(tmp_path):
+    status, report, page = check(tmp_path, "--only", "spilling")
+    assert status == 0, report
+    found = report["spilling"]
+    assert found["right"] and found["held_mib"] == 2 * found["memory_mib"]
+    assert found["moved_in_memory"] == 0
+    # What does not fit has moved, in each round.
+    assert min(found["moved_out_mib"], found["moved_in_mib"]) >= found["turns"] / 4 * found["memory_mib"]
+    assert f"| {found['memory_mib']} MiB | {found['held_mib']} MiB |" in page
+
+
+@pytest.mark.timeout(900)
 def test_a_section_that_breaks_is_told_and_the_others_go_on(tmp_path):
     status, report, page = check(tmp_path, "ceil", "--only", "times", "catalog", "--minutes", "0")
     assert status == 1

@@ -4,6 +4,7 @@
 
 training   a training on the device and on the CPU
 times      beside PyTorch on the same device, and sessions that share it
+spilling   sessions that hold twice the memory of a device
 catalog    the op tester: values beside NumPy, the CPU backend and PyTorch, gradients beside the last two
 sanitizer  compute-sanitizer (memcheck, racecheck, synccheck) on ops of each family of kernels
 suite      tests/e2e with every tensor on the device
@@ -28,13 +29,14 @@ TESTS = HERE.parent
 sys.path[:0] = [str(HERE), str(TESTS), str(TESTS / "ops"), str(TESTS / "peers")]
 import catalog  # noqa: E402
 import sanitizer  # noqa: E402
+import spilling  # noqa: E402
 import suite  # noqa: E402
 import times  # noqa: E402
 from works import works  # noqa: E402
 
 OUTPUT = TESTS.parent / "build/gpu_check.json"
 # Section -> when it has to be done, as a share of all the time.
-ENDS = {"training": 0.08, "times": 0.35, "catalog": 0.65, "sanitizer": 0.82, "suite": 1.0}
+ENDS = {"training": 0.08, "times": 0.33, "spilling": 0.38, "catalog": 0.65, "sanitizer": 0.82, "suite": 1.0}
 
 
 class Check:
@@ -89,6 +91,11 @@ class Check:
         with tt.connect(self.daemon.unix):
             rows = times.run(works(self.options.quick), self.options, self.deadline("times"))
         return {"works": rows, "sharing": times.sharing(self.daemon.unix, self.options.quick)}
+
+    def spilling(self):
+        found = spilling.run(self.flags, self.environment, self.options.quick)
+        print("  " + " | ".join(spilling.cells(found)))
+        return found
 
     def catalog(self):
         if importlib.util.find_spec("torch") is None:
@@ -156,6 +163,8 @@ def page(report):
                   times.table(("sessions at once", "steps a second together", "Jain's index"),
                               [[str(r["sessions"]), f"{r['together']:.1f}", f"{r['jain']:.3f}"]
                                for r in found["sharing"]]), ""]
+    if found := report.get("spilling"):
+        lines += [times.table(spilling.HEAD, [spilling.cells(found)]), ""]
     if "training" in report:
         lines += [f"- training: {'as' if report['training'] else 'NOT as'} on the CPU"]
     if found := report.get("catalog"):
@@ -180,6 +189,7 @@ def sound(report):
     sanitized = (report.get("sanitizer") or {}).values()
     suite_report = report.get("suite") or {}
     return (not report["errors"] and report.get("training", True)
+            and (report.get("spilling") or {"right": True})["right"]
             and not (report.get("catalog") or {}).get("failures")
             and not any("error" in row for row in (report.get("times") or {}).get("works", []))
             and not any(found["found"] != 0 or found["errors"] for found in sanitized)
