@@ -4,6 +4,8 @@ Nothing here computes on a GPU: what is shown is that the daemon's own part (mem
 errors, the loss of a device) does what it should.
 """
 
+import re
+
 import numpy as np
 import pytest
 from support.cuda import Control, fake
@@ -90,7 +92,6 @@ def test_gradients_meet_on_their_device(start):
 def counts(daemon):
     """What a daemon that has ended says of cuda:0: instructions and loops as kernels, instructions on the
     host, kernels compiled, read, refused."""
-    import re
 
     daemon.terminate()
     wait_until(lambda: "refused" in daemon.log, 30, "the last word of the device")
@@ -149,8 +150,6 @@ def products(tt, device):
 @pytest.mark.parametrize(("options", "wanted"), [
     ({"compile": "none"}, 26), ({"blas": "none"}, 0), ({"blas": "refuse"}, 0)])
 def test_products_are_the_librarys_where_there_is_one(start, options, wanted):
-    import re
-
     import teletensor as tt
 
     daemon = start(**options)
@@ -248,8 +247,6 @@ def test_a_box_without_a_driver(start_daemon):
     ({"devices": 0}, "the driver has no device"),
 ])
 def test_what_does_not_fit_is_said_in_one_line(start, options, text):
-    import re
-
     import teletensor as tt
 
     daemon = start(**options)
@@ -257,6 +254,29 @@ def test_what_does_not_fit_is_said_in_one_line(start, options, text):
     assert len(lines) == 1, daemon.log
     with tt.connect(daemon.unix):
         assert not tt.cuda.is_available()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_attention_of_16_bits_makes_no_scores(start, dtype):
+    import teletensor as tt
+
+    daemon = start("--http", "127.0.0.1:0")
+    with tt.connect(daemon.unix):
+        tt.manual_seed(3)
+        numbers = [tt.randn(1, 1024, 8).to(getattr(tt, dtype)) for _ in range(3)]
+        found = []
+        for device in ("cpu", "cuda"):
+            q, k, v = (x.clone().to(device).requires_grad_() for x in numbers)
+            y = tt.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            assert y.dtype == q.dtype
+            (y.float() ** 2).sum().backward()
+            found.append([x.float().cpu().detach().numpy() for x in (y, q.grad, k.grad, v.grad)])
+        for on_cpu, on_device in zip(*found, strict=True):
+            np.testing.assert_allclose(on_device, on_cpu, rtol=0.02, atol=0.02)
+        text = ask(daemon.http, "/metrics").text
+        peak = re.search(r'teletensor_device_memory_bytes{device="cuda:0",kind="peak"} (\S+)', text)
+        assert 0 < float(peak[1]) < 1 << 20  # the scores are 2 MiB
+        assert "teletensor_device_host_calls_total{" not in text
 
 
 @pytest.mark.parametrize(("what", "patience", "text"), [

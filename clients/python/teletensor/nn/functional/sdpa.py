@@ -87,7 +87,7 @@ def scaled_dot_product_attention(
     1/sqrt(E). attn_mask broadcasts to [..., L, S]: True (bool) takes part, numbers are added; a
     row that sees nothing gives zeros. is_causal lets position i see 0..i and excludes a mask.
     enable_gqa: several heads (dimension -3) of the query share one of key and value. Scores of
-    16-bit tensors are float32 on a CPU. With dropout the matrix is made. Source: Vaswani et al.
+    16-bit tensors are float32. With dropout the matrix is made. Source: Vaswani et al.
     2017; Dao et al. 2022.
     """
     _check(query, key, value)
@@ -124,8 +124,7 @@ def _attend(
     dtype = query.dtype
     small = dtype in (tt.float16, tt.bfloat16)
     wide = tt.float32 if small else dtype
-    on_device = query.device.type == "cuda"
-    if dropout_p == 0.0 and scores[-1] > 0 and wide.is_floating_point and not (small and on_device):
+    if dropout_p == 0.0 and scores[-1] > 0 and wide.is_floating_point:
         mask = None if mask is None else _additive(mask, scores, wide)
         parts = (x.to(wide) for x in (query, key, value))
         return _ops.attention(*parts, mask, is_causal, scale)[0].to(dtype)
