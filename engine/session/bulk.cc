@@ -60,12 +60,13 @@ core::Result<std::uint64_t> Session::begin_upload(core::Device device, std::uint
 
 core::Result<std::uint64_t> Session::begin_staged(memory::Pool& pool, std::uint64_t bytes,
                                                   core::Ref<memory::Storage> storage) {
+  runtime::Device& device =
+      devices_.at(static_cast<std::size_t>(devices_.find(pool.device_id())));
   Status status;
   if (!storage) {
-    status = pool.refusal("upload", bytes);
-  } else if (auto* const accelerator =
-                 devices_.at(static_cast<std::size_t>(devices_.find(pool.device_id())))
-                     .accelerator()) {
+    status = device.backend().health();  // one that is lost has no memory either
+    if (status.ok()) status = pool.refusal("upload", bytes);
+  } else if (auto* const accelerator = device.accelerator()) {
     // The memory may be what the session has just freed.
     status = accelerator->begin_beside(storage->owner());
   }

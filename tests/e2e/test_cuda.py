@@ -290,8 +290,9 @@ def test_a_lost_device(start, tmp_path, what, patience, text):
                    control=control.path)
     with tt.connect(daemon.unix):
         there, here = tt.arange(5.0, device="cuda:0"), tt.arange(4.0)
-        other = tt.arange(3.0, device="cuda:1")
+        other, large = tt.arange(3.0, device="cuda:1"), tt.ones(1 << 20, device="cuda:0")
         assert there.sum().item() == 10.0 and other.sum().item() == 3.0
+        assert large.sum().item() == 1 << 20
         assert ask(daemon.http, "/readyz").status == 200
         control(what)
         with pytest.raises(tt.DeviceLostError, match=f"DEVICE_LOST: cuda:0.*{text}"):
@@ -303,6 +304,10 @@ def test_a_lost_device(start, tmp_path, what, patience, text):
         assert (other * 2).sum().item() == 6.0
         with pytest.raises(tt.DeviceLostError, match=text):
             there.tolist()
+        with pytest.raises(tt.DeviceLostError, match=text):
+            large.numpy()  # by a download
+        with pytest.raises(tt.DeviceLostError, match=text):
+            tt.tensor(np.ones(1 << 20, np.float32), device="cuda:0").sum().item()  # by an upload
         with pytest.raises(tt.DeviceLostError, match=text):
             tt.ones(3, device="cuda:0").sum().item()
     with tt.connect(daemon.unix):  # a later session meets the same

@@ -9,7 +9,7 @@ import numpy as np
 
 from . import _core
 from ._core import Tensor
-from ._errors import OutOfMemoryError
+from ._errors import DeviceLostError, OutOfMemoryError
 from ._interrupt import request
 from ._progress_bar import watched
 from ._session import Session, current_session, owner_of
@@ -211,9 +211,9 @@ def _download(t: Tensor, numpy_dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
         request(session)
         raise
     except RuntimeError as error:
-        if type(error) is RuntimeError:
+        if type(error) in (RuntimeError, DeviceLostError):
             session._core.synchronize()  # raises the failed command's own error, with its line
-            raise RuntimeError(_with_lines(session, str(error))) from None
+            raise type(error)(_with_lines(session, str(error))) from None
         raise
     finally:
         session._core.taken(seq)

@@ -15,14 +15,20 @@ from typing import Any, NamedTuple
 
 from . import _core
 from ._credentials import Credentials, credentials_of
-from ._errors import OutOfMemoryError, RefusedError, SessionLostError, TeletensorError
+from ._errors import (
+    DeviceLostError,
+    OutOfMemoryError,
+    RefusedError,
+    SessionLostError,
+    TeletensorError,
+)
 from ._protowire import Message, decode, encode
 from ._reattach import GONE, Attached, AttachError, End, Keeper
 
 __all__ = ["CallError", "Greeting", "Transport", "device_number", "late_error", "open_transport"]
 
 PROTOCOL = 1
-_CANCELLED, _DEADLINE, _EXHAUSTED, _UNIMPLEMENTED, _UNAVAILABLE = 1, 4, 8, 12, 14
+_CANCELLED, _UNKNOWN, _DEADLINE, _EXHAUSTED, _UNIMPLEMENTED, _UNAVAILABLE = 1, 2, 4, 8, 12, 14
 _TRIES = 200
 # Seconds in which a busy daemon, or one that starts again, hears that the session is closed. Else it
 # stays until its lease is over.
@@ -298,6 +304,8 @@ def late_error(error: CallError) -> Exception:
         return SessionLostError(f"{text} [{error.word}]")
     if error.code == _EXHAUSTED:
         return OutOfMemoryError(text)
+    if error.code == _UNKNOWN and "DEVICE_LOST" in text:
+        return DeviceLostError(text)
     if error.code in (_UNAVAILABLE, _CANCELLED):
         return SessionLostError(f"the connection was lost: {text}")
     return RuntimeError(text)
