@@ -60,8 +60,7 @@ core::Result<std::uint64_t> Session::begin_upload(core::Device device, std::uint
 
 core::Result<std::uint64_t> Session::begin_staged(memory::Pool& pool, std::uint64_t bytes,
                                                   core::Ref<memory::Storage> storage) {
-  runtime::Device& device =
-      devices_.at(static_cast<std::size_t>(devices_.find(pool.device_id())));
+  runtime::Device& device = devices_.at(static_cast<std::size_t>(devices_.find(pool.device_id())));
   Status status;
   if (!storage) {
     status = device.backend().health();  // one that is lost has no memory either
