@@ -51,8 +51,8 @@ class Verifier {
  private:
   struct Fact {
     bool made = false, visible = false;
-    ValueId root = kNoValue;  // the parameter's value that it overwrites, itself where it is one
-    ValueId next = kNoValue;  // the value that overwrites it
+    ValueId root = kNoValue;    // the parameter's value that it overwrites, itself where it is one
+    ValueId latest = kNoValue;  // of a parameter's value: what it has become
   };
 
   Status fail(std::string text) const {
@@ -99,7 +99,7 @@ class Verifier {
     for (const program::View& p : block.parameters) {
       const bool again = outer && p.value < facts_.size() && facts_[p.value].made;
       if (!again) TT_RETURN_IF_ERROR(make(p.value, "a parameter"));
-      facts_[p.value].root = outer ? p.value : kNoValue;
+      facts_[p.value].root = facts_[p.value].latest = outer ? p.value : kNoValue;
       TT_RETURN_IF_ERROR(inside(p.geometry, program_.values[p.value].elements, "a parameter"));
     }
     return {};
@@ -482,21 +482,17 @@ class Verifier {
       TT_RETURN_IF_ERROR(make(result.view.value, "a result"));
       if (result.overwrites < 0) continue;
       const ValueId old = step.operands[static_cast<std::size_t>(result.overwrites)].view.value;
-      if (depth > 0 || facts_[old].root == kNoValue) continue;
+      const ValueId root = facts_[old].root;
+      if (depth > 0 || root == kNoValue) continue;
       // Only the latest of a parameter's values goes on being its.
-      if (facts_[old].next != kNoValue) continue;
-      facts_[old].next = result.view.value;
-      facts_[result.view.value].root = facts_[old].root;
+      if (facts_[root].latest != old) continue;
+      facts_[root].latest = result.view.value;
+      facts_[result.view.value].root = root;
     }
     return {};
   }
 
   // ---- what a caller sees
-
-  ValueId latest(ValueId root) const {
-    while (facts_[root].next != kNoValue) root = facts_[root].next;
-    return root;
-  }
 
   Status surface() {
     where_.clear();
@@ -510,12 +506,12 @@ class Verifier {
       const ValueId root = body.parameters[rebind.parameter].value;
       if (rebound[root]) return fail("rebinds a parameter twice");
       rebound[root] = true;
-      if (rebind.value == root || rebind.value != latest(root)) {
+      if (rebind.value == root || rebind.value != facts_[root].latest) {
         return fail("rebinds a parameter to a value that does not overwrite it");
       }
     }
     for (const program::View& p : body.parameters) {
-      if (facts_[p.value].next != kNoValue && !rebound[p.value]) {
+      if (facts_[p.value].latest != p.value && !rebound[p.value]) {
         return fail("overwrites a parameter and does not say so");
       }
     }
@@ -530,7 +526,7 @@ class Verifier {
       const ValueId value = body.results[alias.result].value;
       if (alias.of_parameter) {
         if (alias.index >= body.parameters.size() ||
-            value != latest(body.parameters[alias.index].value)) {
+            value != facts_[body.parameters[alias.index].value].latest) {
           return fail("a result that is no view of the parameter whose memory it shares");
         }
       } else if (alias.index >= alias.result || body.results[alias.index].value != value) {

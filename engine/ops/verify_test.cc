@@ -211,6 +211,26 @@ TEST(Verify, RebindsFollowTheChain) {
   EXPECT_REFUSED(p, "no parameter");
 }
 
+// As many results as a program can have, each of them a view of what a parameter has become in as many steps.
+TEST(Verify, LongChainsAndManyAliases) {
+  constexpr std::uint32_t kSteps = 1 << 14, kResults = 1 << 19;
+  Program p;
+  p.values.assign(kSteps + 1, {DType::kF32, {}, 6});
+  p.body.parameters = {view(0, {2, 3})};
+  p.parameter_names = {"a"};
+  for (std::uint32_t i = 0; i < kSteps; ++i) {
+    p.body.steps.push_back(fill(view(i, {2, 3}), view(i + 1, {2, 3})));
+  }
+  p.rebinds = {{0, kSteps}};
+  for (std::uint32_t i = 0; i < kResults; ++i) {
+    p.body.results.push_back(view(kSteps, {2, 3}));
+    p.aliases.push_back({i, true, 0});
+  }
+  EXPECT_TRUE(verify(p, catalog()).ok()) << verify(p, catalog()).message();
+  p.body.results.back().value = kSteps / 2;
+  EXPECT_REFUSED(p, "no view of the parameter");
+}
+
 TEST(Verify, ControlFlowKeepsItsTypes) {
   Program p = controlled();
   p.body.steps[2].blocks[0].results = {view(6, {2, 3})};

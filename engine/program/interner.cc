@@ -1,20 +1,28 @@
 #include "engine/program/interner.h"
 
 #include <bit>
+#include <random>
 
 namespace teletensor::program {
 namespace {
 
+std::uint64_t random_word() {
+  std::random_device source;
+  return std::uint64_t{source()} << 32 | source();
+}
+// Clients choose what is hashed: one that knew these could have all of it share one place.
+const std::uint64_t kStart = random_word(), kFactor = random_word() | 1;
+
 class Hash {
  public:
   void add(std::uint64_t x) {
-    state_ = (state_ ^ x) * 0x9e3779b97f4a7c15ull;
-    state_ ^= state_ >> 32;
+    const auto product = static_cast<unsigned __int128>(state_ ^ x) * kFactor;
+    state_ = static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
   }
   std::uint64_t value() const { return state_; }
 
  private:
-  std::uint64_t state_ = 0x243f6a8885a308d3ull;
+  std::uint64_t state_ = kStart;
 };
 
 // == holds for 0.0 and -0.0, which compute other bits.

@@ -33,5 +33,29 @@ TEST(Interner, WhatComputesOtherBitsIsDifferent) {
   EXPECT_NE(interner.attributes({Attribute::of("a")}), interner.attributes({Attribute::of("b")}));
 }
 
+// What a hash by known numbers made of these was one number: a search went past all of them, and half a million
+// took hours.
+TEST(Interner, NobodyChoosesPlaces) {
+  constexpr std::uint64_t kFactor = 0x9e3779b97f4a7c15ull, kWanted = 0x123456789abcdef0ull;
+  std::uint64_t inverse = 1;
+  for (int i = 0; i < 6; ++i) inverse *= 2 - kFactor * inverse;
+  const auto step = [](std::uint64_t state, std::uint64_t x) {
+    state = (state ^ x) * kFactor;
+    return state ^ state >> 32;
+  };
+  Interner interner;
+  std::size_t made = 0;
+  for (std::uint64_t offset = 0; made < std::size_t{1} << 19; ++offset) {
+    const std::uint64_t before = step(step(0x243f6a8885a308d3ull, offset), 1);
+    const std::uint64_t stride = before ^ (kWanted ^ kWanted >> 32) * inverse;
+    ASSERT_EQ(step(before, stride), kWanted);
+    if (stride >> 63 != 0) continue;  // no view has such a one
+    interner.geometry(Geometry({1}, {static_cast<std::int64_t>(stride)},
+                               static_cast<std::int64_t>(offset)));
+    ++made;
+  }
+  EXPECT_EQ(interner.size(), made);
+}
+
 }  // namespace
 }  // namespace teletensor::program

@@ -58,6 +58,7 @@ bool ProgramRun::begin(Executor& executor, const Failed& failed) {
     registers_.resize(program_.values.size());
     displacement_.resize(program_.values.size());
     outcome_of_.assign(program_.values.size(), -1);
+    rebound_.resize(program_.values.size());
     for (std::size_t i = 0; i < call_.outcomes.size(); ++i) {
       const Invocation::Outcome& outcome = call_.outcomes[i];
       if (outcome.result == Invocation::kWhole) {
@@ -105,10 +106,11 @@ void ProgramRun::begin_round() {
   }
   for (std::size_t i = 0; i < program_.rebinds.size(); ++i) {
     const ValueId v = parameters[program_.rebinds[i].parameter].value;
+    rebound_[v] = true;
     if (carried_[i]) registers_[v] = std::exchange(carried_[i], nullptr);
-    for (std::size_t p = 0; p < parameters.size(); ++p) {
-      if (parameters[p].value == v) call_.inputs[p].value = nullptr;
-    }
+  }
+  for (std::size_t p = 0; p < parameters.size(); ++p) {
+    if (rebound_[parameters[p].value]) call_.inputs[p].value = nullptr;
   }
   for (std::size_t i = 0; i < program_.literals.size(); ++i) {
     registers_[program_.literals[i].value] = literals_[i];

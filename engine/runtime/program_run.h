@@ -102,6 +102,7 @@ class ProgramRun {
   std::vector<program::ValueRef> registers_;
   std::vector<std::int64_t> displacement_;  // by value: where its storage begins
   std::vector<std::int32_t> outcome_of_;    // by value: an outcome that it becomes, -1: none
+  std::vector<bool> rebound_;               // by value: a parameter whose name gets another
   std::vector<program::ValueRef> literals_;
   std::vector<program::ValueRef> stacked_;  // by outcome
   std::vector<program::ValueRef> carried_;  // by rebind: what the round before has left
