@@ -364,10 +364,14 @@ void ConnectionState::publish(const std::string& name, Handle* handle, bool writ
 
 Tensor ConnectionState::published(const std::string& name) {
   const Lock lock(api);
-  const auto reply =
-      channel.unary("/teletensor.v1.Compute/Published", encode_published(name), timeout, true, {});
-  raise_if(reply.status());
-  auto found = decode_published(*reply);
+  std::string reply;
+  raise_if(keeper->bulk([&](std::string* word) -> Status {
+    auto answer = channel.unary("/teletensor.v1.Compute/Published", encode_published(name), timeout,
+                                true, {}, word);
+    if (answer.ok()) reply = std::move(*answer);
+    return answer.status();
+  }));
+  auto found = decode_published(reply);
   raise_if(found.status());
   for (const PublishedAnswer& answer : *found) {
     const std::string below = "/" + answer.name;  // of another user: "user/name"

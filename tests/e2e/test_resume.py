@@ -3,6 +3,8 @@
 import contextlib
 import random
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -95,6 +97,29 @@ def test_cut_at_random_bytes_again_and_again(daemon, tt):
             proxy.cut_each(None)
         assert log == wanted
     assert cuts > 8
+    nothing_left(daemon)
+
+
+def test_a_question_is_cut(daemon, tt):
+    """published() asks a call of its own, whose answer never comes; it asks again."""
+    proxy = Proxy(daemon.socket)
+    with contextlib.closing(proxy), tt.connect(daemon.unix) as one, tt.connect(proxy.address) as two:
+        with one.as_current():
+            x = tt.arange(4)
+            tt.publish("w", x, writable=True)
+        for n in range(5):
+            proxy.pause()
+            with ThreadPoolExecutor(1) as pool:
+                seen = pool.submit(two.published, "w")
+                time.sleep(0.1)
+                assert not seen.done()
+                proxy.cut()
+                proxy.go_on()
+                seen = seen.result(60)
+            with two.as_current():
+                seen.add_(1)
+                assert seen.tolist() == [n + 1, n + 2, n + 3, n + 4]
+        one.publish("w", None)
     nothing_left(daemon)
 
 

@@ -205,6 +205,16 @@ class Transport(ABC):
         name = f"/teletensor.v1.{service}/{method}"
         return self.call(name, request, timeout or self._timeout, wait)
 
+    def asked(self, method: str, request: bytes, timeout: float = 0.0) -> Message:
+        """A question of the attached session, once more where the connection was cut. What CallError means."""
+        for tries in itertools.count():
+            try:
+                return decode(self.unary("Compute", method, request, timeout))
+            except CallError as error:
+                if not self.comes_again(error, tries):
+                    raise late_error(error) from None
+        raise AssertionError("not reached")
+
     def answers(self, timeout: float) -> bool:
         """Does a daemon serve there?"""
         try:
