@@ -8,6 +8,7 @@ import struct
 
 import numpy as np
 import pytest
+from fuzz import saved_files
 from safetensors.numpy import load_file, save_file
 
 NUMPY = {"bool": "?", "uint8": "u1", "int32": "i4", "int64": "i8", "float16": "f2",
@@ -156,6 +157,12 @@ def test_damaged_files(tt, tmp_path, raw, text):
     with pytest.raises(ValueError, match=text) as error:
         tt.load(tmp_path / "x")
     assert str(tmp_path / "x") in str(error.value)
+
+
+def test_files_that_are_something_else(tt):
+    """As tests/fuzz/saved_files.py, a little: `make fuzz` goes on for minutes."""
+    tried, read = saved_files.run(seed=1, count=600)
+    assert tried == 600 and read > 10
 
 
 def test_every_cut_and_random_bytes(tt):
