@@ -211,7 +211,8 @@ TEST(Verify, RebindsFollowTheChain) {
   EXPECT_REFUSED(p, "no parameter");
 }
 
-// As many results as a program can have, each of them a view of what a parameter has become in as many steps.
+// As many results as a program can have, each of them a view of what a parameter has become in as
+// many steps.
 TEST(Verify, LongChainsAndManyAliases) {
   constexpr std::uint32_t kSteps = 1 << 14, kResults = 1 << 19;
   Program p;

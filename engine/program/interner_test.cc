@@ -33,8 +33,8 @@ TEST(Interner, WhatComputesOtherBitsIsDifferent) {
   EXPECT_NE(interner.attributes({Attribute::of("a")}), interner.attributes({Attribute::of("b")}));
 }
 
-// What a hash by known numbers made of these was one number: a search went past all of them, and half a million
-// took hours.
+// What a hash by known numbers made of these was one number: a search went past all of them, and
+// half a million took hours.
 TEST(Interner, NobodyChoosesPlaces) {
   constexpr std::uint64_t kFactor = 0x9e3779b97f4a7c15ull, kWanted = 0x123456789abcdef0ull;
   std::uint64_t inverse = 1;
@@ -50,8 +50,8 @@ TEST(Interner, NobodyChoosesPlaces) {
     const std::uint64_t stride = before ^ (kWanted ^ kWanted >> 32) * inverse;
     ASSERT_EQ(step(before, stride), kWanted);
     if (stride >> 63 != 0) continue;  // no view has such a one
-    interner.geometry(Geometry({1}, {static_cast<std::int64_t>(stride)},
-                               static_cast<std::int64_t>(offset)));
+    interner.geometry(
+        Geometry({1}, {static_cast<std::int64_t>(stride)}, static_cast<std::int64_t>(offset)));
     ++made;
   }
   EXPECT_EQ(interner.size(), made);

@@ -206,7 +206,7 @@ class Transport(ABC):
         return self.call(name, request, timeout or self._timeout, wait)
 
     def asked(self, method: str, request: bytes, timeout: float = 0.0) -> Message:
-        """A question of the attached session, once more where the connection was cut. What CallError means."""
+        """A question of the attached session, asked again where the connection was cut."""
         for tries in itertools.count():
             try:
                 return decode(self.unary("Compute", method, request, timeout))
