@@ -134,3 +134,10 @@ def test_the_matrix_product_with_a_number_is_refused(tt):
         with pytest.raises(TypeError, match="unsupported operand type"):
             product()
     assert (x @ x).item() == 3
+
+
+def test_a_dim_is_an_integer(tt):
+    x = tt.ones(3)
+    for use in (lambda: tt.diag_embed(x, dim1=0.5), lambda: x.size(0.0), lambda: x.stride("0")):
+        with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
+            use()

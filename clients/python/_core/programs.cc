@@ -438,9 +438,8 @@ void bind_programs(nb::module_& m) {
             return out;
           },
           nb::arg("inputs"), nb::arg("numbers"), nb::arg("drawn"), nb::arg("results"),
-          "These of its results, by calls of its steps one by one. `inputs` by parameter; `drawn`: "
-          "the "
-          "generator's state (seed, ordinal) when it ran.")
+          "These of its results, by calls of its steps one by one. `inputs` by parameter; "
+          "`drawn`: the generator's state (seed, ordinal) when it ran.")
       .def(
           "inputs",
           [](PyProgram& p, nb::handle arguments) {

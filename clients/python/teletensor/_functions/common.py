@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -45,7 +46,7 @@ def sizes_of(sizes: tuple[Any, ...]) -> tuple[int, ...]:
 
 def wrap_dim(dim: int, rank: int) -> int:
     """A dim counted from the front; IndexError where there is none. A 0-d tensor has dim 0 and -1."""
-    span = max(rank, 1)
+    dim, span = operator.index(dim), max(rank, 1)
     if not -span <= dim < span:
         raise IndexError(f"Dimension out of range (expected to be in range of [{-span}, {span - 1}], "
                          f"but got {dim})")
