@@ -287,11 +287,10 @@ bool Tiers::in_turn(const Member& member, bool idle) const {
 }
 
 // What others are guaranteed stays theirs.
-bool Tiers::may_lose(const Request& request, Member& member, std::size_t device,
-                     Pool::Short why) const {
-  const memory::UserBudget* const whose = member.pool(device).account().user();
-  const bool own = whose == request.member->pool(device).account().user() && whose != nullptr;
-  if (why == Pool::Short::kUser) return own;
+bool Tiers::may_lose(Member& member, const Lack& lack) {
+  const memory::UserBudget* const whose = member.pool(lack.device).account().user();
+  const bool own = whose == lack.pool.account().user() && whose != nullptr;
+  if (lack.why == Pool::Short::kUser) return own;
   return own || whose == nullptr || whose->used() > whose->guaranteed();
 }
 
@@ -338,13 +337,12 @@ void Tiers::leave_victim() {
 
 Tiers::Found Tiers::make_room(Request& request, std::size_t device, std::size_t bytes) {
   Pool& pool = request.member->pool(device);
-  const Pool::Short why = pool.room_for(bytes);
-  if (why == Pool::Short::kNothing) return Found::kRoom;
+  const Lack lack{device, bytes, pool.room_for(bytes), pool};
+  if (lack.why == Pool::Short::kNothing) return Found::kRoom;
   if (working_set(request, pool, device) > pool.account().quota()) return Found::kNever;
   if (device == kHostIndex && disk_ == nullptr) return Found::kNever;
-  const auto enough = [&] { return pool.room_for(bytes) == Pool::Short::kNothing; };
   std::vector<Member*> others;
-  if (why != Pool::Short::kSession) {
+  if (lack.why != Pool::Short::kSession) {
     core::MutexLock lock(mu_);
     for (Member* member : members_) {
       if (member != request.member && !request.tried.contains({member, device})) {
@@ -356,69 +354,69 @@ Tiers::Found Tiers::make_room(Request& request, std::size_t device, std::size_t 
     return a->active_at_.load() < b->active_at_.load();
   });
   bool later = false;
-  // Those that have nothing to do; then what they keep by name.
+  // What they keep by name last.
   for (const bool kept : {false, true}) {
     for (Member* member : others) {
       if (stopped(request)) return Found::kLater;
       if (!take_victim(member)) continue;
-      if (may_lose(request, *member, device, why)) {
-        if (in_turn(*member, true)) {
-          later = true;
-        } else if (member->freeze()) {
-          // Where it has been given something to do meanwhile, it is asked to yield below.
-          if (!move_away(request, *member, device, bytes, kept, true) && kept &&
-              !member->has_work()) {
-            request.tried.emplace(member, device);
-          }
-          member->thaw();
-        }
-      }
+      if (may_lose(*member, lack) && !take_idle(request, *member, lack, kept)) later = true;
       leave_victim();
-      if (enough()) return Found::kRoom;
+      if (lack.met()) return Found::kRoom;
     }
   }
-  // Those that wait behind this one, or for its turn to end, and those that run: they are asked to
-  // stop for it.
-  const bool mine = in_turn(*request.member, false);
   for (Member* member : others) {
     if (stopped(request)) return Found::kLater;
     if (request.tried.contains({member, device}) || !take_victim(member)) continue;
-    if (may_lose(request, *member, device, why)) {
-      const Place waiting = place(request, *member);
-      bool yielded = false;
-      {
-        core::MutexLock lock(mu_);
-        yielded = member->yielded_;
-      }
-      // Of two that wait in their turns, the first.
-      const bool first = mine && waiting == Place::kBehind;
-      if ((in_turn(*member, false) && !first) || (waiting == Place::kAhead && !mine)) {
-        later = true;
-      } else if (yielded || waiting != Place::kNone) {
-        bool any = move_away(request, *member, device, bytes, false, false);
-        if (!enough()) any = move_away(request, *member, device, bytes, true, false) || any;
-        if (!any) request.tried.emplace(member, device);
-        if (yielded) {
-          member->ask_to_yield(member->asked_ = false);
-          {
-            core::MutexLock lock(mu_);
-            member->yielded_ = false;
-          }
-          member->thaw();
-        }
-      } else {
-        member->ask_to_yield(member->asked_ = true);
-        later = true;
-      }
-    }
+    if (may_lose(*member, lack) && !take_busy(request, *member, lack)) later = true;
     leave_victim();
-    if (enough()) return Found::kRoom;
+    if (lack.met()) return Found::kRoom;
   }
-  if (later) return Found::kLater;
-  // Its own. Where it is not here, it is asked for as well.
+  return later ? Found::kLater : take_own(request, lack);
+}
+
+bool Tiers::take_idle(Request& request, Member& member, const Lack& lack, bool kept) {
+  if (in_turn(member, true)) return false;
+  if (!member.freeze()) return true;
+  // Where it has been given something to do meanwhile, it is asked to yield later.
+  if (!move_away(request, member, lack, kept, true) && kept && !member.has_work()) {
+    request.tried.emplace(&member, lack.device);
+  }
+  member.thaw();
+  return true;
+}
+
+bool Tiers::take_busy(Request& request, Member& member, const Lack& lack) {
+  const bool mine = in_turn(*request.member, false);
+  const Place waiting = place(request, member);
+  bool yielded = false;
+  {
+    core::MutexLock lock(mu_);
+    yielded = member.yielded_;
+  }
+  // Of two that wait in their turns, the first.
+  const bool first = mine && waiting == Place::kBehind;
+  if ((in_turn(member, false) && !first) || (waiting == Place::kAhead && !mine)) return false;
+  if (!yielded && waiting == Place::kNone) {
+    member.ask_to_yield(member.asked_ = true);
+    return false;
+  }
+  if (!move_all_away(request, member, lack)) request.tried.emplace(&member, lack.device);
+  if (yielded) {
+    member.ask_to_yield(member.asked_ = false);
+    {
+      core::MutexLock lock(mu_);
+      member.yielded_ = false;
+    }
+    member.thaw();
+  }
+  return true;
+}
+
+// Where it is not here, it is asked for as well.
+Tiers::Found Tiers::take_own(Request& request, const Lack& lack) {
   Member& own = *request.member;
-  if (request.tried.contains({&own, device})) return Found::kNever;
-  bool any = false, here = !request.done;
+  if (request.tried.contains({&own, lack.device})) return Found::kNever;
+  bool here = !request.done;
   if (!here) {
     core::MutexLock lock(mu_);
     here = own.yielded_;
@@ -429,38 +427,39 @@ Tiers::Found Tiers::make_room(Request& request, std::size_t device, std::size_t 
     own.ask_to_yield(own.asked_ = true);
     return Found::kLater;
   }
-  for (const bool kept : {false, true}) {
-    if (!enough()) any = move_away(request, own, device, bytes, kept, false) || any;
-  }
+  const bool any = move_all_away(request, own, lack);
   if (frozen) own.thaw();
-  if (enough()) return Found::kRoom;
-  if (!any) request.tried.emplace(&own, device);
+  if (lack.met()) return Found::kRoom;
+  if (!any) request.tried.emplace(&own, lack.device);
   return stopped(request) ? Found::kLater : Found::kNever;
 }
 
-bool Tiers::move_away(Request& request, Member& member, std::size_t device, std::size_t bytes,
-                      bool kept, bool idle) {
-  Pool& pool = request.member->pool(device);
-  Pool& from = member.pool(device);
+bool Tiers::move_all_away(Request& request, Member& member, const Lack& lack) {
+  bool any = move_away(request, member, lack, false, false);
+  if (!lack.met()) any = move_away(request, member, lack, true, false) || any;
+  return any;
+}
+
+bool Tiers::move_away(Request& request, Member& member, const Lack& lack, bool kept, bool idle) {
   std::unordered_set<const void*> stay;
   if (!kept && !member.kept(stay)) return false;
   if (&member == request.member) {
     for (const StorageRef& each : request.need.operands) stay.insert(each.get());
   }
-  std::vector<StorageRef> found = from.movable();
+  std::vector<StorageRef> found = member.pool(lack.device).movable();
   std::erase_if(found, [&](const StorageRef& each) { return stay.contains(each.get()); });
   std::stable_sort(found.begin(), found.end(), [](const StorageRef& a, const StorageRef& b) {
     return a->used_at() < b->used_at();
   });
-  const std::size_t goal = std::max(bytes, kBatch);
+  const std::size_t goal = std::max(lack.bytes, kBatch);
   const auto go_on = [&] {
     return !stop_request_ && !stop_victim_ && !(idle && member.has_work());
   };
   std::uint64_t moved = 0;
   for (const StorageRef& storage : found) {
-    if (moved >= goal && pool.room_for(bytes) == Pool::Short::kNothing) break;
+    if (moved >= goal && lack.met()) break;
     const Status status =
-        timed(request, *storage, [&] { return move_one(member, device, *storage, go_on); });
+        timed(request, *storage, [&] { return move_one(member, lack.device, *storage, go_on); });
     // A smaller one may fit where this one does not.
     if (status.code() == Code::kResourceExhausted && disk_ == nullptr) continue;
     if (!status.ok()) break;

@@ -131,11 +131,23 @@ class Tiers {
   Found make_room(Request& request, std::size_t device, std::size_t bytes);
   static std::uint64_t working_set(const Request& request, const memory::Pool& pool,
                                    std::size_t device);
-  bool may_lose(const Request& request, Member& member, std::size_t device,
-                memory::Pool::Short why) const;
-  // Moves storages of a frozen member away until there is room for `bytes`. Was there anything?
-  bool move_away(Request& request, Member& member, std::size_t device, std::size_t bytes, bool kept,
-                 bool idle);
+  struct Lack {
+    std::size_t device, bytes;
+    memory::Pool::Short why;
+    memory::Pool& pool;  // the request's, on the device
+    bool met() const { return pool.room_for(bytes) == memory::Pool::Short::kNothing; }
+  };
+  static bool may_lose(Member& member, const Lack& lack);
+  // From one that has nothing to do. False: not before its turn is over.
+  bool take_idle(Request& request, Member& member, const Lack& lack, bool kept);
+  // From one that waits behind the request, or for its turn to end, or runs: that is asked to stop
+  // for it. False: not now.
+  bool take_busy(Request& request, Member& member, const Lack& lack);
+  Found take_own(Request& request, const Lack& lack);
+  // Moves storages of a frozen member away until the lack is met; only those that it does not keep
+  // by name unless `kept`. Was there anything?
+  bool move_away(Request& request, Member& member, const Lack& lack, bool kept, bool idle);
+  bool move_all_away(Request& request, Member& member, const Lack& lack);
   core::Status move_one(Member& member, std::size_t device, memory::Storage& storage,
                         const std::function<bool()>& go_on);
   core::Status move_in(Request& request, memory::Storage& storage);
