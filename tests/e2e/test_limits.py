@@ -260,3 +260,14 @@ def test_a_restored_session_has_its_own_limits(start_daemon, tt):
     with tt.connect(daemon.unix) as s:
         s.synchronize()
         assert limit_of(s, "programs") == (0, 3)
+
+
+def test_a_rank_above_the_limit_is_refused_by_whichever_way_the_elements_would_go(start_daemon, tt):
+    daemon = start_daemon()
+    for address in (daemon.unix, daemon.tcp):
+        with tt.connect(address):
+            for count in (1, 1 << 14, 1 << 19, 1 << 21):  # in the frame, in shared memory, as a stream
+                for rank in (13, 14, 40, 60):
+                    with pytest.raises(RuntimeError, match=f"rank {rank} is above the limit of 12"):
+                        tt.from_numpy(np.zeros([count] + [1] * (rank - 1)))
+            assert tt.from_numpy(np.ones([1 << 19] + [1] * 11)).sum().item() == 1 << 19

@@ -233,6 +233,8 @@ extern PyTypeObject* tensor_type;
 void set_error(const Status& status);
 // Throws it.
 void raise_if(const Status& status);
+// A shape from Python; raises where the rank is above the limit.
+core::Dims dims_of(std::span<const std::int64_t> shape);
 template <class T>
 T value_or_raise(core::Result<T> result) {
   raise_if(result.status());

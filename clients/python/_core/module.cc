@@ -441,23 +441,15 @@ void bind_session(nb::module_& m) {
       .def("constant",
            [](PySession& s, nb::handle dtype, nb::handle device, std::vector<std::int64_t> shape,
               nb::bytes bytes) {
-             if (shape.size() > core::kMaxRank) {
-               raise_if(core::invalid("rank " + std::to_string(shape.size()) +
-                                      " is above the limit of 12"));
-             }
              HandleRef h = value_or_raise(s.constant(*dtype_of(dtype.ptr()),
-                                                     *device_of(device.ptr()), core::Dims(shape),
+                                                     *device_of(device.ptr()), dims_of(shape),
                                                      std::string(bytes.c_str(), bytes.size())));
              return nb::steal(wrap(s, h));
            })
       .def("uploaded", [](PySession& s, std::uint64_t upload, nb::handle dtype, nb::handle device,
                           std::vector<std::int64_t> shape) {
-        if (shape.size() > core::kMaxRank) {
-          raise_if(
-              core::invalid("rank " + std::to_string(shape.size()) + " is above the limit of 12"));
-        }
         HandleRef h = value_or_raise(s.uploaded(upload, *dtype_of(dtype.ptr()),
-                                                *device_of(device.ptr()), core::Dims(shape)));
+                                                *device_of(device.ptr()), dims_of(shape)));
         return nb::steal(wrap(s, h));
       });
   m.def(

@@ -76,6 +76,7 @@ void bind_share(nb::module_& m) {
              nb::handle device, const std::vector<std::int64_t>& shape, std::uint64_t from,
              std::uint64_t bytes) {
             raise_if(check_not_forked());
+            const core::Dims dims = dims_of(shape);
             const auto place = *device_of(device.ptr());
             auto upload = [&] {
               const WithoutGil released;
@@ -83,8 +84,8 @@ void bind_share(nb::module_& m) {
             }();
             const std::uint64_t number = value_of(std::move(upload));
             return nb::steal(
-                wrap(session, value_or_raise(session.uploaded(number, *dtype_of(dtype.ptr()), place,
-                                                              core::Dims(shape)))));
+                wrap(session, value_or_raise(session.uploaded(
+                                  number, *dtype_of(dtype.ptr()), place, dims))));
           },
           nb::arg("address"), nb::arg("session"), nb::arg("dtype"), nb::arg("device"),
           nb::arg("shape"), nb::arg("at"), nb::arg("bytes"),
@@ -94,6 +95,7 @@ void bind_share(nb::module_& m) {
           [](Mapping& self, const ShareAddress& to, PySession& session, nb::handle data,
              nb::handle dtype, nb::handle device, const std::vector<std::int64_t>& shape) {
             raise_if(check_not_forked());
+            const core::Dims dims = dims_of(shape);
             Py_buffer view;
             if (PyObject_GetBuffer(data.ptr(), &view, PyBUF_SIMPLE) != 0) throw nb::python_error();
             const auto place = *device_of(device.ptr());
@@ -107,8 +109,8 @@ void bind_share(nb::module_& m) {
             PyBuffer_Release(&view);
             const std::uint64_t number = value_of(std::move(upload));
             return nb::steal(
-                wrap(session, value_or_raise(session.uploaded(number, *dtype_of(dtype.ptr()), place,
-                                                              core::Dims(shape)))));
+                wrap(session, value_or_raise(session.uploaded(
+                                  number, *dtype_of(dtype.ptr()), place, dims))));
           },
           nb::arg("address"), nb::arg("session"), nb::arg("data"), nb::arg("dtype"),
           nb::arg("device"), nb::arg("shape"),

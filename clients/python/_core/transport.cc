@@ -131,6 +131,7 @@ void bind_transport(nb::module_& m) {
              const std::vector<std::int64_t>& shape, std::size_t chunk, std::uint64_t key,
              bool again, Moved& moved) {
             raise_if(check_not_forked());
+            const core::Dims dims = dims_of(shape);
             const Buffer buffer(data, false);
             const auto place = *device_of(device.ptr());
             std::string word;
@@ -142,7 +143,7 @@ void bind_transport(nb::module_& m) {
             // Here, so that no interrupt can come between an upload and its name.
             return nb::steal(
                 wrap(session, value_or_raise(session.uploaded(*upload, *dtype_of(dtype.ptr()),
-                                                              place, core::Dims(shape)))));
+                                                              place, dims))));
           },
           nb::arg("session"), nb::arg("data"), nb::arg("dtype"), nb::arg("device"),
           nb::arg("shape"), nb::arg("chunk"), nb::arg("key"), nb::arg("again"), nb::arg("moved"),

@@ -30,6 +30,14 @@ void set_error(const Status& status) {
   PyErr_SetString(error_type(status.code()), status.message().c_str());
 }
 
+core::Dims dims_of(std::span<const std::int64_t> shape) {
+  if (shape.size() > core::kMaxRank) {
+    raise_if(
+        core::invalid("rank " + std::to_string(shape.size()) + " is above the limit of 12"));
+  }
+  return core::Dims(shape);
+}
+
 void raise_if(const Status& status) {
   if (status.ok()) return;
   set_error(status);
