@@ -264,6 +264,8 @@ PyObject* call_inplace(PySession& session, OpId id, PyObject* self, std::span<co
                        std::span<const std::uint32_t> counts, const core::Attributes& attributes);
 
 std::optional<core::DType> dtype_of(PyObject* object);
+// The same, also of Python's bool, int, float and complex.
+std::optional<core::DType> dtype_named_by(PyObject* object);
 std::optional<core::Device> device_of(PyObject* object);
 PyObject* wrap_dtype(core::DType dtype);  // a new reference
 PyObject* wrap_device(core::Device device);

@@ -113,7 +113,7 @@ bool to_attribute(const OpObject* op, const Parameter& p, PyObject* object, Attr
       return true;
     }
     case Parameter::Type::kDType: {
-      const auto dtype = dtype_of(object);
+      const auto dtype = dtype_named_by(object);
       if (!dtype) return type_error(op, p, "a dtype", object);
       out = Attribute::of(*dtype);
       return true;

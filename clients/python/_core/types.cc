@@ -61,6 +61,18 @@ std::optional<core::DType> dtype_of(PyObject* object) {
   return nb::inst_ptr<PyDType>(object)->dtype;
 }
 
+std::optional<core::DType> dtype_named_by(PyObject* object) {
+  if (Py_TYPE(object) == dtype_type) return dtype_of(object);
+  const auto is = [&](const PyTypeObject& type) {
+    return object == reinterpret_cast<const PyObject*>(&type);
+  };
+  if (is(PyBool_Type)) return core::DType::kBool;
+  if (is(PyLong_Type)) return core::DType::kI64;
+  if (is(PyFloat_Type)) return core::DType::kF64;
+  if (is(PyComplex_Type)) return core::DType::kC128;
+  return std::nullopt;
+}
+
 std::optional<core::Device> device_of(PyObject* object) {
   if (Py_TYPE(object) == device_type) return nb::inst_ptr<PyDevice>(object)->device;
   if (PyUnicode_Check(object)) {

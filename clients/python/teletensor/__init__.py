@@ -62,8 +62,10 @@ from ._memory_format import (
     channels_last,
     channels_last_3d,
     contiguous_format,
+    layout,
     memory_format,
     preserve_format,
+    strided,
 )
 from ._published import publish, published
 from ._session import (
@@ -228,6 +230,6 @@ __all__ = [
     "short", "special", "synchronize", "tensor", "to_torch", "uint16", "uint32", "uint64",
     "uint8", "utils", "vmap",
     *_functions.NAMES, *_op_names, *_extra_names, *_type_names,
-    "channels_last", "channels_last_3d", "contiguous_format", "e", "inf", "memory_format", "nan",
-    "newaxis", "pi", "preserve_format", "return_types", "testing",
+    "channels_last", "channels_last_3d", "contiguous_format", "e", "inf", "layout", "memory_format", "nan",
+    "newaxis", "pi", "preserve_format", "return_types", "strided", "testing",
 ]  # fmt: skip

@@ -40,7 +40,7 @@ def array_of(tensor: Tensor) -> tuple[str, np.ndarray[Any, Any]]:
     if name == "bfloat16":
         # Every bfloat16 is a float32 whose lower half is zero.
         wide = np.asarray(tensor.to(tt.float32).numpy(), order="C")
-        return name, (wide.view(np.uint32) >> 16).astype(np.uint16)
+        return name, np.asarray(wide.view(np.uint32) >> 16, dtype=np.uint16)
     return name, np.asarray(tensor.numpy(), order="C")
 
 

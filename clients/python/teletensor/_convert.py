@@ -109,12 +109,36 @@ def _send(session: Session, array: np.ndarray[Any, Any], device: _core.device) -
         raise OutOfMemoryError(session._core.explained(str(error), 0)) from None
 
 
+_PYTHON_TYPES = {bool: _core.bool, int: _core.int64, float: _core.float64, complex: _core.complex128}
+
+
+def dtype_of(dtype: Any) -> Any:
+    """The dtype that one of Python's types names; a dtype, or None, itself."""
+    return _PYTHON_TYPES.get(dtype, dtype)
+
+
 def default_device() -> _core.device:
     """Where new tensors go."""
     return _default_device[0]
 
 
 _default_device = [_core.device("cpu")]
+_left: list[_core.device] = []
+
+
+def _enter(self: _core.device) -> _core.device:
+    """Within it, new tensors go to the device."""
+    place = current_session().check_device(self)
+    _left.append(_default_device[0])
+    _default_device[0] = place
+    return self
+
+
+def _exit(self: _core.device, *error: Any) -> None:
+    _default_device[0] = _left.pop()
+
+
+_core.device.__enter__, _core.device.__exit__ = _enter, _exit  # type: ignore[attr-defined]
 
 
 def resolve_device(session: Session, device: Any) -> _core.device:
@@ -126,12 +150,14 @@ def resolve_device(session: Session, device: Any) -> _core.device:
     return session.check_device(device)
 
 
-def tensor(data: Any, dtype: _core.dtype | None = None, device: Any = None,
-           requires_grad: bool = False) -> Tensor:
+def tensor(data: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False,
+           pin_memory: bool = False) -> Tensor:
     """A new tensor with a copy of `data` (numbers, nested lists, NumPy arrays, tensors).
 
-    Python floats become the default dtype, ints int64; NumPy dtypes are kept.
+    Python floats become the default dtype, ints int64; NumPy dtypes are kept. `pin_memory` means nothing
+    here.
     """
+    dtype = dtype_of(dtype)
     session = current_session()
     place = resolve_device(session, device)
     if isinstance(data, Tensor):
@@ -139,7 +165,10 @@ def tensor(data: Any, dtype: _core.dtype | None = None, device: Any = None,
         if device is not None:
             out = out.to(place)
     else:
-        array, python = _array(data)
+        try:
+            array, python = _array(data)
+        except RecursionError:
+            raise TypeError("tensor: a list that contains itself") from None
         if array.dtype == object or array.dtype.kind in "USOV":
             raise TypeError(f"tensor: cannot make a tensor of {type(data).__name__}: {data!r:.80}")
         if python:
@@ -158,6 +187,7 @@ def tensor(data: Any, dtype: _core.dtype | None = None, device: Any = None,
 
 def as_tensor(data: Any, dtype: _core.dtype | None = None, device: Any = None) -> Tensor:
     """`data` itself if it is a tensor of that dtype and device, else a new tensor."""
+    dtype = dtype_of(dtype)
     if isinstance(data, Tensor):
         if dtype is not None or device is not None:
             return data.to(device=device, dtype=dtype)
@@ -165,15 +195,15 @@ def as_tensor(data: Any, dtype: _core.dtype | None = None, device: Any = None) -
     return tensor(data, dtype=dtype, device=device)
 
 
-def to_numpy(t: Tensor) -> np.ndarray[Any, Any]:
-    """The values as a NumPy array (waits). Gradients must be off: `t.detach().numpy()`.
+def to_numpy(t: Tensor, *, force: bool = False) -> np.ndarray[Any, Any]:
+    """The values as a NumPy array (waits). Gradients must be off, unless `force`: `t.detach().numpy()`.
 
     The array is the caller's own: later writes to the tensor do not change it, nor the other way
     round. On the daemon's machine a large one is no copy but the daemon's memory, mapped here; pages
     that the caller writes to become copies then. The daemon keeps that memory, charged to the
     session, until the array and its views are gone.
     """
-    if t.requires_grad and _core.grad_mode():
+    if t.requires_grad and _core.grad_mode() and not force:
         raise RuntimeError("Can't call numpy() on Tensor that requires grad. "
                            "Use tensor.detach().numpy() instead.")
     numpy_dtype = _TO_NUMPY.get(t.dtype)

@@ -9,6 +9,7 @@ import numpy as np
 
 from . import _convert, _core
 from ._core import Tensor, ops
+from ._functions.common import factory
 from ._repr import set_printoptions
 from .autograd import is_anomaly_enabled
 from .linalg._lowrank import pca_lowrank, svd_lowrank
@@ -86,6 +87,7 @@ def frombuffer(buffer: Any, *, dtype: Any, count: int = -1, offset: int = 0,
     return out
 
 
+@factory
 def range(start: Any, end: Any = None, step: Any = 1, **options: Any) -> Tensor:
     """start, start + step, ... up to and including end (arange leaves it out)."""
     from ._functions import arange

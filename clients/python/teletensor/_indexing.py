@@ -59,10 +59,9 @@ def _plan(x: Tensor, index: Any) -> tuple[Tensor, list[Tensor], list[int], bool]
     used = 0
     for item in items:
         if isinstance(item, (Tensor, np.ndarray, list)):
-            dtype_is_bool = (item.dtype == _core.bool if isinstance(item, Tensor)
-                             else np.asarray(item).dtype == np.bool_)
-            used += (item.dim() if isinstance(item, Tensor) else np.asarray(item).ndim) \
-                if dtype_is_bool else 1
+            mask = (_is_mask(item) if isinstance(item, Tensor)
+                    else np.asarray(item).dtype in (np.bool_, np.uint8))
+            used += (item.dim() if isinstance(item, Tensor) else np.asarray(item).ndim) if mask else 1
         elif item is not None and item is not Ellipsis and not isinstance(item, bool):
             used += 1
     if sum(item is Ellipsis for item in items) > 1:
@@ -252,8 +251,15 @@ def setitem(x: Tensor, index: Any, value: Any) -> None:
         ops["masked_fill_"](view, mask if mask.dtype == _core.bool else ops["ne"](mask, 0), value)
         return
     if isinstance(value, Tensor) and value.dtype != view.dtype:
+        if not masks_only or value.numel() != 1:
+            raise RuntimeError("Index put requires the source and destination dtypes match, got "
+                               f"{view.dtype} for the destination and {value.dtype} for the source.")
         value = value.to(view.dtype)
     if masks_only and _set_masked(view, arrays, dims, value):
         return
     columns, at = expanded(view, arrays, dims)
+    if isinstance(value, Tensor):
+        rank = view.dim() - len(columns) + max(each.dim() for each in columns)
+        while value.dim() > rank and value._shape[0] == 1:
+            value = _select(value, 0, 0)
     ops["index_put_"](view, value, columns, at)

@@ -7,8 +7,8 @@ from typing import Any
 from ._core import Tensor, ops
 
 __all__ = [
-    "channels_last", "channels_last_3d", "contiguous_format", "in_format", "is_in_format",
-    "memory_format", "preserve_format",
+    "channels_last", "channels_last_3d", "contiguous_format", "in_format", "is_in_format", "layout",
+    "memory_format", "preserve_format", "strided",
 ]
 
 
@@ -25,6 +25,21 @@ class memory_format:
     def __reduce__(self) -> str:
         return self._name
 
+
+class layout:
+    """How elements lie in memory: teletensor.strided, for all tensors."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __repr__(self) -> str:
+        return f"teletensor.{self._name}"
+
+    def __reduce__(self) -> str:
+        return self._name
+
+
+strided = layout("strided")
 
 contiguous_format = memory_format("contiguous_format")
 preserve_format = memory_format("preserve_format")

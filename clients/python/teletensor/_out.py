@@ -7,6 +7,7 @@ wrapped here, by name.
 from __future__ import annotations
 
 import functools
+import inspect
 import warnings
 from collections.abc import Callable, MutableMapping
 from typing import Any
@@ -73,6 +74,8 @@ def store(name: str, out: Any, result: Any) -> Any:
             f"does not match the required output shape {list(result._shape)}. This behavior is deprecated, "
             "and in a future release outputs will not be resized unless they have zero elements.",
             UserWarning, stacklevel=3)
+    if out._is_view():
+        return ops["copy_"](out.resize_(result._shape), result)
     out._set_data(result if result.dtype == out.dtype else ops["cast"](result, out.dtype))
     return out
 
@@ -92,5 +95,5 @@ def attach(space: MutableMapping[str, Any], names: tuple[str, ...]) -> None:
     for name in names:
         function = space.get(name)
         if callable(function) and hasattr(function, "__code__") and "out" not in (
-                function.__code__.co_varnames):
+                inspect.signature(function, follow_wrapped=False).parameters):
             space[name] = _taking_out(name, function)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
+
+import numpy as np
 
 from . import _convert, _core, _follow, _functions, _indexing
 from ._aliases import ALIASES
 from ._core import Tensor, ops
 from ._functions.common import wrap_dim
 from ._functions.complex import hermitian, set_imag, set_real
-from ._memory_format import contiguous_format, in_format, is_in_format
+from ._memory_format import contiguous_format, in_format, is_in_format, strided
 from ._memory_format import memory_format as _memory_format
 from ._repr import text_of
 from ._session import owner_of
@@ -33,7 +36,7 @@ def _to(self: Tensor, *args: Any, dtype: Any = None, device: Any = None, copy: b
         non_blocking: bool = False, memory_format: Any = None) -> Tensor:
     """The tensor in another dtype or on another device of the daemon; itself if nothing changes."""
     for arg in args:
-        if isinstance(arg, _core.dtype):
+        if isinstance(arg, (_core.dtype, type)):
             dtype = arg
         elif isinstance(arg, Tensor):
             dtype, device = arg.dtype, arg.device
@@ -43,7 +46,7 @@ def _to(self: Tensor, *args: Any, dtype: Any = None, device: Any = None, copy: b
             memory_format = arg
         elif not isinstance(arg, bool):
             raise TypeError(f"to() received an invalid argument: {arg!r}")
-    out = self
+    out, dtype = self, _convert.dtype_of(dtype)
     if device is not None:
         place = _convert.resolve_device(owner_of(self._session), device)
         if place != self.device:
@@ -124,7 +127,10 @@ def _type(self: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
     """The tensor as `dtype` (or its name, such as "torch.FloatTensor"); the name without a dtype."""
     if dtype is None:
         return f"teletensor.{TYPE_NAMES.get(self.dtype.name, self.dtype.name.title())}Tensor"
-    dtype = getattr(dtype, "dtype", dtype)  # FloatTensor and its like
+    if dtype is Tensor:
+        dtype = _core.default_dtype()
+    elif isinstance(dtype, type):
+        dtype = _convert.dtype_of(getattr(dtype, "dtype", dtype))  # FloatTensor and its like
     if isinstance(dtype, str):
         wanted = dtype.rpartition(".")[2].removesuffix("Tensor")
         names = {short: name for name, short in TYPE_NAMES.items()}
@@ -194,6 +200,35 @@ def _array(self: Tensor, dtype: Any = None, copy: Any = None) -> Any:
     return out if dtype is None else out.astype(dtype)
 
 
+# NumPy's names of the operators, for its numbers in front of tensors.
+_REFLECTED = {"add": "radd", "subtract": "rsub", "multiply": "rmul", "divide": "rtruediv",
+              "floor_divide": "rfloordiv", "remainder": "rmod", "power": "rpow", "bitwise_and": "rand",
+              "bitwise_or": "ror", "bitwise_xor": "rxor", "left_shift": "rlshift",
+              "right_shift": "rrshift", "equal": "eq", "not_equal": "ne", "less": "gt",
+              "less_equal": "ge", "greater": "lt", "greater_equal": "le"}
+
+
+def _array_ufunc(self: Tensor, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+    """NumPy's functions of tensors, and its arrays beside them: NumPy computes, in this process, and the
+    result is a tensor, as in PyTorch. A number of NumPy's before a tensor is a number like any other."""
+    name = _REFLECTED.get(ufunc.__name__)
+    if name and method == "__call__" and len(inputs) == 2 and isinstance(inputs[0], np.generic):
+        return getattr(self, f"__{name}__")(inputs[0])
+    values = [_convert.to_numpy(x) if isinstance(x, Tensor) else x for x in inputs]
+    found = getattr(ufunc, method)(*values, **options)
+    if "out" in options:
+        return found
+    made = [_convert.tensor(x) for x in (found if isinstance(found, tuple) else (found,))]
+    return tuple(made) if isinstance(found, tuple) else made[0]
+
+
+def _contains(self: Tensor, value: Any) -> bool:
+    if not isinstance(value, (Tensor, bool, int, float, complex)):
+        raise RuntimeError("Tensor.__contains__ only supports Tensor or scalar, but you passed in a "
+                           f"{type(value)}.")
+    return bool(ops["any"](ops["eq"](self, value)).item())
+
+
 def _copy_(self: Tensor, src: Any, non_blocking: bool = False) -> Tensor:
     """Overwrites the elements with src's, which broadcast; src may be on another device."""
     if isinstance(src, Tensor) and src.device != self.device:
@@ -249,6 +284,7 @@ _PROPERTIES = {
     "is_meta": (lambda self: False, "Tensors have data."),
     **{f"is_{kind}": (lambda self: False, f"Is it a {kind} tensor? Never.") for kind in (
         "ipu", "maia", "mkldnn", "mps", "mtia", "nested", "sparse_csr", "vulkan", "xla", "xpu")},
+    "layout": (lambda self: strided, "How the elements lie in memory: always strided."),
     "is_cuda": (lambda self: self.device.type == "cuda", "Is it on a GPU?"),
     "itemsize": (lambda self: self.element_size(), "Bytes of one element."),
     "nbytes": (lambda self: self.numel() * self.element_size(), "Bytes of all elements."),
@@ -291,10 +327,10 @@ def attach() -> None:
         "__complex__": lambda self: complex(self.item()),
         "__int__": lambda self: int(self.item()), "__index__": _index, "__array__": _array,
         "__getitem__": _indexing.getitem, "__setitem__": _indexing.setitem, "__repr__": text_of,
-        "__array_priority__": 1000, "__array_ufunc__": None,
+        "__array_priority__": 1000, "__array_ufunc__": _array_ufunc,
         "nelement": _nelement, "hand_over": _follow.hand_over, "take_back": _follow.take_back,
         "ndimension": _ndimension, "where": _where, "type_as": _type_as,
-        "__contains__": lambda self, value: bool(ops["any"](ops["eq"](self, value)).item()),
+        "__contains__": _contains,
         "__dlpack__": _dlpack, "__dlpack_device__": lambda self: (1, 0),
         "__deepcopy__": _deepcopy, "__reduce_ex__": _no_pickle, "__format__": _format,
         "__rpow__": lambda self, other: ops["pow"](other, self),
@@ -324,11 +360,16 @@ def attach() -> None:
 def _deepcopy(self: Tensor, memo: dict[int, Any]) -> Tensor:
     if not self.is_leaf:
         raise RuntimeError("Only Tensors created explicitly by the user support the deepcopy protocol")
-    copy = ops["clone"](ops["detach"](self))
-    out = type(self)(copy) if type(self) is not Tensor else copy
+    known = memo.get(id(self))
+    if known is not None:
+        return known  # type: ignore[no-any-return]
+    own = ops["clone"](ops["detach"](self))
+    out = type(self)(own) if type(self) is not Tensor else own
     if self.requires_grad != out.requires_grad:
         out.requires_grad = self.requires_grad
     memo[id(self)] = out
+    if self.grad is not None:
+        out.grad = copy.deepcopy(self.grad, memo)
     return out
 
 

@@ -65,9 +65,10 @@ def _resized(x: Tensor, dim: int, n: int) -> Tensor:
     return ops["cat"]([x, x.new_zeros(shape)], dim)
 
 
-def _plan(x: Tensor, s: Sequence[int] | None, dim: Dims) -> tuple[list[int], list[int]]:
+def _plan(x: Tensor, s: int | Sequence[int] | None, dim: Dims) -> tuple[list[int], list[int]]:
     """Dims and signal sizes; -1 for the input's own."""
     rank = x.dim()
+    s = [s] if isinstance(s, int) else s
     if dim is not None:
         dims = [wrap_dim(d, rank) for d in ([dim] if isinstance(dim, int) else dim)]
         if len(set(dims)) != len(dims):

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from .. import _core
-from .._convert import resolve_device
+from .._convert import dtype_of, resolve_device
 from .._core import Tensor, ops
+from .._memory_format import strided
+from .._out import store
 from .._session import current_session
 
 __all__ = [
-    "Function", "Size", "function_only", "is_method", "made", "options", "owned",
+    "Function", "Size", "factory", "function_only", "indices_of", "is_method", "made", "options", "owned",
     "sizes_of", "wrap_dim",
 ]
 Size = Sequence[int]
@@ -32,6 +36,33 @@ def is_method(function: Any) -> bool:
         function.__annotations__.get(code.co_varnames[0]) in ("Tensor", Tensor))
 
 
+def factory(function: Function) -> Function:
+    """A function that makes tensors, with what all of PyTorch's take: `layout`, which can only be
+    strided, `pin_memory`, which means nothing here, and `out`, whose dtype it then is; and the sizes as
+    `size` where they are several arguments."""
+    several = bool(function.__code__.co_flags & inspect.CO_VARARGS)
+
+    @functools.wraps(function)
+    def make(*args: Any, layout: Any = None, pin_memory: bool = False, out: Tensor | None = None,
+             **options: Any) -> Any:
+        if layout is not None and layout is not strided:
+            raise RuntimeError(f"{function.__name__}: tensors are strided, not {layout!r}")
+        if "dtype" in options:
+            options["dtype"] = dtype_of(options["dtype"])
+        if several and "size" in options:
+            if args:
+                raise TypeError(f"{function.__name__}() got multiple values for argument 'size'")
+            args = (options.pop("size"),)
+        if out is None:
+            return function(*args, **options)
+        if options.get("dtype", out.dtype) not in (None, out.dtype):
+            raise RuntimeError(f"dtype {options['dtype']} does not match dtype of out parameter "
+                               f"({out.dtype})")
+        return store(function.__name__, out, function(*args, **{**options, "dtype": out.dtype}))
+
+    return cast(Function, make)
+
+
 def owned(x: Tensor) -> Tensor:
     """x, with memory of its own: a row-major copy where it is a view."""
     return ops["contiguous"](x) if x._is_view() else x
@@ -39,9 +70,20 @@ def owned(x: Tensor) -> Tensor:
 
 def sizes_of(sizes: tuple[Any, ...]) -> tuple[int, ...]:
     """f(2, 3), f((2, 3)) and f([2, 3]) alike."""
-    if len(sizes) == 1 and not isinstance(sizes[0], int) and hasattr(sizes[0], "__iter__"):
-        return tuple(int(s) for s in sizes[0])
-    return tuple(int(s) for s in sizes)
+    if len(sizes) == 1 and hasattr(sizes[0], "__iter__") and getattr(sizes[0], "ndim", 1) != 0:
+        sizes = tuple(sizes[0])
+    try:
+        return tuple(map(operator.index, sizes))
+    except TypeError:
+        raise TypeError(f"sizes must be integers, not {sizes!r:.80}") from None
+
+
+def indices_of(index: Tensor, rank: int | None = None) -> Tensor:
+    """An empty index may have any dtype, and (where a rank is given) any shape."""
+    if index.numel():
+        return index
+    index = index.to(_core.int64)
+    return index if rank in (None, index.dim()) else ops["reshape"](index, (0,) * max(rank, 1))
 
 
 def wrap_dim(dim: int, rank: int) -> int:

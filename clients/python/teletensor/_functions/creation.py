@@ -11,7 +11,7 @@ from .._core import Tensor, ops
 from .._memory_format import in_format
 from .._pending import later, numbers_of
 from .._session import current_session
-from .common import function_only, made, options, sizes_of
+from .common import factory, function_only, made, options, sizes_of
 
 __all__ = [
     "arange", "empty", "empty_like", "empty_permuted", "empty_strided", "eye", "fill_", "full", "full_like",
@@ -21,6 +21,7 @@ __all__ = [
 METHODS = ["new_empty_strided", "new_tensor"]
 
 
+@factory
 def full(size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None,
          requires_grad: bool = False) -> Tensor:
     """A tensor of `size` filled with one value; its dtype is the value's unless given."""
@@ -30,18 +31,21 @@ def full(size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None,
     return made(ops["full"](fill_value, sizes_of((size,)), dtype, device), requires_grad)
 
 
+@factory
 def zeros(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A tensor of zeros."""
     dtype, device = options(dtype, device)
     return made(ops["full"](0, sizes_of(size), dtype, device), requires_grad)
 
 
+@factory
 def ones(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A tensor of ones."""
     dtype, device = options(dtype, device)
     return made(ops["full"](1, sizes_of(size), dtype, device), requires_grad)
 
 
+@factory
 def empty(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False,
           memory_format: Any = None) -> Tensor:
     """A tensor whose contents are not specified."""
@@ -50,6 +54,7 @@ def empty(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool
 
 
 @function_only
+@factory
 def zeros_like(input: Tensor, *, dtype: Any = None, device: Any = None,
                requires_grad: bool = False, memory_format: Any = None) -> Tensor:
     """Zeros of input's shape; dtype and device are input's unless given."""
@@ -58,6 +63,7 @@ def zeros_like(input: Tensor, *, dtype: Any = None, device: Any = None,
 
 
 @function_only
+@factory
 def ones_like(input: Tensor, *, dtype: Any = None, device: Any = None,
               requires_grad: bool = False, memory_format: Any = None) -> Tensor:
     """Ones of input's shape; dtype and device are input's unless given."""
@@ -66,6 +72,7 @@ def ones_like(input: Tensor, *, dtype: Any = None, device: Any = None,
 
 
 @function_only
+@factory
 def full_like(input: Tensor, fill_value: Any, *, dtype: Any = None, device: Any = None,
               requires_grad: bool = False, memory_format: Any = None) -> Tensor:
     """A tensor of input's shape filled with one value."""
@@ -74,6 +81,7 @@ def full_like(input: Tensor, fill_value: Any, *, dtype: Any = None, device: Any 
 
 
 @function_only
+@factory
 def empty_like(input: Tensor, *, dtype: Any = None, device: Any = None,
                requires_grad: bool = False, memory_format: Any = None) -> Tensor:
     """An uninitialised tensor of input's shape."""
@@ -94,6 +102,7 @@ def _whole(dtype: Any, *numbers: Any) -> tuple[Any, ...]:
     return tuple(int(v) if isinstance(v, float) else v for v in numbers)
 
 
+@factory
 def arange(start: Any, end: Any = None, step: Any = 1, *, dtype: Any = None, device: Any = None,
            requires_grad: bool = False) -> Tensor:
     """start, start + step, ... before end; `arange(end)` starts at 0."""
@@ -112,6 +121,7 @@ def arange(start: Any, end: Any = None, step: Any = 1, *, dtype: Any = None, dev
     return made(ops["arange"](first, last, by, dtype, device), requires_grad)
 
 
+@factory
 def linspace(start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any = None,
              requires_grad: bool = False) -> Tensor:
     """`steps` evenly spaced numbers from start to end, which may be complex."""
@@ -128,6 +138,7 @@ def linspace(start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any
     return made(ops["complex"](*parts), requires_grad)
 
 
+@factory
 def logspace(start: Any, end: Any, steps: int, base: float = 10.0, *, dtype: Any = None,
              device: Any = None, requires_grad: bool = False) -> Tensor:
     """base to the power of `steps` evenly spaced numbers from start to end."""
@@ -137,6 +148,7 @@ def logspace(start: Any, end: Any, steps: int, base: float = 10.0, *, dtype: Any
     return made(out if dtype == _core.float64 else ops["cast"](out, dtype), requires_grad)
 
 
+@factory
 def empty_strided(size: Any, stride: Any, *, dtype: Any = None, device: Any = None,
                   requires_grad: bool = False) -> Tensor:
     """An uninitialised tensor with the given strides."""
@@ -149,6 +161,7 @@ def empty_strided(size: Any, stride: Any, *, dtype: Any = None, device: Any = No
     return made(ops["detach"](ops["as_strided"](memory, shape, strides, 0)), requires_grad)
 
 
+@factory
 def empty_permuted(size: Any, physical_layout: Any, *, dtype: Any = None, device: Any = None,
                    requires_grad: bool = False) -> Tensor:
     """An uninitialised tensor whose dimensions lie in memory in the order of physical_layout."""
@@ -172,18 +185,21 @@ def _triangle(row: int, col: int, mask: str, offset: int, dtype: Any, device: An
     return found if dtype is None or dtype == _core.int64 else ops["cast"](found, dtype)
 
 
+@factory
 def tril_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None,
                  device: Any = None) -> Tensor:
     """The rows and columns of the lower triangle of a row x col matrix, as a 2 x n tensor."""
     return _triangle(row, col, "tril", offset, dtype, device)
 
 
+@factory
 def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None,
                  device: Any = None) -> Tensor:
     """The rows and columns of the upper triangle of a row x col matrix, as a 2 x n tensor."""
     return _triangle(row, col, "triu", offset, dtype, device)
 
 
+@factory
 def new_tensor(self: Tensor, data: Any, *, dtype: Any = None, device: Any = None,
                requires_grad: bool = False) -> Tensor:
     """A new tensor with a copy of data; dtype and device are this tensor's unless given."""
@@ -191,6 +207,7 @@ def new_tensor(self: Tensor, data: Any, *, dtype: Any = None, device: Any = None
                   requires_grad=requires_grad)
 
 
+@factory
 def new_empty_strided(self: Tensor, size: Any, stride: Any, *, dtype: Any = None, device: Any = None,
                       requires_grad: bool = False) -> Tensor:
     """An uninitialised tensor with the given strides; dtype and device are this tensor's."""
@@ -198,6 +215,7 @@ def new_empty_strided(self: Tensor, size: Any, stride: Any, *, dtype: Any = None
                          requires_grad=requires_grad)
 
 
+@factory
 def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None,
         requires_grad: bool = False) -> Tensor:
     """The n input m matrix with ones on the diagonal."""
@@ -205,6 +223,7 @@ def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None,
     return made(ops["eye"](n, m, dtype, device), requires_grad)
 
 
+@factory
 def scalar_tensor(value: Any, *, dtype: Any = None, device: Any = None,
                   requires_grad: bool = False) -> Tensor:
     """A 0-d tensor; of the default dtype unless one is given."""

@@ -8,8 +8,9 @@ from typing import Any
 from .. import _core
 from .._core import Tensor, ops
 from .._indexing import expanded, nonzero_columns
+from .._out import store
 from .._pending import nonzero_rows
-from .common import function_only, sizes_of
+from .common import function_only, indices_of, sizes_of
 from .structure import broadcast_shapes, broadcast_tensors
 
 __all__ = [
@@ -25,12 +26,7 @@ def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False)
     """The elements along dim at index. sparse_grad is accepted; gradients are dense."""
     if index.numel() == 0 and index.dim() != input.dim():
         return ops["empty"](index._shape, input.dtype, input.device)
-    return ops["gather"](input, _indices(index), dim)
-
-
-def _indices(index: Tensor) -> Tensor:
-    """An empty index may have any dtype."""
-    return index if index.numel() else index.to(_core.int64)
+    return ops["gather"](input, indices_of(index), dim)
 
 
 _REDUCTIONS = {"add": "sum", "multiply": "prod"}
@@ -38,7 +34,7 @@ _REDUCTIONS = {"add": "sum", "multiply": "prod"}
 
 def _scattered(ending: str, input: Tensor, dim: int, index: Tensor, src: Any, value: Any,
                reduce: str | None) -> Tensor:
-    source, index = value if src is None else src, _indices(index)
+    source, index = value if src is None else src, indices_of(index, input.dim())
     if reduce is None:
         return ops["scatter" + ending](input, index, source, dim)
     if reduce not in _REDUCTIONS:
@@ -62,12 +58,12 @@ def scatter_(input: Tensor, dim: int, index: Tensor, src: Any = None, *, value: 
 
 def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     """A copy with src added along dim at index."""
-    return ops["scatter_add"](input, _indices(index), src, dim)
+    return ops["scatter_add"](input, indices_of(index, input.dim()), src, dim)
 
 
 def scatter_add_(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     """scatter_add in place."""
-    return ops["scatter_add_"](input, _indices(index), src, dim)
+    return ops["scatter_add_"](input, indices_of(index, input.dim()), src, dim)
 
 
 def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
@@ -138,8 +134,14 @@ def index_put_(input: Tensor, indices: Sequence[Tensor | None], values: Tensor,
     return _put("index_put_", input, indices, values, accumulate)
 
 
-def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
+def nonzero(input: Tensor, *, as_tuple: bool = False, out: Tensor | None = None) -> Any:
     """Coordinates of the elements that are not zero. Only reading their number, the shape, waits."""
+    if out is not None:
+        if as_tuple:
+            raise RuntimeError("nonzero does not support the out kwarg when as_tuple is True")
+        if out.dtype != _core.int64:
+            raise RuntimeError(f"nonzero: Expected out tensor to have scalar type Long but got {out.dtype}")
+        return store("nonzero", out, nonzero_rows(input))
     if as_tuple and input.dim() == 0:
         input = ops["reshape"](input, (1,))
     if as_tuple:
@@ -160,8 +162,8 @@ def masked_select(input: Tensor, mask: Tensor) -> Tensor:
 def unravel_index(indices: Tensor, shape: Any) -> tuple[Tensor, ...]:
     """The coordinates, in a tensor of `shape`, of indices of its row-major order."""
     sizes = sizes_of((shape,))
-    if indices.dtype not in (_core.uint8, _core.int32, _core.int64):
-        raise ValueError(f"expected 'indices' to be integer tensor, but got {indices.dtype}")
+    if indices.dtype.is_floating_point or indices.dtype.is_complex or indices.dtype == _core.bool:
+        raise TypeError(f"expected 'indices' to be integer tensor, but got {indices.dtype}")
     if any(n < 0 for n in sizes):
         raise ValueError(f"'shape' cannot have negative values, but got {sizes}")
     found, step, places = [], 1, ops["cast"](indices, _core.int64)

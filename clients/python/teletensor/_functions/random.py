@@ -10,7 +10,7 @@ from .._convert import resolve_device
 from .._core import Tensor, ops
 from .._generator import Generator, draw
 from .._session import current_session
-from .common import function_only, made, options, sizes_of
+from .common import factory, function_only, made, options, sizes_of
 
 __all__ = [
     "bernoulli", "binomial", "dropout", "multinomial", "normal", "poisson", "rand", "rand_like",
@@ -25,6 +25,7 @@ def _drawn(op: str, size: Any, dtype: Any, device: Any, generator: Generator | N
     return ops["view_as_complex"](parts if op == "rand" else ops["mul"](parts, 0.5**0.5))
 
 
+@factory
 def rand(*size: Any, generator: Generator | None = None, dtype: Any = None, device: Any = None,
          requires_grad: bool = False) -> Tensor:
     """Uniform random numbers in [0, 1); of a complex dtype both parts."""
@@ -32,6 +33,7 @@ def rand(*size: Any, generator: Generator | None = None, dtype: Any = None, devi
     return made(_drawn("rand", sizes_of(size), dtype, device, generator), requires_grad)
 
 
+@factory
 def randn(*size: Any, generator: Generator | None = None, dtype: Any = None, device: Any = None,
           requires_grad: bool = False) -> Tensor:
     """Standard normal random numbers; of a complex dtype each part has variance 1/2."""
@@ -39,15 +41,19 @@ def randn(*size: Any, generator: Generator | None = None, dtype: Any = None, dev
     return made(_drawn("randn", sizes_of(size), dtype, device, generator), requires_grad)
 
 
+@factory
 def randint(low: int, high: Any = None, size: Any = None, *, generator: Generator | None = None,
             dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Uniform random integers in [low, high); `randint(high, size)` starts at 0."""
     if size is None:
         low, high, size = 0, low, high
+    elif high is None:
+        low, high = 0, low
     return made(draw("randint", low, high, sizes_of((size,)), dtype or _core.int64,
                      resolve_device(current_session(), device), generator=generator), requires_grad)
 
 
+@factory
 def randperm(n: int, *, generator: Generator | None = None, dtype: Any = None,
              device: Any = None) -> Tensor:
     """A random permutation of 0 ... n-1."""
@@ -56,6 +62,7 @@ def randperm(n: int, *, generator: Generator | None = None, dtype: Any = None,
 
 
 @function_only
+@factory
 def rand_like(input: Tensor, *, generator: Generator | None = None, dtype: Any = None,
               device: Any = None, requires_grad: bool = False) -> Tensor:
     """Uniform random numbers of input's shape."""
@@ -64,6 +71,7 @@ def rand_like(input: Tensor, *, generator: Generator | None = None, dtype: Any =
 
 
 @function_only
+@factory
 def randn_like(input: Tensor, *, generator: Generator | None = None, dtype: Any = None,
                device: Any = None, requires_grad: bool = False) -> Tensor:
     """Standard normal random numbers of input's shape."""
@@ -72,6 +80,7 @@ def randn_like(input: Tensor, *, generator: Generator | None = None, dtype: Any 
 
 
 @function_only
+@factory
 def randint_like(input: Tensor, low: Any = None, high: Any = None, *, generator: Generator | None = None,
                  dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Uniform random integers of input's shape in [low, high); `randint_like(x, high)` starts at 0."""
@@ -81,13 +90,15 @@ def randint_like(input: Tensor, low: Any = None, high: Any = None, *, generator:
                      device or input.device, generator=generator), requires_grad)
 
 
+@factory
 def normal(mean: Any = 0.0, std: Any = 1.0, size: Any = None, *, generator: Generator | None = None,
-           dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: bool = False,
+           dtype: Any = None, device: Any = None,
            requires_grad: bool = False) -> Tensor:
-    """Normal random numbers; mean and std may be tensors, whose shapes broadcast. `layout` and
-    `pin_memory` are PyTorch's and have no meaning here."""
+    """Normal random numbers; mean and std may be tensors, whose shapes broadcast."""
     if isinstance(std, (int, float)) and std < 0:
         raise RuntimeError(f"normal expects std >= 0.0, but found std {std}")
+    if isinstance(std, Tensor):
+        std = ops["require"](std, ops["all"](ops["ge"](std, 0)), "normal expects all elements of std >= 0.0")
     if isinstance(mean, Tensor) or isinstance(std, Tensor):
         like: Any = mean + std if isinstance(mean, Tensor) and isinstance(std, Tensor) else (
             mean if isinstance(mean, Tensor) else std)
@@ -161,13 +172,15 @@ def normal_(self: Tensor, mean: float = 0.0, std: float = 1.0, *,
     return draw("normal_", self, mean, std, generator=generator)
 
 
-def random_(self: Tensor, from_: int = 0, to: int | None = None, *,
+def random_(self: Tensor, from_: int | None = None, to: Any = ..., *,
             generator: Generator | None = None) -> Tensor:
-    """Fills with uniform random integers in [from_, to); `random_(to)` starts at 0."""
-    if to is None:
-        if from_:
-            from_, to = 0, from_
-        elif self.dtype.name in WHOLE:
+    """Fills with uniform random integers in [from_, to); `random_(to)` starts at 0. `to` None: up to the
+    largest number that the dtype holds, with all below it."""
+    if to is ... and from_ is not None:
+        from_, to = 0, from_
+    from_ = from_ or 0
+    if to is None or to is ...:
+        if self.dtype.name in WHOLE:
             to = WHOLE[self.dtype.name]
         else:
             to = 2 ** (8 * self.element_size() - (0 if self.dtype.name.startswith("u") else 1))

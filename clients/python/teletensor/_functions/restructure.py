@@ -64,6 +64,8 @@ def resize_(self: Tensor, *sizes: Any, memory_format: Any = contiguous_format) -
     size = sizes_of(sizes)
     if any(n < 0 for n in size):
         raise RuntimeError(f"resize_: a negative size in {list(size)}")
+    if math.prod(size) >= 2**63:
+        raise RuntimeError(f"resize_: {list(size)} has too many elements")
     if size == self._shape:
         return self
     shown = 1 + sum((n - 1) * s for n, s in zip(self._shape, self._strides(), strict=True))

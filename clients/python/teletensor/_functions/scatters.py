@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from .. import _core
 from .._core import Tensor, ops
-from .common import Size, sizes_of, wrap_dim
+from .common import Size, indices_of, sizes_of, wrap_dim
 
 __all__ = [
     "as_strided_scatter", "diagonal_scatter", "index_reduce", "index_reduce_", "put", "put_",
@@ -93,13 +93,13 @@ def as_strided_scatter(input: Tensor, src: Tensor, size: Size, stride: Size,
 def scatter_reduce(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *,
                    include_self: bool = True) -> Tensor:
     """input with all src of one place (and its own element) made one by sum, prod, mean, amax, amin."""
-    return ops["scatter_reduce"](input, index, src, dim, reduce, include_self)
+    return ops["scatter_reduce"](input, indices_of(index, input.dim()), src, dim, reduce, include_self)
 
 
 def scatter_reduce_(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *,
                     include_self: bool = True) -> Tensor:
     """scatter_reduce in place."""
-    return ops["scatter_reduce_"](input, index, src, dim, reduce, include_self)
+    return ops["scatter_reduce_"](input, indices_of(index, input.dim()), src, dim, reduce, include_self)
 
 
 def _slices(input: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str) -> Tensor:
@@ -160,8 +160,8 @@ def put_(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False)
 
 def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
     """The elements along dim at the indices, which broadcast; without dim, of all elements."""
-    if indices.dtype not in (_core.int32, _core.int64):
-        raise RuntimeError("torch.take_along_dim(): dtype of indices should be Int or Long but got "
+    if indices.dtype != _core.int64:
+        raise RuntimeError("torch.take_along_dim(): dtype of indices should be Long but got "
                            f"{indices.dtype}")
     if dim is None:
         return ops["gather"](_flat(input), _flat(indices), 0)

@@ -197,6 +197,8 @@ def broadcast_shapes(*given: Sequence[int] | int) -> Shape:
     shapes = [(s,) if isinstance(s, int) else s for s in given]
     rank = max((len(s) for s in shapes), default=0)
     out = [1] * rank
+    if any(size < 0 for shape in shapes for size in shape):
+        raise ValueError(f"broadcast_shapes: a negative size in {', '.join(map(str, shapes))}")
     for shape in shapes:
         for i, size in enumerate(reversed(shape)):
             if size != 1:
@@ -213,6 +215,8 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
                            f"{indexing}")
     vectors = list(tensors[0]) if len(tensors) == 1 and not isinstance(tensors[0], Tensor) \
         else list(tensors)
+    if len({(v.dtype, v.device) for v in vectors}) > 1:
+        raise RuntimeError("meshgrid expects all tensors to have the same dtype and device")
     if indexing == "xy" and len(vectors) >= 2:
         a, b, *rest = meshgrid(vectors[1], vectors[0], *vectors[2:])
         return (b, a, *rest)
@@ -228,6 +232,8 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
 
 def flip(input: Tensor, *order: Any, dims: Any = None) -> Tensor:
     """A copy with the order of the elements reversed along dims."""
+    if not order and dims is None:
+        raise TypeError('flip() missing 1 required positional arguments: "dims"')
     axes = [wrap_dim(d, input.dim()) for d in sizes_of(order if dims is None else (dims,))]
     if len(set(axes)) != len(axes):
         raise RuntimeError(f"dim {axes} appears multiple times in the list of dims")

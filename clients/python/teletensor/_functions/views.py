@@ -40,7 +40,7 @@ def as_strided(input: Tensor, size: Size, stride: Size, storage_offset: int | No
 
 def ravel(input: Tensor) -> Tensor:
     """The elements in row-major order as one dimension; a copy only where needed."""
-    return ops["reshape"](input, (-1,)) if input.numel() else ops["reshape"](input, (0,))
+    return ops["reshape"](ops["contiguous"](input), (input.numel(),))
 
 
 def broadcast_to(input: Tensor, size: Size) -> Tensor:

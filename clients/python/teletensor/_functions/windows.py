@@ -9,7 +9,7 @@ import numpy as np
 from .. import _core
 from .._convert import tensor
 from .._core import Tensor, ops
-from .common import made, options
+from .common import factory, made, options
 
 __all__ = [
     "bartlett_window", "blackman_window", "hamming_window", "hann_window", "istft", "kaiser_window",
@@ -34,6 +34,7 @@ def _window(name: str, length: int, periodic: bool, shape: Any, dtype: Any, devi
     return made(out, requires_grad)
 
 
+@factory
 def hann_window(window_length: int, periodic: bool = True, *, dtype: Any = None, device: Any = None,
                 requires_grad: bool = False) -> Tensor:
     """0.5 - 0.5 cos(2 pi k / (n - 1)); periodic: one longer without its last element."""
@@ -41,6 +42,7 @@ def hann_window(window_length: int, periodic: bool = True, *, dtype: Any = None,
                    lambda k, n: 0.5 - 0.5 * np.cos(2 * np.pi * k / (n - 1)), dtype, device, requires_grad)
 
 
+@factory
 def hamming_window(window_length: int, periodic: bool = True, alpha: float = 0.54, beta: float = 0.46,
                    *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """alpha - beta cos(2 pi k / (n - 1)); periodic: one longer without its last element."""
@@ -49,6 +51,7 @@ def hamming_window(window_length: int, periodic: bool = True, alpha: float = 0.5
                    requires_grad)
 
 
+@factory
 def blackman_window(window_length: int, periodic: bool = True, *, dtype: Any = None,
                     device: Any = None, requires_grad: bool = False) -> Tensor:
     """0.42 - 0.5 cos(2 pi k / (n - 1)) + 0.08 cos(4 pi k / (n - 1))."""
@@ -58,6 +61,7 @@ def blackman_window(window_length: int, periodic: bool = True, *, dtype: Any = N
     return _window("blackman_window", window_length, periodic, shape, dtype, device, requires_grad)
 
 
+@factory
 def bartlett_window(window_length: int, periodic: bool = True, *, dtype: Any = None,
                     device: Any = None, requires_grad: bool = False) -> Tensor:
     """1 - |2 k / (n - 1) - 1|: a triangle."""
@@ -65,6 +69,7 @@ def bartlett_window(window_length: int, periodic: bool = True, *, dtype: Any = N
                    lambda k, n: 1 - np.abs(2 * k / (n - 1) - 1), dtype, device, requires_grad)
 
 
+@factory
 def kaiser_window(window_length: int, periodic: bool = True, beta: float = 12.0, *, dtype: Any = None,
                   device: Any = None, requires_grad: bool = False) -> Tensor:
     """i0(beta sqrt(1 - (2 k / (n - 1) - 1)^2)) / i0(beta)."""

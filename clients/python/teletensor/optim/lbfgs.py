@@ -238,7 +238,8 @@ class LBFGS(Optimizer):
             if state["n_iter"] == 1:
                 state.update(old_dirs=[], old_stps=[], ro=[], H_diag=1)
                 direction = -gradient
-                t = min(1.0, 1.0 / gradient.abs().sum().item()) * lr
+                total = gradient.abs().sum().item()
+                t = (1.0 / total if total > 1.0 else 1.0) * lr
             else:
                 direction = self._direction(state, gradient, group["history_size"])
                 t = lr

@@ -69,7 +69,7 @@ class MultiplicativeLR(LambdaLR):
     """previous rate * lr_lambda(epoch)."""
 
     def get_lr(self) -> list[float]:
-        if self.last_epoch == 0:
+        if self.last_epoch == 0 or self._initial:
             return self._rates
         return [
             rate * factor(self.last_epoch)
@@ -119,7 +119,7 @@ class ExponentialLR(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[float]:
-        if self.last_epoch == 0:
+        if self.last_epoch == 0 or self._initial:
             return self._rates
         return [rate * self.gamma for rate in self._rates]
 
@@ -172,7 +172,7 @@ class LinearLR(LRScheduler):
     def get_lr(self) -> list[float]:
         if self.last_epoch == 0:
             return [rate * self.start_factor for rate in self._rates]
-        if self.last_epoch > self.total_iters:
+        if self._initial or self.last_epoch > self.total_iters:
             return self._rates
         slope = self.end_factor - self.start_factor
         before = self.total_iters * self.start_factor + (self.last_epoch - 1) * slope
@@ -194,7 +194,7 @@ class PolynomialLR(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[float]:
-        if self.last_epoch == 0 or self.last_epoch > self.total_iters:
+        if self.last_epoch == 0 or self._initial or self.last_epoch > self.total_iters:
             return self._rates
         now = 1.0 - self.last_epoch / self.total_iters
         before = 1.0 - (self.last_epoch - 1) / self.total_iters
@@ -215,7 +215,7 @@ class CosineAnnealingLR(LRScheduler):
 
     def get_lr(self) -> list[float]:
         epoch, period, low = self.last_epoch, self.T_max, self.eta_min
-        if epoch == 0:
+        if epoch == 0 or self._initial:
             return self._rates
         if (epoch - 1 - period) % (2 * period) == 0:
             rise = (1 - math.cos(math.pi / period)) / 2
