@@ -448,8 +448,8 @@ void bind_session(nb::module_& m) {
            })
       .def("uploaded", [](PySession& s, std::uint64_t upload, nb::handle dtype, nb::handle device,
                           std::vector<std::int64_t> shape) {
-        HandleRef h = value_or_raise(s.uploaded(upload, *dtype_of(dtype.ptr()),
-                                                *device_of(device.ptr()), dims_of(shape)));
+        HandleRef h = value_or_raise(
+            s.uploaded(upload, *dtype_of(dtype.ptr()), *device_of(device.ptr()), dims_of(shape)));
         return nb::steal(wrap(s, h));
       });
   m.def(

@@ -83,9 +83,8 @@ void bind_share(nb::module_& m) {
               return self.upload(to, place, from, bytes, signalled);
             }();
             const std::uint64_t number = value_of(std::move(upload));
-            return nb::steal(
-                wrap(session, value_or_raise(session.uploaded(
-                                  number, *dtype_of(dtype.ptr()), place, dims))));
+            return nb::steal(wrap(session, value_or_raise(session.uploaded(
+                                               number, *dtype_of(dtype.ptr()), place, dims))));
           },
           nb::arg("address"), nb::arg("session"), nb::arg("dtype"), nb::arg("device"),
           nb::arg("shape"), nb::arg("at"), nb::arg("bytes"),
@@ -108,9 +107,8 @@ void bind_share(nb::module_& m) {
             }();
             PyBuffer_Release(&view);
             const std::uint64_t number = value_of(std::move(upload));
-            return nb::steal(
-                wrap(session, value_or_raise(session.uploaded(
-                                  number, *dtype_of(dtype.ptr()), place, dims))));
+            return nb::steal(wrap(session, value_or_raise(session.uploaded(
+                                               number, *dtype_of(dtype.ptr()), place, dims))));
           },
           nb::arg("address"), nb::arg("session"), nb::arg("data"), nb::arg("dtype"),
           nb::arg("device"), nb::arg("shape"),

@@ -286,23 +286,22 @@ void bind_tensor(nb::module_& m) {
       "A tensor that lives on the daemon. Shape, dtype, device and gradient facts are known here "
       "without a round trip; reading values waits.");
   tensor_type = reinterpret_cast<PyTypeObject*>(type.ptr());
-  type.def(
-          "__init__",
-          [](nb::pointer_and_handle<PyTensor> self, nb::args data, nb::kwargs options) {
-            nb::object given = nb::len(data) == 1 ? nb::borrow(data[0]) : nb::none();
-            if (tensor_of(given.ptr()) == nullptr) {
-              if (PyErr_Occurred()) throw nb::python_error();
-              given = nb::module_::import_("teletensor._tensor_types")
-                          .attr("of_default_type")(*data, **options);
-            }
-            PyTensor& source = tensor(given, "data");
-            // A name of its own on the same memory, without history.
-            static const ops::OpRef detach("detach");
-            const Var argument = source.var();
-            Handles results;
-            raise_if(source.session->apply(detach, {&argument, 1}, {}, {}, results));
-            new (self.p) PyTensor(source.session, results[0], self.h.ptr());
-          })
+  type.def("__init__",
+           [](nb::pointer_and_handle<PyTensor> self, nb::args data, nb::kwargs options) {
+             nb::object given = nb::len(data) == 1 ? nb::borrow(data[0]) : nb::none();
+             if (tensor_of(given.ptr()) == nullptr) {
+               if (PyErr_Occurred()) throw nb::python_error();
+               given = nb::module_::import_("teletensor._tensor_types")
+                           .attr("of_default_type")(*data, **options);
+             }
+             PyTensor& source = tensor(given, "data");
+             // A name of its own on the same memory, without history.
+             static const ops::OpRef detach("detach");
+             const Var argument = source.var();
+             Handles results;
+             raise_if(source.session->apply(detach, {&argument, 1}, {}, {}, results));
+             new (self.p) PyTensor(source.session, results[0], self.h.ptr());
+           })
       .def_prop_ro("_shape", [](const PyTensor& t) { return tuple_of(handle(t).shape()); })
       .def_prop_ro(
           "dtype", [](const PyTensor& t) { return own(wrap_dtype(dtype(t))); }, "The element type.")

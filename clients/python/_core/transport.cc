@@ -141,9 +141,8 @@ void bind_transport(nb::module_& m) {
             });
             raise_call(upload.status(), word);
             // Here, so that no interrupt can come between an upload and its name.
-            return nb::steal(
-                wrap(session, value_or_raise(session.uploaded(*upload, *dtype_of(dtype.ptr()),
-                                                              place, dims))));
+            return nb::steal(wrap(session, value_or_raise(session.uploaded(
+                                               *upload, *dtype_of(dtype.ptr()), place, dims))));
           },
           nb::arg("session"), nb::arg("data"), nb::arg("dtype"), nb::arg("device"),
           nb::arg("shape"), nb::arg("chunk"), nb::arg("key"), nb::arg("again"), nb::arg("moved"),

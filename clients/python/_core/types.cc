@@ -32,8 +32,7 @@ void set_error(const Status& status) {
 
 core::Dims dims_of(std::span<const std::int64_t> shape) {
   if (shape.size() > core::kMaxRank) {
-    raise_if(
-        core::invalid("rank " + std::to_string(shape.size()) + " is above the limit of 12"));
+    raise_if(core::invalid("rank " + std::to_string(shape.size()) + " is above the limit of 12"));
   }
   return core::Dims(shape);
 }
