@@ -98,7 +98,8 @@ def normal(mean: Any = 0.0, std: Any = 1.0, size: Any = None, *, generator: Gene
     if isinstance(std, (int, float)) and std < 0:
         raise RuntimeError(f"normal expects std >= 0.0, but found std {std}")
     if isinstance(std, Tensor):
-        std = ops["require"](std, ops["all"](ops["ge"](std, 0)), "normal expects all elements of std >= 0.0")
+        positive = ops["all"](ops["ge"](std, 0))
+        std = ops["require"](std, positive, "normal expects all elements of std >= 0.0")
     if isinstance(mean, Tensor) or isinstance(std, Tensor):
         like: Any = mean + std if isinstance(mean, Tensor) and isinstance(std, Tensor) else (
             mean if isinstance(mean, Tensor) else std)
