@@ -92,7 +92,6 @@ def test_gradients_meet_on_their_device(start):
 def counts(daemon):
     """What a daemon that has ended says of cuda:0: instructions and loops as kernels, instructions on the
     host, kernels compiled, read, refused."""
-
     daemon.terminate()
     wait_until(lambda: "refused" in daemon.log, 30, "the last word of the device")
     line = next(x for x in daemon.log.splitlines() if "cuda:0: " in x and "refused" in x)
@@ -254,6 +253,25 @@ def test_what_does_not_fit_is_said_in_one_line(start, options, text):
     assert len(lines) == 1, daemon.log
     with tt.connect(daemon.unix):
         assert not tt.cuda.is_available()
+
+
+def test_lines_are_put_in_order_on_the_device(start):
+    import teletensor as tt
+
+    daemon = start()
+    numbers = np.random.default_rng(4).integers(-50, 50, (2, 1200)).astype("float32")
+    numbers[0, 7], numbers[1, 5:9] = np.nan, -0.0
+    with tt.connect(daemon.unix):
+        found = []
+        for device in ("cpu", "cuda"):
+            x = tt.tensor(numbers, device=device)
+            results = [*tt.sort(x, dim=1, stable=True), *tt.topk(x, 40, dim=1), tt.argsort(x, descending=True),
+                       *tt.kthvalue(x, 1100, dim=1), *tt.median(x, 1), tt.median(x[1])]
+            found.append([result.cpu().numpy() for result in results])
+        for on_cpu, on_device in zip(*found, strict=True):
+            np.testing.assert_array_equal(on_device, on_cpu)
+    assert counts(daemon)[2] == 0, daemon.log
+    daemon.restart()  # to be ended by the fixture
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

@@ -61,7 +61,8 @@ std::string make_prelude() {
                                         texts::kGates,         texts::kOptimizers,
                                         texts::kNorms,         texts::kLosses,
                                         texts::kScatter,       texts::kConv,
-                                        texts::kAttention,     texts::kScan}) {
+                                        texts::kAttention,     texts::kScan,
+                                        texts::kSort}) {
     append(text, header);
   }
   return text;

@@ -121,6 +121,12 @@ Facts facts_of(Recipe recipe) {
       return {"attention_queries", "AttentionCall", 1, true, Spread::kBlocks};
     case Recipe::kScanLine:
       return {"scan_line", "ScanCall", 2, true};
+    case Recipe::kSortRuns:
+      return {"sort_runs", "SortCall", 2, true, Spread::kBlocks};
+    case Recipe::kSortMerge:
+      return {"sort_merge", "SortCall", 1};
+    case Recipe::kSortTake:
+      return {"sort_take", "SortCall", 2};
   }
   return {};
 }

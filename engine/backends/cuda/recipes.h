@@ -60,6 +60,9 @@ enum class Recipe : std::uint8_t {
   kAttentionKeys,
   kAttentionQueries,
   kScanLine,
+  kSortRuns,
+  kSortMerge,
+  kSortTake,
 };
 
 // All that the text depends on.

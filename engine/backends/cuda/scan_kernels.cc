@@ -41,7 +41,10 @@ Status scan(KernelCall& call, Work& work) {
 
 }  // namespace
 
+void add_sort_kernels(DeviceTable& table);  // sort_kernels.cc
+
 void add_scan_kernels(DeviceTable& table) {
+  add_sort_kernels(table);
   constexpr Skeleton kScan = Skeleton::kScan;
   table.add("cumsum", kScan, scan<kSum>);
   table.add("reverse_cumsum", kScan, scan<kReverseSum>);

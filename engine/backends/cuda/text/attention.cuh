@@ -35,12 +35,18 @@ void attention_scores(const calls::AttentionCall& p, A (&scores)[64][65], A (&as
   each_of_tile(acc, 64, 64, [&](int row, int column, A value) {
     const bool seen = q0 + row < p.length && k0 + column < p.keys &&
                       (!p.causal || k0 + column <= q0 + row);
-    A score = seen ? value * scale : -A(__builtin_inf());
-    if (seen && of.mask) {
-      score += of.mask[(q0 + row) * p.mask_row + (k0 + column) * p.mask_column];
-    }
-    scores[row][column] = score;
+    scores[row][column] = seen ? value * scale : -A(__builtin_inf());
   });
+  __syncthreads();
+  if (!of.mask) return;
+  // One by one: with the sums in registers there is no room for the addresses of several.
+#pragma unroll 1
+  for (int e = threadIdx.x; e < 64 * 64; e += 256) {
+    const std::int64_t row = q0 + e / 64, column = k0 + e % 64;
+    if (row < p.length && column < p.keys && (!p.causal || column <= row)) {
+      scores[e / 64][e % 64] += of.mask[row * p.mask_row + column * p.mask_column];
+    }
+  }
   __syncthreads();
 }
 

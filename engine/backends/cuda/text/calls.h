@@ -216,4 +216,14 @@ struct ScanCall {
   std::int64_t* places;
 };
 
+// The same lines. Items of all of a line, or of what runs have kept of it (`kept`, where they are
+// taken); text/sort.cuh.
+struct SortCall {
+  std::int64_t n, length, step, keep, width, kept, first, taken;
+  const void *x, *from;
+  void *to, *y;
+  std::int64_t* places;
+  bool descending, nan_wins;
+};
+
 }  // namespace teletensor::backends::cuda::calls
