@@ -406,6 +406,28 @@ TEST_F(RecoveryTest, AnOperationThatIsNotThereIsNamed) {
   EXPECT_NE(refused.status().message().find("mul (revision 77)"), std::string::npos);
 }
 
+TEST_F(RecoveryTest, AnOperationThatIsListedTwiceIsRefused) {
+  token_of_one();
+  House house(folder_.path + "/other");
+  auto store = SessionStore::open(folder_.path);
+  auto reading = (*store)->read(std::filesystem::path(path()).filename());
+  ASSERT_TRUE(reading.ok());
+  v1::SavedImage& saved = *(*reading)->body.mutable_image();
+  ASSERT_EQ(saved.recorded_seqs_size(), 1);
+  saved.add_recorded_seqs(saved.recorded_seqs(0));
+  saved.add_recorded_nodes(saved.recorded_nodes(0));
+  auto image = read_image(saved, house.engine->catalog());
+  ASSERT_TRUE(image.ok()) << image.status().message();
+  const auto zeros = [](void* to, std::size_t size, Status&) {
+    std::memset(to, 0, size);
+    return Status();
+  };
+  const auto lease = house.leases.restore((*reading)->head, (*reading)->body, std::move(*image),
+                                          zeros, "x.session");
+  EXPECT_NE(lease.status().message().find("a recorded operation"), std::string::npos)
+      << lease.status().message();
+}
+
 // One field somewhere becomes another number, or an element of a list comes twice or not at all.
 void mutate(google::protobuf::Message& message, std::mt19937_64& random) {
   const auto* type = message.GetDescriptor();

@@ -228,7 +228,7 @@ void Backward::free_saved() {
 
 void Backward::settle(const std::function<void(Handle&)>& name) {
   const auto fresh = [&](const Handle& like, const core::Dims& strides) {
-    HandleRef h = graph_.make(
+    HandleRef h = graph_.adopt(
         {like.layout.dtype, like.layout.device, core::Geometry(like.shape(), strides)}, nullptr);
     name(*h);
     return h;

@@ -200,7 +200,7 @@ Status Graph::call(const Callable& callable, const program::Call& call,
       if (sink_ != nullptr) {
         invocation.outcomes.push_back({view.value, value, static_cast<std::uint32_t>(r)});
       }
-      results.push_back(make(layout, value));
+      results.push_back(adopt(layout, value));
       continue;
     }
     std::int64_t elements = type.elements;

@@ -334,15 +334,15 @@ class Front::Impl final : public Issuer {
     for (const program::Argument& argument : c.arguments) {
       switch (argument.kind) {
         case program::Argument::Kind::kAbsent:
-          arguments.push_back({});
+          arguments.emplace_back();
           break;
         case program::Argument::Kind::kNumber:
-          arguments.push_back(argument.number);
+          arguments.emplace_back(argument.number);
           break;
         case program::Argument::Kind::kHandle: {
           HandleRef h;
           TT_RETURN_IF_ERROR(find(argument.handle, h));
-          arguments.push_back(Var(this, std::move(h)));
+          arguments.emplace_back(this, std::move(h));
           break;
         }
       }

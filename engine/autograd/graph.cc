@@ -77,12 +77,13 @@ void Node::let_go() {
 Node::~Node() {
   --graph_->live_nodes_;
   graph_->object_bytes_ -= counted;
+  if (place == 0) return;
   auto& recorded = graph_->recorded_;
-  const auto at =
-      std::lower_bound(recorded.begin(), recorded.end(), seq,
-                       [](const auto& entry, std::uint64_t s) { return entry.first < s; });
-  if (at != recorded.end() && at->second == this) at->second = nullptr;
-  while (!recorded.empty() && recorded.front().second == nullptr) recorded.pop_front();
+  recorded[place - graph_->recorded_gone_ - 1].second = nullptr;
+  while (!recorded.empty() && recorded.front().second == nullptr) {
+    recorded.pop_front();
+    ++graph_->recorded_gone_;
+  }
 }
 
 void Graph::bury(const GraphObject* object) {
@@ -97,7 +98,9 @@ void Graph::bury(const GraphObject* object) {
       handle->~Handle();
       handles_.give(const_cast<Handle*>(handle));
     } else {
-      delete next;
+      auto* node = static_cast<const Node*>(next);
+      node->~Node();
+      nodes_.give(const_cast<Node*>(node));
     }
   }
   burying_ = false;
@@ -173,19 +176,18 @@ ValueRef Graph::new_value(const Layout& layout, std::int64_t elements) const {
   return core::make_ref<program::Value>(layout.dtype, layout.device, elements);
 }
 
-HandleRef Graph::make(const Layout& layout, ValueRef value) {
-  const std::int64_t bytes =
-      layout.geometry.storage_end() * static_cast<std::int64_t>(core::size_of(layout.dtype));
+HandleRef Graph::make(const Layout& layout, ValueRef value, std::int64_t elements) {
+  const std::int64_t bytes = elements * static_cast<std::int64_t>(core::size_of(layout.dtype));
   return new_handle(core::make_ref<Cell>(bytes, std::move(value)), layout);
 }
 
 HandleRef Graph::adopt(const Layout& layout, ValueRef value) {
-  return make(layout, std::move(value));
+  return make(layout, std::move(value), layout.geometry.storage_end());
 }
 
 HandleRef Graph::adopt_published(const Layout& layout, ValueRef value, bool writable) {
   if (value) value->through = true;
-  HandleRef h = make(layout, std::move(value));
+  HandleRef h = adopt(layout, std::move(value));
   h->cell->shared = true;
   h->cell->read_only = !writable;
   return h;
@@ -331,11 +333,15 @@ Status Graph::apply(const Call& call, Handles& results) {
   }
 
   for (const Layout& layout : context.results) {
-    results.push_back(make(layout, new_value(layout, layout.geometry.storage_end())));
+    const std::int64_t elements = layout.geometry.storage_end();
+    results.push_back(make(layout, new_value(layout, elements), elements));
   }
   if (record) {
     const core::Ref<Node> node = this->record(call, std::move(edges));
-    if (results.size() > 1) node->results.assign(context.results.begin(), context.results.end());
+    if (results.size() > 1) {
+      node->results.assign(context.results.begin(), context.results.end());
+      count(*node);
+    }
     save(*node, def, call, {results.data(), results.size()});
     for (std::uint32_t i = 0; i < results.size(); ++i) {
       if (!core::is_inexact(results[i]->layout.dtype)) continue;
@@ -444,6 +450,7 @@ Status Graph::apply_client_node(const Call& call, const OpDef& def, Handles& res
   const core::Ref<Node> node = this->record(call, std::move(edges));
   if (results.size() > 1) {
     for (const HandleRef& h : results) node->results.push_back(h->layout);
+    count(*node);
   }
   for (std::uint32_t i = 0; i < results.size(); ++i) {
     if (!core::is_inexact(results[i]->layout.dtype)) continue;

@@ -47,7 +47,6 @@ class GraphObject : public ops::Named {
   friend class Graph;
   friend class ImageTaker;
   void last_reference_dropped() const override;
-  // Its memory goes to the graph's next handle.
   virtual bool is_handle() const { return false; }
   Graph* const graph_;
 
@@ -146,30 +145,6 @@ class Handle final : public GraphObject {
   bool is_handle() const override { return true; }
 };
 
-// Memory for handles, which come and go with every instruction.
-class HandleMemory {
- public:
-  HandleMemory() = default;
-  HandleMemory(const HandleMemory&) = delete;
-  HandleMemory& operator=(const HandleMemory&) = delete;
-  ~HandleMemory() {
-    for (void* each : free_) ::operator delete(each);
-  }
-  void* take() {
-    if (free_.empty()) return ::operator new(sizeof(Handle));
-    void* last = free_.back();
-    free_.pop_back();
-    return last;
-  }
-  void give(void* memory) {
-    free_.size() < kMost ? free_.push_back(memory) : ::operator delete(memory);
-  }
-
- private:
-  static constexpr std::size_t kMost = 64;
-  std::vector<void*> free_;
-};
-
 // One recorded instruction.
 class Node final : public GraphObject {
  public:
@@ -199,6 +174,7 @@ class Node final : public GraphObject {
 
   // Bytes, with what its lists hold beyond their own room.
   std::size_t size() const;
+  std::size_t saved_size() const;  // of it, what `saved` adds
 
   const std::uint64_t at;  // position on the tape
   ops::OpId op;
@@ -221,6 +197,31 @@ class Node final : public GraphObject {
   std::uint64_t visit = 0;  // scratch of Backward's search
   std::uint32_t visit_index = 0;
   std::size_t counted = 0;  // of size(), in its graph's sum
+  std::uint64_t place = 0;  // in its graph's list of nodes that have saved; 0: it is not there
+};
+
+// Memory for objects that come and go with every instruction.
+template <class T, std::size_t kMost>
+class Memory {
+ public:
+  Memory() = default;
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+  ~Memory() {
+    for (void* each : free_) ::operator delete(each);
+  }
+  void* take() {
+    if (free_.empty()) return ::operator new(sizeof(T));
+    void* last = free_.back();
+    free_.pop_back();
+    return last;
+  }
+  void give(void* memory) {
+    free_.size() < kMost ? free_.push_back(memory) : ::operator delete(memory);
+  }
+
+ private:
+  std::vector<void*> free_;
 };
 
 struct Call {
@@ -369,11 +370,15 @@ class Graph {
   // What a write through h makes of its storage: a value of h's dtype.
   program::ValueRef written_value(const Handle& h) const { return new_value(h.layout, h.stored()); }
   core::Status may_write(const Handle& h, const std::string& what) const;
-  HandleRef make(const core::Layout& layout, program::ValueRef value);
+  // `elements`: of its storage.
+  HandleRef make(const core::Layout& layout, program::ValueRef value, std::int64_t elements);
 
-  // edge(h): where a gradient of h goes.
+  // edge(h): where a gradient of h goes. Precondition: `edge` leads nowhere.
   core::Status edge_of(Handle& h, Edge& edge);
-  core::Ref<Node> record(const Call& call, core::InlineVector<Edge, 2> edges);
+  core::Ref<Node> new_node(ops::OpId op) {
+    return core::Ref<Node>(new (nodes_.take()) Node(this, ++tape_length_, op));
+  }
+  core::Ref<Node> record(const Call& call, core::InlineVector<Edge, 2>&& edges);
   // What of the base's history a view's is, and what becomes of it by a write through the view
   // whose history `written` is. Where one is complex and the other of parts, by way of the parts.
   core::Ref<Node> record_reading(ops::OpId label, const core::Layout& base, Edge edge,
@@ -387,6 +392,11 @@ class Graph {
   void save(Node& node, const ops::OpDef& def, const Call& call,
             std::span<const HandleRef> results);
   void saved(Node& node);
+  // The node has saved something. Precondition: no later command's node was noted.
+  void note_recorded(std::uint64_t seq, Node& node) {
+    recorded_.emplace_back(seq, &node);
+    node.place = recorded_gone_ + recorded_.size();
+  }
   void set_node(Handle& h, core::Ref<Node> node, std::uint32_t output);
   void write(Handle& h, program::ValueRef value);
   void give_back(Handle& h, const Edge& old);
@@ -405,7 +415,9 @@ class Graph {
   std::deque<Undo> undo_;
   std::deque<Remade> remade_;
   std::deque<std::pair<std::uint64_t, Node*>> recorded_;
-  HandleMemory handles_;
+  std::uint64_t recorded_gone_ = 0;  // how many have left its front
+  Memory<Handle, 64> handles_;
+  Memory<Node, 16> nodes_;
   GraphObject* objects_ = nullptr;
   std::vector<const GraphObject*> dead_;
   bool burying_ = false;

@@ -270,10 +270,11 @@ class ImageBuilder {
     }
     std::uint64_t last = 0;
     for (const auto& [seq, node] : image_.recorded) {
-      if (node >= nodes.size() || seq < last || image_.nodes[node].seq != seq) {
+      if (node >= nodes.size() || seq < last || image_.nodes[node].seq != seq ||
+          nodes[node]->place != 0) {
         return broken("a recorded operation");
       }
-      graph_.recorded_.emplace_back(last = seq, nodes[node].get());
+      graph_.note_recorded(last = seq, *nodes[node]);
     }
     graph_.tape_length_ = image_.tape_length;
     return acyclic(nodes) ? Status() : broken("a circle of recorded operations");

@@ -23,13 +23,16 @@ std::size_t beyond(const core::InlineVector<T, N>& list) {
 
 std::size_t Node::size() const {
   std::size_t bytes = sizeof(Node) + beyond(edges) + beyond(operands) + beyond(counts) +
-                      beyond(saved) + saved.size() * sizeof(program::Value) +
-                      results.size() * sizeof(core::Layout);
+                      saved_size() + results.size() * sizeof(core::Layout);
   for (std::size_t i = 0; i < attributes.size(); ++i) {
     bytes += beyond(attributes.at(i).ints) + attributes.at(i).text.size() +
              (i < 3 ? 0 : sizeof(core::Attribute));
   }
   return bytes;
+}
+
+std::size_t Node::saved_size() const {
+  return beyond(saved) + saved.size() * sizeof(program::Value);
 }
 
 void Graph::count(Node& node) {
@@ -47,8 +50,8 @@ core::Ref<Node> Graph::recorded(core::Ref<Node> node) {
   return node;
 }
 
-core::Ref<Node> Graph::record(const Call& call, core::InlineVector<Edge, 2> edges) {
-  core::Ref<Node> node(new Node(this, ++tape_length_, call.op));
+core::Ref<Node> Graph::record(const Call& call, core::InlineVector<Edge, 2>&& edges) {
+  core::Ref<Node> node = new_node(call.op);
   node->edges = std::move(edges);
   node->attributes = *call.attributes;
   for (std::uint32_t count : call.counts) node->counts.push_back(count);
@@ -66,7 +69,7 @@ core::Ref<Node> Graph::record(const Call& call, core::InlineVector<Edge, 2> edge
 
 core::Ref<Node> Graph::record_step(ops::OpId op, std::initializer_list<core::Layout> operands,
                                    std::initializer_list<Edge> edges, core::Attributes attributes) {
-  core::Ref<Node> node(new Node(this, ++tape_length_, op));
+  core::Ref<Node> node = new_node(op);
   for (const Edge& edge : edges) node->edges.push_back(edge);
   for (const core::Layout& layout : operands) node->operands.push_back({layout, {}, false});
   node->attributes = std::move(attributes);
@@ -159,25 +162,30 @@ void Graph::save(Node& node, const ops::OpDef& def, const Call& call,
       node.edges.size() == 1 ? 1 : wanted_of({node.edges.data(), node.edges.size()});
   for (const ops::Save& rule : def.saves) {
     if ((rule.when & wanted) == 0) continue;
-    if (rule.slot >= ops::kResult) {
-      const Handle& h = *results[static_cast<std::size_t>(rule.slot - ops::kResult)];
-      node.saved.push_back({rule.slot, h.cell->value, h.stored(), h.layout, {}, true});
-      continue;
+    const bool result = rule.slot >= ops::kResult;
+    const auto i = static_cast<std::size_t>(result ? rule.slot - ops::kResult : rule.slot);
+    if (!result) {
+      if (i >= call.arguments.size()) continue;
+      if (call.arguments[i].is_number()) node.keeps_number = true;
+      if (!call.arguments[i].is_tensor()) continue;
     }
-    const auto i = static_cast<std::size_t>(rule.slot);
-    if (i >= call.arguments.size()) continue;
-    if (call.arguments[i].is_number()) node.keeps_number = true;
-    if (!call.arguments[i].is_tensor()) continue;
-    Handle& h = handle_of(call.arguments[i]);
-    node.saved.push_back(
-        {rule.slot, h.cell->value, h.stored(), h.layout, node.edges[i], requires_grad(h)});
+    Handle& h = result ? *results[i] : handle_of(call.arguments[i]);
+    Node::SavedSlot& slot = node.saved.emplace_back();
+    slot.slot = rule.slot;
+    slot.value = h.cell->value;
+    slot.elements = h.stored();
+    slot.layout = h.layout;
+    if (!result) slot.edge = node.edges[i];
+    slot.requires_grad = result || requires_grad(h);
   }
   if (!node.saved.empty()) saved(node);
 }
 
 void Graph::saved(Node& node) {
-  count(node);
-  recorded_.emplace_back(seq_, &node);
+  const std::size_t bytes = node.saved_size();
+  node.counted += bytes;
+  object_bytes_ += bytes;
+  note_recorded(seq_, node);
   if (on_save) on_save(node);
 }
 
@@ -213,15 +221,14 @@ HandleRef Graph::name_saved(const Node::SavedSlot& saved, Node& node) {
 
 namespace {
 
-Edge present_edge(Handle& h) {
-  Edge edge;
+// Precondition: the edge leads nowhere.
+void set_present(Handle& h, Edge& edge) {
   if (h.node) {
     edge.node = h.node;
     edge.output = h.output;
   } else if (h.flag) {
     edge.leaf = h.leaf ? h.leaf : HandleRef(&h);
   }
-  return edge;
 }
 
 }  // namespace
@@ -244,9 +251,9 @@ core::Result<Node*> Graph::node_of(Handle& h) {
               : "this view is one of multiple views that one call returned, and its base "
                 "or another view of it has been modified in place");
     }
-    Edge edge;
+    Edge edge, old;
     TT_RETURN_IF_ERROR(edge_of(base, edge));
-    Edge old = present_edge(h);
+    set_present(h, old);
     const std::uint32_t old_seen = h.seen;
     set_node(h, record_reading(index_region_, base.layout, std::move(edge), h.layout), 0);
     if (!undo_.empty()) {
@@ -277,9 +284,8 @@ void Graph::set_node(Handle& h, core::Ref<Node> node, std::uint32_t output) {
 
 // A leaf that requires grad only through its base gets nothing.
 Status Graph::edge_of(Handle& h, Edge& edge) {
-  const auto node = node_of(h);
-  if (!node.ok()) return node.status();
-  edge = present_edge(h);
+  if (h.is_view()) TT_RETURN_IF_ERROR(node_of(h).status());
+  set_present(h, edge);
   return {};
 }
 

@@ -71,15 +71,16 @@ const T* Interner::Table<T>::find_or_add(std::uint64_t hash, const T& item, Same
   std::size_t at = hash & (places.size() - 1);
   for (; places[at] != 0; at = (at + 1) & (places.size() - 1)) {
     const std::uint32_t i = places[at] - 1;
-    if (hashes[i] == hash && same(items[i], item)) return &items[i];
+    if (hashes[i] == hash && same(items[i], item)) return last = &items[i];
   }
   items.push_back(item);
   hashes.push_back(hash);
   places[at] = static_cast<std::uint32_t>(items.size());
-  return &items.back();
+  return last = &items.back();
 }
 
 const core::Geometry* Interner::geometry(const core::Geometry& geometry) {
+  if (geometries_.last != nullptr && same(*geometries_.last, geometry)) return geometries_.last;
   Hash hash;
   hash.add(static_cast<std::uint64_t>(geometry.offset));
   for (int d = 0; d < geometry.rank(); ++d) {
@@ -93,6 +94,7 @@ const core::Geometry* Interner::geometry(const core::Geometry& geometry) {
 
 const core::Attributes* Interner::attributes(const core::Attributes& attributes) {
   if (attributes.size() == 0) return &none_;
+  if (attributes_.last != nullptr && same(*attributes_.last, attributes)) return attributes_.last;
   Hash hash;
   for (std::size_t i = 0; i < attributes.size(); ++i) {
     const core::Attribute& a = attributes.at(i);

@@ -26,6 +26,7 @@ class Interner {
     std::deque<T> items;
     std::vector<std::uint64_t> hashes;  // of items
     std::vector<std::uint32_t> places;  // open addressing: number of an item + 1, 0: free
+    const T* last = nullptr;            // found or added: often what comes next as well
     template <class Same>
     const T* find_or_add(std::uint64_t hash, const T& item, Same&& same);
   };

@@ -38,11 +38,12 @@ PyTensor::~PyTensor() {
 PyObject* wrap(PySession& session, const HandleRef& h) {
   auto* living = static_cast<PyObject*>(h->owner);
   if (living != nullptr && Py_REFCNT(living) > 0) return Py_NewRef(living);
-  nb::object object = nb::inst_alloc(nb::handle(reinterpret_cast<PyObject*>(tensor_type)));
+  const nb::handle type(reinterpret_cast<PyObject*>(tensor_type));
+  const nb::handle object = nb::inst_alloc(type).release();
   if (!object.is_valid()) return nullptr;
   new (nb::inst_ptr<PyTensor>(object)) PyTensor(&session, h, object.ptr());
   nb::inst_mark_ready(object);
-  return object.release().ptr();
+  return object.ptr();
 }
 
 namespace {
