@@ -91,31 +91,6 @@ cfloat, cdouble = complex64, complex128
 newaxis = None
 
 
-def manual_seed(seed: _Any) -> Generator:
-    """Seeds the random generator; the same seed gives the same numbers on CPU and GPU."""
-    return default_generator.manual_seed(seed)
-
-
-def initial_seed() -> _Any:
-    """The seed of the random generator."""
-    return default_generator.initial_seed()
-
-
-def seed() -> _Any:
-    """Seeds the random generator from the operating system; returns the seed."""
-    return default_generator.seed()
-
-
-def get_rng_state() -> tuple[_Any, _Any]:
-    """The generator's (seed, ordinal of the next random instruction)."""
-    return _core.rng_state()
-
-
-def set_rng_state(state: tuple[_Any, _Any]) -> None:
-    """Sets what get_rng_state gave."""
-    _core.set_rng_state(*state)
-
-
 def get_default_dtype() -> dtype:
     """The dtype of new floating-point tensors."""
     return _core.default_dtype()
@@ -189,6 +164,7 @@ from . import (  # noqa: E402
     linalg,
     nn,
     optim,
+    random,
     return_types,
     testing,
     utils,
@@ -212,6 +188,13 @@ from .jit import compile  # noqa: E402
 from . import special  # noqa: E402
 from ._extras import *  # noqa: E402, F403
 from ._extras import __all__ as _extra_names  # noqa: E402
+from .random import (  # noqa: E402
+    get_rng_state,
+    initial_seed,
+    manual_seed,
+    seed,
+    set_rng_state,
+)
 
 __all__ = [
     "DeviceLostError", "Generator", "InterruptedOpError", "OutOfMemoryError", "RefusedError",
@@ -223,7 +206,7 @@ __all__ = [
     "get_rng_state", "half", "inference_mode", "initial_seed", "int", "int16", "int32", "int64",
     "int8", "interrupt", "is_autocast_enabled", "is_grad_enabled", "is_inference_mode_enabled", "jit",
     "keep", "publish", "published",
-    "kept", "linalg",
+    "kept", "linalg", "random",
     "load", "long", "manual_seed", "nn", "no_grad", "optim", "save", "seed",
     "shared_empty",
     "set_default_device", "set_default_dtype", "set_grad_enabled", "set_rng_state", "set_strict",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -132,10 +133,11 @@ def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     return split(input, each, dim)
 
 
-def narrow(input: Tensor, dim: int, start: Any, length: int) -> Tensor:
-    """The view of `length` elements of dim from start (a number or a 0-d tensor) on."""
+def narrow(input: Tensor, dim: int, start: Any, length: Any) -> Tensor:
+    """The view of `length` elements of dim from start on; both are numbers or 0-d tensors."""
     if input.dim() == 0:
         raise RuntimeError("narrow() cannot be applied to a 0-dim tensor.")
+    length = operator.index(length)
     if length < 0:
         raise RuntimeError("narrow(): length must be non-negative.")
     size = input._shape[wrap_dim(dim, input.dim())]

@@ -122,7 +122,8 @@ def trunc_normal_(
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     """The factor by which initial values grow for a nonlinearity: 1 for linear and sigmoid, 5/3 for
     tanh, sqrt(2) for relu, sqrt(2 / (1 + slope^2)) for leaky_relu, 3/4 for selu."""
-    if nonlinearity in ("linear", "conv1d", "conv2d", "conv3d", "sigmoid"):
+    if nonlinearity in ("linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
+                        "conv_transpose3d", "sigmoid"):
         return 1.0
     if nonlinearity == "tanh":
         return 5.0 / 3

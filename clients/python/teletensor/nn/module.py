@@ -421,12 +421,12 @@ class Module:
         """Moves parameters and buffers to a device; floating-point ones also to a dtype. Takes
         `to(device)`, `to(dtype)`, `to(device, dtype)`, `to(tensor)` or `to(memory_format=...)` (for
         tensors of 4 and 5 dims); works in place and returns the module. Raises TypeError for a
-        dtype that is not a floating-point one."""
+        dtype that is neither a floating-point nor a complex one."""
         format = kwargs.pop("memory_format", None)
         device, dtype = _parse_to(args, kwargs)
 
         def convert(tensor: Tensor) -> Tensor:
-            if dtype is not None and tensor.is_floating_point():
+            if dtype is not None and (tensor.is_floating_point() or tensor.dtype.is_complex):
                 tensor = tensor.to(device=device, dtype=dtype) if device else tensor.to(dtype)
             elif device is not None:
                 tensor = tensor.to(device)
@@ -632,6 +632,6 @@ def _parse_to(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
             device = f"cuda:{argument}" if isinstance(argument, int) else argument
     if tensor is not None:
         device, dtype = tensor.device, tensor.dtype
-    if dtype is not None and not dtype.is_floating_point:
-        raise TypeError(f"to: only floating-point dtypes are accepted, but got dtype={dtype}")
+    if dtype is not None and not (dtype.is_floating_point or dtype.is_complex):
+        raise TypeError(f"to: only floating-point and complex dtypes are accepted, but got dtype={dtype}")
     return device, dtype

@@ -70,6 +70,9 @@ class ParametrizationList(ModuleList):
                 )
             self.ntensors = len(new)
             for i, each in enumerate(new):
+                if not isinstance(each, Tensor):
+                    raise ValueError("'right_inverse' must return a Tensor or a Sequence of tensors. "
+                                     f"Got element {i} of the sequence of {type(each).__name__}")
                 if isinstance(original, Parameter):
                     each = Parameter(each.detach().clone(), original.requires_grad)
                 self._register(f"original{i}", each)
@@ -147,6 +150,23 @@ def _attribute(name: str) -> property:
     return property(get, put)
 
 
+def _check_further(parametrization: Module, before: ParametrizationList) -> None:
+    """ValueError unless forward and right_inverse keep the shape and the dtype of what is there."""
+    with tt.no_grad():
+        value = before()
+        found = [("a parametrization", parametrization(value))]
+        if hasattr(parametrization, "right_inverse"):
+            with contextlib.suppress(NotImplementedError):
+                found.append(("right_inverse", parametrization.right_inverse(found[0][1])))
+    for what, each in found:
+        if not isinstance(each, Tensor):
+            raise ValueError(f"{what} must return a tensor, not {type(each).__name__}")
+        if each.shape != value.shape or each.dtype != value.dtype:
+            raise ValueError(f"Registering a parametrization may not change shape or dtype, unless the "
+                             f"`unsafe` flag is enabled: {what} makes {list(each.shape)} {each.dtype} of "
+                             f"{list(value.shape)} {value.dtype}")
+
+
 def register_parametrization(
     module: Module, tensor_name: str, parametrization: Module, *, unsafe: bool = False
 ) -> Module:
@@ -157,16 +177,9 @@ def register_parametrization(
     dtype would change."""
     parametrization.train(module.training)
     if is_parametrized(module, tensor_name):
-        lists = module.__dict__["parametrizations"]
-        before = lists[tensor_name]
-        with tt.no_grad():
-            value = before()
-            result = parametrization(value)
-        if not unsafe and (result.shape != value.shape or result.dtype != value.dtype):
-            raise ValueError("Registering a parametrization may not change shape or dtype")
-        if hasattr(parametrization, "right_inverse"):
-            with tt.no_grad():
-                before.right_inverse(parametrization.right_inverse(value))
+        before = module.__dict__["parametrizations"][tensor_name]
+        if not unsafe:
+            _check_further(parametrization, before)
         before.append(parametrization)
         return module
     if tensor_name not in module._parameter_names and tensor_name not in module._buffer_names:

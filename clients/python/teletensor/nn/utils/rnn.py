@@ -90,6 +90,26 @@ class PackedSequence(_Packed):
         """The data as float16."""
         return self.to(tt.float16)
 
+    def long(self) -> PackedSequence:
+        """The data as int64."""
+        return self.to(tt.int64)
+
+    def int(self) -> PackedSequence:
+        """The data as int32."""
+        return self.to(tt.int32)
+
+    def short(self) -> PackedSequence:
+        """The data as int16."""
+        return self.to(tt.int16)
+
+    def char(self) -> PackedSequence:
+        """The data as int8."""
+        return self.to(tt.int8)
+
+    def byte(self) -> PackedSequence:
+        """The data as uint8."""
+        return self.to(tt.uint8)
+
     @property
     def is_cuda(self) -> bool:
         """Is the data on a GPU?"""

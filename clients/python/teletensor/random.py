@@ -1,0 +1,49 @@
+"""The process's random generator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from . import _core
+from ._generator import Generator, default_generator
+
+__all__ = ["default_generator", "fork_rng", "get_rng_state", "initial_seed", "manual_seed", "seed",
+           "set_rng_state"]
+
+
+def manual_seed(seed: Any) -> Generator:
+    """Seeds the random generator; the same seed gives the same numbers on CPU and GPU."""
+    return default_generator.manual_seed(seed)
+
+
+def initial_seed() -> Any:
+    """The seed of the random generator."""
+    return default_generator.initial_seed()
+
+
+def seed() -> Any:
+    """Seeds the random generator from the operating system; returns the seed."""
+    return default_generator.seed()
+
+
+def get_rng_state() -> tuple[Any, Any]:
+    """The generator's (seed, ordinal of the next random instruction)."""
+    return _core.rng_state()
+
+
+def set_rng_state(state: tuple[Any, Any]) -> None:
+    """Sets what get_rng_state gave."""
+    _core.set_rng_state(*state)
+
+
+@contextmanager
+def fork_rng(devices: Any = None, enabled: bool = True, device_type: str = "cuda") -> Iterator[None]:
+    """What is drawn within it leaves the generator, the same on every device, as it was."""
+    before = get_rng_state()
+    try:
+        yield
+    finally:
+        if enabled:
+            set_rng_state(before)
