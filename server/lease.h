@@ -69,7 +69,7 @@ struct ClientInfo {
   std::string user;
   std::uint64_t id = 0;  // what operators call it; set by Leases
   std::uint64_t attach_counter = 0;
-  std::uint64_t memory_quota = 0;
+  std::uint64_t memory_asked = 0, memory_quota = 0;  // what came of it
   program::Amounts limits = program::kUsualLimits;
   std::chrono::seconds lease{0};
   std::vector<program::OpId> ops;

@@ -184,6 +184,7 @@ void Leases::take_over(ClientInfo client, LeaseReady ready, LeaseRef of) {
     return ready(open(std::move(client)));
   }
   client.id = old->client.id;
+  client.memory_asked = old->client.memory_asked;
   client.memory_quota = old->client.memory_quota;
   client.limits = old->client.limits;
   auto done = [this, raw = old.get(), client = std::move(client),

@@ -27,9 +27,11 @@ ClientInfo client_of(const v1::SavedHead& head, const v1::SavedBody& body, const
   client.user = head.user();
   client.id = head.id();
   client.attach_counter = body.attach();
-  client.memory_quota = body.memory_quota();
+  const UserLimits user = limits.of(head.user());
+  client.memory_asked = body.memory_quota();
+  client.memory_quota = user.quota(client.memory_asked);
   // Those that its client knows, which may be others than this daemon's.
-  client.limits = limits.of(head.user()).amounts;
+  client.limits = user.amounts;
   for (int i = 0; i < std::min<int>(body.limits_size(), program::kAmountFields.size()); ++i) {
     client.limits.*program::kAmountFields[static_cast<std::size_t>(i)].field = body.limits(i);
   }

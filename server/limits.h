@@ -21,6 +21,11 @@ struct UserLimits {
   std::uint64_t session_memory = 0;
   double weight = 1;                                 // of its share of the lanes
   program::Amounts amounts = program::kUsualLimits;  // of one session
+
+  // What a session that asks for so many bytes gets. 0: no limit.
+  std::uint64_t quota(std::uint64_t asked) const {
+    return asked == 0 || (session_memory != 0 && asked > session_memory) ? session_memory : asked;
+  }
 };
 
 struct Limits {

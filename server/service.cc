@@ -40,12 +40,10 @@ grpc::ServerUnaryReactor* ComputeService::Hello(grpc::CallbackServerContext* con
   }
   hello->client.peer = context->peer();
   hello->client.user = caller->user;
-  const std::uint64_t most = leases_.limits().of(caller->user).session_memory;
-  hello->client.limits = leases_.limits().of(caller->user).amounts;
-  hello->client.memory_quota = request->memory_quota();
-  if (most != 0 && (request->memory_quota() == 0 || request->memory_quota() > most)) {
-    hello->client.memory_quota = most;
-  }
+  const UserLimits limits = leases_.limits().of(caller->user);
+  hello->client.limits = limits.amounts;
+  hello->client.memory_asked = request->memory_quota();
+  hello->client.memory_quota = limits.quota(hello->client.memory_asked);
   // Who comes without a name is nobody in particular: a session is nobody's to take by its name.
   if (caller->user == kAnonymous) hello->client.takes_over = false;
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();

@@ -29,11 +29,14 @@ void Budget::give_out(std::uint64_t bytes) {
   note_peak(peak_, used());
 }
 
-bool UserBudget::reserve(std::uint64_t bytes) {
+bool UserBudget::reserve(std::uint64_t bytes, bool exempt) {
+  const auto over = [&](std::uint64_t used) {
+    return !exempt && (bytes > limit_ || used > limit_ - bytes);
+  };
   if (guaranteed_ > 0) {
     core::MutexLock lock(mu_);
     const std::uint64_t used = this->used();
-    if (bytes > limit_ || used > limit_ - bytes) return false;
+    if (over(used)) return false;
     const std::uint64_t own = std::min(bytes, left(used));
     if (bytes > own && !device_.reserve(bytes - own)) return false;
     if (own > 0) device_.give_out(own);
@@ -42,7 +45,7 @@ bool UserBudget::reserve(std::uint64_t bytes) {
   }
   std::uint64_t used = used_.load(std::memory_order_relaxed);
   do {
-    if (bytes > limit_ || used > limit_ - bytes) return false;
+    if (over(used)) return false;
   } while (!used_.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed));
   if (device_.reserve(bytes)) return true;
   used_.fetch_sub(bytes, std::memory_order_relaxed);
@@ -65,12 +68,14 @@ void UserBudget::release(std::uint64_t bytes) {
 
 bool Account::reserve(std::uint64_t bytes) {
   // The session's own limit first: what it may not have must not be missing for others meanwhile.
+  const bool exempt = exempt_.load(std::memory_order_relaxed);
   std::uint64_t used = used_.load(std::memory_order_relaxed);
   do {
-    if ((used & kClosed) != 0 || bytes > quota_ || used > quota_ - bytes) return false;
+    if ((used & kClosed) != 0) return false;
+    if (!exempt && (bytes > quota_ || used > quota_ - bytes)) return false;
   } while (!used_.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed));
   // Then the user's, for the same reason.
-  if (!(user_ ? user_->reserve(bytes) : budget_.reserve(bytes))) {
+  if (!(user_ ? user_->reserve(bytes, exempt) : budget_.reserve(bytes))) {
     used_.fetch_sub(bytes, std::memory_order_relaxed);
     return false;
   }

@@ -2,7 +2,8 @@
 // Account for each session.
 //
 // Thread-safe; lock-free but for users who are guaranteed something. A reservation is made whole or
-// not at all and never exceeds a limit, not even for a moment.
+// not at all and never exceeds a limit, not even for a moment. Who comes back with more than a limit,
+// which was a larger one, has it, and gets nothing until enough of it is gone.
 #pragma once
 
 #include <algorithm>
@@ -53,8 +54,8 @@ class UserBudget {
   // Precondition: `guaranteed` <= `limit`, and the device's budget holds it back.
   UserBudget(Budget& device, std::uint64_t limit, std::uint64_t guaranteed = 0)
       : device_(device), limit_(limit), guaranteed_(guaranteed) {}
-  // On the device as well.
-  bool reserve(std::uint64_t bytes);
+  // On the device as well. `exempt`: also beyond the limit.
+  bool reserve(std::uint64_t bytes, bool exempt = false);
   void release(std::uint64_t bytes);
   std::uint64_t limit() const { return limit_; }
   std::uint64_t guaranteed() const { return guaranteed_; }
@@ -80,6 +81,8 @@ class Account {
         quota_(quota == 0 || quota > budget.total() ? budget.total() : quota) {}
 
   bool reserve(std::uint64_t bytes);
+  // While a session comes back, only the device refuses: what it had is its own under any limit.
+  void exempt(bool exempt) { exempt_.store(exempt, std::memory_order_relaxed); }
   // True when the account is closed and these were its last bytes.
   [[nodiscard]] bool release(std::uint64_t bytes);
   // Precondition: no reserve() runs meanwhile; none succeeds from here on. True when nothing is
@@ -101,6 +104,7 @@ class Account {
   const std::uint64_t quota_;
   std::atomic<std::uint64_t> used_{0};  // the top bit: closed
   std::atomic<std::uint64_t> peak_{0};
+  std::atomic<bool> exempt_{false};
 };
 
 }  // namespace teletensor::memory

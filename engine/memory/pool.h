@@ -96,6 +96,7 @@ class Pool {
   bool on_host() const { return device_id().kind == core::DeviceKind::kCpu; }
   const Account& account() const { return account_; }
   void reset_peak() { account_.reset_peak(); }  // any thread
+  void exempt(bool exempt) { account_.exempt(exempt); }
   DevicePool& device() { return device_; }
   core::Device device_id() const { return device_.device(); }
 

@@ -45,6 +45,7 @@ StorageResult Commons::put_up(const engine::Common& facts, std::uint64_t user_qu
   device.pool().enroll(facts.owner, facts.user, user_quota);
   // Goes with the storage.
   const memory::PoolHandle pool(memory::Pool::create(device.pool(), facts.owner, 0));
+  pool->exempt(true);
   core::Ref<memory::Storage> made = pool->allocate_shared(facts.bytes, 0);
   if (!made) return pool->refusal("restoring a published tensor", facts.bytes);
   Status gone;

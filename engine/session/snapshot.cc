@@ -96,6 +96,25 @@ void put_kept_first(Image& image) {
   image.storages = std::move(sorted);
 }
 
+// While it lives, no limit but the devices' own memory holds for the session.
+class Exempt {
+ public:
+  Exempt(const runtime::Executor& executor, std::size_t devices)
+      : executor_(executor), devices_(devices) {
+    set(true);
+  }
+  ~Exempt() { set(false); }
+  Exempt(const Exempt&) = delete;
+  Exempt& operator=(const Exempt&) = delete;
+
+ private:
+  void set(bool exempt) {
+    for (std::size_t i = 0; i < devices_; ++i) executor_.pool(i).exempt(exempt);
+  }
+  const runtime::Executor& executor_;
+  const std::size_t devices_;
+};
+
 }  // namespace
 
 void Session::snapshot(bool hold, std::function<void(core::Result<Image>)> done) {
@@ -205,6 +224,7 @@ void Session::take_image() {
 }
 
 Status Session::put_up(Image image, const engine::Engine::ReadBytes& read, const Commons& commons) {
+  const Exempt exempt(back_.executor(), devices_.size());
   std::set<const Image::Storage*> stays;  // in memory: uploads until they are bound, downloads
   for (const Image::Upload& item : image.uploads) {
     if (item.storage < image.storages.size()) stays.insert(&image.storages[item.storage]);

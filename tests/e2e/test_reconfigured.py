@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from support.daemon import wait_until
 
 MIB = 1 << 20
-ROOM = 'user_memory = "64MiB"\n'
 
 
 @pytest.mark.parametrize("bad", ["user_memory = 4M", "user_memory = -1", "no_such_setting = 1", "[[["])
@@ -30,25 +30,66 @@ def test_a_bad_file_changes_nothing(start_daemon, tt, tmp_path, bad):
         np.testing.assert_array_equal(x.numpy(), np.arange(MIB))
 
 
-def test_a_quota_below_what_is_kept(start_daemon, tt, tmp_path):
-    """The session does not come back, its client is told why, and nothing of it is lost: with room for it the next
-    daemon has it again."""
+@pytest.mark.parametrize("setting", ["user_memory", "session_memory"])
+def test_a_quota_below_what_is_kept(start_daemon, tt, tmp_path, setting):
+    """The session comes back with all that it has, and gets nothing more until it has less than the quota; what it
+    had may be read, released and taken over. With the old quota it has the old room."""
     file = tmp_path / "teletensord.toml"
-    file.write_text(ROOM, encoding="utf-8")
+    file.write_text(f'{setting} = "64MiB"\n', encoding="utf-8")
     daemon = start_daemon("--config", str(file), "--restart", "120")
     with tt.connect(daemon.unix, name="exp") as session:
         held = tt.arange(4 * MIB)  # 32 MiB
         session.keep("held", held)
+        small = tt.arange(8)
+        shared = tt.arange(MIB)
+        tt.publish("shared", shared, writable=True)
+        session.keep("shared", shared)
+        assert daemon.terminate(60) == 0
+        file.write_text(f'{setting} = "10MiB"\n', encoding="utf-8")
+        daemon.restart()
+        np.testing.assert_array_equal(held.numpy(), np.arange(4 * MIB))
+        assert session.memory()[0]["used"] > 32 * MIB
+        with pytest.raises(tt.OutOfMemoryError, match=r"of its quota of|all sessions of this user"):
+            tt.ones(MIB // 8).sum().item()
+        held.mul_(2)  # in place: nothing more
+        shared.add_(1)
+        assert (held.numpy()[-1], small.tolist()) == (8 * MIB - 2, list(range(8)))
+        session.detach()
+    with tt.connect(daemon.unix, name="exp") as session:  # another program
+        assert session.taken_over
+        held = session.kept()["held"]
+        assert held.numpy()[7] == 14
+        session.keep("held", None)
+        del held
+        # What is just being written down for the new client is held by that, too.
+        wait_until(lambda: session.synchronize() or session.memory()[0]["used"] < 9 * MIB, what="room")
+        assert tt.ones(MIB // 8).sum().item() == MIB // 8  # and there is room again
+        assert session.kept()["shared"][-1].item() == MIB
+        with pytest.raises(tt.OutOfMemoryError):
+            (tt.ones(3 * MIB) + 1).sum().item()
+        assert daemon.terminate(60) == 0
+        file.write_text(f'{setting} = "64MiB"\n', encoding="utf-8")
+        daemon.restart()
+        session.detach()
+    with tt.connect(daemon.unix, name="exp") as session:
+        assert session.taken_over and (tt.ones(3 * MIB) + 1).sum().item() == 6 * MIB
+
+
+def test_a_quota_below_what_is_kept_and_a_disk(start_daemon, tt, tmp_path):
+    """What is over the quota moves there, when room is wanted."""
+    file = tmp_path / "teletensord.toml"
+    file.write_text('session_memory = "64MiB"\n', encoding="utf-8")
+    daemon = start_daemon("--config", str(file), "--restart", "120", "--disk-memory", "256MiB")
+    with tt.connect(daemon.unix, name="exp") as session:
+        held = [tt.arange(MIB) + i for i in range(6)]  # 48 MiB
         session.synchronize()
         assert daemon.terminate(60) == 0
-        file.write_text('user_memory = "10MiB"\n', encoding="utf-8")
+        file.write_text('session_memory = "20MiB"\n', encoding="utf-8")
         daemon.restart()
-        with pytest.raises(tt.SessionLostError, match="out of memory"):
-            held.sum().item()
-        with pytest.raises(tt.RefusedError, match="out of memory"):
-            tt.connect(daemon.unix, name="exp")
-    assert daemon.terminate(60) == 0
-    file.write_text(ROOM, encoding="utf-8")
-    daemon.restart()
-    with tt.connect(daemon.unix, name="exp") as session:
-        np.testing.assert_array_equal(session.kept()["held"].numpy(), np.arange(4 * MIB))
+        made = tt.ones(MIB) + 1
+        assert made.sum().item() == 2 * MIB
+        memory = session.memory()[0]
+        assert memory["used"] <= 20 * MIB and memory["away"] >= 32 * MIB
+        for i, each in enumerate(held):
+            assert (each + made)[5].item() == 5 + i + 2
+        session.close()
