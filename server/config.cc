@@ -13,6 +13,7 @@ constexpr void refuse_unless(bool right) {
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <map>
 
@@ -26,6 +27,7 @@ namespace {
 
 constexpr int kMostLease = 864'000;  // ten days
 constexpr int kLeastQueue = 256;     // a client keeps some in hand
+constexpr double kMostSeconds = 1e7;  // clocks add them
 
 // Applies one TOML value to a setting of the matching type.
 Status assign(const toml::node& node, std::string& out) {
@@ -193,12 +195,7 @@ Status assign_key(const std::string& key, const toml::node& node, Config& config
     config.restart_seconds = node.value<double>().value_or(-1);
     return config.restart_seconds >= 0 ? Status() : core::invalid("expected a number, 0 or more");
   }
-  if (key == "session_queue") {
-    TT_RETURN_IF_ERROR(assign(node, config.session_queue));
-    return config.session_queue >= kLeastQueue
-               ? Status()
-               : core::invalid("expected at least " + std::to_string(kLeastQueue));
-  }
+  if (key == "session_queue") return assign(node, config.session_queue);
   if (key == "session_unread") return assign(node, config.session_unread);
   if (const program::AmountField* field = session_limit(key)) {
     return assign(node, *field, config.session_limits.*field->field);
@@ -250,6 +247,37 @@ void add_session_limits(CLI::App& app, program::Amounts& limits) {
     if (each.bytes) option->transform(bytes_validator());
     if (!each.may_be_all) option->check(CLI::PositiveNumber);
   }
+}
+
+// Numbers that are out of range, whether a flag, a variable or the file has said them. "": none.
+std::string out_of_range(const Config& config) {
+  struct Range {
+    const char* name;
+    double value, least, most;
+  };
+  const Range ranges[] = {
+      {"lease (--lease)", static_cast<double>(config.lease.value_or(0)), 0, kMostLease},
+      {"lanes (--lanes)", static_cast<double>(config.lanes), 0, 1024},
+      {"sim_devices (--sim-devices)", static_cast<double>(config.sim_devices), 0, 16},
+      {"max_sessions (--max-sessions)", static_cast<double>(config.max_sessions), 1, 100'000},
+      {"user_sessions (--user-sessions)", static_cast<double>(config.user_sessions), 0, 100'000},
+      {"session_queue (--session-queue)", static_cast<double>(config.session_queue), kLeastQueue, 1'000'000},
+      {"slow_ms (--slow-ms)", static_cast<double>(config.slow_ms), 50, 1'000'000},
+      {"device_patience (--device-patience)", config.device_patience, 0, kMostSeconds},
+      {"stall_seconds (--stall)", config.stall_seconds, 0, kMostSeconds},
+      {"drain_seconds (--drain)", config.drain_seconds, 0, kMostSeconds},
+      {"snapshot_every (--snapshot-every)", config.snapshot_every, 0, kMostSeconds},
+      {"restart_seconds (--restart)", config.restart_seconds, 0, kMostSeconds},
+      {"linger_seconds (--linger)", config.linger_seconds, 0, kMostSeconds},
+  };
+  for (const Range& range : ranges) {
+    if (range.value >= range.least && range.value <= range.most) continue;
+    char text[100];
+    std::snprintf(text, sizeof text, "teletensord: %s: expected a number from %.0f to %.0f\n",
+                  range.name, range.least, range.most);
+    return text;
+  }
+  return {};
 }
 
 }  // namespace
@@ -359,7 +387,6 @@ Parsed parse_command_line(int argc, const char* const* argv, const std::string& 
   app.add_option("--slow-ms", config.slow_ms,
                  "instructions that hold a lane longer are in the slow log (at least 50)")
       ->envname("TELETENSOR_SLOW_MS")
-      ->check(CLI::Range(50, 1'000'000))
       ->capture_default_str();
   app.add_flag("--no-socket", no_socket, "no UNIX socket");
   app.add_option("--host-memory", config.host_memory, "for all sessions [80% of the box]")
@@ -380,8 +407,7 @@ Parsed parse_command_line(int argc, const char* const* argv, const std::string& 
                  "where those files are [the state directory, else $TMPDIR or /var/tmp]")
       ->envname("TELETENSOR_DISK_DIR");
   app.add_option("--user-sessions", config.user_sessions, "of a user at once; 0: no limit")
-      ->envname("TELETENSOR_USER_SESSIONS")
-      ->check(CLI::Range(0, 100'000));
+      ->envname("TELETENSOR_USER_SESSIONS");
   app.add_option("--session-memory", config.session_memory, "for one session [all of it]")
       ->envname("TELETENSOR_SESSION_MEMORY")
       ->transform(bytes_validator());
@@ -389,7 +415,6 @@ Parsed parse_command_line(int argc, const char* const* argv, const std::string& 
   app.add_option("--session-queue", config.session_queue,
                  "commands that a session's client sends ahead of what has run; then it waits")
       ->envname("TELETENSOR_SESSION_QUEUE")
-      ->check(CLI::Range(kLeastQueue, 1'000'000))
       ->capture_default_str();
   app.add_option("--session-unread", config.session_unread,
                  "values that a session's client has not read; then the session ends [64MiB]")
@@ -398,11 +423,9 @@ Parsed parse_command_line(int argc, const char* const* argv, const std::string& 
   app.add_option("--lease", config.lease,
                  "seconds that a session outlives its connection and its last work [600; "
                  "embedded: 0]; 0: it ends with its connection")
-      ->envname("TELETENSOR_LEASE")
-      ->check(CLI::Range(0, kMostLease));
+      ->envname("TELETENSOR_LEASE");
   app.add_option("--lanes", config.lanes, "worker threads; 0: one per core")
-      ->envname("TELETENSOR_LANES")
-      ->check(CLI::Range(0, 1024));
+      ->envname("TELETENSOR_LANES");
   app.add_option("--cuda-driver", config.cuda_driver,
                  "library of the GPUs' driver; \"\" for no GPUs")
       ->envname("TELETENSOR_CUDA_DRIVER")
@@ -420,15 +443,13 @@ Parsed parse_command_line(int argc, const char* const* argv, const std::string& 
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--sim-devices", config.sim_devices, "simulated devices sim:0, ... for tests")
-      ->envname("TELETENSOR_SIM_DEVICES")
-      ->check(CLI::Range(0, 16));
+      ->envname("TELETENSOR_SIM_DEVICES");
   app.add_option("--sim-memory", config.sim_memory, "of each simulated device")
       ->envname("TELETENSOR_SIM_MEMORY")
       ->transform(bytes_validator());
   app.add_flag("--sim-null", config.sim_null, "simulated devices compute nothing (benchmarks)");
   app.add_option("--max-sessions", config.max_sessions, "at once")
       ->envname("TELETENSOR_MAX_SESSIONS")
-      ->check(CLI::Range(1, 100'000))
       ->capture_default_str();
   app.add_option("--stall", config.stall_seconds,
                  "seconds after which a client that does not read is ended")
@@ -481,9 +502,8 @@ Parsed parse_command_line(int argc, const char* const* argv, const std::string& 
   if (std::find(std::begin(levels), std::end(levels), config.log_level) == std::end(levels)) {
     parsed.exit_code = 2;
     parsed.text = "teletensord: log_level: trace, debug, info, warn, error or off\n";
-  } else if (config.lease && (*config.lease < 0 || *config.lease > kMostLease)) {
+  } else if (parsed.text = out_of_range(config); !parsed.text.empty()) {
     parsed.exit_code = 2;
-    parsed.text = "teletensord: lease: 0 to " + std::to_string(kMostLease) + " seconds\n";
   }
   return parsed;
 }

@@ -127,6 +127,14 @@ TEST(Config, MistakesAreSaidAndEndTheProgram) {
   refused(with("lanes = \n"), ":1:");
   refused(with("lease = 900000\n"), "lease");
   refused(with("log_level = \"loud\"\n"), "log_level");
+  // What flags refuse, a file may not say either.
+  refused(with("lanes = 1000000\n"), "lanes (--lanes): expected a number from 0 to 1024");
+  refused(with("max_sessions = 0\n"), "max_sessions");
+  refused(with("session_queue = 1\n"), "session_queue");
+  refused(with("drain_seconds = inf\n"), "drain_seconds");
+  refused(with("restart_seconds = 1e300\n"), "restart_seconds");
+  refused(parse({"--stall", "nan"}), "stall");
+  refused(parse({"--snapshot-every", "1e12"}), "--snapshot-every");
 }
 
 TEST(Config, HelpAndVersion) {

@@ -55,8 +55,12 @@ Status get_message(BlockReader& reader, google::protobuf::MessageLite& message) 
   std::uint64_t size = 0;
   TT_RETURN_IF_ERROR(reader.read(&size, sizeof size));
   if (size >= kMostMessage) return Status(Code::kDataLoss, "a wrong size");
-  std::string bytes(static_cast<std::size_t>(size), '\0');
-  TT_RETURN_IF_ERROR(reader.read(bytes.data(), bytes.size()));
+  std::string bytes;  // by pieces: of a size that is wrong, only what is there
+  while (bytes.size() < size) {
+    const std::size_t at = bytes.size(), part = std::min<std::size_t>(size - at, kPiece);
+    bytes.resize(at + part);
+    TT_RETURN_IF_ERROR(reader.read(bytes.data() + at, part));
+  }
   return message.ParseFromString(bytes) ? Status() : Status(Code::kDataLoss, "not a message");
 }
 

@@ -2,8 +2,8 @@
 # Everything random, longer than the unit tests do it: names and tape in process against their
 # specification, and (a fiftieth) through a daemon against PyTorch; as many functions run in every way
 # (one by one, in windows, captured, scripted, from a file) for the same bits; hostile frames and hostile
-# programs against the engine for SECONDS_EACH, and as long again guided by coverage, which goes on from what it
-# found before.
+# programs against the engine, and files that are not what they say against everything that reads one, for
+# SECONDS_EACH; frames and programs as long again guided by coverage, which goes on from what it found before.
 set -eu
 cd "$(dirname "$0")/.."
 tests=build/release/tests
@@ -13,6 +13,10 @@ $tests/names_inprocess --seed "$SEED" --programs "$PROGRAMS" --failures "$((PROG
 $tests/frame_fuzz --from "$SEED" --seconds "$SECONDS_EACH"
 $tests/frame_fuzz --from "$SEED" --seconds "$((SECONDS_EACH / 5))" --bits 1
 $tests/program_fuzz --from "$SEED" --seconds "$SECONDS_EACH"
+for what in config tokens safetensors session; do
+  $tests/file_fuzz --only $what --from "$SEED" --seconds "$SECONDS_EACH"
+done
+.venv-peers/bin/python tests/fuzz/saved_files.py --seed "$SEED" --seconds "$SECONDS_EACH"
 cmake --preset fuzz --log-level=WARNING >/dev/null
 cmake --build --preset fuzz
 for what in frame program; do
