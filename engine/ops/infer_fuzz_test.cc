@@ -3,6 +3,7 @@
 // see the rest. The seed is printed with a failure.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
 #include <random>
 
@@ -17,7 +18,10 @@ using core::Geometry;
 
 class Dice {
  public:
-  explicit Dice(std::uint64_t seed) : engine_(seed) {}
+  // `length` > 0: of lists, else they are short ones of any length.
+  explicit Dice(std::uint64_t seed, std::int64_t length = 0) : length_(length), engine_(seed) {}
+  std::int64_t length() { return length_ > 0 ? length_ : below(4); }
+  bool long_ones() const { return length_ > 0; }
   std::int64_t below(std::int64_t n) {
     return static_cast<std::int64_t>(engine_() % static_cast<std::uint64_t>(n));
   }
@@ -96,6 +100,12 @@ class Dice {
       default:
         break;
     }
+    if (length_ > 0) {
+      const std::int64_t first = below(3) - 1, step = below(2);
+      std::vector<std::int64_t> values;
+      for (std::int64_t i = 0; i < length_; ++i) values.push_back(first + i * step);
+      return Attribute::of(std::span<const std::int64_t>(values));
+    }
     if (like != nullptr && chance(40)) return Attribute::of(*like);
     std::vector<std::int64_t> values(static_cast<std::size_t>(chance(5) ? 40 : below(5)));
     for (std::int64_t& v : values) v = integer();
@@ -103,6 +113,7 @@ class Dice {
   }
 
  private:
+  const std::int64_t length_;
   std::mt19937_64 engine_;
 };
 
@@ -116,7 +127,7 @@ class Call {
       }
       std::int64_t count = 1;
       if (p.type == Parameter::Type::kTensorList) {
-        count = dice.below(4);
+        count = dice.length();
         counts_.push_back(static_cast<std::uint32_t>(count));
       }
       for (; count > 0; --count) {
@@ -127,6 +138,7 @@ class Call {
         slot.layout.dtype =
             slots_.size() > 1 && dice.chance(60) ? slots_[0].layout.dtype : dice.dtype();
         slot.layout.geometry = dice.geometry(like());
+        if (dice.long_ones() && slots_.size() > 1) slot.layout = slots_[0].layout;
       }
     }
   }
@@ -212,6 +224,23 @@ TEST(Infer, SurvivesAnyOperandsAndAttributes) {
     for (std::uint64_t seed = 0; seed < 1500; ++seed) {
       Dice dice(seed * 1000 + id);
       Call(ops.at(static_cast<OpId>(id)), dice).run(seed * 1000 + id);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+// As long as a program can have them: what looks at each pair of them would take minutes here.
+TEST(Infer, LooksAtLongListsOnce) {
+  const Catalog& ops = catalog();
+  for (std::size_t id = 0; id < ops.size(); ++id) {
+    const OpDef& op = ops.at(static_cast<OpId>(id));
+    const bool lists =
+        std::any_of(op.parameters.begin(), op.parameters.end(), [](const Parameter& p) {
+          return p.type == Parameter::Type::kTensorList || p.type == Parameter::Type::kInts;
+        });
+    for (std::uint64_t seed = 0; lists && seed < 2; ++seed) {
+      Dice dice(seed * 1000 + id, 1 << 16);
+      Call(op, dice).run(seed * 1000 + id);
       if (HasFatalFailure()) return;
     }
   }
