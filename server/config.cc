@@ -25,8 +25,8 @@ using core::Status;
 
 namespace {
 
-constexpr int kMostLease = 864'000;  // ten days
-constexpr int kLeastQueue = 256;     // a client keeps some in hand
+constexpr int kMostLease = 864'000;   // ten days
+constexpr int kLeastQueue = 256;      // a client keeps some in hand
 constexpr double kMostSeconds = 1e7;  // clocks add them
 
 // Applies one TOML value to a setting of the matching type.
@@ -261,7 +261,8 @@ std::string out_of_range(const Config& config) {
       {"sim_devices (--sim-devices)", static_cast<double>(config.sim_devices), 0, 16},
       {"max_sessions (--max-sessions)", static_cast<double>(config.max_sessions), 1, 100'000},
       {"user_sessions (--user-sessions)", static_cast<double>(config.user_sessions), 0, 100'000},
-      {"session_queue (--session-queue)", static_cast<double>(config.session_queue), kLeastQueue, 1'000'000},
+      {"session_queue (--session-queue)", static_cast<double>(config.session_queue), kLeastQueue,
+       1'000'000},
       {"slow_ms (--slow-ms)", static_cast<double>(config.slow_ms), 50, 1'000'000},
       {"device_patience (--device-patience)", config.device_patience, 0, kMostSeconds},
       {"stall_seconds (--stall)", config.stall_seconds, 0, kMostSeconds},

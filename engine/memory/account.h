@@ -2,8 +2,8 @@
 // Account for each session.
 //
 // Thread-safe; lock-free but for users who are guaranteed something. A reservation is made whole or
-// not at all and never exceeds a limit, not even for a moment. Who comes back with more than a limit,
-// which was a larger one, has it, and gets nothing until enough of it is gone.
+// not at all and never exceeds a limit, not even for a moment. Who comes back with more than a
+// limit, which was a larger one, has it, and gets nothing until enough of it is gone.
 #pragma once
 
 #include <algorithm>

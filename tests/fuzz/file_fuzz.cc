@@ -1,9 +1,10 @@
-// Files that are not what they say, for everything that reads one: the configuration, the tokens, saved
-// tensors (the C++ client), sessions that were written down. Each is read or refused with an error that
-// names it, and what is read holds together.
+// Files that are not what they say, for everything that reads one: the configuration, the tokens,
+// saved tensors (the C++ client), sessions that were written down. Each is read or refused with an
+// error that names it, and what is read holds together.
 //
 //   file_fuzz [--only KIND] [--seconds N] [--from S] [--seed S] [--corpus FILE]
-//     with the seeds S, S + 1, ...; --corpus: those alone, one a line: its kind and its bytes in hexadecimal
+//     with the seeds S, S + 1, ...; --corpus: those alone, one a line: its kind and its bytes in
+//     hexadecimal
 #include <google/protobuf/message.h>
 
 #include <chrono>
@@ -41,16 +42,8 @@ class Dice {
   std::uint64_t below(std::uint64_t n) { return random_() % n; }
   bool one_in(std::uint64_t n) { return below(n) == 0; }
   std::uint64_t number() {
-    const std::uint64_t wild[] = {0,
-                                  1,
-                                  2,
-                                  3,
-                                  below(64),
-                                  below(100'000),
-                                  ~0ull,
-                                  1ull << 31,
-                                  1ull << 40,
-                                  (1ull << 63) - 1};
+    const std::uint64_t wild[] = {
+        0, 1, 2, 3, below(64), below(100'000), ~0ull, 1ull << 31, 1ull << 40, (1ull << 63) - 1};
     return wild[below(std::size(wild))];
   }
 
@@ -95,14 +88,17 @@ bool names(const Status& status, std::string_view what) {
 
 std::string make_config(Dice& dice) {
   static constexpr std::string_view kLines[] = {
-      "listen = \"127.0.0.1:0\"",  "host_memory = \"2GiB\"",     "http_names = [\"a.example\"]",
-      "lease = 60",                "snapshot_every = 0.5",       "session_handles = 1000",
-      "session_tape = \"64 MB\"",  "tls_users = false",          "log_level = 'warn'",
-      "device_patience = 1e2",     "state_dir = \"\"\"\n/x\"\"\"", "# a comment",
-      "session_queue = 0x1000",    "disk_memory = 1_000_000",    "drain_seconds = +8.0",
+      "listen = \"127.0.0.1:0\"",     "host_memory = \"2GiB\"",
+      "http_names = [\"a.example\"]", "lease = 60",
+      "snapshot_every = 0.5",         "session_handles = 1000",
+      "session_tape = \"64 MB\"",     "tls_users = false",
+      "log_level = 'warn'",           "device_patience = 1e2",
+      "state_dir = \"\"\"\n/x\"\"\"", "# a comment",
+      "session_queue = 0x1000",       "disk_memory = 1_000_000",
+      "drain_seconds = +8.0",
   };
-  static constexpr std::string_view kOfUsers[] = {
-      "memory = \"1GiB\"", "guaranteed = 4096", "weight = 2", "sessions = 3", "session_kept = 9"};
+  static constexpr std::string_view kOfUsers[] = {"memory = \"1GiB\"", "guaranteed = 4096",
+                                                  "weight = 2", "sessions = 3", "session_kept = 9"};
   std::string text;
   for (const std::string_view line : kLines) {
     if (dice.one_in(3)) text += std::string(line) + "\n";
@@ -298,7 +294,8 @@ std::string make_session(Dice& dice) {
   return framed(head) + framed(body) + std::string(dice.below(40), '\1');
 }
 
-// What stands in a file, whose blocks are whole, is anything; one in four is also spoilt behind that.
+// What stands in a file, whose blocks are whole, is anything; one in four is also spoilt behind
+// that.
 bool read_session(const std::string& bytes, const std::string& folder) {
   const std::string state = folder + "/sessions-of";
   std::filesystem::remove_all(state);
@@ -339,12 +336,20 @@ bool read_session(const std::string& bytes, const std::string& folder) {
 // ---------------------------------------------------------------- spoiling
 
 const Kind kKinds[] = {
-    {"config",
-     make_config,
-     read_config,
-     {"[", "[[", "]", "{", "}", "\"", "\"\"\"", "'", "=", ".", ",", "\n", "#", "\\u", "\\UFFFFFFFF",
-      "1979-05-27T07:32:00Z", "inf", "nan", "-0", "0x", "1e999", "99999999999999999999", "GiB",
-      "users.", "[users]", "\r", "\xff"}},
+    {"config", make_config, read_config, {"[",           "[[",
+                                          "]",           "{",
+                                          "}",           "\"",
+                                          "\"\"\"",      "'",
+                                          "=",           ".",
+                                          ",",           "\n",
+                                          "#",           "\\u",
+                                          "\\UFFFFFFFF", "1979-05-27T07:32:00Z",
+                                          "inf",         "nan",
+                                          "-0",          "0x",
+                                          "1e999",       "99999999999999999999",
+                                          "GiB",         "users.",
+                                          "[users]",     "\r",
+                                          "\xff"}},
     {"tokens", make_tokens, read_tokens, {"ann", "SQLite format 3", "CREATE TABLE", "\xff\xff"}},
     {"safetensors",
      make_saved,
@@ -409,7 +414,8 @@ const Kind& kind_of(std::string_view name) {
   fail("no such kind of file");
 }
 
-void replay(const char* corpus, const std::string& folder, std::map<std::string_view, Counts>& all) {
+void replay(const char* corpus, const std::string& folder,
+            std::map<std::string_view, Counts>& all) {
   std::ifstream in(corpus);
   std::string name, hex;
   for (int line = 1; in >> name >> hex; ++line) {
