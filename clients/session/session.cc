@@ -383,7 +383,7 @@ core::Result<autograd::Node*> Session::node_of(Handle& h) {
     return node;
   }
   TT_RETURN_IF_ERROR(ready_to_issue());
-  issue(program::Command(program::SetFlag{program::SetFlag::What::kRetainGrad, h.id, false}), 0);
+  issue(program::Command(program::SetFlag{program::SetFlag::What::kNode, h.id}), 0);
   return node;
 }
 

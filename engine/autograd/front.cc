@@ -449,8 +449,9 @@ class Front::Impl final : public Issuer {
   Status run(program::SetFlag& c) {
     HandleRef h;
     TT_RETURN_IF_ERROR(find(c.handle, h));
-    if (c.what == program::SetFlag::What::kRequiresGrad) return graph_.set_requires_grad(*h, c.on);
-    return c.on ? graph_.retain_grad(*h) : graph_.node_of(*h).status();
+    using What = program::SetFlag::What;
+    if (c.what == What::kRequiresGrad) return graph_.set_requires_grad(*h, c.on);
+    return c.what == What::kRetainGrad ? graph_.retain_grad(*h) : graph_.node_of(*h).status();
   }
   Status run(program::SetGrad& c) {
     HandleRef h, grad;

@@ -88,7 +88,7 @@ void Tracer::record(program::Command command, std::uint64_t seq, HandleId first,
     }
   }
   if (const auto* flag = std::get_if<program::SetFlag>(&command)) {
-    if (flag->what == program::SetFlag::What::kRetainGrad && !flag->on) return;  // only looks
+    if (flag->what == program::SetFlag::What::kNode) return;  // only looks
     const auto found = by_id_.find(flag->handle);
     if (found != by_id_.end()) {
       if (flag->what != program::SetFlag::What::kRequiresGrad ||

@@ -102,10 +102,11 @@ struct Forget {
 
 // Changes to a handle that compute nothing.
 struct SetFlag {
-  enum class What : std::uint8_t { kRequiresGrad, kRetainGrad };
+  // kNode: a view's node is made again now, if it has to be; nodes run in the order of their making.
+  enum class What : std::uint8_t { kRequiresGrad, kRetainGrad, kNode };
   What what = What::kRequiresGrad;
   HandleId handle = 0;
-  bool on = true;
+  bool on = true;  // of kRequiresGrad alone
   friend bool operator==(const SetFlag&, const SetFlag&) = default;
 };
 struct SetGrad {  // h.grad = grad; 0: None

@@ -81,11 +81,11 @@ class KindReader : public PartReader {
       case field::kSetFlag: {
         auto& set = add<program::SetFlag>();
         set.on = false;
-        bool retain = false;
+        std::uint32_t what = 0;
         while (inner.next()) {
           switch (inner.field()) {
             case 1:
-              inner.flag(retain);
+              inner.number32(what);
               break;
             case 2:
               read_handle(inner, set.handle);
@@ -97,8 +97,8 @@ class KindReader : public PartReader {
               inner.unknown();
           }
         }
-        using What = program::SetFlag::What;
-        set.what = retain ? What::kRetainGrad : What::kRequiresGrad;
+        if (what > 2) inner.bad("set_flag knows no flag " + std::to_string(what));
+        set.what = static_cast<program::SetFlag::What>(what);
         break;
       }
       case field::kSetGrad: {

@@ -52,8 +52,7 @@ class RandomCommands {
       case 4:
         return Saved{wide(), static_cast<std::uint32_t>(random_())};
       case 5:
-        return SetFlag{coin() ? SetFlag::What::kRequiresGrad : SetFlag::What::kRetainGrad, handle(),
-                       coin()};
+        return SetFlag{static_cast<SetFlag::What>(below(3)), handle(), coin()};
       case 6:
         return SetGrad{handle(), coin() ? 0 : handle()};
       case 7:

@@ -212,8 +212,7 @@ Command Hostile::other(program::HandleId handles, std::uint64_t seq) {
       return one_in(2) ? Command(Release{{handle(handles)}})
                        : Command(program::Forget{1 + below(seq)});
     case 6:
-      return SetFlag{one_in(2) ? SetFlag::What::kRequiresGrad : SetFlag::What::kRetainGrad,
-                     handle(handles), one_in(2)};
+      return SetFlag{static_cast<SetFlag::What>(below(3)), handle(handles), one_in(2)};
     default:
       return Fetch{handle(handles), one_in(4)};
   }
