@@ -102,7 +102,8 @@ struct Forget {
 
 // Changes to a handle that compute nothing.
 struct SetFlag {
-  // kNode: a view's node is made again now, if it has to be; nodes run in the order of their making.
+  // kNode: a view's node is made again now, if it has to be; nodes run in the order of their
+  // making.
   enum class What : std::uint8_t { kRequiresGrad, kRetainGrad, kNode };
   What what = What::kRequiresGrad;
   HandleId handle = 0;
