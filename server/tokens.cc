@@ -75,6 +75,12 @@ class Query {
   int bound_ = 0;
 };
 
+// Users' names go into logs and onto terminals.
+Status check_user(const std::string& user) {
+  return good_user(user) ? Status()
+                         : Status(Code::kDataLoss, "tokens: the file is damaged: no user's name");
+}
+
 constexpr char kTable[] =
     "CREATE TABLE IF NOT EXISTS tokens (id TEXT PRIMARY KEY, hash BLOB NOT NULL UNIQUE,"
     " user TEXT NOT NULL, role TEXT NOT NULL, created INTEGER NOT NULL, expires INTEGER NOT NULL,"
@@ -172,6 +178,7 @@ Result<std::vector<TokenFacts>> Tokens::list() {
     if (!*row) return found;
     found.push_back({query.text(0), query.text(1), role_of(query.text(2)), query.number(3),
                      query.number(4), query.number(5) != 0});
+    TT_RETURN_IF_ERROR(check_user(found.back().user));
   }
 }
 
@@ -197,7 +204,9 @@ Result<std::optional<Caller>> Tokens::find(std::string_view secret) {
   const Result<bool> row = query.blob(hash_of(secret)).bind(now()).step();
   if (!row.ok()) return row.status();
   if (!*row) return std::optional<Caller>();
-  return std::optional<Caller>({query.text(0), role_of(query.text(1))});
+  Caller caller{query.text(0), role_of(query.text(1))};
+  TT_RETURN_IF_ERROR(check_user(caller.user));
+  return std::optional<Caller>(std::move(caller));
 }
 
 Result<bool> Tokens::any() {

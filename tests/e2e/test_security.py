@@ -280,6 +280,19 @@ def test_tokens_are_kept_as_hashes(start_daemon):
         assert (done.returncode == 0) == (words[2] == "-"), done
 
 
+def test_a_damaged_token_file_lets_nobody_in(start_daemon, tt):
+    """A name that no user has would be in logs and on terminals."""
+    daemon = start_daemon()
+    token = token_of(daemon, "alice")
+    with tt.connect(daemon.tcp, token=token):
+        assert tt.ones(2).tolist() == [1.0, 1.0]
+    with sqlite3.connect(f"{daemon.folder}/state/tokens.db") as db:
+        db.execute("UPDATE tokens SET user = ?", ("al\nlevel=error event=\x1b[2J",))
+    with pytest.raises(tt.TeletensorError, match="damaged"):
+        tt.connect(daemon.tcp, token=token)
+    assert "\x1b" not in daemon.log and "\nlevel=error" not in daemon.log
+
+
 def test_a_token_file_that_others_can_read_is_refused(start_daemon):
     daemon = start_daemon()
     token_of(daemon, "alice")
