@@ -32,7 +32,7 @@ from support.daemon import Daemon, wait_until  # noqa: E402
 from support.raw import Raw  # noqa: E402
 
 FLAGS = ("--host-memory", "512MiB", "--session-memory", "192MiB", "--disk-memory", "1GiB", "--lease", "3",
-         "--stall", "5", "--max-sessions", "40", "--snapshot-every", "10", "--restart", "30", "--http",
+         "--stall", "5", "--max-sessions", "400", "--snapshot-every", "10", "--restart", "30", "--http",
          "127.0.0.1:0")
 
 # What a good client does for ever; it says where a value is wrong.
@@ -243,27 +243,32 @@ def finished(pair, seen):
         seen["rounds of good clients"] += out.count("round\n")
 
 
-def run(minutes, seed=1, round_seconds=25.0):
-    """The report: a dictionary."""
+def run(minutes, seed=1, round_seconds=25.0, note=lambda report: None):
+    """The report: a dictionary. `note` is given what there is of it, again and again."""
     daemon, choose, seen, rounds = Daemon(*FLAGS), random.Random(seed), Counter(), []
     try:
-        end = time.monotonic() + minutes * 60
-        while len(rounds) < 3 or time.monotonic() < end:
+        begin = time.monotonic()
+        while len(rounds) < 3 or time.monotonic() < begin + minutes * 60:
             figures = one_round(daemon, choose, round_seconds, seen)
             rounds.append({**figures, **quiet(daemon)})
             print(json.dumps(rounds[-1]), flush=True)
+            if len(rounds) >= 3:
+                note(report_of(rounds, seen, (time.monotonic() - begin) / 60))
         problem = daemon.stop()
         assert not problem, problem
     finally:
         daemon.kill()
+    return report_of(rounds, seen, (time.monotonic() - begin) / 60)
 
+
+def report_of(rounds, seen, minutes):
     def trend(what):
         """The median of the first third, without the first round, and of the last."""
         values = [r[what] for r in rounds[1:]]
         third = max(1, len(values) // 3)
         return round(statistics.median(values[:third]), 3), round(statistics.median(values[-third:]), 3)
 
-    return {"minutes": minutes, "rounds": len(rounds), "clients": dict(seen), "each": rounds,
+    return {"minutes": round(minutes, 1), "rounds": len(rounds), "clients": dict(seen), "each": rounds,
             "trend": {what: trend(what) for what in
                       ("resident_mib", "threads", "descriptors", "files", "p50_ms", "p99_ms")}}
 
@@ -290,9 +295,13 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=ROOT / "build/soak.json")
     args = parser.parse_args()
-    report = run(args.minutes, args.seed)
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps(report, indent=1), encoding="utf-8")
+
+    def note(report):
+        args.out.write_text(json.dumps(report, indent=1), encoding="utf-8")
+
+    report = run(args.minutes, args.seed, note=note)
+    note(report)
     print(f"{report['rounds']} rounds, clients: {report['clients']}")
     for what, (before, after) in report["trend"].items():
         print(f"{what:14} {before:10} -> {after}")

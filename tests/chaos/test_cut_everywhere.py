@@ -14,7 +14,9 @@ from support.raw import Raw
 def test_cut_everywhere(start_daemon, tt):
     daemon = start_daemon("--lease", "0")
     wanted, sent, _ = whole_run(tt, daemon)
-    lost = sum(cut_run(tt, daemon, at, wanted) for at in range(1, sent, 7 if sent < 20_000 else sent // 3000))
+    places = range(1, sent, 7 if sent < 20_000 else sent // 3000)
+    lost = sum(cut_run(tt, daemon, at, wanted) for at in places)
+    print(f"cut at {len(places)} of {sent} bytes, {lost} sessions lost")
     assert lost > 100
     assert whole_run(tt, daemon)[0] == wanted
 
@@ -23,7 +25,9 @@ def test_cut_everywhere(start_daemon, tt):
 def test_cut_everywhere_and_attached_again(start_daemon, tt):
     daemon = start_daemon("--lease", "60")
     wanted, sent, _ = whole_run(tt, daemon)
-    for at in range(1, sent, 7 if sent < 20_000 else sent // 3000):
+    places = range(1, sent, 7 if sent < 20_000 else sent // 3000)
+    print(f"cut at {len(places)} of {sent} bytes")
+    for at in places:
         proxy, log = Proxy(daemon.socket), []
         with contextlib.closing(proxy), tt.connect(proxy.address):
             proxy.cut_after(at)
