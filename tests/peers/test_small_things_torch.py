@@ -1,6 +1,8 @@
 """Small things that PyTorch's own tests lean on: constructors, spellings of sizes and dtypes, indices, kinds
 of errors. Each line is evaluated with both libraries: the results, or the kinds of the errors, are equal."""
 
+import importlib
+
 import numpy as np
 import pytest
 
@@ -55,6 +57,10 @@ t.hann_window(4, layout=t.strided), t.kaiser_window(3, dtype=float)
 t.normal(t.zeros(2), t.tensor([1.0, -1.0]))
 t.zeros(3, dtype=t.int8).random_(126, None).ge(126).all(), t.zeros(3).random_(1)
 t.tensor(looped())
+filled(t, lambda x: t.range(0, 3, out=x)), filled(t, lambda x: t.arange(0, 4, out=x))
+filled(t, lambda x: t.linspace(0, 3, 4, out=x)), filled(t, lambda x: t.logspace(0, 3, 4, out=x))
+filled(t, lambda x: t.full((4,), 2.0, out=x)), t.arange(4, out=t.zeros(2, 2)).shape
+isinstance(t.autograd.Variable(t.ones(2), requires_grad=True), t.autograd.Variable)
 t.ones(2, requires_grad=True).numpy(force=True).tolist(), t.fft.fftfreq(4, out=t.empty(0))
 t.fft.fftn(t.ones(2, 3), s=3, dim=1).abs()
 within(t)
@@ -67,6 +73,12 @@ def looped():
     held = [0]
     held.append(held)
     return held
+
+
+def filled(t, fill):
+    """What `fill` makes of a part of a matrix, and the matrix."""
+    x = t.zeros(2, 3)
+    return fill(x.narrow(1, 1, 2)), x
 
 
 def within(t):
@@ -90,7 +102,7 @@ def plain(x):
 
 def outcome(t, line):
     try:
-        return plain(eval(line, {"t": t, "np": np, "written": written, "looped": looped, "within": within}))
+        return plain(eval(line, {**globals(), "t": t}))
     except Exception as error:
         return type(error)
 
@@ -139,3 +151,41 @@ def test_schedules_go_on_from_an_epoch(tt, name, options, last_epoch):
         return found
 
     assert rates(tt) == pytest.approx(rates(torch), rel=1e-12)
+
+
+def test_hooks_of_every_optimizer(tt):
+    import torch
+
+    def calls(t):
+        said = []
+        x = t.ones(2, requires_grad=True)
+        optimizer = t.optim.SGD([x], lr=0.5)
+        module = importlib.import_module(f"{t.__name__}.optim.optimizer")
+        shared = [module.register_optimizer_step_pre_hook(lambda *_: said.append("all before")),
+                  module.register_optimizer_step_post_hook(lambda *_: said.append("all after"))]
+        optimizer.step()
+        own = [optimizer.register_step_pre_hook(lambda *_: said.append("before")),
+               optimizer.register_step_post_hook(lambda *_: said.append("after"))]
+        optimizer.step()
+        for handle in shared:
+            handle.remove()
+        optimizer.step()
+        own[0].remove()
+        t.optim.Adam([x]).step()
+        return said
+
+    assert calls(tt) == calls(torch)
+
+
+def test_what_a_program_keeps_in_an_optimizers_state(tt):
+    import torch
+
+    for t in (tt, torch):
+        x = t.ones(2, requires_grad=True)
+        optimizer = t.optim.SGD([x], lr=0.5)
+        optimizer.state["seen"] = 3
+        saved = optimizer.state_dict()
+        assert saved["state"] == {"seen": 3}
+        other = t.optim.SGD([x], lr=0.5)
+        other.load_state_dict(saved)
+        assert other.state["seen"] == 3

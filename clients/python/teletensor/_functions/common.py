@@ -36,6 +36,9 @@ def is_method(function: Any) -> bool:
         function.__annotations__.get(code.co_varnames[0]) in ("Tensor", Tensor))
 
 
+_SHAPED_BY_OUT = ("arange", "linspace", "logspace", "range")  # their numbers fill an `out` of any shape
+
+
 def factory(function: Function) -> Function:
     """A function that makes tensors, with what all of PyTorch's take: `layout`, which can only be
     strided, `pin_memory`, which means nothing here, and `out`, whose dtype it then is; and the sizes as
@@ -58,7 +61,10 @@ def factory(function: Function) -> Function:
         if options.get("dtype", out.dtype) not in (None, out.dtype):
             raise RuntimeError(f"dtype {options['dtype']} does not match dtype of out parameter "
                                f"({out.dtype})")
-        return store(function.__name__, out, function(*args, **{**options, "dtype": out.dtype}))
+        found = function(*args, **{**options, "dtype": out.dtype})
+        if function.__name__ in _SHAPED_BY_OUT and found.numel() == out.numel():
+            found = ops["reshape"](found, out._shape)
+        return store(function.__name__, out, found)
 
     return cast(Function, make)
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from .. import _convert
+from .._core import Tensor
 from . import forward_ad, functional, graph
 from ._anomaly import detect_anomaly, is_anomaly_enabled, set_detect_anomaly
 from ._backward import backward, backward_stream, grad
@@ -17,8 +21,21 @@ from .function import Function
 from .gradcheck import GradcheckError, gradcheck, gradgradcheck
 
 __all__ = [
-    "Function", "GradcheckError", "backward", "backward_stream", "detect_anomaly", "enable_grad",
-    "forward_ad", "functional", "grad", "gradcheck", "gradgradcheck", "graph", "inference_mode",
-    "is_anomaly_enabled", "is_grad_enabled", "is_inference_mode_enabled", "no_grad",
-    "set_detect_anomaly", "set_grad_enabled",
+    "Function", "GradcheckError", "Variable", "backward", "backward_stream", "detect_anomaly",
+    "enable_grad", "forward_ad", "functional", "grad", "gradcheck", "gradgradcheck", "graph",
+    "inference_mode", "is_anomaly_enabled", "is_grad_enabled", "is_inference_mode_enabled",
+    "no_grad", "set_detect_anomaly", "set_grad_enabled",
 ]
+
+
+class _VariableType(type):
+    def __call__(cls, data: Any = None, requires_grad: bool = False) -> Tensor:
+        made = _convert.tensor([]) if data is None else data.detach()
+        return made.requires_grad_() if requires_grad else made
+
+    def __instancecheck__(cls, x: Any) -> bool:
+        return isinstance(x, Tensor)
+
+
+class Variable(metaclass=_VariableType):
+    """PyTorch's older name of a tensor: `Variable(x)` is x's memory, without its history."""

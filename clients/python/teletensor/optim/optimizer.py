@@ -13,9 +13,31 @@ from .. import _capturing, _core
 from .._tensor import Tensor
 from ..nn._hooks import RemovableHandle
 
-__all__ = ["Optimizer"]
+__all__ = ["Optimizer", "register_optimizer_step_post_hook", "register_optimizer_step_pre_hook"]
 
 _HOOKS = ("step_pre", "step_post", "state_pre", "state_post", "load_pre", "load_post")
+
+
+# Those of every optimizer.
+_shared: dict[str, OrderedDict[int, Callable[..., Any]]] = {
+    "step_pre": OrderedDict(), "step_post": OrderedDict()}
+
+
+def _register_shared(kind: str, hook: Callable[..., Any]) -> RemovableHandle:
+    handle = RemovableHandle(_shared[kind])
+    _shared[kind][handle.id] = hook
+    return handle
+
+
+def register_optimizer_step_pre_hook(hook: Callable[..., Any]) -> RemovableHandle:
+    """Calls hook(optimizer, args, kwargs) before every optimizer's step() and its own hooks; it may
+    return new (args, kwargs)."""
+    return _register_shared("step_pre", hook)
+
+
+def register_optimizer_step_post_hook(hook: Callable[..., Any]) -> RemovableHandle:
+    """Calls hook(optimizer, args, kwargs) after every optimizer's step() and its own hooks."""
+    return _register_shared("step_post", hook)
 
 
 def _with_hooks(step: Callable[..., Any]) -> Callable[..., Any]:
@@ -25,10 +47,11 @@ def _with_hooks(step: Callable[..., Any]) -> Callable[..., Any]:
     def wrapper(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
         if _capturing.current is not None:
             _capturing.on_call(lambda: setattr(self, "_steps", self._steps + 1))
-        if self._hooks is None:
+        if self._hooks is None and not any(_shared.values()):
             self._steps += 1
             return step(self, *args, **kwargs)
-        for hook in list(self._hooks["step_pre"].values()):
+        own: Any = self._hooks or {"step_pre": {}, "step_post": {}}
+        for hook in [*_shared["step_pre"].values(), *own["step_pre"].values()]:
             changed = hook(self, args, kwargs)
             if changed is not None:
                 if not (isinstance(changed, tuple) and len(changed) == 2):
@@ -39,7 +62,8 @@ def _with_hooks(step: Callable[..., Any]) -> Callable[..., Any]:
                 args, kwargs = changed
         self._steps += 1
         result = step(self, *args, **kwargs)
-        for hook in list(self._hooks["step_post"].values()):
+        own = self._hooks or own
+        for hook in [*own["step_post"].values(), *_shared["step_post"].values()]:
             hook(self, args, kwargs)
         return result
 
@@ -224,7 +248,8 @@ class Optimizer:
 
     def state_dict(self) -> dict[str, Any]:
         """{"state": {number: {...}}, "param_groups": [{..., "params": [numbers]}]}, parameters
-        being numbered across the groups. The tensors are the optimizer's own."""
+        being numbered across the groups. The tensors are the optimizer's own. What else the program
+        keeps in `state` goes along as it is."""
         self._call("state_pre")
         numbers: dict[int, int] = {}
         groups = []
@@ -235,9 +260,10 @@ class Optimizer:
             packed["params"] = [numbers[id(parameter)] for parameter in group["params"]]
             groups.append(packed)
         state = {
-            numbers[id(parameter)]: dict(values)
-            for parameter, values in self.state.items()
-            if id(parameter) in numbers
+            numbers[id(key)] if isinstance(key, Tensor) else key:
+                dict(values) if isinstance(key, Tensor) else values
+            for key, values in self.state.items()
+            if id(key) in numbers or not isinstance(key, Tensor)
         }
         whole: dict[str, Any] = self._call("state_post", {"state": state, "param_groups": groups})
         return whole
@@ -257,11 +283,14 @@ class Optimizer:
         parameters: dict[Any, Tensor] = {}
         for group, old in zip(groups, saved, strict=True):
             parameters.update(zip(old["params"], group["params"], strict=True))
-        state: defaultdict[Tensor, dict[str, Any]] = defaultdict(dict)
+        state: defaultdict[Any, Any] = defaultdict(dict)
         for number, values in state_dict["state"].items():
             # Dictionaries that went through JSON have their numbers as text.
-            key = number if number in parameters or not isinstance(number, str) else int(number)
-            if key in parameters:
+            text = isinstance(number, str) and number not in parameters and number.isdigit()
+            key = int(number) if text else number
+            if key not in parameters and not isinstance(key, int):
+                state[key] = values
+            elif key in parameters:
                 parameter = parameters[key]
                 state[parameter] = {
                     name: self._own_copy(name, value, parameter) for name, value in values.items()
