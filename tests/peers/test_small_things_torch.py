@@ -3,7 +3,7 @@ of errors. Each line is evaluated with both libraries: the results, or the kinds
 
 import importlib
 
-import numpy as np
+import numpy as np  # noqa: F401 (the lines use it)
 import pytest
 
 LINES = """

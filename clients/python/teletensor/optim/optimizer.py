@@ -50,7 +50,7 @@ def _with_hooks(step: Callable[..., Any]) -> Callable[..., Any]:
         if self._hooks is None and not any(_shared.values()):
             self._steps += 1
             return step(self, *args, **kwargs)
-        own: Any = self._hooks or {"step_pre": {}, "step_post": {}}
+        own = self._hooks or {kind: OrderedDict() for kind in _shared}
         for hook in [*_shared["step_pre"].values(), *own["step_pre"].values()]:
             changed = hook(self, args, kwargs)
             if changed is not None:
