@@ -128,3 +128,27 @@ def test_transforms_go_through_it(tt):
     _, tangent = tt.func.jvp(lambda a: sdpa(a, k, v), (q,), (k,))
     wanted = (sdpa(q + step * k, k, v) - sdpa(q - step * k, k, v)) / (2 * step)
     np.testing.assert_allclose(tangent.numpy(), wanted.numpy(), rtol=1e-5, atol=1e-8)
+
+
+def test_the_way_can_be_chosen(tt, start_daemon):
+    from teletensor.nn.attention import SDPBackend, sdpa_kernel
+
+    flags = tt.backends.cuda
+    sdpa = tt.nn.functional.scaled_dot_product_attention
+    with tt.connect(start_daemon().unix, memory=48 << 20):
+        q, k, v = (tt.ones(8, 1536, 32) for _ in range(3))
+        with sdpa_kernel(SDPBackend.MATH):
+            assert flags.math_sdp_enabled() and not flags.flash_sdp_enabled()
+            with pytest.raises(tt.OutOfMemoryError):  # the scores
+                sdpa(q, k, v).sum().item()
+            with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION]):
+                assert sdpa(q, k, v).sum().item() == pytest.approx(8 * 1536 * 32, rel=1e-3)
+                with pytest.raises(RuntimeError, match="EFFICIENT_ATTENTION.*dropout_p 0.5"):
+                    sdpa(q, k, v, dropout_p=0.5)
+            assert flags.math_sdp_enabled() and not flags.mem_efficient_sdp_enabled()
+        assert flags.flash_sdp_enabled()
+        assert sdpa(q, k, v).sum().item() == pytest.approx(8 * 1536 * 32, rel=1e-3)
+        with flags.sdp_kernel(enable_flash=False, enable_mem_efficient=False, enable_cudnn=False):
+            assert flags.math_sdp_enabled() and not flags.cudnn_sdp_enabled()
+    with pytest.raises(AssertionError, match="got str"), sdpa_kernel("flash"):
+        pass

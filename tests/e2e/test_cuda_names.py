@@ -56,6 +56,18 @@ def test_the_current_gpu_is_what_cuda_means(gpus):
         x.cuda("cpu")
 
 
+def test_accelerator_is_another_name(gpus):
+    accelerator = gpus.accelerator
+    assert accelerator.is_available() and accelerator.device_count() == 2
+    place = accelerator.current_accelerator()
+    assert gpus.ones(2, device=place).device.type == place.type == "cuda"
+    with accelerator.device_index(1):
+        assert accelerator.current_device_index() == gpus.cuda.current_device() == 1
+        assert gpus.ones(2, device=accelerator.current_accelerator()).get_device() == 1
+    accelerator.synchronize()
+    assert accelerator.get_memory_info() == gpus.cuda.mem_get_info()
+
+
 def test_memory_is_the_sessions(gpus):
     cuda = gpus.cuda
     before = cuda.memory_allocated()
@@ -156,3 +168,11 @@ def test_without_a_gpu(tt):
     for call in calls:
         with pytest.raises(RuntimeError, match="Found no NVIDIA driver"):
             call()
+
+
+def test_without_an_accelerator(tt):
+    accelerator = tt.accelerator
+    assert not accelerator.is_available() and accelerator.device_count() == 0
+    assert accelerator.current_accelerator(check_available=True) is None
+    with pytest.raises(RuntimeError):
+        accelerator.synchronize()

@@ -97,32 +97,33 @@ class Run {
 
   // A tensor of that layout, on a storage that holds the whole value.
   void input(const Program& p, const program::View& view, std::vector<std::uint64_t>& inputs) {
-    for (std::size_t i = 0; i < inputs.size(); ++i) {  // several views of one value
-      if (p.body.parameters[i].value == view.value) {
-        strided(view, storage_[i], inputs);
-        return;
-      }
-    }
     const program::ValueType& type = p.values[view.value];
-    const std::int64_t elements = std::min<std::int64_t>(type.elements, 1 << 13);
-    if (!send(
-            program::Constant{type.dtype, {}, {elements}, contents(random_, type.dtype, elements)},
-            1)) {
-      fail("a constant is refused");
+    constexpr std::int64_t kMost = 1 << 13;
+    std::uint64_t storage = 0;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {  // several views of one value
+      if (p.body.parameters[i].value == view.value) storage = storage_[i];
     }
-    strided(view, next_id_ - 1, inputs);
+    if (storage == 0) {
+      const std::int64_t elements = std::min(type.elements, kMost);
+      if (!send(program::Constant{
+                    type.dtype, {}, {elements}, contents(random_, type.dtype, elements)},
+                1)) {
+        fail("a constant is refused");
+      }
+      storage = next_id_ - 1;
+    }
+    storage_.push_back(storage);
+    // Too large for a storage here: the call will be refused. A view out of it would end the session.
+    inputs.push_back(type.elements <= kMost ? strided(view, storage) : storage);
   }
-  void strided(const program::View& view, std::uint64_t storage,
-               std::vector<std::uint64_t>& inputs) {
+  std::uint64_t strided(const program::View& view, std::uint64_t storage) {
     static const ops::OpRef as_strided("as_strided");
     program::Apply apply;
     apply.op = as_strided;
     apply.arguments.push_back(program::Argument::of(storage));
     apply.attributes = {Attribute::of(view.geometry.shape), Attribute::of(view.geometry.strides),
                         Attribute::of(view.geometry.offset)};
-    storage_.push_back(storage);
-    // Too large for a storage here: the call will be refused.
-    inputs.push_back(send(std::move(apply), 1) ? next_id_ - 1 : storage);
+    return send(std::move(apply), 1) ? next_id_ - 1 : storage;
   }
 
   void fetch(std::uint64_t id, Outcome& out) {

@@ -152,6 +152,7 @@ _op_names = _fill_namespace()
 _out.attach(globals(), _out.FUNCTIONS)
 
 from . import (  # noqa: E402
+    accelerator,
     amp,
     array_api,
     autograd,
@@ -198,7 +199,8 @@ from .random import (  # noqa: E402
 
 __all__ = [
     "DeviceLostError", "Generator", "InterruptedOpError", "OutOfMemoryError", "RefusedError",
-    "Session", "SessionLostError", "Size", "TeletensorError", "Tensor", "amp", "array_api", "as_tensor",
+    "Session", "SessionLostError", "Size", "TeletensorError", "Tensor", "accelerator", "amp",
+    "array_api", "as_tensor",
     "autocast", "autograd", "backends", "bfloat16", "bool", "cdouble", "cfloat", "checked", "compile",
     "complex128", "complex64", "connect", "cuda", "current_session", "default_generator", "device",
     "distributions", "double", "dtype", "enable_grad", "fft", "float", "float16", "float32",

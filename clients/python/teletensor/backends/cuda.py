@@ -1,9 +1,15 @@
 """Switches of products on GPUs."""
 
+from contextlib import AbstractContextManager
+
 from ..cuda import is_available
+from ..nn.functional.sdpa import SDPBackend, sdpa_allows, sdpa_kernel
 from ._switches import Switches
 
-__all__ = ["flash_sdp_enabled", "is_built", "math_sdp_enabled", "matmul", "mem_efficient_sdp_enabled"]
+__all__ = [
+    "cudnn_sdp_enabled", "flash_sdp_enabled", "is_built", "math_sdp_enabled", "matmul",
+    "mem_efficient_sdp_enabled", "sdp_kernel",
+]  # fmt: skip
 
 #: `allow_tf32` and the reduced-precision switches allow what the daemon never does.
 matmul = Switches("torch.backends.cuda.matmul", allow_tf32=False,
@@ -17,15 +23,36 @@ def is_built() -> bool:
 
 
 def flash_sdp_enabled() -> bool:
-    """False: attention has one way of its own."""
-    return False
+    """May attention be computed without its scores? See `nn.attention.sdpa_kernel`."""
+    return sdpa_allows(SDPBackend.FLASH_ATTENTION)
 
 
 def mem_efficient_sdp_enabled() -> bool:
-    """False: attention has one way of its own."""
-    return False
+    """As flash_sdp_enabled()."""
+    return sdpa_allows(SDPBackend.EFFICIENT_ATTENTION)
+
+
+def cudnn_sdp_enabled() -> bool:
+    """As flash_sdp_enabled()."""
+    return sdpa_allows(SDPBackend.CUDNN_ATTENTION)
 
 
 def math_sdp_enabled() -> bool:
-    """True."""
-    return True
+    """May the matrix of attention's scores be made?"""
+    return sdpa_allows(SDPBackend.MATH)
+
+
+def sdp_kernel(
+    enable_flash: bool = True,
+    enable_math: bool = True,
+    enable_mem_efficient: bool = True,
+    enable_cudnn: bool = True,
+) -> AbstractContextManager[None]:
+    """`nn.attention.sdpa_kernel`, by flags."""
+    flags = {
+        SDPBackend.FLASH_ATTENTION: enable_flash,
+        SDPBackend.MATH: enable_math,
+        SDPBackend.EFFICIENT_ATTENTION: enable_mem_efficient,
+        SDPBackend.CUDNN_ATTENTION: enable_cudnn,
+    }
+    return sdpa_kernel([backend for backend, on in flags.items() if on])

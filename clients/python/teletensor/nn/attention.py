@@ -1,4 +1,4 @@
-"""MultiheadAttention and the layers of the Transformer."""
+"""MultiheadAttention and the layers of the Transformer; how attention is computed."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from . import functional as F
 from . import init
 from .containers import ModuleList
 from .dropout import Dropout
+from .functional.sdpa import SDPBackend, sdpa_kernel
 from .linear import Linear
 from .module import Module
 from .normalization import LayerNorm
@@ -22,11 +23,13 @@ from .parameter import Parameter
 __all__ = [
     "MultiheadAttention",
     "NonDynamicallyQuantizableLinear",
+    "SDPBackend",
     "Transformer",
     "TransformerDecoder",
     "TransformerDecoderLayer",
     "TransformerEncoder",
     "TransformerEncoderLayer",
+    "sdpa_kernel",
 ]
 
 

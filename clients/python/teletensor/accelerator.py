@@ -1,0 +1,42 @@
+"""The daemon's GPUs under the name that PyTorch has for any kind of accelerator.
+
+As `teletensor.cuda`: counts are 0 and what needs a device raises RuntimeError where there is none.
+"""
+
+from __future__ import annotations
+
+from ._core import device as Device
+from .cuda import current_device as current_device_index
+from .cuda import (
+    current_stream,
+    device_count,
+    empty_cache,
+    is_available,
+    max_memory_allocated,
+    max_memory_reserved,
+    memory_allocated,
+    memory_reserved,
+    memory_stats,
+    reset_peak_memory_stats,
+    set_stream,
+    synchronize,
+)
+from .cuda import device as device_index
+from .cuda import mem_get_info as get_memory_info
+from .cuda import set_device as set_device_index
+
+__all__ = [
+    "current_accelerator", "current_device_idx", "current_device_index", "current_stream",
+    "device_count", "device_index", "empty_cache", "get_memory_info",
+    "is_available", "max_memory_allocated", "max_memory_reserved", "memory_allocated",
+    "memory_reserved", "memory_stats", "reset_peak_memory_stats", "set_device_idx",
+    "set_device_index", "set_stream", "synchronize",
+]  # fmt: skip
+
+current_device_idx = current_device_index
+set_device_idx = set_device_index
+
+
+def current_accelerator(check_available: bool = False) -> Device | None:
+    """The device "cuda" without an index; with check_available None where the daemon has none."""
+    return Device("cuda") if not check_available or is_available() else None
