@@ -105,15 +105,17 @@ class Run {
     }
     if (storage == 0) {
       const std::int64_t elements = std::min(type.elements, kMost);
-      if (!send(program::Constant{
-                    type.dtype, {}, {elements}, contents(random_, type.dtype, elements)},
-                1)) {
+      if (!send(
+              program::Constant{
+                  type.dtype, {}, {elements}, contents(random_, type.dtype, elements)},
+              1)) {
         fail("a constant is refused");
       }
       storage = next_id_ - 1;
     }
     storage_.push_back(storage);
-    // Too large for a storage here: the call will be refused. A view out of it would end the session.
+    // Too large for a storage here: the call will be refused. A view out of it would end the
+    // session.
     inputs.push_back(type.elements <= kMost ? strided(view, storage) : storage);
   }
   std::uint64_t strided(const program::View& view, std::uint64_t storage) {
