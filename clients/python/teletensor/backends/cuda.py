@@ -3,7 +3,7 @@
 from contextlib import AbstractContextManager
 
 from ..cuda import is_available
-from ..nn.functional.sdpa import SDPBackend, sdpa_allows, sdpa_kernel
+from ..nn._sdpa_backends import SDPBackend, allowed_backends, sdpa_kernel
 from ._switches import Switches
 
 __all__ = [
@@ -24,22 +24,22 @@ def is_built() -> bool:
 
 def flash_sdp_enabled() -> bool:
     """May attention be computed without its scores? See `nn.attention.sdpa_kernel`."""
-    return sdpa_allows(SDPBackend.FLASH_ATTENTION)
+    return SDPBackend.FLASH_ATTENTION in allowed_backends()
 
 
 def mem_efficient_sdp_enabled() -> bool:
     """As flash_sdp_enabled()."""
-    return sdpa_allows(SDPBackend.EFFICIENT_ATTENTION)
+    return SDPBackend.EFFICIENT_ATTENTION in allowed_backends()
 
 
 def cudnn_sdp_enabled() -> bool:
     """As flash_sdp_enabled()."""
-    return sdpa_allows(SDPBackend.CUDNN_ATTENTION)
+    return SDPBackend.CUDNN_ATTENTION in allowed_backends()
 
 
 def math_sdp_enabled() -> bool:
     """May the matrix of attention's scores be made?"""
-    return sdpa_allows(SDPBackend.MATH)
+    return SDPBackend.MATH in allowed_backends()
 
 
 def sdp_kernel(

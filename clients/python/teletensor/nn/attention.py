@@ -12,9 +12,9 @@ from .. import _ops
 from .._tensor import Tensor
 from . import functional as F
 from . import init
+from ._sdpa_backends import SDPBackend, sdpa_kernel
 from .containers import ModuleList
 from .dropout import Dropout
-from .functional.sdpa import SDPBackend, sdpa_kernel
 from .linear import Linear
 from .module import Module
 from .normalization import LayerNorm

@@ -2,62 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import enum
 import math
-from collections.abc import Iterator
-from contextvars import ContextVar
 
 import teletensor as tt
 
 from ... import _ops
 from ..._tensor import Tensor
+from .._sdpa_backends import FUSED, SDPBackend, allowed_backends
 
 __all__ = ["scaled_dot_product_attention"]
 
 _NAME = "scaled_dot_product_attention"
-
-
-class SDPBackend(enum.IntEnum):
-    """Ways to compute attention. MATH makes the matrix of scores; every fused one is the daemon's
-    own way without it, on CPUs and GPUs."""
-
-    ERROR = -1
-    MATH = 0
-    FLASH_ATTENTION = 1
-    EFFICIENT_ATTENTION = 2
-    CUDNN_ATTENTION = 3
-    OVERRIDEABLE = 4
-
-
-_FUSED = frozenset(
-    {SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION}
-)
-_allowed = ContextVar("sdpa_kernel", default=_FUSED | {SDPBackend.MATH})
-
-
-@contextlib.contextmanager
-def sdpa_kernel(
-    backends: list[SDPBackend] | SDPBackend, set_priority: bool = False
-) -> Iterator[None]:
-    """Within it, scaled_dot_product_attention computes in one of these ways, or raises RuntimeError
-    where none of them can. set_priority changes nothing: a fused way goes first."""
-    chosen = [backends] if isinstance(backends, SDPBackend) else backends
-    if not isinstance(chosen, list):
-        raise AssertionError(
-            "Backend must be an instance of SDPBackend or a list of SDPBackend instances, got "
-            f"{type(backends).__name__}"
-        )
-    token = _allowed.set(frozenset(SDPBackend(backend) for backend in chosen))
-    try:
-        yield
-    finally:
-        _allowed.reset(token)
-
-
-def sdpa_allows(backend: SDPBackend) -> bool:
-    """Is this way allowed here?"""
-    return backend in _allowed.get()
 
 
 def _check(query: Tensor, key: Tensor, value: Tensor) -> None:
@@ -171,8 +126,8 @@ def _attend(
     small = dtype in (tt.float16, tt.bfloat16)
     wide = tt.float32 if small else dtype
     fits = dropout_p == 0.0 and scores[-1] > 0 and wide.is_floating_point
-    allowed = _allowed.get()
-    if fits and allowed & _FUSED:
+    allowed = allowed_backends()
+    if fits and allowed & FUSED:
         mask = None if mask is None else _additive(mask, scores, wide)
         parts = (x.to(wide) for x in (query, key, value))
         return _ops.attention(*parts, mask, is_causal, scale)[0].to(dtype)
