@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "proto/wire/protocol.h"
+
 namespace teletensor::server {
 
 using core::Code;
@@ -56,14 +58,13 @@ void fill_devices(engine::Engine& engine, Reply& reply) {
 
 core::Result<Hello> read_hello(const v1::HelloRequest& request, const ops::Catalog& catalog,
                                const Limits& limits, const ServerFacts& facts) {
-  if (request.protocol_min() > kProtocolMax || request.protocol_max() < kProtocolMin) {
-    const auto range = [](std::uint32_t low, std::uint32_t high) {
-      return std::to_string(low) + " to " + std::to_string(high);
-    };
-    return Status(Code::kFailedPrecondition,
-                  "the client speaks protocol " +
-                      range(request.protocol_min(), request.protocol_max()) + ", server " +
-                      facts.version + " speaks " + range(kProtocolMin, kProtocolMax));
+  if (request.protocol_min() > wire::kProtocol || request.protocol_max() < wire::kProtocol) {
+    const std::uint32_t low = request.protocol_min(), high = request.protocol_max();
+    const std::string spoken =
+        low == high ? std::to_string(low) : std::to_string(low) + " to " + std::to_string(high);
+    return Status(Code::kFailedPrecondition, "the client speaks protocol " + spoken + ", server " +
+                                                 facts.version + " speaks " +
+                                                 std::to_string(wire::kProtocol));
   }
   if (!good_name(request.session_name()) || !good_name(request.client_version())) {
     return core::invalid("session name and client version: at most " + std::to_string(kMaxName) +
@@ -134,7 +135,7 @@ void fill_start(const engine::TakenOver& start, const Lease& lease, v1::HelloRep
 void fill_hello_reply(const Lease& lease, const std::vector<std::string>& unsupported,
                       engine::Engine& engine, const Limits& limits, const ServerFacts& facts,
                       bool shares, v1::HelloReply& reply) {
-  reply.set_protocol(kProtocolMax);
+  reply.set_protocol(wire::kProtocol);
   reply.set_server_version(facts.version);
   reply.set_server_epoch(facts.epoch);
   reply.set_token(lease.token);
@@ -157,8 +158,8 @@ void fill_hello_reply(const Lease& lease, const std::vector<std::string>& unsupp
 void fill_describe_reply(engine::Engine& engine, const Limits& limits, const ServerFacts& facts,
                          std::size_t sessions, v1::DescribeReply& reply) {
   reply.set_server_version(facts.version);
-  reply.set_protocol_min(kProtocolMin);
-  reply.set_protocol_max(kProtocolMax);
+  reply.set_protocol_min(wire::kProtocol);
+  reply.set_protocol_max(wire::kProtocol);
   reply.set_server_epoch(facts.epoch);
   reply.set_uptime_seconds(static_cast<std::uint64_t>(
       std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - facts.started).count()));

@@ -15,10 +15,6 @@
 
 namespace teletensor::server {
 
-// Versions of the protocol that this server speaks.
-inline constexpr std::uint32_t kProtocolMin = 1;
-inline constexpr std::uint32_t kProtocolMax = 1;
-
 // Facts about this run of the server.
 struct ServerFacts {
   std::string version;

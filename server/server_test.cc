@@ -14,6 +14,7 @@
 
 #include "proto/wire/frame.h"
 #include "proto/wire/progress.h"
+#include "proto/wire/protocol.h"
 #include "server/testing.h"
 
 namespace teletensor::server {
@@ -46,8 +47,8 @@ class Client {
 
   static v1::HelloRequest request() {
     v1::HelloRequest hello;
-    hello.set_protocol_min(1);
-    hello.set_protocol_max(1);
+    hello.set_protocol_min(wire::kProtocol);
+    hello.set_protocol_max(wire::kProtocol);
     hello.set_attach_counter(1);
     for (const auto& [name, revision] : {std::pair("exp", 2u), std::pair("add", 1u)}) {
       v1::Op& op = *hello.add_ops();
@@ -333,9 +334,12 @@ TEST_F(ServerTest, HelloSaysWhatDoesNotFit) {
     EXPECT_NE(status.error_message().find(part), std::string::npos) << status.error_message();
   };
   v1::HelloRequest request = Client::request();
-  request.set_protocol_min(2);
-  request.set_protocol_max(3);
-  refused(request, "speaks protocol 2 to 3");
+  request.set_protocol_min(wire::kProtocol + 1);
+  request.set_protocol_max(wire::kProtocol + 2);
+  refused(request, "speaks protocol 3 to 4");
+  request.set_protocol_min(1);
+  request.set_protocol_max(wire::kProtocol - 1);
+  refused(request, "speaks protocol 1, server");
   request = Client::request();
   request.clear_ops();
   refused(request, "ops");

@@ -1,5 +1,6 @@
 #include "clients/cpp/hello.h"
 
+#include "proto/wire/protocol.h"
 #include "proto/wire/varint.h"
 
 namespace teletensor::client {
@@ -8,8 +9,6 @@ using wire::Cursor;
 using wire::WireType;
 
 namespace {
-
-constexpr std::uint64_t kProtocol = 1;
 
 void put(std::string& out, std::uint32_t field, std::uint64_t value) {
   char bytes[2 * wire::kMaxVarint];
@@ -49,8 +48,8 @@ bool read(std::string_view message, OnNumber number, OnText text) {
 
 std::string encode_hello(const HelloAsked& asked, const ops::Catalog& catalog) {
   std::string out;
-  put(out, 1, kProtocol);
-  put(out, 2, kProtocol);
+  put(out, 1, wire::kProtocol);
+  put(out, 2, wire::kProtocol);
   put(out, 3, asked.version);
   put(out, 4, asked.instance);
   put(out, 5, 1);

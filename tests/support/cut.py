@@ -58,5 +58,5 @@ def cut_run(tt, daemon, at, wanted, frames=False):
         proxy.close()
     assert log == wanted[:len(log)], (at, log)
     with Raw(daemon.unix) as raw:
-        wait_until(lambda: not any(raw.used().values()), 3, f"memory back after a cut at {at}")
+        wait_until(lambda: not any(raw.used().values()), what=f"memory back after a cut at {at}")
     return lost

@@ -63,7 +63,7 @@ class Raw:
 
     def hello(self, **fields):
         pb = self.session_pb
-        request = pb.HelloRequest(protocol_min=1, protocol_max=1, client_version="test",
+        request = pb.HelloRequest(protocol_min=2, protocol_max=2, client_version="test",
                                   instance_id=b"0123456789abcdef", attach_counter=1,
                                   ops=[pb.Op(name=n, revision=1) for n in fields.pop("ops", OPS)])
         for name, value in fields.items():

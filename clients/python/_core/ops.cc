@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "bindings.h"
+#include "proto/wire/protocol.h"
 
 namespace teletensor::client {
 namespace {
@@ -539,6 +540,7 @@ void bind_ops(nb::module_& m) {
   m.attr("catalog_entries") = catalog;
   m.def(
       "catalog", [catalog] { return catalog; }, "Every op: name, signature, doc, facts.");
+  m.attr("PROTOCOL") = wire::kProtocol;
   m.def("op_table", [] {
     std::vector<std::pair<std::string, int>> out;
     const ops::Catalog& all = ops::catalog();

@@ -27,7 +27,6 @@ from ._reattach import GONE, Attached, AttachError, End, Keeper
 
 __all__ = ["CallError", "Greeting", "Transport", "device_number", "late_error", "open_transport"]
 
-PROTOCOL = 1
 _CANCELLED, _UNKNOWN, _DEADLINE, _EXHAUSTED, _UNIMPLEMENTED, _UNAVAILABLE = 1, 2, 4, 8, 12, 14
 _TRIES = 200
 # Seconds in which a busy daemon, or one that starts again, hears that the session is closed. Else it
@@ -231,7 +230,7 @@ class Transport(ABC):
         from . import __version__
 
         request = encode(
-            [(1, PROTOCOL), (2, PROTOCOL), (3, __version__), (4, instance), (5, 1), (6, name),
+            [(1, _core.PROTOCOL), (2, _core.PROTOCOL), (3, __version__), (4, instance), (5, 1), (6, name),
              (7, quota), (20, int(bool(name))), (21, int(back))]
             + [(9, encode([(1, op), (2, revision)])) for op, revision in _core.op_table()]
         )
