@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ._kept import flat
-from ._protowire import Message, encode, integers
+from ._protowire import Message, decode, encode, integers
 
 if TYPE_CHECKING:
     from ._session import Session
@@ -87,7 +87,8 @@ def publish_in(session: Session, name: str, value: Any, writable: bool, users: I
 
 def published_in(session: Session, name: str) -> Tensor | dict[str, Tensor]:
     """published() for one session."""
-    reply = session._transport.asked("Published", encode([(1, _checked(name))]))
+    transport, request = session._transport, encode([(1, _checked(name))])
+    reply = transport.ask(lambda: decode(transport.unary("Compute", "Published", request)))
     found = [publication_of(m) for m in reply.messages(1)]
     if not found:
         raise KeyError(f"nothing that this session may use is published as {name!r}")

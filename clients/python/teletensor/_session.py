@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import fcntl
-import itertools
 import os
 import pathlib
 import shutil
@@ -26,7 +25,7 @@ from ._notebook import session_html
 from ._profile import Profile
 from ._shared import Sharing
 from ._sites import SiteReporter
-from ._transport import CallError, Greeting, Transport, late_error, open_transport
+from ._transport import Greeting, Transport, open_transport
 
 if TYPE_CHECKING:
     from ._tensor import Tensor
@@ -262,13 +261,7 @@ class Session:
             raise self._rolled_back
         self._core.retain()
         self._core.synchronize()
-        for tries in itertools.count():
-            try:
-                return Admin(self._transport).snapshot()
-            except CallError as error:
-                if not self._transport.comes_again(error, tries):
-                    raise late_error(error) from None
-        raise AssertionError("not reached")
+        return self._transport.ask(Admin(self._transport).snapshot)
 
     def publish(self, name: str, value: Any, writable: bool = False, users: Iterable[str] = ()) -> None:
         """Lets other sessions use `value` under `name`: see `publish`."""

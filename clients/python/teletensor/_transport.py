@@ -9,9 +9,9 @@ import os
 import time
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from . import _core
 from ._credentials import Credentials, credentials_of
@@ -29,6 +29,7 @@ __all__ = ["CallError", "Greeting", "Transport", "device_number", "late_error", 
 
 _CANCELLED, _UNKNOWN, _DEADLINE, _EXHAUSTED, _UNIMPLEMENTED, _UNAVAILABLE = 1, 2, 4, 8, 12, 14
 _TRIES = 200
+_T = TypeVar("_T")
 # Seconds in which a busy daemon, or one that starts again, hears that the session is closed. Else it
 # stays until its lease is over.
 _CLOSE_PATIENCE = 6
@@ -204,11 +205,11 @@ class Transport(ABC):
         name = f"/teletensor.v1.{service}/{method}"
         return self.call(name, request, timeout or self._timeout, wait)
 
-    def asked(self, method: str, request: bytes, timeout: float = 0.0) -> Message:
+    def ask(self, question: Callable[[], _T]) -> _T:
         """A question of the attached session, asked again where the connection was cut."""
         for tries in itertools.count():
             try:
-                return decode(self.unary("Compute", method, request, timeout))
+                return question()
             except CallError as error:
                 if not self.comes_again(error, tries):
                     raise late_error(error) from None
