@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/core/attributes.h"
+#include "engine/core/bounds.h"
 #include "engine/core/geometry.h"
 #include "engine/core/status.h"
 #include "engine/ops/op.h"
@@ -26,6 +27,10 @@ struct TensorArg {
   core::DType dtype = core::DType::kF32;
   const core::Geometry* geometry = nullptr;
   core::Number number;
+  // What is known of all the numbers in the storage; null: nothing, and nobody keeps it. A kernel
+  // that has looked at them all may narrow it: a view that is `whole` shows them all.
+  core::Bounds* bounds = nullptr;
+  bool whole = false;
 
   // Address of the first element.
   template <class T = void>

@@ -149,6 +149,7 @@ core::Ref<Storage> Pool::start(Storage* storage, std::size_t bytes, std::uint64_
   storage->bytes_ = bytes;
   storage->seq_.store(seq, std::memory_order_relaxed);
   storage->pins_.store(storage->shared_path_ ? 1 : 0, std::memory_order_relaxed);
+  storage->bounds_ = {};
   storage->used_at_.store(now_.load(std::memory_order_relaxed), std::memory_order_relaxed);
   storage->charged_.store(charged, std::memory_order_relaxed);
   return core::Ref<Storage>(storage);

@@ -12,6 +12,7 @@
 #include <new>
 #include <utility>
 
+#include "engine/core/bounds.h"
 #include "engine/core/dtype.h"
 #include "engine/core/ref.h"
 #include "engine/core/status.h"
@@ -59,6 +60,9 @@ class Storage final : public core::Shared {
     }
   }
   std::uint32_t used_at() const { return used_at_.load(std::memory_order_relaxed); }
+  // What is known of the numbers in it: nothing at the start, and the executor forgets it where it
+  // writes. The strand's; nothing holds of a published one.
+  core::Bounds& bounds() { return bounds_; }
 
   ~Storage() override;
   static void operator delete(Storage* storage, std::destroying_delete_t);
@@ -79,6 +83,7 @@ class Storage final : public core::Shared {
   Sharing* sharing_ = nullptr;  // owned
   std::atomic<std::uint32_t> pins_{0};
   std::atomic<std::uint32_t> used_at_{0};
+  core::Bounds bounds_;
   // Null: in its memory. Under Pool::moving_mu_, where others may read.
   std::unique_ptr<Away> away_;
   std::atomic<std::uint64_t> away_bytes_{0};  // charged before; 0: in memory

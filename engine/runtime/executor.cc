@@ -64,6 +64,7 @@ Executor::Executor(const ops::Catalog& catalog, Devices& devices, Lanes& lanes,
       taken_(devices.size()) {
   for (std::size_t i = 0; i < devices.size(); ++i) {
     pools_.emplace_back(memory::Pool::create(devices.at(i).pool(), owner, quota));
+    has_accelerator_ = has_accelerator_ || devices.at(i).accelerator() != nullptr;
     for (std::size_t op = 0; op < catalog.size(); ++op) {
       has_loops_ = has_loops_ || devices.at(i).backend().role(static_cast<ops::OpId>(op)) !=
                                      backends::LoopRole::kNone;
@@ -309,6 +310,15 @@ Status Executor::gather_operands(Instruction& instruction, const ops::OpDef& op)
         shared_ |= storage_of(value)->sharing() != nullptr;
         arg.dtype = operand.dtype;
         arg.geometry = operand.geometry;
+        arg.bounds = nullptr;
+        // Others may write what is published.
+        if (has_accelerator_ && core::is_integral(operand.dtype) &&
+            storage_of(value)->sharing() == nullptr) {
+          arg.bounds = &storage_of(value)->bounds();
+          arg.whole =
+              bytes_of(operand.geometry->numel(), operand.dtype) == storage_of(value)->bytes() &&
+              covers(*operand.geometry, operand.geometry->numel());
+        }
         break;
       }
     }
@@ -348,6 +358,7 @@ Status Executor::execute(Instruction& instruction, const ops::OpDef& op) {
     const Slot& slot = slots_[r];
     stealing |= slot.stolen_from != nullptr || slot.through;
     prefill |= slot.copy_old || slot.clone_first || slot.before;
+    if (has_accelerator_) forget_bounds(*slot.storage);
     backends::TensorArg& out = out_[r];
     out.kind = backends::TensorArg::Kind::kTensor;
     if (slot.temporary) {
@@ -394,6 +405,15 @@ Status Executor::execute(Instruction& instruction, const ops::OpDef& op) {
                                     parallel, scratch));
   }
   return {};
+}
+
+// It is about to be written. What a kernel finds out of an operand that lies there would hold of
+// what was there before.
+void Executor::forget_bounds(memory::Storage& storage) {
+  storage.bounds() = {};
+  for (backends::TensorArg& arg : in_) {
+    if (arg.bounds == &storage.bounds()) arg.bounds = nullptr;
+  }
 }
 
 Status Executor::prepare_new(Instruction& i, const ops::OpDef& op, std::size_t r) {
@@ -618,6 +638,11 @@ Status Executor::transfer(Instruction& instruction) {
   const View there{target->data(), operand.dtype, result.geometry};
   TT_RETURN_IF_ERROR(copy_between(devices_.at(from), source.first(), device(), there.first(),
                                   bytes_of(result.geometry->numel(), operand.dtype)));
+  // Not of pages that others may write, nor of parts of what is known as another dtype.
+  if (has_accelerator_ && held->sharing() == nullptr && held->descriptor() < 0 &&
+      held->bounds().dtype == operand.dtype && covers(*result.geometry, result.value->elements)) {
+    target->bounds() = held->bounds();
+  }
   slots_[0].storage = std::move(target);
   return {};
 }
@@ -641,6 +666,7 @@ Status Executor::fill(Value& value, std::string_view bytes, StorageRef storage, 
   if (!storage) {
     TT_RETURN_IF_ERROR(allocate("constant", bytes.size(), seq, &storage));
     TT_RETURN_IF_ERROR(device().backend().copy_in(storage->data(), bytes.data(), bytes.size()));
+    if (has_accelerator_) storage->bounds() = core::bounds_of(value.dtype, bytes);
   } else if (value.dtype == core::DType::kBool && storage->sharing() == nullptr) {
     // Kernels rely on 0 and 1; what a client sends need not be.
     char buffer[4096];

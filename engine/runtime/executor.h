@@ -152,6 +152,7 @@ class Executor {
   core::Status prepare_overwrite(Instruction& i, const ops::OpDef& op, std::size_t result);
   core::Status prepare_temporary(Instruction& i, const ops::OpDef& op, std::size_t result);
   core::Status prepare_through(Instruction& i, const ops::OpDef& op, std::size_t result);
+  void forget_bounds(memory::Storage& storage);
   core::Status separate_operands(Instruction& i, const ops::OpDef& op, int overwritten);
   core::Status fill_before(Instruction& i, backends::Parallel& parallel,
                            backends::Scratch& scratch);
@@ -168,7 +169,7 @@ class Executor {
   std::vector<memory::PoolHandle> pools_;  // by device
   const CopyKernels copies_;
   const int to_device_;  // op id, -1 in a catalog without it
-  bool has_loops_ = false;
+  bool has_loops_ = false, has_accelerator_ = false;
   std::atomic<std::uint64_t> cancel_below_{0};
   std::atomic<std::uint64_t> copied_bytes_{0};
   Profile profile_;

@@ -104,7 +104,7 @@ Status Executor::execute_loop(std::span<Instruction* const> instructions) {
     call.in = std::span<const TensorArg>(in_).subspan(at, instruction->operands.size());
     for (const Operand& operand : instruction->operands) {
       TensorArg& arg = in_[at++];
-      arg.kind = TensorArg::Kind::kAbsent;
+      arg = {};
       if (operand.kind == Operand::Kind::kAbsent) continue;
       arg.dtype = operand.dtype;
       arg.number = operand.number;
@@ -166,6 +166,7 @@ Status Executor::execute_loop(std::span<Instruction* const> instructions) {
           allocate(loop.calls[s].op->name, bytes, instructions[s]->seq, &slots_[s].storage));
     }
     stealing |= slots_[s].stolen_from != nullptr;
+    if (has_accelerator_) forget_bounds(*slots_[s].storage);
     out.data = slots_[s].storage->data();
   }
   const std::uint64_t seq = instructions[0]->seq;

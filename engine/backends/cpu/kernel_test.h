@@ -79,6 +79,7 @@ struct TestOperand {
   TestTensor tensor;
   core::Number number;
   TensorArg::Kind kind = TensorArg::Kind::kAbsent;
+  core::Bounds* bounds = nullptr;  // of the tensor, which is whole
 };
 
 // Runs the parts in reverse order, so that a result that depends on their order shows.
@@ -140,6 +141,8 @@ inline TestResult call_op(std::string_view name, const std::vector<TestOperand>&
       in[i].data = operand.tensor.data();
       in[i].dtype = operand.tensor.dtype;
       in[i].geometry = &layouts[i].geometry;
+      in[i].bounds = operand.bounds;
+      in[i].whole = true;
     } else if (operand.kind == TensorArg::Kind::kNumber) {
       infos[i].number = &operand.number;
       in[i].number = operand.number;

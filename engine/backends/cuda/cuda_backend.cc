@@ -124,10 +124,13 @@ Status CudaBackend::launch(const Work& work, bool loop, bool* refused) {
     }
     TT_RETURN_IF_ERROR(gpu_->launch(kernels[i]->function(), each.shape, each.params));
   }
-  if (work.flag != nullptr) {
+  if (work.checks) {
     std::int32_t flag = 0;
     TT_RETURN_IF_ERROR(gpu_->copy_out(&flag, work.flag, sizeof flag));
     *refused = flag != 0;
+  }
+  for (const Work::Proof& proof : work.proofs) {
+    if (!*refused) proof.of->narrow(proof.dtype, proof.least, proof.most);
   }
   (loop ? loops_ : on_device_).fetch_add(1, std::memory_order_relaxed);
   return {};

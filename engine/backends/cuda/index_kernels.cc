@@ -202,6 +202,14 @@ Status describe_check(KernelCall& call, const TensorArg& values, bool zero, std:
   const Geometry& g = *values.geometry;
   const Walked walked(g.shape, {&g.strides, 1});
   if (walked.count == 0) return {};
+  if (const core::Bounds* known = values.bounds) {
+    if (zero ? known->without_zero(values.dtype) : known->within(values.dtype, least, most))
+      return {};
+  }
+  work.checks = true;
+  if (!zero && values.bounds != nullptr && values.whole) {
+    work.proofs.push_back({values.bounds, values.dtype, least, most});
+  }
   CheckGraph graph;
   graph.dtype = values.dtype;
   graph.zero = zero;

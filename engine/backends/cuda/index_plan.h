@@ -37,7 +37,8 @@ KernelSource print_index(const IndexGraph& graph);
 
 // Work::flag, asked for once.
 core::Status need_flag(KernelCall& call, Work& work);
-// Refuses a value outside [least, most], or with `zero` a zero, of integers.
+// Refuses a value outside [least, most], or with `zero` a zero, of integers; looks only where that
+// is not known.
 core::Status describe_check(KernelCall& call, const TensorArg& values, bool zero,
                             std::int64_t least, std::int64_t most, Work& work);
 

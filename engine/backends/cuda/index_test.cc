@@ -59,5 +59,54 @@ TEST(Index, OutOfRangeAndZeroDivisorsAreFlagged) {
   cases.run(0);
 }
 
+// Indices that are known to lie inside are not looked at, hence not waited for.
+TEST(Index, WhatIsKnownIsNotChecked) {
+  static const DeviceTable table = make_device_table(ops::catalog());
+  std::mt19937 random(43);
+  TestScratch scratch;
+  const TestTensor x = sample(DType::kF32, Geometry({6, 4}), random);
+  TestOperand places(sample_places(DType::kI64, Geometry({9}), 0, 5, random));
+  const auto describe = [&](const char* op, const std::vector<TestOperand>& operands,
+                            const core::Attributes& attributes = {},
+                            const std::vector<std::uint32_t>& counts = {}) {
+    Work work;
+    const TestResult result =
+        call_op(op, operands, attributes, counts, [&](KernelCall& call) -> core::Status {
+          KernelCall lasting{call.op,         call.in,       call.out, call.counts,
+                             call.attributes, call.parallel, scratch};
+          return table.find(ops::catalog().id(call.op)).describe(lasting, work);
+        });
+    EXPECT_TRUE(result.status.ok()) << op << ": " << result.status.message();
+    return work;
+  };
+  const Work unknown = describe("embedding", {x, places});
+  EXPECT_TRUE(unknown.checks);
+  EXPECT_EQ(unknown.launches.size(), 2u);
+
+  core::Bounds bounds;
+  places.bounds = &bounds;
+  const Work first = describe("embedding", {x, places});
+  EXPECT_TRUE(first.checks);
+  ASSERT_EQ(first.proofs.size(), 1u);
+  EXPECT_EQ(first.proofs[0].of, &bounds);
+  bounds.narrow(first.proofs[0].dtype, first.proofs[0].least, first.proofs[0].most);
+  EXPECT_TRUE(bounds.within(DType::kI64, 0, 5));
+
+  for (const Work& work : {describe("embedding", {x, places}),
+                           describe("index_select", {x, places}, {Attribute::of(0)}),
+                           describe("index", {x, places}, {Attribute::of(Dims{0})}, {1})}) {
+    EXPECT_FALSE(work.checks);
+    EXPECT_EQ(work.launches.size(), 1u);
+  }
+  // A smaller table: a place may lie outside.
+  EXPECT_TRUE(
+      describe("embedding", {sample(DType::kF32, Geometry({5, 4}), random), places}).checks);
+  const TestTensor scores = sample(DType::kF32, Geometry({9, 6}), random);
+  const core::Attributes mean{Attribute::of(-100), Attribute::of("mean")};
+  EXPECT_FALSE(describe("nll_loss", {scores, places, nullptr}, mean).checks);
+  places.bounds = nullptr;
+  EXPECT_TRUE(describe("nll_loss", {scores, places, nullptr}, mean).checks);
+}
+
 }  // namespace
 }  // namespace teletensor::backends::cuda

@@ -58,10 +58,19 @@ class Products;
 // where there is nothing to compute.
 struct Work {
   std::vector<Launch> launches;
-  // Not null: 4 bytes of scratch that must be zero before the first launch. Not zero afterwards:
-  // the instruction refuses (an index out of range, an integer divided by zero); nothing was
-  // stored, and the CPU's kernel, called with copies of the operands, has the error's text.
+  // Not null: 4 bytes of scratch that must be zero before the first launch. With `checks` a launch
+  // may set them: the instruction refuses (an index out of range, an integer divided by zero);
+  // nothing was stored, and the CPU's kernel, called with copies of the operands, has the error's
+  // text.
   void* flag = nullptr;
+  bool checks = false;
+  // What is known of operands where it does not refuse.
+  struct Proof {
+    core::Bounds* of;
+    core::DType dtype;
+    std::int64_t least, most;
+  };
+  std::vector<Proof> proofs;
   // The device's library of products, for whoever describes the work; null: it has none.
   Products* products = nullptr;
 };

@@ -63,6 +63,7 @@ Status pointwise(KernelCall& call, Work& work) {
   TT_RETURN_IF_ERROR(memory.status());
   if (kLoss == Loss::kBce) {
     TT_RETURN_IF_ERROR(need_flag(call, work));
+    work.checks = true;
     p.flag = p.refuse = static_cast<int*>(work.flag);
     p.n = count;
     TT_RETURN_IF_ERROR(add_recipe(work, {Recipe::kCheckUnit, {compute}}, p));
@@ -133,7 +134,15 @@ Status prepare(KernelCall& call, Work& work, RowMajorCall& memory, const Setting
   TT_RETURN_IF_ERROR(need_flag(call, work));
   p.refuse = static_cast<int*>(work.flag);
   p.n = p.lines;
-  TT_RETURN_IF_ERROR(add_recipe(work, {Recipe::kCheckClasses}, p));
+  const core::Bounds* known = s.target->bounds;
+  if (known == nullptr || !known->within(s.target->dtype, 0, p.classes - 1)) {
+    work.checks = true;
+    TT_RETURN_IF_ERROR(add_recipe(work, {Recipe::kCheckClasses}, p));
+    if (known != nullptr && s.target->whole) {
+      work.proofs.push_back({s.target->bounds, s.target->dtype, std::min<std::int64_t>(0, p.ignore),
+                             std::max<std::int64_t>(p.classes - 1, p.ignore)});
+    }
+  }
   p.n = 1;
   return add_recipe(work, {Recipe::kClassDivisor, {compute}}, p);
 }
