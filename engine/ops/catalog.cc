@@ -110,11 +110,12 @@ core::Status Catalog::check(OpId id, std::size_t operands, std::span<const std::
     return fail("takes " + plural(expected, "operand") + ", got " + std::to_string(operands));
   }
   const std::size_t wanted = op.parameters.size() - op.operand_parameters;
-  if (attributes.size() != wanted) {
+  const bool left = attributes.size() + 1 == wanted && left_off(op.parameters.back());
+  if (attributes.size() != wanted && !left) {
     return fail("takes " + plural(wanted, "attribute") + ", got " +
                 std::to_string(attributes.size()));
   }
-  for (std::size_t i = 0; i < wanted; ++i) {
+  for (std::size_t i = 0; i < attributes.size(); ++i) {
     const Parameter& parameter = op.parameters[op.operand_parameters + i];
     if (!fits(parameter, attributes.at(i))) {
       return fail("attribute '" + parameter.name + "' has the wrong kind");

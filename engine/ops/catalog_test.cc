@@ -87,6 +87,21 @@ TEST(Catalog, ChecksCountsAndKinds) {
   unknown.integer = 77;
   EXPECT_FALSE(c.check(cast, 1, {}, {unknown}).ok());
   EXPECT_FALSE(c.check(static_cast<OpId>(c.size()), 1, {}, {}).ok());
+  // A flag that came later: calls of before it leave it off.
+  const OpId addmm = OpRef("addmm");
+  core::Attributes given{Attribute::of(1.0)};
+  EXPECT_FALSE(c.check(addmm, 3, {}, given).ok());
+  given.push_back(Attribute::of(2.0));
+  EXPECT_TRUE(c.check(addmm, 3, {}, given).ok());
+  for (const Attribute& flag : {Attribute::none(), Attribute::of(true)}) {
+    core::Attributes whole = given;
+    whole.push_back(flag);
+    EXPECT_TRUE(c.check(addmm, 3, {}, whole).ok());
+    whole.push_back(flag);
+    EXPECT_FALSE(c.check(addmm, 3, {}, whole).ok());
+  }
+  given.push_back(Attribute::of(1));
+  EXPECT_FALSE(c.check(addmm, 3, {}, given).ok());
 }
 
 class Promotion : public testing::Test {

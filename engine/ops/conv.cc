@@ -11,11 +11,12 @@ namespace teletensor::ops {
 namespace {
 
 using core::Attribute;
+using core::Attributes;
 using core::Dims;
 using core::Status;
 
 // Attributes of convolution.
-enum : std::size_t { kStride, kPadding, kDilation, kTransposed, kOutputPadding, kGroups };
+enum : std::size_t { kStride, kPadding, kDilation, kTransposed, kOutputPadding, kGroups, kTf32 };
 
 std::string text(const Dims& dims) { return core::to_string(dims); }
 
@@ -157,7 +158,13 @@ Status weight_infer(InferContext& c) {
 
 struct Settings {
   Attribute stride, padding, dilation, groups;
+  bool tf32;
 };
+
+Attributes with_tf32(Attributes attributes, const Settings& s) {
+  if (s.tf32) attributes.push_back(Attribute::of(true));
+  return attributes;
+}
 
 Attribute same(int count, std::int64_t value) { return Attribute::of(Dims(count, value)); }
 
@@ -177,8 +184,9 @@ Var output_of(const Var& x, const Var& weight, const Settings& s, const Dims& sh
   static const OpRef op("convolution");
   if (!weight.is_tensor()) return {};
   return cut(apply(op, {x, weight, Var()},
-                   {s.stride, s.padding, s.dilation, Attribute::of(false),
-                    same(weight.rank() - 2, 0), s.groups}),
+                   with_tf32({s.stride, s.padding, s.dilation, Attribute::of(false),
+                              same(weight.rank() - 2, 0), s.groups},
+                             s)),
              shape);
 }
 
@@ -194,19 +202,21 @@ Var input_of(const Var& g, const Var& weight, const Settings& s, const Dims& sha
   }
   return apply(
       op, {g, weight, Var()},
-      {s.stride, s.padding, s.dilation, Attribute::of(true), Attribute::of(extra), s.groups});
+      with_tf32(
+          {s.stride, s.padding, s.dilation, Attribute::of(true), Attribute::of(extra), s.groups},
+          s));
 }
 
 Var weight_of(const Var& x, const Var& g, const Settings& s, const Dims& shape) {
   static const OpRef op("convolution_weight");
   Dims kernel;
   for (int d = 2; d < shape.size(); ++d) kernel.push_back(shape[d]);
-  return apply(op, {x, g}, {Attribute::of(kernel), s.stride, s.padding, s.dilation, s.groups});
+  return apply(op, {x, g}, with_tf32({Attribute::of(kernel), s.stride, s.padding, s.dilation, s.groups}, s));
 }
 
 void convolution_vjp(VjpContext& c) {
   const auto& a = c.attributes();
-  const Settings s{a.at(kStride), a.at(kPadding), a.at(kDilation), a.at(kGroups)};
+  const Settings s{a.at(kStride), a.at(kPadding), a.at(kDilation), a.at(kGroups), flag(a, kTf32)};
   const bool transposed = a.boolean(kTransposed);
   const Dims &x = c.operand_layout(0).geometry.shape, &weight = c.operand_layout(1).geometry.shape;
   const Var g = c.gradient();
@@ -227,7 +237,7 @@ void convolution_vjp(VjpContext& c) {
 
 void weight_vjp(VjpContext& c) {
   const auto& a = c.attributes();
-  const Settings s{a.at(1), a.at(2), a.at(3), a.at(4)};
+  const Settings s{a.at(1), a.at(2), a.at(3), a.at(4), flag(a, 5)};
   const Var h = c.gradient();
   if (c.needs(0)) {
     c.give(0, input_of(c.operand(1), h, s, c.operand_layout(0).geometry.shape));
@@ -265,7 +275,7 @@ std::vector<OpDef> conv_ops() {
   return {
       {.signature = "convolution(Tensor input, Tensor weight, Tensor? bias=None, int[] stride, "
                     "int[] padding, int[] dilation, bool transposed, int[] output_padding, "
-                    "int groups) -> Tensor",
+                    "int groups, bool? tf32=None) -> Tensor",
        .doc = "Cross-correlation of input [N, C, ...] with weight [O, C / groups, ...] over 1 to 3 "
               "dimensions, plus bias [O]; transposed: its adjoint, weight [C, O / groups, ...].",
        .infer = convolution_infer,
@@ -274,7 +284,8 @@ std::vector<OpDef> conv_ops() {
        .jvp = convolution_jvp,
        .batch = convolution_batch},
       {.signature = "convolution_weight(Tensor input, Tensor gradient, int[] kernel_size, "
-                    "int[] stride, int[] padding, int[] dilation, int groups) -> Tensor",
+                    "int[] stride, int[] padding, int[] dilation, int groups, "
+                    "bool? tf32=None) -> Tensor",
        .doc = "The derivative of a convolution by its weight.",
        .infer = weight_infer,
        .vjp = weight_vjp,

@@ -114,9 +114,14 @@ Var real(const Var& x) {
   return x.is_tensor() && core::is_complex(x.dtype()) ? apply(op, {x}) : x;
 }
 
-Var matmul(const Var& a, const Var& b) {
+bool flag(const core::Attributes& attributes, std::size_t at) {
+  return attributes.has(at) && attributes.boolean(at);
+}
+
+Var matmul(const Var& a, const Var& b, bool tf32) {
   static const OpRef op("matmul");
-  return apply(op, {a, b});
+  if (!tf32) return apply(op, {a, b});
+  return apply(op, {a, b}, {core::Attribute::of(true)});
 }
 
 Var sum(const Var& x, const core::Dims& dims, bool keepdim) {

@@ -27,7 +27,9 @@ Var cast(const Var& x, core::DType dtype);
 Var conj(const Var& x);
 // The real part of a tensor; a real x itself.
 Var real(const Var& x);
-Var matmul(const Var& a, const Var& b);
+// Is the flag at this place there and on?
+bool flag(const core::Attributes& attributes, std::size_t at);
+Var matmul(const Var& a, const Var& b, bool tf32 = false);
 Var sum(const Var& x, const core::Dims& dims, bool keepdim);
 // Sums x over broadcast dimensions so that it has `shape`; x itself where it has already.
 Var sum_to(const Var& x, const core::Dims& shape);

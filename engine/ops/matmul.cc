@@ -127,6 +127,7 @@ Var flat(const Var& x) {
 
 void matmul_vjp(VjpContext& c) {
   const Var g = c.gradient();
+  const bool tf32 = flag(c.attributes(), 0);
   const Var x = conj(c.operand(0)), y = conj(c.operand(1));
   const int rank_x = c.operand_layout(0).geometry.rank();
   const int rank_y = c.operand_layout(1).geometry.rank();
@@ -141,14 +142,14 @@ void matmul_vjp(VjpContext& c) {
   if (rank_y == 1) grad = unsqueeze(grad, -1);
   if (c.needs(1)) {
     const Var matrix = rank_x == 1 ? unsqueeze(x, 0) : x;
-    Var out = rank_x > 2 && rank_y <= 2 ? matmul(transpose(flat(matrix), 0, 1), flat(grad))
-                                        : matmul(last_two_swapped(matrix), grad);
+    Var out = rank_x > 2 && rank_y <= 2 ? matmul(transpose(flat(matrix), 0, 1), flat(grad), tf32)
+                                        : matmul(last_two_swapped(matrix), grad, tf32);
     if (rank_y == 1) out = squeeze(out, -1);
     c.give(1, out);
   }
   if (c.needs(0)) {
     const Var matrix = rank_y == 1 ? unsqueeze(y, -1) : y;
-    Var out = matmul(grad, last_two_swapped(matrix));
+    Var out = matmul(grad, last_two_swapped(matrix), tf32);
     if (rank_x == 1) out = squeeze(out, -2);
     c.give(0, out);
   }
@@ -156,22 +157,24 @@ void matmul_vjp(VjpContext& c) {
 
 void linear_vjp(VjpContext& c) {
   const Var g = c.gradient();
+  const bool tf32 = flag(c.attributes(), 0);
   if (c.needs(1)) {
     const Var x = conj(c.operand(0));
     const auto rows = [](const Var& v) { return v.rank() == 1 ? unsqueeze(v, 0) : flat(v); };
-    c.give(1, matmul(transpose(rows(g), 0, 1), rows(x)));
+    c.give(1, matmul(transpose(rows(g), 0, 1), rows(x), tf32));
   }
-  if (c.needs(0)) c.give(0, matmul(g, conj(c.operand(1))));
+  if (c.needs(0)) c.give(0, matmul(g, conj(c.operand(1)), tf32));
   if (c.operands() > 2 && c.needs(2)) c.give(2, g);
 }
 
 void addmm_vjp(VjpContext& c) {
   const Var g = c.gradient();
   const double beta = c.attributes().real(0), alpha = c.attributes().real(1);
+  const bool tf32 = flag(c.attributes(), 2);
   const auto scaled = [](const Var& v, double factor) { return factor == 1 ? v : v * Var(factor); };
   if (c.needs(0)) c.give(0, scaled(g, beta));
-  if (c.needs(2)) c.give(2, scaled(matmul(transpose(conj(c.operand(1)), 0, 1), g), alpha));
-  if (c.needs(1)) c.give(1, scaled(matmul(g, transpose(conj(c.operand(2)), 0, 1)), alpha));
+  if (c.needs(2)) c.give(2, scaled(matmul(transpose(conj(c.operand(1)), 0, 1), g, tf32), alpha));
+  if (c.needs(1)) c.give(1, scaled(matmul(g, transpose(conj(c.operand(2)), 0, 1), tf32), alpha));
 }
 
 void outer_vjp(VjpContext& c) {
@@ -186,19 +189,20 @@ const std::vector<Save> kBothFactors = {{0, bit(1)}, {1, bit(0)}};
 
 std::vector<OpDef> matmul_ops() {
   return {
-      {.signature = "matmul(Tensor x, Tensor y) -> Tensor",
+      {.signature = "matmul(Tensor x, Tensor y, bool? tf32=None) -> Tensor",
        .doc =
            "Matrix product over the last two dimensions; leading ones broadcast, a vector is a row "
-           "on the left and a column on the right.",
+           "on the left and a column on the right. With tf32 a GPU rounds float32 factors to 11 "
+           "bits of mantissa.",
        .infer = infer_matmul,
        .vjp = matmul_vjp,
        .saves = kBothFactors},
-      {.signature = "mm(Tensor x, Tensor y) -> Tensor",
+      {.signature = "mm(Tensor x, Tensor y, bool? tf32=None) -> Tensor",
        .doc = "Product of two matrices.",
        .infer = infer_ranks<2, 2>,
        .vjp = matmul_vjp,
        .saves = kBothFactors},
-      {.signature = "bmm(Tensor x, Tensor y) -> Tensor",
+      {.signature = "bmm(Tensor x, Tensor y, bool? tf32=None) -> Tensor",
        .doc = "Products of two stacks of matrices, [b, n, k] x [b, k, m].",
        .infer = infer_ranks<3, 3>,
        .vjp = matmul_vjp,
@@ -218,12 +222,13 @@ std::vector<OpDef> matmul_ops() {
        .infer = infer_outer,
        .vjp = outer_vjp,
        .saves = kBothFactors},
-      {.signature = "addmm(Tensor x, Tensor a, Tensor b, float beta=1, float alpha=1) -> Tensor",
+      {.signature = "addmm(Tensor x, Tensor a, Tensor b, float beta=1, float alpha=1, bool? tf32=None) -> "
+                    "Tensor",
        .doc = "beta * x + alpha * (a @ b); x broadcasts and is not read when beta is 0.",
        .infer = infer_addmm,
        .vjp = addmm_vjp,
        .saves = {{1, bit(2)}, {2, bit(1)}}},
-      {.signature = "linear(Tensor x, Tensor weight, Tensor? bias=None) -> Tensor",
+      {.signature = "linear(Tensor x, Tensor weight, Tensor? bias=None, bool? tf32=None) -> Tensor",
        .doc = "x @ weight.T + bias over the last dimension; weight is [out, in].",
        .infer = infer_linear,
        .vjp = linear_vjp,

@@ -27,6 +27,9 @@ class Parser {
     if (out.name.empty() || !take("(")) return fail("expected a name and '('");
     while (!take(")")) {
       if (!out.parameters.empty() && !take(",")) return fail("expected ','");
+      if (!out.parameters.empty() && left_off(out.parameters.back())) {
+        return fail("what calls may leave off comes last");
+      }
       Parameter parameter;
       if (core::Status status = read(parameter); !status.ok()) return status;
       if (parameter.is_operand()) {

@@ -69,10 +69,11 @@ Var sum_of(const Var& a, const Var& b) { return a.absent() ? b : b.absent() ? a 
 
 void linear_jvp(JvpContext& c) {
   static const OpRef linear("linear");
+  const auto& a = c.attributes();
   Var out;
-  if (c.tangent(0).is_tensor()) out = apply(linear, {c.tangent(0), c.operand(1), Var()});
+  if (c.tangent(0).is_tensor()) out = apply(linear, {c.tangent(0), c.operand(1), Var()}, a);
   if (c.tangent(1).is_tensor()) {
-    out = sum_of(out, apply(linear, {c.operand(0), c.tangent(1), Var()}));
+    out = sum_of(out, apply(linear, {c.operand(0), c.tangent(1), Var()}, a));
   }
   if (c.tangent(2).is_tensor()) out = sum_of(out, expand(c.tangent(2), c.result().shape()));
   c.give(0, out);
@@ -80,10 +81,11 @@ void linear_jvp(JvpContext& c) {
 
 void addmm_jvp(JvpContext& c) {
   const Var beta(c.attributes().real(0)), alpha(c.attributes().real(1));
+  const bool tf32 = flag(c.attributes(), 2);
   Var out;
   if (c.tangent(0).is_tensor()) out = expand(c.tangent(0) * beta, c.result().shape());
-  if (c.tangent(1).is_tensor()) out = sum_of(out, matmul(c.tangent(1), c.operand(2)) * alpha);
-  if (c.tangent(2).is_tensor()) out = sum_of(out, matmul(c.operand(1), c.tangent(2)) * alpha);
+  if (c.tangent(1).is_tensor()) out = sum_of(out, matmul(c.tangent(1), c.operand(2), tf32) * alpha);
+  if (c.tangent(2).is_tensor()) out = sum_of(out, matmul(c.operand(1), c.tangent(2), tf32) * alpha);
   c.give(0, out);
 }
 
@@ -219,26 +221,27 @@ Var matrix(BatchContext& c, std::size_t i, bool row) {
   return c.rank(i) == 1 ? unsqueeze(x, row ? -2 : -1) : x;
 }
 
-Var batched_product(BatchContext& c, std::size_t a, std::size_t b) {
+// `flagged`: where the attribute tf32 is.
+Var batched_product(BatchContext& c, std::size_t a, std::size_t b, std::size_t flagged) {
   Var x = matrix(c, a, true), y = matrix(c, b, false);
   const int rank_x = std::max(c.rank(a), 2), rank_y = std::max(c.rank(b), 2);
   const int rank = std::max(rank_x, rank_y);
   if (c.batched(a) && (c.batched(b) || rank_y > 2)) x = padded(x, rank);
   if (c.batched(b) && (c.batched(a) || rank_x > 2)) y = padded(y, rank);
-  Var out = matmul(x, y);
+  Var out = matmul(x, y, flag(c.attributes(), flagged));
   if (c.rank(a) == 1) out = squeeze(out, -2);
   if (c.rank(b) == 1) out = squeeze(out, -1);
   return out;
 }
 
-void batch_matmul(BatchContext& c) { c.give(batched_product(c, 0, 1)); }
+void batch_matmul(BatchContext& c) { c.give(batched_product(c, 0, 1, 0)); }
 
 void batch_outer(BatchContext& c) { c.give(unsqueeze(c.front(0), -1) * unsqueeze(c.front(1), -2)); }
 
 void batch_linear(BatchContext& c) {
   static const OpRef linear("linear");
   if (!c.batched(1) && !c.batched(2)) {
-    return c.give(apply(linear, {c.front(0), c.own(1), c.own(2)}));
+    return c.give(apply(linear, {c.front(0), c.own(1), c.own(2)}, c.attributes()));
   }
   Var out;
   if (c.batched(1)) {
@@ -247,17 +250,18 @@ void batch_linear(BatchContext& c) {
     const bool vector = c.rank(0) == 1;
     if (vector) x = unsqueeze(x, -2);
     const int rank = std::max(c.rank(0), 2);
-    out = matmul(x, c.batched(0) || rank > 2 ? padded(weight, rank) : weight);
+    out = matmul(x, c.batched(0) || rank > 2 ? padded(weight, rank) : weight,
+                 flag(c.attributes(), 0));
     if (vector) out = squeeze(out, -2);
   } else {
-    out = apply(linear, {c.front(0), c.own(1), Var()});
+    out = apply(linear, {c.front(0), c.own(1), Var()}, c.attributes());
   }
   if (!absent(c, 2)) out = out + (c.batched(2) ? padded(c.own(2), c.rank(0)) : c.own(2));
   c.give(out);
 }
 
 void batch_addmm(BatchContext& c) {
-  const Var product = batched_product(c, 1, 2) * Var(c.attributes().real(1));
+  const Var product = batched_product(c, 1, 2, 2) * Var(c.attributes().real(1));
   const Var x = c.batched(0) ? padded(c.own(0), 2) : c.own(0);
   c.give(cast(x * Var(c.attributes().real(0)) + product, c.own(0).dtype()));
 }

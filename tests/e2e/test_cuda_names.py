@@ -132,21 +132,56 @@ def test_seeds(gpus):
     assert gpus.rand(4, device="cuda").tolist() == second != first
 
 
-def test_switches_are_kept_and_change_no_bit(gpus):
-    matmul = gpus.backends.cuda.matmul
-    gpus.manual_seed(0)
-    x = gpus.rand(40, 50, device="cuda")
-    wanted = (x @ x.T).tolist()
-    assert matmul.allow_tf32 is False
+def test_tf32_by_the_switches(gpus):
+    tt, matmul, cudnn = gpus, gpus.backends.cuda.matmul, gpus.backends.cudnn
+    fine = 1 + 2**-12  # TF32 has 10 bits behind the point
+
+    def products(device="cuda", **flag):
+        """First elements of a product, a layer's and the gradients of both's factors: 4 or 4 * fine."""
+        a, b = (tt.full((4, 4), fine, device=device, requires_grad=True) for _ in range(2))
+        ones = tt.ones(4, 4, device=device)
+        made = [tt.matmul(a, ones, **flag) if flag else a @ ones, tt._core.ops["linear"](a, ones, None, **flag)]
+        for each in (tt.matmul(ones, b, **flag), tt._core.ops["addmm"](tt.zeros(4, device=device), b, ones, **flag)):
+            each.backward(tt.full((4, 4), fine, device=device))
+        return [float(x[0, 0].item()) for x in (*made, b.grad)]
+
+    exact, rounded = [4 * fine, 4 * fine, 8 * fine], [4.0, 4.0, 8.0]
+    assert matmul.allow_tf32 is False and tt.get_float32_matmul_precision() == "highest"
+    assert products() == exact and products(tf32=True) == rounded
+    step = tt.compile(lambda a, b: (a @ b)[0, 0])
+    a, b = tt.full((4, 4), fine, device="cuda"), tt.ones(4, 4, device="cuda")
+    assert step(a, b).item() == 4 * fine
     matmul.allow_tf32 = True
     try:
-        assert matmul.allow_tf32 is True and (x @ x.T).tolist() == wanted
+        assert tt.get_float32_matmul_precision() == "high"
+        assert products() == rounded and products(tf32=False) == exact and products("cpu") == exact
+        assert step(a, b).item() == 4 * fine  # as it was captured
+        assert tt.compile(lambda a, b: (a @ b)[0, 0])(a, b).item() == 4
+        assert (a.double() @ b.double())[0, 0].item() == 4 * fine
+        assert tt.func.vmap(tt.matmul)(a.expand(2, 4, 4), b.expand(2, 4, 4))[0, 0, 0].item() == 4
+        assert tt.func.jvp(lambda x: x @ b, (a,), (a,))[1][0, 0].item() == 4
     finally:
         matmul.allow_tf32 = False
+    for precision, on in (("medium", True), ("high", True), ("highest", False)):
+        tt.set_float32_matmul_precision(precision)
+        assert tt.get_float32_matmul_precision() == precision and matmul.allow_tf32 is on
+    with pytest.raises(RuntimeError, match="low is not one of"):
+        tt.set_float32_matmul_precision("low")
+    assert cudnn.allow_tf32 is True
+    with cudnn.flags(allow_tf32=False):
+        assert cudnn.allow_tf32 is False
+    assert cudnn.allow_tf32 is True
+
+
+def test_switches_that_are_kept(gpus):
+    matmul = gpus.backends.cuda.matmul
     with pytest.raises(RuntimeError, match="expects a bool, but got int"):
         matmul.allow_tf32 = 3
     with pytest.raises(AttributeError, match="Unknown attribute nonsense"):
         matmul.nonsense = 1
+    matmul.allow_fp16_accumulation = True
+    assert matmul.allow_fp16_accumulation is True
+    matmul.allow_fp16_accumulation = False
     gpus.backends.cudnn.benchmark = True
     assert not gpus.backends.cudnn.is_available() and gpus.backends.cuda.is_built()
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "autocast.h"
+#include "tf32.h"
 #include "bindings.h"
 
 namespace teletensor::client {
@@ -472,6 +473,7 @@ NB_MODULE(_core, m) {
   bind_tensor(m);
   bind_ops(m);
   bind_autocast(m);
+  bind_tf32(m);
   bind_session(m);
   bind_pending(m);
   bind_tape(m);

@@ -1,6 +1,7 @@
 // Tensor's operators as type slots: the hot path of remote code.
 
 #include "bindings.h"
+#include "engine/ops/signature.h"
 
 namespace teletensor::client {
 namespace {
@@ -11,7 +12,7 @@ struct Prepared {
     const ops::OpDef& def = ops::catalog().at(id);
     for (std::size_t p = static_cast<std::size_t>(def.operand_parameters);
          p < def.parameters.size(); ++p) {
-      attributes.push_back(def.parameters[p].fallback);
+      if (!ops::left_off(def.parameters[p])) attributes.push_back(def.parameters[p].fallback);
     }
     numbers = def.parameters[0].type == ops::Parameter::Type::kOperand;
   }

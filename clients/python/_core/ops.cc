@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "bindings.h"
+#include "engine/ops/signature.h"
 #include "proto/wire/protocol.h"
 
 namespace teletensor::client {
@@ -286,7 +287,7 @@ PyObject* op_call(PyObject* callable, PyObject* const* args, size_t flags, PyObj
         attributes.push_back(Attribute::of(i == fillable ? g_seed : g_ordinal++));
         continue;
       } else if (p.has_default || p.optional) {
-        attributes.push_back(p.fallback);
+        if (!ops::left_off(p)) attributes.push_back(p.fallback);
         continue;
       }
       PyErr_Format(PyExc_TypeError, "%s() missing required argument '%s'", def.name.c_str(),

@@ -8,6 +8,7 @@
 #include "bindings.h"
 #include "engine/core/complex.h"
 #include "engine/core/half.h"
+#include "tf32.h"
 
 namespace teletensor::client {
 
@@ -83,15 +84,16 @@ PyObject* call_op(PySession& session, OpId id, std::span<const Var> arguments,
   if (!one_session(session, arguments)) return nullptr;
   Handles results;
   Status status;
+  Arguments casted;
   if (autocasting()) {
-    Arguments casted;
     for (const Var& argument : arguments) casted.push_back(argument);
     status = autocast(session, id, casted);
-    if (status.ok()) {
-      status = session.apply(id, {casted.data(), casted.size()}, counts, attributes, results);
-    }
-  } else {
-    status = session.apply(id, arguments, counts, attributes, results);
+    arguments = {casted.data(), casted.size()};
+  }
+  if (status.ok()) {
+    status = takes_tf32(id, arguments, attributes)
+                 ? session.apply(id, arguments, counts, with_tf32(id, attributes), results)
+                 : session.apply(id, arguments, counts, attributes, results);
   }
   if (!status.ok()) {
     set_error(status);

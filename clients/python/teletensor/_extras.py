@@ -12,6 +12,7 @@ from ._core import Tensor, ops
 from ._functions.common import factory
 from ._repr import set_printoptions
 from .autograd import is_anomaly_enabled
+from .backends import cuda as cuda_switches
 from .linalg._lowrank import pca_lowrank, svd_lowrank
 from .nn.functional import (
     affine_grid,
@@ -159,14 +160,13 @@ def get_deterministic_debug_mode() -> int:
 
 
 def get_float32_matmul_precision() -> str:
-    """"highest": float32 products are computed in float32."""
-    return "highest"
+    """"highest": products of float32 tensors are computed in float32."""
+    return cuda_switches.float32_precision()
 
 
 def set_float32_matmul_precision(precision: str) -> None:
-    """Accepted; products stay in float32, which every setting allows."""
-    if precision not in ("highest", "high", "medium"):
-        raise RuntimeError(f"{precision} is not one of 'highest', 'high', 'medium'")
+    """"high" and "medium": products of float32 tensors on a GPU may round their factors to TF32."""
+    cuda_switches.set_float32_precision(precision)
 
 
 def is_autocast_cache_enabled() -> bool:

@@ -47,6 +47,7 @@ inline constexpr int kReal32 = 0;
 inline constexpr int kReal64 = 1;
 inline constexpr int kCompute32 = 68;
 inline constexpr int kCompute64 = 70;
+inline constexpr int kComputeTf32 = 77;
 inline constexpr std::int32_t kTransposed = 1;
 // Attributes of operations, layouts and preferences; values of theirs.
 inline constexpr int kOperationA = 3;

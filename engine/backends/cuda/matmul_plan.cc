@@ -62,7 +62,7 @@ void merge(Sizes& sizes, Side& left, Side& right, const Addend& addend) {
 
 // By the library, where it takes the dtype and the layouts.
 bool by_library(KernelCall& call, Work& work, const Sizes& sizes, const Side& left,
-                const Side& right, const Addend& addend) {
+                const Side& right, const Addend& addend, bool tf32) {
   const TensorArg& out = call.out[0];
   if (work.products == nullptr || sizes.k == 0 || sizes.batch.size() > 1) return false;
   switch (out.dtype) {
@@ -79,6 +79,7 @@ bool by_library(KernelCall& call, Work& work, const Sizes& sizes, const Side& le
   if (!a || !b) return false;
   Product p;
   p.dtype = out.dtype;
+  p.tf32 = tf32;
   p.m = sizes.m;
   p.n = sizes.n;
   p.k = sizes.k;
@@ -113,9 +114,9 @@ bool by_library(KernelCall& call, Work& work, const Sizes& sizes, const Side& le
   return true;
 }
 
-// The product of a and b; with `turned`, of a and b's transpose.
+// The product of a and b; with `turned`, of a and b's transpose. `tf32`: that attribute's place.
 Status product(KernelCall& call, Work& work, const TensorArg& a, const TensorArg& b, bool turned,
-               const Addend& addend) {
+               const Addend& addend, std::size_t tf32) {
   const TensorArg& out = call.out[0];
   if (out.geometry->numel() == 0) return {};
   if (!out.geometry->contiguous()) return not_here("a result that is not row-major");
@@ -132,7 +133,8 @@ Status product(KernelCall& call, Work& work, const TensorArg& a, const TensorArg
   Side right = side_of(b.first(), *b.geometry, false, sizes.batch);
   if (turned) std::swap(right.row, right.column);
   merge(sizes, left, right, addend);
-  if (by_library(call, work, sizes, left, right, addend)) return {};
+  const bool rounds = out.dtype == DType::kF32 && call.attributes.has(tf32) && call.attributes.boolean(tf32);
+  if (by_library(call, work, sizes, left, right, addend, rounds)) return {};
 
   MatmulGraph graph;
   graph.dtype = out.dtype;
@@ -167,16 +169,16 @@ Status product(KernelCall& call, Work& work, const TensorArg& a, const TensorArg
 }
 
 Status matmul(KernelCall& call, Work& work) {
-  return product(call, work, call.in[0], call.in[1], false, {});
+  return product(call, work, call.in[0], call.in[1], false, {}, 0);
 }
 
 Status linear(KernelCall& call, Work& work) {
-  return product(call, work, call.in[0], call.in[1], true, cpu::addend_of_linear(call));
+  return product(call, work, call.in[0], call.in[1], true, cpu::addend_of_linear(call), 0);
 }
 
 Status addmm(KernelCall& call, Work& work) {
   if (call.in[0].dtype != call.out[0].dtype) return not_here("an addend of another dtype");
-  return product(call, work, call.in[1], call.in[2], false, cpu::addend_of_addmm(call));
+  return product(call, work, call.in[1], call.in[2], false, cpu::addend_of_addmm(call), 2);
 }
 
 }  // namespace

@@ -24,6 +24,7 @@ struct Product {
   const void* bias = nullptr;
   void* out = nullptr;
   double alpha = 1, beta = 0;
+  bool tf32 = false;  // f32: factors may be rounded to TF32
   void* workspace = nullptr;
   std::size_t workspace_bytes = 0;
 };

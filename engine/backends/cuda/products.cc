@@ -92,7 +92,7 @@ Status Products::check(int code, const char* what) {
 
 Products::Key Products::key_of(const Product& p) {
   const std::int64_t flags = static_cast<std::int64_t>(p.dtype) | p.a.turned << 8 |
-                             p.b.turned << 9 | (p.bias != nullptr) << 10 | (p.beta != 0) << 11;
+                             p.b.turned << 9 | (p.bias != nullptr) << 10 | (p.beta != 0) << 11 | p.tf32 << 12;
   const ProductMatrix none;
   const ProductMatrix& c = p.beta != 0 ? p.c : none;
   const std::int64_t aligned =
@@ -116,8 +116,8 @@ Products::Plan& Products::plan(const Product& product) {
 void Products::choose(const Product& p, Plan& plan) {
   const bool wide = p.dtype == DType::kF64;
   const int type = data_type(p.dtype);
-  if (blas_.cublasLtMatmulDescCreate(&plan.operation, wide ? kCompute64 : kCompute32,
-                                     wide ? kReal64 : kReal32) != 0) {
+  const int compute = wide ? kCompute64 : p.tf32 ? kComputeTf32 : kCompute32;
+  if (blas_.cublasLtMatmulDescCreate(&plan.operation, compute, wide ? kReal64 : kReal32) != 0) {
     return;
   }
   const auto has = [&](int attribute, const auto& value) {

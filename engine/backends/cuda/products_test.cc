@@ -18,6 +18,7 @@ using core::Geometry;
 using cpu::call_op;
 using cpu::TestOperand;
 using cpu::TestResult;
+using cpu::TestTensor;
 
 TEST(Products, MatricesThatAreTaken) {
   const auto turned = [](std::int64_t rows, std::int64_t columns, std::int64_t row,
@@ -67,7 +68,17 @@ class Device {
     return taken;
   }
 
-  Products& products() { return *products_; }
+  // The first number of what the library makes of it.
+  double value_of(const std::string& op, const std::vector<TestOperand>& operands,
+                  const core::Attributes& attributes) {
+    bool taken = false;
+    const TestResult got =
+        call_op(op, operands, attributes, {},
+                [&](KernelCall& call) { return run(call, std::size_t{1} << 20, &taken); });
+    EXPECT_EQ(got.status.message(), "") << op;
+    EXPECT_TRUE(taken) << op;
+    return got[0].values()[0];
+  }
 
  private:
   struct DeviceScratch final : Scratch {
@@ -157,6 +168,35 @@ TEST(Products, OfAnyLayoutThatTheLibraryTakes) {
   }
   const auto whole = [&](const Geometry& g) { return sample_places(DType::kI32, g, 0, 4, random); };
   EXPECT_FALSE(device.takes("matmul", {whole(Geometry({3, 4})), whole(Geometry({4, 5}))}));
+}
+
+TEST(Products, Tf32RoundsFactorsWhereItIsAsked) {
+  Device device;
+  const auto all = [](DType dtype, double value) {
+    return TestTensor(dtype, {4, 4}, std::vector<double>(16, value));
+  };
+  const double fine = 1 + 0x1p-12;  // more bits than TF32 has, fewer than float32 and float64
+  for (const DType dtype : {DType::kF32, DType::kF64}) {
+    const auto product = [&](const char* op, const core::Attributes& attributes) {
+      std::vector<TestOperand> operands;
+      if (op == std::string("addmm")) operands.emplace_back(all(dtype, fine));
+      operands.emplace_back(all(dtype, fine));
+      operands.emplace_back(all(dtype, 1));
+      if (op == std::string("linear")) operands.emplace_back(nullptr);
+      return device.value_of(op, operands, attributes);
+    };
+    const double rounded = dtype == DType::kF32 ? 4 : 4 * fine;
+    for (const char* op : {"matmul", "mm", "linear"}) {
+      EXPECT_EQ(product(op, {}), 4 * fine) << op;
+      EXPECT_EQ(product(op, {Attribute::of(false)}), 4 * fine) << op;
+      EXPECT_EQ(product(op, {Attribute::none()}), 4 * fine) << op;
+      EXPECT_EQ(product(op, {Attribute::of(true)}), rounded) << op;
+    }
+    // What is added is no factor.
+    const Attribute one = Attribute::of(1.0);
+    EXPECT_EQ(product("addmm", {one, one}), 5 * fine);
+    EXPECT_EQ(product("addmm", {one, one, Attribute::of(true)}), rounded + fine);
+  }
 }
 
 TEST(Products, PlansAreKeptByShapeAndAlignment) {

@@ -61,7 +61,8 @@ struct Problem {
   std::uint64_t depth() const { return operation->turned[0] ? a->rows : a->columns; }
   bool sound() const {
     const bool wide = a->type == cuda::kReal64;
-    if (operation->compute != (wide ? cuda::kCompute64 : cuda::kCompute32)) return false;
+    const bool rounds = operation->compute == cuda::kComputeTf32 && a->type == cuda::kReal32;
+    if (!rounds && operation->compute != (wide ? cuda::kCompute64 : cuda::kCompute32)) return false;
     if (operation->scale != (wide ? cuda::kReal64 : cuda::kReal32)) return false;
     if (wide && operation->epilogue != 1) return false;
     for (const Layout* each : {a, b, c, d}) {
@@ -90,15 +91,16 @@ struct Problem {
       mix(static_cast<std::uint64_t>(each->batches));
     }
     mix(operation->epilogue);
+    mix(static_cast<std::uint64_t>(operation->compute));
     mix(static_cast<std::uint64_t>(operation->turned[0] | operation->turned[1] << 1));
     return made;
   }
 };
 constexpr std::uint64_t kWorkspace = 4096;
 
-template <class T, class A, class To, class From>
+template <class T, class A, class Factor, class To, class From>
 void multiply(const Problem& p, const void* alpha, const T* a, const T* b, const void* beta,
-              const T* c, T* d, const T* bias, To&& wide, From&& narrow) {
+              const T* c, T* d, const T* bias, Factor&& factor, To&& wide, From&& narrow) {
   A scale = 0, keep = 0;
   std::memcpy(&scale, alpha, sizeof scale);
   std::memcpy(&keep, beta, sizeof keep);
@@ -108,8 +110,8 @@ void multiply(const Problem& p, const void* alpha, const T* a, const T* b, const
       for (std::uint64_t i = 0; i < p.d->rows; ++i) {
         A sum = 0;
         for (std::uint64_t k = 0; k < p.depth(); ++k) {
-          sum = std::fma(wide(a[p.a->offset(batch, ta ? k : i, ta ? i : k)]),
-                         wide(b[p.b->offset(batch, tb ? j : k, tb ? k : j)]), sum);
+          sum = std::fma(factor(a[p.a->offset(batch, ta ? k : i, ta ? i : k)]),
+                         factor(b[p.b->offset(batch, tb ? j : k, tb ? k : j)]), sum);
         }
         A value = scale * sum;
         if (keep != 0) value += keep * wide(c[p.c->offset(batch, i, j)]);
@@ -118,6 +120,15 @@ void multiply(const Problem& p, const void* alpha, const T* a, const T* b, const
       }
     }
   }
+}
+
+// To the nearest number of 10 bits behind the point, which real ones are not promised to take.
+float tf32(float x) {
+  std::uint32_t bits = 0;
+  std::memcpy(&bits, &x, sizeof bits);
+  if (std::isfinite(x)) bits = (bits + 0x1000) & ~std::uint32_t{0x1fff};
+  std::memcpy(&x, &bits, sizeof bits);
+  return x;
 }
 
 bool aligned(const void* pointer, std::uint64_t to) {
@@ -299,26 +310,31 @@ EXPORT cublasLtMatmul(void* handle, void* operations, const void* alpha, const v
     if (config().empty) return static_cast<int>(kSuccess);
     if (bytes > 0) std::memset(workspace, 0xAB, bytes);
     const Problem p{&asked->operation, &asked->a, &asked->b, &asked->c, &asked->d};
-    const auto go = [&](auto element, auto computed, auto&& wide, auto&& narrow) {
+    const auto go = [&](auto element, auto computed, auto&& factor, auto&& wide, auto&& narrow) {
       using T = decltype(element);
       multiply<T, decltype(computed)>(
           p, &asked->alpha, static_cast<const T*>(a), static_cast<const T*>(b), &asked->beta,
-          static_cast<const T*>(c), static_cast<T*>(d), static_cast<const T*>(bias), wide, narrow);
+          static_cast<const T*>(c), static_cast<T*>(d), static_cast<const T*>(bias), factor,
+          wide, narrow);
     };
     const auto same = [](auto x) { return x; };
     const auto wide = [](auto x) { return static_cast<float>(x); };
     switch (asked->a.type) {
       case cuda::kReal64:
-        go(double{}, double{}, same, same);
+        go(double{}, double{}, same, same, same);
         break;
       case cuda::kReal32:
-        go(float{}, float{}, same, same);
+        if (asked->operation.compute == cuda::kComputeTf32) {
+          go(float{}, float{}, tf32, same, same);
+        } else {
+          go(float{}, float{}, same, same, same);
+        }
         break;
       case cuda::kReal16:
-        go(core::Half{}, float{}, wide, [](float x) { return core::Half(x); });
+        go(core::Half{}, float{}, wide, wide, [](float x) { return core::Half(x); });
         break;
       default:
-        go(core::BFloat16{}, float{}, wide, [](float x) { return core::BFloat16(x); });
+        go(core::BFloat16{}, float{}, wide, wide, [](float x) { return core::BFloat16(x); });
     }
     return static_cast<int>(kSuccess);
   };

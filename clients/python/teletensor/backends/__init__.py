@@ -1,7 +1,7 @@
 """PyTorch's switches of its libraries.
 
-A switch that allows less precise products is kept and changes nothing: the result of an instruction depends
-on its operands and dtypes alone. One that would have to change results is refused.
+TF32 in products and convolutions of float32 tensors on GPUs is an attribute of theirs, which the switches
+give while calls are recorded. Others are kept and change nothing.
 """
 
 from . import cuda, cudnn, mkldnn, mps

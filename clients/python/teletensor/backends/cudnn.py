@@ -1,7 +1,12 @@
-"""cuDNN, which the daemon does not use: the switches are kept and change nothing."""
+"""Switches of convolutions on GPUs: `allow_tf32` changes them, the others are kept."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+from .. import _core
 
 __all__ = ["allow_tf32", "benchmark", "deterministic", "enabled", "flags", "is_available", "version"]
 
@@ -9,6 +14,16 @@ enabled: bool = True
 benchmark: bool = False
 deterministic: bool = False
 allow_tf32: bool = True
+
+
+class _Module(ModuleType):
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "allow_tf32":
+            _core.set_tf32_in_convolutions(value)
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Module
 
 
 def is_available() -> bool:
@@ -26,9 +41,15 @@ def flags(enabled: bool = False, benchmark: bool = False, benchmark_limit: int =
     """The switches with these values within it; `benchmark_limit` is not kept."""
     switches = {"enabled": enabled, "benchmark": benchmark, "deterministic": deterministic,
                 "allow_tf32": allow_tf32}
-    before = {name: globals()[name] for name in switches}
-    globals().update(switches)
+    module = sys.modules[__name__]
+    before = {name: getattr(module, name) for name in switches}
+
+    def put(values: dict[str, bool]) -> None:
+        for name, value in values.items():
+            setattr(module, name, value)
+
+    put(switches)
     try:
         yield
     finally:
-        globals().update(before)
+        put(before)
