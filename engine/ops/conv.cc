@@ -200,18 +200,18 @@ Var input_of(const Var& g, const Var& weight, const Settings& s, const Dims& sha
     extra.push_back(shape[d + 2] - (g.shape()[d + 2] - 1) * s.stride.ints[at] +
                     2 * s.padding.ints[at] - s.dilation.ints[at] * (weight.shape()[d + 2] - 1) - 1);
   }
-  return apply(
-      op, {g, weight, Var()},
-      with_tf32(
-          {s.stride, s.padding, s.dilation, Attribute::of(true), Attribute::of(extra), s.groups},
-          s));
+  return apply(op, {g, weight, Var()},
+               with_tf32({s.stride, s.padding, s.dilation, Attribute::of(true),
+                          Attribute::of(extra), s.groups},
+                         s));
 }
 
 Var weight_of(const Var& x, const Var& g, const Settings& s, const Dims& shape) {
   static const OpRef op("convolution_weight");
   Dims kernel;
   for (int d = 2; d < shape.size(); ++d) kernel.push_back(shape[d]);
-  return apply(op, {x, g}, with_tf32({Attribute::of(kernel), s.stride, s.padding, s.dilation, s.groups}, s));
+  return apply(op, {x, g},
+               with_tf32({Attribute::of(kernel), s.stride, s.padding, s.dilation, s.groups}, s));
 }
 
 void convolution_vjp(VjpContext& c) {

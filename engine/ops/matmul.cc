@@ -222,8 +222,9 @@ std::vector<OpDef> matmul_ops() {
        .infer = infer_outer,
        .vjp = outer_vjp,
        .saves = kBothFactors},
-      {.signature = "addmm(Tensor x, Tensor a, Tensor b, float beta=1, float alpha=1, bool? tf32=None) -> "
-                    "Tensor",
+      {.signature =
+           "addmm(Tensor x, Tensor a, Tensor b, float beta=1, float alpha=1, bool? tf32=None) -> "
+           "Tensor",
        .doc = "beta * x + alpha * (a @ b); x broadcasts and is not read when beta is 0.",
        .infer = infer_addmm,
        .vjp = addmm_vjp,

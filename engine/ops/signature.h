@@ -25,8 +25,8 @@ struct Signature {
 // stands behind a parameter that calls may leave off.
 core::Result<Signature> parse_signature(std::string_view text);
 
-// A flag that an op has got later ("bool? name=None", the last one): calls that do not give it leave
-// it off, as those of before do. Readers ask Attributes::has() first.
+// A flag that an op has got later ("bool? name=None", the last one): calls that do not give it
+// leave it off, as those of before do. Readers ask Attributes::has() first.
 inline bool left_off(const Parameter& parameter) {
   return parameter.type == Parameter::Type::kBool && parameter.optional;
 }

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "autocast.h"
-#include "tf32.h"
 #include "bindings.h"
+#include "tf32.h"
 
 namespace teletensor::client {
 namespace {

@@ -92,7 +92,8 @@ Status Products::check(int code, const char* what) {
 
 Products::Key Products::key_of(const Product& p) {
   const std::int64_t flags = static_cast<std::int64_t>(p.dtype) | p.a.turned << 8 |
-                             p.b.turned << 9 | (p.bias != nullptr) << 10 | (p.beta != 0) << 11 | p.tf32 << 12;
+                             p.b.turned << 9 | (p.bias != nullptr) << 10 | (p.beta != 0) << 11 |
+                             p.tf32 << 12;
   const ProductMatrix none;
   const ProductMatrix& c = p.beta != 0 ? p.c : none;
   const std::int64_t aligned =

@@ -72,9 +72,9 @@ class Device {
   double value_of(const std::string& op, const std::vector<TestOperand>& operands,
                   const core::Attributes& attributes) {
     bool taken = false;
-    const TestResult got =
-        call_op(op, operands, attributes, {},
-                [&](KernelCall& call) { return run(call, std::size_t{1} << 20, &taken); });
+    const TestResult got = call_op(op, operands, attributes, {}, [&](KernelCall& call) {
+      return run(call, std::size_t{1} << 20, &taken);
+    });
     EXPECT_EQ(got.status.message(), "") << op;
     EXPECT_TRUE(taken) << op;
     return got[0].values()[0];

@@ -312,10 +312,10 @@ EXPORT cublasLtMatmul(void* handle, void* operations, const void* alpha, const v
     const Problem p{&asked->operation, &asked->a, &asked->b, &asked->c, &asked->d};
     const auto go = [&](auto element, auto computed, auto&& factor, auto&& wide, auto&& narrow) {
       using T = decltype(element);
-      multiply<T, decltype(computed)>(
-          p, &asked->alpha, static_cast<const T*>(a), static_cast<const T*>(b), &asked->beta,
-          static_cast<const T*>(c), static_cast<T*>(d), static_cast<const T*>(bias), factor,
-          wide, narrow);
+      multiply<T, decltype(computed)>(p, &asked->alpha, static_cast<const T*>(a),
+                                      static_cast<const T*>(b), &asked->beta,
+                                      static_cast<const T*>(c), static_cast<T*>(d),
+                                      static_cast<const T*>(bias), factor, wide, narrow);
     };
     const auto same = [](auto x) { return x; };
     const auto wide = [](auto x) { return static_cast<float>(x); };

@@ -9,8 +9,8 @@ from ..nn._sdpa_backends import SDPBackend, allowed_backends, sdpa_kernel
 from ._switches import Switches
 
 __all__ = [
-    "cudnn_sdp_enabled", "flash_sdp_enabled", "is_built", "math_sdp_enabled", "matmul",
-    "mem_efficient_sdp_enabled", "sdp_kernel",
+    "cudnn_sdp_enabled", "flash_sdp_enabled", "float32_precision", "is_built", "math_sdp_enabled", "matmul",
+    "mem_efficient_sdp_enabled", "sdp_kernel", "set_float32_precision",
 ]  # fmt: skip
 
 _precision = "highest"
