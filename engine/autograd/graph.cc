@@ -511,6 +511,61 @@ Status Graph::apply_mutating(const Call& call, const OpDef& def, Handles& result
   return {};
 }
 
+namespace {
+
+// Does autograd let an op that is recorded write h in place?
+Status may_rewrite(Graph& graph, Handle& h, const OpDef& def) {
+  const auto refuse_leaf = [&](Handle& of, const char* what) -> Status {
+    const auto leaf = graph.is_leaf(of);
+    if (!leaf.ok()) return leaf.status();
+    if (!*leaf) return {};
+    return invalid(def.name + ": a " + what +
+                   " that requires grad is being used in an in-place operation");
+  };
+  if (h.is_view()) {
+    if (h.made == Handle::Made::kNoGrad) {
+      return invalid(def.name +
+                     ": a view was created in no_grad mode and is being modified in place with "
+                     "grad mode enabled");
+    }
+    if (h.made == Handle::Made::kMulti) {
+      return invalid(def.name +
+                     ": this view is one of multiple views that one call returned and cannot be "
+                     "modified in place with grad mode enabled");
+    }
+    if (graph.requires_grad(h)) {
+      TT_RETURN_IF_ERROR(refuse_leaf(h.group(), "view of a leaf Variable"));
+    }
+  }
+  if (graph.requires_grad(h)) TT_RETURN_IF_ERROR(refuse_leaf(h, "leaf Variable"));
+  if (def.vjp == nullptr && !def.random) {
+    return invalid(def.name +
+                   ": is not differentiable, so it cannot write a tensor in place "
+                   "while gradients are recorded");
+  }
+  return {};
+}
+
+// Does what the op gives fit where it goes? With `any` of any dtype.
+Status fits_into(const Handle& h, const Layout& result, const OpDef& def, bool any) {
+  if (!(result.geometry.shape == h.shape())) {
+    return invalid(def.name + "_: the result's shape " + core::to_string(result.geometry.shape) +
+                   " does not fit the destination " + core::to_string(h.shape()));
+  }
+  if (!(result.device == h.layout.device)) {
+    return invalid(def.name + "_: the result is on " + core::to_string(result.device) +
+                   ", the destination on " + core::to_string(h.layout.device));
+  }
+  if (!any && !core::can_cast(result.dtype, h.layout.dtype)) {
+    return invalid(def.name + "_: result type " + std::string(core::name_of(result.dtype)) +
+                   " can't be cast to the destination's type " +
+                   std::string(core::name_of(h.layout.dtype)));
+  }
+  return {};
+}
+
+}  // namespace
+
 Status Graph::apply_inplace(const Call& call) {
   const OpDef& def = catalog_.at(call.op);
   Handle& h = handle_of(call.arguments[0]);
@@ -527,61 +582,12 @@ Status Graph::apply_inplace(const Call& call) {
     }
     record = record && core::is_inexact(h.layout.dtype);
   }
-  if (record) {
-    if (is_view) {
-      if (h.made == Handle::Made::kNoGrad) {
-        return invalid(def.name +
-                       ": a view was created in no_grad mode and is being modified in place with "
-                       "grad mode enabled");
-      }
-      if (h.made == Handle::Made::kMulti) {
-        return invalid(def.name +
-                       ": this view is one of multiple views that one call returned and cannot be "
-                       "modified in place with grad mode enabled");
-      }
-      if (requires_grad(h)) {
-        const auto leaf = is_leaf(base);
-        if (!leaf.ok()) return leaf.status();
-        if (*leaf) {
-          return invalid(def.name +
-                         ": a view of a leaf Variable that requires grad is being used in an "
-                         "in-place operation");
-        }
-      }
-    }
-    if (requires_grad(h)) {
-      const auto leaf = is_leaf(h);
-      if (!leaf.ok()) return leaf.status();
-      if (*leaf) {
-        return invalid(def.name +
-                       ": a leaf Variable that requires grad is being used in an in-place "
-                       "operation");
-      }
-    }
-    if (def.vjp == nullptr && !def.random) {
-      return invalid(def.name +
-                     ": is not differentiable, so it cannot write a tensor in place "
-                     "while gradients are recorded");
-    }
-  }
+  if (record) TT_RETURN_IF_ERROR(may_rewrite(*this, h, def));
   core::InlineVector<ops::OperandInfo, 3> infos;
   ops::InferContext context = context_of(call, def);
   TT_RETURN_IF_ERROR(infer(call, def, context, infos));
-  const Layout& inferred = context.results[0];
-  if (!(inferred.geometry.shape == h.shape())) {
-    return invalid(def.name + "_: the result's shape " + core::to_string(inferred.geometry.shape) +
-                   " does not fit the destination " + core::to_string(h.shape()));
-  }
-  if (!(inferred.device == h.layout.device)) {
-    return invalid(def.name + "_: the result is on " + core::to_string(inferred.device) +
-                   ", the destination on " + core::to_string(h.layout.device));
-  }
-  const bool overwrites_all = call.op == fill_ || call.op == copy_;
-  if (!overwrites_all && !core::can_cast(inferred.dtype, h.layout.dtype)) {
-    return invalid(def.name + "_: result type " + std::string(core::name_of(inferred.dtype)) +
-                   " can't be cast to the destination's type " +
-                   std::string(core::name_of(h.layout.dtype)));
-  }
+  const bool any = call.op == fill_ || call.op == copy_;
+  TT_RETURN_IF_ERROR(fits_into(h, context.results[0], def, any));
   bool fill = call.op == fill_ && !call.arguments[1].is_tensor();  // as PyTorch
   if (call.op == copy_ && call.arguments[1].is_tensor()) {
     const Handle& from = handle_of(call.arguments[1]);

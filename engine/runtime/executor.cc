@@ -410,6 +410,7 @@ Status Executor::execute(Instruction& instruction, const ops::OpDef& op) {
 // It is about to be written. What a kernel finds out of an operand that lies there would hold of
 // what was there before.
 void Executor::forget_bounds(memory::Storage& storage) {
+  if (storage.sharing() != nullptr) return;  // other strands write it too, and nobody asks
   storage.bounds() = {};
   for (backends::TensorArg& arg : in_) {
     if (arg.bounds == &storage.bounds()) arg.bounds = nullptr;

@@ -218,116 +218,135 @@ bool first_as_tensor(PySession& session, const OpDef& def, std::span<Var> argume
   return true;
 }
 
-PyObject* op_call(PyObject* callable, PyObject* const* args, size_t flags, PyObject* names) {
-  auto* op = reinterpret_cast<OpObject*>(callable);
-  const OpDef& def = *op->def;
-  if (names != nullptr && !op->inplace) [[unlikely]] {
-    PyObject* done = call_with_out(callable, args, flags, names);
-    if (done != nullptr || PyErr_Occurred()) return done;
+// How many parameters a call may give: of random ops seed and ordinal, the last two, are ours.
+std::size_t fillable(const OpDef& def) {
+  return def.parameters.size() - (def.random ? 2 : 0);
+}
+
+// What a call gives for each parameter, nullptr where it gives nothing.
+bool match(const OpObject& op, PyObject* const* args, std::size_t given, PyObject* names,
+           std::span<PyObject*> values) {
+  const char* const called = op.def->name.c_str();
+  if (given > values.size()) {
+    PyErr_Format(PyExc_TypeError, "%s() takes at most %zu arguments, %zu were given", called,
+                 fillable(*op.def), given);
+    return false;
   }
-  const auto given = static_cast<std::size_t>(PyVectorcall_NARGS(flags));
-  const std::size_t parameters = def.parameters.size();
-  const std::size_t fillable =
-      def.random ? parameters - 2 : parameters;  // seed and ordinal are ours
-  if (given > parameters) {
-    PyErr_Format(PyExc_TypeError, "%s() takes at most %zu arguments, %zu were given",
-                 def.name.c_str(), fillable, given);
-    return nullptr;
-  }
-  core::InlineVector<PyObject*, 16> values;
-  values.resize(parameters);
-  for (std::size_t i = 0; i < parameters; ++i) values[i] = i < given ? args[i] : nullptr;
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = i < given ? args[i] : nullptr;
   const Py_ssize_t keywords = names ? PyTuple_GET_SIZE(names) : 0;
   for (Py_ssize_t k = 0; k < keywords; ++k) {
     PyObject* name = PyTuple_GET_ITEM(names, k);
     std::size_t i = 0;
-    while (i < parameters && (*op->names)[i] != name) ++i;
-    if (i == parameters) {  // names that are not interned, and PyTorch's name of the first
+    while (i < values.size() && (*op.names)[i] != name) ++i;
+    if (i == values.size()) {  // names that are not interned, and PyTorch's name of the first
       i = 0;
-      while (i < parameters && PyUnicode_Compare((*op->names)[i], name) != 0) ++i;
-      if (i == parameters && PyUnicode_CompareWithASCIIString(name, "input") == 0) i = 0;
+      while (i < values.size() && PyUnicode_Compare((*op.names)[i], name) != 0) ++i;
+      if (i == values.size() && PyUnicode_CompareWithASCIIString(name, "input") == 0) i = 0;
     }
-    if (i == parameters) {
-      PyErr_Format(PyExc_TypeError, "%s() got an unexpected keyword argument '%U'",
-                   def.name.c_str(), name);
-      return nullptr;
+    if (i == values.size()) {
+      PyErr_Format(PyExc_TypeError, "%s() got an unexpected keyword argument '%U'", called, name);
+      return false;
     }
     if (values[i] != nullptr) {
-      PyErr_Format(PyExc_TypeError, "%s() got multiple values for argument '%U'", def.name.c_str(),
-                   name);
-      return nullptr;
+      PyErr_Format(PyExc_TypeError, "%s() got multiple values for argument '%U'", called, name);
+      return false;
     }
     values[i] = args[given + static_cast<std::size_t>(k)];
   }
+  return true;
+}
 
+struct ReadCall {
   core::InlineVector<Var, 3> arguments;
   core::InlineVector<std::uint32_t, 2> counts;
   core::Attributes attributes;
-  for (std::size_t i = 0; i < parameters; ++i) {
-    const Parameter& p = def.parameters[i];
-    if (values[i] == nullptr) {
-      if (p.is_operand()) {
-        if (p.type == Parameter::Type::kTensorList && p.has_default) {
-          counts.push_back(0);
-          continue;
-        }
-        if (p.optional || p.type == Parameter::Type::kOptionalTensor) {
-          arguments.push_back({});
-          continue;
-        }
-        if (p.has_default) {  // an Operand with a number as default
-          const Attribute& fallback = p.fallback;
-          arguments.push_back(
-              fallback.kind == Attribute::Kind::kFloat  ? core::Number::of_float(fallback.real)
-              : fallback.kind == Attribute::Kind::kBool ? core::Number::of_bool(fallback.integer)
-                                                        : core::Number::of_int(fallback.integer));
-          continue;
-        }
-      } else if (i >= fillable) {
-        attributes.push_back(Attribute::of(i == fillable ? g_seed : g_ordinal++));
-        continue;
-      } else if (p.has_default || p.optional) {
-        if (!ops::left_off(p)) attributes.push_back(p.fallback);
-        continue;
-      }
-      PyErr_Format(PyExc_TypeError, "%s() missing required argument '%s'", def.name.c_str(),
-                   p.name.c_str());
-      return nullptr;
+};
+
+// What a parameter is that the call does not give; false with an error: it has to.
+bool read_missing(const OpDef& def, std::size_t i, ReadCall& call) {
+  const Parameter& p = def.parameters[i];
+  const Attribute& fallback = p.fallback;
+  if (!p.is_operand()) {
+    if (const std::size_t own = fillable(def); i >= own) {
+      call.attributes.push_back(Attribute::of(i == own ? g_seed : g_ordinal++));
+      return true;
     }
-    if (p.is_operand()) {
-      if (!to_operand(op, p, values[i], arguments, counts)) return nullptr;
+    if (p.has_default || p.optional) {
+      if (!ops::left_off(p)) call.attributes.push_back(fallback);
+      return true;
+    }
+  } else if (p.type == Parameter::Type::kTensorList && p.has_default) {
+    call.counts.push_back(0);
+    return true;
+  } else if (p.optional || p.type == Parameter::Type::kOptionalTensor) {
+    call.arguments.push_back({});
+    return true;
+  } else if (p.has_default) {  // an Operand with a number as default
+    call.arguments.push_back(
+        fallback.kind == Attribute::Kind::kFloat  ? core::Number::of_float(fallback.real)
+        : fallback.kind == Attribute::Kind::kBool ? core::Number::of_bool(fallback.integer)
+                                                  : core::Number::of_int(fallback.integer));
+    return true;
+  }
+  PyErr_Format(PyExc_TypeError, "%s() missing required argument '%s'", def.name.c_str(),
+               p.name.c_str());
+  return false;
+}
+
+bool read(const OpObject* op, std::span<PyObject* const> values, ReadCall& call) {
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const Parameter& p = op->def->parameters[i];
+    if (values[i] == nullptr) {
+      if (!read_missing(*op->def, i, call)) return false;
+    } else if (p.is_operand()) {
+      if (!to_operand(op, p, values[i], call.arguments, call.counts)) return false;
     } else {
       Attribute attribute;
-      if (!to_attribute(op, p, values[i], attribute)) return nullptr;
-      attributes.push_back(std::move(attribute));
+      if (!to_attribute(op, p, values[i], attribute)) return false;
+      call.attributes.push_back(std::move(attribute));
     }
   }
+  return true;
+}
 
-  PySession* session = nullptr;
+// The first tensor's, else the current one; nullptr with an error.
+PySession* session_of(const OpDef& def, std::span<Var> arguments) {
   for (const Var& argument : arguments) {
-    if (!argument.is_tensor()) continue;
-    auto* owner = static_cast<PySession*>(argument.builder());
-    if (session == nullptr) session = owner;
+    if (argument.is_tensor()) return static_cast<PySession*>(argument.builder());
   }
-  if (session == nullptr) {
-    try {
-      session = &current_session();
-    } catch (nb::python_error& error) {
-      error.restore();
-      return nullptr;
-    }
-    if (!first_as_tensor(*session, def, {arguments.data(), arguments.size()})) return nullptr;
+  try {
+    PySession& session = current_session();
+    return first_as_tensor(session, def, arguments) ? &session : nullptr;
+  } catch (nb::python_error& error) {
+    error.restore();
+    return nullptr;
   }
-  const std::span<const Var> spans{arguments.data(), arguments.size()};
-  if (op->inplace) {
-    if (values[0] == nullptr || !is_tensor(values[0])) {
-      PyErr_Format(PyExc_TypeError, "%s_() needs a Tensor to write to", def.name.c_str());
-      return nullptr;
-    }
-    return call_inplace(*session, op->id, values[0], spans, {counts.data(), counts.size()},
-                        attributes);
+}
+
+PyObject* op_call(PyObject* callable, PyObject* const* args, size_t flags, PyObject* names) {
+  auto* op = reinterpret_cast<OpObject*>(callable);
+  if (names != nullptr && !op->inplace) [[unlikely]] {
+    PyObject* done = call_with_out(callable, args, flags, names);
+    if (done != nullptr || PyErr_Occurred()) return done;
   }
-  return call_op(*session, op->id, spans, {counts.data(), counts.size()}, attributes);
+  core::InlineVector<PyObject*, 16> values;
+  values.resize(op->def->parameters.size());
+  const std::span<PyObject*> matched{values.data(), values.size()};
+  if (!match(*op, args, static_cast<std::size_t>(PyVectorcall_NARGS(flags)), names, matched)) {
+    return nullptr;
+  }
+  ReadCall call;
+  if (!read(op, matched, call)) return nullptr;
+  const std::span<Var> arguments{call.arguments.data(), call.arguments.size()};
+  const std::span<const std::uint32_t> counts{call.counts.data(), call.counts.size()};
+  PySession* session = session_of(*op->def, arguments);
+  if (session == nullptr) return nullptr;
+  if (!op->inplace) return call_op(*session, op->id, arguments, counts, call.attributes);
+  if (values[0] == nullptr || !is_tensor(values[0])) {
+    PyErr_Format(PyExc_TypeError, "%s_() needs a Tensor to write to", op->def->name.c_str());
+    return nullptr;
+  }
+  return call_inplace(*session, op->id, values[0], arguments, counts, call.attributes);
 }
 
 PyObject* op_repr(PyObject* self) {
