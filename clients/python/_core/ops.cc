@@ -219,9 +219,7 @@ bool first_as_tensor(PySession& session, const OpDef& def, std::span<Var> argume
 }
 
 // How many parameters a call may give: of random ops seed and ordinal, the last two, are ours.
-std::size_t fillable(const OpDef& def) {
-  return def.parameters.size() - (def.random ? 2 : 0);
-}
+std::size_t fillable(const OpDef& def) { return def.parameters.size() - (def.random ? 2 : 0); }
 
 // What a call gives for each parameter, nullptr where it gives nothing.
 bool match(const OpObject& op, PyObject* const* args, std::size_t given, PyObject* names,
