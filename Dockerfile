@@ -28,12 +28,13 @@ ENTRYPOINT ["teletensord"]
 CMD ["--socket", "/run/teletensor/teletensor.sock", "--listen", ""]
 
 # The driver (libcuda.so.1) comes from the host, by NVIDIA's container toolkit.
-FROM nvidia/cuda:12.4.1-runtime-ubuntu22.04 AS toolkit
+FROM nvidia/cuda:12.4.1-cudnn-runtime-ubuntu22.04 AS toolkit
 
 FROM plain AS cuda
 USER root
 COPY --from=toolkit /usr/local/cuda/targets/x86_64-linux/lib/libnvrtc*.so.* \
     /usr/local/cuda/targets/x86_64-linux/lib/libcublasLt.so.* /usr/local/cuda/lib64/
+COPY --from=toolkit /usr/lib/x86_64-linux-gnu/libcudnn*.so.9 /usr/local/cuda/lib64/
 RUN echo /usr/local/cuda/lib64 > /etc/ld.so.conf.d/cuda.conf && ldconfig
 USER teletensor
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility

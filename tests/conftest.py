@@ -17,10 +17,12 @@ def default_device():
     if not name:
         yield
         return
-    from teletensor import _convert, _core
+    from teletensor import _convert, _core, backends
 
+    backends.cudnn.allow_tf32 = False  # convolutions of float32 are compared as such
     _convert._default_device[0] = _core.device(name)  # set_default_device asks a session whether it is there
     yield
+    backends.cudnn.allow_tf32 = True
     _convert._default_device[0] = _core.device("cpu")
 
 

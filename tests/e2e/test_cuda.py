@@ -4,6 +4,7 @@ Nothing here computes on a GPU: what is shown is that the daemon's own part (mem
 errors, the loss of a device) does what it should.
 """
 
+import math
 import re
 
 import numpy as np
@@ -159,6 +160,45 @@ def test_products_are_the_librarys_where_there_is_one(start, options, wanted):
     daemon.terminate()
     wait_until(lambda: "products by cuBLASLt" in daemon.log, 30, "the last word of the device")
     count = int(re.search(r"(\d+) products by cuBLASLt", daemon.log).group(1))
+    assert count == wanted, daemon.log
+    daemon.restart()  # to be ended by the fixture
+
+
+def convolutions(tt, device):
+    """Whole numbers, so that no order of sums shows."""
+    F = tt.nn.functional
+    made = []
+    for dtype in (tt.float32, tt.float16, tt.bfloat16, tt.float64):
+        def x(*shape, dtype=dtype):
+            return (tt.arange(float(math.prod(shape)), device=device) % 5 - 2).reshape(*shape).to(dtype)
+
+        image, weight, bias = x(2, 6, 9, 8), x(4, 6, 3, 3), x(4)
+        made += [F.conv2d(image, weight, bias, padding=1), F.conv2d(image, weight, stride=2, dilation=2),
+                 F.conv2d(image.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2), weight),
+                 F.conv2d(image[:, :, ::2], weight, bias), F.conv2d(image, x(6, 1, 3, 3), groups=6),
+                 F.conv1d(x(2, 3, 20), x(5, 3, 4), x(5)), F.conv3d(x(1, 2, 4, 5, 6), x(3, 2, 2, 2, 2)),
+                 F.conv_transpose2d(x(2, 4, 5, 5), weight, x(6), stride=2, output_padding=1),
+                 F.conv_transpose2d(x(2, 4, 5, 5), weight, stride=2, dilation=3, output_padding=2)]
+        image, weight, bias = (each.requires_grad_() for each in (x(2, 6, 7, 8), x(4, 3, 3, 2), x(4)))
+        F.conv2d(image, weight, bias, groups=2, stride=(2, 1), padding=1).sum().backward()
+        made += [image.grad, weight.grad, bias.grad]
+    return [y.double().tolist() for y in made]
+
+
+# Of each dtype nine results of ten, the gradients by image and weight. Not the library's: the one whose
+# output_padding is a whole stride.
+@pytest.mark.parametrize(("options", "wanted"), [({}, 44), ({"dnn": "none"}, 0), ({"dnn": "refuse"}, 0)])
+def test_convolutions_are_the_librarys_where_there_is_one(start, options, wanted):
+    import teletensor as tt
+
+    daemon = start(**options)
+    words = "cuDNN 9.19" if options.get("dnn") != "none" else "convolutions by kernels of our own"
+    assert words in daemon.log, daemon.log
+    with tt.connect(daemon.unix):
+        assert convolutions(tt, "cuda:0") == convolutions(tt, "cpu")
+    daemon.terminate()
+    wait_until(lambda: "convolutions by cuDNN" in daemon.log, 30, "the last word of the device")
+    count = int(re.search(r"(\d+) convolutions by cuDNN", daemon.log).group(1))
     assert count == wanted, daemon.log
     daemon.restart()  # to be ended by the fixture
 

@@ -67,6 +67,17 @@ def test_a_compiler_that_came_with_python_is_found(tmp_path):
     assert told() == f"['--cuda-compiler', '{folder}/libnvrtc.so.13'] []\n"
 
 
+def test_a_cudnn_that_came_with_python_is_found(tmp_path):
+    folder = tmp_path / "nvidia/cudnn/lib"
+    folder.mkdir(parents=True)
+    (folder / "libcudnn-of-a-test.so.9").touch()
+    code = (f"import sys; sys.path.insert(0, {str(ROOT / 'tests/gpu')!r}); from check import library_environment as f; "
+            f"print(f('libcudnn-of-a-test.so.9', [{str(tmp_path)!r}]), f('libc.so.6', [{str(tmp_path)!r}]))")
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True,
+                          env={**os.environ, "LD_LIBRARY_PATH": "/first"}).stdout
+    assert told == f"{{'LD_LIBRARY_PATH': '/first:{folder}'}} {{}}\n"
+
+
 def test_the_folder_refuses_a_python_without_numpy(tmp_path):
     program = ROOT / "deploy/gpu/gpu-check"
     done = subprocess.run([sys.executable, "-S", "-E", program], capture_output=True, text=True, timeout=60,

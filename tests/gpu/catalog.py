@@ -20,9 +20,12 @@ def start(address):
     session = tt.connect(address)
     session.__enter__()  # until the process ends
     tt.set_default_device(DEVICE)
+    tt.backends.cudnn.allow_tf32 = False  # convolutions of f32 are compared as such
     peer = None
     if importlib.util.find_spec("torch"):
         import test_ops_torch as peer
+        import torch
+        torch.backends.cudnn.allow_tf32 = False
     state.update(tt=tt, lib=Library(tt), peer=peer)
 
 

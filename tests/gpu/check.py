@@ -18,6 +18,7 @@ import argparse
 import ctypes
 import importlib.util
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -137,6 +138,18 @@ def compiler_flags(names=("libnvrtc.so.13", "libnvrtc.so.12", "/usr/local/cuda/l
     return ["--cuda-compiler", str(found[-1])] if found else []
 
 
+def library_environment(name="libcudnn.so.9", path=None):
+    """Where the loader finds no cuDNN by itself: the folder of the one that came with this Python's packages."""
+    try:
+        ctypes.CDLL(name)
+        return {}
+    except OSError:
+        found = [library.parent for folder in map(Path, sys.path if path is None else path)
+                 for library in sorted(folder.glob(f"nvidia/*/lib/{name}"))]
+    given = os.environ.get("LD_LIBRARY_PATH")
+    return {"LD_LIBRARY_PATH": os.pathsep.join([*([given] if given else []), str(found[-1])])} if found else {}
+
+
 def train(tt, device, steps):
     tt.manual_seed(1)
     model = tt.nn.Sequential(tt.nn.Linear(16, 64), tt.nn.ReLU(), tt.nn.Linear(64, 4)).to(device)
@@ -213,7 +226,7 @@ def main():
 
     options.output = options.output.resolve()
     options.output.parent.mkdir(parents=True, exist_ok=True)
-    flags, environment = fake() if options.fake else (compiler_flags(), {})
+    flags, environment = fake() if options.fake else (compiler_flags(), library_environment())
     daemon = Daemon(*flags, env=environment)
     check = Check(options, daemon, flags, environment)
     try:

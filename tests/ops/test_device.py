@@ -24,9 +24,11 @@ def device():
     daemon = Daemon(*flags, env=environment)
     with tt.connect(daemon.unix):
         tt.set_default_device("cuda:0")
+        tt.backends.cudnn.allow_tf32 = False  # convolutions of f32 are compared as such
         try:
             yield Library(tt)
         finally:
+            tt.backends.cudnn.allow_tf32 = True
             tt.set_default_device("cpu")
     problem = daemon.stop()
     assert not problem, problem

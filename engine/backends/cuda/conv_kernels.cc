@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/backends/cuda/conv_slices.h"
+#include "engine/backends/cuda/convolutions.h"
 #include "engine/backends/cuda/describe.h"
 #include "engine/backends/cuda/recipes.h"
 #include "engine/backends/cuda/text/calls.h"
@@ -91,6 +92,124 @@ Status add_tiles(Work& work, RowMajorCall& memory, ConvPass pass, std::int64_t b
   return add_recipe(work, {Recipe::kSliceSums, {dtype, compute}}, p);
 }
 
+// A tensor as the library takes it: where it lies, row-major or channels last. Without an address
+// where it lies otherwise: a row-major copy will do.
+Convolution::Side side_of(const TensorArg& arg) {
+  const core::Geometry& geometry = *arg.geometry;
+  const int rank = geometry.rank(), more = rank == 3;  // a line is an image of one row
+  const auto to = [&](int d) { return d < 2 ? d : d + more; };
+  Convolution::Side side;
+  std::fill_n(side.sizes, rank + more, 1);
+  for (int d = 0; d < rank; ++d) side.sizes[to(d)] = geometry.shape[d];
+  const auto lies = [&](bool channels_last) {
+    std::int64_t step = 1;
+    const auto put = [&](int d) {
+      side.strides[d] = step;
+      step *= side.sizes[d];
+    };
+    if (channels_last) put(1);
+    for (int d = rank + more - 1; d >= 2; --d) put(d);
+    if (!channels_last) put(1);
+    put(0);
+    for (int d = 0; d < rank; ++d) {
+      if (geometry.shape[d] != 1 && geometry.strides[d] != side.strides[to(d)]) return false;
+    }
+    return true;
+  };
+  if (lies(false) || lies(true)) {
+    side.data = arg.first();
+  } else {
+    lies(false);
+  }
+  return side;
+}
+
+// Has y all the windows that there are in x? Where it was cut the library does not take it.
+bool regular(const calls::ConvCall& p) {
+  for (int d = 0; d < 3; ++d) {
+    const std::int64_t span = p.dilation[d] * (p.kernel[d] - 1) + 1;
+    if ((p.in[d] + 2 * p.padding[d] - span) / p.stride[d] + 1 != p.out[d]) return false;
+  }
+  return true;
+}
+
+struct ConvArgs {
+  const TensorArg &x, &weight, &y;
+  const TensorArg& result;  // one of them
+};
+
+// By the library, where it takes the call.
+// `tf32`: that attribute's place.
+bool by_library(KernelCall& call, Work& work, ConvolutionPass pass, const ConvArgs& args,
+                const TensorArg* bias, const calls::ConvCall& p, std::size_t tf32) {
+  if (work.convolutions == nullptr || !core::is_floating(args.y.dtype) || !regular(p)) return false;
+  Convolution c;
+  c.pass = pass;
+  c.dtype = args.y.dtype;
+  c.tf32 = c.dtype == DType::kF32 && call.attributes.has(tf32) && call.attributes.boolean(tf32);
+  c.rank = std::max(args.x.geometry->rank(), 4);
+  const int first = 5 - c.rank;
+  std::copy_n(p.stride + first, c.rank - 2, c.stride);
+  std::copy_n(p.padding + first, c.rank - 2, c.padding);
+  std::copy_n(p.dilation + first, c.rank - 2, c.dilation);
+  if (bias != nullptr) c.bias = bias->first();
+  const TensorArg* const tensors[] = {&args.x, &args.weight, &args.y};
+  Convolution::Side* const sides[] = {&c.x, &c.weight, &c.y};
+  for (int i = 0; i < 3; ++i) {
+    if (tensors[i]->dtype != c.dtype || tensors[i]->geometry->numel() > INT32_MAX) return false;
+    *sides[i] = side_of(*tensors[i]);
+    if (tensors[i] == &args.result && sides[i]->data == nullptr) return false;
+  }
+  const std::optional<std::size_t> workspace = work.convolutions->workspace(c);
+  if (!workspace) return false;
+  c.workspace_bytes = *workspace;
+  if (*workspace > 0) c.workspace = call.scratch.allocate(*workspace);
+  if (*workspace > 0 && c.workspace == nullptr) return false;
+  RowMajorCall memory(call, work);
+  const std::size_t before = work.launches.size();
+  for (int i = 0; i < 3; ++i) {
+    if (sides[i]->data == nullptr) sides[i]->data = memory.read(*tensors[i]);
+  }
+  if (!memory.status().ok()) {
+    work.launches.resize(before);
+    return false;
+  }
+  Launch launch;
+  launch.convolution = c;
+  work.launches.push_back(std::move(launch));
+  return true;
+}
+
+// The bias of a transposed convolution, which the library does not add: to each channel.
+Status add_to_channels(KernelCall& call, Work& work) {
+  static const ops::OpDef& add = *ops::catalog().find("add");
+  const TensorArg &out = call.out[0], &bias = call.in[2];
+  Dims strides(out.geometry->rank(), 0);
+  strides[1] = bias.geometry->strides[0];
+  const core::Geometry spread(out.geometry->shape, strides, bias.geometry->offset);
+  TensorArg each[] = {out, bias};
+  each[1].geometry = &spread;
+  const core::Attributes alpha{core::Attribute::of(1.0)};
+  LoopStep step;
+  step.op = &add;
+  step.in = each;
+  step.out = out;
+  step.attributes = &alpha;
+  return describe_loop({&step, 1}, call.parallel, call.scratch, work);
+}
+
+// By the library: `transposed` runs it backwards.
+bool convolution_by_library(KernelCall& call, Work& work, bool transposed,
+                            const calls::ConvCall& p) {
+  const TensorArg &input = call.in[0], &weight = call.in[1], &bias = call.in[2], &out = call.out[0];
+  const bool biased = bias.kind == TensorArg::Kind::kTensor;
+  if (biased && bias.geometry->strides[0] != 1) return false;
+  const bool inside = biased && !transposed;
+  const ConvolutionPass pass = transposed ? ConvolutionPass::kInput : ConvolutionPass::kOutput;
+  const ConvArgs args{transposed ? out : input, weight, transposed ? input : out, out};
+  return by_library(call, work, pass, args, inside ? &bias : nullptr, p, 6);
+}
+
 Status convolution(KernelCall& call, Work& work) {
   const TensorArg &input = call.in[0], &weight = call.in[1], &out = call.out[0];
   if (out.geometry->numel() == 0) return {};
@@ -102,6 +221,10 @@ Status convolution(KernelCall& call, Work& work) {
   calls::ConvCall p =
       conv_of(transposed ? y : x, transposed ? x : y, weight.geometry->shape.span().subspan(2),
               call.attributes, 0, call.attributes.integer(5));
+  if (convolution_by_library(call, work, transposed, p)) {
+    const bool left = transposed && call.in[2].kind == TensorArg::Kind::kTensor;
+    return left ? add_to_channels(call, work) : Status();
+  }
   RowMajorCall memory(call, work);
   const void* const from = memory.read(input, out.dtype);
   (transposed ? p.y : p.x) = from;
@@ -119,6 +242,8 @@ Status convolution_weight(KernelCall& call, Work& work) {
   if (x.geometry->numel() == 0 || g.geometry->numel() == 0) return not_here("a sum of nothing");
   calls::ConvCall p = conv_of(x.geometry->shape, g.geometry->shape, call.attributes.ints(0),
                               call.attributes, 1, call.attributes.integer(4));
+  const ConvArgs args{x, out, g, out};
+  if (by_library(call, work, ConvolutionPass::kWeight, args, nullptr, p, 5)) return {};
   RowMajorCall memory(call, work);
   p.x = memory.read(x, out.dtype);
   p.y = memory.read(g, out.dtype);

@@ -4,8 +4,10 @@
 #include <utility>
 
 #include "engine/backends/cuda/blas.h"
+#include "engine/backends/cuda/convolutions.h"
 #include "engine/backends/cuda/cuda_backend.h"
 #include "engine/backends/cuda/device_table.h"
+#include "engine/backends/cuda/dnn.h"
 #include "engine/backends/cuda/driver.h"
 #include "engine/backends/cuda/products.h"
 
@@ -21,7 +23,8 @@ struct Libraries {
   Driver driver;
   Compiler compiler;
   Blas blas;
-  Status no_blas;  // why there is none; ok where there is
+  Dnn dnn;
+  Status no_blas, no_dnn;  // why there is none; ok where there is
 };
 
 Status load(const Options& options, Libraries* libraries) {
@@ -29,28 +32,46 @@ Status load(const Options& options, Libraries* libraries) {
   const bool both = options.compiler.empty() && libraries->driver.compiles;
   TT_RETURN_IF_ERROR(load_compiler(both ? options.driver : options.compiler, &libraries->compiler));
   // The library of the tests has everything.
-  libraries->no_blas =
-      load_blas(libraries->driver, libraries->driver.compiles ? options.driver : std::string(),
-                &libraries->blas);
+  const std::string everything = libraries->driver.compiles ? options.driver : std::string();
+  libraries->no_blas = load_blas(libraries->driver, everything, &libraries->blas);
+  libraries->no_dnn = load_dnn(libraries->driver, everything, &libraries->dnn);
   return check_versions(libraries->driver, libraries->compiler);
 }
 
-// "CUDA 13.0, cuBLASLt 13.1", or why products are kernels of our own; null then.
-std::unique_ptr<Products> open_products(const Libraries& libraries, Gpu& gpu, std::string* words) {
-  *words = "CUDA " + std::to_string(libraries.driver.version / 1000) + "." +
-           std::to_string(libraries.driver.version % 1000 / 10) + ", ";
-  Status status = libraries.no_blas;
+// "cuBLASLt 13.1", or why `what` is done by kernels of our own; null then.
+template <class Library, class Table>
+std::unique_ptr<Library> open_one(const Status& missing, const Table& table, Gpu& gpu,
+                                  const std::string& name, const char* what, std::string* words) {
+  Status status = missing;
   if (status.ok()) {
-    auto made = Products::open(libraries.blas, gpu);
+    auto made = Library::open(table, gpu);
     if (made.ok()) {
-      *words += "cuBLASLt " + std::to_string(libraries.blas.version / 10'000) + "." +
-                std::to_string(libraries.blas.version % 10'000 / 100);
+      *words += ", " + name;
       return std::move(*made);
     }
     status = made.status();
   }
-  *words += "matrix products by kernels of our own: " + status.message();
+  *words += std::string(", ") + what + " by kernels of our own: " + status.message();
   return nullptr;
+}
+
+std::string version(std::size_t major, std::size_t minor) {
+  return std::to_string(major) + "." + std::to_string(minor);
+}
+
+DeviceLibraries open_libraries(const Libraries& found, Gpu& gpu, std::string* words) {
+  const auto cuda = static_cast<std::size_t>(found.driver.version);
+  *words = "CUDA " + version(cuda / 1000, cuda % 1000 / 10);
+  DeviceLibraries made;
+  made.products = open_one<Products>(
+      found.no_blas, found.blas, gpu,
+      "cuBLASLt " + version(found.blas.version / 10'000, found.blas.version % 10'000 / 100),
+      "matrix products", words);
+  made.convolutions = open_one<Convolutions>(
+      found.no_dnn, found.dnn, gpu,
+      "cuDNN " + version(found.dnn.version / 10'000, found.dnn.version % 10'000 / 100),
+      "convolutions", words);
+  return made;
 }
 
 }  // namespace
@@ -87,12 +108,12 @@ Found find_devices(const Options& options, const ops::Catalog& catalog, const Ke
     const std::uint64_t memory = options.memory == 0 ? free / 10 * 9 : options.memory;
     const int capability = (*gpu)->capability();
     std::string words;
-    std::unique_ptr<Products> products = open_products(*libraries, **gpu, &words);
+    DeviceLibraries of_device = open_libraries(*libraries, **gpu, &words);
     tell(false, (*gpu)->name() + ": " + (*gpu)->model() + ", compute capability " +
                     std::to_string(capability / 10) + "." + std::to_string(capability % 10) + ", " +
                     std::to_string(memory >> 20) + " MiB of " + std::to_string(free >> 20) +
                     " MiB free, " + words);
-    found.devices.push_back({std::make_unique<CudaBackend>(std::move(*gpu), std::move(products),
+    found.devices.push_back({std::make_unique<CudaBackend>(std::move(*gpu), std::move(of_device),
                                                            device, libraries->compiler, catalog,
                                                            host, options.code_folder, options.log),
                              memory});

@@ -10,11 +10,11 @@ namespace teletensor::backends::cuda {
 using core::Code;
 using core::Status;
 
-CudaBackend::CudaBackend(std::unique_ptr<Gpu> gpu, std::unique_ptr<Products> products,
-                         core::Device device, const Compiler& compiler, const ops::Catalog& catalog,
-                         KernelTable host, std::string code_folder, Log log)
+CudaBackend::CudaBackend(std::unique_ptr<Gpu> gpu, DeviceLibraries libraries, core::Device device,
+                         const Compiler& compiler, const ops::Catalog& catalog, KernelTable host,
+                         std::string code_folder, Log log)
     : gpu_(std::move(gpu)),
-      products_(std::move(products)),
+      libraries_(std::move(libraries)),
       device_(device),
       catalog_(catalog),
       host_(std::move(host)),
@@ -31,12 +31,14 @@ CudaBackend::~CudaBackend() {
     ops += (ops.empty() ? "" : ", ") + op + " " + std::to_string(count);
   }
   if (!ops.empty()) log_(false, gpu_->name() + ": on the host: " + ops);
-  log_(false, gpu_->name() + ": " + std::to_string(did.instructions) + " instructions and " +
-                  std::to_string(did.loops) + " loops ran as kernels, " +
-                  std::to_string(did.calls_on_host()) + " instructions on the host; " +
-                  std::to_string(by_library_.load(std::memory_order_relaxed)) +
-                  " products by cuBLASLt; " + std::to_string(did.compiled) + " kernels compiled, " +
-                  std::to_string(did.read) + " read, " + std::to_string(did.refused) + " refused");
+  log_(false,
+       gpu_->name() + ": " + std::to_string(did.instructions) + " instructions and " +
+           std::to_string(did.loops) + " loops ran as kernels, " +
+           std::to_string(did.calls_on_host()) + " instructions on the host; " +
+           std::to_string(products_.load(std::memory_order_relaxed)) + " products by cuBLASLt, " +
+           std::to_string(convolutions_.load(std::memory_order_relaxed)) +
+           " convolutions by cuDNN; " + std::to_string(did.compiled) + " kernels compiled, " +
+           std::to_string(did.read) + " read, " + std::to_string(did.refused) + " refused");
 }
 
 core::Activity CudaBackend::activity() const {
@@ -73,7 +75,8 @@ Status CudaBackend::run_on_device(KernelCall& call) {
   const DeviceKernel& kernel = table_.find(catalog_.id(call.op));
   if (kernel.describe == nullptr) return Status(Code::kUnimplemented, "");
   Work work;
-  work.products = products_.get();
+  work.products = libraries_.products.get();
+  work.convolutions = libraries_.convolutions.get();
   TT_RETURN_IF_ERROR(kernel.describe(call, work));
   bool refused = false;
   TT_RETURN_IF_ERROR(launch(work, false, &refused));
@@ -105,7 +108,7 @@ Status CudaBackend::launch(const Work& work, bool loop, bool* refused) {
   std::vector<KernelRef> kernels;
   kernels.reserve(work.launches.size());
   for (const Launch& each : work.launches) {
-    if (each.product) {
+    if (each.product || each.convolution) {
       kernels.emplace_back();
       continue;
     }
@@ -118,8 +121,13 @@ Status CudaBackend::launch(const Work& work, bool loop, bool* refused) {
   for (std::size_t i = 0; i < kernels.size(); ++i) {
     const Launch& each = work.launches[i];
     if (each.product) {
-      TT_RETURN_IF_ERROR(products_->run(*each.product));
-      by_library_.fetch_add(1, std::memory_order_relaxed);
+      TT_RETURN_IF_ERROR(libraries_.products->run(*each.product));
+      products_.fetch_add(1, std::memory_order_relaxed);
+      continue;
+    }
+    if (each.convolution) {
+      TT_RETURN_IF_ERROR(libraries_.convolutions->run(*each.convolution));
+      convolutions_.fetch_add(1, std::memory_order_relaxed);
       continue;
     }
     TT_RETURN_IF_ERROR(gpu_->launch(kernels[i]->function(), each.shape, each.params));

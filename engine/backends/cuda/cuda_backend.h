@@ -11,6 +11,7 @@
 #include <string>
 
 #include "engine/backends/accelerator.h"
+#include "engine/backends/cuda/convolutions.h"
 #include "engine/backends/cuda/device_table.h"
 #include "engine/backends/cuda/gpu.h"
 #include "engine/backends/cuda/kernel_cache.h"
@@ -19,10 +20,16 @@
 
 namespace teletensor::backends::cuda {
 
+// Libraries of one device; null where it has none. They go before the device does.
+struct DeviceLibraries {
+  std::unique_ptr<Products> products;
+  std::unique_ptr<Convolutions> convolutions;
+};
+
 class CudaBackend final : public Accelerator {
  public:
-  // `host`: the CPU's kernels. `products` may be null, and goes before the device does.
-  CudaBackend(std::unique_ptr<Gpu> gpu, std::unique_ptr<Products> products, core::Device device,
+  // `host`: the CPU's kernels.
+  CudaBackend(std::unique_ptr<Gpu> gpu, DeviceLibraries libraries, core::Device device,
               const Compiler& compiler, const ops::Catalog& catalog, KernelTable host,
               std::string code_folder, Log log);
   // Tells the log what it did.
@@ -76,15 +83,15 @@ class CudaBackend final : public Accelerator {
   core::Status launch(const Work& work, bool loop, bool* refused);
 
   const std::unique_ptr<Gpu> gpu_;
-  const std::unique_ptr<Products> products_;
+  const DeviceLibraries libraries_;
   const core::Device device_;
   const ops::Catalog& catalog_;
   const KernelTable host_;
   const DeviceTable table_;
   const Log log_;
   KernelCache cache_;  // goes before the device does
-  // Instructions and loops that ran as launches; products among them that the library made.
-  std::atomic<std::uint64_t> on_device_{0}, loops_{0}, by_library_{0};
+  // Instructions and loops that ran as launches; what of them the libraries made.
+  std::atomic<std::uint64_t> on_device_{0}, loops_{0}, products_{0}, convolutions_{0};
   HostCalls on_host_;
 };
 

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "engine/backends/backend.h"
+#include "engine/backends/cuda/convolution.h"
 #include "engine/backends/cuda/product.h"
 
 namespace teletensor::backends::cuda {
@@ -43,7 +44,9 @@ struct LaunchShape {
 };
 
 struct Launch {
-  std::optional<Product> product;  // by the library of products; then nothing else is here
+  // By a library; then nothing else is here.
+  std::optional<Product> product;
+  std::optional<Convolution> convolution;
   std::string key;
   LaunchShape shape;
   std::vector<std::byte> params;  // at most kMostParameterBytes, aligned to 8
@@ -52,6 +55,7 @@ struct Launch {
 // The text of a launch's kernel. Precondition: a key that a Launch of this process had.
 KernelSource print_kernel(std::string_view key);
 
+class Convolutions;
 class Products;
 
 // What an instruction or a loop is on the device: launches, one after the other on one stream. None
@@ -71,8 +75,9 @@ struct Work {
     std::int64_t least, most;
   };
   std::vector<Proof> proofs;
-  // The device's library of products, for whoever describes the work; null: it has none.
+  // The device's libraries, for whoever describes the work; null: it has none.
   Products* products = nullptr;
+  Convolutions* convolutions = nullptr;
 };
 
 }  // namespace teletensor::backends::cuda

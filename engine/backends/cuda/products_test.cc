@@ -5,8 +5,7 @@
 
 #include <random>
 
-#include "engine/backends/cpu/kernel_test.h"
-#include "engine/backends/cuda/device_table.h"
+#include "engine/backends/cuda/fake_device_test.h"
 #include "engine/backends/cuda/samples_test.h"
 
 namespace teletensor::backends::cuda {
@@ -15,9 +14,7 @@ namespace {
 using core::Attribute;
 using core::DType;
 using core::Geometry;
-using cpu::call_op;
 using cpu::TestOperand;
-using cpu::TestResult;
 using cpu::TestTensor;
 
 TEST(Products, MatricesThatAreTaken) {
@@ -41,90 +38,21 @@ TEST(Products, MatricesThatAreTaken) {
 
 #ifdef TT_FAKE_CUDA_LIBRARY
 
-// The fake device with its library.
-class Device {
+class Device : public FakeDevice {
  public:
   Device() {
-    EXPECT_EQ(load_driver(TT_FAKE_CUDA_LIBRARY, &driver_).message(), "");
-    EXPECT_EQ(load_blas(driver_, TT_FAKE_CUDA_LIBRARY, &blas_).message(), "");
-    auto gpu = Gpu::open(driver_, 0, "cuda:0", {});
-    EXPECT_EQ(gpu.status().message(), "");
-    gpu_ = std::move(*gpu);
-    auto products = Products::open(blas_, *gpu_);
+    EXPECT_EQ(load_blas(driver(), TT_FAKE_CUDA_LIBRARY, &blas_).message(), "");
+    auto products = Products::open(blas_, gpu());
     EXPECT_EQ(products.status().message(), "");
     products_ = std::move(*products);
   }
 
-  // Does the library take the call? Then its result is the CPU's.
-  bool takes(const std::string& op, const std::vector<TestOperand>& operands,
-             const core::Attributes& attributes = {}, std::size_t scratch = std::size_t{1} << 20) {
-    const TestResult wanted = call_op(op, operands, attributes);
-    EXPECT_EQ(wanted.status.message(), "") << op;
-    bool taken = false;
-    const TestResult got = call_op(op, operands, attributes, {},
-                                   [&](KernelCall& call) { return run(call, scratch, &taken); });
-    EXPECT_EQ(got.status.message(), "") << op;
-    EXPECT_TRUE(!taken || got[0].values() == wanted[0].values()) << op;
-    return taken;
-  }
-
-  // The first number of what the library makes of it.
-  double value_of(const std::string& op, const std::vector<TestOperand>& operands,
-                  const core::Attributes& attributes) {
-    bool taken = false;
-    const TestResult got = call_op(op, operands, attributes, {}, [&](KernelCall& call) {
-      return run(call, std::size_t{1} << 20, &taken);
-    });
-    EXPECT_EQ(got.status.message(), "") << op;
-    EXPECT_TRUE(taken) << op;
-    return got[0].values()[0];
-  }
-
  private:
-  struct DeviceScratch final : Scratch {
-    DeviceScratch(Gpu& gpu, std::size_t bytes) : gpu(gpu), left(bytes) {}
-    ~DeviceScratch() override {
-      for (void* each : held) gpu.free(each);
-    }
-    void* allocate(std::size_t bytes) override {
-      if (bytes > left) return nullptr;
-      left -= bytes;
-      return held.emplace_back(gpu.allocate(bytes));
-    }
-    Gpu& gpu;
-    std::size_t left;
-    std::vector<void*> held;
-  };
+  void lend(Work& work) override { work.products = products_.get(); }
+  bool is_taken(const Launch& launch) override { return launch.product.has_value(); }
+  core::Status start(const Launch& launch) override { return products_->run(*launch.product); }
 
-  core::Status run(KernelCall& call, std::size_t bytes, bool* taken) {
-    static const DeviceTable table = make_device_table(ops::catalog());
-    DeviceScratch memory(*gpu_, std::size_t{8} << 20), scratch(*gpu_, bytes);
-    std::vector<TensorArg> in(call.in.begin(), call.in.end()),
-        out(call.out.begin(), call.out.end());
-    const auto size_of = [](const TensorArg& arg) {
-      return static_cast<std::size_t>(arg.geometry->storage_end()) * core::size_of(arg.dtype);
-    };
-    for (TensorArg& arg : in) {
-      if (arg.kind != TensorArg::Kind::kTensor) continue;
-      const void* host = arg.data;
-      arg.data = memory.allocate(size_of(arg));
-      TT_RETURN_IF_ERROR(gpu_->copy_in(arg.data, host, size_of(arg)));
-    }
-    for (TensorArg& arg : out) arg.data = memory.allocate(size_of(arg));
-    KernelCall there{call.op, in, out, call.counts, call.attributes, call.parallel, scratch};
-    Work work;
-    work.products = products_.get();
-    TT_RETURN_IF_ERROR(table.find(ops::catalog().id(call.op)).describe(there, work));
-    *taken = !work.launches.empty() && work.launches[0].product.has_value();
-    if (!*taken) return {};
-    EXPECT_EQ(work.launches.size(), 1u);
-    TT_RETURN_IF_ERROR(products_->run(*work.launches[0].product));
-    return gpu_->copy_out(call.out[0].data, out[0].data, size_of(out[0]));
-  }
-
-  Driver driver_;
   Blas blas_;
-  std::unique_ptr<Gpu> gpu_;
   std::unique_ptr<Products> products_;
 };
 

@@ -11,6 +11,7 @@
 //   capability=90                              driver=13000, nvrtc=13.0   versions
 //   compile=none  refuses every kernel, compile=empty: kernels compute nothing
 //   blas=none     it has no cuBLASLt, blas=refuse: one that takes no product
+//   dnn=none      it has no cuDNN, dnn=refuse: one that takes no convolution
 //   cache=DIR     keeps compiled kernels there
 //   emulation=FILE  emulate.cuh, where it is not in the checkout that this was built from
 //   seed=1        of the order of streams      control=FILE  read and removed when it appears:
@@ -21,9 +22,11 @@
 #pragma once
 
 #include <chrono>
+#include <cmath>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <deque>
 #include <functional>
 #include <map>
@@ -55,7 +58,8 @@ enum Error : int {
 struct Config {
   int devices = 1, capability = 90, driver = 13000, nvrtc_major = 13, nvrtc_minor = 0;
   std::size_t memory = std::size_t{256} << 20;
-  bool compiles = true, empty = false, blas = true, blas_refuses = false;
+  bool compiles = true, empty = false, blas = true, blas_refuses = false, dnn = true,
+       dnn_refuses = false;
   unsigned seed = 1;
   std::string cache, control, emulation = TT_FAKE_EMULATION;
 };
@@ -132,6 +136,15 @@ Block* block_of(Device& device, std::uintptr_t address, std::size_t bytes, std::
 int allocate(Device& device, std::size_t bytes, std::uintptr_t* address);
 void release(Device& device, std::uintptr_t address);  // at once
 void protect(std::uintptr_t address, std::size_t pages, bool open);
+
+// To the nearest number of 10 bits behind the point, which real ones are not promised to take.
+inline float tf32(float x) {
+  std::uint32_t bits = 0;
+  std::memcpy(&bits, &x, sizeof bits);
+  if (std::isfinite(x)) bits = (bits + 0x1000) & ~std::uint32_t{0x1fff};
+  std::memcpy(&x, &bits, sizeof bits);
+  return x;
+}
 
 // Kernels: a library's bytes, loaded.
 std::shared_ptr<Library> load(const void* image, int* error);

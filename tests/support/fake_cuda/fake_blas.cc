@@ -122,15 +122,6 @@ void multiply(const Problem& p, const void* alpha, const T* a, const T* b, const
   }
 }
 
-// To the nearest number of 10 bits behind the point, which real ones are not promised to take.
-float tf32(float x) {
-  std::uint32_t bits = 0;
-  std::memcpy(&bits, &x, sizeof bits);
-  if (std::isfinite(x)) bits = (bits + 0x1000) & ~std::uint32_t{0x1fff};
-  std::memcpy(&x, &bits, sizeof bits);
-  return x;
-}
-
 bool aligned(const void* pointer, std::uint64_t to) {
   return reinterpret_cast<std::uintptr_t>(pointer) % to == 0;
 }

@@ -36,6 +36,7 @@ Config read_config() {
     }
     if (name == "compile") made.compiles = value != "none", made.empty = value == "empty";
     if (name == "blas") made.blas = value != "none", made.blas_refuses = value == "refuse";
+    if (name == "dnn") made.dnn = value != "none", made.dnn_refuses = value == "refuse";
     if (name == "seed") made.seed = static_cast<unsigned>(number());
     if (name == "cache") made.cache = value;
     if (name == "control") made.control = value;

@@ -1,0 +1,32 @@
+// A convolution as a library of convolutions takes it: a pure description.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "engine/core/dtype.h"
+
+namespace teletensor::backends::cuda {
+
+enum class ConvolutionPass : std::uint8_t { kOutput, kInput, kWeight };  // what is computed
+
+// x [N, C, ...], weight [K, C / groups, ...] and y [N, K, ...] of two or three dimensions in space.
+struct Convolution {
+  static constexpr int kMostRank = 5;
+  struct Side {
+    const void* data = nullptr;
+    std::int64_t sizes[kMostRank] = {}, strides[kMostRank] = {};
+  };
+
+  ConvolutionPass pass = ConvolutionPass::kOutput;
+  core::DType dtype = core::DType::kF32;
+  bool tf32 = false;  // products of f32 by tensor cores, which round them to 10 bits
+  int rank = 4;
+  Side x, weight, y;           // one of them is the result
+  const void* bias = nullptr;  // of y's channels, of the same dtype; kOutput alone
+  std::int64_t stride[3] = {}, padding[3] = {}, dilation[3] = {};
+  void* workspace = nullptr;
+  std::size_t workspace_bytes = 0;
+};
+
+}  // namespace teletensor::backends::cuda

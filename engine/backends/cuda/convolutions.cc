@@ -1,0 +1,109 @@
+#include "engine/backends/cuda/convolutions.h"
+
+#include <string>
+#include <utility>
+
+namespace teletensor::backends::cuda {
+
+using core::Code;
+using core::MutexLock;
+using core::Status;
+
+Convolutions::Convolutions(const Dnn& dnn, Gpu& gpu) : dnn_(dnn), gpu_(gpu) {}
+
+core::Result<std::unique_ptr<Convolutions>> Convolutions::open(const Dnn& dnn, Gpu& gpu) {
+  TT_RETURN_IF_ERROR(gpu.enter());
+  std::unique_ptr<Convolutions> made(new Convolutions(dnn, gpu));
+  TT_RETURN_IF_ERROR(made->check(dnn.cudnnCreate(&made->handle_), "opening cuDNN"));
+  return made;
+}
+
+Convolutions::~Convolutions() {
+  const bool entered = gpu_.enter().ok();
+  {
+    MutexLock lock(mu_);
+    plans_.clear();
+  }
+  // What still runs on the device uses nothing of the handle.
+  if (handle_ != nullptr && entered) dnn_.cudnnDestroy(handle_);
+}
+
+Status Convolutions::check(int code, const char* what) {
+  if (code == 0) return {};
+  const int kind = code / kDnnErrorKind * kDnnErrorKind;
+  if (kind == kDnnExecutionFailed || kind == kDnnInternalError) {
+    TT_RETURN_IF_ERROR(gpu_.synchronize());  // where the device is lost, this says so
+  }
+  return Status(kind == kDnnNotSupported ? Code::kUnimplemented : Code::kInternal,
+                gpu_.name() + ": " + what + " failed with " + std::to_string(code));
+}
+
+Convolutions::Key Convolutions::key_of(const Convolution& c) {
+  Key key = {};
+  std::size_t at = 0;
+  key[at++] = static_cast<std::int64_t>(c.dtype) | static_cast<std::int64_t>(c.pass) << 8 |
+              std::int64_t{c.tf32} << 16 | std::int64_t{c.rank} << 17 |
+              std::int64_t{c.bias != nullptr} << 24;
+  key[at++] = dnn_alignment(c.x.data) | dnn_alignment(c.weight.data) << 8 |
+              dnn_alignment(c.y.data) << 16 | dnn_alignment(c.bias) << 24;
+  const auto put = [&](const auto& numbers) {
+    for (const std::int64_t number : numbers) key[at++] = number;
+  };
+  for (const Convolution::Side* side : {&c.x, &c.weight, &c.y}) {
+    put(side->sizes);
+    put(side->strides);
+  }
+  put(c.stride);
+  put(c.padding);
+  put(c.dilation);
+  return key;
+}
+
+const DnnPlan* Convolutions::plan(const Convolution& convolution) {
+  const Key key = key_of(convolution);
+  if (const auto found = plans_.find(key); found != plans_.end()) return found->second.get();
+  if (plans_.size() >= kMostPlans) plans_.clear();
+  return (plans_[key] = plan_convolution(dnn_, {handle_, nullptr}, convolution)).get();
+}
+
+std::optional<std::size_t> Convolutions::workspace(const Convolution& convolution) {
+  if (!gpu_.enter().ok()) return std::nullopt;
+  MutexLock lock(mu_);
+  const DnnPlan* const chosen = plan(convolution);
+  if (chosen == nullptr) return std::nullopt;
+  return chosen->workspace;
+}
+
+Status Convolutions::run(const Convolution& convolution) {
+  return gpu_.ask([&](Stream stream) { return start(convolution, stream); });
+}
+
+Status Convolutions::start(const Convolution& c, Stream stream) {
+  int code = 0;
+  {
+    MutexLock lock(mu_);
+    const DnnPlan* const chosen = plan(c);
+    if (chosen == nullptr || c.workspace_bytes < chosen->workspace) {
+      return Status(Code::kUnimplemented, gpu_.name() + ": a convolution without a plan");
+    }
+    code = dnn_.cudnnSetStream(handle_, stream);
+    if (code == 0) code = execute(*chosen, c);
+  }
+  return check(code, "a convolution");
+}
+
+int Convolutions::execute(const DnnPlan& plan, const Convolution& c) {
+  const bool biased = c.bias != nullptr;
+  const std::int64_t names[] = {kNameX, kNameWeight, biased ? kNameBiased : kNameY, kNameBias};
+  const void* const data[] = {c.x.data, c.weight.data, c.y.data, c.bias};
+  const std::int64_t count = biased ? 4 : 3;
+  DnnObject pack(dnn_, DnnKind::kVariantPack);
+  pack.set(DnnAttribute::kPackNames, DnnType::kInt64, count, names)
+      .set(DnnAttribute::kPackPointers, DnnType::kPointer, count, data)
+      .set(DnnAttribute::kPackWorkspace, DnnType::kPointer, c.workspace)
+      .finalize();
+  if (!pack.ok()) return kDnnInternalError;
+  return dnn_.cudnnBackendExecute(handle_, plan.descriptor(), pack.descriptor());
+}
+
+}  // namespace teletensor::backends::cuda
