@@ -102,3 +102,4 @@ def test_a_thousand_histories(part):
                        phases=[Phase.generate], suppress_health_check=list(HealthCheck))
         run_state_machine_as_test(seed(SEED * PARTS + part)(histories), settings=run)
     assert DONE["histories"] >= HISTORIES // PARTS * 9 // 10, DONE
+    assert DONE["histories with moved sessions"] >= DONE["histories"] // 4, DONE

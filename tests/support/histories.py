@@ -18,13 +18,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from support.daemon import Daemon, wait_until
+from support.http import ask, samples
 from support.proxy import Proxy
 from support.raw import Raw
 
-QUOTA = 4 << 20
-LARGE = 1 << 16  # elements of half a MiB
+QUOTA = 2 << 20
+LARGE = 1 << 15  # elements of a quarter of a MiB
+MOST = 6  # of those at once in a session; two such sessions do not fit
 FLAGS = ("--lease", "300", "--restart", "120", "--drain", "120", "--session-memory", str(QUOTA),
-         "--host-memory", "6MiB", "--disk-memory", "256MiB", "--lanes", "2")
+         "--host-memory", "2MiB", "--disk-memory", "256MiB", "--lanes", "2", "--http", "127.0.0.1:0")
 SLOTS = 3
 DONE = Counter()  # what has happened so far, for the report
 
@@ -135,9 +137,9 @@ def step(**drawn):
 
 
 class Histories(RuleBasedStateMachine):
-    """`daemon`, `tt` and `until` (a time.monotonic(), after which nothing more happens) are set by `machine`."""
+    """`machine` sets `daemon`, `raw` (to it), `tt` and `until`, a time.monotonic() that ends it all."""
 
-    daemon = tt = None
+    daemon = raw = tt = None
     until = float("inf")
     names = itertools.count()
 
@@ -145,6 +147,7 @@ class Histories(RuleBasedStateMachine):
     def begin(self):
         self.slots = {}
         self.deaths = 0
+        self.moved = set()  # sessions that have had something on the disk
         DONE["histories"] += time.monotonic() < self.until
 
     def slot(self, number):
@@ -157,6 +160,26 @@ class Histories(RuleBasedStateMachine):
             self.slots[number] = Slot(self.tt.connect(address, name=name), proxy, name)
             DONE["sessions"] += 1
         return self.slots[number]
+
+    def look(self):
+        """Who has something on the disk now."""
+        away = {s.name for s in self.raw.sessions() if any(m.away for m in s.memory)}
+        DONE["histories with moved sessions"] += bool(away and not self.moved)
+        DONE["sessions moved"] += len(away - self.moved)
+        self.moved |= away
+        return away
+
+    def fault(self, name):
+        DONE[name] += 1
+        DONE[name + " beside tensors on the disk"] += bool(self.look())
+
+    @classmethod
+    def count_moved(cls):
+        """Before the daemon ends, which counts from its start."""
+        metrics = samples(ask(cls.daemon.http, "/metrics").text)
+        for way in ("out", "in"):
+            DONE["KiB moved " + way] += int(metrics["teletensor_moved_bytes_total", (("direction", way),)]) >> 10
+        DONE["files lost"] += int(metrics["teletensor_moving_failures_total", ()])
 
     def pick(self, slot, number, leaf=False):
         if not any(a.leaf == leaf for _, a in slot.pairs):
@@ -208,7 +231,9 @@ class Histories(RuleBasedStateMachine):
 
     @step(where=numbers, number=numbers, other=numbers, times=st.sampled_from([1, 2, 30]))
     def write(self, where, number, other, times):
-        slot = self.slot(where)
+        self.change(self.slot(where), number, other, times)
+
+    def change(self, slot, number, other, times):
         tensor, a = self.pick(slot, number)
         with slot.session.as_current():
             for i in range(times):
@@ -262,19 +287,30 @@ class Histories(RuleBasedStateMachine):
                 raise AssertionError("the quota does not hold")
             del large, made
             slot.session.synchronize()
+        self.look()
 
-    @step(where=numbers, number=numbers, count=st.integers(1, 3))
-    def fill(self, where, number, count):
-        """Large tensors: those of all sessions do not fit together."""
-        slot = self.slot(where)
-        if sum(a.values.size == LARGE for _, a in slot.pairs) + count > 3:
-            return
-        for i in range(count):
-            values = (np.arange(LARGE, dtype=np.int64) * 5 + number + i) % 1009
+    def hold(self, slot, number, count, leaf):
+        """So many large tensors."""
+        for i in range(count - sum(a.values.size == LARGE for _, a in slot.pairs)):
+            values = (np.arange(LARGE, dtype=np.float64 if leaf else np.int64) * 5 + number + i) % 1009
             with slot.session.as_current():
-                slot.pairs.append((self.tt.tensor(values), Array.of(values)))
+                slot.pairs.append((self.tt.tensor(values, requires_grad=leaf), Array.of(values, leaf)))
         slot.ask()
-        DONE["sessions with tensors on the disk"] += slot.session.memory()[0]["away"] > 0
+
+    @step(where=numbers, number=numbers, count=st.integers(2, MOST), leaf=st.booleans())
+    def fill(self, where, number, count, leaf):
+        self.hold(self.slot(where), number, count, leaf)
+        self.look()
+
+    def press(self, first):
+        """All hold more than there is memory for: most of it is with the one that comes last."""
+        for i in range(SLOTS):
+            self.hold(self.slot(first + i), first, MOST, False)
+
+    @step(first=numbers)
+    def crowd(self, first):
+        self.press(first)
+        self.look()
 
     @step(where=numbers, number=numbers, others=st.sets(numbers, max_size=2))
     def share(self, where, number, others):
@@ -324,7 +360,7 @@ class Histories(RuleBasedStateMachine):
     @step()
     def cut(self):
         self.slot(0).proxy.cut()
-        DONE["cuts"] += 1
+        self.fault("cuts")
 
     @step(where=numbers)
     def take_over(self, where):
@@ -350,16 +386,24 @@ class Histories(RuleBasedStateMachine):
         slot.written()
         DONE["snapshots"] += 1
 
-    @step(arrives=st.booleans(), waits=st.booleans())
-    def restart(self, arrives, waits):
+    def before_the_end(self, how, crowd):
+        self.deaths += 1
+        if crowd is not None:
+            self.press(crowd)
+        self.fault(how)
+        self.count_moved()
+
+    @step(crowd=st.none() | numbers, arrives=st.booleans(), waits=st.booleans())
+    def restart(self, crowd, arrives, waits):
         """Also while commands are on their way: those come again, and are in no file yet."""
         if self.deaths >= 2:
             return
-        self.deaths += 1
-        DONE["restarts"] += 1
+        self.before_the_end("restarts", crowd)
         for slot in self.slots.values():
             if arrives:
                 slot.session.synchronize()
+            else:
+                self.change(slot, 0, 1, 30)
         assert self.daemon.terminate(120) == 0, self.daemon.log[-4000:]
         assert "event=session_lost" not in self.daemon.log, self.daemon.log[-4000:]
         self.come_back()
@@ -371,12 +415,14 @@ class Histories(RuleBasedStateMachine):
                 slot.session.snapshot()
             slot.written()
 
-    @step()
-    def crash(self):
+    @step(crowd=st.none() | numbers, busy=st.booleans())
+    def crash(self, crowd, busy):
         if self.deaths >= 2:
             return
-        self.deaths += 1
-        DONE["crashes"] += 1
+        self.before_the_end("crashes", crowd)
+        for slot in self.slots.values():
+            if busy:
+                self.change(slot, 0, 1, 30)
         self.daemon.kill()
         self.come_back()
         for slot in self.slots.values():
@@ -407,6 +453,8 @@ class Histories(RuleBasedStateMachine):
 
     def come_back(self):
         self.daemon.restart()
+        self.raw.close()
+        type(self).raw = Raw(self.daemon.unix)
         assert "event=session_not_restored" not in self.daemon.log, self.daemon.log[-4000:]
 
     def teardown(self):
@@ -417,12 +465,12 @@ class Histories(RuleBasedStateMachine):
             slot.end()
         if self.slots:
             assert self.daemon.alive()
-            with Raw(self.daemon.unix) as raw:
-                try:
-                    wait_until(lambda: not any(raw.used().values()) and not raw.sessions(), 60)
-                except AssertionError:
-                    raise AssertionError(f"{raw.used()} of {[str(s) for s in raw.sessions()]} stay: "
-                                         f"{self.daemon.log[-4000:]}") from None
+            raw = self.raw
+            try:
+                wait_until(lambda: not any(raw.used().values()) and not raw.sessions(), 60)
+            except AssertionError:
+                raise AssertionError(f"{raw.used()} of {[str(s) for s in raw.sessions()]} stay: "
+                                     f"{self.daemon.log[-4000:]}") from None
             wait_until(lambda: not list(self.daemon.state.glob("*.session")), 60, "no file is left")
 
 
@@ -433,14 +481,17 @@ def machine(seconds=float("inf")):
 
     class Here(Histories):
         daemon, tt = Daemon(*FLAGS), teletensor
+        raw = Raw(daemon.unix)
         until = time.monotonic() + seconds
 
     DONE.clear()
     try:
         yield Here
+        Here.count_moved()
         problem = Here.daemon.stop()
         assert not problem, problem
     finally:
         with contextlib.suppress(ProcessLookupError):
+            Here.raw.close()
             Here.daemon.kill()
         print(dict(DONE))
