@@ -33,6 +33,10 @@ core::Result<std::uint64_t> Session::define(const program::Program& program) {
                   "a program of " + std::to_string(define.bytes.size()) +
                       " bytes does not fit a frame of " + std::to_string(limits_.frame.bytes));
   }
+  // Whether it can be read back: its limits are the daemon's.
+  if (auto read = program::deserialize(define.bytes, ops::op_finder(catalog())); !read.ok()) {
+    return read.status();
+  }
   constexpr char kWhat[] = "a captured program";
   constexpr char kAdvice[] = "drop functions, or results of theirs, that you no longer use";
   const std::uint64_t steps = program::steps_of(program.body), bytes = define.bytes.size();

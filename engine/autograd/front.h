@@ -127,6 +127,11 @@ class Front {
   std::size_t bookkeeping_bytes() const;
   // How much there is of handles, programs and kept names.
   program::Amounts amounts() const;
+  // How long checking its programs has taken.
+  std::uint64_t checked_ns() const;
+  // False: that was given up for want of time; the program must not run. Precondition: it is
+  // defined.
+  bool is_checked(const program::Program& program) const;
 
  private:
   class Impl;

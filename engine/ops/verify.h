@@ -4,6 +4,7 @@
 // can see it.
 #pragma once
 
+#include "engine/core/clock.h"
 #include "engine/core/status.h"
 #include "engine/ops/op.h"
 #include "engine/program/program.h"
@@ -11,7 +12,11 @@
 
 namespace teletensor::ops {
 
-core::Status verify(const program::Program& program, const Catalog& catalog);
+// Steps that are reached after `until` are not looked at, but for which values they make and
+// overwrite: kDeadlineExceeded where nothing else is wrong. What such a program makes of names is
+// well-defined; it must not run.
+core::Status verify(const program::Program& program, const Catalog& catalog,
+                    core::Clock::time_point until = core::Clock::time_point::max());
 
 // By name and revision, for program::serialize and deserialize.
 program::NameOp op_names(const Catalog& catalog);

@@ -114,6 +114,30 @@ TEST(Program, RoundTrip) {
   }
 }
 
+// Without time: what a caller of the program relies on is checked all the same.
+TEST(Program, NoTimeToCheck) {
+  const auto now = core::Clock::now();
+  const auto late = [&](const Program& p) { return verify(p, catalog(), now); };
+  for (const Program& p : {small(), controlled()}) {
+    EXPECT_EQ(late(p).code(), Code::kDeadlineExceeded) << late(p).message();
+    EXPECT_TRUE(verify(p, catalog(), now + std::chrono::hours(1)).ok());
+    Program wrong = p;
+    wrong.body.results[0].value = 99;
+    EXPECT_EQ(late(wrong).code(), Code::kInvalidArgument);
+    wrong = p;
+    wrong.body.results[0].geometry.offset = 1 << 20;
+    EXPECT_EQ(late(wrong).code(), Code::kInvalidArgument);
+    for (const int overwrites : {-2, 7}) {
+      wrong = p;
+      wrong.body.steps[0].results[0].overwrites = overwrites;
+      EXPECT_EQ(late(wrong).code(), Code::kInvalidArgument) << overwrites;
+    }
+    wrong = p;
+    wrong.body.steps[0].results[0].view.value = wrong.body.parameters[0].value;  // made twice
+    EXPECT_EQ(late(wrong).code(), Code::kInvalidArgument);
+  }
+}
+
 TEST(Program, DamageAndStrangersAreNamed) {
   std::string bytes = bytes_of(small());
   std::string damaged = bytes;

@@ -21,7 +21,7 @@ struct Amounts {
   std::uint64_t program_bytes = 0;
   std::uint64_t kept = 0;       // names
   std::uint64_t published = 0;  // names
-  std::uint64_t plan_ms = 0;    // of its programs
+  std::uint64_t plan_ms = 0;    // to check and plan its programs
 };
 
 // The limits where nobody sets others. 0: as much as the session's memory holds.
@@ -45,7 +45,7 @@ inline constexpr std::array<AmountField, 9> kAmountFields{{
     {"kept", &Amounts::kept, false, false, "names that a session keeps tensors under"},
     {"published", &Amounts::published, false, false, "names that a session publishes"},
     {"plan_ms", &Amounts::plan_ms, false, false,
-     "milliseconds that planning a session's programs has taken"},
+     "milliseconds that checking and planning a session's programs has taken"},
 }};
 
 inline std::uint64_t steps_of(const Block& block) {

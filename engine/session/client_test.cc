@@ -65,11 +65,13 @@ std::vector<engine::LateError> Listener::take_errors() {
   return std::exchange(errors, {});
 }
 
-Client::Client(Daemon& daemon, core::Device device, std::uint64_t quota)
+Client::Client(Daemon& daemon, core::Device device, std::uint64_t quota,
+               const program::Amounts& limits)
     : daemon(daemon), device(device) {
   engine::SessionOptions options;
   options.memory_quota = quota;
   options.name = "test";
+  options.limits = limits;
   session = std::move(*daemon.host->open(options, &listener));
 }
 

@@ -51,7 +51,8 @@ struct Listener : engine::SessionListener {
 
 class Client {
  public:
-  explicit Client(Daemon& daemon, core::Device device = kSimDevice, std::uint64_t quota = 0);
+  explicit Client(Daemon& daemon, core::Device device = kSimDevice, std::uint64_t quota = 0,
+                  const program::Amounts& limits = program::kUsualLimits);
 
   // Commands gather until send() (or a wait). All tensors are f32; attributes left out have
   // defaults.

@@ -211,10 +211,12 @@ Status Session::call(std::uint64_t seq, program::Invocation invocation) {
     return {};
   }
   count_planned();
-  if (const std::uint64_t planned = planned_ms_.load(std::memory_order_relaxed);
-      planned >= limits_.plan_ms) {
+  const std::uint64_t planned = planned_ms_.load(std::memory_order_relaxed);
+  const bool checked = front_.is_checked(*invocation.program);
+  if (!checked || planned >= limits_.plan_ms) {
     Status refusal =
-        program::over_limit("call", &program::Amounts::plan_ms, planned, 0, limits_.plan_ms,
+        program::over_limit(checked ? "call" : "call of a program that there was no time to check",
+                            &program::Amounts::plan_ms, planned, 0, limits_.plan_ms,
                             "drop functions, or results of theirs, that you no longer use");
     back_.failed_call(seq, std::move(refusal), std::move(invocation));
     return {};
@@ -225,7 +227,8 @@ Status Session::call(std::uint64_t seq, program::Invocation invocation) {
 }
 
 void Session::count_planned() {
-  planned_ms_.store(back_.planned_ns() / 1'000'000, std::memory_order_relaxed);
+  planned_ms_.store((front_.checked_ns() + back_.planned_ns()) / 1'000'000,
+                    std::memory_order_relaxed);
 }
 
 void Session::finish_frame(Status status) {
