@@ -10,7 +10,6 @@ Every op call only appends an instruction; reading a value waits. Sessions: `con
 
 from __future__ import annotations
 
-import importlib.metadata as _metadata
 from math import e, inf, nan, pi
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
@@ -44,12 +43,9 @@ from ._errors import (
     SessionLostError,
     TeletensorError,
 )
+from .version import __version__ as __version__
 
-try:
-    __version__ = _metadata.version("teletensor")
-except _metadata.PackageNotFoundError:  # run from a source tree
-    __version__ = "0"
-
+# isort: split
 from . import _functions, _out, _tensor
 from ._aliases import ALIASES as _ALIASES
 from ._aliases import INPLACE as _INPLACE
@@ -169,6 +165,7 @@ from . import (  # noqa: E402
     return_types,
     testing,
     utils,
+    version,
 )
 from ._interop import from_torch, to_torch  # noqa: E402
 from ._notebook import load_ipython_extension, unload_ipython_extension  # noqa: E402, F401
@@ -213,7 +210,7 @@ __all__ = [
     "shared_empty",
     "set_default_device", "set_default_dtype", "set_grad_enabled", "set_rng_state", "set_strict",
     "short", "special", "synchronize", "tensor", "to_torch", "uint16", "uint32", "uint64",
-    "uint8", "utils", "vmap",
+    "uint8", "utils", "version", "vmap",
     *_functions.NAMES, *_op_names, *_extra_names, *_type_names,
     "channels_last", "channels_last_3d", "contiguous_format", "e", "inf", "layout", "memory_format", "nan",
     "newaxis", "pi", "preserve_format", "return_types", "strided", "testing",

@@ -3,6 +3,7 @@ the very same objects."""
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from .linalg._lowrank import pca_lowrank, svd_lowrank
 from .nn.functional import (
     affine_grid,
     alpha_dropout,
+    conv_tbc,
     cosine_embedding_loss,
     dropout,
     embedding_bag,
@@ -32,16 +34,17 @@ from .nn.functional import (
 
 __all__ = [
     "affine_grid_generator", "alpha_dropout_", "are_deterministic_algorithms_enabled", "asarray",
-    "clear_autocast_cache", "cosine_embedding_loss", "dropout_", "embedding_bag",
+    "clear_autocast_cache", "conv_tbc", "cosine_embedding_loss", "dropout_", "embedding_bag",
     "feature_alpha_dropout_", "frobenius_norm", "from_dlpack", "frombuffer",
     "get_default_device", "get_deterministic_debug_mode", "get_device",
-    "get_float32_matmul_precision", "grid_sampler", "gru_cell", "hardshrink", "hinge_embedding_loss",
+    "get_float32_matmul_precision", "get_num_interop_threads", "get_num_threads", "grid_sampler",
+    "gru_cell", "hardshrink", "hinge_embedding_loss",
     "is_anomaly_enabled", "is_autocast_cache_enabled",
     "is_deterministic_algorithms_warn_only_enabled", "is_distributed", "is_inference", "lstm_cell",
     "margin_ranking_loss", "nuclear_norm", "pca_lowrank", "poisson_nll_loss", "prelu", "range",
     "rnn_relu_cell",
     "rnn_tanh_cell", "set_deterministic_debug_mode", "set_float32_matmul_precision",
-    "set_printoptions", "svd_lowrank",
+    "set_num_interop_threads", "set_num_threads", "set_printoptions", "svd_lowrank",
     "triplet_margin_loss", "typename", "use_deterministic_algorithms", "view_as_complex_copy",
     "view_as_real_copy",
 ]  # fmt: skip
@@ -167,6 +170,37 @@ def get_float32_matmul_precision() -> str:
 def set_float32_matmul_precision(precision: str) -> None:
     """"high" and "medium": products of float32 tensors on a GPU may round their factors to TF32."""
     cuda_switches.set_float32_precision(precision)
+
+
+_threads = {"num_threads": os.cpu_count() or 1, "num_interop_threads": os.cpu_count() or 1}
+
+
+def _set_threads(name: str, count: int) -> None:
+    if not isinstance(count, int) or isinstance(count, bool):
+        raise RuntimeError(f"set_{name} expects an int, but got {type(count).__name__}")
+    if count <= 0:
+        raise RuntimeError(f"set_{name} expects a positive integer")
+    _threads[name] = count
+
+
+def get_num_threads() -> int:
+    """What set_num_threads was given last; the number of this machine's cores before."""
+    return _threads["num_threads"]
+
+
+def set_num_threads(num: int) -> None:
+    """The number is kept: the daemon computes, and shares its lanes among all sessions."""
+    _set_threads("num_threads", num)
+
+
+def get_num_interop_threads() -> int:
+    """What set_num_interop_threads was given last; the number of this machine's cores before."""
+    return _threads["num_interop_threads"]
+
+
+def set_num_interop_threads(num: int) -> None:
+    """The number is kept, as set_num_threads's."""
+    _set_threads("num_interop_threads", num)
 
 
 def is_autocast_cache_enabled() -> bool:

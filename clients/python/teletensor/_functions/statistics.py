@@ -252,6 +252,8 @@ def histc(input: Tensor, bins: int = 100, min: Any = 0, max: Any = 0) -> Tensor:
     place = ops["clamp"](ops["floor"]((x - low) * bins / (high - low)), 0, bins - 1)
     index = ops["cast"](ops["where"](inside, place, float(bins)), _core.int64)
     total = ops["index_add"](counts, index, ops["full"](1, x._shape, dtype, x.device), 0, 1)
+    # The extremes of the data are not known here: where they are not finite there are no bins.
+    total = ops["where"](ops["isfinite"](high - low), total, math.nan)
     return ops["slice"](total, 0, 0, bins, 1)
 
 

@@ -96,7 +96,8 @@ class GradScaler:
             inverse = self._scale.double().reciprocal()
             by_device: dict[Any, list[Tensor]] = {}
             for gradient in gradients:
-                by_device.setdefault(gradient.device, []).append(gradient)
+                real = tt.view_as_real(gradient) if gradient.is_complex() else gradient
+                by_device.setdefault(gradient.device, []).append(real)
             total = tt.zeros((), dtype=tt.float32, device=self._scale.device)
             for device, group in by_device.items():
                 found = tt.zeros((), dtype=tt.float32, device=device)

@@ -10,8 +10,9 @@ from .. import _core
 from .._core import Node, Tensor
 from .._session import current_session
 
-__all__ = ["GradientEdge", "Node", "NodeHook", "disable_saved_tensors_hooks", "get_gradient_edge",
-           "register_multi_grad_hook", "save_on_cpu", "saved_tensors_hooks"]
+__all__ = ["GradientEdge", "Node", "NodeHook", "allow_mutation_on_saved_tensors",
+           "disable_saved_tensors_hooks", "get_gradient_edge", "register_multi_grad_hook", "save_on_cpu",
+           "saved_tensors_hooks"]
 
 
 class NodeHook:
@@ -147,6 +148,12 @@ def disable_saved_tensors_hooks(error_message: str) -> Iterator[None]:
         yield
     finally:
         _disabled.pop()
+
+
+@contextlib.contextmanager
+def allow_mutation_on_saved_tensors() -> Iterator[None]:
+    """Accepted: a backward always reads what was saved, whatever was written since."""
+    yield
 
 
 def _attach() -> None:

@@ -1,6 +1,6 @@
 """Networks: Module, layers, losses; functional, init and utils beside them."""
 
-from . import functional, init, utils
+from . import functional, grad, init, utils
 from .activation import *  # noqa: F403
 from .activation import __all__ as _activation
 from .adaptive import AdaptiveLogSoftmaxWithLoss
@@ -72,6 +72,7 @@ __all__ = [
     "TransformerEncoderLayer",
     "Unflatten",
     "functional",
+    "grad",
     "init",
     "utils",
     *_activation,

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Any
 
+import teletensor as tt
+
 from .. import _capturing
 from .._tensor import Tensor
 from .optimizer import Optimizer, _check_range, _check_rate
 
-__all__ = ["ListOptimizer", "check_common", "options"]
+__all__ = ["ListOptimizer", "check_common", "options", "reals"]
 
 
 def options(**values: Any) -> dict[str, Any]:
@@ -31,6 +33,14 @@ def check_common(group: dict[str, Any]) -> None:
     for name in ("weight_decay", "momentum_decay", "lr_decay", "momentum", "lambd"):
         if name in group:
             _check_range(f"{name} value", group[name], group[name] >= 0.0)
+
+
+def reals(lists: list[list[Tensor]]) -> list[list[Tensor]]:
+    """Lists of parameters, gradients and states in which complex tensors are views of pairs of real
+    numbers: real and imaginary parts are optimized as parameters of their own."""
+    if not any(parameter.is_complex() for parameter in lists[0]):
+        return lists
+    return [[tt.view_as_real(x) if x.is_complex() else x for x in each] for each in lists]
 
 
 class ListOptimizer(Optimizer):
@@ -127,6 +137,6 @@ class ListOptimizer(Optimizer):
         for numbers, lists in calls.items():
             if _capturing.current is not None:
                 numbers = _capturing.advanced(self, group, lists[0], numbers)
-                self._apply(_capturing.group(group), lists, numbers)
+                self._apply(_capturing.group(group), reals(lists), numbers)
             else:
-                self._apply(group, lists, numbers)
+                self._apply(group, reals(lists), numbers)

@@ -190,7 +190,9 @@ class Adagrad(ListOptimizer):
     def _begin(self, group: dict[str, Any], parameter: Tensor, state: dict[str, Any]) -> None:
         state["step"] = 0
         with tt.no_grad():
-            state["sum"] = tt.full_like(parameter, group["initial_accumulator_value"])
+            value = group["initial_accumulator_value"]
+            first = complex(value, value) if parameter.is_complex() else value
+            state["sum"] = tt.full_like(parameter, first)
 
     def _apply(self, group: dict[str, Any], lists: list[list[Tensor]], numbers: Any) -> None:
         _ops.adagrad_step(

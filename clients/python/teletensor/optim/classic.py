@@ -49,7 +49,9 @@ class Rprop(ListOptimizer):
     def _begin(self, group: dict[str, Any], parameter: Tensor, state: dict[str, Any]) -> None:
         state["step"] = 0
         state["prev"] = tt.zeros_like(parameter)
-        state["step_size"] = tt.full_like(parameter, group["lr"])
+        lr = group["lr"]
+        first = complex(lr, lr) if parameter.is_complex() else lr
+        state["step_size"] = tt.full_like(parameter, first)
 
     def _advance(self, group: dict[str, Any], state: dict[str, Any]) -> Hashable:
         state["step"] = int(state["step"]) + 1

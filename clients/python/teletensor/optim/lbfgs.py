@@ -106,6 +106,12 @@ def _strong_wolfe(
     return bracket[low], evaluations
 
 
+def _flat(x: Tensor) -> Tensor:
+    """A vector of its numbers, of the real and imaginary parts where they are complex."""
+    flat: Tensor = (tt.view_as_real(x) if x.is_complex() else x).reshape(-1)
+    return flat
+
+
 class LBFGS(Optimizer):
     """Limited-memory BFGS: `step(closure)` makes up to max_iter iterations along directions that
     the last history_size changes of the gradient give. Source: Nocedal, Wright 2006, algorithm 7.5.
@@ -156,8 +162,7 @@ class LBFGS(Optimizer):
 
     def _flat_gradient(self) -> Tensor:
         parts = [
-            tt.zeros_like(p).reshape(-1) if p.grad is None else p.grad.reshape(-1)
-            for p in self._params
+            _flat(tt.zeros_like(p) if p.grad is None else p.grad) for p in self._params
         ]
         flat = tt.cat(parts).detach()
         return -flat if self.param_groups[0]["maximize"] else flat
@@ -165,8 +170,9 @@ class LBFGS(Optimizer):
     def _move(self, t: float, direction: Tensor) -> None:
         begin = 0
         for parameter in self._params:
-            end = begin + parameter.numel()
-            parameter.add_(direction[begin:end].reshape(tuple(parameter.shape)) * t)
+            real = tt.view_as_real(parameter) if parameter.is_complex() else parameter
+            end = begin + real.numel()
+            real.add_(direction[begin:end].reshape(tuple(real.shape)) * t)
             begin = end
 
     def _direction(self, state: dict[str, Any], gradient: Tensor, history: int) -> Tensor:

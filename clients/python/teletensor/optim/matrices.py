@@ -49,6 +49,8 @@ class Adafactor(Optimizer):
 
     def _update(self, group: dict[str, Any]) -> None:
         for p in group["params"]:
+            if p.is_complex():
+                raise RuntimeError("Adafactor does not support complex parameters")
             if p.grad is not None:
                 self._one(group, p, -p.grad if group["maximize"] else p.grad)
 

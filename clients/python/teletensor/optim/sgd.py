@@ -9,7 +9,7 @@ import teletensor as tt
 
 from .. import _capturing, _ops
 from .._tensor import Tensor
-from ._lists import ListOptimizer, options
+from ._lists import ListOptimizer, options, reals
 
 __all__ = ["SGD"]
 
@@ -99,9 +99,7 @@ class SGD(ListOptimizer):
         first: bool = False,
     ) -> None:
         _ops.sgd_step(
-            params,
-            grads,
-            buffers,
+            *reals([params, grads, buffers]),
             group["lr"],
             group["momentum"],
             group["dampening"],

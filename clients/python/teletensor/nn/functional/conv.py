@@ -12,6 +12,7 @@ __all__ = [
     "conv1d",
     "conv2d",
     "conv3d",
+    "conv_tbc",
     "conv_transpose1d",
     "conv_transpose2d",
     "conv_transpose3d",
@@ -204,3 +205,17 @@ def conv_transpose3d(
     return _conv_transpose(
         3, input, weight, bias, stride, padding, output_padding, groups, dilation
     )
+
+
+def conv_tbc(input: Tensor, weight: Tensor, bias: Tensor, pad: int = 0) -> Tensor:
+    """conv1d whose batch is in the middle: input [L, N, C], weight [K, C, O] and bias [O] give
+    [L + 2 * pad - K + 1, N, O]."""
+    for name, value, rank, dims in (("input", input, 3, "time, batch, in_channel"),
+                                    ("weight", weight, 3, "kernel_width, in_channels, out_channels"),
+                                    ("bias", bias, 1, "out_channels")):
+        if value.dim() != rank:
+            raise RuntimeError(f"conv_tbc: {name} must have {rank} dims ({dims}), but has shape "
+                               f"{list(value.shape)}")
+    out = conv1d(input.permute(1, 2, 0), weight.permute(2, 1, 0), bias, padding=pad)
+    result: Tensor = out.permute(2, 0, 1).contiguous()
+    return result

@@ -66,7 +66,7 @@ def _limit_rows(weight: Tensor, indices: Tensor, max_norm: float, norm_type: flo
         rows = tt.index_select(weight.detach(), 0, places)
         norms = tt.norm(rows, norm_type, -1, keepdim=True)
         scale = tt.where(norms > max_norm, max_norm / (norms + 1e-7), tt.ones_like(norms))
-        weight.index_copy_(0, places.to(tt.int64), rows * scale)
+        weight.data.index_copy_(0, places.to(tt.int64), rows * scale)
 
 
 def _row(name: str, padding_idx: int | None, rows: int) -> int | None:

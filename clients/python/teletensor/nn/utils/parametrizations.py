@@ -1,4 +1,4 @@
-"""Parametrizations in use: weight_norm, spectral_norm."""
+"""Parametrizations in use: orthogonal, spectral_norm, weight_norm."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .. import functional as F
 from ..module import Module
 from . import parametrize
 
-__all__ = ["spectral_norm", "weight_norm"]
+__all__ = ["orthogonal", "spectral_norm", "weight_norm"]
 
 
 def _norm_except(v: Tensor, dim: int) -> Tensor:
@@ -110,3 +110,113 @@ def spectral_norm(
         dim = 1 if type(module).__name__.startswith("ConvTranspose") else 0
     built = _SpectralNorm(weight, n_power_iterations, dim, eps)
     return parametrize.register_parametrization(module, name, built)
+
+
+def _orthogonalized(matrix: Tensor) -> Tensor:
+    """The Q of a QR decomposition whose R has a positive diagonal."""
+    q, r = tt.linalg.qr(matrix)
+    diagonal = r.diagonal(dim1=-2, dim2=-1).sgn()
+    signs: Tensor = tt.where(diagonal == 0, tt.ones_like(diagonal), diagonal).unsqueeze(-2)
+    return q * signs
+
+
+class _Orthogonal(Module):
+    base: Tensor
+
+    def __init__(self, weight: Tensor, orthogonal_map: str, use_trivialization: bool) -> None:
+        super().__init__()
+        if weight.is_complex() and orthogonal_map == "householder":
+            raise ValueError("The householder parametrization does not support complex tensors.")
+        self.shape = weight.shape
+        self.orthogonal_map = orthogonal_map
+        self.trivialized = use_trivialization
+        if use_trivialization:
+            self.register_buffer("base", None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        transposed = x.size(-2) < x.size(-1)
+        if transposed:
+            x = x.mT
+        n, k = x.size(-2), x.size(-1)
+        if self.orthogonal_map == "householder":
+            below = x.tril(-1)
+            q = tt.linalg.householder_product(below, 2.0 / (1.0 + (below * below).sum(-2)))
+            # Signs are on the diagonal: they are not learned.
+            q = q * x.detach().diagonal(dim1=-2, dim2=-1).trunc().unsqueeze(-2)
+        else:
+            below = F.pad(x.tril(), (0, n - k))
+            skew = below - below.mH
+            if self.orthogonal_map == "matrix_exp":
+                q = tt.linalg.matrix_exp(skew)
+            else:
+                one = tt.eye(n, dtype=skew.dtype, device=skew.device)
+                q = tt.linalg.solve(one - skew / 2, one + skew / 2)
+            q = q[..., :k]
+        if self.trivialized:
+            q = self.base @ q
+        return q.mT if transposed else q
+
+    def right_inverse(self, value: Tensor) -> Tensor:
+        if value.shape != self.shape:
+            raise ValueError(f"Expected a matrix or batch of matrices of shape {self.shape}. "
+                             f"Got a tensor of shape {value.shape}.")
+        transposed = value.size(-2) < value.size(-1)
+        q = value.mT if transposed else value
+        with tt.no_grad():
+            if self.trivialized:
+                return self._rebase(value, q)
+            if self.orthogonal_map != "householder":
+                raise NotImplementedError(
+                    "It is not possible to assign to the matrix exponential or the Cayley "
+                    "parametrizations when use_trivialization=False.")
+            reflectors, tau = tt.geqrf(q)
+            diagonal = reflectors.diagonal(dim1=-2, dim2=-1)
+            signs = diagonal.sign()
+            diagonal.copy_(tt.where(tau == 0, -signs, signs))
+            return reflectors.mT if transposed else reflectors
+
+    def _rebase(self, value: Tensor, q: Tensor) -> Tensor:
+        """Takes the orthogonal matrix next to q (of one completed to a square) as what to multiply
+        with, from which the original is the distance: none."""
+        n, k = q.size(-2), q.size(-1)
+        if n != k:
+            rest = tt.randn(*q.shape[:-2], n, n - k, dtype=q.dtype, device=q.device)
+            q = _orthogonalized(tt.cat([q, rest], -1))
+        else:
+            one = tt.eye(n, dtype=q.dtype, device=q.device)
+            near = 10 * n * tt.finfo(q.dtype).eps
+            exact = tt.isclose(q.mH @ q, one, atol=near).flatten(-2).all(-1)
+            q = tt.where(exact.all(), q, _orthogonalized(q))
+        self.base = q.detach()
+        start = tt.zeros_like(value)
+        start.diagonal(dim1=-2, dim2=-1).fill_(-1.0)
+        return start
+
+
+def orthogonal(
+    module: Module,
+    name: str = "weight",
+    orthogonal_map: str | None = None,
+    *,
+    use_trivialization: bool = True,
+) -> Module:
+    """A matrix (or a batch) whose columns, or rows where it is wide, are orthonormal at every step.
+
+    orthogonal_map: "matrix_exp" or "cayley" of a skew matrix, or a "householder" product; None chooses
+    matrix_exp for square and complex ones, householder for others. use_trivialization multiplies with
+    a fixed orthogonal matrix ("base"), which an assignment changes. Source: Lezcano-Casado 2019.
+    """
+    weight: Any = getattr(module, name, None)
+    if not isinstance(weight, Tensor):
+        raise ValueError(f"Module '{module}' has no parameter or buffer with name '{name}'")
+    if weight.dim() < 2:
+        raise ValueError("Expected a matrix or batch of matrices. "
+                         f"Got a tensor of {weight.dim()} dimensions.")
+    if orthogonal_map is None:
+        square = weight.size(-2) == weight.size(-1)
+        orthogonal_map = "matrix_exp" if square or weight.is_complex() else "householder"
+    if orthogonal_map not in ("matrix_exp", "cayley", "householder"):
+        raise ValueError('orthogonal_map has to be one of "matrix_exp", "cayley", "householder". '
+                         f"Got: {orthogonal_map}")
+    built = _Orthogonal(weight, orthogonal_map, use_trivialization)
+    return parametrize.register_parametrization(module, name, built, unsafe=True)

@@ -20,6 +20,8 @@ __all__ = [
     "is_parametrized",
     "register_parametrization",
     "remove_parametrizations",
+    "transfer_parametrizations_and_params",
+    "type_before_parametrizations",
 ]
 
 _cache: dict[tuple[int, str], Tensor] = {}
@@ -55,7 +57,8 @@ class ParametrizationList(ModuleList):
             new: Any = original
             for module in reversed(list(self)):
                 if hasattr(module, "right_inverse"):
-                    new = module.right_inverse(new)
+                    with contextlib.suppress(NotImplementedError):
+                        new = module.right_inverse(new)
         self.is_tensor = isinstance(new, Tensor)
         if self.is_tensor:
             if new is not original:
@@ -198,6 +201,34 @@ def register_parametrization(
     setattr(type(module), tensor_name, _attribute(tensor_name))
     module.__dict__["parametrizations"][tensor_name] = built
     return module
+
+
+def type_before_parametrizations(module: Module) -> type[Module]:
+    """The class that the module had before its first parametrization."""
+    return type(module).__mro__[1] if is_parametrized(module) else type(module)
+
+
+def transfer_parametrizations_and_params(
+    from_module: Module, to_module: Module, tensor_name: str | None = None
+) -> Module:
+    """Gives to_module the parametrizations of from_module, all or those of one tensor, and their
+    originals: both modules then share these. Returns to_module, which stays as it is where
+    from_module has none; KeyError for a tensor that is not parametrized."""
+    if not is_parametrized(from_module):
+        return to_module
+    lists = from_module.__dict__["parametrizations"]
+    for name in list(lists) if tensor_name is None else [tensor_name]:
+        source: ParametrizationList = lists[name]
+        if not hasattr(to_module, name):
+            setattr(to_module, name, Parameter(getattr(from_module, name).detach()))
+        for parametrization in source:
+            register_parametrization(to_module, name, parametrization)
+        target = to_module.__dict__["parametrizations"][name]
+        names = ["original"] if source.is_tensor else [
+            f"original{i}" for i in range(source.ntensors)]
+        for each, original in zip(names, source.originals(), strict=True):
+            setattr(target, each, original)
+    return to_module
 
 
 def remove_parametrizations(
