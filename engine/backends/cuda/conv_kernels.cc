@@ -160,11 +160,12 @@ bool by_library(KernelCall& call, Work& work, ConvolutionPass pass, const ConvAr
     *sides[i] = side_of(*tensors[i]);
     if (tensors[i] == &args.result && sides[i]->data == nullptr) return false;
   }
-  const std::optional<std::size_t> workspace = work.convolutions->workspace(c);
-  if (!workspace) return false;
-  c.workspace_bytes = *workspace;
-  if (*workspace > 0) c.workspace = call.scratch.allocate(*workspace);
-  if (*workspace > 0 && c.workspace == nullptr) return false;
+  c.plan = work.convolutions->plan(c);
+  if (c.plan == nullptr) return false;
+  if (c.plan->workspace > 0) {
+    c.workspace = call.scratch.allocate(c.plan->workspace);
+    if (c.workspace == nullptr) return false;
+  }
   RowMajorCall memory(call, work);
   const std::size_t before = work.launches.size();
   for (int i = 0; i < 3; ++i) {

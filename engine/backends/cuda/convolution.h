@@ -3,10 +3,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "engine/core/dtype.h"
 
 namespace teletensor::backends::cuda {
+
+struct DnnPlan;
 
 enum class ConvolutionPass : std::uint8_t { kOutput, kInput, kWeight };  // what is computed
 
@@ -25,8 +28,8 @@ struct Convolution {
   Side x, weight, y;           // one of them is the result
   const void* bias = nullptr;  // of y's channels, of the same dtype; kOutput alone
   std::int64_t stride[3] = {}, padding[3] = {}, dilation[3] = {};
-  void* workspace = nullptr;
-  std::size_t workspace_bytes = 0;
+  std::shared_ptr<const DnnPlan> plan;  // the library's for all of this but the addresses
+  void* workspace = nullptr;            // as much as the plan wants
 };
 
 }  // namespace teletensor::backends::cuda

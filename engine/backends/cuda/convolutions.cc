@@ -14,7 +14,9 @@ Convolutions::Convolutions(const Dnn& dnn, Gpu& gpu) : dnn_(dnn), gpu_(gpu) {}
 core::Result<std::unique_ptr<Convolutions>> Convolutions::open(const Dnn& dnn, Gpu& gpu) {
   TT_RETURN_IF_ERROR(gpu.enter());
   std::unique_ptr<Convolutions> made(new Convolutions(dnn, gpu));
-  TT_RETURN_IF_ERROR(made->check(dnn.cudnnCreate(&made->handle_), "opening cuDNN"));
+  for (DnnHandle* handle : {&made->planner_, &made->runner_}) {
+    TT_RETURN_IF_ERROR(made->check(dnn.cudnnCreate(handle), "opening cuDNN"));
+  }
   return made;
 }
 
@@ -24,8 +26,10 @@ Convolutions::~Convolutions() {
     MutexLock lock(mu_);
     plans_.clear();
   }
-  // What still runs on the device uses nothing of the handle.
-  if (handle_ != nullptr && entered) dnn_.cudnnDestroy(handle_);
+  // What still runs on the device uses nothing of the handles.
+  for (DnnHandle handle : {planner_, runner_}) {
+    if (handle != nullptr && entered) dnn_.cudnnDestroy(handle);
+  }
 }
 
 Status Convolutions::check(int code, const char* what) {
@@ -59,40 +63,32 @@ Convolutions::Key Convolutions::key_of(const Convolution& c) {
   return key;
 }
 
-const DnnPlan* Convolutions::plan(const Convolution& convolution) {
-  const Key key = key_of(convolution);
-  if (const auto found = plans_.find(key); found != plans_.end()) return found->second.get();
-  if (plans_.size() >= kMostPlans) plans_.clear();
-  return (plans_[key] = plan_convolution(dnn_, {handle_, nullptr}, convolution)).get();
+std::optional<std::shared_ptr<const DnnPlan>> Convolutions::find(const Key& key) {
+  MutexLock lock(mu_);
+  const auto found = plans_.find(key);
+  if (found == plans_.end()) return std::nullopt;
+  return found->second;
 }
 
-std::optional<std::size_t> Convolutions::workspace(const Convolution& convolution) {
-  if (!gpu_.enter().ok()) return std::nullopt;
+std::shared_ptr<const DnnPlan> Convolutions::plan(const Convolution& convolution) {
+  const Key key = key_of(convolution);
+  if (auto found = find(key)) return *found;
+  if (!gpu_.enter().ok()) return nullptr;
+  MutexLock planning(planning_);
+  if (auto found = find(key)) return *found;  // somebody else's meanwhile
+  std::shared_ptr<const DnnPlan> made = plan_convolution(dnn_, {planner_, nullptr}, convolution);
   MutexLock lock(mu_);
-  const DnnPlan* const chosen = plan(convolution);
-  if (chosen == nullptr) return std::nullopt;
-  return chosen->workspace;
+  if (plans_.size() >= kMostPlans) plans_.clear();
+  plans_[key] = made;
+  return made;
 }
 
 Status Convolutions::run(const Convolution& convolution) {
-  return gpu_.ask([&](Stream stream) { return start(convolution, stream); });
+  return gpu_.ask(
+      [&](Stream stream) { return check(execute(convolution, stream), "a convolution"); });
 }
 
-Status Convolutions::start(const Convolution& c, Stream stream) {
-  int code = 0;
-  {
-    MutexLock lock(mu_);
-    const DnnPlan* const chosen = plan(c);
-    if (chosen == nullptr || c.workspace_bytes < chosen->workspace) {
-      return Status(Code::kUnimplemented, gpu_.name() + ": a convolution without a plan");
-    }
-    code = dnn_.cudnnSetStream(handle_, stream);
-    if (code == 0) code = execute(*chosen, c);
-  }
-  return check(code, "a convolution");
-}
-
-int Convolutions::execute(const DnnPlan& plan, const Convolution& c) {
+int Convolutions::execute(const Convolution& c, Stream stream) {
   const bool biased = c.bias != nullptr;
   const std::int64_t names[] = {kNameX, kNameWeight, biased ? kNameBiased : kNameY, kNameBias};
   const void* const data[] = {c.x.data, c.weight.data, c.y.data, c.bias};
@@ -103,7 +99,10 @@ int Convolutions::execute(const DnnPlan& plan, const Convolution& c) {
       .set(DnnAttribute::kPackWorkspace, DnnType::kPointer, c.workspace)
       .finalize();
   if (!pack.ok()) return kDnnInternalError;
-  return dnn_.cudnnBackendExecute(handle_, plan.descriptor(), pack.descriptor());
+  MutexLock lock(running_);
+  const int code = dnn_.cudnnSetStream(runner_, stream);
+  if (code != 0) return code;
+  return dnn_.cudnnBackendExecute(runner_, c.plan->descriptor(), pack.descriptor());
 }
 
 }  // namespace teletensor::backends::cuda

@@ -27,10 +27,9 @@ class Convolutions {
   Convolutions(const Convolutions&) = delete;
   Convolutions& operator=(const Convolutions&) = delete;
 
-  // The temporary memory that it wants; nothing: the library does not take it.
-  std::optional<std::size_t> workspace(const Convolution& convolution);
-  // What the calling thread's session asks next. Precondition: workspace() has answered, and so
-  // much is there.
+  // How the library does it: of addresses only the alignments count. Null: it does not.
+  std::shared_ptr<const DnnPlan> plan(const Convolution& convolution);
+  // What the calling thread's session asks next. Precondition: convolution.plan, and its workspace.
   core::Status run(const Convolution& convolution);
 
  private:
@@ -39,16 +38,20 @@ class Convolutions {
 
   Convolutions(const Dnn& dnn, Gpu& gpu);
   static Key key_of(const Convolution& convolution);
-  const DnnPlan* plan(const Convolution& convolution) TT_REQUIRES(mu_);
-  core::Status start(const Convolution& convolution, Stream stream);
-  int execute(const DnnPlan& plan, const Convolution& convolution) TT_REQUIRES(mu_);
+  // Nothing: not planned yet.
+  std::optional<std::shared_ptr<const DnnPlan>> find(const Key& key);
+  int execute(const Convolution& convolution, Stream stream);
   core::Status check(int code, const char* what);
 
   const Dnn& dnn_;
   Gpu& gpu_;
+  // Handles are one thread's at a time. Planning takes long: others run meanwhile.
+  core::Mutex planning_;
+  DnnHandle planner_ = nullptr;
+  core::Mutex running_;
+  DnnHandle runner_ = nullptr;
   core::Mutex mu_;
-  DnnHandle handle_ = nullptr;
-  std::map<Key, std::unique_ptr<DnnPlan>> plans_ TT_GUARDED_BY(mu_);  // null: refused
+  std::map<Key, std::shared_ptr<const DnnPlan>> plans_ TT_GUARDED_BY(mu_);  // null: refused
 };
 
 }  // namespace teletensor::backends::cuda

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <thread>
 
 #include "engine/backends/cuda/fake_device_test.h"
 #include "engine/backends/cuda/samples_test.h"
@@ -151,6 +152,26 @@ TEST(Convolutions, PlansAreKeptByShapeAndAlignment) {
                        how({1, 1}, {1, 1}, {1, 1}, false, {0, 0}, 1)));
     }
   }
+}
+
+TEST(Convolutions, ManyThreadsAtOnce) {
+  Device device;
+  std::vector<std::thread> threads;
+  for (int seed = 0; seed < 6; ++seed) {
+    threads.emplace_back([&device, seed] {
+      std::mt19937 random(static_cast<unsigned>(seed));
+      for (std::int64_t size = 4; size < 12; ++size) {  // of two seeds each: the same plans
+        const auto x = [&](const Geometry& g) {
+          return sample_places(DType::kF32, g, -2, 2, random);
+        };
+        EXPECT_TRUE(device.takes("convolution",
+                                 {x(Geometry({1, 3, size, size + seed / 2})),
+                                  x(Geometry({2, 3, 3, 3})), x(Geometry({2}))},
+                                 how({1, 1}, {1, 1}, {1, 1}, false, {0, 0}, 1)));
+      }
+    });
+  }
+  for (std::thread& each : threads) each.join();
 }
 
 TEST(Convolutions, WithoutTemporaryMemoryTheyAreOurOwn) {
