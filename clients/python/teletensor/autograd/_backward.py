@@ -9,14 +9,19 @@ from .. import _core
 from .._core import Tensor
 from .._progress_bar import watched
 from ._modes import no_grad
+from .graph import GradientEdge, tensor_at
 
 __all__ = ["backward", "backward_stream", "grad"]
 
 
 def _list(value: Any) -> list[Any]:
+    """A tensor, or several; edges as the tensors that they stand for."""
     if value is None:
         return []
-    return [value] if isinstance(value, Tensor) else list(value)
+    if isinstance(value, Tensor):
+        return [value]
+    several = [value] if isinstance(value, GradientEdge) else value
+    return [tensor_at(each) if isinstance(each, GradientEdge) else each for each in several]
 
 
 def backward(tensors: Any, grad_tensors: Any = None, retain_graph: bool | None = None,

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from .. import _core
 from .._core import Node, Tensor
 from .._session import current_session
+from ._modes import enable_grad
 
 __all__ = ["GradientEdge", "Node", "NodeHook", "allow_mutation_on_saved_tensors",
            "disable_saved_tensors_hooks", "get_gradient_edge", "register_multi_grad_hook", "save_on_cpu",
@@ -27,10 +28,23 @@ class NodeHook:
 
 
 class GradientEdge(NamedTuple):
-    """Where the gradient of a tensor arrives: a node and the number of its output."""
+    """Where the gradient of a tensor arrives: a node and the number of its output. Stands for the tensor
+    in `grad` and `backward`, which get_gradient_edge keeps with it."""
 
     node: Node
     output_nr: int
+    ownership_token: Tensor | None = None
+
+
+def tensor_at(edge: GradientEdge) -> Tensor:
+    """The tensor that an edge stands for. Raises RuntimeError where it has another history by now."""
+    node, output, held = edge
+    found = held if held is not None else _leaf(node)
+    if found is None:
+        raise RuntimeError("a GradientEdge of a node that is no leaf must be get_gradient_edge's")
+    if held is not None and (_node_of(held), held.output_nr) != (node, output):
+        raise RuntimeError("the tensor of this GradientEdge was written in place since")
+    return found
 
 
 def _leaf(self: Node) -> Tensor | None:
@@ -64,10 +78,17 @@ def get_gradient_edge(tensor: Tensor) -> GradientEdge:
     if not tensor.requires_grad:
         raise RuntimeError("It is not possible to get the gradient edge for a Tensor that does not "
                            "require gradients")
-    node = tensor.grad_fn
-    if node is None:
-        node = tensor.view_as(tensor).grad_fn.next_functions[0][0]
-    return GradientEdge(node, tensor.output_nr)
+    return GradientEdge(_node_of(tensor), tensor.output_nr, tensor)
+
+
+def _node_of(tensor: Tensor) -> Node:
+    """What made it, or what accumulates the gradient of a leaf."""
+    node: Node | None = tensor.grad_fn
+    if node is not None:
+        return node
+    with enable_grad():
+        leaf: Node = tensor.view_as(tensor).grad_fn.next_functions[0][0]
+    return leaf
 
 
 class _Handles:
