@@ -1,6 +1,6 @@
 """What is done to gradients and parameters of a model; `rnn` packs sequences of unequal lengths."""
 
-from . import parametrizations, parametrize, rnn
+from . import parametrizations, parametrize, prune, rnn
 from ._fusion import *  # noqa: F403
 from ._fusion import __all__ as _fusion
 from ._norms import remove_spectral_norm, remove_weight_norm, spectral_norm, weight_norm
@@ -21,6 +21,7 @@ __all__ = [
     "parameters_to_vector",
     "parametrizations",
     "parametrize",
+    "prune",
     "remove_spectral_norm",
     "remove_weight_norm",
     "rnn",
