@@ -57,11 +57,11 @@ class Device : public FakeDevice {
   std::unique_ptr<Convolutions> convolutions_;
 };
 
-Attribute ints(Dims d) { return Attribute::of(d); }
+Attribute ints(const Dims& d) { return Attribute::of(d); }
 
 // stride, padding, dilation, transposed, output_padding, groups
-core::Attributes how(Dims stride, Dims padding, Dims dilation, bool transposed, Dims extra,
-                     std::int64_t groups) {
+core::Attributes how(const Dims& stride, const Dims& padding, const Dims& dilation,
+                     bool transposed, const Dims& extra, std::int64_t groups) {
   return {ints(stride), ints(padding),        ints(dilation), Attribute::of(transposed),
           ints(extra),  Attribute::of(groups)};
 }
@@ -116,12 +116,12 @@ TEST(Convolutions, Tf32RoundsFactorsWhereItIsAsked) {
     const auto image = all({1, 4, 1, 1}, fine), weight = all({2, 4, 1, 1}, 1),
                bias = all({2}, fine);
     const auto gradient = all({1, 2, 1, 1}, 1);
-    const auto value = [&](std::vector<Attribute> tf32) {
+    const auto value = [&](const std::vector<Attribute>& tf32) {
       core::Attributes a = how({1, 1}, {0, 0}, {1, 1}, false, {0, 0}, 1);
       for (const Attribute& each : tf32) a.push_back(each);
       return device.value_of("convolution", {image, weight, bias}, a);
     };
-    const auto of_weight = [&](std::vector<Attribute> tf32) {
+    const auto of_weight = [&](const std::vector<Attribute>& tf32) {
       core::Attributes a = {ints({1, 1}), ints({1, 1}), ints({0, 0}), ints({1, 1}),
                             Attribute::of(1)};
       for (const Attribute& each : tf32) a.push_back(each);
@@ -157,6 +157,7 @@ TEST(Convolutions, PlansAreKeptByShapeAndAlignment) {
 TEST(Convolutions, ManyThreadsAtOnce) {
   Device device;
   std::vector<std::thread> threads;
+  threads.reserve(6);
   for (int seed = 0; seed < 6; ++seed) {
     threads.emplace_back([&device, seed] {
       std::mt19937 random(static_cast<unsigned>(seed));
