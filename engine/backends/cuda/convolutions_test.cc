@@ -60,8 +60,8 @@ class Device : public FakeDevice {
 Attribute ints(const Dims& d) { return Attribute::of(d); }
 
 // stride, padding, dilation, transposed, output_padding, groups
-core::Attributes how(const Dims& stride, const Dims& padding, const Dims& dilation,
-                     bool transposed, const Dims& extra, std::int64_t groups) {
+core::Attributes how(const Dims& stride, const Dims& padding, const Dims& dilation, bool transposed,
+                     const Dims& extra, std::int64_t groups) {
   return {ints(stride), ints(padding),        ints(dilation), Attribute::of(transposed),
           ints(extra),  Attribute::of(groups)};
 }
