@@ -1,6 +1,7 @@
 """Lazy modules, Adafactor and Muon beside PyTorch's."""
 
 import copy
+import importlib
 
 import numpy as np
 import pytest
@@ -68,3 +69,74 @@ def test_functionalize(tt):
 
     x = tt.ones(3)
     assert tt.func.functionalize(f)(x).tolist() == f(x).tolist() == [14, 2, 2] and x.tolist() == [1, 1, 1]
+
+
+def own_lazy(t):
+    """A lazy module of a program's own, with a parameter and a buffer, which becomes a plain one."""
+    parameter = importlib.import_module(f"{t.__name__}.nn.parameter")
+
+    class Scale(t.nn.Module):
+        def forward(self, x):
+            return x * self.weight + self.shift
+
+    class LazyScale(lazy_mixin(t), Scale):
+        cls_to_become = Scale
+
+        def __init__(self):
+            super().__init__()
+            self.weight = parameter.UninitializedParameter()
+            self.register_buffer("shift", parameter.UninitializedBuffer())
+
+        def initialize_parameters(self, x, factor=2.0):
+            with t.no_grad():
+                self.weight.materialize(x.shape[-1])
+                self.shift.materialize((x.shape[-1],))
+                self.weight.fill_(factor)
+                self.shift.fill_(1.0)
+
+    return LazyScale, Scale, parameter
+
+
+def lazy_mixin(t):
+    where = "torch.nn.modules.lazy" if t is torch else "teletensor.nn.lazy"
+    return importlib.import_module(where).LazyModuleMixin
+
+
+def test_a_lazy_module_of_ones_own(tt):
+    for t in (tt, torch):
+        lazy, plain, parameter = own_lazy(t)
+        module = lazy()
+        assert module.has_uninitialized_params()
+        state = module.state_dict()
+        assert isinstance(state["weight"], parameter.UninitializedParameter)
+        assert isinstance(state["shift"], parameter.UninitializedBuffer)
+        assert module(t.ones(3, 2)).tolist() == [[3.0, 3.0]] * 3 and type(module) is plain
+        with pytest.raises(RuntimeError, match="shape of an uninitialized"):
+            module.load_state_dict(lazy().state_dict())
+        other = lazy()
+        other.load_state_dict(lazy().state_dict())
+        assert other.has_uninitialized_params()
+        other.load_state_dict(module.state_dict())
+        assert not other.has_uninitialized_params() and other.weight.tolist() == [2.0, 2.0]
+
+        class Forgetful(lazy):
+            def initialize_parameters(self, x):
+                self.weight.materialize((2,))
+
+        with pytest.raises(RuntimeError, match="has not been fully initialized"):
+            Forgetful()(t.ones(2))
+
+
+@pytest.mark.parametrize("affine", [False, True])
+@pytest.mark.parametrize("track", [False, True])
+def test_states_of_lazy_layers(tt, affine, track):
+    """What has no weight tells its size by its statistics; a state without shapes leaves them open."""
+    for t in (tt, torch):
+        options = {"affine": affine, "track_running_stats": track}
+        lazy = t.nn.LazyInstanceNorm1d(**options)
+        lazy.load_state_dict(t.nn.InstanceNorm1d(4, **options).state_dict())
+        if t is tt:  # in PyTorch num_features stays 0 without weights
+            assert lazy(t.ones(2, 4, 3)).shape == (2, 4, 3) and lazy.num_features == 4
+        model = t.nn.Sequential(t.nn.LazyLinear(3), t.nn.LazyBatchNorm1d())
+        model.load_state_dict(model.state_dict())
+        assert model(t.ones(2, 5)).shape == (2, 3)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import teletensor as tt
 
 from .._tensor import Tensor
-from .parameter import Parameter
+from .parameter import Parameter, UninitializedTensorMixin
 
 if TYPE_CHECKING:
     from .module import Module
@@ -60,7 +60,8 @@ def save_state(
     for name in names:
         tensor = own[name]
         if tensor is not None:
-            destination[prefix + name] = tensor if keep_vars else tensor.detach()
+            whole = keep_vars or isinstance(tensor, UninitializedTensorMixin)
+            destination[prefix + name] = tensor if whole else tensor.detach()
     if _has_extra(module):
         destination[prefix + EXTRA] = module.get_extra_state()
     for name in module._module_names:
@@ -149,6 +150,10 @@ def _problem(name: str, old: Tensor, new: Any) -> str:
             f'While copying the parameter named "{name}", expected teletensor.Tensor but '
             f"received {type(new).__module__}.{type(new).__name__}{hint}"
         )
+    if isinstance(new, UninitializedTensorMixin):
+        if isinstance(old, UninitializedTensorMixin):
+            return ""
+        return f"{name} has the shape {_shape(old)}, and cannot take the shape of an uninitialized one."
     if tuple(new.shape) != tuple(old.shape):
         return (
             f"size mismatch for {name}: copying a param with shape {_shape(new)} from "
@@ -162,6 +167,8 @@ def _shape(tensor: Tensor) -> str:
 
 
 def _load(owner: Module, name: str, value: Tensor, assign: bool) -> None:
+    if isinstance(value, UninitializedTensorMixin):
+        return
     old = owner.__dict__[name]
     if not assign:
         old.copy_(value)

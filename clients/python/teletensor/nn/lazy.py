@@ -25,7 +25,7 @@ from .conv import (
 )
 from .linear import Linear
 from .module import Module
-from .parameter import Buffer, Parameter
+from .parameter import UninitializedBuffer, UninitializedParameter, UninitializedTensorMixin
 
 __all__ = [
     "LazyBatchNorm1d",
@@ -41,66 +41,63 @@ __all__ = [
     "LazyInstanceNorm2d",
     "LazyInstanceNorm3d",
     "LazyLinear",
+    "LazyModuleMixin",
     "UninitializedBuffer",
     "UninitializedParameter",
 ]
 
-_UNKNOWN = (
-    "Attempted to use an uninitialized parameter in {}. This error happens when you are using a lazy "
-    "module or explicitly manipulating uninitialized tensors; call forward with a dummy batch first."
-)
+class LazyModuleMixin:
+    """Base, beside Module, of modules whose parameters get their shapes from the first input: the first
+    call begins with initialize_parameters(*args, **kwargs), after which the module is a `cls_to_become`
+    (its own class where that is None). A state_dict that is loaded before tells the shapes."""
 
+    cls_to_become: type[Module] | None = None
 
-class _Uninitialized:
-    """A tensor whose shape is not known yet."""
-
-    _becomes: ClassVar[type]
-
-    def materialize(self, shape: Any, device: Any = None, dtype: Any = None) -> None:
-        """Gives it memory of this shape, and makes it an ordinary one."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         own: Any = self
-        old = own.detach()
-        own.data = tt.empty(tuple(shape), dtype=dtype or old.dtype, device=device or old.device)
-        own.__class__ = self._becomes
+        self._load_hook = own.register_load_state_dict_pre_hook(_materialize)
+        self._initialize_hook = own.register_forward_pre_hook(_first_call, with_kwargs=True)
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__}>"
-
-    @property
-    def shape(self) -> Any:
-        """Not known: RuntimeError."""
-        raise RuntimeError(_UNKNOWN.format("shape"))
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+    def has_uninitialized_params(self) -> bool:
+        """Is a shape still unknown?"""
         own: Any = self
-        if id(self) not in memo:
-            memo[id(self)] = type(self)(own.requires_grad, own.device, own.dtype)  # type: ignore[call-arg]
-        return memo[id(self)]
+        names = (*own._parameter_names, *own._buffer_names)
+        return any(isinstance(own.__dict__[name], UninitializedTensorMixin) for name in names)
+
+    def initialize_parameters(self, *args: Any, **kwargs: Any) -> None:
+        """Gives the parameters their shapes and first values; subclasses define it."""
+        raise NotImplementedError(
+            f"initialize_parameters is not implemented for {type(self).__name__}"
+        )
 
 
-class UninitializedParameter(_Uninitialized, Parameter):
-    """A parameter whose shape is not known yet."""
-
-    _becomes = Parameter
-
-    def __init__(self, requires_grad: bool = True, device: Any = None, dtype: Any = None) -> None:
-        Parameter.__init__(self, tt.empty(0, device=device, dtype=dtype), requires_grad)
-
-
-class UninitializedBuffer(_Uninitialized, Buffer):
-    """A buffer whose shape is not known yet."""
-
-    _becomes = Buffer
-
-    def __init__(self, requires_grad: bool = False, device: Any = None, dtype: Any = None) -> None:
-        Buffer.__init__(self, tt.empty(0, device=device, dtype=dtype))
+def _materialize(module: Any, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+    for name in (*module._parameter_names, *module._buffer_names):
+        own, given = module.__dict__[name], state.get(prefix + name)
+        if isinstance(own, UninitializedTensorMixin) and isinstance(given, Tensor) and not (
+            isinstance(given, UninitializedTensorMixin)
+        ):
+            own.materialize(given.shape)
 
 
-class _Lazy(Module):
+def _first_call(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    module.initialize_parameters(*args, **kwargs)
+    if module.has_uninitialized_params():
+        raise RuntimeError(f"module {type(module).__name__} has not been fully initialized")
+    for hook in ("_initialize_hook", "_load_hook"):
+        getattr(module, hook).remove()
+        delattr(module, hook)
+    if module.cls_to_become is not None:
+        module.__class__ = module.cls_to_become
+
+
+class _Lazy(LazyModuleMixin, Module):
     """Becomes `_becomes`, made with the size that `_size(input)` tells and the arguments given."""
 
     _becomes: ClassVar[type[Module]]
     _tensors: ClassVar[tuple[str, ...]] = ("weight", "bias")
+    _telling: ClassVar[tuple[str, ...]] = ("weight",)  # from which a loaded state tells the size
 
     def _prepare(self, arguments: dict[str, Any], absent: tuple[str, ...] = ()) -> None:
         Module.__init__(self)
@@ -122,10 +119,6 @@ class _Lazy(Module):
 
     _dim = 1
 
-    def has_uninitialized_params(self) -> bool:
-        """Is a shape still unknown?"""
-        return any(isinstance(self.__dict__[name], _Uninitialized) for name in self._tensors)
-
     def initialize_parameters(self, input: Tensor, *args: Any, **kwargs: Any) -> None:
         """Gives the parameters their shapes and first values."""
         self._become(self._size(input))
@@ -137,7 +130,7 @@ class _Lazy(Module):
         with tt.no_grad():
             for name in self._tensors:
                 old, new = self.__dict__[name], made.__dict__[name]
-                if isinstance(old, _Uninitialized):
+                if isinstance(old, UninitializedTensorMixin):
                     old.materialize(new.shape)
                     own: Any = old
                     own.copy_(new)
@@ -163,9 +156,11 @@ class _Lazy(Module):
 
 def _take_shapes(module: Any, state: dict[str, Any], prefix: str, *rest: Any) -> None:
     """A state_dict that is loaded tells the shapes; one of a lazy module is left out."""
-    weight = state.get(prefix + "weight")
-    if isinstance(weight, Tensor) and not isinstance(weight, _Uninitialized):
-        module._become(module._size_of_weight(tuple(weight.shape)))
+    for name in module._telling:
+        given = state.get(prefix + name)
+        if isinstance(given, Tensor) and not isinstance(given, UninitializedTensorMixin):
+            module._become(module._size_of_weight(tuple(given.shape)))
+            return
 
 
 class LazyLinear(_Lazy):
@@ -216,7 +211,7 @@ class _LazyConv(_Lazy):
 
 class _LazyNorm(_Lazy):
     num_features = 0
-    _tensors = ("weight", "bias", "running_mean", "running_var")
+    _tensors = _telling = ("weight", "bias", "running_mean", "running_var")
 
     def __init__(
         self,

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import teletensor as tt
 
 from .._tensor import Tensor
 
-__all__ = ["Buffer", "Parameter"]
+__all__ = [
+    "Buffer", "Parameter", "UninitializedBuffer", "UninitializedParameter", "UninitializedTensorMixin",
+]  # fmt: skip
+
+_UNKNOWN = (
+    "Attempted to use an uninitialized parameter in {}. This error happens when you are using a lazy "
+    "module or explicitly manipulating uninitialized tensors; call forward with a dummy batch first."
+)
 
 
 class Parameter(Tensor):
@@ -50,3 +57,48 @@ class Buffer(Tensor):
         self.persistent = persistent
         if requires_grad:
             self.requires_grad = True
+
+
+class UninitializedTensorMixin:
+    """A tensor whose shape is not known yet."""
+
+    _becomes: ClassVar[type]
+
+    def materialize(self, shape: Any, device: Any = None, dtype: Any = None) -> None:
+        """Gives it memory of this shape, and makes it an ordinary one."""
+        own: Any = self
+        old = own.detach()
+        own.data = tt.empty(shape, dtype=dtype or old.dtype, device=device or old.device)
+        own.__class__ = self._becomes
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}>"
+
+    @property
+    def shape(self) -> Any:
+        """Not known: RuntimeError."""
+        raise RuntimeError(_UNKNOWN.format("shape"))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        own: Any = self
+        if id(self) not in memo:
+            memo[id(self)] = type(self)(own.requires_grad, own.device, own.dtype)  # type: ignore[call-arg]
+        return memo[id(self)]
+
+
+class UninitializedParameter(UninitializedTensorMixin, Parameter):
+    """A parameter whose shape is not known yet."""
+
+    _becomes = Parameter
+
+    def __init__(self, requires_grad: bool = True, device: Any = None, dtype: Any = None) -> None:
+        Parameter.__init__(self, tt.empty(0, device=device, dtype=dtype), requires_grad)
+
+
+class UninitializedBuffer(UninitializedTensorMixin, Buffer):
+    """A buffer whose shape is not known yet."""
+
+    _becomes = Buffer
+
+    def __init__(self, requires_grad: bool = False, device: Any = None, dtype: Any = None) -> None:
+        Buffer.__init__(self, tt.empty(0, device=device, dtype=dtype))
