@@ -65,7 +65,7 @@ LAYERS = {
 }
 # What a unit test may include besides: the test library, and the layers it needs to drive its own.
 TESTS = {
-    "engine/backends/cuda": ["cublasLt.h", "cudnn_graph.h"],
+    "engine/backends/cuda": ["cublasLt.h", "cudnn_graph.h", "sanitizer/lsan_interface.h"],
     "engine/runtime": ["engine/backends/"],
     "engine/session": ["engine/backends/", "engine/engine.h"],
     "proto/wire": ["teletensor/v1/", "google/protobuf/"],
