@@ -9,7 +9,7 @@ from .. import _core
 from .._core import Tensor
 from .._progress_bar import watched
 from ._modes import no_grad
-from .graph import GradientEdge, tensor_at
+from .graph import GradientEdge, _tensor_at
 
 __all__ = ["backward", "backward_stream", "grad"]
 
@@ -21,7 +21,7 @@ def _list(value: Any) -> list[Any]:
     if isinstance(value, Tensor):
         return [value]
     several = [value] if isinstance(value, GradientEdge) else value
-    return [tensor_at(each) if isinstance(each, GradientEdge) else each for each in several]
+    return [_tensor_at(each) if isinstance(each, GradientEdge) else each for each in several]
 
 
 def backward(tensors: Any, grad_tensors: Any = None, retain_graph: bool | None = None,

@@ -36,7 +36,7 @@ class GradientEdge(NamedTuple):
     ownership_token: Tensor | None = None
 
 
-def tensor_at(edge: GradientEdge) -> Tensor:
+def _tensor_at(edge: GradientEdge) -> Tensor:
     """The tensor that an edge stands for. Raises RuntimeError where it has another history by now."""
     node, output, held = edge
     found = held if held is not None else _leaf(node)
