@@ -38,7 +38,7 @@ class DownloadStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     if (!status.ok()) finish(std::move(status));
   }
 
-  void OnWriteDone(bool ok) override {
+  void OnWriteDone(bool ok) noexcept override {
     {
       MutexLock lock(mutex_);
       writing_ = false;
@@ -46,8 +46,8 @@ class DownloadStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     if (!ok) return finish(Status(Code::kCancelled, "download: cut"));
     pump();
   }
-  void OnCancel() override { finish(Status(Code::kCancelled, "download: cut")); }
-  void OnDone() override {
+  void OnCancel() noexcept override { finish(Status(Code::kCancelled, "download: cut")); }
+  void OnDone() noexcept override {
     // Else the client says when it has all of it: what it has not read may come again.
     if (lease_ && !lease_->survives()) {
       (void)lease_->with_session([&](engine::Session& session) {

@@ -37,30 +37,15 @@ class RunStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
     pump();
   }
 
-  void OnReadDone(bool ok) override {
+  void OnReadDone(bool ok) noexcept override {
     if (!ok) return detach("the client closed the stream");
     const auto self = shared_from_this();  // the lease may end on the way
-    grpc::Slice single;
-    std::string joined;
-    std::string_view bytes;
-    if (frame_.TrySingleSlice(&single).ok()) {
-      bytes = {reinterpret_cast<const char*>(single.begin()), single.size()};
-    } else {
-      std::vector<grpc::Slice> slices;
-      if (frame_.Dump(&slices).ok()) {
-        joined.reserve(frame_.Length());
-        for (const grpc::Slice& slice : slices) {
-          joined.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
-        }
-      }
-      bytes = joined;
-    }
     LeaseRef lease;
     {
       MutexLock lock(mutex_);
       lease = lease_;
     }
-    const Status status = lease->submit(this, bytes);
+    const Status status = with_memory([&] { return consume(*lease); });
     if (!status.ok()) leases_.end(*lease, status, "protocol");
     {
       MutexLock lock(mutex_);
@@ -69,7 +54,7 @@ class RunStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
     pump();
   }
 
-  void OnWriteDone(bool ok) override {
+  void OnWriteDone(bool ok) noexcept override {
     {
       MutexLock lock(mutex_);
       writing_ = false;
@@ -78,9 +63,9 @@ class RunStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
     pump();
   }
 
-  void OnCancel() override { detach("the stream was cut"); }
+  void OnCancel() noexcept override { detach("the stream was cut"); }
 
-  void OnDone() override {
+  void OnDone() noexcept override {
     detach("the stream is over");
     self_.reset();
   }
@@ -104,6 +89,25 @@ class RunStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
   }
 
  private:
+  Status consume(Lease& lease) {
+    grpc::Slice single;
+    std::string joined;
+    std::string_view bytes;
+    if (frame_.TrySingleSlice(&single).ok()) {
+      bytes = {reinterpret_cast<const char*>(single.begin()), single.size()};
+    } else {
+      std::vector<grpc::Slice> slices;
+      if (frame_.Dump(&slices).ok()) {
+        joined.reserve(frame_.Length());
+        for (const grpc::Slice& slice : slices) {
+          joined.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
+        }
+      }
+      bytes = joined;
+    }
+    return lease.submit(this, bytes);
+  }
+
   // The client is gone, or wants nothing more of this stream.
   void detach(const char* how) {
     finish({});
@@ -129,6 +133,20 @@ class RunStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
     turnstile_.run([this] { return step(); });
   }
 
+  Status take_progress(Lease& lease, bool* some) {
+    Outbox::Message message = lease.outbox().take(attach_);
+    *some = static_cast<bool>(message);
+    if (!message) return {};
+    auto held = std::make_unique<Outbox::Message>(std::move(message));
+    const std::string& bytes = **held;
+    const grpc::Slice slice(
+        const_cast<char*>(bytes.data()), bytes.size(),
+        [](void* owner) { delete static_cast<Outbox::Message*>(owner); }, held.get());
+    held.release();
+    progress_ = grpc::ByteBuffer(&slice, 1);
+    return {};
+  }
+
   bool step() {
     enum { kNothing, kRead, kWrite, kFinish, kCancel } next = kNothing;
     LeaseRef lease;
@@ -152,13 +170,13 @@ class RunStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
       }
     }
     if (lease) {
-      Outbox::Message message = lease->outbox().take(attach_);
-      if (!message) return false;
-      auto* held = new Outbox::Message(std::move(message));
-      const grpc::Slice slice(
-          const_cast<char*>((*held)->data()), (*held)->size(),
-          [](void* owner) { delete static_cast<Outbox::Message*>(owner); }, held);
-      progress_ = grpc::ByteBuffer(&slice, 1);
+      bool some = false;
+      const Status status = with_memory([&] { return take_progress(*lease, &some); });
+      if (!status.ok()) {  // what it was to tell is lost
+        leases_.end(*lease, status, "protocol");
+        return true;
+      }
+      if (!some) return false;
       MutexLock lock(mutex_);
       writing_ = true;
       write_began_ = Clock::now();

@@ -3,6 +3,8 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <new>
+
 #include "server/leases.h"
 #include "server/rights.h"
 
@@ -20,6 +22,20 @@ core::Result<LeaseRef> lease_of(grpc::CallbackServerContext& context, const Leas
                                 const core::Result<Caller>& caller);
 // A number of the call's metadata; 0 where there is none.
 std::uint64_t number_of(const grpc::CallbackServerContext& context, const char* key);
+
+// What may need memory on behalf of a call: without it the call fails. gRPC itself drops what its
+// callbacks throw, and the call would wait for ever: so they are noexcept, and what escapes ends
+// the process, which a supervisor starts again.
+template <class Act>
+core::Status with_memory(Act act) {
+  try {
+    return act();
+  } catch (const std::bad_alloc&) {
+    return core::Status(core::Code::kResourceExhausted, "the daemon is out of memory");
+  } catch (...) {
+    return core::internal("the daemon threw an exception");
+  }
+}
 
 // Counts the streams of the server, to refuse too many before they cost anything.
 class StreamCount {

@@ -14,7 +14,7 @@ class Turnstile {
   // Calls `step` until it returns false. If another thread (or a caller of this one) is in here, it
   // is made to look again instead, and this call returns at once.
   template <class Step>
-  void run(Step step) {
+  void run(Step step) noexcept {
     {
       core::MutexLock lock(mutex_);
       again_ = true;

@@ -38,12 +38,12 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
     }
   }
 
-  void OnReadDone(bool ok) override {
+  void OnReadDone(bool ok) noexcept override {
     if (!ok) return close();
     next();
   }
-  void OnCancel() override { finish_cut(); }
-  void OnDone() override {
+  void OnCancel() noexcept override { finish_cut(); }
+  void OnDone() noexcept override {
     StagedRef staged;
     bool keep = false;
     {
@@ -62,7 +62,7 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
  private:
   void next() {
     bool waits = false;
-    const Status status = take_chunk(&waits);
+    const Status status = with_memory([&] { return take_chunk(&waits); });
     if (!status.ok()) return finish(status);
     if (!waits) want_read();
   }

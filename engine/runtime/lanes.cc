@@ -86,7 +86,7 @@ bool Lanes::run_here(Task* task) {
   return true;
 }
 
-void Lanes::run_task(Task* task) {
+void Lanes::run_task(Task* task) noexcept {
   own_plan = worked_for = task;
   const bool more = task->run_plan();
   own_plan = worked_for = nullptr;

@@ -75,7 +75,7 @@ class Lanes {
   void pull(Job& job, const Task* mine, bool helper);
   void help(Job& job, const Task* mine) TT_REQUIRES(mu_);
   Job* first_job() TT_REQUIRES(mu_);
-  void run_task(Task* task);
+  void run_task(Task* task) noexcept;  // what its plan leaves half done nobody can use
   bool contested() const { return contended() || open_jobs_.load(std::memory_order_relaxed) > 1; }
   bool goes_first(const Job& job, const Task* mine);
   void give_way();

@@ -58,9 +58,25 @@ void Session::pump() {
 // The front is taken; this thread is the pump until it gives it back. Once the back has been asked
 // to call on_continue(), another thread takes over: then only that is left to do.
 void Session::pump_frame() {
+  Status status;
+  try {
+    if (!consume_frame(status)) return;
+  } catch (const std::bad_alloc&) {
+    status = Status(Code::kResourceExhausted, "the daemon is out of memory for a session's queue");
+  } catch (...) {
+    status = core::internal("the daemon threw an exception");
+  }
+  finish_frame(std::move(status));
+}
+
+// False: another thread goes on with it.
+bool Session::consume_frame(Status& status) {
   int unpublished = 0;
   while (frame_.position < frame_.commands.size()) {
-    if (closing_) return give_front_back();
+    if (closing_) {
+      give_front_back();
+      return false;
+    }
     const bool raise =
         !front_.busy() && std::holds_alternative<program::Raise>(frame_.commands[frame_.position]);
     const bool charged =
@@ -69,14 +85,17 @@ void Session::pump_frame() {
     if (drain || back_.full()) {
       back_.publish(frame_.consumed());
       unpublished = 0;
-      if (drain ? back_.wait_until_drained() : back_.wait_for_room()) return give_front_back();
+      if (drain ? back_.wait_until_drained() : back_.wait_for_room()) {
+        give_front_back();
+        return false;
+      }
     }
     if (!charged || back_.refusing()) {
-      if (Status status = refuse_or_resume(); !status.ok()) return finish_frame(std::move(status));
+      if (status = refuse_or_resume(); !status.ok()) return true;
     }
-    if (Status status = pump_one(); !status.ok()) {
+    if (status = pump_one(); !status.ok()) {
       back_.publish(frame_.consumed());
-      return finish_frame(std::move(status));
+      return true;
     }
     if (++unpublished >= kCommandsPerPublish) {
       back_.publish(frame_.consumed());
@@ -84,7 +103,7 @@ void Session::pump_frame() {
     }
   }
   back_.publish(frame_.consumed(), true);
-  finish_frame({});
+  return true;
 }
 
 void Session::give_front_back() {
@@ -231,7 +250,7 @@ void Session::count_planned() {
                     std::memory_order_relaxed);
 }
 
-void Session::finish_frame(Status status) {
+void Session::finish_frame(Status status) noexcept {
   const std::size_t failures = back_.open_failures();
   if (status.ok() && (failures > kMostFailures ||
                       (failures > 0 && frame_.consumed() - forgotten_ > kMostCommandsKept))) {

@@ -123,8 +123,9 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   void forget_completed();
   void pump();
   void pump_frame();
+  bool consume_frame(core::Status& status);
   core::Status pump_one();
-  void finish_frame(core::Status status);
+  void finish_frame(core::Status status) noexcept;
   void hand_over();
   void stand_still();
   void take_image();

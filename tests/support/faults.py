@@ -1,6 +1,8 @@
 """A disk that is full, fails or is slow under a daemon of a test (faults/faults.cc), a calendar that jumps
-(faults/clock.cc)."""
+(faults/clock.cc), memory that runs out (faults/memory.cc)."""
 
+import mmap
+import struct
 from pathlib import Path
 
 import pytest
@@ -36,6 +38,27 @@ class Calendar(Faults):
     def jump(self, seconds):
         """It is off by so much from now on."""
         self._say(f"clock {seconds}")
+
+
+class Memory(Faults):
+    """memory.fail(n): the n-th allocation from now on that the daemon's own code makes fails (faults/memory.cc)."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        path = Path(folder) / "memory"
+        path.write_bytes(bytes(16))
+        self.environment["TT_MEMORY"] = str(path)
+        with open(path, "r+b") as file:
+            self._said = mmap.mmap(file.fileno(), 16)
+
+    def fail(self, n):
+        self._said[:] = struct.pack("qq", n, 0)
+
+    def end(self):
+        """No more of it. Has one failed?"""
+        failed = struct.unpack("qq", self._said[:])[1] > 0
+        self.fail(0)
+        return failed
 
 
 class Disk(Faults):

@@ -1,0 +1,138 @@
+// The next allocation fails, for a daemon of a test: operator new throws where a test says so, by
+// counting down in the file that TT_MEMORY names (support/faults.py), and only for code of the
+// daemon itself, also by way of the standard library. gRPC and protobuf do without memory in no
+// way at all.
+#include <dlfcn.h>
+#include <execinfo.h>
+#include <fcntl.h>
+#include <link.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+namespace {
+
+struct Said {
+  std::atomic<std::int64_t> left;    // allocations until one fails; 0: none does
+  std::atomic<std::int64_t> failed;  // how many have
+};
+static_assert(sizeof(Said) == 16);
+
+Said* said() {
+  static Said* const mapped = [] {
+    const char* const path = std::getenv("TT_MEMORY");
+    const int fd = path == nullptr ? -1 : open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0) return static_cast<Said*>(nullptr);
+    void* const memory = mmap(nullptr, sizeof(Said), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    close(fd);
+    return memory == MAP_FAILED ? nullptr : static_cast<Said*>(memory);
+  }();
+  return mapped;
+}
+
+struct Range {
+  std::uintptr_t from = 0, to = 0;
+  bool has(const void* address) const {
+    const auto at = reinterpret_cast<std::uintptr_t>(address);
+    return from <= at && at < to;
+  }
+};
+struct Code {
+  Range daemon, standard;
+};
+
+const Code& code() {
+  static const Code found = [] {
+    Code out;
+    dl_iterate_phdr(
+        [](dl_phdr_info* info, std::size_t, void* to) {
+          Code& ranges = *static_cast<Code*>(to);
+          const bool daemon = info->dlpi_name[0] == 0 && ranges.daemon.to == 0;
+          if (!daemon && std::strstr(info->dlpi_name, "libstdc++") == nullptr) return 0;
+          Range& range = daemon ? ranges.daemon : ranges.standard;
+          for (int i = 0; i < info->dlpi_phnum; ++i) {
+            const auto& part = info->dlpi_phdr[i];
+            if (part.p_type != PT_LOAD || (part.p_flags & PF_X) == 0) continue;
+            range = {info->dlpi_addr + part.p_vaddr, info->dlpi_addr + part.p_vaddr + part.p_memsz};
+          }
+          return 0;
+        },
+        &out);
+    return out;
+  }();
+  return found;
+}
+
+// Is it the daemon that wants memory by way of the standard library?
+bool on_behalf_of_the_daemon() {
+  void* frames[16];
+  const int count = backtrace(frames, 16);
+  int at = 0;
+  while (at < count && !code().standard.has(frames[at])) ++at;
+  while (at < count && code().standard.has(frames[at])) ++at;
+  return at < count && code().daemon.has(frames[at]);
+}
+
+bool fails(const void* caller) {
+  Said* const what = said();
+  if (what == nullptr || what->left.load(std::memory_order_relaxed) <= 0) return false;
+  static thread_local bool asking = false;
+  if (asking) return false;
+  const bool own = code().daemon.has(caller);
+  if (!own) {
+    if (!code().standard.has(caller)) return false;
+    asking = true;
+    const bool behalf = on_behalf_of_the_daemon();
+    asking = false;
+    if (!behalf) return false;
+  }
+  if (what->left.fetch_sub(1) != 1) return false;
+  ++what->failed;
+  return true;
+}
+
+void* allocate(std::size_t bytes, std::size_t alignment, const void* caller) noexcept {
+  if (fails(caller)) return nullptr;
+  bytes = bytes == 0 ? 1 : bytes;
+  void* out = nullptr;
+  if (alignment <= alignof(std::max_align_t)) return std::malloc(bytes);
+  return posix_memalign(&out, alignment, bytes) == 0 ? out : nullptr;
+}
+
+void* or_throw(void* memory) {
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+
+}  // namespace
+
+#define CALLER __builtin_return_address(0)
+
+void* operator new(std::size_t bytes) { return or_throw(allocate(bytes, 0, CALLER)); }
+void* operator new[](std::size_t bytes) { return or_throw(allocate(bytes, 0, CALLER)); }
+void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  return or_throw(allocate(bytes, static_cast<std::size_t>(alignment), CALLER));
+}
+void* operator new[](std::size_t bytes, std::align_val_t alignment) {
+  return or_throw(allocate(bytes, static_cast<std::size_t>(alignment), CALLER));
+}
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  return allocate(bytes, 0, CALLER);
+}
+void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept {
+  return allocate(bytes, 0, CALLER);
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete[](void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::align_val_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
