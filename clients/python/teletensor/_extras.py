@@ -13,7 +13,7 @@ from ._core import Tensor, ops
 from ._functions.common import factory
 from ._repr import set_printoptions
 from .autograd import is_anomaly_enabled
-from .backends import cuda as cuda_switches
+from .backends._products import float32_precision, set_float32_precision
 from .linalg._lowrank import pca_lowrank, svd_lowrank
 from .nn.functional import (
     affine_grid,
@@ -164,12 +164,12 @@ def get_deterministic_debug_mode() -> int:
 
 def get_float32_matmul_precision() -> str:
     """"highest": products of float32 tensors are computed in float32."""
-    return cuda_switches.float32_precision()
+    return float32_precision()
 
 
 def set_float32_matmul_precision(precision: str) -> None:
     """"high" and "medium": products of float32 tensors on a GPU may round their factors to TF32."""
-    cuda_switches.set_float32_precision(precision)
+    set_float32_precision(precision)
 
 
 _threads = {"num_threads": os.cpu_count() or 1, "num_interop_threads": os.cpu_count() or 1}

@@ -46,11 +46,8 @@ def factory(function: Function) -> Function:
     several = bool(function.__code__.co_flags & inspect.CO_VARARGS)
 
     @functools.wraps(function)
-    def make(*args: Any, **options: Any) -> Any:
-        return with_options(*args, **options) if options else function(*args)
-
-    def with_options(*args: Any, layout: Any = None, pin_memory: bool = False,
-                     out: Tensor | None = None, **options: Any) -> Any:
+    def make(*args: Any, layout: Any = None, pin_memory: bool = False, out: Tensor | None = None,
+             **options: Any) -> Any:
         if layout is not None and layout is not strided:
             raise RuntimeError(f"{function.__name__}: tensors are strided, not {layout!r}")
         if "dtype" in options:
