@@ -205,8 +205,11 @@ void add_accelerators(Page& page, const Activities& all) {
       MetricType::Counter, [](Did did) { return did.busy_seconds(); });
   one("teletensor_device_batches_in_flight", "Batches of work that GPUs have not ended.",
       MetricType::Gauge, [](Did did) { return did.in_flight; });
-  one("teletensor_device_launches_total", "Kernels launched on GPUs.", MetricType::Counter,
+  one("teletensor_device_launches_total",
+      "What the driver was asked to start: kernels, and graphs of several.", MetricType::Counter,
       [](Did did) { return did.launches; });
+  one("teletensor_device_graphs_total", "Graphs among them.", MetricType::Counter,
+      [](Did did) { return did.graphs; });
   one("teletensor_device_kernels", "Kernels that are loaded on GPUs.", MetricType::Gauge,
       [](Did did) { return did.loaded; });
   several("teletensor_device_work_total", "What ran as kernels of GPUs.", "kind", [](Did did) {

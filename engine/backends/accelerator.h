@@ -31,6 +31,9 @@ class Accelerator : public Backend {
   virtual core::Status end_shared() = 0;
   // Uploads beside the session's own work (memory::beside) begin after what it has asked so far.
   virtual core::Status begin_beside(memory::OwnerId owner) = 0;
+  // The strand runs a program from now on, or ends doing so: what is asked meanwhile may be handed
+  // over together. An error shows where the device is used next.
+  virtual void gather(memory::OwnerId owner, bool on) = 0;
   // The session asks no more.
   virtual void end(memory::OwnerId owner) = 0;
   // Of the session, since the last call: time of the device, and time that the session's thread has

@@ -91,6 +91,13 @@ std::uint64_t Executor::cost(std::uint64_t host_ns) {
   return std::max(host_ns - std::min(host_ns, waited_ns), device_ns);
 }
 
+void Executor::gather(bool on) {
+  if (!has_accelerator_) return;
+  for (std::size_t i = 0; i < devices_.size(); ++i) {
+    if (auto* const accelerator = devices_.at(i).accelerator()) accelerator->gather(owner_, on);
+  }
+}
+
 FailureRef Executor::run(Instruction& instruction, bool* root) {
   *root = false;
   for (const Operand& operand : instruction.operands) {

@@ -95,6 +95,8 @@ class Executor {
   // What a plan costs that took so much of the host's time: where its devices were busy for longer,
   // theirs. The strand.
   std::uint64_t cost(std::uint64_t host_ns);
+  // A program runs from now on, or has ended: what it asks of GPUs may be handed over together.
+  void gather(bool on);
   // Bytes that were copied because somebody held an old value or operands lay crosswise.
   std::uint64_t copied_bytes() const { return copied_bytes_.load(std::memory_order_relaxed); }
 

@@ -37,6 +37,15 @@ bool ProgramRun::cancel(const FailureRef& failure) {
 bool ProgramRun::run(Executor& executor, PlanStats& stats, const std::function<bool()>& stop,
                      const Failed& failed) {
   stats_ = &stats;
+  executor.gather(true);
+  const bool over = go_on(executor, stop, failed);
+  // Where its time is over, it goes on soon.
+  if (over || executor.starved()) executor.gather(false);
+  return over;
+}
+
+bool ProgramRun::go_on(Executor& executor, const std::function<bool()>& stop,
+                       const Failed& failed) {
   if (!begun_ && !begin(executor, failed)) return false;
   while (true) {
     while (!frames_.empty()) {

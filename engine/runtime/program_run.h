@@ -45,6 +45,7 @@ class ProgramRun {
     std::size_t next = 0;  // unit
   };
 
+  bool go_on(Executor& executor, const std::function<bool()>& stop, const Failed& failed);
   // These are false where there is no room: to be called again.
   bool begin(Executor& executor, const Failed& failed);
   bool end_round(Executor& executor, const Failed& failed);

@@ -19,6 +19,7 @@ struct Convolution {
   struct Side {
     const void* data = nullptr;
     std::int64_t sizes[kMostRank] = {}, strides[kMostRank] = {};
+    friend bool operator==(const Side&, const Side&) = default;
   };
 
   ConvolutionPass pass = ConvolutionPass::kOutput;
@@ -30,6 +31,7 @@ struct Convolution {
   std::int64_t stride[3] = {}, padding[3] = {}, dilation[3] = {};
   std::shared_ptr<const DnnPlan> plan;  // the library's for all of this but the addresses
   void* workspace = nullptr;            // as much as the plan wants
+  friend bool operator==(const Convolution&, const Convolution&) = default;
 };
 
 }  // namespace teletensor::backends::cuda

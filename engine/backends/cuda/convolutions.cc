@@ -21,6 +21,7 @@ core::Result<std::unique_ptr<Convolutions>> Convolutions::open(const Dnn& dnn, G
 }
 
 Convolutions::~Convolutions() {
+  (void)gpu_.synchronize();  // nothing is gathered any more
   const bool entered = gpu_.enter().ok();
   {
     MutexLock lock(mu_);
@@ -84,11 +85,17 @@ std::shared_ptr<const DnnPlan> Convolutions::plan(const Convolution& convolution
 }
 
 Status Convolutions::run(const Convolution& convolution) {
-  return gpu_.ask(
-      [&](Stream stream) { return check(execute(convolution, stream), "a convolution"); });
+  std::atomic<bool>& started = convolution.plan->started;
+  const bool known = started.load(std::memory_order_relaxed);
+  int code = 0;
+  TT_RETURN_IF_ERROR(gpu_.launch(*this, convolution, known, &code));
+  TT_RETURN_IF_ERROR(check(code, "a convolution"));
+  if (!known) started.store(true, std::memory_order_relaxed);
+  return {};
 }
 
-int Convolutions::execute(const Convolution& c, Stream stream) {
+int Convolutions::start(const LibraryCall& call, Stream stream) {
+  const Convolution& c = std::get<Convolution>(call);
   const bool biased = c.bias != nullptr;
   const std::int64_t names[] = {kNameX, kNameWeight, biased ? kNameBiased : kNameY, kNameBias};
   const void* const data[] = {c.x.data, c.weight.data, c.y.data, c.bias};

@@ -17,7 +17,7 @@
 namespace teletensor::backends::cuda {
 
 // Thread-safe.
-class Convolutions {
+class Convolutions final : public Library {
  public:
   static constexpr std::size_t kMostPlans = 1024;
 
@@ -30,6 +30,7 @@ class Convolutions {
   // How the library does it: of addresses only the alignments count. Null: it does not.
   std::shared_ptr<const DnnPlan> plan(const Convolution& convolution);
   // What the calling thread's session asks next. Precondition: convolution.plan, and its workspace.
+  // One whose like has been started before may be gathered.
   core::Status run(const Convolution& convolution);
 
  private:
@@ -40,7 +41,7 @@ class Convolutions {
   static Key key_of(const Convolution& convolution);
   // Nothing: not planned yet.
   std::optional<std::shared_ptr<const DnnPlan>> find(const Key& key);
-  int execute(const Convolution& convolution, Stream stream);
+  int start(const LibraryCall& call, Stream stream) override;
   core::Status check(int code, const char* what);
 
   const Dnn& dnn_;

@@ -45,7 +45,8 @@ core::Activity CudaBackend::activity() const {
   const KernelCache::Counts kernels = cache_.counts();
   return {gpu_->queues().device_ns(),
           gpu_->queues().in_flight(),
-          gpu_->launches(),
+          gpu_->queues().starts(),
+          gpu_->queues().graphs(),
           on_device_.load(std::memory_order_relaxed),
           loops_.load(std::memory_order_relaxed),
           kernels.compiled,
@@ -130,7 +131,9 @@ Status CudaBackend::launch(const Work& work, bool loop, bool* refused) {
       convolutions_.fetch_add(1, std::memory_order_relaxed);
       continue;
     }
-    TT_RETURN_IF_ERROR(gpu_->launch(kernels[i]->function(), each.shape, each.params));
+    const bool known = kernels[i]->known(each.shape);
+    TT_RETURN_IF_ERROR(gpu_->launch(kernels[i]->function(), each.shape, each.params, known));
+    if (!known) kernels[i]->set_known(each.shape);
   }
   if (work.checks) {
     std::int32_t flag = 0;

@@ -54,6 +54,7 @@ class CudaBackend final : public Accelerator {
   core::Status begin_shared() override { return gpu_->follow_all(); }
   core::Status end_shared() override { return gpu_->all_follow(); }
   core::Status begin_beside(memory::OwnerId owner) override { return gpu_->begin_beside(owner); }
+  void gather(memory::OwnerId owner, bool on) override { (void)gpu_->gather(owner, on); }
   void end(memory::OwnerId owner) override { gpu_->end(owner); }
   Time take_time(memory::OwnerId owner) override {
     const Queues::Time time = gpu_->take_time(owner);

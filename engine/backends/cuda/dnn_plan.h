@@ -1,6 +1,7 @@
 // Plans: graphs of cuDNN, finalized for a device by an engine that computes what we asked for.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -50,6 +51,7 @@ class DnnObject {
 struct DnnPlan {
   std::vector<DnnObject> parts;  // what the plan was made from, and last the plan
   std::size_t workspace = 0;
+  mutable std::atomic<bool> started{false};  // once: it can be
   DnnDescriptor descriptor() const { return parts.back().descriptor(); }
 };
 

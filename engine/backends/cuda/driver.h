@@ -15,6 +15,9 @@ struct CUstream_st;
 struct CUevent_st;
 struct CUmod_st;
 struct CUfunc_st;
+struct CUgraph_st;
+struct CUgraphExec_st;
+struct CUgraphNode_st;
 struct _nvrtcProgram;  // NOLINT(bugprone-reserved-identifier): the header's own name
 
 namespace teletensor::backends::cuda {
@@ -24,6 +27,8 @@ using Stream = CUstream_st*;
 using Event = CUevent_st*;
 using Module = CUmod_st*;
 using Function = CUfunc_st*;
+using Graph = CUgraph_st*;
+using GraphExec = CUgraphExec_st*;
 using Program = _nvrtcProgram*;
 using Address = unsigned long long;  // of the device's memory (CUdeviceptr)
 
@@ -41,58 +46,73 @@ inline constexpr int kNotReady = 600;
 inline constexpr int kIllegalAddress = 700;
 inline constexpr int kLaunchOutOfResources = 701;
 inline constexpr int kNotSupported = 801;
+inline constexpr int kGraphUpdateFailure = 910;
 // CUdevice_attribute.
 inline constexpr int kMultiprocessors = 16;
 inline constexpr int kComputeMode = 20;
 inline constexpr int kCapabilityMajor = 75;
 inline constexpr int kCapabilityMinor = 76;
 inline constexpr int kMemoryPoolsSupported = 115;
-// CUcomputemode, CUstream_flags, CUevent_flags, CUfunction_attribute.
+// CUcomputemode, CUstream_flags, CUevent_flags, CUfunction_attribute, CUstreamCaptureMode.
 inline constexpr int kComputeModeProhibited = 2;
 inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kEventDisableTiming = 2;
 inline constexpr int kMaxDynamicSharedBytes = 8;
+inline constexpr int kCaptureRelaxed = 2;
+
+// CUgraphExecUpdateResultInfo: why a graph could not take another's parameters.
+struct GraphUpdate {
+  int result = 0;
+  CUgraphNode_st *node = nullptr, *from = nullptr;
+};
 
 // X(member, exported name, arguments); all return CUresult.
-#define TT_CUDA_FUNCTIONS(X)                                                                 \
-  X(cuInit, "cuInit", (unsigned))                                                            \
-  X(cuDriverGetVersion, "cuDriverGetVersion", (int*))                                        \
-  X(cuGetErrorName, "cuGetErrorName", (int, const char**))                                   \
-  X(cuDeviceGetCount, "cuDeviceGetCount", (int*))                                            \
-  X(cuDeviceGet, "cuDeviceGet", (int*, int))                                                 \
-  X(cuDeviceGetName, "cuDeviceGetName", (char*, int, int))                                   \
-  X(cuDeviceGetAttribute, "cuDeviceGetAttribute", (int*, int, int))                          \
-  X(cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", (Context*, int))                   \
-  X(cuDevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease_v2", (int))                        \
-  X(cuCtxSetCurrent, "cuCtxSetCurrent", (Context))                                           \
-  X(cuMemGetInfo, "cuMemGetInfo_v2", (std::size_t*, std::size_t*))                           \
-  X(cuMemAlloc, "cuMemAlloc_v2", (Address*, std::size_t))                                    \
-  X(cuMemFree, "cuMemFree_v2", (Address))                                                    \
-  X(cuMemAllocAsync, "cuMemAllocAsync", (Address*, std::size_t, Stream))                     \
-  X(cuMemFreeAsync, "cuMemFreeAsync", (Address, Stream))                                     \
-  X(cuMemHostAlloc, "cuMemHostAlloc", (void**, std::size_t, unsigned))                       \
-  X(cuMemFreeHost, "cuMemFreeHost", (void*))                                                 \
-  X(cuMemsetD8Async, "cuMemsetD8Async", (Address, unsigned char, std::size_t, Stream))       \
-  X(cuMemcpyHtoDAsync, "cuMemcpyHtoDAsync_v2", (Address, const void*, std::size_t, Stream))  \
-  X(cuMemcpyDtoHAsync, "cuMemcpyDtoHAsync_v2", (void*, Address, std::size_t, Stream))        \
-  X(cuMemcpyDtoDAsync, "cuMemcpyDtoDAsync_v2", (Address, Address, std::size_t, Stream))      \
-  X(cuMemcpyPeerAsync, "cuMemcpyPeerAsync",                                                  \
-    (Address, Context, Address, Context, std::size_t, Stream))                               \
-  X(cuStreamCreate, "cuStreamCreate", (Stream*, unsigned))                                   \
-  X(cuStreamDestroy, "cuStreamDestroy_v2", (Stream))                                         \
-  X(cuStreamWaitEvent, "cuStreamWaitEvent", (Stream, Event, unsigned))                       \
-  X(cuEventCreate, "cuEventCreate", (Event*, unsigned))                                      \
-  X(cuEventRecord, "cuEventRecord", (Event, Stream))                                         \
-  X(cuEventQuery, "cuEventQuery", (Event))                                                   \
-  X(cuEventElapsedTime, "cuEventElapsedTime", (float*, Event, Event))                        \
-  X(cuEventDestroy, "cuEventDestroy_v2", (Event))                                            \
-  X(cuModuleLoadData, "cuModuleLoadData", (Module*, const void*))                            \
-  X(cuModuleUnload, "cuModuleUnload", (Module))                                              \
-  X(cuModuleGetFunction, "cuModuleGetFunction", (Function*, Module, const char*))            \
-  X(cuFuncSetAttribute, "cuFuncSetAttribute", (Function, int, int))                          \
-  X(cuLaunchKernel, "cuLaunchKernel",                                                        \
-    (Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Stream, \
-     void**, void**))
+#define TT_CUDA_FUNCTIONS(X)                                                                    \
+  X(cuInit, "cuInit", (unsigned))                                                               \
+  X(cuDriverGetVersion, "cuDriverGetVersion", (int*))                                           \
+  X(cuGetErrorName, "cuGetErrorName", (int, const char**))                                      \
+  X(cuDeviceGetCount, "cuDeviceGetCount", (int*))                                               \
+  X(cuDeviceGet, "cuDeviceGet", (int*, int))                                                    \
+  X(cuDeviceGetName, "cuDeviceGetName", (char*, int, int))                                      \
+  X(cuDeviceGetAttribute, "cuDeviceGetAttribute", (int*, int, int))                             \
+  X(cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", (Context*, int))                      \
+  X(cuDevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease_v2", (int))                           \
+  X(cuCtxSetCurrent, "cuCtxSetCurrent", (Context))                                              \
+  X(cuMemGetInfo, "cuMemGetInfo_v2", (std::size_t*, std::size_t*))                              \
+  X(cuMemAlloc, "cuMemAlloc_v2", (Address*, std::size_t))                                       \
+  X(cuMemFree, "cuMemFree_v2", (Address))                                                       \
+  X(cuMemAllocAsync, "cuMemAllocAsync", (Address*, std::size_t, Stream))                        \
+  X(cuMemFreeAsync, "cuMemFreeAsync", (Address, Stream))                                        \
+  X(cuMemHostAlloc, "cuMemHostAlloc", (void**, std::size_t, unsigned))                          \
+  X(cuMemFreeHost, "cuMemFreeHost", (void*))                                                    \
+  X(cuMemsetD8Async, "cuMemsetD8Async", (Address, unsigned char, std::size_t, Stream))          \
+  X(cuMemcpyHtoDAsync, "cuMemcpyHtoDAsync_v2", (Address, const void*, std::size_t, Stream))     \
+  X(cuMemcpyDtoHAsync, "cuMemcpyDtoHAsync_v2", (void*, Address, std::size_t, Stream))           \
+  X(cuMemcpyDtoDAsync, "cuMemcpyDtoDAsync_v2", (Address, Address, std::size_t, Stream))         \
+  X(cuMemcpyPeerAsync, "cuMemcpyPeerAsync",                                                     \
+    (Address, Context, Address, Context, std::size_t, Stream))                                  \
+  X(cuStreamCreate, "cuStreamCreate", (Stream*, unsigned))                                      \
+  X(cuStreamDestroy, "cuStreamDestroy_v2", (Stream))                                            \
+  X(cuStreamWaitEvent, "cuStreamWaitEvent", (Stream, Event, unsigned))                          \
+  X(cuEventCreate, "cuEventCreate", (Event*, unsigned))                                         \
+  X(cuEventRecord, "cuEventRecord", (Event, Stream))                                            \
+  X(cuEventQuery, "cuEventQuery", (Event))                                                      \
+  X(cuEventElapsedTime, "cuEventElapsedTime", (float*, Event, Event))                           \
+  X(cuEventDestroy, "cuEventDestroy_v2", (Event))                                               \
+  X(cuModuleLoadData, "cuModuleLoadData", (Module*, const void*))                               \
+  X(cuModuleUnload, "cuModuleUnload", (Module))                                                 \
+  X(cuModuleGetFunction, "cuModuleGetFunction", (Function*, Module, const char*))               \
+  X(cuFuncSetAttribute, "cuFuncSetAttribute", (Function, int, int))                             \
+  X(cuLaunchKernel, "cuLaunchKernel",                                                           \
+    (Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Stream,    \
+     void**, void**))                                                                           \
+  X(cuStreamBeginCapture, "cuStreamBeginCapture_v2", (Stream, int))                             \
+  X(cuStreamEndCapture, "cuStreamEndCapture", (Stream, Graph*))                                 \
+  X(cuGraphInstantiate, "cuGraphInstantiateWithFlags", (GraphExec*, Graph, unsigned long long)) \
+  X(cuGraphDestroy, "cuGraphDestroy", (Graph))                                                  \
+  X(cuGraphExecUpdate, "cuGraphExecUpdate_v2", (GraphExec, Graph, GraphUpdate*))                \
+  X(cuGraphExecDestroy, "cuGraphExecDestroy", (GraphExec))                                      \
+  X(cuGraphLaunch, "cuGraphLaunch", (GraphExec, Stream))
 
 // All return nvrtcResult.
 #define TT_NVRTC_FUNCTIONS(X)                                                          \

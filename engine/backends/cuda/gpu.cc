@@ -48,7 +48,8 @@ Gpu::Gpu(const Driver& driver, int ordinal, std::string name, Options options)
       name_(std::move(name)),
       options_(std::move(options)),
       queues_({driver_, [this](int code, const char* what) { return check(code, what); },
-               [this](Event event) { return wait(event); }}) {}
+               [this](Event event) { return wait(event); },
+               [this](std::string cause) { lose(std::move(cause)); }}) {}
 
 core::Result<std::unique_ptr<Gpu>> Gpu::open(const Driver& driver, int ordinal, std::string name,
                                              Options options) {
@@ -250,7 +251,7 @@ void Gpu::watch() {
     const std::uint64_t asked = asked_.load(std::memory_order_relaxed);
     if (asked == seen) continue;
     seen = asked;
-    if (!queues_.mark_all(marks_, probe_).ok()) return;
+    if (!queues_.mark_all(marks_, probe_, false).ok()) return;
     pending = true;
     since = Clock::now();
   }
@@ -262,8 +263,10 @@ void* Gpu::allocate(std::size_t bytes) {
   if (!enter().ok()) return nullptr;
   const core::Result<Queues::QueueRef> home = queues_.of(0);
   if (!home.ok()) return nullptr;
+  const core::Result<Stream> stream = queues_.stream(**home);
+  if (!stream.ok()) return nullptr;
   Address memory = 0;
-  const int code = pools_ ? driver_.cuMemAllocAsync(&memory, bytes, (*home)->stream())
+  const int code = pools_ ? driver_.cuMemAllocAsync(&memory, bytes, *stream)
                           : driver_.cuMemAlloc(&memory, bytes);
   if (!check(code, "allocating memory").ok()) return nullptr;
   void* made = reinterpret_cast<void*>(memory);
@@ -277,17 +280,19 @@ void Gpu::free(void* memory) {
   const core::Result<Queues::QueueRef> home = queues_.of(0);
   if (!home.ok()) return;
   const Status after = pools_ ? queues_.follow_all(**home) : synchronize();
-  if (!after.ok()) return;
-  (void)check(pools_ ? driver_.cuMemFreeAsync(address(memory), (*home)->stream())
+  const core::Result<Stream> stream = queues_.stream(**home);
+  if (!after.ok() || !stream.ok()) return;
+  (void)check(pools_ ? driver_.cuMemFreeAsync(address(memory), *stream)
                      : driver_.cuMemFree(address(memory)),
               "freeing memory");
 }
 
 Status Gpu::clear(Queues::Queue& queue, void* memory, std::size_t bytes) {
   if (bytes == 0) return {};
-  asked_.fetch_add(1, std::memory_order_relaxed);
-  return check(driver_.cuMemsetD8Async(address(memory), 0, bytes, queue.stream()),
-               "clearing memory");
+  Task task;
+  task.to = address(memory);
+  task.bytes = bytes;
+  return ask(queue, task, true, "clearing memory");
 }
 
 Status Gpu::zero(void* memory, std::size_t bytes) {
@@ -337,7 +342,7 @@ Queues::Time Gpu::take_time(memory::OwnerId owner) {
 Status Gpu::synchronize() {
   TT_RETURN_IF_ERROR(enter());
   MutexLock lock(event_mu_);
-  TT_RETURN_IF_ERROR(queues_.mark_all(marks_, event_));
+  TT_RETURN_IF_ERROR(queues_.mark_all(marks_, event_, true));
   return wait(event_);
 }
 
@@ -360,31 +365,43 @@ Status Gpu::function(Module module, const std::string& name, unsigned shared_byt
 }
 
 void Gpu::unload(Module module) {
-  if (synchronize().ok()) (void)check(driver_.cuModuleUnload(module), "unloading a kernel");
+  if (!synchronize().ok()) return;
+  queues_.drop_graphs();
+  (void)check(driver_.cuModuleUnload(module), "unloading a kernel");
 }
 
-Status Gpu::ask(const std::function<Status(Stream)>& call) {
-  const core::Result<Queues::QueueRef> own = queue();
-  if (!own.ok()) return own.status();
-  TT_RETURN_IF_ERROR(queues_.asking(**own));
+Status Gpu::ask(Queues::Queue& queue, const Task& task, bool gathers, const char* what) {
   asked_.fetch_add(1, std::memory_order_relaxed);
-  launches_.fetch_add(1, std::memory_order_relaxed);
-  return call((*own)->stream());
+  int code = kSuccess;
+  TT_RETURN_IF_ERROR(queues_.ask(queue, task, gathers, &code));
+  return check(code, what);
 }
 
 Status Gpu::launch(Function function, const LaunchShape& shape,
-                   std::span<const std::byte> parameters) {
-  std::size_t bytes = parameters.size();
-  // CU_LAUNCH_PARAM_BUFFER_POINTER, _SIZE, _END.
-  void* extra[] = {reinterpret_cast<void*>(1), const_cast<std::byte*>(parameters.data()),
-                   reinterpret_cast<void*>(2), &bytes, nullptr};
-  const auto start = [&](Stream stream) {
-    return check(driver_.cuLaunchKernel(function, shape.grid[0], shape.grid[1], shape.grid[2],
-                                        shape.block[0], shape.block[1], shape.block[2],
-                                        shape.shared_bytes, stream, nullptr, extra),
-                 "starting a kernel");
-  };
-  return ask(std::cref(start));  // without a copy on the heap
+                   std::span<const std::byte> parameters, bool known) {
+  const core::Result<Queues::QueueRef> own = queue();
+  if (!own.ok()) return own.status();
+  Task task;
+  task.function = function;
+  task.shape = shape;
+  task.params = parameters;
+  return ask(**own, task, known, "starting a kernel");
+}
+
+Status Gpu::launch(Library& library, const LibraryCall& call, bool known, int* code) {
+  *code = 0;
+  const core::Result<Queues::QueueRef> own = queue();
+  if (!own.ok()) return own.status();
+  Task task;
+  task.library = &library;
+  task.call = &call;
+  asked_.fetch_add(1, std::memory_order_relaxed);
+  return queues_.ask(**own, task, known, code);
+}
+
+Status Gpu::gather(memory::OwnerId owner, bool on) {
+  TT_RETURN_IF_ERROR(enter());
+  return queues_.gather(owner, on);
 }
 
 }  // namespace teletensor::backends::cuda

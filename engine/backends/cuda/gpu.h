@@ -70,11 +70,13 @@ class Gpu {
                         Function* function);
   void unload(Module module);  // once nothing asked before can use it
   // `parameters`: the kernel's one parameter, a structure.
+  // `known`: it has been started before, in blocks as large and with as much shared memory.
   core::Status launch(Function function, const LaunchShape& shape,
-                      std::span<const std::byte> parameters);
-  // The same for what is asked in another way, with the context entered: `call` gets the stream of
-  // the calling thread's session.
-  core::Status ask(const std::function<core::Status(Stream)>& call);
+                      std::span<const std::byte> parameters, bool known = false);
+  // The same of a library's call; `*code`: what it answers.
+  core::Status launch(Library& library, const LibraryCall& call, bool known, int* code);
+  // What the session asks is gathered (queues.h).
+  core::Status gather(memory::OwnerId owner, bool on);
   // The driver's calls of this thread are this device's from now on.
   core::Status enter() const;
   core::Status synchronize();  // everything that anybody has asked
@@ -89,8 +91,6 @@ class Gpu {
   void end(memory::OwnerId owner);  // it asks no more
   Queues::Time take_time(memory::OwnerId owner);
   const Queues& queues() const { return queues_; }
-
-  std::uint64_t launches() const { return launches_.load(std::memory_order_relaxed); }
 
  private:
   // Page-locked memory between the host's and the device's.
@@ -115,7 +115,9 @@ class Gpu {
   void lose(std::string cause) const;
   core::Status wait(Event event);
   core::Status clear(Queues::Queue& queue, void* memory, std::size_t bytes);
+  core::Status ask(Queues::Queue& queue, const Task& task, bool gathers, const char* what);
   core::Result<Queues::QueueRef> queue();  // of the calling thread's session
+  core::Result<Stream> own_stream();       // its stream
   core::Status next_slot() TT_REQUIRES(in_mu_);
   Out take_out();
   void give_out(const Out& out);
@@ -135,7 +137,6 @@ class Gpu {
   std::uint64_t memory_ = 0;
   std::uint64_t free_at_start_ = 0;
   Context context_ = nullptr;
-  std::atomic<std::uint64_t> launches_{0};
   mutable std::atomic<std::uint64_t> asked_{0};  // calls that the stream runs
 
   core::Mutex in_mu_;

@@ -17,14 +17,21 @@ Address address(const void* memory) { return reinterpret_cast<Address>(memory); 
 
 }  // namespace
 
+core::Result<Stream> Gpu::own_stream() {
+  const core::Result<Queues::QueueRef> own = queue();
+  if (!own.ok()) return own.status();
+  return queues_.stream(**own);
+}
+
 Status Gpu::copy(void* to, const void* from, std::size_t bytes) {
   if (bytes == 0) return {};
   const core::Result<Queues::QueueRef> own = queue();
   if (!own.ok()) return own.status();
-  TT_RETURN_IF_ERROR(queues_.asking(**own));
-  asked_.fetch_add(1, std::memory_order_relaxed);
-  return check(driver_.cuMemcpyDtoDAsync(address(to), address(from), bytes, (*own)->stream()),
-               "a copy");
+  Task task;
+  task.to = address(to);
+  task.from = address(from);
+  task.bytes = bytes;
+  return ask(**own, task, true, "a copy");
 }
 
 // The session's stream of the other device goes on only after the copy: what it frees then is not
@@ -34,13 +41,14 @@ Status Gpu::copy_from(Gpu& other, void* to, const void* from, std::size_t bytes)
   if (&other == this) return copy(to, from, bytes);
   const core::Result<Queues::QueueRef> there = other.queue();
   if (!there.ok()) return there.status();
+  const core::Result<Stream> source = other.queues_.stream(**there);
+  if (!source.ok()) return source.status();
   Event made = nullptr, read = nullptr;
   TT_RETURN_IF_ERROR(other.check(driver_.cuEventCreate(&made, kEventDisableTiming), "an event"));
-  Status status =
-      other.check(driver_.cuEventRecord(made, (*there)->stream()), "a mark in its stream");
-  const core::Result<Queues::QueueRef> here = queue();
-  if (status.ok()) status = here.status();
-  const Stream stream = here.ok() ? (*here)->stream() : nullptr;
+  Status status = other.check(driver_.cuEventRecord(made, *source), "a mark in its stream");
+  const core::Result<Stream> own = own_stream();
+  if (status.ok()) status = own.status();
+  const Stream stream = own.ok() ? *own : nullptr;
   if (status.ok()) {
     status = check(driver_.cuEventCreate(&read, kEventDisableTiming), "an event");
   }
@@ -55,8 +63,7 @@ Status Gpu::copy_from(Gpu& other, void* to, const void* from, std::size_t bytes)
   if (read != nullptr && status.ok()) {
     status = other.enter();
     if (status.ok()) {
-      status =
-          other.check(driver_.cuStreamWaitEvent((*there)->stream(), read, 0), "waiting for a copy");
+      status = other.check(driver_.cuStreamWaitEvent(*source, read, 0), "waiting for a copy");
     }
   }
   // The driver keeps an event until nothing waits for it.
@@ -84,7 +91,9 @@ Status Gpu::copy_in(void* to, const void* host, std::size_t bytes) {
   const core::Result<Queues::QueueRef> own = queue();
   if (!own.ok()) return own.status();
   const bool beside = memory::beside();
-  const Stream stream = beside ? (*own)->beside() : (*own)->stream();
+  const core::Result<Stream> found = beside ? (*own)->beside() : queues_.stream(**own);
+  if (!found.ok()) return found.status();
+  const Stream stream = *found;
   asked_.fetch_add(1, std::memory_order_relaxed);
   const char* from = static_cast<const char*>(host);
   Address there = address(to);
@@ -139,7 +148,9 @@ Status Gpu::copy_out(void* host, const void* from, std::size_t bytes) {
 Status Gpu::copy_through(const Out& out, Queues::Queue& queue, char* to, Address from,
                          std::size_t bytes) {
   const bool small = bytes <= kSmall;
-  const Stream stream = small ? queue.stream() : out.stream;
+  const core::Result<Stream> own = queues_.stream(queue);
+  if (!own.ok()) return own.status();
+  const Stream stream = small ? *own : out.stream;
   if (!small) TT_RETURN_IF_ERROR(queues_.stream_follows(stream, queue, false));
   // Halves in turn: one is copied on by the host while the other comes.
   constexpr std::size_t kHalf = kSlot / 2;

@@ -31,7 +31,7 @@ std::string control_path() {
 
 // Before any test loads the library, which reads it once.
 [[maybe_unused]] const int kEnvironment =
-    setenv("TT_FAKE_CUDA", ("devices=7,memory=64,control=" + control_path()).c_str(), 1);
+    setenv("TT_FAKE_CUDA", ("devices=7,memory=64,pace=5,control=" + control_path()).c_str(), 1);
 
 const Driver& driver() {
   static const Driver loaded = [] {

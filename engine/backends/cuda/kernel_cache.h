@@ -5,6 +5,7 @@
 // does not compile is said once and not tried again. Thread-safe.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <list>
@@ -30,11 +31,21 @@ class LoadedKernel {
   LoadedKernel(const LoadedKernel&) = delete;
   LoadedKernel& operator=(const LoadedKernel&) = delete;
   Function function() const { return function_; }
+  // It has been started in blocks as large and with as much shared memory.
+  bool known(const LaunchShape& shape) const { return known_.load() == form(shape); }
+  void set_known(const LaunchShape& shape) const { known_.store(form(shape)); }
 
  private:
+  static std::uint64_t form(const LaunchShape& shape) {
+    const std::uint64_t threads =
+        std::uint64_t{1} * shape.block[0] * shape.block[1] * shape.block[2];
+    return threads << 32 | shape.shared_bytes;
+  }
+
   Gpu& gpu_;
   const Module module_;
   const Function function_;
+  mutable std::atomic<std::uint64_t> known_{0};  // the last one's form
 };
 using KernelRef = std::shared_ptr<const LoadedKernel>;
 

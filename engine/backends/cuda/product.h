@@ -14,6 +14,7 @@ struct ProductMatrix {
   const void* data = nullptr;
   bool turned = false;
   std::int64_t line = 0, batch = 0;
+  friend bool operator==(const ProductMatrix&, const ProductMatrix&) = default;
 };
 
 // out = alpha * a b + beta * c + bias (of each column): out is row-major without gaps.
@@ -27,6 +28,7 @@ struct Product {
   bool tf32 = false;  // f32: factors may be rounded to TF32
   void* workspace = nullptr;
   std::size_t workspace_bytes = 0;
+  friend bool operator==(const Product&, const Product&) = default;
 };
 
 // The matrix of rows x columns elements with these strides; none where neither is 1.

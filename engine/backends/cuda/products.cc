@@ -57,7 +57,7 @@ struct Products::Plan {
   BlasLayout *a = nullptr, *b = nullptr, *c = nullptr, *out = nullptr;
   BlasAlgorithm algorithm = {};
   std::size_t workspace = 0;
-  bool taken = false;
+  bool taken = false, known = false;  // known: to start
 
  private:
   const Blas& blas_;
@@ -73,6 +73,7 @@ core::Result<std::unique_ptr<Products>> Products::open(const Blas& blas, Gpu& gp
 }
 
 Products::~Products() {
+  (void)gpu_.synchronize();  // nothing is gathered any more
   {
     MutexLock lock(mu_);
     plans_.clear();
@@ -177,33 +178,43 @@ std::optional<std::size_t> Products::workspace(const Product& product) {
 }
 
 Status Products::run(const Product& product) {
-  return gpu_.ask([&](Stream stream) { return start(product, stream); });
-}
-
-Status Products::start(const Product& p, Stream stream) {
-  int code = 0;
+  bool known = false;
   {
     MutexLock lock(mu_);
-    Plan& chosen = plan(p);
-    if (!chosen.taken || p.workspace_bytes < chosen.workspace) {
+    const Plan& chosen = plan(product);
+    if (!chosen.taken || product.workspace_bytes < chosen.workspace) {
       return Status(Code::kUnimplemented, gpu_.name() + ": a product without a plan");
     }
-    if (p.bias != nullptr) {
-      code = blas_.cublasLtMatmulDescSetAttribute(chosen.operation, kBiasPointer, &p.bias,
-                                                  sizeof p.bias);
-    }
-    const auto narrow_alpha = static_cast<float>(p.alpha), narrow_beta = static_cast<float>(p.beta);
-    const bool wide = p.dtype == DType::kF64;
-    const void* const alpha = wide ? static_cast<const void*>(&p.alpha) : &narrow_alpha;
-    const void* const beta = wide ? static_cast<const void*>(&p.beta) : &narrow_beta;
-    if (code == 0) {
-      code = blas_.cublasLtMatmul(handle_, chosen.operation, alpha, p.b.data, chosen.b, p.a.data,
-                                  chosen.a, beta, p.beta != 0 ? p.c.data : p.out, chosen.c, p.out,
-                                  chosen.out, &chosen.algorithm, p.workspace, p.workspace_bytes,
-                                  stream);
-    }
+    known = chosen.known;
   }
-  return check(code, "a matrix product");
+  int code = 0;
+  TT_RETURN_IF_ERROR(gpu_.launch(*this, product, known, &code));
+  TT_RETURN_IF_ERROR(check(code, "a matrix product"));
+  if (!known) {
+    MutexLock lock(mu_);
+    plan(product).known = true;
+  }
+  return {};
+}
+
+int Products::start(const LibraryCall& call, Stream stream) {
+  const Product& p = std::get<Product>(call);
+  MutexLock lock(mu_);
+  Plan& chosen = plan(p);
+  if (!chosen.taken || p.workspace_bytes < chosen.workspace) return kBlasNotSupported;
+  if (p.bias != nullptr) {
+    const int code = blas_.cublasLtMatmulDescSetAttribute(chosen.operation, kBiasPointer, &p.bias,
+                                                          sizeof p.bias);
+    if (code != 0) return code;
+  }
+  const auto narrow_alpha = static_cast<float>(p.alpha), narrow_beta = static_cast<float>(p.beta);
+  const bool wide = p.dtype == DType::kF64;
+  const void* const alpha = wide ? static_cast<const void*>(&p.alpha) : &narrow_alpha;
+  const void* const beta = wide ? static_cast<const void*>(&p.beta) : &narrow_beta;
+  return blas_.cublasLtMatmul(handle_, chosen.operation, alpha, p.b.data, chosen.b, p.a.data,
+                              chosen.a, beta, p.beta != 0 ? p.c.data : p.out, chosen.c, p.out,
+                              chosen.out, &chosen.algorithm, p.workspace, p.workspace_bytes,
+                              stream);
 }
 
 }  // namespace teletensor::backends::cuda

@@ -16,7 +16,7 @@
 namespace teletensor::backends::cuda {
 
 // Thread-safe.
-class Products {
+class Products final : public Library {
  public:
   static constexpr std::size_t kMostPlans = 4096;
 
@@ -29,7 +29,7 @@ class Products {
   // The temporary memory that the product wants; nothing: the library does not take it.
   std::optional<std::size_t> workspace(const Product& product);
   // What the calling thread's session asks next. Precondition: workspace() has answered, and so
-  // much is there.
+  // much is there. One whose like has been started before may be gathered.
   core::Status run(const Product& product);
 
  private:
@@ -41,7 +41,7 @@ class Products {
   static Key key_of(const Product& product);
   Plan& plan(const Product& product) TT_REQUIRES(mu_);
   void choose(const Product& product, Plan& plan) TT_REQUIRES(mu_);
-  core::Status start(const Product& product, Stream stream);
+  int start(const LibraryCall& call, Stream stream) override;
   core::Status check(int code, const char* what);
 
   const Blas& blas_;

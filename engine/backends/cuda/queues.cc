@@ -54,6 +54,10 @@ core::Result<Queues::QueueRef> Queues::of(OwnerId owner) {
 
 void Queues::destroy(Queue& queue) {
   const Driver& driver = device_.driver;
+  {
+    MutexLock lock(queue.gather_mu_);
+    queue.graphs_.clear(driver);
+  }
   // The driver lets streams go once they have run out.
   for (Stream* stream : {&queue.stream_, &queue.beside_}) {
     if (*stream != nullptr) driver.cuStreamDestroy(std::exchange(*stream, nullptr));
@@ -86,6 +90,9 @@ void Queues::end(OwnerId owner) {
   }
   // From now on what it left is waited for there.
   if (home) (void)follow(*home, *ended);
+  MutexLock lock(ended->gather_mu_);
+  ended->gathering_ = false;
+  ended->graphs_.clear(device_.driver);
 }
 
 void Queues::reap() {
@@ -116,6 +123,12 @@ std::vector<Queues::QueueRef> Queues::all() const {
 // ---------------------------------------------------------------- who waits for whom
 
 Status Queues::stream_follows(Stream stream, Queue& queue, bool beside) {
+  if (!beside) TT_RETURN_IF_ERROR(this->stream(queue).status());
+  return mark(stream, queue, beside);
+}
+
+// The same but for what is gathered.
+Status Queues::mark(Stream stream, Queue& queue, bool beside) {
   const Event mark = beside ? queue.beside_mark_ : queue.mark_;
   // Another thread may move the mark meanwhile: forward only.
   TT_RETURN_IF_ERROR(
@@ -145,8 +158,10 @@ Status Queues::follow_all(Queue& later) {
 }
 
 Status Queues::all_follow(Queue& earlier) {
-  TT_RETURN_IF_ERROR(device_.check(device_.driver.cuEventRecord(earlier.mark_, earlier.stream_),
-                                   "a mark in a stream"));
+  const core::Result<Stream> after = stream(earlier);
+  if (!after.ok()) return after.status();
+  TT_RETURN_IF_ERROR(
+      device_.check(device_.driver.cuEventRecord(earlier.mark_, *after), "a mark in a stream"));
   MutexLock lock(mu_);
   for (const auto& [owner, each] : queues_) {
     if (each.get() == &earlier) continue;
@@ -156,10 +171,11 @@ Status Queues::all_follow(Queue& earlier) {
   return {};
 }
 
-Status Queues::mark_all(Stream stream, Event mark) {
+Status Queues::mark_all(Stream stream, Event mark, bool gathered) {
   for (const QueueRef& each : all()) {
-    TT_RETURN_IF_ERROR(stream_follows(stream, *each, false));
-    TT_RETURN_IF_ERROR(stream_follows(stream, *each, true));
+    if (gathered) TT_RETURN_IF_ERROR(this->stream(*each).status());
+    TT_RETURN_IF_ERROR(this->mark(stream, *each, false));
+    TT_RETURN_IF_ERROR(this->mark(stream, *each, true));
   }
   return device_.check(device_.driver.cuEventRecord(mark, stream), "a mark in a stream");
 }
@@ -220,15 +236,20 @@ Status Queues::settle(Queue& queue, bool wait) {
   return {};
 }
 
-Status Queues::asking(Queue& queue) {
-  if (queue.owner_ == 0) return {};
+// `*room`: tasks until the batch is full.
+Status Queues::limit(Queue& queue, std::size_t* room) {
+  MutexLock lock(queue.mu_);
+  const std::uint32_t most = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(
+      kBatchNs / std::max<std::uint64_t>(queue.each_ns_, 1), 1, kMostInBatch));
+  *room = most;
+  if (queue.current_.begin == nullptr || queue.current_.kernels < most) return {};
+  TT_RETURN_IF_ERROR(close(queue));
+  return settle(queue, true);
+}
+
+Status Queues::count(Queue& queue, std::size_t tasks) {
   MutexLock lock(queue.mu_);
   Batch& batch = queue.current_;
-  if (batch.begin != nullptr &&
-      (batch.kernels >= kMostInBatch || batch.kernels * queue.each_ns_ >= kBatchNs)) {
-    TT_RETURN_IF_ERROR(close(queue));
-    TT_RETURN_IF_ERROR(settle(queue, true));
-  }
   if (batch.begin == nullptr) {
     core::Result<Event> begin = timed_event(queue);
     if (!begin.ok()) return begin.status();
@@ -236,8 +257,75 @@ Status Queues::asking(Queue& queue) {
     TT_RETURN_IF_ERROR(device_.check(device_.driver.cuEventRecord(batch.begin, queue.stream_),
                                      "a mark in a stream"));
   }
-  ++batch.kernels;
+  batch.kernels += static_cast<std::uint32_t>(tasks);
   return {};
+}
+
+Status Queues::ask(Queue& queue, const Task& task, bool gathers, int* code) {
+  *code = kSuccess;
+  std::size_t room = kMostGathered;
+  // Clearing belongs to what is asked next, and may be asked under the locks of a pool.
+  const bool counts = queue.owner_ != 0 && !task.clears();
+  if (counts) TT_RETURN_IF_ERROR(limit(queue, &room));
+  MutexLock lock(queue.gather_mu_);
+  if (queue.gathering_ && gathers) {
+    queue.gathered_.add(task);
+    return queue.gathered_.size() < std::min(room, kMostGathered) ? Status() : hand_over(queue);
+  }
+  TT_RETURN_IF_ERROR(hand_over(queue));
+  if (counts) TT_RETURN_IF_ERROR(count(queue, 1));
+  starts_.fetch_add(task.starts() ? 1 : 0, std::memory_order_relaxed);
+  *code = task.start(device_.driver, queue.stream_);
+  return {};
+}
+
+core::Result<Stream> Queues::stream(Queue& queue) {
+  MutexLock lock(queue.gather_mu_);
+  TT_RETURN_IF_ERROR(hand_over(queue));
+  return queue.stream_;
+}
+
+// The instructions are done, as far as anybody knows: where a task does not start, memory is not
+// what they have promised.
+Status Queues::hand_over(Queue& queue) {
+  const std::size_t tasks = queue.gathered_.size();
+  if (tasks == 0) return {};
+  Status status = count(queue, tasks);
+  if (status.ok()) {
+    bool library = false, graph = false;
+    const int code =
+        queue.graphs_.start(device_.driver, queue.stream_, queue.gathered_, &library, &graph);
+    starts_.fetch_add(graph ? 1 : queue.gathered_.starts(), std::memory_order_relaxed);
+    graph_starts_.fetch_add(graph ? 1 : 0, std::memory_order_relaxed);
+    if (library && code != kSuccess) {
+      status = core::internal("a library's call failed with " + std::to_string(code));
+    } else {
+      status = device_.check(code, graph ? "starting a graph" : "starting a kernel");
+    }
+  }
+  queue.gathered_.clear();
+  if (!status.ok()) device_.lose("what was asked before could not be started: " + status.message());
+  return status;
+}
+
+Status Queues::gather(OwnerId owner, bool on) {
+  QueueRef queue;
+  {
+    MutexLock lock(mu_);
+    const auto found = queues_.find(owner);
+    if (found == queues_.end()) return {};  // it has asked for nothing yet
+    queue = found->second;
+  }
+  MutexLock lock(queue->gather_mu_);
+  queue->gathering_ = on;
+  return on ? Status() : hand_over(*queue);
+}
+
+void Queues::drop_graphs() {
+  for (const QueueRef& each : all()) {
+    MutexLock lock(each->gather_mu_);
+    each->graphs_.clear(device_.driver);
+  }
 }
 
 Queues::Time Queues::take_time(OwnerId owner) {

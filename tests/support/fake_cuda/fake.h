@@ -14,6 +14,8 @@
 //   dnn=none      it has no cuDNN, dnn=refuse: one that takes no convolution
 //   cache=DIR     keeps compiled kernels there
 //   emulation=FILE  emulate.cuh, where it is not in the checkout that this was built from
+//   pace=N        a task takes N us by the device's clock, not what it took here
+//   graphs=none   no graph is made, graphs=fixed: none takes other parameters
 //   seed=1        of the order of streams      control=FILE  read and removed when it appears:
 //     "sticky N"  what device N runs next ends its context (CUDA_ERROR_ILLEGAL_ADDRESS)
 //     "lost N"    device N is gone at once (CUDA_ERROR_UNKNOWN)
@@ -52,6 +54,9 @@ enum Error : int {
   kNotFound = 500,
   kNotReady = 600,
   kIllegalAddress = 700,
+  kCaptureUnsupported = 900,
+  kCaptureUnmatched = 903,
+  kGraphUpdateFailure = 910,
   kUnknown = 999,
 };
 
@@ -60,6 +65,8 @@ struct Config {
   std::size_t memory = std::size_t{256} << 20;
   bool compiles = true, empty = false, blas = true, blas_refuses = false, dnn = true,
        dnn_refuses = false;
+  bool graphs = true, updates = true;
+  int pace = 0;
   unsigned seed = 1;
   std::string cache, control, emulation = TT_FAKE_EMULATION;
 };
@@ -71,7 +78,8 @@ struct Event {
   std::chrono::steady_clock::time_point at{};  // of the last one that was done
 };
 struct Library;  // a loaded kernel
-struct Call {    // CUfunction
+struct Device;
+struct Call {  // CUfunction
   std::weak_ptr<Library> library;
   teletensor::backends::cuda::EmulatedKernel kernel;
   unsigned shared_bytes = 48 * 1024;
@@ -86,13 +94,24 @@ struct Task {
   std::shared_ptr<Event> record;
   std::uint64_t count = 0;
   std::shared_ptr<Library> library;
+  std::uintptr_t kind = 0;  // of a graph's node: a kernel's entry, or what else it is
 };
 
-struct Device;
+// What a stream was asked while it was captured, one task after the other.
+struct Graph {
+  std::vector<Task> nodes;
+  std::vector<std::weak_ptr<Library>> libraries;  // by node: a graph keeps none
+};
+struct GraphExec {
+  Device* device = nullptr;
+  Graph graph;
+};
+
 struct Stream {
   Device* device = nullptr;
   std::deque<Task> tasks;
   bool running = false;
+  std::unique_ptr<Graph> capture;  // under way
 };
 
 struct Block {
@@ -108,6 +127,7 @@ struct Device {
   bool fail_next = false, hung = false, full = false;
   std::uintptr_t base = 0, end = 0;
   std::size_t used = 0;
+  std::chrono::microseconds clock{0};  // with a pace
   std::map<std::uintptr_t, Block> blocks;
 };
 
@@ -120,6 +140,8 @@ struct State {
   std::map<Event*, std::shared_ptr<Event>> events;
   std::map<void*, std::size_t> pinned;
   std::set<Library*> libraries;
+  std::map<Graph*, std::unique_ptr<Graph>> graphs;
+  std::map<GraphExec*, std::unique_ptr<GraphExec>> execs;
   std::mt19937 random;
   bool hurry = false;  // somebody waits
   std::size_t queued = 0;
@@ -130,7 +152,9 @@ State& state();
 // *error set.
 Device* enter(std::unique_lock<std::mutex>& lock, int* error);
 int set_current(void* context);
-void push(Stream* stream, Task task);
+// A stream that is captured takes nothing but what `node` says: the task is a graph's then.
+inline constexpr std::uintptr_t kLibraryNode = 3;
+int push(Stream* stream, Task task, std::uintptr_t node = 0);
 // The block that [address, address + bytes) lies in; null: none.
 Block* block_of(Device& device, std::uintptr_t address, std::size_t bytes, std::uintptr_t* start);
 int allocate(Device& device, std::size_t bytes, std::uintptr_t* address);

@@ -329,6 +329,6 @@ EXPORT cublasLtMatmul(void* handle, void* operations, const void* alpha, const v
     }
     return static_cast<int>(kSuccess);
   };
-  push(found->first, std::move(task));
-  return kSuccess;
+  const int refused = push(found->first, std::move(task), kLibraryNode);
+  return refused == 0 ? 0 : static_cast<int>(kExecutionFailed);
 }

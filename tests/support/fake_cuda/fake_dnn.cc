@@ -635,6 +635,6 @@ EXPORT cudnnBackendExecute(void* handle_pointer, void* plan_descriptor, void* pa
     }
     return static_cast<int>(kSuccess);
   };
-  push(handle.stream, std::move(task));
-  return kSuccess;
+  const int refused = push(handle.stream, std::move(task), kLibraryNode);
+  return refused == 0 ? 0 : static_cast<int>(kExecutionFailed);
 }

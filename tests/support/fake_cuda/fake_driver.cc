@@ -35,6 +35,9 @@ bool is_pinned(const void* memory, std::size_t bytes) {
 
 void* pointer(std::uintptr_t address) { return reinterpret_cast<void*>(address); }
 
+// Of nodes that are no kernels.
+constexpr std::uintptr_t kClearNode = 1, kCopyNode = 2;
+
 int illegal(Device* device) { return device->error = kIllegalAddress; }
 
 bool lies_in(Device& device, std::uintptr_t address, std::size_t bytes) {
@@ -161,8 +164,7 @@ EXPORT cuMemFreeAsync(unsigned long long address, void* handle) {
     release(*device, start);
     return kSuccess;
   };
-  push(stream, std::move(task));
-  return kSuccess;
+  return push(stream, std::move(task));
 }
 EXPORT cuMemHostAlloc(void** memory, std::size_t bytes, unsigned) {
   ENTER;
@@ -185,8 +187,7 @@ EXPORT cuMemsetD8Async(unsigned long long to, unsigned char byte, std::size_t by
   Task task;
   task.touched = {to};
   task.run = [=] { return std::memset(pointer(to), byte, bytes), kSuccess; };
-  push(stream, std::move(task));
-  return kSuccess;
+  return push(stream, std::move(task), kClearNode);
 }
 EXPORT cuMemcpyHtoDAsync_v2(unsigned long long to, const void* from, std::size_t bytes,
                             void* handle) {
@@ -202,8 +203,7 @@ EXPORT cuMemcpyHtoDAsync_v2(unsigned long long to, const void* from, std::size_t
     const std::string copy(static_cast<const char*>(from), bytes);
     task.run = [=] { return std::memcpy(pointer(to), copy.data(), bytes), kSuccess; };
   }
-  push(stream, std::move(task));
-  return kSuccess;
+  return push(stream, std::move(task));
 }
 EXPORT cuMemcpyDtoHAsync_v2(void* to, unsigned long long from, std::size_t bytes, void* handle) {
   ENTER;
@@ -214,8 +214,7 @@ EXPORT cuMemcpyDtoHAsync_v2(void* to, unsigned long long from, std::size_t bytes
   Task task;
   task.touched = {from};
   task.run = [=] { return std::memcpy(to, pointer(from), bytes), kSuccess; };
-  push(stream, std::move(task));
-  return kSuccess;
+  return push(stream, std::move(task));
 }
 EXPORT cuMemcpyDtoDAsync_v2(unsigned long long to, unsigned long long from, std::size_t bytes,
                             void* handle) {
@@ -227,8 +226,7 @@ EXPORT cuMemcpyDtoDAsync_v2(unsigned long long to, unsigned long long from, std:
   Task task;
   task.touched = {to, from};
   task.run = [=] { return std::memcpy(pointer(to), pointer(from), bytes), kSuccess; };
-  push(stream, std::move(task));
-  return kSuccess;
+  return push(stream, std::move(task), kCopyNode);
 }
 EXPORT cuMemcpyPeerAsync(unsigned long long to, void* to_context, unsigned long long from,
                          void* from_context, std::size_t bytes, void* handle) {
@@ -254,8 +252,7 @@ EXPORT cuMemcpyPeerAsync(unsigned long long to, void* to_context, unsigned long 
     protect(start, pages, false);
     return kSuccess;
   };
-  push(stream, std::move(task));
-  return kSuccess;
+  return push(stream, std::move(task));
 }
 
 // ---------------------------------------------------------------- streams and events
@@ -288,8 +285,7 @@ EXPORT cuStreamWaitEvent(void* handle, void* event, unsigned) {
   task.wait = event_of(event);
   if (stream == nullptr || !task.wait) return kInvalidHandle;
   task.count = task.wait->asked;
-  push(stream, std::move(task));
-  return kSuccess;
+  return push(stream, std::move(task));
 }
 EXPORT cuEventCreate(void** event, unsigned flags) {
   ENTER;
@@ -306,8 +302,7 @@ EXPORT cuEventRecord(void* event, void* handle) {
   task.record = event_of(event);
   if (stream == nullptr || !task.record) return kInvalidHandle;
   task.count = ++task.record->asked;
-  push(stream, std::move(task));
-  return kSuccess;
+  return push(stream, std::move(task));
 }
 EXPORT cuEventQuery(void* event) {
   ENTER;
@@ -409,6 +404,83 @@ EXPORT cuLaunchKernel(void* function, unsigned grid_x, unsigned grid_y, unsigned
     teletensor::backends::cuda::emulate(kernel, shape, copy.data());
     return kSuccess;
   };
-  push(stream, std::move(task));
+  return push(stream, std::move(task), reinterpret_cast<std::uintptr_t>(call.kernel.thread));
+}
+
+// ---------------------------------------------------------------- graphs
+
+EXPORT cuStreamBeginCapture_v2(void* handle, int mode) {
+  ENTER;
+  Stream* stream = stream_of(device, handle);
+  if (stream == nullptr || mode < 0 || mode > 2) return kInvalidValue;
+  if (stream->capture) return kCaptureUnsupported;
+  stream->capture = std::make_unique<Graph>();
+  return kSuccess;
+}
+EXPORT cuStreamEndCapture(void* handle, void** graph) {
+  ENTER;
+  Stream* stream = stream_of(device, handle);
+  *graph = nullptr;
+  if (stream == nullptr) return kInvalidHandle;
+  if (!stream->capture) return kCaptureUnmatched;
+  *graph = stream->capture.get();
+  Graph* key = stream->capture.get();
+  state().graphs[key] = std::move(stream->capture);
+  return kSuccess;
+}
+EXPORT cuGraphInstantiateWithFlags(void** exec, void* graph, unsigned long long flags) {
+  ENTER;
+  const auto found = state().graphs.find(static_cast<Graph*>(graph));
+  if (found == state().graphs.end() || flags != 0) return kInvalidValue;
+  if (!config().graphs || device->full) return kOutOfMemory;
+  auto made = std::make_unique<GraphExec>();
+  made->device = device;
+  made->graph = *found->second;
+  *exec = made.get();
+  GraphExec* key = made.get();
+  state().execs[key] = std::move(made);
+  return kSuccess;
+}
+EXPORT cuGraphDestroy(void* graph) {
+  ENTER;
+  return state().graphs.erase(static_cast<Graph*>(graph)) == 1 ? kSuccess : kInvalidValue;
+}
+// As strict as may be: the same nodes, of the same kernels. What was launched runs as it was.
+EXPORT cuGraphExecUpdate_v2(void* handle, void* graph, void* why) {
+  ENTER;
+  const auto exec = state().execs.find(static_cast<GraphExec*>(handle));
+  const auto with = state().graphs.find(static_cast<Graph*>(graph));
+  if (exec == state().execs.end() || with == state().graphs.end() || why == nullptr) {
+    return kInvalidValue;
+  }
+  const std::vector<Task>&old = exec->second->graph.nodes, &now = with->second->nodes;
+  bool same = config().updates && old.size() == now.size();
+  for (std::size_t i = 0; same && i < old.size(); ++i) same = old[i].kind == now[i].kind;
+  if (!same) return kGraphUpdateFailure;
+  exec->second->graph = *with->second;
+  return kSuccess;
+}
+EXPORT cuGraphExecDestroy(void* handle) {
+  ENTER;
+  return state().execs.erase(static_cast<GraphExec*>(handle)) == 1 ? kSuccess : kInvalidValue;
+}
+EXPORT cuGraphLaunch(void* handle, void* where) {
+  ENTER;
+  Stream* stream = stream_of(device, where);
+  const auto found = state().execs.find(static_cast<GraphExec*>(handle));
+  if (stream == nullptr || found == state().execs.end() || found->second->device != device) {
+    return kInvalidValue;
+  }
+  if (stream->capture) return kCaptureUnsupported;
+  const Graph& graph = found->second->graph;
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    Task task = graph.nodes[i];
+    for (const std::uintptr_t each : task.touched) {
+      if (!lies_in(*device, each, 1)) return illegal(device);  // freed since
+    }
+    task.library = graph.libraries[i].lock();
+    if (task.kernel && !task.library) return illegal(device);  // unloaded since
+    push(stream, std::move(task));
+  }
   return kSuccess;
 }

@@ -37,6 +37,8 @@ Config read_config() {
     if (name == "compile") made.compiles = value != "none", made.empty = value == "empty";
     if (name == "blas") made.blas = value != "none", made.blas_refuses = value == "refuse";
     if (name == "dnn") made.dnn = value != "none", made.dnn_refuses = value == "refuse";
+    if (name == "graphs") made.graphs = value != "none", made.updates = value != "fixed";
+    if (name == "pace") made.pace = number();
     if (name == "seed") made.seed = static_cast<unsigned>(number());
     if (name == "cache") made.cache = value;
     if (name == "control") made.control = value;
@@ -119,9 +121,11 @@ void open(Device& device, const Task& task, bool on) {
       open(device, task, false);
       if (device.error == kSuccess) device.error = error;
     }
+    if (task.run) device.clock += std::chrono::microseconds(config().pace);
     if (task.record) {
       task.record->done = std::max(task.record->done, task.count);
-      task.record->at = std::chrono::steady_clock::now();
+      task.record->at = config().pace == 0 ? std::chrono::steady_clock::now()
+                                           : std::chrono::steady_clock::time_point(device.clock);
     }
     stream->running = false;
     s.done.notify_all();
@@ -172,11 +176,20 @@ Device* enter(std::unique_lock<std::mutex>& lock, int* error) {
   return *error == kSuccess ? current : nullptr;
 }
 
-void push(Stream* stream, Task task) {
+int push(Stream* stream, Task task, std::uintptr_t node) {
   State& s = state();
+  if (stream->capture) {
+    if (node == 0) return kCaptureUnsupported;
+    task.kind = node;
+    stream->capture->libraries.push_back(task.library);
+    task.library = nullptr;
+    stream->capture->nodes.push_back(std::move(task));
+    return kSuccess;
+  }
   stream->tasks.push_back(std::move(task));
   ++s.queued;
   s.work.notify_all();
+  return kSuccess;
 }
 
 void protect(std::uintptr_t address, std::size_t pages, bool on) {
