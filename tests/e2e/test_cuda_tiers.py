@@ -101,6 +101,40 @@ def test_idle_sessions_give_way(start, tt):
             np.testing.assert_array_equal(kept.numpy(), numbers(1))
 
 
+def test_moves_run_beside_what_others_compute(start, tt, tmp_path):
+    """While what moves away stands still on its way, its room is waited for, and everybody else computes."""
+    control = Control(tmp_path)
+    daemon = start(control=control.path)
+    with tt.connect(daemon.unix) as idle, tt.connect(daemon.unix) as short, tt.connect(daemon.unix) as busy:
+        with idle.as_current():
+            held = [tt.tensor(numbers(i)).to("cuda") for i in range(3)]
+            idle.synchronize()
+        with busy.as_current():
+            x = tt.tensor(numbers(7, 1000)).to("cuda")
+            busy.synchronize()
+        control("hold 0")
+        control.taken()
+        made, there = [], threading.Event()
+
+        def ask_for_room():
+            with short.as_current():
+                made.extend(tt.full((TWO,), float(i), device="cuda") for i in range(3))
+                assert [y[-1].item() for y in made] == [0.0, 1.0, 2.0]
+            there.set()
+        thread = threading.Thread(target=ask_for_room)
+        thread.start()
+        with busy.as_current():
+            for i in range(40):
+                np.testing.assert_array_equal((x * 2 + i).numpy(), numbers(7, 1000) * 2 + i)
+        assert not there.is_set() and use(idle)["away"] == 0
+        control("release 0")
+        thread.join(120)
+        assert there.is_set() and use(idle)["away"] > 0
+        with idle.as_current():
+            for i, y in enumerate(held):
+                np.testing.assert_array_equal(y.numpy(), numbers(i))
+
+
 def test_sessions_of_four_times_the_devices_memory(start, tt):
     """Four sessions of 8 MiB each, in tensors of random sizes, at once."""
     daemon = start()

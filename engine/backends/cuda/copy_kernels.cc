@@ -95,8 +95,7 @@ Status diag(KernelCall& call, Work& work) {
 
 Status cat(KernelCall& call, Work& work) {
   const TensorArg& out = call.out[0];
-  const std::int64_t given = call.attributes.integer(0);
-  const int rank = out.geometry->rank(), dim = static_cast<int>(given < 0 ? given + rank : given);
+  const int rank = out.geometry->rank(), dim = dim_of(call, call.attributes.integer(0), rank);
   std::int64_t start = 0;
   for (const TensorArg& x : call.in) {
     if (x.geometry->rank() != rank) continue;  // an old-style empty one
@@ -111,8 +110,7 @@ Status cat(KernelCall& call, Work& work) {
 Status stack(KernelCall& call, Work& work) {
   const TensorArg& out = call.out[0];
   if (out.geometry->numel() == 0) return {};
-  const std::int64_t given = call.attributes.integer(0);
-  const int rank = out.geometry->rank(), dim = static_cast<int>(given < 0 ? given + rank : given);
+  const int dim = dim_of(call, call.attributes.integer(0), out.geometry->rank());
   for (std::size_t i = 0; i < call.in.size(); ++i) {
     const Geometry geometry = out.geometry->select(dim, static_cast<std::int64_t>(i));
     TT_RETURN_IF_ERROR(describe_copy(call, call.in[i], seen_as(out, out.data, geometry), work));

@@ -4,10 +4,16 @@
 #include <string_view>
 
 #include "engine/backends/cuda/device_table.h"
+#include "engine/core/geometry.h"
 
 namespace teletensor::backends::cuda {
 
 core::Status not_here(const char* why);  // kUnimplemented: the host computes this call
+
+// The dimension that an attribute gives; infer() has seen that it is there.
+inline int dim_of(const KernelCall& call, std::int64_t given, int rank) {
+  return *core::normalize_dim(given, rank, call.op.name);
+}
 
 // The CPU's kernel of an op that is nothing but an elementwise step; null for others.
 Kernel host_kernel(const ops::OpDef& op);

@@ -275,6 +275,51 @@ TEST(Gpu, UploadsRunBesideAndWhatComesLaterWaitsForThem) {
   gpu.free(block), gpu.free(copy);
 }
 
+// Storages that move to the host (0014): no event orders the copies and what other sessions ask, or
+// what their own asks later. Copies that stand still show it; the rest is in any legal order.
+TEST(Gpu, WhatMovesToTheHostHoldsUpNobody) {
+  Opened device(kSound);
+  Gpu& gpu = *device.gpu;
+  constexpr std::size_t kCount =
+      (std::size_t{5} << 17) + 3;  // some halves of the page-locked slots
+  for (int round = 0; round < 8; ++round) {
+    void* idle = gpu.allocate(4 * kCount);
+    const std::vector<int> source = numbers(kCount, round);
+    {
+      const OnBehalf behalf(1);
+      ASSERT_TRUE(gpu.copy_in(idle, source.data(), 4 * kCount).ok());
+      ASSERT_TRUE(gpu.synchronize().ok());
+    }
+    happens("hold 0");
+    std::vector<int> moved(kCount);
+    std::atomic<bool> there{false};
+    std::thread mover([&] {
+      const OnBehalf behalf(1);
+      EXPECT_TRUE(gpu.copy_out(moved.data(), idle, 4 * kCount).ok());
+      there = true;
+    });
+    for (const memory::OwnerId busy : {2, 3, 1}) {
+      const OnBehalf behalf(busy);
+      void* a = gpu.allocate(4000);
+      void* b = gpu.allocate(4000);
+      for (int i = 0; i < 30; ++i) {
+        const std::vector<int> some = numbers(1000, 100 * round + i);
+        ASSERT_TRUE(gpu.copy_in(a, some.data(), 4000).ok());
+        ASSERT_TRUE(gpu.copy(b, a, 4000).ok());
+        ASSERT_TRUE(gpu.zero(a, 4000).ok());
+        ASSERT_EQ(read(gpu, b, 1000), some);
+      }
+      gpu.free(a), gpu.free(b);
+    }
+    EXPECT_FALSE(there);
+    happens("release 0");
+    mover.join();
+    EXPECT_EQ(moved, source) << round;
+    gpu.free(idle);
+  }
+  for (const memory::OwnerId each : {1, 2, 3}) gpu.end(each);
+}
+
 // However much is asked: only so much is in flight, and the time of all of it is told.
 TEST(Gpu, WhatASessionHasInFlightIsBounded) {
   Opened device(kSound);

@@ -119,15 +119,10 @@ Status pick(KernelCall& call, Work& work, const Dims& x_strides, std::span<const
   return {};
 }
 
-int dim_of(const KernelCall& call, int rank) {
-  const std::int64_t given = call.attributes.integer(0);
-  return static_cast<int>(given < 0 ? given + std::max(rank, 1) : given);
-}
-
 Status gather(KernelCall& call, Work& work) {
   const Geometry &x = *call.in[0].geometry, &index = *call.in[1].geometry;
   if (x.rank() != index.rank()) return not_here("a 0-d tensor beside a vector");
-  Pick one{&call.in[1], index.strides, dim_of(call, x.rank())};
+  Pick one{&call.in[1], index.strides, dim_of(call, call.attributes.integer(0), x.rank())};
   Dims strides = x.strides;
   if (x.rank() > 0) strides[one.dim] = 0;
   return pick(call, work, strides, {&one, 1}, false);
@@ -166,7 +161,7 @@ Status select(KernelCall& call, Work& work, int dim, std::span<const TensorArg> 
 
 Status index_select(KernelCall& call, Work& work) {
   if (call.in[0].geometry->rank() == 0 || call.in[1].geometry->rank() == 0) return not_here("0-d");
-  const std::int64_t dim = dim_of(call, call.in[0].geometry->rank());
+  const std::int64_t dim = dim_of(call, call.attributes.integer(0), call.in[0].geometry->rank());
   return select(call, work, static_cast<int>(dim), call.in.subspan(1, 1), {&dim, 1}, false);
 }
 

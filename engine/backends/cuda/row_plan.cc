@@ -28,9 +28,9 @@ Status rows(KernelCall& call, Work& work) {
   const TensorArg* tensors[3] = {&call.in[0], &call.in[kOperands - 1], &call.out[0]};
   if (kOperands == 1) tensors[1] = &call.out[0];
   const Geometry& shape = *call.out[0].geometry;
-  const std::int64_t count = shape.numel(), given = call.attributes.integer(0);
+  const std::int64_t count = shape.numel();
   if (count == 0) return {};
-  const int rank = shape.rank(), dim = static_cast<int>(given < 0 ? given + rank : given);
+  const int rank = shape.rank(), dim = dim_of(call, call.attributes.integer(0), rank);
   const std::int64_t length = rank == 0 ? 1 : shape.shape[dim];
   // The other dimensions, neighbours merged where all tensors walk them as one.
   int axes = 0;

@@ -18,9 +18,9 @@ template <ScanKind kKind>
 Status scan(KernelCall& call, Work& work) {
   const TensorArg &x = call.in[0], &y = call.out[0];
   const core::Dims& shape = x.geometry->shape;
-  const std::int64_t count = x.geometry->numel(), given = call.attributes.integer(0);
+  const std::int64_t count = x.geometry->numel();
   if (count == 0) return {};
-  const int rank = shape.size(), dim = static_cast<int>(given < 0 ? given + rank : given);
+  const int rank = shape.size(), dim = dim_of(call, call.attributes.integer(0), rank);
   calls::ScanCall p = {};
   p.length = rank == 0 ? 1 : shape[dim];
   p.step = 1;

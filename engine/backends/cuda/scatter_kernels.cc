@@ -99,8 +99,7 @@ Status index_write(KernelCall& call, Work& work) {
   const TensorArg &out = call.out[0], &index = call.in[1], &source = call.in[2];
   const Dims& shape = out.geometry->shape;
   if (shape.empty() || !out.geometry->contiguous()) return not_here("a result like this");
-  const std::int64_t given = call.attributes.integer(0);
-  const int dim = static_cast<int>(given < 0 ? given + shape.size() : given);
+  const int dim = dim_of(call, call.attributes.integer(0), shape.size());
   calls::ChainCall p = {};
   std::int64_t before = 1;
   around(shape, dim, before, p.after);
@@ -155,8 +154,7 @@ Status scatter(KernelCall& call, Work& work) {
       (!number && source.geometry->rank() != shape.size())) {
     return not_here("ranks that differ");
   }
-  const std::int64_t given = call.attributes.integer(0);
-  const int dim = static_cast<int>(given < 0 ? given + shape.size() : given);
+  const int dim = dim_of(call, call.attributes.integer(0), shape.size());
   if (index.geometry->numel() == 0) return {};
   RowMajorCall memory(call, work);
   if (shape.size() == 1 && out.geometry->contiguous()) {

@@ -76,7 +76,7 @@ Status put_in_order(KernelCall& call, Work& work, Wanted wanted) {
   const core::Dims& shape = x.geometry->shape;
   const std::int64_t count = x.geometry->numel();
   const int rank = shape.size();
-  const int dim = static_cast<int>(wanted.dim < 0 ? wanted.dim + rank : wanted.dim);
+  const int dim = dim_of(call, wanted.dim, rank);
   if (count == 0 || core::is_complex(x.dtype)) return not_here("nothing to put in order");
   calls::SortCall p = {};
   p.length = wanted.whole ? count : rank == 0 ? 1 : shape[dim];
@@ -105,7 +105,7 @@ Status put_in_order(KernelCall& call, Work& work, Wanted wanted) {
 std::int64_t length_of(const KernelCall& call, std::int64_t dim) {
   const core::Dims& shape = call.in[0].geometry->shape;
   if (shape.empty()) return 1;
-  return shape[static_cast<int>(dim < 0 ? dim + shape.size() : dim)];
+  return shape[dim_of(call, dim, shape.size())];
 }
 
 Status sort(KernelCall& call, Work& work) {

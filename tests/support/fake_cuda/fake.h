@@ -21,6 +21,7 @@
 //     "lost N"    device N is gone at once (CUDA_ERROR_UNKNOWN)
 //     "hang N"    device N runs nothing any more
 //     "full N"    device N has no memory left
+//     "hold N"    device N's large copies to the host stand still, until "release N"
 #pragma once
 
 #include <chrono>
@@ -94,6 +95,7 @@ struct Task {
   std::shared_ptr<Event> record;
   std::uint64_t count = 0;
   std::shared_ptr<Library> library;
+  bool leaves = false;      // a large copy to the host
   std::uintptr_t kind = 0;  // of a graph's node: a kernel's entry, or what else it is
 };
 
@@ -124,7 +126,7 @@ struct Device {
   int index = 0;
   int retained = 0;
   int error = kSuccess;  // for good
-  bool fail_next = false, hung = false, full = false;
+  bool fail_next = false, hung = false, full = false, held = false;
   std::uintptr_t base = 0, end = 0;
   std::size_t used = 0;
   std::chrono::microseconds clock{0};  // with a pace

@@ -212,6 +212,7 @@ EXPORT cuMemcpyDtoHAsync_v2(void* to, unsigned long long from, std::size_t bytes
   if (!lies_in(*device, from, bytes)) return illegal(device);
   std::memset(to, 0xA5, bytes);  // nothing is there yet
   Task task;
+  task.leaves = bytes > 65536;
   task.touched = {from};
   task.run = [=] { return std::memcpy(to, pointer(from), bytes), kSuccess; };
   return push(stream, std::move(task));

@@ -60,6 +60,7 @@ void read_control(State& s) {
     if (what == "lost") d.error = kUnknown;
     if (what == "hang") d.hung = true;
     if (what == "full") d.full = true;
+    if (what == "hold" || what == "release") d.held = what == "hold";
   }
   unlink(path.c_str());
 }
@@ -70,6 +71,7 @@ std::vector<Stream*> ready(State& s) {
   for (const auto& [stream, owned] : s.streams) {
     if (stream->tasks.empty() || stream->device->hung) continue;
     const Task& next = stream->tasks.front();
+    if (next.leaves && stream->device->held) continue;
     if (!next.wait || next.wait->done >= next.count) found.push_back(stream);
   }
   return found;
