@@ -49,7 +49,10 @@ Gpu::Gpu(const Driver& driver, int ordinal, std::string name, Options options)
       options_(std::move(options)),
       queues_({driver_, [this](int code, const char* what) { return check(code, what); },
                [this](Event event) { return wait(event); },
-               [this](std::string cause) { lose(std::move(cause)); }}) {}
+               [this](std::string cause) {
+                 lose(std::move(cause));
+                 return health();
+               }}) {}
 
 core::Result<std::unique_ptr<Gpu>> Gpu::open(const Driver& driver, int ordinal, std::string name,
                                              Options options) {

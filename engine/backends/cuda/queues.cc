@@ -298,14 +298,18 @@ Status Queues::hand_over(Queue& queue) {
     starts_.fetch_add(graph ? 1 : queue.gathered_.starts(), std::memory_order_relaxed);
     graph_starts_.fetch_add(graph ? 1 : 0, std::memory_order_relaxed);
     if (library && code != kSuccess) {
-      status = core::internal("a library's call failed with " + std::to_string(code));
+      std::size_t free = 0, total = 0;  // where the context has ended, the driver says why
+      status = device_.check(device_.driver.cuMemGetInfo(&free, &total), "a library's call");
+      if (status.ok()) {
+        status = core::internal("a library's call failed with " + std::to_string(code));
+      }
     } else {
       status = device_.check(code, graph ? "starting a graph" : "starting a kernel");
     }
   }
   queue.gathered_.clear();
-  if (!status.ok()) device_.lose("what was asked before could not be started: " + status.message());
-  return status;
+  if (status.ok()) return {};
+  return device_.lose("what was asked before could not be started: " + status.message());
 }
 
 Status Queues::gather(OwnerId owner, bool on) {

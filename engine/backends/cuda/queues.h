@@ -75,7 +75,7 @@ class Queues {
     const Driver& driver;
     std::function<core::Status(int code, const char* what)> check;
     std::function<core::Status(Event event)> wait;
-    std::function<void(std::string cause)> lose;
+    std::function<core::Status(std::string cause)> lose;  // gives what everybody is told then
   };
 
   explicit Queues(Device device) : device_(std::move(device)) {}
