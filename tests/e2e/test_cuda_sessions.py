@@ -86,7 +86,7 @@ def test_time_of_the_device_is_charged(start_daemon):
             x = x + 1.0
         tt.cuda.synchronize()
         assert x[0].item() == 301.0
-        assert session.status()["lane_seconds"] > 0
+        wait_until(lambda: session.status()["lane_seconds"] > 0, 30, "what the lane had is told when it is given back")
 
 
 def test_what_a_gpu_does_is_told(start_daemon):
