@@ -16,14 +16,16 @@ std::uint64_t mixed(std::uint64_t hash, std::uint64_t word) {
 
 std::uint64_t form(const Product& p) {
   std::uint64_t hash = 0;
-  for (const std::int64_t size : {p.m, p.n, p.k}) hash = mixed(hash, static_cast<std::uint64_t>(size));
+  for (const std::int64_t size : {p.m, p.n, p.k})
+    hash = mixed(hash, static_cast<std::uint64_t>(size));
   return hash;
 }
 
 std::uint64_t form(const Convolution& c) {
   std::uint64_t hash = 1 + static_cast<std::uint64_t>(c.pass);
   for (const auto* side : {&c.x, &c.weight}) {
-    for (const std::int64_t size : side->sizes) hash = mixed(hash, static_cast<std::uint64_t>(size));
+    for (const std::int64_t size : side->sizes)
+      hash = mixed(hash, static_cast<std::uint64_t>(size));
   }
   return hash;
 }
@@ -57,7 +59,8 @@ void TaskList::add(const Task& task) {
   if (task.library != nullptr) {
     node.at = calls_.size();
     calls_.push_back(*task.call);
-    structure_ = mixed(structure_, std::visit([](const auto& call) { return form(call); }, *task.call));
+    structure_ =
+        mixed(structure_, std::visit([](const auto& call) { return form(call); }, *task.call));
   } else if (task.function != nullptr) {
     node.shape = task.shape;
     node.at = params_.size();

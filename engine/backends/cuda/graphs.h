@@ -32,7 +32,8 @@ class Library {
   ~Library() = default;
 };
 
-// One thing to do in a stream: a kernel, a library's call, a copy, or a clearing where there is no `from`.
+// One thing to do in a stream: a kernel, a library's call, a copy, or a clearing where there is no
+// `from`.
 struct Task {
   Function function = nullptr;
   LaunchShape shape;
