@@ -146,22 +146,26 @@ def products(tt, device):
     return [y.double().tolist() for y in made]
 
 
+def counted(daemon, words, made, what):
+    """How many the library made of what has the CPU's values; the daemon's log begins with these words of it."""
+    import teletensor as tt
+
+    assert words in daemon.log, daemon.log
+    with tt.connect(daemon.unix):
+        assert made(tt, "cuda:0") == made(tt, "cpu")
+    daemon.terminate()
+    wait_until(lambda: what in daemon.log, 30, "the last word of the device")
+    found = re.search(rf"(\d+) {what}", daemon.log)
+    daemon.restart()  # to be ended by the fixture
+    return int(found.group(1))
+
+
 # Not the library's: rows with gaps, and a vector added to doubles.
 @pytest.mark.parametrize(("options", "wanted"), [
     ({"compile": "none"}, 26), ({"blas": "none"}, 0), ({"blas": "refuse"}, 0)])
 def test_products_are_the_librarys_where_there_is_one(start, options, wanted):
-    import teletensor as tt
-
-    daemon = start(**options)
     words = "cuBLASLt 13.1" if options.get("blas") != "none" else "matrix products by kernels of our own"
-    assert words in daemon.log, daemon.log
-    with tt.connect(daemon.unix):
-        assert products(tt, "cuda:0") == products(tt, "cpu")
-    daemon.terminate()
-    wait_until(lambda: "products by cuBLASLt" in daemon.log, 30, "the last word of the device")
-    count = int(re.search(r"(\d+) products by cuBLASLt", daemon.log).group(1))
-    assert count == wanted, daemon.log
-    daemon.restart()  # to be ended by the fixture
+    assert counted(start(**options), words, products, "products by cuBLASLt") == wanted
 
 
 def convolutions(tt, device):
@@ -189,18 +193,8 @@ def convolutions(tt, device):
 # output_padding is a whole stride.
 @pytest.mark.parametrize(("options", "wanted"), [({}, 44), ({"dnn": "none"}, 0), ({"dnn": "refuse"}, 0)])
 def test_convolutions_are_the_librarys_where_there_is_one(start, options, wanted):
-    import teletensor as tt
-
-    daemon = start(**options)
     words = "cuDNN 9.19" if options.get("dnn") != "none" else "convolutions by kernels of our own"
-    assert words in daemon.log, daemon.log
-    with tt.connect(daemon.unix):
-        assert convolutions(tt, "cuda:0") == convolutions(tt, "cpu")
-    daemon.terminate()
-    wait_until(lambda: "convolutions by cuDNN" in daemon.log, 30, "the last word of the device")
-    count = int(re.search(r"(\d+) convolutions by cuDNN", daemon.log).group(1))
-    assert count == wanted, daemon.log
-    daemon.restart()  # to be ended by the fixture
+    assert counted(start(**options), words, convolutions, "convolutions by cuDNN") == wanted
 
 
 def test_kernels_that_refuse_their_operands_change_nothing(start):
