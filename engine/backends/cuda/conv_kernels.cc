@@ -146,7 +146,7 @@ bool by_library(KernelCall& call, Work& work, ConvolutionPass pass, const ConvAr
   Convolution c;
   c.pass = pass;
   c.dtype = args.y.dtype;
-  c.tf32 = c.dtype == DType::kF32 && call.attributes.has(tf32) && call.attributes.boolean(tf32);
+  c.tf32 = takes_tf32(call, c.dtype, tf32);
   c.rank = std::max(args.x.geometry->rank(), 4);
   const int first = 5 - c.rank;
   std::copy_n(p.stride + first, c.rank - 2, c.stride);

@@ -15,6 +15,11 @@ inline int dim_of(const KernelCall& call, std::int64_t given, int rank) {
   return *core::normalize_dim(given, rank, call.op.name);
 }
 
+// May a product of this dtype round its factors to TF32? `at`: that attribute's place.
+inline bool takes_tf32(const KernelCall& call, core::DType dtype, std::size_t at) {
+  return dtype == core::DType::kF32 && call.attributes.has(at) && call.attributes.boolean(at);
+}
+
 // The CPU's kernel of an op that is nothing but an elementwise step; null for others.
 Kernel host_kernel(const ops::OpDef& op);
 // Ops that are no steps of loops (they are slow, or rare) but whose kernels are functors alone.

@@ -133,8 +133,7 @@ Status product(KernelCall& call, Work& work, const TensorArg& a, const TensorArg
   Side right = side_of(b.first(), *b.geometry, false, sizes.batch);
   if (turned) std::swap(right.row, right.column);
   merge(sizes, left, right, addend);
-  const bool rounds =
-      out.dtype == DType::kF32 && call.attributes.has(tf32) && call.attributes.boolean(tf32);
+  const bool rounds = takes_tf32(call, out.dtype, tf32);
   if (by_library(call, work, sizes, left, right, addend, rounds)) return {};
 
   MatmulGraph graph;
