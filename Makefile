@@ -92,7 +92,7 @@ bench: build .venv-peers/.client ## every figure beside its peer; writes build/b
 	.venv-peers/bin/python tests/bench/run.py $(BENCH_ARGS)
 
 cuda-all: daemon ## every kernel's text that the unit tests print, by NVRTC for sm_80, sm_90 and sm_100
-	TELETENSOR_CUDA_ALL=1 build/release/tests/backend_cuda_test --gtest_filter='Loop*:Fold*:Copies*:Index*:Matmul*:Rows*:Random*:Cells*:Conv*:Attention*:Norms*:Losses*:Scatter*:Scan*:Sort*'
+	TELETENSOR_CUDA_ALL=1 build/release/tests/backend_cuda_test --gtest_filter='Loop*:Fold*:Copies*:Index*:Matmul*:Rows*:Random*:Cells*:Conv*:Attention*:Norms*:Losses*:Scatter*:Scan*:Select*:Search*:Sort*'
 
 build/gpu-check/files.tar.xz:
 	$(MAKE) gpu-folder

@@ -72,8 +72,6 @@ SHORT = {
 ON_HOST = {
     "LAPACK": ("linalg_", "geqrf"),
     "FFT": ("fft_",),
-    "sort": ("argsort_rows", "mode", "unique", "searchsorted"),
-    "size from data": ("nonzero", "masked_select", "bincount", "histc"),
 }
 
 

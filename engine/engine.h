@@ -4,9 +4,11 @@
 // world on it: names, tape, memory account, queue. No gRPC, no Python.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -153,6 +155,7 @@ struct Shared {
   std::uint64_t id = 0;                 // for the session's later calls
   int descriptor = -1;                  // of a file; the caller's, who closes it
   std::uint64_t offset = 0, bytes = 0;  // in that file
+  std::array<std::uint64_t, 2> gpu{};   // whose memory it is, by UUID (share_copy)
 };
 
 // Effects of a Raise: the in-place commands that did not happen, so that the mirror takes them
@@ -211,18 +214,23 @@ class Session {
   virtual core::Status finish_upload(std::uint64_t upload) = 0;
   virtual void abort_upload(std::uint64_t upload) = 0;
   // The row-major bytes that a bulk Fetch bound to `seq`; `ready` runs once they exist (or failed).
-  // The chunks are then read by download_chunk and freed by end_download, or by the client's
+  // They are then copied `into` by download_chunk and freed by end_download, or by the client's
   // command Taken. Who comes later takes the place of who waits: then, and with the session,
   // `ready` ends as CANCELLED.
   virtual void begin_download(std::uint64_t seq,
                               std::function<void(core::Result<Fetched>)> ready) = 0;
-  virtual core::Result<std::string> download_chunk(std::uint64_t seq, std::uint64_t offset,
-                                                   std::uint64_t bytes) = 0;
+  virtual core::Status download_chunk(std::uint64_t seq, std::uint64_t offset,
+                                      std::span<char> into) = 0;
   virtual void end_download(std::uint64_t seq) = 0;
   // Instead of its chunks: what a bulk Fetch bound to `seq` as memory that others may look at. It
   // never changes, and counts as held (by the session) until end_share(). UNIMPLEMENTED where it is
   // no memory of the host, or too small; then chunks are the way.
   virtual core::Result<Shared> share_download(std::uint64_t) {
+    return core::Status(core::Code::kUnimplemented, "this session shares no memory");
+  }
+  // Of a value on a GPU: a copy in memory of that GPU, which others may map and write to until
+  // end_share(). Waits for the copy. UNIMPLEMENTED on other devices.
+  virtual core::Result<Shared> share_copy(std::uint64_t) {
     return core::Status(core::Code::kUnimplemented, "this session shares no memory");
   }
   // New zeroed memory that others may write to, until end_share() takes it away from them.

@@ -107,191 +107,206 @@ Status interrupt(Lease& lease, const Caller& caller) {
   });
 }
 
+// Answers a call of `method` with what act(caller) returns, if it may be made.
+template <class Act>
+grpc::ServerUnaryReactor* AdminService::answer_to(grpc::CallbackServerContext* context,
+                                                  const char* method, Act act) {
+  return answer(context, [&]() -> Status {
+    const Result<Caller> caller = auth_.check(*context, entrance_, kService + std::string(method));
+    return caller.ok() ? act(*caller) : caller.status();
+  });
+}
+
+// The session of that number, or, 0, the one that the call's metadata name.
+Result<LeaseRef> AdminService::lease(grpc::CallbackServerContext& context, std::uint64_t session,
+                                     const Result<Caller>& caller) {
+  if (!caller.ok()) return caller.status();
+  return session == 0 ? lease_of(context, leases_, caller) : visible(leases_, session, *caller);
+}
+
 grpc::ServerUnaryReactor* AdminService::Sessions(grpc::CallbackServerContext* context,
                                                  const v1::SessionsRequest*,
                                                  v1::SessionsReply* reply) {
-  const Result<Caller> caller = auth_.check(*context, entrance_, kService + "Sessions"s);
-  if (!caller.ok()) return answer(context, caller.status());
-  const Overview all = overview(leases_, leases_.engine(), *caller);
-  for (const SessionView& view : all.sessions) fill(view, *reply->add_sessions());
-  if (all.others_count > 0) fill(all.others, *reply->mutable_others());
-  reply->set_others_count(static_cast<std::uint32_t>(all.others_count));
-  return answer(context, {});
+  return answer_to(context, "Sessions", [&](const Caller& caller) {
+    const Overview all = overview(leases_, leases_.engine(), caller);
+    for (const SessionView& view : all.sessions) fill(view, *reply->add_sessions());
+    if (all.others_count > 0) fill(all.others, *reply->mutable_others());
+    reply->set_others_count(static_cast<std::uint32_t>(all.others_count));
+    return Status();
+  });
 }
 
 grpc::ServerUnaryReactor* AdminService::Memory(grpc::CallbackServerContext* context,
                                                const v1::MemoryRequest*, v1::MemoryReply* reply) {
-  const Result<Caller> caller = auth_.check(*context, entrance_, kService + "Memory"s);
-  if (!caller.ok()) return answer(context, caller.status());
-  for (const engine::MemoryUse& use : leases_.engine().memory()) fill(use, *reply->add_devices());
-  for (const auto& [device, did] : leases_.engine().activity()) {
-    fill(device, did, *reply->add_activity());
-  }
-  return answer(context, {});
+  return answer_to(context, "Memory", [&](const Caller&) {
+    for (const engine::MemoryUse& use : leases_.engine().memory()) fill(use, *reply->add_devices());
+    for (const auto& [device, did] : leases_.engine().activity()) {
+      fill(device, did, *reply->add_activity());
+    }
+    return Status();
+  });
 }
 
 grpc::ServerUnaryReactor* AdminService::Holdings(grpc::CallbackServerContext* context,
                                                  const v1::HoldingsRequest* request,
                                                  v1::HoldingsReply* reply) {
-  const Result<Caller> caller = auth_.check(*context, entrance_, kService + "Holdings"s);
-  if (!caller.ok()) return answer(context, caller.status());
-  const Result<LeaseRef> lease = request->session() == 0
-                                     ? lease_of(*context, leases_, caller)
-                                     : visible(leases_, request->session(), *caller);
-  if (!lease.ok()) return answer(context, lease.status());
-  const std::uint32_t most = request->most() == 0 ? kHoldings : request->most();
-  for (const HoldingView& view : holdings(**lease, std::min(most, kMostHoldings))) {
-    v1::Holding& out = *reply->add_holdings();
-    out.set_device(core::to_string(view.holding.device));
-    out.set_bytes(view.holding.bytes);
-    out.set_seq(view.holding.seq);
-    out.set_away(view.holding.away);
-    out.set_site(view.site);
-  }
-  const Result<SessionView> view = view_of(**lease);
-  if (view.ok()) fill(*view, *reply->mutable_session());
-  if (view.ok() && request->reset_peaks() && request->session() == 0) {
-    (void)(*lease)->with_session([](engine::Session& session) {
-      session.reset_peaks();
-      return core::Status();
-    });
-  }
-  return answer(context, view.status());
+  return answer_to(context, "Holdings", [&](const Caller& caller) -> Status {
+    const Result<LeaseRef> lease = this->lease(*context, request->session(), caller);
+    if (!lease.ok()) return lease.status();
+    const std::uint32_t most = request->most() == 0 ? kHoldings : request->most();
+    for (const HoldingView& view : holdings(**lease, std::min(most, kMostHoldings))) {
+      v1::Holding& out = *reply->add_holdings();
+      out.set_device(core::to_string(view.holding.device));
+      out.set_bytes(view.holding.bytes);
+      out.set_seq(view.holding.seq);
+      out.set_away(view.holding.away);
+      out.set_site(view.site);
+    }
+    const Result<SessionView> view = view_of(**lease);
+    if (view.ok()) fill(*view, *reply->mutable_session());
+    if (view.ok() && request->reset_peaks() && request->session() == 0) {
+      (void)(*lease)->with_session([](engine::Session& session) {
+        session.reset_peaks();
+        return Status();
+      });
+    }
+    return view.status();
+  });
 }
 
 grpc::ServerUnaryReactor* AdminService::SlowLog(grpc::CallbackServerContext* context,
                                                 const v1::SlowLogRequest* request,
                                                 v1::SlowLogReply* reply) {
-  const Result<Caller> caller = auth_.check(*context, entrance_, kService + "SlowLog"s);
-  if (!caller.ok()) return answer(context, caller.status());
-  for (const SlowEntry& entry : leases_.slow_log().entries()) {
-    if (!caller->admin() && entry.user != caller->user) continue;
-    if (request->most() != 0 && reply->entries_size() >= static_cast<int>(request->most())) break;
-    v1::SlowEntry& out = *reply->add_entries();
-    out.set_age_seconds(std::chrono::duration<double>(Clock::now() - entry.at).count());
-    out.set_session(entry.session);
-    out.set_session_name(entry.session_name);
-    out.set_user(entry.user);
-    out.set_op(entry.op);
-    out.set_seconds(std::chrono::duration<double>(entry.took).count());
-    out.set_seq(entry.seq);
-    out.set_site(entry.site);
-  }
-  return answer(context, {});
+  return answer_to(context, "SlowLog", [&](const Caller& caller) {
+    const std::size_t most = request->most();
+    for (const SlowEntry& entry : leases_.slow_log().entries()) {
+      if (!caller.admin() && entry.user != caller.user) continue;
+      if (most != 0 && static_cast<std::size_t>(reply->entries_size()) >= most) break;
+      v1::SlowEntry& out = *reply->add_entries();
+      out.set_age_seconds(std::chrono::duration<double>(Clock::now() - entry.at).count());
+      out.set_session(entry.session);
+      out.set_session_name(entry.session_name);
+      out.set_user(entry.user);
+      out.set_op(entry.op);
+      out.set_seconds(std::chrono::duration<double>(entry.took).count());
+      out.set_seq(entry.seq);
+      out.set_site(entry.site);
+    }
+    return Status();
+  });
 }
 
 grpc::ServerUnaryReactor* AdminService::Publications(grpc::CallbackServerContext* context,
                                                      const v1::PublicationsRequest*,
                                                      v1::PublicationsReply* reply) {
-  const Result<Caller> caller = auth_.check(*context, entrance_, kService + "Publications"s);
-  if (!caller.ok()) return answer(context, caller.status());
-  for (const engine::Publication& each : publications(leases_.engine(), *caller)) {
-    fill_publication(each, *reply->add_publications());
-  }
-  return answer(context, {});
+  return answer_to(context, "Publications", [&](const Caller& caller) {
+    for (const engine::Publication& each : publications(leases_.engine(), caller)) {
+      fill_publication(each, *reply->add_publications());
+    }
+    return Status();
+  });
 }
 
 grpc::ServerUnaryReactor* AdminService::Kill(grpc::CallbackServerContext* context,
                                              const v1::KillRequest* request, v1::KillReply*) {
-  const Result<Caller> caller = auth_.check(*context, entrance_, kService + "Kill"s);
-  if (!caller.ok()) return answer(context, caller.status());
-  const Result<LeaseRef> lease = visible(leases_, request->session(), *caller);
-  if (lease.ok()) kill(leases_, **lease, *caller, request->reason());
-  return answer(context, lease.status());
+  return answer_to(context, "Kill", [&](const Caller& caller) {
+    const Result<LeaseRef> lease = visible(leases_, request->session(), caller);
+    if (lease.ok()) kill(leases_, **lease, caller, request->reason());
+    return lease.status();
+  });
 }
 
 grpc::ServerUnaryReactor* AdminService::InterruptSession(grpc::CallbackServerContext* context,
                                                          const v1::InterruptSessionRequest* request,
                                                          v1::InterruptSessionReply*) {
-  const Result<Caller> caller = auth_.check(*context, entrance_, kService + "InterruptSession"s);
-  if (!caller.ok()) return answer(context, caller.status());
-  const Result<LeaseRef> lease = visible(leases_, request->session(), *caller);
-  return answer(context, lease.ok() ? interrupt(**lease, *caller) : lease.status());
+  return answer_to(context, "InterruptSession", [&](const Caller& caller) {
+    const Result<LeaseRef> lease = visible(leases_, request->session(), caller);
+    return lease.ok() ? interrupt(**lease, caller) : lease.status();
+  });
 }
 
 grpc::ServerUnaryReactor* AdminService::Snapshot(grpc::CallbackServerContext* context,
                                                  const v1::SnapshotRequest* request,
                                                  v1::SnapshotReply* reply) {
-  const Result<Caller> caller = auth_.check(*context, entrance_, kService + "Snapshot"s);
-  if (!caller.ok()) return answer(context, caller.status());
-  const Result<LeaseRef> lease = request->session() == 0
-                                     ? lease_of(*context, leases_, caller)
-                                     : visible(leases_, request->session(), *caller);
-  if (!lease.ok()) return answer(context, lease.status());
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  recovery_.snapshot(*lease, [reactor, reply](const Result<SnapshotFacts>& facts) {
-    if (facts.ok()) {
-      reply->set_completed_upto(facts->completed_upto);
-      reply->set_bytes(facts->bytes);
-      reply->set_seconds(facts->seconds);
-    }
-    reactor->Finish(to_grpc(facts.status()));
+  return answer_later(context, [&](const AnswerRef& later) -> Status {
+    const Result<LeaseRef> lease = this->lease(
+        *context, request->session(), auth_.check(*context, entrance_, kService + "Snapshot"s));
+    if (!lease.ok()) return lease.status();
+    recovery_.snapshot(*lease, [later, reply](const Result<SnapshotFacts>& facts) {
+      if (facts.ok()) {
+        reply->set_completed_upto(facts->completed_upto);
+        reply->set_bytes(facts->bytes);
+        reply->set_seconds(facts->seconds);
+      }
+      later->give(facts.status());
+    });
+    return {};
   });
-  return reactor;
 }
 
 grpc::ServerUnaryReactor* AdminService::Drain(grpc::CallbackServerContext* context,
                                               const v1::DrainRequest* request,
                                               v1::DrainReply* reply) {
-  const Result<Caller> caller = auth_.check(*context, entrance_, kService + "Drain"s);
-  if (!caller.ok()) return answer(context, caller.status());
-  spdlog::info("event=drain_asked by=\"{}\" milliseconds={}", caller->user,
-               request->milliseconds());
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  recovery_.ask_to_drain(std::chrono::milliseconds(request->milliseconds()),
-                         [reactor, reply](const Result<DrainFacts>& facts) {
-                           if (facts.ok()) fill(*facts, *reply);
-                           reactor->Finish(to_grpc(facts.status()));
-                         });
-  return reactor;
+  return answer_later(context, [&](const AnswerRef& later) -> Status {
+    const Result<Caller> caller = auth_.check(*context, entrance_, kService + "Drain"s);
+    if (!caller.ok()) return caller.status();
+    spdlog::info("event=drain_asked by=\"{}\" milliseconds={}", caller->user,
+                 request->milliseconds());
+    recovery_.ask_to_drain(std::chrono::milliseconds(request->milliseconds()),
+                           [later, reply](const Result<DrainFacts>& facts) {
+                             if (facts.ok()) fill(*facts, *reply);
+                             later->give(facts.status());
+                           });
+    return {};
+  });
 }
 
 grpc::ServerUnaryReactor* AdminService::CreateToken(grpc::CallbackServerContext* context,
                                                     const v1::CreateTokenRequest* request,
                                                     v1::CreateTokenReply* reply) {
-  const Result<Caller> caller = auth_.check(*context, entrance_, kService + "CreateToken"s);
-  if (!caller.ok()) return answer(context, caller.status());
-  constexpr std::uint64_t kLongest = 100ull * 366 * 24 * 3600;
-  const Result<NewToken> made = auth_.tokens().create(
-      request->user(), role_of(request->role()),
-      static_cast<std::int64_t>(std::min(request->lifetime_seconds(), kLongest)));
-  if (!made.ok()) return answer(context, made.status());
-  spdlog::info("event=token_created id={} user=\"{}\" role={} by=\"{}\"", made->id, request->user(),
-               request->role(), caller->user);
-  reply->set_id(made->id);
-  reply->set_secret(made->secret);
-  return answer(context, {});
+  return answer_to(context, "CreateToken", [&](const Caller& caller) -> Status {
+    constexpr std::uint64_t kLongest = 100ull * 366 * 24 * 3600;
+    const Result<NewToken> made = auth_.tokens().create(
+        request->user(), role_of(request->role()),
+        static_cast<std::int64_t>(std::min(request->lifetime_seconds(), kLongest)));
+    if (!made.ok()) return made.status();
+    spdlog::info("event=token_created id={} user=\"{}\" role={} by=\"{}\"", made->id,
+                 request->user(), request->role(), caller.user);
+    reply->set_id(made->id);
+    reply->set_secret(made->secret);
+    return {};
+  });
 }
 
 grpc::ServerUnaryReactor* AdminService::ListTokens(grpc::CallbackServerContext* context,
                                                    const v1::ListTokensRequest*,
                                                    v1::ListTokensReply* reply) {
-  const Result<Caller> caller = auth_.check(*context, entrance_, kService + "ListTokens"s);
-  if (!caller.ok()) return answer(context, caller.status());
-  const Result<std::vector<TokenFacts>> found = auth_.tokens().list();
-  if (!found.ok()) return answer(context, found.status());
-  for (const TokenFacts& facts : *found) {
-    v1::TokenInfo& out = *reply->add_tokens();
-    out.set_id(facts.id);
-    out.set_user(facts.user);
-    out.set_role(std::string(to_string(facts.role)));
-    out.set_created(static_cast<std::uint64_t>(facts.created));
-    out.set_expires(static_cast<std::uint64_t>(facts.expires));
-    out.set_revoked(facts.revoked);
-  }
-  return answer(context, {});
+  return answer_to(context, "ListTokens", [&](const Caller&) -> Status {
+    const Result<std::vector<TokenFacts>> found = auth_.tokens().list();
+    if (!found.ok()) return found.status();
+    for (const TokenFacts& facts : *found) {
+      v1::TokenInfo& out = *reply->add_tokens();
+      out.set_id(facts.id);
+      out.set_user(facts.user);
+      out.set_role(std::string(to_string(facts.role)));
+      out.set_created(static_cast<std::uint64_t>(facts.created));
+      out.set_expires(static_cast<std::uint64_t>(facts.expires));
+      out.set_revoked(facts.revoked);
+    }
+    return {};
+  });
 }
 
 grpc::ServerUnaryReactor* AdminService::RevokeToken(grpc::CallbackServerContext* context,
                                                     const v1::RevokeTokenRequest* request,
                                                     v1::RevokeTokenReply*) {
-  const Result<Caller> caller = auth_.check(*context, entrance_, kService + "RevokeToken"s);
-  if (!caller.ok()) return answer(context, caller.status());
-  Status status = auth_.tokens().revoke(request->id());
-  if (status.ok()) {
-    spdlog::info("event=token_revoked id={} by=\"{}\"", clean(request->id()), caller->user);
-  }
-  return answer(context, status);
+  return answer_to(context, "RevokeToken", [&](const Caller& caller) {
+    Status status = auth_.tokens().revoke(request->id());
+    if (status.ok()) {
+      spdlog::info("event=token_revoked id={} by=\"{}\"", clean(request->id()), caller.user);
+    }
+    return status;
+  });
 }
 
 }  // namespace teletensor::server

@@ -51,6 +51,12 @@ class AdminService final : public v1::Admin::CallbackService {
                                         v1::RevokeTokenReply* reply) override;
 
  private:
+  template <class Act>
+  grpc::ServerUnaryReactor* answer_to(grpc::CallbackServerContext* context, const char* method,
+                                      Act act);
+  core::Result<LeaseRef> lease(grpc::CallbackServerContext& context, std::uint64_t session,
+                               const core::Result<Caller>& caller);
+
   Leases& leases_;
   Recovery& recovery_;
   const Auth& auth_;

@@ -15,6 +15,7 @@ constexpr void refuse_unless(bool right) {
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <map>
 
 #include "server/tokens.h"
@@ -159,7 +160,7 @@ Status assign_key(const std::string& key, const toml::node& node, Config& config
   if (key == "listen") return assign(node, config.listen);
   if (key == "socket") return assign(node, config.socket);
   if (key == "http") return assign(node, config.http);
-  if (key == "http_names") return assign(node, config.http_names);
+  if (key == "http_name") return assign(node, config.http_names);
   if (key == "proxy_socket") return assign(node, config.proxy_socket);
   if (key == "tls_cert") return assign(node, config.tls_cert);
   if (key == "tls_key") return assign(node, config.tls_key);
@@ -185,13 +186,13 @@ Status assign_key(const std::string& key, const toml::node& node, Config& config
   if (key == "sim_memory") return assign(node, config.sim_memory);
   if (key == "sim_null") return assign(node, config.sim_null);
   if (key == "max_sessions") return assign(node, config.max_sessions);
-  if (key == "stall_seconds") return assign(node, config.stall_seconds);
-  if (key == "drain_seconds") return assign(node, config.drain_seconds);
+  if (key == "stall") return assign(node, config.stall_seconds);
+  if (key == "drain") return assign(node, config.drain_seconds);
   if (key == "snapshot_every") {
     config.snapshot_every = node.value<double>().value_or(-1);
     return config.snapshot_every >= 0 ? Status() : core::invalid("expected a number, 0 or more");
   }
-  if (key == "restart_seconds") {
+  if (key == "restart") {
     config.restart_seconds = node.value<double>().value_or(-1);
     return config.restart_seconds >= 0 ? Status() : core::invalid("expected a number, 0 or more");
   }
@@ -200,7 +201,7 @@ Status assign_key(const std::string& key, const toml::node& node, Config& config
   if (const program::AmountField* field = session_limit(key)) {
     return assign(node, *field, config.session_limits.*field->field);
   }
-  if (key == "linger_seconds") return assign(node, config.linger_seconds);
+  if (key == "linger") return assign(node, config.linger_seconds);
   if (key == "log_level") return assign(node, config.log_level);
   return core::invalid("unknown key");
 }
@@ -265,11 +266,11 @@ std::string out_of_range(const Config& config) {
        1'000'000},
       {"slow_ms (--slow-ms)", static_cast<double>(config.slow_ms), 50, 1'000'000},
       {"device_patience (--device-patience)", config.device_patience, 0, kMostSeconds},
-      {"stall_seconds (--stall)", config.stall_seconds, 0, kMostSeconds},
-      {"drain_seconds (--drain)", config.drain_seconds, 0, kMostSeconds},
+      {"stall (--stall)", config.stall_seconds, 0, kMostSeconds},
+      {"drain (--drain)", config.drain_seconds, 0, kMostSeconds},
       {"snapshot_every (--snapshot-every)", config.snapshot_every, 0, kMostSeconds},
-      {"restart_seconds (--restart)", config.restart_seconds, 0, kMostSeconds},
-      {"linger_seconds (--linger)", config.linger_seconds, 0, kMostSeconds},
+      {"restart (--restart)", config.restart_seconds, 0, kMostSeconds},
+      {"linger (--linger)", config.linger_seconds, 0, kMostSeconds},
   };
   for (const Range& range : ranges) {
     if (range.value >= range.least && range.value <= range.most) continue;
@@ -305,6 +306,8 @@ core::Result<std::uint64_t> parse_bytes(std::string_view text) {
 }
 
 Status read_toml(const std::string& path, Config& config) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) return core::invalid(path + ": is a directory");
   toml::table table;
   try {
     table = toml::parse_file(path);
@@ -363,7 +366,7 @@ Parsed parse_command_line(int argc, const char* const* argv, const std::string& 
       ->envname("TELETENSOR_HTTP");
   app.add_option("--http-name", config.http_names,
                  "a host name that HTTP answers for, beside loopback's (several times)")
-      ->envname("TELETENSOR_HTTP_NAMES");
+      ->envname("TELETENSOR_HTTP_NAME");
   app.add_option("--tls-cert", config.tls_cert, "PEM: --listen (and --http off loopback) speak TLS")
       ->envname("TELETENSOR_TLS_CERT");
   app.add_option("--tls-key", config.tls_key, "PEM, mode 0600")->envname("TELETENSOR_TLS_KEY");
@@ -448,7 +451,8 @@ Parsed parse_command_line(int argc, const char* const* argv, const std::string& 
   app.add_option("--sim-memory", config.sim_memory, "of each simulated device")
       ->envname("TELETENSOR_SIM_MEMORY")
       ->transform(bytes_validator());
-  app.add_flag("--sim-null", config.sim_null, "simulated devices compute nothing (benchmarks)");
+  app.add_flag("--sim-null", config.sim_null, "simulated devices compute nothing (benchmarks)")
+      ->envname("TELETENSOR_SIM_NULL");
   app.add_option("--max-sessions", config.max_sessions, "at once")
       ->envname("TELETENSOR_MAX_SESSIONS")
       ->capture_default_str();

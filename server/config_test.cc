@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cstdlib>
 #include <fstream>
+#include <sstream>
 
 #include "server/listen.h"
 #include "server/testing.h"
@@ -119,6 +122,7 @@ TEST(Config, MistakesAreSaidAndEndTheProgram) {
   refused(parse({"--lease", "-1"}), "--lease");
   refused(parse({"--lease", "1000000000"}), "--lease");
   refused(parse({"--config", "/no/such/file"}), "/no/such/file");
+  refused(parse({"--config", folder.path.c_str()}), "is a directory");  // no empty file
   const auto with = [&](const std::string& text) {
     return parse({"--config", file_with(folder, text).c_str()});
   };
@@ -131,8 +135,8 @@ TEST(Config, MistakesAreSaidAndEndTheProgram) {
   refused(with("lanes = 1000000\n"), "lanes (--lanes): expected a number from 0 to 1024");
   refused(with("max_sessions = 0\n"), "max_sessions");
   refused(with("session_queue = 1\n"), "session_queue");
-  refused(with("drain_seconds = inf\n"), "drain_seconds");
-  refused(with("restart_seconds = 1e300\n"), "restart_seconds");
+  refused(with("drain = inf\n"), "drain (--drain)");
+  refused(with("restart = 1e300\n"), "restart (--restart)");
   refused(parse({"--stall", "nan"}), "stall");
   refused(parse({"--snapshot-every", "1e12"}), "--snapshot-every");
 }
@@ -142,6 +146,29 @@ TEST(Config, HelpAndVersion) {
   EXPECT_EQ(help.exit_code, 0);
   EXPECT_NE(help.text.find("--session-memory"), std::string::npos);
   EXPECT_NE(parse({"--version"}).text.find("teletensord 9.9"), std::string::npos);
+}
+
+// "--snapshot-every FLOAT ... (Env:TELETENSOR_SNAPSHOT_EVERY)": one setting has one name
+// everywhere.
+TEST(Config, EachFlagWithAVariableIsAKeyOfTheFile) {
+  const testing::Folder folder;
+  std::istringstream help(parse({"--help"}).text);
+  int seen = 0;
+  for (std::string line; std::getline(help, line);) {
+    const std::size_t flag = line.find("--"), variable = line.find("(Env:TELETENSOR_");
+    if (flag == std::string::npos || variable == std::string::npos) continue;
+    std::string key = line.substr(flag + 2, line.find(' ', flag) - flag - 2);
+    if (key == "config") continue;
+    std::replace(key.begin(), key.end(), '-', '_');
+    // No setting is a table.
+    const std::string file = file_with(folder, key + " = {}\n");
+    EXPECT_EQ(parse({"--config", file.c_str()}).text.find("unknown key"), std::string::npos) << key;
+    std::transform(key.begin(), key.end(), key.begin(),
+                   [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+    EXPECT_EQ(line.substr(variable), "(Env:TELETENSOR_" + key + ")");
+    ++seen;
+  }
+  EXPECT_GT(seen, 40);
 }
 
 TEST(Listen, LoopbackOnly) {

@@ -21,20 +21,9 @@ class DownloadStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   DownloadStream(grpc::CallbackServerContext* context, Leases& leases, StreamTotal& total)
       : context_(context), limits_(leases.limits()), count_(total) {}
 
-  void start(core::Result<LeaseRef> lease, const grpc::ByteBuffer& request) {
+  void start(core::Result<LeaseRef> lease, const grpc::ByteBuffer& request) noexcept {
     self_ = shared_from_this();
-    Status status = lease.ok() ? read_request(request) : lease.status();
-    if (status.ok()) status = (*lease)->join(weak_from_this(), std::nullopt);
-    if (status.ok()) {
-      lease_ = *lease;
-      const auto self = shared_from_this();
-      status = lease_->with_session([&](engine::Session& session) {
-        session.begin_download(asked_.seq, [self](core::Result<engine::Fetched> fetched) {
-          self->ready(std::move(fetched));
-        });
-        return Status();
-      });
-    }
+    Status status = core::with_memory("a stream", [&] { return begin(lease, request); });
     if (!status.ok()) finish(std::move(status));
   }
 
@@ -68,6 +57,20 @@ class DownloadStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   }
 
  private:
+  Status begin(const core::Result<LeaseRef>& lease, const grpc::ByteBuffer& request) {
+    TT_RETURN_IF_ERROR(lease.status());
+    TT_RETURN_IF_ERROR(read_request(request));
+    TT_RETURN_IF_ERROR((*lease)->join(weak_from_this(), std::nullopt));
+    lease_ = *lease;
+    const auto self = shared_from_this();
+    return lease_->with_session([&](engine::Session& session) {
+      session.begin_download(asked_.seq, [self](core::Result<engine::Fetched> fetched) {
+        self->ready(std::move(fetched));
+      });
+      return Status();
+    });
+  }
+
   Status read_request(const grpc::ByteBuffer& request) {
     std::vector<grpc::Slice> slices;
     std::string bytes;
@@ -153,23 +156,19 @@ class DownloadStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   bool write(wire::DownloadHeader& header) {
     const std::size_t size = static_cast<std::size_t>(
         std::min<std::uint64_t>(limits_.chunk_bytes, header.bytes - header.offset));
-    core::Result<std::string> data = std::string();
+    const grpc::Slice slices[] = {grpc::Slice(wire::encode_download_header(header, size)),
+                                  grpc::Slice(size)};
+    char* data = const_cast<char*>(reinterpret_cast<const char*>(slices[1].begin()));  // new
+    Status copied;
     if (size != 0) {
-      data = lease_->with_session([&](engine::Session& session) -> core::Result<std::string> {
-        return session.download_chunk(asked_.seq, header.offset, size);
+      copied = lease_->with_session([&](engine::Session& session) {
+        return session.download_chunk(asked_.seq, header.offset, {data, size});
       });
     }
-    if (data.ok() && data->size() != size) data = core::internal("download: a short chunk");
-    if (!data.ok()) {
-      finish(data.status());
+    if (!copied.ok()) {
+      finish(std::move(copied));
       return false;
     }
-    auto* bytes = new std::string(std::move(*data));
-    const grpc::Slice slices[] = {
-        grpc::Slice(wire::encode_download_header(header, size)),
-        grpc::Slice(
-            bytes->data(), bytes->size(),
-            [](void* owner) { delete static_cast<std::string*>(owner); }, bytes)};
     chunk_ = grpc::ByteBuffer(slices, 2);
     {
       MutexLock lock(mutex_);

@@ -93,9 +93,9 @@ class FakeSession final : public engine::Session {
     fetched.shape = {static_cast<std::int64_t>(uploads_[seq].size)};
     ready(std::move(fetched));
   }
-  Result<std::string> download_chunk(std::uint64_t seq, std::uint64_t offset,
-                                     std::uint64_t bytes) override {
-    return uploads_.at(seq).bytes.substr(offset, bytes);
+  Status download_chunk(std::uint64_t seq, std::uint64_t offset, std::span<char> into) override {
+    uploads_.at(seq).bytes.copy(into.data(), into.size(), offset);
+    return {};
   }
   void end_download(std::uint64_t) override {}
 

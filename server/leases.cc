@@ -32,10 +32,39 @@ Leases::~Leases() {
   house_.join();
 }
 
+// A session that is being opened counts as one that is there.
+class Leases::Opening {
+ public:
+  Opening(Leases& leases, std::string user) : leases_(leases), user_(std::move(user)) {}
+  ~Opening() {
+    MutexLock lock(leases_.mutex_);
+    end();
+  }
+  Opening(const Opening&) = delete;
+  Opening& operator=(const Opening&) = delete;
+
+  void begin() TT_REQUIRES(leases_.mutex_) {
+    leases_.opening_users_.insert(user_);
+    ++leases_.opening_;
+    counted_ = true;
+  }
+  void end() TT_REQUIRES(leases_.mutex_) {
+    if (!std::exchange(counted_, false)) return;
+    --leases_.opening_;
+    leases_.opening_users_.erase(leases_.opening_users_.find(user_));
+  }
+
+ private:
+  Leases& leases_;
+  const std::string user_;
+  bool counted_ = false;
+};
+
 core::Result<LeaseRef> Leases::open(ClientInfo client) {
   const UserLimits user_limits = limits_.of(client.user);
   while (full(client.user) && evict_one(client.user)) {
   }
+  Opening opening(*this, client.user);
   {
     MutexLock lock(mutex_);
     if (closed_) return Status(Code::kUnavailable, "the server is shutting down");
@@ -51,37 +80,24 @@ core::Result<LeaseRef> Leases::open(ClientInfo client) {
                                                   "user_sessions); close one (teletensor sessions, "
                                                   "teletensor kill ID)");
     }
-    ++opening_;
-    opening_users_.insert(client.user);
+    opening.begin();
     client.id = ++opened_;
     if (client.name.empty()) client.name = "session-" + std::to_string(opened_);
   }
-  const auto closing = [this, user = client.user] {
-    MutexLock lock(mutex_);
-    --opening_;
-    opening_users_.erase(opening_users_.find(user));
-  };
   std::string token = make_token();
-  if (token.empty()) {
-    closing();
-    return core::internal("no random bits for a token");
-  }
+  if (token.empty()) return core::internal("no random bits for a token");
   const engine::SessionOptions options = options_of(client);
   auto lease = std::make_shared<Lease>(this, std::move(token), std::move(client), limits_);
   lease->relay_ = std::make_unique<Relay>(lease.get());
   auto session = engine_.open(options, lease->relay_.get());
-  if (!session.ok()) {
-    closing();
-    return session.status();
-  }
+  if (!session.ok()) return session.status();
   lease->session_ = std::move(*session);
   bool refused = false;
   {
     MutexLock lock(mutex_);
-    --opening_;
-    opening_users_.erase(opening_users_.find(lease->client.user));
     refused = closed_;
     if (!refused) leases_.emplace(lease->token, lease);
+    opening.end();
   }
   if (refused) return Status(Code::kUnavailable, "the server is shutting down");
   spdlog::info(
@@ -141,48 +157,66 @@ LeaseRef Leases::find_name(std::string_view user, std::string_view name) const {
   return nullptr;
 }
 
+// A name that is being taken over.
+class Leases::Seizure {
+ public:
+  using Key = std::pair<std::string, std::string>;
+  Seizure(Leases& leases, Key key) : leases_(leases), key_(std::move(key)) {}
+  ~Seizure() { end(); }
+  Seizure(const Seizure&) = delete;
+  Seizure& operator=(const Seizure&) = delete;
+
+  bool begin() TT_REQUIRES(leases_.mutex_) { return held_ = leases_.seized_.insert(key_).second; }
+  void end() {
+    MutexLock lock(leases_.mutex_);
+    if (std::exchange(held_, false)) leases_.seized_.erase(key_);
+  }
+
+ private:
+  Leases& leases_;
+  const Key key_;
+  bool held_ = false;
+};
+
 void Leases::take_over(ClientInfo client, LeaseReady ready, LeaseRef of) {
   if (of) {
     client.name = of->client.name;
     client.named = of->client.named;
     client.user = of->client.user;
   }
-  const std::pair<std::string, std::string> key(client.user, client.name);
-  bool seized = false, closed = false;
-  {
-    MutexLock lock(mutex_);
-    closed = closed_;
-    seized = !closed && !seized_.insert(key).second;
-  }
-  if (closed) return ready(Status(Code::kUnavailable, "the server is shutting down"));
-  if (seized) {
-    return ready(Status(Code::kAborted, "session \"" + client.name +
-                                            "\" is being taken over by another client just now"));
-  }
-  ready = [this, key, ready = std::move(ready)](core::Result<LeaseRef> lease) {
-    {
-      MutexLock lock(mutex_);
-      seized_.erase(key);
-    }
-    ready(std::move(lease));
-  };
-  std::optional<Status> refused;
+  const Seizure::Key key(client.user, client.name);
+  const auto seizure = std::make_shared<Seizure>(*this, key);
+  Status refused;
   {
     MutexLock lock(mutex_);
     const auto found = refused_.find(key);
-    if (found != refused_.end() && found->second.holds()) {
+    if (closed_) {
+      refused = Status(Code::kUnavailable, "the server is shutting down");
+    } else if (!seizure->begin()) {
+      refused = Status(Code::kAborted, "session \"" + client.name +
+                                           "\" is being taken over by another client just now");
+    } else if (found != refused_.end() && found->second.holds()) {
       refused = found->second.why;
     } else if (found != refused_.end()) {
       refused_.erase(found);
     }
   }
-  if (refused) return ready(std::move(*refused));
+  ready = [seizure, ready = std::move(ready)](core::Result<LeaseRef> lease) {
+    seizure->end();
+    ready(std::move(lease));
+  };
+  if (!refused.ok()) return ready(std::move(refused));
   const LeaseRef old = of ? of : find_name(client.user, client.name);
   if (!old || !old->survives() ||
       !retire(*old, Status(Code::kAborted, "another client has taken the session over"), "taken",
               true)) {
     return ready(open(std::move(client)));
   }
+  inherit(old, std::move(client), std::move(ready));
+}
+
+// Of one that is retired: what begins here has to come to its end.
+void Leases::inherit(const LeaseRef& old, ClientInfo client, LeaseReady ready) noexcept {
   client.id = old->client.id;
   client.memory_asked = old->client.memory_asked;
   client.memory_quota = old->client.memory_quota;
@@ -253,7 +287,7 @@ void Leases::hand_over(Handover handover) {
   }
 }
 
-bool Leases::retire(Lease& lease, Status reason, std::string word, bool inherit) {
+bool Leases::retire(Lease& lease, Status reason, std::string word, bool inherit) noexcept {
   const Ending ending{std::move(reason), std::move(word)};
   std::vector<std::weak_ptr<LeaseCall>> calls;
   {

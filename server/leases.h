@@ -84,9 +84,9 @@ class Leases {
   void bury(const std::string& token, Ending ending) TT_REQUIRES(mutex_);
   engine::SessionOptions options_of(const ClientInfo& client) const;
   // As end(); `inherit`: the session stays, for another lease. False: it had ended before.
-  bool retire(Lease& lease, core::Status reason, std::string word, bool inherit);
+  bool retire(Lease& lease, core::Status reason, std::string word, bool inherit) noexcept;
   // Finishes a call that has lost its place; it is cancelled if its client takes nothing.
-  void dismiss(const std::shared_ptr<LeaseCall>& call, const Ending& ending);
+  void dismiss(const std::shared_ptr<LeaseCall>& call, const Ending& ending) noexcept;
   bool full(std::string_view user) const;  // for one more session of the user
   std::size_t sessions_of(std::string_view user) const TT_REQUIRES(mutex_);
   struct Handover {
@@ -95,6 +95,9 @@ class Leases {
     engine::TakenOver start;
     LeaseReady ready;
   };
+  class Opening;
+  class Seizure;
+  void inherit(const LeaseRef& old, ClientInfo client, LeaseReady ready) noexcept;
   void hand_over(Handover handover);
   void look_at(Lease& lease, Clock::time_point now);
   // Ends that session of the user which nobody has come back to for longest, for want of room.

@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "engine/core/with_memory.h"
 #include "server/leases.h"
 
 namespace teletensor::server {
@@ -42,8 +43,11 @@ void Leases::keep_house() {
       hand_over(std::move(*handover));
       handover.reset();
     } else if (!dead) {
-      for (const LeaseRef& lease : all()) look_at(*lease, Clock::now());
-      abandon_lingering();
+      (void)core::with_memory("a look at the sessions", [&] {  // else the next time
+        for (const LeaseRef& lease : all()) look_at(*lease, Clock::now());
+        abandon_lingering();
+        return Status();
+      });
       continue;
     } else {
       dead->destroy_session();
@@ -57,7 +61,7 @@ void Leases::keep_house() {
   }
 }
 
-void Leases::dismiss(const std::shared_ptr<LeaseCall>& call, const Ending& ending) {
+void Leases::dismiss(const std::shared_ptr<LeaseCall>& call, const Ending& ending) noexcept {
   {
     MutexLock lock(mutex_);
     lingering_.emplace_back(Clock::now(), call);

@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "engine/core/with_memory.h"
 #include "server/image_codec.h"
 
 namespace teletensor::server {
@@ -94,46 +95,65 @@ void Recovery::snapshot(const LeaseRef& lease, Written done) {
     if (draining_) {
       refused = Status(Code::kUnavailable, "the server is shutting down");
     } else {
-      const auto [line, fresh] = lines_.try_emplace(lease.get());
-      begins = fresh;
-      if (!begins) line->second.waiting.push_back(std::move(done));
+      Line& line = lines_[lease.get()];
+      line.waiting.push_back(std::move(done));
+      begins = !std::exchange(line.busy, true);
     }
   }
   if (!refused.ok()) return done(std::move(refused));
-  if (begins) begin(lease, {std::move(done)});
+  if (begins) begin(lease);
 }
 
-// Its line is there, so that nobody else begins one.
-void Recovery::begin(const LeaseRef& lease, std::vector<Written> done) {
-  const int rank = done.empty() ? 1 : 0;
-  picture(lease, false, rank, [this, lease, done](core::Result<SnapshotFacts> facts) {
-    std::vector<Written> next;
-    bool over = false;
-    {
-      MutexLock lock(mutex_);
-      const auto line = lines_.find(lease.get());
-      next.swap(line->second.waiting);
-      over = draining_;
-      if (over || next.empty()) lines_.erase(line);
-      if (times_.every.count() > 0) {
-        Past& past = past_[lease->client.id];
-        const double took = facts.ok() ? kMostOften * facts->seconds : 0;
-        past.due = Clock::now() + std::max<Clock::duration>(
-                                      times_.every, std::chrono::duration_cast<Clock::duration>(
-                                                        std::chrono::duration<double>(took)));
-        if (done.empty() && !facts.ok() && facts.status().message() != past.status.message()) {
-          spdlog::warn("event=no_snapshot session=\"{}\" id={} reason=\"{}\"", lease->client.name,
-                       lease->client.id, facts.status().message());
-        }
-        past.status = facts.status();
-      }
-    }
-    for (const Written& each : done) each(facts);
-    if (!over && !next.empty()) return begin(lease, std::move(next));
-    for (const Written& each : next) {
-      each(Status(Code::kUnavailable, "the server is shutting down"));
-    }
+// For all who wait in its line, which is busy: nobody else begins one.
+void Recovery::begin(const LeaseRef& lease) {
+  int rank = 1;
+  {
+    MutexLock lock(mutex_);
+    Line& line = lines_[lease.get()];
+    line.served.swap(line.waiting);
+    if (!line.served.empty()) rank = 0;
+  }
+  const Status status = core::with_memory("a snapshot", [&] {
+    picture(lease, false, rank,
+            [this, lease](const core::Result<SnapshotFacts>& facts) { served(lease, facts); });
+    return Status();
   });
+  if (!status.ok()) served(lease, status);
+}
+
+void Recovery::served(const LeaseRef& lease, const core::Result<SnapshotFacts>& facts) {
+  std::vector<Written> done, late;
+  bool more = false;
+  {
+    MutexLock lock(mutex_);
+    const auto line = lines_.find(lease.get());
+    done.swap(line->second.served);
+    if (times_.every.count() > 0) note(*lease, facts, done.empty());
+    more = !draining_ && !line->second.waiting.empty();
+    if (!more) {
+      late.swap(line->second.waiting);
+      lines_.erase(line);
+    }
+  }
+  for (const Written& each : done) each(facts);
+  if (more) return begin(lease);
+  for (const Written& each : late) {
+    each(Status(Code::kUnavailable, "the server is shutting down"));
+  }
+}
+
+// `timed`: nobody has asked for it.
+void Recovery::note(const Lease& lease, const core::Result<SnapshotFacts>& facts, bool timed) {
+  Past& past = past_[lease.client.id];
+  const double took = facts.ok() ? kMostOften * facts->seconds : 0;
+  past.due = Clock::now() +
+             std::max<Clock::duration>(times_.every, std::chrono::duration_cast<Clock::duration>(
+                                                         std::chrono::duration<double>(took)));
+  if (timed && !facts.ok() && facts.status().message() != past.status.message()) {
+    spdlog::warn("event=no_snapshot session=\"{}\" id={} reason=\"{}\"", lease.client.name,
+                 lease.client.id, facts.status().message());
+  }
+  past.status = facts.status();
 }
 
 // Begins with those whose time has come.
@@ -152,11 +172,11 @@ void Recovery::look_round() {
       if (fresh) past->second.due = now + times_.every;
       if (now < past->second.due) continue;
       if (lease->outbox().completed_upto() == lease->written_upto()) continue;
-      if (lines_.try_emplace(lease.get()).second) due.push_back(lease);
+      if (!std::exchange(lines_[lease.get()].busy, true)) due.push_back(lease);
     }
     std::erase_if(past_, [&](const auto& past) { return !ids.contains(past.first); });
   }
-  for (const LeaseRef& lease : due) begin(lease, {});
+  for (const LeaseRef& lease : due) begin(lease);
 }
 
 void Recovery::ask_to_drain(std::chrono::milliseconds budget, Drained done) {
@@ -165,9 +185,9 @@ void Recovery::ask_to_drain(std::chrono::milliseconds budget, Drained done) {
     MutexLock lock(mutex_);
     late = draining_;
     if (!late && shutdown_) {
+      drained_.push_back(std::exchange(done, nullptr));
       first = !std::exchange(asked_, true);
       if (budget.count() > 0) budget_ = budget;
-      drained_.push_back(std::exchange(done, nullptr));
     }
   }
   if (done) {
@@ -181,19 +201,25 @@ void Recovery::picture(const LeaseRef& lease, bool hold, int rank,
                        std::function<void(core::Result<SnapshotFacts>)> done) {
   auto taken = [this, lease, hold, rank, done](core::Result<program::Image> image) {
     if (!image.ok()) return done(image.status());
-    Job job{lease,
-            std::move(*image),
-            std::make_shared<v1::SavedHead>(),
-            std::make_shared<v1::SavedBody>(),
-            done,
-            rank};
-    lease->save(*job.head, *job.body);
-    job.head->set_drained(hold);
-    {
-      MutexLock lock(mutex_);
-      jobs_.push_back(std::move(job));
-    }
-    changed_.notify_all();
+    const Status status = core::with_memory("a snapshot", [&] {
+      Job job{lease,
+              std::move(*image),
+              std::make_shared<v1::SavedHead>(),
+              std::make_shared<v1::SavedBody>(),
+              done,
+              rank};
+      lease->save(*job.head, *job.body);
+      job.head->set_drained(hold);
+      {
+        MutexLock lock(mutex_);
+        jobs_.push_back(std::move(job));
+      }
+      changed_.notify_all();
+      return Status();
+    });
+    if (status.ok()) return;
+    leases_.end(*lease, status, "protocol");  // what it was to tell may be lost
+    done(status);
   };
   const Status status = lease->with_session([&](engine::Session& session) {
     session.snapshot(hold, std::move(taken));
@@ -240,7 +266,7 @@ void Recovery::work() {
     }
     if (!over.empty()) commons_.sweep();
     if (!job) continue;
-    auto facts = write(*job);
+    auto facts = core::with_memory("a snapshot", [&] { return write(*job); });
     const auto done = job->done;
     if (last_chance(*job) && !job->squeezed && facts.status().code() == Code::kResourceExhausted) {
       MutexLock lock(mutex_);

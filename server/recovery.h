@@ -85,7 +85,8 @@ class Recovery {
   };
   // One after the other for each session: who comes meanwhile has the next one.
   struct Line {
-    std::vector<Written> waiting;
+    bool busy = false;
+    std::vector<Written> served, waiting;
   };
   // When a session was written down last, for those that are from time to time.
   struct Past {
@@ -96,7 +97,10 @@ class Recovery {
                std::function<void(core::Result<SnapshotFacts>)> done);
   core::Status refusal(const Lease& lease) const;
   static bool last_chance(const Job& job);
-  void begin(const LeaseRef& lease, std::vector<Written> done);
+  void begin(const LeaseRef& lease);
+  void served(const LeaseRef& lease, const core::Result<SnapshotFacts>& facts);
+  void note(const Lease& lease, const core::Result<SnapshotFacts>& facts, bool timed)
+      TT_REQUIRES(mutex_);
   void look_round();
   void work();
   core::Result<SnapshotFacts> write(Job& job);

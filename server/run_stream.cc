@@ -22,12 +22,14 @@ class RunStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
         count_(total),
         attach_(number_of(*context, "teletensor-attach")) {}
 
-  void start(core::Result<LeaseRef> lease) {
+  void start(core::Result<LeaseRef> lease) noexcept {
     self_ = shared_from_this();
     std::uint64_t attach = attach_;
     if (lease.ok() && attach == 0) attach = attach_ = (*lease)->client.attach_counter;
     std::string word;
-    Status status = lease.ok() ? (*lease)->join(weak_from_this(), attach, &word) : lease.status();
+    Status status = core::with_memory("a stream", [&] {
+      return lease.ok() ? (*lease)->join(weak_from_this(), attach, &word) : lease.status();
+    });
     if (status.ok()) {
       MutexLock lock(mutex_);
       lease_ = *lease;
@@ -45,7 +47,7 @@ class RunStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
       MutexLock lock(mutex_);
       lease = lease_;
     }
-    const Status status = with_memory([&] { return consume(*lease); });
+    const Status status = core::with_memory("a frame", [&] { return consume(*lease); });
     if (!status.ok()) leases_.end(*lease, status, "protocol");
     {
       MutexLock lock(mutex_);
@@ -171,7 +173,8 @@ class RunStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
     }
     if (lease) {
       bool some = false;
-      const Status status = with_memory([&] { return take_progress(*lease, &some); });
+      const Status status =
+          core::with_memory("progress", [&] { return take_progress(*lease, &some); });
       if (!status.ok()) {  // what it was to tell is lost
         leases_.end(*lease, status, "protocol");
         return true;

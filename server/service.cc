@@ -14,55 +14,85 @@ constexpr char kService[] = "/teletensor.v1.Compute/";
 template <class Reactor>
 class Refused final : public Reactor {
  public:
-  explicit Refused(const char* text) {
-    this->Finish(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, text));
-  }
+  explicit Refused(const core::Status& why) { this->Finish(to_grpc(why)); }
   void OnDone() override { delete this; }
 };
 constexpr std::size_t kSpansPerReply = 16384;
-constexpr char kTooMany[] = "the server has too many streams";
 
 }  // namespace
+
+// Answers a call of `method` with what act(lease) returns, if it may be made and the lease is the
+// caller's.
+template <class Act>
+grpc::ServerUnaryReactor* ComputeService::answer_for(grpc::CallbackServerContext* context,
+                                                     const char* method, Act act) {
+  return answer(context, [&]() -> core::Status {
+    const core::Result<LeaseRef> lease = this->lease(*context, method);
+    return lease.ok() ? act(**lease) : lease.status();
+  });
+}
+
+// What start() makes, unless it fails or there are too many.
+template <class Reactor, class Start>
+Reactor* ComputeService::stream(Start start) noexcept {
+  Reactor* reactor = nullptr;
+  const core::Status status = core::with_memory("a stream", [&] {
+    if (streams_ >= leases_.limits().streams) {
+      return core::Status(core::Code::kResourceExhausted, "the server has too many streams");
+    }
+    reactor = start();
+    return core::Status();
+  });
+  return status.ok() ? reactor : new Refused<Reactor>(status);
+}
 
 grpc::ServerUnaryReactor* ComputeService::Hello(grpc::CallbackServerContext* context,
                                                 const v1::HelloRequest* request,
                                                 v1::HelloReply* reply) {
-  const core::Result<Caller> caller = auth_.check(*context, entrance_, kService + "Hello"s);
-  if (!caller.ok()) return answer(context, caller.status());
+  return answer_later(
+      context, [&](const AnswerRef& later) { return hello(*context, *request, *reply, later); });
+}
+
+core::Status ComputeService::hello(grpc::CallbackServerContext& context,
+                                   const v1::HelloRequest& request, v1::HelloReply& reply,
+                                   const AnswerRef& later) {
+  const core::Result<Caller> caller = auth_.check(context, entrance_, kService + "Hello"s);
+  if (!caller.ok()) return caller.status();
   engine::Engine& engine = leases_.engine();
   core::Result<server::Hello> hello =
-      read_hello(*request, engine.catalog(), leases_.limits(), facts_);
+      read_hello(request, engine.catalog(), leases_.limits(), facts_);
   if (!hello.ok()) {
     ++leases_.counters().refused_sessions;
-    spdlog::warn("event=hello_refused peer=\"{}\" reason=\"{}\"", context->peer(),
+    spdlog::warn("event=hello_refused peer=\"{}\" reason=\"{}\"", context.peer(),
                  hello.status().message());
-    return answer(context, hello.status());
+    return hello.status();
   }
-  hello->client.peer = context->peer();
+  hello->client.peer = context.peer();
   hello->client.user = caller->user;
   const UserLimits limits = leases_.limits().of(caller->user);
   hello->client.limits = limits.amounts;
-  hello->client.memory_asked = request->memory_quota();
+  hello->client.memory_asked = request.memory_quota();
   hello->client.memory_quota = limits.quota(hello->client.memory_asked);
   // Who comes without a name is nobody in particular: a session is nobody's to take by its name.
   if (caller->user == kAnonymous) hello->client.takes_over = false;
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   const bool local =
-      !entrance_.remote && entrance_.neighbour.empty() && context->peer().starts_with("unix:");
-  auto ready = [this, reactor, reply, peer = context->peer(), shares = local && facts_.shares,
+      !entrance_.remote && entrance_.neighbour.empty() && context.peer().starts_with("unix:");
+  auto ready = [this, later, &reply, peer = context.peer(), shares = local && facts_.shares,
                 unsupported = std::move(hello->unsupported)](core::Result<LeaseRef> lease) {
     if (!lease.ok()) {
       ++leases_.counters().refused_sessions;
       spdlog::warn("event=session_refused peer=\"{}\" reason=\"{}\"", peer,
                    lease.status().message());
-      return reactor->Finish(to_grpc(lease.status()));
+      return later->give(lease.status());
     }
-    fill_hello_reply(**lease, unsupported, leases_.engine(), leases_.limits(), facts_, shares,
-                     *reply);
-    reactor->Finish(grpc::Status::OK);
+    later->give(core::with_memory("a call", [&] {
+      fill_hello_reply(**lease, unsupported, leases_.engine(), leases_.limits(), facts_, shares,
+                       reply);
+      return core::Status();
+    }));
   };
-  if (request->take_back()) {
-    const core::Result<LeaseRef> old = lease_of(*context, leases_, caller);
+  if (request.take_back()) {
+    const core::Result<LeaseRef> old = lease_of(context, leases_, caller);
     if (!old.ok()) {
       ready(old.status());
     } else if ((*old)->client.instance != hello->client.instance) {
@@ -76,149 +106,160 @@ grpc::ServerUnaryReactor* ComputeService::Hello(grpc::CallbackServerContext* con
   } else {
     ready(leases_.open(std::move(hello->client)));
   }
-  return reactor;
+  return {};
 }
 
 grpc::ServerUnaryReactor* ComputeService::Attach(grpc::CallbackServerContext* context,
                                                  const v1::AttachRequest* request,
                                                  v1::AttachReply* reply) {
-  const core::Result<LeaseRef> lease = this->lease(*context, kService + "Attach"s);
+  return answer(context, [&] { return attach(*context, *request, *reply); });
+}
+
+core::Status ComputeService::attach(grpc::CallbackServerContext& context,
+                                    const v1::AttachRequest& request, v1::AttachReply& reply) {
+  const core::Result<LeaseRef> lease = this->lease(context, "Attach");
   if (!lease.ok()) {
-    const bool restarted = request->server_epoch() != facts_.epoch;
-    return answer(context, restarted && lease.status().code() == core::Code::kNotFound
-                               ? core::Status(core::Code::kNotFound,
-                                              "the server has been restarted and kept no session")
-                               : lease.status());
+    const bool restarted = request.server_epoch() != facts_.epoch;
+    return restarted && lease.status().code() == core::Code::kNotFound
+               ? core::Status(core::Code::kNotFound,
+                              "the server has been restarted and kept no session")
+               : lease.status();
   }
   std::string word;
   const core::Result<Attached> attached =
-      (*lease)->attach({request->instance_id(), request->attach_counter(), request->progress_upto(),
-                        request->completed_upto(), request->uploads(), request->replay_from()},
+      (*lease)->attach({request.instance_id(), request.attach_counter(), request.progress_upto(),
+                        request.completed_upto(), request.uploads(), request.replay_from()},
                        &word);
   if (!attached.ok()) {
-    if (!word.empty()) context->AddTrailingMetadata(kReasonKey, word);
-    return answer(context, attached.status());
+    if (!word.empty()) context.AddTrailingMetadata(kReasonKey, word);
+    return attached.status();
   }
-  reply->set_server_epoch(facts_.epoch);
-  reply->set_attach_counter(request->attach_counter());
-  reply->set_received_upto(attached->received_upto);
-  reply->set_completed_upto(attached->completed_upto);
-  reply->set_lease_seconds(static_cast<std::uint32_t>((*lease)->client.lease.count()));
-  reply->set_replay(attached->replay);
-  reply->set_credit_upto(attached->credits.upto);
-  reply->set_credit_bytes(attached->credits.bytes);
-  reply->set_bytes_received(attached->credits.received);
-  return answer(context, {});
+  reply.set_server_epoch(facts_.epoch);
+  reply.set_attach_counter(request.attach_counter());
+  reply.set_received_upto(attached->received_upto);
+  reply.set_completed_upto(attached->completed_upto);
+  reply.set_lease_seconds(static_cast<std::uint32_t>((*lease)->client.lease.count()));
+  reply.set_replay(attached->replay);
+  reply.set_credit_upto(attached->credits.upto);
+  reply.set_credit_bytes(attached->credits.bytes);
+  reply.set_bytes_received(attached->credits.received);
+  return {};
 }
 
 grpc::ServerUnaryReactor* ComputeService::Close(grpc::CallbackServerContext* context,
                                                 const v1::CloseRequest*, v1::CloseReply*) {
-  const core::Result<LeaseRef> lease = this->lease(*context, kService + "Close"s);
-  if (!lease.ok()) return answer(context, lease.status());
-  leases_.end(**lease, core::Status(core::Code::kCancelled, "its client closed it"), "closed");
-  return answer(context, {});
+  return answer_for(context, "Close", [&](Lease& lease) {
+    leases_.end(lease, core::Status(core::Code::kCancelled, "its client closed it"), "closed");
+    return core::Status();
+  });
 }
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* ComputeService::Run(
     grpc::CallbackServerContext* context) {
-  if (too_many_streams()) {
-    return new Refused<grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>>(kTooMany);
-  }
-  return start_run(context, leases_, lease(*context, kService + "Run"s), streams_);
+  return stream<grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>>(
+      [&] { return start_run(context, leases_, lease(*context, "Run"), streams_); });
 }
 
 grpc::ServerReadReactor<grpc::ByteBuffer>* ComputeService::Upload(
     grpc::CallbackServerContext* context, grpc::ByteBuffer* reply) {
-  if (too_many_streams()) {
-    return new Refused<grpc::ServerReadReactor<grpc::ByteBuffer>>(kTooMany);
-  }
-  return start_upload(context, reply, leases_, lease(*context, kService + "Upload"s), streams_);
+  return stream<grpc::ServerReadReactor<grpc::ByteBuffer>>(
+      [&] { return start_upload(context, reply, leases_, lease(*context, "Upload"), streams_); });
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* ComputeService::Download(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
-  if (too_many_streams()) {
-    return new Refused<grpc::ServerWriteReactor<grpc::ByteBuffer>>(kTooMany);
-  }
-  return start_download(context, request, leases_, lease(*context, kService + "Download"s),
-                        streams_);
+  return stream<grpc::ServerWriteReactor<grpc::ByteBuffer>>([&] {
+    return start_download(context, request, leases_, lease(*context, "Download"), streams_);
+  });
 }
 
 grpc::ServerUnaryReactor* ComputeService::Staged(grpc::CallbackServerContext* context,
                                                  const v1::StagedRequest* request,
                                                  v1::StagedReply* reply) {
-  const core::Result<LeaseRef> lease = this->lease(*context, kService + "Staged"s);
-  if (!lease.ok()) return answer(context, lease.status());
-  const wire::StagedAnswer staged = (*lease)->staged(request->key(), request->give_up());
-  reply->set_received(staged.received);
-  reply->set_upload(staged.upload);
-  return answer(context, {});
+  return answer_for(context, "Staged", [&](Lease& lease) {
+    const wire::StagedAnswer staged = lease.staged(request->key(), request->give_up());
+    reply->set_received(staged.received);
+    reply->set_upload(staged.upload);
+    return core::Status();
+  });
 }
 
 grpc::ServerUnaryReactor* ComputeService::Interrupt(grpc::CallbackServerContext* context,
                                                     const v1::InterruptRequest* request,
                                                     v1::InterruptReply*) {
-  core::Result<LeaseRef> lease = core::Status(core::Code::kNotFound, "no session has this name");
-  if (request->session_name().empty()) {
-    lease = this->lease(*context, kService + "Interrupt"s);
-  } else {
-    const core::Result<Caller> caller = auth_.check(*context, entrance_, kService + "Interrupt"s);
-    if (!caller.ok()) return answer(context, caller.status());
-    LeaseRef named;
-    if (caller->user != kAnonymous) {
-      named = leases_.find_name(caller->user, request->session_name());
-    }
-    if (named) lease = std::move(named);
-  }
-  if (!lease.ok()) return answer(context, lease.status());
-  return answer(context, (*lease)->with_session([&](engine::Session& session) {
-    session.interrupt(request->upto());
-    return core::Status();
-  }));
+  return answer(context, [&]() -> core::Status {
+    const core::Result<LeaseRef> lease = request->session_name().empty()
+                                             ? this->lease(*context, "Interrupt")
+                                             : named(*context, request->session_name());
+    if (!lease.ok()) return lease.status();
+    return (*lease)->with_session([&](engine::Session& session) {
+      session.interrupt(request->upto());
+      return core::Status();
+    });
+  });
+}
+
+core::Result<LeaseRef> ComputeService::lease(grpc::CallbackServerContext& context,
+                                             const char* method) const {
+  return lease_of(context, leases_,
+                  auth_.check(context, entrance_, kService + std::string(method)));
+}
+
+// The caller's session of that name.
+core::Result<LeaseRef> ComputeService::named(grpc::CallbackServerContext& context,
+                                             const std::string& name) const {
+  const core::Result<Caller> caller = auth_.check(context, entrance_, kService + "Interrupt"s);
+  if (!caller.ok()) return caller.status();
+  LeaseRef found;
+  if (caller->user != kAnonymous) found = leases_.find_name(caller->user, name);
+  if (!found) return core::Status(core::Code::kNotFound, "no session has this name");
+  return found;
 }
 
 grpc::ServerUnaryReactor* ComputeService::Describe(grpc::CallbackServerContext* context,
                                                    const v1::DescribeRequest*,
                                                    v1::DescribeReply* reply) {
-  const core::Result<Caller> caller = auth_.check(*context, entrance_, kService + "Describe"s);
-  if (!caller.ok()) return answer(context, caller.status());
-  fill_describe_reply(leases_.engine(), leases_.limits(), facts_, leases_.all().size(), *reply);
-  return answer(context, {});
+  return answer(context, [&]() -> core::Status {
+    const core::Result<Caller> caller = auth_.check(*context, entrance_, kService + "Describe"s);
+    if (!caller.ok()) return caller.status();
+    fill_describe_reply(leases_.engine(), leases_.limits(), facts_, leases_.all().size(), *reply);
+    return {};
+  });
 }
 
 grpc::ServerUnaryReactor* ComputeService::ReportSites(grpc::CallbackServerContext* context,
                                                       const v1::SitesReport* request,
                                                       v1::SitesReply*) {
-  const core::Result<LeaseRef> lease = this->lease(*context, kService + "ReportSites"s);
-  if (!lease.ok()) return answer(context, lease.status());
-  core::Result<Sites> sites = read_sites(*request);
-  if (sites.ok()) (*lease)->set_sites(std::move(*sites));
-  return answer(context, sites.status());
+  return answer_for(context, "ReportSites", [&](Lease& lease) {
+    core::Result<Sites> sites = read_sites(*request);
+    if (sites.ok()) lease.set_sites(std::move(*sites));
+    return sites.status();
+  });
 }
 
 grpc::ServerUnaryReactor* ComputeService::Published(grpc::CallbackServerContext* context,
                                                     const v1::PublishedRequest* request,
                                                     v1::PublishedReply* reply) {
-  const core::Result<LeaseRef> lease = this->lease(*context, kService + "Published"s);
-  if (!lease.ok()) return answer(context, lease.status());
-  return answer(context, (*lease)->with_session([&](engine::Session& session) {
-    for (const engine::Publication& each : session.published(request->name())) {
-      fill_publication(each, *reply->add_publications());
-    }
-    return core::Status();
-  }));
+  return answer_for(context, "Published", [&](Lease& lease) {
+    return lease.with_session([&](engine::Session& session) {
+      for (const engine::Publication& each : session.published(request->name())) {
+        fill_publication(each, *reply->add_publications());
+      }
+      return core::Status();
+    });
+  });
 }
 
 grpc::ServerUnaryReactor* ComputeService::Profile(grpc::CallbackServerContext* context,
                                                   const v1::ProfileRequest* request,
                                                   v1::ProfileReply* reply) {
-  const core::Result<LeaseRef> lease = this->lease(*context, kService + "Profile"s);
-  if (!lease.ok()) return answer(context, lease.status());
-  return answer(context, (*lease)->with_session([&](engine::Session& session) {
-    session.profile(request->record());
-    fill_profile_reply(session.take_profile(kSpansPerReply), leases_.engine().catalog(), *reply);
-    return core::Status();
-  }));
+  return answer_for(context, "Profile", [&](Lease& lease) {
+    return lease.with_session([&](engine::Session& session) {
+      session.profile(request->record());
+      fill_profile_reply(session.take_profile(kSpansPerReply), leases_.engine().catalog(), *reply);
+      return core::Status();
+    });
+  });
 }
 
 }  // namespace teletensor::server

@@ -59,12 +59,18 @@ class ComputeService final : public ComputeCallbacks {
                                     v1::ProfileReply* reply) override;
 
  private:
+  template <class Act>
+  grpc::ServerUnaryReactor* answer_for(grpc::CallbackServerContext* context, const char* method,
+                                       Act act);
+  template <class Reactor, class Start>
+  Reactor* stream(Start start) noexcept;
+  core::Status hello(grpc::CallbackServerContext& context, const v1::HelloRequest& request,
+                     v1::HelloReply& reply, const AnswerRef& later);
+  core::Status attach(grpc::CallbackServerContext& context, const v1::AttachRequest& request,
+                      v1::AttachReply& reply);
   // The lease of a call of `method`, if it may be made and the lease is the caller's.
-  core::Result<LeaseRef> lease(grpc::CallbackServerContext& context,
-                               std::string_view method) const {
-    return lease_of(context, leases_, auth_.check(context, entrance_, method));
-  }
-  bool too_many_streams() const { return streams_ >= leases_.limits().streams; }
+  core::Result<LeaseRef> lease(grpc::CallbackServerContext& context, const char* method) const;
+  core::Result<LeaseRef> named(grpc::CallbackServerContext& context, const std::string& name) const;
 
   Leases& leases_;
   const Auth& auth_;

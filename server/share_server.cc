@@ -1,6 +1,7 @@
 #include "server/share_server.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <spdlog/spdlog.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -27,8 +28,9 @@ using core::Status;
 namespace {
 
 constexpr int kWorkers = 2;
-constexpr std::chrono::seconds kFirstRequest{5};
+constexpr std::chrono::milliseconds kFirstRequest{5000}, kNextUpload{500};
 constexpr int kTickMs = 500;
+constexpr int kSoonMs = 1;  // how long a worker waits for the next piece of an upload
 
 Status system_error(const std::string& what) {
   return Status(Code::kUnavailable, what + ": " + std::strerror(errno));
@@ -149,6 +151,7 @@ void ShareServer::watch() {
     }
     for (const ConnectionRef& connection : done) {
       connection->working = false;
+      connection->since = Clock::now();
       if (connection->broken) {
         drop(connection);
       } else {
@@ -202,26 +205,31 @@ void ShareServer::end_silent() {
   }
   std::vector<ConnectionRef> silent;
   for (const auto& [socket, connection] : connections_) {
-    if (!connection->working && connection->share == 0 &&
-        Clock::now() - connection->since > kFirstRequest) {
-      silent.push_back(connection);
-    }
+    if (connection->working || (connection->share != 0 && !connection->way)) continue;
+    const auto most = connection->way ? kNextUpload : kFirstRequest;
+    if (Clock::now() - connection->since > most) silent.push_back(connection);
   }
   for (const ConnectionRef& connection : silent) drop(connection);
 }
 
-void ShareServer::look_at(const ConnectionRef& connection) {
-  wire::ShareRequest request;
-  std::string& in = connection->in;
+ShareServer::Heard ShareServer::hear(Connection& connection, wire::ShareRequest& request) {
+  std::string& in = connection.in;
   char bytes[sizeof request];
-  const ssize_t n = recv(connection->socket, bytes, sizeof request - in.size(), 0);
-  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return arm(*connection, false);
-  if (n <= 0) return drop(connection);
+  const ssize_t n = recv(connection.socket, bytes, sizeof request - in.size(), 0);
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return Heard::kNotYet;
+  if (n <= 0) return Heard::kEnd;
   in.append(bytes, static_cast<std::size_t>(n));
-  if (in.size() < sizeof request) return arm(*connection, false);
+  if (in.size() < sizeof request) return Heard::kNotYet;
   std::memcpy(&request, in.data(), sizeof request);
   in.clear();
-  if (request.magic != wire::kShareMagic) return drop(connection);
+  return request.magic == wire::kShareMagic ? Heard::kRequest : Heard::kEnd;
+}
+
+void ShareServer::look_at(const ConnectionRef& connection) {
+  wire::ShareRequest request;
+  const Heard heard = hear(*connection, request);
+  if (heard == Heard::kNotYet) return arm(*connection, false);
+  if (heard == Heard::kEnd) return drop(connection);
   connection->working = true;
   give([this, connection, request] { serve(connection, request); });
 }
@@ -251,6 +259,11 @@ void ShareServer::give(std::function<void()> job) {
   changed_.notify_one();
 }
 
+bool ShareServer::idle() {
+  MutexLock lock(mutex_);
+  return jobs_.empty();
+}
+
 void ShareServer::work() {
   while (true) {
     std::function<void()> job;
@@ -270,6 +283,19 @@ void ShareServer::answer(const ConnectionRef& connection, const Status& status,
   reply.code = static_cast<std::uint32_t>(status.code());
   if (!send_record(connection->socket, reply, descriptor)) connection->broken = true;
   if (descriptor >= 0) close(descriptor);
+  if (connection->upload != 0 && !connection->broken) {
+    // Its next piece is there, or comes soon. Behind the others' jobs: this worker looks for one.
+    wire::ShareRequest request;
+    pollfd ready{connection->socket, POLLIN, 0};
+    const int most = idle() ? kSoonMs : 0;
+    const Heard heard = poll(&ready, 1, most) > 0 ? hear(*connection, request) : Heard::kNotYet;
+    if (heard == Heard::kRequest) {
+      MutexLock lock(mutex_);
+      jobs_.push_back([this, connection, request] { serve(connection, request); });
+      return;
+    }
+    connection->broken = heard == Heard::kEnd;
+  }
   {
     MutexLock lock(mutex_);
     done_.push_back(connection);
@@ -291,11 +317,14 @@ void ShareServer::serve(const ConnectionRef& connection, const wire::ShareReques
   const Result<LeaseRef> lease = lease_of(request);
   if (!lease.ok()) return answer(connection, lease.status(), reply);
   const bool first = connection->share == 0;
-  if (request.kind == wire::kShareTake && first) return take(connection, *lease, request.number);
+  const bool gpu = request.kind == wire::kShareTakeGpu;
+  if ((gpu || request.kind == wire::kShareTake) && first) {
+    return take(connection, *lease, request.number, gpu);
+  }
   if (request.kind == wire::kShareUpload && !first) {
     return upload(connection, *lease, request);
   }
-  if (request.kind != wire::kShareOpen || !first) {
+  if ((request.kind != wire::kShareOpen && request.kind != wire::kShareWay) || !first) {
     return answer(connection, core::invalid("not a request of this moment"), reply);
   }
   const Result<engine::Shared> opened =
@@ -305,23 +334,26 @@ void ShareServer::serve(const ConnectionRef& connection, const wire::ShareReques
   if (!opened.ok()) return answer(connection, opened.status(), reply);
   connection->lease = *lease;
   connection->share = opened->id;
+  connection->way = request.kind == wire::kShareWay;
   reply.offset = opened->offset;
   reply.bytes = opened->bytes;
   answer(connection, {}, reply, opened->descriptor);
 }
 
-void ShareServer::take(const ConnectionRef& connection, const LeaseRef& lease, std::uint64_t seq) {
-  const auto shared = [this, connection, lease, seq](Status status) {
+void ShareServer::take(const ConnectionRef& connection, const LeaseRef& lease, std::uint64_t seq,
+                       bool gpu) {
+  const auto shared = [this, connection, lease, seq, gpu](Status status) {
     wire::ShareReply reply;
     if (!status.ok()) return answer(connection, status, reply);
     const Result<engine::Shared> share =
         lease->with_session([&](engine::Session& session) -> Result<engine::Shared> {
-          return session.share_download(seq);
+          return gpu ? session.share_copy(seq) : session.share_download(seq);
         });
     if (!share.ok()) return answer(connection, share.status(), reply);
     connection->lease = lease;
     connection->share = share->id;
-    reply.offset = share->offset;
+    reply.number = gpu ? share->gpu[0] : 0;
+    reply.offset = gpu ? share->gpu[1] : share->offset;
     reply.bytes = share->bytes;
     answer(connection, {}, reply, share->descriptor);
   };

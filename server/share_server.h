@@ -36,19 +36,24 @@ class ShareServer {
   struct Connection {
     ~Connection();
     int socket = -1;
-    Clock::time_point since = Clock::now();
+    Clock::time_point since = Clock::now();  // it came, or its last job was done
     // Of the watcher; while `working` of the job.
     std::string in;
     std::weak_ptr<Lease> lease;
     std::uint64_t share = 0;
     std::uint64_t upload = 0;  // begun and not finished
+    bool way = false;          // of kShareWay
     bool working = false;
     bool broken = false;
   };
   using ConnectionRef = std::shared_ptr<Connection>;
 
+  enum class Heard { kNotYet, kRequest, kEnd };
+
   ShareServer(std::string path, Leases& leases) : path_(std::move(path)), leases_(leases) {}
   core::Status listen();
+  // Reads what has come of a connection's next request. Its watcher's, while `working` its job's.
+  static Heard hear(Connection& connection, wire::ShareRequest& request);
 
   // The watcher's.
   void watch();
@@ -61,8 +66,9 @@ class ShareServer {
   // The workers'.
   void work();
   void give(std::function<void()> job);
+  bool idle();  // no job waits
   void serve(const ConnectionRef& connection, const wire::ShareRequest& request);
-  void take(const ConnectionRef& connection, const LeaseRef& lease, std::uint64_t seq);
+  void take(const ConnectionRef& connection, const LeaseRef& lease, std::uint64_t seq, bool gpu);
   void upload(const ConnectionRef& connection, const LeaseRef& lease,
               const wire::ShareRequest& request);
   static void begin(Connection& connection, engine::Session& session, std::uint64_t upload);

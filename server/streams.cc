@@ -14,10 +14,13 @@ grpc::Status to_grpc(const core::Status& status) {
   return {static_cast<grpc::StatusCode>(status.code()), status.message().substr(0, kMaxText)};
 }
 
-grpc::ServerUnaryReactor* answer(grpc::CallbackServerContext* context, const core::Status& status) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(to_grpc(status));
-  return reactor;
+Answer::~Answer() {
+  if (reactor_ == nullptr) return;
+  give(core::Status(core::Code::kResourceExhausted, "the daemon is out of memory for a call"));
+}
+
+void Answer::give(const core::Status& status) noexcept {
+  std::exchange(reactor_, nullptr)->Finish(to_grpc(status));
 }
 
 core::Result<LeaseRef> lease_of(grpc::CallbackServerContext& context, const Leases& leases,

@@ -3,8 +3,10 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <new>
+#include <memory>
+#include <utility>
 
+#include "engine/core/with_memory.h"
 #include "server/leases.h"
 #include "server/rights.h"
 
@@ -14,8 +16,6 @@ namespace teletensor::server {
 inline constexpr char kReasonKey[] = "teletensor-reason";
 
 grpc::Status to_grpc(const core::Status& status);
-// Ends a unary call.
-grpc::ServerUnaryReactor* answer(grpc::CallbackServerContext* context, const core::Status& status);
 // The lease that the call's metadata names, if it is the caller's: NOT_FOUND else, as for no lease.
 // Where it has ended, the trailing metadata say why.
 core::Result<LeaseRef> lease_of(grpc::CallbackServerContext& context, const Leases& leases,
@@ -23,18 +23,48 @@ core::Result<LeaseRef> lease_of(grpc::CallbackServerContext& context, const Leas
 // A number of the call's metadata; 0 where there is none.
 std::uint64_t number_of(const grpc::CallbackServerContext& context, const char* key);
 
-// What may need memory on behalf of a call: without it the call fails. gRPC itself drops what its
-// callbacks throw, and the call would wait for ever: so they are noexcept, and what escapes ends
-// the process, which a supervisor starts again.
+// gRPC drops what its callbacks throw, and a stream would wait for ever, or answers as if there
+// were no such method: so they are noexcept, what may need memory on behalf of a call is done
+// core::with_memory(), and what escapes ends the process, which a supervisor starts again.
+
+// Ends a unary call with what act() returns.
 template <class Act>
-core::Status with_memory(Act act) {
-  try {
-    return act();
-  } catch (const std::bad_alloc&) {
-    return core::Status(core::Code::kResourceExhausted, "the daemon is out of memory");
-  } catch (...) {
-    return core::internal("the daemon threw an exception");
-  }
+grpc::ServerUnaryReactor* answer(grpc::CallbackServerContext* context, Act act) noexcept {
+  const core::Status status = core::with_memory("a call", act);
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  reactor->Finish(to_grpc(status));
+  return reactor;
+}
+
+// The answer of a unary call that comes later, once, from any thread. Whoever lets go of it as the
+// last without having given it had no memory for that.
+class Answer {
+ public:
+  explicit Answer(grpc::ServerUnaryReactor* reactor) : reactor_(reactor) {}
+  ~Answer();
+  Answer(const Answer&) = delete;
+  Answer& operator=(const Answer&) = delete;
+  void give(const core::Status& status) noexcept;
+
+ private:
+  grpc::ServerUnaryReactor* reactor_;  // null: given
+};
+using AnswerRef = std::shared_ptr<Answer>;
+
+// A unary call that act(answer) sees to: it fails with what that returns, or has somebody give the
+// answer.
+template <class Act>
+grpc::ServerUnaryReactor* answer_later(grpc::CallbackServerContext* context, Act act) noexcept {
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  AnswerRef later;
+  const core::Status status = core::with_memory("a call", [&] {
+    later = std::make_shared<Answer>(reactor);
+    const core::Status refused = act(later);
+    if (!refused.ok()) later->give(refused);
+    return core::Status();
+  });
+  if (!later) reactor->Finish(to_grpc(status));
+  return reactor;
 }
 
 // Counts the streams of the server, to refuse too many before they cost anything.

@@ -27,9 +27,11 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
         count_(total),
         key_(number_of(*context, "teletensor-upload")) {}
 
-  void start(core::Result<LeaseRef> lease) {
+  void start(core::Result<LeaseRef> lease) noexcept {
     self_ = shared_from_this();
-    Status status = lease.ok() ? (*lease)->join(weak_from_this(), std::nullopt) : lease.status();
+    Status status = core::with_memory("a stream", [&] {
+      return lease.ok() ? (*lease)->join(weak_from_this(), std::nullopt) : lease.status();
+    });
     if (status.ok()) {
       lease_ = *lease;
       want_read();
@@ -62,7 +64,7 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
  private:
   void next() {
     bool waits = false;
-    const Status status = with_memory([&] { return take_chunk(&waits); });
+    const Status status = core::with_memory("an upload", [&] { return take_chunk(&waits); });
     if (!status.ok()) return finish(status);
     if (!waits) want_read();
   }

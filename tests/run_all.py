@@ -71,7 +71,9 @@ def run_unit() -> tuple[int, int]:
 def run_pytest(stage: str) -> tuple[int, int]:
     report = RESULTS / f"{stage}.xml"
     status = run([sys.executable, "-m", "pytest", "-q", f"tests/{stage}", f"--junitxml={report}",
-                  "-p", "no:cacheprovider", "-n", JOBS, "--dist", "loadfile"], LIMITS[stage])
+                  "-p", "no:cacheprovider", "-n", JOBS, "--dist", "loadfile",
+                  "--max-worker-restart", "0"],  # after a crash xdist waits for ever
+                 LIMITS[stage])
     try:
         passed, failed = count_cases(report)
     except (FileNotFoundError, ElementTree.ParseError):

@@ -154,16 +154,20 @@ Tensor operator-(const Tensor& a);
 struct Options {
   std::string name;          // of the session, for people
   std::uint64_t memory = 0;  // bytes asked for on each device; 0: what the daemon allows
-  std::string token;         // who this is, where the daemon asks
+  std::string token;         // who this is ["": TELETENSOR_TOKEN, the file TELETENSOR_TOKEN_FILE]
   double timeout = 10;       // seconds, for the connection
   // Seconds that the daemon keeps the session after the connection is lost; until then this client
   // attaches again by itself, and nothing is lost or runs twice. 0: the session ends with it.
   std::uint64_t lease = 30;
+  // Files of PEM for TLS: authorities ["": TELETENSOR_CA, the system's], this client's own
+  // certificate and key, where the daemon asks for one [TELETENSOR_CERT, TELETENSOR_KEY].
+  std::string ca = "", certificate = "", key = "";
 };
 
 class Connection {
  public:
-  // "host:port" (loopback), "unix:/path" or a path.
+  // "host:port", "unix:/path" or a path. Off loopback the connection is TLS; "tls://host:port"
+  // always is. Throws Error: kInvalid for an address, a token or a file that is none.
   static Connection open(const std::string& address, const Options& options = {});
 
   const std::string& name() const;

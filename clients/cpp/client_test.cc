@@ -4,8 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <functional>
 #include <thread>
+#include <vector>
 
+#include "clients/cpp/credentials.h"
 #include "engine/engine.h"
 #include "server/server.h"
 #include "server/testing.h"
@@ -24,6 +28,7 @@ class CppClient : public testing::Test {
     machine.host_memory = 256u << 20;
     engine_ = engine::Engine::create(machine);
     server::ServerOptions options;
+    options.listen = "";
     options.socket = folder_.path + "/d.sock";
     options.version = "test";
     auto started = server::Server::start(*engine_, options);
@@ -120,6 +125,41 @@ TEST_F(CppClient, EagerErrorsAreRaisedAtTheCall) {
   EXPECT_EQ(x.sum().item(), 21);
 }
 
+// Sent, it would be a broken client's command, which ends the session.
+TEST_F(CppClient, ADeviceThatTheDaemonHasNotIsAnErrorOfItsLine) {
+  const Connection c = open();
+  const std::string bytes(4, '\0'), many(1 << 20, '\0');
+  for (const auto& use : std::vector<std::function<void()>>{
+           [&] { c.tensor(bytes, "float32", {1}, "cuda:7"); },
+           [&] { c.tensor(many, "float32", {1 << 18}, "cuda:7"); },
+           [&] {
+             c.call("full", {1.0, Shape{2}}, {{"device", DeviceName{"cuda:7"}}});
+           }}) {
+    const Error error = error_of(use);
+    EXPECT_EQ(error.code(), Error::kInvalid);
+    EXPECT_THAT(error.what(), HasSubstr("device cuda:7 is not on this daemon; it has cpu"));
+  }
+  EXPECT_EQ(c.tensor(kSix, {6}).sum().item(), 21);
+}
+
+TEST_F(CppClient, ANameThatIsNoneIsAnErrorOfItsLine) {
+  const Connection c = open();
+  const Tensor x = c.tensor(kSix, {6});
+  for (const std::string& bad : {std::string(), std::string("a\0b", 3), std::string(201, 'a')}) {
+    for (const auto& use : std::vector<std::function<void()>>{
+             [&] { c.publish(bad, x); }, [&] { c.published(bad); }, [&] { c.unpublish(bad); }}) {
+      EXPECT_THAT(error_of(use).what(), HasSubstr("a name: 1 to 200 characters"));
+    }
+  }
+  EXPECT_THAT(error_of([&] { c.publish("x", x, false, "bob\n"); }).what(), HasSubstr("users: "));
+  EXPECT_EQ(x.sum().item(), 21);
+}
+
+TEST_F(CppClient, AFolderIsNoProgram) {
+  const Connection c = open();
+  EXPECT_THAT(error_of([&] { Program::load(c, folder_.path); }).what(), HasSubstr("cannot open"));
+}
+
 TEST_F(CppClient, LateErrorsNameTheOpAndTheLine) {
   const Connection c = open();
   const Tensor x = c.tensor(kSix, {2, 3});
@@ -211,9 +251,56 @@ TEST_F(CppClient, ADaemonThatStopsIsAnError) {
   server_->stop();
   EXPECT_EQ(error_of([&] { x.sum().item(); }).code(), Error::kLost);
   EXPECT_EQ(error_of([&] {
-              open({.name = "", .memory = 0, .token = "", .timeout = 0.2, .lease = 0});
+              Options options;
+              options.timeout = 0.2;
+              open(options);
             }).code(),
             4);
+}
+
+TEST(CppAddress, WhatIsNoneIsRefusedBeforeGrpcSeesIt) {
+  Options options;
+  options.timeout = 0.1;
+  for (const char* bad : {"", "nowhere", "127.0.0.1", "127.0.0.1:99999", "127.0.0.1:", ":1",
+                          "127.0.0.1:1x", "tls://host:0", "unix:"}) {
+    const Error error = error_of([&] { Connection::open(bad, options); });
+    EXPECT_EQ(error.code(), Error::kInvalid) << bad;
+    EXPECT_THAT(error.what(), HasSubstr("address \"" + std::string(bad) + "\": ")) << bad;
+  }
+  EXPECT_EQ(error_of([&] { Connection::open("unix:/" + std::string(107, 'x'), options); }).code(),
+            Error::kInvalid);
+  const Error nobody = error_of([&] { Connection::open("127.0.0.1:1", options); });
+  EXPECT_THAT(nobody.what(), HasSubstr("no teletensord answers at 127.0.0.1:1"));
+  for (const double wrong : {0.0, -1.0, 1e300, std::nan("")}) {
+    options.timeout = wrong;
+    EXPECT_THAT(error_of([&] { Connection::open("127.0.0.1:1", options); }).what(),
+                HasSubstr("timeout"));
+  }
+}
+
+TEST(CppAddress, EncryptedUnlessItStaysOnThisMachine) {
+  for (const char* own :
+       {"127.0.0.1:1", "127.9.9.9:1", "localhost:1", "[::1]:1", "unix:/x", "/x"}) {
+    EXPECT_FALSE(credentials_of(own, {}).tls) << own;
+  }
+  for (const char* far : {"tls://127.0.0.1:1", "example.org:1", "192.0.2.1:1", "127.example.org:1",
+                          "[2001:db8::1]:1", "localhost.example.org:1"}) {
+    EXPECT_TRUE(credentials_of(far, {}).tls) << far;
+  }
+}
+
+TEST_F(CppClient, ATokenThatNoHeaderCanHoldIsAnError) {
+  Options options;
+  for (const std::string& bad :
+       {std::string("a\nb"), std::string("a\0b", 3), std::string("\xff"), std::string(1001, 'a')}) {
+    options.token = bad;
+    const Error error = error_of([&] { open(options); });
+    EXPECT_EQ(error.code(), Error::kInvalid);
+    EXPECT_THAT(error.what(), HasSubstr("printable ASCII"));
+    EXPECT_THAT(error.what(), testing::Not(HasSubstr("aa")));
+  }
+  options.token = "tt_nobody\n";  // as a file has it: without its end of line
+  EXPECT_THAT(error_of([&] { open(options); }).what(), HasSubstr("unknown, expired or revoked"));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "clients/cpp/safetensors.h"
 
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -54,7 +55,10 @@ Status entry_of(const json& described, std::string_view data, SafetensorsFile::E
 
 core::Result<SafetensorsFile> SafetensorsFile::read(const std::string& path) {
   std::ifstream in(path, std::ios::binary | std::ios::ate);
-  if (!in) return Status(core::Code::kNotFound, "cannot open " + path);
+  std::error_code ignored;
+  if (!in || std::filesystem::is_directory(path, ignored)) {
+    return Status(core::Code::kNotFound, "cannot open " + path);
+  }
   SafetensorsFile file;
   const auto size = in.tellg();
   if (size < 0) return Status(core::Code::kNotFound, "cannot read " + path);

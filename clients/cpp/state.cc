@@ -29,6 +29,22 @@ Status wrong(const ops::OpDef& def, const Parameter& parameter, const char* want
   return core::invalid(def.name + "(): argument '" + parameter.name + "' must be " + wants);
 }
 
+Channel open_channel(const Credentials& credentials) {
+  const auto text = [](const std::string& pem) { return pem.empty() ? nullptr : pem.c_str(); };
+  const tt_wire_tls tls{text(credentials.authorities), text(credentials.certificate),
+                        text(credentials.key)};
+  return Channel(*teletensor_wire(), credentials.target, credentials.tls ? &tls : nullptr);
+}
+
+// What the daemon takes from a right client; from another one it ends the session.
+void check_name(const char* what, std::string_view name) {
+  const auto printable = [](char c) { return c >= ' ' && c <= '~'; };
+  if (name.empty() || name.size() > 200 || !std::all_of(name.begin(), name.end(), printable)) {
+    raise_if(core::invalid(std::string("publish: ") + what +
+                           ": 1 to 200 characters of printable ASCII"));
+  }
+}
+
 // The arguments of one call, as a Session takes them.
 struct Parsed {
   core::InlineVector<Var, 3> arguments;
@@ -130,10 +146,13 @@ std::string CppSession::explained(const std::string& text, std::uint64_t root) c
 
 // ---------------------------------------------------------------- ConnectionState
 
-ConnectionState::ConnectionState(const std::string& address, const Options& options)
-    : channel(*teletensor_wire(), address), timeout(options.timeout) {
+ConnectionState::ConnectionState(const std::string& address, const Options& options,
+                                 const Credentials& credentials)
+    : channel(open_channel(credentials)), timeout(options.timeout) {
   std::vector<std::pair<std::string, std::string>> metadata;
-  if (!options.token.empty()) metadata.emplace_back("authorization", "Bearer " + options.token);
+  if (!credentials.token.empty()) {
+    metadata.emplace_back("authorization", "Bearer " + credentials.token);
+  }
   channel.set_metadata(metadata);
   HelloAsked asked;
   asked.version = "cpp";
@@ -143,6 +162,11 @@ ConnectionState::ConnectionState(const std::string& address, const Options& opti
   asked.lease_seconds = options.lease;
   const auto reply = channel.unary("/teletensor.v1.Compute/Hello",
                                    encode_hello(asked, ops::catalog()), timeout, true, {});
+  const Code code = reply.status().code();
+  if (code == Code::kUnavailable || code == Code::kDeadlineExceeded) {
+    throw Error(static_cast<int>(code),
+                "no teletensord answers at " + address + " (" + reply.status().message() + ")");
+  }
   raise_if(reply.status());
   raise_if(decode_hello(*reply, hello));
   metadata.emplace_back("teletensor-token", hello.token);
@@ -241,7 +265,9 @@ std::vector<Tensor> ConnectionState::call(std::string_view op, const std::vector
     if (!p.is_operand()) {
       Attribute attribute;
       raise_if(to_attribute(*def, p, *values[i], attribute));
+      const bool device = attribute.kind == Attribute::Kind::kDevice;
       parsed.attributes.push_back(std::move(attribute));
+      if (device) check_device(parsed.attributes.device(parsed.attributes.size() - 1));
     } else if (const auto* tensors = std::get_if<std::vector<Tensor>>(&value); list && tensors) {
       parsed.counts.push_back(static_cast<std::uint32_t>(tensors->size()));
       for (const Tensor& tensor : *tensors) operand(tensor);
@@ -280,9 +306,20 @@ std::vector<Tensor> ConnectionState::call(std::string_view op, const std::vector
   return out;
 }
 
+void ConnectionState::check_device(core::Device device) const {
+  const std::string name = core::to_string(device);
+  std::string all;
+  for (const std::string& each : hello.devices) {
+    if (each == name) return;
+    all += (all.empty() ? "" : ", ") + each;
+  }
+  raise_if(core::invalid("device " + name + " is not on this daemon; it has " + all));
+}
+
 Tensor ConnectionState::upload(std::string_view bytes, core::DType dtype, core::Device device,
                                const Shape& shape) {
   const Lock lock(api);
+  check_device(device);
   if (shape.size() > static_cast<std::size_t>(core::kMaxRank)) {
     raise_if(core::invalid("rank " + std::to_string(shape.size()) + " is above the limit of 12"));
   }
@@ -354,6 +391,8 @@ std::string ConnectionState::read(Handle& handle) {
 
 void ConnectionState::publish(const std::string& name, Handle* handle, bool writable,
                               const std::string& users) {
+  check_name("a name", name);
+  if (!users.empty()) check_name("users", users);
   const Lock lock(api);
   session->at("publish", {});
   raise_if(session->publish(name, handle, writable, users));
@@ -363,6 +402,7 @@ void ConnectionState::publish(const std::string& name, Handle* handle, bool writ
 }
 
 Tensor ConnectionState::published(const std::string& name) {
+  check_name("a name", name);
   const Lock lock(api);
   std::string reply;
   raise_if(keeper->bulk([&](std::string* word) -> Status {

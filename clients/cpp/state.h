@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "clients/cpp/client.h"
+#include "clients/cpp/credentials.h"
 #include "clients/cpp/hello.h"
 #include "clients/cpp/keeper.h"
 #include "clients/session/channel.h"
@@ -56,10 +57,15 @@ class CppSession final : public Session {
 };
 
 struct ConnectionState : std::enable_shared_from_this<ConnectionState> {
-  ConnectionState(const std::string& address, const Options& options);
+  ConnectionState(const std::string& address, const Options& options)
+      : ConnectionState(address, options, credentials_of(address, options)) {}
+  ConnectionState(const std::string& address, const Options& options,
+                  const Credentials& credentials);
   ~ConnectionState();
   void close();
 
+  // An error that lists the daemon's devices, where this is none of them.
+  void check_device(core::Device device) const;
   Tensor wrap(HandleRef handle);
   std::vector<Tensor> call(std::string_view op, const std::vector<Value>& arguments,
                            const Named& named, bool inplace, const Where& where);

@@ -43,6 +43,8 @@ Status Session::backward(autograd::BackwardCall call, bool create_graph,
       }
     }
   }
+  TT_RETURN_IF_ERROR(
+      fits_frame("backward", command.roots.size() + command.seeds.size() + command.inputs.size()));
   begin_command();
   auto plan = Backward::plan(graph_, std::move(call));
   if (!plan.ok()) return plan.status();

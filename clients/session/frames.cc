@@ -130,6 +130,7 @@ std::uint64_t Session::take_up(std::uint64_t attach, std::uint64_t received_upto
     ++again_;
   }
   ++stream_;
+  if (link_) link_->retire();
   changed_.notify_all();
   work_.notify_all();
   return stream_;
@@ -170,6 +171,7 @@ std::uint64_t Session::replay(std::uint64_t attach, std::uint64_t received_upto,
   replay_upto_ = completed_;
   retains_ = limits_.retained_bytes > 0;
   ++stream_;
+  if (link_) link_->retire();
   changed_.notify_all();
   work_.notify_all();
   return stream_;
@@ -254,7 +256,7 @@ Status Session::diverged(const wire::ErrorEvent& error) {
 
 void Session::lost(Status why) {
   MutexLock lock(mutex_);
-  if (lost_.ok()) lost_ = std::move(why);
+  if (lost_.ok() && !closed_) lost_ = std::move(why);  // a closed one ended by itself
   over_ = true;
   changed_.notify_all();
   wake_sender();

@@ -74,6 +74,11 @@ Status gradient_below(Session& session, std::size_t at, autograd::BackwardCall c
     std::vector<bool> wrapped;
     for (HandleRef& input : call.inputs) {
       wrapped.push_back(is_batched(*input, level.id));
+      if (any && !wrapped.back()) {
+        return invalid(
+            "grad: inside vmap, the outputs differ from sample to sample, what their gradients are "
+            "asked of does not; use func.grad");
+      }
       if (wrapped.back()) input = HandleRef(extra_of(*input)->inner);
     }
     TT_RETURN_IF_ERROR(gradient_below(session, k, std::move(call), create_graph, results));

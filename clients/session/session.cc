@@ -77,7 +77,7 @@ Session::~Session() {
 
 Status Session::lost_status() const {
   if (!lost_.ok()) return lost_;
-  if (closed_) return Status(core::Code::kFailedPrecondition, "the session is closed");
+  if (closed_) return Status(core::Code::kUnavailable, "the session is closed [closed]");
   return {};
 }
 
@@ -115,10 +115,22 @@ void Session::close_frame() {
 }
 
 void Session::wake_sender() {
-  if (link_ ? link_->wake_writer() : std::exchange(sender_sleeps_, false)) {
-    (link_ ? link_->work : work_).notify_one();
+  if (link_) {
+    link_->call_writer();
+  } else if (std::exchange(sender_sleeps_, false)) {
+    work_.notify_one();
   }
 }
+
+namespace {
+
+std::size_t items_in(const core::Attributes& attributes) {
+  std::size_t items = 0;
+  for (std::size_t i = 0; i < attributes.size(); ++i) items += 2 + attributes.ints(i).size();
+  return items;
+}
+
+}  // namespace
 
 void Session::issue(const autograd::Call& call, bool inplace, std::uint32_t made) {
   core::InlineVector<program::Argument, 4> arguments;
@@ -133,7 +145,10 @@ void Session::issue(const autograd::Call& call, bool inplace, std::uint32_t made
   }
   {
     MutexLock lock(mutex_);
-    if (writer_.full(limits_.frame)) close_frame();
+    // Numbers among the arguments are items themselves, complex ones two.
+    const std::size_t items =
+        items_in(*call.attributes) + 3 * arguments.size() + call.counts.size();
+    if (writer_.full(limits_.frame, 256 + 10 * items, 64 + items)) close_frame();
     writer_.append(wire::ApplyView{call.op,
                                    call.record,
                                    inplace,
@@ -164,7 +179,8 @@ void Session::issue(const program::Command& command, std::uint32_t made) {
     MutexLock lock(mutex_);
     std::size_t large = limits_.frame.inline_bytes;
     if (const auto* d = std::get_if<program::Define>(&command)) large = d->bytes.size();
-    if (writer_.full(limits_.frame, 256 + large, 4096)) close_frame();
+    const std::size_t items = wire::FrameWriter::items_of(command);
+    if (writer_.full(limits_.frame, 256 + large + 10 * items, 4096 + items)) close_frame();
     writer_.append(command, made);
     wake_sender();
   }
@@ -230,6 +246,20 @@ Status ended() {
 
 }  // namespace
 
+// A command that no frame holds would end the session.
+Status Session::fits_frame(OpId op, std::span<const Var> arguments,
+                           const core::Attributes& attributes) const {
+  return fits_frame(catalog().at(op).name, arguments.size() + items_in(attributes));
+}
+
+Status Session::fits_frame(std::string_view what, std::size_t items) const {
+  constexpr std::size_t kOther = 64;  // counts, single numbers
+  if (items + kOther <= limits_.frame.items) return {};
+  return core::invalid(std::string(what) + ": " + std::to_string(items) +
+                       " tensors and numbers in one call, at most " +
+                       std::to_string(limits_.frame.items - kOther) + " can be sent");
+}
+
 Status Session::usable(std::span<const Var> arguments, bool inplace) const {
   for (const Var& argument : arguments) {
     if (argument.is_tensor() && autograd::handle_of(argument).id == 0) return ended();
@@ -270,6 +300,7 @@ Status Session::apply(OpId op, std::span<const Var> arguments,
     }
   }
   TT_RETURN_IF_ERROR(usable(arguments, false));
+  TT_RETURN_IF_ERROR(fits_frame(op, arguments, attributes));
   const bool mutates = !catalog().at(op).mutates.empty();
   if (following) [[unlikely]]
     TT_RETURN_IF_ERROR(follow_program(arguments, mutates));
@@ -310,6 +341,7 @@ Status Session::apply_inplace(OpId op, std::span<const Var> arguments,
     }
   }
   TT_RETURN_IF_ERROR(usable(arguments, true));
+  TT_RETURN_IF_ERROR(fits_frame(op, arguments, attributes));
   if (following) [[unlikely]]
     TT_RETURN_IF_ERROR(follow_program(arguments, true));
   if (watching) [[unlikely]]
@@ -447,8 +479,9 @@ core::Result<std::uint64_t> Session::fetch(Handle& h, bool bulk) {
     MutexLock lock(mutex_);
     awaited_.insert(seq_ + 1);
   }
+  const std::uint64_t seq = seq_ + 1;
   issue(program::Command(program::Fetch{h.id, bulk}), 0);
-  return seq_;
+  return seq;
 }
 
 // ---------------------------------------------------------------- waiting

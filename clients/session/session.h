@@ -49,6 +49,9 @@ struct SessionLimits {
   std::uint64_t credit_upto = 65536;
   std::uint64_t credit_bytes = 64ull << 20;
   wire::FrameLimits frame;
+  // From one frame to the next that nobody waits for. Without, one of a loop of small ops has 35 of
+  // them, with it 200, and each wakes three threads.
+  std::chrono::microseconds pace{150};
   std::uint64_t quota = 0;  // bytes a device; 0: unknown
   program::Amounts most;    // handles, programs and kept names; 0: unknown
   bool keeps = false;       // the session outlives its stream: frames are kept until they have run
@@ -257,6 +260,8 @@ class Session : public autograd::Issuer {
   friend class Stream;
   // With the lock. Is there a frame that the credits allow?
   bool sendable() const;
+  // There is a frame that takes no more commands.
+  bool whole_frame() const { return again_ != 0 || !frames_.empty(); }
   bool all_taken() const { return again_ == 0 && frames_.empty() && writer_.empty(); }
   // The next frame. Precondition: sendable().
   FrameRef take_frame();
@@ -286,6 +291,9 @@ class Session : public autograd::Issuer {
       trace_made(h);
   }
   void trace_made(Handle& h);
+  core::Status fits_frame(std::string_view what, std::size_t items) const;
+  core::Status fits_frame(OpId op, std::span<const Var> arguments,
+                          const core::Attributes& attributes) const;
   Status usable(std::span<const Var> arguments, bool inplace) const;
   Status follow_program(std::span<const Var> arguments, bool writes);
   void flush_releases();

@@ -6,10 +6,10 @@
 
 #ifdef __linux__
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -43,7 +43,7 @@ Status unsupported() { return Status(Code::kUnimplemented, "no shared memory on 
 Result<Mapping> Mapping::take(const ShareAddress&, std::uint64_t, std::uint64_t, const Stop&) {
   return unsupported();
 }
-Result<Mapping> Mapping::open(const ShareAddress&, std::uint64_t, const Stop&) {
+Result<Mapping> Mapping::open(const ShareAddress&, std::uint64_t, bool, const Stop&) {
   return unsupported();
 }
 Result<std::uint64_t> Mapping::upload(const ShareAddress&, core::Device, std::uint64_t,
@@ -54,12 +54,18 @@ Result<std::uint64_t> Mapping::send(const ShareAddress&, core::Device, std::stri
                                     const Stop&) {
   return unsupported();
 }
+Result<GpuMemory> take_gpu(const ShareAddress&, std::uint64_t, std::uint64_t, const Stop&) {
+  return unsupported();
+}
 
 #else
 
 namespace {
 
-constexpr int kSliceMs = 100;
+constexpr int kSliceMs = 100;  // between looks at `stop`
+
+// Of the memory by which an upload goes: the daemon copies one while the client writes others.
+constexpr int kPieces = 8;
 
 // Closes a descriptor with its life.
 class Owned {
@@ -104,6 +110,10 @@ Result<int> dial(const std::string& path) {
     return unavailable(path);
   }
   TT_RETURN_IF_ERROR(check_peer(socket.get()));
+  const timeval slice{0, kSliceMs * 1000};
+  if (setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &slice, sizeof slice) != 0) {
+    return unavailable("socket");
+  }
   return socket.release();
 }
 
@@ -130,13 +140,6 @@ Status tell(int socket, const wire::ShareRequest& request) {
 
 // Waits for the next reply, and the descriptor that comes with it.
 Status hear(int socket, wire::ShareReply& reply, Owned& descriptor, const Stop& stop) {
-  while (true) {
-    pollfd ready{socket, POLLIN, 0};
-    const int n = poll(&ready, 1, kSliceMs);
-    if (n > 0) break;
-    if (n < 0 && errno != EINTR) return unavailable("wait");
-    if (stop && stop()) return Status(Code::kCancelled, "interrupted");
-  }
   iovec part{&reply, sizeof reply};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
   msghdr message{};
@@ -144,7 +147,11 @@ Status hear(int socket, wire::ShareReply& reply, Owned& descriptor, const Stop& 
   message.msg_iovlen = 1;
   message.msg_control = control;
   message.msg_controllen = sizeof control;
-  const ssize_t n = recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_WAITALL);
+  ssize_t n;
+  while ((n = recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_WAITALL)) < 0) {
+    if (errno != EINTR && errno != EAGAIN) return unavailable("wait");
+    if (stop && stop()) return Status(Code::kCancelled, "interrupted");
+  }
   if (const cmsghdr* header = n > 0 ? CMSG_FIRSTHDR(&message) : nullptr;
       header != nullptr && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS &&
       header->cmsg_len == CMSG_LEN(sizeof(int))) {
@@ -229,10 +236,31 @@ Result<Mapping> Mapping::take(const ShareAddress& from, std::uint64_t seq, std::
   return ask(from, request, bytes, MAP_PRIVATE | MAP_NORESERVE, stop);
 }
 
-Result<Mapping> Mapping::open(const ShareAddress& from, std::uint64_t bytes, const Stop& stop) {
-  wire::ShareRequest request = request_of(from, wire::kShareOpen);
+Result<Mapping> Mapping::open(const ShareAddress& from, std::uint64_t bytes, bool way,
+                              const Stop& stop) {
+  wire::ShareRequest request = request_of(from, way ? wire::kShareWay : wire::kShareOpen);
   request.bytes = bytes;
   return ask(from, request, bytes, MAP_SHARED, stop);
+}
+
+Result<GpuMemory> take_gpu(const ShareAddress& from, std::uint64_t seq, std::uint64_t bytes,
+                           const Stop& stop) {
+  wire::ShareRequest request = request_of(from, wire::kShareTakeGpu);
+  request.number = seq;
+  const Result<int> socket = dial(from.socket);
+  if (!socket.ok()) return socket.status();
+  Owned hold(*socket), memory;
+  wire::ShareReply reply;
+  TT_RETURN_IF_ERROR(ask(hold.get(), request, reply, memory, stop));
+  if (reply.bytes != bytes || memory.get() < 0) {
+    return core::internal("shared memory: not what was asked for");
+  }
+  GpuMemory taken;
+  std::memcpy(taken.gpu, &reply.number, sizeof reply.number);
+  std::memcpy(taken.gpu + sizeof reply.number, &reply.offset, sizeof reply.offset);
+  taken.descriptor = memory.release();
+  taken.hold = hold.release();
+  return taken;
 }
 
 Status Mapping::tell(const wire::ShareRequest& request) {
@@ -278,24 +306,24 @@ Result<std::uint64_t> Mapping::upload(const ShareAddress& to, core::Device devic
 Result<std::uint64_t> Mapping::send(const ShareAddress& to, core::Device device,
                                     std::string_view bytes, const Stop& stop) {
   wire::ShareRequest request = upload_of(to, device, bytes.size());
-  const std::uint64_t half = std::min(bytes_ / 2, wire::kMostShareUpload);
-  if (half == 0) return core::invalid("shared memory: too little to send through");
+  const std::uint64_t most = std::min(bytes_ / kPieces, wire::kMostShareUpload);
+  if (most == 0) return core::invalid("shared memory: too little to send through");
   TT_RETURN_IF_ERROR(settle(stop));
   wire::ShareReply reply;
-  for (std::uint64_t at = 0, piece = 0; at < bytes.size() || piece == 0; ++piece) {
-    request.from = piece % 2 * half;
-    request.offset = at;
-    request.bytes = std::min<std::uint64_t>(half, bytes.size() - at);
-    std::memcpy(data_ + request.from, bytes.data() + at, request.bytes);
-    if (piece > 0) {
+  for (std::uint64_t piece = 0; piece == 0 || request.offset < bytes.size(); ++piece) {
+    request.from = piece % kPieces * most;
+    request.bytes = std::min<std::uint64_t>(most, bytes.size() - request.offset);
+    if (due_ == kPieces) TT_RETURN_IF_ERROR(hear(reply, stop));
+    std::memcpy(data_ + request.from, bytes.data() + request.offset, request.bytes);
+    TT_RETURN_IF_ERROR(tell(request));
+    if (piece == 0) {  // it says the upload's number
       TT_RETURN_IF_ERROR(hear(reply, stop));
       request.number = reply.number;
     }
-    TT_RETURN_IF_ERROR(tell(request));
-    at += request.bytes;
+    request.offset += request.bytes;
   }
-  TT_RETURN_IF_ERROR(hear(reply, stop));
-  return reply.number;
+  while (due_ > 0) TT_RETURN_IF_ERROR(hear(reply, stop));
+  return request.number;
 }
 
 #endif

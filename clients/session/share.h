@@ -29,9 +29,9 @@ class Mapping {
   // is written here stays here. Any failure means: use the stream.
   static core::Result<Mapping> take(const ShareAddress& from, std::uint64_t seq,
                                     std::uint64_t bytes, const Stop& stop);
-  // New zeroed memory that the daemon reads in upload(). RESOURCE_EXHAUSTED over the session's
-  // quota.
-  static core::Result<Mapping> open(const ShareAddress& from, std::uint64_t bytes,
+  // New zeroed memory that the daemon reads in upload(); `way`: for send(), which the daemon ends
+  // when nothing has been sent for a second at most. RESOURCE_EXHAUSTED over the session's quota.
+  static core::Result<Mapping> open(const ShareAddress& from, std::uint64_t bytes, bool way,
                                     const Stop& stop);
 
   Mapping(Mapping&& other) noexcept { *this = std::move(other); }
@@ -45,8 +45,8 @@ class Mapping {
   // copied them. One thread at a time.
   core::Result<std::uint64_t> upload(const ShareAddress& to, core::Device device,
                                      std::uint64_t from, std::uint64_t bytes, const Stop& stop);
-  // An upload of other bytes by way of open()'s memory, in pieces: the next is copied there while
-  // the daemon copies the one before. One thread at a time.
+  // An upload of other bytes by way of open()'s memory, in pieces: the next ones are written there
+  // while the daemon copies those before. One thread at a time.
   core::Result<std::uint64_t> send(const ShareAddress& to, core::Device device,
                                    std::string_view bytes, const Stop& stop);
 
@@ -67,5 +67,18 @@ class Mapping {
   int hold_ = -1;  // the connection
   int due_ = 0;    // replies that have not come
 };
+
+// Memory of a GPU, which CUDA maps (cuMemImportFromShareableHandle).
+struct GpuMemory {
+  int descriptor =
+      -1;  // the caller's, as the hold is: the connection, kept open as Mapping keeps it
+  int hold = -1;
+  char gpu[16] = {};  // its UUID
+};
+
+// The value of bulk fetch `seq`, which has `bytes` bytes on a GPU: a copy there that is this
+// process's to read and write. UNIMPLEMENTED, RESOURCE_EXHAUSTED: the daemon has no such memory.
+core::Result<GpuMemory> take_gpu(const ShareAddress& from, std::uint64_t seq, std::uint64_t bytes,
+                                 const Stop& stop);
 
 }  // namespace teletensor::client

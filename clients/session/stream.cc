@@ -1,5 +1,8 @@
 #include "clients/session/stream.h"
 
+#include <algorithm>
+#include <string>
+#include <system_error>
 #include <utility>
 
 namespace teletensor::client {
@@ -10,6 +13,18 @@ namespace {
 
 // How long nobody else must have read before the keeper does.
 constexpr std::chrono::milliseconds kKeeperPause{50};
+
+// Who has written this lately goes on, most likely: the writer looks by itself and need not be
+// woken. Unless a thread waits for a value: what comes next it sends itself, or wakes the writer.
+constexpr std::chrono::milliseconds kLull{2};
+
+// Who comes to wait so soon after its first command, this often in a row, sends the next ones
+// itself as well. Where it does not, they leave so much later: an alarm nearer than the system's
+// clock tick costs more than a wake-up.
+constexpr std::chrono::microseconds kSoon{100};
+constexpr int kTrusted = 4;
+constexpr std::chrono::milliseconds kLater{4};
+constexpr std::chrono::nanoseconds kAtOnce{1};
 
 // How long a release waits for another command to travel with.
 constexpr std::chrono::milliseconds kIdle{200};
@@ -23,28 +38,54 @@ void drop_frame(void* owner) { delete static_cast<FrameRef*>(owner); }
 }  // namespace
 
 Stream::Stream(Session& session, std::unique_ptr<Call> call)
-    : session_(session),
-      call_(std::move(call)),
-      api_(call_->api()),
-      writer_thread_([this] { write_loop(); }),
-      keeper_thread_([this] { keep_loop(); }) {}
+    : session_(session), call_(std::move(call)), api_(call_->api()) {
+  try {
+    writer_thread_ = std::thread([this] { write_loop(); });
+    keeper_thread_ = std::thread([this] { keep_loop(); });
+  } catch (const std::system_error& error) {
+    outcome_->set(core::Status(core::Code::kUnavailable,
+                               std::string("no thread for a stream: ") + error.what()),
+                  "");
+    end();
+  }
+}
 
 Stream::~Stream() { end(); }
 
 bool Stream::help(Duration most) {
   if (over_ || stop_) return false;
+  if (std::exchange(issued_, false)) {
+    trust_ = Clock::now() - began_ < kSoon ? std::min(trust_ + 1, kTrusted) : 0;
+  }
   if (!writing_ && !broken_ && session_.sendable()) {
     write_one(microseconds(most));
     return true;
   }
   if (reading_) return false;
+  waits_ = true;
   read_one(microseconds(most));
+  waits_ = false;
   return true;
+}
+
+void Stream::call_writer() {
+  if (!std::exchange(issued_, true)) began_ = Clock::now();
+  const bool trusted =
+      trust_ == kTrusted && !abandoned_ && !session_.closed_ && !session_.whole_frame();
+  const Due due = trusted ? Due::kLater : Due::kNow;
+  if (!writer_sleeps_ || due <= due_) return;
+  due_ = due;
+  alarm_.set(trusted ? std::chrono::nanoseconds(kLater) : kAtOnce);
+}
+
+void Stream::excuse_writer() {
+  if (std::exchange(due_, Due::kNothing) != Due::kNothing) alarm_.set(kIdle);
 }
 
 void Stream::write_one(std::int64_t most) {
   writing_ = true;
   auto* frame = new FrameRef(session_.take_frame());
+  if (!session_.sendable()) excuse_writer();
   session_.mutex_.unlock();
   const tt_wire_part part{(*frame)->data(), (*frame)->size(), drop_frame, frame};
   api_.write(call_->get(), &part, 1);
@@ -60,8 +101,7 @@ void Stream::end_write(int done) {
     writing_ = false;
     broken_ = broken_ || done == TT_WIRE_OVER;
   }
-  const bool more = abandoned_ || session_.sendable() || session_.closed_;
-  if (more && wake_writer()) work.notify_one();
+  if (abandoned_ || session_.sendable() || session_.closed_) call_writer();
 }
 
 void Stream::read_one(std::int64_t most) {
@@ -101,7 +141,7 @@ void Stream::read_one(std::int64_t most) {
   if (ended) {
     over_ = true;
     keeper_.notify_all();
-    work.notify_all();
+    alarm_.set(kAtOnce);
     session_.changed_.notify_all();
   }
   if (waiters > 0) session_.changed_.notify_all();
@@ -117,24 +157,36 @@ void Stream::write_loop() {
       session_.mutex_.lock();
       end_write(done);
     } else if (!writing_ && !broken_ && session_.sendable()) {
+      wrote_ = Clock::now();
       write_one(-1);
+      if (!session_.whole_frame() && !over_ && !stop_) sleep(session_.limits_.pace);
     } else if (!writing_ && !broken_ && session_.closed_ && session_.all_taken()) {
       writing_ = true;  // for good: this was the last
       session_.mutex_.unlock();
       api_.write(call_->get(), nullptr, 0);
       api_.written(call_->get(), -1);
       session_.mutex_.lock();
+    } else if (!waits_ && Clock::now() - wrote_ < kLull) {
+      sleep(session_.limits_.pace);
     } else {
       writer_sleeps_ = true;
-      const bool woken = work.wait_for(session_.mutex_, kIdle);
+      sleep(kIdle);
       writer_sleeps_ = false;
-      if (!woken && session_.releases_wait_) {
+      const bool called = std::exchange(due_, Due::kNothing) != Due::kNothing;
+      if (!called && session_.releases_wait_) {
         session_.mutex_.unlock();
         session_.tick();
         session_.mutex_.lock();
       }
     }
   }
+}
+
+void Stream::sleep(Duration time) {
+  alarm_.set(time);
+  session_.mutex_.unlock();
+  alarm_.wait();
+  session_.mutex_.lock();
 }
 
 void Stream::keep_loop() {
@@ -157,11 +209,12 @@ void Stream::end() {
     if (std::exchange(stop_, true)) return;
     if (!over_) api_.cancel(call_->get());
     session_.changed_.notify_all();
+    alarm_.set(kAtOnce);
   }
-  work.notify_all();
   keeper_.notify_all();
-  writer_thread_.join();
-  keeper_thread_.join();
+  for (std::thread* each : {&writer_thread_, &keeper_thread_}) {
+    if (each->joinable()) each->join();
+  }
   outcome_->set(core::Status(core::Code::kCancelled, "the stream was cut by its client"), "closed");
 }
 

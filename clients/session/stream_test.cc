@@ -189,6 +189,51 @@ TEST_F(StreamTest, WhatGathersDuringAWriteIsOneFrame) {
   EXPECT_EQ(frame(1).commands.size(), 10u);
 }
 
+// With a pace of an hour only who waits can send the second frame.
+TEST_F(StreamTest, WhatNobodyWaitsForGathersWhoWaitsSendsAtOnce) {
+  SessionLimits limits;
+  limits.pace = std::chrono::hours(1);
+  Peer peer;
+  Client client(limits);
+  attach(client, peer);
+  const auto constant = [&] {
+    return *client.constant(core::DType::kF32, {}, core::Dims{}, std::string(4, '\0'));
+  };
+  std::vector<HandleRef> kept = {constant()};
+  ASSERT_TRUE(peer.wait([&] { return peer.frames.size() == 1; }, 20'000'000));
+  for (int i = 0; i < 10; ++i) kept.push_back(constant());
+  EXPECT_FALSE(peer.wait([&] { return peer.frames.size() > 1; }, 100'000));
+  std::thread daemon([&] {
+    peer.wait([&] { return peer.frames.size() > 1; }, 20'000'000);
+    wire::Progress progress;
+    progress.completed_upto = 11;
+    progress.credit_upto = 1 << 16;
+    progress.credit_bytes = 1 << 20;
+    peer.say(progress);
+  });
+  EXPECT_TRUE(
+      client.wait_for([&] { return client.completed_upto() == 11; }, std::chrono::seconds(20)));
+  daemon.join();
+  wire::Frame second;
+  ASSERT_TRUE(wire::FrameReader().read(peer.frames.at(1), second).ok());
+  EXPECT_EQ(second.commands.size(), 10u);
+}
+
+// Frames that take no more are not held back.
+TEST_F(StreamTest, WholeFramesDoNotWait) {
+  SessionLimits limits;
+  limits.pace = std::chrono::hours(1);
+  limits.frame.commands = 4;
+  Peer peer;
+  Client client(limits);
+  std::vector<HandleRef> kept;
+  for (int i = 0; i < 14; ++i) {
+    kept.push_back(*client.constant(core::DType::kF32, {}, core::Dims{}, std::string(4, '\0')));
+  }
+  attach(client, peer);
+  EXPECT_TRUE(peer.wait([&] { return peer.frames.size() >= 3; }, 20'000'000));
+}
+
 TEST_F(StreamTest, FramesAreKeptUntilTheirCommandsHaveRun) {
   std::vector<HandleRef> kept;
   for (std::size_t i = 1; i <= 3; ++i) {
@@ -232,6 +277,47 @@ TEST_F(StreamTest, WhoWaitsReadsOnItsOwnThread) {
   EXPECT_TRUE(session_.wait_fetched(*seq).ok());
   daemon.join();
   EXPECT_EQ(peer_.last_reader, std::this_thread::get_id());
+}
+
+// Who has read its values at once some times is trusted to do so, a moment later as well.
+TEST_F(StreamTest, WhoReadsAtOnceSendsItsCommandsItself) {
+  constexpr int kRounds = 20, kQuick = 5;
+  std::thread daemon([this] {
+    for (std::size_t seen = 0, answered = 0; answered < kRounds * (kQuick + 1); ++seen) {
+      if (!comes(seen + 1)) return;
+      const wire::Frame frame = this->frame(seen);
+      wire::Progress progress;
+      progress.credit_upto = 1 << 16;
+      progress.credit_bytes = 1 << 20;
+      for (std::size_t i = 0; i < frame.commands.size(); ++i) {
+        if (!std::holds_alternative<program::Fetch>(frame.commands[i])) continue;
+        wire::FetchedValue& value = progress.fetched.emplace_back();
+        value.seq = frame.first_seq + i;
+        value.data = std::string(4, '\0');
+        ++answered;
+      }
+      peer_.say(progress);
+    }
+  });
+  const auto frames = [this] {
+    MutexLock lock(peer_.mutex);
+    return peer_.frames.size();
+  };
+  int together = 0;
+  std::vector<HandleRef> kept;
+  for (int i = 0; i < kRounds * (kQuick + 1); ++i) {
+    const bool slow = i % (kQuick + 1) == kQuick;
+    const std::size_t before = frames();
+    kept.push_back(constant());
+    if (slow) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    const auto seq = session_.fetch(*kept.back(), false);
+    EXPECT_TRUE(seq.ok());
+    EXPECT_TRUE(session_.wait_fetched(*seq).ok());
+    together += slow && frames() == before + 1;
+    std::this_thread::sleep_for(std::chrono::milliseconds(3));  // the writer sleeps again
+  }
+  daemon.join();
+  EXPECT_GT(together, 0);  // not all: a thread may lose its core, or be slow
 }
 
 TEST_F(StreamTest, NothingIsSentBeyondTheCredits) {

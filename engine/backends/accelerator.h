@@ -2,6 +2,7 @@
 // what one session asks (memory::OnBehalf) in its order, beside what others ask. Thread-safe.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 
@@ -18,6 +19,7 @@ class Accelerator : public Backend {
     int capability = 0;  // 90: 9.0
     int multiprocessors = 0;
     std::uint64_t memory = 0;  // bytes, those of others included
+    std::array<std::uint64_t, 2> uuid{};
   };
   virtual Facts facts() const = 0;
   virtual core::Activity activity() const = 0;
@@ -34,6 +36,12 @@ class Accelerator : public Backend {
   // The strand runs a program from now on, or ends doing so: what is asked meanwhile may be handed
   // over together. An error shows where the device is used next.
   virtual void gather(memory::OwnerId owner, bool on) = 0;
+  // As copy(); the bytes are there when it returns.
+  virtual core::Status copy_now(void* to, const void* from, std::size_t bytes) = 0;
+  // Memory that other processes of this machine may map: memory::Source says how.
+  virtual std::size_t open_unit() const = 0;
+  virtual int open_memory(std::size_t bytes, void** memory) = 0;
+  virtual void withdraw(int descriptor, void* memory, std::size_t bytes) = 0;
   // The session asks no more.
   virtual void end(memory::OwnerId owner) = 0;
   // Of the session, since the last call: time of the device, and time that the session's thread has

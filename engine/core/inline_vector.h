@@ -14,7 +14,7 @@ namespace teletensor::core {
 template <class T, std::size_t N>
 class InlineVector {
  public:
-  InlineVector() = default;
+  InlineVector() {}  // not = default: then a member `InlineVector v{}` would clear bytes_ first
   InlineVector(std::initializer_list<T> items) {
     for (const T& item : items) push_back(item);
   }

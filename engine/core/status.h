@@ -60,6 +60,9 @@ class [[nodiscard]] Status {
 inline Status invalid(std::string message) {
   return Status(Code::kInvalidArgument, std::move(message));
 }
+inline Status unimplemented(std::string message) {
+  return Status(Code::kUnimplemented, std::move(message));
+}
 inline Status internal(std::string message) { return Status(Code::kInternal, std::move(message)); }
 
 // A T or the Status that says why there is none.

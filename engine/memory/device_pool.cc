@@ -4,8 +4,6 @@
 
 #include <algorithm>
 
-#include "engine/memory/shared_pages.h"
-
 namespace teletensor::memory {
 namespace {
 
@@ -110,7 +108,13 @@ Block DevicePool::take_open(std::size_t bytes) {
     held_ += bytes;
   }
   Block block{nullptr, bytes, -1};
-  block.descriptor = open_pages(bytes, &block.data);
+  block.descriptor = source_->open(bytes, &block.data);
+  if (block.descriptor >= 0) return block;
+  {
+    core::MutexLock lock(mu_);
+    trim(budget_.total());  // everything cached
+  }
+  block.descriptor = source_->open(bytes, &block.data);
   if (block.descriptor >= 0) return block;
   core::MutexLock lock(mu_);
   held_ -= bytes;
@@ -118,7 +122,7 @@ Block DevicePool::take_open(std::size_t bytes) {
 }
 
 void DevicePool::withdraw(const Block& block) {
-  withdraw_pages(block.descriptor, block.data, block.capacity);
+  source_->withdraw(block.descriptor, block.data, block.capacity);
   core::MutexLock lock(mu_);
   held_ -= block.capacity;
 }

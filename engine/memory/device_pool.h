@@ -72,7 +72,8 @@ class DevicePool {
   void give_back(const Block* blocks, int n, OwnerId owner);
   // Frees what is kept so.
   void drop_shared(OwnerId owner);
-  // A new block that other processes may write to. Precondition: bytes is whole pages.
+  // A new block that other processes may write to. Precondition: bytes is whole units of the
+  // source (Source::open_unit). data is null when the device has none left.
   Block take_open(std::size_t bytes);
   // The end of such a block.
   void withdraw(const Block& block);

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "engine/memory/shared_pages.h"
 #include "engine/memory/size_class.h"
 #include "engine/memory/source.h"
 
@@ -34,5 +35,11 @@ void* map_pages(std::size_t bytes) {
 }
 
 void unmap_pages(void* memory, std::size_t bytes) { munmap(memory, whole_pages(bytes)); }
+
+int Source::open(std::size_t bytes, void** memory) { return open_pages(bytes, memory); }
+
+void Source::withdraw(int descriptor, void* memory, std::size_t bytes) {
+  withdraw_pages(descriptor, memory, bytes);
+}
 
 }  // namespace teletensor::memory

@@ -197,8 +197,9 @@ core::Ref<Storage> Pool::allocate_shared(std::size_t bytes, std::uint64_t seq) {
 }
 
 core::Ref<Storage> Pool::allocate_open(std::size_t bytes, std::uint64_t seq) {
-  if (bytes > SIZE_MAX / 4 || device_id().kind != core::DeviceKind::kCpu) return nullptr;
-  const std::size_t charged = std::max(kPage, (bytes + kPage - 1) & ~(kPage - 1));
+  const std::size_t unit = device_.source().open_unit();
+  if (unit == 0 || bytes > SIZE_MAX / 4) return nullptr;
+  const std::size_t charged = std::max(unit, (bytes + unit - 1) / unit * unit);
   if (!account_.reserve(charged)) return nullptr;
   const Block block = device_.take_open(charged);
   if (block.data == nullptr) {

@@ -32,6 +32,8 @@ class CountingSource : public Source {
     zeroed += bytes;
     std::memset(memory, 0, bytes);
   }
+  std::size_t open_unit() const override { return unit; }
+  std::size_t unit = kPage;
   std::atomic<std::uint64_t> mapped{0}, zeroed{0};
   std::atomic<bool> refuse{false};
 };
@@ -437,7 +439,9 @@ TEST(Pool, SmallMemoryIsNotShared) {
   PoolHandle pool = open(device, 1);
   const core::Ref<Storage> storage = pool->allocate_shared(kLargestSmall, 1);
   EXPECT_EQ(pool->share(*storage), -1);
-  DevicePool elsewhere({core::DeviceKind::kSim, 0}, 16 << 20, &source);
+  CountingSource closed;
+  closed.unit = 0;
+  DevicePool elsewhere({core::DeviceKind::kSim, 0}, 16 << 20, &closed);
   PoolHandle sim = open(elsewhere, 1);
   const core::Ref<Storage> there = sim->allocate_shared(4 << 20, 1);
   EXPECT_EQ(sim->share(*there), -1);

@@ -27,6 +27,14 @@ class Source {
   }
   // What session `from` left, for session `to`.
   virtual void zero(void* memory, std::size_t bytes, OwnerId from, OwnerId to) = 0;
+
+  // Memory that other processes of this machine may write to, by descriptor: its sizes are
+  // multiples of the unit; 0: there is none.
+  virtual std::size_t open_unit() const { return 0; }
+  // Zeroed. The descriptor, and where it is mapped here; -1 when there is none left.
+  virtual int open(std::size_t bytes, void** memory);
+  // Ends it here, and closes the descriptor.
+  virtual void withdraw(int descriptor, void* memory, std::size_t bytes);
 };
 
 // Pages of the host: from 1 MiB on aligned to 2 MiB and advised to be huge pages. Lengths are

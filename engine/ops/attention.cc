@@ -13,6 +13,9 @@ using core::Dims;
 using core::DType;
 using core::Status;
 
+// Scores, their logarithms and what is added to them; 16-bit heads are summed in float32.
+DType score_dtype(DType heads) { return heads == DType::kF64 ? heads : DType::kF32; }
+
 // query [..., L, E], key [..., S, E], value [..., S, V] from operand `first` on.
 Status check_heads(InferContext& c, std::size_t first) {
   const Dims &q = c.shape(first), &k = c.shape(first + 1), &v = c.shape(first + 2);
@@ -26,7 +29,7 @@ Status check_heads(InferContext& c, std::size_t first) {
   for (int d = 0; d + 2 < rank; ++d) fits = fits && q[d] == k[d] && k[d] == v[d];
   if (!fits) return c.fail("sizes do not fit: " + shapes);
   const DType dtype = c.dtype(first);
-  if (dtype != DType::kF32 && dtype != DType::kF64) return c.not_defined_for(dtype);
+  if (!core::is_floating(dtype)) return c.not_defined_for(dtype);
   if (c.dtype(first + 1) != dtype || c.dtype(first + 2) != dtype) {
     return c.fail("query, key and value have different dtypes");
   }
@@ -45,7 +48,11 @@ Status check_mask(InferContext& c, std::size_t i, std::size_t query) {
     return c.fail("a mask of shape " + core::to_string(mask) + " for scores of shape " +
                   core::to_string(scores));
   }
-  if (c.dtype(i) != c.dtype(query)) return c.fail("query and mask have different dtypes");
+  const DType dtype = score_dtype(c.dtype(query));
+  if (c.dtype(i) != dtype) {
+    return c.fail("the mask must have the scores' dtype, " + std::string(core::name_of(dtype)) +
+                  ", it has " + std::string(core::name_of(c.dtype(i))));
+  }
   return {};
 }
 
@@ -65,7 +72,7 @@ Status infer_attention(InferContext& c) {
     if (ordered.strides.back() == 1) result = ordered;
   }
   c.add_result(c.dtype(0), result);
-  c.add_result(c.dtype(0), rows);
+  c.add_result(score_dtype(c.dtype(0)), rows);
   return {};
 }
 
@@ -79,12 +86,20 @@ Status infer_attention_backward(InferContext& c) {
     return c.fail("the gradient has shape " + core::to_string(c.shape(0)) + ", the result " +
                   core::to_string(out));
   }
-  for (const std::size_t i : {std::size_t{0}, std::size_t{4}, std::size_t{5}}) {
-    if (c.dtype(i) != c.dtype(1)) return c.fail("dtypes differ");
+  if (c.dtype(0) != c.dtype(1) || c.dtype(4) != c.dtype(1) ||
+      c.dtype(5) != score_dtype(c.dtype(1))) {
+    return c.fail("dtypes differ");
   }
   for (std::size_t i = 1; i < 4; ++i) c.add_result(c.dtype(i), c.shape(i));
   return {};
 }
+
+// An operand in the scores' dtype.
+Var wide(const Var& x) {
+  const DType dtype = score_dtype(x.dtype());
+  return x.dtype() == dtype ? x : cast(x, dtype);
+}
+Var as(const Var& x, DType dtype) { return x.dtype() == dtype ? x : cast(x, dtype); }
 
 Var turned(const Var& x) { return transpose(x, x.rank() - 2, x.rank() - 1); }
 Var row_sum(const Var& x) { return sum(x, {x.rank() - 1}, true); }
@@ -97,7 +112,7 @@ Var scores_of(VjpContext& c, std::size_t query, const Var& q, const Var& k, cons
     const core::Layout& layout = c.operand_layout(query);
     const Dims square{q.shape()[q.rank() - 2], k.shape()[k.rank() - 2]};
     const Var all =
-        full(c.builder(), square, core::Number::of_float(1), layout.dtype, layout.device);
+        full(c.builder(), square, core::Number::of_float(1), scores.dtype(), layout.device);
     const Var seen = binary("gt", apply(tril, {all}, {Attribute::of(0)}), Var(0.5));
     scores = where(seen, scores, Var(-std::numeric_limits<double>::infinity()));
   }
@@ -126,32 +141,36 @@ void attention_vjp(VjpContext& c) {
     }
   }
   if (c.needs(3)) {  // of the mask, dS, as below: made whole
-    const Var p = weights_of(scores_of(c, 0, q, k, mask), mask, logs);
-    c.give(3, sum_to(p * (matmul(g, turned(v)) - row_sum(g * y)), mask.shape()));
+    const Var p = weights_of(scores_of(c, 0, wide(q), wide(k), mask), mask, logs);
+    const Var gw = wide(g);
+    c.give(3, sum_to(p * (matmul(gw, turned(wide(v))) - row_sum(gw * wide(y))), mask.shape()));
   }
 }
 
 // With the weights P = softmax(scale * q k^T + mask), dP = g v^T and dS = P (dP - sum(P dP)), the
 // backward gives dq = scale dS k, dk = scale dS^T q, dv = P^T g. Here the weights are made whole.
 void attention_backward_vjp(VjpContext& c) {
-  const Var g = c.operand(0), q = c.operand(1), k = c.operand(2), v = c.operand(3),
-            mask = c.operand(6);
+  const DType dtype = c.operand(1).dtype();
+  const Var g = wide(c.operand(0)), q = wide(c.operand(1)), k = wide(c.operand(2)),
+            v = wide(c.operand(3)), mask = c.operand(6);
   const Var scale(c.attributes().real(1));
   const Var p = weights_of(scores_of(c, 1, q, k, mask), mask, c.operand(5));
   const Var dp = matmul(g, turned(v));
   const Var centred = dp - row_sum(p * dp);
   const Var ds = p * centred;
-  const Var a = c.gradient(0), b = c.gradient(1), e = c.gradient(2);
+  const Var a = wide(c.gradient(0)), b = wide(c.gradient(1)), e = wide(c.gradient(2));
   const Var x = (matmul(a, turned(k)) + matmul(q, turned(b))) * scale;  // cotangent of dS
   const Var px = row_sum(p * x);
   const Var y = p * (x - px);  // of dP
   const Var of_p = x * centred - px * dp + matmul(g, turned(e));
   const Var of_mask = p * (of_p - row_sum(p * of_p));
   const Var of_scores = of_mask * scale;
-  if (c.needs(0)) c.give(0, matmul(p, e) + matmul(y, v));
-  if (c.needs(1)) c.give(1, matmul(ds * scale, b) + matmul(of_scores, k));
-  if (c.needs(2)) c.give(2, matmul(turned(ds * scale), a) + matmul(turned(of_scores), q));
-  if (c.needs(3)) c.give(3, matmul(turned(y), g));
+  if (c.needs(0)) c.give(0, as(matmul(p, e) + matmul(y, v), dtype));
+  if (c.needs(1)) c.give(1, as(matmul(ds * scale, b) + matmul(of_scores, k), dtype));
+  if (c.needs(2)) {
+    c.give(2, as(matmul(turned(ds * scale), a) + matmul(turned(of_scores), q), dtype));
+  }
+  if (c.needs(3)) c.give(3, as(matmul(turned(y), g), dtype));
   if (c.needs(6)) c.give(6, sum_to(of_mask, mask.shape()));
 }
 
@@ -163,7 +182,8 @@ std::vector<OpDef> attention_ops() {
                     "is_causal, float scale) -> (Tensor y, Tensor logsumexp)",
        .doc = "softmax(query @ key.T * scale + mask) @ value of each head, and the logarithms of "
               "the softmax's denominators. With is_causal row i sees the columns up to i. Rows "
-              "that see nothing are 0.",
+              "that see nothing are 0. Heads of 16 bits have scores, mask and logarithms of "
+              "float32.",
        .infer = infer_attention,
        .vjp = attention_vjp,
        .saves = {{.slot = 0},

@@ -29,7 +29,7 @@ Status infer_sub(InferContext& c) {
   for (const OperandInfo& operand : c.operands) {
     if ((operand.tensor() && operand.layout->dtype == DType::kBool) ||
         (operand.number && operand.number->kind == core::Number::Kind::kBool)) {
-      return c.fail("is not defined for bool; use logical_xor, or logical_not to invert a mask");
+      return c.not_defined_for(DType::kBool, "; use logical_xor, or logical_not to invert a mask");
     }
   }
   return infer_add(c);
@@ -69,13 +69,14 @@ Status infer_pow(InferContext& c) {
 Status infer_bits(InferContext& c) {
   const DType dtype = result_type(c);
   if (core::is_inexact(dtype)) {
-    return c.fail("is defined for integers and bool, not for " + std::string(core::name_of(dtype)));
+    return c.unimplemented("is defined for integers and bool, not for " +
+                           std::string(core::name_of(dtype)));
   }
   return infer_elementwise(c, dtype);
 }
 
 Status infer_shift(InferContext& c) {
-  if (result_type(c) == DType::kBool) return c.fail("is not defined for bool");
+  if (result_type(c) == DType::kBool) return c.not_defined_for(DType::kBool);
   return infer_bits(c);
 }
 

@@ -16,8 +16,8 @@ const Number kI = Number::of_complex(0, 1);
 
 Status complex_only(const InferContext& c) {
   if (core::is_complex(c.dtype(0))) return {};
-  return c.fail("is defined for complex tensors, not for " +
-                std::string(core::name_of(c.dtype(0))));
+  return c.unimplemented("is defined for complex tensors, not for " +
+                         std::string(core::name_of(c.dtype(0))));
 }
 
 Status infer_part(InferContext& c) {
@@ -34,9 +34,9 @@ Status infer_angle(InferContext& c) {
 Status infer_from_parts(InferContext& c) {
   const DType dtype = c.dtype(0);
   if (!core::is_floating(dtype) || c.dtype(1) != dtype) {
-    return c.fail("takes two tensors of one floating dtype, got " +
-                  std::string(core::name_of(dtype)) + " and " +
-                  std::string(core::name_of(c.dtype(1))));
+    return c.unimplemented("takes two tensors of one floating dtype, got " +
+                           std::string(core::name_of(dtype)) + " and " +
+                           std::string(core::name_of(c.dtype(1))));
   }
   return infer_elementwise(c, core::complex_of(dtype), dtype);
 }
@@ -53,8 +53,8 @@ Status infer_as_real(InferContext& c) {
 Status infer_as_complex(InferContext& c) {
   const DType dtype = c.dtype(0);
   if (dtype != DType::kF32 && dtype != DType::kF64) {
-    return c.fail("is defined for float32 and float64, not for " +
-                  std::string(core::name_of(dtype)));
+    return c.unimplemented("is defined for float32 and float64, not for " +
+                           std::string(core::name_of(dtype)));
   }
   if (c.rank(0) == 0 || c.shape(0).back() != 2) {
     return c.fail("the last dimension must have size 2, the shape is " +

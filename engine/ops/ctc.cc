@@ -13,8 +13,8 @@ using core::Status;
 Status check_ctc(InferContext& c, std::size_t first) {
   const Dims &x = c.shape(first), &targets = c.shape(first + 1);
   if (!core::is_floating(c.dtype(first))) {
-    return c.fail("expected floating point log_probs, got " +
-                  std::string(core::name_of(c.dtype(first))));
+    return c.unimplemented("expected floating point log_probs, got " +
+                           std::string(core::name_of(c.dtype(first))));
   }
   if (x.size() != 3) {
     return c.fail("log_probs must have shape [T, N, C], got " + core::to_string(x));

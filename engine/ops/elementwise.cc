@@ -1,5 +1,7 @@
 #include "engine/ops/elementwise.h"
 
+#include <limits>
+
 namespace teletensor::ops {
 
 using core::DType;
@@ -79,11 +81,43 @@ Status infer_elementwise(InferContext& c, DType dtype, DType common, bool condit
   return {};
 }
 
+namespace {
+
+// Is a real number beyond what dtype holds? Negative integers wrap into unsigned ones; bool holds
+// all, and a floating dtype infinities and NaN.
+bool beyond(const core::Number& number, DType dtype) {
+  const double value = number.as_double(), magnitude = value < 0 ? -value : value;
+  if (dtype == DType::kBool || core::is_complex(dtype)) return false;
+  if (core::is_integral(dtype)) {
+    const core::IntegerRange range = core::range_of(dtype);
+    const auto most = static_cast<double>(range.most);
+    if (core::is_unsigned(dtype)) {
+      return !(magnitude <= most) || (number.kind == core::Number::Kind::kFloat && value < 0);
+    }
+    if (number.kind == core::Number::Kind::kUInt) return true;
+    return !(value >= static_cast<double>(range.least) && value <= most);
+  }
+  const double most = dtype == DType::kF16    ? 65504.0
+                      : dtype == DType::kBF16 ? 0x1.fep127
+                      : dtype == DType::kF32
+                          ? static_cast<double>(std::numeric_limits<float>::max())
+                          : std::numeric_limits<double>::max();
+  return magnitude > most && magnitude <= std::numeric_limits<double>::max();
+}
+
+}  // namespace
+
 Status check_number(const InferContext& c, std::size_t i, DType dtype) {
   const core::Number* number = c.operands[i].number;
-  if (number == nullptr || !number->is_complex() || core::is_complex(dtype)) return {};
-  return c.fail("the number " + core::to_string(*number) + " cannot be converted to " +
-                std::string(core::name_of(dtype)));
+  if (number == nullptr) return {};
+  if (number->is_complex()) {
+    if (core::is_complex(dtype)) return {};
+    return c.fail("the number " + core::to_string(*number) + " cannot be converted to " +
+                  std::string(core::name_of(dtype)));
+  }
+  if (!beyond(*number, dtype)) return {};
+  return c.fail("value " + core::to_string(*number) + " cannot be converted to type " +
+                std::string(core::name_of(dtype)) + " without overflow");
 }
 
 Status infer_number(InferContext& c) { return infer_elementwise(c, result_type(c)); }
@@ -117,7 +151,8 @@ Status infer_real(InferContext& c) {
 Status infer_floating(InferContext& c) {
   const DType dtype = result_type(c);
   if (!core::is_floating(dtype)) {
-    return c.fail("is defined for floating dtypes, not for " + std::string(core::name_of(dtype)));
+    return c.unimplemented("is defined for floating dtypes, not for " +
+                           std::string(core::name_of(dtype)));
   }
   return infer_elementwise(c, dtype);
 }

@@ -50,7 +50,7 @@ inline core::DType real_type(const InferContext& c) {
   return core::is_inexact(dtype) ? dtype : c.default_dtype;
 }
 
-// Refuses a complex number as operand `i` where the result is real.
+// Refuses a number as operand `i` that dtype does not hold.
 core::Status check_number(const InferContext& c, std::size_t i, core::DType dtype);
 
 // Ready-made rules. These refuse complex operands:

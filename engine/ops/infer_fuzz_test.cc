@@ -165,8 +165,9 @@ class Call {
         EXPECT_TRUE(names_op(status.message())) << op_.name << ": " << status.message();
         return;
       }
-      const auto bytes = [](const Geometry& geometry, core::DType dtype) {
-        return geometry.storage_end() * static_cast<std::int64_t>(core::size_of(dtype));
+      const auto bytes = [](const Geometry& geometry, core::DType dtype) {  // beyond 63 bits too
+        return static_cast<long double>(geometry.storage_end()) *
+               static_cast<long double>(core::size_of(dtype));
       };
       const core::Layout& base = slots_[0].layout;
       const core::DType dtype = context.results.empty() ? base.dtype : context.results[0].dtype;

@@ -19,7 +19,7 @@ Status check_dtypes(InferContext& c, std::size_t a, std::size_t b) {
     return c.fail("dtypes differ: " + std::string(core::name_of(c.dtype(a))) + " and " +
                   std::string(core::name_of(c.dtype(b))));
   }
-  if (c.dtype(a) == core::DType::kBool) return c.fail("is not defined for bool");
+  if (c.dtype(a) == core::DType::kBool) return c.not_defined_for(core::DType::kBool);
   return {};
 }
 

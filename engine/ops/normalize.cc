@@ -12,7 +12,8 @@ using core::DType;
 using core::Status;
 
 Status not_floating(const InferContext& c, DType dtype) {
-  return c.fail("expected a floating point tensor, got " + std::string(core::name_of(dtype)));
+  return c.unimplemented("expected a floating point tensor, got " +
+                         std::string(core::name_of(dtype)));
 }
 
 // ---------------------------------------------------------------- softmax

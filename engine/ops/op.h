@@ -80,8 +80,13 @@ class InferContext {
   core::Status not_complex(std::size_t i = 0) const {
     return core::is_complex(dtype(i)) ? not_defined_for(dtype(i)) : core::Status();
   }
-  core::Status not_defined_for(core::DType dtype) const {
-    return fail("is not defined for " + std::string(core::name_of(dtype)));
+  core::Status not_defined_for(core::DType dtype, std::string_view instead = "") const {
+    return unimplemented("is not defined for " + std::string(core::name_of(dtype)) +
+                         std::string(instead));
+  }
+  // "op: text" as an error of a dtype that the op does not take.
+  core::Status unimplemented(std::string text) const {
+    return core::unimplemented(std::string(op) + ": " + std::move(text));
   }
   // "op: text" as an invalid-argument error.
   core::Status fail(std::string text) const {

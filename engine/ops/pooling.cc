@@ -97,7 +97,7 @@ Status adaptive_max_infer(InferContext& c) {
 
 Status adaptive_avg_infer(InferContext& c) {
   Dims shape;
-  if (!core::is_floating(c.dtype(0))) return c.fail("expected a floating point tensor");
+  if (!core::is_floating(c.dtype(0))) return c.unimplemented("expected a floating point tensor");
   TT_RETURN_IF_ERROR(sized_shape(c, 0, "output_size", shape));
   c.add_result(c.dtype(0), shape);
   return {};
@@ -105,7 +105,7 @@ Status adaptive_avg_infer(InferContext& c) {
 
 Status adaptive_avg_backward_infer(InferContext& c) {
   Dims shape, sizes;
-  if (!core::is_floating(c.dtype(0))) return c.fail("expected a floating point tensor");
+  if (!core::is_floating(c.dtype(0))) return c.unimplemented("expected a floating point tensor");
   const int n = static_cast<int>(c.attributes.ints(0).size());
   if (n < 1 || n > 3 || c.rank(0) != n + 2) return c.fail("sizes do not fit the gradient");
   TT_RETURN_IF_ERROR(window_attribute(c, 0, "input_size", n, 1, sizes));
@@ -136,7 +136,7 @@ Status fractional_infer(InferContext& c) {
     return c.fail("samples must have shape " + text(Dims{x[0], x[1], n}) +
                   " and the input's dtype, got " + text(c.shape(1)));
   }
-  if (!core::is_floating(c.dtype(0))) return c.fail("expected a floating point tensor");
+  if (!core::is_floating(c.dtype(0))) return c.unimplemented("expected a floating point tensor");
   c.add_result(c.dtype(0), shape);
   c.add_result(DType::kI64, shape);
   return {};

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "engine/ops/families.h"
 #include "engine/ops/functions.h"
@@ -20,7 +21,7 @@ constexpr std::string_view kRandom = "its values do not depend on the operand's"
 
 Status check_floating(const InferContext& c, DType dtype) {
   if (core::is_floating(dtype)) return {};
-  return c.fail("is not defined for " + std::string(core::name_of(dtype)));
+  return c.not_defined_for(dtype);
 }
 
 Status infer_creation(InferContext& c) {
@@ -39,12 +40,31 @@ Status add_like(InferContext& c) {
   return {};
 }
 
+double largest(DType dtype) {
+  switch (dtype) {
+    case DType::kF64:
+      return std::numeric_limits<double>::max();
+    case DType::kF16:
+      return 65504;
+    case DType::kBF16:
+      return 3.3895313892515355e38;
+    default:
+      return static_cast<double>(std::numeric_limits<float>::max());
+  }
+}
+
 Status infer_uniform(InferContext& c) {
   TT_RETURN_IF_ERROR(check_floating(c, c.dtype(0)));
   const double low = c.attributes.real(0), high = c.attributes.real(1);
   if (!std::isfinite(low) || !std::isfinite(high) || low > high) {
     return c.fail("needs finite bounds low <= high, got [" + std::to_string(low) + ", " +
                   std::to_string(high) + ")");
+  }
+  const double most = largest(c.dtype(0));
+  if (-low > most || high > most || high - low > most) {
+    return c.fail("bounds and their difference must not be above the largest " +
+                  std::string(core::name_of(c.dtype(0))) + ", got " + std::to_string(low) +
+                  " and " + std::to_string(high));
   }
   return add_like(c);
 }

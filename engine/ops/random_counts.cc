@@ -10,7 +10,7 @@ using core::Status;
 
 Status refuse_if_not_floating(const InferContext& c, std::size_t i) {
   if (core::is_floating(c.dtype(i))) return {};
-  return c.fail("is not defined for " + std::string(core::name_of(c.dtype(i))));
+  return c.not_defined_for(c.dtype(i));
 }
 
 void add_like(InferContext& c) {

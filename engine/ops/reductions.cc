@@ -35,16 +35,17 @@ Status sum_infer(InferContext& c) {
 Status mean_infer(InferContext& c) {
   const DType dtype = c.attributes.has(2) ? c.attributes.dtype(2) : c.dtype(0);
   if (!core::is_inexact(dtype)) {
-    return c.fail("could not infer output dtype: input dtype must be floating point, got " +
-                  std::string(core::name_of(dtype)));
+    return c.unimplemented(
+        "could not infer output dtype: input dtype must be floating point, got " +
+        std::string(core::name_of(dtype)));
   }
   return add_reduced(c, dtype, 0, 1);
 }
 
 Status inexact_only(const InferContext& c) {
   if (core::is_inexact(c.dtype(0))) return {};
-  return c.fail("expected a floating point or complex tensor, got " +
-                std::string(core::name_of(c.dtype(0))));
+  return c.unimplemented("expected a floating point or complex tensor, got " +
+                         std::string(core::name_of(c.dtype(0))));
 }
 
 Status spread_infer(InferContext& c) {

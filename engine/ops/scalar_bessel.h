@@ -43,7 +43,7 @@ inline double bessel_i(int order, double x, bool scaled) {
       sum += term;
       if (std::abs(term) < 1e-17) break;
     }
-    result = sum / std::sqrt(2 * kPi * size);
+    result = sum / (std::sqrt(2 * kPi) * std::sqrt(size));
     if (!scaled) result = result * std::exp(size / 2) * std::exp(size / 2);
   }
   if (std::isinf(size)) result = scaled ? 0.0 : kNaN;  // PyTorch's and SciPy's

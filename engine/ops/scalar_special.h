@@ -20,6 +20,7 @@ namespace teletensor::ops::scalar {
     static constexpr std::string_view kOp = name;            \
     static constexpr Types kTypes = kReal;                   \
     static constexpr int kCost = cost;                       \
+    static constexpr bool kLibm = true;                      \
     double operator()(double x) const { return expression; } \
   }
 TT_SPECIAL_1(Lgamma, "lgamma", 60, std::isinf(x) ? kInfinity : log_gamma(x));
@@ -46,6 +47,7 @@ struct Polygamma {
   static constexpr std::string_view kOp = "polygamma";
   static constexpr Types kTypes = kReal;
   static constexpr int kCost = 500;
+  static constexpr bool kLibm = true;
   double n = 0;
   Polygamma() = default;
   explicit Polygamma(const Attributes& a) : n(static_cast<double>(a.integer(0))) {}
@@ -58,6 +60,7 @@ struct Polygamma {
     static constexpr std::string_view kOp = name;                      \
     static constexpr Types kTypes = kReal;                             \
     static constexpr int kCost = cost;                                 \
+    static constexpr bool kLibm = true;                                \
     double operator()(double x, double y) const { return expression; } \
   }
 TT_SPECIAL_2(Zeta, "special_zeta", 500, zeta(x, y));
@@ -82,6 +85,7 @@ struct IgammaOf {
   static constexpr std::string_view kOp = kUpper ? "igammac" : "igamma";
   static constexpr Types kTypes = kReal;
   static constexpr int kCost = 500;
+  static constexpr bool kLibm = true;
   template <class T>
   T operator()(T a, T x) const {
     return static_cast<T>(regularised_gamma(a, x, kUpper, sizeof(T) == 8 ? 1e-17 : 3e-10));

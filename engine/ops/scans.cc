@@ -27,7 +27,7 @@ Status alike(InferContext& c, bool complex) {
   TT_RETURN_IF_ERROR(core::normalize_dim(c.attributes.integer(0), c.rank(0), c.op).status());
   for (std::size_t i = 0; i < c.operands.size(); ++i) {
     if (!(core::is_floating(c.dtype(i)) || (complex && core::is_complex(c.dtype(i))))) {
-      return c.fail("is not defined for " + std::string(core::name_of(c.dtype(i))));
+      return c.not_defined_for(c.dtype(i));
     }
     if (c.shape(i) != c.shape(0) || c.dtype(i) != c.dtype(0)) {
       return c.fail("operands differ: " + core::to_string(c.shape(0)) + " and " +

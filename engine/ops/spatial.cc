@@ -138,8 +138,8 @@ Status resample_common(InferContext& c) {
   if (!mode) return c.fail("no mode '" + std::string(c.attributes.text(2)) + "'");
   const bool nearest = *mode == ResampleMode::kNearest || *mode == ResampleMode::kNearestExact;
   if (!core::is_floating(c.dtype(0)) && !nearest) {
-    return c.fail("expected a floating point tensor, got " +
-                  std::string(core::name_of(c.dtype(0))));
+    return c.unimplemented("expected a floating point tensor, got " +
+                           std::string(core::name_of(c.dtype(0))));
   }
   if (nearest && (c.attributes.boolean(3) || c.attributes.boolean(4))) {
     return c.fail("align_corners and antialias are not for nearest");

@@ -39,7 +39,7 @@ Status infer_same_dtypes(InferContext& c) {
 Status infer_integers(InferContext& c) {
   const DType dtype = result_type(c);
   if (!core::is_integral(dtype)) {
-    return c.fail("is defined for integers, not for " + std::string(core::name_of(dtype)));
+    return c.unimplemented("is defined for integers, not for " + std::string(core::name_of(dtype)));
   }
   return infer_elementwise(c, dtype);
 }

@@ -36,8 +36,8 @@ Status infer_square(InferContext& c) {  // of a bool: int64, as torch
 
 Status infer_bits(InferContext& c) {
   if (core::is_inexact(c.dtype(0))) {
-    return c.fail("is defined for integers and bool, not for " +
-                  std::string(core::name_of(c.dtype(0))));
+    return c.unimplemented("is defined for integers and bool, not for " +
+                           std::string(core::name_of(c.dtype(0))));
   }
   return infer_elementwise(c, c.dtype(0));
 }

@@ -33,6 +33,7 @@ struct Argument {
 
 // A catalog op: values, views (select, expand, detach, ...) and in-place forms alike.
 struct Apply {
+  Apply() {}  // not = default: Apply() would clear it whole first
   OpId op = 0;
   bool record = false;   // the client's grad mode at the call
   bool inplace = false;  // result 0 is written through argument 0

@@ -286,6 +286,13 @@ void Back::publish(std::uint64_t seq, bool here) {
   if (stopping_) idle_.notify_all();
 }
 
+void Back::take_back(std::uint64_t seq) {
+  while (open_ != nullptr && !open_->empty() && open_->last().instruction.seq > seq) {
+    open_->drop_last();
+    queued_.fetch_sub(1, std::memory_order_relaxed);
+  }
+}
+
 bool Back::wait_for_room() {
   core::MutexLock lock(mu_);
   if (has_room()) return false;

@@ -112,6 +112,8 @@ class Back : public Task, private Tiers::Member {
   // small, and a lane has nothing to do, they run at once on this thread: waking the lane would
   // cost more.
   void publish(std::uint64_t seq, bool here = false);
+  // Drops entries of commands behind `seq`: of one that has failed half-way, by a lack of memory.
+  void take_back(std::uint64_t seq);
   bool full() const {
     return queued_.load(std::memory_order_relaxed) >= kMostQueued ||
            bytes_.load(std::memory_order_relaxed) >= kMostBytes;

@@ -9,6 +9,7 @@
 
 #include "engine/backends/accelerator.h"
 #include "engine/memory/device_pool.h"
+#include "engine/memory/size_class.h"
 #include "engine/memory/source.h"
 #include "engine/ops/op.h"
 
@@ -44,6 +45,18 @@ class Device {
     void zero(void* memory, std::size_t bytes, memory::OwnerId from, memory::OwnerId to) override {
       if (accelerator_ != nullptr) return accelerator_->hand_over(memory, bytes, from, to);
       backend_->zero(memory, bytes);
+    }
+    std::size_t open_unit() const override {
+      if (accelerator_ != nullptr) return accelerator_->open_unit();
+      return backend_->device().kind == core::DeviceKind::kCpu ? memory::kPage : 0;
+    }
+    int open(std::size_t bytes, void** memory) override {
+      return accelerator_ != nullptr ? accelerator_->open_memory(bytes, memory)
+                                     : Source::open(bytes, memory);
+    }
+    void withdraw(int descriptor, void* memory, std::size_t bytes) override {
+      if (accelerator_ == nullptr) return Source::withdraw(descriptor, memory, bytes);
+      accelerator_->withdraw(descriptor, memory, bytes);
     }
 
    private:

@@ -6,7 +6,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <array>
+#include <atomic>
 #include <cstdint>
+#include <utility>
 
 #include "engine/core/clock.h"
 
@@ -28,10 +31,50 @@ struct SchedulerAttributes {
 };
 static_assert(sizeof(SchedulerAttributes) == 48);
 
+cpu_set_t only(int core) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(core, &set);
+  return set;
+}
+
+// A lane's thread is counted on the core on which it was last seen, while it is awake.
+std::array<std::atomic<int>, CPU_SETSIZE> lanes_on;
+
+class Place {
+ public:
+  ~Place() { leave(); }
+  bool counted() const { return core_ >= 0; }
+  bool shared() const { return counted() && lanes_on[core_].load(std::memory_order_relaxed) > 1; }
+  void look() {
+    const int core = sched_getcpu();
+    if (core == core_) return;
+    leave();
+    if (core < 0 || core >= CPU_SETSIZE) return;
+    lanes_on[core].fetch_add(1, std::memory_order_relaxed);
+    core_ = core;
+  }
+  // To a core on which it is counted already.
+  void move(int core) {
+    leave();
+    core_ = core;
+  }
+  void leave() {
+    if (counted()) lanes_on[core_].fetch_sub(1, std::memory_order_relaxed);
+    core_ = -1;
+  }
+
+ private:
+  int core_ = -1;
+};
+
+thread_local Place place;
+
 }  // namespace
 
 void begin_lane_thread() {
   pthread_setname_np(pthread_self(), "lane");
+  place.look();
   // Who runs the daemon under another policy has a reason.
   if (sched_getscheduler(0) != SCHED_OTHER) return;
   SchedulerAttributes wanted;
@@ -47,6 +90,48 @@ void offer_core() {
   if (core::Clock::now() < next_offer) return;
   sched_yield();
   next_offer = core::Clock::now() + kOfferEvery;
+  spread();
+}
+
+void spread() {
+  if (!place.counted()) return;
+  place.look();
+  cpu_set_t allowed;
+  if (!place.shared() || sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return;
+  int left = CPU_COUNT(&allowed);
+  for (int core = 0; left > 0; ++core) {
+    if (!CPU_ISSET(core, &allowed)) continue;
+    --left;
+    int nobody = 0;
+    if (!lanes_on[core].compare_exchange_strong(nobody, 1)) continue;
+    const cpu_set_t there = only(core);
+    if (sched_setaffinity(0, sizeof(there), &there) != 0) {
+      lanes_on[core].fetch_sub(1, std::memory_order_relaxed);
+      return;
+    }
+    (void)sched_setaffinity(0, sizeof(allowed), &allowed);
+    place.move(core);
+    return;
+  }
+}
+
+Asleep::Asleep() : counted_(place.counted()) { place.leave(); }
+Asleep::~Asleep() {
+  if (counted_) place.look();
+}
+
+Heir::Heir() : thread_(gettid()) {}
+
+void Heir::inherit() {
+  const int core = sched_getcpu();
+  if (core < 0 || core >= CPU_SETSIZE) return;
+  if (sched_getaffinity(thread_, sizeof(allowed_), &allowed_) != 0) return;
+  const cpu_set_t here = only(core);
+  bound_ = sched_setaffinity(thread_, sizeof(here), &here) == 0;
+}
+
+void Heir::roam() {
+  if (std::exchange(bound_, false)) (void)sched_setaffinity(0, sizeof(allowed_), &allowed_);
 }
 
 }  // namespace teletensor::runtime

@@ -9,10 +9,12 @@
 
 namespace teletensor::runtime {
 
-// A thread that waits in the middle of a plan; on its stack.
+// A thread without a lane; on its stack.
 struct Parked {
   core::CondVar go_on;
   bool goes_on = false;
+  Task* task = nullptr;  // to run, where it is not in the middle of a plan
+  Heir heir;
 };
 
 namespace {
@@ -44,7 +46,8 @@ Lanes::Quiet::~Quiet() { --quiet; }
 
 Lanes::Lanes(int count) : count_(std::max(count, 1)) {
   core::MutexLock lock(mu_);
-  for (int i = 0; i < count_; ++i) threads_.emplace_back([this] { lane(true); });
+  spare_.reserve(static_cast<std::size_t>(count_ + kMostParked));
+  for (int i = 0; i < count_; ++i) threads_.emplace_back([this] { lane(nullptr); });
 }
 
 Lanes::~Lanes() {
@@ -53,9 +56,9 @@ Lanes::~Lanes() {
     core::MutexLock lock(mu_);
     stopping_ = true;
     threads = std::move(threads_);
+    for (Parked* thread : spare_) thread->go_on.notify_one();
   }
   work_.notify_all();
-  handed_on_.notify_all();
   for (std::thread& thread : threads) thread.join();
 }
 
@@ -87,6 +90,7 @@ bool Lanes::run_here(Task* task) {
 }
 
 void Lanes::run_task(Task* task) noexcept {
+  spread();
   own_plan = worked_for = task;
   const bool more = task->run_plan();
   own_plan = worked_for = nullptr;
@@ -122,38 +126,25 @@ Lanes::Job* Lanes::first_job() {
   return first;
 }
 
-void Lanes::lane(bool holds) {
+void Lanes::lane(Task* first) {
   on_lane = true;
   begin_lane_thread();
+  if (first != nullptr) run_task(first);
+  Parked here;
   mu_.lock();
   while (true) {
-    if (!holds) {
-      if (!handed_.empty()) {
-        Task* const task = handed_.front();
-        handed_.pop_front();
-        holds = true;
-        mu_.unlock();
-        run_task(task);
-        mu_.lock();
-      } else if (stopping_) {
-        break;
-      } else {
-        ++spare_;
-        handed_on_.wait(mu_);
-        --spare_;
-      }
-      continue;
-    }
     // A kernel of somebody who has had least gets help before those who wait get a lane.
     Job* const job = first_job();
-    const bool first =
+    const bool helps =
         job != nullptr && job->task != nullptr && !queue_.has_before(*job->task, core::now_ns());
-    if (!queue_.empty() && !first) {
+    if (!queue_.empty() && !helps) {
       Task* task = take();
       if (task->parked_ != nullptr) {
-        hand_on(*task);
-        holds = false;
-        continue;
+        wake(*std::exchange(task->parked_, nullptr));
+        spare_.push_back(&here);
+        sleep(here);
+        task = std::exchange(here.task, nullptr);
+        if (task == nullptr) break;
       }
       mu_.unlock();
       run_task(task);
@@ -163,6 +154,7 @@ void Lanes::lane(bool holds) {
     } else if (stopping_) {
       break;
     } else {
+      const Asleep asleep;
       ++sleeping_;
       work_.wait(mu_);
       --sleeping_;
@@ -236,7 +228,10 @@ void Lanes::run_parts(std::int64_t parts, const std::function<void(std::int64_t)
   core::MutexLock lock(mu_);
   std::erase(jobs_, &job);
   open_jobs_.fetch_sub(1, std::memory_order_relaxed);
-  while (job.helpers > 0) job_ended_.wait(mu_);
+  while (job.helpers > 0) {
+    const Asleep asleep;
+    job_ended_.wait(mu_);
+  }
   if (job.failure) std::rethrow_exception(job.failure);
 }
 
@@ -271,35 +266,47 @@ void Lanes::give_way() {
 // first. False: no more threads can wait, and nothing has happened.
 bool Lanes::park(Task& task) {
   if (parked_ >= kMostParked) return false;
-  if (static_cast<std::size_t>(spare_) <= handed_.size()) {
+  Task* const next = take();
+  if (next->parked_ != nullptr) {
+    wake(*std::exchange(next->parked_, nullptr));
+  } else if (!spare_.empty()) {
+    spare_.back()->task = next;
+    wake(*spare_.back());
+    spare_.pop_back();
+  } else {
     try {
-      threads_.emplace_back([this] { lane(false); });
+      threads_.emplace_back([this, next] { lane(next); });
     } catch (const std::exception&) {
+      queue_.push(next);
+      waiting_.fetch_add(1, std::memory_order_relaxed);
       return false;
     }
   }
   const std::uint64_t now = core::now_ns();
-  hand_on(*take());
   queue_.push_paused(&task, now);
   waiting_.fetch_add(1, std::memory_order_relaxed);
   Parked here;
   task.parked_ = &here;
   ++parked_;
-  while (!here.goes_on) here.go_on.wait(mu_);
+  sleep(here);
   --parked_;
   given += core::now_ns() - now;
   return true;
 }
 
-// The lane of this thread becomes that of a thread for the task.
-void Lanes::hand_on(Task& task) {
-  if (Parked* const parked = std::exchange(task.parked_, nullptr)) {
-    parked->goes_on = true;
-    parked->go_on.notify_one();
-  } else {
-    handed_.push_back(&task);
-    handed_on_.notify_one();
-  }
+// Until a thread that goes to sleep wakes this one, or the end.
+void Lanes::sleep(Parked& here) {
+  const Asleep asleep;
+  while (!here.goes_on && !stopping_) here.go_on.wait(mu_);
+  here.goes_on = false;
+  here.heir.roam();
+}
+
+// The lane of this thread, which sleeps next, becomes that one's, and its core too.
+void Lanes::wake(Parked& thread) {
+  thread.goes_on = true;
+  thread.heir.inherit();
+  thread.go_on.notify_one();
 }
 
 }  // namespace teletensor::runtime

@@ -10,7 +10,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -71,7 +70,7 @@ class Lanes {
  private:
   struct Job;
 
-  void lane(bool holds);
+  void lane(Task* first);
   void pull(Job& job, const Task* mine, bool helper);
   void help(Job& job, const Task* mine) TT_REQUIRES(mu_);
   Job* first_job() TT_REQUIRES(mu_);
@@ -81,19 +80,18 @@ class Lanes {
   void give_way();
   Task* take() TT_REQUIRES(mu_);
   bool park(Task& task) TT_REQUIRES(mu_);
-  void hand_on(Task& task) TT_REQUIRES(mu_);
+  void sleep(Parked& here) TT_REQUIRES(mu_);
+  void wake(Parked& thread) TT_REQUIRES(mu_);
 
   const int count_;
   mutable core::Mutex mu_;
   core::CondVar work_;       // a task, a job, or the end
-  core::CondVar handed_on_;  // a task for a thread without a lane, or the end
   core::CondVar job_ended_;  // a helper has left a job
   FairQueue queue_ TT_GUARDED_BY(mu_);
   std::map<std::string, std::weak_ptr<Share>> shares_ TT_GUARDED_BY(mu_);  // by user
-  std::vector<Job*> jobs_ TT_GUARDED_BY(mu_);    // with parts that nobody has begun
-  std::deque<Task*> handed_ TT_GUARDED_BY(mu_);  // each with the lane that it may run on
-  int sleeping_ TT_GUARDED_BY(mu_) = 0;          // lanes
-  int spare_ TT_GUARDED_BY(mu_) = 0;             // threads that wait without a lane
+  std::vector<Job*> jobs_ TT_GUARDED_BY(mu_);      // with parts that nobody has begun
+  int sleeping_ TT_GUARDED_BY(mu_) = 0;            // lanes
+  std::vector<Parked*> spare_ TT_GUARDED_BY(mu_);  // threads without a lane or a plan
   int parked_ TT_GUARDED_BY(mu_) = 0;
   bool stopping_ TT_GUARDED_BY(mu_) = false;
   std::atomic<int> waiting_{0};    // tasks in queue_

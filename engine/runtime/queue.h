@@ -51,8 +51,10 @@ class Chunk {
   std::size_t size() const { return filled_ - taken_; }
   // Precondition: not full.
   Entry& add() { return *new (at(filled_++)) Entry; }  // no (): that would clear it all first
-  // Precondition: not empty.
+  // Precondition of all: not empty.
   Entry& front() { return *at(taken_); }
+  Entry& last() { return *at(filled_ - 1); }
+  void drop_last() { at(--filled_)->~Entry(); }
   void pop() { at(taken_++)->~Entry(); }
   // Entries taken() ... filled() - 1 are in it.
   std::size_t taken() const { return taken_; }

@@ -19,6 +19,7 @@ constexpr std::chrono::milliseconds kLeastIdle{50};  // so long without work end
 // At least so much is moved away at a time: what comes next needs room as well.
 constexpr std::size_t kBatch = std::size_t{16} << 20;
 constexpr int kTries = 8;
+constexpr int kFruitless = 64;  // so often one that has come back is asked again
 
 }  // namespace
 
@@ -218,6 +219,11 @@ bool Tiers::serve(Request& request) {
   return true;
 }
 
+// What was there so often others have taken each time, unless the device has it in no one piece.
+Tiers::Found Tiers::out_of_tries(const Pool& pool, std::size_t bytes) {
+  return pool.room_for(bytes) == Pool::Short::kNothing ? Found::kNever : Found::kLater;
+}
+
 Tiers::Found Tiers::find_room(Request& request, std::size_t device,
                               std::vector<std::uint64_t>& granted, StorageRef& storage) {
   Pool& pool = request.member->pool(device);
@@ -229,7 +235,8 @@ Tiers::Found Tiers::find_room(Request& request, std::size_t device,
       granted[device] = memory::charged_bytes(bytes);
       return Found::kRoom;
     }
-    const Found found = tries < kTries ? make_room(request, device, bytes) : Found::kNever;
+    const Found found =
+        tries < kTries ? make_room(request, device, bytes) : out_of_tries(pool, bytes);
     if (found != Found::kRoom) return found;
   }
 }
@@ -260,8 +267,8 @@ Tiers::Found Tiers::bring_back(Request& request) {
       // What cannot be had back, by damage or a device that is lost, fails where it is used.
       if (status.code() != Code::kResourceExhausted) break;
       const std::size_t device = request.member->device_of(*storage);
-      const Found found =
-          tries < kTries ? make_room(request, device, storage->bytes()) : Found::kNever;
+      const Found found = tries < kTries ? make_room(request, device, storage->bytes())
+                                         : out_of_tries(storage->pool(), storage->bytes());
       if (found != Found::kRoom) return found;
     }
   }
@@ -323,7 +330,6 @@ bool Tiers::take_victim(Member* member) {
   core::MutexLock lock(mu_);
   if (std::find(members_.begin(), members_.end(), member) == members_.end()) return false;
   victim_ = member;
-  stop_victim_ = false;
   return true;
 }
 
@@ -331,8 +337,22 @@ void Tiers::leave_victim() {
   {
     core::MutexLock lock(mu_);
     victim_ = nullptr;
+    stop_victim_ = false;  // it was meant for this one alone
   }
   released_.notify_all();
+}
+
+void Tiers::note_nothing(Request& request, Member& member, std::size_t device) {
+  Request::Tried& tried = request.tried[{&member, device}];
+  tried.used = member.pool(device).account().used();
+  ++tried.times;
+}
+
+bool Tiers::has_nothing(const Request& request, Member& member, std::size_t device) {
+  const auto found = request.tried.find({&member, device});
+  return found != request.tried.end() &&
+         (found->second.times >= kFruitless ||
+          member.pool(device).account().used() <= found->second.used);
 }
 
 Tiers::Found Tiers::make_room(Request& request, std::size_t device, std::size_t bytes) {
@@ -345,7 +365,7 @@ Tiers::Found Tiers::make_room(Request& request, std::size_t device, std::size_t 
   if (lack.why != Pool::Short::kSession) {
     core::MutexLock lock(mu_);
     for (Member* member : members_) {
-      if (member != request.member && !request.tried.contains({member, device})) {
+      if (member != request.member && !has_nothing(request, *member, device)) {
         others.push_back(member);
       }
     }
@@ -366,8 +386,11 @@ Tiers::Found Tiers::make_room(Request& request, std::size_t device, std::size_t 
   }
   for (Member* member : others) {
     if (stopped(request)) return Found::kLater;
-    if (request.tried.contains({member, device}) || !take_victim(member)) continue;
-    if (may_lose(*member, lack) && !take_busy(request, *member, lack)) later = true;
+    if (!take_victim(member)) continue;
+    if (!has_nothing(request, *member, device) && may_lose(*member, lack) &&
+        !take_busy(request, *member, lack)) {
+      later = true;
+    }
     leave_victim();
     if (lack.met()) return Found::kRoom;
   }
@@ -379,7 +402,7 @@ bool Tiers::take_idle(Request& request, Member& member, const Lack& lack, bool k
   if (!member.freeze()) return true;
   // Where it has been given something to do meanwhile, it is asked to yield later.
   if (!move_away(request, member, lack, kept, true) && kept && !member.has_work()) {
-    request.tried.emplace(&member, lack.device);
+    note_nothing(request, member, lack.device);
   }
   member.thaw();
   return true;
@@ -400,7 +423,7 @@ bool Tiers::take_busy(Request& request, Member& member, const Lack& lack) {
     member.ask_to_yield(member.asked_ = true);
     return false;
   }
-  if (!move_all_away(request, member, lack)) request.tried.emplace(&member, lack.device);
+  if (!move_all_away(request, member, lack)) note_nothing(request, member, lack.device);
   if (yielded) {
     member.ask_to_yield(member.asked_ = false);
     {
@@ -415,7 +438,7 @@ bool Tiers::take_busy(Request& request, Member& member, const Lack& lack) {
 // Where it is not here, it is asked for as well.
 Tiers::Found Tiers::take_own(Request& request, const Lack& lack) {
   Member& own = *request.member;
-  if (request.tried.contains({&own, lack.device})) return Found::kNever;
+  if (has_nothing(request, own, lack.device)) return Found::kNever;
   bool here = !request.done;
   if (!here) {
     core::MutexLock lock(mu_);
@@ -430,8 +453,9 @@ Tiers::Found Tiers::take_own(Request& request, const Lack& lack) {
   const bool any = move_all_away(request, own, lack);
   if (frozen) own.thaw();
   if (lack.met()) return Found::kRoom;
-  if (!any) request.tried.emplace(&own, lack.device);
-  return stopped(request) ? Found::kLater : Found::kNever;
+  if (!any) note_nothing(request, own, lack.device);
+  // What was moved somebody else has taken.
+  return any || stopped(request) ? Found::kLater : Found::kNever;
 }
 
 bool Tiers::move_all_away(Request& request, Member& member, const Lack& lack) {

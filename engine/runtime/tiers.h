@@ -20,8 +20,8 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <thread>
 #include <unordered_set>
@@ -113,8 +113,12 @@ class Tiers {
     std::uint64_t seq = 0;
     std::chrono::nanoseconds transfers{0};
     double part = 0;  // of the member's memory, that they moved
-    // There is nothing to be had from them on that device.
-    std::set<std::pair<const Member*, std::size_t>> tried;
+    // From whom there was nothing to be had on which device.
+    struct Tried {
+      std::uint64_t used = 0;  // by it, then
+      int times = 0;
+    };
+    std::map<std::pair<const Member*, std::size_t>, Tried> tried;
     bool hurry = false;  // guarded by mu_
   };
   using RequestRef = std::shared_ptr<Request>;
@@ -129,6 +133,7 @@ class Tiers {
   Found find_room(Request& request, std::size_t device, std::vector<std::uint64_t>& granted,
                   StorageRef& storage);
   Found make_room(Request& request, std::size_t device, std::size_t bytes);
+  static Found out_of_tries(const memory::Pool& pool, std::size_t bytes);
   static std::uint64_t working_set(const Request& request, const memory::Pool& pool,
                                    std::size_t device);
   struct Lack {
@@ -138,6 +143,9 @@ class Tiers {
     bool met() const { return pool.room_for(bytes) == memory::Pool::Short::kNothing; }
   };
   static bool may_lose(Member& member, const Lack& lack);
+  static void note_nothing(Request& request, Member& member, std::size_t device);
+  // There is still nothing: it has no more than when it was tried.
+  static bool has_nothing(const Request& request, Member& member, std::size_t device);
   // From one that has nothing to do. False: not before its turn is over.
   bool take_idle(Request& request, Member& member, const Lack& lack, bool kept);
   // From one that waits behind the request, or for its turn to end, or runs: that is asked to stop

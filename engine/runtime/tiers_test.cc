@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <future>
 #include <thread>
 #include <vector>
@@ -293,6 +295,89 @@ TEST_F(TiersTest, TwoThatNeedNearlyAllOfItGoOnByTurns) {
   for (const ValueRef& value : second) EXPECT_EQ(b->at(value, 0), 8.0f);
   taken->release(12u << 20);
   taken->close();
+}
+
+// A session whose strand is the test's.
+class Stub : public Tiers::Member {
+ public:
+  Stub(Box& box, Tiers& tiers, memory::OwnerId owner) : tiers_(tiers) {
+    for (std::size_t i = 0; i < box.devices.size(); ++i) {
+      pools_.emplace_back(memory::Pool::create(box.devices.at(i).pool(), owner, 0));
+    }
+    tiers.join(this, "");
+  }
+  ~Stub() override { tiers_.leave(this); }
+
+  void hold(std::size_t bytes) {
+    held_ = pools_[1]->allocate_shared(bytes, 1);
+    ASSERT_TRUE(held_);
+    held_->unpin();
+  }
+  void drop() { held_ = nullptr; }
+  bool away() const { return held_->data() == nullptr; }
+  std::future<bool> wait_for_room(std::size_t bytes) {
+    EXPECT_TRUE(tiers_.wait(this, {{}, {}, {0, bytes}}));
+    return went_on_.get_future();
+  }
+
+  std::function<void()> on_freeze;  // the mover's thread
+  std::atomic<bool> idle{true}, asked{false};
+  std::atomic<int> frozen{0};
+
+ private:
+  bool freeze() override {
+    if (idle) ++frozen;
+    if (on_freeze) std::exchange(on_freeze, nullptr)();
+    return idle;
+  }
+  void thaw() override {}
+  bool has_work() const override { return false; }
+  void ask_to_yield(bool yes) override { asked = asked || yes; }
+  void go_on(bool room, std::vector<std::uint64_t> granted) override {
+    for (std::size_t i = 0; i < granted.size(); ++i) pools_[i]->release(granted[i]);
+    went_on_.set_value(room);
+  }
+  memory::Pool& pool(std::size_t device) override { return *pools_[device]; }
+  std::size_t device_of(const memory::Storage&) const override { return 1; }
+  bool kept(std::unordered_set<const void*>&) override { return true; }
+
+  Tiers& tiers_;
+  std::vector<memory::PoolHandle> pools_;
+  core::Ref<memory::Storage> held_;
+  std::promise<bool> went_on_;
+};
+
+// One that had nothing when it was looked at has come back by the time that the others are there.
+TEST_F(TiersTest, WhoHadNothingToGiveMayHaveSomethingLater) {
+  open();
+  Stub first(box, *tiers, 1), second(box, *tiers, 2), poor(box, *tiers, 3);
+  second.hold(16u << 20);
+  second.idle = false;
+  std::future<bool> room = poor.wait_for_room(24u << 20);
+  while (first.frozen < 2 || !second.asked) std::this_thread::yield();
+  first.idle = false;  // nobody finds memory that is not yet to be moved
+  first.hold(16u << 20);
+  second.drop();
+  first.idle = second.idle = true;
+  EXPECT_TRUE(room.get());
+  EXPECT_TRUE(first.away());
+}
+
+// One leaves in the middle of its move, which ends that: not what comes next.
+TEST_F(TiersTest, WhoLeavesWhileItMovesStopsNobodyElse) {
+  open();
+  Stub leaves(box, *tiers, 1), poor(box, *tiers, 2);
+  leaves.hold(12u << 20);
+  poor.hold(12u << 20);
+  std::thread leaving;
+  leaves.on_freeze = [&] {
+    leaving = std::thread([&] { tiers->leave(&leaves); });
+    while (tiers->yielded(&leaves)) std::this_thread::yield();  // a member yet
+  };
+  EXPECT_TRUE(poor.wait_for_room(16u << 20).get());
+  EXPECT_TRUE(poor.away());
+  ASSERT_TRUE(leaving.joinable());
+  leaving.join();
 }
 
 // More than the device has, whatever moves: nobody has to move for it.

@@ -277,6 +277,18 @@ core::Result<engine::Shared> Session::share_download(std::uint64_t seq) {
   return shares_.add(pool, found->contents.storage, found->contents.offset, found->contents.bytes);
 }
 
+core::Result<engine::Shared> Session::share_copy(std::uint64_t seq) {
+  const core::Result<runtime::FetchResult> found = find_download(seq);
+  if (!found.ok()) return found.status();
+  const auto index = static_cast<std::size_t>(devices_.find(found->device));
+  backends::Accelerator* const gpu = devices_.at(index).accelerator();
+  if (gpu == nullptr || gpu->open_unit() == 0) {
+    return Status(Code::kUnimplemented, "share: " + core::to_string(found->device) +
+                                            " copies nothing for other processes");
+  }
+  return shares_.copy(back_.executor().pool(index), *gpu, found->contents, seq);
+}
+
 core::Result<engine::Shared> Session::share_new(std::uint64_t bytes) {
   return shares_.open(host_pool(), bytes, accepted_upto_ + 1);
 }
@@ -292,22 +304,20 @@ Status Session::upload_shared(std::uint64_t upload, std::uint64_t offset, std::u
   return upload_chunk(upload, offset, {static_cast<const char*>(memory->data()) + from, bytes});
 }
 
-core::Result<std::string> Session::download_chunk(std::uint64_t seq, std::uint64_t offset,
-                                                  std::uint64_t bytes) {
+Status Session::download_chunk(std::uint64_t seq, std::uint64_t offset, std::span<char> into) {
   const core::Result<runtime::FetchResult> found = find_download(seq);
   if (!found.ok()) return found.status();
   const runtime::Executor::RowMajor& contents = found->contents;
-  if (offset > contents.bytes) {
-    return Status(Code::kOutOfRange, "download: offset " + std::to_string(offset) + " of " +
-                                         std::to_string(contents.bytes) + " bytes");
+  if (offset > contents.bytes || into.size() > contents.bytes - offset) {
+    return Status(Code::kOutOfRange, "download: " + std::to_string(into.size()) + " bytes from " +
+                                         std::to_string(offset) + " of " +
+                                         std::to_string(contents.bytes));
   }
-  std::string chunk(std::min<std::uint64_t>(bytes, contents.bytes - offset), '\0');
   const memory::OnBehalf behalf(contents.storage->owner());
   runtime::Device& device = devices_.at(static_cast<std::size_t>(devices_.find(found->device)));
-  TT_RETURN_IF_ERROR(device.backend().copy_out(
-      chunk.data(), static_cast<const char*>(contents.storage->data()) + contents.offset + offset,
-      chunk.size()));
-  return chunk;
+  return device.backend().copy_out(
+      into.data(), static_cast<const char*>(contents.storage->data()) + contents.offset + offset,
+      into.size());
 }
 
 void Session::end_download(std::uint64_t seq) {

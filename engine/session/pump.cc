@@ -1,10 +1,10 @@
 // The pump: a frame's commands go through the front to the back's queue, on whatever thread can go
 // on with them; names, tape and queue are charged on the way.
 #include <algorithm>
-#include <new>
 #include <thread>
 #include <utility>
 
+#include "engine/core/with_memory.h"
 #include "engine/session/session.h"
 
 namespace teletensor::session {
@@ -58,19 +58,26 @@ void Session::pump() {
 // The front is taken; this thread is the pump until it gives it back. Once the back has been asked
 // to call on_continue(), another thread takes over: then only that is left to do.
 void Session::pump_frame() {
-  Status status;
-  try {
-    if (!consume_frame(status)) return;
-  } catch (const std::bad_alloc&) {
-    status = Status(Code::kResourceExhausted, "the daemon is out of memory for a session's queue");
-  } catch (...) {
-    status = core::internal("the daemon threw an exception");
-  }
-  finish_frame(std::move(status));
+  bool over = true;
+  Status status = core::with_memory("a session's queue", [&] {
+    Status refused;
+    over = consume_frame(refused);
+    return refused;
+  });
+  if (over) finish_frame(std::move(status));
 }
 
 // False: another thread goes on with it.
 bool Session::consume_frame(Status& status) {
+  // Who reads a value finds what the session holds up to date.
+  const auto publish = [this](bool here = false) {
+    handles_ = front_.handles();
+    {
+      core::MutexLock lock(mu_);
+      amounts_ = front_.amounts();
+    }
+    back_.publish(frame_.consumed(), here);
+  };
   int unpublished = 0;
   while (frame_.position < frame_.commands.size()) {
     if (closing_) {
@@ -83,7 +90,7 @@ bool Session::consume_frame(Status& status) {
         within_limits() && ((unpublished > 0 && !back_.refusing()) || charge_bookkeeping());
     const bool drain = raise || (!charged && !back_.refusing());  // the queue costs, too
     if (drain || back_.full()) {
-      back_.publish(frame_.consumed());
+      publish();
       unpublished = 0;
       if (drain ? back_.wait_until_drained() : back_.wait_for_room()) {
         give_front_back();
@@ -94,15 +101,16 @@ bool Session::consume_frame(Status& status) {
       if (status = refuse_or_resume(); !status.ok()) return true;
     }
     if (status = pump_one(); !status.ok()) {
-      back_.publish(frame_.consumed());
+      back_.take_back(frame_.consumed());
+      publish();
       return true;
     }
     if (++unpublished >= kCommandsPerPublish) {
-      back_.publish(frame_.consumed());
+      publish();
       unpublished = 0;
     }
   }
-  back_.publish(frame_.consumed(), true);
+  publish(true);
   return true;
 }
 
@@ -204,16 +212,10 @@ Status Session::refuse_or_resume() {
 }
 
 Status Session::pump_one() {
-  Status status;
-  try {
-    if (front_.busy()) {
-      status = front_.resume(kNodesPerResume);
-    } else {
-      status = front_.execute(frame_.consumed() + 1, std::move(frame_.commands[frame_.position]));
-    }
-  } catch (const std::bad_alloc&) {
-    return Status(Code::kResourceExhausted, "the daemon is out of memory for a session's names");
-  }
+  Status status = core::with_memory("a session's names", [&] {
+    if (front_.busy()) return front_.resume(kNodesPerResume);
+    return front_.execute(frame_.consumed() + 1, std::move(frame_.commands[frame_.position]));
+  });
   if (status.ok() && !front_.busy()) ++frame_.position;
   return status;
 }

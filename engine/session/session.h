@@ -61,10 +61,11 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   void abort_upload(std::uint64_t upload) override;
   void begin_download(std::uint64_t seq,
                       std::function<void(core::Result<engine::Fetched>)> ready) override;
-  core::Result<std::string> download_chunk(std::uint64_t seq, std::uint64_t offset,
-                                           std::uint64_t bytes) override;
+  core::Status download_chunk(std::uint64_t seq, std::uint64_t offset,
+                              std::span<char> into) override;
   void end_download(std::uint64_t seq) override;
   core::Result<engine::Shared> share_download(std::uint64_t seq) override;
+  core::Result<engine::Shared> share_copy(std::uint64_t seq) override;
   core::Result<engine::Shared> share_new(std::uint64_t bytes) override;
   core::Status upload_shared(std::uint64_t upload, std::uint64_t offset, std::uint64_t share,
                              std::uint64_t from, std::uint64_t bytes) override;
@@ -128,7 +129,8 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   void finish_frame(core::Status status) noexcept;
   void hand_over();
   void stand_still();
-  void take_image();
+  void take_image() noexcept;
+  core::Result<program::Image> make_image();
   void forget_upto(std::uint64_t completed);
   std::uint64_t bookkeeping() const { return front_.bookkeeping_bytes() + back_.queue_bytes(); }
   bool charge_bookkeeping();

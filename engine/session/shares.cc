@@ -36,6 +36,26 @@ Result<engine::Shared> Shares::add(memory::Pool& pool, memory::Pinned storage, s
   return keep(std::move(storage), descriptor, false, offset, bytes);
 }
 
+Result<engine::Shared> Shares::copy(memory::Pool& pool, backends::Accelerator& gpu,
+                                    const runtime::Executor::RowMajor& contents,
+                                    std::uint64_t seq) {
+  TT_RETURN_IF_ERROR(full());
+  const memory::OnBehalf behalf(contents.storage->owner());
+  core::Ref<memory::Storage> storage = pool.allocate_open(contents.bytes, seq);
+  if (!storage) {
+    TT_RETURN_IF_ERROR(gpu.health());
+    return pool.refusal("shared memory", contents.bytes);
+  }
+  TT_RETURN_IF_ERROR(gpu.copy_now(
+      storage->data(), static_cast<const char*>(contents.storage->data()) + contents.offset,
+      contents.bytes));
+  const int descriptor = storage->descriptor();
+  Result<engine::Shared> kept =
+      keep(memory::Pinned(std::move(storage)), descriptor, false, 0, contents.bytes);
+  if (kept.ok()) kept->gpu = gpu.facts().uuid;
+  return kept;
+}
+
 Result<engine::Shared> Shares::open(memory::Pool& pool, std::uint64_t bytes, std::uint64_t seq) {
   TT_RETURN_IF_ERROR(full());
   core::Ref<memory::Storage> storage = pool.allocate_open(bytes, seq);

@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <map>
 
+#include "engine/backends/accelerator.h"
 #include "engine/core/mutex.h"
 #include "engine/core/ref.h"
 #include "engine/core/status.h"
 #include "engine/engine.h"
 #include "engine/memory/pool.h"
 #include "engine/memory/storage.h"
+#include "engine/runtime/executor.h"
 
 namespace teletensor::session {
 
@@ -21,6 +23,9 @@ class Shares {
   // RESOURCE_EXHAUSTED where there are too many.
   core::Result<engine::Shared> add(memory::Pool& pool, memory::Pinned storage, std::uint64_t offset,
                                    std::uint64_t bytes);
+  // A copy of the contents, which others may write to and nothing here reads.
+  core::Result<engine::Shared> copy(memory::Pool& pool, backends::Accelerator& gpu,
+                                    const runtime::Executor::RowMajor& contents, std::uint64_t seq);
   // New memory that others may write to.
   core::Result<engine::Shared> open(memory::Pool& pool, std::uint64_t bytes, std::uint64_t seq);
   // The memory of open(); null where there is none such.

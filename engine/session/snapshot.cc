@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/autograd/image.h"
+#include "engine/core/with_memory.h"
 #include "engine/session/session.h"
 
 namespace teletensor::session {
@@ -157,18 +158,39 @@ void Session::on_continue() {
 }
 
 // Everything has run, and nobody else consumes anything.
-void Session::take_image() {
+void Session::take_image() noexcept {
   if (closing_) return;
   while (!try_take_front()) std::this_thread::yield();
+  core::Result<Image> image = core::with_memory("a snapshot", [&] { return make_image(); });
+  give_front_back();
+  Picture picture;
+  {
+    core::MutexLock lock(mu_);
+    picture.done = std::exchange(picture_.done, nullptr);
+    picture.hold = picture_.hold;
+  }
+  picture.done(std::move(image));
+  if (picture.hold) return;
+  bool waiting = false;
+  {
+    core::MutexLock lock(mu_);
+    still_ = false;
+    waiting = pumping_ = frame_.done != nullptr;
+  }
+  if (waiting) return pump();
+  forget_completed();
+  hand_over();
+}
+
+// The front is taken.
+core::Result<Image> Session::make_image() {
   if (back_.open_failures() == 0) forget_upto(back_.completed_upto());
   Image image;
   autograd::ImageMaker maker(image);
   front_.take_image(maker, image);
-  give_front_back();
   image.owner = owner_;
   image.cancelled_below = back_.cancelled_below();
   image.failed = back_.failed();
-  Picture picture;
   {
     core::MutexLock lock(mu_);
     image.next_seq = picture_.next_seq;
@@ -199,8 +221,6 @@ void Session::take_image() {
       }
       image.downloads.push_back(std::move(item));
     }
-    picture.done = std::exchange(picture_.done, nullptr);
-    picture.hold = picture_.hold;
   }
   for (Image::Storage& storage : image.storages) {
     const auto& contents = static_cast<const memory::Storage&>(*storage.contents);
@@ -210,17 +230,7 @@ void Session::take_image() {
   }
   drop_lost(image, health_of(image, devices_));
   put_kept_first(image);
-  picture.done(std::move(image));
-  if (picture.hold) return;
-  bool waiting = false;
-  {
-    core::MutexLock lock(mu_);
-    still_ = false;
-    waiting = pumping_ = frame_.done != nullptr;
-  }
-  if (waiting) return pump();
-  forget_completed();
-  hand_over();
+  return image;
 }
 
 Status Session::put_up(Image image, const engine::Engine::ReadBytes& read, const Commons& commons) {

@@ -70,6 +70,9 @@ class FrameWriter {
                               items_ + items > limits.items);
   }
 
+  // What a command adds to the frame's items.
+  static std::size_t items_of(const program::Command& command);
+
   std::uint64_t next_seq() const { return first_seq_ + commands_; }
   program::HandleId next_id() const { return next_id_; }
   std::size_t commands() const { return commands_; }

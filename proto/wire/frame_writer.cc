@@ -435,6 +435,17 @@ void FrameWriter::append(const ApplyView& apply, std::uint32_t made) {
   end_command(opened, at, made);
 }
 
+std::size_t FrameWriter::items_of(const Command& command) {
+  const auto* apply = std::get_if<Apply>(&command);
+  if (apply == nullptr) return need_of(command).items;
+  // Numbers among the arguments are items themselves, complex ones two.
+  std::size_t items = 3 * apply->arguments.size() + apply->counts.size();
+  for (std::size_t i = 0; i < apply->attributes.size(); ++i) {
+    items += 2 + apply->attributes.ints(i).size();
+  }
+  return items;
+}
+
 void FrameWriter::append(const Command& command, std::uint32_t made) {
   if (const auto* apply = std::get_if<Apply>(&command)) return append(*apply, made);
   const Need need = need_of(command);

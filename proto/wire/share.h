@@ -19,9 +19,17 @@ enum ShareKind : std::uint32_t {
   kShareTake = 1,
   // First on a connection: new memory of `bytes`, to write to until the connection ends.
   kShareOpen = 2,
-  // After kShareOpen: bytes [from, from + bytes) of the memory go to `offset` of upload `number`;
+  // After kShareOpen and kShareWay: bytes [from, from + bytes) of the memory go to `offset` of
+  // upload `number`;
   // 0: of a new one, of `total` bytes for `device`. The reply comes when they have been copied.
   kShareUpload = 3,
+  // As kShareOpen, for uploads of what lies elsewhere, one after the other: the daemon ends it when
+  // none has come for a second at most.
+  kShareWay = 4,
+  // First on a connection: the value of bulk fetch `number`, which lies on a GPU, copied to memory
+  // of that GPU. The reply comes with a descriptor for cuMemImportFromShareableHandle; number and
+  // offset are the GPU's UUID.
+  kShareTakeGpu = 5,
 };
 
 struct ShareRequest {

@@ -85,6 +85,26 @@ def test_scores_of_16_bits_are_float32(tt, dtype):
     np.testing.assert_allclose(y.to(tt.float64).numpy(), wanted, rtol=0.01, atol=0.05)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_16_bits_have_the_derivatives_of_float64(tt, dtype):
+    sdpa = tt.nn.functional.scaled_dot_product_attention
+    numbers = [t.detach().to(getattr(tt, dtype)) for t in parts(tt, (2, 3, 40), 50, 8, 8, "float32")]
+    added = tt.tensor(np.random.default_rng(2).standard_normal((3, 40, 50)).astype(np.float32))
+    found = []
+    for wide in (None, tt.float64):
+        q, k, v = (t.to(wide or t.dtype).requires_grad_() for t in numbers)
+        mask = added.to(wide or tt.float32).requires_grad_()
+        y = sdpa(q, k, v, mask)
+        weights = (tt.arange(y.numel(), dtype=tt.float32).reshape(y.shape) % 7).to(y.dtype)
+        first = tt.autograd.grad((y * weights).sum(), (q, k, v, mask), create_graph=True)
+        second = tt.autograd.grad(sum((g.to(tt.float64) ** 2).sum() for g in first), (q, k, v, mask))
+        if wide is None:
+            assert [g.dtype for g in (*first, *second)] == [q.dtype] * 3 + [mask.dtype] + [q.dtype] * 3 + [mask.dtype]
+        found.append([t.detach().to(tt.float64).numpy() for t in (*first, *second)])
+    for ours, wanted in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, wanted, rtol=0.05, atol=0.02 * np.abs(wanted).max())
+
+
 def test_heads_of_one_product_are_read_where_they_lie(tt):
     x = tt.tensor(np.random.default_rng(0).standard_normal((2, 100, 3 * 32)).astype(np.float32))
     q, k, v = (t.reshape(2, 100, 4, 8).transpose(1, 2) for t in x.split(32, dim=2))

@@ -109,7 +109,7 @@ def test_another_client_authority_is_used_without_a_restart(start_daemon, tt, au
 
 def ask(address, context, token=None):
     """The status of /metrics."""
-    connection = http.client.HTTPSConnection("127.0.0.1", int(address.rsplit(":", 1)[1]), timeout=20, context=context)
+    connection = http.client.HTTPSConnection("127.0.0.1", int(address.rsplit(":", 1)[1]), timeout=60, context=context)
     connection.request("GET", "/metrics", headers={"Authorization": f"Bearer {token}"} if token else {})
     status = connection.getresponse().status
     connection.close()

@@ -1,23 +1,27 @@
 """The examples of the C++ client train a network through a daemon, and run what Python has saved."""
 
+import os
 import random
 import re
 import subprocess
+import sys
 
 import pytest
 import teletensor as tt
 from support.daemon import ROOT
 from support.proxy import Proxy
+from support.tls import Authority
 from teletensor import nn
 
 FOLDER = ROOT / "build/release/bin"
 
 
-def run(name, *arguments):
+def run(name, *arguments, **environment):
     example = FOLDER / f"teletensor-{name}"
     if not example.exists():
         pytest.skip("the example is not built here")
-    return subprocess.run([example, *map(str, arguments)], capture_output=True, text=True, timeout=120)
+    return subprocess.run([example, *map(str, arguments)], capture_output=True, text=True, timeout=120,
+                          env={**os.environ, **environment})
 
 
 @pytest.mark.parametrize("way", ["unix", "tcp"])
@@ -31,6 +35,24 @@ def test_it_trains(shared_daemon, way):
 def test_nobody_answers(tmp_path):
     done = run("train", f"unix:{tmp_path}/none.sock")
     assert done.returncode == 1 and "code" in done.stderr, (done.stdout, done.stderr)
+
+
+def test_tls_and_a_token(start_daemon, tmp_path):
+    """As the Python client: by the same variables, and by TLS where the address says so."""
+    authority = Authority(tmp_path / "ca")
+    certificate, key = authority.issue("server")
+    daemon = start_daemon("--tls-cert", str(certificate), "--tls-key", str(key))
+    admin = [sys.executable, "-m", "teletensor.cli", "token", "create", "eve", "--address", daemon.unix]
+    token = subprocess.run(admin, capture_output=True, text=True, check=True, timeout=60).stdout
+    (tmp_path / "token").write_text(token, encoding="ascii")
+    who = {"TELETENSOR_TOKEN_FILE": str(tmp_path / "token")}
+    address = "tls://" + daemon.tcp
+    done = run("train", address, "5", TELETENSOR_CA=str(authority.ca), **who)
+    assert done.returncode == 0 and "loss" in done.stdout, done.stderr
+    assert 'user="eve"' in daemon.log
+    for wrong in (run("train", address, "5", **who), run("train", daemon.tcp, "5", **who),
+                  run("train", address, "5", TELETENSOR_CA=str(authority.ca))):
+        assert wrong.returncode == 1 and token.strip() not in wrong.stderr, wrong.stderr
 
 
 def test_a_cut_connection_changes_nothing(start_daemon):

@@ -108,13 +108,18 @@ def test_loops_are_compiled_beside_the_work_and_kept_on_disk(start):
         return x
 
     numbers = np.random.default_rng(0).normal(size=(64, 48)).astype(np.float32)
-    daemon = start()
+    daemon = start("--http", "127.0.0.1:0")
     with tt.connect(daemon.unix):
         captured = tt.compile(work)
         wanted = captured(tt.tensor(numbers)).numpy()
         x = tt.tensor(numbers, device="cuda:0")
-        for _ in range(200):  # single kernels, then loops once they are there: the same bits
-            np.testing.assert_array_equal(captured(x).numpy(), wanted)
+
+        def a_loop_has_run():  # single kernels, then loops once they are there: the same bits
+            for _ in range(20):
+                np.testing.assert_array_equal(captured(x).numpy(), wanted)
+            page = ask(daemon.http, "/metrics").text
+            return int(re.search(r'device_work_total\{[^}]*kind="loop"\} (\d+)', page).group(1)) > 0
+        wait_until(a_loop_has_run, 60, "the loop's kernel")
     instructions, loops, host, compiled, read, refused = counts(daemon)
     assert instructions >= 24 and loops > 0 and host == 0 and refused == 0, daemon.log
     assert compiled >= 4 and read == 0, daemon.log

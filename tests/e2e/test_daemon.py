@@ -122,11 +122,11 @@ def test_health_and_reflection(start_daemon):
     from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
     daemon = start_daemon()
     with grpc.insecure_channel(daemon.unix) as channel:
-        reply = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=10)
+        reply = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=60)
         assert reply.status == health_pb2.HealthCheckResponse.SERVING
         stub = reflection_pb2_grpc.ServerReflectionStub(channel)
         request = reflection_pb2.ServerReflectionRequest(list_services="")
-        answer = next(stub.ServerReflectionInfo(iter([request]), timeout=10))
+        answer = next(stub.ServerReflectionInfo(iter([request]), timeout=60))
         names = {s.name for s in answer.list_services_response.service}
         assert {"teletensor.v1.Compute", "teletensor.v1.Admin"} <= names
 
@@ -182,3 +182,43 @@ def test_cli_serve(tmp_path):
         process.terminate()
         process.wait(20)
         process.stdout.close()
+
+
+@pytest.mark.parametrize("words", [
+    ["kill", "--", "-1"], ["kill", "18446744073709551617"], ["memory", "--session", "-1"],
+    ["memory", "--session", "99999999999999999999"],
+    ["top", "--interval", "-1"], ["top", "--interval", "nan"], ["top", "--count", "0"], ["slowlog", "--most", "-1"],
+    ["snapshot", "--", "-5"], ["drain", "--seconds", "nan"], ["token", "create", "bob", "--days", "-1"],
+    ["token", "create", "bob", "--days", "99999999999"]])
+def test_cli_numbers_out_of_range(words):
+    """A wrong use, said before anybody is asked: 2^64 + 1 would be another session's number."""
+    done = cli(*words, TELETENSOR_ADDRESS="127.0.0.1:1")
+    assert done.returncode == 2 and "number from" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("address", [
+    "127.0.0.1:99999", "127.0.0.1", "127.0.0.1:", ":7420", "127.0.0.1:x", "  ", "tls://host:0", "unix:",
+    "unix:/" + "x" * 107, "http://127.0.0.1:80/x"])
+def test_cli_addresses_that_are_none(address):
+    """gRPC takes port 99999 for 34463, and no port for 0."""
+    done = cli("health", "--address", address)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert done.stderr.startswith("teletensor health: address ") and done.stderr.count("\n") == 1
+
+
+def test_cli_tokens_that_cannot_be_read(tmp_path):
+    bad, long = tmp_path / "bad", tmp_path / "long"
+    bad.write_bytes(b"\xff\xfe\n")
+    long.write_text("a" * 1_000_000)
+    for path, text in ((bad, "printable ASCII"), (long, "1,000 characters"), (tmp_path / "none", "No such file")):
+        done = cli("sessions", TELETENSOR_TOKEN_FILE=str(path), TELETENSOR_ADDRESS="127.0.0.1:1")
+        assert done.returncode == 1 and text in done.stderr and "Traceback" not in done.stderr
+        assert "aaaa" not in done.stderr
+
+
+def test_cli_with_nobody_to_read(start_daemon):
+    """`teletensor top | head -1`."""
+    daemon = start_daemon()
+    command = f"{sys.executable} -m teletensor.cli top --interval 0.05 --address {daemon.unix} | head -1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60)
+    assert done.stdout.startswith("cpu") and not done.stderr

@@ -74,7 +74,7 @@ def test_a_person_sees_who_holds_what(admin, browser, tt):
         assert sessions[own.id][2] == "<b>third</b>"  # text, not markup
         assert browser.rows("users")[0][:2] == [user, "3"]
         assert browser.rows("tensors")[0][0] == "16.0 MiB"
-        assert any(row[2] == "matmul" for row in browser.rows("slow"))
+        browser.wait(lambda: any(row[2] == "matmul" for row in browser.rows("slow")), what="the slow product")
         assert browser.text("#ready") == "ready" and "root (admin)" in browser.text("#caller")
         assert browser.script("return document.querySelectorAll('.chart canvas').length") == 3
         assert user in browser.text("#memory-legend")

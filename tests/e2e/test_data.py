@@ -44,6 +44,20 @@ def test_shuffle_follows_manual_seed(tt, data, dataset):
     assert labels(fixed) == labels(fixed)
 
 
+def test_a_generator_of_teletensors_own(tt, data, dataset):
+    """As PyTorch's: each order moves it on, and it has nothing to do with manual_seed."""
+    def orders(seed):
+        own = tt.Generator().manual_seed(seed)
+        loader = data.DataLoader(dataset, 3, shuffle=True, generator=own)
+        parts = data.random_split(dataset, [7, 3], generator=own)
+        chosen = list(data.WeightedRandomSampler([1.0, 2.0], 8, generator=own))
+        return labels(loader), labels(loader), [part.indices for part in parts], chosen
+    tt.manual_seed(1)
+    first = orders(3)
+    tt.manual_seed(2)
+    assert orders(3) == first != orders(4) and first[0] != first[1]
+
+
 def test_a_batch_is_a_copy(tt, data, dataset):
     for batch in (next(iter(data.DataLoader(dataset, 4))),
                   next(iter(data.DataLoader(dataset, 4, shuffle=True)))):
@@ -78,7 +92,7 @@ def test_collate(tt, data):
                 "p": Point(tt.zeros(2), 0)}] * 3
     out = data.default_collate(samples)
     assert out["a"].dtype == tt.int64 and out["a"].tolist() == [1, 1, 1]
-    assert out["b"][0].dtype == tt.float64 and out["b"][1] == ["text"] * 3
+    assert out["b"][0].dtype == tt.float64 and out["b"][1] == ("text",) * 3
     assert out["c"].dtype == tt.float32 and out["d"].shape == (3, 2) and out["e"].dtype == tt.bool
     assert type(out["p"]) is Point and out["p"].x.shape == (3, 2)
     with pytest.raises(TypeError, match="set"):

@@ -48,6 +48,7 @@ def test_guessed_handles(start_daemon, tt):
         assert [h[0].item() for h in held] == [float(i) for i in range(100)]
 
 
+@pytest.mark.skipif(SANITIZED, reason="UBSan looks at an object through a pipe: without one it is none")
 def test_no_more_descriptors(start_daemon, tt):
     """Who is there works on; who comes gets an error or waits, and comes in once there is room."""
     daemon = start_daemon("--lease", "0")

@@ -1,7 +1,6 @@
 """What a client can make grow beside bytes: each limit is reached, told, and not there any more once
 there is less."""
 
-import contextlib
 import subprocess
 import sys
 
@@ -131,15 +130,18 @@ def test_steps_and_bytes_of_programs(start_daemon, tt):
 def test_time_for_programs(start_daemon, tt):
     """Checking and planning them: what is called beyond the limit did not happen."""
     refusal = "call.*: the session has .* of at most 100 .limit session_plan_ms"
-    with tt.connect(start_daemon("--session-plan-ms", "100").unix) as s:
+    daemon = start_daemon("--session-plan-ms", "100", "--session-program-steps", "10000000")
+    with tt.connect(daemon.unix) as s:
         x, total = tt.ones(2), tt.zeros(2)
         count = tt.compile(lambda y: total.add_(y))
         count(x)  # line by line
         held, used = [], 0
         while used < 100:
             held += functions(tt, 1, steps=5000)
-            with contextlib.suppress(tt.OutOfMemoryError):
+            try:
                 assert called(held[-1], x).tolist() == [float("inf")] * 2
+            except tt.OutOfMemoryError as error:
+                assert "session_plan_ms" in str(error)  # another limit would stay, and this would go on
             used, most = limit_of(s, "plan_ms")
         assert most == 100
         with pytest.raises(tt.OutOfMemoryError, match=refusal):
@@ -312,3 +314,15 @@ def test_a_rank_above_the_limit_is_refused_by_whichever_way_the_elements_would_g
                     with pytest.raises(RuntimeError, match=f"rank {rank} is above the limit of 12"):
                         tt.from_numpy(np.zeros([count] + [1] * (rank - 1)))
             assert tt.from_numpy(np.ones([1 << 19] + [1] * 11)).sum().item() == 1 << 19
+
+
+def test_tensors_of_many_commands_in_one_frame(start_daemon, tt):
+    with tt.connect(start_daemon().unix):
+        x = tt.ones(1)
+        for count in (1000, 30000, 65000):
+            made = [tt._core.ops["cat"]([x] * count, 0) for _ in range(150 if count == 1000 else 3)]
+            assert [len(each) for each in made] == [count] * len(made)
+            assert made[-1].sum().item() == count
+        with pytest.raises(RuntimeError, match="7000. tensors and numbers in one call"):
+            tt._core.ops["cat"]([x] * 70000, 0)
+        assert tt.cat([x] * 70000).sum().item() == 70000

@@ -240,20 +240,23 @@ def test_interrupt_from_another_client(daemon, tt):
     running = python("""
         s = tt.connect(os.environ["TT_TEST_ADDRESS"], name="loop")
         with s.as_current():
-            x = tt.ones(300, 300)
+            x = tt.ones(1000, 1000)
             s.synchronize()
             y = x
-            for _ in range(4000): y = y @ x * 0.003
+            for _ in range(4000): y = y @ x * 0.001  # half a minute's work
             print("issued", flush=True)
             try:
                 y.sum().item()
                 print("whole")
             except tt.InterruptedOpError:
                 print("interrupted")
-            assert x.sum().item() == 90000.0
+            assert x.sum().item() == 1e6
         s.close()
     """, daemon)
     wait_line(running, "issued")
+    with Raw(daemon.unix) as raw:
+        wait_until(lambda: any(s.name == "loop" and s.queued > 0 for s in raw.sessions()),
+                   what="the loop has come")
     tt.interrupt("loop", daemon.unix)
     status, out, err = finish(running)
     assert status == 0 and "interrupted" in out, (out, err)

@@ -169,7 +169,7 @@ def test_refusals(tt):
             tt.optim.SGD(bad, 0.1)
     with pytest.raises(ValueError, match="Invalid beta parameter at index 1: 1.0"):
         tt.optim.Adam([p], betas=(0.9, 1.0))
-    assert repr(tt.optim.SGD([p], lr=0.5)).startswith("SGD (\nParameter Group 0\n    dampening: 0.0\n")
+    assert repr(tt.optim.SGD([p], lr=0.5)).startswith("SGD (\nParameter Group 0\n    dampening: 0\n")
 
 
 def test_closure_and_zero_grad(tt):

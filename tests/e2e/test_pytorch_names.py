@@ -139,5 +139,10 @@ def test_the_matrix_product_with_a_number_is_refused(tt):
 def test_a_dim_is_an_integer(tt):
     x = tt.ones(3)
     for use in (lambda: tt.diag_embed(x, dim1=0.5), lambda: x.size(0.0), lambda: x.stride("0")):
-        with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
+        with pytest.raises(TypeError, match="cannot be interpreted as an integer|must be int, not float"):
             use()
+
+
+def test_triangles_of_any_size_are_counted_at_once(tt):
+    with pytest.raises(RuntimeError, match="too large to address"):
+        tt.tril_indices(2**31, 2**31)

@@ -154,7 +154,7 @@ def test_a_lost_reply_is_not_an_upload_again(daemon):
         pb = raw.session_pb
         call = raw.channel.stream_unary(SERVICE + "Upload", nothing, pb.UploadReply.FromString)
         chunk = pb.UploadChunk(bytes=8, data=b"12345678").SerializeToString()
-        reply = call(iter([chunk]), metadata=(*metadata(s.token), ("teletensor-upload", "3")), timeout=20)
+        reply = call(iter([chunk]), metadata=(*metadata(s.token), ("teletensor-upload", "3")), timeout=60)
         asked = raw.unary(SERVICE + "Staged", pb.StagedRequest(key=3), pb.StagedReply, metadata(s.token))
         assert asked.upload == reply.upload > 0
 

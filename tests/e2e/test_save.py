@@ -89,6 +89,12 @@ def test_trees(tt, tmp_path):
     assert tt.load(tmp_path / "y").tolist() == [0, 1, 2]
 
 
+@pytest.mark.parametrize("weights_only", [None, True, False])
+def test_weights_only_is_all_there_is(tt, tmp_path, weights_only):
+    tt.save({"a": tt.ones(2)}, tmp_path / "f")
+    assert tt.load(tmp_path / "f", weights_only=weights_only)["a"].tolist() == [1, 1]
+
+
 def test_what_is_not_saved(tt, tmp_path):
     for bad, text in [(object(), "the object is object"),
                       ({"a": [tt.nn.Linear(1, 1)]}, r"a.0 is Linear; save its state_dict\(\)"),

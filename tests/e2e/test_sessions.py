@@ -1,5 +1,6 @@
 """Sessions and threads in one process; addresses; the implicit session."""
 
+import gc
 import subprocess
 import sys
 import threading
@@ -58,6 +59,19 @@ def test_threads_of_one_session(tt):
         t.join(60)
     assert not problems, problems
     assert not any(t.is_alive() for t in threads)
+
+
+def test_threads_of_one_session_while_garbage_is_collected(tt):
+    """A collection in the middle of a call runs other threads: no command of theirs may come between."""
+    interval, threshold = sys.getswitchinterval(), gc.get_threshold()
+    sys.setswitchinterval(1e-5)
+    gc.set_threshold(7, 2, 2)
+    try:
+        for _ in range(20):
+            test_threads_of_one_session(tt)
+    finally:
+        sys.setswitchinterval(interval)
+        gc.set_threshold(*threshold)
 
 
 def test_grad_mode_is_of_a_thread(tt):
@@ -223,3 +237,40 @@ def test_looking_at_a_view_moves_its_retained_gradient_on_both_sides(tt):
     z.sum().backward()  # through the former node
     assert v.grad is None
     assert (x.grad / tt.full((2, 3), 2.0).exp()).allclose(tt.full((2, 3), 2.0))
+
+
+def test_use_after_close_says_so(start_daemon, tt):
+    """Not that the daemon ended it: this program did."""
+    daemon = start_daemon()
+    with tt.connect(daemon.unix) as s:
+        x = tt.ones(3)
+    for use in (lambda: x + 1, x.tolist, lambda: s.keep("x", x), s.memory, s.status, s.snapshot):
+        with pytest.raises(tt.SessionLostError, match="is closed") as caught:
+            use()
+        assert caught.value.reason == "closed" and "daemon ended" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("wrong", "error", "text"), [
+    ({"memory": "2GiB"}, TypeError, "memory is a whole number of bytes, not '2GiB'"),
+    ({"memory": 1.5}, TypeError, "memory"), ({"memory": -5}, ValueError, "memory"),
+    ({"memory": 2**70}, ValueError, "memory"), ({"name": 5}, TypeError, "name is text, not 5"),
+    ({"token": 5}, TypeError, "token"), ({"address": 5}, TypeError, "int")])
+def test_arguments_of_connect(shared_daemon, tt, wrong, error, text):
+    """A wrong type was sent as a field that no daemon knows, and so did nothing."""
+    with pytest.raises(error, match=text):
+        tt.connect(**{"address": shared_daemon.unix, **wrong})
+
+
+def test_names_that_are_none(start_daemon, tt):
+    daemon = start_daemon()
+    with tt.connect(daemon.unix) as s:
+        x = tt.ones(1)
+        for call in (lambda name: s.keep(name, x), lambda name: tt.publish(name, x), tt.published):
+            for name in ("", 5, None, "a\0b", "x" * 5000):
+                with pytest.raises(ValueError, match="is no name: 1 to 200") as caught:
+                    call(name)
+                assert len(str(caught.value)) < 300
+        with pytest.raises(ValueError, match="name"):
+            tt.interrupt("", daemon.unix)
+        with pytest.raises(TypeError, match="name is text, not 5"):
+            tt.interrupt(5, daemon.unix)

@@ -1,11 +1,9 @@
 """Memory that the daemon shares with clients of its machine: who sees what, who pays, who lets go."""
 
-import array
 import gc
 import mmap
 import os
 import signal
-import socket
 import struct
 
 import numpy as np
@@ -13,10 +11,10 @@ import pytest
 from support.clients import client, finish, wait_line
 from support.daemon import Daemon, wait_until
 from support.raw import Raw
+from support.sharer import Sharer, request, ticket_of
 
 MIB = 1 << 20
-TAKE, OPEN, UPLOAD = 1, 2, 3
-MAGIC = 0x31535454
+TAKE, OPEN, UPLOAD, WAY = 1, 2, 3, 4
 
 
 def used(session):
@@ -49,54 +47,6 @@ def session(start_daemon):
     with tt.connect(start_daemon().unix, name="sharer") as s:
         s.tt = tt
         yield s
-
-
-def request(kind, session=0, ticket=b"0" * 32, number=0, offset=0, size=0, start=0, total=0, device=0):
-    return struct.pack("=IIQ32sQQQQQQ", MAGIC, kind, session, ticket, number, offset, size, start, total,
-                       device)
-
-
-class Sharer:
-    """The socket of shared memory by hand."""
-
-    def __init__(self, path):
-        self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.settimeout(30)
-        self.socket.connect(path + ".share")
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.socket.close()
-
-    def ask(self, *args, **kwargs):
-        """(code, number, offset, bytes, descriptor or None)"""
-        self.socket.sendall(request(*args, **kwargs))
-        data, control, _, _ = self.socket.recvmsg(32, socket.CMSG_SPACE(4))
-        if len(data) < 32:
-            return None
-        magic, code, number, offset, size = struct.unpack("=IIQQQ", data)
-        assert magic == MAGIC
-        passed = array.array("i")
-        for level, kind, value in control:
-            assert (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS)
-            passed.frombytes(value)
-        return code, number, offset, size, passed[0] if passed else None
-
-    def over(self):
-        """The daemon has hung up."""
-        try:
-            return self.socket.recv(1) == b""
-        except ConnectionResetError:  # with bytes of ours unread
-            return True
-
-
-def ticket_of(path, name):
-    """(session id, ticket) of a new session by hand, and its channel."""
-    raw = Raw("unix:" + path)
-    reply = raw.hello(session_name=name)
-    return raw, reply.session_id, reply.share_ticket.encode()
 
 
 # ---------------------------------------------------------------- what a program sees
@@ -372,7 +322,7 @@ def test_nonsense_on_the_socket(start_daemon):
             sharer.socket.sendall(b"GET / HTTP/1.1\r\n\r\n" + b" " * 96)
             assert sharer.over()
         with Sharer(daemon.socket) as sharer:  # kinds that there are not, or not first
-            for kind in (0, 4, UPLOAD, 2**32 - 1):
+            for kind in (0, 6, UPLOAD, 2**32 - 1):
                 assert sharer.ask(kind, number, ticket)[0] == 3
         with Sharer(daemon.socket) as sharer:  # a fetch that never was
             assert sharer.ask(TAKE, number, ticket, number=0)[0] == 5
@@ -426,3 +376,55 @@ def test_large_arrays_go_by_shared_memory(session):
         np.testing.assert_array_equal(x.numpy(), np.arange(count, dtype=np.float32))
         del x
     np.testing.assert_array_equal(tt.tensor(np.ones((3000, 2000)).T).numpy(), np.ones((2000, 3000)))
+
+
+def test_the_way_of_uploads_goes_by_itself(session):
+    """It is the daemon that ends it, and the client that notices."""
+    tt = session.tt
+    values = np.arange(2 * MIB, dtype=np.float32)
+    before = used(session)
+    for _ in range(3):
+        x, y = tt.tensor(values), tt.tensor(values[::-1].copy())
+        np.testing.assert_array_equal((x + y).numpy(), np.full_like(values, values[-1]))
+        del x, y
+        gc.collect()
+        wait_until(lambda: used(session) == before, what="nothing is left of the uploads")
+
+
+def test_a_small_quota_keeps_no_way(start_daemon):
+    import teletensor as tt
+
+    with tt.connect(start_daemon().unix, memory=64 * MIB) as session:
+        x = tt.tensor(np.ones(2 * MIB, np.float32))
+        tt.synchronize()
+        wait_until(lambda: used(session) < 9 * MIB, what="the tensor alone")
+        assert mapped() == 0 and x.sum().item() == 2 * MIB
+
+
+def test_requests_ahead_of_replies(start_daemon):
+    """Each is answered, in order; what is wrong in one of them ends the upload and nothing else."""
+    import teletensor as tt
+
+    daemon = start_daemon()
+    with tt.connect(daemon.unix) as session, Sharer(daemon.socket) as sharer:
+        address, ticket = session.id, session._shared._address.ticket.encode()
+        code, _, offset, _, file = sharer.ask(WAY, address, ticket, size=MIB)
+        assert (code, offset) == (0, 0)
+        os.pwrite(file, np.arange(MIB, dtype=np.uint8).tobytes(), 0)
+        for wrong in (None, 5):
+            number = sharer.ask(UPLOAD, address, ticket, size=MIB // 8, total=MIB)[1]
+            for i in range(1, 8):
+                at = i * (MIB // 8)
+                start = MIB if i == wrong else at  # outside of the memory
+                sharer.socket.sendall(request(UPLOAD, address, ticket, number=number, offset=at,
+                                              size=MIB // 8, start=start, total=MIB))
+            answers = [sharer.answer() for _ in range(7)]
+            assert {n for _, n in answers} == {number}
+            if wrong is None:
+                assert [code for code, _ in answers] == [0] * 7
+            else:
+                assert [code for code, _ in answers] == [0] * 4 + [11, 5, 5]
+        x = tt.arange(3)
+        assert x.tolist() == [0, 1, 2]
+        assert sharer.over()  # a second later
+        os.close(file)

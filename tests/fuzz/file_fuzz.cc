@@ -88,14 +88,21 @@ bool names(const Status& status, std::string_view what) {
 
 std::string make_config(Dice& dice) {
   static constexpr std::string_view kLines[] = {
-      "listen = \"127.0.0.1:0\"",     "host_memory = \"2GiB\"",
-      "http_names = [\"a.example\"]", "lease = 60",
-      "snapshot_every = 0.5",         "session_handles = 1000",
-      "session_tape = \"64 MB\"",     "tls_users = false",
-      "log_level = 'warn'",           "device_patience = 1e2",
-      "state_dir = \"\"\"\n/x\"\"\"", "# a comment",
-      "session_queue = 0x1000",       "disk_memory = 1_000_000",
-      "drain_seconds = +8.0",
+      "listen = \"127.0.0.1:0\"",
+      "host_memory = \"2GiB\"",
+      "http_name = [\"a.example\"]",
+      "lease = 60",
+      "snapshot_every = 0.5",
+      "session_handles = 1000",
+      "session_tape = \"64 MB\"",
+      "tls_users = false",
+      "log_level = 'warn'",
+      "device_patience = 1e2",
+      "state_dir = \"\"\"\n/x\"\"\"",
+      "# a comment",
+      "session_queue = 0x1000",
+      "disk_memory = 1_000_000",
+      "drain = +8.0",
   };
   static constexpr std::string_view kOfUsers[] = {"memory = \"1GiB\"", "guaranteed = 4096",
                                                   "weight = 2", "sessions = 3", "session_kept = 9"};

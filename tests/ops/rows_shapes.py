@@ -354,9 +354,9 @@ def asked(dtype, sample):
 
 CREATION = [
     Row("tril_indices", function("tril_indices"), lambda r, c, k=0, dtype=None: np.stack(np.tril_indices(r, k, c)),
-        per_dtype((3, 3), (4, 2), (2, 5, -1), (3, 4, 2), (0, 3), dtypes=("i64", "i32")), ("f64",), asked),
+        per_dtype((3, 3), (4, 2), (2, 5, -1), (3, 4, 2), (0, 3), (5, 2), (5, 3, -6), (4, 4, 9), dtypes=("i64", "i32")), ("f64",), asked),
     Row("triu_indices", function("triu_indices"), lambda r, c, k=0, dtype=None: np.stack(np.triu_indices(r, k, c)),
-        per_dtype((3, 3), (4, 2), (2, 5, -1), (3, 4, 2), (3, 3, 9), dtypes=("i64", "i32")), ("f64",), asked),
+        per_dtype((3, 3), (4, 2), (2, 5, -1), (3, 4, 2), (3, 3, 9), (5, 2), (5, 3, -6), (4, 4, -3), dtypes=("i64", "i32")), ("f64",), asked),
     Row("logspace", function("logspace"), lambda a, b, n, base=10.0, dtype=None: np.logspace(a, b, n, base=base),
         per_dtype((0, 2, 5), (1, -2, 4), (0, 3, 4, 2.0), (1, 2, 1), (1, 2, 0), dtypes=("f32", "f64")), ("f64",), asked, tolerance=4),
 ]

@@ -142,3 +142,14 @@ def test_empty(lib):
         x = lib.m.empty((2, 3), dtype=lib.dtype(dtype))
         assert tuple(x.shape) == (2, 3) and lib.name(x) == dtype and x.stride() == (3, 1)
         assert lib.numpy(x.fill_(1)).sum() == 6
+
+
+def test_both_parts_of_complex_numbers_are_filled(lib):
+    tt = lib.m
+    low = tt.ones(50, dtype=tt.complex64).uniform_(2, 3)
+    for part in (low.real, low.imag):
+        assert 2 <= part.min().item() and part.max().item() <= 3
+    for x in (tt.ones(20000, dtype=tt.complex128).normal_(2, 3),
+              tt.normal(2.0, 3.0, (20000,), dtype=tt.complex128)):
+        for part in (x.real, x.imag):
+            assert abs(part.mean().item() - 2) < 0.1 and abs(part.std().item() - 4.5**0.5) < 0.1

@@ -50,22 +50,19 @@ def test_facts(tt, name):
     assert tuple(ours.event_shape) == tuple(theirs.event_shape)
     close(ours.log_prob(tt.tensor(value)), theirs.log_prob(torch.tensor(value)))
     for fact in ("mean", "variance", "mode", "stddev"):
+        if (name, fact) == ("Kumaraswamy", "mode"):  # PyTorch's is NaN; test_distribution_checks_torch.py
+            continue
         try:
             want = getattr(theirs, fact)
         except (NotImplementedError, AttributeError):
             continue
-        try:
-            close(getattr(ours, fact), want)
-        except NotImplementedError:
-            assert name in {"Normal", "Uniform", "Exponential", "Bernoulli", "Kumaraswamy", "Dirichlet", "Beta",
-                            "FisherSnedecor", "Multinomial", "Categorical"}, fact  # fmt: skip
+        close(getattr(ours, fact), want)
     for call in ("entropy",):
         try:
             want = getattr(theirs, call)()
         except NotImplementedError:
             continue
-        if name not in {"Kumaraswamy", "Binomial"}:
-            close(getattr(ours, call)(), want)
+        close(getattr(ours, call)(), want)
     if others is not None:
         close(tt.distributions.kl_divergence(ours, build(tt, name, others)),
               torch.distributions.kl_divergence(theirs, build(torch, name, others)))

@@ -226,3 +226,28 @@ def test_averaged_model(tt, kind):
     assert list(result[0]) == list(result[1])
     for name in result[0]:
         np.testing.assert_allclose(result[0][name], result[1][name], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("options", [{}, {"lr": 0.1, "betas": (0.8, 0.99), "maximize": True}])
+def test_rows_that_were_not_looked_up(tt, options):
+    def trained(m):
+        layer = m.nn.Embedding(6, 3, sparse=True)
+        with m.no_grad():
+            layer.weight.copy_(m.arange(1.0, 19.0).reshape(6, 3) / 10)
+        optimizer = m.optim.SparseAdam(layer.parameters(), **options)
+        for rows in ([0, 1, 1], [2, 1, 5], [0], [5, 5]):
+            optimizer.zero_grad()
+            (layer(m.tensor(rows)) ** 2).sum().backward()
+            optimizer.step()
+        state = optimizer.state_dict()["state"][0]
+        assert state["step"] == 4
+        return values([layer.weight, state["exp_avg"], state["exp_avg_sq"]])
+
+    close(trained(tt), trained(torch), 1e-6)
+
+
+@pytest.mark.parametrize("options", [{"lr": 0.0}, {"eps": 0.0}, {"betas": (1.0, 0.9)}])
+def test_sparse_adam_refuses(tt, options):
+    for m in (tt, torch):
+        with pytest.raises(ValueError):
+            m.optim.SparseAdam([m.ones(2, requires_grad=True)], **options)

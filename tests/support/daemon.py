@@ -86,7 +86,7 @@ class Daemon:
     def alive(self):
         return self.process.poll() is None
 
-    def terminate(self, timeout=20):
+    def terminate(self, timeout=60):
         """SIGTERM; the exit status."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout)
@@ -123,7 +123,7 @@ class Daemon:
         return bad
 
 
-def wait_until(true, timeout=30.0, what="the condition"):
+def wait_until(true, timeout=100.0, what="the condition"):
     """Polls until true() holds."""
     end = time.monotonic() + timeout
     while not true():

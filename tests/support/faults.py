@@ -54,6 +54,13 @@ class Memory(Faults):
     def fail(self, n):
         self._said[:] = struct.pack("qq", n, 0)
 
+    def count(self, act):
+        """How many of them act() makes."""
+        most = 1 << 40
+        self.fail(most)
+        act()
+        return most - struct.unpack("qq", self._said[:])[0]
+
     def end(self):
         """No more of it. Has one failed?"""
         failed = struct.unpack("qq", self._said[:])[1] > 0

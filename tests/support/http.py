@@ -16,7 +16,7 @@ class Reply:
 
 def ask(address, path, method="GET", body=None, token=None, headers=None):
     """One request; never raises for a status."""
-    connection = http.client.HTTPConnection(address, timeout=20)
+    connection = http.client.HTTPConnection(address, timeout=60)
     try:
         given = dict(headers or {})
         if token:

@@ -56,7 +56,7 @@ class Peer:
         else:
             host, port = address.removeprefix("tls://").rsplit(":", 1)
             self.socket = socket.create_connection((host, int(port)), 20, (source, 0) if source else None)
-        self.socket.settimeout(20)
+        self.socket.settimeout(60)
         if context:
             self.socket = context.wrap_socket(self.socket, server_hostname="localhost")
         self.acks, self.closed = acks, False

@@ -21,7 +21,7 @@ def serves(raw):
     """gRPC's health check, which follows the canary: it has computed right just now."""
     call = raw.channel.unary_unary("/grpc.health.v1.Health/Check")
     with contextlib.suppress(grpc.RpcError):
-        return call(b"", timeout=20) == SERVING
+        return call(b"", timeout=60) == SERVING
     return False
 
 

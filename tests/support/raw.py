@@ -59,7 +59,7 @@ class Raw:
 
     def unary(self, path, request, reply_class, metadata=None):
         call = self.channel.unary_unary(path, nothing, reply_class.FromString)
-        return call(request.SerializeToString(), metadata=metadata, timeout=20)
+        return call(request.SerializeToString(), metadata=metadata, timeout=60)
 
     def hello(self, **fields):
         pb = self.session_pb
@@ -95,13 +95,13 @@ class Raw:
         pb = self.session_pb
         call = self.channel.stream_unary(SERVICE + "Upload", nothing, pb.UploadReply.FromString)
         data = [c if isinstance(c, bytes) else pb.UploadChunk(**c).SerializeToString() for c in chunks]
-        return call(iter(data), metadata=metadata(token), timeout=20)
+        return call(iter(data), metadata=metadata(token), timeout=60)
 
     def download(self, token, seq, offset=0):
         pb = self.session_pb
         call = self.channel.unary_stream(SERVICE + "Download", nothing, pb.DownloadChunk.FromString)
         request = pb.DownloadRequest(seq=seq, offset=offset).SerializeToString()
-        return call(request, metadata=metadata(token), timeout=20)
+        return call(request, metadata=metadata(token), timeout=60)
 
 
 def metadata(token):

@@ -66,7 +66,7 @@ Status PySession::before_use(Handle& h, bool writes) {
   found->second.busy = true;
   const nb::object refresh = found->second.refresh;
   const nb::object tensor = nb::steal(wrap(*this, found->second.handle));
-  PyObject* done = PyObject_CallOneArg(refresh.ptr(), tensor.ptr());
+  PyObject* done = call_python(refresh.ptr(), tensor.ptr());
   found = followed_.find(h.cell.get());
   if (found != followed_.end()) found->second.busy = false;
   if (done == nullptr) return aborted();

@@ -4,6 +4,7 @@
 
 #include "autocast.h"
 #include "bindings.h"
+#include "checked.h"
 #include "tf32.h"
 
 namespace teletensor::client {
@@ -37,7 +38,7 @@ core::Result<Var> PySession::run_hook(autograd::HookId hook, const Var& g) {
   const nb::object callable = found->second;
   nb::object gradient = nb::steal(wrap(*this, HandleRef(&autograd::handle_of(seen))));
   // Hooks run in the mode of the backward: recorded only with create_graph.
-  PyObject* changed = PyObject_CallOneArg(callable.ptr(), gradient.ptr());
+  PyObject* changed = call_python(callable.ptr(), gradient.ptr());
   if (changed == nullptr) return Status(core::Code::kAborted, "a hook raised an exception");
   const nb::object result = nb::steal(changed);
   if (result.is_none()) return seen;
@@ -73,6 +74,19 @@ bool internal_code(PyCodeObject* code) {
   return internal;
 }
 
+class WithoutCollection {
+ public:
+  WithoutCollection() : before_(PyGC_Disable()) {}
+  ~WithoutCollection() {
+    if (before_ != 0) PyGC_Enable();
+  }
+  WithoutCollection(const WithoutCollection&) = delete;
+  WithoutCollection& operator=(const WithoutCollection&) = delete;
+
+ private:
+  int before_;
+};
+
 }  // namespace
 
 void PySession::note_site(std::uint64_t seq) {
@@ -90,8 +104,11 @@ void PySession::note_site(std::uint64_t seq) {
   Py_XDECREF(before);
 }
 
-// Its code is a new reference.
+// Its code is a new reference. A collection of garbage, which frames as objects may begin, runs
+// Python code, and then other threads: they would issue commands in the middle of the one whose
+// site this is.
 Site PySession::present_site() {
+  const WithoutCollection paused;
   Site site;
   PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get());
   while (frame != nullptr) {
@@ -161,7 +178,7 @@ void PySession::interrupt() {
   if (!on_interrupt.is_valid() || on_interrupt.is_none()) return;
   PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
   PyErr_Fetch(&type, &value, &trace);
-  PyObject* done = PyObject_CallNoArgs(on_interrupt.ptr());
+  PyObject* done = call_python(on_interrupt.ptr());
   if (done == nullptr) PyErr_Clear();
   Py_XDECREF(done);
   PyErr_Restore(type, value, trace);
@@ -202,7 +219,7 @@ PySession& current_session() {
     PyErr_SetString(PyExc_RuntimeError, "teletensor is not initialised");
     throw nb::python_error();
   }
-  nb::object session = nb::steal(PyObject_CallNoArgs(g_current));
+  nb::object session = nb::steal(call_python(g_current));
   if (!session.is_valid()) throw nb::python_error();
   return *nb::cast<PySession*>(session);
 }
@@ -472,6 +489,7 @@ NB_MODULE(_core, m) {
   bind_types(m);
   bind_tensor(m);
   bind_ops(m);
+  bind_checked(m);
   bind_autocast(m);
   bind_tf32(m);
   bind_session(m);

@@ -74,6 +74,19 @@ constexpr char kAdd[] = "add", kSub[] = "sub", kMul[] = "mul", kDiv[] = "div",
 PyObject* power(PyObject* a, PyObject* b, PyObject*) { return binary_slot<kPow>(a, b); }
 PyObject* inplace_power(PyObject* a, PyObject* b, PyObject*) { return inplace_slot<kPow>(a, b); }
 
+PyObject* invert(PyObject* a) {
+  PyTensor* tensor = tensor_of(a);
+  if (tensor == nullptr) return nullptr;
+  const core::DType dtype =
+      tensor->pending != nullptr ? tensor->pending->dtype : tensor->handle->layout.dtype;
+  if (core::is_inexact(dtype)) {  // a TypeError, whereas bitwise_not's is not
+    PyErr_SetString(PyExc_TypeError,
+                    "~ (operator.invert) is only implemented on integer and Boolean-type tensors");
+    return nullptr;
+  }
+  return unary_slot<kNot>(a);
+}
+
 PyObject* compare(PyObject* a, PyObject* b, int how) {
   switch (how) {
     case Py_EQ:
@@ -113,7 +126,7 @@ PyType_Slot tensor_slots[] = {
     {Py_nb_rshift, reinterpret_cast<void*>(binary_slot<kRight>)},
     {Py_nb_negative, reinterpret_cast<void*>(unary_slot<kNeg>)},
     {Py_nb_absolute, reinterpret_cast<void*>(unary_slot<kAbs>)},
-    {Py_nb_invert, reinterpret_cast<void*>(unary_slot<kNot>)},
+    {Py_nb_invert, reinterpret_cast<void*>(invert)},
     {Py_nb_inplace_add, reinterpret_cast<void*>(inplace_slot<kAdd>)},
     {Py_nb_inplace_subtract, reinterpret_cast<void*>(inplace_slot<kSub>)},
     {Py_nb_inplace_multiply, reinterpret_cast<void*>(inplace_slot<kMul>)},
@@ -124,6 +137,8 @@ PyType_Slot tensor_slots[] = {
     {Py_nb_inplace_and, reinterpret_cast<void*>(inplace_slot<kAnd>)},
     {Py_nb_inplace_or, reinterpret_cast<void*>(inplace_slot<kOr>)},
     {Py_nb_inplace_xor, reinterpret_cast<void*>(inplace_slot<kXor>)},
+    {Py_nb_inplace_lshift, reinterpret_cast<void*>(inplace_slot<kLeft>)},
+    {Py_nb_inplace_rshift, reinterpret_cast<void*>(inplace_slot<kRight>)},
     {Py_tp_richcompare, reinterpret_cast<void*>(compare)},
     {Py_tp_hash, reinterpret_cast<void*>(identity_hash)},
     {0, nullptr},

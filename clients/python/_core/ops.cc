@@ -6,6 +6,7 @@
 #include <structmember.h>
 
 #include <algorithm>
+#include <array>
 
 #include "bindings.h"
 #include "engine/ops/signature.h"
@@ -27,6 +28,8 @@ struct OpObject {
   const OpDef* def;
   OpId id;
   bool inplace;
+  bool real_valued;               // also of complex tensors
+  int factor;                     // the parameter that multiplies an operand, -1 where none does
   std::vector<PyObject*>* names;  // interned parameter names
 };
 
@@ -40,7 +43,7 @@ bool type_error(const OpObject* op, const Parameter& p, const char* wants, PyObj
 bool to_int(PyObject* object, std::int64_t& value) {
   if (PyLong_Check(object)) {
     value = PyLong_AsLongLong(object);
-  } else if (PyIndex_Check(object) && !is_tensor(object)) {
+  } else if (PyIndex_Check(object)) {  // a 0-d tensor of integers too: its value is waited for
     PyObject* index = PyNumber_Index(object);
     if (index == nullptr) return false;
     value = PyLong_AsLongLong(index);
@@ -78,6 +81,15 @@ bool to_attribute(const OpObject* op, const Parameter& p, PyObject* object, Attr
         return !PyErr_Occurred();
       }
       if (PyErr_Occurred()) return false;
+      if (is_tensor(object)) {  // 0-d: its value is waited for
+        PyObject* flag = PyObject_GetAttrString(object, "requires_grad");
+        if (flag == nullptr) return false;
+        const bool lost = flag == Py_True;  // an attribute has no gradient
+        Py_DECREF(flag);
+        if (lost) return type_error(op, p, "a number", object);
+        out = Attribute::of(PyFloat_AsDouble(object));
+        return !PyErr_Occurred();
+      }
       if (!number_of(object, number)) return type_error(op, p, "a number", object);
       if (number.is_complex()) return type_error(op, p, "a real number", object);
       out = Attribute::of(number.as_double());
@@ -142,6 +154,11 @@ bool to_operand(const OpObject* op, const Parameter& p, PyObject* object,
     }
     const Py_ssize_t size = PySequence_Fast_GET_SIZE(sequence);
     counts.push_back(static_cast<std::uint32_t>(size));
+    if (size == 0 && op->def->name == "cat") {  // PyTorch's kind; others are RuntimeErrors of infer
+      Py_DECREF(sequence);
+      PyErr_SetString(PyExc_ValueError, "cat(): expected a non-empty list of Tensors");
+      return false;
+    }
     bool good = true;
     for (Py_ssize_t i = 0; i < size && good; ++i) {
       PyTensor* tensor = tensor_of(PySequence_Fast_GET_ITEM(sequence, i));
@@ -190,13 +207,15 @@ PyObject* call_with_out(PyObject* callable, PyObject* const* args, size_t flags,
   PyObject* result = op_call(callable, values.data(), static_cast<size_t>(given), fewer);
   Py_DECREF(fewer);
   if (result == nullptr || out == Py_None) return result;
-  PyObject* module = PyImport_ImportModule("teletensor._out");
-  PyObject* stored = nullptr;
-  if (module != nullptr) {
+  PyObject* stored = stay_at_the_end([&]() -> PyObject* {
+    PyObject* module = PyImport_ImportModule("teletensor._out");
+    if (module == nullptr) return nullptr;
     const auto* op = reinterpret_cast<OpObject*>(callable);
-    stored = PyObject_CallMethod(module, "store", "sOO", op->def->name.c_str(), out, result);
+    PyObject* done =
+        PyObject_CallMethod(module, "store", "sOO", op->def->name.c_str(), out, result);
     Py_DECREF(module);
-  }
+    return done;
+  });
   Py_DECREF(result);
   return stored;
 }
@@ -321,6 +340,61 @@ PySession* session_of(const OpDef& def, std::span<Var> arguments) {
   }
 }
 
+bool any_operand(std::span<const Var> operands, bool (*of_dtype)(core::DType),
+                 bool (*of_number)(const core::Number&)) {
+  return std::ranges::any_of(operands, [&](const Var& v) {
+    return v.is_tensor() ? of_dtype(v.dtype()) : v.is_number() && of_number(v.number());
+  });
+}
+
+// A factor is of a kind that the result can hold; false with an error. Numbers other than alpha are
+// cast, as in PyTorch.
+bool factor_fits(const Parameter& p, PyObject* factor, std::span<const Var> operands) {
+  const auto is_complex = [](const core::Number& n) { return n.is_complex(); };
+  const auto is_fraction = [](const core::Number& n) {
+    return n.is_complex() || n.kind == core::Number::Kind::kFloat;
+  };
+  const auto is_number = [](const core::Number& n) { return n.kind != core::Number::Kind::kBool; };
+  const bool alpha = p.name == "alpha";
+  const char* wrong = nullptr;
+  if (alpha && PyBool_Check(factor)) {
+    const auto not_bool = [](core::DType dtype) { return dtype != core::DType::kBool; };
+    if (any_operand(operands, not_bool, is_number)) {
+      wrong = "Boolean alpha only supported for Boolean results.";
+    }
+  } else if (alpha && PyFloat_Check(factor)) {
+    const auto inexact = [](core::DType dtype) { return core::is_inexact(dtype); };
+    if (!any_operand(operands, inexact, is_fraction)) {
+      wrong = "For integral input tensors, argument alpha must not be a floating point number.";
+    }
+  } else if (PyComplex_Check(factor)) {
+    const auto complex = [](core::DType dtype) { return core::is_complex(dtype); };
+    if (!any_operand(operands, complex, is_complex)) {
+      wrong = "For non-complex input tensors, alpha or value must not be a complex number.";
+    }
+  }
+  if (wrong != nullptr) PyErr_SetString(PyExc_RuntimeError, wrong);
+  return wrong == nullptr;
+}
+
+// A complex factor, which is no attribute, is multiplied before (_functions/complex.py).
+PyObject* call_scaled(const OpObject& op, std::span<PyObject* const> values) {
+  PyObject* module = PyImport_ImportModule("teletensor._functions.complex");
+  if (module == nullptr) return nullptr;
+  PyObject* function = PyObject_GetAttrString(module, "scaled");
+  Py_DECREF(module);
+  if (function == nullptr) return nullptr;
+  PyObject* name = PyUnicode_FromString(op.def->name.c_str());
+  std::vector<PyObject*> all{name, op.inplace ? Py_True : Py_False};
+  for (PyObject* value : values) {
+    if (value != nullptr) all.push_back(value);
+  }
+  PyObject* done = PyObject_Vectorcall(function, all.data(), all.size(), nullptr);
+  Py_DECREF(name);
+  Py_DECREF(function);
+  return done;
+}
+
 PyObject* op_call(PyObject* callable, PyObject* const* args, size_t flags, PyObject* names) {
   auto* op = reinterpret_cast<OpObject*>(callable);
   if (names != nullptr && !op->inplace) [[unlikely]] {
@@ -333,15 +407,30 @@ PyObject* op_call(PyObject* callable, PyObject* const* args, size_t flags, PyObj
   if (!match(*op, args, static_cast<std::size_t>(PyVectorcall_NARGS(flags)), names, matched)) {
     return nullptr;
   }
+  PyObject* const factor = op->factor < 0 ? nullptr : matched[static_cast<std::size_t>(op->factor)];
+  const bool scaled = factor != nullptr && PyComplex_Check(factor);
+  if (scaled) matched[static_cast<std::size_t>(op->factor)] = nullptr;
   ReadCall call;
   if (!read(op, matched, call)) return nullptr;
   const std::span<Var> arguments{call.arguments.data(), call.arguments.size()};
+  if (factor != nullptr && !factor_fits(op->def->parameters.back(), factor, arguments)) {
+    return nullptr;
+  }
+  if (scaled) {
+    matched[static_cast<std::size_t>(op->factor)] = factor;
+    return call_scaled(*op, matched);
+  }
   const std::span<const std::uint32_t> counts{call.counts.data(), call.counts.size()};
   PySession* session = session_of(*op->def, arguments);
   if (session == nullptr) return nullptr;
   if (!op->inplace) return call_op(*session, op->id, arguments, counts, call.attributes);
   if (values[0] == nullptr || !is_tensor(values[0])) {
     PyErr_Format(PyExc_TypeError, "%s_() needs a Tensor to write to", op->def->name.c_str());
+    return nullptr;
+  }
+  if (op->real_valued && core::is_complex(arguments[0].dtype())) {
+    PyErr_Format(PyExc_RuntimeError, "In-place %s is not supported for complex tensors.",
+                 op->def->name.c_str());
     return nullptr;
   }
   return call_inplace(*session, op->id, values[0], arguments, counts, call.attributes);
@@ -417,6 +506,11 @@ nb::object make_op(const OpDef& def, bool inplace) {
   op->def = &def;
   op->id = ops::catalog().id(def);
   op->inplace = inplace;
+  op->real_valued = def.name == "abs";
+  static constexpr std::array kScaled{"add", "sub", "addcmul", "addcdiv"};
+  op->factor = std::ranges::find(kScaled, def.name) == kScaled.end()
+                   ? -1
+                   : static_cast<int>(def.parameters.size()) - 1;
   op->names = new std::vector<PyObject*>();
   for (const Parameter& p : def.parameters) {
     op->names->push_back(PyUnicode_InternFromString(p.name.c_str()));

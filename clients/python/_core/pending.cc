@@ -167,7 +167,7 @@ Status PySession::finish(PyTensor& tensor, Pending& pending) {
     for (std::int64_t n : pending.counts->numbers) numbers.append(n);
     Status before = take_status();
     const nb::object call = pending.finish;
-    made = PyObject_CallOneArg(call.ptr(), numbers.ptr());
+    made = call_python(call.ptr(), numbers.ptr());
     put_status(std::move(before));
   }
   PyTensor* result = made == nullptr ? nullptr : tensor_of(made);

@@ -3,6 +3,7 @@
 #include "clients/session/share.h"
 
 #include <optional>
+#include <tuple>
 
 #include "bindings.h"
 
@@ -33,6 +34,20 @@ PyType_Slot kMappingSlots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_buf
 }  // namespace
 
 void bind_share(nb::module_& m) {
+  m.def(
+      "take_gpu",
+      [](const ShareAddress& from, std::uint64_t seq, std::uint64_t bytes) {
+        raise_if(check_not_forked());
+        auto memory = [&] {
+          const WithoutGil released;
+          return take_gpu(from, seq, bytes, signalled);
+        }();
+        const GpuMemory taken = value_of(std::move(memory));
+        return std::tuple(taken.descriptor, taken.hold, nb::bytes(taken.gpu, sizeof taken.gpu));
+      },
+      nb::arg("address"), nb::arg("seq"), nb::arg("bytes"),
+      "The value of a bulk fetch on a GPU, copied: descriptors of the memory and of its hold, both "
+      "the caller's, and the GPU's UUID.");
   nb::class_<ShareAddress>(m, "ShareAddress", "Where a session's memory can be had, and as whom.")
       .def(
           "__init__",
@@ -61,15 +76,17 @@ void bind_share(nb::module_& m) {
           "The value of a bulk fetch. None: use the stream, which also says what is wrong.")
       .def_static(
           "open",
-          [](const ShareAddress& from, std::uint64_t bytes) {
+          [](const ShareAddress& from, std::uint64_t bytes, bool way) {
             raise_if(check_not_forked());
             auto mapping = [&] {
               const WithoutGil released;
-              return Mapping::open(from, bytes, signalled);
+              return Mapping::open(from, bytes, way, signalled);
             }();
             return value_of(std::move(mapping));
           },
-          nb::arg("address"), nb::arg("bytes"), "New memory that the daemon can read.")
+          nb::arg("address"), nb::arg("bytes"), nb::arg("way") = false,
+          "New memory that the daemon can read; `way`: for send(), and gone a second after the "
+          "last.")
       .def(
           "upload",
           [](Mapping& self, const ShareAddress& to, PySession& session, nb::handle dtype,

@@ -105,7 +105,9 @@ Status PySession::run_function(Node& node, std::span<Var> gradients, std::span<V
     return core::invalid(name + ": its function is not of this process");
   const nb::object runner = extra.runner;
   try {
-    const nb::object result = runner(node_object(*this, &node, nullptr), list_of(gradients));
+    const nb::object shown = node_object(*this, &node, nullptr), list = list_of(gradients);
+    const nb::object result = nb::steal(call_python(runner.ptr(), shown.ptr(), list.ptr()));
+    if (!result.is_valid()) return aborted();
     const std::span<Var> inputs = given.first(node.counts[0]);
     TT_RETURN_IF_ERROR(take_list(result.ptr(), inputs, ("function " + name + " returned").c_str()));
     for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -130,7 +132,9 @@ Status PySession::run_pre_hook(autograd::HookId hook, Node&, std::span<Var> grad
   if (found == hooks_.end()) return {};
   const nb::object callable = found->second;
   try {
-    const nb::object changed = callable(nb::tuple(list_of(gradients)));
+    const nb::tuple tensors(list_of(gradients));
+    const nb::object changed = nb::steal(call_python(callable.ptr(), tensors.ptr()));
+    if (!changed.is_valid()) return aborted();
     if (changed.is_none()) return {};
     return take_list(changed.ptr(), gradients, "a node's pre-hook returned");
   } catch (nb::python_error& error) {
@@ -146,8 +150,9 @@ Status PySession::run_post_hook(autograd::HookId hook, Node& node, std::span<Var
   const nb::object callable = found->second;
   const std::size_t inputs = graph().is_client_node(node) ? node.counts[0] : given.size();
   try {
-    const nb::object changed =
-        callable(nb::tuple(list_of(given.first(inputs))), nb::tuple(list_of(gradients)));
+    const nb::tuple into(list_of(given.first(inputs))), from(list_of(gradients));
+    const nb::object changed = nb::steal(call_python(callable.ptr(), into.ptr(), from.ptr()));
+    if (!changed.is_valid()) return aborted();
     if (changed.is_none()) return {};
     return take_list(changed.ptr(), given.first(inputs), "a node's hook returned");
   } catch (nb::python_error& error) {
@@ -161,7 +166,9 @@ Status PySession::run_grad_hook(autograd::HookId hook, Handle& leaf) {
   if (found == hooks_.end()) return {};
   const nb::object callable = found->second;
   try {
-    callable(tensor_or_none(*this, Var(this, HandleRef(&leaf))));
+    const nb::object tensor = tensor_or_none(*this, Var(this, HandleRef(&leaf)));
+    const nb::object done = nb::steal(call_python(callable.ptr(), tensor.ptr()));
+    if (!done.is_valid()) return aborted();
   } catch (nb::python_error& error) {
     error.restore();
     return aborted();
@@ -200,7 +207,7 @@ void PySession::watch_nodes() {
   }
   if (anomaly_site_.is_valid() && !anomaly_site_.is_none()) {
     graph().on_record = [this](Node& node) {
-      PyObject* site = PyObject_CallNoArgs(anomaly_site_.ptr());
+      PyObject* site = call_python(anomaly_site_.ptr());
       const char* text = site && PyUnicode_Check(site) ? PyUnicode_AsUTF8(site) : nullptr;
       if (text != nullptr) extra_of(node).site = text;
       PyErr_Clear();
@@ -259,7 +266,7 @@ Status PySession::before_forget(Node& node) {
     put_status(std::move(before));
     TT_RETURN_IF_ERROR(status);
     const nb::object tensor = nb::steal(wrap(*this, names[0]));
-    PyObject* packed = PyObject_CallOneArg(pack.ptr(), tensor.ptr());
+    PyObject* packed = call_python(pack.ptr(), tensor.ptr());
     if (packed == nullptr) return aborted();
     extra.packed.push_back({each.slot, nb::steal(packed), each.requires_grad});
   }
@@ -283,7 +290,7 @@ Var PySession::saved_again(int slot, Node& node) {
     const transforms::Below below(0);
     const nb::object value = each.value, unpack = extra_of(node).unpack;
     Status before = take_status();
-    PyObject* given = PyObject_CallOneArg(unpack.ptr(), value.ptr());
+    PyObject* given = call_python(unpack.ptr(), value.ptr());
     put_status(std::move(before));
     const nb::object own = nb::steal(given);
     PyTensor* tensor = given == nullptr ? nullptr : tensor_of(given);
@@ -310,7 +317,7 @@ core::Result<Node*> PySession::again(Node& node) {
   if (frame->nodes.empty()) {
     const transforms::Below below(0);
     begin_frame(frame, false);
-    PyObject* outputs = PyObject_CallNoArgs(frame->function.ptr());
+    PyObject* outputs = call_python(frame->function.ptr());
     end_frame();
     if (outputs == nullptr) {
       frame->nodes.clear();

@@ -144,6 +144,22 @@ autograd::Handle& handle(const PyTensor& t) {
   return *t.handle;
 }
 
+// Made by a recorded instruction, with nobody who asked for its gradient.
+bool is_inner(const PyTensor& t) {
+  if (handle(t).retains || t.session->tracer() != nullptr) return false;
+  const auto node = t.session->node_of(transforms::ground(handle(t)));
+  return node.ok() && *node != nullptr;  // a view that can have none any more says so elsewhere
+}
+
+void warn_of_inner_grad() {
+  const char* text =
+      "The .grad attribute of a Tensor that is not a leaf Tensor is being accessed. Its .grad "
+      "attribute won't be populated during autograd.backward(). If you indeed want the .grad field "
+      "to be populated for a non-leaf Tensor, use .retain_grad() on the non-leaf Tensor. If you "
+      "access the non-leaf Tensor by mistake, make sure you access the leaf Tensor instead.";
+  if (PyErr_WarnEx(PyExc_UserWarning, text, 1) < 0) throw nb::python_error();
+}
+
 // What is known of a pending tensor before it is made.
 core::DType dtype(const PyTensor& t) {
   return t.pending != nullptr ? t.pending->dtype : t.handle->layout.dtype;
@@ -360,6 +376,7 @@ void bind_tensor(nb::module_& m) {
           [](const PyTensor& t) -> nb::object {
             if (autograd::Tracer* trace = t.session->tracer()) trace->asked_grad(handle(t));
             const HandleRef& grad = handle(t).grad;
+            if (!grad && is_inner(t)) warn_of_inner_grad();
             return grad ? own(wrap(*t.session, grad)) : nb::none();
           },
           [](PyTensor& t, nb::handle grad) {

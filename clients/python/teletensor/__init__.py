@@ -53,6 +53,7 @@ from ._convert import as_tensor, tensor
 from ._follow import from_numpy, shared_empty
 from ._functions import *  # noqa: F403
 from ._generator import Generator, default_generator
+from ._gpu_memory import SharedCuda, shared_cuda
 from ._kept import keep, kept
 from ._memory_format import (
     channels_last,
@@ -207,7 +208,7 @@ __all__ = [
     "keep", "publish", "published",
     "kept", "linalg", "random",
     "load", "long", "manual_seed", "nn", "no_grad", "optim", "save", "seed",
-    "shared_empty",
+    "SharedCuda", "shared_cuda", "shared_empty",
     "set_default_device", "set_default_dtype", "set_grad_enabled", "set_rng_state", "set_strict",
     "short", "special", "synchronize", "tensor", "to_torch", "uint16", "uint32", "uint64",
     "uint8", "utils", "version", "vmap",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -14,7 +15,9 @@ from ._interrupt import request
 from ._progress_bar import watched
 from ._session import Session, current_session, owner_of
 
-__all__ = ["as_tensor", "capsule", "tensor", "to_numpy", "tolist"]
+__all__ = ["as_tensor", "capsule", "fetched", "tensor", "to_numpy", "tolist"]
+
+_T = TypeVar("_T")
 
 _FROM_NUMPY = {
     np.dtype(np.bool_): _core.bool,
@@ -38,38 +41,92 @@ _TO_NUMPY = {dtype: numpy for numpy, dtype in _FROM_NUMPY.items()}
 def _plain(data: Any) -> Any:
     """Lists with tensors of one element in them become lists of numbers."""
     if isinstance(data, Tensor):
-        return data.item() if data.numel() == 1 and data.dim() == 0 else to_numpy(data.detach())
+        return data.item() if data.numel() == 1 else to_numpy(data.detach())
     if isinstance(data, (list, tuple)):
         return [_plain(each) for each in data]
     return data
 
 
-def _array(data: Any) -> tuple[np.ndarray[Any, Any], bool]:
-    """The array, and whether its floats are Python's (which take the default dtype)."""
-    if isinstance(data, (np.ndarray, np.generic)):
-        return np.asarray(data), False
+def _leaf_types(data: Any, seen: set[type]) -> set[type]:
+    """The types of what is in nested lists."""
+    here = set(map(type, data))
+    seen |= here
+    if any(issubclass(each, (list, tuple)) for each in here):
+        for each in data:
+            if isinstance(each, (list, tuple)):
+                _leaf_types(each, seen)
+    return seen
+
+
+def _common_dtype(data: Any) -> _core.dtype | None:
+    """What the numbers, arrays and tensors in nested lists promote to; None where one has no dtype here."""
     if isinstance(data, (list, tuple)):
-        if _has_tensor(data):
-            data = _plain(data)
-        first = data
-        while isinstance(first, (list, tuple)) and first:
-            first = first[0]
-        typed = isinstance(first, (np.ndarray, np.generic))
-        try:
-            return np.array(data), not typed
-        except ValueError as error:
-            raise ValueError(f"tensor: the nested lists have different lengths: {error}") from None
+        found: _core.dtype | None = None
+        for each in data:
+            own = _common_dtype(each)
+            if own is None:
+                return None
+            found = own if found is None else _core.promote(found, own)
+        return found or _core.default_dtype()
+    if isinstance(data, Tensor):
+        return data.dtype
+    if isinstance(data, (np.ndarray, np.generic)):
+        return _FROM_NUMPY.get(data.dtype)
+    if isinstance(data, bool):
+        return _core.bool
+    if isinstance(data, int):
+        return _core.int64
+    if isinstance(data, float):
+        return _core.default_dtype()
+    return _core.default_dtype().to_complex() if isinstance(data, complex) else None
+
+
+def _array_of_lists(data: Any, dtype: _core.dtype | None
+                    ) -> tuple[np.ndarray[Any, Any], _core.dtype | None]:
+    """The array, and the dtype that its elements have together: None if all are Python's."""
+    types = _leaf_types(data, set())
+    if any(issubclass(each, (Tensor, np.ndarray, np.generic)) for each in types):
+        common = _common_dtype(data)
+        data = _plain(data)
+    else:
+        common = None
+    try:
+        array = np.array(data)
+    except ValueError as error:
+        raise ValueError(f"tensor: the nested lists have different lengths: {error}") from None
+    if array.dtype == object and all(issubclass(t, (bool, int, float, list, tuple)) for t in types):
+        array = _wide(data, dtype, any(issubclass(t, float) for t in types))
+    return array, common
+
+
+def _wide(data: Any, dtype: _core.dtype | None, floats: bool) -> np.ndarray[Any, Any]:
+    """Integers above 64 bits, which only a float holds."""
+    if not (floats if dtype is None else dtype.is_floating_point):
+        raise ValueError("tensor: an integer does not fit 64 bits")
+    return np.array(data, np.float64)
+
+
+def _array(data: Any, dtype: _core.dtype | None
+           ) -> tuple[np.ndarray[Any, Any], bool, _core.dtype | None]:
+    """The array, whether its numbers are Python's (whose floats take the default dtype), and the dtype
+    that elements of other kinds among them have brought."""
+    if isinstance(data, (np.ndarray, np.generic)):
+        return np.asarray(data), False, None
+    if isinstance(data, (list, tuple)):
+        array, common = _array_of_lists(data, dtype)
+        return array, True, common
     if hasattr(data, "__array__") and not isinstance(data, (bool, int, float, complex)):
-        return np.asarray(data), False
+        return np.asarray(data), False, None
     if isinstance(data, int) and not isinstance(data, bool) and not -(2**63) <= data < 2**64:
-        raise RuntimeError("tensor: an integer does not fit 64 bits")
-    return np.array(data), True
+        return _wide(data, dtype, False), True, None
+    return np.array(data), True, None
 
 
 def _python_numbers(array: np.ndarray[Any, Any], dtype: _core.dtype | None
                     ) -> np.ndarray[Any, Any]:
     """An array that NumPy made of Python's numbers, in the dtype that they have here."""
     kind, default = array.dtype.kind, _core.default_dtype()
+    _check_fits(array, dtype)
     if kind == "c":
         if dtype is not None and not dtype.is_complex:
             raise TypeError(f"tensor: a complex number is no {dtype.name}")
@@ -78,15 +135,27 @@ def _python_numbers(array: np.ndarray[Any, Any], dtype: _core.dtype | None
         wanted = dtype if dtype is not None else default
         numpy = _TO_NUMPY.get(wanted, np.dtype(np.float32))
         return array.astype(numpy) if wanted.is_floating_point else array
-    if kind == "u" and dtype is None:
+    if kind == "u" and dtype is None and array.dtype.itemsize == 8:
         raise ValueError("tensor: an integer above 2**63 - 1 needs dtype=uint64")
-    return array.astype(np.int64) if kind == "i" else array
+    return array.astype(np.int64) if kind == "i" or (kind == "u" and dtype is None) else array
 
 
-def _has_tensor(data: Any) -> bool:
-    if isinstance(data, (list, tuple)):
-        return any(_has_tensor(each) for each in data)
-    return isinstance(data, Tensor)
+def _check_fits(array: np.ndarray[Any, Any], dtype: _core.dtype | None) -> None:
+    """Integers that do not fit are refused; negative ones wrap into unsigned dtypes."""
+    numpy = None if dtype is None else _TO_NUMPY.get(dtype)
+    if dtype is None or numpy is None or numpy.kind not in "iu":
+        return
+    if array.dtype.kind not in "iuf" or not array.size:
+        return
+    limits = np.iinfo(numpy.name)
+    real = array.dtype.kind == "f"
+    low = limits.min if limits.min else 0 if real else -limits.max
+    least, most = array.min(), array.max()  # NaN, where there is one
+    end = np.trunc(most) if real else most
+    for value, fits in ((least, least >= low), (most, end <= limits.max)):
+        if not fits:
+            raise RuntimeError(f"tensor: value {value} cannot be converted to type {dtype.name} "
+                               "without overflow")
 
 
 def _send(session: Session, array: np.ndarray[Any, Any], device: _core.device) -> Tensor:
@@ -166,11 +235,12 @@ def tensor(data: Any, dtype: Any = None, device: Any = None, requires_grad: bool
             out = out.to(place)
     else:
         try:
-            array, python = _array(data)
+            array, python, common = _array(data, dtype)
         except RecursionError:
             raise TypeError("tensor: a list that contains itself") from None
         if array.dtype == object or array.dtype.kind in "USOV":
             raise TypeError(f"tensor: cannot make a tensor of {type(data).__name__}: {data!r:.80}")
+        dtype = common if dtype is None else dtype
         if python:
             array = _python_numbers(array, dtype)
         if dtype is not None and dtype in _TO_NUMPY and array.dtype != _TO_NUMPY[dtype] \
@@ -229,14 +299,24 @@ def _download(t: Tensor, numpy_dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     kept = t._kept()
     if kept is not None:
         return np.frombuffer(kept, dtype=numpy_dtype).reshape(shape).copy()
-    seq = t._fetch_bulk()
-    try:
+
+    def receive(seq: int) -> np.ndarray[Any, Any]:
         shared = session._shared.take(seq, size)
         if shared is not None:
             return shared.view(numpy_dtype).reshape(shape)
         out = np.empty(shape, dtype=numpy_dtype)
         with watched("download", size) as moved:
             session._transport.download(seq, memoryview(out.reshape(-1)).cast("B"), moved)
+        return out
+    return fetched(t, receive)
+
+
+def fetched(t: Tensor, receive: Callable[[int], _T]) -> _T:
+    """What `receive` makes of a bulk fetch; where that fails, the error of the command that did."""
+    session = owner_of(t._session)
+    seq = t._fetch_bulk()
+    try:
+        received = receive(seq)
     except KeyboardInterrupt:
         request(session)
         raise
@@ -249,7 +329,7 @@ def _download(t: Tensor, numpy_dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
         session._core.taken(seq)
     if session._core.has_pending:
         session._core.raise_pending()
-    return out
+    return received
 
 
 def tolist(t: Tensor) -> Any:

@@ -63,11 +63,27 @@ def _token(given: str | None) -> str | None:
         given = os.environ.get("TELETENSOR_TOKEN")
     path = os.environ.get("TELETENSOR_TOKEN_FILE")
     if given is None and path:
-        given = pathlib.Path(path).read_text(encoding="ascii")
+        given = pathlib.Path(path).read_text(encoding="ascii", errors="replace")
+    if given is not None and not isinstance(given, str):
+        raise TypeError("a token is text")
     given = given.strip() if given else None
-    if given and not (given.isascii() and given.isprintable()):
-        raise ValueError("a token is printable ASCII on one line")
+    if given and not (given.isascii() and given.isprintable() and len(given) <= 1000):
+        raise ValueError("a token is printable ASCII on one line, at most 1,000 characters")
     return given or None
+
+
+def _check(address: str) -> None:
+    """ValueError for what gRPC would take for something else (port 65537 for port 1), or log."""
+    if address.startswith("unix:"):
+        size = len(os.fsencode(address.removeprefix("unix:")))
+        if not 0 < size < 108:
+            raise ValueError(f"address {address[:200]!r}: the path of a UNIX socket has 1 to 107 bytes, "
+                             f"not {size}")
+        return
+    host, _, port = address.removeprefix("tls://").rpartition(":")
+    if not (host and port.isascii() and port.isdecimal() and 0 < int(port[:9]) < 65536):
+        raise ValueError(f"address {address[:200]!r}: expected host:port (1 to 65535), tls://host:port, "
+                         f"unix:/path or a path")
 
 
 def _pem(given: Path | None, variable: str) -> bytes | None:
@@ -82,8 +98,11 @@ def credentials_of(address: str, token: str | None = None, ca: Path | None = Non
     Files that are not given are those that TELETENSOR_CA, TELETENSOR_CERT and TELETENSOR_KEY name.
     """
     token = _token(token)
-    if address.startswith(("unix:", "/")):
-        return Credentials(address if address.startswith("unix:") else "unix:" + address, False, token)
+    if address.startswith("/"):
+        address = "unix:" + address
+    _check(address)
+    if address.startswith("unix:"):
+        return Credentials(address, False, token)
     target = address.removeprefix("tls://")
     if target == address and _loopback(address.rpartition(":")[0]):
         return Credentials(target, False, token)

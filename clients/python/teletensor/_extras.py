@@ -82,6 +82,12 @@ def frombuffer(buffer: Any, *, dtype: Any, count: int = -1, offset: int = 0,
                requires_grad: bool = False) -> Tensor:
     """A vector of the elements in a buffer (bytes, an array), copied."""
     name = "uint16" if dtype == _core.bfloat16 else dtype.name
+    try:
+        length = memoryview(buffer).nbytes
+    except TypeError:
+        raise ValueError("frombuffer: the object does not implement Python's buffer protocol") from None
+    if not length or not count:
+        raise ValueError(f"both buffer length ({length}) and count ({count}) must not be 0")
     array = np.frombuffer(buffer, np.dtype(name), count, offset)
     out = _convert.tensor(array)
     if dtype == _core.bfloat16:

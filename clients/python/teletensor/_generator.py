@@ -84,5 +84,8 @@ def draw(op: str, *args: Any, generator: Generator | None = None) -> Tensor:
     """Calls a random op at the next place of the generator's stream (the default one's without it)."""
     if generator is None:
         return ops[op](*args)
+    if not isinstance(generator, Generator):
+        raise TypeError(f"{op}: generator: expected None or teletensor.Generator, not "
+                        f"{type(generator).__name__}")
     seed, ordinal = generator._next()
     return ops[op](*args, seed=seed, ordinal=ordinal)

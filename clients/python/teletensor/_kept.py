@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ._session import Session
     from ._tensor import Tensor
 
-__all__ = ["flat", "keep", "kept", "restored"]
+__all__ = ["flat", "good_name", "keep", "kept", "restored"]
 
 
 def flat(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
@@ -67,14 +67,17 @@ def restored(core: _core.Session, start: Message) -> dict[str, Tensor]:
     return found
 
 
+def good_name(name: object) -> bool:
+    """Of what is kept or published."""
+    return isinstance(name, str) and 0 < len(name) <= 200 and name.isascii() and name.isprintable()
+
+
 def replace(session: Session, held: dict[str, Tensor], name: str, value: Any) -> None:
     """keep() for one session: issues the names, and holds the tensors so that the handles live."""
-    if not name or len(name) > 200 or not name.isascii() or not name.isprintable():
-        raise ValueError("keep: a name is 1 to 200 characters of printable ASCII")
-    fresh = dict(flat(name, value))
-    for each in fresh:
-        if len(each) > 200 or not each.isascii() or not each.isprintable():
-            raise ValueError(f"keep: {each!r} is no name: 1 to 200 characters of printable ASCII")
+    fresh = dict(flat(name, value)) if good_name(name) else {}
+    for each in fresh or [name]:
+        if not good_name(each):
+            raise ValueError(f"keep: {each!r:.200} is no name: 1 to 200 characters of printable ASCII")
     if value is not None and not fresh:
         raise TypeError("keep: a tensor is wanted, or what holds tensors")
     for old in [n for n in held if n == name or n.startswith(name + "/")]:

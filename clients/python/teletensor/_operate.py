@@ -14,9 +14,11 @@ from typing import Any
 
 from ._admin import Admin, bytes_text
 from ._session import connect, runtime_dir
-from ._transport import CallError, Transport, open_transport
+from ._transport import PERMISSION_DENIED, CallError, Transport, open_transport
 
 __all__ = ["add_commands", "address_of", "transport", "with_address"]
+
+_MOST = 2**31 - 1
 
 
 def address_of(given: str | None) -> str:
@@ -106,6 +108,16 @@ def _sessions(args: argparse.Namespace) -> int:
     return 0
 
 
+def _publications(admin: Admin) -> list[dict[str, Any]]:
+    """None for a caller who may see totals alone."""
+    try:
+        return admin.publications()
+    except CallError as error:
+        if error.code != PERMISSION_DENIED:
+            raise
+        return []
+
+
 def _memory(args: argparse.Namespace) -> int:
     tensors: list[dict[str, Any]] = []
     limits: dict[str, dict[str, int]] = {}
@@ -118,7 +130,7 @@ def _memory(args: argparse.Namespace) -> int:
             limits = held["session"]["limits"]
         else:
             memory, activity = Admin(connection).devices()
-            common = Admin(connection).publications()
+            common = _publications(Admin(connection))
     if args.json:
         print(json.dumps({"memory": memory, "tensors": tensors, "limits": limits} if args.session
                          else common if args.published else memory))
@@ -189,7 +201,7 @@ def _top(args: argparse.Namespace) -> int:
             found, others = admin.sessions()
             devices, activity = admin.devices()
             now = time.monotonic()
-            if rounds or args.count == 0:
+            if rounds:
                 if sys.stdout.isatty():
                     print("\x1b[H\x1b[2J", end="")
                 for m in devices:
@@ -326,37 +338,50 @@ def _bench(args: argparse.Namespace) -> int:
     return 0
 
 
+def _number(least: float, most: float, kind: type = int) -> Callable[[str], Any]:
+    """What argparse reads a number of this kind and range with."""
+    def read(text: str) -> Any:
+        with contextlib.suppress(ValueError):
+            if least <= (value := kind(text)) <= most:
+                return value
+        what = "whole number" if kind is int else "number"
+        raise argparse.ArgumentTypeError(f"expected a {what} from {least} to {most}, not {text!r}")
+    return read
+
+
 def add_commands(commands: Any) -> dict[str, Callable[[argparse.Namespace], int]]:
     """Adds the parsers; returns what runs them."""
     with_address(commands.add_parser("sessions", help="who is on it"), table=True)
     memory = with_address(commands.add_parser("memory", help="what they hold, by device"), table=True)
-    memory.add_argument("--session", type=int, default=0,
+    session_id = _number(1, 2**63 - 1)
+    memory.add_argument("--session", type=session_id, default=0, metavar="ID",
                         help="the largest tensors of the session with this id")
     memory.add_argument("--published", action="store_true",
                         help="with --json: the tensors that sessions use together")
     top = with_address(commands.add_parser("top", help="who uses the lanes right now"))
-    top.add_argument("--interval", type=float, default=2.0, help="seconds [2]")
-    top.add_argument("--count", type=int, default=-1, help="ends after so many tables")
+    top.add_argument("--interval", type=_number(0, 3600, float), default=2.0, help="seconds [2]")
+    top.add_argument("--count", type=_number(1, _MOST), default=-1, help="ends after so many tables")
     slow = with_address(commands.add_parser(
         "slowlog", help="instructions that held a lane for long"), table=True)
-    slow.add_argument("--most", type=int, default=20)
+    slow.add_argument("--most", type=_number(1, _MOST), default=20, help="entries [20]")
     kill = with_address(commands.add_parser("kill", help="ends a session"))
-    kill.add_argument("session", type=int, help="its id, from `teletensor sessions`")
+    kill.add_argument("session", type=session_id, help="its id, from `teletensor sessions`")
     kill.add_argument("--reason", default="", help="told to its client")
     kill.add_argument("--interrupt", action="store_true", help="only drops what it has queued")
     snapshot = with_address(commands.add_parser(
         "snapshot", help="writes sessions into the state directory, all that you may see"), table=True)
-    snapshot.add_argument("session", type=int, nargs="*", help="ids, from `teletensor sessions`")
+    snapshot.add_argument("session", type=session_id, nargs="*", help="ids, from `teletensor sessions`")
     drain = with_address(commands.add_parser(
         "drain", help="ends the daemon as SIGTERM does, and tells what became of its sessions"), table=True)
-    drain.add_argument("--seconds", type=float, default=0.0,
+    drain.add_argument("--seconds", type=_number(0, 1e6, float), default=0.0,
                        help="for all of it [the daemon's --drain]")
     tokens = commands.add_parser("token", help="who may call: create, list, revoke")
     actions = tokens.add_subparsers(dest="action", required=True)
     create = with_address(actions.add_parser("create", help="prints a new one"))
     create.add_argument("user", help="letters, digits and ._@-")
     create.add_argument("--role", choices=["user", "admin", "metrics"], default="user")
-    create.add_argument("--days", type=int, default=0, help="it expires after so many [never]")
+    create.add_argument("--days", type=_number(1, 36500), default=0,
+                        help="it expires after so many [never]")
     with_address(actions.add_parser("list", help="without their secrets"), table=True)
     with_address(actions.add_parser("revoke", help="refused from the next call on")).add_argument("id")
     with_address(commands.add_parser("bench", help="a few figures of a daemon, seen from here"),

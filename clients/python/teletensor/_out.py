@@ -23,11 +23,11 @@ chain_matmul cholesky_inverse cholesky_solve column_stack concat concatenate con
 cummax cummin diff div divide dstack empty empty_like eye float_power frexp full full_like gather
 geqrf ger hamming_window hann_window histc histogram hstack index_select inner inverse isneginf
 isposinf kaiser_window kron kthvalue ldexp linspace logspace logsumexp lu_solve lu_unpack
-masked_select matrix_power max median min mode msort multinomial multiply mvlgamma nanmean nanmedian
-nanquantile narrow_copy nonzero norm normal ones ones_like ormqr outer polygamma prod quantile rand
-rand_like randint randint_like randn randn_like randperm renorm round row_stack sgn softmax sort std
-std_mean sum svd take take_along_dim topk triangular_solve tril_indices triu_indices true_divide var
-var_mean vdot vstack where zeros zeros_like
+masked_select matrix_power max median min mode msort multinomial multiply mvlgamma nan_to_num
+nanmean nanmedian nanquantile narrow_copy nonzero norm normal ones ones_like ormqr outer polygamma
+prod quantile rand rand_like randint randint_like randn randn_like randperm renorm round row_stack
+sgn softmax sort stack std std_mean sum svd take take_along_dim topk triangular_solve tril_indices
+triu_indices true_divide var var_mean vdot vstack where zeros zeros_like
 """.split())
 LINALG = tuple("""
 cholesky cholesky_ex cond cross det eig eigh eigvals eigvalsh householder_product inv inv_ex

@@ -15,6 +15,8 @@ Value = int | bytes | str
 
 
 def _varint(value: int) -> bytes:
+    if not 0 <= value < 1 << 64:
+        raise ValueError(f"expected a whole number from 0 to 2^64 - 1, not {value}")
     out = bytearray()
     while value > 127:
         out.append(value & 127 | 128)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ._kept import flat
+from ._kept import flat, good_name
 from ._protowire import Message, decode, encode, integers
 
 if TYPE_CHECKING:
@@ -53,8 +53,8 @@ def publication_of(message: Message) -> dict[str, Any]:
 
 
 def _checked(name: str) -> str:
-    if not name or len(name) > 200 or not name.isascii() or not name.isprintable():
-        raise ValueError(f"publish: {name!r} is no name: 1 to 200 characters of printable ASCII")
+    if not good_name(name):
+        raise ValueError(f"publish: {name!r:.200} is no name: 1 to 200 characters of printable ASCII")
     return name
 
 

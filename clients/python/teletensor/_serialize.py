@@ -164,11 +164,12 @@ def _write(file: Any, entries: Mapping[str, Tensor], metadata: Mapping[str, str]
 # ---------------------------------------------------------------- reading
 
 
-def load(f: _File, map_location: Any = None) -> Any:
+def load(f: _File, map_location: Any = None, *, weights_only: bool | None = None) -> Any:
     """Reads what `save`, or any writer of safetensors files, has written.
 
     `f` is a path or a file open for reading bytes that can seek; `map_location` the device of the
-    tensors (default: the default device). The tensors require no gradient.
+    tensors (default: the default device). The tensors require no gradient. `weights_only` changes
+    nothing: a file holds nothing else, and nothing in it is ever executed.
 
     Raises ValueError, naming what is wrong, for a file that is cut short, damaged or of another
     kind; pickles, such as torch.save writes, are refused.

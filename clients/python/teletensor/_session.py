@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import fcntl
+import operator
 import os
 import pathlib
 import shutil
@@ -78,7 +79,7 @@ class Session:
         self.unsupported_ops = greeting.unsupported
         limits = greeting.limits
         self._inline = limits["inline_bytes"]
-        self._shared = Sharing(greeting.share)
+        self._shared = Sharing(greeting.share, greeting.quota)
         self._core = _core.Session(
             credit_upto=limits["credit_upto"], credit_bytes=limits["credit_bytes"],
             frame_bytes=limits["frame_bytes"], frame_commands=limits["frame_commands"],
@@ -159,6 +160,11 @@ class Session:
                 f"device {str(device)!r} is not on this daemon; it has {', '.join(self.devices)}")
         return device
 
+    def _admin(self) -> Admin:
+        if self._closed:
+            raise SessionLostError(f"session {self.name!r} is closed", "closed")
+        return Admin(self._transport)
+
     def memory(self, tensors: int = 20) -> list[dict[str, Any]]:
         """What this session holds, by device: bytes `used`, `peak` and `quota`, of all sessions
         `device_used` and `device_total`, and `tensors`, the largest ones with `bytes`, the line of the
@@ -169,7 +175,7 @@ class Session:
         """
         if self.rolled_back is None:
             self._core.synchronize()
-        reply = Admin(self._transport).holdings(most=max(tensors, 1))
+        reply = self._admin().holdings(most=max(tensors, 1))
         for tensor in reply["tensors"]:
             tensor["site"] = self._core.site_of(tensor["command"]) or tensor["site"]
         devices: list[dict[str, Any]] = reply["session"]["memory"]
@@ -186,7 +192,7 @@ class Session:
         bytes (handles, programs, kept names, ...) `used` and `limit` (0: its memory's). Waits for
         nothing that is queued.
         """
-        status: dict[str, Any] = Admin(self._transport).holdings(most=1)["session"]
+        status: dict[str, Any] = self._admin().holdings(most=1)["session"]
         return status
 
     def _repr_html_(self) -> str:
@@ -261,7 +267,7 @@ class Session:
             raise self._rolled_back
         self._core.retain()
         self._core.synchronize()
-        return self._transport.ask(Admin(self._transport).snapshot)
+        return self._transport.ask(self._admin().snapshot)
 
     def publish(self, name: str, value: Any, writable: bool = False, users: Iterable[str] = ()) -> None:
         """Lets other sessions use `value` under `name`: see `publish`."""
@@ -334,8 +340,8 @@ def _sessions() -> list[Session]:
     return stack
 
 
-def connect(address: str | None = None, *, token: str | None = None, name: str | None = None,
-            memory: int = 0, ca: str | os.PathLike[str] | None = None,
+def connect(address: str | os.PathLike[str] | None = None, *, token: str | None = None,
+            name: str | None = None, memory: int = 0, ca: str | os.PathLike[str] | None = None,
             cert: tuple[str | os.PathLike[str], str | os.PathLike[str]] | None = None) -> Session:
     """Opens a session, or takes one up again by its name.
 
@@ -353,7 +359,13 @@ def connect(address: str | None = None, *, token: str | None = None, name: str |
 
     Raises SessionLostError where nobody answers, RefusedError where the daemon says no.
     """
-    session = Session(_reach(address, token, ca, cert), name or "", memory)
+    try:
+        quota = operator.index(memory)
+    except TypeError:
+        raise TypeError(f"connect: memory is a whole number of bytes, not {memory!r}") from None
+    if not 0 <= quota < 1 << 63:
+        raise ValueError(f"connect: memory is a number of bytes, 0 or more, not {memory}")
+    session = Session(_reach(address, token, ca, cert), _name("connect", name or ""), quota)
     session._owned = 1
     global _default
     with _lock:
@@ -362,11 +374,19 @@ def connect(address: str | None = None, *, token: str | None = None, name: str |
     return session
 
 
+def _name(what: str, name: str) -> str:
+    if not isinstance(name, str):
+        raise TypeError(f"{what}: a session's name is text, not {name!r}")
+    return name
+
+
 def interrupt(name: str, address: str | None = None) -> None:
     """Drops what is queued in this user's session `name`, which another program may hold.
 
     Its next read raises InterruptedOpError. RuntimeError where there is no such session.
     """
+    if not _name("interrupt", name):
+        raise ValueError("interrupt: a session is found by its name, and '' is none")
     transport = _reach(address, None, None, None)
     try:
         transport.interrupt_named(name)
@@ -459,8 +479,9 @@ def _answers(path: pathlib.Path) -> bool:
         transport.close()
 
 
-def _reach(address: str | None, token: str | None, ca: str | os.PathLike[str] | None,
+def _reach(address: str | os.PathLike[str] | None, token: str | None, ca: str | os.PathLike[str] | None,
            cert: tuple[str | os.PathLike[str], str | os.PathLike[str]] | None) -> Transport:
+    address = os.fspath(address) if address is not None else None
     address = address or os.environ.get("TELETENSOR_ADDRESS")
     if not address:
         own = runtime_dir() / "teletensor.sock"

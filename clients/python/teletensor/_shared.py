@@ -16,7 +16,8 @@ __all__ = ["Sharing", "memory_of"]
 
 _LEAST = 1 << 20  # bytes; what is not larger is quicker in a message, and the daemon shares none of it
 _LEAST_SENT = 4 << 20  # bytes of an upload
-_WAY = 2 << 20  # bytes of memory that an upload goes by
+_WAY = 2 << 20  # bytes of memory that an upload goes by; new ones cost as much time as 10 MiB sent
+_KEPT_OF = 64 * _WAY  # bytes of a quota of which so much may stay a second for the next upload
 _MOST = 128  # arrays at once: each holds a descriptor of this process
 
 
@@ -41,10 +42,12 @@ def memory_of(array: np.ndarray[Any, Any]) -> Any:
 class Sharing:
     """What one session has mapped. With TELETENSOR_SHARED_MEMORY=0 in the environment: nothing."""
 
-    def __init__(self, address: _core.ShareAddress | None) -> None:
+    def __init__(self, address: _core.ShareAddress | None, quota: int) -> None:
         on = os.environ.get("TELETENSOR_SHARED_MEMORY", "1") != "0"
         self._address = address if on else None
         self._live = 0
+        self._keeps = not 0 < quota < _KEPT_OF  # 0: as much as there is
+        self._ways: dict[str, _core.Mapping] = {}  # "kept": of the last upload
 
     @property
     def available(self) -> bool:
@@ -65,6 +68,11 @@ class Sharing:
         self._live += 1
         weakref.finalize(mapping, self._gone).atexit = False
         return array
+
+    def take_gpu(self, seq: int, size: int) -> tuple[int, int, bytes]:
+        """Bulk fetch `seq` in memory of its GPU: descriptors of it and of its hold, the GPU's UUID."""
+        assert self._address is not None
+        return _core.take_gpu(self._address, seq, size)
 
     def memory(self, size: int) -> Any:
         """New memory that the daemon can read, or (where that cannot be) this process's own."""
@@ -98,14 +106,20 @@ class Sharing:
 
     def _send(self, core: _core.Session, array: np.ndarray[Any, Any], dtype: _core.dtype,
               device: _core.device, shape: Sequence[int]) -> _core.Tensor | None:
-        """By way of a little memory of this call's; None: use the stream, which also says what is wrong."""
+        """By way of a little memory; None: use the stream, which also says what is wrong."""
         assert self._address is not None
         if array.nbytes < _LEAST_SENT or self._live >= _MOST:
             return None
         data = memoryview(array.reshape(-1)).cast("B")
-        try:
-            way = _core.Mapping.open(self._address, _WAY)
-            made: _core.Tensor = way.send(self._address, core, data, dtype, device, shape)
-        except (RuntimeError, TeletensorError):
-            return None
+        made: _core.Tensor | None = None
+        while made is None:
+            kept = self._ways.pop("kept", None)
+            try:
+                way = kept or _core.Mapping.open(self._address, _WAY, way=True)
+                made = way.send(self._address, core, data, dtype, device, shape)
+            except (RuntimeError, TeletensorError):
+                if kept is None:
+                    return None  # else the daemon had ended it
+        if self._keeps:
+            self._ways.setdefault("kept", way)
         return made

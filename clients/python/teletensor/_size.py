@@ -23,3 +23,14 @@ class Size(tuple[int, ...]):
     def __getitem__(self, index: Any) -> Any:
         out = tuple.__getitem__(self, index)
         return Size(out) if isinstance(index, slice) else out
+
+    def __add__(self, other: tuple[Any, ...]) -> Size:
+        return Size(tuple.__add__(self, other))
+
+    def __radd__(self, other: tuple[Any, ...]) -> Size:
+        return Size(tuple.__add__(other, self))
+
+    def __mul__(self, times: Any) -> Size:
+        return Size(tuple.__mul__(self, times))
+
+    __rmul__ = __mul__

@@ -172,7 +172,14 @@ def _stride(self: Tensor, dim: int | None = None) -> Any:
 def _iter(self: Tensor) -> Any:
     if self.dim() == 0:
         raise TypeError("iteration over a 0-d tensor")
-    return iter(ops["unbind"](self, 0))
+    return iter(_functions.unbind(self))
+
+
+def _matrices_turned(self: Tensor) -> Tensor:
+    if self.dim() < 2:
+        raise RuntimeError("tensor.mT is only supported on matrices or batches of matrices. Got "
+                           f"{self.dim()}-D tensor.")
+    return ops["transpose"](self, -2, -1)
 
 
 def _len(self: Tensor) -> int:
@@ -198,6 +205,12 @@ def _index(self: Tensor) -> int:
 def _array(self: Tensor, dtype: Any = None, copy: Any = None) -> Any:
     out = _convert.to_numpy(self)
     return out if dtype is None else out.astype(dtype)
+
+
+def _rpow(self: Tensor, other: Any) -> Any:
+    if not isinstance(other, (bool, int, float, complex, np.generic, Tensor)):
+        return NotImplemented
+    return ops["pow"](other, self)
 
 
 # NumPy's names of the operators, for its numbers in front of tensors.
@@ -273,7 +286,7 @@ _PROPERTIES = {
     "shape": (lambda self: Size(self._shape), "The size of each dimension."),
     "data": (lambda self: ops["data"](self), "The same memory without history."),
     "T": (lambda self: ops["permute"](self, list(range(self.dim()))[::-1]), "Dimensions reversed."),
-    "mT": (lambda self: ops["transpose"](self, -2, -1), "The last two dimensions swapped."),
+    "mT": (_matrices_turned, "The last two dimensions swapped."),
     "H": (hermitian, "The conjugate transpose of a matrix."),
     "mH": (_functions.adjoint, "The conjugate with the last two dimensions swapped."),
     "real": (_functions.real, "The view of the real parts; a real tensor itself. Can be assigned."),
@@ -322,10 +335,12 @@ def attach() -> None:
         "type": _type, "size": _size, "stride": _stride, "is_contiguous": _is_contiguous,
         "numpy": _convert.to_numpy,
         "tolist": _convert.tolist, "copy_": _copy_, "__iter__": _iter, "__len__": _len,
-        "__bool__": _bool, "__float__": lambda self: float(self.item()),
+        "__bool__": _bool,
+        "__float__": lambda self: float(_number(self)),
         "__pos__": _functions.positive,
-        "__complex__": lambda self: complex(self.item()),
-        "__int__": lambda self: int(self.item()), "__index__": _index, "__array__": _array,
+        "__complex__": lambda self: complex(_number(self)),
+        "__int__": lambda self: int(_number(self)),
+        "__index__": _index, "__array__": _array, "__reversed__": _reversed,
         "__getitem__": _indexing.getitem, "__setitem__": _indexing.setitem, "__repr__": text_of,
         "__array_priority__": 1000, "__array_ufunc__": _array_ufunc,
         "nelement": _nelement, "hand_over": _follow.hand_over, "take_back": _follow.take_back,
@@ -333,7 +348,7 @@ def attach() -> None:
         "__contains__": _contains,
         "__dlpack__": _dlpack, "__dlpack_device__": lambda self: (1, 0),
         "__deepcopy__": _deepcopy, "__reduce_ex__": _no_pickle, "__format__": _format,
-        "__rpow__": lambda self, other: ops["pow"](other, self),
+        "__rpow__": _rpow,
     }
     methods |= _functions.random.FILLS
     for name, method in methods.items():
@@ -377,7 +392,18 @@ def _no_pickle(self: Tensor, protocol: int) -> Any:
     raise TypeError("tensors are not pickled; use teletensor.save (safetensors) or t.numpy()")
 
 
+def _number(self: Tensor) -> Any:
+    if self.numel() != 1:
+        raise ValueError("only one element tensors can be converted to Python scalars")
+    return self.item()
+
+
+def _reversed(self: Tensor) -> Tensor:
+    return self if self.dim() == 0 else self.flip(0)
+
+
 def _format(self: Tensor, spec: str) -> str:
-    if self.dim() == 0 and spec:
+    """A tensor without dimensions as its number (in a message about a loss, mostly)."""
+    if self.dim() == 0 and (spec or type(self) is Tensor):
         return format(self.item(), spec)
     return format(text_of(self), spec)

@@ -25,7 +25,10 @@ from ._errors import (
 from ._protowire import Message, decode, encode
 from ._reattach import GONE, Attached, AttachError, End, Keeper
 
-__all__ = ["CallError", "Greeting", "Transport", "device_number", "late_error", "open_transport"]
+__all__ = ["PERMISSION_DENIED", "CallError", "Greeting", "Transport", "device_number", "late_error",
+           "open_transport"]
+
+PERMISSION_DENIED = 7
 
 _CANCELLED, _UNKNOWN, _DEADLINE, _EXHAUSTED, _UNIMPLEMENTED, _UNAVAILABLE = 1, 2, 4, 8, 12, 14
 _TRIES = 200

@@ -1,5 +1,5 @@
-"""The command `teletensor`: serve | run | health | sessions | memory | top | slowlog | kill | token |
-bench | doctor | --version."""
+"""The command `teletensor`: serve | run | health | sessions | memory | top | slowlog | kill |
+snapshot | drain | token | bench | doctor | --version."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import __version__, _core, _operate, _run
-from ._errors import RefusedError, SessionLostError, TeletensorError
+from ._errors import TeletensorError
 from ._protowire import decode
 from ._session import connect, find_daemon, runtime_dir
 from ._transport import CallError
@@ -104,7 +104,9 @@ def main(arguments: list[str] | None = None) -> int:
         where = _operate.address_of(args.address)
         prefix = f"no teletensord answers at {where}: " if error.unreachable else ""
         print(f"teletensor {args.command}: {prefix}{error}", file=sys.stderr)
-    except (SessionLostError, RefusedError, TeletensorError) as error:
+    except BrokenPipeError:  # `teletensor top | head`: nobody reads on
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (TeletensorError, OSError, ValueError) as error:
         print(f"teletensor {args.command}: {error}", file=sys.stderr)
     except KeyboardInterrupt:
         return 130

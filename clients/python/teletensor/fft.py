@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from . import _core, _out
+from . import _checked, _core, _out
 from ._core import Tensor, ops
 from ._functions.common import options, wrap_dim
 
@@ -274,4 +274,5 @@ def ifftshift(input: Tensor, dim: Dims = None) -> Tensor:
     return _rolled(input, dim, True)
 
 
+_checked.attach(globals(), __all__)
 _out.attach(globals(), _out.FFT)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import _out
+from . import _checked, _out
 from ._core import Tensor, ops
 from ._functions import log_softmax, logsumexp, mvlgamma, polygamma, round, softmax
 
@@ -84,4 +84,5 @@ def modified_bessel_i1(input: Tensor) -> Tensor:
     return ops["special_i1"](input)
 
 
+_checked.attach(globals(), __all__)
 _out.attach(globals(), _out.SPECIAL)

@@ -1,16 +1,19 @@
 // Attention in blocks of query rows: the scores of a block stand in temporary memory, never those
 // of all rows. The backward makes them again from the saved logarithms.
 #include <cmath>
+#include <deque>
 #include <limits>
 #include <optional>
 #include <vector>
 
 #include "engine/backends/cpu/cpu.h"
 #include "engine/backends/cpu/gemm.h"
+#include "engine/backends/cpu/index_places.h"
 #include "engine/backends/cpu/matrices.h"
 #include "engine/backends/cpu/reduce_simd.h"
 #include "engine/backends/cpu/rows.h"
 #include "engine/backends/cpu/rowwise_simd.h"
+#include "engine/backends/cpu/strided.h"
 
 namespace teletensor::backends::cpu {
 namespace {
@@ -267,12 +270,42 @@ Status backward(KernelCall& call) {
   });
 }
 
+// Heads of 16 bits by float32 copies of operands and results.
+template <bool kBackward>
+Status widened(KernelCall& call) {
+  std::vector<TensorArg> in(call.in.begin(), call.in.end()), out(call.out.begin(), call.out.end());
+  std::deque<core::Geometry> geometries;
+  for (TensorArg& arg : in) {
+    if (arg.kind != TensorArg::Kind::kTensor || arg.dtype == core::DType::kF32) continue;
+    const Dense copy = dense(call, arg, arg.geometry->shape, core::DType::kF32);
+    if (copy.data == nullptr) return out_of_scratch(call.op.name, copy.bytes);
+    arg.data = const_cast<void*>(copy.data);
+    arg.dtype = core::DType::kF32;
+    arg.geometry = &geometries.emplace_back(arg.geometry->shape);
+  }
+  for (TensorArg& arg : out) {
+    if (arg.dtype == core::DType::kF32) continue;
+    arg.dtype = core::DType::kF32;
+    arg.geometry = &geometries.emplace_back(arg.geometry->shape);
+    const auto n = static_cast<std::size_t>(std::max<std::int64_t>(arg.geometry->numel(), 1));
+    arg.data = call.scratch.allocate(n * sizeof(float));
+    if (arg.data == nullptr) return out_of_scratch(call.op.name, n * sizeof(float));
+  }
+  KernelCall wide{call.op, in, out, call.counts, call.attributes, call.parallel, call.scratch};
+  TT_RETURN_IF_ERROR(kBackward ? backward<float>(wide) : forward<float>(wide));
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    if (out[i].data != call.out[i].data) strided_copy(out[i], call.out[i], call.parallel);
+  }
+  return {};
+}
+
 template <bool kBackward>
 Status attention(KernelCall& call) {
   if (call.out[0].geometry->numel() == 0 && !kBackward) return {};
   if (call.out[0].dtype == core::DType::kF64) {
     return kBackward ? backward<double>(call) : forward<double>(call);
   }
+  if (call.out[0].dtype != core::DType::kF32) return widened<kBackward>(call);
   return kBackward ? backward<float>(call) : forward<float>(call);
 }
 

@@ -18,6 +18,9 @@ Status picks_of(KernelCall& call, const Geometry& x, const TensorArg& index, Pic
   picks.dim = static_cast<int>(given < 0 ? given + std::max(rank, 1) : given);
   picks.step = rank == 0 ? 0 : x.strides[picks.dim];
   const auto list = read_index(call, index, rank == 0 ? 1 : x.shape[picks.dim], picks.dim, false);
+  if (list.status().code() == core::Code::kOutOfRange) {
+    return core::invalid(std::string(list.status().message()));  // PyTorch's kind for these ops
+  }
   if (!list.ok()) return list.status();
   picks.index = *list;
   return {};

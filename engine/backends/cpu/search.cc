@@ -7,6 +7,7 @@
 #include "engine/backends/cpu/cpu.h"
 #include "engine/backends/cpu/index_places.h"
 #include "engine/backends/cpu/strided.h"
+#include "engine/ops/scalar_search.h"
 
 namespace teletensor::backends::cpu {
 namespace {
@@ -14,37 +15,6 @@ namespace {
 using core::Dims;
 using core::DType;
 using core::Status;
-
-// The first of n ascending elements that does not come before the value. PyTorch's comparisons: a
-// NaN among the elements, or as the value, moves on.
-template <class A>
-std::int64_t place(const A* sorted, std::int64_t n, A value, bool right) {
-  std::int64_t low = 0, high = n;
-  while (low < high) {
-    const std::int64_t middle = low + (high - low) / 2;
-    const bool reached = right ? sorted[middle] > value : sorted[middle] >= value;
-    if (reached) {
-      high = middle;
-    } else {
-      low = middle + 1;
-    }
-  }
-  return low;
-}
-
-// The same in as many steps for every value, without branches, where no NaN is among the elements.
-template <class A, bool kRight>
-std::int64_t place_of(const A* sorted, std::int64_t n, A value) {
-  const A* low = sorted;
-  while (n > 1) {
-    const std::int64_t half = n / 2;
-    const bool reached = kRight ? low[half - 1] > value : low[half - 1] >= value;
-    low += reached ? 0 : half;
-    n -= half;
-  }
-  const bool reached = kRight ? *low > value : *low >= value;
-  return low - sorted + !reached;
-}
 
 template <class A>
 Status search(KernelCall& call) {
@@ -62,10 +32,7 @@ Status search(KernelCall& call) {
   split(call.parallel, count, 20, 64, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       const A* const line = rows ? from + i / width * n : from;
-      const bool plain = n > 0 && line[n - 1] == line[n - 1];  // NaNs are the last
-      const std::int64_t at = !plain  ? place(line, n, wanted[i], right)
-                              : right ? place_of<A, true>(line, n, wanted[i])
-                                      : place_of<A, false>(line, n, wanted[i]);
+      const std::int64_t at = ops::scalar::sorted_place(line, n, wanted[i], right);
       if (narrow) {
         out.first<std::int32_t>()[i] = static_cast<std::int32_t>(at);
       } else {
@@ -81,15 +48,6 @@ Status searchsorted(KernelCall& call) {
   return with_compute_type(call.in[0].dtype, [&](auto a) { return search<decltype(a)>(call); });
 }
 
-// -1, 0, 1; NaN after all numbers.
-template <class A>
-int compare(A a, A b) {
-  if (a < b) return -1;
-  if (b < a) return 1;
-  if (a == b) return 0;
-  return static_cast<int>(a != a) - static_cast<int>(b != b);
-}
-
 Status argsort_rows(KernelCall& call) {
   const TensorArg& x = call.in[0];
   const std::int64_t rows = x.geometry->shape[0], width = x.geometry->shape[1];
@@ -103,11 +61,7 @@ Status argsort_rows(KernelCall& call) {
     if (all.data == nullptr) return out_of_scratch(call.op.name, all.bytes);
     const A* const from = static_cast<const A*>(all.data);
     std::sort(order, order + rows, [&](std::int64_t i, std::int64_t j) {
-      for (std::int64_t k = 0; k < width; ++k) {
-        const int c = compare(from[i * width + k], from[j * width + k]);
-        if (c != 0) return c < 0;
-      }
-      return i < j;
+      return ops::scalar::row_before(from, width, i, j);
     });
     return {};
   });

@@ -19,12 +19,12 @@ using core::Status;
 template <class... F>
 void add_list(KernelTable& table, List<F...>) {
   (bind_plain<F>(), ...);
-  (table.add(F::kOp, functor_kernel<F>), ...);
+  (table.add(F::kOp, functor_kernel<F>, LoopRole::kElement), ...);
 }
 
 template <class... F>
 void add_rare(KernelTable& table, List<F...>) {
-  (table.add(F::kOp, functor_kernel<F>), ...);
+  (table.add(F::kOp, functor_kernel<F>, LoopRole::kElement), ...);
 }
 
 // ---------------------------------------------------------------- tables
@@ -242,8 +242,8 @@ void add_special_kernels(KernelTable& table) {
   bind_plain<s::NextAfter>();
   add_rare(table, List<s::Entr, s::Sinc, s::Ndtr, s::Ndtri, s::Erfinv, s::Logit, s::Signbit,
                        s::Xlogy, s::Xlog1py, s::LogAddExp, s::LogAddExp2>());
-  table.add("nan_to_num", nan_to_num);
-  table.add("nextafter", nextafter);
+  table.add("nan_to_num", nan_to_num, LoopRole::kElement);
+  table.add("nextafter", nextafter, LoopRole::kElement);
   table.add("frexp", frexp);
 }
 

@@ -11,12 +11,12 @@ using core::DType;
 using core::Status;
 
 constexpr std::int64_t kTile = 64;
-constexpr DType kType = DType::kF32;
+constexpr DType kType = DType::kF32;  // of scores
 
 // Sizes, heads being all dimensions before the last two. Not ok where heads differ: they broadcast.
 Status sizes_of(const KernelCall& call, const TensorArg& q, const TensorArg& k, const TensorArg& v,
                 std::int64_t& heads, calls::AttentionCall& p) {
-  if (call.out[0].dtype != kType) return not_here("scores of 8 bytes fill shared memory");
+  if (call.out[0].dtype == DType::kF64) return not_here("scores of 8 bytes fill shared memory");
   const Dims &a = q.geometry->shape, &b = k.geometry->shape, &c = v.geometry->shape;
   if (a.size() != b.size() || a.size() != c.size()) return not_here("heads that broadcast");
   heads = 1;
@@ -42,8 +42,8 @@ std::int64_t blocks(std::int64_t heads, std::int64_t rows) {
   return heads * ((rows + kTile - 1) / kTile);
 }
 
-RecipeGraph recipe(Recipe recipe, std::uint8_t tiles = 0) {
-  return {recipe, {kType, kType}, tiles};
+RecipeGraph recipe(Recipe recipe, DType heads, std::uint8_t tiles = 0) {
+  return {recipe, {heads, kType}, tiles};
 }
 
 // What is added to the scores. Its leading sizes are 1 behind the last that is not, which with all
@@ -83,9 +83,9 @@ Status begin(const KernelCall& call, std::size_t first, std::size_t mask, RowMaj
   TT_RETURN_IF_ERROR(sizes_of(call, q, k, v, heads, p));
   p.causal = call.attributes.boolean(0);
   p.scale = call.attributes.real(1);
-  p.query = memory.read(q, kType);
-  p.key = memory.read(k, kType);
-  p.value = memory.read(v, kType);
+  p.query = memory.read(q);
+  p.key = memory.read(k);
+  p.value = memory.read(v);
   add_mask(call.in[mask], q, memory, p);
   return {};
 }
@@ -98,7 +98,7 @@ Status attention(KernelCall& call, Work& work) {
   p.y = memory.write(call.out[0]);
   p.logs = memory.write(call.out[1], kType);
   p.n = blocks(heads, p.length);
-  return memory.finish(recipe(Recipe::kAttention, tiles(p.values)), p);
+  return memory.finish(recipe(Recipe::kAttention, call.out[0].dtype, tiles(p.values)), p);
 }
 
 Status attention_backward(KernelCall& call, Work& work) {
@@ -106,21 +106,22 @@ Status attention_backward(KernelCall& call, Work& work) {
   std::int64_t heads = 1;
   RowMajorCall memory(call, work);
   TT_RETURN_IF_ERROR(begin(call, 1, 6, memory, heads, p));
-  p.gradient = memory.read(call.in[0], kType);
-  p.y = const_cast<void*>(memory.read(call.in[4], kType));
+  p.gradient = memory.read(call.in[0]);
+  p.y = const_cast<void*>(memory.read(call.in[4]));
   p.logs = const_cast<void*>(memory.read(call.in[5], kType));
   p.dquery = memory.write(call.out[0]);
-  p.dkey = memory.write(call.out[1], kType);
-  p.dvalue = memory.write(call.out[2], kType);
+  p.dkey = memory.write(call.out[1]);
+  p.dvalue = memory.write(call.out[2]);
   p.dots = memory.room(heads * p.length, sizeof(float));
+  const DType heads_type = call.out[0].dtype;
   TT_RETURN_IF_ERROR(memory.status());
   p.n = heads * p.length;
-  TT_RETURN_IF_ERROR(add_recipe(work, recipe(Recipe::kAttentionDots), p));
+  TT_RETURN_IF_ERROR(add_recipe(work, recipe(Recipe::kAttentionDots, heads_type), p));
   p.n = blocks(heads, p.keys);
   const std::uint8_t wide = std::max(tiles(p.values), tiles(p.inner));
-  TT_RETURN_IF_ERROR(add_recipe(work, recipe(Recipe::kAttentionKeys, wide), p));
+  TT_RETURN_IF_ERROR(add_recipe(work, recipe(Recipe::kAttentionKeys, heads_type, wide), p));
   p.n = blocks(heads, p.length);
-  return memory.finish(recipe(Recipe::kAttentionQueries, tiles(p.inner)), p);
+  return memory.finish(recipe(Recipe::kAttentionQueries, heads_type, tiles(p.inner)), p);
 }
 
 }  // namespace

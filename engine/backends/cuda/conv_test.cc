@@ -92,5 +92,33 @@ TEST(Attention, AndItsDerivative) {
   cases.run(1000, /*scale=*/32);
 }
 
+// Scores and sums are float32, as on the CPU, in another order.
+TEST(Attention, OfSixteenBits) {
+  std::mt19937 random(93);
+  DeviceCases cases;
+  for (const DType dtype : {DType::kF16, DType::kBF16}) {
+    for (const std::int64_t inner : {16, 100}) {
+      const auto x = [&](std::int64_t rows) {
+        return sample(dtype, Geometry({2, 3, rows, inner}), random, false);
+      };
+      const TestTensor q = x(70), k = x(70), v = x(70);
+      const core::Attributes how = {Attribute::of(inner == 16), Attribute::of(0.02)};
+      std::vector<TestOperand> masks = {nullptr};
+      if (inner == 100) {
+        masks.emplace_back(sample(DType::kF32, Geometry({2, 1, 70, 70}), random, false));
+      }
+      for (const TestOperand& m : masks) {
+        const TestResult y = call_op("attention", {q, k, v, m}, how);
+        ASSERT_TRUE(y.status.ok()) << y.status.message();
+        EXPECT_EQ(y[0].dtype, dtype);
+        EXPECT_EQ(y[1].dtype, DType::kF32);
+        cases.need("attention", {q, k, v, m}, how);
+        cases.need("attention_backward", {x(70), q, k, v, y[0], y[1], m}, how);
+      }
+    }
+  }
+  cases.run(/*ulp=*/8, /*scale=*/0.01);
+}
+
 }  // namespace
 }  // namespace teletensor::backends::cuda

@@ -4,6 +4,7 @@
 
 #include "engine/backends/cpu/regions.h"
 #include "engine/backends/cuda/describe.h"
+#include "engine/backends/cuda/index_plan.h"
 
 namespace teletensor::backends::cuda {
 namespace {
@@ -144,6 +145,12 @@ Status update_region(KernelCall& call, Work& work) {
   return describe_copy(call, y, seen_as(out, out.first(), region.view), work);
 }
 
+// What is stored where it refuses, nobody sees.
+Status require(KernelCall& call, Work& work) {
+  TT_RETURN_IF_ERROR(describe_check(call, call.in[1], /*zero=*/true, 0, 0, work));
+  return describe_copy(call, call.in[0], call.out[0], work);
+}
+
 }  // namespace
 
 void add_copy_kernels(DeviceTable& table) {
@@ -164,6 +171,7 @@ void add_copy_kernels(DeviceTable& table) {
   table.add("index_region", kLoop, index_region);
   table.add("scatter_region", kLoop, scatter_region);
   table.add("update_region", kLoop, update_region);
+  table.add("require", kLoop, require);
 }
 
 }  // namespace teletensor::backends::cuda

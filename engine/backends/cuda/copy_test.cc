@@ -35,6 +35,8 @@ TEST(Copies, MoveTheSameElements) {
     cases.need("update_region", {x, sample(dtype, Geometry({3, 5}), random)}, region);
     cases.need("scatter_region", {sample(dtype, Geometry({3, 5}), random)}, region);
     cases.need("conj", {x}, {});
+    const TestTensor holds(DType::kBool, Dims{2}, {1, 1});
+    cases.need("require", {y, holds}, {Attribute::of("never said")});
   }
   const TestTensor c = sample(DType::kC64, Geometry({4, 10}, {1, 4}), random);
   cases.need("view_as_real", {c}, {});

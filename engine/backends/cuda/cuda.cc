@@ -1,6 +1,7 @@
 #include "engine/backends/cuda/cuda.h"
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include "engine/backends/cuda/blas.h"
@@ -18,14 +19,17 @@ using core::Status;
 
 constexpr int kMostDevices = 64;
 
-// The tables are used until the process ends, as the libraries are.
+// The tables are used until the process ends, as the libraries are: threads of the driver may
+// outlive everything else.
 struct Libraries {
   Driver driver;
   Compiler compiler;
   Blas blas;
   Dnn dnn;
   Status no_blas, no_dnn;  // why there is none; ok where there is
+  Libraries* earlier = nullptr;
 };
+std::atomic<Libraries*> in_use{nullptr};  // where a checker of leaks finds them
 
 Status load(const Options& options, Libraries* libraries) {
   TT_RETURN_IF_ERROR(load_driver(options.driver, &libraries->driver));
@@ -82,7 +86,7 @@ Found find_devices(const Options& options, const ops::Catalog& catalog, const Ke
   const auto tell = [&](bool bad, const std::string& line) {
     if (options.log) options.log(bad, line);
   };
-  auto* libraries = new Libraries;  // never deleted: threads of the driver may outlive everything
+  auto* libraries = new Libraries;
   int count = 0;
   Status status = load(options, libraries);
   if (status.ok() && libraries->driver.cuDeviceGetCount(&count) != kSuccess) {
@@ -95,6 +99,7 @@ Found find_devices(const Options& options, const ops::Catalog& catalog, const Ke
     delete libraries;
     return found;
   }
+  libraries->earlier = in_use.exchange(libraries);
   for (int i = 0; i < std::min(count, kMostDevices); ++i) {
     const auto index = static_cast<std::uint8_t>(found.devices.size());
     const core::Device device{core::DeviceKind::kCuda, index};

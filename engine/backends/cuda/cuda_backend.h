@@ -37,7 +37,8 @@ class CudaBackend final : public Accelerator {
 
   core::Device device() const override { return device_; }
   Facts facts() const override {
-    return {gpu_->model(), gpu_->capability(), gpu_->multiprocessors(), gpu_->memory()};
+    return {gpu_->model(), gpu_->capability(), gpu_->multiprocessors(), gpu_->memory(),
+            gpu_->uuid()};
   }
   core::Activity activity() const override;
   Kernel find(ops::OpId op) const override;
@@ -55,6 +56,16 @@ class CudaBackend final : public Accelerator {
   core::Status end_shared() override { return gpu_->all_follow(); }
   core::Status begin_beside(memory::OwnerId owner) override { return gpu_->begin_beside(owner); }
   void gather(memory::OwnerId owner, bool on) override { (void)gpu_->gather(owner, on); }
+  core::Status copy_now(void* to, const void* from, std::size_t bytes) override {
+    return gpu_->copy_now(to, from, bytes);
+  }
+  std::size_t open_unit() const override { return gpu_->open_unit(); }
+  int open_memory(std::size_t bytes, void** memory) override {
+    return gpu_->open_memory(bytes, memory);
+  }
+  void withdraw(int descriptor, void* memory, std::size_t bytes) override {
+    gpu_->withdraw(descriptor, memory, bytes);
+  }
   void end(memory::OwnerId owner) override { gpu_->end(owner); }
   Time take_time(memory::OwnerId owner) override {
     const Queues::Time time = gpu_->take_time(owner);

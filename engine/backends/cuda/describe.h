@@ -47,6 +47,8 @@ void add_random_kernels(DeviceTable& table);
 void add_row_kernels(DeviceTable& table);
 void add_scan_kernels(DeviceTable& table);
 void add_scatter_kernels(DeviceTable& table);
+void add_search_kernels(DeviceTable& table);
+void add_select_kernels(DeviceTable& table);
 void add_step_kernels(DeviceTable& table);
 
 }  // namespace teletensor::backends::cuda

@@ -67,6 +67,8 @@ DeviceTable make_device_table(const ops::Catalog& catalog) {
   add_row_kernels(table);
   add_scan_kernels(table);
   add_scatter_kernels(table);
+  add_search_kernels(table);
+  add_select_kernels(table);
   add_step_kernels(table);
   return table;
 }

@@ -112,13 +112,14 @@ class DeviceCases {
 
   // A call that the CPU refuses for its data: the device sets the flag and stores nothing.
   bool add_refused(const std::string& op, const std::vector<TestOperand>& operands,
-                   const core::Attributes& attributes = {}) {
+                   const core::Attributes& attributes = {},
+                   const std::vector<std::uint32_t>& counts = {}) {
     Case c;
     c.op = c.name = op;
     c.operands = operands;
     c.refused = true;
-    if (call_op(op, operands, attributes).status.ok()) return false;
-    c.got = describe(c, attributes, {});
+    if (call_op(op, operands, attributes, counts).status.ok()) return false;
+    c.got = describe(c, attributes, counts);
     c.expected.tensors = c.got.tensors;
     for (TestTensor& t : c.expected.tensors) t = copied(t);
     cases_.push_back(std::move(c));

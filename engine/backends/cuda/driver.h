@@ -18,6 +18,7 @@ struct CUfunc_st;
 struct CUgraph_st;
 struct CUgraphExec_st;
 struct CUgraphNode_st;
+struct CUmemPoolHandle_st;
 struct _nvrtcProgram;  // NOLINT(bugprone-reserved-identifier): the header's own name
 
 namespace teletensor::backends::cuda {
@@ -30,7 +31,8 @@ using Function = CUfunc_st*;
 using Graph = CUgraph_st*;
 using GraphExec = CUgraphExec_st*;
 using Program = _nvrtcProgram*;
-using Address = unsigned long long;  // of the device's memory (CUdeviceptr)
+using Address = unsigned long long;   // of the device's memory (CUdeviceptr)
+using Physical = unsigned long long;  // memory without an address (CUmemGenericAllocationHandle)
 
 // CUresult, as far as we tell them apart.
 inline constexpr int kSuccess = 0;
@@ -52,6 +54,7 @@ inline constexpr int kMultiprocessors = 16;
 inline constexpr int kComputeMode = 20;
 inline constexpr int kCapabilityMajor = 75;
 inline constexpr int kCapabilityMinor = 76;
+inline constexpr int kDescriptorsSupported = 103;
 inline constexpr int kMemoryPoolsSupported = 115;
 // CUcomputemode, CUstream_flags, CUevent_flags, CUfunction_attribute, CUstreamCaptureMode.
 inline constexpr int kComputeModeProhibited = 2;
@@ -66,52 +69,89 @@ struct GraphUpdate {
   CUgraphNode_st *node = nullptr, *from = nullptr;
 };
 
+// CUmemLocation: a device. CUmemAllocationProp: memory of it that descriptors can be made of.
+// CUmemAccessDesc: who may do what.
+struct MemoryPlace {
+  int type = 1;  // CU_MEM_LOCATION_TYPE_DEVICE
+  int id = 0;
+};
+inline constexpr int kDescriptor = 1;  // CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+struct MemoryKind {
+  int type = 1;  // CU_MEM_ALLOCATION_TYPE_PINNED
+  int handles = kDescriptor;
+  MemoryPlace place;
+  void* unused = nullptr;
+  unsigned char flags[8] = {};
+};
+struct MemoryAccess {
+  MemoryPlace place;
+  int flags = 3;  // CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+};
+struct Uuid {
+  char bytes[16] = {};
+};
+
 // X(member, exported name, arguments); all return CUresult.
-#define TT_CUDA_FUNCTIONS(X)                                                                    \
-  X(cuInit, "cuInit", (unsigned))                                                               \
-  X(cuDriverGetVersion, "cuDriverGetVersion", (int*))                                           \
-  X(cuGetErrorName, "cuGetErrorName", (int, const char**))                                      \
-  X(cuDeviceGetCount, "cuDeviceGetCount", (int*))                                               \
-  X(cuDeviceGet, "cuDeviceGet", (int*, int))                                                    \
-  X(cuDeviceGetName, "cuDeviceGetName", (char*, int, int))                                      \
-  X(cuDeviceGetAttribute, "cuDeviceGetAttribute", (int*, int, int))                             \
-  X(cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", (Context*, int))                      \
-  X(cuDevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease_v2", (int))                           \
-  X(cuCtxSetCurrent, "cuCtxSetCurrent", (Context))                                              \
-  X(cuMemGetInfo, "cuMemGetInfo_v2", (std::size_t*, std::size_t*))                              \
-  X(cuMemAlloc, "cuMemAlloc_v2", (Address*, std::size_t))                                       \
-  X(cuMemFree, "cuMemFree_v2", (Address))                                                       \
-  X(cuMemAllocAsync, "cuMemAllocAsync", (Address*, std::size_t, Stream))                        \
-  X(cuMemFreeAsync, "cuMemFreeAsync", (Address, Stream))                                        \
-  X(cuMemHostAlloc, "cuMemHostAlloc", (void**, std::size_t, unsigned))                          \
-  X(cuMemFreeHost, "cuMemFreeHost", (void*))                                                    \
-  X(cuMemsetD8Async, "cuMemsetD8Async", (Address, unsigned char, std::size_t, Stream))          \
-  X(cuMemcpyHtoDAsync, "cuMemcpyHtoDAsync_v2", (Address, const void*, std::size_t, Stream))     \
-  X(cuMemcpyDtoHAsync, "cuMemcpyDtoHAsync_v2", (void*, Address, std::size_t, Stream))           \
-  X(cuMemcpyDtoDAsync, "cuMemcpyDtoDAsync_v2", (Address, Address, std::size_t, Stream))         \
-  X(cuMemcpyPeerAsync, "cuMemcpyPeerAsync",                                                     \
-    (Address, Context, Address, Context, std::size_t, Stream))                                  \
-  X(cuStreamCreate, "cuStreamCreate", (Stream*, unsigned))                                      \
-  X(cuStreamDestroy, "cuStreamDestroy_v2", (Stream))                                            \
-  X(cuStreamWaitEvent, "cuStreamWaitEvent", (Stream, Event, unsigned))                          \
-  X(cuEventCreate, "cuEventCreate", (Event*, unsigned))                                         \
-  X(cuEventRecord, "cuEventRecord", (Event, Stream))                                            \
-  X(cuEventQuery, "cuEventQuery", (Event))                                                      \
-  X(cuEventElapsedTime, "cuEventElapsedTime", (float*, Event, Event))                           \
-  X(cuEventDestroy, "cuEventDestroy_v2", (Event))                                               \
-  X(cuModuleLoadData, "cuModuleLoadData", (Module*, const void*))                               \
-  X(cuModuleUnload, "cuModuleUnload", (Module))                                                 \
-  X(cuModuleGetFunction, "cuModuleGetFunction", (Function*, Module, const char*))               \
-  X(cuFuncSetAttribute, "cuFuncSetAttribute", (Function, int, int))                             \
-  X(cuLaunchKernel, "cuLaunchKernel",                                                           \
-    (Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Stream,    \
-     void**, void**))                                                                           \
-  X(cuStreamBeginCapture, "cuStreamBeginCapture_v2", (Stream, int))                             \
-  X(cuStreamEndCapture, "cuStreamEndCapture", (Stream, Graph*))                                 \
-  X(cuGraphInstantiate, "cuGraphInstantiateWithFlags", (GraphExec*, Graph, unsigned long long)) \
-  X(cuGraphDestroy, "cuGraphDestroy", (Graph))                                                  \
-  X(cuGraphExecUpdate, "cuGraphExecUpdate_v2", (GraphExec, Graph, GraphUpdate*))                \
-  X(cuGraphExecDestroy, "cuGraphExecDestroy", (GraphExec))                                      \
+#define TT_CUDA_FUNCTIONS(X)                                                                     \
+  X(cuInit, "cuInit", (unsigned))                                                                \
+  X(cuDriverGetVersion, "cuDriverGetVersion", (int*))                                            \
+  X(cuGetErrorName, "cuGetErrorName", (int, const char**))                                       \
+  X(cuDeviceGetCount, "cuDeviceGetCount", (int*))                                                \
+  X(cuDeviceGet, "cuDeviceGet", (int*, int))                                                     \
+  X(cuDeviceGetName, "cuDeviceGetName", (char*, int, int))                                       \
+  X(cuDeviceGetAttribute, "cuDeviceGetAttribute", (int*, int, int))                              \
+  X(cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", (Context*, int))                       \
+  X(cuDevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease_v2", (int))                            \
+  X(cuCtxSetCurrent, "cuCtxSetCurrent", (Context))                                               \
+  X(cuMemGetInfo, "cuMemGetInfo_v2", (std::size_t*, std::size_t*))                               \
+  X(cuMemAlloc, "cuMemAlloc_v2", (Address*, std::size_t))                                        \
+  X(cuMemFree, "cuMemFree_v2", (Address))                                                        \
+  X(cuMemAllocAsync, "cuMemAllocAsync", (Address*, std::size_t, Stream))                         \
+  X(cuMemFreeAsync, "cuMemFreeAsync", (Address, Stream))                                         \
+  X(cuDeviceGetUuid_v2, "cuDeviceGetUuid_v2", (Uuid*, int))                                      \
+  X(cuDeviceGetDefaultMemPool, "cuDeviceGetDefaultMemPool", (CUmemPoolHandle_st**, int))         \
+  X(cuMemPoolTrimTo, "cuMemPoolTrimTo", (CUmemPoolHandle_st*, std::size_t))                      \
+  X(cuMemGetAllocationGranularity, "cuMemGetAllocationGranularity",                              \
+    (std::size_t*, const MemoryKind*, int))                                                      \
+  X(cuMemCreate, "cuMemCreate", (Physical*, std::size_t, const MemoryKind*, unsigned long long)) \
+  X(cuMemRelease, "cuMemRelease", (Physical))                                                    \
+  X(cuMemExportToShareableHandle, "cuMemExportToShareableHandle",                                \
+    (void*, Physical, int, unsigned long long))                                                  \
+  X(cuMemAddressReserve, "cuMemAddressReserve",                                                  \
+    (Address*, std::size_t, std::size_t, Address, unsigned long long))                           \
+  X(cuMemAddressFree, "cuMemAddressFree", (Address, std::size_t))                                \
+  X(cuMemMap, "cuMemMap", (Address, std::size_t, std::size_t, Physical, unsigned long long))     \
+  X(cuMemUnmap, "cuMemUnmap", (Address, std::size_t))                                            \
+  X(cuMemSetAccess, "cuMemSetAccess", (Address, std::size_t, const MemoryAccess*, std::size_t))  \
+  X(cuMemHostAlloc, "cuMemHostAlloc", (void**, std::size_t, unsigned))                           \
+  X(cuMemFreeHost, "cuMemFreeHost", (void*))                                                     \
+  X(cuMemsetD8Async, "cuMemsetD8Async", (Address, unsigned char, std::size_t, Stream))           \
+  X(cuMemcpyHtoDAsync, "cuMemcpyHtoDAsync_v2", (Address, const void*, std::size_t, Stream))      \
+  X(cuMemcpyDtoHAsync, "cuMemcpyDtoHAsync_v2", (void*, Address, std::size_t, Stream))            \
+  X(cuMemcpyDtoDAsync, "cuMemcpyDtoDAsync_v2", (Address, Address, std::size_t, Stream))          \
+  X(cuMemcpyPeerAsync, "cuMemcpyPeerAsync",                                                      \
+    (Address, Context, Address, Context, std::size_t, Stream))                                   \
+  X(cuStreamCreate, "cuStreamCreate", (Stream*, unsigned))                                       \
+  X(cuStreamDestroy, "cuStreamDestroy_v2", (Stream))                                             \
+  X(cuStreamWaitEvent, "cuStreamWaitEvent", (Stream, Event, unsigned))                           \
+  X(cuEventCreate, "cuEventCreate", (Event*, unsigned))                                          \
+  X(cuEventRecord, "cuEventRecord", (Event, Stream))                                             \
+  X(cuEventQuery, "cuEventQuery", (Event))                                                       \
+  X(cuEventElapsedTime, "cuEventElapsedTime", (float*, Event, Event))                            \
+  X(cuEventDestroy, "cuEventDestroy_v2", (Event))                                                \
+  X(cuModuleLoadData, "cuModuleLoadData", (Module*, const void*))                                \
+  X(cuModuleUnload, "cuModuleUnload", (Module))                                                  \
+  X(cuModuleGetFunction, "cuModuleGetFunction", (Function*, Module, const char*))                \
+  X(cuFuncSetAttribute, "cuFuncSetAttribute", (Function, int, int))                              \
+  X(cuLaunchKernel, "cuLaunchKernel",                                                            \
+    (Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Stream,     \
+     void**, void**))                                                                            \
+  X(cuStreamBeginCapture, "cuStreamBeginCapture_v2", (Stream, int))                              \
+  X(cuStreamEndCapture, "cuStreamEndCapture", (Stream, Graph*))                                  \
+  X(cuGraphInstantiate, "cuGraphInstantiateWithFlags", (GraphExec*, Graph, unsigned long long))  \
+  X(cuGraphDestroy, "cuGraphDestroy", (Graph))                                                   \
+  X(cuGraphExecUpdate, "cuGraphExecUpdate_v2", (GraphExec, Graph, GraphUpdate*))                 \
+  X(cuGraphExecDestroy, "cuGraphExecDestroy", (GraphExec))                                       \
   X(cuGraphLaunch, "cuGraphLaunch", (GraphExec, Stream))
 
 // All return nvrtcResult.

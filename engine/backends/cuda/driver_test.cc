@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstddef>
 #include <string>
 
 #include "engine/backends/cuda/signatures_test.h"
@@ -54,6 +55,15 @@ TEST(Driver, NumbersAreTheHeaders) {
   EXPECT_EQ(kCapabilityMajor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
   EXPECT_EQ(kCapabilityMinor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
   EXPECT_EQ(kMemoryPoolsSupported, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED);
+  EXPECT_EQ(kDescriptorsSupported, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
+  EXPECT_EQ(kDescriptor, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  EXPECT_EQ(MemoryPlace().type, CU_MEM_LOCATION_TYPE_DEVICE);
+  EXPECT_EQ(MemoryKind().type, CU_MEM_ALLOCATION_TYPE_PINNED);
+  EXPECT_EQ(MemoryAccess().flags, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+  EXPECT_EQ(offsetof(MemoryKind, handles), offsetof(CUmemAllocationProp, requestedHandleTypes));
+  EXPECT_EQ(offsetof(MemoryKind, place), offsetof(CUmemAllocationProp, location));
+  EXPECT_EQ(offsetof(MemoryPlace, id), offsetof(CUmemLocation, id));
+  EXPECT_EQ(offsetof(MemoryAccess, flags), offsetof(CUmemAccessDesc, flags));
   EXPECT_EQ(kComputeModeProhibited, CU_COMPUTEMODE_PROHIBITED);
   EXPECT_EQ(kStreamNonBlocking, CU_STREAM_NON_BLOCKING);
   EXPECT_EQ(kEventDisableTiming, CU_EVENT_DISABLE_TIMING);

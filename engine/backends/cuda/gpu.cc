@@ -88,6 +88,7 @@ Status Gpu::start() {
   TT_RETURN_IF_ERROR(check(driver_.cuMemGetInfo(&free, &total), "asking for its memory"));
   memory_ = total;
   free_at_start_ = free;
+  TT_RETURN_IF_ERROR(ask_open());
   const auto stream = [&](Stream* made) {
     return check(driver_.cuStreamCreate(made, kStreamNonBlocking), "a stream");
   };

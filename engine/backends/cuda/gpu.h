@@ -6,6 +6,7 @@
 // Thread-safe.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -48,6 +49,7 @@ class Gpu {
   int multiprocessors() const { return multiprocessors_; }
   std::uint64_t memory() const { return memory_; }  // bytes, in use or not
   std::uint64_t free_at_start() const { return free_at_start_; }
+  std::array<std::uint64_t, 2> uuid() const { return uuid_; }
 
   // Not ok once it is lost.
   core::Status health() const;
@@ -59,11 +61,17 @@ class Gpu {
   // Zeroed for what session `to` asks from now on, after what session `from` has asked.
   core::Status hand_over(void* memory, std::size_t bytes, memory::OwnerId from, memory::OwnerId to);
   core::Status copy(void* to, const void* from, std::size_t bytes);
+  core::Status copy_now(void* to, const void* from, std::size_t bytes);  // waits
   core::Status copy_from(Gpu& other, void* to, const void* from, std::size_t bytes);
   // The host's memory may change as soon as it returns.
   core::Status copy_in(void* to, const void* host, std::size_t bytes);
   // After everything asked before; the bytes are there when it returns.
   core::Status copy_out(void* host, const void* from, std::size_t bytes);
+
+  // Memory that other processes may map (gpu_open.cc; memory::Source says how).
+  std::size_t open_unit() const { return open_unit_; }
+  int open_memory(std::size_t bytes, void** memory);
+  void withdraw(int descriptor, void* memory, std::size_t bytes);
 
   core::Status load(const std::string& code, Module* module);
   core::Status function(Module module, const std::string& name, unsigned shared_bytes,
@@ -115,6 +123,10 @@ class Gpu {
   void lose(std::string cause) const;
   core::Status wait(Event event);
   core::Status clear(Queues::Queue& queue, void* memory, std::size_t bytes);
+  core::Status run_now(const Task& task, const char* what);
+  core::Status ask_open();
+  int make_physical(std::size_t bytes, Physical* made);
+  core::Status map_open(Physical physical, std::size_t bytes, Address* mapped);
   core::Status ask(Queues::Queue& queue, const Task& task, bool gathers, const char* what);
   core::Result<Queues::QueueRef> queue();  // of the calling thread's session
   core::Result<Stream> own_stream();       // its stream
@@ -134,6 +146,8 @@ class Gpu {
   int capability_ = 0;
   int multiprocessors_ = 0;
   bool pools_ = false;  // has stream-ordered memory
+  std::size_t open_unit_ = 0;
+  std::array<std::uint64_t, 2> uuid_{};
   std::uint64_t memory_ = 0;
   std::uint64_t free_at_start_ = 0;
   Context context_ = nullptr;

@@ -34,6 +34,29 @@ Status Gpu::copy(void* to, const void* from, std::size_t bytes) {
   return ask(**own, task, true, "a copy");
 }
 
+Status Gpu::copy_now(void* to, const void* from, std::size_t bytes) {
+  if (bytes == 0) return {};
+  Task task;
+  task.to = address(to);
+  task.from = address(from);
+  task.bytes = bytes;
+  return run_now(task, "a copy");
+}
+
+Status Gpu::run_now(const Task& task, const char* what) {
+  const core::Result<Queues::QueueRef> own = queue();
+  if (!own.ok()) return own.status();
+  Event done = nullptr;
+  TT_RETURN_IF_ERROR(check(driver_.cuEventCreate(&done, kEventDisableTiming), "an event"));
+  Status status = ask(**own, task, true, what);
+  const core::Result<Stream> stream = queues_.stream(**own);
+  if (status.ok()) status = stream.status();
+  if (status.ok()) status = check(driver_.cuEventRecord(done, *stream), "a mark in its stream");
+  if (status.ok()) status = wait(done);
+  if (enter().ok()) driver_.cuEventDestroy(done);
+  return status;
+}
+
 // The session's stream of the other device goes on only after the copy: what it frees then is not
 // read any more.
 Status Gpu::copy_from(Gpu& other, void* to, const void* from, std::size_t bytes) {

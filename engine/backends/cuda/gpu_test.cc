@@ -356,6 +356,41 @@ TEST(Gpu, OutOfMemoryIsNoLoss) {
   EXPECT_EQ(device.log(), "");
 }
 
+TEST(Gpu, OpenMemoryIsOfWholeUnitsClearAndGivenBack) {
+  Opened device(kOther);
+  Gpu& gpu = *device.gpu;
+  const std::size_t unit = gpu.open_unit();
+  ASSERT_EQ(unit, 2u << 20);
+  const auto use = [&] {
+    std::size_t free = 0, total = 0;
+    EXPECT_EQ(driver().cuMemGetInfo(&free, &total), kSuccess);
+    return total - free;
+  };
+  void* source = gpu.allocate(4000);
+  const std::vector<int> wanted = numbers(1000);
+  ASSERT_TRUE(gpu.copy_in(source, wanted.data(), 4000).ok());
+  ASSERT_TRUE(gpu.synchronize().ok());
+  const std::size_t before = use();
+  for (int round = 0; round < 3; ++round) {
+    void* memory = nullptr;
+    const int descriptor = gpu.open_memory(2 * unit, &memory);
+    ASSERT_GE(descriptor, 0);
+    EXPECT_EQ(use(), before + 2 * unit);
+    EXPECT_EQ(read(gpu, memory, unit / 2), std::vector<int>(unit / 2));
+    ASSERT_TRUE(gpu.copy_now(memory, source, 4000).ok());
+    // Nobody has been asked to wait: the bytes are there.
+    std::vector<int> there(1000);
+    ASSERT_EQ(pread(descriptor, there.data(), 4000, 0), 4000);  // the fake's is a file
+    EXPECT_EQ(there, wanted);
+    gpu.withdraw(descriptor, memory, 2 * unit);
+    EXPECT_EQ(use(), before);
+  }
+  void* none = nullptr;
+  EXPECT_EQ(gpu.open_memory(64u << 20, &none), -1);  // more than there is
+  gpu.free(source);
+  EXPECT_TRUE(gpu.health().ok());
+}
+
 TEST(Gpu, AnErrorThatEndsTheContextIsForGood) {
   Opened device(kSticky);
   void* memory = device.gpu->allocate(4000);

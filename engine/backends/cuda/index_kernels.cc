@@ -4,7 +4,7 @@
 
 #include "engine/backends/cuda/describe.h"
 #include "engine/backends/cuda/index_plan.h"
-#include "engine/backends/cuda/params.h"
+#include "engine/backends/cuda/recipes.h"
 #include "engine/backends/cuda/shapes.h"
 
 namespace teletensor::backends::cuda {
@@ -76,9 +76,9 @@ struct Pick {
 };
 
 // out[coordinates] = x[coordinates by x_strides, and what the picks say].
-Status pick(KernelCall& call, Work& work, const Dims& x_strides, std::span<const Pick> picks,
-            bool wrap) {
-  const TensorArg &x = call.in[0], &out = call.out[0];
+Status pick(KernelCall& call, Work& work, const TensorArg& x, const Dims& x_strides,
+            std::span<const Pick> picks, bool wrap) {
+  const TensorArg& out = call.out[0];
   if (picks.empty() || picks.size() > kMostIndices) return not_here("so many indices");
   if (!out.geometry->contiguous()) return not_here("a result that is not row-major");
   TT_RETURN_IF_ERROR(need_flag(call, work));
@@ -125,7 +125,7 @@ Status gather(KernelCall& call, Work& work) {
   Pick one{&call.in[1], index.strides, dim_of(call, call.attributes.integer(0), x.rank())};
   Dims strides = x.strides;
   if (x.rank() > 0) strides[one.dim] = 0;
-  return pick(call, work, strides, {&one, 1}, false);
+  return pick(call, work, call.in[0], strides, {&one, 1}, false);
 }
 
 // [before][indices][after], the indices at dimension `dim` of x.
@@ -156,13 +156,27 @@ Status select(KernelCall& call, Work& work, int dim, std::span<const TensorArg> 
       picks[j].strides[dim + lead + d] = index.shape[d] == 1 ? 0 : index.strides[d];
     }
   }
-  return pick(call, work, strides, {picks, indices.size()}, wrap);
+  return pick(call, work, call.in[0], strides, {picks, indices.size()}, wrap);
 }
 
 Status index_select(KernelCall& call, Work& work) {
   if (call.in[0].geometry->rank() == 0 || call.in[1].geometry->rank() == 0) return not_here("0-d");
   const std::int64_t dim = dim_of(call, call.attributes.integer(0), call.in[0].geometry->rank());
   return select(call, work, static_cast<int>(dim), call.in.subspan(1, 1), {&dim, 1}, false);
+}
+
+// Of all elements of x, as one line.
+Status take(KernelCall& call, Work& work) {
+  const TensorArg &x = call.in[0], &index = call.in[1];
+  if (x.geometry->numel() == 0) return not_here("nothing to take");
+  RowMajorCall memory(call, work);
+  const Geometry line(Dims{x.geometry->numel()});
+  TensorArg flat = x;
+  flat.data = const_cast<void*>(memory.read(x));
+  flat.geometry = &line;
+  TT_RETURN_IF_ERROR(memory.status());
+  const Pick one{&index, index.geometry->strides, 0};
+  return pick(call, work, flat, Dims(index.geometry->rank(), 0), {&one, 1}, true);
 }
 
 Status embedding(KernelCall& call, Work& work) {
@@ -231,6 +245,7 @@ void add_index_kernels(DeviceTable& table) {
   table.add("index_select", Skeleton::kIndex, index_select);
   table.add("embedding", Skeleton::kIndex, embedding);
   table.add("index", Skeleton::kIndex, index);
+  table.add("take", Skeleton::kIndex, take);
 }
 
 }  // namespace teletensor::backends::cuda

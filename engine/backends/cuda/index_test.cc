@@ -59,6 +59,20 @@ TEST(Index, OutOfRangeAndZeroDivisorsAreFlagged) {
   cases.run(0);
 }
 
+TEST(Index, TakesFromAllElements) {
+  std::mt19937 random(44);
+  DeviceCases cases;
+  for (const Geometry& g : {Geometry({6, 7}), Geometry({6, 7}, {1, 6}), Geometry(Dims())}) {
+    const std::int64_t n = g.numel();
+    const TestTensor x = sample(DType::kF32, g, random);
+    const TestTensor places = sample_places(DType::kI64, Geometry({4, 9}), -n, n - 1, random);
+    cases.need("take", {x, places});
+    EXPECT_TRUE(cases.add_refused(
+        "take", {x, sample_places(DType::kI64, Geometry({3}), n, n + 1, random)}));
+  }
+  cases.run(0);
+}
+
 // Indices that are known to lie inside are not looked at, hence not waited for.
 TEST(Index, WhatIsKnownIsNotChecked) {
   static const DeviceTable table = make_device_table(ops::catalog());

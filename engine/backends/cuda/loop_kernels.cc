@@ -43,6 +43,25 @@ Status describe_copy(KernelCall& call, const TensorArg& from, const TensorArg& t
   return describe_loop({&step, 1}, call.parallel, call.scratch, work);
 }
 
+namespace {
+
+// The product of a column and a row.
+Status outer(KernelCall& call, Work& work) {
+  static const ops::OpDef& mul = *ops::catalog().find("mul");
+  const core::Geometry& x = *call.in[0].geometry;
+  const core::Geometry column({x.shape[0], 1}, {x.strides[0], 1}, x.offset);
+  TensorArg in[2] = {call.in[0], call.in[1]};
+  in[0].geometry = &column;
+  LoopStep step;
+  step.op = &mul;
+  step.in = in;
+  step.out = call.out[0];
+  step.attributes = &call.attributes;
+  return describe_loop({&step, 1}, call.parallel, call.scratch, work);
+}
+
+}  // namespace
+
 bool elementwise_only(std::string_view op) {
   return std::find(std::begin(kOnlyElementwise), std::end(kOnlyElementwise), op) !=
          std::end(kOnlyElementwise);
@@ -54,6 +73,7 @@ void add_loop_kernels(DeviceTable& table, const ops::Catalog& catalog) {
     if (op.name == "conj") continue;  // of real numbers it is a copy
     if (host_kernel(op) != nullptr) table.add(op.name, Skeleton::kLoop, describe_elementwise);
   }
+  table.add("outer", Skeleton::kMatmul, outer);
 }
 
 }  // namespace teletensor::backends::cuda

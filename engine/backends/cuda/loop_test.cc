@@ -64,6 +64,35 @@ TEST(Loop, EveryElementwiseOpComputesTheBitsOfTheCpu) {
   cases.run(/*ulp=*/64);
 }
 
+// What the test above cannot call: ops with attributes, or whose operands are special.
+TEST(Loop, SpecialFunctions) {
+  std::mt19937 random(10);
+  DeviceCases cases;
+  const Geometry shape({4, 30});
+  for (const DType dtype : {DType::kF32, DType::kF64, DType::kBF16}) {
+    const TestTensor x = tensor(dtype, shape, random);
+    const TestTensor positive = sample_places(dtype, shape, 1, 30, random);
+    for (const int order : {0, 1, 3}) {
+      cases.need("polygamma", {positive}, {core::Attribute::of(order)});
+    }
+    for (const char* op :
+         {"igamma", "igammac", "special_zeta", "nextafter", "xlogy", "logaddexp"}) {
+      cases.need(op, {positive, tensor(dtype, shape, random)});
+    }
+    cases.need("special_legendre_polynomial_p", {x, sample_places(dtype, shape, 0, 9, random)});
+    cases.need("lgamma", {positive});
+    cases.need("nan_to_num", {x}, {core::Attribute::of(1.5), core::Attribute(), core::Attribute()});
+    cases.need("logit", {x}, {core::Attribute::of(0.25)});
+    cases.need("outer",
+               {sample(dtype, Geometry({7}), random), sample(dtype, Geometry({9}), random)});
+  }
+  const TestTensor a = sample_places(DType::kI64, shape, -90, 90, random);
+  for (const char* op : {"gcd", "lcm"}) {
+    cases.need(op, {a, sample_places(DType::kI64, shape, -90, 90, random)});
+  }
+  cases.run(/*ulp=*/64);
+}
+
 TEST(Loop, NumbersAndMixedDTypes) {
   std::mt19937 random(8);
   DeviceCases cases;

@@ -54,15 +54,16 @@ std::string make_prelude() {
                                         texts::kScalarBessel,  texts::kScalarPolynomials,
                                         texts::kScalarSpecial, texts::kScalarRandom,
                                         texts::kScalarSteps,   texts::kScalarLosses,
-                                        texts::kDevice,        texts::kFold,
-                                        texts::kMatmul,        texts::kRows,
-                                        texts::kRandom,        texts::kCalls,
-                                        texts::kPooling,       texts::kCreation,
-                                        texts::kGates,         texts::kOptimizers,
-                                        texts::kNorms,         texts::kLosses,
-                                        texts::kScatter,       texts::kConv,
-                                        texts::kAttention,     texts::kScan,
-                                        texts::kSort}) {
+                                        texts::kScalarSearch,  texts::kDevice,
+                                        texts::kFold,          texts::kMatmul,
+                                        texts::kRows,          texts::kRandom,
+                                        texts::kCalls,         texts::kPooling,
+                                        texts::kCreation,      texts::kGates,
+                                        texts::kOptimizers,    texts::kNorms,
+                                        texts::kLosses,        texts::kScatter,
+                                        texts::kConv,          texts::kAttention,
+                                        texts::kScan,          texts::kSort,
+                                        texts::kSelect,        texts::kSearch}) {
     append(text, header);
   }
   return text;

@@ -1,6 +1,7 @@
 #include "engine/backends/cuda/products.h"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <string>
 #include <utility>
@@ -57,7 +58,8 @@ struct Products::Plan {
   BlasLayout *a = nullptr, *b = nullptr, *c = nullptr, *out = nullptr;
   BlasAlgorithm algorithm = {};
   std::size_t workspace = 0;
-  bool taken = false, known = false;  // known: to start
+  bool taken = false;
+  std::atomic<bool> started{false};  // once: its like may be gathered
 
  private:
   const Blas& blas_;
@@ -105,12 +107,22 @@ Products::Key Products::key_of(const Product& p) {
           p.a.batch, p.b.line,  p.b.batch, c.line, c.batch, aligned};
 }
 
-Products::Plan& Products::plan(const Product& product) {
+std::shared_ptr<Products::Plan> Products::find(const Key& key) {
+  MutexLock lock(mu_);
+  const auto found = plans_.find(key);
+  return found == plans_.end() ? nullptr : found->second;
+}
+
+std::shared_ptr<Products::Plan> Products::plan(const Product& product) {
   const Key key = key_of(product);
-  if (const auto found = plans_.find(key); found != plans_.end()) return *found->second;
+  if (auto found = find(key)) return found;
+  MutexLock planning(planning_);
+  if (auto found = find(key)) return found;  // somebody else's meanwhile
+  const auto made = std::make_shared<Plan>(blas_);
+  choose(product, *made);
+  MutexLock lock(mu_);
   if (plans_.size() >= kMostPlans) plans_.clear();
-  Plan& made = *(plans_[key] = std::make_unique<Plan>(blas_));
-  choose(product, made);
+  plans_[key] = made;
   return made;
 }
 
@@ -171,37 +183,30 @@ void Products::choose(const Product& p, Plan& plan) {
 
 std::optional<std::size_t> Products::workspace(const Product& product) {
   if (!gpu_.enter().ok()) return std::nullopt;
-  MutexLock lock(mu_);
-  const Plan& chosen = plan(product);
-  if (!chosen.taken) return std::nullopt;
-  return chosen.workspace;
+  const auto chosen = plan(product);
+  if (!chosen->taken) return std::nullopt;
+  return chosen->workspace;
 }
 
 Status Products::run(const Product& product) {
-  bool known = false;
-  {
-    MutexLock lock(mu_);
-    const Plan& chosen = plan(product);
-    if (!chosen.taken || product.workspace_bytes < chosen.workspace) {
-      return Status(Code::kUnimplemented, gpu_.name() + ": a product without a plan");
-    }
-    known = chosen.known;
+  const auto chosen = plan(product);
+  if (!chosen->taken || product.workspace_bytes < chosen->workspace) {
+    return Status(Code::kUnimplemented, gpu_.name() + ": a product without a plan");
   }
+  const bool known = chosen->started.load(std::memory_order_relaxed);
   int code = 0;
   TT_RETURN_IF_ERROR(gpu_.launch(*this, product, known, &code));
   TT_RETURN_IF_ERROR(check(code, "a matrix product"));
-  if (!known) {
-    MutexLock lock(mu_);
-    plan(product).known = true;
-  }
+  if (!known) chosen->started.store(true, std::memory_order_relaxed);
   return {};
 }
 
 int Products::start(const LibraryCall& call, Stream stream) {
   const Product& p = std::get<Product>(call);
-  MutexLock lock(mu_);
-  Plan& chosen = plan(p);
+  const auto held = plan(p);
+  const Plan& chosen = *held;
   if (!chosen.taken || p.workspace_bytes < chosen.workspace) return kBlasNotSupported;
+  MutexLock lock(mu_);
   if (p.bias != nullptr) {
     const int code = blas_.cublasLtMatmulDescSetAttribute(chosen.operation, kBiasPointer, &p.bias,
                                                           sizeof p.bias);

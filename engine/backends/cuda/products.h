@@ -39,16 +39,18 @@ class Products final : public Library {
 
   Products(const Blas& blas, Gpu& gpu);
   static Key key_of(const Product& product);
-  Plan& plan(const Product& product) TT_REQUIRES(mu_);
-  void choose(const Product& product, Plan& plan) TT_REQUIRES(mu_);
+  std::shared_ptr<Plan> find(const Key& key);
+  std::shared_ptr<Plan> plan(const Product& product);
+  void choose(const Product& product, Plan& plan);
   int start(const LibraryCall& call, Stream stream) override;
   core::Status check(int code, const char* what);
 
   const Blas& blas_;
   Gpu& gpu_;
-  core::Mutex mu_;
   BlasHandle handle_ = nullptr;
-  std::map<Key, std::unique_ptr<Plan>> plans_ TT_GUARDED_BY(mu_);
+  core::Mutex planning_;  // one asks for a plan at a time; before mu_
+  core::Mutex mu_;        // held by whoever starts a product: its plan is told where the bias lies
+  std::map<Key, std::shared_ptr<Plan>> plans_ TT_GUARDED_BY(mu_);
 };
 
 }  // namespace teletensor::backends::cuda

@@ -3,7 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <random>
+#include <thread>
 
 #include "engine/backends/cuda/fake_device_test.h"
 #include "engine/backends/cuda/samples_test.h"
@@ -40,8 +43,12 @@ TEST(Products, MatricesThatAreTaken) {
 
 class Device : public FakeDevice {
  public:
-  Device() {
+  using Ask = decltype(Blas::cublasLtMatmulAlgoGetHeuristic);
+
+  // `ask`: called in the place of the library's heuristic.
+  explicit Device(Ask ask = nullptr) {
     EXPECT_EQ(load_blas(driver(), TT_FAKE_CUDA_LIBRARY, &blas_).message(), "");
+    if (ask != nullptr) blas_.cublasLtMatmulAlgoGetHeuristic = ask;
     auto products = Products::open(blas_, gpu());
     EXPECT_EQ(products.status().message(), "");
     products_ = std::move(*products);
@@ -138,6 +145,47 @@ TEST(Products, PlansAreKeptByShapeAndAlignment) {
                                           x(Geometry({40, 7}, {7, 1}, 3 * offset))}));
     }
   }
+}
+
+// The library's heuristic, which waits for what another thread does meanwhile.
+struct Asking {
+  static inline Device::Ask library = nullptr;
+  static inline std::atomic<int> entered{0};
+  static inline std::atomic<bool> slow{false}, done{false}, gave_up{false};
+
+  template <class... Arguments>
+  static int ask(Arguments... arguments) {
+    if (slow) {
+      ++entered;
+      for (int i = 0; i < 3000 && !done; ++i) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      }
+      if (!done) gave_up = true;
+    }
+    return library(arguments...);
+  }
+};
+
+TEST(Products, APlanThatIsMadeHoldsUpNoOtherProduct) {
+  std::mt19937 random(104);
+  Driver driver;
+  Blas blas;
+  ASSERT_TRUE(load_driver(TT_FAKE_CUDA_LIBRARY, &driver).ok());
+  ASSERT_TRUE(load_blas(driver, TT_FAKE_CUDA_LIBRARY, &blas).ok());
+  Asking::library = blas.cublasLtMatmulAlgoGetHeuristic;
+  Device device(&Asking::ask);
+  const auto x = [&](const Geometry& g) { return sample_places(DType::kF32, g, 0, 4, random); };
+  const TestTensor a = x(Geometry({4, 8})), b = x(Geometry({8, 4})), c = x(Geometry({8, 9}));
+  EXPECT_TRUE(device.takes("matmul", {a, b}));
+  Asking::slow = true;
+  std::thread other([&] { EXPECT_TRUE(device.takes("matmul", {a, c})); });
+  while (Asking::entered == 0) std::this_thread::yield();
+  EXPECT_TRUE(device.takes("matmul", {a, b}));
+  Asking::done = true;
+  other.join();
+  Asking::slow = false;
+  EXPECT_FALSE(Asking::gave_up);
+  EXPECT_EQ(Asking::entered, 1);
 }
 
 TEST(Products, WithoutTemporaryMemoryTheyAreOurOwn) {

@@ -98,11 +98,13 @@ Facts facts_of(Recipe recipe) {
     case Recipe::kChainLinks:
       return {"chain_links", "ChainCall"};
     case Recipe::kChainAdd:
-      return {"chain_add", "ChainCall", 1};
+      return {"chain_add", "ChainCall", 1, true};
     case Recipe::kChainCopy:
       return {"chain_copy", "ChainCall", 1};
     case Recipe::kScatterLine:
       return {"scatter_line", "ScatterCall", 1, true};
+    case Recipe::kJoinPlaces:
+      return {"join_places", "JoinCall"};
     case Recipe::kConvTile:
       return {"conv_tile", "ConvCall", 2, true, Spread::kBlocks};
     case Recipe::kSliceSums:
@@ -112,13 +114,13 @@ Facts facts_of(Recipe recipe) {
     case Recipe::kColumnsImage:
       return {"columns_image", "ConvCall", 2};
     case Recipe::kAttention:
-      return {"attention", "AttentionCall", 1, true, Spread::kBlocks};
+      return {"attention", "AttentionCall", 2, true, Spread::kBlocks};
     case Recipe::kAttentionDots:
-      return {"attention_dots", "AttentionCall", 1};
+      return {"attention_dots", "AttentionCall", 2};
     case Recipe::kAttentionKeys:
-      return {"attention_keys", "AttentionCall", 1, true, Spread::kBlocks};
+      return {"attention_keys", "AttentionCall", 2, true, Spread::kBlocks};
     case Recipe::kAttentionQueries:
-      return {"attention_queries", "AttentionCall", 1, true, Spread::kBlocks};
+      return {"attention_queries", "AttentionCall", 2, true, Spread::kBlocks};
     case Recipe::kScanLine:
       return {"scan_line", "ScanCall", 2, true};
     case Recipe::kSortRuns:
@@ -127,6 +129,24 @@ Facts facts_of(Recipe recipe) {
       return {"sort_merge", "SortCall", 1};
     case Recipe::kSortTake:
       return {"sort_take", "SortCall", 2};
+    case Recipe::kScanPieces:
+      return {"scan_pieces", "ScanCall", 2, true};
+    case Recipe::kScanCarries:
+      return {"scan_carries", "ScanCall", 1, true};
+    case Recipe::kSelectCounts:
+      return {"select_counts", "SelectCall", 0, false, Spread::kBlocks};
+    case Recipe::kSelectStarts:
+      return {"select_starts", "SelectCall", 0, true, Spread::kBlocks};
+    case Recipe::kSelectPlaces:
+      return {"select_places", "SelectCall", 0, false, Spread::kBlocks};
+    case Recipe::kSelectPack:
+      return {"select_pack", "SelectCall", 1, false, Spread::kBlocks};
+    case Recipe::kSelectSpread:
+      return {"select_spread", "SelectCall", 1, false, Spread::kBlocks};
+    case Recipe::kSearchPlace:
+      return {"search_place", "SearchCall", 2};
+    case Recipe::kRowsMerge:
+      return {"rows_merge", "RowsCall", 1};
   }
   return {};
 }

@@ -51,6 +51,7 @@ enum class Recipe : std::uint8_t {
   kChainAdd,
   kChainCopy,
   kScatterLine,
+  kJoinPlaces,
   kConvTile,
   kSliceSums,
   kImageColumns,
@@ -63,6 +64,15 @@ enum class Recipe : std::uint8_t {
   kSortRuns,
   kSortMerge,
   kSortTake,
+  kScanPieces,
+  kScanCarries,
+  kSelectCounts,
+  kSelectStarts,
+  kSelectPlaces,
+  kSelectPack,
+  kSelectSpread,
+  kSearchPlace,
+  kRowsMerge,
 };
 
 // All that the text depends on.

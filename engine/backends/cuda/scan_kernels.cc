@@ -1,4 +1,7 @@
-// Rows of the table for scans: a thread for each line.
+// Rows of the table for scans: a thread for each line; where lines are few and long, for each of
+// their pieces.
+#include <cmath>
+
 #include "engine/backends/cpu/block_io.h"
 #include "engine/backends/cuda/describe.h"
 #include "engine/backends/cuda/recipes.h"
@@ -10,9 +13,16 @@ namespace {
 using core::DType;
 using core::Status;
 
-enum ScanKind : std::uint8_t { kSum, kReverseSum, kProduct, kMax, kMin };  // as text/scan.cuh
+enum ScanKind : std::uint8_t { kSum, kReverseSum, kProduct, kMax, kMin, kLogSum };  // text/scan.cuh
 
 constexpr std::int64_t kManyLines = 256, kShortLine = 4096;
+
+// The number of elements that one thread goes along. Of a long line there are as many pieces as
+// elements in one: first a thread goes along each, then one along all of them.
+std::int64_t piece_of(std::int64_t lines, std::int64_t length) {
+  if (lines >= kManyLines || length <= kShortLine) return length;
+  return static_cast<std::int64_t>(std::ceil(std::sqrt(static_cast<double>(length))));
+}
 
 template <ScanKind kKind>
 Status scan(KernelCall& call, Work& work) {
@@ -26,7 +36,6 @@ Status scan(KernelCall& call, Work& work) {
   p.step = 1;
   for (int d = dim + 1; d < rank; ++d) p.step *= shape[d];
   p.n = count / p.length;
-  if (p.n < kManyLines && p.length > kShortLine) return not_here("a few long lines");
   // What is summed is converted to the result's compute type first, as on the CPU.
   DType compute = y.dtype;
   cpu::with_any_compute_type(y.dtype, [&](auto a) { compute = cpu::kDTypeOf<decltype(a)>; });
@@ -36,6 +45,19 @@ Status scan(KernelCall& call, Work& work) {
   p.x = memory.read(x, element);
   p.y = memory.write(y, element);
   if (kFinds) p.places = static_cast<std::int64_t*>(memory.write(call.out[1], DType::kI64));
+  p.piece = piece_of(p.n, p.length);
+  p.pieces = (p.length + p.piece - 1) / p.piece;
+  if (p.pieces > 1) {
+    const std::int64_t lines = p.n;
+    p.n = lines * p.pieces;
+    p.totals = memory.room(p.n, core::size_of(compute));
+    if (kFinds) p.best = static_cast<std::int64_t*>(memory.room(p.n, sizeof(std::int64_t)));
+    TT_RETURN_IF_ERROR(memory.status());
+    TT_RETURN_IF_ERROR(add_recipe(work, {Recipe::kScanPieces, {element, compute}, kKind}, p));
+    calls::ScanCall carries = p;
+    carries.n = lines;
+    TT_RETURN_IF_ERROR(add_recipe(work, {Recipe::kScanCarries, {compute}, kKind}, carries));
+  }
   return memory.finish({Recipe::kScanLine, {element, compute}, kKind}, p);
 }
 
@@ -51,6 +73,7 @@ void add_scan_kernels(DeviceTable& table) {
   table.add("cumprod", kScan, scan<kProduct>);
   table.add("cummax", kScan, scan<kMax>);
   table.add("cummin", kScan, scan<kMin>);
+  table.add("logcumsumexp", kScan, scan<kLogSum>);
 }
 
 }  // namespace teletensor::backends::cuda

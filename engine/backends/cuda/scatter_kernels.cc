@@ -21,7 +21,7 @@ constexpr std::int64_t kMostChained = std::int64_t{1} << 19;
 // A thread for each line of an index pays off from so many lines, or for short ones.
 constexpr std::int64_t kManyLines = 256, kShortLine = 4096;
 
-enum class Write { kAdd, kCopy };
+enum class Write : std::uint8_t { kCopy, kAdd, kProduct, kMax, kMin };  // as text/scatter.cuh
 
 Status fill_zero(KernelCall& call, Work& work, void* memory, std::int64_t elements, DType dtype) {
   TensorArg zero, to;
@@ -35,16 +35,13 @@ Status fill_zero(KernelCall& call, Work& work, void* memory, std::int64_t elemen
   return describe_copy(call, zero, to, work);
 }
 
-// What is left to say: x, y, alpha, fill, skipped. `wrap`: negative indices count from the end.
-Status chains(KernelCall& call, Work& work, RowMajorCall& memory, const TensorArg& index,
-              std::int64_t before, bool wrap, Write write, DType dtype, calls::ChainCall p) {
-  p.count = index.geometry->numel();
+// What is left to say: x, y, alpha, fill, skipped; p.index, p.count and p.size are checked.
+Status chains(KernelCall& call, Work& work, RowMajorCall& memory, std::int64_t before, Write write,
+              DType dtype, calls::ChainCall p) {
   p.n = before * p.count * p.after;
   if (p.n == 0) return {};
   if (p.count > kMostChained) return not_here("so many indices");
-  TT_RETURN_IF_ERROR(describe_check(call, index, false, wrap ? -p.size : 0, p.size - 1, work));
   p.flag = static_cast<const int*>(work.flag);
-  p.index = static_cast<const std::int64_t*>(memory.read(index, DType::kI64));
   p.next = static_cast<std::int64_t*>(memory.room(p.count, sizeof(std::int64_t)));
   p.later = static_cast<int*>(memory.room(p.count, sizeof(int)));
   TT_RETURN_IF_ERROR(memory.status());
@@ -52,8 +49,17 @@ Status chains(KernelCall& call, Work& work, RowMajorCall& memory, const TensorAr
   calls::ChainCall links = p;
   links.n = p.count;
   TT_RETURN_IF_ERROR(add_recipe(work, {Recipe::kChainLinks}, links));
-  const Recipe recipe = write == Write::kAdd ? Recipe::kChainAdd : Recipe::kChainCopy;
-  return add_recipe(work, {recipe, {dtype}}, p);
+  if (write == Write::kCopy) return add_recipe(work, {Recipe::kChainCopy, {dtype}}, p);
+  return add_recipe(work, {Recipe::kChainAdd, {dtype}, static_cast<std::uint8_t>(write)}, p);
+}
+
+// The same for one tensor of indices. `wrap`: negative ones count from the end.
+Status chains(KernelCall& call, Work& work, RowMajorCall& memory, const TensorArg& index,
+              std::int64_t before, bool wrap, Write write, DType dtype, calls::ChainCall p) {
+  p.count = index.geometry->numel();
+  TT_RETURN_IF_ERROR(describe_check(call, index, false, wrap ? -p.size : 0, p.size - 1, work));
+  p.index = static_cast<const std::int64_t*>(memory.read(index, DType::kI64));
+  return chains(call, work, memory, before, write, dtype, p);
 }
 
 // What is written: one element, or all of them row-major.
@@ -115,38 +121,73 @@ Status index_write(KernelCall& call, Work& work) {
   return chains(call, work, memory, index, before, kFills, kWrite, out.dtype, p);
 }
 
-// One tensor of indices, for one dimension.
+// Indices of neighbouring dimensions, which become one index of all of them.
 Status index_put(KernelCall& call, Work& work) {
   const TensorArg &out = call.out[0], &values = call.in[1];
   const Dims& shape = out.geometry->shape;
   const auto dims = call.attributes.ints(0);
-  if (dims.size() != 1 || shape.empty()) return not_here("several indices");
-  if (!out.geometry->contiguous()) return not_here("a result that is not row-major");
-  const TensorArg& index = call.in[2];
-  const int dim = static_cast<int>(dims[0]);
+  const auto indices = call.in.subspan(2);
+  if (dims.empty() || dims.size() != indices.size() || dims.size() > kMostIndices) {
+    return not_here("so many indices");
+  }
+  if (shape.empty() || !out.geometry->contiguous()) return not_here("a result like this");
+  Dims broad;
+  calls::JoinCall join = {};
+  for (std::size_t j = 0; j < dims.size(); ++j) {
+    if (dims[j] != dims[0] + static_cast<std::int64_t>(j)) {
+      return not_here("indices of dimensions apart");
+    }
+    const auto both = core::broadcast_shapes(broad, indices[j].geometry->shape, call.op.name);
+    if (!both.ok()) return both.status();
+    broad = *both;
+    join.size[j] = shape[static_cast<int>(dims[j])];
+  }
+  const int first = static_cast<int>(dims[0]), last = static_cast<int>(dims.back());
   calls::ChainCall p = {};
-  std::int64_t before = 1;
-  around(shape, dim, before, p.after);
-  p.size = shape[dim];
+  std::int64_t before = 1, unused;
+  around(shape, first, before, unused);
+  around(shape, last, unused, p.after);
+  p.size = 1;
+  for (int d = first; d <= last; ++d) p.size *= shape[d];
   p.skipped = -p.size - 1;
   p.alpha = 1;
   Dims indexed;
   for (int d = 0; d < shape.size(); ++d) {
-    if (d != dim) indexed.push_back(shape[d]);
-    for (int i = 0; d == dim && i < index.geometry->rank(); ++i) {
-      indexed.push_back(index.geometry->shape[i]);
-    }
+    if (d < first || d > last) indexed.push_back(shape[d]);
+    for (int i = 0; d == first && i < broad.size(); ++i) indexed.push_back(broad[i]);
   }
   RowMajorCall memory(call, work);
   p.x = written(memory, values, indexed, out.dtype, p.fill);
   p.y = out.first();
   TT_RETURN_IF_ERROR(memory.status());
   const Write write = call.attributes.boolean(1) ? Write::kAdd : Write::kCopy;
-  return chains(call, work, memory, index, before, true, write, out.dtype, p);
+  if (indices.size() == 1) {
+    return chains(call, work, memory, indices[0], before, true, write, out.dtype, p);
+  }
+  p.count = join.n = core::numel(broad);
+  if (join.n == 0) return {};
+  for (std::size_t j = 0; j < indices.size(); ++j) {
+    TT_RETURN_IF_ERROR(
+        describe_check(call, indices[j], false, -join.size[j], join.size[j] - 1, work));
+    bool one;
+    join.index[j] =
+        static_cast<const std::int64_t*>(written(memory, indices[j], broad, DType::kI64, one));
+    join.step[j] = one ? 0 : 1;
+  }
+  join.indices = static_cast<int>(indices.size());
+  join.to = static_cast<std::int64_t*>(memory.room(join.n, sizeof(std::int64_t)));
+  p.index = join.to;
+  TT_RETURN_IF_ERROR(memory.status());
+  TT_RETURN_IF_ERROR(add_recipe(work, {Recipe::kJoinPlaces}, join));
+  return chains(call, work, memory, before, write, out.dtype, p);
 }
 
-template <Write kWrite>
-Status scatter(KernelCall& call, Work& work) {
+struct Reduction {
+  Write write = Write::kCopy;
+  bool fresh = false, mean = false;  // as calls::ScatterCall
+};
+
+Status scatter(KernelCall& call, Work& work, Reduction reduction) {
   const TensorArg &out = call.out[0], &index = call.in[1], &source = call.in[2];
   const Dims &shape = index.geometry->shape, &y = out.geometry->shape;
   const bool number = source.kind == TensorArg::Kind::kNumber;
@@ -164,6 +205,8 @@ Status scatter(KernelCall& call, Work& work) {
     p.skipped = -p.size - 1;
     p.alpha = 1;
     p.fill = number;
+    p.fresh = reduction.fresh;
+    p.mean = reduction.mean;
     TensorArg part = source;
     Geometry window;
     if (!number) {
@@ -174,7 +217,7 @@ Status scatter(KernelCall& call, Work& work) {
     p.x = memory.read(part, out.dtype);
     p.y = out.first();
     TT_RETURN_IF_ERROR(memory.status());
-    return chains(call, work, memory, index, 1, false, kWrite, out.dtype, p);
+    return chains(call, work, memory, index, 1, false, reduction.write, out.dtype, p);
   }
   calls::ScatterCall p = {};
   p.n = index.geometry->numel() / shape[dim];
@@ -196,7 +239,34 @@ Status scatter(KernelCall& call, Work& work) {
     p.x_strides[d] = of_x.strides[d];
     p.y_strides[d] = out.geometry->strides[d];
   }
-  return add_recipe(work, {Recipe::kScatterLine, {out.dtype}, kWrite == Write::kAdd}, p);
+  p.fresh = reduction.fresh;
+  p.mean = reduction.mean;
+  if (p.fresh || p.mean) {
+    if (!out.geometry->contiguous()) return not_here("a result that is not row-major");
+    const std::int64_t n = out.geometry->numel();
+    p.counts = static_cast<std::int64_t*>(memory.room(n, sizeof(std::int64_t)));
+    TT_RETURN_IF_ERROR(memory.status());
+    TT_RETURN_IF_ERROR(fill_zero(call, work, p.counts, n, DType::kI64));
+  }
+  const auto write = static_cast<std::uint8_t>(reduction.write);
+  return add_recipe(work, {Recipe::kScatterLine, {out.dtype}, write}, p);
+}
+
+template <Write kWrite>
+Status scatter_as(KernelCall& call, Work& work) {
+  return scatter(call, work, {kWrite});
+}
+
+Status scatter_reduce(KernelCall& call, Work& work) {
+  const std::string_view how = call.attributes.text(1);
+  Reduction reduction;
+  reduction.write = how == "prod"   ? Write::kProduct
+                    : how == "amax" ? Write::kMax
+                    : how == "amin" ? Write::kMin
+                                    : Write::kAdd;
+  reduction.fresh = !call.attributes.boolean(2);
+  reduction.mean = how == "mean";
+  return scatter(call, work, reduction);
 }
 
 }  // namespace
@@ -208,8 +278,9 @@ void add_scatter_kernels(DeviceTable& table) {
   table.add("index_copy", kIndex, index_write<Write::kCopy, false>);
   table.add("index_fill", kIndex, index_write<Write::kCopy, true>);
   table.add("index_put", kIndex, index_put);
-  table.add("scatter", kIndex, scatter<Write::kCopy>);
-  table.add("scatter_add", kIndex, scatter<Write::kAdd>);
+  table.add("scatter", kIndex, scatter_as<Write::kCopy>);
+  table.add("scatter_add", kIndex, scatter_as<Write::kAdd>);
+  table.add("scatter_reduce", kIndex, scatter_reduce);
 }
 
 }  // namespace teletensor::backends::cuda

@@ -40,6 +40,19 @@ TEST(Scatter, HasTheBitsOfTheCpu) {
       cases.need("index_put", {x(whole), 2, places({9}, -6, 5, random)},
                  {Attribute::of(Dims{0}), accumulate}, {1});
     }
+    for (const bool adds : {false, true}) {
+      const core::Attributes both = {Attribute::of(Dims{1, 2}), Attribute::of(adds)};
+      cases.need("index_put",
+                 {x(whole), x(Geometry({6, 5, 6})), places({5, 6}, -20, 19, random),
+                  places({6}, -4, 3, random)},
+                 both, {2});
+      cases.need("index_put",
+                 {x(whole), 2, places({7}, -20, 19, random), places({1}, -4, 3, random)}, both,
+                 {2});
+      EXPECT_TRUE(cases.add_refused(
+          "index_put", {x(whole), 2, places({7}, 0, 19, random), places({7}, 4, 5, random)}, both,
+          {2}));
+    }
     const TestTensor index = places({5, 12, 3}, 0, 19, random);
     cases.need("scatter", {x(whole), index, x(Geometry({6, 14, 3}))}, {dim});
     cases.need("scatter", {x(whole), index, 2}, {dim});
@@ -64,6 +77,39 @@ TEST(Scatter, HasTheBitsOfTheCpu) {
                                   {Attribute::of(11)}));
   }
   EXPECT_TRUE(cases.add_refused("index_fill", {y, bad, 1}, {Attribute::of(1)}));
+  cases.run(0);
+}
+
+TEST(Scatter, Reduces) {
+  std::mt19937 random(82);
+  DeviceCases cases;
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kI32, DType::kU8, DType::kBool}) {
+    for (const char* how : {"sum", "prod", "mean", "amax", "amin"}) {
+      for (const bool self : {false, true}) {
+        const core::Attributes whole = {Attribute::of(1), Attribute::of(how), Attribute::of(self)};
+        cases.need("scatter_reduce",
+                   {sample(dtype, Geometry({6, 20, 4}), random), places({5, 12, 3}, 0, 19, random),
+                    sample(dtype, Geometry({6, 14, 3}), random)},
+                   whole);
+        const core::Attributes line = {Attribute::of(0), Attribute::of(how), Attribute::of(self)};
+        cases.need("scatter_reduce",
+                   {sample(dtype, Geometry({50}), random), places({5000}, 0, 48, random),
+                    sample(dtype, Geometry({5010}), random)},
+                   line);
+      }
+    }
+  }
+  for (const char* how : {"sum", "prod", "mean"}) {
+    cases.need("scatter_reduce",
+               {sample(DType::kC64, Geometry({4, 9}), random, false), places({4, 20}, 0, 8, random),
+                sample(DType::kC64, Geometry({4, 20}), random, false)},
+               {Attribute::of(1), Attribute::of(how), Attribute::of(true)});
+  }
+  EXPECT_TRUE(cases.add_refused(
+      "scatter_reduce",
+      {sample(DType::kF32, Geometry({4, 9}), random), places({4, 20}, 9, 12, random),
+       sample(DType::kF32, Geometry({4, 20}), random)},
+      {Attribute::of(1), Attribute::of("amax"), Attribute::of(true)}));
   cases.run(0);
 }
 

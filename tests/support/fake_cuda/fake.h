@@ -15,6 +15,7 @@
 //   cache=DIR     keeps compiled kernels there
 //   emulation=FILE  emulate.cuh, where it is not in the checkout that this was built from
 //   pace=N        a task takes N us by the device's clock, not what it took here
+//   shares=none   no memory has a descriptor
 //   graphs=none   no graph is made, graphs=fixed: none takes other parameters
 //   seed=1        of the order of streams      control=FILE  read and removed when it appears:
 //     "sticky N"  what device N runs next ends its context (CUDA_ERROR_ILLEGAL_ADDRESS)
@@ -66,7 +67,7 @@ struct Config {
   std::size_t memory = std::size_t{256} << 20;
   bool compiles = true, empty = false, blas = true, blas_refuses = false, dnn = true,
        dnn_refuses = false;
-  bool graphs = true, updates = true;
+  bool graphs = true, updates = true, shares = true;
   int pace = 0;
   unsigned seed = 1;
   std::string cache, control, emulation = TT_FAKE_EMULATION;
@@ -120,7 +121,20 @@ struct Block {
   std::size_t bytes = 0;  // asked for
   std::size_t pages = 0;
   bool freed = false;  // the free stands in a stream
+  // An address range (cuMemAddressReserve): `bytes` are 0 where nobody may touch it.
+  bool reserved = false;
+  std::uint64_t mapped = 0;  // which physical memory
 };
+
+// Memory without an address: a file, which other processes can have.
+struct Physical {
+  Device* device = nullptr;
+  int file = -1;
+  std::size_t bytes = 0;
+  int holders = 1;  // the handle and mappings
+  bool released = false;
+};
+inline constexpr std::size_t kUnit = std::size_t{2} << 20;  // of physical memory
 
 struct Device {
   int index = 0;
@@ -144,6 +158,8 @@ struct State {
   std::set<Library*> libraries;
   std::map<Graph*, std::unique_ptr<Graph>> graphs;
   std::map<GraphExec*, std::unique_ptr<GraphExec>> execs;
+  std::map<std::uint64_t, Physical> physical;
+  std::uint64_t last_physical = 0;
   std::mt19937 random;
   bool hurry = false;  // somebody waits
   std::size_t queued = 0;
@@ -161,6 +177,8 @@ int push(Stream* stream, Task task, std::uintptr_t node = 0);
 Block* block_of(Device& device, std::uintptr_t address, std::size_t bytes, std::uintptr_t* start);
 int allocate(Device& device, std::size_t bytes, std::uintptr_t* address);
 void release(Device& device, std::uintptr_t address);  // at once
+// The first gap for so much that leaves a page on either side; 0: none.
+std::uintptr_t find_gap(const Device& device, std::size_t pages, std::size_t alignment);
 void protect(std::uintptr_t address, std::size_t pages, bool open);
 
 // To the nearest number of 10 bits behind the point, which real ones are not promised to take.

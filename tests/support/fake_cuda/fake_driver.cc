@@ -95,6 +95,7 @@ EXPORT cuDeviceGetAttribute(int* value, int attribute, int) {
   *value = attribute == 16    ? 132
            : attribute == 75  ? config().capability / 10
            : attribute == 76  ? config().capability % 10
+           : attribute == 103 ? config().shares
            : attribute == 115 ? 1
                               : 0;
   return kSuccess;
@@ -139,7 +140,8 @@ EXPORT cuMemAlloc_v2(unsigned long long* address, std::size_t bytes) {
 EXPORT cuMemFree_v2(unsigned long long address) {
   ENTER;
   std::uintptr_t start = 0;
-  if (block_of(*device, address, 0, &start) == nullptr || start != address) return kInvalidValue;
+  const Block* block = block_of(*device, address, 0, &start);
+  if (block == nullptr || block->reserved || start != address) return kInvalidValue;
   release(*device, address);
   return kSuccess;
 }
@@ -156,7 +158,9 @@ EXPORT cuMemFreeAsync(unsigned long long address, void* handle) {
   Stream* stream = stream_of(device, handle);
   std::uintptr_t start = 0;
   Block* block = block_of(*device, address, 0, &start);
-  if (stream == nullptr || block == nullptr || start != address) return kInvalidValue;
+  if (stream == nullptr || block == nullptr || block->reserved || start != address) {
+    return kInvalidValue;
+  }
   block->freed = true;
   Task task;
   task.run = [device, start] {

@@ -23,17 +23,19 @@ extern char** environ;
 
 namespace fake {
 
-static std::string folder() {
-  static const std::string made = [] {
-    std::string pattern = (std::filesystem::temp_directory_path() / "fake-cuda-XXXXXX").string();
-    if (mkdtemp(pattern.data()) == nullptr) std::abort();
-    std::atexit([] {
+static const std::string& folder() {
+  struct Folder {
+    std::string path = (std::filesystem::temp_directory_path() / "fake-cuda-XXXXXX").string();
+    Folder() {
+      if (mkdtemp(path.data()) == nullptr) std::abort();
+    }
+    ~Folder() {
       std::error_code ignored;
-      std::filesystem::remove_all(folder(), ignored);
-    });
-    return pattern;
-  }();
-  return made;
+      std::filesystem::remove_all(path, ignored);
+    }
+  };
+  static const Folder made;
+  return made.path;
 }
 
 struct Library {

@@ -1,6 +1,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -38,6 +39,7 @@ Config read_config() {
     if (name == "blas") made.blas = value != "none", made.blas_refuses = value == "refuse";
     if (name == "dnn") made.dnn = value != "none", made.dnn_refuses = value == "refuse";
     if (name == "graphs") made.graphs = value != "none", made.updates = value != "fixed";
+    if (name == "shares") made.shares = value != "none";
     if (name == "pace") made.pace = number();
     if (name == "seed") made.seed = static_cast<unsigned>(number());
     if (name == "cache") made.cache = value;
@@ -79,6 +81,7 @@ std::vector<Stream*> ready(State& s) {
 
 void open(Device& device, const Task& task, bool on) {
   for (const auto& [address, block] : device.blocks) {
+    if (block.bytes == 0) continue;  // an address without memory
     bool wanted = task.kernel;
     for (const std::uintptr_t touched : task.touched) {
       wanted = wanted || (touched >= address && touched < address + block.pages);
@@ -211,18 +214,25 @@ Block* block_of(Device& device, std::uintptr_t address, std::size_t bytes, std::
   return &block;
 }
 
-// The first gap that leaves a page on either side.
+std::uintptr_t find_gap(const Device& device, std::size_t pages, std::size_t alignment) {
+  const auto aligned = [&](std::uintptr_t at) {
+    return (at + alignment - 1) / alignment * alignment;
+  };
+  std::uintptr_t at = aligned(device.base + kPage);
+  for (const auto& [start, block] : device.blocks) {
+    if (start >= at + pages + kPage) break;
+    at = std::max(at, aligned(start + block.pages + kPage));
+  }
+  return at + pages + kPage > device.end ? 0 : at;
+}
+
 int allocate(Device& device, std::size_t bytes, std::uintptr_t* address) {
   const std::size_t pages = (bytes + kPage - 1) / kPage * kPage;
   if (bytes == 0) return kInvalidValue;
   if (device.full || device.used + pages > config().memory) return kOutOfMemory;
-  std::uintptr_t at = device.base + kPage;
-  for (const auto& [start, block] : device.blocks) {
-    if (start >= at + pages + kPage) break;
-    at = start + block.pages + kPage;
-  }
-  if (at + pages + kPage > device.end) return kOutOfMemory;
-  device.blocks[at] = {bytes, pages, false};
+  const std::uintptr_t at = find_gap(device, pages, kPage);
+  if (at == 0) return kOutOfMemory;
+  device.blocks[at] = {bytes, pages};
   device.used += pages;
   protect(at, pages, true);
   std::memset(reinterpret_cast<void*>(at), kPoison, pages);

@@ -5,6 +5,7 @@ they list is exported. A function whose first parameter is a `Tensor` is a metho
 (`_tensor.attach`), unless it is marked `@function_only` (`common`). A name that ends in "_" is in place.
 """
 
+from .. import _checked
 from . import (
     common,
     complex,
@@ -76,6 +77,7 @@ _MORE = (pointwise, products, special, statistics)
 
 NAMES = [name for module in (*_MODULES, *_MORE) for name in module.__all__]
 globals()["__all__"] = NAMES  # as mypy reads it, an assignment would hide all that is no literal
+_checked.attach(globals(), NAMES)
 
 
 def methods() -> dict[str, object]:

@@ -17,7 +17,7 @@ from .._session import current_session
 
 __all__ = [
     "Function", "Size", "factory", "function_only", "indices_of", "is_method", "made", "options", "owned",
-    "sizes_of", "wrap_dim",
+    "sizes_of", "tensors_of", "wrap_dim",
 ]
 Size = Sequence[int]
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -82,6 +82,16 @@ def sizes_of(sizes: tuple[Any, ...]) -> tuple[int, ...]:
         return tuple(map(operator.index, sizes))
     except TypeError:
         raise TypeError(f"sizes must be integers, not {sizes!r:.80}") from None
+
+
+def tensors_of(name: str, given: tuple[Any, ...]) -> list[Tensor]:
+    """The tensors of f(a, b) and f([a, b]) alike; TypeError for what is none."""
+    found = given[0] if len(given) == 1 and isinstance(given[0], (list, tuple)) else given
+    for x in found:
+        if not isinstance(x, Tensor):
+            raise TypeError(f"{name}(): argument 'tensors' must be tuple of Tensors, "
+                            f"not {type(x).__name__}")
+    return list(found)
 
 
 def indices_of(index: Tensor, rank: int | None = None) -> Tensor:

@@ -13,6 +13,14 @@ __all__ = [
 ]
 
 
+def scaled(name: str, inplace: bool, input: Any, first: Any, *rest: Any) -> Tensor:
+    """add, sub, addcmul or addcdiv with a complex factor, the last argument."""
+    *second, factor = rest
+    if second:
+        first = ops["mul" if name == "addcmul" else "div"](first, *second)
+    return ops[("sub" if name == "sub" else "add") + "_" * inplace](input, first * factor)
+
+
 def is_complex(input: Tensor) -> bool:
     """Is the dtype a complex one?"""
     return input.dtype.is_complex
@@ -75,6 +83,8 @@ def is_neg(input: Tensor) -> bool:
 
 def adjoint(input: Tensor) -> Tensor:
     """The conjugate with the last two dimensions swapped."""
+    if input.dim() == 1:
+        raise RuntimeError("adjoint: is only supported on matrices or batches of matrices, got 1 dimension")
     return conj(ops["transpose"](input, -2, -1))
 
 

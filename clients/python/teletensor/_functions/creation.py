@@ -91,6 +91,8 @@ def empty_like(input: Tensor, *, dtype: Any = None, device: Any = None,
 
 def _number(x: Any) -> Any:
     """A number, also from a tensor of one element (which waits)."""
+    if isinstance(x, str):
+        raise TypeError("a number, or a tensor of one element, must be given, not str")
     return x.item() if isinstance(x, Tensor) else x
 
 
@@ -125,6 +127,10 @@ def arange(start: Any, end: Any = None, step: Any = 1, *, dtype: Any = None, dev
 def linspace(start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any = None,
              requires_grad: bool = False) -> Tensor:
     """`steps` evenly spaced numbers from start to end, which may be complex."""
+    for name, given in (("start", start), ("end", end)):
+        if isinstance(given, Tensor) and given.dim():
+            raise RuntimeError("linspace only supports 0-dimensional start and end tensors, but got "
+                               f"{name} with {given.dim()} dimension(s)")
     start, end = _number(start), _number(end)
     ends = complex(start), complex(end)
     if dtype is None and any(isinstance(v, complex) for v in (start, end)):
@@ -178,7 +184,12 @@ def empty_permuted(size: Any, physical_layout: Any, *, dtype: Any = None, device
 def _triangle(row: int, col: int, mask: str, offset: int, dtype: Any, device: Any) -> Tensor:
     if row < 0 or col < 0:
         raise RuntimeError(f"row and col must be non-negative, got {row} and {col}")
-    lower = sum(min(max(i + offset + (mask == "tril"), 0), col) for i in range(row))
+    first = offset + (mask == "tril")  # of what a row has below: first, first + 1, ... within 0 .. col
+
+    def sum_below(end: int) -> int:
+        inside = min(max(end, 0), col)
+        return inside * (inside - 1) // 2 + col * max(end - col, 0)
+    lower = sum_below(first + row) - sum_below(first)
     count = lower if mask == "tril" else row * col - lower
     whole = ops[mask](full((row, col), True, device=device), offset)
     found = ops["contiguous"](ops["transpose"](ops["nonzero"](whole, count), 0, 1))
@@ -244,6 +255,8 @@ def fill_(input: Tensor, value: Any) -> Tensor:
 @function_only
 def one_hot(input: Tensor, num_classes: int = -1) -> Tensor:
     """int64 rows with a one at each index of input; with -1, reading the shape waits for the largest."""
+    if input.dtype.is_floating_point or input.dtype.is_complex:
+        raise RuntimeError(f"one_hot: takes integers, got {input.dtype.name}")
     if num_classes == -1 and input.numel() == 0:
         num_classes = 0
     elif num_classes == -1:

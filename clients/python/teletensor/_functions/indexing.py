@@ -191,16 +191,8 @@ def _clamped(input: Tensor, indices: Sequence[Any]) -> tuple[Any, ...]:
                  for i, n in zip(indices, input._shape, strict=False))
 
 
-_LIMITS = {f"{'u' * (low == 0)}int{bits}": (low, high) for bits in (8, 16, 32)
-           for low, high in ((0, 2**bits - 1), (-2**(bits - 1), 2**(bits - 1) - 1))}
-
-
 def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
     """A copy with value where mask is True; the two broadcast."""
-    if isinstance(value, int) and not isinstance(value, bool) and input.dtype.name in _LIMITS:
-        low, high = _LIMITS[input.dtype.name]
-        if not low <= value <= high:
-            raise RuntimeError(f"value cannot be converted to type {input.dtype.name} without overflow")
     return ops["masked_fill"](_as_wide(input, mask), mask, value)
 
 

@@ -9,9 +9,9 @@ from .. import _core
 from .._convert import tensor
 from .._core import Tensor, ops
 from .._pending import later, numbers_of
-from .common import Size, function_only, owned, sizes_of, wrap_dim
+from .common import Size, function_only, owned, sizes_of, tensors_of, wrap_dim
 from .creation import arange, full, zeros
-from .structure import flip, meshgrid
+from .structure import cat, flip, meshgrid
 from .views import atleast_1d, atleast_2d, atleast_3d
 
 __all__ = [
@@ -28,12 +28,12 @@ def _list(tensors: Any) -> list[Tensor]:
 def hstack(tensors: Any) -> Tensor:
     """Joined along dim 1 (vectors: along dim 0)."""
     parts = [atleast_1d(x) for x in _list(tensors)]
-    return ops["cat"](parts, 0 if parts and parts[0].dim() == 1 else 1)
+    return cat(parts, 0 if parts and parts[0].dim() == 1 else 1)
 
 
 def vstack(tensors: Any) -> Tensor:
     """Joined along dim 0, vectors as rows."""
-    return ops["cat"]([atleast_2d(x) for x in _list(tensors)], 0)
+    return cat([atleast_2d(x) for x in _list(tensors)], 0)
 
 
 row_stack = vstack
@@ -41,18 +41,17 @@ row_stack = vstack
 
 def dstack(tensors: Any) -> Tensor:
     """Joined along dim 2 (atleast_3d of each)."""
-    return ops["cat"]([atleast_3d(x) for x in _list(tensors)], 2)
+    return cat([atleast_3d(x) for x in _list(tensors)], 2)
 
 
 def column_stack(tensors: Any) -> Tensor:
     """Joined along dim 1, vectors as columns."""
-    return ops["cat"]([ops["reshape"](x, (x.numel(), 1)) if x.dim() <= 1 else x
-                       for x in _list(tensors)], 1)
+    return cat([ops["reshape"](x, (x.numel(), 1)) if x.dim() <= 1 else x for x in _list(tensors)], 1)
 
 
 def block_diag(*tensors: Tensor) -> Tensor:
     """The matrix with the matrices (vectors and numbers count as rows) along its diagonal."""
-    blocks = [atleast_2d(x) for x in tensors] or [zeros(1, 0)]
+    blocks = [atleast_2d(x) for x in tensors_of("block_diag", tensors)] or [zeros(1, 0)]
     for i, x in enumerate(blocks):
         if x.dim() != 2:
             raise RuntimeError("torch.block_diag: Input tensors must have 2 or fewer dimensions. "
@@ -64,22 +63,23 @@ def block_diag(*tensors: Tensor) -> Tensor:
     for x in blocks:
         height, own = x._shape
         x = x if x.dtype == dtype else ops["cast"](x, dtype)
-        rows.append(ops["cat"]([
+        rows.append(cat([
             zeros(height, before, dtype=dtype, device=x.device), x,
             zeros(height, width - before - own, dtype=dtype, device=x.device)], 1))
         before += own
-    return ops["cat"](rows, 0)
+    return cat(rows, 0)
 
 
 def cartesian_prod(*tensors: Tensor) -> Tensor:
     """The rows of all combinations of one element of each vector; of one vector, itself."""
-    for x in tensors:
+    vectors = tensors_of("cartesian_prod", tensors)
+    for x in vectors:
         if x.dim() != 1:
             raise RuntimeError(f"Expect a 1D vector, but got shape {list(x._shape)}")
-    if len(tensors) == 1:
-        return tensors[0]
+    if len(vectors) == 1:
+        return vectors[0]
     return ops["stack"]([ops["reshape"](x, (-1,)) if x.numel() else ops["reshape"](x, (0,))
-                         for x in meshgrid(*tensors)], 1)
+                         for x in meshgrid(*vectors)], 1)
 
 
 @function_only
@@ -198,8 +198,8 @@ def roll(input: Tensor, shifts: Any, dims: Any = None) -> Tensor:
         size = input._shape[d]
         first = -shift % size if size else 0
         if first:
-            out = ops["cat"]([ops["slice"](out, d, first, size - first, 1),
-                              ops["slice"](out, d, 0, first, 1)], d)
+            out = cat([ops["slice"](out, d, first, size - first, 1),
+                       ops["slice"](out, d, 0, first, 1)], d)
     return ops["contiguous"](out) if out is input else out
 
 
@@ -277,5 +277,5 @@ def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:
     if columns > 1:
         powers = ops["cumprod"](powers, 1)
     ones = full((x.numel(), 1), 1, dtype=powers.dtype, device=x.device)
-    out = ops["cat"]([ones, powers], 1)
+    out = cat([ones, powers], 1)
     return out if increasing else flip(out, (1,))

@@ -98,7 +98,7 @@ def feature_dropout(input: Tensor, p: float, train: bool) -> Any:
 def constant_pad_nd(input: Tensor, pad: Sequence[int], value: float = 0) -> Tensor:
     """input with pad[0] elements of value before and pad[1] after its last dimension, pad[2] and
     pad[3] for the one before, and so on; negative numbers cut."""
-    return ops["constant_pad_nd"](input, value, list(pad))
+    return ops["constant_pad_nd"](input, value.item() if isinstance(value, Tensor) else value, list(pad))
 
 
 @function_only

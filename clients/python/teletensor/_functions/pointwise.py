@@ -16,8 +16,14 @@ __all__ = [
 ]
 
 
+def _bound(name: str, argument: str, given: Any) -> None:
+    if given is None:
+        raise TypeError(f"{name}(): argument '{argument}' must be Tensor or Number, not NoneType")
+
+
 def clamp_min(input: Tensor, min: Any) -> Tensor:
     """The larger one of input and min; NaN where one is NaN."""
+    _bound("clamp_min", "min", min)
     if isinstance(min, Tensor) and min.dtype == input.dtype == _core.bool:
         return ops["maximum"](input, min)
     return ops["clamp"](input, min, None)
@@ -30,6 +36,7 @@ def clamp_min_(input: Tensor, min: Any) -> Tensor:
 
 def clamp_max(input: Tensor, max: Any) -> Tensor:
     """The smaller one of input and max; NaN where one is NaN."""
+    _bound("clamp_max", "max", max)
     if isinstance(max, Tensor) and max.dtype == input.dtype == _core.bool:
         return ops["minimum"](input, max)
     return ops["clamp"](input, None, max)
@@ -48,6 +55,9 @@ def dist(input: Tensor, other: Tensor, p: Any = 2) -> Tensor:
 def float_power(input: Any, exponent: Any) -> Tensor:
     """input to the power exponent, in float64; in complex128 where one of the two is complex."""
     both = (input, exponent)
+    for v in both:
+        if isinstance(v, str):
+            raise TypeError("float_power(): arguments must be Tensor or Number, not str")
     if any(v.dtype.is_complex if isinstance(v, Tensor) else isinstance(v, complex) for v in both):
         dtype = _core.complex128
     else:
@@ -104,7 +114,7 @@ def round(input: Tensor, *, decimals: int = 0) -> Tensor:
     if decimals == 0:
         return ops["round"](input)
     if not input.dtype.is_floating_point:
-        raise RuntimeError(f"round with decimals is not implemented for {input.dtype.name}")
+        raise NotImplementedError(f"round with decimals is not implemented for {input.dtype.name}")
     scale = 10.0 ** abs(decimals)
     if decimals > 0:
         return ops["div"](ops["round"](input * scale), scale)

@@ -42,7 +42,7 @@ def randn(*size: Any, generator: Generator | None = None, dtype: Any = None, dev
 
 
 @factory
-def randint(low: int, high: Any = None, size: Any = None, *, generator: Generator | None = None,
+def randint(low: int = 0, high: Any = None, size: Any = None, *, generator: Generator | None = None,
             dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Uniform random integers in [low, high); `randint(high, size)` starts at 0."""
     if size is None:
@@ -94,7 +94,8 @@ def randint_like(input: Tensor, low: Any = None, high: Any = None, *, generator:
 def normal(mean: Any = 0.0, std: Any = 1.0, size: Any = None, *, generator: Generator | None = None,
            dtype: Any = None, device: Any = None,
            requires_grad: bool = False) -> Tensor:
-    """Normal random numbers; mean and std may be tensors, whose shapes broadcast."""
+    """Normal random numbers; mean and std may be tensors, whose shapes broadcast. A number as mean is
+    that of both parts of complex ones."""
     if isinstance(std, (int, float)) and std < 0:
         raise RuntimeError(f"normal expects std >= 0.0, but found std {std}")
     if isinstance(std, Tensor):
@@ -106,6 +107,8 @@ def normal(mean: Any = 0.0, std: Any = 1.0, size: Any = None, *, generator: Gene
         drawn = randn_like(like, generator=generator)
     else:
         drawn = randn(sizes_of((size,)), generator=generator, dtype=dtype, device=device)
+        if drawn.dtype.is_complex:
+            mean = complex(mean, mean)  # as normal_, which fills both parts
     result: Tensor = drawn * std + mean
     return made(result, requires_grad)
 
@@ -163,13 +166,19 @@ def _open_uniform(x: Tensor, generator: Generator | None) -> Any:
 
 
 def uniform_(self: Tensor, a: float = 0.0, b: float = 1.0, *, generator: Generator | None = None) -> Tensor:
-    """Fills with uniform random numbers in [a, b)."""
+    """Fills with uniform random numbers in [a, b); both parts of complex ones."""
+    if isinstance(self, Tensor) and self.dtype.is_complex:
+        draw("uniform_", ops["view_as_real"](self), a, b, generator=generator)
+        return self
     return draw("uniform_", self, a, b, generator=generator)
 
 
 def normal_(self: Tensor, mean: float = 0.0, std: float = 1.0, *,
             generator: Generator | None = None) -> Tensor:
-    """Fills with normal random numbers."""
+    """Fills with normal random numbers; of a complex tensor both parts, each with half the variance."""
+    if isinstance(self, Tensor) and self.dtype.is_complex:
+        draw("normal_", ops["view_as_real"](self), mean, std * 0.5**0.5, generator=generator)
+        return self
     return draw("normal_", self, mean, std, generator=generator)
 
 
@@ -202,7 +211,7 @@ def exponential_(self: Tensor, lambd: float = 1.0, *, generator: Generator | Non
     if not lambd > 0:
         raise RuntimeError(f"exponential_ expects lambda > 0.0, but found lambda={lambd}")
     if not self.dtype.is_floating_point:
-        raise RuntimeError(f"exponential_ is not implemented for {self.dtype.name}")
+        raise NotImplementedError(f"exponential_ is not implemented for {self.dtype.name}")
     return ops["copy_"](self, ops["log"](_open_uniform(self, generator)) / -lambd)
 
 
@@ -220,7 +229,7 @@ def log_normal_(self: Tensor, mean: float = 1.0, std: float = 2.0, *,
     if not std > 0:
         raise RuntimeError(f"log_normal_ expects std > 0.0, but found std={std}")
     if not self.dtype.is_floating_point:
-        raise RuntimeError(f"log_normal_ is not implemented for {self.dtype.name}")
+        raise NotImplementedError(f"log_normal_ is not implemented for {self.dtype.name}")
     wide = self.dtype if self.dtype == _core.float64 else _core.float32
     drawn: Any = draw("randn", self._shape, wide, self.device, generator=generator)
     return ops["copy_"](self, ops["exp"](drawn * std + mean))
@@ -232,7 +241,7 @@ def cauchy_(self: Tensor, median: float = 0.0, sigma: float = 1.0, *,
     if not sigma > 0:
         raise RuntimeError(f"cauchy_ expects sigma > 0.0, but found sigma={sigma}")
     if not self.dtype.is_floating_point:
-        raise RuntimeError(f"cauchy_ is not implemented for {self.dtype.name}")
+        raise NotImplementedError(f"cauchy_ is not implemented for {self.dtype.name}")
     angle = (_open_uniform(self, generator) - 0.5) * math.pi
     return ops["copy_"](self, ops["tan"](angle) * sigma + median)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from .. import return_types
-from .._core import Tensor, ops
+from .._core import Tensor, ops, uint8
 
-__all__ = ["logsumexp", "max", "median", "min", "norm", "std", "var"]
+__all__ = ["all", "any", "logsumexp", "max", "median", "min", "norm", "std", "var"]
 
 
 def logsumexp(input: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
@@ -21,6 +21,23 @@ def logsumexp(input: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
     total = ops["log"](ops["sum"](ops["exp"](ops["sub"](input, top)), dim, True))
     out = ops["add"](total, top)
     return out if keepdim else ops["reshape"](out, ops["sum"](top, dim)._shape)
+
+
+def _truth(name: str) -> Any:
+    op = ops[name]
+
+    def truth(input: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
+        if isinstance(dim, (tuple, list)) and not dim:  # of no dims: each element's own truth
+            found = ops["ne"](input, 0)
+            return ops["cast"](found, uint8) if input.dtype == uint8 else found
+        return op(input, dim, keepdim)
+
+    truth.__name__ = name
+    truth.__doc__ = op.__doc__
+    return truth
+
+
+all, any = _truth("all"), _truth("any")
 
 
 def max(input: Tensor, dim: Any = None, keepdim: bool = False) -> Any:

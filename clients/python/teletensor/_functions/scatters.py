@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from .. import _core
 from .._core import Tensor, ops
-from .common import Size, indices_of, sizes_of, wrap_dim
+from .common import Size, function_only, indices_of, sizes_of, wrap_dim
 
 __all__ = [
     "as_strided_scatter", "diagonal_scatter", "index_reduce", "index_reduce_", "put", "put_",
-    "scatter_reduce", "scatter_reduce_", "select_scatter", "slice_scatter", "take_along_dim",
+    "scatter_reduce", "scatter_reduce_", "segment_reduce", "select_scatter", "slice_scatter",
+    "take_along_dim",
 ]  # fmt: skip
 
 
@@ -133,6 +135,58 @@ def index_reduce_(input: Tensor, dim: int, index: Tensor, source: Tensor, reduce
     """index_reduce in place."""
     places = _slices(input, dim, index, source, reduce)
     return ops["scatter_reduce_"](input, places, source, dim, reduce, include_self)
+
+
+_SEGMENTS = {"sum": ("sum", 0.0), "mean": ("sum", 0.0), "prod": ("prod", 1.0),
+             "max": ("amax", -math.inf), "min": ("amin", math.inf)}
+
+
+@function_only
+def segment_reduce(data: Tensor, reduce: str, *, lengths: Tensor | None = None,
+                   indices: Tensor | None = None, offsets: Tensor | None = None, axis: int = 0,
+                   unsafe: bool = False, initial: float | None = None) -> Tensor:
+    """Neighbours along axis made one by sum, mean, max, min or prod: as many as `lengths` says (or
+    the differences of `offsets`), whose last dimension is axis and whose others are data's.
+
+    Lengths that are negative or do not add up to the size of axis are an error when a value is read
+    (unless `unsafe`). A segment of length 0 is `initial`, without it what reduce starts from (NaN
+    for mean).
+    """
+    if indices is not None:
+        raise NotImplementedError("segment_reduce(): indices based reduction is not supported yet.")
+    if not data.dtype.is_floating_point:
+        raise NotImplementedError(f"segment_reduce(): is not defined for {data.dtype}")
+    if reduce not in _SEGMENTS:
+        raise RuntimeError(f"segment_reduce(): unsupported reduction given! {reduce}")
+    if lengths is None:
+        if offsets is None:
+            raise RuntimeError("segment_reduce(): Either lengths or offsets must be defined.")
+        lengths = offsets.diff(dim=-1)
+    d, rank = wrap_dim(axis, data.dim()), data.dim()
+    if lengths.dim() != d + 1 or lengths._shape[:d] != data._shape[:d]:
+        raise RuntimeError("segment_reduce(): Expected axis to be the last dimension of lengths, whose "
+                           f"others are data's, but got axis {d}, lengths of shape "
+                           f"{list(lengths._shape)} and data of shape {list(data._shape)}")
+    size, count = data._shape[d], lengths._shape[d]
+    ends = lengths.cumsum(-1)
+    if not unsafe:
+        whole = ops["logical_and"](ops["all"](ops["ge"](lengths, 0)),
+                                   ops["all"](ops["eq"](lengths.sum(-1), size)))
+        data = ops["require"](data, whole, "segment_reduce(): Expected all rows of lengths along axis "
+                                           f"to sum to {size}, and no negative ones")
+    by, start = _SEGMENTS[reduce]
+    places = ops["expand"](ops["arange"](0, size, 1, _core.int64, data.device), [*data._shape[:d], size])
+    segments = ops["searchsorted"](ends, ops["contiguous"](places), False, True)
+    column = ops["reshape"](segments, [*segments._shape, *[1] * (rank - d - 1)])
+    shape = list(data._shape)
+    shape[d] = count + 1  # the last one for what is behind all segments
+    out = ops["full"](start if initial is None else initial, shape, data.dtype, data.device)
+    out = ops["scatter_reduce"](out, ops["expand"](column, data._shape), data, d, by, True)
+    out = ops["slice"](out, d, 0, count, 1)
+    if reduce != "mean":
+        return out
+    wide = ops["reshape"](lengths, [*lengths._shape, *[1] * (rank - d - 1)])
+    return out / (wide if initial is None else wide.clamp(min=1))
 
 
 def _flat(x: Tensor) -> Tensor:

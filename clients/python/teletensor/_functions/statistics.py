@@ -60,7 +60,7 @@ def nanmean(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any
 def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     """The (lower) median of what is not NaN; along dim: (values, indices)."""
     if input.dtype == _core.bool:
-        raise RuntimeError("nanmedian: not implemented for bool")
+        raise NotImplementedError("nanmedian: not implemented for bool")
     if dim is None:
         if input.numel() == 0:
             return ops["median"](input)
@@ -238,7 +238,7 @@ def histc(input: Tensor, bins: int = 100, min: Any = 0, max: Any = 0) -> Tensor:
     x = ops["detach"](ops["reshape"](input, (-1,)))
     dtype = x.dtype
     if not dtype.is_floating_point:
-        raise RuntimeError(f"histc is not implemented for {dtype.name}")
+        raise NotImplementedError(f"histc is not implemented for {dtype.name}")
     counts = ops["full"](0, (bins + 1,), dtype, x.device)
     if x.numel() == 0:
         return ops["slice"](counts, 0, 0, bins, 1)
@@ -358,7 +358,7 @@ def cov(input: Tensor, *, correction: int = 1, fweights: Tensor | None = None,
         raise RuntimeError("cov(): expected input to have two or fewer dimensions but got an input with "
                            f"{input.dim()} dimensions")
     if input.dtype == _core.bool:
-        raise RuntimeError("cov(): bool dtype is not supported for input")
+        raise NotImplementedError("cov(): bool dtype is not supported for input")
     x = ops["reshape"](input, (1, -1)) if input.dim() < 2 else input
     n = x._shape[1]
     weights: Any = None
@@ -457,11 +457,11 @@ def diff(input: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None
 def _pairs(y: Tensor, x: Tensor | None, dim: int) -> Tensor:
     """Twice the areas between neighbours; without x where they are 1 apart."""
     dim = wrap_dim(dim, y.dim())
-    n = y._shape[dim] if y.dim() else 0
-    if n < 1:
-        raise RuntimeError(f"trapezoid: expected at least one sample along dim {dim}, shape "
-                           f"{list(y._shape)}")
-    both = ops["slice"](y, dim, 1, n - 1, 1) + ops["slice"](y, dim, 0, n - 1, 1)
+    if not y.dim():
+        raise RuntimeError("trapezoid: expected a tensor of samples, got one number")
+    n = y._shape[dim]
+    steps = max(n - 1, 0)
+    both = ops["slice"](y, dim, n - steps, steps, 1) + ops["slice"](y, dim, 0, steps, 1)
     if x is None:
         return both
     if x.dim() == 1 and x._shape[0] != n:

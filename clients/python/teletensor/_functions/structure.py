@@ -11,13 +11,14 @@ from .. import _core
 from .._core import Tensor, ops
 from .._memory_format import contiguous_format, in_format
 from .._size import Size as Shape
-from .common import Size, owned, sizes_of, wrap_dim
+from .common import Size, owned, sizes_of, tensors_of, wrap_dim
 from .creation import arange
 
 __all__ = [
     "broadcast_shapes", "broadcast_tensors", "cat", "chunk", "clone", "contiguous", "expand",
     "expand_as", "flatten", "flip", "meshgrid", "movedim", "narrow", "permute", "repeat",
-    "reshape", "reshape_as", "split", "squeeze", "t", "unflatten", "view", "view_as",
+    "reshape", "reshape_as", "split", "split_with_sizes", "squeeze", "stack", "t", "unbind",
+    "unflatten", "view", "view_as",
 ]
 
 
@@ -61,9 +62,9 @@ def squeeze(input: Tensor, dim: Any = None) -> Tensor:
 def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     """Dimensions start_dim to end_dim as one."""
     rank = input.dim()
+    first, last = wrap_dim(start_dim, rank), wrap_dim(end_dim, rank)
     if rank == 0:
         return ops["reshape"](input, (1,))
-    first, last = wrap_dim(start_dim, rank), wrap_dim(end_dim, rank)
     if first > last:
         raise RuntimeError("flatten() has invalid args: start_dim cannot come after end_dim")
     if first == last:
@@ -113,13 +114,48 @@ def movedim(input: Tensor, source: Any, destination: Any) -> Tensor:
 
 def split(input: Tensor, split_size: Any, dim: int = 0) -> tuple[Tensor, ...]:
     """Views along dim: each of split_size (the last may be smaller), or of the sizes given."""
+    if isinstance(split_size, Tensor) and not split_size.dim():
+        split_size = int(split_size)
     if isinstance(split_size, int):
         size = input._shape[wrap_dim(dim, input.dim())]
         if split_size <= 0 and not (split_size == 0 and size == 0):
             raise RuntimeError(f"split expects split_size be non-negative, got {split_size}")
         count = max(1, -(-size // split_size)) if split_size else 1
         split_size = [min(split_size, size - i * split_size) for i in range(count)]
-    return ops["split_with_sizes"](input, split_size, dim)
+    return split_with_sizes(input, split_size, dim)
+
+
+_MOST = 32768  # tensors in one instruction; here, many more are several
+
+
+def split_with_sizes(input: Tensor, split_sizes: Any, dim: int = 0) -> tuple[Tensor, ...]:
+    """Views along dim, of the sizes given."""
+    if not isinstance(split_sizes, (list, tuple)) or len(split_sizes) <= _MOST:
+        return ops["split_with_sizes"](input, split_sizes, dim)
+    sizes = [int(each) for each in split_sizes]
+    dim = wrap_dim(dim, input.dim())
+    if sum(sizes) != input._shape[dim]:
+        raise RuntimeError(f"split_with_sizes expects split_sizes to sum exactly to {input._shape[dim]}, "
+                           f"got {sum(sizes)}")
+    found: list[Tensor] = []
+    start = 0
+    for first in range(0, len(sizes), _MOST):
+        own = sizes[first:first + _MOST]
+        found += ops["split_with_sizes"](ops["slice"](input, dim, start, sum(own), 1), own, dim)
+        start += sum(own)
+    return tuple(found)
+
+
+def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
+    """The views at each index of dim."""
+    if isinstance(input, Tensor) and input.dim():
+        dim = wrap_dim(dim, input.dim())
+        size = input._shape[dim]
+        if size > _MOST:
+            return tuple(each for start in range(0, size, _MOST)
+                         for each in ops["unbind"](ops["slice"](
+                             input, dim, start, min(_MOST, size - start), 1), dim))
+    return ops["unbind"](input, dim)
 
 
 def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
@@ -190,8 +226,9 @@ def contiguous(input: Tensor, *, memory_format: Any = contiguous_format) -> Tens
 
 def broadcast_tensors(*tensors: Tensor) -> list[Tensor]:
     """All expanded to their common shape."""
-    shape = broadcast_shapes(*(input._shape for input in tensors))
-    return [ops["expand"](input, shape) for input in tensors]
+    own = tensors_of("broadcast_tensors", tensors)
+    shape = broadcast_shapes(*(input._shape for input in own))
+    return [ops["expand"](input, shape) for input in own]
 
 
 def broadcast_shapes(*given: Sequence[int] | int) -> Shape:
@@ -215,8 +252,9 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
     if indexing not in ("ij", "xy"):
         raise RuntimeError('torch.meshgrid: indexing must be one of "xy" or "ij", but received: '
                            f"{indexing}")
-    vectors = list(tensors[0]) if len(tensors) == 1 and not isinstance(tensors[0], Tensor) \
-        else list(tensors)
+    vectors = tensors_of("meshgrid", tensors)
+    if not vectors:
+        raise RuntimeError("meshgrid expects a non-empty TensorList")
     if len({(v.dtype, v.device) for v in vectors}) > 1:
         raise RuntimeError("meshgrid expects all tensors to have the same dtype and device")
     if indexing == "xy" and len(vectors) >= 2:
@@ -254,4 +292,14 @@ def clone(input: Tensor, *, memory_format: Any = None) -> Tensor:
 
 def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """Tensors joined along dim."""
+    if isinstance(tensors, (list, tuple)) and len(tensors) > _MOST:
+        tensors = [ops["cat"](tensors[i:i + _MOST], dim) for i in range(0, len(tensors), _MOST)]
     return ops["cat"](tensors, dim)
+
+
+def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    """Tensors of one shape beside each other in a new dim."""
+    if isinstance(tensors, (list, tuple)) and len(tensors) > _MOST:
+        return ops["cat"]([ops["stack"](tensors[i:i + _MOST], dim)
+                           for i in range(0, len(tensors), _MOST)], dim)
+    return ops["stack"](tensors, dim)

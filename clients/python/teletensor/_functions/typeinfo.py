@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from .._core import Tensor
 __all__ = ["can_cast", "finfo", "iinfo", "promote_types", "result_type"]
 
 
-@dataclass(init=False, frozen=True)
+@dataclass(init=False, frozen=True, repr=False)
 class finfo:
     """The limits of a floating-point dtype (of the parts of a complex one)."""
 
@@ -24,7 +24,7 @@ class finfo:
     resolution: float
     smallest_normal: float
     tiny: float
-    dtype: str = field(repr=True)
+    dtype: str
 
     def __init__(self, type: _core.dtype | None = None) -> None:
         dtype = _core.default_dtype() if type is None else type
@@ -43,8 +43,13 @@ class finfo:
                            "dtype": name}.items():
             object.__setattr__(self, key, value)
 
+    def __repr__(self) -> str:
+        names = ("resolution", "min", "max", "eps", "smallest_normal", "tiny")
+        facts = ", ".join(f"{name}={getattr(self, name):g}" for name in names)
+        return f"finfo({facts}, dtype={self.dtype})"
 
-@dataclass(init=False, frozen=True)
+
+@dataclass(init=False, frozen=True, repr=False)
 class iinfo:
     """The limits of an integer dtype."""
 
@@ -61,6 +66,9 @@ class iinfo:
         for key, value in {"bits": of.bits, "max": int(of.max), "min": int(of.min),
                            "dtype": type.name}.items():
             object.__setattr__(self, key, value)
+
+    def __repr__(self) -> str:
+        return f"iinfo(min={self.min}, max={self.max}, dtype={self.dtype})"
 
 
 def promote_types(type1: _core.dtype, type2: _core.dtype) -> _core.dtype:

@@ -8,9 +8,9 @@ from typing import Any
 
 from .. import _core
 from .._core import Tensor, ops
-from .common import Size, function_only, sizes_of, wrap_dim
+from .common import Size, function_only, sizes_of, tensors_of, wrap_dim
 from .creation import zeros
-from .structure import chunk, expand, narrow, permute, split, squeeze, t
+from .structure import chunk, expand, narrow, permute, split, split_with_sizes, squeeze, t, unbind
 
 METHODS = ["narrow_copy"]
 __all__ = [
@@ -104,8 +104,11 @@ def tensor_split(input: Tensor, indices_or_sections: Any, dim: int = 0) -> tuple
         if sections <= 0:
             raise RuntimeError(f"number of sections must be larger than 0, got {sections}")
         each, more = divmod(size, sections)
-        return ops["split_with_sizes"](
+        return split_with_sizes(
             input, [each + 1] * more + [each] * (sections - more), d)
+    if not isinstance(indices_or_sections, (list, tuple)):
+        raise TypeError("tensor_split(): argument 'indices_or_sections' must be an int, a tuple of ints "
+                        f"or a Tensor, not {type(indices_or_sections).__name__}")
     cuts = [0, *indices_or_sections, size]
     parts = []
     for begin, end in zip(cuts[:-1], cuts[1:], strict=True):
@@ -154,17 +157,15 @@ def unsafe_chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]
 # ---------------------------------------------------------------- at least so many dimensions
 
 
-def _each(change: Callable[[Tensor], Tensor], tensors: tuple[Any, ...]) -> Any:
-    if len(tensors) == 1:
-        if isinstance(tensors[0], Tensor):
-            return change(tensors[0])
-        tensors = tuple(tensors[0])
-    return tuple(change(x) for x in tensors)
+def _each(name: str, change: Callable[[Tensor], Tensor], tensors: tuple[Any, ...]) -> Any:
+    if len(tensors) == 1 and isinstance(tensors[0], Tensor):
+        return change(tensors[0])
+    return tuple(change(x) for x in tensors_of(name, tensors))
 
 
 def atleast_1d(*tensors: Any) -> Any:
     """0-d tensors as vectors of one element; one tensor, or a tuple for several."""
-    return _each(lambda x: x if x.dim() else ops["reshape"](x, (1,)), tensors)
+    return _each("atleast_1d", lambda x: x if x.dim() else ops["reshape"](x, (1,)), tensors)
 
 
 def atleast_2d(*tensors: Any) -> Any:
@@ -172,7 +173,7 @@ def atleast_2d(*tensors: Any) -> Any:
     def change(x: Tensor) -> Tensor:
         return ops["reshape"](x, (1, 1)) if x.dim() == 0 else ops["unsqueeze"](x, 0) \
             if x.dim() == 1 else x
-    return _each(change, tensors)
+    return _each("atleast_2d", change, tensors)
 
 
 def atleast_3d(*tensors: Any) -> Any:
@@ -183,7 +184,7 @@ def atleast_3d(*tensors: Any) -> Any:
         if x.dim() == 1:
             return ops["unsqueeze"](ops["unsqueeze"](x, 0), 2)
         return ops["unsqueeze"](x, 2) if x.dim() == 2 else x
-    return _each(change, tensors)
+    return _each("atleast_3d", change, tensors)
 
 
 # ---------------------------------------------------------------- copies of views
@@ -225,11 +226,11 @@ permute_copy = _copied("permute_copy", permute)
 select_copy = _copied("select_copy", ops["select"])
 slice_copy = _copied("slice_copy", _slice)
 split_copy = _copied("split_copy", split)
-split_with_sizes_copy = _copied("split_with_sizes_copy", ops["split_with_sizes"])
+split_with_sizes_copy = _copied("split_with_sizes_copy", split_with_sizes)
 squeeze_copy = _copied("squeeze_copy", squeeze)
 t_copy = _copied("t_copy", t)
 transpose_copy = _copied("transpose_copy", ops["transpose"])
-unbind_copy = _copied("unbind_copy", ops["unbind"])
+unbind_copy = _copied("unbind_copy", unbind)
 unfold_copy = _copied("unfold_copy", ops["unfold"])
 unsqueeze_copy = _copied("unsqueeze_copy", ops["unsqueeze"])
 view_copy = _copied("view_copy", _view)

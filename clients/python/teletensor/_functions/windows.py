@@ -148,7 +148,7 @@ def stft(input: Tensor, n_fft: int, hop_length: int | None = None, win_length: i
     if input.dim() not in (1, 2):
         raise RuntimeError("stft: expected a 1D or 2D tensor")
     if not input.is_floating_point() and not input.dtype.is_complex:
-        raise RuntimeError("stft: expected a tensor of floating point or complex values")
+        raise NotImplementedError("stft: expected a tensor of floating point or complex values")
     complex_result = input.dtype.is_complex or (window is not None and window.dtype.is_complex)
     if return_complex is None:
         if not complex_result:

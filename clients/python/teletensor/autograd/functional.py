@@ -64,6 +64,14 @@ def _gradients(outputs: Any, inputs: Any, seeds: Any, create_graph: bool,
                  for g, x in zip(found, inputs, strict=True))
 
 
+def _has_graph(tensors: Any, what: str) -> None:
+    """In strict mode what is differentiated again has to depend on the inputs."""
+    for number, each in enumerate(tensors):
+        if not each.requires_grad:
+            raise RuntimeError(f"The jacobian of the user-provided function is independent of {what} "
+                               f"{number}. This is not allowed in strict mode when create_graph=True.")
+
+
 def _finish(tensors: Any, is_tuple: bool, create_graph: bool) -> Any:
     out = tuple(tensors if create_graph else (t.detach() for t in tensors))
     return out if is_tuple else out[0]
@@ -77,6 +85,8 @@ def vjp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool
         out_tuple, outputs = _tuple(func(*points), "outputs of the user-provided function", "vjp")
         seeds = _vector(v, outputs, "vjp", "user-provided function's output")
         found = _gradients(outputs, points, seeds, create_graph, strict)
+    if strict and create_graph:
+        _has_graph(found, "input")
     return _finish(outputs, out_tuple, create_graph), _finish(found, is_tuple, create_graph)
 
 
@@ -102,6 +112,8 @@ def jvp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool
                            "is not allowed in strict mode.")
     found = [ops["full"](0, o._shape, o.dtype, o.device) if t is None else t
              for t, o in zip(tangents, outputs, strict=True)]
+    if strict and create_graph:
+        _has_graph(found, "input")
     return _finish(outputs, out_tuple, create_graph), _finish(found, out_tuple, create_graph)
 
 
@@ -111,8 +123,11 @@ def jacobian(func: Callable[..., Any], inputs: Any, create_graph: bool = False,
     """The Jacobian of func: for each output and input a tensor of the output's shape and then the
     input's; nested tuples where there are several."""
     if strategy not in ("reverse-mode", "forward-mode"):
-        raise ValueError('Expected strategy to be either "forward-mode" or "reverse-mode", got '
-                         f"{strategy!r}.")
+        raise AssertionError('Expected strategy to be either "forward-mode" or "reverse-mode", got '
+                             f"{strategy!r}.")
+    if strict and (vectorize or strategy == "forward-mode"):
+        raise RuntimeError('`strict=True` and `vectorize=True` or `strategy="forward-mode"` are not '
+                           "supported together.")
     from ..func import jacfwd
 
     is_tuple, points = _inputs(inputs, create_graph, "jacobian")
@@ -149,6 +164,8 @@ def _rows(output: Tensor, points: tuple[Tensor, ...], create_graph: bool, strict
     else:
         found = [row(seed) for seed in basis]
         stacked = [ops["stack"](list(each)) for each in zip(*found, strict=True)]
+    if strict and create_graph:
+        _has_graph(stacked, "input")
     return [g.reshape(*output.shape, *p.shape) for g, p in zip(stacked, points, strict=True)]
 
 
@@ -165,7 +182,12 @@ def hessian(func: Callable[..., Any], inputs: Any, create_graph: bool = False,
             strict: bool = False, vectorize: bool = False,
             outer_jacobian_strategy: str = "reverse-mode") -> Any:
     """The Hessian of a func of one number, as a Jacobian of its gradient."""
+    from ..func import grad as func_grad
+
     is_tuple, listed = _tuple(inputs, "inputs", "hessian")
+
+    def dual_gradient(*points: Tensor) -> Any:
+        return func_grad(lambda *own: _scalar(func(*own), "hessian"), tuple(range(len(points))))(*points)
 
     def gradient(*points: Tensor) -> Any:
         with enable_grad():
@@ -173,7 +195,9 @@ def hessian(func: Callable[..., Any], inputs: Any, create_graph: bool = False,
             value = _scalar(func(*own), "hessian")
             return _gradients((value,), own, (None,), True, strict)
 
-    found = jacobian(gradient, listed, create_graph, strict, vectorize, outer_jacobian_strategy)
+    forward = outer_jacobian_strategy == "forward-mode"
+    found = jacobian(dual_gradient if forward else gradient, listed, create_graph, strict, vectorize,
+                     outer_jacobian_strategy)
     return found if is_tuple else found[0][0]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import teletensor as tt
 
 from .._tensor import Tensor
+from . import constraints
 from .distribution import Distribution, as_value, broadcast, kl_divergence, register_kl
 from .kinds import Categorical, Normal
 from .transforms import ComposeTransform, ExpTransform, SigmoidTransform, Transform
@@ -31,6 +32,8 @@ def _summed(x: Tensor, dims: int) -> Tensor:
 class Independent(Distribution):
     """The last dimensions of the batch belong to one value."""
 
+    arg_constraints: Any = {}
+
     def __init__(
         self,
         base_distribution: Distribution,
@@ -48,12 +51,29 @@ class Independent(Distribution):
             reinterpreted_batch_ndims,
         )
         cut = len(batch) - reinterpreted_batch_ndims
-        super().__init__(batch[:cut], (*batch[cut:], *event))
+        super().__init__(batch[:cut], (*batch[cut:], *event), validate_args=validate_args)
 
     @property
     def has_rsample(self) -> bool:  # type: ignore[override]
         """Can gradients flow through samples?"""
         return self.base_dist.has_rsample
+
+    @property
+    def has_enumerate_support(self) -> bool:  # type: ignore[override]
+        """Can all values be listed?"""
+        return self.base_dist.has_enumerate_support
+
+    @constraints.dependent_property
+    def support(self) -> Any:
+        """What can be drawn."""
+        inner = self.base_dist.support
+        count = self.reinterpreted_batch_ndims
+        return constraints.independent(inner, count) if count else inner
+
+    def enumerate_support(self, expand: bool = True) -> Tensor:
+        if self.reinterpreted_batch_ndims > 0:
+            raise NotImplementedError("Enumeration over cartesian product is not implemented")
+        return self.base_dist.enumerate_support(expand)
 
     @property
     def mean(self) -> Tensor:
@@ -84,6 +104,8 @@ class Independent(Distribution):
 class TransformedDistribution(Distribution):
     """The distribution of transforms(x), x of the base distribution."""
 
+    arg_constraints: Any = {}
+
     def __init__(
         self,
         base_distribution: Distribution,
@@ -95,15 +117,25 @@ class TransformedDistribution(Distribution):
         shape = (*base_distribution.batch_shape, *base_distribution.event_shape)
         dims = max(whole.event_dim, len(base_distribution.event_shape))
         taken = dims - len(base_distribution.event_shape)
-        self.base_dist = Independent(base_distribution, taken) if taken else base_distribution
+        self.base_dist = (
+            Independent(base_distribution, taken, validate_args) if taken else base_distribution)
         after = whole.forward_shape(shape)
         cut = len(after) - dims
-        super().__init__(after[:cut], after[cut:])
+        super().__init__(after[:cut], after[cut:], validate_args=validate_args)
 
     @property
     def has_rsample(self) -> bool:  # type: ignore[override]
         """Can gradients flow through samples?"""
         return self.base_dist.has_rsample
+
+    @constraints.dependent_property
+    def support(self) -> Any:
+        """What can be drawn."""
+        if not self.transforms:
+            return self.base_dist.support
+        support = self.transforms[-1].codomain
+        extra = len(self.event_shape) - support.event_dim
+        return constraints.independent(support, extra) if extra > 0 else support
 
     def _through(self, x: Tensor) -> Tensor:
         for transform in self.transforms:
@@ -118,6 +150,8 @@ class TransformedDistribution(Distribution):
         return self._through(self.base_dist.rsample(sample_shape))
 
     def log_prob(self, value: Any) -> Tensor:
+        if self._validate_args:
+            self._validate_sample(value)
         dims = len(self.event_shape)
         y, total = value, None
         for transform in reversed(self.transforms):
@@ -129,18 +163,35 @@ class TransformedDistribution(Distribution):
         return own if total is None else total + own
 
     def cdf(self, value: Any) -> Tensor:
-        """The probability of a smaller value, where the transforms ascend."""
+        """The probability of a smaller value."""
+        if self._validate_args:
+            self._validate_sample(value)
         for transform in reversed(self.transforms):
             value = transform.inv(value)
-        return self.base_dist.cdf(value)
+        return self._by_sign(self.base_dist.cdf(value))
+
+    def icdf(self, value: Any) -> Tensor:
+        """The value below which lie so many."""
+        return self._through(self.base_dist.icdf(self._by_sign(value)))
+
+    def _by_sign(self, probability: Any) -> Tensor:
+        """The probability of a smaller value where transforms ascend, else of a larger one."""
+        sign = ComposeTransform(self.transforms).sign
+        if isinstance(sign, int) and sign == 1:
+            return probability  # type: ignore[no-any-return]
+        result: Tensor = sign * (probability - 0.5) + 0.5
+        return result
 
 
 class LogNormal(TransformedDistribution):
     """exp(x), x normal of mean loc and standard deviation scale."""
 
+    arg_constraints: Any = {"loc": constraints.real, "scale": constraints.positive}
+    support = constraints.positive
+
     def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
-        self._normal = Normal(loc, scale)
-        super().__init__(self._normal, ExpTransform())
+        self._normal = Normal(loc, scale, validate_args)
+        super().__init__(self._normal, ExpTransform(), validate_args=validate_args)
 
     @property
     def loc(self) -> Tensor:
@@ -173,10 +224,13 @@ class LogNormal(TransformedDistribution):
 class RelaxedBernoulli(TransformedDistribution):
     """Numbers between 0 and 1 that gradients flow through; towards 0 and 1 as temperature falls."""
 
+    arg_constraints: Any = {"probs": constraints.unit_interval, "logits": constraints.real}
+    support = constraints.unit_interval
+
     def __init__(self, temperature: Any, probs: Any = None, logits: Any = None,
                  validate_args: bool | None = None) -> None:  # fmt: skip
-        self._logit = _LogitRelaxed(temperature, probs, logits)
-        super().__init__(self._logit, SigmoidTransform())
+        self._logit = _LogitRelaxed(temperature, probs, logits, validate_args)
+        super().__init__(self._logit, SigmoidTransform(), validate_args=validate_args)
 
     @property
     def temperature(self) -> Tensor:
@@ -196,19 +250,23 @@ class RelaxedBernoulli(TransformedDistribution):
 
 class _LogitRelaxed(Distribution):
     has_rsample = True
+    arg_constraints: Any = {"probs": constraints.unit_interval, "logits": constraints.real}
+    support = constraints.real
 
-    def __init__(self, temperature: Any, probs: Any, logits: Any) -> None:
+    def __init__(self, temperature: Any, probs: Any = None, logits: Any = None,
+                 validate_args: bool | None = None) -> None:  # fmt: skip
         if (probs is None) == (logits is None):
             raise ValueError("Either `probs` or `logits` must be specified, but not both.")
         if probs is not None:
             (given,) = broadcast(probs)
+            self._probs = given
             eps = tt.finfo(given.dtype).eps
             given = given.clamp(eps, 1 - eps)
             self.logits = given.log() - tt.log1p(-given)
         else:
             (self.logits,) = broadcast(logits)
         self.temperature = as_value(temperature, self.logits)
-        super().__init__(self.logits.shape)
+        super().__init__(self.logits.shape, validate_args=validate_args)
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         u = tt.rand(
@@ -227,6 +285,8 @@ class _LogitRelaxed(Distribution):
 class MixtureSameFamily(Distribution):
     """One of several distributions of a kind (the last of their batch), chosen by a Categorical."""
 
+    arg_constraints: Any = {}
+
     def __init__(
         self,
         mixture_distribution: Categorical,
@@ -240,7 +300,12 @@ class MixtureSameFamily(Distribution):
             raise ValueError(
                 "`mixture_distribution component` does not equal `component_distribution.batch_shape[-1]`"
             )
-        super().__init__(batch[:-1], component_distribution.event_shape)
+        super().__init__(batch[:-1], component_distribution.event_shape, validate_args=validate_args)
+
+    @constraints.dependent_property
+    def support(self) -> Any:
+        """What can be drawn."""
+        return self.component_distribution.support
 
     def _weights(self) -> Tensor:
         probs = self.mixture_distribution.probs
@@ -271,7 +336,7 @@ class MixtureSameFamily(Distribution):
             return drawn.gather(dim, index.expand(size)).squeeze(dim)
 
     def log_prob(self, value: Any) -> Tensor:
-        wide = as_value(value, self.mixture_distribution.probs).unsqueeze(self._dim)
+        wide = self._at(value, self.mixture_distribution.probs).unsqueeze(self._dim)
         own = self.component_distribution.log_prob(wide)
         return tt.logsumexp(own + tt.log_softmax(self.mixture_distribution.logits, -1), -1)
 

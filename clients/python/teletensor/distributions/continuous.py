@@ -10,6 +10,7 @@ from typing import Any
 import teletensor as tt
 
 from .._tensor import Tensor
+from . import constraints
 from .distribution import Distribution, as_value, broadcast, register_kl
 from .kinds import Normal, Uniform
 
@@ -35,7 +36,7 @@ class _Placed(Distribution):
 
     def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
         self.loc, self.scale = broadcast(loc, scale)
-        super().__init__(self.loc.shape)
+        super().__init__(self.loc.shape, validate_args=validate_args)
 
     def _uniform(self, sample_shape: Sequence[int]) -> Tensor:
         """Of (0, 1), without its ends."""
@@ -45,11 +46,14 @@ class _Placed(Distribution):
         return u.clamp(limits.tiny, 1 - limits.eps)
 
     def _standard(self, value: Any) -> Tensor:
-        return (as_value(value, self.loc) - self.loc) / self.scale
+        return (self._at(value, self.loc) - self.loc) / self.scale
 
 
 class Laplace(_Placed):
     """The density exp(-|x - loc| / scale) / (2 scale)."""
+
+    arg_constraints: Any = {"loc": constraints.real, "scale": constraints.positive}
+    support = constraints.real
 
     @property
     def mean(self) -> Tensor:
@@ -87,6 +91,9 @@ class Laplace(_Placed):
 class Cauchy(_Placed):
     """The ratio of two normal numbers, moved to loc and stretched by scale."""
 
+    arg_constraints: Any = {"loc": constraints.real, "scale": constraints.positive}
+    support = constraints.real
+
     @property
     def mean(self) -> Tensor:
         return tt.full_like(self.loc, math.nan)
@@ -121,6 +128,9 @@ class Cauchy(_Placed):
 class Gumbel(_Placed):
     """The largest of many: -log(-log(u)), moved to loc and stretched by scale."""
 
+    arg_constraints: Any = {"loc": constraints.real, "scale": constraints.positive}
+    support = constraints.real
+
     @property
     def mean(self) -> Tensor:
         return self.loc + self.scale * _EULER
@@ -149,16 +159,22 @@ class Gumbel(_Placed):
     def entropy(self) -> Tensor:
         return self.scale.log() + (1 + _EULER)
 
+    def icdf(self, value: Any) -> Tensor:
+        """The value below which lie so many."""
+        return self.loc - self.scale * (-as_value(value, self.loc).log()).log()
+
 
 class HalfNormal(Distribution):
     """The size of a normal number of mean 0 and standard deviation `scale`."""
 
     has_rsample = True
+    arg_constraints: Any = {"scale": constraints.positive}
+    support = constraints.nonnegative
 
     def __init__(self, scale: Any, validate_args: bool | None = None) -> None:
-        self.base_dist = Normal(0, scale)
+        self.base_dist = Normal(0, scale, False)
         self.scale = self.base_dist.scale
-        super().__init__(self.scale.shape)
+        super().__init__(self.scale.shape, validate_args=validate_args)
 
     @property
     def mean(self) -> Tensor:
@@ -177,7 +193,7 @@ class HalfNormal(Distribution):
         return self.base_dist.rsample(sample_shape).abs()
 
     def log_prob(self, value: Any) -> Tensor:
-        value = as_value(value, self.scale)
+        value = self._at(value, self.scale)
         result: Tensor = tt.where(
             value >= 0, self.base_dist.log_prob(value) + math.log(2), -math.inf
         )
@@ -185,21 +201,27 @@ class HalfNormal(Distribution):
 
     def cdf(self, value: Any) -> Tensor:
         """The probability of a smaller value."""
-        return 2 * self.base_dist.cdf(as_value(value, self.scale)) - 1
+        return 2 * self.base_dist.cdf(self._at(value, self.scale)) - 1
 
     def entropy(self) -> Tensor:
         return self.base_dist.entropy() - math.log(2)
+
+    def icdf(self, value: Any) -> Tensor:
+        """The value below which lie so many."""
+        return self.base_dist.icdf((as_value(value, self.scale) + 1) / 2)
 
 
 class HalfCauchy(Distribution):
     """The size of a Cauchy number around 0."""
 
     has_rsample = True
+    arg_constraints: Any = {"scale": constraints.positive}
+    support = constraints.nonnegative
 
     def __init__(self, scale: Any, validate_args: bool | None = None) -> None:
-        self.base_dist = Cauchy(0, scale)
+        self.base_dist = Cauchy(0, scale, False)
         self.scale = self.base_dist.scale
-        super().__init__(self.scale.shape)
+        super().__init__(self.scale.shape, validate_args=validate_args)
 
     @property
     def mean(self) -> Tensor:
@@ -218,7 +240,7 @@ class HalfCauchy(Distribution):
         return self.base_dist.rsample(sample_shape).abs()
 
     def log_prob(self, value: Any) -> Tensor:
-        value = as_value(value, self.scale)
+        value = self._at(value, self.scale)
         result: Tensor = tt.where(
             value >= 0, self.base_dist.log_prob(value) + math.log(2), -math.inf
         )
@@ -226,20 +248,26 @@ class HalfCauchy(Distribution):
 
     def cdf(self, value: Any) -> Tensor:
         """The probability of a smaller value."""
-        return 2 * self.base_dist.cdf(as_value(value, self.scale)) - 1
+        return 2 * self.base_dist.cdf(self._at(value, self.scale)) - 1
 
     def entropy(self) -> Tensor:
         return self.base_dist.entropy() - math.log(2)
+
+    def icdf(self, value: Any) -> Tensor:
+        """The value below which lie so many."""
+        return self.base_dist.icdf((as_value(value, self.scale) + 1) / 2)
 
 
 class Weibull(Distribution):
     """scale * x^(1 / concentration), x exponential."""
 
     has_rsample = True
+    arg_constraints: Any = {"scale": constraints.positive, "concentration": constraints.positive}
+    support = constraints.positive
 
     def __init__(self, scale: Any, concentration: Any, validate_args: bool | None = None) -> None:
         self.scale, self.concentration = broadcast(scale, concentration)
-        super().__init__(self.scale.shape)
+        super().__init__(self.scale.shape, validate_args=validate_args)
 
     @property
     def mean(self) -> Tensor:
@@ -262,22 +290,37 @@ class Weibull(Distribution):
         return self.scale * (-tt.log1p(-u)) ** self.concentration.reciprocal()
 
     def log_prob(self, value: Any) -> Tensor:
-        k, ratio = self.concentration, as_value(value, self.scale) / self.scale
+        k, ratio = self.concentration, self._at(value, self.scale) / self.scale
         return k.log() - self.scale.log() + (k - 1) * ratio.log() - ratio**k
 
     def entropy(self) -> Tensor:
         k = self.concentration
         return _EULER * (1 - k.reciprocal()) + (self.scale / k).log() + 1
 
+    def cdf(self, value: Any) -> Tensor:
+        """The probability of a smaller value."""
+        return 1 - (-((self._at(value, self.scale) / self.scale) ** self.concentration)).exp()
+
+    def icdf(self, value: Any) -> Tensor:
+        """The value below which lie so many."""
+        more = -tt.log1p(-as_value(value, self.scale))
+        return self.scale * more ** self.concentration.reciprocal()
+
 
 class Pareto(Distribution):
     """Numbers above `scale` of density alpha scale^alpha / x^(alpha + 1)."""
 
     has_rsample = True
+    arg_constraints: Any = {"alpha": constraints.positive, "scale": constraints.positive}
+
+    @constraints.dependent_property(is_discrete=False, event_dim=0)
+    def support(self) -> Any:
+        """What can be drawn."""
+        return constraints.greater_than_eq(self.scale)
 
     def __init__(self, scale: Any, alpha: Any, validate_args: bool | None = None) -> None:
         self.scale, self.alpha = broadcast(scale, alpha)
-        super().__init__(self.scale.shape)
+        super().__init__(self.scale.shape, validate_args=validate_args)
 
     @property
     def mean(self) -> Tensor:
@@ -299,7 +342,7 @@ class Pareto(Distribution):
         return self.scale * (-tt.log1p(-u) / self.alpha).exp()
 
     def log_prob(self, value: Any) -> Tensor:
-        value = as_value(value, self.scale)
+        value = self._at(value, self.scale)
         result: Tensor = (
             self.alpha.log() + self.alpha * self.scale.log() - (self.alpha + 1) * value.log()
         )
@@ -308,17 +351,31 @@ class Pareto(Distribution):
     def entropy(self) -> Tensor:
         return (self.scale / self.alpha).log() + (1 + self.alpha.reciprocal())
 
+    def cdf(self, value: Any) -> Tensor:
+        """The probability of a smaller value."""
+        return 1 - (self.scale / self._at(value, self.scale)) ** self.alpha
+
+    def icdf(self, value: Any) -> Tensor:
+        """The value below which lie so many."""
+        less = tt.log1p(-as_value(value, self.scale))
+        return self.scale * (-less / self.alpha).exp()
+
 
 class Kumaraswamy(Distribution):
     """Numbers between 0 and 1, of density a b x^(a - 1) (1 - x^a)^(b - 1)."""
 
     has_rsample = True
+    arg_constraints: Any = {
+        "concentration1": constraints.positive,
+        "concentration0": constraints.positive,
+    }
+    support = constraints.unit_interval
 
     def __init__(
         self, concentration1: Any, concentration0: Any, validate_args: bool | None = None
     ) -> None:
         self.concentration1, self.concentration0 = broadcast(concentration1, concentration0)
-        super().__init__(self.concentration1.shape)
+        super().__init__(self.concentration1.shape, validate_args=validate_args)
 
     def _moment(self, n: int) -> Tensor:
         a, b = self.concentration1, self.concentration0
@@ -340,8 +397,40 @@ class Kumaraswamy(Distribution):
 
     def log_prob(self, value: Any) -> Tensor:
         a, b = self.concentration1, self.concentration0
-        value = as_value(value, a)
+        value = self._at(value, a)
         return a.log() + b.log() + tt.xlogy(a - 1, value) + (b - 1) * tt.log1p(-(value**a))
+
+    @property
+    def mode(self) -> Tensor:
+        a, b = self.concentration1, self.concentration0
+        found = ((a - 1) / (a * b - 1)) ** a.reciprocal()
+        result: Tensor = tt.where((a < 1) | (b < 1), math.nan, found)
+        return result
+
+    def entropy(self) -> Tensor:
+        a, b = self.concentration1, self.concentration0
+        harmonic = tt.digamma(b + 1) + _EULER
+        return (1 - b.reciprocal()) + (1 - a.reciprocal()) * harmonic - a.log() - b.log()
+
+    def cdf(self, value: Any) -> Tensor:
+        """The probability of a smaller value."""
+        value = self._at(value, self.concentration1)
+        result: Tensor = 1 - (1 - value**self.concentration1) ** self.concentration0
+        return result
+
+    def icdf(self, value: Any) -> Tensor:
+        """The value below which lie so many."""
+        left = (1 - as_value(value, self.concentration1)) ** self.concentration0.reciprocal()
+        return (1 - left) ** self.concentration1.reciprocal()
+
+
+def _factor_of_inverse(precision: Tensor) -> Tensor:
+    """The lower Cholesky factor of a matrix's inverse."""
+    flipped = tt.linalg.cholesky(tt.flip(precision, (-2, -1)))
+    inverse = tt.transpose(tt.flip(flipped, (-2, -1)), -2, -1)
+    eye = tt.eye(precision.shape[-1], dtype=precision.dtype, device=precision.device)
+    result: Tensor = tt.linalg.solve_triangular(inverse, eye.expand(inverse.shape), upper=False)
+    return result
 
 
 class MultivariateNormal(Distribution):
@@ -349,6 +438,14 @@ class MultivariateNormal(Distribution):
     factor says how they vary."""
 
     has_rsample = True
+    arg_constraints: Any = {
+        "loc": constraints.real_vector,
+        "covariance_matrix": constraints.positive_definite,
+        "precision_matrix": constraints.positive_definite,
+        "scale_tril": constraints.lower_cholesky,
+    }
+    support = constraints.real_vector
+    scale_tril: Tensor
 
     def __init__(
         self,
@@ -358,29 +455,33 @@ class MultivariateNormal(Distribution):
         scale_tril: Tensor | None = None,
         validate_args: bool | None = None,
     ) -> None:
-        given = [m for m in (covariance_matrix, precision_matrix, scale_tril) if m is not None]
+        given = {
+            "_covariance_matrix": covariance_matrix,
+            "_precision_matrix": precision_matrix,
+            "scale_tril": scale_tril,
+        }
+        chosen = {name: matrix for name, matrix in given.items() if matrix is not None}
         if loc.dim() < 1:
             raise ValueError("loc must be at least one-dimensional.")
-        if len(given) != 1:
+        if len(chosen) != 1:
             raise ValueError(
                 "Exactly one of covariance_matrix or precision_matrix or scale_tril may be specified."
             )
-        if given[0].dim() < 2:
-            raise ValueError("the matrix must be at least two-dimensional, with optional batches")
-        batch = tt.broadcast_shapes(given[0].shape[:-2], loc.shape[:-1])
+        ((name, matrix),) = chosen.items()
+        if matrix.dim() < 2:
+            raise ValueError(
+                f"{name.lstrip('_')} must be at least two-dimensional, with optional leading batch "
+                "dimensions"
+            )
+        batch = tt.broadcast_shapes(matrix.shape[:-2], loc.shape[:-1])
         size = loc.shape[-1]
         self.loc = loc.expand((*batch, size))
-        if scale_tril is not None:
-            factor = scale_tril
-        elif covariance_matrix is not None:
-            factor = tt.linalg.cholesky(covariance_matrix)
-        else:
-            flipped = tt.linalg.cholesky(tt.flip(given[0], (-2, -1)))
-            inverse = tt.transpose(tt.flip(flipped, (-2, -1)), -2, -1)
-            eye = tt.eye(size, dtype=loc.dtype, device=loc.device)
-            factor = tt.linalg.solve_triangular(inverse, eye.expand(inverse.shape), upper=False)
-        self.scale_tril: Tensor = factor.expand((*batch, size, size))
-        super().__init__(batch, (size,))
+        setattr(self, name, matrix.expand((*batch, size, size)))
+        super().__init__(batch, (size,), validate_args=validate_args)
+        if covariance_matrix is not None:
+            self.scale_tril = tt.linalg.cholesky(matrix).expand((*batch, size, size))
+        elif precision_matrix is not None:
+            self.scale_tril = _factor_of_inverse(matrix).expand((*batch, size, size))
 
     @property
     def covariance_matrix(self) -> Tensor:
@@ -415,7 +516,7 @@ class MultivariateNormal(Distribution):
         return self.scale_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
     def log_prob(self, value: Any) -> Tensor:
-        distance = (as_value(value, self.loc) - self.loc).unsqueeze(-1)
+        distance = (self._at(value, self.loc) - self.loc).unsqueeze(-1)
         shape = tt.broadcast_shapes(distance.shape[:-2], self.scale_tril.shape[:-2])
         factor = self.scale_tril.expand((*shape, *self.scale_tril.shape[-2:]))
         solved = tt.linalg.solve_triangular(
@@ -469,17 +570,4 @@ def _paretos(p: Pareto, q: Pareto) -> Tensor:
     shape = q.alpha / p.alpha
     found = q.alpha * ratio.log() - shape.log() + shape - 1
     result: Tensor = tt.where(p.scale < q.scale, math.inf, found)
-    return result
-
-
-@register_kl(MultivariateNormal, MultivariateNormal)
-def _multivariate_normals(p: MultivariateNormal, q: MultivariateNormal) -> Tensor:
-    size = p.event_shape[0]
-    shape = tt.broadcast_shapes(p.batch_shape, q.batch_shape)
-    left, right = (m.scale_tril.expand((*shape, size, size)) for m in (p, q))
-    distance = (q.loc - p.loc).expand((*shape, size)).unsqueeze(-1)
-    trace = tt.linalg.solve_triangular(right, left, upper=False).pow(2).sum((-2, -1))
-    far = tt.linalg.solve_triangular(right, distance, upper=False).pow(2).sum((-2, -1))
-    logs = q._half_log_determinant() - p._half_log_determinant()
-    result: Tensor = logs + 0.5 * (trace + far - size)
     return result

@@ -11,7 +11,8 @@ import teletensor as tt
 
 from .._tensor import Tensor
 from ..nn import functional as F
-from .distribution import Distribution, as_value, broadcast, kl_divergence, register_kl
+from . import constraints
+from .distribution import Distribution, broadcast, kl_divergence, register_kl
 from .gammas import Gamma
 from .kinds import Categorical
 
@@ -36,9 +37,12 @@ def _one_of(probs: Any, logits: Any) -> tuple[Tensor, Tensor]:
 class Poisson(Distribution):
     """Counts of independent events, `rate` of them on average."""
 
+    arg_constraints: Any = {"rate": constraints.nonnegative}
+    support = constraints.nonnegative_integer
+
     def __init__(self, rate: Any, validate_args: bool | None = None) -> None:
         (self.rate,) = broadcast(rate)
-        super().__init__(self.rate.shape)
+        super().__init__(self.rate.shape, validate_args=validate_args)
 
     @property
     def mean(self) -> Tensor:
@@ -58,7 +62,7 @@ class Poisson(Distribution):
             return tt.poisson(self.rate.expand(self._extended(sample_shape)))
 
     def log_prob(self, value: Any) -> Tensor:
-        value = as_value(value, self.rate)
+        value = self._at(value, self.rate)
         result: Tensor = tt.xlogy(value, self.rate) - self.rate - tt.lgamma(value + 1)
         return result
 
@@ -66,11 +70,14 @@ class Poisson(Distribution):
 class Geometric(Distribution):
     """Failures before the first success, which has probability `probs`."""
 
+    arg_constraints: Any = {"probs": constraints.unit_interval, "logits": constraints.real}
+    support = constraints.nonnegative_integer
+
     def __init__(
         self, probs: Any = None, logits: Any = None, validate_args: bool | None = None
     ) -> None:
         self.probs, self.logits = _one_of(probs, logits)
-        super().__init__(self.probs.shape)
+        super().__init__(self.probs.shape, validate_args=validate_args)
 
     @property
     def mean(self) -> Tensor:
@@ -94,7 +101,7 @@ class Geometric(Distribution):
             return (u.log() / tt.log1p(-self.probs)).floor()
 
     def log_prob(self, value: Any) -> Tensor:
-        value = as_value(value, self.probs)
+        value = self._at(value, self.probs)
         failed = tt.where((self.probs == 1) & (value == 0), 0.0, tt.log1p(-self.probs))
         result: Tensor = value * failed + self.probs.log()
         return result
@@ -109,12 +116,24 @@ class Geometric(Distribution):
 class Binomial(Distribution):
     """Successes among `total_count` tries."""
 
+    has_enumerate_support = True
+    arg_constraints: Any = {
+        "total_count": constraints.nonnegative_integer,
+        "probs": constraints.unit_interval,
+        "logits": constraints.real,
+    }
+
+    @constraints.dependent_property(is_discrete=True, event_dim=0)
+    def support(self) -> Any:
+        """What can be drawn."""
+        return constraints.integer_interval(0, self.total_count)
+
     def __init__(self, total_count: Any = 1, probs: Any = None, logits: Any = None,
                  validate_args: bool | None = None) -> None:  # fmt: skip
         given, scores = _one_of(probs, logits)
         self.total_count, self.probs, self.logits = broadcast(
             tt.as_tensor(total_count, device=given.device).to(given.dtype), given, scores)  # fmt: skip
-        super().__init__(self.probs.shape)
+        super().__init__(self.probs.shape, validate_args=validate_args)
 
     @property
     def mean(self) -> Tensor:
@@ -136,22 +155,40 @@ class Binomial(Distribution):
             return tt.binomial(count, probs)
 
     def log_prob(self, value: Any) -> Tensor:
-        value, n = as_value(value, self.logits), self.total_count
+        value, n = self._at(value, self.logits), self.total_count
         ways = tt.lgamma(n + 1) - tt.lgamma(value + 1) - tt.lgamma(n - value + 1)
         size = n * self.logits.clamp(min=0) + n * tt.log1p((-self.logits.abs()).exp())
         result: Tensor = value * self.logits - size + ways
         return result
 
+    def enumerate_support(self, expand: bool = True) -> Tensor:
+        most = int(self.total_count.max())
+        if int(self.total_count.min()) != most:
+            raise NotImplementedError("Inhomogeneous total count not supported by `enumerate_support`.")
+        values = tt.arange(1 + most, dtype=self.probs.dtype, device=self.probs.device)
+        return self._enumerated(values, expand)
+
+    def entropy(self) -> Tensor:
+        logs = self.log_prob(self.enumerate_support(False))
+        return -(logs.exp() * logs).sum(0)
+
 
 class NegativeBinomial(Distribution):
     """Successes, each of probability `probs`, before `total_count` failures."""
+
+    arg_constraints: Any = {
+        "total_count": constraints.nonnegative,
+        "probs": constraints.half_open_interval(0.0, 1.0),
+        "logits": constraints.real,
+    }
+    support = constraints.nonnegative_integer
 
     def __init__(self, total_count: Any, probs: Any = None, logits: Any = None,
                  validate_args: bool | None = None) -> None:  # fmt: skip
         given, scores = _one_of(probs, logits)
         self.total_count, self.probs, self.logits = broadcast(
             tt.as_tensor(total_count, device=given.device).to(given.dtype), given, scores)  # fmt: skip
-        super().__init__(self.probs.shape)
+        super().__init__(self.probs.shape, validate_args=validate_args)
 
     @property
     def mean(self) -> Tensor:
@@ -172,7 +209,7 @@ class NegativeBinomial(Distribution):
             return tt.poisson(rate)
 
     def log_prob(self, value: Any) -> Tensor:
-        value, n = as_value(value, self.logits), self.total_count
+        value, n = self._at(value, self.logits), self.total_count
         own = n * F.logsigmoid(-self.logits) + value * F.logsigmoid(self.logits)
         ways = tt.lgamma(n + value) - tt.lgamma(value + 1) - tt.lgamma(n)
         result: Tensor = own + tt.where(n + value == 0, 0.0, ways)
@@ -182,6 +219,13 @@ class NegativeBinomial(Distribution):
 class Multinomial(Distribution):
     """How often each class comes in `total_count` draws; the last dimension is the classes'."""
 
+    arg_constraints: Any = {"probs": constraints.simplex, "logits": constraints.real_vector}
+
+    @constraints.dependent_property(is_discrete=True, event_dim=1)
+    def support(self) -> Any:
+        """What can be drawn."""
+        return constraints.multinomial(self.total_count)
+
     total_count: int
 
     def __init__(self, total_count: int = 1, probs: Any = None, logits: Any = None,
@@ -189,8 +233,8 @@ class Multinomial(Distribution):
         if not isinstance(total_count, int):
             raise NotImplementedError("inhomogeneous total_count is not supported")
         self.total_count = total_count
-        self._categorical = Categorical(probs=probs, logits=logits)
-        super().__init__(self._categorical.batch_shape, self.probs.shape[-1:])
+        self._categorical = Categorical(probs, logits, validate_args)
+        super().__init__(self._categorical.batch_shape, self.probs.shape[-1:], validate_args=validate_args)
 
     @property
     def probs(self) -> Tensor:
@@ -220,22 +264,35 @@ class Multinomial(Distribution):
             return counts.scatter_add(-1, places, tt.ones_like(places, dtype=counts.dtype))
 
     def log_prob(self, value: Any) -> Tensor:
-        value = as_value(value, self.probs)
+        value = self._at(value, self.probs)
         logits, value = tt.broadcast_tensors(self.logits, value)
         logits = logits.masked_fill((value == 0) & (logits == -math.inf), 0.0)
         ways = tt.lgamma(value.sum(-1) + 1) - tt.lgamma(value + 1).sum(-1)
         result: Tensor = ways + (logits * value).sum(-1)
         return result
 
+    def entropy(self) -> Tensor:
+        """By the binomial counts of each class."""
+        n, p = self.total_count, self.probs
+        counts = tt.arange(1 + n, dtype=p.dtype, device=p.device)
+        counts = counts.reshape((-1, *[1] * p.dim()))
+        own = Binomial(n, p, validate_args=False).log_prob(counts)[1:]
+        repeats = (own.exp() * tt.lgamma(counts[1:] + 1)).sum((0, -1))
+        return n * self._categorical.entropy() - math.lgamma(n + 1) + repeats
+
 
 class OneHotCategorical(Distribution):
     """A Categorical choice as a vector with a one at its place."""
 
+    has_enumerate_support = True
+    arg_constraints: Any = {"probs": constraints.simplex, "logits": constraints.real_vector}
+    support = constraints.one_hot
+
     def __init__(
         self, probs: Any = None, logits: Any = None, validate_args: bool | None = None
     ) -> None:
-        self._categorical = Categorical(probs=probs, logits=logits)
-        super().__init__(self._categorical.batch_shape, self.probs.shape[-1:])
+        self._categorical = Categorical(probs, logits, validate_args)
+        super().__init__(self._categorical.batch_shape, self.probs.shape[-1:], validate_args=validate_args)
 
     @property
     def probs(self) -> Tensor:
@@ -265,10 +322,14 @@ class OneHotCategorical(Distribution):
         return F.one_hot(drawn, self.probs.shape[-1]).to(self.probs.dtype)
 
     def log_prob(self, value: Any) -> Tensor:
-        return self._categorical.log_prob(as_value(value, self.probs).max(-1)[1])
+        return self._categorical.log_prob(self._at(value, self.probs).max(-1)[1])
 
     def entropy(self) -> Tensor:
         return self._categorical.entropy()
+
+    def enumerate_support(self, expand: bool = True) -> Tensor:
+        size = self.event_shape[0]
+        return self._enumerated(tt.eye(size, dtype=self.probs.dtype, device=self.probs.device), expand)
 
 
 @register_kl(Poisson, Poisson)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import teletensor as tt
 
+from .. import _capturing, _core
 from .._tensor import Size, Tensor
+from .constraints import Constraint, is_dependent
 
 __all__ = ["Distribution", "as_value", "broadcast", "kl_divergence", "register_kl"]
 
@@ -18,13 +21,119 @@ class Distribution:
     `sample(shape)` draws values [*shape, *batch_shape, *event_shape] without gradients, `rsample`
     with them where that is possible; `log_prob(value)` is the logarithm of the density or the
     probability.
+
+    Parameters are checked against `arg_constraints`, values against `support`, as long as
+    `validate_args` is (default: `set_default_validate_args`'s, which is True); each check waits for
+    one value. Under `vmap` and while a function is captured nothing is checked.
     """
 
     has_rsample = False
+    has_enumerate_support = False
+    _validate_args = __debug__
 
-    def __init__(self, batch_shape: Sequence[int] = (), event_shape: Sequence[int] = ()) -> None:
+    @staticmethod
+    def set_default_validate_args(value: bool) -> None:
+        """Whether arguments are checked where nothing else is said."""
+        if value not in (True, False):
+            raise ValueError
+        Distribution._validate_args = value
+
+    def __init__(self, batch_shape: Sequence[int] = (), event_shape: Sequence[int] = (),
+                 validate_args: bool | None = None) -> None:  # fmt: skip
         self._batch_shape = Size(batch_shape)
         self._event_shape = Size(event_shape)
+        if validate_args is not None:
+            self._validate_args = validate_args
+        if self._validate_args:
+            try:
+                constraints = self.arg_constraints
+            except NotImplementedError:
+                return  # a program's own class that says nothing
+            self._check({name: (rule, given) for name, rule in constraints.items()
+                         if (given := self._parameter(name)) is not None})
+
+    def _parameter(self, name: str) -> Any:
+        """A parameter that the program has given, or None."""
+        held = self.__dict__
+        return held.get(name, held.get(f"_{name}"))
+
+    def _check(self, parameters: dict[str, tuple[Constraint, Any]]) -> None:
+        """Raises ValueError for the first parameter that is outside its constraint."""
+        known = {name: given for name, (rule, given) in parameters.items()
+                 if isinstance(given, Tensor) and not is_dependent(rule)}
+        bad = _first_false([parameters[name][0].check(given) for name, given in known.items()])
+        if bad is None:
+            return
+        name = list(known)[bad]
+        rule, given = parameters[name]
+        raise ValueError(
+            f"Expected parameter {name} ({type(given).__name__} of shape {tuple(given.shape)}) of "
+            f"distribution {self!r} to satisfy the constraint {rule!r}, but found invalid values:\n"
+            f"{given}")
+
+    @property
+    def arg_constraints(self) -> dict[str, Constraint]:
+        """What each parameter may be."""
+        raise NotImplementedError
+
+    @property
+    def support(self) -> Any:
+        """What can be drawn: a constraint."""
+        raise NotImplementedError
+
+    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Any:
+        """The same distribution with its batch broadcast to batch_shape."""
+        new = copy.copy(self) if _instance is None else _instance
+        shape, own = tuple(batch_shape), tuple(self._batch_shape)
+        for name, held in self.__dict__.items():
+            if isinstance(held, Distribution):
+                held = held.expand((*shape, *held.batch_shape[len(own):]))
+            elif isinstance(held, Tensor) and tuple(held.shape[:len(own)]) == own:
+                held = held.expand((*shape, *held.shape[len(own):]))
+            new.__dict__[name] = held
+        new._batch_shape = Size(shape)
+        return new
+
+    def enumerate_support(self, expand: bool = True) -> Tensor:
+        """All values of a discrete distribution, along a new first dimension; where not `expand`,
+        its other dimensions of the batch have size 1."""
+        raise NotImplementedError(f"{type(self).__name__} does not support enumerate_support")
+
+    def _enumerated(self, values: Tensor, expand: bool) -> Tensor:
+        ranks = len(self._batch_shape)
+        values = values.reshape((-1, *[1] * ranks, *self._event_shape))
+        shape = (-1, *self._batch_shape, *self._event_shape)
+        return values.expand(shape) if expand else values
+
+    def _at(self, value: Any, like: Tensor) -> Tensor:
+        """A value that log_prob or cdf is asked of, as a tensor, checked."""
+        if self._validate_args:
+            self._validate_sample(value)
+        return as_value(value, like)
+
+    def _validate_sample(self, value: Tensor) -> None:
+        """Raises ValueError for a value of a shape that does not fit, or outside the support."""
+        if not isinstance(value, Tensor):
+            raise ValueError("The value argument to log_prob must be a Tensor")
+        events = len(self._event_shape)
+        own = (*self._batch_shape, *self._event_shape)
+        if tuple(value.shape[len(value.shape) - events:]) != tuple(self._event_shape):
+            raise ValueError(
+                f"The right-most size of value must match event_shape: {value.shape} vs "
+                f"{self._event_shape}.")
+        for i, j in zip(reversed(value.shape), reversed(own)):
+            if i != 1 and j != 1 and i != j:
+                raise ValueError(
+                    f"Value is not broadcastable with batch_shape+event_shape: {value.shape} vs {own}.")
+        try:
+            support = self.support
+        except NotImplementedError:
+            return
+        if _first_false([support.check(value)]) is not None:
+            raise ValueError(
+                f"Expected value argument ({type(value).__name__} of shape {tuple(value.shape)}) to be "
+                f"within the support ({support!r}) of the distribution {self!r}, but found invalid "
+                f"values:\n{value}")
 
     @property
     def batch_shape(self) -> Size:
@@ -86,10 +195,27 @@ class Distribution:
         return self.entropy().exp()
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(batch_shape: {self.batch_shape}, event_shape: {self.event_shape})"
+        try:
+            names = [name for name in self.arg_constraints if isinstance(self._parameter(name), Tensor)]
+        except NotImplementedError:
+            names = []
+        held = ((name, self._parameter(name)) for name in names)
+        shown = ", ".join(f"{name}: {x if x.numel() == 1 else x.shape}" for name, x in held)
+        return f"{type(self).__name__}({shown})"
 
     def _extended(self, sample_shape: Sequence[int]) -> tuple[int, ...]:
         return (*sample_shape, *self._batch_shape, *self._event_shape)
+
+
+def _first_false(flags: list[Tensor]) -> int | None:
+    """The number of the first of these that is not true everywhere; what cannot be read here (in a
+    capture, under vmap) passes."""
+    if not flags or _capturing.active() is not None:
+        return None
+    if _core.depth() and _core.innermost(flags) is not None:
+        return None
+    seen: list[bool] = tt.stack([flag.all().to(tt.bool) for flag in flags]).tolist()
+    return None if all(seen) else seen.index(False)
 
 
 def broadcast(*values: Any) -> list[Tensor]:

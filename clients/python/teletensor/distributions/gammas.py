@@ -10,7 +10,9 @@ from typing import Any
 import teletensor as tt
 
 from .._tensor import Tensor
-from .distribution import Distribution, as_value, broadcast, register_kl
+from ..nn import functional as F
+from . import constraints
+from .distribution import Distribution, broadcast, register_kl
 
 __all__ = [
     "Beta", "Chi2", "Dirichlet", "FisherSnedecor", "Gamma", "InverseGamma", "StudentT",
@@ -65,10 +67,12 @@ class Gamma(Distribution):
     """The gamma distribution of shape `concentration` and `rate`."""
 
     has_rsample = True
+    arg_constraints: Any = {"concentration": constraints.positive, "rate": constraints.positive}
+    support = constraints.nonnegative
 
     def __init__(self, concentration: Any, rate: Any, validate_args: bool | None = None) -> None:
         self.concentration, self.rate = broadcast(concentration, rate)
-        super().__init__(self.concentration.shape)
+        super().__init__(self.concentration.shape, validate_args=validate_args)
 
     @property
     def mean(self) -> Tensor:
@@ -87,7 +91,7 @@ class Gamma(Distribution):
         return _gamma(self.concentration, sample_shape) / self.rate
 
     def log_prob(self, value: Any) -> Tensor:
-        value, a = as_value(value, self.rate), self.concentration
+        value, a = self._at(value, self.rate), self.concentration
         result: Tensor = (
             tt.xlogy(a, self.rate) + tt.xlogy(a - 1, value) - self.rate * value - tt.lgamma(a)
         )
@@ -101,7 +105,7 @@ class Gamma(Distribution):
     def cdf(self, value: Any) -> Tensor:
         """The probability of a smaller value."""
         result: Tensor = tt.special.gammainc(
-            self.concentration, self.rate * as_value(value, self.rate)
+            self.concentration, self.rate * self._at(value, self.rate)
         )
         return result
 
@@ -109,25 +113,29 @@ class Gamma(Distribution):
 class Chi2(Gamma):
     """The sum of the squares of `df` standard normal numbers."""
 
+    arg_constraints: Any = {"df": constraints.positive}
+
     def __init__(self, df: Any, validate_args: bool | None = None) -> None:
-        (df,) = broadcast(df)
-        super().__init__(0.5 * df, 0.5)
+        (self._df,) = broadcast(df)
+        super().__init__(0.5 * self._df, 0.5, validate_args=validate_args)
 
     @property
     def df(self) -> Tensor:
         """Degrees of freedom."""
-        return self.concentration * 2
+        return self._df
 
 
 class InverseGamma(Distribution):
     """1 / x with x of Gamma(concentration, rate)."""
 
     has_rsample = True
+    arg_constraints: Any = {"concentration": constraints.positive, "rate": constraints.positive}
+    support = constraints.positive
 
     def __init__(self, concentration: Any, rate: Any, validate_args: bool | None = None) -> None:
-        self.base_dist = Gamma(concentration, rate)
+        self.base_dist = Gamma(concentration, rate, False)
         self.concentration, self.rate = self.base_dist.concentration, self.base_dist.rate
-        super().__init__(self.concentration.shape)
+        super().__init__(self.concentration.shape, validate_args=validate_args)
 
     @property
     def mean(self) -> Tensor:
@@ -152,7 +160,7 @@ class InverseGamma(Distribution):
         return self.base_dist.rsample(sample_shape).reciprocal()
 
     def log_prob(self, value: Any) -> Tensor:
-        value = as_value(value, self.rate)
+        value = self._at(value, self.rate)
         result: Tensor = self.base_dist.log_prob(value.reciprocal()) - 2 * value.log()
         return result
 
@@ -161,17 +169,23 @@ class InverseGamma(Distribution):
         result: Tensor = a + self.rate.log() + tt.lgamma(a) - (1 + a) * tt.digamma(a)
         return result
 
+    def cdf(self, value: Any) -> Tensor:
+        """The probability of a smaller value."""
+        return 1 - self.base_dist.cdf(self._at(value, self.rate).reciprocal())
+
 
 class Dirichlet(Distribution):
     """Vectors of positive numbers whose sum is 1; the last dimension of `concentration` is theirs."""
 
     has_rsample = True
+    arg_constraints: Any = {"concentration": constraints.independent(constraints.positive, 1)}
+    support = constraints.simplex
 
     def __init__(self, concentration: Tensor, validate_args: bool | None = None) -> None:
         if concentration.dim() < 1:
             raise ValueError("`concentration` parameter must be at least one-dimensional.")
         self.concentration = concentration
-        super().__init__(concentration.shape[:-1], concentration.shape[-1:])
+        super().__init__(concentration.shape[:-1], concentration.shape[-1:], validate_args=validate_args)
 
     @property
     def mean(self) -> Tensor:
@@ -190,7 +204,7 @@ class Dirichlet(Distribution):
     def log_prob(self, value: Any) -> Tensor:
         a = self.concentration
         result: Tensor = (
-            tt.xlogy(a - 1, as_value(value, a)).sum(-1)
+            tt.xlogy(a - 1, self._at(value, a)).sum(-1)
             + tt.lgamma(a.sum(-1))
             - tt.lgamma(a).sum(-1)
         )
@@ -207,18 +221,32 @@ class Dirichlet(Distribution):
         )
         return result
 
+    @property
+    def mode(self) -> Tensor:
+        a = self.concentration
+        above = (a - 1).clamp(min=0.0)
+        found = above / above.sum(-1, keepdim=True)
+        corner = F.one_hot(above.argmax(-1), a.shape[-1]).to(a.dtype)
+        result: Tensor = tt.where((a < 1).all(-1, keepdim=True), corner, found)
+        return result
+
 
 class Beta(Distribution):
     """Numbers between 0 and 1, of density x^(concentration1 - 1) (1 - x)^(concentration0 - 1) / B."""
 
     has_rsample = True
+    arg_constraints: Any = {
+        "concentration1": constraints.positive,
+        "concentration0": constraints.positive,
+    }
+    support = constraints.unit_interval
 
     def __init__(
         self, concentration1: Any, concentration0: Any, validate_args: bool | None = None
     ) -> None:
         self.concentration1, self.concentration0 = broadcast(concentration1, concentration0)
-        self._dirichlet = Dirichlet(tt.stack([self.concentration1, self.concentration0], -1))
-        super().__init__(self.concentration1.shape)
+        self._dirichlet = Dirichlet(tt.stack([self.concentration1, self.concentration0], -1), False)
+        super().__init__(self.concentration1.shape, validate_args=validate_args)
 
     @property
     def mean(self) -> Tensor:
@@ -233,24 +261,34 @@ class Beta(Distribution):
         return self._dirichlet.rsample(sample_shape).select(-1, 0)
 
     def log_prob(self, value: Any) -> Tensor:
-        value = as_value(value, self.concentration1)
+        value = self._at(value, self.concentration1)
         return self._dirichlet.log_prob(tt.stack([value, 1 - value], -1))
 
     def entropy(self) -> Tensor:
         return self._dirichlet.entropy()
+
+    @property
+    def mode(self) -> Tensor:
+        return self._dirichlet.mode[..., 0]
 
 
 class StudentT(Distribution):
     """Student's distribution with `df` degrees of freedom, moved to loc and stretched by scale."""
 
     has_rsample = True
+    arg_constraints: Any = {
+        "df": constraints.positive,
+        "loc": constraints.real,
+        "scale": constraints.positive,
+    }
+    support = constraints.real
 
     def __init__(
         self, df: Any, loc: Any = 0.0, scale: Any = 1.0, validate_args: bool | None = None
     ) -> None:
         self.df, self.loc, self.scale = broadcast(df, loc, scale)
-        self._chi2 = Chi2(self.df)
-        super().__init__(self.df.shape)
+        self._chi2 = Chi2(self.df, False)
+        super().__init__(self.df.shape, validate_args=validate_args)
 
     @property
     def mean(self) -> Tensor:
@@ -275,7 +313,7 @@ class StudentT(Distribution):
         return self.loc + self.scale * x * tt.rsqrt(self._chi2.rsample(sample_shape) / self.df)
 
     def log_prob(self, value: Any) -> Tensor:
-        y = (as_value(value, self.loc) - self.loc) / self.scale
+        y = (self._at(value, self.loc) - self.loc) / self.scale
         half = 0.5 * self.df
         result: Tensor = (
             -0.5 * (self.df + 1) * tt.log1p(y**2 / self.df)
@@ -303,11 +341,14 @@ class FisherSnedecor(Distribution):
     """The ratio of two Chi2 numbers, each over its degrees of freedom."""
 
     has_rsample = True
+    arg_constraints: Any = {"df1": constraints.positive, "df2": constraints.positive}
+    support = constraints.positive
 
     def __init__(self, df1: Any, df2: Any, validate_args: bool | None = None) -> None:
         self.df1, self.df2 = broadcast(df1, df2)
-        self._above, self._below = Gamma(self.df1 * 0.5, self.df1), Gamma(self.df2 * 0.5, self.df2)
-        super().__init__(self.df1.shape)
+        self._above = Gamma(self.df1 * 0.5, self.df1, False)
+        self._below = Gamma(self.df2 * 0.5, self.df2, False)
+        super().__init__(self.df1.shape, validate_args=validate_args)
 
     @property
     def mean(self) -> Tensor:
@@ -325,7 +366,7 @@ class FisherSnedecor(Distribution):
         return self._above.rsample(sample_shape) / self._below.rsample(sample_shape)
 
     def log_prob(self, value: Any) -> Tensor:
-        value, a, b = as_value(value, self.df1), self.df1 * 0.5, self.df2 * 0.5
+        value, a, b = self._at(value, self.df1), self.df1 * 0.5, self.df2 * 0.5
         ratio = self.df1 / self.df2
         result: Tensor = (
             tt.lgamma(a + b) - tt.lgamma(a) - tt.lgamma(b)
@@ -333,6 +374,12 @@ class FisherSnedecor(Distribution):
             + (a - 1) * value.log()
             - (a + b) * tt.log1p(ratio * value)
         )  # fmt: skip
+        return result
+
+    @property
+    def mode(self) -> Tensor:
+        found = (self.df1 - 2) / self.df1 * self.df2 / (self.df2 + 2)
+        result: Tensor = tt.where(self.df1 <= 2, math.nan, found)
         return result
 
 

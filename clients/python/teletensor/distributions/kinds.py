@@ -10,23 +10,22 @@ import teletensor as tt
 
 from .._tensor import Tensor
 from ..nn import functional as F
-from .distribution import Distribution, broadcast, register_kl
+from . import constraints
+from .distribution import Distribution, as_value, broadcast, register_kl
 
 __all__ = ["Bernoulli", "Categorical", "Exponential", "Normal", "Uniform"]
-
-
-def _value(value: Any, like: Tensor) -> Tensor:
-    return value if isinstance(value, Tensor) else tt.tensor(value, device=like.device)
 
 
 class Normal(Distribution):
     """The normal distribution with mean `loc` and standard deviation `scale`."""
 
     has_rsample = True
+    arg_constraints: Any = {"loc": constraints.real, "scale": constraints.positive}
+    support = constraints.real
 
     def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
         self.loc, self.scale = broadcast(loc, scale)
-        super().__init__(self.loc.shape)
+        super().__init__(self.loc.shape, validate_args=validate_args)
 
     @property
     def mean(self) -> Tensor:
@@ -47,7 +46,7 @@ class Normal(Distribution):
         return self.loc + noise * self.scale
 
     def log_prob(self, value: Any) -> Tensor:
-        distance = _value(value, self.loc) - self.loc
+        distance = self._at(value, self.loc) - self.loc
         return (
             -(distance**2) / (2 * self.variance)
             - self.scale.log()
@@ -56,7 +55,7 @@ class Normal(Distribution):
 
     def cdf(self, value: Any) -> Tensor:
         """The probability of a smaller value."""
-        distance = _value(value, self.loc) - self.loc
+        distance = self._at(value, self.loc) - self.loc
         result: Tensor = 0.5 * (1 + tt.erf(distance / (self.scale * math.sqrt(2))))
         return result
 
@@ -64,15 +63,29 @@ class Normal(Distribution):
         result: Tensor = 0.5 + 0.5 * math.log(2 * math.pi) + self.scale.log()
         return result
 
+    def icdf(self, value: Any) -> Tensor:
+        """The value below which lie so many."""
+        return self.loc + self.scale * tt.erfinv(2 * as_value(value, self.loc) - 1) * math.sqrt(2)
+
 
 class Uniform(Distribution):
     """Equal density between `low` and `high`."""
 
     has_rsample = True
 
+    @property
+    def arg_constraints(self) -> Any:
+        """What each parameter may be."""
+        return {"low": constraints.less_than(self.high), "high": constraints.greater_than(self.low)}
+
+    @constraints.dependent_property(is_discrete=False, event_dim=0)
+    def support(self) -> Any:
+        """What can be drawn."""
+        return constraints.interval(self.low, self.high)
+
     def __init__(self, low: Any, high: Any, validate_args: bool | None = None) -> None:
         self.low, self.high = broadcast(low, high)
-        super().__init__(self.low.shape)
+        super().__init__(self.low.shape, validate_args=validate_args)
 
     @property
     def mean(self) -> Tensor:
@@ -88,22 +101,38 @@ class Uniform(Distribution):
         return self.low + noise * (self.high - self.low)
 
     def log_prob(self, value: Any) -> Tensor:
-        value = _value(value, self.low)
+        value = self._at(value, self.low)
         inside = (self.low <= value) & (self.high > value)
         return tt.log(inside.to(self.low.dtype)) - tt.log(self.high - self.low)
 
     def entropy(self) -> Tensor:
         return tt.log(self.high - self.low)
 
+    @property
+    def mode(self) -> Tensor:
+        return tt.full_like(self.low, math.nan)
+
+    def cdf(self, value: Any) -> Tensor:
+        """The probability of a smaller value."""
+        value = self._at(value, self.low)
+        result: Tensor = ((value - self.low) / (self.high - self.low)).clamp(0.0, 1.0)
+        return result
+
+    def icdf(self, value: Any) -> Tensor:
+        """The value below which lie so many."""
+        return as_value(value, self.low) * (self.high - self.low) + self.low
+
 
 class Exponential(Distribution):
     """Waiting times of events that come at `rate`."""
 
     has_rsample = True
+    arg_constraints: Any = {"rate": constraints.positive}
+    support = constraints.nonnegative
 
     def __init__(self, rate: Any, validate_args: bool | None = None) -> None:
         (self.rate,) = broadcast(rate)
-        super().__init__(self.rate.shape)
+        super().__init__(self.rate.shape, validate_args=validate_args)
 
     @property
     def mean(self) -> Tensor:
@@ -119,10 +148,22 @@ class Exponential(Distribution):
         return -tt.log1p(-uniform) / self.rate
 
     def log_prob(self, value: Any) -> Tensor:
-        return self.rate.log() - self.rate * _value(value, self.rate)
+        return self.rate.log() - self.rate * self._at(value, self.rate)
 
     def entropy(self) -> Tensor:
         return 1.0 - tt.log(self.rate)
+
+    @property
+    def mode(self) -> Tensor:
+        return tt.zeros_like(self.rate)
+
+    def cdf(self, value: Any) -> Tensor:
+        """The probability of a smaller value."""
+        return 1 - (-self.rate * self._at(value, self.rate)).exp()
+
+    def icdf(self, value: Any) -> Tensor:
+        """The value below which lie so many."""
+        return -tt.log1p(-as_value(value, self.rate)) / self.rate
 
 
 class _Discrete(Distribution):
@@ -141,6 +182,10 @@ class _Discrete(Distribution):
 class Bernoulli(_Discrete):
     """1 with probability `probs`, or sigmoid(`logits`), else 0."""
 
+    has_enumerate_support = True
+    arg_constraints: Any = {"probs": constraints.unit_interval, "logits": constraints.real}
+    support = constraints.boolean
+
     def __init__(
         self, probs: Any = None, logits: Any = None, validate_args: bool | None = None
     ) -> None:
@@ -149,7 +194,7 @@ class Bernoulli(_Discrete):
             self._logits = given
         else:
             self._probs = given
-        super().__init__(given.shape)
+        super().__init__(given.shape, validate_args=validate_args)
 
     @property
     def probs(self) -> Tensor:
@@ -182,13 +227,24 @@ class Bernoulli(_Discrete):
             return tt.bernoulli(self.probs.expand(self._extended(sample_shape)))
 
     def log_prob(self, value: Any) -> Tensor:
-        logits, target = tt.broadcast_tensors(self.logits, _value(value, self.logits))
+        logits, target = tt.broadcast_tensors(self.logits, self._at(value, self.logits))
         return -F.binary_cross_entropy_with_logits(
             logits, target.to(logits.dtype), reduction="none"
         )
 
     def entropy(self) -> Tensor:
         return F.binary_cross_entropy_with_logits(self.logits, self.probs, reduction="none")
+
+    def enumerate_support(self, expand: bool = True) -> Tensor:
+        like = self._logits if self._probs is None else self._probs
+        assert like is not None
+        return self._enumerated(tt.arange(2, dtype=like.dtype, device=like.device), expand)
+
+    @property
+    def mode(self) -> Tensor:
+        likelier = (self.probs >= 0.5).to(self.probs.dtype)
+        result: Tensor = tt.where(self.probs == 0.5, math.nan, likelier)
+        return result
 
 
 class Categorical(_Discrete):
@@ -198,6 +254,14 @@ class Categorical(_Discrete):
     >>> tt.distributions.Categorical(tt.tensor([0.0, 1.0])).sample((3,)).tolist()
     [1, 1, 1]
     """
+
+    has_enumerate_support = True
+    arg_constraints: Any = {"probs": constraints.simplex, "logits": constraints.real_vector}
+
+    @constraints.dependent_property(is_discrete=True, event_dim=0)
+    def support(self) -> Any:
+        """What can be drawn."""
+        return constraints.integer_interval(0, self._num_events - 1)
 
     def __init__(
         self, probs: Any = None, logits: Any = None, validate_args: bool | None = None
@@ -210,7 +274,7 @@ class Categorical(_Discrete):
         else:
             self._probs = given / given.sum(-1, keepdim=True)
         self._num_events = int(given.shape[-1])
-        super().__init__(given.shape[:-1])
+        super().__init__(given.shape[:-1], validate_args=validate_args)
 
     @property
     def probs(self) -> Tensor:
@@ -242,7 +306,7 @@ class Categorical(_Discrete):
             return drawn.t().reshape(self._extended(sample_shape))
 
     def log_prob(self, value: Any) -> Tensor:
-        value = _value(value, self.logits).to(tt.int64).unsqueeze(-1)
+        value = self._at(value, self.logits).to(tt.int64).unsqueeze(-1)
         shape = tt.broadcast_shapes(tuple(value.shape[:-1]), tuple(self.logits.shape[:-1]))
         logits = self.logits.expand((*shape, self._num_events))
         return logits.gather(-1, value.expand((*shape, 1))).squeeze(-1)
@@ -251,6 +315,17 @@ class Categorical(_Discrete):
         low = -3.4028234663852886e38
         result: Tensor = -(self.logits.clamp(min=low) * self.probs).sum(-1)
         return result
+
+    def enumerate_support(self, expand: bool = True) -> Tensor:
+        return self._enumerated(tt.arange(self._num_events, device=self.logits.device), expand)
+
+    @property
+    def mean(self) -> Tensor:
+        return tt.full(self.batch_shape, math.nan, dtype=self.probs.dtype, device=self.probs.device)
+
+    @property
+    def variance(self) -> Tensor:
+        return tt.full(self.batch_shape, math.nan, dtype=self.probs.dtype, device=self.probs.device)
 
 
 @register_kl(Normal, Normal)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from .._core import Tensor, ops
@@ -13,46 +14,86 @@ if TYPE_CHECKING:
 __all__ = ["functional_call", "stack_module_state"]
 
 
-def functional_call(module: Module, parameter_and_buffer_dicts: Any, args: Any = None,
-                    kwargs: dict[str, Any] | None = None, *, tie_weights: bool = True,
-                    strict: bool = False) -> Any:
-    """Calls the module with the given tensors, by dotted name, in place of its parameters and buffers.
+_ABSENT: Any = object()
 
-    The module itself is unchanged afterwards. With tie_weights, a name that shares its tensor with a
-    given one takes the new tensor too. strict: the names must be exactly the module's.
-    """
+
+def _tensors_of(dicts: Any) -> dict[str, Tensor]:
+    listed = [dicts] if isinstance(dicts, Mapping) else dicts
+    if isinstance(listed, str) or not all(isinstance(each, Mapping) for each in listed):
+        raise ValueError("Expected all elements of parameter_and_buffer_dicts to be dictionaries")
     given: dict[str, Tensor] = {}
-    dicts = parameter_and_buffer_dicts
-    for each in [dicts] if isinstance(dicts, Mapping) else list(dicts):
+    for each in listed:
         repeated = given.keys() & each.keys()
         if repeated:
             raise ValueError(f"{sorted(repeated)} appear in multiple dictionaries; behavior of "
                              "functional call is ambiguous")
         given.update(each)
+    for name, tensor in given.items():
+        if not name:
+            raise KeyError('tensor name can\'t be empty string ""')
+        if tensor is not None and not isinstance(tensor, Tensor):
+            raise TypeError(f"{name}: {tensor!r} is not an instance of Tensor")
+    return given
+
+
+def _extra_place(module: Module, name: str) -> tuple[Module, str]:
+    """Where a name goes that is no parameter or buffer yet."""
+    *path, last = name.split(".")
+    part: Any = module
+    for step in path:
+        if step not in part._modules:
+            raise AttributeError(f"{type(part).__name__} has no attribute `{step}`")
+        part = part._modules[step]
+    if hasattr(type(part), last):
+        raise AttributeError(f"'{type(part).__name__}' object has no tensor '{last}' to replace")
+    if not isinstance(part.__dict__.get(last), (Tensor, NoneType)):
+        raise TypeError(f"attribute `{last}`: {part.__dict__[last]!r} is not an instance of Tensor")
+    return part, last
+
+
+def _tied(places: dict[str, tuple[Module, str]], given: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The given tensors, and under the names that share a tensor with theirs."""
+    groups: dict[Any, list[str]] = {}
+    for name, (part, last) in places.items():
+        groups.setdefault(part.__dict__[last], []).append(name)
+    found = dict(given)
+    for names in groups.values():
+        own = [name for name in names if name in given]
+        if any(given[name] is not given[own[0]] for name in own[1:]):
+            raise ValueError(f"functional_call got multiple values for keys {sorted(own)}, which are "
+                             "tied. Consider using tie_weights=False")
+        if own:
+            found.update(dict.fromkeys(names, given[own[0]]))
+    return found
+
+
+def functional_call(module: Module, parameter_and_buffer_dicts: Any, args: Any = None,
+                    kwargs: dict[str, Any] | None = None, *, tie_weights: bool = True,
+                    strict: bool = False) -> Any:
+    """Calls the module with the given tensors, by dotted name, in place of its parameters and buffers.
+
+    The module itself is unchanged afterwards; what the call has assigned to a given name is in the
+    dictionary then, if one is given. With tie_weights, a name that shares its tensor with a given one
+    takes the new tensor too. strict: the names must be exactly the module's.
+    """
+    given = _tensors_of(parameter_and_buffer_dicts)
     places: dict[str, tuple[Module, str]] = {}
     for prefix, part in module.named_modules(remove_duplicate=False):
         for name in [*part._parameter_names, *part._buffer_names]:
             if part.__dict__[name] is not None:
                 places[f"{prefix}.{name}" if prefix else name] = (part, name)
-    unknown = sorted(given.keys() - places.keys())
-    missing = sorted(places.keys() - given.keys())
+    wanted = _tied(places, given) if tie_weights else given
+    unknown = sorted(wanted.keys() - places.keys())
+    missing = sorted(places.keys() - wanted.keys())
     if strict and (unknown or missing):
         raise RuntimeError(
-            "Error(s) in functional_call: "
-            + "; ".join(text for text in (
-                f"Unexpected key(s): {', '.join(unknown)}." if unknown else "",
-                f"Missing key(s): {', '.join(missing)}." if missing else "") if text))
-    if unknown:
-        raise AttributeError(f"'{type(module).__name__}' object has no attribute '{unknown[0]}'")
-    replaced = {places[name]: tensor for name, tensor in given.items()}
-    if tie_weights:
-        by_tensor = {places[name][0].__dict__[places[name][1]]: tensor
-                     for name, tensor in given.items()}
-        for part, name in places.values():
-            tied = by_tensor.get(part.__dict__[name])
-            if tied is not None and (part, name) not in replaced:
-                replaced[part, name] = tied
-    before = {(part, name): part.__dict__[name] for part, name in replaced}
+            f"Error(s) in reparametrizing for {type(module).__name__}:"
+            + (f"\n\tUnexpected key(s): {', '.join(map(repr, unknown))}." if unknown else "")
+            + (f"\n\tMissing key(s): {', '.join(map(repr, missing))}." if missing else ""))
+    for name in unknown:
+        places[name] = _extra_place(module, name)
+    replaced = {places[name]: tensor for name, tensor in wanted.items()}
+    before = {(part, name): part.__dict__.get(name, _ABSENT) for part, name in replaced}
     if args is None:
         args = ()
     elif not isinstance(args, tuple):
@@ -62,8 +103,16 @@ def functional_call(module: Module, parameter_and_buffer_dicts: Any, args: Any =
             part.__dict__[name] = tensor
         return module(*args, **(kwargs or {}))
     finally:
+        if isinstance(parameter_and_buffer_dicts, MutableMapping):
+            for key in given:
+                part, name = places[key]
+                if part.__dict__.get(name) is not given[key] and name in part.__dict__:
+                    parameter_and_buffer_dicts[key] = part.__dict__[name]
         for (part, name), tensor in before.items():
-            part.__dict__[name] = tensor
+            if tensor is _ABSENT:
+                part.__dict__.pop(name, None)
+            else:
+                part.__dict__[name] = tensor
 
 
 def stack_module_state(models: Sequence[Module]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

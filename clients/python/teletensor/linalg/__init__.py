@@ -6,7 +6,7 @@ positive-definite or a decomposition that does not converge raises LinAlgError w
 depends on it is read.
 """
 
-from .. import _out
+from .. import _checked, _out
 from .._errors import LinAlgError
 from ._decompositions import (
     cholesky,
@@ -65,4 +65,5 @@ __all__ = [
     "vecdot", "vector_norm",
 ]
 
+_checked.attach(globals(), __all__)
 _out.attach(globals(), _out.LINALG)

@@ -28,7 +28,7 @@ def square(a: Tensor, name: str) -> None:
 def floating(a: Tensor, name: str) -> None:
     """Refuses integers and bools."""
     if not a.is_floating_point() and not is_complex(a):
-        raise RuntimeError(f"linalg.{name}: Expected a floating point or complex tensor as input. "
+        raise NotImplementedError(f"linalg.{name}: Expected a floating point or complex tensor as input. "
                            f"Got {a.dtype}")
 
 

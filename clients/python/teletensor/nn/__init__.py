@@ -1,6 +1,6 @@
 """Networks: Module, layers, losses; functional, init and utils beside them."""
 
-from . import functional, grad, init, utils
+from . import functional, grad, init, modules, utils
 from .activation import *  # noqa: F403
 from .activation import __all__ as _activation
 from .adaptive import AdaptiveLogSoftmaxWithLoss
@@ -74,6 +74,7 @@ __all__ = [
     "functional",
     "grad",
     "init",
+    "modules",
     "utils",
     *_activation,
     *_batchnorm,

@@ -112,10 +112,10 @@ def load_state(
     known.update(extras)
     missing += [name for name in [*(e[2] for e in entries), *extras] if name not in state]
     unexpected += [key for key in state if key not in known]
-    if strict and unexpected:
-        errors.append(f"Unexpected key(s) in state_dict: {_quoted(unexpected)}. ")
     if strict and missing:
         errors.append(f"Missing key(s) in state_dict: {_quoted(missing)}. ")
+    if strict and unexpected:
+        errors.append(f"Unexpected key(s) in state_dict: {_quoted(unexpected)}. ")
     for owner, name, full_name in entries:
         if full_name in state:
             problem = _problem(full_name, owner.__dict__[name], state[full_name])

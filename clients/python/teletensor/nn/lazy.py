@@ -181,7 +181,8 @@ class LazyLinear(_Lazy):
         return shape[1]
 
     def extra_repr(self) -> str:
-        return f"in_features=0, out_features={self.out_features}"
+        bias = self.__dict__["_arguments"]["bias"]
+        return f"in_features=0, out_features={self.out_features}, bias={bias}"
 
 
 class _LazyConv(_Lazy):

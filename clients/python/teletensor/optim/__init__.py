@@ -1,7 +1,7 @@
 """Optimizers. A step is one instruction per parameter group: the daemon updates the whole list."""
 
 from . import lr_scheduler, swa_utils
-from .adam import Adam, AdamW
+from .adam import Adam, AdamW, SparseAdam
 from .adaptive import Adadelta, Adagrad, Adamax, NAdam, RAdam, RMSprop
 from .classic import ASGD, Rprop
 from .lbfgs import LBFGS
@@ -25,6 +25,7 @@ __all__ = [
     "RAdam",
     "RMSprop",
     "Rprop",
+    "SparseAdam",
     "lr_scheduler",
     "swa_utils",
 ]

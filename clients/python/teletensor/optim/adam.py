@@ -1,4 +1,4 @@
-"""Adam and AdamW."""
+"""Adam, AdamW and SparseAdam."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .. import _ops
 from .._tensor import Tensor
 from ._lists import ListOptimizer, options
 
-__all__ = ["Adam", "AdamW"]
+__all__ = ["Adam", "AdamW", "SparseAdam"]
 
 
 class Adam(ListOptimizer):
@@ -31,7 +31,7 @@ class Adam(ListOptimizer):
         lr: float | Tensor = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
-        weight_decay: float = 0.0,
+        weight_decay: float = 0,
         amsgrad: bool = False,
         *,
         foreach: bool | None = None,
@@ -103,3 +103,50 @@ class AdamW(Adam):
             fused=fused,
             decoupled_weight_decay=True,
         )
+
+
+class SparseAdam(ListOptimizer):
+    """Adam that leaves the rows (along dimension 0) alone whose gradient is zero, states and all: those
+    of an embedding that a batch did not look up. Gradients are dense here, also of `sparse=True`.
+
+    State: "step" (a number), "exp_avg", "exp_avg_sq".
+    """
+
+    counts_only = False
+
+    def __init__(
+        self,
+        params: Iterable[Tensor] | Iterable[dict[str, Any]],
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        maximize: bool = False,
+    ) -> None:
+        super().__init__(params, options(**locals()))
+
+    def _check_group(self, group: dict[str, Any]) -> None:
+        super()._check_group(group)
+        for name, text in (("lr", "learning rate"), ("eps", "epsilon value")):
+            if not group[name] > 0:
+                raise ValueError(f"Invalid {text}: {group[name]}")
+        if any(parameter.is_complex() for parameter in group["params"]):
+            raise ValueError("SparseAdam does not support complex parameters")
+
+    def _states(self, group: dict[str, Any]) -> tuple[str | None, ...]:
+        return ("exp_avg", "exp_avg_sq")
+
+    def _begin(self, group: dict[str, Any], parameter: Tensor, state: dict[str, Any]) -> None:
+        state["step"] = 0
+        state["exp_avg"] = tt.zeros_like(parameter)
+        state["exp_avg_sq"] = tt.zeros_like(parameter)
+
+    def _apply(self, group: dict[str, Any], lists: list[list[Tensor]], numbers: Any) -> None:
+        beta1, beta2 = group["betas"]
+        size = group["lr"] * (1 - beta2**numbers) ** 0.5 / (1 - beta1**numbers)
+        for parameter, gradient, mean, square in zip(*lists, strict=True):
+            gradient = -gradient if group["maximize"] else gradient
+            inner = tuple(range(1, gradient.dim()))
+            rows = (gradient != 0).any(inner, keepdim=True).to(parameter.dtype)
+            mean.lerp_(gradient, rows * (1 - beta1))
+            square.lerp_(gradient * gradient, rows * (1 - beta2))
+            parameter.sub_(rows * size * mean / (square.sqrt() + group["eps"]))

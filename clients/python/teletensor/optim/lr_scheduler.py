@@ -230,7 +230,7 @@ class CosineAnnealingLR(LRScheduler):
 
 class CosineAnnealingWarmRestarts(LRScheduler):
     """Half a cosine from the initial rate to eta_min in T_0 epochs, then from the start again, each
-    period T_mult times as long. Source: Loshchilov, Hutter 2016."""
+    period T_mult times as long: T_cur epochs of T_i have passed. Source: Loshchilov, Hutter 2016."""
 
     def __init__(
         self,
@@ -265,6 +265,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
             period *= self.T_mult
             if self.T_mult == 1:
                 position %= period
+        self.T_cur, self.T_i = position, period
         cosine = (1 + math.cos(math.pi * position / period)) / 2
         return [self.eta_min + (base - self.eta_min) * cosine for base in self.base_lrs]
 

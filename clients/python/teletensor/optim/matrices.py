@@ -29,7 +29,7 @@ class Adafactor(Optimizer):
         beta2_decay: float = -0.8,
         eps: tuple[float | None, float] = (None, 1e-3),
         d: float = 1.0,
-        weight_decay: float = 0.0,
+        weight_decay: float = 0,
         *,
         foreach: bool | None = None,
         maximize: bool = False,

@@ -163,7 +163,16 @@ struct ChainCall {
   void* y;
   const int* flag;
   double alpha;
-  bool fill;
+  bool fill, fresh, mean;  // fresh: what y has does not count
+};
+// Several indices, for dimensions of `size`, as one of all of them; each is one number where its
+// step is 0.
+struct JoinCall {
+  std::int64_t n;
+  const std::int64_t* index[4];
+  std::int64_t size[4], step[4];
+  std::int64_t* to;
+  int indices;
 };
 inline constexpr int kScatterRank = 8;
 struct ScatterCall {
@@ -175,7 +184,8 @@ struct ScatterCall {
   std::int64_t shape[kScatterRank], index_strides[kScatterRank], x_strides[kScatterRank],
       y_strides[kScatterRank];
   int rank, dim;
-  bool fill;
+  std::int64_t* counts;  // of what has come to each element of a row-major y; null: not counted
+  bool fill, fresh, mean;
 };
 
 // As cpu/conv.h; rows, columns and depth of the product of one group, in `slices` of `slice`.
@@ -208,12 +218,42 @@ struct AttentionCall {
   bool causal;
 };
 
-// Lines of [before, length, step].
+// Lines of [before, length, step]; long ones in `pieces` of `piece` elements, the last may be
+// shorter, with what comes of each (and its place) in `totals` (and `best`).
 struct ScanCall {
-  std::int64_t n, length, step;
+  std::int64_t n, length, step, piece, pieces;
   const void* x;
   void* y;
   std::int64_t* places;
+  void* totals;
+  std::int64_t* best;
+};
+
+// The elements of a row-major mask, `blocks` of 1024; `starts`: of each block's picked ones among
+// all. At most `wanted` are written.
+struct SelectCall {
+  std::int64_t n, size, blocks, wanted;
+  const void *mask, *x;
+  void* y;
+  std::int64_t* starts;
+  int* flag;  // may be null where nothing is checked
+  std::int64_t shape[8];
+  int rank;
+};
+
+// Values find their places in lines of `length`, `width` of them in each line (0: in the one line).
+struct SearchCall {
+  std::int64_t n, length, width;
+  const void *sorted, *values;
+  void* places;
+  bool right;
+};
+// n rows of `columns`.
+struct RowsCall {
+  std::int64_t n, columns, width;
+  const void* x;
+  const std::int64_t* from;
+  std::int64_t* to;
 };
 
 // The same lines. Items of all of a line, or of what runs have kept of it (`kept`, where they are

@@ -20,6 +20,75 @@ void accumulate(T& to, T from, double alpha) {
   }
 }
 
+template <class T>
+void multiply(T& to, T from) {
+  if constexpr (std::is_same_v<T, Bool>) {
+    to.byte = to.byte != 0 && from.byte != 0;
+  } else if constexpr (std::is_integral_v<T>) {
+    to = static_cast<T>(static_cast<std::uint64_t>(to) * static_cast<std::uint64_t>(from));
+  } else if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>) {
+    to = T(static_cast<float>(to) * static_cast<float>(from));
+  } else {
+    to = to * from;
+  }
+}
+
+// A NaN wins. Complex numbers have no order.
+template <class T>
+void keep_extreme(T& to, T from, bool largest) {
+  if constexpr (std::is_same_v<T, Bool>) {
+    if (largest ? from.byte != 0 : from.byte == 0) to = from;
+  } else if constexpr (!std::is_same_v<T, Complex64> && !std::is_same_v<T, Complex128>) {
+    using A = std::conditional_t<std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>, float, T>;
+    const A a = static_cast<A>(from), b = static_cast<A>(to);
+    if (b == b && ((largest ? a > b : a < b) || a != a)) to = from;
+  }
+}
+
+// Integers round down, as PyTorch's mean of a scatter.
+template <class T>
+void divide(T& to, std::int64_t count) {
+  if constexpr (std::is_same_v<T, Bool>) {
+    return;
+  } else if constexpr (std::is_same_v<T, Complex64> || std::is_same_v<T, Complex128>) {
+    to = to / T(static_cast<double>(count));
+  } else if constexpr (std::is_floating_point_v<T>) {
+    to = to / static_cast<T>(count);
+  } else if constexpr (!std::is_integral_v<T>) {
+    to = T(static_cast<float>(to) / static_cast<float>(count));
+  } else if constexpr (!std::is_signed_v<T>) {
+    to = static_cast<T>(to / static_cast<std::uint64_t>(count));
+  } else {
+    const auto n = static_cast<std::int64_t>(to);
+    const std::int64_t quotient = n / count;
+    to = static_cast<T>(n % count != 0 && n < 0 ? quotient - 1 : quotient);
+  }
+}
+
+enum ScatterWrite { kWriteCopy, kWriteAdd, kWriteProduct, kWriteMax, kWriteMin };
+
+template <class T, int kWrite>
+void combine(T& to, T from, double alpha) {
+  if constexpr (kWrite == kWriteCopy) {
+    to = from;
+  } else if constexpr (kWrite == kWriteAdd) {
+    accumulate(to, from, alpha);
+  } else if constexpr (kWrite == kWriteProduct) {
+    multiply(to, from);
+  } else {
+    keep_extreme(to, from, kWrite == kWriteMax);
+  }
+}
+
+inline void join_places(const calls::JoinCall& p, std::int64_t at) {
+  std::int64_t place = 0;
+  for (int j = 0; j < p.indices; ++j) {
+    const std::int64_t value = p.index[j][at * p.step[j]];
+    place = place * p.size[j] + (value < 0 ? value + p.size[j] : value);
+  }
+  p.to[at] = place;
+}
+
 // Chains of equal indices: next[i] is the place of the next one, or count; first[i] tells whether
 // there is none before. A thread for each looks for its next.
 inline void chain_links(const calls::ChainCall& p, std::int64_t i) {
@@ -43,7 +112,7 @@ inline ChainPlace chain_place(const calls::ChainCall& p, std::int64_t at) {
   return {i, at, (rest * p.size + place) * p.after + column};
 }
 
-template <class T>
+template <class T, int kWrite>
 void chain_add(const calls::ChainCall& p, std::int64_t at) {
   if (*p.flag != 0) return;
   const ChainPlace place = chain_place(p, at);
@@ -51,9 +120,17 @@ void chain_add(const calls::ChainCall& p, std::int64_t at) {
   const T* const x = static_cast<const T*>(p.x);
   T* const y = static_cast<T*>(p.y) + place.to;
   T total = *y;
+  std::int64_t count = 0;
   for (std::int64_t i = place.i; i < p.count; i = p.next[i]) {
-    accumulate(total, x[p.fill ? 0 : place.from + (i - place.i) * p.after], p.alpha);
+    const T value = x[p.fill ? 0 : place.from + (i - place.i) * p.after];
+    if (p.fresh && count == 0) {
+      total = value;
+    } else {
+      combine<T, kWrite>(total, value, p.alpha);
+    }
+    ++count;
   }
+  if (p.mean) divide(total, count + !p.fresh);
   *y = total;
 }
 
@@ -66,7 +143,7 @@ void chain_copy(const calls::ChainCall& p, std::int64_t at) {
 }
 
 // A line of the index: its elements go to one line of y, one after the other.
-template <class T, int kAdd>
+template <class T, int kWrite>
 void scatter_line(const calls::ScatterCall& p, std::int64_t line) {
   if (*p.flag != 0) return;
   std::int64_t rest = line, at = 0, to = 0, from = 0;
@@ -79,14 +156,24 @@ void scatter_line(const calls::ScatterCall& p, std::int64_t line) {
   }
   const T* const x = static_cast<const T*>(p.x);
   T* const y = static_cast<T*>(p.y);
-  for (std::int64_t i = 0; i < p.shape[p.dim]; ++i) {
-    T& place = y[to + p.index[at + i * p.index_strides[p.dim]] * p.y_strides[p.dim]];
+  const auto place_of = [&](std::int64_t i) {
+    return to + p.index[at + i * p.index_strides[p.dim]] * p.y_strides[p.dim];
+  };
+  const std::int64_t length = p.shape[p.dim];
+  for (std::int64_t i = 0; i < length; ++i) {
+    const std::int64_t place = place_of(i);
     const T value = x[p.fill ? 0 : from + i * p.x_strides[p.dim]];
-    if (kAdd) {
-      accumulate(place, value, 1);
+    if (p.counts && p.counts[place]++ == 0 && p.fresh) {
+      y[place] = value;
     } else {
-      place = value;
+      combine<T, kWrite>(y[place], value, 1);
     }
+  }
+  if (!p.mean) return;
+  for (std::int64_t i = 0; i < length; ++i) {
+    const std::int64_t place = place_of(i);
+    if (p.counts[place] > 0) divide(y[place], p.counts[place] + !p.fresh);
+    p.counts[place] = 0;
   }
 }
 

@@ -1,5 +1,6 @@
 """Layers, activations and losses as functions."""
 
+from ... import _checked
 from .activations import *  # noqa: F403
 from .activations import __all__ as _activations
 from .attention import *  # noqa: F403
@@ -30,3 +31,5 @@ __all__ = [
     *_sdpa,
     *_vision,
 ]
+
+_checked.attach(globals(), __all__)

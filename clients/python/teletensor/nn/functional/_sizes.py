@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ def sizes(name: str, argument: str, value: Any, count: int) -> tuple[int, ...]:
     if isinstance(value, int) and not isinstance(value, bool):
         return (value,) * count
     try:
-        numbers = tuple(int(v) for v in value)
+        numbers = tuple(map(operator.index, value))
     except TypeError:
         raise TypeError(
             f"{name}(): argument '{argument}' must be an int or a sequence of ints, "

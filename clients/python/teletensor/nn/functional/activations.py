@@ -177,6 +177,10 @@ def threshold(input: Tensor, threshold: float, value: float, inplace: bool = Fal
 
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
     """x where x > 0, else weight * x; weight has one element, or one per entry of dimension 1."""
+    if weight.dim() > 1:
+        raise RuntimeError(
+            f"prelu: Expected `weight` to be a scalar or 1D tensor, but got: ndim = {weight.dim()}"
+        )
     if weight.numel() != 1:
         channels = input.shape[1] if input.dim() > 1 else 1
         if weight.dim() != 1 or weight.numel() != channels:

@@ -51,6 +51,11 @@ def bilinear(
             f"bilinear: sizes do not fit: input1 {list(shapes[0])}, input2 {list(shapes[1])}, "
             f"weight {list(shapes[2])}"
         )
+    if bias is not None and tuple(bias.shape) != shapes[2][:1]:
+        raise RuntimeError(
+            f"bilinear(): bias of shape {list(bias.shape)} does not match weight size: expected "
+            f"{list(shapes[2][:1])}"
+        )
     left = tt.matmul(input1.unsqueeze(-2).unsqueeze(-3), weight).squeeze(-2)
     result: Tensor = tt.matmul(left, input2.unsqueeze(-1)).squeeze(-1)
     return result if bias is None else result + bias
@@ -145,6 +150,9 @@ def embedding_bag(
         )
         input, weight = weight, input
     if per_sample_weights is not None:
+        if per_sample_weights.dtype != weight.dtype:
+            raise RuntimeError(f"{name}: expected weight and per_sample_weights to have the same type, got "
+                               f"{weight.dtype.name} and {per_sample_weights.dtype.name}")
         if tuple(per_sample_weights.shape) != tuple(input.shape):
             raise ValueError(
                 f"{name}: If per_sample_weights ({list(per_sample_weights.shape)}) is not None, "
@@ -369,10 +377,10 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
 
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """sum(x1 * x2) / (max(|x1|, eps) * max(|x2|, eps)) along dim; the shapes broadcast."""
-    if not (x1.dtype.is_floating_point and x2.dtype.is_floating_point):
-        raise RuntimeError(
-            f"expected common dtype to be floating point, yet common dtype is {x1.dtype}"
-        )
+    dtype = tt.result_type(x1, x2)
+    if not dtype.is_floating_point:
+        raise RuntimeError(f"expected common dtype to be floating point, yet common dtype is {dtype}")
+    x1, x2 = x1.to(dtype), x2.to(dtype)
     if tuple(x1.shape) != tuple(x2.shape):
         x1, x2 = tt.broadcast_tensors(x1, x2)
     first = tt.norm(x1, 2, dim, keepdim=True).clamp(min=eps)

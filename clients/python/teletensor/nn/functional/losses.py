@@ -85,14 +85,6 @@ def _weighted(loss: Tensor, weight: Tensor, reduction: str, by_weight: bool) -> 
     return _reduce(loss * weight, reduction)
 
 
-def _check_shapes(name: str, input: Tensor, target: Tensor) -> None:
-    if tuple(input.shape) != tuple(target.shape):
-        raise ValueError(
-            f"{name}: input and target have different shapes: {list(input.shape)} and "
-            f"{list(target.shape)}"
-        )
-
-
 def mse_loss(
     input: Tensor,
     target: Tensor,
@@ -249,6 +241,12 @@ def binary_cross_entropy_with_logits(
         )
     if input.dtype in (tt.float16, tt.bfloat16):  # rounded once
         return _ops.binary_cross_entropy_with_logits(input, target, weight, pos_weight, reduction)
+    for name, one in (("weight", weight), ("pos_weight", pos_weight)):
+        if one is not None and tt.broadcast_shapes(one.shape, input.shape) != tuple(input.shape):
+            raise RuntimeError(
+                f"binary_cross_entropy_with_logits: {name} of shape {list(one.shape)} does not "
+                f"broadcast to the input's shape {list(input.shape)}"
+            )
     # The same from elementwise ops: their loops are vectors, the op's are not.
     likely = _ops.logsigmoid(input)
     if pos_weight is None:
@@ -269,6 +267,8 @@ def kl_div(
     """target * (log(target) - input), 0 where target is 0; input holds log-probabilities, with
     log_target target does too. "batchmean" divides the sum by the first size."""
     reduction = _legacy(size_average, reduce, reduction)
+    if input._shape != target._shape:
+        input, target = tt.broadcast_tensors(input, target)
     if reduction == "batchmean":
         total = _ops.kl_div(input, target, "sum", log_target)
         return total / (input.shape[0] if input.dim() else 1)
@@ -314,8 +314,16 @@ def gaussian_nll_loss(
         if var < 0:
             raise ValueError("var has negative entry/entries")
         var = tt.full_like(input, var)
-    elif var.dim() == input.dim() - 1 and tuple(var.shape) == tuple(input.shape[:-1]):
-        var = var.unsqueeze(-1)
+    elif tuple(var.shape) != tuple(input.shape):
+        if tuple(var.shape) == tuple(input.shape[:-1]):
+            var = var.unsqueeze(-1)
+        elif input.dim() != var.dim() or [
+            n for m, n in zip(input.shape, var.shape, strict=True) if m != n
+        ] != [1]:
+            raise ValueError(
+                f"gaussian_nll_loss: var of shape {list(var.shape)} is of incorrect size for input "
+                f"of shape {list(input.shape)}"
+            )
     v = var.clamp(min=eps)
     loss = (tt.log(v) + (input - target) ** 2 / v) * 0.5
     if full:
@@ -350,6 +358,11 @@ def margin_ranking_loss(
 ) -> Tensor:
     """max(0, -target * (input1 - input2) + margin) for targets of 1 and -1."""
     reduction = _legacy(size_average, reduce, reduction)
+    if not input1.dim() == input2.dim() == target.dim():
+        raise RuntimeError(
+            f"margin_ranking_loss : All input tensors should have same dimension but got sizes: "
+            f"input1: {input1.shape}, input2: {input2.shape}, target: {target.shape} "
+        )
     return _reduce((-target * (input1 - input2) + margin).clamp(min=0), reduction)
 
 
@@ -362,7 +375,6 @@ def soft_margin_loss(
 ) -> Tensor:
     """log(1 + exp(-target * input)) for targets of 1 and -1."""
     reduction = _legacy(size_average, reduce, reduction)
-    _check_shapes("soft_margin_loss", input, target)
     return _reduce(-_ops.logsigmoid(target * input), reduction)
 
 
@@ -378,6 +390,13 @@ def cosine_embedding_loss(
     """1 - cos(x1, x2) where the target is 1, max(0, cos(x1, x2) - margin) where it is -1; inputs
     [N, D] or [D], target [N] or []."""
     reduction = _legacy(size_average, reduce, reduction)
+    if target.dim() > 1:
+        raise RuntimeError("0D or 1D target tensor expected, multi-target not supported")
+    if not input1.dim() == input2.dim() == target.dim() + 1:
+        raise RuntimeError(
+            f"{target.dim()}D target tensor expects {target.dim() + 1}D input tensors, but found "
+            f"inputs with sizes {list(input1.shape)} and {list(input2.shape)}."
+        )
     eps = 1e-12
     product = (input1 * input2).sum(-1)
     lengths = ((input1 * input1).sum(-1) + eps) * ((input2 * input2).sum(-1) + eps)
@@ -405,6 +424,12 @@ def triplet_margin_loss(
     reduction = _legacy(size_average, reduce, reduction)
     if margin <= 0:
         raise ValueError(f"margin must be greater than 0, got {margin}")
+    if not anchor.dim() == positive.dim() == negative.dim():
+        raise RuntimeError(
+            f"The anchor, positive, and negative tensors are expected to have the same number of "
+            f"dimensions, but got: anchor {anchor.dim()}D, positive {positive.dim()}D, and negative "
+            f"{negative.dim()}D inputs"
+        )
     near = tt.norm(anchor - positive + eps, p, -1)
     far = tt.norm(anchor - negative + eps, p, -1)
     if swap:

@@ -51,6 +51,11 @@ def rms_norm(
             f"rms_norm: normalized_shape {list(sizes)} does not end the input's shape "
             f"{list(input.shape)}"
         )
+    if weight is not None and tuple(weight.shape) != sizes:
+        raise RuntimeError(
+            f"rms_norm: Expected weight to be of same shape as normalized_shape, but got weight of "
+            f"shape {list(weight.shape)} and normalized_shape = {list(sizes)}"
+        )
     if eps is None:
         eps = _EPSILON[str(input.dtype.to_real()).rpartition(".")[2]]
     wide = input.to(tt.float32) if input.dtype in (tt.float16, tt.bfloat16) else input
@@ -63,6 +68,8 @@ def rms_norm(
 def _running(
     name: str, input: Tensor, mean: Tensor | None, var: Tensor | None, needed: bool
 ) -> None:
+    if not needed and (mean is None) != (var is None):
+        raise ValueError("running_mean and running_var must either both be None or neither be None")
     for which, stat in (("running_mean", mean), ("running_var", var)):
         if stat is None:
             if needed:
@@ -183,6 +190,12 @@ def instance_norm(
                 if running is not None:
                     new = found.reshape((batch, channels)).mean(0) * factor
                     running.lerp_(new.to(running.dtype), momentum)
+    for name, one in (("weight", weight), ("bias", bias)):
+        if one is not None and tuple(one.shape) != (channels,):
+            raise RuntimeError(
+                f"instance_norm: {name} should contain {channels} elements, got shape "
+                f"{list(one.shape)}"
+            )
     return _scaled(result.reshape(tuple(input.shape)), weight, bias)
 
 
@@ -254,9 +267,10 @@ def local_response_norm(
 
 
 def normalize(
-    input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: Tensor | None = None
+    input: Tensor, p: float = 2.0, dim: int | Sequence[int] | None = 1, eps: float = 1e-12,
+    out: Tensor | None = None,
 ) -> Tensor:
-    """x / max(p-norm of x along dim, eps)."""
+    """x / max(p-norm of x along dim (dims; None: all), eps)."""
     norm = tt.norm(input, p, dim, keepdim=True)
     result = input / norm.clamp(min=eps)
     return result if out is None else out.copy_(result)

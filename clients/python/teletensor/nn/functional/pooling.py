@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -318,7 +319,7 @@ def _output(name: str, input: Tensor, output_size: Any, spatial: int) -> tuple[i
             f"{list(input.shape)}"
         )
     own = tuple(input.shape[-spatial:])
-    return tuple(o if w is None else int(w) for w, o in zip(wanted, own, strict=True))
+    return tuple(o if w is None else operator.index(w) for w, o in zip(wanted, own, strict=True))
 
 
 def _adaptive_avg(spatial: int, input: Tensor, output_size: Any) -> Tensor:

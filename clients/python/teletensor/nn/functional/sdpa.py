@@ -129,8 +129,7 @@ def _attend(
     allowed = allowed_backends()
     if fits and allowed & FUSED:
         mask = None if mask is None else _additive(mask, scores, wide)
-        parts = (x.to(wide) for x in (query, key, value))
-        return _ops.attention(*parts, mask, is_causal, scale)[0].to(dtype)
+        return _ops.attention(query, key, value, mask, is_causal, scale)[0]
     if SDPBackend.MATH not in allowed:
         raise RuntimeError(
             f"{_NAME}: none of the allowed backends {sorted(b.name for b in allowed)} can compute "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -51,9 +52,9 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
     "replicate" repeats the edge, "circular" continues with the other end: these take input of 2 to
     5 dimensions and pad the last 1 to 3.
     """
-    edges = [int(p) for p in pad]
+    edges = [operator.index(p) for p in pad]
     if mode == "constant":
-        return _ops.constant_pad_nd(input, 0 if value is None else value, edges)
+        return tt.constant_pad_nd(input, edges, 0 if value is None else value)
     if mode not in ("reflect", "replicate", "circular"):
         raise NotImplementedError(f"Unrecognised padding mode {mode}")
     if value is not None and value != 0:

@@ -169,6 +169,8 @@ def pack_padded_sequence(
         )
     if batch_first:
         input = input.transpose(0, 1)
+    if not numbers:
+        raise RuntimeError("Cannot pack empty tensors.")
     if numbers[0] > input.shape[0]:
         raise RuntimeError(
             f"Expected lengths of at most {input.shape[0]}, the padded length, got {numbers[0]}"

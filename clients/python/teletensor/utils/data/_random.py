@@ -13,17 +13,20 @@ __all__ = ["numpy_generator"]
 
 
 def numpy_generator(generator: Any = None) -> np.random.Generator:
-    """A NumPy generator: the given one; one seeded by the given number; or, for None, one that
-    follows from `teletensor.manual_seed` and moves that stream on by one ordinal."""
+    """A NumPy generator: the given one; one seeded by the given number; or one that follows from
+    the given `teletensor.Generator`, None: that of `teletensor.manual_seed`, and moves its stream
+    on by one ordinal."""
     if generator is None:
-        seed, ordinal = tt.get_rng_state()
-        tt.set_rng_state((seed, ordinal + 1))
+        generator = tt.default_generator
+    if isinstance(generator, tt.Generator):
+        seed, ordinal = generator.get_state()
+        generator.set_state((seed, ordinal + 1))
         return np.random.default_rng((seed, ordinal))
     if isinstance(generator, np.random.Generator):
         return generator
     if isinstance(generator, (int, np.integer)):
         return np.random.default_rng(int(generator))
     raise TypeError(
-        "generator: expected None, a number or numpy.random.Generator, not "
+        "generator: expected None, a number, teletensor.Generator or numpy.random.Generator, not "
         f"{type(generator).__name__}"
     )

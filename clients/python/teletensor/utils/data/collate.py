@@ -18,7 +18,7 @@ def default_collate(batch: Sequence[Any]) -> Any:
     """Samples of the same structure as one structure of batches.
 
     Tensors and NumPy arrays of equal shapes are stacked into a tensor with a new first dimension,
-    numbers become a 1-d tensor (floats float64, ints int64, bools bool), text and bytes stay lists;
+    numbers become a 1-d tensor (floats float64, ints int64, bools bool), text and bytes stay as they are;
     mappings, tuples and lists are collated element by element. Raises TypeError for other types,
     RuntimeError for sequences of unequal lengths.
     """
@@ -36,7 +36,7 @@ def default_collate(batch: Sequence[Any]) -> Any:
     if isinstance(first, float):
         return tt.tensor(list(batch), dtype=tt.float64)
     if isinstance(first, (str, bytes)):
-        return list(batch)
+        return batch
     if isinstance(first, Mapping):
         return {key: default_collate([sample[key] for sample in batch]) for key in first}
     if isinstance(first, Sequence):

@@ -182,7 +182,7 @@ def random_split(
 ) -> list[Subset[T_co]]:
     """Disjoint random subsets. `lengths` are numbers of samples that sum up to the size, or
     fractions that sum up to 1 (what rounding leaves over goes to the subsets in turn). `generator`
-    is None (follows manual_seed), a number or a NumPy generator."""
+    is None (follows manual_seed), a number, a `teletensor.Generator` or a NumPy generator."""
     size = len(dataset)  # type: ignore[arg-type]
     total = sum(lengths)
     if math.isclose(total, 1) and total <= 1:

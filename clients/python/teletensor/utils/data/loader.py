@@ -19,10 +19,10 @@ class DataLoader:
     """Iterates over batches of a dataset.
 
     With batch_size=None samples come one by one. `shuffle` draws a new order for each iteration; it
-    follows `teletensor.manual_seed`, or `generator` (a number or a NumPy generator). `sampler`
-    yields indices, `batch_sampler` lists of indices. Without collate_fn, batches are made by
-    default_collate, or by the dataset's `gather` where it has one (TensorDataset: one instruction
-    per tensor, on the daemon; workers have nothing to do there).
+    follows `teletensor.manual_seed`, or `generator` (a number, a `teletensor.Generator` or a NumPy
+    generator). `sampler` yields indices, `batch_sampler` lists of indices. Without collate_fn,
+    batches are made by default_collate, or by the dataset's `gather` where it has one
+    (TensorDataset: one instruction per tensor, on the daemon; workers have nothing to do there).
 
     num_workers processes index the dataset, each up to prefetch_factor batches ahead (2 unless
     given); the next batch is uploaded while the caller works with this one. The dataset must be

@@ -45,7 +45,7 @@ class RandomSampler(Sampler[int]):
     """A new random order at each iteration; with replacement each index is drawn independently.
 
     num_samples defaults to all. `generator` is None (follows `teletensor.manual_seed`), a number
-    (each iteration then gives the same order), or a NumPy generator.
+    (each iteration then gives the same order), a `teletensor.Generator` or a NumPy generator.
     """
 
     def __init__(

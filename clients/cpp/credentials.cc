@@ -1,0 +1,114 @@
+#include "clients/cpp/credentials.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+
+namespace teletensor::client {
+
+namespace {
+
+constexpr std::size_t kMostPath = 107, kMostToken = 1000;
+constexpr double kMostSeconds = 1e9;
+
+[[noreturn]] void refuse(const std::string& text) { throw Error(Error::kInvalid, text); }
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+std::string contents(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text((std::istreambuf_iterator<char>(file)), {});
+  if (!file.is_open() || file.bad()) refuse(path + ": " + std::strerror(errno));
+  return text;
+}
+
+std::string pem(const std::string& given, const char* name) {
+  const std::string path = given.empty() ? variable(name) : given;
+  return path.empty() ? "" : contents(path);
+}
+
+bool is_loopback(std::string host) {
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
+    host = host.substr(1, host.size() - 2);
+  }
+  if (host == "localhost") return true;
+  in_addr four{};
+  if (inet_pton(AF_INET, host.c_str(), &four) == 1) return ntohl(four.s_addr) >> 24 == 127;
+  in6_addr six{};
+  return inet_pton(AF_INET6, host.c_str(), &six) == 1 &&
+         std::memcmp(&six, &in6addr_loopback, sizeof six) == 0;
+}
+
+std::string token_of(std::string token) {
+  if (token.empty()) token = variable("TELETENSOR_TOKEN");
+  if (token.empty()) {
+    if (const std::string path = variable("TELETENSOR_TOKEN_FILE"); !path.empty()) {
+      token = contents(path);
+    }
+  }
+  const auto space = [](char c) { return c == ' ' || (c >= '\t' && c <= '\r'); };
+  while (!token.empty() && space(token.back())) token.pop_back();
+  token.erase(token.begin(), std::find_if_not(token.begin(), token.end(), space));
+  // gRPC logs a header that it refuses, and refuses it as wrong use, which ends the process.
+  const auto printable = [](char c) { return c >= ' ' && c <= '~'; };
+  if (token.size() > kMostToken || !std::all_of(token.begin(), token.end(), printable)) {
+    refuse("a token is printable ASCII on one line, at most 1,000 characters");
+  }
+  return token;
+}
+
+void check_port(const std::string& address, const std::string& target) {
+  const std::size_t colon = target.rfind(':');
+  int port = 0;
+  if (colon != std::string::npos && colon > 0) {
+    const char* const end = target.data() + target.size();
+    const auto [stop, error] = std::from_chars(target.data() + colon + 1, end, port);
+    if (error != std::errc() || stop != end) port = 0;
+  }
+  if (port < 1 || port > 65535 || address.find('\0') != std::string::npos) {
+    refuse("address \"" + address.substr(0, 200) +
+           "\": expected host:port (1 to 65535), tls://host:port, unix:/path or a path");
+  }
+}
+
+}  // namespace
+
+Credentials credentials_of(const std::string& address, const Options& options) {
+  if (!(options.timeout > 0 && options.timeout <= kMostSeconds)) {
+    refuse("timeout: expected a number of seconds above 0, at most 1e9");
+  }
+  Credentials found;
+  found.token = token_of(options.token);
+  if (address.starts_with('/') || address.starts_with("unix:")) {
+    const std::string path = address.starts_with('/') ? address : address.substr(5);
+    if (path.empty() || path.size() > kMostPath || path.find('\0') != std::string::npos) {
+      refuse("address \"" + address.substr(0, 200) +
+             "\": the path of a UNIX socket has 1 to 107 bytes, not " +
+             std::to_string(path.size()));
+    }
+    found.target = "unix:" + path;
+    return found;
+  }
+  const bool encrypted = address.starts_with("tls://");
+  found.target = encrypted ? address.substr(6) : address;
+  check_port(address, found.target);
+  found.tls = encrypted || !is_loopback(found.target.substr(0, found.target.rfind(':')));
+  if (found.tls) {
+    found.authorities = pem(options.ca, "TELETENSOR_CA");
+    found.certificate = pem(options.certificate, "TELETENSOR_CERT");
+    found.key = pem(options.key, "TELETENSOR_KEY");
+  }
+  return found;
+}
+
+}  // namespace teletensor::client

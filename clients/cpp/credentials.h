@@ -1,0 +1,23 @@
+// How a client reaches a daemon and says who it is: the address, TLS, the token. A connection is
+// encrypted unless it stays on this machine.
+#pragma once
+
+#include <string>
+
+#include "clients/cpp/client.h"
+
+namespace teletensor::client {
+
+struct Credentials {
+  std::string target;  // as gRPC names it: "host:port" or "unix:/path"
+  bool tls = false;
+  std::string authorities, certificate, key;  // PEM texts; "": the system's, none
+  std::string token;                          // "": none
+};
+
+// Of "host:port", "tls://host:port", "unix:/path" or a path. What `options` leave out is what the
+// variables TELETENSOR_TOKEN, TELETENSOR_TOKEN_FILE, TELETENSOR_CA, TELETENSOR_CERT and
+// TELETENSOR_KEY say. Throws Error (kInvalid): no text in it holds a token.
+Credentials credentials_of(const std::string& address, const Options& options);
+
+}  // namespace teletensor::client

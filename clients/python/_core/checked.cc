@@ -1,0 +1,170 @@
+// Python functions that look at the kinds of their arguments first, as op objects do: what stands
+// for a Tensor, an int or a bool is one, or the call raises TypeError with the function's and the
+// argument's name.
+
+#include <Python.h>
+// After Python.h.
+#include <structmember.h>
+
+#include <array>
+#include <string_view>
+
+#include "checked.h"
+
+namespace teletensor::client {
+namespace {
+
+enum class Kind : char {
+  kAny = ' ',
+  kTensor = 't',
+  kOptionalTensor = 'T',
+  kInt = 'i',
+  kBool = 'b'
+};
+
+struct Argument {
+  PyObject* name;  // interned
+  Kind kind;
+};
+
+struct CheckedObject {
+  PyObject_HEAD vectorcallfunc vectorcall;
+  PyObject* weak;
+  PyObject* function;
+  PyObject* home;                    // the name of the module that exports it
+  std::vector<Argument>* arguments;  // positional ones first
+  std::size_t positional;
+};
+
+CheckedObject* checked_of(PyObject* self) { return reinterpret_cast<CheckedObject*>(self); }
+
+// What an argument must be and is not, or nullptr.
+const char* missing(Kind kind, PyObject* given) {
+  switch (kind) {
+    case Kind::kTensor:
+      return is_tensor(given) ? nullptr : "Tensor";
+    case Kind::kOptionalTensor:
+      return is_tensor(given) || given == Py_None ? nullptr : "Tensor";
+    case Kind::kInt:
+      return PyIndex_Check(given) ? nullptr : "int";
+    case Kind::kBool:
+      return PyUnicode_Check(given) || PyList_Check(given) || PyTuple_Check(given) ? "bool"
+                                                                                   : nullptr;
+    case Kind::kAny:
+      break;
+  }
+  return nullptr;
+}
+
+// `position` counts from 1; 0: given by name.
+bool look_at(const CheckedObject& self, const Argument& argument, PyObject* given,
+             std::size_t position) {
+  const char* const wants = missing(argument.kind, given);
+  if (wants == nullptr) return true;
+  PyObject* called = PyObject_GetAttrString(self.function, "__name__");
+  if (called == nullptr) return false;
+  const std::string place = position ? " (position " + std::to_string(position) + ")" : "";
+  PyErr_Format(PyExc_TypeError, "%U(): argument '%U'%s must be %s, not %s", called, argument.name,
+               place.c_str(), wants, Py_TYPE(given)->tp_name);
+  Py_DECREF(called);
+  return false;
+}
+
+PyObject* checked_call(PyObject* callable, PyObject* const* args, size_t flags, PyObject* names) {
+  const CheckedObject& self = *checked_of(callable);
+  const auto given = static_cast<std::size_t>(PyVectorcall_NARGS(flags));
+  const std::vector<Argument>& arguments = *self.arguments;
+  for (std::size_t i = 0; i < std::min(given, self.positional); ++i) {
+    if (!look_at(self, arguments[i], args[i], i + 1)) return nullptr;
+  }
+  const Py_ssize_t keywords = names ? PyTuple_GET_SIZE(names) : 0;
+  for (Py_ssize_t k = 0; k < keywords; ++k) {
+    PyObject* name = PyTuple_GET_ITEM(names, k);
+    const auto found = std::ranges::find_if(arguments, [name](const Argument& argument) {
+      return argument.name == name || PyUnicode_Compare(argument.name, name) == 0;
+    });
+    if (found != arguments.end() &&
+        !look_at(self, *found, args[given + static_cast<std::size_t>(k)], 0)) {
+      return nullptr;
+    }
+  }
+  return PyObject_Vectorcall(self.function, args, flags, names);
+}
+
+PyObject* checked_bind(PyObject* self, PyObject* instance, PyObject*) {
+  if (instance == nullptr || instance == Py_None) return Py_NewRef(self);
+  return PyMethod_New(self, instance);
+}
+
+// Everything but what is its own is the function's: its name, code, documentation, marks.
+PyObject* checked_getattr(PyObject* self, PyObject* name) {
+  static constexpr std::array<std::string_view, 3> kOwn = {"__reduce__", "__reduce_ex__",
+                                                           "__call__"};
+  const char* const text = PyUnicode_AsUTF8(name);
+  if (text == nullptr) return nullptr;
+  if (std::ranges::find(kOwn, text) != kOwn.end()) return PyObject_GenericGetAttr(self, name);
+  if (std::string_view(text) == "__wrapped__") return Py_NewRef(checked_of(self)->function);
+  return PyObject_GetAttr(checked_of(self)->function, name);
+}
+int checked_setattr(PyObject* self, PyObject* name, PyObject* value) {
+  return PyObject_SetAttr(checked_of(self)->function, name, value);
+}
+PyObject* checked_repr(PyObject* self) { return PyObject_Repr(checked_of(self)->function); }
+
+// Copies and pickles are the function itself, found where it is exported.
+PyObject* checked_reduce(PyObject* self, PyObject*) {
+  PyObject* module = PyImport_ImportModule("teletensor._checked");
+  if (module == nullptr) return nullptr;
+  PyObject* find = PyObject_GetAttrString(module, "named");
+  Py_DECREF(module);
+  if (find == nullptr) return nullptr;
+  PyObject* name = PyObject_GetAttrString(checked_of(self)->function, "__name__");
+  return name ? Py_BuildValue("N(ON)", find, checked_of(self)->home, name) : nullptr;
+}
+PyMethodDef checked_methods[] = {{"__reduce__", checked_reduce, METH_NOARGS, nullptr},
+                                 {nullptr, nullptr, 0, nullptr}};
+
+PyTypeObject* checked_type() {
+  static PyMemberDef members[] = {
+      {"__vectorcalloffset__", T_PYSSIZET, offsetof(CheckedObject, vectorcall), READONLY, nullptr},
+      {"__weaklistoffset__", T_PYSSIZET, offsetof(CheckedObject, weak), READONLY, nullptr},
+      {nullptr, 0, 0, 0, nullptr}};
+  static PyType_Slot slots[] = {{Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
+                                {Py_tp_descr_get, reinterpret_cast<void*>(checked_bind)},
+                                {Py_tp_getattro, reinterpret_cast<void*>(checked_getattr)},
+                                {Py_tp_setattro, reinterpret_cast<void*>(checked_setattr)},
+                                {Py_tp_repr, reinterpret_cast<void*>(checked_repr)},
+                                {Py_tp_methods, checked_methods},
+                                {Py_tp_members, members},
+                                {0, nullptr}};
+  static PyType_Spec spec = {"teletensor._core.Checked", sizeof(CheckedObject), 0,
+                             Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL |
+                                 Py_TPFLAGS_METHOD_DESCRIPTOR | Py_TPFLAGS_IMMUTABLETYPE |
+                                 Py_TPFLAGS_DISALLOW_INSTANTIATION,
+                             slots};
+  static auto* type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
+  return type;
+}
+
+// Lives as long as the process.
+nb::object make_checked(nb::object function, nb::str home, const std::vector<std::string>& names,
+                        const std::string& kinds, std::size_t positional) {
+  auto* checked = PyObject_New(CheckedObject, checked_type());
+  checked->vectorcall = checked_call;
+  checked->weak = nullptr;
+  checked->function = function.release().ptr();
+  checked->home = home.release().ptr();
+  checked->arguments = new std::vector<Argument>();
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    checked->arguments->push_back(
+        {PyUnicode_InternFromString(names[i].c_str()), static_cast<Kind>(kinds.at(i))});
+  }
+  checked->positional = positional;
+  return nb::steal(reinterpret_cast<PyObject*>(checked));
+}
+
+}  // namespace
+
+void bind_checked(nb::module_& m) { m.def("checked", &make_checked); }
+
+}  // namespace teletensor::client

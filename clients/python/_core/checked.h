@@ -1,0 +1,10 @@
+// Python functions that look at the kinds of their arguments.
+#pragma once
+
+#include "bindings.h"
+
+namespace teletensor::client {
+
+void bind_checked(nb::module_& m);
+
+}  // namespace teletensor::client

@@ -1,0 +1,115 @@
+"""PyTorch's paths of the layers: `from teletensor.nn.modules.conv import _ConvNd`.
+
+Each name of `__all__` is a module of what PyTorch's has under that name.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from types import ModuleType
+from typing import Any
+
+from . import (
+    activation,
+    adaptive,
+    attention,
+    batchnorm,
+    containers,
+    conv,
+    distance,
+    dropout,
+    lazy,
+    linear,
+    loss,
+    module,
+    normalization,
+    parameter_containers,
+    pooling,
+    rnn,
+    sparse,
+    vision,
+)
+
+
+def _ntuple(n: int, name: str = "parse") -> Callable[[Any], tuple[Any, ...]]:
+    def parse(x: Any) -> tuple[Any, ...]:
+        return tuple(x) if isinstance(x, Iterable) else (x,) * n
+
+    parse.__name__ = name
+    return parse
+
+
+# What has another name here, or none.
+_MORE: dict[str, dict[str, Any]] = {
+    "conv": {"_ConvTransposeNd": conv._ConvTranspose},
+    "padding": {
+        "_CircularPadNd": vision._CircularPad,
+        "_ConstantPadNd": vision._ConstantPad,
+        "_ReflectionPadNd": vision._ReflectionPad,
+        "_ReplicationPadNd": vision._ReplicationPad,
+    },
+    "pooling": {
+        "_AdaptiveAvgPoolNd": pooling._AdaptiveAvgPool,
+        "_AdaptiveMaxPoolNd": pooling._AdaptiveMaxPool,
+        "_LPPoolNd": pooling._LPPool,
+        "_MaxPoolNd": pooling._MaxPool,
+        "_MaxUnpoolNd": pooling._MaxUnpool,
+    },
+    "utils": {
+        "_ntuple": _ntuple,
+        "_single": _ntuple(1, "_single"),
+        "_pair": _ntuple(2, "_pair"),
+        "_triple": _ntuple(3, "_triple"),
+        "_quadruple": _ntuple(4, "_quadruple"),
+    },
+}
+
+_PARTS: dict[str, tuple[ModuleType, ...]] = {
+    "activation": (activation, attention),
+    "adaptive": (adaptive,),
+    "batchnorm": (batchnorm, lazy),
+    "channelshuffle": (vision,),
+    "container": (containers, parameter_containers),
+    "conv": (conv, lazy),
+    "distance": (distance,),
+    "dropout": (dropout,),
+    "flatten": (linear,),
+    "fold": (vision,),
+    "instancenorm": (batchnorm, lazy),
+    "lazy": (lazy,),
+    "linear": (linear, lazy),
+    "loss": (loss,),
+    "module": (module,),
+    "normalization": (normalization, batchnorm),
+    "padding": (vision,),
+    "pixelshuffle": (vision,),
+    "pooling": (pooling,),
+    "rnn": (rnn,),
+    "sparse": (sparse,),
+    "transformer": (attention,),
+    "upsampling": (vision,),
+    "utils": (),
+}
+
+__all__ = list(_PARTS)
+
+
+def _made(name: str, parts: tuple[ModuleType, ...]) -> ModuleType:
+    out = ModuleType(f"{__name__}.{name}", f"What PyTorch has in torch.nn.modules.{name}.")
+    for part in reversed(parts):
+        out.__dict__.update({k: v for k, v in vars(part).items() if not k.startswith("__")})
+    out.__dict__.update(_MORE.get(name, {}))
+    sys.modules[out.__name__] = out
+    return out
+
+
+globals().update({name: _made(name, parts) for name, parts in _PARTS.items()})
+
+
+def __getattr__(name: str) -> Any:
+    from .. import nn
+
+    if name in nn.__all__:
+        return getattr(nn, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
