@@ -122,16 +122,6 @@ void Session::wake_sender() {
   }
 }
 
-namespace {
-
-std::size_t items_in(const core::Attributes& attributes) {
-  std::size_t items = 0;
-  for (std::size_t i = 0; i < attributes.size(); ++i) items += 2 + attributes.ints(i).size();
-  return items;
-}
-
-}  // namespace
-
 void Session::issue(const autograd::Call& call, bool inplace, std::uint32_t made) {
   core::InlineVector<program::Argument, 4> arguments;
   for (const Var& argument : call.arguments) {
@@ -143,20 +133,18 @@ void Session::issue(const autograd::Call& call, bool inplace, std::uint32_t made
       arguments.push_back(program::Argument::absent());
     }
   }
+  const wire::ApplyView view{call.op,
+                             call.record,
+                             inplace,
+                             call.default_dtype,
+                             {arguments.data(), arguments.size()},
+                             call.counts,
+                             *call.attributes};
   {
     MutexLock lock(mutex_);
-    // Numbers among the arguments are items themselves, complex ones two.
-    const std::size_t items =
-        items_in(*call.attributes) + 3 * arguments.size() + call.counts.size();
+    const std::size_t items = wire::items_of(view);
     if (writer_.full(limits_.frame, 256 + 10 * items, 64 + items)) close_frame();
-    writer_.append(wire::ApplyView{call.op,
-                                   call.record,
-                                   inplace,
-                                   call.default_dtype,
-                                   {arguments.data(), arguments.size()},
-                                   call.counts,
-                                   *call.attributes},
-                   made);
+    writer_.append(view, made);
     wake_sender();
   }
   note_site(++seq_);
@@ -179,7 +167,7 @@ void Session::issue(const program::Command& command, std::uint32_t made) {
     MutexLock lock(mutex_);
     std::size_t large = limits_.frame.inline_bytes;
     if (const auto* d = std::get_if<program::Define>(&command)) large = d->bytes.size();
-    const std::size_t items = wire::FrameWriter::items_of(command);
+    const std::size_t items = wire::items_of(command);
     if (writer_.full(limits_.frame, 256 + large + 10 * items, 4096 + items)) close_frame();
     writer_.append(command, made);
     wake_sender();
@@ -249,7 +237,7 @@ Status ended() {
 // A command that no frame holds would end the session.
 Status Session::fits_frame(OpId op, std::span<const Var> arguments,
                            const core::Attributes& attributes) const {
-  return fits_frame(catalog().at(op).name, arguments.size() + items_in(attributes));
+  return fits_frame(catalog().at(op).name, arguments.size() + wire::items_of(attributes));
 }
 
 Status Session::fits_frame(std::string_view what, std::size_t items) const {
@@ -475,11 +463,11 @@ core::Result<std::uint64_t> Session::fetch(Handle& h, bool bulk) {
   }
   if (following) TT_RETURN_IF_ERROR(before_use(h, false));
   TT_RETURN_IF_ERROR(ready_to_issue(true));
+  const std::uint64_t seq = seq_ + 1;
   if (limits_.keeps && !bulk) {
     MutexLock lock(mutex_);
-    awaited_.insert(seq_ + 1);
+    awaited_.insert(seq);
   }
-  const std::uint64_t seq = seq_ + 1;
   issue(program::Command(program::Fetch{h.id, bulk}), 0);
   return seq;
 }
@@ -495,7 +483,11 @@ core::Result<wire::FetchedValue> Session::wait_fetched(std::uint64_t seq) {
     return waited;
   }
   const auto found = fetched_.find(seq);
-  if (found == fetched_.end()) return lost_;
+  if (found == fetched_.end()) {
+    return lost_.ok()
+               ? core::internal("the value of command " + std::to_string(seq) + " was read twice")
+               : lost_;
+  }
   wire::FetchedValue value = std::move(found->second);
   fetched_.erase(found);
   return value;

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -96,6 +97,19 @@ constexpr IntegerRange range_of(DType dtype) {
   if (is_unsigned(dtype)) return {0, ~std::uint64_t{0} >> (64 - bits)};
   const std::uint64_t most = (std::uint64_t{1} << (bits - 1)) - 1;
   return {-static_cast<std::int64_t>(most) - 1, most};
+}
+// The largest finite number of a floating dtype (and of the parts of a complex one).
+constexpr double largest_of(DType dtype) {
+  switch (real_of(dtype)) {
+    case DType::kF16:
+      return 65504;
+    case DType::kBF16:
+      return 0x1.fep127;
+    case DType::kF32:
+      return std::numeric_limits<float>::max();
+    default:
+      return std::numeric_limits<double>::max();
+  }
 }
 
 // "float32", "bool", ...: PyTorch's names.

@@ -97,11 +97,7 @@ bool beyond(const core::Number& number, DType dtype) {
     if (number.kind == core::Number::Kind::kUInt) return true;
     return !(value >= static_cast<double>(range.least) && value <= most);
   }
-  const double most = dtype == DType::kF16    ? 65504.0
-                      : dtype == DType::kBF16 ? 0x1.fep127
-                      : dtype == DType::kF32
-                          ? static_cast<double>(std::numeric_limits<float>::max())
-                          : std::numeric_limits<double>::max();
+  const double most = core::largest_of(dtype);
   return magnitude > most && magnitude <= std::numeric_limits<double>::max();
 }
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "engine/ops/families.h"
 #include "engine/ops/functions.h"
@@ -40,19 +39,6 @@ Status add_like(InferContext& c) {
   return {};
 }
 
-double largest(DType dtype) {
-  switch (dtype) {
-    case DType::kF64:
-      return std::numeric_limits<double>::max();
-    case DType::kF16:
-      return 65504;
-    case DType::kBF16:
-      return 3.3895313892515355e38;
-    default:
-      return static_cast<double>(std::numeric_limits<float>::max());
-  }
-}
-
 Status infer_uniform(InferContext& c) {
   TT_RETURN_IF_ERROR(check_floating(c, c.dtype(0)));
   const double low = c.attributes.real(0), high = c.attributes.real(1);
@@ -60,7 +46,7 @@ Status infer_uniform(InferContext& c) {
     return c.fail("needs finite bounds low <= high, got [" + std::to_string(low) + ", " +
                   std::to_string(high) + ")");
   }
-  const double most = largest(c.dtype(0));
+  const double most = core::largest_of(c.dtype(0));
   if (-low > most || high > most || high - low > most) {
     return c.fail("bounds and their difference must not be above the largest " +
                   std::string(core::name_of(c.dtype(0))) + ", got " + std::to_string(low) +

@@ -133,10 +133,11 @@ void Lanes::lane(Task* first) {
   Parked here;
   mu_.lock();
   while (true) {
-    // A kernel of somebody who has had least gets help before those who wait get a lane.
+    // A kernel of somebody who has had least gets help before those who wait get a lane. Where its
+    // own thread is among them, that one goes on.
     Job* const job = first_job();
-    const bool helps =
-        job != nullptr && job->task != nullptr && !queue_.has_before(*job->task, core::now_ns());
+    const bool helps = job != nullptr && job->task != nullptr && job->task->parked_ == nullptr &&
+                       !queue_.has_before(*job->task, core::now_ns());
     if (!queue_.empty() && !helps) {
       Task* task = take();
       if (task->parked_ != nullptr) {

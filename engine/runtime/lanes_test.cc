@@ -135,11 +135,12 @@ void spin(std::chrono::microseconds time) {
 }
 
 // One lane, a kernel of many parts that runs for long: another session's plans run in its middle,
-// on another thread, while it waits.
+// on another thread, while it waits. Then it goes on itself: what others had is all that it has
+// given.
 TEST(Lanes, ALongKernelLetsOthersInBetweenParts) {
   for (const bool between : {true, false}) {  // parts; or pieces of one part
     Lanes lanes(1);
-    std::atomic<bool> seen_during{false};
+    std::atomic<bool> seen_during{false}, elsewhere{false};
     std::thread::id kernel_thread, other_thread;
     Counted other(lanes, 2, [&] { other_thread = std::this_thread::get_id(); });
     Counted kernel(lanes, 1, [&] {
@@ -149,7 +150,9 @@ TEST(Lanes, ALongKernelLetsOthersInBetweenParts) {
         if (i == 0) other.start();
         if (!between) lanes.breathe();
         if (!other.ended) spin(std::chrono::microseconds(200));
-        if (other.ended) seen_during = true;
+        if (!other.ended) return;
+        seen_during = true;
+        elsewhere = elsewhere || std::this_thread::get_id() != kernel_thread;
       };
       if (between) {
         lanes.run_parts(10'000, piece);
@@ -163,6 +166,7 @@ TEST(Lanes, ALongKernelLetsOthersInBetweenParts) {
     kernel.wait();
     other.wait();
     EXPECT_TRUE(seen_during);
+    EXPECT_FALSE(elsewhere);
     EXPECT_NE(kernel_thread, other_thread);
   }
 }

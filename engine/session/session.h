@@ -213,7 +213,7 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   std::uint64_t next_upload_ TT_GUARDED_BY(mu_) = 1;
   Uploads uploads_ TT_GUARDED_BY(mu_);
   std::uint64_t staged_ TT_GUARDED_BY(mu_) = 0;  // bytes of those, and of those that wait
-  program::Amounts amounts_ TT_GUARDED_BY(mu_);  // the front's, as of the last frame
+  program::Amounts amounts_ TT_GUARDED_BY(mu_);  // the front's, when it last published
   std::map<std::uint64_t, Download> downloads_ TT_GUARDED_BY(mu_);
   std::function<void(core::Result<engine::TakenOver>)> successor_ TT_GUARDED_BY(mu_);  // waits
   struct Picture {  // a snapshot that is wanted

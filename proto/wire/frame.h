@@ -44,6 +44,11 @@ struct ApplyView {
   const core::Attributes& attributes;
 };
 
+// What a command adds to a frame's items, at most.
+std::size_t items_of(const core::Attributes& attributes);
+std::size_t items_of(const ApplyView& apply);
+std::size_t items_of(const program::Command& command);
+
 // The ids that a command makes where the writer says nothing else.
 std::uint32_t usual_made(const program::Command& command);
 
@@ -69,9 +74,6 @@ class FrameWriter {
     return commands_ != 0 && (size() + bytes > limits.bytes || commands_ >= limits.commands ||
                               items_ + items > limits.items);
   }
-
-  // What a command adds to the frame's items.
-  static std::size_t items_of(const program::Command& command);
 
   std::uint64_t next_seq() const { return first_seq_ + commands_; }
   program::HandleId next_id() const { return next_id_; }

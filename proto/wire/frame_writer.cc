@@ -237,7 +237,33 @@ Need need_of(const Command& command) {
 // Tags, lengths and scalars of any command, whatever its kind.
 constexpr std::size_t kFixed = 160;
 
+ApplyView view_of(const Apply& apply) {
+  return {apply.op,
+          apply.record,
+          apply.inplace,
+          apply.default_dtype,
+          {apply.arguments.data(), apply.arguments.size()},
+          {apply.counts.data(), apply.counts.size()},
+          apply.attributes};
+}
+
 }  // namespace
+
+std::size_t items_of(const core::Attributes& attributes) {
+  std::size_t items = 0;
+  for (std::size_t i = 0; i < attributes.size(); ++i) items += 2 + attributes.ints(i).size();
+  return items;
+}
+
+std::size_t items_of(const ApplyView& apply) {
+  // Numbers among the arguments are items themselves, complex ones two.
+  return 3 * apply.arguments.size() + apply.counts.size() + items_of(apply.attributes);
+}
+
+std::size_t items_of(const Command& command) {
+  const auto* apply = std::get_if<Apply>(&command);
+  return apply != nullptr ? items_of(view_of(*apply)) : need_of(command).items;
+}
 
 std::uint32_t usual_made(const Command& command) {
   if (const auto* apply = std::get_if<Apply>(&command)) return apply->inplace ? 0 : 1;
@@ -275,16 +301,7 @@ void FrameWriter::end_command(char* opened, char* end, std::uint32_t made) {
   ++commands_;
 }
 
-void FrameWriter::append(const Apply& apply, std::uint32_t made) {
-  append(ApplyView{apply.op,
-                   apply.record,
-                   apply.inplace,
-                   apply.default_dtype,
-                   {apply.arguments.data(), apply.arguments.size()},
-                   {apply.counts.data(), apply.counts.size()},
-                   apply.attributes},
-         made);
-}
+void FrameWriter::append(const Apply& apply, std::uint32_t made) { append(view_of(apply), made); }
 
 void FrameWriter::append(const ApplyView& apply, std::uint32_t made) {
   std::size_t integers = 0, reals = 0, texts = 0, text_bytes = 0;
@@ -433,17 +450,6 @@ void FrameWriter::append(const ApplyView& apply, std::uint32_t made) {
     at = put_varint(at, made);
   }
   end_command(opened, at, made);
-}
-
-std::size_t FrameWriter::items_of(const Command& command) {
-  const auto* apply = std::get_if<Apply>(&command);
-  if (apply == nullptr) return need_of(command).items;
-  // Numbers among the arguments are items themselves, complex ones two.
-  std::size_t items = 3 * apply->arguments.size() + apply->counts.size();
-  for (std::size_t i = 0; i < apply->attributes.size(); ++i) {
-    items += 2 + apply->attributes.ints(i).size();
-  }
-  return items;
 }
 
 void FrameWriter::append(const Command& command, std::uint32_t made) {

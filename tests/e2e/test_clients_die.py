@@ -383,7 +383,7 @@ def test_daemon_killed(start_daemon, tt):
             with pytest.raises(tt.SessionLostError):
                 for _ in range(1000):
                     (x + 1).sum().item()
-            assert time.monotonic() - begin < 60
+            assert time.monotonic() - begin < 10
             with pytest.raises(tt.SessionLostError):
                 x.numpy()
             with pytest.raises(RuntimeError):  # it is one, as PyTorch's users expect

@@ -52,7 +52,7 @@ def test_a_person_sees_who_holds_what(admin, browser, tt):
         own = stack.enter_context(tt.connect(daemon.unix, name="<b>third</b>"))
         ids = [int(wait_line(process, "holding").split()[1]) for process in running]
         kept = tt.ones(MIB)
-        big = tt.ones(2400, 2400)
+        big = tt.ones(5000, 5000)  # ten times 50 ms on two fast cores
         (big @ big).sum().item()
         del big
         browser.go(f"http://{daemon.http}/")

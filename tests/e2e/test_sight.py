@@ -153,7 +153,7 @@ def test_bench_command(start_daemon):
 def test_slow_log(start_daemon, tt):
     daemon = start_daemon("--slow-ms", "50")
     with tt.connect(daemon.unix, name="slow one") as s:
-        a = tt.ones(2600, 2600)
+        a = tt.ones(5000, 5000)  # ten times 50 ms on two fast cores
         (a @ a).sum().item()
         entries = json.loads(cli(daemon, "slowlog", "--json").stdout)
         assert entries and entries[0]["op"] == "matmul" and entries[0]["seconds"] >= 0.05

@@ -224,6 +224,8 @@ bool is_tensor(PyObject* object);
 // nullptr where `object` is no Tensor; or, with a Python error set, where a pending one cannot be
 // made.
 PyTensor* tensor_of(PyObject* object);
+// Are gradients recorded for it?
+bool requires_grad(const PyTensor& tensor);
 // The Tensor of h: the living one, or a new one (a new reference).
 PyObject* wrap(PySession& session, const HandleRef& h);
 // For `Tensor` and its Python subclasses.

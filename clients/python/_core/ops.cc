@@ -82,11 +82,9 @@ bool to_attribute(const OpObject* op, const Parameter& p, PyObject* object, Attr
       }
       if (PyErr_Occurred()) return false;
       if (is_tensor(object)) {  // 0-d: its value is waited for
-        PyObject* flag = PyObject_GetAttrString(object, "requires_grad");
-        if (flag == nullptr) return false;
-        const bool lost = flag == Py_True;  // an attribute has no gradient
-        Py_DECREF(flag);
-        if (lost) return type_error(op, p, "a number", object);
+        const PyTensor& tensor = *nb::inst_ptr<PyTensor>(object);
+        // An attribute has no gradient.
+        if (requires_grad(tensor)) return type_error(op, p, "a number", object);
         out = Attribute::of(PyFloat_AsDouble(object));
         return !PyErr_Occurred();
       }

@@ -26,6 +26,11 @@ PyTensor* tensor_of(PyObject* object) {
   return tensor;
 }
 
+bool requires_grad(const PyTensor& tensor) {
+  if (tensor.pending != nullptr) return tensor.pending->requires_grad;
+  return tensor.session->graph().requires_grad(transforms::ground(*tensor.handle));
+}
+
 PyTensor::PyTensor(PySession* s, core::Ref<Pending> unmade, PyObject* object)
     : session_object(nb::borrow(s->self)), session(s), pending(std::move(unmade)), self(object) {
   pending->tensor = this;
@@ -354,11 +359,7 @@ void bind_tensor(nb::module_& m) {
            [](const PyTensor& t, const PyTensor& o) { return handle(t).cell == handle(o).cell; })
       .def_prop_ro("_session", [](const PyTensor& t) { return t.session_object; })
       .def_prop_rw(
-          "requires_grad",
-          [](const PyTensor& t) {
-            if (t.pending != nullptr) return t.pending->requires_grad;
-            return t.session->graph().requires_grad(transforms::ground(handle(t)));
-          },
+          "requires_grad", &requires_grad,
           [](PyTensor& t, bool on) { raise_if(t.session->set_requires_grad(handle(t), on)); },
           "Whether gradients are recorded for it.")
       .def_prop_ro(

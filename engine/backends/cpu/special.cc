@@ -2,7 +2,6 @@
 // loops.
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "engine/backends/cpu/cpu.h"
@@ -181,22 +180,9 @@ void add_polynomial(KernelTable& table) {
 
 // ---------------------------------------------------------------- kernels of their own
 
-double largest(DType dtype) {
-  switch (dtype) {
-    case DType::kF16:
-      return 65504;
-    case DType::kBF16:
-      return 3.3895313892515355e38;
-    case DType::kF32:
-      return std::numeric_limits<float>::max();
-    default:
-      return std::numeric_limits<double>::max();
-  }
-}
-
 Status nan_to_num(KernelCall& call) {
   const core::Attributes& a = call.attributes;
-  const double limit = largest(call.out[0].dtype);
+  const double limit = core::largest_of(call.out[0].dtype);
   s::NanToNum functor;
   functor.nan = a.has(0) ? a.real(0) : 0;
   functor.above = a.has(1) ? a.real(1) : limit;

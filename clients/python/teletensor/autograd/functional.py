@@ -64,11 +64,11 @@ def _gradients(outputs: Any, inputs: Any, seeds: Any, create_graph: bool,
                  for g, x in zip(found, inputs, strict=True))
 
 
-def _has_graph(tensors: Any, what: str) -> None:
+def _has_graph(tensors: Any) -> None:
     """In strict mode what is differentiated again has to depend on the inputs."""
     for number, each in enumerate(tensors):
         if not each.requires_grad:
-            raise RuntimeError(f"The jacobian of the user-provided function is independent of {what} "
+            raise RuntimeError(f"The jacobian of the user-provided function is independent of input "
                                f"{number}. This is not allowed in strict mode when create_graph=True.")
 
 
@@ -86,7 +86,7 @@ def vjp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool
         seeds = _vector(v, outputs, "vjp", "user-provided function's output")
         found = _gradients(outputs, points, seeds, create_graph, strict)
     if strict and create_graph:
-        _has_graph(found, "input")
+        _has_graph(found)
     return _finish(outputs, out_tuple, create_graph), _finish(found, is_tuple, create_graph)
 
 
@@ -113,7 +113,7 @@ def jvp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool
     found = [ops["full"](0, o._shape, o.dtype, o.device) if t is None else t
              for t, o in zip(tangents, outputs, strict=True)]
     if strict and create_graph:
-        _has_graph(found, "input")
+        _has_graph(found)
     return _finish(outputs, out_tuple, create_graph), _finish(found, out_tuple, create_graph)
 
 
@@ -165,7 +165,7 @@ def _rows(output: Tensor, points: tuple[Tensor, ...], create_graph: bool, strict
         found = [row(seed) for seed in basis]
         stacked = [ops["stack"](list(each)) for each in zip(*found, strict=True)]
     if strict and create_graph:
-        _has_graph(stacked, "input")
+        _has_graph(stacked)
     return [g.reshape(*output.shape, *p.shape) for g, p in zip(stacked, points, strict=True)]
 
 
