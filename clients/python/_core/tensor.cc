@@ -343,6 +343,17 @@ void bind_tensor(nb::module_& m) {
           "Bytes of one element.")
       .def("_strides", [](const PyTensor& t) { return tuple_of(handle(t).geometry().strides); })
       .def(
+          "_strides_like",
+          [](const PyTensor& t) -> nb::object {
+            const core::Geometry& own = handle(t).geometry();
+            const core::Geometry* const like[] = {&own};
+            const core::Dims strides =
+                own.dense() ? own.strides : core::elementwise_layout(own.shape, like).strides;
+            if (strides == core::contiguous_strides(own.shape)) return nb::none();
+            return tuple_of(strides);
+          },
+          "Those of a new tensor like it; None: row-major.")
+      .def(
           "storage_offset", [](const PyTensor& t) { return handle(t).geometry().offset; },
           "Elements before the first, in the storage.")
       .def(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ._core import Tensor, ops
 
 __all__ = [
     "channels_last", "channels_last_3d", "contiguous_format", "in_format", "is_in_format", "layout",
-    "memory_format", "preserve_format", "strided",
+    "made_like", "memory_format", "preserve_format", "strided",
 ]
 
 
@@ -78,3 +79,15 @@ def in_format(x: Tensor, format: Any, copy: bool = False) -> Tensor:
         return ops["contiguous"](x)
     back = tuple(order.index(d) for d in range(len(order)))
     return ops["permute"](ops["contiguous"](ops["permute"](x, order)), back)
+
+
+def made_like(x: Tensor, make: Callable[[tuple[int, ...]], Tensor], format: Any = None) -> Tensor:
+    """What `make` makes of x's shape, with x's order of strides unless a format is given."""
+    if format is not None and format is not preserve_format:
+        return in_format(make(x._shape), format)
+    strides = x._strides_like()
+    if strides is None:
+        return make(x._shape)
+    memory = make((x.numel(),))
+    result: Tensor = ops["detach"](ops["as_strided"](memory, x._shape, strides, 0))
+    return result

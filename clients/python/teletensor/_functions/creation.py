@@ -8,7 +8,7 @@ from typing import Any
 from .. import _core
 from .._convert import resolve_device, tensor
 from .._core import Tensor, ops
-from .._memory_format import in_format
+from .._memory_format import in_format, made_like
 from .._pending import later, numbers_of
 from .._session import current_session
 from .common import factory, function_only, made, options, sizes_of
@@ -76,8 +76,9 @@ def ones_like(input: Tensor, *, dtype: Any = None, device: Any = None,
 def full_like(input: Tensor, fill_value: Any, *, dtype: Any = None, device: Any = None,
               requires_grad: bool = False, memory_format: Any = None) -> Tensor:
     """A tensor of input's shape filled with one value."""
-    new = ops["full"](fill_value, input._shape, dtype or input.dtype, device or input.device)
-    return made(in_format(new, memory_format), requires_grad)
+    dtype, device = dtype or input.dtype, device or input.device
+    new = made_like(input, lambda size: ops["full"](fill_value, size, dtype, device), memory_format)
+    return made(new, requires_grad)
 
 
 @function_only
@@ -85,8 +86,9 @@ def full_like(input: Tensor, fill_value: Any, *, dtype: Any = None, device: Any 
 def empty_like(input: Tensor, *, dtype: Any = None, device: Any = None,
                requires_grad: bool = False, memory_format: Any = None) -> Tensor:
     """An uninitialised tensor of input's shape."""
-    new = ops["empty"](input._shape, dtype or input.dtype, device or input.device)
-    return made(in_format(new, memory_format), requires_grad)
+    dtype, device = dtype or input.dtype, device or input.device
+    new = made_like(input, lambda size: ops["empty"](size, dtype, device), memory_format)
+    return made(new, requires_grad)
 
 
 def _number(x: Any) -> Any:

@@ -9,6 +9,7 @@ from .. import _core
 from .._convert import resolve_device
 from .._core import Tensor, ops
 from .._generator import Generator, draw
+from .._memory_format import made_like
 from .._session import current_session
 from .common import factory, function_only, made, options, sizes_of
 
@@ -23,6 +24,12 @@ def _drawn(op: str, size: Any, dtype: Any, device: Any, generator: Generator | N
         return draw(op, size, dtype, device, generator=generator)
     parts = draw(op, (*size, 2), dtype.to_real(), device, generator=generator)
     return ops["view_as_complex"](parts if op == "rand" else ops["mul"](parts, 0.5**0.5))
+
+
+def _drawn_like(op: str, input: Tensor, dtype: Any, device: Any, generator: Generator | None,
+                memory_format: Any) -> Tensor:
+    dtype, device = dtype or input.dtype, device or input.device
+    return made_like(input, lambda size: _drawn(op, size, dtype, device, generator), memory_format)
 
 
 @factory
@@ -64,30 +71,30 @@ def randperm(n: int, *, generator: Generator | None = None, dtype: Any = None,
 @function_only
 @factory
 def rand_like(input: Tensor, *, generator: Generator | None = None, dtype: Any = None,
-              device: Any = None, requires_grad: bool = False) -> Tensor:
+              device: Any = None, requires_grad: bool = False, memory_format: Any = None) -> Tensor:
     """Uniform random numbers of input's shape."""
-    return made(_drawn("rand", input._shape, dtype or input.dtype, device or input.device,
-                       generator), requires_grad)
+    return made(_drawn_like("rand", input, dtype, device, generator, memory_format), requires_grad)
 
 
 @function_only
 @factory
 def randn_like(input: Tensor, *, generator: Generator | None = None, dtype: Any = None,
-               device: Any = None, requires_grad: bool = False) -> Tensor:
+               device: Any = None, requires_grad: bool = False, memory_format: Any = None) -> Tensor:
     """Standard normal random numbers of input's shape."""
-    return made(_drawn("randn", input._shape, dtype or input.dtype, device or input.device,
-                       generator), requires_grad)
+    return made(_drawn_like("randn", input, dtype, device, generator, memory_format), requires_grad)
 
 
 @function_only
 @factory
 def randint_like(input: Tensor, low: Any = None, high: Any = None, *, generator: Generator | None = None,
-                 dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+                 dtype: Any = None, device: Any = None, requires_grad: bool = False,
+                 memory_format: Any = None) -> Tensor:
     """Uniform random integers of input's shape in [low, high); `randint_like(x, high)` starts at 0."""
     if high is None:
         low, high = 0, low
-    return made(draw("randint", int(low or 0), int(high), input._shape, dtype or input.dtype,
-                     device or input.device, generator=generator), requires_grad)
+    dtype, device = dtype or input.dtype, device or input.device
+    return made(made_like(input, lambda size: draw("randint", int(low or 0), int(high), size, dtype, device,
+                                                   generator=generator), memory_format), requires_grad)
 
 
 @factory

@@ -6,7 +6,7 @@ import functools
 import inspect
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from .. import _capturing, _core
@@ -343,12 +343,19 @@ def compile(function: Callable[..., Any] | None = None, *, name: str | None = No
     return Compiled(function, name)
 
 
-def trace(function: Callable[..., Any], *examples: Any, name: str | None = None) -> Compiled:
+def trace(function: Callable[..., Any], *examples: Any, name: str | None = None,
+          example_kwarg_inputs: Mapping[str, Any] | None = None, **options: Any) -> Compiled:
     """`compile`, captured at once by calling the function with these examples (more than once where
-    the first call makes state, such as an optimizer's)."""
+    the first call makes state, such as an optimizer's). They may be given as one tuple, as PyTorch's
+    `example_inputs` are; its other options (check_trace, strict, ...) are accepted without effect."""
+    unknown = set(options) - {"check_trace", "check_inputs", "check_tolerance", "optimize", "strict"}
+    if unknown:
+        raise TypeError(f"trace() got unexpected keyword arguments {sorted(unknown)}")
+    if len(examples) == 1 and isinstance(examples[0], tuple):
+        examples = examples[0]
     compiled = Compiled(function, name)
     for _ in range(MOST_ATTEMPTS):
-        compiled(*examples)
+        compiled(*examples, **(example_kwarg_inputs or {}))
         if compiled._latest is not None:
             break
     return compiled
