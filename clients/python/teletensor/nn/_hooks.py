@@ -13,7 +13,11 @@ from ..autograd.function import Function
 if TYPE_CHECKING:
     from .module import Module
 
-__all__ = ["RemovableHandle", "Hooks"]
+__all__ = [
+    "Hooks", "RemovableHandle", "register_module_backward_hook", "register_module_forward_hook",
+    "register_module_forward_pre_hook", "register_module_full_backward_hook",
+    "register_module_full_backward_pre_hook",
+]
 
 _next_id = itertools.count()
 
@@ -102,7 +106,7 @@ class _Passage:
             for i, g in zip(places, given, strict=True):
                 of_outputs[i] = g
             found: tuple[Any, ...] = tuple(of_outputs)
-            for pre_hook in list(self.hooks.backward_before.values()):
+            for pre_hook in (*every.backward_before.values(), *self.hooks.backward_before.values()):
                 changed = pre_hook[0](self.module, found)
                 if changed is not None:
                     found = changed if isinstance(changed, tuple) else (changed,)
@@ -122,7 +126,7 @@ class _Passage:
         if self.of_outputs is None:
             return None
         found, changed_any = of_inputs, False
-        for hook in list(self.hooks.backward_after.values()):
+        for hook in (*every.backward_after.values(), *self.hooks.backward_after.values()):
             changed = hook[0](self.module, found, self.of_outputs)
             if changed is None:
                 continue
@@ -138,13 +142,16 @@ class _Passage:
 
 
 class Hooks:
-    """The hooks of one module. Exists only once a first hook was registered."""
+    """The hooks of one module, or of all. Exists only once a first hook was registered."""
 
     def __init__(self) -> None:
         self.backward_before: OrderedDict[int, tuple[Callable[..., Any]]] = OrderedDict()
         self.backward_after: OrderedDict[int, tuple[Callable[..., Any]]] = OrderedDict()
         self.before: OrderedDict[int, tuple[Callable[..., Any], bool]] = OrderedDict()
         self.after: OrderedDict[int, tuple[Callable[..., Any], bool, bool]] = OrderedDict()
+
+    def __bool__(self) -> bool:
+        return bool(self.before or self.after or self.backward_before or self.backward_after)
 
     @staticmethod
     def add(
@@ -157,10 +164,10 @@ class Hooks:
         return handle
 
     def call(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """forward with the hooks around it."""
+        """forward with the hooks around it: those of all modules, then the module's own."""
         called: set[int] = set()
         try:
-            for pre_hook, with_kwargs in list(self.before.values()):
+            for pre_hook, with_kwargs in (*every.before.values(), *self.before.values()):
                 if with_kwargs:
                     changed = pre_hook(module, args, kwargs)
                     if changed is not None:
@@ -175,11 +182,11 @@ class Hooks:
                     if changed is not None:
                         args = changed if isinstance(changed, tuple) else (changed,)
             passage = None
-            if self.backward_after or self.backward_before:
+            if any((self.backward_after, self.backward_before, every.backward_after, every.backward_before)):
                 passage = _Passage(self, module)
                 args = passage.inputs(args)
             result = module.forward(*args, **kwargs)
-            for key, (hook, with_kwargs, _) in list(self.after.items()):
+            for key, (hook, with_kwargs, _) in (*every.after.items(), *self.after.items()):
                 called.add(key)
                 if with_kwargs:
                     changed = hook(module, args, kwargs, result)
@@ -189,7 +196,37 @@ class Hooks:
                     result = changed
             return result if passage is None else passage.outputs(result)
         except BaseException:
-            for key, (hook, with_kwargs, always) in list(self.after.items()):
+            for key, (hook, with_kwargs, always) in (*every.after.items(), *self.after.items()):
                 if always and key not in called:
                     hook(module, args, kwargs, None) if with_kwargs else hook(module, args, None)
             raise
+
+
+every = Hooks()  # of all modules
+
+
+def register_module_forward_pre_hook(hook: Callable[..., Any]) -> RemovableHandle:
+    """Calls `hook(module, args)` before the forward of each module, before the module's own hooks; what
+    it returns (if not None) replaces the arguments."""
+    return every.add(every.before, (hook, False), False)
+
+
+def register_module_forward_hook(
+    hook: Callable[..., Any], *, with_kwargs: bool = False, always_call: bool = False
+) -> RemovableHandle:
+    """Calls `hook(module, args, result)`, or with_kwargs `hook(module, args, kwargs, result)`, after the
+    forward of each module; what it returns (if not None) replaces the result."""
+    return every.add(every.after, (hook, with_kwargs, always_call), False)
+
+
+def register_module_full_backward_pre_hook(hook: Callable[..., Any]) -> RemovableHandle:
+    """Calls `hook(module, grad_output)` before the backward of each module."""
+    return every.add(every.backward_before, (hook,), False)
+
+
+def register_module_full_backward_hook(hook: Callable[..., Any]) -> RemovableHandle:
+    """Calls `hook(module, grad_input, grad_output)` once they are known of each module."""
+    return every.add(every.backward_after, (hook,), False)
+
+
+register_module_backward_hook = register_module_full_backward_hook

@@ -16,7 +16,7 @@ import teletensor as tt
 
 from .. import _capturing
 from .._tensor import Tensor
-from ._hooks import Hooks, RemovableHandle
+from ._hooks import Hooks, RemovableHandle, every
 from ._state import IncompatibleKeys, load_state, save_state
 from .parameter import Buffer, Parameter
 
@@ -95,9 +95,9 @@ class Module:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if _capturing.current is not None:
             _capturing.module(self)
-        if self._hooks is None:
+        if not self._hooks and not every:
             return self.forward(*args, **kwargs)
-        return self._hooks.call(self, args, kwargs)
+        return (self._hooks or Hooks()).call(self, args, kwargs)
 
     # ---- registration
 

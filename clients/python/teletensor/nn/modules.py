@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from . import (
+    _hooks,
     activation,
     adaptive,
     attention,
@@ -80,7 +81,7 @@ _PARTS: dict[str, tuple[ModuleType, ...]] = {
     "lazy": (lazy,),
     "linear": (linear, lazy),
     "loss": (loss,),
-    "module": (module,),
+    "module": (module, _hooks),
     "normalization": (normalization, batchnorm),
     "padding": (vision,),
     "pixelshuffle": (vision,),
