@@ -182,7 +182,7 @@ class Hooks:
                     if changed is not None:
                         args = changed if isinstance(changed, tuple) else (changed,)
             passage = None
-            if any((self.backward_after, self.backward_before, every.backward_after, every.backward_before)):
+            if any(each.backward_before or each.backward_after for each in (every, self)):
                 passage = _Passage(self, module)
                 args = passage.inputs(args)
             result = module.forward(*args, **kwargs)
