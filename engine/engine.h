@@ -82,7 +82,8 @@ struct MemoryUse {
   std::uint64_t away = 0, disk_used = 0, disk_quota = 0;
   // From the driver or the operating system, in use or kept for whoever needs it next.
   std::uint64_t device_held = 0;
-  Moved moved{};  // by all sessions between a GPU and the host
+  std::uint64_t locked = 0;  // of these page-locked, for copies from and to GPUs; the host's alone
+  Moved moved{};             // by all sessions between a GPU and the host
 };
 
 // A GPU.

@@ -236,16 +236,20 @@ std::string metrics_text(Leases& leases, const Auth& auth, const Canary& canary,
   page.row(1, {{"version", version}});
   page.family(
       "teletensor_device_memory_bytes",
-      "Memory of devices: used, peak, total; held: used or kept for whoever needs it next; away: "
-      "tensors of a GPU that have moved to the host or the disk.");
+      "Memory of devices: used, peak, total; held: used or kept for whoever needs it next; locked: "
+      "of these the host's that is page-locked for tensors of GPUs; away: tensors of a GPU that "
+      "have "
+      "moved to the host or the disk.");
   for (const engine::MemoryUse& use : all.devices) {
     const std::string device = core::to_string(use.device);
     page.row(static_cast<double>(use.device_used), {{"device", device}, {"kind", "used"}});
     page.row(static_cast<double>(use.peak), {{"device", device}, {"kind", "peak"}});
     page.row(static_cast<double>(use.device_total), {{"device", device}, {"kind", "total"}});
     page.row(static_cast<double>(use.device_held), {{"device", device}, {"kind", "held"}});
-    if (use.device.kind == core::DeviceKind::kCpu) continue;  // see the disk's
-    page.row(static_cast<double>(use.away), {{"device", device}, {"kind", "away"}});
+    // What of the host's is away, see the disk's.
+    const bool host = use.device.kind == core::DeviceKind::kCpu;
+    page.row(static_cast<double>(host ? use.locked : use.away),
+             {{"device", device}, {"kind", host ? "locked" : "away"}});
   }
   add_moved(page, all.devices);
   add_accelerators(page, leases.engine().activity());

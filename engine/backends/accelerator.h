@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "engine/backends/backend.h"
@@ -42,6 +43,13 @@ class Accelerator : public Backend {
   virtual std::size_t open_unit() const = 0;
   virtual int open_memory(std::size_t bytes, void** memory) = 0;
   virtual void withdraw(int descriptor, void* memory, std::size_t bytes) = 0;
+  // Memory of the host that copies reach without a way between: memory::Source says how.
+  virtual bool lock(void* host, std::size_t bytes) = 0;
+  virtual bool unlock(void* host) = 0;
+  virtual core::Status copy_in_locked(void* memory, const void* host, std::size_t bytes,
+                                      const std::function<bool()>& go_on) = 0;
+  virtual core::Status copy_out_locked(void* host, const void* memory, std::size_t bytes,
+                                       const std::function<bool()>& go_on) = 0;
   // The session asks no more.
   virtual void end(memory::OwnerId owner) = 0;
   // Of the session, since the last call: time of the device, and time that the session's thread has

@@ -15,6 +15,7 @@ DevicePool::DevicePool(core::Device device, std::uint64_t total, Source* source)
     : device_(device), source_(source), budget_(total) {}
 
 DevicePool::~DevicePool() {
+  unlock_all();
   core::MutexLock lock(mu_);
   for (const CachedLarge& block : large_) source_->deallocate(block.data, block.capacity);
   for (void* slab : slabs_) source_->deallocate(slab, kSlab);
@@ -70,6 +71,9 @@ void DevicePool::trim(std::uint64_t wanted) {
     held_ -= block.capacity;
   }
   while (!shared_.empty() && held_ + wanted > budget_.total()) drop_one_shared(shared_.begin());
+  while (!idle_locked_.empty() && held_ + wanted > budget_.total()) {
+    condemn(held_ + wanted - budget_.total());
+  }
 }
 
 void DevicePool::drop_one_shared(std::multimap<OwnerId, Block>::iterator which) {
@@ -107,6 +111,7 @@ Block DevicePool::take_open(std::size_t bytes) {
     make_room(bytes);
     held_ += bytes;
   }
+  bury();
   Block block{nullptr, bytes, -1};
   block.descriptor = source_->open(bytes, &block.data);
   if (block.descriptor >= 0) return block;
@@ -114,6 +119,7 @@ Block DevicePool::take_open(std::size_t bytes) {
     core::MutexLock lock(mu_);
     trim(budget_.total());  // everything cached
   }
+  bury();
   block.descriptor = source_->open(bytes, &block.data);
   if (block.descriptor >= 0) return block;
   core::MutexLock lock(mu_);
@@ -171,6 +177,7 @@ int DevicePool::take_small(int size_class, OwnerId owner, Block* blocks, int n) 
       blocks[taken++] = {block.data, bytes};
     }
   }
+  bury();
   for (int i = 0; i < taken; ++i) {
     if (left_by[i] != 0) source_->zero(blocks[i].data, bytes, left_by[i], owner);
   }
@@ -198,10 +205,11 @@ Block DevicePool::take_large(std::size_t bytes, OwnerId owner) {
     core::MutexLock lock(mu_);
     if (Block own; find_shared(bytes, owner, &own)) return own;
     if (!find_large(bytes, owner, &found)) {
-      void* memory = fresh(bytes);
-      return {memory, memory == nullptr ? 0 : bytes};
+      found = {bytes, fresh(bytes), owner};
     }
   }
+  bury();
+  if (found.data == nullptr) return {};
   if (found.owner != owner) source_->zero(found.data, found.capacity, found.owner, owner);
   return {found.data, found.capacity};
 }
@@ -209,17 +217,23 @@ Block DevicePool::take_large(std::size_t bytes, OwnerId owner) {
 void DevicePool::give_back(const Block* blocks, int n, OwnerId owner) {
   core::MutexLock lock(mu_);
   for (int i = 0; i < n; ++i) {
-    if (blocks[i].descriptor >= 0) {
+    if (blocks[i].locked_by != nullptr) {
+      keep_locked({blocks[i].capacity, blocks[i].data, blocks[i].locked_by});
+    } else if (blocks[i].descriptor >= 0) {
       shared_.emplace(owner, blocks[i]);
       if (shared_.size() > kMostShared) drop_one_shared(shared_.begin());
     } else if (blocks[i].capacity <= kLargestSmall) {
       small_[size_class(blocks[i].capacity)].push_back({blocks[i].data, owner});
     } else {
-      const CachedLarge block{blocks[i].capacity, blocks[i].data, owner};
-      large_.insert(block);
-      large_by_owner_.insert(block);
+      keep_large(blocks[i].capacity, blocks[i].data, owner);
     }
   }
+}
+
+void DevicePool::keep_large(std::size_t capacity, void* data, OwnerId owner) {
+  const CachedLarge block{capacity, data, owner};
+  large_.insert(block);
+  large_by_owner_.insert(block);
 }
 
 }  // namespace teletensor::memory

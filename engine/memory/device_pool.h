@@ -3,7 +3,8 @@
 // Small blocks are cut from slabs and kept by size class; larger ones are reused by best fit (size
 // <= block < 2 * size). Memory goes back to the operating system only when the blocks together
 // would exceed the budget. A block remembers its last owner and is zeroed before another one gets
-// it. Thread-safe. Outlives every Pool on it.
+// it. The host's keeps page-locked blocks as well, of which devices copy memory that moves
+// (locked_blocks.cc). Thread-safe. Outlives every Pool on it.
 #pragma once
 
 #include <atomic>
@@ -29,6 +30,7 @@ struct Block {
   void* data = nullptr;
   std::size_t capacity = 0;
   int descriptor = -1;  // of the file that its pages are, where they have been shared
+  Source* locked_by = nullptr;
 };
 
 class DevicePool {
@@ -67,6 +69,10 @@ class DevicePool {
   // Precondition: bytes is charged_bytes() of something above kLargestSmall. data is null when the
   // device has none left.
   Block take_large(std::size_t bytes, OwnerId owner);
+  // A block that `device` has locked, with anybody's bytes in it: who takes it reads nothing that
+  // it has not written. Where it cannot be locked, one that is not; none where half of the
+  // memory is locked. Precondition: that of take_large. Locking takes milliseconds.
+  Block take_locked(std::size_t bytes, Source& device);
   // Blocks of either kind, with `owner`'s bytes in them. One that has been shared with other
   // processes, which may still look at it, is kept for this owner alone, and taken first.
   void give_back(const Block* blocks, int n, OwnerId owner);
@@ -77,6 +83,10 @@ class DevicePool {
   Block take_open(std::size_t bytes);
   // The end of such a block.
   void withdraw(const Block& block);
+  // Page-locked bytes, in use or kept.
+  std::uint64_t locked() const;
+  // Nothing idle is locked any more. Before the devices go that have locked it.
+  void unlock_all();
 
  private:
   struct CachedSmall {
@@ -96,6 +106,15 @@ class DevicePool {
     }
   };
 
+  struct CachedLocked {
+    std::size_t capacity;
+    void* data;
+    Source* by;
+    friend auto operator<=>(const CachedLocked&, const CachedLocked&) = default;
+  };
+
+  // Nobody's: who left the bytes in a block is not known.
+  static constexpr OwnerId kAnybody = ~OwnerId{0};
   // At most so many shared blocks are kept: each has a descriptor.
   static constexpr std::size_t kMostShared = 256;
 
@@ -106,6 +125,13 @@ class DevicePool {
   void trim(std::uint64_t wanted) TT_REQUIRES(mu_);
   bool carve(int size_class) TT_REQUIRES(mu_);
   bool find_large(std::size_t bytes, OwnerId owner, CachedLarge* found) TT_REQUIRES(mu_);
+  void keep_large(std::size_t capacity, void* data, OwnerId owner) TT_REQUIRES(mu_);
+  bool find_locked(std::size_t bytes, CachedLocked* found) TT_REQUIRES(mu_);
+  void keep_locked(const CachedLocked& block) TT_REQUIRES(mu_);
+  // An idle block of so many bytes, or else the largest. Precondition: there is one.
+  void condemn(std::uint64_t bytes) TT_REQUIRES(mu_);
+  // Gives back what is condemned: not under the lock, as the driver may be asked.
+  void bury();
 
   const core::Device device_;
   Source* const source_;
@@ -123,6 +149,11 @@ class DevicePool {
   std::set<CachedLarge> large_ TT_GUARDED_BY(mu_);
   std::set<CachedLarge, ByOwner> large_by_owner_ TT_GUARDED_BY(mu_);
   std::multimap<OwnerId, Block> shared_ TT_GUARDED_BY(mu_);
+  std::uint64_t locked_ TT_GUARDED_BY(mu_) = 0;       // of held_
+  std::uint64_t locked_idle_ TT_GUARDED_BY(mu_) = 0;  // of these
+  std::set<CachedLocked> idle_locked_ TT_GUARDED_BY(mu_);
+  std::vector<CachedLocked> condemned_ TT_GUARDED_BY(mu_);  // not in held_ any more
+  std::atomic<bool> any_condemned_{false};
 };
 
 }  // namespace teletensor::memory

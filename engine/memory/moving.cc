@@ -81,10 +81,10 @@ void Pool::leave(Storage& storage, std::unique_ptr<Away> away) {
   away_.fetch_add(charged, std::memory_order_relaxed);
   device_.moved().away.fetch_add(charged, std::memory_order_relaxed);
   // Pages that somebody has mapped stay this session's, as when they are freed.
-  const Block block{storage.data_, storage.capacity_, storage.descriptor_.exchange(-1)};
+  Block block;
   {
     core::MutexLock lock(moving_mu_);
-    storage.data_ = nullptr;
+    block = take_from(storage);
     storage.away_ = std::move(away);
   }
   storage.away_bytes_.store(charged, std::memory_order_relaxed);
@@ -93,18 +93,32 @@ void Pool::leave(Storage& storage, std::unique_ptr<Away> away) {
   (void)account_.release(charged - kAwayCharge);  // never the last bytes
 }
 
-Status Pool::move_to_host(Storage& storage, Pool& host, const std::function<bool()>& go_on) {
-  auto away = std::make_unique<Away>();
-  away->host = host.allocate_shared(storage.bytes_, storage.seq());
-  if (!away->host) return Status(Code::kResourceExhausted, "the host has no room");
-  const auto began = std::chrono::steady_clock::now();
+Status Pool::copy_to_host(const Storage& storage, Storage& host,
+                          const std::function<bool()>& go_on) {
   const OnBehalf behalf(owner_);
   const auto* const from = static_cast<const char*>(storage.data_);
-  auto* const to = static_cast<char*>(away->host->data());
+  auto* const to = static_cast<char*>(host.data_);
+  Source& source = device_.source();
+  if (host.locked_by_ != nullptr) return source.copy_out_locked(to, from, storage.bytes_, go_on);
   for (std::uint64_t at = 0; at < storage.bytes_; at += kPiece) {
     if (!go_on()) return Status(Code::kCancelled, "not now");
-    TT_RETURN_IF_ERROR(device_.source().copy_out(
-        to + at, from + at, std::min<std::uint64_t>(kPiece, storage.bytes_ - at)));
+    TT_RETURN_IF_ERROR(
+        source.copy_out(to + at, from + at, std::min<std::uint64_t>(kPiece, storage.bytes_ - at)));
+  }
+  return {};
+}
+
+// It stays counted among what the host holds: it is there, and of no use.
+void Pool::abandon(Storage& storage) { (void)take_from(storage); }
+
+Status Pool::move_to_host(Storage& storage, Pool& host, const std::function<bool()>& go_on) {
+  auto away = std::make_unique<Away>();
+  away->host = host.allocate_moved(storage.bytes_, storage.seq(), device_.source());
+  if (!away->host) return Status(Code::kResourceExhausted, "the host has no room");
+  const auto began = std::chrono::steady_clock::now();
+  if (Status status = copy_to_host(storage, *away->host, go_on); !status.ok()) {
+    if (away->host->locked_by_ != nullptr && device_.source().lost()) abandon(*away->host);
+    return status;
   }
   away->host->touch(storage.used_at());
   away->host->unpin();  // from there it may go to the disk
@@ -177,6 +191,9 @@ Status Pool::fetch_away(const Storage& storage, Away& away, char* to,
   const OnBehalf behalf(owner_);
   // From the host's memory straight to the device; what is in a file comes by a buffer there.
   const bool straight = away.host && away.host->data() != nullptr;
+  if (straight && away.host->locked_by_ != nullptr) {
+    return device_.source().copy_in_locked(to, away.host->data(), away.bytes, go_on);
+  }
   const std::uint64_t most = straight ? kPiece : kFileBlock;
   std::vector<char> buffer(on_host() || straight ? 0 : std::min(kFileBlock, away.bytes));
   for (std::uint64_t at = 0; at < away.bytes; at += most) {

@@ -61,14 +61,19 @@ Pool::~Pool() {
 }
 
 void Pool::give_back_shared(Storage* storage) {
-  const Block block{storage->data_, storage->capacity_,
-                    storage->descriptor_.exchange(-1, std::memory_order_relaxed)};
+  const Block block = take_from(*storage);
   if (storage->open_) {
     device_.withdraw(block);
   } else {
     device_.give_back(&block, 1, owner_);
   }
-  storage->data_ = nullptr;
+}
+
+// Its block, which it has no more.
+Block Pool::take_from(Storage& storage) {
+  return {std::exchange(storage.data_, nullptr), storage.capacity_,
+          storage.descriptor_.exchange(-1, std::memory_order_relaxed),
+          std::exchange(storage.locked_by_, nullptr)};
 }
 
 Storage* Pool::new_object() {
@@ -189,11 +194,24 @@ core::Ref<Storage> Pool::allocate_shared(std::size_t bytes, std::uint64_t seq) {
   } else if (device_.take_small(size_class(bytes), owner_, &block, 1) == 0) {
     block.data = nullptr;
   }
-  if (block.data == nullptr) {
-    (void)account_.release(charged);
-    return nullptr;
-  }
-  return start_shared(block, bytes, charged, seq, false);
+  return start_block(block, bytes, charged, seq);
+}
+
+// Small ones come from slabs, which are not locked.
+core::Ref<Storage> Pool::allocate_moved(std::size_t bytes, std::uint64_t seq, Source& device) {
+  if (bytes <= kLargestSmall || bytes > SIZE_MAX / 4) return allocate_shared(bytes, seq);
+  const std::size_t charged = charged_bytes(bytes);
+  if (!account_.reserve(charged)) return nullptr;
+  Block block = device_.take_locked(charged, device);
+  if (block.data == nullptr) block = device_.take_large(charged, owner_);
+  return start_block(block, bytes, charged, seq);
+}
+
+core::Ref<Storage> Pool::start_block(const Block& block, std::size_t bytes, std::uint64_t charged,
+                                     std::uint64_t seq) {
+  if (block.data != nullptr) return start_shared(block, bytes, charged, seq, false);
+  (void)account_.release(charged);
+  return nullptr;
 }
 
 core::Ref<Storage> Pool::allocate_open(std::size_t bytes, std::uint64_t seq) {
@@ -237,6 +255,7 @@ core::Ref<Storage> Pool::start_shared(const Block& block, std::size_t bytes, std
   storage->data_ = block.data;
   storage->capacity_ = block.capacity;
   storage->descriptor_.store(block.descriptor, std::memory_order_relaxed);
+  storage->locked_by_ = block.locked_by;
   storage->open_ = open;
   return start(storage, bytes, charged, seq);
 }

@@ -131,11 +131,21 @@ class Pool {
   void give_back_shared(Storage* storage);
   core::Status read(Storage& storage, std::uint64_t offset, void* to, std::size_t bytes);
   void leave(Storage& storage, std::unique_ptr<Away> away);
+  // For memory that `device` moves here, page-locked where that is to be had; as allocate_shared,
+  // but with anybody's bytes until they are overwritten.
+  core::Ref<Storage> allocate_moved(std::size_t bytes, std::uint64_t seq, Source& device);
+  core::Status copy_to_host(const Storage& storage, Storage& host,
+                            const std::function<bool()>& go_on);
+  // Its block is nobody's any more: a lost device may write to it.
+  static void abandon(Storage& storage);
+  static Block take_from(Storage& storage);
   core::Status fetch_away(const Storage& storage, Away& away, char* to,
                           const std::function<bool()>& go_on);
   void forget_away(Storage& storage);
   Block take_block(std::size_t charged);
   std::string on_disk() const;
+  core::Ref<Storage> start_block(const Block& block, std::size_t bytes, std::uint64_t charged,
+                                 std::uint64_t seq);
   core::Ref<Storage> start_shared(const Block& block, std::size_t bytes, std::uint64_t charged,
                                   std::uint64_t seq, bool open);
 

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstring>
+#include <functional>
 
 #include "engine/memory/storage.h"
 
@@ -24,6 +25,24 @@ class Source {
   virtual core::Status copy_out(void* host, const void* memory, std::size_t bytes) {
     std::memcpy(host, memory, bytes);
     return {};
+  }
+  // Page-locks memory of the host, so that this device and others of its kind copy from and to it
+  // by themselves. False: that is not to be had.
+  virtual bool lock(void* /*host*/, std::size_t /*bytes*/) { return false; }
+  // False: it stays locked.
+  virtual bool unlock(void* /*host*/) { return false; }
+  // For good: what it has locked stays so, as memory for anybody else.
+  virtual bool lost() const { return false; }
+  // As copy_in and copy_out, from and to memory that lock() has locked: all at once, while `go_on`
+  // says so (else CANCELLED). Nothing is under way any more on return, unless the device is lost:
+  // then it may write to the host's memory at any time.
+  virtual core::Status copy_in_locked(void* memory, const void* host, std::size_t bytes,
+                                      const std::function<bool()>& /*go_on*/) {
+    return copy_in(memory, host, bytes);
+  }
+  virtual core::Status copy_out_locked(void* host, const void* memory, std::size_t bytes,
+                                       const std::function<bool()>& /*go_on*/) {
+    return copy_out(host, memory, bytes);
   }
   // What session `from` left, for session `to`.
   virtual void zero(void* memory, std::size_t bytes, OwnerId from, OwnerId to) = 0;

@@ -21,6 +21,7 @@
 namespace teletensor::memory {
 
 class Pool;
+class Source;
 struct Away;
 using OwnerId = std::uint64_t;  // of a session; 0: nobody, contents are zero
 
@@ -87,6 +88,7 @@ class Storage final : public core::Shared {
   // Null: in its memory. Under Pool::moving_mu_, where others may read.
   std::unique_ptr<Away> away_;
   std::atomic<std::uint64_t> away_bytes_{0};  // charged before; 0: in memory
+  Source* locked_by_ = nullptr;               // the device that has page-locked it
   bool shared_path_ = false;                  // made by allocate_shared
   bool open_ = false;                         // made by allocate_open
 };

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -46,6 +47,21 @@ class Device {
       if (accelerator_ != nullptr) return accelerator_->hand_over(memory, bytes, from, to);
       backend_->zero(memory, bytes);
     }
+    bool lock(void* host, std::size_t bytes) override {
+      return accelerator_ != nullptr && accelerator_->lock(host, bytes);
+    }
+    bool unlock(void* host) override {
+      return accelerator_ != nullptr && accelerator_->unlock(host);
+    }
+    bool lost() const override { return !backend_->health().ok(); }
+    core::Status copy_in_locked(void* memory, const void* host, std::size_t bytes,
+                                const std::function<bool()>& go_on) override {
+      return accelerator_->copy_in_locked(memory, host, bytes, go_on);
+    }
+    core::Status copy_out_locked(void* host, const void* memory, std::size_t bytes,
+                                 const std::function<bool()>& go_on) override {
+      return accelerator_->copy_out_locked(host, memory, bytes, go_on);
+    }
     std::size_t open_unit() const override {
       if (accelerator_ != nullptr) return accelerator_->open_unit();
       return backend_->device().kind == core::DeviceKind::kCpu ? memory::kPage : 0;
@@ -77,6 +93,11 @@ inline constexpr std::size_t kHostIndex = 0;  // the place of the host's memory 
 class Devices {
  public:
   explicit Devices(std::vector<std::unique_ptr<Device>> devices) : devices_(std::move(devices)) {}
+  // The host keeps memory that others have locked.
+  ~Devices() {
+    if (!devices_.empty()) devices_[kHostIndex]->pool().unlock_all();
+  }
+  Devices(Devices&&) = default;
   std::size_t size() const { return devices_.size(); }
   Device& at(std::size_t i) const { return *devices_[i]; }
   // -1 where the box has no such device.

@@ -69,6 +69,7 @@ std::vector<engine::MemoryUse> Host::memory() const {
                     budget.used(), budget.total()});
     memory::DevicePool& pool = devices_.at(i).pool();
     uses.back().device_held = pool.held();
+    uses.back().locked = pool.locked();
     const memory::DevicePool::Moved& moved = pool.moved();
     uses.back().away = moved.away;
     uses.back().moved = {moved.out, moved.in, 0, moved.out_ns, moved.in_ns, 0};

@@ -4,6 +4,7 @@ the host and on to the disk, and come back before they are used."""
 import contextlib
 import re
 import threading
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -242,6 +243,149 @@ def test_a_restart_brings_back_what_had_moved(start, tt):
         for i in range(7):
             assert str(kept[f"t{i}"].device) == "cuda:0"
             np.testing.assert_array_equal(kept[f"t{i}"].numpy(), numbers(i))
+
+
+class Copies:
+    """What the driver was asked to copy between host and device, in pieces of more than 64 KiB."""
+
+    def __init__(self, folder):
+        self.path = folder / "copies"
+
+    def take(self):
+        """{("out", "locked"), ("in", "slot")}: bytes; since the last call."""
+        found = Counter()
+        for line in self.path.read_text().splitlines() if self.path.exists() else []:
+            way, kind, size = line.split()
+            if int(size) > MIB // 16:
+                found[way, kind] += int(size)
+        self.path.unlink(missing_ok=True)
+        return found
+
+
+def locked(daemon):
+    page = ask(daemon.http, "/metrics").text
+    return int(float(re.search(r'teletensor_device_memory_bytes\{device="cpu",kind="locked"\} (\S+)', page)[1]))
+
+
+@pytest.mark.parametrize("locks", ["any", "none"])
+def test_what_moves_is_copied_straight(start, tt, tmp_path, locks):
+    """Through memory of the host that is page-locked; by the slots where the driver locks none."""
+    copies = Copies(tmp_path)
+    daemon = start("--http", "127.0.0.1:0", copies=copies.path, locks=locks)
+    kind, other = ("locked", "slot") if locks == "any" else ("slot", "locked")
+    with tt.connect(daemon.unix) as session:
+        assert locked(daemon) == 0
+        held = [tt.arange(TWO, device="cuda") + float(i) for i in range(8)]
+        for _ in range(2):
+            held = [x * 2.0 for x in held]
+        session.synchronize()
+        found = copies.take()
+        assert found["out", kind] >= 16 * MIB and found["in", kind] >= 8 * MIB
+        assert found["out", other] == found["in", other] == 0
+        away = use(session)["away"]
+        assert locked(daemon) >= away > 0 if locks == "any" else locked(daemon) == 0
+        for i, x in enumerate(held):
+            np.testing.assert_array_equal(x.numpy(), 4 * (np.arange(TWO, dtype=np.float32) + i))
+        del held, x
+    empty(daemon)
+    assert locked(daemon) >= away if locks == "any" else locked(daemon) == 0  # kept for what moves next
+
+
+def test_blocks_that_are_kept_give_way(start, tt):
+    """What was locked is not locked again and is free for others; half of the host's memory at most."""
+    daemon = start("--host-memory", "32MiB", "--disk-memory", "1GiB", "--http", "127.0.0.1:0")
+    with tt.connect(daemon.unix) as session:
+        held = [tt.full((TWO,), float(i), device="cuda") for i in range(16)]
+        session.synchronize()
+        assert use(session)["away"] >= 24 * MIB and 8 * MIB <= locked(daemon) <= 16 * MIB
+        for i, x in enumerate(held):
+            assert x[0].item() == x[-1].item() == i
+        del held, x
+        session.synchronize()
+        wait_until(lambda: use(session)["away"] == 0, 60, "nothing is away")
+        assert locked(daemon) >= 8 * MIB
+        on_host = [tt.full((TWO,), float(i)) for i in range(14)]
+        assert [x[-1].item() for x in on_host] == list(range(14))
+        assert locked(daemon) <= 4 * MIB
+    empty(daemon)
+
+
+@contextlib.contextmanager
+def in_flight(tt, daemon, control, copies):
+    """(a session with a tensor that has moved away and others, one of which stands still on its way out)"""
+    def ask_for_room(seen):
+        with contextlib.suppress(tt.TeletensorError), tt.connect(daemon.unix):
+            made = [tt.full((TWO,), float(i), device="cuda") for i in range(3)]
+            seen.extend(y[-1].item() for y in made)
+    with tt.connect(daemon.unix) as idle:
+        with idle.as_current():
+            held = [tt.tensor(numbers(i)).to("cuda") for i in range(4)]
+            idle.synchronize()
+        seen = []
+        ask_for_room(seen)
+        assert seen == [0.0, 1.0, 2.0] and use(idle)["away"] > 0
+        with idle.as_current():
+            held[-1].add_(0.0)
+            idle.synchronize()
+        copies.take()
+        control("hold 0")
+        control.taken()
+        thread = threading.Thread(target=ask_for_room, args=(seen,))
+        thread.start()
+        wait_until(lambda: copies.path.exists() and copies.take()["out", "locked"] > 0, 60, "a copy is asked for")
+        try:
+            yield idle, held
+        finally:
+            control("release 0")
+            thread.join(120)
+            assert not thread.is_alive()
+
+
+def test_a_session_that_ends_while_it_is_copied(start, tt, tmp_path):
+    """Its block is nobody's before the copy has ended."""
+    control, copies = Control(tmp_path), Copies(tmp_path)
+    daemon = start(control=control.path, copies=copies.path)
+    with tt.connect(daemon.unix) as other:
+        with in_flight(tt, daemon, control, copies) as (idle, held):
+            idle.close()
+            del held
+            with other.as_current():
+                x = [tt.tensor(numbers(i)) for i in range(8)]
+                other.synchronize()
+        for i, y in enumerate(x):
+            np.testing.assert_array_equal(y.numpy(), numbers(i))
+        with other.as_current():
+            y = [x.to("cuda") for x in x]
+            for i, z in enumerate(y):
+                np.testing.assert_array_equal((z + 1).numpy(), numbers(i) + 1)
+        del x, y, z
+    empty(daemon)
+
+
+def test_a_device_that_is_lost_while_it_copies(start, tt, tmp_path):
+    control, copies = Control(tmp_path), Copies(tmp_path)
+    daemon = start(control=control.path, copies=copies.path)
+    with in_flight(tt, daemon, control, copies) as (idle, held), tt.connect(daemon.unix) as other:
+        control("lost 0")
+        with other.as_current():
+            x = [tt.tensor(numbers(10 + i)) for i in range(8)]
+            wait_until(lambda: "DEVICE_LOST" in daemon.log, 60, "the loss")
+            for i, y in enumerate(x):
+                np.testing.assert_array_equal(y.numpy(), numbers(10 + i))
+        with idle.as_current():
+            np.testing.assert_array_equal(held[0].numpy(), numbers(0))
+            with pytest.raises(tt.DeviceLostError):
+                held[-1].numpy()
+
+
+def test_a_daemon_that_ends_while_it_copies(start, tt, tmp_path):
+    control, copies = Control(tmp_path), Copies(tmp_path)
+    daemon = start(control=control.path, copies=copies.path)
+    with contextlib.suppress(tt.TeletensorError), in_flight(tt, daemon, control, copies):
+        daemon.process.terminate()
+        wait_until(lambda: "event=signal" in daemon.log, 60, "the end begins")
+    assert daemon.process.wait(60) == 0
+    daemon.restart()  # to be ended by the fixture
 
 
 def hold(tt, session):

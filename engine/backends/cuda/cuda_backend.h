@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -65,6 +66,16 @@ class CudaBackend final : public Accelerator {
   }
   void withdraw(int descriptor, void* memory, std::size_t bytes) override {
     gpu_->withdraw(descriptor, memory, bytes);
+  }
+  bool lock(void* host, std::size_t bytes) override { return gpu_->lock(host, bytes); }
+  bool unlock(void* host) override { return gpu_->unlock(host); }
+  core::Status copy_in_locked(void* memory, const void* host, std::size_t bytes,
+                              const std::function<bool()>& go_on) override {
+    return gpu_->copy_in_locked(memory, host, bytes, go_on);
+  }
+  core::Status copy_out_locked(void* host, const void* memory, std::size_t bytes,
+                               const std::function<bool()>& go_on) override {
+    return gpu_->copy_out_locked(host, memory, bytes, go_on);
   }
   void end(memory::OwnerId owner) override { gpu_->end(owner); }
   Time take_time(memory::OwnerId owner) override {

@@ -61,6 +61,7 @@ inline constexpr int kComputeModeProhibited = 2;
 inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kEventDisableTiming = 2;
 inline constexpr int kMaxDynamicSharedBytes = 8;
+inline constexpr unsigned kLockForAll = 1;  // CU_MEMHOSTREGISTER_PORTABLE
 inline constexpr int kCaptureRelaxed = 2;
 
 // CUgraphExecUpdateResultInfo: why a graph could not take another's parameters.
@@ -125,6 +126,8 @@ struct Uuid {
   X(cuMemSetAccess, "cuMemSetAccess", (Address, std::size_t, const MemoryAccess*, std::size_t))  \
   X(cuMemHostAlloc, "cuMemHostAlloc", (void**, std::size_t, unsigned))                           \
   X(cuMemFreeHost, "cuMemFreeHost", (void*))                                                     \
+  X(cuMemHostRegister, "cuMemHostRegister_v2", (void*, std::size_t, unsigned))                   \
+  X(cuMemHostUnregister, "cuMemHostUnregister", (void*))                                         \
   X(cuMemsetD8Async, "cuMemsetD8Async", (Address, unsigned char, std::size_t, Stream))           \
   X(cuMemcpyHtoDAsync, "cuMemcpyHtoDAsync_v2", (Address, const void*, std::size_t, Stream))      \
   X(cuMemcpyDtoHAsync, "cuMemcpyDtoHAsync_v2", (void*, Address, std::size_t, Stream))            \

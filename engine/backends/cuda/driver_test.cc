@@ -64,6 +64,7 @@ TEST(Driver, NumbersAreTheHeaders) {
   EXPECT_EQ(offsetof(MemoryKind, place), offsetof(CUmemAllocationProp, location));
   EXPECT_EQ(offsetof(MemoryPlace, id), offsetof(CUmemLocation, id));
   EXPECT_EQ(offsetof(MemoryAccess, flags), offsetof(CUmemAccessDesc, flags));
+  EXPECT_EQ(kLockForAll, CU_MEMHOSTREGISTER_PORTABLE);
   EXPECT_EQ(kComputeModeProhibited, CU_COMPUTEMODE_PROHIBITED);
   EXPECT_EQ(kStreamNonBlocking, CU_STREAM_NON_BLOCKING);
   EXPECT_EQ(kEventDisableTiming, CU_EVENT_DISABLE_TIMING);

@@ -68,6 +68,16 @@ class Gpu {
   // After everything asked before; the bytes are there when it returns.
   core::Status copy_out(void* host, const void* from, std::size_t bytes);
 
+  // Page-locks memory of the host, for all devices. False: the driver does not.
+  bool lock(void* host, std::size_t bytes);
+  bool unlock(void* host);  // false: it stays so
+  // From and to such memory, without a slot between, while `go_on` says so (else CANCELLED).
+  // Nothing is under way any more on return, unless it is lost.
+  core::Status copy_in_locked(void* to, const void* host, std::size_t bytes,
+                              const std::function<bool()>& go_on);
+  core::Status copy_out_locked(void* host, const void* from, std::size_t bytes,
+                               const std::function<bool()>& go_on);
+
   // Memory that other processes may map (gpu_open.cc; memory::Source says how).
   std::size_t open_unit() const { return open_unit_; }
   int open_memory(std::size_t bytes, void** memory);
@@ -105,6 +115,7 @@ class Gpu {
   static constexpr std::size_t kSlot = std::size_t{1} << 20;
   static constexpr int kSlots = 8;
   static constexpr int kOuts = 4;
+  static constexpr std::size_t kPart = std::size_t{32} << 20;   // of a copy without a slot
   static constexpr std::size_t kSmall = std::size_t{64} << 10;  // goes in the session's own stream
   struct Slot {
     char* data = nullptr;
@@ -135,6 +146,10 @@ class Gpu {
   void give_out(const Out& out);
   core::Status copy_through(const Out& out, Queues::Queue& queue, char* to, Address from,
                             std::size_t bytes);
+  // Asks for a copy of that part; a CUresult.
+  using Part = std::function<int(std::size_t at, std::size_t bytes)>;
+  core::Status copy_parts(Stream stream, Event event, std::size_t bytes,
+                          const std::function<bool()>& go_on, const Part& ask);
   void watch();
 
   const Driver& driver_;

@@ -1,4 +1,5 @@
-// Copies: within a device, from another one, and through page-locked memory from and to the host.
+// Copies: within a device, from another one, and from and to the host: through page-locked slots,
+// or straight where the host's memory is page-locked itself.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -191,6 +192,80 @@ Status Gpu::copy_through(const Out& out, Queues::Queue& queue, char* to, Address
     std::memcpy(to + at, out.data + half * kHalf, std::min(kHalf, bytes - at));
   }
   return {};
+}
+
+// ---------------------------------------------------------------- straight
+
+// No error of these ends the context.
+bool Gpu::lock(void* host, std::size_t bytes) {
+  return enter().ok() && driver_.cuMemHostRegister(host, bytes, kLockForAll) == kSuccess;
+}
+
+bool Gpu::unlock(void* host) {
+  return enter().ok() && driver_.cuMemHostUnregister(host) == kSuccess;
+}
+
+// Two parts are under way at a time.
+Status Gpu::copy_parts(Stream stream, Event event, std::size_t bytes,
+                       const std::function<bool()>& go_on, const Part& ask) {
+  Status status;
+  std::size_t at = 0;
+  while (at < bytes && status.ok()) {
+    if (!go_on()) {
+      status = Status(core::Code::kCancelled, "not now");
+      break;
+    }
+    const std::size_t n = std::min(kPart, bytes - at);
+    status = check(ask(at, n), "a copy");
+    if (!status.ok()) break;
+    if (at > 0) status = wait(event);  // for the part before
+    if (status.ok()) status = check(driver_.cuEventRecord(event, stream), "a mark in its stream");
+    at += n;
+  }
+  if (at == 0) return status;  // nothing is under way
+  // Also where something has failed: the memory is another's next.
+  Status ended = check(driver_.cuEventRecord(event, stream), "a mark in its stream");
+  if (ended.ok()) ended = wait(event);
+  if (ended.ok()) return status;
+  lose("a copy cannot be waited for: " + ended.message());
+  return health();
+}
+
+// In a stream of its own, as large ones through slots.
+Status Gpu::copy_out_locked(void* host, const void* from, std::size_t bytes,
+                            const std::function<bool()>& go_on) {
+  if (bytes == 0) return {};
+  const core::Result<Queues::QueueRef> own = queue();
+  if (!own.ok()) return own.status();
+  asked_.fetch_add(1, std::memory_order_relaxed);
+  const Out out = take_out();
+  Status status = queues_.stream_follows(out.stream, **own, false);
+  if (status.ok()) {
+    status = copy_parts(out.stream, out.event, bytes, go_on, [&](std::size_t at, std::size_t n) {
+      return driver_.cuMemcpyDtoHAsync(static_cast<char*>(host) + at, address(from) + at, n,
+                                       out.stream);
+    });
+  }
+  give_out(out);
+  return status;
+}
+
+// In the session's stream: what it asks later comes after it.
+Status Gpu::copy_in_locked(void* to, const void* host, std::size_t bytes,
+                           const std::function<bool()>& go_on) {
+  if (bytes == 0) return {};
+  const core::Result<Stream> stream = own_stream();
+  if (!stream.ok()) return stream.status();
+  Event event = nullptr;
+  TT_RETURN_IF_ERROR(check(driver_.cuEventCreate(&event, kEventDisableTiming), "an event"));
+  asked_.fetch_add(1, std::memory_order_relaxed);
+  const Status status =
+      copy_parts(*stream, event, bytes, go_on, [&](std::size_t at, std::size_t n) {
+        return driver_.cuMemcpyHtoDAsync(address(to) + at, static_cast<const char*>(host) + at, n,
+                                         *stream);
+      });
+  if (enter().ok()) driver_.cuEventDestroy(event);
+  return status;
 }
 
 }  // namespace teletensor::backends::cuda

@@ -23,7 +23,16 @@ using testing::AllOf;
 using testing::HasSubstr;
 
 // A device that has failed stays so: each such test has one of its own.
-enum Ordinal { kSound = 0, kOther = 1, kSticky = 2, kLost = 3, kHung = 4, kFull = 5, kIdle = 6 };
+enum Ordinal {
+  kSound = 0,
+  kOther = 1,
+  kSticky = 2,
+  kLost = 3,
+  kHung = 4,
+  kFull = 5,
+  kIdle = 6,
+  kGone = 7
+};
 
 std::string control_path() {
   return (std::filesystem::temp_directory_path() / ("fake-" + std::to_string(getpid()))).string();
@@ -31,7 +40,7 @@ std::string control_path() {
 
 // Before any test loads the library, which reads it once.
 [[maybe_unused]] const int kEnvironment =
-    setenv("TT_FAKE_CUDA", ("devices=7,memory=64,pace=5,control=" + control_path()).c_str(), 1);
+    setenv("TT_FAKE_CUDA", ("devices=8,memory=64,pace=5,control=" + control_path()).c_str(), 1);
 
 const Driver& driver() {
   static const Driver loaded = [] {
@@ -116,6 +125,60 @@ TEST(Gpu, CopiesOfAllSizesThroughTheSlots) {
     EXPECT_EQ(read(*device.gpu, memory, count), numbers(count, 7));
     device.gpu->free(memory);
   }
+}
+
+TEST(Gpu, LockedMemoryIsCopiedStraight) {
+  Opened device(kSound);
+  Gpu& gpu = *device.gpu;
+  const auto go_on = [] { return true; };
+  const std::size_t count = (std::size_t{9} << 20) + 17, bytes = 4 * count;  // two parts
+  std::vector<int> host = numbers(count, 7);
+  void* memory = gpu.allocate(bytes);
+  ASSERT_NE(memory, nullptr);
+  ASSERT_TRUE(gpu.lock(host.data(), bytes));
+  EXPECT_FALSE(gpu.lock(host.data(), bytes));  // it is
+  ASSERT_TRUE(gpu.copy_in_locked(memory, host.data(), bytes, go_on).ok());
+  std::fill(host.begin(), host.end(), 0);  // nothing is read any more
+  ASSERT_TRUE(gpu.copy_out_locked(host.data(), memory, bytes, go_on).ok());
+  EXPECT_EQ(host, numbers(count, 7));
+  for (int i = 0; i < 20; ++i) {  // after what was asked before
+    const std::vector<int> some(1000, i);
+    ASSERT_TRUE(gpu.copy_in(memory, some.data(), 4000).ok());
+    ASSERT_TRUE(gpu.copy_out_locked(host.data(), memory, 4000, go_on).ok());
+    EXPECT_EQ(std::vector<int>(host.begin(), host.begin() + 1000), some);
+  }
+  EXPECT_TRUE(gpu.unlock(host.data()));
+  EXPECT_FALSE(gpu.unlock(host.data()));
+  // The fake takes no other memory.
+  EXPECT_EQ(gpu.copy_out_locked(host.data(), memory, bytes, go_on).code(), core::Code::kInternal);
+  EXPECT_TRUE(gpu.health().ok());
+  gpu.free(memory);
+}
+
+TEST(Gpu, ACopyThatIsNotWantedAnyMoreHasEndedOnReturn) {
+  Opened device(kSound);
+  Gpu& gpu = *device.gpu;
+  const std::size_t count = std::size_t{9} << 20, bytes = 4 * count;
+  std::vector<int> host = numbers(count);
+  void* memory = gpu.allocate(bytes);
+  ASSERT_TRUE(gpu.lock(host.data(), bytes));
+  for (const bool out : {true, false}) {
+    int asked = 0;
+    const auto once = [&] { return ++asked < 2; };
+    EXPECT_EQ((out ? gpu.copy_out_locked(host.data(), memory, bytes, once)
+                   : gpu.copy_in_locked(memory, host.data(), bytes, once))
+                  .code(),
+              core::Code::kCancelled);
+    EXPECT_EQ(asked, 2);
+    // Neither written to by the first, nor read by the second.
+    std::fill(host.begin(), host.end(), out ? 5 : 6);
+    ASSERT_TRUE(gpu.synchronize().ok());
+    EXPECT_EQ(host, std::vector<int>(count, out ? 5 : 6));
+    EXPECT_EQ(read(gpu, memory, 1)[0], out ? 0 : 5);
+  }
+  EXPECT_TRUE(gpu.unlock(host.data()));
+  EXPECT_TRUE(gpu.health().ok());
+  gpu.free(memory);
 }
 
 TEST(Gpu, WhatIsAskedRunsInItsOrder) {
@@ -407,6 +470,24 @@ TEST(Gpu, AnErrorThatEndsTheContextIsForGood) {
   EXPECT_EQ(device.gpu->zero(memory, 4).message(), status.message());
   EXPECT_EQ(device.gpu->synchronize().message(), status.message());
   EXPECT_EQ(device.log(), "bad: " + status.message());  // told once
+}
+
+TEST(Gpu, WhatALostDeviceHasLockedIsTheHosts) {
+  Opened device(kGone);
+  Gpu& gpu = *device.gpu;
+  const auto go_on = [] { return true; };
+  std::vector<int> kept = numbers(1000), other(1000);
+  void* memory = gpu.allocate(4000);
+  ASSERT_TRUE(gpu.lock(kept.data(), 4000) && gpu.lock(other.data(), 4000));
+  happens("sticky 7");
+  EXPECT_THAT(gpu.copy_out_locked(other.data(), memory, 4000, go_on).message(),
+              HasSubstr("DEVICE_LOST: cuda:7"));
+  EXPECT_THAT(gpu.copy_in_locked(memory, kept.data(), 4000, go_on).message(),
+              HasSubstr("DEVICE_LOST: cuda:7"));
+  EXPECT_FALSE(gpu.unlock(kept.data()));
+  std::vector<int> more(1000);
+  EXPECT_FALSE(gpu.lock(more.data(), 4000));
+  EXPECT_EQ(kept, numbers(1000));
 }
 
 TEST(Gpu, ALossIsNoticedWhereNobodyWaits) {

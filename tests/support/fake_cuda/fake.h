@@ -16,6 +16,8 @@
 //   emulation=FILE  emulate.cuh, where it is not in the checkout that this was built from
 //   pace=N        a task takes N us by the device's clock, not what it took here
 //   shares=none   no memory has a descriptor
+//   locks=none    no memory of the host is page-locked where it is
+//   copies=FILE   a line for each copy between host and device: "out locked 4096"; in, slot
 //   graphs=none   no graph is made, graphs=fixed: none takes other parameters
 //   seed=1        of the order of streams      control=FILE  read and removed when it appears:
 //     "sticky N"  what device N runs next ends its context (CUDA_ERROR_ILLEGAL_ADDRESS)
@@ -56,6 +58,8 @@ enum Error : int {
   kNotFound = 500,
   kNotReady = 600,
   kIllegalAddress = 700,
+  kHostMemoryAlreadyRegistered = 712,
+  kHostMemoryNotRegistered = 713,
   kCaptureUnsupported = 900,
   kCaptureUnmatched = 903,
   kGraphUpdateFailure = 910,
@@ -67,10 +71,10 @@ struct Config {
   std::size_t memory = std::size_t{256} << 20;
   bool compiles = true, empty = false, blas = true, blas_refuses = false, dnn = true,
        dnn_refuses = false;
-  bool graphs = true, updates = true, shares = true;
+  bool graphs = true, updates = true, shares = true, locks = true;
   int pace = 0;
   unsigned seed = 1;
-  std::string cache, control, emulation = TT_FAKE_EMULATION;
+  std::string cache, control, copies, emulation = TT_FAKE_EMULATION;
 };
 const Config& config();
 
@@ -96,8 +100,9 @@ struct Task {
   std::shared_ptr<Event> record;
   std::uint64_t count = 0;
   std::shared_ptr<Library> library;
-  bool leaves = false;      // a large copy to the host
-  std::uintptr_t kind = 0;  // of a graph's node: a kernel's entry, or what else it is
+  bool leaves = false;         // a large copy to the host
+  const void* host = nullptr;  // of a copy
+  std::uintptr_t kind = 0;     // of a graph's node: a kernel's entry, or what else it is
 };
 
 // What a stream was asked while it was captured, one task after the other.
@@ -154,7 +159,7 @@ struct State {
   std::deque<Device> devices;
   std::map<Stream*, std::unique_ptr<Stream>> streams;
   std::map<Event*, std::shared_ptr<Event>> events;
-  std::map<void*, std::size_t> pinned;
+  std::map<void*, std::size_t> pinned, registered;
   std::set<Library*> libraries;
   std::map<Graph*, std::unique_ptr<Graph>> graphs;
   std::map<GraphExec*, std::unique_ptr<GraphExec>> execs;

@@ -2,6 +2,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <utility>
 
 #include "fake.h"
@@ -24,13 +25,23 @@ std::shared_ptr<Event> event_of(void* handle) {
   return found == state().events.end() ? nullptr : found->second;
 }
 
-bool is_pinned(const void* memory, std::size_t bytes) {
-  for (const auto& [start, size] : state().pinned) {
+bool lies_in(const std::map<void*, std::size_t>& ranges, const void* memory, std::size_t bytes) {
+  for (const auto& [start, size] : ranges) {
     const auto* begin = static_cast<const char*>(start);
     const auto* at = static_cast<const char*>(memory);
     if (at >= begin && at + bytes <= begin + size) return true;
   }
   return false;
+}
+
+bool is_pinned(const void* memory, std::size_t bytes) {
+  return lies_in(state().pinned, memory, bytes) || lies_in(state().registered, memory, bytes);
+}
+
+void note_copy(const char* way, const void* host, std::size_t bytes) {
+  if (config().copies.empty()) return;
+  const char* kind = lies_in(state().registered, host, bytes) ? "locked" : "slot";
+  std::ofstream(config().copies, std::ios::app) << way << " " << kind << " " << bytes << "\n";
 }
 
 void* pointer(std::uintptr_t address) { return reinterpret_cast<void*>(address); }
@@ -183,6 +194,34 @@ EXPORT cuMemFreeHost(void* memory) {
   ::operator delete(memory);
   return kSuccess;
 }
+// Flags: CU_MEMHOSTREGISTER_PORTABLE, and nothing else.
+EXPORT cuMemHostRegister_v2(void* memory, std::size_t bytes, unsigned flags) {
+  ENTER;
+  if (flags != 1 || memory == nullptr || bytes == 0) return kInvalidValue;
+  if (!config().locks) return kOutOfMemory;
+  for (const auto& [start, size] : state().registered) {
+    if (start < static_cast<char*>(memory) + bytes && memory < static_cast<char*>(start) + size) {
+      return kHostMemoryAlreadyRegistered;
+    }
+  }
+  state().registered[memory] = bytes;
+  return kSuccess;
+}
+// What is copied from or to it has not run: an error of the caller.
+EXPORT cuMemHostUnregister(void* memory) {
+  ENTER;
+  const auto found = state().registered.find(memory);
+  if (found == state().registered.end()) return kHostMemoryNotRegistered;
+  const char* const begin = static_cast<char*>(memory);
+  for (const auto& [stream, owned] : state().streams) {
+    for (const Task& task : stream->tasks) {
+      const char* const host = static_cast<const char*>(task.host);
+      if (host >= begin && host < begin + found->second) return illegal(device);
+    }
+  }
+  state().registered.erase(found);
+  return kSuccess;
+}
 EXPORT cuMemsetD8Async(unsigned long long to, unsigned char byte, std::size_t bytes, void* handle) {
   ENTER;
   Stream* stream = stream_of(device, handle);
@@ -201,6 +240,8 @@ EXPORT cuMemcpyHtoDAsync_v2(unsigned long long to, const void* from, std::size_t
   if (!lies_in(*device, to, bytes)) return illegal(device);
   Task task;
   task.touched = {to};
+  task.host = from;
+  note_copy("in", from, bytes);
   if (is_pinned(from, bytes)) {
     task.run = [=] { return std::memcpy(pointer(to), from, bytes), kSuccess; };
   } else {
@@ -217,6 +258,8 @@ EXPORT cuMemcpyDtoHAsync_v2(void* to, unsigned long long from, std::size_t bytes
   std::memset(to, 0xA5, bytes);  // nothing is there yet
   Task task;
   task.leaves = bytes > 65536;
+  task.host = to;
+  note_copy("out", to, bytes);
   task.touched = {from};
   task.run = [=] { return std::memcpy(to, pointer(from), bytes), kSuccess; };
   return push(stream, std::move(task));

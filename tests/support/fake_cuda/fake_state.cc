@@ -40,6 +40,8 @@ Config read_config() {
     if (name == "dnn") made.dnn = value != "none", made.dnn_refuses = value == "refuse";
     if (name == "graphs") made.graphs = value != "none", made.updates = value != "fixed";
     if (name == "shares") made.shares = value != "none";
+    if (name == "locks") made.locks = value != "none";
+    if (name == "copies") made.copies = value;
     if (name == "pace") made.pace = number();
     if (name == "seed") made.seed = static_cast<unsigned>(number());
     if (name == "cache") made.cache = value;
