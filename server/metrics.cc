@@ -237,9 +237,8 @@ std::string metrics_text(Leases& leases, const Auth& auth, const Canary& canary,
   page.family(
       "teletensor_device_memory_bytes",
       "Memory of devices: used, peak, total; held: used or kept for whoever needs it next; locked: "
-      "of these the host's that is page-locked for tensors of GPUs; away: tensors of a GPU that "
-      "have "
-      "moved to the host or the disk.");
+      "what of the host's is page-locked for GPUs; away: tensors of a GPU that have moved to the "
+      "host or the disk.");
   for (const engine::MemoryUse& use : all.devices) {
     const std::string device = core::to_string(use.device);
     page.row(static_cast<double>(use.device_used), {{"device", device}, {"kind", "used"}});
