@@ -52,25 +52,43 @@ void Pool::set_disk(Disk* disk, std::shared_ptr<DiskShare> share) {
   disk_share_ = std::move(share);
 }
 
-std::vector<core::Ref<Storage>> Pool::movable() const {
+std::vector<core::Ref<Storage>> Pool::living(std::uint64_t least) const {
   std::vector<core::Ref<Storage>> found;
   {
     core::MutexLock lock(mu_);
     for (const Slab& slab : objects_) {
       for (const Storage& storage : slab.storages) {
-        if (storage.charged_.load(std::memory_order_relaxed) < kLeastMoved) continue;
+        if (storage.charged_.load(std::memory_order_relaxed) < least) continue;
         if (!storage.try_acquire()) continue;
         found.emplace_back(const_cast<Storage*>(&storage));
         storage.release();
       }
     }
   }
+  return found;
+}
+
+std::vector<core::Ref<Storage>> Pool::movable(std::uint64_t* pinned) const {
   // Not under the lock: what is left out may be the last reference by now.
-  std::erase_if(found, [](const core::Ref<Storage>& storage) {
-    return storage->pinned() || storage->data_ == nullptr || storage->sharing() != nullptr ||
-           storage->open_;
+  std::vector<core::Ref<Storage>> found = living(kLeastMoved);
+  std::erase_if(found, [&](const core::Ref<Storage>& storage) {
+    if (storage->data_ == nullptr || storage->sharing() != nullptr || storage->open_) return true;
+    const std::uint32_t pins = storage->pins_.load(std::memory_order_acquire);
+    if (pins == 0) return false;
+    if (pins == Storage::kLasting) {
+      storage->pins_.fetch_and(~Storage::kLasting, std::memory_order_relaxed);
+      return false;
+    }
+    if (pinned != nullptr && (pins & Storage::kLasting) == 0) *pinned += storage->bytes_;
+    return true;
   });
   return found;
+}
+
+void Pool::pins_last() {
+  for (const core::Ref<Storage>& storage : living(kLeastMoved)) {
+    if (storage->pinned()) storage->pins_.fetch_or(Storage::kLasting, std::memory_order_relaxed);
+  }
 }
 
 // Its block is free, and its account has its bytes back.

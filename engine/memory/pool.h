@@ -51,8 +51,11 @@ class Pool {
 
   // ---- Between memory and disk, and between a device and the host. Who calls these is the
   // session's strand meanwhile, or nobody is. What could move: no small ones, nothing that is
-  // pinned, published, or open to be written by other processes.
-  std::vector<core::Ref<Storage>> movable() const;
+  // pinned, published, or open to be written by other processes. `pinned`: bytes of what could move
+  // but for pins that are not known to last.
+  std::vector<core::Ref<Storage>> movable(std::uint64_t* pinned = nullptr) const;
+  // What is pinned now is known to last until it is unpinned. Any thread.
+  void pins_last();
   // The bytes of one on a device become a storage of `host`, the session's pool there, once all
   // that the session has asked of the device has run. Nothing has happened where that fails, or
   // `go_on` (asked now and then) says no: CANCELLED; RESOURCE_EXHAUSTED: the host has no room.
@@ -129,6 +132,7 @@ class Pool {
   Storage* new_object();
   void free(Storage* storage);
   void give_back_shared(Storage* storage);
+  std::vector<core::Ref<Storage>> living(std::uint64_t least) const;
   core::Status read(Storage& storage, std::uint64_t offset, void* to, std::size_t bytes);
   void leave(Storage& storage, std::unique_ptr<Away> away);
   // For memory that `device` moves here, page-locked where that is to be had; as allocate_shared,

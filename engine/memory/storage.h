@@ -51,7 +51,7 @@ class Storage final : public core::Shared {
   // strand.
   void pin() { pins_.fetch_add(1, std::memory_order_relaxed); }
   void unpin() { pins_.fetch_sub(1, std::memory_order_release); }
-  bool pinned() const { return pins_.load(std::memory_order_acquire) != 0; }
+  bool pinned() const { return (pins_.load(std::memory_order_acquire) & ~kLasting) != 0; }
   // Some of the bytes, wherever they are. Any thread.
   core::Status read(std::uint64_t offset, void* to, std::size_t bytes);
   // It was used at this time (of Pool::set_now).
@@ -70,6 +70,8 @@ class Storage final : public core::Shared {
 
  private:
   friend class Pool;
+  // In pins_: the mover has waited in vain for it to be unpinned.
+  static constexpr std::uint32_t kLasting = std::uint32_t{1} << 31;
   Storage();
 
   void* data_ = nullptr;

@@ -23,7 +23,8 @@ constexpr int kFruitless = 64;  // so often one that has come back is asked agai
 
 }  // namespace
 
-Tiers::Tiers(memory::Disk* disk) : disk_(disk) {
+Tiers::Tiers(memory::Disk* disk, std::chrono::milliseconds patience)
+    : disk_(disk), patience_(patience) {
   mover_ = std::thread([this] { work(); });
 }
 
@@ -344,6 +345,13 @@ void Tiers::leave_victim() {
 
 void Tiers::note_nothing(Request& request, Member& member, std::size_t device) {
   Request::Tried& tried = request.tried[{&member, device}];
+  if (tried.pinned > 0) {
+    const auto now = Clock::now();
+    if (request.patient_until == Clock::time_point{}) request.patient_until = now + patience_;
+    if (now < request.patient_until) return;
+    member.pool(device).pins_last();  // who asks next does not wait for these
+    tried.pinned = 0;
+  }
   tried.used = member.pool(device).account().used();
   ++tried.times;
 }
@@ -373,6 +381,7 @@ Tiers::Found Tiers::make_room(Request& request, std::size_t device, std::size_t 
   std::stable_sort(others.begin(), others.end(), [](const Member* a, const Member* b) {
     return a->active_at_.load() < b->active_at_.load();
   });
+  for (auto& [whose, tried] : request.tried) tried.pinned = 0;
   bool later = false;
   // What they keep by name last.
   for (const bool kept : {false, true}) {
@@ -394,7 +403,15 @@ Tiers::Found Tiers::make_room(Request& request, std::size_t device, std::size_t 
     leave_victim();
     if (lack.met()) return Found::kRoom;
   }
-  return later ? Found::kLater : take_own(request, lack);
+  const Found found = later ? Found::kLater : take_own(request, lack);
+  return found == Found::kNever && pins_suffice(request, lack) ? Found::kLater : found;
+}
+
+bool Tiers::pins_suffice(const Request& request, const Lack& lack) {
+  std::uint64_t pinned = 0;
+  for (const auto& [whose, tried] : request.tried) pinned += tried.pinned;
+  if (pinned == 0) return false;
+  return pinned >= lack.bytes || lack.pool.room_for(lack.bytes - pinned) == Pool::Short::kNothing;
 }
 
 bool Tiers::take_idle(Request& request, Member& member, const Lack& lack, bool kept) {
@@ -470,7 +487,11 @@ bool Tiers::move_away(Request& request, Member& member, const Lack& lack, bool k
   if (&member == request.member) {
     for (const StorageRef& each : request.need.operands) stay.insert(each.get());
   }
-  std::vector<StorageRef> found = member.pool(lack.device).movable();
+  std::uint64_t pinned = 0;
+  std::vector<StorageRef> found = member.pool(lack.device).movable(&pinned);
+  // Its own uploads are bound by what comes behind the instruction that waits.
+  const bool waits = &member == request.member && !request.done;
+  request.tried[{&member, lack.device}].pinned = waits ? 0 : pinned;
   std::erase_if(found, [&](const StorageRef& each) { return stay.contains(each.get()); });
   std::stable_sort(found.begin(), found.end(), [](const StorageRef& a, const StorageRef& b) {
     return a->used_at() < b->used_at();

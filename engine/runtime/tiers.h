@@ -12,7 +12,8 @@
 // sessions that run, which stop for it at the end of a plan; and the session's own that the
 // instruction does not need. Who was brought back has a turn of kTurns times what its transfers
 // took before others may move it away again. What a device has no room for goes to the host, and
-// where that has none either, straight to the disk.
+// where that has none either, straight to the disk. Where nothing is left to move but what is
+// pinned for now, by an upload, a download, another process, it is waited for, for a while.
 #pragma once
 
 #include <atomic>
@@ -37,6 +38,9 @@ namespace teletensor::runtime {
 class Tiers {
  public:
   static constexpr int kTurns = 10;
+  // So long a request waits for what is pinned: longer than it takes to notice that a client is
+  // gone (8 s).
+  static constexpr std::chrono::milliseconds kPatience{10'000};
   using StorageRef = core::Ref<memory::Storage>;
   using Clock = std::chrono::steady_clock;
 
@@ -85,7 +89,7 @@ class Tiers {
   };
 
   // The disk outlives it; null: nothing moves there.
-  explicit Tiers(memory::Disk* disk);
+  explicit Tiers(memory::Disk* disk, std::chrono::milliseconds patience = kPatience);
   // Precondition: no members.
   ~Tiers();
 
@@ -117,9 +121,11 @@ class Tiers {
     struct Tried {
       std::uint64_t used = 0;  // by it, then
       int times = 0;
+      std::uint64_t pinned = 0;  // bytes that may be had once they are not pinned any more
     };
     std::map<std::pair<const Member*, std::size_t>, Tried> tried;
-    bool hurry = false;  // guarded by mu_
+    Clock::time_point patient_until{};  // of what is pinned; none: it has not come to that
+    bool hurry = false;                 // guarded by mu_
   };
   using RequestRef = std::shared_ptr<Request>;
   enum class Found : std::uint8_t { kRoom, kLater, kNever };
@@ -143,7 +149,8 @@ class Tiers {
     bool met() const { return pool.room_for(bytes) == memory::Pool::Short::kNothing; }
   };
   static bool may_lose(Member& member, const Lack& lack);
-  static void note_nothing(Request& request, Member& member, std::size_t device);
+  // Unless it has something that is pinned, and there is time to wait for that.
+  void note_nothing(Request& request, Member& member, std::size_t device);
   // There is still nothing: it has no more than when it was tried.
   static bool has_nothing(const Request& request, Member& member, std::size_t device);
   // From one that has nothing to do. False: not before its turn is over.
@@ -152,6 +159,8 @@ class Tiers {
   // for it. False: not now.
   bool take_busy(Request& request, Member& member, const Lack& lack);
   Found take_own(Request& request, const Lack& lack);
+  // What was found pinned, and is worth a wait yet, would be enough.
+  static bool pins_suffice(const Request& request, const Lack& lack);
   // Moves storages of a frozen member away until the lack is met; only those that it does not keep
   // by name unless `kept`. Was there anything?
   bool move_away(Request& request, Member& member, const Lack& lack, bool kept, bool idle);
@@ -173,6 +182,7 @@ class Tiers {
   bool in_turn(const Member& member, bool idle) const;
 
   memory::Disk* const disk_;  // null: none
+  const std::chrono::milliseconds patience_;
   mutable core::Mutex mu_;
   core::CondVar changed_, released_;
   std::vector<Member*> members_ TT_GUARDED_BY(mu_);

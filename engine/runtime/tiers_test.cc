@@ -19,6 +19,7 @@ namespace {
 
 using namespace testing;  // the kit
 using program::ValueRef;
+using namespace std::chrono_literals;
 using ::testing::HasSubstr;
 
 constexpr std::int64_t kMillion = 1 << 20;  // elements: 4 MiB
@@ -309,15 +310,21 @@ class Stub : public Tiers::Member {
   ~Stub() override { tiers_.leave(this); }
 
   void hold(std::size_t bytes) {
+    hold_pinned(bytes);
+    unpin();
+  }
+  void hold_pinned(std::size_t bytes) {
     held_ = pools_[1]->allocate_shared(bytes, 1);
     ASSERT_TRUE(held_);
-    held_->unpin();
   }
+  void unpin() { held_->unpin(); }
   void drop() { held_ = nullptr; }
   bool away() const { return held_->data() == nullptr; }
   std::future<bool> wait_for_room(std::size_t bytes) {
+    went_on_ = {};
+    std::future<bool> result = went_on_.get_future();
     EXPECT_TRUE(tiers_.wait(this, {{}, {}, {0, bytes}}));
-    return went_on_.get_future();
+    return result;
   }
 
   std::function<void()> on_freeze;  // the mover's thread
@@ -335,7 +342,8 @@ class Stub : public Tiers::Member {
   void ask_to_yield(bool yes) override { asked = asked || yes; }
   void go_on(bool room, std::vector<std::uint64_t> granted) override {
     for (std::size_t i = 0; i < granted.size(); ++i) pools_[i]->release(granted[i]);
-    went_on_.set_value(room);
+    std::promise<bool> went_on = std::move(went_on_);  // the next may begin
+    went_on.set_value(room);
   }
   memory::Pool& pool(std::size_t device) override { return *pools_[device]; }
   std::size_t device_of(const memory::Storage&) const override { return 1; }
@@ -378,6 +386,51 @@ TEST_F(TiersTest, WhoLeavesWhileItMovesStopsNobodyElse) {
   EXPECT_TRUE(poor.away());
   ASSERT_TRUE(leaving.joinable());
   leaving.join();
+}
+
+// An upload under way, a download: it is waited for.
+TEST_F(TiersTest, WhatIsPinnedIsToBeHadOnceItIsNot) {
+  open();
+  Stub first(box, *tiers, 1), poor(box, *tiers, 2);
+  first.hold_pinned(16u << 20);
+  std::future<bool> room = poor.wait_for_room(24u << 20);
+  while (first.frozen < 5 && room.wait_for(0s) != std::future_status::ready) {
+    std::this_thread::yield();
+  }
+  first.unpin();
+  EXPECT_TRUE(room.get());
+  EXPECT_TRUE(first.away());
+}
+
+// Not even where two have pinned what the other one waits for.
+TEST_F(TiersTest, WhatStaysPinnedIsNotWaitedForForEver) {
+  disk = std::move(*memory::Disk::open(folder, std::uint64_t{1} << 30));
+  tiers = std::make_unique<Tiers>(disk.get(), 100ms);
+  Stub first(box, *tiers, 1), second(box, *tiers, 2), third(box, *tiers, 3);
+  first.hold_pinned(14u << 20);
+  second.hold_pinned(14u << 20);
+  std::future<bool> room = first.wait_for_room(16u << 20);
+  EXPECT_FALSE(second.wait_for_room(16u << 20).get());
+  EXPECT_FALSE(room.get());
+  // Nor again by the next: each is looked at once for what it does not keep, and once for that.
+  const int before = first.frozen;
+  EXPECT_FALSE(third.wait_for_room(16u << 20).get());
+  EXPECT_EQ(first.frozen - before, 2);
+  // Until it has been unpinned.
+  first.unpin();
+  EXPECT_TRUE(third.wait_for_room(16u << 20).get());
+  EXPECT_TRUE(first.away());
+}
+
+// Its own, which what waits behind it would unpin; and what would not do.
+TEST_F(TiersTest, WhatCannotHelpIsNotWaitedFor) {
+  disk = std::move(*memory::Disk::open(folder, std::uint64_t{1} << 30));
+  tiers = std::make_unique<Tiers>(disk.get(), 24h);
+  Stub first(box, *tiers, 1), poor(box, *tiers, 2);
+  poor.hold_pinned(24u << 20);
+  EXPECT_FALSE(poor.wait_for_room(16u << 20).get());
+  first.hold_pinned(4u << 20);
+  EXPECT_FALSE(poor.wait_for_room(16u << 20).get());
 }
 
 // More than the device has, whatever moves: nobody has to move for it.
