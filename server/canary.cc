@@ -8,6 +8,8 @@
 #include <optional>
 #include <utility>
 
+#include "engine/core/with_memory.h"
+
 namespace teletensor::server {
 
 using core::Code;
@@ -116,8 +118,6 @@ Status Canary::once() {
   (*session)->submit(1, 1, std::move(commands), [&](Status status) { submitted = status; });
   TT_RETURN_IF_ERROR(submitted);
   const engine::Fetched fetched = answer.wait();
-  // A full box that says so is a box that works.
-  if (fetched.status.code() == Code::kResourceExhausted) return {};
   TT_RETURN_IF_ERROR(fetched.status);
   float value = 0;
   if (fetched.bytes.size() == sizeof value) std::memcpy(&value, fetched.bytes.data(), sizeof value);
@@ -128,7 +128,9 @@ Status Canary::once() {
 void Canary::sing() {
   while (true) {
     const auto began = std::chrono::steady_clock::now();
-    const Status status = once();
+    Status status = core::with_memory("the canary", [&] { return once(); });
+    // A full box that says so is a box that works.
+    if (status.code() == Code::kResourceExhausted) status = {};
     const auto ended = std::chrono::steady_clock::now();
     if (status.ok()) {
       last_ns_ = static_cast<std::uint64_t>((ended - began).count());

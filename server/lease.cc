@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/core/with_memory.h"
 #include "server/codec.h"
 #include "server/leases.h"
 #include "server/secrets.h"
@@ -267,19 +268,31 @@ void Lease::on_completed(std::uint64_t seq) {
   wake();
 }
 
-void Lease::on_fetched(engine::Fetched fetched) {
-  const Status status = outbox_.fetched(to_wire(std::move(fetched), table_->limits()));
-  if (!status.ok()) return table_->end(*this, status, "slow");
+// On the strand, which has nobody to tell that there is no memory for it: the session ends.
+template <class Act>
+void Lease::tell(Act act) {
+  const Status status = core::with_memory("what its client is to be told", act);
+  if (!status.ok()) return table_->end(*this, status, "protocol");
   wake();
 }
 
+void Lease::on_fetched(engine::Fetched fetched) {
+  tell([&]() -> Status {
+    const Status status = outbox_.fetched(to_wire(std::move(fetched), table_->limits()));
+    if (!status.ok()) table_->end(*this, status, "slow");
+    return {};
+  });
+}
+
 void Lease::on_error(engine::LateError error) {
-  {
-    MutexLock lock(mutex_);
-    if (open_errors_.size() < kOpenErrors) open_errors_.emplace(error.root, error.status);
-  }
-  outbox_.error({error.root, std::move(error.status)});
-  wake();
+  tell([&]() -> Status {
+    {
+      MutexLock lock(mutex_);
+      if (open_errors_.size() < kOpenErrors) open_errors_.emplace(error.root, error.status);
+    }
+    outbox_.error({error.root, std::move(error.status)});
+    return {};
+  });
 }
 
 void Lease::on_raised(engine::Raised raised) {

@@ -194,6 +194,8 @@ class Lease final : public engine::SessionListener {
     const bool entered;
   };
 
+  template <class Act>
+  void tell(Act act);
   bool enter();
   void leave();
   // Lets nobody enter any more, waits for those who are in. destroy_session() then destroys the

@@ -1,6 +1,7 @@
 #include "engine/autograd/graph.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace teletensor::autograd {
 
@@ -87,12 +88,14 @@ Node::~Node() {
 }
 
 void Graph::bury(const GraphObject* object) {
-  dead_.push_back(object);
-  if (burying_) return;
-  burying_ = true;
-  while (!dead_.empty()) {
-    const GraphObject* next = dead_.back();
-    dead_.pop_back();
+  object->next_dead_ = std::exchange(dead_, object);
+  if (std::exchange(burying_, true)) return;
+  bury_dead();
+}
+
+void Graph::bury_dead() {
+  while (dead_ != nullptr) {
+    const GraphObject* const next = std::exchange(dead_, dead_->next_dead_);
     if (next->is_handle()) {
       auto* handle = static_cast<const Handle*>(next);
       handle->~Handle();
@@ -163,10 +166,9 @@ Graph::~Graph() {
   on_record = on_save = nullptr;
   undo_.clear();
   remade_.clear();
-  std::vector<core::Ref<GraphObject>> circles;
-  for (GraphObject* object = objects_; object; object = object->after_)
-    circles.emplace_back(object);
-  for (const auto& object : circles) object->let_go();
+  burying_ = true;  // once all have let go of each other: some do so in a circle
+  for (GraphObject* object = objects_; object; object = object->after_) object->let_go();
+  bury_dead();
 }
 
 // ---------------------------------------------------------------- making names

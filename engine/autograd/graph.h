@@ -53,6 +53,7 @@ class GraphObject : public ops::Named {
  private:
   GraphObject* before_ = nullptr;  // all of a graph's objects
   GraphObject* after_ = nullptr;
+  mutable const GraphObject* next_dead_ = nullptr;  // of those that the graph buries
 };
 
 // Counts the writes to a base, its views and its detach()ed names. A cell is the clock of those;
@@ -200,7 +201,7 @@ class Node final : public GraphObject {
   std::uint64_t place = 0;  // in its graph's list of nodes that have saved; 0: it is not there
 };
 
-// Memory for objects that come and go with every instruction.
+// Memory for objects that come and go with every instruction. To give it back takes none.
 template <class T, std::size_t kMost>
 class Memory {
  public:
@@ -208,20 +209,25 @@ class Memory {
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
   ~Memory() {
-    for (void* each : free_) ::operator delete(each);
+    while (free_ != nullptr) ::operator delete(take());
   }
   void* take() {
-    if (free_.empty()) return ::operator new(sizeof(T));
-    void* last = free_.back();
-    free_.pop_back();
-    return last;
+    if (free_ == nullptr) return ::operator new(sizeof(T));
+    --count_;
+    return std::exchange(free_, free_->next);
   }
   void give(void* memory) {
-    free_.size() < kMost ? free_.push_back(memory) : ::operator delete(memory);
+    if (count_ == kMost) return ::operator delete(memory);
+    ++count_;
+    free_ = new (memory) Free{free_};
   }
 
  private:
-  std::vector<void*> free_;
+  struct Free {
+    Free* next;
+  };
+  Free* free_ = nullptr;
+  std::size_t count_ = 0;
 };
 
 struct Call {
@@ -354,6 +360,7 @@ class Graph {
   };
 
   void bury(const GraphObject* object);
+  void bury_dead();
   void count(Node& node);
   core::Status infer(const Call& call, const ops::OpDef& def, ops::InferContext& context,
                      core::InlineVector<ops::OperandInfo, 3>& infos) const;
@@ -419,7 +426,7 @@ class Graph {
   Memory<Handle, 64> handles_;
   Memory<Node, 16> nodes_;
   GraphObject* objects_ = nullptr;
-  std::vector<const GraphObject*> dead_;
+  const GraphObject* dead_ = nullptr;
   bool burying_ = false;
 };
 

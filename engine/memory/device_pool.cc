@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <new>
 
 namespace teletensor::memory {
 namespace {
@@ -79,7 +80,11 @@ void DevicePool::trim(std::uint64_t wanted) {
 void DevicePool::drop_one_shared(std::multimap<OwnerId, Block>::iterator which) {
   const Block block = which->second;
   shared_.erase(which);
-  close(block.descriptor);
+  drop(block);
+}
+
+void DevicePool::drop(const Block& block) {
+  if (block.descriptor >= 0) close(block.descriptor);
   source_->deallocate(block.data, block.capacity);
   held_ -= block.capacity;
 }
@@ -149,10 +154,19 @@ void* DevicePool::fresh(std::size_t bytes) {
 }
 
 bool DevicePool::carve(int size_class) {
-  void* slab = fresh(kSlab);
-  if (slab == nullptr) return false;
-  slabs_.push_back(slab);
   const std::size_t bytes = class_bytes(size_class);
+  try {
+    small_[size_class].reserve(carved_[size_class] + kSlab / bytes);  // for all when they come back
+    slabs_.push_back(nullptr);
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  void* const slab = slabs_.back() = fresh(kSlab);
+  if (slab == nullptr) {
+    slabs_.pop_back();
+    return false;
+  }
+  carved_[size_class] += kSlab / bytes;
   char* data = static_cast<char*>(slab);
   // From the end, so that they are taken in ascending order.
   for (std::size_t i = kSlab / bytes; i-- > 0;) {
@@ -214,26 +228,43 @@ Block DevicePool::take_large(std::size_t bytes, OwnerId owner) {
   return {found.data, found.capacity};
 }
 
-void DevicePool::give_back(const Block* blocks, int n, OwnerId owner) {
+// Whoever frees has nobody to tell that there was no memory for it: then a block is not kept.
+void DevicePool::give_back(const Block* blocks, int n, OwnerId owner) noexcept {
   core::MutexLock lock(mu_);
   for (int i = 0; i < n; ++i) {
-    if (blocks[i].locked_by != nullptr) {
-      keep_locked({blocks[i].capacity, blocks[i].data, blocks[i].locked_by});
-    } else if (blocks[i].descriptor >= 0) {
-      shared_.emplace(owner, blocks[i]);
-      if (shared_.size() > kMostShared) drop_one_shared(shared_.begin());
-    } else if (blocks[i].capacity <= kLargestSmall) {
+    if (blocks[i].capacity <= kLargestSmall && blocks[i].descriptor < 0) {
       small_[size_class(blocks[i].capacity)].push_back({blocks[i].data, owner});
-    } else {
-      keep_large(blocks[i].capacity, blocks[i].data, owner);
+      continue;
     }
+    try {
+      keep(blocks[i], owner);
+    } catch (const std::bad_alloc&) {
+      // A locked one stays where it is: only its device could unlock it.
+      if (blocks[i].locked_by == nullptr) drop(blocks[i]);
+    }
+  }
+}
+
+void DevicePool::keep(const Block& block, OwnerId owner) {
+  if (block.locked_by != nullptr) {
+    keep_locked({block.capacity, block.data, block.locked_by});
+  } else if (block.descriptor >= 0) {
+    shared_.emplace(owner, block);
+    if (shared_.size() > kMostShared) drop_one_shared(shared_.begin());
+  } else {
+    keep_large(block.capacity, block.data, owner);
   }
 }
 
 void DevicePool::keep_large(std::size_t capacity, void* data, OwnerId owner) {
   const CachedLarge block{capacity, data, owner};
-  large_.insert(block);
-  large_by_owner_.insert(block);
+  const auto at = large_.insert(block).first;
+  try {
+    large_by_owner_.insert(block);
+  } catch (...) {
+    large_.erase(at);
+    throw;
+  }
 }
 
 }  // namespace teletensor::memory

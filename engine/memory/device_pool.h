@@ -75,7 +75,7 @@ class DevicePool {
   Block take_locked(std::size_t bytes, Source& device);
   // Blocks of either kind, with `owner`'s bytes in them. One that has been shared with other
   // processes, which may still look at it, is kept for this owner alone, and taken first.
-  void give_back(const Block* blocks, int n, OwnerId owner);
+  void give_back(const Block* blocks, int n, OwnerId owner) noexcept;
   // Frees what is kept so.
   void drop_shared(OwnerId owner);
   // A new block that other processes may write to. Precondition: bytes is whole units of the
@@ -120,6 +120,8 @@ class DevicePool {
 
   void make_room(std::size_t bytes) TT_REQUIRES(mu_);
   void* fresh(std::size_t bytes) TT_REQUIRES(mu_);
+  void keep(const Block& block, OwnerId owner) TT_REQUIRES(mu_);  // not a small one
+  void drop(const Block& block) TT_REQUIRES(mu_);                 // to the source
   void drop_one_shared(std::multimap<OwnerId, Block>::iterator which) TT_REQUIRES(mu_);
   bool find_shared(std::size_t bytes, OwnerId owner, Block* found) TT_REQUIRES(mu_);
   void trim(std::uint64_t wanted) TT_REQUIRES(mu_);
@@ -144,6 +146,7 @@ class DevicePool {
   std::vector<std::shared_ptr<UserBudget>> guaranteed_ TT_GUARDED_BY(mu_);
   std::uint64_t held_ TT_GUARDED_BY(mu_) = 0;
   std::vector<CachedSmall> small_[kSizeClasses] TT_GUARDED_BY(mu_);
+  std::size_t carved_[kSizeClasses] TT_GUARDED_BY(mu_) = {};  // blocks that there are
   std::vector<void*> slabs_ TT_GUARDED_BY(mu_);
   // The same blocks twice: any owner's best fit, and the owner's own.
   std::set<CachedLarge> large_ TT_GUARDED_BY(mu_);
@@ -152,7 +155,7 @@ class DevicePool {
   std::uint64_t locked_ TT_GUARDED_BY(mu_) = 0;       // of held_
   std::uint64_t locked_idle_ TT_GUARDED_BY(mu_) = 0;  // of these
   std::set<CachedLocked> idle_locked_ TT_GUARDED_BY(mu_);
-  std::vector<CachedLocked> condemned_ TT_GUARDED_BY(mu_);  // not in held_ any more
+  std::set<CachedLocked> condemned_ TT_GUARDED_BY(mu_);  // not in held_ any more
   std::atomic<bool> any_condemned_{false};
 };
 

@@ -64,14 +64,13 @@ void DevicePool::condemn(std::uint64_t bytes) {
   held_ -= which->capacity;
   locked_ -= which->capacity;
   locked_idle_ -= which->capacity;
-  condemned_.push_back(*which);
-  idle_locked_.erase(which);
+  condemned_.insert(idle_locked_.extract(which));
   any_condemned_.store(true, std::memory_order_relaxed);
 }
 
 void DevicePool::bury() {
   if (!any_condemned_.load(std::memory_order_relaxed)) return;
-  std::vector<CachedLocked> condemned;
+  std::set<CachedLocked> condemned;
   {
     core::MutexLock lock(mu_);
     condemned.swap(condemned_);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <new>
+#include <utility>
 
 #include "engine/memory/shared_pages.h"
 
@@ -82,8 +84,17 @@ Storage* Pool::new_object() {
     return storage;
   }
   core::MutexLock lock(mu_);
+  return make_object();
+}
+
+// Null: there is no memory for it.
+Storage* Pool::make_object() {
   if (objects_used_ == kSlabObjects) {
-    objects_.emplace_back();
+    try {
+      objects_.emplace_back();
+    } catch (const std::bad_alloc&) {
+      return nullptr;
+    }
     objects_used_ = 0;
   }
   Storage* storage = &objects_.back().storages[objects_used_++];
@@ -130,13 +141,17 @@ bool Pool::refill(int size_class) {
   const int n = device_.take_small(size_class, owner_, blocks, wanted);
   for (int i = n; i-- > 0;) {
     Storage* storage = new_object();
+    if (storage == nullptr) {
+      device_.give_back(blocks, i + 1, owner_);
+      break;
+    }
     storage->data_ = blocks[i].data;
     storage->capacity_ = blocks[i].capacity;
     storage->next_ = small_[size_class].head;
     small_[size_class].head = storage;
     ++small_[size_class].count;
   }
-  return n > 0;
+  return small_[size_class].head != nullptr;
 }
 
 Storage* Pool::take_small(int size_class) {
@@ -170,11 +185,13 @@ core::Ref<Storage> Pool::allocate(std::size_t bytes, std::uint64_t seq) {
   } else {
     drain_remote();
     const Block block = device_.take_large(charged, owner_);
-    if (block.data != nullptr) {
-      storage = new_object();
+    if (block.data != nullptr) storage = new_object();
+    if (storage != nullptr) {
       storage->data_ = block.data;
       storage->capacity_ = block.capacity;
       storage->descriptor_.store(block.descriptor, std::memory_order_relaxed);
+    } else if (block.data != nullptr) {
+      device_.give_back(&block, 1, owner_);
     }
   }
   if (storage == nullptr) {
@@ -239,19 +256,18 @@ int Pool::share(Storage& storage) {
 
 core::Ref<Storage> Pool::start_shared(const Block& block, std::size_t bytes, std::uint64_t charged,
                                       std::uint64_t seq, bool open) {
-  core::MutexLock lock(mu_);
-  Storage* storage = shared_free_;
-  if (storage != nullptr) {
-    shared_free_ = storage->next_;
-  } else {
-    if (objects_used_ == kSlabObjects) {
-      objects_.emplace_back();
-      objects_used_ = 0;
-    }
-    storage = &objects_.back().storages[objects_used_++];
-    storage->pool_ = this;
-    storage->shared_path_ = true;
+  Storage* storage = nullptr;
+  {
+    core::MutexLock lock(mu_);
+    storage =
+        shared_free_ != nullptr ? std::exchange(shared_free_, shared_free_->next_) : make_object();
   }
+  if (storage == nullptr) {
+    open ? device_.withdraw(block) : device_.give_back(&block, 1, owner_);
+    (void)account_.release(charged);
+    return nullptr;
+  }
+  storage->shared_path_ = true;
   storage->data_ = block.data;
   storage->capacity_ = block.capacity;
   storage->descriptor_.store(block.descriptor, std::memory_order_relaxed);

@@ -130,6 +130,7 @@ class Pool {
   void drain_remote();
   void put_small(Storage* storage, int size_class);
   Storage* new_object();
+  Storage* make_object() TT_REQUIRES(mu_);
   void free(Storage* storage);
   void give_back_shared(Storage* storage);
   std::vector<core::Ref<Storage>> living(std::uint64_t least) const;

@@ -5,11 +5,27 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <new>
 #include <optional>
 #include <random>
 #include <thread>
+
+namespace {
+
+thread_local int allocations_left = 0;  // until one fails; 0: none does
+
+}  // namespace
+
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
+  if (allocations_left > 0 && --allocations_left == 0) throw std::bad_alloc();
+  if (void* const memory = std::malloc(bytes)) return memory;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace teletensor::memory {
 namespace {
@@ -40,6 +56,36 @@ class CountingSource : public Source {
 
 PoolHandle open(DevicePool& device, OwnerId owner, std::uint64_t quota = 0) {
   return PoolHandle(Pool::create(device, owner, quota));
+}
+
+// Each allocation that a pool makes for its own records fails: the storage is refused and nothing
+// stays charged, or it is freed as ever.
+TEST(Pool, WithoutMemoryForItsRecords) {
+  int refused = 0;
+  for (int n = 1; n < 40; ++n) {
+    for (const std::size_t bytes : {std::size_t{100}, std::size_t{1} << 20}) {
+      for (const bool strand : {true, false}) {
+        CountingSource source;
+        DevicePool device(kHost, 64 << 20, &source);
+        PoolHandle pool = open(device, 1);
+        allocations_left = n;
+        if (strand) {
+          const StrandScope scope(1);
+          refused += pool->allocate(bytes, 1) == nullptr;
+        } else {
+          refused += pool->allocate_shared(bytes, 1) == nullptr;
+        }
+        allocations_left = 0;
+        EXPECT_EQ(pool->account().used(), 0u) << n;
+        // What could not be kept has gone back.
+        const std::uint64_t mapped = source.mapped;
+        EXPECT_EQ(device.held(), mapped) << n;
+        const StrandScope scope(1);
+        EXPECT_TRUE(pool->allocate(bytes, 2)) << n;
+      }
+    }
+  }
+  EXPECT_GT(refused, 3);
 }
 
 TEST(Guarantee, IsKeptFreeAndTheRestIsBorrowed) {

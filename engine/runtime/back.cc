@@ -1,6 +1,7 @@
 #include "engine/runtime/back.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "engine/runtime/lane_thread.h"
@@ -548,8 +549,20 @@ bool Back::begin_window() {
     broken_ = true;
     return false;
   }
+  broken_ = true;  // were it left half-way, or is there no memory for a plan
+  try {
+    plan_ = &plan_window(size);
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  unit_ = 0;
+  return true;
+}
+
+WindowPlans::Plan& Back::plan_window(std::size_t size) {
   window_.clear();
   window_instructions_.clear();
+  loop_.reserve(size);  // no unit of it is larger
   const Chunk* chunk = current_;
   for (std::size_t at = chunk->taken(); window_.size() < size; ++at) {
     while (at == chunk->filled()) {
@@ -562,10 +575,7 @@ bool Back::begin_window() {
   }
   const std::uint64_t ends = interner_ends_.load(std::memory_order_relaxed);
   if (std::exchange(interner_ends_seen_, ends) != ends) plans_.clear();
-  plan_ = &plans_.plan(window_instructions_);
-  unit_ = 0;
-  broken_ = true;  // were it left half-way
-  return true;
+  return plans_.plan(window_instructions_);
 }
 
 // The next unit of the window's plan. True when it was little work.
@@ -710,10 +720,18 @@ bool Back::run_call(Entry& entry, core::Clock::time_point until) {
     }
     return core::Clock::now() >= until;
   };
-  return entry.call->run(executor_, plans_.stats(), stop, failed);
+  try {
+    return entry.call->run(executor_, plans_.stats(), stop, failed);
+  } catch (const std::bad_alloc&) {
+    const auto failure = std::make_shared<const program::Failure>(program::Failure{
+        seq, Status(core::Code::kResourceExhausted, "call: the daemon itself is out of memory")});
+    if (!entry.call->cancel(failure)) throw;  // there is no memory to say so either
+    record(entry.instruction, failure, true);
+    return false;
+  }
 }
 
-void Back::record(const Instruction& instruction, const FailureRef& failure, bool root) {
+void Back::record(const Instruction& instruction, const FailureRef& failure, bool root) noexcept {
   bool rebinds = false;
   for (const ResultSlot& result : instruction.results) rebinds |= result.overwrites >= 0;
   {
@@ -727,74 +745,6 @@ void Back::record(const Instruction& instruction, const FailureRef& failure, boo
     }
   }
   if (root) events_->on_failed(*failure);
-}
-
-// The tensor keeps its value, whatever becomes of the publication.
-bool Back::run_publish(Entry& entry) {
-  Instruction& instruction = entry.instruction;
-  Publications::Facts& facts = *entry.publish;
-  const std::uint64_t seq = instruction.seq;
-  const bool withdraw = instruction.operands.empty();
-  Status status;
-  if (!withdraw) {
-    if (const FailureRef failure = instruction.operands[0].value->failure) {
-      executor_.fail(instruction, failure);
-      return true;
-    }
-    status = executor_.separate(instruction);
-    if (executor_.starved()) return false;
-  }
-  if (status.ok() && entry.refused) status = entry.refused->status;
-  if (status.ok() && seq < cancel_below_.load(std::memory_order_relaxed)) {
-    status = Status(core::Code::kCancelled, "interrupted before it ran");
-  }
-  if (status.ok() && facts.user.empty()) {
-    status = Status(core::Code::kPermissionDenied,
-                    "publish: needs to know who you are; use the daemon's socket, or a token");
-  }
-  if (status.ok() && withdraw) {
-    status = publications_->withdraw(owner_, facts.name);
-  } else if (status.ok()) {
-    auto& storage = static_cast<memory::Storage&>(*instruction.results[0].value->contents);
-    facts.owner = owner_;
-    facts.bytes = storage.bytes();
-    status = publications_->add(std::move(facts), storage);
-  }
-  if (status.ok()) return true;
-  Instruction none;
-  none.seq = seq;
-  record(none, std::make_shared<const program::Failure>(program::Failure{seq, std::move(status)}),
-         true);
-  return true;
-}
-
-bool Back::run_fetch(Entry& entry) {
-  const Operand& operand = entry.instruction.operands[0];
-  FetchResult result;
-  result.seq = entry.instruction.seq;
-  result.bulk = entry.bulk;
-  result.dtype = operand.dtype;
-  result.shape = operand.geometry->shape;
-  result.device = operand.value->device;
-  FailureRef failure = operand.value->failure;
-  if (!failure && result.seq < cancel_below_.load(std::memory_order_relaxed)) {
-    result.status = Status(core::Code::kCancelled, "interrupted before it was read");
-    result.root = result.seq;
-  } else if (failure) {
-    result.status = failure->status;
-    result.root = failure->seq;
-  } else if (!entry.bulk && bytes_of(operand.geometry->numel(), operand.dtype) > kMostFetched) {
-    result.status = core::invalid("fetch: a tensor of shape " + core::to_string(result.shape) +
-                                  " is read by a download");
-    result.root = result.seq;
-  } else {
-    result.status = executor_.row_major(operand, result.seq, &result.contents);
-    if (executor_.starved()) return false;
-    if (!result.status.ok()) result.root = result.seq;
-    if (result.status.ok()) result.device = result.contents.storage->device();
-  }
-  events_->on_fetched(std::move(result));
-  return true;
 }
 
 }  // namespace teletensor::runtime

@@ -171,6 +171,7 @@ class Back : public Task, private Tiers::Member {
   bool run_entries();
   void look_ahead();
   bool begin_window();
+  WindowPlans::Plan& plan_window(std::size_t size);
   bool run_unit();
   bool give_to_mover(bool starved);
   void add_wishes(Tiers::Need& need) const;
@@ -194,7 +195,9 @@ class Back : public Task, private Tiers::Member {
   bool run_publish(Entry& entry);
   bool run_call(Entry& entry, core::Clock::time_point until);
   FailureRef cancelled_failure(std::uint64_t seq, bool* root);
-  void record(const program::Instruction& instruction, const FailureRef& failure, bool root);
+  // An error that cannot be told ends the process.
+  void record(const program::Instruction& instruction, const FailureRef& failure,
+              bool root) noexcept;
   void report_progress() TT_EXCLUDES(mu_);
   bool has_room() const;
   bool is_quick(Chunk& chunk) const;

@@ -54,16 +54,17 @@ bool ProgramRun::copy_into(Executor& executor, const Failed& failed, ValueRef& w
   instruction.op = copy;
   attributes_ = {};
   instruction.attributes = &attributes_;
+  const Geometry& there = placed_.emplace_back(part);
   Operand& to = instruction.operands.emplace_back();
   to.kind = Operand::Kind::kTensor;
   to.dtype = whole->dtype;
-  to.value = std::move(whole);
-  to.geometry = &placed_.emplace_back(part);
+  to.geometry = &there;
   instruction.operands.push_back(std::move(from));
   program::ResultSlot& slot = instruction.results.emplace_back();
   slot.value = becomes;
-  slot.geometry = to.geometry;
+  slot.geometry = &there;
   slot.overwrites = 0;
+  instruction.operands[0].value = std::move(whole);  // last: what comes before may throw
   const bool ran = execute(executor, failed, instruction);
   whole = ran ? std::move(becomes) : std::move(instruction.operands[0].value);
   clear(instruction);

@@ -30,6 +30,10 @@ ProgramRun::ProgramRun(std::shared_ptr<const Prepared> prepared, Invocation invo
 bool ProgramRun::cancel(const FailureRef& failure) {
   if (cancelled_) return false;
   cancelled_ = failure;
+  if (!filled_) {  // nor is what it was in the middle of filling
+    for (Instruction& instruction : instructions_) clear(instruction);
+    placed_.clear();
+  }
   rounds_ = round_ + 1;
   return true;
 }
@@ -63,7 +67,7 @@ bool ProgramRun::go_on(Executor& executor, const std::function<bool()>& stop,
 }
 
 bool ProgramRun::begin(Executor& executor, const Failed& failed) {
-  if (!std::exchange(laid_out_, true)) {
+  if (!laid_out_) {
     registers_.resize(program_.values.size());
     displacement_.resize(program_.values.size());
     outcome_of_.assign(program_.values.size(), -1);
@@ -76,6 +80,7 @@ bool ProgramRun::begin(Executor& executor, const Failed& failed) {
     }
     stacked_.resize(call_.outcomes.size());
     carried_.resize(program_.rebinds.size());
+    laid_out_ = true;
   }
   while (literals_.size() < program_.literals.size()) {
     const program::Literal& literal = program_.literals[literals_.size()];
@@ -93,8 +98,8 @@ bool ProgramRun::begin(Executor& executor, const Failed& failed) {
       failed(none, failure, true);
     }
   }
-  begun_ = true;
   begin_round();
+  begun_ = true;
   return true;
 }
 

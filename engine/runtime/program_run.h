@@ -26,7 +26,8 @@ class ProgramRun {
              std::uint64_t seq);
 
   // Runs until stop() says so (asked between units), there is no room (Executor::starved), or all
-  // is done: then every outcome has contents or a failure, and it returns true.
+  // is done: then every outcome has contents or a failure, and it returns true. Where it throws it
+  // may go on as well, after cancel().
   bool run(Executor& executor, PlanStats& stats, const std::function<bool()>& stop,
            const Failed& failed);
   // What has not run yet fails with this. False where that was said before.

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/core/with_memory.h"
 #include "engine/session/session.h"
 
 namespace teletensor::session {
@@ -204,10 +205,13 @@ void Session::on_fetched(runtime::FetchResult result) {
     if (fetched.status.ok()) {
       const runtime::Executor::RowMajor& contents = result.contents;
       runtime::Device& device = devices_.at(static_cast<std::size_t>(devices_.find(result.device)));
-      fetched.bytes.resize(contents.bytes);
-      fetched.status = device.backend().copy_out(
-          fetched.bytes.data(),
-          static_cast<const char*>(contents.storage->data()) + contents.offset, contents.bytes);
+      fetched.status = core::with_memory("a fetch", [&] {
+        fetched.bytes.resize(contents.bytes);
+        return device.backend().copy_out(
+            fetched.bytes.data(),
+            static_cast<const char*>(contents.storage->data()) + contents.offset, contents.bytes);
+      });
+      if (!fetched.status.ok()) fetched.root = fetched.seq;
     }
     result.contents.storage = nullptr;
     listener_->on_fetched(std::move(fetched));
@@ -217,7 +221,12 @@ void Session::on_fetched(runtime::FetchResult result) {
   {
     core::MutexLock lock(mu_);
     if (given_up_.erase(result.seq) != 0) return;
-    Download& download = downloads_[result.seq];
+    const Status noted = core::with_memory("a download", [&] {
+      downloads_.try_emplace(result.seq);
+      return Status();
+    });
+    if (!noted.ok()) return;  // begin_download() finds none
+    Download& download = downloads_.find(result.seq)->second;
     if (downloads_.size() > kMostDownloads && !download.ready) {
       result.contents.storage = nullptr;
       fetched.status = result.status =
@@ -240,8 +249,8 @@ void Session::begin_download(std::uint64_t seq, Ready ready) {
     auto found = downloads_.find(seq);
     if (found == downloads_.end()) {
       if (seq <= completed) {
-        refused = Status(Code::kNotFound,
-                         "download: command " + std::to_string(seq) + " was no bulk fetch");
+        refused = Status(Code::kNotFound, "download: command " + std::to_string(seq) +
+                                              " was no bulk fetch, or there was no memory for it");
       } else if (downloads_.size() >= kMostDownloads) {
         refused = Status(Code::kResourceExhausted, "download: too many are waiting");
       } else {

@@ -1,6 +1,6 @@
 """Each allocation of what a stream or a call brings fails, one after the other: an error or the right value, never a
-wrong one, and nobody waits for ever. Where nothing can be said any more the process ends, and the next one has what
-was written down."""
+wrong one, and nobody waits for ever. Computing never ends the process. Where nothing can be said any more another
+request does, and the next process has what was written down."""
 
 import threading
 
@@ -10,7 +10,7 @@ from support.daemon import wait_until
 from support.faults import Memory
 from teletensor._admin import Admin
 
-MOST = 25  # allocations of each request: all, or so many of them in even steps
+MOST = 25  # allocations of each other request: so many of them in even steps
 
 
 def compute(tt, session):
@@ -79,7 +79,8 @@ def administer(tt, session):
     return right and bool(admin.memory()) and bool(admin.sessions()[0])
 
 
-REQUESTS = [compute, train, move, call, snapshot, begin, take_over, publish, look, administer]
+COMPUTING = [compute, train, move, call]  # all allocations
+REQUESTS = [*COMPUTING, snapshot, begin, take_over, publish, look, administer]
 FEW = {begin: 8, take_over: 8}  # a third of what a Hello allocates ends the daemon, which takes its time
 
 
@@ -116,7 +117,7 @@ def test_every_allocation(start_daemon, tt, tmp_path, request_of):
         first.detach()
     memory.end()
     failed = ended = 0
-    most = FEW.get(request_of, MOST)
+    most = count if request_of in COMPUTING else FEW.get(request_of, MOST)
     for n in sorted({1 + i * count // most for i in range(most)}):
         session = tt.connect(daemon.unix)
         with session.as_current():
@@ -143,4 +144,6 @@ def test_every_allocation(start_daemon, tt, tmp_path, request_of):
         assert goes_on(tt, daemon)
         session.close()
     print(f"{request_of.__name__}: {failed} of {count} allocations failed, {ended} of them ended the daemon")
-    assert failed > min(count, most) // 3 and ended < failed
+    assert failed > min(count, most) // 3
+    # Threads of the daemon's own count as well, and on a busy machine more of them.
+    assert ended <= max(2, failed // 10) if request_of in COMPUTING else ended < failed

@@ -69,13 +69,26 @@ const Code& code() {
   return found;
 }
 
-// Is it the daemon that wants memory by way of the standard library?
-bool on_behalf_of_the_daemon() {
-  void* frames[16];
-  const int count = backtrace(frames, 16);
+// Also what of its templates the daemon has compiled, and lends gRPC and Abseil.
+bool is_standard(const void* address) {
+  if (code().standard.has(address)) return true;
+  Dl_info found{};
+  if (!code().daemon.has(address) || dladdr(address, &found) == 0 || found.dli_sname == nullptr) {
+    return false;
+  }
+  const char* const name = found.dli_sname;
+  return std::strncmp(name, "_ZNSt", 5) == 0 || std::strncmp(name, "_ZNKSt", 6) == 0 ||
+         std::strncmp(name, "_ZSt", 4) == 0;
+}
+
+// Is it the daemon that wants memory, itself or by way of the standard library?
+bool on_behalf_of_the_daemon(const void* caller) {
+  if (!is_standard(caller)) return code().daemon.has(caller);
+  void* frames[32];
+  const int count = backtrace(frames, 32);
   int at = 0;
-  while (at < count && !code().standard.has(frames[at])) ++at;
-  while (at < count && code().standard.has(frames[at])) ++at;
+  while (at < count && frames[at] != caller) ++at;
+  while (at < count && is_standard(frames[at])) ++at;
   return at < count && code().daemon.has(frames[at]);
 }
 
@@ -84,14 +97,10 @@ bool fails(const void* caller) {
   if (what == nullptr || what->left.load(std::memory_order_relaxed) <= 0) return false;
   static thread_local bool asking = false;
   if (asking) return false;
-  const bool own = code().daemon.has(caller);
-  if (!own) {
-    if (!code().standard.has(caller)) return false;
-    asking = true;
-    const bool behalf = on_behalf_of_the_daemon();
-    asking = false;
-    if (!behalf) return false;
-  }
+  asking = true;
+  const bool behalf = on_behalf_of_the_daemon(caller);
+  asking = false;
+  if (!behalf) return false;
   if (what->left.fetch_sub(1) != 1) return false;
   ++what->failed;
   return true;

@@ -1,0 +1,83 @@
+// Entries of a session's queue that show values: to its client, and to other sessions.
+#include <memory>
+#include <utility>
+
+#include "engine/core/with_memory.h"
+#include "engine/runtime/back.h"
+
+namespace teletensor::runtime {
+
+using core::Status;
+using program::Instruction;
+using program::Operand;
+
+// The tensor keeps its value, whatever becomes of the publication.
+bool Back::run_publish(Entry& entry) {
+  Instruction& instruction = entry.instruction;
+  Publications::Facts& facts = *entry.publish;
+  const std::uint64_t seq = instruction.seq;
+  const bool withdraw = instruction.operands.empty();
+  Status status;
+  if (!withdraw) {
+    if (const FailureRef failure = instruction.operands[0].value->failure) {
+      executor_.fail(instruction, failure);
+      return true;
+    }
+    status = executor_.separate(instruction);
+    if (executor_.starved()) return false;
+  }
+  if (status.ok() && entry.refused) status = entry.refused->status;
+  if (status.ok() && seq < cancel_below_.load(std::memory_order_relaxed)) {
+    status = Status(core::Code::kCancelled, "interrupted before it ran");
+  }
+  if (status.ok() && facts.user.empty()) {
+    status = Status(core::Code::kPermissionDenied,
+                    "publish: needs to know who you are; use the daemon's socket, or a token");
+  }
+  if (status.ok() && withdraw) {
+    status = publications_->withdraw(owner_, facts.name);
+  } else if (status.ok()) {
+    auto& storage = static_cast<memory::Storage&>(*instruction.results[0].value->contents);
+    facts.owner = owner_;
+    facts.bytes = storage.bytes();
+    status = publications_->add(std::move(facts), storage);
+  }
+  if (status.ok()) return true;
+  Instruction none;
+  none.seq = seq;
+  record(none, std::make_shared<const program::Failure>(program::Failure{seq, std::move(status)}),
+         true);
+  return true;
+}
+
+bool Back::run_fetch(Entry& entry) {
+  const Operand& operand = entry.instruction.operands[0];
+  FetchResult result;
+  result.seq = entry.instruction.seq;
+  result.bulk = entry.bulk;
+  result.dtype = operand.dtype;
+  result.shape = operand.geometry->shape;
+  result.device = operand.value->device;
+  FailureRef failure = operand.value->failure;
+  if (!failure && result.seq < cancel_below_.load(std::memory_order_relaxed)) {
+    result.status = Status(core::Code::kCancelled, "interrupted before it was read");
+    result.root = result.seq;
+  } else if (failure) {
+    result.status = failure->status;
+    result.root = failure->seq;
+  } else if (!entry.bulk && bytes_of(operand.geometry->numel(), operand.dtype) > kMostFetched) {
+    result.status = core::invalid("fetch: a tensor of shape " + core::to_string(result.shape) +
+                                  " is read by a download");
+    result.root = result.seq;
+  } else {
+    result.status = core::with_memory(
+        "a fetch", [&] { return executor_.row_major(operand, result.seq, &result.contents); });
+    if (executor_.starved()) return false;
+    if (!result.status.ok()) result.root = result.seq;
+    if (result.status.ok()) result.device = result.contents.storage->device();
+  }
+  events_->on_fetched(std::move(result));
+  return true;
+}
+
+}  // namespace teletensor::runtime
