@@ -87,7 +87,7 @@ std::vector<core::Ref<Storage>> Pool::movable(std::uint64_t* pinned) const {
 
 void Pool::pins_last() {
   for (const core::Ref<Storage>& storage : living(kLeastMoved)) {
-    if (storage->pinned()) storage->pins_.fetch_or(Storage::kLasting, std::memory_order_relaxed);
+    if (storage->pinned()) storage->stays();
   }
 }
 

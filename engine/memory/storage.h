@@ -51,6 +51,8 @@ class Storage final : public core::Shared {
   // strand.
   void pin() { pins_.fetch_add(1, std::memory_order_relaxed); }
   void unpin() { pins_.fetch_sub(1, std::memory_order_release); }
+  // It is pinned, and for long: nobody waits for the end of that.
+  void stays() { pins_.fetch_or(kLasting, std::memory_order_relaxed); }
   bool pinned() const { return (pins_.load(std::memory_order_acquire) & ~kLasting) != 0; }
   // Some of the bytes, wherever they are. Any thread.
   core::Status read(std::uint64_t offset, void* to, std::size_t bytes);
@@ -70,7 +72,7 @@ class Storage final : public core::Shared {
 
  private:
   friend class Pool;
-  // In pins_: the mover has waited in vain for it to be unpinned.
+  // In pins_: see stays(). Gone once the mover finds no pin beside it.
   static constexpr std::uint32_t kLasting = std::uint32_t{1} << 31;
   Storage();
 

@@ -318,6 +318,7 @@ class Stub : public Tiers::Member {
     ASSERT_TRUE(held_);
   }
   void unpin() { held_->unpin(); }
+  void stays() { held_->stays(); }
   void drop() { held_ = nullptr; }
   bool away() const { return held_->data() == nullptr; }
   std::future<bool> wait_for_room(std::size_t bytes) {
@@ -422,7 +423,7 @@ TEST_F(TiersTest, WhatStaysPinnedIsNotWaitedForForEver) {
   EXPECT_TRUE(first.away());
 }
 
-// Its own, which what waits behind it would unpin; and what would not do.
+// Its own, which what waits behind it would unpin; what would not do; and what stays.
 TEST_F(TiersTest, WhatCannotHelpIsNotWaitedFor) {
   disk = std::move(*memory::Disk::open(folder, std::uint64_t{1} << 30));
   tiers = std::make_unique<Tiers>(disk.get(), 24h);
@@ -430,6 +431,10 @@ TEST_F(TiersTest, WhatCannotHelpIsNotWaitedFor) {
   poor.hold_pinned(24u << 20);
   EXPECT_FALSE(poor.wait_for_room(16u << 20).get());
   first.hold_pinned(4u << 20);
+  EXPECT_FALSE(poor.wait_for_room(16u << 20).get());
+  poor.drop();
+  first.hold_pinned(24u << 20);
+  first.stays();
   EXPECT_FALSE(poor.wait_for_room(16u << 20).get());
 }
 

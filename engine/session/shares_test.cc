@@ -1,0 +1,46 @@
+#include "engine/session/shares.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "engine/memory/source.h"
+
+namespace teletensor::session {
+namespace {
+
+class Pages : public memory::Source {
+ public:
+  void* allocate(std::size_t bytes) override { return memory::map_pages(bytes); }
+  void deallocate(void* memory, std::size_t bytes) override { memory::unmap_pages(memory, bytes); }
+  void zero(void*, std::size_t, memory::OwnerId, memory::OwnerId) override {}
+};
+
+// Whoever lacks memory waits for an upload or a download to end, not for a program that looks at a
+// tensor.
+TEST(Shares, WhatIsMappedIsNotWaitedFor) {
+  Pages pages;
+  memory::DevicePool device({}, 64 << 20, &pages);
+  memory::PoolHandle pool(memory::Pool::create(device, 1, 0));
+  const core::Ref<memory::Storage> storage = pool->allocate_shared(4 << 20, 1);  // it is pinned
+  Shares shares;
+  std::uint64_t pinned = 0;
+  EXPECT_TRUE(pool->movable(&pinned).empty());
+  EXPECT_EQ(pinned, storage->bytes());
+  const core::Result<engine::Shared> shared =
+      shares.add(*pool, memory::Pinned(storage), 0, storage->bytes());
+  ASSERT_TRUE(shared.ok());
+  storage->unpin();
+  pinned = 0;
+  EXPECT_TRUE(pool->movable(&pinned).empty());
+  EXPECT_EQ(pinned, 0u);
+  shares.end(shared->id);
+  EXPECT_EQ(pool->movable(&pinned).size(), 1u);
+  storage->pin();  // by a download: it is as any other again
+  EXPECT_TRUE(pool->movable(&pinned).empty());
+  EXPECT_EQ(pinned, storage->bytes());
+  storage->unpin();
+  close(shared->descriptor);
+}
+
+}  // namespace
+}  // namespace teletensor::session
