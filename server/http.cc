@@ -4,6 +4,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <atomic>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -77,7 +78,12 @@ class Http final : public HttpServer {
     }
     host_ = host;
     address_ = host + ":" + std::to_string(port);
-    thread_ = std::thread([this] { server_->listen_after_bind(); });
+    thread_ = std::thread([this] {
+      server_->listen_after_bind();
+      ended_ = true;
+    });
+    // Before that stop() does nothing.
+    while (!server_->is_running() && !ended_) std::this_thread::yield();
     return {};
   }
 
@@ -227,6 +233,7 @@ class Http final : public HttpServer {
   std::unique_ptr<httplib::Server> server_;
   const Clock::time_point started_ = Clock::now();
   std::string host_, address_;
+  std::atomic<bool> ended_{false};
   std::thread thread_;
 };
 

@@ -95,6 +95,14 @@ def answers(address):
         return False
 
 
+def test_ends_as_soon_as_it_is_ready(start_daemon):
+    """Its HTTP server too, whose thread may not have begun to listen."""
+    daemon = start_daemon("--http", "127.0.0.1:0")
+    for _ in range(20):
+        assert daemon.terminate(20) == 0, daemon.log
+        daemon.restart()
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_with_clients_at_work(start_daemon, number):
     daemon = start_daemon()
