@@ -144,3 +144,12 @@ def test_equal_bytes_beside_a_busy_neighbour(daemons, tt):
         stop.set()
         thread.join(30)
     assert not thread.is_alive()
+
+
+def test_many_systems_at_once(tt):
+    """Lanes share a batch of systems, and each has the answer that it has alone."""
+    rng = np.random.default_rng(5)
+    a, b = rng.normal(size=(3, 4, 4)) + 4 * np.eye(4), rng.normal(size=(20000, 3, 4, 4))
+    wanted = np.linalg.solve(a, b)
+    for _ in range(5):
+        np.testing.assert_allclose(tt.linalg.solve(tt.tensor(a), tt.tensor(b)).numpy(), wanted, rtol=1e-9, atol=1e-9)

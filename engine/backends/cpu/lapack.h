@@ -12,7 +12,15 @@
 #include <cblas.h>
 #include <lapack.h>
 
+#include <mutex>
+
 namespace teletensor::backends::cpu::lapack {
+
+// Held during every call: the library is not made for several threads.
+inline std::mutex& mutex() {
+  static std::mutex only;
+  return only;
+}
 
 template <class T>
 struct RealOf {

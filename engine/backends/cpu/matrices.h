@@ -180,6 +180,8 @@ core::Status each_matrix(KernelCall& call, std::int64_t count, double nanosecond
     const std::int64_t begin = part * (count / parts) + std::min(part, count % parts);
     const std::int64_t end = begin + count / parts + (part < count % parts ? 1 : 0);
     for (std::int64_t i = begin; i < end && !call.parallel.cancelled(); ++i) {
+      // The serial OpenBLAS hands its buffers out without a lock: two calls at once may get one.
+      const std::lock_guard lock(lapack::mutex());
       failures[part] = body(i, Room(rooms + part * static_cast<std::int64_t>(room_bytes)));
       if (!failures[part].ok()) return;
     }
