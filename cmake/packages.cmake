@@ -20,8 +20,8 @@ add_library(tt_highway INTERFACE)
 target_compile_definitions(tt_highway INTERFACE HWY_SHARED_DEFINE)
 target_link_libraries(tt_highway INTERFACE "${TELETENSOR_HWY_CONTRIB}" "${TELETENSOR_HWY}")
 
-# OpenBLAS with its LAPACK, in the form without threads of its own: kernels bring theirs. The headers
-# of LAPACK are liblapacke-dev's.
+# OpenBLAS with its LAPACK, in the form that several threads may call (it gets no threads of its own:
+# kernels bring theirs). The headers of LAPACK are liblapacke-dev's.
 find_library(TELETENSOR_OPENBLAS openblas REQUIRED)
 find_path(TELETENSOR_CBLAS_INCLUDE cblas.h REQUIRED)
 find_path(TELETENSOR_LAPACK_INCLUDE lapack.h REQUIRED)

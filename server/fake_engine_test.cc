@@ -99,6 +99,11 @@ class FakeSession final : public engine::Session {
   }
   void end_download(std::uint64_t) override {}
 
+  void take_over(std::function<void(Result<engine::TakenOver>)> done) override {
+    MutexLock lock(books_.mutex);
+    books_.successor = std::move(done);
+  }
+
   void interrupt(std::uint64_t) override {
     listener_->on_error({1, Status(Code::kCancelled, "interrupted")});
   }

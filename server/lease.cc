@@ -97,7 +97,7 @@ Status Lease::submit(const LeaseCall* run, std::string_view bytes) {
   if (!is_new) return {};
   return with_session([&](engine::Session& session) {
     session.submit(frame.first_seq, frame.first_id, std::move(frame.commands),
-                   [this](Status status) { consumed(std::move(status)); });
+                   [self = shared_from_this()](Status s) { self->consumed(std::move(s)); });
     return Status();
   });
 }

@@ -99,7 +99,7 @@ class Leases;
 // 128 random bits in hexadecimal digits; empty if the system has none.
 std::string make_token();
 
-class Lease final : public engine::SessionListener {
+class Lease final : public engine::SessionListener, public std::enable_shared_from_this<Lease> {
  public:
   Lease(Leases* table, std::string token, ClientInfo client, const Limits& limits);
   ~Lease() override;

@@ -212,17 +212,24 @@ void Leases::take_over(ClientInfo client, LeaseReady ready, LeaseRef of) {
               true)) {
     return ready(open(std::move(client)));
   }
-  inherit(old, std::move(client), std::move(ready));
-}
-
-// Of one that is retired: what begins here has to come to its end.
-void Leases::inherit(const LeaseRef& old, ClientInfo client, LeaseReady ready) noexcept {
   client.id = old->client.id;
   client.memory_asked = old->client.memory_asked;
   client.memory_quota = old->client.memory_quota;
   client.limits = old->client.limits;
-  auto done = [this, raw = old.get(), client = std::move(client),
-               ready](core::Result<engine::TakenOver> start) mutable {
+  {
+    MutexLock lock(mutex_);
+    handovers_.push_back({old, std::move(client), std::move(ready), {}});
+  }
+  changed_.notify_all();
+}
+
+// On the house's thread: it waits for those who still use the session. A frame of the old client
+// that came into it later would be counted where the next one begins.
+void Leases::inherit(Handover handover) noexcept {
+  Lease& old = *handover.old;
+  old.close();
+  auto done = [this, raw = &old, client = std::move(handover.client),
+                     ready = handover.ready](core::Result<engine::TakenOver> start) mutable {
     LeaseRef from;
     {
       MutexLock lock(mutex_);
@@ -233,25 +240,21 @@ void Leases::inherit(const LeaseRef& old, ClientInfo client, LeaseReady ready) n
         heritage_.erase(found);
       }
       if (from && start.ok()) {
-        handovers_.push_back({std::move(from), std::move(client), std::move(*start), ready});
+        handovers_.push_back({from, std::move(client), ready, std::move(*start)});
       } else if (from) {
-        dying_.push_back(std::move(from));
+        dying_.push_back(from);
       }
     }
     changed_.notify_all();
-    if (!start.ok()) ready(start.status());
+    if (!start.ok()) return ready(start.status());
+    if (!from) ready(Status(Code::kUnavailable, "the server is shutting down"));
   };
-  const Status status = old->with_session([&](engine::Session& session) {
-    session.take_over(std::move(done));
-    return Status();
-  });
-  if (!status.ok()) ready(status);
+  if (!old.session_) return handover.ready(Status(Code::kUnavailable, "the server is shutting down"));
+  old.session_->take_over(std::move(done));
 }
 
-// On the house's thread: it may wait for those who still use the session.
 void Leases::hand_over(Handover handover) {
   Lease& old = *handover.old;
-  old.close();
   auto lease = std::make_shared<Lease>(this, make_token(), std::move(handover.client), limits_);
   lease->start = std::move(handover.start);
   lease->set_file(old.file(), old.written_upto());

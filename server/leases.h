@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -89,15 +90,16 @@ class Leases {
   void dismiss(const std::shared_ptr<LeaseCall>& call, const Ending& ending) noexcept;
   bool full(std::string_view user) const;  // for one more session of the user
   std::size_t sessions_of(std::string_view user) const TT_REQUIRES(mutex_);
+  // A session on its way from a client to the next one.
   struct Handover {
     LeaseRef old;
     ClientInfo client;
-    engine::TakenOver start;
     LeaseReady ready;
+    std::optional<engine::TakenOver> start;  // none: calls of the old client may be in the session
   };
   class Opening;
   class Seizure;
-  void inherit(const LeaseRef& old, ClientInfo client, LeaseReady ready) noexcept;
+  void inherit(Handover handover) noexcept;
   void hand_over(Handover handover);
   void look_at(Lease& lease, Clock::time_point now);
   // Ends that session of the user which nobody has come back to for longest, for want of room.

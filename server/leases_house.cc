@@ -40,7 +40,11 @@ void Leases::keep_house() {
       }
     }
     if (handover) {
-      hand_over(std::move(*handover));
+      if (handover->start) {
+        hand_over(std::move(*handover));
+      } else {
+        inherit(std::move(*handover));
+      }
       handover.reset();
     } else if (!dead) {
       (void)core::with_memory("a look at the sessions", [&] {  // else the next time

@@ -43,6 +43,8 @@ struct Books {
   std::int64_t upload_bytes TT_GUARDED_BY(mutex) = 0;  // not yet given back
   bool hold_done TT_GUARDED_BY(mutex) = false;         // frames are taken but not consumed
   std::uint64_t commands TT_GUARDED_BY(mutex) = 0;
+  // Of the session that is to go to another client, which waits for this call.
+  std::function<void(core::Result<engine::TakenOver>)> successor TT_GUARDED_BY(mutex);
 
   template <class Field>
   Field get(Field Books::*field) {

@@ -1,8 +1,10 @@
 #include "engine/backends/cpu/cpu.h"
+#include "engine/backends/cpu/lapack.h"
 
 namespace teletensor::backends::cpu {
 
 KernelTable make_kernels(const ops::Catalog& catalog) {
+  lapack::prepare();
   KernelTable table(catalog);
   add_copy_kernels(table);
   add_region_kernels(table);

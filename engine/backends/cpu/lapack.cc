@@ -4,12 +4,12 @@
 #include <cstring>
 #include <mutex>
 
-// Exported by OpenBLAS, declared in no header of it: they choose the table of kernels.
+// Exported by OpenBLAS, declared in no header of it: they choose the table of kernels, and end the
+// threads that it has begun when it was loaded.
 extern "C" {
-char* openblas_get_corename();
-void openblas_set_num_threads(int);
 void gotoblas_dynamic_quit();
 void gotoblas_dynamic_init();
+[[gnu::weak]] void blas_thread_shutdown_();
 }
 
 namespace teletensor::backends::cpu::lapack {
@@ -35,9 +35,16 @@ void choose_core() {
 void prepare() {
   static std::once_flag once;
   std::call_once(once, [] {
-    choose_core();
     openblas_set_num_threads(1);
+    if (blas_thread_shutdown_ != nullptr) blas_thread_shutdown_();
+    choose_core();
   });
+}
+
+std::unique_lock<std::mutex> turn() {
+  static std::mutex mutex;
+  static const bool serial = openblas_get_parallel() == OPENBLAS_SEQUENTIAL;
+  return serial ? std::unique_lock(mutex) : std::unique_lock<std::mutex>();
 }
 
 }  // namespace teletensor::backends::cpu::lapack

@@ -1,26 +1,20 @@
 // LAPACK and BLAS over column-major matrices, one function for float, double and their complex
 // forms.
 //
-// Sizes are LAPACK's int32 (Matrices checks them). Single-threaded: parallelism is ours alone. Each
-// function returns LAPACK's `info`: 0, or what its documentation says. Real forms ignore `rwork`.
+// Sizes are LAPACK's int32 (Matrices checks them). Each call stays on its thread: parallelism is
+// ours alone. Each function returns LAPACK's `info`: 0, or what its documentation says. Real forms
+// ignore `rwork`.
 #pragma once
 
 #include <complex>
+#include <mutex>
 #include <type_traits>
 #define lapack_complex_float std::complex<float>
 #define lapack_complex_double std::complex<double>
 #include <cblas.h>
 #include <lapack.h>
 
-#include <mutex>
-
 namespace teletensor::backends::cpu::lapack {
-
-// Held during every call: the library is not made for several threads.
-inline std::mutex& mutex() {
-  static std::mutex only;
-  return only;
-}
 
 template <class T>
 struct RealOf {
@@ -35,8 +29,12 @@ using Real = typename RealOf<T>::type;
 template <class T>
 inline constexpr bool is_complex = !std::is_same_v<T, Real<T>>;
 
-// Called before the first use: one thread, and kernels that fit this processor.
+// Called before the others: no threads of its own, and kernels that fit this processor.
 void prepare();
+
+// Held during calls: a lock where the OpenBLAS that is loaded is one without threads, which hands
+// its buffers out without a lock (wrong values where two threads are in it); else nothing.
+std::unique_lock<std::mutex> turn();
 
 template <class T, class S, class D, class C, class Z>
 constexpr auto choose(S s, D d, C c, Z z) {

@@ -325,7 +325,6 @@ Status lstsq_of(KernelCall& call) {
   sizes.product(m, n);
   sizes.product(tall, k);
   TT_RETURN_IF_ERROR(sizes.status());
-  lapack::prepare();
   T work_answer = 0;
   Real<T> rwork_answer = 0;
   std::vector<int> iwork_answer(static_cast<std::size_t>(std::max<std::int64_t>(n, 1)), 0);

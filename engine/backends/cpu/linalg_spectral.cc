@@ -85,7 +85,6 @@ Status eig_of(KernelCall& call) {
   const int size = sizes.fit(n), ld = std::max(size, 1);
   sizes.product(n, 2 * n + 64);
   TT_RETURN_IF_ERROR(sizes.status());
-  lapack::prepare();
   T answer = 0;
   if (n > 0) {
     R real_answer = 0;

@@ -155,7 +155,6 @@ class Room {
 template <class F>
 core::Status each_matrix(KernelCall& call, std::int64_t count, double nanoseconds,
                          std::size_t room_bytes, F&& body) {
-  lapack::prepare();
   std::int64_t parts = 1;
   const double total = static_cast<double>(count) * nanoseconds;
   if (total > 300e3) {
@@ -180,8 +179,7 @@ core::Status each_matrix(KernelCall& call, std::int64_t count, double nanosecond
     const std::int64_t begin = part * (count / parts) + std::min(part, count % parts);
     const std::int64_t end = begin + count / parts + (part < count % parts ? 1 : 0);
     for (std::int64_t i = begin; i < end && !call.parallel.cancelled(); ++i) {
-      // The serial OpenBLAS hands its buffers out without a lock: two calls at once may get one.
-      const std::lock_guard lock(lapack::mutex());
+      const auto turn = lapack::turn();
       failures[part] = body(i, Room(rooms + part * static_cast<std::int64_t>(room_bytes)));
       if (!failures[part].ok()) return;
     }

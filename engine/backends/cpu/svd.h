@@ -33,7 +33,6 @@ class Svd {
     sizes_.product(k_, 5 * k_ + 7);
     sizes_.product(2 * large + 2 * k_ + 1, k_);
     if (!sizes_.status().ok() || k_ == 0) return;
-    lapack::prepare();
     T answer = 0;
     lapack::gesdd<T>(job, rows_, columns_, nullptr, rows_, nullptr, nullptr, rows_, nullptr, ldvh(),
                      &answer, -1, nullptr, nullptr);
@@ -107,7 +106,6 @@ class Eigh {
     sizes_.product(n, 2 * n + 6);  // the minimum of the workspace, and a little
     sizes_.product(n + 1, 2 * n + 1);
     if (!sizes_.status().ok() || n == 0) return;
-    lapack::prepare();
     T work = 0;
     R rwork = 0;
     lapack::syevd<T>(job_, triangle_, size_, nullptr, size_, nullptr, &work, -1, &rwork, -1,

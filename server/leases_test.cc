@@ -1,0 +1,96 @@
+#include "server/leases.h"
+
+#include <gtest/gtest.h>
+
+#include "server/testing.h"
+
+namespace teletensor::server {
+namespace {
+
+class Stream final : public LeaseCall {
+ public:
+  void lease_ended(const Ending&) override {}
+  void abandon() override {}
+};
+
+ClientInfo client_of(const std::string& name) {
+  ClientInfo client;
+  client.name = name;
+  client.named = true;
+  client.user = "me";
+  client.attach_counter = 1;
+  client.lease = std::chrono::seconds(600);
+  return client;
+}
+
+std::string frame_of(std::uint64_t seq) {
+  wire::FrameWriter writer;
+  writer.begin(seq, 1);
+  const program::Command command = program::Fetch{1, false};
+  writer.append(command, wire::usual_made(command));
+  return std::string(writer.finish(0, 1));
+}
+
+// Its numbers would be those that the next client begins with.
+TEST(Leases, AFrameOfTheClientBeforeDoesNotReachASessionOnItsWayToTheNext) {
+  testing::Books books;
+  testing::FakeEngine engine(books);
+  Leases leases(engine, {});
+  const LeaseRef old = *leases.open(client_of("n"));
+  const auto stream = std::make_shared<Stream>();
+  ASSERT_TRUE(old->join(stream, 1).ok());
+  ASSERT_TRUE(old->submit(stream.get(), frame_of(1)).ok());
+  ASSERT_EQ(books.get(&testing::Books::commands), 1u);
+
+  core::Result<LeaseRef> taken = core::internal("not yet");
+  std::atomic<bool> ready{false};
+  leases.take_over(client_of("n"), [&](core::Result<LeaseRef> lease) {
+    taken = std::move(lease);
+    ready = true;
+  });
+  std::function<void(core::Result<engine::TakenOver>)> successor;
+  ASSERT_TRUE(testing::eventually([&] {
+    core::MutexLock lock(books.mutex);
+    successor.swap(books.successor);
+    return successor != nullptr;
+  }));
+  EXPECT_EQ(old->submit(stream.get(), frame_of(2)).code(), core::Code::kAborted);
+  EXPECT_EQ(books.get(&testing::Books::commands), 1u);
+
+  engine::TakenOver start;
+  start.next_seq = 2;
+  start.next_id = 1;
+  successor(std::move(start));
+  ASSERT_TRUE(testing::eventually([&] { return ready.load(); }));
+  ASSERT_TRUE(taken.ok()) << taken.status().message();
+  const auto next = std::make_shared<Stream>();
+  ASSERT_TRUE((*taken)->join(next, 1).ok());
+  EXPECT_TRUE((*taken)->submit(next.get(), frame_of(2)).ok());
+  EXPECT_EQ(books.get(&testing::Books::commands), 2u);
+}
+
+TEST(Leases, AShutdownMeanwhileTellsTheNextClient) {
+  testing::Books books;
+  testing::FakeEngine engine(books);
+  Leases leases(engine, {});
+  (void)*leases.open(client_of("n"));
+  std::atomic<int> told{0};
+  std::string why;
+  leases.take_over(client_of("n"), [&](core::Result<LeaseRef> lease) {
+    why = lease.status().message();
+    ++told;
+  });
+  std::function<void(core::Result<engine::TakenOver>)> successor;
+  ASSERT_TRUE(testing::eventually([&] {
+    core::MutexLock lock(books.mutex);
+    successor.swap(books.successor);
+    return successor != nullptr;
+  }));
+  leases.shutdown();
+  successor(engine::TakenOver{});
+  EXPECT_EQ(told, 1);
+  EXPECT_EQ(why, "the server is shutting down");
+}
+
+}  // namespace
+}  // namespace teletensor::server
