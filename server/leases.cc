@@ -229,7 +229,7 @@ void Leases::inherit(Handover handover) noexcept {
   Lease& old = *handover.old;
   old.close();
   auto done = [this, raw = &old, client = std::move(handover.client),
-                     ready = handover.ready](core::Result<engine::TakenOver> start) mutable {
+               ready = handover.ready](core::Result<engine::TakenOver> start) mutable {
     LeaseRef from;
     {
       MutexLock lock(mutex_);
@@ -249,7 +249,8 @@ void Leases::inherit(Handover handover) noexcept {
     if (!start.ok()) return ready(start.status());
     if (!from) ready(Status(Code::kUnavailable, "the server is shutting down"));
   };
-  if (!old.session_) return handover.ready(Status(Code::kUnavailable, "the server is shutting down"));
+  if (!old.session_)
+    return handover.ready(Status(Code::kUnavailable, "the server is shutting down"));
   old.session_->take_over(std::move(done));
 }
 
