@@ -214,7 +214,8 @@ def test_two_take_it_at_once(daemon, tt):
                 try:
                     with s.as_current():
                         x = s.kept()["x"]
-                        x += 1.0
+                        for _ in range(100):  # frames under way when the other one comes
+                            x += 1.0
                         values = x.tolist()
                         assert values == [values[0]] * 10
                     s.detach()
