@@ -157,6 +157,7 @@ struct Shared {
   int descriptor = -1;                  // of a file; the caller's, who closes it
   std::uint64_t offset = 0, bytes = 0;  // in that file
   std::array<std::uint64_t, 2> gpu{};   // whose memory it is, by UUID (share_copy)
+  std::shared_ptr<void> hold;           // the session holds the memory as long as this, any thread
 };
 
 // Effects of a Raise: the in-place commands that did not happen, so that the mirror takes them
@@ -224,17 +225,18 @@ class Session {
                                       std::span<char> into) = 0;
   virtual void end_download(std::uint64_t seq) = 0;
   // Instead of its chunks: what a bulk Fetch bound to `seq` as memory that others may look at. It
-  // never changes, and counts as held (by the session) until end_share(). UNIMPLEMENTED where it is
+  // never changes, and counts as held by the session, whoever has it. UNIMPLEMENTED where it is
   // no memory of the host, or too small; then chunks are the way.
   virtual core::Result<Shared> share_download(std::uint64_t) {
     return core::Status(core::Code::kUnimplemented, "this session shares no memory");
   }
-  // Of a value on a GPU: a copy in memory of that GPU, which others may map and write to until
-  // end_share(). Waits for the copy. UNIMPLEMENTED on other devices.
+  // Of a value on a GPU: a copy in memory of that GPU, which others may map and write to.
+  // Waits for the copy. UNIMPLEMENTED on other devices.
   virtual core::Result<Shared> share_copy(std::uint64_t) {
     return core::Status(core::Code::kUnimplemented, "this session shares no memory");
   }
-  // New zeroed memory that others may write to, until end_share() takes it away from them.
+  // New zeroed memory that others may write to; what they write counts until the session goes to
+  // another client.
   virtual core::Result<Shared> share_new(std::uint64_t) {
     return core::Status(core::Code::kUnimplemented, "this session shares no memory");
   }
@@ -243,7 +245,6 @@ class Session {
                                      std::uint64_t) {
     return core::Status(core::Code::kUnimplemented, "this session shares no memory");
   }
-  virtual void end_share(std::uint64_t) {}
 
   // Drops queued instructions (their results fail with CANCELLED) and asks running ones to stop.
   // `upto`: the last of them, which may not have come yet; 0: what has come.

@@ -238,14 +238,10 @@ void ShareServer::look_at(const ConnectionRef& connection) {
 void ShareServer::drop(const ConnectionRef& connection) {
   epoll_ctl(epoll_, EPOLL_CTL_DEL, connection->socket, nullptr);
   connections_.erase(connection->socket);
-  const LeaseRef lease = connection->lease.lock();
-  if (connection->share == 0 || !lease) return;
-  give([lease, share = connection->share, upload = connection->upload] {
-    (void)lease->with_session([&](engine::Session& session) {
-      if (upload != 0) session.abort_upload(upload);
-      session.end_share(share);
-      return Status();
-    });
+  if (connection->share == 0) return;
+  give([weak = connection->lease, upload = connection->upload, hold = std::move(connection->hold)] {
+    const LeaseRef lease = weak.lock();
+    if (lease && upload != 0) lease->abort_upload(upload);
   });
 }
 
@@ -334,6 +330,7 @@ void ShareServer::serve(const ConnectionRef& connection, const wire::ShareReques
   if (!opened.ok()) return answer(connection, opened.status(), reply);
   connection->lease = *lease;
   connection->share = opened->id;
+  connection->hold = opened->hold;
   connection->way = request.kind == wire::kShareWay;
   reply.offset = opened->offset;
   reply.bytes = opened->bytes;
@@ -352,6 +349,7 @@ void ShareServer::take(const ConnectionRef& connection, const LeaseRef& lease, s
     if (!share.ok()) return answer(connection, share.status(), reply);
     connection->lease = lease;
     connection->share = share->id;
+    connection->hold = share->hold;
     reply.number = gpu ? share->gpu[0] : 0;
     reply.offset = gpu ? share->gpu[1] : share->offset;
     reply.bytes = share->bytes;

@@ -41,8 +41,9 @@ class ShareServer {
     std::string in;
     std::weak_ptr<Lease> lease;
     std::uint64_t share = 0;
-    std::uint64_t upload = 0;  // begun and not finished
-    bool way = false;          // of kShareWay
+    std::shared_ptr<void> hold;  // of that memory
+    std::uint64_t upload = 0;    // begun and not finished
+    bool way = false;            // of kShareWay
     bool working = false;
     bool broken = false;
   };

@@ -24,7 +24,7 @@ core::Result<memory::Pool*> Session::upload_pool(core::Device device) {
   return &back_.executor().pool(static_cast<std::size_t>(found));
 }
 
-Status Session::stage(std::uint64_t bytes) {
+core::Result<std::uint64_t> Session::stage(std::uint64_t bytes) {
   core::MutexLock lock(mu_);
   const std::uint64_t limit = limits_.staged_bytes;
   if (limit != 0 && (bytes > limit || staged_ > limit - bytes)) {
@@ -32,34 +32,19 @@ Status Session::stage(std::uint64_t bytes) {
                                "upload less at a time, with a synchronize() in between");
   }
   staged_ += bytes;
-  return {};
-}
-
-void Session::unstage(std::uint64_t bytes) {
-  core::MutexLock lock(mu_);
-  staged_ -= bytes;
-}
-
-std::uint64_t Session::add_upload(core::Ref<memory::Storage> storage, std::uint64_t bytes) {
-  auto upload = std::make_shared<Upload>();
-  upload->bytes = bytes;
-  {
-    core::MutexLock lock(upload->mu);
-    upload->storage = std::move(storage);
-  }
-  core::MutexLock lock(mu_);
-  uploads_[next_upload_] = std::move(upload);
-  return next_upload_++;
+  return takeovers_;
 }
 
 core::Result<std::uint64_t> Session::begin_upload(core::Device device, std::uint64_t bytes) {
   const core::Result<memory::Pool*> pool = upload_pool(device);
   if (!pool.ok()) return pool.status();
-  TT_RETURN_IF_ERROR(stage(bytes));
-  return begin_staged(**pool, bytes, (*pool)->allocate_shared(bytes, accepted_upto_ + 1));
+  const core::Result<std::uint64_t> client = stage(bytes);
+  if (!client.ok()) return client;
+  return begin_staged(**pool, bytes, *client, (*pool)->allocate_shared(bytes, accepted_upto_ + 1));
 }
 
 core::Result<std::uint64_t> Session::begin_staged(memory::Pool& pool, std::uint64_t bytes,
+                                                  std::uint64_t client,
                                                   core::Ref<memory::Storage> storage) {
   runtime::Device& device = devices_.at(static_cast<std::size_t>(devices_.find(pool.device_id())));
   Status status;
@@ -70,20 +55,35 @@ core::Result<std::uint64_t> Session::begin_staged(memory::Pool& pool, std::uint6
     // The memory may be what the session has just freed.
     status = accelerator->begin_beside(storage->owner());
   }
-  if (status.ok()) return add_upload(std::move(storage), bytes);
-  unstage(bytes);
-  return status;
+  const auto upload = std::make_shared<Upload>();
+  upload->bytes = bytes;
+  {
+    core::MutexLock lock(upload->mu);
+    upload->storage = std::move(storage);
+  }
+  core::MutexLock lock(mu_);
+  if (status.ok() && client != takeovers_) {
+    status = Status(Code::kAborted, "upload: the session was taken over");
+  }
+  if (!status.ok()) {
+    staged_ -= bytes;
+    return status;
+  }
+  uploads_[next_upload_] = upload;
+  return next_upload_++;
 }
 
 void Session::admit_upload(core::Device device, std::uint64_t bytes,
                            std::function<void(core::Result<std::uint64_t>)> done) {
   const core::Result<memory::Pool*> pool = upload_pool(device);
   if (!pool.ok()) return done(pool.status());
-  if (Status status = stage(bytes); !status.ok()) return done(std::move(status));
-  back_.allocate(static_cast<std::size_t>(devices_.find(device)), bytes, accepted_upto_ + 1,
-                 [this, bytes, pool = *pool, done](core::Ref<memory::Storage> storage) {
-                   done(begin_staged(*pool, bytes, std::move(storage)));
-                 });
+  const core::Result<std::uint64_t> client = stage(bytes);
+  if (!client.ok()) return done(client.status());
+  back_.allocate(
+      static_cast<std::size_t>(devices_.find(device)), bytes, accepted_upto_ + 1,
+      [this, bytes, pool = *pool, client = *client, done](core::Ref<memory::Storage> storage) {
+        done(begin_staged(*pool, bytes, client, std::move(storage)));
+      });
 }
 
 std::shared_ptr<Session::Upload> Session::find_upload(std::uint64_t id) const {
@@ -283,7 +283,7 @@ core::Result<engine::Shared> Session::share_download(std::uint64_t seq) {
   if (!found.ok()) return found.status();
   memory::Pool& pool =
       back_.executor().pool(static_cast<std::size_t>(devices_.find(found->device)));
-  return shares_.add(pool, found->contents.storage, found->contents.offset, found->contents.bytes);
+  return shares_->add(pool, found->contents.storage, found->contents.offset, found->contents.bytes);
 }
 
 core::Result<engine::Shared> Session::share_copy(std::uint64_t seq) {
@@ -295,16 +295,16 @@ core::Result<engine::Shared> Session::share_copy(std::uint64_t seq) {
     return Status(Code::kUnimplemented, "share: " + core::to_string(found->device) +
                                             " copies nothing for other processes");
   }
-  return shares_.copy(back_.executor().pool(index), *gpu, found->contents, seq);
+  return shares_->copy(back_.executor().pool(index), *gpu, found->contents, seq);
 }
 
 core::Result<engine::Shared> Session::share_new(std::uint64_t bytes) {
-  return shares_.open(host_pool(), bytes, accepted_upto_ + 1);
+  return shares_->open(host_pool(), bytes, accepted_upto_ + 1);
 }
 
 Status Session::upload_shared(std::uint64_t upload, std::uint64_t offset, std::uint64_t share,
                               std::uint64_t from, std::uint64_t bytes) {
-  const core::Ref<memory::Storage> memory = shares_.opened(share);
+  const core::Ref<memory::Storage> memory = shares_->opened(share);
   if (!memory) return Status(Code::kNotFound, "upload: there is no such shared memory");
   if (from > memory->bytes() || bytes > memory->bytes() - from) {
     return Status(Code::kOutOfRange, "upload: outside of the shared memory");

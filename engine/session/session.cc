@@ -55,7 +55,7 @@ Session::~Session() {
     }
     downloads_.clear();
     uploads_.clear();
-    shares_.clear();
+    shares_->clear();
     successor.swap(successor_);
     picture = std::exchange(picture_, {});
   }
@@ -99,6 +99,7 @@ void Session::hand_over() {
     next_id_ = taken.next_id;
     taken.next_seq = next_seq_;
     forsaken_upto_ = next_seq_ - 1;
+    ++takeovers_;
     amounts_ = amounts;
     uploads.swap(uploads_);
     for (const auto& [number, upload] : uploads) staged_ -= upload->bytes;
@@ -106,6 +107,7 @@ void Session::hand_over() {
     given_up_.clear();
     broken = broken_;
   }
+  shares_->end_open();
   for (auto& [seq, download] : downloads) {
     if (download.ready) download.ready(Status(Code::kAborted, "the session was taken over"));
   }

@@ -69,7 +69,6 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   core::Result<engine::Shared> share_new(std::uint64_t bytes) override;
   core::Status upload_shared(std::uint64_t upload, std::uint64_t offset, std::uint64_t share,
                              std::uint64_t from, std::uint64_t bytes) override;
-  void end_share(std::uint64_t id) override { shares_.end(id); }
 
   void interrupt(std::uint64_t upto) override;
   void take_over(std::function<void(core::Result<engine::TakenOver>)> done) override;
@@ -146,12 +145,12 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
     return back_.executor().pool(static_cast<std::size_t>(devices_.find(core::Device{})));
   }
   core::Result<memory::Pool*> upload_pool(core::Device device);
-  // Of an upload that begins; what was staged and did not become one is given back.
-  core::Status stage(std::uint64_t bytes);
-  void unstage(std::uint64_t bytes);
+  // Counts the bytes of an upload that begins, and says whose it is, by takeovers_; with that
+  // begin_staged() makes it an upload, or gives the bytes back.
+  core::Result<std::uint64_t> stage(std::uint64_t bytes);
   core::Result<std::uint64_t> begin_staged(memory::Pool& pool, std::uint64_t bytes,
+                                           std::uint64_t client,
                                            core::Ref<memory::Storage> storage);
-  std::uint64_t add_upload(core::Ref<memory::Storage> storage, std::uint64_t bytes);
   std::shared_ptr<Upload> find_upload(std::uint64_t id) const;
   core::Result<runtime::FetchResult> find_download(std::uint64_t seq) const;
 
@@ -203,13 +202,14 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   std::uint64_t programs_ = 0;  // as of the last frame; the pump's
   std::atomic<std::uint64_t> planned_ms_{0};  // as it was last looked at
   Frame frame_;                               // the pump's
-  Shares shares_;
+  const std::shared_ptr<Shares> shares_ = std::make_shared<Shares>();
 
   mutable core::Mutex mu_;
   bool pumping_ TT_GUARDED_BY(mu_) = false;  // frame_ is being consumed
   std::uint64_t next_seq_ TT_GUARDED_BY(mu_) = 1;
   std::uint64_t next_id_ TT_GUARDED_BY(mu_) = 1;
   core::Status broken_ TT_GUARDED_BY(mu_);
+  std::uint64_t takeovers_ TT_GUARDED_BY(mu_) = 0;
   std::uint64_t next_upload_ TT_GUARDED_BY(mu_) = 1;
   Uploads uploads_ TT_GUARDED_BY(mu_);
   std::uint64_t staged_ TT_GUARDED_BY(mu_) = 0;  // bytes of those, and of those that wait

@@ -21,9 +21,16 @@ Result<engine::Shared> Shares::keep(memory::Pinned storage, int descriptor, bool
                                     std::uint64_t offset, std::uint64_t bytes) {
   const int copy = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
   if (copy < 0) return Status(Code::kResourceExhausted, "share: no descriptor is left");
-  core::MutexLock lock(mu_);
-  shares_[++last_] = {std::move(storage), open};
-  return engine::Shared{last_, copy, offset, bytes};
+  engine::Shared shared{0, copy, offset, bytes, {}, {}};
+  {
+    core::MutexLock lock(mu_);
+    shared.id = ++last_;
+    shares_[shared.id] = {std::move(storage), open};
+  }
+  shared.hold = std::shared_ptr<void>(this, [weak = weak_from_this(), id = shared.id](void*) {
+    if (const auto shares = weak.lock()) shares->end(id);
+  });
+  return shared;
 }
 
 Result<engine::Shared> Shares::add(memory::Pool& pool, memory::Pinned storage, std::uint64_t offset,
@@ -78,6 +85,16 @@ void Shares::end(std::uint64_t id) {
   if (found == shares_.end()) return;
   ended = std::move(found->second);
   shares_.erase(found);
+}
+
+void Shares::end_open() {
+  std::map<std::uint64_t, Share> ended;
+  core::MutexLock lock(mu_);
+  for (auto it = shares_.begin(); it != shares_.end();) {
+    const auto next = std::next(it);
+    if (it->second.open) ended.insert(shares_.extract(it));
+    it = next;
+  }
 }
 
 void Shares::clear() {

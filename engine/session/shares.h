@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 
 #include "engine/backends/accelerator.h"
 #include "engine/core/mutex.h"
@@ -15,12 +16,12 @@
 
 namespace teletensor::session {
 
-class Shares {
+class Shares : public std::enable_shared_from_this<Shares> {
  public:
   static constexpr std::size_t kMost = 256;  // at once: each has a descriptor or two
 
-  // Holds the storage, which is the pool's, until end(). UNIMPLEMENTED where it cannot be shared,
-  // RESOURCE_EXHAUSTED where there are too many.
+  // Holds the storage, which is the pool's, as long as `hold` is there. UNIMPLEMENTED where it
+  // cannot be shared, RESOURCE_EXHAUSTED where there are too many.
   core::Result<engine::Shared> add(memory::Pool& pool, memory::Pinned storage, std::uint64_t offset,
                                    std::uint64_t bytes);
   // A copy of the contents, which others may write to and nothing here reads.
@@ -30,12 +31,13 @@ class Shares {
   core::Result<engine::Shared> open(memory::Pool& pool, std::uint64_t bytes, std::uint64_t seq);
   // The memory of open(); null where there is none such.
   core::Ref<memory::Storage> opened(std::uint64_t id) const;
-  void end(std::uint64_t id);
+  void end_open();
   void clear();
 
  private:
   core::Result<engine::Shared> keep(memory::Pinned storage, int descriptor, bool open,
                                     std::uint64_t offset, std::uint64_t bytes);
+  void end(std::uint64_t id);
   core::Status full() const;
 
   struct Share {

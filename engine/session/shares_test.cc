@@ -22,18 +22,18 @@ TEST(Shares, WhatIsMappedIsNotWaitedFor) {
   memory::DevicePool device({}, 64 << 20, &pages);
   memory::PoolHandle pool(memory::Pool::create(device, 1, 0));
   const core::Ref<memory::Storage> storage = pool->allocate_shared(4 << 20, 1);  // it is pinned
-  Shares shares;
+  const auto shares = std::make_shared<Shares>();
   std::uint64_t pinned = 0;
   EXPECT_TRUE(pool->movable(&pinned).empty());
   EXPECT_EQ(pinned, storage->bytes());
-  const core::Result<engine::Shared> shared =
-      shares.add(*pool, memory::Pinned(storage), 0, storage->bytes());
+  core::Result<engine::Shared> shared =
+      shares->add(*pool, memory::Pinned(storage), 0, storage->bytes());
   ASSERT_TRUE(shared.ok());
   storage->unpin();
   pinned = 0;
   EXPECT_TRUE(pool->movable(&pinned).empty());
   EXPECT_EQ(pinned, 0u);
-  shares.end(shared->id);
+  shared->hold.reset();
   EXPECT_EQ(pool->movable(&pinned).size(), 1u);
   storage->pin();  // by a download: it is as any other again
   EXPECT_TRUE(pool->movable(&pinned).empty());

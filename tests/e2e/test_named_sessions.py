@@ -193,6 +193,35 @@ def test_a_late_error_of_the_old_client_is_told_to_the_new_one(daemon, tt):
         assert b.kept()["x"].tolist() == [1.0, 1.0, 1.0]
 
 
+def test_what_the_client_before_has_mapped(daemon, tt):
+    """Its process looks at it as long as it likes; the session has the memory back when it ends."""
+    before = python(
+        """
+        with tt.connect(os.environ["TT_TEST_ADDRESS"], name="n"):
+            seen = tt.full((1 << 20,), 7.0).numpy()
+            print("mapped")
+            try:
+                while True:
+                    tt.ones(1).item()
+            except tt.SessionLostError:
+                print("still", seen.min())
+                time.sleep(120)
+        """,
+        daemon,
+    )
+    try:
+        wait_line(before, "mapped")
+        with tt.connect(daemon.unix, name="n") as s:
+            wait_line(before, "still 7.0")
+            assert s.memory()[0]["used"] >= 4 << 20
+            before.kill()
+            before.wait()
+            wait_until(lambda: s.memory()[0]["used"] == 0, what="its memory is back")
+    finally:
+        before.kill()
+        finish(before)
+
+
 def test_two_take_it_at_once(daemon, tt):
     """Again and again: at any moment one has it, nobody hangs, and the tensor is whole."""
     first = tt.connect(daemon.unix, name="n")
