@@ -167,7 +167,11 @@ class Lease final : public engine::SessionListener, public std::enable_shared_fr
   // Its file in the store; "": none yet.
   std::string file() const;
   std::uint64_t written_upto() const;  // commands up to here are in it
-  void set_file(const std::string& file, std::uint64_t upto);
+  // False, and nothing is set, where the next lease has it already.
+  bool set_file(const std::string& file, std::uint64_t upto);
+  // Gives the next lease of the session this one's file, or that there is none.
+  void hand_on_file(Lease& next);
+  bool handed_on() const;
   // It has ended, and not to come back with another daemon.
   bool over() const;
   Clock::time_point active_at() const { return Clock::time_point(Clock::duration(active_at_)); }
@@ -234,6 +238,7 @@ class Lease final : public engine::SessionListener, public std::enable_shared_fr
   std::vector<std::weak_ptr<LeaseCall>> calls_ TT_GUARDED_BY(mutex_);
   std::string file_ TT_GUARDED_BY(mutex_);
   std::uint64_t written_upto_ TT_GUARDED_BY(mutex_) = 0;
+  bool handed_on_ TT_GUARDED_BY(mutex_) = false;
   std::uint64_t uploads_upto_ TT_GUARDED_BY(mutex_) = 0;  // the last upload's number
   // Restored with tensors that other sessions have as well: run again, its commands would meet
   // others' writes, and their own, in another order.

@@ -88,14 +88,33 @@ std::uint64_t Lease::written_upto() const {
   return written_upto_;
 }
 
-void Lease::set_file(const std::string& file, std::uint64_t upto) {
+bool Lease::set_file(const std::string& file, std::uint64_t upto) {
   {
     MutexLock lock(mutex_);
+    if (handed_on_) return false;
     file_ = file;
     written_upto_ = upto;
   }
   outbox_.written(upto);
   wake();
+  return true;
+}
+
+void Lease::hand_on_file(Lease& next) {
+  std::string file;
+  std::uint64_t upto = 0;
+  {
+    MutexLock lock(mutex_);
+    handed_on_ = true;
+    file = file_;
+    upto = written_upto_;
+  }
+  (void)next.set_file(file, upto);
+}
+
+bool Lease::handed_on() const {
+  MutexLock lock(mutex_);
+  return handed_on_;
 }
 
 bool Lease::over() const {

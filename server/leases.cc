@@ -168,8 +168,12 @@ class Leases::Seizure {
 
   bool begin() TT_REQUIRES(leases_.mutex_) { return held_ = leases_.seized_.insert(key_).second; }
   void end() {
-    MutexLock lock(leases_.mutex_);
-    if (std::exchange(held_, false)) leases_.seized_.erase(key_);
+    {
+      MutexLock lock(leases_.mutex_);
+      if (!std::exchange(held_, false)) return;
+      leases_.seized_.erase(key_);
+    }
+    leases_.changed_.notify_all();
   }
 
  private:
@@ -258,7 +262,7 @@ void Leases::hand_over(Handover handover) {
   Lease& old = *handover.old;
   auto lease = std::make_shared<Lease>(this, make_token(), std::move(handover.client), limits_);
   lease->start = std::move(handover.start);
-  lease->set_file(old.file(), old.written_upto());
+  old.hand_on_file(*lease);
   lease->session_ = std::move(old.session_);
   lease->relay_ = std::move(old.relay_);
   lease->outbox_.begin_at(lease->start->next_seq - 1, lease->session_->completed_upto());
@@ -270,21 +274,22 @@ void Leases::hand_over(Handover handover) {
     errors.swap(old.open_errors_);
   }
   for (auto& [root, status] : errors) lease->on_error({root, std::move(status)});
-  bool refused = lease->token.empty();
+  Status refused;
   {
     MutexLock lock(mutex_);
-    refused = refused || closed_;
-    if (refused) {
+    if (closed_) refused = Status(Code::kUnavailable, "the server is shutting down");
+    if (lease->token.empty()) {
+      refused = core::internal("no random bits for a token");
       dying_.push_back(lease);
     } else {
-      leases_.emplace(lease->token, lease);
+      leases_.emplace(lease->token, lease);  // in a shutdown as well: it is to be written down
     }
   }
   spdlog::info("event=session_taken_over session=\"{}\" id={} peer=\"{}\" kept={}",
                lease->client.name, lease->client.id, lease->client.peer,
                lease->start->inventory.names.size());
-  if (refused) {
-    handover.ready(Status(Code::kUnavailable, "the server is shutting down"));
+  if (!refused.ok()) {
+    handover.ready(std::move(refused));
   } else {
     handover.ready(lease);
     if (!lease->file().empty() && on_new_hands) on_new_hands(lease);
@@ -331,6 +336,17 @@ void Leases::bury(const std::string& token, Ending ending) {
 void Leases::close() {
   MutexLock lock(mutex_);
   closed_ = true;
+}
+
+bool Leases::settle(std::chrono::milliseconds patience) {
+  const Clock::time_point end = Clock::now() + patience;
+  MutexLock lock(mutex_);
+  while (!seized_.empty()) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now());
+    if (left.count() <= 0) return false;
+    changed_.wait_for(mutex_, left);
+  }
+  return true;
 }
 
 void Leases::shutdown(const std::function<bool(const Lease&)>& stay) {

@@ -54,6 +54,9 @@ class Leases {
   }
   // Refuses new ones from now on.
   void close();
+  // Waits until no session is on its way from a client to the next, which all() does not have.
+  // False: one still is.
+  bool settle(std::chrono::milliseconds patience);
   // Ends all and refuses new ones. Returns when every session is destroyed. `stay`: those that come
   // back with the next daemon.
   void shutdown(const std::function<bool(const Lease&)>& stay = nullptr);

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <future>
+
 #include "server/testing.h"
 
 namespace teletensor::server {
@@ -67,6 +69,30 @@ TEST(Leases, AFrameOfTheClientBeforeDoesNotReachASessionOnItsWayToTheNext) {
   ASSERT_TRUE((*taken)->join(next, 1).ok());
   EXPECT_TRUE((*taken)->submit(next.get(), frame_of(2)).ok());
   EXPECT_EQ(books.get(&testing::Books::commands), 2u);
+}
+
+TEST(Leases, ASessionThatArrivesWhenNobodyIsLetInAnyMoreIsThere) {
+  testing::Books books;
+  testing::FakeEngine engine(books);
+  Leases leases(engine, {});
+  (void)*leases.open(client_of("n"));
+  std::promise<core::Status> told;
+  leases.take_over(client_of("n"), [&](const auto& lease) { told.set_value(lease.status()); });
+  std::function<void(core::Result<engine::TakenOver>)> successor;
+  ASSERT_TRUE(testing::eventually([&] {
+    core::MutexLock lock(books.mutex);
+    successor.swap(books.successor);
+    return successor != nullptr;
+  }));
+  leases.close();
+  EXPECT_FALSE(leases.settle(std::chrono::milliseconds(1)));
+  EXPECT_TRUE(leases.all().empty());
+  engine::TakenOver start;
+  start.next_seq = start.next_id = 1;
+  successor(std::move(start));
+  EXPECT_TRUE(leases.settle(std::chrono::seconds(60)));
+  EXPECT_EQ(told.get_future().get().code(), core::Code::kUnavailable);
+  EXPECT_NE(leases.find_name("me", "n"), nullptr);  // so it can be written down
 }
 
 TEST(Leases, AShutdownMeanwhileTellsTheNextClient) {

@@ -283,8 +283,13 @@ void Recovery::work() {
 }
 
 core::Result<SnapshotFacts> Recovery::write(Job& job) {
-  const auto check = [&]() -> Status {
+  const auto wanted = [&]() -> Status {
     if (job.lease->over()) return Status(Code::kCancelled, "the session has ended");
+    if (job.lease->handed_on()) return Status(Code::kCancelled, "another client has the session");
+    return {};
+  };
+  const auto check = [&]() -> Status {
+    TT_RETURN_IF_ERROR(wanted());
     if (Clock::now() < cut_.load()) return {};
     return Status(Code::kDeadlineExceeded, "there was no time left to write it");
   };
@@ -308,7 +313,8 @@ core::Result<SnapshotFacts> Recovery::write(Job& job) {
   job.head->set_bytes(facts.bytes);
   job.head->set_written(static_cast<std::uint64_t>(std::time(nullptr)));
   std::string file = job.lease->file();
-  if (file.empty()) file = store_->new_name();
+  const bool fresh = file.empty();
+  if (fresh) file = store_->new_name();
   const Status written = write_files(job, file, {check, spares}, lost);
   facts.seconds = seconds_since(began);
   if (!written.ok()) {
@@ -323,13 +329,14 @@ core::Result<SnapshotFacts> Recovery::write(Job& job) {
   }
   commons_.held_by(file, std::move(commons));
   commons_.sweep();
-  job.lease->set_file(file, facts.completed_upto);
-  if (job.lease->over()) {
+  // The next client's session is written to the file as well where this one had it before.
+  const bool ours = job.lease->set_file(file, facts.completed_upto);
+  if (ours ? job.lease->over() : fresh) {
     store_->remove(file);
     commons_.held_by(file, {});
     commons_.sweep();
-    return Status(Code::kCancelled, "the session has ended");
   }
+  TT_RETURN_IF_ERROR(wanted());
   spdlog::info("event=snapshot session=\"{}\" id={} upto={} bytes={} seconds={:.3f}",
                job.lease->client.name, job.lease->client.id, facts.completed_upto, facts.bytes,
                facts.seconds);
@@ -374,6 +381,12 @@ void Recovery::drain() {
 DrainFacts Recovery::write_all() {
   const Clock::time_point began = Clock::now();
   leases_.close();
+  std::chrono::milliseconds budget{0};
+  {
+    MutexLock lock(mutex_);
+    budget = budget_;
+  }
+  (void)leases_.settle(budget / 8);
   std::vector<LeaseRef> all;
   if (on()) {
     for (LeaseRef& lease : leases_.all()) {

@@ -191,6 +191,34 @@ TEST_F(RecoveryTest, AnEndedSessionLeavesNoFile) {
   EXPECT_EQ(house.snapshot(lease).status().code(), Code::kCancelled);
 }
 
+// Restored, it would be a second session of the name.
+TEST_F(RecoveryTest, WhatTheClientBeforeHadIsNotWrittenAsASessionOfItsOwn) {
+  House house(folder_.path);
+  const LeaseRef other = house.working("other"), old = house.working("exp");
+  std::promise<void> writing, go_on;
+  house.recovery->snapshot(other, [&](const auto&) {  // on the thread that writes
+    writing.set_value();
+    go_on.get_future().wait();
+  });
+  writing.get_future().wait();
+  std::promise<Status> written;
+  house.recovery->snapshot(old, [&](const auto& facts) { written.set_value(facts.status()); });
+  std::promise<LeaseRef> taken;
+  ClientInfo next = old->client;
+  next.instance = "fedcba9876543210";
+  house.leases.take_over(std::move(next), [&](auto lease) { taken.set_value(*lease); });
+  const LeaseRef heir = taken.get_future().get();
+  go_on.set_value();
+  EXPECT_EQ(written.get_future().get().code(), Code::kCancelled);
+  EXPECT_EQ(heir->file(), "");
+  const auto files = [&] {
+    return std::distance(std::filesystem::directory_iterator(folder_.path + "/sessions"), {});
+  };
+  EXPECT_EQ(files(), 2);  // the other one's, and the lock
+  EXPECT_TRUE(house.snapshot(heir).ok());
+  EXPECT_EQ(files(), 3);
+}
+
 TEST_F(RecoveryTest, ADrainKeepsAndTellsAndTheNextDaemonGoesOn) {
   std::string token;
   {

@@ -92,6 +92,7 @@ void Session::hand_over() {
   give_front_back();
   Uploads uploads;
   std::map<std::uint64_t, Download> downloads;
+  Picture picture;  // what the client before wanted to have written down is not what is there now
   Status broken;
   {
     core::MutexLock lock(mu_);
@@ -105,9 +106,11 @@ void Session::hand_over() {
     for (const auto& [number, upload] : uploads) staged_ -= upload->bytes;
     downloads.swap(downloads_);
     given_up_.clear();
+    picture = std::exchange(picture_, {});
     broken = broken_;
   }
   shares_->end_open();
+  if (picture.done) picture.done(Status(Code::kCancelled, "the session was taken over"));
   for (auto& [seq, download] : downloads) {
     if (download.ready) download.ready(Status(Code::kAborted, "the session was taken over"));
   }

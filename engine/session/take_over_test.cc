@@ -14,6 +14,16 @@ namespace {
 
 constexpr std::uint64_t kMemory = 16u << 20;
 
+// Holds the lane while it is told of a value.
+struct Holding : testing::Listener {
+  void on_fetched(engine::Fetched value) override {
+    told.set_value();
+    go_on.get_future().wait();
+    Listener::on_fetched(std::move(value));
+  }
+  std::promise<void> told, go_on;
+};
+
 class TakeOver : public ::testing::Test {
  protected:
   TakeOver() {
@@ -30,7 +40,10 @@ class TakeOver : public ::testing::Test {
     engine.reset();
     std::filesystem::remove_all(folder_);
   }
-  std::unique_ptr<engine::Session> open() { return std::move(*engine->open({}, &listener)); }
+  std::unique_ptr<engine::Session> open() { return open(listener); }
+  std::unique_ptr<engine::Session> open(testing::Listener& told) {
+    return std::move(*engine->open({}, &told));
+  }
   static void take_over(engine::Session& session) {
     std::promise<void> done;
     session.take_over([&](const core::Result<engine::TakenOver>& taken) {
@@ -69,6 +82,30 @@ TEST_F(TakeOver, MemoryThatTheClientBeforeWritesToIsGivenBack) {
   EXPECT_GE(used(), 4u << 20);
   take_over(*session);
   EXPECT_EQ(used(), 0u);
+}
+
+// What would be written down as the old client's is the next one's by then.
+TEST_F(TakeOver, ASnapshotThatTheClientBeforeWaitsForIsCancelled) {
+  Holding held;
+  const auto session = open(held);
+  std::vector<program::Command> commands;
+  commands.emplace_back(program::Constant{core::DType::kF32, {}, core::Dims{1}, std::string(4, 0)});
+  commands.emplace_back(program::Fetch{1, false});
+  commands.emplace_back(program::Raise{1});  // is consumed when all before it has run
+  std::promise<core::Status> consumed;
+  session->submit(1, 1, std::move(commands), [&](core::Status s) { consumed.set_value(s); });
+  held.told.get_future().wait();
+  std::promise<core::Status> pictured;
+  session->snapshot(false, [&](const auto& image) { pictured.set_value(image.status()); });
+  std::promise<core::Status> taken;
+  session->take_over([&](const auto& start) { taken.set_value(start.status()); });
+  held.go_on.set_value();
+  EXPECT_EQ(pictured.get_future().get().code(), core::Code::kCancelled);
+  EXPECT_TRUE(taken.get_future().get().ok());
+  EXPECT_TRUE(consumed.get_future().get().ok());
+  std::promise<core::Status> next;
+  session->snapshot(false, [&](const auto& image) { next.set_value(image.status()); });
+  EXPECT_TRUE(next.get_future().get().ok());
 }
 
 }  // namespace
