@@ -38,20 +38,21 @@ class Leases::Opening {
   Opening(Leases& leases, std::string user) : leases_(leases), user_(std::move(user)) {}
   ~Opening() {
     MutexLock lock(leases_.mutex_);
-    end();
+    end(leases_);
   }
   Opening(const Opening&) = delete;
   Opening& operator=(const Opening&) = delete;
 
-  void begin() TT_REQUIRES(leases_.mutex_) {
-    leases_.opening_users_.insert(user_);
-    ++leases_.opening_;
+  // `leases`: the same, which the analysis of locks does not know.
+  void begin(Leases& leases) TT_REQUIRES(leases.mutex_) {
+    leases.opening_users_.insert(user_);
+    ++leases.opening_;
     counted_ = true;
   }
-  void end() TT_REQUIRES(leases_.mutex_) {
+  void end(Leases& leases) TT_REQUIRES(leases.mutex_) {
     if (!std::exchange(counted_, false)) return;
-    --leases_.opening_;
-    leases_.opening_users_.erase(leases_.opening_users_.find(user_));
+    --leases.opening_;
+    leases.opening_users_.erase(leases.opening_users_.find(user_));
   }
 
  private:
@@ -80,7 +81,7 @@ core::Result<LeaseRef> Leases::open(ClientInfo client) {
                                                   "user_sessions); close one (teletensor sessions, "
                                                   "teletensor kill ID)");
     }
-    opening.begin();
+    opening.begin(*this);
     client.id = ++opened_;
     if (client.name.empty()) client.name = "session-" + std::to_string(opened_);
   }
@@ -97,7 +98,7 @@ core::Result<LeaseRef> Leases::open(ClientInfo client) {
     MutexLock lock(mutex_);
     refused = closed_;
     if (!refused) leases_.emplace(lease->token, lease);
-    opening.end();
+    opening.end(*this);
   }
   if (refused) return Status(Code::kUnavailable, "the server is shutting down");
   spdlog::info(
@@ -166,7 +167,9 @@ class Leases::Seizure {
   Seizure(const Seizure&) = delete;
   Seizure& operator=(const Seizure&) = delete;
 
-  bool begin() TT_REQUIRES(leases_.mutex_) { return held_ = leases_.seized_.insert(key_).second; }
+  bool begin(Leases& leases) TT_REQUIRES(leases.mutex_) {
+    return held_ = leases.seized_.insert(key_).second;
+  }
   void end() {
     {
       MutexLock lock(leases_.mutex_);
@@ -196,7 +199,7 @@ void Leases::take_over(ClientInfo client, LeaseReady ready, LeaseRef of) {
     const auto found = refused_.find(key);
     if (closed_) {
       refused = Status(Code::kUnavailable, "the server is shutting down");
-    } else if (!seizure->begin()) {
+    } else if (!seizure->begin(*this)) {
       refused = Status(Code::kAborted, "session \"" + client.name +
                                            "\" is being taken over by another client just now");
     } else if (found != refused_.end() && found->second.holds()) {

@@ -221,10 +221,11 @@ void Session::on_fetched(runtime::FetchResult result) {
   {
     core::MutexLock lock(mu_);
     if (given_up_.erase(result.seq) != 0) return;
-    const Status noted = core::with_memory("a download", [&] {
-      downloads_.try_emplace(result.seq);
-      return Status();
-    });
+    const Status noted =
+        core::with_memory("a download", [&]() TT_ANNOTATION(no_thread_safety_analysis) {
+          downloads_.try_emplace(result.seq);
+          return Status();
+        });
     if (!noted.ok()) return;  // begin_download() finds none
     Download& download = downloads_.find(result.seq)->second;
     if (downloads_.size() > kMostDownloads && !download.ready) {
