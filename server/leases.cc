@@ -19,6 +19,8 @@ constexpr std::size_t kTombstones = 256;
 
 }  // namespace
 
+Status shutting_down() { return Status(Code::kUnavailable, "the server is shutting down"); }
+
 Leases::Leases(engine::Engine& engine, const Limits& limits)
     : engine_(engine), limits_(limits), house_([this] { keep_house(); }) {}
 
@@ -68,7 +70,7 @@ core::Result<LeaseRef> Leases::open(ClientInfo client) {
   Opening opening(*this, client.user);
   {
     MutexLock lock(mutex_);
-    if (closed_) return Status(Code::kUnavailable, "the server is shutting down");
+    if (closed_) return shutting_down();
     if (leases_.size() + opening_ >= limits_.sessions) {
       return Status(Code::kResourceExhausted,
                     "there are " + std::to_string(leases_.size()) +
@@ -100,7 +102,7 @@ core::Result<LeaseRef> Leases::open(ClientInfo client) {
     if (!refused) leases_.emplace(lease->token, lease);
     opening.end(*this);
   }
-  if (refused) return Status(Code::kUnavailable, "the server is shutting down");
+  if (refused) return shutting_down();
   spdlog::info(
       "event=session_opened session=\"{}\" id={} user=\"{}\" peer=\"{}\" client=\"{}\" quota={}",
       lease->client.name, lease->client.id, lease->client.user, lease->client.peer,
@@ -198,7 +200,7 @@ void Leases::take_over(ClientInfo client, LeaseReady ready, LeaseRef of) {
     MutexLock lock(mutex_);
     const auto found = refused_.find(key);
     if (closed_) {
-      refused = Status(Code::kUnavailable, "the server is shutting down");
+      refused = shutting_down();
     } else if (!seizure->begin(*this)) {
       refused = Status(Code::kAborted, "session \"" + client.name +
                                            "\" is being taken over by another client just now");
@@ -254,10 +256,9 @@ void Leases::inherit(Handover handover) noexcept {
     }
     changed_.notify_all();
     if (!start.ok()) return ready(start.status());
-    if (!from) ready(Status(Code::kUnavailable, "the server is shutting down"));
+    if (!from) ready(shutting_down());
   };
-  if (!old.session_)
-    return handover.ready(Status(Code::kUnavailable, "the server is shutting down"));
+  if (!old.session_) return handover.ready(shutting_down());
   old.session_->take_over(std::move(done));
 }
 
@@ -280,7 +281,7 @@ void Leases::hand_over(Handover handover) {
   Status refused;
   {
     MutexLock lock(mutex_);
-    if (closed_) refused = Status(Code::kUnavailable, "the server is shutting down");
+    if (closed_) refused = shutting_down();
     if (lease->token.empty()) {
       refused = core::internal("no random bits for a token");
       dying_.push_back(lease);

@@ -21,6 +21,8 @@
 
 namespace teletensor::server {
 
+core::Status shutting_down();  // for who comes too late
+
 using LeaseReady = std::function<void(core::Result<LeaseRef>)>;
 
 class Leases {

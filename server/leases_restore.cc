@@ -66,7 +66,7 @@ core::Result<LeaseRef> Leases::restore(const v1::SavedHead& head, const v1::Save
   lease->session_ = std::move(*session);
   lease->restore(body, file);
   MutexLock lock(mutex_);
-  if (closed_) return Status(Code::kUnavailable, "the server is shutting down");
+  if (closed_) return shutting_down();
   opened_ = std::max(opened_, head.id());
   if (!leases_.emplace(lease->token, lease).second) return core::invalid("a second one");
   return lease;

@@ -33,11 +33,26 @@ std::string frame_of(std::uint64_t seq) {
   return std::string(writer.finish(0, 1));
 }
 
-// Its numbers would be those that the next client begins with.
-TEST(Leases, AFrameOfTheClientBeforeDoesNotReachASessionOnItsWayToTheNext) {
+class LeasesTest : public ::testing::Test {
+ protected:
+  // What the engine is to call when the session is the next client's; null: it was not asked.
+  std::function<void(core::Result<engine::TakenOver>)> asked_for() {
+    std::function<void(core::Result<engine::TakenOver>)> successor;
+    (void)testing::eventually([&] {
+      core::MutexLock lock(books.mutex);
+      successor.swap(books.successor);
+      return successor != nullptr;
+    });
+    return successor;
+  }
+
   testing::Books books;
-  testing::FakeEngine engine(books);
-  Leases leases(engine, {});
+  testing::FakeEngine engine{books};
+  Leases leases{engine, {}};
+};
+
+// Its numbers would be those that the next client begins with.
+TEST_F(LeasesTest, AFrameOfTheClientBeforeDoesNotReachASessionOnItsWayToTheNext) {
   const LeaseRef old = *leases.open(client_of("n"));
   const auto stream = std::make_shared<Stream>();
   ASSERT_TRUE(old->join(stream, 1).ok());
@@ -50,12 +65,8 @@ TEST(Leases, AFrameOfTheClientBeforeDoesNotReachASessionOnItsWayToTheNext) {
     taken = std::move(lease);
     ready = true;
   });
-  std::function<void(core::Result<engine::TakenOver>)> successor;
-  ASSERT_TRUE(testing::eventually([&] {
-    core::MutexLock lock(books.mutex);
-    successor.swap(books.successor);
-    return successor != nullptr;
-  }));
+  const auto successor = asked_for();
+  ASSERT_TRUE(successor);
   EXPECT_EQ(old->submit(stream.get(), frame_of(2)).code(), core::Code::kAborted);
   EXPECT_EQ(books.get(&testing::Books::commands), 1u);
 
@@ -71,19 +82,12 @@ TEST(Leases, AFrameOfTheClientBeforeDoesNotReachASessionOnItsWayToTheNext) {
   EXPECT_EQ(books.get(&testing::Books::commands), 2u);
 }
 
-TEST(Leases, ASessionThatArrivesWhenNobodyIsLetInAnyMoreIsThere) {
-  testing::Books books;
-  testing::FakeEngine engine(books);
-  Leases leases(engine, {});
+TEST_F(LeasesTest, ASessionThatArrivesWhenNobodyIsLetInAnyMoreIsThere) {
   (void)*leases.open(client_of("n"));
   std::promise<core::Status> told;
   leases.take_over(client_of("n"), [&](const auto& lease) { told.set_value(lease.status()); });
-  std::function<void(core::Result<engine::TakenOver>)> successor;
-  ASSERT_TRUE(testing::eventually([&] {
-    core::MutexLock lock(books.mutex);
-    successor.swap(books.successor);
-    return successor != nullptr;
-  }));
+  const auto successor = asked_for();
+  ASSERT_TRUE(successor);
   leases.close();
   EXPECT_FALSE(leases.settle(std::chrono::milliseconds(1)));
   EXPECT_TRUE(leases.all().empty());
@@ -95,10 +99,7 @@ TEST(Leases, ASessionThatArrivesWhenNobodyIsLetInAnyMoreIsThere) {
   EXPECT_NE(leases.find_name("me", "n"), nullptr);  // so it can be written down
 }
 
-TEST(Leases, AShutdownMeanwhileTellsTheNextClient) {
-  testing::Books books;
-  testing::FakeEngine engine(books);
-  Leases leases(engine, {});
+TEST_F(LeasesTest, AShutdownMeanwhileTellsTheNextClient) {
   (void)*leases.open(client_of("n"));
   std::atomic<int> told{0};
   std::string why;
@@ -106,12 +107,8 @@ TEST(Leases, AShutdownMeanwhileTellsTheNextClient) {
     why = lease.status().message();
     ++told;
   });
-  std::function<void(core::Result<engine::TakenOver>)> successor;
-  ASSERT_TRUE(testing::eventually([&] {
-    core::MutexLock lock(books.mutex);
-    successor.swap(books.successor);
-    return successor != nullptr;
-  }));
+  const auto successor = asked_for();
+  ASSERT_TRUE(successor);
   leases.shutdown();
   successor(engine::TakenOver{});
   EXPECT_EQ(told, 1);

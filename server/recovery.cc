@@ -93,7 +93,7 @@ void Recovery::snapshot(const LeaseRef& lease, Written done) {
   if (refused.ok()) {
     MutexLock lock(mutex_);
     if (draining_) {
-      refused = Status(Code::kUnavailable, "the server is shutting down");
+      refused = shutting_down();
     } else {
       Line& line = lines_[lease.get()];
       line.waiting.push_back(std::move(done));
@@ -138,7 +138,7 @@ void Recovery::served(const LeaseRef& lease, const core::Result<SnapshotFacts>& 
   for (const Written& each : done) each(facts);
   if (more) return begin(lease);
   for (const Written& each : late) {
-    each(Status(Code::kUnavailable, "the server is shutting down"));
+    each(shutting_down());
   }
 }
 
