@@ -134,14 +134,14 @@ void CppSession::tick() {
   api_.unlock();
 }
 
-std::string CppSession::explained(const std::string& text, std::uint64_t root) const {
-  const Site& site = sites_[root % kSites];
-  if (site.seq != root || site.op.empty()) return text;
-  std::string out = text + "\n(issued by " + std::string(site.op);
+std::string CppSession::issued(std::uint64_t seq) const {
+  const Site& site = sites_[seq % kSites];
+  if (site.seq != seq || site.op.empty()) return "";
+  std::string out = "by " + std::string(site.op);
   if (site.where.line != 0) {
     out += " at " + std::string(site.where.file) + ":" + std::to_string(site.where.line);
   }
-  return out + ")";
+  return out;
 }
 
 // ---------------------------------------------------------------- ConnectionState
@@ -185,12 +185,12 @@ ConnectionState::~ConnectionState() {
 void ConnectionState::close() {
   const Lock lock(api);
   if (std::exchange(closed, true)) return;
-  Status late = session->synchronize();
-  std::uint64_t root = 0;
-  if (late.ok()) late = session->raise_pending(root);
-  const std::string text = session->explained(late.message(), root);
+  LateError late{session->synchronize()};
+  if (late.status.ok()) late = session->raise_pending();
+  const std::string text = session->explained(late);
   session->close();
-  const bool lost = late.code() == Code::kUnavailable, stays = !lost && hello.lease_seconds > 0;
+  const bool lost = late.status.code() == Code::kUnavailable,
+             stays = !lost && hello.lease_seconds > 0;
   for (const bool again : {false, true}) {
     std::string word;
     const Status ended =
@@ -198,8 +198,8 @@ void ConnectionState::close() {
     if (ended.ok() || !stays || !Keeper::is_cut(ended, word)) break;
   }
   keeper->stop();
-  if (!late.ok() && !lost) {
-    throw Error(static_cast<int>(late.code()), text);
+  if (!late.status.ok() && !lost) {
+    throw Error(static_cast<int>(late.status.code()), text);
   }
 }
 
@@ -351,10 +351,9 @@ Tensor ConnectionState::upload(std::string_view bytes, core::DType dtype, core::
 }
 
 void ConnectionState::raise_late() {
-  std::uint64_t root = 0;
-  const Status late = session->raise_pending(root);
-  if (!late.ok()) {
-    throw Error(static_cast<int>(late.code()), session->explained(late.message(), root));
+  const LateError late = session->raise_pending();
+  if (!late.status.ok()) {
+    throw Error(static_cast<int>(late.status.code()), session->explained(late));
   }
 }
 

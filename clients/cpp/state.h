@@ -27,8 +27,6 @@ class CppSession final : public Session {
 
   // Of the commands that this thread issues next.
   void at(std::string_view op, const Where& where) { op_ = op, where_ = where; }
-  // The daemon's text, with the op and the line of command `root`.
-  std::string explained(const std::string& text, std::uint64_t root) const;
 
   Status run_function(autograd::Node&, std::span<Var>, std::span<Var>) override {
     return core::internal("a function of the client's own");
@@ -39,6 +37,7 @@ class CppSession final : public Session {
   Status block(const std::function<bool()>& ready) override;
   void note_site(std::uint64_t seq) override;
   void tick() override;
+  std::string issued(std::uint64_t seq) const override;
   core::Result<autograd::Node*> again(autograd::Node&) override {
     return core::internal("a checkpoint of the client's own");
   }

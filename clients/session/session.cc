@@ -90,7 +90,7 @@ Status Session::ready_to_issue(bool reads) {
   if (g_forked) return forked();
   if (!frozen_.ok() && !reads) [[unlikely]]
     return frozen_;
-  if ((interrupted_upto_ | raise_seq_) != 0) TT_RETURN_IF_ERROR(settle());
+  if (unsettled()) TT_RETURN_IF_ERROR(settle());
   const std::uint64_t completed = completed_.load(std::memory_order_relaxed);
   if (completed > trimmed_ + 256 && !late_.load(std::memory_order_relaxed)) {
     graph_.completed(trimmed_ = completed);
@@ -494,7 +494,7 @@ core::Result<wire::FetchedValue> Session::wait_fetched(std::uint64_t seq) {
 }
 
 Status Session::synchronize() {
-  if ((interrupted_upto_ | raise_seq_) != 0) TT_RETURN_IF_ERROR(settle());
+  if (unsettled()) TT_RETURN_IF_ERROR(settle());
   idle();  // what was deleted before this line is free after it
   const std::uint64_t upto = seq_;
   ++waits_;
@@ -525,7 +525,7 @@ void Session::unwanted(std::uint64_t seq) {
 
 // Waits for nothing: on the sender's thread, whatever it waited for would need the sender.
 void Session::idle() {
-  if ((interrupted_upto_ | raise_seq_) == 0 && !over_ && has_room()) flush_releases();
+  if (!unsettled() && !over_ && has_room()) flush_releases();
 }
 
 bool Session::has_pending() const {
@@ -533,58 +533,140 @@ bool Session::has_pending() const {
   return !errors_.empty();
 }
 
-Status Session::raise_pending(std::uint64_t& root) {
+std::vector<wire::ErrorEvent> Session::pending_errors() const {
+  MutexLock lock(mutex_);
+  return {errors_.begin(), errors_.end()};
+}
+
+std::vector<wire::ErrorEvent> Session::take_errors(
+    const std::function<bool(const wire::ErrorEvent&)>& which) {
+  std::vector<wire::ErrorEvent> taken;
+  MutexLock lock(mutex_);
+  std::deque<wire::ErrorEvent> left;
+  for (wire::ErrorEvent& error : errors_) {
+    if (which(error)) {
+      taken.push_back(std::move(error));
+    } else {
+      left.push_back(std::move(error));
+    }
+  }
+  errors_ = std::move(left);
+  late_ = !errors_.empty();
+  return taken;
+}
+
+LateError Session::raise_pending() { return raise_those(std::nullopt); }
+
+std::string Session::join_pending(core::Code code) {
+  const LateError error = raise_those(code);
+  if (error.status.code() != code) return "";
+  const std::string site = issued(error.root);
+  return "\n(" + std::to_string(error.count) +
+         (error.count == 1 ? " earlier command" : " earlier commands") + " failed in the same way" +
+         (site.empty() ? "" : ", the first one issued " + site) +
+         "; this exception stands for all of them)";
+}
+
+LateError Session::raise_those(std::optional<core::Code> wanted) {
   if (!has_pending()) return {};
   if (watching) {  // their operands are those of the calls, not the last good ones
     const Status settled = before_raise();
     if (settled.code() == core::Code::kCancelled || settled.code() == core::Code::kAborted) {
-      return settled;
+      return {settled};
     }
   }
   const Status ready = ready_to_issue();
-  if (ready.code() == core::Code::kCancelled) return ready;
-  wire::ErrorEvent error;
-  {
-    MutexLock lock(mutex_);
-    if (errors_.empty()) return {};  // another thread's, or the interruption's
-    error = std::move(errors_.front());
-    errors_.pop_front();
-    late_ = !errors_.empty();
+  if (ready.code() == core::Code::kCancelled) return {ready};
+  std::vector<wire::ErrorEvent> errors = take_errors([&](const wire::ErrorEvent& error) {
+    if (!wanted) wanted = error.status.code();
+    return error.status.code() == *wanted;
+  });
+  if (errors.empty()) return {};  // another thread has raised them, or an interruption has
+  const auto by_root = [](const auto& a, const auto& b) { return a.root < b.root; };
+  std::sort(errors.begin(), errors.end(), by_root);
+  if (wanted == core::Code::kResourceExhausted) short_until_ = seq_ + kShort;
+  if (ready.ok()) take_back(errors);
+  return {std::move(errors.front().status), errors.front().root, errors.size(), errors.back().root};
+}
+
+void Session::clear_pending() {
+  if (!has_pending() || !ready_to_issue().ok()) return;
+  take_back(take_errors([](const wire::ErrorEvent&) { return true; }));
+}
+
+void Session::take_back(const std::vector<wire::ErrorEvent>& errors) {
+  constexpr std::size_t kRaisesUnderWay = 256;
+  for (std::size_t i = 0; i < errors.size(); ++i) {
+    if (i > 0 && i % kRaisesUnderWay == 0) (void)finish_raises();
+    send_raise(errors[i].root);
   }
-  root = error.root;
-  if (error.status.code() == core::Code::kResourceExhausted) short_until_ = seq_ + kShort;
-  if (ready.ok()) {
-    send_raise(error.root);
-    // Interrupted: the next command finishes it.
-    (void)finish_raise();
-  }
-  return error.status;
+  (void)finish_raises();  // where this wait is interrupted, the next command finishes them
 }
 
 void Session::send_raise(std::uint64_t root) {
   begin_command();
   issue(program::Command(program::Raise{root}), 0);
-  raise_seq_ = seq_;
-  raise_root_ = root;
+  raises_.push_back({seq_, root});
 }
 
-// Whoever comes first takes back: the mirror must have done so before the next command.
-Status Session::finish_raise() {
-  while (raise_seq_ != 0) {
-    const std::uint64_t seq = raise_seq_;
-    TT_RETURN_IF_ERROR(
-        block([&] { return finished_raise_ >= seq || raised_.contains(seq) || !lost_.ok(); }));
-    if (raise_seq_ != seq) continue;
-    raise_seq_ = 0;
+// Whichever API thread comes here first takes back: the mirror must have done so before the next
+// command.
+Status Session::finish_raises() {
+  while (!raises_.empty()) {
+    const SentRaise raise = raises_.front();
+    TT_RETURN_IF_ERROR(block([&] {
+      return finished_raise_ >= raise.seq || raised_.contains(raise.seq) || !lost_.ok();
+    }));
+    if (raises_.empty() || raises_.front().seq != raise.seq) continue;
+    raises_.pop_front();
     MutexLock lock(mutex_);
-    finished_raise_ = seq;
+    finished_raise_ = raise.seq;
     changed_.notify_all();
-    const auto found = raised_.find(seq);
+    const auto found = raised_.find(raise.seq);
     if (found == raised_.end()) return lost_;
-    graph_.take_back(found->second.rebinds, raise_root_);
+    graph_.take_back(found->second.rebinds, raise.root);
     raised_.erase(found);
   }
   return {};
+}
+
+std::string Session::explained(const std::string& text, std::uint64_t root) const {
+  constexpr std::string_view kMade = "made by command ";  // in memory/pool.cc
+  std::string out;
+  std::size_t at = 0;
+  while (true) {
+    const std::size_t found = text.find(kMade, at);
+    out.append(text, at, found - at);
+    if (found == std::string::npos) break;
+    std::size_t end = found + kMade.size();
+    std::uint64_t seq = 0;
+    for (; end < text.size() && text[end] >= '0' && text[end] <= '9'; ++end) {
+      seq = seq * 10 + static_cast<std::uint64_t>(text[end] - '0');
+    }
+    const std::string site = issued(seq);
+    out += site.empty() ? text.substr(found, end - found) : "made " + site;
+    at = end;
+  }
+  if (const std::string site = issued(root); !site.empty()) out += "\n(issued " + site + ")";
+  return out;
+}
+
+std::string Session::explained(const LateError& error) {
+  std::string out = explained(error.status.message(), 0);
+  const std::string site = issued(error.root), reader = here();
+  if (!site.empty()) {
+    const bool earlier = !reader.empty() && "at " + reader != site;
+    out += earlier ? "\n(from an earlier line: issued " + site + "; raised at " + reader + ")"
+                   : "\n(issued " + site + ")";
+  }
+  if (error.count > 1) {
+    const std::string last = issued(error.last_root);
+    out += "\n(" + std::to_string(error.count - 1) +
+           (error.count == 2 ? " further command" : " further commands") +
+           " failed in the same way" + (last.empty() ? "" : ", the last one issued " + last) +
+           "; this exception stands for all of them)";
+  }
+  return out;
 }
 
 std::uint64_t Session::mark_interrupted() {
@@ -593,11 +675,11 @@ std::uint64_t Session::mark_interrupted() {
 }
 
 Status Session::settle() {
-  while ((interrupted_upto_ | raise_seq_) != 0) {
-    TT_RETURN_IF_ERROR(finish_raise());
+  while (unsettled()) {
+    TT_RETURN_IF_ERROR(finish_raises());
     const std::uint64_t upto = interrupted_upto_;
     TT_RETURN_IF_ERROR(block([&] { return completed_ >= upto || !lost_.ok(); }));
-    if (raise_seq_ != 0) continue;  // another thread's
+    if (!raises_.empty()) continue;  // another thread's
     if (watching && upto != 0) interrupted(upto);
     std::uint64_t root = 0;
     {

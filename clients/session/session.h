@@ -13,6 +13,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <unordered_map>
@@ -58,6 +59,15 @@ struct SessionLimits {
   // Of frames that have run since the daemon last wrote the session down, for a daemon that comes
   // back with it as it was then; from retain() on. 0: none.
   std::size_t retained_bytes = 0;
+};
+
+// A late error that is being raised. It stands for itself and for the later failures of the same
+// kind (status code), which are raised by the same exception.
+struct LateError {
+  Status status;                // of the earliest failed command; ok where nothing is pending
+  std::uint64_t root = 0;       // the number of that command
+  std::uint64_t count = 0;      // of failed commands, the earliest included
+  std::uint64_t last_root = 0;  // the number of the last one
 };
 
 // FAILED_PRECONDITION in the child of a fork.
@@ -140,14 +150,28 @@ class Session : public autograd::Issuer {
               std::span<const HandleRef> inputs, Handles& results);
 
   // ---- Waiting (API thread; blocks through block())
-  // The fetched value; a late error of the session is raised first, whatever is read.
+  // The fetched value. The caller raises pending late errors of the session before it uses this.
   core::Result<wire::FetchedValue> wait_fetched(std::uint64_t seq);
   // Until everything issued has run.
   Status synchronize();
-  // The oldest late error that nobody has raised: takes back what it touched on both sides, and
-  // returns it. Ok when there is none. `root` gets the failed command's number.
-  Status raise_pending(std::uint64_t& root);
+  // The oldest pending late error, together with all others of its status code: the in-place writes
+  // that failed with them are taken back on both sides. They are not pending any more.
+  LateError raise_pending();
+  // The same for the errors of one status code, before the caller raises an error of that code that
+  // arose at the present line. Says in a sentence which they were; "" where there are none.
+  std::string join_pending(core::Code code);
   bool has_pending() const;
+  // The late errors that have arrived and have not been raised, oldest first. The status codes of a
+  // result may differ.
+  std::vector<wire::ErrorEvent> pending_errors() const;
+  // Takes back what all pending errors touched, and raises none of them.
+  void clear_pending();
+  // The daemon's text with the lines of the program in the place of the numbers of commands, and
+  // the line that issued command `root`.
+  std::string explained(const std::string& text, std::uint64_t root) const;
+  // The same for a late error that the present line raises: with both lines, and with how many
+  // further commands have failed.
+  std::string explained(const LateError& error);
   // The person wants nothing of what was issued so far: the number of the last command, or 0 where
   // all has run. The caller asks the daemon to drop it. The next command or wait first sees it gone
   // and takes back what did not happen, without another error.
@@ -232,6 +256,8 @@ class Session : public autograd::Issuer {
   virtual void note_site(std::uint64_t seq) = 0;
   // The caller's line, for a message; "" where that is unknown.
   virtual std::string here() { return ""; }
+  // Which line issued this command: "at train.py:12 in step"; "" where that is not known any more.
+  virtual std::string issued(std::uint64_t) const { return ""; }
   // For a node whose saved values were dropped: one that has them again.
   virtual core::Result<autograd::Node*> again(autograd::Node& node) = 0;
   // Drops what the node saved, on both sides, once its own command is issued.
@@ -276,8 +302,14 @@ class Session : public autograd::Issuer {
   Status ready_to_issue(bool reads = false);
   // Ends what a Raise or an interruption has left open.
   Status settle();
-  Status finish_raise();
+  Status finish_raises();
   void send_raise(std::uint64_t root);
+  // Sends a Raise for each of `errors` and finishes them as far as the wait is not interrupted.
+  void take_back(const std::vector<wire::ErrorEvent>& errors);
+  LateError raise_those(std::optional<core::Code> code);
+  std::vector<wire::ErrorEvent> take_errors(
+      const std::function<bool(const wire::ErrorEvent&)>& which);
+  bool unsettled() const { return interrupted_upto_ != 0 || !raises_.empty(); }
   // Is there room for so much more?
   Status fits(std::string_view what, std::uint64_t program::Amounts::*field, std::uint64_t used,
               std::uint64_t more, std::string_view advice) const;
@@ -324,7 +356,10 @@ class Session : public autograd::Issuer {
   std::uint64_t interrupted_upto_ = 0;  // 0: nothing to settle
   std::uint64_t short_until_ = 0;       // seq
   Status frozen_;
-  std::uint64_t raise_seq_ = 0, raise_root_ = 0;  // a Raise under way; 0: none
+  struct SentRaise {
+    std::uint64_t seq, root;
+  };
+  std::deque<SentRaise> raises_;  // sent, and not finished on this side
   bool recording_ = false;
   std::uint64_t waits_ = 0;
   Recorder recorder_;

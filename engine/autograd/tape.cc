@@ -403,6 +403,7 @@ void Graph::completed(std::uint64_t seq) {
 // RULE: a failed rewrite did not happen: the base has its former history and its views theirs. What
 // was made on the lost history since then, mostly views, stands on the former one.
 void Graph::take_back(const std::vector<std::uint64_t>& rebinds, std::uint64_t root) {
+  if (rebinds.empty()) return;
   std::vector<Lost> lost;
   const auto failed = [&](const Undo& undo) {
     return std::binary_search(rebinds.begin(), rebinds.end(), undo.seq);

@@ -118,7 +118,7 @@ def test_out_of_memory(small):
     too_much = [weights.detach() + i for i in range(10)]
     with pytest.raises(tt.OutOfMemoryError) as caught:
         tt.synchronize()
-    raise_the_others(tt)
+    tt.synchronize()
     error = caught.value
     assert isinstance(error, RuntimeError) and isinstance(error, MemoryError)
     text = str(error)
@@ -148,21 +148,11 @@ def test_a_tape_without_end_is_out_of_memory(small):
             tt.synchronize()
     assert "test_late_errors.py" in str(caught.value), str(caught.value)
     del x, caught
-    raise_the_others(tt)
+    tt.synchronize()
     (w * 3).sum().backward()
     assert w.grad.tolist() == [3.0, 3.0]
     used = {m["device"]: m["used"] for m in tt.current_session().memory()}
     assert used["cpu"] < MIB, used
-
-
-def raise_the_others(tt):
-    """Independent instructions that failed as well are errors of their own, oldest first."""
-    for _ in range(100):
-        try:
-            return tt.synchronize()
-        except tt.OutOfMemoryError:
-            continue
-    raise AssertionError("errors without end")
 
 
 def test_out_of_memory_sweep_keeps_last_good_values(start_daemon, tt):
@@ -180,7 +170,7 @@ def test_out_of_memory_sweep_keeps_last_good_values(start_daemon, tt):
                 before = w.detach().clone().numpy()
             except tt.OutOfMemoryError:
                 failed += 1
-                raise_the_others(tt)
+                tt.synchronize()
                 s.close()
                 continue
             try:
@@ -194,7 +184,7 @@ def test_out_of_memory_sweep_keeps_last_good_values(start_daemon, tt):
                 assert not np.array_equal(w.detach().numpy(), before)
             except tt.OutOfMemoryError:
                 failed += 1
-                raise_the_others(tt)
+                tt.synchronize()
                 assert np.array_equal(w.detach().numpy(), before)
             s.close()
     assert finished and failed, (finished, failed)
@@ -212,3 +202,83 @@ def test_failed_kernel_of_a_simulated_device_is_not_needed(tt):
     x = tt.arange(5, dtype=tt.float32).to("sim:1")
     assert (x * x).sum().item() == 30.0
     assert (x.to("cpu") + 1).tolist() == [1.0, 2.0, 3.0, 4.0, 5.0]
+
+
+def test_a_burst_of_failures_is_one_exception(small):
+    """A hundred allocations that fail each by itself are raised once, not at a hundred reads of good tensors."""
+    tt = small
+    good = [tt.ones(3) * i for i in range(100)]
+    first = here() + 1
+    failing = [tt.ones(MIB) + i for i in range(100)]  # 4 MiB each: seven of them fit
+    with pytest.raises(tt.OutOfMemoryError) as caught:
+        good[0].tolist()
+    text = str(caught.value)
+    assert "from an earlier line" in text and f"test_late_errors.py:{first} in" in text, text
+    assert f"test_late_errors.py:{first + 2} in" in text, text  # the line that raises
+    further = int(re.search(r"\((\d+) further commands failed in the same way", text)[1])
+    assert further > 80, text
+    assert [g.tolist() for g in good] == [[float(i)] * 3 for i in range(100)]
+    tt.synchronize()
+    assert tt.current_session().errors() == []
+    with pytest.raises(tt.OutOfMemoryError):  # whoever reads what failed is told so, however often
+        failing[-1].sum().item()
+    with pytest.raises(tt.OutOfMemoryError):
+        failing[-1].sum().item()
+    assert good[1].tolist() == [1.0] * 3
+
+
+def test_errors_of_two_kinds_are_two_exceptions(tt):
+    x = tt.ones(3)
+    whole = tt.tensor([1, 2])
+    for i in range(4):
+        x[tt.tensor([5 + i])]
+        whole // tt.tensor([1, 0])
+    with pytest.raises(IndexError, match="index 5") as caught:
+        x.tolist()
+    assert "3 further commands failed" in str(caught.value)
+    with pytest.raises(RuntimeError, match="[Zz]ero") as caught:
+        x.tolist()
+    assert "3 further commands failed" in str(caught.value)
+    assert x.tolist() == [1.0] * 3
+
+
+def test_caught_where_it_is_expected_and_not_again(tt):
+    table = tt.nn.Embedding(3, 2)
+    for _ in range(4):
+        table(tt.tensor([7]))
+    with pytest.raises(IndexError):
+        tt.ones(1).item()
+    for _ in range(4):
+        assert tt.ones(1).item() == 1.0
+
+
+def test_one_exception_takes_back_every_failed_write(tt):
+    tensors = [tt.arange(3, dtype=tt.float32) + i for i in range(5)]
+    leaf = tt.ones(3, requires_grad=True)
+    derived = leaf * 2
+    for t in tensors:
+        t.index_add_(0, tt.tensor([9]), tt.ones(1))
+        t.mul_(10)  # depends on the failed write
+        t.index_add_(0, tt.tensor([8]), tt.ones(1))
+    derived.mul_(leaf.detach()[tt.tensor([0, 1, 50])])
+    with pytest.raises(IndexError, match="5 further commands"):
+        tt.synchronize()
+    assert [t.tolist() for t in tensors] == [[float(i), i + 1.0, i + 2.0] for i in range(5)]
+    derived.sum().backward()
+    assert leaf.grad.tolist() == [2.0] * 3
+
+
+def test_errors_are_listed_and_forgotten(tt):
+    session = tt.current_session()
+    x = tt.arange(3, dtype=tt.float32)
+    line = here() + 1
+    bad = x[tt.tensor([9])]
+    x.index_add_(0, tt.tensor([7]), tt.ones(1))
+    listed = session.errors()
+    assert [type(e) for e in listed] == [IndexError, IndexError]
+    assert f"test_late_errors.py:{line} in" in str(listed[0]) and "index 9" in str(listed[0])
+    assert [str(e) for e in session.clear_errors()] == [str(e) for e in listed]
+    assert session.errors() == []
+    assert x.tolist() == [0.0, 1.0, 2.0]
+    with pytest.raises(IndexError, match="index 9"):
+        bad.tolist()

@@ -107,8 +107,6 @@ class PySession final : public Session {
 
   // "file.py:12 in train", or "" where it is no longer known.
   std::string site_of(std::uint64_t seq) const;
-  // The daemon's text with lines of the program for numbers of commands, and the line of `root`.
-  std::string explained(const std::string& text, std::uint64_t root) const;
 
   // From here on h and its views show memory of the program's: `refresh` is called with h before
   // they are used, and gives it its contents. Ends with h's last other name.
@@ -128,6 +126,10 @@ class PySession final : public Session {
   Status block_until(const std::function<bool()>& ready);
   void note_site(std::uint64_t seq) override;
   void tick() override;
+  std::string issued(std::uint64_t seq) const override {
+    const std::string site = site_of(seq);
+    return site.empty() ? site : "at " + site;
+  }
   std::string here() override {
     note_site(last_seq() + 1);  // the next command writes its own over it
     return site_of(last_seq() + 1);
@@ -233,6 +235,8 @@ extern PyTypeObject* tensor_type;
 
 // Sets the Python error that a Status stands for.
 void set_error(const Status& status);
+// The Python exception that a Status becomes, not raised.
+nb::object exception_of(const Status& status);
 // Throws it.
 void raise_if(const Status& status);
 // A shape from Python; raises where the rank is above the limit.

@@ -151,28 +151,6 @@ std::string PySession::text_of(const Site& site) const {
          " in " + name;
 }
 
-std::string PySession::explained(const std::string& text, std::uint64_t root) const {
-  constexpr std::string_view kMade = "made by command ";  // in memory/pool.cc
-  std::string out;
-  std::size_t at = 0;
-  while (true) {
-    const std::size_t found = text.find(kMade, at);
-    out.append(text, at, found - at);
-    if (found == std::string::npos) break;
-    std::size_t end = found + kMade.size();
-    std::uint64_t seq = 0;
-    for (; end < text.size() && text[end] >= '0' && text[end] <= '9'; ++end) {
-      seq = seq * 10 + static_cast<std::uint64_t>(text[end] - '0');
-    }
-    const std::string site = site_of(seq);
-    out += site.empty() ? text.substr(found, end - found) : "made at " + site;
-    at = end;
-  }
-  const std::string site = site_of(root);
-  if (!site.empty()) out += "\n(issued at " + site + ")";
-  return out;
-}
-
 // Ctrl-C in any wait: the daemon is to drop what was issued; the person's exception goes on.
 void PySession::interrupt() {
   if (!on_interrupt.is_valid() || on_interrupt.is_none()) return;
@@ -407,6 +385,40 @@ void bind_session(nb::module_& m) {
            })
       .def("raise_pending", [](PySession& s) { raise_late(s); })
       .def_prop_ro("has_pending", [](const PySession& s) { return s.has_pending(); })
+      .def(
+          "pending_errors",
+          [](PySession& s) {
+            nb::list out;
+            for (const wire::ErrorEvent& error : s.pending_errors()) {
+              out.append(exception_of(
+                  Status(error.status.code(), s.explained(error.status.message(), error.root))));
+            }
+            return out;
+          },
+          "The exceptions of the late errors that have arrived and were not raised.")
+      .def(
+          "join_pending",
+          [](PySession& s, int code) {
+            std::string text = s.join_pending(static_cast<core::Code>(code));
+            if (PyErr_Occurred()) throw nb::python_error();
+            return text;
+          },
+          nb::arg("code"),
+          "Takes the pending late errors of one status code, and says in a sentence which they "
+          "were.")
+      .def("clear_pending",
+           [](PySession& s) {
+             s.clear_pending();
+             if (PyErr_Occurred()) throw nb::python_error();
+           })
+      .def(
+          "wait_completed",
+          [](PySession& s) {
+            const Status status = s.synchronize();
+            if (PyErr_Occurred()) throw nb::python_error();
+            raise_if(status);
+          },
+          "Waits until everything issued has run. Raises no late error.")
       .def_prop_ro("completed_upto", [](const PySession& s) { return s.completed_upto(); })
       .def_prop_ro("waits", [](const PySession& s) { return s.waits(); })
       .def_prop_ro("last_seq", [](const PySession& s) { return s.last_seq(); })
@@ -447,7 +459,12 @@ void bind_session(nb::module_& m) {
       .def_rw("expand_backward", &PySession::expand_backward)
       .def_rw("on_interrupt", &PySession::on_interrupt)
       .def("site_of", &PySession::site_of)
-      .def("explained", &PySession::explained, nb::arg("text"), nb::arg("root"))
+      .def(
+          "explained",
+          [](const PySession& s, const std::string& text, std::uint64_t root) {
+            return s.explained(text, root);
+          },
+          nb::arg("text"), nb::arg("root"))
       .def("wait_bulk",
            [](PySession& s, std::uint64_t seq) {
              auto value = s.wait_fetched(seq);

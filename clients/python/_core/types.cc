@@ -30,6 +30,12 @@ void set_error(const Status& status) {
   PyErr_SetString(error_type(status.code()), status.message().c_str());
 }
 
+nb::object exception_of(const Status& status) {
+  PyObject* error = PyObject_CallFunction(error_type(status.code()), "s", status.message().c_str());
+  if (error == nullptr) throw nb::python_error();
+  return nb::steal(error);
+}
+
 core::Dims dims_of(std::span<const std::int64_t> shape) {
   if (shape.size() > core::kMaxRank) {
     raise_if(core::invalid("rank " + std::to_string(shape.size()) + " is above the limit of 12"));
@@ -44,11 +50,10 @@ void raise_if(const Status& status) {
 }
 
 void raise_late(PySession& session) {
-  std::uint64_t root = 0;
-  const Status status = session.raise_pending(root);
-  if (status.ok()) return;
+  const LateError error = session.raise_pending();
+  if (error.status.ok()) return;
   if (PyErr_Occurred()) throw nb::python_error();
-  raise_if(Status(status.code(), session.explained(status.message(), root)));
+  raise_if(Status(error.status.code(), session.explained(error)));
 }
 
 namespace {

@@ -10,7 +10,7 @@ import numpy as np
 
 from . import _core
 from ._core import Tensor
-from ._errors import DeviceLostError, OutOfMemoryError
+from ._errors import InterruptedOpError, OutOfMemoryError, SessionLostError
 from ._interrupt import request
 from ._progress_bar import watched
 from ._session import Session, current_session, owner_of
@@ -175,9 +175,12 @@ def _send(session: Session, array: np.ndarray[Any, Any], device: _core.device) -
             return session._transport.upload(
                 session._core, memoryview(flat.reshape(-1)).cast("B"), dtype, device, shape, moved)
     except OutOfMemoryError as error:
-        raise OutOfMemoryError(session._core.explained(str(error), 0)) from None
+        session._core.wait_completed()
+        text = session._core.explained(str(error), 0) + session._core.join_pending(_OUT_OF_MEMORY)
+        raise OutOfMemoryError(text) from None
 
 
+_OUT_OF_MEMORY = 8  # the status code RESOURCE_EXHAUSTED
 _PYTHON_TYPES = {bool: _core.bool, int: _core.int64, float: _core.float64, complex: _core.complex128}
 
 
@@ -321,10 +324,10 @@ def fetched(t: Tensor, receive: Callable[[int], _T]) -> _T:
         request(session)
         raise
     except RuntimeError as error:
-        if type(error) in (RuntimeError, DeviceLostError):
-            session._core.synchronize()  # raises the failed command's own error, with its line
-            raise type(error)(_with_lines(session, str(error))) from None
-        raise
+        if isinstance(error, (SessionLostError, InterruptedOpError)):
+            raise
+        session._core.synchronize()  # raises the failed command's own error, with its line
+        raise type(error)(_with_lines(session, str(error))) from None
     finally:
         session._core.taken(seq)
     if session._core.has_pending:

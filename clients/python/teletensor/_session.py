@@ -153,6 +153,26 @@ class Session:
         """Waits until everything issued has run; raises late errors."""
         self._core.synchronize()
 
+    def errors(self) -> list[Exception]:
+        """The late errors that no read has raised yet, oldest first: one exception for each failed command,
+        with the line that issued it. Waits until everything issued so far has run.
+
+        Reading a tensor of the session raises the oldest of them once, for all errors of its kind together.
+        """
+        self._core.wait_completed()
+        pending: list[Exception] = self._core.pending_errors()
+        return pending
+
+    def clear_errors(self) -> list[Exception]:
+        """Forgets the late errors that no read has raised yet, and returns them as `errors` does.
+
+        Tensors that a failed command was to overwrite have their last good values afterwards. A tensor that
+        a failed command was to make raises that command's error whenever it is read.
+        """
+        forgotten = self.errors()
+        self._core.clear_pending()
+        return forgotten
+
     def check_device(self, device: _core.device) -> _core.device:
         """`device` if the daemon has it, else an error that lists those it has."""
         if str(device) not in self.devices:

@@ -214,8 +214,7 @@ bool Client::read(Handle& h, std::vector<double>& out) {
 int Client::raise_all() {
   for (int n = 0;; ++n) {
     if (Status status = synchronize(); !status.ok()) bug(status.message());
-    std::uint64_t root = 0;
-    if (raise_pending(root).ok()) return n;
+    if (raise_pending().status.ok()) return n;
   }
 }
 
