@@ -305,6 +305,9 @@ class Engine {
   virtual std::vector<std::pair<core::Device, core::Activity>> activity() const { return {}; }
   virtual Moved moved() const { return {}; }
   virtual std::vector<Publication> publications() const { return {}; }
+  // Gives memory of the host back to the operating system that no session has needed since the last
+  // call. Called every few seconds.
+  virtual void release_idle() {}
   // Not ok once a device is lost, with the cause; it stays so. Any thread.
   virtual core::Status health() const { return {}; }
   // The listener must outlive the session. Destroying a Session interrupts it, waits for its

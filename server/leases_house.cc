@@ -1,6 +1,8 @@
 // The table's own thread: it ends what nobody comes back to, and destroys what has ended.
+#include <malloc.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "engine/core/with_memory.h"
@@ -16,10 +18,33 @@ namespace {
 
 constexpr std::chrono::milliseconds kHouseTick{200};
 constexpr std::chrono::milliseconds kLinger{2000};  // for the last message and the status
+constexpr std::chrono::seconds kReleaseEvery{5};
+constexpr std::size_t kHeapKept = std::size_t{64} << 20;  // free bytes
+
+// Gives memory back to the operating system that has been free for one to two periods.
+class IdleMemory {
+ public:
+  explicit IdleMemory(engine::Engine& engine) : engine_(engine) {}
+
+  void release(Clock::time_point now) {
+    if (now < next_) return;
+    next_ = now + kReleaseEvery;
+    engine_.release_idle();
+    const std::size_t free = mallinfo2().fordblks;
+    if (std::min(free, heap_free_) > kHeapKept) malloc_trim(kHeapKept / 2);
+    heap_free_ = free;
+  }
+
+ private:
+  engine::Engine& engine_;
+  Clock::time_point next_ = Clock::now() + kReleaseEvery;
+  std::size_t heap_free_ = 0;  // at the last call
+};
 
 }  // namespace
 
 void Leases::keep_house() {
+  IdleMemory idle(engine_);
   while (true) {
     LeaseRef dead;
     std::optional<Handover> handover;
@@ -50,6 +75,7 @@ void Leases::keep_house() {
       (void)core::with_memory("a look at the sessions", [&] {  // else the next time
         for (const LeaseRef& lease : all()) look_at(*lease, Clock::now());
         abandon_lingering();
+        idle.release(Clock::now());
         return Status();
       });
       continue;

@@ -6,11 +6,6 @@
 #include <new>
 
 namespace teletensor::memory {
-namespace {
-
-constexpr std::size_t kSlab = kHugePage;
-
-}  // namespace
 
 DevicePool::DevicePool(core::Device device, std::uint64_t total, Source* source)
     : device_(device), source_(source), budget_(total) {}
@@ -66,10 +61,16 @@ std::shared_ptr<UserBudget> DevicePool::take_user(OwnerId owner) {
 void DevicePool::trim(std::uint64_t wanted) {
   while (!large_.empty() && held_ + wanted > budget_.total()) {
     const CachedLarge block = *large_.rbegin();
-    large_.erase(block);
-    large_by_owner_.erase(block);
+    forget_large(block);
     source_->deallocate(block.data, block.capacity);
     held_ -= block.capacity;
+  }
+  for (int i = 0; i < kSizeClasses && held_ + wanted > budget_.total(); ++i) {
+    const std::uint64_t missing = held_ + wanted - budget_.total();
+    for (void* slab : take_free_slabs(i, (missing + kSlab - 1) / kSlab)) {
+      source_->deallocate(slab, kSlab);
+      held_ -= kSlab;
+    }
   }
   while (!shared_.empty() && held_ + wanted > budget_.total()) drop_one_shared(shared_.begin());
   while (!idle_locked_.empty() && held_ + wanted > budget_.total()) {
@@ -114,6 +115,7 @@ Block DevicePool::take_open(std::size_t bytes) {
   {
     core::MutexLock lock(mu_);
     make_room(bytes);
+    if (!may_hold(bytes)) return {};
     held_ += bytes;
   }
   bury();
@@ -144,6 +146,7 @@ void DevicePool::make_room(std::size_t bytes) {
 
 void* DevicePool::fresh(std::size_t bytes) {
   make_room(bytes);
+  if (!may_hold(bytes)) return nullptr;
   void* memory = source_->allocate(bytes);
   if (memory == nullptr) {
     trim(budget_.total());  // everything cached
@@ -157,15 +160,13 @@ bool DevicePool::carve(int size_class) {
   const std::size_t bytes = class_bytes(size_class);
   try {
     small_[size_class].reserve(carved_[size_class] + kSlab / bytes);  // for all when they come back
-    slabs_.push_back(nullptr);
+    if (slabs_.size() == slabs_.capacity()) slabs_.reserve(2 * slabs_.size() + 16);
   } catch (const std::bad_alloc&) {
     return false;
   }
-  void* const slab = slabs_.back() = fresh(kSlab);
-  if (slab == nullptr) {
-    slabs_.pop_back();
-    return false;
-  }
+  void* const slab = fresh(kSlab);
+  if (slab == nullptr) return false;
+  slabs_.push_back(slab);
   carved_[size_class] += kSlab / bytes;
   char* data = static_cast<char*>(slab);
   // From the end, so that they are taken in ascending order.
@@ -187,6 +188,7 @@ int DevicePool::take_small(int size_class, OwnerId owner, Block* blocks, int n) 
       if (cached.empty() && (taken > 0 || !carve(size_class))) break;
       const CachedSmall block = cached.back();
       cached.pop_back();
+      least_small_[size_class] = std::min(least_small_[size_class], cached.size());
       left_by[taken] = block.owner != owner ? block.owner : 0;
       blocks[taken++] = {block.data, bytes};
     }
@@ -201,15 +203,14 @@ int DevicePool::take_small(int size_class, OwnerId owner, Block* blocks, int n) 
 bool DevicePool::find_large(std::size_t bytes, OwnerId owner, CachedLarge* found) {
   const CachedLarge least{bytes, nullptr, owner};
   auto own = large_by_owner_.lower_bound(least);
-  if (own != large_by_owner_.end() && own->owner == owner && own->capacity < 2 * bytes) {
+  if (own != large_by_owner_.end() && own->owner == owner && is_good_fit(own->capacity, bytes)) {
     *found = *own;
   } else {
     auto any = large_.lower_bound({bytes, nullptr, 0});
-    if (any == large_.end() || any->capacity >= 2 * bytes) return false;
+    if (any == large_.end() || !is_good_fit(any->capacity, bytes)) return false;
     *found = *any;
   }
-  large_.erase(*found);
-  large_by_owner_.erase(*found);
+  forget_large(*found);
   return true;
 }
 
@@ -265,6 +266,14 @@ void DevicePool::keep_large(std::size_t capacity, void* data, OwnerId owner) {
     large_.erase(at);
     throw;
   }
+  large_bytes_ += capacity;
+}
+
+void DevicePool::forget_large(const CachedLarge& block) {
+  large_.erase(block);
+  large_by_owner_.erase(block);
+  large_bytes_ -= block.capacity;
+  least_large_bytes_ = std::min(least_large_bytes_, large_bytes_);
 }
 
 }  // namespace teletensor::memory

@@ -1,10 +1,11 @@
 // DevicePool: the blocks of one device that no session uses at the moment, and the device's budget.
 //
 // Small blocks are cut from slabs and kept by size class; larger ones are reused by best fit (size
-// <= block < 2 * size). Memory goes back to the operating system only when the blocks together
-// would exceed the budget. A block remembers its last owner and is zeroed before another one gets
-// it. The host's keeps page-locked blocks as well, of which devices copy memory that moves
-// (locked_blocks.cc). Thread-safe. Outlives every Pool on it.
+// <= block < 2 * size). Memory goes back to the operating system when the blocks together would
+// exceed the budget, and when no session has needed it from one release_idle() to the next. The
+// blocks together exceed the budget by at most kMaxOverhead. A block remembers its last owner and
+// is zeroed before another one gets it. The host's keeps page-locked blocks as well, of which
+// devices copy memory that moves (locked_blocks.cc). Thread-safe. Outlives every Pool on it.
 #pragma once
 
 #include <atomic>
@@ -35,6 +36,10 @@ struct Block {
 
 class DevicePool {
  public:
+  // Bytes beyond the budget that the pool may hold: the ends of blocks that are larger than what
+  // they are used for, and slabs of which only a part is in use.
+  static constexpr std::uint64_t kMaxOverhead = std::uint64_t{256} << 20;
+
   // `source` outlives the pool.
   DevicePool(core::Device device, std::uint64_t total, Source* source);
   ~DevicePool();
@@ -78,6 +83,9 @@ class DevicePool {
   void give_back(const Block* blocks, int n, OwnerId owner) noexcept;
   // Frees what is kept so.
   void drop_shared(OwnerId owner);
+  // Gives back to the source the blocks and slabs that no session has needed since the last call.
+  // Called every few seconds. Takes milliseconds for each gigabyte, without the lock.
+  void release_idle();
   // A new block that other processes may write to. Precondition: bytes is whole units of the
   // source (Source::open_unit). data is null when the device has none left.
   Block take_open(std::size_t bytes);
@@ -125,6 +133,15 @@ class DevicePool {
   void drop_one_shared(std::multimap<OwnerId, Block>::iterator which) TT_REQUIRES(mu_);
   bool find_shared(std::size_t bytes, OwnerId owner, Block* found) TT_REQUIRES(mu_);
   void trim(std::uint64_t wanted) TT_REQUIRES(mu_);
+  // Are so many bytes more within the budget and kMaxOverhead?
+  bool may_hold(std::uint64_t bytes) const TT_REQUIRES(mu_) {
+    return held_ + bytes <= budget_.total() + kMaxOverhead;
+  }
+  // May a cached block of this capacity be used for a request of so many bytes?
+  bool is_good_fit(std::size_t capacity, std::size_t bytes) const TT_REQUIRES(mu_);
+  void forget_large(const CachedLarge& block) TT_REQUIRES(mu_);  // it is cached no longer
+  // Takes at most `most` slabs out of the pool whose blocks are all free.
+  std::vector<void*> take_free_slabs(int size_class, std::size_t most) TT_REQUIRES(mu_);
   bool carve(int size_class) TT_REQUIRES(mu_);
   bool find_large(std::size_t bytes, OwnerId owner, CachedLarge* found) TT_REQUIRES(mu_);
   void keep_large(std::size_t capacity, void* data, OwnerId owner) TT_REQUIRES(mu_);
@@ -147,10 +164,16 @@ class DevicePool {
   std::uint64_t held_ TT_GUARDED_BY(mu_) = 0;
   std::vector<CachedSmall> small_[kSizeClasses] TT_GUARDED_BY(mu_);
   std::size_t carved_[kSizeClasses] TT_GUARDED_BY(mu_) = {};  // blocks that there are
+  // The fewest free blocks since the last release_idle().
+  std::size_t least_small_[kSizeClasses] TT_GUARDED_BY(mu_) = {};
+  // With fewer free blocks than this, looking for free slabs again finds none.
+  std::size_t scan_from_[kSizeClasses] TT_GUARDED_BY(mu_) = {};
   std::vector<void*> slabs_ TT_GUARDED_BY(mu_);
   // The same blocks twice: any owner's best fit, and the owner's own.
   std::set<CachedLarge> large_ TT_GUARDED_BY(mu_);
   std::set<CachedLarge, ByOwner> large_by_owner_ TT_GUARDED_BY(mu_);
+  std::uint64_t large_bytes_ TT_GUARDED_BY(mu_) = 0;        // of large_
+  std::uint64_t least_large_bytes_ TT_GUARDED_BY(mu_) = 0;  // since the last release_idle()
   std::multimap<OwnerId, Block> shared_ TT_GUARDED_BY(mu_);
   std::uint64_t locked_ TT_GUARDED_BY(mu_) = 0;       // of held_
   std::uint64_t locked_idle_ TT_GUARDED_BY(mu_) = 0;  // of these

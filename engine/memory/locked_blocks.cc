@@ -32,6 +32,9 @@ Block DevicePool::take_locked(std::size_t bytes, Source& device) {
       // Idle ones are of other sizes.
       while (locked_ + bytes > most) condemn(locked_ + bytes - most);
       make_room(bytes);
+      may = may_hold(bytes);
+    }
+    if (may) {
       held_ += bytes;
       locked_ += bytes;
     }

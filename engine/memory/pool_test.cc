@@ -455,6 +455,54 @@ TEST(Pool, SharedMemoryMakesRoomForOthersAndEndsWithItsOwner) {
   EXPECT_EQ(device.held() - source.mapped, 0u);
 }
 
+TEST(Pool, MemoryThatNobodyNeedsGoesBack) {
+  CountingSource source;
+  DevicePool device(kHost, 256 << 20, &source);
+  PoolHandle stays = open(device, 1);
+  const core::Ref<Storage> used = stays->allocate_shared(3 << 20, 1);
+  const core::Ref<Storage> small = stays->allocate_shared(100 << 10, 1);
+  {
+    PoolHandle pool = open(device, 2);
+    std::vector<core::Ref<Storage>> storages;
+    for (int i = 0; i < 200; ++i) storages.push_back(pool->allocate_shared(100 << 10, 1));
+    for (int i = 0; i < 5; ++i) storages.push_back(pool->allocate_shared(8 << 20, 1));
+  }
+  device.release_idle();  // they were in use since the last call
+  EXPECT_GT(device.held(), 60u << 20);
+  device.release_idle();
+  EXPECT_LE(device.held(), (3u << 20) + 2 * kSlab);
+  EXPECT_EQ(device.held() - source.mapped, 0u);
+  // Blocks that are needed again and again stay.
+  for (int i = 0; i < 3; ++i) {
+    (void)stays->allocate_shared(8 << 20, 1);
+    device.release_idle();
+  }
+  EXPECT_GE(device.held(), 11u << 20);
+  EXPECT_EQ(static_cast<const char*>(used->data())[0] + static_cast<char*>(small->data())[0], 0);
+}
+
+TEST(Pool, HoldsLittleMoreThanItsBudget) {
+  CountingSource source;
+  const std::uint64_t total = std::uint64_t{2} << 30;
+  DevicePool device(kHost, total, &source);
+  PoolHandle pool = open(device, 1);
+  std::vector<core::Ref<Storage>> storages;
+  // Each size is a little more than half of the one before it.
+  for (const std::size_t bytes :
+       {std::size_t{100} << 10, std::size_t{15} << 20, std::size_t{8} << 20, std::size_t{5} << 20,
+        std::size_t{3} << 20, std::size_t{2} << 20, std::size_t{5} << 18}) {
+    while (true) {
+      core::Ref<Storage> storage = pool->allocate_shared(bytes, 1);
+      if (!storage) break;
+      storages.push_back(std::move(storage));
+    }
+    EXPECT_GT(device.budget().used(), total - (64 << 20)) << bytes;
+    EXPECT_LE(device.held(), total + DevicePool::kMaxOverhead) << bytes;
+    EXPECT_EQ(device.held() - source.mapped, 0u);
+    storages.clear();
+  }
+}
+
 TEST(Pool, OpenMemoryIsWithdrawn) {
   CountingSource source;
   DevicePool device(kHost, 16 << 20, &source);

@@ -12,6 +12,7 @@ inline constexpr std::size_t kSmallestBlock = 256;
 inline constexpr std::size_t kLargestSmall = std::size_t{1} << 20;
 inline constexpr std::size_t kPage = 4096;
 inline constexpr std::size_t kHugePage = std::size_t{2} << 20;
+inline constexpr std::size_t kSlab = kHugePage;  // what small blocks are cut from
 inline constexpr int kSizeClasses = 4 * 12 + 1;
 
 // Precondition: bytes <= kLargestSmall.

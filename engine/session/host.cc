@@ -81,6 +81,13 @@ std::vector<engine::MemoryUse> Host::memory() const {
   return uses;
 }
 
+// A GPU's memory is kept: freeing it would wait for everything that runs there.
+void Host::release_idle() {
+  for (std::size_t i = 0; i < devices_.size(); ++i) {
+    if (devices_.at(i).id() == core::Device{}) devices_.at(i).pool().release_idle();
+  }
+}
+
 core::Status Host::health() const {
   for (std::size_t i = 0; i < devices_.size(); ++i) {
     TT_RETURN_IF_ERROR(devices_.at(i).backend().health());

@@ -27,6 +27,7 @@ class Host final : public engine::Engine {
   std::vector<engine::Accelerator> accelerators() const override;
   std::vector<std::pair<core::Device, core::Activity>> activity() const override;
   std::vector<engine::MemoryUse> memory() const override;
+  void release_idle() override;
   core::Status health() const override;
   engine::Moved moved() const override;
   std::vector<engine::Publication> publications() const override;
