@@ -5,7 +5,6 @@ import time
 from pathlib import Path
 
 import pytest
-
 from support.daemon import SANITIZED
 
 MIB = 1 << 20
