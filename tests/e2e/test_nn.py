@@ -1,8 +1,11 @@
 """nn: registration, state, hooks, text, and the values of layers against NumPy."""
 
+import abc
 import gc
 import math
+import types
 import weakref
+from typing import Generic, TypeVar
 
 import numpy as np
 import pytest
@@ -141,6 +144,58 @@ def test_state_dict_shares_and_loads(tt):
     assert not tt.shares_storage(weight, net.first.weight)
     other.load_state_dict(state, assign=True)
     assert tt.shares_storage(other.first.weight, net.first.weight)
+
+
+class Mixin:
+    pass
+
+
+@pytest.mark.parametrize("other", [abc.ABC, Generic[TypeVar("T")], Mixin, None],
+                         ids=["ABC", "Generic", "mixin", "none"])
+@pytest.mark.parametrize("first", [False, True])
+def test_state_of_a_module_with_another_base_class(tt, other, first):
+    """Which of a module's classes define the methods of extra state does not depend on the order or
+    the number of its base classes."""
+    nn = tt.nn
+    bases = [nn.Module] + ([] if other is None else [other])
+    Base = types.new_class("Base", tuple(bases[::-1] if first else bases))
+
+    class Extra(Base):
+        def get_extra_state(self):
+            return 7
+
+        def set_extra_state(self, state):
+            self.got = state
+
+    class Net(Base):
+        def __init__(self, extra):
+            super().__init__()
+            self.child = Extra() if extra else Base()
+            self.linear = nn.Linear(2, 1)
+
+    plain, extra = Net(False), Net(True)
+    assert list(plain.state_dict()) == ["linear.weight", "linear.bias"]
+    assert str(plain.load_state_dict(plain.state_dict())) == "<All keys matched successfully>"
+    state = extra.state_dict()
+    assert state["child._extra_state"] == 7
+    extra.load_state_dict(state)
+    assert extra.child.got == 7
+    del state["child._extra_state"]
+    with pytest.raises(RuntimeError, match='Missing key.*"child._extra_state"'):
+        extra.load_state_dict(state)
+
+
+def test_extra_state_that_is_only_written(tt):
+    """A module that defines get_extra_state alone writes the entry; loading finds it unexpected."""
+    class Written(tt.nn.Module):
+        def get_extra_state(self):
+            return 1
+
+    module = Written()
+    assert module.state_dict() == {"_extra_state": 1}
+    with pytest.raises(RuntimeError, match='Unexpected key.*"_extra_state"'):
+        module.load_state_dict(module.state_dict())
+    module.load_state_dict(module.state_dict(), strict=False)
 
 
 def test_load_state_dict_names_everything_wrong(tt):

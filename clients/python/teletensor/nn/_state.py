@@ -62,7 +62,7 @@ def save_state(
         if tensor is not None:
             whole = keep_vars or isinstance(tensor, UninitializedTensorMixin)
             destination[prefix + name] = tensor if whole else tensor.detach()
-    if _has_extra(module):
+    if _overrides(module, "get_extra_state"):
         destination[prefix + EXTRA] = module.get_extra_state()
     for name in module._module_names:
         if own[name] is not None:
@@ -75,8 +75,9 @@ def save_state(
     return destination
 
 
-def _has_extra(module: Module) -> bool:
-    return "get_extra_state" in {name for kind in type(module).__mro__[:-2] for name in vars(kind)}
+def _overrides(module: Module, method: str) -> bool:
+    """Whether the module's class has a method of its own in place of Module's."""
+    return getattr(type(module), method) is not getattr(tt.nn.Module, method)
 
 
 def _each_module(module: Module, prefix: str) -> list[tuple[Module, str]]:
@@ -107,7 +108,8 @@ def load_state(
         for hook in list(each._state_hooks["load_pre"].values()) if each._state_hooks else ():
             hook(each, state, prefix, {}, strict, missing, unexpected, errors)
     entries = _entries(module, "")
-    extras = {prefix + EXTRA: each for each, prefix in modules if _has_extra(each)}
+    extras = {prefix + EXTRA: each for each, prefix in modules
+              if _overrides(each, "set_extra_state")}
     known = {full_name for _, _, full_name in entries}
     known.update(extras)
     missing += [name for name in [*(e[2] for e in entries), *extras] if name not in state]
