@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import secrets
 import struct
 from collections.abc import Mapping
 from typing import IO, Any
@@ -18,6 +17,7 @@ from typing import IO, Any
 import numpy as np
 
 from ._arrays import DTYPES, array_of, tensor_of
+from ._replace import written
 from ._tensor import Tensor
 
 __all__ = ["load", "save"]
@@ -45,7 +45,7 @@ _MAX_HEADER = 100_000_000  # bytes; the format's own limit
 _MAX_RANK = 12
 _MAX_DEPTH = 200
 
-_File = str | os.PathLike[str] | IO[bytes]
+_File = str | bytes | os.PathLike[str] | os.PathLike[bytes] | IO[bytes]
 
 
 # ---------------------------------------------------------------- writing
@@ -55,9 +55,13 @@ def save(obj: Any, f: _File, metadata: Mapping[str, str] | None = None) -> None:
     """Writes tensors to a safetensors file; waits for their values.
 
     `obj` is a tensor, or dicts, lists and tuples of tensors, numbers, text, booleans and None (for
-    example a state_dict of a module or optimizer). `f` is a path, which is replaced only when all
-    has been written, or a file open for writing bytes. `metadata` is text for the header. Views are
-    stored with their own elements only; gradients and histories are not stored.
+    example a state_dict of a module or optimizer). `f` is a path or a file open for writing bytes.
+    `metadata` is text for the header. Views are stored with their own elements only; gradients and
+    histories are not stored.
+
+    A path is written to as by `open(f, "wb")`: through symbolic links and into pipes and devices; a
+    file keeps its mode and owner. A regular file is replaced only when all has been written. It is
+    overwritten in place where it has several hard links or where its folder cannot be changed.
 
     Raises TypeError for anything else in the tree, naming its place.
 
@@ -81,16 +85,8 @@ def save(obj: Any, f: _File, metadata: Mapping[str, str] | None = None) -> None:
     if hasattr(f, "write"):
         _write(f, entries, header_text)
         return
-    path = os.fspath(f)
-    temporary = f"{path}.{secrets.token_hex(4)}.tmp"
-    file = open(temporary, "xb")
-    try:
-        with file:
-            _write(file, entries, header_text)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    with written(os.fspath(f)) as file:
+        _write(file, entries, header_text)
 
 
 def _is_plain(obj: Any) -> bool:
@@ -155,10 +151,20 @@ def _write(file: Any, entries: Mapping[str, Tensor], metadata: Mapping[str, str]
     text += b" " * (-len(text) % 8)
     if len(text) > _MAX_HEADER:
         raise ValueError(f"save: the header has {len(text)} bytes, the format allows {_MAX_HEADER}")
-    file.write(struct.pack("<Q", len(text)) + text)
+    _put(file, struct.pack("<Q", len(text)) + text)
     for _, _, name in sorted(order, key=lambda entry: entry[0]):
         dtype, array = array_of(entries[name])
-        file.write(memoryview(array.astype(DTYPES[dtype], copy=False).reshape(-1)).cast("B"))
+        _put(file, memoryview(array.astype(DTYPES[dtype], copy=False).reshape(-1)).cast("B"))
+
+
+def _put(file: Any, data: bytes | memoryview) -> None:
+    """Writes all of it: an unbuffered file may take a part at a time."""
+    rest = memoryview(data)
+    while len(rest):
+        count = file.write(rest)
+        if not isinstance(count, int):
+            return
+        rest = rest[count:]
 
 
 # ---------------------------------------------------------------- reading
@@ -193,7 +199,7 @@ def read_entries(f: _File, map_location: Any = None) -> tuple[dict[str, str], di
 
 def _where(f: _File) -> object:
     """What errors call a file."""
-    return getattr(f, "name", "file") if hasattr(f, "read") else os.fspath(f)
+    return getattr(f, "name", "file") if hasattr(f, "read") else os.fsdecode(f)
 
 
 def _read(file: Any, device: Any, where: object) -> tuple[dict[str, str], dict[str, Tensor]]:

@@ -26,7 +26,7 @@ _KIND = "teletensor.program"
 _CALL = "teletensor.call"
 _VERSION = "1"
 _PROGRAM, _BACKWARD = "program", "backward"
-_File = str | os.PathLike[str] | IO[bytes]
+_File = str | bytes | os.PathLike[str] | os.PathLike[bytes] | IO[bytes]
 
 
 def save(compiled: Compiled | Scripted | Loaded, f: _File) -> None:
