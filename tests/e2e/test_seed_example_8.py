@@ -123,7 +123,7 @@ def test_captured_functions_take_it_as_an_argument_or_refuse_it(tt):
 
 
 def test_other_arrays_and_arrays_of_tensors_are_copied(tt):
-    for array in (np.zeros(4, np.float32), tt.zeros(MIB).numpy(), tt.zeros(4).numpy()):
+    for array in (np.zeros(4, np.float32), np.array(tt.zeros(MIB)), np.array(tt.zeros(4))):
         x = tt.from_numpy(array)
         array[0] = 1
         assert x[0].item() == 0

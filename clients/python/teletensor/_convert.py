@@ -15,7 +15,8 @@ from ._interrupt import request
 from ._progress_bar import watched
 from ._session import Session, current_session, owner_of
 
-__all__ = ["as_tensor", "capsule", "fetched", "tensor", "to_numpy", "tolist"]
+__all__ = ["as_tensor", "capsule", "fetched", "tensor", "to_numpy", "tolist",
+           "values_of"]
 
 _T = TypeVar("_T")
 
@@ -271,18 +272,30 @@ def as_tensor(data: Any, dtype: _core.dtype | None = None, device: Any = None) -
 def to_numpy(t: Tensor, *, force: bool = False) -> np.ndarray[Any, Any]:
     """The values as a NumPy array (waits). Gradients must be off, unless `force`: `t.detach().numpy()`.
 
-    The array is the caller's own: later writes to the tensor do not change it, nor the other way
-    round. On the daemon's machine a large one is no copy but the daemon's memory, mapped here; pages
-    that the caller writes to become copies then. The daemon keeps that memory, charged to the
+    The array is read-only: it shows the values of this moment, and what is written to an array would not
+    reach the tensor. `np.array(t)`, or `force`, gives a copy that can be written to.
+
+    On the daemon's machine a large array is no copy but the daemon's memory, mapped here; pages of a
+    writable one become copies when they are written to. The daemon keeps that memory, charged to the
     session, until the array and its views are gone.
     """
     if t.requires_grad and _core.grad_mode() and not force:
         raise RuntimeError("Can't call numpy() on Tensor that requires grad. "
                            "Use tensor.detach().numpy() instead.")
+    return values_of(t, writable=force)
+
+
+def values_of(t: Tensor, *, writable: bool) -> np.ndarray[Any, Any]:
+    """The values as an array that nothing else uses, or as a read-only one."""
     numpy_dtype = _TO_NUMPY.get(t.dtype)
     if numpy_dtype is None:
         raise TypeError(f"NumPy has no {t.dtype.name}; use .float().numpy()")
-    return _download(t, numpy_dtype)
+    array = _download(t, numpy_dtype)
+    if not writable:
+        array.flags.writeable = False
+    elif not array.flags.writeable:
+        array = array.copy()
+    return array
 
 
 def _with_lines(session: Session, text: str) -> str:
@@ -296,12 +309,11 @@ def _download(t: Tensor, numpy_dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     session = owner_of(t._session)
     shape = t._shape
     size = t.numel() * t.element_size()
-    if size <= session._inline:
-        data = t._kept() or t._read()
-        return np.frombuffer(data, dtype=numpy_dtype).reshape(shape).copy()
-    kept = t._kept()
-    if kept is not None:
-        return np.frombuffer(kept, dtype=numpy_dtype).reshape(shape).copy()
+    data = t._kept()
+    if data is None and size <= session._inline:
+        data = t._read()
+    if data is not None:
+        return np.frombuffer(data, dtype=numpy_dtype).reshape(shape)
 
     def receive(seq: int) -> np.ndarray[Any, Any]:
         shared = session._shared.take(seq, size)
@@ -344,7 +356,9 @@ def tolist(t: Tensor) -> Any:
 
 
 def capsule(values: Any, stream: Any, max_version: Any, dl_device: Any, copy: bool | None) -> Any:
-    """What `__dlpack__` gives of an array that was downloaded: a capsule of a copy in host memory."""
+    """What `__dlpack__` gives of an array that was downloaded: a capsule of a copy in host memory. It is
+    marked read-only, as numpy()'s arrays are, unless a copy was asked for or the consumer's version of
+    DLPack has no such mark."""
     if copy is False:
         raise BufferError("the elements are on the daemon: DLPack can only have a copy")
     if stream is not None:
@@ -354,4 +368,5 @@ def capsule(values: Any, stream: Any, max_version: Any, dl_device: Any, copy: bo
     copied = np.array(values)
     if max_version is None:
         return copied.__dlpack__()
+    copied.flags.writeable = copy is True or tuple(max_version) < (1, 0)
     return copied.__dlpack__(max_version=max_version)

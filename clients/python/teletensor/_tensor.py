@@ -203,8 +203,11 @@ def _index(self: Tensor) -> int:
 
 
 def _array(self: Tensor, dtype: Any = None, copy: Any = None) -> Any:
+    """As numpy(): read-only, unless a copy or another dtype is asked for."""
+    if copy and dtype is None:
+        return _convert.to_numpy(self).copy()
     out = _convert.to_numpy(self)
-    return out if dtype is None else out.astype(dtype)
+    return out if dtype is None else out.astype(dtype, copy=bool(copy))
 
 
 def _rpow(self: Tensor, other: Any) -> Any:
@@ -227,9 +230,13 @@ def _array_ufunc(self: Tensor, ufunc: Any, method: str, *inputs: Any, **options:
     name = _REFLECTED.get(ufunc.__name__)
     if name and method == "__call__" and len(inputs) == 2 and isinstance(inputs[0], np.generic):
         return getattr(self, f"__{name}__")(inputs[0])
+    if any(isinstance(x, Tensor) for x in options.get("out", ())):
+        raise TypeError("return arrays must be NumPy arrays, not tensors")
+    if method == "at" and isinstance(inputs[0], Tensor):
+        raise TypeError("first operand must be a NumPy array, not a tensor")
     values = [_convert.to_numpy(x) if isinstance(x, Tensor) else x for x in inputs]
     found = getattr(ufunc, method)(*values, **options)
-    if "out" in options:
+    if "out" in options or method == "at":
         return found
     made = [_convert.tensor(x) for x in (found if isinstance(found, tuple) else (found,))]
     return tuple(made) if isinstance(found, tuple) else made[0]

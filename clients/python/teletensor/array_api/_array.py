@@ -154,7 +154,7 @@ class Array:
     ) -> np.ndarray[Any, Any]:
         if copy is False:
             raise ValueError("the elements are on the daemon: NumPy can only have a copy")
-        return np.array(self._numpy(), dtype=dtype)
+        return np.array(self._numpy(), dtype=dtype, copy=copy or None)
 
     def __array_namespace__(self, /, *, api_version: str | None = None) -> ModuleType:
         from .. import array_api
