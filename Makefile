@@ -59,7 +59,8 @@ build/wheels/.stamp: $(CLIENT_SOURCES) .venv/.tools
 	@touch $@
 
 demo: build ## trains two networks through an embedded daemon; writes build/demo.png
-	.venv/bin/python clients/python/examples/demo.py $(DEMO_ARGS)
+	TELETENSORD=$(CURDIR)/build/release/bin/teletensord .venv/bin/python \
+	  clients/python/examples/demo.py $(DEMO_ARGS)
 
 test: build ## unit, policy, end-to-end and operator tests; the last line counts them
 	@.venv/bin/python tests/run_all.py unit policy e2e ops

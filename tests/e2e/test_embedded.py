@@ -1,13 +1,17 @@
 """Without an address: a daemon of the user's own, spawned, shared, gone after its last client."""
 
 import os
+import pathlib
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 
 import pytest
+import teletensor
 from support.daemon import binary, wait_until
+from support.users import need_two_users
 
 CODE = """
 import teletensor as tt
@@ -82,3 +86,105 @@ def test_no_binary(folder):
     done = subprocess.run([sys.executable, "-c", CODE], env=env, capture_output=True, text=True, timeout=60,
                           check=False)
     assert done.returncode != 0 and "/nonexistent/teletensord" in done.stderr
+
+
+FIND = "from teletensor._daemon import find_daemon; print(find_daemon(), flush=True)"
+PACKAGE = pathlib.Path(teletensor.__file__).parent
+
+
+def fake(path):
+    """A daemon of another user: it says that it was run, and ends."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\ntouch {path}.run\n")
+    path.chmod(0o755)
+    return path
+
+
+def find(folder, cwd, python=sys.executable, **environ):
+    """What a program in the folder `cwd` would start: (path or "", text of the error)."""
+    env = environment(folder) | {"PATH": "/usr/bin:/bin", **environ}
+    for name in {"TELETENSORD", "PYTHONPATH"} - set(environ):
+        env.pop(name, None)
+    done = subprocess.run([python, "-c", FIND], env=env, cwd=cwd, capture_output=True, text=True,
+                          timeout=60, check=False)
+    return done.stdout.strip(), done.stderr
+
+
+@pytest.fixture
+def bare(tmp_path):
+    """A Python whose own folders hold no daemon: an environment with a copy of the package, no checkout."""
+    home = tmp_path / "bare"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", home / "venv"], check=True)
+    [site] = (home / "venv" / "lib").glob("python*/site-packages")
+    shutil.copytree(PACKAGE.resolve(), site / "teletensor")
+    (site / "rest.pth").write_text(sysconfig.get_path("purelib") + "\n")  # NumPy, grpcio
+    return home / "venv" / "bin" / "python"
+
+
+def test_no_daemon_of_the_working_directory(folder, bare, tmp_path):
+    project = tmp_path / "project"
+    theirs = fake(project / "build/release/bin/teletensord")
+    beside = fake(project / "below" / "teletensord")
+    for cwd in (project, beside.parent):
+        for search in ("/usr/bin:/bin", ":/usr/bin:.", "../below:/usr/bin"):
+            found, error = find(folder, cwd, bare, PATH=search)
+            assert found == "" and "no teletensord to start" in error, (cwd, search)
+    env = environment(folder) | {"TELETENSORD": "", "PYTHONPATH": "", "PATH": "/usr/bin:/bin"}
+    done = subprocess.run([bare, "-c", CODE], env=env, cwd=project, capture_output=True, text=True,
+                          timeout=60, check=False)
+    assert "no teletensord to start" in done.stderr
+    assert not list(project.rglob("*.run")), "it was run"
+    assert find(folder, project, bare, PATH=f"/usr/bin:{beside.parent}")[0] == str(beside)
+    assert find(folder, project, bare, TELETENSORD=str(theirs))[0] == str(theirs)
+
+
+def test_a_daemon_beside_the_package(folder, bare, tmp_path):
+    own = fake(bare.parent / "teletensord")
+    assert find(folder, tmp_path, bare)[0] == str(own)
+    [site] = bare.parents[1].glob("lib/python*/site-packages")
+    installed = fake(site / "teletensor" / "teletensord")
+    assert find(folder, tmp_path, bare)[0] == str(installed)
+
+
+def test_a_daemon_of_the_checkout(folder, bare, tmp_path):
+    checkout = bare.parents[2]
+    built = fake(checkout / "build/release/bin/teletensord")
+    assert find(folder, tmp_path, bare)[0] == ""  # a folder like any other
+    package = checkout / "clients/python/teletensor"
+    shutil.copytree(PACKAGE.resolve(), package)
+    assert find(folder, tmp_path, bare)[0] == str(built)
+    assert find(folder, tmp_path, bare, PYTHONPATH=str(package.parent))[0] == str(built)
+
+
+def test_a_daemon_that_others_can_replace(folder, bare, tmp_path):
+    place = fake(tmp_path / "one" / "two" / "teletensord")
+    search = f"/usr/bin:{place.parent}"
+    assert find(folder, tmp_path, bare, PATH=search)[0] == str(place)
+    for what in (place, place.parent, place.parent.parent):
+        mode = what.stat().st_mode
+        for write in (0o002, 0o020):
+            what.chmod(mode | write)
+            os.chown(what, -1, 12345)  # a group of others
+            found, error = find(folder, tmp_path, bare, PATH=search)
+            assert found == "", what
+            assert f"other users can write to {what}" in error and "set TELETENSORD" in error
+            assert find(folder, tmp_path, bare, PATH=search, TELETENSORD=str(place))[0] == str(place)
+            what.chmod(mode)
+    place.parent.parent.chmod(0o1777)  # as /tmp: nobody can replace what others own
+    assert find(folder, tmp_path, bare, PATH=search)[0] == str(place)
+
+
+def test_a_daemon_that_another_user_owns(folder, bare, tmp_path):
+    need_two_users()
+    place = fake(tmp_path / "one" / "teletensord")
+    link = tmp_path / "two" / "teletensord"
+    link.parent.mkdir()
+    link.symlink_to(place)
+    search = f"/usr/bin:{link.parent}"
+    assert find(folder, tmp_path, bare, PATH=search)[0] == str(link)
+    for what in (place, place.parent, link, link.parent):
+        os.lchown(what, 12345, -1)
+        found, error = find(folder, tmp_path, bare, PATH=search)
+        assert found == "" and f"{what} belongs to another user (uid 12345)" in error
+        os.lchown(what, 0, -1)
+    assert find(folder, tmp_path, bare, PATH=search)[0] == str(link)

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ._admin import Admin, bytes_text
-from ._session import connect, runtime_dir
+from ._daemon import runtime_dir
+from ._session import connect
 from ._transport import PERMISSION_DENIED, CallError, Transport, open_transport
 
 __all__ = ["add_commands", "address_of", "transport", "with_address"]

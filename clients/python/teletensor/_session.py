@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import fcntl
 import operator
 import os
 import pathlib
-import shutil
-import subprocess
 import sys
-import tempfile
 import threading
-import time
 import weakref
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from . import _core, _interrupt, _kept, _published
+from . import _core, _daemon, _interrupt, _kept, _published
 from ._admin import Admin
 from ._credentials import credentials_of
 from ._errors import SessionLostError, TeletensorError
@@ -366,7 +361,8 @@ def connect(address: str | os.PathLike[str] | None = None, *, token: str | None 
     """Opens a session, or takes one up again by its name.
 
     Without `address`: TELETENSOR_ADDRESS, else this user's running daemon (its UNIX socket), else an
-    embedded one, spawned for this user and gone with its last client. `address` is "host:port",
+    embedded one, spawned for this user and gone with its last client (its binary: TELETENSORD, else one
+    beside this package, else on PATH). `address` is "host:port",
     "unix:/path" or a path; off loopback the connection is TLS ("tls://host:port" always is), checked
     against the authorities in the file `ca` (TELETENSOR_CA, else the system's), with the client's own
     certificate and key of `cert` where the daemon asks for one (TELETENSOR_CERT, TELETENSOR_KEY).
@@ -477,77 +473,14 @@ def set_strict(on: bool = True) -> None:
 # ---------------------------------------------------------------- finding a daemon
 
 
-def runtime_dir() -> pathlib.Path:
-    """The folder of this user's sockets: XDG_RUNTIME_DIR, else a private one under /tmp."""
-    given = os.environ.get("XDG_RUNTIME_DIR")
-    if given and os.access(given, os.W_OK):
-        return pathlib.Path(given)
-    path = pathlib.Path(tempfile.gettempdir()) / f"teletensor-{os.getuid()}"
-    path.mkdir(mode=0o700, exist_ok=True)
-    if path.stat().st_uid != os.getuid() or path.is_symlink():
-        raise TeletensorError(f"{path} belongs to somebody else")
-    return path
-
-
-def _answers(path: pathlib.Path) -> bool:
-    if not path.exists():
-        return False
-    transport = open_transport(f"unix:{path}")
-    try:
-        return transport.answers(2.0)
-    finally:
-        transport.close()
-
-
 def _reach(address: str | os.PathLike[str] | None, token: str | None, ca: str | os.PathLike[str] | None,
            cert: tuple[str | os.PathLike[str], str | os.PathLike[str]] | None) -> Transport:
     address = os.fspath(address) if address is not None else None
     address = address or os.environ.get("TELETENSOR_ADDRESS")
     if not address:
-        own = runtime_dir() / "teletensor.sock"
-        address = f"unix:{own if _answers(own) else _embedded()}"
+        own = _daemon.runtime_dir() / "teletensor.sock"
+        address = f"unix:{own if _daemon.answers(own) else _daemon.embedded()}"
     return open_transport(address, credentials_of(address, token, ca, cert))
-
-
-def find_daemon() -> str:
-    """The teletensord binary: TELETENSORD, the build folder above here, PATH."""
-    given = os.environ.get("TELETENSORD")
-    if given:
-        return given
-    for start in (pathlib.Path(sys.prefix), pathlib.Path.cwd(), pathlib.Path(__file__)):
-        for folder in (start, *start.parents):
-            built = folder / "build" / "release" / "bin" / "teletensord"
-            if built.exists():
-                return str(built)
-    found = shutil.which("teletensord")
-    if found:
-        return found
-    raise TeletensorError(
-        "no teletensord to start: set TELETENSORD to the binary, put it on PATH, or give an address")
-
-
-def _embedded() -> pathlib.Path:
-    """The socket of this user's embedded daemon, which is started if none answers."""
-    folder = runtime_dir()
-    path = folder / "teletensor-embedded.sock"
-    with open(folder / "teletensor-embedded.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if _answers(path):
-            return path
-        command = [find_daemon(), "--embedded", "--socket", str(path)]
-        log = open(folder / "teletensor-embedded.log", "ab")
-        daemon = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log,
-            start_new_session=True, close_fds=True)
-        log.close()
-        assert daemon.stdout is not None
-        deadline = time.monotonic() + 20
-        line = daemon.stdout.readline().decode(errors="replace")
-        if not line or time.monotonic() > deadline:
-            raise TeletensorError(
-                f"{command[0]} did not start (exit {daemon.poll()}); its log is {log.name}")
-        daemon.stdout.close()
-        return path
 
 
 @atexit.register

@@ -12,9 +12,10 @@ from collections.abc import Callable
 from typing import Any
 
 from . import __version__, _core, _operate, _run
+from ._daemon import find_daemon, runtime_dir
 from ._errors import TeletensorError
 from ._protowire import decode
-from ._session import connect, find_daemon, runtime_dir
+from ._session import connect
 from ._transport import CallError
 
 __all__ = ["main"]

@@ -1,0 +1,149 @@
+"""Finding this user's daemon, its binary, and starting an embedded one."""
+
+from __future__ import annotations
+
+import fcntl
+import grp
+import os
+import pathlib
+import pwd
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+
+from ._errors import TeletensorError
+from ._transport import open_transport
+
+__all__ = ["answers", "embedded", "find_daemon", "runtime_dir"]
+
+_BINARY = "teletensord"
+_BUILT = pathlib.PurePath("build", "release", "bin", _BINARY)
+_PACKAGE = pathlib.PurePath("clients", "python", "teletensor")  # in a checkout
+_LINKS = 40  # symbolic links on the way to one file, as Linux allows
+
+
+def runtime_dir() -> pathlib.Path:
+    """The folder of this user's sockets: XDG_RUNTIME_DIR, else a private one under /tmp."""
+    given = os.environ.get("XDG_RUNTIME_DIR")
+    if given and os.access(given, os.W_OK):
+        return pathlib.Path(given)
+    path = pathlib.Path(tempfile.gettempdir()) / f"teletensor-{os.getuid()}"
+    path.mkdir(mode=0o700, exist_ok=True)
+    if path.stat().st_uid != os.getuid() or path.is_symlink():
+        raise TeletensorError(f"{path} belongs to another user")
+    return path
+
+
+def answers(path: pathlib.Path) -> bool:
+    """Whether a daemon serves on the socket at `path`."""
+    if not path.exists():
+        return False
+    transport = open_transport(f"unix:{path}")
+    try:
+        return transport.answers(2.0)
+    finally:
+        transport.close()
+
+
+def _places() -> Iterator[pathlib.Path]:
+    """Where a daemon may have been installed or built together with this package, then PATH."""
+    package = pathlib.Path(__file__).resolve().parent
+    yield package / _BINARY
+    prefix = pathlib.Path(sys.prefix).absolute()
+    yield prefix / "bin" / _BINARY
+    if package.parts[-3:] == _PACKAGE.parts:
+        yield package.parents[2] / _BUILT
+    if sys.prefix != sys.base_prefix and (prefix.parent / _PACKAGE / "__init__.py").exists():
+        yield prefix.parent / _BUILT
+    for folder in os.get_exec_path():
+        if os.path.isabs(folder):  # a relative entry is the working directory
+            yield pathlib.Path(folder) / _BINARY
+
+
+def find_daemon() -> str:
+    """The teletensord binary: TELETENSORD, beside this package or in its checkout, PATH.
+
+    TeletensorError where there is none, or where another user owns it, or can replace it.
+    """
+    given = os.environ.get("TELETENSORD")
+    if given:
+        return given
+    for path in _places():
+        if path.is_file() and os.access(path, os.X_OK):
+            if reason := _changeable(path):
+                raise TeletensorError(f"{path} is not run, because {reason}; set TELETENSORD to the path "
+                                      "of a daemon that you trust")
+            return str(path)
+    raise TeletensorError(
+        "no teletensord to start: set TELETENSORD to the binary, put it on PATH, or give an address")
+
+
+def _changeable(path: pathlib.Path) -> str:
+    """Why another user than this one and root can decide what is at `path`; "": none can."""
+    at, names, links = pathlib.Path("/"), list(reversed(path.parts[1:])), 0
+    while True:
+        status = os.lstat(at)
+        if reason := _of_others(at, status):
+            return reason
+        if stat.S_ISLNK(status.st_mode):
+            links += 1
+            if links > _LINKS:
+                return f"{path} has too many symbolic links"
+            target = pathlib.Path(os.readlink(at))
+            at = pathlib.Path("/") if target.is_absolute() else at.parent
+            names += reversed(target.parts[1:] if target.is_absolute() else target.parts)
+        if not names:
+            return ""
+        name = names.pop()
+        at = at.parent if name == ".." else at / name
+
+
+def _of_others(path: pathlib.Path, status: os.stat_result) -> str:
+    if status.st_uid not in (0, os.getuid()):
+        return f"{path} belongs to another user (uid {status.st_uid})"
+    if stat.S_ISLNK(status.st_mode):
+        return ""
+    # In a folder with the sticky bit (/tmp) nobody replaces what another user owns.
+    if stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX:
+        return ""
+    if status.st_mode & stat.S_IWOTH or (
+            status.st_mode & stat.S_IWGRP and not _private(status.st_gid, status.st_uid)):
+        return f"other users can write to {path} (mode {stat.S_IMODE(status.st_mode):04o})"
+    return ""
+
+
+def _private(gid: int, uid: int) -> bool:
+    """Whether the user `uid` is the only member of the group `gid`, which is named after the user."""
+    try:
+        group, user = grp.getgrgid(gid), pwd.getpwuid(uid)
+    except KeyError:
+        return False
+    return (user.pw_gid == gid and group.gr_name == user.pw_name
+            and not set(group.gr_mem) - {user.pw_name})
+
+
+def embedded() -> pathlib.Path:
+    """The socket of this user's embedded daemon, which is started if none answers."""
+    folder = runtime_dir()
+    path = folder / "teletensor-embedded.sock"
+    with open(folder / "teletensor-embedded.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if answers(path):
+            return path
+        command = [find_daemon(), "--embedded", "--socket", str(path)]
+        log = open(folder / "teletensor-embedded.log", "ab")
+        daemon = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log,
+            start_new_session=True, close_fds=True)
+        log.close()
+        assert daemon.stdout is not None
+        deadline = time.monotonic() + 20
+        line = daemon.stdout.readline().decode(errors="replace")
+        if not line or time.monotonic() > deadline:
+            raise TeletensorError(
+                f"{command[0]} did not start (exit {daemon.poll()}); its log is {log.name}")
+        daemon.stdout.close()
+        return path
