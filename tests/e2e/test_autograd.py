@@ -6,6 +6,7 @@ import weakref
 
 import numpy as np
 import pytest
+from support.daemon import HANG
 
 
 def close(a, b, tolerance=1e-6):
@@ -416,11 +417,11 @@ def test_checkpoint_in_one_of_two_threads(tt):
     def segment(x):
         y = x.sin()
         inside.set()
-        leave.wait(10)
+        leave.wait(HANG)
         return y.cos()
 
     def other():
-        inside.wait(10)
+        inside.wait(HANG)
         found.append((x.exp().tanh()).sum())
         leave.set()
     found = []

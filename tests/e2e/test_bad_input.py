@@ -35,7 +35,7 @@ def raw(daemon):
         session.run(session.constant([1.5, 2.0]), session.command(op=1, arguments=[2]), session.fetch(2))
         assert np.frombuffer(session.fetched().data, np.float32).tolist() == [-1.5, -2.0]
         session.close()
-        wait_until(lambda: not any(other.used().values()), 5, "memory of dead sessions back at 0")
+        wait_until(lambda: not any(other.used().values()), what="memory of dead sessions back at 0")
     assert daemon.alive(), daemon.log[-3000:]
 
 

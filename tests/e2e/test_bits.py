@@ -7,7 +7,7 @@ import threading
 
 import numpy as np
 import pytest
-from support.daemon import Daemon
+from support.daemon import HANG, Daemon
 
 PROGRAMS, LENGTH = 12, 40
 SHAPES = [(33, 65), (65, 33), (65,), (1, 65), (33, 1), (1030,), (5000,)]
@@ -142,7 +142,7 @@ def test_equal_bytes_beside_a_busy_neighbour(daemons, tt):
             assert one_way(tt, four, seed, "random") == want
     finally:
         stop.set()
-        thread.join(30)
+        thread.join(HANG)
     assert not thread.is_alive()
 
 

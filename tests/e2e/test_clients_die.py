@@ -3,11 +3,11 @@
 import gc
 import os
 import signal
-import time
+import threading
 
 import numpy as np
 import pytest
-from support.clients import client, finish, wait_line
+from support.clients import client, finish, read_line, wait_line
 from support.daemon import SANITIZED, wait_until
 from support.raw import Raw
 
@@ -19,19 +19,26 @@ def daemon(start_daemon):
     return start_daemon("--lease", "0")
 
 
-def memory_returns(daemon, within=1.5):
-    """Used bytes fall to zero within a second of the client's death (and a little for the poll)."""
+def memory_returns(daemon):
+    """Used bytes fall to zero, with nothing but the client's death to bring that about."""
     with Raw(daemon.unix) as raw:
-        wait_until(lambda: not any(raw.used().values()) and not raw.sessions(), within,
-                   "memory and session of the dead client gone")
+        wait_until(lambda: not any(raw.used().values()) and not raw.sessions(),
+                   what="memory and session of the dead client gone")
 
 
-def test_memory_is_back_within_a_second(daemon):
+def works(daemon, commands):
+    """Waits until so many more commands of the one session have run."""
+    with Raw(daemon.unix) as raw:
+        before = raw.sessions()[0].completed_upto
+        wait_until(lambda: raw.sessions()[0].completed_upto >= before + commands, what="the client is at work")
+
+
+def test_memory_of_a_killed_client_is_back(daemon):
     process = client("""
         x = tt.ones(1000, 1000)
         y = [x + i for i in range(10)]
         print("holds", y[-1].sum().item(), flush=True)
-        time.sleep(60)
+        time.sleep(600)
     """, daemon.unix)
     wait_line(process, "holds")
     with Raw(daemon.unix) as raw:
@@ -50,8 +57,7 @@ def test_killed_in_the_middle_of_an_upload(daemon):
     """, daemon.unix)
     wait_line(process, "uploading")
     with Raw(daemon.unix) as raw:
-        wait_until(lambda: sum(raw.used().values()) > 0, 30, "upload under way")
-    time.sleep(0.05)
+        wait_until(lambda: sum(raw.used().values()) > 0, what="upload under way")
     process.kill()
     process.wait()
     memory_returns(daemon)
@@ -65,10 +71,10 @@ def test_killed_while_computing(daemon):
             x = (x @ x).tanh()
     """, daemon.unix)
     wait_line(process, "computing")
-    time.sleep(0.3)
+    works(daemon, 50)
     process.kill()
     process.wait()
-    memory_returns(daemon, 3)
+    memory_returns(daemon)
 
 
 def test_a_client_that_stops_reading(daemon, tt):
@@ -80,7 +86,7 @@ def test_a_client_that_stops_reading(daemon, tt):
             (x + 1).numpy()
     """, daemon.unix)
     wait_line(process, "reading")
-    time.sleep(0.2)
+    works(daemon, 50)
     process.send_signal(signal.SIGSTOP)
     try:
         with tt.connect(daemon.unix) as s:
@@ -101,12 +107,11 @@ INTERRUPTED = {
     "downloading": "while True: (y + 1).numpy()",
     "uploading": "while True: tt.tensor(host)",
 }
-NO_HANG = 30  # seconds
 
 
 @pytest.mark.parametrize("kind", INTERRUPTED)
-@pytest.mark.parametrize("delay", [0.003, 0.4])
-def test_interrupt(daemon, kind, delay):
+@pytest.mark.parametrize("ran", [0, 5])
+def test_interrupt(daemon, kind, ran):
     """Ctrl-C raises KeyboardInterrupt promptly, the daemon drops the rest, the session is still good."""
     process = client(f"""
 x = tt.randn(1000, 1000)
@@ -123,12 +128,12 @@ x += 1
 print("after", (tt.ones(3) + 1).sum().item(), kept.item() == want, flush=True)
 """, daemon.unix)
     wait_line(process, "busy")
-    time.sleep(delay)
+    works(daemon, ran)
     process.send_signal(signal.SIGINT)
-    status, out, err = finish(process, NO_HANG)
+    status, out, err = finish(process)
     assert "interrupted" in out and "after 6.0 True" in out, (out, err)
     assert status == 0 and not err.strip(), err
-    memory_returns(daemon, 3)
+    memory_returns(daemon)
 
 
 def test_interrupt_twice_and_go_on(daemon):
@@ -148,18 +153,24 @@ def test_interrupt_twice_and_go_on(daemon):
         print("after", (tt.ones(3) + 1).sum().item(), flush=True)
     """, daemon.unix)
     wait_line(process, "busy")
-    for pause in (0.2, 0.001, 0.05, 0.01, 0.1, 0.02, 0.2, 0.2):
-        time.sleep(pause)
-        if process.poll() is None:
-            process.send_signal(signal.SIGINT)
-    for _ in range(100):
-        if process.poll() is not None:
-            break
-        time.sleep(0.1)
+    lines = []
+
+    def read():
+        while line := read_line(process):
+            lines.append(line)
+    reader = threading.Thread(target=read)
+    reader.start()
+    number = seen = 0
+    while process.poll() is None:
         process.send_signal(signal.SIGINT)
-    status, out, err = finish(process, NO_HANG)
-    assert "interrupted 6" in out or "KeyboardInterrupt" in err, (out, err)
-    memory_returns(daemon, 3)
+        number += 1
+        if number % 3:  # else the next one comes at once
+            wait_until(lambda seen=seen: len(lines) > seen or process.poll() is not None, what="it is told")
+            seen = len(lines)
+    reader.join()
+    _, _, err = finish(process)
+    assert "interrupted 6\n" in lines or "KeyboardInterrupt" in err, (lines, err)
+    memory_returns(daemon)
 
 
 def test_interrupt_of_an_upload_that_arrived(daemon, each_transport):
@@ -190,13 +201,11 @@ def test_interrupt_of_an_upload_that_arrived(daemon, each_transport):
             except KeyboardInterrupt:
                 print("interrupted", flush=True)
         _interrupt._Job.run = run
-        for _ in range(100):
-            if (used := s.memory()[0]["used"]) <= before:
-                break
-            time.sleep(0.05)
+        while (used := s.memory()[0]["used"]) > before:
+            time.sleep(0.01)
         print("held", used - before, kept.sum().item(), flush=True)
     """, daemon.tcp)
-    status, out, err = finish(process, NO_HANG)
+    status, out, err = finish(process)
     assert status == 0 and out.count("interrupted") == 3 and "not " not in out, (out, err)
     assert "held 0 0.0" in out, (out, err)
 
@@ -211,11 +220,11 @@ def test_an_uncaught_interrupt_ends_the_program(daemon):
         while True: y = (y @ x) / 100
     """, daemon.unix)
     wait_line(process, "busy")
-    time.sleep(0.3)
+    works(daemon, 5)
     process.send_signal(signal.SIGINT)
-    status, out, err = finish(process, NO_HANG)
+    status, out, err = finish(process)
     assert "KeyboardInterrupt" in err and "teletensor" not in err.splitlines()[-1], err
-    memory_returns(daemon, 3)
+    memory_returns(daemon)
 
 
 def test_a_handler_of_ones_own_stays(daemon):
@@ -230,9 +239,9 @@ def test_a_handler_of_ones_own_stays(daemon):
         print("stopped", x.sum().item(), flush=True)
     """, daemon.unix)
     wait_line(process, "busy")
-    time.sleep(0.1)
+    works(daemon, 5)
     process.send_signal(signal.SIGINT)
-    status, out, err = finish(process, 60)
+    status, out, err = finish(process)
     assert status == 0 and "stopped 200." in out, (out, err)
 
 
@@ -254,7 +263,7 @@ def test_fork(daemon):
         print("child", os.waitstatus_to_exitcode(status))
         print("parent", (x + 1).sum().item())
     """, daemon.unix)
-    status, out, err = finish(process, 60)
+    status, out, err = finish(process)
     assert status == 0 and "child 0" in out and "parent 10.0" in out, (out, err)
 
 
@@ -272,11 +281,11 @@ def test_fork_and_a_new_connection_in_the_child(daemon):
         q = multiprocessing.get_context("fork").Queue()
         p = multiprocessing.get_context("fork").Process(target=work, args=("", q))
         p.start()
-        print("grandchild", q.get(timeout=50))
-        p.join(20)
+        print("grandchild", q.get())
+        p.join()
         print("parent", p.exitcode, (x + 1).sum().item())
     """, daemon.unix)
-    status, out, err = finish(process, 90)
+    status, out, err = finish(process)
     assert status == 0 and "grandchild 3.0" in out and "parent 0 10.0" in out, (out, err)
 
 
@@ -312,17 +321,19 @@ def test_exit_without_close(daemon):
 
 def test_exception_in_another_thread_at_exit(daemon):
     process = client("""
+        begun = threading.Event()
         def work():
             x = tt.ones(10)
             while True:
                 x = x + 1
-                x.sum().item()
+                if x.sum().item() > 1000:
+                    begun.set()
         with s:
             threading.Thread(target=work, daemon=True).start()
-            time.sleep(0.5)
+            begun.wait()
         print("leaving", flush=True)
     """, daemon.unix)
-    status, out, _ = finish(process, 30)
+    status, out, _ = finish(process)
     assert status == 0 and "leaving" in out
     memory_returns(daemon)
 
@@ -365,12 +376,12 @@ def test_python_code_that_we_call_at_exit(daemon, work):
         assert entered.wait(60)
         print("leaving", flush=True)
     """, daemon.unix)
-    status, out, err = finish(process, 60)
+    status, out, err = finish(process)
     assert status == 0 and "leaving" in out, (status, err)
 
 
 def test_daemon_killed(start_daemon, tt):
-    """SessionLostError at the next call or read, quickly, and again for every handle."""
+    """SessionLostError at the next read, and again for every handle."""
     from support.daemon import Daemon
     daemon = Daemon()
     try:
@@ -379,11 +390,8 @@ def test_daemon_killed(start_daemon, tt):
             assert x.sum().item() == 3
             daemon.process.kill()
             daemon.process.wait()
-            begin = time.monotonic()
             with pytest.raises(tt.SessionLostError):
-                for _ in range(1000):
-                    (x + 1).sum().item()
-            assert time.monotonic() - begin < 10
+                (x + 1).sum().item()
             with pytest.raises(tt.SessionLostError):
                 x.numpy()
             with pytest.raises(RuntimeError):  # it is one, as PyTorch's users expect
@@ -414,7 +422,7 @@ def test_daemon_memory_after_a_crowd(daemon, tt):
                 x = tt.tensor(np.ones(1 << 21, np.float32))
                 assert (x + x).sum().item() == 2 << 21
                 s.close()
-        memory_returns(daemon, 3)
+        memory_returns(daemon)
     crowd(5)
     after_few = size()
     crowd(35)

@@ -83,7 +83,7 @@ def test_what_is_to_end_ends(start_daemon, calendar, jump):
             with socket.create_connection(daemon.tcp.split(":"), 60) as silent:
                 while silent.recv(1 << 16):
                     pass
-            wait_until(lambda: mute.read(0.1) or mute.closed, 60, "who answers no ping is gone")
+            wait_until(lambda: mute.read(0.1) or mute.closed, what="who answers no ping is gone")
 
 
 def test_tokens_go_by_the_calendar(start_daemon, tt, calendar):

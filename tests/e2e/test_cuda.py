@@ -94,7 +94,7 @@ def counts(daemon):
     """What a daemon that has ended says of cuda:0: instructions and loops as kernels, instructions on the
     host, kernels compiled, read, refused."""
     daemon.terminate()
-    wait_until(lambda: "refused" in daemon.log, 30, "the last word of the device")
+    wait_until(lambda: "refused" in daemon.log, what="the last word of the device")
     line = next(x for x in daemon.log.splitlines() if "cuda:0: " in x and "refused" in x)
     return [int(n) for n in re.findall(r"(\d+) (?:instr|loops|kernels|read|refused)", line)]
 
@@ -119,7 +119,7 @@ def test_loops_are_compiled_beside_the_work_and_kept_on_disk(start):
                 np.testing.assert_array_equal(captured(x).numpy(), wanted)
             page = ask(daemon.http, "/metrics").text
             return int(re.search(r'device_work_total\{[^}]*kind="loop"\} (\d+)', page).group(1)) > 0
-        wait_until(a_loop_has_run, 60, "the loop's kernel")
+        wait_until(a_loop_has_run, what="the loop's kernel")
     instructions, loops, host, compiled, read, refused = counts(daemon)
     assert instructions >= 24 and loops > 0 and host == 0 and refused == 0, daemon.log
     assert compiled >= 4 and read == 0, daemon.log
@@ -159,7 +159,7 @@ def counted(daemon, words, made, what):
     with tt.connect(daemon.unix):
         assert made(tt, "cuda:0") == made(tt, "cpu")
     daemon.terminate()
-    wait_until(lambda: what in daemon.log, 30, "the last word of the device")
+    wait_until(lambda: what in daemon.log, what="the last word of the device")
     found = re.search(rf"(\d+) {what}", daemon.log)
     daemon.restart()  # to be ended by the fixture
     return int(found.group(1))
@@ -371,7 +371,7 @@ def test_a_lost_device(start, tmp_path, what, patience, text):
         with pytest.raises(tt.DeviceLostError, match=text):
             tt.ones(3, device="cuda:0").sum().item()
         assert tt.ones(3).sum().item() == 3.0
-    wait_until(lambda: "DEVICE_LOST: cuda:0" in daemon.log, 10, "a line in the log")
+    wait_until(lambda: "DEVICE_LOST: cuda:0" in daemon.log, what="a line in the log")
 
 
 def test_the_daemon_starts_again_without_a_lost_device(start, tmp_path):
@@ -388,7 +388,7 @@ def test_the_daemon_starts_again_without_a_lost_device(start, tmp_path):
         control("sticky 0")
         with pytest.raises(tt.DeviceLostError, match="DEVICE_LOST: cuda:0.*ILLEGAL_ADDRESS"):
             (there * 2).sum().item()
-        wait_until(lambda: daemon.log.count(" ready ") == 2, 60, "a second start")
+        wait_until(lambda: daemon.log.count(" ready ") == 2, what="a second start")
         # The same process, the same session, everything that did not lie on the lost device.
         assert daemon.alive()
         assert (here + 1).sum().item() == 10.0

@@ -70,7 +70,7 @@ def test_a_captured_program_is_graphs(start, options):
         if options.get("graphs") == "none":
             assert all(graphs == 0 for _, graphs in asked)
         else:  # once its loops are compiled, and it is the same again and again
-            wait_until(lambda: call()[0] < asked[0][0] / 4 and asked[-1][1] >= 3, 120, "graphs alone")
+            wait_until(lambda: call()[0] < asked[0][0] / 4 and asked[-1][1] >= 3, what="graphs alone")
         for found, wanted in kept:
             np.testing.assert_array_equal(found.numpy(), wanted)
 
@@ -128,7 +128,7 @@ def test_errors_of_the_data_are_told_and_change_nothing(start):
         good = [tt.tensor([3, 0, 1, 2], device="cuda").flip(0) for _ in range(6)]
         wanted = [program(x, places).tolist() for places in good]
         assert all(each == wanted[0] for each in wanted)
-        wait_until(lambda: program(x, good[0]).tolist() == wanted[0] and did(daemon)[1] > 0, 120, "graphs")
+        wait_until(lambda: program(x, good[0]).tolist() == wanted[0] and did(daemon)[1] > 0, what="graphs")
         for _ in range(3):
             with pytest.raises(IndexError, match="index 9 is out of range for size 4"):
                 program(x, tt.tensor([0, 9, 1, 1], device="cuda").flip(0)).tolist()
@@ -166,7 +166,7 @@ def test_a_device_that_is_lost_is_told(start, tmp_path, what, cause):
         program = tt.compile(lambda x, w: body(tt, x, w, 1.0))
         x, w = tt.tensor(numbers(0, 4, 6), device="cuda"), tt.tensor(numbers(1, 6, 6), device="cuda")
         on_host = tt.ones(3)
-        wait_until(lambda: program(x, w).numpy() is not None and did(daemon)[1] > 0, 120, "graphs")
+        wait_until(lambda: program(x, w).numpy() is not None and did(daemon)[1] > 0, what="graphs")
         control(what)
         with pytest.raises(tt.DeviceLostError, match=cause):
             for _ in range(20):
@@ -217,7 +217,7 @@ def test_a_program_is_interrupted_between_its_graphs(start):
             return x
 
         x = tt.ones(64, device="cuda")
-        wait_until(lambda: program(x).numpy() is not None and did(daemon)[1] > 4, 120, "graphs")
+        wait_until(lambda: program(x).numpy() is not None and did(daemon)[1] > 4, what="graphs")
         before = did(daemon)
         program(x).numpy()
         launches = did(daemon)[0] - before[0]
@@ -235,7 +235,7 @@ def test_a_program_is_interrupted_between_its_graphs(start):
                 return True
             return False
 
-        wait_until(interrupted, 120, "an interrupt in time")
+        wait_until(interrupted, what="an interrupt in time")
         assert program(x).sum().item() == 64.0
         assert did(daemon)[0] - before[0] < calls * launches
         session.close()

@@ -86,7 +86,7 @@ def test_time_of_the_device_is_charged(start_daemon):
             x = x + 1.0
         tt.cuda.synchronize()
         assert x[0].item() == 301.0
-        wait_until(lambda: session.status()["lane_seconds"] > 0, 30, "what the lane had is told when it is given back")
+        wait_until(lambda: session.status()["lane_seconds"] > 0, what="what the lane had is told when it is given back")
 
 
 def test_what_a_gpu_does_is_told(start_daemon):
@@ -112,8 +112,8 @@ def test_what_a_gpu_does_is_told(start_daemon):
         made = [told("kernels_made_total", how=how) for how in ("compiled", "read", "refused")]
         assert made[0] + made[1] == told("kernels") >= 2 and made[2] == 0
         # A batch is counted when the next question finds that it has ended.
-        wait_until(lambda: x.sum().item() == 1 << 18 and told("busy_seconds_total") > 0, 60, "a batch that has ended")
-        wait_until(lambda: told("batches_in_flight") <= 4, 60, "few batches")
+        wait_until(lambda: x.sum().item() == 1 << 18 and told("busy_seconds_total") > 0, what="a batch that has ended")
+        wait_until(lambda: told("batches_in_flight") <= 4, what="few batches")
 
         text = command(daemon, "memory")
         gpu = next(line for line in text.splitlines() if line.startswith("cuda:0") and line.endswith(" 1"))

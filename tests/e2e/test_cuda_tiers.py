@@ -9,7 +9,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from support.cuda import Control, fake
-from support.daemon import wait_until
+from support.daemon import HANG, wait_until
 from support.http import ask
 from support.raw import Raw
 
@@ -36,7 +36,7 @@ def numbers(seed, count=TWO):
 def empty(daemon):
     """Nothing is left on the device, on the host, or in files."""
     with Raw(daemon.unix) as raw:
-        wait_until(lambda: raw.used()["cuda:0"] == 0 and raw.used()["cpu"] < MIB // 4, 60, "the memory is back")
+        wait_until(lambda: raw.used()["cuda:0"] == 0 and raw.used()["cpu"] < MIB // 4, what="the memory is back")
 
 
 def side_by_side(works):
@@ -75,7 +75,7 @@ def test_a_session_of_twice_the_devices_memory(start, tt):
         np.testing.assert_array_equal(held[0].numpy()[TWO // 2:], 0)
         del held, x, view
         session.synchronize()
-        wait_until(lambda: use(session)["away"] == 0 and use(session)["used"] == 0, 60, "nothing is left")
+        wait_until(lambda: use(session)["away"] == 0 and use(session)["used"] == 0, what="nothing is left")
     empty(daemon)
 
 
@@ -129,7 +129,7 @@ def test_moves_run_beside_what_others_compute(start, tt, tmp_path):
                 np.testing.assert_array_equal((x * 2 + i).numpy(), numbers(7, 1000) * 2 + i)
         assert not there.is_set() and use(idle)["away"] == 0
         control("release 0")
-        thread.join(120)
+        thread.join(HANG)
         assert there.is_set() and use(idle)["away"] > 0
         with idle.as_current():
             for i, y in enumerate(held):
@@ -302,7 +302,7 @@ def test_blocks_that_are_kept_give_way(start, tt):
             assert x[0].item() == x[-1].item() == i
         del held, x
         session.synchronize()
-        wait_until(lambda: use(session)["away"] == 0, 60, "nothing is away")
+        wait_until(lambda: use(session)["away"] == 0, what="nothing is away")
         assert locked(daemon) >= 8 * MIB
         on_host = [tt.full((TWO,), float(i)) for i in range(14)]
         assert [x[-1].item() for x in on_host] == list(range(14))
@@ -332,12 +332,12 @@ def in_flight(tt, daemon, control, copies):
         control.taken()
         thread = threading.Thread(target=ask_for_room, args=(seen,))
         thread.start()
-        wait_until(lambda: copies.path.exists() and copies.take()["out", "locked"] > 0, 60, "a copy is asked for")
+        wait_until(lambda: copies.path.exists() and copies.take()["out", "locked"] > 0, what="a copy is asked for")
         try:
             yield idle, held
         finally:
             control("release 0")
-            thread.join(120)
+            thread.join(HANG)
             assert not thread.is_alive()
 
 
@@ -369,7 +369,7 @@ def test_a_device_that_is_lost_while_it_copies(start, tt, tmp_path):
         control("lost 0")
         with other.as_current():
             x = [tt.tensor(numbers(10 + i)) for i in range(8)]
-            wait_until(lambda: "DEVICE_LOST" in daemon.log, 60, "the loss")
+            wait_until(lambda: "DEVICE_LOST" in daemon.log, what="the loss")
             for i, y in enumerate(x):
                 np.testing.assert_array_equal(y.numpy(), numbers(10 + i))
         with idle.as_current():
@@ -383,8 +383,8 @@ def test_a_daemon_that_ends_while_it_copies(start, tt, tmp_path):
     daemon = start(control=control.path, copies=copies.path)
     with contextlib.suppress(tt.TeletensorError), in_flight(tt, daemon, control, copies):
         daemon.process.terminate()
-        wait_until(lambda: "event=signal" in daemon.log, 60, "the end begins")
-    assert daemon.process.wait(60) == 0
+        wait_until(lambda: "event=signal" in daemon.log, what="the end begins")
+    assert daemon.process.wait(HANG) == 0
     daemon.restart()  # to be ended by the fixture
 
 
@@ -422,7 +422,7 @@ def test_what_has_moved_is_on_the_device_that_comes_back(start, tt, tmp_path):
         control("sticky 0")
         with pytest.raises(tt.DeviceLostError):
             (rest[-1] + 1).sum().item()
-        wait_until(lambda: daemon.log.count(" ready ") == 2, 60, "a second start")
+        wait_until(lambda: daemon.log.count(" ready ") == 2, what="a second start")
         np.testing.assert_array_equal((first + 1).numpy(), numbers(1) + 1)
         with pytest.raises(tt.DeviceLostError):
             rest[-1].sum().item()

@@ -4,13 +4,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import grpc
 import pytest
 from support.clients import client, finish, wait_line
-from support.daemon import binary, wait_until
+from support.daemon import HANG, binary, wait_until
 from support.raw import Raw
 
 VERSION = (Path(__file__).resolve().parents[2] / "VERSION").read_text(encoding="utf-8").strip()
@@ -62,8 +61,8 @@ def test_socket_is_private_and_removed(start_daemon):
 
 def test_second_daemon_does_not_steal_the_socket(start_daemon):
     daemon = start_daemon()
-    done = run(binary(), "--listen", "127.0.0.1:0", "--socket", daemon.socket)
-    assert done.returncode != 0
+    done = run(binary(), "--listen", "127.0.0.1:0", "--socket", daemon.socket, "--state-dir", f"{daemon.folder}/second")
+    assert done.returncode == 1 and f"another daemon serves {daemon.socket}" in done.stderr, done
     with Raw(daemon.unix) as raw:
         assert raw.describe().server_version == VERSION
 
@@ -79,10 +78,10 @@ def test_stale_socket_is_replaced(start_daemon, tt):
     try:
         wait_line_of = done.stdout.readline()
         assert wait_line_of
-        wait_until(lambda: answers("unix:" + dead.socket), 20, "the new daemon answers")
+        wait_until(lambda: answers("unix:" + dead.socket), what="the new daemon answers")
     finally:
         done.terminate()
-        assert done.wait(20) == 0
+        assert done.wait(HANG) == 0
         done.stdout.close()
         dead.kill()
 
@@ -99,7 +98,7 @@ def test_ends_as_soon_as_it_is_ready(start_daemon):
     """Its HTTP server too, whose thread may not have begun to listen."""
     daemon = start_daemon("--http", "127.0.0.1:0")
     for _ in range(20):
-        assert daemon.terminate(20) == 0, daemon.log
+        assert daemon.terminate() == 0, daemon.log
         daemon.restart()
 
 
@@ -118,10 +117,11 @@ def test_signal_with_clients_at_work(start_daemon, number):
             print("lost:", e, flush=True)
     """, daemon.unix)
     wait_line(process, "working")
-    time.sleep(0.3)
+    with Raw(daemon.unix) as raw:
+        wait_until(lambda: raw.sessions()[0].completed_upto > 50, what="it is at work")
     daemon.process.send_signal(number)
-    assert daemon.process.wait(20) == 0
-    status, out, err = finish(process, 30)
+    assert daemon.process.wait(HANG) == 0
+    status, out, err = finish(process)
     assert status == 0 and "lost:" in out, (out, err)
 
 
@@ -185,10 +185,10 @@ def test_cli_serve(tmp_path):
                str(tmp_path / "s.sock")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
-        wait_until(lambda: answers(f"unix:{tmp_path}/s.sock"), 30, "the served daemon answers")
+        wait_until(lambda: answers(f"unix:{tmp_path}/s.sock"), what="the served daemon answers")
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(HANG)
         process.stdout.close()
 
 

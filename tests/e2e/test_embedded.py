@@ -10,7 +10,7 @@ import tempfile
 
 import pytest
 import teletensor
-from support.daemon import binary, wait_until
+from support.daemon import HANG, binary, wait_until
 from support.users import need_two_users
 
 CODE = """
@@ -26,7 +26,7 @@ def folder():
     """A private XDG_RUNTIME_DIR with a short path."""
     path = tempfile.mkdtemp(prefix="tte-")
     yield path
-    wait_until(lambda: not daemons_of(path), 20, "the embedded daemon ends after its last client")
+    wait_until(lambda: not daemons_of(path), what="the embedded daemon ends after its last client")
     shutil.rmtree(path, ignore_errors=True)
 
 
@@ -53,29 +53,28 @@ def daemons_of(folder):
 
 
 def start(folder, code=CODE):
-    return subprocess.Popen([sys.executable, "-c", code], env=environment(folder), stdout=subprocess.PIPE,
-                            stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen([sys.executable, "-c", code], env=environment(folder), stdin=subprocess.PIPE,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def test_a_program_without_an_address(folder):
     process = start(folder)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=HANG)
     assert out.strip() == "[2.0, 2.0, 2.0]" and process.returncode == 0, err
 
 
 def test_programs_of_one_user_share_it(folder):
-    waiting = [start(folder, CODE + "input()\n" if False else CODE + "import time; time.sleep(3)\n")
-               for _ in range(3)]
+    waiting = [start(folder, CODE + "input()\n") for _ in range(3)]
     for process in waiting:
         assert process.stdout.readline().strip() == "[2.0, 2.0, 2.0]", process.stderr.read()
     assert len(daemons_of(folder)) == 1
     for process in waiting:
-        process.communicate(timeout=60)
+        process.communicate("\n", timeout=HANG)
         assert process.returncode == 0
 
 
 def test_killed_client(folder):
-    process = start(folder, CODE + "import time; time.sleep(60)\n")
+    process = start(folder, CODE + "input()\n")
     assert process.stdout.readline().strip() == "[2.0, 2.0, 2.0]"
     process.kill()
     process.communicate()

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 from support import http2
-from support.daemon import SANITIZED, Daemon, wait_until
+from support.daemon import HANG, SANITIZED, Daemon, wait_until
 from support.http2 import (
     ACK,
     CONTINUATION,
@@ -173,7 +173,7 @@ def endure(daemon, session, tt, peers, attack, bound, spare=0):
     open_before, most, rounds = descriptors(daemon.pid), 0, 0
     for make in peers:
         with make() as peer:
-            peer.read(10)  # the server's settings: what is not acknowledged before is not in force
+            peer.read(HANG)  # the server's settings: what is not acknowledged before is not in force
             for _ in attack(peer):
                 rounds += 1
                 assert (alive * rounds).sum().item() == 28.0 * rounds
@@ -271,13 +271,13 @@ def test_connections_that_say_nothing_are_closed(daemon, tt):
     silent = []
     try:
         for at in range(200):
-            silent.append(socket.create_connection((host, int(port)), 20))
+            silent.append(socket.create_connection((host, int(port)), HANG))
             if at % 2:
                 silent[-1].sendall(http2.PREFACE[:10])
         wait_until(lambda: descriptors(daemon.pid) > before + 100, what="they are connected")
         with tt.connect(daemon.unix):
             assert tt.ones(3).tolist() == [1.0] * 3
-        wait_until(lambda: descriptors(daemon.pid) <= before, 60, "all are closed")
+        wait_until(lambda: descriptors(daemon.pid) <= before, what="all are closed")
     finally:
         for each in silent:
             each.close()
@@ -291,7 +291,7 @@ def test_connections_that_say_nothing_are_closed(daemon, tt):
                          ids=["http1", "zeros", "ones", "data on 0", "even stream", "no such kind", "settings"])
 def test_what_is_not_http2(daemon, tt, garbage):
     before = descriptors(daemon.pid)
-    with tt.connect(daemon.unix), socket.create_connection(daemon.tcp.split(":"), 20) as peer:
+    with tt.connect(daemon.unix), socket.create_connection(daemon.tcp.split(":"), HANG) as peer:
         peer.sendall(garbage)
         assert tt.ones(3).tolist() == [1.0] * 3
         peer.shutdown(socket.SHUT_WR)

@@ -6,15 +6,12 @@ import time
 
 import grpc
 import pytest
-from support.daemon import wait_until
+from support.daemon import HANG, wait_until
 from support.http2 import PING, Peer
 from support.proxy import Proxy
 from support.raw import Raw
 
 pytestmark = pytest.mark.usefixtures("invariants")
-
-# Seconds. The daemon asks after 5 of silence and waits 3, a client of TCP after 10 and waits 5.
-NOTICED = 60
 
 
 class Way:
@@ -51,33 +48,35 @@ def test_a_network_that_swallows_everything(start_daemon, tt, monkeypatch):
                 end.callback(ways[-1].proxy.close)
         waiting = {way: pool.submit(way.y.item) for way in back + gone}
         for way in back:
-            wait_until(lambda way=way: way.attached == (False, False), NOTICED, "both sides notice")
+            wait_until(lambda way=way: way.attached == (False, False), what="both sides notice")
         for way in gone:
-            wait_until(lambda way=way: way.attached == (False, None), NOTICED, "the lease is over")
+            wait_until(lambda way=way: way.attached == (False, None), what="the lease is over")
             with Raw(way.daemon.unix) as raw:
                 wait_until(lambda raw=raw: not any(raw.used().values()), what="memory back")
         assert not any(value.done() for value in waiting.values())
         for way in back + gone:
             way.proxy.restore()
         for way in back:
-            assert waiting[way].result(NOTICED) == 6000.0
+            assert waiting[way].result(HANG) == 6000.0
             way.session.close()
         for way in gone:
             with pytest.raises(tt.SessionLostError, match="nobody came back"):
-                waiting[way].result(NOTICED)
+                waiting[way].result(HANG)
             with tt.connect(way.proxy.address):
                 assert tt.ones(3).sum().item() == 3.0
             way.session.close()
 
 
 def pings(peer, pause, most):
-    """Sends them until the other side has enough, at most so many."""
+    """Sends them until the other side has enough, at most so many, each so long after the one before has been
+    acknowledged: for the other side there is no less between them."""
     for _ in range(most):
+        before = peer.seen[PING]
         peer.send(PING, 0, 0, b"12345678")
-        time.sleep(pause)
-        peer.read()
+        wait_until(lambda before=before: peer.read(0.1) or peer.closed or peer.seen[PING] > before, what="a reply")
         if peer.closed:
             break
+        time.sleep(pause)
     return [code for code in peer.codes if str(code).startswith("goaway")]
 
 
@@ -87,8 +86,8 @@ def test_pings_that_are_too_many(start_daemon, tt):
     with tt.connect(daemon.unix) as session, Peer(daemon.tcp) as rude, Peer(daemon.tcp) as polite:
         x = tt.arange(4)
         for peer in (rude, polite):
-            peer.read(10)
-        assert pings(rude, 0.05, 100) == ["goaway 11"]
+            peer.read(HANG)
+        assert pings(rude, 0, 100) == ["goaway 11"]
         assert pings(polite, 2.2, 4) == [] and not polite.closed
         assert x.sum().item() == 6 and session._transport._keeper.attach == 1
 

@@ -286,7 +286,7 @@ def test_what_makes_no_sense_is_refused_at_start(tmp_path, line):
 
 def test_a_restored_session_has_its_own_limits(start_daemon, tt):
     """What its client was told holds, though the next daemon is told less."""
-    daemon = start_daemon("--restart", "30", env={"TELETENSOR_SESSION_PROGRAMS": "6"})
+    daemon = start_daemon("--restart", "120", env={"TELETENSOR_SESSION_PROGRAMS": "6"})
     with tt.connect(daemon.unix) as s:
         x = tt.ones(2)
         fs = functions(tt, 7)

@@ -4,7 +4,7 @@ import os
 import subprocess
 
 import numpy as np
-from support.daemon import binary, wait_until
+from support.daemon import HANG, binary, wait_until
 from support.raw import Raw
 
 
@@ -17,7 +17,7 @@ def test_nobody_takes_the_log(tmp_path, tt):
                                stdout=subprocess.DEVNULL, stderr=writer)
     os.close(writer)
     try:
-        wait_until(socket.exists, 60, "the socket")
+        wait_until(socket.exists, what="the socket")
         for _ in range(400):  # more than a pipe holds
             with Raw(f"unix:{socket}") as raw:
                 session = raw.session()
@@ -30,13 +30,16 @@ def test_nobody_takes_the_log(tmp_path, tt):
         os.read(reader, 1 << 20)
         with tt.connect(f"unix:{socket}") as s, s.as_current():
             assert tt.ones(5).sum().item() == 5.0
-        assert b"event=log_left_out lines=" in os.read(reader, 1 << 20)
+        read = b""
+        while b"event=log_left_out lines=" not in read:
+            assert (more := os.read(reader, 1 << 20))
+            read += more
         os.close(reader)
         reader = None
         with tt.connect(f"unix:{socket}") as s, s.as_current():
             assert tt.ones(6).sum().item() == 6.0
         process.terminate()
-        assert process.wait(30) == 0
+        assert process.wait(HANG) == 0
     finally:
         process.kill()
         process.wait()

@@ -10,7 +10,7 @@ import grpc
 import numpy as np
 import pytest
 from support.clients import client, finish, wait_line
-from support.daemon import wait_until
+from support.daemon import HANG, wait_until
 from support.raw import SERVICE, Raw
 
 
@@ -57,7 +57,7 @@ def test_a_kernel_is_killed_and_the_next_one_goes_on(daemon, tt):
             for _ in range(10): step(w, m)
             s.synchronize()
             print("half", flush=True)
-            time.sleep(60)
+            time.sleep(600)
     """, daemon)
     wait_line(first, "half")
     first.send_signal(signal.SIGKILL)
@@ -166,7 +166,7 @@ def test_taken_over_in_the_middle_of_work(daemon, tt):
         for _ in range(3000):
             x += 1.0
     with Raw(daemon.unix) as raw:
-        wait_until(lambda: raw.sessions()[-1].queued > 0 or raw.sessions()[-1].completed_upto > 2000)
+        wait_until(lambda: raw.sessions()[-1].completed_upto > 100)
     b = tt.connect(daemon.unix, name="n")
     with b:
         y = b.kept()["x"]
@@ -205,7 +205,7 @@ def test_what_the_client_before_has_mapped(daemon, tt):
                     tt.ones(1).item()
             except tt.SessionLostError:
                 print("still", seen.min())
-                time.sleep(120)
+                time.sleep(600)
         """,
         daemon,
     )
@@ -257,7 +257,7 @@ def test_two_take_it_at_once(daemon, tt):
     for t in threads:
         t.start()
     for t in threads:
-        t.join(120)
+        t.join(HANG)
     assert not errors, errors
     assert len(done) == 20
     with tt.connect(daemon.unix, name="n") as last:
@@ -270,10 +270,9 @@ def test_interrupt_from_another_client(daemon, tt):
     running = python("""
         s = tt.connect(os.environ["TT_TEST_ADDRESS"], name="loop")
         with s.as_current():
+            from support.busy import occupy
             x = tt.ones(1000, 1000)
-            s.synchronize()
-            y = x
-            for _ in range(4000): y = y @ x * 0.001  # half a minute's work
+            y = occupy(tt)
             print("issued", flush=True)
             try:
                 y.sum().item()
@@ -341,7 +340,7 @@ def test_programs_of_the_client_before_are_gone(daemon, tt):
             x = tt.ones(2)
             s.keep("x", x)
             print(f(x).tolist(), flush=True)
-            time.sleep(60)
+            time.sleep(600)
     """, daemon.unix)
     wait_line(first, "[3.0, 3.0]")
     first.kill()

@@ -6,7 +6,7 @@ import threading
 
 import numpy as np
 import pytest
-from support.daemon import wait_until
+from support.daemon import HANG, wait_until
 from support.faults import Memory
 from teletensor._admin import Admin
 
@@ -90,7 +90,7 @@ def goes_on(tt, daemon):
         with tt.connect(daemon.unix) as other:
             return compute(tt, other)
     except tt.TeletensorError:
-        wait_until(lambda: not daemon.alive(), 60, "the daemon has ended, or answers")
+        wait_until(lambda: not daemon.alive(), what="the daemon has ended, or answers")
         return False
 
 
@@ -126,12 +126,12 @@ def test_every_allocation(start_daemon, tt, tmp_path, request_of):
         memory.fail(n)
         thread = threading.Thread(target=act, args=(session, told))
         thread.start()
-        wait_until(lambda thread=thread: not thread.is_alive() or not daemon.alive(), 60, f"an answer to {n}")
+        wait_until(lambda thread=thread: not thread.is_alive() or not daemon.alive(), what=f"an answer to {n}")
         failed += memory.end()
         if not goes_on(tt, daemon):
             ended += 1
             # By what escaped; g++ 12 does not always say which exception that was.
-            wait_until(lambda: "terminate called" in daemon.log, 20, "its last words")
+            wait_until(lambda: "terminate called" in daemon.log, what="its last words")
             daemon.restart()
             with tt.connect(daemon.unix, name="written") as again:
                 assert again.kept()["mark"].tolist() == [7.0]
@@ -139,7 +139,7 @@ def test_every_allocation(start_daemon, tt, tmp_path, request_of):
                 again.detach()
         else:
             assert not isinstance(told[0], Exception) or "of another version" not in str(told[0]), told
-        thread.join(60)
+        thread.join(HANG)
         assert not thread.is_alive() and told[0] is not False, (n, told)
         assert goes_on(tt, daemon)
         session.close()

@@ -4,7 +4,8 @@ import html
 import json
 
 import pytest
-from support.daemon import wait_until
+from support.busy import occupy
+from support.daemon import HANG, wait_until
 
 
 @pytest.fixture
@@ -35,17 +36,16 @@ def test_the_sessions_state(shell, tt):
 def test_status_of_a_busy_session(start_daemon, tt):
     daemon = start_daemon("--lanes", "1")
     with tt.connect(daemon.unix, name="busy") as session:
-        x = tt.randn(700, 700)
-        for _ in range(300):
-            x = (x @ x).softmax(0)
-        wait_until(lambda: session.status()["queued"] > 0, what="something waits for the lane")
+        x = occupy(tt)
+        wait_until(lambda: session.status()["queued"] == 1, what="it has come")
         busy = session.status()
         assert busy["id"] == session.id
         assert busy["memory"][0]["used"] > 0
-        wait_until(lambda: "commands queued" in session._repr_html_(), what="it is shown")
+        y = x + 1
+        wait_until(lambda: "2 commands queued" in session._repr_html_(), what="it is shown")
         tt.interrupt(session.name, daemon.unix)
         with pytest.raises(tt.InterruptedOpError):
-            x.sum().item()
+            y.sum().item()
     assert "closed" in session._repr_html_()
 
 
@@ -91,6 +91,6 @@ def test_watch_updates_until_it_is_stopped(shell, tt, monkeypatch):
     x = tt.ones(1 << 21)
     wait_until(lambda: updates and "8.0 MiB" in updates[-1], what="the new bytes are shown")
     shell.run_line_magic("teletensor", "unwatch")
-    watch.join(30)
+    watch.join(HANG)
     assert not watch.is_alive()
     del x

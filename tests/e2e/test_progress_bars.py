@@ -10,7 +10,7 @@ import threading
 
 import pytest
 from support.clients import START
-from support.daemon import wait_until
+from support.daemon import HANG, wait_until
 
 MIB = 1 << 20
 UPLOAD = """
@@ -57,7 +57,7 @@ class Screen:
 
     def end(self):
         os.close(self.theirs)
-        self._thread.join(20)
+        self._thread.join(HANG)
         os.close(self.ours)
         return self.text
 
@@ -68,7 +68,7 @@ def test_on_a_terminal(start_daemon, each_transport, code, what):
     screen = Screen()
     process = start(daemon, code, screen.theirs)
     try:
-        wait_until(lambda: f"{what} [" in screen.text, 60, "a bar")
+        wait_until(lambda: f"{what} [" in screen.text, what="a bar")
     finally:
         os.kill(daemon.pid, signal.SIGCONT)
     out, _ = process.communicate(timeout=120)

@@ -5,8 +5,9 @@ import signal
 
 import numpy as np
 import pytest
+from support.busy import occupy
 from support.clients import wait_line
-from support.daemon import wait_until
+from support.daemon import HANG, wait_until
 from support.raw import Raw
 from support.training import digest, trainer
 
@@ -127,14 +128,12 @@ def test_what_is_not_written_in_time_is_lost_by_name(start_daemon, tt):
         rest.detach()
     busy = tt.connect(daemon.unix, name="busy")
     with busy.as_current(), Raw(daemon.unix) as raw:
-        x = tt.ones(700, 700)
-        for _ in range(5000):
-            x = (x @ x) * 0.001
-        wait_until(lambda: any(s.name == "busy" and s.queued > 100 for s in raw.sessions()))
+        x = occupy(tt)
+        wait_until(lambda: any(s.name == "busy" and s.queued for s in raw.sessions()))
         daemon.process.send_signal(signal.SIGTERM)
-        wait_until(lambda: 'event=snapshot session="rest"' in daemon.log, 60)
+        wait_until(lambda: 'event=snapshot session="rest"' in daemon.log)
         daemon.process.send_signal(signal.SIGTERM)
-        assert daemon.process.wait(60) == 0
+        assert daemon.process.wait(HANG) == 0
         assert 'event=session_lost session="busy"' in daemon.log
         assert 'session_lost session="rest"' not in daemon.log
         daemon.restart()
@@ -183,6 +182,6 @@ def test_a_terminal_that_is_closed(start_daemon, tt):
         x = tt.arange(1000)
         assert x.sum().item() == 499_500
         daemon.process.send_signal(signal.SIGHUP)
-        assert daemon.process.wait(60) == 0
+        assert daemon.process.wait(HANG) == 0
         daemon.restart()
         assert x.sum().item() == 499_500

@@ -3,13 +3,12 @@
 import contextlib
 import random
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from support.cut import program
-from support.daemon import wait_until
+from support.daemon import HANG, wait_until
 from support.proxy import Proxy
 from support.raw import Raw
 
@@ -61,8 +60,14 @@ def test_closed_while_nobody_can_be_reached(daemon, tt):
         session = tt.connect(proxy.address)
         proxy.refuse()
         proxy.cut()
-        threading.Timer(2, proxy.accept).start()
+
+        def is_tried():
+            wait_until(lambda: proxy.refused >= 3, what="it tries to come back")
+            proxy.accept()
+        network = threading.Thread(target=is_tried)
+        network.start()
         session.close()
+        network.join()
         nothing_left(daemon)
 
 
@@ -109,13 +114,14 @@ def test_a_question_is_cut(daemon, tt):
             tt.publish("w", x, writable=True)
         for n in range(5):
             proxy.pause()
+            held = proxy.held
             with ThreadPoolExecutor(1) as pool:
                 seen = pool.submit(two.published, "w")
-                time.sleep(0.1)
+                wait_until(lambda held=held: proxy.held > held, what="it has asked")
                 assert not seen.done()
                 proxy.cut()
                 proxy.go_on()
-                seen = seen.result(60)
+                seen = seen.result(HANG)
             with two.as_current():
                 seen.add_(1)
                 assert seen.tolist() == [n + 1, n + 2, n + 3, n + 4]
@@ -185,7 +191,7 @@ def test_work_goes_on_while_nobody_is_there(daemon, tt):
         reader.start()
         wait_until(lambda: not raw.sessions()[0].attached)
         proxy.accept()
-        reader.join(20)
+        reader.join(HANG)
         assert value == [501.0]
 
 
@@ -216,7 +222,7 @@ def test_a_session_that_was_ended_says_why(start_daemon, tt):
             s.synchronize()
             proxy.refuse()
             proxy.cut()
-            wait_until(lambda: not raw.sessions(), 10)
+            wait_until(lambda: not raw.sessions())
             proxy.accept()
             with pytest.raises(tt.SessionLostError, match="nobody came back") as lost:
                 x.tolist()

@@ -7,7 +7,7 @@ import threading
 import grpc
 import numpy as np
 import pytest
-from support.daemon import wait_until
+from support.daemon import HANG, wait_until
 from support.proxy import Proxy
 from support.raw import SERVICE, Raw, metadata, nothing
 
@@ -90,7 +90,7 @@ def test_uploads_of_several_threads_do_not_mix(daemon, tt):
         for t in threads:
             t.start()
         for t in threads:
-            t.join(120)
+            t.join(HANG)
         proxy.cut_each(None)
         assert proxy.connections > 1 and not wrong
         assert not any(t.is_alive() for t in threads)
@@ -106,7 +106,7 @@ class Cut:
 
         def chunks():
             yield pb.UploadChunk(bytes=size, offset=at, data=bytes(sent)).SerializeToString()
-            self.more.wait(60)
+            self.more.wait(HANG)
 
         call = raw.channel.stream_unary(SERVICE + "Upload", nothing, pb.UploadReply.FromString)
         self.call = call.future(chunks(), metadata=(*metadata(token), ("teletensor-upload", str(key))))
@@ -132,7 +132,7 @@ def test_what_has_come_is_told_kept_and_given_up(daemon):
         for at, size in ((999, MIB), (1001, MIB), (1000, MIB + 1)):
             wrong = Cut(raw, s.token, 7, size, 10, at=at)
             with pytest.raises(grpc.RpcError) as caught:
-                wrong.call.result(20)
+                wrong.call.result(HANG)
             wrong.more.set()
             assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
         assert first.staged().received == 1000
@@ -141,7 +141,7 @@ def test_what_has_come_is_told_kept_and_given_up(daemon):
         wait_until(lambda: first.staged().received == 1024, what="the bytes that came then")
         late.more.set()
         with pytest.raises(grpc.RpcError) as caught:
-            late.call.result(20)
+            late.call.result(HANG)
         assert caught.value.code() in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.ABORTED)
         assert first.staged(give_up=True).received == 0
         wait_until(lambda: sum(raw.used().values()) < MIB, what="memory back")

@@ -152,7 +152,7 @@ def test_memory_is_the_sessions_and_comes_back(tt):
     assert used(tt) - start <= shared + 3 * 16 * MIB
     del x, a
     tt.from_numpy(tt.shared_empty(1))  # forgets the others
-    wait_until(lambda: used(tt) - start < MIB, 30, "the memory is back")
+    wait_until(lambda: used(tt) - start < MIB, what="the memory is back")
 
 
 def test_too_much_is_out_of_memory(start_daemon):

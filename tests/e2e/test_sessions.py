@@ -7,6 +7,7 @@ import threading
 
 import numpy as np
 import pytest
+from support.daemon import HANG
 
 
 def test_tcp_and_unix_addresses(start_daemon, tt):
@@ -56,7 +57,7 @@ def test_threads_of_one_session(tt):
     for t in threads:
         t.start()
     for t in threads:
-        t.join(60)
+        t.join(HANG)
     assert not problems, problems
     assert not any(t.is_alive() for t in threads)
 
@@ -103,7 +104,7 @@ def test_threads_each_with_a_session(start_daemon, tt):
     for t in threads:
         t.start()
     for t in threads:
-        t.join(60)
+        t.join(HANG)
     assert not problems, problems
 
 

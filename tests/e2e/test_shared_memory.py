@@ -126,7 +126,7 @@ def test_charged_once_and_given_back(session):
     assert used(session) - start == one
     del arrays
     gc.collect()
-    wait_until(lambda: used(session) == start, 30, "the memory is back")
+    wait_until(lambda: used(session) == start, what="the memory is back")
 
 
 def test_the_same_memory_is_used_again(session):
@@ -219,7 +219,7 @@ def test_a_killed_client_lets_go(start_daemon):
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
         # The session lives on (its lease is ten minutes), what its client looked at does not.
-        wait_until(lambda: sum(raw.used().values()) < MIB, 30, "the memory is back")
+        wait_until(lambda: sum(raw.used().values()) < MIB, what="the memory is back")
         assert raw.sessions()
     process.stdout.close()
     process.stderr.close()
@@ -362,7 +362,7 @@ def test_an_unfinished_upload_goes_with_its_connection(start_daemon):
             # Another connection has no part in it.
             assert other.ask(UPLOAD, number, ticket, number=upload, offset=8192, size=8192,
                              total=64 * MIB)[0] == 5
-        wait_until(lambda: not any(raw.used().values()), 30, "the memory is back")
+        wait_until(lambda: not any(raw.used().values()), what="the memory is back")
 
 
 def test_large_arrays_go_by_shared_memory(session):

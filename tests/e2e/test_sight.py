@@ -7,6 +7,7 @@ import sys
 
 import grpc
 import pytest
+from support.busy import occupy
 from support.clients import client, finish, wait_line
 from support.daemon import wait_until
 from support.http import ask, samples
@@ -58,7 +59,7 @@ def test_counters_stay_when_sessions_end(start_daemon, tt):
 
     def commands():
         return samples(ask(daemon.http, "/metrics").text).get(("teletensor_user_commands_total", user), 0)
-    wait_until(lambda: commands() >= 6)
+    wait_until(lambda: commands() >= 6, what="all are counted")
     found = samples(ask(daemon.http, "/metrics").text)
     assert found["teletensor_sessions_opened_total", ()] == 2
     assert found["teletensor_sessions_ended_total", (("code", "CANCELLED"),)] == 2
@@ -123,7 +124,7 @@ def test_operator_sees_the_lines_of_others(start_daemon, tt):
         def sites():
             done = cli(daemon, "memory", "--session", str(s.id), "--json")
             return [t["site"] for t in json.loads(done.stdout)["tensors"]]
-        wait_until(lambda: any("test_operator_sees_the_lines_of_others" in site for site in sites()), 20)
+        wait_until(lambda: any("test_operator_sees_the_lines_of_others" in site for site in sites()))
         assert "test_sight.py" in cli(daemon, "memory", "--session", str(s.id)).stdout
         del kept
 
@@ -133,6 +134,8 @@ def test_commands(start_daemon, tt):
     with tt.connect(daemon.unix, name="training") as s:
         kept = tt.ones(MIB)
         s.synchronize()
+        with Raw(daemon.unix) as raw:  # a lane counts its time when its turn ends
+            wait_until(lambda: raw.sessions()[0].lane_seconds > 0, what="the lane's time")
         found = json.loads(cli(daemon, "sessions", "--json").stdout)
         assert [(f["name"], f["user"], f["id"]) for f in found] == [("training", getpass.getuser(), s.id)]
         assert found[0]["lane_seconds"] > 0 and found[0]["memory"][0]["used"] >= 4 * MIB
@@ -156,11 +159,10 @@ def test_slow_log(start_daemon, tt):
         a = tt.ones(5000, 5000)  # ten times 50 ms on two fast cores
         (a @ a).sum().item()
         entries = json.loads(cli(daemon, "slowlog", "--json").stdout)
-        assert entries and entries[0]["op"] == "matmul" and entries[0]["seconds"] >= 0.05
-        assert entries[0]["name"] == "slow one" and entries[0]["session"] == s.id
-        for _ in range(3):
-            tt.ones(10).sum().item()
-        assert all(e["op"] == "matmul" for e in json.loads(cli(daemon, "slowlog", "--json").stdout))
+        # On a busy machine other instructions, and the daemon's own, may be slow as well.
+        assert all(e["seconds"] >= 0.05 for e in entries)
+        own = [e for e in entries if e["session"] == s.id]
+        assert [e["name"] for e in own if e["op"] == "matmul"] == ["slow one"]
 
 
 def test_kill(start_daemon, tt):
@@ -194,9 +196,7 @@ def test_kill(start_daemon, tt):
 def test_interrupt_of_another(start_daemon, tt):
     daemon = start_daemon()
     with tt.connect(daemon.unix) as s:
-        a = tt.ones(1500, 1500)
-        for _ in range(60):
-            a = (a @ a) * 1e-4
+        a = occupy(tt)
         assert cli(daemon, "kill", str(s.id), "--interrupt").returncode == 0
         with pytest.raises(tt.InterruptedOpError):
             a.sum().item()

@@ -9,7 +9,8 @@ import threading
 
 import numpy as np
 import pytest
-from support.daemon import wait_until
+from support.busy import occupy
+from support.daemon import HANG, wait_until
 from support.raw import Raw
 
 FLAGS = ("--lease", "120", "--restart", "60", "--drain", "60")
@@ -152,7 +153,7 @@ def test_commands(start_daemon, tt):
         sessions[1].synchronize()
     resource.prlimit(daemon.pid, resource.RLIMIT_FSIZE, (200_000, 200_000))
     drained = cli(daemon, "drain", "--json")
-    assert daemon.process.wait(60) == 0
+    assert daemon.process.wait(HANG) == 0
     facts = json.loads(drained.stdout)
     assert facts["kept"] == 1 and drained.returncode == 1
     (lost,) = facts["lost"]
@@ -172,16 +173,14 @@ def test_a_drain_ends_at_its_time(start_daemon, tt):
     daemon = start_daemon(*FLAGS, "--lanes", "1")
     with tt.connect(daemon.unix, name="rest").as_current() as rest:
         rest.keep("w", tt.arange(10))
-        rest.synchronize()
+        rest.snapshot()  # there is nothing more to write, so the little time is enough
         rest.detach()
     busy = tt.connect(daemon.unix, name="busy")
     with busy.as_current(), Raw(daemon.unix) as raw:
-        x = tt.ones(700, 700)
-        for _ in range(8000):
-            x = (x @ x) * 0.001
-        wait_until(lambda: any(s.name == "busy" and s.queued > 5000 for s in raw.sessions()))
+        x = occupy(tt)
+        wait_until(lambda: any(s.name == "busy" and s.queued for s in raw.sessions()))
         drained = cli(daemon, "drain", "--seconds", "1.5", "--json")
-        assert daemon.process.wait(60) == 0
+        assert daemon.process.wait(HANG) == 0
         facts = json.loads(drained.stdout)
         assert facts["kept"] == 1 and [s["name"] for s in facts["lost"]] == ["busy"], facts
         assert not facts["lost"][0]["goes_back"]

@@ -9,7 +9,7 @@ import threading
 
 import numpy as np
 import pytest
-from support.daemon import wait_until
+from support.daemon import HANG, wait_until
 from support.http import ask
 from support.raw import Raw
 from teletensor._admin import Admin
@@ -216,7 +216,7 @@ def test_two_large_jobs_alternate(start_daemon, tt):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(240)
+        thread.join(HANG)
     assert results == {k: [1000.0 * k + rounds] * 5 for k in range(2)}
     moved = re.search(r'moved_bytes_total\{direction="out"\} (\S+)', ask(daemon.http, "/metrics").text)
     assert float(moved[1]) < 2 * rounds * 40 * MIB / 2  # not once a round

@@ -2,7 +2,7 @@
 
 import pytest
 from support.clients import client, finish, wait_line
-from support.daemon import wait_until
+from support.daemon import HANG, wait_until
 from support.raw import Raw
 
 
@@ -45,7 +45,7 @@ def test_an_instruction_leaves_while_python_computes(start_daemon, monkeypatch):
     try:
         before = int(wait_line(process, "computing").split()[1])
         with Raw(daemon.unix) as raw:
-            wait_until(lambda: raw.sessions()[0].completed_upto > before, 20, "the addition has run")
+            wait_until(lambda: raw.sessions()[0].completed_upto > before, what="the addition has run")
     finally:
         process.kill()
         finish(process)
@@ -64,7 +64,7 @@ def test_two_threads_read(each_transport, tt):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(HANG)
     assert got == {n: 4.0 * (299 + n) for n in range(4)}
 
 

@@ -98,7 +98,7 @@ def test_errors(tt):
     with pytest.raises(RuntimeError, match="exited unexpectedly"):
         list(loader(tt, datasets.Dying(8), num_workers=2))
     with pytest.raises(RuntimeError, match="timed out after 0.5 seconds"):
-        list(loader(tt, datasets.Squares(2, slow=30.0), num_workers=1, timeout=0.5))
+        list(loader(tt, datasets.Squares(2, slow=600.0), num_workers=1, timeout=0.5))
     with pytest.raises(RuntimeError, match="does not talk to the daemon"):
         list(loader(tt, datasets.Touching(2), num_workers=1))
     for options, text in [({"num_workers": -1}, "non-negative"), ({"prefetch_factor": 2}, "prefetch_factor"),

@@ -4,10 +4,14 @@ import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
+
+from support.daemon import HANG
 
 # A shell that starts the tests in the background has them ignore SIGINT, and their children as well.
-START = """
+START = f"""
 import os, signal, sys, threading, time
+sys.path.append({str(Path(__file__).resolve().parents[1])!r})
 signal.signal(signal.SIGINT, signal.default_int_handler)
 import numpy as np
 import teletensor as tt
@@ -31,7 +35,7 @@ def read_line(process):
     return line.decode()
 
 
-def wait_line(process, text, seconds=60):
+def wait_line(process, text, seconds=HANG):
     """Reads lines until one holds `text`."""
     import threading
     timer = threading.Timer(seconds, process.kill)
@@ -45,7 +49,7 @@ def wait_line(process, text, seconds=60):
     raise AssertionError(f"no line with {text!r}; stderr: {process.stderr.read()}")
 
 
-def finish(process, seconds=60):
+def finish(process, seconds=HANG):
     """(status, stdout, stderr)."""
     try:
         out, err = process.communicate(timeout=seconds)

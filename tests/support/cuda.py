@@ -37,13 +37,13 @@ class Control:
 
     def taken(self):
         """Waits until the driver has read it: at its next call."""
-        wait_until(lambda: not self.path.exists(), 30, "the fake driver's reading of its file")
+        wait_until(lambda: not self.path.exists(), what="the fake driver's reading of its file")
 
 
 def last_words(daemon):
     """Ends a daemon: how many instructions ran on its GPU, and how often each op ran on the host."""
     daemon.terminate()
-    wait_until(lambda: "refused" in daemon.log, 30, "the last word of the device")
+    wait_until(lambda: "refused" in daemon.log, what="the last word of the device")
     instructions = int(re.search(r"cuda:0: (\d+) instructions", daemon.log).group(1))
     host = re.search(r"cuda:0: on the host: ([^\n\"]*)", daemon.log)
     found = {op: int(n) for op, n in (part.split() for part in host.group(1).split(", "))} if host else {}

@@ -467,11 +467,11 @@ class Histories(RuleBasedStateMachine):
             assert self.daemon.alive()
             raw = self.raw
             try:
-                wait_until(lambda: not any(raw.used().values()) and not raw.sessions(), 60)
+                wait_until(lambda: not any(raw.used().values()) and not raw.sessions())
             except AssertionError:
                 raise AssertionError(f"{raw.used()} of {[str(s) for s in raw.sessions()]} stay: "
                                      f"{self.daemon.log[-4000:]}") from None
-            wait_until(lambda: not list(self.daemon.state.glob("*.session")), 60, "no file is left")
+            wait_until(lambda: not list(self.daemon.state.glob("*.session")), what="no file is left")
 
 
 @contextlib.contextmanager

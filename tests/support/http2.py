@@ -7,6 +7,8 @@ import ssl
 import struct
 from collections import Counter
 
+from support.daemon import HANG
+
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = (
     0, 1, 2, 3, 4, 6, 7, 8, 9)
 END_STREAM, ACK, END_HEADERS = 1, 1, 4
@@ -55,8 +57,8 @@ class Peer:
             self.socket.connect(address.removeprefix("unix:"))
         else:
             host, port = address.removeprefix("tls://").rsplit(":", 1)
-            self.socket = socket.create_connection((host, int(port)), 20, (source, 0) if source else None)
-        self.socket.settimeout(60)
+            self.socket = socket.create_connection((host, int(port)), HANG, (source, 0) if source else None)
+        self.socket.settimeout(HANG)
         if context:
             self.socket = context.wrap_socket(self.socket, server_hostname="localhost")
         self.acks, self.closed = acks, False

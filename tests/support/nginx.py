@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support.daemon import binary, wait_until
+from support.daemon import HANG, binary, wait_until
 from support.tls import Authority
 
 CONFIGURATION = Path(__file__).resolve().parents[2] / "deploy/nginx.conf"
@@ -55,10 +55,10 @@ def in_front(start_daemon, folder):
         with socket.socket() as s:
             return s.connect_ex(("127.0.0.1", port)) == 0
     try:
-        wait_until(up, 30, "nginx listens")
+        wait_until(up, what="nginx listens")
         token = subprocess.run([binary(), "--state-dir", f"{daemon.folder}/state", "--create-token", "alice:user"],
                                capture_output=True, text=True, timeout=30).stdout.strip()
         yield Front(daemon, authority, f"tls://127.0.0.1:{port}", token)
     finally:
         nginx.terminate()
-        nginx.wait(20)
+        nginx.wait(HANG)

@@ -40,12 +40,14 @@ class Proxy:
     sent n bytes; `sent` counts them. HTTP/2 frames are cut wherever n falls. `cut_after_frames(n)`: it
     dies behind the n-th HTTP/2 frame, counted in both directions (`frames`). `cut_each(draw)`: every
     connection dies after draw() bytes of the client's, or of both. `pause()` holds all bytes back.
+    `held` counts pieces that a pause has held back, `refused`: connections that were closed at once.
     `swallow()`: a network that drops all packets, without a word to either side, until `restore()`; what was
     open then stays dead. `tcp`: clients come by TCP."""
 
     def __init__(self, target, tcp=False):
         self.target, self.limit, self.sent = target, None, 0
         self.frame_limit, self.frames = None, 0
+        self.held = self.refused = 0
         self.connections, self._draw, self._both, self._refusing = 0, None, False, False
         self._going = threading.Event()
         self._going.set()
@@ -72,6 +74,7 @@ class Proxy:
                 return
             self._whole.wait()
             if self._refusing:
+                self.refused += 1
                 client.close()
                 continue
             self.connections += 1
@@ -91,7 +94,10 @@ class Proxy:
         passed, most, draw, holes = 0, None, None, self._holes
         try:
             while data := source.recv(1 << 16):
-                self._going.wait()
+                if not self._going.is_set():
+                    with self._lock:
+                        self.held += 1
+                    self._going.wait()
                 if holes != self._holes:
                     continue
                 if draw is not self._draw:

@@ -1,0 +1,41 @@
+"""Work that goes on until the test ends it: what the test does meanwhile is a matter of order, not of speed."""
+
+import contextlib
+
+
+def endless(x):
+    while x.sum() > 0:
+        x = x * 1.0
+    return x
+
+
+def until(x, gate):
+    while gate.sum() > 0:
+        x = x * 1.0
+    return x
+
+
+def occupy(tt):
+    """A tensor that is computed until an interrupt or the session's end. The current session's commands after it stay
+    in the queue until then."""
+    return tt.jit.script(endless)(tt.ones(1))
+
+
+@contextlib.contextmanager
+def held(tt, session):
+    """Commands that `session` issues inside the block are queued, and run together at its end. Over a UNIX socket."""
+    with tt.connect(session.address) as opener:
+        with opener.as_current():
+            gate = tt.ones(1)
+            tt.publish("gate", gate, writable=True)
+            opener.synchronize()
+        with session.as_current():
+            running = tt.jit.script(until)(tt.ones(1), tt.published("gate"))
+        try:
+            with session.as_current():
+                yield
+        finally:
+            with opener.as_current():
+                gate.zero_()
+                opener.synchronize()
+                del running, gate
