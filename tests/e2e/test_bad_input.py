@@ -253,14 +253,18 @@ def test_too_many_commands(raw):
     refused(session, (*TOO_MUCH,))
 
 
-def test_beyond_the_credits(raw):
-    """A client that ignores credits is ended, or slowed: never let pile up."""
-    session = raw.session()
-    limits = session.reply.limits
-    assert 0 < limits.credit_upto < 10**6 and 0 < limits.credit_bytes <= 1 << 30
-    session.seq = limits.credit_upto + 1
-    session.run(session.constant([1.0]))
-    refused(session, (*OUT_OF_ORDER, *TOO_MUCH))
+def test_beyond_the_credits(start_daemon):
+    """A client that ignores credits is ended, with its frame in order and otherwise right."""
+    with Raw(start_daemon("--session-queue", "256").unix) as raw:
+        session = raw.session()
+        limits = session.reply.limits
+        assert limits.credit_upto == 256 < limits.max_frame_commands
+        session.run(session.constant([1.0]), *[session.command(op=1, arguments=[2])] * 255, session.fetch(256))
+        refused(session, TOO_MUCH, "beyond the credits", "command 257", "granted up to 256")
+        session = raw.session()
+        session.run(session.constant([1.0]), *[session.command(op=1, arguments=[2])] * 254, session.fetch(255))
+        assert np.frombuffer(session.fetched().data, np.float32).tolist() == [1.0]
+        session.close()
 
 
 def test_hello(raw):

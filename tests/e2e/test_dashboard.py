@@ -82,7 +82,7 @@ def test_a_person_sees_who_holds_what(admin, browser, tt):
         assert token not in browser.script("return document.documentElement.outerHTML")
         picture = os.environ.get("TELETENSOR_SCREENSHOT")
         if picture:
-            browser.wait(lambda: browser.script("return timeline.length") >= 20, 60)
+            browser.wait(lambda: browser.script("return timeline.length") >= 20)
             browser.screenshot(picture)
         # Kill, from the page.
         row = [int(r[0]) for r in browser.rows("sessions")].index(ids[0]) + 1
@@ -154,9 +154,11 @@ def test_the_page_holds_nothing_inline(start_daemon):
 
 
 BUSY = """
+    from support.busy import occupy
     a = tt.ones(1500, 1500)
     s.synchronize()
     print("queueing", s.id, flush=True)
+    b = occupy(tt)
     for _ in range(3000):
         a = (a @ a) * 1e-4
     try:

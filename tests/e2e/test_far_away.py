@@ -5,6 +5,7 @@ import threading
 
 import numpy as np
 import pytest
+from support.daemon import HANG
 from support.far import Far
 from support.proxy import Proxy
 
@@ -37,28 +38,24 @@ def values(parameters):
 
 def test_training_over_a_bad_network(daemon, tt):
     """200 ms there and back, 2 % of the pieces lost, cut again and again: the same bits."""
-    def run():
+    def run(cut):
         losses = []
-        weights = train(tt, 120, lambda step, loss: step % 10 or losses.append(loss.item()))
+
+        def read(step, loss):
+            if step % 30 == 25:
+                cut()
+            if step % 10 == 0:
+                losses.append(loss.item())
+        weights = train(tt, 120, read)
         return losses, values(weights)
 
     with tt.connect(daemon.unix):
-        wanted = run()
-    far, done = Far(daemon.socket, trip=0.2, jitter=0.02, loss=0.02), threading.Event()
-
-    def cut():
-        while not done.wait(1.5):
-            far.cut()
-    cutter = threading.Thread(target=cut)
+        wanted = run(lambda: None)
+    far = Far(daemon.socket, trip=0.2, jitter=0.02, loss=0.02)
     with contextlib.closing(far):
         with tt.connect(far.address):
-            cutter.start()
-            try:
-                assert run() == wanted
-            finally:
-                done.set()
-                cutter.join()
-        assert far.connections > 2
+            assert run(far.cut) == wanted
+        assert far.connections > 4
 
 
 def test_lines_wait_for_nobody(daemon, tt):
@@ -69,7 +66,7 @@ def test_lines_wait_for_nobody(daemon, tt):
     with contextlib.closing(proxy), tt.connect(proxy.address):
         tt.synchronize()
         proxy.pause()
-        late = threading.Timer(60, proxy.go_on)
+        late = threading.Timer(HANG, proxy.go_on)
         late.start()
         parameters = train(tt, 100)
         assert late.is_alive(), "something waited for the daemon"

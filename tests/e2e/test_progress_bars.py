@@ -27,6 +27,21 @@ print("go", flush=True)
 sys.stdin.readline()
 print("got", x.numpy().sum(), flush=True)
 """
+# Tells what an upload would draw on, and whether something is there that draws.
+WATCHED = """
+import contextlib
+from teletensor import _convert, _progress_bar as bars
+watched = bars.watched
+
+@contextlib.contextmanager
+def telling(what, size):
+    with watched(what, size) as moved:
+        there = any(t.name == "teletensor-progress" for t in threading.enumerate())
+        print(f"on {bars._display()}, {'a' if there else 'no'} thread", flush=True)
+        yield moved
+
+_convert.watched = telling
+"""
 
 
 def start(daemon, code, stderr, **more):
@@ -71,7 +86,7 @@ def test_on_a_terminal(start_daemon, each_transport, code, what):
         wait_until(lambda: f"{what} [" in screen.text, what="a bar")
     finally:
         os.kill(daemon.pid, signal.SIGCONT)
-    out, _ = process.communicate(timeout=120)
+    out, _ = process.communicate(timeout=HANG)
     assert process.returncode == 0 and out.split()[0] in ("sent", "got"), screen.text
     last = screen.end().rstrip("\r\n").split("\r")[-1]
     assert last.startswith(f"{what} [{'#' * 30}] 16.0 MiB of 16.0 MiB, "), last
@@ -81,11 +96,11 @@ def test_on_a_terminal(start_daemon, each_transport, code, what):
 def test_none_in_pipes_or_when_turned_off(start_daemon, terminal):
     daemon = start_daemon("--lease", "60")
     screen = Screen() if terminal else None
-    process = start(daemon, UPLOAD, screen.theirs if screen else subprocess.PIPE,
+    process = start(daemon, WATCHED + UPLOAD, screen.theirs if screen else subprocess.PIPE,
                     **{"TELETENSOR_PROGRESS": "0"} if terminal else {})
-    threading.Event().wait(2)  # longer than bars wait; a slower box only shows less
+    assert process.stdout.readline() == "on None, no thread\n"  # the upload is under way
     os.kill(daemon.pid, signal.SIGCONT)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=HANG)
     assert out == "sent 1\n" and (screen.end() if screen else err) == ""
 
 

@@ -1,11 +1,10 @@
 """kill -9 behind a snapshot: what ran since runs again, bit for bit, or the session says how far back it is."""
 
-import time
-
 import numpy as np
 import pytest
 from support.clients import wait_line
 from support.daemon import wait_until
+from support.raw import Raw
 from support.training import digest, trainer
 
 FLAGS = ("--lease", "120", "--restart", "60", "--drain", "60")
@@ -159,16 +158,22 @@ def test_closing_a_rolled_back_session_ends_it(start_daemon, tt, monkeypatch):
     wait_until(lambda: not list(daemon.state.glob("*.session")))
 
 
-def test_five_crashes_under_three_training_clients(start_daemon):
+def test_five_crashes_under_three_training_clients(start_daemon, tmp_path):
     """SIGKILL at any moment: the daemon always starts, and the bits are those of whole runs."""
     daemon = start_daemon(*FLAGS, "--snapshot-every", "0.3")
-    rounds = 250
+    rounds, go_on = 250, tmp_path / "go_on"
     wanted = [digest(trainer(daemon, seed, rounds, snapshot=True)) for seed in (1, 2, 3)]
-    clients = [trainer(daemon, seed, rounds, snapshot=True) for seed in (1, 2, 3)]
+    clients = [trainer(daemon, seed, rounds, snapshot=True, go_on=go_on) for seed in (1, 2, 3)]
     for process in clients:
         wait_line(process, "begun")
     for kills in range(5):
-        time.sleep(0.05 * kills)
+        with Raw(daemon.unix) as raw:
+            def most(raw=raw):
+                return max((s.completed_upto for s in raw.sessions()), default=0)
+            least = most() + 100 * kills
+            wait_until(lambda most=most, least=least: most() >= least or len(list(tmp_path.glob("go_on.*"))) == 3,
+                       what="work before the crash")
         daemon.crash()
         assert "event=session_not_restored" not in daemon.log, daemon.log
+    go_on.touch()
     assert [digest(process) for process in clients] == wanted

@@ -2,16 +2,18 @@
 SECURITY.md names these tests."""
 
 import contextlib
+import http.client
 import json
 import os
 import sqlite3
+import ssl
 import subprocess
 import sys
 import time
 
 import grpc
 import pytest
-from support.daemon import binary
+from support.daemon import HANG, binary
 from support.http import ask
 from support.raw import Raw, messages, nothing
 from support.tls import Authority
@@ -251,15 +253,32 @@ def test_a_proxys_socket_is_not_the_own_one(start_daemon, tt, tmp_path):
     daemon.stop = lambda: ""
 
 
-def test_http_over_tls_needs_a_token(start_daemon, authority):
-    import http.client
-    import ssl
-    daemon = start_daemon(*tls_flags(authority), "--http", "127.0.0.1:0")
-    # On loopback HTTP stays plain, for a monitor beside the daemon.
-    token_of(daemon, "alice")
-    assert ask(daemon.http, "/metrics").status == 401
-    with contextlib.suppress(OSError, ssl.SSLError, http.client.HTTPException):
-        http.client.HTTPSConnection(daemon.http, timeout=5).request("GET", "/healthz")
+def test_http_over_tls_needs_a_token(start_daemon, authority, tmp_path):
+    """Also on health pages nothing but TLS is spoken. On loopback HTTP stays plain, for a monitor beside the daemon."""
+    plain = start_daemon(*tls_flags(authority), "--http", "127.0.0.1:0")
+    plain_token = token_of(plain, "alice")
+    assert ask(plain.http, "/metrics").status == 401
+    assert ask(plain.http, "/metrics", token=plain_token).status == 200
+    # This spelling of loopback counts as another address, where HTTP speaks TLS.
+    state = ["--state-dir", str(tmp_path / "state")]
+    token = subprocess.run([binary(), *state, "--create-token", "alice:user"], capture_output=True, text=True,
+                           check=True).stdout.strip()
+    daemon = start_daemon(*tls_flags(authority), *state, "--http", "127.1:0")
+    port = int(daemon.http.rsplit(":", 1)[1])
+    stranger = Authority(tmp_path / "other", "another authority")
+
+    def status(ca, path, token=None):
+        context = ssl.create_default_context(cafile=str(ca))
+        with contextlib.closing(http.client.HTTPSConnection("127.0.0.1", port, timeout=HANG, context=context)) as http_:
+            http_.request("GET", path, headers={"Authorization": f"Bearer {token}"} if token else {})
+            return http_.getresponse().status
+    assert status(authority.ca, "/healthz") == 200
+    assert status(authority.ca, "/metrics") == status(authority.ca, "/metrics", "tt_" + "0" * 64) == 401
+    assert status(authority.ca, "/metrics", token) == 200
+    with pytest.raises(ssl.SSLCertVerificationError):
+        status(stranger.ca, "/healthz")
+    with pytest.raises((OSError, http.client.HTTPException)):  # without TLS there is no answer
+        ask(f"127.0.0.1:{port}", "/healthz")
 
 
 def test_tokens_are_kept_as_hashes(start_daemon):

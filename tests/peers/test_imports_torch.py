@@ -18,7 +18,7 @@ assert s.transport == "native" and tt.tensor(x.numpy()).sum().item() == x.sum().
     "tensorflow": "assert float(tf.reduce_sum(tf.ones((30, 30)))) == 900.0\n",
     "grpc": """
 channel = grpc.insecure_channel(os.environ["TT_TEST_ADDRESS"])
-grpc.channel_ready_future(channel).result(timeout=20)
+grpc.channel_ready_future(channel).result(timeout=200)
 """,
 }
 IMPORTS = {"teletensor": "import teletensor as tt\n", "torch": "import torch\n",

@@ -8,6 +8,8 @@ import time
 import urllib.error
 import urllib.request
 
+from support.daemon import HANG
+
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 
 
@@ -78,7 +80,7 @@ class Browser:
         """What the page wrote to its console, refusals of its security policy included."""
         return self._call("POST", "/se/log", {"type": "browser"})
 
-    def wait(self, true, seconds=30, what="the page"):
+    def wait(self, true, seconds=HANG, what="the page"):
         end = time.monotonic() + seconds
         while True:
             try:
@@ -98,5 +100,5 @@ class Browser:
             self._call("DELETE", "")
         finally:
             self._driver.terminate()
-            self._driver.wait(20)
+            self._driver.wait(HANG)
             self._driver.stdout.close()

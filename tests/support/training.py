@@ -7,7 +7,7 @@ from support.clients import client, finish
 
 TRAIN = """
     import hashlib
-    def train(rounds, seed, mark, snapshot):
+    def train(rounds, seed, mark, snapshot, go_on):
         tt.manual_seed(seed)
         x = tt.tensor(np.linspace(-1, 1, 256, dtype=np.float32).reshape(64, 4))
         net = tt.nn.Sequential(tt.nn.Linear(4, 16), tt.nn.Tanh(), tt.nn.Dropout(0.1), tt.nn.Linear(16, 2))
@@ -26,19 +26,23 @@ TRAIN = """
             loss.backward()
             opt.step()
             if i == rounds // 8: print(mark, flush=True)
+            if i == rounds // 2 and go_on:
+                open(f"{go_on}.{seed}", "w").close()
+                while not os.path.exists(go_on): time.sleep(0.01)
         for p in net.parameters(): digest.update(p.detach().numpy().tobytes())
         print("digest", digest.hexdigest(), flush=True)
 """
 
 
-def trainer(daemon, seed, rounds, snapshot=False):
-    """A client that trains and prints "begun" early on; with `snapshot` one is taken first."""
-    code = textwrap.dedent(TRAIN) + f"train({rounds}, {seed}, 'begun', {snapshot})\n"
+def trainer(daemon, seed, rounds, snapshot=False, go_on=""):
+    """A client that trains and prints "begun" early on; with `snapshot` one is taken first. In the
+    middle it makes a file `go_on`.SEED and waits for the file `go_on`."""
+    code = textwrap.dedent(TRAIN) + f"train({rounds}, {seed}, 'begun', {snapshot}, {str(go_on)!r})\n"
     return client(code, daemon.unix)
 
 
 def digest(process):
     """Of the bits of its losses and weights."""
-    status, out, err = finish(process, 240)
+    status, out, err = finish(process)
     assert status == 0, err
     return re.search("digest ([0-9a-f]+)", out).group(1)
