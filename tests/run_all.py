@@ -3,19 +3,23 @@
 Stages: unit (gtest executables through ctest), and the pytest folders policy, e2e, ops, peers.
 Every stage runs whatever happened before it. The last line is `N passed, N failed`; the exit status
 is 0 only when something ran and nothing failed. A crash, a time-out or a missing stage counts as a
-failed case.
+failed case. Skipped cases are listed with their reasons above the last line; one that is not in
+tests/skips.txt counts as failed.
 """
 
+import fnmatch
 import os
 import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ElementTree
+from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = Path(os.environ.get("TELETENSOR_BUILD", ROOT / "build" / "release"))
 RESULTS = ROOT / "build" / "results"
+SKIPS = ROOT / "tests" / "skips.txt"
 JOBS = str(min(os.cpu_count() or 1, 4))  # programs, or files of a folder, side by side
 # Seconds; CI gives the whole run 90 minutes.
 LIMITS = {"unit": 1500, "policy": 900, "e2e": 2700, "ops": 1800, "peers": 1800}
@@ -33,18 +37,53 @@ def run(command: list[str], limit: int) -> int:
         return 124
 
 
-def count_cases(path: Path) -> tuple[int, int]:
-    """Passed and failed cases of a JUnit file as gtest and pytest write it."""
-    passed = failed = 0
+@dataclass
+class Cases:
+    """What became of the cases of a stage; `skipped`: (case, reason)."""
+
+    passed: int = 0
+    failed: int = 0
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+
+    def add(self, other: "Cases") -> None:
+        self.passed += other.passed
+        self.failed += other.failed
+        self.skipped += other.skipped
+
+
+def read_cases(path: Path) -> Cases:
+    """The cases of a JUnit file as gtest and pytest write it."""
+    found = Cases()
     for case in ElementTree.parse(path).iter("testcase"):
+        skip = case.find("skipped")
         if case.find("failure") is not None or case.find("error") is not None:
-            failed += 1
-        elif case.find("skipped") is None and case.get("status", "run") == "run":
-            passed += 1
-    return passed, failed
+            found.failed += 1
+        elif skip is not None:
+            name = ".".join(part for part in (case.get("classname"), case.get("name")) if part)
+            found.skipped.append((name, reason_of(skip)))
+        elif case.get("status", "run") == "run":
+            found.passed += 1
+    return found
 
 
-def run_unit() -> tuple[int, int]:
+def reason_of(skip: ElementTree.Element) -> str:
+    """pytest gives the reason of a skipped module in the element's text, gtest behind the file."""
+    message = skip.get("message", "")
+    if message == "collection skipped":
+        message = (skip.text or "").rpartition("Skipped: ")[2].rstrip("')\"")
+    return message.strip().splitlines()[-1] if message.strip() else "no reason"
+
+
+def unexpected(skipped: list[tuple[str, str]], allowed: str) -> list[tuple[str, str]]:
+    """Those of the skipped cases that no line of skips.txt's text names."""
+    patterns = [line.split(" | ", 1) for line in allowed.splitlines()
+                if line.strip() and not line.startswith("#")]
+    return [(case, reason) for case, reason in skipped
+            if not any(fnmatch.fnmatchcase(case, name) and fnmatch.fnmatchcase(reason, why)
+                       for name, why in patterns)]
+
+
+def run_unit() -> Cases:
     results = BUILD / "results"
     for old in results.glob("*.xml"):
         old.unlink()
@@ -53,49 +92,54 @@ def run_unit() -> tuple[int, int]:
         ["ctest", "--test-dir", str(BUILD), "-L", "^unit$", "-j", JOBS, "--output-on-failure",
          "--output-junit", str(summary)], LIMITS["unit"])
     if not summary.exists():
-        return 0, 1
-    passed = failed = 0
+        return Cases(failed=1)
+    found = Cases()
     for executable in ElementTree.parse(summary).iter("testcase"):
         report = results / f"{executable.get('name')}.xml"
         good = executable.get("status") == "run"
         try:
-            ran, broken = count_cases(report)
+            cases = read_cases(report)
         except (FileNotFoundError, ElementTree.ParseError):
-            ran, broken = int(good), 0  # a program that writes no report is one case
-        if not good and broken == 0:
-            broken = 1  # it crashed after its last case, or ran out of time
-        passed, failed = passed + ran, failed + broken
-    return passed, failed or int(status != 0)
+            cases = Cases(passed=int(good))  # a program that writes no report is one case
+        if not good and cases.failed == 0:
+            cases.failed = 1  # it crashed after its last case, or ran out of time
+        found.add(cases)
+    found.failed = found.failed or int(status != 0)
+    return found
 
 
-def run_pytest(stage: str) -> tuple[int, int]:
+def run_pytest(stage: str) -> Cases:
     report = RESULTS / f"{stage}.xml"
     status = run([sys.executable, "-m", "pytest", "-q", f"tests/{stage}", f"--junitxml={report}",
                   "-p", "no:cacheprovider", "-n", JOBS, "--dist", "loadfile",
                   "--max-worker-restart", "0"],  # after a crash xdist waits for ever
                  LIMITS[stage])
     try:
-        passed, failed = count_cases(report)
+        found = read_cases(report)
     except (FileNotFoundError, ElementTree.ParseError):
-        passed, failed = 0, 1
-    return passed, failed or int(status != 0)
+        found = Cases(failed=1)
+    found.failed = found.failed or int(status != 0)
+    return found
 
 
 def main(stages: list[str]) -> int:
     RESULTS.mkdir(parents=True, exist_ok=True)
-    total_passed = total_failed = 0
-    rows = []
+    total, rows = Cases(), []
     for stage in stages:
         print(f"== {stage}", flush=True)
         (RESULTS / f"{stage}.xml").unlink(missing_ok=True)
         begin = time.monotonic()
-        passed, failed = run_unit() if stage == "unit" else run_pytest(stage)
-        rows.append(f"{stage}: {passed} cases passed, {failed} failed "
-                    f"in {time.monotonic() - begin:.0f} s")
-        total_passed, total_failed = total_passed + passed, total_failed + failed
+        found = run_unit() if stage == "unit" else run_pytest(stage)
+        rows.append(f"{stage}: {found.passed} cases passed, {found.failed} failed, {len(found.skipped)} "
+                    f"skipped in {time.monotonic() - begin:.0f} s")
+        total.add(found)
+    wrong = unexpected(total.skipped, SKIPS.read_text(encoding="utf-8"))
+    total.failed += len(wrong)
     print("\n".join(["== summary", *rows]))
-    print(f"{total_passed} passed, {total_failed} failed", flush=True)
-    return 0 if total_passed > 0 and total_failed == 0 else 1
+    for case, reason in total.skipped:
+        print(f"skipped{', which is a failure' if (case, reason) in wrong else ''}: {case}: {reason}")
+    print(f"{total.passed} passed, {total.failed} failed", flush=True)
+    return 0 if total.passed > 0 and total.failed == 0 else 1
 
 
 if __name__ == "__main__":

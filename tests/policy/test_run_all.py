@@ -1,0 +1,69 @@
+"""tests/run_all.py: what it reads out of reports, and that it passes no skip over in silence."""
+
+import importlib.util
+import subprocess
+import sys
+
+from repository import ROOT
+
+PYTEST = """<testsuites><testsuite>
+<testcase classname="tests.e2e.test_a" name="test_good" />
+<testcase classname="tests.e2e.test_a" name="test_bad"><failure message="x" /></testcase>
+<testcase classname="tests.e2e.test_a" name="test_broken"><error message="x" /></testcase>
+<testcase classname="tests.e2e.test_a" name="test_none[b]"><skipped message="not installed: nginx (list)" /></testcase>
+<testcase classname="" name="tests.e2e.test_m"><skipped message="collection skipped">
+('/x/test_m.py', 13, 'Skipped: needs root, to be two users')</skipped></testcase>
+</testsuite></testsuites>"""
+GTEST = """<testsuites><testsuite>
+<testcase classname="A" name="Runs" status="run" result="completed" />
+<testcase classname="A" name="Skips" status="run" result="skipped"><skipped message="a_test.cc:3&#x0A;one core&#x0A;" />
+</testcase>
+<testcase classname="A" name="DISABLED_Is" status="notrun" result="suppressed" />
+</testsuite></testsuites>"""
+
+
+def load():
+    spec = importlib.util.spec_from_file_location("run_all", ROOT / "tests/run_all.py")
+    module = sys.modules["run_all"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_reports(tmp_path):
+    run_all, path = load(), tmp_path / "report.xml"
+    path.write_text(PYTEST, encoding="utf-8")
+    found = run_all.read_cases(path)
+    assert (found.passed, found.failed) == (1, 2)
+    assert found.skipped == [("tests.e2e.test_a.test_none[b]", "not installed: nginx (list)"),
+                             ("tests.e2e.test_m", "needs root, to be two users")]
+    path.write_text(GTEST, encoding="utf-8")
+    found = run_all.read_cases(path)
+    assert (found.passed, found.failed, found.skipped) == (1, 0, [("A.Skips", "one core")])
+
+
+def test_a_skip_needs_its_line():
+    unexpected = load().unexpected
+    allowed = "# A comment.\n\ntests.a.test_* | not installed: nginx*\nA.Skips | one core\n"
+    assert unexpected([("tests.a.test_x[1]", "not installed: nginx (list)"), ("A.Skips", "one core")], allowed) == []
+    for case in (("tests.b.test_x", "not installed: nginx"), ("tests.a.test_x", "no time"), ("A.Skips", "")):
+        assert unexpected([case], allowed) == [case]
+
+
+def test_the_last_line(tmp_path):
+    """Of a stage with a case that passes, one that fails and skips, of which one is in no list."""
+    folder = tmp_path / "tests" / "e2e"
+    folder.mkdir(parents=True)
+    (folder / "test_some.py").write_text("""import pytest
+def test_good(): pass
+def test_bad(): assert False
+def test_none(): pytest.skip("known: here")
+def test_other(): pytest.skip("new")
+""", encoding="utf-8")
+    (tmp_path / "tests" / "run_all.py").write_bytes((ROOT / "tests/run_all.py").read_bytes())
+    (tmp_path / "tests" / "skips.txt").write_text("tests.e2e.test_some.test_none | known: *\n", encoding="utf-8")
+    done = subprocess.run([sys.executable, str(tmp_path / "tests" / "run_all.py"), "e2e"], capture_output=True,
+                          text=True, cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[-3:] == [
+        "skipped: tests.e2e.test_some.test_none: known: here",
+        "skipped, which is a failure: tests.e2e.test_some.test_other: new", "1 passed, 2 failed"]
