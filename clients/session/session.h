@@ -90,6 +90,8 @@ class Session : public autograd::Issuer {
   autograd::Graph& graph() { return graph_; }
   const ops::Catalog& catalog() const { return graph_.catalog(); }
   std::uint64_t last_seq() const { return seq_; }
+  // Names of tensors that the program has not let go.
+  std::uint64_t held() const { return amounts_.handles - releases_.size(); }
 
   // ---- API thread. Eager errors; nothing waits but for credits.
   Status apply(OpId op, std::span<const Var> arguments, std::span<const std::uint32_t> counts,

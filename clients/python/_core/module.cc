@@ -421,6 +421,7 @@ void bind_session(nb::module_& m) {
           "Waits until everything issued has run. Raises no late error.")
       .def_prop_ro("completed_upto", [](const PySession& s) { return s.completed_upto(); })
       .def_prop_ro("waits", [](const PySession& s) { return s.waits(); })
+      .def_prop_ro("held", [](const PySession& s) { return s.held(); })
       .def_prop_ro("last_seq", [](const PySession& s) { return s.last_seq(); })
       .def("record", [](PySession& s, bool on) { s.recorder().turn(on); })
       .def("take_record",

@@ -7,7 +7,6 @@ lease is over; frames that had not come then go again, and nothing runs twice (d
 
 from __future__ import annotations
 
-import logging
 import random
 import threading
 import time
@@ -15,17 +14,18 @@ import weakref
 from typing import TYPE_CHECKING, NamedTuple
 
 from . import _core
+from ._notices import log, tell
 
 if TYPE_CHECKING:
     from ._transport import Transport
 
 __all__ = ["GONE", "AttachError", "Attached", "End", "Keeper"]
 
-log = logging.getLogger("teletensor")
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 2.0
 # Seconds: nobody listens for so long, so the daemon is not there any more. One that keeps its sessions
 # over a restart says for how long to wait.
 GONE = 1.5
+_LONG = 1.0  # seconds without a connection that a person is told of
 _FUTILE = 50  # streams in a row that end without a word
 _MARGIN = 10  # seconds beyond the lease: the daemon counts from when it noticed
 # Codes with which a connection ends, rather than a session.
@@ -78,6 +78,8 @@ class Keeper:
         self._transport, self._lease, self._restart = transport, lease, restart
         self._core = weakref.ref(core)
         self.attach = 1
+        self.ended: End | None = None  # why the session is lost
+        self.away_since: float | None = None  # of time.monotonic(): there is no connection
         self.attached = threading.Event()
         self._stopped = threading.Event()
         self._stream = core.take_up(1, 0)
@@ -118,18 +120,29 @@ class Keeper:
             if core is None:
                 break
             if core.over or not self.keeps or not end.cut:
-                core.lost(_LOST, _sentence(end))
+                self._lose(core, end)
                 break
             futile = futile + 1 if core.progress_upto == before else 0
+            if futile > _FUTILE:
+                self._lose(core, end)
+                break
             del core
-            if futile > _FUTILE or not self._again(end):
-                if futile > _FUTILE and (core := self._core()) is not None:
-                    core.lost(_LOST, _sentence(end))
+            if not self._again(end):
                 break
         self.attached.set()
 
+    def _lose(self, core: _core.Session, end: End) -> None:
+        """The session is over; unless the program has closed it, a person is told why."""
+        told = not core.over
+        self.ended = end
+        core.lost(_LOST, _sentence(end))
+        if told:
+            tell("session %r at %s is lost: %s%s", self._transport.session_name, self._transport.address,
+                 _why(end), "" if end.word == "rollback" else "; teletensor.connect() opens another one")
+
     def _again(self, end: End) -> bool:
-        began, pause, refused_since = time.monotonic(), _FIRST_PAUSE, 0.0
+        pause, refused_since = _FIRST_PAUSE, 0.0
+        self.away_since = began = time.monotonic()
         patience = max(GONE, self._restart)
         while not self._stopped.wait(pause * random.uniform(0.5, 1.0)):
             core = self._core()
@@ -146,12 +159,11 @@ class Keeper:
                 gone = refused and now - refused_since > patience
                 self.attach += 1
                 if gone or not error.end.cut or now - began > self._lease + _MARGIN:
-                    core.lost(_LOST, _sentence(error.end._replace(word="daemon") if gone
-                                               else error.end))
+                    self._lose(core, error.end._replace(word="daemon") if gone else error.end)
                     return False
                 if now - began > 5 > now - began - pause:
-                    log.warning("the connection to %s is lost (%s); trying again for %d s",
-                                self._transport.address, end.text, self._lease)
+                    tell("the connection to %s is lost (%s); trying again for %d s",
+                         self._transport.address, end.text, self._lease)
                 del core
                 if error.end.code == _LOST and not error.end.word:
                     self._transport.connect_again()
@@ -165,15 +177,21 @@ class Keeper:
                          attached.received_upto)
                 self._stream = core.replay(self.attach, attached.received_upto, *attached.replay)
             self._call = self._transport.open_stream(self._core, self.attach, self._stream)
-            log.info("attached again to %s after %.1f s", self._transport.address,
-                     time.monotonic() - began)
+            away, self.away_since = time.monotonic() - began, None
+            note = tell if away >= _LONG else log.info
+            note("session %r at %s: reconnected after %.1f s, nothing is lost",
+                 self._transport.session_name, self._transport.address, away)
             self.attached.set()
             return True
         if (core := self._core()) is not None:
-            core.lost(_LOST, _sentence(end))
+            self._lose(core, end)
         return False
+
+
+def _why(end: End) -> str:
+    return end.text or "the daemon ended it"
 
 
 def _sentence(end: End) -> str:
     """Ends with the word in brackets, which SessionLostError takes for its reason."""
-    return f"the session is lost: {end.text or 'the daemon ended it'} [{end.word or 'connection'}]"
+    return f"the session is lost: {_why(end)} [{end.word or 'connection'}]"

@@ -97,8 +97,30 @@ class Session:
                        if greeting.sites_seconds else None)
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else "open"
-        return f"<teletensor.Session {self.name!r} at {self._transport.address}, {state}>"
+        return f"<teletensor.Session {self.name!r} at {self._transport.address}, {self.state}>"
+
+    @property
+    def state(self) -> str:
+        """"open", "reconnecting for 3 s", "rolled back" (see `rolled_back`), "lost: " and why, "closed"."""
+        ended = self._transport.ended
+        if self._closed:
+            return "closed"
+        if self._rolled_back is not None or (ended is not None and ended.word == "rollback"):
+            return "rolled back"
+        if ended is not None or self._core.over:
+            return f"lost: {(ended and ended.text) or 'the daemon ended it'}"
+        away = self._transport.away
+        return f"reconnecting for {int(away)} s" if away else "open"
+
+    @property
+    def _gone(self) -> bool:
+        """Nothing can be done in it any more, in this process."""
+        return self._pid != os.getpid() or self.state.startswith(("closed", "lost"))
+
+    @property
+    def _idle(self) -> bool:
+        """The program holds no tensor of it, and gave it no name to come back by."""
+        return not (self._named or self._core.held)
 
     @property
     def address(self) -> str:
@@ -385,7 +407,7 @@ def connect(address: str | os.PathLike[str] | None = None, *, token: str | None 
     session._owned = 1
     global _default
     with _lock:
-        if _default is None or _default._closed:
+        if _default is None or _default._gone:
             _default = session
     return session
 
@@ -420,7 +442,11 @@ def refuse(reason: str) -> None:
 
 
 def current_session() -> Session:
-    """The session that new tensors go to: the innermost `with`, else the default one."""
+    """The session that new tensors go to: the innermost `with`, else the default one.
+
+    A default session that is lost gives way to a new one at once where the program has nothing in it,
+    else when the program calls connect(): until then its use raises SessionLostError.
+    """
     if _refusal is not None:
         raise RuntimeError(_refusal)
     stack = _sessions()
@@ -430,7 +456,7 @@ def current_session() -> Session:
     with _lock:
         if _default is not None and _default._pid != os.getpid():
             _default = None
-        if _default is None:
+        if _default is None or (_default._gone and _default._idle):
             connect()
         assert _default is not None
         return _default

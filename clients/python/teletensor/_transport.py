@@ -115,6 +115,7 @@ class Transport(ABC):
 
     def __init__(self, address: str, credentials: Credentials, timeout: float) -> None:
         self.address = address
+        self.session_name = ""
         self.credentials = credentials
         self._timeout = timeout
         self._metadata = credentials.metadata()
@@ -162,6 +163,17 @@ class Transport(ABC):
     def run(self, core: _core.Session) -> None:
         """Starts the stream: `core`'s frames out, progress in; again after a lost connection."""
         self._keeper = Keeper(self, core, self._lease, self._restart)
+
+    @property
+    def ended(self) -> End | None:
+        """Why the session is lost; None: it is not."""
+        return self._keeper.ended if self._keeper is not None else None
+
+    @property
+    def away(self) -> float:
+        """For how many seconds there has been no connection, of a session that is not lost."""
+        since = self._keeper.away_since if self._keeper is not None else None
+        return time.monotonic() - since if since is not None else 0.0
 
     def attach(self, attach: int, core: _core.Session) -> Attached:
         """Takes the session up again. AttachError."""
@@ -258,6 +270,7 @@ class Transport(ABC):
         )
         self._lease, self._instance, self._epoch = greeting.lease, instance, greeting.epoch
         self._restart = greeting.restart
+        self.session_name = greeting.session_name
         self.set_metadata([*self.credentials.metadata(), ("teletensor-token", greeting.token)])
         self.chunk_bytes = greeting.limits["chunk_bytes"] or 1 << 20
         return greeting
