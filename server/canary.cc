@@ -60,12 +60,18 @@ Canary::Canary(engine::Engine& engine, std::function<void(bool)> tick)
       singer_([this] { sing(); }),
       watcher_([this] { watch(); }) {}
 
-Canary::~Canary() {
+void Canary::stop() {
+  stopping_ = true;
   {
     MutexLock lock(mutex_);
     stop_ = true;
+    if (session_ != nullptr) session_->interrupt();
   }
   stopped_.notify_all();
+}
+
+Canary::~Canary() {
+  stop();
   watcher_.join();
   singer_.join();
 }
@@ -80,7 +86,7 @@ void Canary::wait_for_first(std::chrono::milliseconds patience) const {
 }
 
 bool Canary::ready() const {
-  return engine_.health().ok() && right_at_ns_ >= 0 &&
+  return !stopping_ && engine_.health().ok() && right_at_ns_ >= 0 &&
          age_seconds() < static_cast<double>(std::chrono::seconds(kPatience).count());
 }
 
@@ -90,6 +96,7 @@ double Canary::age_seconds() const {
 }
 
 std::string Canary::trouble() const {
+  if (stopping_) return "the daemon shuts down";
   if (ready()) return "";
   if (const Status health = engine_.health(); !health.ok()) return health.message();
   MutexLock lock(mutex_);
@@ -117,7 +124,14 @@ Status Canary::once() {
   Status submitted;
   (*session)->submit(1, 1, std::move(commands), [&](Status status) { submitted = status; });
   TT_RETURN_IF_ERROR(submitted);
+  const auto watch_session = [&](engine::Session* current) {
+    MutexLock lock(mutex_);
+    session_ = current;
+    if (stop_ && session_ != nullptr) session_->interrupt();
+  };
+  watch_session(session->get());
   const engine::Fetched fetched = answer.wait();
+  watch_session(nullptr);
   TT_RETURN_IF_ERROR(fetched.status);
   float value = 0;
   if (fetched.bytes.size() == sizeof value) std::memcpy(&value, fetched.bytes.data(), sizeof value);
@@ -132,7 +146,9 @@ void Canary::sing() {
     // A full box that says so is a box that works.
     if (status.code() == Code::kResourceExhausted) status = {};
     const auto ended = std::chrono::steady_clock::now();
-    if (status.ok()) {
+    if (stopping_) {
+      // Its computation may have been interrupted.
+    } else if (status.ok()) {
       last_ns_ = static_cast<std::uint64_t>((ended - began).count());
       right_at_ns_ = (ended - started_).count();
     } else {

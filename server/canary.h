@@ -22,11 +22,14 @@ class Canary {
   // `tick` is called after every period with whether the daemon is ready, from the canary's thread
   // or, where that waits for an answer, from the watcher's.
   Canary(engine::Engine& engine, std::function<void(bool)> tick);
-  // Waits for the computation in progress.
+  // Waits for the computation in progress, which ends when a lane has looked at it.
   ~Canary();
   Canary(const Canary&) = delete;
   Canary& operator=(const Canary&) = delete;
 
+  // Not ready from here on, and computes nothing more. The computation in progress is interrupted,
+  // not waited for.
+  void stop();
   // Returns when the first computation has ended, right or wrong, or the time has passed.
   void wait_for_first(std::chrono::milliseconds patience) const;
   bool ready() const;
@@ -42,6 +45,7 @@ class Canary {
   engine::Engine& engine_;
   const std::function<void(bool)> tick_;
   const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
+  std::atomic<bool> stopping_{false};
   std::atomic<std::int64_t> right_at_ns_{-1};  // since started_
   std::atomic<std::uint64_t> last_ns_{0};
 
@@ -50,7 +54,8 @@ class Canary {
   mutable core::CondVar sung_;
   bool ended_once_ TT_GUARDED_BY(mutex_) = false;
   bool stop_ TT_GUARDED_BY(mutex_) = false;
-  core::Status wrong_ TT_GUARDED_BY(mutex_);  // how the last one failed
+  core::Status wrong_ TT_GUARDED_BY(mutex_);                  // how the last one failed
+  engine::Session* session_ TT_GUARDED_BY(mutex_) = nullptr;  // of the computation in progress
   std::thread singer_, watcher_;
 };
 

@@ -27,6 +27,19 @@ TEST(Canary, AnEngineThatComputesIsReady) {
   EXPECT_EQ(engine->memory()[0].used, 0u);  // its session leaves nothing
 }
 
+TEST(Canary, AfterStopItIsNotReadyWhateverItComputed) {
+  engine::EngineOptions options;
+  options.lanes = 1;
+  options.host_memory = 64 << 20;
+  const auto engine = engine::Engine::create(options);
+  Canary canary(*engine, [](bool) {});
+  canary.wait_for_first(20s);
+  ASSERT_TRUE(canary.ready()) << canary.trouble();
+  canary.stop();
+  EXPECT_FALSE(canary.ready());
+  EXPECT_EQ(canary.trouble(), "the daemon shuts down");
+}
+
 TEST(Canary, WithoutARightAnswerItIsNot) {
   testing::Books books;
   testing::FakeEngine engine(books);  // has no matmul

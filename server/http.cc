@@ -1,10 +1,12 @@
 #include "server/http.h"
 
+#include <arpa/inet.h>
 #include <httplib.h>
 #include <spdlog/spdlog.h>
+#include <sys/socket.h>
 
 #include <algorithm>
-#include <atomic>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -17,6 +19,7 @@
 namespace teletensor::server {
 
 using core::Code;
+using core::MutexLock;
 using core::Result;
 using core::Status;
 
@@ -24,6 +27,7 @@ namespace {
 
 constexpr std::size_t kThreads = 8;
 constexpr std::size_t kMostBody = 64 << 10;
+constexpr std::chrono::milliseconds kTick{20};
 
 int http_status(const Status& status) {
   switch (static_cast<int>(status.code())) {
@@ -46,6 +50,23 @@ void refuse(httplib::Response& response, int status, const std::string& text) {
   response.set_content(text + "\n", "text/plain; charset=utf-8");
 }
 
+// Shuts down every TCP connection of this process at the local port `port`. The library gives its
+// sockets to nobody, so they are looked for among all descriptors.
+void end_connections(int port) {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", error)) {
+    const int fd = std::atoi(entry.path().filename().c_str());
+    sockaddr_storage address{};
+    socklen_t size = sizeof address;
+    if (getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) continue;
+    const in_port_t here =
+        address.ss_family == AF_INET    ? reinterpret_cast<const sockaddr_in*>(&address)->sin_port
+        : address.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6*>(&address)->sin6_port
+                                        : in_port_t{0};
+    if (ntohs(here) == port) shutdown(fd, SHUT_RDWR);
+  }
+}
+
 // "example.org:8080" and "[::1]:80" without the port.
 std::string host_of(const std::string& value) {
   const std::size_t colon = value.rfind(':');
@@ -59,7 +80,15 @@ class Http final : public HttpServer {
       : options_(std::move(options)), leases_(leases), auth_(auth), canary_(canary) {}
   ~Http() override {
     if (server_) server_->stop();
-    if (thread_.joinable()) thread_.join();
+    if (!thread_.joinable()) return;
+    // Requests that their clients do not send to the end, or answers that they do not read, would
+    // be waited for.
+    MutexLock lock(mutex_);
+    while (!ended_) {
+      end_connections(port_);
+      changed_.wait_for(mutex_, kTick);
+    }
+    thread_.join();
   }
   const std::string& address() const override { return address_; }
 
@@ -77,17 +106,25 @@ class Http final : public HttpServer {
       return Status(Code::kUnavailable, "http: cannot listen on " + options_.listen + ": in use?");
     }
     host_ = host;
+    port_ = port;
     address_ = host + ":" + std::to_string(port);
     thread_ = std::thread([this] {
       server_->listen_after_bind();
+      MutexLock lock(mutex_);
       ended_ = true;
+      changed_.notify_all();
     });
     // Before that stop() does nothing.
-    while (!server_->is_running() && !ended_) std::this_thread::yield();
+    while (!server_->is_running() && !ended()) std::this_thread::yield();
     return {};
   }
 
  private:
+  bool ended() {
+    MutexLock lock(mutex_);
+    return ended_;
+  }
+
   using Handler = std::function<void(const Caller&, const httplib::Request&, httplib::Response&)>;
 
   Status make_server() {
@@ -233,7 +270,10 @@ class Http final : public HttpServer {
   std::unique_ptr<httplib::Server> server_;
   const Clock::time_point started_ = Clock::now();
   std::string host_, address_;
-  std::atomic<bool> ended_{false};
+  int port_ = 0;
+  core::Mutex mutex_;
+  core::CondVar changed_;
+  bool ended_ TT_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

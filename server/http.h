@@ -29,7 +29,7 @@ class HttpServer {
   // Binds and serves. Preconditions: the others outlive it.
   static core::Result<std::unique_ptr<HttpServer>> start(HttpOptions options, Leases& leases,
                                                          const Auth& auth, const Canary& canary);
-  virtual ~HttpServer() = default;                 // returns when no request is being answered
+  virtual ~HttpServer() = default;  // ends all connections; no request is being answered
   virtual const std::string& address() const = 0;  // "127.0.0.1:41233"
 };
 

@@ -4,10 +4,14 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <cstdlib>
+#include <optional>
 #include <thread>
 
+#include "engine/core/mutex.h"
 #include "engine/engine.h"
 #include "server/config.h"
 #include "server/listen.h"
@@ -18,11 +22,14 @@
 
 namespace {
 
+using teletensor::core::MutexLock;
 using teletensor::core::Status;
+using teletensor::server::Clock;
 using teletensor::server::Config;
 
 constexpr int kLease = 600;                       // seconds
 constexpr std::chrono::seconds kFirstClient{60};  // an embedded daemon waits so long for one
+constexpr std::chrono::seconds kLastKernels{5};   // for what still runs once sessions are written
 
 int fail(const Status& status) {
   std::fprintf(stderr, "teletensord: %s\n", status.message().c_str());
@@ -44,7 +51,6 @@ int create_token(const std::string& wanted, const std::string& state_dir) {
 // True: a device is lost, and the next daemon can go on with the sessions.
 bool wait_for_end(const sigset_t& signals, const Config& config,
                   const teletensor::engine::Engine& engine, teletensor::server::Server& server) {
-  using teletensor::server::Clock;
   const Clock::time_point started = Clock::now();
   const auto linger = std::chrono::duration<double>(config.linger_seconds);
   bool had_client = false, gpus = false, lost = false;
@@ -76,19 +82,53 @@ bool wait_for_end(const sigset_t& signals, const Config& config,
   }
 }
 
-// A second signal ends the writing of sessions.
-void drain(const sigset_t& signals, teletensor::server::Server& server) {
-  std::atomic<bool> done{false};
-  std::thread work([&] {
-    server.drain();
-    done = true;
-  });
-  const timespec tick{0, 20'000'000};
-  while (!done) {
-    if (sigtimedwait(&signals, nullptr, &tick) > 0) server.hurry();
+// Ends the server on a thread that exists from the start: at the end the system may refuse one.
+class Ending {
+ public:
+  explicit Ending(teletensor::server::Server& server) : server_(server) {
+    thread_ = std::thread([this] { work(); });
   }
-  work.join();
-}
+
+  // Writes sessions and stops the server; the time of --drain begins now. A signal of `signals`
+  // ends the writing. False: all is written, but a kernel that cannot be interrupted still runs
+  // (the thread with it); it ends with the process.
+  bool run(const sigset_t& signals) {
+    {
+      MutexLock lock(mutex_);
+      since_ = Clock::now();
+    }
+    changed_.notify_all();
+    const timespec tick{0, 20'000'000};
+    Clock::time_point written = Clock::time_point::max();
+    while (!done_) {
+      if (sigtimedwait(&signals, nullptr, &tick) > 0) server_.hurry();
+      if (!server_.recovery().written()) continue;
+      written = std::min(written, Clock::now());
+      if (Clock::now() - written > kLastKernels) return false;
+    }
+    thread_.join();
+    return true;
+  }
+
+ private:
+  void work() {
+    Clock::time_point since;
+    {
+      MutexLock lock(mutex_);
+      while (!since_) changed_.wait(mutex_);
+      since = *since_;
+    }
+    server_.drain(since);
+    done_ = true;
+  }
+
+  teletensor::server::Server& server_;
+  teletensor::core::Mutex mutex_;
+  teletensor::core::CondVar changed_;
+  std::optional<Clock::time_point> since_ TT_GUARDED_BY(mutex_);
+  std::atomic<bool> done_{false};
+  std::thread thread_;
+};
 
 // Of the files that memory moves to.
 std::string disk_dir(const teletensor::server::Config& config, const std::string& state_dir) {
@@ -208,6 +248,7 @@ int main(int argc, char** argv) {
   auto server = teletensor::server::Server::start(*engine, std::move(options));
   if (!server.ok()) return fail(server.status());
 
+  Ending ending(**server);
   std::string line = "teletensord " TELETENSOR_VERSION " ready";
   if (!(*server)->tcp().empty()) line += " tcp=" + (*server)->tcp();
   if (!(*server)->socket().empty()) line += " unix=" + (*server)->socket();
@@ -219,8 +260,9 @@ int main(int argc, char** argv) {
   teletensor::server::notify_supervisor("READY=1");
   const bool again = wait_for_end(signals, config, *engine, **server);
   if (!again) teletensor::server::notify_supervisor("STOPPING=1");
-  drain(signals, **server);
-  if (again) return fail(teletensor::server::restart(argv));
-  spdlog::info("event=stopped");
-  return 0;
+  const bool whole = ending.run(signals);
+  const int status = again ? fail(teletensor::server::restart(argv)) : 0;
+  spdlog::info("event=stopped{}", whole ? "" : " running=\"a kernel that cannot be interrupted\"");
+  if (whole) return status;
+  std::_Exit(status);  // the kernel's thread uses what returning would destroy
 }

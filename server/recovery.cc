@@ -368,8 +368,8 @@ Status Recovery::write_files(Job& job, const std::string& file, SessionStore::Te
 
 // ---------------------------------------------------------------- the end
 
-void Recovery::drain() {
-  const core::Result<DrainFacts> facts = write_all();
+void Recovery::drain(Clock::time_point since) {
+  const core::Result<DrainFacts> facts = write_all(since);
   std::vector<Drained> drained;
   {
     MutexLock lock(mutex_);
@@ -378,8 +378,7 @@ void Recovery::drain() {
   for (const Drained& each : drained) each(facts);
 }
 
-DrainFacts Recovery::write_all() {
-  const Clock::time_point began = Clock::now();
+DrainFacts Recovery::write_all(Clock::time_point began) {
   leases_.close();
   std::chrono::milliseconds budget{0};
   {
@@ -488,6 +487,7 @@ DrainFacts Recovery::write_all() {
   }
   spdlog::info("event=drained kept={} lost={} seconds={:.3f}", stay.size(), losses.losses_size(),
                seconds_since(began));
+  written_ = true;
   leases_.shutdown([&](const Lease& lease) { return stay.contains(&lease); });
   // Sessions that never stood still have ended with that: every callback has come, or will not.
   MutexLock lock(mutex_);

@@ -69,9 +69,11 @@ class Recovery {
   // Refuses new sessions, lets what has come run, and writes every session down, the most important
   // first: named before others, attached before others, then who worked last. Ends all of them.
   // What is not written in time, or when hurry() was called, is lost by its name, or goes back to
-  // its last snapshot. Once.
-  void drain();
+  // its last snapshot. The time for it began at `since`. Once.
+  void drain(Clock::time_point since);
   void hurry() { deadline_ = cut_ = Clock::time_point::min(); }
+  // drain() has written all it will write; only what runs is waited for.
+  bool written() const { return written_; }
 
  private:
   struct Job {
@@ -107,7 +109,7 @@ class Recovery {
   core::Status write_files(Job& job, const std::string& file, SessionStore::Terms terms,
                            SessionStore::Lost& lost);
   void restore_one(const SessionStore::Found& found);
-  DrainFacts write_all();
+  DrainFacts write_all(Clock::time_point began);
   void lose(const LeaseRef& ref, const core::Status& why, v1::SavedLosses& losses,
             DrainFacts& facts);
 
@@ -119,6 +121,8 @@ class Recovery {
   std::atomic<Clock::time_point> deadline_{Clock::time_point::max()};
   // No bytes are written any more, so that what was can be made safe.
   std::atomic<Clock::time_point> cut_{Clock::time_point::max()};
+
+  std::atomic<bool> written_{false};
 
   core::Mutex mutex_;
   core::CondVar changed_;

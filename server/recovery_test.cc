@@ -29,7 +29,7 @@ struct House {
       : engine(engine::Engine::create(options())), leases(*engine, limits()) {
     auto store = SessionStore::open(folder);
     EXPECT_TRUE(store.ok()) << store.status().message();
-    recovery = std::make_unique<Recovery>(leases, std::move(*store), times, nullptr);
+    recovery = std::make_unique<Recovery>(leases, std::move(*store), times, [] {});
   }
   ~House() {
     leases.shutdown([](const Lease&) { return true; });
@@ -225,12 +225,27 @@ TEST_F(RecoveryTest, ADrainKeepsAndTellsAndTheNextDaemonGoesOn) {
     House house(folder_.path);
     const LeaseRef lease = house.working("exp");
     token = lease->token;
-    house.recovery->drain();
+    house.recovery->drain(Clock::now());
     EXPECT_EQ(house.snapshot(lease).status().code(), Code::kUnavailable);
   }
   House house(folder_.path);
   house.recovery->restore();
   EXPECT_TRUE(house.leases.find(token).ok());
+}
+
+TEST_F(RecoveryTest, TheTimeOfADrainBeginsWhenItsCallerSays) {
+  House house(folder_.path);
+  const LeaseRef lease = house.working("exp");
+  std::promise<DrainFacts> told;
+  house.recovery->ask_to_drain({}, [&](const core::Result<DrainFacts>& facts) {
+    told.set_value(facts.ok() ? *facts : DrainFacts{});
+  });
+  house.recovery->drain(Clock::now() - std::chrono::hours(1));
+  EXPECT_TRUE(house.recovery->written());
+  const DrainFacts facts = told.get_future().get();
+  EXPECT_EQ(facts.kept, 0u);
+  ASSERT_EQ(facts.lost.size(), 1u);
+  EXPECT_EQ(facts.lost[0].name, "exp");
 }
 
 // The client comes again after the daemon has gone back: with its frames, or without.

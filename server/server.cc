@@ -181,9 +181,10 @@ Listener* Server::neighbour(uid_t user) {
 }
 
 void Server::set_serving(bool serving) {
-  for (const auto& listener : listeners_) listener->set_serving(serving);
   MutexLock lock(neighbours_mutex_);
-  serving_ = serving;
+  serving_ = serving && !ending_;
+  serving = serving_;
+  for (const auto& listener : listeners_) listener->set_serving(serving);
   for (const auto& [user, listener] : neighbours_) listener->set_serving(serving);
 }
 
@@ -197,21 +198,26 @@ Status Server::bind_http() {
   return {};
 }
 
-void Server::drain() {
-  http_.reset();  // not ready any more, and it asks the canary
-  canary_.reset();
+void Server::end_serving() {
+  if (canary_) canary_->stop();
+  {
+    MutexLock lock(neighbours_mutex_);
+    ending_ = true;
+  }
   set_serving(false);
-  recovery_.drain();
+}
+
+void Server::drain(Clock::time_point since) {
+  end_serving();
+  recovery_.drain(since);
   stop();
 }
 
 void Server::stop() {
-  http_.reset();
+  end_serving();
+  http_.reset();  // asks the canary
+  if (!listeners_.empty()) leases_.shutdown();
   canary_.reset();
-  if (!listeners_.empty()) {
-    set_serving(false);
-    leases_.shutdown();
-  }
   door_.reset();
   std::map<uid_t, std::unique_ptr<Listener>> neighbours;
   {

@@ -48,8 +48,8 @@ class Server {
   ~Server();  // as stop()
 
   // Not ready any more, accepts no session, writes down those that can come back; then as stop().
-  // hurry() ends the writing.
-  void drain();
+  // Nothing is waited for before the writing, and `since` is when its time began. hurry() ends it.
+  void drain(Clock::time_point since);
   void hurry() { recovery_.hurry(); }
   // Accepts nothing more, ends all sessions, returns when their memory is back.
   void stop();
@@ -67,6 +67,7 @@ class Server {
   core::Status bind_http();
   core::Status check_remote(const std::string& what, const std::string& address);
   void set_serving(bool serving);
+  void end_serving();  // for good, at once
   core::Status open_door();
   // A connection to the door; called by its thread.
   void guide(uid_t user, int connection);
@@ -87,6 +88,7 @@ class Server {
   std::map<uid_t, std::unique_ptr<Listener>> neighbours_ TT_GUARDED_BY(neighbours_mutex_);
   std::uint64_t turned_away_ TT_GUARDED_BY(neighbours_mutex_) = 0;
   bool serving_ TT_GUARDED_BY(neighbours_mutex_) = false;
+  bool ending_ TT_GUARDED_BY(neighbours_mutex_) = false;  // never serving again
   std::unique_ptr<Canary> canary_;
   std::unique_ptr<HttpServer> http_;
   std::string tcp_;

@@ -1,13 +1,19 @@
 """The daemon is restarted, and its sessions are where they were."""
 
+import contextlib
 import re
 import signal
+import socket
+import threading
+import time
 
 import numpy as np
 import pytest
 from support.busy import occupy
 from support.clients import wait_line
 from support.daemon import HANG, wait_until
+from support.http import ask
+from support.invariants import serves
 from support.raw import Raw
 from support.training import digest, trainer
 
@@ -143,6 +149,80 @@ def test_what_is_not_written_in_time_is_lost_by_name(start_daemon, tt):
         s.close()
     with tt.connect(daemon.unix, name="busy") as s:
         assert not s.taken_over
+
+
+def test_sessions_at_rest_are_written_while_every_lane_is_inside_a_kernel(start_daemon, tt):
+    """A factorization cannot be interrupted, and the health probe waits for a lane as well: neither is waited for
+    before the sessions at rest are written. Readiness is false at once, and the process ends without the kernels."""
+    daemon = start_daemon(*FLAGS[:4], "--drain", "300", "--lanes", "2", "--http", "127.0.0.1:0")
+    with tt.connect(daemon.unix, name="rest").as_current() as rest:
+        rest.keep("w", tt.ones(10))
+        rest.synchronize()
+        rest.detach()
+    n = 5000
+    busy = [tt.connect(daemon.unix, name=f"busy{i}") for i in range(2)]
+    factors = []
+    for session in busy:
+        with session.as_current():
+            factors.append(tt.linalg.svd(tt.rand(n, n)))
+
+    def inside():
+        """Both kernels run: the memory of their results and of LAPACK's workspace is in use."""
+        used = {s.name: s.memory[0].used for s in raw.sessions()}
+        return all(used[s.name] > 6 * n * n * 4 for s in busy)
+
+    with Raw(daemon.unix) as raw:
+        wait_until(inside, what="both lanes are inside LAPACK")
+        assert ask(daemon.http, "/readyz").status == 200
+        daemon.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: 'event=snapshot session="rest"' in daemon.log, what="the session at rest is written")
+        reply = ask(daemon.http, "/readyz")
+        assert reply.status == 503 and "shuts down" in reply.text
+        assert not serves(raw)
+    assert len(list(daemon.state.glob("*.session"))) == 1
+    daemon.process.send_signal(signal.SIGTERM)  # the rest of the 300 s is not waited for
+    assert daemon.process.wait(60) == 0
+    daemon.restart()
+    with tt.connect(daemon.unix, name="rest") as s:
+        assert s.taken_over and s.kept()["w"].tolist() == [1.0] * 10
+        s.close()
+    del factors
+
+
+def test_an_http_peer_that_trickles_does_not_delay_the_end(start_daemon, tt):
+    """A request without a token whose header lines come for ever, and one whose answer is never read."""
+    daemon = start_daemon(*FLAGS, "--http", "127.0.0.1:0")
+    with tt.connect(daemon.unix, name="exp").as_current() as s:
+        s.keep("w", tt.ones(10))
+        s.synchronize()
+        s.detach()
+    host, port = daemon.http.split(":")
+    lazy = socket.create_connection((host, int(port)))
+    lazy.sendall(b"GET /chart.js HTTP/1.1\r\nHost: localhost\r\n\r\n" * 50)
+    trickling = socket.create_connection((host, int(port)))
+    trickling.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n")
+    lines = []
+
+    def trickle():
+        with contextlib.suppress(OSError):
+            while True:
+                trickling.sendall(b"X-More: 1\r\n")
+                lines.append(1)
+                time.sleep(0.05)
+
+    peer = threading.Thread(target=trickle)
+    peer.start()
+    wait_until(lambda: len(lines) > 3, what="the request is under way")
+    daemon.drain()
+    peer.join(60)
+    assert not peer.is_alive()  # its connection was ended by the daemon
+    lazy.close()
+    trickling.close()
+    assert 'event=snapshot session="exp"' in daemon.log and len(list(daemon.state.glob("*.session"))) == 1
+    daemon.restart()
+    with tt.connect(daemon.unix, name="exp") as s:
+        assert s.taken_over and s.kept()["w"].tolist() == [1.0] * 10
+        s.close()
 
 
 def test_the_disk_is_full(start_daemon, tt):
