@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/ops/sizes.h"
+
 namespace teletensor::autograd {
 
 using core::Geometry;
@@ -110,10 +112,6 @@ void Graph::bury_dead() {
 }
 
 namespace {
-
-// Memory bounds the work on what is stored; an expanded view needs none, so that
-// tt.zeros(1).expand(2**60).sum() would compute for years.
-constexpr std::int64_t kMaxRepeated = std::int64_t{1} << 33;
 
 // The history of a view that is complex where its base is not, or the reverse, goes by way of the
 // complex one's parts, which have a dimension more.
@@ -254,7 +252,7 @@ Status Graph::infer(const Call& call, const OpDef& def, ops::InferContext& conte
     if (argument.is_tensor()) {
       info.layout = &argument.layout();
       const std::int64_t elements = info.layout->geometry.numel();
-      if (elements > kMaxRepeated && elements > handle_of(argument).stored() &&
+      if (elements > ops::kMaxRepeated && elements > handle_of(argument).stored() &&
           def.infer != nullptr) {
         return invalid(def.name + ": an operand of shape " +
                        core::to_string(info.layout->geometry.shape) + " repeats " +

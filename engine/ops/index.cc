@@ -7,6 +7,7 @@
 #include "engine/ops/elementwise.h"
 #include "engine/ops/families.h"
 #include "engine/ops/functions.h"
+#include "engine/ops/sizes.h"
 
 namespace teletensor::ops {
 namespace {
@@ -48,6 +49,7 @@ Status indexed_shape(InferContext& c, std::size_t first, std::size_t attribute, 
   if (dims.empty() || dims.size() != count)
     return c.fail("needs one index tensor for each of dims");
   Dims broad;
+  std::int64_t largest = 0;
   for (std::size_t i = 0; i < count; ++i) {
     if (dims[i] < 0 || dims[i] >= x.size()) {
       return refuse("too many indices for a tensor of rank " + std::to_string(x.size()));
@@ -64,6 +66,14 @@ Status indexed_shape(InferContext& c, std::size_t first, std::size_t attribute, 
                     " and " + core::to_string(c.shape(first + i)) + " do not broadcast");
     }
     broad = *next;
+    largest = std::max(largest, c.geometry(first + i).numel());
+  }
+  // Neither result bounds it: index_put's is x, and index's may have no elements. A single index
+  // has been looked at as an operand.
+  const auto places = core::checked_numel(broad.span());
+  if (!places.ok() || (*places > kMaxRepeated && *places > largest)) {
+    return c.fail("indexing tensors broadcast to shape " + core::to_string(broad) +
+                  ", more elements than one instruction may work on");
   }
   if (x.size() - static_cast<int>(count) + broad.size() > core::kMaxRank) {
     return c.fail("the result's rank is above the limit of 12");
@@ -83,6 +93,9 @@ Status indexed_shape(InferContext& c, std::size_t first, std::size_t attribute, 
     } else {
       out.push_back(x[d]);
     }
+  }
+  if (!core::checked_numel(out.span()).ok()) {
+    return c.fail("the indexed shape " + core::to_string(out) + " is too large to address");
   }
   return {};
 }

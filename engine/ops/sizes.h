@@ -1,11 +1,17 @@
 // Sizes among an op's attributes.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "engine/ops/op.h"
 
 namespace teletensor::ops {
+
+// Elements that an instruction may work on where they are not stored: memory bounds the work on
+// what is stored, but an expanded view needs none, so that tt.zeros(1).expand(2**60).sum() would
+// compute for years.
+inline constexpr std::int64_t kMaxRepeated = std::int64_t{1} << 33;
 
 // Attribute i as a shape; refuses negative sizes and what no tensor can have.
 inline core::Status read_shape(InferContext& c, std::size_t i, core::Dims& shape) {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "engine/ops/sizes.h"
+
 namespace teletensor::ops {
 
 using core::Geometry;
@@ -19,8 +21,6 @@ using program::ValueId;
 
 namespace {
 
-// As in the graph: memory bounds the work on what is stored, an expanded view needs none.
-constexpr std::int64_t kMaxRepeated = std::int64_t{1} << 33;
 constexpr int kMaxDepth = 8;
 
 class Verifier {

@@ -205,6 +205,32 @@ TEST(Verify, RefusesViewsOutside) {
   EXPECT_REFUSED(p, "too large");
 }
 
+// The indices broadcast to 2^61 + 8 places, whose bytes wrap to 64.
+TEST(Verify, RefusesIndicesThatBroadcastBeyondMemory) {
+  for (const bool inplace : {false, true}) {
+    Program p;
+    p.name = "places";
+    p.values = {{DType::kF32, {}, 125}, {DType::kI64, {}, 1}, {DType::kF32, {}, 125}};
+    p.body.parameters = {view(0, {5, 5, 5}), view(1, {1, 1, 1})};
+    p.parameter_names = {"x", "i"};
+    Step step;
+    step.op = op("index_put");
+    step.operands.push_back({Operand::Kind::kTensor, view(0, {5, 5, 5}), {}});
+    step.operands.push_back({Operand::Kind::kNumber, {}, core::Number::of_float(1)});
+    for (const core::Dims& shape :
+         {core::Dims{40, 1, 1}, core::Dims{1, 107367629, 1}, core::Dims{1, 1, 536903681}}) {
+      step.operands.push_back({Operand::Kind::kTensor, {1, Geometry(shape, core::Dims(3, 0))}, {}});
+    }
+    step.counts.push_back(3);
+    step.attributes.push_back(core::Attribute::of(core::Dims{0, 1, 2}));
+    step.attributes.push_back(core::Attribute::of(false));
+    step.results.push_back({view(2, {5, 5, 5}), inplace ? 0 : -1});
+    p.body.steps = {step};
+    p.body.results = {view(2, {5, 5, 5})};
+    EXPECT_REFUSED(p, "indexing tensors broadcast to shape [40, 107367629, 536903681]");
+  }
+}
+
 TEST(Verify, RefusesOtherLayoutsThanInfers) {
   Program p = small();
   p.body.steps[0].results[0].view.geometry = Geometry({3, 2});

@@ -103,6 +103,35 @@ def test_command(raw, name):
                       grpc.StatusCode.NOT_FOUND, grpc.StatusCode.OUT_OF_RANGE))
 
 
+INDEXING = {
+    "index": (False, False), "index_put": (False, False), "in place": (False, True),
+    "accumulate": (True, False), "accumulate in place": (True, True),
+    "a result of 0 elements": (False, False)}
+
+
+@pytest.mark.parametrize("form", INDEXING)
+@pytest.mark.parametrize("last", [536903681, 2**31])
+def test_places_beyond_memory(raw, form, last):
+    """Index tensors of one stored element each, which broadcast to 2^61 + 8 places and more."""
+    op = "index" if form == "index" else "index_put"
+    accumulate, inplace = INDEXING[form]
+    shape = [5, 5, 5]
+    if form == "a result of 0 elements":
+        op, shape = "index", [5, 5, 5, 0]
+    session = raw.session(ops=["expand", op])
+    x = session.constant(np.zeros(shape))
+    i = session.constant([], dtype="DTYPE_INT64", shape=[1, 1, 1], data=bytes(8))
+    views = [session.command(op=1, arguments=[2 * (1 + n)], attributes=[4 + 8 * 3], integers=size)
+             for n, size in enumerate([(40, 1, 1), (1, 107367629, 1), (1, 1, last)])]
+    more = {} if op == "index" else {"inplace": inplace}
+    values, flags = ([], []) if op == "index" else ([7], [1 + 8 * accumulate])
+    session.run(x, i, *views, session.command(
+        op=2, arguments=[2 * 5, *values, 2 * 3, 2 * 2, 2 * 1], counts=[3],
+        attributes=[4 + 8 * 3, *flags], integers=[0, 1, 2], reals=[1.0] * len(values), **more))
+    session.run(session.constant([1.0]), session.fetch(1))
+    refused(session, INVALID, f"{op}: indexing tensors broadcast to shape [40, 107367629, {last}]")
+
+
 def test_results_counted_wrongly(raw):
     """The server counts ids itself: the disagreement shows at the latest with the next frame."""
     session = raw.session()

@@ -35,3 +35,27 @@ def test_work_without_memory_is_refused_at_its_line(tt):
     with pytest.raises(RuntimeError, match="sum: an operand of shape .* repeats 1 stored elements"):
         x.sum()
     assert tt.zeros(1).expand(1000).sum().item() == 0.0
+
+
+FORMS = {
+    "index": lambda tt, x, i: x[i],
+    "index_put": lambda tt, x, i: x.__setitem__(i, 1.0),
+    "accumulate": lambda tt, x, i: x.index_put_(i, tt.tensor(1.0), accumulate=True),
+    "out of place": lambda tt, x, i: tt.index_put(x, i, tt.tensor(1.0)),
+    "a traced program": lambda tt, x, i: tt.jit.trace(lambda y: y[i] + 1, (x,)),
+    "a result of 0 elements": lambda tt, x, i: tt.zeros(5, 5, 5, 0)[i],
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_places_without_memory_are_refused_at_their_line(tt, form):
+    """Index tensors that are small, and that broadcast to 2^61 + 8 places."""
+    i = tt.zeros(1, dtype=tt.int64).reshape(1, 1, 1)
+    x = tt.zeros(5, 5, 5)
+    places = i.expand(40, 1, 1), i.expand(1, 107367629, 1), i.expand(1, 1, 536903681)
+    with pytest.raises(RuntimeError, match=r"index(_put)?: indexing tensors broadcast to shape "
+                                           r"\[40, 107367629, 536903681\]"):
+        FORMS[form](tt, x, places)
+    assert x.sum().item() == 0.0
+    FORMS[form](tt, x, (i.expand(4, 1, 1), i.expand(1, 3, 1), i))
+    assert x[0, 0, 0].item() in (0.0, 1.0, 12.0)

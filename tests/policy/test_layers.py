@@ -24,7 +24,7 @@ LAYERS = {
         ["engine/core/", "engine/program/", "engine/ops/", "engine/memory/"], ABSL),
     "engine/backends/cpu": (
         ["engine/core/", "engine/program/", "engine/ops/", "engine/memory/",
-         "engine/backends/backend.h"],
+         "engine/backends/backend.h", "engine/backends/scratch_bytes.h"],
         [*ABSL, "hwy/", "oneapi/dnnl/", "omp.h"]),
     "engine/backends/sim": (
         ["engine/core/", "engine/program/", "engine/ops/", "engine/memory/",
@@ -32,7 +32,7 @@ LAYERS = {
     "engine/backends/cuda": (
         ["engine/core/", "engine/program/", "engine/ops/", "engine/memory/",
          "engine/passes/loop.h", "engine/backends/backend.h", "engine/backends/accelerator.h",
-         "engine/backends/cpu/"],
+         "engine/backends/scratch_bytes.h", "engine/backends/cpu/"],
         [*ABSL, "xxhash.h"]),
     "engine/runtime": (
         ["engine/core/", "engine/program/", "engine/ops/", "engine/memory/", "engine/passes/",

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "engine/backends/cpu/strided.h"
+#include "engine/backends/scratch_bytes.h"
 
 namespace teletensor::backends::cpu {
 
@@ -17,7 +18,7 @@ Dense dense(KernelCall& call, const TensorArg& x, const Dims& shape, DType dtype
                      x.geometry->shape == shape && x.geometry->contiguous();
   if (as_is) return {x.first<const void>(), 0};
   const Geometry geometry(shape);
-  const std::size_t bytes = static_cast<std::size_t>(geometry.numel()) * core::size_of(dtype);
+  const std::size_t bytes = scratch_bytes(shape, core::size_of(dtype));
   void* memory = call.scratch.allocate(std::max<std::size_t>(bytes, 8));
   if (memory == nullptr) return {nullptr, bytes};
   TensorArg copy;
@@ -54,9 +55,11 @@ Status check_values(KernelCall& call, const std::int64_t* values, std::int64_t c
                                              " (dim " + std::to_string(dim) + ")");
 }
 
-std::int64_t* table(KernelCall& call, std::int64_t count) {
-  return static_cast<std::int64_t*>(
-      call.scratch.allocate(static_cast<std::size_t>(std::max<std::int64_t>(count, 1)) * 8));
+core::Result<std::int64_t*> table(KernelCall& call, std::int64_t count) {
+  const std::size_t bytes = scratch_bytes(std::max<std::int64_t>(count, 1), sizeof(std::int64_t));
+  void* const memory = call.scratch.allocate(bytes);
+  if (memory == nullptr) return out_of_scratch(call.op.name, bytes);
+  return static_cast<std::int64_t*>(memory);
 }
 
 // Offsets of all indices of some dimensions, in row-major order.
@@ -67,9 +70,12 @@ Status offsets(KernelCall& call, const Dims& shape, const Dims& strides,
     out = kZero;
     return {};
   }
-  const std::int64_t count = core::numel(shape);
-  std::int64_t* const to = table(call, count);
-  if (to == nullptr) return out_of_scratch(call.op.name, static_cast<std::size_t>(count) * 8);
+  const auto elements = core::checked_numel(shape.span());
+  if (!elements.ok()) return out_of_scratch(call.op.name, kNoSuchScratch);
+  const std::int64_t count = *elements;
+  const auto memory = table(call, count);
+  if (!memory.ok()) return memory.status();
+  std::int64_t* const to = *memory;
   std::int64_t done = 1;
   to[0] = 0;
   for (int d = 0; d < shape.size() && count > 0; ++d) {
@@ -96,14 +102,12 @@ core::Result<IndexList> read_index(KernelCall& call, const TensorArg& index, std
   bool negative;
   TT_RETURN_IF_ERROR(check_values(call, list.values, list.count, size, dim, wrap, negative));
   if (negative) {
-    std::int64_t* const wrapped = table(call, list.count);
-    if (wrapped == nullptr) {
-      return out_of_scratch(call.op.name, static_cast<std::size_t>(list.count) * 8);
-    }
+    const auto wrapped = table(call, list.count);
+    if (!wrapped.ok()) return wrapped.status();
     for (std::int64_t i = 0; i < list.count; ++i) {
-      wrapped[i] = list.values[i] + (list.values[i] < 0 ? size : 0);
+      (*wrapped)[i] = list.values[i] + (list.values[i] < 0 ? size : 0);
     }
-    list.values = wrapped;
+    list.values = *wrapped;
   }
   return list;
 }
@@ -118,7 +122,9 @@ core::Result<Places> places_of(KernelCall& call, const Geometry& x,
     if (!next.ok()) return next.status();
     broad = *next;
   }
-  const std::int64_t count = core::numel(broad);
+  const auto elements = core::checked_numel(broad.span());
+  if (!elements.ok()) return out_of_scratch(call.op.name, kNoSuchScratch);
+  const std::int64_t count = *elements;
   std::int64_t* at = nullptr;
   for (std::size_t i = 0; i < indices.size(); ++i) {
     const auto d = static_cast<int>(dims[i]);
@@ -134,8 +140,11 @@ core::Result<Places> places_of(KernelCall& call, const Geometry& x,
       places.indices = {v, static_cast<std::size_t>(count)};
       break;
     }
-    if (at == nullptr) at = table(call, count);
-    if (at == nullptr) return out_of_scratch(call.op.name, static_cast<std::size_t>(count) * 8);
+    if (at == nullptr) {
+      const auto memory = table(call, count);
+      if (!memory.ok()) return memory.status();
+      at = *memory;
+    }
     for (std::int64_t j = 0; j < count; ++j) {
       const std::int64_t offset = (v[j] + (v[j] < 0 ? size : 0)) * stride;
       at[j] = i == 0 ? offset : at[j] + offset;

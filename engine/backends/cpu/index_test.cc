@@ -2,7 +2,9 @@
 
 #include <numeric>
 
+#include "engine/backends/cpu/index_places.h"
 #include "engine/backends/cpu/kernel_test.h"
+#include "engine/backends/scratch_bytes.h"
 
 namespace teletensor::backends::cpu {
 namespace {
@@ -103,6 +105,88 @@ TEST(Index, HostileAttributesAreRefused) {
   EXPECT_FALSE(call_op("gather", {x, i}, {at(INT64_MIN)}).status.ok());
   EXPECT_FALSE(call_op("nonzero", {x}, {at(7)}).status.ok());
   EXPECT_FALSE(call_op("nonzero", {x}, {at(-1)}).status.ok());
+}
+
+// The product of the shapes below is 2^61 + 8, 64 bytes where it wraps.
+TEST(Index, IndicesThatBroadcastBeyondMemoryAreRefused) {
+  const TestTensor x = counting(DType::kF32, {5, 5, 5});
+  const TestTensor nothing(DType::kF32, Geometry({5, 5, 5, 0}));
+  const auto expanded = [](const Dims& shape) {
+    return TestTensor(DType::kI64, Geometry(shape, Dims(shape.size(), 0)));
+  };
+  const auto three = dims({0, 1, 2});
+  const std::pair<std::vector<Dims>, bool> rows[] = {
+      {{{40, 1, 1}, {1, 107367629, 1}, {1, 1, 536903681}}, false},
+      {{{1ll << 33, 1, 1}, {1, 1ll << 31, 1}, {1, 1, 1}}, false},
+      {{{1ll << 32, 1, 1}, {1, 1ll << 32, 1}, {1, 1, 1}}, false},
+      {{{1ll << 33, 1}, {1, 1ll << 31}, {1, 1}}, false},
+      {{{1ll << 17, 1}, {1, (1ll << 16) + 1}, {1, 1}}, false},  // 2^33 + 2^17
+      {{{1ll << 10, 1}, {1, 1ll << 8}, {1, 1}}, true},
+  };
+  for (const auto& [shapes, fits] : rows) {
+    const std::vector<TestTensor> i = {expanded(shapes[0]), expanded(shapes[1]),
+                                       expanded(shapes[2])};
+    for (const TestResult& result :
+         {call_op("index", {x, i[0], i[1], i[2]}, {three}, {3}),
+          call_op("index", {nothing, i[0], i[1], i[2]}, {three}, {3}),
+          call_op("index_put", {x, 1.0, i[0], i[1], i[2]}, {three}, {3}),
+          call_op("index_put", {x, counting(DType::kF32, {1}), i[0], i[1], i[2]}, {three}, {3}),
+          call_op("index_put", {x, 1.0, i[0], i[1], i[2]}, {three, Attribute::of(true)}, {3})}) {
+      EXPECT_EQ(result.status.ok(), fits) << result.status.message();
+      if (fits) continue;
+      EXPECT_EQ(result.status.code(), core::Code::kInvalidArgument);
+      EXPECT_NE(result.status.message().find("indexing tensors broadcast to shape ["),
+                std::string::npos)
+          << result.status.message();
+    }
+  }
+  // What is written may be larger than can be addressed, though places and x are small.
+  const TestTensor repeated(DType::kF32, Geometry({2, 1ll << 40, 0}, {0, 0, 1}));
+  EXPECT_NE(call_op("index_put", {repeated, 1.0, expanded({1ll << 32})}, {dims({0})}, {1})
+                .status.message()
+                .find("too large to address"),
+            std::string::npos);
+}
+
+// A kernel does not rely on what was refused before it.
+TEST(Index, KernelsRefusePlacesThatTheirMemoryCannotHold) {
+  const Geometry x({5, 5, 5});
+  const Dims shapes[] = {{40, 1, 1}, {1, 107367629, 1}, {1, 1, 536903681}};
+  const std::int64_t zero = 0, along[] = {0, 1, 2};
+  std::vector<Geometry> geometries;
+  for (const Dims& shape : shapes) geometries.emplace_back(shape, Dims(3, 0));
+  std::vector<TensorArg> indices(3);
+  for (std::size_t i = 0; i < 3; ++i) {
+    indices[i].kind = TensorArg::Kind::kTensor;
+    indices[i].data = const_cast<std::int64_t*>(&zero);
+    indices[i].dtype = DType::kI64;
+    indices[i].geometry = &geometries[i];
+  }
+  const Attributes none;
+  TestParallel parallel;
+  TestScratch scratch;
+  KernelCall call{*ops::catalog().find("index"), indices, {}, {}, none, parallel, scratch};
+  EXPECT_EQ(places_of(call, x, indices, along, true).status().code(),
+            core::Code::kResourceExhausted);
+  const Dense copy = dense(call, indices[0], {40, 107367629, 536903681}, DType::kI64);
+  EXPECT_EQ(copy.data, nullptr);
+  EXPECT_EQ(copy.bytes, kNoSuchScratch);
+}
+
+TEST(ScratchBytes, AreExactOrMoreThanThereIs) {
+  constexpr std::int64_t kLarge = 1ll << 61;
+  EXPECT_EQ(scratch_bytes(3, std::size_t{8}), 24u);
+  EXPECT_EQ(scratch_bytes(kLarge, std::size_t{2}), std::size_t{1} << 62);
+  EXPECT_EQ(scratch_bytes(kLarge + 8, std::size_t{8}), kNoSuchScratch);
+  EXPECT_EQ(scratch_bytes(kLarge, std::size_t{4}), kNoSuchScratch);
+  EXPECT_EQ(scratch_bytes(std::int64_t{-1}, std::size_t{4}), kNoSuchScratch);
+  EXPECT_EQ(scratch_bytes(kLarge, kLarge, 0), 0u);
+  EXPECT_EQ(scratch_bytes(std::size_t{1} << 63, 1), kNoSuchScratch);
+  EXPECT_EQ(scratch_bytes(Dims{40, 107367629, 536903681}, 8), kNoSuchScratch);
+  EXPECT_EQ(scratch_bytes(Dims{2, 3}, 8), 48u);
+  EXPECT_EQ(add_scratch_bytes(5, 7), 12u);
+  EXPECT_EQ(add_scratch_bytes(kNoSuchScratch, 1), kNoSuchScratch);
+  EXPECT_EQ(add_scratch_bytes(~std::size_t{0}, ~std::size_t{0}), kNoSuchScratch);
 }
 
 TEST(IndexPut, ReplacesAddsAndBroadcasts) {
