@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "engine/core/threads.h"
 #include "engine/core/with_memory.h"
 
 namespace teletensor::server {
@@ -57,8 +58,8 @@ program::Constant vector(core::Dims shape) {
 Canary::Canary(engine::Engine& engine, std::function<void(bool)> tick)
     : engine_(engine),
       tick_(std::move(tick)),
-      singer_([this] { sing(); }),
-      watcher_([this] { watch(); }) {}
+      singer_(core::start_thread([this] { sing(); })),
+      watcher_(core::start_thread([this] { watch(); })) {}
 
 void Canary::stop() {
   stopping_ = true;

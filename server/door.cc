@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "engine/core/threads.h"
 #include "server/listen.h"
 
 namespace teletensor::server {
@@ -62,7 +63,7 @@ Door::~Door() {
 
 void Door::start(Guide guide) {
   guide_ = std::move(guide);
-  thread_ = std::thread([this] { run(); });
+  thread_ = core::start_thread([this] { run(); });
 }
 
 void Door::run() {

@@ -6,10 +6,12 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <deque>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "engine/core/threads.h"
 #include "server/admin.h"
 #include "server/assets.h"
 #include "server/metrics.h"
@@ -49,6 +51,53 @@ void refuse(httplib::Response& response, int status, const std::string& text) {
   response.status = status;
   response.set_content(text + "\n", "text/plain; charset=utf-8");
 }
+
+// The threads that answer requests. The library's own queue makes them on its listening thread,
+// after bind(), and cannot do without one.
+class Workers final : public httplib::TaskQueue {
+ public:
+  Workers() {
+    for (std::size_t i = 0; i < kThreads; ++i) {
+      threads_.push_back(core::start_thread([this] { work(); }));
+    }
+  }
+  void enqueue(std::function<void()> job) override {
+    {
+      MutexLock lock(mutex_);
+      jobs_.push_back(std::move(job));
+    }
+    changed_.notify_one();
+  }
+  void shutdown() override {
+    {
+      MutexLock lock(mutex_);
+      stop_ = true;
+    }
+    changed_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+ private:
+  void work() {
+    while (true) {
+      std::function<void()> job;
+      {
+        MutexLock lock(mutex_);
+        while (jobs_.empty() && !stop_) changed_.wait(mutex_);
+        if (jobs_.empty()) return;
+        job = std::move(jobs_.front());
+        jobs_.pop_front();
+      }
+      job();
+    }
+  }
+
+  core::Mutex mutex_;
+  core::CondVar changed_;
+  std::deque<std::function<void()>> jobs_ TT_GUARDED_BY(mutex_);
+  bool stop_ TT_GUARDED_BY(mutex_) = false;
+  std::vector<std::thread> threads_;
+};
 
 // Shuts down every TCP connection of this process at the local port `port`. The library gives its
 // sockets to nobody, so they are looked for among all descriptors.
@@ -105,10 +154,12 @@ class Http final : public HttpServer {
     if (port <= 0) {
       return Status(Code::kUnavailable, "http: cannot listen on " + options_.listen + ": in use?");
     }
+    auto* const workers = new Workers;
+    server_->new_task_queue = [workers] { return workers; };  // called once, by what destroys it
     host_ = host;
     port_ = port;
     address_ = host + ":" + std::to_string(port);
-    thread_ = std::thread([this] {
+    thread_ = core::start_thread([this] {
       server_->listen_after_bind();
       MutexLock lock(mutex_);
       ended_ = true;
@@ -138,7 +189,6 @@ class Http final : public HttpServer {
   }
 
   void configure() {
-    server_->new_task_queue = [] { return new httplib::ThreadPool(kThreads); };
     server_->set_keep_alive_max_count(100);
     server_->set_keep_alive_timeout(5);
     server_->set_read_timeout(5);

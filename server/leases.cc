@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/core/threads.h"
 #include "server/auth.h"
 
 namespace teletensor::server {
@@ -22,7 +23,7 @@ constexpr std::size_t kTombstones = 256;
 Status shutting_down() { return Status(Code::kUnavailable, "the server is shutting down"); }
 
 Leases::Leases(engine::Engine& engine, const Limits& limits)
-    : engine_(engine), limits_(limits), house_([this] { keep_house(); }) {}
+    : engine_(engine), limits_(limits), house_(core::start_thread([this] { keep_house(); })) {}
 
 Leases::~Leases() {
   shutdown();

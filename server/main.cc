@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "engine/core/mutex.h"
+#include "engine/core/threads.h"
 #include "engine/engine.h"
 #include "server/config.h"
 #include "server/listen.h"
@@ -86,7 +87,7 @@ bool wait_for_end(const sigset_t& signals, const Config& config,
 class Ending {
  public:
   explicit Ending(teletensor::server::Server& server) : server_(server) {
-    thread_ = std::thread([this] { work(); });
+    thread_ = teletensor::core::start_thread([this] { work(); });
   }
 
   // Writes sessions and stops the server; the time of --drain begins now. A signal of `signals`

@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "engine/core/threads.h"
 #include "engine/core/with_memory.h"
 #include "server/image_codec.h"
 
@@ -54,7 +55,7 @@ Recovery::Recovery(Leases& leases, std::unique_ptr<SessionStore> store, Times ti
     changed_.notify_all();
   };
   leases_.on_new_hands = [this](const LeaseRef& lease) { snapshot(lease, [](const auto&) {}); };
-  writer_ = std::thread([this] { work(); });
+  writer_ = core::start_thread([this] { work(); });
 }
 
 Recovery::~Recovery() {

@@ -6,6 +6,10 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <thread>
+
+#include "engine/core/threads.h"
 #include "server/listen.h"
 #include "server/notify.h"
 #include "server/secrets.h"
@@ -17,9 +21,11 @@ using core::Status;
 
 namespace {
 
-constexpr std::size_t kMostNeighbours = 256;      // each has a gRPC server
-constexpr std::uint64_t kTurnedAwayLogged = 100;  // then every 100th
-constexpr std::chrono::seconds kFirstAnswer{10};  // then the server is up, ready or not
+constexpr std::size_t kMostNeighbours = 256;          // each has a gRPC server
+constexpr std::uint64_t kTurnedAwayLogged = 100;      // then every 100th
+constexpr int kGrpcThreads = 8, kMostGrpcCores = 32;  // and two a core
+constexpr int kListenerThreads = 2;                   // of each gRPC server
+constexpr std::chrono::seconds kFirstAnswer{10};      // then the server is up, ready or not
 
 // gRPC's own messages become ours.
 void log_of_grpc(gpr_log_func_args* args) {
@@ -97,6 +103,9 @@ Status Server::bind() {
   if (tcp.empty() && socket.empty() && options_.proxy_socket.empty()) {
     return core::invalid("neither an address nor a socket to listen on");
   }
+  // gRPC aborts the process where it gets no thread.
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  TT_RETURN_IF_ERROR(core::check_threads(kGrpcThreads + 2 * std::min(cores, kMostGrpcCores)));
   // Holds the library until the process ends: its own shutdown may wait 10 s for a poller of
   // connections that are gone (seen with 1.51).
   static const bool held = (grpc_init(), true);
@@ -171,7 +180,9 @@ Listener* Server::neighbour(uid_t user) {
   if (neighbours_.size() >= kMostNeighbours) return nullptr;
   ListenerOptions options;
   options.entrance.neighbour = user_name(user);
-  auto listener = Listener::start(options, leases_, recovery_, auth_, facts_);
+  const Status threads = core::check_threads(kListenerThreads);
+  auto listener = threads.ok() ? Listener::start(options, leases_, recovery_, auth_, facts_)
+                               : core::Result<std::unique_ptr<Listener>>(threads);
   if (!listener.ok()) {
     spdlog::error("event=socket_user_failed reason=\"{}\"", listener.status().message());
     return nullptr;

@@ -15,6 +15,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "engine/core/threads.h"
 #include "server/listen.h"
 #include "server/secrets.h"
 
@@ -104,8 +105,10 @@ Status ShareServer::listen() {
     event.data.fd = each;
     if (epoll_ctl(epoll_, EPOLL_CTL_ADD, each, &event) != 0) return system_error(path_);
   }
-  threads_.emplace_back([this] { watch(); });
-  for (int i = 0; i < kWorkers; ++i) threads_.emplace_back([this] { work(); });
+  threads_.push_back(core::start_thread([this] { watch(); }));
+  for (int i = 0; i < kWorkers; ++i) {
+    threads_.push_back(core::start_thread([this] { work(); }));
+  }
   return {};
 }
 

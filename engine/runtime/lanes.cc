@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/core/clock.h"
+#include "engine/core/threads.h"
 #include "engine/runtime/lane_thread.h"
 
 namespace teletensor::runtime {
@@ -47,7 +48,9 @@ Lanes::Quiet::~Quiet() { --quiet; }
 Lanes::Lanes(int count) : count_(std::max(count, 1)) {
   core::MutexLock lock(mu_);
   spare_.reserve(static_cast<std::size_t>(count_ + kMostParked));
-  for (int i = 0; i < count_; ++i) threads_.emplace_back([this] { lane(nullptr); });
+  for (int i = 0; i < count_; ++i) {
+    threads_.push_back(core::start_thread([this] { lane(nullptr); }));
+  }
 }
 
 Lanes::~Lanes() {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/core/threads.h"
 #include "engine/runtime/device.h"
 
 namespace teletensor::runtime {
@@ -25,7 +26,7 @@ constexpr int kFruitless = 64;  // so often one that has come back is asked agai
 
 Tiers::Tiers(memory::Disk* disk, std::chrono::milliseconds patience)
     : disk_(disk), patience_(patience) {
-  mover_ = std::thread([this] { work(); });
+  mover_ = core::start_thread([this] { work(); });
 }
 
 Tiers::~Tiers() {

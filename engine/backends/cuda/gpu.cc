@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/core/threads.h"
 #include "engine/memory/on_behalf.h"
 
 namespace teletensor::backends::cuda {
@@ -125,7 +126,7 @@ Status Gpu::start() {
     TT_RETURN_IF_ERROR(event(&event_));
   }
   TT_RETURN_IF_ERROR(event(&probe_));
-  watcher_ = std::thread([this] { watch(); });
+  watcher_ = core::start_thread([this] { watch(); });
   return {};
 }
 

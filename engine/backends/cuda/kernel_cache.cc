@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "engine/backends/cuda/code_folder.h"
+#include "engine/core/threads.h"
 
 namespace teletensor::backends::cuda {
 
@@ -17,7 +18,7 @@ KernelCache::KernelCache(Gpu& gpu, const Compiler& compiler, std::string folder,
       flags_(compile_flags(compiler, gpu.capability())),
       folder_(std::move(folder)),
       log_(std::move(log)),
-      worker_([this] { work(); }) {}
+      worker_(core::start_thread([this] { work(); })) {}
 
 KernelCache::~KernelCache() {
   {

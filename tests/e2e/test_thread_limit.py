@@ -1,0 +1,93 @@
+"""A daemon whose user may have few threads: it starts or says why not, and what it has started it ends well."""
+
+import os
+import signal
+import subprocess
+import tempfile
+import threading
+from pathlib import Path
+
+import pytest
+from support.daemon import SANITIZED, binary, wait_until
+from support.users import need_two_users
+
+need_two_users()  # root has no such limit
+pytestmark = pytest.mark.skipif(SANITIZED, reason="a sanitizer has threads of its own")
+
+USER = 61_234  # of this test alone: the limit counts all threads of a user
+FLAGS = ("--listen", "", "--http", "127.0.0.1:0", "--lanes", "2", "--cuda-driver", "", "--restart", "60")
+
+
+class Limited:
+    """teletensord as USER, who may have `limit` threads. `ready`: it said so before it ended."""
+
+    def __init__(self, folder, limit):
+        self.state = folder / "state"
+        self.socket = f"{folder}/s"
+        self.process = subprocess.Popen(
+            ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", "prlimit", f"--nproc={limit}",
+             binary(), *FLAGS, "--socket", self.socket, "--state-dir", str(self.state)],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.errors = []
+        self._reader = threading.Thread(target=lambda: self.errors.extend(self.process.stderr), daemon=True)
+        self._reader.start()
+        self.ready = "ready" in self.process.stdout.readline()
+
+    def threads(self):
+        return len(os.listdir(f"/proc/{self.process.pid}/task"))
+
+    def end(self):
+        """The exit status; `errors` has all lines of stderr then."""
+        status = self.process.wait(60)
+        self._reader.join(60)
+        self.process.stdout.close()
+        self.process.stderr.close()
+        return status
+
+    def terminate(self):
+        self.process.send_signal(signal.SIGTERM)
+        return self.end()
+
+
+@pytest.fixture
+def folder():
+    with tempfile.TemporaryDirectory(prefix="tt-") as path:  # USER could not enter pytest's
+        os.chown(path, USER, USER)
+        yield Path(path)
+
+
+@pytest.fixture(name="threads")
+def threads_of_a_daemon(folder):
+    """How many one has when it is ready."""
+    free = Limited(folder, 1000)
+    assert free.ready
+    found = free.threads()
+    assert free.terminate() == 0, free.errors
+    return found
+
+
+def test_a_thread_that_is_refused_at_the_start_is_one_line(folder, threads):
+    for limit in range(2, threads, 3):
+        daemon = Limited(folder, limit)
+        assert not daemon.ready and daemon.end() == 1, (limit, daemon.errors)
+        lines = [line for line in daemon.errors if not line.startswith("time=")]
+        assert len(lines) == 1 and lines[0].startswith("teletensord: ") and "thread" in lines[0], (limit, lines)
+
+
+def test_at_its_limit_it_writes_sessions(folder, threads, tt):
+    """Nothing that SIGTERM brings about needs another thread."""
+    daemon = Limited(folder, threads)
+    assert daemon.ready
+    with tt.connect("unix:" + daemon.socket, name="exp").as_current() as s:
+        s.keep("w", tt.ones(10))
+        s.synchronize()
+        s.detach()
+    status = daemon.terminate()
+    assert status == 0, daemon.errors
+    assert len(list((daemon.state / "sessions").glob("*.session"))) == 1
+    daemon = Limited(folder, threads)
+    with tt.connect("unix:" + daemon.socket, name="exp").as_current() as s:
+        assert s.taken_over and s.kept()["w"].tolist() == [1.0] * 10
+        s.close()
+    wait_until(lambda: not list((daemon.state / "sessions").glob("*.session")))
+    assert daemon.terminate() == 0, daemon.errors
