@@ -141,8 +141,8 @@ void Session::abort_upload(std::uint64_t id) {
   uploads_.erase(found);
 }
 
-Status Session::uploaded(std::uint64_t seq, const program::Uploaded& uploaded,
-                         program::ValueRef value) {
+core::Result<core::Ref<memory::Storage>> Session::take_upload(const program::Uploaded& uploaded,
+                                                              std::uint64_t bytes) {
   std::shared_ptr<Upload> upload = find_upload(uploaded.upload);
   const std::string name = "upload " + std::to_string(uploaded.upload);
   if (!upload) return Status(Code::kNotFound, name + " is unknown");
@@ -150,8 +150,8 @@ Status Session::uploaded(std::uint64_t seq, const program::Uploaded& uploaded,
   {
     core::MutexLock lock(upload->mu);
     if (!upload->finished) return Status(Code::kFailedPrecondition, name + " is not finished");
-    if (upload->received != runtime::bytes_of(value->elements, uploaded.dtype) ||
-        !(upload->storage->device() == uploaded.device)) {
+    if (!upload->storage) return Status(Code::kFailedPrecondition, name + " is bound already");
+    if (upload->received != bytes || !(upload->storage->device() == uploaded.device)) {
       return core::invalid(name + " has " + std::to_string(upload->received) + " bytes on " +
                            core::to_string(upload->storage->device()) + ", not a tensor " +
                            core::to_string(uploaded.shape) + " on " +
@@ -159,11 +159,24 @@ Status Session::uploaded(std::uint64_t seq, const program::Uploaded& uploaded,
     }
     storage = std::move(upload->storage);
   }
-  {
-    core::MutexLock lock(mu_);
-    if (uploads_.erase(uploaded.upload) != 0) staged_ -= upload->bytes;
+  core::MutexLock lock(mu_);
+  if (uploads_.erase(uploaded.upload) != 0) staged_ -= upload->bytes;
+  return storage;
+}
+
+// An upload that is missing or does not match fails this command alone: the session's other values
+// do not depend on it.
+Status Session::uploaded(std::uint64_t seq, const program::Uploaded& uploaded,
+                         program::ValueRef value) {
+  if (devices_.find(uploaded.device) < 0) {
+    return core::invalid("upload: this daemon has no " + core::to_string(uploaded.device));
   }
-  back_.uploaded(seq, std::move(storage), std::move(value));
+  auto storage = take_upload(uploaded, runtime::bytes_of(value->elements, uploaded.dtype));
+  if (storage.ok()) {
+    back_.uploaded(seq, std::move(*storage), std::move(value));
+  } else {
+    back_.failed(seq, storage.status(), std::move(value));
+  }
   return {};
 }
 
@@ -171,11 +184,13 @@ Status Session::uploaded(std::uint64_t seq, const program::Uploaded& uploaded,
 
 void Session::taken(std::uint64_t fetch) {
   {
+    // A download that waits for the value is ended below; the value itself is still to come.
     core::MutexLock lock(mu_);
-    if (!downloads_.contains(fetch) && fetch > back_.completed_upto() && fetch <= accepted_upto_) {
+    const auto found = downloads_.find(fetch);
+    const bool bound = found != downloads_.end() && found->second.bound;
+    if (!bound && fetch > back_.completed_upto() && fetch <= accepted_upto_) {
       std::erase_if(given_up_, [&](std::uint64_t seq) { return seq <= back_.completed_upto(); });
       given_up_.insert(fetch);
-      return;
     }
   }
   end_download(fetch);
@@ -220,7 +235,7 @@ void Session::on_fetched(runtime::FetchResult result) {
   Ready ready;
   {
     core::MutexLock lock(mu_);
-    if (given_up_.erase(result.seq) != 0) return;
+    if (given_up_.contains(result.seq)) return;  // until it has completed, for a late download
     const Status noted =
         core::with_memory("a download", [&]() TT_ANNOTATION(no_thread_safety_analysis) {
           downloads_.try_emplace(result.seq);
@@ -252,6 +267,8 @@ void Session::begin_download(std::uint64_t seq, Ready ready) {
       if (seq <= completed) {
         refused = Status(Code::kNotFound, "download: command " + std::to_string(seq) +
                                               " was no bulk fetch, or there was no memory for it");
+      } else if (given_up_.contains(seq)) {
+        refused = Status(Code::kCancelled, "download: its client has given the value up");
       } else if (downloads_.size() >= kMostDownloads) {
         refused = Status(Code::kResourceExhausted, "download: too many are waiting");
       } else {

@@ -166,6 +166,9 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   program::Interner& interner() override { return back_.interner(); }
   core::Status constant(std::uint64_t seq, program::Constant constant,
                         program::ValueRef value) override;
+  // The bytes of a finished upload, which then is one no more.
+  core::Result<core::Ref<memory::Storage>> take_upload(const program::Uploaded& uploaded,
+                                                       std::uint64_t bytes);
   core::Status uploaded(std::uint64_t seq, const program::Uploaded& uploaded,
                         program::ValueRef value) override;
   void fetch(std::uint64_t seq, bool bulk, program::Operand operand) override;

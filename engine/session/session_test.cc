@@ -220,13 +220,35 @@ TEST(Session, UploadsAreCheckedAdmittedAndBound) {
   const std::uint64_t aborted = *session.begin_upload(kSimDevice, 8);
   session.abort_upload(aborted);
   EXPECT_EQ(client.used(), 256u);
-  // A tensor of another size ends the session: the mirror would not have sent it.
+}
+
+// Its value has the error, which a Raise takes back; nothing else of the session is touched.
+TEST(Session, AnUploadThatIsNotThereFailsItsCommandAlone) {
+  Daemon daemon;
+  Client client(daemon);
+  engine::Session& session = *client.session;
+  const HandleId kept = client.constant({1}, {7});
   const std::uint64_t other = *session.begin_upload(kSimDevice, 4);
   EXPECT_TRUE(session.upload_chunk(other, 0, "1234").ok());
+  const auto bind = [&](std::uint64_t upload) {
+    client.add(program::Uploaded{upload, core::DType::kF32, kSimDevice, {2}});
+    const HandleId x = client.name();
+    const std::uint64_t seq = client.last_seq();
+    client.read(x);
+    EXPECT_EQ(client.last.root, seq);
+    return client.last.status.code();
+  };
+  EXPECT_EQ(bind(77), Code::kNotFound);
+  EXPECT_EQ(bind(other), Code::kFailedPrecondition);  // not finished
   EXPECT_TRUE(session.finish_upload(other).ok());
-  client.add(program::Uploaded{other, core::DType::kF32, kSimDevice, {2}});
+  EXPECT_EQ(bind(other), Code::kInvalidArgument);  // of another size
+  session.abort_upload(other);
+  EXPECT_EQ(bind(other), Code::kNotFound);
+  EXPECT_THAT(client.read(kept), ElementsAre(7));
+  EXPECT_EQ(client.listener.take_errors().size(), 4u);
+  // A device that the daemon does not have is no matter of the upload.
+  client.add(program::Uploaded{77, core::DType::kF32, {core::DeviceKind::kCuda, 0}, {2}});
   EXPECT_EQ(client.send().code(), Code::kInvalidArgument);
-  EXPECT_EQ(client.send().code(), Code::kInvalidArgument);  // from then on always
 }
 
 TEST(Session, BooleansFromOutsideAreZeroOrOne) {
@@ -279,6 +301,30 @@ TEST(Session, DownloadsAreBoundAtTheirFetch) {
                                  [&](auto result) { ended.set_value(result.status().code()); });
   client.session.reset();
   EXPECT_EQ(ended.get_future().get(), Code::kCancelled);
+}
+
+TEST(Session, AValueThatIsGivenUpWhileADownloadWaitsIsNotKept) {
+  Daemon daemon;
+  Client client(daemon);
+  const HandleId x = client.constant({200000}, std::vector<float>(200000, 1));
+  client.synchronize();
+  const std::uint64_t used = client.used();
+  for (int i = 0; i < 500; ++i) client.inplace("add", {h(x), number(1)});
+  client.add(program::Fetch{x, true});
+  const std::uint64_t fetch = client.last_seq();
+  std::promise<Code> early;
+  client.session->begin_download(fetch,
+                                 [&](auto result) { early.set_value(result.status().code()); });
+  client.add(program::Taken{fetch});
+  client.inplace("add", {h(x), number(1)});  // into other memory, where the value is kept
+  client.synchronize();
+  early.get_future().get();  // cancelled, or with the value where that was quicker
+  EXPECT_EQ(client.used(), used);
+  // One that comes late waits for nothing.
+  std::promise<Code> late;
+  client.session->begin_download(fetch,
+                                 [&](auto result) { late.set_value(result.status().code()); });
+  EXPECT_EQ(late.get_future().get(), Code::kNotFound);
 }
 
 TEST(Session, FramesOutOfOrderChangeNothing) {
