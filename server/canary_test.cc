@@ -8,8 +8,6 @@
 namespace teletensor::server {
 namespace {
 
-using namespace std::chrono_literals;
-
 TEST(Canary, AnEngineThatComputesIsReady) {
   engine::EngineOptions options;
   options.lanes = 1;
@@ -18,7 +16,7 @@ TEST(Canary, AnEngineThatComputesIsReady) {
   std::atomic<int> ticks{0};
   {
     Canary canary(*engine, [&](bool) { ++ticks; });
-    canary.wait_for_first(20s);
+    canary.wait_for_first(testing::kHang);
     EXPECT_TRUE(canary.ready()) << canary.trouble();
     EXPECT_EQ(canary.trouble(), "");
     EXPECT_GT(canary.last_seconds(), 0);
@@ -44,7 +42,7 @@ TEST(Canary, WithoutARightAnswerItIsNot) {
   testing::Books books;
   testing::FakeEngine engine(books);  // has no matmul
   Canary canary(engine, [](bool) {});
-  canary.wait_for_first(20s);
+  canary.wait_for_first(testing::kHang);
   EXPECT_FALSE(canary.ready());
   EXPECT_EQ(canary.trouble(), "the engine has no matmul");
 }

@@ -98,19 +98,19 @@ struct House {
   static std::vector<float> read(Lease& lease, std::uint64_t seq, std::uint64_t next_id,
                                  std::uint64_t h) {
     submit(lease, seq, next_id, {Command(program::Fetch{h, false})});
-    const auto end = Clock::now() + std::chrono::seconds(60);
-    while (Clock::now() < end) {
+    std::vector<float> values;
+    EXPECT_TRUE(testing::eventually([&] {
       const auto message = lease.outbox().take(1);
       wire::Progress progress;
-      if (message && wire::decode_progress(*message, progress).ok() && !progress.fetched.empty()) {
-        const std::string& data = progress.fetched[0].data;
-        std::vector<float> values(data.size() / sizeof(float));
-        std::memcpy(values.data(), data.data(), data.size());
-        return values;
+      if (!message || !wire::decode_progress(*message, progress).ok() || progress.fetched.empty()) {
+        return false;
       }
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    return {};
+      const std::string& data = progress.fetched[0].data;
+      values.resize(data.size() / sizeof(float));
+      std::memcpy(values.data(), data.data(), data.size());
+      return true;
+    }));
+    return values;
   }
 
   std::unique_ptr<engine::Engine> engine;
@@ -184,10 +184,7 @@ TEST_F(RecoveryTest, AnEndedSessionLeavesNoFile) {
   ASSERT_TRUE(house.snapshot(lease).ok());
   const std::string file = path();
   house.leases.end(*lease, Status(Code::kCancelled, "its client closed it"), "closed");
-  for (int i = 0; i < 20'000 && std::filesystem::exists(file); ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  EXPECT_FALSE(std::filesystem::exists(file));
+  EXPECT_TRUE(testing::eventually([&] { return !std::filesystem::exists(file); }));
   EXPECT_EQ(house.snapshot(lease).status().code(), Code::kCancelled);
 }
 
@@ -333,10 +330,7 @@ TEST_F(RecoveryTest, WhatIsPublishedIsSharedAgain) {
   for (const auto& lease : {*one, *two}) {
     house.leases.end(*lease, Status(Code::kCancelled, "its client closed it"), "closed");
   }
-  for (int i = 0; i < 20'000 && !common_file(folder_.path).empty(); ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  EXPECT_EQ(common_file(folder_.path), "");
+  EXPECT_TRUE(testing::eventually([&] { return common_file(folder_.path).empty(); }));
 }
 
 TEST_F(RecoveryTest, ADamagedPublicationIsFoundAndCostsItself) {

@@ -239,7 +239,7 @@ TEST(Back, OneFloodingSessionDoesNotStarveAnother) {
   Client flood(box, lanes, 1), victim(box, lanes, 2);
   ValueRef x = flood.constant({1});
   slow_ms = 1;
-  for (int i = 0; i < 15000; ++i) flood.unary("slow", x);
+  for (int i = 0; i < 100'000; ++i) flood.unary("slow", x);
   flood.back.publish(flood.seq);
   ValueRef y = victim.constant({0});
   for (int i = 0; i < 100; ++i) {

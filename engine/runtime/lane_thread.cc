@@ -90,14 +90,14 @@ void offer_core() {
   if (core::Clock::now() < next_offer) return;
   sched_yield();
   next_offer = core::Clock::now() + kOfferEvery;
-  spread();
+  (void)spread();
 }
 
-void spread() {
-  if (!place.counted()) return;
+int spread() {
+  if (!place.counted()) return -1;
   place.look();
   cpu_set_t allowed;
-  if (!place.shared() || sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return;
+  if (!place.shared() || sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return -1;
   int left = CPU_COUNT(&allowed);
   for (int core = 0; left > 0; ++core) {
     if (!CPU_ISSET(core, &allowed)) continue;
@@ -107,12 +107,13 @@ void spread() {
     const cpu_set_t there = only(core);
     if (sched_setaffinity(0, sizeof(there), &there) != 0) {
       lanes_on[core].fetch_sub(1, std::memory_order_relaxed);
-      return;
+      return -1;
     }
     (void)sched_setaffinity(0, sizeof(allowed), &allowed);
     place.move(core);
-    return;
+    return core;
   }
+  return -1;
 }
 
 Asleep::Asleep() : counted_(place.counted()) { place.leave(); }

@@ -30,8 +30,9 @@ void begin_lane_thread();
 void offer_core();
 
 // Where another lane computes on this core: the calling lane moves to a core without one, if there
-// is one and the system allows it. Nothing on other threads.
-void spread();
+// is one and the system allows it. Nothing on other threads. The core to which it has moved, -1
+// where it stays; the system may move it on at any time.
+int spread();
 
 // While one lives the calling thread sleeps: it is not counted on its core.
 class Asleep {

@@ -93,7 +93,7 @@ bool Lanes::run_here(Task* task) {
 }
 
 void Lanes::run_task(Task* task) noexcept {
-  spread();
+  (void)spread();
   own_plan = worked_for = task;
   const bool more = task->run_plan();
   own_plan = worked_for = nullptr;

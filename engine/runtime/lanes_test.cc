@@ -138,6 +138,7 @@ void spin(std::chrono::microseconds time) {
 // on another thread, while it waits. Then it goes on itself: what others had is all that it has
 // given.
 TEST(Lanes, ALongKernelLetsOthersInBetweenParts) {
+  constexpr int kParts = 500'000;             // of 200 us each, while nobody else has run
   for (const bool between : {true, false}) {  // parts; or pieces of one part
     Lanes lanes(1);
     std::atomic<bool> seen_during{false}, elsewhere{false};
@@ -155,9 +156,9 @@ TEST(Lanes, ALongKernelLetsOthersInBetweenParts) {
         elsewhere = elsewhere || std::this_thread::get_id() != kernel_thread;
       };
       if (between) {
-        lanes.run_parts(10'000, piece);
+        lanes.run_parts(kParts, piece);
       } else {
-        for (int i = 0; i < 10'000; ++i) piece(i);
+        for (int i = 0; i < kParts; ++i) piece(i);
       }
       EXPECT_GT(Lanes::given_ns(), given);
       EXPECT_EQ(std::this_thread::get_id(), kernel_thread);
@@ -212,19 +213,23 @@ TEST(Lanes, AKernelOfSomebodyWithLessIsHelpedFromTheMiddleOfAnother) {
   std::atomic<bool> helped{false};
   Counted comes(lanes, 1, [&] {
     const std::thread::id mine = std::this_thread::get_id();
-    lanes.run_parts(100'000, [&](std::int64_t) {
+    lanes.run_parts(5'000'000, [&](std::int64_t) {  // of 20 us each, while nobody has helped
       if (std::this_thread::get_id() != mine) helped = true;
       if (!helped) spin(std::chrono::microseconds(20));
     });
   });
   std::atomic<bool> end{false};
+  std::atomic<int> flooding{0};
   const auto flood = [&] {
-    while (!end) lanes.run_parts(20, [&](std::int64_t) { spin(std::chrono::microseconds(100)); });
+    for (bool first = true; !end; first = false) {
+      lanes.run_parts(20, [&](std::int64_t) { spin(std::chrono::microseconds(100)); });
+      if (first) ++flooding;
+    }
   };
   Counted first(lanes, 1, flood), second(lanes, 1, flood);
   first.start();
   second.start();
-  spin(std::chrono::milliseconds(30));
+  while (flooding < 2) std::this_thread::yield();
   comes.start();
   comes.wait();
   end = true;

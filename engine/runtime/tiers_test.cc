@@ -391,7 +391,8 @@ TEST_F(TiersTest, WhoLeavesWhileItMovesStopsNobodyElse) {
 
 // An upload under way, a download: it is waited for.
 TEST_F(TiersTest, WhatIsPinnedIsToBeHadOnceItIsNot) {
-  open();
+  disk = std::move(*memory::Disk::open(folder, std::uint64_t{1} << 30));
+  tiers = std::make_unique<Tiers>(disk.get(), 24h);
   Stub first(box, *tiers, 1), poor(box, *tiers, 2);
   first.hold_pinned(16u << 20);
   std::future<bool> room = poor.wait_for_room(24u << 20);

@@ -2,11 +2,13 @@
 programs, cut into frames at random points, on one lane and on four, with little memory, beside a busy
 neighbour, give equal bytes."""
 
+import contextlib
 import random
 import threading
 
 import numpy as np
 import pytest
+from support.busy import held
 from support.daemon import HANG, Daemon
 
 PROGRAMS, LENGTH = 12, 40
@@ -54,38 +56,35 @@ def build(seed):
 
 
 def run(tt, steps, cut, device="cpu", crowd=False):
-    """The bytes of every result; cut(i) says whether to wait after step i. With `crowd` the queue fills
-    behind a long product, so that the daemon sees whole windows."""
+    """The bytes of every result; cut(i) says whether to wait after step i. With `crowd` none runs
+    before all have come, so that the daemon sees whole windows."""
     made = []
-    if crowd:
-        long = tt.ones(1200, 1200, device=device)
-        tt.synchronize()
-        long = long @ long @ long
-    for i, (op, operands, p) in enumerate(steps):
-        args = [made[k] for k in operands]
-        if op == "new":
-            shape, seed = p
-            result = tt.tensor(np.random.RandomState(seed).uniform(0.1, 1, shape).astype(np.float32),
-                               device=device)
-        elif op in ("add_", "mul_"):
-            result = getattr(args[0].clone(), op)(args[1] * 0.5)
-        elif op == "grad":
-            leaf = args[0].detach().clone().requires_grad_()
-            (leaf.sin() * leaf + leaf.exp()).mean().backward()
-            result = leaf.grad
-        elif op == "gelu":
-            result = tt.nn.functional.gelu(args[0])
-        elif op in ("add", "mul", "sub"):
-            result = getattr(tt, op)(args[0], args[1]) * 0.5
-        elif op == "matmul":
-            result = args[0] @ args[1] * 0.01
-        elif op == "softmax":
-            result = tt.softmax(args[0], *p)
-        else:
-            result = getattr(args[0], op)(*p)
-        made.append(result)
-        if cut(i):
-            tt.synchronize()
+    with held(tt, tt.current_session()) if crowd else contextlib.nullcontext():
+        for i, (op, operands, p) in enumerate(steps):
+            args = [made[k] for k in operands]
+            if op == "new":
+                shape, seed = p
+                result = tt.tensor(np.random.RandomState(seed).uniform(0.1, 1, shape).astype(np.float32),
+                                   device=device)
+            elif op in ("add_", "mul_"):
+                result = getattr(args[0].clone(), op)(args[1] * 0.5)
+            elif op == "grad":
+                leaf = args[0].detach().clone().requires_grad_()
+                (leaf.sin() * leaf + leaf.exp()).mean().backward()
+                result = leaf.grad
+            elif op == "gelu":
+                result = tt.nn.functional.gelu(args[0])
+            elif op in ("add", "mul", "sub"):
+                result = getattr(tt, op)(args[0], args[1]) * 0.5
+            elif op == "matmul":
+                result = args[0] @ args[1] * 0.01
+            elif op == "softmax":
+                result = tt.softmax(args[0], *p)
+            else:
+                result = getattr(args[0], op)(*p)
+            made.append(result)
+            if cut(i):
+                tt.synchronize()
     return [m.numpy().tobytes() for m in made]
 
 

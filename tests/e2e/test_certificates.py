@@ -46,7 +46,7 @@ def successor(tmp_path_factory):
 
 def token_of(daemon, user):
     made = subprocess.run([binary(), "--state-dir", f"{daemon.folder}/state", "--create-token", f"{user}:user"],
-                          capture_output=True, text=True, timeout=30)
+                          capture_output=True, text=True, timeout=120)
     return made.stdout.strip()
 
 
@@ -165,5 +165,5 @@ def test_names_of_certificates_are_users(start_daemon, tt, authority, tmp_path):
 def test_names_of_certificates_need_an_authority(authority, tmp_path):
     files = Files(tmp_path / "tls", authority)
     done = subprocess.run([binary(), "--no-socket", "--state-dir", str(tmp_path / "state"), "--listen", "127.0.0.1:0",
-                           *files.flags, "--tls-users"], capture_output=True, text=True, timeout=30)
+                           *files.flags, "--tls-users"], capture_output=True, text=True, timeout=120)
     assert done.returncode == 1 and "--tls-client-ca" in done.stderr

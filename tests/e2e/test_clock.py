@@ -55,7 +55,7 @@ def test_nobody_expires(start_daemon, tt, calendar, jump):
                 assert sorted(s.name for s in raw.sessions()) == ["here", "left"]
         here.synchronize()
         calendar.jump(jump)
-        assert daemon.terminate(60) == 0
+        assert daemon.terminate() == 0
         daemon.restart()  # the file says still how far the clock is off
         np.testing.assert_array_equal(x.numpy(), data)
         calendar.good()

@@ -18,7 +18,7 @@ from support.tls import Authority
 from support.users import need_two_users
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
-HELP = subprocess.run([binary(), "--help"], capture_output=True, text=True, timeout=30).stdout
+HELP = subprocess.run([binary(), "--help"], capture_output=True, text=True, timeout=120).stdout
 
 
 def flags_of(text):
@@ -151,7 +151,7 @@ def test_mounted_keys_are_taken(open_folder):
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         line = process.stdout.readline()
         process.terminate()
-        return "ready" in line, process.communicate(timeout=30)[1]
+        return "ready" in line, process.communicate(timeout=120)[1]
     program = open_folder / "teletensord"  # the checkout may lie where others cannot look
     shutil.copy(binary(), program)
     program.chmod(0o755)

@@ -239,7 +239,7 @@ def test_names_of_several_dtypes_outlive_the_daemon(start_daemon, tt, crash):
     if crash:
         daemon.kill()
     else:
-        assert daemon.terminate(90) == 0, daemon.log
+        assert daemon.terminate() == 0, daemon.log
     daemon.restart()
     with tt.connect(daemon.unix, name="exp").as_current() as s:
         kept = s.kept()
@@ -259,7 +259,7 @@ def test_gradients_through_views_outlive_the_daemon(start_daemon, tt):
         y.real.mul_(3)
         imag = y.imag
         s.synchronize()
-        assert daemon.terminate(90) == 0, daemon.log
+        assert daemon.terminate() == 0, daemon.log
         daemon.restart()
         y.imag.add_(w.real)
         (y.real + imag).sum().backward()

@@ -8,7 +8,7 @@ PROGRAM = ROOT / "build/release/bin/teletensor-health"
 
 
 def ask(*arguments):
-    return subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, timeout=30)
+    return subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, timeout=120)
 
 
 def test_a_daemon_that_serves(start_daemon):

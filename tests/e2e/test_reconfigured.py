@@ -19,7 +19,7 @@ def test_a_bad_file_changes_nothing(start_daemon, tt, tmp_path, bad):
         session.synchronize()
         file.write_text(bad + "\n", encoding="utf-8")
         assert (x[:4] + 1).tolist() == [1, 2, 3, 4]
-        assert daemon.terminate(60) == 0
+        assert daemon.terminate() == 0
         before = {path.name: path.read_bytes() for path in daemon.state.iterdir()}
         for _ in range(2):
             with pytest.raises(RuntimeError, match="teletensord.toml"):
@@ -44,7 +44,7 @@ def test_a_quota_below_what_is_kept(start_daemon, tt, tmp_path, setting):
         shared = tt.arange(MIB)
         tt.publish("shared", shared, writable=True)
         session.keep("shared", shared)
-        assert daemon.terminate(60) == 0
+        assert daemon.terminate() == 0
         file.write_text(f'{setting} = "10MiB"\n', encoding="utf-8")
         daemon.restart()
         np.testing.assert_array_equal(held.numpy(), np.arange(4 * MIB))
@@ -67,7 +67,7 @@ def test_a_quota_below_what_is_kept(start_daemon, tt, tmp_path, setting):
         assert session.kept()["shared"][-1].item() == MIB
         with pytest.raises(tt.OutOfMemoryError):
             (tt.ones(3 * MIB) + 1).sum().item()
-        assert daemon.terminate(60) == 0
+        assert daemon.terminate() == 0
         file.write_text(f'{setting} = "64MiB"\n', encoding="utf-8")
         daemon.restart()
         session.detach()
@@ -83,7 +83,7 @@ def test_a_quota_below_what_is_kept_and_a_disk(start_daemon, tt, tmp_path):
     with tt.connect(daemon.unix, name="exp") as session:
         held = [tt.arange(MIB) + i for i in range(6)]  # 48 MiB
         session.synchronize()
-        assert daemon.terminate(60) == 0
+        assert daemon.terminate() == 0
         file.write_text('session_memory = "20MiB"\n', encoding="utf-8")
         daemon.restart()
         made = tt.ones(MIB) + 1

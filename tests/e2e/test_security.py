@@ -45,7 +45,7 @@ def token_of(daemon, user, role="user", *more):
 
 
 def refuses_to_start(*flags):
-    done = subprocess.run([binary(), "--no-socket", *flags], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([binary(), "--no-socket", *flags], capture_output=True, text=True, timeout=120)
     assert done.returncode == 1, (done.returncode, done.stderr)
     return done.stderr
 
@@ -319,7 +319,7 @@ def test_a_token_file_that_others_can_read_is_refused(start_daemon):
     daemon.stop = lambda: ""
     os.chmod(f"{daemon.folder}/state/tokens.db", 0o644)
     done = subprocess.run([binary(), "--state-dir", f"{daemon.folder}/state", "--create-token", "bob:user"],
-                          capture_output=True, text=True, timeout=30)
+                          capture_output=True, text=True, timeout=120)
     assert done.returncode == 1 and "chmod 600" in done.stderr
 
 

@@ -95,7 +95,7 @@ def test_what_is_not_there_and_headers(start_daemon):
 def test_http_off_loopback_is_refused():
     from support.daemon import binary
     done = subprocess.run([binary(), "--listen", "127.0.0.1:0", "--no-socket", "--http", "0.0.0.0:0"],
-                          capture_output=True, text=True, timeout=30)
+                          capture_output=True, text=True, timeout=120)
     assert done.returncode == 1 and "0.0.0.0" in done.stderr
 
 

@@ -26,16 +26,17 @@ def held(tt, session):
     """Commands that `session` issues inside the block are queued, and run together at its end. Over a UNIX socket."""
     with tt.connect(session.address) as opener:
         with opener.as_current():
-            gate = tt.ones(1)
-            tt.publish("gate", gate, writable=True)
+            gate, name = tt.ones(1), f"gate {opener.id}"
+            tt.publish(name, gate, writable=True)
             opener.synchronize()
         with session.as_current():
-            running = tt.jit.script(until)(tt.ones(1), tt.published("gate"))
+            running = tt.jit.script(until)(tt.ones(1), tt.published(name))
         try:
             with session.as_current():
                 yield
         finally:
             with opener.as_current():
                 gate.zero_()
+                tt.publish(name, None)
                 opener.synchronize()
-                del running, gate
+            del running

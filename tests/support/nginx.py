@@ -57,7 +57,7 @@ def in_front(start_daemon, folder):
     try:
         wait_until(up, what="nginx listens")
         token = subprocess.run([binary(), "--state-dir", f"{daemon.folder}/state", "--create-token", "alice:user"],
-                               capture_output=True, text=True, timeout=30).stdout.strip()
+                               capture_output=True, text=True, timeout=120).stdout.strip()
         yield Front(daemon, authority, f"tls://127.0.0.1:{port}", token)
     finally:
         nginx.terminate()

@@ -88,7 +88,7 @@ std::vector<int> read(Gpu& gpu, const void* memory, std::size_t count) {
 }
 
 bool eventually(const std::function<bool()>& true_) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(240);
   while (!true_()) {
     if (std::chrono::steady_clock::now() > end) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
@@ -500,14 +500,14 @@ TEST(Gpu, ALossIsNoticedWhereNobodyWaits) {
 }
 
 TEST(Gpu, AHangEndsWithPatience) {
-  Opened device(kHung, 0.2);
+  Opened device(kHung, 3);
   void* memory = device.gpu->allocate(4000);
   ASSERT_TRUE(device.gpu->synchronize().ok());
   happens("hang 4");
   int one = 0;
   const core::Status status = device.gpu->copy_out(&one, memory, 4);
   EXPECT_EQ(status.code(), core::Code::kUnknown);
-  EXPECT_THAT(status.message(), HasSubstr("it has not moved for 0.2 seconds"));
+  EXPECT_THAT(status.message(), HasSubstr("it has not moved for 3 seconds"));
 }
 
 TEST(Gpu, AnIdleDeviceIsNotLost) {

@@ -157,7 +157,7 @@ struct Asking {
   static int ask(Arguments... arguments) {
     if (slow) {
       ++entered;
-      for (int i = 0; i < 3000 && !done; ++i) {
+      for (int i = 0; i < 24'000 && !done; ++i) {
         std::this_thread::sleep_for(std::chrono::milliseconds(10));
       }
       if (!done) gave_up = true;
