@@ -210,15 +210,14 @@ TEST(Lanes, MoreLongKernelsThanMayWait) {
 // Two lanes with long kernels of one that floods; the kernel of somebody who comes has both.
 TEST(Lanes, AKernelOfSomebodyWithLessIsHelpedFromTheMiddleOfAnother) {
   Lanes lanes(2);
-  std::atomic<bool> helped{false};
+  std::atomic<bool> helped{false}, end{false};
   Counted comes(lanes, 1, [&] {
     const std::thread::id mine = std::this_thread::get_id();
-    lanes.run_parts(5'000'000, [&](std::int64_t) {  // of 20 us each, while nobody has helped
-      if (std::this_thread::get_id() != mine) helped = true;
-      if (!helped) spin(std::chrono::microseconds(20));
+    lanes.run_parts(500'000, [&](std::int64_t) {  // of 100 us each, while nobody has helped
+      if (std::this_thread::get_id() != mine) helped = end = true;
+      if (!helped) spin(std::chrono::microseconds(100));
     });
   });
-  std::atomic<bool> end{false};
   std::atomic<int> flooding{0};
   const auto flood = [&] {
     for (bool first = true; !end; first = false) {
