@@ -10,6 +10,8 @@
 #include <cstring>
 #include <filesystem>
 
+#include "proto/wire/target.h"
+
 namespace teletensor::server {
 
 using core::Code;
@@ -101,6 +103,11 @@ std::string default_state_dir() {
 Status prepare_socket(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
+  if (!wire::is_socket_path(path)) {
+    return core::invalid(
+        "socket: gRPC cannot name a path with a comma or a NUL byte, so no client could connect: " +
+        path);
+  }
   if (path.size() >= sizeof address.sun_path) {
     return core::invalid("socket: the path is longer than " +
                          std::to_string(sizeof address.sun_path - 1) + " bytes: " + path);

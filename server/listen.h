@@ -22,7 +22,8 @@ core::Result<std::string> default_socket();
 std::string default_state_dir();
 
 // Makes way for a socket at `path`: removes one that nobody serves. Refuses what is not a socket, a
-// socket that is in use, a path that is too long or whose directory is missing.
+// socket that is in use, and a path that is too long, that gRPC cannot name or whose directory is
+// missing.
 core::Status prepare_socket(const std::string& path);
 
 }  // namespace teletensor::server

@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "proto/wire/target.h"
 #include "server/listen.h"
 
 namespace teletensor::server {
@@ -90,7 +91,8 @@ Status Listener::bind(const Limits& limits) {
   const std::string& socket = options_.proxy_socket;
   if (!socket.empty()) {
     TT_RETURN_IF_ERROR(prepare_socket(socket));
-    builder.AddListeningPort("unix:" + socket, grpc::InsecureServerCredentials(), &bound);
+    builder.AddListeningPort(wire::socket_target(socket), grpc::InsecureServerCredentials(),
+                             &bound);
   }
   acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,

@@ -11,6 +11,8 @@
 #include <fstream>
 #include <iterator>
 
+#include "proto/wire/target.h"
+
 namespace teletensor::client {
 
 namespace {
@@ -91,12 +93,12 @@ Credentials credentials_of(const std::string& address, const Options& options) {
   found.token = token_of(options.token);
   if (address.starts_with('/') || address.starts_with("unix:")) {
     const std::string path = address.starts_with('/') ? address : address.substr(5);
-    if (path.empty() || path.size() > kMostPath || path.find('\0') != std::string::npos) {
+    if (!wire::is_socket_path(path) || path.size() > kMostPath) {
       refuse("address \"" + address.substr(0, 200) +
              "\": the path of a UNIX socket has 1 to 107 bytes, not " +
-             std::to_string(path.size()));
+             std::to_string(path.size()) + ", and neither a comma nor a NUL byte");
     }
-    found.target = "unix:" + path;
+    found.target = wire::socket_target(path);
     return found;
   }
   const bool encrypted = address.starts_with("tls://");

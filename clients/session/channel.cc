@@ -19,10 +19,6 @@ constexpr double kStagedTimeout = 10;  // seconds
 
 constexpr std::int64_t kSlice = 100'000;  // microseconds between two looks at `stop`
 
-std::string target_of(std::string_view address) {
-  return (address.starts_with('/') ? "unix:" : "") + std::string(address);
-}
-
 Status stopped(Call& call) {
   call.api().cancel(call.get());
   return Status(Code::kCancelled, "interrupted");
@@ -105,8 +101,8 @@ Status Call::status(std::string* word) const {
   return code == 0 ? Status() : Status(static_cast<Code>(code), text);
 }
 
-Channel::Channel(const tt_wire_api& api, std::string_view address, const tt_wire_tls* tls)
-    : api_(api), channel_(api.connect(target_of(address).c_str(), tls), api.disconnect) {}
+Channel::Channel(const tt_wire_api& api, const std::string& target, const tt_wire_tls* tls)
+    : api_(api), channel_(api.connect(target.c_str(), tls), api.disconnect) {}
 
 std::unique_ptr<Call> Channel::start(const std::string& method, bool wait, std::int64_t timeout,
                                      const Metadata& more) {

@@ -46,8 +46,8 @@ class Call {
 
 class Channel {
  public:
-  // "host:port", "unix:/path" or a path; not encrypted without `tls`.
-  Channel(const tt_wire_api& api, std::string_view address, const tt_wire_tls* tls = nullptr);
+  // `target` as gRPC names it: "host:port" or wire::socket_target(); not encrypted without `tls`.
+  Channel(const tt_wire_api& api, const std::string& target, const tt_wire_tls* tls = nullptr);
 
   // The token that later calls carry.
   void set_metadata(std::vector<std::pair<std::string, std::string>> metadata) {

@@ -1,6 +1,6 @@
 // teletensor-health ADDRESS: exits 0 when the daemon there says that it serves (gRPC health
-// protocol), 1 otherwise. For images, which have no Python. ADDRESS as gRPC takes it:
-// unix:/run/teletensor/teletensor.sock or 127.0.0.1:7420.
+// protocol), 1 otherwise. For images, which have no Python. ADDRESS as a client takes it:
+// unix:/run/teletensor/teletensor.sock, that path alone, or 127.0.0.1:7420.
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
@@ -9,13 +9,23 @@
 #include <string>
 #include <vector>
 
+#include "proto/wire/target.h"
+
 namespace {
 
 constexpr auto kPatience = std::chrono::seconds(2);
 
+// gRPC's name of the daemon at `address`; "" if it has none.
+std::string target_of(const std::string& address) {
+  const bool prefixed = address.starts_with("unix:");
+  if (!prefixed && !address.starts_with('/')) return address;
+  const std::string path = prefixed ? address.substr(5) : address;
+  return teletensor::wire::is_socket_path(path) ? teletensor::wire::socket_target(path) : "";
+}
+
 // The answer of grpc.health.v1.Health/Check for the whole server, still encoded.
-grpc::Status check(const std::string& address, std::string& answer) {
-  const auto channel = grpc::CreateChannel(address, grpc::InsecureChannelCredentials());
+grpc::Status check(const std::string& target, std::string& answer) {
+  const auto channel = grpc::CreateChannel(target, grpc::InsecureChannelCredentials());
   grpc::GenericStub stub(channel);
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + kPatience);
@@ -43,11 +53,17 @@ grpc::Status check(const std::string& address, std::string& answer) {
 
 int main(int argc, char** argv) {
   if (argc != 2) {
-    std::fprintf(stderr, "usage: teletensor-health unix:PATH | HOST:PORT\n");
+    std::fprintf(stderr, "usage: teletensor-health unix:PATH | PATH | HOST:PORT\n");
     return 2;
   }
+  const std::string target = target_of(argv[1]);
+  if (target.empty()) {
+    std::fprintf(stderr, "%s: gRPC cannot name a socket's path that is empty or has a comma\n",
+                 argv[1]);
+    return 1;
+  }
   std::string answer;
-  const grpc::Status status = check(argv[1], answer);
+  const grpc::Status status = check(target, answer);
   if (!status.ok()) {
     std::fprintf(stderr, "%s: %s\n", argv[1], status.error_message().c_str());
     return 1;

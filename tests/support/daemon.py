@@ -28,10 +28,11 @@ class Daemon:
 
     may_say = ()
 
-    def __init__(self, *flags, env=None, under=()):
-        """`under`: the words of a program that runs it."""
+    def __init__(self, *flags, env=None, under=(), socket=None):
+        """`under`: the words of a program that runs it. `socket`: a path, whose folder is made."""
         self.folder = tempfile.mkdtemp(prefix="tt-")  # short: socket paths hold 108 bytes
-        self.socket = f"{self.folder}/d.sock"
+        self.socket = socket or f"{self.folder}/d.sock"
+        os.makedirs(os.path.dirname(self.socket), exist_ok=True)
         self.flags, self.env, self.under = flags, env, under
         self._start(flags, env)
 
@@ -54,7 +55,8 @@ class Daemon:
                    *os.environ.get("TELETENSOR_TEST_FLAGS", "").split()]
         environment = {k: v for k, v in os.environ.items() if not k.startswith("TELETENSOR_")}
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                        env={**environment, **(env or {})}, text=True)
+                                        env={**environment, **(env or {})}, text=True,
+                                        errors="surrogateescape")
         self.lines, self._ready = [], threading.Event()
         self.tcp = self.http = None
         self._reader = threading.Thread(target=self._read, daemon=True)

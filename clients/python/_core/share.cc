@@ -51,9 +51,9 @@ void bind_share(nb::module_& m) {
   nb::class_<ShareAddress>(m, "ShareAddress", "Where a session's memory can be had, and as whom.")
       .def(
           "__init__",
-          [](ShareAddress* self, const std::string& socket, std::uint64_t session,
+          [](ShareAddress* self, const nb::bytes& socket, std::uint64_t session,
              const std::string& ticket) {
-            new (self) ShareAddress{socket, session, ticket};
+            new (self) ShareAddress{{socket.c_str(), socket.size()}, session, ticket};
           },
           nb::arg("socket"), nb::arg("session"), nb::arg("ticket"))
       .def_ro("ticket", &ShareAddress::ticket, "The session's; a secret.");

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import pathlib
+import urllib.parse
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -26,7 +27,7 @@ Path = str | os.PathLike[str]
 class Credentials:
     """What a transport needs besides its address. PEM texts; never printed."""
 
-    target: str  # as gRPC names it: "host:port" or "unix:/path"
+    target: str  # as gRPC names it: "host:port", or "unix:" and a path escaped as in a URI
     tls: bool
     token: str | None = field(default=None, repr=False)
     ca: bytes | None = field(default=None, repr=False)  # None: the system's authorities
@@ -75,13 +76,17 @@ def _token(given: str | None) -> str | None:
 def _check(address: str) -> None:
     """ValueError for what gRPC would take for something else (port 65537 for port 1), or log."""
     if address.startswith("unix:"):
-        size = len(os.fsencode(address.removeprefix("unix:")))
+        path = address.removeprefix("unix:")
+        size = len(os.fsencode(path))
         if not 0 < size < 108:
             raise ValueError(f"address {address[:200]!r}: the path of a UNIX socket has 1 to 107 bytes, "
                              f"not {size}")
+        if "," in path or "\0" in path:  # a comma separates the addresses of one target, escaped or not
+            raise ValueError(f"address {address!r}: gRPC cannot name the path of a socket that has a comma "
+                             "or a NUL byte")
         return
     host, _, port = address.removeprefix("tls://").rpartition(":")
-    if not (host and port.isascii() and port.isdecimal() and 0 < int(port[:9]) < 65536):
+    if not (host and host.isprintable() and port.isascii() and port.isdecimal() and 0 < int(port[:9]) < 65536):
         raise ValueError(f"address {address[:200]!r}: expected host:port (1 to 65535), tls://host:port, "
                          f"unix:/path or a path")
 
@@ -102,7 +107,8 @@ def credentials_of(address: str, token: str | None = None, ca: Path | None = Non
         address = "unix:" + address
     _check(address)
     if address.startswith("unix:"):
-        return Credentials(address, False, token)
+        path = os.fsencode(address.removeprefix("unix:"))
+        return Credentials("unix:" + urllib.parse.quote(path), False, token)
     target = address.removeprefix("tls://")
     if target == address and _loopback(address.rpartition(":")[0]):
         return Credentials(target, False, token)

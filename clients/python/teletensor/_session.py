@@ -501,10 +501,14 @@ def set_strict(on: bool = True) -> None:
 
 def _reach(address: str | os.PathLike[str] | None, token: str | None, ca: str | os.PathLike[str] | None,
            cert: tuple[str | os.PathLike[str], str | os.PathLike[str]] | None) -> Transport:
-    address = os.fspath(address) if address is not None else None
+    address = os.fsdecode(address) if address is not None else None
     address = address or os.environ.get("TELETENSOR_ADDRESS")
     if not address:
         own = _daemon.runtime_dir() / "teletensor.sock"
+        try:
+            credentials_of(f"unix:{own}")
+        except ValueError as error:
+            raise TeletensorError(f"{error}; its folder is given by XDG_RUNTIME_DIR or TMPDIR") from None
         address = f"unix:{own if _daemon.answers(own) else _daemon.embedded()}"
     return open_transport(address, credentials_of(address, token, ca, cert))
 

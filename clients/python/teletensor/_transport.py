@@ -105,7 +105,8 @@ def _share_of(address: str, reply: Message) -> _core.ShareAddress | None:
     ticket = reply.text(30)
     if not ticket or not address.startswith(("unix:", "/")):
         return None
-    return _core.ShareAddress(address.removeprefix("unix:") + ".share", reply.integer(11), ticket)
+    return _core.ShareAddress(os.fsencode(address.removeprefix("unix:") + ".share"),
+                              reply.integer(11), ticket)
 
 
 class Transport(ABC):
