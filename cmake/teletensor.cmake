@@ -77,7 +77,7 @@ function(tt_test name)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests")
   add_test(NAME ${name}
            COMMAND ${name} --gtest_output=xml:${CMAKE_BINARY_DIR}/results/${name}.xml)
-  set_tests_properties(${name} PROPERTIES LABELS ${arg_LABEL} TIMEOUT 600)
+  set_tests_properties(${name} PROPERTIES LABELS ${arg_LABEL} TIMEOUT 1800)
 endfunction()
 
 # The folders that the client is built from as well: the standard library alone.

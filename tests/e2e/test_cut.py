@@ -16,7 +16,7 @@ def test_cut_in_the_stream(start_daemon, tt):
     assert whole_run(tt, daemon)[0] == wanted
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_cut_at_every_frame_boundary(start_daemon, tt):
     """Of either direction, from the first frame behind Hello to the last."""
     daemon = start_daemon("--lease", "0")

@@ -5,10 +5,10 @@ import subprocess
 import sys
 
 import pytest
-from support.daemon import ROOT, SANITIZED
+from support.daemon import ROOT
 
 EXAMPLES = ROOT / "clients/python/examples"
-LIMIT = 1500 if SANITIZED else 280  # seconds
+LIMIT = 1500  # seconds
 pytestmark = pytest.mark.timeout(LIMIT + 20)
 
 

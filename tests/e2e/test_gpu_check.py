@@ -21,7 +21,7 @@ def check(folder, *words):
     return done.returncode, json.loads(output.read_text(encoding="utf-8")), page
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_sections_and_what_needs_a_device(tmp_path):
     status, report, page = check(tmp_path, "ceil", "--only", "training", "catalog", "sanitizer")
     assert status == 0, report
@@ -33,7 +33,7 @@ def test_sections_and_what_needs_a_device(tmp_path):
     assert "skipped: compute-sanitizer: no device" in page
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_sessions_of_twice_the_memory(tmp_path):
     status, report, page = check(tmp_path, "--only", "spilling")
     assert status == 0, report
@@ -45,7 +45,7 @@ def test_sessions_of_twice_the_memory(tmp_path):
     assert f"| {found['memory_mib']} MiB | {found['held_mib']} MiB |" in page
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_a_section_that_breaks_is_told_and_the_others_go_on(tmp_path):
     status, report, page = check(tmp_path, "ceil", "--only", "times", "catalog", "--minutes", "0")
     assert status == 1

@@ -6,7 +6,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from support.histories import DONE, machine
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_histories():
     """A number of them, not as many as some time holds: a history that fails is repeated as it was."""
     with machine() as histories:

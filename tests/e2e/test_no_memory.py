@@ -94,7 +94,7 @@ def goes_on(tt, daemon):
         return False
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("request_of", REQUESTS)
 def test_every_allocation(start_daemon, tt, tmp_path, request_of):
     memory = Memory(tmp_path)

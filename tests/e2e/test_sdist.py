@@ -17,7 +17,7 @@ print(tt.__version__, tt.__file__)
 """
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_sdist_alone(tmp_path, start_daemon):
     subprocess.run([sys.executable, ROOT / "deploy/make_sdist.py"], check=True, capture_output=True)
     version = (ROOT / "VERSION").read_text().strip()

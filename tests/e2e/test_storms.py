@@ -39,7 +39,7 @@ def half_a_greeting():
     return out.read()[:-10]
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_half_open_handshakes(start_daemon, tt, tmp_path):
     """Who is there works on by the same connection, who is new comes in, and all of them are closed."""
     authority = Authority(tmp_path / "ca")
@@ -73,7 +73,7 @@ def test_half_open_handshakes(start_daemon, tt, tmp_path):
     assert SANITIZED or most < HALF_OPEN * (128 << 10)  # 40 KiB each were seen
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_a_storm_of_connections(start_daemon, tt):
     """They come, say nothing or rubbish, and go: nothing of them stays."""
     daemon = start_daemon("--lease", "60")

@@ -13,7 +13,7 @@ from names_fuzz import Fuzzer
 SEEDS = {20261121: 1000, 4242: 500, 7: 500}
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_programs_through_a_daemon(tt, seed):
     fuzzer = Fuzzer(Torch(), Teletensor())

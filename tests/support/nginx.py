@@ -36,26 +36,35 @@ def in_front(start_daemon, folder):
     daemon = start_daemon("--proxy-socket", f"{folder}/proxy.sock")
     authority = Authority(folder / "ca")
     certificate, key = authority.issue("server")
-    port = free_port()
     text = CONFIGURATION.read_text(encoding="utf-8")
-    for old, new in (("listen 7420", f"listen 127.0.0.1:{port}"), ("/etc/teletensor/server.pem", certificate),
-                     ("/etc/teletensor/server.key", key), ("/etc/teletensor/ca.pem", authority.ca),
-                     ("/run/teletensor/proxy.sock", f"{folder}/proxy.sock"),
+    for old, new in (("/etc/teletensor/server.pem", certificate), ("/etc/teletensor/server.key", key),
+                     ("/etc/teletensor/ca.pem", authority.ca), ("/run/teletensor/proxy.sock", f"{folder}/proxy.sock"),
                      ("/run/teletensor/nginx.pid", f"{folder}/nginx.pid")):
         assert old in text, old
         text = text.replace(old, str(new))
+    assert "listen 7420" in text
     user = "user root;\n" if os.getuid() == 0 else ""
-    (folder / "nginx.conf").write_text(f"{user}daemon off;\n{text}", encoding="utf-8")
     for name in ("body", "logs"):
         (folder / name).mkdir()
-    nginx = subprocess.Popen(["nginx", "-p", str(folder), "-c", str(folder / "nginx.conf"), "-e", "stderr"],
-                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def start():
+        """nginx, and a port that was free just now. nginx ends where another program has taken it since."""
+        port = free_port()
+        here = text.replace("listen 7420", f"listen 127.0.0.1:{port}")
+        (folder / "nginx.conf").write_text(f"{user}daemon off;\n{here}", encoding="utf-8")
+        return subprocess.Popen(["nginx", "-p", str(folder), "-c", str(folder / "nginx.conf"), "-e", "stderr"],
+                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL), port
 
     def up():
         with socket.socket() as s:
             return s.connect_ex(("127.0.0.1", port)) == 0
+    for _ in range(10):
+        nginx, port = start()
+        wait_until(lambda nginx=nginx: nginx.poll() is not None or up(), what="nginx listens")
+        if nginx.poll() is None:
+            break
+    assert nginx.poll() is None, "nginx ends"
     try:
-        wait_until(up, what="nginx listens")
         token = subprocess.run([binary(), "--state-dir", f"{daemon.folder}/state", "--create-token", "alice:user"],
                                capture_output=True, text=True, timeout=120).stdout.strip()
         yield Front(daemon, authority, f"tls://127.0.0.1:{port}", token)
