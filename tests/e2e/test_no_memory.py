@@ -120,6 +120,8 @@ def test_every_allocation(start_daemon, tt, tmp_path, request_of):
     most = count if request_of in COMPUTING else FEW.get(request_of, MOST)
     for n in sorted({1 + i * count // most for i in range(most)}):
         session = tt.connect(daemon.unix)
+        admin = Admin(session._transport)
+        wait_until(lambda admin=admin: not admin.publications(), what="nothing of the session before is published")
         with session.as_current():
             assert request_of(tt, session)
         told = []
