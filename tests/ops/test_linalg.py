@@ -18,10 +18,59 @@ def tt(lib):
 def test_a_linalg_error_names_the_matrix(tt, call, element):
     singular = np.zeros((2, 2))
     x = tt.tensor(np.array([singular] * 3 if element == "non-finite" else [np.eye(2), singular, np.eye(2)]))
-    result = call(tt, x)  # nothing is raised before a value is read
     with pytest.raises(tt.linalg.LinAlgError, match=element):
-        result.numpy()
+        call(tt, x)
     assert issubclass(tt.linalg.LinAlgError, RuntimeError)
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize("call", [
+    lambda tt, x: tt.linalg.cholesky(x), lambda tt, x: tt.cholesky(x),
+    lambda tt, x: tt.linalg.cholesky_ex(x, check_errors=True),
+    lambda tt, x: tt.linalg.inv(x), lambda tt, x: tt.inverse(x), lambda tt, x: x.inverse(),
+    lambda tt, x: tt.linalg.inv_ex(x, check_errors=True), lambda tt, x: tt.linalg.solve(x, x),
+    lambda tt, x: tt.linalg.solve(x, x[0]), lambda tt, x: tt.linalg.solve_ex(x, x, check_errors=True),
+    lambda tt, x: tt.linalg.lu_factor(x), lambda tt, x: tt.linalg.lu_factor_ex(x, check_errors=True),
+    lambda tt, x: tt.linalg.ldl_factor(x), lambda tt, x: tt.linalg.ldl_factor_ex(x, check_errors=True),
+    lambda tt, x: tt.linalg.matrix_power(x, -1), lambda tt, x: tt.linalg.tensorinv(x, 1),
+    lambda tt, x: tt.linalg.tensorsolve(x, x[0]),
+    lambda tt, x: tt.vmap(tt.linalg.cholesky)(x.unsqueeze(0)),
+    lambda tt, x: tt.distributions.MultivariateNormal(x[0], x, validate_args=False),
+    lambda tt, x: tt.linalg.svd(x * NAN), lambda tt, x: tt.svd(x * NAN), lambda tt, x: tt.linalg.svdvals(x * NAN),
+    lambda tt, x: tt.linalg.svdvals((x * NAN).requires_grad_()), lambda tt, x: tt.linalg.eigh(x * NAN),
+    lambda tt, x: tt.linalg.eigvalsh(x * NAN), lambda tt, x: tt.linalg.eig(x * NAN),
+    lambda tt, x: tt.linalg.eigvals(x * NAN), lambda tt, x: tt.linalg.pinv(x * NAN),
+    lambda tt, x: tt.linalg.matrix_rank(x * NAN), lambda tt, x: tt.linalg.cond(x * NAN),
+    lambda tt, x: tt.linalg.matrix_norm(x * NAN, 2), lambda tt, x: tt.linalg.matrix_norm(x * NAN, "nuc")])
+def test_a_program_can_catch_the_error_of_a_matrix_at_its_line(tt, call):
+    x = tt.zeros(2, 2)
+    with pytest.raises(RuntimeError):
+        call(tt, x)
+    assert tt.ones(1).item() == 1  # no error is left for another line
+
+
+def test_jitter_until_the_matrix_is_positive_definite(tt):
+    matrix = tt.tensor([[1.0, 3.0], [3.0, 1.0]])
+    for power in range(-3, 3):
+        try:
+            factor = tt.linalg.cholesky(matrix + 10.0**power * tt.eye(2))
+            break
+        except tt.linalg.LinAlgError:
+            continue
+    assert power == 1 and np.allclose(factor.numpy() @ factor.numpy().T, [[11, 3], [3, 11]])
+
+
+def test_captured_and_scripted_functions_do_not_wait(tt):
+    def factor(x):
+        return tt.linalg.cholesky(x)
+
+    for made in (tt.compile(factor), tt.jit.script(factor)):
+        assert made(tt.eye(2) * 4).tolist() == [[2, 0], [0, 2]]
+        result = made(-tt.eye(2))
+        with pytest.raises(tt.linalg.LinAlgError):
+            result.numpy()
 
 
 def test_info_instead_of_errors(tt):

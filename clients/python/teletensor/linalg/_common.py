@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
-from .. import _core
+from .. import _capturing, _core
 from .._core import Tensor, ops
+from .._session import owner_of
 
 __all__: list[str] = []
 
@@ -13,6 +14,18 @@ __all__: list[str] = []
 def wants_gradient(*tensors: Tensor) -> bool:
     """Will the tape record what is computed from them, or may they carry tangents?"""
     return _core.depth() > 0 or _core.grad_mode() and any(x.requires_grad for x in tensors)
+
+
+_T = TypeVar("_T")
+
+
+def settled(a: Tensor, results: _T) -> _T:
+    """results, computed from a: waits for them, so that the error of a matrix is raised at this line. A
+    function that is captured or scripted does not wait."""
+    session = owner_of(a._session)
+    if _capturing.active() is None and not session._closed:  # a script's stand-ins are in a closed one
+        session.synchronize()
+    return results
 
 
 def square(a: Tensor, name: str) -> None:

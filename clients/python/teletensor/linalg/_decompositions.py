@@ -6,7 +6,7 @@ from typing import Any
 
 from .. import return_types
 from .._core import Tensor, ops
-from ._common import adjoint, identity, wants_gradient
+from ._common import adjoint, identity, settled, wants_gradient
 
 __all__ = [
     "cholesky", "cholesky_ex", "eig", "eigh", "eigvals", "eigvalsh", "householder_product", "ldl_factor",
@@ -18,16 +18,20 @@ __all__ = [
 def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
     """L with A = L L^H (upper: U with A = U^H U) of Hermitian positive-definite matrices.
 
-    Reads one triangle. Another matrix raises LinAlgError when a value is read.
+    Reads one triangle. Waits: another matrix raises LinAlgError. `cholesky_ex` does not wait.
     """
-    return ops["linalg_cholesky_ex"](A, upper, True)[0]
+    return settled(A, ops["linalg_cholesky_ex"](A, upper, True))[0]
 
 
 def cholesky_ex(
     A: Tensor, *, upper: bool = False, check_errors: bool = False
 ) -> return_types.linalg_cholesky_ex:
-    """cholesky with info (int32): 0, or the order of the leading minor that is not positive-definite."""
-    return return_types.linalg_cholesky_ex(*ops["linalg_cholesky_ex"](A, upper, check_errors))
+    """cholesky with info (int32): 0, or the order of the leading minor that is not positive-definite.
+
+    With check_errors it waits, and raises LinAlgError, as cholesky does.
+    """
+    made = ops["linalg_cholesky_ex"](A, upper, check_errors)
+    return return_types.linalg_cholesky_ex(*(settled(A, made) if check_errors else made))
 
 
 # ---------------------------------------------------------------- LU
@@ -41,10 +45,10 @@ def _pivoted(pivot: bool, name: str) -> None:
 def lu_factor(A: Tensor, *, pivot: bool = True) -> return_types.linalg_lu_factor:
     """L and U in one matrix (L's diagonal of ones is left out), and the exchanged rows, from 1.
 
-    A singular matrix raises LinAlgError when a value is read; `lu` and `lu_factor_ex` take it.
+    Waits: a singular matrix raises LinAlgError. `lu` and `lu_factor_ex` take it, and do not wait.
     """
     _pivoted(pivot, "lu_factor")
-    factor, pivots, _ = ops["linalg_lu_factor_ex"](A, True)
+    factor, pivots, _ = settled(A, ops["linalg_lu_factor_ex"](A, True))
     return return_types.linalg_lu_factor(factor, pivots)
 
 
@@ -53,7 +57,8 @@ def lu_factor_ex(
 ) -> return_types.linalg_lu_factor_ex:
     """lu_factor with info (int32): 0, or the diagonal element of U, from 1, that is zero."""
     _pivoted(pivot, "lu_factor")
-    return return_types.linalg_lu_factor_ex(*ops["linalg_lu_factor_ex"](A, check_errors))
+    made = ops["linalg_lu_factor_ex"](A, check_errors)
+    return return_types.linalg_lu_factor_ex(*(settled(A, made) if check_errors else made))
 
 
 def lu(A: Tensor, *, pivot: bool = True) -> return_types.linalg_lu:
@@ -113,8 +118,11 @@ def _broadcast(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def ldl_factor(A: Tensor, *, hermitian: bool = False) -> return_types.linalg_ldl_factor:
-    """Bunch-Kaufman factors of symmetric (Hermitian) matrices, from the lower triangle."""
-    factor, pivots, _ = ops["linalg_ldl_factor_ex"](A, hermitian, True)
+    """Bunch-Kaufman factors of symmetric (Hermitian) matrices, from the lower triangle.
+
+    Waits: a singular matrix raises LinAlgError. `ldl_factor_ex` does not wait.
+    """
+    factor, pivots, _ = settled(A, ops["linalg_ldl_factor_ex"](A, hermitian, True))
     return return_types.linalg_ldl_factor(factor, pivots)
 
 
@@ -122,7 +130,8 @@ def ldl_factor_ex(
     A: Tensor, *, hermitian: bool = False, check_errors: bool = False
 ) -> return_types.linalg_ldl_factor_ex:
     """ldl_factor with info (int32)."""
-    return return_types.linalg_ldl_factor_ex(*ops["linalg_ldl_factor_ex"](A, hermitian, check_errors))
+    made = ops["linalg_ldl_factor_ex"](A, hermitian, check_errors)
+    return return_types.linalg_ldl_factor_ex(*(settled(A, made) if check_errors else made))
 
 
 def ldl_solve(LD: Tensor, pivots: Tensor, B: Tensor, *, hermitian: bool = False) -> Tensor:
@@ -160,20 +169,21 @@ def householder_product(A: Tensor, tau: Tensor) -> Tensor:
 
 
 # ---------------------------------------------------------------- spectra
+# All wait: LinAlgError where an algorithm does not converge is raised at the line.
 
 
 def svd(A: Tensor, full_matrices: bool = True, *, driver: str | None = None) -> return_types.linalg_svd:
     """A = U diag(S) Vh, S in descending order. `driver` is PyTorch's for CUDA."""
     _no_driver(driver, "svd")
-    return return_types.linalg_svd(*ops["linalg_svd"](A, full_matrices))
+    return return_types.linalg_svd(*settled(A, ops["linalg_svd"](A, full_matrices)))
 
 
 def svdvals(A: Tensor, *, driver: str | None = None) -> Tensor:
     """Singular values in descending order."""
     _no_driver(driver, "svdvals")
     if wants_gradient(A):
-        return ops["linalg_svd"](A, False)[1]
-    return ops["linalg_svdvals"](A)
+        return settled(A, ops["linalg_svd"](A, False))[1]
+    return settled(A, ops["linalg_svdvals"](A))
 
 
 def _no_driver(driver: str | None, name: str) -> None:
@@ -184,12 +194,12 @@ def _no_driver(driver: str | None, name: str) -> None:
 
 def eig(A: Tensor) -> return_types.linalg_eig:
     """Eigenvalues, in no order, and eigenvectors of norm 1 of square matrices: complex tensors."""
-    return return_types.linalg_eig(*ops["linalg_eig"](A))
+    return return_types.linalg_eig(*settled(A, ops["linalg_eig"](A)))
 
 
 def eigvals(A: Tensor) -> Tensor:
     """Eigenvalues of square matrices, in no order: a complex tensor."""
-    return ops["linalg_eigvals"](A)
+    return settled(A, ops["linalg_eigvals"](A))
 
 
 def eigh(A: Tensor, UPLO: str = "L") -> return_types.linalg_eigh:
@@ -197,14 +207,14 @@ def eigh(A: Tensor, UPLO: str = "L") -> return_types.linalg_eigh:
 
     Reads the triangle that UPLO names.
     """
-    return return_types.linalg_eigh(*ops["linalg_eigh"](A, UPLO))
+    return return_types.linalg_eigh(*settled(A, ops["linalg_eigh"](A, UPLO)))
 
 
 def eigvalsh(A: Tensor, UPLO: str = "L") -> Tensor:
     """Eigenvalues of Hermitian matrices, ascending."""
     if wants_gradient(A):
-        return ops["linalg_eigh"](A, UPLO)[0]
-    return ops["linalg_eigvalsh"](A, UPLO)
+        return settled(A, ops["linalg_eigh"](A, UPLO))[0]
+    return settled(A, ops["linalg_eigvalsh"](A, UPLO))
 
 
 def unpack(data: Tensor, pivots: Tensor, unpack_data: Any, unpack_pivots: Any) -> return_types.lu_unpack:

@@ -8,7 +8,7 @@ from typing import Any
 
 from .. import return_types
 from .._core import Tensor, ops
-from ._common import floating, identity, square, tolerances
+from ._common import floating, identity, settled, square, tolerances
 
 __all__ = [
     "det", "inv", "inv_ex", "lstsq", "matrix_exp", "matrix_power", "matrix_rank", "pinv", "slogdet",
@@ -17,13 +17,14 @@ __all__ = [
 
 
 def inv(A: Tensor) -> Tensor:
-    """The inverse of square matrices. A singular one raises LinAlgError when a value is read."""
-    return ops["linalg_inv_ex"](A, True)[0]
+    """The inverse of square matrices. Waits: a singular one raises LinAlgError. `inv_ex` does not wait."""
+    return settled(A, ops["linalg_inv_ex"](A, True))[0]
 
 
 def inv_ex(A: Tensor, *, check_errors: bool = False) -> return_types.linalg_inv_ex:
     """inv with info (int32): 0, or the diagonal element of U, from 1, that is zero."""
-    return return_types.linalg_inv_ex(*ops["linalg_inv_ex"](A, check_errors))
+    made = ops["linalg_inv_ex"](A, check_errors)
+    return return_types.linalg_inv_ex(*(settled(A, made) if check_errors else made))
 
 
 def _solve(A: Tensor, B: Tensor, left: bool, check: bool) -> tuple[Tensor, Tensor]:
@@ -42,16 +43,17 @@ def _solve(A: Tensor, B: Tensor, left: bool, check: bool) -> tuple[Tensor, Tenso
 def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
     """X of A X = B, or of X A = B where not `left`; B is a matrix or a vector, batches broadcast.
 
-    A singular matrix raises LinAlgError when a value is read.
+    Waits: a singular matrix raises LinAlgError. `solve_ex` does not wait.
     """
-    return _solve(A, B, left, True)[0]
+    return settled(A, _solve(A, B, left, True))[0]
 
 
 def solve_ex(
     A: Tensor, B: Tensor, *, left: bool = True, check_errors: bool = False
 ) -> return_types.linalg_solve_ex:
     """solve with info (int32): 0, or the diagonal element of U, from 1, that is zero."""
-    return return_types.linalg_solve_ex(*_solve(A, B, left, check_errors))
+    made = _solve(A, B, left, check_errors)
+    return return_types.linalg_solve_ex(*(settled(A, made) if check_errors else made))
 
 
 def solve_triangular(A: Tensor, B: Tensor, *, upper: bool, left: bool = True,
@@ -89,7 +91,7 @@ def lstsq(
     vector = A.dim() - 1 == B.dim() and B._shape == A._shape[:-1]
     right = B.unsqueeze(-1) if vector or B.dim() == 1 else B
     cut = tolerances(A, None, rcond)[1]
-    solution, rank, values = ops["linalg_lstsq"](A, right, float(cut), driver)
+    solution, rank, values = settled(A, ops["linalg_lstsq"](A, right, float(cut), driver))
     empty = A.detach().new_zeros(0, dtype=A.dtype.to_real())
     residuals = empty
     if driver != "gelsy" and A._shape[-2] > A._shape[-1]:
@@ -112,7 +114,7 @@ def pinv(A: Tensor, rcond: Any = None, hermitian: bool = False, *, atol: Any = N
     if A.dim() < 2:
         raise RuntimeError("linalg.pinv: The input tensor A must have at least 2 dimensions.")
     atol, rtol = tolerances(A, atol, rcond if rtol is None else rtol)
-    return ops["linalg_pinv"](A, atol, rtol, hermitian)
+    return settled(A, ops["linalg_pinv"](A, atol, rtol, hermitian))
 
 
 def matrix_rank(A: Tensor, tol: Any = None, hermitian: bool = False, *, atol: Any = None,
@@ -129,7 +131,8 @@ def matrix_rank(A: Tensor, tol: Any = None, hermitian: bool = False, *, atol: An
     else:
         atol, rtol = tolerances(A, atol, rtol)
     A = A.detach()
-    values = ops["abs"](ops["linalg_eigvalsh"](A, "L")) if hermitian else ops["linalg_svdvals"](A)
+    values = settled(A, ops["linalg_eigvalsh"](A, "L") if hermitian else ops["linalg_svdvals"](A))
+    values = ops["abs"](values) if hermitian else values
     if values._shape[-1] == 0:
         return values.sum(-1).long()
     cut = rtol * values.amax(-1)
