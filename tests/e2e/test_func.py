@@ -206,6 +206,58 @@ def test_vmap_over_dimensions_and_structures(tt):
     equal(tt.vmap(lambda x: x.sum(), chunk_size=2)(b), b.sum((1, 2)))
 
 
+def written(made, at, value):
+    made[at] = value
+    return made
+
+
+NEW = {
+    "zeros_like": lambda tt, a: tt.zeros_like(a), "ones_like": lambda tt, a: tt.ones_like(a),
+    "full_like": lambda tt, a: tt.full_like(a, 3.0), "empty_like": lambda tt, a: tt.empty_like(a).fill_(4),
+    "new_zeros": lambda tt, a: a.new_zeros(3), "new_ones": lambda tt, a: a.new_ones(3),
+    "new_full": lambda tt, a: a.new_full((3,), 5.0), "new_empty": lambda tt, a: a.new_empty(3).fill_(6),
+    "new_empty_strided": lambda tt, a: a.new_empty_strided((3,), (1,)).fill_(7),
+    "of another dtype": lambda tt, a: tt.zeros_like(a, dtype=tt.float64),
+    "of a view": lambda tt, a: tt.zeros_like(a.reshape(3, 1).t()).reshape(3)}
+
+
+@pytest.mark.parametrize("make", NEW.values(), ids=NEW)
+def test_new_tensors_under_vmap_can_be_written_to_with_each_sample(tt, make):
+    a = tt.arange(6.0).reshape(2, 3)
+    expected = tt.stack([make(tt, each).mul_(2).add_(each) for each in a])
+    equal(tt.vmap(lambda x: make(tt, x).mul_(2).add_(x))(a), expected)
+    equal(tt.vmap(tt.vmap(lambda x: make(tt, x).mul_(2).add_(x)))(a.unsqueeze(1)), expected.unsqueeze(1))
+    equal(tt.vmap(tt.func.grad(lambda x: (make(tt, x).mul_(x) ** 2).sum()))(a),
+          tt.stack([2 * make(tt, each) ** 2 * each for each in a]).to(a.dtype))
+    with pytest.raises(RuntimeError, match="vmap: inplace"):  # of a tensor that is one for all samples
+        tt.vmap(lambda x, one: make(tt, one).add_(x), in_dims=(0, None))(a, a[0])
+
+
+def test_vmap_over_a_place(tt):
+    """A 0-d integer that differs between samples is an index like any other, for reading and writing."""
+    i = tt.tensor([0, 2])
+    a, b = tt.arange(6.0).reshape(2, 3), tt.arange(18.0).reshape(2, 3, 3)
+    indices = (lambda i: i, lambda i: (slice(None), i), lambda i: (i, slice(1, None)), lambda i: (..., i),
+               lambda i: (i, i), lambda i: (None, i), lambda i: (i, [0, 1]), lambda i: -i - 1)
+    for number, index in enumerate(indices):
+        def read(x, i, index=index):
+            return x[index(i)]
+
+        def write(x, i, index=index):
+            return written(x.clone(), index(i), 9.0)
+
+        for source in (a, b) if number in (0, 5, 7) else (b,):
+            for do in (read, write):
+                equal(tt.vmap(do)(source, i),
+                      tt.stack([do(x, int(n)) for x, n in zip(source, i, strict=True)]))
+    equal(tt.vmap(lambda i: a[1][i])(i), a[1][i])
+    equal(tt.vmap(lambda x, i: written(tt.zeros_like(x), i, x.sum()))(a, i),
+          tt.tensor([[3.0, 0, 0], [0, 0, 12]]))
+    equal(tt.vmap(tt.func.grad(lambda x, i: x[i] ** 2))(a, i), tt.tensor([[0.0, 0, 0], [0, 0, 10]]))
+    with pytest.raises(IndexError, match="out of"):
+        tt.vmap(lambda x, i: x[i])(a, i + 1).tolist()
+
+
 def test_vmap_refuses_as_pytorch(tt):
     a = tt.randn(3, 2)
     with pytest.raises(ValueError, match="same size in the mapped dimension"):

@@ -90,8 +90,14 @@ def _plan(x: Tensor, index: Any) -> tuple[Tensor, list[Tensor], list[int], bool]
             dim += 1
         elif _is_array(item):
             each, full = _as_index(view, item), False
-            if each.dim() == 0 and each.dtype not in (_core.bool, _core.uint8):
-                view = _select(view, dim, int(each.item()))
+            if each.dim() == 0 and not _is_mask(each):
+                if not (_core.depth() and _core.innermost([each]) is not None):
+                    view = _select(view, dim, int(each.item()))
+                    continue
+                # Under vmap each sample has a place of its own.
+                arrays.append(each)
+                dims.append(dim)
+                dim += 1
                 continue
             if each.dim() == 0:  # one mask for all: a new dimension of size 1 or 0
                 view, each = _unsqueeze(view, dim), ops["reshape"](each, (1,))

@@ -10,7 +10,7 @@ import numpy as np
 from . import _convert, _core, _follow, _functions, _indexing
 from ._aliases import ALIASES
 from ._core import Tensor, ops
-from ._functions.common import wrap_dim
+from ._functions.common import batched_as, wrap_dim
 from ._functions.complex import hermitian, set_imag, set_real
 from ._memory_format import contiguous_format, in_format, is_in_format, strided
 from ._memory_format import memory_format as _memory_format
@@ -261,7 +261,7 @@ def _new(name: str) -> Any:
 
     def new(self: Tensor, *args: Any, dtype: Any = None, device: Any = None, **more: Any) -> Tensor:
         made: Tensor = make(*args, dtype=dtype or self.dtype, device=device or self.device, **more)
-        return made
+        return made if made.requires_grad else batched_as(self, made)
 
     new.__name__, new.__doc__ = name, f"{make.__doc__} dtype and device are this tensor's."
     return new

@@ -16,11 +16,21 @@ from .._out import store
 from .._session import current_session
 
 __all__ = [
-    "Function", "Size", "factory", "function_only", "indices_of", "is_method", "made", "options", "owned",
+    "Function", "Size", "batched_as", "factory", "function_only", "indices_of", "is_method", "made", "options", "owned",
     "sizes_of", "tensors_of", "wrap_dim",
 ]
 Size = Sequence[int]
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def batched_as(source: Tensor, new: Tensor) -> Tensor:
+    """new, and inside of vmap one for each sample if source differs between samples: it may be written to
+    with such values then."""
+    if not _core.depth() or _core.innermost([source]) is None or source.numel() == 0:
+        return new
+    one = ops["slice"](ops["reshape"](ops["detach"](source), (-1,)), 0, 0, 1, 1)
+    some = ops["reshape"](ops["ne"](one, 0), ())
+    return ops["where"](ops["logical_xor"](some, some), new, new)
 
 
 def function_only(function: Function) -> Function:

@@ -11,7 +11,7 @@ from .._core import Tensor, ops
 from .._memory_format import in_format, made_like
 from .._pending import later, numbers_of
 from .._session import current_session
-from .common import factory, function_only, made, options, sizes_of
+from .common import batched_as, factory, function_only, made, options, sizes_of
 
 __all__ = [
     "arange", "empty", "empty_like", "empty_permuted", "empty_strided", "eye", "fill_", "full", "full_like",
@@ -77,7 +77,8 @@ def full_like(input: Tensor, fill_value: Any, *, dtype: Any = None, device: Any 
               requires_grad: bool = False, memory_format: Any = None) -> Tensor:
     """A tensor of input's shape filled with one value."""
     dtype, device = dtype or input.dtype, device or input.device
-    new = made_like(input, lambda size: ops["full"](fill_value, size, dtype, device), memory_format)
+    new = made_like(input, lambda size: batched_as(input, ops["full"](fill_value, size, dtype, device)),
+                    memory_format)
     return made(new, requires_grad)
 
 
@@ -87,7 +88,8 @@ def empty_like(input: Tensor, *, dtype: Any = None, device: Any = None,
                requires_grad: bool = False, memory_format: Any = None) -> Tensor:
     """An uninitialised tensor of input's shape."""
     dtype, device = dtype or input.dtype, device or input.device
-    new = made_like(input, lambda size: ops["empty"](size, dtype, device), memory_format)
+    new = made_like(input, lambda size: batched_as(input, ops["empty"](size, dtype, device)),
+                    memory_format)
     return made(new, requires_grad)
 
 
@@ -224,8 +226,8 @@ def new_tensor(self: Tensor, data: Any, *, dtype: Any = None, device: Any = None
 def new_empty_strided(self: Tensor, size: Any, stride: Any, *, dtype: Any = None, device: Any = None,
                       requires_grad: bool = False) -> Tensor:
     """An uninitialised tensor with the given strides; dtype and device are this tensor's."""
-    return empty_strided(size, stride, dtype=dtype or self.dtype, device=device or self.device,
-                         requires_grad=requires_grad)
+    new = empty_strided(size, stride, dtype=dtype or self.dtype, device=device or self.device)
+    return made(batched_as(self, new), requires_grad)
 
 
 @factory
