@@ -223,6 +223,7 @@ nb::object node_object(PySession& session, autograd::Node* node, Handle* leaf);
 std::string node_name(const PySession& session, const autograd::Node& node);
 
 bool is_tensor(PyObject* object);
+bool is_op(PyObject* object);  // one of _core.ops
 // nullptr where `object` is no Tensor; or, with a Python error set, where a pending one cannot be
 // made.
 PyTensor* tensor_of(PyObject* object);

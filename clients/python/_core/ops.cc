@@ -632,6 +632,8 @@ bool to_var(PyObject* object, Var& var) {
   return true;
 }
 
+bool is_op(PyObject* object) { return Py_TYPE(object) == op_type(); }
+
 void bind_ops(nb::module_& m) {
   nb::dict functions;
   nb::list catalog;

@@ -12,6 +12,8 @@
 #include "engine/passes/passes.h"
 #include "engine/program/serialize.h"
 #include "expanded.h"
+#include "guards.h"
+#include "reads.h"
 
 namespace teletensor::client {
 namespace {
@@ -282,6 +284,7 @@ nb::object end_trace(PySession& session, nb::handle outputs, std::uint64_t begun
   if (!ended) throw nb::value_error("nothing is being captured");
   const auto [seed, ordinal] = rng_state();
   std::vector<HandleRef> keep = handles_of(outputs, &session);
+  for (const HandleRef& h : keep) ended->know(*h);  // one from outside, which no step has read
   auto trace = std::make_unique<PyTrace>(nb::borrow(session.self), &session, std::move(ended), keep,
                                          static_cast<std::uint64_t>(ordinal) - begun);
   const autograd::Tracer* const tracer = trace->tracer.get();
@@ -388,6 +391,8 @@ nb::object program_object(PySession& session, program::Program program) {
   return nb::cast(made.release(), nb::rv_policy::take_ownership);
 }
 
+PyTypeObject* symbol_type() { return reinterpret_cast<PyTypeObject*>(g_symbol); }
+
 bool symbol_of(PyObject* object, core::Number& number) {
   if (g_symbol == nullptr || PyObject_IsInstance(object, g_symbol) != 1) return false;
   PyObject* value = PyObject_GetAttrString(object, "value");
@@ -400,6 +405,8 @@ bool symbol_of(PyObject* object, core::Number& number) {
 }
 
 void bind_programs(nb::module_& m) {
+  bind_guards(m);
+  bind_reads(m);
   bind_scripts(m);
   nb::class_<PyProgram>(m, "Program", nb::is_weak_referenceable(),
                         "A captured program: what the daemon runs when the function is called.")

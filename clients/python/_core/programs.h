@@ -17,6 +17,9 @@ nb::object program_object(PySession& session, program::Program program);
 // What a Trace object holds, with the backward of those of its outputs.
 autograd::Traced retraced(nb::handle trace, const std::set<program::HandleId>& roots);
 
+// The class of numbers that a capture follows, or nullptr.
+PyTypeObject* symbol_type();
+
 void bind_scripts(nb::module_& m);
 
 }  // namespace teletensor::client

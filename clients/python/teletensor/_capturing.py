@@ -24,15 +24,25 @@ def active() -> Capture | None:
 def on_call(action: Callable[[], Any]) -> None:
     """Has `action`, which runs now as well, run at every later call of what is being captured."""
     capture = active()
-    if capture is not None:
+    if capture is not None and capture.reads.paused == 0:
         capture.actions.append(action)
 
 
-def module(owner: Any) -> None:
-    """A module is called: its training flag is one of the facts."""
-    capture = active()
-    if capture is not None:
-        capture.module(owner)
+class _Repeated:
+    """Code whose effects every call repeats or is told of otherwise: what it reads decides nothing."""
+
+    def __enter__(self) -> None:
+        capture = active()
+        if capture is not None:
+            capture.reads.paused += 1
+
+    def __exit__(self, *error: object) -> None:
+        capture = active()
+        if capture is not None:
+            capture.reads.paused -= 1
+
+
+repeated = _Repeated()
 
 
 def group(options: dict[str, Any]) -> dict[str, Any]:

@@ -68,8 +68,9 @@ class _Frame:
 class Compiler:
     """One compilation: of a function, for arguments of these layouts."""
 
-    def __init__(self, real: Session, gradients: bool = False) -> None:
+    def __init__(self, real: Session, gradients: bool, reads: _core.Reads) -> None:
         self._gradients = gradients
+        self._reads = reads
         core = _core.Session(
             credit_upto=1 << 62, credit_bytes=1 << 62, frame_bytes=1 << 20, frame_commands=4096,
             frame_items=1 << 16, inline_bytes=1 << 20, quota=0, keeps=False,
@@ -203,6 +204,7 @@ class Compiler:
         code = getattr(plain, "__code__", None)
         package = __name__.partition(".")[0]
         if code is None or str(getattr(plain, "__module__", "")).partition(".")[0] == package:
+            self._reads.called(function, tuple(args))
             return function(*args, **kwargs)
         if bound is not None and not inspect.ismodule(bound):
             args = [bound, *args]
@@ -539,8 +541,17 @@ class Compiler:
         for names in (frame.variables, frame.source.names, vars(builtins)):
             if node.id in names:
                 value = names[node.id]
-                return self.stand_in(value) if isinstance(value, Tensor) else value
+                if names is frame.source.names:
+                    frame.source.note(node.id, self._reads)
+                return self._noted(value)
         raise frame.source.fail(node, f"{node.id!r} is not defined on every way here")
+
+    def _noted(self, value: Any) -> Any:
+        """What an expression reads from Python: of a container all of it."""
+        if isinstance(value, Tensor):
+            return self.stand_in(value)
+        self._reads.whole(value)
+        return value
 
     def _apply(self, frame: _Frame, node: ast.AST, table: dict[Any, Any], op: ast.AST, *values: Any
                ) -> Any:
@@ -565,8 +576,8 @@ class Compiler:
                 return self._name(frame, node)
             case ast.Attribute():
                 owner = self._value(frame, node.value)
-                value = self._guarded(frame, node, getattr, owner, node.attr)
-                return self.stand_in(value) if isinstance(value, Tensor) else value
+                self._reads.attribute(owner, node.attr)
+                return self._noted(self._guarded(frame, node, getattr, owner, node.attr))
             case ast.BinOp():
                 left, right = self._value(frame, node.left), self._value(frame, node.right)
                 return self._apply(frame, node, _BINARY, node.op, left, right)
@@ -600,7 +611,7 @@ class Compiler:
                         at.dtype != _core.bool):  # a place that the data decides
                     at = self.stand_in(at).reshape(1)
                     return self._guarded(frame, node, operator.getitem, owner, at)[0]
-                return self._guarded(frame, node, operator.getitem, owner, at)
+                return self._noted(self._guarded(frame, node, operator.getitem, owner, at))
             case ast.Slice():
                 return slice(*(None if each is None else self._value(frame, each)
                                for each in (node.lower, node.upper, node.step)))

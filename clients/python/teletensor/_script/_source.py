@@ -8,6 +8,8 @@ import textwrap
 from collections.abc import Callable
 from typing import Any
 
+from .. import _core
+
 __all__ = ["ScriptError", "Source"]
 
 
@@ -41,6 +43,15 @@ class Source:
                 self.names[name] = cell.cell_contents
             except ValueError:
                 continue
+
+    def note(self, name: str, reads: _core.Reads) -> None:
+        """Notes that a name from outside of the function is read."""
+        function: Any = self.function
+        free = function.__code__.co_freevars
+        if name in free:
+            reads.cell(function.__closure__[free.index(name)], name)
+        else:
+            reads.item(function.__globals__, name)
 
     def place(self, node: ast.AST) -> str:
         """file:line:column of a node."""

@@ -26,9 +26,10 @@ class Capture:
 
     def __init__(self) -> None:
         self.guards: list[Callable[[], bool]] = []  # a call asks them first
+        self.facts = _core.Guards()  # about what it read from Python: asked before those
+        self.reads = _core.Reads(self.facts)
         self.actions: list[Callable[[], Any]] = []  # and then runs these, in order
         self.symbols: dict[int, Symbol] = {}
-        self._modules: set[int] = set()
         self._groups: dict[int, dict[str, Any]] = {}
         self._fixed: set[int] = set()
 
@@ -50,13 +51,6 @@ class Capture:
         get, value = symbol.get, symbol.value
         self.guards.append(lambda: get() == value)
 
-    def module(self, owner: Any) -> None:
-        if id(owner) in self._modules:
-            return
-        self._modules.add(id(owner))
-        training = owner.training
-        self.guards.append(lambda: owner.training is training)
-
     def group(self, options: dict[str, Any]) -> dict[str, Any]:
         found = self._groups.get(id(options))
         if found is None:
@@ -66,20 +60,13 @@ class Capture:
         return found
 
     def _option(self, options: dict[str, Any], key: str, value: Any) -> Any:
-        if key == "params":
-            count = len(value)
-            self.guards.append(lambda: len(options[key]) == count)
-            return value
         if isinstance(value, float):
             return self.number(value, lambda: options[key], key)
         if isinstance(value, tuple) and all(isinstance(v, float) for v in value):
             return tuple(
                 self.number(v, lambda i=i: options[key][i], f"{key}.{i}")  # type: ignore[misc]
                 for i, v in enumerate(value))
-        if not isinstance(value, Tensor):
-            self.guards.append(lambda: bool(options[key] == value))
-        else:
-            self.guards.append(lambda: options[key] is value)
+        self.reads.item(options, key)
         return value
 
     def advanced(self, optimizer: Any, options: dict[str, Any], parameters: list[Any],
@@ -112,6 +99,7 @@ class Entry:
         self.program: _core.Program = traced["program"]
         self.loops: bool = traced["loops"]
         self.guards = held.guards
+        self.facts = held.facts
         self.actions = held.actions
         symbols = [held.symbols[tag] for tag in traced["tags"]]
         self.numbers = [symbol.get for symbol in symbols]
@@ -139,6 +127,7 @@ class Entry:
         entry = cls.__new__(cls)
         entry.program, entry.loops = program, loops
         entry.same, entry.guards, entry.actions, entry.numbers, entry.origins = [], [], [], [], []
+        entry.facts = _core.Guards()
         entry.argument_names = names
         entry.spec, entry.leaves, entry.tensors = spec, leaves, tensors
         entry.plain = spec is None and len(tensors) == 1
@@ -148,7 +137,8 @@ class Entry:
 
     def ready(self, tensors: Sequence[Tensor], numbers: Sequence[Any]) -> bool:
         """May a call with these arguments run it?"""
-        if any(tensors[i] is not t for i, t in self.same) or not self.program.ready(tensors):
+        if (not self.facts.check() or any(tensors[i] is not t for i, t in self.same)
+                or not self.program.ready(tensors)):
             return False
         for box, value in zip(self.arguments, numbers, strict=True):
             box[0] = value
@@ -259,9 +249,14 @@ def capture(function: Callable[..., Any], core: Any, args: tuple[Any, ...], kwar
         _capturing.thread = threading.get_ident()
         _capturing.current = held
         try:
-            result = function(*args, **kwargs)
+            held.reads.know(function)
+            for leaf in leaves:
+                if not isinstance(leaf, Tensor):
+                    held.reads.know(leaf)
+            result = held.reads.run(function, tuple(args), kwargs)
         finally:
             _capturing.current = None
+            held.reads.clear()
         del args, kwargs, leaves
         out, out_spec = flatten(result)
         out = [stand_ins.real(leaf) for leaf in out]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -36,6 +37,33 @@ def _hashable(spec: Any) -> Any:
     return (kind, None if keys is None else tuple(keys), tuple(map(_hashable, specs)), tuple(counts))
 
 
+class _Object:
+    """An argument that is told from others by its identity."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Object) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+def constant_key(leaf: Any) -> Any:
+    """What tells an argument that is neither tensor nor number of the program from others. Equal numbers
+    of two types are not the same argument."""
+    if type(leaf) is float:
+        return float, leaf.hex()  # -0.0 is another than 0.0, nan the same as nan
+    if type(leaf) is slice:
+        return slice, *map(constant_key, (leaf.start, leaf.stop, leaf.step))
+    try:
+        hash(leaf)
+    except TypeError:
+        return _Object(leaf)
+    return type(leaf), leaf
+
+
 class Program:
     """A captured program. print() shows its steps as they were captured, with the lines they come from;
     len() is how many are left of them for the daemon."""
@@ -64,7 +92,36 @@ class Program:
         return found
 
 
-class Compiled:
+class OfModule:
+    """A function that stands for another, or for a module: attributes of the module are read, set and
+    deleted through it."""
+
+    _function: Callable[..., Any]
+    _OWN = frozenset(("_function", "name", "_cache", "_attempts", "_entries", "_warned", "_ints", "_latest",
+                      "_signature"))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "_function" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self._function, name)
+
+    def _is_own(self, name: str) -> bool:
+        return name in self._OWN or name.startswith("__") or not hasattr(self._function, "named_parameters")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if self._is_own(name):
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self._function, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        if self._is_own(name):
+            object.__delattr__(self, name)
+        else:
+            delattr(self._function, name)
+
+
+class Compiled(OfModule):
     """A function whose calls run as captured programs: one for each set of shapes, strides, dtypes
     and Python arguments that it is called with. What `compile` and `trace` return.
 
@@ -82,11 +139,6 @@ class Compiled:
         self._warned = False
         self._ints: dict[int, set[int]] = {}  # by leaf: values seen
         self._latest: Entry | None = None
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or "_function" not in self.__dict__:
-            raise AttributeError(name)
-        return getattr(self._function, name)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
@@ -129,16 +181,8 @@ class Compiled:
                 places.append(place)
                 fixed.append(type(leaf))
             else:
-                # Equal numbers of two types are not the same argument.
-                fixed.append((type(leaf), leaf))
-        key = (_core.signature(tensors), _hashable(spec), tuple(fixed))
-        try:
-            hash(key)
-        except TypeError:
-            raise TypeError(
-                f"{self.name}: an argument that is no tensor, number or container must be hashable "
-                "in a captured function") from None
-        return key, tensors, numbers, places
+                fixed.append(constant_key(leaf))
+        return (_core.signature(tensors), _hashable(spec), tuple(fixed)), tensors, numbers, places
 
     def _varies(self, place: int, value: int) -> bool:
         """An int is a constant until it is seen with a second value: sizes and dims stay fixed."""
@@ -157,6 +201,9 @@ class Compiled:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if _capturing.active() is not None or _core.depth():
             return self._function(*args, **kwargs)  # inside another capture, or a transform
+        if not _core.can_capture():
+            _warn_that_nothing_is_captured()
+            return self._function(*args, **kwargs)
         key, tensors, numbers, places = self._sort(args, kwargs)
         entry = self._find(key, tensors, numbers)
         if entry is not None:
@@ -177,6 +224,9 @@ class Compiled:
             return result
         self._attempts = 0
         self._latest = entry
+        self._drop_dead()
+        why = "" if self._warned else next(
+            (why for each in reversed(self._cache.get(key, ())) if (why := each.facts.why())), "")
         self._cache.setdefault(key, []).append(entry)
         self._cache.move_to_end(key)
         self._entries += 1
@@ -189,10 +239,23 @@ class Compiled:
             if not self._warned:
                 self._warned = True
                 warnings.warn(
-                    f"{self.name} was captured more than {MOST_PROGRAMS} times: its shapes or Python "
-                    "arguments change from call to call, and each change captures it anew",
+                    f"{self.name} was captured more than {MOST_PROGRAMS} times: "
+                    + (f"what it reads from outside changes from call to call (lately {why}); hand it "
+                       "over as an argument" if why else
+                       "its shapes or Python arguments change from call to call, and each change captures "
+                       "it anew"),
                     stacklevel=3)
         return result
+
+    def _drop_dead(self) -> None:
+        """Lets go of programs that read an object which is gone: they can run no more."""
+        for key, entries in list(self._cache.items()):
+            alive = [entry for entry in entries if not entry.facts.dead()]
+            self._entries -= len(entries) - len(alive)
+            if alive:
+                self._cache[key] = alive
+            else:
+                del self._cache[key]
 
     # ---- loops
 
@@ -211,6 +274,13 @@ class Compiled:
         key, tensors, numbers, _ = self._sort(args, {})
         entry = self._find(key, tensors, numbers)
         return None if entry is None else (entry, tensors)
+
+
+@functools.cache
+def _warn_that_nothing_is_captured() -> None:
+    version = ".".join(map(str, sys.version_info[:2]))
+    warnings.warn(f"tt.compile has no effect under Python {version}: what a function reads can be seen "
+                  "under 3.11 to 3.13; functions run line by line", stacklevel=3)
 
 
 def leaf_names(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:

@@ -15,7 +15,7 @@ from .._script._compiler import _rebuild
 from .._session import current_session, owner_of
 from .._tree import flatten, unflatten
 from ._capture import Entry, contents
-from ._compiled import Program, _hashable, leaf_names, repeat
+from ._compiled import OfModule, Program, _hashable, constant_key, leaf_names, repeat
 from ._lines import Lines
 from ._symbols import Symbol
 
@@ -45,7 +45,7 @@ def _entry(linked: dict[str, Any], shape: Any, inputs: list[tuple[int, Tensor | 
     return Entry.restored(program, linked.get("backward"), linked, spec, leaves, tensors, names, loops=True)
 
 
-class Scripted:
+class Scripted(OfModule):
     """A scripted function: `if` and `while` on tensors run on the daemon, without a round trip. What
     `script` returns."""
 
@@ -53,14 +53,9 @@ class Scripted:
         functools.update_wrapper(self, function, updated=())
         self._function = function
         self.name = getattr(function, "__name__", type(function).__name__)
-        self._cache: OrderedDict[Any, Entry | None] = OrderedDict()
+        self._cache: OrderedDict[Any, list[tuple[_core.Guards, Entry | None]]] = OrderedDict()
         self._latest: Entry | None = None
         self._signature: inspect.Signature | None = None
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or "_function" not in self.__dict__:
-            raise AttributeError(name)
-        return getattr(self._function, name)
 
     def __repr__(self) -> str:
         return f"<teletensor.jit.Scripted {self.name!r}>"
@@ -81,9 +76,11 @@ class Scripted:
             args, kwargs = unflatten([leaf.value if isinstance(leaf, Symbol) else leaf for leaf in leaves],
                                      spec)
             if hasattr(self._function, "training"):
-                held.module(self._function)
+                held.facts.item(vars(self._function), "training")
         args, kwargs = self._bound(args, kwargs)
-        entry = self._find(args, kwargs)
+        facts, entry = self._find(args, kwargs)
+        if held is not None:
+            held.guards.append(facts.check)
         if entry is None:
             return self._function(*args, **kwargs)
         lines = None if entry.backward is None else Lines(self._function, args, kwargs)
@@ -99,26 +96,32 @@ class Scripted:
         bound.apply_defaults()
         return bound.args, bound.kwargs
 
-    def _find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry | None:
-        """The program for these arguments; None where their gradients cannot be one."""
+    def _find(self, args: tuple[Any, ...], kwargs: dict[str, Any]
+              ) -> tuple[_core.Guards, Entry | None]:
+        """The program for these arguments, and what it has read from Python; None where its gradients
+        cannot be one."""
         leaves, spec = flatten((list(args), kwargs))
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         key = (_core.signature(tensors), _hashable(spec),
-               tuple(Tensor if isinstance(leaf, Tensor) else (type(leaf), leaf) for leaf in leaves),
+               tuple(Tensor if isinstance(leaf, Tensor) else constant_key(leaf) for leaf in leaves),
                getattr(self._function, "training", None))
-        try:
-            known = key in self._cache
-        except TypeError:
-            raise TypeError(f"{self.name}: an argument that is no tensor, number or container must be "
-                            "hashable in a scripted function") from None
-        if not known:
-            self._cache[key] = self._compile(args, kwargs, tensors)
-            if len(self._cache) > MOST_PROGRAMS:
-                self._cache.popitem(last=False)
-        found = self._cache[key]
-        if found is not None:
-            self._latest = found
+        found = next((pair for pair in self._cache.get(key, ()) if pair[0].check()), None)
+        if found is None:
+            found = self._compile(args, kwargs, tensors)
+            self._keep(key, found)
+        if found[1] is not None:
+            self._latest = found[1]
         return found
+
+    def _keep(self, key: Any, pair: tuple[_core.Guards, Entry | None]) -> None:
+        for each, pairs in list(self._cache.items()):
+            self._cache[each] = [other for other in pairs if not other[0].dead()]
+        self._cache.setdefault(key, []).append(pair)
+        while sum(map(len, self._cache.values())) > MOST_PROGRAMS:
+            oldest = next(iter(self._cache))
+            self._cache[oldest] = self._cache[oldest][1:]
+            if not self._cache[oldest]:
+                del self._cache[oldest]
 
     @property
     def program(self) -> Program:
@@ -137,21 +140,27 @@ class Scripted:
 
     def _ready(self, args: tuple[Any, ...]) -> tuple[Entry, list[Tensor]] | None:
         bound, kwargs = self._bound(args, {})
-        entry = self._find(bound, kwargs)
+        _, entry = self._find(bound, kwargs)
         return None if entry is None else (entry, tensors_of(bound, kwargs))
 
     def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]
-                 ) -> Entry | None:
+                 ) -> tuple[_core.Guards, Entry | None]:
         session = owner_of(tensors[0]._session) if tensors else current_session()
         drawn = _core.rng_state()  # only its calls draw
+        facts = _core.Guards()
+        reads = _core.Reads(facts)
         try:
-            compiler = Compiler(session, gradients=_core.grad_mode())
-            linked, shape = compiler.compile(self._function, args, kwargs)
+            for each in (self._function, *flatten((list(args), kwargs))[0]):
+                if not isinstance(each, Tensor):
+                    reads.know(each)
+            compiler = Compiler(session, gradients=_core.grad_mode(), reads=reads)
+            linked, shape = reads.run(compiler.compile, (self._function, args, kwargs), {})
         except NoGradient:
             if not _core.grad_mode():
                 raise
-            return None
+            return facts, None
         finally:
+            reads.clear()
             _core.set_rng_state(*drawn)
         for each in ("program", "backward"):
             if each in linked:
@@ -163,7 +172,7 @@ class Scripted:
         leaves = flatten((list(args), kwargs))[0]
         names = [name for name, leaf in zip(leaf_names(self._function, args, kwargs), leaves, strict=True)
                  if isinstance(leaf, Tensor)]
-        return _entry(linked, shape, inputs, names)
+        return facts, _entry(linked, shape, inputs, names)
 
 
 def tensors_of(args: Any, kwargs: Any) -> list[Tensor]:

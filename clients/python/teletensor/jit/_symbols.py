@@ -40,8 +40,23 @@ class Symbol:
         self._capture.fix(self)
         return self.value
 
-    def _unary(self, op: Callable[[Any], Any]) -> Symbol:
-        return Symbol(self._capture, op(self.value), lambda: op(self.get()))
+    def _made(self, value: Any, get: Callable[[], Any]) -> Any:
+        kind = type(value)
+        if kind in (int, float):
+            return Symbol(self._capture, value, get)
+        self._capture.guards.append(lambda: bool(get() == value))  # a complex root
+        return value
+
+    def _power(self, base: Any, exponent: Any, get: Callable[[], Any]) -> Any:
+        value = base ** exponent
+        if not (type(base) is float and type(exponent) is int):
+            # The type depends on the values: of a negative power, the root of a negative number.
+            kind = type(value)
+            self._capture.guards.append(lambda: type(get()) is kind)
+        return self._made(value, get)
+
+    def _unary(self, op: Callable[[Any], Any]) -> Any:
+        return self._made(op(self.value), lambda: op(self.get()))
 
     def _binary(self, op: Callable[[Any, Any], Any], other: Any, swapped: bool = False) -> Any:
         if isinstance(other, Symbol):
@@ -54,17 +69,20 @@ class Symbol:
         else:
             return NotImplemented
         own = self.get
-        if swapped:
-            return Symbol(self._capture, op(given, self.value), lambda: op(get(), own()))
-        return Symbol(self._capture, op(self.value, given), lambda: op(own(), get()))
+        left, right = (given, self.value) if swapped else (self.value, given)
 
-    def __neg__(self) -> Symbol:
+        def now() -> Any:
+            return op(get(), own()) if swapped else op(own(), get())
+
+        return self._power(left, right, now) if op is operator.pow else self._made(op(left, right), now)
+
+    def __neg__(self) -> Any:
         return self._unary(operator.neg)
 
     def __pos__(self) -> Symbol:
         return self
 
-    def __abs__(self) -> Symbol:
+    def __abs__(self) -> Any:
         return self._unary(abs)
 
     def _test(self, op: Callable[[Any, Any], Any], other: Any) -> Any:
@@ -117,13 +135,13 @@ class Symbol:
     def __round__(self, digits: int | None = None) -> Any:
         return self._unary(lambda v: round(v, digits))
 
-    def __trunc__(self) -> Symbol:
+    def __trunc__(self) -> Any:
         return self._unary(math.trunc)
 
-    def __floor__(self) -> Symbol:
+    def __floor__(self) -> Any:
         return self._unary(math.floor)
 
-    def __ceil__(self) -> Symbol:
+    def __ceil__(self) -> Any:
         return self._unary(math.ceil)
 
 

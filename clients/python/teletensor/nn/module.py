@@ -14,7 +14,6 @@ from typing import Any, TypeVar, overload
 
 import teletensor as tt
 
-from .. import _capturing
 from .._tensor import Tensor
 from ._hooks import Hooks, RemovableHandle, every
 from ._state import IncompatibleKeys, load_state, save_state
@@ -93,8 +92,6 @@ class Module:
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if _capturing.current is not None:
-            _capturing.module(self)
         if not self._hooks and not every:
             return self.forward(*args, **kwargs)
         return (self._hooks or Hooks()).call(self, args, kwargs)

@@ -126,7 +126,11 @@ class ListOptimizer(Optimizer):
             state = self.state[parameter]
             if not state:
                 self._begin(group, parameter, state)
-            numbers = self._advance(group, state)
+            if _capturing.current is not None:
+                with _capturing.repeated:
+                    numbers = self._advance(group, state)
+            else:
+                numbers = self._advance(group, state)
             lists = calls.get(numbers)
             if lists is None:
                 lists = calls[numbers] = [[] for _ in range(2 + len(names))]

@@ -87,13 +87,19 @@ class LRScheduler:
         """Goes on by one epoch, or to the given one."""
         if _capturing.current is not None:
             _capturing.on_call(lambda: self.step(epoch))
+            with _capturing.repeated:
+                self._go_on(epoch)
+        else:
+            self._go_on(epoch)
+
+    def _go_on(self, epoch: float | None) -> None:
         if not self._initial and not self._warned and self.optimizer._steps == self._first_steps:
             self._warned = True
             warnings.warn(
                 "`lr_scheduler.step()` was called before `optimizer.step()`: the first rate of "
                 "the schedule is skipped",
                 UserWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
         if epoch is None:
             self.last_epoch += 1

@@ -64,8 +64,7 @@ class SequentialLR(_Combined):
         first._initial = False
         self._last_lr = first.get_last_lr()
 
-    def step(self, epoch: float | None = None) -> None:
-        """Goes on by one epoch."""
+    def _go_on(self, epoch: float | None) -> None:
         self.last_epoch += 1
         i = bisect_right(self._milestones, self.last_epoch)
         scheduler = self._schedulers[i]
@@ -103,8 +102,7 @@ class ChainedScheduler(_Combined):
         self._schedulers = list(schedulers)
         self._last_lr = self._rates
 
-    def step(self, epoch: float | None = None) -> None:
-        """Goes on by one epoch."""
+    def _go_on(self, epoch: float | None) -> None:
         for scheduler in self._schedulers:
             scheduler.step()
         self._last_lr = self._rates

@@ -70,6 +70,11 @@ def _with_hooks(step: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
+class _State(defaultdict[Any, Any]):
+    """An optimizer's state. Other than a plain dictionary it may be held weakly: so does a captured step,
+    which keeps no state alive that was replaced."""
+
+
 class Optimizer:
     """Base class: keeps `param_groups` (dicts with "params" and the options of each group) and
     `state` (one dict per parameter).
@@ -100,7 +105,7 @@ class Optimizer:
                 f"dicts, but got {type(params).__name__}"
             )
         self.defaults = defaults
-        self.state = defaultdict(dict)
+        self.state = _State(dict)
         self.param_groups = []
         groups = list(params)
         if not groups:
@@ -283,7 +288,7 @@ class Optimizer:
         parameters: dict[Any, Tensor] = {}
         for group, old in zip(groups, saved, strict=True):
             parameters.update(zip(old["params"], group["params"], strict=True))
-        state: defaultdict[Any, Any] = defaultdict(dict)
+        state: defaultdict[Any, Any] = _State(dict)
         for number, values in state_dict["state"].items():
             # Dictionaries that went through JSON have their numbers as text.
             text = isinstance(number, str) and number not in parameters and number.isdigit()

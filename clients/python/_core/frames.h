@@ -1,0 +1,45 @@
+// The value stack of a Python frame at an opcode event: what the instruction is about to take. The
+// layouts are those of CPython's internal/pycore_frame.h.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace teletensor::client {
+
+#if PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030E0000 && !defined(Py_GIL_DISABLED)
+#define TELETENSOR_FRAMES 1
+
+struct FrameData {
+#if PY_VERSION_HEX < 0x030C0000
+  PyObject *function, *globals, *builtins, *locals, *code, *object;
+  void* previous;
+  void* instruction;
+  int stacktop;
+  bool is_entry;
+  char owner;
+#else
+  PyObject* code;
+  void* previous;
+  PyObject *function, *globals, *builtins, *locals, *object;
+  void* instruction;
+  int stacktop;
+  std::uint16_t return_offset;
+  char owner;
+#endif
+  PyObject* values[1];  // locals, cells and free variables; then the stack
+
+  // The operand that lies `depth` under the top, from 1.
+  PyObject** peek(int depth) { return &values[stacktop - depth]; }
+};
+
+struct FrameObject {
+  PyObject_HEAD PyFrameObject* back;
+  FrameData* data;
+};
+
+inline FrameData& data_of(PyFrameObject* frame) {
+  return *reinterpret_cast<FrameObject*>(frame)->data;
+}
+#endif
+
+}  // namespace teletensor::client
