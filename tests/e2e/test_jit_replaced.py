@@ -5,6 +5,8 @@ import copy
 import dataclasses
 import functools
 import gc
+import sys
+import threading
 import types
 import weakref
 from collections import OrderedDict, deque
@@ -712,3 +714,85 @@ def test_captures_are_collected_with_what_they_belong_to():
     del t
     gc.collect()
     assert gone() is None
+
+
+def test_a_tracer_of_the_program_goes_on_being_told():
+    lines, kinds = [], set()
+    cfg = {"k": 2.0}
+
+    def f(x):
+        y = x * cfg["k"]
+        return y + 1
+
+    def tracer(frame, kind, arg):
+        if frame.f_code is f.__code__:
+            kinds.add(kind)
+            lines.append(frame.f_lineno - f.__code__.co_firstlineno)
+        return tracer
+
+    compiled = tt.compile(f)
+    before = sys.gettrace()
+    sys.settrace(tracer)
+    try:
+        assert compiled(ones(1)).item() == 3
+        assert sys.gettrace() is tracer
+    finally:
+        sys.settrace(before)
+    assert {1, 2} <= set(lines) and {"call", "line", "return"} <= kinds
+    cfg["k"] = 3.0
+    assert compiled(ones(1)).item() == 4
+    assert compiled._entries == 2
+
+
+def test_a_tracer_that_starts_on_the_way_makes_no_stale_program():
+    cfg = {"k": 2.0}
+
+    @tt.compile
+    def f(x):
+        sys.settrace(lambda *_: None)
+        return x * cfg["k"]
+
+    before = sys.gettrace()
+    try:
+        for k in (2.0, 3.0, 2.0):
+            cfg["k"] = k
+            assert f(ones(1)).item() == k
+    finally:
+        sys.settrace(before)
+
+
+def test_an_exception_leaves_no_tracer_behind():
+    @tt.compile
+    def f(x):
+        raise KeyError("k")
+
+    before = sys.gettrace()
+    for _ in range(2):
+        with pytest.raises(KeyError):
+            f(ones(1))
+        assert sys.gettrace() is before
+    assert tt.compile(lambda x: x + 1)(ones(1)).item() == 2
+
+
+def test_threads_capture_one_after_the_other_and_script_beside():
+    start = threading.Barrier(2)
+    found = {}
+
+    def work(name):
+        start.wait()
+        scripted = tt.jit.script(plain)
+        found[name] = scripted(ones(1)).item()
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(2)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert found == {0: 2.0, 1: 2.0}
+
+
+def plain(x):
+    return x * BETA
+
+
+BETA = 2.0

@@ -253,6 +253,7 @@ bool Guards::unchanged(const Group& group) {
 }
 
 bool Guards::check() {
+  if (spoilt_) return false;
   for (Group& group : groups_) {
     if (group.container.get() != group.object) return false;
     if (unchanged(group)) continue;
@@ -267,6 +268,7 @@ bool Guards::check() {
 }
 
 bool Guards::dead() const {
+  if (spoilt_) return true;
   for (const Group& group : groups_) {
     if (group.container.dead()) return true;
     for (const Fact& fact : group.facts) {

@@ -73,6 +73,8 @@ class Guards {
   void buffer(PyObject* object, PyObject* bytes);
   bool knows(PyObject* dict, PyObject* key) const;
 
+  // What was noted is not all: they never hold.
+  void spoil() { spoilt_ = true; }
   // Does everything hold?
   bool check();
   // Can it never hold again, since what it expects is gone?
@@ -105,6 +107,7 @@ class Guards {
   static bool unchanged(const Group& group);
   static void note_version(Group& group);
 
+  bool spoilt_ = false;
   std::vector<Group> groups_;
   std::unordered_map<PyObject*, std::size_t> places_[9];  // of a container, by kind
 };

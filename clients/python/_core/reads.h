@@ -17,7 +17,7 @@ namespace teletensor::client {
 // instruction's operands, and it puts the plain number in the place of a Symbol where an
 // instruction or a C function would not know what to do with one.
 //
-// They run inside each other, on one thread at a time: the innermost one notes.
+// They may run inside each other: the innermost one of a thread notes.
 class Reads {
  public:
   explicit Reads(nb::object guards);

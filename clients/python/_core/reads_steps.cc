@@ -14,7 +14,7 @@ namespace teletensor::client {
 #ifdef TELETENSOR_FRAMES
 namespace {
 
-Reads* g_reads = nullptr;
+thread_local Reads* g_reads = nullptr;  // the innermost of this thread
 
 enum class Action : std::uint8_t {
   kNone,
@@ -474,9 +474,6 @@ int on_event(PyObject*, PyFrameObject* frame, int what, PyObject* arg) {
 nb::object Reads::run(nb::handle function, nb::handle args, nb::handle kwargs) {
   PyThreadState* const thread = PyThreadState_Get();
   Reads* const outer = g_reads;
-  if (outer != nullptr && thread->c_tracefunc != on_event) {
-    throw std::runtime_error("another thread is capturing a function");
-  }
   // A tracer of the program's (a debugger, a measurement of coverage) goes on being told.
   const Py_tracefunc before = thread->c_tracefunc;
   const nb::object of_before = nb::borrow(thread->c_traceobj);
@@ -486,9 +483,11 @@ nb::object Reads::run(nb::handle function, nb::handle args, nb::handle kwargs) {
   g_reads = this;
   PyEval_SetTrace(on_event, nullptr);
   PyObject* const result = PyObject_Call(function.ptr(), args.ptr(), kwargs.ptr());
-  {
+  if (thread->c_tracefunc == on_event) {
     const nb::error_scope scope;
     PyEval_SetTrace(before, of_before.ptr());
+  } else {
+    guards_.spoil();  // a debugger was started on the way: the rest was not seen
   }
   g_reads = outer;
   chained_ = nullptr;
