@@ -14,6 +14,7 @@
 #include "engine/backends/cpu/rows.h"
 #include "engine/backends/cpu/rowwise_simd.h"
 #include "engine/backends/cpu/strided.h"
+#include "engine/backends/scratch_bytes.h"
 
 namespace teletensor::backends::cpu {
 namespace {
@@ -111,7 +112,7 @@ template <class A, class F>
 Status each_unit(KernelCall& call, std::int64_t units, double ns, std::int64_t elements, F&& unit) {
   const bool short_work = static_cast<double>(units) * ns < 300e3;
   const std::int64_t parts = short_work ? 1 : std::min(units, kMostParts);
-  const std::size_t bytes = static_cast<std::size_t>(parts * (elements + 64)) * sizeof(A);
+  const std::size_t bytes = scratch_bytes(parts, elements + 64, sizeof(A));
   A* const memory = static_cast<A*>(call.scratch.allocate(bytes));
   if (memory == nullptr) return out_of_scratch(call.op.name, bytes);
   std::vector<Status> failed(static_cast<std::size_t>(parts));
@@ -287,9 +288,10 @@ Status widened(KernelCall& call) {
     if (arg.dtype == core::DType::kF32) continue;
     arg.dtype = core::DType::kF32;
     arg.geometry = &geometries.emplace_back(arg.geometry->shape);
-    const auto n = static_cast<std::size_t>(std::max<std::int64_t>(arg.geometry->numel(), 1));
-    arg.data = call.scratch.allocate(n * sizeof(float));
-    if (arg.data == nullptr) return out_of_scratch(call.op.name, n * sizeof(float));
+    const std::int64_t n = std::max<std::int64_t>(arg.geometry->numel(), 1);
+    const std::size_t bytes = scratch_bytes(n, sizeof(float));
+    arg.data = call.scratch.allocate(bytes);
+    if (arg.data == nullptr) return out_of_scratch(call.op.name, bytes);
   }
   KernelCall wide{call.op, in, out, call.counts, call.attributes, call.parallel, call.scratch};
   TT_RETURN_IF_ERROR(kBackward ? backward<float>(wide) : forward<float>(wide));

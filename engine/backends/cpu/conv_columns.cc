@@ -6,6 +6,7 @@
 #include "engine/backends/cpu/conv.h"
 #include "engine/backends/cpu/dense.h"
 #include "engine/backends/cpu/gemm_simd.h"
+#include "engine/backends/scratch_bytes.h"
 
 namespace teletensor::backends::cpu {
 namespace {
@@ -130,8 +131,8 @@ class Columns {
     }
   }
   T* allocate(std::int64_t count, Status& status) const {
-    const auto bytes = static_cast<std::size_t>(count) * sizeof(T);
-    void* memory = count > std::int64_t{1} << 56 ? nullptr : call_.scratch.allocate(bytes);
+    const std::size_t bytes = scratch_bytes(count, sizeof(T));
+    void* memory = call_.scratch.allocate(bytes);
     if (!memory) status = out_of_scratch(call_.op.name, bytes);
     return static_cast<T*>(memory);
   }

@@ -11,6 +11,7 @@
 
 #include "engine/backends/cpu/conv.h"
 #include "engine/backends/cpu/dense.h"
+#include "engine/backends/scratch_bytes.h"
 #include "oneapi/dnnl/dnnl.hpp"
 
 namespace teletensor::backends::cpu {
@@ -255,11 +256,12 @@ Status run(KernelCall& call, const Conv& conv, ConvPass pass, const ConvMemory<f
   }
   const std::size_t room = std::max(primitive->room(), last->room());
   const bool own_weight = last->weight_room() > 0 && last != primitive;
-  const auto weights = static_cast<std::size_t>(conv.out_channels * conv.group_in() * conv.taps());
+  const std::int64_t weights = conv.out_channels * conv.group_in() * conv.taps();
   const bool sums = pass == ConvPass::kWeight && count > 1;
-  const std::size_t bytes = static_cast<std::size_t>(count) * room + primitive->weight_room() +
-                            (own_weight ? last->weight_room() : 0) +
-                            (sums ? static_cast<std::size_t>(count) * weights * sizeof(float) : 0);
+  const std::size_t shared = primitive->weight_room() + (own_weight ? last->weight_room() : 0);
+  const std::size_t bytes =
+      add_scratch_bytes(add_scratch_bytes(scratch_bytes(count, room), shared),
+                        sums ? scratch_bytes(count, weights, sizeof(float)) : 0);
   char* const all = static_cast<char*>(call.scratch.allocate(std::max<std::size_t>(bytes, 1)));
   if (!all) return out_of_scratch(call.op.name, bytes);
   char* const prepared = all + static_cast<std::size_t>(count) * room;
@@ -278,7 +280,7 @@ Status run(KernelCall& call, const Conv& conv, ConvPass pass, const ConvMemory<f
         ConvMemory<float> m = memory;
         m.x += image * conv.in_channels * conv.in_area();
         m.y += image * conv.out_channels * conv.out_area();
-        if (sums) m.weight = partial + static_cast<std::size_t>(p) * weights;
+        if (sums) m.weight = partial + p * weights;
         (is_last ? last : primitive)
             ->run(m, is_last ? prepared_last : prepared, all + static_cast<std::size_t>(p) * room);
       }
@@ -295,10 +297,9 @@ Status run(KernelCall& call, const Conv& conv, ConvPass pass, const ConvMemory<f
     if (failure) std::rethrow_exception(failure);
   }
   if (sums) {
-    for (std::size_t i = 0; i < weights; ++i) {
+    for (std::int64_t i = 0; i < weights; ++i) {
       float total = partial[i];
-      for (std::size_t p = 1; p < static_cast<std::size_t>(count); ++p)
-        total += partial[p * weights + i];
+      for (std::int64_t p = 1; p < count; ++p) total += partial[p * weights + i];
       memory.weight[i] = total;
     }
   }

@@ -7,6 +7,7 @@
 #include "engine/backends/cpu/block_io.h"
 #include "engine/backends/cpu/cpu.h"
 #include "engine/backends/cpu/strided.h"
+#include "engine/backends/scratch_bytes.h"
 
 namespace teletensor::backends::cpu {
 namespace {
@@ -183,9 +184,9 @@ Status one_hot(KernelCall& call) {
   const TensorArg &x = call.in[0], &out = call.out[0];
   const std::int64_t classes = call.attributes.integer(0), count = x.geometry->numel();
   if (count == 0) return {};
-  auto* index = static_cast<std::int64_t*>(
-      call.scratch.allocate(static_cast<std::size_t>(count) * sizeof(std::int64_t)));
-  if (index == nullptr) return out_of_scratch(call.op.name, static_cast<std::size_t>(count) * 8);
+  const std::size_t bytes = scratch_bytes(count, sizeof(std::int64_t));
+  auto* index = static_cast<std::int64_t*>(call.scratch.allocate(bytes));
+  if (index == nullptr) return out_of_scratch(call.op.name, bytes);
   const Geometry dense(x.geometry->shape);
   TensorArg copy;
   copy.kind = TensorArg::Kind::kTensor;

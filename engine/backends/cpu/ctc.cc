@@ -6,6 +6,7 @@
 
 #include "engine/backends/cpu/cpu.h"
 #include "engine/backends/cpu/dense.h"
+#include "engine/backends/scratch_bytes.h"
 
 namespace teletensor::backends::cpu {
 namespace {
@@ -141,12 +142,9 @@ double work(const Problem& p) {
 
 template <class T>
 T* rooms(KernelCall& call, std::int64_t parts, std::int64_t each, Status& status) {
-  const double bytes = static_cast<double>(parts) * static_cast<double>(each) * sizeof(T);
-  void* memory = bytes > 1e17
-                     ? nullptr
-                     : call.scratch.allocate(static_cast<std::size_t>(parts * each) * sizeof(T));
-  if (!memory)
-    status = out_of_scratch(call.op.name, static_cast<std::size_t>(std::min(bytes, 1e18)));
+  const std::size_t bytes = scratch_bytes(parts, each, sizeof(T));
+  void* const memory = call.scratch.allocate(bytes);
+  if (!memory) status = out_of_scratch(call.op.name, bytes);
   return static_cast<T*>(memory);
 }
 

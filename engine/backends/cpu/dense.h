@@ -5,6 +5,7 @@
 
 #include "engine/backends/cpu/block_io.h"
 #include "engine/backends/cpu/strided.h"
+#include "engine/backends/scratch_bytes.h"
 
 namespace teletensor::backends::cpu {
 
@@ -21,8 +22,8 @@ class Dense {
       return;
     }
     const std::int64_t count = std::max<std::int64_t>(dense_.numel(), 1);
-    const auto bytes = static_cast<std::size_t>(count) * sizeof(T);
-    if (count < std::int64_t{1} << 56) memory_ = static_cast<T*>(call.scratch.allocate(bytes));
+    const std::size_t bytes = scratch_bytes(count, sizeof(T));
+    memory_ = static_cast<T*>(call.scratch.allocate(bytes));
     if (!memory_) {
       status = out_of_scratch(call.op.name, bytes);
       return;

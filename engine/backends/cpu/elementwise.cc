@@ -6,6 +6,7 @@
 #include "engine/backends/cpu/loop.h"
 #include "engine/backends/cpu/machine.h"
 #include "engine/backends/cpu/strided.h"
+#include "engine/backends/scratch_bytes.h"
 #include "engine/ops/op.h"
 
 namespace teletensor::backends::cpu {
@@ -84,7 +85,7 @@ void pack_transposed(TensorArg& arg, const TensorArg& out, core::Geometry& geome
   if (!is_transposed(arg, out)) return;
   const core::Geometry* orders[] = {out.geometry};
   geometry = core::elementwise_layout(arg.geometry->shape, orders);
-  const auto bytes = static_cast<std::size_t>(geometry.numel()) * core::size_of(arg.dtype);
+  const std::size_t bytes = scratch_bytes(geometry.numel(), core::size_of(arg.dtype));
   TensorArg copy = arg;
   copy.data = scratch.allocate(bytes);
   copy.geometry = &geometry;

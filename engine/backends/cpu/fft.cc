@@ -9,6 +9,7 @@
 #include "engine/backends/cpu/fft_plan.h"
 #include "engine/backends/cpu/lines.h"
 #include "engine/backends/cpu/strided.h"
+#include "engine/backends/scratch_bytes.h"
 #include "engine/core/mutex.h"
 
 namespace teletensor::backends::cpu {
@@ -33,7 +34,7 @@ struct Tables {
 template <class T>
 class Plans {
  public:
-  static constexpr std::int64_t kLargest = std::int64_t{24} << 20;  // bytes
+  static constexpr std::size_t kLargest = std::size_t{24} << 20;  // bytes
   static constexpr std::size_t kKept = std::size_t{64} << 20;
 
   std::shared_ptr<const FftPlan<T>> find(std::int64_t n) {
@@ -79,13 +80,13 @@ Status plan_for(KernelCall& call, std::int64_t n, std::shared_ptr<const FftPlan<
   if (n > FftPlan<T>::kLargest) return core::invalid(call.op.name + ": too many data points");
   plan = plans<T>().find(n);
   if (plan) return {};
-  const std::int64_t bytes = FftPlan<T>::table_size(n) * static_cast<std::int64_t>(sizeof(T));
+  const std::size_t bytes = scratch_bytes(FftPlan<T>::table_size(n), sizeof(T));
   if (bytes <= Plans<T>::kLargest) {
     plan = plans<T>().make(n);
     return {};
   }
-  T* const tables = static_cast<T*>(call.scratch.allocate(static_cast<std::size_t>(bytes)));
-  if (!tables) return out_of_scratch(call.op.name, static_cast<std::size_t>(bytes));
+  T* const tables = static_cast<T*>(call.scratch.allocate(bytes));
+  if (!tables) return out_of_scratch(call.op.name, bytes);
   plan = std::make_shared<const FftPlan<T>>(n, tables);
   return {};
 }
@@ -223,7 +224,7 @@ Status run_job(KernelCall& call, const Job<T>& job) {
   TT_RETURN_IF_ERROR(plan_for<T>(call, n, plan));
   T* twist = nullptr;
   if (packed(job.kind, job.n)) {
-    const std::size_t bytes = static_cast<std::size_t>(2 * n) * sizeof(T);
+    const std::size_t bytes = scratch_bytes(n, 2 * sizeof(T));
     twist = static_cast<T*>(call.scratch.allocate(bytes));
     if (!twist) return out_of_scratch(call.op.name, bytes);
     for (std::int64_t k = 0; k < n; ++k) {
@@ -244,22 +245,18 @@ Status run_job(KernelCall& call, const Job<T>& job) {
     parts = std::min<std::int64_t>(
         {blocks, 16, static_cast<std::int64_t>(static_cast<double>(blocks) * cost / 150e3) + 1});
   }
-  const std::int64_t room_size = 4 * plan->size() * width;
+  const std::size_t room_bytes = scratch_bytes(plan->size(), width, 4 * sizeof(T));
   const auto allocate = [&] {
-    std::size_t bytes = 0;
-    if (__builtin_mul_overflow(static_cast<std::size_t>(room_size) * sizeof(T),
-                               static_cast<std::size_t>(parts), &bytes)) {
-      return static_cast<T*>(nullptr);
-    }
-    return static_cast<T*>(call.scratch.allocate(bytes));
+    return static_cast<T*>(call.scratch.allocate(scratch_bytes(room_bytes, parts)));
   };
   T* rooms = allocate();
   if (!rooms && parts > 1) {
     parts = 1;
     rooms = allocate();
   }
+  const std::int64_t room_size = 4 * plan->size() * width;
   if (!rooms) {
-    return out_of_scratch(call.op.name, static_cast<std::size_t>(room_size) * sizeof(T));
+    return out_of_scratch(call.op.name, room_bytes);
   }
   const LineBlock<T> block(job, *plan, lines, twist);
   const auto run = [&](std::int64_t part) {
@@ -342,7 +339,7 @@ Status c2r_of(KernelCall& call) {
   const Geometry* of_from = in.geometry;
   const Geometry between(in.geometry->shape);
   if (dims.size() > 1) {
-    const std::size_t bytes = static_cast<std::size_t>(between.numel()) * 2 * sizeof(T);
+    const std::size_t bytes = scratch_bytes(between.numel(), 2 * sizeof(T));
     T* const room = static_cast<T*>(call.scratch.allocate(bytes));
     if (!room) return out_of_scratch(call.op.name, bytes);
     TT_RETURN_IF_ERROR(complex_dims<T>(call, dims.first(dims.size() - 1), false, T(1), from,

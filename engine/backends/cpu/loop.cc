@@ -9,6 +9,7 @@
 #include "engine/backends/cpu/loops.h"
 #include "engine/backends/cpu/machine.h"
 #include "engine/backends/cpu/reduce_simd.h"
+#include "engine/backends/scratch_bytes.h"
 
 namespace teletensor::backends::cpu {
 namespace {
@@ -267,8 +268,7 @@ class Loop final : public LoopMaker {
     if (outputs > 1 && fold.row < kShortRow) return refused("a fold of short rows");
     if (!folds_.empty() && folds_[0].row != fold.row) return refused("folds of different rows");
     fold.leaves = (fold.row + kLeaf - 1) / kLeaf;
-    const std::size_t bytes =
-        static_cast<std::size_t>(outputs * fold.leaves) * core::size_of(in.dtype);
+    const std::size_t bytes = scratch_bytes(outputs, fold.leaves, core::size_of(in.dtype));
     fold.partial = static_cast<std::byte*>(scratch_.allocate(bytes));
     if (fold.partial == nullptr) return out_of_scratch(name, bytes);
     folds_.push_back(fold);

@@ -5,6 +5,7 @@
 #include "engine/backends/cpu/cpu.h"
 #include "engine/backends/cpu/rows.h"
 #include "engine/backends/cpu/rowwise_simd.h"
+#include "engine/backends/scratch_bytes.h"
 #include "engine/ops/scalar_losses.h"
 
 namespace teletensor::backends::cpu {
@@ -63,7 +64,7 @@ Status reduce_blocks(KernelCall& call, std::int64_t n, std::string_view reductio
   A one = 0;
   A* totals = &one;
   if (parts > 1) {
-    const std::size_t bytes = static_cast<std::size_t>(parts) * sizeof(A);
+    const std::size_t bytes = scratch_bytes(parts, sizeof(A));
     totals = static_cast<A*>(call.scratch.allocate(bytes));
     if (!totals) return out_of_scratch(call.op.name, bytes);
   }

@@ -5,6 +5,7 @@
 #include "engine/backends/cpu/cpu.h"
 #include "engine/backends/cpu/rows.h"
 #include "engine/backends/cpu/rowwise_simd.h"
+#include "engine/backends/scratch_bytes.h"
 
 namespace teletensor::backends::cpu {
 namespace {
@@ -48,7 +49,7 @@ class Classes {
       const Row<A> row(*s_.weight, 0, s_.weight->geometry->strides[0]);
       A* room = weights_small_;
       if (!row.direct() && classes > kSmall) {
-        const std::size_t bytes = static_cast<std::size_t>(classes) * sizeof(A);
+        const std::size_t bytes = scratch_bytes(classes, sizeof(A));
         room = static_cast<A*>(call_.scratch.allocate(bytes));
         if (!room) return out_of_scratch(call_.op.name, bytes);
       }
@@ -264,7 +265,7 @@ Status reduce_lines(KernelCall& call, const Classes<A>& classes, F&& fill) {
   if (classes.none() && out.dtype == kDTypeOf<A>) {
     losses = out.first<A>();
   } else if (count > kSmall) {
-    const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(A);
+    const std::size_t bytes = scratch_bytes(count, sizeof(A));
     losses = static_cast<A*>(call.scratch.allocate(bytes));
     if (!losses) return out_of_scratch(call.op.name, bytes);
   }

@@ -16,6 +16,7 @@
 #include "engine/backends/cpu/products.h"
 #include "engine/backends/cpu/strided.h"
 #include "engine/backends/cpu/targets.h"
+#include "engine/backends/scratch_bytes.h"
 #include "oneapi/dnnl/dnnl.h"
 
 namespace teletensor::backends::cpu {
@@ -220,7 +221,7 @@ const void* copy_dense(KernelCall& call, const TensorArg& x, DType dtype, Geomet
     if (x.geometry->strides[d] == 0) once.shape[d] = 1;
   }
   Geometry dense(once.shape);
-  bytes = static_cast<std::size_t>(dense.numel()) * core::size_of(dtype);
+  bytes = scratch_bytes(dense.numel(), core::size_of(dtype));
   void* memory = call.scratch.allocate(std::max<std::size_t>(bytes, 1));
   if (memory == nullptr) return nullptr;
   TensorArg from = x, to = x;
@@ -379,7 +380,7 @@ Status product(KernelCall& call, const TensorArg& a, const TensorArg& b, bool tu
   }
   // 16-bit floats: the sum in f32, rounded once.
   const Geometry dense(out.geometry->shape);
-  const std::size_t bytes = static_cast<std::size_t>(dense.numel()) * sizeof(float);
+  const std::size_t bytes = scratch_bytes(dense.numel(), sizeof(float));
   auto* c = static_cast<float*>(call.scratch.allocate(bytes));
   if (c == nullptr) return out_of_scratch(call.op.name, bytes);
   TT_RETURN_IF_ERROR(run_typed<float>(call, p, c, addend));
@@ -394,7 +395,7 @@ Status product(KernelCall& call, const TensorArg& a, const TensorArg& b, bool tu
 // Memory for a contiguous tensor of `shape`, from the call's scratch.
 Status allocate(KernelCall& call, DType dtype, const Geometry& geometry, TensorArg& out) {
   out = {TensorArg::Kind::kTensor, nullptr, dtype, &geometry, {}};
-  const auto bytes = static_cast<std::size_t>(geometry.numel()) * core::size_of(dtype);
+  const std::size_t bytes = scratch_bytes(geometry.numel(), core::size_of(dtype));
   out.data = call.scratch.allocate(std::max<std::size_t>(bytes, 1));
   return out.data == nullptr ? out_of_scratch(call.op.name, bytes) : Status();
 }

@@ -9,6 +9,7 @@
 
 #include "engine/backends/backend.h"
 #include "engine/backends/cpu/lapack.h"
+#include "engine/backends/scratch_bytes.h"
 
 namespace teletensor::backends::cpu {
 
@@ -137,10 +138,9 @@ class Room {
   // Without memory it only counts; `bytes()` is what the same calls need.
   template <class T>
   T* take(std::int64_t count) {
-    const std::size_t size =
-        (static_cast<std::size_t>(std::max<std::int64_t>(count, 1)) * sizeof(T) + 63) / 64 * 64;
+    const std::size_t bytes = scratch_bytes(std::max<std::int64_t>(count, 1), sizeof(T));
     char* out = at_ ? at_ + bytes_ : nullptr;
-    bytes_ += size;
+    bytes_ = add_scratch_bytes(bytes_, add_scratch_bytes(bytes, 63) / 64 * 64);
     return reinterpret_cast<T*>(out);
   }
   std::size_t bytes() const { return bytes_; }
@@ -162,10 +162,7 @@ core::Status each_matrix(KernelCall& call, std::int64_t count, double nanosecond
   }
   char* rooms = nullptr;
   if (room_bytes > 0) {
-    std::size_t bytes = 0;
-    if (__builtin_mul_overflow(room_bytes, static_cast<std::size_t>(parts), &bytes)) {
-      return out_of_scratch(call.op.name, std::numeric_limits<std::size_t>::max());
-    }
+    std::size_t bytes = scratch_bytes(room_bytes, parts);
     rooms = static_cast<char*>(call.scratch.allocate(bytes));
     if (!rooms && parts > 1) {
       parts = 1;

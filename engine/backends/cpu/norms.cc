@@ -7,6 +7,7 @@
 #include "engine/backends/cpu/dense.h"
 #include "engine/backends/cpu/rows.h"
 #include "engine/backends/cpu/rowwise_simd.h"
+#include "engine/backends/scratch_bytes.h"
 
 namespace teletensor::backends::cpu {
 namespace {
@@ -159,7 +160,7 @@ Status layer_norm_gradient(KernelCall& call, const RowMajor& g, const RowMajor& 
   // Sums over rows: within a group in order, then group by group. Groups follow from the shape.
   const std::int64_t group = std::max<std::int64_t>(16, 200'000 / rows.length);
   const std::int64_t groups = (rows.count + group - 1) / group;
-  const std::size_t bytes = static_cast<std::size_t>(groups * rows.length) * 2 * sizeof(A);
+  const std::size_t bytes = scratch_bytes(groups, rows.length, 2 * sizeof(A));
   A* sums = static_cast<A*>(call.scratch.allocate(bytes));
   if (!sums) return out_of_scratch(call.op.name, bytes);
   core::Status status;
@@ -238,8 +239,7 @@ class Channels {
       geometry_.strides[1] = runs.length;
       geometry_.strides[0] = runs.area;
     }
-    const std::size_t bytes =
-        static_cast<std::size_t>(arg.geometry->numel()) * core::size_of(arg.dtype);
+    const std::size_t bytes = scratch_bytes(arg.geometry->numel(), core::size_of(arg.dtype));
     own_.data = call.scratch.allocate(bytes);
     own_.geometry = &geometry_;
     if (!own_.data) {

@@ -9,6 +9,7 @@
 #include "engine/backends/cpu/block_io.h"
 #include "engine/backends/cpu/cpu.h"
 #include "engine/backends/cpu/lines.h"
+#include "engine/backends/scratch_bytes.h"
 
 namespace teletensor::backends::cpu {
 namespace {
@@ -230,11 +231,7 @@ Status run_lines(KernelCall& call, const Job& job, const Lines& lines, std::int6
   const std::int64_t parts =
       std::clamp<std::int64_t>(lines.count() * std::min<std::int64_t>(n, 1 << 20) / 20'000, 1,
                                std::min<std::int64_t>(lines.count(), 16));
-  std::size_t bytes = 0;
-  if (__builtin_mul_overflow(static_cast<std::size_t>(n) * sizeof(E) * 2,
-                             static_cast<std::size_t>(parts), &bytes)) {
-    return out_of_scratch(call.op.name, std::numeric_limits<std::size_t>::max());
-  }
+  const std::size_t bytes = scratch_bytes(n, 2 * sizeof(E), parts);
   E* rooms = static_cast<E*>(call.scratch.allocate(bytes));
   if (!rooms) return out_of_scratch(call.op.name, bytes);
   call.parallel.run(parts, [&](std::int64_t part) {
@@ -344,7 +341,7 @@ Status median(KernelCall& call) {
     }
     return {};
   }
-  const std::size_t bytes = static_cast<std::size_t>(n * size);
+  const std::size_t bytes = scratch_bytes(n, size);
   TensorArg flat = x;
   const core::Geometry line{core::Dims{n}};
   flat.geometry = &line;

@@ -8,6 +8,7 @@
 
 #include "engine/backends/cpu/block_io.h"
 #include "engine/backends/cpu/lines.h"
+#include "engine/backends/scratch_bytes.h"
 
 namespace teletensor::backends::cpu {
 
@@ -38,10 +39,10 @@ class Panels {
     const std::int64_t pitch = n + 16;  // lines a power of two apart would share cache sets
     const std::int64_t parts = std::clamp<std::int64_t>(lines_.count() * n / 100'000, 1,
                                                         std::min<std::int64_t>(panels, 16));
-    const std::int64_t room = pitch * kPanel * static_cast<std::int64_t>(kInputs);
-    const std::size_t bytes = static_cast<std::size_t>(parts * room) * sizeof(A);
+    const std::size_t bytes = scratch_bytes(parts, pitch, kPanel, kInputs, sizeof(A));
     A* rooms = static_cast<A*>(call_.scratch.allocate(bytes));
     if (!rooms) return out_of_scratch(call_.op.name, bytes);
+    const std::int64_t room = pitch * kPanel * static_cast<std::int64_t>(kInputs);
     const auto part = [&](std::int64_t p) {
       const std::int64_t end = (p + 1) * panels / parts;
       for (std::int64_t i = p * panels / parts; i < end; ++i) {

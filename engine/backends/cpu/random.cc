@@ -12,6 +12,7 @@
 #include "engine/backends/cpu/loops.h"
 #include "engine/backends/cpu/random_simd.h"
 #include "engine/backends/cpu/strided.h"
+#include "engine/backends/scratch_bytes.h"
 #include "hwy/contrib/sort/vqsort.h"
 
 namespace teletensor::backends::cpu {
@@ -174,7 +175,7 @@ Status randperm(KernelCall& call) {
   const TensorArg& out = call.out[0];
   const std::int64_t n = out.geometry->numel();
   if (n == 0) return {};
-  const std::size_t bytes = static_cast<std::size_t>(n) * sizeof(hwy::uint128_t);
+  const std::size_t bytes = scratch_bytes(n, sizeof(hwy::uint128_t));
   auto* order = static_cast<hwy::uint128_t*>(call.scratch.allocate(bytes));
   if (order == nullptr) return out_of_scratch(call.op.name, bytes);
   const Stream stream = stream_of(call.attributes);
@@ -321,7 +322,7 @@ Status multinomial(KernelCall& call) {
     }
   }
   const std::int64_t draws = replacement ? samples : categories;
-  const std::size_t bytes = static_cast<std::size_t>(categories) * 8;
+  const std::size_t bytes = scratch_bytes(categories, sizeof(double));
   auto* sums = static_cast<double*>(call.scratch.allocate(bytes));
   auto* order = static_cast<std::int64_t*>(call.scratch.allocate(bytes));
   if (sums == nullptr || order == nullptr) return out_of_scratch(call.op.name, bytes);

@@ -12,6 +12,7 @@
 #include "engine/backends/cpu/lines.h"
 #include "engine/backends/cpu/reduce_plan.h"
 #include "engine/backends/cpu/reduce_simd.h"
+#include "engine/backends/scratch_bytes.h"
 #include "engine/ops/reduce_dims.h"
 
 namespace teletensor::backends::cpu {
@@ -110,7 +111,7 @@ class Reduction {
     const std::int64_t width = across_ ? std::min(columns_.size, kChunk) : 1;
     while (block_ * width < kPart) block_ *= 2;
     const std::int64_t blocks = (plan_.count + block_ - 1) / block_;
-    const std::size_t bytes = static_cast<std::size_t>(blocks * width) * sizeof(A);
+    const std::size_t bytes = scratch_bytes(blocks, width, sizeof(A));
     if (blocks > 1) {
       partial_ = static_cast<A*>(call_.scratch.allocate(bytes));
       if (!partial_) return out_of_scratch(call_.op.name, bytes);
@@ -432,8 +433,9 @@ Status complex_norm(KernelCall& call, std::uint32_t mask, const Settings& settin
   TensorArg sizes = x;
   sizes.dtype = kDTypeOf<T>;
   sizes.geometry = &geometry;
-  sizes.data = call.scratch.allocate(static_cast<std::size_t>(n) * sizeof(T));
-  if (!sizes.data) return out_of_scratch(call.op.name, static_cast<std::size_t>(n) * sizeof(T));
+  const std::size_t bytes = scratch_bytes(n, sizeof(T));
+  sizes.data = call.scratch.allocate(bytes);
+  if (!sizes.data) return out_of_scratch(call.op.name, bytes);
   const LoadBlock<core::Complex<T>> load = load_block<core::Complex<T>>(x.dtype);
   const Lines lines(x.geometry->shape, -1);
   const auto element = static_cast<std::int64_t>(core::size_of(x.dtype));
@@ -461,8 +463,9 @@ Status complex_variance(KernelCall& call, std::uint32_t mask, const Settings& se
   TensorArg other = out;
   const core::Geometry geometry(out.geometry->shape);
   other.geometry = &geometry;
-  other.data = call.scratch.allocate(static_cast<std::size_t>(n) * sizeof(T));
-  if (!other.data) return out_of_scratch(call.op.name, static_cast<std::size_t>(n) * sizeof(T));
+  const std::size_t bytes = scratch_bytes(n, sizeof(T));
+  other.data = call.scratch.allocate(bytes);
+  if (!other.data) return out_of_scratch(call.op.name, bytes);
   const Settings variance{.recipe = Recipe::kVar, .correction = settings.correction};
   TT_RETURN_IF_ERROR(reduce_other(call, part_of(x, 0, parts), out, mask, variance));
   TT_RETURN_IF_ERROR(reduce_other(call, part_of(x, 1, parts), other, mask, variance));

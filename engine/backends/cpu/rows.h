@@ -9,6 +9,7 @@
 #include "engine/backends/cpu/block_io.h"
 #include "engine/backends/cpu/lines.h"
 #include "engine/backends/cpu/reduce_simd.h"
+#include "engine/backends/scratch_bytes.h"
 
 namespace teletensor::backends::cpu {
 
@@ -81,7 +82,7 @@ class RowMajor {
     if (g.numel() == 0) return;
     geometry_ = core::Geometry(g.shape);
     const std::size_t size = core::size_of(arg.dtype);
-    const std::size_t bytes = static_cast<std::size_t>(g.numel()) * size;
+    const std::size_t bytes = scratch_bytes(g.numel(), size);
     arg_.geometry = &geometry_;
     arg_.data = call.scratch.allocate(bytes);
     if (!arg_.data) {

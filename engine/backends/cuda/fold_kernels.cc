@@ -5,6 +5,7 @@
 #include "engine/backends/cpu/block_io.h"
 #include "engine/backends/cuda/describe.h"
 #include "engine/backends/cuda/fold_plan.h"
+#include "engine/backends/scratch_bytes.h"
 #include "engine/ops/reduce_dims.h"
 
 namespace teletensor::backends::cuda {
@@ -54,7 +55,7 @@ Status truth(KernelCall& call, Work& work) {
 
 // A value of the compute type for each result, in the plan's order.
 void* centers(KernelCall& call, const ReducePlan& plan, DType compute) {
-  return call.scratch.allocate(static_cast<std::size_t>(plan.outputs) * core::size_of(compute));
+  return call.scratch.allocate(scratch_bytes(plan.outputs, core::size_of(compute)));
 }
 
 template <bool kRoot>

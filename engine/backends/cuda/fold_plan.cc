@@ -7,6 +7,7 @@
 #include "engine/backends/cuda/describe.h"
 #include "engine/backends/cuda/params.h"
 #include "engine/backends/cuda/shapes.h"
+#include "engine/backends/scratch_bytes.h"
 
 namespace teletensor::backends::cuda {
 namespace {
@@ -128,15 +129,12 @@ Status describe_fold(const TensorArg& in, const TensorArg& out, const ReducePlan
   p.number = pass.number;
   p.power = pass.power;
   graph.last = p.leaves == 1;
-  const auto room = [&](std::int64_t values) {
-    return scratch.allocate(static_cast<std::size_t>(values) * element);
+  const auto room = [&](std::int64_t leaves) -> Status {
+    const std::size_t bytes = scratch_bytes(p.outputs, leaves, element);
+    p.partial = scratch.allocate(bytes);
+    return p.partial == nullptr ? out_of_scratch("fold", bytes) : Status();
   };
-  if (!graph.last) {
-    p.partial = room(p.outputs * p.leaves);
-    if (p.partial == nullptr) {
-      return out_of_scratch("fold", static_cast<std::size_t>(p.outputs * p.leaves) * element);
-    }
-  }
+  if (!graph.last) TT_RETURN_IF_ERROR(room(p.leaves));
   const auto launch = [&](std::int64_t threads) -> Status {
     Launch one;
     if (!threads_for(threads, 1, one.shape)) return not_here("too many results");
@@ -164,12 +162,7 @@ Status describe_fold(const TensorArg& in, const TensorArg& out, const ReducePlan
     const std::int64_t groups = p.leaves;
     p.leaf_step = 1;
     p.output_step = groups;
-    if (!graph.last) {
-      p.partial = room(p.outputs * groups);
-      if (p.partial == nullptr) {
-        return out_of_scratch("fold", static_cast<std::size_t>(p.outputs * groups) * element);
-      }
-    }
+    if (!graph.last) TT_RETURN_IF_ERROR(room(groups));
     TT_RETURN_IF_ERROR(
         launch(by_threads ? p.outputs : p.outputs * groups * std::int64_t{kBlockThreads}));
   }

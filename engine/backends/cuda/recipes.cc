@@ -5,6 +5,7 @@
 #include "engine/backends/cuda/describe.h"
 #include "engine/backends/cuda/key.h"
 #include "engine/backends/cuda/names.h"
+#include "engine/backends/scratch_bytes.h"
 
 namespace teletensor::backends::cuda {
 namespace {
@@ -227,8 +228,8 @@ RecipeGraph RecipeGraph::of_key(std::string_view text) {
 }
 
 void* RowMajorCall::room(std::int64_t elements, std::size_t size) {
-  const std::size_t bytes = static_cast<std::size_t>(std::max<std::int64_t>(elements, 1)) * size;
-  void* memory = elements < std::int64_t{1} << 56 ? call_.scratch.allocate(bytes) : nullptr;
+  const std::size_t bytes = scratch_bytes(std::max<std::int64_t>(elements, 1), size);
+  void* const memory = call_.scratch.allocate(bytes);
   if (memory == nullptr && status_.ok()) status_ = out_of_scratch(call_.op.name, bytes);
   return memory;
 }
