@@ -97,7 +97,20 @@ def _array_of_lists(data: Any, dtype: _core.dtype | None
         raise ValueError(f"tensor: the nested lists have different lengths: {error}") from None
     if array.dtype == object and all(issubclass(t, (bool, int, float, list, tuple)) for t in types):
         array = _wide(data, dtype, any(issubclass(t, float) for t in types))
+    elif array.dtype.kind == "f" and array.size and all(
+            issubclass(t, (bool, int, list, tuple)) for t in types):
+        array = _across_the_sign(data, array, dtype)
     return array, common
+
+
+def _across_the_sign(data: Any, array: np.ndarray[Any, Any], dtype: _core.dtype | None
+                     ) -> np.ndarray[Any, Any]:
+    """Integers below and above 2**63 together, of which NumPy makes float64."""
+    if dtype is not None and (dtype.is_floating_point or dtype.is_complex or dtype == _core.bool):
+        return array
+    if dtype != _core.uint64:
+        raise ValueError("tensor: an integer above 2**63 - 1 needs dtype=uint64")
+    return (np.array(data, object) % 2**64).astype(np.uint64)
 
 
 def _wide(data: Any, dtype: _core.dtype | None, floats: bool) -> np.ndarray[Any, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from .. import _core
 from .._core import Tensor, ops
+from .typeinfo import result_type
 
 __all__ = ["div", "isclose", "log_softmax", "nan_to_num", "positive", "sinc", "softmax"]
 
@@ -63,6 +64,17 @@ def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Tensor:
     return ops["trunc"](ops["div"](input, other))
 
 
+def _integers_close(input: Tensor, other: Tensor, rtol: float, atol: float) -> Tensor:
+    """The distance is exact, as a uint64, whatever the operands' dtypes hold; the bound is a float64."""
+    bound = ops["abs"](other.to(_core.float64)) * rtol + atol
+    if _core.uint64 not in (input.dtype, other.dtype):
+        input, other = input.to(_core.int64), other.to(_core.int64)
+    distance = (ops["maximum"](input, other).to(_core.uint64)
+                - ops["minimum"](input, other).to(_core.uint64))
+    return ops["logical_and"](ops["le"](distance, ops["floor"](bound).to(_core.uint64)),
+                              ops["eq"](bound, bound))
+
+
 def isclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08,
             equal_nan: bool = False) -> Tensor:
     """|input - other| <= atol + rtol * |other|, elementwise."""
@@ -71,6 +83,13 @@ def isclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-
             raise RuntimeError(f"{name} must be greater than or equal to zero, but got {value}")
     if input.dtype == other.dtype == _core.bool:
         return ops["eq"](input, other)
+    inexact = [x.dtype.is_floating_point or x.dtype.is_complex for x in (input, other)]
+    if not any(inexact):
+        if input.dtype == other.dtype or _core.uint64 not in (input.dtype, other.dtype):
+            return _integers_close(input, other, rtol, atol)
+        input, other = input.to(_core.float64), other.to(_core.float64)
+    elif not inexact[1]:
+        other = other.to(result_type(input, other) if other.dim() > 0 else _core.float64)
     near = ops["le"](ops["abs"](input - other), ops["abs"](other) * rtol + atol)
     near = ops["logical_or"](near, ops["eq"](input, other))
     near = ops["logical_and"](near, ops["logical_or"](
