@@ -5,6 +5,7 @@
 #include "engine/backends/cpu/cpu.h"
 #include "engine/backends/cpu/index_places.h"
 #include "engine/backends/cpu/strided.h"
+#include "engine/backends/scratch_bytes.h"
 
 namespace teletensor::backends::cpu {
 namespace {
@@ -95,10 +96,9 @@ Status index_put(KernelCall& call) {
       call, call.in[1], indexed_shape(*out.geometry, indices, call.attributes.ints(0)), out.dtype);
   if (from.values.data == nullptr) return out_of_scratch(call.op.name, from.values.bytes);
   if (call.attributes.boolean(1)) {
-    add_places(call, *places, out, from.values.data, from.fill, 1);
-  } else {
-    write_places(call, *places, out, from.values.data, from.fill);
+    return add_places(call, *places, out, from.values.data, from.fill, 1);
   }
+  write_places(call, *places, out, from.values.data, from.fill);
   return {};
 }
 
@@ -121,11 +121,11 @@ Status index_write(KernelCall& call) {
       written(call, source, number ? flat(*places) : source.geometry->shape, out.dtype);
   if (from.values.data == nullptr) return out_of_scratch(call.op.name, from.values.bytes);
   if constexpr (kWrite == Write::kAdd) {
-    add_places(call, *places, out, from.values.data, from.fill, call.attributes.real(1));
+    return add_places(call, *places, out, from.values.data, from.fill, call.attributes.real(1));
   } else {
     write_places(call, *places, out, from.values.data, from.fill);
+    return {};
   }
-  return {};
 }
 
 Status take(KernelCall& call) {
@@ -177,7 +177,7 @@ Status embedding_backward(KernelCall& call) {
   const DType dtype = out.dtype == DType::kF64 ? DType::kF64 : DType::kF32;
   const Dense from = dense(call, g, g.geometry->shape, dtype);
   if (from.data == nullptr) return out_of_scratch(call.op.name, from.bytes);
-  const auto count = static_cast<std::size_t>(out.geometry->numel());
+  const std::int64_t count = out.geometry->numel();
   if (dtype == DType::kF64) {
     std::fill_n(out.first<double>(), count, 0.0);
     sum_rows(call, *index, static_cast<const double*>(from.data), width, padding,
@@ -186,8 +186,9 @@ Status embedding_backward(KernelCall& call) {
   }
   auto* to = out.first<float>();
   if (out.dtype != DType::kF32) {
-    to = static_cast<float*>(call.scratch.allocate(std::max<std::size_t>(count, 1) * 4));
-    if (to == nullptr) return out_of_scratch(call.op.name, count * 4);
+    const std::size_t bytes = scratch_bytes(std::max<std::int64_t>(count, 1), sizeof(float));
+    to = static_cast<float*>(call.scratch.allocate(bytes));
+    if (to == nullptr) return out_of_scratch(call.op.name, bytes);
   }
   std::fill_n(to, count, 0.0f);
   sum_rows(call, *index, static_cast<const float*>(from.data), width, padding, to);

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "engine/backends/cpu/strided.h"
+#include "engine/backends/cpu/wide_sums.h"
 #include "engine/backends/scratch_bytes.h"
 
 namespace teletensor::backends::cpu {
@@ -192,10 +193,14 @@ core::Result<Places> places_of(KernelCall& call, const Geometry& x,
 namespace {
 
 // f(offset of the run in x, position of its first element) for pieces [begin, end) of before x
-// indices.
+// indices, until the call is cancelled.
 template <class F>
-void each_run(const Places& p, std::int64_t begin, std::int64_t end, F&& f) {
+void each_run(const Parallel& parallel, const Places& p, std::int64_t begin, std::int64_t end,
+              F&& f) {
   const std::size_t count = p.indices.size();
+  constexpr std::int64_t kLook = 1 << 20;  // elements between two looks, half a millisecond or so
+  const std::int64_t piece_size = static_cast<std::int64_t>(p.runs.size()) * p.length;
+  std::int64_t left = kLook;
   std::size_t outer = static_cast<std::size_t>(begin) / count;
   std::size_t inner = static_cast<std::size_t>(begin) % count;
   std::int64_t at = begin * static_cast<std::int64_t>(p.runs.size()) * p.length;
@@ -208,6 +213,10 @@ void each_run(const Places& p, std::int64_t begin, std::int64_t end, F&& f) {
     if (++inner == count) {
       inner = 0;
       ++outer;
+    }
+    if ((left -= piece_size) < 0) {
+      if (parallel.cancelled()) return;
+      left = kLook;
     }
   }
 }
@@ -230,11 +239,11 @@ void read(KernelCall& call, const Places& p, const T* x, T* to) {
         i += n;
       }
     } else if (p.stride == 1) {
-      each_run(p, begin, end, [&](std::int64_t from, std::int64_t at) {
+      each_run(call.parallel, p, begin, end, [&](std::int64_t from, std::int64_t at) {
         std::memcpy(to + at, x + from, static_cast<std::size_t>(p.length) * sizeof(T));
       });
     } else {
-      each_run(p, begin, end, [&](std::int64_t from, std::int64_t at) {
+      each_run(call.parallel, p, begin, end, [&](std::int64_t from, std::int64_t at) {
         for (std::int64_t i = 0; i < p.length; ++i) to[at + i] = x[from + i * p.stride];
       });
     }
@@ -243,29 +252,30 @@ void read(KernelCall& call, const Places& p, const T* x, T* to) {
 
 // Writes go one after another: of equal places the last wins.
 template <class T>
-void write(const Places& p, T* x, const T* from, bool fill) {
+void write(const Parallel& parallel, const Places& p, T* x, const T* from, bool fill) {
   const auto pieces = static_cast<std::int64_t>(p.before.size() * p.indices.size());
   if (fill) {
-    each_run(p, 0, pieces, [&](std::int64_t to, std::int64_t) {
+    each_run(parallel, p, 0, pieces, [&](std::int64_t to, std::int64_t) {
       for (std::int64_t i = 0; i < p.length; ++i) x[to + i * p.stride] = *from;
     });
   } else if (p.stride == 1) {
-    each_run(p, 0, pieces,
+    each_run(parallel, p, 0, pieces,
              [&](std::int64_t to, std::int64_t at) { std::copy_n(from + at, p.length, x + to); });
   } else {
-    each_run(p, 0, pieces, [&](std::int64_t to, std::int64_t at) {
+    each_run(parallel, p, 0, pieces, [&](std::int64_t to, std::int64_t at) {
       for (std::int64_t i = 0; i < p.length; ++i) x[to + i * p.stride] = from[at + i];
     });
   }
 }
 
-template <class T>
-void add(const Places& p, T* x, const T* from, bool fill, double alpha) {
+// S: of the source; 16 bits where T is float.
+template <class T, class S>
+void add(const Parallel& parallel, const Places& p, T* x, const S* from, bool fill, double alpha) {
   const auto pieces = static_cast<std::int64_t>(p.before.size() * p.indices.size());
   if constexpr (std::is_floating_point_v<T>) {
     if (!fill && p.stride == 1 && alpha == 1) {
-      each_run(p, 0, pieces, [&](std::int64_t to, std::int64_t at) {
-        for (std::int64_t i = 0; i < p.length; ++i) x[to + i] += from[at + i];
+      each_run(parallel, p, 0, pieces, [&](std::int64_t to, std::int64_t at) {
+        for (std::int64_t i = 0; i < p.length; ++i) x[to + i] += static_cast<T>(from[at + i]);
       });
       return;
     }
@@ -273,21 +283,62 @@ void add(const Places& p, T* x, const T* from, bool fill, double alpha) {
   if (p.before.size() == 1 && p.runs.size() == 1 && p.length == 1) {
     T* const to = x + p.before[0] + p.runs[0];
     const std::int64_t* const index = p.indices.data();
-    const T first = *from;
+    const T first = static_cast<T>(*from);
     if (fill && alpha == 1) {
       for (std::int64_t i = 0; i < pieces; ++i) accumulate(to[index[i]], first, 1);
     } else if (fill) {
       for (std::int64_t i = 0; i < pieces; ++i) accumulate(to[index[i]], first, alpha);
     } else {
-      for (std::int64_t i = 0; i < pieces; ++i) accumulate(to[index[i]], from[i], alpha);
+      for (std::int64_t i = 0; i < pieces; ++i) {
+        accumulate(to[index[i]], static_cast<T>(from[i]), alpha);
+      }
     }
     return;
   }
-  each_run(p, 0, pieces, [&](std::int64_t to, std::int64_t at) {
+  each_run(parallel, p, 0, pieces, [&](std::int64_t to, std::int64_t at) {
     for (std::int64_t i = 0; i < p.length; ++i) {
-      accumulate(x[to + i * p.stride], fill ? *from : from[at + i], alpha);
+      accumulate(x[to + i * p.stride], static_cast<T>(fill ? *from : from[at + i]), alpha);
     }
   });
+}
+
+// The sums of one index after the other, in a block of float32 each.
+template <class T>
+Status add_sorted(KernelCall& call, const Places& p, T* x, const T* from, bool fill, double alpha) {
+  const auto count = static_cast<std::int64_t>(p.indices.size());
+  const auto sorted =
+      by_place(call, count, [&](std::int64_t i) { return p.indices[static_cast<std::size_t>(i)]; });
+  if (!sorted.ok()) return sorted.status();
+  constexpr std::int64_t kPiece = 256;
+  const auto runs = static_cast<std::int64_t>(p.runs.size());
+  const auto factor = static_cast<float>(alpha);
+  const auto size = static_cast<std::int64_t>(sorted->size());
+  for (std::int64_t begin = 0, end = 0; begin < size; begin = end) {
+    const Entry* const group = sorted->data() + begin;
+    while (end < size && (*sorted)[static_cast<std::size_t>(end)].place == group->place) ++end;
+    if (call.parallel.cancelled()) return {};
+    for (std::int64_t b = 0; b < static_cast<std::int64_t>(p.before.size()); ++b) {
+      for (std::int64_t r = 0; r < runs; ++r) {
+        T* const to = x + p.before[static_cast<std::size_t>(b)] + group->place +
+                      p.runs[static_cast<std::size_t>(r)];
+        for (std::int64_t start = 0; start < p.length; start += kPiece) {
+          const std::int64_t n = std::min(kPiece, p.length - start);
+          float sum[kPiece];
+          for (std::int64_t j = 0; j < n; ++j) {
+            sum[j] = static_cast<float>(to[(start + j) * p.stride]);
+          }
+          for (std::int64_t e = 0; e < end - begin; ++e) {
+            const T* const row = from + ((b * count + group[e].at) * runs + r) * p.length + start;
+            for (std::int64_t j = 0; j < n; ++j) {
+              sum[j] += factor * static_cast<float>(fill ? *from : row[j]);
+            }
+          }
+          for (std::int64_t j = 0; j < n; ++j) to[(start + j) * p.stride] = T(sum[j]);
+        }
+      }
+    }
+  }
+  return {};
 }
 
 }  // namespace
@@ -300,12 +351,12 @@ void read_places(KernelCall& call, const Places& places, const TensorArg& x, voi
   });
 }
 
-void write_places(KernelCall&, const Places& places, const TensorArg& x, const void* from,
+void write_places(KernelCall& call, const Places& places, const TensorArg& x, const void* from,
                   bool fill) {
   if (places.count() == 0) return;
   with_bytes(core::size_of(x.dtype), [&](auto t) {
     using T = decltype(t);
-    write<T>(places, x.first<T>(), static_cast<const T*>(from), fill);
+    write<T>(call.parallel, places, x.first<T>(), static_cast<const T*>(from), fill);
   });
 }
 
@@ -341,13 +392,27 @@ template void accumulate(core::BFloat16&, core::BFloat16, double);
 template void accumulate(float&, float, double);
 template void accumulate(double&, double, double);
 
-void add_places(KernelCall&, const Places& places, const TensorArg& x, const void* from, bool fill,
-                double alpha) {
-  if (places.count() == 0) return;
+Status add_places(KernelCall& call, const Places& places, const TensorArg& x, const void* from,
+                  bool fill, double alpha) {
+  if (places.count() == 0) return {};
+  Status status;
   with_type(x.dtype, [&](auto t) {
     using T = decltype(t);
-    add<T>(places, x.first<T>(), static_cast<const T*>(from), fill, alpha);
+    const T* const values = static_cast<const T*>(from);
+    if constexpr (kIsHalf<T>) {
+      if (!WideSums::pays(x, places.count())) {
+        status = add_sorted<T>(call, places, x.first<T>(), values, fill, alpha);
+        return;
+      }
+      const WideSums sums(call, x, status);
+      if (!status.ok()) return;
+      add<float>(call.parallel, places, sums.first(), values, fill, alpha);
+      sums.store();
+    } else {
+      add<T>(call.parallel, places, x.first<T>(), values, fill, alpha);
+    }
   });
+  return status;
 }
 
 }  // namespace teletensor::backends::cpu

@@ -51,9 +51,10 @@ void read_places(KernelCall& call, const Places& places, const TensorArg& x, voi
 // last wins.
 void write_places(KernelCall& call, const Places& places, const TensorArg& x, const void* from,
                   bool fill);
-// x[places] += alpha * from[0, count) (or the one element), in order.
-void add_places(KernelCall& call, const Places& places, const TensorArg& x, const void* from,
-                bool fill, double alpha);
+// x[places] += alpha * from[0, count) (or the one element), in order. Sums of 16-bit floats are
+// made in float32 and rounded once. Fails where scratch memory is short, before the first store.
+core::Status add_places(KernelCall& call, const Places& places, const TensorArg& x,
+                        const void* from, bool fill, double alpha);
 
 // to += alpha * from in dtype T's own arithmetic: bools or, integers wrap (alpha truncated).
 template <class T>

@@ -267,6 +267,88 @@ TEST(Embedding, RowsAndTheirGradient) {
   }
 }
 
+// 3000 times 1/16 to an element that begins as 1: 188.5 in float32, where 16 bits stop earlier. Of
+// few elements x is copied, of many the indices are sorted; the results are the same.
+TEST(SixteenBits, SumsByIndexAreRoundedOnce) {
+  constexpr std::int64_t kCount = 3000;
+  for (const DType dtype : {DType::kF16, DType::kBF16}) {
+    const double sum = dtype == DType::kF16 ? 188.5 : 188;  // bfloat16 has 8 bits: a tie to even
+    for (const std::int64_t rows : {std::int64_t{3}, std::int64_t{100000}}) {
+      const TestTensor index = ints({kCount}, Values(kCount, 1));
+      const TestTensor x(dtype, {rows}, Values(static_cast<std::size_t>(rows), 1));
+      const TestTensor source(dtype, {kCount}, Values(kCount, 1.0 / 16));
+      const TestTensor strided = x.laid_out(Geometry({rows}, {3}, 2));
+      for (const TestTensor& to : {x, strided}) {
+        for (const TestResult& out :
+             {call_op("index_add", {to, index, source}, {at(0)}),
+              call_op("index_put", {to, source, index}, {dims({0}), Attribute::of(true)}, {1}),
+              call_op("index_put", {to, 1.0 / 16, index}, {dims({0}), Attribute::of(true)}, {1}),
+              call_op("scatter_add", {to, index, source}, {at(0)}),
+              call_op("scatter_reduce", {to, index, source},
+                      {at(0), Attribute::of("sum"), Attribute::of(true)})}) {
+          ASSERT_TRUE(out.status.ok()) << out.status.message();
+          const Values got = out[0].values();
+          EXPECT_EQ(got[0], 1);
+          EXPECT_EQ(got[1], sum);
+          EXPECT_EQ(got[2], 1);
+          EXPECT_EQ(got.back(), 1);
+        }
+        const TestResult mean = call_op("scatter_reduce", {to, index, source},
+                                        {at(0), Attribute::of("mean"), Attribute::of(false)});
+        EXPECT_EQ(mean[0].values()[1], 1.0 / 16);
+        EXPECT_EQ(mean[0].values()[2], 1);
+      }
+      // Rows, of which two dimensions are indexed, or one at their end.
+      const TestTensor table(dtype, {rows, 2, 5}, Values(static_cast<std::size_t>(rows) * 10, 1));
+      const TestTensor blocks(dtype, {kCount, 5}, Values(kCount * 5, 1.0 / 16));
+      const TestTensor last = ints({kCount}, Values(kCount, -1));
+      const Values got = call_op("index_put", {table, blocks, index, last},
+                                 {dims({0, 1}), Attribute::of(true)}, {2})[0]
+                             .values();
+      EXPECT_EQ(Values(got.begin() + 10, got.begin() + 22),
+                (Values{1, 1, 1, 1, 1, sum, sum, sum, sum, sum, 1, 1}));
+      const TestTensor wide(dtype, {2, rows}, Values(static_cast<std::size_t>(rows) * 2, 1));
+      const TestTensor columns(dtype, {2, kCount}, Values(kCount * 2, 1.0 / 32));
+      const TestResult turned =
+          call_op("index_add", {wide, index, columns}, {at(1), Attribute::of(2.0)});
+      EXPECT_EQ(turned[0].values()[1], sum);
+      EXPECT_EQ(turned[0].values()[static_cast<std::size_t>(rows) + 1], sum);
+      EXPECT_EQ(turned[0].values()[0], 1);
+    }
+    // Factors of 1 + 1/64: their square needs 12 bits.
+    const double factor = 1 + 1.0 / 64;
+    for (const std::int64_t rows : {2, 1000}) {
+      const TestTensor x(dtype, {rows}, Values(static_cast<std::size_t>(rows), 1));
+      const TestResult out = call_op(
+          "scatter_reduce", {x, ints({3}, {1, 1, 1}), TestTensor(dtype, {3}, {factor, factor, 64})},
+          {at(0), Attribute::of("prod"), Attribute::of(true)});
+      const TestTensor want(dtype, {1}, {factor * factor * 64});
+      EXPECT_EQ(out[0].values()[1], want.values()[0]);
+    }
+  }
+}
+
+// The gradient of unfold: windows that share elements.
+TEST(SixteenBits, RegionsThatOverlapAreRoundedOnce) {
+  for (const DType dtype : {DType::kF16, DType::kBF16}) {
+    constexpr std::int64_t kWindows = 2000;
+    const TestTensor spread(dtype, {kWindows, 2}, Values(kWindows * 2, 1.0 / 16));
+    const TestResult out =
+        call_op("scatter_region", {spread},
+                {dims({3}), dims({1}), dims({kWindows, 2}), Attribute::of(Dims{0, 1}), at(0)});
+    ASSERT_TRUE(out.status.ok()) << out.status.message();
+    EXPECT_EQ(out[0].values(), (Values{125, 125, 0}));
+    // Windows [i, i + 500) of 700 elements.
+    constexpr std::int64_t kLength = 500, kSteps = 201;
+    const TestTensor windows(dtype, {kSteps, kLength}, Values(kSteps * kLength, 1.0 / 64));
+    const TestResult sums = call_op(
+        "scatter_region", {windows},
+        {dims({700}), dims({1}), dims({kSteps, kLength}), Attribute::of(Dims{1, 1}), at(0)});
+    ASSERT_TRUE(sums.status.ok()) << sums.status.message();
+    EXPECT_EQ(sums[0].values()[350], TestTensor(dtype, {1}, {201.0 / 64}).values()[0]);
+  }
+}
+
 TEST(Masks, NonzeroVerifiesTheCount) {
   const TestTensor x(DType::kF32, {2, 3}, {0, 1, 0, -2, 0, 3});
   EXPECT_EQ(call_op("nonzero", {x}, {at(3)})[0].values(), (Values{0, 1, 1, 0, 1, 2}));

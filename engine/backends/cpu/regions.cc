@@ -7,19 +7,19 @@
 #include "engine/backends/cpu/block_io.h"
 #include "engine/backends/cpu/cpu.h"
 #include "engine/backends/cpu/strided.h"
+#include "engine/backends/scratch_bytes.h"
 
 namespace teletensor::backends::cpu {
 namespace {
 
 using core::Dims;
+using core::DType;
 using core::Geometry;
 using core::Status;
 
 // Memory that lies as the base does. nullptr when the budget does not allow it.
 void* base_memory(KernelCall& call, const Geometry& base, std::size_t element, std::size_t& bytes) {
-  bytes = 0;
-  if (base.storage_end() > INT64_MAX / 16) return nullptr;
-  bytes = static_cast<std::size_t>(base.storage_end()) * element;
+  bytes = scratch_bytes(base.storage_end(), element);
   return call.scratch.allocate(std::max<std::size_t>(bytes, 1));
 }
 
@@ -58,18 +58,19 @@ void split_repeats(const Geometry& view, const Geometry& x, Geometry& once, Geom
 
 // to[view] += x, each element of `to` in the order of x's.
 template <class A>
-void add_region(const TensorArg& x, const Geometry& view, void* to) {
+void add_region(const TensorArg& x, const Geometry& view, void* to, DType dtype) {
   constexpr std::int64_t kPiece = 256;
-  const LoadBlock<A> load = load_block<A>(x.dtype);
-  const StoreBlock<A> store = store_block<A>(x.dtype);
-  const auto element = static_cast<std::int64_t>(core::size_of(x.dtype));
+  const LoadBlock<A> load = load_block<A>(x.dtype), load_sum = load_block<A>(dtype);
+  const StoreBlock<A> store = store_block<A>(dtype);
+  const auto element = static_cast<std::int64_t>(core::size_of(x.dtype)),
+             sum_element = static_cast<std::int64_t>(core::size_of(dtype));
   Geometry once, x_once, repeats;
   split_repeats(view, *x.geometry, once, x_once, repeats);
   const LinearOrder order(once), turns(repeats);
   const Walk to_walk(once, order, once.rank()), from_walk(x_once, order, once.rank());
   const Walk turn_walk(repeats, turns, repeats.rank());
   A sum[kPiece], add[kPiece];
-  char* const base = static_cast<char*>(to) + view.offset * element;
+  char* const base = static_cast<char*>(to) + view.offset * sum_element;
   // Rows of a view such as unfold's share elements with one another, not within themselves.
   const std::int64_t row = order.rank > 0 && once.overlaps_itself() ? order.sizes[0] : order.count;
   std::int64_t n = 0;
@@ -77,7 +78,7 @@ void add_region(const TensorArg& x, const Geometry& view, void* to) {
     n = std::min(kPiece, row - start % row);
     std::int64_t at = 0;
     to_walk.runs(start, n, [&](std::int64_t offset, std::int64_t stride, std::int64_t length) {
-      load(base + offset * element, stride, length, sum + at);
+      load_sum(base + offset * sum_element, stride, length, sum + at);
       at += length;
     });
     turn_walk.runs(0, turns.count, [&](std::int64_t turn, std::int64_t step, std::int64_t count) {
@@ -100,7 +101,7 @@ void add_region(const TensorArg& x, const Geometry& view, void* to) {
     });
     at = 0;
     to_walk.runs(start, n, [&](std::int64_t offset, std::int64_t stride, std::int64_t length) {
-      store(sum + at, length, base + offset * element, stride);
+      store(sum + at, length, base + offset * sum_element, stride);
       at += length;
     });
   }
@@ -109,23 +110,29 @@ void add_region(const TensorArg& x, const Geometry& view, void* to) {
 Status scatter_region(KernelCall& call) {
   const Region region(call.attributes);
   const TensorArg &x = call.in[0], &out = call.out[0];
-  const bool direct = lies_as(*out.geometry, region.base);
+  // Sums of 16 bits are made in float32.
+  const bool wide =
+      core::is_floating(x.dtype) && core::size_of(x.dtype) == 2 && region.view.overlaps_itself();
+  const DType dtype = wide ? DType::kF32 : x.dtype;
+  const bool direct = !wide && lies_as(*out.geometry, region.base);
   std::size_t bytes = static_cast<std::size_t>(out.geometry->numel()) * core::size_of(x.dtype);
   void* memory = out.first();
   if (!direct) {
-    memory = base_memory(call, region.base, core::size_of(x.dtype), bytes);
+    memory = base_memory(call, region.base, core::size_of(dtype), bytes);
     if (memory == nullptr) return out_of_scratch(call.op.name, bytes);
   }
   if (bytes > 0) std::memset(memory, 0, bytes);
   if (region.view.numel() > 0) {
     if (region.view.overlaps_itself()) {
-      with_any_compute_type(x.dtype,
-                            [&](auto a) { add_region<decltype(a)>(x, region.view, memory); });
+      with_any_compute_type(
+          x.dtype, [&](auto a) { add_region<decltype(a)>(x, region.view, memory, dtype); });
     } else {
       strided_copy(x, seen_as(x, memory, region.view), call.parallel);
     }
   }
-  if (!direct) strided_copy(seen_as(x, memory, region.base), out, call.parallel);
+  TensorArg made = seen_as(x, memory, region.base);
+  made.dtype = dtype;
+  if (!direct) strided_copy(made, out, call.parallel);
   return {};
 }
 

@@ -3,6 +3,8 @@
 #include "engine/backends/cpu/cpu.h"
 #include "engine/backends/cpu/picks.h"
 #include "engine/backends/cpu/strided.h"
+#include "engine/backends/cpu/wide_sums.h"
+#include "engine/backends/scratch_bytes.h"
 
 namespace teletensor::backends::cpu {
 
@@ -37,22 +39,80 @@ Dense covered(KernelCall& call, const TensorArg& source, const Dims& shape, DTyp
   return dense(call, part, window.shape, dtype);
 }
 
-// f(element of x, position in the index) in row-major order on one lane: of equal places the last
+// f(place in x, position in the index) in row-major order on one lane: of equal places the last
 // wins, sums have one order.
-template <class T, class F>
-void each_pick(const Rows& rows, const Picks& picks, const Geometry& geometry, T* x, F&& f) {
+template <class F>
+void each_place(const Rows& rows, const Picks& picks, const Geometry& geometry, F&& f) {
   const std::int64_t n = rows.length(), step = picks.step;
   const std::int64_t* const values = picks.index.values;
   each_row(rows, picks, geometry, 0, rows.count(),
            [&](std::int64_t base, std::int64_t stride, std::int64_t at) {
              const std::int64_t* const index = values + at;
-             T* const row = x + base;
              if (stride == 0 && step == 1) {
-               for (std::int64_t j = 0; j < n; ++j) f(row[index[j]], at + j);
+               for (std::int64_t j = 0; j < n; ++j) f(base + index[j], at + j);
              } else {
-               for (std::int64_t j = 0; j < n; ++j) f(row[j * stride + index[j] * step], at + j);
+               for (std::int64_t j = 0; j < n; ++j) f(base + j * stride + index[j] * step, at + j);
              }
            });
+}
+
+// The same with the element of x.
+template <class T, class F>
+void each_pick(const Rows& rows, const Picks& picks, const Geometry& geometry, T* x, F&& f) {
+  each_place(rows, picks, geometry, [&](std::int64_t place, std::int64_t at) { f(x[place], at); });
+}
+
+// What is added to x, in 16 bits: `count` sources, or `one` for all.
+template <class T>
+struct Added {
+  const T* values = nullptr;
+  bool one = false;
+  float operator()(std::int64_t at) const { return static_cast<float>(values[one ? 0 : at]); }
+};
+
+// Of 16-bit floats: x[places] = finish(combine(combine(x, source), source)...), made in float32 and
+// rounded once. `fresh`: the first source takes x's place.
+template <class T, class Combine, class Finish>
+Status scatter_sorted(KernelCall& call, const Picks& picks, const Added<T>& added, bool fresh,
+                      Combine&& combine, Finish&& finish) {
+  const TensorArg& out = call.out[0];
+  const std::int64_t count = picks.index.count;
+  const std::size_t bytes = scratch_bytes(std::max<std::int64_t>(count, 1), sizeof(std::int64_t));
+  auto* const places = static_cast<std::int64_t*>(call.scratch.allocate(bytes));
+  if (places == nullptr) return out_of_scratch(call.op.name, bytes);
+  each_place(Rows(picks.shape), picks, *out.geometry,
+             [&](std::int64_t place, std::int64_t at) { places[at] = place; });
+  const auto sorted = by_place(call, count, [&](std::int64_t i) { return places[i]; });
+  if (!sorted.ok()) return sorted.status();
+  T* const x = out.first<T>();
+  for (std::size_t i = 0; i < sorted->size();) {
+    const std::int64_t place = (*sorted)[i].place;
+    float total = static_cast<float>(x[place]);
+    std::int64_t sources = 0;
+    for (; i < sorted->size() && (*sorted)[i].place == place; ++i, ++sources) {
+      const float value = added((*sorted)[i].at);
+      total = fresh && sources == 0 ? value : combine(total, value);
+    }
+    x[place] = T(finish(total, sources));
+  }
+  return {};
+}
+
+template <class T>
+Status add_halves(KernelCall& call, const Picks& picks, const Added<T>& added) {
+  const TensorArg& out = call.out[0];
+  if (!WideSums::pays(out, picks.index.count)) {
+    return scatter_sorted(
+        call, picks, added, false, [](float total, float value) { return total + value; },
+        [](float total, std::int64_t) { return total; });
+  }
+  Status status;
+  const WideSums sums(call, out, status);
+  TT_RETURN_IF_ERROR(status);
+  each_pick(Rows(picks.shape), picks, *out.geometry, sums.first(),
+            [&](float& to, std::int64_t at) { to += added(at); });
+  sums.store();
+  return {};
 }
 
 template <bool kAdd>
@@ -65,9 +125,14 @@ Status scatter(KernelCall& call) {
                             : covered(call, source, picks.shape, out.dtype);
   if (from.data == nullptr) return out_of_scratch(call.op.name, from.bytes);
   const Rows rows(picks.shape);
+  Status status;
   with_type(out.dtype, [&](auto t) {
     using T = decltype(t);
     const T* const values = static_cast<const T*>(from.data);
+    if constexpr (kAdd && kIsHalf<T>) {
+      status = add_halves<T>(call, picks, {values, number});
+      return;
+    }
     const auto store = [](T& to, T value) {
       if constexpr (kAdd && std::is_floating_point_v<T>) {
         to += value;
@@ -86,7 +151,7 @@ Status scatter(KernelCall& call) {
                 [=](T& to, std::int64_t at) { store(to, values[at]); });
     }
   });
-  return {};
+  return status;
 }
 
 // ---------------------------------------------------------------- scatter_reduce
@@ -188,6 +253,69 @@ void divide(T& to, std::int64_t count) {
   }
 }
 
+// x: memory of `out`'s layout, in T; the sources are of type S.
+template <class T, class S>
+void reduce_all(const Picks& picks, const Geometry& geometry, T* x, const S* values, Mode mode) {
+  with_mode(mode, [&](auto constant) {
+    each_pick(Rows(picks.shape), picks, geometry, x, [=](T& to, std::int64_t at) {
+      combine<decltype(constant)::value>(to, static_cast<T>(values[at]));
+    });
+  });
+}
+
+// The same with `counts`: how many sources have come to each element, by its row-major place.
+template <class T, class S>
+void reduce_counted(const Picks& picks, const Geometry& geometry, T* x, const S* values, Mode mode,
+                    bool include_self, std::int64_t* counts) {
+  const Rows rows(picks.shape);
+  const Geometry places(geometry.shape);
+  const std::int64_t count_step = places.rank() == 0 ? 0 : places.strides[picks.dim];
+  const auto each = [&](auto&& f) {  // f(element, its count, position in the index)
+    each_row(rows, picks, geometry, 0, rows.count(),
+             [&](std::int64_t base, std::int64_t stride, std::int64_t at) {
+               std::int64_t place = 0, place_stride = 0;  // the same row in the table of counts
+               each_row(rows, picks, places, at / rows.length(), at / rows.length() + 1,
+                        [&](std::int64_t b, std::int64_t s, std::int64_t) {
+                          place = b;
+                          place_stride = s;
+                        });
+               for (std::int64_t j = 0; j < rows.length(); ++j) {
+                 const std::int64_t index = picks.index.values[at + j];
+                 std::int64_t* const count = counts + place + j * place_stride + index * count_step;
+                 f(x[base + j * stride + index * picks.step], count, at + j);
+               }
+             });
+  };
+  with_mode(mode, [&](auto constant) {
+    each([&](T& to, std::int64_t* count, std::int64_t at) {
+      if ((*count)++ == 0 && !include_self) {
+        to = static_cast<T>(values[at]);
+      } else {
+        combine<decltype(constant)::value>(to, static_cast<T>(values[at]));
+      }
+    });
+  });
+  if (mode != Mode::kMean) return;
+  each([&](T& to, std::int64_t* count, std::int64_t) {
+    if (*count > 0) divide(to, *count + include_self);
+    *count = 0;
+  });
+}
+
+// Sums, means and products of 16-bit floats, of few sources in a large tensor.
+template <class T>
+Status reduce_halves(KernelCall& call, const Picks& picks, const T* values, Mode mode,
+                     bool include_self) {
+  return scatter_sorted(
+      call, picks, Added<T>{values}, !include_self,
+      [mode](float total, float value) {
+        return mode == Mode::kProduct ? total * value : total + value;
+      },
+      [=](float total, std::int64_t sources) {
+        return mode == Mode::kMean ? total / static_cast<float>(sources + include_self) : total;
+      });
+}
+
 Status scatter_reduce(KernelCall& call) {
   const TensorArg& out = call.out[0];
   const Mode mode = mode_of(call.attributes.text(1));
@@ -197,61 +325,47 @@ Status scatter_reduce(KernelCall& call) {
   TT_RETURN_IF_ERROR(picks_of(call, *out.geometry, call.in[1], picks));
   const Dense from = covered(call, call.in[2], picks.shape, out.dtype);
   if (from.data == nullptr) return out_of_scratch(call.op.name, from.bytes);
-  // How many sources have come to each element, by its row-major place.
-  std::int64_t* counts = nullptr;
-  const Geometry places(out.geometry->shape);
-  if (counted) {
-    const auto n = static_cast<std::size_t>(std::max<std::int64_t>(places.numel(), 1));
-    counts = static_cast<std::int64_t*>(call.scratch.allocate(n * 8));
-    if (counts == nullptr) return out_of_scratch(call.op.name, n * 8);
-    std::fill_n(counts, n, 0);
-  }
-  const Rows rows(picks.shape);
-  const std::int64_t count_step = places.rank() == 0 ? 0 : places.strides[picks.dim];
+  Status status;
   with_type(out.dtype, [&](auto t) {
     using T = decltype(t);
-    T* const x = out.first<T>();
     const T* const values = static_cast<const T*>(from.data);
-    if (!counted) {
-      return with_mode(mode, [&](auto constant) {
-        each_pick(rows, picks, *out.geometry, x, [=](T& to, std::int64_t at) {
-          combine<decltype(constant)::value>(to, values[at]);
-        });
-      });
+    const bool sums = kIsHalf<T> && mode != Mode::kMax && mode != Mode::kMin;
+    if constexpr (kIsHalf<T>) {
+      if (sums && !WideSums::pays(out, picks.index.count)) {
+        status = reduce_halves(call, picks, values, mode, include_self);
+        return;
+      }
     }
-    const auto each = [&](auto&& f) {  // f(element, its count, position in the index)
-      each_row(rows, picks, *out.geometry, 0, rows.count(),
-               [&](std::int64_t base, std::int64_t stride, std::int64_t at) {
-                 std::int64_t place = 0, place_stride = 0;  // the same row in the table of counts
-                 each_row(rows, picks, places, at / rows.length(), at / rows.length() + 1,
-                          [&](std::int64_t b, std::int64_t s, std::int64_t) {
-                            place = b;
-                            place_stride = s;
-                          });
-                 for (std::int64_t j = 0; j < rows.length(); ++j) {
-                   const std::int64_t index = picks.index.values[at + j];
-                   std::int64_t* const count =
-                       counts + place + j * place_stride + index * count_step;
-                   f(x[base + j * stride + index * picks.step], count, at + j);
-                 }
-               });
+    std::int64_t* counts = nullptr;
+    if (counted) {
+      const std::int64_t n = std::max<std::int64_t>(out.geometry->numel(), 1);
+      const std::size_t bytes = scratch_bytes(n, sizeof(std::int64_t));
+      counts = static_cast<std::int64_t*>(call.scratch.allocate(bytes));
+      if (counts == nullptr) {
+        status = out_of_scratch(call.op.name, bytes);
+        return;
+      }
+      std::fill_n(counts, n, 0);
+    }
+    const auto reduce = [&](auto* x) {
+      if (counted) {
+        reduce_counted(picks, *out.geometry, x, values, mode, include_self, counts);
+      } else {
+        reduce_all(picks, *out.geometry, x, values, mode);
+      }
     };
-    with_mode(mode, [&](auto constant) {
-      each([&](T& to, std::int64_t* count, std::int64_t at) {
-        if ((*count)++ == 0 && !include_self) {
-          to = values[at];
-        } else {
-          combine<decltype(constant)::value>(to, values[at]);
-        }
-      });
-    });
-    if (mode != Mode::kMean) return;
-    each([&](T& to, std::int64_t* count, std::int64_t) {
-      if (*count > 0) divide(to, *count + include_self);
-      *count = 0;
-    });
+    if constexpr (kIsHalf<T>) {
+      if (sums) {
+        const WideSums wide(call, out, status);
+        if (!status.ok()) return;
+        reduce(wide.first());
+        wide.store();
+        return;
+      }
+    }
+    reduce(out.first<T>());
   });
-  return {};
+  return status;
 }
 
 }  // namespace

@@ -227,9 +227,22 @@ Status scatter(KernelCall& call, Work& work, Reduction reduction) {
   p.flag = static_cast<const int*>(work.flag);
   p.index = static_cast<const std::int64_t*>(memory.read(index, DType::kI64));
   p.fill = number;
-  p.x = memory.read(source, out.dtype);
-  p.y = out.first();
+  // Sums and products of 16 bits are made in float32 and rounded once.
+  const bool wide = core::is_floating(out.dtype) && core::size_of(out.dtype) == 2 &&
+                    (reduction.write == Write::kAdd || reduction.write == Write::kProduct);
+  const DType dtype = wide ? DType::kF32 : out.dtype;
+  p.x = memory.read(source, dtype);
+  p.y = wide ? memory.write(out, dtype) : out.first();
   TT_RETURN_IF_ERROR(memory.status());
+  const Geometry row_major(y);
+  const Geometry& of_y = wide ? row_major : *out.geometry;
+  if (wide && row_major.numel() > 0) {
+    TensorArg copy = out;
+    copy.data = p.y;
+    copy.dtype = dtype;
+    copy.geometry = &row_major;
+    TT_RETURN_IF_ERROR(describe_copy(call, out, copy, work));
+  }
   p.rank = shape.size();
   p.dim = dim;
   const Geometry of_index(shape), of_x(number ? shape : source.geometry->shape);
@@ -237,19 +250,20 @@ Status scatter(KernelCall& call, Work& work, Reduction reduction) {
     p.shape[d] = shape[d];
     p.index_strides[d] = of_index.strides[d];
     p.x_strides[d] = of_x.strides[d];
-    p.y_strides[d] = out.geometry->strides[d];
+    p.y_strides[d] = of_y.strides[d];
   }
   p.fresh = reduction.fresh;
   p.mean = reduction.mean;
   if (p.fresh || p.mean) {
-    if (!out.geometry->contiguous()) return not_here("a result that is not row-major");
+    if (!of_y.contiguous()) return not_here("a result that is not row-major");
     const std::int64_t n = out.geometry->numel();
     p.counts = static_cast<std::int64_t*>(memory.room(n, sizeof(std::int64_t)));
     TT_RETURN_IF_ERROR(memory.status());
     TT_RETURN_IF_ERROR(fill_zero(call, work, p.counts, n, DType::kI64));
   }
   const auto write = static_cast<std::uint8_t>(reduction.write);
-  return add_recipe(work, {Recipe::kScatterLine, {out.dtype}, write}, p);
+  TT_RETURN_IF_ERROR(add_recipe(work, {Recipe::kScatterLine, {dtype}, write}, p));
+  return memory.store();
 }
 
 template <Write kWrite>

@@ -174,6 +174,9 @@ def segment_reduce(data: Tensor, reduce: str, *, lengths: Tensor | None = None,
                                    ops["all"](ops["eq"](lengths.sum(-1), size)))
         data = ops["require"](data, whole, "segment_reduce(): Expected all rows of lengths along axis "
                                            f"to sum to {size}, and no negative ones")
+    dtype = data.dtype
+    if reduce == "mean" and dtype in (_core.float16, _core.bfloat16):
+        data = data.to(_core.float32)  # the sum is rounded with its quotient
     by, start = _SEGMENTS[reduce]
     places = ops["expand"](ops["arange"](0, size, 1, _core.int64, data.device), [*data._shape[:d], size])
     segments = ops["searchsorted"](ends, ops["contiguous"](places), False, True)
@@ -186,7 +189,7 @@ def segment_reduce(data: Tensor, reduce: str, *, lengths: Tensor | None = None,
     if reduce != "mean":
         return out
     wide = ops["reshape"](lengths, [*lengths._shape, *[1] * (rank - d - 1)])
-    return out / (wide if initial is None else wide.clamp(min=1))
+    return (out / (wide if initial is None else wide.clamp(min=1))).to(dtype)
 
 
 def _flat(x: Tensor) -> Tensor:

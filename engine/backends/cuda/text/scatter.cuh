@@ -112,6 +112,11 @@ inline ChainPlace chain_place(const calls::ChainCall& p, std::int64_t at) {
   return {i, at, (rest * p.size + place) * p.after + column};
 }
 
+// What totals of T are made in: those of 16-bit floats in float, and rounded once.
+template <class T>
+using Total =
+    std::conditional_t<std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>, float, T>;
+
 template <class T, int kWrite>
 void chain_add(const calls::ChainCall& p, std::int64_t at) {
   if (*p.flag != 0) return;
@@ -119,19 +124,20 @@ void chain_add(const calls::ChainCall& p, std::int64_t at) {
   if (p.later[place.i] != 0 || p.index[place.i] == p.skipped) return;
   const T* const x = static_cast<const T*>(p.x);
   T* const y = static_cast<T*>(p.y) + place.to;
-  T total = *y;
+  using A = Total<T>;
+  A total = static_cast<A>(*y);
   std::int64_t count = 0;
   for (std::int64_t i = place.i; i < p.count; i = p.next[i]) {
-    const T value = x[p.fill ? 0 : place.from + (i - place.i) * p.after];
+    const A value = static_cast<A>(x[p.fill ? 0 : place.from + (i - place.i) * p.after]);
     if (p.fresh && count == 0) {
       total = value;
     } else {
-      combine<T, kWrite>(total, value, p.alpha);
+      combine<A, kWrite>(total, value, p.alpha);
     }
     ++count;
   }
   if (p.mean) divide(total, count + !p.fresh);
-  *y = total;
+  *y = static_cast<T>(total);
 }
 
 template <class T>

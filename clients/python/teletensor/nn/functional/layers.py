@@ -176,12 +176,16 @@ def embedding_bag(
     if scale_grad_by_freq:
         taken = _by_frequency(taken, input, weight.shape[0])
     kept = None if padding is None else input != padding
+    if weight.dtype in (tt.float16, tt.bfloat16) and mode != "max":
+        taken = taken.to(tt.float32)  # what is summed up is rounded once
+        if per_sample_weights is not None:
+            per_sample_weights = per_sample_weights.to(tt.float32)
     if per_sample_weights is not None:
         taken = taken * per_sample_weights.unsqueeze(-1)
     if input.dim() == 2:
         if offsets is not None:
             raise ValueError("if input is 2D, then offsets has to be None")
-        return _bags(taken, kept, mode)
+        return _bags(taken, kept, mode).to(weight.dtype)
     if input.dim() != 1:
         raise ValueError(f"input has to be 1D or 2D Tensor, but got Tensor of dimension {input.dim()}")
     if offsets is None:
@@ -202,11 +206,11 @@ def embedding_bag(
         taken = tt.where(kept.unsqueeze(-1), taken, tt.zeros_like(taken))
     total = tt.zeros((bags, weight.shape[1]), dtype=taken.dtype, device=taken.device)
     total = total.index_add(0, bag, taken)
-    if mode == "sum":
-        return total
-    ones = tt.ones_like(bag) if kept is None else kept.to(tt.int64)
-    sizes = tt.zeros(bags, dtype=tt.int64, device=bag.device).index_add(0, bag, ones)
-    return total / sizes.clamp(min=1).unsqueeze(-1).to(total.dtype)
+    if mode == "mean":
+        ones = tt.ones_like(bag) if kept is None else kept.to(tt.int64)
+        sizes = tt.zeros(bags, dtype=tt.int64, device=bag.device).index_add(0, bag, ones)
+        total = total / sizes.clamp(min=1).unsqueeze(-1).to(total.dtype)
+    return total.to(weight.dtype)
 
 
 def _bags(taken: Tensor, kept: Tensor | None, mode: str) -> Tensor:

@@ -1,0 +1,210 @@
+"""Arithmetic of 16-bit floats: what is made on the way to a result is float32, and is rounded once.
+
+Most values are small multiples of 1/64, so that float32 holds every sum exactly: the expected result
+is NumPy's in float64, rounded to 16 bits.
+"""
+
+import numpy as np
+import pytest
+
+HALVES = ("float16", "bfloat16")
+
+
+def rounded(x, dtype):
+    """The nearest values of a 16-bit dtype, as float64; ties to even."""
+    x = np.asarray(x, np.float64)
+    if dtype == "float16":
+        with np.errstate(over="ignore"):
+            return x.astype(np.float16).astype(np.float64)
+    bits = x.astype(np.float32).view(np.uint32).astype(np.uint64)
+    return (((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16) << 16).astype(np.uint32).view(np.float32).astype(
+        np.float64)
+
+
+def values_of(t):
+    return t.double().numpy()
+
+
+class Case:
+    """x and sources of 1/64ths that 16 bits hold, and places of which many are equal."""
+
+    def __init__(self, tt, dtype, shape, count, seed=0):
+        self.tt, self.random = tt, np.random.default_rng(seed)
+        self.dtype = getattr(tt, dtype)
+        self.name = dtype
+        self.x = self.draw(shape)
+        self.places = self.random.integers(0, min(shape[0], 3), count)
+        self.sources = self.draw((count, *shape[1:]))
+
+    def draw(self, shape):
+        return self.random.integers(-20, 100, shape) / 64
+
+    def tensor(self, x):
+        dtype = self.tt.int64 if np.asarray(x).dtype == np.int64 else self.dtype
+        return self.tt.tensor(x, dtype=dtype)
+
+    def same(self, got, want):
+        assert got.dtype == self.dtype
+        assert np.array_equal(values_of(got), rounded(want, self.name), equal_nan=True)
+
+
+def added(case, alpha=1.0):
+    want = case.x.copy()
+    np.add.at(want, case.places, alpha * case.sources)
+    return want
+
+
+def columns(case):
+    return case.tensor(np.broadcast_to(case.places.reshape(-1, *[1] * (case.x.ndim - 1)),
+                                       case.sources.shape).copy())
+
+
+def in_place(name):
+    def run(tt, x, *more, **options):
+        y = x.clone()
+        getattr(y, name)(*more, **options)
+        return y
+    return run
+
+
+# (additions, x's shape): few in a large tensor are sorted, others go to a copy of it.
+SIZES = [((7,), 3000), ((7, 5), 900), ((40_000,), 900), ((3000, 4), 700), ((2, 300), 11)]
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("shape, count", SIZES)
+class TestSumsByIndex:
+    def test_scatter_add(self, tt, dtype, shape, count):
+        case = Case(tt, dtype, shape, count)
+        x, at, src = case.tensor(case.x), columns(case), case.tensor(case.sources)
+        case.same(tt.scatter_add(x, 0, at, src), added(case))
+        case.same(tt.scatter_reduce(x, 0, at, src, "sum"), added(case))
+        case.same(in_place("scatter_add_")(tt, x, 0, at, src), added(case))
+
+    def test_scatter_reduce_mean_and_index_reduce(self, tt, dtype, shape, count):
+        case = Case(tt, dtype, shape, count)
+        x, at, src = case.tensor(case.x), columns(case), case.tensor(case.sources)
+        counts = np.bincount(case.places, minlength=shape[0]).reshape(-1, *[1] * (len(shape) - 1))
+        whole = (added(case) / (counts + 1)).astype(np.float32)
+        case.same(tt.scatter_reduce(x, 0, at, src, "mean"), whole)
+        case.same(tt.index_reduce(x, 0, case.tensor(case.places), src, "mean"), whole)
+        without = added(case) - case.x
+        want = np.where(counts > 0, (without / np.maximum(counts, 1)).astype(np.float32), case.x)
+        case.same(tt.scatter_reduce(x, 0, at, src, "mean", include_self=False), want)
+
+    def test_products(self, tt, dtype, shape, count):
+        case = Case(tt, dtype, shape, count)
+        # Powers of two beside a few other factors: exact in float32, of which 16 bits lose some.
+        case.sources = np.exp2(case.random.integers(-1, 2, case.sources.shape))
+        case.sources[:3] = 1 + 1 / 64
+        case.x = np.sign(case.x) * (1 + 1 / 128)
+        x, at, src = case.tensor(case.x), columns(case), case.tensor(case.sources)
+        want = case.x.copy()
+        np.multiply.at(want, case.places, case.sources)
+        with np.errstate(over="ignore"):
+            case.same(tt.scatter_reduce(x, 0, at, src, "prod"), want)
+            case.same(tt.index_reduce(x, 0, case.tensor(case.places), src, "prod"), want)
+
+    def test_index_add_and_index_put(self, tt, dtype, shape, count):
+        case = Case(tt, dtype, shape, count)
+        x, at, src = case.tensor(case.x), case.tensor(case.places), case.tensor(case.sources)
+        case.same(tt.index_add(x, 0, at, src), added(case))
+        case.same(tt.index_add(x, 0, at, src, alpha=3), added(case, 3.0))
+        case.same(tt.index_put(x, (at,), src, accumulate=True), added(case))
+        case.same(in_place("index_put_")(tt, x, (at,), src, accumulate=True), added(case))
+        want = case.x.copy()
+        np.add.at(want, case.places, 1 / 64)
+        case.same(tt.index_put(x, (at,), tt.tensor(1 / 64, dtype=case.dtype), accumulate=True), want)
+        if len(shape) == 1:
+            case.same(in_place("put_")(tt, x, at, src, accumulate=True), added(case))
+
+    def test_into_a_view(self, tt, dtype, shape, count):
+        """The elements beside those of the view stay as they are."""
+        case = Case(tt, dtype, shape, count)
+        base = tt.full((*shape, 3), 7.0, dtype=case.dtype)
+        view = base[..., 1]
+        view.copy_(case.tensor(case.x))
+        view.index_add_(0, case.tensor(case.places), case.tensor(case.sources))
+        case.same(view, added(case))
+        assert (base[..., 0] == 7).all().item() and (base[..., 2] == 7).all().item()
+        turned = case.tensor(case.x).movedim(0, -1).contiguous().movedim(-1, 0)
+        turned.scatter_add_(0, columns(case), case.tensor(case.sources))
+        case.same(turned, added(case))
+
+    def test_gradients(self, tt, dtype, shape, count):
+        case = Case(tt, dtype, shape, count)
+        at, src = case.tensor(case.places), case.tensor(case.sources)
+        case.x[:] = 0
+        for take in (lambda x: tt.index_select(x, 0, at), lambda x: x[at],
+                     lambda x: tt.gather(x, 0, columns(case)),
+                     lambda x: tt.take_along_dim(x, columns(case), 0),
+                     lambda x: tt.take(x, at) if len(shape) == 1 else x[at]):
+            x = case.tensor(case.x).requires_grad_()
+            take(x).backward(src)
+            case.same(x.grad, added(case))
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_the_sum_of_many_small_ones(tt, dtype):
+    """3,000 times 0.1, which 16 bits stop adding at 32 and 256."""
+    d = getattr(tt, dtype)
+    tenth = float(rounded(0.1, dtype))
+    want = rounded(3000 * tenth, dtype)
+    z, v = tt.zeros(3000, dtype=tt.int64), tt.full((3000,), 0.1, dtype=d)
+    x = tt.zeros(1, dtype=d, requires_grad=True)
+    tt.nn.functional.pad(x.reshape(1, 1, 1), (3000, 0), mode="replicate").sum().backward()
+    assert x.grad.item() == rounded(3001, dtype)
+    for got in (tt.zeros(1, dtype=d).scatter_add(0, z, v), tt.zeros(1, dtype=d).index_add(0, z, v),
+                tt.zeros(1, 2, dtype=d).index_add(0, z, v[:, None].expand(3000, 2))[0, 1],
+                tt.zeros(1, dtype=d).index_put((z,), v, accumulate=True)):
+        assert abs(got.item() - want) <= want / 100, got
+    mean = tt.zeros(1, dtype=d).scatter_reduce(0, z, v, "mean", include_self=False)
+    assert mean.item() == tenth
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("mode", ["sum", "mean"])
+def test_embedding_bags(tt, dtype, mode):
+    case = Case(tt, dtype, (5, 3), 2000)
+    weight, i = case.tensor(case.x), case.places
+    F = tt.nn.functional
+    ends = [0, 1900, 2000]
+    rows = case.x[i]
+    want = np.stack([getattr(rows[a:b], mode)(0) for a, b in zip(ends, ends[1:], strict=False)])
+    offsets = tt.tensor(ends[:2])
+    case.same(F.embedding_bag(case.tensor(i), weight, offsets, mode=mode), want.astype(np.float32))
+    case.same(F.embedding_bag(case.tensor(i.reshape(2, 1000)), weight, mode=mode),
+              getattr(rows.reshape(2, 1000, 3), mode)(1).astype(np.float32))
+    if mode == "sum":
+        each = case.draw((2000,))
+        weighed = case.x[i] * each[:, None]
+        want = np.stack([weighed[:1900].sum(0), weighed[1900:].sum(0)])
+        case.same(F.embedding_bag(case.tensor(i), weight, offsets, mode=mode,
+                                  per_sample_weights=case.tensor(each)), want)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_a_mean_whose_sum_16_bits_do_not_hold(tt, dtype):
+    d = getattr(tt, dtype)
+    i, w = tt.zeros(3000, dtype=tt.int64), tt.full((1, 1), 60.0, dtype=d)
+    assert tt.nn.functional.embedding_bag(i, w, tt.tensor([0]), mode="mean").item() == 60
+    assert tt.nn.functional.embedding_bag(i.reshape(1, 3000), w, mode="mean").item() == 60
+    assert tt.segment_reduce(tt.full((3000,), 60.0, dtype=d), "mean", lengths=tt.tensor([3000])).item() == 60
+    x = tt.zeros(1, dtype=d).scatter_reduce(0, i, tt.full((3000,), 60.0, dtype=d), "mean", include_self=False)
+    assert x.item() == 60
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_windows_that_overlap(tt, dtype):
+    """The gradient of unfold and of as_strided: up to 300 windows share an element."""
+    case = Case(tt, dtype, (500,), 1)
+    x = case.tensor(case.x).requires_grad_()
+    weights = case.draw((201, 300))
+    x.unfold(0, 300, 1).backward(case.tensor(weights))
+    want = np.zeros(500)
+    for i in range(201):
+        want[i:i + 300] += weights[i]
+    case.same(x.grad, want)
+    y = case.tensor(case.x).requires_grad_()
+    tt.as_strided(y, (201, 300), (1, 1)).backward(case.tensor(weights))
+    case.same(y.grad, want)
