@@ -208,3 +208,63 @@ def test_windows_that_overlap(tt, dtype):
     y = case.tensor(case.x).requires_grad_()
     tt.as_strided(y, (201, 300), (1, 1)).backward(case.tensor(weights))
     case.same(y.grad, want)
+
+
+# ---------------------------------------------------------------- 0-d operands
+
+SCALARS = ("float32", "float64", "float16", "bfloat16", "int64")
+
+
+def scalar_cases(scalar):
+    if scalar == "int64":
+        return [131072.0, 65536.0, 3.0]
+    if scalar == "float16":
+        return [1.0009765625, 0.333251953125, 4096.0]
+    if scalar == "bfloat16":
+        return [1.0078125, 131072.0]
+    return [131072.0, 65536.0, 1.1, 1e-6, 0.3, 1.0 + 2.0**-12]
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("scalar", SCALARS)
+@pytest.mark.parametrize("op", ["mul", "div", "add", "sub"])
+def test_a_0d_operand_is_not_rounded(tt, dtype, scalar, op):
+    """The result has the other operand's dtype; it is the one of float32 arithmetic, rounded once."""
+    if scalar == dtype:
+        return
+    d = getattr(tt, dtype)
+    x = rounded([5e4, 0.01, -1.5, 3.0, 1.0, 0.0], dtype)
+    run = {"mul": np.multiply, "div": np.divide, "add": np.add, "sub": np.subtract}[op]
+    t = tt.tensor(x, dtype=d)
+    captured = tt.compile(lambda a, b: getattr(tt, op)(a, b))
+    for number in scalar_cases(scalar):
+        s = tt.tensor(number, dtype=getattr(tt, scalar))
+        exact = np.float32(s.double().item())
+        with np.errstate(all="ignore"):
+            want = rounded(run(x.astype(np.float32), exact), dtype)
+            swapped = rounded(run(exact, x.astype(np.float32)), dtype)
+        results = [(getattr(tt, op)(t, s), want), (getattr(t.clone(), op + "_")(s), want),
+                   (getattr(tt, op)(t, s.reshape(1)[0]), want), (getattr(tt, op)(s, t), swapped)]
+        results += [(captured(t, s), want) for _ in range(3)]
+        wide = tt.stack([t, t]).t()
+        results.append((getattr(tt, op)(wide, s)[:, 1], want))
+        for got, expected in results:
+            assert got.dtype == d
+            assert np.array_equal(values_of(got), expected, equal_nan=True), (number, got, expected)
+
+
+def test_division_by_a_norm(tt):
+    x = tt.tensor([5e4, 5e4], dtype=tt.float16)
+    norm = tt.linalg.vector_norm(tt.tensor([5e4, 5e4, 6e4]))
+    assert values_of(x / norm).tolist() == [0.5390625] * 2
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_comparisons_and_integers_convert_a_0d_operand(tt, dtype):
+    """To the dtype of the others, as PyTorch."""
+    d = getattr(tt, dtype)
+    x = tt.tensor([0.1], dtype=d)
+    assert (x == tt.tensor(0.1)).item() is True
+    assert (x == 0.1).item() is True
+    y = tt.tensor([100], dtype=tt.int8)
+    assert (y + tt.tensor(300)).tolist() == [-112]

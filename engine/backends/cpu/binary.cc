@@ -14,10 +14,10 @@ void add_list(KernelTable& table, List<F...>) {
   (table.add(F::kOp, functor_kernel<F>, LoopRole::kElement), ...);
 }
 
-// 16-bit floats meet numbers unrounded, as in PyTorch.
+// 16-bit floats meet numbers and 0-d tensors unrounded.
 template <class F>
 Status arithmetic(KernelCall& call) {
-  return run_functor(call, call.in, F(), /*exact_numbers=*/true);
+  return run_functor(call, call.in, F(), /*exact_scalars=*/true);
 }
 
 template <class Plain, int kSign>

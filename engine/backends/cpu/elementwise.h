@@ -40,8 +40,17 @@ struct Plan {
   core::DType dtype = core::DType::kF32;  // operands are converted to it, and the result has it
   bool condition = false;                 // operand 0 is a condition
   // Numbers take part unrounded, not as the nearest value of `dtype`: arithmetic with 16-bit
-  // floats, limits that an integer dtype does not have.
-  bool exact_numbers = false;
+  // floats (where 0-d tensors do so as well), limits that an integer dtype does not have.
+  bool exact_scalars = false;
+
+  // Is the operand, which is no condition, first rounded to `dtype`? `compute`: that of the type
+  // which it is computed in.
+  bool rounds(const TensorArg& arg, core::DType compute) const {
+    if (dtype == compute) return false;
+    if (arg.kind != TensorArg::Kind::kTensor) return !exact_scalars;
+    const bool exact = exact_scalars && core::is_floating(dtype) && arg.geometry->rank() == 0;
+    return arg.dtype != dtype && !exact;
+  }
 };
 
 // May the call be computed in int32, with the same result? Then by Machine<std::int32_t>.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/backends/cpu/cpu.h"
+#include "engine/backends/cpu/kernel_test.h"
 #include "engine/backends/cpu/strided.h"
 #include "engine/core/half.h"
 
@@ -222,6 +223,39 @@ TEST(Elementwise, SixteenBitFloatsRoundOnce) {
   EXPECT_EQ(static_cast<float>(got[0]), 2);
   EXPECT_EQ(static_cast<float>(got[1]), 2048);  // 2049 is halfway: to even
   EXPECT_EQ(static_cast<float>(got[2]), 65504);
+}
+
+// A 0-d operand of another dtype takes part as a number does, in float32.
+TEST(Elementwise, ZeroDimensionalOperandsMeetSixteenBitsUnrounded) {
+  const auto tensor = [](DType dtype, double value) { return TestTensor(dtype, Dims(), {value}); };
+  const TestTensor x(DType::kF16, {2}, {5e4, 0.5});
+  for (const DType dtype : {DType::kF32, DType::kF64, DType::kI64}) {
+    const TestResult quotient = call_op("div", {x, tensor(dtype, 131072)});
+    ASSERT_EQ(quotient[0].dtype, DType::kF16);
+    EXPECT_EQ(quotient[0].values(),
+              TestTensor(DType::kF16, {2}, {49984.0 / 131072, 0.5 / 131072}).values());
+    EXPECT_EQ(call_op("mul", {tensor(dtype, 98304), x})[0].values()[1], 49152);
+    EXPECT_EQ(
+        call_op("add", {TestTensor(DType::kF16, {1}, {-6e4}), tensor(dtype, 1e5)})[0].values(),
+        TestTensor(DType::kF16, {1}, {40000}).values());
+  }
+  const double more = 1 + 3.0 / 1024;  // bfloat16's nearest is 1
+  EXPECT_EQ(call_op("mul", {TestTensor(DType::kBF16, {1}, {255}), tensor(DType::kF32, more)})[0]
+                .values()[0],
+            256);
+  EXPECT_EQ(
+      call_op("sub", {TestTensor(DType::kBF16, {1}, {1}), tensor(DType::kF16, 1 + 1.0 / 512)})[0]
+          .values()[0],
+      -1.0 / 512);
+  // Of one element and more dimensions it is one of the operands.
+  EXPECT_EQ(call_op("mul", {x, TestTensor(DType::kI64, {1}, {2})})[0].values()[1], 1);
+  // Comparisons convert, and integers wrap.
+  EXPECT_EQ(
+      call_op("eq", {TestTensor(DType::kF16, {1}, {0.1}), tensor(DType::kF64, 0.1)})[0].values()[0],
+      1);
+  EXPECT_EQ(
+      call_op("add", {TestTensor(DType::kU8, {1}, {1}), tensor(DType::kI64, 300)})[0].values()[0],
+      45);
 }
 
 TEST(Integers, WrapAndHaveOneResultForEveryInput) {

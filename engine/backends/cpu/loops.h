@@ -117,14 +117,14 @@ F make_functor(const core::Attributes& attributes) {
 // Runs F over the operands `in`.
 template <class F>
 core::Status run_functor(KernelCall& call, std::span<const TensorArg> in, const F& functor,
-                         bool exact_numbers = false) {
+                         bool exact_scalars = false) {
   Plan plan;
   plan.loops = &Slot<F>::loops;
   static_assert(std::is_trivially_copyable_v<F> && sizeof(F) <= kMostFunctorBytes);
   plan.functor = &functor;
   plan.functor_bytes = sizeof functor;
   plan.dtype = common_dtype(in, call.out[0], (F::kTypes & s::kInteger) == 0);
-  plan.exact_numbers = exact_numbers;
+  plan.exact_scalars = exact_scalars;
   return run_elementwise(call, in, plan);
 }
 

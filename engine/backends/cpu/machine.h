@@ -84,9 +84,7 @@ class Machine {
         s.direct = !s.constant && s.walk.dense() && (s.condition || arg.dtype == kDTypeOf<A>);
         if (!s.condition) s.load = load_block<A>(arg.dtype);
       }
-      s.round =
-          !s.condition && plan.dtype != kDTypeOf<A> &&
-          (arg.kind == TensorArg::Kind::kTensor ? arg.dtype != plan.dtype : !plan.exact_numbers);
+      s.round = !s.condition && plan.rounds(arg, kDTypeOf<A>);
       s.rows = !s.direct && !s.constant && !s.condition && arg.dtype == kDTypeOf<A> &&
                s.walk.stride(0) == 1 && s.walk.size(0) >= kBlock / 4;
       s.repeated = !s.constant && !s.inside && s.walk.rank() > 1 && s.walk.stride(0) == 0 &&

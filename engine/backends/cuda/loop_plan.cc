@@ -147,8 +147,7 @@ class Planner final : public LoopMaker {
     for (std::size_t i = 0; i < in.size(); ++i) {
       const bool tensor = in[i].kind == TensorArg::Kind::kTensor;
       const bool condition = plan.condition && i == 0;
-      node.in[i].round = !condition && plan.dtype != node.compute &&
-                         (tensor ? in[i].dtype != plan.dtype : !plan.exact_numbers);
+      node.in[i].round = !condition && plan.rounds(in[i], node.compute);
       if (!tensor) {
         if (condition) return not_here("a condition that is a number");
         const DType rounded = node.in[i].round ? plan.dtype : node.compute;

@@ -104,6 +104,9 @@ TEST(Loop, NumbersAndMixedDTypes) {
       cases.add("mul", {x, tensor(b, Geometry({1, 24}), random)});
       cases.add("lt", {x, tensor(b, shape, random)});
       cases.add("cast", {x}, {core::Attribute::of(b)});
+      for (const char* op : {"mul", "div", "sub", "eq"}) {
+        cases.add(op, {x, tensor(b, Geometry(core::Dims()), random)});
+      }
     }
     cases.add("add", {x, 3});
     cases.add("add", {x, 0.1});
