@@ -268,3 +268,41 @@ def test_comparisons_and_integers_convert_a_0d_operand(tt, dtype):
     assert (x == 0.1).item() is True
     y = tt.tensor([100], dtype=tt.int8)
     assert (y + tt.tensor(300)).tolist() == [-112]
+
+
+# ---------------------------------------------------------------- products with something added
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_products_that_16_bits_do_not_hold(tt, dtype):
+    d = getattr(tt, dtype)
+
+    def c(v, *shape):
+        return tt.full(shape, v, dtype=d)
+    want = float(rounded(float(rounded(-6e4, dtype)) + 300.0 * 300.0, dtype))
+    assert tt.baddbmm(c(-6e4, 1, 1, 1), c(300.0, 1, 1, 1), c(300.0, 1, 1, 1)).item() == want
+    assert tt.addbmm(c(-6e4, 1, 1), c(300.0, 1, 1, 1), c(300.0, 1, 1, 1)).item() == want
+    assert tt.addr(c(-6e4, 1, 1), c(300.0, 1), c(300.0, 1)).item() == want
+    x = c(-6e4, 1, 1, 1)
+    x.baddbmm_(c(300.0, 1, 1, 1), c(300.0, 1, 1, 1))
+    assert x.item() == want
+    with tt.autocast("cpu", dtype=d):
+        assert tt.baddbmm(c(-6e4, 1, 1, 1), c(300.0, 1, 1, 1), c(300.0, 1, 1, 1)).item() == want
+    a = c(2.0, 1, 2, 3).requires_grad_()
+    out = tt.baddbmm(c(1.0, 1, 2, 2), a, c(3.0, 1, 3, 2), beta=0.5, alpha=2)
+    assert out.dtype == d and out.flatten().tolist() == [36.5] * 4
+    out.sum().backward()
+    assert a.grad.dtype == d and a.grad.flatten().tolist() == [12.0] * 6
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_the_weight_of_lerp(tt, dtype):
+    d = getattr(tt, dtype)
+    x, end = tt.tensor([1.0, 2.0], dtype=d), tt.tensor([-2.0, 0.0], dtype=d)
+    for weight in (0.3, 0.7, 1 / 3):
+        # From the nearer end, in float32.
+        w, a, b = np.float32(weight), np.float32([1, 2]), np.float32([-2, 0])
+        want = rounded(a + w * (b - a) if w < 0.5 else b - (b - a) * (np.float32(1) - w), dtype)
+        assert values_of(tt.lerp(x, end, weight)).tolist() == want.tolist()
+        y = x.clone()
+        y.lerp_(end, weight)
+        assert values_of(y).tolist() == want.tolist()

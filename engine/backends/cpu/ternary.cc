@@ -40,6 +40,9 @@ Status masked_fill(KernelCall& call) {
   return select(call, in, call.in[0].dtype);
 }
 
+// A weight that is a number is not rounded to 16 bits.
+Status lerp(KernelCall& call) { return run_functor(call, call.in, s::Lerp(), true); }
+
 Status clamp(KernelCall& call) {
   const bool exact = !core::is_floating(call.out[0].dtype);
   if (call.in[2].kind == Kind::kAbsent) {
@@ -59,7 +62,7 @@ void add_ternary_kernels(KernelTable& table) {
   table.add("where", where, LoopRole::kElement);
   table.add("masked_fill", masked_fill, LoopRole::kElement);
   table.add("clamp", clamp, LoopRole::kElement);
-  table.add("lerp", functor_kernel<s::Lerp>, LoopRole::kElement);
+  table.add("lerp", lerp, LoopRole::kElement);
   table.add("addcmul", functor_kernel<s::Addcmul>, LoopRole::kElement);
   table.add("addcdiv", functor_kernel<s::Addcdiv>, LoopRole::kElement);
 }

@@ -15,6 +15,22 @@ __all__ = [
 ]
 
 
+_HALVES = (_core.float16, _core.bfloat16)
+
+
+def _sum(input: Tensor, first: Tensor, second: Tensor, beta: Any, alpha: Any,
+         product: Callable[[Tensor, Tensor, bool | None], Tensor]) -> Tensor:
+    """beta * input + alpha * product(first, second, tf32). Of 16-bit floats only the result is rounded:
+    the product is float32's (tf32 multiplies 16 bits exactly)."""
+    if input.dtype not in _HALVES or not input.dtype == first.dtype == second.dtype:
+        return _plus(input, product(first, second, None), beta, alpha)
+    from ..amp import autocast
+    with autocast("cuda" if input.device.type == "cuda" else "cpu", enabled=False):
+        wide = [x.to(_core.float32) for x in (input, first, second)]
+        total = _plus(wide[0], product(wide[1], wide[2], True), beta, alpha)
+    return total.to(input.dtype)
+
+
 def _plus(input: Tensor, product: Tensor, beta: Any, alpha: Any) -> Tensor:
     """beta * input + alpha * product; input is not looked at where beta is 0."""
     scaled = product if alpha == 1 else product * alpha
@@ -27,6 +43,10 @@ def _plus(input: Tensor, product: Tensor, beta: Any, alpha: Any) -> Tensor:
         raise RuntimeError(f"input of shape {list(input._shape)} does not broadcast to "
                            f"{list(scaled._shape)}")
     return total
+
+
+def _products(x: Tensor, y: Tensor, tf32: bool | None) -> Tensor:
+    return ops["bmm"](x, y, tf32)
 
 
 def _rank(name: str, x: Tensor, rank: int) -> None:
@@ -45,13 +65,16 @@ def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alph
     """beta * input + alpha * the sum of the batch's products."""
     _rank("addbmm", batch1, 3)
     _rank("addbmm", batch2, 3)
-    product = ops["bmm"](batch1, batch2)
-    return _plus(input, ops["sum"](product, 0, False, product.dtype), beta, alpha)
+    def summed(x: Tensor, y: Tensor, tf32: bool | None) -> Tensor:
+        product = _products(x, y, tf32)
+        return ops["sum"](product, 0, False, product.dtype)
+
+    return _sum(input, batch1, batch2, beta, alpha, summed)
 
 
 def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """beta * input + alpha * the products of a batch."""
-    return _plus(input, ops["bmm"](batch1, batch2), beta, alpha)
+    return _sum(input, batch1, batch2, beta, alpha, _products)
 
 
 def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
@@ -61,7 +84,7 @@ def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: Any = 1, alpha: Any 
 
 def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """beta * input + alpha * the outer product."""
-    return _plus(input, outer(vec1, vec2), beta, alpha)
+    return _sum(input, vec1, vec2, beta, alpha, lambda x, y, _: outer(x, y))
 
 
 def _inplace(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
