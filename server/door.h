@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "engine/core/status.h"
+#include "server/private_files.h"
 
 namespace teletensor::server {
 
@@ -25,14 +26,13 @@ class Door {
   void start(Guide guide);
 
  private:
-  explicit Door(std::string path) : path_(std::move(path)) {}
+  Door() = default;
   void accept_all();
   void run();
 
-  const std::string path_;
+  std::unique_ptr<SocketFile> socket_;
   Guide guide_;
-  int listener_ = -1, event_ = -1;
-  bool bound_ = false;
+  int event_ = -1;
   std::thread thread_;
 };
 

@@ -100,9 +100,8 @@ std::string default_state_dir() {
   return home.empty() ? "" : home + "/.local/state/teletensor";
 }
 
-Status prepare_socket(const std::string& path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
+Status check_socket_path(const std::string& path) {
+  const sockaddr_un address{};
   if (!wire::is_socket_path(path)) {
     return core::invalid(
         "socket: gRPC cannot name a path with a comma or a NUL byte, so no client could connect: " +
@@ -112,12 +111,19 @@ Status prepare_socket(const std::string& path) {
     return core::invalid("socket: the path is longer than " +
                          std::to_string(sizeof address.sun_path - 1) + " bytes: " + path);
   }
-  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
   const std::filesystem::path parent = std::filesystem::path(path).parent_path();
   std::error_code error;
   if (!parent.empty() && !std::filesystem::is_directory(parent, error)) {
     return Status(Code::kNotFound, "socket: no directory " + parent.string());
   }
+  return {};
+}
+
+Status prepare_socket(const std::string& path) {
+  TT_RETURN_IF_ERROR(check_socket_path(path));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
   struct stat info {};
   if (lstat(path.c_str(), &info) != 0) {
     return errno == ENOENT ? Status() : system_error("socket " + path);

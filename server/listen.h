@@ -21,9 +21,11 @@ core::Result<std::string> default_socket();
 // ~/.local/state/teletensor; "" without any of them. Not made here.
 std::string default_state_dir();
 
-// Makes way for a socket at `path`: removes one that nobody serves. Refuses what is not a socket, a
-// socket that is in use, and a path that is too long, that gRPC cannot name or whose directory is
+// Refuses a path that is too long for a socket, that gRPC cannot name, or whose directory is
 // missing.
+core::Status check_socket_path(const std::string& path);
+// Makes way for a socket at `path`: removes one that nobody serves. Refuses what is not a socket, a
+// socket that is in use, and what check_socket_path() refuses.
 core::Status prepare_socket(const std::string& path);
 
 }  // namespace teletensor::server

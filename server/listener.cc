@@ -6,14 +6,8 @@
 #include <grpcpp/impl/server_builder_option.h>
 #include <grpcpp/impl/server_builder_plugin.h>
 #include <grpcpp/resource_quota.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
-
-#include "proto/wire/target.h"
-#include "server/listen.h"
+#include <algorithm>
 
 namespace teletensor::server {
 
@@ -82,33 +76,17 @@ Status Listener::bind(const Limits& limits) {
   if (options_.entrance.remote) builder.SetOption(std::make_unique<NoReflection>());
   builder.RegisterService(&compute_);
   builder.RegisterService(&admin_);
-  int port = 0, bound = 0;
+  int port = 0;
   if (!options_.tcp.empty()) {
     tcp_credentials_ = options_.certificates ? credentials(options_.certificates)
                                              : grpc::InsecureServerCredentials();
     builder.AddListeningPort(options_.tcp, tcp_credentials_, &port);
   }
-  const std::string& socket = options_.proxy_socket;
-  if (!socket.empty()) {
-    TT_RETURN_IF_ERROR(prepare_socket(socket));
-    builder.AddListeningPort(wire::socket_target(socket), grpc::InsecureServerCredentials(),
-                             &bound);
-  }
   acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
       grpc::InsecureServerCredentials());
-  // The socket must never be open to others, not even for a moment.
-  const mode_t mask = umask(0177);
   grpc_ = builder.BuildAndStart();
-  umask(mask);
-  if (!grpc_) {
-    return Status(Code::kUnavailable, "cannot listen on " + options_.tcp +
-                                          (options_.tcp.empty() || socket.empty() ? "" : " or ") +
-                                          socket + ": in use?");
-  }
-  if (!socket.empty() && chmod(socket.c_str(), 0660) != 0) {
-    return Status(Code::kUnavailable, socket + ": " + std::strerror(errno));
-  }
+  if (!grpc_) return Status(Code::kUnavailable, "cannot listen on " + options_.tcp + ": in use?");
   if (!options_.tcp.empty()) {
     tcp_ = options_.tcp.substr(0, options_.tcp.rfind(':') + 1) + std::to_string(port);
   }
@@ -133,7 +111,6 @@ void Listener::stop() {
   grpc_->Shutdown(std::chrono::system_clock::now() + kGrace);
   grpc_->Wait();
   grpc_.reset();
-  if (!options_.proxy_socket.empty()) unlink(options_.proxy_socket.c_str());
 }
 
 }  // namespace teletensor::server

@@ -16,8 +16,7 @@
 namespace teletensor::server {
 
 struct ListenerOptions {
-  std::string tcp;           // "HOST:PORT"; "": none
-  std::string proxy_socket;  // path; "": none
+  std::string tcp;  // "HOST:PORT"; "": none
   Entrance entrance;
   std::shared_ptr<Certificates> certificates;  // of tcp; null: no TLS
 };

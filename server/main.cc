@@ -18,6 +18,7 @@
 #include "server/listen.h"
 #include "server/log.h"
 #include "server/notify.h"
+#include "server/private_files.h"
 #include "server/restart.h"
 #include "server/server.h"
 
@@ -244,6 +245,10 @@ int main(int argc, char** argv) {
   engine_options.sim_memory = config.sim_memory;
   engine_options.sim_null = config.sim_null;
   teletensor::core::Status why;
+  if (!options.state_dir.empty()) {  // before the engine has folders there
+    why = teletensor::server::private_state(options.state_dir);
+    if (why.code() == teletensor::core::Code::kPermissionDenied) return fail(why);
+  }
   const auto engine = teletensor::engine::Engine::create(engine_options, &why);
   if (!engine) return fail(why);
   auto server = teletensor::server::Server::start(*engine, std::move(options));

@@ -12,6 +12,7 @@
 #include "engine/core/threads.h"
 #include "server/listen.h"
 #include "server/notify.h"
+#include "server/private_files.h"
 #include "server/secrets.h"
 
 namespace teletensor::server {
@@ -54,6 +55,10 @@ std::unique_ptr<SessionStore> store_of(const ServerOptions& options) {
 }  // namespace
 
 core::Result<std::unique_ptr<Server>> Server::start(engine::Engine& engine, ServerOptions options) {
+  if (!options.state_dir.empty()) {
+    const Status state = private_state(options.state_dir);
+    if (state.code() == core::Code::kPermissionDenied) return state;
+  }
   std::unique_ptr<Server> server(new Server(engine, std::move(options)));
   if (server->recovery_.on()) {
     server->facts_.restart = server->options_.restart;
@@ -120,9 +125,9 @@ Status Server::bind() {
     certificates_ = std::move(*certificates);
   }
   (certificates_ ? remote : local).tcp = tcp;
-  remote.proxy_socket = options_.proxy_socket;
   remote.entrance.remote = true;
   remote.certificates = certificates_;
+  TT_RETURN_IF_ERROR(open_doors());
   if (!socket.empty()) {
     auto shares = ShareServer::start(socket, leases_);
     if (shares.ok()) {
@@ -134,14 +139,19 @@ Status Server::bind() {
   }
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   for (const ListenerOptions* each : {&local, &remote}) {
-    const bool door = each == &local && !socket.empty();
-    if (each->tcp.empty() && each->proxy_socket.empty() && !door) continue;
+    Door* const door = each == &local ? door_.get() : proxy_door_.get();
+    if (each->tcp.empty() && door == nullptr) continue;
     auto listener = Listener::start(*each, leases_, recovery_, auth_, facts_);
     if (!listener.ok()) return listener.status();
     if (!(*listener)->tcp().empty()) tcp_ = (*listener)->tcp();
     listeners_.push_back(std::move(*listener));
   }
-  if (!socket.empty()) TT_RETURN_IF_ERROR(open_door());
+  if (door_) door_->start([this](uid_t user, int connection) { guide(user, connection); });
+  if (proxy_door_) {
+    proxy_door_->start([remote_one = listeners_.back().get()](uid_t, int connection) {
+      remote_one->take(connection);
+    });
+  }
   set_serving(!options_.canary);
   if (options_.canary) {
     canary_ = std::make_unique<Canary>(leases_.engine(), [this](bool ready) {
@@ -154,12 +164,15 @@ Status Server::bind() {
   return options_.http.empty() ? Status() : bind_http();
 }
 
-Status Server::open_door() {
-  auto door = Door::open(options_.socket, options_.socket_users ? 0666 : 0600);
-  if (!door.ok()) return door.status();
-  door_ = std::move(*door);
-  door_->start([this](uid_t user, int connection) { guide(user, connection); });
-  return {};
+Status Server::open_doors() {
+  const auto open = [](const std::string& path, mode_t mode, std::unique_ptr<Door>& out) {
+    if (path.empty()) return Status();
+    auto door = Door::open(path, mode);
+    if (door.ok()) out = std::move(*door);
+    return door.status();
+  };
+  TT_RETURN_IF_ERROR(open(options_.socket, options_.socket_users ? 0666 : 0600, door_));
+  return open(options_.proxy_socket, 0660, proxy_door_);
 }
 
 void Server::guide(uid_t user, int connection) {
@@ -230,6 +243,7 @@ void Server::stop() {
   if (!listeners_.empty()) leases_.shutdown();
   canary_.reset();
   door_.reset();
+  proxy_door_.reset();
   std::map<uid_t, std::unique_ptr<Listener>> neighbours;
   {
     MutexLock lock(neighbours_mutex_);

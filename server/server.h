@@ -68,7 +68,7 @@ class Server {
   core::Status check_remote(const std::string& what, const std::string& address);
   void set_serving(bool serving);
   void end_serving();  // for good, at once
-  core::Status open_door();
+  core::Status open_doors();
   // A connection to the door; called by its thread.
   void guide(uid_t user, int connection);
   // Serves one more user of this machine; null where that cannot be.
@@ -83,7 +83,7 @@ class Server {
   std::unique_ptr<ShareServer> shares_;
   Recovery recovery_;
   std::vector<std::unique_ptr<Listener>> listeners_;  // the first one is the own user's
-  std::unique_ptr<Door> door_;                        // opened after them, closed before
+  std::unique_ptr<Door> door_, proxy_door_;           // start after them, end before
   core::Mutex neighbours_mutex_;
   std::map<uid_t, std::unique_ptr<Listener>> neighbours_ TT_GUARDED_BY(neighbours_mutex_);
   std::uint64_t turned_away_ TT_GUARDED_BY(neighbours_mutex_) = 0;

@@ -16,7 +16,6 @@
 #include <cstring>
 
 #include "engine/core/threads.h"
-#include "server/listen.h"
 #include "server/secrets.h"
 
 namespace teletensor::server {
@@ -86,19 +85,14 @@ Result<std::unique_ptr<ShareServer>> ShareServer::start(const std::string& socke
 }
 
 Status ShareServer::listen() {
-  TT_RETURN_IF_ERROR(prepare_socket(path_));
   raise_descriptor_limit();
-  listener_ = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  auto file = SocketFile::open(path_, 0600);
+  if (!file.ok()) return file.status();
+  file_ = std::move(*file);
+  listener_ = file_->descriptor();
   epoll_ = epoll_create1(EPOLL_CLOEXEC);
   event_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (listener_ < 0 || epoll_ < 0 || event_ < 0) return system_error(path_);
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::memcpy(address.sun_path, path_.c_str(), path_.size() + 1);
-  const mode_t mask = umask(0177);  // never open to others, not even for a moment
-  const int bound = bind(listener_, reinterpret_cast<const sockaddr*>(&address), sizeof address);
-  umask(mask);
-  if (bound != 0 || ::listen(listener_, 128) != 0) return system_error(path_);
+  if (epoll_ < 0 || event_ < 0) return system_error(path_);
   for (const int each : {listener_, event_}) {
     epoll_event event{};
     event.events = EPOLLIN;
@@ -121,8 +115,7 @@ ShareServer::~ShareServer() {
   if (event_ >= 0) eventfd_write(event_, 1);
   for (std::thread& thread : threads_) thread.join();
   connections_.clear();
-  if (!threads_.empty()) unlink(path_.c_str());
-  for (const int each : {listener_, epoll_, event_}) {
+  for (const int each : {epoll_, event_}) {
     if (each >= 0) close(each);
   }
 }

@@ -19,6 +19,7 @@
 #include "engine/core/mutex.h"
 #include "proto/wire/share.h"
 #include "server/leases.h"
+#include "server/private_files.h"
 
 namespace teletensor::server {
 
@@ -82,9 +83,10 @@ class ShareServer {
 
   const std::string path_;
   Leases& leases_;
-  int listener_ = -1, epoll_ = -1, event_ = -1;
-  bool accepting_ = true;                     // the watcher's
-  std::map<int, ConnectionRef> connections_;  // the watcher's
+  std::unique_ptr<SocketFile> file_;
+  int listener_ = -1, epoll_ = -1, event_ = -1;  // the first is the file's
+  bool accepting_ = true;                        // the watcher's
+  std::map<int, ConnectionRef> connections_;     // the watcher's
 
   core::Mutex mutex_;
   core::CondVar changed_;

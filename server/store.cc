@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <spdlog/spdlog.h>
 #include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +12,7 @@
 #include <utility>
 
 #include "engine/memory/block_file.h"
+#include "server/private_files.h"
 #include "server/secrets.h"
 
 namespace teletensor::server {
@@ -87,14 +87,8 @@ void SessionStore::Lost::add(std::uint64_t lost_bytes, const Status& status) {
 
 core::Result<std::unique_ptr<SessionStore>> SessionStore::open(const std::string& state_dir) {
   const std::string folder = state_dir + "/sessions";
-  std::error_code error;
-  std::filesystem::create_directories(state_dir, error);
-  if (!error && mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
-    error = std::error_code(errno, std::generic_category());
-  }
-  if (error) {
-    return Status(Code::kUnavailable, folder + ": cannot be made: " + error.message());
-  }
+  TT_RETURN_IF_ERROR(private_state(state_dir));
+  TT_RETURN_IF_ERROR(private_folder(folder));
   const int lock =
       ::open((folder + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (lock < 0) {

@@ -33,7 +33,8 @@ core::Status named_file(const std::string& file, const core::Status& status);
 
 class SessionStore {
  public:
-  // Makes the folder `sessions` in the state directory. UNAVAILABLE where another daemon has it.
+  // Makes the folder `sessions` in the state directory. UNAVAILABLE where another daemon has
+  // it, PERMISSION_DENIED where other users can write there.
   static core::Result<std::unique_ptr<SessionStore>> open(const std::string& state_dir);
   ~SessionStore();
   SessionStore(const SessionStore&) = delete;

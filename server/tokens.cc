@@ -2,15 +2,12 @@
 
 #include <openssl/sha.h>
 #include <sqlite3.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <ctime>
 #include <filesystem>
 
+#include "server/private_files.h"
 #include "server/secrets.h"
 
 namespace teletensor::server {
@@ -109,26 +106,19 @@ Status Tokens::open(bool make) {
   const std::string path = folder_ + "/tokens.db";
   std::error_code error;
   if (!make && !std::filesystem::exists(path, error)) return {};
-  std::filesystem::create_directories(std::filesystem::path(folder_).parent_path(), error);
-  if (mkdir(folder_.c_str(), 0700) != 0 && errno != EEXIST) {
-    return Status(Code::kUnavailable, folder_ + ": " + std::strerror(errno));
-  }
-  const mode_t mask = umask(0177);
-  const int code =
-      sqlite3_open_v2(path.c_str(), &db_,
-                      SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_FULLMUTEX, nullptr);
+  TT_RETURN_IF_ERROR(private_folder(folder_));
+  TT_RETURN_IF_ERROR(private_file(path));
+  const int code = sqlite3_open_v2(
+      path.c_str(), &db_, SQLITE_OPEN_READWRITE | SQLITE_OPEN_FULLMUTEX | SQLITE_OPEN_NOFOLLOW,
+      nullptr);
   Status status;
-  struct stat info {};
   if (code != SQLITE_OK) {
     status = Status(Code::kUnavailable, path + ": " + sqlite3_errmsg(db_));
-  } else if (stat(path.c_str(), &info) != 0 || (info.st_mode & 077) != 0) {
-    status = Status(Code::kPermissionDenied, path + " can be opened by others (chmod 600)");
   } else {
     sqlite3_busy_timeout(db_, 2000);
     const Result<bool> made = Query(db_, kTable).step();
     status = made.status();
   }
-  umask(mask);
   if (!status.ok()) {
     sqlite3_close(db_);
     db_ = nullptr;

@@ -54,7 +54,9 @@ core::Result<std::unique_ptr<Disk>> Disk::open(const std::string& base, std::uin
                   "no folder for spilled tensors in " + base + ": " + std::strerror(error));
   };
   std::error_code error;
-  std::filesystem::create_directories(base, error);
+  if (std::filesystem::create_directories(base, error)) {  // whatever the umask
+    std::filesystem::permissions(base, std::filesystem::perms::owner_all, error);
+  }
   if (error) return refuse(error.value());
   clean(base);
   std::string folder = base + "/" + kPrefix + "XXXXXX";

@@ -62,9 +62,31 @@ def test_socket_is_private_and_removed(start_daemon):
 def test_second_daemon_does_not_steal_the_socket(start_daemon):
     daemon = start_daemon()
     done = run(binary(), "--listen", "127.0.0.1:0", "--socket", daemon.socket, "--state-dir", f"{daemon.folder}/second")
-    assert done.returncode == 1 and f"another daemon serves {daemon.socket}" in done.stderr, done
+    assert done.returncode == 1
+    assert f"another teletensord serves {daemon.socket}: process {daemon.pid}" in done.stderr, done
     with Raw(daemon.unix) as raw:
         assert raw.describe().server_version == VERSION
+
+
+def test_daemons_that_start_at_once_on_one_socket(tmp_path, tt):
+    """One has it, with its socket for shared memory; the others say which process that is. None removes another's."""
+    path = str(tmp_path / "s")
+    for _ in range(8):
+        crowd = [subprocess.Popen([binary(), "--listen", "", "--socket", path, "--state-dir", "", "--cuda-driver", ""],
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(4)]
+        ready = [process for process in crowd if "ready" in process.stdout.readline()]
+        assert len(ready) == 1
+        for process in crowd:
+            if process is not ready[0]:
+                assert process.wait(60) == 1
+                assert f"another teletensord serves {path}" in process.stderr.read()
+        assert os.path.exists(path + ".share")
+        with tt.connect("unix:" + path):
+            assert tt.ones(3).tolist() == [1.0] * 3
+        ready[0].terminate()
+        for process in crowd:
+            process.communicate(timeout=60)
+        assert ready[0].returncode == 0 and not list(tmp_path.iterdir())
 
 
 def test_stale_socket_is_replaced(start_daemon, tt):
