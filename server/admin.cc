@@ -6,6 +6,7 @@
 
 #include "server/codec.h"
 #include "server/streams.h"
+#include "server/text.h"
 
 namespace teletensor::server {
 
@@ -77,25 +78,16 @@ void fill(const DrainFacts& facts, v1::DrainReply& out) {
   }
 }
 
-// For logs and statuses: printable, short.
-std::string clean(const std::string& text) {
-  std::string out = text.substr(0, kMaxReason);
-  for (char& c : out) {
-    if (c < 0x20 || c > 0x7e || c == '"' || c == '\\') c = '?';
-  }
-  return out;
-}
-
 }  // namespace
 
 void kill(Leases& leases, Lease& lease, const Caller& caller, const std::string& reason) {
-  const std::string text = clean(reason);
+  const std::string text = readable(reason, kMaxReason);
   spdlog::info("event=session_killed session=\"{}\" id={} by=\"{}\" reason=\"{}\"",
                lease.client.name, lease.client.id, caller.user, text);
   leases.end(
       lease,
       Status(core::Code::kAborted, "ended by " + caller.user + (text.empty() ? "" : ": " + text)),
-      "evicted");
+      "killed");
 }
 
 Status interrupt(Lease& lease, const Caller& caller) {
@@ -303,7 +295,7 @@ grpc::ServerUnaryReactor* AdminService::RevokeToken(grpc::CallbackServerContext*
   return answer_to(context, "RevokeToken", [&](const Caller& caller) {
     Status status = auth_.tokens().revoke(request->id());
     if (status.ok()) {
-      spdlog::info("event=token_revoked id={} by=\"{}\"", clean(request->id()), caller.user);
+      spdlog::info("event=token_revoked id={} by=\"{}\"", readable(request->id(), kMaxReason), caller.user);
     }
     return status;
   });

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "proto/wire/protocol.h"
+#include "server/text.h"
 
 namespace teletensor::server {
 
@@ -34,6 +35,19 @@ void fill_limits(const Limits& limits, const program::Amounts& amounts, v1::Limi
   out.set_program_bytes(amounts.program_bytes);
   out.set_kept(amounts.kept);
   out.set_handles(amounts.handles);
+}
+
+std::string described(const v1::ClientDescription& client) {
+  std::string out = readable(client.user(), kMaxName);
+  const auto add = [&](std::string_view before, std::string_view text) {
+    if (text.empty()) return;
+    if (!out.empty()) out += before;
+    out += readable(text, kMaxName);
+  };
+  add(" on ", client.host());
+  add(", ", client.pid() == 0 ? "" : "pid " + std::to_string(client.pid()));
+  add(", ", client.program());
+  return out;
 }
 
 template <class Reply>
@@ -84,6 +98,7 @@ core::Result<Hello> read_hello(const v1::HelloRequest& request, const ops::Catal
     hello.client.lease = std::min(limits.lease, std::chrono::seconds(request.lease_seconds()));
   }
   hello.client.version = request.client_version();
+  hello.client.description = described(request.client());
   hello.client.attach_counter = request.attach_counter();
   for (const v1::Op& op : request.ops()) {
     if (!good_name(op.name())) return core::invalid("Hello with a broken op name");

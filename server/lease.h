@@ -65,6 +65,7 @@ struct ClientInfo {
   bool takes_over = false;
   std::string version;
   std::string peer;
+  std::string description;  // "ann on host7, pid 12, train.py"; "": not told
   std::string instance;  // a random id of the client's process
   std::string user;
   std::uint64_t id = 0;  // what operators call it; set by Leases

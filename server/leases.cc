@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <ctime>
 #include <utility>
 
 #include "engine/core/threads.h"
@@ -17,6 +18,24 @@ using core::Status;
 namespace {
 
 constexpr std::size_t kTombstones = 256;
+
+// What the client before is told of the one that has its session now.
+std::string taken_by(const ClientInfo& next, const ClientInfo& before) {
+  std::string text = "another client has taken the session over";
+  if (next.instance == before.instance) {
+    text += ": this process, by connecting to it again";
+  } else if (!next.description.empty()) {
+    text += ": " + next.description;
+  }
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  char at[64];
+  if (::gmtime_r(&now, &utc) != nullptr &&
+      std::strftime(at, sizeof at, ", at %Y-%m-%d %H:%M:%S UTC", &utc) != 0) {
+    text += at;
+  }
+  return text;
+}
 
 }  // namespace
 
@@ -218,8 +237,7 @@ void Leases::take_over(ClientInfo client, LeaseReady ready, LeaseRef of) {
   if (!refused.ok()) return ready(std::move(refused));
   const LeaseRef old = of ? of : find_name(client.user, client.name);
   if (!old || !old->survives() ||
-      !retire(*old, Status(Code::kAborted, "another client has taken the session over"), "taken",
-              true)) {
+      !retire(*old, Status(Code::kAborted, taken_by(client, old->client)), "taken", true)) {
     return ready(open(std::move(client)));
   }
   client.id = old->client.id;
@@ -290,8 +308,8 @@ void Leases::hand_over(Handover handover) {
       leases_.emplace(lease->token, lease);  // in a shutdown as well: it is to be written down
     }
   }
-  spdlog::info("event=session_taken_over session=\"{}\" id={} peer=\"{}\" kept={}",
-               lease->client.name, lease->client.id, lease->client.peer,
+  spdlog::info("event=session_taken_over session=\"{}\" id={} peer=\"{}\" by=\"{}\" kept={}",
+               lease->client.name, lease->client.id, lease->client.peer, lease->client.description,
                lease->start->inventory.names.size());
   if (!refused.ok()) {
     handover.ready(std::move(refused));

@@ -63,6 +63,12 @@ std::string encode_hello(const HelloAsked& asked, const ops::Catalog& catalog) {
     put(op, 2, static_cast<std::uint64_t>(def.revision));
     put(out, 9, op);
   }
+  std::string client;
+  put(client, 1, asked.user);
+  put(client, 2, asked.host);
+  put(client, 3, asked.pid);
+  put(client, 4, asked.program);
+  put(out, 11, client);
   return out;
 }
 

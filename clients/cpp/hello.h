@@ -13,6 +13,9 @@ namespace teletensor::client {
 struct HelloAsked {
   std::string version, instance, name;
   std::uint64_t memory = 0, lease_seconds = 0;
+  // Of this process, for people.
+  std::string user, host, program;
+  std::uint64_t pid = 0;
 };
 std::string encode_hello(const HelloAsked& asked, const ops::Catalog& catalog);
 

@@ -1,5 +1,9 @@
 #include "clients/cpp/state.h"
 
+#include <errno.h>
+#include <pwd.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 #include <random>
@@ -23,6 +27,23 @@ std::string random_bytes() {
   std::string bytes;
   for (int i = 0; i < 16; ++i) bytes += static_cast<char>(device());
   return bytes;
+}
+
+void describe_this_process(HelloAsked& asked) {
+  char text[1024] = "";
+  passwd entry{}, *found = nullptr;
+  if (::getpwuid_r(::geteuid(), &entry, text, sizeof text, &found) == 0 && found != nullptr) {
+    asked.user = entry.pw_name;
+  } else {
+    asked.user = "uid " + std::to_string(::geteuid());
+  }
+  if (::gethostname(text, sizeof text - 1) == 0) asked.host = text;
+  asked.pid = static_cast<std::uint64_t>(::getpid());
+  asked.program = program_invocation_short_name;
+  for (std::string* each : {&asked.user, &asked.host, &asked.program}) {  // UTF-8 is what travels
+    std::replace_if(
+        each->begin(), each->end(), [](char c) { return static_cast<signed char>(c) < 0; }, '?');
+  }
 }
 
 Status wrong(const ops::OpDef& def, const Parameter& parameter, const char* wants) {
@@ -160,6 +181,7 @@ ConnectionState::ConnectionState(const std::string& address, const Options& opti
   asked.name = options.name;
   asked.memory = options.memory;
   asked.lease_seconds = options.lease;
+  describe_this_process(asked);
   const auto reply = channel.unary("/teletensor.v1.Compute/Hello",
                                    encode_hello(asked, ops::catalog()), timeout, true, {});
   const Code code = reply.status().code();

@@ -59,7 +59,7 @@ def test_nobody_expires(start_daemon, tt, calendar, jump):
         daemon.restart()  # the file says still how far the clock is off
         np.testing.assert_array_equal(x.numpy(), data)
         calendar.good()
-        with tt.connect(daemon.unix, name="left") as again:
+        with tt.connect(daemon.unix, name="left", fresh=True) as again:
             np.testing.assert_array_equal(again.kept()["x"].numpy(), data)
         np.testing.assert_array_equal((x + 1).numpy(), data + 1)
     assert "why=expired" not in daemon.log and "event=session_lost" not in daemon.log, daemon.log[-3000:]

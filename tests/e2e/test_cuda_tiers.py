@@ -238,7 +238,7 @@ def test_a_restart_brings_back_what_had_moved(start, tt):
         session.detach()
     daemon.drain()
     daemon.restart()
-    with tt.connect(daemon.unix, name="moved").as_current() as session:
+    with tt.connect(daemon.unix, name="moved", fresh=True).as_current() as session:
         kept = session.kept()
         for i in range(7):
             assert str(kept[f"t{i}"].device) == "cuda:0"

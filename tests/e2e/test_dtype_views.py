@@ -241,7 +241,7 @@ def test_names_of_several_dtypes_outlive_the_daemon(start_daemon, tt, crash):
     else:
         assert daemon.terminate() == 0, daemon.log
     daemon.restart()
-    with tt.connect(daemon.unix, name="exp").as_current() as s:
+    with tt.connect(daemon.unix, name="exp", fresh=True).as_current() as s:
         kept = s.kept()
         assert kept["z"].tolist() == [2 + 0j] * 1000 and kept["word"].tolist() == [0x03020100]
         kept["bits"][1] = 0x40400000

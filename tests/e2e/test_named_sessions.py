@@ -1,7 +1,11 @@
 """Named sessions: a kernel restarts, and its tensors are where it left them."""
 
 import contextlib
+import os
+import pwd
+import re
 import signal
+import socket
 import textwrap
 import threading
 import time
@@ -63,7 +67,7 @@ def test_a_kernel_is_killed_and_the_next_one_goes_on(daemon, tt):
     first.send_signal(signal.SIGKILL)
     first.wait()
     second = python("""
-        s2 = tt.connect(os.environ["TT_TEST_ADDRESS"], name="exp")
+        s2 = tt.connect(os.environ["TT_TEST_ADDRESS"], name="exp", fresh=True)
         with s2:
             kept = s2.kept()
             assert s2.taken_over and sorted(kept) == ["opt/m", "w"], kept
@@ -91,7 +95,7 @@ def test_the_end_of_a_program_detaches_a_named_session(daemon, tt):
     assert finish(first)[0] == 0
     with Raw(daemon.unix) as raw:
         wait_until(lambda: [s.attached for s in raw.sessions()] == [False])
-        with tt.connect(daemon.unix, name="exp") as s:
+        with tt.connect(daemon.unix, name="exp", fresh=True) as s:
             assert s.kept()["t"].tolist() == [50.0, 51.0, 52.0, 53.0, 54.0]
             s.synchronize()
             wait_until(lambda: raw.used()["cpu"] < 4000, what="unnamed tensors gone")
@@ -108,7 +112,7 @@ def test_views_gradients_and_shared_cells_come_back(daemon, tt):
         a.keep("all", {"base": base, "view": view, "t": base.t(), "d": base.detach(),
                        "leaf": leaf, "hidden": tt.arange(10.0)[3:5], "y": leaf * 3})
         a.synchronize()
-    with tt.connect(daemon.unix, name="n") as b:
+    with tt.connect(daemon.unix, name="n", fresh=True) as b:
         kept = {n.removeprefix("all/"): t for n, t in b.kept().items()}
         view, base = kept["view"], kept["base"]
         assert view.shape == (2, 3) and view.stride() == (6, 2) and view._base is not None
@@ -147,13 +151,13 @@ def test_keep_replaces_and_drops(daemon, tt):
             tt.keep("x", 3)
     a.detach()
     assert a.closed
-    with tt.connect(daemon.unix, name="n") as b:
+    with tt.connect(daemon.unix, name="n", fresh=True) as b:
         assert sorted(b.kept()) == ["net/bias", "net/weight", "one"]
         assert b.kept()["one"].tolist() == [0.0, 0.0]
         fresh = tt.nn.Linear(3, 2)
         fresh.load_state_dict({"weight": b.kept()["net/weight"], "bias": b.kept()["net/bias"]})
         assert fresh.weight.tolist() == weight
-    with tt.connect(daemon.unix, name="n") as c:
+    with tt.connect(daemon.unix, name="n", fresh=True) as c:
         assert not c.taken_over and not c.kept()
 
 
@@ -167,7 +171,7 @@ def test_taken_over_in_the_middle_of_work(daemon, tt):
             x += 1.0
     with Raw(daemon.unix) as raw:
         wait_until(lambda: raw.sessions()[-1].completed_upto > 100)
-    b = tt.connect(daemon.unix, name="n")
+    b = tt.connect(daemon.unix, name="n", fresh=True)
     with b:
         y = b.kept()["x"]
         value = y[0].item()
@@ -187,7 +191,7 @@ def test_a_late_error_of_the_old_client_is_told_to_the_new_one(daemon, tt):
         x[tt.tensor([9])] = 7.0  # out of range
         x += 1.0
     a.detach()
-    with tt.connect(daemon.unix, name="n") as b:
+    with tt.connect(daemon.unix, name="n", fresh=True) as b:
         with pytest.raises(IndexError):
             b.kept()["x"].tolist()
         assert b.kept()["x"].tolist() == [1.0, 1.0, 1.0]
@@ -211,7 +215,7 @@ def test_what_the_client_before_has_mapped(daemon, tt):
     )
     try:
         wait_line(before, "mapped")
-        with tt.connect(daemon.unix, name="n") as s:
+        with tt.connect(daemon.unix, name="n", fresh=True) as s:
             wait_line(before, "still 7.0")
             assert s.memory()[0]["used"] >= 4 << 20
             before.kill()
@@ -235,7 +239,7 @@ def test_two_take_it_at_once(daemon, tt):
             for _ in range(10):
                 while True:
                     try:
-                        s = tt.connect(daemon.unix, name="n")
+                        s = tt.connect(daemon.unix, name="n", fresh=True)
                         break
                     except tt.RefusedError as refused:
                         assert "just now" in str(refused)
@@ -260,7 +264,7 @@ def test_two_take_it_at_once(daemon, tt):
         t.join(HANG)
     assert not errors, errors
     assert len(done) == 20
-    with tt.connect(daemon.unix, name="n") as last:
+    with tt.connect(daemon.unix, name="n", fresh=True) as last:
         assert sum(last.kept()["x"].tolist()) > 0
     with Raw(daemon.unix) as raw:
         wait_until(lambda: not raw.sessions(), what="never two of one name")
@@ -324,7 +328,7 @@ def test_nobody_in_particular_takes_nothing(daemon, tt):
     with tt.connect(daemon.tcp, name="mine") as a:
         a.keep("secret", tt.ones(3))
         a.synchronize()
-        with tt.connect(daemon.tcp, name="mine") as b:
+        with tt.connect(daemon.tcp, name="mine", fresh=True) as b:
             assert not b.taken_over and not b.kept()
         with pytest.raises(RuntimeError, match="no session"):
             tt.interrupt("mine", daemon.tcp)
@@ -345,7 +349,76 @@ def test_programs_of_the_client_before_are_gone(daemon, tt):
     wait_line(first, "[3.0, 3.0]")
     first.kill()
     finish(first)
-    with tt.connect(daemon.unix, name="exp") as s:
+    with tt.connect(daemon.unix, name="exp", fresh=True) as s:
         assert s.taken_over and s.status()["limits"]["programs"]["used"] == 0
         f = tt.compile(lambda x: x * 5)
         assert f(s.kept()["x"]).tolist() == [5.0, 5.0]
+
+
+def test_a_cell_that_connects_by_name_again_has_the_same_session(daemon, tt, each_transport):
+    a = tt.connect(daemon.unix, name="exp")
+    with a.as_current():
+        x = tt.ones(3)
+    for address in (daemon.unix, daemon.socket):
+        assert tt.connect(address, name="exp") is a
+    assert x.sum().item() == 3.0 and not a.taken_over
+    with tt.connect(daemon.unix, name="other") as other, tt.connect(daemon.unix) as unnamed:
+        assert len({a.id, other.id, unnamed.id}) == 3
+    with tt.connect(daemon.unix, name="exp", fresh=True) as b:
+        assert b is not a and b.taken_over and tt.connect(daemon.unix, name="exp") is b
+        wait_until(lambda: a.state.startswith("lost"))
+        assert "this process, by connecting to it again" in a.state
+        with pytest.raises(tt.SessionLostError, match="this process"):
+            x.sum().item()
+    c = tt.connect(daemon.unix, name="exp")  # a and b are over
+    assert c not in (a, b) and not c.taken_over
+    c.detach()
+    with tt.connect(daemon.unix, name="exp") as d:
+        assert d is not c and d.taken_over
+    a.close()
+
+
+def test_threads_that_connect_by_one_name(daemon, tt, each_transport):
+    found = []
+    threads = [threading.Thread(target=lambda: found.append(tt.connect(daemon.unix, name="exp")))
+               for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 8 and len(set(map(id, found))) == 1
+    found[0].close()
+
+
+def test_who_has_taken_a_session_over(daemon, tt, each_transport, monkeypatch):
+    a = tt.connect(daemon.unix, name="exp")
+    monkeypatch.setenv("JPY_SESSION_NAME", "/a/räumen.ipynb")  # as Jupyter sets it
+    other = python('s2 = tt.connect(os.environ["TT_TEST_ADDRESS"], name="exp"); s2.close()', daemon)
+    assert finish(other)[0] == 0
+    wait_until(lambda: a.state.startswith("lost"))
+    with pytest.raises(tt.SessionLostError) as lost, a.as_current():
+        tt.ones(1).item()
+    user = pwd.getpwuid(os.geteuid()).pw_name
+    assert lost.value.reason == "taken"
+    assert re.search(rf"taken the session over: {user} on {re.escape(socket.gethostname())}, "
+                     rf"pid {other.pid}, räumen.ipynb, at \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d UTC",
+                     str(lost.value)), lost.value
+    a.close()
+
+
+@pytest.mark.parametrize("told, shown", [
+    ({}, "over, at "),
+    ({"program": "job"}, "over: job, at "),
+    ({"user": 'a"\n\x1b[31m' + "b" * 100, "pid": 7}, "over: a??" + "?[31m" + "b" * 56 + ", pid 7, at ")])
+def test_a_client_that_describes_itself_as_it_likes(daemon, told, shown):
+    with Raw(daemon.unix) as raw:
+        raw.session(session_name="n", take_over=True, instance_id=b"1" * 16)
+        s = raw.session(session_name="m", take_over=True, instance_id=b"1" * 16)
+        pb = raw.session_pb
+        request = pb.HelloRequest(protocol_min=2, protocol_max=2, instance_id=b"2" * 16, attach_counter=1,
+                                  ops=[pb.Op(name="neg", revision=1)], session_name="m", take_over=True,
+                                  client=pb.ClientDescription(**told))
+        raw.unary(SERVICE + "Hello", request, pb.HelloReply)
+        with pytest.raises(grpc.RpcError) as gone:
+            s.attach()
+        assert shown in gone.value.details(), gone.value.details()

@@ -135,7 +135,7 @@ def test_every_allocation(start_daemon, tt, tmp_path, request_of):
             # By what escaped; g++ 12 does not always say which exception that was.
             wait_until(lambda: "terminate called" in daemon.log, what="its last words")
             daemon.restart()
-            with tt.connect(daemon.unix, name="written") as again:
+            with tt.connect(daemon.unix, name="written", fresh=True) as again:
                 assert again.kept()["mark"].tolist() == [7.0]
                 again.snapshot()
                 again.detach()

@@ -55,7 +55,7 @@ def test_a_quota_below_what_is_kept(start_daemon, tt, tmp_path, setting):
         shared.add_(1)
         assert (held.numpy()[-1], small.tolist()) == (8 * MIB - 2, list(range(8)))
         session.detach()
-    with tt.connect(daemon.unix, name="exp") as session:  # another program
+    with tt.connect(daemon.unix, name="exp", fresh=True) as session:  # another program
         assert session.taken_over
         held = session.kept()["held"]
         assert held.numpy()[7] == 14
@@ -71,7 +71,7 @@ def test_a_quota_below_what_is_kept(start_daemon, tt, tmp_path, setting):
         file.write_text(f'{setting} = "64MiB"\n', encoding="utf-8")
         daemon.restart()
         session.detach()
-    with tt.connect(daemon.unix, name="exp") as session:
+    with tt.connect(daemon.unix, name="exp", fresh=True) as session:
         assert session.taken_over and (tt.ones(3 * MIB) + 1).sum().item() == 6 * MIB
 
 

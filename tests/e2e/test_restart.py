@@ -44,7 +44,7 @@ def test_named_tensors_are_there_after_a_restart(daemon, tt):
     files = list(daemon.state.glob("*.session"))
     assert len(files) == 1 and files[0].stat().st_mode & 0o777 == 0o600
     daemon.restart()
-    with tt.connect(daemon.unix, name="exp").as_current() as s:
+    with tt.connect(daemon.unix, name="exp", fresh=True).as_current() as s:
         assert s.taken_over
         kept = s.kept()
         assert kept["base"].tolist() == np.arange(12.0).reshape(3, 4).tolist()
@@ -91,7 +91,7 @@ def test_a_session_that_is_older_than_its_client_says_so(daemon, tt, monkeypatch
         with pytest.raises(tt.SessionLostError, match="command") as lost:
             w.tolist()
         assert lost.value.reason == "rollback"
-    t = tt.connect(daemon.unix, name="exp")
+    t = tt.connect(daemon.unix, name="exp", fresh=True)
     with t.as_current():
         assert t.taken_over and t.kept()["w"].tolist() == [0.0, 0.0, 0.0]
         t.close()
@@ -120,7 +120,7 @@ def test_a_damaged_file_costs_its_session_alone(daemon, tt):
         assert s.taken_over and s.kept()["w"][-1].item() == 99_999
         s.close()
     bad.unlink()
-    with tt.connect(daemon.unix, name="bad") as s:
+    with tt.connect(daemon.unix, name="bad", fresh=True) as s:
         assert not s.taken_over
 
 
@@ -144,10 +144,10 @@ def test_what_is_not_written_in_time_is_lost_by_name(start_daemon, tt):
         daemon.restart()
         with pytest.raises(tt.SessionLostError):
             x.sum().item()
-    with tt.connect(daemon.unix, name="rest") as s:
+    with tt.connect(daemon.unix, name="rest", fresh=True) as s:
         assert s.taken_over and s.kept()["w"].tolist() == [1.0] * 10
         s.close()
-    with tt.connect(daemon.unix, name="busy") as s:
+    with tt.connect(daemon.unix, name="busy", fresh=True) as s:
         assert not s.taken_over
 
 

@@ -330,7 +330,7 @@ def test_kept_in_a_session_that_is_taken_over(start_daemon):
             s.keep("r", tt.published("r"))
             s.synchronize()
         s.detach()
-        s = tt.connect(daemon.unix, name="exp")
+        s = tt.connect(daemon.unix, name="exp", fresh=True)
         with s.as_current():
             s.kept()["w"].add_(1)
             with pytest.raises(RuntimeError, match="read-only"):

@@ -242,3 +242,18 @@ def test_another_users_token_is_no_token(start_daemon, tt):
             stranger.unary(interrupt, pb.InterruptRequest(), pb.InterruptReply, metadata)
         assert refused.value.code() == grpc.StatusCode.NOT_FOUND
         session.close()
+
+
+@pytest.mark.parametrize("reason, told", [
+    ("räumen – 12 Uhr", "räumen – 12 Uhr"), ("наука 日本", "наука 日本"), ("a\nb\x1b[31m\"", "a?b?[31m?")])
+def test_a_reason_in_any_script(start_daemon, tt, each_transport, reason, told):
+    daemon = start_daemon()
+    s = tt.connect(daemon.unix)
+    done = subprocess.run([sys.executable, "-m", "teletensor.cli", "kill", str(s.id), "--reason", reason,
+                           "--address", daemon.unix], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    with pytest.raises(tt.SessionLostError) as lost, s.as_current():
+        while True:
+            tt.ones(1).item()
+    assert f": {told} [killed]" in str(lost.value) and lost.value.reason == "killed"
+    s.close()

@@ -34,7 +34,7 @@ def test_a_snapshot_is_there_after_a_crash(start_daemon, tt, each_transport):
         assert [f.suffix for f in daemon.state.iterdir() if f.name != "lock"] == [".session"]
         s.detach()
     daemon.crash()
-    with tt.connect(daemon.unix, name="exp").as_current() as s:
+    with tt.connect(daemon.unix, name="exp", fresh=True).as_current() as s:
         assert s.taken_over and s.kept()["w"].tolist() == [3000.0] * 1000
         s.close()
 
@@ -72,7 +72,7 @@ def test_snapshots_while_another_thread_works(start_daemon, tt):
         total = a[0].item()
         s.detach()
     daemon.crash()
-    with tt.connect(daemon.unix, name="exp").as_current() as s:
+    with tt.connect(daemon.unix, name="exp", fresh=True).as_current() as s:
         found = [s.kept()[name].numpy() for name in "ab"]
         assert all((each == each[0]).all() for each in found)
         assert found[1][0] <= found[0][0] <= found[1][0] + 1 and 0 < found[0][0] <= total
@@ -127,7 +127,7 @@ def test_from_time_to_time(start_daemon, tt):
         wait_until(lambda: len(list(daemon.state.glob("*.session"))) == 1)
         s.detach()
     daemon.crash()
-    with tt.connect(daemon.unix, name="exp").as_current() as s:
+    with tt.connect(daemon.unix, name="exp", fresh=True).as_current() as s:
         assert s.taken_over and s.kept()["w"].tolist() == [2.0, 2.0, 2.0]
         s.close()
 
@@ -187,7 +187,7 @@ def test_a_drain_ends_at_its_time(start_daemon, tt):
         daemon.restart()
         with pytest.raises(tt.SessionLostError, match="busy"):
             x.sum().item()
-    with tt.connect(daemon.unix, name="rest").as_current() as s:
+    with tt.connect(daemon.unix, name="rest", fresh=True).as_current() as s:
         assert s.taken_over and s.kept()["w"].tolist() == np.arange(10).tolist()
         s.close()
 

@@ -366,7 +366,7 @@ class Histories(RuleBasedStateMachine):
         slot.ask()  # what was cut off on its way is there
         if where % 2:
             slot.session.detach()
-        old, slot.session = slot.session, self.tt.connect(slot.address, name=slot.name)
+        old, slot.session = slot.session, self.tt.connect(slot.address, name=slot.name, fresh=True)
         with contextlib.suppress(self.tt.SessionLostError):
             old.detach()
         assert slot.session.taken_over
@@ -442,7 +442,7 @@ class Histories(RuleBasedStateMachine):
                     slot.session.accept_rollback()
                 else:  # taken over since: the snapshot knows the client before
                     slot.session.close()
-                    slot.session = self.tt.connect(slot.address, name=slot.name)
+                    slot.session = self.tt.connect(slot.address, name=slot.name, fresh=True)
                 slot.begin_with(copied(slot.saved))
                 slot.session.snapshot()  # the daemon does it anyway, at some time
                 slot.written()

@@ -40,8 +40,8 @@ class OutOfMemoryError(TeletensorError, MemoryError):
 class SessionLostError(TeletensorError):
     """The session is over: the daemon has ended it, or the connection was cut and nothing came back.
 
-    `reason` is one word: "closed", "connection", "daemon", "damaged", "evicted", "expired", "lost",
-    "protocol", "rollback", "slow", "taken", "unknown". Where it is "rollback", `commands` has the
+    `reason` is one word: "closed", "connection", "daemon", "damaged", "evicted", "expired", "killed",
+    "lost", "protocol", "rollback", "slow", "taken", "unknown". Where it is "rollback", `commands` has the
     number of the last command that the daemon has, and of the last that this client knows to have run;
     `Session.accept_rollback` goes on from there.
     """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from typing import Any
 
 import numpy as np
@@ -41,13 +40,11 @@ def shared_empty(*size: Any, dtype: Any = None) -> np.ndarray[Any, Any]:
 class _Follower:
     """Gives a tensor the contents of its array. The session's own, so it does not hold that."""
 
-    def __init__(self, session: Session, array: np.ndarray[Any, Any]) -> None:
-        self.session, self.array = weakref.ref(session), array
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self.array = array
 
     def __call__(self, alias: Tensor) -> None:
-        session = self.session()
-        if session is None:
-            return
+        session = owner_of(alias._session)
         recorded = _core.grad_mode()
         _core.set_grad_mode(False)
         try:
@@ -69,7 +66,7 @@ def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
     made = tensor(array)
     if array.size and memory_of(array) is not None:
         session = owner_of(made._session)
-        session._core.follow(ops["detach"](made), _Follower(session, array))
+        session._core.follow(ops["detach"](made), _Follower(array))
     return made
 
 

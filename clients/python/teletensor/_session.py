@@ -10,13 +10,14 @@ import pathlib
 import sys
 import threading
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from . import _core, _daemon, _interrupt, _kept, _published
+from . import _core, _daemon, _dropped, _interrupt, _kept, _notices, _published
 from ._admin import Admin
-from ._credentials import credentials_of
-from ._errors import SessionLostError, TeletensorError
+from ._credentials import Credentials, credentials_of
+from ._dropped import NativeSession
+from ._errors import SessionLostError
 from ._notebook import session_html
 from ._profile import Profile
 from ._shared import Sharing
@@ -36,11 +37,14 @@ __all__ = [
     "synchronize",
 ]
 
+_END_PATIENCE = 8.0  # seconds at the program's end for a session that was dropped just before
 _INSTANCE = os.urandom(16)
 _lock = threading.RLock()
+_naming = threading.RLock()  # one connect() with a name at a time
 _default: Session | None = None
 _stack = threading.local()
-_open: weakref.WeakSet[Session] = weakref.WeakSet()
+_open: weakref.WeakSet[NativeSession] = weakref.WeakSet()
+_over = ""  # why this process opens no session any more
 
 
 class Session:
@@ -48,21 +52,26 @@ class Session:
 
     Made by `connect`. `with session:` makes it the current one of this thread and, as with files and
     sockets, closes it at the end of the (outermost) block. `with session.as_current():` leaves it open,
-    so that programs can go back and forth between sessions.
+    so that programs can go back and forth between sessions. A session that a program can reach no more,
+    by this object or by a tensor of it, is closed (one with a name: detached).
     """
 
     def __init__(self, transport: Transport, name: str, quota: int) -> None:
         self._transport = transport
         self._pid = os.getpid()
         self._named = False
+        self._asked = name
         self._closed = False
         self._owned = 0
         self._published: set[str] = set()
         greeting = transport.hello(_INSTANCE, name, quota)
         self._named = bool(name) and greeting.lease > 0
+        _dropped.serve()
         self._begin(greeting)
-        _open.add(self)
         _interrupt.watch(self)
+        if _over:  # the program has come to its end meanwhile
+            self.close()
+            raise RuntimeError(_over)
 
     def _begin(self, greeting: Greeting) -> None:
         transport = self._transport
@@ -75,7 +84,7 @@ class Session:
         limits = greeting.limits
         self._inline = limits["inline_bytes"]
         self._shared = Sharing(greeting.share, greeting.quota)
-        self._core = _core.Session(
+        self._core = NativeSession(
             credit_upto=limits["credit_upto"], credit_bytes=limits["credit_bytes"],
             frame_bytes=limits["frame_bytes"], frame_commands=limits["frame_commands"],
             frame_items=limits["frame_items"], inline_bytes=limits["inline_bytes"],
@@ -86,15 +95,26 @@ class Session:
         )
         if greeting.snapshots:
             self._core.retain()
-        own = weakref.ref(self)
-        self._core.owner = own
+        self._core.owner = weakref.ref(self)
+        _open.add(self._core)
         self._rolled_back: SessionLostError | None = None
         self.taken_over = greeting.start is not None
         self._kept = _kept.restored(self._core, greeting.start) if greeting.start else {}
+        own = weakref.ref(self._core)
         self._core.on_interrupt = lambda: _interrupt_of(own)
         transport.run(self._core)
         self._sites = (SiteReporter(transport, self._core, greeting.sites_seconds)
                        if greeting.sites_seconds else None)
+
+    def __del__(self, getpid: Callable[[], int] = os.getpid) -> None:
+        known = dict(self.__dict__)
+        core = known.pop("_core", None)
+        if core is None or self._closed or self._pid != getpid():
+            return
+        _interrupt.forget(self)
+        known["_kept"] = {}
+        self.__dict__.clear()
+        core.rest = known
 
     def __repr__(self) -> str:
         return f"<teletensor.Session {self.name!r} at {self._transport.address}, {self.state}>"
@@ -364,10 +384,10 @@ def _retained_bytes() -> int:
     return int(given) if given.isdecimal() else 32 << 20
 
 
-def _interrupt_of(own: weakref.ref[Session]) -> None:
-    session = own()
-    if session is not None:
-        _interrupt.request(session)
+def _interrupt_of(own: weakref.ref[NativeSession]) -> None:
+    core = own()
+    if core is not None:
+        _interrupt.request(owner_of(core))
 
 
 def _sessions() -> list[Session]:
@@ -379,7 +399,8 @@ def _sessions() -> list[Session]:
 
 def connect(address: str | os.PathLike[str] | None = None, *, token: str | None = None,
             name: str | None = None, memory: int = 0, ca: str | os.PathLike[str] | None = None,
-            cert: tuple[str | os.PathLike[str], str | os.PathLike[str]] | None = None) -> Session:
+            cert: tuple[str | os.PathLike[str], str | os.PathLike[str]] | None = None,
+            fresh: bool = False) -> Session:
     """Opens a session, or takes one up again by its name.
 
     Without `address`: TELETENSOR_ADDRESS, else this user's running daemon (its UNIX socket), else an
@@ -391,9 +412,11 @@ def connect(address: str | os.PathLike[str] | None = None, *, token: str | None 
     `token` says who this is (TELETENSOR_TOKEN, TELETENSOR_TOKEN_FILE). `memory`: bytes asked for on
     each device (0: what the daemon allows).
 
-    `name`: where this user has a session of that name, it is taken over: the tensors that it keeps
-    (`keep`) are in `kept()`, its quota and queue stay, and the program that had it, if it still runs,
-    gets SessionLostError. A session with a name outlives its program; `Session.close` ends it.
+    `name`: where this process has an open session of that name at that address, this is returned, with
+    all its tensors; `fresh=True` makes another client of it, as another process would. Where this user
+    has a session of that name elsewhere, it is taken over: the tensors that it keeps (`keep`) are in
+    `kept()`, its quota and queue stay, and the program that had it, if it still runs, gets
+    SessionLostError. A session with a name outlives its program; `Session.close` ends it.
 
     Raises SessionLostError where nobody answers, RefusedError where the daemon says no.
     """
@@ -403,13 +426,38 @@ def connect(address: str | os.PathLike[str] | None = None, *, token: str | None 
         raise TypeError(f"connect: memory is a whole number of bytes, not {memory!r}") from None
     if not 0 <= quota < 1 << 63:
         raise ValueError(f"connect: memory is a number of bytes, 0 or more, not {memory}")
-    session = Session(_reach(address, token, ca, cert), _name("connect", name or ""), quota)
+    if _over:
+        raise RuntimeError(_over)
+    asked = _name("connect", name or "")
+    place = _place(address)
+    credentials = credentials_of(place, token, ca, cert)
+    with _naming if asked else contextlib.nullcontext():
+        session = None if fresh or not asked else _opened(asked, credentials)
+        if session is None:
+            session = Session(open_transport(place, credentials), asked, quota)
     session._owned = 1
     global _default
     with _lock:
         if _default is None or _default._gone:
             _default = session
     return session
+
+
+def _all_open() -> Iterator[Session]:
+    """The sessions of this process that are not closed, those included that only tensors hold."""
+    for core in list(_open):
+        session = owner_of(core) if core.rest is not None else core.owner()
+        if session is not None and session._pid == os.getpid() and not session._closed:
+            yield session
+
+
+def _opened(name: str, credentials: Credentials) -> Session | None:
+    """The session of this process that connect() was asked for by this name at this address."""
+    for session in _all_open():
+        if (session._asked == name and session._transport.credentials == credentials
+                and not session._gone):
+            return session
+    return None
 
 
 def _name(what: str, name: str) -> str:
@@ -425,7 +473,7 @@ def interrupt(name: str, address: str | None = None) -> None:
     """
     if not _name("interrupt", name):
         raise ValueError("interrupt: a session is found by its name, and '' is none")
-    transport = _reach(address, None, None, None)
+    transport = open_transport(_place(address))
     try:
         transport.interrupt_named(name)
     finally:
@@ -474,7 +522,14 @@ def owner_of(core: _core.Session) -> Session:
     """The Session around a native one."""
     owner: Session | None = core.owner()
     if owner is None:
-        raise TeletensorError("the session of this tensor has been dropped")
+        known = getattr(core, "rest", None)
+        if known is None:
+            raise SessionLostError("the session of this tensor is closed", "closed")
+        core.rest = None
+        owner = Session.__new__(Session)
+        owner.__dict__.update(known, _core=core)
+        core.owner = weakref.ref(owner)
+        _interrupt.watch(owner)
     return owner
 
 
@@ -499,8 +554,8 @@ def set_strict(on: bool = True) -> None:
 # ---------------------------------------------------------------- finding a daemon
 
 
-def _reach(address: str | os.PathLike[str] | None, token: str | None, ca: str | os.PathLike[str] | None,
-           cert: tuple[str | os.PathLike[str], str | os.PathLike[str]] | None) -> Transport:
+def _place(address: str | os.PathLike[str] | None) -> str:
+    """The address that connect() means."""
     address = os.fsdecode(address) if address is not None else None
     address = address or os.environ.get("TELETENSOR_ADDRESS")
     if not address:
@@ -510,16 +565,19 @@ def _reach(address: str | os.PathLike[str] | None, token: str | None, ca: str | 
         except ValueError as error:
             raise TeletensorError(f"{error}; its folder is given by XDG_RUNTIME_DIR or TMPDIR") from None
         address = f"unix:{own if _daemon.answers(own) else _daemon.embedded()}"
-    return open_transport(address, credentials_of(address, token, ca, cert))
+    return address
 
 
 @atexit.register
 def _close_all() -> None:
-    for session in list(_open):
-        if session._pid != os.getpid() or session._closed:
-            continue
+    global _over
+    _over = "the program is at its end, where no session is opened any more"
+    _notices.over()
+    refuse(_over)
+    for session in _all_open():
         try:
             # A named session is there for the next program; who wants it ended calls close().
             session.detach() if session._named else session.close()
         except Exception as error:
             print(f"teletensor: a late error that nobody saw: {error}", file=sys.stderr)
+    _dropped.join(_END_PATIENCE)

@@ -6,6 +6,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import pwd
+import socket
+import sys
 import time
 import weakref
 from abc import ABC, abstractmethod
@@ -92,6 +95,19 @@ class Greeting:
     share: _core.ShareAddress | None = None  # of the session's memory, for a process of the daemon's box
     snapshots: bool = False  # the session is written down from time to time
     restart: float = 0.0  # seconds to wait for a daemon that is gone without a word
+
+
+def _this_process() -> bytes:
+    """A ClientDescription: what a person is told whose session this process takes over."""
+    user = os.geteuid()
+    try:
+        name = pwd.getpwuid(user).pw_name
+    except KeyError:
+        name = f"uid {user}"
+    program = os.environ.get("JPY_SESSION_NAME") or (sys.argv[0] if sys.argv else "")
+    name, host, program = (text.encode(errors="replace").decode() for text in (
+        name, socket.gethostname(), os.path.basename(program) or "python"))
+    return encode([(1, name), (2, host), (3, os.getpid()), (4, program)])
 
 
 def _limits(message: Message) -> dict[str, int]:
@@ -248,7 +264,7 @@ class Transport(ABC):
 
         request = encode(
             [(1, _core.PROTOCOL), (2, _core.PROTOCOL), (3, __version__), (4, instance), (5, 1), (6, name),
-             (7, quota), (20, int(bool(name))), (21, int(back))]
+             (7, quota), (11, _this_process()), (20, int(bool(name))), (21, int(back))]
             + [(9, encode([(1, op), (2, revision)])) for op, revision in _core.op_table()]
         )
         try:
@@ -309,6 +325,12 @@ class Transport(ABC):
             self.unary("Compute", "Interrupt", encode([(2, name)]), timeout=5)
         except CallError as error:
             raise late_error(error) from None
+
+    def drop(self) -> None:
+        """Ends the session at once, whatever is queued in it, and closes the connection."""
+        with contextlib.suppress(CallError):
+            self.unary("Compute", "Close", b"", timeout=3, wait=False)
+        self.close()
 
     def leave(self) -> None:
         """close(), once everything has been sent; the session stays."""
