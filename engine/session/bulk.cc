@@ -208,6 +208,11 @@ engine::Fetched description(const runtime::FetchResult& result) {
   return fetched;
 }
 
+Status no_bulk_fetch(std::uint64_t seq) {
+  return Status(Code::kNotFound, "download: command " + std::to_string(seq) +
+                                     " was no bulk fetch, or there was no memory for it");
+}
+
 }  // namespace
 
 void Session::on_fetched(runtime::FetchResult result) {
@@ -256,17 +261,33 @@ void Session::on_fetched(runtime::FetchResult result) {
   if (ready) ready(std::move(fetched));
 }
 
+void Session::refuse_downloads(std::uint64_t completed) {
+  while (true) {
+    Ready ready;
+    std::uint64_t seq;
+    {
+      core::MutexLock lock(mu_);
+      const auto found = std::find_if(downloads_.begin(), downloads_.end(), [&](const auto& each) {
+        return each.first > completed || !each.second.bound;
+      });
+      if (found == downloads_.end() || found->first > completed) return;
+      seq = found->first;
+      ready = std::move(found->second.ready);
+      downloads_.erase(found);
+    }
+    if (ready) ready(no_bulk_fetch(seq));
+  }
+}
+
 void Session::begin_download(std::uint64_t seq, Ready ready) {
-  const std::uint64_t completed = completed_upto();  // before the look into the map
   Status refused;
   engine::Fetched fetched;
   {
     core::MutexLock lock(mu_);
     auto found = downloads_.find(seq);
     if (found == downloads_.end()) {
-      if (seq <= completed) {
-        refused = Status(Code::kNotFound, "download: command " + std::to_string(seq) +
-                                              " was no bulk fetch, or there was no memory for it");
+      if (seq <= completed_upto()) {  // read under the lock: refuse_downloads() is yet to look
+        refused = no_bulk_fetch(seq);
       } else if (given_up_.contains(seq)) {
         refused = Status(Code::kCancelled, "download: its client has given the value up");
       } else if (downloads_.size() >= kMostDownloads) {

@@ -187,6 +187,7 @@ void Session::raised(std::uint64_t seq, std::uint64_t root,
 
 void Session::on_completed(std::uint64_t seq) {
   forget_completed();
+  refuse_downloads(seq);
   listener_->on_completed(seq);
 }
 

@@ -121,6 +121,8 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   bool try_take_front() { return !front_taken_.exchange(true, std::memory_order_acq_rel); }
   void give_front_back();
   void forget_completed();
+  // Ends the wait of downloads for commands that have run by now and were no bulk fetches.
+  void refuse_downloads(std::uint64_t completed);
   void pump();
   void pump_frame();
   bool consume_frame(core::Status& status);

@@ -295,6 +295,12 @@ TEST(Session, DownloadsAreBoundAtTheirFetch) {
   client.session->begin_download(
       1, [&](auto result) { told = result.status().code() == Code::kNotFound; });
   EXPECT_TRUE(told);
+  // One of a command that is yet to run, and is no fetch.
+  std::promise<Code> none;
+  client.session->begin_download(4, [&](auto result) { none.set_value(result.status().code()); });
+  client.inplace("add", {h(x), number(1)});  // 4
+  client.synchronize();
+  EXPECT_EQ(none.get_future().get(), Code::kNotFound);
   // One that never comes ends with the session.
   std::promise<Code> ended;
   client.session->begin_download(1000,
