@@ -308,8 +308,9 @@ def gaussian_nll_loss(
     eps: float = 1e-6,
     reduction: str = "mean",
 ) -> Tensor:
-    """0.5 (log(v) + (input - target)^2 / v) with v = max(var, eps), which is constant for the
-    gradient where it is limited; with full, 0.5 log(2 pi) is added. var broadcasts to input."""
+    """0.5 (log(v) + (input - target)^2 / v) with v = max(var, eps); with full, 0.5 log(2 pi) is
+    added. var broadcasts to input. The gradient of v is var's also where it is limited, so that a
+    variance below eps can grow again."""
     if not isinstance(var, Tensor):
         if var < 0:
             raise ValueError("var has negative entry/entries")
@@ -324,7 +325,7 @@ def gaussian_nll_loss(
                 f"gaussian_nll_loss: var of shape {list(var.shape)} is of incorrect size for input "
                 f"of shape {list(input.shape)}"
             )
-    v = var.clamp(min=eps)
+    v = tt.where(var < eps, var - var.detach() + eps, var)
     loss = (tt.log(v) + (input - target) ** 2 / v) * 0.5
     if full:
         loss = loss + 0.5 * math.log(2 * math.pi)
