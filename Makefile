@@ -6,6 +6,7 @@ DEMO_ARGS ?=
 BENCH_ARGS ?=
 FUZZ_PROGRAMS ?= 100000
 FUZZ_SECONDS ?= 300
+FUZZ_CALLS ?= 1000000
 SEED ?= 1
 MINUTES ?= 20
 GPU_ARGS ?=
@@ -68,9 +69,9 @@ test: build ## unit, policy, end-to-end and operator tests; the last line counts
 test-peers: build .venv-peers/.client ## comparisons with PyTorch
 	@.venv-peers/bin/python tests/run_all.py peers
 
-fuzz: build .venv-peers/.client ## random programs and hostile frames: SEED=1, FUZZ_PROGRAMS=100000, FUZZ_SECONDS=300
+fuzz: build .venv-peers/.client ## random programs, hostile frames and calls: SEED=1, FUZZ_PROGRAMS=100000, FUZZ_CALLS=1000000, FUZZ_SECONDS=300
 	@deploy/install-packages deploy/packages.txt deploy/packages-dev.txt
-	@SEED=$(SEED) PROGRAMS=$(FUZZ_PROGRAMS) SECONDS_EACH=$(FUZZ_SECONDS) tests/fuzz.sh
+	@SEED=$(SEED) PROGRAMS=$(FUZZ_PROGRAMS) KERNEL_CALLS=$(FUZZ_CALLS) SECONDS_EACH=$(FUZZ_SECONDS) tests/fuzz.sh
 
 chaos: build ## kills connections, clients and the daemon in the middle of everything (tests/chaos)
 	.venv/bin/python -m pytest -q -p no:cacheprovider -rP -n $(JOBS) --dist worksteal tests/chaos

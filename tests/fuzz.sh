@@ -3,7 +3,8 @@
 # specification, and (a fiftieth) through a daemon against PyTorch; as many functions run in every way
 # (one by one, in windows, captured, scripted, from a file) for the same bits; hostile frames and hostile
 # programs against the engine, and files that are not what they say against everything that reads one, for
-# SECONDS_EACH; frames and programs as long again guided by coverage, which goes on from what it found before.
+# SECONDS_EACH; KERNEL_CALLS calls of the kernels of all ops with hostile operands, and as many of those
+# that read and write by index; frames and programs as long again guided by coverage, which goes on from what it found before.
 set -eu
 cd "$(dirname "$0")/.."
 tests=build/release/tests
@@ -13,6 +14,8 @@ $tests/names_inprocess --seed "$SEED" --programs "$PROGRAMS" --failures "$((PROG
 $tests/frame_fuzz --from "$SEED" --seconds "$SECONDS_EACH"
 $tests/frame_fuzz --from "$SEED" --seconds "$((SECONDS_EACH / 5))" --bits 1
 $tests/program_fuzz --from "$SEED" --seconds "$SECONDS_EACH"
+$tests/kernel_fuzz --from "$SEED" --calls "$KERNEL_CALLS"
+$tests/kernel_fuzz --indices --from "$SEED" --calls "$KERNEL_CALLS"
 for what in config tokens safetensors session; do
   $tests/file_fuzz --only $what --from "$SEED" --seconds "$SECONDS_EACH"
 done
