@@ -213,6 +213,35 @@ TEST(IndexPut, ReplacesAddsAndBroadcasts) {
           .status.ok());
 }
 
+// Other sessions wait for the lane: between pieces of about a million elements the kernel looks.
+TEST(IndexPut, LongWritesAndReadsLookForAnInterruption) {
+  class Interrupted : public TestParallel {
+   public:
+    bool cancelled() const override { return ++looks > 3; }
+    mutable int looks = 0;
+  };
+  const KernelTable table = make_kernels(ops::catalog());
+  constexpr std::int64_t kRow = 1 << 20, kRows = 64;
+  const TestTensor x(DType::kF32, Geometry({1, kRow})), rows = ints({kRows}, Values(kRows, 0));
+  for (const bool adds : {false, true}) {
+    const Attributes attributes = {dims({0}), Attribute::of(adds)};
+    Interrupted parallel;
+    call_op("index_put", {x, 1.0, rows}, attributes, {1}, [&](KernelCall& call) {
+      KernelCall mine{call.op,         call.in,  call.out,    call.counts,
+                      call.attributes, parallel, call.scratch};
+      return table.find(ops::catalog().id(call.op))(mine);
+    });
+    EXPECT_EQ(parallel.looks, 4) << adds;
+  }
+  Interrupted parallel;
+  call_op("index", {x, rows}, {dims({0})}, {1}, [&](KernelCall& call) {
+    KernelCall mine{call.op,         call.in,  call.out,    call.counts,
+                    call.attributes, parallel, call.scratch};
+    return table.find(ops::catalog().id(call.op))(mine);
+  });
+  EXPECT_GT(parallel.looks, 0);
+}
+
 TEST(Gather, AndScatterFollowTheIndex) {
   for (const DType dtype : {DType::kF32, DType::kI32, DType::kF16, DType::kU8}) {
     const TestTensor x = counting(dtype, {2, 3});

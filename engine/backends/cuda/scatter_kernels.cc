@@ -164,7 +164,9 @@ Status index_put(KernelCall& call, Work& work) {
   if (indices.size() == 1) {
     return chains(call, work, memory, indices[0], before, true, write, out.dtype, p);
   }
-  p.count = join.n = core::numel(broad);
+  const auto places = core::checked_numel(broad.span());
+  if (!places.ok()) return not_here("so many places");
+  p.count = join.n = *places;
   if (join.n == 0) return {};
   for (std::size_t j = 0; j < indices.size(); ++j) {
     TT_RETURN_IF_ERROR(
