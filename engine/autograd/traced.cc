@@ -68,6 +68,7 @@ class Tracer::Ending {
     if (!own_.roots.empty() && !own_.wanted.empty()) TT_RETURN_IF_ERROR(add_backward());
     TT_RETURN_IF_ERROR(ops::verify(forward_.program(), catalog_));
     out_.grads_matter = tracer_.grads_matter_;
+    out_.hooks_matter = tracer_.hooks_matter_;
     out_.program = forward_.take();
     return std::move(out_);
   }

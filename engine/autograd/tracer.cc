@@ -104,6 +104,7 @@ void Tracer::record(program::Command command, std::uint64_t seq, HandleId first,
   if (std::holds_alternative<program::SetGrad>(command) || (backward && !backward->has_inputs)) {
     grads_matter_ = true;
   }
+  hooks_matter_ = hooks_matter_ || backward != nullptr;
   commands_.push_back({std::move(command), seq, first});
 }
 

@@ -40,6 +40,7 @@ struct Traced {
   std::vector<Input> inputs;
   std::vector<TracedOutput> outputs;
   bool grads_matter = false;        // whether inputs have a .grad takes part in it
+  bool hooks_matter = false;        // it has a backward, in which hooks of inputs were called
   std::vector<std::uint32_t> tags;  // of the numbers, by Program::numbers
   // What cannot be a number of the program: its value took another part in it.
   std::vector<std::uint32_t> fixed_tags;
@@ -117,6 +118,7 @@ class Tracer {
   std::map<program::HandleId, Handle*> alive_;
   std::unordered_map<program::HandleId, program::HandleId> owner_of_grad_;
   bool grads_matter_ = false;
+  bool hooks_matter_ = false;
   core::Status refused_;
 };
 

@@ -73,6 +73,17 @@ bool autocasting() {
   return own.enabled[0] || own.enabled[1];
 }
 
+std::string_view autocast_key() {
+  if (!autocasting()) return {};
+  static thread_local std::string key;
+  key.clear();
+  const State& own = state();
+  for (const std::size_t where : {0, 1}) {
+    key.push_back(own.enabled[where] ? static_cast<char>(own.lower[where]) : '\xff');
+  }
+  return key;
+}
+
 Status autocast(PySession& session, OpId id, Arguments& arguments) {
   if (id >= g_policies.size()) return {};
   std::size_t where = 2;

@@ -20,7 +20,7 @@ bool is_value(PyTypeObject* type) {
 // Of a dict or a type: changes where it is written to. 0: not known.
 std::uint64_t version_of(Guards::Kind kind, PyObject* object) {
 #if PY_VERSION_HEX < 0x030C0000
-  if (kind == Guards::Kind::kDict) {
+  if (kind == Guards::Kind::kDict || kind == Guards::Kind::kNumber) {
     return reinterpret_cast<PyDictObject*>(object)->ma_version_tag;
   }
 #endif
@@ -32,6 +32,20 @@ std::uint64_t version_of(Guards::Kind kind, PyObject* object) {
     return type->tp_version_tag;
   }
   return 0;
+}
+
+bool is_number(PyObject* object) {
+  return object != nullptr && (PyFloat_CheckExact(object) || PyLong_CheckExact(object));
+}
+
+// As many numbers as that: -1 is one that is in no tuple, -2 something else.
+Py_ssize_t numbers_of(PyObject* object) {
+  if (is_number(object)) return -1;
+  if (object == nullptr || !PyTuple_Check(object)) return -2;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(object); ++i) {
+    if (!is_number(PyTuple_GET_ITEM(object, i))) return -2;
+  }
+  return PyTuple_GET_SIZE(object);
 }
 
 }  // namespace
@@ -164,6 +178,13 @@ void Guards::length(PyObject* container, Py_ssize_t size) {
   }
 }
 
+void Guards::number(PyObject* dict, PyObject* key) {
+  if (Fact* const made = fact(group(Kind::kNumber, dict), key, nullptr)) {
+    made->index = numbers_of(PyDict_GetItemWithError(dict, key));
+    if (PyErr_Occurred()) throw nb::python_error();
+  }
+}
+
 void Guards::set(PyObject* set, PyObject* members) {
   fact(group(Kind::kSet, set), Py_None, members);
 }
@@ -208,6 +229,11 @@ bool Guards::holds(const Group& group, const Fact& fact) {
       const Py_ssize_t now = PyObject_Size(object);
       if (now < 0) PyErr_Clear();
       return now == fact.index;
+    }
+    case Kind::kNumber: {
+      PyObject* const now = PyDict_GetItemWithError(object, fact.key);
+      if (now == nullptr) PyErr_Clear();
+      return numbers_of(now) == fact.index;
     }
     case Kind::kSet: {
       const int same = PyObject_RichCompareBool(object, fact.expected.get(), Py_EQ);
@@ -299,6 +325,8 @@ std::string Guards::why() {
           return "'" + key + "' of class " + reinterpret_cast<PyTypeObject*>(group.object)->tp_name;
         case Kind::kAttribute:
           return "'" + key + "' of " + type;
+        case Kind::kNumber:
+          return "the kind of '" + key + "' of a " + type;
         case Kind::kLength:
           return "the length of a " + type;
         case Kind::kSet:
@@ -374,7 +402,11 @@ void bind_guards(nb::module_& m) {
             if (now == nullptr && PyErr_Occurred()) throw nb::python_error();
             g.item(dict.ptr(), key.ptr(), now);
           },
-          nb::arg("dict"), nb::arg("key"), "Notes what stands at a key of a dict.");
+          nb::arg("dict"), nb::arg("key"), "Notes what stands at a key of a dict.")
+      .def(
+          "number",
+          [](Guards& g, nb::dict dict, nb::handle key) { g.number(dict.ptr(), key.ptr()); },
+          nb::arg("dict"), nb::arg("key"), "Notes that numbers stand there, whichever.");
 }
 
 }  // namespace teletensor::client

@@ -55,6 +55,7 @@ class Guards {
     kType,
     kAttribute,
     kLength,
+    kNumber,
     kSet,
     kMembers,
     kBuffer
@@ -68,7 +69,8 @@ class Guards {
   void type(PyObject* type, PyObject* name, PyObject* expected);
   void attribute(PyObject* object, PyObject* name, PyObject* expected);
   void length(PyObject* container, Py_ssize_t size);
-  void set(PyObject* set, PyObject* members);         // a frozenset
+  void number(PyObject* dict, PyObject* key);  // an int or a float, or a tuple of as many as now
+  void set(PyObject* set, PyObject* members);  // a frozenset
   void members(PyObject* container, PyObject* list);  // in this order
   void buffer(PyObject* object, PyObject* bytes);
   bool knows(PyObject* dict, PyObject* key) const;
@@ -109,7 +111,7 @@ class Guards {
 
   bool spoilt_ = false;
   std::vector<Group> groups_;
-  std::unordered_map<PyObject*, std::size_t> places_[9];  // of a container, by kind
+  std::unordered_map<PyObject*, std::size_t> places_[10];  // of a container, by kind
 };
 
 void bind_guards(nb::module_& m);

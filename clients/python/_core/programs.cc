@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "autocast.h"
 #include "bindings.h"
 #include "engine/autograd/callable.h"
 #include "engine/autograd/tracer.h"
@@ -33,6 +34,7 @@ class PyProgram {
     int argument = -1;     // place among the arguments of a call
     int gradient_of = -1;  // the .grad of that source
     bool has_grad = false, requires_grad = false;
+    std::vector<autograd::HookId> hooks, post_hooks;
   };
 
   nb::object session_object;  // before what belongs to the session
@@ -42,7 +44,7 @@ class PyProgram {
   std::uint64_t number = 0;
   std::vector<Source> sources;
   std::vector<TracedOutput> outputs;
-  bool check_grads = false;
+  bool check_grads = false, check_hooks = false;
 
   PyProgram() = default;
   PyProgram(const PyProgram&) = delete;
@@ -86,7 +88,9 @@ class PyProgram {
           !(h.shape() == views[i].geometry.shape) ||
           !(h.geometry().strides == views[i].geometry.strides) ||
           (check_grads && (h.grad != nullptr) != sources[i].has_grad) ||
-          session->graph().requires_grad(*inputs[i]) != sources[i].requires_grad) {
+          session->graph().requires_grad(*inputs[i]) != sources[i].requires_grad ||
+          (check_hooks &&
+           (h.hooks != sources[i].hooks || h.post_hooks != sources[i].post_hooks))) {
         return false;
       }
       const std::uint32_t leader = callable->parameters()[i].leader;
@@ -307,10 +311,13 @@ nb::object end_trace(PySession& session, nb::handle outputs, std::uint64_t begun
     if (input.argument < 0 && input.gradient_of < 0) source.fixed = input.handle;
     source.has_grad = input.has_grad;
     source.requires_grad = input.requires_grad;
+    source.hooks = input.handle->hooks;
+    source.post_hooks = input.handle->post_hooks;
     program->sources.push_back(std::move(source));
   }
   program->outputs = traced.outputs;
   program->check_grads = traced.grads_matter;
+  program->check_hooks = traced.hooks_matter;
   nb::dict out;
   // Tensors made inside that somebody outside still holds.
   std::vector<const Handle*> known;
@@ -682,6 +689,7 @@ void bind_programs(nb::module_& m) {
         const char modes[] = {static_cast<char>(grad_mode()), static_cast<char>(inference_mode()),
                               static_cast<char>(default_dtype())};
         key.append(modes, sizeof modes);
+        key.append(autocast_key());
         return nb::bytes(key.data(), key.size());
       },
       nb::arg("tensors"));

@@ -61,8 +61,10 @@ class Capture:
 
     def _option(self, options: dict[str, Any], key: str, value: Any) -> Any:
         if isinstance(value, float):
+            self.facts.number(options, key)
             return self.number(value, lambda: options[key], key)
         if isinstance(value, tuple) and all(isinstance(v, float) for v in value):
+            self.facts.number(options, key)
             return tuple(
                 self.number(v, lambda i=i: options[key][i], f"{key}.{i}")  # type: ignore[misc]
                 for i, v in enumerate(value))
