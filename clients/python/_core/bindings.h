@@ -289,5 +289,6 @@ void bind_programs(nb::module_& m);    // capture and calls
 void bind_transforms(nb::module_& m);  // levels of vmap and forward mode
 void bind_transport(nb::module_& m);
 void bind_share(nb::module_& m);
+void bind_process(nb::module_& m);
 
 }  // namespace teletensor::client

@@ -516,5 +516,6 @@ NB_MODULE(_core, m) {
   bind_transforms(m);
   bind_transport(m);
   bind_share(m);
+  bind_process(m);
   bind_programs(m);
 }

@@ -568,16 +568,37 @@ def _place(address: str | os.PathLike[str] | None) -> str:
     return address
 
 
+def _drop(session: Session) -> None:
+    """Ends a session of which no result is wanted, without waiting for what it has queued."""
+    session._closed = True
+    upto = session._core.mark_interrupted()
+    if upto:
+        with contextlib.suppress(TeletensorError):
+            session._transport.interrupt(upto)
+    session._shut()
+    session._transport.close()
+
+
 @atexit.register
 def _close_all() -> None:
+    """Ends the sessions of a program that ends: with the status 1 if there is a late error."""
     global _over
     _over = "the program is at its end, where no session is opened any more"
     _notices.over()
     refuse(_over)
+    # Set by an uncaught exception, and by each one that an interactive interpreter has printed.
+    failed = hasattr(sys, "last_value") and not hasattr(sys, "ps1")
     for session in _all_open():
         try:
-            # A named session is there for the next program; who wants it ended calls close().
-            session.detach() if session._named else session.close()
+            if session._named:  # the next program of that name takes it up; close() would end it
+                session._core.raise_pending()
+                session.detach()
+            elif failed:
+                _drop(session)
+            else:
+                session.close()
         except Exception as error:
-            print(f"teletensor: a late error that nobody saw: {error}", file=sys.stderr)
+            print(f"teletensor: session {session.name!r} ended with an error that no read had raised: "
+                  f"{type(error).__name__}: {error}", file=sys.stderr)
+            _core.fail_at_exit()
     _dropped.join(_END_PATIENCE)
