@@ -1,5 +1,6 @@
 """Without an address: a daemon of the user's own, spawned, shared, gone after its last client."""
 
+import fcntl
 import os
 import pathlib
 import shutil
@@ -12,6 +13,7 @@ import pytest
 import teletensor
 from support.daemon import HANG, binary, wait_until
 from support.users import need_two_users
+from teletensor import _daemon
 
 CODE = """
 import teletensor as tt
@@ -204,3 +206,33 @@ def test_folders_whose_names_mean_something_in_a_target(folder, variable, name, 
     else:
         assert done.returncode == 1 and "comma" in done.stderr and variable in done.stderr
         assert not daemons_of(folder)
+
+
+def silent(folder, body):
+    path = os.path.join(folder, "silent")
+    with open(path, "w", encoding="ascii") as f:
+        f.write(f"#!/bin/sh\n{body}\n")
+    os.chmod(path, 0o700)
+    return path
+
+
+@pytest.mark.parametrize(("body", "text"), [
+    ("echo $$ > $0.pid; exec sleep 1000", "did not say within 0.3 s that it is ready, and was ended"),
+    ("echo $$ > $0.pid; printf half; exec sleep 1000", "did not say within 0.3 s"),
+    ("echo $$ > $0.pid; exec sleep 1000 >&-", "closed its output"),
+    ("exit 7", r"did not start \(exit 7\)"),
+])
+def test_a_daemon_that_does_not_become_ready(folder, body, text, monkeypatch):
+    """connect() raises, ends the daemon, and gives the lock back, which other programs of the user wait for."""
+    program = silent(folder, body)
+    monkeypatch.setattr(_daemon, "START_SECONDS", 0.3)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+    monkeypatch.setenv("TELETENSORD", program)
+    monkeypatch.delenv("TELETENSOR_ADDRESS", raising=False)
+    with pytest.raises(teletensor.TeletensorError, match=text):
+        teletensor.connect()
+    with open(f"{folder}/teletensor-embedded.lock", "w", encoding="ascii") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    if os.path.exists(program + ".pid"):
+        with open(program + ".pid", encoding="ascii") as f:
+            assert not os.path.exists(f"/proc/{int(f.read())}")

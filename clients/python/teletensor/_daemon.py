@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import grp
 import os
 import pathlib
 import pwd
+import select
 import stat
 import subprocess
 import sys
@@ -19,6 +21,7 @@ from ._transport import open_transport
 
 __all__ = ["answers", "embedded", "find_daemon", "runtime_dir"]
 
+START_SECONDS = 20.0  # in which an embedded daemon says that it is ready
 _BINARY = "teletensord"
 _BUILT = pathlib.PurePath("build", "release", "bin", _BINARY)
 _PACKAGE = pathlib.PurePath("clients", "python", "teletensor")  # in a checkout
@@ -139,11 +142,36 @@ def embedded() -> pathlib.Path:
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log,
             start_new_session=True, close_fds=True)
         log.close()
-        assert daemon.stdout is not None
-        deadline = time.monotonic() + 20
-        line = daemon.stdout.readline().decode(errors="replace")
-        if not line or time.monotonic() > deadline:
-            raise TeletensorError(
-                f"{command[0]} did not start (exit {daemon.poll()}); its log is {log.name}")
-        daemon.stdout.close()
+        try:
+            problem = _not_ready(daemon)
+            if problem:
+                raise TeletensorError(f"{command[0]} {problem}; its log is {log.name}")
+        except BaseException:
+            daemon.kill()
+            daemon.wait()
+            raise
+        finally:
+            assert daemon.stdout is not None
+            daemon.stdout.close()
         return path
+
+
+def _not_ready(daemon: subprocess.Popen[bytes]) -> str:
+    """Waits for the line in which a daemon says that it is ready; what it did instead, or ""."""
+    assert daemon.stdout is not None
+    output = select.poll()
+    output.register(daemon.stdout, select.POLLIN)
+    deadline = time.monotonic() + START_SECONDS
+    said = b""
+    while b"\n" not in said:
+        left = deadline - time.monotonic()
+        if left <= 0 or not output.poll(left * 1000):
+            return f"did not say within {START_SECONDS:g} s that it is ready, and was ended"
+        part = os.read(daemon.stdout.fileno(), 4096)
+        if not part:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                daemon.wait(timeout=1)
+            status = daemon.poll()
+            return "closed its output" if status is None else f"did not start (exit {status})"
+        said += part
+    return ""
