@@ -252,3 +252,21 @@ def test_cli_with_nobody_to_read(start_daemon):
     command = f"{sys.executable} -m teletensor.cli top --interval 0.05 --address {daemon.unix} | head -1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60)
     assert done.stdout.startswith("cpu") and not done.stderr
+
+
+@pytest.mark.parametrize("words", ["--help", "--version", "top --help", "sessions --address {}"])
+def test_cli_output_that_cannot_be_written(words, shared_daemon):
+    command = f"{sys.executable} -m teletensor.cli {words.format(shared_daemon.unix)}"
+    full = run("sh", "-c", f"{command} > /dev/full")
+    assert full.returncode == 1 and "No space left" in full.stderr and full.stderr.count("\n") == 1
+    gone = run("sh", "-c", f"(trap '' PIPE; {command}; echo $? >&2) | true")
+    assert gone.stderr in ("0\n", "1\n")  # 0: all was written before the reader had gone
+    closed = run("sh", "-c", f"{command} >&-")
+    assert "Traceback" not in closed.stderr
+
+
+def test_cli_paths_that_are_no_text(tmp_path):
+    """Latin-1 in a path, as bytes or as Python decodes them."""
+    done = run(sys.executable, "-m", "teletensor.cli", "health", "--address", b"/tmp/caf\xe9.sock")
+    assert done.returncode == 1 and "caf\\udce9" in done.stderr and done.stderr.count("\n") == 1
+    assert "no teletensord answers" in done.stderr

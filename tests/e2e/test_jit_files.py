@@ -165,3 +165,45 @@ def test_the_command_line_runs_a_file(tmp_path, capsys):
     assert "mul(" in capsys.readouterr().out
     assert cli.main(["run", path, "--address", address, "--inputs", "x=1.0"]) == 1
     assert "missing 'a'" in capsys.readouterr().err
+
+
+def damaged_arrays(folder):
+    def header(text):
+        return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+
+    yield "empty", b""
+    yield "cut", b"\x93NUM"
+    yield "short", header(b"{'descr': '<f4', 'fortran_order': False, 'shape': (5,), }\n") + b"1234"
+    yield "huge", header(b"{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000000,), }\n")
+    yield "tokens", header(b"{'descr': '<f4', 'shape': (\n")
+    yield "text", b"hello"
+    yield "zip", b"PK\x03\x04 and no more"
+    yield "words", header(b"{'descr': '<U3', 'fortran_order': False, 'shape': (1,), }\n") + b"a\0\0\0" * 3
+    yield "objects", header(b"{'descr': '|O', 'fortran_order': False, 'shape': (1,), }\n") + b"12345678"
+
+
+def test_the_command_line_says_in_one_line_what_is_wrong(tmp_path, capsys):
+    g = tt.compile(lambda x: tt.arange(3.)[x])
+    g(tt.tensor([1, 1]))
+    path = str(tmp_path / "program.safetensors")
+    tt.jit.save(g, path)
+
+    def refused(*words):
+        status = cli.main(["run", path, "--address", tt.current_session().address, *words])
+        said = capsys.readouterr()
+        assert status == 1 and not said.out and said.err.startswith("teletensor run: "), said
+        assert said.err.count("\n") <= 1 or "issued" in said.err, said.err
+        return said.err
+
+    for name, contents in damaged_arrays(tmp_path):
+        file = tmp_path / f"{name}.npy"
+        file.write_bytes(contents)
+        refused("--inputs", f"x={file}")
+    assert "No such file" in refused("--inputs", f"x={tmp_path}/none.npy")
+    for wrong in ("x=99999999999999999999999", "x=a", "x=", "x", "y=1", f"{tmp_path}/none.safetensors"):
+        refused("--inputs", wrong)
+    (tmp_path / "bad.safetensors").write_bytes(b"\xff" * 20)
+    refused("--inputs", f"{tmp_path}/bad.safetensors")
+    # Errors that the daemon finds, whatever becomes of the results.
+    assert "out of range" in refused("--inputs", "x=7,7")
+    refused("--inputs", "x=1,1", "--output", f"{tmp_path}/none/out.safetensors")

@@ -34,9 +34,21 @@ def add_command(commands: Any) -> Any:
     return _run
 
 
+def _line(error: Exception) -> str:
+    """Its type and text, on one line."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
 def _value(text: str) -> Any:
     if text.endswith(".npy"):
-        return tensor(np.load(text, allow_pickle=False))
+        try:
+            array = np.load(text, allow_pickle=False)
+        except OSError:
+            raise
+        except Exception as error:  # by what is damaged: EOFError, TokenError, MemoryError, ...
+            raise ValueError(f"{text} is no .npy file that can be read: {_line(error)}") from None
+        return tensor(array)
     try:
         values = [float(part) if "." in part or "e" in part else int(part)
                   for part in text.split(",")]
@@ -45,33 +57,40 @@ def _value(text: str) -> Any:
     return values[0] if len(values) == 1 and "," not in text else tensor(values)
 
 
+def _inputs(words: list[str]) -> dict[str, Any]:
+    given: dict[str, Any] = {}
+    for each in words:
+        name, equals, value = each.partition("=")
+        if equals:
+            given[name] = _value(value)
+        elif each.endswith(".safetensors"):
+            given |= load_tensors(each)
+        else:
+            raise ValueError(f"--inputs: {each!r} is not NAME=VALUE or a .safetensors file")
+    return given
+
+
 def _run(args: argparse.Namespace) -> int:
     from .jit import load
 
-    with connect(args.address):
+    with connect(args.address) as session:
         try:
             program = load(args.file)
             if args.show:
                 print(program)
                 return 0
-            given: dict[str, Any] = {}
-            for each in args.inputs:
-                name, equals, value = each.partition("=")
-                if equals:
-                    given[name] = _value(value)
-                elif each.endswith(".safetensors"):
-                    given |= load_tensors(each)
-                else:
-                    raise ValueError(f"--inputs: {each!r} is not NAME=VALUE or a .safetensors file")
-            result = program(**given)
-        except (OSError, ValueError, TypeError, RuntimeError, NotImplementedError) as error:
-            print(f"teletensor run: {error}", file=sys.stderr)
+            leaves = flatten(program(**_inputs(args.inputs)))[0]
+            if args.output:
+                named = {f"output{i}": leaf for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)}
+                save_tensors(named, pathlib.Path(args.output))
+            else:
+                for leaf in leaves:
+                    print(np.array2string(leaf.detach().numpy()) if isinstance(leaf, Tensor) else leaf)
+            session.synchronize()
+        except BrokenPipeError:
+            raise
+        except (ArithmeticError, LookupError, MemoryError, OSError, RuntimeError, TypeError,
+                ValueError) as error:
+            print(f"teletensor run: {str(error) or type(error).__name__}", file=sys.stderr)
             return 1
-        leaves = flatten(result)[0]
-        if args.output:
-            named = {f"output{i}": leaf for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)}
-            save_tensors(named, pathlib.Path(args.output))
-            return 0
-        for leaf in leaves:
-            print(np.array2string(leaf.detach().numpy()) if isinstance(leaf, Tensor) else leaf)
     return 0

@@ -4,6 +4,8 @@ snapshot | drain | token | bench | doctor | --version."""
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import os
 import platform
 import sys
@@ -83,11 +85,7 @@ def _doctor(args: argparse.Namespace) -> int:
     return 1 if bad else 0
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Runs the command; returns the exit status."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    if arguments[:1] == ["serve"]:
-        return _serve(arguments[1:])
+def _command(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="teletensor", description=__doc__)
     parser.add_argument("--version", action="version", version=f"teletensor {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
@@ -105,13 +103,49 @@ def main(arguments: list[str] | None = None) -> int:
         where = _operate.address_of(args.address)
         prefix = f"no teletensord answers at {where}: " if error.unreachable else ""
         print(f"teletensor {args.command}: {prefix}{error}", file=sys.stderr)
-    except BrokenPipeError:  # `teletensor top | head`: nobody reads on
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:
+        raise
     except (TeletensorError, OSError, ValueError) as error:
         print(f"teletensor {args.command}: {error}", file=sys.stderr)
     except KeyboardInterrupt:
         return 130
     return 1
+
+
+def _flush() -> None:
+    """Writes what standard output still holds. OSError: it cannot take that, and gets nothing more."""
+    if sys.stdout is None:
+        return
+    try:
+        sys.stdout.flush()
+    except OSError:  # the interpreter's own attempt, at its end, goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the command; returns the exit status."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments[:1] == ["serve"]:
+        return _serve(arguments[1:])
+    if isinstance(sys.stdout, io.TextIOWrapper):  # paths are bytes that may be no text
+        sys.stdout.reconfigure(errors="backslashreplace")
+    status = 0
+    try:
+        try:
+            status = _command(arguments)
+        except SystemExit as end:  # argparse: --help, --version, a wrong use
+            status = end.code if isinstance(end.code, int) else 0
+        _flush()
+    except BrokenPipeError:  # `teletensor top | head`: nothing reads on
+        with contextlib.suppress(OSError):
+            _flush()
+        return 1
+    except OSError as error:
+        if status == 0:
+            print(f"teletensor: standard output: {error}", file=sys.stderr)
+        return status or 1
+    return status
 
 
 if __name__ == "__main__":
