@@ -210,11 +210,7 @@ core::Result<Sites> read_sites(const v1::SitesReport& report) {
   }
   Sites sites;
   for (const v1::Site& site : report.sites()) {
-    std::string text = site.text().substr(0, kMaxSite);
-    for (char& c : text) {
-      if (c < 0x20 || c > 0x7e || c == '"' || c == '\\') c = '?';
-    }
-    sites.emplace_back(site.seq(), std::move(text));
+    sites.emplace_back(site.seq(), readable(site.text(), kMaxSite));
   }
   return sites;
 }

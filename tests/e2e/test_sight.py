@@ -181,13 +181,13 @@ def test_kill(start_daemon, tt):
     number = wait_line(victim, "holding").split()[1]
     with tt.connect(daemon.unix):
         other = tt.arange(5)
-        assert cli(daemon, "kill", number, "--reason", "the box is needed").returncode == 0
+        assert cli(daemon, "kill", number, "--reason", "räumen – 12 Uhr").returncode == 0
         with Raw(daemon.unix) as raw:
             wait_until(lambda: raw.used()["cpu"] < MIB, what="the memory is back")
         victim.stdin.write("\n")
         victim.stdin.flush()
         status, out, _ = finish(victim)
-        assert status == 0 and "ended by" in out and "the box is needed" in out
+        assert status == 0 and "ended by" in out and "räumen – 12 Uhr" in out
         assert other.tolist() == [0, 1, 2, 3, 4]
         missing = cli(daemon, "kill", number)
         assert missing.returncode == 1 and f"no session {number}" in missing.stderr
