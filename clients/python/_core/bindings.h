@@ -291,4 +291,7 @@ void bind_transport(nb::module_& m);
 void bind_share(nb::module_& m);
 void bind_process(nb::module_& m);
 
+// ImportError, as an exception, from the second call of the process on.
+void check_first_import();
+
 }  // namespace teletensor::client

@@ -503,6 +503,7 @@ void bind_session(nb::module_& m) {
 
 NB_MODULE(_core, m) {
   using namespace teletensor::client;
+  check_first_import();
   nanobind::set_leak_warnings(false);  // tensors may live to the interpreter's end
   bind_types(m);
   bind_tensor(m);

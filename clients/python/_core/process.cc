@@ -1,4 +1,5 @@
-// What belongs to the process and its threads rather than to a session: its exit status.
+// What belongs to the process and its threads rather than to a session: its exit status and its one
+// import.
 #include <cstdlib>
 
 #include "bindings.h"
@@ -12,6 +13,17 @@ void fail(int status, void*) {
 }
 
 }  // namespace
+
+void check_first_import() {
+  static bool imported = false;
+  if (imported) {
+    throw nb::import_error(
+        "teletensor is imported a second time in this process, after its modules were removed from "
+        "sys.modules; its native part can be there only once. Keep the modules, or start another "
+        "process");
+  }
+  imported = true;
+}
 
 void bind_process(nb::module_& m) {
   m.def(

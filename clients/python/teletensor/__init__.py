@@ -46,7 +46,7 @@ from ._errors import (
 from .version import __version__ as __version__
 
 # isort: split
-from . import _functions, _out, _tensor
+from . import _functions, _once, _out, _tensor
 from ._aliases import ALIASES as _ALIASES
 from ._aliases import INPLACE as _INPLACE
 from ._convert import as_tensor, tensor
@@ -216,3 +216,5 @@ __all__ = [
     "channels_last", "channels_last_3d", "contiguous_format", "e", "inf", "layout", "memory_format", "nan",
     "newaxis", "pi", "preserve_format", "return_types", "strided", "testing",
 ]  # fmt: skip
+
+_once.keep()
