@@ -295,7 +295,8 @@ grpc::ServerUnaryReactor* AdminService::RevokeToken(grpc::CallbackServerContext*
   return answer_to(context, "RevokeToken", [&](const Caller& caller) {
     Status status = auth_.tokens().revoke(request->id());
     if (status.ok()) {
-      spdlog::info("event=token_revoked id={} by=\"{}\"", readable(request->id(), kMaxReason), caller.user);
+      spdlog::info("event=token_revoked id={} by=\"{}\"", readable(request->id(), kMaxReason),
+                   caller.user);
     }
     return status;
   });

@@ -17,7 +17,7 @@ from . import _core, _daemon, _dropped, _interrupt, _kept, _notices, _published
 from ._admin import Admin
 from ._credentials import Credentials, credentials_of
 from ._dropped import NativeSession
-from ._errors import SessionLostError
+from ._errors import SessionLostError, TeletensorError
 from ._notebook import session_html
 from ._profile import Profile
 from ._shared import Sharing
