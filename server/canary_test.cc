@@ -31,7 +31,7 @@ TEST(Canary, AfterStopItIsNotReadyWhateverItComputed) {
   options.host_memory = 64 << 20;
   const auto engine = engine::Engine::create(options);
   Canary canary(*engine, [](bool) {});
-  canary.wait_for_first(20s);
+  canary.wait_for_first(std::chrono::seconds(20));
   ASSERT_TRUE(canary.ready()) << canary.trouble();
   canary.stop();
   EXPECT_FALSE(canary.ready());
