@@ -306,3 +306,17 @@ def plain(x):
 
 
 BETA = 2.0
+
+
+def test_a_version_of_python_that_shows_nothing_runs_functions_line_by_line(monkeypatch):
+    from teletensor.jit import _compiled
+
+    _compiled._warn_that_nothing_is_captured.cache_clear()
+    assert _compiled._can_capture()
+    monkeypatch.setattr(_compiled, "_can_capture", lambda: False)
+    cfg = {"k": 2.0}
+    compiled = tt.compile(lambda x: x * cfg["k"])
+    with pytest.warns(UserWarning, match="no effect under Python"):
+        assert compiled(ones(1)).item() == 2
+    cfg["k"] = 3.0
+    assert compiled(ones(1)).item() == 3 and compiled._entries == 0

@@ -159,6 +159,15 @@ std::string builtin_name(PyObject* callable) {
          reinterpret_cast<PyCFunctionObject*>(callable)->m_ml->ml_name;
 }
 
+namespace {
+
+// A slot of C, bound to an object: x.__add__.
+bool is_slot_method(PyObject* object) {
+  return std::strcmp(Py_TYPE(object)->tp_name, "method-wrapper") == 0;
+}
+
+}  // namespace
+
 std::string method_name(PyObject* callable, PyObject*& self) {
   if (PyCFunction_Check(callable)) {
     PyObject* const bound = PyCFunction_GET_SELF(callable);
@@ -173,7 +182,7 @@ std::string method_name(PyObject* callable, PyObject*& self) {
   if (type == &PyWrapperDescr_Type) {
     return reinterpret_cast<PyWrapperDescrObject*>(callable)->d_base->name;
   }
-  if (type == &_PyMethodWrapper_Type) {
+  if (is_slot_method(callable)) {
     const nb::handle wrapper(callable);
     const nb::object bound = nb::getattr(wrapper, "__self__");
     self = bound.ptr();
@@ -185,7 +194,7 @@ std::string method_name(PyObject* callable, PyObject*& self) {
 bool takes_symbols(PyObject* callable, PyObject* self) {
   if (PyMethod_Check(callable)) return takes_symbols(PyMethod_GET_FUNCTION(callable), self);
   if (is_op(callable) || runs_python(callable)) return true;
-  if (Py_TYPE(callable) == &_PyMethodWrapper_Type || Py_TYPE(callable) == &PyWrapperDescr_Type) {
+  if (is_slot_method(callable) || Py_TYPE(callable) == &PyWrapperDescr_Type) {
     return true;
   }
   const std::string name = builtin_name(callable);

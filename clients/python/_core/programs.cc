@@ -89,8 +89,7 @@ class PyProgram {
           !(h.geometry().strides == views[i].geometry.strides) ||
           (check_grads && (h.grad != nullptr) != sources[i].has_grad) ||
           session->graph().requires_grad(*inputs[i]) != sources[i].requires_grad ||
-          (check_hooks &&
-           (h.hooks != sources[i].hooks || h.post_hooks != sources[i].post_hooks))) {
+          (check_hooks && (h.hooks != sources[i].hooks || h.post_hooks != sources[i].post_hooks))) {
         return false;
       }
       const std::uint32_t leader = callable->parameters()[i].leader;

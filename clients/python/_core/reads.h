@@ -24,7 +24,7 @@ class Reads {
   Reads(const Reads&) = delete;
   ~Reads();
 
-  // Calls function(*args, **kwargs). Where this version of Python does not allow it: an exception.
+  // Calls function(*args, **kwargs). Without supported() it sees no instruction.
   nb::object run(nb::handle function, nb::handle args, nb::handle kwargs);
   static bool supported();
 

@@ -191,11 +191,10 @@ struct Reads::Step {
 void Reads::call_with_containers(Step& step) {
   const bool named = (step.arg & 1) != 0;
   PyObject** const containers[] = {step.peek(named ? 2 : 1), named ? step.peek(1) : nullptr};
-  PyObject** const callable = step.peek(named ? 3 : 2);
 #if PY_VERSION_HEX >= 0x030D0000
   PyObject** const function = step.peek(named ? 4 : 3);  // self or null lies over it
 #else
-  PyObject** const function = callable;
+  PyObject** const function = step.peek(named ? 3 : 2);
 #endif
   for (PyObject** each : containers) {
     if (each != nullptr && *each != nullptr && knows(*each)) {
@@ -481,6 +480,12 @@ nb::object Reads::run(nb::handle function, nb::handle args, nb::handle kwargs) {
   chained_object_ = outer != nullptr ? outer->chained_object_ : of_before;
   (void)opcodes();
   g_reads = this;
+#if PY_VERSION_HEX >= 0x030C0000
+  // Opcode events come only where a frame has asked for them before.
+  if (PyFrameObject* const frame = PyEval_GetFrame()) {
+    nb::setattr(nb::handle(reinterpret_cast<PyObject*>(frame)), "f_trace_opcodes", nb::bool_(true));
+  }
+#endif
   PyEval_SetTrace(on_event, nullptr);
   PyObject* const result = PyObject_Call(function.ptr(), args.ptr(), kwargs.ptr());
   if (thread->c_tracefunc == on_event) {
@@ -498,8 +503,10 @@ nb::object Reads::run(nb::handle function, nb::handle args, nb::handle kwargs) {
 
 #else
 
-nb::object Reads::run(nb::handle, nb::handle, nb::handle) {
-  throw std::runtime_error("functions cannot be captured under this version of Python");
+nb::object Reads::run(nb::handle function, nb::handle args, nb::handle kwargs) {
+  PyObject* const result = PyObject_Call(function.ptr(), args.ptr(), kwargs.ptr());
+  if (result == nullptr) throw nb::python_error();
+  return nb::steal(result);
 }
 
 #endif

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+import types
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -201,7 +202,7 @@ class Compiled(OfModule):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if _capturing.active() is not None or _core.depth():
             return self._function(*args, **kwargs)  # inside another capture, or a transform
-        if not _core.can_capture():
+        if not _can_capture():
             _warn_that_nothing_is_captured()
             return self._function(*args, **kwargs)
         key, tensors, numbers, places = self._sort(args, kwargs)
@@ -274,6 +275,34 @@ class Compiled(OfModule):
         key, tensors, numbers, _ = self._sort(args, {})
         entry = self._find(key, tensors, numbers)
         return None if entry is None else (entry, tensors)
+
+
+@functools.cache
+def _can_capture() -> bool:
+    """Does this version of Python show what a function reads?"""
+    if not _core.can_capture():
+        return False
+    items, owner, free = {"k": 1}, types.SimpleNamespace(k=1), 1
+
+    def probe() -> int:
+        total: int = items["k"] + owner.k + free
+        return total
+
+    facts = _core.Guards()
+    reads = _core.Reads(facts)
+    # As a function of the program: the package's own are not looked at.
+    program = types.FunctionType(probe.__code__, {"__name__": "probe"}, "probe", None, probe.__closure__)
+    reads.know(program)
+    reads.run(program, (), {})
+    reads.clear()
+    seen = [facts.check()]
+    items["k"] = 2
+    seen.append(not facts.check())
+    items["k"], owner.k = 1, 2
+    seen.append(not facts.check())
+    owner.k, free = 1, 2
+    seen.append(not facts.check())
+    return all(seen)
 
 
 @functools.cache
