@@ -441,6 +441,21 @@ Status Backward::run_leaf(Issuer& issuer, Target& target) {
   return issuer.status();
 }
 
+// The gradient of a view of a tensor whose gradient has begun is added to its elements alone: what
+// a loop over the parts of a tensor costs does not grow with their number squared.
+bool Backward::add_to_region(const Target& target) {
+  const Node& node = *target.node;
+  const Link& link = links_[target.first_edge];
+  if (node.op != graph_.index_region_ || !node.post_hooks.empty() || link.target < 0) return false;
+  const Target& to = targets_[static_cast<std::size_t>(link.target)];
+  Var& sum = sums_[to.first_sum + std::min(link.output, to.outputs - 1)];
+  Var& g = sums_[target.first_sum];
+  if (sum.absent() || sum.dtype() != g.dtype()) return false;
+  const Var part = std::move(g), all = std::move(sum);
+  sum = ops::apply(graph_.add_region_, {all, part}, node.attributes);
+  return true;
+}
+
 Status Backward::run_node(Issuer& issuer, Target& target) {
   Node& node = *target.node;
   core::InlineVector<Var, 1> before;
@@ -452,7 +467,9 @@ Status Backward::run_node(Issuer& issuer, Target& target) {
   if (any && target.hooked) TT_RETURN_IF_ERROR(hooks_of(issuer, target));
   if (call_.has_inputs) capture(target, {before.data(), before.size()});
   before.clear();  // lets the sums be the only holders, so that their buffers can be reused
-  if (target.runs && any) {
+  if (target.runs && any && add_to_region(target)) {
+    if (!call_.retain_graph) free_node(node);
+  } else if (target.runs && any) {
     NodeContext context(node, issuer, {&sums_[target.first_sum], target.outputs});
     const std::span<Var> sums{&sums_[target.first_sum], target.outputs};
     if (graph_.is_client_node(node)) {

@@ -99,6 +99,7 @@ class Backward {
   std::int32_t visit(const Edge& edge);
   core::Status start(Issuer& issuer);
   core::Status run_node(Issuer& issuer, Target& target);
+  bool add_to_region(const Target& target);
   core::Status run_leaf(Issuer& issuer, Target& target);
   core::Status hooks_of(Issuer& issuer, Target& target);
   core::Status accumulate(Issuer& issuer, Handle& leaf, const ops::Var& g);

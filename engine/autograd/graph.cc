@@ -150,6 +150,7 @@ Graph::Graph(const ops::Catalog& catalog, Sink* sink)
     : catalog_(catalog),
       sink_(sink),
       index_region_(require(catalog, "index_region")),
+      add_region_(require(catalog, "add_region")),
       update_region_(require(catalog, "update_region")),
       view_as_real_(require(catalog, "view_as_real")),
       view_as_complex_(require(catalog, "view_as_complex")),

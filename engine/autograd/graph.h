@@ -412,8 +412,8 @@ class Graph {
 
   const ops::Catalog& catalog_;
   Sink* const sink_;
-  const ops::OpId index_region_, update_region_, view_as_real_, view_as_complex_, fill_, copy_,
-      data_, to_device_, client_node_;
+  const ops::OpId index_region_, add_region_, update_region_, view_as_real_, view_as_complex_,
+      fill_, copy_, data_, to_device_, client_node_;
   std::uint64_t seq_ = 0;
   std::uint64_t tape_length_ = 0;
   std::uint64_t visits_ = 0;

@@ -102,6 +102,9 @@ std::vector<OpDef> region_ops() {
       "Tensor";
   static const std::string index = "index_region" + std::string(kRegion);
   static const std::string scatter = "scatter_region" + std::string(kRegion);
+  static const std::string add =
+      "add_region(Tensor x, Tensor y, int[] base, int[] base_strides, int[] view, "
+      "int[] view_strides, int offset) -> Tensor";
   return {
       {.signature = index,
        .doc = "The elements of x, seen as the base, that the view shows.",
@@ -121,6 +124,17 @@ std::vector<OpDef> region_ops() {
              c.give(0, apply(op, {c.gradient()}, c.attributes()));
            },
        .internal = true},
+      {.signature = add,
+       .doc = "x, seen as the base, with the elements of y, seen as the view, added.",
+       .infer = infer_update,
+       .vjp =
+           [](VjpContext& c) {
+             static const OpRef op("index_region");
+             c.give(0, c.gradient());
+             if (c.needs(1)) c.give(1, apply(op, {c.gradient()}, c.attributes()));
+           },
+       .inplace = Inplace::kRegion,
+       .internal = true},
       {.signature =
            "update_region(Tensor x, Operand y, int[] base, int[] base_strides, int[] view, "
            "int[] view_strides, int offset) -> Tensor",
@@ -131,9 +145,10 @@ std::vector<OpDef> region_ops() {
              static const OpRef update("update_region");
              static const OpRef index("index_region");
              const Var g = c.gradient();
-             if (c.needs(0)) c.give(0, apply(update, {g, Var(0.0)}, c.attributes()));
              if (c.needs(1)) c.give(1, apply(index, {g}, c.attributes()));
+             if (c.needs(0)) c.give(0, apply(update, {g, Var(0.0)}, c.attributes()));
            },
+       .inplace = Inplace::kRegion,
        .internal = true},
       {.signature = "relayout(Tensor x, int[] strides) -> Tensor",
        .doc = "A copy of x with the given dense strides.",

@@ -527,6 +527,7 @@ std::vector<Row> rows() {
       {"index_region", kLinear, kSlices, [](BatchContext& c) { batch_region(c, "index_region"); }},
       {"scatter_region", kLinear, kSlices,
        [](BatchContext& c) { batch_region(c, "scatter_region"); }},
+      {"add_region", kLinear, kSlices, [](BatchContext& c) { batch_region(c, "add_region"); }},
       {"update_region", kLinear, kSlices,
        [](BatchContext& c) { batch_region(c, "update_region"); }},
       {"relayout", kLinear, kSlices, batch_relayout},

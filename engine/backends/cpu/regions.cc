@@ -136,20 +136,39 @@ Status scatter_region(KernelCall& call) {
   return {};
 }
 
+// Calls write(memory) with memory that holds the result, seen as the region's base. The result
+// holds operand 0 already.
+template <class Write>
+Status write_region(KernelCall& call, const Region& region, const Write& write) {
+  const TensorArg& out = call.out[0];
+  if (lies_as(*out.geometry, region.base)) {
+    write(out.first());
+    return {};
+  }
+  std::size_t bytes;
+  void* const memory = base_memory(call, region.base, core::size_of(out.dtype), bytes);
+  if (memory == nullptr) return out_of_scratch(call.op.name, bytes);
+  strided_copy(out, seen_as(out, memory, region.base), call.parallel);
+  write(memory);
+  strided_copy(seen_as(out, memory, region.base), out, call.parallel);
+  return {};
+}
+
 Status update_region(KernelCall& call) {
   const Region region(call.attributes);
-  const TensorArg &x = call.in[0], &y = call.in[1], &out = call.out[0];
-  const bool direct = lies_as(*out.geometry, region.base);
-  void* memory = out.first();
-  if (!direct) {
-    std::size_t bytes;
-    memory = base_memory(call, region.base, core::size_of(x.dtype), bytes);
-    if (memory == nullptr) return out_of_scratch(call.op.name, bytes);
-  }
-  strided_copy(x, seen_as(x, memory, region.base), call.parallel);
-  strided_copy(y, seen_as(x, memory, region.view), call.parallel);
-  if (!direct) strided_copy(seen_as(x, memory, region.base), out, call.parallel);
-  return {};
+  return write_region(call, region, [&](void* memory) {
+    strided_copy(call.in[1], seen_as(call.out[0], memory, region.view), call.parallel);
+  });
+}
+
+Status add_to_region(KernelCall& call) {
+  const Region region(call.attributes);
+  if (region.view.numel() == 0) return {};
+  return write_region(call, region, [&](void* memory) {
+    with_any_compute_type(call.out[0].dtype, [&](auto a) {
+      add_region<decltype(a)>(call.in[1], region.view, memory);
+    });
+  });
 }
 
 Status relayout(KernelCall& call) {
@@ -162,6 +181,7 @@ Status relayout(KernelCall& call) {
 void add_region_kernels(KernelTable& table) {
   table.add("index_region", index_region);
   table.add("scatter_region", scatter_region);
+  table.add("add_region", add_to_region);
   table.add("update_region", update_region);
   table.add("relayout", relayout);
 }

@@ -5,6 +5,7 @@
 #include "engine/backends/cpu/regions.h"
 #include "engine/backends/cuda/describe.h"
 #include "engine/backends/cuda/index_plan.h"
+#include "engine/backends/cuda/loop_plan.h"
 
 namespace teletensor::backends::cuda {
 namespace {
@@ -135,14 +136,30 @@ Status scatter_region(KernelCall& call, Work& work) {
   return describe_copy(call, x, seen_as(out, out.first(), region.view), work);
 }
 
+// The result holds operand 0 already.
 Status update_region(KernelCall& call, Work& work) {
   const Region region(call.attributes);
-  const TensorArg &x = call.in[0], &y = call.in[1], &out = call.out[0];
+  const TensorArg& out = call.out[0];
   if (!lies_as(*out.geometry, region.base)) return not_here("a base that lies otherwise");
   if (region.view.overlaps_itself()) return not_here("a view that overlaps itself");
-  const bool kept = x.first() == out.first() && lies_as(*x.geometry, *out.geometry);
-  if (!kept) TT_RETURN_IF_ERROR(describe_copy(call, x, out, work));
-  return describe_copy(call, y, seen_as(out, out.first(), region.view), work);
+  return describe_copy(call, call.in[1], seen_as(out, out.first(), region.view), work);
+}
+
+Status add_region(KernelCall& call, Work& work) {
+  static const ops::OpDef& add = *ops::catalog().find("add");
+  static const core::Attributes kOnce{core::Attribute::of(1.0)};
+  const Region region(call.attributes);
+  const TensorArg& out = call.out[0];
+  if (!lies_as(*out.geometry, region.base)) return not_here("a base that lies otherwise");
+  if (region.view.overlaps_itself()) return not_here("a view that overlaps itself");
+  const TensorArg sum = seen_as(out, out.first(), region.view);
+  const TensorArg in[2] = {sum, call.in[1]};
+  LoopStep step;
+  step.op = &add;
+  step.in = in;
+  step.out = sum;
+  step.attributes = &kOnce;
+  return describe_loop({&step, 1}, call.parallel, call.scratch, work);
 }
 
 // What is stored where it refuses, nobody sees.
@@ -170,6 +187,7 @@ void add_copy_kernels(DeviceTable& table) {
   table.add("stack", kLoop, stack);
   table.add("index_region", kLoop, index_region);
   table.add("scatter_region", kLoop, scatter_region);
+  table.add("add_region", kLoop, add_region);
   table.add("update_region", kLoop, update_region);
   table.add("require", kLoop, require);
 }

@@ -33,6 +33,7 @@ TEST(Copies, MoveTheSameElements) {
                                      Attribute::of(21)};
     cases.need("index_region", {x}, region);
     cases.need("update_region", {x, sample(dtype, Geometry({3, 5}), random)}, region);
+    cases.need("add_region", {x, sample(dtype, Geometry({3, 5}), random)}, region);
     cases.need("scatter_region", {sample(dtype, Geometry({3, 5}), random)}, region);
     cases.need("conj", {x}, {});
     const TestTensor holds(DType::kBool, Dims{2}, {1, 1});
