@@ -237,6 +237,11 @@ Status with_tangents(Session& session, std::size_t position, const Request& requ
     tangents.push_back(tangent(session, argument, id));
   }
   TT_RETURN_IF_ERROR(calls.status());
+  for (std::size_t i = 0; def.refused != 0 && i < tangents.size(); ++i) {
+    if (tangents[i].is_tensor() && def.refuses(i)) {
+      return ops::not_implemented(def, request.attributes, i);
+    }
+  }
   TT_RETURN_IF_ERROR(
       session.apply(request.op, request.arguments, request.counts, request.attributes, results));
   if (!def.mutates.empty() || request.op == client_node || request.op == detach ||

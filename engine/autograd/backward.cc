@@ -44,6 +44,21 @@ std::int32_t Backward::visit(const Edge& edge) {
   return static_cast<std::int32_t>(leaf.visit_index);
 }
 
+// Refuses a node that would have to give a gradient which its op does not implement. `key`: targets
+// that are inputs.
+Status Backward::check_derivative(const Target& target, const std::vector<bool>& key) const {
+  const ops::OpDef& def = graph_.catalog_.at(target.node->op);
+  for (std::uint32_t e = 0; def.refused != 0 && e < target.edges; ++e) {
+    const std::int32_t to = links_[target.first_edge + e].target;
+    if (to < 0 || !def.refuses(e)) continue;
+    const auto t = static_cast<std::size_t>(to);
+    if (!call_.has_inputs || key[t] || targets_[t].runs) {
+      return ops::not_implemented(def, target.node->attributes, e);
+    }
+  }
+  return {};
+}
+
 core::Result<std::unique_ptr<Backward>> Backward::plan(Graph& graph, BackwardCall call) {
   std::unique_ptr<Backward> backward(new Backward(graph, std::move(call)));
   TT_RETURN_IF_ERROR(backward->search());
@@ -174,6 +189,7 @@ Status Backward::search() {
       has_hooks_ = has_hooks_ || target.node->forgotten || !target.node->post_hooks.empty() ||
                    graph_.is_client_node(*target.node);
     }
+    if (target.node && target.runs) TT_RETURN_IF_ERROR(check_derivative(target, key));
     if (target.node && target.runs && target.node->freed) {
       return invalid(
           "backward: Trying to backward through the graph a second time: the values it "

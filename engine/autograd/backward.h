@@ -96,6 +96,7 @@ class Backward {
 
   Backward(Graph& graph, BackwardCall call) : graph_(graph), call_(std::move(call)) {}
   core::Status search();
+  core::Status check_derivative(const Target& target, const std::vector<bool>& key) const;
   std::int32_t visit(const Edge& edge);
   core::Status start(Issuer& issuer);
   core::Status run_node(Issuer& issuer, Target& target);

@@ -365,7 +365,7 @@ Status Graph::apply_view(const Call& call, const OpDef& def, ops::InferContext& 
                          Handles& results) {
   Handle& source = handle_of(call.arguments[0]);
   // Ops that cut the history, on purpose or since they see bytes, start another group.
-  const bool detached = !def.not_differentiable.empty();
+  const bool detached = def.vjp == nullptr && !def.not_differentiable.empty();
   if (call.record && !detached && requires_grad(source)) {
     const auto node = node_of(source);  // a refused view says so first
     if (!node.ok()) return node.status();

@@ -188,13 +188,14 @@ void extremum_vjp(VjpContext& c, std::string_view loses) {
   if (c.needs(1)) c.give(1, where(binary(loses, b, a), Var(0.0), shared));
 }
 
-// A NaN never wins; ties go to operand 0.
+// A NaN never wins, and equal operands share the gradient.
 void extremum_of_numbers_vjp(VjpContext& c, std::string_view wins) {
   const Var a = c.operand(0), b = c.operand(1), g = c.gradient();
   Var first = binary(wins, a, b);
   if (b.is_tensor()) first = binary("logical_or", first, unary("isnan", b));
-  if (c.needs(0)) c.give(0, where(first, g, Var(0.0)));
-  if (c.needs(1)) c.give(1, where(first, Var(0.0), g));
+  const Var tie = binary("eq", a, b), half = g * Var(0.5);
+  if (c.needs(0)) c.give(0, where(tie, half, where(first, g, Var(0.0))));
+  if (c.needs(1)) c.give(1, where(tie, half, where(first, Var(0.0), g)));
 }
 
 void atan2_vjp(VjpContext& c) {

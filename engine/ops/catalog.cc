@@ -40,6 +40,28 @@ std::string plural(std::size_t n, const char* noun) {
 
 }  // namespace
 
+OpDef refusing(OpDef def, std::uint32_t operands) {
+  def.refused = operands;
+  if (def.vjp == nullptr) {
+    def.vjp = [](VjpContext&) {};
+    def.not_differentiable = "a backward through it raises an error, as in PyTorch";
+  }
+  return def;
+}
+
+core::Status not_implemented(const OpDef& def, const core::Attributes& attributes, std::size_t i) {
+  std::string name = def.name;
+  if (name == "refuse_gradient") {
+    name = attributes.text(0);
+  } else if (name.starts_with("special_")) {
+    name = name.substr(8);
+  }
+  if (def.refused != kEveryOperand && i < def.parameters.size()) {
+    name += " by its argument '" + def.parameters[i].name + "'";
+  }
+  return core::unimplemented("derivative for " + name + " is not implemented");
+}
+
 Catalog::Catalog(std::vector<OpDef> definitions) : definitions_(std::move(definitions)) {
   if (definitions_.size() > 0xffff) broken("more ops than ids");
   for (OpDef& op : definitions_) {

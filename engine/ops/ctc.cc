@@ -86,13 +86,12 @@ std::vector<OpDef> ctc_ops() {
        .vjp = ctc_vjp,
        .saves = {{0}, {1}, {2}, {3}},
        .jvp = ctc_jvp},
-      {.signature = "ctc_loss_backward(Tensor gradient, Tensor log_probs, Tensor targets, "
-                    "Tensor input_lengths, Tensor target_lengths, int blank) -> Tensor",
-       .doc = "The derivative of ctc_loss by log_probs that are a log_softmax: already that by its "
-              "input, which the derivative of log_softmax leaves as it is.",
-       .infer = ctc_backward_infer,
-       .not_differentiable = "as PyTorch's: the loss has no second derivative",
-       .internal = true},
+      refusing({.signature = "ctc_loss_backward(Tensor gradient, Tensor log_probs, Tensor targets, "
+                             "Tensor input_lengths, Tensor target_lengths, int blank) -> Tensor",
+                .doc = "The derivative of ctc_loss by log_probs that are a log_softmax: already "
+                       "that by its input, which the derivative of log_softmax leaves as it is.",
+                .infer = ctc_backward_infer,
+                .internal = true}),
   };
 }
 

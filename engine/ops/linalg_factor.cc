@@ -201,8 +201,6 @@ void qr_vjp(VjpContext& c) {
   c.give(0, m < n ? join(out, gy, -1) : out);
 }
 
-constexpr std::string_view kNot = "PyTorch has no derivative of it either";
-
 }  // namespace
 
 std::vector<OpDef> linalg_factor_ops() {
@@ -232,20 +230,18 @@ std::vector<OpDef> linalg_factor_ops() {
        .not_differentiable = "the result holds indices",
        .internal = true,
        .batching = Batching::kFront},
-      {.signature = "linalg_ldl_factor_ex(Tensor A, bool hermitian=False, "
-                    "bool check_errors=False) -> (Tensor LD, Tensor pivots, Tensor info)",
-       .doc = "Bunch-Kaufman factors of symmetric or Hermitian matrices, from their lower "
-              "triangle.",
-       .infer = ldl_factor_infer,
-       .not_differentiable = kNot,
-       .internal = true,
-       .batching = Batching::kFront},
-      {.signature = "linalg_ldl_solve(Tensor LD, Tensor pivots, Tensor B, bool hermitian=False) "
-                    "-> Tensor",
-       .doc = "Solves A X = B with the factors of ldl_factor.",
-       .infer = ldl_solve_infer,
-       .not_differentiable = kNot,
-       .internal = true},
+      refusing({.signature = "linalg_ldl_factor_ex(Tensor A, bool hermitian=False, "
+                             "bool check_errors=False) -> (Tensor LD, Tensor pivots, Tensor info)",
+                .doc = "Bunch-Kaufman factors of symmetric or Hermitian matrices, from their lower "
+                       "triangle.",
+                .infer = ldl_factor_infer,
+                .internal = true,
+                .batching = Batching::kFront}),
+      refusing({.signature = "linalg_ldl_solve(Tensor LD, Tensor pivots, Tensor B, "
+                             "bool hermitian=False) -> Tensor",
+                .doc = "Solves A X = B with the factors of ldl_factor.",
+                .infer = ldl_solve_infer,
+                .internal = true}),
       {.signature = "linalg_qr(Tensor A, str mode) -> (Tensor Q, Tensor R)",
        .doc = "A = Q R with orthonormal columns in Q and R upper triangular; mode r leaves Q out.",
        .infer = qr_infer,
@@ -253,12 +249,11 @@ std::vector<OpDef> linalg_factor_ops() {
        .saves = {{.slot = kResult}, {.slot = kResult + 1}},
        .internal = true,
        .batching = Batching::kFront},
-      {.signature = "geqrf(Tensor x) -> (Tensor a, Tensor tau)",
-       .doc = "QR in LAPACK's form: R above the diagonal, the Householder vectors below it, and "
-              "their scales tau.",
-       .infer = geqrf_infer,
-       .not_differentiable = kNot,
-       .batching = Batching::kFront},
+      refusing({.signature = "geqrf(Tensor x) -> (Tensor a, Tensor tau)",
+                .doc = "QR in LAPACK's form: R above the diagonal, the Householder vectors below "
+                       "it, and their scales tau.",
+                .infer = geqrf_infer,
+                .batching = Batching::kFront}),
       {.signature = "linalg_householder_product(Tensor A, Tensor tau) -> Tensor",
        .doc = "The first columns of the product of the reflectors I - tau v v^H whose vectors lie "
               "below the diagonal of A.",

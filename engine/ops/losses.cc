@@ -254,6 +254,10 @@ void bce_vjp(VjpContext& c) {
     c.give(0, g * (x - t) / divisor);
   }
   if (c.needs(1)) c.give(1, g * (unary("log1p", -x) - unary("log", x)));
+  if (c.needs(2)) {
+    static const OpRef op("binary_cross_entropy");
+    c.give(2, per_element(c, 0) * apply(op, {x, t, Var()}, {Attribute::of("none")}));
+  }
 }
 
 void bce_logits_vjp(VjpContext& c) {
@@ -268,12 +272,17 @@ void bce_logits_vjp(VjpContext& c) {
       c.give(0, g * (p - t));
     }
   }
-  if (c.needs(1)) {
-    // Of -(pos t log(p) + (1 - t) log(1 - p)), by t.
+  if (c.needs(2)) {
+    static const OpRef op("binary_cross_entropy_with_logits");
+    c.give(2, per_element(c, 0) * apply(op, {x, t, Var(), positive}, {Attribute::of("none")}));
+  }
+  if (c.needs(1) || c.needs(3)) {
+    // Of -(pos t log(p) + (1 - t) log(1 - p)), by t and by pos.
     if (positive.is_tensor()) {
       const Var low = binary("minimum", x, Var(0)) -
                       unary("log1p", unary("exp", -unary("abs", x)));  // log(sigmoid(x))
-      c.give(1, g * ((low - x) - positive * low));
+      if (c.needs(1)) c.give(1, g * ((low - x) - positive * low));
+      if (c.needs(3)) c.give(3, -(g * t * low));
     } else {
       c.give(1, -(g * x));
     }
@@ -312,15 +321,72 @@ Var per_probability(const core::Attributes& a, const Var& d, const Var& weight, 
   return scaled * (g / Var(static_cast<double>(lines)));
 }
 
+// ---------------------------------------------------------------- weights of classes
+
+Var sum_but(const Var& x, int dim) {
+  Dims others;
+  for (int d = 0; d < x.rank(); ++d) {
+    if (d != dim) others.push_back(d);
+  }
+  return others.empty() ? x : sum(x, others, false);
+}
+
+// The gradient of g * loss by the weights of the classes, for a loss that is linear in y: y holds
+// log-probabilities (or their tangents). Attributes: ignore_index, reduction[, label_smoothing].
+Var by_class_weight(const core::Attributes& a, const Var& y, const Var& target, const Var& weight,
+                    const Var& g) {
+  static const OpRef nll("nll_loss"), nll_backward("nll_loss_backward");
+  const int dim = y.rank() == 1 ? 0 : 1;
+  const auto classes = static_cast<double>(y.shape()[dim]);
+  const double smoothing = a.size() > 2 ? a.real(2) : 0;
+  const bool none = a.text(1) == "none", mean = a.text(1) == "mean";
+  if (core::is_floating(target.dtype())) {
+    const double lines = mean ? static_cast<double>(core::numel(y.shape())) / classes : 1;
+    const Var share = target * Var(1 - smoothing) + Var(smoothing / classes);
+    return sum_but(-(y * share) * (none ? unsqueeze(g, dim) : g / Var(lines)), dim);
+  }
+  const auto loss = [&](const Var& x, const Var& by, const char* reduction) {
+    return apply(nll, {x, target, by}, {a.at(0), Attribute::of(reduction)});
+  };
+  const Var minus_one =
+      full(*y.builder(), y.shape(), core::Number::of_int(-1), y.dtype(), y.layout().device);
+  // Of each line; zero where it is ignored.
+  Var line = loss(y, Var(), "none") * Var(1 - smoothing);
+  Var spread;  // the smoothed part, of every class
+  if (smoothing != 0) {
+    const Var counts = unsqueeze(loss(minus_one, Var(), "none"), dim);
+    spread = where(binary("ne", counts, Var(0)), -(y * Var(smoothing / classes)), Var(0));
+  }
+  Var factor = g;
+  if (mean) {  // (the sum of the lines) / total, and `total` is the sum of their weights
+    const Var total = loss(minus_one, weight, "sum");
+    Var value = loss(y, weight, "sum") * Var(1 - smoothing);
+    if (smoothing != 0) {
+      Dims column(y.rank() - dim, 1);
+      column[0] = y.shape()[dim];
+      Dims every;
+      for (int d = 0; d < y.rank(); ++d) every.push_back(d);
+      value = value + sum(spread * reshape(weight, column), every, false);
+    }
+    line = line - value / total;
+    factor = g / total;
+  }
+  const Var of_lines = apply(nll_backward, {line * factor, target, Var()},
+                             {Attribute::of(y.shape()), a.at(0), Attribute::of("none")});
+  const Var all = -of_lines;
+  if (spread.absent()) return sum_but(all, dim);
+  return sum_but(all + spread * (none ? unsqueeze(factor, dim) : factor), dim);
+}
+
 void cross_entropy_vjp(VjpContext& c) {
   static const OpRef op("cross_entropy_backward"), log_softmax("log_softmax");
   const core::Attributes& a = c.attributes();
   const Var x = c.operand(0), target = c.operand(1), weight = c.operand(2), g = c.gradient();
   if (c.needs(0)) c.give(0, apply(op, {g, x, target, weight}, a));
-  if (c.needs(1)) {
-    const int dim = x.rank() == 1 ? 0 : 1;
-    c.give(1, -per_probability(a, apply(log_softmax, {x}, {Attribute::of(dim)}), weight, g));
-  }
+  if (!c.needs(1) && !c.needs(2)) return;
+  const Var y = apply(log_softmax, {x}, {Attribute::of(x.rank() == 1 ? 0 : 1)});
+  if (c.needs(1)) c.give(1, -per_probability(a, y, weight, g));
+  if (c.needs(2)) c.give(2, by_class_weight(a, y, target, weight, g));
 }
 
 // Linear in the gradient; by the input, a row's factor times the derivative of its softmax.
@@ -338,7 +404,7 @@ void cross_entropy_backward_vjp(VjpContext& c) {
     const Var unit = h * apply(op, {ones, x, target, weight}, a);
     c.give(0, a.text(1) == "none" ? sum(unit, Dims{dim}, false) : unit);
   }
-  if (!c.needs(1) && !c.needs(2)) return;
+  if (!c.needs(1) && !c.needs(2) && !c.needs(3)) return;
   const Var p = apply(softmax, {x}, {Attribute::of(dim)});
   if (c.needs(1)) {
     c.give(1, apply(softmax_backward, {h, p}, {Attribute::of(dim)}) *
@@ -347,6 +413,9 @@ void cross_entropy_backward_vjp(VjpContext& c) {
   if (c.needs(2)) {
     c.give(2, per_probability(a, sum(h * p, Dims{dim}, true) - h, weight, g));
   }
+  if (c.needs(3)) {  // h . (the gradient by x) is g times the loss of the tangent of log_softmax
+    c.give(3, by_class_weight(a, h - sum(h * p, Dims{dim}, true), target, weight, g));
+  }
 }
 
 void nll_vjp(VjpContext& c) {
@@ -354,12 +423,19 @@ void nll_vjp(VjpContext& c) {
   const core::Attributes& a = c.attributes();
   c.give(0, apply(op, {c.gradient(), c.operand(1), c.operand(2)},
                   {Attribute::of(c.operand_layout(0).geometry.shape), a.at(0), a.at(1)}));
+  if (c.needs(2)) {
+    c.give(2, by_class_weight(a, c.operand(0), c.operand(1), c.operand(2), c.gradient()));
+  }
 }
 
 void nll_backward_vjp(VjpContext& c) {
   static const OpRef op("nll_loss");
   const core::Attributes& a = c.attributes();
   c.give(0, apply(op, {c.gradient(), c.operand(1), c.operand(2)}, {a.at(1), a.at(2)}));
+  if (c.needs(2)) {
+    c.give(2, by_class_weight({a.at(1), a.at(2)}, c.gradient(), c.operand(1), c.operand(2),
+                              c.operand(0)));
+  }
 }
 
 }  // namespace
@@ -367,6 +443,7 @@ void nll_backward_vjp(VjpContext& c) {
 std::vector<OpDef> loss_ops() {
   const std::vector<Save> pair = {{.slot = 0}, {.slot = 1}};
   const std::vector<Save> three = {{.slot = 0}, {.slot = 1}, {.slot = 2}};
+  const std::vector<Save> of_weights = {{0, bit(2)}, {1}, {2}};
   const std::vector<Save> four = {{.slot = 0}, {.slot = 1}, {.slot = 2}, {.slot = 3}};
   return {
       {.signature = "mse_loss(Tensor input, Tensor target, str reduction='mean') -> Tensor",
@@ -437,26 +514,26 @@ std::vector<OpDef> loss_ops() {
        .vjp = cross_entropy_backward_vjp,
        .saves = four,
        .internal = true},
-      {.signature =
-           "cross_entropy_factors(Tensor gradient, Tensor input, Tensor target, Tensor? weight, "
-           "int ignore_index, str reduction, float label_smoothing) -> Tensor",
-       .doc = "What the softmax of each line is multiplied with in cross_entropy_backward.",
-       .infer = [](InferContext& c) { return cross_entropy_gradient(c, false); },
-       .not_differentiable = "serves the second derivative of cross_entropy; there is no third",
-       .internal = true},
+      refusing({.signature = "cross_entropy_factors(Tensor gradient, Tensor input, Tensor target, "
+                             "Tensor? weight, int ignore_index, str reduction, "
+                             "float label_smoothing) -> Tensor",
+                .doc = "What the softmax of each line is multiplied with in "
+                       "cross_entropy_backward.",
+                .infer = [](InferContext& c) { return cross_entropy_gradient(c, false); },
+                .internal = true}),
       {.signature = "nll_loss(Tensor input, Tensor target, Tensor? weight=None, "
                     "int ignore_index=-100, str reduction='mean') -> Tensor",
        .doc = "-input[target] * weight over classes in dim 1 (dim 0 of a 1-d input). 'mean' is "
               "weighted.",
        .infer = class_loss_infer,
        .vjp = nll_vjp,
-       .saves = {{.slot = 1}, {.slot = 2}}},
+       .saves = of_weights},
       {.signature = "nll_loss_backward(Tensor gradient, Tensor target, Tensor? weight, int[] size, "
                     "int ignore_index, str reduction) -> Tensor",
        .doc = "The derivative of nll_loss by its input, whose shape is size.",
        .infer = nll_backward_infer,
        .vjp = nll_backward_vjp,
-       .saves = {{.slot = 1}, {.slot = 2}},
+       .saves = of_weights,
        .internal = true},
   };
 }

@@ -128,6 +128,7 @@ using Vjp = void (*)(VjpContext&);
 
 inline constexpr int kResult = 256;  // Save::slot of result 0
 constexpr std::uint32_t bit(int operand) { return 1u << operand; }
+inline constexpr std::uint32_t kEveryOperand = ~0u;
 
 // The tape keeps `slot` if the gradient of any operand in `when` is wanted.
 struct Save {
@@ -209,7 +210,10 @@ struct OpDef {
   Infer infer = nullptr;  // null for views
   View view = nullptr;
   Vjp vjp = nullptr;
-  std::string_view not_differentiable{};  // why, where vjp is null
+  std::string_view not_differentiable{};  // why, where vjp is null or refuses every operand
+  // Operands whose derivative is not implemented, as bits. A backward or a tangent that would reach
+  // one raises an error. (Where vjp is null the results are constants.)
+  std::uint32_t refused = 0;
   std::vector<Save> saves{};
   Inplace inplace = Inplace::kTemporary;
   std::vector<int> mutates{};  // parameters whose tensors are overwritten (list ops: sgd_step,
@@ -226,8 +230,16 @@ struct OpDef {
   std::string name{};
   std::vector<Parameter> parameters{};
   int operand_parameters = 0;
+  // Is the derivative by operand i (lists flattened) refused?
+  bool refuses(std::size_t i) const { return (refused >> (i < 31 ? i : 31) & 1) != 0; }
   int results = 1;  // -1: as many as infer or view says ("-> Tensor[]")
 };
+
+// The op with derivatives by `operands` that are not implemented: a backward or a tangent that
+// would need one raises an error.
+OpDef refusing(OpDef def, std::uint32_t operands = kEveryOperand);
+// That error, for operand `i` of a call with these attributes.
+core::Status not_implemented(const OpDef& def, const core::Attributes& attributes, std::size_t i);
 
 // Name -> OpDef; built once from the explicit list of families; immutable afterwards.
 class Catalog {

@@ -212,7 +212,7 @@ std::vector<OpDef> random_ops() {
       {.signature = "bernoulli(Tensor p, int seed=0, int ordinal=0) -> Tensor",
        .doc = "1 with probability p, else 0, for each element of p.",
        .infer = infer_bernoulli,
-       .not_differentiable = "it is constant almost everywhere",
+       .vjp = [](VjpContext& c) { c.give(0, zeros(c.builder(), c.operand_layout(0))); },
        .inplace = Inplace::kElementwise,
        .random = true},
       {.signature = "bernoulli_p(Tensor self, float p=0.5, int seed=0, int ordinal=0) -> Tensor",

@@ -38,18 +38,18 @@ Status infer_binomial(InferContext& c) {
 }  // namespace
 
 std::vector<OpDef> random_count_ops() {
-  constexpr std::string_view kSteps = "its result is a whole number";
   return {
       {.signature = "poisson(Tensor rate, int seed=0, int ordinal=0) -> Tensor",
        .doc = "Counts of a Poisson distribution with mean rate, for each element.",
        .infer = infer_poisson,
        .vjp = [](VjpContext& c) { c.give(0, zeros(c.builder(), c.operand_layout(0))); },
        .random = true},
-      {.signature = "binomial(Tensor count, Tensor prob, int seed=0, int ordinal=0) -> Tensor",
-       .doc = "How many of count trials succeed, each with probability prob, for each element.",
-       .infer = infer_binomial,
-       .not_differentiable = kSteps,
-       .random = true},
+      refusing({.signature = "binomial(Tensor count, Tensor prob, int seed=0, int ordinal=0) -> "
+                             "Tensor",
+                .doc = "How many of count trials succeed, each with probability prob, for each "
+                       "element.",
+                .infer = infer_binomial,
+                .random = true}),
   };
 }
 

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <string>
 
 #include "engine/ops/elementwise.h"
@@ -81,6 +82,13 @@ void polygamma_vjp(VjpContext& c) {
 // I_1(x) / x, also at 0.
 Var i1_over_x(const Var& x, const Var& i1) {
   return where(equals(x, 0), Var(0.5), i1 / where(equals(x, 0), Var(1.0), x));
+}
+
+// Of a Bessel function B1: B0 - B1 / x; `at_zero` is its value at 0.
+void order_one_vjp(VjpContext& c, std::string_view order_zero, double at_zero) {
+  const Var x = x_of(c), zero = equals(x, 0);
+  const Var slope = unary(order_zero, x) - c.result() / where(zero, Var(1.0), x);
+  c.give(0, c.gradient() * where(zero, Var(at_zero), slope));
 }
 
 void i1_vjp(VjpContext& c) {
@@ -237,14 +245,23 @@ std::vector<OpDef> one_argument() {
 
 std::vector<OpDef> bessel() {
   return {
-      plain("special_bessel_j0(Tensor x) -> Tensor",
-            "The Bessel function of the first kind, order 0.", infer_real),
-      plain("special_bessel_j1(Tensor x) -> Tensor",
-            "The Bessel function of the first kind, order 1.", infer_real),
-      plain("special_bessel_y0(Tensor x) -> Tensor",
-            "The Bessel function of the second kind, order 0.", infer_real),
-      plain("special_bessel_y1(Tensor x) -> Tensor",
-            "The Bessel function of the second kind, order 1.", infer_real),
+      row("special_bessel_j0(Tensor x) -> Tensor",
+          "The Bessel function of the first kind, order 0.", infer_real,
+          [](VjpContext& c) { c.give(0, -(c.gradient() * unary("special_bessel_j1", x_of(c)))); },
+          {kX}),
+      row("special_bessel_j1(Tensor x) -> Tensor",
+          "The Bessel function of the first kind, order 1.", infer_real,
+          [](VjpContext& c) { order_one_vjp(c, "special_bessel_j0", 0.5); }, {kX, kY}),
+      row("special_bessel_y0(Tensor x) -> Tensor",
+          "The Bessel function of the second kind, order 0.", infer_real,
+          [](VjpContext& c) { c.give(0, -(c.gradient() * unary("special_bessel_y1", x_of(c)))); },
+          {kX}),
+      row("special_bessel_y1(Tensor x) -> Tensor",
+          "The Bessel function of the second kind, order 1.", infer_real,
+          [](VjpContext& c) {
+            order_one_vjp(c, "special_bessel_y0", std::numeric_limits<double>::infinity());
+          },
+          {kX, kY}),
       row("special_modified_bessel_k0(Tensor x) -> Tensor",
           "The modified Bessel function of the second kind, order 0.", infer_real,
           [](VjpContext& c) {
@@ -277,19 +294,31 @@ std::vector<OpDef> two_arguments() {
           infer_floating, logaddexp_vjp<false>, kBoth),
       row("logaddexp2(Tensor x, Tensor other) -> Tensor", "log2(2 ** x + 2 ** other).",
           infer_floating, logaddexp_vjp<true>, kBoth),
-      row("igamma(Operand x, Operand other) -> Tensor",
-          "The regularised lower incomplete gamma function P(x, other); no derivative by x.",
-          infer_real, igamma_vjp<1>, {{0, bit(1)}, {1, bit(1)}}),
-      row("igammac(Operand x, Operand other) -> Tensor",
-          "The regularised upper incomplete gamma function Q(x, other); no derivative by x.",
-          infer_real, igamma_vjp<-1>, {{0, bit(1)}, {1, bit(1)}}),
-      row("special_zeta(Operand x, Operand other) -> Tensor",
-          "Hurwitz' zeta function: the sum of (k + other) ** -x; no derivative by x.", infer_real,
-          zeta_vjp, {{0, bit(1)}, {1, bit(1)}}),
-      plain("nextafter(Tensor x, Tensor other) -> Tensor",
-            "The next value of the dtype after x, towards other.", infer_floating),
-      plain("heaviside(Tensor x, Tensor values) -> Tensor",
-            "0 where x < 0, values where x is 0, 1 where x > 0.", infer_same_dtypes),
+      refusing(
+          row("igamma(Operand x, Operand other) -> Tensor",
+              "The regularised lower incomplete gamma function P(x, other); its derivative by x is "
+              "not implemented.",
+              infer_real, igamma_vjp<1>, {{0, bit(1)}, {1, bit(1)}}),
+          bit(0)),
+      refusing(
+          row("igammac(Operand x, Operand other) -> Tensor",
+              "The regularised upper incomplete gamma function Q(x, other); its derivative by x is "
+              "not implemented.",
+              infer_real, igamma_vjp<-1>, {{0, bit(1)}, {1, bit(1)}}),
+          bit(0)),
+      refusing(row("special_zeta(Operand x, Operand other) -> Tensor",
+                   "Hurwitz' zeta function: the sum of (k + other) ** -x; its derivative by x is "
+                   "not implemented.",
+                   infer_real, zeta_vjp, {{0, bit(1)}, {1, bit(1)}}),
+               bit(0)),
+      row("nextafter(Tensor x, Tensor other) -> Tensor",
+          "The next value of the dtype after x, towards other.", infer_floating,
+          [](VjpContext& c) {
+            c.give(0, c.gradient());
+            if (c.needs(1)) c.give(1, zeros(c.builder(), c.operand_layout(1)));
+          }),
+      refusing(plain("heaviside(Tensor x, Tensor values) -> Tensor",
+                     "0 where x < 0, values where x is 0, 1 where x > 0.", infer_same_dtypes)),
       plain("gcd(Tensor x, Tensor other) -> Tensor", "The greatest common divisor, not negative.",
             infer_integers, "defined for integers"),
       plain("lcm(Tensor x, Tensor other) -> Tensor", "The least common multiple, not negative.",

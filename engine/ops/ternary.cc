@@ -69,26 +69,41 @@ Status infer_clamp(InferContext& c) {
   return infer_no_bool(c);
 }
 
-// Inside the limits, both included. min and max get the gradient where they are the result.
+// RULE: numbers as limits leave x no gradient at a limit; tensors share it with x there.
 void clamp_vjp(VjpContext& c) {
   const Var x = c.operand(0), low = c.operand(1), high = c.operand(2), g = c.gradient();
-  const auto both = [](const Var& a, const Var& b) {
-    return a.absent() ? b : b.absent() ? a : binary("logical_and", a, b);
+  const auto both = [](const Var& a, const Var& b) { return binary("logical_and", a, b); };
+  const auto either = [](const Var& a, const Var& b) {
+    return a.absent() ? b : b.absent() ? a : binary("logical_or", a, b);
   };
-  if (c.needs(0)) {
-    const Var inside = both(low.absent() ? Var() : binary("ge", x, low),
-                            high.absent() ? Var() : binary("le", x, high));
-    c.give(0, where(inside, g, Var(0.0)));
+  if (!low.is_tensor() && !high.is_tensor()) {
+    const Var above = low.absent() ? Var() : binary("gt", x, low);
+    const Var below = high.absent() ? Var() : binary("lt", x, high);
+    const Var inside = above.absent() ? below : below.absent() ? above : both(above, below);
+    return c.give(0, where(inside, g, Var(0.0)));
   }
+  const bool two = !low.absent() && !high.absent();
+  const auto at = [&](const Var& limit) {
+    if (limit.absent()) return Var();
+    const Var equal = binary("eq", x, limit);
+    return two ? both(equal, binary("lt", low, high)) : equal;
+  };
+  const Var half = g * Var(0.5), at_low = at(low), at_high = at(high);
+  if (c.needs(0)) {
+    const Var outside = either(low.absent() ? Var() : binary("lt", x, low),
+                               high.absent() ? Var() : binary("gt", x, high));
+    c.give(0, where(outside, Var(0.0), where(either(at_low, at_high), half, g)));
+  }
+  // Not "x < low": a single limit gets the gradient of NaN, too, as an operand of maximum does.
   if (c.needs(1)) {
-    Var wins = binary("lt", x, low);
-    if (!high.absent()) wins = both(wins, binary("gt", high, low));
-    c.give(1, where(wins, g, Var(0.0)));
+    const Var wins = two ? both(binary("lt", x, low), binary("le", low, high))
+                         : unary("logical_not", binary("gt", x, low));
+    c.give(1, where(at_low, half, where(wins, g, Var(0.0))));
   }
   if (c.needs(2)) {
-    Var wins = binary("gt", x, high);
-    if (!low.absent()) wins = binary("logical_or", wins, binary("gt", low, high));
-    c.give(2, where(wins, g, Var(0.0)));
+    const Var wins = two ? either(binary("gt", x, high), binary("gt", low, high))
+                         : unary("logical_not", binary("lt", x, high));
+    c.give(2, where(at_high, half, where(wins, g, Var(0.0))));
   }
 }
 

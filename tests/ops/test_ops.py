@@ -5,7 +5,7 @@ import re
 import pytest
 from errors import ERRORS, LATE_ERRORS
 from rows import COMPOSITES, COVERED_ELSEWHERE, NO_GRADIENT_SAMPLES, ROWS
-from tester import MODES, run
+from tester import MODES, cases, run
 
 
 def named(rows):
@@ -82,3 +82,37 @@ def test_every_op_can_be_timed():
 
     unknown = {name for name, text, row in calls() if text is None and scaled(row, "f32") is None}
     assert not unknown, f"perf has no call of {sorted(unknown)}"
+
+
+# Ops whose floating results are constants for the tape though operands are floating, as in PyTorch.
+CONSTANT = {
+    "detach": "cuts the history", "data": "cuts the history", "bitcast": "reads bytes",
+    "uniform": "random numbers", "normal": "random numbers", "bernoulli_p": "random numbers",
+    "random_from": "random numbers",
+    **dict.fromkeys(["fft.fftfreq", "fft.rfftfreq", "hann_window", "hamming_window", "blackman_window",
+                     "bartlett_window", "kaiser_window"], "the sample's tensor only says the size"),
+    **dict.fromkeys(["special_scaled_modified_bessel_k0", "special_scaled_modified_bessel_k1",
+                     "special_spherical_bessel_j0", "special_airy_ai"], "PyTorch has no derivative"),
+    **{f"special_{kind}": "PyTorch has no derivative" for kind in (
+        *(f"{shifted}chebyshev_polynomial_{k}" for shifted in ("", "shifted_") for k in "tuvw"),
+        "hermite_polynomial_h", "hermite_polynomial_he", "laguerre_polynomial_l", "legendre_polynomial_p")}}
+
+
+@pytest.mark.parametrize("row", [pytest.param(row, id=row.op) for row in {row.op: row for row in ROWS}.values()])
+def test_no_op_becomes_a_constant_silently(lib, row):
+    """Of floating operands that require grad, every floating result does, unless it is listed above."""
+    for case in cases(row, [d for d in row.dtypes if d in ("f32", "f64")][:1]):
+        arguments, _ = case.tensors(lib)
+        arguments = [[wanting(x) for x in each] if isinstance(each, list) else wanting(each) for each in arguments]
+        tensors = [x for each in arguments for x in (each if isinstance(each, list) else [each])
+                   if hasattr(x, "requires_grad")]
+        if not any(x.requires_grad for x in tensors) or any(x.numel() == 0 for x in tensors):
+            continue
+        for result in case.call(lib, arguments):
+            if hasattr(result, "requires_grad") and result.dtype.is_floating_point:
+                assert result.requires_grad == (row.op not in CONSTANT), str(case)
+
+
+def wanting(x):
+    floating = hasattr(x, "requires_grad") and x.dtype.is_floating_point
+    return x.detach().requires_grad_() if floating else x

@@ -524,7 +524,7 @@ nb::dict describe(const OpDef& def) {
   out["revision"] = def.revision;
   out["view"] = def.view != nullptr;
   out["differentiable"] =
-      def.vjp != nullptr || (def.view != nullptr && def.not_differentiable.empty());
+      def.not_differentiable.empty() && (def.vjp != nullptr || def.view != nullptr);
   out["not_differentiable"] = std::string(def.not_differentiable);
   out["internal"] = def.internal;
   out["random"] = def.random;

@@ -16,11 +16,26 @@ from .._out import store
 from .._session import current_session
 
 __all__ = [
-    "Function", "Size", "batched_as", "factory", "function_only", "indices_of", "is_method", "made", "options", "owned",
-    "sizes_of", "tensors_of", "wrap_dim",
+    "Function", "Size", "batched_as", "factory", "function_only", "indices_of", "is_method", "made",
+    "options", "owned", "refusing", "sizes_of", "tensors_of", "tied", "wrap_dim",
 ]
 Size = Sequence[int]
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def refusing(x: Tensor, name: str) -> Tensor:
+    """x as an operand of the function `name`, which is not differentiable: the result requires grad where
+    x does, and a backward through it raises an error."""
+    inexact = x.dtype.is_floating_point or x.dtype.is_complex
+    return ops["refuse_gradient"](x, name) if inexact else x
+
+
+def tied(value: Tensor, source: Tensor) -> Tensor:
+    """value, which depends on source by steps only: its derivative by source, whose shape broadcasts to
+    value's, is zero, or refused where source is `refusing`."""
+    if not (source.requires_grad and _core.grad_mode()):
+        return value
+    return ops["where"](ops["full"](True, (), _core.bool, value.device), value, source)
 
 
 def batched_as(source: Tensor, new: Tensor) -> Tensor:

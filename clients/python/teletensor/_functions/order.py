@@ -9,7 +9,7 @@ from .. import _core, return_types
 from .._convert import tensor
 from .._core import Tensor, ops
 from .._pending import later, numbers_of
-from .common import function_only, wrap_dim
+from .common import function_only, refusing, wrap_dim
 from .creation import full, zeros
 from .indexing import nonzero
 from .typeinfo import promote_types, result_type
@@ -155,7 +155,7 @@ def _starts(rows: Tensor) -> Tensor:
 
 def _distinct(x: Tensor, dim: int | None, in_order: bool) -> tuple[Tensor, Tensor, Tensor]:
     """(distinct elements or slices, the group of each, the size of each group)."""
-    x = x.detach()
+    x = refusing(x, "unique_consecutive" if in_order else "unique")
     rows, row_shape = _groups(x, dim)
     n = rows._shape[0]
     shape = x._shape if dim is None else (n,)

@@ -11,7 +11,7 @@ from .. import _core, return_types
 from .._convert import tensor
 from .._core import Tensor, ops
 from .._pending import later, numbers_of
-from .common import function_only, wrap_dim
+from .common import function_only, refusing, tied, wrap_dim
 from .complex import conj
 from .complex import real as real_part
 from .reductions import std, var
@@ -212,7 +212,7 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
     if weights is not None:
         dtype = _core.float32 if weights.dtype == _core.float32 else _core.float64
     source = ops["expand"](ops["full"](1, (), dtype, input.device), input._shape) if weights is None else (
-        ops["cast"](ops["detach"](weights), dtype))
+        ops["cast"](refusing(weights, "bincount"), dtype))
     at = input if input.dtype == _core.int64 else ops["cast"](input, _core.int64)
 
     def counted(numbers: list[int]) -> Tensor:
@@ -297,10 +297,15 @@ def _place(x: Tensor, edges: Tensor) -> Tensor:
 def histogramdd(input: Tensor, bins: Any, range: Any = None, weight: Tensor | None = None,
                 density: bool = False) -> return_types.histogramdd:
     """Counts of points (the rows of input) in a grid of bins."""
+    return _histogram("histogramdd", input, bins, range, weight, density)
+
+
+def _histogram(name: str, input: Tensor, bins: Any, range: Any, weight: Tensor | None,
+               density: bool) -> return_types.histogramdd:
     if input.dim() < 2:
         raise RuntimeError("torch.histogramdd: input tensor should have at least 2 dimensions, but got "
                            f"{input.dim()}")
-    x = ops["detach"](input)
+    x = refusing(input, name)
     width = x._shape[-1]
     points = ops["reshape"](x, (math.prod(x._shape[:-1]), width))
     columns = [ops["select"](points, 1, i) for i in builtins.range(width)]
@@ -325,7 +330,8 @@ def histogramdd(input: Tensor, bins: Any, range: Any = None, weight: Tensor | No
         outside = beyond if outside is None else ops["logical_or"](outside, beyond)
     index = ops["where"](outside, total, place)
     source = ops["expand"](ops["full"](1, (), x.dtype, x.device), index._shape) if weight is None else (
-        ops["reshape"](ops["detach"](weight), (-1,)))
+        ops["reshape"](refusing(weight, name), (-1,)))
+    source = tied(source, ops["reshape"](ops["select"](x, x.dim() - 1, 0), (-1,)))
     counts = ops["index_add"](ops["full"](0, (total + 1,), x.dtype, x.device), index, source, 0, 1)
     hist: Any = ops["reshape"](ops["slice"](counts, 0, 0, total, 1), shape)
     if density:
@@ -344,7 +350,7 @@ def histogram(input: Tensor, bins: Any = 100, *, range: Any = None, weight: Tens
         raise RuntimeError("histogramdd(): if weight tensor is provided it should have the same shape as "
                            "the input tensor excluding its innermost dimension")
     flat = ops["reshape"](input, (input.numel(), 1))
-    hist, edges = histogramdd(flat, [bins], range, weight, density)
+    hist, edges = _histogram("histogram", flat, [bins], range, weight, density)
     return return_types.histogram(hist, edges[0])
 
 

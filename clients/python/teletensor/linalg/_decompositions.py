@@ -6,6 +6,7 @@ from typing import Any
 
 from .. import return_types
 from .._core import Tensor, ops
+from .._functions.common import refusing
 from ._common import adjoint, identity, settled, wants_gradient
 
 __all__ = [
@@ -148,7 +149,7 @@ def qr(A: Tensor, mode: str = "reduced") -> return_types.linalg_qr:
     Mode "r", and "complete" of matrices with more rows than columns, have no derivative.
     """
     fixed = mode == "r" or (mode == "complete" and A.dim() >= 2 and A._shape[-2] > A._shape[-1])
-    return return_types.linalg_qr(*ops["linalg_qr"](A.detach() if fixed else A, mode))
+    return return_types.linalg_qr(*ops["linalg_qr"](refusing(A, "linalg.qr") if fixed else A, mode))
 
 
 def householder_product(A: Tensor, tau: Tensor) -> Tensor:

@@ -100,7 +100,7 @@ def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """max(0, x) + min(0, alpha * (exp(x / alpha) - 1))."""
     if alpha == 0:
         raise ZeroDivisionError("celu: alpha cannot be 0")
-    negative = tt.expm1(input.clamp(max=0) / alpha) * alpha
+    negative = tt.expm1(tt.where(input > 0, 0.0, input) / alpha) * alpha
     return _into(input, tt.where(input > 0, input, negative), inplace)
 
 
@@ -162,7 +162,8 @@ def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """x moved towards 0 by lambd, and 0 where |x| <= lambd."""
     if lambd < 0:
         raise RuntimeError(f"softshrink: lambda must be at least 0, but found {lambd}")
-    return input - input.clamp(-lambd, lambd)
+    result: Tensor = tt.where(input.abs() > lambd, input - tt.sign(input) * lambd, input - input)
+    return result
 
 
 def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:

@@ -11,6 +11,7 @@ from typing import Any
 import teletensor as tt
 
 from ... import _ops
+from ..._functions.common import tied
 from ..._tensor import Tensor
 from ._sizes import Size, sizes
 from .pooling import adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d
@@ -401,7 +402,8 @@ def grid_sample(
         return _channels_first(_bicubic(flat, last_first, shape, padding_mode, align), sizes)
     places = [_source(x, n, padding_mode, align) for x, n in zip(last_first, shape, strict=True)]
     if mode == "nearest":
-        return _channels_first(_take(flat, [tt.round(p) for p in places], shape), sizes)
+        found = _take(flat, [tt.round(p) for p in places], shape)
+        return _channels_first(tied(found, last_first[0].reshape((-1, 1))), sizes)
     low = [tt.floor(p.detach()) for p in places]
     result: Tensor | None = None
     for corner in range(2**spatial):
