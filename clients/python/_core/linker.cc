@@ -122,7 +122,8 @@ void Linker::block(const Pieces& pieces, Block& out, Tape* tape) {
 }
 
 std::vector<View> Linker::inlined(const Program& piece, const std::vector<View>& parameters,
-                                  const std::string& line, Block& out) {
+                                  const std::string& line, Block& out,
+                                  std::vector<ValueId>* rebound) {
   std::vector<ValueId> value(piece.values.size(), program::kNoValue);
   std::vector<std::int64_t> moved(piece.values.size(), 0);
   for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -174,13 +175,73 @@ std::vector<View> Linker::inlined(const Program& piece, const std::vector<View>&
   program_.random_steps += piece.random_steps;
   std::vector<View> results;
   for (const View& view : piece.body.results) results.push_back(renamed(view));
+  if (rebound != nullptr) {
+    for (const program::Rebind& r : piece.rebinds) rebound->push_back(value[r.value]);
+  }
   return results;
+}
+
+// ---------------------------------------------------------------- writes in place
+
+void Linker::rebind(ValueId old, ValueId now) {
+  for (auto& [handle, view] : names_) {
+    if (view.value == old) view.value = now;
+  }
+  for (auto& [first, last] : rebound_) {
+    if (last == old) last = now;
+  }
+  rebound_.emplace(old, now);
+}
+
+ValueId Linker::present(ValueId old) const {
+  const auto found = rebound_.find(old);
+  return found == rebound_.end() ? old : found->second;
+}
+
+void Linker::overwrite(Block& out, ValueId old, const View& with) {
+  static const ops::OpRef op("copy");
+  const View view = whole(old);
+  Step step;
+  step.op = op;
+  step.operands = {tensor(view), tensor(with)};
+  const View result = like(view);
+  step.results.push_back({result, 0});
+  out.steps.push_back(std::move(step));
+  rebind(old, result.value);
+}
+
+void Linker::written_by(const Pieces& pieces, std::set<ValueId>& written) const {
+  for (const Piece& piece : pieces) {
+    if (piece.kind == Piece::Kind::kSegment) {
+      for (const program::Rebind& r : piece.program->rebinds) {
+        const auto found = names_.find(piece.fixed[r.parameter]);
+        if (found != names_.end()) written.insert(found->second.value);
+      }
+    }
+    for (const Pieces& inner : piece.blocks) written_by(inner, written);
+  }
+}
+
+void Linker::rebinds() {
+  const auto& parameters = program_.body.parameters;
+  for (std::uint32_t i = 0; i < parameters.size(); ++i) {
+    const ValueId now = present(parameters[i].value);
+    if (now != parameters[i].value) program_.rebinds.push_back({i, now});
+  }
 }
 
 void Linker::segment(const Piece& piece, Block& out, Tape* tape) {
   std::vector<View> parameters;
   for (const Handle* h : piece.fixed) parameters.push_back(of(*h));
-  const std::vector<View> results = inlined(*piece.program, parameters, piece.line, out);
+  std::vector<ValueId> rebound;
+  const std::vector<View> results = inlined(*piece.program, parameters, piece.line, out, &rebound);
+  for (std::size_t i = 0; i < rebound.size(); ++i) {
+    const ValueId old = parameters[piece.program->rebinds[i].parameter].value;
+    rebind(old, rebound[i]);
+    for (View& view : parameters) {
+      if (view.value == old) view.value = rebound[i];
+    }
+  }
   for (std::size_t i = 0; i < piece.made.size(); ++i) {
     const autograd::TracedOutput& output = piece.outputs[i];
     names_[piece.made[i]] = output.is_input ? parameters[output.index] : results[output.index];
@@ -197,18 +258,35 @@ void Linker::branch(const Piece& piece, Block& out, Tape* tape) {
   Step step;
   step.kind = Step::Kind::kIf;
   step.operands.push_back(tensor(of(*piece.test)));
+  std::set<ValueId> written;
+  for (const int side : {0, 1}) written_by(piece.blocks[side], written);
   for (const int side : {0, 1}) {
     Block inner;
+    const auto names = names_;
+    const auto outer = std::exchange(rebound_, {});
     block(piece.blocks[side], inner, nullptr);
     for (const Handle* h : piece.given[side]) inner.results.push_back(of(*h));
+    for (const ValueId v : written) {
+      const View last = whole(present(v));
+      inner.results.push_back(last.value == v ? own(inner, last) : last);
+    }
     step.blocks.push_back(std::move(inner));
+    names_ = names;
+    rebound_ = outer;
   }
   for (std::size_t i = 0; i < piece.results.size(); ++i) {
     const View view = like(step.blocks[0].results[i]);
     names_[piece.results[i]] = view;
     step.results.push_back({view, -1});
   }
+  std::vector<View> last;
+  for (const ValueId v : written) {
+    last.push_back(like(whole(v)));
+    step.results.push_back({last.back(), -1});
+  }
   out.steps.push_back(std::move(step));
+  std::size_t at = 0;
+  for (const ValueId v : written) overwrite(out, v, last[at++]);
   if (tape != nullptr && !piece.carried.empty()) tape->push_back({&piece, {}, {}});
 }
 
@@ -220,24 +298,48 @@ void Linker::loop(const Piece& piece, Block& out, Tape* tape) {
     operands.push_back(of(*h));
     step.operands.push_back(tensor(operands.back()));
   }
+  // Storages that a round writes to are carried as well, whole.
+  std::set<ValueId> written;
+  for (const Pieces& inner : piece.blocks) written_by(inner, written);
+  for (const ValueId v : written) step.operands.push_back(tensor(whole(v)));
   for (const int b : {0, 1}) {
     Block inner;
+    const auto names = names_;
+    const auto outer = std::exchange(rebound_, {});
     for (std::size_t i = 0; i < operands.size(); ++i) {
       inner.parameters.push_back(like(operands[i]));
       names_[piece.parameters[b][i]] = inner.parameters.back();
     }
+    std::vector<ValueId> begun;
+    for (const ValueId v : written) {
+      inner.parameters.push_back(like(whole(v)));
+      begun.push_back(inner.parameters.back().value);
+      rebind(v, begun.back());
+    }
+    rebound_.clear();
     block(piece.blocks[b], inner, nullptr);
     if (b == 0) {
       inner.results.push_back(of(*piece.test));
     } else {
       for (const Handle* h : piece.given[1]) inner.results.push_back(of(*h));
+      for (const ValueId v : begun) {
+        const View last = whole(present(v));
+        inner.results.push_back(last.value == v ? own(inner, last) : last);
+      }
     }
     step.blocks.push_back(std::move(inner));
+    names_ = names;
+    rebound_ = outer;
   }
   for (std::size_t i = 0; i < operands.size(); ++i) {
     const View view = like(operands[i]);
     names_[piece.results[i]] = view;
     step.results.push_back({view, -1});
+  }
+  std::vector<View> last;
+  for (const ValueId v : written) {
+    last.push_back(like(whole(v)));
+    step.results.push_back({last.back(), -1});
   }
   if (tape != nullptr && !piece.carried.empty()) {
     Done& done = tape->emplace_back();
@@ -251,6 +353,8 @@ void Linker::loop(const Piece& piece, Block& out, Tape* tape) {
     for (const View& record : done.records) step.results.push_back({record, -1});
   }
   out.steps.push_back(std::move(step));
+  std::size_t at = 0;
+  for (const ValueId v : written) overwrite(out, v, last[at++]);
 }
 
 }  // namespace teletensor::client

@@ -55,6 +55,8 @@ class Linker {
 
   void input(const Handle& h);
   void output(const Handle& h) { program_.body.results.push_back(of(h)); }
+  // The parameters that the program has written to in place.
+  void rebinds();
   // The tensors of a run of pieces, and what their gradients need of it.
   struct Done {
     const Piece* piece;
@@ -88,10 +90,21 @@ class Linker {
   void loop(const Piece& piece, program::Block& out, Tape* tape);
   void block(const Pieces& pieces, program::Block& out, Tape* tape);
 
+  // ---- writes in place
+  // Storage `old` holds `now` from here on, under all of its names.
+  void rebind(program::ValueId old, program::ValueId now);
+  // The present value of a storage that held `old` when the innermost block began.
+  program::ValueId present(program::ValueId old) const;
+  // Overwrites the storage that holds `old` with the contents of `with`.
+  void overwrite(program::Block& out, program::ValueId old, const program::View& with);
+  // The values, of storages that are there already, which these pieces write to in place.
+  void written_by(const Pieces& pieces, std::set<program::ValueId>& written) const;
+
   // The steps of a program whose parameters are these; its results.
   std::vector<program::View> inlined(const program::Program& piece,
                                      const std::vector<program::View>& parameters,
-                                     const std::string& line, program::Block& out);
+                                     const std::string& line, program::Block& out,
+                                     std::vector<program::ValueId>* rebound = nullptr);
   program::View emit(program::Block& out, std::string_view op,
                      std::vector<program::StepOperand> operands,
                      const core::Attributes& attributes = {});
@@ -107,7 +120,8 @@ class Linker {
   const Linker* const forward_;
   program::Program program_;
   std::map<const Handle*, program::View> names_;
-  std::map<program::ValueId, program::View> imported_;  // by value of the forward
+  std::map<program::ValueId, program::ValueId> rebound_;  // in the block under way, at its end
+  std::map<program::ValueId, program::View> imported_;    // by value of the forward
   std::vector<std::pair<program::ValueId, program::View>> saved_;
   std::vector<program::View> seeds_;
   int inside_ = 0;  // blocks of the backward

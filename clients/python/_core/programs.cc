@@ -594,6 +594,14 @@ void bind_programs(nb::module_& m) {
       .def_prop_ro("steps", [](PyProgram& p) { return p.program().body.steps.size(); })
       .def_prop_ro("numbers", [](PyProgram& p) { return p.program().numbers.size(); })
       .def_prop_ro("rebinds", [](PyProgram& p) { return p.program().rebinds.size(); })
+      .def_prop_ro(
+          "rebound",
+          [](PyProgram& p) {
+            std::vector<std::uint32_t> out;
+            for (const auto& r : p.program().rebinds) out.push_back(r.parameter);
+            return out;
+          },
+          "The parameters that it writes to in place.")
       .def_prop_ro("results", [](PyProgram& p) { return p.program().body.results.size(); })
       .def_prop_ro("random_steps", [](PyProgram& p) { return p.program().random_steps; })
       .def(

@@ -25,6 +25,7 @@ Linker linked(const std::string& name, const Pieces& pieces, nb::list inputs, nb
   for (nb::handle each : inputs) linker.input(handle_at(each));
   linker.run(pieces, tape);
   for (nb::handle each : outputs) linker.output(handle_at(each));
+  linker.rebinds();
   return linker;
 }
 
@@ -111,6 +112,10 @@ void bind_scripts(nb::module_& m) {
       },
       nb::arg("session"), nb::arg("tensor"), nb::arg("requires_grad") = false,
       "A stand-in of the same layout.");
+  m.def(
+      "one_storage",
+      [](nb::handle a, nb::handle b) { return handle_at(a).cell == handle_at(b).cell; },
+      "Do the two tensors lie in the same memory?");
   m.def("tracing", [](PySession& session) { return session.tracer() != nullptr; });
   m.def("alive_in_trace", [](PySession& session) {
     nb::list out;

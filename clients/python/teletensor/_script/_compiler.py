@@ -6,63 +6,28 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
+import itertools
 import operator
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, cast
 
 from .. import _core
 from .._core import Tensor
 from .._session import Session, _sessions
 from .._tree import flatten, unflatten
+from . import _trees as trees
+from ._frames import Frame, Leave, NoGradient, StandIn
 from ._source import ScriptError, Source
+from ._values import CHANGES, Values, tensors_of
 
 __all__ = ["Compiler", "NoGradient", "ScriptError"]
 
-_BINARY = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Pow: operator.pow,
-    ast.MatMult: operator.matmul, ast.BitAnd: operator.and_, ast.BitOr: operator.or_,
-    ast.BitXor: operator.xor, ast.LShift: operator.lshift, ast.RShift: operator.rshift,
-}
-_COMPARE = {
-    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
-    ast.Gt: operator.gt, ast.GtE: operator.ge,
-}
-_UNARY = {ast.USub: operator.neg, ast.UAdd: operator.pos, ast.Invert: operator.invert}
+_SHARED = ("writes in place to a tensor that a branch or a loop on a tensor has assigned, and that may be "
+           "another variable's tensor as well; make a new one")
 MOST_ROUNDS = 256  # of a `for` over Python values: they are written out
 MOST_DEPTH = 32  # of calls
 _MISSING = object()
-
-
-class _Leave(Exception):
-    """`break` or `continue` in a loop that is written out."""
-
-    def __init__(self, frame: _Frame, node: ast.stmt) -> None:
-        self.frame, self.node = frame, node
-
-
-class NoGradient(Exception):
-    """The gradients of this function cannot be a program."""
-
-
-class _StandIn(Session):
-    """A session without a daemon, which the stand-ins live in."""
-
-    def __init__(self, core: Any, devices: list[str]) -> None:
-        self._core = core
-        self.devices = devices
-        self._inline = 1 << 30
-        self._closed = True
-        self._pid = -1
-        self.name = "script"
-
-
-class _Frame:
-    """One function's variables while its tree is walked."""
-
-    def __init__(self, source: Source, variables: dict[str, Any]) -> None:
-        self.source = source
-        self.variables = variables
+_BOOL: Any = ast.Constant(value=cast(Any, bool))
 
 
 class Compiler:
@@ -75,7 +40,7 @@ class Compiler:
             credit_upto=1 << 62, credit_bytes=1 << 62, frame_bytes=1 << 20, frame_commands=4096,
             frame_items=1 << 16, inline_bytes=1 << 20, quota=0, keeps=False,
             retained_bytes=0)
-        self._session = _StandIn(core, real.devices)
+        self._session = StandIn(core, real.devices)
         core.owner = lambda: self._session
         self._core = core
         self._real = real._core
@@ -88,7 +53,9 @@ class Compiler:
         self._blocks = 0
         self._depth = 0
         self._line = ""
+        self._frames: list[Frame] = []
         self._kept: list[Any] = []
+        self._values = Values()
 
     # ---- pieces
 
@@ -105,6 +72,7 @@ class Compiler:
                 [self.stand_in(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves], spec)
             self._stand_ins.clear()  # read from outside, the same tensor is another input
             self._arguments = False
+            self._values.outside([given, named])
             self._open()
             result = self._call(function, given, named)
             outputs: list[Tensor] = []
@@ -150,8 +118,11 @@ class Compiler:
         traced = _core.end_trace(self._core, alive, self._ordinal, self._line, keep=self._gradients)
         program = traced["program"]
         if program.rebinds:
-            raise ScriptError(f"{self._line}: script: writes in place to a tensor from before a branch, "
-                              "a loop or the call; make a new one")
+            fixed = program.fixed()
+            if any(self._values.may_be_shared(fixed[i]) for i in program.rebound):
+                raise ScriptError(f"{self._line}: script: {_SHARED}")
+            if self._gradients:
+                raise NoGradient
         if program.random_steps and self._loops:
             raise ScriptError(f"{self._line}: script: random numbers inside a loop on a tensor")
         if program.random_steps and self._blocks and self._gradients:
@@ -187,7 +158,7 @@ class Compiler:
             return self.stand_in(value)
         import teletensor as tt
 
-        return tt.tensor(value)
+        return self._values.number(tt.tensor(value))
 
     # ---- calls
 
@@ -220,9 +191,11 @@ class Compiler:
                 variables[name] = parameter.default
         self._depth += 1
         line = self._line
+        self._frames.append(Frame(source, variables))
         try:
-            found, value = self._block(_Frame(source, variables), source.tree.body)
+            found, value = self._block(self._frames[-1], source.tree.body)
         finally:
+            self._frames.pop()
             self._depth -= 1
             self._line = line
         return value if found else None
@@ -246,14 +219,14 @@ class Compiler:
 
     # ---- statements: (True, value) where the block has returned
 
-    def _block(self, frame: _Frame, body: list[ast.stmt]) -> tuple[bool, Any]:
+    def _block(self, frame: Frame, body: list[ast.stmt]) -> tuple[bool, Any]:
         for i, node in enumerate(body):
             self._line = frame.source.place(node).rpartition(":")[0]
             if isinstance(node, ast.If):
                 test = self._test(frame, node.test)
                 if not isinstance(test, Tensor):
                     found, value = self._block(frame, node.body if test else node.orelse)
-                elif _returns(node.body) or _returns(node.orelse):
+                elif trees.returns(node.body) or trees.returns(node.orelse):
                     # The rest of the function belongs to the side that goes on.
                     rest = body[i + 1:]
                     return True, self._branch(frame, node, test, node.body + rest,
@@ -267,7 +240,7 @@ class Compiler:
                 return True, value
         return False, None
 
-    def _statement(self, frame: _Frame, node: ast.stmt) -> tuple[bool, Any]:
+    def _statement(self, frame: Frame, node: ast.stmt) -> tuple[bool, Any]:
         if isinstance(node, ast.Return):
             return True, None if node.value is None else self._value(frame, node.value)
         if isinstance(node, ast.Assign):
@@ -278,17 +251,13 @@ class Compiler:
             if node.value is not None:
                 self._assign(frame, node.target, self._value(frame, node.value))
         elif isinstance(node, ast.AugAssign):
-            if not isinstance(node.target, ast.Name):
-                raise frame.source.fail(node, "only variables can be assigned to")
-            now = self._name(frame, node.target)
-            value = self._value(frame, node.value)
-            self._assign(frame, node.target, self._apply(frame, node, _BINARY, node.op, now, value))
+            self._augment(frame, node)
         elif isinstance(node, ast.While):
             self._while(frame, node)
         elif isinstance(node, ast.For):
             return self._for(frame, node)
         elif isinstance(node, (ast.Break, ast.Continue)):
-            raise _Leave(frame, node)
+            raise Leave(frame, node)
         elif isinstance(node, ast.Expr):
             if not isinstance(node.value, ast.Constant):
                 self._value(frame, node.value)
@@ -299,42 +268,105 @@ class Compiler:
             if not test:
                 raise frame.source.fail(node, "this assertion does not hold")
         elif not isinstance(node, ast.Pass):
-            raise frame.source.fail(node, f"`{_word(node)}` is not supported")
+            raise frame.source.fail(node, f"`{trees.word(node)}` is not supported")
         return False, None
 
-    def _assign(self, frame: _Frame, target: ast.expr, value: Any) -> None:
+    def _assign(self, frame: Frame, target: ast.expr, value: Any) -> None:
         if isinstance(target, ast.Name):
             frame.variables[target.id] = value
             return
+        if isinstance(target, ast.Subscript):
+            owner, at, _ = self._element(frame, target)
+            if not isinstance(owner, Tensor):
+                raise frame.source.fail(target, "only variables and elements of tensors can be assigned to")
+            self._guarded(frame, target, operator.setitem, owner, at, value)
+            return
         if not isinstance(target, (ast.Tuple, ast.List)):
-            raise frame.source.fail(target, "only variables can be assigned to")
+            raise frame.source.fail(target, "only variables and elements of tensors can be assigned to")
         if isinstance(value, Tensor):
             value = value.unbind(0)
-        values = list(value)
-        if len(values) != len(target.elts):
-            raise frame.source.fail(target, f"{len(values)} values for {len(target.elts)} names")
-        for each, one in zip(target.elts, values, strict=True):
-            self._assign(frame, each, one)
+        values = self._guarded(frame, target, list, value)
+        names = target.elts
+        starred = [i for i, each in enumerate(names) if isinstance(each, ast.Starred)]
+        if starred and len(values) >= len(names) - 1:
+            at, end = starred[0], starred[0] + len(values) - len(names) + 1
+            values[at:end] = [values[at:end]]
+        if len(values) != len(names):
+            raise frame.source.fail(target, f"{len(values)} values for {len(names)} names")
+        for each, one in zip(names, values, strict=True):
+            self._assign(frame, each.value if isinstance(each, ast.Starred) else each, one)
 
-    def _test(self, frame: _Frame, node: ast.expr) -> Any:
-        test = self._value(frame, node)
-        if isinstance(test, Tensor):
-            test = self.stand_in(test)
-            if test.numel() != 1:
-                raise frame.source.fail(node, f"a condition of shape {tuple(test._shape)} is ambiguous")
-            test = (test != 0 if test.dtype != _core.bool else test).reshape(())
-            return self._own(test)
-        return test
+    def _element(self, frame: Frame, node: ast.Subscript) -> tuple[Any, Any, bool]:
+        """What is indexed, the index, and whether that is a place that the data decides: it is a vector
+        of one place then."""
+        owner, at = self._value(frame, node.value), self._value(frame, node.slice)
+        place = isinstance(owner, Tensor) and isinstance(at, Tensor) and at.ndim == 0 and (
+            at.dtype != _core.bool)
+        return owner, self.stand_in(at).reshape(1) if place else at, place
+
+    def _augment(self, frame: Frame, node: ast.AugAssign) -> None:
+        """`target op= value`: writes a tensor or a list in place, gives other values a new one."""
+        target = node.target
+        at: Any = None
+        owner: Any = None
+        if isinstance(target, ast.Name):
+            now = self._name(frame, target)
+        elif isinstance(target, ast.Attribute):
+            now = self._value(frame, target)
+        else:
+            owner, at, _ = self._element(frame, target)
+            now = self._guarded(frame, target, operator.getitem, owner, at)
+        value = self._value(frame, node.value)
+        if isinstance(now, Tensor) and not self._values.is_number(now):
+            if self._values.may_be_shared(now):
+                raise frame.source.fail(node, _SHARED)
+            if isinstance(target, ast.Name) and self._is_alone(frame, target.id):
+                now = now.clone()  # nobody sees that it is another tensor
+            new = self._apply(frame, node, trees.INPLACE, node.op, now, value)
+        elif isinstance(now, (list, dict, set)):
+            self._may_change(frame, node, now)
+            new = self._apply(frame, node, trees.INPLACE, node.op, now, value)
+        else:
+            new = self._apply(frame, node, trees.BINARY, node.op, now, value)
+        if isinstance(target, ast.Name):
+            frame.variables[target.id] = new
+        elif isinstance(owner, Tensor):
+            self._guarded(frame, node, operator.setitem, owner, at, new)
+        elif new is not now:
+            raise frame.source.fail(node, "only variables and elements of tensors can be assigned to")
+
+    def _is_alone(self, frame: Frame, name: str) -> bool:
+        """Is this variable the only name of its tensor's memory?"""
+        tensor = frame.variables.get(name)
+        others = [value for each in self._frames for key, value in each.variables.items()
+                  if each is not frame or key != name]
+        return isinstance(tensor, Tensor) and not any(
+            _core.one_storage(tensor, each) for each in self._known(others))
+
+    def _known(self, values: Iterable[Any]) -> list[Tensor]:
+        """The tensors among these values, and those that were there before the call."""
+        return [*tensors_of(values), *(stand_in for _, stand_in, _ in self.inputs)]
+
+    def _may_change(self, frame: Frame, node: ast.AST, container: Any) -> None:
+        if self._values.is_outside(container):
+            raise frame.source.fail(
+                node, f"changes a {type(container).__name__} from before the call or from before a branch "
+                      "or a loop on a tensor; make a new one")
+
+    def _test(self, frame: Frame, node: ast.expr) -> Any:
+        test = self._condition(frame, node)
+        return self._own(self._truth(frame, node, test)) if isinstance(test, Tensor) else test
 
     # ---- branches and loops on tensors
 
-    def _inside(self, run: Callable[[], Any]) -> tuple[list[Any], Any]:
-        """A block of its own: its nodes, and what `run` gives."""
+    def _inside(self, before: dict[str, Any], run: Callable[[], Any]) -> tuple[list[Any], Any]:
+        """A block of its own, after these variables: its nodes, and what `run` gives."""
         outer, self._nodes = self._nodes, []
         self._blocks += 1
         self._open()
         try:
-            value = run()
+            with self._values.block(before):
+                value = run()
             self._close()
             return self._nodes, value
         finally:
@@ -342,7 +374,7 @@ class Compiler:
             self._blocks -= 1
             self._nodes = outer
 
-    def _branch(self, frame: _Frame, node: ast.If, test: Tensor, yes: list[ast.stmt],
+    def _branch(self, frame: Frame, node: ast.If, test: Tensor, yes: list[ast.stmt],
                 no: list[ast.stmt], returning: bool) -> Any:
         self._close()
         before = dict(frame.variables)
@@ -352,55 +384,72 @@ class Compiler:
                 frame.variables = dict(before)
                 try:
                     found, value = self._block(frame, body)
-                except _Leave as leave:
+                except Leave as leave:
                     raise leave.frame.source.fail(
-                        leave.node, f"`{_word(leave.node)}` under a condition on a tensor, in a loop on "
-                                    "Python values") from None
+                        leave.node, f"`{trees.word(leave.node)}` under a condition on a tensor, in a loop "
+                                    "on Python values") from None
                 outputs: list[Tensor] = []
                 if returning:
-                    if not found and _returns(yes + no):
+                    if not found and trees.returns(yes + no):
                         value = None
                     shape = self._shape_of(value, outputs)
-                    return shape, [self._own(t) for t in outputs]
-                return frame.variables, None
+                    return shape, [self._own(t) for t in outputs], self._shared(outputs, before)
+                return frame.variables, None, None
 
-            sides.append(self._inside(run))
+            sides.append(self._inside(before, run))
         frame.variables = dict(before)
+        numbers: set[int] = set()
         if not returning:
-            sides = self._joined(frame, node, before, sides)
-        (nodes_yes, (shape, outs_yes)), (nodes_no, (other, outs_no)) = sides
+            sides, numbers = self._joined(frame, node, before, sides)
+        (nodes_yes, (shape, outs_yes, shared_yes)), (nodes_no, (other, outs_no, shared_no)) = sides
         if shape != other:
-            raise frame.source.fail(node, f"the two ways of this `if` give {_show(shape)} and "
-                                          f"{_show(other)}")
+            raise frame.source.fail(node, f"the two ways of this `if` give {trees.show(shape)} and "
+                                          f"{trees.show(other)}")
         self._same(frame, node, outs_yes, outs_no, "the two ways of this `if`")
         results = [self._like(a, a.requires_grad or b.requires_grad)
                    for a, b in zip(outs_yes, outs_no, strict=True)]
+        for i, result in enumerate(results):
+            if i in numbers:
+                self._values.number(result)
+            elif shared_yes[i] or shared_no[i]:
+                self._values.share(result)
         self._nodes.append(("if", test, nodes_yes, outs_yes, nodes_no, outs_no, results))
         self._open()
         if returning:
-            return _rebuild(shape, results)
-        frame.variables = {**before, **_rebuild(shape, results)}
+            return trees.rebuild(shape, results)
+        frame.variables = {**before, **trees.rebuild(shape, results)}
         return None
 
-    def _either(self, frame: _Frame, node: ast.IfExp, test: Tensor) -> Any:
-        """`a if test else b` on a tensor: an `if` that assigns."""
+    def _either(self, frame: Frame, node: ast.expr, test: Tensor, yes: ast.expr, no: ast.expr) -> Any:
+        """`yes if test else no` on a tensor: an `if` that assigns."""
         def side(value: ast.expr) -> list[ast.stmt]:
-            return [_at(node, ast.Assign(targets=[ast.Name(id=".either")], value=value))]
+            return [trees.placed(node, ast.Assign(targets=[ast.Name(id=".either")], value=value))]
 
-        branch = _at(node, ast.If(test=node.test, body=side(node.body), orelse=side(node.orelse)))
+        frame.variables.pop(".either", None)
+        branch = trees.placed(node, ast.If(test=node, body=side(yes), orelse=side(no)))
         self._branch(frame, branch, test, branch.body, branch.orelse, returning=False)
         return frame.variables.pop(".either")
 
-    def _joined(self, frame: _Frame, node: ast.If, before: dict[str, Any], sides: list[Any]
-                ) -> list[Any]:
-        """The variables that the sides leave, each in a block's last piece."""
+    def _shared(self, tensors: list[Tensor], before: dict[str, Any]) -> list[bool]:
+        """Of what a block gives: does it lie in the memory of a tensor from before, or of another one
+        that the block gives?"""
+        known = self._known(before.values())
+        return [any(_core.one_storage(t, each) for each in known)
+                or any(_core.one_storage(t, each) for j, each in enumerate(tensors) if j != i)
+                for i, t in enumerate(tensors)]
+
+    def _joined(self, frame: Frame, node: ast.If, before: dict[str, Any], sides: list[Any]
+                ) -> tuple[list[Any], set[int]]:
+        """The variables that the sides leave, each in a block's last piece; the places of those tensors
+        that are numbers in Python."""
         names = [name for name in dict.fromkeys([*sides[0][1][0], *sides[1][1][0]])
                  if any(side[1][0].get(name, _MISSING) is not before.get(name, _MISSING)
                         for side in sides)]
         names = [n for n in names if all(n in side[1][0] for side in sides)]
         # Tensors where a side has one, or where numbers differ.
         joined = []
-        for nodes, (variables, _) in sides:
+        numbers: set[int] = set()
+        for nodes, (variables, _, _) in sides:
             outer, self._nodes = self._nodes, nodes
             self._open()
             try:
@@ -414,27 +463,31 @@ class Compiler:
                     chosen[name] = self._tensor(value) if number and not same else value
                 outputs: list[Tensor] = []
                 shape = self._shape_of(chosen, outputs)
+                shared = self._shared(outputs, before)
                 outputs = [self._own(t) for t in outputs]
                 self._close()
-                joined.append((self._nodes, (shape, outputs)))
+                joined.append((self._nodes, (shape, outputs, shared)))
+                numbers = {shape[1][name] for name in names if isinstance(shape[1][name], int) and all(
+                    self._values.is_number(side[1][0][name]) for side in sides)}
             finally:
                 _core.abandon_trace(self._core)
                 self._nodes = outer
-        return joined
+        return joined, numbers
 
-    def _same(self, frame: _Frame, node: ast.AST, a: list[Tensor], b: list[Tensor], what: str) -> None:
+    def _same(self, frame: Frame, node: ast.AST, a: list[Tensor], b: list[Tensor], what: str) -> None:
         for x, y in zip(a, b, strict=True):
             if x.dtype != y.dtype or x._shape != y._shape or x.device != y.device:
                 raise frame.source.fail(
-                    node, f"{what} give tensors of two types: {_type(x)} and {_type(y)}")
+                    node, f"{what} give tensors of two types: {trees.type_text(x)} and "
+                          f"{trees.type_text(y)}")
 
-    def _while(self, frame: _Frame, node: ast.While) -> None:
+    def _while(self, frame: Frame, node: ast.While) -> None:
         if node.orelse:
             raise frame.source.fail(node, "`else` of a loop is not supported")
-        if _returns(node.body):
+        if trees.returns(node.body):
             raise frame.source.fail(node, "`return` inside a loop is not supported")
-        names = [n for n in dict.fromkeys(_assigned(node.body)) if n in frame.variables]
-        if not _on_tensor(self, frame, node.test):
+        names = [n for n in trees.assigned(node.body) if n in frame.variables]
+        if not isinstance(self._test(frame, node.test), Tensor):
             rounds = 0
             while self._test(frame, node.test):
                 if self._round(frame, node.body)[0]:
@@ -444,46 +497,75 @@ class Compiler:
                     raise frame.source.fail(node, f"more than {MOST_ROUNDS} rounds of a loop on Python "
                                                   "numbers, which are written out")
             return
-        if any(isinstance(each, (ast.Break, ast.Continue)) for each in _own_steps(node.body)):
-            self._while(frame, _without_leaving(frame, node))
+        if any(isinstance(each, (ast.Break, ast.Continue)) for each in trees.own_steps(node.body)):
+            self._while(frame, trees.without_leaving(frame.variables, node))
             return
+        # Tensors that are only written to in place stay the tensors that they are.
+        anew = trees.assigned(node.body, augmented=False)
+        names = [n for n in names if n in anew or not isinstance(frame.variables[n], Tensor)
+                 or self._values.is_number(frame.variables[n]) or self._is_alone(frame, n)]
         for name in names:
             value = frame.variables[name]
             if not isinstance(value, (Tensor, bool, int, float)):
                 raise frame.source.fail(node, f"{name!r} changes in this loop and is no tensor or number")
-        operands = [self._own(self._tensor(frame.variables[n])) for n in names]
-        self._close()
         before = dict(frame.variables)
+        number = [self._values.is_number(before[n]) for n in names]
+        own = [self._is_alone(frame, n) for n in names]
+        operands = [self._own(self._tensor(before[n])) for n in names]
+        self._close()
         heads = [self._like(t, False) for t in operands]
         flags = [t.requires_grad for t in operands]
         self._loops += 1
+
+        def marked(made: list[Tensor], shared: list[bool]) -> list[Tensor]:
+            for tensor, is_number, is_own, is_shared in zip(made, number, own, shared, strict=True):
+                if is_number:
+                    self._values.number(tensor)
+                elif not is_own or is_shared:
+                    self._values.share(tensor)
+            return made
+
+        nothing = [False] * len(names)
+        marked(heads, nothing)
 
         def condition() -> Any:
             frame.variables = {**before, **dict(zip(names, heads, strict=True))}
             return self._test(frame, node.test)
 
         def rest() -> Any:
-            frame.variables = {**before, **dict(zip(names, bodies, strict=True))}
+            variables = {**before, **dict(zip(names, bodies, strict=True))}
+            frame.variables = dict(variables)
             self._block(frame, node.body)
-            return [self._own(self._tensor(frame.variables[n])) for n in names]
+            found = [self._tensor(frame.variables[n]) for n in names]
+            shared = [self._shared([t], {m: v for m, v in variables.items() if m != n})[0]
+                      for n, t in zip(names, found, strict=True)]
+            return [self._own(t) for t in found], shared
 
-        head_nodes, test = self._inside(condition)
+        head_nodes, test = self._inside(before, condition)
+        if trees.written(head_nodes):
+            raise frame.source.fail(node.test, "the condition of this loop writes to a tensor in place")
         while True:
-            bodies = [self._like(t, flag) for t, flag in zip(operands, flags, strict=True)]
-            body_nodes, outs = self._inside(rest)
+            bodies = marked([self._like(t, flag) for t, flag in zip(operands, flags, strict=True)],
+                            nothing)
+            body_nodes, (outs, shared) = self._inside(before, rest)
             self._same(frame, node, operands, outs, "a round of this loop and what it begins with")
             found = [flag or t.requires_grad for flag, t in zip(flags, outs, strict=True)]
             if found == flags:
                 break
             flags = found  # what a round makes of parameters has a gradient in the next
         self._loops -= 1
-        results = [self._like(t, flag) for t, flag in zip(operands, flags, strict=True)]
+        copied = tensors_of(before[n] for n in names)
+        if any(_core.one_storage(t, each) for t in trees.written(body_nodes) for each in copied):
+            raise frame.source.fail(
+                node, "this loop writes in place to a tensor that lies in the memory of another one, which "
+                      "it assigns anew; make a new one")
+        results = marked([self._like(t, flag) for t, flag in zip(operands, flags, strict=True)], shared)
         self._nodes.append(("while", operands, heads, head_nodes, test, bodies, body_nodes, outs,
                             results))
         frame.variables = {**before, **dict(zip(names, results, strict=True))}
         self._open()
 
-    def _for(self, frame: _Frame, node: ast.For) -> tuple[bool, Any]:
+    def _for(self, frame: Frame, node: ast.For) -> tuple[bool, Any]:
         if node.orelse:
             raise frame.source.fail(node, "`else` of a loop is not supported")
         call = node.iter
@@ -496,6 +578,8 @@ class Compiler:
             values = self._value(frame, call)
             if isinstance(values, Tensor):
                 values = values.unbind(0)
+        if not hasattr(values, "__len__"):  # enumerate, zip, reversed, ...
+            values = self._guarded(frame, call, lambda: list(itertools.islice(values, MOST_ROUNDS + 1)))
         if len(values) > MOST_ROUNDS:
             raise frame.source.fail(node, f"{len(values)} rounds of a loop on Python values: at most "
                                           f"{MOST_ROUNDS} are written out; loop on a tensor instead")
@@ -508,14 +592,14 @@ class Compiler:
                 break
         return False, None
 
-    def _round(self, frame: _Frame, body: list[ast.stmt]) -> tuple[bool, bool, Any]:
+    def _round(self, frame: Frame, body: list[ast.stmt]) -> tuple[bool, bool, Any]:
         """Of a loop that is written out: was it the last, has it returned, and what."""
         try:
             return False, *self._block(frame, body)
-        except _Leave as leave:
+        except Leave as leave:
             return isinstance(leave.node, ast.Break), False, None
 
-    def _for_range(self, frame: _Frame, node: ast.For, limits: list[Any]) -> tuple[bool, Any]:
+    def _for_range(self, frame: Frame, node: ast.For, limits: list[Any]) -> tuple[bool, Any]:
         """for i in range(n) on a tensor n: a while loop with a counter."""
         if not isinstance(node.target, ast.Name):
             raise frame.source.fail(node.target, "only variables can be assigned to")
@@ -523,24 +607,28 @@ class Compiler:
         if isinstance(step, Tensor) or step <= 0:
             raise frame.source.fail(node, "range() with this step")
         name = node.target.id
-        frame.variables |= {name: self._tensor(start) * 1, ".stop": self._tensor(stop)}
+        frame.variables |= {name: self._values.number(self._tensor(start) * 1),
+                            ".stop": self._tensor(stop)}
         counter, limit = f".{name}", ".stop"
         frame.variables[counter] = frame.variables[name]
         loop = ast.While(
             test=ast.Compare(left=ast.Name(id=counter), ops=[ast.Lt()],
                              comparators=[ast.Name(id=limit)]),
             body=[ast.Assign(targets=[ast.Name(id=name)], value=ast.Name(id=counter)),
-                  ast.AugAssign(target=ast.Name(id=counter), op=ast.Add(),
-                                value=ast.Constant(value=step)), *node.body], orelse=[])
-        self._while(frame, _at(node, loop))
+                  ast.Assign(targets=[ast.Name(id=counter)],
+                             value=ast.BinOp(left=ast.Name(id=counter), op=ast.Add(),
+                                             right=ast.Constant(value=step))), *node.body], orelse=[])
+        self._while(frame, trees.placed(node, loop))
         return False, None
 
     # ---- expressions
 
-    def _name(self, frame: _Frame, node: ast.Name) -> Any:
+    def _name(self, frame: Frame, node: ast.Name) -> Any:
         for names in (frame.variables, frame.source.names, vars(builtins)):
             if node.id in names:
                 value = names[node.id]
+                if names is not frame.variables:
+                    self._values.outside(value)
                 if names is frame.source.names:
                     frame.source.note(node.id, self._reads)
                 return self._noted(value)
@@ -553,13 +641,13 @@ class Compiler:
         self._reads.whole(value)
         return value
 
-    def _apply(self, frame: _Frame, node: ast.AST, table: dict[Any, Any], op: ast.AST, *values: Any
+    def _apply(self, frame: Frame, node: ast.AST, table: dict[Any, Any], op: ast.AST, *values: Any
                ) -> Any:
         if type(op) not in table:
             raise frame.source.fail(node, f"the operator `{type(op).__name__}` is not supported")
-        return self._guarded(frame, node, table[type(op)], *values)
+        return self._values.computed(self._guarded(frame, node, table[type(op)], *values), values)
 
-    def _guarded(self, frame: _Frame, node: ast.AST, function: Callable[..., Any], *args: Any,
+    def _guarded(self, frame: Frame, node: ast.AST, function: Callable[..., Any], *args: Any,
                  **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
@@ -568,7 +656,7 @@ class Compiler:
         except (TypeError, ValueError, RuntimeError, IndexError, AttributeError) as error:
             raise frame.source.fail(node, str(error)) from error
 
-    def _value(self, frame: _Frame, node: ast.expr) -> Any:
+    def _value(self, frame: Frame, node: ast.expr) -> Any:
         match node:
             case ast.Constant():
                 return node.value
@@ -577,27 +665,23 @@ class Compiler:
             case ast.Attribute():
                 owner = self._value(frame, node.value)
                 self._reads.attribute(owner, node.attr)
-                return self._noted(self._guarded(frame, node, getattr, owner, node.attr))
+                value = self._guarded(frame, node, getattr, owner, node.attr)
+                self._values.outside(value)
+                return self._noted(value)
             case ast.BinOp():
                 left, right = self._value(frame, node.left), self._value(frame, node.right)
-                return self._apply(frame, node, _BINARY, node.op, left, right)
+                return self._apply(frame, node, trees.BINARY, node.op, left, right)
             case ast.UnaryOp(op=ast.Not()):
-                value = self._value(frame, node.operand)
-                return value.logical_not() if isinstance(value, Tensor) else not value
+                value = self._condition(frame, node.operand)
+                if not isinstance(value, Tensor):
+                    return not value
+                return self._values.computed(value.logical_not(), [value])
             case ast.UnaryOp():
-                return self._apply(frame, node, _UNARY, node.op, self._value(frame, node.operand))
+                return self._apply(frame, node, trees.UNARY, node.op, self._value(frame, node.operand))
             case ast.Compare():
                 return self._compare(frame, node)
             case ast.BoolOp():
-                values = [self._value(frame, each) for each in node.values]
-                both = isinstance(node.op, ast.And)
-                if any(isinstance(v, Tensor) for v in values):
-                    out = self._tensor(values[0])
-                    for each in values[1:]:
-                        other = self._tensor(each)
-                        out = out.logical_and(other) if both else out.logical_or(other)
-                    return out
-                return all(values) if both else any(values)
+                return self._bool(frame, node.op, node.values, False)
             case ast.Tuple():
                 return tuple(self._value(frame, each) for each in node.elts)
             case ast.List():
@@ -606,27 +690,67 @@ class Compiler:
                 return {self._value(frame, k): self._value(frame, v)  # type: ignore[arg-type]
                         for k, v in zip(node.keys, node.values, strict=True)}
             case ast.Subscript():
-                owner, at = self._value(frame, node.value), self._value(frame, node.slice)
-                if isinstance(owner, Tensor) and isinstance(at, Tensor) and at.ndim == 0 and (
-                        at.dtype != _core.bool):  # a place that the data decides
-                    at = self.stand_in(at).reshape(1)
-                    return self._guarded(frame, node, operator.getitem, owner, at)[0]
-                return self._noted(self._guarded(frame, node, operator.getitem, owner, at))
+                owner, at, place = self._element(frame, node)
+                found = self._guarded(frame, node, operator.getitem, owner, at)
+                return found[0] if place else self._noted(found)
             case ast.Slice():
                 return slice(*(None if each is None else self._value(frame, each)
                                for each in (node.lower, node.upper, node.step)))
             case ast.IfExp():
                 test = self._test(frame, node.test)
                 if isinstance(test, Tensor):
-                    return self._either(frame, node, test)
+                    return self._either(frame, node, test, node.body, node.orelse)
                 return self._value(frame, node.body if test else node.orelse)
             case ast.JoinedStr():
                 raise frame.source.fail(node, "formatted text is not supported")
             case ast.Call():
                 return self._call_node(frame, node)
-        raise frame.source.fail(node, f"`{_word(node)}` is not supported")
+        raise frame.source.fail(node, f"`{trees.word(node)}` is not supported")
 
-    def _compare(self, frame: _Frame, node: ast.Compare) -> Any:
+    def _condition(self, frame: Frame, node: ast.expr) -> Any:
+        """A value of which only the truth is asked for."""
+        if isinstance(node, ast.BoolOp):
+            return self._bool(frame, node.op, node.values, True)
+        return self._value(frame, node)
+
+    def _bool(self, frame: Frame, op: ast.boolop, nodes: list[ast.expr], truth: bool) -> Any:
+        """`a and b` or `a or b`: an operand, or (`truth`) anything that is as true. b is evaluated only
+        where a does not decide."""
+        left = (self._condition if truth else self._value)(frame, nodes[0])
+        if len(nodes) == 1:
+            return left
+        both = isinstance(op, ast.And)
+        if not isinstance(left, Tensor):
+            decided = self._guarded(frame, nodes[0], bool, left) != both
+            return left if decided else self._bool(frame, op, nodes[1:], truth)
+        rest: ast.expr = nodes[1] if len(nodes) == 2 else trees.placed(
+            nodes[1], ast.BoolOp(op=op, values=nodes[1:]))
+        if trees.is_total(rest) and (truth or left.dtype == _core.bool):
+            right = self._bool(frame, op, nodes[1:], truth)
+            if truth or isinstance(right, bool) or (
+                    isinstance(right, Tensor) and right.dtype == _core.bool):
+                one, other = self._tensor(left), self._tensor(right)
+                combined = one.logical_and(other) if both else one.logical_or(other)
+                return self._values.computed(combined, [left, right])
+        test = self._own(self._truth(frame, nodes[0], left))
+        if truth:  # both ways give a bool
+            left = self._truth(frame, nodes[0], left)
+            rest = trees.placed(rest, ast.Call(func=_BOOL, args=[rest], keywords=[]))
+        name = f".left{len(frame.variables)}"
+        frame.variables[name] = left
+        kept = trees.placed(nodes[0], ast.Name(id=name))
+        value = self._either(frame, rest, test, rest if both else kept, kept if both else rest)
+        del frame.variables[name]
+        return value
+
+    def _truth(self, frame: Frame, node: ast.expr, value: Tensor) -> Tensor:
+        """A 0-d bool: is the tensor's one element not zero?"""
+        value = self.stand_in(value)
+        if value.numel() != 1:
+            raise frame.source.fail(node, f"a condition of shape {tuple(value._shape)} is ambiguous")
+        return (value != 0 if value.dtype != _core.bool else value).reshape(())
+
+    def _compare(self, frame: Frame, node: ast.Compare) -> Any:
         left = self._value(frame, node.left)
         result: Any = True
         for op, each in zip(node.ops, node.comparators, strict=True):
@@ -636,17 +760,19 @@ class Compiler:
             elif isinstance(op, (ast.In, ast.NotIn)) and not isinstance(left, Tensor):
                 one = (left in right) == isinstance(op, ast.In)
             else:
-                one = self._apply(frame, node, _COMPARE, op, left, right)
+                one = self._apply(frame, node, trees.COMPARE, op, left, right)
             if isinstance(one, Tensor):
                 result = one if result is True else one.logical_and(self._tensor(result))
             elif isinstance(result, Tensor):
                 result = result.logical_and(self._tensor(one))
             else:
                 result = result and one
+            if result is False:
+                break
             left = right
         return result
 
-    def _call_node(self, frame: _Frame, node: ast.Call) -> Any:
+    def _call_node(self, frame: Frame, node: ast.Call) -> Any:
         function = self._value(frame, node.func)
         args: list[Any] = []
         for each in node.args:
@@ -663,104 +789,13 @@ class Compiler:
         if function in (float, int, bool) and args and isinstance(args[0], Tensor):
             import teletensor as tt
 
-            return args[0].to({float: tt.get_default_dtype(), int: tt.int64, bool: tt.bool}[function])
+            kinds = {float: tt.get_default_dtype(), int: tt.int64, bool: tt.bool}
+            return self._values.number(args[0].to(kinds[function]).clone())
+        changed = getattr(function, "__self__", None)
+        if isinstance(changed, (list, dict, set)) and getattr(function, "__name__", "") in CHANGES:
+            self._may_change(frame, node, changed)
         if function is print:
             raise frame.source.fail(node, "print() is not supported")
         if function in (min, max) and any(isinstance(a, Tensor) for a in args):
             raise frame.source.fail(node, "min() and max() of tensors: use tt.minimum, tt.maximum")
         return self._guarded(frame, node, self._call, function, args, kwargs)
-
-
-def _returns(body: list[ast.stmt]) -> bool:
-    return any(isinstance(each, ast.Return) for stmt in body for each in ast.walk(stmt))
-
-
-def _at(place: ast.AST, tree: Any) -> Any:
-    """The tree, whose new nodes stand at `place`."""
-    for each in ast.walk(tree):
-        if not hasattr(each, "lineno"):
-            ast.copy_location(each, place)
-    return tree
-
-
-def _own_steps(body: list[ast.stmt]) -> list[ast.stmt]:
-    """The statements of a loop's body, without those of loops inside."""
-    found = []
-    for stmt in body:
-        found.append(stmt)
-        if isinstance(stmt, ast.If):
-            found += _own_steps(stmt.body) + _own_steps(stmt.orelse)
-    return found
-
-
-def _without_leaving(frame: _Frame, node: ast.While) -> ast.While:
-    """The same loop without `break` and `continue`: what comes behind them goes into the other side of
-    the `if` that they stand in, and a variable says whether to go on."""
-    go = ".go"
-    while go in frame.variables:
-        go += "_"
-    frame.variables[go] = True
-
-    def rewrite(body: list[ast.stmt]) -> list[ast.stmt]:
-        for i, stmt in enumerate(body):
-            if isinstance(stmt, ast.Continue):
-                return body[:i] or [_at(stmt, ast.Pass())]
-            if isinstance(stmt, ast.Break):
-                stop = ast.Assign(targets=[ast.Name(id=go)], value=ast.Constant(value=False))
-                return [*body[:i], _at(stmt, stop)]
-            if isinstance(stmt, ast.If) and any(
-                    isinstance(each, (ast.Break, ast.Continue)) for each in _own_steps([stmt])):
-                rest = body[i + 1:]
-                both = ast.If(test=stmt.test, body=rewrite(stmt.body + rest),
-                              orelse=rewrite(stmt.orelse + rest))
-                return [*body[:i], _at(stmt, both)]
-        return body
-
-    test = ast.BoolOp(op=ast.And(), values=[ast.Name(id=go), node.test])
-    loop: ast.While = _at(node, ast.While(test=test, body=rewrite(node.body), orelse=[]))
-    return loop
-
-
-def _assigned(body: list[ast.stmt]) -> list[str]:
-    names = []
-    for stmt in body:
-        for each in ast.walk(stmt):
-            if isinstance(each, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For)):
-                targets = each.targets if isinstance(each, ast.Assign) else [each.target]
-                names += [n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)]
-    return names
-
-
-def _on_tensor(compiler: Compiler, frame: _Frame, test: ast.expr) -> bool:
-    return isinstance(compiler._test(frame, test), Tensor)
-
-
-def _rebuild(shape: Any, tensors: list[Any]) -> Any:
-    if isinstance(shape, int):
-        return tensors[shape]
-    kind, inner = shape
-    if kind == "constant":
-        return inner
-    if kind is dict:
-        return {key: _rebuild(each, tensors) for key, each in inner.items()}
-    return kind(_rebuild(each, tensors) for each in inner)
-
-
-def _type(tensor: Tensor) -> str:
-    return f"{str(tensor.dtype).rpartition('.')[2]}{list(tensor._shape)}"
-
-
-def _show(shape: Any) -> str:
-    if isinstance(shape, int):
-        return "a tensor"
-    kind, inner = shape
-    return repr(inner) if kind == "constant" else f"a {kind.__name__} of {len(inner)}"
-
-
-def _word(node: ast.AST) -> str:
-    words = {ast.With: "with", ast.Try: "try", ast.Raise: "raise", ast.Import: "import",
-             ast.Global: "global", ast.Nonlocal: "nonlocal", ast.Delete: "del", ast.Lambda: "lambda",
-             ast.Break: "break", ast.Continue: "continue", ast.FunctionDef: "def",
-             ast.ClassDef: "class", ast.Yield: "yield", ast.Await: "await",
-             ast.ListComp: "comprehension"}
-    return words.get(type(node), type(node).__name__)

@@ -11,7 +11,7 @@ from typing import Any
 from .. import _capturing, _core
 from .._core import Tensor
 from .._script import Compiler, NoGradient
-from .._script._compiler import _rebuild
+from .._script._trees import rebuild
 from .._session import current_session, owner_of
 from .._tree import flatten, unflatten
 from ._capture import Entry, contents
@@ -36,7 +36,7 @@ def _entry(linked: dict[str, Any], shape: Any, inputs: list[tuple[int, Tensor | 
     """The compiled program as captured ones are kept: called, saved and repeated like those."""
     program = linked["program"]
     places = linked.pop("outputs")
-    leaves, spec = flatten(_rebuild(shape, [_Place(i) for i in range(places)]))
+    leaves, spec = flatten(rebuild(shape, [_Place(i) for i in range(places)]))
     tensors = [i for i, leaf in enumerate(leaves) if isinstance(leaf, _Place)]
     program.bind([(place, -1, fixed) for place, fixed in inputs],
                  [(False, leaves[i].index) for i in tensors])
@@ -149,16 +149,25 @@ class Scripted(OfModule):
         drawn = _core.rng_state()  # only its calls draw
         facts = _core.Guards()
         reads = _core.Reads(facts)
-        try:
+
+        def attempt(gradients: bool) -> tuple[Compiler, Any]:
+            reads.clear()
             for each in (self._function, *flatten((list(args), kwargs))[0]):
                 if not isinstance(each, Tensor):
                     reads.know(each)
-            compiler = Compiler(session, gradients=_core.grad_mode(), reads=reads)
-            linked, shape = reads.run(compiler.compile, (self._function, args, kwargs), {})
-        except NoGradient:
-            if not _core.grad_mode():
-                raise
-            return facts, None
+            _core.set_rng_state(*drawn)
+            compiler = Compiler(session, gradients=gradients, reads=reads)
+            compilers.append(compiler)
+            return compiler, reads.run(compiler.compile, (self._function, args, kwargs), {})
+
+        compilers: list[Compiler] = []
+        try:
+            try:
+                compiler, (linked, shape) = attempt(_core.grad_mode())
+            except NoGradient:
+                if any(real.requires_grad for real, _, _ in compilers[0].inputs):
+                    return facts, None
+                compiler, (linked, shape) = attempt(False)  # nothing that it has read needs gradients
         finally:
             reads.clear()
             _core.set_rng_state(*drawn)
