@@ -268,6 +268,8 @@ class Session {
   virtual void reset_peaks() {}
   virtual std::uint64_t completed_upto() const = 0;
   virtual std::size_t queued() const = 0;  // instructions waiting
+  // Until they have run, at the pace of those before them.
+  virtual double wait_seconds() const = 0;
   virtual std::size_t handles() const = 0;
   // How much there is of what SessionOptions::limits bounds.
   virtual program::Amounts amounts() const { return {}; }

@@ -110,6 +110,7 @@ class FakeSession final : public engine::Session {
   std::vector<engine::MemoryUse> memory() const override { return {{{}, 1, 2, 3, 4, 5}}; }
   std::uint64_t completed_upto() const override { return 0; }
   std::size_t queued() const override { return 0; }
+  double wait_seconds() const override { return 0; }
   std::size_t handles() const override { return 42; }
   std::uint64_t lane_ns() const override { return 5'000'000; }
   std::size_t ahead() const override { return 0; }

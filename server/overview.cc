@@ -54,11 +54,7 @@ core::Result<SessionView> view_of(Lease& lease) {
     view.queued = session.queued();
     view.ahead = session.ahead();
     view.lane_seconds = static_cast<double>(session.lane_ns()) * 1e-9;
-    if (view.completed > 0) {
-      const double each = view.lane_seconds / static_cast<double>(view.completed);
-      view.wait_seconds =
-          static_cast<double>(view.queued) * each * static_cast<double>(view.ahead + 1);
-    }
+    view.wait_seconds = session.wait_seconds();
     view.memory = session.memory();
     view.amounts = session.amounts();
     return Status();

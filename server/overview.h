@@ -19,7 +19,7 @@ struct SessionView {
   std::uint64_t handles = 0, queued = 0, completed = 0;
   std::uint64_t ahead = 0;  // sessions that get a lane before it
   double lane_seconds = 0;
-  double wait_seconds = 0;  // until what is queued has run, as it has gone so far
+  double wait_seconds = 0;  // until what is queued has run, at the pace since the queue was empty
   std::vector<engine::MemoryUse> memory;
   program::Amounts amounts, limits;
 

@@ -111,7 +111,10 @@ Entry& Back::append(std::uint64_t seq) {
     }
     entry.refused = refusal_;
   }
-  queued_.fetch_add(1, std::memory_order_relaxed);
+  if (queued_.fetch_add(1, std::memory_order_relaxed) == 0) {
+    ran_.store(0, std::memory_order_relaxed);
+    busy_since_.store(core::now_ns(), std::memory_order_relaxed);
+  }
   return entry;
 }
 
@@ -352,6 +355,16 @@ void Back::cancel_upto(std::uint64_t seq) {
   }
   executor_.cancel_below(cancel_below_.load(std::memory_order_relaxed));
   if (tiers_ != nullptr) tiers_->hurry(this);
+}
+
+double Back::wait_seconds() const {
+  const std::size_t queued = queued_.load(std::memory_order_relaxed);
+  if (queued == 0) return 0;
+  const auto busy =
+      static_cast<double>(core::now_ns() - busy_since_.load(std::memory_order_relaxed)) * 1e-9;
+  const std::uint64_t ran = ran_.load(std::memory_order_relaxed);
+  // Where none has run yet, it takes at least as long again.
+  return ran == 0 ? busy : busy / static_cast<double>(ran) * static_cast<double>(queued);
 }
 
 void Back::stop() {
@@ -621,6 +634,7 @@ bool Back::run_unit() {
 
 void Back::pop_front() {
   queued_.fetch_sub(1, std::memory_order_relaxed);
+  ran_.store(ran_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   current_->pop();
   --scanned_;
   if (boundary_ > 0 && --boundary_ == 0) broken_ = false;

@@ -139,6 +139,8 @@ class Back : public Task, private Tiers::Member {
   std::uint64_t cancelled_below() const { return cancel_below_.load(std::memory_order_relaxed); }
   std::uint64_t completed_upto() const { return completed_.load(std::memory_order_acquire); }
   std::size_t queued() const { return queued_.load(std::memory_order_relaxed); }
+  // Until what is queued has run, at the pace since the queue was last empty.
+  double wait_seconds() const;
   std::size_t queue_bytes() const {
     return queued() * sizeof(Entry) + bytes_.load(std::memory_order_relaxed);
   }
@@ -252,7 +254,9 @@ class Back : public Task, private Tiers::Member {
   core::Clock::time_point reported_at_{};
 
   std::atomic<std::size_t> queued_{0};
-  std::atomic<std::size_t> bytes_{0};  // of constants in the queue
+  std::atomic<std::uint64_t> ran_{0};         // since the queue was last empty
+  std::atomic<std::uint64_t> busy_since_{0};  // ns
+  std::atomic<std::size_t> bytes_{0};         // of constants in the queue
   std::atomic<std::uint64_t> completed_{0};
   std::atomic<std::uint64_t> cancel_below_{0};
   std::atomic<bool> stopping_{false};

@@ -81,6 +81,7 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   void reset_peaks() override;
   std::uint64_t completed_upto() const override { return back_.completed_upto(); }
   std::size_t queued() const override { return back_.queued(); }
+  double wait_seconds() const override { return back_.wait_seconds(); }
   std::size_t handles() const override { return handles_.load(std::memory_order_relaxed); }
   program::Amounts amounts() const override;
   std::uint64_t lane_ns() const override { return back_.used_ns(); }
