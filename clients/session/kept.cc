@@ -71,7 +71,6 @@ core::Result<std::vector<HandleRef>> Session::resume(std::uint64_t next_seq,
 }
 
 void Session::taken(std::uint64_t fetch) {
-  if (!limits_.keeps) return;
   takens_.push_back(fetch);
   idle();
 }

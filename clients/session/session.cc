@@ -28,6 +28,7 @@ Status forked() {
 
 thread_local bool t_grad_mode = true;
 thread_local bool t_inference_mode = false;
+thread_local int t_awaits_value = 0;
 core::DType g_default_dtype = core::DType::kF32;
 
 // A release waits for company.
@@ -40,6 +41,9 @@ constexpr std::size_t kMaxWaitingBytes = 32 << 20;
 }  // namespace
 
 Status check_not_forked() { return g_forked ? forked() : Status(); }
+
+AwaitsValue::AwaitsValue() { ++t_awaits_value; }
+AwaitsValue::~AwaitsValue() { --t_awaits_value; }
 
 bool grad_mode() { return t_grad_mode; }
 void set_grad_mode(bool on) { t_grad_mode = on; }
@@ -476,6 +480,7 @@ core::Result<std::uint64_t> Session::fetch(Handle& h, bool bulk) {
 
 core::Result<wire::FetchedValue> Session::wait_fetched(std::uint64_t seq) {
   ++waits_;
+  const AwaitsValue awaits;
   const Status waited = block([&] { return fetched_.contains(seq) || !lost_.ok(); });
   MutexLock lock(mutex_);
   if (!waited.ok()) {
@@ -494,6 +499,7 @@ core::Result<wire::FetchedValue> Session::wait_fetched(std::uint64_t seq) {
 }
 
 Status Session::synchronize() {
+  const AwaitsValue awaits;
   if (unsettled()) TT_RETURN_IF_ERROR(settle());
   idle();  // what was deleted before this line is free after it
   const std::uint64_t upto = seq_;
@@ -672,6 +678,27 @@ std::string Session::explained(const LateError& error) {
 std::uint64_t Session::mark_interrupted() {
   if (g_forked || over_ || completed_ >= seq_) return 0;
   return interrupted_upto_ = seq_;
+}
+
+Session::Dropped Session::dropped_commands(std::uint64_t upto, std::chrono::milliseconds most) {
+  wait_for([&] { return completed_ >= upto || !lost_.ok(); }, most);
+  MutexLock lock(mutex_);
+  const std::uint64_t completed = completed_;
+  Dropped found;
+  for (const wire::ErrorEvent& error : errors_) {
+    if (error.root > upto || error.status.code() != core::Code::kCancelled) continue;
+    found.first = found.first == 0 ? error.root : std::min(found.first, error.root);
+  }
+  if (found.first == 0 && completed < upto) found.first = completed + 1;
+  if (found.first != 0) found.commands = upto - found.first + 1;
+  return found;
+}
+
+bool Session::interrupt_again() {
+  if (g_forked || over_ || completed_ >= seq_) return false;
+  if (t_awaits_value > 0 && interrupt_pending()) return true;
+  first_interrupt_ = seq_;
+  return false;
 }
 
 Status Session::settle() {

@@ -73,6 +73,15 @@ struct LateError {
 // FAILED_PRECONDITION in the child of a fork.
 Status check_not_forked();
 
+// The calling thread waits for a value, for its life: not for room in the queue.
+class AwaitsValue {
+ public:
+  AwaitsValue();
+  ~AwaitsValue();
+  AwaitsValue(const AwaitsValue&) = delete;
+  AwaitsValue& operator=(const AwaitsValue&) = delete;
+};
+
 // The calling thread's grad mode, and the process's default float dtype: resolved into each
 // command.
 bool grad_mode();
@@ -174,10 +183,23 @@ class Session : public autograd::Issuer {
   // The same for a late error that the present line raises: with both lines, and with how many
   // further commands have failed.
   std::string explained(const LateError& error);
-  // The person wants nothing of what was issued so far: the number of the last command, or 0 where
+  // Nothing that was issued so far is wanted any more: the number of the last command, or 0 where
   // all has run. The caller asks the daemon to drop it. The next command or wait first sees it gone
   // and takes back what did not happen, without another error.
   std::uint64_t mark_interrupted();
+  // What was dropped of the commands up to `upto`: the first one, and how many. Waits for at most
+  // `most` until the daemon has said so; else by what it has said so far.
+  struct Dropped {
+    std::uint64_t first = 0, commands = 0;
+  };
+  Dropped dropped_commands(std::uint64_t upto, std::chrono::milliseconds most);
+  // Commands that have not run, as far as the daemon has said.
+  std::uint64_t queued() const { return over_ || completed_ >= seq_ ? 0 : seq_ - completed_; }
+  // Ctrl-C. True where this thread waits for a value, and what an earlier Ctrl-C has found in the
+  // queue has not run yet: that is to be dropped.
+  bool interrupt_again();
+  // Has what the last Ctrl-C has found in the queue not run yet?
+  bool interrupt_pending() const { return completed_ < first_interrupt_; }
   // Sends releases that wait for company; never waits.
   void idle();
   // Until ready(), which wake() makes looked at again, or the stream is gone.
@@ -356,6 +378,7 @@ class Session : public autograd::Issuer {
   std::set<std::string> kept_;
   std::uint64_t trimmed_ = 0;
   std::uint64_t interrupted_upto_ = 0;  // 0: nothing to settle
+  std::uint64_t first_interrupt_ = 0;   // the last command before a Ctrl-C
   std::uint64_t short_until_ = 0;       // seq
   Status frozen_;
   struct SentRaise {

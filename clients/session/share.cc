@@ -1,6 +1,7 @@
 #include "clients/session/share.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -29,6 +30,8 @@ Mapping& Mapping::operator=(Mapping&& other) noexcept {
   std::swap(bytes_, other.bytes_);
   std::swap(hold_, other.hold_);
   std::swap(due_, other.due_);
+  std::swap(user_, other.user_);
+  std::swap(readable_, other.readable_);
   return *this;
 }
 
@@ -63,6 +66,8 @@ Result<GpuMemory> take_gpu(const ShareAddress&, std::uint64_t, std::uint64_t, co
 namespace {
 
 constexpr int kSliceMs = 100;  // between looks at `stop`
+// How long the last answer of an upload is waited for where `stop` has come.
+constexpr std::chrono::seconds kLastAnswer{2};
 
 // Of the memory by which an upload goes: the daemon copies one while the client writes others.
 constexpr int kPieces = 8;
@@ -225,6 +230,7 @@ Result<Mapping> Mapping::ask(const ShareAddress& from, const wire::ShareRequest&
   mapping.length_ = mapped->length;
   mapping.data_ = mapped->base + mapped->skip;
   mapping.bytes_ = bytes;
+  mapping.user_ = from.users;
   return mapping;
 }
 
@@ -240,7 +246,9 @@ Result<Mapping> Mapping::open(const ShareAddress& from, std::uint64_t bytes, boo
                               const Stop& stop) {
   wire::ShareRequest request = request_of(from, way ? wire::kShareWay : wire::kShareOpen);
   request.bytes = bytes;
-  return ask(from, request, bytes, MAP_SHARED, stop);
+  Result<Mapping> mapping = ask(from, request, bytes, MAP_SHARED, stop);
+  if (mapping.ok()) mapping->readable_ = !way;
+  return mapping;
 }
 
 Result<GpuMemory> take_gpu(const ShareAddress& from, std::uint64_t seq, std::uint64_t bytes,
@@ -287,6 +295,27 @@ Status Mapping::settle(const Stop& stop) {
   return {};
 }
 
+Status Mapping::hear_last(wire::ShareReply& reply, const Stop& stop) {
+  const Stop patience = [until = std::chrono::steady_clock::now() + kLastAnswer] {
+    return std::chrono::steady_clock::now() > until;
+  };
+  while (due_ > 0) {
+    Status status = hear(reply, stop);
+    if (status.code() == Code::kCancelled && reply.magic != wire::kShareMagic) {
+      status = hear(reply, patience);
+    }
+    TT_RETURN_IF_ERROR(status);
+  }
+  return {};
+}
+
+// By a piece that lies outside of the memory: an upload that fails is ended.
+void Mapping::give_up(wire::ShareRequest request) {
+  request.from = bytes_;
+  request.bytes = 1;
+  (void)tell(request);  // its answer is due to the next upload
+}
+
 Result<std::uint64_t> Mapping::upload(const ShareAddress& to, core::Device device,
                                       std::uint64_t from, std::uint64_t bytes, const Stop& stop) {
   wire::ShareRequest request = upload_of(to, device, bytes);
@@ -294,12 +323,15 @@ Result<std::uint64_t> Mapping::upload(const ShareAddress& to, core::Device devic
   while (true) {
     request.from = from + request.offset;
     request.bytes = std::min(bytes - request.offset, wire::kMostShareUpload);
+    const bool last = request.offset + request.bytes == bytes;
     wire::ShareReply reply;
     TT_RETURN_IF_ERROR(tell(request));
-    TT_RETURN_IF_ERROR(hear(reply, stop));
+    const Status heard = last ? hear_last(reply, stop) : hear(reply, stop);
+    if (heard.code() == Code::kCancelled && request.number != 0) give_up(request);
+    TT_RETURN_IF_ERROR(heard);
     request.number = reply.number;
     request.offset += request.bytes;
-    if (request.offset == bytes) return request.number;
+    if (last) return request.number;
   }
 }
 
@@ -322,7 +354,7 @@ Result<std::uint64_t> Mapping::send(const ShareAddress& to, core::Device device,
     }
     request.offset += request.bytes;
   }
-  while (due_ > 0) TT_RETURN_IF_ERROR(hear(reply, stop));
+  TT_RETURN_IF_ERROR(hear_last(reply, stop));
   return request.number;
 }
 

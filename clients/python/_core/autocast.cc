@@ -32,6 +32,37 @@ State& state() {
   return *own;
 }
 
+struct Region {
+  std::size_t where;
+  bool enabled;
+  DType lower;
+  std::optional<bool> cache;  // else as outside
+  struct Outer {
+    bool enabled;
+    DType lower;
+    bool cache;
+  };
+  std::vector<Outer> outer;
+
+  void enter() {
+    State& own = state();
+    outer.push_back({own.enabled[where], own.lower[where], own.cache});
+    own.enabled[where] = enabled;
+    own.lower[where] = lower;
+    own.cache = cache.value_or(own.cache);
+    ++own.depth;
+  }
+  void leave() {
+    if (outer.empty()) throw nb::value_error("a scope is left that was not entered");
+    State& own = state();
+    own.enabled[where] = outer.back().enabled;
+    own.lower[where] = outer.back().lower;
+    own.cache = outer.back().cache;
+    outer.pop_back();
+    if (--own.depth == 0) std::exchange(own.casts, {}).clear();
+  }
+};
+
 // The simulated device stands for a CPU.
 std::size_t place(const Var& var) {
   return var.layout().device.kind == core::DeviceKind::kCuda ? 1 : 0;
@@ -126,18 +157,23 @@ void bind_autocast(nb::module_& m) {
     return std::make_tuple(state().enabled[i], nb::steal(wrap_dtype(state().lower[i])),
                            state().cache);
   });
-  m.def("set_autocast", [](int where, bool enabled, nb::object dtype, bool cache) {
-    const std::size_t i = where ? 1 : 0;
-    const auto lower = dtype_of(dtype.ptr());
-    if (lower) state().lower[i] = *lower;
-    state().enabled[i] = enabled;
-    state().cache = cache;
-  });
-  m.def("autocast_nesting", [](int change) {
-    state().depth += change;
-    if (state().depth == 0) state().casts.clear();
-    return state().depth;
-  });
+  nb::class_<Region>(m, "AutocastScope", "A region of autocast in this thread.")
+      .def(
+          "__init__",
+          [](Region* self, int where, bool enabled, nb::handle dtype, std::optional<bool> cache) {
+            const auto lower = dtype_of(dtype.ptr());
+            if (!lower) throw nb::type_error("AutocastScope: not a dtype");
+            new (self) Region{where ? 1u : 0u, enabled, *lower, cache, {}};
+          },
+          nb::arg("where"), nb::arg("enabled"), nb::arg("dtype"), nb::arg("cache").none())
+      .def("__enter__",
+           [](nb::pointer_and_handle<Region> self) {
+             self.p->enter();
+             return nb::borrow(self.h);
+           })
+      .def(
+          "__exit__", [](Region& self, nb::handle, nb::handle, nb::handle) { self.leave(); },
+          nb::arg("type").none(), nb::arg("value").none(), nb::arg("trace").none());
   m.def("clear_autocast_cache", [] { state().casts.clear(); });
 }
 

@@ -11,8 +11,10 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <atomic>
 #include <deque>
 #include <functional>
+#include <optional>
 #include <thread>
 #include <unordered_map>
 #include <vector>
@@ -91,7 +93,9 @@ class PySession final : public Session {
   void end_frame();
   // saved_tensors_hooks of this thread: `pack` sees what nodes save, `unpack` gives it back.
   void push_saved_hooks(nb::object pack, nb::object unpack);
-  void pop_saved_hooks();
+  std::size_t saved_hooks() const { return saved_hooks_.size(); }
+  // The innermost ones go until `left` are left.
+  void pop_saved_hooks(std::size_t left);
   // Anomaly mode: `site` gives the place of the present line, `check` looks at a node's gradients.
   void set_anomaly(nb::object site, nb::object check);
   // Gradients are fetched as leaves get them, from a stream's begin to its end.
@@ -117,9 +121,8 @@ class PySession final : public Session {
   // Whether h shows such memory, and who gives it its contents; None.
   nb::object follower_of(const Handle& h) const;
 
-  bool strict = false;      // wait after every op
-  nb::object on_interrupt;  // called when Ctrl-C ends a wait
-  nb::handle self;          // the Python object, not counted
+  bool strict = false;  // wait after every op
+  nb::handle self;      // the Python object, not counted
 
  protected:
   Status block(const std::function<bool()>& ready) override;
@@ -147,7 +150,6 @@ class PySession final : public Session {
     std::thread::id thread;
   };
   std::vector<SavedHooks> saved_hooks_;  // innermost last
-  void interrupt();
   // Makes the tensor, or notes why that is not possible. Errors: a wait failed.
   Status settle(PyTensor& tensor);
   Status finish(PyTensor& tensor, Pending& pending);
@@ -183,6 +185,47 @@ class PySession final : public Session {
   bool streaming_ = false;
   std::size_t stream_inline_ = 0;
   std::vector<Streamed> streamed_;
+};
+
+// A transfer: how much of it is done, for other threads, and whether the command is issued that
+// makes an upload's bytes a tensor. The upload is the daemon's from then on.
+struct Moved {
+  std::atomic<std::uint64_t> bytes{0};
+  bool bound = false;
+};
+
+// A fetch whose value this gives back where it is not read. The daemon keeps a bulk one's until
+// this ends. A `with` tells that the thread waits.
+class PyFetch {
+ public:
+  PyFetch(nb::object session_object, PySession& session, std::uint64_t seq, bool bulk)
+      : session_object_(std::move(session_object)), session_(session), seq_(seq), bulk_(bulk) {}
+  ~PyFetch() { end(); }
+  PyFetch(const PyFetch&) = delete;
+  PyFetch& operator=(const PyFetch&) = delete;
+
+  std::uint64_t seq() const { return seq_; }
+  bool bulk() const { return bulk_; }
+  void enter() { awaits_.emplace(); }
+  void end() {
+    awaits_.reset();
+    if (std::exchange(ended_, true)) return;
+    if (bulk_) {
+      session_.taken(seq_);
+    } else {
+      session_.unwanted(seq_);
+    }
+  }
+  // The value of one that is not bulk. Once.
+  nb::bytes read();
+
+ private:
+  const nb::object session_object_;
+  PySession& session_;
+  const std::uint64_t seq_;
+  const bool bulk_;
+  bool ended_ = false;
+  std::optional<AwaitsValue> awaits_;
 };
 
 // A Python Tensor. Its handle goes before the session does.
@@ -287,6 +330,7 @@ void bind_pending(nb::module_& m);
 void bind_tape(nb::module_& m);        // Node, Functions, checkpoints, anomaly mode, streams
 void bind_programs(nb::module_& m);    // capture and calls
 void bind_transforms(nb::module_& m);  // levels of vmap and forward mode
+void bind_scopes(nb::module_& m);      // modes that a signal does not leave on
 void bind_transport(nb::module_& m);
 void bind_share(nb::module_& m);
 void bind_process(nb::module_& m);

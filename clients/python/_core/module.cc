@@ -151,17 +151,6 @@ std::string PySession::text_of(const Site& site) const {
          " in " + name;
 }
 
-// Ctrl-C in any wait: the daemon is to drop what was issued; the person's exception goes on.
-void PySession::interrupt() {
-  if (!on_interrupt.is_valid() || on_interrupt.is_none()) return;
-  PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
-  PyErr_Fetch(&type, &value, &trace);
-  PyObject* done = call_python(on_interrupt.ptr());
-  if (done == nullptr) PyErr_Clear();
-  Py_XDECREF(done);
-  PyErr_Restore(type, value, trace);
-}
-
 void PySession::tick() {
   if (_Py_IsFinalizing()) return;
   const WithGil held;
@@ -185,10 +174,7 @@ Status PySession::block_until(const std::function<bool()>& ready) {
       done = wait_for(ready, std::chrono::milliseconds(100));  // short: Ctrl-C is seen soon
     }
     if (done) return {};
-    if (PyErr_CheckSignals() != 0) {
-      interrupt();
-      return Status(core::Code::kCancelled, "interrupted");
-    }
+    if (PyErr_CheckSignals() != 0) return Status(core::Code::kCancelled, "interrupted");
   }
 }
 
@@ -434,7 +420,26 @@ void bind_session(nb::module_& m) {
              }
              return nb::make_tuple(sent, waited);
            })
-      .def("mark_interrupted", [](PySession& s) { return s.mark_interrupted(); })
+      .def(
+          "mark_interrupted", [](PySession& s) { return s.mark_interrupted(); },
+          "Nothing issued so far is wanted any more: the number of the last command, or 0.")
+      .def(
+          "dropped",
+          [](PySession& s, std::uint64_t upto, double seconds) {
+            const Session::Dropped found = [&] {
+              const WithoutGil released;
+              return s.dropped_commands(
+                  upto, std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000)));
+            }();
+            return nb::make_tuple(found.first, found.commands);
+          },
+          nb::arg("upto"), nb::arg("seconds"),
+          "Of the commands up to `upto`: the first that was dropped, and how many were.")
+      .def_prop_ro("queued", [](const PySession& s) { return s.queued(); })
+      .def(
+          "interrupt_again", [](PySession& s) { return s.interrupt_again(); },
+          "Notes a Ctrl-C: is what an earlier one has found in the queue still waited for?")
+      .def_prop_ro("interrupt_pending", [](PySession& s) { return s.interrupt_pending(); })
       .def_prop_ro("tape_nodes", [](PySession& s) { return s.graph().live_nodes(); })
       .def_rw("strict", &PySession::strict)
       .def(
@@ -458,7 +463,6 @@ void bind_session(nb::module_& m) {
           },
           nb::arg("tensor"), "The `refresh` of a tensor that follows memory, or None.")
       .def_rw("expand_backward", &PySession::expand_backward)
-      .def_rw("on_interrupt", &PySession::on_interrupt)
       .def("site_of", &PySession::site_of)
       .def(
           "explained",
@@ -482,12 +486,17 @@ void bind_session(nb::module_& m) {
                                                      std::string(bytes.c_str(), bytes.size())));
              return nb::steal(wrap(s, h));
            })
-      .def("uploaded", [](PySession& s, std::uint64_t upload, nb::handle dtype, nb::handle device,
-                          std::vector<std::int64_t> shape) {
-        HandleRef h = value_or_raise(
-            s.uploaded(upload, *dtype_of(dtype.ptr()), *device_of(device.ptr()), dims_of(shape)));
-        return nb::steal(wrap(s, h));
-      });
+      .def(
+          "uploaded",
+          [](PySession& s, std::uint64_t upload, nb::handle dtype, nb::handle device,
+             std::vector<std::int64_t> shape, Moved& moved) {
+            HandleRef h = value_or_raise(s.uploaded(upload, *dtype_of(dtype.ptr()),
+                                                    *device_of(device.ptr()), dims_of(shape)));
+            moved.bound = true;
+            return nb::steal(wrap(s, h));
+          },
+          nb::arg("upload"), nb::arg("dtype"), nb::arg("device"), nb::arg("shape"),
+          nb::arg("moved"), "The tensor of a whole upload.");
   m.def(
       "set_current",
       [](nb::object callable, const std::string& package) {
@@ -515,6 +524,7 @@ NB_MODULE(_core, m) {
   bind_pending(m);
   bind_tape(m);
   bind_transforms(m);
+  bind_scopes(m);
   bind_transport(m);
   bind_share(m);
   bind_process(m);

@@ -21,6 +21,20 @@ T value_of(core::Result<T> result) {
   return value_or_raise(std::move(result));
 }
 
+// The tensor of an upload. Where a signal's handler has raised, a whole one gets a name all the
+// same, which nobody keeps: so the daemon lets go of it.
+nb::object bound(PySession& session, const core::Result<std::uint64_t>& upload, core::DType dtype,
+                 core::Device device, const core::Dims& shape) {
+  if (PyErr_Occurred()) {
+    nb::python_error interrupted;
+    if (upload.ok()) (void)session.uploaded(*upload, dtype, device, shape);
+    PyErr_Clear();
+    throw interrupted;
+  }
+  raise_if(upload.status());
+  return nb::steal(wrap(session, value_or_raise(session.uploaded(*upload, dtype, device, shape))));
+}
+
 // Its bytes, as Python's buffer protocol gives them; they live as long as somebody looks.
 int get_buffer(PyObject* self, Py_buffer* view, int flags) {
   const Mapping& mapping = *nb::inst_ptr<Mapping>(nb::handle(self));
@@ -56,7 +70,8 @@ void bind_share(nb::module_& m) {
             new (self) ShareAddress{{socket.c_str(), socket.size()}, session, ticket};
           },
           nb::arg("socket"), nb::arg("session"), nb::arg("ticket"))
-      .def_ro("ticket", &ShareAddress::ticket, "The session's; a secret.");
+      .def_ro("ticket", &ShareAddress::ticket, "The session's; a secret.")
+      .def_prop_ro("live", &ShareAddress::live, "How many mappings there are of its memory.");
   nb::class_<Mapping>(m, "Mapping", nb::type_slots(kMappingSlots), nb::is_weak_referenceable(),
                       "Mapped memory of a session: a buffer.")
       .def_static(
@@ -87,6 +102,8 @@ void bind_share(nb::module_& m) {
           nb::arg("address"), nb::arg("bytes"), nb::arg("way") = false,
           "New memory that the daemon can read; `way`: for send(), and gone a second after the "
           "last.")
+      .def_prop_ro("readable", &Mapping::readable, "Memory that upload() reads.")
+      .def("readable_at", &Mapping::readable_at, nb::arg("address"), "The same, of this session.")
       .def(
           "upload",
           [](Mapping& self, const ShareAddress& to, PySession& session, nb::handle dtype,
@@ -99,9 +116,7 @@ void bind_share(nb::module_& m) {
               const WithoutGil released;
               return self.upload(to, place, from, bytes, signalled);
             }();
-            const std::uint64_t number = value_of(std::move(upload));
-            return nb::steal(wrap(session, value_or_raise(session.uploaded(
-                                               number, *dtype_of(dtype.ptr()), place, dims))));
+            return bound(session, upload, *dtype_of(dtype.ptr()), place, dims);
           },
           nb::arg("address"), nb::arg("session"), nb::arg("dtype"), nb::arg("device"),
           nb::arg("shape"), nb::arg("at"), nb::arg("bytes"),
@@ -123,9 +138,7 @@ void bind_share(nb::module_& m) {
                   signalled);
             }();
             PyBuffer_Release(&view);
-            const std::uint64_t number = value_of(std::move(upload));
-            return nb::steal(wrap(session, value_or_raise(session.uploaded(
-                                               number, *dtype_of(dtype.ptr()), place, dims))));
+            return bound(session, upload, *dtype_of(dtype.ptr()), place, dims);
           },
           nb::arg("address"), nb::arg("session"), nb::arg("data"), nb::arg("dtype"),
           nb::arg("device"), nb::arg("shape"),

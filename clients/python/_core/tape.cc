@@ -231,8 +231,11 @@ void PySession::push_saved_hooks(nb::object pack, nb::object unpack) {
   watch_nodes();
 }
 
-void PySession::pop_saved_hooks() {
-  if (!saved_hooks_.empty()) saved_hooks_.pop_back();
+void PySession::pop_saved_hooks(std::size_t left) {
+  if (saved_hooks_.size() > left) {
+    saved_hooks_.erase(saved_hooks_.begin() + static_cast<std::ptrdiff_t>(left),
+                       saved_hooks_.end());
+  }
   watch_nodes();
 }
 
@@ -522,6 +525,24 @@ struct PyFrame {
   core::Ref<Frame> frame;
 };
 
+// In one native call: no signal leaves it with gradients that are fetched and nobody's.
+nb::list streamed(PySession& session, std::size_t inline_bytes, nb::object backward) {
+  session.begin_stream(inline_bytes);
+  const bool before = std::exchange(session.expand_backward, true);
+  const nb::object done = nb::steal(call_python(backward.ptr()));
+  session.expand_backward = before;
+  nb::list out;
+  for (const PySession::Streamed& each : session.end_stream()) {
+    nb::object fetch = nb::cast(new PyFetch(nb::borrow(session.self), session, each.seq, each.bulk),
+                                nb::rv_policy::take_ownership);
+    if (done.is_valid()) {
+      out.append(nb::make_tuple(tensor_or_none(session, Var(&session, each.leaf)), fetch));
+    }
+  }
+  if (!done.is_valid()) throw nb::python_error();
+  return out;
+}
+
 }  // namespace
 
 void bind_tape(nb::module_& m) {
@@ -599,8 +620,11 @@ void bind_tape(nb::module_& m) {
         return "<" + (self.node ? node_name(*self.session, *self.node) : "AccumulateGrad") + ">";
       });
   nb::class_<PyFrame>(m, "Frame", "A checkpointed call.")
-      .def("begin", [](PyFrame& self) { self.session->begin_frame(self.frame, true); })
-      .def("end", [](PyFrame& self) { self.session->end_frame(); })
+      .def("__enter__", [](PyFrame& self) { self.session->begin_frame(self.frame, true); })
+      .def(
+          "__exit__",
+          [](PyFrame& self, nb::handle, nb::handle, nb::handle) { self.session->end_frame(); },
+          nb::arg("type").none(), nb::arg("value").none(), nb::arg("trace").none())
       .def_prop_ro("count", [](const PyFrame& self) { return self.frame->count; });
   m.def("frame", [](PySession& session, nb::object function) {
     core::Ref<Frame> frame(new Frame);
@@ -611,7 +635,11 @@ void bind_tape(nb::module_& m) {
   m.def("push_saved_hooks", [](PySession& session, nb::object pack, nb::object unpack) {
     session.push_saved_hooks(std::move(pack), std::move(unpack));
   });
-  m.def("pop_saved_hooks", [](PySession& session) { session.pop_saved_hooks(); });
+  m.def("saved_hooks", [](PySession& session) { return session.saved_hooks(); });
+  m.def(
+      "pop_saved_hooks",
+      [](PySession& session, std::size_t left) { session.pop_saved_hooks(left); },
+      nb::arg("session"), nb::arg("left"));
   m.def("depends_elsewhere", depends_elsewhere);
   m.def(
       "set_anomaly",
@@ -619,41 +647,25 @@ void bind_tape(nb::module_& m) {
         session.set_anomaly(std::move(site), std::move(check));
       },
       nb::arg("session"), nb::arg("site").none(), nb::arg("check").none());
-  m.def("begin_stream",
-        [](PySession& session, std::size_t inline_bytes) { session.begin_stream(inline_bytes); });
-  m.def("end_stream", [](PySession& session) {
-    nb::list out;
-    for (const PySession::Streamed& each : session.end_stream()) {
-      out.append(
-          nb::make_tuple(tensor_or_none(session, Var(&session, each.leaf)), each.seq, each.bulk));
-    }
-    return out;
-  });
-  m.def("fetched", [](PySession& session, std::uint64_t seq) {
-    auto value = session.wait_fetched(seq);
-    if (PyErr_Occurred()) throw nb::python_error();
-    raise_late(session);
-    const wire::FetchedValue fetched = value_or_raise(std::move(value));
-    raise_if(fetched.status);
-    return nb::bytes(fetched.data.data(), fetched.data.size());
-  });
+  m.def("streamed", &streamed, nb::arg("session"), nb::arg("inline_bytes"), nb::arg("backward"),
+        "Calls backward(); gradients are fetched as leaves get them: (leaf, fetch) of each.");
   m.def("inference_mode", [] { return inference_mode(); });
   m.def("set_inference_mode", [](bool on) { set_inference_mode(on); });
 }
 
 void bind_transforms(nb::module_& m) {
-  m.def("push_vmap", [](std::int64_t size, int randomness) {
-    return transforms::push({.id = 0,
-                             .forward = false,
-                             .size = size,
-                             .randomness = static_cast<Randomness>(randomness)});
-  });
-  m.def("push_forward", [] {
-    return transforms::push({.id = 0, .forward = true, .size = 0, .randomness = Randomness::kSame});
-  });
-  m.def("pop_level", [](std::uint64_t id) { transforms::pop(id); });
+  m.def(
+      "push_forward",
+      [](nb::list levels) {
+        levels.append(transforms::push(
+            {.id = 0, .forward = true, .size = 0, .randomness = Randomness::kSame}));
+      },
+      nb::arg("levels"), "Opens a level, whose number is the last of the list then.");
+  m.def(
+      "pop_level",
+      [](nb::list levels) { transforms::pop(nb::cast<std::uint64_t>(levels.attr("pop")())); },
+      nb::arg("levels"), "Ends the last level of the list.");
   m.def("depth", [] { return transforms::depth; });
-  m.def("set_depth", [](std::size_t depth) { transforms::depth = depth; });
   m.def("below", [](std::uint64_t id) {  // what depth() is while code runs below the level
     return value_or_raise(transforms::position(id));
   });

@@ -304,7 +304,29 @@ nb::object backward(nb::handle roots, nb::handle seeds, nb::handle inputs, bool 
 
 }  // namespace
 
+nb::bytes PyFetch::read() {
+  if (bulk_ || std::exchange(ended_, true)) throw nb::value_error("a value is read once");
+  auto value = session_.wait_fetched(seq_);
+  if (PyErr_Occurred()) throw nb::python_error();
+  raise_late(session_);
+  const wire::FetchedValue fetched = value_or_raise(std::move(value));
+  raise_if(fetched.status);
+  return nb::bytes(fetched.data.data(), fetched.data.size());
+}
+
 void bind_tensor(nb::module_& m) {
+  nb::class_<PyFetch>(m, "Fetch", "A bulk fetch, whose value the daemon keeps until this ends.")
+      .def_prop_ro("seq", &PyFetch::seq, "The number of its command.")
+      .def_prop_ro("bulk", &PyFetch::bulk, "The value comes by a download.")
+      .def("read", &PyFetch::read, "The bytes of a value that is not bulk. Waits.")
+      .def("__enter__",
+           [](nb::pointer_and_handle<PyFetch> self) {
+             self.p->enter();
+             return nb::borrow(self.h);
+           })
+      .def(
+          "__exit__", [](PyFetch& self, nb::handle, nb::handle, nb::handle) { self.end(); },
+          nb::arg("type").none(), nb::arg("value").none(), nb::arg("trace").none());
   auto type = nb::class_<PyTensor>(
       m, "Tensor", nb::type_slots(tensor_slots), nb::is_weak_referenceable(),
       "A tensor that lives on the daemon. Shape, dtype, device and gradient facts are known here "
@@ -479,8 +501,13 @@ void bind_tensor(nb::module_& m) {
              const bool good = t.kept.is_valid() && !handle(t).clock->moved_since(t.kept_at);
              return good ? t.kept : nb::none();
            })
-      .def("_fetch_bulk",
-           [](const PyTensor& t) { return value_or_raise(t.session->fetch(handle(t), true)); });
+      .def(
+          "_fetch_bulk",
+          [](const PyTensor& t) {
+            return new PyFetch(t.session_object, *t.session,
+                               value_or_raise(t.session->fetch(handle(t), true)), true);
+          },
+          nb::rv_policy::take_ownership);
   m.def("backward", backward, nb::arg("roots"), nb::arg("seeds"), nb::arg("inputs").none(),
         nb::arg("retain_graph"), nb::arg("create_graph"), nb::arg("allow_unused"));
 }

@@ -11,10 +11,6 @@ namespace {
 
 PyObject* g_call_error = nullptr;
 
-struct Moved {
-  Channel::Moved bytes{0};
-};
-
 struct PyWire {
   const tt_wire_api* api;
 };
@@ -85,7 +81,8 @@ void bind_transport(nb::module_& m) {
           "bytes", [](const Moved& moved) { return moved.bytes.load(std::memory_order_relaxed); },
           [](Moved& moved, std::uint64_t bytes) {
             moved.bytes.store(bytes, std::memory_order_relaxed);
-          });
+          })
+      .def_ro("bound", &Moved::bound, "The command is issued that makes an upload a tensor.");
   nb::class_<Channel>(m, "Channel", "A connection to a daemon.")
       .def(
           "__init__",
@@ -141,8 +138,10 @@ void bind_transport(nb::module_& m) {
             });
             raise_call(upload.status(), word);
             // Here, so that no interrupt can come between an upload and its name.
-            return nb::steal(wrap(session, value_or_raise(session.uploaded(
-                                               *upload, *dtype_of(dtype.ptr()), place, dims))));
+            const HandleRef h =
+                value_or_raise(session.uploaded(*upload, *dtype_of(dtype.ptr()), place, dims));
+            moved.bound = true;
+            return nb::steal(wrap(session, h));
           },
           nb::arg("session"), nb::arg("data"), nb::arg("dtype"), nb::arg("device"),
           nb::arg("shape"), nb::arg("chunk"), nb::arg("key"), nb::arg("again"), nb::arg("moved"),

@@ -15,6 +15,10 @@ struct PyDevice {
 PyObject* g_dtypes[16];  // by number
 PyTypeObject* dtype_type;
 PyTypeObject* device_type;
+
+struct {
+  PyObject *current, *outer, *check;
+} g_default;
 PyObject* g_error_types;  // dict: code -> exception class
 
 PyObject* error_type(core::Code code) {
@@ -193,6 +197,32 @@ void bind_types(nb::module_& m) {
             return Py_TYPE(other.ptr()) == device_type && o && *o == d.device;
           },
           nb::arg("other").none());
+  device
+      .def("__enter__",
+           [](nb::handle self) {
+             nb::object place = nb::steal(call_python(g_default.check, self.ptr()));
+             if (!place.is_valid()) throw nb::python_error();
+             nb::list current = nb::borrow<nb::list>(g_default.current);
+             nb::borrow<nb::list>(g_default.outer).append(nb::object(current[0]));
+             current[0] = place;
+             return nb::borrow(self);
+           })
+      .def(
+          "__exit__",
+          [](nb::handle, nb::handle, nb::handle, nb::handle) {
+            nb::list outer = nb::borrow<nb::list>(g_default.outer);
+            nb::borrow<nb::list>(g_default.current)[0] = outer.attr("pop")();
+          },
+          nb::arg("type").none(), nb::arg("value").none(), nb::arg("trace").none());
+  m.def(
+      "set_default_device_lists",
+      [](nb::list current, nb::list outer, nb::object check) {
+        g_default = {current.release().ptr(), outer.release().ptr(), check.release().ptr()};
+      },
+      nb::arg("current"), nb::arg("outer"), nb::arg("check"),
+      "current[0] is where new tensors go; `with device:` makes it check(device), and keeps the "
+      "one "
+      "outside of it in `outer`.");
   device_type = reinterpret_cast<PyTypeObject*>(device.ptr());
 
   m.def(

@@ -11,7 +11,6 @@ import numpy as np
 from . import _core
 from ._core import Tensor
 from ._errors import InterruptedOpError, OutOfMemoryError, SessionLostError
-from ._interrupt import request
 from ._progress_bar import watched
 from ._session import Session, current_session, owner_of
 
@@ -209,22 +208,12 @@ def default_device() -> _core.device:
 
 
 _default_device = [_core.device("cpu")]
-_left: list[_core.device] = []
+_outer_devices: list[_core.device] = []
 
 
-def _enter(self: _core.device) -> _core.device:
-    """Within it, new tensors go to the device."""
-    place = current_session().check_device(self)
-    _left.append(_default_device[0])
-    _default_device[0] = place
-    return self
-
-
-def _exit(self: _core.device, *error: Any) -> None:
-    _default_device[0] = _left.pop()
-
-
-_core.device.__enter__, _core.device.__exit__ = _enter, _exit  # type: ignore[attr-defined]
+# Within `with device:` new tensors go there.
+_core.set_default_device_lists(_default_device, _outer_devices,
+                               lambda device: current_session().check_device(device))
 
 
 def resolve_device(session: Session, device: Any) -> _core.device:
@@ -342,19 +331,14 @@ def _download(t: Tensor, numpy_dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
 def fetched(t: Tensor, receive: Callable[[int], _T]) -> _T:
     """What `receive` makes of a bulk fetch; where that fails, the error of the command that did."""
     session = owner_of(t._session)
-    seq = t._fetch_bulk()
-    try:
-        received = receive(seq)
-    except KeyboardInterrupt:
-        request(session)
-        raise
-    except RuntimeError as error:
-        if isinstance(error, (SessionLostError, InterruptedOpError)):
-            raise
-        session._core.synchronize()  # raises the failed command's own error, with its line
-        raise type(error)(_with_lines(session, str(error))) from None
-    finally:
-        session._core.taken(seq)
+    with t._fetch_bulk() as fetch:
+        try:
+            received = receive(fetch.seq)
+        except RuntimeError as error:
+            if isinstance(error, (SessionLostError, InterruptedOpError)):
+                raise
+            session._core.synchronize()  # raises the failed command's own error, with its line
+            raise type(error)(_with_lines(session, str(error))) from None
     if session._core.has_pending:
         session._core.raise_pending()
     return received

@@ -45,12 +45,8 @@ class _Follower:
 
     def __call__(self, alias: Tensor) -> None:
         session = owner_of(alias._session)
-        recorded = _core.grad_mode()
-        _core.set_grad_mode(False)
-        try:
+        with _core.GradScope(False):
             ops["copy_"](alias, _send(session, self.array, alias.device))
-        finally:
-            _core.set_grad_mode(recorded)
 
 
 def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:

@@ -34,7 +34,7 @@ _KEEPALIVE: list[tuple[str, str | int]] = [
     ("grpc.http2.ping_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
 ]
-_INTERNAL = 13
+_CANCELLED, _INTERNAL = 1, 13
 
 
 def _same(data: bytes) -> bytes:
@@ -55,29 +55,47 @@ class GrpcioTransport(Transport):
     def __init__(self, address: str, credentials: Credentials, timeout: float) -> None:
         super().__init__(address, credentials, timeout)
         local = credentials.target.startswith("unix:")
-        self.channel = credentials.channel(_CHANNEL_OPTIONS + ([] if local else _KEEPALIVE))
+        options = _CHANNEL_OPTIONS + ([] if local else _KEEPALIVE)
+        self._channel: Any = shielded(lambda _: credentials.channel(options),
+                                      lambda channel: channel.close())
         self._writers: list[threading.Event] = []
 
+    @property
+    def channel(self) -> Any:
+        if self._channel is None:
+            raise CallError(_INTERNAL, "the connection is closed", "closed")
+        return self._channel
+
     def call(self, method: str, request: bytes, timeout: float, wait: bool) -> bytes:
-        call = self.channel.unary_unary(method, _same, _same)
-        try:
-            reply: bytes = call(request, metadata=self._metadata, timeout=timeout,
-                                wait_for_ready=wait)
-        except grpc.RpcError as error:
-            raise _failed(error) from None
-        except ValueError as error:  # the channel is closed
-            raise CallError(_INTERNAL, str(error), "closed") from None
-        return reply
+        def work(calls: Calls) -> bytes:
+            try:
+                call = self.channel.unary_unary(method, _same, _same).future(
+                    request, metadata=self._metadata, timeout=timeout, wait_for_ready=wait)
+                calls.add(call)
+                reply: bytes = call.result()
+                return reply
+            except grpc.RpcError as error:
+                failed = _failed(error)
+            except grpc.FutureCancelledError:
+                failed = CallError(_CANCELLED, "the call was cancelled")
+            except ValueError as error:  # the channel is closed
+                failed = CallError(_INTERNAL, str(error), "closed")
+            raise failed  # here, where it refers to no object of grpcio
+
+        return shielded(work)
 
     def connect_again(self) -> None:
         pass  # it tries by itself
 
     def open_stream(self, owner: weakref.ref[_core.Session], attach: int, stream: int) -> Any:
-        run = self.channel.stream_stream("/teletensor.v1.Compute/Run", _same, _same)
-        done = threading.Event()
-        self._writers = [w for w in self._writers if not w.is_set()] + [done]
-        return run(_frames(owner, stream, done),
-                   metadata=[*self._metadata, ("teletensor-attach", str(attach))])
+        def work(calls: Calls) -> Any:
+            run = self.channel.stream_stream("/teletensor.v1.Compute/Run", _same, _same)
+            done = threading.Event()
+            self._writers = [w for w in self._writers if not w.is_set()] + [done]
+            return run(_frames(owner, stream, done),
+                       metadata=[*self._metadata, ("teletensor-attach", str(attach))])
+
+        return shielded(work, lambda call: call.cancel())
 
     def read_stream(self, call: Any, owner: weakref.ref[_core.Session]) -> End:
         try:
@@ -95,10 +113,10 @@ class GrpcioTransport(Transport):
             call.cancel()
             return End(_INTERNAL, f"the daemon sent what is no progress message: {error}", "protocol")
 
-    def upload(self, core: _core.Session, data: memoryview, dtype: _core.dtype, device: _core.device,
-               shape: Sequence[int], moved: _core.Moved) -> _core.Tensor:
+    def _upload(self, core: _core.Session, data: memoryview, dtype: _core.dtype,
+                device: _core.device, shape: Sequence[int], moved: _core.Moved,
+                key: int) -> _core.Tensor:
         number = device_number(device)
-        upload = self.channel.stream_unary("/teletensor.v1.Compute/Upload", _same, _same)
         size, step = len(data), max(1, self.chunk_bytes - 256)
 
         def chunks(offset: int) -> Iterator[bytes]:
@@ -109,10 +127,10 @@ class GrpcioTransport(Transport):
                 offset, first = offset + len(part), []
                 moved.bytes = offset
 
-        key = next(self._uploads)
         metadata = [*self._metadata, ("teletensor-upload", str(key))]
 
         def work(calls: Calls) -> int:
+            upload = self.channel.stream_unary("/teletensor.v1.Compute/Upload", _same, _same)
             for tries in itertools.count():
                 try:
                     received, whole = self.staged(key) if tries else (0, 0)
@@ -126,27 +144,21 @@ class GrpcioTransport(Transport):
                 except grpc.RpcError as error:
                     failed = _failed(error)
                 except grpc.FutureCancelledError:
-                    self.give_up(key)
                     raise SessionLostError("the upload was cancelled") from None
                 if calls.stopped or not self.comes_again(failed, tries):
-                    self.give_up(key)
                     raise late_error(failed) from None
             raise AssertionError("not reached")
 
-        def bind(upload: int) -> _core.Tensor:
-            return core.uploaded(upload, dtype, device, shape)
-
-        # An interrupted one gets a name that nobody keeps: so the daemon lets go of it.
-        return bind(shielded(work, bind))
+        return core.uploaded(shielded(work), dtype, device, shape, moved)
 
     def download(self, seq: int, out: memoryview, moved: _core.Moved) -> None:
-        download = self.channel.unary_stream("/teletensor.v1.Compute/Download", _same, _same)
-
         def work(calls: Calls) -> None:
+            download = self.channel.unary_stream("/teletensor.v1.Compute/Download", _same, _same)
             at = 0
             for tries in itertools.count():
                 call = download(encode([(1, seq), (2, at)]), metadata=self._metadata)
                 calls.add(call)
+                failed: CallError | None = None
                 try:
                     for chunk in call:
                         message = decode(chunk)
@@ -154,23 +166,27 @@ class GrpcioTransport(Transport):
                         out[at : at + len(part)] = part
                         at += len(part)
                         moved.bytes = at
-                    break
                 except grpc.RpcError as error:
                     failed = _failed(error)
-                    if calls.stopped or not self.comes_again(failed, tries):
-                        raise late_error(failed) from None
+                if failed is None:
+                    break
+                if calls.stopped or not self.comes_again(failed, tries):
+                    raise late_error(failed)
             if at != len(out):
                 raise SessionLostError(f"a download ended after {at} of {len(out)} bytes")
 
         shielded(work)
 
-    def close(self) -> None:
+    def _close(self) -> None:
         self.end_stream()
         # A thread that is still in native code when Python ends would end the process.
         for writer in self._writers:
             writer.wait(timeout=2)
         self.end_session()
-        self.channel.close()
+        # Its last name goes here: grpcio takes locks then.
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.close()
 
 
 def _frames(owner: weakref.ref[_core.Session], stream: int,

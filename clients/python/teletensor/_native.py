@@ -70,9 +70,9 @@ class NativeTransport(Transport):
     def read_stream(self, call: Any, owner: weakref.ref[_core.Session]) -> End:
         return End(*call.wait()) if call is not None else End(0, "")
 
-    def upload(self, core: _core.Session, data: memoryview, dtype: _core.dtype, device: _core.device,
-               shape: Sequence[int], moved: _core.Moved) -> _core.Tensor:
-        key = next(self._uploads)
+    def _upload(self, core: _core.Session, data: memoryview, dtype: _core.dtype,
+                device: _core.device, shape: Sequence[int], moved: _core.Moved,
+                key: int) -> _core.Tensor:
         for tries in itertools.count():
             try:
                 tensor: _core.Tensor = self._open().upload(
@@ -81,9 +81,6 @@ class NativeTransport(Transport):
             except CallError as error:
                 if not self.comes_again(error, tries):
                     raise late_error(error) from None
-            except BaseException:  # Ctrl-C
-                self.give_up(key)
-                raise
         raise AssertionError("not reached")
 
     def download(self, seq: int, out: memoryview, moved: _core.Moved) -> None:
@@ -96,7 +93,7 @@ class NativeTransport(Transport):
             if not self.comes_again(error, tries):
                 raise late_error(error) from None
 
-    def close(self) -> None:
+    def _close(self) -> None:
         self.end_stream()
         core = self._owner() if self._owner is not None else None
         if core is not None:

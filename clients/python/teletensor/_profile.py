@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from . import _core
 from ._protowire import Message, decode, encode
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class Frame:
     bytes: int
 
 
-class Profile:
+class Profile(_core.Scope):
     """What happened inside `with session.profile() as p:`; complete after the block.
 
     `spans`, `waits` and `frames` hold it, `table()` sums it up, `save(path)` writes a trace that
@@ -62,6 +63,7 @@ class Profile:
     """
 
     def __init__(self, session: Session) -> None:
+        super().__init__()
         self._session = session
         self.spans: list[Span] = []
         self.waits: list[Wait] = []
@@ -72,10 +74,13 @@ class Profile:
         self._offset = 0  # the daemon's clock minus this one's, ns
         self._trip: int | None = None
 
-    def __enter__(self) -> Profile:
+    # As a `with`, by the rules of Scope.
+    def _save(self) -> None:
         if self._begin:
             raise RuntimeError("a profile is of one block; session.profile() makes another")
         self._session.synchronize()
+
+    def _apply(self) -> Profile:
         self._call(True)
         core = self._session._core
         core.take_record()
@@ -83,15 +88,16 @@ class Profile:
         self._begin = time.monotonic_ns()
         return self
 
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+    def _restore(self, state: None, kind: Any) -> None:
         core = self._session._core
         try:
-            self._session.synchronize()
+            if not self.seconds:
+                self._session.synchronize()
         except Exception:
             if kind is None:
                 raise
         finally:
-            self.seconds = (time.monotonic_ns() - self._begin) / 1e9
+            self.seconds = self.seconds or (time.monotonic_ns() - self._begin) / 1e9
             core.record(False)
             with contextlib.suppress(Exception) if kind is not None else contextlib.nullcontext():
                 self._collect(*core.take_record())

@@ -10,8 +10,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any, TextIO
 
 from . import _core
@@ -86,7 +85,8 @@ class _Bar(threading.Thread):
     def stop(self) -> None:
         """Returns when nothing is drawn any more."""
         self._over.set()
-        self.join()
+        if self.ident is not None:
+            self.join()
 
     def run(self) -> None:
         if self._over.wait(PATIENCE):
@@ -109,17 +109,25 @@ class _Bar(threading.Thread):
                            f"{bytes_text(done)} of {bytes_text(self._size)}, {bytes_text(speed)}/s{left}")
 
 
-@contextmanager
-def watched(what: str, size: int) -> Iterator[_core.Moved]:
+class watched(_core.Scope):
     """For the block, which counts into what it gets, there is a bar where somebody would see one."""
-    moved = _core.Moved()
-    display = _display() if size >= LEAST else None
-    if display is None:
-        yield moved
-        return
-    bar = _Bar(display, what, size, moved)
-    bar.start()
-    try:
-        yield moved
-    finally:
-        bar.stop()
+
+    def __init__(self, what: str, size: int) -> None:
+        super().__init__()
+        self._what, self._size = what, size
+        self._bar: _Bar | None = None
+
+    def _save(self) -> None:
+        pass
+
+    def _apply(self) -> _core.Moved:
+        moved = _core.Moved()
+        display = _display() if self._size >= LEAST else None
+        if display is not None:
+            self._bar = _Bar(display, self._what, self._size, moved)
+            self._bar.start()
+        return moved
+
+    def _restore(self, state: None, kind: Any) -> None:
+        if self._bar is not None:
+            self._bar.stop()

@@ -137,17 +137,13 @@ def _body(x: Tensor, indent: int) -> str:
     if x.numel() == 0:
         return "[]"
     cut = x.numel() > _options.threshold
-    mode = _core.grad_mode()
-    _core.set_grad_mode(False)
-    try:
+    with _core.GradScope(False):
         shown = ops["detach"](x)
         if cut:
             shown = _edges(shown)
         if shown.dtype == _core.bfloat16:
             shown = ops["cast"](shown, _core.float32)
         values = to_numpy(shown).tolist()
-    finally:
-        _core.set_grad_mode(mode)
     flat = _flat(values)
     form = (_ComplexFormatter(flat) if x.dtype.is_complex
             else _Formatter(flat, x.dtype.is_floating_point))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import operator
 import os
 import pathlib
@@ -18,6 +19,7 @@ from ._admin import Admin
 from ._credentials import Credentials, credentials_of
 from ._dropped import NativeSession
 from ._errors import SessionLostError, TeletensorError
+from ._interrupt import Dropped
 from ._notebook import session_html
 from ._profile import Profile
 from ._shared import Sharing
@@ -47,7 +49,7 @@ _open: weakref.WeakSet[NativeSession] = weakref.WeakSet()
 _over = ""  # why this process opens no session any more
 
 
-class Session:
+class Session(_core.Scope):
     """A client's world on a daemon: its tensors, its tape, its memory.
 
     Made by `connect`. `with session:` makes it the current one of this thread and, as with files and
@@ -56,7 +58,9 @@ class Session:
     by this object or by a tensor of it, is closed (one with a name: detached).
     """
 
-    def __init__(self, transport: Transport, name: str, quota: int) -> None:
+    def __init__(self, transport: Transport, name: str, quota: int,
+                 made: list[Session] | None = None) -> None:
+        super().__init__()
         self._transport = transport
         self._pid = os.getpid()
         self._named = False
@@ -64,11 +68,19 @@ class Session:
         self._closed = False
         self._owned = 0
         self._published: set[str] = set()
-        greeting = transport.hello(_INSTANCE, name, quota)
-        self._named = bool(name) and greeting.lease > 0
-        _dropped.serve()
-        self._begin(greeting)
-        _interrupt.watch(self)
+        self._sites: SiteReporter | None = None
+        put = _interrupt.cleaner()
+        try:
+            greeting = transport.hello(_INSTANCE, name, quota)
+            self._named = bool(name) and greeting.lease > 0
+            _dropped.serve()
+            self._begin(greeting)
+            _interrupt.watch(self)
+            if made is not None:
+                made.append(self)
+        except BaseException:
+            put(self._abandon)
+            raise
         if _over:  # the program has come to its end meanwhile
             self.close()
             raise RuntimeError(_over)
@@ -100,11 +112,10 @@ class Session:
         self._rolled_back: SessionLostError | None = None
         self.taken_over = greeting.start is not None
         self._kept = _kept.restored(self._core, greeting.start) if greeting.start else {}
-        own = weakref.ref(self._core)
-        self._core.on_interrupt = lambda: _interrupt_of(own)
         transport.run(self._core)
-        self._sites = (SiteReporter(transport, self._core, greeting.sites_seconds)
-                       if greeting.sites_seconds else None)
+        if greeting.sites_seconds:
+            self._sites = SiteReporter(transport, self._core, greeting.sites_seconds)
+            self._sites.start()
 
     def __del__(self, getpid: Callable[[], int] = os.getpid) -> None:
         known = dict(self.__dict__)
@@ -157,34 +168,42 @@ class Session:
         """True after close()."""
         return self._closed
 
-    def __enter__(self) -> Session:
-        self._enter()
-        return self
-
-    def _enter(self) -> None:
+    # `with session:`, by the rules of Scope.
+    def _save(self) -> int:
         if self._closed:
             raise SessionLostError(
                 f"session {self.name!r} is closed: `with session:` closes it at the end of its block, "
                 "`with session.as_current():` does not")
+        return _sessions().count(self)
+
+    def _apply(self) -> Session:
         _sessions().append(self)
+        return self
 
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        _sessions().remove(self)
-        if self._owned and self not in _sessions():
-            if kind is None:
-                self.close()
-            else:
-                with contextlib.suppress(Exception):
-                    self.close()
+    def _restore(self, state: int, kind: Any) -> None:
+        stack = _sessions()
+        while stack.count(self) > state:
+            del stack[len(stack) - 1 - stack[::-1].index(self)]
+        if not self._owned or self in stack:
+            return
+        if kind is None:
+            return self.close()
+        with contextlib.suppress(Exception):
+            if issubclass(kind, KeyboardInterrupt):
+                _interrupt.request(self)  # what is queued ends with the session
+            self.close()
 
-    @contextlib.contextmanager
-    def as_current(self) -> Iterator[Session]:
+    def as_current(self) -> contextlib.AbstractContextManager[Session]:
         """Makes this session the current one of this thread; at the end of the block it stays open."""
-        self._enter()
-        try:
-            yield self
-        finally:
-            _sessions().remove(self)
+        self._save()
+        return _core.Pushed(_sessions(), self)
+
+    def cancel(self) -> Dropped:
+        """Drops what is queued: commands that have not run do not happen, and tensors are as they last
+        were. Returns how many commands that were, and the line of the first one; a tensor that was not
+        computed raises InterruptedOpError when it is read.
+        """
+        return _interrupt.drop(self)
 
     def synchronize(self) -> None:
         """Waits until everything issued has run; raises late errors."""
@@ -340,8 +359,12 @@ class Session:
         """
         if self._closed or os.getpid() != self._pid:
             return
-        self._shut()
-        self._transport.leave()
+        put, finish = _interrupt.cleaner(), functools.partial(self._finish, self._transport.leave)
+        try:
+            finish()
+        except BaseException:
+            put(finish)  # by another thread, which nothing interrupts
+            raise
 
     def _shut(self) -> None:
         self._closed = True
@@ -356,6 +379,16 @@ class Session:
             if _default is self:
                 _default = None
 
+    def _abandon(self) -> None:
+        """Ends it as if it had not been opened, which it may have been in part."""
+        self._closed = True
+        _interrupt.forget(self)
+        if "_core" in self.__dict__:
+            _open.discard(self._core)
+        if self._sites is not None:
+            self._sites.stop()
+        self._transport.abandon()
+
     def close(self) -> None:
         """Ends the session and gives its memory back. A late error nobody saw is raised here."""
         if self._closed:
@@ -364,30 +397,32 @@ class Session:
             self._closed = True
             _interrupt.forget(self)
             return
-        self._closed = True
+        put, finish = _interrupt.cleaner(), functools.partial(self._finish, self._transport.close)
         error: BaseException | None = None
         try:
+            self._closed = True
             self._core.synchronize()
         except SessionLostError:
             pass
-        except (RuntimeError, KeyboardInterrupt) as late:
+        except BaseException as late:
             error = late
-        self._shut()
-        self._transport.close()
+        try:
+            finish()
+        except BaseException:
+            put(finish)  # by another thread, which nothing interrupts
+            raise
         if error is not None:
             raise error
+
+    def _finish(self, leave: Callable[[], None]) -> None:
+        self._shut()
+        leave()
 
 
 def _retained_bytes() -> int:
     """For frames since the last snapshot: TELETENSOR_REPLAY, else 32 MiB."""
     given = os.environ.get("TELETENSOR_REPLAY", "")
     return int(given) if given.isdecimal() else 32 << 20
-
-
-def _interrupt_of(own: weakref.ref[NativeSession]) -> None:
-    core = own()
-    if core is not None:
-        _interrupt.request(owner_of(core))
 
 
 def _sessions() -> list[Session]:
@@ -431,16 +466,23 @@ def connect(address: str | os.PathLike[str] | None = None, *, token: str | None 
     asked = _name("connect", name or "")
     place = _place(address)
     credentials = credentials_of(place, token, ca, cert)
-    with _naming if asked else contextlib.nullcontext():
-        session = None if fresh or not asked else _opened(asked, credentials)
-        if session is None:
-            session = Session(open_transport(place, credentials), asked, quota)
-    session._owned = 1
-    global _default
-    with _lock:
-        if _default is None or _default._gone:
-            _default = session
-    return session
+    made: list[Session] = []
+    put = _interrupt.cleaner()
+    try:
+        with _naming if asked else contextlib.nullcontext():
+            session = None if fresh or not asked else _opened(asked, credentials)
+            if session is None:
+                session = Session(open_transport(place, credentials), asked, quota, made)
+        session._owned = 1
+        global _default
+        with _lock:
+            if _default is None or _default._gone:
+                _default = session
+        return session
+    except BaseException:
+        if made:
+            put(made[0]._abandon)
+        raise
 
 
 def _all_open() -> Iterator[Session]:
@@ -527,6 +569,7 @@ def owner_of(core: _core.Session) -> Session:
             raise SessionLostError("the session of this tensor is closed", "closed")
         core.rest = None
         owner = Session.__new__(Session)
+        _core.Scope.__init__(owner)
         owner.__dict__.update(known, _core=core)
         core.owner = weakref.ref(owner)
         _interrupt.watch(owner)
@@ -590,6 +633,8 @@ def _close_all() -> None:
     failed = hasattr(sys, "last_value") and not hasattr(sys, "ps1")
     for session in _all_open():
         try:
+            if session._core.interrupt_pending and not session._named:
+                session.cancel()  # nobody waits for it, and its results go with the session
             if session._named:  # the next program of that name takes it up; close() would end it
                 session._core.raise_pending()
                 session.detach()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,9 +24,6 @@ class _Plain(bytearray):
     """Memory of shared_empty() where the daemon shares none."""
 
 
-_opened: weakref.WeakKeyDictionary[_core.Mapping, Sharing] = weakref.WeakKeyDictionary()
-
-
 def memory_of(array: np.ndarray[Any, Any]) -> Any:
     """What shared_empty() made and the array lies in; None for other arrays."""
     base: Any = array
@@ -35,7 +31,7 @@ def memory_of(array: np.ndarray[Any, Any]) -> Any:
         base = base.base
     if isinstance(base, memoryview):
         base = base.obj
-    ours = isinstance(base, _Plain) or (isinstance(base, _core.Mapping) and base in _opened)
+    ours = isinstance(base, _Plain) or (isinstance(base, _core.Mapping) and base.readable)
     return base if ours else None
 
 
@@ -45,7 +41,6 @@ class Sharing:
     def __init__(self, address: _core.ShareAddress | None, quota: int) -> None:
         on = os.environ.get("TELETENSOR_SHARED_MEMORY", "1") != "0"
         self._address = address if on else None
-        self._live = 0
         self._keeps = not 0 < quota < _KEPT_OF  # 0: as much as there is
         self._ways: dict[str, _core.Mapping] = {}  # "kept": of the last upload
 
@@ -54,20 +49,14 @@ class Sharing:
         """The daemon has offered it."""
         return self._address is not None
 
-    def _gone(self) -> None:
-        self._live -= 1
-
     def take(self, seq: int, size: int) -> np.ndarray[Any, Any] | None:
         """The bytes of bulk fetch `seq`, without a copy; None: they have to come by the stream."""
-        if self._address is None or size <= _LEAST or self._live >= _MOST:
+        if self._address is None or size <= _LEAST or self._address.live >= _MOST:
             return None
         mapping = _core.Mapping.take(self._address, seq, size)
         if mapping is None:
             return None
-        array: np.ndarray[Any, Any] = np.frombuffer(mapping, np.uint8)
-        self._live += 1
-        weakref.finalize(mapping, self._gone).atexit = False
-        return array
+        return np.frombuffer(mapping, np.uint8)
 
     def take_gpu(self, seq: int, size: int) -> tuple[int, int, bytes]:
         """Bulk fetch `seq` in memory of its GPU: descriptors of it and of its hold, the GPU's UUID."""
@@ -76,7 +65,7 @@ class Sharing:
 
     def memory(self, size: int) -> Any:
         """New memory that the daemon can read, or (where that cannot be) this process's own."""
-        if self._address is None or self._live >= _MOST:
+        if self._address is None or self._address.live >= _MOST:
             return _Plain(size)
         try:
             mapping = _core.Mapping.open(self._address, size)
@@ -84,9 +73,6 @@ class Sharing:
             raise
         except (RuntimeError, TeletensorError):
             return _Plain(size)
-        _opened[mapping] = self
-        self._live += 1
-        weakref.finalize(mapping, self._gone).atexit = False
         return mapping
 
     def upload(self, core: _core.Session, array: np.ndarray[Any, Any], dtype: _core.dtype,
@@ -95,7 +81,7 @@ class Sharing:
         if self._address is None:
             return None
         memory: Any = memory_of(array)
-        if not isinstance(memory, _core.Mapping) or _opened.get(memory) is not self:
+        if not isinstance(memory, _core.Mapping) or not memory.readable_at(self._address):
             return self._send(core, array, dtype, device, shape)
         buffer: Any = memory
         start = np.frombuffer(buffer, np.uint8).__array_interface__["data"][0]
@@ -108,7 +94,7 @@ class Sharing:
               device: _core.device, shape: Sequence[int]) -> _core.Tensor | None:
         """By way of a little memory; None: use the stream, which also says what is wrong."""
         assert self._address is not None
-        if array.nbytes < _LEAST_SENT or self._live >= _MOST:
+        if array.nbytes < _LEAST_SENT or self._address.live >= _MOST:
             return None
         data = memoryview(array.reshape(-1)).cast("B")
         made: _core.Tensor | None = None

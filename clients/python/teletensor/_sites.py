@@ -19,7 +19,7 @@ _MOST = 50
 
 
 class SiteReporter:
-    """Reports every `seconds` until stop()."""
+    """Reports every `seconds`, from start() to stop()."""
 
     def __init__(self, transport: Transport, core: _core.Session, seconds: float) -> None:
         self._transport = transport
@@ -28,12 +28,15 @@ class SiteReporter:
         self._stop = threading.Event()
         self._seen = 0
         self._thread = threading.Thread(target=self._run, name="teletensor-sites", daemon=True)
+
+    def start(self) -> None:
+        """Starts the thread."""
         self._thread.start()
 
     def stop(self) -> None:
         """Ends the thread; waits a moment for a call in progress."""
         self._stop.set()
-        if self._thread is not threading.current_thread():
+        if self._thread is not threading.current_thread() and self._thread.ident is not None:
             self._thread.join(timeout=2)
 
     def _run(self) -> None:

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 import pwd
 import socket
 import sys
+import threading
 import time
 import weakref
 from abc import ABC, abstractmethod
@@ -25,6 +27,7 @@ from ._errors import (
     SessionLostError,
     TeletensorError,
 )
+from ._interrupt import cleaner, shielded
 from ._protowire import Message, decode, encode
 from ._reattach import GONE, Attached, AttachError, End, Keeper
 
@@ -143,6 +146,9 @@ class Transport(ABC):
         self._leaving = False
         self._keeper: Keeper | None = None
         self._uploads = itertools.count(1)
+        self._closing, self._over = threading.Lock(), False
+        self._opened = False  # a session that was not there before
+        self._stream_of: Callable[[], _core.Session | None] = lambda: None
 
     def set_metadata(self, metadata: list[tuple[str, str]]) -> None:
         """What every later call carries."""
@@ -164,21 +170,58 @@ class Transport(ABC):
     def read_stream(self, call: Any, owner: weakref.ref[_core.Session]) -> End:
         """Gives `owner` what comes, until the end."""
 
-    @abstractmethod
     def upload(self, core: _core.Session, data: memoryview, dtype: _core.dtype, device: _core.device,
                shape: Sequence[int], moved: _core.Moved) -> _core.Tensor:
         """Sends bytes; the tensor, once the daemon has them all. `moved` follows."""
+        key = next(self._uploads)
+        withdraw, put = functools.partial(self.give_up, key), cleaner()
+        try:
+            return self._upload(core, data, dtype, device, shape, moved, key)
+        finally:
+            if not moved.bound:  # else the bytes are a tensor's, also where an exception is under way
+                put(withdraw)
+
+    @abstractmethod
+    def _upload(self, core: _core.Session, data: memoryview, dtype: _core.dtype,
+                device: _core.device, shape: Sequence[int], moved: _core.Moved,
+                key: int) -> _core.Tensor:
+        """upload(), with this client's number for it."""
 
     @abstractmethod
     def download(self, seq: int, out: memoryview, moved: _core.Moved) -> None:
         """Reads the bytes of a bulk fetch into `out`. `moved` follows."""
 
-    @abstractmethod
     def close(self) -> None:
-        """Waits a moment for the stream's end, then closes the connection."""
+        """Waits a moment for the stream's end, then closes the connection.
+
+        An exception that interrupts it does not keep that from being done.
+        """
+        shielded(lambda _: self._close_once())
+
+    def _close_once(self) -> None:
+        with self._closing:
+            if not self._over:
+                self._close()
+            self._over = True
+
+    @abstractmethod
+    def _close(self) -> None:
+        """close(), on a thread that no signal reaches."""
+
+    def abandon(self) -> None:
+        """Ends the session that hello() has opened, without waiting for what it has issued; one that was
+        there before stays."""
+        core = self._stream_of()
+        if core is not None:
+            core.close()
+        if self._opened:
+            self.end_session()
+        self._leaving = True
+        self._close_once()
 
     def run(self, core: _core.Session) -> None:
         """Starts the stream: `core`'s frames out, progress in; again after a lost connection."""
+        self._stream_of = weakref.ref(core)
         self._keeper = Keeper(self, core, self._lease, self._restart)
 
     @property
@@ -227,9 +270,8 @@ class Transport(ABC):
 
     def give_up(self, key: int) -> None:
         """The daemon need not keep what has come of an upload; of a lost session it does not anyway."""
-        if self._lease:
-            with contextlib.suppress(CallError):
-                self.staged(key, True)
+        with contextlib.suppress(CallError):
+            self.staged(key, True)
 
     def unary(self, service: str, method: str, request: bytes, timeout: float = 0.0,
               wait: bool = True) -> bytes:
@@ -258,8 +300,12 @@ class Transport(ABC):
     def hello(self, instance: bytes, name: str, quota: int, back: bool = False) -> Greeting:
         """Opens a session on the daemon, or takes the one of this transport `back` as it is there.
 
-        RefusedError, SessionLostError.
+        RefusedError, SessionLostError. Where an exception interrupts it, a session that it has opened is
+        ended.
         """
+        return shielded(lambda _: self._hello(instance, name, quota, back), lambda _: self.abandon())
+
+    def _hello(self, instance: bytes, name: str, quota: int, back: bool) -> Greeting:
         from . import __version__
 
         request = encode(
@@ -288,6 +334,7 @@ class Transport(ABC):
         self._lease, self._instance, self._epoch = greeting.lease, instance, greeting.epoch
         self._restart = greeting.restart
         self.session_name = greeting.session_name
+        self._opened = not back and greeting.start is None
         self.set_metadata([*self.credentials.metadata(), ("teletensor-token", greeting.token)])
         self.chunk_bytes = greeting.limits["chunk_bytes"] or 1 << 20
         return greeting

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from . import _core
 from ._generator import Generator, default_generator
+from ._scopes import Restoring
 
 __all__ = ["default_generator", "fork_rng", "get_rng_state", "initial_seed", "manual_seed", "seed",
            "set_rng_state"]
@@ -38,12 +37,10 @@ def set_rng_state(state: tuple[Any, Any]) -> None:
     _core.set_rng_state(*state)
 
 
-@contextmanager
-def fork_rng(devices: Any = None, enabled: bool = True, device_type: str = "cuda") -> Iterator[None]:
+def fork_rng(devices: Any = None, enabled: bool = True, device_type: str = "cuda") -> Restoring:
     """What is drawn within it leaves the generator, the same on every device, as it was."""
-    before = get_rng_state()
-    try:
-        yield
-    finally:
+    def restore(before: tuple[Any, Any]) -> None:
         if enabled:
             set_rng_state(before)
+
+    return Restoring(get_rng_state, lambda: None, restore)

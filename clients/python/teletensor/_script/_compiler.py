@@ -63,31 +63,31 @@ class Compiler:
                 ) -> tuple[dict[str, Any], Any]:
         """The program (with its backward, if that was asked for), and the structure of the result with
         its tensors' places."""
-        _sessions().append(self._session)
-        grad = _core.grad_mode()
-        _core.set_grad_mode(self._gradients)
-        try:
-            leaves, spec = flatten((list(args), kwargs))
-            given, named = unflatten(
-                [self.stand_in(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves], spec)
-            self._stand_ins.clear()  # read from outside, the same tensor is another input
-            self._arguments = False
-            self._values.outside([given, named])
-            self._open()
-            result = self._call(function, given, named)
-            outputs: list[Tensor] = []
-            shape = self._shape_of(result, outputs)
-            outputs = [self._own(t) for t in outputs]
-            self._close()
-            linked: dict[str, Any] = _core.link_program(
-                self._real, getattr(function, "__name__", "script"), self._nodes,
-                [stand_in for _, stand_in, _ in self.inputs], outputs, self._gradients)
-            return linked, shape
-        finally:
-            _core.abandon_trace(self._core)
-            _core.set_grad_mode(grad)
-            _sessions().remove(self._session)
-            self._core.close()  # who reads a stand-in afterwards is told so
+        with _core.Pushed(_sessions(), self._session), _core.GradScope(self._gradients):
+            try:
+                return self._linked(function, args, kwargs)
+            finally:
+                _core.abandon_trace(self._core)
+                self._core.close()  # who reads a stand-in afterwards is told so
+
+    def _linked(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+                ) -> tuple[dict[str, Any], Any]:
+        leaves, spec = flatten((list(args), kwargs))
+        given, named = unflatten(
+            [self.stand_in(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves], spec)
+        self._stand_ins.clear()  # read from outside, the same tensor is another input
+        self._arguments = False
+        self._values.outside([given, named])
+        self._open()
+        result = self._call(function, given, named)
+        outputs: list[Tensor] = []
+        shape = self._shape_of(result, outputs)
+        outputs = [self._own(t) for t in outputs]
+        self._close()
+        linked: dict[str, Any] = _core.link_program(
+            self._real, getattr(function, "__name__", "script"), self._nodes,
+            [stand_in for _, stand_in, _ in self.inputs], outputs, self._gradients)
+        return linked, shape
 
     def stand_in(self, tensor: Tensor) -> Tensor:
         """What stands for a tensor of the real session."""

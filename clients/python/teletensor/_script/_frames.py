@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Any
 
+from .. import _core
 from .._session import Session
 from ._source import Source
 
@@ -26,6 +27,7 @@ class StandIn(Session):
     """A session without a daemon, which the stand-ins live in."""
 
     def __init__(self, core: Any, devices: list[str]) -> None:
+        _core.Scope.__init__(self)
         self._core = core
         self.devices = devices
         self._inline = 1 << 30

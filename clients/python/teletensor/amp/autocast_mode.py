@@ -64,7 +64,7 @@ def _place(device_type: Any) -> int:
     return _PLACES[device_type]
 
 
-class autocast:
+class autocast(_core.AutocastScope):
     """Within the region, matrix products and convolutions take their float operands as `dtype`
     (bfloat16 by default on a CPU, float16 on a GPU), losses theirs as float32, and `cat` the widest
     of its operands'; float64 is left alone. A weight is cast once in a region (cache_enabled). A
@@ -92,22 +92,8 @@ class autocast:
             raise RuntimeError(
                 f"autocast: dtype is float16 or bfloat16, not {self.fast_dtype}"
             )
-        self._enabled = bool(enabled) and self.fast_dtype != _core.float32
-        self._cache = cache_enabled
-        self._outer: list[tuple[bool, Any, bool]] = []
-
-    def __enter__(self) -> autocast:
-        outer = _core.autocast_state(self._where)
-        self._outer.append(outer)
-        cache = outer[2] if self._cache is None else self._cache
-        _core.set_autocast(self._where, self._enabled, self.fast_dtype, cache)
-        _core.autocast_nesting(1)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        _core.autocast_nesting(-1)
-        enabled, dtype, cache = self._outer.pop()
-        _core.set_autocast(self._where, enabled, dtype, cache)
+        super().__init__(self._where, bool(enabled) and self.fast_dtype != _core.float32,
+                         self.fast_dtype, cache_enabled)
 
     def __call__(self, function: F) -> F:
         @functools.wraps(function)

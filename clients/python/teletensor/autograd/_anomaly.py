@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import pathlib
 import traceback
-from typing import Any
 
 from .. import _core
 from .._core import Tensor, ops
+from .._scopes import Restoring
 from .._session import current_session
 
 __all__ = ["detect_anomaly", "is_anomaly_enabled", "set_detect_anomaly"]
@@ -47,12 +46,16 @@ def _switch(on: bool, check_nan: bool) -> None:
         _core.set_anomaly(core, None, None)
 
 
+def _put(before: dict[str, bool]) -> None:
+    _switch(before["on"], before["check_nan"])
+
+
 def is_anomaly_enabled() -> bool:
     """Is anomaly mode on?"""
     return _state["on"]
 
 
-class set_detect_anomaly(contextlib.ContextDecorator):
+class set_detect_anomaly(Restoring):
     """Switches anomaly mode of the current session: as a function at once, as a `with` for its body.
 
     Nodes remember the line that recorded them, and a backward checks every gradient it makes (it
@@ -60,27 +63,13 @@ class set_detect_anomaly(contextlib.ContextDecorator):
     """
 
     def __init__(self, mode: bool, check_nan: bool = True) -> None:
-        self._before = dict(_state)
+        before = dict(_state)
+        super().__init__(lambda: before, lambda: None, _put)
         _switch(mode, check_nan)
 
-    def __enter__(self) -> None:
-        pass
 
-    def __exit__(self, *_: Any) -> None:
-        _switch(self._before["on"], self._before["check_nan"])
-
-
-class detect_anomaly(contextlib.ContextDecorator):
+class detect_anomaly(Restoring):
     """Anomaly mode in its body: the error of a backward that makes NaN names the forward line."""
 
     def __init__(self, check_nan: bool = True) -> None:
-        self._check_nan = check_nan
-        self._stack: list[dict[str, bool]] = []
-
-    def __enter__(self) -> None:
-        self._stack.append(dict(_state))
-        _switch(True, self._check_nan)
-
-    def __exit__(self, *_: Any) -> None:
-        before = self._stack.pop()
-        _switch(before["on"], before["check_nan"])
+        super().__init__(lambda: dict(_state), lambda: _switch(True, check_nan), _put)

@@ -115,26 +115,19 @@ def backward_stream(tensor: Tensor, params: Any, gradient: Tensor | None = None,
         names.setdefault(p, name)
     session = owner_of(tensor._session)
     core = session._core
-    _core.begin_stream(core, session._inline)
-    try:
-        core.expand_backward, before = True, core.expand_backward
-        try:
-            backward(tensor, gradient, retain_graph=retain_graph)
-        finally:
-            core.expand_backward = before
-    finally:
-        leaves = _core.end_stream(core)
+    leaves = _core.streamed(core, session._inline,
+                            lambda: backward(tensor, gradient, retain_graph=retain_graph))
 
     def arrive() -> Iterator[tuple[str, Tensor]]:
-        for leaf, seq, bulk in leaves:
+        for leaf, fetch in leaves:
             g = leaf.grad
-            if bulk:
+            if fetch.bulk:
                 buffer = bytearray(g.nbytes)
-                with watched("download", len(buffer)) as moved:
-                    session._transport.download(seq, memoryview(buffer), moved)
+                with fetch, watched("download", len(buffer)) as moved:
+                    session._transport.download(fetch.seq, memoryview(buffer), moved)
                 data = bytes(buffer)
             else:
-                data = _core.fetched(core, seq)
+                data = fetch.read()
             name = names.get(leaf)
             if name is not None:
                 g._keep(data)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from .. import _core
 
@@ -12,62 +12,61 @@ __all__ = ["enable_grad", "inference_mode", "is_grad_enabled", "is_inference_mod
            "no_grad", "set_grad_enabled"]
 
 
-class set_grad_enabled(contextlib.ContextDecorator):
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _within(scope: Callable[[], Any], function: F) -> F:
+    @functools.wraps(function)
+    def within(*args: Any, **kwargs: Any) -> Any:
+        with scope():
+            return function(*args, **kwargs)
+
+    return within  # type: ignore[return-value]
+
+
+# The scopes of _core set and reset in native code, which no signal's handler leaves halfway.
+
+
+class set_grad_enabled(_core.GradSwitch):
     """Switches recording on or off: as a function at once, as a `with` for its body."""
 
-    def __init__(self, mode: bool) -> None:
-        self._before = _core.grad_mode()
-        self._mode = mode
-        _core.set_grad_mode(mode)
-
-    def __enter__(self) -> None:
-        _core.set_grad_mode(self._mode)
-
-    def __exit__(self, *_: Any) -> None:
-        _core.set_grad_mode(self._before)
-
-    def __call__(self, function: Any) -> Any:
+    def __call__(self, function: F) -> F:
         mode = self._mode
-        _core.set_grad_mode(self._before)
-
-        @functools.wraps(function)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            with set_grad_enabled(mode):
-                return function(*args, **kwargs)
-
-        return wrapped
+        self._take_back()
+        return _within(lambda: _core.GradScope(mode), function)
 
 
-class _Mode(contextlib.ContextDecorator):
-    _on = False
-
-    def __init__(self, function: Any = None) -> None:
-        self._stack: list[bool] = []
+class no_grad(_core.GradScope):
+    """Nothing is recorded in its body (this thread)."""
 
     def __new__(cls, function: Any = None) -> Any:
         if callable(function):  # @no_grad without parentheses
             return cls()(function)
         return super().__new__(cls)
 
-    def __enter__(self) -> None:
-        self._stack.append(_core.grad_mode())
-        _core.set_grad_mode(self._on)
+    def __init__(self, function: Any = None) -> None:
+        super().__init__(False)
 
-    def __exit__(self, *_: Any) -> None:
-        _core.set_grad_mode(self._stack.pop())
-
-
-class no_grad(_Mode):
-    """Nothing is recorded in its body (this thread)."""
+    def __call__(self, function: F) -> F:
+        return _within(lambda: self, function)
 
 
-class enable_grad(_Mode):
+class enable_grad(_core.GradScope):
     """Recording is on in its body (this thread)."""
 
-    _on = True
+    def __new__(cls, function: Any = None) -> Any:
+        if callable(function):
+            return cls()(function)
+        return super().__new__(cls)
+
+    def __init__(self, function: Any = None) -> None:
+        super().__init__(True)
+
+    def __call__(self, function: F) -> F:
+        return _within(lambda: self, function)
 
 
-class inference_mode(contextlib.ContextDecorator):
+class inference_mode(_core.InferenceScope):
     """As no_grad, and what its body makes can never be saved for a backward."""
 
     def __new__(cls, mode: Any = True) -> Any:
@@ -75,19 +74,11 @@ class inference_mode(contextlib.ContextDecorator):
             return cls()(mode)
         return super().__new__(cls)
 
-    def __init__(self, mode: bool = True) -> None:
-        self._mode = mode
-        self._stack: list[tuple[bool, bool]] = []
+    def __init__(self, mode: Any = True) -> None:
+        super().__init__(bool(mode))
 
-    def __enter__(self) -> None:
-        self._stack.append((_core.grad_mode(), _core.inference_mode()))
-        _core.set_inference_mode(self._mode)
-        _core.set_grad_mode(not self._mode)
-
-    def __exit__(self, *_: Any) -> None:
-        grad, inference = self._stack.pop()
-        _core.set_grad_mode(grad)
-        _core.set_inference_mode(inference)
+    def __call__(self, function: F) -> F:
+        return _within(lambda: self, function)
 
 
 def is_inference_mode_enabled() -> bool:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .. import _core
 from .._core import Tensor, ops
@@ -24,7 +22,7 @@ class UnpackedDualTensor(NamedTuple):
 
 def enter_dual_level() -> int:
     """Opens a level; its number. Levels nest."""
-    _levels.append(_core.push_forward())
+    _core.push_forward(_levels)
     return len(_levels) - 1
 
 
@@ -35,11 +33,10 @@ def exit_dual_level(*, level: int | None = None) -> None:
         raise RuntimeError(
             "Trying to exit a forward AD level that was not the last one that was created. This is "
             "not supported.")
-    _core.pop_level(_levels.pop())
+    _core.pop_level(_levels)
 
 
-@contextlib.contextmanager
-def dual_level() -> Iterator[int]:
+class dual_level(_core.Scope):
     """A level for the body of a `with`.
 
     >>> with tt.autograd.forward_ad.dual_level():
@@ -47,11 +44,15 @@ def dual_level() -> Iterator[int]:
     ...     print(tt.autograd.forward_ad.unpack_dual(x * x).tangent)
     tensor(4.)
     """
-    level = enter_dual_level()
-    try:
-        yield level
-    finally:
-        exit_dual_level(level=level)
+    def _save(self) -> int:
+        return len(_levels)
+
+    def _apply(self) -> int:
+        return enter_dual_level()
+
+    def _restore(self, state: int, kind: Any) -> None:
+        while len(_levels) > state:
+            exit_dual_level()
 
 
 def _id(level: int | None, what: str) -> int:
@@ -89,10 +90,6 @@ def unpack_dual(tensor: Tensor, *, level: int | None = None) -> UnpackedDualTens
     tangent = _core.tangent_of(tensor, number)
     if tangent is None:
         return UnpackedDualTensor(tensor, None)
-    depth = _core.depth()
-    _core.set_depth(_core.below(number))
-    try:
+    with _core.DepthScope(_core.below(number)):
         primal = ops["clone"](tensor)
-    finally:
-        _core.set_depth(depth)
     return UnpackedDualTensor(primal, tangent)

@@ -261,28 +261,39 @@ def _backward(cls: type[Function], ctx: FunctionCtx, takes: tuple[bool, ...], no
     return [g for g, tensor in zip(given, takes, strict=True) if tensor]
 
 
+class _Entering(_core.Scope):
+    """Within it, what a context has saved comes as samples of a level."""
+
+    def __init__(self, ctx: FunctionCtx, level: int) -> None:
+        super().__init__()
+        self._ctx, self._level = ctx, level
+
+    def _save(self) -> None:
+        pass
+
+    def _apply(self) -> None:
+        level = self._level
+        self._ctx._enter = lambda t: _core.enter(t, 0, level)
+
+    def _restore(self, state: Any, kind: Any) -> None:
+        self._ctx._enter = None
+
+
 def _batched_backward(backward: Callable[..., Any], ctx: FunctionCtx, grads: list[Any],
                       level: Any) -> Any:
     # The nodes below vmap are the batch's: inside a level of its size, backward sees one sample.
     _, _, size, randomness = level
-    number = _core.push_vmap(size, randomness)
-    ctx._enter = lambda t: _core.enter(t, 0, number)
-    try:
+    with _core.LevelScope.vmap(size, randomness) as number, _Entering(ctx, number):
         given = backward(ctx, *(None if g is None else _core.enter(g, 0, number) for g in grads))
         if not isinstance(given, (tuple, list)):
             given = (given,)
         return tuple(_core.leave(g, 0, number) if isinstance(g, Tensor) else g for g in given)
-    finally:
-        ctx._enter = None
-        _core.pop_level(number)
 
 
 def _with_tangents(cls: type[Function], level: int, args: tuple[Any, ...]) -> Any:
     tangents = [_core.tangent_of(a, level) if isinstance(a, Tensor) else None for a in args]
     ctx = FunctionCtx()
-    depth = _core.depth()
-    _core.set_depth(_core.below(level))
-    try:
+    with _core.DepthScope(_core.below(level)):
         # Below this level the arguments are constants; another level may still lie there.
         inner = _core.innermost([a for a in args if isinstance(a, Tensor)]) \
             if _core.depth() else None
@@ -296,8 +307,6 @@ def _with_tangents(cls: type[Function], level: int, args: tuple[Any, ...]) -> An
                         for t, a in zip(tangents, args, strict=True)]
         found = cls.jvp(ctx, *tangents)
         ctx._saved = ()
-    finally:
-        _core.set_depth(depth)
     listed = outputs if isinstance(outputs, tuple) else (outputs,)
     given = found if isinstance(found, tuple) else (found,)
     if len(listed) != len(given):
@@ -314,13 +323,9 @@ def _by_own_rule(cls: type[Function], level: Any, args: tuple[Any, ...]) -> Any:
     in_dims = tuple(0 if isinstance(a, Tensor) and _core.is_batched(a, number) else None
                     for a in args)
     lowered = [_core.leave(a, 0, number) if d == 0 else a for a, d in zip(args, in_dims, strict=True)]
-    depth = _core.depth()
-    _core.set_depth(_core.below(number))
-    try:
+    with _core.DepthScope(_core.below(number)):
         info = _VmapInfo(size, ("error", "same", "different")[randomness])
         outputs, out_dims = cls.vmap(info, in_dims, *lowered)
-    finally:
-        _core.set_depth(depth)
     single = not isinstance(outputs, tuple)
     listed = (outputs,) if single else outputs
     dims = out_dims if isinstance(out_dims, tuple) else (out_dims,) * len(listed)

@@ -95,18 +95,14 @@ def jvp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool
     """(func(*inputs), the Jacobian times v)."""
     _, points = _inputs(inputs, create_graph, "jvp")
     directions = _vector(v, points, "jvp", "input to the user-provided function")
-    level = _core.push_forward()
-    try:
-        with enable_grad():
-            duals = []
-            for x, t in zip(points, directions, strict=True):
-                dual = ops["clone"](x)
-                _core.set_tangent(dual, t, level)
-                duals.append(dual)
-            out_tuple, outputs = _tuple(func(*duals), "outputs of the user-provided function", "jvp")
-            tangents = [_core.tangent_of(o, level) for o in outputs]
-    finally:
-        _core.pop_level(level)
+    with _core.LevelScope.forward() as level, enable_grad():
+        duals = []
+        for x, t in zip(points, directions, strict=True):
+            dual = ops["clone"](x)
+            _core.set_tangent(dual, t, level)
+            duals.append(dual)
+        out_tuple, outputs = _tuple(func(*duals), "outputs of the user-provided function", "jvp")
+        tangents = [_core.tangent_of(o, level) for o in outputs]
     if strict and any(t is None for t in tangents):
         raise RuntimeError("Output 0 of the user-provided function is independent of the inputs. This "
                            "is not allowed in strict mode.")

@@ -95,8 +95,7 @@ def _forward(func: Callable[..., Any], inputs: tuple[Any, ...], which: int,
     for element in range(x.numel()):
         direction = ops["full"](0, x._shape, x.dtype, x.device)
         direction.reshape(-1)[element] = 1
-        level = _core.push_forward()
-        try:
+        with _core.LevelScope.forward() as level:
             args = [a.detach() if isinstance(a, Tensor) else a for a in inputs]
             args[which] = ops["clone"](args[which])
             _core.set_tangent(args[which], direction, level)
@@ -105,8 +104,6 @@ def _forward(func: Callable[..., Any], inputs: tuple[Any, ...], which: int,
                 if t is None:
                     t = ops["full"](0, out._shape, out.dtype, out.device)
                 columns[number].append(t.detach().reshape(-1))
-        finally:
-            _core.pop_level(level)
     return [ops["stack"](each).numpy() if each else np.zeros((0, 0)) for each in columns]
 
 

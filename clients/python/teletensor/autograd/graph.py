@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from .. import _core
 from .._core import Node, Tensor
+from .._scopes import Restoring
 from .._session import current_session
 from ._modes import enable_grad
 
@@ -131,7 +132,7 @@ def register_multi_grad_hook(tensors: Sequence[Tensor], fn: Callable[..., None],
 _disabled: list[str] = []
 
 
-class saved_tensors_hooks:
+class saved_tensors_hooks(_core.Scope):
     """Within it, what ops save for backward goes through pack_hook(tensor), whose result is kept in its
     place; backward reads unpack_hook(result). Both run without recording.
 
@@ -140,18 +141,21 @@ class saved_tensors_hooks:
     """
 
     def __init__(self, pack_hook: Callable[[Tensor], Any], unpack_hook: Callable[[Any], Tensor]) -> None:
+        super().__init__()
         self._hooks = pack_hook, unpack_hook
-        self._sessions: list[Any] = []
+        self._session: Any = None
 
-    def __enter__(self) -> None:
+    def _save(self) -> tuple[Any, int]:
         if _disabled:
             raise RuntimeError(_disabled[-1])
-        session = current_session()._core
-        self._sessions.append(session)
-        _core.push_saved_hooks(session, *self._hooks)
+        self._session = current_session()._core
+        return self._session, _core.saved_hooks(self._session)
 
-    def __exit__(self, *error: Any) -> None:
-        _core.pop_saved_hooks(self._sessions.pop())
+    def _apply(self) -> None:
+        _core.push_saved_hooks(self._session, *self._hooks)
+
+    def _restore(self, state: tuple[Any, int], kind: Any) -> None:
+        _core.pop_saved_hooks(*state)
 
 
 class save_on_cpu(saved_tensors_hooks):
@@ -161,14 +165,12 @@ class save_on_cpu(saved_tensors_hooks):
         super().__init__(lambda x: (x.device, x.to("cpu", copy=True)), lambda kept: kept[1].to(kept[0]))
 
 
-@contextlib.contextmanager
-def disable_saved_tensors_hooks(error_message: str) -> Iterator[None]:
+def disable_saved_tensors_hooks(error_message: str) -> Restoring:
     """Within it, entering saved_tensors_hooks raises RuntimeError(error_message)."""
-    _disabled.append(error_message)
-    try:
-        yield
-    finally:
-        _disabled.pop()
+    def restore(count: int) -> None:
+        del _disabled[count:]
+
+    return Restoring(lambda: len(_disabled), lambda: _disabled.append(error_message), restore)
 
 
 @contextlib.contextmanager

@@ -1,12 +1,11 @@
 """Switches of convolutions on GPUs: `allow_tf32` changes them, the others are kept."""
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
 from .. import _core
+from .._scopes import Restoring
 
 __all__ = ["allow_tf32", "benchmark", "deterministic", "enabled", "flags", "is_available", "version"]
 
@@ -35,21 +34,16 @@ def version() -> None:
     """None."""
 
 
-@contextmanager
 def flags(enabled: bool = False, benchmark: bool = False, benchmark_limit: int = 10,
-          deterministic: bool = False, allow_tf32: bool = True) -> Iterator[None]:
+          deterministic: bool = False, allow_tf32: bool = True) -> Restoring:
     """The switches with these values within it; `benchmark_limit` is not kept."""
     switches = {"enabled": enabled, "benchmark": benchmark, "deterministic": deterministic,
                 "allow_tf32": allow_tf32}
     module = sys.modules[__name__]
-    before = {name: getattr(module, name) for name in switches}
 
     def put(values: dict[str, bool]) -> None:
         for name, value in values.items():
             setattr(module, name, value)
 
-    put(switches)
-    try:
-        yield
-    finally:
-        put(before)
+    return Restoring(lambda: {name: getattr(module, name) for name in switches},
+                     lambda: put(switches), put)

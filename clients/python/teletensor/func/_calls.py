@@ -7,6 +7,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from .._core import Tensor, ops
+from .._scopes import Restoring
 
 if TYPE_CHECKING:
     from ..nn import Module
@@ -93,26 +94,32 @@ def functional_call(module: Module, parameter_and_buffer_dicts: Any, args: Any =
     for name in unknown:
         places[name] = _extra_place(module, name)
     replaced = {places[name]: tensor for name, tensor in wanted.items()}
-    before = {(part, name): part.__dict__.get(name, _ABSENT) for part, name in replaced}
     if args is None:
         args = ()
     elif not isinstance(args, tuple):
         args = (args,)
-    try:
-        for (part, name), tensor in replaced.items():
-            part.__dict__[name] = tensor
-        return module(*args, **(kwargs or {}))
-    finally:
-        if isinstance(parameter_and_buffer_dicts, MutableMapping):
-            for key in given:
-                part, name = places[key]
-                if part.__dict__.get(name) is not given[key] and name in part.__dict__:
-                    parameter_and_buffer_dicts[key] = part.__dict__[name]
-        for (part, name), tensor in before.items():
+
+    def put(tensors: dict[tuple[Module, str], Any]) -> None:
+        for (part, name), tensor in tensors.items():
             if tensor is _ABSENT:
                 part.__dict__.pop(name, None)
             else:
                 part.__dict__[name] = tensor
+
+    def restore(before: dict[tuple[Module, str], Any]) -> None:
+        assigned = {}
+        if isinstance(parameter_and_buffer_dicts, MutableMapping):
+            for key in given:
+                part, name = places[key]
+                now = part.__dict__.get(name, _ABSENT)
+                if not any(now is each for each in (given[key], before[part, name], _ABSENT)):
+                    assigned[key] = now
+            parameter_and_buffer_dicts.update(assigned)
+        put(before)
+
+    with Restoring(lambda: {(part, name): part.__dict__.get(name, _ABSENT) for part, name in replaced},
+                   lambda: put(replaced), restore):
+        return module(*args, **(kwargs or {}))
 
 
 def stack_module_state(models: Sequence[Module]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

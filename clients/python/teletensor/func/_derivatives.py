@@ -206,8 +206,7 @@ def jvp(func: Callable[..., Any], primals: Any, tangents: Any, *, strict: bool =
         if p.shape != t.shape:
             raise RuntimeError(f"{what}: a tangent has shape {list(t.shape)}, its primal "
                                f"{list(p.shape)}")
-    level = _core.push_forward()
-    try:
+    with _core.LevelScope.forward() as level:
         duals = []
         for p, t in zip(points, directions, strict=True):
             dual = ops["clone"](p)
@@ -219,8 +218,6 @@ def jvp(func: Callable[..., Any], primals: Any, tangents: Any, *, strict: bool =
         if strict and any(t is None for t in found):
             raise RuntimeError(f"{what}: The output of f is independent of primals. This is not allowed "
                                "with strict=True.")
-    finally:
-        _core.pop_level(level)
     out = unflatten([_zeros(o) if t is None else t for o, t in zip(outputs, found, strict=True)],
                     out_spec)
     return (result, out, aux) if has_aux else (result, out)

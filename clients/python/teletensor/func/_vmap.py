@@ -71,8 +71,7 @@ def _in_dims(func: Callable[..., Any], in_dims: Any, args: tuple[Any, ...]) -> t
 
 def _run(func: Callable[..., Any], leaves: list[Any], spec: Any, dims: list[int | None], size: int,
          out_dims: Any, randomness: str, kwargs: dict[str, Any]) -> tuple[list[Any], Any, list[Any]]:
-    level = _core.push_vmap(size, _RANDOMNESS.index(randomness))
-    try:
+    with _core.LevelScope.vmap(size, _RANDOMNESS.index(randomness)) as level:
         args = unflatten([x if d is None else _core.enter(x, d, level)
                           for x, d in zip(leaves, dims, strict=True)], spec)
         outputs = func(*args, **kwargs)
@@ -100,8 +99,6 @@ def _run(func: Callable[..., Any], leaves: list[Any], spec: Any, dims: list[int 
             else:
                 results.append(_core.leave(each, dim, level))
         return results, out_spec, wanted
-    finally:
-        _core.pop_level(level)
 
 
 def vmap(func: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0, randomness: str = "error", *,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,6 +13,10 @@ from ._lines import Again, Lines
 from ._symbols import Symbol
 
 __all__ = ["Capture", "Entry", "capture", "contents"]
+
+
+# What a call repeats, such as an optimizer's count of steps, and its command: Ctrl-C comes after both.
+_STEP = _core.Uninterrupted()
 
 
 def contents(tensor: Tensor) -> bytes:
@@ -154,11 +157,18 @@ class Entry:
 
     def run(self, tensors: Sequence[Tensor], lines: Lines | None = None) -> Any:
         """Calls it; `lines` are what second derivatives are made of. Precondition: ready()."""
-        numbers = self.next_numbers()
-        if self.backward is not None:
-            return self.tree(self._recorded(tensors, numbers, lines))
-        results = self.program.call(tensors, numbers)
-        return results[0] if self.plain else self.tree(results)
+        if self.actions:
+            with _STEP:
+                numbers = self.next_numbers()
+                if self.backward is None:
+                    results = self.program.call(tensors, numbers)
+                else:
+                    results = self._recorded(tensors, numbers, lines)
+        elif self.backward is None:
+            results = self.program.call(tensors, self.next_numbers())
+        else:
+            results = self._recorded(tensors, self.next_numbers(), lines)
+        return results[0] if self.plain and self.backward is None else self.tree(results)
 
     def tree(self, results: Sequence[Any]) -> Any:
         """The function's result, with these in place of its tensors."""
@@ -197,27 +207,6 @@ class Entry:
         return [inputs[i] if is_input else results[i] for is_input, i in outputs]
 
 
-class _StandIns:
-    """Other objects for the arguments of a function, which may read the same tensors from outside."""
-
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self._tensors = tensors
-        self._own = {id(t): _core.stand_in(t) for t in tensors if type(t) is Tensor}
-        self._real = {id(self._own[id(t)]): t for t in tensors if id(t) in self._own}
-
-    def of(self, leaf: Any) -> Any:
-        return self._own.get(id(leaf), leaf)
-
-    def real(self, leaf: Any) -> Any:
-        return self._real.get(id(leaf), leaf)
-
-    def end(self) -> list[tuple[int, Tensor]]:
-        """The arguments that were, or may have been, read from outside as well."""
-        outside = {id(t) for t in self._real.values() if _core.stood_in(t)}
-        return [(i, t) for i, t in enumerate(self._tensors)
-                if id(t) in outside or id(t) not in self._own]
-
-
 def capture(function: Callable[..., Any], core: Any, args: tuple[Any, ...], kwargs: dict[str, Any],
             tensors: Sequence[Tensor], numbers: Sequence[int], name: str = "",
             names: Sequence[str] = ()) -> tuple[Any, Entry | None]:
@@ -240,41 +229,34 @@ def capture(function: Callable[..., Any], core: Any, args: tuple[Any, ...], kwar
                     if isinstance(leaf, Tensor)]
     labels = [name for name, leaf in zip(names, leaves, strict=False)
               if isinstance(leaf, (Tensor, Symbol))]
-    if _capturing.current is not None:
-        raise RuntimeError("another thread is capturing a function")
-    ordinal = _core.begin_trace(core)
-    stand_ins = _StandIns(tensors)
-    args, kwargs = unflatten([stand_ins.of(leaf) for leaf in leaves], spec)
-    try:
-        for place, tensor in enumerate(tensors):
-            _core.trace_argument(core, tensor, place)
-        _capturing.thread = threading.get_ident()
-        _capturing.current = held
+    out_spec: Any = None
+    held.reads.know(function)
+    for leaf in leaves:
+        if not isinstance(leaf, Tensor):
+            held.reads.know(leaf)
+
+    def run(stand_ins: list[Tensor]) -> list[Any]:
+        nonlocal leaves, out_spec
+        given = iter(stand_ins)
+        arguments, keywords = unflatten(
+            [next(given) if isinstance(leaf, Tensor) else leaf for leaf in leaves], spec)
+        leaves = []
         try:
-            held.reads.know(function)
-            for leaf in leaves:
-                if not isinstance(leaf, Tensor):
-                    held.reads.know(leaf)
-            result = held.reads.run(function, tuple(args), kwargs)
+            result = held.reads.run(function, tuple(arguments), keywords)
         finally:
-            _capturing.current = None
             held.reads.clear()
-        del args, kwargs, leaves
+        del arguments, keywords, given, stand_ins
         out, out_spec = flatten(result)
-        out = [stand_ins.real(leaf) for leaf in out]
-        for i, leaf in enumerate(out):
-            if isinstance(leaf, Symbol):
-                held.fix(leaf)
-                out[i] = leaf.value
-            elif isinstance(leaf, Tensor) and leaf._session is not core:
-                raise RuntimeError("a captured function must stay in one session")
-    except BaseException:
-        _core.abandon_trace(core)
-        raise
-    finally:
-        same = stand_ins.end()
-    traced = _core.end_trace(core, [leaf for leaf in out if isinstance(leaf, Tensor)], ordinal,
-                             name, tensor_names)
+        return list(out)
+
+    # One native call from the beginning of the trace to its end: no signal's handler leaves it on.
+    out, outside, traced = _core.capture(core, vars(_capturing), held, list(tensors), run, name,
+                                         tensor_names)
+    same = [(place, tensors[place]) for place in outside]
+    for i, leaf in enumerate(out):
+        if isinstance(leaf, Symbol):
+            held.fix(leaf)
+            out[i] = leaf.value
     for tag in traced["fixed_tags"]:
         held.fix(held.symbols[tag])
     for each in ("program", "backward"):

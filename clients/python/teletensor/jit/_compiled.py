@@ -14,7 +14,7 @@ from typing import Any
 from .. import _capturing, _core
 from .._core import Tensor
 from .._tree import flatten
-from ._capture import Entry, capture, contents
+from ._capture import _STEP, Entry, capture, contents
 
 __all__ = ["Compiled", "Program", "compile", "leaf_names", "repeat", "trace"]
 
@@ -372,11 +372,12 @@ def _rounds(owner: Any, n: int, stacked: tuple[Tensor, ...], args: tuple[Any, ..
         # Slices are counted from the first: a chunk ends where the data does.
         left = min([n - done, chunk] + [each._shape[0] - done % each._shape[0]
                                         for each in stacked])
-        given = []
-        for _ in range(left):
-            given += entry.next_numbers()
         parts = [each[done % each._shape[0]:] for each in stacked] + tensors[len(stacked):]
-        results = entry.program.call(parts, given, times=left, sliced=list(range(len(stacked))))
+        with _STEP:
+            given = []
+            for _ in range(left):
+                given += entry.next_numbers()
+            results = entry.program.call(parts, given, times=left, sliced=list(range(len(stacked))))
         if waiting is not None:
             yield from waiting
         waiting = _rounds_of(entry, results, left)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import enum
-from collections.abc import Iterator
 from contextvars import ContextVar
+
+from .._scopes import Restoring
 
 __all__ = ["FUSED", "SDPBackend", "allowed_backends", "sdpa_kernel"]
 
@@ -28,10 +28,9 @@ FUSED = frozenset(
 _allowed = ContextVar("sdpa_kernel", default=FUSED | {SDPBackend.MATH})
 
 
-@contextlib.contextmanager
 def sdpa_kernel(
     backends: list[SDPBackend] | SDPBackend, set_priority: bool = False
-) -> Iterator[None]:
+) -> Restoring:
     """Within it, scaled_dot_product_attention computes in one of these ways, or raises RuntimeError
     where none of them can. set_priority changes nothing: a fused way goes first."""
     chosen = [backends] if isinstance(backends, SDPBackend) else backends
@@ -40,11 +39,8 @@ def sdpa_kernel(
             "Backend must be an instance of SDPBackend or a list of SDPBackend instances, got "
             f"{type(backends).__name__}"
         )
-    token = _allowed.set(frozenset(SDPBackend(backend) for backend in chosen))
-    try:
-        yield
-    finally:
-        _allowed.reset(token)
+    inside = frozenset(SDPBackend(backend) for backend in chosen)
+    return Restoring(_allowed.get, lambda: _allowed.set(inside), _allowed.set)
 
 
 def allowed_backends() -> frozenset[SDPBackend]:

@@ -29,6 +29,10 @@ def _register_shared(kind: str, hook: Callable[..., Any]) -> RemovableHandle:
     return handle
 
 
+# As no_grad(), and Ctrl-C comes when all parameters have had the step.
+_UPDATE = _core.Uninterrupted(recording=False)
+
+
 def register_optimizer_step_pre_hook(hook: Callable[..., Any]) -> RemovableHandle:
     """Calls hook(optimizer, args, kwargs) before every optimizer's step() and its own hooks; it may
     return new (args, kwargs)."""
@@ -172,13 +176,9 @@ class Optimizer:
         if closure is not None:
             with tt.enable_grad():
                 loss = closure()
-        recording = _core.grad_mode()
-        _core.set_grad_mode(False)  # as no_grad(), without an object on this hot path
-        try:
+        with _UPDATE:
             for group in self.param_groups:
                 self._update(group)
-        finally:
-            _core.set_grad_mode(recording)
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:

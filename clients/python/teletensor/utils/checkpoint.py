@@ -9,6 +9,7 @@ from typing import Any
 
 from .. import _core
 from .._core import Tensor
+from .._scopes import Restoring
 from .._session import current_session, owner_of
 from .._tree import flatten
 from ..autograd._modes import enable_grad
@@ -17,6 +18,11 @@ __all__ = ["CheckpointError", "checkpoint", "checkpoint_sequential", "set_checkp
            "set_checkpoint_early_stop"]
 
 CheckpointError = RuntimeError
+
+
+def _numbers_from(state: Any) -> Restoring:
+    return Restoring(_core.rng_state, lambda: _core.set_rng_state(*state),
+                     lambda before: _core.set_rng_state(*before))
 
 
 def checkpoint(function: Callable[..., Any], *args: Any, use_reentrant: bool | None = None,
@@ -49,23 +55,12 @@ def checkpoint(function: Callable[..., Any], *args: Any, use_reentrant: bool | N
     state = _core.rng_state()
 
     def again() -> Any:
-        before = _core.rng_state()
-        if preserve_rng_state:
-            _core.set_rng_state(*state)
-        try:
-            with enable_grad(), second:
-                return function(*args, **kwargs)
-        finally:
-            if preserve_rng_state:
-                _core.set_rng_state(*before)
-
-    frame = _core.frame(core, again)
-    frame.begin()
-    try:
-        with first:
+        numbers = _numbers_from(state) if preserve_rng_state else contextlib.nullcontext()
+        with numbers, enable_grad(), second:
             return function(*args, **kwargs)
-    finally:
-        frame.end()
+
+    with _core.frame(core, again), first:
+        return function(*args, **kwargs)
 
 
 def checkpoint_sequential(functions: Any, segments: int, input: Any,

@@ -4,11 +4,12 @@ a parameter and its name."""
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import teletensor as tt
 
+from ..._scopes import Restoring
 from ..._tensor import Tensor
 from ..containers import ModuleDict, ModuleList
 from ..module import Module
@@ -28,17 +29,15 @@ _cache: dict[tuple[int, str], Tensor] = {}
 _caching = 0
 
 
-@contextlib.contextmanager
-def cached() -> Iterator[None]:
+def cached() -> Restoring:
     """Within the block every parametrized tensor is computed once."""
-    global _caching
-    _caching += 1
-    try:
-        yield
-    finally:
-        _caching -= 1
-        if not _caching:
+    def put(depth: int) -> None:
+        global _caching
+        _caching = depth
+        if not depth:
             _cache.clear()
+
+    return Restoring(lambda: _caching, lambda: put(_caching + 1), put)
 
 
 class ParametrizationList(ModuleList):
