@@ -122,7 +122,11 @@ class PySession final : public Session {
   nb::object follower_of(const Handle& h) const;
 
   bool strict = false;  // wait after every op
-  nb::handle self;      // the Python object, not counted
+  // Command `seq` reads the value of one element. The kManyReads-th time in a row for one line, and
+  // with few commands in between, on_reads is called with the line.
+  void note_read(std::uint64_t seq);
+  nb::object on_reads;
+  nb::handle self;  // the Python object, not counted
 
  protected:
   Status block(const std::function<bool()>& ready) override;
@@ -156,6 +160,12 @@ class PySession final : public Session {
   Status settle_those(const std::function<bool(const Pending&)>& wanted);
   void unregister(Pending& pending);
   std::string text_of(const Site& site) const;
+
+  static constexpr int kManyReads = 64;
+  static constexpr std::uint64_t kFewCommands = 4;
+  const PyObject* read_code_ = nullptr;  // of the last read, to compare; not counted
+  int read_instruction_ = 0, reads_ = 0;
+  std::uint64_t read_seq_ = 0;
 
   static constexpr std::size_t kSites = 1 << 16;
   std::vector<Site> sites_;

@@ -179,6 +179,7 @@ std::int64_t rank(const PyTensor& t) {
 wire::FetchedValue read(const PyTensor& t) {
   PySession& session = *t.session;
   const std::uint64_t seq = value_or_raise(session.fetch(handle(t), false));
+  if (handle(t).geometry().numel() == 1) session.note_read(seq);
   auto value = session.wait_fetched(seq);
   if (PyErr_Occurred()) throw nb::python_error();
   raise_late(session);

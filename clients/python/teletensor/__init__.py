@@ -80,6 +80,7 @@ from ._tensor_types import __all__ as _type_names
 
 if _TYPE_CHECKING:
     from ._catalog import *  # noqa: F403
+from ._track import track
 
 _tensor.attach()
 
@@ -210,7 +211,7 @@ __all__ = [
     "load", "long", "manual_seed", "nn", "no_grad", "optim", "save", "seed",
     "SharedCuda", "shared_cuda", "shared_empty",
     "set_default_device", "set_default_dtype", "set_grad_enabled", "set_rng_state", "set_strict",
-    "short", "special", "synchronize", "tensor", "to_torch", "uint16", "uint32", "uint64",
+    "short", "special", "synchronize", "tensor", "to_torch", "track", "uint16", "uint32", "uint64",
     "uint8", "utils", "version", "vmap",
     *_functions.NAMES, *_op_names, *_extra_names, *_type_names,
     "channels_last", "channels_last_3d", "contiguous_format", "e", "inf", "layout", "memory_format", "nan",

@@ -8,16 +8,25 @@ from __future__ import annotations
 
 import logging
 
-__all__ = ["over", "tell"]
+__all__ = ["hint_at_reads", "over", "tell"]
 
 log = logging.getLogger("teletensor")
-_over = False
+_over = _hinted = False
 
 
 def tell(text: str, *values: object) -> None:
     """A line for the person; nothing once the program ends, when Python's streams may be gone."""
     if not _over:
         log.warning("teletensor: " + text, *values)
+
+
+def hint_at_reads(line: str) -> None:
+    """Once a process: `line` reads values one by one."""
+    global _hinted
+    if not _hinted:
+        _hinted = True
+        tell("%s reads values one by one, and waits for the daemon each time; tensor.tolist() or .numpy() "
+             "reads many at once, and values that are kept as tensors can be read later together", line)
 
 
 def over() -> None:

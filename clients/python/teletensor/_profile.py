@@ -7,7 +7,7 @@ import dataclasses
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from . import _core
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Profile", "Span", "Wait"]
 
+_WAITS_SHOWN = 3
 _CLIENT, _DAEMON = 1, 2  # the processes of the trace
 
 
@@ -52,6 +53,15 @@ class Frame:
     first: int
     last: int
     bytes: int
+
+
+def _summed(parts: Iterable[tuple[str, float]]) -> list[tuple[str, tuple[int, float]]]:
+    """By name how many there are and their seconds, largest first."""
+    sums: dict[str, tuple[int, float]] = {}
+    for name, seconds in parts:
+        count, before = sums.get(name, (0, 0.0))
+        sums[name] = count + 1, before + seconds
+    return sorted(sums.items(), key=lambda item: -item[1][1])
 
 
 class Profile(_core.Scope):
@@ -145,31 +155,38 @@ class Profile(_core.Scope):
         return (at - self._begin) / 1e9
 
     def table(self, by: str = "op", most: int = 20) -> str:
-        """Lane time by "op" or by "line", largest first."""
-        if by not in ("op", "line"):
-            raise ValueError(f'by is "op" or "line", not {by!r}')
-        sums: dict[str, list[float]] = {}
-        for span in self.spans:
-            name = (span.line or "(unknown)") if by == "line" else (
-                f"{span.op} + {span.steps - 1} more in one loop" if span.steps > 1 else span.op)
-            entry = sums.setdefault(name, [0, 0.0])
-            entry[0] += 1
-            entry[1] += span.seconds
-        total = sum(seconds for _, seconds in sums.values())
-        rows = sorted(sums.items(), key=lambda item: -item[1][1])
+        """Lane time by "op" or by "line", or the program's waits by their line ("wait"), largest first.
+
+        The last lines sum up, and name the lines that waited longest.
+        """
+        if by not in ("op", "line", "wait"):
+            raise ValueError(f'by is "op", "line" or "wait", not {by!r}')
+        waits = _summed((wait.line or "(unknown)", wait.seconds) for wait in self.waits)
+        rows = waits if by == "wait" else _summed(
+            (self._name(span, by), span.seconds) for span in self.spans)
+        total = sum(seconds for _, (_, seconds) in rows)
+        worked, waited = (sum(each.seconds for each in some) for some in (self.spans, self.waits))
         width = max([len(name) for name, _ in rows[:most]] + [len(by)])
         lines = [f"{by:<{width}}  {'times':>7}  {'ms':>10}  {'share':>6}  {'us each':>9}"]
         for name, (count, seconds) in rows[:most]:
-            lines.append(f"{name:<{width}}  {int(count):>7}  {seconds * 1e3:>10.3f}  "
+            lines.append(f"{name:<{width}}  {count:>7}  {seconds * 1e3:>10.3f}  "
                          f"{seconds / total if total else 0:>6.1%}  {seconds / count * 1e6:>9.1f}")
         if len(rows) > most:
             lines.append(f"... and {len(rows) - most} more")
-        waited = sum(wait.seconds for wait in self.waits)
-        lines.append(f"{self.seconds * 1e3:.1f} ms in all; lanes worked {total * 1e3:.1f} ms, "
+        lines.append(f"{self.seconds * 1e3:.1f} ms in all; lanes worked {worked * 1e3:.1f} ms, "
                      f"the program waited {waited * 1e3:.1f} ms")
+        if by != "wait":
+            lines += [f"waited {seconds * 1e3:.1f} ms in {count} waits at {name}"
+                      for name, (count, seconds) in waits[:_WAITS_SHOWN]]
         if self.dropped:
             lines.append(f"{self.dropped} events found no room and are missing")
         return "\n".join(lines)
+
+    @staticmethod
+    def _name(span: Span, by: str) -> str:
+        if by == "line":
+            return span.line or "(unknown)"
+        return f"{span.op} + {span.steps - 1} more in one loop" if span.steps > 1 else span.op
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the trace: the program's waits, frames on the network and in the queue, lanes."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import math
 import operator
 import os
 import pathlib
@@ -12,7 +13,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _core, _daemon, _dropped, _interrupt, _kept, _notices, _published
 from ._admin import Admin
@@ -24,7 +25,7 @@ from ._notebook import session_html
 from ._profile import Profile
 from ._shared import Sharing
 from ._sites import SiteReporter
-from ._transport import Greeting, Transport, open_transport
+from ._transport import CallError, Greeting, Transport, open_transport
 
 if TYPE_CHECKING:
     from ._tensor import Tensor
@@ -47,6 +48,13 @@ _default: Session | None = None
 _stack = threading.local()
 _open: weakref.WeakSet[NativeSession] = weakref.WeakSet()
 _over = ""  # why this process opens no session any more
+
+
+class Queued(NamedTuple):
+    """What a session has still to do: see `Session.queued`."""
+
+    commands: int
+    seconds: float
 
 
 class Session(_core.Scope):
@@ -112,6 +120,7 @@ class Session(_core.Scope):
         self._rolled_back: SessionLostError | None = None
         self.taken_over = greeting.start is not None
         self._kept = _kept.restored(self._core, greeting.start) if greeting.start else {}
+        self._core.on_reads = _notices.hint_at_reads
         transport.run(self._core)
         if greeting.sites_seconds:
             self._sites = SiteReporter(transport, self._core, greeting.sites_seconds)
@@ -270,6 +279,21 @@ class Session(_core.Scope):
         """
         status: dict[str, Any] = self._admin().holdings(most=1)["session"]
         return status
+
+    def queued(self) -> Queued:
+        """How many commands are issued and have not run, and about how many seconds they take, as it has
+        gone so far (NaN where the daemon cannot be asked). Waits for nothing that is queued.
+        """
+        try:
+            status = self._admin().holdings(most=1)["session"]
+        except CallError:
+            return Queued(self._commands_left(), math.nan)
+        each = status["lane_seconds"] / max(status["completed_upto"], 1)
+        left = self._commands_left()
+        return Queued(left, left * each * (status["ahead"] + 1))
+
+    def _commands_left(self) -> int:
+        return max(self._core.last_seq - self._core.completed_upto, 0)
 
     def _repr_html_(self) -> str:
         return session_html(self)

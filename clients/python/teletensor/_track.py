@@ -1,0 +1,161 @@
+"""A bar for a loop that follows the daemon, not the program, which is ahead of it."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol, TypeVar
+
+from . import _core
+from ._progress_bar import _display, _Notebook, _Terminal
+
+__all__ = ["track"]
+
+_PAUSE = 0.1  # seconds between two looks
+_T = TypeVar("_T")
+
+
+class _Bar(Protocol):
+    def show(self, done: int, issued: int) -> None:
+        """`done` steps have run, of `issued` that the program has come through."""
+
+    def close(self) -> None:
+        """Nothing is shown any more."""
+
+
+class _Tqdm:
+    def __init__(self, module: Any, description: str, total: int | None) -> None:
+        self._bar = module.tqdm(total=total, desc=description or None, unit="step")
+
+    def show(self, done: int, issued: int) -> None:
+        self._bar.set_postfix_str(f"{issued - done} queued" if issued > done else "", refresh=False)
+        self._bar.update(done - self._bar.n)
+
+    def close(self) -> None:
+        self._bar.close()
+
+
+class _Rich:
+    def __init__(self, module: Any, description: str, total: int | None) -> None:
+        self._bar = module.Progress()
+        self._task = self._bar.add_task(description or "steps", total=total)
+        self._bar.start()
+
+    def show(self, done: int, issued: int) -> None:
+        self._bar.update(self._task, completed=done)
+
+    def close(self) -> None:
+        self._bar.stop()
+
+
+class _Own:
+    def __init__(self, shown: _Terminal | _Notebook, description: str, total: int | None) -> None:
+        self._shown, self._what, self._total = shown, description or "steps", total
+        self._began = time.monotonic()
+
+    def show(self, done: int, issued: int) -> None:
+        seconds = time.monotonic() - self._began
+        total = self._total or max(issued, 1)
+        text = f"{done} of {self._total or 'unknown'}, {done / seconds:.1f}/s" if seconds > 0 else ""
+        if issued > done:
+            text += f", {issued - done} queued"
+        self._shown.draw(self._what, min(done, total), total, text)
+
+    def close(self) -> None:
+        self._shown.end()
+
+
+def _bar(description: str, total: int | None) -> _Bar | None:
+    shown = _display()
+    if shown is None:
+        return None
+    for name, kind in (("tqdm.auto", _Tqdm), ("rich.progress", _Rich)):
+        try:
+            module = importlib.import_module(name)
+        except ImportError:
+            continue
+        return kind(module, description, total)
+    return _Own(shown, description, total)
+
+
+class _Follower:
+    """Knows by numbers of commands which steps have run."""
+
+    def __init__(self, core: _core.Session) -> None:
+        self._core = core
+        self._steps: deque[int] = deque()  # number of the last command of each that has not run
+        self.issued = self.done = 0
+
+    def step(self) -> None:
+        """The program has come to the end of one."""
+        self.issued += 1
+        self._steps.append(self._core.last_seq)
+
+    def look(self) -> int:
+        """How many steps have run."""
+        upto = self._core.completed_upto
+        while self._steps and self._steps[0] <= upto:
+            self._steps.popleft()
+            self.done += 1
+        return self.done
+
+    @property
+    def over(self) -> bool:
+        """None of them is still to run."""
+        return not self._steps or self._core.over
+
+
+class _Drawer(threading.Thread):
+    def __init__(self, bar: _Bar, follower: _Follower) -> None:
+        super().__init__(name="teletensor-track", daemon=True)
+        self._bar, self._follower = bar, follower
+        self._stopped = threading.Event()
+
+    def stop(self) -> None:
+        """Returns when the last state is shown."""
+        self._stopped.set()
+        self.join()
+
+    def run(self) -> None:
+        with contextlib.suppress(Exception):  # a terminal or frontend that is gone ends no loop
+            while not self._stopped.wait(_PAUSE):
+                self._bar.show(self._follower.look(), self._follower.issued)
+            self._bar.show(self._follower.look(), self._follower.issued)
+            self._bar.close()
+
+
+def track(iterable: Iterable[_T], description: str = "", total: int | None = None) -> Iterator[_T]:
+    """`for x in track(iterable):` with a progress bar of the steps that the daemon has finished.
+
+    A program is ahead of the daemon: a bar of the program's own steps is full long before the work
+    is done. This one counts a step when the last command that it issued in the current session has run,
+    says how many steps are queued, and at the end of `iterable` waits for them. `total`: how
+    many steps there are, where `iterable` has no len().
+
+    It is drawn by tqdm or rich where one of them is installed, on a terminal (stderr) or in a notebook;
+    in pipes there is none, and with `TELETENSOR_PROGRESS=0`.
+    """
+    from ._session import current_session
+
+    if total is None:
+        with contextlib.suppress(TypeError):
+            total = len(iterable)  # type: ignore[arg-type]
+    bar = _bar(description, total)
+    if bar is None:
+        yield from iterable
+        return
+    follower = _Follower(current_session()._core)
+    drawer = _Drawer(bar, follower)
+    drawer.start()
+    try:
+        for each in iterable:
+            yield each
+            follower.step()
+        while not follower.over:
+            time.sleep(_PAUSE / 5)
+    finally:
+        drawer.stop()
