@@ -288,9 +288,7 @@ class Session(_core.Scope):
             status = self._admin().holdings(most=1)["session"]
         except CallError:
             return Queued(self._commands_left(), math.nan)
-        each = status["lane_seconds"] / max(status["completed_upto"], 1)
-        left = self._commands_left()
-        return Queued(left, left * each * (status["ahead"] + 1))
+        return Queued(self._commands_left(), status["wait_seconds"])
 
     def _commands_left(self) -> int:
         return max(self._core.last_seq - self._core.completed_upto, 0)
