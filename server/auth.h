@@ -18,8 +18,7 @@ enum class Way : std::uint8_t {
   kNeighbour,
   // The same, by the user that the daemon runs as, or root: without a token that user, an admin.
   kOwnSocket,
-  // Plain TCP on loopback: without a token nobody in particular, the user "anonymous"; once there
-  // are tokens, nobody.
+  // Plain TCP on loopback: without a token nobody, or, where that is allowed, the user "anonymous".
   kLoopback,
   // TLS, or a socket behind a proxy: without a token, or a client certificate that is one's name,
   // nobody.
@@ -41,17 +40,18 @@ inline constexpr char kAnonymous[] = "anonymous";
 class Auth {
  public:
   // `tokens` outlives it. certificate_users: whoever comes with a client certificate and no token
-  // is the user of that name.
-  Auth(Tokens& tokens, bool certificate_users);
+  // is the user of that name. allow_anonymous: callers on loopback need no token.
+  Auth(Tokens& tokens, bool certificate_users, bool allow_anonymous);
 
   // By the "authorization" header's value; "" where there is none. A token that is not good is
   // never less than no token: UNAUTHENTICATED. `name`: the common name of the client certificate
-  // that was verified, or of a neighbour; "" without.
-  core::Result<Caller> caller(Way way, std::string_view authorization,
-                              std::string_view name = "") const;
+  // that was verified, or of a neighbour; "" without. `run_secret`, if not "": a token that is kept
+  // nowhere and makes its holder the own user, an admin.
+  core::Result<Caller> caller(Way way, std::string_view authorization, std::string_view name = "",
+                              std::string_view run_secret = "") const;
   // The caller if it may call `method`; refusals are counted.
   core::Result<Caller> check(Way way, std::string_view authorization, std::string_view method,
-                             std::string_view name = "") const;
+                             std::string_view name = "", std::string_view run_secret = "") const;
   // The same for a gRPC call.
   core::Result<Caller> check(const grpc::CallbackServerContext& context, const Entrance& entrance,
                              std::string_view method) const;
@@ -62,7 +62,7 @@ class Auth {
 
  private:
   Tokens& tokens_;
-  const bool certificate_users_;
+  const bool certificate_users_, allow_anonymous_;
   const std::string own_user_;                     // that the daemon runs as
   mutable std::atomic<std::uint64_t> refused_{0};  // calls
 };

@@ -158,6 +158,7 @@ Status read_users(const std::string& path, const toml::node& node, Config& confi
 
 Status assign_key(const std::string& key, const toml::node& node, Config& config) {
   if (key == "listen") return assign(node, config.listen);
+  if (key == "allow_anonymous") return assign(node, config.allow_anonymous);
   if (key == "socket") return assign(node, config.socket);
   if (key == "http") return assign(node, config.http);
   if (key == "http_name") return assign(node, config.http_names);
@@ -347,12 +348,14 @@ Parsed parse_command_line(int argc, const char* const* argv, const std::string& 
   bool no_socket = false;
   app.add_option("--config", path, "TOML file; keys are the flags' names with underscores")
       ->envname("TELETENSOR_CONFIG");
-  auto* listen =
-      app.add_option(
-             "--listen", config.listen,
-             "HOST:PORT; port 0 takes a free one; \"\" for no TCP; off loopback with TLS only")
-          ->envname("TELETENSOR_LISTEN")
-          ->capture_default_str();
+  auto* listen = app.add_option("--listen", config.listen,
+                                "TCP as well, on HOST:PORT; port 0 takes a free one; off loopback "
+                                "with TLS only [no TCP]")
+                     ->envname("TELETENSOR_LISTEN");
+  app.add_flag("--allow-anonymous", config.allow_anonymous,
+               "callers on loopback need no token: every user of this machine is one user, "
+               "\"anonymous\", with or without tokens")
+      ->envname("TELETENSOR_ALLOW_ANONYMOUS");
   auto* socket_option =
       app.add_option("--socket", socket,
                      "path of the UNIX socket [$XDG_RUNTIME_DIR/teletensor.sock]; \"\" for none")

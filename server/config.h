@@ -24,7 +24,8 @@ struct UserConfig {
 };
 
 struct Config {
-  std::string listen = "127.0.0.1:7420";         // "": no TCP
+  std::string listen;                            // "": no TCP
+  bool allow_anonymous = false;                  // callers on loopback need no token
   std::optional<std::string> socket;             // unset: the default path; "": none
   bool socket_users = false;                     // other users of this machine may come to it
   std::string http;                              // "": no HTTP

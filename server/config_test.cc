@@ -44,7 +44,9 @@ TEST(Config, Bytes) {
 
 TEST(Config, DefaultsAndFlags) {
   const Config defaults = parse({}).config;
-  EXPECT_EQ(defaults.listen, "127.0.0.1:7420");
+  EXPECT_EQ(defaults.listen, "");
+  EXPECT_FALSE(defaults.allow_anonymous);
+  EXPECT_TRUE(parse({"--allow-anonymous"}).config.allow_anonymous);
   EXPECT_FALSE(defaults.socket.has_value());
   const Config config =
       parse({"--listen", "127.0.0.1:0", "--socket=/x", "--host-memory", "2GiB", "--session-memory",

@@ -14,8 +14,10 @@
 #include "engine/core/threads.h"
 #include "server/admin.h"
 #include "server/assets.h"
+#include "server/listen.h"
 #include "server/metrics.h"
 #include "server/overview.h"
+#include "server/secrets.h"
 #include "server/state_json.h"
 
 namespace teletensor::server {
@@ -29,6 +31,7 @@ namespace {
 
 constexpr std::size_t kThreads = 8;
 constexpr std::size_t kMostBody = 64 << 10;
+constexpr std::size_t kSecretBytes = 32;
 constexpr std::chrono::milliseconds kTick{20};
 
 int http_status(const Status& status) {
@@ -140,6 +143,9 @@ class Http final : public HttpServer {
     thread_.join();
   }
   const std::string& address() const override { return address_; }
+  std::string dashboard_url() const override {
+    return run_secret_.empty() ? "" : "http://" + address_ + "/#token=" + run_secret_;
+  }
 
   Status bind() {
     const std::size_t colon = options_.listen.rfind(':');
@@ -152,7 +158,12 @@ class Http final : public HttpServer {
     const int port = wanted == 0 ? server_->bind_to_any_port(bare)
                                  : (server_->bind_to_port(bare, wanted) ? wanted : -1);
     if (port <= 0) {
-      return Status(Code::kUnavailable, "http: cannot listen on " + options_.listen + ": in use?");
+      return Status(Code::kUnavailable, "http: cannot listen on " + options_.listen + ": " +
+                                            why_not_free(options_.listen));
+    }
+    if (const std::string bits = random_hex(kSecretBytes);
+        !options_.certificates && !bits.empty()) {
+      run_secret_ = "tt_" + bits;
     }
     auto* const workers = new Workers;
     server_->new_task_queue = [workers] { return workers; };  // called once, by what destroys it
@@ -234,8 +245,8 @@ class Http final : public HttpServer {
 
   Result<Caller> check(const std::string& method, const httplib::Request& request) const {
     return auth_.check(options_.certificates ? Way::kRemote : Way::kLoopback,
-                       request.get_header_value("Authorization"), method,
-                       name_of_peer(request.ssl));
+                       request.get_header_value("Authorization"), method, name_of_peer(request.ssl),
+                       run_secret_);
   }
 
   void add_file(const std::string& path, const char* type, std::string_view contents) {
@@ -319,7 +330,7 @@ class Http final : public HttpServer {
   const Canary& canary_;
   std::unique_ptr<httplib::Server> server_;
   const Clock::time_point started_ = Clock::now();
-  std::string host_, address_;
+  std::string host_, address_, run_secret_;
   int port_ = 0;
   core::Mutex mutex_;
   core::CondVar changed_;

@@ -31,6 +31,8 @@ class HttpServer {
                                                          const Auth& auth, const Canary& canary);
   virtual ~HttpServer() = default;  // ends all connections; no request is being answered
   virtual const std::string& address() const = 0;  // "127.0.0.1:41233"
+  // With a token of this run that is kept in memory alone; "" over TLS.
+  virtual std::string dashboard_url() const = 0;
 };
 
 }  // namespace teletensor::server

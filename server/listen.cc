@@ -6,9 +6,14 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <optional>
+
+#include "server/auth.h"
 
 #include "proto/wire/target.h"
 
@@ -56,7 +61,60 @@ bool in_use(const sockaddr_un& address) {
   return connected;
 }
 
+struct PortHolder {
+  std::string inode;  // of the listening socket
+  uid_t user = 0;
+};
+
+// From the kernel's table, which names the owner of every listening socket.
+std::optional<PortHolder> holder_of(int port) {
+  constexpr int kListening = 0x0a;
+  for (const char* path : {"/proc/self/net/tcp", "/proc/self/net/tcp6"}) {
+    std::ifstream table(path);
+    std::string line;
+    while (std::getline(table, line)) {
+      char local[64] = {};
+      unsigned here = 0, state = 0, user = 0;
+      unsigned long inode = 0;
+      if (std::sscanf(line.c_str(), " %*d: %63[0-9A-F]:%x %*s %x %*s %*s %*s %u %*d %lu", local,
+                      &here, &state, &user, &inode) == 5 &&
+          state == kListening && here == static_cast<unsigned>(port)) {
+        return PortHolder{std::to_string(inode), user};
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+// "process 123 (teletensord)"; "" where the descriptors of that process cannot be seen.
+std::string process_with(const std::string& inode) {
+  namespace fs = std::filesystem;
+  const std::string wanted = "socket:[" + inode + "]";
+  std::error_code error;
+  for (const auto& process : fs::directory_iterator("/proc", error)) {
+    const std::string pid = process.path().filename();
+    if (pid.find_first_not_of("0123456789") != std::string::npos) continue;
+    std::error_code hidden;
+    for (const auto& entry : fs::directory_iterator(process.path() / "fd", hidden)) {
+      if (fs::read_symlink(entry.path(), hidden) != wanted) continue;
+      std::string name;
+      std::getline(std::ifstream(process.path() / "comm"), name);
+      return "process " + pid + " (" + name + ")";
+    }
+  }
+  return "";
+}
+
 }  // namespace
+
+std::string why_not_free(std::string_view address) {
+  const int port = std::atoi(std::string(address.substr(address.rfind(':') + 1)).c_str());
+  const auto holder = port == 0 ? std::nullopt : holder_of(port);
+  if (!holder) return "is it an address of this machine?";
+  const std::string process = process_with(holder->inode);
+  return (process.empty() ? "a process of user " + user_name(holder->user) : process) +
+         " listens there";
+}
 
 Status check_address(const std::string& what, std::string_view address) {
   const std::size_t colon = address.rfind(':');

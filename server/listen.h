@@ -13,6 +13,10 @@ core::Status check_address(const std::string& what, std::string_view address);
 // Is HOST a loopback address, [::1] or localhost? Names such as 127.example.org are not.
 bool is_loopback(std::string_view address);
 
+// Why HOST:PORT, to which binding failed, is not free: the process that listens on the port, or the
+// user whose process that is; else that it is not an address of this machine.
+std::string why_not_free(std::string_view address);
+
 // $XDG_RUNTIME_DIR/teletensor.sock; without that variable, teletensor.sock in a directory of this
 // user's own under /tmp, which is made here if it is missing.
 core::Result<std::string> default_socket();

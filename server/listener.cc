@@ -9,6 +9,8 @@
 
 #include <algorithm>
 
+#include "server/listen.h"
+
 namespace teletensor::server {
 
 using core::Code;
@@ -86,7 +88,10 @@ Status Listener::bind(const Limits& limits) {
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
       grpc::InsecureServerCredentials());
   grpc_ = builder.BuildAndStart();
-  if (!grpc_) return Status(Code::kUnavailable, "cannot listen on " + options_.tcp + ": in use?");
+  if (!grpc_) {
+    return Status(Code::kUnavailable,
+                  "cannot listen on " + options_.tcp + ": " + why_not_free(options_.tcp));
+  }
   if (!options_.tcp.empty()) {
     tcp_ = options_.tcp.substr(0, options_.tcp.rfind(':') + 1) + std::to_string(port);
   }

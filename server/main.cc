@@ -177,6 +177,7 @@ int main(int argc, char** argv) {
   teletensor::server::ServerOptions options;
   teletensor::engine::EngineOptions engine_options;
   options.listen = config.listen;
+  options.allow_anonymous = config.allow_anonymous;
   options.http = config.http;
   options.canary = true;
   options.limits.slow = std::chrono::milliseconds(config.slow_ms);
@@ -259,6 +260,7 @@ int main(int argc, char** argv) {
   if (!(*server)->tcp().empty()) line += " tcp=" + (*server)->tcp();
   if (!(*server)->socket().empty()) line += " unix=" + (*server)->socket();
   if (!(*server)->http().empty()) line += " http=" + (*server)->http();
+  if (const std::string url = (*server)->dashboard_url(); !url.empty()) line += " url=" + url;
   std::puts(line.c_str());
   std::fflush(stdout);
   spdlog::info("event=ready tcp=\"{}\" unix=\"{}\"", (*server)->tcp(), (*server)->socket());

@@ -74,7 +74,7 @@ Server::Server(engine::Engine& engine, ServerOptions options)
     : options_(std::move(options)),
       facts_{options_.version, make_epoch(), Clock::now()},
       tokens_(options_.state_dir),
-      auth_(tokens_, options_.tls_users),
+      auth_(tokens_, options_.tls_users, options_.allow_anonymous),
       leases_(engine, options_.limits),
       recovery_(leases_, store_of(options_), {options_.drain, options_.snapshot_every},
                 options_.shutdown) {}
@@ -118,6 +118,11 @@ Status Server::bind() {
   gpr_set_log_function(log_of_grpc);
   if (!tcp.empty()) TT_RETURN_IF_ERROR(check_remote("listen", tcp));
   if (!options_.http.empty()) TT_RETURN_IF_ERROR(check_remote("http", options_.http));
+  if (options_.allow_anonymous && !(tcp.empty() && options_.http.empty())) {
+    spdlog::warn(
+        "event=anonymous_allowed text=\"every user of this machine may use the daemon on loopback "
+        "without a token (--allow-anonymous)\"");
+  }
   ListenerOptions local, remote;
   if (options_.tls.on()) {
     auto certificates = Certificates::open(options_.tls);

@@ -21,16 +21,17 @@
 namespace teletensor::server {
 
 struct ServerOptions {
-  std::string listen = "127.0.0.1:7420";  // "": no TCP
-  std::string socket;                     // "": no UNIX socket
-  bool socket_users = false;              // other users of this machine may come to it
-  std::string http;                       // "": no HTTP
-  std::vector<std::string> http_names;    // host names that HTTP answers for, beside loopback's
-  std::string proxy_socket;               // for a proxy in front: its callers need tokens
-  TlsFiles tls;                           // of listen, and of http off loopback
-  bool tls_users = false;                 // client certificates name users, who need no token
-  std::string state_dir;                  // "": keeps nothing
-  bool canary = false;                    // without it the server is ready as soon as it is up
+  std::string listen;                   // "": no TCP
+  bool allow_anonymous = false;         // callers on loopback need no token
+  std::string socket;                   // "": no UNIX socket
+  bool socket_users = false;            // other users of this machine may come to it
+  std::string http;                     // "": no HTTP
+  std::vector<std::string> http_names;  // host names that HTTP answers for, beside loopback's
+  std::string proxy_socket;             // for a proxy in front: its callers need tokens
+  TlsFiles tls;                         // of listen, and of http off loopback
+  bool tls_users = false;               // client certificates name users, who need no token
+  std::string state_dir;                // "": keeps nothing
+  bool canary = false;                  // without it the server is ready as soon as it is up
   Limits limits;
   // To write sessions down before the end; and how long clients wait for the next daemon.
   std::chrono::milliseconds drain{8000};
@@ -58,6 +59,9 @@ class Server {
   const std::string& tcp() const { return tcp_; }
   const std::string& socket() const { return options_.socket; }
   std::string http() const { return http_ ? http_->address() : ""; }
+  // Of the dashboard, with a token that makes whoever has it an admin there until the server ends;
+  // "" where HTTP is off or speaks TLS.
+  std::string dashboard_url() const { return http_ ? http_->dashboard_url() : ""; }
   Leases& leases() { return leases_; }
   Recovery& recovery() { return recovery_; }
 

@@ -148,6 +148,7 @@ class ServerTest : public ::testing::Test {
   void start(Limits limits = {}) {
     ServerOptions options;
     options.listen = "127.0.0.1:0";
+    options.allow_anonymous = true;
     options.socket = folder.path + "/d.sock";
     options.limits = limits;
     options.version = "1.2.3";
@@ -243,7 +244,12 @@ TEST_F(ServerTest, ASocketThatIsServedIsNotTaken) {
   EXPECT_EQ(second.status().code(), core::Code::kAlreadyExists);
   options.listen = tcp();
   options.socket = "";
-  EXPECT_EQ(Server::start(engine, options).status().code(), core::Code::kUnavailable);
+  const core::Status taken = Server::start(engine, options).status();
+  EXPECT_EQ(taken.code(), core::Code::kUnavailable);
+  EXPECT_EQ(taken.message().find("cannot listen on " + tcp() + ": process " +
+                                 std::to_string(getpid()) + " (server_test) listens there"),
+            0u)
+      << taken.message();
   expect_healthy();
 }
 

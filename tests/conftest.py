@@ -28,11 +28,11 @@ def default_device():
 
 @pytest.fixture
 def start_daemon():
-    """start_daemon(*flags): a daemon of this test alone, ended with it and checked."""
+    """start_daemon(*flags): a daemon of this test alone, ended with it and checked. Keywords are Daemon's."""
     running = []
 
-    def start(*flags, env=None):
-        running.append(Daemon(*flags, env=env))
+    def start(*flags, **keywords):
+        running.append(Daemon(*flags, **keywords))
         return running[-1]
     start.running = running
     yield start

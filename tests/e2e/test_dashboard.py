@@ -38,7 +38,7 @@ def admin(start_daemon):
     """(daemon, a token of an admin)"""
     import subprocess
     import sys
-    daemon = start_daemon("--http", "127.0.0.1:0", "--slow-ms", "50")
+    daemon = start_daemon("--http", "127.0.0.1:0", "--slow-ms", "50", anonymous=False)
     made = subprocess.run([sys.executable, "-m", "teletensor.cli", "token", "create", "root", "--role", "admin",
                            "--address", daemon.unix], capture_output=True, text=True, timeout=60)
     return daemon, made.stdout.strip()
@@ -173,6 +173,15 @@ def sign_in(browser, daemon, token):
     browser.wait(lambda: browser.script("return !document.getElementById('login').hidden"))
     browser.type("#token", token)
     browser.click("#login button")
+
+
+def test_the_address_on_stdout_signs_in(start_daemon, browser):
+    """Its token is not in the address bar afterwards."""
+    daemon = start_daemon("--http", "127.0.0.1:0", anonymous=False)
+    browser.go(daemon.url)
+    browser.wait(lambda: browser.script("return !document.getElementById('main').hidden"))
+    assert browser.script("return document.getElementById('login').hidden")
+    assert browser.script("return location.href") == f"http://{daemon.http}/"
 
 
 def test_queues_are_drawn_live_and_an_admin_interrupts(admin, browser):

@@ -217,14 +217,14 @@ def test_users_and_admins(start_daemon, tt, authority):
             s.synchronize()
 
 
-def test_loopback_needs_tokens_once_there_are_some(start_daemon, tt):
-    daemon = start_daemon("--http", "127.0.0.1:0")
-    with tt.connect(daemon.tcp):
-        assert tt.ones(2).tolist() == [1.0, 1.0]
-    assert ask(daemon.http, "/metrics").status == 200
-    token = token_of(daemon, "alice")
+def test_loopback_needs_a_token(start_daemon, tt):
+    """From the start, before there is any."""
+    daemon = start_daemon("--http", "127.0.0.1:0", anonymous=False)
     with pytest.raises(tt.RefusedError, match="token"):
         tt.connect(daemon.tcp)
+    assert ask(daemon.http, "/metrics").status == 401 and ask(daemon.http, "/api/state").status == 401
+    assert "anonymous_allowed" not in daemon.log
+    token = token_of(daemon, "alice")
     with tt.connect(daemon.tcp, token=token):
         assert tt.ones(2).tolist() == [1.0, 1.0]
     assert ask(daemon.http, "/metrics").status == 401
@@ -236,6 +236,104 @@ def test_loopback_needs_tokens_once_there_are_some(start_daemon, tt):
         tt.connect(daemon.tcp, token=monitor)
     with tt.connect(daemon.unix):  # the daemon's own user needs none
         assert tt.ones(2).tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("how", ["expired", "revoked", "emptied", "removed", "removed while it is down"])
+def test_no_door_opens_when_the_last_token_goes(how, start_daemon, tt):
+    daemon = start_daemon("--http", "127.0.0.1:0", anonymous=False)
+    token = token_of(daemon, "alice")
+    file = f"{daemon.folder}/state/tokens.db"
+    if how == "revoked":
+        (known,) = json.loads(cli(daemon, "token", "list", "--json").stdout)
+        done = cli(daemon, "token", "revoke", known["id"])
+        assert done.returncode == 0 and "no good token is left" in done.stderr
+    elif how in ("expired", "emptied"):
+        with sqlite3.connect(file) as db:
+            db.execute("DELETE FROM tokens" if how == "emptied" else "UPDATE tokens SET expires = 1")
+    elif how == "removed":
+        os.unlink(file)
+        assert daemon.terminate() == 0
+        daemon.restart()
+    else:
+        assert daemon.terminate() == 0
+        os.unlink(file)
+        daemon.restart()
+    for given in (None, token):
+        with pytest.raises(tt.RefusedError, match="token"):
+            tt.connect(daemon.tcp, token=given)
+        assert ask(daemon.http, "/api/state", token=given).status == 401
+
+
+def test_a_token_that_is_revoked_beside_a_good_one_warns_of_nothing(start_daemon):
+    daemon = start_daemon()
+    for user in ("alice", "bob"):
+        token_of(daemon, user)
+    first, second = json.loads(cli(daemon, "token", "list", "--json").stdout)
+    assert not cli(daemon, "token", "revoke", first["id"]).stderr
+    assert "no good token is left" in cli(daemon, "token", "revoke", second["id"]).stderr
+
+
+def test_anonymous_callers_are_for_who_says_so(start_daemon, tt):
+    """--allow-anonymous, with tokens or without; the log says what that means."""
+    daemon = start_daemon("--http", "127.0.0.1:0")
+    assert "event=anonymous_allowed" in daemon.log and "level=warning" in daemon.log
+    token = token_of(daemon, "alice")
+    for given in (None, token):
+        with tt.connect(daemon.tcp, token=given):
+            assert tt.ones(2).tolist() == [1.0, 1.0]
+        assert ask(daemon.http, "/metrics", token=given).status == 200
+    with pytest.raises(tt.RefusedError, match="unknown"):  # a wrong token is less than none
+        tt.connect(daemon.tcp, token="tt_" + "0" * 64)
+
+
+def test_by_default_there_is_the_socket_alone(tmp_path, tt):
+    process = subprocess.Popen([binary(), "--socket", str(tmp_path / "s"), "--state-dir", str(tmp_path / "state")],
+                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        line = process.stdout.readline()
+        assert "unix=" in line and "tcp=" not in line and "http=" not in line and "url=" not in line
+        with tt.connect(f"unix:{tmp_path}/s"):
+            assert tt.ones(2).tolist() == [1.0, 1.0]
+        listening = subprocess.run(["cat", f"/proc/{process.pid}/net/tcp", f"/proc/{process.pid}/net/tcp6"],
+                                   capture_output=True, text=True).stdout
+        own = {os.readlink(f"/proc/{process.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{process.pid}/fd")}
+        assert not [row for row in listening.splitlines()[1:] if len(row.split()) > 9
+                    and f"socket:[{row.split()[9]}]" in own]
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+
+
+def test_the_dashboards_address_has_a_token_of_this_run(start_daemon, tt):
+    """As Jupyter's: on stdout alone, kept nowhere, of HTTP alone, and of no use after a restart."""
+    daemon = start_daemon("--http", "127.0.0.1:0", anonymous=False)
+    address, _, secret = daemon.url.partition("/#token=")
+    assert address == "http://" + daemon.http and len(secret) == 67
+    with tt.connect(daemon.unix, name="seen") as s:
+        state = ask(daemon.http, "/api/state", token=secret)
+        assert state.status == 200 and "seen" in state.text  # as an admin, others' names are seen
+        done = ask(daemon.http, "/api/kill", method="POST", body={"session": s.id}, token=secret)
+        assert done.status == 200
+    with pytest.raises(tt.RefusedError, match="unknown"):
+        tt.connect(daemon.tcp, token=secret)
+    assert secret not in daemon.log
+    for folder, _, names in os.walk(f"{daemon.folder}/state"):
+        for name in names:
+            with open(os.path.join(folder, name), "rb") as file:
+                assert secret.removeprefix("tt_").encode() not in file.read()
+    assert not json.loads(cli(daemon, "token", "list", "--json").stdout)
+    daemon.terminate()
+    daemon.restart()
+    assert daemon.url and daemon.url.partition("/#token=")[2] != secret
+    assert ask(daemon.http, "/api/state", token=secret).status == 401
+
+
+def test_a_port_that_is_taken_names_who_has_it(start_daemon, tmp_path):
+    daemon = start_daemon("--http", "127.0.0.1:0")
+    for flags in (("--listen", daemon.tcp), ("--http", daemon.http), ("--listen", daemon.http)):
+        other = () if flags[0] == "--listen" else ("--listen", "127.0.0.1:0")
+        text = refuses_to_start("--state-dir", str(tmp_path), *other, *flags)
+        assert f"cannot listen on {flags[1]}: process {daemon.pid} (teletensord) listens there" in text
 
 
 def test_a_proxys_socket_is_not_the_own_one(start_daemon, tt, tmp_path):
@@ -255,7 +353,7 @@ def test_a_proxys_socket_is_not_the_own_one(start_daemon, tt, tmp_path):
 
 def test_http_over_tls_needs_a_token(start_daemon, authority, tmp_path):
     """Also on health pages nothing but TLS is spoken. On loopback HTTP stays plain, for a monitor beside the daemon."""
-    plain = start_daemon(*tls_flags(authority), "--http", "127.0.0.1:0")
+    plain = start_daemon(*tls_flags(authority), "--http", "127.0.0.1:0", anonymous=False)
     plain_token = token_of(plain, "alice")
     assert ask(plain.http, "/metrics").status == 401
     assert ask(plain.http, "/metrics", token=plain_token).status == 200
@@ -263,7 +361,7 @@ def test_http_over_tls_needs_a_token(start_daemon, authority, tmp_path):
     state = ["--state-dir", str(tmp_path / "state")]
     token = subprocess.run([binary(), *state, "--create-token", "alice:user"], capture_output=True, text=True,
                            check=True).stdout.strip()
-    daemon = start_daemon(*tls_flags(authority), *state, "--http", "127.1:0")
+    daemon = start_daemon(*tls_flags(authority), *state, "--http", "127.1:0", anonymous=False)
     port = int(daemon.http.rsplit(":", 1)[1])
     stranger = Authority(tmp_path / "other", "another authority")
 

@@ -24,14 +24,17 @@ def binary():
 class Daemon:
     """Runs until stop(). `tcp` and `unix` are addresses for tt.connect, `http` where
     it answers HTTP (with the flag), `log` what it wrote. `may_say`: words of the lines of errors
-    that the test itself brings about (invariants.py)."""
+    that the test itself brings about (invariants.py). `url`: of the dashboard, with a token that the log never
+    has."""
 
     may_say = ()
 
-    def __init__(self, *flags, env=None, under=(), socket=None):
-        """`under`: the words of a program that runs it. `socket`: a path, whose folder is made."""
+    def __init__(self, *flags, env=None, under=(), socket=None, anonymous=True):
+        """`under`: the words of a program that runs it. `socket`: a path, whose folder is made. anonymous=False:
+        callers on loopback need a token, as they do unless the daemon is told otherwise."""
         self.folder = tempfile.mkdtemp(prefix="tt-")  # short: socket paths hold 108 bytes
         self.socket = socket or f"{self.folder}/d.sock"
+        self.anonymous = anonymous
         os.makedirs(os.path.dirname(self.socket), exist_ok=True)
         self.flags, self.env, self.under = flags, env, under
         self._start(flags, env)
@@ -49,6 +52,7 @@ class Daemon:
 
     def _start(self, flags, env):
         command = [*self.under, binary(), "--listen", "127.0.0.1:0", "--socket", self.socket,
+                   *(["--allow-anonymous"] if self.anonymous else []),
                    # Sessions that outlive a daemon are for the tests that say so.
                    *([] if "--restart" in flags else ["--restart", "0"]),
                    *([] if "--state-dir" in flags else ["--state-dir", f"{self.folder}/state"]), *flags,
@@ -58,7 +62,7 @@ class Daemon:
                                         env={**environment, **(env or {})}, text=True,
                                         errors="surrogateescape")
         self.lines, self._ready = [], threading.Event()
-        self.tcp = self.http = None
+        self.tcp = self.http = self.url = None
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         if not self._ready.wait(READY) or self.tcp is None:
@@ -69,6 +73,10 @@ class Daemon:
 
     def _read(self):
         for line in self.process.stdout:
+            url = re.search(r" url=(\S+)", line)
+            if url:
+                self.url = url.group(1)
+                line = line.replace(self.url.split("#")[1], "...")
             self.lines.append(line)
             found = re.search(r"(127\.0\.0\.1:\d+)", line)
             if "ready" in line and found:

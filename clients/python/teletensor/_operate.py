@@ -62,6 +62,9 @@ def _token(args: argparse.Namespace) -> int:
         elif args.action == "revoke":
             admin.revoke_token(args.id)
             print(f"token {args.id} is revoked")
+            if not any(_state_of(token) == "good" for token in admin.tokens()):
+                print("no good token is left: only the daemon's own user gets in, on its socket, until "
+                      "`teletensor token create`", file=sys.stderr)
         else:
             found = admin.tokens()
             if args.json:
@@ -70,10 +73,15 @@ def _token(args: argparse.Namespace) -> int:
             rows: list[tuple[str, ...]] = [("ID", "USER", "ROLE", "CREATED", "EXPIRES", "STATE")]
             rows += [(t["id"], t["user"], t["role"], _day(t["created"]),
                       _day(t["expires"]) if t["expires"] else "never",
-                      "revoked" if t["revoked"] else
-                      "expired" if 0 < t["expires"] <= time.time() else "good") for t in found]
+                      _state_of(t)) for t in found]
             _table(rows)
     return 0
+
+
+def _state_of(token: dict[str, Any]) -> str:
+    if token["revoked"]:
+        return "revoked"
+    return "expired" if 0 < token["expires"] <= time.time() else "good"
 
 
 def _day(seconds: int) -> str:
