@@ -72,3 +72,23 @@ def test_reload_is_no_second_import(shared_daemon):
         print(tt.ones(2).tolist())
     """, shared_daemon)
     assert (done.returncode, done.stdout) == (0, "[1.0, 1.0]\n"), done.stderr
+
+
+@pytest.mark.parametrize("patch", ["_thread.start_new_thread = lambda *a, **k: 0",
+                                   "_thread.start_new_thread = Fake().start"])
+def test_patched_threads(shared_daemon, patch):
+    """gevent and eventlet put their own functions there; their threads stop while another one waits."""
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(f"""
+        import _thread
+        class Fake:
+            def start(self, *a): return 0
+        {patch}
+        import teletensor as tt
+        for action in (lambda: tt.connect({shared_daemon.unix!r}), lambda: tt.ones(3)):
+            try:
+                action()
+            except tt.TeletensorError as error:
+                print(error)
+    """)], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("those of gevent") == 2 and "thread=False" in done.stdout, done.stdout

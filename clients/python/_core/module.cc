@@ -139,23 +139,23 @@ bool PySession::in_order() const {
 }
 
 std::string PySession::text_of(const Site& site) const {
-void PySession::note_read(std::uint64_t seq) {
-  const Site& site = sites_[seq % kSites];
-  if (site.seq != seq) return;
-  const bool again = site.code == read_code_ && site.instruction == read_instruction_ &&
-                     seq - read_seq_ <= kFewCommands;
-  reads_ = again ? reads_ + 1 : 1;
-  read_code_ = site.code;
-  read_instruction_ = site.instruction;
-  read_seq_ = seq;
-  if (reads_ != kManyReads || !on_reads.is_valid() || on_reads.is_none()) return;
-  const std::string line = text_of(site);
-  const nb::object text =
-      nb::steal(PyUnicode_DecodeUTF8(line.data(), static_cast<Py_ssize_t>(line.size()), "replace"));
-  PyObject* done = text.is_valid() ? call_python(on_reads.ptr(), text.ptr()) : nullptr;
-  if (done == nullptr) PyErr_Clear();
-  Py_XDECREF(done);
-}
+  void PySession::note_read(std::uint64_t seq) {
+    const Site& site = sites_[seq % kSites];
+    if (site.seq != seq) return;
+    const bool again = site.code == read_code_ && site.instruction == read_instruction_ &&
+                       seq - read_seq_ <= kFewCommands;
+    reads_ = again ? reads_ + 1 : 1;
+    read_code_ = site.code;
+    read_instruction_ = site.instruction;
+    read_seq_ = seq;
+    if (reads_ != kManyReads || !on_reads.is_valid() || on_reads.is_none()) return;
+    const std::string line = text_of(site);
+    const nb::object text = nb::steal(
+        PyUnicode_DecodeUTF8(line.data(), static_cast<Py_ssize_t>(line.size()), "replace"));
+    PyObject* done = text.is_valid() ? call_python(on_reads.ptr(), text.ptr()) : nullptr;
+    if (done == nullptr) PyErr_Clear();
+    Py_XDECREF(done);
+  }
 
   if (site.code == nullptr) return "";
   auto* code = reinterpret_cast<PyCodeObject*>(site.code);
@@ -184,8 +184,31 @@ Status PySession::block(const std::function<bool()>& ready) {
   return status;
 }
 
+namespace {
+
+// Is this a thread of grpcio's, on which a finalizer has come to run, and which would have to bring
+// what is waited for?
+bool on_grpcio_thread() {
+  const WithoutCollection paused;
+  bool found = false;
+  PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get());
+  while (frame != nullptr) {
+    PyCodeObject* code = PyFrame_GetCode(frame);
+    for (const char* name : {"channel_spin", "consume_request_iterator", "take_progress"}) {
+      found = found || PyUnicode_CompareWithASCIIString(code->co_name, name) == 0;
+    }
+    Py_DECREF(code);
+    PyFrameObject* caller = found ? nullptr : PyFrame_GetBack(frame);
+    Py_DECREF(frame);
+    frame = caller;
+  }
+  return found;
+}
+
+}  // namespace
+
 Status PySession::block_until(const std::function<bool()>& ready) {
-  while (true) {
+  for (bool first = true;; first = false) {
     bool done = false;
     {
       const WithoutGil released;
@@ -193,6 +216,10 @@ Status PySession::block_until(const std::function<bool()>& ready) {
     }
     if (done) return {};
     if (PyErr_CheckSignals() != 0) return Status(core::Code::kCancelled, "interrupted");
+    if (first && on_grpcio_thread()) {
+      return core::invalid(
+          "a finalizer that runs on a thread of grpcio cannot wait for the daemon");
+    }
   }
 }
 
@@ -524,7 +551,7 @@ void bind_session(nb::module_& m) {
         g_package = new std::string(package);
       },
       nb::arg("callable"), nb::arg("package"));
-      .def_rw("on_reads", &PySession::on_reads)
+  .def_rw("on_reads", &PySession::on_reads)
 }
 
 }  // namespace teletensor::client

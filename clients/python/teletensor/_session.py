@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import contextlib
 import functools
@@ -11,6 +12,7 @@ import os
 import pathlib
 import sys
 import threading
+import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -485,6 +487,7 @@ def connect(address: str | os.PathLike[str] | None = None, *, token: str | None 
         raise ValueError(f"connect: memory is a number of bytes, 0 or more, not {memory}")
     if _over:
         raise RuntimeError(_over)
+    _check_threads()
     asked = _name("connect", name or "")
     place = _place(address)
     credentials = credentials_of(place, token, ca, cert)
@@ -505,6 +508,17 @@ def connect(address: str | os.PathLike[str] | None = None, *, token: str | None 
         if made:
             put(made[0]._abandon)
         raise
+
+
+def _check_threads() -> None:
+    """Refuses greenlets in the place of threads: all of them stand still while one waits in native code."""
+    start = getattr(threading, "_start_new_thread", _thread.start_new_thread)  # not of Python 3.13
+    if not (isinstance(start, types.BuiltinFunctionType)
+            and isinstance(_thread.start_new_thread, types.BuiltinFunctionType)):
+        raise TeletensorError(
+            "connect: the threads of this process are those of gevent, eventlet or the like, and would "
+            "stand still while one waits for the daemon; leave threads as they are, for example by "
+            "gevent.monkey.patch_all(thread=False)")
 
 
 def _all_open() -> Iterator[Session]:
