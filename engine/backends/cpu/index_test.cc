@@ -433,6 +433,8 @@ TEST(Regions, IndexScatterUpdate) {
               (Values{0, 10, 2, 3, 20, 5}));
     EXPECT_EQ(call_op("update_region", {y, 7}, region(row_major, column))[0].values(),
               (Values{0, 7, 2, 3, 7, 5}));
+    EXPECT_EQ(call_op("add_region", {y, pair}, region(column_major, same))[0].values(),
+              (Values{0, 11, 2, 3, 24, 5}));
   }
   EXPECT_EQ(call_op("scatter_region", {pair}, region(row_major, column))[0].values(),
             (Values{0, 10, 0, 0, 20, 0}));
@@ -444,6 +446,10 @@ TEST(Regions, IndexScatterUpdate) {
       call_op("scatter_region", {counting(DType::kF64, {2, 3, 2})}, region(row_major, repeated))[0]
           .values(),
       (Values{6, 0, 9, 24, 0, 27}));
+  EXPECT_EQ(call_op("add_region", {counting(DType::kF64, {2, 3}), counting(DType::kF64, {2, 3, 2})},
+                    region(row_major, repeated))[0]
+                .values(),
+            (Values{6, 1, 11, 27, 4, 32}));
 }
 
 TEST(Regions, OutsideOfTheBaseIsRefused) {
