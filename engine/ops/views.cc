@@ -377,6 +377,8 @@ Status unfold(InferContext& c, Views& views) {
     out.strides.push_back(1);
   }
   out.shape.push_back(size);
+  const auto elements = core::checked_numel(out.shape.span());
+  if (!elements.ok()) return c.fail(elements.status().message());
   views.push_back(out);
   return {};
 }
