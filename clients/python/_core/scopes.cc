@@ -125,29 +125,35 @@ void restore(nb::handle self, nb::handle state, nb::handle kind) {
   if (first) std::rethrow_exception(first);
 }
 
+// An entry that was interrupted is left again: with what was there, or is there still.
 nb::object enter_scope(nb::pointer_and_handle<Scope> self) {
-  const nb::object apply = method(self.h, "_apply");
-  nb::object state = nb::steal(call_python(method(self.h, "_save").ptr()));
-  if (!state.is_valid()) throw nb::python_error();
-  nb::object result = nb::steal(call_python(apply.ptr()));
-  if (!result.is_valid()) {
-    nb::python_error error;
+  const nb::object save = method(self.h, "_save"), apply = method(self.h, "_apply");
+  nb::object state = nb::steal(call_python(save.ptr()));
+  if (state.is_valid()) {
+    nb::object result = nb::steal(call_python(apply.ptr()));
+    if (result.is_valid()) {
+      self.p->states.push(std::move(state));
+      return result;
+    }
+  }
+  nb::python_error error;
+  if (!state.is_valid()) state = nb::steal(call_python(save.ptr()));
+  if (state.is_valid()) {
     try {
       restore(self.h, state, reinterpret_cast<PyObject*>(&PyBaseObject_Type));
     } catch (nb::python_error&) {  // the first one counts
     }
-    throw error;
   }
-  self.p->states.push(std::move(state));
-  return result;
+  PyErr_Clear();
+  throw error;
 }
 
 }  // namespace
 
 bool postpone_interrupt() {
-  if (t_uninterrupted == 0 || t_postponed) return false;
-  t_postponed = true;
-  return true;
+  if (t_uninterrupted == 0) return false;
+  t_postponed = !t_postponed;  // a second one stands for both
+  return t_postponed;
 }
 
 void bind_scopes(nb::module_& m) {
@@ -204,21 +210,6 @@ void bind_scopes(nb::module_& m) {
       .def_prop_ro("_mode", &GradSwitch::on);
   nb::class_<LevelScope>(m, "LevelScope",
                          "A level of vmap or forward mode; `with` gives its number.")
-      .def_static(
-          "vmap",
-          [](std::int64_t size, int randomness) {
-            return LevelScope{{.id = 0,
-                               .forward = false,
-                               .size = size,
-                               .randomness = static_cast<Randomness>(randomness)},
-                              {}};
-          },
-          nb::arg("size"), nb::arg("randomness"))
-      .def_static("forward",
-                  [] {
-                    return LevelScope{
-                        {.id = 0, .forward = true, .size = 0, .randomness = Randomness::kSame}, {}};
-                  })
       .def("__enter__",
            [](LevelScope& self) {
              const std::uint64_t id = transforms::push(self.level);
@@ -231,6 +222,19 @@ void bind_scopes(nb::module_& m) {
             transforms::pop(self.ids.pop());
           },
           type, value, trace);
+  m.def(
+      "vmap_level",
+      [](std::int64_t size, int randomness) {
+        return LevelScope{{.id = 0,
+                           .forward = false,
+                           .size = size,
+                           .randomness = static_cast<Randomness>(randomness)},
+                          {}};
+      },
+      nb::arg("size"), nb::arg("randomness"));
+  m.def("forward_level", [] {
+    return LevelScope{{.id = 0, .forward = true, .size = 0, .randomness = Randomness::kSame}, {}};
+  });
   nb::class_<DepthScope>(m, "DepthScope", "Within it, calls run at this depth of the levels.")
       .def(
           "__init__",

@@ -199,17 +199,17 @@ void bind_types(nb::module_& m) {
           nb::arg("other").none());
   device
       .def("__enter__",
-           [](nb::handle self) {
-             nb::object place = nb::steal(call_python(g_default.check, self.ptr()));
+           [](nb::pointer_and_handle<PyDevice> self) {
+             nb::object place = nb::steal(call_python(g_default.check, self.h.ptr()));
              if (!place.is_valid()) throw nb::python_error();
              nb::list current = nb::borrow<nb::list>(g_default.current);
              nb::borrow<nb::list>(g_default.outer).append(nb::object(current[0]));
              current[0] = place;
-             return nb::borrow(self);
+             return nb::borrow(self.h);
            })
       .def(
           "__exit__",
-          [](nb::handle, nb::handle, nb::handle, nb::handle) {
+          [](PyDevice&, nb::handle, nb::handle, nb::handle) {
             nb::list outer = nb::borrow<nb::list>(g_default.outer);
             nb::borrow<nb::list>(g_default.current)[0] = outer.attr("pop")();
           },

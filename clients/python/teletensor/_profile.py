@@ -99,6 +99,8 @@ class Profile(_core.Scope):
         return self
 
     def _restore(self, state: None, kind: Any) -> None:
+        if not self._begin:
+            return
         core = self._session._core
         try:
             if not self.seconds:

@@ -283,7 +283,7 @@ def _batched_backward(backward: Callable[..., Any], ctx: FunctionCtx, grads: lis
                       level: Any) -> Any:
     # The nodes below vmap are the batch's: inside a level of its size, backward sees one sample.
     _, _, size, randomness = level
-    with _core.LevelScope.vmap(size, randomness) as number, _Entering(ctx, number):
+    with _core.vmap_level(size, randomness) as number, _Entering(ctx, number):
         given = backward(ctx, *(None if g is None else _core.enter(g, 0, number) for g in grads))
         if not isinstance(given, (tuple, list)):
             given = (given,)

@@ -95,7 +95,7 @@ def jvp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool
     """(func(*inputs), the Jacobian times v)."""
     _, points = _inputs(inputs, create_graph, "jvp")
     directions = _vector(v, points, "jvp", "input to the user-provided function")
-    with _core.LevelScope.forward() as level, enable_grad():
+    with _core.forward_level() as level, enable_grad():
         duals = []
         for x, t in zip(points, directions, strict=True):
             dual = ops["clone"](x)

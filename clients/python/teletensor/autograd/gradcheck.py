@@ -95,7 +95,7 @@ def _forward(func: Callable[..., Any], inputs: tuple[Any, ...], which: int,
     for element in range(x.numel()):
         direction = ops["full"](0, x._shape, x.dtype, x.device)
         direction.reshape(-1)[element] = 1
-        with _core.LevelScope.forward() as level:
+        with _core.forward_level() as level:
             args = [a.detach() if isinstance(a, Tensor) else a for a in inputs]
             args[which] = ops["clone"](args[which])
             _core.set_tangent(args[which], direction, level)

@@ -206,7 +206,7 @@ def jvp(func: Callable[..., Any], primals: Any, tangents: Any, *, strict: bool =
         if p.shape != t.shape:
             raise RuntimeError(f"{what}: a tangent has shape {list(t.shape)}, its primal "
                                f"{list(p.shape)}")
-    with _core.LevelScope.forward() as level:
+    with _core.forward_level() as level:
         duals = []
         for p, t in zip(points, directions, strict=True):
             dual = ops["clone"](p)

@@ -71,7 +71,7 @@ def _in_dims(func: Callable[..., Any], in_dims: Any, args: tuple[Any, ...]) -> t
 
 def _run(func: Callable[..., Any], leaves: list[Any], spec: Any, dims: list[int | None], size: int,
          out_dims: Any, randomness: str, kwargs: dict[str, Any]) -> tuple[list[Any], Any, list[Any]]:
-    with _core.LevelScope.vmap(size, _RANDOMNESS.index(randomness)) as level:
+    with _core.vmap_level(size, _RANDOMNESS.index(randomness)) as level:
         args = unflatten([x if d is None else _core.enter(x, d, level)
                           for x, d in zip(leaves, dims, strict=True)], spec)
         outputs = func(*args, **kwargs)
