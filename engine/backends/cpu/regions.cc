@@ -166,7 +166,7 @@ Status add_to_region(KernelCall& call) {
   if (region.view.numel() == 0) return {};
   return write_region(call, region, [&](void* memory) {
     with_any_compute_type(call.out[0].dtype, [&](auto a) {
-      add_region<decltype(a)>(call.in[1], region.view, memory);
+      add_region<decltype(a)>(call.in[1], region.view, memory, call.out[0].dtype);
     });
   });
 }
