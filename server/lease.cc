@@ -284,8 +284,13 @@ void Lease::on_fetched(engine::Fetched fetched) {
   });
 }
 
+Status Lease::advised(Status status) const {
+  return table_->detached().advise(client.user, std::move(status));
+}
+
 void Lease::on_error(engine::LateError error) {
   tell([&]() -> Status {
+    error.status = advised(std::move(error.status));
     {
       MutexLock lock(mutex_);
       if (open_errors_.size() < kOpenErrors) open_errors_.emplace(error.root, error.status);

@@ -66,7 +66,7 @@ struct ClientInfo {
   std::string version;
   std::string peer;
   std::string description;  // "ann on host7, pid 12, train.py"; "": not told
-  std::string instance;  // a random id of the client's process
+  std::string instance;     // a random id of the client's process
   std::string user;
   std::uint64_t id = 0;  // what operators call it; set by Leases
   std::uint64_t attach_counter = 0;
@@ -133,6 +133,9 @@ class Lease final : public engine::SessionListener, public std::enable_shared_fr
   // another stream has taken the place. On failure the lease should end. Precondition: readable().
   core::Status submit(const LeaseCall* run, std::string_view bytes);
   // The session has consumed the frame before; else wake() comes when it has.
+  // `status` for this session's user: an error for want of memory names the user's sessions without
+  // a client. Any thread.
+  core::Status advised(core::Status status) const;
   bool readable() const { return !consuming_.load(); }
   // A call joins. As `run` it is the one that wake() goes to; there is one at most, and `attach`
   // says of which attach it is. `word`: why the lease is over, where that is why it fails.

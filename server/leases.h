@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "server/counters.h"
+#include "server/detached.h"
 #include "server/lease.h"
 #include "server/slow_log.h"
 
@@ -81,6 +82,8 @@ class Leases {
   std::chrono::milliseconds idle() const;
   // Sessions opened so far.
   std::uint64_t opened() const;
+  // At most some hundred milliseconds old.
+  const Detached& detached() const { return detached_; }
   SlowLog& slow_log() { return slow_log_; }
   Counters& counters() { return counters_; }
 
@@ -107,6 +110,8 @@ class Leases {
   void inherit(Handover handover) noexcept;
   void hand_over(Handover handover);
   void look_at(Lease& lease, Clock::time_point now);
+  // Adds the session where no client is attached to it.
+  static void note_detached(Lease& lease, Detached::ByUser& detached);
   // Ends that session of the user which nobody has come back to for longest, for want of room.
   // False: there is none. Other users' are not touched.
   bool evict_one(std::string_view user);
@@ -115,6 +120,7 @@ class Leases {
   engine::Engine& engine_;
   const Limits limits_;
   SlowLog slow_log_;
+  Detached detached_;
   Counters counters_;
 
   mutable core::Mutex mutex_;

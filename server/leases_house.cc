@@ -73,7 +73,12 @@ void Leases::keep_house() {
       handover.reset();
     } else if (!dead) {
       (void)core::with_memory("a look at the sessions", [&] {  // else the next time
-        for (const LeaseRef& lease : all()) look_at(*lease, Clock::now());
+        Detached::ByUser detached;
+        for (const LeaseRef& lease : all()) {
+          look_at(*lease, Clock::now());
+          note_detached(*lease, detached);
+        }
+        detached_.set(std::move(detached));
         abandon_lingering();
         idle.release(Clock::now());
         return Status();
@@ -136,6 +141,16 @@ void Leases::look_at(Lease& lease, Clock::time_point now) {
                                           std::to_string(lease.client.lease.count()) +
                                           " s, its lease"),
       "expired");
+}
+
+void Leases::note_detached(Lease& lease, Detached::ByUser& detached) {
+  Detached::Session session{lease.client.id, 0, lease.client.name, lease.deserted_since()};
+  if (session.since == Clock::time_point{}) return;
+  (void)lease.with_session([&](engine::Session& found) {
+    for (const engine::MemoryUse& use : found.memory()) session.bytes += use.used;
+    return Status();
+  });
+  if (session.bytes > 0) detached[lease.client.user].push_back(std::move(session));
 }
 
 std::size_t Leases::sessions_of(std::string_view user) const {

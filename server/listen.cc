@@ -13,9 +13,8 @@
 #include <fstream>
 #include <optional>
 
-#include "server/auth.h"
-
 #include "proto/wire/target.h"
+#include "server/auth.h"
 
 namespace teletensor::server {
 

@@ -389,7 +389,8 @@ void ShareServer::upload(const ConnectionRef& connection, const LeaseRef& lease,
                          [this, connection, lease, request](const Result<std::uint64_t>& admitted) {
                            give([this, connection, lease, request, admitted] {
                              if (!admitted.ok())
-                               return answer(connection, admitted.status(), wire::ShareReply{});
+                               return answer(connection, lease->advised(admitted.status()),
+                                             wire::ShareReply{});
                              const Status there = lease->with_session([&](engine::Session& again) {
                                begin(*connection, again, *admitted);
                                return Status();

@@ -168,7 +168,7 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
 
   // The chunk that asked for the memory lies here yet.
   void admitted(core::Result<std::uint64_t> upload) {
-    if (!upload.ok()) return finish(upload.status());
+    if (!upload.ok()) return finish(lease_->advised(upload.status()));
     if (begun(stage(*upload)).ok()) next();
   }
 

@@ -1,0 +1,39 @@
+"""Memory of a program that was killed: the next program's error says which session has it."""
+
+import re
+import time
+
+import pytest
+from support.clients import client, wait_line
+from support.daemon import HANG, wait_until
+from support.raw import Raw
+
+pytestmark = pytest.mark.usefixtures("each_transport")
+
+
+def test_an_error_for_want_of_memory_names_the_sessions_without_a_client(start_daemon, tt):
+    daemon = start_daemon("--host-memory", "64MiB")
+    victim = client("""
+        x = tt.ones(12 << 20)
+        x.sum().item()
+        print("holding", flush=True)
+        sys.stdin.readline()
+    """, daemon.unix)
+    wait_line(victim, "holding")
+    with tt.connect(daemon.unix) as s:
+        number = s.id - 1
+
+        def text():
+            with pytest.raises(tt.OutOfMemoryError) as caught:
+                tt.ones(12 << 20).sum().item()
+            return str(caught.value)
+        assert "without a client" not in text()
+        victim.kill()
+        victim.wait()
+        with Raw(daemon.unix) as raw:
+            wait_until(lambda: len(raw.sessions()) == 2 and not all(x.attached for x in raw.sessions()))
+        deadline = time.monotonic() + HANG
+        while not (found := re.search(r"session-\d+, detached \d+ s ago, 48\.0 MiB: teletensor kill (\d+)", text())):
+            assert time.monotonic() < deadline
+        assert int(found[1]) == number
+        s.close()
