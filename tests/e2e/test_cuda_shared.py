@@ -279,17 +279,16 @@ def test_rights(daemon):
     raw, session, ticket = ticket_of(daemon.socket, "raw")
     with tt.connect(daemon.unix) as s:
         x = tt.ones(1 << 20, device="cuda")
-        seq = x._fetch_bulk()
+        fetch = x._fetch_bulk()
         s.synchronize()
         with Sharer(daemon.socket) as other:  # another session's ticket: its own numbers only
-            code = other.ask(TAKE_GPU, session, ticket, number=seq)[0]
+            code = other.ask(TAKE_GPU, session, ticket, number=fetch.seq)[0]
             assert code != 0
         with Sharer(daemon.socket) as nobody:
-            assert nobody.ask(TAKE_GPU, session, b"0" * 32, number=seq)[0] == 5
-        s._core.taken(seq)
+            assert nobody.ask(TAKE_GPU, session, b"0" * 32, number=fetch.seq)[0] == 5
+        del fetch
         on_host = tt.ones(1 << 20)._fetch_bulk()
         s.synchronize()
         with pytest.raises(NotImplementedError):
-            s._shared.take_gpu(on_host, 4 << 20)
-        s._core.taken(on_host)
+            s._shared.take_gpu(on_host.seq, 4 << 20)
     del raw

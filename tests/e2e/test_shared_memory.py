@@ -291,11 +291,11 @@ def test_nobody_can_shorten_or_write_what_was_lent(start_daemon):
     daemon = start_daemon()
     with tt.connect(daemon.unix) as session:
         x = tt.full((MIB,), 2.0)
-        seq = x._fetch_bulk()
+        fetch = x._fetch_bulk()
         ticket = session._shared._address.ticket.encode()
         with Sharer(daemon.socket) as sharer:
             code, _, offset, size, descriptor = sharer.ask(
-                TAKE, session.id, ticket, number=seq)
+                TAKE, session.id, ticket, number=fetch.seq)
             assert (code, size) == (0, 4 * MIB)
             for refused in (lambda: os.ftruncate(descriptor, 0), lambda: os.ftruncate(descriptor, 1 << 40),
                             lambda: os.pwrite(descriptor, b"x", 0),
@@ -308,7 +308,7 @@ def test_nobody_can_shorten_or_write_what_was_lent(start_daemon):
             assert os.pread(descriptor, 4, offset) == struct.pack("f", 2.0)
             os.close(again)
             os.close(descriptor)
-        session._core.taken(seq)
+        del fetch
         assert x.sum().item() == 2 * MIB
 
 

@@ -31,7 +31,8 @@ from ._errors import TeletensorError
 if TYPE_CHECKING:
     from ._session import Session
 
-__all__ = ["Calls", "Dropped", "cleaner", "drop", "forget", "later", "listen", "request", "shielded", "watch"]
+__all__ = ["Calls", "Dropped", "cleaner", "drop", "forget", "later", "listen", "request", "shielded",
+           "watch"]
 
 T = TypeVar("T")
 Work = Callable[[], object]

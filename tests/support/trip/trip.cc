@@ -1,9 +1,10 @@
 // Sets off a signal at a chosen place of a Python program, the same in every run (support/trip.py).
 //
-// Python counts here what it traces: lines, calls and instructions of files in one folder. At the event
-// of the wanted number the signal is marked as come, without a handler being run: that happens, as for a
-// signal that comes from outside, where the interpreter looks next, or in the native call that looks.
-// Loaded into the interpreter, whose functions these are; no header of it is needed.
+// Python counts here what it traces: lines, calls and instructions of files in one folder. At the
+// event of the wanted number the signal is marked as come, without a handler being run: that
+// happens, as for a signal that comes from outside, where the interpreter looks next, or in the
+// native call that looks. Loaded into the interpreter, whose functions these are; no header of it
+// is needed.
 #include <string_view>
 #include <unordered_map>
 
@@ -40,7 +41,8 @@ bool counts(void* frame) {
   }
   void* const name = PyObject_GetAttrString(code, "co_filename");
   const char* const text = name != nullptr ? PyUnicode_AsUTF8(name) : nullptr;
-  const bool found = text != nullptr && std::string_view(text).substr(0, g.folder.size()) == g.folder;
+  const bool found =
+      text != nullptr && std::string_view(text).substr(0, g.folder.size()) == g.folder;
   if (text == nullptr) PyErr_Clear();
   if (name != nullptr) Py_DecRef(name);
   g.codes.emplace(code, found);  // with its reference: the address stays its own
