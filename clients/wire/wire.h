@@ -49,7 +49,8 @@ enum { TT_WIRE_OVER = -1, TT_WIRE_TIMEOUT = 0, TT_WIRE_DONE = 1 };
 // Times are microseconds from now; negative: without end.
 typedef struct {
   int version;
-  // "host:port", or "unix:" and a path escaped as in a URI; not encrypted where `tls` is NULL. Connects with its first call.
+  // "host:port", or "unix:" and a path escaped as in a URI; not encrypted where `tls` is NULL.
+  // Connects with its first call.
   tt_wire_channel* (*connect)(const char* target, const tt_wire_tls* tls);
   // Precondition: all of its calls have ended.
   void (*disconnect)(tt_wire_channel* channel);

@@ -138,25 +138,25 @@ bool PySession::in_order() const {
          (anomaly_site_.is_valid() && !anomaly_site_.is_none());
 }
 
-std::string PySession::text_of(const Site& site) const {
-  void PySession::note_read(std::uint64_t seq) {
-    const Site& site = sites_[seq % kSites];
-    if (site.seq != seq) return;
-    const bool again = site.code == read_code_ && site.instruction == read_instruction_ &&
-                       seq - read_seq_ <= kFewCommands;
-    reads_ = again ? reads_ + 1 : 1;
-    read_code_ = site.code;
-    read_instruction_ = site.instruction;
-    read_seq_ = seq;
-    if (reads_ != kManyReads || !on_reads.is_valid() || on_reads.is_none()) return;
-    const std::string line = text_of(site);
-    const nb::object text = nb::steal(
-        PyUnicode_DecodeUTF8(line.data(), static_cast<Py_ssize_t>(line.size()), "replace"));
-    PyObject* done = text.is_valid() ? call_python(on_reads.ptr(), text.ptr()) : nullptr;
-    if (done == nullptr) PyErr_Clear();
-    Py_XDECREF(done);
-  }
+void PySession::note_read(std::uint64_t seq) {
+  const Site& site = sites_[seq % kSites];
+  if (site.seq != seq) return;
+  const bool again = site.code == read_code_ && site.instruction == read_instruction_ &&
+                     seq - read_seq_ <= kFewCommands;
+  reads_ = again ? reads_ + 1 : 1;
+  read_code_ = site.code;
+  read_instruction_ = site.instruction;
+  read_seq_ = seq;
+  if (reads_ != kManyReads || !on_reads.is_valid() || on_reads.is_none()) return;
+  const std::string line = text_of(site);
+  const nb::object text =
+      nb::steal(PyUnicode_DecodeUTF8(line.data(), static_cast<Py_ssize_t>(line.size()), "replace"));
+  PyObject* done = text.is_valid() ? call_python(on_reads.ptr(), text.ptr()) : nullptr;
+  if (done == nullptr) PyErr_Clear();
+  Py_XDECREF(done);
+}
 
+std::string PySession::text_of(const Site& site) const {
   if (site.code == nullptr) return "";
   auto* code = reinterpret_cast<PyCodeObject*>(site.code);
   const char* file = PyUnicode_AsUTF8(code->co_filename);
@@ -508,6 +508,7 @@ void bind_session(nb::module_& m) {
           },
           nb::arg("tensor"), "The `refresh` of a tensor that follows memory, or None.")
       .def_rw("expand_backward", &PySession::expand_backward)
+      .def_rw("on_reads", &PySession::on_reads)
       .def("site_of", &PySession::site_of)
       .def(
           "explained",
@@ -551,7 +552,6 @@ void bind_session(nb::module_& m) {
         g_package = new std::string(package);
       },
       nb::arg("callable"), nb::arg("package"));
-  .def_rw("on_reads", &PySession::on_reads)
 }
 
 }  // namespace teletensor::client
