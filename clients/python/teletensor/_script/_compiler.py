@@ -787,9 +787,7 @@ class Compiler:
             else:
                 kwargs[keyword.arg] = self._value(frame, keyword.value)
         if function in (float, int, bool) and args and isinstance(args[0], Tensor):
-            import teletensor as tt
-
-            kinds = {float: tt.get_default_dtype(), int: tt.int64, bool: tt.bool}
+            kinds = {float: _core.default_dtype(), int: _core.int64, bool: _core.bool}
             return self._values.number(args[0].to(kinds[function]).clone())
         changed = getattr(function, "__self__", None)
         if isinstance(changed, (list, dict, set)) and getattr(function, "__name__", "") in CHANGES:

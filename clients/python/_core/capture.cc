@@ -1,0 +1,137 @@
+// The capture of a function as one native call: no signal's handler finds a trace half begun.
+#include <algorithm>
+#include <stdexcept>
+
+#include "programs.h"
+
+namespace teletensor::client {
+namespace {
+
+PyObject* stand_in(PyTensor& t) {
+  const HandleRef h = t.handle;
+  h->owner = nullptr;
+  t.used = false;
+  PyObject* const made = wrap(*t.session, h);
+  if (made == nullptr) h->owner = t.self;
+  return made;
+}
+
+// A capture: from the first command that belongs to the trace to the last. Its end leaves nothing
+// on, however the function ends.
+class Capturing {
+ public:
+  // `state`: what the package's Python code looks at.
+  Capturing(PySession& session, nb::dict state, nb::handle held)
+      : session_(session), state_(state) {
+    if (!nb::object(state_["current"]).is_none()) {
+      throw std::runtime_error("another thread is capturing a function");
+    }
+    const auto [seed, ordinal] = rng_state();
+    raise_if(
+        session.begin_trace(static_cast<std::uint64_t>(seed), static_cast<std::uint64_t>(ordinal)));
+    ordinal_ = static_cast<std::uint64_t>(ordinal);
+    state_["thread"] = nb::cast(PyThread_get_thread_ident());
+    state_["current"] = nb::borrow(held);
+  }
+  ~Capturing() {
+    end_stand_ins();
+    function_ends();
+    (void)session_.end_trace();
+  }
+  Capturing(const Capturing&) = delete;
+  Capturing& operator=(const Capturing&) = delete;
+
+  std::uint64_t ordinal() const { return ordinal_; }
+
+  // What the function gets for its arguments: other objects, so that reading the same tensors from
+  // outside shows.
+  nb::list arguments(nb::list tensors) {
+    nb::list given;
+    int place = 0;
+    for (nb::handle each : tensors) {
+      PyTensor* const t = tensor_of(each.ptr());
+      if (t == nullptr && PyErr_Occurred()) throw nb::python_error();
+      if (t == nullptr) throw nb::type_error("an argument of a trace is a Tensor");
+      const auto known = std::find_if(own_.begin(), own_.end(),
+                                      [&](const StandIn& own) { return own.real.is(each); });
+      if (known != own_.end()) {
+        given.append(known->made);
+      } else if (Py_TYPE(each.ptr()) == tensor_type) {
+        PyObject* const made = stand_in(*t);
+        if (made == nullptr) throw nb::python_error();
+        own_.push_back({nb::borrow(each), t, nb::steal(made)});
+        given.append(own_.back().made);
+      } else {
+        given.append(each);
+      }
+      session_.tracer()->argument(*t->handle, place++);
+    }
+    return given;
+  }
+
+  // The function has returned; its result, with the real tensors in place of their stand-ins.
+  void function_ends() { state_["current"] = nb::none(); }
+  nb::list real(nb::list leaves) const {
+    nb::list out;
+    for (nb::handle each : leaves) {
+      const auto known = std::find_if(own_.begin(), own_.end(),
+                                      [&](const StandIn& own) { return own.made.is(each); });
+      out.append(known == own_.end() ? nb::borrow(each) : known->real);
+    }
+    return out;
+  }
+
+  // Places of the arguments that were, or may have been, read from outside as well.
+  nb::list read_outside(nb::list tensors) {
+    nb::list places;
+    for (std::size_t i = 0; i < nb::len(tensors); ++i) {
+      const auto known = std::find_if(own_.begin(), own_.end(),
+                                      [&](const StandIn& own) { return own.real.is(tensors[i]); });
+      if (known == own_.end() || known->tensor->used) places.append(i);
+    }
+    return places;
+  }
+  void end_stand_ins() {
+    for (const StandIn& own : own_) own.tensor->handle->owner = own.tensor->self;
+  }
+
+ private:
+  struct StandIn {
+    nb::object real;
+    PyTensor* tensor;
+    nb::object made;
+  };
+  PySession& session_;
+  nb::dict state_;
+  std::uint64_t ordinal_ = 0;
+  std::vector<StandIn> own_;
+};
+
+}  // namespace
+
+nb::tuple capture(PySession& session, nb::dict state, nb::object held, nb::list tensors,
+                  nb::object function, const std::string& name,
+                  const std::vector<std::string>& names) {
+  Capturing capturing(session, state, held);
+  nb::object result = nb::steal(call_python(function.ptr(), capturing.arguments(tensors).ptr()));
+  capturing.function_ends();
+  if (!result.is_valid()) throw nb::python_error();
+  const nb::list leaves = capturing.real(nb::cast<nb::list>(result));
+  result.reset();
+  nb::list places = capturing.read_outside(tensors);
+  capturing.end_stand_ins();
+  nb::list outputs;
+  for (nb::handle each : leaves) {
+    const PyTensor* const t = tensor_of(each.ptr());
+    if (t == nullptr && PyErr_Occurred()) throw nb::python_error();
+    if (t == nullptr) continue;
+    if (t->session != &session) {
+      throw std::runtime_error("a captured function must stay in one session");
+    }
+    outputs.append(each);
+  }
+  nb::object traced = end_trace(session, outputs, capturing.ordinal(), name, names, false);
+  return nb::make_tuple(leaves, std::move(places), std::move(traced));
+}
+
+}  // namespace teletensor::client
