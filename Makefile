@@ -75,6 +75,8 @@ fuzz: build .venv-peers/.client ## random programs, hostile frames and calls: SE
 
 chaos: build ## kills connections, clients and the daemon in the middle of everything (tests/chaos)
 	.venv/bin/python -m pytest -q -p no:cacheprovider -rP -n $(JOBS) --dist worksteal tests/chaos
+	TELETENSOR_INTERRUPT_PLACES=1000000 .venv/bin/python -m pytest -q -p no:cacheprovider -n $(JOBS) --timeout 3600 \
+	  tests/e2e/test_interrupts.py -k sweep
 
 soak: build ## a daemon under good, crashing, slow, malformed and idle clients for MINUTES=20: does it grow?
 	.venv/bin/python tests/chaos/soak.py --minutes $(MINUTES) --seed $(SEED)

@@ -378,30 +378,31 @@ void bind_reads(nb::module_& m) {
           nb::arg("function"), nb::arg("args"), nb::arg("kwargs"),
           "Calls function(*args, **kwargs).")
       .def(
-          "know", [](Reads& r, nb::handle object) { r.know(object.ptr()); }, nb::arg("object"),
-          "An object from outside, of which reads are noted.")
+          "know", [](Reads& r, nb::handle object) { r.know(object.ptr()); },
+          nb::arg("object").none(), "An object from outside, of which reads are noted.")
       .def(
           "item",
           [](Reads& r, nb::handle container, nb::handle key) {
             r.item(container.ptr(), key.ptr());
           },
-          nb::arg("container"), nb::arg("key"), "Notes the read of an item.")
+          nb::arg("container").none(), nb::arg("key").none(), "Notes the read of an item.")
       .def(
           "attribute",
           [](Reads& r, nb::handle object, nb::handle name) {
             r.attribute(object.ptr(), name.ptr());
           },
-          nb::arg("object"), nb::arg("name"), "Notes the read of an attribute.")
+          nb::arg("object").none(), nb::arg("name").none(), "Notes the read of an attribute.")
       .def(
           "cell",
           [](Reads& r, nb::handle cell, nb::handle name) { r.cell(cell.ptr(), name.ptr()); },
-          nb::arg("cell"), nb::arg("name"), "Notes the read of an enclosing function's variable.")
+          nb::arg("cell"), nb::arg("name").none(),
+          "Notes the read of an enclosing function's variable.")
       .def(
           "whole",
           [](Reads& r, nb::handle container) {
             if (r.knows(container.ptr())) r.whole(container.ptr(), true);
           },
-          nb::arg("container"), "Notes the read of all of a container from outside.")
+          nb::arg("container").none(), "Notes the read of all of a container from outside.")
       .def(
           "called",
           [](Reads& r, nb::handle function, nb::tuple args) {

@@ -131,7 +131,8 @@ class Session(_core.Scope):
     def __del__(self, getpid: Callable[[], int] = os.getpid) -> None:
         known = dict(self.__dict__)
         core = known.pop("_core", None)
-        if core is None or self._closed or self._pid != getpid():
+        # At the interpreter's end the module's names may be gone, as the process's sessions are.
+        if core is None or self._closed or self._pid != getpid() or _interrupt is None:
             return
         _interrupt.forget(self)
         known["_kept"] = {}
@@ -284,7 +285,8 @@ class Session(_core.Scope):
 
     def queued(self) -> Queued:
         """How many commands are issued and have not run, and about how many seconds they take, as it has
-        gone so far (NaN where the daemon cannot be asked). Waits for nothing that is queued.
+        gone since the queue was last empty (0 until the first of them has run; NaN where the daemon cannot be
+        asked). Waits for nothing that is queued.
         """
         try:
             status = self._admin().holdings(most=1)["session"]
@@ -672,8 +674,10 @@ def _close_all() -> None:
             if session._core.interrupt_pending and not session._named:
                 session.cancel()  # nobody waits for it, and its results go with the session
             if session._named:  # the next program of that name takes it up; close() would end it
-                session._core.raise_pending()
-                session.detach()
+                try:
+                    session._core.raise_pending()
+                finally:
+                    session.detach()
             elif failed:
                 _drop(session)
             else:
