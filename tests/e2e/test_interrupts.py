@@ -333,23 +333,29 @@ class Training:
         self.parameters = [*self.first.parameters(), *self.second.parameters()]
         self.optimizer = tt.optim.Adam(self.parameters, lr=0.01)
         self.done = 0  # statements
-        self.compiled = tt.compile(self.step) if compiled else None
+        self.compiled = None
         if compiled:
+            self.compiled = tt.compile(self.step)
             for _ in range(3):
                 self.compiled(tt.rand(16, 40))
 
     def step(self, x):
         functional = self.tt.nn.functional
         h = functional.dropout(self.first(x).tanh(), 0.3)
-        self.done += 1
+        self.count()
         loss = (self.second(h) ** 2).mean()
-        self.done += 1
+        self.count()
         self.optimizer.zero_grad()
-        self.done += 1
+        self.count()
         loss.backward()
-        self.done += 1
+        self.count()
         self.optimizer.step()
-        self.done += 1
+        self.count()
+
+    def count(self):
+        """One more statement has run; a captured step is one statement, whatever is in it."""
+        if self.compiled is None:
+            self.done += 1
 
     def run(self, steps, after=lambda: None):
         for _ in range(steps):
