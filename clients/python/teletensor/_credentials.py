@@ -86,7 +86,8 @@ def _check(address: str) -> None:
                              "or a NUL byte")
         return
     host, _, port = address.removeprefix("tls://").rpartition(":")
-    if not (host and host.isprintable() and port.isascii() and port.isdecimal() and 0 < int(port[:9]) < 65536):
+    number = int(port[:9]) if port.isascii() and port.isdecimal() else 0
+    if not (host and host.isprintable() and 0 < number < 65536):
         raise ValueError(f"address {address[:200]!r}: expected host:port (1 to 65535), tls://host:port, "
                          f"unix:/path or a path")
 

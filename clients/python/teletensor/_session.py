@@ -285,8 +285,8 @@ class Session(_core.Scope):
 
     def queued(self) -> Queued:
         """How many commands are issued and have not run, and about how many seconds they take, as it has
-        gone since the queue was last empty (0 until the first of them has run; NaN where the daemon cannot be
-        asked). Waits for nothing that is queued.
+        gone since the queue was last empty (0 until the first of them has run; NaN where the daemon
+        cannot be asked). Waits for nothing that is queued.
         """
         try:
             status = self._admin().holdings(most=1)["session"]
