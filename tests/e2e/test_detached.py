@@ -24,7 +24,8 @@ def test_an_error_for_want_of_memory_names_the_sessions_without_a_client(start_d
 
         def text():
             with pytest.raises(tt.OutOfMemoryError) as caught:
-                tt.ones(12 << 20).sum().item()
+                kept = tt.ones(12 << 20)  # a name, so that the sum does not do without its memory
+                kept.sum().item()
             return str(caught.value)
         assert "without a client" not in text()
         victim.kill()
