@@ -157,14 +157,13 @@ def other_commands(session):
         "raise of nothing": pb.Command(**{"raise": pb.Raise(root=777)}),
         "release of nothing": pb.Command(release=pb.Release(handles=[55])),
         "release twice": pb.Command(release=pb.Release(handles=[1, 1])),
-        "upload unknown": pb.Command(uploaded=pb.Uploaded(dtype=9, shape=[2], upload=31337)),
     }
 
 
 @pytest.mark.parametrize("name", [
     "fetch of nothing", "backward of nothing", "backward without history", "backward with seeds missing",
     "backward that makes too many", "saved of no node", "saved slot", "flag unknown", "flag of nothing",
-    "grad of another shape", "data of nothing", "release of nothing", "release twice", "upload unknown"])
+    "grad of another shape", "data of nothing", "release of nothing", "release twice"])
 def test_session_command(raw, name):
     session = raw.session()
     session.run(session.constant([1.0, 2.0]))
@@ -362,16 +361,32 @@ def test_upload(raw, name, chunks):
     session.close()
 
 
-@pytest.mark.parametrize("fields", [{"shape": [3]}, {"dtype": 10}, {"shape": [-2]}, {"shape": [2**32, 2**32]},
-                                    {"upload_plus": 1}], ids=str)
-def test_upload_bound_wrongly(raw, fields):
+def bind(raw, fields):
+    """A session with an upload of two float32, and a command that makes a tensor with `fields` of it."""
     session = raw.session()
-    pb = raw.program_pb
     reply = raw.upload(session.token, [{"bytes": 8, "data": np.float32([1, 2]).tobytes()}])
     bound = {"dtype": 9, "shape": [2], "upload": reply.upload + fields.get("upload_plus", 0)}
     bound.update({k: v for k, v in fields.items() if k != "upload_plus"})
-    session.run(session.command(uploaded=pb.Uploaded(**bound)))
-    refused(session, (*INVALID, *OUT_OF_ORDER, *TOO_MUCH, grpc.StatusCode.NOT_FOUND))
+    session.run(session.command(uploaded=raw.program_pb.Uploaded(**bound)))
+    return session
+
+
+@pytest.mark.parametrize("fields", [{"shape": [-2]}, {"shape": [2**32, 2**32]}], ids=str)
+def test_upload_bound_to_no_tensor(raw, fields):
+    refused(bind(raw, fields), INVALID)
+
+
+@pytest.mark.parametrize(("fields", "code"), [
+    ({"shape": [3]}, grpc.StatusCode.INVALID_ARGUMENT), ({"dtype": 10}, grpc.StatusCode.INVALID_ARGUMENT),
+    ({"upload_plus": 1}, grpc.StatusCode.NOT_FOUND), ({"upload_plus": 31337}, grpc.StatusCode.NOT_FOUND)], ids=str)
+def test_upload_that_does_not_match_fails_its_command_alone(raw, fields, code):
+    session = bind(raw, fields)
+    session.run(session.fetch(1), session.constant([3.0]), session.fetch(2))
+    failed = session.fetched()
+    assert (failed.code, failed.root) == (code.value[0], 1)
+    assert len(failed.text) > 5
+    assert np.frombuffer(session.fetched().data, np.float32).tolist() == [3.0]
+    session.close()
 
 
 def test_upload_and_download(raw):

@@ -1,6 +1,7 @@
 """Memory of a program that was killed: the next program's error says which session has it."""
 
 import re
+import subprocess
 import time
 
 import pytest
@@ -14,18 +15,19 @@ def test_an_error_for_want_of_memory_names_the_sessions_without_a_client(start_d
     daemon = start_daemon("--host-memory", "64MiB")
     victim = client("""
         x = tt.ones(12 << 20)
-        x.sum().item()
+        tt.synchronize()
         print("holding", flush=True)
         sys.stdin.readline()
-    """, daemon.unix)
+    """, daemon.unix, stdin=subprocess.PIPE)
     wait_line(victim, "holding")
     with tt.connect(daemon.unix) as s:
         number = s.id - 1
 
         def text():
             with pytest.raises(tt.OutOfMemoryError) as caught:
-                kept = tt.ones(12 << 20)  # a name, so that the sum does not do without its memory
-                kept.sum().item()
+                kept = tt.ones(12 << 20)
+                tt.synchronize()
+                del kept
             return str(caught.value)
         assert "without a client" not in text()
         victim.kill()
