@@ -9,7 +9,7 @@ import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 __all__ = ["written"]
 
@@ -29,20 +29,20 @@ def written(path: str | bytes) -> Iterator[BinaryIO]:
     change.
     """
     try:
-        existing = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        file = _opened(path, 0)
     except FileNotFoundError:
         with _new(path) as file:
             yield file
         return
-    with os.fdopen(existing, "wb") as file:
-        status = os.fstat(existing)
+    with file:
+        status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             yield file
             return
         target = _sole_name(path, status)
         temporary = _temporary(target) if target else ""
         try:
-            beside = _create_like(temporary, existing, status) if target else None
+            beside = _create_like(temporary, file.fileno(), status) if target else None
             if beside is None:
                 file.truncate()
                 yield file
@@ -86,17 +86,23 @@ def _temporary(target: str) -> str:
     return os.path.join(os.path.dirname(target), f".teletensor-{secrets.token_hex(8)}.tmp")
 
 
+def _opened(path: str | bytes, flags: int, mode: int = 0o666) -> BinaryIO:
+    """A file for writing, opened with these further flags. One native call opens it and makes the file
+    object: an exception of a signal handler between the two would leave the descriptor open."""
+    descriptors = map(os.open, (path,), (os.O_WRONLY | os.O_CLOEXEC | flags,), (mode,))
+    return cast(BinaryIO, next(map(open, descriptors, ("wb",))))
+
+
 def _create(temporary: str, mode: int) -> BinaryIO | None:
     """The new file; None where the folder does not allow it."""
     try:
-        made = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        return _opened(temporary, os.O_CREAT | os.O_EXCL, mode)
     except FileNotFoundError:
         return None
     except OSError as error:
         if error.errno not in _CANNOT_CREATE:
             raise
         return None
-    return os.fdopen(made, "wb")
 
 
 def _create_like(temporary: str, existing: int, status: os.stat_result) -> BinaryIO | None:
