@@ -142,7 +142,7 @@ Status forward(KernelCall& call) {
   const core::Geometry& layout = *call.out[0].geometry;
   const std::int64_t out_row = std::max(layout.strides[layout.rank() - 2], n.values);
   A* const logs = call.out[1].first<A>();
-  if (n.keys == 0 || n.values == 0) {
+  if (n.keys == 0) {
     std::fill_n(out, n.heads * n.length * n.values, A(0));
     std::fill_n(logs, n.heads * n.length, kBlind<A>);
     return {};
@@ -181,6 +181,7 @@ Status forward(KernelCall& call) {
           std::fill(row + seen, row + columns, A(0));
           log = largest + std::log(total);
         }
+        if (n.values == 0) return {};
         return gemm(rows, n.values, columns, MatrixRef<const A>{scores, columns, 1},
                     v.from(head, 0), out + result.offset(head) + first * out_row, out_row);
       });
@@ -303,7 +304,7 @@ Status widened(KernelCall& call) {
 
 template <bool kBackward>
 Status attention(KernelCall& call) {
-  if (call.out[0].geometry->numel() == 0 && !kBackward) return {};
+  if (!kBackward && call.out[1].geometry->numel() == 0) return {};
   if (call.out[0].dtype == core::DType::kF64) {
     return kBackward ? backward<double>(call) : forward<double>(call);
   }

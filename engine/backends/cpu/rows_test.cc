@@ -202,5 +202,14 @@ TEST(Losses, BinaryCrossEntropy) {
       1e-12);
 }
 
+// The second result of attention has elements where the first one has none.
+TEST(Attention, LogarithmsWithoutColumnsOfValues) {
+  const TestTensor q(DType::kF32, Geometry({1, 2, 3})), v(DType::kF32, Geometry({1, 2, 0}));
+  const TestResult result =
+      call_op("attention", {q, q, v, nullptr}, {Attribute::of(false), Attribute::of(1.0)});
+  ASSERT_TRUE(result.status.ok());
+  for (const double value : result[1].values()) EXPECT_NEAR(value, std::log(2), 1e-6);
+}
+
 }  // namespace
 }  // namespace teletensor::backends::cpu
