@@ -1,5 +1,9 @@
 #include "engine/core/threads.h"
 
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -16,6 +20,15 @@ std::string refusal(const std::system_error& error) {
          " (see ulimit -u, ulimit -v and the container's limit on pids)";
 }
 
+// A thread that has been joined counts against the limits until the kernel has released it.
+void wait_until_released(pid_t thread) {
+  constexpr std::chrono::microseconds kStep{100};
+  constexpr int kSteps = 10'000;
+  for (int i = 0; i < kSteps && syscall(SYS_tgkill, getpid(), thread, 0) == 0; ++i) {
+    std::this_thread::sleep_for(kStep);
+  }
+}
+
 }  // namespace
 
 void end_without_thread(const std::system_error& error) {
@@ -29,10 +42,12 @@ Status check_threads(int count) {
   bool over = false;
   std::vector<std::thread> threads;
   threads.reserve(static_cast<std::size_t>(count));
+  std::vector<pid_t> numbers(static_cast<std::size_t>(count));
   Status status;
   try {
     for (int i = 0; i < count; ++i) {
-      threads.emplace_back([&] {
+      threads.emplace_back([&, i] {
+        numbers[static_cast<std::size_t>(i)] = gettid();
         MutexLock lock(mutex);
         while (!over) changed.wait(mutex);
       });
@@ -47,6 +62,8 @@ Status check_threads(int count) {
   }
   changed.notify_all();
   for (std::thread& thread : threads) thread.join();
+  numbers.resize(threads.size());
+  for (const pid_t number : numbers) wait_until_released(number);
   return status;
 }
 

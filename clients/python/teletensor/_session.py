@@ -497,9 +497,13 @@ def connect(address: str | os.PathLike[str] | None = None, *, token: str | None 
     put = _interrupt.cleaner()
     try:
         with _naming if asked else contextlib.nullcontext():
-            session = None if fresh or not asked else _opened(asked, credentials)
-            if session is None:
+            earlier = _opened(asked, credentials) if asked else None
+            if earlier is not None and not fresh:
+                session = earlier
+            else:
                 session = Session(open_transport(place, credentials), asked, quota, made)
+                if earlier is not None:  # its end, which is on its way, need not have arrived
+                    earlier._asked = ""
         session._owned = 1
         global _default
         with _lock:
