@@ -58,6 +58,7 @@ def folder():
     with tempfile.TemporaryDirectory(prefix="tt-") as path:  # USER could not enter pytest's
         os.chown(path, USER, USER)
         yield Path(path)
+        subprocess.run([*AS_USER, "kill", "-9", "-1"], check=False)  # a daemon that a failed test has left
 
 
 @pytest.fixture(name="threads")
