@@ -7,6 +7,7 @@ import os
 import random
 import re
 import signal
+import sys
 import textwrap
 import threading
 import time
@@ -26,7 +27,10 @@ class Quit(Exception):
 
 
 @pytest.fixture
-def quits():
+def quits(monkeypatch):
+    # pytest's hook would keep an exception in __del__, with the frame and so the session, until the test's end.
+    monkeypatch.setattr(sys, "unraisablehook", nothing)
+
     def handler(number, frame):
         raise Quit
 
@@ -560,3 +564,45 @@ def test_an_optimizer_step_is_whole(tt, monkeypatch):
         assert _core.grad_mode() and not _core.postpone_interrupt()
         values = [p.sum().item() for p in parameters]
         assert values == ([0, 0, 0, 0] if times == 1 else [0, 3, 3, 3])
+
+
+@pytest.mark.parametrize("opened", ["before", "inside"])
+def test_asyncio_cancels_its_main_task_first(each_transport, address, opened):
+    """As in a program that does not use teletensor: the clean-up of main() may still wait for something."""
+    process = client(f"""
+        import asyncio
+        s.close()
+        connect = lambda: tt.connect(os.environ["TT_TEST_ADDRESS"]).as_current().__enter__()
+        if {opened == "before"}:
+            connect()
+        async def main():
+            if {opened == "inside"}:
+                connect()
+            x = tt.ones(3) + 1
+            try:
+                print("sleeping", flush=True)
+                await asyncio.sleep(600)
+            except asyncio.CancelledError:
+                await asyncio.sleep(0.01)
+                print("cleaned up", x.sum().item(), flush=True)
+                raise
+        for _ in range(2):
+            try:
+                asyncio.run(main())
+            except KeyboardInterrupt:
+                print("interrupted", flush=True)
+        try:
+            print("without", flush=True)
+            time.sleep(600)
+        except KeyboardInterrupt:
+            print("interrupted at last", flush=True)
+    """, address)
+    for _ in range(2):
+        wait_line(process, "sleeping")
+        process.send_signal(signal.SIGINT)
+        assert wait_line(process, "cleaned up") == "cleaned up 6.0\n"
+        wait_line(process, "interrupted")
+    wait_line(process, "without")
+    process.send_signal(signal.SIGINT)
+    status, out, err = finish(process, 60)
+    assert status == 0 and "interrupted at last" in out, (out, err)

@@ -41,6 +41,7 @@ _WORTH_SAYING = 2.0  # seconds of queued work
 _PATIENCE = 2.0  # seconds in which the daemon says what it has dropped
 _ANSWER = 0.5  # seconds in which it says how much is queued, before the exception is raised
 _MOST_IDLE = 4  # threads
+_PYTHONS = signal.default_int_handler  # raises KeyboardInterrupt
 _OWN = "teletensor-"  # how the names of this package's threads begin
 _watched: dict[int, weakref.ref[Session]] = {}
 _lock = threading.Lock()
@@ -80,9 +81,14 @@ def forget(session: Session) -> None:
 
 
 def listen() -> None:
-    """Puts our handler where Python's own is; a program's or a notebook's is left as it is."""
-    if (signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    """Puts our handler where Python's own is; a program's or a notebook's is left as it is.
+
+    asyncio and trio install handlers of their own, which cancel the main task, only where they find
+    `signal.default_int_handler`, and put that back afterwards: the name stands for our handler too.
+    """
+    if (signal.getsignal(signal.SIGINT) is _PYTHONS
             and threading.current_thread() is threading.main_thread()):
+        signal.default_int_handler = _on_sigint  # type: ignore[assignment]  # it may return
         signal.signal(signal.SIGINT, _on_sigint)
 
 
