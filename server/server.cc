@@ -9,11 +9,11 @@
 #include <algorithm>
 #include <thread>
 
-#include "engine/core/threads.h"
 #include "server/listen.h"
 #include "server/notify.h"
 #include "server/private_files.h"
 #include "server/secrets.h"
+#include "server/spare_threads.h"
 
 namespace teletensor::server {
 
@@ -110,7 +110,7 @@ Status Server::bind() {
   }
   // gRPC aborts the process where it gets no thread.
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
-  TT_RETURN_IF_ERROR(core::check_threads(kGrpcThreads + 2 * std::min(cores, kMostGrpcCores)));
+  TT_RETURN_IF_ERROR(check_threads(kGrpcThreads + 2 * std::min(cores, kMostGrpcCores)));
   // Holds the library until the process ends: its own shutdown may wait 10 s for a poller of
   // connections that are gone (seen with 1.51).
   static const bool held = (grpc_init(), true);
@@ -198,7 +198,7 @@ Listener* Server::neighbour(uid_t user) {
   if (neighbours_.size() >= kMostNeighbours) return nullptr;
   ListenerOptions options;
   options.entrance.neighbour = user_name(user);
-  const Status threads = core::check_threads(kListenerThreads);
+  const Status threads = check_threads(kListenerThreads);
   auto listener = threads.ok() ? Listener::start(options, leases_, recovery_, auth_, facts_)
                                : core::Result<std::unique_ptr<Listener>>(threads);
   if (!listener.ok()) {

@@ -2,13 +2,15 @@
 // pids, no room for a stack.
 #pragma once
 
+#include <string>
 #include <system_error>
 #include <thread>
 #include <utility>
 
-#include "engine/core/status.h"
-
 namespace teletensor::core {
+
+// What to tell of a refusal.
+std::string refused_thread(const std::system_error& error);
 
 // Writes one line about the refused thread to stderr and ends the process with status 1.
 [[noreturn]] void end_without_thread(const std::system_error& error);
@@ -24,9 +26,5 @@ std::thread start_thread(Function&& function) {
     end_without_thread(error);
   }
 }
-
-// Can the process have `count` more threads at the same time? Starts and ends them to find out; for
-// libraries that abort the process where a thread is refused. UNAVAILABLE if not.
-Status check_threads(int count);
 
 }  // namespace teletensor::core
