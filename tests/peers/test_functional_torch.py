@@ -520,3 +520,15 @@ def test_function(tt, name):
         call = GENERATORS[name](name, random.Random(seed), np.random.default_rng(seed))
         refused += check(tt, call) is not None
     assert refused < TRIALS, "every sample was refused"
+
+
+@pytest.mark.parametrize("antialias", [False, True])
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("size", [(4, 5), (6, 7), (23, 9), (12, 10)])
+def test_images_of_bytes_are_resized(tt, mode, size, antialias):
+    """PyTorch's weights have 16 bits: the values differ by one at most."""
+    image = np.random.default_rng(3).integers(0, 256, (2, 3, 12, 10), dtype=np.uint8)
+    ours = tt.nn.functional.interpolate(tt.tensor(image), size=size, mode=mode, antialias=antialias)
+    theirs = torch.nn.functional.interpolate(torch.tensor(image), size=size, mode=mode, antialias=antialias)
+    assert ours.dtype == tt.uint8
+    assert np.abs(ours.numpy().astype(int) - theirs.numpy().astype(int)).max() <= 1

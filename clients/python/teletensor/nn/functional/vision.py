@@ -191,14 +191,17 @@ def interpolate(
                 f"output {list(wanted)}"
             )
     narrow = input.dtype in (tt.float16, tt.bfloat16) and kind in ("linear", "cubic")
-    x = input.to(tt.float32) if narrow else input
+    image = input.dtype == tt.uint8 and mode in ("bilinear", "bicubic")
+    x = input.to(tt.float32) if narrow or image else input
     for d in reversed(range(spatial)):
         same = own[d] == wanted[d] and (scales[d] in (None, 1.0))
         if not same:
             x = _ops.resample(x, d + 2, wanted[d], kind, align, antialias, scales[d])
+            if image:
+                x = x.round().clamp(0, 255)
     if x is input:
         return input.clone()
-    return x.to(input.dtype) if narrow else x
+    return x.to(input.dtype) if narrow or image else x
 
 
 def upsample(
