@@ -103,7 +103,11 @@ class Quota : public backends::Scratch {
   void* allocate(std::size_t bytes) override {
     if (bytes > kQuota - used_) return nullptr;
     used_ += bytes;
-    return blocks_.emplace_back(bytes).data();
+    void* const memory = blocks_.emplace_back(bytes).data();
+    // A copy that the interruption cuts short leaves a part unwritten. The results are dropped
+    // then, but UBSan reports the load of a bool that is neither 0 nor 1.
+    if (kSanitized) std::memset(memory, 0, bytes);
+    return memory;
   }
   bool whole() const {
     return std::all_of(blocks_.begin(), blocks_.end(), [](const Block& b) { return b.whole(); });
