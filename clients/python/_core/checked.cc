@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "checked.h"
+#include "keywords.h"
 
 namespace teletensor::client {
 namespace {
@@ -70,6 +71,17 @@ bool look_at(const CheckedObject& self, const Argument& argument, PyObject* give
   return false;
 }
 
+// The tuple with another item at `at`.
+PyObject* with_name(PyObject* names, Py_ssize_t at, PyObject* name) {
+  const Py_ssize_t count = PyTuple_GET_SIZE(names);
+  PyObject* made = PyTuple_New(count);
+  if (made == nullptr) return nullptr;
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    PyTuple_SET_ITEM(made, i, Py_NewRef(i == at ? name : PyTuple_GET_ITEM(names, i)));
+  }
+  return made;
+}
+
 PyObject* checked_call(PyObject* callable, PyObject* const* args, size_t flags, PyObject* names) {
   const CheckedObject& self = *checked_of(callable);
   const auto given = static_cast<std::size_t>(PyVectorcall_NARGS(flags));
@@ -78,17 +90,22 @@ PyObject* checked_call(PyObject* callable, PyObject* const* args, size_t flags, 
     if (!look_at(self, arguments[i], args[i], i + 1)) return nullptr;
   }
   const Py_ssize_t keywords = names ? PyTuple_GET_SIZE(names) : 0;
+  nb::object renamed;
   for (Py_ssize_t k = 0; k < keywords; ++k) {
     PyObject* name = PyTuple_GET_ITEM(names, k);
-    const auto found = std::ranges::find_if(arguments, [name](const Argument& argument) {
+    auto found = std::ranges::find_if(arguments, [name](const Argument& argument) {
       return argument.name == name || PyUnicode_Compare(argument.name, name) == 0;
     });
-    if (found != arguments.end() &&
-        !look_at(self, *found, args[given + static_cast<std::size_t>(k)], 0)) {
-      return nullptr;
+    if (found == arguments.end()) {
+      found = std::ranges::find_if(
+          arguments, [name](const Argument& argument) { return stands_for(name, argument.name); });
+      if (found == arguments.end()) continue;
+      renamed = nb::steal(with_name(renamed ? renamed.ptr() : names, k, found->name));
+      if (!renamed) return nullptr;
     }
+    if (!look_at(self, *found, args[given + static_cast<std::size_t>(k)], 0)) return nullptr;
   }
-  return PyObject_Vectorcall(self.function, args, flags, names);
+  return PyObject_Vectorcall(self.function, args, flags, renamed ? renamed.ptr() : names);
 }
 
 PyObject* checked_bind(PyObject* self, PyObject* instance, PyObject*) {

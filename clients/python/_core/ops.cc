@@ -10,6 +10,7 @@
 
 #include "bindings.h"
 #include "engine/ops/signature.h"
+#include "keywords.h"
 #include "proto/wire/protocol.h"
 
 namespace teletensor::client {
@@ -257,6 +258,10 @@ bool match(const OpObject& op, PyObject* const* args, std::size_t given, PyObjec
       i = 0;
       while (i < values.size() && PyUnicode_Compare((*op.names)[i], name) != 0) ++i;
       if (i == values.size() && PyUnicode_CompareWithASCIIString(name, "input") == 0) i = 0;
+    }
+    if (i == values.size()) {
+      i = 0;
+      while (i < values.size() && !stands_for(name, (*op.names)[i])) ++i;
     }
     if (i == values.size()) {
       PyErr_Format(PyExc_TypeError, "%s() got an unexpected keyword argument '%U'", called, name);

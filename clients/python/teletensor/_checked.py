@@ -14,15 +14,17 @@ from . import _core
 __all__ = ["attach", "checked", "named"]
 
 _KINDS = {"Tensor": "t", "Tensor | None": "T", "int": "i", "bool": "b"}
+_RENAMED = {"dim", "dims", "keepdim", "input", "other"}  # by NumPy's names too: _core/keywords.h
 
 
 def checked(function: Callable[..., Any], home: str) -> Callable[..., Any]:
-    """The function with its arguments looked at; itself where its annotations name no such kind."""
+    """The function with its arguments looked at, and NumPy's names of them taken; itself where it has none
+    of either."""
     plain = inspect.unwrap(function)
     code = plain.__code__
     names = code.co_varnames[:code.co_argcount + code.co_kwonlyargcount]
     kinds = "".join(_KINDS.get(plain.__annotations__.get(name, ""), " ") for name in names)
-    if not kinds.strip():
+    if not kinds.strip() and _RENAMED.isdisjoint(names):
         return function
     made: Callable[..., Any] = _core.checked(function, home, list(names), kinds, code.co_argcount)
     return made

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import builtins
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 from .. import _core
+from .._checked import checked
 from .._core import Tensor, ops
 from .common import Size, function_only, sizes_of, tensors_of, wrap_dim
 from .creation import zeros
@@ -201,6 +203,8 @@ slice = _slice
 
 
 def _copied(name: str, view: Callable[..., Any]) -> Any:
+    view = checked(view, __name__) if inspect.isfunction(view) else view
+
     def copy(input: Tensor, *args: Any, **options: Any) -> Any:
         made = view(input, *args, **options)
         if isinstance(made, Tensor):
