@@ -1,10 +1,11 @@
 #include "server/spare_threads.h"
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
 #include <cstdio>
 #include <cstdlib>
+
+#include "engine/core/threads_test.h"
 
 namespace teletensor::server {
 namespace {
@@ -15,14 +16,11 @@ TEST(SpareThreads, ThoseThatAreCheckedForAreOverAfterwards) {
 }
 
 TEST(SpareThreadsDeathTest, TooFewAreSaid) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "a sanitizer needs address space of its own";
-#endif
+  if (!core::kRoomCanBeTaken) GTEST_SKIP() << "a sanitizer needs address space of its own";
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
       {
-        const rlimit none{};  // no address space for another stack
-        setrlimit(RLIMIT_AS, &none);
+        core::take_all_room();
         const core::Status status = check_threads(8);
         std::fprintf(stderr, "%s", status.message().c_str());
         std::_Exit(status.code() == core::Code::kUnavailable ? 3 : 4);

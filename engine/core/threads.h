@@ -9,7 +9,7 @@
 
 namespace teletensor::core {
 
-// What to tell of a refusal.
+// The text of an error: the system refuses a thread, why, and which limits to look at.
 std::string refused_thread(const std::system_error& error);
 
 // Writes one line about the refused thread to stderr and ends the process with status 1.

@@ -1,9 +1,10 @@
 #include "engine/core/threads.h"
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
 #include <atomic>
+
+#include "engine/core/threads_test.h"
 
 namespace teletensor::core {
 namespace {
@@ -15,14 +16,11 @@ TEST(Threads, AStartedOneRuns) {
 }
 
 TEST(ThreadsDeathTest, ARefusedOneIsALineAndStatus1) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "a sanitizer needs address space of its own";
-#endif
+  if (!kRoomCanBeTaken) GTEST_SKIP() << "a sanitizer needs address space of its own";
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
       {
-        const rlimit none{};  // no address space for another stack
-        setrlimit(RLIMIT_AS, &none);
+        take_all_room();
         start_thread([] {}).join();
       },
       ::testing::ExitedWithCode(1), "^teletensord: the system refuses another thread: ");

@@ -9,6 +9,7 @@ the first reason of each. `test_op_db.py` runs the same in CI.
 
 import argparse
 import inspect
+import itertools
 import sys
 import textwrap
 import types
@@ -319,6 +320,14 @@ def names():
     for info in op_db:
         grouped[info.name].append(info)
     return dict(sorted(grouped.items()))
+
+
+def plain_calls(info, most):
+    """(positional arguments, keyword arguments) of the first `most` samples, in float32 where the op takes it;
+    the tensors among the positional ones need no gradient."""
+    dtype = torch.float32 if torch.float32 in info.dtypes else sorted(info.dtypes, key=str)[0]
+    for sample in itertools.islice(info.sample_inputs("cpu", dtype), most):
+        yield [x.detach() if isinstance(x, torch.Tensor) else x for x in (sample.input, *sample.args)], sample.kwargs
 
 
 def run_name(ours, infos, mode, dtype, most=MAX_SAMPLES):

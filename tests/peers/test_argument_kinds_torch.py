@@ -2,7 +2,6 @@
 PyTorch's operator database with each tensor replaced by what is none, and lines that users write by mistake."""
 
 import functools
-import itertools
 import sys
 import warnings
 from pathlib import Path
@@ -13,7 +12,7 @@ import teletensor
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from op_db import Ours, Unsupported, names
+from op_db import Ours, Unsupported, names, plain_calls
 
 torch.set_num_threads(1)
 warnings.filterwarnings("ignore")
@@ -51,18 +50,16 @@ def kind(call):
 
 def wrong_calls(info):
     """(what is wrong, positional arguments, keyword arguments) of the first sample."""
-    dtype = torch.float32 if torch.float32 in info.dtypes else sorted(info.dtypes, key=str)[0]
-    for sample in itertools.islice(info.sample_inputs("cpu", dtype), 1):
-        args = [x.detach() if isinstance(x, torch.Tensor) else x for x in (sample.input, *sample.args)]
+    for args, kwargs in plain_calls(info, 1):
         for i, given in enumerate(args):
             if isinstance(given, torch.Tensor):
                 for other in NO_TENSORS:
-                    yield f"argument {i} is {other!r:.12}", [*args[:i], other, *args[i + 1:]], sample.kwargs
+                    yield f"argument {i} is {other!r:.12}", [*args[:i], other, *args[i + 1:]], kwargs
 
 
 @pytest.mark.parametrize("name", HAVE)
 def test_what_is_no_tensor_is_refused(session, name):
-    for info in DATABASE[name] if isinstance(DATABASE[name], list | tuple) else [DATABASE[name]]:
+    for info in DATABASE[name]:
         function = OURS.caller(info)
         try:
             calls = list(wrong_calls(info))

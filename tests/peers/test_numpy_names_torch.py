@@ -1,7 +1,6 @@
-"""NumPy's names of parameters (axis, keepdims): where PyTorch takes one, so do we, with the same result as
-by PyTorch's own name. The calls are the samples of PyTorch's operator database."""
+"""NumPy's names of parameters (axis, keepdims): where PyTorch takes one, so do we. The calls are the
+samples of PyTorch's operator database."""
 
-import itertools
 import sys
 import warnings
 from pathlib import Path
@@ -11,7 +10,7 @@ import teletensor
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from op_db import Ours, Unsupported, names
+from op_db import Ours, Unsupported, names, plain_calls
 
 torch.set_num_threads(1)
 warnings.filterwarnings("ignore")
@@ -48,15 +47,13 @@ def takes(function, args, kwargs):
 
 
 def calls(info):
-    dtype = torch.float32 if torch.float32 in info.dtypes else sorted(info.dtypes, key=str)[0]
-    for sample in itertools.islice(info.sample_inputs("cpu", dtype), 12):
-        args = [x.detach() if isinstance(x, torch.Tensor) else x for x in (sample.input, *sample.args)]
-        yield from renamed(args, sample.kwargs)
+    for args, kwargs in plain_calls(info, 12):
+        yield from renamed(args, kwargs)
 
 
 @pytest.mark.parametrize("name", HAVE)
 def test_where_pytorch_takes_it_so_do_we(session, name):
-    for info in DATABASE[name] if isinstance(DATABASE[name], list | tuple) else [DATABASE[name]]:
+    for info in DATABASE[name]:
         function = OURS.caller(info)
         try:
             asked = list(calls(info))
@@ -72,6 +69,14 @@ def test_where_pytorch_takes_it_so_do_we(session, name):
             if info.method_variant is not None and takes(info.method_variant, args, kwargs):
                 getattr(type(own[0][0]), info.method_variant.__name__)(*own[0], **own[1])
     teletensor.synchronize()
+
+
+def test_both_names_give_the_same_result(session):
+    x = teletensor.arange(6.0).reshape(2, 3)
+    for name in ("sum", "std", "logsumexp", "argmax"):
+        for call in (getattr(teletensor, name), getattr(teletensor.Tensor, name)):
+            assert teletensor.equal(call(x, axis=1, keepdims=True), call(x, dim=1, keepdim=True))
+    assert teletensor.equal(teletensor.cat([x, x], axis=1), teletensor.cat([x, x], dim=1))
 
 
 def test_one_argument_by_both_names(session):

@@ -71,7 +71,7 @@ bool look_at(const CheckedObject& self, const Argument& argument, PyObject* give
   return false;
 }
 
-// The tuple with another item at `at`.
+// A copy of the tuple of names, with `name` at index `at`; nullptr with an error.
 PyObject* with_name(PyObject* names, Py_ssize_t at, PyObject* name) {
   const Py_ssize_t count = PyTuple_GET_SIZE(names);
   PyObject* made = PyTuple_New(count);

@@ -5,8 +5,8 @@
 
 namespace teletensor::client {
 
-// Does the keyword `name` of a call mean the parameter of the other name: axis dim (dims), keepdims
-// keepdim, x and x1 and a input, x2 other?
+// Is `name`, a keyword of a call, NumPy's name of the parameter? `axis` is `dim` or `dims`, `axes`
+// is `dims`, `keepdims` is `keepdim`; `x`, `x1` and `a` are `input`, and `x2` is `other`.
 bool stands_for(PyObject* name, PyObject* parameter);
 
 }  // namespace teletensor::client

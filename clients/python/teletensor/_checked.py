@@ -18,8 +18,10 @@ _RENAMED = {"dim", "dims", "keepdim", "input", "other"}  # by NumPy's names too:
 
 
 def checked(function: Callable[..., Any], home: str) -> Callable[..., Any]:
-    """The function with its arguments looked at, and NumPy's names of them taken; itself where it has none
-    of either."""
+    """A callable that checks the kinds of the arguments and takes NumPy's names of the parameters.
+
+    The function itself where it has no parameter of such a kind and none with such a name.
+    """
     plain = inspect.unwrap(function)
     code = plain.__code__
     names = code.co_varnames[:code.co_argcount + code.co_kwonlyargcount]

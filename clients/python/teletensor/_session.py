@@ -502,7 +502,7 @@ def connect(address: str | os.PathLike[str] | None = None, *, token: str | None 
                 session = earlier
             else:
                 session = Session(open_transport(place, credentials), asked, quota, made)
-                if earlier is not None:  # its end, which is on its way, need not have arrived
+                if earlier is not None:  # this process may not have heard yet that it was taken over
                     earlier._asked = ""
         session._owned = 1
         global _default
