@@ -1,14 +1,20 @@
 """The op tester on a device: beside NumPy, the CPU backend and PyTorch, in several processes."""
 
+import concurrent.futures
 import importlib.util
 import multiprocessing
 import os
+import shutil
+import threading
 import time
 
 import numpy as np
+from box import is_loss
+from support.daemon import Daemon
 
 DEVICE = "cuda:0"
 MOST_JOBS = 12
+PATIENCE = 60.0  # seconds that a row may take
 state = {}
 
 
@@ -26,6 +32,7 @@ def start(address):
         import test_ops_torch as peer
         import torch
         torch.backends.cudnn.allow_tf32 = False
+        torch.set_num_threads(1)  # as many processes as cores run beside each other
     state.update(tt=tt, lib=Library(tt), peer=peer)
 
 
@@ -102,45 +109,90 @@ def plans(row, quick):
 
 
 def one(task):
-    """What a row shows: its op, cases by mode, failures, the distance from the CPU backend."""
+    """What a row shows: cases by mode, failures, the distance from the CPU backend, and whether the device is lost."""
     from rows import ROWS
 
     index, quick = task
     row, counts, failures, distance = ROWS[index], {}, [], None
+
+    def failed(what, error):
+        failures.append(f"{what}: {type(error).__name__}: {error}".split("\n", maxsplit=1)[0])
+        return is_loss(error)
     try:
         distance = bits_beside_cpu(row)
     except Exception as error:
-        failures.append(f"bits {row.op}: {type(error).__name__}: {error}")
+        if failed(f"bits {row.op}", error):
+            return counts, failures, distance, True
     for mode, case, check in plans(row, quick):
         counts[mode] = counts.get(mode, 0) + 1
         try:
-            bad = check(state["lib"], case)
+            if bad := check(state["lib"], case):
+                failures.append(f"{mode} {case}: {bad}")
         except Exception as error:
-            bad = f"{type(error).__name__}: {error}".split("\n", maxsplit=1)[0]
-        if bad:
-            failures.append(f"{mode} {case}: {bad}")
-    return row.op, counts, failures, distance
+            if failed(f"{mode} {case}", error):
+                return counts, failures, distance, True
+    return counts, failures, distance, False
 
 
-def run(address, ops, quick, deadline):
-    """A report over the catalog, or over what was done of it by the deadline."""
+class Found:
+    """What the rows have shown, by threads that each ask a process and a daemon of their own."""
+
+    def __init__(self, tasks):
+        self.left, self.lock = list(reversed(tasks)), threading.Lock()
+        self.rows, self.of, self.cases, self.failures, self.distances, self.log = 0, len(tasks), {}, [], {}, ""
+
+    def take(self):
+        with self.lock:
+            return self.left.pop() if self.left else None
+
+    def add(self, op, counts, failures, distance):
+        with self.lock:
+            self.rows += 1
+            self.failures += failures
+            for mode, n in counts.items():
+                self.cases[mode] = self.cases.get(mode, 0) + n
+            if distance is not None:
+                self.distances[op] = max(self.distances.get(op, 0.0), distance)
+
+
+def rows_of_one_daemon(found, flags, environment, deadline):
+    """Asks rows of one daemon until a row loses its device or does not end. False: nothing is left to ask."""
     from rows import ROWS
 
-    wanted = [(i, quick) for i, row in enumerate(ROWS) if not ops or row.op in ops]
-    cases, failures, distances, done = {}, [], {}, 0
-    jobs = max(1, min(MOST_JOBS, os.cpu_count() or 1, len(wanted)))
-    with multiprocessing.get_context("spawn").Pool(jobs, start, (address,)) as pool:
-        results = pool.imap_unordered(one, wanted)
-        for _ in wanted:
-            try:
-                op, counts, bad, distance = results.next(max(1.0, deadline - time.monotonic()))
-            except multiprocessing.TimeoutError:
-                break
-            done += 1
-            failures += bad
-            for mode, n in counts.items():
-                cases[mode] = cases.get(mode, 0) + n
-            if distance is not None:
-                distances[op] = max(distances.get(op, 0.0), distance)
-    return {"rows": done, "of": len(wanted), "cases": cases, "failures": sorted(failures),
-            "distances": distances}
+    daemon = Daemon(*flags, env=environment)
+    try:
+        with multiprocessing.get_context("spawn").Pool(1, start, (daemon.unix,)) as process:
+            while time.monotonic() < deadline and (task := found.take()) is not None:
+                op = ROWS[task[0]].op
+                try:
+                    *shown, lost = process.apply_async(one, (task,)).get(
+                        max(1.0, min(PATIENCE, deadline - time.monotonic())))
+                except multiprocessing.TimeoutError:
+                    if time.monotonic() < deadline:
+                        found.add(op, {}, [f"{op}: no answer within {PATIENCE} s"], None)
+                    return True
+                found.add(op, *shown)
+                if lost:
+                    return True
+        return False
+    finally:
+        daemon.kill()
+        shutil.rmtree(daemon.folder, ignore_errors=True)
+        found.log += daemon.log
+
+
+def run(flags, environment, ops, quick, deadline):
+    """Rows of the catalog (of `ops` where some are named) until the deadline."""
+    from rows import ROWS
+
+    found = Found([(i, quick) for i, row in enumerate(ROWS) if not ops or row.op in ops])
+
+    def ask():
+        while time.monotonic() < deadline and rows_of_one_daemon(found, flags, environment, deadline):
+            pass
+    jobs = max(1, min(MOST_JOBS, os.cpu_count() or 1, found.of))
+    with concurrent.futures.ThreadPoolExecutor(jobs) as threads:
+        for thread in [threads.submit(ask) for _ in range(jobs)]:
+            thread.result()
+    return {"rows": found.rows, "of": found.of, "cases": found.cases, "failures": sorted(found.failures),
+            "distances": found.distances}, found.log

@@ -15,6 +15,7 @@ is cut off has told the most. Ends with 1 when a result is wrong. --fake: on the
 """
 
 import argparse
+import contextlib
 import ctypes
 import importlib.util
 import json
@@ -33,6 +34,7 @@ import sanitizer  # noqa: E402
 import spilling  # noqa: E402
 import suite  # noqa: E402
 import times  # noqa: E402
+from box import Box  # noqa: E402
 from works import works  # noqa: E402
 
 OUTPUT = TESTS.parent / "build/gpu_check.json"
@@ -43,10 +45,20 @@ ENDS = {"training": 0.08, "times": 0.33, "spilling": 0.38, "catalog": 0.65, "san
 class Check:
     """One run: what it was asked, where its daemon is, what it found."""
 
-    def __init__(self, options, daemon, flags, environment):
-        self.options, self.daemon, self.flags, self.environment = options, daemon, flags, environment
-        self.began = time.monotonic()
+    def __init__(self, options, flags, environment):
+        self.options, self.flags, self.environment = options, flags, environment
+        self.began, self.log = time.monotonic(), ""
         self.report = {"skipped": {}, "errors": {}}
+
+    @contextlib.contextmanager
+    def box(self):
+        """A daemon of a section's own, whose log is kept."""
+        box = Box(self.flags, self.environment)
+        try:
+            with box:
+                yield box
+        finally:
+            self.log += box.log
 
     def deadline(self, section):
         return self.began + 60 * self.options.minutes * ENDS[section]
@@ -73,11 +85,24 @@ class Check:
         output = self.options.output
         output.write_text(json.dumps(self.report, indent=1) + "\n", encoding="utf-8")
         output.with_suffix(".md").write_text(page(self.report), encoding="utf-8")
+        output.with_suffix(".log").write_text(self.log, encoding="utf-8")
+
+    def find_device(self):
+        """Its model, as the daemon's log has it; ends the program where there is none."""
+        import teletensor as tt
+
+        with self.box():
+            found = tt.cuda.is_available()
+        lines = [line for line in self.log.splitlines() if "event=device" in line]
+        if not found:
+            sys.exit("this daemon has no GPU:\n" + "\n".join(lines or [self.log]))
+        self.report["device"] = lines[0].split('text="')[1].rstrip('"')
+        print(self.report["device"])
 
     def training(self):
         import teletensor as tt
 
-        with tt.connect(self.daemon.unix):
+        with self.box():
             steps = 4 if self.options.quick else 20
             losses, wanted = (train(tt, device, steps) for device in ("cuda:0", "cpu"))
         close = bool(np.allclose(losses, wanted, rtol=1e-4))
@@ -85,13 +110,11 @@ class Check:
         return close
 
     def times(self):
-        import teletensor as tt
-
         if len(times.peers()) == 1:
             self.skip("times of PyTorch", "no PyTorch with a device")
-        with tt.connect(self.daemon.unix):
-            rows = times.run(works(self.options.quick), self.options, self.deadline("times"))
-        return {"works": rows, "sharing": times.sharing(self.daemon.unix, self.options.quick)}
+        with self.box() as box:
+            rows = times.run(works(self.options.quick), box, self.options, self.deadline("times"))
+            return {"works": rows, "sharing": times.sharing(box.daemon.unix, self.options.quick)}
 
     def spilling(self):
         found = spilling.run(self.flags, self.environment, self.options.quick)
@@ -102,7 +125,8 @@ class Check:
         if importlib.util.find_spec("torch") is None:
             self.skip("the op tester beside PyTorch", "no PyTorch")
         options = self.options
-        found = catalog.run(self.daemon.unix, options.ops, options.quick, self.deadline("catalog"))
+        found, log = catalog.run(self.flags, self.environment, options.ops, options.quick, self.deadline("catalog"))
+        self.log += log
         if found["rows"] < found["of"]:
             self.skip("rows of the op tester", f"{found['of'] - found['rows']} of {found['of']}: no time was left")
         print(f"  {found['rows']} rows, cases {found['cases']}, {len(found['failures'])} failures")
@@ -220,29 +244,17 @@ def main():
     parser.add_argument("--output", type=Path, default=OUTPUT, help="the report [build/gpu_check.json]; a page "
                         "and the daemon's log go beside it, as .md and .log")
     options = parser.parse_args()
-    import teletensor as tt
     from support.cuda import fake
-    from support.daemon import Daemon
 
     options.output = options.output.resolve()
     options.output.parent.mkdir(parents=True, exist_ok=True)
     flags, environment = fake() if options.fake else (compiler_flags(), library_environment())
-    daemon = Daemon(*flags, env=environment)
-    check = Check(options, daemon, flags, environment)
-    try:
-        lines = [line for line in daemon.log.splitlines() if "event=device" in line]
-        with tt.connect(daemon.unix):
-            if not tt.cuda.is_available():
-                sys.exit("this daemon has no GPU:\n" + "\n".join(lines or [daemon.log]))
-        check.report["device"] = lines[0].split('text="')[1].rstrip('"')
-        print(check.report["device"])
-        check.run()
-    finally:
-        problem = daemon.stop()
-        options.output.with_suffix(".log").write_text(daemon.log, encoding="utf-8")
-    print("\n".join(line for line in daemon.log.splitlines() if "ran as kernels" in line))
+    check = Check(options, flags, environment)
+    check.find_device()
+    check.run()
+    print("\n".join(line for line in check.log.splitlines() if "ran as kernels" in line))
     print(f"written to {options.output}")
-    sys.exit(problem or (0 if sound(check.report) else 1))
+    sys.exit(0 if sound(check.report) else 1)
 
 
 if __name__ == "__main__":

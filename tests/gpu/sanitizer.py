@@ -1,11 +1,15 @@
 """compute-sanitizer over each family of kernels: a daemon under each of its tools."""
 
+import collections
 import os
 import re
 import shutil
 import signal
 import subprocess
 import time
+
+from box import is_loss
+from support.daemon import Daemon, binary
 
 TOOLS = ("memcheck", "racecheck", "synccheck")
 PLACES = ("/usr/local/cuda/bin/compute-sanitizer", "/usr/local/cuda/compute-sanitizer/compute-sanitizer")
@@ -72,35 +76,49 @@ def end(process):
         process.kill()
 
 
-def under(tool, rows, flags, environment, deadline):
-    import teletensor as tt
-    from support.daemon import Daemon, binary
+def exercise_until_loss(tt, pending, found, deadline):
+    """Takes work off `pending`; the work that loses the device is told and is the last."""
+    while pending:
+        if time.monotonic() > deadline:
+            found["errors"].append(f"no time was left for {len(pending)} ops")
+            pending.clear()
+            return
+        family, row = pending.popleft()
+        try:
+            train(tt) if row is None else exercise(tt, row)
+            found["families"][family] = found["families"].get(family, 0) + 1
+        except Exception as error:
+            told = f"{type(error).__name__}: {error}".split("\n", maxsplit=1)[0]
+            found["errors"].append(f"{row.op if row else family}: {told}")
+            if is_loss(error):
+                return
 
-    found = {"families": {}, "errors": []}
-    daemon = Daemon(*flags, env=environment,
-                    under=(program(), "--tool", tool, "--print-limit", "20"))
-    try:
-        with tt.connect(daemon.unix):
-            tt.set_default_device("cuda:0")
-            try:
-                train(tt)
-                for family, row in chosen(rows, families(binary())):
-                    if time.monotonic() > deadline:
-                        found["errors"].append("no time was left")
-                        break
-                    exercise(tt, row)
-                    found["families"][family] = found["families"].get(family, 0) + 1
-            finally:
-                tt.set_default_device("cpu")
-    except Exception as error:
-        found["errors"].append(f"{type(error).__name__}: {error}".split("\n", maxsplit=1)[0])
-    end(daemon.process)
-    daemon.kill()
-    shutil.rmtree(daemon.folder, ignore_errors=True)
-    summary = re.findall(r"(?:ERROR|RACECHECK) SUMMARY: (\d+)", daemon.log)
-    found["found"] = int(summary[-1]) if summary else None
-    if found["found"] != 0:
-        found["log"] = [line for line in daemon.log.splitlines() if line.startswith("=====")][:200]
+
+def under(tool, rows, flags, environment, deadline):
+    """What one tool found, by daemons that run one after another: each goes on behind the work that lost its device."""
+    import teletensor as tt
+
+    found = {"families": {}, "errors": [], "found": 0, "log": []}
+    pending = collections.deque([("training", None), *chosen(rows, families(binary()))])
+    while pending:
+        daemon = Daemon(*flags, env=environment, under=(program(), "--tool", tool, "--print-limit", "20"))
+        try:
+            with tt.connect(daemon.unix):
+                tt.set_default_device("cuda:0")
+                try:
+                    exercise_until_loss(tt, pending, found, deadline)
+                finally:
+                    tt.set_default_device("cpu")
+        except Exception as error:
+            found["errors"].append(f"{type(error).__name__}: {error}".split("\n", maxsplit=1)[0])
+        end(daemon.process)
+        daemon.kill()
+        shutil.rmtree(daemon.folder, ignore_errors=True)
+        summary = re.findall(r"(?:ERROR|RACECHECK) SUMMARY: (\d+)", daemon.log)
+        if not summary:
+            found["errors"].append(f"{tool} has written no summary")
+        found["found"] += sum(map(int, summary[-1:]))
+        found["log"] += [line for line in daemon.log.splitlines() if line.startswith("=====")][:200]
     return found
 
 

@@ -1,10 +1,11 @@
 """The end-to-end suite against daemons with the device: tests make their tensors on cuda:0."""
 
 import importlib.util
+import json
 import os
+import signal
 import subprocess
 import sys
-import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -27,8 +28,8 @@ MEMORY = ("--device-memory", "256MiB")
 QUICK = ("two_clients",)
 
 
-def command(report, quick):
-    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}",
+def command(quick):
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "results",
              *(f"tests/e2e/test_{name}.py" for name in (QUICK if quick else FILES))]
     for name in HOST_ONLY:
         words += ["--deselect", f"tests/e2e/test_{name}"]
@@ -38,25 +39,26 @@ def command(report, quick):
 
 
 def run(flags, environment, quick, folder, seconds):
-    """Passed and failed; `flags` and `environment`: of daemons."""
-    report = folder / "e2e.xml"
-    report.unlink(missing_ok=True)
-    own = {**os.environ, **environment, "TELETENSOR_TEST_DEVICE": "cuda:0",
-           "TELETENSOR_TEST_FLAGS": " ".join((*flags, *MEMORY))}
+    """Passed and failed; `flags` and `environment`: of daemons. What is not done in time is told as an error beside
+    the results of the tests that are."""
+    results = folder / "e2e.jsonl"
+    results.unlink(missing_ok=True)
+    own = {**os.environ, **environment, "TELETENSOR_TEST_DEVICE": "cuda:0", "TELETENSOR_TEST_RESULTS": str(results),
+           "TELETENSOR_TEST_FLAGS": " ".join((*flags, *MEMORY)),
+           "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])}
     for flag, value in zip(flags[::2], flags[1::2]):  # of embedded daemons as well
         own["TELETENSOR_" + flag[2:].upper().replace("-", "_")] = value
-    try:
-        done = subprocess.run(command(report, quick), cwd=TESTS.parent, env=own, timeout=seconds, text=True,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
-    except subprocess.TimeoutExpired as late:
-        text = late.stdout or b""
-        return {"error": f"not done after {seconds:.0f} s", "log": text.decode(errors="replace")[-4000:]}
-    found = {"passed": 0, "failed": [], "log": "" if done.returncode == 0 else done.stdout[-20000:]}
-    if not report.exists():
-        return {"error": "no report", "log": found["log"]}
-    for case in ElementTree.parse(report).iter("testcase"):
-        if case.find("failure") is not None or case.find("error") is not None:
-            found["failed"].append(f"{case.get('classname')}::{case.get('name')}")
-        elif case.find("skipped") is None:
-            found["passed"] += 1
-    return found
+    with subprocess.Popen(command(quick), cwd=TESTS.parent, env=own, text=True, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, start_new_session=True) as process:
+        try:
+            output, error = process.communicate(timeout=seconds)[0], None
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            output, error = process.communicate()[0], f"not done after {seconds:.0f} s"
+    cases = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
+    found = {"passed": sum(case["outcome"] == "passed" for case in cases),
+             "failed": [case["name"] for case in cases if case["outcome"] == "failed"],
+             "texts": {case["name"]: case["text"] for case in cases if case["outcome"] == "failed"}}
+    if error is None and process.returncode not in (0, 1):
+        error = f"pytest ended with {process.returncode}: {output[-4000:]}"
+    return found | ({"error": error} if error else {})

@@ -1,24 +1,48 @@
-"""What is timed on a device: written once, for teletensor and for PyTorch (`m`)."""
+"""What is timed on a device: written once, for teletensor and for PyTorch (`m`).
+
+Every result is used, so that none has to be computed by one library and can be left out by the other: it is the
+next call's operand, or one of its elements is added to a sum.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 from support import models
 
 
 @dataclass
 class Work:
     name: str
-    make: Callable       # make(m): a function that does it once
+    make: Callable       # make(m): a function that does it once; or one of its last result, and the first
     moved: float = 0     # bytes that have to go through the device's memory
     flops: float = 0
     captured: bool = False  # ours as one program; PyTorch's line by line
 
 
+def used(m, call):
+    """call(), of whose result an element is added to a sum on the device."""
+    total = m.zeros(1, device="cuda")
+
+    def once():
+        nonlocal total
+        total = total + call().view(-1)[:1]
+    return once
+
+
 def chain(n):
     def make(m):
         x, y = m.rand(n, device="cuda"), m.rand(n, device="cuda")
-        return lambda: ((x * y + 0.5).relu() - y) * 2.0
+
+        def once(x):
+            return ((x * y + 0.5).relu() - y) * 0.5
+        return once, x
+    return make
+
+
+def small(n):
+    def make(m):
+        return (lambda x: x + 1.0), m.rand(n, device="cuda")
     return make
 
 
@@ -26,14 +50,14 @@ def of_one(shape, call):
     """call(m, x) on one tensor."""
     def make(m):
         x = m.rand(*shape, device="cuda")
-        return lambda: call(m, x)
+        return used(m, lambda: call(m, x))
     return make
 
 
-def attention(batch, heads, tokens, size):
+def attention(batch, heads, tokens, size, dtype="float32"):
     def make(m):
-        q, k, v = (m.rand(batch, heads, tokens, size, device="cuda") for _ in range(3))
-        return lambda: m.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        q, k, v = (m.rand(batch, heads, tokens, size, device="cuda").to(getattr(m, dtype)) for _ in range(3))
+        return used(m, lambda: m.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True))
     return make
 
 
@@ -41,7 +65,7 @@ def convolution(batch, channels, side):
     def make(m):
         x = m.rand(batch, channels, side, side, device="cuda")
         w = m.rand(channels, channels, 3, 3, device="cuda")
-        return lambda: m.nn.functional.conv2d(x, w, padding=1)
+        return used(m, lambda: m.nn.functional.conv2d(x, w, padding=1))
     return make
 
 
@@ -78,14 +102,23 @@ def resnet_step(batch, side, **sizes):
 def bfloat16_matmul(side):
     def make(m):
         x = m.rand(side, side, device="cuda").bfloat16()
-        return lambda: x @ x
+        return used(m, lambda: x @ x)
+    return make
+
+
+def to_host(n):
+    """Into memory of the program."""
+    def make(m):
+        x = m.rand(n, device="cuda")
+        return lambda: x.cpu().numpy()
     return make
 
 
 def to_device(n):
+    """From memory of the program."""
     def make(m):
-        x = m.rand(n)
-        return lambda: x.to("cuda")
+        array = np.random.default_rng(0).random(n, dtype="float32")
+        return used(m, lambda: m.from_numpy(array).to("cuda"))
     return make
 
 
@@ -109,10 +142,12 @@ def works(quick):
         Work(f"matmul {side}, bfloat16", bfloat16_matmul(side), flops=2 * side**3),
         Work(f"attention {batch}x{heads}x{tokens}x64, causal", attention(batch, heads, tokens, 64),
              flops=2 * batch * heads * tokens**2 * 64),
+        Work(f"the same, bfloat16 {batch}x{heads}x{tokens}x64", attention(batch, heads, tokens, 64, "bfloat16"),
+             flops=2 * batch * heads * tokens**2 * 64),
         Work(f"convolution {channels} channels, {image}x{image}", convolution(batch, channels, image),
              flops=18 * batch * channels**2 * image**2),
-        Work("a small op", of_one((64,), lambda m, x: x + 1.0)),
-        Work(f"to the host, {n} floats", of_one((n,), lambda m, x: x.cpu())),
+        Work("a small op", small(64)),
+        Work(f"to the host, {n} floats", to_host(n)),
         Work(f"to the device, {n} floats", to_device(n)),
     ]
     for name, make in (("a small training step", small_step), ("GPT-2-small step", gpt_step(**gpt)),
