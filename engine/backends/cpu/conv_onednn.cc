@@ -31,6 +31,32 @@ const dnnl::engine& engine() {
   return *made;
 }
 
+// A primitive's descriptor. oneDNN 2 makes it from an operation's descriptor, which oneDNN 3 has no
+// more.
+template <class Operation, class... Facts>
+typename Operation::primitive_desc describe(const dnnl::primitive_attr& attributes,
+                                            const Facts&... facts) {
+#if DNNL_VERSION_MAJOR >= 3
+  return typename Operation::primitive_desc(engine(), facts..., attributes);
+#else
+  return
+      typename Operation::primitive_desc(typename Operation::desc(facts...), attributes, engine());
+#endif
+}
+
+// The same of a gradient, which is made for the layouts that its forward pass has chosen.
+template <class Operation, class... Facts>
+typename Operation::primitive_desc describe_backward(
+    const dnnl::primitive_attr& attributes,
+    const dnnl::convolution_forward::primitive_desc& forward, const Facts&... facts) {
+#if DNNL_VERSION_MAJOR >= 3
+  return typename Operation::primitive_desc(engine(), facts..., forward, attributes);
+#else
+  return typename Operation::primitive_desc(typename Operation::desc(facts...), attributes,
+                                            engine(), forward);
+#endif
+}
+
 // A piece of a problem: what one call of a primitive computes.
 struct Piece {
   Conv conv;
@@ -88,12 +114,11 @@ class Primitive {
     const auto direct = dnnl::algorithm::convolution_direct;
     const auto kind = pass_ == ConvPass::kOutput ? dnnl::prop_kind::forward_inference
                                                  : dnnl::prop_kind::forward_training;
-    const Forward::desc wanted = piece.bias
-                                     ? Forward::desc(kind, direct, free(x), free(weight), bias_,
-                                                     free(y), stride, dilation, left, right)
-                                     : Forward::desc(kind, direct, free(x), free(weight), free(y),
-                                                     stride, dilation, left, right);
-    const Forward::primitive_desc forward(wanted, attributes, engine());
+    const Forward::primitive_desc forward =
+        piece.bias ? describe<Forward>(attributes, kind, direct, free(x), free(weight), bias_,
+                                       free(y), stride, dilation, left, right)
+                   : describe<Forward>(attributes, kind, direct, free(x), free(weight), free(y),
+                                       stride, dilation, left, right);
     if (pass_ == ConvPass::kOutput) {
       used_[0] = forward.src_desc(), used_[1] = forward.weights_desc(),
       used_[2] = forward.dst_desc();
@@ -101,18 +126,18 @@ class Primitive {
       compute_ = Forward(forward);
     } else if (pass_ == ConvPass::kInput) {
       using Backward = dnnl::convolution_backward_data;
-      const Backward::primitive_desc made(
-          {direct, free(x), free(weight), free(y), stride, dilation, left, right}, attributes,
-          engine(), forward);
+      const auto made =
+          describe_backward<Backward>(attributes, forward, direct, free(x), free(weight), free(y),
+                                      stride, dilation, left, right);
       used_[0] = made.diff_src_desc(), used_[1] = made.weights_desc(),
       used_[2] = made.diff_dst_desc();
       scratch_ = made.scratchpad_desc();
       compute_ = Backward(made);
     } else {
       using Backward = dnnl::convolution_backward_weights;
-      const Backward::primitive_desc made(
-          {direct, free(x), free(weight), free(y), stride, dilation, left, right}, attributes,
-          engine(), forward);
+      const auto made =
+          describe_backward<Backward>(attributes, forward, direct, free(x), free(weight), free(y),
+                                      stride, dilation, left, right);
       used_[0] = made.src_desc(), used_[1] = made.diff_weights_desc(),
       used_[2] = made.diff_dst_desc();
       scratch_ = made.scratchpad_desc();
