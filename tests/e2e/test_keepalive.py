@@ -33,7 +33,7 @@ class Way:
         """As (the client, the daemon) think; None: the daemon has no session."""
         with Raw(self.daemon.unix) as raw:
             daemon = [s.attached for s in raw.sessions()]
-        return self.session._transport._keeper.attached.is_set(), daemon[0] if daemon else None
+        return self.session._transport._keeper.attached, daemon[0] if daemon else None
 
 
 def test_a_network_that_swallows_everything(start_daemon, tt, monkeypatch):

@@ -306,6 +306,10 @@ void raise_late(PySession& session);
 // The session of code that has no tensor yet (asks teletensor._session).
 PySession& current_session();
 
+// Refuses on a thread that the daemon's answers need, where only a finalizer can want to wait for
+// one (threads.cc).
+Status check_may_wait();
+
 // Python objects to ops' operands and attributes. False: a Python error is set.
 bool number_of(PyObject* object, core::Number& number);  // no error set where it is no number
 // Tensor or number; else false, and an error is set only where a pending Tensor has one.
@@ -344,6 +348,7 @@ void bind_scopes(nb::module_& m);      // modes that a signal does not leave on
 void bind_transport(nb::module_& m);
 void bind_share(nb::module_& m);
 void bind_process(nb::module_& m);
+void bind_threads(nb::module_& m);  // those that the daemon's answers need
 
 // ImportError, as an exception, from the second call of the process on.
 void check_first_import();

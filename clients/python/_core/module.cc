@@ -5,6 +5,7 @@
 #include "autocast.h"
 #include "bindings.h"
 #include "checked.h"
+#include "collection.h"
 #include "tf32.h"
 
 namespace teletensor::client {
@@ -73,19 +74,6 @@ bool internal_code(PyCodeObject* code) {
   if (known.size() < 4096) known.emplace(Py_NewRef(code->co_filename), internal);
   return internal;
 }
-
-class WithoutCollection {
- public:
-  WithoutCollection() : before_(PyGC_Disable()) {}
-  ~WithoutCollection() {
-    if (before_ != 0) PyGC_Enable();
-  }
-  WithoutCollection(const WithoutCollection&) = delete;
-  WithoutCollection& operator=(const WithoutCollection&) = delete;
-
- private:
-  int before_;
-};
 
 }  // namespace
 
@@ -184,42 +172,18 @@ Status PySession::block(const std::function<bool()>& ready) {
   return status;
 }
 
-namespace {
-
-// Is this a thread of grpcio's, on which a finalizer has come to run, and which would have to bring
-// what is waited for?
-bool on_grpcio_thread() {
-  const WithoutCollection paused;
-  bool found = false;
-  PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get());
-  while (frame != nullptr) {
-    PyCodeObject* code = PyFrame_GetCode(frame);
-    for (const char* name : {"channel_spin", "consume_request_iterator", "take_progress"}) {
-      found = found || PyUnicode_CompareWithASCIIString(code->co_name, name) == 0;
-    }
-    Py_DECREF(code);
-    PyFrameObject* caller = found ? nullptr : PyFrame_GetBack(frame);
-    Py_DECREF(frame);
-    frame = caller;
-  }
-  return found;
-}
-
-}  // namespace
-
 Status PySession::block_until(const std::function<bool()>& ready) {
   for (bool first = true;; first = false) {
     bool done = false;
     {
       const WithoutGil released;
-      done = wait_for(ready, std::chrono::milliseconds(100));  // short: Ctrl-C is seen soon
+      // Short, so that Ctrl-C is seen soon, and at first shorter: a finalizer that must not wait
+      // here holds up what other threads wait for.
+      done = wait_for(ready, std::chrono::milliseconds(first ? 5 : 100));
     }
     if (done) return {};
     if (PyErr_CheckSignals() != 0) return Status(core::Code::kCancelled, "interrupted");
-    if (first && on_grpcio_thread()) {
-      return core::invalid(
-          "a finalizer that runs on a thread of grpcio cannot wait for the daemon");
-    }
+    if (first) TT_RETURN_IF_ERROR(check_may_wait());
   }
 }
 
@@ -574,5 +538,6 @@ NB_MODULE(_core, m) {
   bind_transport(m);
   bind_share(m);
   bind_process(m);
+  bind_threads(m);
   bind_programs(m);
 }

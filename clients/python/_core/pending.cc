@@ -98,11 +98,17 @@ Status Counts::ask() {
 Status Counts::wait(Status& found) {
   while (!done_) {
     if (busy_) {
+      if (waits_ == std::this_thread::get_id()) {
+        return core::invalid(
+            "a finalizer or a signal handler needs the size of a tensor that its own thread waits "
+            "for");
+      }
       TT_RETURN_IF_ERROR(session.wait_until([this] { return !busy_.load(); }));
       continue;
     }
     if (seq == 0) TT_RETURN_IF_ERROR(ask());  // a wait was interrupted
     busy_ = true;
+    waits_ = std::this_thread::get_id();
     auto value = session.wait_fetched(std::exchange(seq, 0));
     busy_ = false;
     session.wake();

@@ -46,6 +46,7 @@ class Counts final : public core::Counted {
 
  private:
   std::atomic<bool> busy_ = false;
+  std::thread::id waits_;  // while busy
   bool done_ = false;
   Status status_;
 };

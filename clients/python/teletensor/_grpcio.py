@@ -98,7 +98,7 @@ class GrpcioTransport(Transport):
         return shielded(work, lambda call: call.cancel())
 
     def read_stream(self, call: Any, owner: weakref.ref[_core.Session]) -> End:
-        def take_progress() -> None:  # _core knows a thread that brings what is waited for by this name
+        try:
             for progress in call:
                 core = owner()
                 if core is None:
@@ -106,9 +106,6 @@ class GrpcioTransport(Transport):
                     break
                 core.on_progress(progress)
                 del core
-
-        try:
-            take_progress()
             return End(0, "the daemon ended the stream")
         except grpc.RpcError as error:
             return _failed(error).end

@@ -44,7 +44,7 @@ _MOST_IDLE = 4  # threads
 _PYTHONS = signal.default_int_handler  # raises KeyboardInterrupt
 _OWN = "teletensor-"  # how the names of this package's threads begin
 _watched: dict[int, weakref.ref[Session]] = {}
-_lock = threading.Lock()
+_lock = threading.RLock()  # a finalizer may come to run under it, and be the first to need the threads
 
 # put() of these queues is one native call: it is made, or not, wherever a signal may come.
 _stops: queue.SimpleQueue[Work] = queue.SimpleQueue()
@@ -181,6 +181,7 @@ def _start() -> None:
 
 def _named(name: str) -> None:
     threading.current_thread().name = _OWN + name
+    _core.makes_calls()
 
 
 def _serve(todo: queue.SimpleQueue[Work], name: str) -> None:
@@ -222,7 +223,7 @@ def _forked() -> None:
     _watched.clear()
     _threads.clear()
     _idle.clear()
-    _lock = threading.Lock()
+    _lock = threading.RLock()
     _stops, _jobs = queue.SimpleQueue(), queue.SimpleQueue()
 
 
@@ -300,9 +301,12 @@ class _Job(Generic[T]):
 def shielded(work: Callable[[Calls], T], undo: Callable[[T], object] | None = None) -> T:
     """work(), on a thread that no signal reaches; an exception here cancels its calls.
 
-    `undo` gets a result that came all the same, on such a thread too.
+    `undo` gets a result that came all the same, on such a thread too. RuntimeError in a finalizer that the
+    collector runs in the middle of another such call.
     """
+    _core.check_may_call()
     if threading.current_thread().name.startswith(_OWN):
+        _core.makes_calls()
         return work(Calls())
     _start()
     job = _Job(work, undo)

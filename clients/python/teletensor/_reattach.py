@@ -7,13 +7,16 @@ lease is over; frames that had not come then go again, and nothing runs twice (d
 
 from __future__ import annotations
 
+import functools
 import random
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from . import _core
+from ._interrupt import later
 from ._notices import log, tell
 
 if TYPE_CHECKING:
@@ -28,6 +31,7 @@ GONE = 1.5
 _LONG = 1.0  # seconds without a connection that a person is told of
 _FUTILE = 50  # streams in a row that end without a word
 _MARGIN = 10  # seconds beyond the lease: the daemon counts from when it noticed
+_PAUSE = 0.02  # seconds between two looks at whether there is a connection again
 # Codes with which a connection ends, rather than a session.
 _CUT = (1, 2, 4, 13, 14)
 _LOST = 14
@@ -80,11 +84,13 @@ class Keeper:
         self.attach = 1
         self.ended: End | None = None  # why the session is lost
         self.away_since: float | None = None  # of time.monotonic(): there is no connection
-        self.attached = threading.Event()
+        # No Event: a finalizer that came to run under its lock would wait for this class's thread, which
+        # would wait for the lock.
+        self.attached = False
         self._stopped = threading.Event()
         self._stream = core.take_up(1, 0)
         self._call = transport.open_stream(self._core, 1, self._stream)
-        self.attached.set()
+        self.attached = True
         self._thread = threading.Thread(target=self._serve, name="teletensor-reader", daemon=True)
         self._thread.start()
 
@@ -104,18 +110,24 @@ class Keeper:
 
     def wait(self, seconds: float) -> bool:
         """Waits for the next attach; False when the session is over."""
-        self.attached.wait(seconds)
+        if self._thread is threading.current_thread():  # a finalizer on it
+            return False
+        until = time.monotonic() + seconds
+        while not self.attached and time.monotonic() < until:
+            time.sleep(_PAUSE)
         core = self._core()
         return core is not None and not core.over
 
     def _serve(self) -> None:
+        # _core knows the thread by this module, of which its target is.
+        _core.makes_calls()
         futile = 0
         while True:
             core = self._core()
             before = core.progress_upto if core is not None else 0
             del core
             end = self._transport.read_stream(self._call, self._core)
-            self.attached.clear()
+            self.attached = False
             core = self._core()
             if core is None:
                 break
@@ -129,7 +141,7 @@ class Keeper:
             del core
             if not self._again(end):
                 break
-        self.attached.set()
+        self.attached = True
 
     def _lose(self, core: _core.Session, end: End) -> None:
         """The session is over; unless the program has closed it, a person is told why."""
@@ -162,8 +174,8 @@ class Keeper:
                     self._lose(core, error.end._replace(word="daemon") if gone else error.end)
                     return False
                 if now - began > 5 > now - began - pause:
-                    tell("the connection to %s is lost (%s); trying again for %d s",
-                         self._transport.address, end.text, self._lease)
+                    _note(tell, "the connection to %s is lost (%s); trying again for %d s",
+                          self._transport.address, end.text, self._lease)
                 del core
                 if error.end.code == _LOST and not error.end.word:
                     self._transport.connect_again()
@@ -173,19 +185,25 @@ class Keeper:
             if attached.replay is None:
                 self._stream = core.take_up(self.attach, attached.received_upto)
             else:
-                log.info("the daemon is back as of command %d; what ran since goes again",
-                         attached.received_upto)
+                _note(log.info, "the daemon is back as of command %d; what ran since goes again",
+                      attached.received_upto)
                 self._stream = core.replay(self.attach, attached.received_upto, *attached.replay)
             self._call = self._transport.open_stream(self._core, self.attach, self._stream)
             away, self.away_since = time.monotonic() - began, None
-            note = tell if away >= _LONG else log.info
-            note("session %r at %s: reconnected after %.1f s, nothing is lost",
-                 self._transport.session_name, self._transport.address, away)
-            self.attached.set()
+            _note(tell if away >= _LONG else log.info,
+                  "session %r at %s: reconnected after %.1f s, nothing is lost",
+                  self._transport.session_name, self._transport.address, away)
+            self.attached = True
             return True
         if (core := self._core()) is not None:
             self._lose(core, end)
         return False
+
+
+def _note(say: Callable[..., None], text: str, *values: object) -> None:
+    """Has a line said by another thread: logging takes locks, and a finalizer that came to run under one of
+    them would wait for the thread that attaches."""
+    later(functools.partial(say, text, *values))
 
 
 def _why(end: End) -> str:

@@ -342,7 +342,7 @@ class Transport(ABC):
     def end_stream(self) -> None:
         """Waits a moment for the end of the stream, which the closed session has asked for."""
         if self._keeper is not None:
-            if not self._keeper.attached.is_set():
+            if not self._keeper.attached:
                 self._keeper.stop()
             self._keeper.join(timeout=max(self._lease, 5) if self._leaving else 5)
 

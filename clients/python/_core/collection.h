@@ -1,0 +1,22 @@
+// No collection of garbage in a scope: one runs finalizers, which are Python code, and then other
+// threads.
+#pragma once
+
+#include <Python.h>
+
+namespace teletensor::client {
+
+class WithoutCollection {
+ public:
+  WithoutCollection() : before_(PyGC_Disable()) {}
+  ~WithoutCollection() {
+    if (before_ != 0) PyGC_Enable();
+  }
+  WithoutCollection(const WithoutCollection&) = delete;
+  WithoutCollection& operator=(const WithoutCollection&) = delete;
+
+ private:
+  int before_;
+};
+
+}  // namespace teletensor::client
