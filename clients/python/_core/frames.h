@@ -1,5 +1,5 @@
-// The value stack of a Python frame at an opcode event: what the instruction is about to take. The
-// layouts are those of CPython's internal/pycore_frame.h.
+// The values of a Python frame: its variables, and the stack that instructions take from (depths.h
+// says how much lies there). The layouts are those of CPython's internal/pycore_frame.h.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -27,9 +27,6 @@ struct FrameData {
   char owner;
 #endif
   PyObject* values[1];  // locals, cells and free variables; then the stack
-
-  // The operand that lies `depth` under the top, from 1.
-  PyObject** peek(int depth) { return &values[stacktop - depth]; }
 };
 
 struct FrameObject {

@@ -158,7 +158,12 @@ std::string PySession::text_of(const Site& site) const {
 }
 
 void PySession::tick() {
-  if (_Py_IsFinalizing()) return;
+#if PY_VERSION_HEX >= 0x030D0000
+  const bool ending = Py_IsFinalizing();
+#else
+  const bool ending = _Py_IsFinalizing();
+#endif
+  if (ending) return;
   const WithGil held;
   idle();
 }

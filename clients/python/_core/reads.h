@@ -5,6 +5,7 @@
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
+#include <vector>
 
 #include "guards.h"
 #include "objects.h"
@@ -54,7 +55,8 @@ class Reads {
     Policy policy;
     nb::object object;
     nb::object bytes;
-    nb::object names;  // of globals and attributes
+    nb::object names;         // of globals and attributes
+    std::vector<int> depths;  // of the stack, by instruction
   };
   // Places that the function itself has written to.
   struct Written {

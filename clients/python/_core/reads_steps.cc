@@ -1,9 +1,12 @@
 // The instructions of a function under capture. CPython tells of each before it runs (an opcode
-// event of its trace function); the operands lie on the frame's value stack (frames.h).
+// event of its trace function); the operands lie on the frame's stack (frames.h, depths.h).
+
+#include <nanobind/eval.h>
 
 #include <array>
 #include <cstring>
 
+#include "depths.h"
 #include "frames.h"
 #include "objects.h"
 #include "programs.h"
@@ -145,6 +148,17 @@ const Opcodes& opcodes() {
   return known;
 }
 
+#if PY_VERSION_HEX >= 0x030D0000
+nb::handle ignores_events() {
+  static PyObject* const made = nb::eval("lambda *_: None", nb::dict(), nb::dict()).release().ptr();
+  return made;
+}
+#endif
+
+std::string_view text_in(const nb::object& bytes) {
+  return {PyBytes_AS_STRING(bytes.ptr()), static_cast<std::size_t>(PyBytes_GET_SIZE(bytes.ptr()))};
+}
+
 }  // namespace
 
 struct Reads::Step {
@@ -152,8 +166,10 @@ struct Reads::Step {
   const Code* code;
   int arg, at, next;  // the argument; offsets of this and of the next instruction
   std::string_view bytes;
+  PyObject** end;  // of the stack
 
-  PyObject** peek(int depth) const { return data->peek(depth); }
+  // The operand that lies `depth` under the top, from 1.
+  PyObject** peek(int depth) const { return end - depth; }
   int op(int offset) const {
     return offset >= 0 && offset < static_cast<int>(bytes.size())
                ? static_cast<unsigned char>(bytes[static_cast<std::size_t>(offset)])
@@ -253,6 +269,9 @@ const Reads::Code& Reads::code_of(PyFrameObject* frame) {
   PyObject* const globals = data_of(frame).globals;
   PyObject* const module = PyDict_Check(globals) ? PyDict_GetItemWithError(globals, name) : nullptr;
   made.policy = policy_of(text_of(module));
+  if (made.policy != Policy::kSkipped) {
+    made.depths = stack_depths(reinterpret_cast<PyCodeObject*>(code), text_in(made.bytes));
+  }
   return made;
 }
 
@@ -260,6 +279,10 @@ void Reads::enter(PyFrameObject* frame) {
   const Code& code = code_of(frame);
   if (code.policy == Policy::kSkipped) return;
   const nb::handle handle(reinterpret_cast<PyObject*>(frame));
+#if PY_VERSION_HEX >= 0x030D0000
+  // Opcode events come only to frames with a trace function, which nothing but a debugger calls.
+  if (nb::getattr(handle, "f_trace").is_none()) nb::setattr(handle, "f_trace", ignores_events());
+#endif
   nb::setattr(handle, "f_trace_opcodes", nb::bool_(true));
   if (chained_ == nullptr) nb::setattr(handle, "f_trace_lines", nb::bool_(false));
   FrameData& data = data_of(frame);
@@ -275,9 +298,7 @@ void Reads::enter(PyFrameObject* frame) {
 void Reads::step(PyFrameObject* frame) {
   const Code& code = code_of(frame);
   if (code.policy == Policy::kSkipped) return;
-  Step step{&data_of(frame), &code, 0, PyFrame_GetLasti(frame), 0, {}};
-  step.bytes = {PyBytes_AS_STRING(code.bytes.ptr()),
-                static_cast<std::size_t>(PyBytes_GET_SIZE(code.bytes.ptr()))};
+  Step step{&data_of(frame), &code, 0, PyFrame_GetLasti(frame), 0, text_in(code.bytes), nullptr};
   Action action = Action::kNone;
   int offset = step.at;
   do {
@@ -289,6 +310,10 @@ void Reads::step(PyFrameObject* frame) {
   } while (action == Action::kExtended);
   if (action == Action::kNone) return;
   step.next = offset;
+  const int depth = code.depths[static_cast<std::size_t>(step.at) / 2];
+  if (depth < 0) return;
+  const auto* const object = reinterpret_cast<PyCodeObject*>(code.object.ptr());
+  step.end = &step.data->values[object->co_nlocalsplus + depth];
   const auto top = [&](int depth) { return *step.peek(depth); };
   const auto read_whole = [&](PyObject* object, bool deep) {
     if (object != nullptr && knows(object)) whole(object, deep);
@@ -479,6 +504,10 @@ nb::object Reads::run(nb::handle function, nb::handle args, nb::handle kwargs) {
   chained_ = outer != nullptr ? outer->chained_ : before;
   chained_object_ = outer != nullptr ? outer->chained_object_ : of_before;
   (void)opcodes();
+  load_opcodes();
+#if PY_VERSION_HEX >= 0x030D0000
+  (void)ignores_events();
+#endif
   g_reads = this;
 #if PY_VERSION_HEX >= 0x030C0000
   // Opcode events come only where a frame has asked for them before.
