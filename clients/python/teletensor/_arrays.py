@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-import teletensor as tt
-
+from . import _core
+from ._convert import _download, _send, resolve_device, tensor
+from ._session import current_session
 from ._tensor import Tensor
 
-__all__ = ["DTYPES", "array_of", "tensor_of"]
+__all__ = ["DTYPES", "array_of", "name_of", "tensor_of"]
 
 # Name of the dtype here -> NumPy's, little-endian as in files.
 DTYPES: dict[str, np.dtype[Any]] = {
@@ -32,21 +33,26 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "uint64": np.dtype("<u8"),
 }
 
+_NAMES = {numpy: name for name, numpy in DTYPES.items() if name != "bfloat16"}
 
-def array_of(tensor: Tensor) -> tuple[str, np.ndarray[Any, Any]]:
+
+def name_of(dtype: np.dtype[Any]) -> str | None:
+    """The name here of a NumPy dtype, of either byte order; None: it has no counterpart."""
+    return _NAMES.get(dtype.newbyteorder("<"))
+
+
+def array_of(t: Tensor) -> tuple[str, np.ndarray[Any, Any]]:
     """(name of the dtype, values in row-major order). Waits for them."""
-    name = str(tensor.dtype).rpartition(".")[2]
-    tensor = tensor.detach()
+    name = t.dtype.name
+    t = t.detach()
     if name == "bfloat16":
-        # Every bfloat16 is a float32 whose lower half is zero.
-        wide = np.asarray(tensor.to(tt.float32).numpy(), order="C")
-        return name, np.asarray(wide.view(np.uint32) >> 16, dtype=np.uint16)
-    return name, np.asarray(tensor.numpy(), order="C")
+        return name, np.asarray(_download(t, DTYPES[name]), order="C")
+    return name, np.asarray(t.numpy(), order="C")
 
 
 def tensor_of(name: str, array: np.ndarray[Any, Any], device: Any = None) -> Tensor:
     """The tensor of dtype `name` that array_of turned into `array`."""
     if name == "bfloat16":
-        wide = (array.astype(np.uint32) << 16).view(np.float32)
-        return tt.tensor(wide, device=device).to(tt.bfloat16)
-    return tt.tensor(array, device=device)
+        session = current_session()
+        return _send(session, array, resolve_device(session, device), _core.bfloat16)
+    return tensor(array, device=device)

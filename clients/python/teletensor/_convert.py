@@ -171,9 +171,11 @@ def _check_fits(array: np.ndarray[Any, Any], dtype: _core.dtype | None) -> None:
                                "without overflow")
 
 
-def _send(session: Session, array: np.ndarray[Any, Any], device: _core.device) -> Tensor:
-    """The array's elements as a new tensor; returns when the daemon has, or will get, a copy."""
-    dtype = _FROM_NUMPY.get(array.dtype)
+def _send(session: Session, array: np.ndarray[Any, Any], device: _core.device,
+          dtype: _core.dtype | None = None) -> Tensor:
+    """The array's elements as a new tensor; returns when the daemon has, or will get, a copy. `dtype`: what
+    their bits mean, where NumPy does not have it."""
+    dtype = dtype or _FROM_NUMPY.get(array.dtype)
     if dtype is None:
         raise TypeError(f"tensor: NumPy dtype {array.dtype} has no counterpart here")
     shape = list(array.shape)
@@ -308,6 +310,7 @@ def _with_lines(session: Session, text: str) -> str:
 
 
 def _download(t: Tensor, numpy_dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """The elements' bits as a NumPy dtype of their size."""
     session = owner_of(t._session)
     shape = t._shape
     size = t.numel() * t.element_size()
