@@ -19,7 +19,9 @@ $tests/kernel_fuzz --indices --from "$SEED" --calls "$KERNEL_CALLS"
 for what in config tokens safetensors session; do
   $tests/file_fuzz --only $what --from "$SEED" --seconds "$SECONDS_EACH"
 done
-.venv-peers/bin/python tests/fuzz/saved_files.py --seed "$SEED" --seconds "$SECONDS_EACH"
+for what in saved_files torch_files; do
+  .venv-peers/bin/python tests/fuzz/$what.py --seed "$SEED" --seconds "$SECONDS_EACH"
+done
 cmake --preset fuzz --log-level=WARNING >/dev/null
 cmake --build --preset fuzz
 for what in frame program; do

@@ -1,7 +1,9 @@
 """save and load: the safetensors format, trees, damaged files."""
 
+import argparse
 import io
 import json
+import pathlib
 import pickle
 import random
 import struct
@@ -9,6 +11,7 @@ import struct
 import numpy as np
 import pytest
 from fuzz import saved_files
+from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 NUMPY = {"bool": "?", "uint8": "u1", "int32": "i4", "int64": "i8", "float16": "f2",
@@ -89,6 +92,33 @@ def test_trees(tt, tmp_path):
     assert tt.load(tmp_path / "y").tolist() == [0, 1, 2]
 
 
+def test_objects_that_json_lacks(tt, tmp_path):
+    arrays = {"a": np.arange(6.0).reshape(2, 3), "b": np.arange(3, dtype=">i2"), "n": np.array(2, "u8")}
+    tree = {"arrays": arrays, "again": arrays["a"], "path": pathlib.Path("/data/x"), "dtype": [tt.bfloat16, tt.bool],
+            "args": argparse.Namespace(w=tt.ones(2), inner=argparse.Namespace(path=pathlib.PurePosixPath("y"))),
+            "set": {1, (2, "x")}, "bytes": b"\x00\xff", "complex": [1 - 2j, np.complex64(1j)],
+            "size": tt.ones(2, 3).shape, "device": tt.device("cuda:1"), "$x": {"$y": None}}
+    tt.save(tree, tmp_path / "x")
+    got = tt.load(tmp_path / "x")
+    for name, array in got.pop("arrays").items():
+        assert array.dtype == arrays[name].dtype.newbyteorder("=") and np.array_equal(array, arrays[name]), name
+        assert array.shape == arrays[name].shape and array.flags.writeable
+    assert np.array_equal(got.pop("again"), arrays["a"]) and type(got["size"]) is tt.Size
+    assert got["args"].w.tolist() == [1, 1] and isinstance(got["args"].inner.path, pathlib.Path)
+    assert got.pop("args").inner == argparse.Namespace(path=pathlib.Path("y"))
+    del tree["arrays"], tree["again"], tree["args"]
+    assert got == tree
+
+
+def test_the_format_of_the_arrays_is_in_the_metadata(tt, tmp_path):
+    """transformers reads no file without it."""
+    for given, there in ((None, {"format": "pt"}), ({"made": "here"}, {"format": "pt", "made": "here"}),
+                         ({"format": "np"}, {"format": "np"})):
+        tt.save({"w": tt.ones(2)}, tmp_path / "x", given)
+        with safe_open(tmp_path / "x", "numpy") as file:
+            assert file.metadata() == there
+
+
 @pytest.mark.parametrize("weights_only", [None, True, False])
 def test_weights_only_is_all_there_is(tt, tmp_path, weights_only):
     tt.save({"a": tt.ones(2)}, tmp_path / "f")
@@ -99,7 +129,8 @@ def test_what_is_not_saved(tt, tmp_path):
     for bad, text in [(object(), "the object is object"),
                       ({"a": [tt.nn.Linear(1, 1)]}, r"a.0 is Linear; save its state_dict\(\)"),
                       ({(1, 2): tt.ones(1)}, "a key of the dict is tuple"),
-                      ({"a": {1: {2}}}, "a.1 is set")]:
+                      ({"a": {1: range(3)}}, "a.1 is range"),
+                      ({"a": np.array(["text"])}, "a is an array of <U4")]:
         with pytest.raises(TypeError, match=text):
             tt.save(bad, tmp_path / "x")
     loop = []
@@ -129,9 +160,8 @@ def entry(dtype="U8", shape=(2,), offsets=(0, 2)):
 
 DAMAGED = [
     (b"", "too few"),
-    (b"PK\x03\x04", "pickle or zip"),
-    (pickle.dumps(1), "pickle or zip"),
-    (struct.pack("<Q", 2**60) + b"{}", "not a safetensors file"),
+    (pickle.dumps("some text"), "nor one of torch.save"),
+    (struct.pack("<Q", 2**60) + b"{}", "neither a safetensors file"),
     (struct.pack("<Q", 50) + b"{}", "cut short"),
     (packed(b"\xff\xfe"), "not UTF-8"),
     (packed(b"{"), "not JSON"),
@@ -153,7 +183,10 @@ DAMAGED = [
     (packed({"a": entry()}, b"xxx"), "3 bytes of data"),
     (packed({"__metadata__": {"a": 1}}), "__metadata__"),
     (packed({"__metadata__": {"teletensor.tree": '{"$":"nobody"}'}}), "tree in the metadata"),
-    (packed({"__metadata__": {"teletensor.tree": '{"$dict":[[[],1]]}'}}), "tree in the metadata"),
+    *((packed({"__metadata__": {"teletensor.tree": tree}}), "tree in the metadata") for tree in (
+        '{"$dict":[[[],1]]}', '{"$array":"nobody"}', '{"$unknown":1}', '{"$set":[[]]}', '{"$size":[-1]}',
+        '{"$bytes":"x"}', '{"$complex":[1]}', '{"$complex":["1"]}', '{"$dtype":"float8"}', '{"$device":"mainframe"}',
+        '{"$path":1}', '{"$namespace":[]}', '{"$namespace":{"$dict":[[1,2]]}}')),
 ]
 
 

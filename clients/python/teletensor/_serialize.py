@@ -1,5 +1,5 @@
-"""save and load: safetensors files, whose format is
-8 bytes header length (little-endian), header (JSON), data. Source: github.com/huggingface/safetensors.
+"""save and load. `save` writes safetensors files (`_safetensors`); `load` reads them, their indexes of
+several files, and what torch.save writes (`_torch_files`).
 
 A flat dict of tensors becomes a plain file that any reader of the format understands. Other trees
 are described by JSON in the header's metadata. Nothing in a file is ever executed.
@@ -7,42 +7,31 @@ are described by JSON in the header's metadata. Nothing in a file is ever execut
 
 from __future__ import annotations
 
+import argparse
+import base64
 import json
-import math
 import os
-import struct
-from collections.abc import Mapping
-from typing import IO, Any
+import pathlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from ._arrays import DTYPES, array_of, tensor_of
+import teletensor as tt
+
+from . import _safetensors, _torch_files
+from ._arrays import DTYPES, array_of, name_of
+from ._placed import InDaemon
 from ._replace import written
+from ._safetensors import Entry
+from ._size import Size
+from ._stored import AsStored, Damaged, Stored, is_count
 from ._tensor import Tensor
 
-__all__ = ["load", "save"]
+__all__ = ["load", "read_entries", "reading", "save"]
 
-_CODES = {
-    "bool": "BOOL",
-    "uint8": "U8",
-    "int8": "I8",
-    "int16": "I16",
-    "int32": "I32",
-    "int64": "I64",
-    "float16": "F16",
-    "bfloat16": "BF16",
-    "float32": "F32",
-    "float64": "F64",
-    "complex64": "C64",
-    "complex128": "C128",
-    "uint16": "U16",
-    "uint32": "U32",
-    "uint64": "U64",
-}
-_NAMES = {code: name for name, code in _CODES.items()}
 _TREE = "teletensor.tree"
-_MAX_HEADER = 100_000_000  # bytes; the format's own limit
-_MAX_RANK = 12
 _MAX_DEPTH = 200
 
 _File = str | bytes | os.PathLike[str] | os.PathLike[bytes] | IO[bytes]
@@ -54,10 +43,11 @@ _File = str | bytes | os.PathLike[str] | os.PathLike[bytes] | IO[bytes]
 def save(obj: Any, f: _File, metadata: Mapping[str, str] | None = None) -> None:
     """Writes tensors to a safetensors file; waits for their values.
 
-    `obj` is a tensor, or dicts, lists and tuples of tensors, numbers, text, booleans and None (for
-    example a state_dict of a module or optimizer). `f` is a path or a file open for writing bytes.
-    `metadata` is text for the header. Views are stored with their own elements only; gradients and
-    histories are not stored.
+    `obj` is a tensor, or dicts, lists, tuples and sets of tensors, NumPy arrays, numbers, text, bytes,
+    booleans, None, paths, namespaces of argparse, dtypes, devices and sizes (for example a state_dict of a
+    module or optimizer). `f` is a path or a file open for writing bytes. `metadata` is text for the
+    header; its "format", which some readers ask for, is "pt" by default. Views are stored with their own
+    elements only; gradients and histories are not stored.
 
     A path is written to as by `open(f, "wb")`: through symbolic links and into pipes and devices; a
     file keeps its mode and owner. A regular file is replaced only when all has been written. It is
@@ -72,50 +62,66 @@ def save(obj: Any, f: _File, metadata: Mapping[str, str] | None = None) -> None:
     >>> loaded["step"], loaded["weights"][0].tolist()
     (3, [1.0, 1.0])
     """
-    entries: dict[str, Tensor] = {}
-    header_text = dict(metadata or {})
+    entries: dict[str, Entry] = {}
+    header_text = {"format": "pt", **(metadata or {})}
     for key, value in header_text.items():
         if not isinstance(key, str) or not isinstance(value, str) or key == _TREE:
             raise TypeError("save: metadata maps text to text, and not the key " + repr(_TREE))
     if _is_plain(obj):
-        entries.update(obj)
+        entries = {name: _entry(value, name) for name, value in obj.items()}
     else:
         tree = _pack(obj, "", entries, {}, 0)
         header_text[_TREE] = json.dumps(tree, separators=(",", ":"))
     if hasattr(f, "write"):
-        _write(f, entries, header_text)
+        _safetensors.write(f, entries, header_text)
         return
     with written(os.fspath(f)) as file:
-        _write(file, entries, header_text)
+        _safetensors.write(file, entries, header_text)
 
 
 def _is_plain(obj: Any) -> bool:
     return isinstance(obj, Mapping) and all(
-        isinstance(key, str) and key != "__metadata__" and isinstance(value, Tensor)
+        isinstance(key, str) and key != "__metadata__" and isinstance(value, (Tensor, Stored))
         for key, value in obj.items()
     )
 
 
+def _entry(value: Any, path: str) -> Entry:
+    """What is written of a tensor, of one in another file, or of a NumPy array."""
+    if isinstance(value, Tensor):
+        shape = tuple(int(size) for size in value.shape)
+        return Entry(value.dtype.name, shape, lambda: array_of(value)[1])
+    if isinstance(value, np.ndarray):
+        name = name_of(value.dtype)
+        if name is None:
+            raise TypeError(f"save: {path or 'the object'} is an array of {value.dtype}")
+        return Entry(name, value.shape, lambda: value)
+    if value.repeats:
+        raise ValueError(f"save: {path or 'the tensor'} of shape {value.shape} has more elements than its "
+                         "storage, in which they are repeated; load it, and save what is meant")
+    return Entry(value.dtype, value.shape, value.array)
+
+
 def _pack(
-    obj: Any, path: str, entries: dict[str, Tensor], seen: dict[int, str], depth: int
+    obj: Any, path: str, entries: dict[str, Entry], seen: dict[int, str], depth: int
 ) -> Any:
-    """The JSON form of a tree: {"$": name} for a tensor, {"$tuple": [...]}, {"$dict": [[k, v]]} for
-    a dict whose keys JSON cannot have, everything else as itself."""
+    """The JSON form of a tree: everything that JSON has as itself, an object with one key that begins
+    with $ for anything else (`_FORMS`; {"$": name} for a tensor)."""
     if depth > _MAX_DEPTH:
         raise ValueError(f"save: nested more than {_MAX_DEPTH} deep at {path[:80]}...")
-    if isinstance(obj, Tensor):
+    if isinstance(obj, (Tensor, Stored, np.ndarray)):
         name = seen.get(id(obj))
         if name is None:
             name = path or "tensor"
             while name in entries or name == "__metadata__":
                 name += "_"
-            entries[name] = obj
+            entries[name] = _entry(obj, path)
             seen[id(obj)] = name
-        return {"$": name}
+        return {"$array" if isinstance(obj, np.ndarray) else "$": name}
+    if isinstance(obj, np.generic) and obj.dtype.kind in "biufc":
+        obj = obj.item()
     if obj is None or isinstance(obj, (bool, int, float, str)):
         return obj
-    if isinstance(obj, np.generic) and obj.dtype.kind in "biuf":
-        return obj.item()
 
     def below(key: object, value: Any) -> Any:
         return _pack(value, f"{path}.{key}" if path else str(key), entries, seen, depth + 1)
@@ -127,216 +133,216 @@ def _pack(
             if key is not None and not isinstance(key, (bool, int, float, str)):
                 raise TypeError(f"save: a key of {path or 'the dict'} is {type(key).__name__}")
         return {"$dict": [[key, below(key, value)] for key, value in obj.items()]}
-    if isinstance(obj, (list, tuple)):
-        packed = [below(i, value) for i, value in enumerate(obj)]
-        return packed if isinstance(obj, list) else {"$tuple": packed}
+    if isinstance(obj, list):
+        return [below(i, value) for i, value in enumerate(obj)]
+    for mark, form in _FORMS.items():
+        if isinstance(obj, form.kind):
+            return {mark: _pack(form.parts(obj), path, entries, seen, depth)}
     hint = "; save its state_dict()" if hasattr(obj, "state_dict") else ""
     raise TypeError(f"save: {path or 'the object'} is {type(obj).__name__}{hint}")
 
 
-def _write(file: Any, entries: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
-    # Wide elements first, so that all data is aligned; the header keeps the order of the dict.
-    order = []
-    for name, tensor in entries.items():
-        dtype = str(tensor.dtype).rpartition(".")[2]
-        shape = [int(size) for size in tensor.shape]
-        header[name] = {"dtype": _CODES[dtype], "shape": shape, "data_offsets": [0, 0]}
-        order.append((-DTYPES[dtype].itemsize, math.prod(shape) * DTYPES[dtype].itemsize, name))
-    end = 0
-    for _, size, name in sorted(order, key=lambda entry: entry[0]):
-        header[name]["data_offsets"] = [end, end + size]
-        end += size
-    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    if len(text) > _MAX_HEADER:
-        raise ValueError(f"save: the header has {len(text)} bytes, the format allows {_MAX_HEADER}")
-    _put(file, struct.pack("<Q", len(text)) + text)
-    for _, _, name in sorted(order, key=lambda entry: entry[0]):
-        dtype, array = array_of(entries[name])
-        _put(file, memoryview(array.astype(DTYPES[dtype], copy=False).reshape(-1)).cast("B"))
+# ---------------------------------------------------------------- what JSON does not have
 
 
-def _put(file: Any, data: bytes | memoryview) -> None:
-    """Writes all of it: an unbuffered file may take a part at a time."""
-    rest = memoryview(data)
-    while len(rest):
-        count = file.write(rest)
-        if not isinstance(count, int):
-            return
-        rest = rest[count:]
+class _Form(NamedTuple):
+    """How objects of a kind are written by parts that JSON has, and made of them."""
+
+    kind: type
+    parts: Callable[[Any], Any]
+    made_of: type  # that of the parts
+    make: Callable[[Any], Any]
+
+
+def _namespace(values: dict[str, Any]) -> argparse.Namespace:
+    if not all(isinstance(name, str) for name in values):
+        raise ValueError
+    space = argparse.Namespace()
+    vars(space).update(values)
+    return space
+
+
+def _complex(parts: list[Any]) -> complex:
+    real, imag = parts
+    return complex(float(real), float(imag))
+
+
+def _dtype(name: str) -> tt.dtype:
+    if name not in DTYPES:
+        raise ValueError
+    dtype: tt.dtype = getattr(tt, name)
+    return dtype
+
+
+def _size(sizes: list[Any]) -> Size:
+    if not all(map(is_count, sizes)):
+        raise ValueError
+    return Size(sizes)
+
+
+_FORMS = {
+    "$size": _Form(Size, list, list, _size),
+    "$tuple": _Form(tuple, list, list, tuple),
+    "$set": _Form(set, list, list, set),
+    "$bytes": _Form(bytes, lambda b: base64.b64encode(b).decode(), str, base64.b64decode),
+    "$complex": _Form(complex, lambda z: [z.real, z.imag], list, _complex),
+    "$path": _Form(pathlib.PurePath, str, str, pathlib.Path),
+    "$namespace": _Form(argparse.Namespace, vars, dict, _namespace),
+    "$dtype": _Form(tt.dtype, lambda dtype: dtype.name, str, _dtype),
+    "$device": _Form(tt.device, str, str, tt.device),
+}
 
 
 # ---------------------------------------------------------------- reading
 
 
-def load(f: _File, map_location: Any = None, *, weights_only: bool | None = None) -> Any:
-    """Reads what `save`, or any writer of safetensors files, has written.
+def load(f: _File, map_location: Any = None, *, weights_only: bool | None = None,
+         mmap: bool | None = None) -> Any:
+    """Reads what `save`, any writer of safetensors files or `torch.save` has written, or an index of
+    several such files beside it (`model.safetensors.index.json`), whose tensors become one dict.
 
-    `f` is a path or a file open for reading bytes that can seek; `map_location` the device of the
-    tensors (default: the default device). The tensors require no gradient. `weights_only` changes
-    nothing: a file holds nothing else, and nothing in it is ever executed.
+    `f` is a path or a file open for reading bytes that can seek. `map_location` is the device of the
+    tensors; by default that is the default device, wherever they were saved. It may be a dict from the
+    places where they were saved ("cpu", "cuda:0") to devices, in which a missing place means itself; or a
+    function of a storage (it has `cpu()`, `cuda(index)` and `nbytes()`) and its place whose result is a
+    storage, a device or None, for the default. Files of safetensors name no places: theirs is "cpu".
 
-    Raises ValueError, naming what is wrong, for a file that is cut short, damaged or of another
-    kind; pickles, such as torch.save writes, are refused.
+    Tensors of one storage in a file of torch.save share one memory here, and require grad as they did;
+    those of safetensors require none. The pickle in such a file is read by an interpreter of the opcodes
+    and names that weights need: tensors, parameters, dicts, lists, tuples, sets, numbers, text, bytes,
+    None, sizes, devices, dtypes, NumPy's numbers and arrays, paths and namespaces of argparse. Nothing in
+    a file is ever executed: `weights_only` changes nothing. Nor does `mmap`, as the daemon has a copy.
+
+    Raises ValueError, naming what is wrong, for a file that is cut short, damaged or of another kind, or
+    that holds anything else. What a file describes is checked before the first of its tensors is made.
     """
-    metadata, tensors = read_entries(f, map_location)
-    if _TREE not in metadata:
-        return tensors
+    with reading(f) as source:
+        return source.tree(InDaemon(map_location))
+
+
+def read_entries(f: _File) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """The metadata and the tensors of a safetensors file, as they stand there."""
+    with reading(f) as source:
+        metadata, entries = _safetensors.read(source.file, source.size)
+        maker = InDaemon()
+        return metadata, {name: maker.tensor(stored, False) for name, stored in entries.items()}
+
+
+@contextmanager
+def reading(f: _File) -> Iterator[_Source]:
+    """The contents of a file as long as the block lasts. What is wrong with it is a ValueError with its
+    name."""
+    own = hasattr(f, "read")
+    path = None if own else os.fsdecode(f)  # type: ignore[arg-type]
+    with _naming(path or getattr(f, "name", "file")), ExitStack() as opened:
+        yield _Source(opened.enter_context(open(path, "rb")) if path is not None else f, path, opened)
+
+
+@contextmanager
+def _naming(where: object) -> Iterator[None]:
     try:
-        return _unpack(_parse(metadata[_TREE]), tensors, 0)
-    except _Damaged as error:
-        raise ValueError(f"load: {_where(f)}: {error}") from None
-
-
-def read_entries(f: _File, map_location: Any = None) -> tuple[dict[str, str], dict[str, Tensor]]:
-    """The metadata and the tensors of a file, as they stand there."""
-    if hasattr(f, "read"):
-        return _read(f, map_location, _where(f))
-    with open(os.fspath(f), "rb") as file:
-        return _read(file, map_location, _where(f))
-
-
-def _where(f: _File) -> object:
-    """What errors call a file."""
-    return getattr(f, "name", "file") if hasattr(f, "read") else os.fsdecode(f)
-
-
-def _read(file: Any, device: Any, where: object) -> tuple[dict[str, str], dict[str, Tensor]]:
-    try:
-        begin = file.tell()
-        file.seek(0, os.SEEK_END)
-        size = file.tell() - begin
-        file.seek(begin)
-        header, data_begin = _read_header(file, size)
-        metadata, entries = _check_header(header, size - data_begin)
-        tensors = {}
-        for name, (dtype, shape, offset, count) in entries.items():
-            file.seek(begin + data_begin + offset)
-            raw = bytearray(count)
-            view = memoryview(raw)
-            got = 0
-            while got < count:
-                part = file.readinto(view[got:])
-                if not part:
-                    raise _Damaged(f"the data of {name!r} is cut short")
-                got += part
-            array = np.frombuffer(raw, DTYPES[dtype])
-            if dtype == "bool":
-                array = array.view("u1") != 0
-            tensors[name] = tensor_of(dtype, array.reshape(shape), device)
-        return metadata, tensors
-    except _Damaged as error:
+        yield
+    except Damaged as error:
         raise ValueError(f"load: {where}: {error}") from None
 
 
-class _Damaged(Exception):
-    pass
+class _Source:
+    """An open file from its place to its end. `opened` closes the files that it names."""
+
+    def __init__(self, file: Any, path: str | None, opened: ExitStack) -> None:
+        self.file, self._path, self._opened = file, path, opened
+        begin = file.tell()
+        file.seek(0, os.SEEK_END)
+        self.size = file.tell() - begin
+        file.seek(begin)
+        self._start = file.read(16)
+        file.seek(begin)
+
+    def tree(self, maker: AsStored) -> Any:
+        """The object that the file, or the files that it names, hold, with tensors that `maker` makes."""
+        if self._start[:1] == b"{" and b"\0" not in self._start[:8]:  # a header's length has zeros
+            return self._shards(maker)
+        return self._object(maker)
+
+    def _object(self, maker: AsStored) -> Any:
+        if _torch_files.is_zip(self._start):
+            return _torch_files.read_zip(self.file, maker)
+        if _torch_files.is_legacy(self._start):
+            return _torch_files.read_legacy(self.file, self.size, maker)
+        metadata, entries = _safetensors.read(self.file, self.size)
+        if _TREE not in metadata:
+            return {name: maker.tensor(stored, False) for name, stored in entries.items()}
+        return _Tree(entries, maker).unpack(_safetensors.parse(metadata[_TREE]), 0)
+
+    def _shards(self, maker: AsStored) -> dict[str, Any]:
+        """The tensors of an index, in its order: {"weight_map": {name of a tensor: name of its file}}."""
+        if self.size > _safetensors.MAX_HEADER:
+            raise Damaged(f"it begins as an index, but has {self.size} bytes")
+        index = _safetensors.parse(self.file.read(self.size))
+        names = index.get("weight_map") if isinstance(index, dict) else None
+        if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
+            raise Damaged("it is JSON, but no index: it has no weight_map from tensors to files")
+        if self._path is None:
+            raise Damaged("the files of an index are found beside it: give its path")
+        found: dict[str, Any] = {}
+        for name in dict.fromkeys(names.values()):
+            if name in ("", ".", "..") or set(name) & set("/\\\0"):
+                raise Damaged(f"it names {name[:80]!r}, which cannot be a file beside it")
+            path = os.path.join(os.path.dirname(self._path), name)
+            with _naming(path):
+                file = self._opened.enter_context(open(path, "rb"))
+                found[name] = _Source(file, path, self._opened)._object(maker)
+        for name, shard in names.items():
+            if not isinstance(found[shard], Mapping) or name not in found[shard]:
+                raise Damaged(f"{shard} does not hold {name[:80]!r}, as it says")
+        return {name: found[shard][name] for name, shard in names.items()}
 
 
-def _read_header(file: Any, size: int) -> tuple[dict[str, Any], int]:
-    start = file.read(8)
-    length = int.from_bytes(start, "little")
-    if (len(start) < 8 or length > size - 8) and (start[:2] == b"PK" or start[:1] == b"\x80"):
-        raise _Damaged(
-            "this is a pickle or zip archive, as torch.save writes; only safetensors files are "
-            "read (safetensors.torch.save_file writes them)"
-        )
-    if len(start) < 8:
-        raise _Damaged(f"{size} bytes are too few for a safetensors file")
-    if length > _MAX_HEADER:
-        raise _Damaged(f"not a safetensors file (header of {length} bytes)")
-    if length > size - 8:
-        raise _Damaged(f"cut short: header of {length} bytes, file of {size}")
-    try:
-        text = file.read(length).decode()
-    except UnicodeDecodeError:
-        raise _Damaged("the header is not UTF-8") from None
-    header = _parse(text)
-    if not isinstance(header, dict):
-        raise _Damaged("the header is not a JSON object")
-    return header, 8 + length
+class _Tree:
+    """Objects of a tree in the metadata, with the tensors of the file."""
 
+    def __init__(self, entries: Mapping[str, Stored], maker: AsStored) -> None:
+        self._entries, self._maker = entries, maker
+        self._made: dict[str, Any] = {}
 
-def _parse(text: str) -> Any:
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        result = dict(pairs)
-        if len(result) != len(pairs):
-            raise _Damaged("a name occurs twice in the header")
-        return result
+    def unpack(self, tree: Any, depth: int) -> Any:
+        """The object of its JSON form. Raises Damaged."""
+        if depth > 2 * _MAX_DEPTH:
+            raise Damaged("the tree is nested too deep")
+        if isinstance(tree, list):
+            return [self.unpack(value, depth + 1) for value in tree]
+        if not isinstance(tree, dict):
+            return tree
+        marks = [key for key in tree if key.startswith("$")]
+        if not marks:
+            return {key: self.unpack(value, depth + 1) for key, value in tree.items()}
+        if len(tree) == 1:
+            return self._special(marks[0], tree[marks[0]], depth)
+        raise _damaged_tree()
 
-    try:
-        return json.loads(text, object_pairs_hook=unique)
-    except (ValueError, RecursionError) as error:
-        raise _Damaged(f"the header is not JSON: {str(error)[:100]}") from None
-
-
-_Entry = tuple[str, list[int], int, int]  # dtype, shape, offset, bytes
-
-
-def _check_header(
-    header: dict[str, Any], data_size: int
-) -> tuple[dict[str, str], dict[str, _Entry]]:
-    metadata = header.pop("__metadata__", {})
-    if not isinstance(metadata, dict) or not all(
-        isinstance(value, str) for value in metadata.values()
-    ):
-        raise _Damaged("__metadata__ does not map text to text")
-    entries = {name: _check_entry(name, entry) for name, entry in header.items()}
-    end = 0
-    for name, (_, _, offset, count) in sorted(entries.items(), key=lambda e: (e[1][2], e[1][3])):
-        if offset != end:
-            kind = "overlaps the data before it" if offset < end else "leaves a hole before it"
-            raise _Damaged(f"the data of {name!r} {kind}")
-        end += count
-    if end != data_size:
-        raise _Damaged(f"{data_size} bytes of data, but the header describes {end}")
-    return metadata, entries
-
-
-def _check_entry(name: str, entry: Any) -> _Entry:
-    def is_size(value: Any) -> bool:
-        return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
-
-    if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
-        raise _Damaged(f"the entry of {name!r} does not hold dtype, shape and data_offsets")
-    code, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
-    if not isinstance(code, str) or code not in _NAMES:
-        raise _Damaged(f"{name!r} has dtype {code!r}; known are {', '.join(_NAMES)}")
-    if not isinstance(shape, list) or len(shape) > _MAX_RANK or not all(map(is_size, shape)):
-        raise _Damaged(f"{name!r} has the shape {str(shape)[:100]}")
-    if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(is_size, offsets)):
-        raise _Damaged(f"{name!r} has the data_offsets {str(offsets)[:100]}")
-    dtype = _NAMES[code]
-    expected = math.prod(shape) * DTYPES[dtype].itemsize
-    if offsets[1] - offsets[0] != expected:
-        raise _Damaged(
-            f"{name!r} of dtype {code} and shape {shape} needs {expected} bytes, its "
-            f"data_offsets give {offsets[1] - offsets[0]}"
-        )
-    return dtype, shape, offsets[0], expected
-
-
-def _unpack(tree: Any, tensors: Mapping[str, Tensor], depth: int) -> Any:
-    if depth > 2 * _MAX_DEPTH:
-        raise _Damaged("the tree is nested too deep")
-    if isinstance(tree, list):
-        return [_unpack(value, tensors, depth + 1) for value in tree]
-    if not isinstance(tree, dict):
-        return tree
-    special = [key for key in tree if key.startswith("$")]
-    if not special:
-        return {key: _unpack(value, tensors, depth + 1) for key, value in tree.items()}
-    value = tree[special[0]]
-    if len(tree) == 1:
-        if special == ["$"] and isinstance(value, str) and value in tensors:
-            return tensors[value]
-        if special == ["$tuple"] and isinstance(value, list):
-            return tuple(_unpack(each, tensors, depth + 1) for each in value)
-        if special == ["$dict"] and isinstance(value, list):
-            if all(
+    def _special(self, mark: str, value: Any, depth: int) -> Any:
+        if mark in ("$", "$array"):
+            if not isinstance(value, str) or value not in self._entries:
+                raise _damaged_tree()
+            return self._tensor(value) if mark == "$" else self._entries[value].array()
+        if mark == "$dict" and isinstance(value, list) and all(
                 isinstance(pair, list) and len(pair) == 2 and not isinstance(pair[0], (list, dict))
-                for pair in value
-            ):
-                return {key: _unpack(each, tensors, depth + 1) for key, each in value}
-    raise _Damaged("the tree in the metadata is damaged")
+                for pair in value):
+            return {key: self.unpack(each, depth + 1) for key, each in value}
+        form = _FORMS.get(mark)
+        parts = self.unpack(value, depth + 1)
+        if form is None or not isinstance(parts, form.made_of):
+            raise _damaged_tree()
+        try:
+            return form.make(parts)
+        except (KeyError, RuntimeError, TypeError, ValueError):
+            raise _damaged_tree() from None
+
+    def _tensor(self, name: str) -> Any:
+        if name not in self._made:
+            self._made[name] = self._maker.tensor(self._entries[name], False)
+        return self._made[name]
+
+
+def _damaged_tree() -> Damaged:
+    return Damaged("the tree in the metadata is damaged")

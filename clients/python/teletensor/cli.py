@@ -1,4 +1,4 @@
-"""The command `teletensor`: serve | run | health | sessions | memory | top | slowlog | kill |
+"""The command `teletensor`: serve | run | convert | health | sessions | memory | top | slowlog | kill |
 snapshot | drain | token | bench | doctor | --version."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from . import __version__, _core, _operate, _run
+from . import __version__, _convert_files, _core, _operate, _run
 from ._daemon import find_daemon, runtime_dir
 from ._errors import TeletensorError
 from ._protowire import decode
@@ -96,6 +96,7 @@ def _command(arguments: list[str]) -> int:
         _operate.with_address(commands.add_parser(name, help=text))
     runs |= _operate.add_commands(commands)
     runs["run"] = _run.add_command(commands)
+    runs["convert"] = _convert_files.add_command(commands)
     args = parser.parse_args(arguments)
     try:
         return runs[args.command](args)

@@ -1,0 +1,35 @@
+"""`teletensor convert IN OUT`: one safetensors file of what `load` reads, without a daemon."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any
+
+from ._serialize import reading, save
+from ._stored import AsStored
+
+__all__ = ["add_command"]
+
+
+def add_command(commands: Any) -> Any:
+    """Adds `convert` to the parser; gives its function."""
+    parser = commands.add_parser(
+        "convert", help="writes a file of torch.save, or an index of several files, as one of safetensors")
+    parser.add_argument("source", metavar="IN", help="a file of torch.save or of safetensors, or an index "
+                        "(.index.json) beside its files")
+    parser.add_argument("target", metavar="OUT", help="the .safetensors file, new or replaced")
+    return _convert
+
+
+def _convert(args: argparse.Namespace) -> int:
+    with reading(args.source) as source:
+        if os.path.exists(args.target) and os.path.samefile(args.source, args.target):
+            raise ValueError(f"{args.target} is the file to be converted")
+        found = source.tree(AsStored())
+        try:
+            save(found, args.target)
+        except TypeError as error:
+            raise ValueError(error) from None
+    print(f"{args.target}: {os.path.getsize(args.target)} bytes")
+    return 0

@@ -1,0 +1,346 @@
+"""Files that PyTorch writes, as tt.load and `teletensor convert` read them: the objects of torch.load, bit by bit."""
+
+import argparse
+import io
+from collections import Counter, OrderedDict
+
+import numpy as np
+import pytest
+import torch
+from teletensor import _arrays, cli
+from torch import nn
+
+DTYPES = [getattr(torch, name) for name in """bool uint8 int8 int16 int32 int64 uint16 uint32 uint64 float16 bfloat16
+float32 float64 complex64 complex128""".split()]
+
+
+def written(obj, legacy=False):
+    buffer = io.BytesIO()
+    torch.save(obj, buffer, _use_new_zipfile_serialization=not legacy)
+    return io.BytesIO(buffer.getvalue())
+
+
+def bits(tensor):
+    """Of a tensor of either library, in row-major order."""
+    if isinstance(tensor, torch.Tensor):
+        plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+        return (
+            plain.view(torch.uint8).numpy().tobytes()
+            if plain.numel() and plain.dim()
+            else plain.reshape(-1).view(torch.uint8).numpy().tobytes()
+        )
+    return _arrays.array_of(tensor)[1].tobytes()
+
+
+def assert_same(tt, ours, theirs, at="it"):
+    if isinstance(theirs, torch.Tensor):
+        assert isinstance(ours, tt.Tensor) and isinstance(theirs, nn.Parameter) == isinstance(ours, tt.nn.Parameter), at
+        assert str(ours.dtype).rpartition(".")[2] == str(theirs.dtype).rpartition(".")[2], at
+        assert tuple(ours.shape) == tuple(theirs.shape) and ours.requires_grad == theirs.requires_grad, at
+        assert ours.is_leaf == theirs.is_leaf and not ours._is_view(), at
+        if not (theirs.is_conj() or theirs.is_neg()):
+            assert tuple(ours.stride()) == theirs.stride() and ours.storage_offset() == theirs.storage_offset(), at
+        assert bits(ours) == bits(theirs), at
+    elif isinstance(theirs, dict):
+        assert type(ours) is type(theirs) and list(ours) == list(theirs), at
+        for key in theirs:
+            assert_same(tt, ours[key], theirs[key], f"{at}[{key!r}]")
+    elif isinstance(theirs, (list, tuple)) and not isinstance(theirs, torch.Size):
+        assert type(ours) is type(theirs) and len(ours) == len(theirs), at
+        for i, each in enumerate(theirs):
+            assert_same(tt, ours[i], each, f"{at}[{i}]")
+    elif isinstance(theirs, torch.Size):
+        assert type(ours) is tt.Size and tuple(ours) == tuple(theirs), at
+    elif isinstance(theirs, (torch.device, torch.dtype)):
+        assert str(ours).rpartition(".")[2] == str(theirs).rpartition(".")[2], at
+    elif isinstance(theirs, argparse.Namespace):
+        assert_same(tt, vars(ours), vars(theirs), at)
+    elif isinstance(theirs, np.ndarray):
+        assert ours.dtype == theirs.dtype and ours.shape == theirs.shape and ours.tobytes() == theirs.tobytes(), at
+    else:
+        assert type(ours) is type(theirs) and (ours == theirs or ours != ours and theirs != theirs), at
+
+
+def every_bit(dtype, count=64):
+    raw = torch.randint(0, 256, (count * 16,), dtype=torch.uint8)
+    return (raw[:count] % 2).bool() if dtype == torch.bool else raw.view(dtype)[:count].clone()
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(7, 4)
+        self.norm = nn.BatchNorm1d(4)
+        self.layer = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
+        self.head = nn.Linear(4, 7, bias=False)
+        self.head.weight = self.embedding.weight
+        self.register_buffer("mask", torch.ones(3, 3).tril().bool())
+        self.register_buffer("small", torch.randn(3).bfloat16())
+
+    def forward(self, x):
+        return self.head(self.layer(self.norm(self.embedding(x).transpose(1, 2)).transpose(1, 2)))
+
+
+def stepped(make):
+    model = Block()
+    optimizer = make(model.parameters())
+
+    def closure():
+        optimizer.zero_grad()
+        loss = model(torch.tensor([[1, 2, 3], [4, 5, 6]])).square().sum()
+        loss.backward()
+        return loss
+
+    for _ in range(2):
+        optimizer.step(closure)
+    return model, optimizer
+
+
+def models():
+    model, optimizer = stepped(lambda p: torch.optim.AdamW(p, lr=1e-2, amsgrad=True))
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=10)
+    yield "state_dict", model.state_dict()
+    yield (
+        "checkpoint",
+        {
+            "model": model.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "scheduler": {
+                k: v for k, v in scheduler.state_dict().items() if not callable(v) and k != "_anneal_func_type"
+            },
+            "epoch": 3,
+            "best": float("nan"),
+            "rng": torch.get_rng_state(),
+            "numpy": np.random.get_state(),
+            "args": argparse.Namespace(lr=0.1, betas=(0.9, 0.999), names=["a"]),
+            "device": torch.device("cuda", 1),
+            "dtype": torch.float16,
+            "counts": Counter("abca"),
+            "scaler": torch.amp.GradScaler("cpu").state_dict(),
+        },
+    )
+    for name, make in {
+        "sgd": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, nesterov=True),
+        "lbfgs": torch.optim.LBFGS,
+        "adafactor": torch.optim.Adafactor,
+    }.items():
+        yield name, stepped(make)[1].state_dict()
+    yield "lstm", nn.LSTM(3, 4, 2, bidirectional=True).state_dict()
+    yield "half", Block().bfloat16().state_dict()
+    yield "parameters", list(Block().parameters())
+
+
+def tensors():
+    for dtype in DTYPES:
+        yield str(dtype), every_bit(dtype)
+    x = torch.randn(4, 6)
+    z = torch.randn(3, 2, dtype=torch.complex64)
+    yield "views", [x, x.t(), x[1:3, ::2], x[2], x[3, 4], x.expand(2, 4, 6), x[:0], x.view(2, 2, 6).permute(2, 0, 1)]
+    yield "empty", [torch.empty(0), torch.empty(3, 0, 2), torch.tensor(2.5), torch.empty(0)[:0]]
+    yield "channels", torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    yield "conj", [z, z.conj(), z.t().conj()]
+    yield "neg", [z.imag, z.conj().imag, torch.view_as_real(z)]
+    yield (
+        "gradients",
+        {
+            "leaf": torch.randn(3, requires_grad=True),
+            "made": torch.randn(2, requires_grad=True) * 2,
+            "w": nn.Parameter(x),
+            "frozen": nn.Parameter(x, requires_grad=False),
+        },
+    )
+
+
+def others():
+    shared = [1, 2]
+    yield (
+        "containers",
+        {
+            "l": [shared, shared, ()],
+            "t": (1, (2, (3, (4, 5, 6, 7)))),
+            "s": {1, 2, 3},
+            "none": None,
+            "b": [True, False],
+            "n": [0, -1, 255, 256, 65536, 2**31, -(2**31), -(2**31) - 1, 2**63, -(2**63), 2**300],
+            "f": [0.1, -0.0, float("inf")],
+            "text": ["", "é", "𝄞", "x" * 300, "\ud800"],
+            "bytes": [b"", b"\x00\xff" * 200],
+            "array": bytearray(b"abc"),
+            "z": 1 - 2j,
+            (1, "x"): 2,
+            1.5: 3,
+            None: 4,
+            True: 5,
+            b"k": 6,
+        },
+    )
+    yield "ordered", OrderedDict([("b", 1), ("a", OrderedDict())])
+    yield "size", [torch.Size([2, 3]), torch.randn(2, 3).shape, torch.device("cpu"), torch.int8]
+    yield (
+        "numpy",
+        [
+            np.float64(2.5),
+            np.float32(0.1),
+            np.int64(-3),
+            np.bool_(True),
+            np.complex64(1j),
+            np.arange(6.0).reshape(2, 3),
+            np.zeros(0, "u2"),
+            np.arange(6, dtype="i4").reshape(2, 3).T,
+            np.array(3.5),
+        ],
+    )
+    yield "large", list(range(2000))
+
+
+@pytest.mark.parametrize("legacy", [False, True], ids=["zip", "legacy"])
+@pytest.mark.parametrize("kind", [tensors, others, models])
+def test_the_same_objects(tt, kind, legacy):
+    for name, obj in kind():
+        if legacy and name in ("torch.uint16", "torch.uint32", "torch.uint64"):
+            continue  # torch.load does not read what torch.save has written
+        file = written(obj, legacy)
+        theirs = torch.load(file, weights_only=False)
+        file.seek(0)
+        assert_same(tt, tt.load(file), theirs, name)
+
+
+def test_models_go_on(tt):
+    torch_model, torch_optimizer = stepped(lambda p: torch.optim.SGD(p, lr=1e-2, momentum=0.9))
+    checkpoint = tt.load(written({"model": torch_model.state_dict(), "optimizer": torch_optimizer.state_dict()}))
+    assert checkpoint["model"]._metadata == torch_model.state_dict()._metadata
+
+    class Ours(tt.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding = tt.nn.Embedding(7, 4)
+            self.norm = tt.nn.BatchNorm1d(4)
+            self.layer = tt.nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
+            self.head = tt.nn.Linear(4, 7, bias=False)
+            self.head.weight = self.embedding.weight
+            self.register_buffer("mask", tt.zeros(3, 3, dtype=tt.bool))
+            self.register_buffer("small", tt.zeros(3, dtype=tt.bfloat16))
+
+        forward = Block.forward
+
+    model = Ours()
+    model.load_state_dict(checkpoint["model"])
+    optimizer = tt.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)
+    optimizer.load_state_dict(checkpoint["optimizer"])
+    for library, each, step in ((torch, torch_model.eval(), torch_optimizer), (tt, model.eval(), optimizer)):
+        for _ in range(2):
+            step.zero_grad()
+            each(library.tensor([[1, 2, 3]])).square().sum().backward()
+            step.step()
+    for name, value in torch_model.state_dict().items():
+        np.testing.assert_allclose(
+            model.state_dict()[name].float().numpy(), value.float().numpy(), rtol=1e-4, atol=1e-5, err_msg=name
+        )
+
+
+def test_tied_weights_stay_tied(tt):
+    got = tt.load(written(Block().state_dict()))
+    got["head.weight"].fill_(3)
+    assert got["embedding.weight"].tolist() == [[3] * 4] * 7
+    model = Block()
+    parameters = tt.load(written([model.head.weight, model.embedding.weight]))
+    assert parameters[0] is parameters[1]
+
+
+def test_files_without_checksums(tt):
+    torch.serialization.set_crc32_options(False)
+    try:
+        file = written({"x": torch.arange(1000.0)})
+    finally:
+        torch.serialization.set_crc32_options(True)
+    assert tt.load(file)["x"].tolist() == list(range(1000))
+
+
+def test_where_tensors_go(tt):
+    """The storages and places that a function is given are those that torch.load gives."""
+    x = torch.randn(4)
+    file, asked = written([x, x[1:], torch.zeros(3, dtype=torch.int16)]), {torch: [], tt: []}
+    for library in asked:
+
+        def place(storage, location, library=library):
+            asked[library].append((storage.nbytes(), location))
+            return storage
+
+        file.seek(0)
+        library.load(file, map_location=place)
+    assert asked[tt] == asked[torch]
+
+
+class Net(nn.Linear):
+    pass
+
+
+class Tagged(torch.Tensor):
+    pass
+
+
+def tagged():
+    x = torch.ones(2)
+    x.tag = "here"
+    return x
+
+
+REFUSED = [
+    (lambda: Net(2, 2), r"Net, which is not among what weights need"),
+    (lambda: nn.Linear(2, 2), r"torch.nn.modules.linear.Linear, which is not among"),
+    (lambda: torch.eye(3).to_sparse(), "sparse"),
+    (lambda: torch.eye(3).to_sparse_csr(), "sparse"),
+    (lambda: torch.ones(2, device="meta"), "device meta"),
+    (lambda: torch.ones(2).to(torch.float8_e4m3fn), "float8_e4m3fn, which has no counterpart"),
+    (lambda: torch.ones(2, dtype=torch.complex32), "ComplexHalfStorage|complex32"),
+    (lambda: torch.ones(2).as_subclass(Tagged), "Tagged, which"),
+    (tagged, "attributes"),
+    (lambda: torch.ones(2).untyped_storage(), "where a value should be|names torch"),
+    (lambda: torch.Generator(), "names torch"),
+    (lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), "nested|names torch|Storage"),
+    (lambda: {torch.tensor(1): 2}, "key of type"),
+    (lambda: np.array(["text"]), "NumPy dtype"),
+    (lambda: range(3), "range, which"),
+]
+
+
+@pytest.mark.filterwarnings("ignore")  # prototypes
+@pytest.mark.parametrize("make, said", REFUSED, ids=[said for _, said in REFUSED])
+def test_what_is_refused(tt, make, said):
+    with pytest.raises(ValueError, match=said):
+        tt.load(written(make()))
+
+
+@pytest.mark.filterwarnings("ignore")  # torch.jit is deprecated
+def test_other_protocols_and_programs_are_refused(tt):
+    buffer = io.BytesIO()
+    torch.save({"x": torch.ones(2)}, buffer, pickle_protocol=4)
+    with pytest.raises(ValueError, match="protocol 4"):
+        tt.load(io.BytesIO(buffer.getvalue()))
+    buffer = io.BytesIO()
+    torch.jit.save(torch.jit.script(nn.Linear(2, 2)), buffer)
+    with pytest.raises(ValueError, match=r"torch\.jit\.save"):
+        tt.load(io.BytesIO(buffer.getvalue()))
+
+
+@pytest.mark.parametrize("legacy", [False, True], ids=["zip", "legacy"])
+def test_convert(tt, tmp_path, legacy):
+    state = {name: value for name, value in Block().state_dict().items()}
+    state |= {
+        "t": torch.randn(3, 4).t(),
+        "z": torch.randn(3, dtype=torch.complex64).conj(),
+        "u": torch.arange(5).to(torch.uint16),
+    }
+    torch.save(state, tmp_path / "in.pt", _use_new_zipfile_serialization=not legacy)
+    assert cli.main(["convert", str(tmp_path / "in.pt"), str(tmp_path / "out.safetensors")]) == 0
+    got = tt.load(tmp_path / "out.safetensors")
+    assert got.keys() == state.keys()
+    for name, value in state.items():
+        assert got[name].dtype == getattr(tt, str(value.dtype).rpartition(".")[2]), name
+        assert tuple(got[name].shape) == value.shape and bits(got[name]) == bits(value), name
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_bits_from_and_to_torch(tt, dtype):
+    x = every_bit(dtype)
+    assert bits(tt.from_torch(x)) == bits(x) == bits(tt.to_torch(tt.from_torch(x)))
