@@ -134,16 +134,10 @@ def test_gradients_and_parameters(tt):
 
 def test_dtypes_that_are_of_the_tensor(tt):
     """uint16 to uint64: the storage is of bytes."""
-    raw = np.arange(8, dtype="u1")
-    of = Outside(("storage", Name("torch.storage.UntypedStorage"), "0", "cpu", 8))
-
-    def viewed(dtype, count):
-        return Call(
-            "torch._utils._rebuild_tensor_v3", of, 0, (count,), (1,), False, OrderedDict(), Name(f"torch.{dtype}")
-        )
-
-    got = load(tt, files.archive([viewed("uint16", 4), viewed("uint32", 2), viewed("uint64", 1)], {"0": raw}))
-    assert [x.numpy().tobytes() for x in got] == [raw.tobytes()] * 3
+    data, of = np.arange(8, dtype="u1"), files.raw(count=8)
+    tree = [files.of_dtype(of, "uint16", 4), files.of_dtype(of, "uint32", 2), files.of_dtype(of, "uint64", 1)]
+    got = load(tt, files.archive(tree, {"0": data}))
+    assert [x.numpy().tobytes() for x in got] == [data.tobytes()] * 3
     got[0].fill_(0)
     assert got[2].tolist() == [0]
 
@@ -323,6 +317,9 @@ OBJECTS = [
           files.tensor(files.storage()).args, {"tag": 1}), "attributes"),
     (Call("torch._tensor._rebuild_from_type_v2", Name("builtins.set"), Name("torch.Tensor"), ([],), {}),
      "class torch.Tensor"),
+    ([files.of_dtype(files.raw(count=6), "uint16"), files.of_dtype(files.raw(count=6), "uint32")], "uint32 on 6 bytes"),
+    (files.of_dtype(files.storage(), "uint16"), "uint16 on 24 bytes of float32"),
+    (files.of_dtype(files.raw(), "bool"), "tensor of bool on 24 bytes"),
     (Call("torch.device", "mainframe"), "device"),
     (Call("torch.Size", (2**70,)), "torch.Size"),
     (Call("collections.OrderedDict", state={"items": 1}), "attributes"),

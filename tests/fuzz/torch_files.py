@@ -70,16 +70,7 @@ def trees(choose):
                 "c": Call("collections.Counter", {"a": 1}),
             },
             {"s": Call("torch.Size", (2, 3)), "d": Call("torch.device", "cuda", 0), "t": Name("torch.float32")},
-            Call(
-                "torch._utils._rebuild_tensor_v3",
-                files.Outside(("storage", Name("torch.storage.UntypedStorage"), "0", "cpu", 24)),
-                0,
-                (6,),
-                (2,),
-                False,
-                OrderedDict(),
-                Name("torch.uint16"),
-            ),
+            [files.of_dtype(files.raw(), "uint16", 12), files.of_dtype(files.raw(), "uint64", 3)],
         ]
     )
 

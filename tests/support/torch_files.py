@@ -84,6 +84,16 @@ def tensor(of, shape=(2, 3), stride=(3, 1), offset=0, requires_grad=False, *more
     )
 
 
+def raw(key="0", count=24):
+    """A storage of bytes."""
+    return Outside(("storage", Name("torch.storage.UntypedStorage"), key, "cpu", count))
+
+
+def of_dtype(of, dtype, count=1):
+    """A tensor whose dtype is not that of its storage."""
+    return Call("torch._utils._rebuild_tensor_v3", of, 0, (count,), (1,), False, OrderedDict(), Name(f"torch.{dtype}"))
+
+
 def whole(array, key="0", location="cpu"):
     """The tensor of an array that has a storage of its own."""
     kind = KINDS[array.dtype.str.lstrip("<|")]

@@ -40,6 +40,7 @@ _STORAGES: dict[str, str] = {
     "FloatStorage": "float32", "DoubleStorage": "float64", "ComplexFloatStorage": "complex64",
     "ComplexDoubleStorage": "complex128",
 }  # fmt: skip
+_UNSIGNED = ("uint16", "uint32", "uint64")  # which have no storage of their own, but one of bytes
 _REFUSED = {
     "torch._utils._rebuild_qtensor": "a quantized tensor",
     "torch._utils._rebuild_sparse_tensor": "a sparse tensor",
@@ -124,6 +125,9 @@ class _Names:
 
     def _tensor_of_dtype(self, storage: Storage, offset: int, shape: Any, stride: Any, requires_grad: bool,
                          hooks: Any, dtype: tt.dtype, math_bits: Any = None) -> Any:
+        if dtype.name not in _UNSIGNED or storage.dtype != "uint8" or storage.nbytes % dtype.itemsize:
+            raise Damaged(f"its pickle has a tensor of {dtype.name} on {storage.nbytes} bytes of "
+                          f"{storage.dtype}")
         return self._tensor(storage, offset, shape, stride, requires_grad, hooks, math_bits, dtype.name)
 
     def _parameter(self, tensor: Any, requires_grad: bool, hooks: Any, state: Any = None) -> Any:
