@@ -1,6 +1,7 @@
 """Datasets, samplers, DataLoader."""
 
 import collections
+import types
 
 import numpy as np
 import pytest
@@ -99,6 +100,37 @@ def test_collate(tt, data):
         data.default_collate([{1}])
     with pytest.raises(RuntimeError, match="equal size"):
         data.default_collate([[1], [1, 2]])
+
+
+def test_collate_keeps_kinds_of_containers(tt, data):
+    ordered = collections.OrderedDict(b=1, a=np.ones(2))
+    counted = collections.defaultdict(int, a=1)
+    frozen = types.MappingProxyType({"a": 1.5})
+    out = data.default_collate([(ordered, counted, frozen, collections.UserList([1, 2]), range(2))] * 2)
+    assert type(out) is list and type(out[0]) is collections.OrderedDict and list(out[0]) == ["b", "a"]
+    assert type(out[1]) is collections.defaultdict and out[1]["a"].tolist() == [1, 1] and out[1]["other"] == 0
+    assert type(out[2]) is types.MappingProxyType and type(out[3]) is collections.UserList
+    assert out[3][1].tolist() == [2, 2] and [c.tolist() for c in out[4]] == [[0, 0], [1, 1]]
+    for bad in (np.array(["a"]), np.array([object()]), np.datetime64("2020-01-01"), object(), None):
+        with pytest.raises(TypeError):
+            data.default_collate([bad, bad])
+    with pytest.raises(RuntimeError, match=r"got \[2\] at entry 0 and \[3\] at entry 1"):
+        data.default_collate([np.ones(2), np.ones(3)])
+    with pytest.raises(IndexError):
+        data.default_collate([])
+
+
+def test_an_exception_leaves_the_iteration(tt, data):
+    """The next batch can still be asked for."""
+    class Failing(list):
+        def __getitem__(self, i):
+            return 1 // (i - 1)
+
+    batches = iter(data.DataLoader(Failing([0] * 3)))
+    assert next(batches).tolist() == [-1]
+    with pytest.raises(ZeroDivisionError):
+        next(batches)
+    assert [b.tolist() for b in batches] == [[1]]
 
 
 def test_streams_chains_and_samples(tt, data, dataset):

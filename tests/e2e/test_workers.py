@@ -1,6 +1,9 @@
 """DataLoader with worker processes."""
 
+import multiprocessing
 import os
+import random
+import threading
 
 import numpy as np
 import pytest
@@ -61,15 +64,85 @@ def test_persistent_workers_stay(tt):
     assert [b["y"].tolist() for b in data] == [[0, 1], [4, 9]]
 
 
-def test_collate_runs_where_tensors_are(tt):
-    pid = os.getpid()
+def test_collate_fn_runs_in_the_worker(tt):
+    def collate(samples):
+        info = tt.utils.data.get_worker_info()
+        return info.id, tt.stack([tt.tensor(s["x"]) for s in samples])
 
-    def collate(samples):  # cannot be pickled, and makes tensors
-        assert os.getpid() == pid
-        return tt.stack([tt.tensor(s["x"]) for s in samples])
+    batches = list(loader(tt, datasets.Squares(4), batch_size=2, num_workers=2, collate_fn=collate))
+    assert [(i, b.tolist()) for i, b in batches] == [(0, [[0.0] * 3, [1.0] * 3]), (1, [[2.0] * 3, [3.0] * 3])]
 
-    batches = list(loader(tt, datasets.Squares(4), batch_size=2, num_workers=1, collate_fn=collate))
-    assert [b.tolist() for b in batches] == [[[0.0] * 3, [1.0] * 3], [[2.0] * 3, [3.0] * 3]]
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_tensors_in_workers(tt, method):
+    data = datasets.Tensors(4, tt.tensor([1.0, 2.0, 3.0]))
+    batches = list(loader(tt, data, batch_size=3, num_workers=2, multiprocessing_context=method))
+    assert [b["x"].tolist() for b in batches] == [[[0, 0, 0], [1, 2, 3], [2, 4, 6]], [[3, 6, 9]]]
+    assert [b["y"].tolist() for b in batches] == [[0, 1, 2], [3]] and batches[0]["y"].dtype == tt.int64
+    total = sum(b["x"].sum() for b in batches)  # tensors of this process' session
+    assert total.item() == 36.0
+
+
+def test_kinds_of_tensors_that_travel(tt):
+    class Held:
+        def __init__(self, values):
+            self.values = values
+
+        def __len__(self):
+            return 1
+
+        def __getitem__(self, i):
+            return self.values
+
+    leaf = tt.ones(2, requires_grad=True)
+    values = {"bf16": tt.tensor([1.5, -2.0], dtype=tt.bfloat16), "leaf": leaf, "parameter": tt.nn.Parameter(tt.ones(1)),
+              "inner": leaf * 2, "dtype": tt.int8, "device": tt.device("cpu"), "view": tt.arange(6).reshape(2, 3).t(),
+              "nothing": tt.empty(0, 3), "complex": tt.tensor(1 + 2j), "bool": tt.tensor([True])}
+    (got,) = loader(tt, Held(values), batch_size=None, num_workers=1)
+    assert got["bf16"].dtype == tt.bfloat16 and got["bf16"].tolist() == [1.5, -2.0]
+    assert got["leaf"].requires_grad and not got["inner"].requires_grad
+    assert type(got["parameter"]) is tt.nn.Parameter and got["parameter"].requires_grad
+    assert got["dtype"] == tt.int8 and got["device"] == tt.device("cpu")
+    assert got["view"].tolist() == [[0, 3], [1, 4], [2, 5]] and got["nothing"].shape == (0, 3)
+    assert got["complex"].item() == 1 + 2j and got["bool"].tolist() == [True]
+
+
+def test_seeds(tt):
+    """Those of PyTorch's workers: a base seed and the worker's number."""
+    def draws(generator=None, **options):
+        return [tuple(v.item() for v in batch)
+                for batch in loader(tt, datasets.Draws(6), num_workers=2, generator=generator, **options)]
+
+    tt.manual_seed(8)
+    first, second = draws(), draws()
+    tt.manual_seed(8)
+    assert draws() == first != second
+    base = first[0][1]
+    for i, (worker, seed, own, number, numpy) in enumerate(first):
+        assert (worker, seed, own) == (i % 2, base + i % 2, base + i % 2)
+        if i < 2:
+            assert number == random.Random(seed).random()
+            entropy = [worker, base & 0xFFFFFFFF, base >> 32, 0]
+            state = np.random.RandomState(np.random.SeedSequence(entropy).generate_state(4))
+            assert numpy == state.rand()
+    assert len({row[3] for row in first}) == len({row[4] for row in first}) == 6
+    own = tt.Generator().manual_seed(5)
+    again = draws(own)
+    assert draws(tt.Generator().manual_seed(5)) == again != draws(own)
+    stay = loader(tt, datasets.Draws(2), num_workers=1, persistent_workers=True, generator=7)
+    rows = [tuple(v.item() for v in batch) for _ in range(2) for batch in stay]
+    assert len({row[1] for row in rows}) == 1 and len({row[3] for row in rows}) == 4  # they go on
+
+
+def test_the_order_does_not_depend_on_workers(tt):
+    def order(**options):
+        tt.manual_seed(3)
+        made = loader(tt, datasets.Squares(9), batch_size=2, shuffle=True, **options)
+        return [[y for b in made for y in b["y"].tolist()] for _ in range(2)]
+
+    assert order() == order(num_workers=1) == order(num_workers=3, prefetch_factor=1)
+    late = [b["y"].item() for b in loader(tt, datasets.Squares(8), num_workers=3, in_order=False)]
+    assert sorted(late) == [i * i for i in range(8)]
 
 
 def test_samplers_and_single_samples(tt):
@@ -90,23 +163,80 @@ def test_a_dataset_on_the_daemon_needs_no_workers(tt):
     assert [[t.tolist() for t in b] for b in batches] == [[[0, 1, 2, 3], [0, 2, 4, 6]], [[4, 5], [8, 10]]]
 
 
+@pytest.mark.parametrize("error, kind", [
+    (KeyError("no sample"), KeyError), (datasets.Own("no sample"), datasets.Own),
+    (datasets.Choosy("no sample", 2), RuntimeError), (StopIteration("no sample"), StopIteration)])
+def test_an_exception_of_a_worker(tt, error, kind):
+    """It has its type and its traceback, comes in the place of its batch, and the next one can be had."""
+    batches = iter(loader(tt, datasets.Raising(5, error), num_workers=2))
+    assert [next(batches)["y"].item() for _ in range(2)] == [0, 1]
+    with pytest.raises(kind) as caught:
+        next(batches)
+    text = str(caught.value)
+    assert text.startswith(f"Caught {type(error).__name__} in DataLoader worker process 0.\nOriginal Traceback")
+    assert "raise self.error\n" in text and "no sample" in text
+    assert [b["y"].item() for b in batches] == [9, 16]
+
+
 def test_errors(tt):
-    with pytest.raises(KeyError, match=r"worker process 1(.|\n)*no sample 5"):
-        list(loader(tt, datasets.Failing(8), num_workers=2))
-    with pytest.raises((RuntimeError, AttributeError), match="pickle"):
-        list(loader(tt, datasets.Unsendable(2), num_workers=1))
-    with pytest.raises(RuntimeError, match="exited unexpectedly"):
+    class Ragged(datasets.Squares):
+        def __getitem__(self, i):
+            return np.ones(i + 1)
+
+    with pytest.raises(TypeError, match="worker process 0(.|\\n)*cannot pickle"):
+        list(loader(tt, datasets.Unsendable(2), num_workers=1, collate_fn=list))
+    with pytest.raises(RuntimeError, match=r"pid\(s\) \d+\) exited unexpectedly: exit code 3"):
         list(loader(tt, datasets.Dying(8), num_workers=2))
     with pytest.raises(RuntimeError, match="timed out after 0.5 seconds"):
         list(loader(tt, datasets.Squares(2, slow=600.0), num_workers=1, timeout=0.5))
-    with pytest.raises(RuntimeError, match="does not talk to the daemon"):
-        list(loader(tt, datasets.Touching(2), num_workers=1))
+    with pytest.raises(RuntimeError, match='worker process 0(.|\n)*"fork" makes no tensors'):
+        list(loader(tt, datasets.Tensors(2, 2.0), num_workers=1, multiprocessing_context="fork"))
+    with pytest.raises(ZeroDivisionError, match="worker process 0"):
+        list(loader(tt, datasets.Squares(2), num_workers=1, worker_init_fn=lambda worker: 1 // worker))
+    with pytest.raises(TypeError, match="cannot be sent to worker processes: TypeError: .*lock"):
+        list(loader(tt, datasets.Raising(2, threading.Lock()), num_workers=1))
+    with pytest.raises(RuntimeError, match="worker process 0(.|\n)*stack expects each tensor to be equal size"):
+        list(loader(tt, Ragged(2), batch_size=2, num_workers=1))
+    with pytest.raises(TypeError, match="multiprocessing_context"):
+        loader(tt, datasets.Squares(2), num_workers=1, multiprocessing_context=3)
     for options, text in [({"num_workers": -1}, "non-negative"), ({"prefetch_factor": 2}, "prefetch_factor"),
                           ({"persistent_workers": True}, "persistent_workers"), ({"timeout": -1}, "timeout"),
                           ({"num_workers": 1, "prefetch_factor": 0}, "positive"),
-                          ({"multiprocessing_context": "spawn"}, "multi-process")]:
+                          ({"multiprocessing_context": "spawn"}, "multi-process"),
+                          ({"num_workers": 1, "multiprocessing_context": "thread"}, "valid start method")]:
         with pytest.raises(ValueError, match=text):
             loader(tt, datasets.Squares(2), **options)
+
+
+def test_one_iteration_at_a_time(tt):
+    """Persistent workers serve the last one begun; an iteration that is given up leaves them as they are."""
+    data = loader(tt, datasets.Squares(6), num_workers=2, persistent_workers=True)
+    first = iter(data)
+    pids = {next(first)["pid"].item() for _ in range(2)}
+    second = iter(data)
+    assert [b["y"].item() for b in second] == [0, 1, 4, 9, 16, 25]
+    with pytest.raises(RuntimeError, match="one at a time"):
+        list(first)
+    with pytest.raises(ZeroDivisionError):
+        for _ in data:
+            raise ZeroDivisionError
+    assert {b["pid"].item() for b in data} == pids
+
+
+def test_values_of_multiprocessing_are_shared(tt):
+    """A dataset may hold a counter that its workers raise."""
+    class Counting(datasets.Squares):
+        def __init__(self, counter):
+            super().__init__(6)
+            self.counter = counter
+
+        def __getitem__(self, i):
+            with self.counter.get_lock():
+                self.counter.value += 1
+            return i
+
+    counter = multiprocessing.get_context("forkserver").Value("i", 0)
+    assert len(list(loader(tt, Counting(counter), num_workers=2))) == 6 and counter.value == 6
 
 
 def test_spawn(tt):

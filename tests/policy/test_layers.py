@@ -141,7 +141,7 @@ def test_only_the_codec_sees_session_protocol_and_engine():
 
 # At run time the client needs grpcio and numpy; torch and safetensors' formats only on request.
 CLIENT_IMPORTS = {"teletensor", "numpy", "grpc"}
-LAZY_IMPORTS = {"torch", "IPython"}
+LAZY_IMPORTS = {"torch", "IPython", "cloudpickle"}
 
 
 def imports(tree: ast.Module):
@@ -166,9 +166,10 @@ def test_client_imports():
             assert known or lazy, f"{relative(path)} imports {module}"
 
 
-def test_no_pickle_in_the_client():
+def test_pickles_only_between_a_loader_and_its_workers():
     for path in CLIENT_FILES:
-        assert "pickle" not in {m for m, _ in imports(ast.parse(path.read_text()))}, relative(path)
+        found = {"pickle", "cloudpickle"} & {m for m, _ in imports(ast.parse(path.read_text()))}
+        assert not found or relative(path).endswith("/utils/data/_parcels.py"), relative(path)
 
 
 def test_there_is_something_to_check():

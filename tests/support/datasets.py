@@ -1,6 +1,8 @@
 """Datasets that worker processes import."""
 
 import os
+import random
+import threading
 import time
 
 import numpy as np
@@ -38,16 +40,83 @@ class Dying(Squares):
 
 class Unsendable(Squares):
     def __getitem__(self, i):
-        return lambda: i
+        return threading.Lock()
 
 
-class Touching(Squares):
-    """Uses tensors in the worker, which is refused."""
+class Tensors(Squares):
+    """Tensors made in the worker, from one that the dataset holds."""
+
+    def __init__(self, size, scale):
+        super().__init__(size)
+        self.scale = scale
 
     def __getitem__(self, i):
         import teletensor as tt
 
-        return tt.ones(2)
+        return {"x": tt.from_numpy(np.full(3, i, np.float32)) * self.scale, "y": tt.tensor(i)}
+
+
+class Own(ValueError):
+    """An exception of a dataset's module."""
+
+
+class Choosy(Own):
+    """One that takes other arguments than a text."""
+
+    def __init__(self, first, second):
+        super().__init__(first, second)
+
+
+class Raising(Squares):
+    """Raises at sample 2."""
+
+    def __init__(self, size, error):
+        super().__init__(size)
+        self.error = error
+
+    def __getitem__(self, i):
+        if i == 2:
+            raise self.error
+        return super().__getitem__(i)
+
+
+noted = []
+
+
+def note(i):
+    noted.append(i)
+    return i
+
+
+class Noted(Squares):
+    """Samples whose arrival is noted in the process that iterates."""
+
+    def __getitem__(self, i):
+        return Note(i)
+
+
+class Note:
+    def __init__(self, i):
+        self.i = i
+
+    def __reduce__(self):
+        return note, (self.i,)
+
+
+class Draws(Dataset):
+    """What the generators of a worker give: (worker, seed, teletensor's seed, random, NumPy)."""
+
+    def __init__(self, size):
+        self.size = size
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, i):
+        import teletensor as tt
+
+        info = get_worker_info()
+        return info.id, info.seed, tt.initial_seed(), random.random(), np.random.rand()
 
 
 class Range(IterableDataset):
@@ -75,10 +144,6 @@ class Info(Dataset):
 
 def mark(worker):
     os.environ["WORKER_INIT"] = str(worker + 100)
-
-
-def batches_of_slow(size, slow):
-    return Squares(size, slow)
 
 
 class Line(Dataset):

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from ._arrays import DTYPES, array_of, tensor_of
 from ._tensor import Tensor
 
-__all__ = ["from_torch", "to_torch"]
+__all__ = ["array_of_torch", "from_torch", "to_torch"]
 
 
 def from_torch(obj: Any, device: Any = None) -> Any:
@@ -20,18 +22,23 @@ def from_torch(obj: Any, device: Any = None) -> Any:
     import torch
 
     def convert(tensor: Any) -> Tensor:
-        name = str(tensor.dtype).rpartition(".")[2]
-        if name not in DTYPES:
-            raise TypeError(f"from_torch: {tensor.dtype} has no counterpart here")
-        plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-        if name == "bfloat16":
-            array = plain.view(torch.int16).numpy().view("uint16")
-        else:
-            array = plain.numpy()
-        result = tensor_of(name, array, device)
+        result = tensor_of(*array_of_torch(tensor), device)
         return result.requires_grad_() if tensor.requires_grad else result
 
     return _map(obj, torch.Tensor, convert)
+
+
+def array_of_torch(tensor: Any) -> tuple[str, np.ndarray[Any, Any]]:
+    """What `array_of` gives for a tensor here, for one of PyTorch's; on a CPU it may be its memory."""
+    import torch
+
+    name = str(tensor.dtype).rpartition(".")[2]
+    if name not in DTYPES:
+        raise TypeError(f"from_torch: {tensor.dtype} has no counterpart here")
+    plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    if name == "bfloat16":
+        return name, plain.view(torch.int16).numpy().view("uint16")
+    return name, plain.numpy()
 
 
 def to_torch(obj: Any) -> Any:

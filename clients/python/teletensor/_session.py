@@ -59,6 +59,13 @@ class Queued(NamedTuple):
     seconds: float
 
 
+class Way(NamedTuple):
+    """How a daemon is reached, also by another process: see `way`."""
+
+    address: str
+    credentials: Credentials
+
+
 class Session(_core.Scope):
     """A client's world on a daemon: its tensors, its tape, its memory.
 
@@ -491,8 +498,11 @@ def connect(address: str | os.PathLike[str] | None = None, *, token: str | None 
         raise RuntimeError(_over)
     _check_threads()
     asked = _name("connect", name or "")
-    place = _place(address)
-    credentials = credentials_of(place, token, ca, cert)
+    if _usual is not None and (address, token, ca, cert) == (None, None, None, None):
+        place, credentials = _usual
+    else:
+        place = _place(address)
+        credentials = credentials_of(place, token, ca, cert)
     made: list[Session] = []
     put = _interrupt.cleaner()
     try:
@@ -562,6 +572,24 @@ def interrupt(name: str, address: str | None = None) -> None:
         transport.interrupt_named(name)
     finally:
         transport.close()
+
+
+_usual: Way | None = None
+
+
+def way() -> Way | None:
+    """How the session is reached that new tensors go to; None where there is none yet."""
+    stack = _sessions()
+    session = stack[-1] if stack else _default
+    if session is None or session._gone:
+        return None
+    return Way(session.address, session._transport.credentials)
+
+
+def usual(way: Way | None) -> None:
+    """From now on connect() without an address goes this way; None: as ever."""
+    global _usual
+    _usual = way
 
 
 _refusal: str | None = None

@@ -1,31 +1,51 @@
-"""Worker processes of a DataLoader: they index the dataset and put samples into NumPy arrays.
+"""Worker processes of a DataLoader: they make batches, whose tensors are host arrays on their way to the
+process that iterates.
 
-A worker never talks to a daemon: arrays go to the process that iterates, which uploads them. It is
-started by the method "forkserver" (or what multiprocessing_context says), so that it inherits
-neither connections nor threads.
+A worker is forked from multiprocessing's fork server, which has no connections, so that no lock is held in
+it by a thread of the program. It does not import the program's `__main__`:
+what it needs of it comes as code (_parcels.py). It talks to the program by one pipe of its own, so that one
+worker's death, at whatever place, breaks nothing of the others.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
+import itertools
 import multiprocessing
 import os
 import queue
 import random
+import signal
+import struct
 import sys
+import threading
 import time
 import traceback
+import types
 from collections.abc import Callable, Iterator
-from multiprocessing.reduction import ForkingPickler
-from typing import Any, NamedTuple
+from multiprocessing import connection
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-__all__ = ["Pool", "WorkerInfo", "fetch", "get_worker_info"]
+import teletensor as tt
 
-_REFUSAL = (
-    "a worker of a DataLoader does not talk to the daemon: let the dataset return NumPy arrays and "
-    "numbers (tensors are made of them where you iterate), or use num_workers=0"
+from ... import _session
+from ._fetch import Fetcher, Recipe
+from ._parcels import HostTensor, Parcel, loads, write
+
+__all__ = ["Epoch", "Failure", "Pool", "WorkerInfo", "get_worker_info"]
+
+_FORKED = (
+    'a worker of a DataLoader with multiprocessing_context="fork" makes no tensors, because a forked '
+    "process cannot use its parent's connections: return NumPy arrays, or leave "
+    "multiprocessing_context out"
 )
+_HEAD = struct.Struct("<qq")  # epoch, task
+_PATIENCE = 1.0  # seconds in which workers end by themselves, or by SIGTERM
+_WATCH = 1.0  # seconds between looks at the parent, where another process holds its pipe open
+_naming = threading.Lock()
 
 
 class WorkerInfo(NamedTuple):
@@ -46,242 +66,364 @@ def get_worker_info() -> WorkerInfo | None:
     return _info
 
 
-class _Failure(NamedTuple):
+class _End:
+    """The worker's stream has no more batches."""
+
+
+class _Text(str):
+    """Of a KeyError, which shows the repr() of what it was made of."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+class Failure(NamedTuple):
     """An exception of a worker, as it travels."""
 
     worker: int
-    kind: type[BaseException] | None  # where the other process knows it
+    kind: type[BaseException] | None  # where it can travel
     name: str
     text: str
 
     def reraise(self) -> None:
-        message = f"Caught {self.name} in DataLoader worker process {self.worker}.\n{self.text}"
+        """Raises it, of its own type, with the worker's traceback in its text."""
+        text = f"Caught {self.name} in DataLoader worker process {self.worker}.\nOriginal {self.text}"
         try:
-            error = (self.kind or RuntimeError)(message)
+            error = (self.kind or RuntimeError)(_Text(text))
         except Exception:  # an exception that takes other arguments
-            error = RuntimeError(message)
+            error = RuntimeError(text)
         raise error
 
 
-def _failure(worker: int) -> _Failure:
-    kind = sys.exc_info()[0]
-    assert kind is not None
-    known = kind.__module__ == "builtins"
-    return _Failure(worker, kind if known else None, kind.__name__, traceback.format_exc())
+# ---------------------------------------------------------------- in the worker
 
 
-def _message(worker: int, *parts: Any) -> bytes:
-    """What a worker sends; says so where samples cannot be sent. (The queue itself would say it in
-    a thread of its own, where nobody hears.)"""
-    try:
-        return bytes(ForkingPickler.dumps(parts))
-    except Exception:
-        return bytes(ForkingPickler.dumps((*parts[:-1], _failure(worker))))
-
-
-class _End(NamedTuple):
-    """The worker's stream has no more samples."""
+class Settings(NamedTuple):
+    """What a worker is told before it opens its parcel."""
 
     worker: int
+    num_workers: int
+    base_seed: int
+    forked: bool
+    way: Any  # to the daemon
+    dtype: str  # the default one
+    environment: dict[str, str]
 
 
-def fetch(dataset: Any, indices: list[Any]) -> list[Any]:
-    """The samples of a batch."""
-    many = getattr(dataset, "__getitems__", None)
-    return many(indices) if many is not None else [dataset[i] for i in indices]
+def _work(settings: Settings, parcel: Parcel, pipe: connection.Connection, others: list[Any]) -> None:
+    """What a worker does: (epoch, task, indices) come in, messages go out; until the pipe is closed."""
+    signal.signal(signal.SIGINT, _leave_to_parent)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+    for other in others:
+        other.close()
+    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+    results: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    threading.Thread(target=_send, args=(pipe, results), daemon=True).start()
+    try:
+        _serve(settings, parcel, pipe, results.put)
+    finally:
+        if not settings.forked:
+            _session._close_all()
 
 
-def _work(
-    worker: int,
-    count: int,
-    dataset: Any,
-    start: Callable[[int], None] | None,
-    batch_size: int | None,
-    drop_last: bool,
-    tasks: Any,
-    results: Any,
+def _leave_to_parent(number: int, frame: Any) -> None:
+    """Ctrl-C reaches all processes of a terminal; the parent ends its workers."""
+
+
+def _end_with_parent(parent: int) -> None:
+    """Ends this process, whatever it does, when the program that started it is gone."""
+    program = multiprocessing.parent_process()
+    while program is not None and program.is_alive() and os.getppid() == parent:
+        program.join(_WATCH)
+    os._exit(1)
+
+
+def _send(pipe: connection.Connection, results: queue.SimpleQueue[Any]) -> None:
+    """Writes what is done, while the next batch is made."""
+    with contextlib.suppress(OSError):  # nobody reads any more: the other thread ends
+        while True:
+            pipe.send_bytes(results.get())
+
+
+def _serve(
+    settings: Settings, parcel: Parcel, pipe: connection.Connection, put: Callable[[Any], None]
 ) -> None:
-    """What a worker does: (epoch, number, indices) come in, (epoch, number, samples) go out."""
-    global _info
-    from ... import _session
-
-    _session.refuse(_REFUSAL)
-    parent = os.getppid()
-    stream: Iterator[Any] | None = None
-    broken: _Failure | None = None
-    epoch = -1
+    recipe: Recipe | None = None
+    broken: Failure | None = None
+    try:
+        recipe = _begin(settings, parcel)
+    except Exception:
+        broken = _failure(settings.worker)
+    epoch, fetch = -1, None
     while True:
         try:
-            task = tasks.get(timeout=5.0)
-        except queue.Empty:
-            if os.getppid() != parent:
-                return  # nobody is left to ask
-            continue
-        if task is None:
+            now, task, indices = loads(pipe.recv_bytes())
+        except (EOFError, OSError):
             return
-        now, number, indices, seed = task
-        if now != epoch:
-            epoch, stream = now, None
-            random.seed(seed)
-            np.random.seed(seed % 2**32)
-            first = _info is None
-            _info = WorkerInfo(worker, count, seed, dataset)
-            if first and start is not None:
-                try:
-                    start(worker)
-                except Exception:
-                    broken = _failure(worker)
-        if broken is not None:
-            results.put(_message(worker, now, number, broken))
-            continue
-        try:
-            if indices is not None:
-                samples: Any = fetch(dataset, indices) if isinstance(indices, list) else (
-                    dataset[indices[0]]
-                )
-            else:
-                if stream is None:
-                    stream = iter(dataset)
-                if batch_size is None:
-                    samples = next(stream, _End(worker))
-                else:
-                    samples = [s for _, s in zip(range(batch_size), stream, strict=False)]
-                    if not samples or (drop_last and len(samples) < batch_size):
-                        samples = _End(worker)
-        except Exception:
-            samples = _failure(worker)
-        results.put(_message(worker, now, number, samples))
+        outcome: Any = broken
+        if recipe is not None and broken is None:
+            try:
+                if fetch is None or now != epoch:
+                    epoch, fetch = now, Fetcher(recipe, HostTensor)
+                outcome = fetch(indices)
+            except Exception as error:
+                over = recipe.stream and isinstance(error, StopIteration)
+                outcome = _End() if over else _failure(settings.worker)
+        put(_message(settings, now, task, outcome))
+        del outcome
+
+
+def _begin(settings: Settings, parcel: Parcel) -> Recipe:
+    """Makes this process a worker: seeds, session, dataset."""
+    global _info
+    worker, seed = settings.worker, settings.base_seed + settings.worker
+    if settings.forked:
+        _session.refuse(_FORKED)
+    else:
+        os.environ.update(settings.environment)
+        _session.usual(settings.way)
+        tt.set_default_dtype(getattr(tt, settings.dtype))
+    random.seed(seed)
+    np.random.seed(numpy_seed(settings.base_seed, worker))
+    tt.manual_seed(seed)
+    recipe: Recipe
+    recipe, start = parcel.open()
+    _info = WorkerInfo(worker, settings.num_workers, seed, recipe.dataset)
+    if "torch" in sys.modules:
+        _tell_torch(_info)
+    if start is not None:
+        start(worker)
+    return recipe
+
+
+def numpy_seed(base_seed: int, worker: int) -> np.ndarray[Any, Any]:
+    """The seed of NumPy's global generator in a worker, as PyTorch derives it."""
+    entropy = [worker, base_seed & 0xFFFFFFFF, base_seed >> 32, 0]
+    return np.random.SeedSequence(entropy).generate_state(4)
+
+
+def _tell_torch(info: WorkerInfo) -> None:
+    """What a worker of PyTorch's loader has: PyTorch's streams divide their samples by its WorkerInfo."""
+    import torch
+    from torch.utils.data._utils import worker
+
+    torch.set_num_threads(1)
+    torch.manual_seed(info.seed)
+    worker._worker_info = worker.WorkerInfo(**info._asdict())
+
+
+def _failure(worker: int) -> Failure:
+    kind = sys.exc_info()[0]
+    assert kind is not None
+    return Failure(worker, kind, kind.__name__, traceback.format_exc())
+
+
+def _message(settings: Settings, epoch: int, task: int, outcome: Any) -> memoryview:
+    """A batch, or a failure, as it travels; or why it cannot."""
+
+    def packed(value: Any) -> memoryview:
+        file = io.BytesIO()
+        file.write(_HEAD.pack(epoch, task))
+        write(value, file, by_value=not settings.forked)  # a forked worker has the program's own classes
+        return file.getbuffer()
+
+    try:
+        return packed(outcome)
+    except Exception:
+        failed = outcome._replace(kind=None) if isinstance(outcome, Failure) else _failure(settings.worker)
+        return packed(failed)
+
+
+# ---------------------------------------------------------------- in the program
 
 
 class Pool:
-    """Workers of one loader. `run` yields the samples of each task in the tasks' order, having up to
-    prefetch of them in the making for each worker."""
+    """Workers of one loader, which serve one Epoch at a time."""
 
     def __init__(
         self,
-        dataset: Any,
+        recipe: Recipe,
         count: int,
         *,
         context: Any,
         start: Callable[[int], None] | None,
+        base_seed: int,
         timeout: float,
         prefetch: int,
-        stream: bool,
-        batch_size: int | None,
-        drop_last: bool,
     ) -> None:
         if not hasattr(context, "Process"):
             context = multiprocessing.get_context(context or "forkserver")
-            if context.get_start_method() == "forkserver":
-                # Imported once, not by each worker. (Nothing here opens a connection.)
-                context.set_forkserver_preload(["__main__", __name__])
-        self._timeout = timeout
-        self._prefetch = prefetch
-        self._stream = stream
-        self._epoch = -1
-        self._results = context.Queue()
-        self._tasks = [context.Queue() for _ in range(count)]
-        self._processes = []
+        forked = context.get_start_method() == "fork"
+        if context.get_start_method() == "forkserver":
+            context.set_forkserver_preload(["numpy"])  # imported once, not by each worker
+        self.timeout = timeout
+        self.ahead = prefetch * count
+        self.epoch = -1
+        self.closed = ""  # why
+        self._pid = os.getpid()
+        self._pipes: list[connection.Connection] = []
+        self._processes: list[Any] = []
+        parcel = Parcel((recipe, start))
         try:
-            for worker, tasks in enumerate(self._tasks):
+            for worker in range(count):
+                ours, its = context.Pipe()
+                self._pipes.append(ours)
+                settings = Settings(
+                    worker, count, base_seed, forked, _session.way(),
+                    str(tt.get_default_dtype()).rpartition(".")[2], dict(os.environ),
+                )  # fmt: skip
                 process = context.Process(
                     target=_work,
-                    args=(worker, count, dataset, start, batch_size, drop_last, tasks,
-                          self._results),
+                    args=(settings, parcel, its, self._pipes if forked else []),
                     daemon=True,
-                )  # fmt: skip
-                process.start()
+                )
+                with its, _starting(forked):
+                    process.start()
                 self._processes.append(process)
         except BaseException:
             self.close()
             raise
 
-    def run(self, batches: Iterator[Any] | None, seed: int) -> Iterator[Any]:
-        """One epoch; batches: the indices of each task, None for streams."""
-        self._epoch += 1
-        epoch, count = self._epoch, len(self._processes)
-        owners: dict[int, int] = {}  # task -> worker
-        ready: dict[int, Any] = {}
-        active = set(range(count))
-        sent = wanted = turn = 0
+    @property
+    def count(self) -> int:
+        """How many workers there are."""
+        return len(self._pipes)
 
-        def send() -> bool:
-            nonlocal sent, turn
-            if not active:
-                return False
-            indices = None
-            if batches is not None:
-                try:
-                    indices = next(batches)
-                except StopIteration:
-                    active.clear()
-                    return False
-            while turn % count not in active:
-                turn += 1
-            worker = turn % count
-            turn += 1
-            owners[sent] = worker
-            self._tasks[worker].put((epoch, sent, indices, seed + worker))
-            sent += 1
-            return True
+    def give(self, worker: int, task: Any) -> None:
+        """Sends a worker (epoch, number, indices)."""
+        if self.closed:
+            raise RuntimeError(self.closed)
+        try:
+            self._pipes[worker].send(task)
+        except OSError:
+            self._died(worker)
 
-        for _ in range(self._prefetch * count):
-            if not send():
-                break
-        while wanted < sent:
-            while wanted not in ready:
-                number, samples = self._receive(epoch)
-                ready[number] = samples
-            samples = ready.pop(wanted)
-            worker = owners.pop(wanted)
-            wanted += 1
-            if isinstance(samples, _End):
-                active.discard(worker)
-                continue
-            if isinstance(samples, _Failure):
-                samples.reraise()
-            if worker in active or batches is not None:
-                send()
-            yield samples
-
-    def _receive(self, epoch: int) -> tuple[int, Any]:
-        begin = time.monotonic()
-        while True:
+    def take(self) -> tuple[int, int, Any]:
+        """(epoch, number, message) of the task that is done next. RuntimeError where a worker has died, or
+        after `timeout` seconds."""
+        if self.closed:
+            raise RuntimeError(self.closed)
+        try:
+            ready = connection.wait(self._pipes, self.timeout or None)
+            if not ready:
+                raise RuntimeError(f"DataLoader timed out after {self.timeout} seconds")
+            pipe: Any = ready[0]
             try:
-                now, number, samples = ForkingPickler.loads(self._results.get(timeout=1.0))
-            except queue.Empty:
-                dead = [p for p in self._processes if not p.is_alive()]
-                if dead:
-                    pids = ", ".join(str(p.pid) for p in dead)
-                    raise RuntimeError(
-                        f"DataLoader worker (pid(s) {pids}) exited unexpectedly"
-                    ) from None
-                if self._timeout and time.monotonic() - begin > self._timeout:
-                    raise RuntimeError(
-                        f"DataLoader timed out after {self._timeout} seconds"
-                    ) from None
-                continue
-            if now == epoch:
-                return number, samples
+                message = memoryview(pipe.recv_bytes())
+            except (EOFError, OSError):
+                self._died(self._pipes.index(pipe))
+            epoch, task = _HEAD.unpack_from(message)
+            return epoch, task, message[_HEAD.size :]
+        except BaseException as error:  # a message may have been read in part
+            self.close(str(error))
+            raise
 
-    def close(self) -> None:
+    def _died(self, worker: int) -> NoReturn:
+        process = self._processes[worker]
+        process.join(_PATIENCE)
+        code = process.exitcode
+        if code is not None and code < 0:
+            number = signal.Signals(-code)
+            how = f"killed by signal {number.name} ({signal.strsignal(number)})"
+            if number == signal.SIGKILL:
+                how += ", which is also what the system does when memory runs out"
+        else:
+            how = f"exit code {code}"
+        text = f"DataLoader worker (pid(s) {process.pid}) exited unexpectedly: {how}"
+        self.close(text)
+        raise RuntimeError(text)
+
+    def close(self, why: str = "the DataLoader's workers have ended") -> None:
         """Ends the workers; a second call does nothing."""
+        self.closed = self.closed or why or "interrupted"
         processes, self._processes = self._processes, []
-        for tasks in self._tasks:
-            tasks.cancel_join_thread()
-            try:
-                tasks.put(None)
-            except (OSError, ValueError):  # the queue is gone with its worker
-                continue
-        for process in processes:
-            process.join(1.0)
-            if process.is_alive():
-                process.terminate()
-                process.join()
-        for channel in (*self._tasks, self._results):
-            channel.close()
-        self._tasks = []
+        for pipe in self._pipes:
+            pipe.close()  # ends a worker that waits, or when its batch is done
+        if self._pid != os.getpid():
+            return
+        for end in (None, "terminate", "kill"):
+            for process in processes:
+                if end is not None and process.is_alive():
+                    getattr(process, end)()
+            until = time.monotonic() + _PATIENCE
+            for process in processes:
+                process.join(max(until - time.monotonic(), 0))
 
     def __del__(self) -> None:
         if getattr(self, "_processes", None):
             self.close()
+
+
+@contextlib.contextmanager
+def _starting(forked: bool) -> Iterator[None]:
+    """A process that starts within it does not hear of Ctrl-C before it is ready to, and does not import
+    this program's `__main__`, which may be a notebook or a script without a guard."""
+    with _naming:
+        main = sys.modules["__main__"]
+        held = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        try:
+            if not forked:
+                sys.modules["__main__"] = types.ModuleType("__main__")
+            yield
+        finally:
+            sys.modules["__main__"] = main
+            signal.pthread_sigmask(signal.SIG_SETMASK, held)
+
+
+class Epoch:
+    """One iteration over the batches that a pool makes of `tasks`, in their order unless in_order is False.
+    A failure of a worker is such a batch."""
+
+    def __init__(self, pool: Pool, tasks: Iterator[Any], in_order: bool) -> None:
+        pool.epoch += 1
+        self._pool, self._tasks, self._number, self._in_order = pool, tasks, pool.epoch, in_order
+        self._turns = itertools.cycle(range(pool.count))
+        self._active = set(range(pool.count))
+        self._owners: dict[int, int] = {}  # task -> worker, of what has not been handed out
+        self._ready: dict[int, Any] = {}  # task -> message
+        self._sent = 0
+        for _ in range(pool.ahead):
+            self._give()
+
+    def _give(self) -> None:
+        if not self._active:
+            return
+        try:
+            indices = next(self._tasks)
+        except StopIteration:
+            self._active.clear()
+            return
+        worker = next(worker for worker in self._turns if worker in self._active)
+        self._owners[self._sent] = worker
+        self._pool.give(worker, (self._number, self._sent, indices))
+        self._sent += 1
+
+    def __iter__(self) -> Epoch:
+        return self
+
+    def __next__(self) -> Any:
+        if self._pool.epoch != self._number:
+            raise RuntimeError(
+                "DataLoader: another iteration has begun, and persistent workers serve one at a time"
+            )
+        while self._owners:
+            task = self._done()
+            worker = self._owners.pop(task)
+            outcome = loads(self._ready.pop(task))
+            if not isinstance(outcome, _End):
+                self._give()
+                return outcome
+            self._active.discard(worker)
+            self._give()
+        raise StopIteration
+
+    def _done(self) -> int:
+        """The task that is handed out next; waits for it."""
+        while True:
+            handed = self._ready if self._ready and not self._in_order else self._owners
+            wanted: int = next(iter(handed))
+            if wanted in self._ready:
+                return wanted
+            epoch, task, message = self._pool.take()
+            if epoch == self._number:
+                self._ready[task] = message

@@ -1,66 +1,141 @@
-"""default_collate: a list of samples as one batch."""
+"""default_collate and default_convert: lists of samples as one batch, samples as tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
+import sys
+from collections.abc import Callable, Mapping, MutableMapping, MutableSequence, Sequence
 from typing import Any
 
 import numpy as np
 
 import teletensor as tt
 
+from ..._arrays import tensor_of
+from ..._interop import array_of_torch
 from ..._tensor import Tensor
 
-__all__ = ["default_collate", "default_convert"]
+__all__ = ["Make", "default_collate", "default_convert", "is_torch"]
+
+# (name of a dtype, array) -> what stands for the tensor in a batch.
+Make = Callable[[str, np.ndarray[Any, Any]], Any]
 
 
-def default_collate(batch: Sequence[Any]) -> Any:
+def default_collate(batch: Sequence[Any], *, make: Make = tensor_of) -> Any:
     """Samples of the same structure as one structure of batches.
 
-    Tensors and NumPy arrays of equal shapes are stacked into a tensor with a new first dimension,
-    numbers become a 1-d tensor (floats float64, ints int64, bools bool), text and bytes stay as they are;
-    mappings, tuples and lists are collated element by element. Raises TypeError for other types,
-    RuntimeError for sequences of unequal lengths.
+    Tensors, PyTorch's tensors and NumPy arrays of equal shapes are stacked into a tensor with a new first
+    dimension, numbers become a 1-d tensor (floats float64, ints int64, bools bool), text and bytes stay as
+    they are; mappings, named tuples, tuples (as lists) and lists are collated element by element. Raises
+    TypeError for other types, RuntimeError for arrays of different shapes and sequences of unequal lengths.
+
+    `make` is what makes a tensor of (name of the dtype, NumPy array).
     """
     first = batch[0]
     if isinstance(first, Tensor):
         return tt.stack(list(batch))
+    if is_torch(first):
+        return make(*array_of_torch(_stack_torch(batch)))
     if isinstance(first, np.ndarray):
-        return tt.tensor(np.stack(list(batch)))
+        return _made(_stacked(batch), make)
     if isinstance(first, np.generic):
-        return tt.tensor(np.asarray(batch))
-    if isinstance(first, bool):
-        return tt.tensor(list(batch), dtype=tt.bool)
-    if isinstance(first, int):
-        return tt.tensor(list(batch), dtype=tt.int64)
-    if isinstance(first, float):
-        return tt.tensor(list(batch), dtype=tt.float64)
+        return _made(np.asarray(batch), make)
+    for kind, dtype in ((bool, "bool"), (int, "int64"), (float, "float64")):
+        if isinstance(first, kind):
+            return make(dtype, np.array(batch, dtype))
     if isinstance(first, (str, bytes)):
         return batch
     if isinstance(first, Mapping):
-        return {key: default_collate([sample[key] for sample in batch]) for key in first}
+        return _like_mapping(
+            first, {k: default_collate([sample[k] for sample in batch], make=make) for k in first}
+        )
     if isinstance(first, Sequence):
         if any(len(sample) != len(first) for sample in batch):
             raise RuntimeError("each element in list of batch should be of equal size")
-        columns = [default_collate(column) for column in zip(*batch, strict=True)]
-        if hasattr(first, "_fields"):  # a named tuple
-            return type(first)(*columns)
-        return columns
-    raise TypeError(
+        columns = [default_collate(column, make=make) for column in zip(*batch, strict=True)]
+        return _like_sequence(first, columns)
+    raise _refused(type(first))
+
+
+def default_convert(data: Any, *, make: Make = tensor_of) -> Any:
+    """NumPy arrays and numbers and PyTorch's tensors in a sample as tensors, within mappings and sequences
+    too; all else as it is. `make` as in default_collate."""
+    if isinstance(data, (np.ndarray, np.generic)):
+        return data if data.dtype.kind in "USO" else _made(np.asarray(data), make)
+    if is_torch(data):
+        return make(*array_of_torch(data))
+    if isinstance(data, Mapping):
+        return _like_mapping(data, {k: default_convert(v, make=make) for k, v in data.items()})
+    if isinstance(data, Sequence) and not isinstance(data, (str, bytes)):
+        return _like_sequence(data, [default_convert(value, make=make) for value in data])
+    return data
+
+
+def is_torch(value: Any) -> bool:
+    """Whether it is a tensor of PyTorch's."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def _refused(kind: Any) -> TypeError:
+    return TypeError(
         "default_collate: batch must contain tensors, numpy arrays, numbers, dicts or lists; "
-        f"found {type(first)}"
+        f"found {kind}"
     )
 
 
-def default_convert(data: Any) -> Any:
-    """NumPy arrays and numbers of a sample as tensors, within mappings and sequences too; all else
-    as it is."""
-    if isinstance(data, (np.ndarray, np.generic)):
-        return data if data.dtype.kind in "USO" else tt.tensor(np.asarray(data))
-    if isinstance(data, Mapping):
-        return {key: default_convert(value) for key, value in data.items()}
-    if isinstance(data, tuple) and hasattr(data, "_fields"):
-        return type(data)(*(default_convert(value) for value in data))
-    if isinstance(data, (list, tuple)):
-        return type(data)(default_convert(value) for value in data)
-    return data
+def _made(array: np.ndarray[Any, Any], make: Make) -> Any:
+    if array.dtype.kind in "USO":
+        raise _refused(array.dtype)
+    return make(str(array.dtype), array)
+
+
+def _stacked(batch: Sequence[Any]) -> np.ndarray[Any, Any]:
+    """A new first dimension for arrays of one shape."""
+    arrays = [np.asarray(each) for each in batch]
+    _check_shapes([list(array.shape) for array in arrays])
+    return np.stack(arrays)
+
+
+def _stack_torch(batch: Sequence[Any]) -> Any:
+    import torch
+
+    _check_shapes([list(each.shape) for each in batch])
+    return torch.stack(list(batch))
+
+
+def _check_shapes(shapes: list[list[int]]) -> None:
+    for i, shape in enumerate(shapes):
+        if shape != shapes[0]:
+            raise RuntimeError(
+                f"stack expects each tensor to be equal size, but got {shapes[0]} at entry 0 and "
+                f"{shape} at entry {i}"
+            )
+
+
+def _like_mapping(sample: Mapping[Any, Any], values: dict[Any, Any]) -> Any:
+    """A mapping of the sample's type with these values; a dict where the type does not make one."""
+    try:
+        if isinstance(sample, MutableMapping):
+            clone = copy.copy(sample)
+            clone.update(values)
+            return clone
+        return type(sample)(values)  # type: ignore[call-arg]
+    except TypeError:
+        return values
+
+
+def _like_sequence(sample: Sequence[Any], values: list[Any]) -> Any:
+    """A sequence of the sample's type with these values; a list for tuples, and where the type does not
+    make one."""
+    if isinstance(sample, tuple):
+        return type(sample)(*values) if hasattr(sample, "_fields") else values
+    try:
+        if isinstance(sample, MutableSequence):
+            clone = copy.copy(sample)
+            for i, value in enumerate(values):
+                clone[i] = value
+            return clone
+        return type(sample)(values)  # type: ignore[call-arg]
+    except TypeError:
+        return values

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import multiprocessing
+import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from ._fetch import Fetcher, Recipe
 from ._random import numpy_generator
-from ._workers import Pool, fetch
-from .collate import default_collate, default_convert
+from ._workers import Epoch, Failure, Pool
 from .dataset import IterableDataset, _gather
 from .sampler import BatchSampler, RandomSampler, SequentialSampler
 
@@ -24,14 +27,27 @@ class DataLoader:
     batches are made by default_collate, or by the dataset's `gather` where it has one
     (TensorDataset: one instruction per tensor, on the daemon; workers have nothing to do there).
 
-    num_workers processes index the dataset, each up to prefetch_factor batches ahead (2 unless
-    given); the next batch is uploaded while the caller works with this one. The dataset must be
-    picklable and return NumPy arrays and numbers, not tensors: workers do not talk to the daemon.
-    collate_fn runs in the calling process, where tensors can be made. worker_init_fn(number) is
-    called in each worker first; get_worker_info() tells an IterableDataset which part is its own.
-    persistent_workers keeps the processes for the next iteration; timeout (seconds, 0: none) limits
-    the wait for a batch; multiprocessing_context is "forkserver" (default), "spawn" or "fork".
-    pin_memory is accepted and changes nothing: uploads are staged by the transport.
+    num_workers processes make the batches, each up to prefetch_factor ahead (2 unless given): dataset,
+    collate_fn and worker_init_fn run there. A worker uses no tensor's memory of this process: tensors in
+    the dataset reach it as copies, those that it makes live in a session that it opens for itself, and
+    tensors of its batches come here as arrays and are tensors of this process' session again, uploaded one
+    batch ahead. Samples of NumPy arrays, numbers or PyTorch's tensors need no session there.
+
+    Workers come from a fork server and do not run `__main__` again. What can be imported is sent to them by
+    name; classes and functions of notebooks, scripts and functions as code, where cloudpickle is installed.
+    multiprocessing_context="fork" shares this process' memory with them and sends nothing; such workers
+    make no tensors, and a lock that another thread holds is never released in them.
+
+    Each worker draws from generators of its own: `random`, NumPy's and teletensor's are seeded by a base
+    seed, drawn by `generator` for each iteration, plus the worker's number (NumPy's: derived from both), as
+    PyTorch's workers are. worker_init_fn(number) is called in each worker first; get_worker_info() tells an
+    IterableDataset which part is its own. persistent_workers keeps the processes for the next iteration;
+    timeout (seconds, 0: none) limits the wait for a batch; in_order=False hands out batches as they are
+    done. pin_memory is accepted and changes nothing: uploads are staged by the transport.
+
+    An exception in a worker is raised here, of its own type and with its traceback in the text, in the
+    place of its batch; the next one can still be asked for. RuntimeError where a worker dies, with its pid
+    and exit code or signal, and after `timeout`. TypeError for what cannot be sent to workers.
 
     >>> data = tt.utils.data.TensorDataset(tt.arange(5), tt.arange(5) * 10)
     >>> for x, y in tt.utils.data.DataLoader(data, batch_size=2):
@@ -85,7 +101,8 @@ class DataLoader:
                 "multiprocessing_context can only be used with multi-process loading "
                 "(num_workers > 0), but got num_workers=0"
             )
-        self._iterable = isinstance(dataset, IterableDataset)
+        _check_context(multiprocessing_context)
+        self._iterable = _is_stream(dataset)
         if self._iterable and (shuffle or sampler is not None or batch_sampler is not None):
             raise ValueError(
                 "DataLoader with IterableDataset: expected unspecified shuffle, sampler and "
@@ -126,91 +143,55 @@ class DataLoader:
         self.generator = generator
         self.prefetch_factor = 2 if prefetch_factor is None and num_workers else prefetch_factor
         self.persistent_workers = persistent_workers
+        self.in_order = in_order
         self._pool: Pool | None = None
 
     def __iter__(self) -> Iterator[Any]:
-        if self._iterable:
-            return self._ahead(None) if self.num_workers else self._iterate_stream()
-        if self.batch_sampler is not None:
-            return self._iterate_batches(self.batch_sampler)
-        if self.num_workers:
-            return self._ahead((index,) for index in self.sampler or ())
-        return self._iterate_samples()
+        if self._pool is not None and not self._pool.closed:
+            return _Ahead(Epoch(self._pool, self._tasks(), self.in_order))
+        # Drawn before the order, also without workers: the order does not depend on their number.
+        base_seed = int(numpy_generator(self.generator).integers(2**63 - max(self.num_workers, 1)))
+        if not self.num_workers:
+            return map(Fetcher(self._recipe), self._tasks())
+        tasks = self._tasks()
+        if self._recipe.batched and not self._iterable and self.collate_fn is None:
+            first = list(itertools.islice(tasks, 1))
+            batch = _gather(self.dataset, list(first[0])) if first else None
+            if batch is not None:
+                return itertools.chain([batch], map(Fetcher(self._recipe), tasks))
+            tasks = itertools.chain(first, tasks)
+        return self._ahead(base_seed, tasks)
 
-    @property
-    def _collate(self) -> Callable[[list[Any]], Any]:
-        return default_collate if self.collate_fn is None else self.collate_fn
-
-    def _iterate_batches(self, batches: Iterable[Sequence[int]]) -> Iterator[Any]:
-        rest = iter(batches)
-        for indices in rest:
-            batch = _gather(self.dataset, indices) if self.collate_fn is None else None
-            if batch is None and self.num_workers:
-                yield from self._ahead(map(list, itertools.chain([indices], rest)))
-                return
-            yield self._collate(fetch(self.dataset, list(indices))) if batch is None else batch
-
-    def _iterate_samples(self) -> Iterator[Any]:
-        for index in self.sampler or ():
-            sample = self.dataset[index]
-            yield sample if self.collate_fn is None else self.collate_fn(sample)
-
-    def _iterate_stream(self) -> Iterator[Any]:
-        if self.batch_size is None:
-            for sample in self.dataset:
-                yield sample if self.collate_fn is None else self.collate_fn(sample)
-            return
-        stream = iter(self.dataset)
-        while batch := list(itertools.islice(stream, self.batch_size)):
-            if len(batch) < self.batch_size and self.drop_last:
-                return
-            yield self._collate(batch)
-
-    # ---- with workers
-
-    def _open(self) -> Pool:
-        if self._pool is not None:
-            return self._pool
+    def _ahead(self, base_seed: int, tasks: Iterator[Any]) -> _Ahead:
         pool = Pool(
-            self.dataset,
+            self._recipe,
             self.num_workers,
             context=self.multiprocessing_context,
             start=self.worker_init_fn,
+            base_seed=base_seed,
             timeout=self.timeout,
             prefetch=self.prefetch_factor or 2,
-            stream=self._iterable,
-            batch_size=self.batch_size,
-            drop_last=self.drop_last,
         )
         if self.persistent_workers:
             self._pool = pool
-        return pool
+        return _Ahead(Epoch(pool, tasks, self.in_order))
 
-    def _ahead(self, batches: Iterator[Any] | None) -> Iterator[Any]:
-        """Batches whose samples workers fetch. One more than was asked for is made, so that its
-        upload runs while the caller trains."""
-        one_by_one = self.batch_size is None and self.batch_sampler is None
-        seed = int(numpy_generator(self.generator).integers(2**31))
-        pool = self._open()
-        made: list[Any] = []
-        try:
-            for samples in pool.run(batches, seed):
-                if not one_by_one:
-                    made.append(self._collate(samples))
-                elif self.collate_fn is None:
-                    made.append(default_convert(samples))
-                else:
-                    made.append(self.collate_fn(samples))
-                if len(made) > 1:
-                    yield made.pop(0)
-            yield from made
-        except BaseException:
-            self._pool = None
-            pool.close()
-            raise
-        finally:
-            if pool is not self._pool:
-                pool.close()
+    @property
+    def _recipe(self) -> Recipe:
+        return Recipe(
+            self.dataset,
+            self._iterable,
+            self.collate_fn,
+            self.batch_size is not None or self.batch_sampler is not None,
+            self.batch_size or 1,
+            self.drop_last,
+        )
+
+    def _tasks(self) -> Iterator[Any]:
+        """The indices of each batch, or of each sample; of a stream None, without an end."""
+        if self._iterable:
+            return itertools.repeat(None)
+        return iter(self.sampler or () if self.batch_sampler is None else self.batch_sampler)
 
     def __len__(self) -> int:
         if self._iterable:
@@ -221,3 +202,49 @@ class DataLoader:
         if self.batch_sampler is not None:
             return len(self.batch_sampler)  # type: ignore[arg-type]
         return len(self.sampler)  # type: ignore[arg-type]
+
+
+class _Ahead:
+    """The batches of an epoch, made one more than was asked for, so that its upload runs while the caller
+    works with this one."""
+
+    def __init__(self, epoch: Epoch) -> None:
+        self._epoch: Epoch | None = epoch
+        self._made: deque[Any] = deque()
+
+    def __iter__(self) -> _Ahead:
+        return self
+
+    def __next__(self) -> Any:
+        while len(self._made) < 2 and self._epoch is not None:
+            try:
+                self._made.append(next(self._epoch))
+            except StopIteration:
+                self._epoch = None  # and with it the workers, unless they are persistent
+        if not self._made:
+            raise StopIteration
+        batch = self._made.popleft()
+        if isinstance(batch, Failure):
+            batch.reraise()
+        return batch
+
+
+def _is_stream(dataset: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return isinstance(dataset, IterableDataset) or (
+        torch is not None and isinstance(dataset, torch.utils.data.IterableDataset)
+    )
+
+
+def _check_context(context: Any) -> None:
+    methods = multiprocessing.get_all_start_methods()
+    if isinstance(context, str) and context not in methods:
+        raise ValueError(
+            "multiprocessing_context option should specify a valid start method in "
+            f"{methods!r}, but got multiprocessing_context={context!r}"
+        )
+    if not (context is None or isinstance(context, str) or hasattr(context, "Process")):
+        raise TypeError(
+            "multiprocessing_context option should be a valid context object or a string specifying "
+            f"the start method, but got multiprocessing_context={context}"
+        )

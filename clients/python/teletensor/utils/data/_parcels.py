@@ -1,0 +1,145 @@
+"""What a DataLoader and its worker processes send each other: pickles, in which tensors are host arrays.
+
+Pickles go between a program and processes that it has started, over pipes of its own; nothing that comes
+from a file or from a daemon is read as one. With cloudpickle, classes and functions that no other process
+can import (of a notebook, of a script, of a function) travel as their code.
+"""
+
+from __future__ import annotations
+
+import collections
+import copyreg
+import functools
+import io
+import pickle
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import numpy as np
+
+import teletensor as tt
+
+from ... import _core
+from ..._arrays import array_of, tensor_of
+from ..._tensor import Tensor
+
+__all__ = ["HostTensor", "Parcel", "loads", "write"]
+
+
+class HostTensor:
+    """A tensor to be made where the batch arrives: by then it is one."""
+
+    def __init__(self, dtype: str, array: np.ndarray[Any, Any]) -> None:
+        if not isinstance(getattr(tt, dtype, None), tt.dtype):
+            raise TypeError(f"tensor: NumPy dtype {dtype} has no counterpart here")
+        self._parts = dtype, array
+
+    def __reduce__(self) -> Any:
+        return tensor_of, self._parts
+
+
+def write(value: Any, file: io.BytesIO, by_value: bool = True) -> None:
+    """Appends the pickle of `value`; by_value: classes and functions that cannot be imported as code, where
+    there is cloudpickle. Raises what the value's parts raise where they cannot be pickled."""
+    _pickler_type(by_value)(file, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
+
+
+loads = pickle.loads
+
+
+class Parcel:
+    """A value for a worker: pickled when the worker's process starts, read when the worker opens it. A
+    worker that is forked from the program has the value itself."""
+
+    def __init__(self, value: Any, packed: bytes | None = None) -> None:
+        self._value, self._packed = value, packed
+
+    def __reduce__(self) -> Any:
+        file = io.BytesIO()
+        try:
+            write(self._value, file)
+        except Exception as error:
+            raise TypeError(
+                "DataLoader: the dataset, collate_fn or worker_init_fn cannot be sent to worker processes: "
+                f"{type(error).__name__}: {error}. {_cure()}"
+            ) from error
+        return Parcel, (None, file.getvalue())
+
+    def open(self) -> Any:
+        """The value."""
+        return self._value if self._packed is None else loads(self._packed)
+
+
+def _cure() -> str:
+    forked = (
+        'num_workers=0 sends nothing, nor does multiprocessing_context="fork", whose workers make no '
+        "tensors"
+    )
+    if _cloudpickle() is not None:
+        return forked
+    return (
+        "Classes and functions of a notebook, of a script or of a function need the package cloudpickle "
+        f"(pip install cloudpickle), or a module to be imported from; {forked}"
+    )
+
+
+def _cloudpickle() -> Any:
+    try:
+        import cloudpickle
+    except ImportError:
+        return None
+    return cloudpickle
+
+
+@functools.cache
+def _pickler_type(by_value: bool) -> Any:
+    cloudpickle = _cloudpickle() if by_value else None
+    base: Any = pickle.Pickler if cloudpickle is None else cloudpickle.Pickler
+
+    class Pickler(base):  # type: ignore[misc]
+        """Tensors as arrays, synchronized objects of multiprocessing; PyTorch's tensors by value."""
+
+        @property
+        def dispatch_table(self) -> Any:
+            own = copyreg.dispatch_table if cloudpickle is None else base.dispatch_table
+            return collections.ChainMap({}, own, _of_multiprocessing())
+
+        def reducer_override(self, obj: Any) -> Any:
+            reduced = _reduced(obj)
+            if reduced is NotImplemented and cloudpickle is not None:
+                return super().reducer_override(obj)
+            return reduced
+
+    return Pickler
+
+
+def _of_multiprocessing() -> dict[Any, Any]:
+    """How connections, shared numbers and the like are pickled. (PyTorch's entries, which share memory as
+    long as the sender lives, stay out.)"""
+    table = ForkingPickler(io.BytesIO()).dispatch_table
+    return {kind: how for kind, how in table.items() if not kind.__module__.startswith("torch")}
+
+
+def _reduced(obj: Any) -> Any:
+    if isinstance(obj, Tensor):
+        rest = (type(obj), str(obj.device), obj.requires_grad and obj.is_leaf)
+        return _tensor, (*array_of(obj), *rest)
+    if isinstance(obj, tt.dtype):
+        return _dtype, (str(obj).rpartition(".")[2],)
+    if isinstance(obj, tt.device):
+        return _core.device, (str(obj),)
+    return NotImplemented
+
+
+def _tensor(
+    dtype: str, array: np.ndarray[Any, Any], kind: type[Tensor], device: str, requires_grad: bool
+) -> Tensor:
+    made = tensor_of(dtype, array, device)
+    out = made if kind is Tensor else kind(made)
+    if out.requires_grad != requires_grad:
+        out.requires_grad = requires_grad
+    return out
+
+
+def _dtype(name: str) -> Any:
+    return getattr(tt, name)
