@@ -78,7 +78,8 @@ core::Result<Hello> read_hello(const v1::HelloRequest& request, const ops::Catal
         low == high ? std::to_string(low) : std::to_string(low) + " to " + std::to_string(high);
     return Status(Code::kFailedPrecondition, "the client speaks protocol " + spoken + ", server " +
                                                  facts.version + " speaks " +
-                                                 std::to_string(wire::kProtocol));
+                                                 std::to_string(wire::kProtocol) +
+                                                 ": install client and daemon of one version");
   }
   if (!good_name(request.session_name()) || !good_name(request.client_version())) {
     return core::invalid("session name and client version: at most " + std::to_string(kMaxName) +

@@ -166,8 +166,9 @@ struct Options {
 
 class Connection {
  public:
-  // "host:port", "unix:/path" or a path. Off loopback the connection is TLS; "tls://host:port"
-  // always is. Throws Error: kInvalid for an address, a token or a file that is none.
+  // "host:port", "unix:/path" or a path. Off loopback, and where `ca` or `certificate` is given,
+  // the connection is TLS; "tls://host:port" always is. Throws Error: kInvalid for an address, a
+  // token or a file that is none, and what gRPC says at once where no daemon can be reached.
   static Connection open(const std::string& address, const Options& options = {});
 
   const std::string& name() const;

@@ -252,14 +252,15 @@ TEST_F(CppClient, ADaemonThatStopsIsAnError) {
               options.timeout = 0.2;
               open(options);
             }).code(),
-            4);
+            Error::kLost);
 }
 
 TEST(CppAddress, WhatIsNoneIsRefusedBeforeGrpcSeesIt) {
   Options options;
   options.timeout = 0.1;
-  for (const char* bad : {"", "nowhere", "127.0.0.1", "127.0.0.1:99999", "127.0.0.1:", ":1",
-                          "127.0.0.1:1x", "tls://host:0", "unix:"}) {
+  for (const char* bad :
+       {"", "nowhere", "127.0.0.1", "127.0.0.1:99999", "127.0.0.1:", ":1", "127.0.0.1:1x",
+        "tls://host:0", "unix:", "http://localhost:1", "tcp://localhost:1"}) {
     const Error error = error_of([&] { Connection::open(bad, options); });
     EXPECT_EQ(error.code(), Error::kInvalid) << bad;
     EXPECT_THAT(error.what(), HasSubstr("address \"" + std::string(bad) + "\": ")) << bad;
@@ -284,6 +285,9 @@ TEST(CppAddress, EncryptedUnlessItStaysOnThisMachine) {
                           "[2001:db8::1]:1", "localhost.example.org:1"}) {
     EXPECT_TRUE(credentials_of(far, {}).tls) << far;
   }
+  Options options;
+  options.ca = "/proc/self/comm";  // any text
+  EXPECT_TRUE(credentials_of("localhost:1", options).tls);
 }
 
 TEST_F(CppClient, ATokenThatNoHeaderCanHoldIsAnError) {

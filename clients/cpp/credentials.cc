@@ -69,6 +69,21 @@ std::string token_of(std::string token) {
   return token;
 }
 
+void check_scheme(const std::string& address, const std::string& target) {
+  const std::size_t end = target.find("://");
+  if (end == std::string::npos) return;
+  const std::string scheme = target.substr(0, end);
+  if (scheme == "http" || scheme == "https") {
+    refuse(
+        "address \"" + address.substr(0, 200) +
+        "\": a client does not speak HTTP, which is for the dashboard (--http); give the address "
+        "of --listen, which teletensord prints as tcp= when it is ready");
+  }
+  refuse("address \"" + address.substr(0, 200) + "\": an address does not begin with " +
+         scheme.substr(0, 20) +
+         "://; write host:port (TLS unless the host is this machine) or tls://host:port");
+}
+
 void check_port(const std::string& address, const std::string& target) {
   const std::size_t colon = target.rfind(':');
   int port = 0;
@@ -103,13 +118,13 @@ Credentials credentials_of(const std::string& address, const Options& options) {
   }
   const bool encrypted = address.starts_with("tls://");
   found.target = encrypted ? address.substr(6) : address;
+  check_scheme(address, found.target);
   check_port(address, found.target);
-  found.tls = encrypted || !is_loopback(found.target.substr(0, found.target.rfind(':')));
-  if (found.tls) {
-    found.authorities = pem(options.ca, "TELETENSOR_CA");
-    found.certificate = pem(options.certificate, "TELETENSOR_CERT");
-    found.key = pem(options.key, "TELETENSOR_KEY");
-  }
+  found.authorities = pem(options.ca, "TELETENSOR_CA");
+  found.certificate = pem(options.certificate, "TELETENSOR_CERT");
+  found.key = pem(options.key, "TELETENSOR_KEY");
+  found.tls = encrypted || !is_loopback(found.target.substr(0, found.target.rfind(':'))) ||
+              !found.authorities.empty() || !found.certificate.empty();
   return found;
 }
 

@@ -1,5 +1,5 @@
 // How a client reaches a daemon and says who it is: the address, TLS, the token. A connection is
-// encrypted unless it stays on this machine.
+// encrypted unless it stays on this machine and neither an authority nor a certificate is given.
 #pragma once
 
 #include <string>

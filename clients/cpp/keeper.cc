@@ -49,6 +49,12 @@ bool Keeper::is_cut(const Status& status, const std::string& word) {
          code == Code::kDeadlineExceeded || code == Code::kInternal || code == Code::kUnavailable;
 }
 
+bool Keeper::is_refused(const Status& status) {
+  const std::string& text = status.message();
+  return text.find("refused") != std::string::npos ||
+         text.find("No such file") != std::string::npos;
+}
+
 void Keeper::lost(const Status& status, const std::string& word) {
   std::string text = status.ok() ? "the daemon ended it" : status.message();
   text += " [" + (word.empty() ? std::string("connection") : word) + "]";
@@ -113,9 +119,7 @@ std::shared_ptr<StreamEnd> Keeper::again(const StreamEnd& before) {
       return end;
     }
     const auto now = steady_clock::now();
-    const std::string& text = status.message();
-    const bool refused =
-        text.find("refused") != std::string::npos || text.find("No such file") != std::string::npos;
+    const bool refused = is_refused(status);
     refused_since = refused ? std::min(refused_since, now) : steady_clock::time_point::max();
     if (before.word() == "restart" || word == "restart") patience = seconds(lease_seconds_);
     const bool gone = refused && now - refused_since > patience;

@@ -28,6 +28,8 @@ class Keeper {
 
   // The connection's end, not the session's.
   static bool is_cut(const Status& status, const std::string& word);
+  // Nobody listens there.
+  static bool is_refused(const Status& status);
   // Cuts the stream; no more attempts.
   void stop();
   // Runs a bulk call, again where the connection's end has cut it and the session is attached

@@ -21,6 +21,9 @@ namespace {
 
 // Seconds, twice; then the session stays until its lease is over.
 constexpr double kCloseTimeout = 3;
+// That often a daemon is asked for where nothing listens.
+constexpr int kStartingTries = 10;
+constexpr std::chrono::milliseconds kStartingPause{100};
 
 std::string random_bytes() {
   std::random_device device;
@@ -55,6 +58,16 @@ Channel open_channel(const Credentials& credentials) {
   const tt_wire_tls tls{text(credentials.authorities), text(credentials.certificate),
                         text(credentials.key)};
   return Channel(*teletensor_wire(), credentials.target, credentials.tls ? &tls : nullptr);
+}
+
+// What the daemon answers to Hello. Where nothing listens it is asked again for a moment: it may be
+// about to start.
+core::Result<std::string> first_reply(Channel& channel, const std::string& hello, double timeout) {
+  for (int tries = 1;; ++tries) {
+    auto reply = channel.unary("/teletensor.v1.Compute/Hello", hello, timeout, false, {});
+    if (tries == kStartingTries || !Keeper::is_refused(reply.status())) return reply;
+    std::this_thread::sleep_for(kStartingPause);
+  }
 }
 
 // What the daemon takes from a right client; from another one it ends the session.
@@ -182,12 +195,12 @@ ConnectionState::ConnectionState(const std::string& address, const Options& opti
   asked.memory = options.memory;
   asked.lease_seconds = options.lease;
   describe_this_process(asked);
-  const auto reply = channel.unary("/teletensor.v1.Compute/Hello",
-                                   encode_hello(asked, ops::catalog()), timeout, true, {});
+  const std::string request = encode_hello(asked, ops::catalog());
+  const auto reply = first_reply(channel, request, timeout);
   const Code code = reply.status().code();
   if (code == Code::kUnavailable || code == Code::kDeadlineExceeded) {
     throw Error(static_cast<int>(code),
-                "no teletensord answers at " + address + " (" + reply.status().message() + ")");
+                "no teletensord answers at " + address + ": " + reply.status().message());
   }
   raise_if(reply.status());
   raise_if(decode_hello(*reply, hello));

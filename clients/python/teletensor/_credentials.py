@@ -2,25 +2,30 @@
 channel and the metadata of its calls.
 
 A connection is encrypted unless it stays on this machine: "host:port" means TLS where host is not
-loopback, "tls://host:port" always.
+loopback, or where an authority or a certificate is given; "tls://host:port" always.
 """
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import os
 import pathlib
+import stat
 import urllib.parse
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ._notices import tell
+
 if TYPE_CHECKING:
     import grpc
 
-__all__ = ["Credentials", "credentials_of"]
+__all__ = ["Credentials", "credentials_of", "token_file_warning"]
 
 Path = str | os.PathLike[str]
+_EXPECTED = "expected host:port (1 to 65535), tls://host:port, unix:/path or a path"
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,11 @@ class Credentials:
     ca: bytes | None = field(default=None, repr=False)  # None: the system's authorities
     certificate: bytes | None = field(default=None, repr=False)  # of this client (mTLS)
     key: bytes | None = field(default=None, repr=False)
+    # Where that is from, for messages.
+    ca_file: str = field(default="", repr=False, compare=False)
+    certificate_files: tuple[str, str] | None = field(default=None, repr=False, compare=False)
+    token_source: str = field(default="", repr=False, compare=False)
+    tls_reason: str = field(default="", repr=False, compare=False)  # "": the host is not this machine
 
     def channel(self, options: Sequence[tuple[str, str | int]]) -> grpc.Channel:
         """A channel of grpcio's."""
@@ -58,19 +68,38 @@ def _loopback(host: str) -> bool:
         return False
 
 
-def _token(given: str | None) -> str | None:
-    """The argument, TELETENSOR_TOKEN, or what the file TELETENSOR_TOKEN_FILE holds."""
+def _token(given: str | None) -> tuple[str | None, str]:
+    """The argument, TELETENSOR_TOKEN, or what the file TELETENSOR_TOKEN_FILE holds; and which it is."""
+    source = "the argument token"
     if given is None:
-        given = os.environ.get("TELETENSOR_TOKEN")
+        given, source = os.environ.get("TELETENSOR_TOKEN"), "TELETENSOR_TOKEN"
     path = os.environ.get("TELETENSOR_TOKEN_FILE")
     if given is None and path:
-        given = pathlib.Path(path).read_text(encoding="ascii", errors="replace")
+        given, source = pathlib.Path(path).read_text(encoding="ascii", errors="replace"), path
+        _warn_of(path)
     if given is not None and not isinstance(given, str):
         raise TypeError("a token is text")
     given = given.strip() if given else None
     if given and not (given.isascii() and given.isprintable() and len(given) <= 1000):
         raise ValueError("a token is printable ASCII on one line, at most 1,000 characters")
-    return given or None
+    return (given, source) if given else (None, "")
+
+
+def token_file_warning(source: str) -> str:
+    """What is wrong with the mode of the file that a token is from; "": nothing, or it is from no file."""
+    try:
+        mode = os.stat(source).st_mode
+    except (OSError, ValueError):
+        return ""
+    if not mode & (stat.S_IRGRP | stat.S_IROTH):
+        return ""
+    return f"other users can read {source} (mode {stat.S_IMODE(mode):04o}): chmod 600 {source}"
+
+
+@functools.cache  # once a process
+def _warn_of(path: str) -> None:
+    if warning := token_file_warning(path):
+        tell("the token may be known to others: %s", warning)
 
 
 def _check(address: str) -> None:
@@ -85,34 +114,62 @@ def _check(address: str) -> None:
             raise ValueError(f"address {address!r}: gRPC cannot name the path of a socket that has a comma "
                              "or a NUL byte")
         return
+    scheme, separator, rest = address.partition("://")
+    if separator and scheme != "tls":
+        raise ValueError(f"address {address[:200]!r}: {_scheme(scheme, rest)}")
     host, _, port = address.removeprefix("tls://").rpartition(":")
     number = int(port[:9]) if port.isascii() and port.isdecimal() else 0
     if not (host and host.isprintable() and 0 < number < 65536):
-        raise ValueError(f"address {address[:200]!r}: expected host:port (1 to 65535), tls://host:port, "
-                         f"unix:/path or a path")
+        raise ValueError(f"address {address[:200]!r}: {_EXPECTED}")
 
 
-def _pem(given: Path | None, variable: str) -> bytes | None:
-    path = given if given is not None else os.environ.get(variable)
-    return pathlib.Path(path).read_bytes() if path else None
+def _scheme(scheme: str, rest: str) -> str:
+    """What is wrong with "scheme://rest"."""
+    if scheme.lower() in ("http", "https"):
+        return ("a client does not speak HTTP, which is for the dashboard (--http); give the address of "
+                "--listen, which teletensord prints as tcp= when it is ready")
+    place = rest.partition("/")[0][:100] or "host:port"
+    return (f"an address does not begin with {scheme[:20]}://; write {place} (TLS unless the host is this "
+            f"machine) or tls://{place}")
+
+
+def _pem(given: Path | None, variable: str) -> tuple[bytes | None, str]:
+    """The text, and the file's name."""
+    path = os.fspath(given) if given is not None else os.environ.get(variable)
+    return (pathlib.Path(path).read_bytes(), path) if path else (None, "")
+
+
+def _why_tls(address: str, ca_file: str, certificate_file: str) -> str | None:
+    """Why a connection over TCP is encrypted ("": the host is not this machine); None: it is not."""
+    if address.startswith("tls://"):
+        return "the address tls://"
+    if not _loopback(address.rpartition(":")[0]):
+        return ""
+    if ca_file:
+        return f"the authority {ca_file}"
+    return f"the certificate {certificate_file}" if certificate_file else None
 
 
 def credentials_of(address: str, token: str | None = None, ca: Path | None = None,
                    cert: tuple[Path, Path] | None = None) -> Credentials:
     """The credentials for "host:port", "tls://host:port", "unix:/path" or a path.
 
-    Files that are not given are those that TELETENSOR_CA, TELETENSOR_CERT and TELETENSOR_KEY name.
+    Files that are not given are those that TELETENSOR_CA, TELETENSOR_CERT and TELETENSOR_KEY name; "" is
+    no file.
     """
-    token = _token(token)
+    token, source = _token(token)
     if address.startswith("/"):
         address = "unix:" + address
     _check(address)
     if address.startswith("unix:"):
         path = os.fsencode(address.removeprefix("unix:"))
-        return Credentials("unix:" + urllib.parse.quote(path), False, token)
+        return Credentials("unix:" + urllib.parse.quote(path), False, token, token_source=source)
     target = address.removeprefix("tls://")
-    if target == address and _loopback(address.rpartition(":")[0]):
-        return Credentials(target, False, token)
-    certificate, key = cert if cert is not None else (None, None)
-    return Credentials(target, True, token, _pem(ca, "TELETENSOR_CA"),
-                       _pem(certificate, "TELETENSOR_CERT"), _pem(key, "TELETENSOR_KEY"))
+    authority, ca_file = _pem(ca, "TELETENSOR_CA")
+    certificate, certificate_file = _pem(cert and cert[0], "TELETENSOR_CERT")
+    key, key_file = _pem(cert and cert[1], "TELETENSOR_KEY")
+    reason = _why_tls(address, ca_file, certificate_file)
+    if reason is None:
+        return Credentials(target, False, token, token_source=source)
+    return Credentials(target, True, token, authority, certificate, key, ca_file,
+                       (certificate_file, key_file) if certificate and key else None, source, reason)

@@ -54,11 +54,13 @@ class GrpcioTransport(Transport):
 
     def __init__(self, address: str, credentials: Credentials, timeout: float) -> None:
         super().__init__(address, credentials, timeout)
-        local = credentials.target.startswith("unix:")
-        options = _CHANNEL_OPTIONS + ([] if local else _KEEPALIVE)
-        self._channel: Any = shielded(lambda _: credentials.channel(options),
-                                      lambda channel: channel.close())
+        self._channel: Any = self._connect()
         self._writers: list[threading.Event] = []
+
+    def _connect(self) -> Any:
+        local = self.credentials.target.startswith("unix:")
+        options = _CHANNEL_OPTIONS + ([] if local else _KEEPALIVE)
+        return shielded(lambda _: self.credentials.channel(options), lambda channel: channel.close())
 
     @property
     def channel(self) -> Any:
@@ -85,7 +87,10 @@ class GrpcioTransport(Transport):
         return shielded(work)
 
     def connect_again(self) -> None:
-        pass  # it tries by itself
+        if self._writers:  # it tries by itself
+            return
+        self.channel.close()  # its pauses grow with every attempt
+        self._channel = self._connect()
 
     def open_stream(self, owner: weakref.ref[_core.Session], attach: int, stream: int) -> Any:
         def work(calls: Calls) -> Any:

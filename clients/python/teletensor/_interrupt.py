@@ -31,8 +31,8 @@ from ._errors import TeletensorError
 if TYPE_CHECKING:
     from ._session import Session
 
-__all__ = ["Calls", "Dropped", "cleaner", "drop", "forget", "later", "listen", "request", "shielded",
-           "watch"]
+__all__ = ["Calls", "Dropped", "Pending", "cleaner", "drop", "forget", "later", "listen", "request",
+           "shielded", "watch"]
 
 T = TypeVar("T")
 Work = Callable[[], object]
@@ -228,6 +228,31 @@ def _forked() -> None:
 
 
 os.register_at_fork(after_in_child=_forked)
+
+
+class Pending(Generic[T]):
+    """work(), begun on another thread, whether or not its result is waited for."""
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        self._ends: queue.SimpleQueue[tuple[list[T], BaseException | None]] = queue.SimpleQueue()
+
+        def run() -> None:
+            try:
+                self._ends.put(([work()], None))
+            except BaseException as error:
+                self._ends.put(([], error))
+
+        later(run)
+
+    def result(self, seconds: float | None = None) -> T:
+        """What work() returns, or raises. TimeoutError: it has not come to its end."""
+        try:
+            found, error = self._ends.get(timeout=seconds)
+        except queue.Empty:
+            raise TimeoutError from None
+        if error is not None:
+            raise error
+        return found[0]
 
 
 def later(work: Work) -> None:

@@ -13,16 +13,18 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ._admin import Admin, bytes_text
+from ._credentials import credentials_of
 from ._daemon import runtime_dir
+from ._reach import fault_of
 from ._session import connect
 from ._transport import PERMISSION_DENIED, CallError, Transport, open_transport
 
-__all__ = ["add_commands", "address_of", "transport", "with_address"]
+__all__ = ["add_commands", "explained", "transport", "with_address"]
 
 _MOST = 2**31 - 1
 
 
-def address_of(given: str | None) -> str:
+def _address_of(given: str | None) -> str:
     """The daemon that people mean: --address, TELETENSOR_ADDRESS, this user's socket."""
     return given or os.environ.get("TELETENSOR_ADDRESS") or f"unix:{runtime_dir()}/teletensor.sock"
 
@@ -39,7 +41,7 @@ def with_address(parser: argparse.ArgumentParser, table: bool = False) -> argpar
 @contextlib.contextmanager
 def transport(args: argparse.Namespace) -> Iterator[Transport]:
     """A connection to the daemon that the arguments name."""
-    connection = open_transport(address_of(args.address), timeout=3.0)
+    connection = open_transport(_address_of(args.address), timeout=3.0)
     try:
         yield connection
     finally:
@@ -48,6 +50,14 @@ def transport(args: argparse.Namespace) -> Iterator[Transport]:
 
 def _used(session: dict[str, Any], field: str = "used") -> int:
     return sum(m[field] for m in session["memory"])
+def explained(given: str | None, error: CallError) -> str:
+    """Why a call to the daemon that people mean has failed."""
+    if not error.unreachable:
+        return str(error)
+    address = _address_of(given)
+    return f"no teletensord answers at {address}: {fault_of(credentials_of(address)) or error}"
+
+
 
 
 def _token(args: argparse.Namespace) -> int:

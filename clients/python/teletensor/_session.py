@@ -474,10 +474,11 @@ def connect(address: str | os.PathLike[str] | None = None, *, token: str | None 
     Without `address`: TELETENSOR_ADDRESS, else this user's running daemon (its UNIX socket), else an
     embedded one, spawned for this user and gone with its last client (its binary: TELETENSORD, else one
     beside this package, else on PATH). `address` is "host:port",
-    "unix:/path" or a path; off loopback the connection is TLS ("tls://host:port" always is), checked
-    against the authorities in the file `ca` (TELETENSOR_CA, else the system's), with the client's own
-    certificate and key of `cert` where the daemon asks for one (TELETENSOR_CERT, TELETENSOR_KEY).
-    `token` says who this is (TELETENSOR_TOKEN, TELETENSOR_TOKEN_FILE). `memory`: bytes asked for on
+    "unix:/path" or a path. Off loopback, and where `ca` or `cert` is given, the connection is TLS
+    ("tls://host:port" always is), checked against the authorities in the file `ca` (TELETENSOR_CA, else
+    the system's), with the client's own certificate and key of `cert` where the daemon asks for one
+    (TELETENSOR_CERT, TELETENSOR_KEY). `token` says who this is (TELETENSOR_TOKEN,
+    TELETENSOR_TOKEN_FILE). `memory`: bytes asked for on
     each device (0: what the daemon allows).
 
     `name`: where this process has an open session of that name at that address, this is returned, with
@@ -486,7 +487,9 @@ def connect(address: str | os.PathLike[str] | None = None, *, token: str | None 
     `kept()`, its quota and queue stay, and the program that had it, if it still runs, gets
     SessionLostError. A session with a name outlives its program; `Session.close` ends it.
 
-    Raises SessionLostError where nobody answers, RefusedError where the daemon says no.
+    Raises SessionLostError where no daemon answers, with the cause and its cure: within about a second
+    where nothing listens (a daemon may be about to start), and after 10 s where the network drops what is
+    sent. Raises RefusedError where the daemon says no, ValueError for what is no address.
     """
     try:
         quota = operator.index(memory)
@@ -501,7 +504,7 @@ def connect(address: str | os.PathLike[str] | None = None, *, token: str | None 
     if _usual is not None and (address, token, ca, cert) == (None, None, None, None):
         place, credentials = _usual
     else:
-        place = _place(address)
+        place = place_of(address)
         credentials = credentials_of(place, token, ca, cert)
     made: list[Session] = []
     put = _interrupt.cleaner()
@@ -511,7 +514,9 @@ def connect(address: str | os.PathLike[str] | None = None, *, token: str | None 
             if earlier is not None and not fresh:
                 session = earlier
             else:
-                session = Session(open_transport(place, credentials), asked, quota, made)
+                transport = open_transport(place, credentials)
+                transport.restarting = _is_away(credentials)
+                session = Session(transport, asked, quota, made)
                 if earlier is not None:  # this process may not have heard yet that it was taken over
                     earlier._asked = ""
         session._owned = 1
@@ -567,7 +572,7 @@ def interrupt(name: str, address: str | None = None) -> None:
     """
     if not _name("interrupt", name):
         raise ValueError("interrupt: a session is found by its name, and '' is none")
-    transport = open_transport(_place(address))
+    transport = open_transport(place_of(address))
     try:
         transport.interrupt_named(name)
     finally:
@@ -593,6 +598,12 @@ def usual(way: Way | None) -> None:
 
 
 _refusal: str | None = None
+
+def _is_away(credentials: Credentials) -> bool:
+    """A session of this process waits for the daemon at that address."""
+    return any(session._transport.credentials == credentials and session._transport.away > 0
+               for session in _all_open())
+
 
 
 def refuse(reason: str) -> None:
@@ -667,7 +678,7 @@ def set_strict(on: bool = True) -> None:
 # ---------------------------------------------------------------- finding a daemon
 
 
-def _place(address: str | os.PathLike[str] | None) -> str:
+def place_of(address: str | os.PathLike[str] | None) -> str:
     """The address that connect() means."""
     address = os.fsdecode(address) if address is not None else None
     address = address or os.environ.get("TELETENSOR_ADDRESS")

@@ -16,7 +16,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from . import _core
 from ._credentials import Credentials, credentials_of
@@ -27,9 +27,13 @@ from ._errors import (
     SessionLostError,
     TeletensorError,
 )
-from ._interrupt import cleaner, shielded
+from ._interrupt import Pending, cleaner, shielded
+from ._notices import tell
 from ._protowire import Message, decode, encode
 from ._reattach import GONE, Attached, AttachError, End, Keeper
+
+if TYPE_CHECKING:
+    from ._reach import Fault
 
 __all__ = ["PERMISSION_DENIED", "CallError", "Greeting", "Transport", "device_number", "late_error",
            "open_transport"]
@@ -38,6 +42,10 @@ PERMISSION_DENIED = 7
 
 _CANCELLED, _UNKNOWN, _DEADLINE, _EXHAUSTED, _UNIMPLEMENTED, _UNAVAILABLE = 1, 2, 4, 8, 12, 14
 _TRIES = 200
+_UNAUTHENTICATED = 16
+# That often a daemon is asked for where nothing listens.
+_STARTING_TRIES, _STARTING_PAUSE = 10, 0.1  # seconds
+_SILENCE = 1.5  # seconds after which a cause is looked for
 _T = TypeVar("_T")
 # Seconds in which a busy daemon, or one that starts again, hears that the session is closed. Else it
 # stays until its lease is over.
@@ -148,6 +156,7 @@ class Transport(ABC):
         self._uploads = itertools.count(1)
         self._closing, self._over = threading.Lock(), False
         self._opened = False  # a session that was not there before
+        self.restarting = False  # the daemon was there a moment ago: hello() waits for it
         self._stream_of: Callable[[], _core.Session | None] = lambda: None
 
     def set_metadata(self, metadata: list[tuple[str, str]]) -> None:
@@ -313,13 +322,7 @@ class Transport(ABC):
              (7, quota), (11, _this_process()), (20, int(bool(name))), (21, int(back))]
             + [(9, encode([(1, op), (2, revision)])) for op, revision in _core.op_table()]
         )
-        try:
-            reply = decode(self.unary("Compute", "Hello", request))
-        except CallError as error:
-            if error.unreachable:
-                raise SessionLostError(
-                    f"no teletensord answers at {self.address} ({error})") from None
-            raise RefusedError(f"teletensord at {self.address} refused: {error}") from None
+        reply = self._first_reply(request)
         greeting = Greeting(
             server_version=reply.text(2), token=reply.text(4), session_name=reply.text(5),
             epoch=reply.integer(3), limits=_limits(reply.message(7)),
@@ -338,6 +341,67 @@ class Transport(ABC):
         self.set_metadata([*self.credentials.metadata(), ("teletensor-token", greeting.token)])
         self.chunk_bytes = greeting.limits["chunk_bytes"] or 1 << 20
         return greeting
+
+    def _first_reply(self, hello: bytes) -> Message:
+        """What the daemon answers to Hello. RefusedError, SessionLostError.
+
+        Where it cannot be reached the cause is told at once. It is asked again for a moment where nothing
+        listens, as it may be about to start, and for the whole time-out where it shuts down, as it may
+        start again.
+        """
+        began = time.monotonic()
+        for tries in itertools.count(1):
+            try:
+                return decode(self._answer_to(hello))
+            except CallError as error:
+                failed = error
+            if not failed.unreachable:
+                raise RefusedError(self._refusal(failed))
+            fault = self.fault()
+            self.restarting |= fault is None and "shutting down" in str(failed)
+            if self.restarting:
+                patient = time.monotonic() - began < self._timeout
+            else:
+                patient = tries < _STARTING_TRIES and (fault is None or fault.absent)
+            if failed.code == _DEADLINE or not patient:
+                raise self._unreachable(fault or failed)
+            time.sleep(_STARTING_PAUSE)
+            self.connect_again()
+        raise AssertionError("not reached")
+
+    def _answer_to(self, hello: bytes) -> bytes:
+        """Of the daemon. After a moment of silence its cause is looked for. CallError, SessionLostError."""
+        reply = Pending(lambda: self.unary("Compute", "Hello", hello, wait=False))
+        try:
+            return reply.result(_SILENCE)
+        except TimeoutError:
+            fault = self.fault()
+        if fault is not None:
+            if not fault.silent:
+                raise self._unreachable(fault)
+            tell("%s has not answered for %.1f s: %s", self.address, _SILENCE, fault)
+        return reply.result()
+
+    def fault(self) -> Fault | None:
+        """Why no daemon can be called, as far as it is seen from below gRPC."""
+        from ._reach import fault_of  # loads ssl
+
+        return fault_of(self.credentials)
+
+    def _unreachable(self, why: Exception) -> SessionLostError:
+        return SessionLostError(f"no teletensord answers at {self.address}: {why}")
+
+    def _refusal(self, error: CallError) -> str:
+        if error.code == _UNIMPLEMENTED:
+            return (f"what answers at {self.address} speaks gRPC, and is no teletensord or one of another "
+                    f"version: {error}")
+        text = f"teletensord at {self.address} refused: {error}"
+        if error.code == _UNAUTHENTICATED:
+            source = self.credentials.token_source
+            text += (f"; the token is from {source}" if source else
+                     "; give one by token=, TELETENSOR_TOKEN or TELETENSOR_TOKEN_FILE; an admin makes it "
+                     "by `teletensor token create USER`")
+        return text
 
     def end_stream(self) -> None:
         """Waits a moment for the end of the stream, which the closed session has asked for."""
@@ -369,8 +433,10 @@ class Transport(ABC):
     def interrupt_named(self, name: str) -> None:
         """Cancels what has come in the user's session of this name."""
         try:
-            self.unary("Compute", "Interrupt", encode([(2, name)]), timeout=5)
+            self.unary("Compute", "Interrupt", encode([(2, name)]), timeout=5, wait=False)
         except CallError as error:
+            if error.unreachable:
+                raise self._unreachable(self.fault() or error) from None
             raise late_error(error) from None
 
     def drop(self) -> None:

@@ -1,0 +1,355 @@
+"""What stands in the way of a connection is said with its cure, by connect() and by `teletensor doctor`."""
+
+import contextlib
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+
+import grpc
+import pytest
+from support.daemon import wait_until
+from support.tls import Authority, openssl
+from teletensor import _reach, _transport
+from teletensor._credentials import credentials_of
+
+pytestmark = pytest.mark.usefixtures("each_transport")
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory):
+    return Authority(tmp_path_factory.mktemp("ca"))
+
+
+@pytest.fixture(scope="module")
+def stranger(tmp_path_factory):
+    return Authority(tmp_path_factory.mktemp("stranger"), "another authority")
+
+
+def tls_flags(authority, *more):
+    certificate, key = authority.issue("server")
+    return ["--tls-cert", str(certificate), "--tls-key", str(key), *more]
+
+
+def token_of(daemon, user="alice", *more):
+    done = subprocess.run([sys.executable, "-m", "teletensor.cli", "token", "create", user, *more, "--address",
+                           daemon.unix], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def port_of(daemon):
+    return daemon.tcp.rpartition(":")[2]
+
+
+def doctor(address, **environment):
+    done = subprocess.run([sys.executable, "-m", "teletensor.cli", "doctor", "--address", address],
+                          capture_output=True, text=True, timeout=120, env={**os.environ, **environment})
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+@pytest.fixture
+def refused(monkeypatch):
+    """refused(address, what doctor calls the step, words of the text, ...): the text, by connect() and doctor. How
+    often connect() asks the daemon is counted: a cause that is certain is told after the first time."""
+    import teletensor
+
+    asked = []
+    first = _transport.Transport._answer_to
+
+    def counted(self, hello):
+        asked.append(self)
+        return first(self, hello)
+    monkeypatch.setattr(_transport.Transport, "_answer_to", counted)
+    monkeypatch.setattr(_transport, "_STARTING_PAUSE", 0.0)
+
+    def check(address, step, *words, kind=teletensor.SessionLostError, tries=1, **options):
+        asked.clear()
+        with pytest.raises(kind) as found:
+            teletensor.connect(address, **options)
+        text = str(found.value)
+        assert all(word in text for word in words), text
+        assert len(asked) == tries
+        environment = {"TELETENSOR_CA": str(options.get("ca", "")), "TELETENSOR_TOKEN": options.get("token", "")}
+        if cert := options.get("cert"):
+            environment |= {"TELETENSOR_CERT": str(cert[0]), "TELETENSOR_KEY": str(cert[1])}
+        done = doctor(address, **environment)
+        assert done.returncode == 1, done.stdout
+        last = done.stdout.splitlines()[-1]
+        assert last.startswith(f"FAIL  {step}: ") and all(word in last for word in words), done.stdout
+        return text
+    return check
+
+
+# ---------------------------------------------------------------- names and ports
+
+
+def test_a_name_that_is_not_known(refused):
+    refused("no-such-host.invalid:7420", "name", "'no-such-host.invalid' is not known", "spelling")
+
+
+def test_a_port_where_nothing_listens(refused):
+    with socket.socket() as unused:  # bound, so that nothing else gets it
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+        text = refused(f"127.0.0.1:{port}", "port", f"nothing listens on port {port} of 127.0.0.1", "--listen",
+                       tries=_transport._STARTING_TRIES)
+    assert text.startswith(f"no teletensord answers at 127.0.0.1:{port}: ")
+
+
+def test_a_socket_that_is_not_there(refused, tmp_path):
+    path = tmp_path / "d.sock"
+    tries = _transport._STARTING_TRIES
+    refused(f"unix:{path}", "socket", f"there is no socket {path}", "start teletensord", tries=tries)
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+    refused(str(path), "socket", f"nothing listens on the socket {path}", "again", tries=tries)
+    path.unlink()
+    path.write_text("", encoding="ascii")
+    refused(f"unix:{path}", "socket", f"{path} is not a socket", tries=1)
+
+
+def test_a_daemon_that_is_about_to_start_is_waited_for(start_daemon, tt, monkeypatch):
+    """Without a clock: it starts while the client pauses for the third time."""
+    daemon = start_daemon()
+    daemon.kill()
+    pauses = []
+
+    def pause(seconds):
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            daemon.restart()
+    clock = type("Clock", (), {"sleep": staticmethod(pause), "monotonic": _transport.time.monotonic})
+    monkeypatch.setattr(_transport, "time", clock)
+    with tt.connect(daemon.unix):
+        assert tt.ones(2).tolist() == [1.0, 1.0]
+    assert len(pauses) >= 3 and set(pauses) == {_transport._STARTING_PAUSE}
+
+
+def test_a_daemon_that_is_known_to_restart_is_waited_for(start_daemon, tt, monkeypatch):
+    """For as long as a call may take, rather than for a moment."""
+    daemon = start_daemon()
+    seconds = [0.0]
+
+    def pause(time):
+        seconds[0] += time
+    clock = type("Clock", (), {"sleep": staticmethod(pause), "monotonic": lambda: seconds[0]})
+    monkeypatch.setattr(_transport, "time", clock)
+    daemon.kill()
+    transport = _transport.open_transport(daemon.unix)
+    transport.restarting = True
+    with pytest.raises(tt.SessionLostError, match="nothing listens"):
+        transport.hello(b"x" * 16, "", 0)
+    transport.close()
+    assert 10 <= seconds[0] < 10 + 2 * _transport._STARTING_PAUSE
+    daemon.restart()
+
+
+def test_a_session_that_waits_for_its_daemon_tells_the_next_one(start_daemon, tt):
+    from teletensor import _session
+
+    daemon = start_daemon("--restart", "60")
+    credentials = credentials_of(daemon.unix)
+    with tt.connect(daemon.unix):
+        x = tt.ones(3)
+        x.sum().item()
+        assert not _session._is_away(credentials)
+        daemon.drain()
+        wait_until(lambda: _session._is_away(credentials), what="the session waits for the next daemon")
+        daemon.restart()
+        assert x.tolist() == [1.0] * 3
+        assert not _session._is_away(credentials)
+
+
+# ---------------------------------------------------------------- plain text, TLS, HTTP
+
+
+def test_plain_text_to_a_port_of_tls(start_daemon, refused, authority):
+    daemon = start_daemon(*tls_flags(authority))
+    refused(daemon.tcp, "protocol", "speaks TLS", f"tls://{daemon.tcp}", "TELETENSOR_CA", token=token_of(daemon))
+
+
+def test_tls_to_a_port_of_plain_text(start_daemon, refused, authority):
+    daemon = start_daemon()
+    refused("tls://" + daemon.tcp, "TLS", "speaks plain text, and this client TLS, because of the address tls://")
+    refused(daemon.tcp, "TLS", f"because of the authority {authority.ca}", "--tls-cert", ca=authority.ca)
+
+
+def test_an_authority_means_tls_on_loopback(start_daemon, tt, authority):
+    daemon = start_daemon(*tls_flags(authority))
+    address, token = "localhost:" + port_of(daemon), token_of(daemon)
+    with tt.connect(address, token=token, ca=authority.ca):
+        assert tt.ones(2).tolist() == [1.0, 1.0]
+    done = doctor(address, TELETENSOR_TOKEN=token, TELETENSOR_CA=str(authority.ca))
+    assert done.returncode == 0 and re.search(r"ok    TLS: TLSv1\.\d, certificate of localhost, 127\.0\.0\.1 until",
+                                              done.stdout), done.stdout
+
+
+def test_the_port_of_http(start_daemon, refused, authority):
+    daemon = start_daemon("--http", "127.0.0.1:0")
+    for address, step in ((daemon.http, "protocol"), ("tls://" + daemon.http, "TLS")):
+        refused(address, step, "speaks HTTP/1", "--http", "the address of --listen")
+
+
+def test_a_port_of_something_else(refused):
+    def answer(server, said):
+        with contextlib.suppress(OSError):
+            while True:
+                connection = server.accept()[0]
+                with connection, contextlib.suppress(OSError):
+                    connection.sendall(said)
+                    connection.recv(4096)
+    for said, words in ((b"SSH-2.0-OpenSSH_9.2\r\n", ["another program", "SSH-2.0"]),
+                        (b"", ["another program", "closes the connection"])):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            threading.Thread(target=answer, args=(server, said), daemon=True).start()
+            credentials = credentials_of(f"127.0.0.1:{server.getsockname()[1]}")
+            fault = _reach.fault_of(credentials)
+            assert all(word in str(fault) for word in words), fault
+            assert not fault.absent and not fault.silent
+            server.shutdown(socket.SHUT_RDWR)
+
+
+def test_another_gprc_server_is_no_teletensord(tt):
+    from concurrent.futures import ThreadPoolExecutor
+
+    server = grpc.server(ThreadPoolExecutor(1))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    with pytest.raises(tt.RefusedError, match="speaks gRPC, and is no teletensord"):
+        tt.connect(f"127.0.0.1:{port}")
+    server.stop(None)
+
+
+@pytest.mark.parametrize(("address", "text"), [
+    ("http://localhost:7421", "does not speak HTTP"), ("https://box", "does not speak HTTP"),
+    ("tcp://box:7420", "does not begin with tcp://; write box:7420"), ("grpc://box:1/x", "write box:1 "),
+    ("://", "does not begin with ://")])
+def test_schemes_are_answered_by_name(tt, address, text):
+    with pytest.raises(ValueError, match=re.escape(text)):
+        tt.connect(address)
+
+
+# ---------------------------------------------------------------- certificates
+
+
+def test_certificates_that_are_not_good(start_daemon, refused, authority, stranger, tmp_path):
+    daemon = start_daemon(*tls_flags(authority))
+    address, token = "tls://" + daemon.tcp, token_of(daemon)
+    refused(address, "TLS", f"not signed by an authority in {stranger.ca}", "TELETENSOR_CA", token=token,
+            ca=stranger.ca)
+    refused(address, "TLS", "not signed by an authority that this system knows", "TELETENSOR_CA", token=token)
+    empty = tmp_path / "empty.pem"
+    empty.write_text("nothing", encoding="ascii")
+    refused(address, "TLS", f"{empty} holds no certificate", token=token, ca=empty)
+
+
+def test_a_certificate_for_another_name(start_daemon, refused, authority, tmp_path):
+    request, extra, made = tmp_path / "r", tmp_path / "e", tmp_path / "box.pem"
+    key = tmp_path / "box.key"
+    extra.write_text("subjectAltName=DNS:the-box,IP:192.0.2.1\n", encoding="ascii")
+    openssl("req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=the-box", "-keyout", key, "-out", request)
+    openssl("x509", "-req", "-in", request, "-CA", authority.ca, "-CAkey", authority.folder / "ca.key",
+            "-CAcreateserial", "-days", 2, "-extfile", extra, "-out", made)
+    key.chmod(0o600)
+    daemon = start_daemon("--tls-cert", str(made), "--tls-key", str(key))
+    refused(daemon.tcp, "TLS", "is for the-box, 192.0.2.1, not for 127.0.0.1", "`teletensor cert 127.0.0.1`",
+            ca=authority.ca)
+
+
+def test_a_certificate_whose_term_is_over(start_daemon, refused, authority, tmp_path):
+    """The daemon's TLS does not look at its own term."""
+    request, extra, made, key = (tmp_path / name for name in ("r", "e", "old.pem", "old.key"))
+    extra.write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n", encoding="ascii")
+    openssl("req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=old", "-keyout", key, "-out", request)
+    openssl("x509", "-req", "-in", request, "-CA", authority.ca, "-CAkey", authority.folder / "ca.key",
+            "-CAcreateserial", "-days", "-1", "-extfile", extra, "-out", made)
+    key.chmod(0o600)
+    daemon = start_daemon("--tls-cert", str(made), "--tls-key", str(key))
+    refused(daemon.tcp, "TLS", "term of the daemon's certificate is over", "clock", ca=authority.ca)
+
+
+def test_a_certificate_of_the_client_that_is_wanted(start_daemon, refused, authority, stranger):
+    daemon = start_daemon(*tls_flags(authority, "--tls-client-ca", str(authority.ca)))
+    token = token_of(daemon)
+    refused(daemon.tcp, "TLS", "want a certificate of this client", "TELETENSOR_CERT", token=token, ca=authority.ca)
+    wrong = stranger.issue("alice")
+    refused(daemon.tcp, "TLS", f"does not take this client's certificate {wrong[0]}", "--tls-client-ca", token=token,
+            ca=authority.ca, cert=wrong)
+
+
+# ---------------------------------------------------------------- tokens, version
+
+
+def test_tokens(start_daemon, refused, tt):
+    daemon = start_daemon(anonymous=False)
+    refused(daemon.tcp, "session", "this needs a token", "TELETENSOR_TOKEN_FILE", "teletensor token create",
+            kind=tt.RefusedError)
+    text = refused(daemon.tcp, "session", "unknown, expired or revoked", kind=tt.RefusedError, token="tt_" + "0" * 64)
+    assert "from the argument token" in text
+
+
+def test_another_version(start_daemon, tt, monkeypatch):
+    from teletensor import _core
+
+    daemon = start_daemon()
+    monkeypatch.setattr(_core, "PROTOCOL", _core.PROTOCOL + 1)
+    text = rf"the client speaks protocol {_core.PROTOCOL}, server .* speaks .*: install client and daemon of one"
+    with pytest.raises(tt.RefusedError, match=text):
+        tt.connect(daemon.unix)
+
+
+# ---------------------------------------------------------------- silence
+
+
+def test_silence_is_told_and_waited_for(tt, monkeypatch, caplog):
+    """A port that takes connections and says nothing: a busy daemon looks the same."""
+    monkeypatch.setattr(_transport, "_SILENCE", 0.01)
+    monkeypatch.setattr(_reach, "_SECONDS", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        address = f"127.0.0.1:{mute.getsockname()[1]}"
+        transport = _transport.open_transport(address, timeout=1.0)
+        with pytest.raises(tt.SessionLostError, match="takes the connection, and says nothing within"):
+            transport.hello(b"x" * 16, "", 0)
+        transport.close()
+    assert "has not answered for" in caplog.text and "stopped or overloaded" in caplog.text
+
+
+def test_a_cause_that_is_certain_ends_the_wait(tt, monkeypatch):
+    """What gRPC is busy with does not matter: the cause is looked for after a moment of silence."""
+    monkeypatch.setattr(_transport, "_SILENCE", 0.01)
+    release = threading.Event()
+
+    def stuck(self, method, request, timeout, wait):
+        release.wait()
+        raise _transport.CallError(4, "Deadline Exceeded")
+    transport = _transport.open_transport("no-such-host.invalid:1")
+    monkeypatch.setattr(type(transport), "call", stuck)
+    try:
+        with pytest.raises(tt.SessionLostError, match="is not known here"):
+            transport.hello(b"x" * 16, "", 0)
+    finally:
+        release.set()
+
+
+def test_commands_explain_as_well(tmp_path):
+    for words in (["health"], ["sessions"], ["kill", "4"]):
+        done = subprocess.run([sys.executable, "-m", "teletensor.cli", *words, "--address", str(tmp_path / "d.sock")],
+                              capture_output=True, text=True, timeout=120)
+        assert done.returncode == 1 and "there is no socket" in done.stderr, done.stderr
+
+
+def test_serve_without_a_binary(tmp_path):
+    program = ("import sys, teletensor.cli as cli; cli.find_daemon = lambda: open('/no/such/daemon');"
+               "sys.exit(cli.main(['serve']))")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1 and done.stderr.startswith("teletensor serve: ") and "Traceback" not in done.stderr
+
+
+def test_the_daemons_binary_is_needed_without_an_address(tmp_path):
+    """doctor looks for it only where a daemon would be started."""
+    done = doctor(str(tmp_path / "d.sock"), TELETENSORD=str(tmp_path / "none"))
+    assert "teletensord binary" not in done.stdout
