@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "clients/session/origin.h"
 #include "clients/wire/wire.h"
 #include "engine/core/dtype.h"
 #include "engine/core/status.h"
@@ -49,6 +50,8 @@ class Channel {
   // `target` as gRPC names it: "host:port" or wire::socket_target(); not encrypted without `tls`.
   Channel(const tt_wire_api& api, const std::string& target, const tt_wire_tls* tls = nullptr);
 
+  // To be checked before each call.
+  const Origin& origin() const { return origin_; }
   // The token that later calls carry.
   void set_metadata(std::vector<std::pair<std::string, std::string>> metadata) {
     metadata_ = std::move(metadata);
@@ -80,6 +83,7 @@ class Channel {
                               const Metadata& more = {});
 
   const tt_wire_api& api_;
+  const Origin origin_;
   const std::shared_ptr<tt_wire_channel> channel_;
   std::vector<std::pair<std::string, std::string>> metadata_;
 };

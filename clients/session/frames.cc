@@ -95,7 +95,7 @@ void Session::detach() {
     MutexLock lock(mutex_);
     link = link_;
   }
-  if (link && check_not_forked().ok()) link->end();
+  if (link && !origin_.is_parents()) link->end();
 }
 
 bool Session::wait_for(const std::function<bool()>& ready, std::chrono::milliseconds most) {

@@ -1,7 +1,5 @@
 #include "clients/session/session.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -14,17 +12,6 @@ namespace teletensor::client {
 using core::MutexLock;
 
 namespace {
-
-// Set in the child of a fork, whose copy of every session is dead: its threads are gone and its
-// locks may be held by nobody.
-std::atomic<bool> g_forked{false};
-const int g_at_fork = pthread_atfork(nullptr, nullptr, [] { g_forked = true; });
-
-Status forked() {
-  return Status(core::Code::kFailedPrecondition,
-                "this session was opened before fork(); a forked process opens its own with "
-                "teletensor.connect()");
-}
 
 thread_local bool t_grad_mode = true;
 thread_local bool t_inference_mode = false;
@@ -39,8 +26,6 @@ constexpr std::uint64_t kShort = 4096;
 constexpr std::size_t kMaxWaitingBytes = 32 << 20;
 
 }  // namespace
-
-Status check_not_forked() { return g_forked ? forked() : Status(); }
 
 AwaitsValue::AwaitsValue() { ++t_awaits_value; }
 AwaitsValue::~AwaitsValue() { --t_awaits_value; }
@@ -69,8 +54,7 @@ Session::Session(const SessionLimits& limits)
 Session::~Session() {
   tracer_ = nullptr;
   graph_.on_death = nullptr;
-  // In the child of a fork nobody may touch what threads and locks have left behind.
-  if (g_forked) {
+  if (origin_.is_parents()) {
     new std::shared_ptr<Stream>(std::move(link_));
   } else {
     link_.reset();
@@ -91,7 +75,8 @@ bool Session::has_room() const {
 }
 
 Status Session::ready_to_issue(bool reads) {
-  if (g_forked) return forked();
+  if (origin_.is_parents()) [[unlikely]]
+    return origin_.check();
   if (!frozen_.ok() && !reads) [[unlikely]]
     return frozen_;
   if (unsettled()) TT_RETURN_IF_ERROR(settle());
@@ -509,8 +494,6 @@ Status Session::synchronize() {
   return completed_ >= upto ? Status() : lost_;
 }
 
-Status Session::alive() const { return g_forked ? forked() : Status(); }
-
 Status Session::wait_until(const std::function<bool()>& ready) {
   TT_RETURN_IF_ERROR(block([&] { return ready() || !lost_.ok(); }));
   MutexLock lock(mutex_);
@@ -518,13 +501,13 @@ Status Session::wait_until(const std::function<bool()>& ready) {
 }
 
 void Session::wake() {
-  if (g_forked) return;
+  if (origin_.is_parents()) return;
   MutexLock lock(mutex_);
   changed_.notify_all();
 }
 
 void Session::unwanted(std::uint64_t seq) {
-  if (g_forked) return;
+  if (origin_.is_parents()) return;
   MutexLock lock(mutex_);
   if (fetched_.erase(seq) == 0) unwanted_.insert(seq);
 }
@@ -676,7 +659,7 @@ std::string Session::explained(const LateError& error) {
 }
 
 std::uint64_t Session::mark_interrupted() {
-  if (g_forked || over_ || completed_ >= seq_) return 0;
+  if (origin_.is_parents() || over_ || completed_ >= seq_) return 0;
   return interrupted_upto_ = seq_;
 }
 
@@ -695,7 +678,7 @@ Session::Dropped Session::dropped_commands(std::uint64_t upto, std::chrono::mill
 }
 
 bool Session::interrupt_again() {
-  if (g_forked || over_ || completed_ >= seq_) return false;
+  if (origin_.is_parents() || over_ || completed_ >= seq_) return false;
   if (t_awaits_value > 0 && interrupt_pending()) return true;
   first_interrupt_ = seq_;
   return false;

@@ -19,6 +19,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "clients/session/origin.h"
 #include "clients/session/recorder.h"
 #include "clients/session/transforms.h"
 #include "engine/autograd/backward.h"
@@ -69,9 +70,6 @@ struct LateError {
   std::uint64_t count = 0;      // of failed commands, the earliest included
   std::uint64_t last_root = 0;  // the number of the last one
 };
-
-// FAILED_PRECONDITION in the child of a fork.
-Status check_not_forked();
 
 // The calling thread waits for a value, for its life: not for room in the queue.
 class AwaitsValue {
@@ -206,7 +204,7 @@ class Session : public autograd::Issuer {
   Status wait_until(const std::function<bool()>& ready);
   void wake();
   // Refuses in the child of a fork.
-  Status alive() const;
+  Status alive() const { return origin_.check(); }
   // The value of this fetch will not be waited for.
   void unwanted(std::uint64_t seq);
   // How often a call has waited for the daemon's answer.
@@ -432,6 +430,7 @@ class Session : public autograd::Issuer {
   std::atomic<bool> over_ = false;  // lost or closed
   std::atomic<bool> late_ = false;  // errors_ is not empty
 
+  const Origin origin_;
   std::shared_ptr<Stream> link_;  // set under mutex_; the stream at work, or the last one
 };
 

@@ -20,6 +20,7 @@ struct ShareAddress {
   std::string socket;  // path
   std::uint64_t session = 0;
   std::string ticket;
+  Origin origin = {};  // of the session
   // Each mapping has a copy.
   std::shared_ptr<const int> users = std::make_shared<const int>(0);
   // How many mappings there are of what was had here.

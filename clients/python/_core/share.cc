@@ -51,7 +51,7 @@ void bind_share(nb::module_& m) {
   m.def(
       "take_gpu",
       [](const ShareAddress& from, std::uint64_t seq, std::uint64_t bytes) {
-        raise_if(check_not_forked());
+        raise_if(from.origin.check());
         auto memory = [&] {
           const WithoutGil released;
           return take_gpu(from, seq, bytes, signalled);
@@ -77,7 +77,7 @@ void bind_share(nb::module_& m) {
       .def_static(
           "take",
           [](const ShareAddress& from, std::uint64_t seq, std::uint64_t bytes) {
-            raise_if(check_not_forked());
+            raise_if(from.origin.check());
             auto mapping = [&] {
               const WithoutGil released;
               return Mapping::take(from, seq, bytes, signalled);
@@ -92,7 +92,7 @@ void bind_share(nb::module_& m) {
       .def_static(
           "open",
           [](const ShareAddress& from, std::uint64_t bytes, bool way) {
-            raise_if(check_not_forked());
+            raise_if(from.origin.check());
             auto mapping = [&] {
               const WithoutGil released;
               return Mapping::open(from, bytes, way, signalled);
@@ -109,7 +109,7 @@ void bind_share(nb::module_& m) {
           [](Mapping& self, const ShareAddress& to, PySession& session, nb::handle dtype,
              nb::handle device, const std::vector<std::int64_t>& shape, std::uint64_t from,
              std::uint64_t bytes) {
-            raise_if(check_not_forked());
+            raise_if(to.origin.check());
             const core::Dims dims = dims_of(shape);
             const auto place = *device_of(device.ptr());
             auto upload = [&] {
@@ -125,7 +125,7 @@ void bind_share(nb::module_& m) {
           "send",
           [](Mapping& self, const ShareAddress& to, PySession& session, nb::handle data,
              nb::handle dtype, nb::handle device, const std::vector<std::int64_t>& shape) {
-            raise_if(check_not_forked());
+            raise_if(to.origin.check());
             const core::Dims dims = dims_of(shape);
             Py_buffer view;
             if (PyObject_GetBuffer(data.ptr(), &view, PyBUF_SIMPLE) != 0) throw nb::python_error();

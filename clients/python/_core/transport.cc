@@ -89,7 +89,6 @@ void bind_transport(nb::module_& m) {
           [](Channel* self, const PyWire& wire, const std::string& target, bool tls,
              std::optional<nb::bytes> ca, std::optional<nb::bytes> certificate,
              std::optional<nb::bytes> key) {
-            raise_if(check_not_forked());
             const auto text = [](const auto& pem) { return pem ? pem->c_str() : nullptr; };
             const tt_wire_tls texts{text(ca), text(certificate), text(key)};
             new (self) Channel(*wire.api, target, tls ? &texts : nullptr);
@@ -105,7 +104,7 @@ void bind_transport(nb::module_& m) {
       .def(
           "unary",
           [](Channel& c, const std::string& method, nb::bytes request, double timeout, bool wait) {
-            raise_if(check_not_forked());
+            raise_if(c.origin().check());
             const std::string_view bytes(request.c_str(), request.size());
             std::string word;
             const core::Result<std::string> reply = without_gil(
@@ -118,7 +117,7 @@ void bind_transport(nb::module_& m) {
       .def(
           "run",
           [](Channel& c, PySession& session, std::uint64_t attach) {
-            raise_if(check_not_forked());
+            raise_if(c.origin().check());
             return without_gil([&] { return session.attach(c.run(attach)); });
           },
           nb::arg("session"), nb::arg("attach"), "Starts a stream of the session.")
@@ -127,7 +126,7 @@ void bind_transport(nb::module_& m) {
           [](Channel& c, PySession& session, nb::handle data, nb::handle dtype, nb::handle device,
              const std::vector<std::int64_t>& shape, std::size_t chunk, std::uint64_t key,
              bool again, Moved& moved) {
-            raise_if(check_not_forked());
+            raise_if(c.origin().check());
             const core::Dims dims = dims_of(shape);
             const Buffer buffer(data, false);
             const auto place = *device_of(device.ptr());
@@ -150,7 +149,7 @@ void bind_transport(nb::module_& m) {
       .def(
           "download",
           [](Channel& c, std::uint64_t seq, nb::handle out, std::size_t at, Moved& moved) {
-            raise_if(check_not_forked());
+            raise_if(c.origin().check());
             const Buffer buffer(out, true);
             std::string word;
             const Status status = without_gil([&] {

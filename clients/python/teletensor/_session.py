@@ -91,6 +91,7 @@ class Session(_core.Scope):
             greeting = transport.hello(_INSTANCE, name, quota)
             self._named = bool(name) and greeting.lease > 0
             _dropped.serve()
+            _serve_exit()
             self._begin(greeting)
             _interrupt.watch(self)
             if made is not None:
@@ -452,6 +453,27 @@ class Session(_core.Scope):
         leave()
 
 
+def _forked() -> None:
+    """In the child: it is another client than its parent, and no thread has these locks."""
+    global _INSTANCE, _lock, _naming
+    _INSTANCE, _lock, _naming = os.urandom(16), threading.RLock(), threading.RLock()
+
+
+os.register_at_fork(after_in_child=_forked)
+_served = 0  # the process that ends its sessions at its end
+
+
+def _serve_exit() -> None:
+    """The end of a process of multiprocessing's, which runs nothing of atexit's, ends its sessions too."""
+    global _served
+    process = sys.modules.get("multiprocessing.process")
+    if _served != os.getpid() and process is not None and process.parent_process() is not None:
+        from multiprocessing.util import Finalize
+
+        Finalize(None, _close_all, exitpriority=0)
+    _served = os.getpid()
+
+
 def _retained_bytes() -> int:
     """For frames since the last snapshot: TELETENSOR_REPLAY, else 32 MiB."""
     given = os.environ.get("TELETENSOR_REPLAY", "")
@@ -559,6 +581,12 @@ def _opened(name: str, credentials: Credentials) -> Session | None:
     return None
 
 
+def _is_away(credentials: Credentials) -> bool:
+    """A session of this process waits for the daemon at that address."""
+    return any(session._transport.credentials == credentials and session._transport.away > 0
+               for session in _all_open())
+
+
 def _name(what: str, name: str) -> str:
     if not isinstance(name, str):
         raise TypeError(f"{what}: a session's name is text, not {name!r}")
@@ -598,12 +626,6 @@ def usual(way: Way | None) -> None:
 
 
 _refusal: str | None = None
-
-def _is_away(credentials: Credentials) -> bool:
-    """A session of this process waits for the daemon at that address."""
-    return any(session._transport.credentials == credentials and session._transport.away > 0
-               for session in _all_open())
-
 
 
 def refuse(reason: str) -> None:

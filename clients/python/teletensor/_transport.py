@@ -473,6 +473,20 @@ def late_error(error: CallError) -> Exception:
     return RuntimeError(text)
 
 
+_connected = 0  # the process that has had a connection
+
+
+def _check_fork() -> None:
+    """RuntimeError where this process has its parent's connections, but not their threads."""
+    global _connected
+    if _connected not in (0, os.getpid()):
+        raise RuntimeError(
+            "this process was forked from one that had connected to a daemon, and has not the threads of "
+            "that connection: start processes by multiprocessing's \"spawn\" or \"forkserver\", or fork "
+            "before the first session is opened")
+    _connected = os.getpid()
+
+
 def open_transport(address: str, credentials: Credentials | None = None,
                    timeout: float = 10.0) -> Transport:
     """By TELETENSOR_TRANSPORT: "native", "grpcio", or (unset) native where _wire is built."""
@@ -480,6 +494,7 @@ def open_transport(address: str, credentials: Credentials | None = None,
     if wanted not in ("auto", "native", "grpcio"):
         raise TeletensorError(f'TELETENSOR_TRANSPORT is "native" or "grpcio", not "{wanted}"')
     credentials = credentials or credentials_of(address)
+    _check_fork()
     if wanted != "grpcio":
         from ._native import NativeTransport, wire
 
