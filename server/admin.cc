@@ -51,6 +51,7 @@ void fill(const SessionView& view, v1::SessionInfo& out) {
   out.set_completed_upto(view.completed);
   for (const engine::MemoryUse& use : view.memory) fill(use, *out.add_memory());
   out.set_attached(view.attached);
+  out.set_detached_seconds(view.detached_seconds);
   out.set_client_version(view.client_version);
   out.set_id(view.id);
   out.set_user(view.user);

@@ -387,8 +387,13 @@ Parsed parse_command_line(int argc, const char* const* argv, const std::string& 
                                       "keeps tokens and sessions [$STATE_DIRECTORY, "
                                       "$XDG_STATE_HOME/teletensor]; \"\" for none")
                            ->envname("TELETENSOR_STATE_DIR");
-  app.add_option("--create-token", parsed.create_token,
-                 "USER:ROLE (user, admin, metrics): prints a new token and leaves");
+  auto* create_option =
+      app.add_option("--create-token", parsed.create_token,
+                     "USER:ROLE (user, admin, metrics): prints a new token and leaves");
+  app.add_option(
+         "--output", parsed.output,
+         "with --create-token: writes it into this new file, which its owner alone can read")
+      ->needs(create_option);
   app.add_flag("--gpu-paths", parsed.gpu_paths,
                "prints each op with how it runs on a GPU (a kind of kernel, or host), and leaves");
   app.add_option("--slow-ms", config.slow_ms,

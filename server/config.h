@@ -69,6 +69,7 @@ struct Config {
 struct Parsed {
   Config config;
   std::string create_token;  // "USER:ROLE": makes a token, prints it and leaves
+  std::string output;        // where that token is written, instead of being printed
   bool gpu_paths = false;    // prints how each op runs on a GPU and leaves
   int exit_code = -1;        // >= 0: print `text` and leave with it (--help, --version, a mistake)
   std::string text;

@@ -76,6 +76,12 @@ bool Lease::attached() const {
   return run_now_ != nullptr;
 }
 
+double Lease::detached_seconds() const {
+  MutexLock lock(mutex_);
+  if (run_now_ != nullptr) return 0;
+  return std::chrono::duration<double>(Clock::now() - detached_at_).count();
+}
+
 Status Lease::submit(const LeaseCall* run, std::string_view bytes) {
   wire::Frame frame;
   TT_RETURN_IF_ERROR(reader_.read(bytes, frame));

@@ -117,6 +117,8 @@ class Lease final : public engine::SessionListener, public std::enable_shared_fr
   const Outbox& outbox() const { return outbox_; }
   // Has a Run stream.
   bool attached() const;
+  // For so long it has had none; 0 while it has one.
+  double detached_seconds() const;
   // The session outlives its stream.
   bool survives() const { return client.lease.count() > 0; }
 

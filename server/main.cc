@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <optional>
 #include <thread>
 
@@ -38,15 +39,24 @@ int fail(const Status& status) {
   return 1;
 }
 
-// "USER:ROLE" -> a token on stdout.
-int create_token(const std::string& wanted, const std::string& state_dir) {
+// "USER:ROLE" -> a token, in the new file `output` or (where that is "") on stdout.
+int create_token(const std::string& wanted, const std::string& output,
+                 const std::string& state_dir) {
+  int file = STDOUT_FILENO;
+  if (!output.empty()) {  // before there is a token that nobody would know
+    const auto made = teletensor::server::new_private_file(output);
+    if (!made.ok()) return fail(made.status());
+    file = *made;
+  }
   const std::size_t colon = wanted.find(':');
   const std::string role = colon == std::string::npos ? "user" : wanted.substr(colon + 1);
   teletensor::server::Tokens tokens(state_dir);
   const auto made = tokens.create(wanted.substr(0, colon), teletensor::server::role_of(role), 0);
-  if (!made.ok()) return fail(made.status());
-  std::puts(made->secret.c_str());
-  return 0;
+  if (made.ok() && dprintf(file, "%s\n", made->secret.c_str()) > 0) return 0;
+  const std::string reason = std::strerror(errno);
+  if (!output.empty()) unlink(output.c_str());
+  return fail(made.ok() ? Status(teletensor::core::Code::kUnavailable, "the token: " + reason)
+                        : made.status());
 }
 
 // Waits for SIGTERM, SIGINT or SIGHUP, or, embedded, until no client has been here for a while.
@@ -227,7 +237,9 @@ int main(int argc, char** argv) {
   options.tls = {config.tls_cert, config.tls_key, config.tls_client_ca};
   options.tls_users = config.tls_users;
   options.state_dir = config.state_dir.value_or(teletensor::server::default_state_dir());
-  if (!parsed.create_token.empty()) return create_token(parsed.create_token, options.state_dir);
+  if (!parsed.create_token.empty()) {
+    return create_token(parsed.create_token, parsed.output, options.state_dir);
+  }
 
   engine_options.lanes = config.lanes;
   engine_options.host_memory = config.host_memory;

@@ -47,6 +47,7 @@ core::Result<SessionView> view_of(Lease& lease) {
   view.client_version = lease.client.version;
   view.age_seconds = std::chrono::duration<double>(Clock::now() - lease.created).count();
   view.attached = lease.attached();
+  view.detached_seconds = lease.detached_seconds();
   view.completed = lease.outbox().completed_upto();
   view.limits = lease.client.limits;
   TT_RETURN_IF_ERROR(lease.with_session([&](engine::Session& session) {

@@ -16,6 +16,7 @@ struct SessionView {
   std::string name, user, peer, client_version;
   double age_seconds = 0;
   bool attached = false;
+  double detached_seconds = 0;  // 0 while attached
   std::uint64_t handles = 0, queued = 0, completed = 0;
   std::uint64_t ahead = 0;  // sessions that get a lane before it
   double lane_seconds = 0;

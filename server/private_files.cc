@@ -90,6 +90,13 @@ Status private_file(const std::string& path) {
   return status;
 }
 
+Result<int> new_private_file(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (fd >= 0) return fd;
+  return errno == EEXIST ? Status(Code::kAlreadyExists, path + " is there already")
+                         : system_error(path);
+}
+
 Result<std::unique_ptr<SocketFile>> SocketFile::open(const std::string& path, mode_t mode) {
   std::unique_ptr<SocketFile> file(new SocketFile(path));
   TT_RETURN_IF_ERROR(check_socket_path(path));

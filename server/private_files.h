@@ -24,6 +24,10 @@ core::Status private_state(const std::string& path);
 // belongs to another user, or can be opened by others.
 core::Status private_file(const std::string& path);
 
+// Makes the file, with mode 0600, and opens it for writing: its descriptor. ALREADY_EXISTS where
+// something is at the path.
+core::Result<int> new_private_file(const std::string& path);
+
 // A UNIX socket of this process, bound at a path. One process at a time has the path: a lock on
 // PATH.lock is held from before the path is looked at until the socket is gone.
 class SocketFile {

@@ -421,6 +421,50 @@ def test_a_token_file_that_others_can_read_is_refused(start_daemon):
     assert done.returncode == 1 and "chmod 600" in done.stderr
 
 
+def test_a_token_is_written_for_its_owner_alone(start_daemon, tt, tmp_path):
+    """By the daemon and by a client, whatever the umask; what is there is never written over."""
+    daemon = start_daemon(anonymous=False)
+    state, made, later = f"{daemon.folder}/state", tmp_path / "alice", tmp_path / "bob"
+
+    def make(*words):
+        return subprocess.run(words, capture_output=True, text=True, timeout=120, umask=0)
+    first = [binary(), "--state-dir", state, "--create-token", "alice:user", "--output", str(made)]
+    second = [sys.executable, "-m", "teletensor.cli", "token", "create", "bob", "--address", daemon.unix, "--output",
+              str(later)]
+    for words, path in ((first, made), (second, later)):
+        done = make(*words)
+        assert done.returncode == 0 and done.stdout == "", done.stderr
+        assert path.stat().st_mode & 0o777 == 0o600
+        with tt.connect(daemon.tcp, token=path.read_text(encoding="ascii")):
+            assert tt.ones(2).tolist() == [1.0, 1.0]
+        text, count = path.read_text(encoding="ascii"), len(json.loads(cli(daemon, "token", "list", "--json").stdout))
+        done = make(*words)
+        assert done.returncode == 1 and str(path) in done.stderr and "Traceback" not in done.stderr
+        assert path.read_text(encoding="ascii") == text
+        assert len(json.loads(cli(daemon, "token", "list", "--json").stdout)) == count  # none that nobody knows
+    bad = make(*first[:4], "a b:user", "--output", str(tmp_path / "none"))
+    assert bad.returncode == 1 and not (tmp_path / "none").exists()
+    worse = make(*second[:5], "a b", *second[6:-1], str(tmp_path / "none"))
+    assert worse.returncode == 1 and not (tmp_path / "none").exists()
+    alone = make(binary(), "--output", str(tmp_path / "none"))
+    assert alone.returncode != 0 and "--create-token" in alone.stderr
+
+
+def test_a_clients_token_file_that_others_can_read(start_daemon, tmp_path):
+    """The client uses it, and warns once a process."""
+    daemon = start_daemon(anonymous=False)
+    file = tmp_path / "token"
+    file.write_text(token_of(daemon, "bob"), encoding="ascii")
+    program = "import teletensor as tt; [tt.connect().close() for _ in range(2)]"
+    for mode, warnings in ((0o644, 1), (0o640, 1), (0o600, 0)):
+        file.chmod(mode)
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120,
+                              env={**os.environ, "TELETENSOR_TOKEN_FILE": str(file),
+                                   "TELETENSOR_ADDRESS": daemon.tcp})
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.count(f"other users can read {file} (mode 0{mode:o}): chmod 600 {file}") == warnings
+
+
 def test_tokens_are_found_nowhere(start_daemon, tt, authority, monkeypatch):
     """A canary token through everything that can go wrong; then every place where text comes out."""
     daemon = start_daemon(*tls_flags(authority), "--http", "127.0.0.1:0", "--log-level", "trace",

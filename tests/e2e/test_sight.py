@@ -193,6 +193,48 @@ def test_kill(start_daemon, tt):
         assert missing.returncode == 1 and f"no session {number}" in missing.stderr
 
 
+def test_sessions_are_found_by_name(start_daemon, tt):
+    daemon = start_daemon("--restart", "5")
+    user = getpass.getuser()
+    with tt.connect(daemon.unix, name="exp") as s:
+        x = tt.ones(MIB)
+        x.sum().item()
+        found = cli(daemon, "memory", "--session", "exp", "--json")
+        assert json.loads(found.stdout)["tensors"][0]["bytes"] == 4 * MIB
+        written = cli(daemon, "snapshot", "exp")
+        assert written.returncode == 0 and written.stdout.splitlines()[1].split()[:2] == [str(s.id), "exp"]
+        done = cli(daemon, "kill", "exp", "--interrupt")
+        assert done.stdout == f'what session {s.id} "exp" of {user} had queued is dropped\n'
+        assert x.sum().item() == MIB
+        done = cli(daemon, "kill", "exp")
+        assert done.stdout == f'session {s.id} "exp" of {user} is ended\n'
+        with pytest.raises(tt.SessionLostError, match="ended by"):
+            x.sum().item()
+            s.synchronize()
+    for words in (["kill", "exp"], ["memory", "--session", "exp"], ["snapshot", "exp"]):
+        done = cli(daemon, *words)
+        assert done.returncode == 1 and "there is no session 'exp'" in done.stderr
+    with tt.connect(daemon.unix, name="twice") as own, tt.connect(daemon.tcp, name="twice") as other:
+        done = cli(daemon, "kill", "twice")
+        assert done.returncode == 1
+        assert f"2 sessions are named 'twice': give a number ({own.id} of {user}, {other.id} of " in done.stderr
+
+
+def test_sessions_whose_client_has_left(start_daemon, tt):
+    daemon = start_daemon()
+    tt.connect(daemon.unix, name="left").detach()
+    with tt.connect(daemon.unix, name="here"):
+        def seen():
+            return {s["name"]: s for s in json.loads(cli(daemon, "sessions", "--json").stdout)}
+        wait_until(lambda: not seen()["left"]["attached"], what="the daemon knows that the client has left")
+        wait_until(lambda: seen()["left"]["detached_seconds"] > 0.1, what="time passes")
+        found = seen()
+        assert found["here"]["attached"] and found["here"]["detached_seconds"] == 0
+        assert found["left"]["detached_seconds"] <= found["left"]["age_seconds"] + 0.1
+        rows = {row.split()[2]: row for row in cli(daemon, "sessions").stdout.splitlines()}
+        assert " attached " in rows["here"] and " s ago " in rows["left"] and "CLIENT" in rows["SESSION"]
+
+
 def test_interrupt_of_another(start_daemon, tt):
     daemon = start_daemon()
     with tt.connect(daemon.unix) as s:

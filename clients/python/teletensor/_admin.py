@@ -35,6 +35,7 @@ def _session_of(s: Message) -> dict[str, Any]:
     return {"id": s.integer(9), "user": s.text(10), "name": s.text(1),
             "age_seconds": round(s.real(2), 1), "handles": s.integer(3), "queued": s.integer(4),
             "completed_upto": s.integer(5), "attached": bool(s.integer(7)),
+            "detached_seconds": round(s.real(16), 1),
             "client_version": s.text(8), "lane_seconds": round(s.real(11), 6), "peer": s.text(12),
             "ahead": s.integer(13), "wait_seconds": round(s.real(14), 3),
             "limits": {a.text(1): {"used": a.integer(2), "limit": a.integer(3)} for a in s.messages(15)},

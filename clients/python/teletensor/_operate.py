@@ -10,16 +10,17 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TextIO
 
 from ._admin import Admin, bytes_text
 from ._credentials import credentials_of
 from ._daemon import runtime_dir
+from ._errors import TeletensorError
 from ._reach import fault_of
 from ._session import connect
 from ._transport import PERMISSION_DENIED, CallError, Transport, open_transport
 
-__all__ = ["add_commands", "explained", "transport", "with_address"]
+__all__ = ["add_commands", "explained", "number", "transport", "with_address"]
 
 _MOST = 2**31 - 1
 
@@ -48,8 +49,6 @@ def transport(args: argparse.Namespace) -> Iterator[Transport]:
         connection.close()
 
 
-def _used(session: dict[str, Any], field: str = "used") -> int:
-    return sum(m[field] for m in session["memory"])
 def explained(given: str | None, error: CallError) -> str:
     """Why a call to the daemon that people mean has failed."""
     if not error.unreachable:
@@ -58,6 +57,20 @@ def explained(given: str | None, error: CallError) -> str:
     return f"no teletensord answers at {address}: {fault_of(credentials_of(address)) or error}"
 
 
+def _used(session: dict[str, Any], field: str = "used") -> int:
+    return sum(m[field] for m in session["memory"])
+
+
+@contextlib.contextmanager
+def _new_file(path: str) -> Iterator[TextIO]:
+    """A file that its owner alone can read; after an error it is gone again."""
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+        try:
+            yield file
+            file.flush()
+        except BaseException:
+            os.unlink(path)
+            raise
 
 
 def _token(args: argparse.Namespace) -> int:
@@ -65,8 +78,9 @@ def _token(args: argparse.Namespace) -> int:
     with transport(args) as connection:
         admin = Admin(connection)
         if args.action == "create":
-            made = admin.create_token(args.user, args.role, args.days * 86400)
-            print(made["secret"])
+            with _new_file(args.output) if args.output else contextlib.nullcontext(sys.stdout) as file:
+                made = admin.create_token(args.user, args.role, args.days * 86400)
+                print(made["secret"], file=file)
             print(f"token {made['id']} of {args.user}, role {args.role}; it is not shown again",
                   file=sys.stderr)
         elif args.action == "revoke":
@@ -117,8 +131,10 @@ def _sessions(args: argparse.Namespace) -> int:
         print(json.dumps(found))
         return 0
     rows: list[tuple[str, ...]] = [
-        ("ID", "USER", "SESSION", "AGE", "HANDLES", "QUEUED", "USED", "PEAK", "LANE TIME", "CLIENT")]
-    rows += [(str(s["id"]), s["user"], s["name"], f"{s['age_seconds']:.0f} s", str(s["handles"]),
+        ("ID", "USER", "SESSION", "AGE", "CLIENT", "HANDLES", "QUEUED", "USED", "PEAK", "LANE TIME",
+         "VERSION")]
+    rows += [(str(s["id"]), s["user"], s["name"], f"{s['age_seconds']:.0f} s",
+              "attached" if s["attached"] else f"left {s['detached_seconds']:.0f} s ago", str(s["handles"]),
               str(s["queued"]), bytes_text(_used(s)), bytes_text(_used(s, "peak")),
               f"{s['lane_seconds']:.2f} s", s["client_version"]) for s in found]
     _table(rows)
@@ -144,7 +160,8 @@ def _memory(args: argparse.Namespace) -> int:
     activity: dict[str, dict[str, Any]] = {}
     with transport(args) as connection:
         if args.session:
-            held = Admin(connection).holdings(args.session, 50)
+            admin = Admin(connection)
+            held = admin.holdings(_number_of(admin, args.session), 50)
             memory, tensors = held["session"]["memory"], held["tensors"]
             limits = held["session"]["limits"]
         else:
@@ -252,15 +269,33 @@ def _slow_log(args: argparse.Namespace) -> int:
     return 0
 
 
+def _session_of(admin: Admin, wanted: int | str) -> dict[str, Any]:
+    """The one session with this number or name, of those that the caller may see."""
+    found = [s for s in admin.sessions()[0] if wanted in (s["id"], s["name"])]
+    if not found:
+        raise TeletensorError(f"there is no session {wanted!r}, or you may not see it; `teletensor "
+                              "sessions` lists them")
+    if len(found) > 1:
+        which = ", ".join(f"{s['id']} of {s['user']}" for s in found)
+        raise TeletensorError(f"{len(found)} sessions are named {wanted!r}: give a number ({which})")
+    return found[0]
+
+
+def _number_of(admin: Admin, wanted: int | str) -> int:
+    return wanted if isinstance(wanted, int) else int(_session_of(admin, wanted)["id"])
+
+
 def _kill(args: argparse.Namespace) -> int:
     with transport(args) as connection:
         admin = Admin(connection)
+        session = _session_of(admin, args.session)
+        which = f"session {session['id']} \"{session['name']}\" of {session['user']}"
         if args.interrupt:
-            admin.interrupt(args.session)
-            print(f"what session {args.session} had queued is dropped")
+            admin.interrupt(session["id"])
+            print(f"what {which} had queued is dropped")
         else:
-            admin.kill(args.session, args.reason)
-            print(f"session {args.session} is ended")
+            admin.kill(session["id"], args.reason)
+            print(f"{which} is ended")
     return 0
 
 
@@ -269,7 +304,7 @@ def _snapshot(args: argparse.Namespace) -> int:
     with transport(args) as connection:
         admin = Admin(connection)
         found, _ = admin.sessions()
-        wanted = args.session or [s["id"] for s in found]
+        wanted = [_number_of(admin, s) for s in args.session] or [s["id"] for s in found]
         names = {s["id"]: s["name"] for s in found}
         done: list[dict[str, Any]] = []
         for session in wanted:
@@ -357,7 +392,7 @@ def _bench(args: argparse.Namespace) -> int:
     return 0
 
 
-def _number(least: float, most: float, kind: type = int) -> Callable[[str], Any]:
+def number(least: float, most: float, kind: type = int) -> Callable[[str], Any]:
     """What argparse reads a number of this kind and range with."""
     def read(text: str) -> Any:
         with contextlib.suppress(ValueError):
@@ -368,38 +403,51 @@ def _number(least: float, most: float, kind: type = int) -> Callable[[str], Any]
     return read
 
 
+_session_number = number(1, 2**63 - 1)
+
+
+def _session_word(text: str) -> int | str:
+    """A session's number or its name."""
+    if not text.lstrip("+-").isdecimal():
+        return text
+    found: int = _session_number(text)
+    return found
+
+
 def add_commands(commands: Any) -> dict[str, Callable[[argparse.Namespace], int]]:
     """Adds the parsers; returns what runs them."""
     with_address(commands.add_parser("sessions", help="who is on it"), table=True)
     memory = with_address(commands.add_parser("memory", help="what they hold, by device"), table=True)
-    session_id = _number(1, 2**63 - 1)
-    memory.add_argument("--session", type=session_id, default=0, metavar="ID",
-                        help="the largest tensors of the session with this id")
+    memory.add_argument("--session", type=_session_word, metavar="SESSION",
+                        help="the largest tensors of the session with this number or name")
     memory.add_argument("--published", action="store_true",
                         help="with --json: the tensors that sessions use together")
     top = with_address(commands.add_parser("top", help="who uses the lanes right now"))
-    top.add_argument("--interval", type=_number(0, 3600, float), default=2.0, help="seconds [2]")
-    top.add_argument("--count", type=_number(1, _MOST), default=-1, help="ends after so many tables")
+    top.add_argument("--interval", type=number(0, 3600, float), default=2.0, help="seconds [2]")
+    top.add_argument("--count", type=number(1, _MOST), default=-1, help="ends after so many tables")
     slow = with_address(commands.add_parser(
         "slowlog", help="instructions that held a lane for long"), table=True)
-    slow.add_argument("--most", type=_number(1, _MOST), default=20, help="entries [20]")
+    slow.add_argument("--most", type=number(1, _MOST), default=20, help="entries [20]")
     kill = with_address(commands.add_parser("kill", help="ends a session"))
-    kill.add_argument("session", type=session_id, help="its id, from `teletensor sessions`")
+    kill.add_argument("session", type=_session_word, help="its number or name, from `teletensor sessions`")
     kill.add_argument("--reason", default="", help="told to its client")
     kill.add_argument("--interrupt", action="store_true", help="only drops what it has queued")
     snapshot = with_address(commands.add_parser(
         "snapshot", help="writes sessions into the state directory, all that you may see"), table=True)
-    snapshot.add_argument("session", type=session_id, nargs="*", help="ids, from `teletensor sessions`")
+    snapshot.add_argument("session", type=_session_word, nargs="*",
+                          help="numbers or names, from `teletensor sessions`")
     drain = with_address(commands.add_parser(
         "drain", help="ends the daemon as SIGTERM does, and tells what became of its sessions"), table=True)
-    drain.add_argument("--seconds", type=_number(0, 1e6, float), default=0.0,
+    drain.add_argument("--seconds", type=number(0, 1e6, float), default=0.0,
                        help="for all of it [the daemon's --drain]")
     tokens = commands.add_parser("token", help="who may call: create, list, revoke")
     actions = tokens.add_subparsers(dest="action", required=True)
     create = with_address(actions.add_parser("create", help="prints a new one"))
     create.add_argument("user", help="letters, digits and ._@-")
+    create.add_argument("--output", metavar="FILE",
+                        help="writes it into this new file, which its owner alone can read")
     create.add_argument("--role", choices=["user", "admin", "metrics"], default="user")
-    create.add_argument("--days", type=_number(1, 36500), default=0,
+    create.add_argument("--days", type=number(1, 36500), default=0,
                         help="it expires after so many [never]")
     with_address(actions.add_parser("list", help="without their secrets"), table=True)
     with_address(actions.add_parser("revoke", help="refused from the next call on")).add_argument("id")

@@ -1,5 +1,5 @@
 """The command `teletensor`: serve | run | convert | health | sessions | memory | top | slowlog | kill |
-snapshot | drain | token | bench | doctor | --version."""
+snapshot | drain | token | cert | bench | doctor | --version."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from . import __version__, _convert_files, _doctor, _operate, _run
+from . import __version__, _certificates, _convert_files, _doctor, _operate, _run
 from ._daemon import find_daemon
 from ._errors import TeletensorError
 from ._protowire import decode
@@ -47,6 +47,7 @@ def _command(arguments: list[str]) -> int:
     runs |= _operate.add_commands(commands)
     runs["run"] = _run.add_command(commands)
     runs["convert"] = _convert_files.add_command(commands)
+    runs["cert"] = _certificates.add_command(commands)
     args = parser.parse_args(arguments)
     try:
         return runs[args.command](args)

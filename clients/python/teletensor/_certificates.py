@@ -1,0 +1,106 @@
+"""`teletensor cert`: an authority, and a certificate for a daemon's machine, by the openssl program."""
+
+from __future__ import annotations
+
+import argparse
+import ipaddress
+import os
+import pathlib
+import re
+import secrets
+import subprocess
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+from ._errors import TeletensorError
+from ._operate import number
+
+__all__ = ["add_command"]
+
+_AUTHORITY_DAYS = 3650
+_DAYS = 825  # the longest term that all systems accept
+_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+_NAME = re.compile(r"(\*\.)?[A-Za-z0-9_]([A-Za-z0-9_.-]{0,250}[A-Za-z0-9_])?")
+_EXTENSIONS = """subjectAltName={}
+basicConstraints=critical,CA:FALSE
+keyUsage=critical,digitalSignature
+extendedKeyUsage=serverAuth
+subjectKeyIdentifier=hash
+authorityKeyIdentifier=keyid
+"""
+
+
+def _host(text: str) -> str:
+    """"IP:10.0.0.1" or "DNS:the-box"."""
+    try:
+        return f"IP:{ipaddress.ip_address(text)}"
+    except ValueError:
+        if _NAME.fullmatch(text):
+            return f"DNS:{text}"
+    raise argparse.ArgumentTypeError(f"expected a host's name or IP address, without a port, not {text!r}")
+
+
+def _openssl(*arguments: str | pathlib.Path) -> None:
+    try:
+        done = subprocess.run(["openssl", *map(str, arguments)], stdin=subprocess.DEVNULL,
+                              stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, umask=0o077, check=False)
+    except FileNotFoundError:
+        raise TeletensorError("the openssl program is not on PATH; install it (Debian: apt install openssl)"
+                              ) from None
+    if done.returncode != 0:
+        raise TeletensorError("openssl: " + done.stderr.decode(errors="replace").strip())
+
+
+def _authority(made: pathlib.Path) -> None:
+    _openssl("req", "-x509", *_KEY, "-days", str(_AUTHORITY_DAYS), "-subj", "/CN=teletensor authority",
+             "-addext", "keyUsage=critical,keyCertSign,cRLSign",
+             "-keyout", made / "ca.key", "-out", made / "ca.pem")
+
+
+def _server(made: pathlib.Path, authority: pathlib.Path, hosts: list[str], days: int) -> None:
+    request, extensions = made / "request", made / "extensions"
+    extensions.write_text(_EXTENSIONS.format(",".join(hosts)), encoding="ascii")
+    _openssl("req", *_KEY, "-subj", "/CN=teletensord", "-keyout", made / "server.key", "-out", request)
+    _openssl("x509", "-req", "-in", request, "-CA", authority / "ca.pem", "-CAkey", authority / "ca.key",
+             "-set_serial", str(secrets.randbits(127)), "-days", str(days), "-extfile", extensions,
+             "-out", made / "server.pem")
+
+
+def _cert(args: argparse.Namespace) -> int:
+    folder = pathlib.Path(args.output)
+    folder.mkdir(parents=True, exist_ok=True)
+    has_key, has_certificate = (folder / "ca.key").exists(), (folder / "ca.pem").exists()
+    if has_key != has_certificate:
+        raise TeletensorError(f"{folder} has one of ca.pem and ca.key without the other: bring the other "
+                              "one, or give another folder by --output")
+    with tempfile.TemporaryDirectory(dir=folder) as name:
+        made = pathlib.Path(name)
+        if not has_key:
+            _authority(made)
+        _server(made, folder if has_key else made, args.host, args.days)
+        for file in ("ca.key", "ca.pem", "server.key", "server.pem"):
+            if (made / file).exists():
+                if file.endswith(".pem"):
+                    (made / file).chmod(0o644)
+                os.replace(made / file, folder / file)
+    hosts = ", ".join(host.partition(":")[2] for host in args.host)
+    print(f"{folder / 'ca.pem'}: {'the authority of before' if has_key else 'a new authority'}; clients "
+          f"need this file (ca=, TELETENSOR_CA)\n"
+          f"{folder / 'ca.key'}: its key; keep it secret, it makes further certificates\n"
+          f"{folder / 'server.pem'}, {folder / 'server.key'}: for {hosts}, {args.days} days; teletensord "
+          "--tls-cert and --tls-key take them")
+    return 0
+
+
+def add_command(commands: Any) -> Callable[[argparse.Namespace], int]:
+    """Adds the parser; returns what runs it."""
+    parser = commands.add_parser("cert", help="makes an authority (or takes the one that is there) and a "
+                                              "certificate for a daemon's machine")
+    parser.add_argument("host", type=_host, nargs="+",
+                        help="names and IP addresses by which clients connect")
+    parser.add_argument("--output", default=".", metavar="FOLDER",
+                        help="of ca.pem, ca.key, server.pem and server.key [.]")
+    parser.add_argument("--days", type=number(1, _AUTHORITY_DAYS), default=_DAYS,
+                        help=f"the certificate's term [{_DAYS}]")
+    return _cert
