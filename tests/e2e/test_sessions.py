@@ -240,6 +240,18 @@ def test_looking_at_a_view_moves_its_retained_gradient_on_both_sides(tt):
     assert (x.grad / tt.full((2, 3), 2.0).exp()).allclose(tt.full((2, 3), 2.0))
 
 
+def test_operands_of_two_sessions(shared_daemon, tt):
+    """The error says how to copy a tensor into the other session, and that works."""
+    with tt.connect(shared_daemon.unix) as first, tt.connect(shared_daemon.unix) as second:
+        with first.as_current():
+            x = tt.ones(3)
+        with second.as_current():
+            y = tt.full((3,), 2.0)
+            with pytest.raises(RuntimeError, match=r"two sessions.*y = teletensor\.tensor\(x\.numpy\(\)\)"):
+                x + y
+            assert (tt.tensor(x.numpy()) + y).tolist() == [3.0] * 3
+
+
 def test_use_after_close_says_so(start_daemon, tt):
     """Not that the daemon ended it: this program did."""
     daemon = start_daemon()

@@ -58,8 +58,8 @@ bool one_session(PySession& session, std::span<const Var> arguments) {
   for (const Var& argument : arguments) {
     if (!argument.is_tensor() || argument.builder() == &session) continue;
     PyErr_SetString(PyExc_RuntimeError,
-                    "operands belong to two sessions; bring one over with "
-                    "session.tensor(x.numpy())");
+                    "operands belong to two sessions; copy one into the other "
+                    "session: with session.as_current(): y = teletensor.tensor(x.numpy())");
     return false;
   }
   return true;

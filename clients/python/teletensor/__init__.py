@@ -218,4 +218,5 @@ __all__ = [
     "newaxis", "pi", "preserve_format", "return_types", "strided", "testing",
 ]  # fmt: skip
 
+_functions.neural.document(nn.functional)
 _once.keep()

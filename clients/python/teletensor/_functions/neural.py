@@ -3,7 +3,9 @@ with other arguments; and cdist."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any
 
 from .._core import Tensor, ops
@@ -33,14 +35,23 @@ def _functional(name: str) -> Callable[..., Any]:
     return found
 
 
+_copies: dict[str, Callable[..., Any]] = {}
+
+
 def _same(name: str) -> Callable[..., Any]:
     @function_only
     def call(*args: Any, **kwargs: Any) -> Any:
         return _functional(name)(*args, **kwargs)
 
     call.__name__ = call.__qualname__ = name
-    call.__doc__ = f"nn.functional.{name}."
+    _copies[name] = call
     return call
+
+
+def document(functional: ModuleType) -> None:
+    """Gives the functions that are those of nn.functional their documentation and signature."""
+    for name, call in _copies.items():
+        functools.update_wrapper(call, getattr(functional, name), assigned=("__doc__",), updated=())
 
 
 (adaptive_avg_pool1d, alpha_dropout, avg_pool1d, bilinear, celu, celu_, channel_shuffle, conv1d, conv2d,
