@@ -17,7 +17,7 @@ CLIENT_SOURCES := $(shell find clients engine/core engine/program engine/ops \
 REQUIREMENTS := deploy/requirements
 
 .PHONY: help build daemon packages demo test test-peers lint format fuzz chaos soak sanitize bench \
-  gpu-check gpu-folder cuda-all image-test sdist docs clean
+  gpu-check gpu-folder cuda-all image-test sdist docs site clean
 .DELETE_ON_ERROR:
 
 help:
@@ -35,7 +35,7 @@ daemon: | packages
 .venv/.tools: $(wildcard $(REQUIREMENTS)/*.txt) | packages
 	$(PYTHON) -m venv .venv
 	.venv/bin/pip install $(PIP_FLAGS) -r $(REQUIREMENTS)/build.txt -r $(REQUIREMENTS)/test.txt \
-	  -r $(REQUIREMENTS)/lint.txt
+	  -r $(REQUIREMENTS)/lint.txt -r $(REQUIREMENTS)/docs.txt
 	@touch $@
 
 # One wheel, from the checkout, for every environment. ccache shares objects with the daemon's build.
@@ -116,6 +116,10 @@ sdist: .venv/.tools ## dist/teletensor-VERSION.tar.gz, which needs no checkout
 
 docs: .venv/.client ## generated files: docs/ops.md, the type stubs
 	.venv/bin/python docs/generate_ops.py && .venv/bin/python docs/generate_stubs.py
+
+site: .venv/.client ## build/site: the documentation as a site with a search, and an API of every public name
+	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --quiet
+	@echo "to read it at http://localhost:8000: .venv/bin/python -m http.server --directory build/site"
 
 clean:
 	rm -rf build dist .venv .venv-peers

@@ -20,7 +20,8 @@ the Python functions and this page come. `Operand` is a tensor or a Python numbe
 operand is one tensor has an in-place form with a trailing underscore. Internal ops are steps of
 derivatives, or what functions of submodules (`tt.linalg`) are made of. Dtypes are those that the op tester
 checks (the [support matrix](#support) has all that are accepted). Examples are what a daemon answered
-(`docs/generate_examples.py`).
+(`docs/generate_examples.py`). Functions that are made of several operators are in the API of the site
+(`make site`).
 """
 EXAMPLES = Path(__file__).parent / "ops_examples.json"
 SUPPORT = Path(__file__).parent / "ops_support.json"
@@ -41,6 +42,8 @@ def text() -> str:
     ops = _core.catalog()
     tested = json.loads(EXAMPLES.read_text(encoding="utf-8"))
     lines = HEAD.format(command=COMMAND, count=len(ops)).splitlines() + [""]
+    public = sorted(op["name"] for op in ops if not op["internal"])
+    lines += ["## Index", "", ", ".join(f"[{name}](#{name})" for name in public), ""]
     for title, internal in (("Public", False), ("Internal", True)):
         lines += [f"## {title}", ""]
         for op in ops:
