@@ -17,7 +17,7 @@ CLIENT_SOURCES := $(shell find clients engine/core engine/program engine/ops \
 REQUIREMENTS := deploy/requirements
 
 .PHONY: help build daemon packages demo test test-peers lint format fuzz chaos soak sanitize bench \
-  gpu-check gpu-folder cuda-all image-test sdist docs site clean
+  gpu-check gpu-folder cuda-all image-test sdist docs pictures site clean
 .DELETE_ON_ERROR:
 
 help:
@@ -114,8 +114,12 @@ image-test: build ## builds the image, runs the daemon in it, reaches it over it
 sdist: .venv/.tools ## dist/teletensor-VERSION.tar.gz, which needs no checkout
 	@.venv/bin/python deploy/make_sdist.py
 
-docs: .venv/.client ## generated files: docs/ops.md, the type stubs
+docs: .venv/.client ## generated files: docs/ops.md, the type stubs, the README's picture
 	.venv/bin/python docs/generate_ops.py && .venv/bin/python docs/generate_stubs.py
+	.venv/bin/python docs/generate_overview.py
+
+pictures: build ## plots of the documentation, and the outputs of its notebooks
+	.venv/bin/python docs/make_pictures.py
 
 site: .venv/.client ## build/site: the documentation as a site with a search, and an API of every public name
 	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --quiet

@@ -43,10 +43,11 @@ def test_every_public_name_has_an_entry(site, module):
     assert [name for name in names if f'id="{anchor(name)}"' not in page] == []
 
 
-def test_the_search_finds_names(site):
+def test_the_search_finds_names_and_messages(site):
     found = json.loads((site / "search/search_index.json").read_text(encoding="utf-8"))["docs"]
     titles = {entry["title"] for entry in found}
     assert {"Conv2d", "cross_entropy", "AdamW", "OutOfMemoryError"} <= titles
+    assert any("no teletensord answers" in entry["text"] for entry in found)
 
 
 def test_the_operators_are_there(site):

@@ -1,4 +1,4 @@
-"""README's recipe for TLS, as it stands there: its shell lines are run in a folder of their own.
+"""The recipe for TLS of docs/operating.md: its shell lines are run in a folder of their own, then README's program.
 
 Two words are replaced: the-box by localhost, which is a name of this machine, and the port by a free one.
 """
@@ -7,18 +7,18 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 import threading
 
 from support.daemon import HANG, ROOT, binary
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
 
-
-def block(language, containing):
-    """The one fenced block of README in that language with that text."""
-    found = [body for body in re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL) if containing in body]
+def block(page, language, containing):
+    """The one fenced block of a page in that language with that text."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    found = [body for body in re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL) if containing in body]
     assert len(found) == 1, (containing, len(found))
-    return found[0]
+    return textwrap.dedent(found[0]).rstrip()
 
 
 def first_line(process, text):
@@ -32,7 +32,7 @@ def first_line(process, text):
 
 
 def test_the_recipe_for_tls(tmp_path):
-    made, token, serve, train = block("sh", "teletensor cert").splitlines()
+    made, token, serve, health, alice = block("docs/operating.md", "sh", "teletensor cert").splitlines()
     programs, work = tmp_path / "bin", tmp_path / "work"
     programs.mkdir()
     work.mkdir()
@@ -40,7 +40,7 @@ def test_the_recipe_for_tls(tmp_path):
                           ("python", sys.executable)):
         (programs / name).write_text(f'#!/bin/sh\nexec {command} "$@"\n', encoding="utf-8")
         (programs / name).chmod(0o755)
-    (work / "train.py").write_text(block("python", "tt.connect()"), encoding="utf-8")
+    (work / "train.py").write_text(block("README.md", "python", "tt.connect()"), encoding="utf-8")
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("TELETENSOR", "XDG_"))}
     environment = {**inherited, "PATH": f"{programs}:{os.environ['PATH']}",
                    "XDG_STATE_HOME": str(tmp_path / "state"), "XDG_RUNTIME_DIR": str(work)}
@@ -60,7 +60,10 @@ def test_the_recipe_for_tls(tmp_path):
                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         port = re.search(r" tcp=\S+:(\d+)", first_line(daemon, "ready")).group(1)
-        done = run(train.replace("7420", port))
+        run(health.replace("7420", port))
+        run(alice)
+        done = run(f"TELETENSOR_TOKEN_FILE=alice.token TELETENSOR_CA=ca.pem TELETENSOR_ADDRESS=the-box:{port} "
+                   "python train.py")
         assert float(done.stdout) > 0 and not done.stderr
     finally:
         daemon.terminate()
