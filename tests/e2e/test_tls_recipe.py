@@ -40,7 +40,7 @@ def test_the_recipe_for_tls(tmp_path):
                           ("python", sys.executable)):
         (programs / name).write_text(f'#!/bin/sh\nexec {command} "$@"\n', encoding="utf-8")
         (programs / name).chmod(0o755)
-    (work / "train.py").write_text(block("README.md", "python", "tt.connect()"), encoding="utf-8")
+    (work / "train.py").write_text(block("README.md", "python", "tt.linspace"), encoding="utf-8")
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("TELETENSOR", "XDG_"))}
     environment = {**inherited, "PATH": f"{programs}:{os.environ['PATH']}",
                    "XDG_STATE_HOME": str(tmp_path / "state"), "XDG_RUNTIME_DIR": str(work)}

@@ -1,6 +1,7 @@
 """Times of a device beside PyTorch on the same device, in one process: medians of rounds that alternate."""
 
 import importlib.util
+import itertools
 import statistics
 import threading
 import time
@@ -8,6 +9,7 @@ import time
 from box import is_loss
 
 LEAST = 0.1  # seconds that a round takes
+WARM = 0.6   # seconds in which kernels are compiled
 
 
 def peers():
@@ -51,8 +53,13 @@ def measure(work, options):
             call = m.compile(call)
         if first is not None:
             call = repeated(call, first)
-        for _ in range(4):  # compiles; a loop's kernel is made after its third sighting
+        warm = time.perf_counter() + (0 if options.quick else WARM)
+        for i in itertools.count():  # a loop's kernel is made after its third sighting, beside the calls
             call()
+            if i >= 3:
+                m.cuda.synchronize()
+                if time.perf_counter() >= warm:
+                    break
         once = seconds(call, m.cuda.synchronize, 1)
         counts[name] = 1 if options.quick else max(1, min(1000, int(LEAST / once)))
         calls[name], found[name] = call, []
@@ -104,7 +111,7 @@ def sharing(address, quick):
     """Steps a second of one session alone, of two and of eight at once, and how evenly (Jain's index)."""
     import teletensor as tt
 
-    steps = 3 if quick else 200
+    steps = 3 if quick else 4000
     found = []
 
     def session(rates, start):

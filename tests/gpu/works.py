@@ -26,7 +26,8 @@ def used(m, call):
 
     def once():
         nonlocal total
-        total = total + call().view(-1)[:1]
+        result = call()
+        total = total + result[(0,) * result.dim()]
     return once
 
 

@@ -37,6 +37,7 @@ struct BlasAnswer {
 };
 
 // cublasStatus_t, as far as we tell them apart.
+inline constexpr int kBlasInvalidValue = 7;
 inline constexpr int kBlasExecutionFailed = 13;
 inline constexpr int kBlasInternalError = 14;
 inline constexpr int kBlasNotSupported = 15;

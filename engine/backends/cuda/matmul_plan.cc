@@ -22,6 +22,10 @@ using cpu::Addend;
 using cpu::Side;
 using cpu::side_of;
 
+// Of one row and one column cuBLASLt 13.1 splits the sum into more parts than it has terms, and on
+// an H200 it has now and then refused its own plan for it (CUBLAS_STATUS_INVALID_VALUE).
+constexpr std::int64_t kShortDot = 1024;
+
 // alpha * left right + beta * addend, of m x k and k x n, for each index of the batch dimensions;
 // the results lie without gaps.
 struct Sizes {
@@ -65,6 +69,7 @@ bool by_library(KernelCall& call, Work& work, const Sizes& sizes, const Side& le
                 const Side& right, const Addend& addend, bool tf32) {
   const TensorArg& out = call.out[0];
   if (work.products == nullptr || sizes.k == 0 || sizes.batch.size() > 1) return false;
+  if (sizes.m == 1 && sizes.n == 1 && sizes.k < kShortDot) return false;
   switch (out.dtype) {
     case DType::kF16:
     case DType::kBF16:

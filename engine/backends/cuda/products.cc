@@ -15,6 +15,8 @@ using core::Status;
 
 namespace {
 
+constexpr int kMostAnswers = 4;
+
 // As much as the library's own documentation advises.
 std::uint64_t most_workspace(int capability) {
   return (capability >= 90 ? std::uint64_t{32} : std::uint64_t{4}) << 20;
@@ -56,10 +58,17 @@ struct Products::Plan {
 
   BlasOperation* operation = nullptr;
   BlasLayout *a = nullptr, *b = nullptr, *c = nullptr, *out = nullptr;
-  BlasAlgorithm algorithm = {};
-  std::size_t workspace = 0;
-  bool taken = false;
+  // What the library has answered, best first, and which of them is used; all: none is left. An
+  // answer is no promise: the library may refuse it when it is started.
+  BlasAnswer answers[kMostAnswers];
+  std::size_t answered = 0;
+  std::atomic<std::size_t> used{0};
   std::atomic<bool> started{false};  // once: its like may be gathered
+
+  const BlasAnswer* answer() const {
+    const std::size_t i = used.load(std::memory_order_acquire);
+    return i < answered ? &answers[i] : nullptr;
+  }
 
  private:
   const Blas& blas_;
@@ -126,7 +135,7 @@ std::shared_ptr<Products::Plan> Products::plan(const Product& product) {
   return made;
 }
 
-// `plan.taken` stays false where anything is refused.
+// `plan` has no answer where anything is refused.
 void Products::choose(const Product& p, Plan& plan) {
   const bool wide = p.dtype == DType::kF64;
   const int type = data_type(p.dtype);
@@ -166,36 +175,43 @@ void Products::choose(const Product& p, Plan& plan) {
     return blas_.cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value,
                                                       sizeof value) == 0;
   };
-  BlasAnswer answer;
   int answers = 0;
-  plan.taken =
+  const bool answered =
       wants(kMostWorkspace, most_workspace(gpu_.capability())) &&
       wants(kReductions, kReduceAsComputed) && wants(kAlignmentA, alignment(p.b.data)) &&
       wants(kAlignmentA + 1, alignment(p.a.data)) && wants(kAlignmentA + 2, alignment(c.data)) &&
       wants(kAlignmentA + 3, alignment(p.out)) &&
       blas_.cublasLtMatmulAlgoGetHeuristic(handle_, plan.operation, plan.b, plan.a, plan.c,
-                                           plan.out, preference, 1, &answer, &answers) == 0 &&
-      answers == 1 && answer.state == 0;
+                                           plan.out, preference, kMostAnswers, plan.answers,
+                                           &answers) == 0;
   blas_.cublasLtMatmulPreferenceDestroy(preference);
-  plan.algorithm = answer.algorithm;
-  plan.workspace = answer.workspace;
+  if (!answered) return;
+  while (plan.answered < static_cast<std::size_t>(answers) &&
+         plan.answers[plan.answered].state == 0) {
+    ++plan.answered;
+  }
 }
 
 std::optional<std::size_t> Products::workspace(const Product& product) {
   if (!gpu_.enter().ok()) return std::nullopt;
-  const auto chosen = plan(product);
-  if (!chosen->taken) return std::nullopt;
-  return chosen->workspace;
+  const BlasAnswer* const answer = plan(product)->answer();
+  if (answer == nullptr) return std::nullopt;
+  return answer->workspace;
 }
 
 Status Products::run(const Product& product) {
   const auto chosen = plan(product);
-  if (!chosen->taken || product.workspace_bytes < chosen->workspace) {
+  std::size_t used = chosen->used.load(std::memory_order_acquire);
+  if (used >= chosen->answered || product.workspace_bytes < chosen->answers[used].workspace) {
     return Status(Code::kUnimplemented, gpu_.name() + ": a product without a plan");
   }
   const bool known = chosen->started.load(std::memory_order_relaxed);
   int code = 0;
   TT_RETURN_IF_ERROR(gpu_.launch(*this, product, known, &code));
+  if (code == kBlasInvalidValue || code == kBlasNotSupported) {
+    chosen->used.compare_exchange_strong(used, used + 1);  // the next call asks with another answer
+    return Status(Code::kUnimplemented, gpu_.name() + ": cuBLASLt refuses its own plan");
+  }
   TT_RETURN_IF_ERROR(check(code, "a matrix product"));
   if (!known) chosen->started.store(true, std::memory_order_relaxed);
   return {};
@@ -205,7 +221,8 @@ int Products::start(const LibraryCall& call, Stream stream) {
   const Product& p = std::get<Product>(call);
   const auto held = plan(p);
   const Plan& chosen = *held;
-  if (!chosen.taken || p.workspace_bytes < chosen.workspace) return kBlasNotSupported;
+  const BlasAnswer* const answer = chosen.answer();
+  if (answer == nullptr || p.workspace_bytes < answer->workspace) return kBlasNotSupported;
   MutexLock lock(mu_);
   if (p.bias != nullptr) {
     const int code = blas_.cublasLtMatmulDescSetAttribute(chosen.operation, kBiasPointer, &p.bias,
@@ -218,7 +235,7 @@ int Products::start(const LibraryCall& call, Stream stream) {
   const void* const beta = wide ? static_cast<const void*>(&p.beta) : &narrow_beta;
   return blas_.cublasLtMatmul(handle_, chosen.operation, alpha, p.b.data, chosen.b, p.a.data,
                               chosen.a, beta, p.beta != 0 ? p.c.data : p.out, chosen.c, p.out,
-                              chosen.out, &chosen.algorithm, p.workspace, p.workspace_bytes,
+                              chosen.out, &answer->algorithm, p.workspace, p.workspace_bytes,
                               stream);
 }
 

@@ -44,15 +44,19 @@ TEST(Products, MatricesThatAreTaken) {
 class Device : public FakeDevice {
  public:
   using Ask = decltype(Blas::cublasLtMatmulAlgoGetHeuristic);
+  using Multiply = decltype(Blas::cublasLtMatmul);
 
-  // `ask`: called in the place of the library's heuristic.
-  explicit Device(Ask ask = nullptr) {
+  // `ask`, `multiply`: called in the places of the library's heuristic and product.
+  explicit Device(Ask ask = nullptr, Multiply multiply = nullptr) {
     EXPECT_EQ(load_blas(driver(), TT_FAKE_CUDA_LIBRARY, &blas_).message(), "");
     if (ask != nullptr) blas_.cublasLtMatmulAlgoGetHeuristic = ask;
+    if (multiply != nullptr) blas_.cublasLtMatmul = multiply;
     auto products = Products::open(blas_, gpu());
     EXPECT_EQ(products.status().message(), "");
     products_ = std::move(*products);
   }
+
+  Products& products() { return *products_; }
 
  private:
   void lend(Work& work) override { work.products = products_.get(); }
@@ -80,7 +84,8 @@ TEST(Products, OfAnyLayoutThatTheLibraryTakes) {
     EXPECT_TRUE(
         device.takes("bmm", {x(Geometry({3, 4, 40}, {160, 1, 4})), x(Geometry({3, 40, 2}))}));
     EXPECT_TRUE(device.takes("mv", {x(Geometry({9, 20})), x(Geometry({20}, {2}, 1))}));
-    EXPECT_TRUE(device.takes("dot", {x(Geometry({40})), x(Geometry({40}))}));
+    EXPECT_TRUE(device.takes("dot", {x(Geometry({1024})), x(Geometry({1024}))}));
+    EXPECT_FALSE(device.takes("dot", {x(Geometry({40})), x(Geometry({40}))}));
     EXPECT_TRUE(device.takes("linear", {x(Geometry({3, 4, 8})), x(Geometry({6, 8})), nullptr}));
     // Nothing is added to products of doubles but a matrix.
     EXPECT_EQ(
@@ -186,6 +191,30 @@ TEST(Products, APlanThatIsMadeHoldsUpNoOtherProduct) {
   Asking::slow = false;
   EXPECT_FALSE(Asking::gave_up);
   EXPECT_EQ(Asking::entered, 1);
+}
+
+// A library that answers with a plan and then refuses to start it.
+struct Refusing {
+  template <class... Arguments>
+  static int multiply(Arguments...) {
+    return kBlasInvalidValue;
+  }
+};
+
+TEST(Products, APlanThatIsRefusedIsNotUsedAgain) {
+  Device device(nullptr, &Refusing::multiply);
+  void* const memory = device.gpu().allocate(3 * 256);
+  Product dot;
+  dot.dtype = DType::kF32;
+  dot.m = dot.n = 1;
+  dot.k = 4;
+  dot.a = *product_matrix(memory, 1, 4, 4, 1);
+  dot.b = *product_matrix(static_cast<char*>(memory) + 256, 4, 1, 1, 1);
+  dot.out = static_cast<char*>(memory) + 512;
+  ASSERT_EQ(device.products().workspace(dot), std::size_t{0});
+  EXPECT_EQ(device.products().run(dot).code(), core::Code::kUnimplemented);
+  EXPECT_EQ(device.products().workspace(dot), std::nullopt);
+  device.gpu().free(memory);
 }
 
 TEST(Products, WithoutTemporaryMemoryTheyAreOurOwn) {

@@ -255,7 +255,7 @@ class Pool:
             context = multiprocessing.get_context(context or "forkserver")
         forked = context.get_start_method() == "fork"
         if context.get_start_method() == "forkserver":
-            context.set_forkserver_preload(["numpy"])  # imported once, not by each worker
+            context.set_forkserver_preload([__name__])  # imported once, not by each worker
         self.timeout = timeout
         self.ahead = prefetch * count
         self.epoch = -1
