@@ -15,9 +15,11 @@ DIFFERS = "…"  # on the page, for what a program puts into a text
 CONNECT = {
     "_credentials": None,
     "_daemon": None,
-    "_session": {"connect", "_check_threads", "_name", "_place"},
+    "_reach": None,
+    "_session": {"connect", "_check_threads", "_name", "place_of"},
     "_transport": {"_hello", "open_transport"},
 }
+CAUSES = ("Fault", "Absent", "Silent")  # classes of _reach
 # Where the daemon refuses a Hello, and the codes that mean it.
 REFUSALS = ["auth.cc", "rights.cc", "leases.cc", "codec.cc", "service.cc"]
 REFUSAL = re.compile(
@@ -36,13 +38,27 @@ def text_of(node: ast.expr) -> str:
     return DIFFERS
 
 
+def choices(node: ast.expr):
+    """The expressions that a conditional expression chooses from; else the expression itself."""
+    if isinstance(node, ast.IfExp):
+        yield from choices(node.body)
+        yield from choices(node.orelse)
+    else:
+        yield node
+
+
 def raised(tree: ast.AST):
-    """The texts of the exceptions that are made in a raise statement; not those made elsewhere."""
+    """The texts of the exceptions that are made in a raise statement, and of the causes that _reach finds; not those
+    of exceptions made elsewhere."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.args:
-            text = text_of(node.exc.args[0])
-            if text.strip(DIFFERS + " "):
-                yield text
+        made = node.exc if isinstance(node, ast.Raise) else node
+        if not isinstance(made, ast.Call) or not made.args:
+            continue
+        name = made.func.id if isinstance(made.func, ast.Name) else ""
+        if name in CAUSES or (isinstance(node, ast.Raise) and not name.startswith("_")):
+            for text in map(text_of, choices(made.args[0])):
+                if text.strip(DIFFERS + " "):
+                    yield text
 
 
 def texts_of_connect():

@@ -15,7 +15,7 @@ from ..._arrays import tensor_of
 from ..._interop import array_of_torch
 from ..._tensor import Tensor
 
-__all__ = ["Make", "default_collate", "default_convert", "is_torch"]
+__all__ = ["default_collate", "default_convert", "is_torch"]
 
 # (name of a dtype, array) -> what stands for the tensor in a batch.
 Make = Callable[[str, np.ndarray[Any, Any]], Any]
