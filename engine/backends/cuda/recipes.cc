@@ -33,7 +33,7 @@ Facts facts_of(Recipe recipe) {
     case Recipe::kMeanPoolBackward:
       return {"mean_pool_backward", "PoolCall", 2, true};
     case Recipe::kMaxUnpool:
-      return {"max_unpool", "UnpoolCall", 2};
+      return {"max_unpool", "UnpoolCall", 2, false, Spread::kBlocks};
     case Recipe::kLstmGates:
       return {"lstm_gates", "GateCall", 2};
     case Recipe::kLstmGatesBackward:

@@ -127,7 +127,8 @@ void class_divisor(const calls::ClassCall& p) {
 // A line and its softmax, by a group of lanes.
 template <class T, class A>
 struct SoftLine {
-  Lanes<A, 1> lanes;
+  using Own = Lanes<A, 4>;  // that many loads are under way
+  Own lanes;
   bool inside;  // there is such a line
   ClassLine<A> line;
   const T* from;
@@ -140,11 +141,11 @@ struct SoftLine {
         from(static_cast<const T*>(p.x) + line.first) {
     lanes.live = inside && !line.ignored();
     A most = Max<A>::identity();
-#pragma unroll 1
+#pragma unroll 4
     for (std::int64_t c = lanes.lane; lanes.live && c < p.classes; c += lanes.kWidth) {
       most = Max<A>::one(most, x(c));
     }
-    largest = fold_row<Max<A>, Lanes<A, 1>::kWidth>(lanes.acc, most);
+    largest = fold_row<Max<A>, Own::kWidth>(lanes.acc, most);
     total = lanes.sum(p.classes, [&](std::int64_t c) { return s::exp(x(c) - largest); });
   }
   A x(std::int64_t c) const { return s::to_compute<A>(from[c * line.p.step]); }
@@ -153,7 +154,7 @@ struct SoftLine {
 template <class T, class A>
 void cross_entropy_lines(const calls::ClassCall& p) {
   const SoftLine<T, A> soft(p);
-  const Lanes<A, 1>& lanes = soft.lanes;
+  const auto& lanes = soft.lanes;
   const ClassLine<A>& line = soft.line;
   const A logarithm = s::log(soft.total), keep = static_cast<A>(1 - p.smoothing);
   const auto log_p = [&](std::int64_t c) { return (soft.x(c) - soft.largest) - logarithm; };
@@ -191,7 +192,7 @@ void cross_entropy_gradient(const calls::ClassCall& p) {
   const A sum = live ? keep * line.weight(line.target) + even * static_cast<A>(p.divisor[1]) : A(0);
   const A scale = factor * sum / soft.total;
   T* const to = static_cast<T*>(p.y) + line.first;
-#pragma unroll 1
+#pragma unroll 4
   for (std::int64_t c = soft.lanes.lane; c < p.classes; c += soft.lanes.kWidth) {
     A y = 0;
     if (live) {

@@ -175,18 +175,36 @@ void mean_pool_backward(const calls::PoolCall& p, std::int64_t at) {
   static_cast<T*>(p.y)[at] = s::from_compute<T>(total);
 }
 
-// A plane: several elements may go to one place, the last of them stays, or all are added in order.
+// A block for each plane: several elements may go to one place, the last of them stays, or all are added in their
+// order. Of 256 elements at a time, the first that goes to a place brings the others that go there.
 template <class T, class A>
-void max_unpool(const calls::UnpoolCall& p, std::int64_t plane) {
+void max_unpool(const calls::UnpoolCall& p) {
+  __shared__ std::int64_t places[256];
+  __shared__ A values[256];
   if (*p.flag != 0) return;
+  const std::int64_t plane = blockIdx.x;
+  const int t = threadIdx.x;
   const T* const x = static_cast<const T*>(p.x) + plane * p.in;
-  const std::int64_t* const places = p.places + plane * p.in;
   A* const y = static_cast<A*>(p.y) + plane * p.out;
-  for (std::int64_t i = 0; i < p.out; ++i) y[i] = A(0);
-  for (std::int64_t i = 0; i < p.in; ++i) {
-    const A value = s::to_compute<A>(x[i]);
-    A& to = y[places[i]];
-    to = p.accumulate ? s::Add()(to, value) : value;
+  for (std::int64_t i = t; i < p.out; i += 256) y[i] = A(0);
+  for (std::int64_t start = 0; start < p.in; start += 256) {
+    const int n = p.in - start < 256 ? static_cast<int>(p.in - start) : 256;
+    __syncthreads();  // what came before is stored, and its places have been read
+    if (t < n) {
+      places[t] = p.places[plane * p.in + start + t];
+      values[t] = s::to_compute<A>(x[start + t]);
+    }
+    __syncthreads();
+    if (t >= n) continue;
+    const std::int64_t place = places[t];
+    bool first = true;
+    for (int e = 0; e < t && first; ++e) first = places[e] != place;
+    if (!first) continue;
+    A total = p.accumulate ? s::Add()(y[place], values[t]) : values[t];
+    for (int e = t + 1; e < n; ++e) {
+      if (places[e] == place) total = p.accumulate ? s::Add()(total, values[e]) : values[e];
+    }
+    y[place] = total;
   }
 }
 
