@@ -256,7 +256,8 @@ def work(number):
     tt.connect(sys.argv[1])
     x = tt.full((1000,), float(number)).requires_grad_()
     (x * x).sum().backward()
-    print(number, x.grad.sum().item(), x.detach().numpy().sum(), of_this_process._INSTANCE.hex(), flush=True)
+    shown = (number, x.grad.sum().item(), x.detach().numpy().sum(), of_this_process._INSTANCE.hex())
+    os.write(1, (" ".join(map(str, shown)) + "\\n").encode())  # whole, whatever the other processes write
 
 context = multiprocessing.get_context("fork")
 processes = [context.Process(target=work, args=(i,)) for i in (1, 2, 3)]
@@ -270,7 +271,8 @@ os.waitpid(child, 0)
 work(0)
 """
     done = subprocess.run([sys.executable, "-c", program, daemon.unix], capture_output=True, text=True, timeout=HANG)
-    assert done.returncode == 0 and not done.stderr, done.stderr
+    # A client may say there that it waits for a busy daemon.
+    assert done.returncode == 0 and "Error" not in done.stderr, done.stderr
     found = sorted(line.split() for line in done.stdout.splitlines())
     assert [(int(n), float(g), float(s)) for n, g, s, _ in found] == [(n, n * 2000.0, n * 1000.0)
                                                                      for n in (0, 1, 2, 4, 5)]
