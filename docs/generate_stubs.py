@@ -138,6 +138,7 @@ def tensor_line(name: str, value: Any) -> list[str]:
         if value.fset is not None:
             lines += [f"@{name}.setter", f"def {name}(self, value: {kind}) -> None: ..."]
         return lines
+    value = getattr(value, "__func__", value)  # what a native method calls
     if isinstance(value, OP):
         declared = value.__doc__.partition("(")[0]
         return [from_catalog(name, CATALOG[declared], True, name.endswith("_"))]

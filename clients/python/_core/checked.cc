@@ -82,6 +82,17 @@ PyObject* with_name(PyObject* names, Py_ssize_t at, PyObject* name) {
   return made;
 }
 
+// Do the keywords of a call name this parameter already? True with a TypeError, or another error.
+bool given_twice(const CheckedObject& self, PyObject* names, PyObject* parameter) {
+  const int found = PySequence_Contains(names, parameter);
+  if (found <= 0) return found < 0;
+  PyObject* called = PyObject_GetAttrString(self.function, "__name__");
+  if (called == nullptr) return true;
+  PyErr_Format(PyExc_TypeError, "%U() got multiple values for argument '%U'", called, parameter);
+  Py_DECREF(called);
+  return true;
+}
+
 PyObject* checked_call(PyObject* callable, PyObject* const* args, size_t flags, PyObject* names) {
   const CheckedObject& self = *checked_of(callable);
   const auto given = static_cast<std::size_t>(PyVectorcall_NARGS(flags));
@@ -100,17 +111,14 @@ PyObject* checked_call(PyObject* callable, PyObject* const* args, size_t flags, 
       found = std::ranges::find_if(
           arguments, [name](const Argument& argument) { return stands_for(name, argument.name); });
       if (found == arguments.end()) continue;
-      renamed = nb::steal(with_name(renamed ? renamed.ptr() : names, k, found->name));
+      PyObject* const before = renamed ? renamed.ptr() : names;
+      if (given_twice(self, before, found->name)) return nullptr;
+      renamed = nb::steal(with_name(before, k, found->name));
       if (!renamed) return nullptr;
     }
     if (!look_at(self, *found, args[given + static_cast<std::size_t>(k)], 0)) return nullptr;
   }
   return PyObject_Vectorcall(self.function, args, flags, renamed ? renamed.ptr() : names);
-}
-
-PyObject* checked_bind(PyObject* self, PyObject* instance, PyObject*) {
-  if (instance == nullptr || instance == Py_None) return Py_NewRef(self);
-  return PyMethod_New(self, instance);
 }
 
 // Everything but what is its own is the function's: its name, code, documentation, marks.
@@ -147,7 +155,6 @@ PyTypeObject* checked_type() {
       {"__weaklistoffset__", T_PYSSIZET, offsetof(CheckedObject, weak), READONLY, nullptr},
       {nullptr, 0, 0, 0, nullptr}};
   static PyType_Slot slots[] = {{Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
-                                {Py_tp_descr_get, reinterpret_cast<void*>(checked_bind)},
                                 {Py_tp_getattro, reinterpret_cast<void*>(checked_getattr)},
                                 {Py_tp_setattro, reinterpret_cast<void*>(checked_setattr)},
                                 {Py_tp_repr, reinterpret_cast<void*>(checked_repr)},
@@ -156,8 +163,7 @@ PyTypeObject* checked_type() {
                                 {0, nullptr}};
   static PyType_Spec spec = {"teletensor._core.Checked", sizeof(CheckedObject), 0,
                              Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL |
-                                 Py_TPFLAGS_METHOD_DESCRIPTOR | Py_TPFLAGS_IMMUTABLETYPE |
-                                 Py_TPFLAGS_DISALLOW_INSTANTIATION,
+                                 Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION,
                              slots};
   static auto* type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
   return type;

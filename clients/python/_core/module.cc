@@ -6,6 +6,7 @@
 #include "bindings.h"
 #include "checked.h"
 #include "collection.h"
+#include "methods.h"
 #include "tf32.h"
 
 namespace teletensor::client {
@@ -533,6 +534,7 @@ NB_MODULE(_core, m) {
   bind_tensor(m);
   bind_ops(m);
   bind_checked(m);
+  bind_methods(m);
   bind_autocast(m);
   bind_tf32(m);
   bind_session(m);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "methods.h"
 #include "programs.h"
 
 namespace teletensor::client {
@@ -88,9 +89,8 @@ bool is_checked(PyObject* object) {
 
 bool is_python_function(PyObject* object) {
   if (object == nullptr) return false;
-  if (is_checked(object)) return true;
-  if (PyMethod_Check(object)) return is_python_function(PyMethod_GET_FUNCTION(object));
-  return PyFunction_Check(object);
+  PyObject* const function = function_of(object);
+  return is_checked(function) || PyFunction_Check(function);
 }
 
 bool runs_python(PyObject* callable) {
@@ -111,10 +111,10 @@ bool runs_python(PyObject* callable) {
 }
 
 bool is_opaque(PyObject* callable) {
-  if (PyMethod_Check(callable)) return is_opaque(PyMethod_GET_FUNCTION(callable));
-  if (is_checked(callable)) return true;
-  if (!PyFunction_Check(callable)) return false;
-  const std::string module = module_of(callable);
+  PyObject* const function = function_of(callable);
+  if (is_checked(function)) return true;
+  if (!PyFunction_Check(function)) return false;
+  const std::string module = module_of(function);
   return in_package(module) && policy_of(module) == Policy::kPlain;
 }
 
@@ -192,7 +192,7 @@ std::string method_name(PyObject* callable, PyObject*& self) {
 }
 
 bool takes_symbols(PyObject* callable, PyObject* self) {
-  if (PyMethod_Check(callable)) return takes_symbols(PyMethod_GET_FUNCTION(callable), self);
+  callable = function_of(callable);
   if (is_op(callable) || runs_python(callable)) return true;
   if (is_slot_method(callable) || Py_TYPE(callable) == &PyWrapperDescr_Type) {
     return true;

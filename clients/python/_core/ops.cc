@@ -1,5 +1,5 @@
-// Op objects: every catalog op as a Python callable, function or method alike, with the signature's
-// names and defaults. Arguments are parsed here, without Python code on the way.
+// Op objects: every catalog op as a Python callable with the signature's names and defaults.
+// Arguments are parsed here, without Python code on the way. methods.h makes methods of them.
 
 #include <Python.h>
 // After Python.h.
@@ -444,11 +444,6 @@ PyObject* op_repr(PyObject* self) {
   return PyUnicode_FromFormat("<op %s%s>", op->def->name.c_str(), op->inplace ? "_" : "");
 }
 
-PyObject* op_bind(PyObject* self, PyObject* instance, PyObject*) {
-  if (instance == nullptr || instance == Py_None) return Py_NewRef(self);
-  return PyMethod_New(self, instance);
-}
-
 PyObject* op_name(PyObject* self, void*) {
   const auto* op = reinterpret_cast<OpObject*>(self);
   return PyUnicode_FromString((op->def->name + (op->inplace ? "_" : "")).c_str());
@@ -458,6 +453,8 @@ PyObject* op_doc(PyObject* self, void*) {
   return PyUnicode_FromString(
       (std::string(op->def->signature) + "\n\n" + std::string(op->def->doc)).c_str());
 }
+// As PyTorch's functions, for what asks the `inspect` module.
+PyObject* op_class(PyObject*, void*) { return Py_NewRef(&PyCFunction_Type); }
 PyObject* op_signature(PyObject* self, void*) {
   const auto* op = reinterpret_cast<OpObject*>(self);
   return PyUnicode_FromStringAndSize(op->def->signature.data(),
@@ -479,6 +476,7 @@ PyMethodDef op_methods[] = {{"__reduce__", op_reduce, METH_NOARGS, nullptr},
 
 PyGetSetDef op_properties[] = {{"__name__", op_name, nullptr, nullptr, nullptr},
                                {"__doc__", op_doc, nullptr, nullptr, nullptr},
+                               {"__class__", op_class, nullptr, nullptr, nullptr},
                                {"signature", op_signature, nullptr, nullptr, nullptr},
                                {nullptr, nullptr, nullptr, nullptr, nullptr}};
 
@@ -487,7 +485,6 @@ PyTypeObject* op_type() {
       {"__vectorcalloffset__", T_PYSSIZET, offsetof(OpObject, vectorcall), READONLY, nullptr},
       {nullptr, 0, 0, 0, nullptr}};
   static PyType_Slot slots[] = {{Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
-                                {Py_tp_descr_get, reinterpret_cast<void*>(op_bind)},
                                 {Py_tp_repr, reinterpret_cast<void*>(op_repr)},
                                 {Py_tp_getset, op_properties},
                                 {Py_tp_methods, op_methods},
@@ -495,8 +492,7 @@ PyTypeObject* op_type() {
                                 {0, nullptr}};
   static PyType_Spec spec = {"teletensor._core.Op", sizeof(OpObject), 0,
                              Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL |
-                                 Py_TPFLAGS_METHOD_DESCRIPTOR | Py_TPFLAGS_IMMUTABLETYPE |
-                                 Py_TPFLAGS_DISALLOW_INSTANTIATION,
+                                 Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION,
                              slots};
   static auto* type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
   return type;

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "frames.h"
+#include "methods.h"
 #include "objects.h"
 
 namespace teletensor::client {
@@ -209,7 +210,7 @@ void Reads::whole(PyObject* container, bool deep) {
 }
 
 void Reads::class_attribute(PyTypeObject* type, PyObject* name, PyObject* found) {
-  if (found == nullptr) return;
+  if (found == nullptr || is_method(found)) return;
   if (is_python_function(found) || Py_TYPE(found) == &PyProperty_Type || PyCFunction_Check(found)) {
     // Methods of the package and of C stay as they are.
     if (!PyType_HasFeature(type, Py_TPFLAGS_HEAPTYPE)) return;
@@ -219,8 +220,7 @@ void Reads::class_attribute(PyTypeObject* type, PyObject* name, PyObject* found)
     }
   }
   if (Py_TYPE(found) == &PyMethodDescr_Type || Py_TYPE(found) == &PyWrapperDescr_Type ||
-      Py_TYPE(found) == &PyGetSetDescr_Type || Py_TYPE(found) == &PyClassMethodDescr_Type ||
-      is_op(found)) {
+      Py_TYPE(found) == &PyGetSetDescr_Type || Py_TYPE(found) == &PyClassMethodDescr_Type) {
     return;
   }
   guards_.type(reinterpret_cast<PyObject*>(type), name, found);

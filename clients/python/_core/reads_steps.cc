@@ -236,7 +236,7 @@ void Reads::read_global(Step& step) {
   if (step.code->policy == Policy::kPackage) {
     // Constants, functions and classes of the package stay as they are; registries and switches do
     // not.
-    if (now == nullptr || is_atom(now) || is_op(now) || PyFunction_Check(now) ||
+    if (now == nullptr || is_atom(now) || is_op(now) || is_python_function(now) ||
         is_native_iterator(now) || PyTuple_Check(now)) {
       return;
     }

@@ -46,7 +46,7 @@ from ._errors import (
 from .version import __version__ as __version__
 
 # isort: split
-from . import _functions, _once, _out, _tensor
+from . import _checked, _functions, _once, _out, _tensor
 from ._aliases import ALIASES as _ALIASES
 from ._aliases import INPLACE as _INPLACE
 from ._convert import as_tensor, tensor
@@ -141,7 +141,7 @@ def _fill_namespace() -> list[str]:
             names.append(alias)
     for name in _INPLACE:
         if name + "_" not in space:
-            space[name + "_"] = getattr(Tensor, name + "_")
+            space[name + "_"] = getattr(Tensor, name + "_").__func__
             names.append(name + "_")
     return names
 
@@ -219,4 +219,7 @@ __all__ = [
 ]  # fmt: skip
 
 _functions.neural.document(nn.functional)
+_checked.attach(globals(), (
+    "as_tensor", "from_numpy", "get_autocast_dtype", "get_default_dtype", "is_autocast_enabled",
+    "is_grad_enabled", "is_inference_mode_enabled", "tensor", *_extra_names))
 _once.keep()

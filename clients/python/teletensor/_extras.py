@@ -323,7 +323,7 @@ def _attach() -> None:
     }  # fmt: skip
     for name, method in methods.items():
         if not hasattr(Tensor, name):
-            setattr(Tensor, name, method)
+            setattr(Tensor, name, _core.method(method))
 
 
 def _itself(name: str) -> Any:

@@ -13,6 +13,7 @@ from collections.abc import Callable, MutableMapping
 from typing import Any
 
 from . import _core
+from ._checked import checked
 from ._core import Tensor, ops
 
 __all__ = ["FFT", "FUNCTIONS", "LINALG", "SPECIAL", "attach", "store"]
@@ -91,9 +92,9 @@ def _taking_out(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def attach(space: MutableMapping[str, Any], names: tuple[str, ...]) -> None:
-    """Lets the functions of a module's namespace take out=."""
+    """Lets the functions of a module's namespace, which `_checked.attach` has wrapped, take out=."""
     for name in names:
         function = space.get(name)
         if callable(function) and hasattr(function, "__code__") and "out" not in (
                 inspect.signature(function, follow_wrapped=False).parameters):
-            space[name] = _taking_out(name, function)
+            space[name] = checked(_taking_out(name, function.__wrapped__), space["__name__"])

@@ -327,11 +327,11 @@ def attach() -> None:
         if name.startswith("special_"):  # tt.special has them
             continue
         if entry["parameters"][0]["type"] in ("Tensor", "Operand"):
-            setattr(Tensor, name, ops[name])
+            setattr(Tensor, name, _core.method(ops[name]))
             if name + "_" in ops:
-                setattr(Tensor, name + "_", ops[name + "_"])
+                setattr(Tensor, name + "_", _core.method(ops[name + "_"]))
     for name, function in _functions.methods().items():
-        setattr(Tensor, name, function)
+        setattr(Tensor, name, _core.method(function))
     for name, (get, doc) in _PROPERTIES.items():
         setattr(Tensor, name, property(get, _SETTERS.get(name), doc=doc))
     methods = {
@@ -344,7 +344,7 @@ def attach() -> None:
         "tolist": _convert.tolist, "copy_": _copy_, "__iter__": _iter, "__len__": _len,
         "__bool__": _bool,
         "__float__": lambda self: float(_number(self)),
-        "__pos__": _functions.positive,
+        "__pos__": Tensor.positive,
         "__complex__": lambda self: complex(_number(self)),
         "__int__": lambda self: int(_number(self)),
         "__index__": _index, "__array__": _array, "__reversed__": _reversed,
