@@ -188,6 +188,10 @@ void bind_types(nb::module_& m) {
              return "device(type='" + text.substr(0, colon) + "', index=" + text.substr(colon + 1) +
                     ")";
            })
+      .def("__reduce__",
+           [](nb::handle self) {
+             return nb::make_tuple(self.type(), nb::make_tuple(nb::str(self)));
+           })
       .def("__hash__",
            [](const PyDevice& d) { return static_cast<int>(d.device.kind) * 256 + d.device.index; })
       .def(

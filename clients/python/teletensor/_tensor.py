@@ -354,7 +354,7 @@ def attach() -> None:
         "ndimension": _ndimension, "where": _where, "type_as": _type_as,
         "__contains__": _contains,
         "__dlpack__": _dlpack, "__dlpack_device__": lambda self: (1, 0),
-        "__deepcopy__": _deepcopy, "__reduce_ex__": _no_pickle, "__format__": _format,
+        "__copy__": _copy, "__deepcopy__": _deepcopy, "__reduce_ex__": _no_pickle, "__format__": _format,
         "__rpow__": _rpow,
     }
     methods |= _functions.random.FILLS
@@ -379,17 +379,29 @@ def attach() -> None:
             setattr(Tensor, alias + "_", getattr(Tensor, name + "_"))
 
 
+def _of_type(kind: type[Tensor], own: Tensor, requires_grad: bool) -> Tensor:
+    """The leaf `own` as a tensor of that class, whose __init__ is not called."""
+    if kind is not Tensor:
+        out = kind.__new__(kind)
+        Tensor.__init__(out, own)
+        own = out
+    if own.requires_grad != requires_grad:
+        own.requires_grad = requires_grad
+    return own
+
+
+def _copy(self: Tensor) -> Tensor:
+    """What copy.copy makes: a leaf on the same memory, without history and gradient."""
+    return _of_type(type(self), ops["detach"](self), self.requires_grad)
+
+
 def _deepcopy(self: Tensor, memo: dict[int, Any]) -> Tensor:
     if not self.is_leaf:
         raise RuntimeError("Only Tensors created explicitly by the user support the deepcopy protocol")
     known = memo.get(id(self))
     if known is not None:
         return known  # type: ignore[no-any-return]
-    own = ops["clone"](ops["detach"](self))
-    out = type(self)(own) if type(self) is not Tensor else own
-    if self.requires_grad != out.requires_grad:
-        out.requires_grad = self.requires_grad
-    memo[id(self)] = out
+    out = memo[id(self)] = _of_type(type(self), ops["clone"](ops["detach"](self)), self.requires_grad)
     if self.grad is not None:
         out.grad = copy.deepcopy(self.grad, memo)
     return out
