@@ -280,6 +280,8 @@ bool is_op(PyObject* object);  // one of _core.ops
 // nullptr where `object` is no Tensor; or, with a Python error set, where a pending one cannot be
 // made.
 PyTensor* tensor_of(PyObject* object);
+// Has the program set attributes of its own on this Tensor?
+bool has_attributes(PyObject* tensor);
 // Are gradients recorded for it?
 bool requires_grad(const PyTensor& tensor);
 // The Tensor of h: the living one, or a new one (a new reference).

@@ -44,7 +44,7 @@ class Capturing {
   std::uint64_t ordinal() const { return ordinal_; }
 
   // What the function gets for its arguments: other objects, so that reading the same tensors from
-  // outside shows.
+  // outside shows. A tensor with attributes is given itself: the program is for that tensor alone.
   nb::list arguments(nb::list tensors) {
     nb::list given;
     int place = 0;
@@ -56,7 +56,7 @@ class Capturing {
                                       [&](const StandIn& own) { return own.real.is(each); });
       if (known != own_.end()) {
         given.append(known->made);
-      } else if (Py_TYPE(each.ptr()) == tensor_type) {
+      } else if (Py_TYPE(each.ptr()) == tensor_type && !has_attributes(each.ptr())) {
         PyObject* const made = stand_in(*t);
         if (made == nullptr) throw nb::python_error();
         own_.push_back({nb::borrow(each), t, nb::steal(made)});
@@ -69,8 +69,15 @@ class Capturing {
     return given;
   }
 
-  // The function has returned; its result, with the real tensors in place of their stand-ins.
   void function_ends() { state_["current"] = nb::none(); }
+  // What the function has set on stand-ins is set on the real tensors.
+  void pass_on_attributes() {
+    for (const StandIn& own : own_) {
+      if (!has_attributes(own.made.ptr())) continue;
+      own.real.attr("__dict__").attr("update")(own.made.attr("__dict__"));
+    }
+  }
+  // The function's result, with the real tensors in place of their stand-ins.
   nb::list real(nb::list leaves) const {
     nb::list out;
     for (nb::handle each : leaves) {
@@ -116,6 +123,7 @@ nb::tuple capture(PySession& session, nb::dict state, nb::object held, nb::list 
   nb::object result = nb::steal(call_python(function.ptr(), capturing.arguments(tensors).ptr()));
   capturing.function_ends();
   if (!result.is_valid()) throw nb::python_error();
+  capturing.pass_on_attributes();
   const nb::list leaves = capturing.real(nb::cast<nb::list>(result));
   result.reset();
   nb::list places = capturing.read_outside(tensors);

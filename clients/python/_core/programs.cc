@@ -648,10 +648,12 @@ void bind_programs(nb::module_& m) {
             throw nb::type_error("not a Tensor");
           }
           const Handle& h = *t->handle;
-          const char head[] = {
-              static_cast<char>(h.layout.dtype), static_cast<char>(h.layout.device.kind),
-              static_cast<char>(h.layout.device.index), static_cast<char>(h.shape().size()),
-              static_cast<char>(t->session->graph().requires_grad(*t->handle))};
+          const char head[] = {static_cast<char>(h.layout.dtype),
+                               static_cast<char>(h.layout.device.kind),
+                               static_cast<char>(h.layout.device.index),
+                               static_cast<char>(h.shape().size()),
+                               static_cast<char>(t->session->graph().requires_grad(*t->handle)),
+                               static_cast<char>(has_attributes(each.ptr()))};
           key.append(head, sizeof head);
           // One tensor at two places is one parameter.
           const auto first =

@@ -26,6 +26,11 @@ PyTensor* tensor_of(PyObject* object) {
   return tensor;
 }
 
+bool has_attributes(PyObject* tensor) {
+  PyObject** const dict = _PyObject_GetDictPtr(tensor);
+  return dict != nullptr && *dict != nullptr && PyDict_GET_SIZE(*dict) > 0;
+}
+
 bool requires_grad(const PyTensor& tensor) {
   if (tensor.pending != nullptr) return tensor.pending->requires_grad;
   return tensor.session->graph().requires_grad(transforms::ground(*tensor.handle));
@@ -329,7 +334,7 @@ void bind_tensor(nb::module_& m) {
           "__exit__", [](PyFetch& self, nb::handle, nb::handle, nb::handle) { self.end(); },
           nb::arg("type").none(), nb::arg("value").none(), nb::arg("trace").none());
   auto type = nb::class_<PyTensor>(
-      m, "Tensor", nb::type_slots(tensor_slots), nb::is_weak_referenceable(),
+      m, "Tensor", nb::type_slots(tensor_slots), nb::is_weak_referenceable(), nb::dynamic_attr(),
       "A tensor that lives on the daemon. Shape, dtype, device and gradient facts are known here "
       "without a round trip; reading values waits.");
   tensor_type = reinterpret_cast<PyTypeObject*>(type.ptr());
@@ -509,6 +514,9 @@ void bind_tensor(nb::module_& m) {
                                value_or_raise(t.session->fetch(handle(t), true)), true);
           },
           nb::rv_policy::take_ownership);
+  m.def(
+      "has_attributes", [](nb::handle tensor) { return has_attributes(tensor.ptr()); },
+      nb::arg("tensor"), "Has the program set attributes of its own on a Tensor?");
   m.def("backward", backward, nb::arg("roots"), nb::arg("seeds"), nb::arg("inputs").none(),
         nb::arg("retain_graph"), nb::arg("create_graph"), nb::arg("allow_unused"));
 }

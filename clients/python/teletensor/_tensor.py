@@ -392,7 +392,10 @@ def _of_type(kind: type[Tensor], own: Tensor, requires_grad: bool) -> Tensor:
 
 def _copy(self: Tensor) -> Tensor:
     """What copy.copy makes: a leaf on the same memory, without history and gradient."""
-    return _of_type(type(self), ops["detach"](self), self.requires_grad)
+    out = _of_type(type(self), ops["detach"](self), self.requires_grad)
+    if _core.has_attributes(self):
+        out.__dict__.update(self.__dict__)
+    return out
 
 
 def _deepcopy(self: Tensor, memo: dict[int, Any]) -> Tensor:
@@ -404,6 +407,8 @@ def _deepcopy(self: Tensor, memo: dict[int, Any]) -> Tensor:
     out = memo[id(self)] = _of_type(type(self), ops["clone"](ops["detach"](self)), self.requires_grad)
     if self.grad is not None:
         out.grad = copy.deepcopy(self.grad, memo)
+    if _core.has_attributes(self):
+        out.__dict__.update(copy.deepcopy(self.__dict__, memo))
     return out
 
 

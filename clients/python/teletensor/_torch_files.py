@@ -167,7 +167,7 @@ def _of_type(function: Global, kind: Global, args: tuple[Any, ...], state: Any) 
 
 def _check_no_attributes(state: Any) -> None:
     if any(state) if isinstance(state, tuple) else state:
-        raise Damaged("it holds a tensor with attributes of its own, which tensors here do not have")
+        raise Damaged("it holds a tensor with attributes of its own, which are not read")
 
 
 _UNTYPED = "torch.storage.UntypedStorage"

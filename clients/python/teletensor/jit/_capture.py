@@ -232,7 +232,7 @@ def capture(function: Callable[..., Any], core: Any, args: tuple[Any, ...], kwar
     out_spec: Any = None
     held.reads.know(function)
     for leaf in leaves:
-        if not isinstance(leaf, Tensor):
+        if not isinstance(leaf, Tensor) or _core.has_attributes(leaf):
             held.reads.know(leaf)
 
     def run(stand_ins: list[Tensor]) -> list[Any]:
@@ -252,6 +252,11 @@ def capture(function: Callable[..., Any], core: Any, args: tuple[Any, ...], kwar
     # One native call from the beginning of the trace to its end: no signal's handler leaves it on.
     out, outside, traced = _core.capture(core, vars(_capturing), held, list(tensors), run, name,
                                          tensor_names)
+    made = (leaf for leaf in out if isinstance(leaf, Tensor))
+    outputs = traced["program"].outputs
+    if any(_core.has_attributes(t) for t, (known, _) in zip(made, outputs, strict=True) if not known):
+        raise RuntimeError("a captured function cannot return a tensor on which it has set attributes: "
+                           "later calls make another; set them on the result")
     same = [(place, tensors[place]) for place in outside]
     for i, leaf in enumerate(out):
         if isinstance(leaf, Symbol):
