@@ -132,9 +132,9 @@ def run(examples, library):
 
 def agree(mine, theirs):
     """The same text, but for blanks, addresses and the last digits of numbers."""
-    shapes = [re.sub(r"\s|at 0x\w+", "", NUMBER.sub("#", t.replace("teletensor", "torch")))
-              for t in (mine, theirs)]
-    numbers = [NUMBER.findall(t) for t in (mine, theirs)]
+    texts = [re.sub(r"at 0x\w+", "", t.replace("teletensor", "torch")) for t in (mine, theirs)]
+    shapes = [re.sub(r"\s", "", NUMBER.sub("#", t)) for t in texts]
+    numbers = [NUMBER.findall(t) for t in texts]
     if shapes[0] != shapes[1] or len(numbers[0]) != len(numbers[1]):
         return False
     pairs = [(complex(a), complex(b)) for a, b in zip(*numbers, strict=True)]

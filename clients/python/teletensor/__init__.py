@@ -46,7 +46,7 @@ from ._errors import (
 from .version import __version__ as __version__
 
 # isort: split
-from . import _checked, _functions, _once, _out, _tensor
+from . import _absent, _checked, _einops, _functions, _once, _out, _tensor
 from ._aliases import ALIASES as _ALIASES
 from ._aliases import INPLACE as _INPLACE
 from ._convert import as_tensor, tensor
@@ -222,4 +222,10 @@ _functions.neural.document(nn.functional)
 _checked.attach(globals(), (
     "as_tensor", "from_numpy", "get_autocast_dtype", "get_default_dtype", "is_autocast_enabled",
     "is_grad_enabled", "is_inference_mode_enabled", "tensor", *_extra_names))
+for _space in (nn, nn.functional, nn.init, nn.utils, optim, optim.lr_scheduler, autograd, func, fft, linalg,
+               special, distributions, utils, utils.data, cuda, amp, jit):
+    _absent.attach(vars(_space))
+del _space
+_absent.attach(globals())
+_einops.register()
 _once.keep()

@@ -1,0 +1,22 @@
+"""What a module says of a name that it has not: most are PyTorch's, and a page lists those."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import MutableMapping
+from typing import Any, NoReturn
+
+__all__ = ["attach"]
+
+
+def attach(space: MutableMapping[str, Any]) -> None:
+    """Lets the module of that namespace name the page in its AttributeError."""
+    module = space["__name__"]
+
+    def missing(name: str) -> NoReturn:
+        text = f"module {module!r} has no attribute {name!r}"
+        if not name.startswith("_"):
+            text += ": docs/names.md lists which of PyTorch's names teletensor has and which not"
+        raise AttributeError(text, name=name, obj=sys.modules[module])
+
+    space["__getattr__"] = missing
