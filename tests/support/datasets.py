@@ -158,3 +158,7 @@ class Line(Dataset):
     def __getitem__(self, i):
         x = self.x[i]
         return x, np.array([2 * x[0] - x[1] + 0.5], dtype=np.float32)
+
+
+def doubled(x):
+    return x * 2

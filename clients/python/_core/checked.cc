@@ -121,15 +121,20 @@ PyObject* checked_call(PyObject* callable, PyObject* const* args, size_t flags, 
   return PyObject_Vectorcall(self.function, args, flags, renamed ? renamed.ptr() : names);
 }
 
-// Everything but what is its own is the function's: its name, code, documentation, marks.
+// Everything but what is its own, and where it is found, is the function's: its name, code,
+// documentation, marks.
 PyObject* checked_getattr(PyObject* self, PyObject* name) {
   static constexpr std::array<std::string_view, 3> kOwn = {"__reduce__", "__reduce_ex__",
                                                            "__call__"};
   const char* const text = PyUnicode_AsUTF8(name);
   if (text == nullptr) return nullptr;
-  if (std::ranges::find(kOwn, text) != kOwn.end()) return PyObject_GenericGetAttr(self, name);
-  if (std::string_view(text) == "__wrapped__") return Py_NewRef(checked_of(self)->function);
-  return PyObject_GetAttr(checked_of(self)->function, name);
+  const std::string_view wanted(text);
+  PyObject* const function = checked_of(self)->function;
+  if (std::ranges::find(kOwn, wanted) != kOwn.end()) return PyObject_GenericGetAttr(self, name);
+  if (wanted == "__wrapped__") return Py_NewRef(function);
+  if (wanted == "__module__") return Py_NewRef(checked_of(self)->home);
+  if (wanted == "__qualname__") return PyObject_GetAttrString(function, "__name__");
+  return PyObject_GetAttr(function, name);
 }
 int checked_setattr(PyObject* self, PyObject* name, PyObject* value) {
   return PyObject_SetAttr(checked_of(self)->function, name, value);

@@ -64,6 +64,7 @@ from ._memory_format import (
     preserve_format,
     strided,
 )
+from ._pickling import allow_pickle
 from ._published import publish, published
 from ._session import (
     Session,
@@ -198,8 +199,8 @@ from .random import (  # noqa: E402
 
 __all__ = [
     "DeviceLostError", "Generator", "InterruptedOpError", "OutOfMemoryError", "RefusedError",
-    "Session", "SessionLostError", "Size", "TeletensorError", "Tensor", "accelerator", "amp",
-    "array_api", "as_tensor",
+    "Session", "SessionLostError", "Size", "TeletensorError", "Tensor", "accelerator",
+    "allow_pickle", "amp", "array_api", "as_tensor",
     "autocast", "autograd", "backends", "bfloat16", "bool", "cdouble", "cfloat", "checked", "compile",
     "complex128", "complex64", "connect", "cuda", "current_session", "default_generator", "device",
     "distributions", "double", "dtype", "enable_grad", "fft", "float", "float16", "float32",

@@ -14,11 +14,12 @@ from ._functions.common import batched_as, wrap_dim
 from ._functions.complex import hermitian, set_imag, set_real
 from ._memory_format import contiguous_format, in_format, is_in_format, strided
 from ._memory_format import memory_format as _memory_format
+from ._pickling import reduced
 from ._repr import text_of
 from ._session import owner_of
 from ._size import Size
 
-__all__ = ["Size", "Tensor", "attach"]
+__all__ = ["Size", "Tensor", "attach", "of_type"]
 
 
 class RemovableHandle:
@@ -354,7 +355,7 @@ def attach() -> None:
         "ndimension": _ndimension, "where": _where, "type_as": _type_as,
         "__contains__": _contains,
         "__dlpack__": _dlpack, "__dlpack_device__": lambda self: (1, 0),
-        "__copy__": _copy, "__deepcopy__": _deepcopy, "__reduce_ex__": _no_pickle, "__format__": _format,
+        "__copy__": _copy, "__deepcopy__": _deepcopy, "__reduce_ex__": reduced, "__format__": _format,
         "__rpow__": _rpow,
     }
     methods |= _functions.random.FILLS
@@ -379,7 +380,7 @@ def attach() -> None:
             setattr(Tensor, alias + "_", getattr(Tensor, name + "_"))
 
 
-def _of_type(kind: type[Tensor], own: Tensor, requires_grad: bool) -> Tensor:
+def of_type(kind: type[Tensor], own: Tensor, requires_grad: bool) -> Tensor:
     """The leaf `own` as a tensor of that class, whose __init__ is not called."""
     if kind is not Tensor:
         out = kind.__new__(kind)
@@ -392,7 +393,7 @@ def _of_type(kind: type[Tensor], own: Tensor, requires_grad: bool) -> Tensor:
 
 def _copy(self: Tensor) -> Tensor:
     """What copy.copy makes: a leaf on the same memory, without history and gradient."""
-    out = _of_type(type(self), ops["detach"](self), self.requires_grad)
+    out = of_type(type(self), ops["detach"](self), self.requires_grad)
     if _core.has_attributes(self):
         out.__dict__.update(self.__dict__)
     return out
@@ -404,16 +405,12 @@ def _deepcopy(self: Tensor, memo: dict[int, Any]) -> Tensor:
     known = memo.get(id(self))
     if known is not None:
         return known  # type: ignore[no-any-return]
-    out = memo[id(self)] = _of_type(type(self), ops["clone"](ops["detach"](self)), self.requires_grad)
+    out = memo[id(self)] = of_type(type(self), ops["clone"](ops["detach"](self)), self.requires_grad)
     if self.grad is not None:
         out.grad = copy.deepcopy(self.grad, memo)
     if _core.has_attributes(self):
         out.__dict__.update(copy.deepcopy(self.__dict__, memo))
     return out
-
-
-def _no_pickle(self: Tensor, protocol: int) -> Any:
-    raise TypeError("tensors are not pickled; use teletensor.save (safetensors) or t.numpy()")
 
 
 def _number(self: Tensor) -> Any:

@@ -19,8 +19,8 @@ import numpy as np
 
 import teletensor as tt
 
-from ... import _core
-from ..._arrays import array_of, tensor_of
+from ..._arrays import tensor_of
+from ..._pickling import by_value
 from ..._tensor import Tensor
 
 __all__ = ["HostTensor", "Parcel", "loads", "write"]
@@ -122,24 +122,5 @@ def _of_multiprocessing() -> dict[Any, Any]:
 
 def _reduced(obj: Any) -> Any:
     if isinstance(obj, Tensor):
-        rest = (type(obj), str(obj.device), obj.requires_grad and obj.is_leaf)
-        return _tensor, (*array_of(obj), *rest)
-    if isinstance(obj, tt.dtype):
-        return _dtype, (str(obj).rpartition(".")[2],)
-    if isinstance(obj, tt.device):
-        return _core.device, (str(obj),)
+        return by_value(obj, obj.requires_grad and obj.is_leaf)
     return NotImplemented
-
-
-def _tensor(
-    dtype: str, array: np.ndarray[Any, Any], kind: type[Tensor], device: str, requires_grad: bool
-) -> Tensor:
-    made = tensor_of(dtype, array, device)
-    out = made if kind is Tensor else kind(made)
-    if out.requires_grad != requires_grad:
-        out.requires_grad = requires_grad
-    return out
-
-
-def _dtype(name: str) -> Any:
-    return getattr(tt, name)
