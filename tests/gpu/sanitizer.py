@@ -99,7 +99,8 @@ def under(tool, rows, flags, environment, deadline):
     import teletensor as tt
 
     found = {"families": {}, "errors": [], "found": 0, "log": []}
-    pending = collections.deque([("training", None), *chosen(rows, families(binary()))])
+    # Training is last: a tool needs minutes for all the kernels that it asks for.
+    pending = collections.deque([*chosen(rows, families(binary())), ("training", None)])
     while pending:
         daemon = Daemon(*flags, env=environment, under=(program(), "--tool", tool, "--print-limit", "20"))
         try:

@@ -62,6 +62,48 @@ def attention(batch, heads, tokens, size, dtype="float32"):
     return make
 
 
+def attention_gradients(batch, heads, tokens, size, dtype):
+    """Forward and backward."""
+    def make(m):
+        parts = [m.rand(batch, heads, tokens, size, device="cuda").to(getattr(m, dtype)).requires_grad_()
+                 for _ in range(3)]
+        gradient = m.ones_like(parts[0]).detach()
+
+        def once():
+            y = m.nn.functional.scaled_dot_product_attention(*parts, is_causal=True)
+            return sum(part[0, 0, 0, 0] for part in m.autograd.grad(y, parts, gradient))
+        return used(m, once)
+    return make
+
+
+def gradient_of(shape, call):
+    """Forward and backward of call(m, x) on one tensor."""
+    def make(m):
+        x = m.rand(*shape, device="cuda").requires_grad_()
+        gradient = m.ones_like(call(m, x)).detach()
+        return used(m, lambda: m.autograd.grad(call(m, x), x, gradient)[0])
+    return make
+
+
+def cross_entropy(rows, classes):
+    """Forward and backward."""
+    def make(m):
+        x = m.rand(rows, classes, device="cuda").requires_grad_()
+        target = m.randint(0, classes, (rows,), device="cuda")
+        return used(m, lambda: m.autograd.grad(m.nn.functional.cross_entropy(x, target), x)[0])
+    return make
+
+
+def batch_norm(batch, channels, side):
+    """Forward and backward in training."""
+    def make(m):
+        layer = m.nn.BatchNorm2d(channels).to("cuda")
+        x = m.rand(batch, channels, side, side, device="cuda").requires_grad_()
+        gradient = m.ones_like(x).detach()
+        return used(m, lambda: m.autograd.grad(layer(x), x, gradient)[0])
+    return make
+
+
 def convolution(batch, channels, side):
     def make(m):
         x = m.rand(batch, channels, side, side, device="cuda")
@@ -145,6 +187,16 @@ def works(quick):
              flops=2 * batch * heads * tokens**2 * 64),
         Work(f"the same, bfloat16 {batch}x{heads}x{tokens}x64", attention(batch, heads, tokens, 64, "bfloat16"),
              flops=2 * batch * heads * tokens**2 * 64),
+        Work(f"attention and its gradients, bfloat16 {batch}x{heads}x{tokens}x64",
+             attention_gradients(batch, heads, tokens, 64, "bfloat16"), flops=7 * batch * heads * tokens**2 * 64),
+        Work(f"the same, {batch}x{heads}x{tokens}x128",
+             attention_gradients(batch, heads, tokens, 128, "bfloat16"), flops=7 * batch * heads * tokens**2 * 128),
+        Work(f"max_pool2d and its gradient, {batch}x{channels}x{2 * image}x{2 * image}",
+             gradient_of((batch, channels, 2 * image, 2 * image),
+                         lambda m, x: m.nn.functional.max_pool2d(x, 3, 2, 1))),
+        Work(f"cross_entropy and its gradient, {tokens}x{gpt['words']}", cross_entropy(tokens, gpt["words"])),
+        Work(f"batch_norm and its gradient, {batch}x{4 * channels}x{image}x{image}",
+             batch_norm(batch, 4 * channels, image)),
         Work(f"convolution {channels} channels, {image}x{image}", convolution(batch, channels, image),
              flops=18 * batch * channels**2 * image**2),
         Work("a small op", small(64)),

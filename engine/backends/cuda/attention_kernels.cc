@@ -10,8 +10,10 @@ using core::Dims;
 using core::DType;
 using core::Status;
 
-constexpr std::int64_t kTile = 64;
-constexpr DType kType = DType::kF32;  // of scores
+constexpr std::int64_t kTile = 64;         // rows of a block
+constexpr std::int64_t kTensorRows = 128;  // the same where the tensor cores are used
+constexpr DType kType = DType::kF32;       // of scores
+constexpr std::int64_t kLongest = std::int64_t{1} << 30;  // the kernels count rows in 32 bits
 
 // Sizes, heads being all dimensions before the last two. Not ok where heads differ: they broadcast.
 Status sizes_of(const KernelCall& call, const TensorArg& q, const TensorArg& k, const TensorArg& v,
@@ -31,6 +33,7 @@ Status sizes_of(const KernelCall& call, const TensorArg& q, const TensorArg& k, 
   if (heads == 0 || p.length == 0 || p.keys == 0 || p.inner == 0 || p.values == 0) {
     return not_here("attention to nothing");
   }
+  if (p.length > kLongest || p.keys > kLongest) return not_here("sequences of more than 2^30");
   if (p.inner > 2 * kTile || p.values > 2 * kTile) return not_here("heads of more than 128");
   return {};
 }
@@ -38,12 +41,19 @@ Status sizes_of(const KernelCall& call, const TensorArg& q, const TensorArg& k, 
 std::uint8_t tiles(std::int64_t columns) {
   return static_cast<std::uint8_t>((columns + kTile - 1) / kTile);
 }
-std::int64_t blocks(std::int64_t heads, std::int64_t rows) {
-  return heads * ((rows + kTile - 1) / kTile);
+std::int64_t blocks(std::int64_t heads, std::int64_t rows, std::int64_t rows_of_block = kTile) {
+  return heads * ((rows + rows_of_block - 1) / rows_of_block);
 }
 
 RecipeGraph recipe(Recipe recipe, DType heads, std::uint8_t tiles = 0) {
   return {recipe, {heads, kType}, tiles};
+}
+
+// For heads of 16 bits: text/tensor_attention.cuh.
+RecipeGraph tensor_recipe(Recipe recipe, DType heads, const calls::AttentionCall& p) {
+  constexpr std::int64_t kUnit = 32;
+  const std::int64_t columns = std::max(p.inner, p.values);
+  return {recipe, {heads}, static_cast<std::uint8_t>((columns + kUnit - 1) / kUnit)};
 }
 
 // What is added to the scores. Its leading sizes are 1 behind the last that is not, which with all
@@ -97,8 +107,35 @@ Status attention(KernelCall& call, Work& work) {
   TT_RETURN_IF_ERROR(begin(call, 0, 3, memory, heads, p));
   p.y = memory.write(call.out[0]);
   p.logs = memory.write(call.out[1], kType);
+  const DType dtype = call.out[0].dtype;
+  if (core::size_of(dtype) == 2) {
+    p.n = blocks(heads, p.length, kTensorRows);
+    return memory.finish(tensor_recipe(Recipe::kTensorAttention, dtype, p), p);
+  }
   p.n = blocks(heads, p.length);
-  return memory.finish(recipe(Recipe::kAttention, call.out[0].dtype, tiles(p.values)), p);
+  return memory.finish(recipe(Recipe::kAttention, dtype, tiles(p.values)), p);
+}
+
+// The gradients, after what they read has been described.
+Status by_tensor_cores(DType dtype, std::int64_t heads, RowMajorCall& memory, Work& work,
+                       calls::AttentionCall& p) {
+  constexpr std::int64_t kRowsOfBlock = 32;
+  p.n = blocks(1, p.rows, kRowsOfBlock);
+  TT_RETURN_IF_ERROR(add_recipe(work, {Recipe::kTensorAttentionDots, {dtype}}, p));
+  p.n = blocks(heads, p.keys, kTensorRows);
+  TT_RETURN_IF_ERROR(add_recipe(work, tensor_recipe(Recipe::kTensorAttentionKeys, dtype, p), p));
+  p.n = blocks(heads, p.length, kTensorRows);
+  return memory.finish(tensor_recipe(Recipe::kTensorAttentionQueries, dtype, p), p);
+}
+Status by_tiles(DType dtype, std::int64_t heads, RowMajorCall& memory, Work& work,
+                calls::AttentionCall& p) {
+  p.n = p.rows;
+  TT_RETURN_IF_ERROR(add_recipe(work, recipe(Recipe::kAttentionDots, dtype), p));
+  p.n = blocks(heads, p.keys);
+  const std::uint8_t wide = std::max(tiles(p.values), tiles(p.inner));
+  TT_RETURN_IF_ERROR(add_recipe(work, recipe(Recipe::kAttentionKeys, dtype, wide), p));
+  p.n = blocks(heads, p.length);
+  return memory.finish(recipe(Recipe::kAttentionQueries, dtype, tiles(p.inner)), p);
 }
 
 Status attention_backward(KernelCall& call, Work& work) {
@@ -106,22 +143,18 @@ Status attention_backward(KernelCall& call, Work& work) {
   std::int64_t heads = 1;
   RowMajorCall memory(call, work);
   TT_RETURN_IF_ERROR(begin(call, 1, 6, memory, heads, p));
+  p.rows = heads * p.length;
   p.gradient = memory.read(call.in[0]);
   p.y = const_cast<void*>(memory.read(call.in[4]));
   p.logs = const_cast<void*>(memory.read(call.in[5], kType));
   p.dquery = memory.write(call.out[0]);
   p.dkey = memory.write(call.out[1]);
   p.dvalue = memory.write(call.out[2]);
-  p.dots = memory.room(heads * p.length, sizeof(float));
-  const DType heads_type = call.out[0].dtype;
+  p.dots = memory.room(p.rows, sizeof(float));
   TT_RETURN_IF_ERROR(memory.status());
-  p.n = heads * p.length;
-  TT_RETURN_IF_ERROR(add_recipe(work, recipe(Recipe::kAttentionDots, heads_type), p));
-  p.n = blocks(heads, p.keys);
-  const std::uint8_t wide = std::max(tiles(p.values), tiles(p.inner));
-  TT_RETURN_IF_ERROR(add_recipe(work, recipe(Recipe::kAttentionKeys, heads_type, wide), p));
-  p.n = blocks(heads, p.length);
-  return memory.finish(recipe(Recipe::kAttentionQueries, heads_type, tiles(p.inner)), p);
+  const DType dtype = call.out[0].dtype;
+  const auto gradients = core::size_of(dtype) == 2 ? by_tensor_cores : by_tiles;
+  return gradients(dtype, heads, memory, work, p);
 }
 
 }  // namespace

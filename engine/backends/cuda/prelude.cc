@@ -62,6 +62,7 @@ std::string make_prelude() {
                                         texts::kOptimizers,    texts::kNorms,
                                         texts::kLosses,        texts::kScatter,
                                         texts::kConv,          texts::kAttention,
+                                        texts::kTensorCores,   texts::kTensorAttention,
                                         texts::kScan,          texts::kSort,
                                         texts::kSelect,        texts::kSearch}) {
     append(text, header);

@@ -122,6 +122,14 @@ Facts facts_of(Recipe recipe) {
       return {"attention_keys", "AttentionCall", 2, true, Spread::kBlocks};
     case Recipe::kAttentionQueries:
       return {"attention_queries", "AttentionCall", 2, true, Spread::kBlocks};
+    case Recipe::kTensorAttention:
+      return {"tensor_attention", "AttentionCall", 1, true, Spread::kBlocks};
+    case Recipe::kTensorAttentionDots:
+      return {"tensor_attention_dots", "AttentionCall", 1, false, Spread::kBlocks};
+    case Recipe::kTensorAttentionKeys:
+      return {"tensor_attention_keys", "AttentionCall", 1, true, Spread::kBlocks};
+    case Recipe::kTensorAttentionQueries:
+      return {"tensor_attention_queries", "AttentionCall", 1, true, Spread::kBlocks};
     case Recipe::kScanLine:
       return {"scan_line", "ScanCall", 2, true};
     case Recipe::kSortRuns:
@@ -155,11 +163,24 @@ Facts facts_of(Recipe recipe) {
 // Threads of a block and, that many registers may a thread have, blocks of a multiprocessor: left
 // to itself the compiler aims at more of them and spills a register or two for it.
 std::string bounds_of(const RecipeGraph& graph) {
-  const bool attends = graph.recipe == Recipe::kAttention ||
-                       graph.recipe == Recipe::kAttentionKeys ||
-                       graph.recipe == Recipe::kAttentionQueries;
-  // Heads of more than 64 columns have two tiles of sums in registers.
-  return attends && graph.option > 1 ? "__launch_bounds__(256, 1) " : "__launch_bounds__(256, 2) ";
+  bool large = false;
+  switch (graph.recipe) {
+    case Recipe::kAttention:
+    case Recipe::kAttentionKeys:
+    case Recipe::kAttentionQueries:
+      large = graph.option > 1;  // heads of more than 64 columns have two tiles of sums
+      break;
+    case Recipe::kTensorAttention:
+      large = graph.option > 2;
+      break;
+    case Recipe::kTensorAttentionKeys:
+    case Recipe::kTensorAttentionQueries:
+      large = graph.option > 1;
+      break;
+    default:
+      break;
+  }
+  return large ? "__launch_bounds__(256, 1) " : "__launch_bounds__(256, 2) ";
 }
 
 std::size_t lanes_of(const RecipeGraph& graph) {

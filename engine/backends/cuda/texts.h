@@ -7,7 +7,7 @@ namespace teletensor::backends::cuda::texts {
 
 extern const std::string_view kStd, kHalf, kComplex, kDevice, kFold, kMatmul, kRows, kRandom,
     kCalls, kPooling, kCreation, kGates, kOptimizers, kNorms, kLosses, kScatter, kConv, kAttention,
-    kScan, kSort, kSelect, kSearch, kEmulate;  // text/*
+    kTensorCores, kTensorAttention, kScan, kSort, kSelect, kSearch, kEmulate;  // text/*
 extern const std::string_view kCoreHalf, kCoreComplex;
 extern const std::string_view kScalarMath, kScalarComplex, kScalarCommon, kScalarBinary,
     kScalarTernary, kScalarUnary, kScalarConvert, kScalarGamma, kScalarError, kScalarRare,

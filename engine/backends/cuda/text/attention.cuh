@@ -1,4 +1,4 @@
-// Attention in tiles of 64 queries and 64 keys: scores live in shared memory alone. The softmax is
+// Attention of 32-bit heads in tiles of 64 queries and 64 keys: scores live in shared memory alone. The softmax is
 // made as the tiles come, with the largest score so far; the backward makes the weights again from
 // the saved logarithms. T: of heads in memory; A: of scores and sums.
 namespace tt {

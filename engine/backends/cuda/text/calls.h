@@ -202,6 +202,7 @@ struct ConvCall {
 // [heads, length or keys, inner or values], in the type that is computed in.
 struct AttentionCall {
   std::int64_t n, length, keys, inner, values;
+  std::int64_t rows;  // queries of all heads
   const void* query;
   const void* key;
   const void* value;

@@ -21,6 +21,16 @@ tt_thread tt_current;
 #define __launch_bounds__(...)
 
 static inline void __syncthreads() { tt_current.barrier(); }
+// All threads of a block have to call it equally often.
+static inline float __shfl_xor_sync(unsigned, float x, int bits) {
+  static float held[1024];
+  const unsigned thread = threadIdx.x;
+  held[thread] = x;
+  __syncthreads();
+  const float other = held[thread ^ static_cast<unsigned>(bits)];
+  __syncthreads();
+  return other;
+}
 static inline unsigned __umulhi(unsigned a, unsigned b) {
   return static_cast<unsigned>((static_cast<unsigned long>(a) * b) >> 32);
 }

@@ -1,0 +1,438 @@
+// Attention of 16-bit heads of up to 128 numbers by the tensor cores, after FlashAttention-2 (Dao,
+// 2023): a warp holds 16 rows of its block's 128 in registers and goes over the other sequence in
+// tiles, of which the next is under way to shared memory while one is computed with. Scores are
+// float32 and live in registers alone; weights and scores' gradients are rounded to T for their
+// products. The backward has one kernel for keys and one for queries, so that no sums meet in
+// memory and bits do not change from run to run.
+namespace tt {
+
+inline constexpr int kTensorRows = 128;  // of a block: 8 warps of 16
+inline constexpr int kTensorKeys = 32;   // of a tile
+inline constexpr float kLog2E = 1.442695040888963f;
+// The score of a key that a query does not see.
+inline constexpr float kUnseen = -static_cast<float>(__builtin_inf());
+
+// kRows lines of a matrix in shared memory. A line is 16 bytes longer than its numbers, which puts
+// the lines that one load reads into different banks.
+template <int kRows, int kWidth>
+struct alignas(16) TensorTile {
+  std::uint16_t lines[kRows][kWidth + 8];
+
+  // Begins to copy rows `first` to first + kRows of the `rows` of a matrix; what lies outside of it
+  // is zero.
+  void fetch(const std::uint16_t* matrix, int first, int rows, int columns) {
+    const bool whole = columns % 8 == 0 && reinterpret_cast<std::uint64_t>(matrix) % 16 == 0;
+    constexpr int kPieces = kWidth / 8;
+    for (int e = threadIdx.x; e < kRows * kPieces; e += 256) {
+      const int row = e / kPieces, column = e % kPieces * 8;
+      const bool inside = first + row < rows;
+      const std::uint16_t* const from = matrix + std::int64_t{first + row} * columns + column;
+      if (whole && inside && column < columns) {
+        begin_copy<16>(&lines[row][column], from);
+        continue;
+      }
+#pragma unroll 1
+      for (int i = 0; i < 8; ++i) {
+        lines[row][column + i] = inside && column + i < columns ? from[i] : std::uint16_t{0};
+      }
+    }
+  }
+};
+
+// 16 rows of a matrix as left pieces, zero where they lie outside of it.
+template <int kWidth>
+void load_left(unsigned (&left)[kWidth / 16][4], const std::uint16_t* matrix, int first, int rows,
+               int columns) {
+  const Lane lane;
+  const auto number = [&](int row, int column) {
+    return row < rows && column < columns ? matrix[std::int64_t{row} * columns + column]
+                                          : std::uint16_t{0};
+  };
+#pragma unroll
+  for (int step = 0; step < kWidth / 16; ++step) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int row = first + lane.quad + i % 2 * 8;
+      const int column = step * 16 + lane.pair + i / 2 * 8;
+      left[step][i] = joined(number(row, column), number(row, column + 1));
+    }
+  }
+}
+
+// sums += left tileᵀ: a column for each of the tile's lines.
+template <class T, int kRows, int kWidth>
+void multiply_turned(float (&sums)[kRows / 8][4], const unsigned (&left)[kWidth / 16][4],
+                     const TensorTile<kRows, kWidth>& tile) {
+#pragma unroll
+  for (int step = 0; step < kWidth / 16; ++step) {
+#pragma unroll
+    for (int n = 0; n < kRows / 16; ++n) {
+      unsigned right[4];
+      load_right<true>(right, &tile.lines[n * 16][step * 16], kWidth + 8);
+      multiply<T>(sums[n * 2], left[step], right[0], right[1]);
+      multiply<T>(sums[n * 2 + 1], left[step], right[2], right[3]);
+    }
+  }
+}
+
+// sums += weights tile, of weights rounded to T.
+template <class T, int kRows, int kWidth>
+void multiply_weights(float (&sums)[kWidth / 8][4], const float (&weights)[kRows / 8][4],
+                      const TensorTile<kRows, kWidth>& tile) {
+#pragma unroll
+  for (int step = 0; step < kRows / 16; ++step) {
+    const auto &low = weights[step * 2], &high = weights[step * 2 + 1];
+    const unsigned left[4] = {packed<T>(low[0], low[1]), packed<T>(low[2], low[3]),
+                              packed<T>(high[0], high[1]), packed<T>(high[2], high[3])};
+#pragma unroll
+    for (int n = 0; n < kWidth / 16; ++n) {
+      unsigned right[4];
+      load_right<false>(right, &tile.lines[step * 16][n * 16], kWidth + 8);
+      multiply<T>(sums[n * 2], left, right[0], right[1]);
+      multiply<T>(sums[n * 2 + 1], left, right[2], right[3]);
+    }
+  }
+}
+
+// f(row, column, sum) for a thread's sums, places counted from the warp's 16 rows and the tile.
+template <int kColumns, class F>
+void each_of_warp(float (&sums)[kColumns / 8][4], F&& f) {
+  const Lane lane;
+#pragma unroll
+  for (int n = 0; n < kColumns / 8; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) f(lane.quad + i / 2 * 8, n * 8 + lane.pair + i % 2, sums[n][i]);
+  }
+}
+
+// Rows of 16 sums as T, those inside of rows x columns, times factors of the thread's two rows.
+template <class T, int kWidth>
+void store_rows(float (&sums)[kWidth / 8][4], T* to, int first, int rows, int columns,
+                const float (&factors)[2]) {
+  each_of_warp<kWidth>(sums, [&](int row, int column, float sum) {
+    if (first + row < rows && column < columns) {
+      to[std::int64_t{first + row} * columns + column] = s::from_compute<T>(sum * factors[row / 8]);
+    }
+  });
+}
+
+// A block's head, its matrices, and the first of its rows in a sequence of `rows`. Blocks with the
+// most tiles come first where a query sees earlier keys only: of queries the last, of keys the
+// first.
+struct TensorHead {
+  std::int64_t head;
+  int first, warp_first;  // of the block's rows and of the warp's
+  const std::uint16_t *query, *key, *value, *gradient;
+  const float *mask, *logs, *dots;
+
+  TensorHead(const calls::AttentionCall& p, int rows, bool last_first) {
+    const int blocks = (rows + kTensorRows - 1) / kTensorRows;
+    const int block = static_cast<int>(blockIdx.x % static_cast<unsigned>(blocks));
+    head = blockIdx.x / static_cast<unsigned>(blocks);
+    first = (last_first ? blocks - 1 - block : block) * kTensorRows;
+    warp_first = first + static_cast<int>(threadIdx.x) / 32 * 16;
+    query = static_cast<const std::uint16_t*>(p.query) + head * p.length * p.inner;
+    key = static_cast<const std::uint16_t*>(p.key) + head * p.keys * p.inner;
+    value = static_cast<const std::uint16_t*>(p.value) + head * p.keys * p.values;
+    gradient = static_cast<const std::uint16_t*>(p.gradient) + head * p.length * p.values;
+    mask = static_cast<const float*>(p.mask);
+    if (mask != nullptr && p.mask_heads != 0) mask += head / p.mask_heads * p.mask_size;
+    logs = static_cast<const float*>(p.logs) + head * p.length;
+    dots = static_cast<const float*>(p.dots) + head * p.length;
+  }
+};
+
+// Which columns of a tile the thread's two rows see, and what is added to them; places are counted
+// from the thread's first column, and so known when the text is compiled.
+struct TensorSight {
+  int low[2], high[2];  // columns low to high
+  const float* mask[2];
+  unsigned step;  // of the mask, from column to column
+
+  // Makes products scores in units of log 2; kUnseen where the row does not see the column.
+  template <int kColumns>
+  void make_scores(float (&products)[kColumns / 8][4], float scale) const {
+#pragma unroll
+    for (int n = 0; n < kColumns / 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int half = i / 2, column = n * 8 + i % 2;
+        float& x = products[n][i];
+        x = column >= low[half] && column < high[half] ? x * scale : kUnseen;
+        // The mask of a column that is not seen may lie outside of memory.
+        if (mask[0] != nullptr && x != kUnseen) {
+          x = std::fma(mask[half][static_cast<std::uint64_t>(step) * column], kLog2E, x);
+        }
+      }
+    }
+  }
+};
+
+// Rows are queries and columns keys.
+inline TensorSight sight_of_queries(const calls::AttentionCall& p, const float* mask, int query,
+                                    int key) {
+  const Lane lane;
+  TensorSight sight;
+  sight.step = static_cast<unsigned>(p.mask_column);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = query + lane.quad + half * 8, column = key + lane.pair;
+    const int keys = static_cast<int>(p.keys);
+    sight.low[half] = 0;
+    sight.high[half] = row >= p.length ? 0 : (p.causal && row < keys ? row + 1 : keys) - column;
+    sight.mask[half] = mask == nullptr ? nullptr : mask + row * p.mask_row + column * p.mask_column;
+  }
+  return sight;
+}
+// Rows are keys and columns queries.
+inline TensorSight sight_of_keys(const calls::AttentionCall& p, const float* mask, int query,
+                                 int key) {
+  const Lane lane;
+  TensorSight sight;
+  sight.step = static_cast<unsigned>(p.mask_row);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = key + lane.quad + half * 8, column = query + lane.pair;
+    sight.low[half] = p.causal ? row - column : 0;
+    sight.high[half] = row < p.keys ? static_cast<int>(p.length) - column : 0;
+    sight.mask[half] = mask == nullptr ? nullptr : mask + column * p.mask_row + row * p.mask_column;
+  }
+  return sight;
+}
+
+// Does the warp's tile of queries and keys lie inside, below the diagonal, and without a mask?
+inline bool plain_tile(const calls::AttentionCall& p, int query, int queries, int key, int keys) {
+  return p.mask == nullptr && query + queries <= p.length && key + keys <= p.keys &&
+         (!p.causal || key + keys - 1 <= query);
+}
+
+// A block: 128 queries of one head. kUnits: of 32 columns, of the larger of keys and values.
+template <class T, int kUnits>
+void tensor_attention(const calls::AttentionCall& p) {
+  constexpr int kWidth = kUnits * 32, kKeys = kTensorKeys;
+  __shared__ TensorTile<kKeys, kWidth> keys[2], values[2];
+  const int length = static_cast<int>(p.length), all_keys = static_cast<int>(p.keys);
+  const TensorHead of(p, length, p.causal);
+  const float scale = static_cast<float>(p.scale) * kLog2E;
+  const int inner = static_cast<int>(p.inner), columns = static_cast<int>(p.values);
+  const auto fetch = [&](int tile) {
+    keys[tile % 2].fetch(of.key, tile * kKeys, all_keys, inner);
+    values[tile % 2].fetch(of.value, tile * kKeys, all_keys, columns);
+  };
+  unsigned query[kWidth / 16][4];
+  load_left<kWidth>(query, of.query, of.warp_first, length, inner);
+  float sums[kWidth / 8][4] = {};
+  float most[2] = {kUnseen, kUnseen};
+  float total[2] = {};
+  const int seen =
+      p.causal && of.first + kTensorRows < all_keys ? of.first + kTensorRows : all_keys;
+  const int tiles = (seen + kKeys - 1) / kKeys;
+  fetch(0);
+  end_group();
+  for (int tile = 0; tile < tiles; ++tile) {
+    if (tile + 1 < tiles) fetch(tile + 1);
+    end_group();
+    wait_for_groups<1>();
+    __syncthreads();
+    float scores[kKeys / 8][4] = {};
+    multiply_turned<T>(scores, query, keys[tile % 2]);
+    const int key = tile * kKeys;
+    if (plain_tile(p, of.warp_first, 16, key, kKeys)) {
+      each_of_warp<kKeys>(scores, [&](int, int, float& x) { x *= scale; });
+    } else {
+      const TensorSight sight = sight_of_queries(p, of.mask, of.warp_first, key);
+      sight.make_scores<kKeys>(scores, scale);
+    }
+    float now[2] = {most[0], most[1]}, from[2];
+    each_of_warp<kKeys>(scores,
+                        [&](int row, int, float x) { now[row / 8] = ::fmaxf(now[row / 8], x); });
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      now[half] = most_of_row(now[half]);
+      // A row that has seen no key has no number to subtract.
+      from[half] = now[half] == kUnseen ? 0.0f : now[half];
+      const float factor = ::exp2f(most[half] - from[half]);
+      most[half] = now[half];
+      total[half] *= factor;
+#pragma unroll
+      for (int n = 0; n < kWidth / 8; ++n) {
+        sums[n][half * 2] *= factor;
+        sums[n][half * 2 + 1] *= factor;
+      }
+    }
+    each_of_warp<kKeys>(scores, [&](int row, int, float& x) {
+      x = ::exp2f(x - from[row / 8]);
+      total[row / 8] += x;
+    });
+    multiply_weights<T>(sums, scores, values[tile % 2]);
+    __syncthreads();
+  }
+  float factors[2];
+  const Lane lane;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    total[half] = sum_of_row(total[half]);
+    factors[half] = total[half] == 0 ? 0.0f : 1.0f / total[half];
+    const int row = of.warp_first + lane.quad + half * 8;
+    if (lane.pair == 0 && row < p.length) {
+      static_cast<float*>(p.logs)[of.head * p.length + row] =
+          most[half] / kLog2E + s::log(total[half]);
+    }
+  }
+  store_rows<T, kWidth>(sums, static_cast<T*>(p.y) + of.head * p.length * p.values, of.warp_first,
+                        length, columns, factors);
+}
+
+// sum(g y) of each query, which eight threads compute. A block: 32 queries of all heads.
+template <class T>
+void tensor_attention_dots(const calls::AttentionCall& p) {
+  const std::int64_t row = std::int64_t{blockIdx.x} * 32 + threadIdx.x / 8;
+  const T *const g = static_cast<const T*>(p.gradient) + row * p.values, *const y =
+                                                                             static_cast<const T*>(
+                                                                                 p.y) +
+                                                                             row * p.values;
+  float sum = 0;
+  for (int e = threadIdx.x % 8; row < p.rows && e < p.values; e += 8) {
+    sum = std::fma(s::to_compute<float>(g[e]), s::to_compute<float>(y[e]), sum);
+  }
+#pragma unroll
+  for (int other = 1; other < 8; other *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, other);
+  if (row < p.rows && threadIdx.x % 8 == 0) static_cast<float*>(p.dots)[row] = sum;
+}
+
+// A block: 128 keys of one head; dkey and dvalue.
+template <class T, int kUnits>
+void tensor_attention_keys(const calls::AttentionCall& p) {
+  constexpr int kWidth = kUnits * 32, kQueries = kWidth > 64 ? 16 : 32;
+  __shared__ TensorTile<kQueries, kWidth> queries[2], gradients[2];
+  __shared__ float logs[2][kQueries], dots[2][kQueries];
+  const int length = static_cast<int>(p.length), all_keys = static_cast<int>(p.keys);
+  const TensorHead of(p, all_keys, false);
+  const float scale = static_cast<float>(p.scale) * kLog2E;
+  const int inner = static_cast<int>(p.inner), columns = static_cast<int>(p.values);
+  const int start = p.causal ? of.first : 0;
+  const auto fetch = [&](int tile) {
+    const int query = start + tile * kQueries, row = query + static_cast<int>(threadIdx.x);
+    queries[tile % 2].fetch(of.query, query, length, inner);
+    gradients[tile % 2].fetch(of.gradient, query, length, columns);
+    if (threadIdx.x < kQueries && row < p.length) {
+      begin_copy<4>(&logs[tile % 2][threadIdx.x], of.logs + row);
+      begin_copy<4>(&dots[tile % 2][threadIdx.x], of.dots + row);
+    }
+  };
+  unsigned key[kWidth / 16][4], value[kWidth / 16][4];
+  load_left<kWidth>(key, of.key, of.warp_first, all_keys, inner);
+  load_left<kWidth>(value, of.value, of.warp_first, all_keys, columns);
+  float key_sums[kWidth / 8][4] = {}, value_sums[kWidth / 8][4] = {};
+  const int tiles = length <= start ? 0 : (length - start + kQueries - 1) / kQueries;
+  if (tiles > 0) fetch(0);
+  end_group();
+  for (int tile = 0; tile < tiles; ++tile) {
+    if (tile + 1 < tiles) fetch(tile + 1);
+    end_group();
+    wait_for_groups<1>();
+    __syncthreads();
+    const int query = start + tile * kQueries;
+    const float(&log)[kQueries] = logs[tile % 2];
+    const float(&dot)[kQueries] = dots[tile % 2];
+    // Rows are keys here, and columns queries.
+    float weights[kQueries / 8][4] = {};
+    multiply_turned<T>(weights, key, queries[tile % 2]);
+    if (plain_tile(p, query, kQueries, of.warp_first, 16)) {
+      each_of_warp<kQueries>(weights, [&](int, int column, float& x) {
+        x = ::exp2f(std::fma(log[column], -kLog2E, x * scale));
+      });
+    } else {
+      const TensorSight sight = sight_of_keys(p, of.mask, query, of.warp_first);
+      sight.make_scores<kQueries>(weights, scale);
+      each_of_warp<kQueries>(weights, [&](int, int column, float& x) {
+        x = x == kUnseen ? 0.0f : ::exp2f(std::fma(log[column], -kLog2E, x));
+      });
+    }
+    multiply_weights<T>(value_sums, weights, gradients[tile % 2]);
+    float changes[kQueries / 8][4] = {};
+    multiply_turned<T>(changes, value, gradients[tile % 2]);
+#pragma unroll
+    for (int n = 0; n < kQueries / 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float weight = weights[n][i];
+        weights[n][i] =
+            weight == 0 ? 0.0f : weight * (changes[n][i] - dot[n * 8 + Lane().pair + i % 2]);
+      }
+    }
+    multiply_weights<T>(key_sums, weights, queries[tile % 2]);
+    __syncthreads();
+  }
+  const float one = 1, by = static_cast<float>(p.scale);
+  store_rows<T, kWidth>(value_sums, static_cast<T*>(p.dvalue) + of.head * p.keys * p.values,
+                        of.warp_first, all_keys, columns, {one, one});
+  store_rows<T, kWidth>(key_sums, static_cast<T*>(p.dkey) + of.head * p.keys * p.inner,
+                        of.warp_first, all_keys, inner, {by, by});
+}
+
+// A block: 128 queries of one head; dquery.
+template <class T, int kUnits>
+void tensor_attention_queries(const calls::AttentionCall& p) {
+  constexpr int kWidth = kUnits * 32, kKeys = kTensorKeys;
+  __shared__ TensorTile<kKeys, kWidth> keys[2], values[2];
+  const int length = static_cast<int>(p.length), all_keys = static_cast<int>(p.keys);
+  const TensorHead of(p, length, p.causal);
+  const float scale = static_cast<float>(p.scale) * kLog2E;
+  const int inner = static_cast<int>(p.inner), columns = static_cast<int>(p.values);
+  const auto fetch = [&](int tile) {
+    keys[tile % 2].fetch(of.key, tile * kKeys, all_keys, inner);
+    values[tile % 2].fetch(of.value, tile * kKeys, all_keys, columns);
+  };
+  unsigned query[kWidth / 16][4], gradient[kWidth / 16][4];
+  load_left<kWidth>(query, of.query, of.warp_first, length, inner);
+  load_left<kWidth>(gradient, of.gradient, of.warp_first, length, columns);
+  float log[2], dot[2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = of.warp_first + Lane().quad + half * 8;
+    log[half] = row < p.length ? of.logs[row] * -kLog2E : 0.0f;
+    dot[half] = row < p.length ? of.dots[row] : 0.0f;
+  }
+  float sums[kWidth / 8][4] = {};
+  const int seen =
+      p.causal && of.first + kTensorRows < all_keys ? of.first + kTensorRows : all_keys;
+  const int tiles = (seen + kKeys - 1) / kKeys;
+  fetch(0);
+  end_group();
+  for (int tile = 0; tile < tiles; ++tile) {
+    if (tile + 1 < tiles) fetch(tile + 1);
+    end_group();
+    wait_for_groups<1>();
+    __syncthreads();
+    const int key = tile * kKeys;
+    float weights[kKeys / 8][4] = {}, changes[kKeys / 8][4] = {};
+    multiply_turned<T>(weights, query, keys[tile % 2]);
+    multiply_turned<T>(changes, gradient, values[tile % 2]);
+    if (plain_tile(p, of.warp_first, 16, key, kKeys)) {
+      each_of_warp<kKeys>(
+          weights, [&](int row, int, float& x) { x = ::exp2f(std::fma(x, scale, log[row / 8])); });
+    } else {
+      const TensorSight sight = sight_of_queries(p, of.mask, of.warp_first, key);
+      sight.make_scores<kKeys>(weights, scale);
+      each_of_warp<kKeys>(weights, [&](int row, int, float& x) {
+        x = x == kUnseen ? 0.0f : ::exp2f(x + log[row / 8]);
+      });
+    }
+#pragma unroll
+    for (int n = 0; n < kKeys / 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float weight = weights[n][i];
+        weights[n][i] = weight == 0 ? 0.0f : weight * (changes[n][i] - dot[i / 2]);
+      }
+    }
+    multiply_weights<T>(sums, weights, keys[tile % 2]);
+    __syncthreads();
+  }
+  const float by = static_cast<float>(p.scale);
+  store_rows<T, kWidth>(sums, static_cast<T*>(p.dquery) + of.head * p.length * p.inner,
+                        of.warp_first, length, inner, {by, by});
+}
+
+}  // namespace tt
