@@ -65,11 +65,23 @@ def train(tt):
     step(tt.rand(2, 3, 32, 32, device="cuda"), tt.randint(0, 10, (2,), device="cuda")).item()
 
 
+def below(process):
+    """Numbers of the processes that a process has started, and that those have started."""
+    told = subprocess.run(["pgrep", "-P", str(process)], capture_output=True, text=True, check=False).stdout
+    children = [int(number) for number in told.split()]
+    return children + [each for child in children for each in below(child)]
+
+
 def end(process):
-    """The daemon below the tool is asked to end, so that the tool writes its summary."""
-    told = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=False)
-    for child in map(int, told.stdout.split() or [process.pid]):
-        os.kill(child, signal.SIGTERM)
+    """Asks the daemon below a tool to end, so that the tool writes its summary. The tool may have started the
+    daemon through a process of its own, which does not pass signals on."""
+    daemon = os.path.realpath(binary())
+    for each in below(process.pid):
+        try:
+            if os.path.realpath(f"/proc/{each}/exe") == daemon:
+                os.kill(each, signal.SIGTERM)
+        except OSError:
+            continue
     try:
         process.wait(60)
     except subprocess.TimeoutExpired:

@@ -121,7 +121,7 @@ Status by_tensor_cores(DType dtype, std::int64_t heads, RowMajorCall& memory, Wo
                        calls::AttentionCall& p) {
   constexpr std::int64_t kRowsOfBlock = 32;
   p.n = blocks(1, p.rows, kRowsOfBlock);
-  TT_RETURN_IF_ERROR(add_recipe(work, {Recipe::kTensorAttentionDots, {dtype}}, p));
+  TT_RETURN_IF_ERROR(add_recipe(work, {Recipe::kTensorAttentionLines, {dtype}}, p));
   p.n = blocks(heads, p.keys, kTensorRows);
   TT_RETURN_IF_ERROR(add_recipe(work, tensor_recipe(Recipe::kTensorAttentionKeys, dtype, p), p));
   p.n = blocks(heads, p.length, kTensorRows);
@@ -150,7 +150,7 @@ Status attention_backward(KernelCall& call, Work& work) {
   p.dquery = memory.write(call.out[0]);
   p.dkey = memory.write(call.out[1]);
   p.dvalue = memory.write(call.out[2]);
-  p.dots = memory.room(p.rows, sizeof(float));
+  p.dots = memory.room(p.rows, 2 * sizeof(float));
   TT_RETURN_IF_ERROR(memory.status());
   const DType dtype = call.out[0].dtype;
   const auto gradients = core::size_of(dtype) == 2 ? by_tensor_cores : by_tiles;

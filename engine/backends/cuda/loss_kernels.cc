@@ -147,6 +147,9 @@ Status prepare(KernelCall& call, Work& work, RowMajorCall& memory, const Setting
   return add_recipe(work, {Recipe::kClassDivisor, {compute}}, p);
 }
 
+// Groups of threads for a line: four where each has a leaf of the line's sums.
+std::uint8_t groups_of(const calls::ClassCall& p) { return p.classes >= 4 * kLeaf ? 4 : 1; }
+
 template <bool kEntropy>
 Status class_loss(KernelCall& call, Work& work) {
   const core::Attributes& a = call.attributes;
@@ -169,7 +172,7 @@ Status class_loss(KernelCall& call, Work& work) {
   TT_RETURN_IF_ERROR(memory.status());
   p.n = p.lines;
   const Recipe lines = kEntropy ? Recipe::kCrossEntropyLines : Recipe::kNllLines;
-  TT_RETURN_IF_ERROR(add_recipe(work, {lines, {x.dtype, compute}}, p));
+  TT_RETURN_IF_ERROR(add_recipe(work, {lines, {x.dtype, compute}, groups_of(p)}, p));
   if (p.none) return memory.store();
   sum.count = p.lines;
   sum.n = (p.lines + kLeaf - 1) / kLeaf;
@@ -203,7 +206,7 @@ Status class_gradient(KernelCall& call, Work& work) {
   TT_RETURN_IF_ERROR(memory.status());
   p.n = kEntropy ? p.lines : out.geometry->numel();
   const Recipe recipe = kEntropy ? Recipe::kCrossEntropyGradient : Recipe::kNllGradient;
-  return memory.finish({recipe, {out.dtype, compute}}, p);
+  return memory.finish({recipe, {out.dtype, compute}, groups_of(p)}, p);
 }
 
 }  // namespace

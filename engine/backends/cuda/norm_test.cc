@@ -107,8 +107,9 @@ TEST(Losses, OfClasses) {
     std::int64_t classes;
   };
   for (const DType dtype : {DType::kF32, DType::kF64, DType::kBF16}) {
-    for (const Shape& s : {Shape{{9, 40}, {9}, 40}, Shape{{3, 2500}, {3}, 2500},
-                           Shape{{2, 6, 5}, {2, 5}, 6}, Shape{{7}, {}, 7}}) {
+    for (const Shape& s :
+         {Shape{{9, 40}, {9}, 40}, Shape{{3, 2500}, {3}, 2500}, Shape{{2, 10500}, {2}, 10500},
+          Shape{{2, 6, 5}, {2, 5}, 6}, Shape{{7}, {}, 7}}) {
       const TestTensor x = sample(dtype, Geometry(s.x), random, false),
                        t = labels(s.target, s.classes);
       const TestTensor w = sample(dtype, Geometry({s.classes}), random, false);

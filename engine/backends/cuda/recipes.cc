@@ -13,9 +13,9 @@ namespace {
 using core::DType;
 using core::Status;
 
-// How the tasks of a recipe are spread: a thread each, a block each, or as many threads as the
-// CPU's sums have lanes.
-enum class Spread : std::uint8_t { kThreads, kBlocks, kLanes };
+// How the tasks of a recipe are spread: a thread each, a block each, as many threads as the CPU's
+// sums have lanes, or as many such groups of threads as the option says.
+enum class Spread : std::uint8_t { kThreads, kBlocks, kLanes, kGroups };
 struct Facts {
   const char* name;    // of the function, in namespace tt
   const char* params;  // in calls
@@ -89,9 +89,9 @@ Facts facts_of(Recipe recipe) {
     case Recipe::kClassDivisor:
       return {"class_divisor", "ClassCall", 1, false, Spread::kBlocks};
     case Recipe::kCrossEntropyLines:
-      return {"cross_entropy_lines", "ClassCall", 2, false, Spread::kLanes};
+      return {"cross_entropy_lines", "ClassCall", 2, true, Spread::kGroups};
     case Recipe::kCrossEntropyGradient:
-      return {"cross_entropy_gradient", "ClassCall", 2, false, Spread::kLanes};
+      return {"cross_entropy_gradient", "ClassCall", 2, true, Spread::kGroups};
     case Recipe::kNllLines:
       return {"nll_lines", "ClassCall", 2};
     case Recipe::kNllGradient:
@@ -124,8 +124,8 @@ Facts facts_of(Recipe recipe) {
       return {"attention_queries", "AttentionCall", 2, true, Spread::kBlocks};
     case Recipe::kTensorAttention:
       return {"tensor_attention", "AttentionCall", 1, true, Spread::kBlocks};
-    case Recipe::kTensorAttentionDots:
-      return {"tensor_attention_dots", "AttentionCall", 1, false, Spread::kBlocks};
+    case Recipe::kTensorAttentionLines:
+      return {"tensor_attention_lines", "AttentionCall", 1, false, Spread::kBlocks};
     case Recipe::kTensorAttentionKeys:
       return {"tensor_attention_keys", "AttentionCall", 1, true, Spread::kBlocks};
     case Recipe::kTensorAttentionQueries:
@@ -173,9 +173,11 @@ std::string bounds_of(const RecipeGraph& graph) {
     case Recipe::kTensorAttention:
       large = graph.option > 2;
       break;
-    case Recipe::kTensorAttentionKeys:
     case Recipe::kTensorAttentionQueries:
       large = graph.option > 1;
+      break;
+    case Recipe::kTensorAttentionKeys:
+      large = true;
       break;
     default:
       break;
@@ -183,18 +185,29 @@ std::string bounds_of(const RecipeGraph& graph) {
   return large ? "__launch_bounds__(256, 1) " : "__launch_bounds__(256, 2) ";
 }
 
-std::size_t lanes_of(const RecipeGraph& graph) {
-  return 256 / core::size_of(graph.types[1]);  // as many as a leaf of the CPU's sums has
+// Of the CPU's sums in a leaf.
+std::int64_t lanes_of(const RecipeGraph& graph) {
+  return static_cast<std::int64_t>(256 / core::size_of(graph.types[1]));
+}
+
+std::int64_t threads_of(const RecipeGraph& graph, Spread spread) {
+  switch (spread) {
+    case Spread::kThreads:
+      return 1;
+    case Spread::kBlocks:
+      return kBlockThreads;
+    case Spread::kLanes:
+      return lanes_of(graph);
+    case Spread::kGroups:
+      return lanes_of(graph) * graph.option;
+  }
+  return 1;
 }
 
 }  // namespace
 
 Status recipe_shape(const RecipeGraph& graph, std::int64_t tasks, LaunchShape& shape) {
-  const Facts facts = facts_of(graph.recipe);
-  const std::int64_t threads = facts.spread == Spread::kThreads ? 1
-                               : facts.spread == Spread::kBlocks
-                                   ? std::int64_t{kBlockThreads}
-                                   : static_cast<std::int64_t>(lanes_of(graph));
+  const std::int64_t threads = threads_of(graph, facts_of(graph.recipe).spread);
   if (tasks > (kMostBlocks * kBlockThreads) / threads || !threads_for(tasks * threads, 1, shape)) {
     return not_here("too many tasks");
   }

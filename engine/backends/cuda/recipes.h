@@ -61,7 +61,7 @@ enum class Recipe : std::uint8_t {
   kAttentionKeys,
   kAttentionQueries,
   kTensorAttention,
-  kTensorAttentionDots,
+  kTensorAttentionLines,
   kTensorAttentionKeys,
   kTensorAttentionQueries,
   kScanLine,

@@ -211,7 +211,7 @@ struct AttentionCall {
   std::int64_t mask_size, mask_heads, mask_row, mask_column;
   void* y;
   void* logs;
-  void* dots;
+  void* dots;  // of each query; two numbers in text/tensor_attention.cuh
   void* dquery;
   void* dkey;
   void* dvalue;

@@ -124,10 +124,10 @@ void class_divisor(const calls::ClassCall& p) {
   p.divisor[1] = static_cast<double>(all);
 }
 
-// A line and its softmax, by a group of lanes.
-template <class T, class A>
+// A line and its softmax, by kGroups groups of lanes.
+template <class T, class A, int kGroups>
 struct SoftLine {
-  using Own = Lanes<A, 4>;  // that many loads are under way
+  using Own = Lanes<A, 4, kGroups>;  // four loads of a thread are under way
   Own lanes;
   bool inside;  // there is such a line
   ClassLine<A> line;
@@ -142,18 +142,18 @@ struct SoftLine {
     lanes.live = inside && !line.ignored();
     A most = Max<A>::identity();
 #pragma unroll 4
-    for (std::int64_t c = lanes.lane; lanes.live && c < p.classes; c += lanes.kWidth) {
+    for (std::int64_t c = lanes.thread(); lanes.live && c < p.classes; c += lanes.kThreads) {
       most = Max<A>::one(most, x(c));
     }
-    largest = fold_row<Max<A>, Own::kWidth>(lanes.acc, most);
+    largest = fold_row<Max<A>, Own::kThreads>(lanes.acc, most);
     total = lanes.sum(p.classes, [&](std::int64_t c) { return s::exp(x(c) - largest); });
   }
   A x(std::int64_t c) const { return s::to_compute<A>(from[c * line.p.step]); }
 };
 
-template <class T, class A>
+template <class T, class A, int kGroups>
 void cross_entropy_lines(const calls::ClassCall& p) {
-  const SoftLine<T, A> soft(p);
+  const SoftLine<T, A, kGroups> soft(p);
   const auto& lanes = soft.lanes;
   const ClassLine<A>& line = soft.line;
   const A logarithm = s::log(soft.total), keep = static_cast<A>(1 - p.smoothing);
@@ -168,7 +168,7 @@ void cross_entropy_lines(const calls::ClassCall& p) {
       });
     }
   }
-  if (soft.inside && lanes.lane == 0) {
+  if (soft.inside && lanes.thread() == 0) {
     static_cast<A*>(p.losses)[lanes.task] = lanes.live ? loss : A(0);
   }
 }
@@ -181,9 +181,9 @@ A class_factor(const calls::ClassCall& p, std::int64_t line) {
 }
 
 // factor * (S * softmax - T) with S the sum of the target distribution T.
-template <class T, class A>
+template <class T, class A, int kGroups>
 void cross_entropy_gradient(const calls::ClassCall& p) {
-  const SoftLine<T, A> soft(p);
+  const SoftLine<T, A, kGroups> soft(p);
   if (!soft.inside) return;
   const bool live = soft.lanes.live;
   const ClassLine<A>& line = soft.line;
@@ -193,7 +193,7 @@ void cross_entropy_gradient(const calls::ClassCall& p) {
   const A scale = factor * sum / soft.total;
   T* const to = static_cast<T*>(p.y) + line.first;
 #pragma unroll 4
-  for (std::int64_t c = soft.lanes.lane; c < p.classes; c += soft.lanes.kWidth) {
+  for (std::int64_t c = soft.lanes.thread(); c < p.classes; c += soft.lanes.kThreads) {
     A y = 0;
     if (live) {
       y = s::exp(soft.x(c) - soft.largest) * scale;

@@ -2,10 +2,11 @@
 namespace tt {
 
 // A group of as many threads of a block as the CPU's sums have lanes: what it works on, and its sums,
-// which all threads of the block call, as often.
-template <class A, int kUnroll = 4>
+// which all threads of the block call, as often. kGroups of them share a task, and its leaves.
+template <class A, int kUnroll = 4, int kGroups = 1>
 struct Lanes {
   static constexpr int kWidth = 256 / sizeof(A);
+  static constexpr int kThreads = kWidth * kGroups;  // of a task
   A* acc;  // a place for each thread of the block
   int lane;
   std::int64_t task;
@@ -15,11 +16,12 @@ struct Lanes {
     __shared__ A room[256];
     acc = room;
     lane = threadIdx.x % kWidth;
-    task = static_cast<std::int64_t>(blockIdx.x) * (256 / kWidth) + threadIdx.x / kWidth;
+    task = static_cast<std::int64_t>(blockIdx.x) * (256 / kThreads) + threadIdx.x / kThreads;
     live = task < tasks;
   }
   std::int64_t place() const { return live ? task : 0; }
-  bool first() const { return live && lane == 0; }
+  int thread() const { return threadIdx.x % kThreads; }  // of the task's
+  bool first() const { return live && thread() == 0; }
   // The leaf of a sum over `length` elements that begins at `start`.
   template <class F>
   A leaf(std::int64_t start, std::int64_t length, F&& element) const {
@@ -38,8 +40,21 @@ struct Lanes {
   template <class F>
   A sum(std::int64_t length, F&& element) const {
     A total = 0;
-    for (std::int64_t start = 0; start < length; start += 2048) {
-      total += leaf(start, length, element);
+    for (std::int64_t start = 0; start < length; start += 2048 * kGroups) {
+      if constexpr (kGroups == 1) {
+        total += leaf(start, length, element);
+      } else {
+        __shared__ A leaves[256 / kWidth];
+        const int group = threadIdx.x / kWidth, own = group % kGroups;
+        const A value = leaf(start + own * 2048, length, element);
+        if (lane == 0) leaves[group] = value;
+        __syncthreads();
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+          if (start + g * 2048 < length) total += leaves[group - own + g];
+        }
+        __syncthreads();
+      }
     }
     return total;
   }

@@ -6,8 +6,7 @@
 // memory and bits do not change from run to run.
 namespace tt {
 
-inline constexpr int kTensorRows = 128;  // of a block: 8 warps of 16
-inline constexpr int kTensorKeys = 32;   // of a tile
+inline constexpr int kTensorKeys = 32;  // of a tile
 inline constexpr float kLog2E = 1.442695040888963f;
 // The score of a key that a query does not see.
 inline constexpr float kUnseen = -static_cast<float>(__builtin_inf());
@@ -116,20 +115,20 @@ void store_rows(float (&sums)[kWidth / 8][4], T* to, int first, int rows, int co
   });
 }
 
-// A block's head, its matrices, and the first of its rows in a sequence of `rows`. Blocks with the
-// most tiles come first where a query sees earlier keys only: of queries the last, of keys the
-// first.
+// A block's head, its matrices, and the first of its rows in a sequence of `rows`. Where a query
+// sees earlier keys only, blocks with many tiles start early: the last queries and the first keys.
 struct TensorHead {
+  static constexpr int kRows = 128;  // of the block
   std::int64_t head;
   int first, warp_first;  // of the block's rows and of the warp's
   const std::uint16_t *query, *key, *value, *gradient;
-  const float *mask, *logs, *dots;
+  const float* mask;
 
   TensorHead(const calls::AttentionCall& p, int rows, bool last_first) {
-    const int blocks = (rows + kTensorRows - 1) / kTensorRows;
+    const int blocks = (rows + kRows - 1) / kRows;
     const int block = static_cast<int>(blockIdx.x % static_cast<unsigned>(blocks));
     head = blockIdx.x / static_cast<unsigned>(blocks);
-    first = (last_first ? blocks - 1 - block : block) * kTensorRows;
+    first = (last_first ? blocks - 1 - block : block) * kRows;
     warp_first = first + static_cast<int>(threadIdx.x) / 32 * 16;
     query = static_cast<const std::uint16_t*>(p.query) + head * p.length * p.inner;
     key = static_cast<const std::uint16_t*>(p.key) + head * p.keys * p.inner;
@@ -137,8 +136,6 @@ struct TensorHead {
     gradient = static_cast<const std::uint16_t*>(p.gradient) + head * p.length * p.values;
     mask = static_cast<const float*>(p.mask);
     if (mask != nullptr && p.mask_heads != 0) mask += head / p.mask_heads * p.mask_size;
-    logs = static_cast<const float*>(p.logs) + head * p.length;
-    dots = static_cast<const float*>(p.dots) + head * p.length;
   }
 };
 
@@ -200,10 +197,41 @@ inline TensorSight sight_of_keys(const calls::AttentionCall& p, const float* mas
   return sight;
 }
 
-// Does the warp's tile of queries and keys lie inside, below the diagonal, and without a mask?
+// Does the tile of 16 rows lie inside, below the diagonal, and without a mask? The largest score is
+// then that of the largest product, which wants a scale that is not negative.
 inline bool plain_tile(const calls::AttentionCall& p, int query, int queries, int key, int keys) {
-  return p.mask == nullptr && query + queries <= p.length && key + keys <= p.keys &&
+  return p.mask == nullptr && p.scale >= 0 && query + queries <= p.length && key + keys <= p.keys &&
          (!p.causal || key + keys - 1 <= query);
+}
+
+// A tile's scores, times `by` in units of log 2, become weights; `sums` and the state follow the
+// largest.
+template <int kKeys, int kWidth>
+void soften(float (&scores)[kKeys / 8][4], float by, float (&most)[2], float (&total)[2],
+            float (&sums)[kWidth / 8][4]) {
+  float now[2] = {kUnseen, kUnseen}, from[2];
+  each_of_warp<kKeys>(scores,
+                      [&](int row, int, float x) { now[row / 8] = ::fmaxf(now[row / 8], x); });
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    now[half] = ::fmaxf(most[half], most_of_row(now[half]) * by);
+    // A row that has seen no key has no number to subtract.
+    from[half] = now[half] == kUnseen ? 0.0f : now[half];
+    if (now[half] != most[half]) {
+      const float factor = power_of_2(most[half] - from[half]);
+      most[half] = now[half];
+      total[half] *= factor;
+#pragma unroll
+      for (int n = 0; n < kWidth / 8; ++n) {
+        sums[n][half * 2] *= factor;
+        sums[n][half * 2 + 1] *= factor;
+      }
+    }
+  }
+  each_of_warp<kKeys>(scores, [&](int row, int, float& x) {
+    x = power_of_2(std::fma(x, by, -from[row / 8]));
+    total[row / 8] += x;
+  });
 }
 
 // A block: 128 queries of one head. kUnits: of 32 columns, of the larger of keys and values.
@@ -222,10 +250,8 @@ void tensor_attention(const calls::AttentionCall& p) {
   unsigned query[kWidth / 16][4];
   load_left<kWidth>(query, of.query, of.warp_first, length, inner);
   float sums[kWidth / 8][4] = {};
-  float most[2] = {kUnseen, kUnseen};
-  float total[2] = {};
-  const int seen =
-      p.causal && of.first + kTensorRows < all_keys ? of.first + kTensorRows : all_keys;
+  float most[2] = {kUnseen, kUnseen}, total[2] = {};
+  const int seen = p.causal && of.first + of.kRows < all_keys ? of.first + of.kRows : all_keys;
   const int tiles = (seen + kKeys - 1) / kKeys;
   fetch(0);
   end_group();
@@ -237,67 +263,63 @@ void tensor_attention(const calls::AttentionCall& p) {
     float scores[kKeys / 8][4] = {};
     multiply_turned<T>(scores, query, keys[tile % 2]);
     const int key = tile * kKeys;
-    if (plain_tile(p, of.warp_first, 16, key, kKeys)) {
-      each_of_warp<kKeys>(scores, [&](int, int, float& x) { x *= scale; });
-    } else {
-      const TensorSight sight = sight_of_queries(p, of.mask, of.warp_first, key);
-      sight.make_scores<kKeys>(scores, scale);
+    float by = scale;
+    if (!plain_tile(p, of.warp_first, 16, key, kKeys)) {
+      sight_of_queries(p, of.mask, of.warp_first, key).make_scores<kKeys>(scores, scale);
+      by = 1;
     }
-    float now[2] = {most[0], most[1]}, from[2];
-    each_of_warp<kKeys>(scores,
-                        [&](int row, int, float x) { now[row / 8] = ::fmaxf(now[row / 8], x); });
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      now[half] = most_of_row(now[half]);
-      // A row that has seen no key has no number to subtract.
-      from[half] = now[half] == kUnseen ? 0.0f : now[half];
-      const float factor = ::exp2f(most[half] - from[half]);
-      most[half] = now[half];
-      total[half] *= factor;
-#pragma unroll
-      for (int n = 0; n < kWidth / 8; ++n) {
-        sums[n][half * 2] *= factor;
-        sums[n][half * 2 + 1] *= factor;
-      }
-    }
-    each_of_warp<kKeys>(scores, [&](int row, int, float& x) {
-      x = ::exp2f(x - from[row / 8]);
-      total[row / 8] += x;
-    });
+    soften<kKeys, kWidth>(scores, by, most, total, sums);
     multiply_weights<T>(sums, scores, values[tile % 2]);
     __syncthreads();
   }
-  float factors[2];
   const Lane lane;
+  float factors[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    total[half] = sum_of_row(total[half]);
-    factors[half] = total[half] == 0 ? 0.0f : 1.0f / total[half];
+    const float all = sum_of_row(total[half]);
+    factors[half] = all == 0 ? 0.0f : 1.0f / all;
     const int row = of.warp_first + lane.quad + half * 8;
-    if (lane.pair == 0 && row < p.length) {
-      static_cast<float*>(p.logs)[of.head * p.length + row] =
-          most[half] / kLog2E + s::log(total[half]);
+    if (lane.pair == 0 && row < length) {
+      static_cast<float*>(p.logs)[of.head * p.length + row] = most[half] / kLog2E + s::log(all);
     }
   }
   store_rows<T, kWidth>(sums, static_cast<T*>(p.y) + of.head * p.length * p.values, of.warp_first,
                         length, columns, factors);
 }
 
-// sum(g y) of each query, which eight threads compute. A block: 32 queries of all heads.
+// Of a query, what its weights and scores' gradients are made of: the logarithm of the sum of
+// weights, negative and in units of log 2, and sum(g y).
+struct TensorLine {
+  float log, dot;
+};
+
+// The lines of 32 queries, of all heads: a block, with eight threads for each.
 template <class T>
-void tensor_attention_dots(const calls::AttentionCall& p) {
+void tensor_attention_lines(const calls::AttentionCall& p) {
   const std::int64_t row = std::int64_t{blockIdx.x} * 32 + threadIdx.x / 8;
-  const T *const g = static_cast<const T*>(p.gradient) + row * p.values, *const y =
-                                                                             static_cast<const T*>(
-                                                                                 p.y) +
-                                                                             row * p.values;
+  const T* const g = static_cast<const T*>(p.gradient) + row * p.values;
+  const T* const y = static_cast<const T*>(p.y) + row * p.values;
   float sum = 0;
   for (int e = threadIdx.x % 8; row < p.rows && e < p.values; e += 8) {
     sum = std::fma(s::to_compute<float>(g[e]), s::to_compute<float>(y[e]), sum);
   }
 #pragma unroll
   for (int other = 1; other < 8; other *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, other);
-  if (row < p.rows && threadIdx.x % 8 == 0) static_cast<float*>(p.dots)[row] = sum;
+  if (row < p.rows && threadIdx.x % 8 == 0) {
+    static_cast<TensorLine*>(p.dots)[row] = {static_cast<const float*>(p.logs)[row] * -kLog2E, sum};
+  }
+}
+
+// Weights become the gradients of scores, but for the scale: each times its `changes`, the gradient
+// of the weight, less the dot of its query.
+template <int kColumns, class F>
+void change_scores(float (&weights)[kColumns / 8][4], const float (&changes)[kColumns / 8][4],
+                   F&& dot) {
+#pragma unroll
+  for (int n = 0; n < kColumns / 8; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) weights[n][i] *= changes[n][i] - dot(n, i);
+  }
 }
 
 // A block: 128 keys of one head; dkey and dvalue.
@@ -305,9 +327,10 @@ template <class T, int kUnits>
 void tensor_attention_keys(const calls::AttentionCall& p) {
   constexpr int kWidth = kUnits * 32, kQueries = kWidth > 64 ? 16 : 32;
   __shared__ TensorTile<kQueries, kWidth> queries[2], gradients[2];
-  __shared__ float logs[2][kQueries], dots[2][kQueries];
+  __shared__ TensorLine lines[2][kQueries];
   const int length = static_cast<int>(p.length), all_keys = static_cast<int>(p.keys);
   const TensorHead of(p, all_keys, false);
+  const TensorLine* const all_lines = static_cast<const TensorLine*>(p.dots) + of.head * p.length;
   const float scale = static_cast<float>(p.scale) * kLog2E;
   const int inner = static_cast<int>(p.inner), columns = static_cast<int>(p.values);
   const int start = p.causal ? of.first : 0;
@@ -315,9 +338,13 @@ void tensor_attention_keys(const calls::AttentionCall& p) {
     const int query = start + tile * kQueries, row = query + static_cast<int>(threadIdx.x);
     queries[tile % 2].fetch(of.query, query, length, inner);
     gradients[tile % 2].fetch(of.gradient, query, length, columns);
-    if (threadIdx.x < kQueries && row < p.length) {
-      begin_copy<4>(&logs[tile % 2][threadIdx.x], of.logs + row);
-      begin_copy<4>(&dots[tile % 2][threadIdx.x], of.dots + row);
+    if (threadIdx.x < kQueries) {
+      TensorLine& line = lines[tile % 2][threadIdx.x];
+      if (row < length) {
+        begin_copy<8>(&line, all_lines + row);
+      } else {
+        line = {0, 0};
+      }
     }
   };
   unsigned key[kWidth / 16][4], value[kWidth / 16][4];
@@ -333,40 +360,31 @@ void tensor_attention_keys(const calls::AttentionCall& p) {
     wait_for_groups<1>();
     __syncthreads();
     const int query = start + tile * kQueries;
-    const float(&log)[kQueries] = logs[tile % 2];
-    const float(&dot)[kQueries] = dots[tile % 2];
+    const TensorLine(&line)[kQueries] = lines[tile % 2];
     // Rows are keys here, and columns queries.
     float weights[kQueries / 8][4] = {};
     multiply_turned<T>(weights, key, queries[tile % 2]);
     if (plain_tile(p, query, kQueries, of.warp_first, 16)) {
       each_of_warp<kQueries>(weights, [&](int, int column, float& x) {
-        x = ::exp2f(std::fma(log[column], -kLog2E, x * scale));
+        x = power_of_2(std::fma(x, scale, line[column].log));
       });
     } else {
-      const TensorSight sight = sight_of_keys(p, of.mask, query, of.warp_first);
-      sight.make_scores<kQueries>(weights, scale);
+      sight_of_keys(p, of.mask, query, of.warp_first).make_scores<kQueries>(weights, scale);
       each_of_warp<kQueries>(weights, [&](int, int column, float& x) {
-        x = x == kUnseen ? 0.0f : ::exp2f(std::fma(log[column], -kLog2E, x));
+        x = x == kUnseen ? 0.0f : power_of_2(x + line[column].log);
       });
     }
     multiply_weights<T>(value_sums, weights, gradients[tile % 2]);
     float changes[kQueries / 8][4] = {};
     multiply_turned<T>(changes, value, gradients[tile % 2]);
-#pragma unroll
-    for (int n = 0; n < kQueries / 8; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float weight = weights[n][i];
-        weights[n][i] =
-            weight == 0 ? 0.0f : weight * (changes[n][i] - dot[n * 8 + Lane().pair + i % 2]);
-      }
-    }
+    change_scores<kQueries>(weights, changes,
+                            [&](int n, int i) { return line[n * 8 + Lane().pair + i % 2].dot; });
     multiply_weights<T>(key_sums, weights, queries[tile % 2]);
     __syncthreads();
   }
-  const float one = 1, by = static_cast<float>(p.scale);
+  const float by = static_cast<float>(p.scale);
   store_rows<T, kWidth>(value_sums, static_cast<T*>(p.dvalue) + of.head * p.keys * p.values,
-                        of.warp_first, all_keys, columns, {one, one});
+                        of.warp_first, all_keys, columns, {1.0f, 1.0f});
   store_rows<T, kWidth>(key_sums, static_cast<T*>(p.dkey) + of.head * p.keys * p.inner,
                         of.warp_first, all_keys, inner, {by, by});
 }
@@ -387,16 +405,16 @@ void tensor_attention_queries(const calls::AttentionCall& p) {
   unsigned query[kWidth / 16][4], gradient[kWidth / 16][4];
   load_left<kWidth>(query, of.query, of.warp_first, length, inner);
   load_left<kWidth>(gradient, of.gradient, of.warp_first, length, columns);
-  float log[2], dot[2];
+  TensorLine line[2] = {};
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int row = of.warp_first + Lane().quad + half * 8;
-    log[half] = row < p.length ? of.logs[row] * -kLog2E : 0.0f;
-    dot[half] = row < p.length ? of.dots[row] : 0.0f;
+    if (row < length) {
+      line[half] = static_cast<const TensorLine*>(p.dots)[of.head * p.length + row];
+    }
   }
   float sums[kWidth / 8][4] = {};
-  const int seen =
-      p.causal && of.first + kTensorRows < all_keys ? of.first + kTensorRows : all_keys;
+  const int seen = p.causal && of.first + of.kRows < all_keys ? of.first + of.kRows : all_keys;
   const int tiles = (seen + kKeys - 1) / kKeys;
   fetch(0);
   end_group();
@@ -410,23 +428,16 @@ void tensor_attention_queries(const calls::AttentionCall& p) {
     multiply_turned<T>(weights, query, keys[tile % 2]);
     multiply_turned<T>(changes, gradient, values[tile % 2]);
     if (plain_tile(p, of.warp_first, 16, key, kKeys)) {
-      each_of_warp<kKeys>(
-          weights, [&](int row, int, float& x) { x = ::exp2f(std::fma(x, scale, log[row / 8])); });
-    } else {
-      const TensorSight sight = sight_of_queries(p, of.mask, of.warp_first, key);
-      sight.make_scores<kKeys>(weights, scale);
       each_of_warp<kKeys>(weights, [&](int row, int, float& x) {
-        x = x == kUnseen ? 0.0f : ::exp2f(x + log[row / 8]);
+        x = power_of_2(std::fma(x, scale, line[row / 8].log));
+      });
+    } else {
+      sight_of_queries(p, of.mask, of.warp_first, key).make_scores<kKeys>(weights, scale);
+      each_of_warp<kKeys>(weights, [&](int row, int, float& x) {
+        x = x == kUnseen ? 0.0f : power_of_2(x + line[row / 8].log);
       });
     }
-#pragma unroll
-    for (int n = 0; n < kKeys / 8; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float weight = weights[n][i];
-        weights[n][i] = weight == 0 ? 0.0f : weight * (changes[n][i] - dot[i / 2]);
-      }
-    }
+    change_scores<kKeys>(weights, changes, [&](int, int i) { return line[i / 2].dot; });
     multiply_weights<T>(sums, weights, keys[tile % 2]);
     __syncthreads();
   }

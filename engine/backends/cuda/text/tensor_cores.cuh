@@ -106,7 +106,7 @@ void load_right(unsigned (&right)[4], const std::uint16_t* first, int stride) {
 #endif
 }
 
-// Copies of kBytes (4 or 16, both places aligned to it) into shared memory that go on while the
+// Copies of kBytes (8 or 16, both places aligned to it) into shared memory that go on while the
 // thread does. end_group() closes those that the thread has begun; wait_for_groups<n>() waits until
 // at most the n latest groups are under way.
 template <int kBytes>
@@ -119,7 +119,7 @@ void begin_copy(void* shared, const void* global) {
                  "l"(global)
                  : "memory");
   } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(static_cast<unsigned>(address)),
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(static_cast<unsigned>(address)),
                  "l"(global)
                  : "memory");
   }
@@ -137,6 +137,17 @@ template <int kGroups>
 void wait_for_groups() {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
+#endif
+}
+
+// 2 to the x, within 2 units of the last place; 0 where it is less than the least normal number.
+inline float power_of_2(float x) {
+#ifdef __CUDA_ARCH__
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  return ::exp2f(x);
 #endif
 }
 
