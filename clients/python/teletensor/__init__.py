@@ -46,7 +46,7 @@ from ._errors import (
 from .version import __version__ as __version__
 
 # isort: split
-from . import _absent, _checked, _einops, _functions, _once, _out, _tensor
+from . import _absent, _checked, _einops, _functions, _once, _out, _paths, _tensor
 from ._aliases import ALIASES as _ALIASES
 from ._aliases import INPLACE as _INPLACE
 from ._convert import as_tensor, tensor
@@ -55,6 +55,8 @@ from ._functions import *  # noqa: F403
 from ._generator import Generator, default_generator
 from ._gpu_memory import SharedCuda, shared_cuda
 from ._kept import keep, kept
+from ._legacy import *  # noqa: F403
+from ._legacy import __all__ as _legacy_names
 from ._memory_format import (
     channels_last,
     channels_last_3d,
@@ -80,6 +82,8 @@ from ._tensor_types import *  # noqa: F403
 from ._tensor_types import __all__ as _type_names
 
 if _TYPE_CHECKING:
+    # Modules that come with their first use (_paths.py).
+    from . import compiler, distributed, hub, multiprocessing, overrides, signal, types  # noqa: F401
     from ._catalog import *  # noqa: F403
 from ._track import track
 
@@ -214,7 +218,7 @@ __all__ = [
     "set_default_device", "set_default_dtype", "set_grad_enabled", "set_rng_state", "set_strict",
     "short", "special", "synchronize", "tensor", "to_torch", "track", "uint16", "uint32", "uint64",
     "uint8", "utils", "version", "vmap",
-    *_functions.NAMES, *_op_names, *_extra_names, *_type_names,
+    *_functions.NAMES, *_op_names, *_extra_names, *_legacy_names, *_type_names,
     "channels_last", "channels_last_3d", "contiguous_format", "e", "inf", "layout", "memory_format", "nan",
     "newaxis", "pi", "preserve_format", "return_types", "strided", "testing",
 ]  # fmt: skip
@@ -222,11 +226,12 @@ __all__ = [
 _functions.neural.document(nn.functional)
 _checked.attach(globals(), (
     "as_tensor", "from_numpy", "get_autocast_dtype", "get_default_dtype", "is_autocast_enabled",
-    "is_grad_enabled", "is_inference_mode_enabled", "tensor", *_extra_names))
+    "is_grad_enabled", "is_inference_mode_enabled", "tensor", "spmm", *_extra_names))
 for _space in (nn, nn.functional, nn.init, nn.utils, optim, optim.lr_scheduler, autograd, func, fft, linalg,
                special, distributions, utils, utils.data, cuda, amp, jit):
     _absent.attach(vars(_space))
 del _space
 _absent.attach(globals())
 _einops.register()
+_paths.register()
 _once.keep()

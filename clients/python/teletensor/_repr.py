@@ -10,7 +10,7 @@ from . import _core
 from ._convert import to_numpy
 from ._core import Tensor, ops
 
-__all__ = ["set_printoptions", "text_of"]
+__all__ = ["PRINT_OPTS", "set_printoptions", "text_of"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,16 @@ _PROFILES = {
     "full": _Options(threshold=math.inf),
 }
 _options = _PROFILES["default"]
+
+
+class _Current:
+    """The options as set_printoptions has set them last."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(_options, name)
+
+
+PRINT_OPTS = _Current()
 
 
 def set_printoptions(precision: int | None = None, threshold: float | None = None,

@@ -126,19 +126,16 @@ TYPE_NAMES = {"float32": "Float", "float64": "Double", "float16": "Half", "bfloa
 
 def _type(self: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
     """The tensor as `dtype` (or its name, such as "torch.FloatTensor"); the name without a dtype."""
+    from ._tensor_types import tensor_type
+
     if dtype is None:
-        return f"teletensor.{TYPE_NAMES.get(self.dtype.name, self.dtype.name.title())}Tensor"
-    if dtype is Tensor:
-        dtype = _core.default_dtype()
-    elif isinstance(dtype, type):
-        dtype = _convert.dtype_of(getattr(dtype, "dtype", dtype))  # FloatTensor and its like
-    if isinstance(dtype, str):
-        wanted = dtype.rpartition(".")[2].removesuffix("Tensor")
-        names = {short: name for name, short in TYPE_NAMES.items()}
-        if wanted not in names or not hasattr(_core, names[wanted]):
-            raise ValueError(f"invalid type: {dtype!r}")
-        dtype = getattr(_core, names[wanted])
-    return _to(self, dtype)
+        place = "cuda." if self.is_cuda else ""
+        return f"teletensor.{place}{TYPE_NAMES.get(self.dtype.name, self.dtype.name.title())}Tensor"
+    if isinstance(dtype, _core.dtype) or dtype in (bool, int, float, complex):
+        return _to(self, dtype)
+    kind = tensor_type(dtype)
+    where = self.device if kind.cuda == self.is_cuda else "cuda" if kind.cuda else "cpu"
+    return _to(self, where, kind.dtype)
 
 
 _row_major = Tensor.is_contiguous

@@ -45,18 +45,33 @@ class _TensorType(type):
     """FloatTensor(data), FloatTensor(2, 3) without values, isinstance(x, FloatTensor)."""
 
     dtype: Any
+    cuda: bool
 
     def __call__(cls, *args: Any, device: Any = None) -> Tensor:
-        return of_type(cls.dtype, args, device)
+        return of_type(cls.dtype, args, "cuda" if cls.cuda and device is None else device)
 
     def __instancecheck__(cls, x: Any) -> bool:
-        return isinstance(x, Tensor) and x.dtype == cls.dtype
+        return isinstance(x, Tensor) and x.dtype == cls.dtype and x.is_cuda == cls.cuda
 
 
-def _tensor_type(dtype: str) -> Any:
-    names = {"dtype": getattr(_core, dtype), "__doc__": f"Tensors of {dtype}.",
-             "__module__": "teletensor"}
+def _tensor_type(dtype: str, cuda: bool = False) -> Any:
+    names = {"dtype": getattr(_core, dtype), "cuda": cuda,
+             "__doc__": f"Tensors of {dtype}{' on a GPU' * cuda}.",
+             "__module__": "teletensor.cuda" if cuda else "teletensor"}
     return _TensorType(f"{TYPE_NAMES[dtype]}Tensor", (), names)
+
+
+def tensor_type(given: Any) -> Any:
+    """The type that is meant by itself, `Tensor`, or a name: "torch.FloatTensor", "torch.cuda.HalfTensor".
+    ValueError for another name."""
+    if given is Tensor:
+        given = f"{TYPE_NAMES[_core.default_dtype().name]}Tensor"
+    if isinstance(given, _TensorType):
+        return given
+    place, _, name = str(given).rpartition(".")
+    if not isinstance(given, str) or name not in __all__:
+        raise ValueError(f"invalid type: {given!r}")
+    return CUDA_TYPES[name] if place.endswith("cuda") else globals()[name]
 
 
 FloatTensor = _tensor_type("float32")
@@ -69,4 +84,6 @@ ShortTensor = _tensor_type("int16")
 IntTensor = _tensor_type("int32")
 LongTensor = _tensor_type("int64")
 BoolTensor = _tensor_type("bool")
+CUDA_TYPES: dict[str, Any] = {f"{short}Tensor": _tensor_type(dtype, cuda=True)
+                              for dtype, short in TYPE_NAMES.items()}
 setattr(Tensor, "new", new)  # noqa: B010

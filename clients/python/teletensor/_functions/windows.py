@@ -17,7 +17,7 @@ __all__ = [
 ]
 
 
-def _window(name: str, length: int, periodic: bool, shape: Any, dtype: Any, device: Any,
+def window(name: str, length: int, periodic: bool, shape: Any, dtype: Any, device: Any,
             requires_grad: bool) -> Tensor:
     """shape(k, n) for the elements k of a symmetric window of n; periodic: of n + 1 without the last.
 
@@ -38,7 +38,7 @@ def _window(name: str, length: int, periodic: bool, shape: Any, dtype: Any, devi
 def hann_window(window_length: int, periodic: bool = True, *, dtype: Any = None, device: Any = None,
                 requires_grad: bool = False) -> Tensor:
     """0.5 - 0.5 cos(2 pi k / (n - 1)); periodic: one longer without its last element."""
-    return _window("hann_window", window_length, periodic,
+    return window("hann_window", window_length, periodic,
                    lambda k, n: 0.5 - 0.5 * np.cos(2 * np.pi * k / (n - 1)), dtype, device, requires_grad)
 
 
@@ -46,7 +46,7 @@ def hann_window(window_length: int, periodic: bool = True, *, dtype: Any = None,
 def hamming_window(window_length: int, periodic: bool = True, alpha: float = 0.54, beta: float = 0.46,
                    *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """alpha - beta cos(2 pi k / (n - 1)); periodic: one longer without its last element."""
-    return _window("hamming_window", window_length, periodic,
+    return window("hamming_window", window_length, periodic,
                    lambda k, n: alpha - beta * np.cos(2 * np.pi * k / (n - 1)), dtype, device,
                    requires_grad)
 
@@ -58,14 +58,14 @@ def blackman_window(window_length: int, periodic: bool = True, *, dtype: Any = N
     def shape(k: Any, n: int) -> Any:
         angle = 2 * np.pi * k / (n - 1)
         return np.maximum(0.42 - 0.5 * np.cos(angle) + 0.08 * np.cos(2 * angle), 0)
-    return _window("blackman_window", window_length, periodic, shape, dtype, device, requires_grad)
+    return window("blackman_window", window_length, periodic, shape, dtype, device, requires_grad)
 
 
 @factory
 def bartlett_window(window_length: int, periodic: bool = True, *, dtype: Any = None,
                     device: Any = None, requires_grad: bool = False) -> Tensor:
     """1 - |2 k / (n - 1) - 1|: a triangle."""
-    return _window("bartlett_window", window_length, periodic,
+    return window("bartlett_window", window_length, periodic,
                    lambda k, n: 1 - np.abs(2 * k / (n - 1) - 1), dtype, device, requires_grad)
 
 
@@ -73,7 +73,7 @@ def bartlett_window(window_length: int, periodic: bool = True, *, dtype: Any = N
 def kaiser_window(window_length: int, periodic: bool = True, beta: float = 12.0, *, dtype: Any = None,
                   device: Any = None, requires_grad: bool = False) -> Tensor:
     """i0(beta sqrt(1 - (2 k / (n - 1) - 1)^2)) / i0(beta)."""
-    return _window("kaiser_window", window_length, periodic,
+    return window("kaiser_window", window_length, periodic,
                    lambda k, n: np.i0(beta * np.sqrt(np.maximum(1 - (2 * k / (n - 1) - 1) ** 2, 0)))
                    / np.i0(float(beta)), dtype, device, requires_grad)
 

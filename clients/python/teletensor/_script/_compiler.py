@@ -16,7 +16,7 @@ from .._core import Tensor
 from .._session import Session, _sessions
 from .._tree import flatten, unflatten
 from . import _trees as trees
-from ._frames import Frame, Leave, NoGradient, StandIn
+from ._frames import Frame, Leave, NoGradient, StandIn, refuse_marked
 from ._source import ScriptError, Source
 from ._values import CHANGES, Values, tensors_of
 
@@ -177,6 +177,7 @@ class Compiler:
         if code is None or str(getattr(plain, "__module__", "")).partition(".")[0] == package:
             self._reads.called(function, tuple(args))
             return function(*args, **kwargs)
+        refuse_marked(plain, self._line)
         if bound is not None and not inspect.ismodule(bound):
             args = [bound, *args]
         if self._depth == MOST_DEPTH:

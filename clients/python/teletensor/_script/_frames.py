@@ -6,10 +6,12 @@ import ast
 from typing import Any
 
 from .. import _core
-from .._session import Session
-from ._source import Source
+from .._session import Session, _sessions
+from ._source import ScriptError, Source
 
-__all__ = ["Frame", "Leave", "NoGradient", "StandIn"]
+__all__ = ["MARK", "Frame", "Leave", "NoGradient", "StandIn", "compiling", "refuse_marked"]
+
+MARK = "_teletensor_script"  # attribute of functions that are not compiled: "ignore" or "unused"
 
 
 class Leave(Exception):
@@ -42,3 +44,17 @@ class Frame:
     def __init__(self, source: Source, variables: dict[str, Any]) -> None:
         self.source = source
         self.variables = variables
+
+
+def compiling() -> bool:
+    """Does this thread run a function for its program?"""
+    stack = _sessions()
+    return bool(stack) and isinstance(stack[-1], StandIn)
+
+
+def refuse_marked(function: Any, line: str) -> None:
+    """ScriptError for a function that is not to be compiled."""
+    mark = getattr(function, MARK, None)
+    if mark is not None:
+        raise ScriptError(f"{line}: script: {function.__name__}() is marked jit.{mark}: a program does not "
+                          "go back to Python; leave the call to `if not jit.is_scripting()`")

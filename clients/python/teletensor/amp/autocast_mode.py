@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from .. import _core
+from .._tree import map_tree
 
-__all__ = ["autocast", "is_autocast_available"]
+__all__ = ["autocast", "custom_bwd", "custom_fwd", "is_autocast_available"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -102,3 +103,46 @@ class autocast(_core.AutocastScope):
                 return function(*args, **kwargs)
 
         return within  # type: ignore[return-value]
+
+
+def custom_fwd(fwd: Any = None, *, device_type: str, cast_inputs: Any = None) -> Any:
+    """A decorator of the forward of a `Function`: its backward, under custom_bwd, runs with autocast as it
+    was in the forward.
+
+    With cast_inputs (a dtype) the forward runs, inside a region of autocast, without autocast and with its
+    floating-point tensors on that type of device as this dtype, those in containers too (not float64)."""
+    place = _place(device_type)
+    if fwd is None:
+        return functools.partial(custom_fwd, device_type=device_type, cast_inputs=cast_inputs)
+
+    def cast(value: Any) -> Any:
+        if not isinstance(value, _core.Tensor):
+            return value
+        wanted = value.is_floating_point() and _PLACES.get(value.device.type) == place
+        return value.to(cast_inputs) if wanted and value.dtype != _core.float64 else value
+
+    @functools.wraps(fwd)
+    def forward(ctx: Any, *args: Any, **kwargs: Any) -> Any:
+        on, dtype = _core.autocast_state(bool(place))[:2]
+        ctx._autocast = autocast(device_type, dtype, on and cast_inputs is None)
+        if cast_inputs is None or not on:
+            return fwd(ctx, *args, **kwargs)
+        with autocast(device_type, enabled=False):
+            return fwd(ctx, *map_tree(cast, args), **map_tree(cast, kwargs))
+
+    return forward
+
+
+def custom_bwd(bwd: Any = None, *, device_type: str) -> Any:
+    """A decorator of the backward of a `Function` whose forward has custom_fwd: it runs with autocast as
+    the forward's lines did."""
+    _place(device_type)
+    if bwd is None:
+        return functools.partial(custom_bwd, device_type=device_type)
+
+    @functools.wraps(bwd)
+    def backward(ctx: Any, *grads: Any) -> Any:
+        with ctx._autocast:
+            return bwd(ctx, *grads)
+
+    return backward

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import amp
 from .._generator import default_generator
 from .._session import current_session
+from .._tensor_types import CUDA_TYPES as _CUDA_TYPES
 from ._device import (
     current_device,
     device,
@@ -57,8 +57,11 @@ __all__ = [
     "manual_seed_all", "max_memory_allocated", "max_memory_reserved", "mem_get_info",
     "memory_allocated", "memory_reserved", "memory_stats", "memory_summary",
     "reset_peak_memory_stats", "seed", "seed_all", "set_device", "set_rng_state", "set_stream",
-    "stream", "synchronize",
+    "stream", "synchronize", *_CUDA_TYPES,
 ]  # fmt: skip
+
+
+globals().update(_CUDA_TYPES)
 
 
 def manual_seed(seed: int) -> None:

@@ -1,7 +1,7 @@
 """Probability distributions that draw on the daemon, their transforms, and the divergence between two.
 Names and shapes are PyTorch's."""
 
-from . import constraints, kl, transforms  # noqa: F401
+from . import constraints, kl, transforms, utils  # noqa: F401
 from .composed import *  # noqa: F403
 from .composed import __all__ as _composed
 from .continuous import *  # noqa: F403

@@ -27,7 +27,8 @@ def contents(tensor: Tensor) -> bytes:
 class Capture:
     """What a function under capture depends on besides its tensors."""
 
-    def __init__(self) -> None:
+    def __init__(self, traced: bool = False) -> None:
+        self.traced = traced  # by jit.trace?
         self.guards: list[Callable[[], bool]] = []  # a call asks them first
         self.facts = _core.Guards()  # about what it read from Python: asked before those
         self.reads = _core.Reads(self.facts)
@@ -209,14 +210,14 @@ class Entry:
 
 def capture(function: Callable[..., Any], core: Any, args: tuple[Any, ...], kwargs: dict[str, Any],
             tensors: Sequence[Tensor], numbers: Sequence[int], name: str = "",
-            names: Sequence[str] = ()) -> tuple[Any, Entry | None]:
+            names: Sequence[str] = (), by_trace: bool = False) -> tuple[Any, Entry | None]:
     """Runs function(*args, **kwargs); its result, and what was captured (None where the next call
     will be another: tensors that it made are still held by somebody).
 
     `numbers` are the places of leaves that are numbers of the program. Raises RuntimeError where the
     function cannot be captured.
     """
-    held = Capture()
+    held = Capture(by_trace)
     leaves, spec = flatten((list(args), kwargs))
     boxes: list[list[Any]] = []
     for place in numbers:

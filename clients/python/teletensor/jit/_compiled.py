@@ -7,16 +7,18 @@ import inspect
 import sys
 import types
 import warnings
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from .. import _capturing, _core
 from .._core import Tensor
+from .._script import compiling
 from .._tree import flatten
 from ._capture import _STEP, Entry, capture, contents
 
-__all__ = ["Compiled", "Program", "compile", "leaf_names", "repeat", "trace"]
+__all__ = ["Compiled", "Program", "Uncaptured", "compile", "leaf_names", "repeat", "trace"]
 
 MOST_PROGRAMS = 16  # kept by one function
 MOST_ATTEMPTS = 4  # captures in a row that the next call could not use
@@ -99,7 +101,7 @@ class OfModule:
 
     _function: Callable[..., Any]
     _OWN = frozenset(("_function", "name", "_cache", "_attempts", "_entries", "_warned", "_ints", "_latest",
-                      "_signature"))
+                      "_signature", "_traced"))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "_function" not in self.__dict__:
@@ -130,10 +132,18 @@ class Compiled(OfModule):
     alike. Later calls send one small message each; nothing waits.
     """
 
-    def __init__(self, function: Callable[..., Any], name: str | None = None) -> None:
+    alive: ClassVar[weakref.WeakSet[Compiled]] = weakref.WeakSet()
+
+    def __init__(self, function: Callable[..., Any], name: str | None = None, traced: bool = False) -> None:
         functools.update_wrapper(self, function, updated=())
+        self.alive.add(self)
         self._function = function
+        self._traced = traced
         self.name: str = name or str(getattr(function, "__name__", type(function).__name__))
+        self.reset()
+
+    def reset(self) -> None:
+        """Forgets what it has captured: the next call captures anew."""
         self._cache: OrderedDict[Any, list[Entry]] = OrderedDict()
         self._attempts = 0
         self._entries = 0
@@ -214,7 +224,7 @@ class Compiled(OfModule):
     def _capture(self, key: Any, tensors: list[Tensor], places: list[int], args: tuple[Any, ...],
                  kwargs: dict[str, Any]) -> Any:
         result, entry = capture(self._function, _session_of(tensors), args, kwargs, tensors, places,
-                                self.name, leaf_names(self._function, args, kwargs))
+                                self.name, leaf_names(self._function, args, kwargs), self._traced)
         if entry is None:
             self._attempts += 1
             if self._attempts >= MOST_ATTEMPTS:
@@ -275,6 +285,25 @@ class Compiled(OfModule):
         key, tensors, numbers, _ = self._sort(args, {})
         entry = self._find(key, tensors, numbers)
         return None if entry is None else (entry, tensors)
+
+
+class Uncaptured:
+    """A function that refuses to be captured: what `compiler.disable` returns."""
+
+    def __init__(self, function: Callable[..., Any], reason: str | None) -> None:
+        functools.update_wrapper(self, function)
+        self._called, self._reason = function, reason
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if _capturing.active() is not None or compiling():
+            name = getattr(self._called, "__qualname__", type(self._called).__name__)
+            why = "compiler.disable" + (f": {self._reason}" if self._reason else "")
+            raise RuntimeError(f"{name} is called in a captured function, and is not to be captured ({why})"
+                               ": call it outside, and hand its result over as an argument")
+        return self._called(*args, **kwargs)
 
 
 @functools.cache
@@ -453,7 +482,7 @@ def trace(function: Callable[..., Any], *examples: Any, name: str | None = None,
         raise TypeError(f"trace() got unexpected keyword arguments {sorted(unknown)}")
     if len(examples) == 1 and isinstance(examples[0], tuple):
         examples = examples[0]
-    compiled = Compiled(function, name)
+    compiled = Compiled(function, name, traced=True)
     for _ in range(MOST_ATTEMPTS):
         compiled(*examples, **(example_kwarg_inputs or {}))
         if compiled._latest is not None:

@@ -149,9 +149,14 @@ class Hooks:
         self.backward_after: OrderedDict[int, tuple[Callable[..., Any]]] = OrderedDict()
         self.before: OrderedDict[int, tuple[Callable[..., Any], bool]] = OrderedDict()
         self.after: OrderedDict[int, tuple[Callable[..., Any], bool, bool]] = OrderedDict()
+        self.compiled: Any = None  # what Module.compile() made of the module
 
     def __bool__(self) -> bool:
-        return bool(self.before or self.after or self.backward_before or self.backward_after)
+        return bool(self.before or self.after or self.backward_before or self.backward_after
+                    or self.compiled)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "compiled": None}
 
     @staticmethod
     def add(
@@ -165,6 +170,12 @@ class Hooks:
 
     def call(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """forward with the hooks around it: those of all modules, then the module's own."""
+        if self.compiled is not None:
+            compiled, self.compiled = self.compiled, None  # which calls the module itself
+            try:
+                return compiled(*args, **kwargs)
+            finally:
+                self.compiled = compiled
         called: set[int] = set()
         try:
             for pre_hook, with_kwargs in (*every.before.values(), *self.before.values()):

@@ -22,6 +22,7 @@ __all__ = [
     "InstanceNorm2d",
     "InstanceNorm3d",
     "LocalResponseNorm",
+    "SyncBatchNorm",
 ]
 
 
@@ -148,6 +149,47 @@ class BatchNorm3d(_BatchNorm):
     """BatchNorm1d for [N, C, D, H, W]."""
 
     _ranks = (5,)
+
+
+class SyncBatchNorm(_BatchNorm):
+    """BatchNorm of [N, C, ...] whose statistics are those of all processes of `distributed`'s world, which
+    has one."""
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        process_group: Any = None,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        bias: bool = True,
+    ) -> None:
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype, bias=bias)
+        self.process_group = process_group
+
+    def forward(self, input: Tensor) -> Tensor:
+        if input.dim() < 2:
+            raise ValueError(f"expected at least 2D input (got {input.dim()}D input)")
+        self._ranks = (input.dim(),)
+        return super().forward(input)
+
+    @classmethod
+    def convert_sync_batchnorm(cls, module: Module, process_group: Any = None) -> Module:
+        """The module with each BatchNorm in it, or itself, as a SyncBatchNorm of the same parameters."""
+        if isinstance(module, _BatchNorm) and not isinstance(module, SyncBatchNorm):
+            made = cls(module.num_features, module.eps, module.momentum, module.affine,
+                       module.track_running_stats, process_group)
+            for name in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked",
+                         "training"):
+                setattr(made, name, getattr(module, name))
+            return made
+        for name, child in list(module.named_children()):
+            setattr(module, name, cls.convert_sync_batchnorm(child, process_group))
+        return module
 
 
 class _InstanceNorm(_NormBase):

@@ -139,7 +139,7 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     raise ValueError(f"Unsupported nonlinearity {nonlinearity}")
 
 
-def _fans(tensor: Tensor) -> tuple[int, int]:
+def _calculate_fan_in_and_fan_out(tensor: Tensor) -> tuple[int, int]:
     """Number of inputs and outputs of one unit: weight is [out, in, kernel...]."""
     shape = tuple(tensor.shape)
     if len(shape) < 2:
@@ -152,24 +152,26 @@ def _fans(tensor: Tensor) -> tuple[int, int]:
 
 def xavier_uniform_(tensor: Tensor, gain: float = 1.0) -> Tensor:
     """Uniform in +-gain sqrt(6 / (fan_in + fan_out)). Source: Glorot, Bengio 2010."""
-    fan_in, fan_out = _fans(tensor)
+    fan_in, fan_out = _calculate_fan_in_and_fan_out(tensor)
     bound = gain * math.sqrt(2.0 / (fan_in + fan_out)) * math.sqrt(3.0)
     return uniform_(tensor, -bound, bound)
 
 
 def xavier_normal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
     """Normal with standard deviation gain sqrt(2 / (fan_in + fan_out))."""
-    fan_in, fan_out = _fans(tensor)
+    fan_in, fan_out = _calculate_fan_in_and_fan_out(tensor)
     return normal_(tensor, 0.0, gain * math.sqrt(2.0 / (fan_in + fan_out)))
 
 
-def _kaiming_std(tensor: Tensor, a: float, mode: str, nonlinearity: str) -> float:
+def _calculate_correct_fan(tensor: Tensor, mode: str) -> int:
     mode = mode.lower()
     if mode not in ("fan_in", "fan_out"):
         raise ValueError(f"Mode {mode} not supported, please use one of ['fan_in', 'fan_out']")
-    fan_in, fan_out = _fans(tensor)
-    fan = fan_in if mode == "fan_in" else fan_out
-    return calculate_gain(nonlinearity, a) / math.sqrt(fan)
+    return _calculate_fan_in_and_fan_out(tensor)[mode == "fan_out"]
+
+
+def _kaiming_std(tensor: Tensor, a: float, mode: str, nonlinearity: str) -> float:
+    return calculate_gain(nonlinearity, a) / math.sqrt(_calculate_correct_fan(tensor, mode))
 
 
 def _nothing_to_fill(tensor: Tensor) -> bool:

@@ -431,6 +431,15 @@ class Module:
 
         return self._apply(convert)
 
+    def share_memory(self: T) -> T:
+        """The module itself: its tensors' memory is the daemon's (`teletensor.publish` shares it)."""
+        return self
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Calls of the module run as captured programs, as `teletensor.compile` with these options makes
+        them. Copies of the module are not compiled."""
+        self._own_hooks().compiled = tt.compile(self, *args, **kwargs)
+
     def to_empty(self: T, *, device: Any, recurse: bool = True) -> T:
         """Moves the module to a device without its values."""
         modules = self.modules() if recurse else iter([self])

@@ -43,6 +43,10 @@ __all__ = [
 ]
 
 
+class _LRScheduler(LRScheduler):
+    """LRScheduler, as programs from before PyTorch 2.0 name it to derive from it."""
+
+
 class LambdaLR(LRScheduler):
     """initial rate * lr_lambda(epoch); one function, or one per group."""
 

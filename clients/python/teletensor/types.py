@@ -1,0 +1,34 @@
+"""Types for annotations, as `torch.types` has them."""
+
+from __future__ import annotations
+
+import builtins
+import os
+from collections.abc import Sequence
+from typing import IO
+
+from . import _absent
+from ._core import Tensor, device, dtype
+from ._memory_format import layout
+from ._size import Size
+
+__all__ = ["Device", "FileLike", "Number"]
+
+_int, _float, _bool, _str, _bytes, _complex = (
+    builtins.int,
+    builtins.float,
+    builtins.bool,
+    builtins.str,
+    builtins.bytes,
+    builtins.complex,
+)
+_dtype, _device, _layout = dtype, device, layout
+_size = Size | list[int] | tuple[int, ...]
+_TensorOrTensors = Tensor | Sequence[Tensor]
+_TensorOrOptionalTensors = Tensor | Sequence[Tensor | None]
+
+Number = int | float | bool
+Device = device | str | int | None
+FileLike = str | os.PathLike[str] | IO[bytes]
+
+_absent.attach(globals())
