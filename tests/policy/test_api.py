@@ -8,6 +8,7 @@ import typing
 
 import pytest
 import teletensor
+from teletensor import _core
 
 
 def public_modules():
@@ -18,6 +19,7 @@ def public_modules():
 
 
 MODULES = list(public_modules())
+_core.set_text_prefix("teletensor")  # as_torch has changed it
 # Methods that NumPy's, PyTorch's and the language's own documentation describes.
 INHERITED = (int, float, str, dict, list, tuple, Exception)
 

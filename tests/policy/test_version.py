@@ -25,3 +25,13 @@ def test_nobody_else_states_it():
 
 def test_changelog_has_it():
     assert re.search(rf"^## \[?{re.escape(VERSION)}\b", (ROOT / "CHANGELOG.md").read_text(), re.M)
+
+
+def test_the_version_of_pytorch_is_the_one_that_was_compared():
+    import teletensor.as_torch
+    from teletensor import _core
+
+    _core.set_text_prefix("teletensor")  # the import has changed it
+    compared = re.search(r"against PyTorch ([\d.]+\d)", (ROOT / "docs/names.md").read_text())[1]
+    assert teletensor.as_torch.__version__ == compared
+    assert f"torch=={compared}" in (ROOT / "deploy/requirements/constraints.txt").read_text()

@@ -108,9 +108,18 @@ core::DType dtype_argument(nb::handle object) {
   throw nb::python_error();
 }
 
+// What stands before the names in the texts of dtypes, sizes and types. Written under the GIL.
+std::string g_prefix = "teletensor";
+
 }  // namespace
 
 void bind_types(nb::module_& m) {
+  m.def(
+      "text_prefix", [] { return g_prefix; },
+      "The package's name in the texts of dtypes and sizes.");
+  m.def(
+      "set_text_prefix", [](std::string prefix) { g_prefix = std::move(prefix); },
+      nb::arg("prefix"));
   auto dtype = nb::class_<PyDType>(m, "dtype", "The element type of a tensor: float32, int64, ...");
   dtype
       .def_prop_ro(
@@ -132,7 +141,7 @@ void bind_types(nb::module_& m) {
       .def_prop_ro("name", [](const PyDType& d) { return std::string(core::name_of(d.dtype)); })
       .def_prop_ro("number", [](const PyDType& d) { return static_cast<int>(d.dtype); })
       .def("__repr__",
-           [](const PyDType& d) { return "teletensor." + std::string(core::name_of(d.dtype)); })
+           [](const PyDType& d) { return g_prefix + "." + std::string(core::name_of(d.dtype)); })
       .def("__reduce__", [](const PyDType& d) { return std::string(core::name_of(d.dtype)); })
       .def("__hash__", [](const PyDType& d) { return static_cast<int>(d.dtype); })
       .def(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from . import _core
 from ._core import Tensor, ops
 
 __all__ = [
@@ -21,7 +22,7 @@ class memory_format:
         self._name, self._order = name, order
 
     def __repr__(self) -> str:
-        return f"teletensor.{self._name}"
+        return f"{_core.text_prefix()}.{self._name}"
 
     def __reduce__(self) -> str:
         return self._name
@@ -34,7 +35,7 @@ class layout:
         self._name = name
 
     def __repr__(self) -> str:
-        return f"teletensor.{self._name}"
+        return f"{_core.text_prefix()}.{self._name}"
 
     def __reduce__(self) -> str:
         return self._name

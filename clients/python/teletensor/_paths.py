@@ -24,7 +24,7 @@ _AS_TORCH = "as_torch"
 FILES = frozenset(
     """
     _dynamo compiler cuda.amp distributed hub jit.annotations multiprocessing nn.parallel overrides
-    signal signal.windows types utils._pytree
+    signal signal.windows torch_version types utils._pytree
 """.split()
 )
 

@@ -176,7 +176,7 @@ def text_of(x: Tensor) -> str:
     default = _core.default_dtype()
     usual = (default, _core.int64, _core.bool, default.to_complex())
     if x.dtype not in usual or (x.numel() == 0 and x.dtype != usual[0]):
-        parts.append(f"dtype=teletensor.{x.dtype.name}")
+        parts.append(f"dtype={x.dtype}")
     if x.device.type != "cpu":
         parts.append(f"device='{x.device}'")
     try:

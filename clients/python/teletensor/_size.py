@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from . import _core
+
 __all__ = ["Size"]
 
 
@@ -18,7 +20,7 @@ class Size(tuple[int, ...]):
         return out
 
     def __repr__(self) -> str:
-        return f"teletensor.Size({list(self)})"
+        return f"{_core.text_prefix()}.Size({list(self)})"
 
     def __getitem__(self, index: Any) -> Any:
         out = tuple.__getitem__(self, index)

@@ -129,8 +129,8 @@ def _type(self: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
     from ._tensor_types import tensor_type
 
     if dtype is None:
-        place = "cuda." if self.is_cuda else ""
-        return f"teletensor.{place}{TYPE_NAMES.get(self.dtype.name, self.dtype.name.title())}Tensor"
+        place = f"{_core.text_prefix()}{'.cuda' if self.is_cuda else ''}"
+        return f"{place}.{TYPE_NAMES.get(self.dtype.name, self.dtype.name.title())}Tensor"
     if isinstance(dtype, _core.dtype) or dtype in (bool, int, float, complex):
         return _to(self, dtype)
     kind = tensor_type(dtype)

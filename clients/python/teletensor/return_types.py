@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from . import _core
 from ._core import Tensor
 
 __all__ = [
@@ -23,7 +24,7 @@ class _Shown:
 
     def __repr__(self: Any) -> str:
         fields = ",\n".join(f"{name}={getattr(self, name)!r}" for name in self._fields)
-        return f"teletensor.return_types.{type(self).__name__}(\n{fields})"
+        return f"{_core.text_prefix()}.return_types.{type(self).__name__}(\n{fields})"
 
 
 class _ValuesIndices(NamedTuple):
