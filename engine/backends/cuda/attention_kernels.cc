@@ -45,9 +45,8 @@ std::int64_t blocks(std::int64_t heads, std::int64_t rows, std::int64_t rows_of_
   return heads * ((rows + rows_of_block - 1) / rows_of_block);
 }
 
-RecipeGraph recipe(Recipe recipe, DType heads, std::uint8_t tiles = 0) {
-  return {recipe, {heads, kType}, tiles};
-}
+// For heads of 32 bits: text/attention.cuh.
+RecipeGraph recipe(Recipe recipe, std::uint8_t tiles = 0) { return {recipe, {kType}, tiles}; }
 
 // For heads of 16 bits: text/tensor_attention.cuh.
 RecipeGraph tensor_recipe(Recipe recipe, DType heads, const calls::AttentionCall& p) {
@@ -113,7 +112,7 @@ Status attention(KernelCall& call, Work& work) {
     return memory.finish(tensor_recipe(Recipe::kTensorAttention, dtype, p), p);
   }
   p.n = blocks(heads, p.length);
-  return memory.finish(recipe(Recipe::kAttention, dtype, tiles(p.values)), p);
+  return memory.finish(recipe(Recipe::kAttention, tiles(p.values)), p);
 }
 
 // The gradients, after what they read has been described.
@@ -127,15 +126,14 @@ Status by_tensor_cores(DType dtype, std::int64_t heads, RowMajorCall& memory, Wo
   p.n = blocks(heads, p.length, kTensorRows);
   return memory.finish(tensor_recipe(Recipe::kTensorAttentionQueries, dtype, p), p);
 }
-Status by_tiles(DType dtype, std::int64_t heads, RowMajorCall& memory, Work& work,
-                calls::AttentionCall& p) {
+Status by_tiles(std::int64_t heads, RowMajorCall& memory, Work& work, calls::AttentionCall& p) {
   p.n = p.rows;
-  TT_RETURN_IF_ERROR(add_recipe(work, recipe(Recipe::kAttentionDots, dtype), p));
+  TT_RETURN_IF_ERROR(add_recipe(work, recipe(Recipe::kAttentionDots), p));
   p.n = blocks(heads, p.keys);
   const std::uint8_t wide = std::max(tiles(p.values), tiles(p.inner));
-  TT_RETURN_IF_ERROR(add_recipe(work, recipe(Recipe::kAttentionKeys, dtype, wide), p));
+  TT_RETURN_IF_ERROR(add_recipe(work, recipe(Recipe::kAttentionKeys, wide), p));
   p.n = blocks(heads, p.length);
-  return memory.finish(recipe(Recipe::kAttentionQueries, dtype, tiles(p.inner)), p);
+  return memory.finish(recipe(Recipe::kAttentionQueries, tiles(p.inner)), p);
 }
 
 Status attention_backward(KernelCall& call, Work& work) {
@@ -153,8 +151,8 @@ Status attention_backward(KernelCall& call, Work& work) {
   p.dots = memory.room(p.rows, 2 * sizeof(float));
   TT_RETURN_IF_ERROR(memory.status());
   const DType dtype = call.out[0].dtype;
-  const auto gradients = core::size_of(dtype) == 2 ? by_tensor_cores : by_tiles;
-  return gradients(dtype, heads, memory, work, p);
+  return core::size_of(dtype) == 2 ? by_tensor_cores(dtype, heads, memory, work, p)
+                                   : by_tiles(heads, memory, work, p);
 }
 
 }  // namespace

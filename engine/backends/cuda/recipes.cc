@@ -115,13 +115,13 @@ Facts facts_of(Recipe recipe) {
     case Recipe::kColumnsImage:
       return {"columns_image", "ConvCall", 2};
     case Recipe::kAttention:
-      return {"attention", "AttentionCall", 2, true, Spread::kBlocks};
+      return {"attention", "AttentionCall", 1, true, Spread::kBlocks};
     case Recipe::kAttentionDots:
-      return {"attention_dots", "AttentionCall", 2};
+      return {"attention_dots", "AttentionCall", 1};
     case Recipe::kAttentionKeys:
-      return {"attention_keys", "AttentionCall", 2, true, Spread::kBlocks};
+      return {"attention_keys", "AttentionCall", 1, true, Spread::kBlocks};
     case Recipe::kAttentionQueries:
-      return {"attention_queries", "AttentionCall", 2, true, Spread::kBlocks};
+      return {"attention_queries", "AttentionCall", 1, true, Spread::kBlocks};
     case Recipe::kTensorAttention:
       return {"tensor_attention", "AttentionCall", 1, true, Spread::kBlocks};
     case Recipe::kTensorAttentionLines:

@@ -1,47 +1,46 @@
-// Attention of 32-bit heads in tiles of 64 queries and 64 keys: scores live in shared memory alone. The softmax is
-// made as the tiles come, with the largest score so far; the backward makes the weights again from
-// the saved logarithms. T: of heads in memory; A: of scores and sums.
+// Attention of 32-bit heads in tiles of 64 queries and 64 keys: scores live in shared memory alone.
+// The softmax is made as the tiles come, with the largest score so far; the backward makes the
+// weights again from the saved logarithms.
 namespace tt {
 
 // The head of a block and its first row, of 64 of `rows`.
-template <class T, class A>
+template <class A>
 struct AttentionBlock {
   std::int64_t head, first;
-  const T *q, *k, *v, *g;
+  const A *q, *k, *v, *g;
   const A* mask;
   AttentionBlock(const calls::AttentionCall& p, std::int64_t rows) {
     head = blockIdx.x;
     first = coordinate(head, (rows + 63) / 64) * 64;
-    q = static_cast<const T*>(p.query) + head * p.length * p.inner;
-    k = static_cast<const T*>(p.key) + head * p.keys * p.inner;
-    v = static_cast<const T*>(p.value) + head * p.keys * p.values;
-    g = static_cast<const T*>(p.gradient) + head * p.length * p.values;
+    q = static_cast<const A*>(p.query) + head * p.length * p.inner;
+    k = static_cast<const A*>(p.key) + head * p.keys * p.inner;
+    v = static_cast<const A*>(p.value) + head * p.keys * p.values;
+    g = static_cast<const A*>(p.gradient) + head * p.length * p.values;
     mask = static_cast<const A*>(p.mask);
     if (p.mask_heads) mask += head / p.mask_heads * p.mask_size;
   }
-  static A load(T x) { return s::to_compute<A>(x); }
 };
 
-// The scores of a tile, scaled and masked; -infinity where a query does not see a key. All threads call it;
-// ends at a barrier.
-template <class T, class A>
+// The scores of a tile, scaled and masked; -infinity where a query does not see a key. All threads
+// call it; ends at a barrier.
+template <class A>
 void attention_scores(const calls::AttentionCall& p, A (&scores)[64][65], A (&as)[16][65],
-                      A (&bs)[16][65], const AttentionBlock<T, A>& of, std::int64_t q0,
+                      A (&bs)[16][65], const AttentionBlock<A>& of, std::int64_t q0,
                       std::int64_t k0) {
   A acc[4][4] = {};
   const A scale = static_cast<A>(p.scale);
   tile_product<A, false, true>(
       acc, as, bs, p.length - q0, p.keys - k0, p.inner,
-      [&](std::int64_t m, std::int64_t e) { return of.load(of.q[(q0 + m) * p.inner + e]); },
-      [&](std::int64_t e, std::int64_t n) { return of.load(of.k[(k0 + n) * p.inner + e]); });
+      [&](std::int64_t m, std::int64_t e) { return of.q[(q0 + m) * p.inner + e]; },
+      [&](std::int64_t e, std::int64_t n) { return of.k[(k0 + n) * p.inner + e]; });
   each_of_tile(acc, 64, 64, [&](int row, int column, A value) {
-    const bool seen = q0 + row < p.length && k0 + column < p.keys &&
-                      (!p.causal || k0 + column <= q0 + row);
+    const bool seen =
+        q0 + row < p.length && k0 + column < p.keys && (!p.causal || k0 + column <= q0 + row);
     scores[row][column] = seen ? value * scale : -A(__builtin_inf());
   });
   __syncthreads();
   if (!of.mask) return;
-  // One by one: with the sums in registers there is no room for the addresses of several.
+    // One by one: with the sums in registers there is no room for the addresses of several.
 #pragma unroll 1
   for (int e = threadIdx.x; e < 64 * 64; e += 256) {
     const std::int64_t row = q0 + e / 64, column = k0 + e % 64;
@@ -65,21 +64,20 @@ void attention_weights(A (&tile)[64][65], F&& less) {
 }
 
 // What is inside rows x columns of a tile of results, 64 * tile columns from the first.
-template <class T, class A>
-void store_tile(const A (&acc)[4][4], T* to, std::int64_t rows, std::int64_t columns, int tile) {
-  each_of_tile(acc, rows, columns - tile * 64, [&](int row, int column, A sum) {
-    to[row * columns + tile * 64 + column] = s::from_compute<T>(sum);
-  });
+template <class A>
+void store_tile(const A (&acc)[4][4], A* to, std::int64_t rows, std::int64_t columns, int tile) {
+  each_of_tile(acc, rows, columns - tile * 64,
+               [&](int row, int column, A sum) { to[row * columns + tile * 64 + column] = sum; });
 }
 
 // A block: 64 queries of one head. kValues: tiles of values' columns.
-template <class T, class A, int kValues>
+template <class A, int kValues>
 void attention(const calls::AttentionCall& p) {
   __shared__ A scores[64][65];
   __shared__ A as[16][65];
   __shared__ A bs[16][65];
   __shared__ A most[64], total[64], factor[64];
-  const AttentionBlock<T, A> of(p, p.length);
+  const AttentionBlock<A> of(p, p.length);
   const std::int64_t q0 = of.first;
   const int t = threadIdx.x, ty = t / 16;
   if (t < 64) {
@@ -113,16 +111,17 @@ void attention(const calls::AttentionCall& p) {
       tile_product<A, false, false>(
           acc[tile], as, bs, 64, p.values - tile * 64, p.keys - k0 < 64 ? p.keys - k0 : 64,
           [&](std::int64_t m, std::int64_t e) { return scores[m][e]; },
-          [&](std::int64_t e, std::int64_t n) { return of.load(of.v[(k0 + e) * p.values + tile * 64 + n]); });
+          [&](std::int64_t e, std::int64_t n) {
+            return of.v[(k0 + e) * p.values + tile * 64 + n];
+          });
     }
     __syncthreads();
   }
-  T* const y = static_cast<T*>(p.y) + (of.head * p.length + q0) * p.values;
+  A* const y = static_cast<A*>(p.y) + (of.head * p.length + q0) * p.values;
 #pragma unroll
   for (int tile = 0; tile < kValues; ++tile) {
     each_of_tile(acc[tile], p.length - q0, p.values - tile * 64, [&](int row, int column, A sum) {
-      y[row * p.values + tile * 64 + column] =
-          s::from_compute<T>(total[row] == 0 ? A(0) : sum / total[row]);
+      y[row * p.values + tile * 64 + column] = total[row] == 0 ? A(0) : sum / total[row];
     });
   }
   if (t < 64 && q0 + t < p.length) {
@@ -131,27 +130,29 @@ void attention(const calls::AttentionCall& p) {
 }
 
 // sum(g y) of a row.
-template <class T, class A>
+template <class A>
 void attention_dots(const calls::AttentionCall& p, std::int64_t row) {
-  const T *const g = static_cast<const T*>(p.gradient) + row * p.values,
-          *const y = static_cast<const T*>(p.y) + row * p.values;
+  const A *const g = static_cast<const A*>(p.gradient) + row * p.values, *const y =
+                                                                             static_cast<const A*>(
+                                                                                 p.y) +
+                                                                             row * p.values;
   A sum = 0;
-  for (std::int64_t e = 0; e < p.values; ++e) sum += s::to_compute<A>(g[e]) * s::to_compute<A>(y[e]);
+  for (std::int64_t e = 0; e < p.values; ++e) sum += g[e] * y[e];
   static_cast<A*>(p.dots)[row] = sum;
 }
 
 // The scores' gradients of a tile in the place of its weights.
-template <class T, class A>
+template <class A>
 void attention_score_gradients(const calls::AttentionCall& p, A (&weights)[64][65], A (&as)[16][65],
-                               A (&bs)[16][65], const AttentionBlock<T, A>& of, std::int64_t q0,
+                               A (&bs)[16][65], const AttentionBlock<A>& of, std::int64_t q0,
                                std::int64_t k0) {
   const A* const dots = static_cast<const A*>(p.dots) + of.head * p.length;
   const A scale = static_cast<A>(p.scale);
   A acc[4][4] = {};
   tile_product<A, false, true>(
       acc, as, bs, p.length - q0, p.keys - k0, p.values,
-      [&](std::int64_t m, std::int64_t e) { return of.load(of.g[(q0 + m) * p.values + e]); },
-      [&](std::int64_t e, std::int64_t n) { return of.load(of.v[(k0 + n) * p.values + e]); });
+      [&](std::int64_t m, std::int64_t e) { return of.g[(q0 + m) * p.values + e]; },
+      [&](std::int64_t e, std::int64_t n) { return of.v[(k0 + n) * p.values + e]; });
   each_of_tile(acc, p.length - q0, p.keys - k0, [&](int row, int column, A value) {
     A& weight = weights[row][column];
     weight = weight * (value - dots[q0 + row]) * scale;
@@ -160,12 +161,12 @@ void attention_score_gradients(const calls::AttentionCall& p, A (&weights)[64][6
 }
 
 // A block: 64 keys of one head; dkey and dvalue. kTiles: of columns, of the larger of both.
-template <class T, class A, int kTiles>
+template <class A, int kTiles>
 void attention_keys(const calls::AttentionCall& p) {
   __shared__ A weights[64][65];
   __shared__ A as[16][65];
   __shared__ A bs[16][65];
-  const AttentionBlock<T, A> of(p, p.keys);
+  const AttentionBlock<A> of(p, p.keys);
   const std::int64_t k0 = of.first;
   const A* const logs = static_cast<const A*>(p.logs) + of.head * p.length;
   A dv[kTiles][4][4] = {}, dk[kTiles][4][4] = {};
@@ -178,7 +179,9 @@ void attention_keys(const calls::AttentionCall& p) {
       tile_product<A, true, false>(
           dv[tile], as, bs, 64, p.values - tile * 64, rows,
           [&](std::int64_t m, std::int64_t e) { return weights[e][m]; },
-          [&](std::int64_t e, std::int64_t n) { return of.load(of.g[(q0 + e) * p.values + tile * 64 + n]); });
+          [&](std::int64_t e, std::int64_t n) {
+            return of.g[(q0 + e) * p.values + tile * 64 + n];
+          });
     }
     attention_score_gradients(p, weights, as, bs, of, q0, k0);
 #pragma unroll
@@ -186,12 +189,12 @@ void attention_keys(const calls::AttentionCall& p) {
       tile_product<A, true, false>(
           dk[tile], as, bs, 64, p.inner - tile * 64, rows,
           [&](std::int64_t m, std::int64_t e) { return weights[e][m]; },
-          [&](std::int64_t e, std::int64_t n) { return of.load(of.q[(q0 + e) * p.inner + tile * 64 + n]); });
+          [&](std::int64_t e, std::int64_t n) { return of.q[(q0 + e) * p.inner + tile * 64 + n]; });
     }
     __syncthreads();
   }
-  T* const of_v = static_cast<T*>(p.dvalue) + (of.head * p.keys + k0) * p.values;
-  T* const of_k = static_cast<T*>(p.dkey) + (of.head * p.keys + k0) * p.inner;
+  A* const of_v = static_cast<A*>(p.dvalue) + (of.head * p.keys + k0) * p.values;
+  A* const of_k = static_cast<A*>(p.dkey) + (of.head * p.keys + k0) * p.inner;
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile) {
     store_tile(dv[tile], of_v, p.keys - k0, p.values, tile);
@@ -200,12 +203,12 @@ void attention_keys(const calls::AttentionCall& p) {
 }
 
 // A block: 64 queries of one head; dquery.
-template <class T, class A, int kTiles>
+template <class A, int kTiles>
 void attention_queries(const calls::AttentionCall& p) {
   __shared__ A weights[64][65];
   __shared__ A as[16][65];
   __shared__ A bs[16][65];
-  const AttentionBlock<T, A> of(p, p.length);
+  const AttentionBlock<A> of(p, p.length);
   const std::int64_t q0 = of.first;
   const A* const logs = static_cast<const A*>(p.logs) + of.head * p.length;
   A dq[kTiles][4][4] = {};
@@ -219,11 +222,11 @@ void attention_queries(const calls::AttentionCall& p) {
       tile_product<A, false, false>(
           dq[tile], as, bs, 64, p.inner - tile * 64, p.keys - k0 < 64 ? p.keys - k0 : 64,
           [&](std::int64_t m, std::int64_t e) { return weights[m][e]; },
-          [&](std::int64_t e, std::int64_t n) { return of.load(of.k[(k0 + e) * p.inner + tile * 64 + n]); });
+          [&](std::int64_t e, std::int64_t n) { return of.k[(k0 + e) * p.inner + tile * 64 + n]; });
     }
     __syncthreads();
   }
-  T* const to = static_cast<T*>(p.dquery) + (of.head * p.length + q0) * p.inner;
+  A* const to = static_cast<A*>(p.dquery) + (of.head * p.length + q0) * p.inner;
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile) {
     store_tile(dq[tile], to, p.length - q0, p.inner, tile);
