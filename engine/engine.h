@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -126,6 +127,9 @@ struct Holding {
   std::uint64_t bytes = 0;
   std::uint64_t seq = 0;  // of the command that made it
   bool away = false;      // on the disk; of a GPU also on the host
+  // Of the tensor that it was made for; none: it is no tensor's, or its shape is too long to note.
+  std::optional<core::DType> dtype;
+  core::Dims shape;
 };
 
 // An instruction that held a lane for long.
@@ -301,6 +305,7 @@ class Engine {
   virtual ~Engine() = default;
   virtual const ops::Catalog& catalog() const = 0;
   virtual std::vector<core::Device> devices() const = 0;
+  virtual int lanes() const { return 1; }  // worker threads that compute at once
   virtual std::vector<MemoryUse> memory() const = 0;
   virtual std::vector<Accelerator> accelerators() const { return {}; }
   // Of each of the accelerators.

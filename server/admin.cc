@@ -154,6 +154,9 @@ grpc::ServerUnaryReactor* AdminService::Holdings(grpc::CallbackServerContext* co
       out.set_seq(view.holding.seq);
       out.set_away(view.holding.away);
       out.set_site(view.site);
+      if (!view.holding.dtype) continue;
+      out.set_dtype(std::string(core::name_of(*view.holding.dtype)));
+      for (const std::int64_t size : view.holding.shape) out.add_shape(size);
     }
     const Result<SessionView> view = view_of(**lease);
     if (view.ok()) fill(*view, *reply->mutable_session());

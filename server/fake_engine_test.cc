@@ -115,7 +115,8 @@ class FakeSession final : public engine::Session {
   std::uint64_t lane_ns() const override { return 5'000'000; }
   std::size_t ahead() const override { return 0; }
   std::vector<engine::Holding> largest(std::size_t most) const override {
-    return most == 0 ? std::vector<engine::Holding>{} : std::vector<engine::Holding>{{{}, 7, 3}};
+    return most == 0 ? std::vector<engine::Holding>{}
+                     : std::vector<engine::Holding>{{{}, 7, 3, false, {}, {}}};
   }
 
  private:

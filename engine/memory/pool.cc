@@ -170,6 +170,7 @@ core::Ref<Storage> Pool::start(Storage* storage, std::size_t bytes, std::uint64_
   storage->seq_.store(seq, std::memory_order_relaxed);
   storage->pins_.store(storage->shared_path_ ? 1 : 0, std::memory_order_relaxed);
   storage->bounds_ = {};
+  storage->described_.clear();
   storage->used_at_.store(now_.load(std::memory_order_relaxed), std::memory_order_relaxed);
   storage->charged_.store(charged, std::memory_order_relaxed);
   return core::Ref<Storage>(storage);
@@ -318,7 +319,7 @@ std::vector<Pool::Living> Pool::largest(std::size_t most) const {
       const std::uint64_t away = storage.away_bytes_.load(std::memory_order_relaxed);
       const std::uint64_t bytes = away != 0 ? away : charged;
       if (largest.size() == most && bytes <= largest.front().bytes) continue;
-      largest.push_back({bytes, storage.seq(), away != 0});
+      largest.push_back({bytes, storage.seq(), away != 0, storage.described_.get()});
       std::push_heap(largest.begin(), largest.end(), std::greater<>());
       if (largest.size() > most) {
         std::pop_heap(largest.begin(), largest.end(), std::greater<>());

@@ -11,6 +11,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -90,6 +91,7 @@ class Pool {
   struct Living {
     std::uint64_t bytes, seq;  // charged; of the command that made it
     bool away;                 // elsewhere
+    std::optional<Description> described;
     bool operator>(const Living& other) const { return bytes > other.bytes; }
   };
   std::vector<Living> largest(std::size_t most) const;

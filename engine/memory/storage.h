@@ -16,6 +16,7 @@
 #include "engine/core/dtype.h"
 #include "engine/core/ref.h"
 #include "engine/core/status.h"
+#include "engine/memory/described.h"
 #include "engine/memory/sharing.h"
 
 namespace teletensor::memory {
@@ -66,6 +67,8 @@ class Storage final : public core::Shared {
   // What is known of the numbers in it: nothing at the start, and the executor forgets it where it
   // writes. The strand's; nothing holds of a published one.
   core::Bounds& bounds() { return bounds_; }
+  // What it was made for, as far as whoever made it said so.
+  Described& described() { return described_; }
 
   ~Storage() override;
   static void operator delete(Storage* storage, std::destroying_delete_t);
@@ -85,6 +88,7 @@ class Storage final : public core::Shared {
   std::atomic<std::uint64_t> charged_{0};  // 0: free
   std::atomic<std::uint64_t> seq_{0};
   std::atomic<int> descriptor_{-1};
+  Described described_;
   Sharing* sharing_ = nullptr;  // owned
   std::atomic<std::uint32_t> pins_{0};
   std::atomic<std::uint32_t> used_at_{0};

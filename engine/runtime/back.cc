@@ -135,7 +135,8 @@ void Back::hand_over() {
   tail_ = std::exchange(open_, nullptr);
 }
 
-void Back::constant(std::uint64_t seq, std::string bytes, program::ValueRef value) {
+void Back::constant(std::uint64_t seq, const core::Dims& shape, std::string bytes,
+                    program::ValueRef value) {
   if (value->dtype == core::DType::kBool) {
     for (char& byte : bytes) byte = byte != 0;
   }
@@ -143,7 +144,8 @@ void Back::constant(std::uint64_t seq, std::string bytes, program::ValueRef valu
   Entry& entry = append(seq);
   entry.kind = Entry::Kind::kConstant;
   entry.bytes = std::make_unique<const std::string>(std::move(bytes));
-  entry.instruction.results.emplace_back().value = std::move(value);
+  entry.instruction.results.push_back(
+      {std::move(value), interner_->geometry(core::Geometry(shape))});
 }
 
 void Back::uploaded(std::uint64_t seq, core::Ref<memory::Storage> storage,
@@ -710,6 +712,7 @@ bool Back::run_entry(Entry& entry) {
                              instruction.seq);
     if (executor_.starved()) return false;
     root = failure != nullptr;
+    if (!root) executor_.describe(instruction);
   }
   if (entry.bytes) bytes_.fetch_sub(entry.bytes->size(), std::memory_order_relaxed);
   if (failure) record(instruction, failure, root);

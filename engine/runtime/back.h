@@ -87,7 +87,8 @@ class Back : public Task, private Tiers::Member {
   program::Instruction& instruction(std::uint64_t seq) { return append(seq).instruction; }
   // Of the instruction that was asked for last, or (for the operand of a fetch) of the next entry.
   program::Interner& interner() { return *interner_; }
-  void constant(std::uint64_t seq, std::string bytes, program::ValueRef value);
+  void constant(std::uint64_t seq, const core::Dims& shape, std::string bytes,
+                program::ValueRef value);
   void uploaded(std::uint64_t seq, core::Ref<memory::Storage> storage, program::ValueRef value);
   void fetch(std::uint64_t seq, bool bulk, program::Operand operand);
   // Result 0 becomes what operand 0 is, published as `facts` say; without operand a name is

@@ -46,7 +46,7 @@ struct Client {
 
   ValueRef constant(std::vector<float> elements) {
     ValueRef value = value_of({static_cast<std::int64_t>(elements.size())});
-    back.constant(++seq,
+    back.constant(++seq, {static_cast<std::int64_t>(elements.size())},
                   std::string(reinterpret_cast<const char*>(elements.data()),
                               elements.size() * sizeof(float)),
                   value);
@@ -119,7 +119,7 @@ TEST(Back, WhatIsSmallRunsWhereItIsPublishedOnceALaneIsFree) {
   const auto ran_here = [&](std::int64_t n) {
     const core::Dims shape{n};
     ValueRef x = value_of(shape, kHost), y = value_of(shape, kHost);
-    back.constant(++seq, std::string(static_cast<std::size_t>(n) * sizeof(float), '\0'), x);
+    back.constant(++seq, shape, std::string(static_cast<std::size_t>(n) * sizeof(float), '\0'), x);
     back.publish(seq);
     events.wait_for(seq);
     ++seq;

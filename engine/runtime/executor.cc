@@ -163,6 +163,20 @@ void Executor::commit(Instruction& instruction) {
     }
     instruction.results[r].value->contents = std::move(slot.storage);
   }
+  describe(instruction);
+}
+
+void Executor::describe(const Instruction& instruction) {
+  for (const ResultSlot& result : instruction.results) {
+    if (result.geometry == nullptr || !result.value->contents) continue;
+    memory::Described& described = storage_of(*result.value)->described();
+    if (result.overwrites < 0) {
+      described.set(result.value->dtype, result.geometry->shape);
+    } else if (!described.known()) {
+      const Value& old = *instruction.operands[static_cast<std::size_t>(result.overwrites)].value;
+      if (old.contents) described.set(storage_of(old)->described());
+    }
+  }
 }
 
 void Executor::clear() {
@@ -720,6 +734,7 @@ Status Executor::separate(Instruction& instruction) {
   }
   TT_RETURN_IF_ERROR(
       device().backend().copy(storage->data(), storage_of(old)->data(), storage->bytes()));
+  storage->described().set(storage_of(old)->described());
   value.contents = std::move(storage);
   return {};
 }

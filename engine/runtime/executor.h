@@ -51,6 +51,8 @@ class Executor {
   // then.
   FailureRef bind(program::Value& value, std::string_view bytes, core::Ref<memory::Storage> storage,
                   std::uint64_t seq);
+  // Reports tell the storages of the results by dtype and shape from here on.
+  static void describe(const program::Instruction& instruction);
   // Before it is published: result 0 gets the contents of operand 0 in a storage that nothing else
   // uses. On failure it has them all the same, in a storage that is not to be published.
   core::Status separate(program::Instruction& instruction);

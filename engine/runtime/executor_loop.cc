@@ -60,6 +60,7 @@ bool Executor::run_loop(std::span<Instruction* const> instructions, bool* never)
       Slot& slot = slots_[s];
       if (slot.stolen_from != nullptr) slot.stolen_from->contents = nullptr;
       instructions[s]->results[0].value->contents = std::move(slot.storage);
+      describe(*instructions[s]);
     }
   }
   if (!status.ok()) timer.forget();  // they run one by one

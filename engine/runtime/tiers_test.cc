@@ -57,7 +57,7 @@ class Client {
     std::string bytes(static_cast<std::size_t>(elements) * 4, '\0');
     auto* floats = reinterpret_cast<float*>(bytes.data());
     for (std::int64_t i = 0; i < elements; ++i) floats[i] = x + static_cast<float>(i % 7);
-    back.constant(++seq, std::move(bytes), value);
+    back.constant(++seq, {value->elements}, std::move(bytes), value);
     back.publish(seq);
     return value;
   }

@@ -59,7 +59,7 @@ class Client : public BackEvents {
 
   Tensor constant(const Geometry& geometry, DType dtype, std::string bytes) {
     Tensor t{core::make_ref<program::Value>(dtype, core::Device{}, geometry.numel()), geometry};
-    back_.constant(++seq_, std::move(bytes), t.value);
+    back_.constant(++seq_, t.geometry.shape, std::move(bytes), t.value);
     return t;
   }
   static Operand number(double x) {

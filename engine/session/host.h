@@ -24,6 +24,7 @@ class Host final : public engine::Engine {
 
   const ops::Catalog& catalog() const override { return catalog_; }
   std::vector<core::Device> devices() const override;
+  int lanes() const override { return lanes_.count(); }
   std::vector<engine::Accelerator> accelerators() const override;
   std::vector<std::pair<core::Device, core::Activity>> activity() const override;
   std::vector<engine::MemoryUse> memory() const override;

@@ -133,7 +133,7 @@ Status Session::constant(std::uint64_t seq, program::Constant constant, program:
   if (devices_.find(constant.device) < 0) {
     return core::invalid("constant: this daemon has no " + core::to_string(constant.device));
   }
-  back_.constant(seq, std::move(constant.bytes), std::move(value));
+  back_.constant(seq, constant.shape, std::move(constant.bytes), std::move(value));
   return {};
 }
 
@@ -214,7 +214,11 @@ std::vector<engine::Holding> Session::largest(std::size_t most) const {
   std::vector<engine::Holding> all;
   for (std::size_t i = 0; i < devices_.size(); ++i) {
     for (const auto& living : back_.executor().pool(i).largest(most)) {
-      all.push_back({devices_.at(i).id(), living.bytes, living.seq, living.away});
+      engine::Holding& held = all.emplace_back(
+          engine::Holding{devices_.at(i).id(), living.bytes, living.seq, living.away, {}, {}});
+      if (!living.described) continue;
+      held.dtype = living.described->dtype;
+      held.shape = living.described->shape;
     }
   }
   std::stable_sort(all.begin(), all.end(), [](const engine::Holding& a, const engine::Holding& b) {

@@ -66,6 +66,22 @@ std::vector<Status> health_of(const Image& image, const runtime::Devices& device
   return health;
 }
 
+// Reports tell the storages by the tensors that fill them.
+void describe(const Image& image) {
+  for (const Image::Handle& handle : image.handles) {
+    if (handle.cell >= image.clocks.size()) continue;
+    const Image::Index value = image.clocks[handle.cell].value;
+    if (value >= image.values.size()) continue;
+    const Image::Index storage = image.values[value].storage;
+    if (storage >= image.storages.size() || !image.storages[storage].contents) continue;
+    auto& contents = static_cast<memory::Storage&>(*image.storages[storage].contents);
+    const auto& [dtype, device, geometry] = handle.layout;
+    if (runtime::bytes_of(geometry.numel(), dtype) == contents.bytes()) {
+      contents.described().set(dtype, geometry.shape);
+    }
+  }
+}
+
 // Tensors that are kept by name come first, in case there is no time for all.
 void put_kept_first(Image& image) {
   std::vector<bool> first(image.storages.size(), false);
@@ -277,6 +293,7 @@ Status Session::put_up(Image image, const engine::Engine::ReadBytes& read, const
   (void)charge_bookkeeping();
   give_front_back();
   TT_RETURN_IF_ERROR(status);
+  describe(image);
   if (image.next_seq == 0) return core::invalid("the image: no next command");
   back_.begin_at(image.next_seq - 1, image.cancelled_below, std::move(image.failed));
   forgotten_ = accepted_upto_ = image.next_seq - 1;

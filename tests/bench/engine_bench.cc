@@ -151,8 +151,8 @@ void bench_back(long n, bool null_mode) {
   Events events;
   runtime::Back back(ops::catalog(), devices, lanes, 1, 0, &events);
   program::ValueRef x = value(), y = value();
-  back.constant(1, std::string(256, '\0'), x);
-  back.constant(2, std::string(256, '\0'), y);
+  back.constant(1, {64}, std::string(256, '\0'), x);
+  back.constant(2, {64}, std::string(256, '\0'), y);
   std::uint64_t seq = 2;
   const auto began = Clock::now();
   const double cpu = cpu_ns();

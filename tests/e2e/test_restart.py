@@ -264,3 +264,14 @@ def test_a_terminal_that_is_closed(start_daemon, tt):
         assert daemon.process.wait(HANG) == 0
         daemon.restart()
         assert x.sum().item() == 499_500
+
+
+def test_shapes_and_dtypes_are_told_after_a_restart(daemon, tt):
+    with tt.connect(daemon.unix, name="exp") as s:
+        kept = [tt.ones(300, 200), tt.zeros(70, 1000, dtype=tt.int64)]
+        s.synchronize()
+        daemon.drain()
+        daemon.restart()
+        found = [(t["shape"], t["dtype"]) for t in s.memory()[0]["tensors"]]
+        assert found == [([70, 1000], "int64"), ([300, 200], "float32")]
+        del kept

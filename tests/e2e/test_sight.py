@@ -110,6 +110,7 @@ def test_memory_names_the_lines(start_daemon, tt):
         assert first["bytes"] >= 4 * MIB > second["bytes"] >= 4000
         assert "test_sight.py" in first["site"] and "test_memory_names_the_lines" in first["site"]
         assert first["site"] != second["site"]
+        assert (first["shape"], first["dtype"]) == ([MIB], "float32") and second["shape"] == [1000]
         assert len(s.memory(tensors=1)[0]["tensors"]) == 1
         del small, big
 
@@ -299,3 +300,24 @@ def test_a_reason_in_any_script(start_daemon, tt, each_transport, reason, told):
             tt.ones(1).item()
     assert f": {told} [killed]" in str(lost.value) and lost.value.reason == "killed"
     s.close()
+
+
+def test_memory_names_shapes_and_dtypes(start_daemon, tt):
+    """Of results, of what was uploaded or sent in a command, and of what a view was written into."""
+    import numpy as np
+    daemon = start_daemon()
+    with tt.connect(daemon.unix) as s:
+        result = tt.ones(300, 200) + 1.0
+        uploaded = tt.tensor(np.zeros((2, 1 << 19), np.float64))
+        sent = tt.tensor(np.zeros((7, 100), np.int16))
+        written = tt.zeros(500, 300, dtype=tt.int32)
+        alias = written.clone()  # so that the write below takes a new storage
+        written[3] = 1
+        scalar = tt.tensor(1.5, dtype=tt.float64)
+        s.synchronize()
+        found = [(tuple(t["shape"]), t["dtype"]) for t in s.memory()[0]["tensors"]]
+        assert found[0] == ((2, 1 << 19), "float64")
+        assert found.count(((500, 300), "int32")) == 2
+        assert ((300, 200), "float32") in found and ((7, 100), "int16") in found
+        assert ((), "float64") in found
+        del result, uploaded, sent, alias, scalar

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ._protowire import Message, decode, encode
+from ._protowire import Message, decode, encode, integers
 from ._published import publication_of
 from ._transport import Transport
 
@@ -79,7 +79,8 @@ class Admin:
         reply = self._ask("Holdings", [(1, session), (2, most), (3, int(reset_peaks))])
         return {"session": _session_of(reply.message(3)),
                 "tensors": [{"device": h.text(1), "bytes": h.integer(2), "command": h.integer(3),
-                             "site": h.text(4), "away": bool(h.integer(5))} for h in reply.messages(1)]}
+                             "site": h.text(4), "away": bool(h.integer(5)), "dtype": h.text(6),
+                             "shape": integers(h, 7)} for h in reply.messages(1)]}
 
     def publications(self) -> list[dict[str, Any]]:
         """Tensors that sessions use together, those that the caller may use."""

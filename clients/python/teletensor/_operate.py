@@ -190,8 +190,8 @@ def _memory(args: argparse.Namespace) -> int:
                   for name, use in limits.items())])
     if tensors:
         print()
-        _table([("BYTES", "ON", "MADE BY"),
-                *((bytes_text(t["bytes"]), _where(t),
+        _table([("BYTES", "SHAPE", "DTYPE", "ON", "MADE BY"),
+                *((bytes_text(t["bytes"]), str(t["shape"]) if t["dtype"] else "", t["dtype"], _where(t),
                    t["site"] or f"command {t['command']}") for t in tensors)])
     if common:
         print()

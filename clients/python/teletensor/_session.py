@@ -263,11 +263,11 @@ class Session(_core.Scope):
 
     def memory(self, tensors: int = 20) -> list[dict[str, Any]]:
         """What this session holds, by device: bytes `used`, `peak` and `quota`, of all sessions
-        `device_used` and `device_total`, and `tensors`, the largest ones with `bytes`, the line of the
-        program that made them (`site`), the number of their `command`, and whether they are `away`.
-        That is: on the daemon's disk, or of a GPU on its host, because memory was short; `away` of a
-        device is how many bytes are. Files have `disk_used` bytes, which may be `disk_quota` (0:
-        nothing moves there).
+        `device_used` and `device_total`, and `tensors`, the largest ones with `bytes`, `shape` and
+        `dtype` ([] and "" where they are not known), the line of the program that made them (`site`),
+        the number of their `command`, and whether they are `away`. That is: on the daemon's disk, or of
+        a GPU on its host, because memory was short; `away` of a device is how many bytes are. Files have
+        `disk_used` bytes, which may be `disk_quota` (0: nothing moves there).
         """
         if self.rolled_back is None:
             self._core.synchronize()
