@@ -6,14 +6,17 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <charconv>
 #include <deque>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <thread>
 
 #include "engine/core/threads.h"
 #include "server/admin.h"
 #include "server/assets.h"
+#include "server/history.h"
 #include "server/listen.h"
 #include "server/metrics.h"
 #include "server/overview.h"
@@ -126,10 +129,23 @@ std::string host_of(const std::string& value) {
   return port ? value.substr(0, colon) : value;
 }
 
+// A parameter of the query; none: it is not there, or no number.
+std::optional<std::uint64_t> number_in(const httplib::Request& request, const char* name) {
+  const std::string text = request.get_param_value(name);
+  std::uint64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) return {};
+  return number;
+}
+
 class Http final : public HttpServer {
  public:
   Http(HttpOptions options, Leases& leases, const Auth& auth, const Canary& canary)
-      : options_(std::move(options)), leases_(leases), auth_(auth), canary_(canary) {}
+      : options_(std::move(options)),
+        leases_(leases),
+        auth_(auth),
+        canary_(canary),
+        history_(leases) {}
   ~Http() override {
     if (server_) server_->stop();
     if (!thread_.joinable()) return;
@@ -294,16 +310,46 @@ class Http final : public HttpServer {
     });
   }
 
-  void add_routes() {
+  void add_files() {
     add_file("/", "text/html; charset=utf-8", assets::kIndexHtml);
-    add_file("/dashboard.js", "text/javascript; charset=utf-8", assets::kDashboardJs);
     add_file("/dashboard.css", "text/css; charset=utf-8", assets::kDashboardCss);
-    add_file("/chart.js", "text/javascript; charset=utf-8", assets::kChartJs);
+    for (const auto& [path, script] :
+         {std::pair("/dashboard.js", assets::kDashboardJs), std::pair("/page.js", assets::kPageJs),
+          std::pair("/overview.js", assets::kOverviewJs),
+          std::pair("/session.js", assets::kSessionJs),
+          std::pair("/history.js", assets::kHistoryJs), std::pair("/chart.js", assets::kChartJs)}) {
+      add_file(path, "text/javascript; charset=utf-8", script);
+    }
+  }
+
+  void add_routes() {
+    add_files();
     get("/api/state",
         [this](const Caller& caller, const httplib::Request&, httplib::Response& response) {
-          response.set_content(state_json(leases_, canary_, options_.version, started_, caller),
-                               "application/json");
+          response.set_content(
+              state_json(leases_, canary_, history_, options_.version, started_, caller),
+              "application/json");
         });
+    get("/api/history",
+        [this](const Caller& caller, const httplib::Request& request, httplib::Response& response) {
+          const auto since = number_in(request, "since");
+          if (request.has_param("since") && !since) {
+            return refuse(response, 400, "expected ?since=NUMBER");
+          }
+          response.set_content(history_.json(caller, since.value_or(0)), "application/json");
+        });
+    get("/api/session", [this](const Caller& caller, const httplib::Request& request,
+                               httplib::Response& response) {
+      const auto id = number_in(request, "id");
+      if (!id) return refuse(response, 400, "expected ?id=NUMBER");
+      const Result<LeaseRef> lease = visible(leases_, *id, caller);
+      const Result<std::string> text = lease.ok() ? session_json(leases_, **lease, history_, caller)
+                                                  : Result<std::string>(lease.status());
+      if (!text.ok()) {
+        return refuse(response, http_status(text.status()), text.status().message());
+      }
+      response.set_content(*text, "application/json");
+    });
     post("/api/kill", [this](const Caller& caller, Lease& lease, const std::string& reason) {
       kill(leases_, lease, caller, reason);
       return Status();
@@ -328,6 +374,7 @@ class Http final : public HttpServer {
   Leases& leases_;
   const Auth& auth_;
   const Canary& canary_;
+  History history_;
   std::unique_ptr<httplib::Server> server_;
   const Clock::time_point started_ = Clock::now();
   std::string host_, address_, run_secret_;

@@ -300,6 +300,9 @@ void Lease::on_error(engine::LateError error) {
     {
       MutexLock lock(mutex_);
       if (open_errors_.size() < kOpenErrors) open_errors_.emplace(error.root, error.status);
+      if (errors_.size() == kMostErrors) errors_.pop_back();
+      errors_.push_front(
+          {Clock::now(), error.root, error.status.message().substr(0, kMostErrorText), false});
     }
     outbox_.error({error.root, std::move(error.status)});
     return {};
@@ -310,6 +313,7 @@ void Lease::on_raised(engine::Raised raised) {
   {
     MutexLock lock(mutex_);
     open_errors_.erase(raised.root);
+    for (Error& error : errors_) error.raised |= error.seq == raised.root;
   }
   outbox_.raised({raised.seq, raised.root, std::move(raised.rebinds)});
   wake();
@@ -320,6 +324,11 @@ void Lease::on_slow(engine::SlowOp slow) {
   if (took < table_->limits().slow) return;
   table_->slow_log().add({Clock::now(), client.id, client.user, client.name, std::move(slow.op),
                           took, slow.seq, site_of(slow.seq)});
+}
+
+std::vector<Lease::Error> Lease::errors() const {
+  MutexLock lock(mutex_);
+  return {errors_.begin(), errors_.end()};
 }
 
 void Lease::set_sites(std::vector<std::pair<std::uint64_t, std::string>> sites) {

@@ -163,6 +163,15 @@ class Lease final : public engine::SessionListener, public std::enable_shared_fr
   // Where in the program commands stand, as the client says: of at most kMostSites, for reports.
   static constexpr std::size_t kMostSites = 200;
   void set_sites(std::vector<std::pair<std::uint64_t, std::string>> sites);
+  // The last commands that failed, the newest first, at most kMostErrors.
+  struct Error {
+    Clock::time_point at;
+    std::uint64_t seq = 0;  // of the command
+    std::string text;
+    bool raised = false;  // the program has been told where it read a value
+  };
+  static constexpr std::size_t kMostErrors = 20, kMostErrorText = 1000;
+  std::vector<Error> errors() const;
   std::string site_of(std::uint64_t seq) const;  // "": not known
 
   // ---- snapshots (lease_state.cc)
@@ -251,6 +260,7 @@ class Lease final : public engine::SessionListener, public std::enable_shared_fr
   bool never_again_ TT_GUARDED_BY(mutex_) = false;
   std::map<std::uint64_t, std::string> sites_ TT_GUARDED_BY(mutex_);
   std::map<std::uint64_t, core::Status> open_errors_ TT_GUARDED_BY(mutex_);  // not raised yet
+  std::deque<Error> errors_ TT_GUARDED_BY(mutex_);                           // newest first
   std::deque<std::pair<std::uint64_t, std::uint64_t>> uploads_
       TT_GUARDED_BY(mutex_);  // key, number
 };

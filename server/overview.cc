@@ -1,6 +1,7 @@
 #include "server/overview.h"
 
 #include <algorithm>
+#include <map>
 
 namespace teletensor::server {
 
@@ -12,22 +13,30 @@ bool may_see(const Caller& caller, const Lease& lease) {
   return caller.admin() || (caller.role == Role::kUser && lease.client.user == caller.user);
 }
 
+using MemoryUses = std::vector<engine::MemoryUse>;
+
 // Adds `from` to the sums in `to`.
+void add(const MemoryUses& from, MemoryUses& to) {
+  for (const engine::MemoryUse& use : from) {
+    const auto found = std::find_if(to.begin(), to.end(),
+                                    [&](const auto& other) { return other.device == use.device; });
+    if (found == to.end()) {
+      to.push_back(use);
+      continue;
+    }
+    found->used += use.used;
+    found->peak += use.peak;
+    found->away += use.away;
+    found->disk_used += use.disk_used;
+  }
+}
+
 void add(const SessionView& from, SessionView& to) {
   to.handles += from.handles;
   to.queued += from.queued;
   to.completed += from.completed;
   to.lane_seconds += from.lane_seconds;
-  for (const engine::MemoryUse& use : from.memory) {
-    const auto found = std::find_if(to.memory.begin(), to.memory.end(),
-                                    [&](const auto& other) { return other.device == use.device; });
-    if (found == to.memory.end()) {
-      to.memory.push_back(use);
-    } else {
-      found->used += use.used;
-      found->peak += use.peak;
-    }
-  }
+  add(from.memory, to.memory);
 }
 
 }  // namespace
@@ -78,6 +87,32 @@ Overview overview(const Leases& leases, engine::Engine& engine, const Caller& ca
   }
   std::sort(result.sessions.begin(), result.sessions.end(),
             [](const SessionView& a, const SessionView& b) { return a.id < b.id; });
+  return result;
+}
+
+std::vector<UserView> users_of(const Overview& all, Leases& leases, const Caller& caller) {
+  std::map<std::string, UserView> users;
+  for (const auto& [name, limits] : leases.limits().users) {
+    if (caller.admin() || caller.user == name) users[name];
+  }
+  for (const SessionView& view : all.sessions) {
+    UserView& user = users[view.user];
+    ++user.sessions;
+    user.queued += view.queued;
+    user.lane_seconds += view.lane_seconds;
+    add(view.memory, user.memory);
+  }
+  std::vector<UserView> result;
+  const auto ended = leases.counters().users();
+  for (auto& [name, user] : users) {
+    user.name = name;
+    user.limits = leases.limits().of(name);
+    if (const auto found = ended.find(name); found != ended.end()) {
+      user.lane_seconds += static_cast<double>(found->second.lane_ns) * 1e-9;
+    }
+    for (engine::MemoryUse& use : user.memory) use.quota = user.limits.memory;
+    result.push_back(std::move(user));
+  }
   return result;
 }
 

@@ -38,6 +38,17 @@ struct Overview {
 core::Result<SessionView> view_of(Lease& lease);
 Overview overview(const Leases& leases, engine::Engine& engine, const Caller& caller);
 
+// What one user has of what the user's sessions may have together.
+struct UserView {
+  std::string name;
+  UserLimits limits;
+  std::uint64_t sessions = 0, queued = 0;
+  double lane_seconds = 0;                // of sessions that have ended, too
+  std::vector<engine::MemoryUse> memory;  // sums of the sessions'; quota: the user's, 0: none
+};
+// Users that have a session or a section in the configuration, by name, as the caller may see them.
+std::vector<UserView> users_of(const Overview& all, Leases& leases, const Caller& caller);
+
 struct HoldingView {
   engine::Holding holding;
   std::string site;

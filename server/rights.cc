@@ -42,9 +42,15 @@ constexpr std::array kRights = {
     // The page itself holds nothing; what it shows comes from /api.
     MethodRight{"GET /", Right::kAnybody},
     MethodRight{"GET /dashboard.js", Right::kAnybody},
+    MethodRight{"GET /page.js", Right::kAnybody},
+    MethodRight{"GET /overview.js", Right::kAnybody},
+    MethodRight{"GET /session.js", Right::kAnybody},
+    MethodRight{"GET /history.js", Right::kAnybody},
     MethodRight{"GET /dashboard.css", Right::kAnybody},
     MethodRight{"GET /chart.js", Right::kAnybody},
     MethodRight{"GET /api/state", Right::kMetrics},
+    MethodRight{"GET /api/history", Right::kMetrics},
+    MethodRight{"GET /api/session", Right::kUser},
     MethodRight{"POST /api/kill", Right::kUser},
     MethodRight{"POST /api/interrupt", Right::kUser},
 };

@@ -10,17 +10,45 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::size_t kTensors = 8;  // of a session
+constexpr std::size_t kTensors = 8;       // of a session in the overview
+constexpr std::size_t kMostTensors = 50;  // of one session
 constexpr std::size_t kMostSessionsWithTensors = 64;
 constexpr std::size_t kSlow = 20;
 constexpr std::size_t kMostPublished = 100;
 
 double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
 
+double unix_seconds() {
+  const auto calendar = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration<double>(calendar).count();
+}
+
+std::string text_of(const json& value) {
+  return value.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+json to_json(const core::Dims& shape) {
+  return json(std::vector<std::int64_t>(shape.begin(), shape.end()));
+}
+
+json to_json(const std::vector<engine::MemoryUse>& uses) {
+  json all = json::array();
+  for (const engine::MemoryUse& use : uses) {
+    all.push_back({{"device", core::to_string(use.device)},
+                   {"used", use.used},
+                   {"peak", use.peak},
+                   {"quota", use.quota},
+                   {"total", use.device_total},
+                   {"away", use.away},
+                   {"disk_used", use.disk_used},
+                   {"disk_quota", use.disk_quota}});
+  }
+  return all;
+}
+
 json to_json(const SessionView& view) {
-  std::uint64_t quota = 0, away = 0;
+  std::uint64_t away = 0;
   for (const engine::MemoryUse& use : view.memory) {
-    quota += use.quota;
     if (use.device.kind == core::DeviceKind::kCpu) away += use.away;  // what is on the disk
   }
   return {{"id", view.id},
@@ -28,73 +56,134 @@ json to_json(const SessionView& view) {
           {"name", view.name},
           {"age", view.age_seconds},
           {"attached", view.attached},
+          {"detached", view.detached_seconds},
           {"used", view.used()},
-          {"quota", quota},
           {"away", away},
           {"handles", view.handles},
           {"queued", view.queued},
           {"ahead", view.ahead},
           {"wait", view.wait_seconds},
-          {"lane_seconds", view.lane_seconds},
-          {"tensors", json::array()}};
+          {"lane_seconds", view.lane_seconds}};
+}
+
+json to_json(const UserView& user, History& history) {
+  return {{"name", user.name},
+          {"color", history.color(user.name)},
+          {"sessions", user.sessions},
+          {"sessions_quota", user.limits.sessions},
+          {"memory", to_json(user.memory)},
+          {"memory_quota", user.limits.memory},
+          {"weight", user.limits.weight},
+          {"lane_seconds", user.lane_seconds},
+          {"queued", user.queued}};
+}
+
+json to_json(const HoldingView& held) {
+  json tensor = {{"device", core::to_string(held.holding.device)},
+                 {"bytes", held.holding.bytes},
+                 {"away", held.holding.away},
+                 {"site", held.site}};
+  if (held.holding.dtype) {
+    tensor["dtype"] = core::name_of(*held.holding.dtype);
+    tensor["shape"] = to_json(held.holding.shape);
+  }
+  return tensor;
+}
+
+json to_json(const SlowEntry& entry) {
+  return {{"age", seconds(Clock::now() - entry.at)},
+          {"session", entry.session},
+          {"name", entry.session_name},
+          {"user", entry.user},
+          {"op", entry.op},
+          {"seconds", seconds(entry.took)},
+          {"site", entry.site}};
+}
+
+json tensors_of(Lease& lease, std::size_t most) {
+  json all = json::array();
+  for (const HoldingView& held : holdings(lease, most)) all.push_back(to_json(held));
+  return all;
+}
+
+json devices_of(const Overview& all) {
+  json devices = json::array();
+  for (const engine::MemoryUse& use : all.devices) {
+    devices.push_back({{"device", core::to_string(use.device)},
+                       {"used", use.device_used},
+                       {"peak", use.peak},
+                       {"total", use.device_total},
+                       {"held", use.device_held},
+                       {"away", use.away},
+                       {"disk_used", use.disk_used},
+                       {"disk_total", use.disk_quota}});
+  }
+  return devices;
+}
+
+json gpus_of(const engine::Engine& engine) {
+  json gpus = json::array();
+  for (const auto& [device, did] : engine.activity()) {
+    gpus.push_back({{"device", core::to_string(device)},
+                    {"busy_seconds", did.busy_seconds()},
+                    {"in_flight", did.in_flight},
+                    {"kernels", did.loaded},
+                    {"on_host", did.calls_on_host()}});
+  }
+  return gpus;
+}
+
+json sessions_of(const Overview& all, const Leases& leases) {
+  json sessions = json::array();
+  std::size_t told = 0;
+  for (const SessionView& view : all.sessions) {
+    json session = to_json(view);
+    session["tensors"] = json::array();
+    const LeaseRef lease = leases.find_id(view.id);
+    if (lease && ++told <= kMostSessionsWithTensors) {
+      session["tensors"] = tensors_of(*lease, kTensors);
+    }
+    sessions.push_back(std::move(session));
+  }
+  return sessions;
+}
+
+json published_for(const engine::Engine& engine, const Caller& caller) {
+  json published = json::array();
+  for (const engine::Publication& each : publications(engine, caller)) {
+    if (published.size() >= kMostPublished) break;
+    published.push_back({{"name", each.user + "/" + each.name},
+                         {"bytes", each.bytes},
+                         {"dtype", core::name_of(each.dtype)},
+                         {"shape", to_json(each.shape)},
+                         {"device", core::to_string(each.device)},
+                         {"writable", each.writable},
+                         {"users", each.users}});
+  }
+  return published;
 }
 
 }  // namespace
 
-std::string state_json(Leases& leases, const Canary& canary, const std::string& version,
-                       Clock::time_point started, const Caller& caller) {
+std::string state_json(Leases& leases, const Canary& canary, History& history,
+                       const std::string& version, Clock::time_point started,
+                       const Caller& caller) {
   const Overview all = overview(leases, leases.engine(), caller);
-  json state = {
-      {"version", version},
-      {"ready", canary.ready()},
-      {"uptime", seconds(Clock::now() - started)},
-      {"now",
-       std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count()},
-      {"caller", {{"user", caller.user}, {"role", to_string(caller.role)}}},
-      {"devices", json::array()},
-      {"gpus", json::array()},
-      {"sessions", json::array()},
-      {"published", json::array()},
-      {"slow", json::array()}};
-  for (const engine::MemoryUse& use : all.devices) {
-    state["devices"].push_back({{"device", core::to_string(use.device)},
-                                {"used", use.device_used},
-                                {"peak", use.peak},
-                                {"total", use.device_total},
-                                {"held", use.device_held},
-                                {"away", use.away},
-                                {"disk_used", use.disk_used},
-                                {"disk_total", use.disk_quota}});
-  }
-  for (const auto& [device, did] : leases.engine().activity()) {
-    state["gpus"].push_back({{"device", core::to_string(device)},
-                             {"busy_seconds", did.busy_seconds()},
-                             {"in_flight", did.in_flight},
-                             {"kernels", did.loaded},
-                             {"on_host", did.calls_on_host()}});
-  }
-  std::size_t told = 0;
-  for (const SessionView& view : all.sessions) {
-    json session = to_json(view);
-    const LeaseRef lease = leases.find_id(view.id);
-    if (lease && ++told <= kMostSessionsWithTensors) {
-      for (const HoldingView& held : holdings(*lease, kTensors)) {
-        session["tensors"].push_back({{"device", core::to_string(held.holding.device)},
-                                      {"bytes", held.holding.bytes},
-                                      {"away", held.holding.away},
-                                      {"command", held.holding.seq},
-                                      {"site", held.site}});
-      }
-    }
-    state["sessions"].push_back(std::move(session));
-  }
-  for (const engine::Publication& each : publications(leases.engine(), caller)) {
-    if (state["published"].size() >= kMostPublished) break;
-    state["published"].push_back({{"name", each.user + "/" + each.name},
-                                  {"bytes", each.bytes},
-                                  {"device", core::to_string(each.device)},
-                                  {"writable", each.writable},
-                                  {"users", each.users}});
+  json state = {{"version", version},
+                {"ready", canary.ready()},
+                {"uptime", seconds(Clock::now() - started)},
+                {"now", unix_seconds()},
+                {"caller", {{"user", caller.user}, {"role", to_string(caller.role)}}},
+                {"lanes", leases.engine().lanes()},
+                {"slow_ms", leases.limits().slow.count()},
+                {"devices", devices_of(all)},
+                {"gpus", gpus_of(leases.engine())},
+                {"users", json::array()},
+                {"sessions", sessions_of(all, leases)},
+                {"published", published_for(leases.engine(), caller)},
+                {"slow", json::array()}};
+  for (const UserView& user : users_of(all, leases, caller)) {
+    state["users"].push_back(to_json(user, history));
   }
   if (all.others_count > 0) {
     state["others"] = {{"sessions", all.others_count}, {"used", all.others.used()}};
@@ -102,16 +191,47 @@ std::string state_json(Leases& leases, const Canary& canary, const std::string& 
   for (const SlowEntry& entry : leases.slow_log().entries()) {
     if (!caller.admin() && entry.user != caller.user) continue;
     if (state["slow"].size() >= kSlow) break;
-    state["slow"].push_back({{"age", seconds(Clock::now() - entry.at)},
-                             {"session", entry.session},
-                             {"name", entry.session_name},
-                             {"user", entry.user},
-                             {"op", entry.op},
-                             {"seconds", seconds(entry.took)},
-                             {"command", entry.seq},
-                             {"site", entry.site}});
+    state["slow"].push_back(to_json(entry));
   }
-  return state.dump(-1, ' ', false, json::error_handler_t::replace);
+  return text_of(state);
+}
+
+core::Result<std::string> session_json(Leases& leases, Lease& lease, History& history,
+                                       const Caller& caller) {
+  const core::Result<SessionView> view = view_of(lease);
+  if (!view.ok()) return view.status();
+  json session = to_json(*view);
+  session["now"] = unix_seconds();
+  session["peer"] = view->peer;
+  session["client"] = lease.client.description;
+  session["client_version"] = view->client_version;
+  session["lease"] = lease.client.lease.count();
+  session["completed"] = view->completed;
+  session["memory"] = to_json(view->memory);
+  session["amounts"] = json::array();
+  for (const program::AmountField& each : program::kAmountFields) {
+    session["amounts"].push_back({{"name", each.name},
+                                  {"bytes", each.bytes},
+                                  {"used", view->amounts.*each.field},
+                                  {"limit", view->limits.*each.field}});
+  }
+  const Overview all = overview(leases, leases.engine(), caller);
+  for (const UserView& user : users_of(all, leases, caller)) {
+    if (user.name == view->user) session["of_user"] = to_json(user, history);
+  }
+  session["tensors"] = tensors_of(lease, kMostTensors);
+  session["slow"] = json::array();
+  for (const SlowEntry& entry : leases.slow_log().entries()) {
+    if (entry.session == view->id) session["slow"].push_back(to_json(entry));
+  }
+  session["errors"] = json::array();
+  for (const Lease::Error& error : lease.errors()) {
+    session["errors"].push_back({{"age", seconds(Clock::now() - error.at)},
+                                 {"text", error.text},
+                                 {"raised", error.raised},
+                                 {"site", lease.site_of(error.seq)}});
+  }
+  return text_of(session);
 }
 
 }  // namespace teletensor::server

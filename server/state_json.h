@@ -1,16 +1,21 @@
-// What the dashboard reads, as JSON: the overview as the caller may see it, the largest tensors of
-// each session, the slow log.
+// What the dashboard reads, as JSON: the overview as the caller may see it, with the largest
+// tensors of each session and the slow log; and one session in detail.
 #pragma once
 
 #include <string>
 
 #include "server/canary.h"
+#include "server/history.h"
 #include "server/leases.h"
 #include "server/rights.h"
 
 namespace teletensor::server {
 
-std::string state_json(Leases& leases, const Canary& canary, const std::string& version,
-                       Clock::time_point started, const Caller& caller);
+std::string state_json(Leases& leases, const Canary& canary, History& history,
+                       const std::string& version, Clock::time_point started, const Caller& caller);
+
+// Fails where the session has ended. Precondition: the caller may see it.
+core::Result<std::string> session_json(Leases& leases, Lease& lease, History& history,
+                                       const Caller& caller);
 
 }  // namespace teletensor::server

@@ -2,11 +2,12 @@
 
 import contextlib
 import getpass
-import os
+import re
 
 import pytest
-from support import browser as browsers
+from support.browser import sign_in
 from support.clients import client, finish, wait_line
+from support.daemon import ROOT
 from support.http import ask
 
 MIB = 1 << 20
@@ -24,26 +25,6 @@ HOLD = """
 """
 
 
-@pytest.fixture
-def browser():
-    if browsers.missing():
-        pytest.skip(f"not installed: {browsers.missing()} (deploy/packages-browser.txt)")
-    made = browsers.Browser()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def admin(start_daemon):
-    """(daemon, a token of an admin)"""
-    import subprocess
-    import sys
-    daemon = start_daemon("--http", "127.0.0.1:0", "--slow-ms", "50", anonymous=False)
-    made = subprocess.run([sys.executable, "-m", "teletensor.cli", "token", "create", "root", "--role", "admin",
-                           "--address", daemon.unix], capture_output=True, text=True, timeout=60)
-    return daemon, made.stdout.strip()
-
-
 def test_a_person_sees_who_holds_what(admin, browser, tt):
     daemon, token = admin
     running = [client(HOLD.format(mib=mib), daemon.unix) for mib in (8, 16)]
@@ -55,43 +36,34 @@ def test_a_person_sees_who_holds_what(admin, browser, tt):
         big = tt.ones(5000, 5000)  # ten times 50 ms on two fast cores
         (big @ big).sum().item()
         del big
-        browser.go(f"http://{daemon.http}/")
-        browser.wait(lambda: browser.script("return !document.getElementById('login').hidden"))
-        assert browser.rows("sessions") == []
-        browser.type("#token", token)
-        browser.click("#login button")
+        sign_in(browser, daemon, token)
         browser.wait(lambda: len(browser.rows("sessions")) == 3, what=f"three sessions, but {browser.rows('sessions')}")
         # The lines of the program come with the clients' own reports.
-        browser.wait(lambda: sum("in <module>" in row[4] or "test_dashboard.py" in row[4]
+        browser.wait(lambda: sum("in <module>" in row["Made by"] or "test_dashboard.py" in row["Made by"]
                                  for row in browser.rows("tensors")) >= 3, what="the lines")
-        browser.wait(lambda: float(browser.rows("users")[0][4]) > 0, what="lanes in use")
-        sessions = {int(row[0]): row for row in browser.rows("sessions")}
+        browser.wait(lambda: float(browser.rows("users")[0]["Lanes now"]) > 0, what="lanes in use")
+        sessions = {int(row["Session"].split()[0]): row for row in browser.rows("sessions")}
         user = getpass.getuser()
-        assert set(sessions) == {*ids, own.id} and {row[1] for row in sessions.values()} == {user}
+        assert set(sessions) == {*ids, own.id} and {row["User"] for row in sessions.values()} == {user}
         for number, least in ((ids[0], 8), (ids[1], 16), (own.id, 4)):
-            size, unit = sessions[number][4].split()
+            size, unit = sessions[number]["Memory"].split()
             assert unit == "MiB" and least <= float(size) <= least + 8
-        assert sessions[own.id][2] == "<b>third</b>"  # text, not markup
-        assert browser.rows("users")[0][:2] == [user, "3"]
-        assert browser.rows("tensors")[0][0] == "16.0 MiB"
-        browser.wait(lambda: any(row[2] == "matmul" for row in browser.rows("slow")), what="the slow product")
+        assert sessions[own.id]["Session"] == f"{own.id} <b>third</b>"  # text, not markup
+        assert sessions[own.id]["Client"] == "attached"
+        assert browser.rows("users")[0]["User"] == user
+        largest = browser.rows("tensors")[0]
+        assert (largest["Bytes"], largest["Shape"], largest["Dtype"]) == ("16.0 MiB", f"[{16 << 18}]", "float32")
+        assert not any("command" in row["Made by"] for row in browser.rows("tensors"))
+        browser.wait(lambda: any(row["Op"] == "matmul" for row in browser.rows("slow")), what="the slow product")
         assert browser.text("#ready") == "ready" and "root (admin)" in browser.text("#caller")
-        assert browser.script("return document.querySelectorAll('.chart canvas').length") == 3
-        assert user in browser.text("#memory-legend")
+        browser.wait(lambda: user in browser.text("#memory-legend"), what="the history")
+        assert browser.script("return document.querySelectorAll('.charts canvas').length") == 3
         assert browser.script("return sessionStorage.getItem('token')") == token
         assert token not in browser.script("return document.documentElement.outerHTML")
-        picture = os.environ.get("TELETENSOR_SCREENSHOT")
-        if picture:
-            browser.wait(lambda: browser.script("return timeline.length") >= 20)
-            browser.screenshot(picture)
         # Kill, from the page.
-        row = [int(r[0]) for r in browser.rows("sessions")].index(ids[0]) + 1
-
-        def click():
-            browser.click(f"#sessions tbody tr:nth-child({row}) button.danger")
-            browser.accept()
-            return True
-        browser.wait(click, what="the button")
+        browser.click(f"#sessions tr[data-key='{ids[0]}'] button.danger")
+        assert f"End session {ids[0]}, " in browser.question() and f" of {user}?" in browser.question()
+        browser.accept()
         status, out, _ = finish(running[0])
         assert status == 0 and "ended by root: from the dashboard" in out
         browser.wait(lambda: len(browser.rows("sessions")) == 2, what="two sessions")
@@ -107,7 +79,7 @@ def test_a_person_sees_who_holds_what(admin, browser, tt):
             process.communicate()
 
 
-def test_api_tells_by_right(admin, tt):
+def test_api_tells_by_right(admin, new_token, tt):
     daemon, token = admin
     with tt.connect(daemon.unix, name="private") as s:
         kept = tt.ones(MIB)
@@ -115,14 +87,15 @@ def test_api_tells_by_right(admin, tt):
         assert ask(daemon.http, "/api/state").status == 401
         state = ask(daemon.http, "/api/state", token=token).json
         assert [x["name"] for x in state["sessions"]] == ["private"] and "others" not in state
-        import subprocess
-        import sys
-        made = subprocess.run([sys.executable, "-m", "teletensor.cli", "token", "create", "bob", "--address",
-                               daemon.unix], capture_output=True, text=True, timeout=60)
-        bob = made.stdout.strip()
+        bob = new_token(daemon, "bob")
         state = ask(daemon.http, "/api/state", token=bob).json
         assert state["sessions"] == [] and state["others"]["sessions"] == 1
         assert state["others"]["used"] >= 4 * MIB and "private" not in str(state)
+        assert ask(daemon.http, f"/api/session?id={s.id}", token=token).json["name"] == "private"
+        assert ask(daemon.http, f"/api/session?id={s.id}", token=bob).status == 404
+        assert ask(daemon.http, f"/api/session?id={s.id}").status == 401
+        for query in ("", "?id=", "?id=-1", "?id=1x", f"?id={1 << 65}"):
+            assert ask(daemon.http, f"/api/session{query}", token=token).status == 400
         kill = {"session": s.id, "reason": "x"}
         assert ask(daemon.http, "/api/kill", "POST", kill).status == 401
         assert ask(daemon.http, "/api/kill", "POST", kill, token=bob).status == 404
@@ -147,10 +120,13 @@ def test_the_page_holds_nothing_inline(start_daemon):
     page = ask(daemon.http, "/").text
     assert "<style" not in page and " style=" not in page and " on" not in page.replace(" one", "")
     assert page.count("<script") == page.count("<script src=\"/") == 2
-    for path in ("/dashboard.js", "/dashboard.css", "/chart.js"):
+    ours = [f"/{path.name}" for path in (ROOT / "server/dashboard").iterdir() if path.suffix in (".js", ".css")]
+    assert len(ours) == 6
+    for path in (*ours, "/chart.js"):
         reply = ask(daemon.http, path)
         assert reply.status == 200 and len(reply.text) > 500 and "nosniff" in str(reply.headers)
-    assert "innerHTML" not in ask(daemon.http, "/dashboard.js").text
+        if path != "/chart.js":
+            assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(", reply.text), path
 
 
 BUSY = """
@@ -168,18 +144,11 @@ BUSY = """
 """
 
 
-def sign_in(browser, daemon, token):
-    browser.go(f"http://{daemon.http}/")
-    browser.wait(lambda: browser.script("return !document.getElementById('login').hidden"))
-    browser.type("#token", token)
-    browser.click("#login button")
-
-
 def test_the_address_on_stdout_signs_in(start_daemon, browser):
     """Its token is not in the address bar afterwards."""
     daemon = start_daemon("--http", "127.0.0.1:0", anonymous=False)
     browser.go(daemon.url)
-    browser.wait(lambda: browser.script("return !document.getElementById('main').hidden"))
+    browser.wait(lambda: browser.script("return !document.getElementById('overview').hidden"))
     assert browser.script("return document.getElementById('login').hidden")
     assert browser.script("return location.href") == f"http://{daemon.http}/"
 
@@ -190,16 +159,20 @@ def test_queues_are_drawn_live_and_an_admin_interrupts(admin, browser):
     busy = client(BUSY, daemon.unix)
     try:
         number = wait_line(busy, "queueing").split()[1]
-        browser.wait(lambda: browser.rows("sessions") and int(browser.rows("sessions")[0][9]) > 0, what="a queue")
-        assert browser.rows("sessions")[0][0] == number and int(browser.rows("users")[0][5]) > 0
+
+        def row(table):
+            return browser.rows(table)[0]
+        browser.wait(lambda: browser.rows("sessions") and int(row("sessions")["Queued"]) > 0, what="a queue")
+        assert row("sessions")["Session"].split()[0] == number and int(row("users")["Queued"]) > 0
 
         def drawn(chart):
-            return browser.script(f"return charts.{chart} ? charts.{chart}.data.datasets[0].data : []")
+            return browser.script(f"const set = Chart.getChart('{chart}-chart')?.data.datasets[0];"
+                                  "return set ? set.data.map(point => point.y) : [];")
         browser.wait(lambda: max(drawn("queue"), default=0) > 0, what="the queue's chart")
         browser.wait(lambda: max(drawn("lanes"), default=0) > 0, what="the lanes' chart")
         assert max(drawn("memory")) >= 8
         points = len(drawn("queue"))
-        browser.wait(lambda: len(drawn("queue")) >= points + 2, what="the charts go on")
+        browser.wait(lambda: len(drawn("queue")) > points, what="the charts go on")
         browser.click("#sessions tbody tr:nth-child(1) button:not(.danger)")
         status, out, err = finish(busy)
         assert status == 0 and "interrupted 3.0" in out, err
@@ -210,22 +183,21 @@ def test_queues_are_drawn_live_and_an_admin_interrupts(admin, browser):
         busy.communicate()
 
 
-def test_who_is_no_admin_sees_sums_and_no_buttons(admin, browser, tt):
-    import subprocess
-    import sys
+def test_who_is_no_admin_sees_sums_and_no_buttons(admin, new_token, browser, tt):
     daemon, _ = admin
-    made = subprocess.run([sys.executable, "-m", "teletensor.cli", "token", "create", "bob", "--address", daemon.unix],
-                          capture_output=True, text=True, timeout=60)
-    with tt.connect(daemon.unix, name="private") as theirs, tt.connect(daemon.tcp, token=made.stdout.strip(),
+    bob = new_token(daemon, "bob")
+    with tt.connect(daemon.unix, name="private") as theirs, tt.connect(daemon.tcp, token=bob,
                                                                        name="bobs"):
         with theirs:
             kept = tt.ones(MIB)
             theirs.synchronize()
         own = tt.ones(8)
         own.sum().item()
-        sign_in(browser, daemon, made.stdout.strip())
-        browser.wait(lambda: [row[2] for row in browser.rows("sessions")] == ["bobs"], what="bob's session")
-        assert "1 sessions of others" in browser.text("#others") and "bob (user)" in browser.text("#caller")
+        sign_in(browser, daemon, bob)
+        browser.wait(lambda: ["bobs" in row["Session"] for row in browser.rows("sessions")] == [True],
+                     what="bob's session")
+        assert "and 1 session of others, which uses " in browser.text("#others")
+        assert "bob (user)" in browser.text("#caller")
         assert "private" not in browser.script("return document.body.textContent")
         assert browser.script("return document.querySelectorAll('#sessions button').length") == 2  # of bob's own
         del kept

@@ -7,6 +7,9 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
+from pathlib import Path
+
+import axe_core_python
 
 from support.daemon import HANG
 
@@ -17,6 +20,15 @@ def missing():
     """What is not installed; "" when a browser can be had."""
     names = [name for name in ("chromium", "chromedriver") if not shutil.which(name)]
     return ", ".join(names)
+
+
+def sign_in(browser, daemon, token):
+    """Through the dashboard's own form."""
+    browser.go(f"http://{daemon.http}/")
+    browser.wait(lambda: browser.script("return !document.getElementById('login').hidden"))
+    browser.type("#token", token)
+    browser.click("#login button")
+    browser.wait(lambda: browser.script("return !document.getElementById('overview').hidden"), what="the overview")
 
 
 class Browser:
@@ -64,6 +76,10 @@ class Browser:
     def type(self, selector, text):
         self._call("POST", f"/element/{self._find(selector)}/value", {"text": text})
 
+    def question(self):
+        """The text of the dialog that is open."""
+        return self._call("GET", "/alert/text")
+
     def accept(self):
         """The dialog that is open."""
         self._call("POST", "/alert/accept", {})
@@ -72,9 +88,29 @@ class Browser:
         return self._call("POST", "/execute/sync", {"script": code, "args": []})
 
     def rows(self, table):
-        """The cells' texts of a table's body."""
-        return self.script(f"return [...document.querySelectorAll('#{table} tbody tr')]"
-                           ".map(r => [...r.cells].map(c => c.textContent))")
+        """The texts of a table's body: one {heading: text} for each row."""
+        return self.script(f"return [...document.querySelectorAll('#{table} tbody tr')].map(r => "
+                           "Object.fromEntries([...r.cells].map(c => [c.dataset.label, c.textContent])))")
+
+    def devtools(self, command, **parameters):
+        """A command of Chromium's DevTools protocol."""
+        return self._call("POST", "/goog/cdp/execute", {"cmd": command, "params": parameters})
+
+    def emulate(self, width=1280, height=1100, dark=False, scale=1):
+        """A screen of so many CSS pixels, and what its user has chosen."""
+        self.devtools("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=scale,
+                      mobile=width < 600)
+        self.devtools("Emulation.setEmulatedMedia",
+                      features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}])
+
+    def faults(self):
+        """What axe-core finds on the page: [(rule, element, what is wrong)]."""
+        self.script(Path(axe_core_python.__file__).with_name("axe.min.js").read_text(encoding="utf-8"))
+        return self._call("POST", "/execute/async", {"args": [], "script": """
+            const done = arguments[arguments.length - 1];
+            axe.run().then(found => done(found.violations.flatMap(
+                rule => rule.nodes.map(node => [rule.id, node.html, node.failureSummary]))),
+                error => done([["axe", "", String(error)]]));"""})
 
     def log(self):
         """What the page wrote to its console, refusals of its security policy included."""
@@ -91,9 +127,10 @@ class Browser:
             assert time.monotonic() < end, f"{what} did not come; {[e['message'][:200] for e in self.log()[-3:]]}"
             time.sleep(0.1)
 
-    def screenshot(self, path):
-        with open(path, "wb") as file:
-            file.write(base64.b64decode(self._call("GET", "/screenshot")))
+    def screenshot(self, path, whole=False):
+        """The window, or the whole page, as a PNG file."""
+        picture = self.devtools("Page.captureScreenshot", captureBeyondViewport=whole)["data"]
+        Path(path).write_bytes(base64.b64decode(picture))
 
     def close(self):
         try:

@@ -1,0 +1,34 @@
+"""Fixtures of the tests that look at the dashboard."""
+
+import subprocess
+import sys
+
+import pytest
+from support import browser as browsers
+
+
+@pytest.fixture
+def browser():
+    if browsers.missing():
+        pytest.skip(f"not installed: {browsers.missing()} (deploy/packages-browser.txt)")
+    made = browsers.Browser()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def new_token():
+    """new_token(daemon, user, role="user") -> the token"""
+    def create(daemon, user, role="user"):
+        made = subprocess.run([sys.executable, "-m", "teletensor.cli", "token", "create", user, "--role", role,
+                               "--address", daemon.unix], capture_output=True, text=True, timeout=60)
+        assert made.returncode == 0, made.stderr
+        return made.stdout.strip()
+    return create
+
+
+@pytest.fixture
+def admin(start_daemon, new_token):
+    """(daemon, a token of an admin)"""
+    daemon = start_daemon("--http", "127.0.0.1:0", "--slow-ms", "50", anonymous=False)
+    return daemon, new_token(daemon, "root", "admin")
