@@ -118,8 +118,10 @@ docs: .venv/.client ## generated files: docs/ops.md, the type stubs, the README'
 	.venv/bin/python docs/generate_ops.py && .venv/bin/python docs/generate_stubs.py
 	.venv/bin/python docs/generate_overview.py
 
-pictures: build ## plots of the documentation, and the outputs of its notebooks
+pictures: build ## plots of the documentation, the outputs of its notebooks, pictures of the dashboard
 	.venv/bin/python docs/make_pictures.py
+	@deploy/install-packages deploy/packages.txt deploy/packages-browser.txt
+	.venv/bin/python docs/dashboard_pictures.py
 
 site: .venv/.client ## build/site: the documentation as a site with a search, and an API of every public name
 	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --quiet
