@@ -26,6 +26,10 @@ MISSING = {
     "nn.parallel": "gather parallel_apply replicate scatter",
     "overrides": """enable_reentrant_dispatch get_ignored_functions get_overridable_functions get_testing_overrides
         is_tensor_method_or_property redispatch_function resolve_name wrap_torch_function""",
+    "autograd.profiler": """EnforceUnique KinetoStepTracker MemRecordsAcc emit_itt emit_nvtx load_nvprof
+        parse_nvprof_trace profile FunctionEvent""",
+    "profiler": """CuspyConfig DeviceType ExecutionTraceObserver PerformanceMetricsConfig ProfilerActivityConfig
+        kineto_available""",
     "types": "Storage",
     "utils._pytree": """Context DumpableContext FlattenFn FromDumpableContextFn PyTreeSpec ToDumpableContextFn
         UnflattenFn is_structseq is_structseq_class is_structseq_instance treespec_dumps treespec_loads
@@ -195,6 +199,22 @@ issubclass(t.optim.lr_scheduler.StepLR, t.optim.lr_scheduler._LRScheduler),\
 t.hub.load("x", "y", source="nowhere")
 t._dynamo.config.suppress_errors, setattr(t._dynamo.config, "cache_size_limit", 64)
 t._dynamo.config.nothing
+[t.profiler.schedule(wait=1, warmup=1, active=2, repeat=2, skip_first=3)(i).name for i in range(14)]
+[t.profiler.schedule(wait=0, warmup=0, active=1)(i).name for i in range(3)]
+[t.profiler.schedule(wait=2, warmup=0, active=1, skip_first=1, skip_first_wait=1)(i).name for i in range(7)]
+t.profiler.schedule(wait=-1, warmup=0, active=1)
+t.profiler.schedule(wait=0, warmup=0, active=1)(-1)
+b.select_unit(2e-5), b.select_unit(3.0), b.unit_to_english("ms")
+b.Measurement(10, [1.0, 2.0, 4.0], b.TaskSpec("x", "pass")).median, b.Measurement(10, [1.0, 2.0, 4.0],\
+ b.TaskSpec("x", "pass")).mean
+b.Measurement(10, [1.0, 2.0, 4.0], b.TaskSpec("x", "pass")).iqr, b.Measurement(10, [1.0, 2.0], b.TaskSpec("x",\
+ "")).times
+len(b.Measurement.merge([b.Measurement(1, [1.0], b.TaskSpec(s, "")) for s in "xyx"])), b.TaskSpec("x", "",\
+ label="l", sub_label="s").title
+b.Timer("1", timer=lambda: 0.0).timeit(5).raw_times, b.Timer("x + 1", globals={"x": 2}).timeit(3).number_per_run
+b.Timer(len)
+b.Timer("1").repeat()
+b.Compare([1])
 sorted(t.multiprocessing.get_all_sharing_strategies()), t.multiprocessing.get_sharing_strategy()
 """.strip().splitlines()
 
@@ -221,7 +241,9 @@ def outcome(line, t, name):
         scope["p"] = importlib.import_module(f"{name}.utils._pytree")
     if "w." in line:
         scope["w"] = importlib.import_module(f"{name}.signal.windows")
-    for path in ("utils.model_zoo", "_dynamo", "multiprocessing", "overrides", "nn.parallel"):
+    if "b." in line:
+        scope["b"] = importlib.import_module(f"{name}.utils.benchmark")
+    for path in ("profiler", "utils.model_zoo", "_dynamo", "multiprocessing", "overrides", "nn.parallel"):
         importlib.import_module(f"{name}.{path}")
     try:
         return plain(eval(line, scope))

@@ -83,7 +83,16 @@ from ._tensor_types import __all__ as _type_names
 
 if _TYPE_CHECKING:
     # Modules that come with their first use (_paths.py).
-    from . import compiler, distributed, hub, multiprocessing, overrides, signal, types  # noqa: F401
+    from . import (  # noqa: F401
+        compiler,
+        distributed,
+        hub,
+        multiprocessing,
+        overrides,
+        profiler,
+        signal,
+        types,
+    )
     from ._catalog import *  # noqa: F403
 from ._track import track
 

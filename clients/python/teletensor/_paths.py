@@ -24,7 +24,7 @@ _AS_TORCH = "as_torch"
 FILES = frozenset(
     """
     _dynamo compiler cuda.amp distributed hub jit.annotations multiprocessing nn.parallel overrides
-    signal signal.windows torch_version types utils._pytree
+    profiler signal signal.windows torch_version types utils._pytree utils.benchmark
 """.split()
 )
 
@@ -37,6 +37,7 @@ _C: _core device dtype; _generator Generator; _size Size; _memory_format layout 
 _tensor_str: _repr PRINT_OPTS set_printoptions
 autograd.anomaly_mode: autograd detect_anomaly set_detect_anomaly
 autograd.grad_mode: autograd enable_grad inference_mode no_grad set_grad_enabled
+autograd.profiler: _profile_events EventList; profiler record_function
 autograd.variable: autograd Variable
 cuda.amp.autocast_mode: cuda.amp autocast custom_bwd custom_fwd
 cuda.amp.grad_scaler: cuda.amp GradScaler

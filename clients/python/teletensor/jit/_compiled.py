@@ -17,6 +17,7 @@ from .._core import Tensor
 from .._script import compiling
 from .._tree import flatten
 from ._capture import _STEP, Entry, capture, contents
+from ._graph import Shown
 
 __all__ = ["Compiled", "Program", "Uncaptured", "compile", "leaf_names", "repeat", "trace"]
 
@@ -95,7 +96,7 @@ class Program:
         return found
 
 
-class OfModule:
+class OfModule(Shown):
     """A function that stands for another, or for a module: attributes of the module are read, set and
     deleted through it."""
 
@@ -106,6 +107,8 @@ class OfModule:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "_function" not in self.__dict__:
             raise AttributeError(name)
+        if name in ("graph", "code") and self._own(name) is None:
+            raise AttributeError(f"{self.name} has not run yet: call it", name=name, obj=self)
         return getattr(self._function, name)
 
     def _is_own(self, name: str) -> bool:

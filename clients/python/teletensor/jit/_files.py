@@ -18,6 +18,7 @@ from .._serialize import save as _save
 from .._session import current_session
 from ._capture import Entry
 from ._compiled import Compiled, Program, repeat
+from ._graph import Shown
 from ._scripted import Scripted
 
 __all__ = ["Loaded", "load", "save"]
@@ -185,7 +186,7 @@ def _leaves(spec: Any) -> int:
     return 1 if spec is None else sum(spec[3])
 
 
-class Loaded:
+class Loaded(Shown):
     """A function from a file. Called like the one that was saved, with tensors of the same shapes and
     dtypes; a training step changes `weights`, which are its tensors by name. `numbers` are those that
     are no arguments (learning rates, counts of steps); they may be set."""

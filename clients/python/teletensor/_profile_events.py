@@ -1,0 +1,84 @@
+"""Events of a profile, and their table, as torch.autograd.profiler has them. Times are microseconds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["EventList", "FunctionEvent", "FunctionEventAvg"]
+
+
+class FunctionEvent:
+    """An op on a lane of the daemon, or a block of record_function. Times are microseconds."""
+
+    def __init__(self, name: str, begin: float, own: float, total: float, line: str) -> None:
+        self.name = self.key = name
+        self.begin, self.line = begin, line
+        self.self_cpu_time_total, self.cpu_time_total = own, total
+        self.count = 1
+
+    def __repr__(self) -> str:
+        return f"<FunctionEvent {self.name!r}: {self.cpu_time_total:.3f} us, {self.line}>"
+
+
+class FunctionEventAvg:
+    """All events of one name. Times are microseconds."""
+
+    def __init__(self, key: str) -> None:
+        self.key, self.count = key, 0
+        self.self_cpu_time_total = self.cpu_time_total = 0.0
+
+    def add(self, event: FunctionEvent) -> None:
+        """Adds one."""
+        self.count += event.count
+        self.self_cpu_time_total += event.self_cpu_time_total
+        self.cpu_time_total += event.cpu_time_total
+
+    @property
+    def cpu_time(self) -> float:
+        """The mean."""
+        return self.cpu_time_total / self.count
+
+    def __repr__(self) -> str:
+        return f"<FunctionEventAvg {self.key!r}: {self.count} calls, {self.cpu_time_total:.3f} us>"
+
+
+_COLUMNS = {"cpu_time": "cpu_time", "cpu_time_total": "cpu_time_total", "count": "count",
+            "self_cpu_time_total": "self_cpu_time_total"}
+_COLUMNS |= {name.replace("cpu", place): own for name, own in list(_COLUMNS.items())
+             for place in ("cuda", "device")}
+
+
+class EventList(list[Any]):
+    """Events or averages, with a table of them."""
+
+    def table(self, sort_by: str | None = None, row_limit: int = 100, max_src_column_width: int = 75,
+              max_name_column_width: int = 55, max_shapes_column_width: int = 80, header: str | None = None,
+              top_level_events_only: bool = False, time_unit: str | None = None) -> str:
+        """A line for each, largest first by "self_cpu_time_total", "cpu_time_total", "cpu_time" or
+        "count"; "cuda" and "device" in place of "cpu" mean the same, as the lanes' time is the devices'.
+        row_limit -1 shows all. ValueError for another column."""
+        if sort_by is not None and sort_by not in _COLUMNS:
+            raise ValueError(f"sort_by is one of {', '.join(_COLUMNS)}, not {sort_by!r}")
+        units = {"s": 1e-6, "ms": 1e-3, "us": 1.0}
+        if time_unit not in (None, *units):
+            raise ValueError(f"time_unit is one of {', '.join(units)}, not {time_unit!r}")
+        rows = list(self) if sort_by is None else sorted(
+            self, key=lambda each: -getattr(each, _COLUMNS[sort_by]))
+        whole = sum(each.self_cpu_time_total for each in self)
+        shown = rows if row_limit < 0 else rows[:row_limit]
+        width = max([min(len(each.key), max_name_column_width) for each in shown] + [4])
+
+        def text(us: float) -> str:
+            unit = time_unit or ("s" if us >= 1e6 else "ms" if us >= 1e3 else "us")
+            return f"{us * units[unit]:.3f}{unit}"
+
+        head = (f"{'Name':<{width}}  {'Self %':>9}  {'Self':>12}  {'Total':>12}  {'Average':>12}  "
+                f"{'# of Calls':>10}")
+        lines = [*([header] if header else []), head, "-" * len(head)]
+        for each in shown:
+            part = each.self_cpu_time_total / whole if whole else 0.0
+            average = each.cpu_time_total / each.count
+            lines.append(f"{each.key[:max_name_column_width]:<{width}}  {part:>9.2%}  "
+                         f"{text(each.self_cpu_time_total):>12}  {text(each.cpu_time_total):>12}  "
+                         f"{text(average):>12}  {each.count:>10}")
+        return "\n".join([*lines, "-" * len(head), f"Self time total: {text(whole)}", ""])

@@ -1,0 +1,95 @@
+"""Programs of captured and scripted functions as PyTorch's programs read them: `.graph`, `.code`."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+__all__ = ["Graph", "Node", "Shown"]
+
+_STEP = re.compile(r"^\s*(?P<outputs>v\d+[^=#]*?) = (?P<kind>[\w.]+)\(.*?\)(?:  # (?P<line>.*))?$")
+_HEAD = re.compile(r"^program (?P<name>.*?)\((?P<parameters>.*)\):$")
+_TYPE = re.compile(r": \w+\[[^\]]*\]")
+_PLACE = re.compile(r"  # .*$")
+
+
+class Node(NamedTuple):
+    """A step of a graph."""
+
+    op: str
+    text: str
+    line: str  # of the program that it comes from; "" where that is not known
+
+    def kind(self) -> str:
+        """The name of its op."""
+        return self.op
+
+    def sourceRange(self) -> str:
+        """The line that it comes from."""
+        return self.line
+
+
+class Graph:
+    """The steps of a program; print() shows them, with dtypes, shapes and the lines they come from."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __str__(self) -> str:
+        return self._text
+
+    __repr__ = __str__
+
+    def nodes(self) -> list[Node]:
+        """Its ops in order, those within branches and loops too."""
+        found = ((line, _STEP.match(line)) for line in self._text.splitlines())
+        return [Node(m["kind"], line.strip(), m["line"] or "") for line, m in found if m]
+
+
+def code_of(text: str) -> str:
+    """A program's text as lines of Python: without dtypes, shapes and places."""
+    lines = []
+    for line in text.splitlines():
+        head = _HEAD.match(line)
+        if head:
+            name = re.sub(r"\W+", "_", head["name"]).strip("_") or "program"
+            name += "_" * keyword.iskeyword(name)
+            line = f"def {name}({_TYPE.sub(': Tensor', head['parameters'])}):"
+        lines.append(_TYPE.sub("", _PLACE.sub("", line)) if not head else line)
+    return "\n".join(lines) + "\n"
+
+
+class Shown:
+    """What a captured, scripted or loaded function shows of its program. A module's own attributes of
+    these names come first."""
+
+    program: Any
+    _function: Callable[..., Any]
+
+    def _own(self, name: str) -> Any:
+        return getattr(self.__dict__.get("_function"), name, None)
+
+    def _text(self) -> str:
+        if getattr(self, "_latest", None) is None:
+            raise AttributeError("there is no program yet")
+        return str(self.program)
+
+    @property
+    def graph(self) -> Any:
+        """The program of the latest call as it was captured. AttributeError before the first call."""
+        own = self._own("graph")
+        return Graph(self._text()) if own is None else own
+
+    @property
+    def code(self) -> Any:
+        """The program of the latest call as text that reads like Python. AttributeError before the
+        first."""
+        own = self._own("code")
+        return code_of(self._text()) if own is None else own
+
+    def graph_for(self, *args: Any, **kwargs: Any) -> Graph:
+        """The program that these arguments run, after all passes. Calls the function with them."""
+        self(*args, **kwargs)  # type: ignore[operator]
+        return Graph(self.program.passes()[-1][2])

@@ -1,0 +1,295 @@
+"""Times of statements: `Timer(...).timeit()`, measurements, and tables that compare them.
+
+A statement only issues work; the clock of a Timer waits until the daemon has computed it, as PyTorch's
+waits for a GPU. The time of a run includes its part of the one round trip with which a block of runs ends.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+import timeit
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from .. import _absent
+from .._functions import zeros
+from .._session import current_session, way
+
+__all__ = ["Compare", "Measurement", "TaskSpec", "Timer", "select_unit", "timer", "unit_to_english"]
+
+_UNITS = (("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0))
+_NAMES = {"ns": "nanosecond", "us": "microsecond", "ms": "millisecond", "s": "second"}
+
+
+def timer() -> float:
+    """Seconds of a clock, once the daemon has computed what was issued in the current session."""
+    if way() is not None:
+        current_session().synchronize()
+    return time.perf_counter()
+
+
+def select_unit(t: float) -> tuple[str, float]:
+    """The unit in which so many seconds are read best, and its seconds: ("us", 1e-06)."""
+    return next((unit for unit in reversed(_UNITS) if t >= unit[1]), _UNITS[0])
+
+
+def unit_to_english(u: str) -> str:
+    """Its name: "microsecond"."""
+    return _NAMES[u]
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskSpec:
+    """What was measured."""
+
+    stmt: str
+    setup: str
+    global_setup: str = ""
+    label: str | None = None
+    sub_label: str | None = None
+    description: str | None = None
+    env: str | None = None
+    num_threads: int = 1
+
+    @property
+    def title(self) -> str:
+        """The label, with the statement or the sub-label behind it."""
+        head = self.label or self.stmt
+        return f"{head}: {self.sub_label}" if self.sub_label else head
+
+
+@dataclasses.dataclass
+class Measurement:
+    """Times of runs of a statement: `number_per_run` runs took each of `raw_times`, in seconds."""
+
+    number_per_run: int
+    raw_times: list[float]
+    task_spec: TaskSpec
+    metadata: dict[Any, Any] | None = None
+
+    @property
+    def times(self) -> list[float]:
+        """Seconds of one run, for each block of runs."""
+        return [t / self.number_per_run for t in self.raw_times]
+
+    @property
+    def mean(self) -> float:
+        """Their mean. ValueError without times."""
+        return statistics.fmean(self._some())
+
+    @property
+    def median(self) -> float:
+        """Their median. ValueError without times."""
+        return statistics.median(self._some())
+
+    @property
+    def iqr(self) -> float:
+        """The distance between their quartiles; 0 for one."""
+        times = self._some()
+        if len(times) == 1:
+            return 0.0
+        low, _, high = statistics.quantiles(times, n=4, method="inclusive")
+        return high - low
+
+    @property
+    def has_warnings(self) -> bool:
+        """Do the quartiles lie more than 10 % of the median apart?"""
+        return self.iqr > 0.1 * self.median
+
+    @property
+    def title(self) -> str:
+        """Of the task."""
+        return self.task_spec.title
+
+    def _some(self) -> list[float]:
+        if not self.raw_times:
+            raise ValueError("a Measurement without times has no statistics")
+        return self.times
+
+    @staticmethod
+    def merge(measurements: Iterable[Measurement]) -> list[Measurement]:
+        """One for each task, with the times of all of it."""
+        found: dict[TaskSpec, Measurement] = {}
+        for each in measurements:
+            known = found.setdefault(each.task_spec, Measurement(1, [], each.task_spec, each.metadata))
+            known.raw_times += each.times
+        return list(found.values())
+
+    def __repr__(self) -> str:
+        unit, scale = select_unit(self.median)
+        count = len(self.times)
+        lines = [f"<teletensor.utils.benchmark.Measurement: {self.title}>"]
+        if self.task_spec.description:
+            lines.append(self.task_spec.description)
+        name = "Median" if count > 1 else "Time"
+        lines.append(f"{name}: {self.median / scale:.2f} {unit}")
+        if count > 1:
+            lines.append(f"IQR:    {self.iqr / scale:.2f} {unit}")
+        lines.append(f"{count} measurement{'s' * (count > 1)}, {self.number_per_run} runs per measurement, "
+                     f"{self.task_spec.num_threads} thread{'s' * (self.task_spec.num_threads > 1)}")
+        if self.has_warnings:
+            lines.append(f"WARNING: the quartiles lie {self.iqr / self.median:.0%} of the median apart")
+        return "\n".join(lines)
+
+
+class Timer:
+    """Measures a statement of Python, given as text with the names of `globals`.
+
+    `label`, `sub_label` and `description` are what Compare arranges measurements by. `num_threads` is kept
+    for its tables: the daemon's threads are set where it is started. `timer` may be another clock.
+
+    >>> from teletensor.utils import benchmark
+    >>> x = tt.ones(100)
+    >>> m = benchmark.Timer("(x * 2).sum()", globals={"x": x}).timeit(10)
+    >>> m.number_per_run, m.median > 0
+    (10, True)
+    """
+
+    def __init__(self, stmt: str = "pass", setup: str = "pass", global_setup: str = "",
+                 timer: Callable[[], float] = timer, globals: dict[str, Any] | None = None,
+                 label: str | None = None, sub_label: str | None = None, description: str | None = None,
+                 env: str | None = None, num_threads: int = 1, language: str = "python") -> None:
+        if not isinstance(stmt, str):
+            raise ValueError("Only a `str` stmt is supported.")
+        if str(getattr(language, "name", language)).lower() not in ("python", "py"):
+            raise NotImplementedError(f"Timer: statements of {language} are not there; Python's are")
+        if global_setup:
+            raise ValueError("global_setup is only supported for C++: a statement of Python has `setup`")
+        import teletensor
+
+        names = {"teletensor": teletensor, "tt": teletensor, **(globals or {})}
+        self._timer = timeit.Timer(stmt, setup, timer, names)
+        self._task_spec = TaskSpec(stmt, setup, "", label, sub_label, description, env, num_threads)
+
+    def _measured(self, number: int, raw: list[float]) -> Measurement:
+        return Measurement(number, raw, self._task_spec)
+
+    def timeit(self, number: int = 1_000_000) -> Measurement:
+        """One block of so many runs, after a hundredth as many that are not measured."""
+        self._timer.timeit(max(number // 100, 2))
+        return self._measured(number, [max(self._timer.timeit(number), 1e-9)])
+
+    def repeat(self, repeat: int = -1, number: int = -1) -> None:
+        """Raises NotImplementedError, as PyTorch's does: use blocked_autorange()."""
+        raise NotImplementedError("See `Timer.blocked_autorange.`")
+
+    def _overhead(self) -> float:
+        """Seconds of a block that runs nothing, once something was issued that the clock waits for."""
+        clock = self._timer.timer  # type: ignore[attr-defined]
+        begin = clock()
+        if clock is timer and way() is not None:
+            zeros(())
+        return float(clock() - begin)
+
+    def _block(self, min_run_time: float) -> int:
+        """So many runs that the clock and the round trip are 1 % of a block's time or less."""
+        overhead = statistics.median(self._overhead() for _ in range(5))
+        number = 1
+        while True:
+            taken = self._timer.timeit(number)
+            if overhead <= 0.01 * taken and taken >= min_run_time / 1000 or taken > min_run_time:
+                return number
+            number *= 10
+
+    def blocked_autorange(self, callback: Callable[[int, float], Any] | None = None,
+                          min_run_time: float = 0.2) -> Measurement:
+        """Blocks of runs, each much longer than the clock's own cost, until they took min_run_time
+        seconds. callback(number, seconds) is called after each."""
+        number = self._block(min_run_time)
+        return self._until(number, callback, min_run_time, lambda times: True, min_run_time)
+
+    def adaptive_autorange(self, threshold: float = 0.1, *, min_run_time: float = 0.01,
+                           max_run_time: float = 10.0,
+                           callback: Callable[[int, float], Any] | None = None) -> Measurement:
+        """As blocked_autorange, until the quartiles lie less than threshold medians apart, or for
+        max_run_time seconds."""
+        def steady(times: list[float]) -> bool:
+            found = self._measured(1, times)
+            return len(times) >= 4 and found.iqr < threshold * found.median
+
+        return self._until(self._block(min_run_time), callback, min_run_time, steady, max_run_time)
+
+    def _until(self, number: int, callback: Callable[[int, float], Any] | None, least: float,
+               enough: Callable[[list[float]], bool], most: float) -> Measurement:
+        raw: list[float] = []
+        total = 0.0
+        while total < least or not enough(raw):
+            raw.append(self._timer.timeit(number))
+            total += raw[-1]
+            if callback is not None:
+                callback(number, raw[-1])
+            if total >= most:
+                break
+        return self._measured(number, raw)
+
+
+class Compare:
+    """A table of measurements: labels are tables, sub-labels rows, descriptions columns."""
+
+    def __init__(self, results: Sequence[Measurement]) -> None:
+        self._results: list[Measurement] = []
+        self._trimmed = False
+        self._highlighted = False
+        self.extend_results(results)
+
+    def extend_results(self, results: Sequence[Measurement]) -> None:
+        """Adds more of them. ValueError for anything else."""
+        for each in results:
+            if not isinstance(each, Measurement):
+                raise ValueError(f"Expected an instance of `Measurement`, got {type(each)} instead.")
+        self._results += results
+
+    def trim_significant_figures(self) -> None:
+        """Shows three significant figures of each time."""
+        self._trimmed = True
+
+    def highlight_warnings(self) -> None:
+        """Marks what varied much with "(!)"."""
+        self._highlighted = True
+
+    def colorize(self, rowwise: bool = False) -> None:
+        """Raises NotImplementedError: the table is plain text."""
+        raise NotImplementedError("Compare.colorize: the table is plain text, without colours")
+
+    def print(self) -> None:
+        """Prints it."""
+        print(str(self))
+
+    def __str__(self) -> str:
+        merged = Measurement.merge(self._results)
+        labels = dict.fromkeys(each.task_spec.label or "" for each in merged)
+        return "\n".join(
+            self._table(label, [each for each in merged if (each.task_spec.label or "") == label])
+            for label in labels)
+
+    def _table(self, label: str, results: list[Measurement]) -> str:
+        unit, scale = select_unit(min(each.median for each in results))
+        columns = list(dict.fromkeys(each.task_spec.description or "" for each in results))
+        cells: dict[int, dict[tuple[str, str], str]] = {}
+        for each in results:
+            spec = each.task_spec
+            row = " ".join(filter(None, (f"({spec.env})" if spec.env else "", spec.sub_label or spec.stmt)))
+            cells.setdefault(spec.num_threads, {})[row, spec.description or ""] = self._cell(each, scale)
+        rows = [row for of in cells.values() for row, _ in of]
+        first = max([len(row) for row in rows] + [13])
+        wide = [max([len(c)] + [len(of.get((row, c), "")) for of in cells.values() for row in rows])
+                for c in columns]
+        lines = [f"[{f' {label} ' if label else '':-^{first + sum(wide) + 5 * len(wide) + 2}}]",
+                 " " * (first + 4) + "".join(f"  |  {c:^{w}}" for c, w in zip(columns, wide, strict=True))]
+        for threads, of in cells.items():
+            lines.append(f"{threads} threads: ".ljust(first + sum(wide) + 5 * len(wide) + 4, "-"))
+            for row in dict.fromkeys(row for row, _ in of):
+                shown = (of.get((row, c), "") for c in columns)
+                lines.append(f"    {row:<{first}}" + "".join(
+                    f"  |  {cell:>{w}}" for cell, w in zip(shown, wide, strict=True)))
+        return "\n".join([*lines, "", f"Times are in {unit_to_english(unit)}s ({unit}).", ""])
+
+    def _cell(self, each: Measurement, scale: float) -> str:
+        value = each.median / scale
+        text = f"{value:.3g}" if self._trimmed else f"{value:.1f}"
+        return text + " (!)" * (self._highlighted and each.has_warnings)
+
+
+_absent.attach(globals())
