@@ -10,6 +10,7 @@ FUZZ_CALLS ?= 1000000
 SEED ?= 1
 MINUTES ?= 20
 GPU_ARGS ?=
+PYTHONS ?=
 GPU_PYTHON ?= python3
 PIP_FLAGS := -q --disable-pip-version-check
 CLIENT_SOURCES := $(shell find clients engine/core engine/program engine/ops \
@@ -19,7 +20,7 @@ REQUIREMENTS := deploy/requirements
 PRESET := $(if $(CI),ci,release)
 
 .PHONY: help build everything daemon packages demo test test-peers lint format fuzz chaos soak sanitize bench \
-  gpu-check gpu-folder cuda-all image-test sdist docs pictures site clean
+  gpu-check gpu-folder cuda-all image-test sdist wheels docs pictures site clean
 .DELETE_ON_ERROR:
 
 help:
@@ -45,9 +46,9 @@ daemon: | packages
 	.venv/bin/pip install $(PIP_FLAGS) -r $(REQUIREMENTS)/build.txt -r $(REQUIREMENTS)/demo.txt
 	@touch $@
 
-.venv/.tests: $(addprefix $(REQUIREMENTS)/,test.txt lint.txt docs.txt) .venv/.tools
+.venv/.tests: $(addprefix $(REQUIREMENTS)/,test.txt lint.txt docs.txt wheels.txt) .venv/.tools
 	.venv/bin/pip install $(PIP_FLAGS) -r $(REQUIREMENTS)/test.txt -r $(REQUIREMENTS)/lint.txt \
-	  -r $(REQUIREMENTS)/docs.txt
+	  -r $(REQUIREMENTS)/docs.txt -r $(REQUIREMENTS)/wheels.txt
 	@touch $@
 
 # One wheel, from the checkout, for every environment. ccache shares objects with the daemon's build, whose
@@ -126,6 +127,9 @@ image-test: build ## builds the image, runs the daemon in it, reaches it over it
 
 sdist: .venv/.tools ## dist/teletensor-VERSION.tar.gz, which needs no checkout
 	@.venv/bin/python deploy/make_sdist.py
+
+wheels: build .venv/.tests ## dist/*.whl, which need no compiler: the client (for PYTHONS="python3.12 ..." too) and the daemon
+	@.venv/bin/python deploy/make_wheels.py $(PYTHONS)
 
 docs: .venv/.client .venv/.tests ## generated files: docs/ops.md, the type stubs, the README's picture
 	.venv/bin/python docs/generate_ops.py && .venv/bin/python docs/generate_stubs.py

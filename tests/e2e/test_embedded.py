@@ -143,6 +143,8 @@ def test_a_daemon_beside_the_package(folder, bare, tmp_path):
     own = fake(bare.parent / "teletensord")
     assert find(folder, tmp_path, bare)[0] == str(own)
     [site] = bare.parents[1].glob("lib/python*/site-packages")
+    wheel = fake(site / "teletensord" / "bin" / "teletensord")
+    assert find(folder, tmp_path, bare)[0] == str(wheel)
     installed = fake(site / "teletensor" / "teletensord")
     assert find(folder, tmp_path, bare)[0] == str(installed)
 

@@ -24,6 +24,7 @@ __all__ = ["answers", "embedded", "find_daemon", "runtime_dir"]
 START_SECONDS = 20.0  # in which an embedded daemon says that it is ready
 _BINARY = "teletensord"
 _BUILT = pathlib.PurePath("build", "release", "bin", _BINARY)
+_WHEEL = pathlib.PurePath("teletensord", "bin", _BINARY)  # the package that the extra `daemon` installs
 _PACKAGE = pathlib.PurePath("clients", "python", "teletensor")  # in a checkout
 _LINKS = 40  # symbolic links on the way to one file, as Linux allows
 
@@ -55,6 +56,7 @@ def _places() -> Iterator[pathlib.Path]:
     """Where a daemon may have been installed or built together with this package, then PATH."""
     package = pathlib.Path(__file__).resolve().parent
     yield package / _BINARY
+    yield package.parent / _WHEEL
     prefix = pathlib.Path(sys.prefix).absolute()
     yield prefix / "bin" / _BINARY
     if package.parts[-3:] == _PACKAGE.parts:
@@ -81,7 +83,8 @@ def find_daemon() -> str:
                                       "of a daemon that you trust")
             return str(path)
     raise TeletensorError(
-        "no teletensord to start: set TELETENSORD to the binary, put it on PATH, or give an address")
+        "no teletensord to start: install the package teletensord, set TELETENSORD to the binary, "
+        "put it on PATH, or give an address")
 
 
 def _changeable(path: pathlib.Path) -> str:
