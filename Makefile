@@ -20,7 +20,7 @@ REQUIREMENTS := deploy/requirements
 PRESET := $(if $(CI),ci,release)
 
 .PHONY: help build everything daemon packages demo test test-peers lint format fuzz chaos soak sanitize bench \
-  gpu-check gpu-folder cuda-all image-test sdist wheels docs pictures site clean
+  gpu-check gpu-folder cuda-all image-test sdist wheels nightly docs pictures site clean
 .DELETE_ON_ERROR:
 
 help:
@@ -130,6 +130,17 @@ sdist: .venv/.tools ## dist/teletensor-VERSION.tar.gz, which needs no checkout
 
 wheels: build .venv/.tests ## dist/*.whl, which need no compiler: the client (for PYTHONS="python3.12 ..." too) and the daemon
 	@.venv/bin/python deploy/make_wheels.py $(PYTHONS)
+
+WHEEL_COMMAND := python3 -m venv /tmp/v && /tmp/v/bin/pip install -q --find-links dist "teletensor[daemon]" && \
+  cd / && /tmp/v/bin/python -c "import teletensor as tt; print(tt.ones(3).sum())"
+
+# Bare systems first: both Debians compute from the wheels where there is a wheel for their Python, build and test.
+nightly: wheels ## demo and every test on a bare Debian 12 and 13, the wheels on Debian 12, then fuzz, chaos and sanitize
+	@deploy/install-packages deploy/packages.txt deploy/packages-image.txt
+	deploy/in-debian bookworm 'echo python3-venv | deploy/install-packages /dev/stdin' '$(WHEEL_COMMAND)'
+	deploy/in-debian bookworm 'make demo' 'make test'
+	deploy/in-debian trixie 'make demo' 'make test'
+	$(MAKE) fuzz chaos sanitize
 
 docs: .venv/.client .venv/.tests ## generated files: docs/ops.md, the type stubs, the README's picture
 	.venv/bin/python docs/generate_ops.py && .venv/bin/python docs/generate_stubs.py
