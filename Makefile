@@ -7,6 +7,7 @@ BENCH_ARGS ?=
 FUZZ_PROGRAMS ?= 100000
 FUZZ_SECONDS ?= 300
 FUZZ_CALLS ?= 1000000
+HISTORIES ?= 100000
 SEED ?= 1
 MINUTES ?= 20
 GPU_ARGS ?=
@@ -19,7 +20,7 @@ REQUIREMENTS := deploy/requirements
 # Continuous integration sets CI: warnings are errors there, and nowhere else.
 PRESET := $(if $(CI),ci,release)
 
-.PHONY: help build everything daemon packages demo test test-peers lint format fuzz chaos soak sanitize bench \
+.PHONY: help build everything daemon packages demo test test-peers lint format fuzz sim chaos soak sanitize bench \
   gpu-check gpu-folder cuda-all image-test sdist wheels nightly docs pictures site clean
 .DELETE_ON_ERROR:
 
@@ -86,6 +87,9 @@ test-peers: everything .venv-peers/.client ## comparisons with PyTorch
 fuzz: everything .venv-peers/.client ## random programs, hostile frames and calls: SEED=1, FUZZ_PROGRAMS=100000, FUZZ_CALLS=1000000, FUZZ_SECONDS=300
 	@deploy/install-packages deploy/packages.txt deploy/packages-dev.txt
 	@SEED=$(SEED) PROGRAMS=$(FUZZ_PROGRAMS) KERNEL_CALLS=$(FUZZ_CALLS) SECONDS_EACH=$(FUZZ_SECONDS) tests/fuzz.sh
+
+sim: everything ## random histories of groups of daemons in virtual time: SEED=1, HISTORIES=100000
+	SEED=$(SEED) HISTORIES=$(HISTORIES) build/release/tests/collective_test --gtest_filter='Simulator.Histories'
 
 chaos: everything ## kills connections, clients and the daemon in the middle of everything (tests/chaos)
 	.venv/bin/python -m pytest -q -p no:cacheprovider -rP -n $(JOBS) --dist worksteal tests/chaos

@@ -20,6 +20,7 @@ LAYERS = {
     "engine/autograd": (["engine/core/", "engine/program/", "engine/ops/"], CLIENT),
     "engine/passes": (["engine/core/", "engine/program/", "engine/ops/"], CLIENT),
     "engine/memory": (["engine/core/"], [*ABSL, "zstd.h", "xxhash.h"]),
+    "engine/collective": (["engine/core/", "engine/program/"], CLIENT),
     "engine/backends": (
         ["engine/core/", "engine/program/", "engine/ops/", "engine/memory/"], ABSL),
     "engine/backends/cpu": (

@@ -1,0 +1,72 @@
+// Call: what one rank asks of a collective, and what of it must be equal on all ranks.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/core/dtype.h"
+#include "engine/core/geometry.h"
+
+namespace teletensor::collective {
+
+using Rank = std::uint32_t;
+// The how-manieth collective of a group, from 1. Every rank counts alike.
+using Number = std::uint64_t;
+inline constexpr Rank kNoRank = ~0u;
+
+// The numbers travel between daemons: never renumber.
+enum class Op : std::uint8_t {
+  kAllReduce = 1,
+  kReduce = 2,         // to `root`
+  kBroadcast = 3,      // from `root`
+  kAllGather = 4,      // `counts`: elements of each rank
+  kReduceScatter = 5,  // `counts`: elements that each rank receives
+  kAllToAll = 6,       // `sends`, `receives`
+  kGather = 7,   // to `root`: `sends` has one entry per rank, used at `root`; root: `receives`
+  kScatter = 8,  // from `root`, the other way round
+  kBarrier = 9,  // is announced after all earlier calls of its daemon have finished
+  kSend = 10,    // to `peer`, by `tag`; no Number
+  kRecv = 11,    // from `peer`, or from any rank where it is kNoRank
+};
+
+// A premultiplied sum is a multiplication by the caller and a sum here.
+enum class Reduction : std::uint8_t {
+  kSum = 1,
+  kAvg = 2,
+  kProduct = 3,
+  kMin = 4,
+  kMax = 5,
+  kAnd = 6,
+  kOr = 7,
+  kXor = 8,
+};
+
+struct Call {
+  Op op = Op::kBarrier;
+  Reduction reduction = Reduction::kSum;  // of kAllReduce, kReduce, kReduceScatter
+  core::DType dtype = core::DType::kF32;
+  core::Dims shape;        // of the operand: for the text of errors
+  std::int64_t count = 0;  // elements of the whole: operand of kAllReduce, kReduce, kBroadcast
+  Rank root = 0;
+  std::vector<std::int64_t> counts;           // by rank, equal on all ranks
+  std::vector<std::int64_t> sends, receives;  // by rank, each rank's own
+  Rank peer = kNoRank;
+  std::int64_t tag = 0;
+  std::string site;  // the caller's line: "train.py:41"
+};
+
+// True where every rank's result depends on sums.
+bool reduces(Op op);
+// True where one result comes from the operand by the tree: all_reduce, reduce, broadcast.
+bool whole(Op op);
+
+// A hash of what must be equal on all ranks.
+std::uint64_t fingerprint(const Call& call);
+// The sum of all ranks' balances is 0 where each pair of ranks agrees on how many elements one
+// sends to the other (but for chance, 2^-64).
+std::uint64_t balance(const Call& call, Rank rank);
+// "all_reduce(sum, float32[1024]) at train.py:41".
+std::string describe(const Call& call);
+
+}  // namespace teletensor::collective

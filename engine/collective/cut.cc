@@ -1,0 +1,43 @@
+#include "engine/collective/cut.h"
+
+#include <utility>
+
+namespace teletensor::collective {
+
+Cut::Cut(const Spread& spread, Number generation, Number number)
+    : generation_(generation == 0 ? 1 : generation) {
+  Generation& first = generations_[generation_];
+  if (generation == 0) return;
+  first.hold.assume(spread, true);
+  first.rest.assume(spread, false);
+  holding_ = at_rest_ = true;
+  number_ = number;
+  wish = true;
+}
+
+const Cut::Generation* Cut::previous() const {
+  const auto found = generations_.find(generation_ - 1);
+  return found == generations_.end() ? nullptr : &found->second;
+}
+
+Cut::Generation* Cut::find(Number generation) {
+  if (generation < generation_) return nullptr;
+  return &generations_[generation];
+}
+
+void Cut::hold(Number announced) {
+  holding_ = true;
+  Vote vote;
+  vote.announced = announced;
+  vote.interrupted = std::exchange(interrupt, false);
+  wish = wish || vote.interrupted;
+  current().hold.start(std::move(vote));
+}
+
+void Cut::go_on() {
+  generations_.erase(generation_++ - 1);
+  holding_ = at_rest_ = false;
+  number_.reset();
+}
+
+}  // namespace teletensor::collective

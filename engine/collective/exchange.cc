@@ -1,0 +1,562 @@
+#include "engine/collective/exchange.h"
+
+#include <algorithm>
+
+namespace teletensor::collective {
+namespace {
+
+constexpr std::uint64_t kHome = 999;  // staging of pieces of a result; levels' partial sums: below
+
+std::vector<Range> cut(Range range, std::int64_t grain) {
+  std::vector<Range> segments;
+  for (std::int64_t at = range.begin; at < range.end; at += grain) {
+    segments.push_back({at, std::min(at + grain, range.end)});
+  }
+  return segments;
+}
+
+core::Status violation(const char* what) {
+  return core::invalid(std::string("collective: a peer sends ") + what);
+}
+
+}  // namespace
+
+Exchange::Exchange(const Group& group, Place place, Number number, std::vector<Call> calls,
+                   const Limits& limits, Outbox& out)
+    : group_(group),
+      place_(place),
+      number_(number),
+      calls_(std::move(calls)),
+      limits_(limits),
+      out_(out),
+      schedule_(schedule_of(group, place, calls_, limits)),
+      item_(static_cast<std::int64_t>(core::size_of(calls_.front().dtype))) {
+  const std::size_t levels = schedule_.levels.size();
+  stages_.resize(levels);
+  regions_.resize(levels + 1);
+  partials_.resize(levels + 1);
+  regions_[0].add({0, schedule_.count});
+  const Op op = calls_.front().op;
+  for (std::size_t i = 0; i < calls_.size(); ++i) {
+    const Rank rank = group_.ranks_of(place_)[i];
+    if (op == Op::kAllReduce || op == Op::kBroadcast || op == Op::kAllGather ||
+        (op == Op::kReduce && rank == calls_[i].root)) {
+      wanting_.push_back(rank);
+    }
+    if (op == Op::kReduceScatter) missing_ += calls_[i].counts[rank];
+    for (const std::int64_t count : calls_[i].receives) missing_ += count;
+  }
+  if (!wanting_.empty()) missing_ += schedule_.count;
+  for (std::size_t l = 0; l < levels; ++l) {
+    plan_stage(static_cast<int>(l));
+    plan_transfers(static_cast<int>(l));
+  }
+  for (const Schedule::Part& part : schedule_.parts) {
+    const Place to = group_.place_of(part.to);
+    if (to == place_) continue;
+    transfers_.push_back({to, 0, false, &part,
+                          cut({0, part.count}, std::max<std::int64_t>(1, limits_.segment / item_)),
+                          0, 0});
+  }
+  std::sort(givers_.begin(), givers_.end());
+  givers_.erase(std::unique(givers_.begin(), givers_.end()), givers_.end());
+}
+
+std::size_t Exchange::node_bytes(const Node& node) const {
+  const core::DType dtype = calls_.front().dtype;
+  return core::size_of(node.contributors > 1 ? accumulator_of(dtype) : dtype);
+}
+
+void Exchange::plan_stage(int level) {
+  const Schedule::Level& plan = schedule_.levels[static_cast<std::size_t>(level)];
+  Stage& stage = stages_[static_cast<std::size_t>(level)];
+  stage.nodes = plan.own;
+  for (const Forest& forest : plan.given) {
+    stage.nodes.insert(stage.nodes.end(), forest.begin(), forest.end());
+  }
+  if (!plan.owned.empty()) stage.sum = sum_of(stage.nodes, plan.sum);
+  for (const Schedule::Owned& owned : plan.owned) {
+    for (const Range& range : cut(owned.range, schedule_.grain)) {
+      Segment segment{range, &owned, {}, owned.holders.size(), false};
+      segment.given.resize(owned.holders.size());
+      stage.segments.push_back(std::move(segment));
+      for (const Place holder : owned.holders) ++stage.total[holder];
+    }
+    regions_[static_cast<std::size_t>(level) + 1].add(owned.range);
+    for (std::size_t g = 0; g < owned.holders.size(); ++g) {
+      if (!eager(plan.given[g])) givers_.push_back(owned.holders[g]);
+    }
+  }
+  for (const auto& [holder, total] : stage.total) stage.granted[holder] = 2;
+}
+
+void Exchange::plan_transfers(int level) {
+  const Schedule::Level& plan = schedule_.levels[static_cast<std::size_t>(level)];
+  for (const Schedule::Push& push : plan.partials) {
+    Transfer* known = transfer_to(push.to, level);
+    if (known == nullptr) {
+      transfers_.push_back({push.to, level, true, nullptr, {}, 0, 2});
+      known = &transfers_.back();
+    }
+    const std::vector<Range> segments = cut(push.range, schedule_.grain);
+    known->segments.insert(known->segments.end(), segments.begin(), segments.end());
+  }
+  const std::int64_t grain = std::max<std::int64_t>(1, limits_.segment / item_);
+  for (const Schedule::Push& push : plan.finals) {
+    transfers_.push_back({push.to, level, false, nullptr, cut(push.range, grain), 0, 0});
+  }
+}
+
+Exchange::Transfer* Exchange::transfer_to(Place to, int level) {
+  for (Transfer& transfer : transfers_) {
+    if (transfer.partial && transfer.to == to && transfer.level == level) return &transfer;
+  }
+  return nullptr;
+}
+
+// Staging of the own block's partial sums, of each level, and of results that no own rank wants.
+void Exchange::plan_home() {
+  const auto reserve = [&](std::uint64_t index, std::int64_t bytes) {
+    if (bytes == 0) return;
+    staged_[staging(index)] = bytes;
+    out_.reserve(staging(index), bytes);
+  };
+  for (std::size_t l = 0; l < schedule_.levels.size(); ++l) {
+    if (schedule_.origin) break;
+    std::int64_t bytes = 0;
+    for (const Node& node : schedule_.levels[l].own) {
+      if (l > 0 || node.contributors > 1) {
+        bytes += static_cast<std::int64_t>(node_bytes(node)) * regions_[l].size();
+      }
+    }
+    reserve(l, bytes);
+  }
+  if (!whole(calls_.front().op) || !wanting_.empty()) return;
+  home_ = regions_[1];
+  reserve(kHome, home_.size() * item_);
+}
+
+Slice Exchange::partial_at(int level, std::size_t index, Range range) const {
+  const std::size_t l = static_cast<std::size_t>(level);
+  const Forest& forest = schedule_.levels[l].own;
+  const Node& node = forest[index];
+  const std::int64_t bytes = static_cast<std::int64_t>(node_bytes(node));
+  if (node.contributors == 1 && (level == 0 || schedule_.origin)) {
+    Rank rank = calls_.front().root;
+    for (const Rank own : group_.ranks_of(place_)) {
+      if (!schedule_.origin && node.begin <= own && own < node.end) rank = own;
+    }
+    return {{number_, Buffer::Kind::kOperand, rank}, range.begin * bytes, range.size() * bytes};
+  }
+  std::int64_t before = 0;
+  for (std::size_t i = 0; i < index; ++i) {
+    if (level > 0 || forest[i].contributors > 1) {
+      before += static_cast<std::int64_t>(node_bytes(forest[i])) * regions_[l].size();
+    }
+  }
+  return {staging(l), before + regions_[l].place_of(range.begin) * bytes, range.size() * bytes};
+}
+
+std::vector<Slice> Exchange::final_at(Range range) const {
+  std::vector<Slice> slices;
+  for (const Rank rank : wanting_) {
+    slices.push_back(
+        {{number_, Buffer::Kind::kResult, rank}, range.begin * item_, range.size() * item_});
+  }
+  if (calls_.front().op == Op::kReduceScatter) {
+    for (const Rank rank : group_.ranks_of(place_)) {
+      const std::int64_t at = offset_of(calls_.front().counts, rank);
+      if (at <= range.begin && range.end <= at + calls_.front().counts[rank]) {
+        slices.push_back({{number_, Buffer::Kind::kResult, rank},
+                          (range.begin - at) * item_,
+                          range.size() * item_});
+      }
+    }
+  }
+  if (slices.empty()) {
+    slices.push_back({staging(kHome), home_.place_of(range.begin) * item_, range.size() * item_});
+  }
+  return slices;
+}
+
+Slice Exchange::part_at(Rank to, Rank from, Range range) const {
+  const std::vector<Rank>& own = group_.ranks_of(place_);
+  const std::size_t i =
+      static_cast<std::size_t>(std::lower_bound(own.begin(), own.end(), to) - own.begin());
+  const std::int64_t at = offset_of(calls_[i].receives, from) + range.begin;
+  return {{number_, Buffer::Kind::kResult, to}, at * item_, range.size() * item_};
+}
+
+void Exchange::copy(Slice from, std::vector<Slice> to, std::int64_t elements, Running running) {
+  Job job;
+  job.dtype = calls_.front().dtype;
+  job.elements = elements;
+  job.sources = {{from, false}};
+  job.outputs = {{0, std::move(to), false, 1}};
+  ++copies_;
+  running_[out_.reduce(std::move(job))] = running;
+}
+
+// Adds what the ranks of this place can add among themselves.
+void Exchange::presum() {
+  if (schedule_.levels.empty() || schedule_.origin) return;
+  const Schedule::Level& plan = schedule_.levels[0];
+  const Range all{0, schedule_.count};
+  const bool alone = std::all_of(plan.own.begin(), plan.own.end(),
+                                 [](const Node& n) { return n.contributors == 1; });
+  if (alone || all.size() == 0) {
+    partials_[0].add(all);
+    return;
+  }
+  std::vector<Rank> held = group_.ranks_of(place_);
+  std::vector<Node> nodes;
+  for (const Rank rank : held) nodes.push_back({rank, rank + 1, 1});
+  const Sum sum = sum_of(nodes, plan.own);
+  for (const Range& range : cut(all, std::max<std::int64_t>(1, limits_.segment / item_))) {
+    Job job;
+    job.dtype = calls_.front().dtype;
+    job.reduction = calls_.front().reduction;
+    job.elements = range.size();
+    job.additions = sum.additions;
+    for (const Rank rank : held) {
+      job.sources.push_back(
+          {{{number_, Buffer::Kind::kOperand, rank}, range.begin * item_, range.size() * item_},
+           false});
+    }
+    for (std::size_t i = 0; i < plan.own.size(); ++i) {
+      if (plan.own[i].contributors > 1) {
+        job.outputs.push_back({sum.slots[i], {partial_at(0, i, range)}, true, 1});
+      }
+    }
+    running_[out_.reduce(std::move(job))] = {Running::Kind::kPresum, 0, 0, range, 0};
+  }
+}
+
+void Exchange::prepare() {
+  plan_home();
+  presum();
+  if (schedule_.origin) {
+    for (Ranges& ranges : partials_) ranges.add({0, schedule_.count});
+  }
+}
+
+void Exchange::announce() {
+  if (!small()) return;
+  prepare();
+  pump();
+}
+
+void Exchange::start() {
+  if (!small()) prepare();
+  started_ = true;
+  give_operands();
+  run_stages();
+  pump();
+}
+
+// What needs no addition: the operand of a broadcast's root, of all_gather, parts for own ranks.
+void Exchange::give_operands() {
+  const Call& call = calls_.front();
+  const std::vector<Rank>& own = group_.ranks_of(place_);
+  if (schedule_.origin && schedule_.count > 0) {
+    const Range all{0, schedule_.count};
+    copy({{number_, Buffer::Kind::kOperand, call.root}, 0, all.size() * item_}, final_at(all),
+         all.size(), {Running::Kind::kCopy, 0, 0, all, all.size()});
+  }
+  for (const Rank rank : call.op == Op::kAllGather ? own : std::vector<Rank>()) {
+    const std::int64_t at = offset_of(call.counts, rank);
+    const Range range{at, at + call.counts[rank]};
+    if (range.size() == 0) continue;
+    copy({{number_, Buffer::Kind::kOperand, rank}, 0, range.size() * item_}, final_at(range),
+         range.size(), {Running::Kind::kCopy, 0, 0, range, range.size()});
+  }
+  for (const Schedule::Part& part : schedule_.parts) {
+    if (group_.place_of(part.to) != place_) continue;
+    const std::size_t i =
+        static_cast<std::size_t>(std::lower_bound(own.begin(), own.end(), part.from) - own.begin());
+    copy({{number_, Buffer::Kind::kOperand, part.from},
+          offset_of(calls_[i].sends, part.to) * item_,
+          part.count * item_},
+         {part_at(part.to, part.from, {0, part.count})}, part.count,
+         {Running::Kind::kCopy, 0, 0, {}, part.count});
+  }
+}
+
+void Exchange::release() {
+  for (const auto& [buffer, bytes] : staged_) out_.free(buffer);
+  staged_.clear();
+  running_.clear();
+  transfers_.clear();
+  stages_.clear();
+}
+
+core::Result<Exchange::Segment*> Exchange::segment_of(Place from, const Message& message,
+                                                      std::size_t* holder) {
+  if (message.level >= stages_.size()) return violation("a level that the operation does not have");
+  Stage& stage = stages_[message.level];
+  const auto at =
+      std::lower_bound(stage.segments.begin(), stage.segments.end(), message.range.begin,
+                       [](const Segment& s, std::int64_t x) { return s.range.begin < x; });
+  if (at == stage.segments.end() || at->range != message.range) {
+    return violation("a segment that is not this daemon's");
+  }
+  const std::vector<Place>& holders = at->owned->holders;
+  *holder =
+      static_cast<std::size_t>(std::find(holders.begin(), holders.end(), from) - holders.begin());
+  if (*holder == holders.size()) return violation("a segment that it does not hold");
+  if (at->given[*holder]) return violation("a segment twice");
+  std::int64_t bytes = 0;
+  for (const Node& node : schedule_.levels[message.level].given[*holder]) {
+    bytes += static_cast<std::int64_t>(node_bytes(node)) * message.range.size();
+  }
+  if (bytes != message.payload) return violation("a segment of another size");
+  return &*at;
+}
+
+core::Result<Slice> Exchange::expect(Place from, const Message& message) {
+  if (message.kind == Kind::kPartial) {
+    std::size_t holder = 0;
+    const core::Result<Segment*> segment = segment_of(from, message, &holder);
+    if (!segment.ok()) return segment.status();
+    const Buffer buffer = staging(next_staging_++);
+    staged_[buffer] = message.payload;
+    out_.reserve(buffer, message.payload);
+    return Slice{buffer, 0, message.payload};
+  }
+  const Range range = message.range;
+  if (range.begin < 0 || range.size() <= 0 || message.payload != range.size() * item_) {
+    return violation("a result's segment of another size");
+  }
+  if (message.to == kNoRank) {
+    const Op op = calls_.front().op;
+    if (range.end > schedule_.count || !(whole(op) || op == Op::kAllGather) ||
+        (wanting_.empty() && home_.size() == 0)) {
+      return violation("a result that no rank here receives");
+    }
+    return final_at(range).front();
+  }
+  const std::vector<Rank>& own = group_.ranks_of(place_);
+  const auto at = std::lower_bound(own.begin(), own.end(), message.to);
+  if (at == own.end() || *at != message.to || !group_.has(message.from) ||
+      group_.place_of(message.from) != from) {
+    return violation("a part for a rank that is not here");
+  }
+  const std::vector<std::int64_t>& receives =
+      calls_[static_cast<std::size_t>(at - own.begin())].receives;
+  if (message.from >= receives.size() || range.end > receives[message.from]) {
+    return violation("a longer part than was asked for");
+  }
+  return part_at(message.to, message.from, range);
+}
+
+core::Status Exchange::receive(Place from, const Message& message, const Slice& at) {
+  if (message.kind == Kind::kPartial) {
+    std::size_t holder = 0;
+    const core::Result<Segment*> segment = segment_of(from, message, &holder);
+    if (!segment.ok()) return segment.status();
+    staged_[at.buffer] = at.bytes;
+    (*segment)->given[holder] = at;
+    --(*segment)->missing;
+    run_stages();
+  } else if (message.kind == Kind::kCredit) {
+    Transfer* transfer = transfer_to(from, message.level);
+    if (transfer == nullptr) return violation("credit for nothing");
+    transfer->granted = static_cast<std::size_t>(message.range.end);
+  } else if (message.to == kNoRank) {
+    if (!final_.add(message.range)) return violation("a result's segment twice");
+    stand(message.range, message.range.size());
+  } else {
+    if (!parts_[{message.to, message.from}].add(message.range)) return violation("a part twice");
+    missing_ -= message.range.size();
+  }
+  pump();
+  return {};
+}
+
+// A received segment of a result: the first own rank has it.
+void Exchange::stand(Range range, std::int64_t counts) {
+  std::vector<Slice> places = final_at(range);
+  if (wanting_.size() > 1) {
+    const Slice first = places.front();
+    places.erase(places.begin());
+    copy(first, std::move(places), range.size(), {Running::Kind::kCopy, 0, 0, {}, counts});
+  } else if (!wanting_.empty()) {
+    missing_ -= counts;
+  }
+}
+
+void Exchange::run_stages() {
+  if (!started_) return;
+  for (std::size_t level = 0; level < stages_.size(); ++level) {
+    for (std::size_t i = 0; i < stages_[level].segments.size(); ++i) {
+      const Segment& segment = stages_[level].segments[i];
+      if (segment.running || segment.missing > 0) continue;
+      const bool own =
+          schedule_.levels[level].own.empty() || partials_[level].covers(segment.range);
+      if (own) run_segment(static_cast<int>(level), i);
+    }
+  }
+}
+
+void Exchange::run_segment(int level, std::size_t index) {
+  const std::size_t l = static_cast<std::size_t>(level);
+  const Schedule::Level& plan = schedule_.levels[l];
+  Stage& stage = stages_[l];
+  Segment& segment = stage.segments[index];
+  segment.running = true;
+  Job job;
+  job.dtype = calls_.front().dtype;
+  job.reduction = calls_.front().reduction;
+  job.elements = segment.range.size();
+  job.additions = stage.sum.additions;
+  for (std::size_t i = 0; i < plan.own.size(); ++i) {
+    job.sources.push_back({partial_at(level, i, segment.range), plan.own[i].contributors > 1});
+  }
+  for (std::size_t g = 0; g < plan.given.size(); ++g) {
+    std::int64_t offset = segment.given[g]->offset;
+    for (const Node& node : plan.given[g]) {
+      const std::int64_t bytes = static_cast<std::int64_t>(node_bytes(node)) * job.elements;
+      job.sources.push_back({{segment.given[g]->buffer, offset, bytes}, node.contributors > 1});
+      offset += bytes;
+    }
+  }
+  const bool top = l + 1 == schedule_.levels.size();
+  if (top) {
+    const bool average = reduces(calls_.front().op) && job.reduction == Reduction::kAvg;
+    const std::uint32_t divisor = average ? static_cast<std::uint32_t>(group_.present().size()) : 1;
+    job.outputs.push_back({stage.sum.slots[0], final_at(segment.range), false, divisor});
+  } else {
+    const Forest& next = schedule_.levels[l + 1].own;
+    for (std::size_t i = 0; i < next.size(); ++i) {
+      job.outputs.push_back({stage.sum.slots[i],
+                             {partial_at(level + 1, i, segment.range)},
+                             next[i].contributors > 1,
+                             1});
+    }
+  }
+  running_[out_.reduce(std::move(job))] = {Running::Kind::kStage, level, index, segment.range, 0};
+}
+
+void Exchange::stage_reduced(const Running& done) {
+  const std::size_t l = static_cast<std::size_t>(done.level);
+  Stage& stage = stages_[l];
+  Segment& segment = stage.segments[done.segment];
+  ++stage.reduced;
+  for (std::size_t g = 0; g < segment.given.size(); ++g) {
+    out_.free(segment.given[g]->buffer);
+    staged_.erase(segment.given[g]->buffer);
+    const Place holder = segment.owned->holders[g];
+    Number& granted = stage.granted[holder];
+    if (eager(schedule_.levels[l].given[g]) || granted++ >= stage.total[holder]) continue;
+    Message credit;
+    credit.kind = Kind::kCredit;
+    credit.level = static_cast<std::uint8_t>(done.level);
+    credit.number = number_;
+    credit.range.end = static_cast<std::int64_t>(granted);
+    out_.send(holder, std::move(credit));
+  }
+  if (l + 1 < stages_.size()) {
+    partials_[l + 1].add(done.range);
+    return;
+  }
+  final_.add(done.range);
+  if (!wanting_.empty() || calls_.front().op == Op::kReduceScatter) missing_ -= done.range.size();
+}
+
+bool Exchange::reduced(std::uint64_t job) {
+  const auto found = running_.find(job);
+  if (found == running_.end()) return false;
+  const Running done = found->second;
+  running_.erase(found);
+  if (done.kind == Running::Kind::kPresum) {
+    partials_[0].add(done.range);
+  } else if (done.kind == Running::Kind::kStage) {
+    stage_reduced(done);
+  } else {
+    --copies_;
+    missing_ -= done.counts;
+    final_.add(done.range);
+  }
+  run_stages();
+  pump();
+  return true;
+}
+
+bool Exchange::eager(const Forest& forest) const {
+  if (!small()) return false;
+  std::int64_t bytes = 0;
+  for (const Node& node : forest) {
+    bytes += static_cast<std::int64_t>(node_bytes(node)) * schedule_.count;
+  }
+  return bytes <= limits_.eager;
+}
+
+bool Exchange::may_send(const Transfer& transfer) const {
+  if (transfer.next == transfer.segments.size()) return false;
+  const Range range = transfer.segments[transfer.next];
+  if (transfer.part != nullptr) return started_;
+  if (!transfer.partial) return started_ && final_.covers(range);
+  if (!partials_[static_cast<std::size_t>(transfer.level)].covers(range)) return false;
+  if (eager(schedule_.levels[static_cast<std::size_t>(transfer.level)].own)) return true;
+  return started_ && transfer.next < transfer.granted &&
+         number_ <= out_.heard(transfer.to) + limits_.active;
+}
+
+void Exchange::send_segment(Transfer& transfer) {
+  const Range range = transfer.segments[transfer.next++];
+  Message message;
+  message.kind = transfer.partial ? Kind::kPartial : Kind::kFinal;
+  message.number = number_;
+  message.level = static_cast<std::uint8_t>(transfer.level);
+  message.range = range;
+  std::vector<Slice> slices;
+  if (transfer.part != nullptr) {
+    message.from = transfer.part->from;
+    message.to = transfer.part->to;
+    const std::vector<Rank>& own = group_.ranks_of(place_);
+    const std::size_t i = static_cast<std::size_t>(
+        std::lower_bound(own.begin(), own.end(), message.from) - own.begin());
+    const std::int64_t at = offset_of(calls_[i].sends, message.to) + range.begin;
+    slices.push_back(
+        {{number_, Buffer::Kind::kOperand, message.from}, at * item_, range.size() * item_});
+  } else if (transfer.partial) {
+    const Forest& own = schedule_.levels[message.level].own;
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      slices.push_back(partial_at(transfer.level, i, range));
+    }
+  } else {
+    slices.push_back(final_at(range).front());
+  }
+  out_.send(transfer.to, std::move(message), std::move(slices));
+}
+
+void Exchange::pump() {
+  for (Transfer& transfer : transfers_) {
+    while (may_send(transfer)) send_segment(transfer);
+  }
+}
+
+bool Exchange::finished() const {
+  if (!complete() || !running_.empty()) return false;
+  for (const Stage& stage : stages_) {
+    if (stage.reduced != stage.segments.size()) return false;
+  }
+  return std::all_of(transfers_.begin(), transfers_.end(),
+                     [](const Transfer& t) { return t.next == t.segments.size(); });
+}
+
+std::vector<Place> Exchange::waits_for() const {
+  std::vector<Place> places;
+  for (const Stage& stage : stages_) {
+    for (const Segment& segment : stage.segments) {
+      for (std::size_t g = 0; g < segment.given.size(); ++g) {
+        if (!segment.given[g]) places.push_back(segment.owned->holders[g]);
+      }
+    }
+  }
+  std::sort(places.begin(), places.end());
+  places.erase(std::unique(places.begin(), places.end()), places.end());
+  return places;
+}
+
+}  // namespace teletensor::collective

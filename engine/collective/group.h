@@ -1,0 +1,87 @@
+// Group: which ranks there are, on which daemons, and which daemons talk to each other.
+//
+// The daemons of a group are its places, 0 to D - 1, in the order of their lowest ranks. A block of
+// level l is radix^l neighbouring places (the last one may be smaller); a block of level l + 1 has
+// up to `radix` blocks of level l as its children. Nothing here changes a bit of a result.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <tuple>
+#include <vector>
+
+#include "engine/collective/tree.h"
+
+namespace teletensor::collective {
+
+using Place = std::uint32_t;
+
+struct Range {
+  std::int64_t begin = 0, end = 0;
+  std::int64_t size() const { return end - begin; }
+  friend bool operator==(const Range&, const Range&) = default;
+};
+
+// Part i of n parts of a range, sizes equal within one.
+Range part(Range range, std::int64_t i, std::int64_t n);
+
+class Group {
+ public:
+  // A block of places [begin, end).
+  struct Block {
+    Place begin = 0, end = 0;
+    Place size() const { return end - begin; }
+    bool has(Place place) const { return begin <= place && place < end; }
+  };
+  // A piece of an operand and the place that holds it for its block.
+  struct Piece {
+    Range range;
+    Place place = 0;
+  };
+
+  // ranks_of: the ranks of each daemon, ascending, none empty, disjoint. Ranks below `ranks` that
+  // no daemon has are skipped. radix 0: 64, and 32 for more than 4,096 daemons.
+  Group(Rank ranks, std::vector<std::vector<Rank>> ranks_of, Place radix = 0);
+
+  Rank ranks() const { return ranks_; }
+  Place places() const { return static_cast<Place>(ranks_of_.size()); }
+  int levels() const { return levels_; }
+  const std::vector<Rank>& present() const { return present_; }  // ascending
+  const std::vector<Rank>& ranks_of(Place place) const { return ranks_of_[place]; }
+  bool has(Rank rank) const { return rank < ranks_ && place_of_[rank] != kNowhere; }
+  Place place_of(Rank rank) const { return place_of_[rank]; }
+
+  // The block of a level that has the place, and the children of a block of level + 1.
+  Block block(int level, Place place) const;
+  std::vector<Block> children(int level, Block parent) const;
+
+  // Spreading: a place receives what each sibling of its block of this level has from one place
+  // of that sibling, and sends what its own block has to those that receive it from here.
+  std::vector<Place> spread_from(int level, Place place) const;
+  std::vector<Place> spread_to(int level, Place place) const;
+  // All places that the place exchanges messages with to spread, ascending.
+  std::vector<Place> neighbours(Place place) const;
+
+  // Scattering n elements in a block of this level: pieces in ascending order. Relative to the
+  // block's begin. Kept for the sizes used last: not for several threads.
+  const std::vector<Piece>& pieces(int level, Block block, std::int64_t n) const;
+
+  // What the places of a block can add by themselves, of the operands of all ranks or of `only`.
+  Forest forest(int level, Block block, Rank only = kNoRank) const;
+
+ private:
+  static constexpr Place kNowhere = ~0u;
+  Place size_of_level(int level) const;  // of a full block
+
+  const Rank ranks_;
+  std::vector<std::vector<Rank>> ranks_of_;
+  std::vector<Place> place_of_;
+  std::vector<Rank> present_;
+  Place radix_;
+  int levels_ = 0;
+  std::vector<std::vector<Forest>> forests_;  // by level and block
+  mutable std::map<std::tuple<std::int64_t, int, Place>, std::vector<Piece>> pieces_;
+};
+
+}  // namespace teletensor::collective

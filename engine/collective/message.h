@@ -1,0 +1,124 @@
+// Message: what one place of a group tells another; Action: what a participant asks of its owner.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/collective/vote.h"
+
+namespace teletensor::collective {
+
+// Contents that the owner of a participant keeps for it.
+struct Buffer {
+  enum class Kind : std::uint8_t {
+    kOperand,  // of rank `index` in `number`
+    kResult,   // of rank `index` in `number`
+    kStaging,  // made and freed by actions
+    kSent,     // operand of a send, result of a receive: `index` is the deposit's token
+    kReceived,
+  };
+  Number number = 0;
+  Kind kind = Kind::kOperand;
+  std::uint64_t index = 0;
+  friend auto operator<=>(const Buffer&, const Buffer&) = default;
+};
+
+struct Slice {
+  Buffer buffer;
+  std::int64_t offset = 0, bytes = 0;
+};
+
+// The next numbers travel between daemons: never renumber.
+enum class Kind : std::uint8_t {
+  kVote = 1,      // number (kAnnounce, kExplain) or generation, level, vote
+  kPartial = 2,   // number, level, range: sums of the sender's block, node after node
+  kFinal = 3,     // number, range, from, to: elements of the result (all_gather: from, to unused)
+  kCredit = 4,    // number, level, range.end: segments that the receiver may have sent by now
+  kProgress = 5,  // nothing but `done`
+  kEnd = 6,       // the epoch ends: code, text, from (rank), number
+  kQuery = 7,     // number: whom do you wait for?
+  kState = 8,     // number, claims: rank and what it does
+  kOffer = 9,     // point to point: from, to, tag, number (order), vote: one claim, or a failure
+  kAccept = 10,   // from, to, tag, number
+  kData = 11,     // from, to, tag, number, range
+  kDone = 12,     // from, to, tag, number, vote: a failure
+};
+
+enum class Purpose : std::uint8_t {
+  kAnnounce = 1,  // of a number: "we are here, with this call"
+  kExplain = 2,   // texts of a number that fails
+  kHold = 3,      // of a generation: the highest number announced by anybody is the cut
+  kRest = 4,      // all up to the cut have run here
+  kRelease = 5,   // go on
+};
+
+struct Message {
+  Kind kind = Kind::kProgress;
+  Purpose purpose = Purpose::kAnnounce;
+  std::uint8_t level = 0;
+  Number number = 0;
+  Number done = 0;  // the sender has finished all up to this one
+  Range range;
+  Rank from = kNoRank, to = kNoRank;
+  std::int64_t tag = 0;
+  Vote vote;
+  std::int64_t payload = 0;  // bytes that follow
+
+  // Header of the link, 48 bytes, and texts.
+  std::int64_t header_bytes() const {
+    std::size_t bytes = 48 + vote.failure.size();
+    for (const Claim& claim : vote.claims) bytes += 16 + claim.text.size();
+    return static_cast<std::int64_t>(bytes);
+  }
+};
+
+// Additions on equal ranges of several sources. Exact order: every addition, then every output.
+struct Job {
+  struct Source {
+    Slice at;
+    bool accumulated = false;  // in the accumulating dtype, else in the operand's
+  };
+  struct Output {
+    std::uint32_t slot = 0;
+    std::vector<Slice> to;      // the same to each
+    bool accumulated = false;   // stays a partial sum, else: rounded to the operand's dtype
+    std::uint32_t divisor = 1;  // AVG, before rounding
+  };
+  std::uint64_t id = 0;
+  core::DType dtype = core::DType::kF32;
+  Reduction reduction = Reduction::kSum;
+  std::int64_t elements = 0;
+  std::vector<Source> sources;
+  std::vector<Addition> additions;
+  std::vector<Output> outputs;
+};
+
+struct Action {
+  enum class Kind : std::uint8_t {
+    kSend,      // message with the contents of slices to a place, in order
+    kReserve,   // make staging
+    kFree,      // of staging; a job or a message under way keeps what it names
+    kReduce,    // run the job, then call reduced(job.id)
+    kComplete,  // number, rank (or token): the result stands, or status says why not
+    kRetire,    // operands and results of `number` are needed by nobody any more
+    kRunTo,     // streams run on until `number` has been deposited, and stop behind it
+    kAtRest,    // all ranks of the group stand behind `number`: image() may be taken
+    kGoOn,      // streams are free again
+    kEnded,     // the epoch is over: status
+  };
+  Kind kind = Kind::kSend;
+  Place to = 0;
+  Message message;
+  std::vector<Slice> slices;
+  Buffer buffer;
+  std::int64_t bytes = 0;
+  Job job;
+  Number number = 0;
+  Rank rank = kNoRank;
+  std::uint64_t token = 0;
+  core::Status status;
+  bool interrupted = false;  // kAtRest: what was deposited behind the cut has been dropped
+};
+
+}  // namespace teletensor::collective

@@ -1,0 +1,76 @@
+// Outbox: the actions of a participant, and what rides on every message.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "engine/collective/message.h"
+
+namespace teletensor::collective {
+
+// Sizes, in bytes unless said otherwise. Equal on all daemons of a group.
+struct Limits {
+  std::int64_t whole = 16 << 10;     // operands up to this are not scattered
+  std::int64_t eager = 8 << 10;      // partial sums up to this do not wait for the vote
+  std::int64_t segment = 256 << 10;  // of results
+  std::int64_t window = 1 << 20;     // staging for one peer, at most
+  std::int64_t staging = 16 << 20;   // staging for all peers
+  Number ahead = 64;                 // numbers announced and not finished
+  Number active = 2;                 // numbers whose partial sums may be on their way
+};
+
+class Outbox {
+ public:
+  explicit Outbox(Place places) : told_(places, 0), heard_(places, 0) {}
+
+  void send(Place to, Message message, std::vector<Slice> slices = {}) {
+    message.done = told_[to] = done;
+    for (const Slice& slice : slices) message.payload += slice.bytes;
+    Action action;
+    action.to = to;
+    action.message = std::move(message);
+    action.slices = std::move(slices);
+    actions_.push_back(std::move(action));
+  }
+  void reserve(const Buffer& buffer, std::int64_t bytes) {
+    Action action;
+    action.kind = Action::Kind::kReserve;
+    action.buffer = buffer;
+    action.bytes = bytes;
+    actions_.push_back(std::move(action));
+  }
+  void free(const Buffer& buffer) {
+    Action action;
+    action.kind = Action::Kind::kFree;
+    action.buffer = buffer;
+    actions_.push_back(std::move(action));
+  }
+  std::uint64_t reduce(Job job) {
+    Action action;
+    action.kind = Action::Kind::kReduce;
+    action.job = std::move(job);
+    action.job.id = ++jobs_;
+    actions_.push_back(std::move(action));
+    return jobs_;
+  }
+  void push(Action action) { actions_.push_back(std::move(action)); }
+  std::vector<Action> take() { return std::exchange(actions_, {}); }
+
+  // `done` of the own place; what a place has been told of it; what it has said of its own.
+  Number done = 0;
+  Number told(Place place) const { return told_[place]; }
+  Number heard(Place place) const { return heard_[place]; }
+  // True where that is news.
+  bool hear(Place place, Number number) {
+    return number > heard_[place] && (heard_[place] = number, true);
+  }
+
+ private:
+  std::vector<Number> told_, heard_;
+  std::vector<Action> actions_;
+  std::uint64_t jobs_ = 0;
+};
+
+}  // namespace teletensor::collective

@@ -1,0 +1,131 @@
+// The part of Participant that brings it to rest.
+#include "engine/collective/participant.h"
+
+namespace teletensor::collective {
+
+void Participant::wish(bool interrupt) {
+  if (ended_) return;
+  if (interrupt) {
+    cut_.interrupt = true;  // of a generation that all hear of before they are at rest
+  } else {
+    cut_.wish = true;
+    if (cut_.at_rest() && !cut_.current().release.started()) tell_rest(false);
+  }
+  advance();
+}
+
+void Participant::resume() {
+  cut_.wish = false;
+  if (!ended_) advance();
+}
+
+void Participant::advance_cut() {
+  Cut::Generation& now = cut_.current();
+  // A place that has released this generation begins another one when this one is over.
+  if (!cut_.holding() && (cut_.wish || cut_.interrupt || now.hold.heard())) {
+    cut_.hold(announced_);
+    point_to_point_.hold(true);
+  }
+  if (!cut_.holding()) return;
+  send_votes(Purpose::kHold, cut_.generation(), now.hold);
+  if (!now.hold.complete(spread_)) return;
+  if (!cut_.number()) {
+    cut_.know(now.hold.result().announced);
+    Action action;
+    action.kind = Action::Kind::kRunTo;
+    action.number = *cut_.number();
+    out_.push(std::move(action));
+    return advance();
+  }
+  if (!now.rest.started() && out_.done >= *cut_.number() && point_to_point_.at_rest()) {
+    now.rest.start({});
+  }
+  send_votes(Purpose::kRest, cut_.generation(), now.rest);
+  if (!now.rest.complete(spread_)) return;
+  if (!cut_.at_rest()) {
+    cut_.rest();
+    everywhere_ = *cut_.number();
+    retire();
+    drop_behind_cut();
+  }
+  if (!cut_.wish && !now.release.started()) now.release.start({});
+  send_votes(Purpose::kRelease, cut_.generation(), now.release);
+  if (!now.release.complete(spread_)) return;
+  cut_.go_on();
+  point_to_point_.hold(false);
+  Action action;
+  action.kind = Action::Kind::kGoOn;
+  out_.push(std::move(action));
+  advance();
+}
+
+// At rest. After an interrupt nothing is left of what was deposited and not announced.
+void Participant::drop_behind_cut() {
+  const bool interrupted = cut_.current().hold.result().interrupted;
+  if (interrupted) {
+    for (auto& [number, slot] : slots_) {
+      complete(number, slot, {core::Code::kCancelled, "interrupted"});
+    }
+    slots_.clear();
+  }
+  tell_rest(interrupted);
+}
+
+void Participant::tell_rest(bool interrupted) {
+  Action action;
+  action.kind = Action::Kind::kAtRest;
+  action.number = *cut_.number();
+  action.interrupted = interrupted;
+  out_.push(std::move(action));
+}
+
+void Participant::held_too_long() {
+  if (ended_ || !held()) return;
+  const Cut::Generation& now = cut_.current();
+  const Fold& fold = !now.hold.complete(spread_)   ? now.hold
+                     : !now.rest.complete(spread_) ? now.rest
+                                                   : now.release;
+  std::string text = "group \"" + name_ + "\": held for too long, waits for";
+  for (const Place place : fold.missing(spread_)) {
+    text += " rank " + std::to_string(group_.ranks_of(place).front());
+  }
+  end(core::Code::kDeadlineExceeded, text, std::nullopt);
+}
+
+void Participant::restarted(Place place) {
+  if (ended_) {
+    Message message;
+    message.kind = Kind::kEnd;
+    message.vote.code = ended_->code();
+    message.vote.failure = ended_->message();
+    return out_.send(place, std::move(message));
+  }
+  point_to_point_.restarted(place);
+  const auto again = [&](Purpose purpose, Number generation, const Fold& fold) {
+    for (int level = 0; level < fold.told(); ++level) {
+      for (const Place to : spread_.levels[static_cast<std::size_t>(level)].to) {
+        if (to != place) continue;
+        Message message;
+        message.kind = Kind::kVote;
+        message.purpose = purpose;
+        message.level = static_cast<std::uint8_t>(level);
+        message.number = generation;
+        message.vote = fold.at(level);
+        out_.send(to, std::move(message));
+      }
+    }
+  };
+  if (const Cut::Generation* previous = cut_.previous()) {
+    again(Purpose::kRelease, cut_.generation() - 1, previous->release);
+  }
+  again(Purpose::kHold, cut_.generation(), cut_.current().hold);
+  again(Purpose::kRest, cut_.generation(), cut_.current().rest);
+  again(Purpose::kRelease, cut_.generation(), cut_.current().release);
+  advance();
+}
+
+Participant::Image Participant::image() const {
+  return {*cut_.number(), cut_.generation(), point_to_point_.image()};
+}
+
+}  // namespace teletensor::collective

@@ -1,0 +1,325 @@
+#include "engine/collective/point_to_point.h"
+
+#include <algorithm>
+
+namespace teletensor::collective {
+namespace {
+
+std::int64_t item_of(const Call& call) {
+  return static_cast<std::int64_t>(core::size_of(call.dtype));
+}
+
+// What both sides of a transfer must agree on.
+std::uint64_t contents_of(const Call& call) {
+  Call same;
+  same.op = Op::kBroadcast;
+  same.dtype = call.dtype;
+  same.count = call.count;
+  return fingerprint(same);
+}
+
+core::Status violation(const char* what) {
+  return core::invalid(std::string("collective: a peer sends ") + what);
+}
+
+core::Status status_of(const Failed& failed) {
+  return failed.code == core::Code::kOk ? core::Status() : core::Status(failed.code, failed.text);
+}
+
+}  // namespace
+
+void PointToPoint::deposit(Rank rank, std::uint64_t token, Call call, Failed failed) {
+  if (call.op == Op::kSend) {
+    const Key key{rank, call.peer, call.tag};
+    std::map<Number, Send>& queue = sends_[key];
+    const Number order = queue.empty() ? image_.sent[key] + 1 : queue.rbegin()->first + 1;
+    queue[order] = {token, std::move(call), std::move(failed), false, false};
+    offer();
+  } else {
+    receives_.push_back({token, rank, std::move(call), std::move(failed), false, {}, 0, 0});
+    match();
+  }
+  deliver_own();
+}
+
+void PointToPoint::tell(const Key& key, Number order, Kind kind, Rank to, const Failed& failed) {
+  Message message;
+  message.kind = kind;
+  message.number = order;
+  message.from = key.from;
+  message.to = key.to;
+  message.tag = key.tag;
+  message.vote.code = failed.code;
+  message.vote.failure = failed.text;
+  if (group_.place_of(to) == place_) {
+    own_.push_back(std::move(message));
+  } else {
+    out_.send(group_.place_of(to), std::move(message));
+  }
+}
+
+void PointToPoint::offer() {
+  if (held_) return;
+  for (auto& [key, queue] : sends_) {
+    for (auto& [order, send] : queue) {
+      if (send.offered) continue;
+      if (order > image_.sent[key] + limits_.ahead) break;
+      send.offered = true;
+      Message message;
+      message.kind = Kind::kOffer;
+      message.number = order;
+      message.from = key.from;
+      message.to = key.to;
+      message.tag = key.tag;
+      message.vote.claims = {{key.from, contents_of(send.call), 1, describe(send.call)}};
+      message.vote.code = send.failed.code;
+      message.vote.failure = send.failed.text;
+      if (group_.place_of(key.to) == place_) {
+        own_.push_back(std::move(message));
+      } else {
+        out_.send(group_.place_of(key.to), std::move(message));
+      }
+    }
+  }
+}
+
+void PointToPoint::match() {
+  if (held_) return;
+  for (auto at = receives_.begin(); at != receives_.end();) {
+    Receive& receive = *at++;
+    if (receive.accepted) continue;
+    // Of each key the next offer only; of several, the one that came first.
+    std::map<Number, Offer>* best = nullptr;
+    for (auto& [key, queue] : offers_) {
+      const bool from = receive.call.peer == kNoRank || receive.call.peer == key.from;
+      if (!from || key.to != receive.rank || key.tag != receive.call.tag || queue.empty()) continue;
+      if (best == nullptr || queue.begin()->second.arrival < best->begin()->second.arrival) {
+        best = &queue;
+      }
+    }
+    if (best == nullptr) continue;
+    const Message offer = best->begin()->second.message;
+    best->erase(best->begin());
+    accept(receive, offer);
+  }
+}
+
+void PointToPoint::accept(Receive& receive, const Message& offer) {
+  receive.key = {offer.from, offer.to, offer.tag};
+  receive.order = offer.number;
+  receive.accepted = true;
+  receive.missing = receive.call.count;
+  const Claim& claim = offer.vote.claims.front();
+  Failed failed = receive.failed;
+  if (claim.fingerprint != contents_of(receive.call)) {
+    failed = {core::Code::kInvalidArgument, "rank " + std::to_string(offer.from) + " is in " +
+                                                claim.text + ", rank " + std::to_string(offer.to) +
+                                                " in " + describe(receive.call)};
+  } else if (offer.vote.code != core::Code::kOk) {
+    failed = {offer.vote.code, "rank " + std::to_string(offer.from) + ": " + offer.vote.failure};
+  } else if (failed.code != core::Code::kOk) {
+    failed.text = "rank " + std::to_string(offer.to) + ": " + failed.text;
+  }
+  if (failed.code != core::Code::kOk || receive.missing == 0) return finish(receive, failed);
+  tell(receive.key, receive.order, Kind::kAccept, offer.from);
+}
+
+void PointToPoint::finish(Receive& receive, const Failed& failed) {
+  const Key key = receive.key;
+  const Number order = receive.order;
+  image_.received[key] = order;
+  if (failed.code != core::Code::kOk) image_.failures[{key, order}] = failed;
+  // A sender offers no more than `ahead` that it has not seen done.
+  if (order > limits_.ahead) image_.failures.erase({key, order - limits_.ahead});
+  complete(receive.token, status_of(failed));
+  receives_.remove_if([&](const Receive& r) { return &r == &receive; });
+  tell(key, order, Kind::kDone, key.from, failed);
+}
+
+void PointToPoint::complete(std::uint64_t token, const core::Status& status) {
+  Action action;
+  action.kind = Action::Kind::kComplete;
+  action.token = token;
+  action.status = status;
+  out_.push(std::move(action));
+}
+
+PointToPoint::Receive* PointToPoint::find(const Key& key, Number order) {
+  for (Receive& receive : receives_) {
+    if (receive.accepted && receive.key == key && receive.order == order) return &receive;
+  }
+  return nullptr;
+}
+
+void PointToPoint::transfer(const Key& key, Number order, Send& send) {
+  send.accepted = true;
+  const std::int64_t item = item_of(send.call);
+  const Buffer from{0, Buffer::Kind::kSent, send.token};
+  if (group_.place_of(key.to) == place_) {
+    Job job;
+    job.dtype = send.call.dtype;
+    job.elements = send.call.count;
+    job.sources = {{{from, 0, send.call.count * item}, false}};
+    const Buffer to{0, Buffer::Kind::kReceived, find(key, order)->token};
+    job.outputs = {{0, {{to, 0, send.call.count * item}}, false, 1}};
+    copies_[out_.reduce(std::move(job))] = {key, order};
+    return;
+  }
+  const std::int64_t grain = std::max<std::int64_t>(1, limits_.segment / item);
+  for (std::int64_t at = 0; at < send.call.count; at += grain) {
+    Message message;
+    message.kind = Kind::kData;
+    message.number = order;
+    message.from = key.from;
+    message.to = key.to;
+    message.tag = key.tag;
+    message.range = {at, std::min(at + grain, send.call.count)};
+    const Slice slice{from, at * item, message.range.size() * item};
+    out_.send(group_.place_of(key.to), std::move(message), {slice});
+  }
+}
+
+bool PointToPoint::reduced(std::uint64_t job) {
+  const auto found = copies_.find(job);
+  if (found == copies_.end()) return false;
+  const auto [key, order] = found->second;
+  copies_.erase(found);
+  finish(*find(key, order), {});
+  deliver_own();
+  return true;
+}
+
+core::Result<Slice> PointToPoint::expect(Place from, const Message& message) const {
+  for (const Receive& receive : receives_) {
+    if (!receive.accepted || receive.key != Key{message.from, message.to, message.tag} ||
+        receive.order != message.number) {
+      continue;
+    }
+    const std::int64_t item = item_of(receive.call), at = receive.call.count - receive.missing;
+    if (group_.place_of(message.from) != from || message.range.begin != at ||
+        message.range.size() <= 0 || message.range.size() > receive.missing ||
+        message.payload != message.range.size() * item) {
+      break;
+    }
+    return Slice{{0, Buffer::Kind::kReceived, receive.token}, at * item, message.payload};
+  }
+  return violation("data that no receive waits for");
+}
+
+core::Status PointToPoint::receive(Place from, const Message& message) {
+  const core::Status status = deliver(from, message);
+  deliver_own();
+  return status;
+}
+
+void PointToPoint::deliver_own() {
+  while (!own_.empty()) {
+    const Message message = std::move(own_.front());
+    own_.erase(own_.begin());
+    const core::Status status = deliver(place_, message);
+    if (!status.ok()) return;
+  }
+}
+
+core::Status PointToPoint::deliver(Place from, const Message& message) {
+  const Key key{message.from, message.to, message.tag};
+  if (!group_.has(key.from) || !group_.has(key.to)) return violation("an unknown rank");
+  const bool sender = message.kind == Kind::kOffer || message.kind == Kind::kData;
+  if (group_.place_of(sender ? key.from : key.to) != from ||
+      group_.place_of(sender ? key.to : key.from) != place_) {
+    return violation("what another rank should send");
+  }
+  if (message.kind == Kind::kOffer) {
+    if (message.vote.claims.size() != 1) return violation("an offer without a call");
+    if (message.number <= image_.received[key]) {  // its sender restarted, and did not hear of it
+      const auto failure = image_.failures.find({key, message.number});
+      tell(key, message.number, Kind::kDone, key.from,
+           failure == image_.failures.end() ? Failed{} : failure->second);
+      return {};
+    }
+    if (message.number > image_.received[key] + limits_.ahead) return violation("too many offers");
+    if (find(key, message.number) != nullptr) return violation("an offer twice");
+    offers_[key][message.number] = {message, ++arrivals_};
+    match();
+    return {};
+  }
+  if (message.kind == Kind::kData) {
+    Receive& receive = *find(key, message.number);  // expect() has found it
+    receive.missing -= message.range.size();
+    if (receive.missing == 0) finish(receive, {});
+    return {};
+  }
+  const auto queue = sends_.find(key);
+  const auto send = queue == sends_.end() ? std::map<Number, Send>::iterator()
+                                          : queue->second.find(message.number);
+  if (queue == sends_.end() || send == queue->second.end() || !send->second.offered) {
+    return violation("an answer to nothing");
+  }
+  if (message.kind == Kind::kAccept) {
+    if (send->second.accepted) return violation("an answer twice");
+    transfer(key, message.number, send->second);
+    return {};
+  }
+  complete(send->second.token, status_of({message.vote.code, message.vote.failure}));
+  image_.sent[key] = message.number;
+  queue->second.erase(send);
+  offer();
+  return {};
+}
+
+void PointToPoint::hold(bool held) {
+  held_ = held;
+  offer();
+  match();
+  deliver_own();
+}
+
+bool PointToPoint::at_rest() const {
+  const auto sending = [](const auto& entry) { return entry.second.accepted; };
+  return std::none_of(receives_.begin(), receives_.end(),
+                      [](const Receive& r) { return r.accepted; }) &&
+         std::none_of(sends_.begin(), sends_.end(), [&](const auto& queue) {
+           return std::any_of(queue.second.begin(), queue.second.end(), sending);
+         });
+}
+
+void PointToPoint::restarted(Place place) {
+  for (auto& [key, queue] : sends_) {
+    if (group_.place_of(key.to) != place) continue;
+    for (auto& [order, send] : queue) send.offered = false;
+  }
+  // Its own offers come again.
+  std::erase_if(offers_, [&](const auto& o) { return group_.place_of(o.first.from) == place; });
+  offer();
+}
+
+void PointToPoint::end(const core::Status& status) {
+  for (const auto& [key, queue] : sends_) {
+    for (const auto& [order, send] : queue) complete(send.token, status);
+  }
+  for (const Receive& receive : receives_) complete(receive.token, status);
+  sends_.clear();
+  receives_.clear();
+  offers_.clear();
+  copies_.clear();
+}
+
+std::string PointToPoint::waiting(std::uint64_t token) const {
+  for (const auto& [key, queue] : sends_) {
+    for (const auto& [order, send] : queue) {
+      if (send.token == token) {
+        return describe(send.call) + ": rank " + std::to_string(key.to) + " does not receive";
+      }
+    }
+  }
+  for (const Receive& receive : receives_) {
+    if (receive.token != token) continue;
+    const std::string who = receive.call.peer == kNoRank
+                                ? "no rank sends"
+                                : "rank " + std::to_string(receive.call.peer) + " does not send";
+    return describe(receive.call) + ": " + who;
+  }
+  return {};
+}
+
+}  // namespace teletensor::collective

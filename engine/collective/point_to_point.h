@@ -1,0 +1,106 @@
+// PointToPoint: sends and receives of the ranks of one place.
+//
+// Sends from one rank to another with one tag are numbered, and received in that order. The sender
+// offers, the receiver accepts into its result's memory, the data goes, the receiver says done, and
+// only then is the send complete: so both have the same outcome, and a daemon that restarted may
+// offer again what it has not seen complete.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "engine/collective/exchange.h"
+
+namespace teletensor::collective {
+
+// Why a rank cannot take part.
+struct Failed {
+  core::Code code = core::Code::kOk;
+  std::string text;
+};
+
+class PointToPoint {
+ public:
+  struct Key {
+    Rank from = 0, to = 0;
+    std::int64_t tag = 0;
+    friend auto operator<=>(const Key&, const Key&) = default;
+  };
+  // What a restart must not forget: of each key how many sends have been sent and received, and
+  // which of the last ones failed.
+  struct Image {
+    std::map<Key, Number> sent, received;
+    std::map<std::pair<Key, Number>, Failed> failures;
+  };
+
+  PointToPoint(const Group& group, Place place, const Limits& limits, Outbox& out, Image image)
+      : group_(group), place_(place), limits_(limits), out_(out), image_(std::move(image)) {}
+
+  // call.op is kSend or kRecv; `token` names the deposit, its buffer and its completion.
+  void deposit(Rank rank, std::uint64_t token, Call call, Failed failed);
+  core::Result<Slice> expect(Place from, const Message& message) const;
+  core::Status receive(Place from, const Message& message);
+  bool reduced(std::uint64_t job);
+  // While held no transfer begins.
+  void hold(bool held);
+  // No transfer is under way.
+  bool at_rest() const;
+  void restarted(Place place);
+  void end(const core::Status& status);
+  // A deposit that is not complete, in words; empty where there is none.
+  std::string waiting(std::uint64_t token) const;
+  const Image& image() const { return image_; }
+
+ private:
+  struct Send {
+    std::uint64_t token = 0;
+    Call call;
+    Failed failed;
+    bool offered = false, accepted = false;
+  };
+  struct Receive {
+    std::uint64_t token = 0;
+    Rank rank = 0;
+    Call call;
+    Failed failed;
+    bool accepted = false;
+    Key key;
+    Number order = 0;
+    std::int64_t missing = 0;
+  };
+  struct Offer {
+    Message message;
+    std::uint64_t arrival = 0;
+  };
+
+  void offer();
+  void match();
+  void accept(Receive& receive, const Message& offer);
+  void finish(Receive& receive, const Failed& failed);
+  void transfer(const Key& key, Number order, Send& send);
+  void complete(std::uint64_t token, const core::Status& status);
+  void tell(const Key& key, Number order, Kind kind, Rank to, const Failed& failed = {});
+  core::Status deliver(Place from, const Message& message);
+  void deliver_own();
+  Receive* find(const Key& key, Number order);
+
+  const Group& group_;
+  const Place place_;
+  const Limits& limits_;
+  Outbox& out_;
+  Image image_;
+  bool held_ = false;
+  std::map<Key, std::map<Number, Send>> sends_;
+  std::list<Receive> receives_;                    // in the order of their deposits
+  std::map<Key, std::map<Number, Offer>> offers_;  // not accepted yet
+  std::map<std::uint64_t, std::pair<Key, Number>> copies_;
+  std::vector<Message> own_;  // to ranks of this place
+  std::uint64_t arrivals_ = 0;
+};
+
+}  // namespace teletensor::collective

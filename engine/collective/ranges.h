@@ -1,0 +1,62 @@
+// Ranges: which elements are there. Region: some ranges laid out one after the other.
+#pragma once
+
+#include <algorithm>
+#include <map>
+#include <vector>
+
+#include "engine/collective/group.h"
+
+namespace teletensor::collective {
+
+class Ranges {
+ public:
+  bool covers(Range range) const {
+    if (range.size() == 0) return true;
+    const auto after = ends_.upper_bound(range.begin);
+    return after != ends_.begin() && std::prev(after)->second >= range.end;
+  }
+  // False, and nothing happens, where some of it is there already.
+  bool add(Range range) {
+    if (range.size() == 0) return true;
+    auto after = ends_.lower_bound(range.begin);
+    if (after != ends_.end() && after->first < range.end) return false;
+    if (after != ends_.begin() && std::prev(after)->second > range.begin) return false;
+    if (after != ends_.end() && after->first == range.end) {
+      range.end = after->second;
+      after = ends_.erase(after);
+    }
+    if (after != ends_.begin() && std::prev(after)->second == range.begin) {
+      std::prev(after)->second = range.end;
+    } else {
+      ends_[range.begin] = range.end;
+    }
+    return true;
+  }
+
+ private:
+  std::map<std::int64_t, std::int64_t> ends_;  // begin -> end, none touching
+};
+
+class Region {
+ public:
+  void add(Range range) {
+    ranges_.push_back(range);
+    starts_.push_back(size_);
+    size_ += range.size();
+  }
+  std::int64_t size() const { return size_; }
+  // Elements before `at`. Precondition: a range has it.
+  std::int64_t place_of(std::int64_t at) const {
+    std::size_t i = 0;
+    while (!(ranges_[i].begin <= at && at < ranges_[i].end)) ++i;
+    return starts_[i] + at - ranges_[i].begin;
+  }
+
+ private:
+  std::vector<Range> ranges_;
+  std::vector<std::int64_t> starts_;
+  std::int64_t size_ = 0;
+};
+
+}  // namespace teletensor::collective

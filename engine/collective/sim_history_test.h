@@ -1,0 +1,44 @@
+// Histories: random programs of a group's ranks with things that go wrong, and what must hold.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/collective/sim_world_test.h"
+
+namespace teletensor::collective::sim {
+
+// Sizes small enough that a few hundred bytes go through every path.
+Limits small_limits();
+// Ranks 0 to ranks - 1, `each` neighbours on a daemon.
+std::vector<std::vector<Rank>> in_order(Rank ranks, Rank each);
+// A collective of all ranks with random operands, appended to every program.
+void add_collective(Plan& plan, Number number, const Call& call, Dice& dice);
+Call random_call(Rank ranks, const std::vector<Rank>& present, std::int64_t largest, Dice& dice);
+
+class History {
+ public:
+  explicit History(std::uint64_t seed);
+  // What was wrong: nothing, in a machine that works.
+  std::vector<std::string> run();
+  const World& world() const { return *world_; }
+
+ private:
+  void place_ranks(Dice& dice);
+  void write_programs(Dice& dice);
+  void add_transfers(Dice& dice);
+  void break_calls(Dice& dice);
+  void break_world(Dice& dice);
+
+  Plan plan_;
+  std::vector<Rank> present_;
+  std::unique_ptr<World> world_;
+  std::set<Rank> lethal_;  // ranks that stop or are killed
+};
+
+// Checks all that must hold of a world that has come to its end. lethal: ranks because of which the
+// epoch may end.
+std::vector<std::string> check(const World& world, const std::set<Rank>& lethal);
+
+}  // namespace teletensor::collective::sim

@@ -1,0 +1,159 @@
+// World: daemons of one group in virtual time, over a network that delays, cuts and forgets.
+//
+// A daemon is a Participant and its Links, with buffers of real bytes. The world is deterministic:
+// one seed, one history.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <queue>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "engine/collective/link.h"
+#include "engine/collective/participant.h"
+#include "engine/collective/sim_arithmetic_test.h"
+
+namespace teletensor::collective::sim {
+
+using Time = std::int64_t;  // microseconds
+
+class Dice {
+ public:
+  explicit Dice(std::uint64_t seed) : engine_(seed) {}
+  std::int64_t below(std::int64_t n) {
+    return static_cast<std::int64_t>(engine_() % static_cast<std::uint64_t>(n));
+  }
+  bool chance(int percent) { return below(100) < percent; }
+
+ private:
+  std::mt19937_64 engine_;
+};
+
+// One thing that a rank does. A collective has a number, a transfer between two ranks has none.
+struct Step {
+  Number number = 0;
+  Call call;
+  Failed failed;
+  Bytes operand;
+  std::size_t result_bytes = 0;
+  enum class State { kWaiting, kDeposited, kComplete } state = State::kWaiting;
+  std::uint64_t token = 0;
+  Time since = 0, took = 0;
+  core::Status status;
+  Bytes result;
+};
+
+struct Plan {
+  Rank ranks = 0;
+  std::vector<std::vector<Rank>> ranks_of;
+  Place radix = 0;
+  Limits limits;
+  Time delay = 200;     // at most, of a frame
+  Time thinking = 300;  // at most, of a rank between two steps
+  Time deadline = 2000000;
+  Time cut_every = 0;                       // connections are cut, at random places; 0: never
+  std::size_t outstanding = 4;              // collectives that a rank does not wait for
+  std::map<Rank, std::size_t> stops;        // a rank that stops before its how-manieth step
+  std::vector<std::vector<Step>> programs;  // by rank
+};
+
+struct Traffic {
+  std::int64_t messages = 0, with_data = 0, headers = 0, payload = 0, resent = 0;
+};
+
+class World {
+ public:
+  World(Plan plan, std::uint64_t seed);
+  // Until nothing happens any more. False: more than a limit of events.
+  bool run();
+
+  // Things that go wrong, at a time.
+  void at(Time time, std::function<void()> event) {
+    events_.push({time, ++order_, std::move(event)});
+  }
+  void kill(Place place);   // nobody restarts it; some others notice
+  void drain(Place place);  // and restarts from its image
+  void interrupt(Place place);
+
+  const Group& group() const { return group_; }
+  const std::vector<Step>& program(Rank rank) const { return programs_[rank]; }
+  bool alive(Place place) const { return nodes_[place].participant != nullptr; }
+  std::optional<core::Status> ended(Place place) const { return nodes_[place].ended; }
+  // What must not be: the first few, in words.
+  std::vector<std::string> wrong;
+  Traffic traffic;
+  Time now = 0;
+  std::int64_t events = 0, cuts = 0, restarts = 0, interrupts = 0;
+  std::int64_t staging_peak = 0, flight_peak = 0;
+  std::vector<std::string> left_over() const;  // buffers that should be gone
+
+ private:
+  using Memory = std::shared_ptr<Bytes>;
+  struct Node {
+    std::unique_ptr<Participant> participant;
+    std::uint64_t incarnation = 0;
+    std::map<Place, Link> links;
+    std::map<Buffer, Memory> buffers;
+    std::map<std::uint64_t, std::pair<Rank, std::size_t>> tokens;
+    std::optional<core::Status> ended;
+    std::int64_t staging = 0;
+    Time speed = 1;
+    bool draining = false, interrupting = false;
+    std::optional<Number> run_to;
+  };
+  struct Connection {
+    std::uint64_t number = 0;  // odd: stands
+    Time last[2] = {0, 0};     // arrival, of each direction
+    bool opening = false;
+  };
+  struct Event {
+    Time time;
+    std::uint64_t order;
+    std::function<void()> run;
+    bool operator<(const Event& other) const {
+      return std::pair(time, order) > std::pair(other.time, other.order);
+    }
+  };
+
+  void boot(Place place, Participant::Image image);
+  void stop(Place place);
+  void settle(Place place);
+  void act(Place place, Action action);
+  void send(Place place, Action action);
+  void reserve(Node& node, const Action& action);
+  void complete(Place place, const Action& action);
+  void rest(Place place, const Action& action);
+  void notice(Place other, Place place, int times);
+  void think(Rank rank);
+  void step(Rank rank);
+  void deposit(Rank rank, std::size_t index);
+  void watch(Rank rank, std::size_t index, std::uint64_t token, Time half);
+  Link& link(Place from, Place to);
+  void open(Place a, Place b);
+  void cut(Place a, Place b);
+  void cut_some();
+  void flush(Place from, Place to);
+  void transmit(Place from, Place to, const Link::Frame& frame);
+  void arrive(Place from, Place to, const Link::Frame& frame, const Bytes& payload);
+  void forget(Place place, bool all);
+  void complain(const std::string& what);
+  Connection& connection(Place a, Place b) {
+    return connections_[{std::min(a, b), std::max(a, b)}];
+  }
+
+  const Plan plan_;
+  Dice dice_;
+  Group group_;
+  std::vector<Node> nodes_;
+  std::map<std::pair<Place, Place>, Connection> connections_;
+  std::vector<std::vector<Step>> programs_;
+  std::priority_queue<Event> events_;
+  std::uint64_t order_ = 0, tokens_ = 0, incarnations_ = 0;
+};
+
+}  // namespace teletensor::collective::sim
