@@ -54,7 +54,7 @@ Bytes random_operand(core::DType dtype, std::int64_t elements, Dice& dice) {
     using Sum = decltype(element.read(nullptr, true));
     for (std::size_t i = 0; i < static_cast<std::size_t>(elements); ++i) {
       const double value = std::ldexp(static_cast<double>(dice.below(2001) - 1000),
-                                      static_cast<int>(dice.below(14)) - 10);
+                                      static_cast<int>(dice.below(31)) - 24);
       element.write(bytes.data() + i * core::size_of(dtype), static_cast<Sum>(value), false);
     }
   });

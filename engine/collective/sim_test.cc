@@ -68,7 +68,7 @@ TEST(Simulator, Histories) {
 
 // What one all_reduce costs, and that it is right, with as many ranks on one daemon each.
 TEST(Simulator, Scale) {
-  std::vector<Rank> sizes = {2, 8, 64, 256, 1024};
+  std::vector<Rank> sizes = {2, 8, 64};
   if (const std::uint64_t more = setting("RANKS", 0)) sizes = {static_cast<Rank>(more)};
   for (const Rank ranks : sizes) {
     for (const std::int64_t count : {std::int64_t{1}, std::int64_t{1} << 13}) {
@@ -91,30 +91,6 @@ TEST(Simulator, Scale) {
       EXPECT_NEAR(static_cast<double>(t.payload) / places / bytes, 2 * (1 - 1 / places), tolerance);
     }
   }
-}
-
-TEST(Simulator, ThousandRanksInRandomOps) {
-  Plan plan = plan_of(1024, 1, 0);
-  plan.limits = small_limits();
-  plan.cut_every = 50;
-  plan.stops = {};
-  Dice dice(setting("SEED", 1));
-  std::vector<Rank> present(1024);
-  for (Rank rank = 0; rank < 1024; ++rank) present[rank] = rank;
-  Number number = 0;
-  for (const Op op : {Op::kAllReduce, Op::kBroadcast, Op::kAllGather, Op::kReduce, Op::kBarrier}) {
-    Call call = random_call(1024, present, 300, dice);
-    while (call.op != op) call = random_call(1024, present, 300, dice);
-    if (whole(op)) call.count = 40 + dice.below(100);
-    for (std::int64_t& size : call.counts) size = 1 + size % 2;
-    add_collective(plan, ++number, call, dice);
-  }
-  World world(plan, 1);
-  world.at(2000, [&] { world.drain(77); });
-  ASSERT_TRUE(world.run());
-  EXPECT_EQ(joined(check(world, {})), "");
-  EXPECT_GT(world.cuts, 10);
-  EXPECT_EQ(world.restarts, 1);
 }
 
 TEST(Simulator, StagingAndBytesInFlightAreBounded) {
