@@ -107,7 +107,7 @@ class Library:
 
     def __init__(self, module):
         self.m = module
-        self.options = {"force": True} if hasattr(module, "_C") else {}
+        self.options = {"force": True} if module.__name__ == "torch" else {}
 
     def dtype(self, name):
         return getattr(self.m, TORCH[name])

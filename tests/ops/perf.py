@@ -78,7 +78,7 @@ class Side:
         from arrays import TORCH
 
         self.clock = clock
-        self.m, self.names, self.is_torch = m, {}, hasattr(m, "_C")
+        self.m, self.names, self.is_torch = m, {}, m.__name__ == "torch"
         self.own = getattr(m, TORCH[dtype])
         self.cache = {}
         for name, array in arrays.items():

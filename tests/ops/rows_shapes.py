@@ -43,7 +43,7 @@ def diag_embed(x, offset=0, dim1=-2, dim2=-1):
 
 def require(m, x, condition):
     """PyTorch has it without a result."""
-    if hasattr(m, "_assert_async"):
+    if m.__name__ == "torch":
         m._assert_async(condition.all(), "it does not hold")
         return x.clone()
     return _core.ops["require"](x, condition, "it does not hold")
