@@ -1,5 +1,6 @@
-"""Utilities beside the tensor library: `utils.data`, `utils.checkpoint`, `utils.dlpack`."""
+"""Utilities beside the tensor library: data, checkpoints of activations, DLPack, a table of a model."""
 
 from . import checkpoint, data, dlpack
+from ._summary import summary
 
-__all__ = ["checkpoint", "data", "dlpack"]
+__all__ = ["checkpoint", "data", "dlpack", "summary"]
