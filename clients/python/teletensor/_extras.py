@@ -181,7 +181,7 @@ def set_float32_matmul_precision(precision: str) -> None:
 _threads = {"num_threads": os.cpu_count() or 1, "num_interop_threads": os.cpu_count() or 1}
 
 
-def _set_threads(name: str, count: int) -> None:
+def _set_threads(name: str, count: Any) -> None:
     if not isinstance(count, int) or isinstance(count, bool):
         raise RuntimeError(f"set_{name} expects an int, but got {type(count).__name__}")
     if count <= 0:
@@ -194,7 +194,8 @@ def get_num_threads() -> int:
     return _threads["num_threads"]
 
 
-def set_num_threads(num: int) -> None:
+# Of no kind that is checked before the call: for a wrong one PyTorch has a RuntimeError here.
+def set_num_threads(num: Any) -> None:
     """The number is kept: the daemon computes, and shares its lanes among all sessions."""
     _set_threads("num_threads", num)
 
@@ -204,7 +205,7 @@ def get_num_interop_threads() -> int:
     return _threads["num_interop_threads"]
 
 
-def set_num_interop_threads(num: int) -> None:
+def set_num_interop_threads(num: Any) -> None:
     """The number is kept, as set_num_threads's."""
     _set_threads("num_interop_threads", num)
 
