@@ -142,15 +142,19 @@ void Participant::advance() {
 void Participant::send_votes(Purpose purpose, Number number, Fold& fold) {
   for (const int level : fold.advance(spread_)) {
     for (const Place to : spread_.levels[static_cast<std::size_t>(level)].to) {
-      Message message;
-      message.kind = Kind::kVote;
-      message.purpose = purpose;
-      message.level = static_cast<std::uint8_t>(level);
-      message.number = number;
-      message.vote = fold.at(level);
-      out_.send(to, std::move(message));
+      send_vote(to, purpose, number, level, fold);
     }
   }
+}
+
+void Participant::send_vote(Place to, Purpose purpose, Number number, int level, const Fold& fold) {
+  Message message;
+  message.kind = Kind::kVote;
+  message.purpose = purpose;
+  message.level = static_cast<std::uint8_t>(level);
+  message.number = number;
+  message.vote = fold.at(level);
+  out_.send(to, std::move(message));
 }
 
 void Participant::announce(Number number, Slot& slot) {

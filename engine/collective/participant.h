@@ -112,6 +112,7 @@ class Participant {
   void retire();
   void tell_progress();
   void send_votes(Purpose purpose, Number number, Fold& fold);
+  void send_vote(Place to, Purpose purpose, Number number, int level, const Fold& fold);
 
   core::Status receive_vote(Place from, const Message& message);
   core::Status receive_data(Place from, const Message& message, const Slice& at);

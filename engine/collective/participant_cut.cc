@@ -104,14 +104,7 @@ void Participant::restarted(Place place) {
   const auto again = [&](Purpose purpose, Number generation, const Fold& fold) {
     for (int level = 0; level < fold.told(); ++level) {
       for (const Place to : spread_.levels[static_cast<std::size_t>(level)].to) {
-        if (to != place) continue;
-        Message message;
-        message.kind = Kind::kVote;
-        message.purpose = purpose;
-        message.level = static_cast<std::uint8_t>(level);
-        message.number = generation;
-        message.vote = fold.at(level);
-        out_.send(to, std::move(message));
+        if (to == place) send_vote(to, purpose, generation, level, fold);
       }
     }
   };

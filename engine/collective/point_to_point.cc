@@ -42,13 +42,20 @@ void PointToPoint::deposit(Rank rank, std::uint64_t token, Call call, Failed fai
   deliver_own();
 }
 
-void PointToPoint::tell(const Key& key, Number order, Kind kind, Rank to, const Failed& failed) {
+Message PointToPoint::message_about(const Key& key, Number order, Kind kind) {
   Message message;
   message.kind = kind;
   message.number = order;
   message.from = key.from;
   message.to = key.to;
   message.tag = key.tag;
+  return message;
+}
+
+void PointToPoint::tell(const Key& key, Number order, Kind kind, Rank to, const Failed& failed,
+                        std::vector<Claim> claims) {
+  Message message = message_about(key, order, kind);
+  message.vote.claims = std::move(claims);
   message.vote.code = failed.code;
   message.vote.failure = failed.text;
   if (group_.place_of(to) == place_) {
@@ -65,20 +72,8 @@ void PointToPoint::offer() {
       if (send.offered) continue;
       if (order > image_.sent[key] + limits_.ahead) break;
       send.offered = true;
-      Message message;
-      message.kind = Kind::kOffer;
-      message.number = order;
-      message.from = key.from;
-      message.to = key.to;
-      message.tag = key.tag;
-      message.vote.claims = {{key.from, contents_of(send.call), 1, describe(send.call)}};
-      message.vote.code = send.failed.code;
-      message.vote.failure = send.failed.text;
-      if (group_.place_of(key.to) == place_) {
-        own_.push_back(std::move(message));
-      } else {
-        out_.send(group_.place_of(key.to), std::move(message));
-      }
+      tell(key, order, Kind::kOffer, key.to, send.failed,
+           {{key.from, contents_of(send.call), 1, describe(send.call)}});
     }
   }
 }
@@ -167,12 +162,7 @@ void PointToPoint::transfer(const Key& key, Number order, Send& send) {
   }
   const std::int64_t grain = std::max<std::int64_t>(1, limits_.segment / item);
   for (std::int64_t at = 0; at < send.call.count; at += grain) {
-    Message message;
-    message.kind = Kind::kData;
-    message.number = order;
-    message.from = key.from;
-    message.to = key.to;
-    message.tag = key.tag;
+    Message message = message_about(key, order, Kind::kData);
     message.range = {at, std::min(at + grain, send.call.count)};
     const Slice slice{from, at * item, message.range.size() * item};
     out_.send(group_.place_of(key.to), std::move(message), {slice});

@@ -84,7 +84,9 @@ class PointToPoint {
   void finish(Receive& receive, const Failed& failed);
   void transfer(const Key& key, Number order, Send& send);
   void complete(std::uint64_t token, const core::Status& status);
-  void tell(const Key& key, Number order, Kind kind, Rank to, const Failed& failed = {});
+  static Message message_about(const Key& key, Number order, Kind kind);
+  void tell(const Key& key, Number order, Kind kind, Rank to, const Failed& failed = {},
+            std::vector<Claim> claims = {});
   core::Status deliver(Place from, const Message& message);
   void deliver_own();
   Receive* find(const Key& key, Number order);
