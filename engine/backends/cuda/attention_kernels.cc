@@ -10,9 +10,10 @@ using core::Dims;
 using core::DType;
 using core::Status;
 
-constexpr std::int64_t kTile = 64;         // rows of a block
-constexpr std::int64_t kTensorRows = 128;  // the same where the tensor cores are used
-constexpr DType kType = DType::kF32;       // of scores
+// Rows of a block: of a kernel of tiles, and of one that uses the tensor cores.
+constexpr std::int64_t kTile = 64;
+constexpr std::int64_t kTensorRows = calls::kTensorAttentionRows;
+constexpr DType kType = DType::kF32;                      // of scores
 constexpr std::int64_t kLongest = std::int64_t{1} << 30;  // the kernels count rows in 32 bits
 
 // Sizes, heads being all dimensions before the last two. Not ok where heads differ: they broadcast.

@@ -199,7 +199,9 @@ struct ConvCall {
   const void* bias;  // of the type that is computed in, or null
   void* result;
 };
-// [heads, length or keys, inner or values], in the type that is computed in.
+// Rows of a sequence that a block of text/tensor_attention.cuh has: 8 warps of 16.
+inline constexpr int kTensorAttentionRows = 128;
+// [heads, length or keys, inner or values].
 struct AttentionCall {
   std::int64_t n, length, keys, inner, values;
   std::int64_t rows;  // queries of all heads

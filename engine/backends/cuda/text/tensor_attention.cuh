@@ -118,7 +118,7 @@ void store_rows(float (&sums)[kWidth / 8][4], T* to, int first, int rows, int co
 // A block's head, its matrices, and the first of its rows in a sequence of `rows`. Where a query
 // sees earlier keys only, blocks with many tiles start early: the last queries and the first keys.
 struct TensorHead {
-  static constexpr int kRows = 128;  // of the block
+  static constexpr int kRows = calls::kTensorAttentionRows;  // of the block
   std::int64_t head;
   int first, warp_first;  // of the block's rows and of the warp's
   const std::uint16_t *query, *key, *value, *gradient;
@@ -204,6 +204,36 @@ inline bool plain_tile(const calls::AttentionCall& p, int query, int queries, in
          (!p.causal || key + keys - 1 <= query);
 }
 
+// Goes over tiles: fetch(n) begins the copy of one, while use(n) computes with the one before it.
+template <class Fetch, class Use>
+void each_tile(int tiles, Fetch&& fetch, Use&& use) {
+  if (tiles > 0) fetch(0);
+  end_group();
+  for (int tile = 0; tile < tiles; ++tile) {
+    if (tile + 1 < tiles) fetch(tile + 1);
+    end_group();
+    wait_for_groups<1>();
+    __syncthreads();
+    use(tile);
+    __syncthreads();
+  }
+}
+
+// The same for the keys and values that a block of queries sees.
+template <int kWidth, class Use>
+void each_tile_of_keys(const calls::AttentionCall& p, const TensorHead& of, Use&& use) {
+  __shared__ TensorTile<kTensorKeys, kWidth> keys[2], values[2];
+  const int all = static_cast<int>(p.keys), end = of.first + of.kRows;
+  const int seen = p.causal && end < all ? end : all;
+  const auto fetch = [&](int tile) {
+    const int key = tile * kTensorKeys;
+    keys[tile % 2].fetch(of.key, key, all, static_cast<int>(p.inner));
+    values[tile % 2].fetch(of.value, key, all, static_cast<int>(p.values));
+  };
+  each_tile((seen + kTensorKeys - 1) / kTensorKeys, fetch,
+            [&](int tile) { use(tile * kTensorKeys, keys[tile % 2], values[tile % 2]); });
+}
+
 // A tile's scores, times `by` in units of log 2, become weights; `sums` and the state follow the
 // largest.
 template <int kKeys, int kWidth>
@@ -238,40 +268,25 @@ void soften(float (&scores)[kKeys / 8][4], float by, float (&most)[2], float (&t
 template <class T, int kUnits>
 void tensor_attention(const calls::AttentionCall& p) {
   constexpr int kWidth = kUnits * 32, kKeys = kTensorKeys;
-  __shared__ TensorTile<kKeys, kWidth> keys[2], values[2];
-  const int length = static_cast<int>(p.length), all_keys = static_cast<int>(p.keys);
+  const int length = static_cast<int>(p.length);
   const TensorHead of(p, length, p.causal);
   const float scale = static_cast<float>(p.scale) * kLog2E;
   const int inner = static_cast<int>(p.inner), columns = static_cast<int>(p.values);
-  const auto fetch = [&](int tile) {
-    keys[tile % 2].fetch(of.key, tile * kKeys, all_keys, inner);
-    values[tile % 2].fetch(of.value, tile * kKeys, all_keys, columns);
-  };
   unsigned query[kWidth / 16][4];
   load_left<kWidth>(query, of.query, of.warp_first, length, inner);
   float sums[kWidth / 8][4] = {};
   float most[2] = {kUnseen, kUnseen}, total[2] = {};
-  const int seen = p.causal && of.first + of.kRows < all_keys ? of.first + of.kRows : all_keys;
-  const int tiles = (seen + kKeys - 1) / kKeys;
-  fetch(0);
-  end_group();
-  for (int tile = 0; tile < tiles; ++tile) {
-    if (tile + 1 < tiles) fetch(tile + 1);
-    end_group();
-    wait_for_groups<1>();
-    __syncthreads();
+  each_tile_of_keys<kWidth>(p, of, [&](int key, const auto& keys, const auto& values) {
     float scores[kKeys / 8][4] = {};
-    multiply_turned<T>(scores, query, keys[tile % 2]);
-    const int key = tile * kKeys;
+    multiply_turned<T>(scores, query, keys);
     float by = scale;
     if (!plain_tile(p, of.warp_first, 16, key, kKeys)) {
       sight_of_queries(p, of.mask, of.warp_first, key).make_scores<kKeys>(scores, scale);
       by = 1;
     }
     soften<kKeys, kWidth>(scores, by, most, total, sums);
-    multiply_weights<T>(sums, scores, values[tile % 2]);
-    __syncthreads();
-  }
+    multiply_weights<T>(sums, scores, values);
+  });
   const Lane lane;
   float factors[2];
 #pragma unroll
@@ -352,13 +367,7 @@ void tensor_attention_keys(const calls::AttentionCall& p) {
   load_left<kWidth>(value, of.value, of.warp_first, all_keys, columns);
   float key_sums[kWidth / 8][4] = {}, value_sums[kWidth / 8][4] = {};
   const int tiles = length <= start ? 0 : (length - start + kQueries - 1) / kQueries;
-  if (tiles > 0) fetch(0);
-  end_group();
-  for (int tile = 0; tile < tiles; ++tile) {
-    if (tile + 1 < tiles) fetch(tile + 1);
-    end_group();
-    wait_for_groups<1>();
-    __syncthreads();
+  each_tile(tiles, fetch, [&](int tile) {
     const int query = start + tile * kQueries;
     const TensorLine(&line)[kQueries] = lines[tile % 2];
     // Rows are keys here, and columns queries.
@@ -380,8 +389,7 @@ void tensor_attention_keys(const calls::AttentionCall& p) {
     change_scores<kQueries>(weights, changes,
                             [&](int n, int i) { return line[n * 8 + Lane().pair + i % 2].dot; });
     multiply_weights<T>(key_sums, weights, queries[tile % 2]);
-    __syncthreads();
-  }
+  });
   const float by = static_cast<float>(p.scale);
   store_rows<T, kWidth>(value_sums, static_cast<T*>(p.dvalue) + of.head * p.keys * p.values,
                         of.warp_first, all_keys, columns, {1.0f, 1.0f});
@@ -393,15 +401,10 @@ void tensor_attention_keys(const calls::AttentionCall& p) {
 template <class T, int kUnits>
 void tensor_attention_queries(const calls::AttentionCall& p) {
   constexpr int kWidth = kUnits * 32, kKeys = kTensorKeys;
-  __shared__ TensorTile<kKeys, kWidth> keys[2], values[2];
-  const int length = static_cast<int>(p.length), all_keys = static_cast<int>(p.keys);
+  const int length = static_cast<int>(p.length);
   const TensorHead of(p, length, p.causal);
   const float scale = static_cast<float>(p.scale) * kLog2E;
   const int inner = static_cast<int>(p.inner), columns = static_cast<int>(p.values);
-  const auto fetch = [&](int tile) {
-    keys[tile % 2].fetch(of.key, tile * kKeys, all_keys, inner);
-    values[tile % 2].fetch(of.value, tile * kKeys, all_keys, columns);
-  };
   unsigned query[kWidth / 16][4], gradient[kWidth / 16][4];
   load_left<kWidth>(query, of.query, of.warp_first, length, inner);
   load_left<kWidth>(gradient, of.gradient, of.warp_first, length, columns);
@@ -414,19 +417,10 @@ void tensor_attention_queries(const calls::AttentionCall& p) {
     }
   }
   float sums[kWidth / 8][4] = {};
-  const int seen = p.causal && of.first + of.kRows < all_keys ? of.first + of.kRows : all_keys;
-  const int tiles = (seen + kKeys - 1) / kKeys;
-  fetch(0);
-  end_group();
-  for (int tile = 0; tile < tiles; ++tile) {
-    if (tile + 1 < tiles) fetch(tile + 1);
-    end_group();
-    wait_for_groups<1>();
-    __syncthreads();
-    const int key = tile * kKeys;
+  each_tile_of_keys<kWidth>(p, of, [&](int key, const auto& keys, const auto& values) {
     float weights[kKeys / 8][4] = {}, changes[kKeys / 8][4] = {};
-    multiply_turned<T>(weights, query, keys[tile % 2]);
-    multiply_turned<T>(changes, gradient, values[tile % 2]);
+    multiply_turned<T>(weights, query, keys);
+    multiply_turned<T>(changes, gradient, values);
     if (plain_tile(p, of.warp_first, 16, key, kKeys)) {
       each_of_warp<kKeys>(weights, [&](int row, int, float& x) {
         x = power_of_2(std::fma(x, scale, line[row / 8].log));
@@ -438,9 +432,8 @@ void tensor_attention_queries(const calls::AttentionCall& p) {
       });
     }
     change_scores<kKeys>(weights, changes, [&](int, int i) { return line[i / 2].dot; });
-    multiply_weights<T>(sums, weights, keys[tile % 2]);
-    __syncthreads();
-  }
+    multiply_weights<T>(sums, weights, keys);
+  });
   const float by = static_cast<float>(p.scale);
   store_rows<T, kWidth>(sums, static_cast<T*>(p.dquery) + of.head * p.length * p.inner,
                         of.warp_first, length, inner, {by, by});
