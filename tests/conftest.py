@@ -2,12 +2,25 @@
 
 import os
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 from support.daemon import Daemon
+
+
+def pytest_collection_modifyitems(items):
+    """Files with a test of a long limit begin first, then those with many tests. Workers take whole files in this
+    order: a long one that began last would run alone, after everything else."""
+    tests, limits = Counter(item.path for item in items), Counter()
+    for item in items:
+        for mark in item.iter_markers("timeout"):
+            limits[item.path] = max(limits[item.path], *mark.args)
+    files = sorted(tests, key=lambda path: (-limits[path], -tests[path]))
+    places = {path: i for i, path in enumerate(files)}
+    items.sort(key=lambda item: places[item.path])
 
 
 @pytest.fixture(autouse=True)

@@ -112,6 +112,7 @@ def run_pytest(stage: str) -> Cases:
     report = RESULTS / f"{stage}.xml"
     status = run([sys.executable, "-m", "pytest", "-q", f"tests/{stage}", f"--junitxml={report}",
                   "-p", "no:cacheprovider", "-n", JOBS, "--dist", "loadfile",
+                  "--no-loadscope-reorder",  # tests/conftest.py has put the files in order
                   "--max-worker-restart", "0"],  # after a crash xdist waits for ever
                  LIMITS[stage])
     try:
