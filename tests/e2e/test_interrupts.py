@@ -14,7 +14,7 @@ import time
 
 import numpy as np
 import pytest
-from support.clients import client, finish, wait_line
+from support.clients import client, finish, wait_asleep, wait_line
 from support.daemon import wait_until
 from support.trip import Trip, nothing
 
@@ -608,10 +608,12 @@ def test_asyncio_cancels_its_main_task_first(each_transport, address, opened):
     """, address)
     for _ in range(2):
         wait_line(process, "sleeping")
+        wait_asleep(process)
         process.send_signal(signal.SIGINT)
         assert wait_line(process, "cleaned up") == "cleaned up 6.0\n"
         wait_line(process, "interrupted")
     wait_line(process, "without")
+    wait_asleep(process)
     process.send_signal(signal.SIGINT)
     status, out, err = finish(process, 60)
     assert status == 0 and "interrupted at last" in out, (out, err)

@@ -49,7 +49,7 @@ class Absent(Fault):
 
 
 class Silent(Fault):
-    """Nothing has answered in time: a slow network and a busy daemon look the same."""
+    """Nothing has answered in time, or at all: a slow network and a busy daemon look the same."""
 
     silent = True
 
@@ -346,8 +346,10 @@ def _silent(who: str) -> Silent:
 
 
 def _strange(where: str, said: bytes) -> Fault:
-    answer = f"answers {said[:40]!r}" if said else "closes the connection"
-    return Fault(f"{where} is of another program than teletensord: to HTTP/2 it {answer}")
+    if said:
+        return Fault(f"{where} is of another program than teletensord: to HTTP/2 it answers {said[:40]!r}")
+    return Silent(f"{where} closes the connection without an answer to HTTP/2: it is of another program "
+                  "than teletensord, or the daemon is overloaded")
 
 
 def _names(certificate: dict[str, Any]) -> str:
