@@ -96,7 +96,7 @@ bool can_cast(DType from, DType to) { return category_of(from) <= category_of(to
 std::string to_string(Device device) {
   switch (device.kind) {
     case DeviceKind::kCpu:
-      return "cpu";
+      return device.index == 0 ? "cpu" : "cpu:" + std::to_string(device.index);
     case DeviceKind::kCuda:
       return "cuda:" + std::to_string(device.index);
     case DeviceKind::kSim:

@@ -107,6 +107,15 @@ class Devices {
     }
     return -1;
   }
+  // The error of `what`, an op or a transfer, which names a device that the box does not have.
+  core::Status missing(std::string_view what, core::Device id) const {
+    std::string text =
+        std::string(what) + ": this daemon has no " + core::to_string(id) + "; it has ";
+    for (std::size_t i = 0; i < devices_.size(); ++i) {
+      text += (i > 0 ? ", " : "") + core::to_string(devices_[i]->id());
+    }
+    return core::invalid(text);
+  }
 
  private:
   std::vector<std::unique_ptr<Device>> devices_;

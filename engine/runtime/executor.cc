@@ -352,7 +352,7 @@ Status Executor::execute(Instruction& instruction, const ops::OpDef& op) {
   const core::Device on = instruction.results[0].value->device;
   if (!(device().id() == on)) {
     const int found = devices_.find(on);
-    if (found < 0) return core::invalid(op.name + ": this daemon has no " + core::to_string(on));
+    if (found < 0) return devices_.missing(op.name, on);
     device_ = static_cast<std::size_t>(found);
   }
   TT_RETURN_IF_ERROR(device().backend().before(op));
@@ -682,7 +682,7 @@ FailureRef Executor::bind(Value& value, std::string_view bytes, StorageRef stora
 
 Status Executor::fill(Value& value, std::string_view bytes, StorageRef storage, std::uint64_t seq) {
   const int found = devices_.find(value.device);
-  if (found < 0) return core::invalid("this daemon has no " + core::to_string(value.device));
+  if (found < 0) return devices_.missing("constant", value.device);
   device_ = static_cast<std::size_t>(found);
   const bool uploaded = storage && storage->sharing() == nullptr;
   if (!storage) {

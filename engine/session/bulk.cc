@@ -14,7 +14,7 @@ using core::Status;
 
 core::Result<memory::Pool*> Session::upload_pool(core::Device device) {
   const int found = devices_.find(device);
-  if (found < 0) return core::invalid("upload: this daemon has no " + core::to_string(device));
+  if (found < 0) return devices_.missing("upload", device);
   core::MutexLock lock(mu_);
   if (!broken_.ok()) return broken_;
   if (uploads_.size() >= kMostUploads) {
@@ -169,7 +169,7 @@ core::Result<core::Ref<memory::Storage>> Session::take_upload(const program::Upl
 Status Session::uploaded(std::uint64_t seq, const program::Uploaded& uploaded,
                          program::ValueRef value) {
   if (devices_.find(uploaded.device) < 0) {
-    return core::invalid("upload: this daemon has no " + core::to_string(uploaded.device));
+    return devices_.missing("upload", uploaded.device);
   }
   auto storage = take_upload(uploaded, runtime::bytes_of(value->elements, uploaded.dtype));
   if (storage.ok()) {

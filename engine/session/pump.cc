@@ -224,7 +224,7 @@ Status Session::call(std::uint64_t seq, program::Invocation invocation) {
   for (const program::Literal& literal : invocation.program->literals) {
     const core::Device device = invocation.program->values[literal.value].device;
     if (devices_.find(device) < 0) {
-      return core::invalid("call: this daemon has no " + core::to_string(device));
+      return devices_.missing("call", device);
     }
   }
   if (!back_.is_new(*invocation.program)) {

@@ -131,7 +131,7 @@ void Session::interrupt(std::uint64_t upto) {
 
 Status Session::constant(std::uint64_t seq, program::Constant constant, program::ValueRef value) {
   if (devices_.find(constant.device) < 0) {
-    return core::invalid("constant: this daemon has no " + core::to_string(constant.device));
+    return devices_.missing("constant", constant.device);
   }
   back_.constant(seq, constant.shape, std::move(constant.bytes), std::move(value));
   return {};

@@ -282,3 +282,12 @@ def test_errors_are_listed_and_forgotten(tt):
     assert x.tolist() == [0.0, 1.0, 2.0]
     with pytest.raises(IndexError, match="index 9"):
         bad.tolist()
+
+
+@pytest.mark.parametrize("device", ["cpu:1", "cuda:7"])
+def test_a_device_that_the_daemon_does_not_have(tt, device):
+    """The text names it with its number, and says what is there; it is raised at its line."""
+    assert str(tt.device(device)) == device
+    for make in (lambda: tt.ones(2, device=device), lambda: tt.tensor([1.0, 2.0]).to(device)):
+        with pytest.raises(RuntimeError, match=rf"device '{device}' is not on this daemon; it has cpu"):
+            make()
