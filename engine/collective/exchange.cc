@@ -1,6 +1,7 @@
 #include "engine/collective/exchange.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace teletensor::collective {
 namespace {
@@ -324,13 +325,15 @@ core::Result<Slice> Exchange::expect(Place from, const Message& message) {
     return Slice{buffer, 0, message.payload};
   }
   const Range range = message.range;
-  if (range.begin < 0 || range.size() <= 0 || message.payload != range.size() * item_) {
+  if (range.begin < 0 || range.end <= range.begin ||
+      range.size() > std::numeric_limits<std::int64_t>::max() / item_ ||
+      message.payload != range.size() * item_) {
     return violation("a result's segment of another size");
   }
   if (message.to == kNoRank) {
     const Op op = calls_.front().op;
     if (range.end > schedule_.count || !(whole(op) || op == Op::kAllGather) ||
-        (wanting_.empty() && home_.size() == 0)) {
+        (wanting_.empty() && !home_.has(range))) {
       return violation("a result that no rank here receives");
     }
     return final_at(range).front();

@@ -1,5 +1,7 @@
 #include "engine/collective/link.h"
 
+#include <algorithm>
+
 namespace teletensor::collective {
 
 bool Link::acknowledge(std::uint64_t received) {
@@ -16,8 +18,12 @@ bool Link::connected(const Hello& peer) {
   connected_ = true;
   owes_ = false;
   if (restarted) {
-    parcels_.clear();
-    acknowledged_ = received_ = 0;
+    const auto tried = static_cast<std::ptrdiff_t>(tried_ - acknowledged_);
+    parcels_.erase(parcels_.begin(), parcels_.begin() + tried);
+    std::erase_if(parcels_, [](const Parcel& p) {
+      return p.message.kind >= Kind::kOffer && p.message.kind <= Kind::kDone;
+    });
+    tried_ = acknowledged_ = received_ = 0;
   } else if (peer.of == incarnation_) {
     acknowledge(peer.received);
   }
@@ -34,6 +40,7 @@ std::optional<Link::Frame> Link::next() {
   if (bytes > 0 && in_flight_ > 0 && in_flight_ + bytes > window_) return std::nullopt;
   in_flight_ += bytes;
   ++sent_;
+  tried_ = std::max(tried_, acknowledged_ + sent_);
   owes_ = false;
   return Frame{acknowledged_ + sent_, received_, parcel};
 }

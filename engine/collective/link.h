@@ -3,8 +3,11 @@
 //
 // Parcels are numbered and kept until the peer has acknowledged them. A connection begins with each
 // side's Hello, which says what it has received; the rest is sent again. A peer of another
-// incarnation has forgotten everything: what it had not acknowledged is dropped, and numbers
-// begin anew (see Participant::restarted).
+// incarnation has forgotten everything: parcels that were put into a connection to the earlier
+// incarnation are dropped, and numbers begin anew (see Participant::restarted). Parcels that were
+// never put into a connection are kept: the group may have gone on over other daemons before this
+// connection stands again, and nobody else repeats them. Of them only messages of sends and
+// receives are dropped, because Participant::restarted offers those again.
 #pragma once
 
 #include <cstdint>
@@ -68,6 +71,7 @@ class Link {
   std::deque<Parcel> parcels_;  // from number acknowledged_ + 1; the first sent_ of them are sent
   std::size_t sent_ = 0;
   std::int64_t in_flight_ = 0;
+  std::uint64_t tried_ = 0;  // the highest number ever put into a connection to this incarnation
   std::uint64_t acknowledged_ = 0, received_ = 0, peer_ = 0;
   bool connected_ = false, owes_ = false;
 };

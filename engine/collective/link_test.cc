@@ -73,5 +73,23 @@ TEST(Link, ARestartedPeerHasForgotten) {
   EXPECT_TRUE(*again.receive(*a.next()));
 }
 
+// A daemon that restarted is connected late: what was queued meanwhile is for its new incarnation.
+TEST(Link, ARestartedPeerGetsWhatWasNeverSent) {
+  Link a(1, 100), b(2, 100);
+  connect(a, b);
+  a.send(parcel(1));
+  ASSERT_TRUE(a.next());
+  a.disconnected();
+  a.send(parcel(2));
+  Link again(3, 100);
+  EXPECT_TRUE(a.connected(again.hello()));
+  again.connected(a.hello());
+  const auto frame = a.next();
+  ASSERT_TRUE(frame);
+  EXPECT_EQ(frame->parcel.message.number, 2u);
+  EXPECT_TRUE(*again.receive(*frame));
+  EXPECT_FALSE(a.next());
+}
+
 }  // namespace
 }  // namespace teletensor::collective

@@ -124,7 +124,9 @@ void Participant::advance() {
     }
     for (auto at = slots_.upper_bound(out_.done); at != slots_.end() && at->first <= announced_;
          ++at) {
-      more = progress(at->first, at->second) || more;
+      const bool went_on = progress(at->first, at->second);
+      if (ended_) return;  // no number is left
+      more = went_on || more;
     }
     while (true) {
       const auto first = slots_.find(out_.done + 1);
@@ -198,7 +200,10 @@ bool Participant::progress(Number number, Slot& slot) {
     const Vote& why = slot.explain.result();
     const bool desync = !vote.equal || vote.balance != 0;
     fail(number, slot,
-         {desync ? core::Code::kInvalidArgument : why.code, explanation(number, why)});
+         {desync                        ? core::Code::kInvalidArgument
+          : why.code == core::Code::kOk ? core::Code::kInternal  // no peer may say so
+                                        : why.code,
+          explanation(number, why)});
     return true;
   }
   if (!slot.exchange) {  // a barrier: all earlier ones have finished everywhere
@@ -270,6 +275,7 @@ void Participant::start_explaining(Slot& slot) {
 // ...`
 std::string Participant::explanation(Number number, const Vote& vote) const {
   std::string text = "group \"" + name_ + "\" #" + std::to_string(number) + ": ";
+  if (vote.claims.empty()) return text + "the peers' votes do not say why";
   if (vote.failed != kNoRank) {
     return text + rank_text(vote.failed) + " in " + vote.claims.front().text + ": " + vote.failure;
   }
@@ -344,6 +350,9 @@ bool Participant::early(const Message& message, const Slot& slot) const {
 core::Result<Slice> Participant::expect(Place from, const Message& message) {
   if (ended_) return violation("data after the end of the epoch");
   if (message.kind == Kind::kData) return point_to_point_.expect(from, message);
+  if (message.kind != Kind::kPartial && message.kind != Kind::kFinal) {
+    return violation("a payload with a message that has none");
+  }
   if (!acceptable(message.number)) return violation("data of a number that is over");
   Slot& slot = this->slot(message.number);
   if (slot.finished) return violation("data of a number that is over");
@@ -360,6 +369,8 @@ core::Result<Slice> Participant::expect(Place from, const Message& message) {
 }
 
 core::Status Participant::receive_data(Place from, const Message& message, const Slice& at) {
+  // Without a payload nothing has called expect(), which checks the message.
+  if (message.payload <= 0 || at.bytes != message.payload) return violation("data without payload");
   Slot& slot = this->slot(message.number);
   if (early(message, slot)) {
     slot.early.push_back({from, message, at});
@@ -379,9 +390,12 @@ core::Status Participant::receive_vote(Place from, const Message& message) {
     if (!fold.receive(spread_, message.level, from, message.vote)) return violation("a vote twice");
     return {};
   }
+  if (message.purpose < Purpose::kHold || message.purpose > Purpose::kRelease) {
+    return violation("a vote of an unknown purpose");
+  }
+  if (message.number > cut_.generation() + 1) return violation("a cut from the future");
   Cut::Generation* generation = cut_.find(message.number);
   if (generation == nullptr) return {};  // said again to a place that knows
-  if (message.number > cut_.generation() + 1) return violation("a cut from the future");
   Fold& fold = message.purpose == Purpose::kHold   ? generation->hold
                : message.purpose == Purpose::kRest ? generation->rest
                                                    : generation->release;
@@ -422,6 +436,7 @@ core::Status Participant::receive(Place from, const Message& message, const Slic
     case Kind::kProgress:
       break;
     case Kind::kEnd:
+      if (message.vote.code == core::Code::kOk) return violation("an end without an error");
       end(message.vote.code, message.vote.failure, from);
       return {};
     case Kind::kQuery: {
@@ -435,6 +450,9 @@ core::Status Participant::receive(Place from, const Message& message, const Slic
     case Kind::kState: {
       const auto found = slots_.find(message.number);
       if (found == slots_.end()) break;
+      for (const Claim& claim : message.vote.claims) {
+        if (!group_.has(claim.rank)) return violation("an unknown rank");
+      }
       for (const Claim& claim : message.vote.claims) found->second.late[claim.rank] = claim.text;
       answer(message.number, found->second);
       break;

@@ -35,6 +35,10 @@ class Participant {
   // The group outlives it. `name`: for the text of errors.
   Participant(const Group& group, Place place, std::string name, const Limits& limits, Image image);
 
+  // Its parts refer to each other.
+  Participant(const Participant&) = delete;
+  Participant& operator=(const Participant&) = delete;
+
   // A rank's next collective: `number` is one more than that of its last one. The operand is there,
   // and the result's memory, unless the rank cannot take part. InvalidArgument: a call that no
   // other ranks can match, as a root that is not in the group.

@@ -32,7 +32,8 @@ void PointToPoint::deposit(Rank rank, std::uint64_t token, Call call, Failed fai
   if (call.op == Op::kSend) {
     const Key key{rank, call.peer, call.tag};
     std::map<Number, Send>& queue = sends_[key];
-    const Number order = queue.empty() ? image_.sent[key] + 1 : queue.rbegin()->first + 1;
+    const Number last = queue.empty() ? 0 : queue.rbegin()->first;
+    const Number order = std::max(image_.sent[key], last) + 1;
     queue[order] = {token, std::move(call), std::move(failed), false, false};
     offer();
   } else {
@@ -122,7 +123,8 @@ void PointToPoint::accept(Receive& receive, const Message& offer) {
 void PointToPoint::finish(Receive& receive, const Failed& failed) {
   const Key key = receive.key;
   const Number order = receive.order;
-  image_.received[key] = order;
+  Number& received = image_.received[key];  // one without data overtakes an earlier one with data
+  received = std::max(received, order);
   if (failed.code != core::Code::kOk) image_.failures[{key, order}] = failed;
   // A sender offers no more than `ahead` that it has not seen done.
   if (order > limits_.ahead) image_.failures.erase({key, order - limits_.ahead});
@@ -234,10 +236,16 @@ core::Status PointToPoint::deliver(Place from, const Message& message) {
     return {};
   }
   if (message.kind == Kind::kData) {
-    Receive& receive = *find(key, message.number);  // expect() has found it
+    Receive* found = find(key, message.number);
+    if (found == nullptr || message.payload <= 0)
+      return violation("data that no receive waits for");
+    Receive& receive = *found;
     receive.missing -= message.range.size();
     if (receive.missing == 0) finish(receive, {});
     return {};
+  }
+  if (message.kind != Kind::kAccept && message.kind != Kind::kDone) {
+    return violation("a message of an unknown kind");
   }
   const auto queue = sends_.find(key);
   const auto send = queue == sends_.end() ? std::map<Number, Send>::iterator()
@@ -251,7 +259,7 @@ core::Status PointToPoint::deliver(Place from, const Message& message) {
     return {};
   }
   complete(send->second.token, status_of({message.vote.code, message.vote.failure}));
-  image_.sent[key] = message.number;
+  image_.sent[key] = std::max(image_.sent[key], message.number);
   queue->second.erase(send);
   offer();
   return {};

@@ -46,6 +46,18 @@ class Region {
     size_ += range.size();
   }
   std::int64_t size() const { return size_; }
+  // True where the range is there, in one stretch.
+  bool has(Range range) const {
+    for (std::size_t i = 0; i < ranges_.size(); ++i) {
+      if (!(ranges_[i].begin <= range.begin && range.begin < ranges_[i].end)) continue;
+      std::int64_t end = ranges_[i].end;
+      while (end < range.end && ++i < ranges_.size() && ranges_[i].begin == end) {
+        end = ranges_[i].end;
+      }
+      return range.end <= end;
+    }
+    return false;
+  }
   // Elements before `at`. Precondition: a range has it.
   std::int64_t place_of(std::int64_t at) const {
     std::size_t i = 0;

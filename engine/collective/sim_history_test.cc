@@ -295,6 +295,10 @@ History::History(std::uint64_t seed) {
     lethal_.insert(rank);
   }
   if (dice.chance(60)) plan_.cut_every = 200 + dice.below(5000);
+  if (dice.chance(40)) {
+    plan_.late = 1000 + dice.below(30000);
+    plan_.drains_again = static_cast<std::size_t>(1 + dice.below(6));
+  }
   world_ = std::make_unique<World>(plan_, seed ^ 0x5bd1e995u);
   break_world(dice);
 }

@@ -168,6 +168,11 @@ void World::act(Place place, Action action) {
       return rest(place, action);
     case Action::Kind::kGoOn:
       node.run_to.reset();
+      if (drained_again_ < plan_.drains_again && dice_.chance(40)) {
+        ++drained_again_;
+        at(now + dice_.below(300),
+           [this, other = static_cast<Place>(dice_.below(group_.places()))] { drain(other); });
+      }
       for (const Rank rank : group_.ranks_of(place)) think(rank);
       return;
     case Action::Kind::kEnded:
@@ -368,7 +373,8 @@ void World::open(Place a, Place b) {
   Connection& connection = this->connection(a, b);
   if (connection.opening || connection.number % 2 == 1) return;
   connection.opening = true;
-  at(now + 20 + dice_.below(500), [this, a, b] {
+  const Time late = plan_.late > 0 && dice_.chance(30) ? dice_.below(plan_.late) : 0;
+  at(now + 20 + dice_.below(500) + late, [this, a, b] {
     Connection& connection = this->connection(a, b);
     connection.opening = false;
     if (connection.number % 2 == 1 || !alive(a) || !alive(b)) return;

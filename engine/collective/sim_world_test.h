@@ -56,7 +56,9 @@ struct Plan {
   Time delay = 200;     // at most, of a frame
   Time thinking = 300;  // at most, of a rank between two steps
   Time deadline = 2000000;
-  Time cut_every = 0;                       // connections are cut, at random places; 0: never
+  Time cut_every = 0;  // connections are cut, at random places; 0: never
+  Time late = 0;       // at most, that some connections take longer to stand; 0: none does
+  std::size_t drains_again = 0;             // cuts that follow right after another one
   std::size_t outstanding = 4;              // collectives that a rank does not wait for
   std::map<Rank, std::size_t> stops;        // a rank that stops before its how-manieth step
   std::vector<std::vector<Step>> programs;  // by rank
@@ -153,6 +155,7 @@ class World {
   std::map<std::pair<Place, Place>, Connection> connections_;
   std::vector<std::vector<Step>> programs_;
   std::priority_queue<Event> events_;
+  std::size_t drained_again_ = 0;
   std::uint64_t order_ = 0, tokens_ = 0, incarnations_ = 0;
 };
 
