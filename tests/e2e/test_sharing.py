@@ -161,6 +161,65 @@ def test_freed_with_its_last_holder(start_daemon):
                 tt.published("w")
 
 
+def test_a_published_temporary_stays_until_it_is_withdrawn(pair):
+    tt, a, b = pair
+    with a.as_current():
+        tt.publish("temporary", tt.ones(2) * 3)
+        p = tt.nn.Parameter(tt.zeros(3))
+        tt.publish("parameter", p)
+        p.data = tt.ones(3)  # the name stays with the memory that was published
+        del p
+        a.synchronize()
+    with b.as_current():
+        for _ in range(2):  # nobody else holds it in between
+            assert tt.published("temporary").tolist() == [3.0, 3.0]
+            assert tt.published("parameter").tolist() == [0.0] * 3
+            b.synchronize()
+    with a.as_current():
+        tt.publish("temporary", tt.ones(1))  # the earlier tensor goes, this one stays
+        assert tt.published("temporary").tolist() == [1.0]
+        tt.publish("temporary", None)
+        tt.publish("parameter", None)
+    with b.as_current():
+        for name in ("temporary", "parameter"):
+            with pytest.raises(KeyError):
+                tt.published(name)
+
+
+def test_a_withdrawn_or_refused_tensor_is_not_held(pair):
+    tt, a, b = pair
+    size = 4 << 20
+    with a.as_current():
+        tt.publish("big", tt.zeros(size // 4))
+        assert used(a) >= size
+        tt.publish("big", tt.zeros(1))
+        assert used(a) < size
+        tt.publish("big", tt.zeros(size // 4))
+        tt.publish("big", None)
+        assert used(a) < size
+        tt.publish("big", tt.zeros(1))
+    with b.as_current():
+        with pytest.raises(RuntimeError, match="another session of"):
+            tt.publish("big", tt.zeros(size // 4))
+        assert used(b) < size
+
+
+def test_the_list(pair):
+    tt, a, b = pair
+    with a.as_current():
+        tt.publish("list/x", tt.zeros(2, 3, dtype=tt.bfloat16), users=["bob", "carol"], writable=True)
+        tt.publish("list/y", tt.tensor(1))
+    with b.as_current():
+        rows = {row["name"]: row for row in tt.published() if row["name"].startswith("list/")}
+    x, y = rows["list/x"], rows["list/y"]
+    assert x["dtype"] is tt.bfloat16 and x["shape"] == (2, 3) and x["device"] == "cpu" and x["bytes"] == 12
+    assert x["users"] == ["bob", "carol"] and x["writable"] and x["user"] == y["user"] != ""
+    assert y["dtype"] is tt.int64 and y["shape"] == () and y["users"] == [] and not y["writable"]
+    with a.as_current():
+        tt.publish("list", None)
+        assert not [row for row in a.published() if row["name"].startswith("list/")]
+
+
 def test_names(pair, start_daemon):
     tt, a, b = pair
     with a.as_current():
@@ -368,6 +427,9 @@ def test_users_and_rights(start_daemon):
                     else:
                         with pytest.raises(KeyError, match="alice"):
                             tt.published("alice/" + name)
+        for session, names in ((bob, ["for all", "for bob"]), (carol, ["for all"])):
+            rows = session.published()
+            assert [row["name"] for row in rows] == names and {row["user"] for row in rows} == {"alice"}
         # A client that makes up a publication gets nothing: its number is no right.
         with carol.as_current():
             for number in range(1, 8):

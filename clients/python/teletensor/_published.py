@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from ._kept import flat, good_name
 from ._protowire import Message, decode, encode, integers
+from ._size import Size
 
 if TYPE_CHECKING:
     from ._session import Session
@@ -16,12 +17,14 @@ __all__ = ["publication_of", "publish", "published"]
 
 
 def publish(name: str, value: Any, writable: bool = False, users: Iterable[str] = ()) -> None:
-    """Lets other sessions use `value` under `name`, until nobody holds it any more.
+    """Lets other sessions use `value` under `name`, until this one takes the name back or ends.
+
+    The session holds the tensor meanwhile, also where the program has no other reference to it.
 
     Args:
         name: 1 to 200 characters of printable ASCII. Other users write "user/name".
         value: a tensor, or a dict, list, tuple or Module, whose tensors become "name/key". None
-            takes the name back, and those below it; whoever has the tensors keeps them.
+            takes the name back, and those below it; sessions that have the tensors keep them.
         writable: others may write it in place. Everybody sees every write, the publisher's too.
         users: who may use it besides this user's own sessions; "*" for everybody.
 
@@ -32,11 +35,19 @@ def publish(name: str, value: Any, writable: bool = False, users: Iterable[str] 
     current_session().publish(name, value, writable, users)
 
 
-def published(name: str) -> Tensor | dict[str, Tensor]:
-    """The tensor that a session has published as `name`, or another user as "user/name".
+@overload
+def published(name: None = None) -> list[dict[str, Any]]: ...
+@overload
+def published(name: str) -> Tensor | dict[str, Tensor]: ...
+def published(name: str | None = None) -> Tensor | dict[str, Tensor] | list[dict[str, Any]]:
+    """The tensor that a session has published as `name`, or another user as "user/name"; without a name
+    a list of all publications that this user may use (an admin's list has those of all users).
 
-    It is a leaf of the current session on the publisher's own memory: what either writes in place, the
-    other sees. Where only names below it exist ("name/weight"), a dict of those. KeyError where there is
+    Each of the list is a dict: `name`, `user` who published it, `users` who may use it besides that user
+    ("*": everybody), `writable`, `dtype`, `shape`, `device` and `bytes`. Nothing is fetched for it.
+
+    The tensor is a leaf of the current session on the publisher's own memory: what either writes in
+    place, the other sees. Where only names below it exist ("name/weight"), a dict of those. KeyError where there is
     nothing, or nothing for this user.
     """
     from ._session import current_session
@@ -61,6 +72,8 @@ def _checked(name: str) -> str:
 def publish_in(session: Session, name: str, value: Any, writable: bool, users: Iterable[str]) -> None:
     """publish() for one session; waits, so that what goes wrong is raised here."""
     _checked(name)
+    fresh: dict[str, Tensor] = {}
+    own: list[str] = []
     whom = [users] if isinstance(users, str) else list(users)
     for each in whom:
         if each != "*" and (not each.isascii() or not each.isprintable() or " " in each or not each):
@@ -74,15 +87,35 @@ def publish_in(session: Session, name: str, value: Any, writable: bool, users: I
             raise KeyError(f"this session has not published {name!r}")
         for each in own:
             session._core.publish(each, None, False, "")
-            session._published.discard(each)
     else:
         fresh = dict(flat(name, value))
         if not fresh:
             raise TypeError("publish: a tensor is wanted, or what holds tensors")
         for each, tensor in fresh.items():
             session._core.publish(_checked(each), tensor, writable, text)
-        session._published.update(fresh)
+        for each in fresh:
+            session._published.setdefault(each, None)
     session._core.synchronize()
+    # The earlier tensors go only now: a name goes with its tensor, also while the daemon has yet to run
+    # this.
+    for each in own:
+        del session._published[each]
+    # A detached alias of each tensor: what the program records on it or assigns to `.data` is not held.
+    session._published.update((each, tensor.detach()) for each, tensor in fresh.items())
+
+
+def listed_in(session: Session) -> list[dict[str, Any]]:
+    """published() without a name, for one session."""
+    import teletensor as tt
+
+    from ._arrays import DTYPES
+
+    dtypes = {dtype.number: dtype for dtype in (getattr(tt, name) for name in DTYPES)}
+    rows = session._admin().publications()
+    for row in rows:
+        del row["id"]
+        row["dtype"], row["shape"] = dtypes[row["dtype"]], Size(row["shape"])
+    return rows
 
 
 def published_in(session: Session, name: str) -> Tensor | dict[str, Tensor]:

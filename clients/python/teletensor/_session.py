@@ -15,7 +15,7 @@ import threading
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from . import _core, _daemon, _dropped, _interrupt, _kept, _notices, _published
 from ._admin import Admin
@@ -84,7 +84,7 @@ class Session(_core.Scope):
         self._asked = name
         self._closed = False
         self._owned = 0
-        self._published: set[str] = set()
+        self._published: dict[str, Tensor | None] = {}  # None: not accepted yet
         self._sites: SiteReporter | None = None
         put = _interrupt.cleaner()
         try:
@@ -383,9 +383,14 @@ class Session(_core.Scope):
         """Lets other sessions use `value` under `name`: see `publish`."""
         _published.publish_in(self, name, value, writable, users)
 
-    def published(self, name: str) -> Tensor | dict[str, Tensor]:
-        """What some session has published as `name`, as a tensor of this one: see `published`."""
-        return _published.published_in(self, name)
+    @overload
+    def published(self, name: None = None) -> list[dict[str, Any]]: ...
+    @overload
+    def published(self, name: str) -> Tensor | dict[str, Tensor]: ...
+    def published(self, name: str | None = None) -> Tensor | dict[str, Tensor] | list[dict[str, Any]]:
+        """What a session has published as `name`, as a tensor of this one; without a name a list of what
+        is published: see `published`."""
+        return _published.listed_in(self) if name is None else _published.published_in(self, name)
 
     def detach(self) -> None:
         """Leaves the session on the daemon, where what was issued runs on, until somebody connects by
