@@ -58,6 +58,7 @@ build/wheels/.stamp: $(CLIENT_SOURCES) .venv/.tools
 	rm -rf build/wheels && mkdir -p build/wheels
 	CMAKE_CXX_COMPILER_LAUNCHER=ccache CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) .venv/bin/pip wheel \
 	  $(PIP_FLAGS) --no-deps --no-build-isolation --config-settings=build-dir=$(CURDIR)/build/python \
+	  --config-settings=cmake.define.TELETENSOR_TOGETHER_DIR=$(CURDIR)/build/together \
 	  --config-settings=cmake.define.TELETENSOR_WERROR=$(if $(CI),ON,OFF) -w build/wheels ./clients/python
 	@touch $@
 

@@ -39,13 +39,43 @@ if(TELETENSOR_SANITIZE AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   target_compile_options(tt_flags INTERFACE -Wno-maybe-uninitialized)  # wrong at -O1
 endif()
 
-# tt_library(NAME FOLDER [LINKS...] [PRIVATE LINKS...] [TEST LINKS...])
+option(TELETENSOR_TOGETHER "Compile up to eight files of a library at once" ON)
+set(TELETENSOR_TOGETHER_DIR "${CMAKE_BINARY_DIR}/together" CACHE PATH
+    "Where the files that include others are written; the same for two builds that share ccache")
+
+# tt_together(OUT NAME SOURCES...)
+#
+# Sets OUT to files that include up to eight of SOURCES each. Most of the time of a compile goes into headers, those
+# of gRPC above all, which are read once this way. Names in anonymous namespaces are unique within a library
+# therefore.
+function(tt_together out name)
+  set(sources ${ARGN})
+  if(TELETENSOR_TOGETHER)
+    set(sources)
+    list(LENGTH ARGN count)
+    set(at 0)
+    while(at LESS count)
+      list(SUBLIST ARGN ${at} 8 part)
+      list(TRANSFORM part REPLACE "^${TELETENSOR_ROOT}/" "")
+      list(TRANSFORM part REPLACE "(.+)" "#include \"\\1\"\n")
+      string(JOIN "" text ${part})
+      set(file "${TELETENSOR_TOGETHER_DIR}/${name}_${at}.cc")
+      file(CONFIGURE OUTPUT "${file}" CONTENT "${text}" @ONLY)
+      list(APPEND sources "${file}")
+      math(EXPR at "${at} + 8")
+    endwhile()
+  endif()
+  set(${out} ${sources} PARENT_SCOPE)
+endfunction()
+
+# tt_library(NAME FOLDER [APART] [LINKS...] [PRIVATE LINKS...] [TEST LINKS...])
 #
 # Makes FOLDER's *.cc (without *_test.cc and main.cc) the static library NAME, an interface library
 # while there is no source; and its *_test.cc one executable, <NAME without tt_>_test, in ctest under
-# the label `unit`. The links are the layer rules of the project: tests/policy checks them again.
+# the label `unit`. APART: each file is compiled by itself. The links are the layer rules of the project:
+# tests/policy checks them again.
 function(tt_library name folder)
-  cmake_parse_arguments(PARSE_ARGV 2 arg "" "" "PRIVATE;TEST")
+  cmake_parse_arguments(PARSE_ARGV 2 arg "APART" "" "PRIVATE;TEST")
   set(links ${arg_UNPARSED_ARGUMENTS})
   set(base "${TELETENSOR_ROOT}/${folder}")
   file(GLOB sources CONFIGURE_DEPENDS "${base}/*.cc")
@@ -53,6 +83,9 @@ function(tt_library name folder)
   list(FILTER sources EXCLUDE REGEX "(_test|/main)\\.cc$")
   list(FILTER tests INCLUDE REGEX "_test\\.cc$")
   if(sources)
+    if(NOT arg_APART)
+      tt_together(sources ${name} ${sources})
+    endif()
     add_library(${name} STATIC ${sources})
     set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
     target_link_libraries(${name} PUBLIC tt_flags ${links} PRIVATE ${arg_PRIVATE})

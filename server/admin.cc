@@ -16,7 +16,7 @@ using core::Status;
 
 namespace {
 
-constexpr char kService[] = "/teletensor.v1.Admin/";
+constexpr char kAdminService[] = "/teletensor.v1.Admin/";
 constexpr std::uint32_t kHoldings = 20, kMostHoldings = 200;
 constexpr std::size_t kMaxReason = 200;
 
@@ -105,7 +105,8 @@ template <class Act>
 grpc::ServerUnaryReactor* AdminService::answer_to(grpc::CallbackServerContext* context,
                                                   const char* method, Act act) {
   return answer(context, [&]() -> Status {
-    const Result<Caller> caller = auth_.check(*context, entrance_, kService + std::string(method));
+    const Result<Caller> caller =
+        auth_.check(*context, entrance_, kAdminService + std::string(method));
     return caller.ok() ? act(*caller) : caller.status();
   });
 }
@@ -225,8 +226,9 @@ grpc::ServerUnaryReactor* AdminService::Snapshot(grpc::CallbackServerContext* co
                                                  const v1::SnapshotRequest* request,
                                                  v1::SnapshotReply* reply) {
   return answer_later(context, [&](const AnswerRef& later) -> Status {
-    const Result<LeaseRef> lease = this->lease(
-        *context, request->session(), auth_.check(*context, entrance_, kService + "Snapshot"s));
+    const Result<LeaseRef> lease =
+        this->lease(*context, request->session(),
+                    auth_.check(*context, entrance_, kAdminService + "Snapshot"s));
     if (!lease.ok()) return lease.status();
     recovery_.snapshot(*lease, [later, reply](const Result<SnapshotFacts>& facts) {
       if (facts.ok()) {
@@ -244,7 +246,7 @@ grpc::ServerUnaryReactor* AdminService::Drain(grpc::CallbackServerContext* conte
                                               const v1::DrainRequest* request,
                                               v1::DrainReply* reply) {
   return answer_later(context, [&](const AnswerRef& later) -> Status {
-    const Result<Caller> caller = auth_.check(*context, entrance_, kService + "Drain"s);
+    const Result<Caller> caller = auth_.check(*context, entrance_, kAdminService + "Drain"s);
     if (!caller.ok()) return caller.status();
     spdlog::info("event=drain_asked by=\"{}\" milliseconds={}", caller->user,
                  request->milliseconds());

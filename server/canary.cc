@@ -23,7 +23,7 @@ namespace {
 constexpr float kAnswer = 14;
 
 // Takes the one answer; shared with the waiting thread.
-class Answer final : public engine::SessionListener {
+class AnswerOnce final : public engine::SessionListener {
  public:
   void on_completed(std::uint64_t) override {}
   void on_error(engine::LateError) override {}
@@ -108,7 +108,7 @@ std::string Canary::trouble() const {
 Status Canary::once() {
   const ops::OpDef* matmul = engine_.catalog().find("matmul");
   if (matmul == nullptr) return core::internal("the engine has no matmul");
-  Answer answer;  // outlives the session
+  AnswerOnce answer;  // outlives the session
   engine::SessionOptions options;
   options.name = "canary";
   auto session = engine_.open(options, &answer);

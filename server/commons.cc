@@ -20,16 +20,16 @@ using memory::BlockWriter;
 
 namespace {
 
-constexpr char kSuffix[] = ".common";
+constexpr char kCommonSuffix[] = ".common";
 constexpr char kNames[] = "published";
-constexpr std::uint32_t kFormat = 1;
+constexpr std::uint32_t kCommonFormat = 1;
 // So much is read at once; a storage that is no larger is not kept from its writers while the disk
 // writes.
-constexpr std::uint64_t kPiece = std::uint64_t{64} << 20;
+constexpr std::uint64_t kCommonPiece = std::uint64_t{64} << 20;
 
 std::string file_of(std::uint64_t id) {
   char text[32];
-  std::snprintf(text, sizeof text, "%016llx%s", static_cast<unsigned long long>(id), kSuffix);
+  std::snprintf(text, sizeof text, "%016llx%s", static_cast<unsigned long long>(id), kCommonSuffix);
   return text;
 }
 
@@ -67,7 +67,7 @@ Status Commons::write_bytes(program::Image::Storage& storage, const SessionStore
         auto writer = BlockWriter::create(store_->path_of(file));
         if (!writer.ok()) return writer.status();
         v1::SavedCommon head;
-        head.set_format(kFormat);
+        head.set_format(kCommonFormat);
         head.set_id(facts.id);
         head.set_device(number_of(facts.device));
         head.set_bytes(facts.bytes);
@@ -76,7 +76,7 @@ Status Commons::write_bytes(program::Image::Storage& storage, const SessionStore
         head.set_user(facts.user);
         TT_RETURN_IF_ERROR(put_message(**writer, head));
         TT_RETURN_IF_ERROR((*writer)->end_block());
-        std::vector<char> piece(std::min(facts.bytes, kPiece));
+        std::vector<char> piece(std::min(facts.bytes, kCommonPiece));
         for (std::uint64_t at = 0; at < facts.bytes; at += piece.size()) {
           TT_RETURN_IF_ERROR(check());
           const std::uint64_t part = std::min<std::uint64_t>(piece.size(), facts.bytes - at);
@@ -134,7 +134,7 @@ void Commons::restore(const Limits& limits) {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(store_->path_of(""), error)) {
     const std::string file = entry.path().filename().string();
-    if (!file.ends_with(kSuffix)) continue;
+    if (!file.ends_with(kCommonSuffix)) continue;
     std::uint64_t id = 0;
     (void)std::from_chars(file.data(), file.data() + file.size(), id, 16);
     if (id == 0 || file != file_of(id)) continue;
@@ -154,7 +154,7 @@ Status Commons::restore_one(std::uint64_t id, const Limits& limits) {
   auto reader = BlockReader::open(store_->path_of(file_of(id)));
   v1::SavedCommon head;
   Status status = reader.ok() ? get_message(**reader, head) : reader.status();
-  if (status.ok() && (head.format() != kFormat || head.id() != id)) {
+  if (status.ok() && (head.format() != kCommonFormat || head.id() != id)) {
     status = Status(core::Code::kDataLoss, "not what its name says, or of another version");
   }
   const engine::Common facts{

@@ -34,7 +34,7 @@ namespace {
 
 constexpr std::size_t kThreads = 8;
 constexpr std::size_t kMostBody = 64 << 10;
-constexpr std::size_t kSecretBytes = 32;
+constexpr std::size_t kRunSecretBytes = 32;
 constexpr std::chrono::milliseconds kTick{20};
 
 int http_status(const Status& status) {
@@ -177,7 +177,7 @@ class Http final : public HttpServer {
       return Status(Code::kUnavailable, "http: cannot listen on " + options_.listen + ": " +
                                             why_not_free(options_.listen));
     }
-    if (const std::string bits = random_hex(kSecretBytes);
+    if (const std::string bits = random_hex(kRunSecretBytes);
         !options_.certificates && !bits.empty()) {
       run_secret_ = "tt_" + bits;
     }

@@ -15,6 +15,7 @@
 
 #include "proto/wire/target.h"
 #include "server/auth.h"
+#include "server/private_files.h"
 
 namespace teletensor::server {
 
@@ -22,10 +23,6 @@ using core::Code;
 using core::Status;
 
 namespace {
-
-Status system_error(const std::string& what) {
-  return Status(Code::kUnavailable, what + ": " + std::strerror(errno));
-}
 
 bool digits(std::string_view text) {
   if (text.empty() || text.size() > 5) return false;

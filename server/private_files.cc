@@ -24,10 +24,6 @@ namespace {
 
 constexpr int kBacklog = 128;
 
-Status system_error(const std::string& what) {
-  return Status(Code::kUnavailable, what + ": " + std::strerror(errno));
-}
-
 Status check_owner(const std::string& path, const struct stat& info) {
   if (info.st_uid != geteuid() && info.st_uid != 0) {
     return Status(Code::kPermissionDenied, path + " belongs to another user (uid " +
@@ -54,6 +50,10 @@ Status make_folder(const std::string& path) {
 }
 
 }  // namespace
+
+Status system_error(const std::string& what) {
+  return Status(Code::kUnavailable, what + ": " + std::strerror(errno));
+}
 
 Status private_folder(const std::string& path) {
   TT_RETURN_IF_ERROR(make_folder(path));

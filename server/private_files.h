@@ -11,6 +11,9 @@
 
 namespace teletensor::server {
 
+// UNAVAILABLE: `what`, and the text of errno.
+core::Status system_error(const std::string& what);
+
 // Makes the folder, and those missing above it, with mode 0700. PERMISSION_DENIED if the folder
 // belongs to another user than this one or root, or if others can write to it; UNAVAILABLE if it
 // cannot be made.

@@ -7,6 +7,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <string_view>
 #include <thread>
 
 #include "server/listen.h"
@@ -28,8 +31,15 @@ constexpr int kGrpcThreads = 8, kMostGrpcCores = 32;  // and two a core
 constexpr int kListenerThreads = 2;                   // of each gRPC server
 constexpr std::chrono::seconds kFirstAnswer{10};      // then the server is up, ready or not
 
-// gRPC's own messages become ours.
+// What gRPC says right before it aborts the process because the system refuses it a thread.
+constexpr std::string_view kRefusedThread = "Could not create grpc_sync_server worker-thread";
+
+// gRPC's own messages become ours. An abort becomes one line and status 1.
 void log_of_grpc(gpr_log_func_args* args) {
+  if (args->message == kRefusedThread) {
+    std::fputs("teletensord: the system refuses gRPC a thread\n", stderr);
+    std::_Exit(1);
+  }
   const auto level =
       args->severity == GPR_LOG_SEVERITY_ERROR ? spdlog::level::warn : spdlog::level::debug;
   spdlog::log(level, "event=grpc text=\"{}\"", args->message);

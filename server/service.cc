@@ -8,7 +8,7 @@ using namespace std::string_literals;
 
 namespace {
 
-constexpr char kService[] = "/teletensor.v1.Compute/";
+constexpr char kComputeService[] = "/teletensor.v1.Compute/";
 
 // A stream that is refused before it costs anything.
 template <class Reactor>
@@ -56,7 +56,7 @@ grpc::ServerUnaryReactor* ComputeService::Hello(grpc::CallbackServerContext* con
 core::Status ComputeService::hello(grpc::CallbackServerContext& context,
                                    const v1::HelloRequest& request, v1::HelloReply& reply,
                                    const AnswerRef& later) {
-  const core::Result<Caller> caller = auth_.check(context, entrance_, kService + "Hello"s);
+  const core::Result<Caller> caller = auth_.check(context, entrance_, kComputeService + "Hello"s);
   if (!caller.ok()) return caller.status();
   engine::Engine& engine = leases_.engine();
   core::Result<server::Hello> hello =
@@ -202,13 +202,14 @@ grpc::ServerUnaryReactor* ComputeService::Interrupt(grpc::CallbackServerContext*
 core::Result<LeaseRef> ComputeService::lease(grpc::CallbackServerContext& context,
                                              const char* method) const {
   return lease_of(context, leases_,
-                  auth_.check(context, entrance_, kService + std::string(method)));
+                  auth_.check(context, entrance_, kComputeService + std::string(method)));
 }
 
 // The caller's session of that name.
 core::Result<LeaseRef> ComputeService::named(grpc::CallbackServerContext& context,
                                              const std::string& name) const {
-  const core::Result<Caller> caller = auth_.check(context, entrance_, kService + "Interrupt"s);
+  const core::Result<Caller> caller =
+      auth_.check(context, entrance_, kComputeService + "Interrupt"s);
   if (!caller.ok()) return caller.status();
   LeaseRef found;
   if (caller->user != kAnonymous) found = leases_.find_name(caller->user, name);
@@ -220,7 +221,8 @@ grpc::ServerUnaryReactor* ComputeService::Describe(grpc::CallbackServerContext* 
                                                    const v1::DescribeRequest*,
                                                    v1::DescribeReply* reply) {
   return answer(context, [&]() -> core::Status {
-    const core::Result<Caller> caller = auth_.check(*context, entrance_, kService + "Describe"s);
+    const core::Result<Caller> caller =
+        auth_.check(*context, entrance_, kComputeService + "Describe"s);
     if (!caller.ok()) return caller.status();
     fill_describe_reply(leases_.engine(), leases_.limits(), facts_, leases_.all().size(), *reply);
     return {};

@@ -16,6 +16,7 @@
 #include <cstring>
 
 #include "engine/core/threads.h"
+#include "server/private_files.h"
 #include "server/secrets.h"
 
 namespace teletensor::server {
@@ -31,10 +32,6 @@ constexpr int kWorkers = 2;
 constexpr std::chrono::milliseconds kFirstRequest{5000}, kNextUpload{500};
 constexpr int kTickMs = 500;
 constexpr int kSoonMs = 1;  // how long a worker waits for the next piece of an upload
-
-Status system_error(const std::string& what) {
-  return Status(Code::kUnavailable, what + ": " + std::strerror(errno));
-}
 
 // The user this daemon runs as, or root.
 bool may_come(int socket) {

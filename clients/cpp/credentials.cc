@@ -20,8 +20,6 @@ namespace {
 constexpr std::size_t kMostPath = 107, kMostToken = 1000;
 constexpr double kMostSeconds = 1e9;
 
-[[noreturn]] void refuse(const std::string& text) { throw Error(Error::kInvalid, text); }
-
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
   return value ? value : "";

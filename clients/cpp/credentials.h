@@ -8,6 +8,8 @@
 
 namespace teletensor::client {
 
+[[noreturn]] inline void refuse(const std::string& text) { throw Error(Error::kInvalid, text); }
+
 struct Credentials {
   std::string target;  // as gRPC names it: "host:port" or "unix:/path"
   bool tls = false;

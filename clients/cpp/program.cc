@@ -24,8 +24,6 @@ constexpr const char* kCall = "teletensor.call";
 constexpr const char* kVersion = "1";
 constexpr std::string_view kWeights = "weights.";
 
-[[noreturn]] void refuse(const std::string& text) { throw Error(Error::kInvalid, text); }
-
 }  // namespace
 
 struct Program::State {

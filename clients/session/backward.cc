@@ -8,14 +8,6 @@ namespace teletensor::client {
 
 using autograd::Backward;
 
-namespace {
-
-Status ended() {
-  return core::invalid("a tensor inside vmap, or of a vmap that has ended, cannot be used here");
-}
-
-}  // namespace
-
 Status Session::backward(autograd::BackwardCall call, bool create_graph,
                          std::vector<HandleRef>& results) {
   if (watching) TT_RETURN_IF_ERROR(before_backward());
@@ -25,11 +17,11 @@ Status Session::backward(autograd::BackwardCall call, bool create_graph,
   bool inside = false;  // vmap: a gradient for each sample flows through ordinary nodes
   for (const HandleRef& h : call.seeds) inside = inside || (h && h->id == 0);
   for (const HandleRef& h : call.roots) {
-    if (h->id == 0) return ended();
+    if (h->id == 0) return outside_its_vmap();
     command.roots.push_back(h->id);
   }
   for (const HandleRef& h : call.inputs) {
-    if (h->id == 0) return ended();
+    if (h->id == 0) return outside_its_vmap();
   }
   for (const HandleRef& h : call.seeds) command.seeds.push_back(h ? h->id : 0);
   for (const HandleRef& h : call.inputs) command.inputs.push_back(h->id);

@@ -217,10 +217,6 @@ constexpr char kInferenceInplace[] =
     "Inplace update to inference tensor outside InferenceMode is not allowed. You can make a clone "
     "to get a normal tensor before doing inplace update.";
 
-Status ended() {
-  return core::invalid("a tensor inside vmap, or of a vmap that has ended, cannot be used here");
-}
-
 }  // namespace
 
 // A command that no frame holds would end the session.
@@ -239,7 +235,7 @@ Status Session::fits_frame(std::string_view what, std::size_t items) const {
 
 Status Session::usable(std::span<const Var> arguments, bool inplace) const {
   for (const Var& argument : arguments) {
-    if (argument.is_tensor() && autograd::handle_of(argument).id == 0) return ended();
+    if (argument.is_tensor() && autograd::handle_of(argument).id == 0) return outside_its_vmap();
   }
   if (inplace && autograd::handle_of(arguments[0]).inference && !t_inference_mode) {
     return core::invalid(kInferenceInplace);
@@ -359,7 +355,7 @@ core::Result<HandleRef> Session::uploaded(std::uint64_t upload, core::DType dtyp
 }
 
 Status Session::set_requires_grad(Handle& h, bool on) {
-  if (h.id == 0) return ended();
+  if (h.id == 0) return outside_its_vmap();
   if (on && h.inference && !t_inference_mode) {
     return core::invalid(
         "Setting requires_grad=True on inference tensor outside InferenceMode is not allowed.");
@@ -373,7 +369,7 @@ Status Session::set_requires_grad(Handle& h, bool on) {
 }
 
 Status Session::retain_grad(Handle& h) {
-  if (h.id == 0) return ended();
+  if (h.id == 0) return outside_its_vmap();
   TT_RETURN_IF_ERROR(ready_to_issue());
   if (autograd::Tracer* trace = tracer()) trace->know(h);
   TT_RETURN_IF_ERROR(graph_.retain_grad(h));
@@ -408,7 +404,7 @@ Status Session::assign_grad(Handle& h, Handle* grad) {
 }
 
 Status Session::set_grad(Handle& h, const HandleRef& grad) {
-  if (h.id == 0 || (grad && grad->id == 0)) return ended();
+  if (h.id == 0 || (grad && grad->id == 0)) return outside_its_vmap();
   TT_RETURN_IF_ERROR(ready_to_issue());
   if (autograd::Tracer* trace = tracer()) {
     trace->know(h);
@@ -420,7 +416,7 @@ Status Session::set_grad(Handle& h, const HandleRef& grad) {
 }
 
 Status Session::set_data(Handle& h, Handle& other) {
-  if (h.id == 0 || other.id == 0) return ended();
+  if (h.id == 0 || other.id == 0) return outside_its_vmap();
   if (watching) TT_RETURN_IF_ERROR(before_write(h));
   TT_RETURN_IF_ERROR(ready_to_issue());
   if (autograd::Tracer* trace = tracer()) {

@@ -34,6 +34,11 @@
 
 namespace teletensor::client {
 
+// The error of a tensor without an id.
+inline core::Status outside_its_vmap() {
+  return core::invalid("a tensor inside vmap, or of a vmap that has ended, cannot be used here");
+}
+
 using autograd::Handle;
 using autograd::HandleRef;
 using autograd::Handles;

@@ -16,10 +16,6 @@ std::vector<Range> cut(Range range, std::int64_t grain) {
   return segments;
 }
 
-core::Status violation(const char* what) {
-  return core::invalid(std::string("collective: a peer sends ") + what);
-}
-
 }  // namespace
 
 Exchange::Exchange(const Group& group, Place place, Number number, std::vector<Call> calls,

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/collective/vote.h"
+#include "engine/core/status.h"
 
 namespace teletensor::collective {
 
@@ -120,5 +121,10 @@ struct Action {
   core::Status status;
   bool interrupted = false;  // kAtRest: what was deposited behind the cut has been dropped
 };
+
+// The error of a message that no daemon of this version sends.
+inline core::Status violation(const char* what) {
+  return core::invalid(std::string("collective: a peer sends ") + what);
+}
 
 }  // namespace teletensor::collective

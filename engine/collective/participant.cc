@@ -6,10 +6,6 @@
 namespace teletensor::collective {
 namespace {
 
-core::Status violation(const char* what) {
-  return core::invalid(std::string("collective: a peer sends ") + what);
-}
-
 std::string rank_text(Rank rank) { return "rank " + std::to_string(rank); }
 
 }  // namespace

@@ -18,10 +18,6 @@ std::uint64_t contents_of(const Call& call) {
   return fingerprint(same);
 }
 
-core::Status violation(const char* what) {
-  return core::invalid(std::string("collective: a peer sends ") + what);
-}
-
 core::Status status_of(const Failed& failed) {
   return failed.code == core::Code::kOk ? core::Status() : core::Status(failed.code, failed.text);
 }

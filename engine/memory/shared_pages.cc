@@ -18,8 +18,6 @@ namespace {
 
 constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
-std::size_t whole_pages(std::size_t bytes) { return (bytes + kPage - 1) & ~(kPage - 1); }
-
 int new_file(std::size_t length) {
   const int file = memfd_create("teletensor", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (file < 0) return -1;

@@ -29,10 +29,12 @@ constexpr std::size_t class_bytes(int size_class) {
   return base + (base >> 2) * static_cast<std::size_t>(size_class % 4);
 }
 
+constexpr std::size_t whole_pages(std::size_t bytes) { return (bytes + kPage - 1) & ~(kPage - 1); }
+
 // What `bytes` are charged and at least occupy. Precondition: bytes < 2^62.
 constexpr std::size_t charged_bytes(std::size_t bytes) {
   if (bytes <= kLargestSmall) return class_bytes(size_class(bytes));
-  return (bytes + kPage - 1) & ~(kPage - 1);
+  return whole_pages(bytes);
 }
 
 }  // namespace teletensor::memory

@@ -220,7 +220,6 @@ void copysign_vjp(VjpContext& c) {
   if (c.needs(1)) c.give(1, zeros_like(c, 1));
 }
 
-const std::vector<Save> kBoth = {{0}, {1}};
 const std::vector<Save> kOther = {{0, bit(1)}, {1, bit(0)}};
 const std::vector<Save> kDivision = {{0, bit(1)}, {1}};
 

@@ -18,8 +18,6 @@ using core::Status;
 // Attributes of convolution.
 enum : std::size_t { kStride, kPadding, kDilation, kTransposed, kOutputPadding, kGroups, kTf32 };
 
-std::string text(const Dims& dims) { return core::to_string(dims); }
-
 Status check_dtypes(InferContext& c) {
   const core::DType dtype = c.dtype(0);
   if (!core::is_floating(dtype) && !core::is_integral(dtype)) return c.not_defined_for(dtype);
@@ -34,7 +32,8 @@ Status check_dtypes(InferContext& c) {
 
 Status check_sizes(const InferContext& c, const Dims& shape) {
   for (const std::int64_t size : shape) {
-    if (size > kLargestWindowed) return c.fail("a size of " + text(shape) + " is too large");
+    if (size > kLargestWindowed)
+      return c.fail("a size of " + core::to_string(shape) + " is too large");
   }
   return {};
 }
@@ -48,11 +47,11 @@ Status convolution_infer(InferContext& c) {
   const Dims &x = c.shape(0), &weight = c.shape(1);
   const int spatial = weight.size() - 2;
   if (spatial < 1 || spatial > 3) {
-    return c.fail("weight needs 3 to 5 dimensions, got shape " + text(weight));
+    return c.fail("weight needs 3 to 5 dimensions, got shape " + core::to_string(weight));
   }
   if (x.size() != weight.size()) {
-    return c.fail("weight of shape " + text(weight) +
-                  " needs an input with as many dimensions, got " + text(x));
+    return c.fail("weight of shape " + core::to_string(weight) +
+                  " needs an input with as many dimensions, got " + core::to_string(x));
   }
   TT_RETURN_IF_ERROR(check_dtypes(c));
   Windows w;
@@ -67,15 +66,15 @@ Status convolution_infer(InferContext& c) {
   TT_RETURN_IF_ERROR(check_sizes(c, weight));
   const bool transposed = c.attributes.boolean(kTransposed);
   if (weight[0] % groups != 0) {
-    return c.fail("weight of shape " + text(weight) +
+    return c.fail("weight of shape " + core::to_string(weight) +
                   ": its first size is not a multiple of groups=" + std::to_string(groups));
   }
   std::int64_t channels;
   const bool overflow = __builtin_mul_overflow(weight[1], groups, &channels);
   if (overflow || x[1] != (transposed ? weight[0] : channels)) {
     return c.fail(
-        "input of shape " + text(x) + " has " + std::to_string(x[1]) +
-        " channels, but weight of shape " + text(weight) +
+        "input of shape " + core::to_string(x) + " has " + std::to_string(x[1]) +
+        " channels, but weight of shape " + core::to_string(weight) +
         " with groups=" + std::to_string(groups) + " takes " +
         (overflow ? "more than 2^63" : std::to_string(transposed ? weight[0] : channels)));
   }
@@ -83,7 +82,7 @@ Status convolution_infer(InferContext& c) {
   for (int d = 0; d < spatial; ++d) {
     w.kernel.push_back(weight[d + 2]);
     if (w.kernel[d] < 1 || w.kernel[d] >= std::int64_t{1} << 31) {
-      return c.fail("weight of shape " + text(weight) +
+      return c.fail("weight of shape " + core::to_string(weight) +
                     ": kernel sizes must be positive and below 2^31");
     }
     if (!transposed) {
@@ -91,8 +90,8 @@ Status convolution_infer(InferContext& c) {
       if (size <= 0) {
         return c.fail("kernel spans " + std::to_string(window_span(w, d)) +
                       " elements of dimension " + std::to_string(d + 2) + ", but input of shape " +
-                      text(x) + " with padding " + std::to_string(w.padding[d]) + " has only " +
-                      std::to_string(x[d + 2] + 2 * w.padding[d]));
+                      core::to_string(x) + " with padding " + std::to_string(w.padding[d]) +
+                      " has only " + std::to_string(x[d + 2] + 2 * w.padding[d]));
       }
       shape.push_back(size);
       continue;
@@ -104,18 +103,19 @@ Status convolution_infer(InferContext& c) {
     std::int64_t size;
     if (x[d + 2] < 1 || __builtin_mul_overflow(x[d + 2] - 1, w.stride[d], &size) ||
         size > kLargestWindowed) {
-      return c.fail("input of shape " + text(x) + ": no result for stride " +
+      return c.fail("input of shape " + core::to_string(x) + ": no result for stride " +
                     std::to_string(w.stride[d]));
     }
     size += window_span(w, d) + extra[d] - 2 * w.padding[d];
     if (size <= 0) {
-      return c.fail("input of shape " + text(x) + " would give " + std::to_string(size) +
+      return c.fail("input of shape " + core::to_string(x) + " would give " + std::to_string(size) +
                     " elements in dimension " + std::to_string(d + 2));
     }
     shape.push_back(size);
   }
   if (!c.operands[2].absent() && c.shape(2) != Dims{shape[1]}) {
-    return c.fail("bias must have shape " + text(Dims{shape[1]}) + ", got " + text(c.shape(2)));
+    return c.fail("bias must have shape " + core::to_string(Dims{shape[1]}) + ", got " +
+                  core::to_string(c.shape(2)));
   }
   c.add_result(c.dtype(0), shape);
   return {};
@@ -125,8 +125,8 @@ Status weight_infer(InferContext& c) {
   const Dims &x = c.shape(0), &g = c.shape(1);
   const int spatial = x.size() - 2;
   if (spatial < 1 || spatial > 3 || g.size() != x.size() || g[0] != x[0]) {
-    return c.fail("input of shape " + text(x) + " and gradient of shape " + text(g) +
-                  " do not belong together");
+    return c.fail("input of shape " + core::to_string(x) + " and gradient of shape " +
+                  core::to_string(g) + " do not belong together");
   }
   TT_RETURN_IF_ERROR(check_dtypes(c));
   TT_RETURN_IF_ERROR(check_sizes(c, x));
@@ -139,14 +139,14 @@ Status weight_infer(InferContext& c) {
   const std::int64_t groups = c.attributes.integer(4);
   TT_RETURN_IF_ERROR(check_groups(c, groups));
   if (x[1] % groups != 0 || g[1] % groups != 0) {
-    return c.fail("channels of " + text(x) + " and " + text(g) +
+    return c.fail("channels of " + core::to_string(x) + " and " + core::to_string(g) +
                   " are not multiples of groups=" + std::to_string(groups));
   }
   Dims shape{g[1], x[1] / groups};
   for (int d = 0; d < spatial; ++d) {
     if (g[d + 2] > window_count(w, d, x[d + 2])) {
-      return c.fail("gradient of shape " + text(g) + " has more windows than input of shape " +
-                    text(x));
+      return c.fail("gradient of shape " + core::to_string(g) +
+                    " has more windows than input of shape " + core::to_string(x));
     }
     shape.push_back(w.kernel[d]);
   }

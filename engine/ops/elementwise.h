@@ -9,6 +9,11 @@
 
 namespace teletensor::ops {
 
+// What a derivative reads: the operand, the result, both operands.
+inline const Save kX{0};
+inline const Save kY{kResult};
+inline const std::vector<Save> kBoth = {{0}, {1}};
+
 // An op that has a derivative, and one that has none.
 inline OpDef row(std::string_view signature, std::string_view doc, Infer infer, Vjp vjp,
                  std::vector<Save> saves = {}) {

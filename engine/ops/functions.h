@@ -43,6 +43,11 @@ Var full(Builder& builder, const core::Dims& shape, const core::Number& value, c
          core::Device device);
 Var zeros(Builder& builder, const core::Layout& like);
 
+// The shape of a number becomes that of one element.
+inline core::Dims at_least_1d(const core::Dims& shape) {
+  return shape.empty() ? core::Dims{1} : shape;
+}
+
 // The parts of complex elements at g, as a last dimension of their own, in elements of their dtype.
 // Precondition: rank below core::kMaxRank.
 core::Geometry parts_of(const core::Geometry& g);

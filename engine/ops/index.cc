@@ -34,8 +34,6 @@ Status check_same_dtype(const InferContext& c, std::size_t a, std::size_t b) {
 }
 
 // A 0-d tensor counts as one of shape [1].
-Dims at_least_1d(const Dims& shape) { return shape.empty() ? Dims{1} : shape; }
-
 // ---------------------------------------------------------------- index, index_put
 
 // The shape of x[indices], where operands first .. first + dims.size() index x's dimensions `dims`.

@@ -21,8 +21,7 @@ Status check_reduction(const InferContext& c, std::size_t at) {
 
 Status check_floating(const InferContext& c, DType dtype) {
   if (core::is_floating(dtype)) return {};
-  return c.unimplemented("expected a floating point tensor, got " +
-                         std::string(core::name_of(dtype)));
+  return c.floating_expected(dtype);
 }
 Status check_floating(const InferContext& c, std::size_t i) {
   return check_floating(c, c.dtype(i));

@@ -11,17 +11,12 @@ using core::Dims;
 using core::DType;
 using core::Status;
 
-Status not_floating(const InferContext& c, DType dtype) {
-  return c.unimplemented("expected a floating point tensor, got " +
-                         std::string(core::name_of(dtype)));
-}
-
 // ---------------------------------------------------------------- softmax
 
 Status softmax_infer(InferContext& c) {
   TT_RETURN_IF_ERROR(core::normalize_dim(c.attributes.integer(0), c.rank(0), c.op).status());
   const DType dtype = c.attributes.has(1) ? c.attributes.dtype(1) : c.dtype(0);
-  if (!core::is_floating(dtype)) return not_floating(c, dtype);
+  if (!core::is_floating(dtype)) return c.floating_expected(dtype);
   c.add_result(dtype, c.shape(0));
   return {};
 }
@@ -33,7 +28,7 @@ Status softmax_backward_infer(InferContext& c) {
                   core::to_string(c.shape(1)));
   }
   for (int i = 0; i < 2; ++i) {
-    if (!core::is_floating(c.dtype(i))) return not_floating(c, c.dtype(i));
+    if (!core::is_floating(c.dtype(i))) return c.floating_expected(c.dtype(i));
   }
   c.add_result(c.dtype(1), c.shape(1));
   return {};

@@ -13,11 +13,6 @@ using core::Dims;
 using core::DType;
 using core::Status;
 
-Status not_floating(const InferContext& c, DType dtype) {
-  return c.unimplemented("expected a floating point tensor, got " +
-                         std::string(core::name_of(dtype)));
-}
-
 // What means and standard deviations are kept in.
 DType statistics_type(DType dtype) { return core::size_of(dtype) < 4 ? DType::kF32 : dtype; }
 
@@ -26,7 +21,7 @@ DType statistics_type(DType dtype) { return core::size_of(dtype) < 4 ? DType::kF
 // normalized_shape (attribute 0) must be the last dims of `x` and the shape of the operands from
 // `first` to `last`, where present.
 Status check_normalized(InferContext& c, std::size_t x, std::size_t first, std::size_t last) {
-  if (!core::is_floating(c.dtype(x))) return not_floating(c, c.dtype(x));
+  if (!core::is_floating(c.dtype(x))) return c.floating_expected(c.dtype(x));
   const auto normalized = c.attributes.ints(0);
   if (normalized.empty()) return c.fail("normalized_shape is empty");
   const Dims& shape = c.shape(x);
@@ -45,7 +40,7 @@ Status check_normalized(InferContext& c, std::size_t x, std::size_t first, std::
   }
   for (std::size_t i = first; i <= last; ++i) {
     if (c.operands[i].absent()) continue;
-    if (!core::is_floating(c.dtype(i))) return not_floating(c, c.dtype(i));
+    if (!core::is_floating(c.dtype(i))) return c.floating_expected(c.dtype(i));
     if (!std::equal(normalized.begin(), normalized.end(), c.shape(i).begin(), c.shape(i).end())) {
       return refuse(i == first ? "a weight" : "a bias", c.shape(i));
     }
@@ -74,7 +69,7 @@ Status check_saved(InferContext& c, const Dims& statistics) {
     return c.fail("shapes differ: " + core::to_string(c.shape(0)) + " and " +
                   core::to_string(c.shape(1)));
   }
-  if (!core::is_floating(c.dtype(0))) return not_floating(c, c.dtype(0));
+  if (!core::is_floating(c.dtype(0))) return c.floating_expected(c.dtype(0));
   for (std::size_t i = 3; i < 5; ++i) {
     if (c.shape(i) != statistics || c.dtype(i) != statistics_type(c.dtype(1))) {
       return c.fail("statistics of shape " + core::to_string(c.shape(i)) + ", expected " +
@@ -99,7 +94,7 @@ Status layer_norm_backward_infer(InferContext& c) {
 
 // x [N, C, ...] of floats; operands `first` to `last`, where present, [C] of floats.
 Status check_channels(InferContext& c, std::size_t x, std::size_t first, std::size_t last) {
-  if (!core::is_floating(c.dtype(x))) return not_floating(c, c.dtype(x));
+  if (!core::is_floating(c.dtype(x))) return c.floating_expected(c.dtype(x));
   if (c.rank(x) < 2) {
     return c.fail("needs at least 2 dimensions [N, C, ...], got input of shape " +
                   core::to_string(c.shape(x)));
@@ -107,7 +102,7 @@ Status check_channels(InferContext& c, std::size_t x, std::size_t first, std::si
   const Dims channels{c.shape(x)[1]};
   for (std::size_t i = first; i <= last; ++i) {
     if (c.operands[i].absent()) continue;
-    if (!core::is_floating(c.dtype(i))) return not_floating(c, c.dtype(i));
+    if (!core::is_floating(c.dtype(i))) return c.floating_expected(c.dtype(i));
     if (c.shape(i) != channels) {
       return c.fail("weight and bias must have shape " + core::to_string(channels) +
                     " for input of shape " + core::to_string(c.shape(x)) + ", got " +

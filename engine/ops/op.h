@@ -84,6 +84,14 @@ class InferContext {
     return unimplemented("is not defined for " + std::string(core::name_of(dtype)) +
                          std::string(instead));
   }
+  // Refuses a dtype that is not floating.
+  core::Status only_floating(core::DType dtype) const {
+    return core::is_floating(dtype) ? core::Status() : not_defined_for(dtype);
+  }
+  core::Status floating_expected(core::DType got) const {
+    return unimplemented("expected a floating point tensor, got " +
+                         std::string(core::name_of(got)));
+  }
   // "op: text" as an error of a dtype that the op does not take.
   core::Status unimplemented(std::string text) const {
     return core::unimplemented(std::string(op) + ": " + std::move(text));

@@ -11,15 +11,13 @@ using core::Dims;
 using core::DType;
 using core::Status;
 
-std::string text(const Dims& dims) { return core::to_string(dims); }
-
 // [N, C, ...] with `spatial` more dimensions, none of them empty; a dtype that can be pooled.
 Status check_pooled(const InferContext& c, std::size_t spatial) {
   if (spatial < 1 || spatial > 3) return c.fail("pools 1 to 3 dimensions");
   const Dims& x = c.shape(0);
   if (static_cast<std::size_t>(x.size()) != spatial + 2) {
     return c.fail("needs " + std::to_string(spatial + 2) + " dimensions, got input of shape " +
-                  text(x));
+                  core::to_string(x));
   }
   if (!core::is_floating(c.dtype(0)) &&
       (!core::is_integral(c.dtype(0)) || c.dtype(0) == DType::kU64)) {
@@ -28,7 +26,7 @@ Status check_pooled(const InferContext& c, std::size_t spatial) {
   for (int d = 1; d < x.size(); ++d) {
     if (x[d] <= 0 || x[d] > kLargestWindowed) {
       return c.fail("needs sizes above 0 in every dimension but the batch, got input of shape " +
-                    text(x));
+                    core::to_string(x));
     }
   }
   return {};
@@ -59,7 +57,7 @@ Status pooled_shape(const InferContext& c, int dilation, bool ceil, Dims& shape)
     }
     const std::int64_t size = window_count(w, d, x[d + 2], ceil);
     if (size <= 0) {
-      return c.fail("input of shape " + text(x) + ": no window of " +
+      return c.fail("input of shape " + core::to_string(x) + ": no window of " +
                     std::to_string(window_span(w, d)) + " elements fits into dimension " +
                     std::to_string(d + 2) + ", the output would be too small");
     }
@@ -97,7 +95,7 @@ Status adaptive_max_infer(InferContext& c) {
 
 Status adaptive_avg_infer(InferContext& c) {
   Dims shape;
-  if (!core::is_floating(c.dtype(0))) return c.unimplemented("expected a floating point tensor");
+  if (!core::is_floating(c.dtype(0))) return c.floating_expected(c.dtype(0));
   TT_RETURN_IF_ERROR(sized_shape(c, 0, "output_size", shape));
   c.add_result(c.dtype(0), shape);
   return {};
@@ -105,7 +103,7 @@ Status adaptive_avg_infer(InferContext& c) {
 
 Status adaptive_avg_backward_infer(InferContext& c) {
   Dims shape, sizes;
-  if (!core::is_floating(c.dtype(0))) return c.unimplemented("expected a floating point tensor");
+  if (!core::is_floating(c.dtype(0))) return c.floating_expected(c.dtype(0));
   const int n = static_cast<int>(c.attributes.ints(0).size());
   if (n < 1 || n > 3 || c.rank(0) != n + 2) return c.fail("sizes do not fit the gradient");
   TT_RETURN_IF_ERROR(window_attribute(c, 0, "input_size", n, 1, sizes));
@@ -129,14 +127,14 @@ Status fractional_infer(InferContext& c) {
     if (shape[d + 2] < 1 || kernel[d] + shape[d + 2] - 1 > x[d + 2] - (n == 3)) {
       return c.fail("pool size " + std::to_string(kernel[d]) + " and output size " +
                     std::to_string(shape[d + 2]) + " are too large for dimension " +
-                    std::to_string(d + 2) + " of input of shape " + text(x));
+                    std::to_string(d + 2) + " of input of shape " + core::to_string(x));
     }
   }
   if (c.shape(1) != Dims{x[0], x[1], n} || c.dtype(1) != c.dtype(0)) {
-    return c.fail("samples must have shape " + text(Dims{x[0], x[1], n}) +
-                  " and the input's dtype, got " + text(c.shape(1)));
+    return c.fail("samples must have shape " + core::to_string(Dims{x[0], x[1], n}) +
+                  " and the input's dtype, got " + core::to_string(c.shape(1)));
   }
-  if (!core::is_floating(c.dtype(0))) return c.unimplemented("expected a floating point tensor");
+  if (!core::is_floating(c.dtype(0))) return c.floating_expected(c.dtype(0));
   c.add_result(c.dtype(0), shape);
   c.add_result(DType::kI64, shape);
   return {};
@@ -146,7 +144,7 @@ Status unpool_infer(InferContext& c) {
   const Dims& x = c.shape(0);
   const int n = static_cast<int>(c.attributes.ints(0).size());
   if (n < 1 || n > 3 || x.size() != n + 2) {
-    return c.fail("input of shape " + text(x) + " and " + std::to_string(n) +
+    return c.fail("input of shape " + core::to_string(x) + " and " + std::to_string(n) +
                   " output sizes do not fit");
   }
   if (!core::is_floating(c.dtype(0)) && !core::is_integral(c.dtype(0))) {
@@ -154,7 +152,8 @@ Status unpool_infer(InferContext& c) {
   }
   if (c.dtype(1) != DType::kI64) return c.fail("indices must be int64");
   if (c.shape(1) != x) {
-    return c.fail("indices of shape " + text(c.shape(1)) + " for input of shape " + text(x));
+    return c.fail("indices of shape " + core::to_string(c.shape(1)) + " for input of shape " +
+                  core::to_string(x));
   }
   Dims sizes;
   TT_RETURN_IF_ERROR(window_attribute(c, 0, "output_size", n, 0, sizes));
@@ -192,8 +191,8 @@ Status avg_pool_backward_infer(InferContext& c) {
                        .results = {}};
   TT_RETURN_IF_ERROR(avg_pool_infer(forward));
   if (forward.results[0].geometry.shape != c.shape(0)) {
-    return c.fail("gradient of shape " + text(c.shape(0)) + ", expected " +
-                  text(forward.results[0].geometry.shape));
+    return c.fail("gradient of shape " + core::to_string(c.shape(0)) + ", expected " +
+                  core::to_string(forward.results[0].geometry.shape));
   }
   c.add_result(c.dtype(0), Dims(size));
   return {};

@@ -18,16 +18,11 @@ using core::Status;
 
 constexpr std::string_view kRandom = "its values do not depend on the operand's";
 
-Status check_floating(const InferContext& c, DType dtype) {
-  if (core::is_floating(dtype)) return {};
-  return c.not_defined_for(dtype);
-}
-
 Status infer_creation(InferContext& c) {
   Dims shape;
   TT_RETURN_IF_ERROR(read_shape(c, 0, shape));
   const DType dtype = c.attributes.has(1) ? c.attributes.dtype(1) : c.default_dtype;
-  TT_RETURN_IF_ERROR(check_floating(c, dtype));
+  TT_RETURN_IF_ERROR(c.only_floating(dtype));
   c.add_result(dtype, shape);
   return {};
 }
@@ -40,7 +35,7 @@ Status add_like(InferContext& c) {
 }
 
 Status infer_uniform(InferContext& c) {
-  TT_RETURN_IF_ERROR(check_floating(c, c.dtype(0)));
+  TT_RETURN_IF_ERROR(c.only_floating(c.dtype(0)));
   const double low = c.attributes.real(0), high = c.attributes.real(1);
   if (!std::isfinite(low) || !std::isfinite(high) || low > high) {
     return c.fail("needs finite bounds low <= high, got [" + std::to_string(low) + ", " +
@@ -56,7 +51,7 @@ Status infer_uniform(InferContext& c) {
 }
 
 Status infer_normal(InferContext& c) {
-  TT_RETURN_IF_ERROR(check_floating(c, c.dtype(0)));
+  TT_RETURN_IF_ERROR(c.only_floating(c.dtype(0)));
   const double std = c.attributes.real(1);
   if (!(std >= 0)) return c.fail("std must not be negative, got " + std::to_string(std));
   return add_like(c);
@@ -110,7 +105,7 @@ Status infer_randperm(InferContext& c) {
 }
 
 Status infer_bernoulli(InferContext& c) {
-  TT_RETURN_IF_ERROR(check_floating(c, c.dtype(0)));
+  TT_RETURN_IF_ERROR(c.only_floating(c.dtype(0)));
   return add_like(c);
 }
 
@@ -126,7 +121,7 @@ Status infer_bernoulli_p(InferContext& c) {
 
 Status infer_dropout(InferContext& c) {
   TT_RETURN_IF_ERROR(check_probability(c, c.attributes.real(0)));
-  TT_RETURN_IF_ERROR(check_floating(c, c.dtype(0)));
+  TT_RETURN_IF_ERROR(c.only_floating(c.dtype(0)));
   TT_RETURN_IF_ERROR(add_like(c));
   c.add_result(DType::kBool, c.results[0].geometry);
   return {};
@@ -140,7 +135,7 @@ void dropout_vjp(VjpContext& c) {
 Status infer_multinomial(InferContext& c) {
   const std::int64_t samples = c.attributes.integer(0);
   const bool replacement = c.attributes.boolean(1);
-  TT_RETURN_IF_ERROR(check_floating(c, c.dtype(0)));
+  TT_RETURN_IF_ERROR(c.only_floating(c.dtype(0)));
   if (c.rank(0) != 1 && c.rank(0) != 2) {
     return c.fail("takes a vector or a matrix of weights, got " + core::to_string(c.shape(0)));
   }

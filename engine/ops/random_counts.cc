@@ -8,30 +8,25 @@ namespace {
 
 using core::Status;
 
-Status refuse_if_not_floating(const InferContext& c, std::size_t i) {
-  if (core::is_floating(c.dtype(i))) return {};
-  return c.not_defined_for(c.dtype(i));
-}
-
-void add_like(InferContext& c) {
+void add_counts_like(InferContext& c) {
   const core::Geometry* const like[] = {&c.geometry(0)};
   c.add_result(c.dtype(0), core::elementwise_layout(c.shape(0), like));
 }
 
 Status infer_poisson(InferContext& c) {
-  TT_RETURN_IF_ERROR(refuse_if_not_floating(c, 0));
-  add_like(c);
+  TT_RETURN_IF_ERROR(c.only_floating(c.dtype(0)));
+  add_counts_like(c);
   return {};
 }
 
 Status infer_binomial(InferContext& c) {
-  TT_RETURN_IF_ERROR(refuse_if_not_floating(c, 0));
-  TT_RETURN_IF_ERROR(refuse_if_not_floating(c, 1));
+  TT_RETURN_IF_ERROR(c.only_floating(c.dtype(0)));
+  TT_RETURN_IF_ERROR(c.only_floating(c.dtype(1)));
   if (c.dtype(0) != c.dtype(1) || c.shape(0) != c.shape(1)) {
     return c.fail("count and prob must have one dtype and shape, they have " +
                   core::to_string(c.shape(0)) + " and " + core::to_string(c.shape(1)));
   }
-  add_like(c);
+  add_counts_like(c);
   return {};
 }
 

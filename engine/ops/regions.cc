@@ -54,7 +54,7 @@ Status read_region(InferContext& c, Region& region) {
   return {};
 }
 
-Status infer_index(InferContext& c) {
+Status infer_region_index(InferContext& c) {
   Region region;
   TT_RETURN_IF_ERROR(read_region(c, region));
   if (!(c.shape(0) == region.base.shape)) return c.fail("operand is not the base's shape");
@@ -62,7 +62,7 @@ Status infer_index(InferContext& c) {
   return {};
 }
 
-Status infer_scatter(InferContext& c) {
+Status infer_region_scatter(InferContext& c) {
   Region region;
   TT_RETURN_IF_ERROR(read_region(c, region));
   if (!(c.shape(0) == region.view.shape)) return c.fail("operand is not the view's shape");
@@ -108,7 +108,7 @@ std::vector<OpDef> region_ops() {
   return {
       {.signature = index,
        .doc = "The elements of x, seen as the base, that the view shows.",
-       .infer = infer_index,
+       .infer = infer_region_index,
        .vjp =
            [](VjpContext& c) {
              static const OpRef op("scatter_region");
@@ -117,7 +117,7 @@ std::vector<OpDef> region_ops() {
        .internal = true},
       {.signature = scatter,
        .doc = "A base of zeros to which the elements of x, seen as the view, are added.",
-       .infer = infer_scatter,
+       .infer = infer_region_scatter,
        .vjp =
            [](VjpContext& c) {
              static const OpRef op("index_region");

@@ -14,7 +14,7 @@ using core::Status;
 
 // ---------------------------------------------------------------- inference
 
-Status extremum_infer(InferContext& c) {
+Status running_extremum_infer(InferContext& c) {
   TT_RETURN_IF_ERROR(c.not_complex());
   TT_RETURN_IF_ERROR(core::normalize_dim(c.attributes.integer(0), c.rank(0), c.op).status());
   c.add_result(c.dtype(0), c.shape(0));
@@ -43,7 +43,7 @@ Status inexact_infer(InferContext& c) { return alike(c, true); }
 
 // ---------------------------------------------------------------- derivatives
 
-void extremum_vjp(VjpContext& c) {
+void running_extremum_vjp(VjpContext& c) {
   static const OpRef scatter("scatter_add");
   c.give(0, apply(scatter, {zeros(c.builder(), c.operand_layout(0)), c.result(1), c.gradient()},
                   {c.attributes().at(0)}));
@@ -145,15 +145,15 @@ std::vector<OpDef> scan_ops() {
       {.signature = "cummax(Tensor x, int dim) -> (Tensor values, Tensor indices)",
        .doc = "The largest element so far along dim and the index (int64) of its last occurrence, "
               "which gets the gradient; NaN from the first NaN on.",
-       .infer = extremum_infer,
-       .vjp = extremum_vjp,
+       .infer = running_extremum_infer,
+       .vjp = running_extremum_vjp,
        .saves = {{.slot = kResult + 1}},
        .batching = Batching::kFront},
       {.signature = "cummin(Tensor x, int dim) -> (Tensor values, Tensor indices)",
        .doc = "The smallest element so far along dim and the index (int64) of its last "
               "occurrence, which gets the gradient; NaN from the first NaN on.",
-       .infer = extremum_infer,
-       .vjp = extremum_vjp,
+       .infer = running_extremum_infer,
+       .vjp = running_extremum_vjp,
        .saves = {{.slot = kResult + 1}},
        .batching = Batching::kFront},
       {.signature = "logcumsumexp(Tensor x, int dim) -> Tensor",

@@ -15,8 +15,6 @@ using core::Status;
 
 constexpr std::string_view kModes[] = {"sum", "prod", "mean", "amax", "amin"};
 
-Dims at_least_1d(const Dims& shape) { return shape.empty() ? Dims{1} : shape; }
-
 Status infer_scatter_reduce(InferContext& c) {
   const std::string_view mode = c.attributes.text(1);
   if (std::find(std::begin(kModes), std::end(kModes), mode) == std::end(kModes)) {

@@ -12,8 +12,6 @@ using core::Attribute;
 using core::Dims;
 using core::Status;
 
-std::string text(const Dims& dims) { return core::to_string(dims); }
-
 // ---------------------------------------------------------------- padding
 
 Status pad_infer(InferContext& c) {
@@ -25,7 +23,7 @@ Status pad_infer(InferContext& c) {
   }
   if (pad.size() / 2 > static_cast<std::size_t>(c.rank(0))) {
     return c.fail("pad has " + std::to_string(pad.size()) + " entries, input of shape " +
-                  text(c.shape(0)) + " takes at most " + std::to_string(2 * c.rank(0)));
+                  core::to_string(c.shape(0)) + " takes at most " + std::to_string(2 * c.rank(0)));
   }
   Dims shape = c.shape(0);
   for (std::size_t i = 0; i < pad.size() / 2; ++i) {
@@ -35,7 +33,7 @@ Status pad_infer(InferContext& c) {
         __builtin_add_overflow(size, pad[2 * i + 1], &size) || size < 0) {
       return c.fail("pad [" + std::to_string(pad[2 * i]) + ", " + std::to_string(pad[2 * i + 1]) +
                     "] of dimension " + std::to_string(d) + " gives no size for input of shape " +
-                    text(shape));
+                    core::to_string(shape));
     }
     shape[d] = size;
   }
@@ -67,7 +65,7 @@ Status read_columns(const InferContext& c, std::size_t first, const Dims& sizes,
   TT_RETURN_IF_ERROR(window_attribute(c, first + 3, "stride", 2, 1, w.stride));
   for (int d = 0; d < 2; ++d) {
     if (sizes[d] < 0 || sizes[d] > kLargestWindowed) {
-      return c.fail("sizes " + text(sizes) + " are out of range");
+      return c.fail("sizes " + core::to_string(sizes) + " are out of range");
     }
     to.counts.push_back(window_count(w, d, sizes[d]));
     if (to.counts[d] <= 0) {
@@ -85,7 +83,8 @@ Status read_columns(const InferContext& c, std::size_t first, const Dims& sizes,
 Status im2col_infer(InferContext& c) {
   const Dims& x = c.shape(0);
   TT_RETURN_IF_ERROR(c.not_complex());
-  if (x.size() != 4) return c.fail("needs 4 dimensions [N, C, H, W], got shape " + text(x));
+  if (x.size() != 4)
+    return c.fail("needs 4 dimensions [N, C, H, W], got shape " + core::to_string(x));
   Columns columns;
   TT_RETURN_IF_ERROR(read_columns(c, 0, Dims{x[2], x[3]}, columns));
   std::int64_t rows;
@@ -97,17 +96,18 @@ Status im2col_infer(InferContext& c) {
 Status col2im_infer(InferContext& c) {
   const Dims& x = c.shape(0);
   TT_RETURN_IF_ERROR(c.not_complex());
-  if (x.size() != 3) return c.fail("needs 3 dimensions [N, C * taps, L], got shape " + text(x));
+  if (x.size() != 3)
+    return c.fail("needs 3 dimensions [N, C * taps, L], got shape " + core::to_string(x));
   const auto size = c.attributes.ints(0);
   if (size.size() != 2) return c.fail("output_size needs 2 numbers");
   Columns columns;
   TT_RETURN_IF_ERROR(read_columns(c, 1, Dims(size), columns));
   if (x[1] % columns.taps != 0) {
-    return c.fail("dimension 1 of input of shape " + text(x) + " is not a multiple of " +
+    return c.fail("dimension 1 of input of shape " + core::to_string(x) + " is not a multiple of " +
                   std::to_string(columns.taps) + ", the elements of a window");
   }
   if (x[2] != columns.total) {
-    return c.fail("input of shape " + text(x) + " has " + std::to_string(x[2]) +
+    return c.fail("input of shape " + core::to_string(x) + " has " + std::to_string(x[2]) +
                   " windows, the sizes ask for " + std::to_string(columns.total));
   }
   c.add_result(c.dtype(0), Dims{x[0], x[1] / columns.taps, size[0], size[1]});
@@ -138,8 +138,7 @@ Status resample_common(InferContext& c) {
   if (!mode) return c.fail("no mode '" + std::string(c.attributes.text(2)) + "'");
   const bool nearest = *mode == ResampleMode::kNearest || *mode == ResampleMode::kNearestExact;
   if (!core::is_floating(c.dtype(0)) && !nearest) {
-    return c.unimplemented("expected a floating point tensor, got " +
-                           std::string(core::name_of(c.dtype(0))));
+    return c.floating_expected(c.dtype(0));
   }
   if (nearest && (c.attributes.boolean(3) || c.attributes.boolean(4))) {
     return c.fail("align_corners and antialias are not for nearest");

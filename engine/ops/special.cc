@@ -167,10 +167,6 @@ void zeta_vjp(VjpContext& c) {
   c.give(1, c.gradient() * -(s * binary("special_zeta", plus(s, 1), q)));
 }
 
-const Save kX{0};
-const Save kY{kResult};
-const std::vector<Save> kBoth = {{0}, {1}};
-
 std::vector<OpDef> one_argument() {
   return {
       row("lgamma(Tensor x) -> Tensor", "The logarithm of the size of the gamma function.",

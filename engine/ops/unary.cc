@@ -34,7 +34,7 @@ Status infer_square(InferContext& c) {  // of a bool: int64, as torch
   return infer_elementwise(c, dtype == DType::kBool ? DType::kI64 : dtype);
 }
 
-Status infer_bits(InferContext& c) {
+Status infer_bitwise_not(InferContext& c) {
   if (core::is_inexact(c.dtype(0))) {
     return c.unimplemented("is defined for integers and bool, not for " +
                            std::string(core::name_of(c.dtype(0))));
@@ -64,10 +64,7 @@ Status infer_gelu(InferContext& c) {
   return infer_floating(c);
 }
 
-const Save kX{0};
-const Save kY{kResult};
-
-std::vector<OpDef> arithmetic() {
+std::vector<OpDef> unary_arithmetic() {
   return {
       row("neg(Tensor x) -> Tensor", "-x.", infer_number_no_bool,
           [](VjpContext& c) { c.give(0, -c.gradient()); }),
@@ -115,7 +112,7 @@ std::vector<OpDef> arithmetic() {
           [](VjpContext& c) { c.give(0, c.gradient()); }),
       {.signature = "bitwise_not(Tensor x) -> Tensor",
        .doc = "All bits inverted; of a bool its negation.",
-       .infer = infer_bits,
+       .infer = infer_bitwise_not,
        .not_differentiable = "defined for integers",
        .inplace = Inplace::kElementwise},
       test("logical_not(Tensor x) -> Tensor", "x == 0."),
@@ -383,7 +380,7 @@ std::vector<OpDef> special_ops();  // special.cc
 
 std::vector<OpDef> unary_ops() {
   std::vector<OpDef> all = special_ops();
-  for (auto part : {arithmetic, exponential, trigonometric, activations, gradients}) {
+  for (auto part : {unary_arithmetic, exponential, trigonometric, activations, gradients}) {
     for (OpDef& op : part()) all.push_back(std::move(op));
   }
   return all;

@@ -39,7 +39,7 @@ std::int64_t window_count(const Windows& w, int d, std::int64_t size, bool ceil)
 namespace {
 
 // Dimensions 0 and 1 as one.
-Var merged(const Var& x) {
+Var merged_batch(const Var& x) {
   if (!x.is_tensor()) return x;
   core::Dims shape{x.shape()[0] * x.shape()[1]};
   for (int d = 2; d < x.rank(); ++d) shape.push_back(x.shape()[d]);
@@ -52,7 +52,7 @@ void merge_batch(BatchContext& c, OpId op, std::size_t tensors) {
   core::InlineVector<Var, 4> arguments;
   for (std::size_t i = 0; i < c.operands(); ++i) {
     if (i >= tensors && c.batched(i)) return c.slices();
-    arguments.push_back(i < tensors ? merged(c.front(i)) : c.own(i));
+    arguments.push_back(i < tensors ? merged_batch(c.front(i)) : c.own(i));
   }
   for (const Var& result : apply_all(op, arguments, c.attributes())) {
     if (!result.is_tensor()) return c.give(result);

@@ -32,13 +32,13 @@ constexpr std::string_view kCheap[] = {
     "logical_or",  "clone",       "reshape",   "relayout",  "contiguous",  "layer_norm",
     "batch_norm",  "log_softmax", "softmax"};
 
-constexpr double kPerElement = 0.7;  // nanoseconds
+constexpr double kNsPerElement = 0.7;  // nanoseconds
 
 constexpr std::size_t kLongestChain = 6;
 constexpr std::size_t kMostLooks = 512;            // at changed programs ...
 constexpr std::size_t kMostStepsLooked = 1 << 19;  // and at their steps
 
-std::int64_t bytes_of(const program::ValueType& type) {
+std::int64_t unpadded_bytes(const program::ValueType& type) {
   return type.elements * static_cast<std::int64_t>(core::size_of(type.dtype));
 }
 
@@ -146,7 +146,7 @@ class Rematerialiser {
   Program run(Program program) {
     const bool worth = std::any_of(
         program.values.begin(), program.values.end(),
-        [&](const program::ValueType& type) { return bytes_of(type) >= effort_.least; });
+        [&](const program::ValueType& type) { return unpadded_bytes(type) >= effort_.least; });
     if (!worth) return program;
     for (const Step& step : program.body.steps) total_ += estimated_ns(step, program, catalog_);
     const Looked first(program, catalog_);
@@ -227,17 +227,18 @@ class Rematerialiser {
     for (ValueId value = 0; value < values; ++value) {
       const std::uint32_t maker = look.made_by[value];
       if (maker == kNever || later[value] == kNever || busy[value] || look.stays[value] ||
-          look.unit_of[maker] >= look.at || bytes_of(look.program.values[value]) < effort_.least) {
+          look.unit_of[maker] >= look.at ||
+          unpadded_bytes(look.program.values[value]) < effort_.least) {
         continue;
       }
       Choice choice{value, later[value], {}, 0, 0};
       if (!find_chain(look, value, choice.before, choice.chain)) continue;
-      choice.gain = static_cast<double>(bytes_of(look.program.values[value]));
+      choice.gain = static_cast<double>(unpadded_bytes(look.program.values[value]));
       for (const std::uint32_t s : choice.chain) {
         if (s == maker && !earlier[value]) continue;  // it is made later, not again
         const ValueId made = steps[s].results[0].view.value;
         choice.cost +=
-            kStepNs + kPerElement * static_cast<double>(look.program.values[made].elements);
+            kStepNs + kNsPerElement * static_cast<double>(look.program.values[made].elements);
       }
       if (choice.cost * static_cast<double>(look.most) <= choice.gain * total_ * effort_.worth) {
         out.push_back(std::move(choice));

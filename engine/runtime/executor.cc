@@ -16,10 +16,6 @@ using program::Operand;
 using program::ResultSlot;
 using program::Value;
 
-memory::Storage* storage_of(const Value& value) {
-  return static_cast<memory::Storage*>(value.contents.get());
-}
-
 // The region is the whole storage, each element once.
 bool covers(const Geometry& region, std::int64_t elements) {
   return region.offset == 0 && region.dense() && region.numel() == elements;

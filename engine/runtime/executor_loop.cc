@@ -13,14 +13,6 @@ using program::Operand;
 using program::ResultSlot;
 using program::Value;
 
-namespace {
-
-memory::Storage* storage_of(const Value& value) {
-  return static_cast<memory::Storage*>(value.contents.get());
-}
-
-}  // namespace
-
 // The step that makes the value; -1 for one from outside.
 int Executor::LoopState::maker(const Value* value) const {
   for (std::size_t s = 0; s < made.size(); ++s) {

@@ -19,6 +19,11 @@ inline constexpr std::size_t kWorthReusing = std::size_t{64} << 10;
 // How often memory is asked for that the accounts say is there.
 inline constexpr int kTries = 4;
 
+// What a value has as contents; null: none.
+inline memory::Storage* storage_of(const program::Value& value) {
+  return static_cast<memory::Storage*>(value.contents.get());
+}
+
 class Executor::ScratchMemory : public backends::Scratch {
  public:
   // Of the device that the executor computes on. What it cannot have is noted there.

@@ -19,7 +19,7 @@ constexpr std::chrono::seconds kTidy{1};             // while something is on th
 constexpr std::chrono::milliseconds kLeastIdle{50};  // so long without work ends a turn
 // At least so much is moved away at a time: what comes next needs room as well.
 constexpr std::size_t kBatch = std::size_t{16} << 20;
-constexpr int kTries = 8;
+constexpr int kRoomTries = 8;
 constexpr int kFruitless = 64;  // so often one that has come back is asked again
 
 }  // namespace
@@ -238,7 +238,7 @@ Tiers::Found Tiers::find_room(Request& request, std::size_t device,
       return Found::kRoom;
     }
     const Found found =
-        tries < kTries ? make_room(request, device, bytes) : out_of_tries(pool, bytes);
+        tries < kRoomTries ? make_room(request, device, bytes) : out_of_tries(pool, bytes);
     if (found != Found::kRoom) return found;
   }
 }
@@ -269,8 +269,8 @@ Tiers::Found Tiers::bring_back(Request& request) {
       // What cannot be had back, by damage or a device that is lost, fails where it is used.
       if (status.code() != Code::kResourceExhausted) break;
       const std::size_t device = request.member->device_of(*storage);
-      const Found found = tries < kTries ? make_room(request, device, storage->bytes())
-                                         : out_of_tries(storage->pool(), storage->bytes());
+      const Found found = tries < kRoomTries ? make_room(request, device, storage->bytes())
+                                             : out_of_tries(storage->pool(), storage->bytes());
       if (found != Found::kRoom) return found;
     }
   }

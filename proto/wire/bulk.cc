@@ -1,14 +1,11 @@
 #include "proto/wire/bulk.h"
 
+#include "proto/wire/fields.h"
 #include "proto/wire/varint.h"
 
 namespace teletensor::wire {
 
 namespace {
-
-std::uint64_t code_of(core::Device device) {
-  return static_cast<std::uint64_t>(device.kind) * 256 + device.index;
-}
 
 char* put_data_head(char* at, std::uint32_t field, std::size_t size) {
   return put_varint(put_tag(at, field, WireType::kBytes), size);
@@ -66,7 +63,7 @@ core::Status decode_two(std::string_view bytes, std::uint64_t& first, std::uint6
 std::string encode_upload_header(const UploadHeader& header, std::size_t data_size) {
   char out[kMaxChunkHeader];
   char* at = put_field(out, 1, header.bytes);
-  at = put_field(at, 2, code_of(header.device));
+  at = put_field(at, 2, field::code_of(header.device));
   at = put_field(at, 3, header.offset);
   if (data_size != 0) at = put_data_head(at, 4, data_size);
   return {out, at};

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "engine/core/dtype.h"
+
 namespace teletensor::wire::field {
 
 enum Frame : std::uint32_t {
@@ -56,5 +58,8 @@ enum ArgumentCode : std::uint64_t {
 };
 // Attributes: kind + 8 * x. The kinds are those of core::Attribute::Kind.
 inline constexpr int kAttributeKindBits = 3;
+inline std::uint64_t code_of(core::Device device) {
+  return static_cast<std::uint64_t>(device.kind) * 256 + device.index;
+}
 
 }  // namespace teletensor::wire::field

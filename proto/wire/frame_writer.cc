@@ -20,10 +20,6 @@ constexpr char tag(std::uint32_t field, WireType type) {
 }
 constexpr char kBytesTag(std::uint32_t field) { return tag(field, WireType::kBytes); }
 
-std::uint64_t code_of(core::Device device) {
-  return static_cast<std::uint64_t>(device.kind) * 256 + device.index;
-}
-
 char code_of(const Number& number) {
   switch (number.kind) {
     case Number::Kind::kBool:
@@ -201,7 +197,7 @@ class BodyWriter {
   }
   void layout(core::DType dtype, core::Device device, const core::Dims& shape) {
     at_ = put_field(at_, 1, static_cast<std::uint64_t>(dtype));
-    at_ = put_field(at_, 2, code_of(device));
+    at_ = put_field(at_, 2, field::code_of(device));
     if (shape.empty()) return;
     char* opened = open(3);
     for (std::int64_t size : shape) at_ = put_varint(at_, static_cast<std::uint64_t>(size));

@@ -47,8 +47,8 @@ def published(name: str | None = None) -> Tensor | dict[str, Tensor] | list[dict
     ("*": everybody), `writable`, `dtype`, `shape`, `device` and `bytes`. Nothing is fetched for it.
 
     The tensor is a leaf of the current session on the publisher's own memory: what either writes in
-    place, the other sees. Where only names below it exist ("name/weight"), a dict of those. KeyError where there is
-    nothing, or nothing for this user.
+    place, the other sees. Where only names below it exist ("name/weight"), a dict of those. KeyError
+    where there is nothing, or nothing for this user.
     """
     from ._session import current_session
 

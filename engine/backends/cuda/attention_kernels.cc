@@ -11,7 +11,7 @@ using core::DType;
 using core::Status;
 
 // Rows of a block: of a kernel of tiles, and of one that uses the tensor cores.
-constexpr std::int64_t kTile = 64;
+constexpr std::int64_t kAttentionTile = 64;
 constexpr std::int64_t kTensorRows = calls::kTensorAttentionRows;
 constexpr DType kType = DType::kF32;                      // of scores
 constexpr std::int64_t kLongest = std::int64_t{1} << 30;  // the kernels count rows in 32 bits
@@ -35,14 +35,16 @@ Status sizes_of(const KernelCall& call, const TensorArg& q, const TensorArg& k, 
     return not_here("attention to nothing");
   }
   if (p.length > kLongest || p.keys > kLongest) return not_here("sequences of more than 2^30");
-  if (p.inner > 2 * kTile || p.values > 2 * kTile) return not_here("heads of more than 128");
+  if (p.inner > 2 * kAttentionTile || p.values > 2 * kAttentionTile)
+    return not_here("heads of more than 128");
   return {};
 }
 
 std::uint8_t tiles(std::int64_t columns) {
-  return static_cast<std::uint8_t>((columns + kTile - 1) / kTile);
+  return static_cast<std::uint8_t>((columns + kAttentionTile - 1) / kAttentionTile);
 }
-std::int64_t blocks(std::int64_t heads, std::int64_t rows, std::int64_t rows_of_block = kTile) {
+std::int64_t blocks(std::int64_t heads, std::int64_t rows,
+                    std::int64_t rows_of_block = kAttentionTile) {
   return heads * ((rows + rows_of_block - 1) / rows_of_block);
 }
 

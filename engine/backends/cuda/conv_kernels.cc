@@ -17,7 +17,7 @@ using core::Status;
 
 enum ConvPass : std::uint8_t { kOutput, kInput, kWeight };  // as text/conv.cuh has them
 
-constexpr std::int64_t kTile = 64;
+constexpr std::int64_t kConvTile = 64;
 constexpr std::int64_t kLeastSlice = 1024;  // of a sum that is split
 constexpr std::int64_t kManyBlocks = 512;   // enough for a device
 
@@ -73,7 +73,7 @@ Status add_tiles(Work& work, RowMajorCall& memory, ConvPass pass, std::int64_t b
   }
   p.slices = 1;
   const std::int64_t tiles =
-      ((p.rows + kTile - 1) / kTile) * ((p.columns + kTile - 1) / kTile) * p.groups;
+      ((p.rows + kConvTile - 1) / kConvTile) * ((p.columns + kConvTile - 1) / kConvTile) * p.groups;
   if (pass == kWeight) p.slices = conv_slices(p.depth, tiles);
   p.slice = ((p.depth + p.slices - 1) / p.slices + 15) / 16 * 16;
   p.slices = (p.depth + p.slice - 1) / p.slice;

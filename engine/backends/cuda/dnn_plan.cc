@@ -10,7 +10,7 @@ using core::DType;
 
 namespace {
 
-int data_type(DType dtype) {
+int dnn_type(DType dtype) {
   switch (dtype) {
     case DType::kF16:
       return kDnnReal16;
@@ -52,7 +52,7 @@ constexpr Operation kOperations[] = {
 
 // The graph's descriptors, the graph itself last.
 std::vector<DnnObject> graph_of(const Dnn& dnn, const DnnTarget& target, const Convolution& c) {
-  const int type = data_type(c.dtype), compute = compute_type(c.dtype);
+  const int type = dnn_type(c.dtype), compute = compute_type(c.dtype);
   const std::int64_t spatial = c.rank - 2;
   std::vector<DnnObject> parts;
   const auto keep = [&](DnnObject object) -> DnnObject& {

@@ -31,7 +31,8 @@ using Function = CUfunc_st*;
 using Graph = CUgraph_st*;
 using GraphExec = CUgraphExec_st*;
 using Program = _nvrtcProgram*;
-using Address = unsigned long long;   // of the device's memory (CUdeviceptr)
+using Address = unsigned long long;  // of the device's memory (CUdeviceptr)
+inline Address address(const void* memory) { return reinterpret_cast<Address>(memory); }
 using Physical = unsigned long long;  // memory without an address (CUmemGenericAllocationHandle)
 
 // CUresult, as far as we tell them apart.

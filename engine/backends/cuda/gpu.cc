@@ -20,8 +20,6 @@ constexpr std::chrono::microseconds kLongestNap{500};
 
 thread_local Context current_context = nullptr;
 
-Address address(const void* memory) { return reinterpret_cast<Address>(memory); }
-
 // Errors of one call, after which the context goes on. Every other one has ended it.
 bool recoverable(int code) {
   switch (code) {

@@ -12,12 +12,6 @@ namespace teletensor::backends::cuda {
 using core::MutexLock;
 using core::Status;
 
-namespace {
-
-Address address(const void* memory) { return reinterpret_cast<Address>(memory); }
-
-}  // namespace
-
 core::Result<Stream> Gpu::own_stream() {
   const core::Result<Queues::QueueRef> own = queue();
   if (!own.ok()) return own.status();

@@ -66,14 +66,14 @@ void with_type(DType compute, F&& f) {
   cpu::with_any_compute_type(compute, f);
 }
 
-struct Number {
+struct NumberBlock {
   alignas(16) std::byte bytes[16] = {};
   std::size_t size = 0;
 };
 
 // A number operand as the machine of the CPU would fill its block.
-Number number_for(const core::Number& number, DType compute, DType rounded) {
-  Number value;
+NumberBlock number_for(const core::Number& number, DType compute, DType rounded) {
+  NumberBlock value;
   value.size = core::size_of(compute);
   cpu::number_bytes(number, compute, value.bytes);
   if (rounded == compute) return value;
@@ -373,7 +373,7 @@ class Planner final : public LoopMaker {
   bool heavy_ = false;
   std::vector<Memory> memories_;
   std::vector<Functor> functors_;
-  std::vector<Number> numbers_;
+  std::vector<NumberBlock> numbers_;
 };
 
 }  // namespace

@@ -9,8 +9,6 @@
 namespace teletensor::backends::cuda {
 namespace {
 
-std::string str(std::size_t n) { return std::to_string(n); }
-
 std::string element_name(std::uint8_t bytes) {
   switch (bytes) {
     case 1:

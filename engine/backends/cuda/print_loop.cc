@@ -10,8 +10,6 @@ namespace {
 using core::DType;
 using Kind = LoopOperand::Kind;
 
-std::string str(std::size_t n) { return std::to_string(n); }
-
 // Offsets of the elements that have coordinates.
 std::string coordinates(const LoopGraph& graph) {
   bool used = false;

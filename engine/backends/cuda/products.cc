@@ -22,7 +22,7 @@ std::uint64_t most_workspace(int capability) {
   return (capability >= 90 ? std::uint64_t{32} : std::uint64_t{4}) << 20;
 }
 
-int data_type(DType dtype) {
+int blas_type(DType dtype) {
   switch (dtype) {
     case DType::kF16:
       return kReal16;
@@ -138,7 +138,7 @@ std::shared_ptr<Products::Plan> Products::plan(const Product& product) {
 // `plan` has no answer where anything is refused.
 void Products::choose(const Product& p, Plan& plan) {
   const bool wide = p.dtype == DType::kF64;
-  const int type = data_type(p.dtype);
+  const int type = blas_type(p.dtype);
   const int compute = wide ? kCompute64 : p.tf32 ? kComputeTf32 : kCompute32;
   if (blas_.cublasLtMatmulDescCreate(&plan.operation, compute, wide ? kReal64 : kReal32) != 0) {
     return;

@@ -15,12 +15,12 @@ using core::Status;
 
 enum ScanKind : std::uint8_t { kSum, kReverseSum, kProduct, kMax, kMin, kLogSum };  // text/scan.cuh
 
-constexpr std::int64_t kManyLines = 256, kShortLine = 4096;
+constexpr std::int64_t kManyScans = 256, kShortScan = 4096;
 
 // The number of elements that one thread goes along. Of a long line there are as many pieces as
 // elements in one: first a thread goes along each, then one along all of them.
 std::int64_t piece_of(std::int64_t lines, std::int64_t length) {
-  if (lines >= kManyLines || length <= kShortLine) return length;
+  if (lines >= kManyScans || length <= kShortScan) return length;
   return static_cast<std::int64_t>(std::ceil(std::sqrt(static_cast<double>(length))));
 }
 

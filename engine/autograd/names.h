@@ -1,0 +1,95 @@
+// The handles that a front has given, by id.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <deque>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "engine/autograd/graph.h"
+
+namespace teletensor::autograd {
+
+using program::HandleId;
+
+// Ids grow by one: a chunked array, whose chunks go with their last handles.
+class Names {
+ public:
+  HandleId next() const { return next_; }
+  std::size_t alive() const { return alive_; }
+  std::size_t bytes() const { return live_chunks_ * sizeof(Chunk); }
+  void skip_to(HandleId next) { next_ = std::max(next_, next); }
+
+  void add(HandleRef h) {
+    const HandleId id = next_++;
+    if (chunks_.empty()) first_ = id;
+    while (id - first_ >= chunks_.size() * kChunk) chunks_.push_back(nullptr);
+    auto& chunk = chunks_[(id - first_) / kChunk];
+    if (!chunk) {
+      chunk = std::make_unique<Chunk>();
+      ++live_chunks_;
+    }
+    h->id = id;
+    chunk->handles[(id - first_) % kChunk] = std::move(h);
+    ++chunk->alive;
+    ++alive_;
+  }
+  // nullptr for ids never given or released.
+  Handle* find(HandleId id) const {
+    if (id < first_ || id >= next_) return nullptr;
+    const std::size_t at = (id - first_) / kChunk;
+    if (at >= chunks_.size() || !chunks_[at]) return nullptr;
+    return chunks_[at]->handles[(id - first_) % kChunk].get();
+  }
+  std::vector<HandleId> all() const {
+    std::vector<HandleId> ids;
+    for (HandleId id = first_; id < next_;) {
+      if (!chunks_[(id - first_) / kChunk]) {
+        id += kChunk - (id - first_) % kChunk;
+      } else {
+        if (find(id) != nullptr) ids.push_back(id);
+        ++id;
+      }
+    }
+    return ids;
+  }
+  // Of a session that goes on elsewhere: ids ascend. Precondition: none is below next().
+  void put(HandleId id, HandleRef h) {
+    if (chunks_.empty()) first_ = next_ = id;
+    next_ = id;
+    add(std::move(h));
+  }
+  bool remove(HandleId id) {
+    if (find(id) == nullptr) return false;
+    auto& chunk = chunks_[(id - first_) / kChunk];
+    chunk->handles[(id - first_) % kChunk] = nullptr;
+    --alive_;
+    const bool full =
+        (id - first_) / kChunk + 1 < chunks_.size() || next_ - first_ == chunks_.size() * kChunk;
+    if (--chunk->alive == 0 && full) {
+      chunk.reset();
+      --live_chunks_;
+    }
+    while (!chunks_.empty() && !chunks_.front() && next_ - first_ >= kChunk) {
+      chunks_.pop_front();
+      first_ += kChunk;
+    }
+    return true;
+  }
+
+ private:
+  static constexpr std::size_t kChunk = 1024;
+  struct Chunk {
+    std::array<HandleRef, kChunk> handles;
+    std::size_t alive = 0;
+  };
+  std::deque<std::unique_ptr<Chunk>> chunks_;
+  HandleId first_ = 1, next_ = 1;
+  std::size_t alive_ = 0;
+  std::size_t live_chunks_ = 0;
+};
+
+}  // namespace teletensor::autograd
