@@ -90,12 +90,13 @@ std::shared_ptr<StreamEnd> Session::attach(std::unique_ptr<Call> call) {
 }
 
 void Session::detach() {
+  if (origin_.is_parents()) return;
   std::shared_ptr<Stream> link;
   {
     MutexLock lock(mutex_);
     link = link_;
   }
-  if (link && !origin_.is_parents()) link->end();
+  if (link) link->end();
 }
 
 bool Session::wait_for(const std::function<bool()>& ready, std::chrono::milliseconds most) {
@@ -255,6 +256,7 @@ Status Session::diverged(const wire::ErrorEvent& error) {
 }
 
 void Session::lost(Status why) {
+  if (origin_.is_parents()) return;
   MutexLock lock(mutex_);
   if (lost_.ok() && !closed_) lost_ = std::move(why);  // a closed one ended by itself
   over_ = true;
@@ -263,6 +265,7 @@ void Session::lost(Status why) {
 }
 
 void Session::close() {
+  if (origin_.is_parents()) return;
   MutexLock lock(mutex_);
   closed_ = over_ = true;
   changed_.notify_all();

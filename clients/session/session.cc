@@ -514,11 +514,13 @@ void Session::idle() {
 }
 
 bool Session::has_pending() const {
+  if (origin_.is_parents()) return false;
   MutexLock lock(mutex_);
   return !errors_.empty();
 }
 
 std::vector<wire::ErrorEvent> Session::pending_errors() const {
+  if (origin_.is_parents()) return {};
   MutexLock lock(mutex_);
   return {errors_.begin(), errors_.end()};
 }
@@ -526,6 +528,7 @@ std::vector<wire::ErrorEvent> Session::pending_errors() const {
 std::vector<wire::ErrorEvent> Session::take_errors(
     const std::function<bool(const wire::ErrorEvent&)>& which) {
   std::vector<wire::ErrorEvent> taken;
+  if (origin_.is_parents()) return taken;
   MutexLock lock(mutex_);
   std::deque<wire::ErrorEvent> left;
   for (wire::ErrorEvent& error : errors_) {

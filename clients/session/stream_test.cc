@@ -2,6 +2,8 @@
 #include "clients/session/stream.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <deque>
 #include <mutex>
@@ -381,6 +383,25 @@ TEST_F(StreamTest, TheEndOfTheCallIsTold) {
   EXPECT_EQ(end->status().code(), core::Code::kUnavailable);
   EXPECT_EQ(end->status().message(), "cut by the test");
   EXPECT_EQ(end->word(), "tested");
+}
+
+TEST_F(StreamTest, TheChildOfAForkTakesNoLockOfTheSession) {
+  pid_t child = -1;
+  const auto fork_under_the_lock = [&] {  // as when another thread holds it at the fork
+    child = fork();
+    if (child == 0) {
+      alarm(kHang / 1'000'000);  // ends a child that waits
+      session_.lost(core::internal("lost"));
+      session_.close();
+      session_.detach();
+      _exit(session_.has_pending() || !session_.pending_errors().empty());
+    }
+    return true;
+  };
+  ASSERT_TRUE(session_.wait_for(fork_under_the_lock, std::chrono::milliseconds(1)));
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
 }
 
 TEST_F(StreamTest, CloseSendsTheRestAndThenTheEnd) {

@@ -280,6 +280,8 @@ def test_names_that_are_none(start_daemon, tt):
         x = tt.ones(1)
         for call in (lambda name: s.keep(name, x), lambda name: tt.publish(name, x), tt.published):
             for name in ("", 5, None, "a\0b", "x" * 5000):
+                if (call, name) == (tt.published, None):
+                    continue  # lists them
                 with pytest.raises(ValueError, match="is no name: 1 to 200") as caught:
                     call(name)
                 assert len(str(caught.value)) < 300
