@@ -39,15 +39,17 @@ def read_line(process):
 def wait_line(process, text, seconds=HANG):
     """Reads lines until one holds `text`."""
     import threading
-    timer = threading.Timer(seconds, process.kill)
+    timer, others = threading.Timer(seconds, process.kill), []
     timer.start()
     try:
         while line := read_line(process):
             if text in line:
                 return line
+            others.append(line)
     finally:
         timer.cancel()
-    raise AssertionError(f"no line with {text!r}; stderr: {process.stderr.read()}")
+    err, came = process.stderr.read(), "".join(others[-20:])
+    raise AssertionError(f"no line with {text!r}, but {came!r}; status {process.poll()}; stderr: {err}")
 
 
 def wait_asleep(process, seconds=0.05):
