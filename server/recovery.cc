@@ -20,7 +20,7 @@ using core::Status;
 
 namespace {
 
-constexpr std::chrono::milliseconds kShortestLook{50};
+constexpr std::chrono::milliseconds kShortestWait{50};
 constexpr std::chrono::milliseconds kLook{250};  // the longest between two looks at who is due
 constexpr int kMostOften = 10;  // writing takes at most so much less than the time between
 constexpr int kSqueezes = 8;    // a full disk: so often less is tried
@@ -231,7 +231,7 @@ void Recovery::picture(const LeaseRef& lease, bool hold, int rank,
 
 void Recovery::work() {
   const bool timed = times_.every.count() > 0;
-  const auto look = std::min(kLook, std::max(kShortestLook, times_.every / 4));
+  const auto look = std::min(kLook, std::max(kShortestWait, times_.every / 4));
   Clock::time_point next_look = Clock::now();
   while (true) {
     if (timed && Clock::now() >= next_look) {
@@ -430,7 +430,7 @@ DrainFacts Recovery::write_all(Clock::time_point began) {
     std::vector<LeaseRef> again;
     {
       MutexLock lock(mutex_);
-      if (done < order.size()) changed_.wait_for(mutex_, kShortestLook);
+      if (done < order.size()) changed_.wait_for(mutex_, kShortestWait);
       for (const auto& [ignored, lease] : order) {
         auto& result = results[lease.get()];
         // A client's own snapshot was in the way.

@@ -7,11 +7,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
+#include <cerrno>
 #include <string_view>
+#include <system_error>
 #include <thread>
 
+#include "engine/core/threads.h"
 #include "server/listen.h"
 #include "server/notify.h"
 #include "server/private_files.h"
@@ -37,8 +38,7 @@ constexpr std::string_view kRefusedThread = "Could not create grpc_sync_server w
 // gRPC's own messages become ours. An abort becomes one line and status 1.
 void log_of_grpc(gpr_log_func_args* args) {
   if (args->message == kRefusedThread) {
-    std::fputs("teletensord: the system refuses gRPC a thread\n", stderr);
-    std::_Exit(1);
+    core::end_without_thread(std::system_error(EAGAIN, std::generic_category()));
   }
   const auto level =
       args->severity == GPR_LOG_SEVERITY_ERROR ? spdlog::level::warn : spdlog::level::debug;

@@ -597,8 +597,8 @@ void Session::send_raise(std::uint64_t root) {
   raises_.push_back({seq_, root});
 }
 
-// Whichever API thread comes here first takes back: the mirror must have done so before the next
-// command.
+// The first API thread that calls this takes the writes of failed commands back in the mirror,
+// which has to happen before the next command is issued.
 Status Session::finish_raises() {
   while (!raises_.empty()) {
     const SentRaise raise = raises_.front();

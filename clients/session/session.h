@@ -408,7 +408,7 @@ class Session : public autograd::Issuer {
   std::uint64_t fragile_upto_ = 0;   // the last command that another daemon would not repeat
   std::uint64_t replay_upto_ = 0;    // what happens up to here has been told before
   std::set<std::uint64_t> awaited_;  // fetches whose values have not come
-  std::size_t again_ = 0;            // the last so many of them go again
+  std::size_t again_ = 0;            // how many frames of sent_, from its end, go again
   std::uint64_t stream_ = 0, attach_ = 1;
   std::uint64_t progress_upto_ = 0;
   std::size_t unacknowledged_ = 0;  // bytes of Progress since the last frame

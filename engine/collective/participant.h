@@ -53,7 +53,8 @@ class Participant {
   core::Status receive(Place from, const Message& message, const Slice& at = {});
   void reduced(std::uint64_t job);
 
-  // What a rank does at present, for others' errors: "its queue is empty".
+  // Sets the text that errors on other ranks show for the present state of `rank`, such as "its
+  // queue is empty".
   void describe_rank(Rank rank, std::string text) { doing_[rank] = std::move(text); }
   // A deposit waits for long: asks the others what they do.
   void patience_passed(Number number);

@@ -13,7 +13,7 @@ using core::Dims;
 using core::DType;
 using core::Status;
 
-// What means and standard deviations are kept in.
+// The dtype of means and standard deviations of elements of `dtype`.
 DType statistics_type(DType dtype) { return core::size_of(dtype) < 4 ? DType::kF32 : dtype; }
 
 // ---------------------------------------------------------------- layer_norm

@@ -84,7 +84,8 @@ Var i1_over_x(const Var& x, const Var& i1) {
   return where(equals(x, 0), Var(0.5), i1 / where(equals(x, 0), Var(1.0), x));
 }
 
-// Of a Bessel function B1: B0 - B1 / x; `at_zero` is its value at 0.
+// The derivative of a Bessel function B1 of order one is B0 - B1 / x, where B0 is the function of
+// order zero. `at_zero` is the derivative at x = 0.
 void order_one_vjp(VjpContext& c, std::string_view order_zero, double at_zero) {
   const Var x = x_of(c), zero = equals(x, 0);
   const Var slope = unary(order_zero, x) - c.result() / where(zero, Var(1.0), x);

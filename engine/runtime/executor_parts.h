@@ -26,7 +26,7 @@ inline memory::Storage* storage_of(const program::Value& value) {
 
 class Executor::ScratchMemory : public backends::Scratch {
  public:
-  // Of the device that the executor computes on. What it cannot have is noted there.
+  // Memory on the device that the executor computes on. The executor notes a request that fails.
   ScratchMemory(Executor& executor, std::uint64_t seq)
       : executor_(executor), device_(executor.device_), seq_(seq) {}
   void* allocate(std::size_t bytes) override { return allocate(device_, bytes); }

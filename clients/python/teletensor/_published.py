@@ -26,7 +26,7 @@ def publish(name: str, value: Any, writable: bool = False, users: Iterable[str] 
         value: a tensor, or a dict, list, tuple or Module, whose tensors become "name/key". None
             takes the name back, and those below it; sessions that have the tensors keep them.
         writable: others may write it in place. Everybody sees every write, the publisher's too.
-        users: who may use it besides this user's own sessions; "*" for everybody.
+        users: names of the users who may use it besides this user's own sessions; "*" for all users.
 
     See `published` and `docs/sharing.md`.
     """
@@ -72,8 +72,6 @@ def _checked(name: str) -> str:
 def publish_in(session: Session, name: str, value: Any, writable: bool, users: Iterable[str]) -> None:
     """publish() for one session; waits, so that what goes wrong is raised here."""
     _checked(name)
-    fresh: dict[str, Tensor] = {}
-    own: list[str] = []
     whom = [users] if isinstance(users, str) else list(users)
     for each in whom:
         if each != "*" and (not each.isascii() or not each.isprintable() or " " in each or not each):
@@ -82,26 +80,30 @@ def publish_in(session: Session, name: str, value: Any, writable: bool, users: I
     if len(text) > 200:
         raise ValueError("publish: more users than 200 characters of names; publish to everybody (*)")
     if value is None:
-        own = [n for n in session._published if n == name or n.startswith(name + "/")]
-        if not own:
-            raise KeyError(f"this session has not published {name!r}")
-        for each in own:
-            session._core.publish(each, None, False, "")
-    else:
-        fresh = dict(flat(name, value))
-        if not fresh:
-            raise TypeError("publish: a tensor is wanted, or what holds tensors")
-        for each, tensor in fresh.items():
-            session._core.publish(_checked(each), tensor, writable, text)
-        for each in fresh:
-            session._published.setdefault(each, None)
+        return _withdraw(session, name)
+    fresh = dict(flat(name, value))
+    if not fresh:
+        raise TypeError("publish: a tensor is wanted, or what holds tensors")
+    for each, tensor in fresh.items():
+        session._core.publish(_checked(each), tensor, writable, text)
+    for each in fresh:
+        session._published.setdefault(each, None)
     session._core.synchronize()
-    # The earlier tensors go only now: a name goes with its tensor, also while the daemon has yet to run
-    # this.
-    for each in own:
-        del session._published[each]
     # A detached alias of each tensor: what the program records on it or assigns to `.data` is not held.
     session._published.update((each, tensor.detach()) for each, tensor in fresh.items())
+
+
+def _withdraw(session: Session, name: str) -> None:
+    own = [n for n in session._published if n == name or n.startswith(name + "/")]
+    if not own:
+        raise KeyError(f"this session has not published {name!r}")
+    for each in own:
+        session._core.publish(each, None, False, "")
+    session._core.synchronize()
+    # The daemon drops a name with the last holder of its tensor: the tensors are held until the daemon has
+    # run the withdrawal.
+    for each in own:
+        del session._published[each]
 
 
 def listed_in(session: Session) -> list[dict[str, Any]]:

@@ -346,8 +346,9 @@ class Session(_core.Scope):
         return self._rolled_back.commands if self._rolled_back is not None else None
 
     def accept_rollback(self) -> None:
-        """Goes on with the session as the daemon has it after a rollback: the tensors in `kept()` are there
-        as they were then, and nothing else is; tensors of before raise SessionLostError.
+        """Goes on with the session as the daemon has it after a rollback: it has the tensors in `kept()`
+        with the values of that time, and no others. Tensors from before the rollback raise
+        SessionLostError.
         """
         if self.rolled_back is None:
             raise RuntimeError(f"session {self.name!r} has not been rolled back")
@@ -498,9 +499,10 @@ def connect(address: str | os.PathLike[str] | None = None, *, token: str | None 
             fresh: bool = False) -> Session:
     """Opens a session, or takes one up again by its name.
 
-    Without `address`: TELETENSOR_ADDRESS, else this user's running daemon (its UNIX socket), else an
-    embedded one, spawned for this user and gone with its last client (its binary: TELETENSORD, else one
-    beside this package, else on PATH). `address` is "host:port",
+    Without `address` the session is on the daemon that TELETENSOR_ADDRESS names. If that is not set, it is
+    on this user's running daemon, which is reached by its UNIX socket. If there is none, a daemon is
+    started for this user, which ends with its last client: its binary is the one that TELETENSORD names,
+    or lies beside this package, or on PATH. `address` is "host:port",
     "unix:/path" or a path. Off loopback, and where `ca` or `cert` is given, the connection is TLS
     ("tls://host:port" always is), checked against the authorities in the file `ca` (TELETENSOR_CA, else
     the system's), with the client's own certificate and key of `cert` where the daemon asks for one
