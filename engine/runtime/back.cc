@@ -406,7 +406,14 @@ bool Back::run_plan() {
     ++inside_;
   }
   const auto began = core::Clock::now();
-  const std::uint64_t given = Lanes::given_ns();
+  auto charged = began;
+  std::uint64_t given = Lanes::given_ns();
+  const auto charge_until = [&](core::Clock::time_point now) {
+    const auto ran = static_cast<std::uint64_t>(std::chrono::nanoseconds(now - charged).count());
+    lanes_.charge(*this, executor_.cost(ran - (Lanes::given_ns() - given)));
+    charged = now;
+    given = Lanes::given_ns();
+  };
   bool more = true, go_on = false, starved = false, yields = false;
   if (tiers_ != nullptr) {
     active(began);
@@ -426,6 +433,7 @@ bool Back::run_plan() {
         reported_at_ = now;
         report_progress();
       }
+      if (now - charged >= kPlanTime) charge_until(now);
       if (!drained) offer_core();
       core::MutexLock lock(mu_);
       more = !drained || head_ != nullptr;
@@ -436,7 +444,7 @@ bool Back::run_plan() {
     }
   }
   if (tiers_ != nullptr) executor_.drop_grant();
-  charge(executor_.cost(core::ns_since(began) - (Lanes::given_ns() - given)));
+  charge_until(core::Clock::now());
   {
     core::MutexLock lock(mu_);
     // Came in between: entries, or commands without entries whose completion nobody else reports.

@@ -74,6 +74,7 @@ class Task {
   bool runs_ = false;
   double since_ = 0;          // while it runs
   double spent_ = 0;          // before that, of the same plan
+  mutable std::uint64_t told_ = 0;  // see FairQueue::used_ns()
   Parked* parked_ = nullptr;  // its thread, where it waits in the middle of a plan
 };
 
@@ -85,10 +86,11 @@ class FairQueue {
 
   bool empty() const { return ready_.empty(); }
   // Precondition: not in the queue, no plan of it runs.
-  void push(Task* task) {
+  void push(Task* task, std::uint64_t now) {
     if (!task->share_) task->share_ = common_;
     task->runs_ = false;
     task->spent_ = 0;
+    catch_up(now);
     Share& share = *task->share_;
     share.lead_ += std::max(0.0, now_ - kCredit - share.time());
     task->lead_ += std::max(0.0, share.now_ - kCredit - task->time());
@@ -108,13 +110,43 @@ class FairQueue {
     return task;
   }
   // A running plan does something else for a while, and goes on.
-  static void pause(Task& task, std::uint64_t now) {
+  void pause(Task& task, std::uint64_t now) {
     task.spent_ = task.spent(now);
     task.runs_ = false;
+    ended(&task);
   }
-  static void resume(Task& task, std::uint64_t now) {
+  void resume(Task& task, std::uint64_t now) {
     task.runs_ = true;
     task.since_ = static_cast<double>(now);
+    running_.push_back({&task, task.share_, task.time(), task.since_ - task.spent_});
+  }
+  // The plan that `task` runs has ended. The task itself may be gone.
+  void ended(const Task* task) {
+    const auto at = std::find_if(running_.begin(), running_.end(),
+                                 [&](const Running& plan) { return plan.task == task; });
+    if (at != running_.end()) running_.erase(at);
+  }
+  // The plan that `task` runs has cost `ns` until `now`, where it goes on or ends.
+  void charge(Task& task, std::uint64_t ns, std::uint64_t now) {
+    task.charge(ns);
+    task.spent_ = 0;
+    task.since_ = static_cast<double>(now);
+    for (Running& plan : running_) {
+      if (plan.task == &task) plan.had = task.time(), plan.since = task.since_;
+    }
+  }
+  // Other lanes have worked on the plan of `task` for `ns`.
+  void charge_help(Task& task, std::uint64_t ns) {
+    task.charge(ns);
+    for (Running& plan : running_) {
+      if (plan.task == &task) plan.had = task.time();
+    }
+  }
+  // Lane time of `task` until `now`. It never becomes less, even where a plan costs less in the end
+  // than it has held its lane.
+  static std::uint64_t used_ns(const Task& task, std::uint64_t now) {
+    const double used = static_cast<double>(task.used_ns()) + task.spent(now);
+    return task.told_ = std::max(task.told_, static_cast<std::uint64_t>(used));
   }
   // A running plan waits in its middle until its task is popped.
   void push_paused(Task* task, std::uint64_t now) {
@@ -142,8 +174,27 @@ class FairQueue {
   }
 
  private:
+  struct Running {
+    const Task* task;  // may be gone: only compared
+    std::shared_ptr<Share> share;
+    double had;    // the task's time when the plan began or was charged
+    double since;  // when that was
+  };
+
+  // Where no task waits, each running plan could be chosen again at any time, so the virtual time
+  // goes on with it. A task that comes then must not be owed the time that the plans ran alone.
+  void catch_up(std::uint64_t now) {
+    if (!ready_.empty()) return;
+    for (const Running& plan : running_) {
+      const double ran = static_cast<double>(now) - plan.since;
+      now_ = std::max(now_, plan.share->time() + ran / plan.share->weight_);
+      plan.share->now_ = std::max(plan.share->now_, plan.had + ran);
+    }
+  }
+
   std::vector<Task*> ready_;  // in the order in which they came
-  double now_ = 0;            // the virtual time of the last share that was chosen
+  std::vector<Running> running_;
+  double now_ = 0;  // the virtual time of the last share that was chosen
   const std::shared_ptr<Share> common_ = std::make_shared<Share>();
 };
 

@@ -28,7 +28,8 @@ void run(FairQueue& queue, int turns) {
   for (int i = 0; i < turns; ++i) {
     Task* task = queue.pop(kNow);
     task->run_plan();
-    queue.push(task);
+    queue.ended(task);
+    queue.push(task, kNow);
   }
 }
 
@@ -41,8 +42,8 @@ double part(const Task& task, std::initializer_list<const Task*> all) {
 TEST(FairQueue, TimeIsShared_NotTurns) {
   FairQueue queue;
   Costly small(10'000), large(1'000'000);
-  queue.push(&small);
-  queue.push(&large);
+  queue.push(&small, kNow);
+  queue.push(&large, kNow);
   run(queue, 20'000);
   EXPECT_NEAR(part(small, {&small, &large}), 0.5, 0.02);
 }
@@ -53,10 +54,10 @@ TEST(FairQueue, AUserWithManySessionsHasNoMore) {
   std::vector<std::unique_ptr<Costly>> flood;
   for (int i = 0; i < 15; ++i) {
     flood.push_back(std::make_unique<Costly>(500'000, many));
-    queue.push(flood.back().get());
+    queue.push(flood.back().get(), kNow);
   }
   Costly alone(300'000, one);
-  queue.push(&alone);
+  queue.push(&alone, kNow);
   run(queue, 20'000);
   const double all = static_cast<double>(many->used_ns() + one->used_ns());
   EXPECT_NEAR(static_cast<double>(one->used_ns()) / all, 0.5, 0.02);
@@ -69,8 +70,8 @@ TEST(FairQueue, AUserWithManySessionsHasNoMore) {
 TEST(FairQueue, WeightsCount) {
   FairQueue queue;
   Costly heavy(200'000, std::make_shared<Share>(3)), light(200'000, std::make_shared<Share>(1));
-  queue.push(&heavy);
-  queue.push(&light);
+  queue.push(&heavy, kNow);
+  queue.push(&light, kNow);
   run(queue, 10'000);
   EXPECT_NEAR(part(heavy, {&heavy, &light}), 0.75, 0.02);
 }
@@ -78,15 +79,16 @@ TEST(FairQueue, WeightsCount) {
 TEST(FairQueue, WhoComesBackGoesFirst_ButHasSavedNothing) {
   FairQueue queue;
   Costly busy(1'000'000, std::make_shared<Share>()), rare(1'000'000, std::make_shared<Share>());
-  queue.push(&busy);
+  queue.push(&busy, kNow);
   run(queue, 1000);  // a second, in which `rare` has nothing
-  queue.push(&rare);
+  queue.push(&rare, kNow);
   EXPECT_EQ(queue.ahead_of(busy, kNow), 1u);
   EXPECT_EQ(queue.ahead_of(rare, kNow), 0u);
   Task* first = queue.pop(kNow);
   EXPECT_EQ(first, &rare);
   first->run_plan();
-  queue.push(first);
+  queue.ended(first);
+  queue.push(first, kNow);
   const std::uint64_t before = busy.used_ns();
   run(queue, 100);
   const auto given = static_cast<double>(busy.used_ns() - before) / 100e6;
@@ -97,9 +99,9 @@ TEST(FairQueue, WhoComesBackGoesFirst_ButHasSavedNothing) {
 TEST(FairQueue, APlanIsInterruptedForWhoHasHadLess) {
   FairQueue queue;
   Costly running(0, std::make_shared<Share>()), flood(5'000'000, std::make_shared<Share>());
-  queue.push(&flood);
+  queue.push(&flood, kNow);
   run(queue, 100);  // 500 ms
-  queue.push(&running);
+  queue.push(&running, kNow);
   Task* task = queue.pop(kNow);
   ASSERT_EQ(task, &running);
   EXPECT_FALSE(queue.has_before(running, kNow + 1'000'000));     // it may go on for a while
@@ -113,12 +115,12 @@ TEST(FairQueue, InTheMiddleOfKernelsWhoComesBackHasTheLaneAtOnce) {
   FairQueue queue;
   Costly flood(1000 * kPart), back(0);
   std::uint64_t now = kNow;
-  queue.push(&flood);
+  queue.push(&flood, kNow);
   run(queue, 1);
   Task* on_lane = queue.pop(now);
   std::map<Task*, std::uint64_t> had;
   std::vector<std::pair<Task*, std::uint64_t>> turns{{on_lane, 0}};
-  queue.push(&back);
+  queue.push(&back, kNow);
   for (int part = 0; part < 1000; ++part) {
     if (queue.has_before(*on_lane, now, FairQueue::kTurn)) {
       Task* const next = queue.pop(now);
@@ -146,14 +148,14 @@ TEST(FairQueue, InTheMiddleOfKernelsWhoComesBackHasTheLaneAtOnce) {
 TEST(FairQueue, WhatAPlanHasHadCountsWhileItWaits) {
   FairQueue queue;
   Costly longer(0), shorter(0);
-  queue.push(&longer);
-  queue.push(&shorter);
+  queue.push(&longer, kNow);
+  queue.push(&shorter, kNow);
   ASSERT_EQ(queue.pop(kNow), &longer);
   ASSERT_EQ(queue.pop(kNow), &shorter);
   EXPECT_FALSE(FairQueue::before(shorter, longer, kNow + 1000));
-  FairQueue::pause(shorter, kNow + 1000);
+  queue.pause(shorter, kNow + 1000);
   EXPECT_TRUE(FairQueue::before(shorter, longer, kNow + 2000));
-  FairQueue::resume(shorter, kNow + 2000);
+  queue.resume(shorter, kNow + 2000);
   EXPECT_TRUE(FairQueue::before(shorter, longer, kNow + 3000));
   queue.push_paused(&longer, kNow + 3000);   // 3,000 ns
   queue.push_paused(&shorter, kNow + 3500);  // 2,500 ns
@@ -162,15 +164,55 @@ TEST(FairQueue, WhatAPlanHasHadCountsWhileItWaits) {
   EXPECT_TRUE(queue.has_before(shorter, kNow + 9600));
 }
 
+// A session computes alone for a minute in one plan. Another session that comes then is first, and
+// from then on they share: it is not given a minute alone.
+TEST(FairQueue, TimeThatAPlanRanAloneIsNotOwedToWhoComesLater) {
+  constexpr std::uint64_t kMinute = 60'000'000'000, kPart = 1'000'000;
+  for (const bool one_user : {false, true}) {
+    const auto share = std::make_shared<Share>();
+    FairQueue queue;
+    Costly alone(0, share), later(0, one_user ? share : std::make_shared<Share>());
+    queue.push(&alone, kNow);
+    ASSERT_EQ(queue.pop(kNow), &alone);
+    std::uint64_t now = kNow + kMinute;
+    queue.charge_help(alone, kMinute);  // another lane worked for it all the time
+    queue.push(&later, now);
+    ASSERT_TRUE(queue.has_before(alone, now, FairQueue::kTurn / 2));
+    queue.charge(alone, kMinute, now);  // its plan ends
+    queue.ended(&alone);
+    queue.push(&alone, now);
+    EXPECT_EQ(alone.used_ns(), 2 * kMinute);
+    for (int i = 0; i < 100; ++i) {
+      Task* const task = queue.pop(now);
+      queue.charge(*task, kPart, now += kPart);
+      queue.ended(task);
+      queue.push(task, now);
+    }
+    EXPECT_NEAR(static_cast<double>(later.used_ns()), 50 * kPart + FairQueue::kCredit / 2, 2 * kPart);
+  }
+}
+
+TEST(FairQueue, TheTimeThatIsToldGoesOnInAPlanAndNeverBack) {
+  FairQueue queue;
+  Costly task(0);
+  queue.push(&task, kNow);
+  ASSERT_EQ(queue.pop(kNow), &task);
+  EXPECT_EQ(FairQueue::used_ns(task, kNow + 5000), 5000u);
+  queue.charge(task, 2000, kNow + 6000);  // most of it was a wait for a GPU
+  EXPECT_EQ(FairQueue::used_ns(task, kNow + 6000), 5000u);
+  EXPECT_EQ(FairQueue::used_ns(task, kNow + 10'000), 6000u);
+}
+
 TEST(FairQueue, EqualsTakeTurnsInTheOrderTheyCame) {
   FairQueue queue;
   Costly a(1000), b(1000), c(1000);
-  for (Task* task : {&a, &b, &c}) queue.push(task);
+  for (Task* task : {&a, &b, &c}) queue.push(task, kNow);
   std::vector<Task*> order;
   for (int i = 0; i < 6; ++i) {
     order.push_back(queue.pop(kNow));
     order.back()->run_plan();
-    queue.push(order.back());
+    queue.ended(order.back());
+    queue.push(order.back(), kNow);
   }
   EXPECT_EQ(order, (std::vector<Task*>{&a, &b, &c, &a, &b, &c}));
 }

@@ -26,6 +26,8 @@ thread_local std::uint64_t given = 0;   // ns, see given_ns()
 thread_local Task* own_plan = nullptr;  // whose plan this thread runs, while it does nothing else
 thread_local Task* worked_for = nullptr;
 
+constexpr std::uint64_t kChargeHelpEvery = 1'000'000;  // ns
+
 }  // namespace
 
 struct Lanes::Job {
@@ -69,7 +71,7 @@ void Lanes::ready(Task* task) {
   bool wake;
   {
     core::MutexLock lock(mu_);
-    queue_.push(task);
+    queue_.push(task, core::now_ns());
     waiting_.fetch_add(1, std::memory_order_relaxed);
     wake = sleeping_ > 0;
   }
@@ -85,8 +87,9 @@ bool Lanes::run_here(Task* task) {
   {
     core::MutexLock lock(mu_);
     if (sleeping_ == 0 || !queue_.empty() || own_plan != nullptr) return false;
-    queue_.push(task);  // for its place among the others
-    (void)queue_.pop(core::now_ns());
+    const std::uint64_t now = core::now_ns();
+    queue_.push(task, now);  // for its place among the others
+    (void)queue_.pop(now);
   }
   run_task(task);
   return true;
@@ -97,7 +100,21 @@ void Lanes::run_task(Task* task) noexcept {
   own_plan = worked_for = task;
   const bool more = task->run_plan();
   own_plan = worked_for = nullptr;
+  {
+    core::MutexLock lock(mu_);
+    queue_.ended(task);
+  }
   if (more) ready(task);  // without more, the task may be gone by now
+}
+
+void Lanes::charge(Task& task, std::uint64_t ns) {
+  core::MutexLock lock(mu_);
+  queue_.charge(task, ns, core::now_ns());
+}
+
+std::uint64_t Lanes::used_ns(const Task& task) const {
+  core::MutexLock lock(mu_);
+  return FairQueue::used_ns(task, core::now_ns());
 }
 
 std::size_t Lanes::ahead_of(const Task& task) const {
@@ -170,27 +187,38 @@ void Lanes::lane(Task* first) {
 void Lanes::help(Job& job, const Task* mine) {
   ++job.helpers;
   mu_.unlock();
-  const auto began = core::Clock::now();
   Task* const outer = std::exchange(worked_for, job.task);
   Task* const plan = std::exchange(own_plan, nullptr);
   quiet += job.quiet;
-  pull(job, mine, true);
+  std::uint64_t since = core::now_ns();
+  pull(job, mine, &since);
   quiet -= job.quiet;
   own_plan = plan;
   worked_for = outer;
-  if (job.task != nullptr) job.task->charge(core::ns_since(began));  // its plan waits for us
   mu_.lock();
+  charge_help(job, &since);  // its plan waits for this lane
   if (--job.helpers == 0) job_ended_.notify_all();
 }
 
-// A helper leaves for whoever goes first; the caller waits for them, and stays until all parts have
-// begun.
-void Lanes::pull(Job& job, const Task* mine, bool helper) {
+// The time since `*since` is charged to the task that the job is of.
+void Lanes::charge_help(Job& job, std::uint64_t* since) {
+  const std::uint64_t now = core::now_ns();
+  if (job.task != nullptr) queue_.charge_help(*job.task, now - *since);
+  *since = now;
+}
+
+// A helper, which has a time since which it helps, leaves for whoever goes first. The job's own
+// thread waits for its helpers, and stays until all parts have begun.
+void Lanes::pull(Job& job, const Task* mine, std::uint64_t* helps_since) {
   while (true) {
-    if (!helper) {
+    if (helps_since == nullptr) {
       breathe();
     } else {
       offer_core();
+      if (core::now_ns() - *helps_since >= kChargeHelpEvery) {
+        core::MutexLock lock(mu_);
+        charge_help(job, helps_since);
+      }
       if ((mine != nullptr || contested()) && !goes_first(job, mine)) return;
     }
     const std::int64_t i = job.next.fetch_add(1, std::memory_order_relaxed);
@@ -228,7 +256,7 @@ void Lanes::run_parts(std::int64_t parts, const std::function<void(std::int64_t)
     wake = static_cast<int>(std::min<std::int64_t>(sleeping_, parts - 1));
   }
   while (wake-- > 0) work_.notify_one();
-  pull(job, nullptr, false);
+  pull(job, nullptr, nullptr);
   core::MutexLock lock(mu_);
   std::erase(jobs_, &job);
   open_jobs_.fetch_sub(1, std::memory_order_relaxed);
@@ -258,10 +286,10 @@ void Lanes::give_way() {
         !FairQueue::before(*job->task, *task, now, FairQueue::kTurn)) {
       return;
     }
-    FairQueue::pause(*task, now);
+    queue_.pause(*task, now);
     help(*job, task);
     const std::uint64_t back = core::now_ns();
-    FairQueue::resume(*task, back);
+    queue_.resume(*task, back);
     given += back - now;
   }
 }
@@ -281,7 +309,8 @@ bool Lanes::park(Task& task) {
     try {
       threads_.emplace_back([this, next] { lane(next); });
     } catch (const std::exception&) {
-      queue_.push(next);
+      queue_.ended(next);
+      queue_.push(next, core::now_ns());
       waiting_.fetch_add(1, std::memory_order_relaxed);
       return false;
     }

@@ -54,6 +54,10 @@ class Lanes {
   bool run_here(Task* task);
   // The share of a user, kept while somebody holds it. `weight` counts where it is new.
   std::shared_ptr<Share> share(const std::string& user, double weight = 1);
+  // The plan that `task` runs has cost `ns` since it began or was last charged. Its thread.
+  void charge(Task& task, std::uint64_t ns);
+  // Lane time of the task so far, with the plan that it runs. Any thread; never decreases.
+  std::uint64_t used_ns(const Task& task) const;
   // Tasks that wait for a lane and would get it before this one.
   std::size_t ahead_of(const Task& task) const;
   // Somebody waits for a lane: a plan ends at its next boundary.
@@ -71,7 +75,8 @@ class Lanes {
   struct Job;
 
   void lane(Task* first);
-  void pull(Job& job, const Task* mine, bool helper);
+  void pull(Job& job, const Task* mine, std::uint64_t* helps_since);
+  void charge_help(Job& job, std::uint64_t* since) TT_REQUIRES(mu_);
   void help(Job& job, const Task* mine) TT_REQUIRES(mu_);
   Job* first_job() TT_REQUIRES(mu_);
   void run_task(Task* task) noexcept;  // what its plan leaves half done nobody can use

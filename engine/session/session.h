@@ -84,7 +84,7 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   double wait_seconds() const override { return back_.wait_seconds(); }
   std::size_t handles() const override { return handles_.load(std::memory_order_relaxed); }
   program::Amounts amounts() const override;
-  std::uint64_t lane_ns() const override { return back_.used_ns(); }
+  std::uint64_t lane_ns() const override { return lanes_.used_ns(back_); }
   std::size_t ahead() const override { return lanes_.ahead_of(back_); }
   std::vector<engine::Holding> largest(std::size_t most) const override;
   std::vector<engine::Publication> published(std::string_view name) const override;
