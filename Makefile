@@ -13,7 +13,8 @@ MINUTES ?= 20
 GPU_ARGS ?=
 PYTHONS ?=
 GPU_PYTHON ?= python3
-PIP_FLAGS := -q --disable-pip-version-check
+# A fresh machine installs each package once, and a cache would take 3 GB of its disk.
+PIP_FLAGS := -q --disable-pip-version-check $(if $(CI),--no-cache-dir)
 CLIENT_SOURCES := $(shell find clients engine/core engine/program engine/ops \
   engine/autograd engine/passes proto cmake VERSION -type f -not -name '*.pyc' 2>/dev/null)
 REQUIREMENTS := deploy/requirements

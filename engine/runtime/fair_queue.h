@@ -72,10 +72,10 @@ class Task {
   std::atomic<std::uint64_t> used_ns_{0};  // lane time so far
   double lead_ = 0;
   bool runs_ = false;
-  double since_ = 0;          // while it runs
-  double spent_ = 0;          // before that, of the same plan
-  mutable std::uint64_t told_ = 0;  // see FairQueue::used_ns()
-  Parked* parked_ = nullptr;  // its thread, where it waits in the middle of a plan
+  double since_ = 0;                // while it runs
+  double spent_ = 0;                // before that, of the same plan
+  mutable std::uint64_t told_ = 0;  // the most that FairQueue::used_ns() has told
+  Parked* parked_ = nullptr;        // its thread, where it waits in the middle of a plan
 };
 
 class FairQueue {
@@ -134,6 +134,7 @@ class FairQueue {
     for (Running& plan : running_) {
       if (plan.task == &task) plan.had = task.time(), plan.since = task.since_;
     }
+    catch_up(now);
   }
   // Other lanes have worked on the plan of `task` for `ns`.
   void charge_help(Task& task, std::uint64_t ns) {
@@ -181,8 +182,8 @@ class FairQueue {
     double since;  // when that was
   };
 
-  // Where no task waits, each running plan could be chosen again at any time, so the virtual time
-  // goes on with it. A task that comes then must not be owed the time that the plans ran alone.
+  // While no task waits, each running plan could be chosen again at any moment, so the virtual time
+  // goes on with the plans. A task that comes later is not owed the time that they ran alone.
   void catch_up(std::uint64_t now) {
     if (!ready_.empty()) return;
     for (const Running& plan : running_) {

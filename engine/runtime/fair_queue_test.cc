@@ -164,31 +164,35 @@ TEST(FairQueue, WhatAPlanHasHadCountsWhileItWaits) {
   EXPECT_TRUE(queue.has_before(shorter, kNow + 9600));
 }
 
-// A session computes alone for a minute in one plan. Another session that comes then is first, and
-// from then on they share: it is not given a minute alone.
-TEST(FairQueue, TimeThatAPlanRanAloneIsNotOwedToWhoComesLater) {
+// A session computes alone for a minute in one plan. Another session that comes during the plan, or
+// between its end and the next one, is first, and from then on they share: it is not owed a minute.
+TEST(FairQueue, TimeThatAPlanRanAloneIsNotOwedToATaskThatComesLater) {
   constexpr std::uint64_t kMinute = 60'000'000'000, kPart = 1'000'000;
   for (const bool one_user : {false, true}) {
-    const auto share = std::make_shared<Share>();
-    FairQueue queue;
-    Costly alone(0, share), later(0, one_user ? share : std::make_shared<Share>());
-    queue.push(&alone, kNow);
-    ASSERT_EQ(queue.pop(kNow), &alone);
-    std::uint64_t now = kNow + kMinute;
-    queue.charge_help(alone, kMinute);  // another lane worked for it all the time
-    queue.push(&later, now);
-    ASSERT_TRUE(queue.has_before(alone, now, FairQueue::kTurn / 2));
-    queue.charge(alone, kMinute, now);  // its plan ends
-    queue.ended(&alone);
-    queue.push(&alone, now);
-    EXPECT_EQ(alone.used_ns(), 2 * kMinute);
-    for (int i = 0; i < 100; ++i) {
-      Task* const task = queue.pop(now);
-      queue.charge(*task, kPart, now += kPart);
-      queue.ended(task);
-      queue.push(task, now);
+    for (const bool during : {false, true}) {
+      const auto share = std::make_shared<Share>();
+      FairQueue queue;
+      Costly alone(0, share), later(0, one_user ? share : std::make_shared<Share>());
+      queue.push(&alone, kNow);
+      ASSERT_EQ(queue.pop(kNow), &alone);
+      std::uint64_t now = kNow + kMinute;
+      queue.charge_help(alone, kMinute);  // another lane worked for the plan all the time
+      if (during) queue.push(&later, now);
+      queue.charge(alone, kMinute, now);
+      queue.ended(&alone);
+      if (!during) queue.push(&later, now);
+      queue.push(&alone, now);
+      EXPECT_EQ(alone.used_ns(), 2 * kMinute);
+      for (int i = 0; i < 100; ++i) {
+        Task* const task = queue.pop(now);
+        if (i == 0) EXPECT_EQ(task, &later);
+        queue.charge(*task, kPart, now += kPart);
+        queue.ended(task);
+        queue.push(task, now);
+      }
+      EXPECT_NEAR(static_cast<double>(later.used_ns()), 50 * kPart + FairQueue::kCredit / 2,
+                  2 * kPart);
     }
-    EXPECT_NEAR(static_cast<double>(later.used_ns()), 50 * kPart + FairQueue::kCredit / 2, 2 * kPart);
   }
 }
 

@@ -130,6 +130,18 @@ def test_operator_sees_the_lines_of_others(start_daemon, tt):
         del kept
 
 
+def test_lane_time_is_told_while_a_program_runs(start_daemon, tt):
+    """A program of one command that has not ended: its session has the lane all the time."""
+    daemon = start_daemon()
+    with tt.connect(daemon.unix) as session:
+        with session.as_current():
+            running = occupy(tt)
+        for least in (0.01, 0.1, 0.3):
+            wait_until(lambda least=least: session.status()["lane_seconds"] > least, what=f"{least} s of lane time")
+        session.cancel()
+        del running
+
+
 def test_commands(start_daemon, tt):
     daemon = start_daemon()
     with tt.connect(daemon.unix, name="training") as s:
