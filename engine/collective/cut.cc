@@ -12,7 +12,7 @@ Cut::Cut(const Spread& spread, Number generation, Number number)
   first.rest.assume(spread, false);
   holding_ = at_rest_ = true;
   number_ = number;
-  wish = true;
+  drains = true;
 }
 
 const Cut::Generation* Cut::previous() const {
@@ -29,8 +29,8 @@ void Cut::hold(Number announced) {
   holding_ = true;
   Vote vote;
   vote.announced = announced;
-  vote.interrupted = std::exchange(interrupt, false);
-  wish = wish || vote.interrupted;
+  vote.interrupted = std::exchange(interrupt_next, false);
+  interrupts = interrupts || vote.interrupted;
   current().hold.start(std::move(vote));
 }
 

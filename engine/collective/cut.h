@@ -40,8 +40,12 @@ class Cut {
   void rest() { at_rest_ = true; }
   void go_on();
 
-  bool wish = false;       // of this place: to stay at rest
-  bool interrupt = false;  // with the next generation that this place starts
+  // This place keeps the group at rest: because it drains, because it was interrupted, or both.
+  bool drains = false, interrupts = false;
+  // It was interrupted: the next generation that it starts says so, and `interrupts` holds from
+  // then.
+  bool interrupt_next = false;
+  bool keeps_at_rest() const { return drains || interrupts; }
 
  private:
   Number generation_;

@@ -84,7 +84,7 @@ void Exchange::plan_stage(int level) {
       if (!eager(plan.given[g])) givers_.push_back(owned.holders[g]);
     }
   }
-  for (const auto& [holder, total] : stage.total) stage.granted[holder] = 2;
+  for (const auto& [holder, total] : stage.total) stage.granted[holder] = kGranted;
 }
 
 void Exchange::plan_transfers(int level) {
@@ -92,7 +92,7 @@ void Exchange::plan_transfers(int level) {
   for (const Schedule::Push& push : plan.partials) {
     Transfer* known = transfer_to(push.to, level);
     if (known == nullptr) {
-      transfers_.push_back({push.to, level, true, nullptr, {}, 0, 2});
+      transfers_.push_back({push.to, level, true, nullptr, {}, 0, kGranted});
       known = &transfers_.back();
     }
     const std::vector<Range> segments = cut(push.range, schedule_.grain);
@@ -307,19 +307,18 @@ core::Result<Exchange::Segment*> Exchange::segment_of(Place from, const Message&
     bytes += static_cast<std::int64_t>(node_bytes(node)) * message.range.size();
   }
   if (bytes != message.payload) return violation("a segment of another size");
+  if (eager(schedule_.levels[message.level].given[*holder])) return &*at;
+  if (number_ > out_.done + limits_.active) return violation("a segment before its turn");
+  if (stage.taken[from] >= stage.granted[from]) return violation("a segment without a credit");
   return &*at;
 }
 
+core::Status Exchange::check(Place from, const Message& message) {
+  std::size_t holder = 0;
+  return segment_of(from, message, &holder).status();
+}
+
 core::Result<Slice> Exchange::expect(Place from, const Message& message) {
-  if (message.kind == Kind::kPartial) {
-    std::size_t holder = 0;
-    const core::Result<Segment*> segment = segment_of(from, message, &holder);
-    if (!segment.ok()) return segment.status();
-    const Buffer buffer = staging(next_staging_++);
-    staged_[buffer] = message.payload;
-    out_.reserve(buffer, message.payload);
-    return Slice{buffer, 0, message.payload};
-  }
   const Range range = message.range;
   if (range.begin < 0 || range.end <= range.begin ||
       range.size() > std::numeric_limits<std::int64_t>::max() / item_ ||
@@ -354,13 +353,18 @@ core::Status Exchange::receive(Place from, const Message& message, const Slice& 
     const core::Result<Segment*> segment = segment_of(from, message, &holder);
     if (!segment.ok()) return segment.status();
     staged_[at.buffer] = at.bytes;
+    ++stages_[message.level].taken[from];
     (*segment)->given[holder] = at;
     --(*segment)->missing;
     run_stages();
   } else if (message.kind == Kind::kCredit) {
     Transfer* transfer = transfer_to(from, message.level);
     if (transfer == nullptr) return violation("credit for nothing");
-    transfer->granted = static_cast<std::size_t>(message.range.end);
+    if (message.range.end <= transfer->granted ||
+        std::cmp_greater(message.range.end, transfer->segments.size())) {
+      return violation("a credit that grants nothing more, or more than there is");
+    }
+    transfer->granted = message.range.end;
   } else if (message.to == kNoRank) {
     if (!final_.add(message.range)) return violation("a result's segment twice");
     stand(message.range, message.range.size());
@@ -445,13 +449,13 @@ void Exchange::stage_reduced(const Running& done) {
     out_.free(segment.given[g]->buffer);
     staged_.erase(segment.given[g]->buffer);
     const Place holder = segment.owned->holders[g];
-    Number& granted = stage.granted[holder];
+    std::int64_t& granted = stage.granted[holder];
     if (eager(schedule_.levels[l].given[g]) || granted++ >= stage.total[holder]) continue;
     Message credit;
     credit.kind = Kind::kCredit;
     credit.level = static_cast<std::uint8_t>(done.level);
     credit.number = number_;
-    credit.range.end = static_cast<std::int64_t>(granted);
+    credit.range.end = granted;
     out_.send(holder, std::move(credit));
   }
   if (l + 1 < stages_.size()) {
@@ -497,7 +501,7 @@ bool Exchange::may_send(const Transfer& transfer) const {
   if (!transfer.partial) return started_ && final_.covers(range);
   if (!partials_[static_cast<std::size_t>(transfer.level)].covers(range)) return false;
   if (eager(schedule_.levels[static_cast<std::size_t>(transfer.level)].own)) return true;
-  return started_ && transfer.next < transfer.granted &&
+  return started_ && std::cmp_less(transfer.next, transfer.granted) &&
          number_ <= out_.heard(transfer.to) + limits_.active;
 }
 

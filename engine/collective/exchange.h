@@ -30,9 +30,16 @@ class Exchange {
   // Finished, or the number fails, or the epoch is over: frees all staging; no more events.
   void release();
 
-  // Where the payload of a message goes; a Status where no such message can come.
+  // Segments of partial sums that a place may send before it hears of a credit.
+  static constexpr std::int64_t kGranted = 2;
+  // Staging that an exchange reserves itself has a lower index than this.
+  static constexpr std::uint64_t kOwnStaging = 1000;
+
+  // A Status where no such partial sums can come.
+  core::Status check(Place from, const Message& message);
+  // Where the payload of a result goes; a Status where no such result can come.
   core::Result<Slice> expect(Place from, const Message& message);
-  // Its payload is there, at `at`: which becomes the exchange's to free.
+  // A payload is there, at `at`. Where this succeeds, staging there is the exchange's to free.
   core::Status receive(Place from, const Message& message, const Slice& at);
   // A job is done. False: not one of this exchange.
   bool reduced(std::uint64_t job);
@@ -61,8 +68,8 @@ class Exchange {
     std::vector<Segment> segments;  // ascending
     std::size_t reduced = 0;
     Sum sum;
-    std::vector<Node> nodes;                 // what its slots are: own, then given
-    std::map<Place, Number> granted, total;  // segments, of each holder
+    std::vector<Node> nodes;                              // what its slots are: own, then given
+    std::map<Place, std::int64_t> granted, total, taken;  // segments, of each holder
   };
   struct Transfer {
     Place to = 0;
@@ -70,7 +77,8 @@ class Exchange {
     bool partial = false;
     const Schedule::Part* part = nullptr;
     std::vector<Range> segments;
-    std::size_t next = 0, granted = 0;
+    std::size_t next = 0;
+    std::int64_t granted = 0;
   };
   struct Running {
     enum class Kind { kPresum, kStage, kCopy } kind = Kind::kCopy;
@@ -124,7 +132,6 @@ class Exchange {
   std::map<std::pair<Rank, Rank>, Ranges> parts_;  // received, by (to, from)
   std::map<std::uint64_t, Running> running_;
   std::map<Buffer, std::int64_t> staged_;
-  std::uint64_t next_staging_ = 1000;
   std::int64_t missing_ = 0;
   std::size_t copies_ = 0;
   bool started_ = false;

@@ -19,6 +19,7 @@ struct Limits {
   std::int64_t staging = 16 << 20;   // staging for all peers
   Number ahead = 64;                 // numbers announced and not finished
   Number active = 2;                 // numbers whose partial sums may be on their way
+  std::size_t offers = 4096;         // sends from one place to another that are not complete
 };
 
 class Outbox {

@@ -6,7 +6,16 @@
 namespace teletensor::collective {
 namespace {
 
+// So much that sums of sizes, over 16,384 ranks and in the accumulating dtype, stay below 2^63.
+constexpr std::int64_t kMaxBytes = std::int64_t{1} << 48;
+constexpr std::size_t kStateClaims = 16;  // ranks that a kState message tells of
+
 std::string rank_text(Rank rank) { return "rank " + std::to_string(rank); }
+
+void shorten(Call& call, Failed& failed) {
+  call.site = shortened(std::move(call.site), kMaxNote);
+  failed.text = shortened(std::move(failed.text), kMaxReason);
+}
 
 }  // namespace
 
@@ -46,7 +55,10 @@ core::Status Participant::check(Rank rank, const Call& call) const {
   };
   if (!group_.has(rank) || group_.place_of(rank) != place_) return bad("the rank is not here");
   const bool point_to_point = call.op == Op::kSend || call.op == Op::kRecv;
+  const std::int64_t maximum =
+      kMaxBytes / static_cast<std::int64_t>(core::size_of(accumulator_of(call.dtype)));
   if (call.count < 0) return bad("a negative number of elements");
+  if (call.count > maximum) return bad("more than 2^48 bytes");
   if (point_to_point) {
     if (call.peer == rank) return bad("a rank cannot send to itself");
     if (call.op == Op::kRecv && call.peer == kNoRank) return {};
@@ -66,8 +78,10 @@ core::Status Participant::check(Rank rank, const Call& call) const {
     std::int64_t sum = 0;
     for (Rank r = 0; r < sizes->size(); ++r) {
       const std::int64_t size = (*sizes)[r];
-      if (size < 0 || __builtin_add_overflow(sum, size, &sum)) return bad("sizes out of range");
+      if (size < 0) return bad("a negative number of elements");
+      if (size > maximum - sum) return bad("more than 2^48 bytes");
       if (size > 0 && !group_.has(r)) return bad("elements for a rank that is not in the group");
+      sum += size;
     }
   }
   return {};
@@ -76,10 +90,15 @@ core::Status Participant::check(Rank rank, const Call& call) const {
 core::Status Participant::deposit(Rank rank, Number number, Call call, Failed failed) {
   if (core::Status status = check(rank, call); !status.ok()) return status;
   if (call.op == Op::kSend || call.op == Op::kRecv) return core::invalid("no collective");
-  if (number <= announced_) return core::invalid("collective: a number twice");
   const std::vector<Rank>& ranks = group_.ranks_of(place_);
   const std::size_t at =
       static_cast<std::size_t>(std::lower_bound(ranks.begin(), ranks.end(), rank) - ranks.begin());
+  const auto known = slots_.find(number);
+  if (number <= announced_ || (known != slots_.end() && known->second.deposits[at])) {
+    return {core::Code::kAlreadyExists, "group \"" + name_ + "\" #" + std::to_string(number) +
+                                            ": " + rank_text(rank) + " has deposited it already"};
+  }
+  shorten(call, failed);
   if (ended_) {
     Action action;
     action.kind = Action::Kind::kComplete;
@@ -98,6 +117,7 @@ core::Status Participant::deposit_point_to_point(Rank rank, std::uint64_t token,
                                                  Failed failed) {
   if (core::Status status = check(rank, call); !status.ok()) return status;
   if (call.op != Op::kSend && call.op != Op::kRecv) return core::invalid("no send, no receive");
+  shorten(call, failed);
   point_to_point_.deposit(rank, token, std::move(call), std::move(failed));
   if (ended_) point_to_point_.end(*ended_);
   return {};
@@ -226,10 +246,10 @@ bool Participant::decide(Number number, Slot& slot) {
     slot.exchange->release();  // before the texts go out: nobody sends data after them
     slot.exchange.reset();
   }
-  if (!slot.exchange) return true;
-  while (!slot.early.empty()) {
+  if (!slot.announce.result().good()) return true;
+  while (!slot.early.empty()) {  // a barrier has no exchange, and nothing fits it
     const Early early = slot.early.back();
-    if (slot.exchange->receive(early.from, early.message, early.at).ok()) {
+    if (slot.exchange && slot.exchange->receive(early.from, early.message, early.at).ok()) {
       slot.early.pop_back();
       continue;
     }
@@ -287,10 +307,14 @@ std::string Participant::explanation(Number number, const Vote& vote) const {
 }
 
 void Participant::fail(Number number, Slot& slot, const core::Status& status) {
-  for (const Early& early : slot.early) out_.free(early.at.buffer);
-  slot.early.clear();
+  drop_early(slot);
   complete(number, slot, status);
   slot.finished = true;
+}
+
+void Participant::drop_early(Slot& slot) {
+  for (const Early& early : slot.early) out_.free(early.at.buffer);
+  slot.early.clear();
 }
 
 void Participant::complete(Number number, Slot& slot, const core::Status& status) {
@@ -345,6 +369,7 @@ bool Participant::early(const Message& message, const Slot& slot) const {
 
 core::Result<Slice> Participant::expect(Place from, const Message& message) {
   if (ended_) return violation("data after the end of the epoch");
+  discard(from);
   if (message.kind == Kind::kData) return point_to_point_.expect(from, message);
   if (message.kind != Kind::kPartial && message.kind != Kind::kFinal) {
     return violation("a payload with a message that has none");
@@ -352,29 +377,49 @@ core::Result<Slice> Participant::expect(Place from, const Message& message) {
   if (!acceptable(message.number)) return violation("data of a number that is over");
   Slot& slot = this->slot(message.number);
   if (slot.finished) return violation("data of a number that is over");
-  if (!early(message, slot)) {
-    if (!slot.exchange) return violation("data that nobody waits for");
-    return slot.exchange->expect(from, message);
-  }
-  if (message.payload <= 0 || slot.early.size() > 8 * group_.places()) {
-    return violation("too much before its announcement");
-  }
+  const bool early = this->early(message, slot);
+  if (!early && !slot.exchange) return violation("data that nobody waits for");
+  if (message.kind == Kind::kFinal) return slot.exchange->expect(from, message);
+  const core::Status status =
+      early ? check_early(from, message, slot) : slot.exchange->check(from, message);
+  if (!status.ok()) return status;
   const Buffer buffer{message.number, Buffer::Kind::kStaging, next_staging_++};
   out_.reserve(buffer, message.payload);
+  coming_[from] = buffer;
   return Slice{buffer, 0, message.payload};
+}
+
+// Before it is decided a place may have sent what it is granted from the beginning.
+core::Status Participant::check_early(Place from, const Message& message, const Slot& slot) const {
+  const auto same = [&](const Early& early) {
+    return early.from == from && early.message.level == message.level;
+  };
+  if (message.payload <= 0 || message.level >= spread_.levels.size() ||
+      std::count_if(slot.early.begin(), slot.early.end(), same) >= Exchange::kGranted) {
+    return violation("too much before its announcement");
+  }
+  return {};
 }
 
 core::Status Participant::receive_data(Place from, const Message& message, const Slice& at) {
   // Without a payload nothing has called expect(), which checks the message.
   if (message.payload <= 0 || at.bytes != message.payload) return violation("data without payload");
-  Slot& slot = this->slot(message.number);
-  if (early(message, slot)) {
-    slot.early.push_back({from, message, at});
-  } else if (slot.exchange) {
-    return slot.exchange->receive(from, message, at);
-  } else {
-    discard(at);  // the number has failed since expect()
+  const bool partial = message.kind == Kind::kPartial;
+  const auto coming = coming_.find(from);
+  if (partial && (coming == coming_.end() || coming->second != at.buffer)) {
+    return violation("data that was not announced");
   }
+  const auto found = slots_.find(message.number);
+  Slot* slot = found == slots_.end() || found->second.finished ? nullptr : &found->second;
+  if (slot != nullptr && early(message, *slot)) {
+    slot->early.push_back({from, message, at});
+  } else if (slot != nullptr && slot->exchange) {
+    const core::Status status = slot->exchange->receive(from, message, at);
+    if (!status.ok()) return status;
+  } else {
+    discard(from);  // the number has failed since expect()
+  }
+  coming_.erase(from);
   return {};
 }
 
@@ -390,6 +435,9 @@ core::Status Participant::receive_vote(Place from, const Message& message) {
     return violation("a vote of an unknown purpose");
   }
   if (message.number > cut_.generation() + 1) return violation("a cut from the future");
+  if (message.vote.announced > announced_ + limits_.ahead) {
+    return violation("a cut at a number that cannot be announced yet");
+  }
   Cut::Generation* generation = cut_.find(message.number);
   if (generation == nullptr) return {};  // said again to a place that knows
   Fold& fold = message.purpose == Purpose::kHold   ? generation->hold
@@ -399,16 +447,31 @@ core::Status Participant::receive_vote(Place from, const Message& message) {
   return {};
 }
 
-// Frees what expect() has reserved before the number had an exchange.
-void Participant::discard(const Slice& at) {
-  if (at.buffer.kind == Buffer::Kind::kStaging && at.buffer.index >= kEarly) out_.free(at.buffer);
+// Frees what expect() has reserved for a payload of this place that has not come.
+void Participant::discard(Place from) {
+  const auto coming = coming_.find(from);
+  if (coming == coming_.end()) return;
+  out_.free(coming->second);
+  coming_.erase(coming);
+}
+
+// What holds for messages of all kinds.
+core::Status Participant::check(const Message& message) const {
+  if (message.done > announced_) return violation("that it has finished what is not announced");
+  const Vote& vote = message.vote;
+  if (vote.code < core::Code::kOk || vote.code > core::Code::kDataLoss) {
+    return violation("an unknown code");
+  }
+  const std::size_t claims = message.kind == Kind::kState ? kStateClaims : Vote::kClaims;
+  if (vote.claims.size() > claims) return violation("too many calls of ranks");
+  std::size_t longest = vote.failure.size();
+  for (const Claim& claim : vote.claims) longest = std::max(longest, claim.text.size());
+  return longest > kMaxText ? violation("a text that is too long") : core::Status();
 }
 
 core::Status Participant::receive(Place from, const Message& message, const Slice& at) {
-  if (ended_) {
-    discard(at);
-    return {};
-  }
+  if (ended_) return {};
+  if (core::Status status = check(message); !status.ok()) return status;
   if (out_.hear(from, message.done)) {
     for (auto& [number, slot] : slots_) {
       if (slot.exchange) slot.exchange->pump();
@@ -435,29 +498,38 @@ core::Status Participant::receive(Place from, const Message& message, const Slic
       if (message.vote.code == core::Code::kOk) return violation("an end without an error");
       end(message.vote.code, message.vote.failure, from);
       return {};
-    case Kind::kQuery: {
-      if (!acceptable(message.number)) break;
-      Slot& slot = this->slot(message.number);
-      slot.askers.insert(from);
-      ask(message.number, slot);
-      answer(message.number, slot);
+    case Kind::kQuery:
+      status = receive_query(from, message.number);
       break;
-    }
-    case Kind::kState: {
-      const auto found = slots_.find(message.number);
-      if (found == slots_.end()) break;
-      for (const Claim& claim : message.vote.claims) {
-        if (!group_.has(claim.rank)) return violation("an unknown rank");
-      }
-      for (const Claim& claim : message.vote.claims) found->second.late[claim.rank] = claim.text;
-      answer(message.number, found->second);
+    case Kind::kState:
+      status = receive_state(message);
       break;
-    }
     default:
       status = point_to_point_.receive(from, message);
   }
   if (status.ok()) advance();
   return status;
+}
+
+core::Status Participant::receive_query(Place from, Number number) {
+  if (!acceptable(number)) return {};
+  Slot& slot = this->slot(number);
+  if (!slot.queried.insert(from).second) return violation("a query twice");
+  slot.askers.insert(from);
+  ask(number, slot);
+  answer(number, slot);
+  return {};
+}
+
+core::Status Participant::receive_state(const Message& message) {
+  for (const Claim& claim : message.vote.claims) {
+    if (!group_.has(claim.rank)) return violation("an unknown rank");
+  }
+  const auto found = slots_.find(message.number);
+  if (found == slots_.end()) return {};
+  for (const Claim& claim : message.vote.claims) found->second.late[claim.rank] = claim.text;
+  answer(message.number, found->second);
+  return {};
 }
 
 void Participant::reduced(std::uint64_t job) {
@@ -513,7 +585,7 @@ void Participant::answer(Number number, Slot& slot) {
     message.kind = Kind::kState;
     message.number = number;
     for (const auto& [rank, text] : known) {
-      if (message.vote.claims.size() < 4 * Vote::kClaims) {
+      if (message.vote.claims.size() < kStateClaims) {
         message.vote.claims.push_back({rank, 0, 1, text});
       }
     }
@@ -567,27 +639,29 @@ void Participant::deadline_passed_point_to_point(std::uint64_t token) {
 
 void Participant::lost(Rank rank, const std::string& text) {
   if (ended_) return;
-  end(core::Code::kUnavailable, "group \"" + name_ + "\": " + rank_text(rank) + " " + text,
+  end(core::Code::kUnavailable,
+      "group \"" + name_ + "\": " + rank_text(rank) + " " + shortened(text, kMaxReason),
       std::nullopt);
 }
 
 // Everyone hears of it from a neighbour, whoever noticed.
 void Participant::end(core::Code code, const std::string& text, std::optional<Place> teller) {
-  const core::Status status(code, text);
+  const core::Status status(code, shortened(text, kMaxText));
   for (const Place neighbour : neighbours_) {
     if (neighbour == teller) continue;
     Message message;
     message.kind = Kind::kEnd;
     message.vote.code = code;
-    message.vote.failure = text;
+    message.vote.failure = status.message();
     out_.send(neighbour, std::move(message));
   }
   for (auto& [number, slot] : slots_) {
     if (slot.exchange) slot.exchange->release();
-    for (const Early& early : slot.early) out_.free(early.at.buffer);
+    drop_early(slot);
     if (!slot.complete) complete(number, slot, status);
   }
   slots_.clear();
+  while (!coming_.empty()) discard(coming_.begin()->first);
   point_to_point_.end(status);
   ended_ = status;
   Action action;

@@ -41,13 +41,15 @@ class Participant {
 
   // A rank's next collective: `number` is one more than that of its last one. The operand is there,
   // and the result's memory, unless the rank cannot take part. InvalidArgument: a call that no
-  // other ranks can match, as a root that is not in the group.
+  // other ranks can match, as a root that is not in the group, or of more than 2^48 bytes.
+  // AlreadyExists: the rank has deposited this number, and that deposit stands.
   core::Status deposit(Rank rank, Number number, Call call, Failed failed = {});
   // A send or a receive; `token` is any number of the owner's.
   core::Status deposit_point_to_point(Rank rank, std::uint64_t token, Call call,
                                       Failed failed = {});
 
-  // A message's payload is about to come: where it goes.
+  // A message's payload is about to come: where it goes. Where the connection is cut in the middle
+  // of the payload, the message comes again, and this is called again.
   core::Result<Slice> expect(Place from, const Message& message);
   // A message is here, and its payload at the slice that expect() named.
   core::Status receive(Place from, const Message& message, const Slice& at = {});
@@ -55,7 +57,9 @@ class Participant {
 
   // Sets the text that errors on other ranks show for the present state of `rank`, such as "its
   // queue is empty".
-  void describe_rank(Rank rank, std::string text) { doing_[rank] = std::move(text); }
+  void describe_rank(Rank rank, std::string text) {
+    doing_[rank] = shortened(std::move(text), kMaxNote);
+  }
   // A deposit waits for long: asks the others what they do.
   void patience_passed(Number number);
   // Ends the epoch, unless the number is complete, or stands behind a cut: then time stands still,
@@ -66,11 +70,13 @@ class Participant {
   // A rank, or the daemon that has it, does not come back.
   void lost(Rank rank, const std::string& text);
 
-  // Brings all ranks of the group to rest between two numbers: see Cut.
-  void drain() { wish(false); }
-  void interrupt() { wish(true); }
-  // The drain or interrupt of this place is over.
-  void resume();
+  // Each brings all ranks of the group to rest between two numbers (see Cut) until its end. A
+  // drain and an interrupt of one place may overlap: the end of one leaves the other as it is.
+  void drain();
+  void end_drain();
+  void interrupt();
+  // Ends the interrupt that keeps the group at rest, or takes back one that has not begun to.
+  void end_interrupt();
   // A place came back with an image.
   void restarted(Place place);
   // Precondition: kAtRest was the last of kAtRest and kGoOn.
@@ -79,8 +85,11 @@ class Participant {
   std::vector<Action> take() { return out_.take(); }
   bool ended() const { return ended_.has_value(); }
   bool held() const { return cut_.holding(); }
-  // This place has drained or been interrupted, and not resumed: the group waits for that at rest.
-  bool keeps_at_rest() const { return cut_.wish; }
+  // The group stays at rest until the drain, or the interrupt, of this place ends.
+  bool drains() const { return cut_.drains; }
+  bool interrupts() const { return cut_.interrupts; }
+  // Numbers, messages and transfers of which something is kept. At the end of all: none.
+  std::size_t open() const { return slots_.size() + coming_.size() + point_to_point_.open(); }
 
  private:
   struct Deposit {
@@ -96,10 +105,10 @@ class Participant {
     std::vector<std::optional<Deposit>> deposits;  // by the order of the place's ranks
     Fold announce, explain;
     std::optional<Exchange> exchange;
-    std::vector<Early> early;  // partial sums of those who are ahead
+    std::vector<Early> early;  // partial sums of places that are ahead
     bool decided = false, complete = false, finished = false, asked = false;
     std::map<Rank, std::string> late;  // what others have said of ranks that are late
-    std::set<Place> askers;
+    std::set<Place> askers, queried;   // to be answered; all that have asked
   };
 
   Slot& slot(Number number);
@@ -121,17 +130,21 @@ class Participant {
 
   core::Status receive_vote(Place from, const Message& message);
   core::Status receive_data(Place from, const Message& message, const Slice& at);
-  void discard(const Slice& at);
+  core::Status receive_query(Place from, Number number);
+  core::Status receive_state(const Message& message);
+  core::Status check_early(Place from, const Message& message, const Slot& slot) const;
+  void discard(Place from);
+  void drop_early(Slot& slot);
   bool acceptable(Number number) const;
   bool early(const Message& message, const Slot& slot) const;
   core::Status check(Rank rank, const Call& call) const;
+  core::Status check(const Message& message) const;
 
   std::map<Rank, std::string> late(const Slot& slot) const;
   void ask(Number number, Slot& slot);
   void answer(Number number, Slot& slot);
   void end(core::Code code, const std::string& text, std::optional<Place> teller);
 
-  void wish(bool interrupt);
   void advance_cut();
   void drop_behind_cut();
   void tell_rest(bool interrupted);
@@ -146,10 +159,10 @@ class Participant {
   PointToPoint point_to_point_;
   Cut cut_;
 
-  std::map<Number, Slot> slots_;  // of all numbers that are not retired
-  static constexpr std::uint64_t kEarly = std::uint64_t{1} << 32;
-  std::uint64_t next_staging_ = kEarly;  // of messages that come before the number is decided
-  Number announced_ = 0;                 // all up to this one; out_.done: finished
+  std::map<Number, Slot> slots_;                        // of all numbers that are not retired
+  std::uint64_t next_staging_ = Exchange::kOwnStaging;  // of partial sums that are received
+  std::map<Place, Buffer> coming_;  // staging that expect() has named, and receive() has not had
+  Number announced_ = 0;            // all up to this one; out_.done: finished
   Number everywhere_ = 0, retired_ = 0;
   std::map<Rank, std::string> doing_;
   std::optional<core::Status> ended_;

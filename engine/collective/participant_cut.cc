@@ -3,26 +3,38 @@
 
 namespace teletensor::collective {
 
-void Participant::wish(bool interrupt) {
+void Participant::drain() {
   if (ended_) return;
-  if (interrupt) {
-    cut_.interrupt = true;  // of a generation that all hear of before they are at rest
-  } else {
-    cut_.wish = true;
-    if (cut_.at_rest() && !cut_.current().release.started()) tell_rest(false);
-  }
+  cut_.drains = true;
+  if (cut_.at_rest() && !cut_.current().release.started()) tell_rest(false);
   advance();
 }
 
-void Participant::resume() {
-  cut_.wish = false;
+void Participant::end_drain() {
+  cut_.drains = false;
+  if (!ended_) advance();
+}
+
+// A generation that has begun cannot become an interrupt: other places may be at rest in it.
+void Participant::interrupt() {
+  if (ended_) return;
+  cut_.interrupt_next = true;
+  advance();
+}
+
+void Participant::end_interrupt() {
+  if (cut_.interrupts) {
+    cut_.interrupts = false;
+  } else {
+    cut_.interrupt_next = false;
+  }
   if (!ended_) advance();
 }
 
 void Participant::advance_cut() {
   Cut::Generation& now = cut_.current();
   // A place that has released this generation begins another one when this one is over.
-  if (!cut_.holding() && (cut_.wish || cut_.interrupt || now.hold.heard())) {
+  if (!cut_.holding() && (cut_.keeps_at_rest() || cut_.interrupt_next || now.hold.heard())) {
     cut_.hold(announced_);
     point_to_point_.hold(true);
   }
@@ -48,7 +60,7 @@ void Participant::advance_cut() {
     retire();
     drop_behind_cut();
   }
-  if (!cut_.wish && !now.release.started()) now.release.start({});
+  if (!cut_.keeps_at_rest() && !now.release.started()) now.release.start({});
   send_votes(Purpose::kRelease, cut_.generation(), now.release);
   if (!now.release.complete(spread_)) return;
   cut_.go_on();
@@ -64,6 +76,7 @@ void Participant::drop_behind_cut() {
   const bool interrupted = cut_.current().hold.result().interrupted;
   if (interrupted) {
     for (auto& [number, slot] : slots_) {
+      drop_early(slot);
       complete(number, slot, {core::Code::kCancelled, "interrupted"});
     }
     slots_.clear();
@@ -101,6 +114,7 @@ void Participant::restarted(Place place) {
     return out_.send(place, std::move(message));
   }
   point_to_point_.restarted(place);
+  for (auto& [number, slot] : slots_) slot.queried.erase(place);
   const auto again = [&](Purpose purpose, Number generation, const Fold& fold) {
     for (int level = 0; level < fold.told(); ++level) {
       for (const Place to : spread_.levels[static_cast<std::size_t>(level)].to) {

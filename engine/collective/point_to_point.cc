@@ -64,11 +64,17 @@ void PointToPoint::tell(const Key& key, Number order, Kind kind, Rank to, const 
 
 void PointToPoint::offer() {
   if (held_) return;
+  std::map<Place, std::size_t> offered;
+  for (const auto& [key, queue] : sends_) {
+    for (const auto& [order, send] : queue) offered[group_.place_of(key.to)] += send.offered;
+  }
   for (auto& [key, queue] : sends_) {
+    std::size_t& open = offered[group_.place_of(key.to)];
     for (auto& [order, send] : queue) {
       if (send.offered) continue;
-      if (order > image_.sent[key] + limits_.ahead) break;
+      if (order > image_.sent[key] + limits_.ahead || open >= limits_.offers) break;
       send.offered = true;
+      ++open;
       tell(key, order, Kind::kOffer, key.to, send.failed,
            {{key.from, contents_of(send.call), 1, describe(send.call)}});
     }
@@ -81,17 +87,20 @@ void PointToPoint::match() {
     Receive& receive = *at++;
     if (receive.accepted) continue;
     // Of each key the next offer only; of several, the one that came first.
-    std::map<Number, Offer>* best = nullptr;
-    for (auto& [key, queue] : offers_) {
+    auto best = offers_.end();
+    for (auto queue = offers_.begin(); queue != offers_.end(); ++queue) {
+      const Key& key = queue->first;
       const bool from = receive.call.peer == kNoRank || receive.call.peer == key.from;
-      if (!from || key.to != receive.rank || key.tag != receive.call.tag || queue.empty()) continue;
-      if (best == nullptr || queue.begin()->second.arrival < best->begin()->second.arrival) {
-        best = &queue;
+      if (!from || key.to != receive.rank || key.tag != receive.call.tag) continue;
+      if (best == offers_.end() ||
+          queue->second.begin()->second.arrival < best->second.begin()->second.arrival) {
+        best = queue;
       }
     }
-    if (best == nullptr) continue;
-    const Message offer = best->begin()->second.message;
-    best->erase(best->begin());
+    if (best == offers_.end()) continue;
+    const Message offer = best->second.begin()->second.message;
+    best->second.erase(best->second.begin());
+    if (best->second.empty()) offers_.erase(best);
     accept(receive, offer);
   }
 }
@@ -217,20 +226,7 @@ core::Status PointToPoint::deliver(Place from, const Message& message) {
       group_.place_of(sender ? key.to : key.from) != place_) {
     return violation("what another rank should send");
   }
-  if (message.kind == Kind::kOffer) {
-    if (message.vote.claims.size() != 1) return violation("an offer without a call");
-    if (message.number <= image_.received[key]) {  // its sender restarted, and did not hear of it
-      const auto failure = image_.failures.find({key, message.number});
-      tell(key, message.number, Kind::kDone, key.from,
-           failure == image_.failures.end() ? Failed{} : failure->second);
-      return {};
-    }
-    if (message.number > image_.received[key] + limits_.ahead) return violation("too many offers");
-    if (find(key, message.number) != nullptr) return violation("an offer twice");
-    offers_[key][message.number] = {message, ++arrivals_};
-    match();
-    return {};
-  }
+  if (message.kind == Kind::kOffer) return receive_offer(from, key, message);
   if (message.kind == Kind::kData) {
     Receive* found = find(key, message.number);
     if (found == nullptr || message.payload <= 0)
@@ -243,6 +239,37 @@ core::Status PointToPoint::deliver(Place from, const Message& message) {
   if (message.kind != Kind::kAccept && message.kind != Kind::kDone) {
     return violation("a message of an unknown kind");
   }
+  return receive_answer(key, message);
+}
+
+core::Status PointToPoint::receive_offer(Place from, const Key& key, const Message& message) {
+  if (message.vote.claims.size() != 1) return violation("an offer without a call");
+  const auto last = image_.received.find(key);
+  const Number received = last == image_.received.end() ? 0 : last->second;
+  if (message.number <= received) {  // its sender restarted, and did not hear of it
+    const auto failure = image_.failures.find({key, message.number});
+    tell(key, message.number, Kind::kDone, key.from,
+         failure == image_.failures.end() ? Failed{} : failure->second);
+    return {};
+  }
+  const auto queue = offers_.find(key);
+  if (find(key, message.number) != nullptr ||
+      (queue != offers_.end() && queue->second.contains(message.number))) {
+    return violation("an offer twice");
+  }
+  std::size_t open = 0;
+  for (const auto& [other, offers] : offers_) {
+    open += group_.place_of(other.from) == from ? offers.size() : 0;
+  }
+  if (message.number - received > limits_.ahead || open >= limits_.offers) {
+    return violation("too many offers");
+  }
+  offers_[key][message.number] = {message, ++arrivals_};
+  match();
+  return {};
+}
+
+core::Status PointToPoint::receive_answer(const Key& key, const Message& message) {
   const auto queue = sends_.find(key);
   const auto send = queue == sends_.end() ? std::map<Number, Send>::iterator()
                                           : queue->second.find(message.number);
@@ -251,12 +278,14 @@ core::Status PointToPoint::deliver(Place from, const Message& message) {
   }
   if (message.kind == Kind::kAccept) {
     if (send->second.accepted) return violation("an answer twice");
+    if (send->second.failed.code != core::Code::kOk) return violation("an answer to a failure");
     transfer(key, message.number, send->second);
     return {};
   }
   complete(send->second.token, status_of({message.vote.code, message.vote.failure}));
   image_.sent[key] = std::max(image_.sent[key], message.number);
   queue->second.erase(send);
+  if (queue->second.empty()) sends_.erase(queue);
   offer();
   return {};
 }
@@ -296,6 +325,11 @@ void PointToPoint::end(const core::Status& status) {
   receives_.clear();
   offers_.clear();
   copies_.clear();
+}
+
+std::size_t PointToPoint::open() const {
+  std::size_t open = sends_.size() + receives_.size() + offers_.size() + copies_.size();
+  return open + own_.size();
 }
 
 std::string PointToPoint::waiting(std::uint64_t token) const {

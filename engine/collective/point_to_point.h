@@ -55,6 +55,8 @@ class PointToPoint {
   // A deposit that is not complete, in words; empty where there is none.
   std::string waiting(std::uint64_t token) const;
   const Image& image() const { return image_; }
+  // Sends, receives and offers of which something is kept.
+  std::size_t open() const;
 
  private:
   struct Send {
@@ -88,6 +90,8 @@ class PointToPoint {
   void tell(const Key& key, Number order, Kind kind, Rank to, const Failed& failed = {},
             std::vector<Claim> claims = {});
   core::Status deliver(Place from, const Message& message);
+  core::Status receive_offer(Place from, const Key& key, const Message& message);
+  core::Status receive_answer(const Key& key, const Message& message);
   void deliver_own();
   Receive* find(const Key& key, Number order);
 

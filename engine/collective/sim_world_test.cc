@@ -52,6 +52,7 @@ void World::stop(Place place) {
   node.buffers.clear();
   node.tokens.clear();
   node.staging = 0;
+  node.interrupting = false;
 }
 
 void World::kill(Place place) {
@@ -77,7 +78,7 @@ void World::notice(Place other, Place place, int times) {
 
 void World::drain(Place place) {
   Node& node = nodes_[place];
-  if (!alive(place) || node.ended || node.draining || node.interrupting) return;
+  if (!alive(place) || node.ended || node.draining) return;
   node.draining = true;
   node.participant->drain();
   settle(place);
@@ -85,7 +86,7 @@ void World::drain(Place place) {
 
 void World::interrupt(Place place) {
   Node& node = nodes_[place];
-  if (!alive(place) || node.ended || node.draining || node.interrupting) return;
+  if (!alive(place) || node.ended || node.interrupting) return;
   ++interrupts;
   node.interrupting = true;
   node.participant->interrupt();
@@ -245,17 +246,18 @@ void World::rest(Place place, const Action& action) {
       }
     }
   }
-  if (!node.draining && node.participant->keeps_at_rest()) {
-    at(now + dice_.below(3000), [this, place] {
-      if (!alive(place)) return;
-      nodes_[place].interrupting = false;
-      nodes_[place].participant->resume();
+  if (node.interrupting && node.participant->interrupts()) {
+    at(now + dice_.below(3000), [this, place, incarnation = node.incarnation] {
+      Node& node = nodes_[place];
+      if (!alive(place) || node.incarnation != incarnation || !node.interrupting) return;
+      node.interrupting = false;
+      node.participant->end_interrupt();
       settle(place);
     });
   }
   if (!node.draining) return;
-  at(now + dice_.below(500), [this, place] {
-    if (!alive(place) || nodes_[place].ended) return;
+  at(now + dice_.below(500), [this, place, incarnation = node.incarnation] {
+    if (!alive(place) || nodes_[place].ended || nodes_[place].incarnation != incarnation) return;
     const Participant::Image image = nodes_[place].participant->image();
     ++restarts;
     stop(place);
@@ -274,7 +276,7 @@ void World::rest(Place place, const Action& action) {
       at(now + dice_.below(2000), [this, place] {
         if (!alive(place)) return;
         nodes_[place].draining = false;
-        nodes_[place].participant->resume();
+        nodes_[place].participant->end_drain();
         settle(place);
       });
     });
@@ -460,6 +462,8 @@ void World::arrive(Place from, Place to, const Link::Frame& frame, const Bytes& 
     const Message& message = frame.parcel.message;
     Slice place;
     if (message.payload > 0) {
+      // As if the connection had been cut in the middle of the payload, and it had come again.
+      if (dice_.chance(5)) (void)participant.expect(from, message);
       const core::Result<Slice> expected = participant.expect(from, message);
       settle(to);
       if (!expected.ok() && !participant.ended()) return complain(expected.status().message());

@@ -13,6 +13,14 @@
 
 namespace teletensor::collective {
 
+// Bytes of a text in a message. The texts of owners are shortened so that a message has no longer
+// one; a longer one of a peer is refused.
+inline constexpr std::size_t kMaxText = 64 << 10;
+inline constexpr std::size_t kMaxReason = 8 << 10;  // of an owner: why a rank has failed or is lost
+inline constexpr std::size_t kMaxNote = 512;        // of an owner: a line, what a rank does
+// The text, or its first characters in UTF-8 that fit into so many bytes.
+std::string shortened(std::string text, std::size_t bytes);
+
 // Ranks that make one call, by the lowest of them.
 struct Claim {
   Rank rank = kNoRank;
