@@ -362,15 +362,41 @@ TEST(Participant, SendsBeyondTheMaximumOfOffersWait) {
   Limits limits;
   limits.offers = 2;
   Pair pair(limits);
+  std::vector<Call> receives;
   for (std::uint64_t i = 0; i < 5; ++i) {
     Call send = transfer(Op::kSend, 0), receive = transfer(Op::kRecv, 0);
     send.tag = receive.tag = static_cast<std::int64_t>(i);
     ASSERT_TRUE(pair[0].deposit_point_to_point(0, 1 + i, send).ok());
-    ASSERT_TRUE(pair[1].deposit_point_to_point(1, 11 + i, receive).ok());
+    receives.push_back(receive);
+  }
+  pair.settle();
+  for (std::uint64_t i = 0; i < 5; ++i) {
+    ASSERT_TRUE(pair[1].deposit_point_to_point(1, 11 + i, receives[i]).ok());
   }
   pair.settle();
   EXPECT_EQ(pair.completed.size(), 10u);
   EXPECT_EQ(pair[0].open() + pair[1].open(), 0u);
+}
+
+// The group goes on before a daemon that restarted is connected with all others: a receive that
+// accepts an offer of its earlier incarnation accepts it once more.
+TEST(Participant, AnOfferIsAcceptedAgainAfterARestart) {
+  Pair pair;
+  ASSERT_TRUE(pair[1].deposit_point_to_point(1, 2, transfer(Op::kRecv, 4)).ok());
+  Message offer = of(Kind::kOffer, 1);
+  Call send = transfer(Op::kBroadcast, 4);
+  offer.vote.claims = {{0, fingerprint(send), 1, "send"}};
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(pair[1].receive(0, offer).ok());
+    const std::vector<Action> actions = pair[1].take();
+    ASSERT_EQ(actions.size(), 1u);
+    EXPECT_EQ(actions.front().message.kind, Kind::kAccept);
+    pair[1].restarted(0);
+  }
+  pair[1].drain();  // nothing is under way that rest would wait for
+  pair[0].drain();
+  pair.settle();
+  EXPECT_EQ(pair.cuts.size(), 2u);
 }
 
 TEST(Participant, RefusesToSendTheOperandOfAFailedSend) {

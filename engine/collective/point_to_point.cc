@@ -311,7 +311,10 @@ void PointToPoint::restarted(Place place) {
     if (group_.place_of(key.to) != place) continue;
     for (auto& [order, send] : queue) send.offered = false;
   }
-  // Its own offers come again.
+  // Its own offers come again, also those that were accepted before it was connected.
+  for (Receive& receive : receives_) {
+    if (receive.accepted && group_.place_of(receive.key.from) == place) receive.accepted = false;
+  }
   std::erase_if(offers_, [&](const auto& o) { return group_.place_of(o.first.from) == place; });
   offer();
 }

@@ -81,140 +81,6 @@ Call own_call(const Call& call, Rank rank, const std::vector<std::vector<std::in
   return own;
 }
 
-struct Sight {  // one rank's step
-  Rank rank;
-  const Step* step;
-};
-
-Bytes expected(const std::vector<Sight>& sights, const Sight& mine, Rank ranks) {
-  const Call& call = mine.step->call;
-  const std::size_t item = item_of(call);
-  std::vector<const Step*> by_rank(ranks, nullptr);
-  for (const Sight& sight : sights) by_rank[sight.rank] = sight.step;
-  if (reduces(call.op)) {
-    if (call.op == Op::kReduce && mine.rank != call.root) return {};
-    std::vector<const Bytes*> operands(ranks, nullptr);
-    for (const Sight& sight : sights) operands[sight.rank] = &sight.step->operand;
-    std::size_t begin = 0, end = static_cast<std::size_t>(call.count);
-    if (call.op == Op::kReduceScatter) {
-      begin = static_cast<std::size_t>(offset_of(call.counts, mine.rank));
-      end = begin + static_cast<std::size_t>(call.counts[mine.rank]);
-    }
-    return reference_sum(call.dtype, call.reduction, operands, begin, end);
-  }
-  if (call.op == Op::kBroadcast) return by_rank[call.root]->operand;
-  Bytes result;
-  for (Rank from = 0; from < ranks; ++from) {
-    if (by_rank[from] == nullptr || call.op == Op::kBarrier) continue;
-    const Bytes& operand = by_rank[from]->operand;
-    std::size_t begin = 0, bytes = operand.size();
-    if (call.op != Op::kAllGather) {
-      const std::vector<std::int64_t>& sends = by_rank[from]->call.sends;
-      begin = static_cast<std::size_t>(offset_of(sends, mine.rank)) * item;
-      bytes = static_cast<std::size_t>(sends[mine.rank]) * item;
-    }
-    result.insert(result.end(), operand.begin() + static_cast<std::ptrdiff_t>(begin),
-                  operand.begin() + static_cast<std::ptrdiff_t>(begin + bytes));
-  }
-  return result;
-}
-
-void check_number(Number number, const World& world, const std::set<Rank>& lethal,
-                  std::vector<std::string>& wrong) {
-  std::vector<Sight> all;
-  for (const Rank rank : world.group().present()) {
-    for (const Step& step : world.program(rank)) {
-      if (step.number == number) all.push_back({rank, &step});
-    }
-  }
-  const Sight* failing = nullptr;
-  bool desync = false;
-  std::uint64_t sum = 0;
-  for (const Sight& sight : all) {
-    desync = desync || fingerprint(sight.step->call) != fingerprint(all.front().step->call);
-    sum += balance(sight.step->call, sight.rank);
-    if (failing == nullptr && sight.step->failed.code != core::Code::kOk) failing = &sight;
-  }
-  desync = desync || sum != 0;
-  const std::string* text = nullptr;
-  std::optional<Bytes> same;  // on all ranks
-  for (const Sight& sight : all) {
-    const auto bad = [&](const std::string& what) {
-      wrong.push_back("#" + std::to_string(number) + " " + describe(sight.step->call) + ", rank " +
-                      std::to_string(sight.rank) + ": " + what);
-    };
-    const Place place = world.group().place_of(sight.rank);
-    if (!world.alive(place)) continue;
-    const core::Status& status = sight.step->status;
-    const std::optional<core::Status> ended = world.ended(place);
-    if (sight.step->state != Step::State::kComplete) {
-      // A stopped rank has not come so far; nor need a rank whose daemon has heard of the end.
-      const bool stopped = ended || lethal.contains(sight.rank);
-      if (!stopped || sight.step->state == Step::State::kDeposited) bad("is not complete");
-      continue;
-    }
-    if (ended && status.message() == ended->message()) continue;
-    if (text != nullptr && *text != status.message()) bad("another outcome: " + status.message());
-    text = &status.message();
-    if (status.ok() != (!desync && failing == nullptr)) bad("unexpected outcome: " + *text);
-    if (!status.ok() && !desync &&
-        text->find("rank " + std::to_string(failing->rank) + " in ") == std::string::npos) {
-      bad("not the root: " + *text);
-    }
-    if (!status.ok() && desync &&
-        text->find(describe(all.front().step->call)) == std::string::npos) {
-      bad("does not name the calls: " + *text);
-    }
-    if (!status.ok()) continue;
-    const Op op = sight.step->call.op;
-    if (op != Op::kAllReduce && op != Op::kBroadcast && op != Op::kAllGather) {
-      if (sight.step->result != expected(all, sight, world.group().ranks())) bad("wrong bits");
-      continue;
-    }
-    if (!same) same = expected(all, sight, world.group().ranks());
-    if (sight.step->result != *same) bad("wrong bits");
-  }
-}
-
-void check_transfers(const World& world, const std::set<Rank>& lethal,
-                     std::vector<std::string>& wrong) {
-  std::map<std::int64_t, std::vector<Sight>> by_tag;  // each transfer of a history has its own
-  for (const Rank rank : world.group().present()) {
-    for (const Step& step : world.program(rank)) {
-      if (step.number == 0) by_tag[step.call.tag].push_back({rank, &step});
-    }
-  }
-  for (const auto& [tag, sights] : by_tag) {
-    const Step* sent = nullptr;
-    const Step* received = nullptr;
-    bool over = false;
-    for (const Sight& sight : sights) {
-      (sight.step->call.op == Op::kSend ? sent : received) = sight.step;
-      const Place place = world.group().place_of(sight.rank);
-      const auto ended = world.ended(place);
-      over = over || !world.alive(place) || ended || lethal.contains(sight.rank);
-      if (!over && sight.step->state != Step::State::kComplete) wrong.push_back("a transfer hangs");
-    }
-    if (over) continue;
-    const bool fails =
-        sent->failed.code != core::Code::kOk || sent->call.count != received->call.count;
-    if (sent->status.message() != received->status.message())
-      wrong.push_back("a transfer: two outcomes");
-    if (sent->status.ok() == fails) wrong.push_back("a transfer: " + sent->status.message());
-    if (sent->status.ok() && sent->operand != received->result)
-      wrong.push_back("a transfer: wrong bits");
-  }
-}
-
-bool names(const std::string& text, const std::set<Rank>& ranks) {
-  return std::any_of(ranks.begin(), ranks.end(), [&](Rank rank) {
-    const std::string name = "rank " + std::to_string(rank);
-    const std::size_t at = text.find(name);
-    return at != std::string::npos &&
-           !std::isdigit(static_cast<unsigned char>(text[at + name.size()]));
-  });
-}
-
 }  // namespace
 
 Limits small_limits() {
@@ -283,6 +149,7 @@ void add_collective(Plan& plan, Number number, const Call& call, Dice& dice) {
 
 History::History(std::uint64_t seed) {
   Dice dice(seed);
+  uneven_cuts_ = dice.chance(30);
   place_ranks(dice);
   write_programs(dice);
   break_calls(dice);
@@ -295,8 +162,8 @@ History::History(std::uint64_t seed) {
     lethal_.insert(rank);
   }
   if (dice.chance(60)) plan_.cut_every = 200 + dice.below(5000);
-  if (dice.chance(40)) {
-    plan_.late = 1000 + dice.below(30000);
+  if (uneven_cuts_ || dice.chance(30)) {
+    plan_.late = (uneven_cuts_ ? 20000 : 1000) + dice.below(30000);
     plan_.drains_again = static_cast<std::size_t>(1 + dice.below(6));
   }
   world_ = std::make_unique<World>(plan_, seed ^ 0x5bd1e995u);
@@ -306,10 +173,15 @@ History::History(std::uint64_t seed) {
 void History::place_ranks(Dice& dice) {
   const bool large = dice.chance(2);
   plan_.ranks = static_cast<Rank>(large ? 40 + dice.below(80) : 1 + dice.below(14));
-  const Place places =
+  Place places =
       static_cast<Place>(1 + dice.below(std::min<std::int64_t>(plan_.ranks, large ? 80 : 9)));
   constexpr Place kRadices[] = {64, 2, 3, 4, 8};
   plan_.radix = kRadices[dice.below(5)];
+  if (uneven_cuts_) {
+    plan_.radix = static_cast<Place>(2 + dice.below(2));
+    places = plan_.radix + 1 + static_cast<Place>(dice.below(2)) * plan_.radix;
+    plan_.ranks = places + static_cast<Rank>(dice.below(6));
+  }
   const bool mixed = dice.chance(50);  // ranks anywhere, else neighbours together
   const Rank each = (plan_.ranks + places - 1) / places;
   std::vector<std::vector<Rank>> of(places);
@@ -390,7 +262,7 @@ void History::break_world(Dice& dice) {
   const Place places = world_->group().places();
   const auto place = [&] { return static_cast<Place>(dice.below(places)); };
   const auto time = [&] { return dice.below(8000); };
-  for (std::int64_t i = dice.chance(35) ? 1 + dice.below(3) : 0; i > 0; --i) {
+  for (std::int64_t i = uneven_cuts_ || dice.chance(25) ? 1 + dice.below(3) : 0; i > 0; --i) {
     world_->at(time(), [this, p = place()] { world_->drain(p); });
   }
   for (std::int64_t i = dice.chance(15) ? 1 + dice.below(2) : 0; i > 0; --i) {
@@ -406,40 +278,6 @@ void History::break_world(Dice& dice) {
 std::vector<std::string> History::run() {
   if (!world_->run()) return {"does not come to an end"};
   return check(*world_, lethal_);
-}
-
-std::vector<std::string> check(const World& world, const std::set<Rank>& lethal) {
-  std::vector<std::string> wrong = world.wrong;
-  if (!wrong.empty()) return wrong;
-  Number last = 0;
-  for (const Rank rank : world.group().present()) {
-    for (const Step& step : world.program(rank)) last = std::max(last, step.number);
-  }
-  for (Number number = 1; number <= last; ++number) check_number(number, world, lethal, wrong);
-  check_transfers(world, lethal, wrong);
-  bool killed = false, over = false;
-  for (Place place = 0; place < world.group().places(); ++place) {
-    killed = killed || !world.alive(place);
-    over = over || (world.alive(place) && world.ended(place));
-  }
-  for (Place place = 0; place < world.group().places(); ++place) {
-    if (!world.alive(place)) continue;
-    const auto ended = world.ended(place);
-    if ((over || killed) && !ended) wrong.push_back("a survivor has not heard of the end");
-    // A transfer waits for a rank that may itself wait for the one that has stopped.
-    const bool transfer = ended && !lethal.empty() &&
-                          (ended->message().find("timeout in send(") != std::string::npos ||
-                           ended->message().find("timeout in recv(") != std::string::npos);
-    if (ended && !transfer && !names(ended->message(), lethal))
-      wrong.push_back("no true cause: " + ended->message());
-  }
-  // What the last barrier has retired; without one, results of the last numbers are still retained.
-  const bool barrier =
-      world.program(world.group().present().front()).back().call.op == Op::kBarrier;
-  for (const std::string& name : barrier ? world.left_over() : std::vector<std::string>())
-    wrong.push_back("is kept: " + name);
-  if (wrong.size() > 5) wrong.resize(5);
-  return wrong;
 }
 
 }  // namespace teletensor::collective::sim

@@ -31,6 +31,10 @@ class History {
   void break_calls(Dice& dice);
   void break_world(Dice& dice);
 
+  // Cuts of a group whose blocks have different sizes, with connections that stand late: a place
+  // then sends its votes to places from which it does not hear, and may go on before it is
+  // connected with one that has restarted.
+  bool uneven_cuts_ = false;
   Plan plan_;
   std::vector<Rank> present_;
   std::unique_ptr<World> world_;

@@ -58,6 +58,7 @@ void World::stop(Place place) {
 void World::kill(Place place) {
   if (!alive(place)) return;
   stop(place);
+  nodes_[place].killed = true;
   for (Place other = 0; other < group_.places(); ++other) {
     if (other == place || (other != (place + 1) % group_.places() && !dice_.chance(30))) continue;
     notice(other, place, 20);
@@ -349,17 +350,58 @@ void World::watch(Rank rank, std::size_t index, std::uint64_t token, Time half) 
       settle(place);
       return watch(rank, index, token, half);
     }
-    if (step.number != 0) {
-      participant.deadline_passed(step.number);
-    } else {
-      participant.deadline_passed_point_to_point(token);
-    }
-    settle(place);
+    pass_deadline(rank, step);
     if (step.state != Step::State::kDeposited) return;
     // A cut may have begun in between; else nothing may be open now.
     if (!alive(place) || !nodes_[place].participant->held()) complain("hangs past its deadline");
     watch(rank, index, token, half);
   });
+}
+
+void World::pass_deadline(Rank rank, const Step& step) {
+  const Place place = group_.place_of(rank);
+  std::set<Number> seen;
+  const bool explained = waits_for_lost(rank, step, seen);
+  if (step.number != 0) {
+    nodes_[place].participant->deadline_passed(step.number);
+  } else {
+    nodes_[place].participant->deadline_passed_point_to_point(step.token);
+  }
+  settle(place);
+  const std::optional<core::Status>& ended = nodes_[place].ended;
+  if (!ended) return;
+  if (!explained) complain("nothing explains: " + ended->message());
+  timeouts.insert(ended->message());
+}
+
+bool World::waits_for_lost(Rank rank, const Step& step, std::set<Number>& seen) const {
+  if (step.number != 0 && !seen.insert(step.number).second) return false;
+  for (const Rank other : group_.present()) {
+    if (step.number == 0 && other == rank) continue;
+    for (std::size_t i = 0; i < programs_[other].size(); ++i) {
+      const Step& its = programs_[other][i];
+      const bool partner =
+          its.number == step.number && (step.number != 0 || its.call.tag == step.call.tag);
+      if (partner && never_deposits(other, i, seen)) return true;
+    }
+  }
+  return false;
+}
+
+bool World::never_deposits(Rank rank, std::size_t index, std::set<Number>& seen) const {
+  if (nodes_[group_.place_of(rank)].killed) return true;
+  if (programs_[rank][index].state != Step::State::kWaiting) return false;
+  const auto stop = plan_.stops.find(rank);
+  if (stop != plan_.stops.end() && index >= stop->second) return true;
+  // Else it waits for its open collectives, of which there are as many as it may have.
+  std::size_t open = 0;
+  bool lost = false;
+  for (const Step& step : programs_[rank]) {
+    if (step.number == 0 || step.state != Step::State::kDeposited) continue;
+    ++open;
+    lost = lost || waits_for_lost(rank, step, seen);
+  }
+  return lost && open >= plan_.outstanding;
 }
 
 Link& World::link(Place from, Place to) {
@@ -494,11 +536,19 @@ std::vector<std::string> World::left_over() const {
   std::vector<std::string> names;
   for (Place place = 0; place < group_.places(); ++place) {
     if (!alive(place)) continue;
-    for (const auto& [buffer, memory] : nodes_[place].buffers) {
-      if (nodes_[place].ended && buffer.kind != Buffer::Kind::kStaging) continue;
-      names.push_back("place " + std::to_string(place) + " #" + std::to_string(buffer.number) +
-                      " kind " + std::to_string(static_cast<int>(buffer.kind)) + " " +
+    const Node& node = nodes_[place];
+    const std::string name = "place " + std::to_string(place);
+    for (const auto& [buffer, memory] : node.buffers) {
+      if (node.ended && buffer.kind != Buffer::Kind::kStaging) continue;
+      names.push_back(name + " #" + std::to_string(buffer.number) + " kind " +
+                      std::to_string(static_cast<int>(buffer.kind)) + " " +
                       std::to_string(buffer.index));
+    }
+    const std::size_t open = node.participant->open() + node.tokens.size();
+    if (open > 0) names.push_back(name + ": " + std::to_string(open) + " entries of tables");
+    for (const auto& [other, link] : node.links) {
+      if (!alive(other) || (link.idle() && !link.owes())) continue;
+      names.push_back(name + ": messages to place " + std::to_string(other));
     }
   }
   return names;

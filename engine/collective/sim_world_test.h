@@ -88,11 +88,14 @@ class World {
   std::optional<core::Status> ended(Place place) const { return nodes_[place].ended; }
   // What must not be: the first few, in words.
   std::vector<std::string> wrong;
+  // Texts of timeouts that are explained by a rank that had stopped or whose daemon was killed.
+  std::set<std::string> timeouts;
   Traffic traffic;
   Time now = 0;
   std::int64_t events = 0, cuts = 0, restarts = 0, interrupts = 0;
   std::int64_t staging_peak = 0, flight_peak = 0;
-  std::vector<std::string> left_over() const;  // buffers that should be gone
+  // What should be gone: buffers, entries of tables, messages that are not acknowledged.
+  std::vector<std::string> left_over() const;
 
  private:
   using Memory = std::shared_ptr<Bytes>;
@@ -105,7 +108,7 @@ class World {
     std::optional<core::Status> ended;
     std::int64_t staging = 0;
     Time speed = 1;
-    bool draining = false, interrupting = false;
+    bool draining = false, interrupting = false, killed = false;
     std::optional<Number> run_to;
   };
   struct Connection {
@@ -135,6 +138,10 @@ class World {
   void step(Rank rank);
   void deposit(Rank rank, std::size_t index);
   void watch(Rank rank, std::size_t index, std::uint64_t token, Time half);
+  void pass_deadline(Rank rank, const Step& step);
+  // A rank that has stopped, or whose daemon was killed, is why the step does not end.
+  bool waits_for_lost(Rank rank, const Step& step, std::set<Number>& seen) const;
+  bool never_deposits(Rank rank, std::size_t index, std::set<Number>& seen) const;
   Link& link(Place from, Place to);
   void open(Place a, Place b);
   void cut(Place a, Place b);
