@@ -45,6 +45,8 @@ bool rooted(Op op) {
 
 }  // namespace
 
+std::string rank_text(Rank rank) { return "rank " + std::to_string(rank); }
+
 bool reduces(Op op) {
   return op == Op::kAllReduce || op == Op::kReduce || op == Op::kReduceScatter;
 }

@@ -56,6 +56,8 @@ struct Call {
   std::string site;  // the caller's line: "train.py:41"
 };
 
+// "rank 7".
+std::string rank_text(Rank rank);
 // True where every rank's result depends on sums.
 bool reduces(Op op);
 // True where one result comes from the operand by the tree: all_reduce, reduce, broadcast.

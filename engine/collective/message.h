@@ -54,6 +54,8 @@ enum class Purpose : std::uint8_t {
   kRelease = 5,   // go on
 };
 
+inline constexpr std::size_t kStateClaims = 16;  // ranks in one kState message, at most
+
 struct Message {
   Kind kind = Kind::kProgress;
   Purpose purpose = Purpose::kAnnounce;

@@ -9,6 +9,15 @@
 
 namespace teletensor::collective {
 
+// The range in segments of `grain` elements; the last one may be smaller.
+inline std::vector<Range> segments_of(Range range, std::int64_t grain) {
+  std::vector<Range> segments;
+  for (std::int64_t at = range.begin; at < range.end; at += grain) {
+    segments.push_back({at, std::min(at + grain, range.end)});
+  }
+  return segments;
+}
+
 class Ranges {
  public:
   bool covers(Range range) const {

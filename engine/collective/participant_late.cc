@@ -1,0 +1,133 @@
+// The part of Participant that says which ranks are late, and ends the epoch.
+#include "engine/collective/participant.h"
+
+namespace teletensor::collective {
+
+// Who is late for a number, as far as this place knows.
+std::map<Rank, std::string> Participant::late(const Slot& slot) const {
+  std::map<Rank, std::string> late = slot.late;
+  const std::vector<Rank>& ranks = group_.ranks_of(place_);
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    if (slot.deposits[i]) continue;
+    const auto text = doing_.find(ranks[i]);
+    late[ranks[i]] = text == doing_.end() ? "" : text->second;
+  }
+  if (!deposited(slot) || slot.announce.reached() > 0) return late;
+  for (const Place place : slot.announce.missing(spread_)) {
+    for (const Rank rank : group_.ranks_of(place)) late.emplace(rank, "");
+  }
+  return late;
+}
+
+void Participant::ask(Number number, Slot& slot) {
+  if (slot.asked) return;
+  slot.asked = true;
+  for (const Place place : slot.announce.missing(spread_)) {
+    Message message;
+    message.kind = Kind::kQuery;
+    message.number = number;
+    out_.send(place, std::move(message));
+  }
+}
+
+// Only what is known for sure: ranks here, and what other places have said of theirs.
+void Participant::answer(Number number, Slot& slot) {
+  std::map<Rank, std::string> known = slot.late;
+  const std::vector<Rank>& ranks = group_.ranks_of(place_);
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    if (slot.deposits[i]) continue;
+    const auto text = doing_.find(ranks[i]);
+    known[ranks[i]] = text == doing_.end() ? "" : text->second;
+  }
+  if (known.empty()) return;
+  for (const Place asker : slot.askers) {
+    Message message;
+    message.kind = Kind::kState;
+    message.number = number;
+    for (const auto& [rank, text] : known) {
+      if (message.vote.claims.size() < kStateClaims) {
+        message.vote.claims.push_back({rank, 0, 1, text});
+      }
+    }
+    out_.send(asker, std::move(message));
+  }
+  slot.askers.clear();
+}
+
+void Participant::patience_passed(Number number) {
+  const auto found = slots_.find(number);
+  if (ended_ || found == slots_.end() || found->second.complete) return;
+  ask(number, found->second);
+}
+
+void Participant::deadline_passed(Number number) {
+  const auto found = slots_.find(number);
+  if (ended_ || !cut_.allows(number) || found == slots_.end() || found->second.complete) return;
+  const Slot& slot = found->second;
+  std::string text = "group \"" + name_ + "\" #" + std::to_string(number) + ": timeout in ";
+  for (const auto& deposit : slot.deposits) {
+    if (!deposit) continue;
+    text += describe(deposit->call);
+    break;
+  }
+  text += ", waits for ";
+  std::map<Rank, std::string> waits = late(slot);
+  const bool data = waits.empty();
+  if (data && slot.exchange) {
+    for (const Place place : slot.exchange->waits_for()) {
+      for (const Rank rank : group_.ranks_of(place)) waits.emplace(rank, "");
+    }
+  }
+  if (data) text += waits.empty() ? "the group" : "data of ";
+  constexpr std::size_t kNamed = 16;
+  std::size_t named = 0;
+  for (const auto& [rank, what] : waits) {
+    if (named == kNamed) break;
+    text += (named++ > 0 ? ", " : "") + rank_text(rank) + (what.empty() ? "" : " (" + what + ")");
+  }
+  if (waits.size() > kNamed) text += " and " + std::to_string(waits.size() - kNamed) + " more";
+  end(core::Code::kDeadlineExceeded, text, std::nullopt);
+}
+
+void Participant::deadline_passed_point_to_point(std::uint64_t token) {
+  if (ended_ || held()) return;
+  const std::string waiting = point_to_point_.waiting(token);
+  if (waiting.empty()) return;
+  end(core::Code::kDeadlineExceeded, "group \"" + name_ + "\": timeout in " + waiting,
+      std::nullopt);
+}
+
+void Participant::lost(Rank rank, const std::string& text) {
+  if (ended_) return;
+  end(core::Code::kUnavailable,
+      "group \"" + name_ + "\": " + rank_text(rank) + " " + shortened(text, kMaxReason),
+      std::nullopt);
+}
+
+// Everyone hears of it from a neighbour, whoever noticed.
+void Participant::end(core::Code code, const std::string& text, std::optional<Place> teller) {
+  const core::Status status(code, shortened(text, kMaxText));
+  for (const Place neighbour : neighbours_) {
+    if (neighbour == teller) continue;
+    Message message;
+    message.kind = Kind::kEnd;
+    message.vote.code = code;
+    message.vote.failure = status.message();
+    out_.send(neighbour, std::move(message));
+  }
+  for (auto& [number, slot] : slots_) {
+    if (slot.exchange) slot.exchange->release();
+    drop_early(slot);
+    if (!slot.complete) complete(number, slot, status);
+  }
+  slots_.clear();
+  while (!coming_.empty()) discard(coming_.begin()->first);
+  point_to_point_.end(status);
+  ended_ = status;
+  Action action;
+  action.kind = Action::Kind::kEnded;
+  action.status = status;
+  out_.push(std::move(action));
+}
+
+}  // namespace teletensor::collective

@@ -1,0 +1,95 @@
+// Deadlines in the simulator: whether a rank that was lost explains them; and what is left at the
+// end.
+#include "engine/collective/sim_world_test.h"
+
+namespace teletensor::collective::sim {
+
+// Time passes: half of the deadline is the patience.
+void World::watch(Rank rank, std::size_t index, std::uint64_t token, Time half) {
+  at(now + half, [this, rank, index, token, half] {
+    const Place place = group_.place_of(rank);
+    const Step& step = programs_[rank][index];
+    if (!alive(place) || step.state != Step::State::kDeposited || step.token != token) return;
+    Participant& participant = *nodes_[place].participant;
+    if (now - step.since < plan_.deadline) {
+      if (step.number != 0) participant.patience_passed(step.number);
+      settle(place);
+      return watch(rank, index, token, half);
+    }
+    pass_deadline(rank, step);
+    if (step.state != Step::State::kDeposited) return;
+    // A cut may have begun in between; else nothing may be open now.
+    if (!alive(place) || !nodes_[place].participant->held()) complain("hangs past its deadline");
+    watch(rank, index, token, half);
+  });
+}
+
+void World::pass_deadline(Rank rank, const Step& step) {
+  const Place place = group_.place_of(rank);
+  std::set<Number> seen;
+  const bool explained = waits_for_lost(rank, step, seen);
+  if (step.number != 0) {
+    nodes_[place].participant->deadline_passed(step.number);
+  } else {
+    nodes_[place].participant->deadline_passed_point_to_point(step.token);
+  }
+  settle(place);
+  const std::optional<core::Status>& ended = nodes_[place].ended;
+  if (!ended) return;
+  if (!explained) complain("nothing explains: " + ended->message());
+  timeouts.insert(ended->message());
+}
+
+bool World::waits_for_lost(Rank rank, const Step& step, std::set<Number>& seen) const {
+  if (step.number != 0 && !seen.insert(step.number).second) return false;
+  for (const Rank other : group_.present()) {
+    if (step.number == 0 && other == rank) continue;
+    for (std::size_t i = 0; i < programs_[other].size(); ++i) {
+      const Step& its = programs_[other][i];
+      const bool partner =
+          its.number == step.number && (step.number != 0 || its.call.tag == step.call.tag);
+      if (partner && never_deposits(other, i, seen)) return true;
+    }
+  }
+  return false;
+}
+
+bool World::never_deposits(Rank rank, std::size_t index, std::set<Number>& seen) const {
+  if (nodes_[group_.place_of(rank)].killed) return true;
+  if (programs_[rank][index].state != Step::State::kWaiting) return false;
+  const auto stop = plan_.stops.find(rank);
+  if (stop != plan_.stops.end() && index >= stop->second) return true;
+  // Else it waits for its open collectives, of which there are as many as it may have.
+  std::size_t open = 0;
+  bool lost = false;
+  for (const Step& step : programs_[rank]) {
+    if (step.number == 0 || step.state != Step::State::kDeposited) continue;
+    ++open;
+    lost = lost || waits_for_lost(rank, step, seen);
+  }
+  return lost && open >= plan_.outstanding;
+}
+
+std::vector<std::string> World::left_over() const {
+  std::vector<std::string> names;
+  for (Place place = 0; place < group_.places(); ++place) {
+    if (!alive(place)) continue;
+    const Node& node = nodes_[place];
+    const std::string name = "place " + std::to_string(place);
+    for (const auto& [buffer, memory] : node.buffers) {
+      if (node.ended && buffer.kind != Buffer::Kind::kStaging) continue;
+      names.push_back(name + " #" + std::to_string(buffer.number) + " kind " +
+                      std::to_string(static_cast<int>(buffer.kind)) + " " +
+                      std::to_string(buffer.index));
+    }
+    const std::size_t open = node.participant->open() + node.tokens.size();
+    if (open > 0) names.push_back(name + ": " + std::to_string(open) + " entries of tables");
+    for (const auto& [other, link] : node.links) {
+      if (!alive(other) || (link.idle() && !link.owes())) continue;
+      names.push_back(name + ": messages to place " + std::to_string(other));
+    }
+  }
+  return names;
+}
+
+}  // namespace teletensor::collective::sim
