@@ -11,11 +11,11 @@
 namespace teletensor::collective {
 
 using Rank = std::uint32_t;
-// The how-manieth collective of a group, from 1. Every rank counts alike.
+// The ordinal of a collective in its group, from 1. Every rank counts alike.
 using Number = std::uint64_t;
 inline constexpr Rank kNoRank = ~0u;
 
-// The numbers travel between daemons: never renumber.
+// These values travel between daemons and are never renumbered.
 enum class Op : std::uint8_t {
   kAllReduce = 1,
   kReduce = 2,         // to `root`
@@ -56,19 +56,19 @@ struct Call {
   std::string site;  // the caller's line: "train.py:41"
 };
 
-// "rank 7".
+// A rank in texts: "rank 7".
 std::string rank_text(Rank rank);
-// True where every rank's result depends on sums.
+// True where the operation adds operands of different ranks.
 bool reduces(Op op);
-// True where one result comes from the operand by the tree: all_reduce, reduce, broadcast.
+// True for all_reduce, reduce and broadcast, which send one whole operand through the tree.
 bool whole(Op op);
 
-// A hash of what must be equal on all ranks.
+// A hash of the parts of a call that must be equal on all ranks.
 std::uint64_t fingerprint(const Call& call);
 // The sum of all ranks' balances is 0 where each pair of ranks agrees on how many elements one
-// sends to the other (but for chance, 2^-64).
+// sends to the other. Where a pair disagrees, it is 0 with a probability of 2^-64.
 std::uint64_t balance(const Call& call, Rank rank);
-// "all_reduce(sum, float32[1024]) at train.py:41".
+// A call in texts: "all_reduce(sum, float32[1024]) at train.py:41".
 std::string describe(const Call& call);
 
 }  // namespace teletensor::collective

@@ -1,10 +1,11 @@
-// Cut: how all ranks of a group come to rest between the same two numbers, and go on.
+// Cut: how all ranks of a group come to rest between the same two numbers, and continue later.
 //
 // A daemon that drains, or whose rank was interrupted, starts a generation of three folds over all
-// places. Hold: nobody announces a number any more that nobody has announced; the highest announced
-// one is the cut. Rest: everything up to the cut has finished here. Release: this place has no wish
-// to stay at rest. After rest a daemon may write its image and restart: what it had sent and heard
-// of this generation is said again.
+// places. From the vote of the first, hold, on, a place announces no further number; the highest
+// number that any place has announced is the cut. A place votes in the second, rest, when it has
+// finished all numbers up to the cut. It votes in the third, release, when it no longer keeps the
+// group at rest. A daemon at rest may write its image and restart: its votes of this generation,
+// and those of its peers, are then sent again.
 #pragma once
 
 #include <map>
@@ -24,9 +25,11 @@ class Cut {
 
   Number generation() const { return generation_; }
   Generation& current() { return generations_[generation_]; }
-  // The one before, nullptr in the first one: a place that restarted in it may not have heard all.
+  // The generation before the current one, or nullptr in the first one. A place that restarted in
+  // it may not have received all of its votes.
   const Generation* previous() const;
-  // nullptr: over. The next one may be heard of before the current one is over here.
+  // nullptr where the generation is over. Votes of the next generation may come before the current
+  // one is over at this place.
   Generation* find(Number generation);
 
   bool holding() const { return holding_; }
@@ -34,16 +37,16 @@ class Cut {
   std::optional<Number> number() const { return number_; }
   bool at_rest() const { return at_rest_; }
 
-  // Steps, in this order.
+  // The steps of a generation, in this order.
   void hold(Number announced);
   void know(Number number) { number_ = number; }
   void rest() { at_rest_ = true; }
   void go_on();
 
-  // This place keeps the group at rest: because it drains, because it was interrupted, or both.
+  // Why this place keeps the group at rest: it drains, it was interrupted, or both.
   bool drains = false, interrupts = false;
-  // It was interrupted: the next generation that it starts says so, and `interrupts` holds from
-  // then.
+  // This place was interrupted. The next generation that it starts says so, and sets
+  // `interrupts`.
   bool interrupt_next = false;
   bool keeps_at_rest() const { return drains || interrupts; }
 

@@ -10,11 +10,10 @@ void Exchange::copy(Slice from, std::vector<Slice> to, std::int64_t elements, Ru
   job.elements = elements;
   job.sources = {{from, false}};
   job.outputs = {{0, std::move(to), false, 1}};
-  ++copies_;
   running_[out_.reduce(std::move(job))] = running;
 }
 
-// Adds what the ranks of this place can add among themselves.
+// Adds the operands of this place's ranks as far as the tree allows.
 void Exchange::presum() {
   if (schedule_.levels.empty() || schedule_.origin) return;
   const Schedule::Level& plan = schedule_.levels[0];
@@ -71,7 +70,8 @@ void Exchange::start() {
   pump();
 }
 
-// What needs no addition: the operand of a broadcast's root, of all_gather, parts for own ranks.
+// Copies what needs no addition: the operand of a broadcast's root, those of all_gather, and parts
+// that ranks of this place send to each other.
 void Exchange::give_operands() {
   const Call& call = calls_.front();
   const std::vector<Rank>& own = group_.ranks_of(place_);
@@ -196,7 +196,7 @@ core::Status Exchange::receive(Place from, const Message& message, const Slice& 
   return {};
 }
 
-// A received segment of a result: the first own rank has it.
+// A segment of a result was received into the result of this place's first rank that wants it.
 void Exchange::stand(Range range, std::int64_t counts) {
   std::vector<Slice> places = final_at(range);
   if (wanting_.size() > 1) {
@@ -296,7 +296,6 @@ bool Exchange::reduced(std::uint64_t job) {
   } else if (done.kind == Running::Kind::kStage) {
     stage_reduced(done);
   } else {
-    --copies_;
     missing_ -= done.counts;
     final_.add(done.range);
   }

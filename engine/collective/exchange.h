@@ -1,9 +1,10 @@
-// Exchange: the data of one collective at one place, from the announcement of the own ranks until
-// results stand and everything that others need has been sent.
+// Exchange: the data of one collective at one place, from the announcement of its ranks until their
+// results are complete and all data that other places need has been sent.
 //
-// Segments of partial sums are added when those of all holders are there; segments of results are
-// sent on as soon as they stand. A segment's additions are a Job of the owner; nothing here reads
-// an element. No threads; the Outbox takes what is to be done.
+// A segment of partial sums is added when it has come from all places that hold one; a segment of a
+// result is sent as soon as it is complete. The owner of the participant runs the additions of a
+// segment as a Job; the exchange reads no element. It has no threads, and puts its actions into
+// the Outbox.
 #pragma once
 
 #include <map>
@@ -17,47 +18,48 @@ namespace teletensor::collective {
 
 class Exchange {
  public:
-  // `calls`: of the ranks of the place, in their order. group, limits and out outlive it.
+  // `calls` are those of the place's ranks, in their order. group, limits and out outlive it.
   Exchange(const Group& group, Place place, Number number, std::vector<Call> calls,
            const Limits& limits, Outbox& out);
 
-  // Partial sums of up to Limits::eager go out before the vote.
+  // The ranks of this place have announced the number. Partial sums of up to Limits::eager are
+  // sent now, before the vote.
   void announce();
-  // All ranks have announced the same call; and unless it is small, its turn has come.
+  // All ranks have announced the same call, and the turn of the number has come, unless small().
   void start();
-  // Needs so little staging that it does not wait for its turn (Limits::active).
+  // True where it needs so little staging that it does not wait for its turn (Limits::active).
   bool small() const { return whole(calls_.front().op) && !schedule_.scattered; }
-  // Finished, or the number fails, or the epoch is over: frees all staging; no more events.
+  // Frees all staging. The number is finished or fails, or the epoch is over: no event follows.
   void release();
 
-  // Segments of partial sums that a place may send before it hears of a credit.
+  // The number of segments of partial sums that a place may send before it receives a credit.
   static constexpr std::int64_t kGranted = 2;
   // Staging that an exchange reserves itself has a lower index than this.
   static constexpr std::uint64_t kOwnStaging = 1000;
 
-  // A Status where no such partial sums can come.
+  // InvalidArgument where no peer may send these partial sums.
   core::Status check(Place from, const Message& message);
-  // Where the payload of a result goes; a Status where no such result can come.
+  // Where the payload of a result is to be written. InvalidArgument where no peer may send it.
   core::Result<Slice> expect(Place from, const Message& message);
-  // A payload is there, at `at`. Where this succeeds, staging there is the exchange's to free.
+  // A payload has been written to `at`. Where this succeeds, the exchange frees staging there.
   core::Status receive(Place from, const Message& message, const Slice& at);
-  // A job is done. False: not one of this exchange.
+  // A job has run. False where it is not a job of this exchange.
   bool reduced(std::uint64_t job);
-  // Sends what can be sent; after a message of any kind from a place, its `done` may allow more.
+  // Sends all segments that may be sent. The `done` of any message of a peer may allow more.
   void pump();
 
   bool started() const { return started_; }
-  // The results of the own ranks stand.
-  bool complete() const { return started_ && missing_ == 0 && copies_ == 0; }
-  // Also nobody waits for this place, and no staging is left.
+  // The results of this place's ranks are complete.
+  bool complete() const { return started_ && missing_ == 0; }
+  // The exchange is complete, no other place waits for this one, and no job runs.
   bool finished() const;
-  // Places that have partial sums for this one, and send them when they know that it is its turn.
+  // Places that send their partial sums to this one when they know that its turn has come.
   const std::vector<Place>& givers() const { return givers_; }
-  // Places from which something is missing.
+  // Places whose partial sums are missing.
   std::vector<Place> waits_for() const;
 
  private:
-  struct Segment {  // of partial sums, owned here
+  struct Segment {  // of partial sums that this place adds
     Range range;
     const Schedule::Owned* owned = nullptr;
     std::vector<std::optional<Slice>> given;
@@ -68,7 +70,7 @@ class Exchange {
     std::vector<Segment> segments;  // ascending
     std::size_t reduced = 0;
     Sum sum;
-    std::vector<Node> nodes;                              // what its slots are: own, then given
+    std::vector<Node> nodes;  // the contents of its slots: own, then given
     std::map<Place, std::int64_t> granted, total, taken;  // segments, of each holder
   };
   struct Transfer {
@@ -122,18 +124,17 @@ class Exchange {
   const std::int64_t item_;
 
   std::vector<Stage> stages_;
-  std::vector<Region> regions_;   // what is held at each level
-  std::vector<Ranges> partials_;  // of them: what has been added
+  std::vector<Region> regions_;   // the elements that this place holds at each level
+  std::vector<Ranges> partials_;  // those of them whose partial sums are complete
   std::vector<Transfer> transfers_;
   std::vector<Place> givers_;
-  std::vector<Rank> wanting_;  // own ranks that get the whole
-  Region home_;                // elements of results that stand here where no rank wants them
+  std::vector<Rank> wanting_;  // ranks of this place that receive the whole
+  Region home_;                // elements of a result that no rank of this place receives
   Ranges final_;
   std::map<std::pair<Rank, Rank>, Ranges> parts_;  // received, by (to, from)
   std::map<std::uint64_t, Running> running_;
   std::map<Buffer, std::int64_t> staged_;
   std::int64_t missing_ = 0;
-  std::size_t copies_ = 0;
   bool started_ = false;
 };
 

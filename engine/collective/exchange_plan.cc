@@ -6,7 +6,8 @@
 namespace teletensor::collective {
 namespace {
 
-constexpr std::uint64_t kHome = 999;  // staging of pieces of a result; levels' partial sums: below
+constexpr std::uint64_t kHome =
+    999;  // index of the staging of home_; lower indices are those of levels
 
 }  // namespace
 
@@ -103,7 +104,8 @@ Exchange::Transfer* Exchange::transfer_to(Place to, int level) {
   return nullptr;
 }
 
-// Staging of the own block's partial sums, of each level, and of results that no own rank wants.
+// Reserves staging for the partial sums of this place's block at each level, and for pieces of a
+// result that no rank of this place receives.
 void Exchange::plan_home() {
   const auto reserve = [&](std::uint64_t index, std::int64_t bytes) {
     if (bytes == 0) return;

@@ -23,7 +23,7 @@ struct Range {
   friend bool operator==(const Range&, const Range&) = default;
 };
 
-// Part i of n parts of a range, sizes equal within one.
+// Part i of n parts of a range. The sizes of the parts differ by one element at most.
 Range part(Range range, std::int64_t i, std::int64_t n);
 
 class Group {
@@ -40,8 +40,9 @@ class Group {
     Place place = 0;
   };
 
-  // ranks_of: the ranks of each daemon, ascending, none empty, disjoint. Ranks below `ranks` that
-  // no daemon has are skipped. radix 0: 64, and 32 for more than 4,096 daemons.
+  // `ranks_of` lists the ranks of each daemon. The lists are ascending, disjoint and not empty.
+  // Ranks below `ranks` that no daemon has are skipped. A radix of 0 stands for 64, and for 32
+  // where there are more than 4,096 daemons.
   Group(Rank ranks, std::vector<std::vector<Rank>> ranks_of, Place radix = 0);
 
   Rank ranks() const { return ranks_; }
@@ -56,18 +57,21 @@ class Group {
   Block block(int level, Place place) const;
   std::vector<Block> children(int level, Block parent) const;
 
-  // Spreading: a place receives what each sibling of its block of this level has from one place
-  // of that sibling, and sends what its own block has to those that receive it from here.
+  // Spreading votes and results: a place receives those of each sibling of its block at this level
+  // from one place of that sibling (spread_from). It sends those of its own block to the places
+  // that receive them from it (spread_to).
   std::vector<Place> spread_from(int level, Place place) const;
   std::vector<Place> spread_to(int level, Place place) const;
-  // All places that the place exchanges messages with to spread, ascending.
+  // All places with which the place exchanges messages to spread, ascending.
   std::vector<Place> neighbours(Place place) const;
 
-  // Scattering n elements in a block of this level: pieces in ascending order. Relative to the
-  // block's begin. Kept for the sizes used last: not for several threads.
+  // The pieces into which n elements are scattered in a block of this level, in ascending order.
+  // Places count from the block's begin. Results are kept in a cache, so that calls of several
+  // threads must not overlap.
   const std::vector<Piece>& pieces(int level, Block block, std::int64_t n) const;
 
-  // What the places of a block can add by themselves, of the operands of all ranks or of `only`.
+  // The nodes that the places of a block can add by themselves, of the operands of all ranks or of
+  // the rank `only`.
   Forest forest(int level, Block block, Rank only = kNoRank) const;
 
  private:

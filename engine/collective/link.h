@@ -1,13 +1,13 @@
-// Link: what two daemons say to each other, in order and exactly once over any number of
-// connections. No sockets: its owner moves frames.
+// Link: delivers the messages of two daemons to each other, in order and exactly once over any
+// number of connections. It has no sockets: its owner moves frames.
 //
 // Parcels are numbered and kept until the peer has acknowledged them. A connection begins with each
 // side's Hello, which says what it has received; the rest is sent again. A peer of another
 // incarnation has forgotten everything: parcels that were put into a connection to the earlier
 // incarnation are dropped, and numbers begin anew (see Participant::restarted). Parcels that were
 // never put into a connection are kept: the group may have gone on over other daemons before this
-// connection stands again, and nobody else repeats them. Of them only messages of sends and
-// receives are dropped, because Participant::restarted offers those again.
+// connection stands again, and no other part of the program sends them again. Only messages of
+// sends and receives are dropped among them, because Participant::restarted offers those again.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// Message: what one place of a group tells another; Action: what a participant asks of its owner.
+// Message is what one place of a group sends to another; Action is what a participant asks of its
+// owner.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,7 @@
 
 namespace teletensor::collective {
 
-// Contents that the owner of a participant keeps for it.
+// Names memory that the owner of a participant keeps for it.
 struct Buffer {
   enum class Kind : std::uint8_t {
     kOperand,  // of rank `index` in `number`
@@ -34,11 +35,11 @@ struct Slice {
 enum class Kind : std::uint8_t {
   kVote = 1,      // number (kAnnounce, kExplain) or generation, level, vote
   kPartial = 2,   // number, level, range: sums of the sender's block, node after node
-  kFinal = 3,     // number, range, from, to: elements of the result (all_gather: from, to unused)
-  kCredit = 4,    // number, level, range.end: segments that the receiver may have sent by now
+  kFinal = 3,     // number, range: elements of a result; a rank's part for another: from, to
+  kCredit = 4,    // number, level, range.end: how many segments the receiver may send in all
   kProgress = 5,  // nothing but `done`
   kEnd = 6,       // the epoch ends: code, text, from (rank), number
-  kQuery = 7,     // number: whom do you wait for?
+  kQuery = 7,     // number: asks for which ranks the receiver waits
   kState = 8,     // number, claims: rank and what it does
   kOffer = 9,     // point to point: from, to, tag, number (order), vote: one claim, or a failure
   kAccept = 10,   // from, to, tag, number
@@ -47,11 +48,11 @@ enum class Kind : std::uint8_t {
 };
 
 enum class Purpose : std::uint8_t {
-  kAnnounce = 1,  // of a number: "we are here, with this call"
+  kAnnounce = 1,  // of a number: all ranks have deposited these calls
   kExplain = 2,   // texts of a number that fails
-  kHold = 3,      // of a generation: the highest number announced by anybody is the cut
-  kRest = 4,      // all up to the cut have run here
-  kRelease = 5,   // go on
+  kHold = 3,      // of a generation: the highest number that a place has announced
+  kRest = 4,      // of a generation: all numbers up to the cut have finished
+  kRelease = 5,   // of a generation: the group may continue
 };
 
 inline constexpr std::size_t kStateClaims = 16;  // ranks in one kState message, at most
@@ -61,14 +62,14 @@ struct Message {
   Purpose purpose = Purpose::kAnnounce;
   std::uint8_t level = 0;
   Number number = 0;
-  Number done = 0;  // the sender has finished all up to this one
+  Number done = 0;  // the sender has finished all numbers up to this one
   Range range;
   Rank from = kNoRank, to = kNoRank;
   std::int64_t tag = 0;
   Vote vote;
   std::int64_t payload = 0;  // bytes that follow
 
-  // Header of the link, 48 bytes, and texts.
+  // Bytes of the link's header and of the texts.
   std::int64_t header_bytes() const {
     std::size_t bytes = 48 + vote.failure.size();
     for (const Claim& claim : vote.claims) bytes += 16 + claim.text.size();
@@ -76,16 +77,17 @@ struct Message {
   }
 };
 
-// Additions on equal ranges of several sources. Exact order: every addition, then every output.
+// Additions on equal ranges of several sources. All additions run in their order, then the outputs
+// are written.
 struct Job {
   struct Source {
     Slice at;
-    bool accumulated = false;  // in the accumulating dtype, else in the operand's
+    bool accumulated = false;  // in the accumulating dtype, or in the operand's
   };
   struct Output {
     std::uint32_t slot = 0;
-    std::vector<Slice> to;      // the same to each
-    bool accumulated = false;   // stays a partial sum, else: rounded to the operand's dtype
+    std::vector<Slice> to;      // each receives the same elements
+    bool accumulated = false;   // a partial sum, or rounded to the operand's dtype
     std::uint32_t divisor = 1;  // AVG, before rounding
   };
   std::uint64_t id = 0;
@@ -100,13 +102,13 @@ struct Job {
 struct Action {
   enum class Kind : std::uint8_t {
     kSend,      // message with the contents of slices to a place, in order
-    kReserve,   // make staging
-    kFree,      // of staging; a job or a message under way keeps what it names
+    kReserve,   // allocate staging
+    kFree,      // free staging; a job or a message under way keeps the memory that it names
     kReduce,    // run the job, then call reduced(job.id)
-    kComplete,  // number, rank (or token): the result stands, or status says why not
-    kRetire,    // operands and results of `number` are needed by nobody any more
-    kRunTo,     // streams run on until `number` has been deposited, and stop behind it
-    kAtRest,    // all ranks of the group stand behind `number`: image() may be taken
+    kComplete,  // number, rank (or token): the result is complete, or status says why not
+    kRetire,    // no place needs the operands and results of `number` any more
+    kRunTo,     // streams run until they have deposited `number`, and stop after it
+    kAtRest,    // all ranks of the group rest after `number`: image() may be taken
     kGoOn,      // streams are free again
     kEnded,     // the epoch is over: status
   };
@@ -121,7 +123,7 @@ struct Action {
   Rank rank = kNoRank;
   std::uint64_t token = 0;
   core::Status status;
-  bool interrupted = false;  // kAtRest: what was deposited behind the cut has been dropped
+  bool interrupted = false;  // kAtRest: deposits after the cut have been dropped
 };
 
 // The error of a message that no daemon of this version sends.

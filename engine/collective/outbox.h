@@ -1,4 +1,4 @@
-// Outbox: the actions of a participant, and what rides on every message.
+// Outbox: the actions of a participant, and the progress that every message carries.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace teletensor::collective {
 // Sizes, in bytes unless said otherwise. Equal on all daemons of a group.
 struct Limits {
   std::int64_t whole = 16 << 10;     // operands up to this are not scattered
-  std::int64_t eager = 8 << 10;      // partial sums up to this do not wait for the vote
+  std::int64_t eager = 8 << 10;      // partial sums up to this size do not wait for the vote
   std::int64_t segment = 256 << 10;  // of results
   std::int64_t window = 1 << 20;     // staging for one peer, at most
   std::int64_t staging = 16 << 20;   // staging for all peers
@@ -59,11 +59,12 @@ class Outbox {
   void push(Action action) { actions_.push_back(std::move(action)); }
   std::vector<Action> take() { return std::exchange(actions_, {}); }
 
-  // `done` of the own place; what a place has been told of it; what it has said of its own.
+  // This place has finished all numbers up to `done`. told() is the `done` that a place was last
+  // sent, heard() the one that it has sent of itself.
   Number done = 0;
   Number told(Place place) const { return told_[place]; }
   Number heard(Place place) const { return heard_[place]; }
-  // True where that is news.
+  // True where the number is higher than any that the place sent earlier.
   bool hear(Place place, Number number) {
     return number > heard_[place] && (heard_[place] = number, true);
   }

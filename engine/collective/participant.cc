@@ -6,7 +6,7 @@
 namespace teletensor::collective {
 namespace {
 
-// So much that sums of sizes, over 16,384 ranks and in the accumulating dtype, stay below 2^63.
+// The maximum size of an operand or a result. Sums of such sizes over 16,384 ranks are below 2^63.
 constexpr std::int64_t kMaxBytes = std::int64_t{1} << 48;
 
 void shorten(Call& call, Failed& failed) {
@@ -31,7 +31,7 @@ Participant::Participant(const Group& group, Place place, std::string name, cons
   for (Place other = 0; other < group.places(); ++other) out_.hear(other, image.number);
   if (image.generation == 0) return;
   point_to_point_.hold(true);
-  // Peers may not have heard it from the daemon that stopped.
+  // Peers may not have received this vote from the daemon before it stopped.
   send_votes(Purpose::kRest, image.generation, cut_.current().rest);
 }
 
@@ -126,7 +126,7 @@ bool Participant::may_announce(Number number, const Slot& slot) const {
   return !barrier || out_.done + 1 == number;
 }
 
-// What any event may have made possible, until nothing more is.
+// Takes all steps that an event may have made possible, until no further step is possible.
 void Participant::advance() {
   for (bool more = true; more && !ended_;) {
     more = false;
@@ -198,7 +198,7 @@ void Participant::make_exchange(Number number, Slot& slot) {
   slot.exchange->announce();
 }
 
-// True where it went on.
+// True where the number has made a step.
 bool Participant::progress(Number number, Slot& slot) {
   if (slot.finished) return false;
   if (!slot.decided) {
@@ -213,9 +213,10 @@ bool Participant::progress(Number number, Slot& slot) {
     const Vote& why = slot.explain.result();
     const bool desync = !vote.equal || vote.balance != 0;
     fail(number, slot,
-         {desync                        ? core::Code::kInvalidArgument
-          : why.code == core::Code::kOk ? core::Code::kInternal  // no peer may say so
-                                        : why.code,
+         {desync ? core::Code::kInvalidArgument
+          : why.code == core::Code::kOk
+              ? core::Code::kInternal  // a vote for a failure without a code
+              : why.code,
           explanation(number, why)});
     return true;
   }
@@ -235,16 +236,16 @@ bool Participant::progress(Number number, Slot& slot) {
   return slot.finished = true;
 }
 
-// False where that ends the epoch.
+// False where the epoch ends because early data does not fit the call.
 bool Participant::decide(Number number, Slot& slot) {
   slot.decided = true;
   everywhere_ = std::max(everywhere_, slot.announce.result().done);
   if (!slot.announce.result().good() && slot.exchange) {
-    slot.exchange->release();  // before the texts go out: nobody sends data after them
+    slot.exchange->release();  // a place sends no data after its texts
     slot.exchange.reset();
   }
   if (!slot.announce.result().good()) return true;
-  while (!slot.early.empty()) {  // a barrier has no exchange, and nothing fits it
+  while (!slot.early.empty()) {  // a barrier has no exchange, and no data fits it
     const Early early = slot.early.back();
     if (slot.exchange && slot.exchange->receive(early.from, early.message, early.at).ok()) {
       slot.early.pop_back();
@@ -268,7 +269,7 @@ void Participant::start_explaining(Slot& slot) {
     Vote vote;
     vote.lowest = ranks[i];
     if (desync) {
-      // Where only sizes between pairs disagree, each rank's call is one of its own.
+      // Where only sizes between pairs of ranks disagree, the calls of all ranks differ.
       const std::uint64_t print =
           slot.announce.result().equal ? ranks[i] : fingerprint(deposit.call);
       vote.claims = {{ranks[i], print, 1, describe(deposit.call)}};
@@ -284,8 +285,8 @@ void Participant::start_explaining(Slot& slot) {
   slot.explain.start(std::move(sum));
 }
 
-// `group "default" #1843: rank 0 is in all_reduce(sum, float32[1024]) at train.py:41, rank 1 in
-// ...`
+// For example `group "default" #1843: rank 0 is in all_reduce(sum, float32[1024]) at train.py:41,
+// rank 1 in ...`.
 std::string Participant::explanation(Number number, const Vote& vote) const {
   std::string text = "group \"" + name_ + "\" #" + std::to_string(number) + ": ";
   if (vote.claims.empty()) return text + "the peers' votes do not say why";
@@ -328,8 +329,8 @@ void Participant::complete(Number number, Slot& slot, const core::Status& status
   }
 }
 
-// Finished on all places: their `done` came with the votes of a later number. A barrier is
-// announced when all earlier ones have finished, so it retires them.
+// Retires the numbers that have finished at all places. Their `done` came with the votes of a later
+// number. A barrier is announced when all earlier numbers have finished, so it retires them.
 void Participant::retire() {
   if (group_.places() == 1) everywhere_ = out_.done;
   while (retired_ < std::min(everywhere_, out_.done)) {
@@ -341,7 +342,7 @@ void Participant::retire() {
   }
 }
 
-// Those who have partial sums for this place may wait to hear that a number's turn has come.
+// Tells the places that have partial sums for this one that the turn of a number has come.
 void Participant::tell_progress() {
   for (Number number = out_.done + 1; number <= out_.done + limits_.active; ++number) {
     const auto found = slots_.find(number);

@@ -1,14 +1,15 @@
-// Participant: one daemon's part in one epoch of a group: the state machine of its ranks.
+// Participant: the state machine of one daemon's ranks in one epoch of a group.
 //
-// Events come in by the functions, actions go out by take(). No threads, no clock, no memory for
-// elements: its owner keeps buffers, runs jobs, delivers messages in the order of each link exactly
-// once (see Link), and says when time has passed. A Status that a function returns is the fault of
-// the peer: its link should end. After kEnded all events are ignored.
+// Its functions take events, and take() returns actions. It has no threads, no clock and no memory
+// for elements: its owner keeps buffers, runs jobs, delivers the messages of each link in order and
+// exactly once (see Link), and says when time has passed. Where expect() or receive() returns an
+// error, the peer is at fault, and its link should end. After kEnded all events are ignored.
 //
-// A number goes through: announced (all ranks here have deposited it) -> decided (the votes of all
-// places are known: equal and none failed) -> complete (results stand) -> finished (nobody waits
-// for this place) -> retired (it has finished everywhere). Nothing is written before it is decided,
-// so one rank's failure is the same error on every rank, and the group goes on.
+// The states of a number are: announced (all ranks of this place have deposited it), decided (the
+// votes of all places are known), complete (results are written), finished (no other place waits
+// for this one) and retired (it has finished at all places). Nothing is written before a number is
+// decided, so the failure of one rank is the same error on every rank, and the next number follows.
+// participant_receive.cc, participant_late.cc and participant_cut.cc have parts of it.
 #pragma once
 
 #include <map>
@@ -25,33 +26,35 @@ namespace teletensor::collective {
 
 class Participant {
  public:
-  // What a daemon writes down at rest, and begins with again.
+  // The state that a daemon at rest writes to its image and begins with after a restart.
   struct Image {
-    Number number = 0;      // all up to this one have run on all ranks
-    Number generation = 0;  // of the cut; 0: a new epoch
+    Number number = 0;      // all numbers up to this one have run on all ranks
+    Number generation = 0;  // of the cut, or 0 in a new epoch
     PointToPoint::Image point_to_point;
   };
 
-  // The group outlives it. `name`: for the text of errors.
+  // The group outlives it. `name` is the group's name in texts of errors.
   Participant(const Group& group, Place place, std::string name, const Limits& limits, Image image);
 
-  // Its parts refer to each other.
+  // It cannot be copied, because its parts refer to each other.
   Participant(const Participant&) = delete;
   Participant& operator=(const Participant&) = delete;
 
-  // A rank's next collective: `number` is one more than that of its last one. The operand is there,
-  // and the result's memory, unless the rank cannot take part. InvalidArgument: a call that no
-  // other ranks can match, as a root that is not in the group, or of more than 2^48 bytes.
-  // AlreadyExists: the rank has deposited this number, and that deposit stands.
+  // Deposits a rank's next collective: `number` is one more than that of its last one. The owner
+  // has the operand and the memory of the result, unless `failed` says why the rank cannot take
+  // part. InvalidArgument: the call cannot match those of other ranks, because its root is not in
+  // the group for example, or it has more than 2^48 bytes. AlreadyExists: the rank has deposited
+  // this number earlier, and that deposit is unchanged.
   core::Status deposit(Rank rank, Number number, Call call, Failed failed = {});
-  // A send or a receive; `token` is any number of the owner's.
+  // Deposits a send or a receive. The owner chooses `token`, which no open one has.
   core::Status deposit_point_to_point(Rank rank, std::uint64_t token, Call call,
                                       Failed failed = {});
 
-  // A message's payload is about to come: where it goes. Where the connection is cut in the middle
-  // of the payload, the message comes again, and this is called again.
+  // The payload of a message is about to be received; returns where it is to be written. Where the
+  // connection is cut in the middle of the payload, the message is sent again, and this is called
+  // again.
   core::Result<Slice> expect(Place from, const Message& message);
-  // A message is here, and its payload at the slice that expect() named.
+  // A message was received, and its payload is at the slice that expect() returned.
   core::Status receive(Place from, const Message& message, const Slice& at = {});
   void reduced(std::uint64_t job);
 
@@ -60,14 +63,14 @@ class Participant {
   void describe_rank(Rank rank, std::string text) {
     doing_[rank] = shortened(std::move(text), kMaxNote);
   }
-  // A deposit waits for long: asks the others what they do.
+  // A deposit has waited for long: asks the other places for which ranks they wait.
   void patience_passed(Number number);
-  // Ends the epoch, unless the number is complete, or stands behind a cut: then time stands still,
-  // for as long as the owner lets a group be held.
+  // Ends the epoch, unless the number is complete or comes after a cut. The deadlines of numbers
+  // after a cut do not pass; held_too_long() bounds that time.
   void deadline_passed(Number number);
   void deadline_passed_point_to_point(std::uint64_t token);
   void held_too_long();
-  // A rank, or the daemon that has it, does not come back.
+  // A rank, or the daemon that has it, is lost for good: ends the epoch.
   void lost(Rank rank, const std::string& text);
 
   // Each brings all ranks of the group to rest between two numbers (see Cut) until its end. A
@@ -75,9 +78,9 @@ class Participant {
   void drain();
   void end_drain();
   void interrupt();
-  // Ends the interrupt that keeps the group at rest, or takes back one that has not begun to.
+  // Ends the interrupt that keeps the group at rest, or cancels one that does not keep it yet.
   void end_interrupt();
-  // A place came back with an image.
+  // A place has restarted from its image.
   void restarted(Place place);
   // Precondition: kAtRest was the last of kAtRest and kGoOn.
   Image image() const;
@@ -88,7 +91,7 @@ class Participant {
   // The group stays at rest until the drain, or the interrupt, of this place ends.
   bool drains() const { return cut_.drains; }
   bool interrupts() const { return cut_.interrupts; }
-  // Numbers, messages and transfers of which something is kept. At the end of all: none.
+  // How many numbers, messages and transfers have entries in its tables: 0 when all are over.
   std::size_t open() const { return slots_.size() + coming_.size() + point_to_point_.open(); }
 
  private:
@@ -102,13 +105,13 @@ class Participant {
     Slice at;
   };
   struct Slot {
-    std::vector<std::optional<Deposit>> deposits;  // by the order of the place's ranks
+    std::vector<std::optional<Deposit>> deposits;  // in the order of the place's ranks
     Fold announce, explain;
     std::optional<Exchange> exchange;
-    std::vector<Early> early;  // partial sums of places that are ahead
+    std::vector<Early> early;  // partial sums that came before the number is decided
     bool decided = false, complete = false, finished = false, asked = false;
-    std::map<Rank, std::string> late;  // what others have said of ranks that are late
-    std::set<Place> askers, queried;   // to be answered; all that have asked
+    std::map<Rank, std::string> late;  // late ranks, and what other places say that they do
+    std::set<Place> askers, queried;   // places to be answered; all places that have asked
   };
 
   Slot& slot(Number number);
@@ -159,10 +162,11 @@ class Participant {
   PointToPoint point_to_point_;
   Cut cut_;
 
-  std::map<Number, Slot> slots_;                        // of all numbers that are not retired
-  std::uint64_t next_staging_ = Exchange::kOwnStaging;  // of partial sums that are received
-  std::map<Place, Buffer> coming_;  // staging that expect() has named, and receive() has not had
-  Number announced_ = 0;            // all up to this one; out_.done: finished
+  std::map<Number, Slot> slots_;  // of all numbers that are not retired
+  std::uint64_t next_staging_ =
+      Exchange::kOwnStaging;        // index of the staging of the next partial sums received
+  std::map<Place, Buffer> coming_;  // staging that expect() returned and receive() has not taken
+  Number announced_ = 0;            // all numbers up to this one are announced
   Number everywhere_ = 0, retired_ = 0;
   std::map<Rank, std::string> doing_;
   std::optional<core::Status> ended_;

@@ -15,7 +15,8 @@ void Participant::end_drain() {
   if (!ended_) advance();
 }
 
-// A generation that has begun cannot become an interrupt: other places may be at rest in it.
+// A generation that has begun cannot become one of an interrupt, because other places may be at
+// rest in it without having dropped anything.
 void Participant::interrupt() {
   if (ended_) return;
   cut_.interrupt_next = true;
@@ -71,7 +72,7 @@ void Participant::advance_cut() {
   advance();
 }
 
-// At rest. After an interrupt nothing is left of what was deposited and not announced.
+// The group is at rest. After an interrupt all deposits that are not announced are dropped.
 void Participant::drop_behind_cut() {
   const bool interrupted = cut_.current().hold.result().interrupted;
   if (interrupted) {

@@ -3,7 +3,7 @@
 
 namespace teletensor::collective {
 
-// Who is late for a number, as far as this place knows.
+// The ranks that are late for a number, as far as this place knows, and what they do.
 std::map<Rank, std::string> Participant::late(const Slot& slot) const {
   std::map<Rank, std::string> late = slot.late;
   const std::vector<Rank>& ranks = group_.ranks_of(place_);
@@ -30,7 +30,7 @@ void Participant::ask(Number number, Slot& slot) {
   }
 }
 
-// Only what is known for sure: ranks here, and what other places have said of theirs.
+// Tells only what is certain: late ranks of this place, and those that other places have told of.
 void Participant::answer(Number number, Slot& slot) {
   std::map<Rank, std::string> known = slot.late;
   const std::vector<Rank>& ranks = group_.ranks_of(place_);
@@ -104,7 +104,7 @@ void Participant::lost(Rank rank, const std::string& text) {
       std::nullopt);
 }
 
-// Everyone hears of it from a neighbour, whoever noticed.
+// Every place hears of the end from the places with which it exchanges votes.
 void Participant::end(core::Code code, const std::string& text, std::optional<Place> teller) {
   const core::Status status(code, shortened(text, kMaxText));
   for (const Place neighbour : neighbours_) {

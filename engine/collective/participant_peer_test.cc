@@ -146,6 +146,24 @@ TEST(Participant, DataOfABarrierIsNotKept) {
   EXPECT_TRUE(pair.staging.empty());
 }
 
+// The number of a payload fails while the payload is under way.
+TEST(Participant, APayloadOfAFailedNumberIsFreed) {
+  Pair pair;
+  Message partial = of(Kind::kPartial, 1);
+  partial.range = {0, 1};
+  partial.payload = 4;
+  const core::Result<Slice> at = pair[1].expect(0, partial);
+  ASSERT_TRUE(at.ok());
+  ASSERT_TRUE(pair[0].deposit(0, 1, Call(), {core::Code::kInternal, "failed"}).ok());
+  ASSERT_TRUE(pair[1].deposit(1, 1, Call()).ok());
+  pair.settle();
+  EXPECT_EQ(pair.completed.size(), 2u);
+  EXPECT_EQ(pair.staging.size(), 1u);
+  EXPECT_TRUE(pair[1].receive(0, partial, *at).ok());
+  pair.settle();
+  EXPECT_TRUE(pair.staging.empty());
+}
+
 TEST(Participant, RefusesAResultOutsideOfWhatIsKeptHere) {
   Pair pair;
   pair.deposit(1,

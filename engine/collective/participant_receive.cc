@@ -9,7 +9,8 @@ bool Participant::acceptable(Number number) const {
   return number > out_.done && number <= out_.done + 2 * limits_.ahead;
 }
 
-// Partial sums whose call may turn out to be another one, or has.
+// True for partial sums that may come while it is not known that all calls are equal, or after it
+// is known that they are not.
 bool Participant::early(const Message& message, const Slot& slot) const {
   return message.kind == Kind::kPartial && message.payload <= limits_.eager &&
          (!slot.decided || !slot.announce.result().good());
@@ -26,7 +27,7 @@ core::Result<Slice> Participant::expect(Place from, const Message& message) {
   Slot& slot = this->slot(message.number);
   if (slot.finished) return violation("data of a number that is over");
   const bool early = this->early(message, slot);
-  if (!early && !slot.exchange) return violation("data that nobody waits for");
+  if (!early && !slot.exchange) return violation("data for which no rank waits");
   if (message.kind == Kind::kFinal) return slot.exchange->expect(from, message);
   const core::Status status =
       early ? check_early(from, message, slot) : slot.exchange->check(from, message);
@@ -37,7 +38,7 @@ core::Result<Slice> Participant::expect(Place from, const Message& message) {
   return Slice{buffer, 0, message.payload};
 }
 
-// Before it is decided a place may have sent what it is granted from the beginning.
+// Before a number is decided, a place may send as many segments as it is granted at first.
 core::Status Participant::check_early(Place from, const Message& message, const Slot& slot) const {
   const auto same = [&](const Early& early) {
     return early.from == from && early.message.level == message.level;
@@ -50,7 +51,7 @@ core::Status Participant::check_early(Place from, const Message& message, const 
 }
 
 core::Status Participant::receive_data(Place from, const Message& message, const Slice& at) {
-  // Without a payload nothing has called expect(), which checks the message.
+  // expect() has checked only messages that have a payload.
   if (message.payload <= 0 || at.bytes != message.payload) return violation("data without payload");
   const bool partial = message.kind == Kind::kPartial;
   const auto coming = coming_.find(from);
@@ -87,15 +88,17 @@ core::Status Participant::receive_vote(Place from, const Message& message) {
     return violation("a cut at a number that cannot be announced yet");
   }
   Cut::Generation* generation = cut_.find(message.number);
-  if (generation == nullptr) return {};  // said again to a place that knows
+  if (generation == nullptr)
+    return {};  // a vote that this place had received before its sender or it restarted
   Fold& fold = message.purpose == Purpose::kHold   ? generation->hold
                : message.purpose == Purpose::kRest ? generation->rest
                                                    : generation->release;
-  (void)fold.receive(spread_, message.level, from, message.vote);  // may be said again
+  (void)fold.receive(spread_, message.level, from,
+                     message.vote);  // a restarted place sends its votes again
   return {};
 }
 
-// Frees what expect() has reserved for a payload of this place that has not come.
+// Frees the staging that expect() has reserved for a payload from this place, if it did not come.
 void Participant::discard(Place from) {
   const auto coming = coming_.find(from);
   if (coming == coming_.end()) return;
@@ -103,7 +106,7 @@ void Participant::discard(Place from) {
   coming_.erase(coming);
 }
 
-// What holds for messages of all kinds.
+// Checks what must hold for messages of all kinds.
 core::Status Participant::check(const Message& message) const {
   if (message.done > announced_) return violation("that it has finished what is not announced");
   const Vote& vote = message.vote;

@@ -163,8 +163,8 @@ TEST(Participant, SendsBeyondTheMaximumOfOffersWait) {
   EXPECT_EQ(pair[0].open() + pair[1].open(), 0u);
 }
 
-// The group goes on before a daemon that restarted is connected with all others: a receive that
-// accepts an offer of its earlier incarnation accepts it once more.
+// A group may continue before a daemon that restarted is connected with all places. A receive that
+// accepts an offer of the daemon's earlier incarnation then accepts it once more.
 TEST(Participant, AnOfferIsAcceptedAgainAfterARestart) {
   Pair pair;
   ASSERT_TRUE(pair[1].deposit_point_to_point(1, 2, transfer(Op::kRecv, 4)).ok());

@@ -9,7 +9,7 @@ std::int64_t item_of(const Call& call) {
   return static_cast<std::int64_t>(core::size_of(call.dtype));
 }
 
-// What both sides of a transfer must agree on.
+// A hash of the parts of a call on which both sides of a transfer must agree.
 std::uint64_t contents_of(const Call& call) {
   Call same;
   same.op = Op::kBroadcast;
@@ -86,7 +86,7 @@ void PointToPoint::match() {
   for (auto at = receives_.begin(); at != receives_.end();) {
     Receive& receive = *at++;
     if (receive.accepted) continue;
-    // Of each key the next offer only; of several, the one that came first.
+    // The next offer of each key is a candidate; the candidate that came first is accepted.
     auto best = offers_.end();
     for (auto queue = offers_.begin(); queue != offers_.end(); ++queue) {
       const Key& key = queue->first;
@@ -128,10 +128,11 @@ void PointToPoint::accept(Receive& receive, const Message& offer) {
 void PointToPoint::finish(Receive& receive, const Failed& failed) {
   const Key key = receive.key;
   const Number order = receive.order;
-  Number& received = image_.received[key];  // one without data overtakes an earlier one with data
+  Number& received =
+      image_.received[key];  // a send without data may overtake an earlier one with data
   received = std::max(received, order);
   if (failed.code != core::Code::kOk) image_.failures[{key, order}] = failed;
-  // A sender offers no more than `ahead` that it has not seen done.
+  // A sender has at most `ahead` open offers, so it asks for no earlier failure.
   if (order > limits_.ahead) image_.failures.erase({key, order - limits_.ahead});
   complete(receive.token, status_of(failed));
   receives_.remove_if([&](const Receive& r) { return &r == &receive; });
@@ -246,7 +247,7 @@ core::Status PointToPoint::receive_offer(Place from, const Key& key, const Messa
   if (message.vote.claims.size() != 1) return violation("an offer without a call");
   const auto last = image_.received.find(key);
   const Number received = last == image_.received.end() ? 0 : last->second;
-  if (message.number <= received) {  // its sender restarted, and did not hear of it
+  if (message.number <= received) {  // its sender restarted before it knew
     const auto failure = image_.failures.find({key, message.number});
     tell(key, message.number, Kind::kDone, key.from,
          failure == image_.failures.end() ? Failed{} : failure->second);

@@ -1,9 +1,9 @@
 // PointToPoint: sends and receives of the ranks of one place.
 //
-// Sends from one rank to another with one tag are numbered, and received in that order. The sender
-// offers, the receiver accepts into its result's memory, the data goes, the receiver says done, and
-// only then is the send complete: so both have the same outcome, and a daemon that restarted may
-// offer again what it has not seen complete.
+// Sends from one rank to another with one tag are numbered, and are received in that order. The
+// sender offers, the receiver accepts, the sender sends the data, the receiver writes it into its
+// result and says that it is done, and only then the send is complete. So both sides have the same
+// outcome, and a daemon that restarted offers its incomplete sends again.
 #pragma once
 
 #include <compare>
@@ -18,7 +18,7 @@
 
 namespace teletensor::collective {
 
-// Why a rank cannot take part.
+// The reason why a rank cannot take part, or kOk.
 struct Failed {
   core::Code code = core::Code::kOk;
   std::string text;
@@ -31,8 +31,8 @@ class PointToPoint {
     std::int64_t tag = 0;
     friend auto operator<=>(const Key&, const Key&) = default;
   };
-  // What a restart must not forget: of each key how many sends have been sent and received, and
-  // which of the last ones failed.
+  // The state that a restart keeps: for each key, how many sends have been sent and received, and
+  // which of the last sends failed.
   struct Image {
     std::map<Key, Number> sent, received;
     std::map<std::pair<Key, Number>, Failed> failures;
@@ -52,10 +52,10 @@ class PointToPoint {
   bool at_rest() const;
   void restarted(Place place);
   void end(const core::Status& status);
-  // A deposit that is not complete, in words; empty where there is none.
+  // Describes an incomplete deposit; empty where no deposit has the token.
   std::string waiting(std::uint64_t token) const;
   const Image& image() const { return image_; }
-  // Sends, receives and offers of which something is kept.
+  // The number of entries in its tables.
   std::size_t open() const;
 
  private:
@@ -103,7 +103,7 @@ class PointToPoint {
   bool held_ = false;
   std::map<Key, std::map<Number, Send>> sends_;
   std::list<Receive> receives_;                    // in the order of their deposits
-  std::map<Key, std::map<Number, Offer>> offers_;  // not accepted yet
+  std::map<Key, std::map<Number, Offer>> offers_;  // that no receive has accepted
   std::map<std::uint64_t, std::pair<Key, Number>> copies_;
   std::vector<Message> own_;  // to ranks of this place
   std::uint64_t arrivals_ = 0;

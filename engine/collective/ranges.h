@@ -1,4 +1,4 @@
-// Ranges: which elements are there. Region: some ranges laid out one after the other.
+// Ranges is a set of elements. Region is a list of ranges that are stored one after the other.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +25,7 @@ class Ranges {
     const auto after = ends_.upper_bound(range.begin);
     return after != ends_.begin() && std::prev(after)->second >= range.end;
   }
-  // False, and nothing happens, where some of it is there already.
+  // False, without a change, where the set has some of the elements already.
   bool add(Range range) {
     if (range.size() == 0) return true;
     auto after = ends_.lower_bound(range.begin);
@@ -55,7 +55,7 @@ class Region {
     size_ += range.size();
   }
   std::int64_t size() const { return size_; }
-  // True where the range is there, in one stretch.
+  // True where the region has all elements of the range, stored one after the other.
   bool has(Range range) const {
     for (std::size_t i = 0; i < ranges_.size(); ++i) {
       if (!(ranges_[i].begin <= range.begin && range.begin < ranges_[i].end)) continue;

@@ -8,7 +8,7 @@ namespace {
 
 using Block = Group::Block;
 
-// What the places of a level add: the same for every piece of it.
+// The nodes that the places of a level add, which are the same for every piece.
 Schedule::Level sums(const Group& group, Place place, int level, Rank only,
                      std::vector<std::size_t>& givers) {
   Schedule::Level result;
@@ -51,7 +51,8 @@ void spread_level(const Group& group, Place place, int level, Rank only, Schedul
   schedule.levels.push_back(std::move(next));
 }
 
-// Who holds, for each child of the place's parent block, the elements from `at` on; and how far.
+// The places that hold the elements from `at` on, one in each child of the parent block, and the
+// element up to which these are the places.
 struct Holders {
   std::vector<Place> places;
   std::int64_t end = 0;
@@ -70,8 +71,8 @@ Holders holders_of(const Group& group, const std::vector<Block>& children, int l
   return result;
 }
 
-// One part of what the holders have: its owner is holders[i]. Adds what `place`, one of the
-// holders, has to do with it.
+// Adds to `level` what `place`, which is one of the holders, does with one part of their elements.
+// The owner of the part is holders[i].
 void share_part(const Group& group, Place place, const Call& call, const Holders& holders,
                 const std::vector<Block>& children, std::size_t i, Range range,
                 const std::vector<std::size_t>& givers, const Schedule& schedule,
@@ -119,7 +120,7 @@ void scatter_level(const Group& group, Place place, int level, const Call& call,
   schedule.levels.push_back(std::move(next));
 }
 
-// One level of all places; the pieces are what the ranks receive.
+// The level of reduce_scatter, which has all places. The pieces are the results of the ranks.
 void chunk_level(const Group& group, Place place, const Call& call, Schedule& schedule) {
   Schedule::Level level;
   level.own = group.forest(0, group.block(0, place));
@@ -149,7 +150,7 @@ void gather_levels(const Group& group, Place place, const Call& call, Schedule& 
     Schedule::Level level;
     const Block own = group.block(l, place);
     std::int64_t at = 0;
-    std::vector<Range> ranges;  // neighbours merged
+    std::vector<Range> ranges;  // adjoining ranges are merged
     for (Rank rank = 0; rank < call.counts.size(); ++rank) {
       const Range range{at, at + call.counts[rank]};
       at = range.end;
@@ -199,7 +200,7 @@ Schedule schedule_of(const Group& group, Place place, const std::vector<Call>& c
     const Rank only = call.op == Op::kBroadcast ? call.root : kNoRank;
     schedule.origin = only != kNoRank && group.place_of(only) == place;
     schedule.scattered = schedule.count > limits.whole / item && group.places() > 1;
-    // One segment, so that a peer who is ahead sends at most one message with data a level.
+    // One segment, so that a peer sends at most one message with data a level before the vote.
     if (!schedule.scattered) schedule.grain = std::max<std::int64_t>(1, schedule.count);
     for (int level = 0; level < std::max(group.levels(), 1); ++level) {
       if (schedule.scattered) {

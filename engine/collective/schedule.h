@@ -1,11 +1,11 @@
 // Schedule: what one place does in one collective. Ranges count elements of the whole.
 //
-// all_reduce, reduce and broadcast (a sum to which only the root contributes) go up the levels:
-// each piece of a block of places has an owner there, to whom the siblings send their partial sums
-// of it; and back down: owners send final pieces to their siblings. Small operands are one
-// piece that every place owns, and nothing comes back down. reduce_scatter has one level of all
-// places, whose pieces are the ranks' results. all_gather spreads final pieces upwards. gather,
-// scatter and all_to_all send each rank's part straight to its place.
+// Partial sums of all_reduce, reduce and broadcast (a sum to which only the root contributes) move
+// up the levels: each piece of an operand has an owner in a block of places, to which the siblings
+// send their partial sums of it. Final pieces move down: owners send them to their siblings. A
+// small operand is one piece that every place owns, so that no final piece is sent. reduce_scatter
+// has one level of all places, whose pieces are the ranks' results. all_gather spreads final pieces
+// upwards. gather, scatter and all_to_all send each rank's part to its place without levels.
 #pragma once
 
 #include <vector>
@@ -15,8 +15,8 @@
 namespace teletensor::collective {
 
 struct Schedule {
-  // A piece that this place adds up at a level, and the places that hold partial sums of it, as
-  // many and in the order of Level::given.
+  // A piece that this place adds at a level, and the places that hold partial sums of it, one for
+  // each of Level::given, in that order.
   struct Owned {
     Range range;
     std::vector<Place> holders;
@@ -33,7 +33,7 @@ struct Schedule {
     std::vector<Push> partials;  // of `own`, to owners
     std::vector<Push> finals;
   };
-  // One rank's part for another rank; range within that part.
+  // The elements that one rank sends to another.
   struct Part {
     Rank from = 0, to = 0;
     std::int64_t count = 0;

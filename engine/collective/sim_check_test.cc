@@ -1,4 +1,4 @@
-// What must hold of a world that has come to its end.
+// Checks what must hold of a world that has ended.
 #include <algorithm>
 
 #include "engine/collective/sim_history_test.h"

@@ -1,5 +1,4 @@
-// Deadlines in the simulator: whether a rank that was lost explains them; and what is left at the
-// end.
+// Deadlines in the simulator: whether a lost rank explains them. Also what is left at the end.
 #include "engine/collective/sim_world_test.h"
 
 namespace teletensor::collective::sim {
@@ -56,6 +55,7 @@ bool World::waits_for_lost(Rank rank, const Step& step, std::set<Number>& seen) 
 
 bool World::never_deposits(Rank rank, std::size_t index, std::set<Number>& seen) const {
   if (nodes_[group_.place_of(rank)].killed) return true;
+  if (programs_[rank][index].after_end) return true;  // of an end that was explained
   if (programs_[rank][index].state != Step::State::kWaiting) return false;
   const auto stop = plan_.stops.find(rank);
   if (stop != plan_.stops.end() && index >= stop->second) return true;

@@ -182,7 +182,7 @@ void History::place_ranks(Dice& dice) {
     places = plan_.radix + 1 + static_cast<Place>(dice.below(2)) * plan_.radix;
     plan_.ranks = places + static_cast<Rank>(dice.below(6));
   }
-  const bool mixed = dice.chance(50);  // ranks anywhere, else neighbours together
+  const bool mixed = dice.chance(50);  // ranks are on any place, or adjoining ranks together
   const Rank each = (plan_.ranks + places - 1) / places;
   std::vector<std::vector<Rank>> of(places);
   for (Rank rank = 0; rank < plan_.ranks; ++rank) {

@@ -1,4 +1,5 @@
-// Histories: random programs of a group's ranks with things that go wrong, and what must hold.
+// Histories are random programs of a group's ranks in a world in which things go wrong; check()
+// says what must hold at their end.
 #pragma once
 
 #include <memory>
@@ -20,7 +21,7 @@ Call random_call(Rank ranks, const std::vector<Rank>& present, std::int64_t larg
 class History {
  public:
   explicit History(std::uint64_t seed);
-  // What was wrong: nothing, in a machine that works.
+  // Runs the history. Returns what was wrong, which is nothing where the machine works.
   std::vector<std::string> run();
   const World& world() const { return *world_; }
 
@@ -32,8 +33,8 @@ class History {
   void break_world(Dice& dice);
 
   // Cuts of a group whose blocks have different sizes, with connections that stand late: a place
-  // then sends its votes to places from which it does not hear, and may go on before it is
-  // connected with one that has restarted.
+  // then sends its votes to places from which it receives none, and may release a cut before it is
+  // connected with a place that has restarted.
   bool uneven_cuts_ = false;
   Plan plan_;
   std::vector<Rank> present_;
@@ -41,8 +42,7 @@ class History {
   std::set<Rank> lethal_;  // ranks that stop or are killed
 };
 
-// Checks all that must hold of a world that has come to its end. lethal: ranks because of which the
-// epoch may end.
+// Checks all that must hold of a world that has ended. The epoch may end because of `lethal` ranks.
 std::vector<std::string> check(const World& world, const std::set<Rank>& lethal);
 
 }  // namespace teletensor::collective::sim

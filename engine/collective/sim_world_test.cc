@@ -316,6 +316,7 @@ void World::deposit(Rank rank, std::size_t index) {
   Step& step = programs_[rank][index];
   step.state = Step::State::kDeposited;
   step.since = now;
+  step.after_end = node.ended.has_value();
   step.token = ++tokens_;
   core::Status status;
   if (step.number != 0) {

@@ -42,6 +42,7 @@ struct Step {
   Bytes operand;
   std::size_t result_bytes = 0;
   enum class State { kWaiting, kDeposited, kComplete } state = State::kWaiting;
+  bool after_end = false;  // deposited when its daemon had heard of the end of the epoch
   std::uint64_t token = 0;
   Time since = 0, took = 0;
   core::Status status;
@@ -78,7 +79,7 @@ class World {
   void at(Time time, std::function<void()> event) {
     events_.push({time, ++order_, std::move(event)});
   }
-  void kill(Place place);   // nobody restarts it; some others notice
+  void kill(Place place);   // it is not restarted; some other daemons notice
   void drain(Place place);  // and restarts from its image
   void interrupt(Place place);
 
@@ -86,7 +87,7 @@ class World {
   const std::vector<Step>& program(Rank rank) const { return programs_[rank]; }
   bool alive(Place place) const { return nodes_[place].participant != nullptr; }
   std::optional<core::Status> ended(Place place) const { return nodes_[place].ended; }
-  // What must not be: the first few, in words.
+  // The first few faults, in words.
   std::vector<std::string> wrong;
   // Texts of timeouts that are explained by a rank that had stopped or whose daemon was killed.
   std::set<std::string> timeouts;
@@ -94,7 +95,8 @@ class World {
   Time now = 0;
   std::int64_t events = 0, cuts = 0, restarts = 0, interrupts = 0;
   std::int64_t staging_peak = 0, flight_peak = 0;
-  // What should be gone: buffers, entries of tables, messages that are not acknowledged.
+  // Describes what is left and should not be: buffers, entries of tables, and messages that are not
+  // acknowledged.
   std::vector<std::string> left_over() const;
 
  private:

@@ -1,5 +1,5 @@
-// Vote: what the ranks of a block of places say together; Fold: how every place learns the vote of
-// all ranks, level by level (see Group).
+// Vote is the merged statement of the ranks of a block of places. By a Fold every place learns the
+// vote of all ranks, level by level (see Group).
 #pragma once
 
 #include <cstdint>
@@ -13,15 +13,16 @@
 
 namespace teletensor::collective {
 
-// Bytes of a text in a message. The texts of owners are shortened so that a message has no longer
-// one; a longer one of a peer is refused.
+// The maximum number of bytes of a text in a message. Texts of owners are shortened so that no
+// message has a longer one; a message of a peer with a longer text is refused.
 inline constexpr std::size_t kMaxText = 64 << 10;
-inline constexpr std::size_t kMaxReason = 8 << 10;  // of an owner: why a rank has failed or is lost
-inline constexpr std::size_t kMaxNote = 512;        // of an owner: a line, what a rank does
-// The text, or its first characters in UTF-8 that fit into so many bytes.
+inline constexpr std::size_t kMaxReason = 8
+                                          << 10;  // maximum for an owner's text: why a rank failed
+inline constexpr std::size_t kMaxNote = 512;  // maximum for an owner's text: a line, a rank's state
+// The text, or as many of its first UTF-8 characters as fit into `bytes`.
 std::string shortened(std::string text, std::size_t bytes);
 
-// Ranks that make one call, by the lowest of them.
+// A call, the lowest rank that makes it, and the number of ranks that make it.
 struct Claim {
   Rank rank = kNoRank;
   std::uint64_t fingerprint = 0;
@@ -30,17 +31,17 @@ struct Claim {
 };
 
 struct Vote {
-  // Of the announcement of a number.
+  // These members belong to the announcement of a number.
   Rank lowest = kNoRank;
   std::uint64_t fingerprint = 0;  // of `lowest`
   bool equal = true;              // all fingerprints
   std::uint64_t balance = 0;
   Rank failed = kNoRank;     // the lowest rank that cannot take part
   Number done = ~Number{0};  // all up to this one have finished, on every place
-  // Of a cut.
-  Number announced = 0;  // the highest one of any place
+  // These members belong to a cut.
+  Number announced = 0;  // the highest number that any place has announced
   bool interrupted = false;
-  // Texts, of which an announcement has none: the second fold of a number that fails brings them.
+  // Texts belong to the second fold of a number that fails; an announcement has none.
   std::vector<Claim> claims;  // ascending by rank, at most kClaims
   core::Code code = core::Code::kOk;
   std::string failure;  // of `failed`
@@ -49,14 +50,15 @@ struct Vote {
   bool good() const { return equal && balance == 0 && failed == kNoRank; }
 };
 
-// Associative; equal on all places because all merge the same votes in the order of their places.
+// Merging is associative. All places merge the same votes in the order of places, so that all have
+// the same result.
 Vote merge(const Vote& a, const Vote& b);
 
-// Whom a place sends its votes to and from whom it hears, computed once for an epoch.
+// The places to which a place sends its votes and from which it receives some, for one epoch.
 struct Spread {
   struct Level {
-    std::vector<Place> from;  // one of each sibling, in their order
-    std::size_t own = 0;      // the siblings before the own block
+    std::vector<Place> from;  // one place of each sibling, in their order
+    std::size_t own = 0;      // the number of siblings before the own block
     std::vector<Place> to;
   };
   std::vector<Level> levels;
@@ -64,29 +66,31 @@ struct Spread {
   Spread(const Group& group, Place place);
 };
 
-// One vote of all places. Votes may come before the own one.
+// One vote of all places. Votes of other places may come before start().
 class Fold {
  public:
   bool started() const { return !own_.empty(); }
-  // A vote of another place is here.
+  // True where a vote of another place has come and is not merged yet.
   bool heard() const { return !heard_.empty(); }
   void start(Vote vote) { own_.push_back(std::move(vote)); }
-  // After a restart: it was complete, all votes alike. `told`: advance() does not tell them again.
+  // After a restart: the fold was complete, and its votes had no contents. Where they were `told`,
+  // advance() does not return them again.
   void assume(const Spread& spread, bool told) {
     own_.resize(spread.levels.size() + 1);
     sent_ = told ? spread.levels.size() : 0;
   }
   // The levels that advance() has told.
   int told() const { return static_cast<int>(sent_); }
-  // False: not from a place that sends to this one at that level, or a second time.
+  // False where the place does not send to this one at that level, or for a second vote.
   bool receive(const Spread& spread, int level, Place from, Vote vote);
-  // Goes on as far as votes have come. The levels whose vote is new: to be sent to their `to`.
+  // Merges the votes that have come. Returns the levels whose vote is new and is to be sent to
+  // their `to`.
   std::vector<int> advance(const Spread& spread);
   const Vote& at(int level) const { return own_[static_cast<std::size_t>(level)]; }
   int reached() const { return static_cast<int>(own_.size()) - 1; }
   bool complete(const Spread& spread) const { return own_.size() == spread.levels.size() + 1; }
   const Vote& result() const { return own_.back(); }
-  // Places whose votes are missing for the next step.
+  // The places whose votes are missing for the next level.
   std::vector<Place> missing(const Spread& spread) const;
 
  private:
