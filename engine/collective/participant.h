@@ -143,7 +143,8 @@ class Participant {
   core::Status check(Rank rank, const Call& call) const;
   core::Status check(const Message& message) const;
 
-  std::map<Rank, std::string> late(const Slot& slot) const;
+  std::map<Rank, std::string> certainly_late(const Slot& slot) const;
+  std::vector<std::pair<Rank, std::string>> late(const Slot& slot) const;
   void ask(Number number, Slot& slot);
   void answer(Number number, Slot& slot);
   void end(core::Code code, const std::string& text, std::optional<Place> teller);

@@ -3,8 +3,8 @@
 
 namespace teletensor::collective {
 
-// The ranks that are late for a number, as far as this place knows, and what they do.
-std::map<Rank, std::string> Participant::late(const Slot& slot) const {
+// The late ranks that are certain: those of this place, and those that other places have told of.
+std::map<Rank, std::string> Participant::certainly_late(const Slot& slot) const {
   std::map<Rank, std::string> late = slot.late;
   const std::vector<Rank>& ranks = group_.ranks_of(place_);
   for (std::size_t i = 0; i < ranks.size(); ++i) {
@@ -12,9 +12,18 @@ std::map<Rank, std::string> Participant::late(const Slot& slot) const {
     const auto text = doing_.find(ranks[i]);
     late[ranks[i]] = text == doing_.end() ? "" : text->second;
   }
+  return late;
+}
+
+// All ranks that may be late for a number, first those that are certain.
+std::vector<std::pair<Rank, std::string>> Participant::late(const Slot& slot) const {
+  const std::map<Rank, std::string> certain = certainly_late(slot);
+  std::vector<std::pair<Rank, std::string>> late(certain.begin(), certain.end());
   if (!deposited(slot) || slot.announce.reached() > 0) return late;
   for (const Place place : slot.announce.missing(spread_)) {
-    for (const Rank rank : group_.ranks_of(place)) late.emplace(rank, "");
+    for (const Rank rank : group_.ranks_of(place)) {
+      if (!certain.contains(rank)) late.emplace_back(rank, "");
+    }
   }
   return late;
 }
@@ -30,15 +39,8 @@ void Participant::ask(Number number, Slot& slot) {
   }
 }
 
-// Tells only what is certain: late ranks of this place, and those that other places have told of.
 void Participant::answer(Number number, Slot& slot) {
-  std::map<Rank, std::string> known = slot.late;
-  const std::vector<Rank>& ranks = group_.ranks_of(place_);
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    if (slot.deposits[i]) continue;
-    const auto text = doing_.find(ranks[i]);
-    known[ranks[i]] = text == doing_.end() ? "" : text->second;
-  }
+  const std::map<Rank, std::string> known = certainly_late(slot);
   if (known.empty()) return;
   for (const Place asker : slot.askers) {
     Message message;
@@ -71,11 +73,11 @@ void Participant::deadline_passed(Number number) {
     break;
   }
   text += ", waits for ";
-  std::map<Rank, std::string> waits = late(slot);
+  std::vector<std::pair<Rank, std::string>> waits = late(slot);
   const bool data = waits.empty();
   if (data && slot.exchange) {
     for (const Place place : slot.exchange->waits_for()) {
-      for (const Rank rank : group_.ranks_of(place)) waits.emplace(rank, "");
+      for (const Rank rank : group_.ranks_of(place)) waits.emplace_back(rank, "");
     }
   }
   if (data) text += waits.empty() ? "the group" : "data of ";

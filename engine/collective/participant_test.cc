@@ -198,6 +198,24 @@ TEST(Participant, APayloadThatComesAgainHasOneBuffer) {
   EXPECT_TRUE(pair.staging.empty());
 }
 
+// A text names 16 ranks: the one that its daemon has told of is among them.
+TEST(Participant, ARankThatIsLateForSureIsNamedFirst) {
+  std::vector<Rank> many(20);
+  for (Rank rank = 0; rank < 20; ++rank) many[rank] = rank;
+  const Group group(21, {many, {20}});
+  Participant waits(group, 1, "test", {}, {});
+  ASSERT_TRUE(waits.deposit(20, 1, Call()).ok());
+  Message state = of(Kind::kState, 1);
+  state.vote.claims = {{19, 0, 1, "in a debugger"}};
+  ASSERT_TRUE(waits.receive(0, state).ok());
+  waits.deadline_passed(1);
+  const std::vector<Action> actions = waits.take();
+  ASSERT_FALSE(actions.empty());
+  EXPECT_NE(actions.back().status.message().find("waits for rank 19 (in a debugger), rank 0, "),
+            std::string::npos)
+      << actions.back().status.message();
+}
+
 TEST(Participant, NothingHappensAfterTheEndOfTheEpoch) {
   Pair pair;
   ASSERT_TRUE(pair[0].deposit_point_to_point(0, 1, transfer(Op::kSend, 4)).ok());
