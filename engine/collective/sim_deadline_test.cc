@@ -82,6 +82,7 @@ std::vector<std::string> World::left_over() const {
                       std::to_string(static_cast<int>(buffer.kind)) + " " +
                       std::to_string(buffer.index));
     }
+    if (!node.ended && node.participant->held()) names.push_back(name + ": its rest");
     const std::size_t open = node.participant->open() + node.tokens.size();
     if (open > 0) names.push_back(name + ": " + std::to_string(open) + " entries of tables");
     for (const auto& [other, link] : node.links) {

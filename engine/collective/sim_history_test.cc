@@ -149,7 +149,7 @@ void add_collective(Plan& plan, Number number, const Call& call, Dice& dice) {
 
 History::History(std::uint64_t seed) {
   Dice dice(seed);
-  uneven_cuts_ = dice.chance(30);
+  uneven_cuts_ = dice.chance(40);
   place_ranks(dice);
   write_programs(dice);
   break_calls(dice);
@@ -164,7 +164,7 @@ History::History(std::uint64_t seed) {
   if (dice.chance(60)) plan_.cut_every = 200 + dice.below(5000);
   if (uneven_cuts_ || dice.chance(30)) {
     plan_.late = (uneven_cuts_ ? 20000 : 1000) + dice.below(30000);
-    plan_.drains_again = static_cast<std::size_t>(1 + dice.below(6));
+    plan_.drains_again = static_cast<std::size_t>((uneven_cuts_ ? 8 : 1) + dice.below(6));
   }
   world_ = std::make_unique<World>(plan_, seed ^ 0x5bd1e995u);
   break_world(dice);
@@ -262,7 +262,8 @@ void History::break_world(Dice& dice) {
   const Place places = world_->group().places();
   const auto place = [&] { return static_cast<Place>(dice.below(places)); };
   const auto time = [&] { return dice.below(8000); };
-  for (std::int64_t i = uneven_cuts_ || dice.chance(25) ? 1 + dice.below(3) : 0; i > 0; --i) {
+  const std::int64_t drains = dice.chance(25) ? 1 + dice.below(3) : 0;
+  for (std::int64_t i = uneven_cuts_ ? 2 + drains : drains; i > 0; --i) {
     world_->at(time(), [this, p = place()] { world_->drain(p); });
   }
   for (std::int64_t i = dice.chance(15) ? 1 + dice.below(2) : 0; i > 0; --i) {
