@@ -204,6 +204,50 @@ def test_a_withdrawn_or_refused_tensor_is_not_held(pair):
         assert used(b) < size
 
 
+@pytest.mark.parametrize("refused", ["by the client", "by the daemon"])
+def test_several_are_published_all_or_none(pair, refused):
+    tt, a, b = pair
+    with b.as_current():
+        tt.publish("part/taken", tt.zeros(1))
+    with a.as_current():
+        earlier, changed = tt.ones(2), tt.ones(3)
+        tt.publish("part/first", earlier, writable=True, users=["bob"])
+        by_client = refused == "by the client"
+        bad = tt.ones(4, 4)[1:] if by_client else tt.ones(1)
+        with pytest.raises(RuntimeError, match="part of another" if by_client else "another session of"):
+            tt.publish("part", {"first": changed, "second": changed, "taken": bad, "fourth": tt.ones(5)})
+        a.synchronize()  # the error was raised once
+        assert a.errors() == []
+        rows = {row["name"]: row for row in tt.published() if row["name"].startswith("part/")}
+        assert sorted(rows) == ["part/first", "part/taken"]
+        assert rows["part/first"]["users"] == ["bob"] and rows["part/first"]["writable"]
+        with pytest.raises(KeyError):
+            tt.publish("part/second", None)
+    with b.as_current():
+        seen = tt.published("part/first")
+        seen += 1
+        b.synchronize()
+        assert tt.published("part/taken").tolist() == [0.0]
+        tt.publish("part/taken", None)
+    assert earlier.tolist() == [2.0, 2.0] and changed.tolist() == [1.0] * 3
+    with a.as_current():
+        tt.publish("part", {"first": changed, "second": changed})  # the names are free for it
+        assert sorted(tt.published("part")) == ["first", "second"]
+        tt.publish("part", None)
+
+
+def test_an_error_of_an_earlier_line_publishes_nothing(pair):
+    tt, a, b = pair
+    with a.as_current():
+        x = tt.ones(2, 2)
+        tt.index_select(x, 0, tt.tensor([7]))
+        with pytest.raises(IndexError):
+            tt.publish("some", {"x": x})
+        assert "some/x" not in {row["name"] for row in tt.published()}
+        tt.publish("some", {"x": x})
+        tt.publish("some", None)
+
+
 def test_the_list(pair):
     tt, a, b = pair
     with a.as_current():

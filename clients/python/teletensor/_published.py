@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from ._kept import flat, good_name
 from ._protowire import Message, decode, encode, integers
@@ -13,7 +14,16 @@ if TYPE_CHECKING:
     from ._session import Session
     from ._tensor import Tensor
 
-__all__ = ["publication_of", "publish", "published"]
+__all__ = ["Held", "publication_of", "publish", "published"]
+
+
+class Held(NamedTuple):
+    """What a session has published under a name."""
+
+    # A detached alias: what the program records on its own, or assigns to `.data`, is not held.
+    tensor: Tensor
+    writable: bool
+    users: str
 
 
 def publish(name: str, value: Any, writable: bool = False, users: Iterable[str] = ()) -> None:
@@ -27,6 +37,9 @@ def publish(name: str, value: Any, writable: bool = False, users: Iterable[str] 
             takes the name back, and those below it; sessions that have the tensors keep them.
         writable: others may write it in place. Everybody sees every write, the publisher's too.
         users: names of the users who may use it besides this user's own sessions; "*" for all users.
+
+    Where one tensor is refused none is published: the error is raised, and names that this client has
+    published before stay with the tensors that they had. Only Ctrl-C can leave a part of them published.
 
     See `published` and `docs/sharing.md`.
     """
@@ -84,13 +97,35 @@ def publish_in(session: Session, name: str, value: Any, writable: bool, users: I
     fresh = dict(flat(name, value))
     if not fresh:
         raise TypeError("publish: a tensor is wanted, or what holds tensors")
-    for each, tensor in fresh.items():
-        session._core.publish(_checked(each), tensor, writable, text)
     for each in fresh:
-        session._published.setdefault(each, None)
-    session._core.synchronize()
-    # A detached alias of each tensor: what the program records on it or assigns to `.data` is not held.
-    session._published.update((each, tensor.detach()) for each, tensor in fresh.items())
+        _checked(each)
+    session._core.synchronize()  # errors of earlier lines come before anything is published
+    before = {each: session._published.get(each) for each in fresh}
+    try:
+        for each, tensor in fresh.items():
+            session._core.publish(each, tensor, writable, text)
+            session._published.setdefault(each, None)
+        session._core.synchronize()
+        held = {each: Held(tensor.detach(), writable, text) for each, tensor in fresh.items()}
+    except Exception:
+        with contextlib.suppress(Exception):  # a session that is lost has nothing published
+            _undo(session, before)
+        raise
+    session._published.update(held)
+
+
+def _undo(session: Session, before: dict[str, Held | None]) -> None:
+    """After a publish() that has failed: names have what they had."""
+    core = session._core
+    for name, held in before.items():
+        if held is None:
+            core.publish(name, None, False, "")
+            session._published.pop(name, None)
+        else:
+            core.publish(name, *held)
+    core.wait_completed()
+    # The program has the first error; to withdraw a name that was not published yet is another one.
+    core.clear_pending()
 
 
 def _withdraw(session: Session, name: str) -> None:

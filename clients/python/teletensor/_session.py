@@ -84,7 +84,7 @@ class Session(_core.Scope):
         self._asked = name
         self._closed = False
         self._owned = 0
-        self._published: dict[str, Tensor | None] = {}  # None: not accepted yet
+        self._published: dict[str, _published.Held | None] = {}  # None: not accepted yet
         self._sites: SiteReporter | None = None
         put = _interrupt.cleaner()
         try:
