@@ -4,7 +4,9 @@ Needs PyTorch (`make test-peers`' environment): .venv-peers/bin/python docs/gene
 """
 
 import importlib
+import importlib.util
 import inspect
+import pkgutil
 from pathlib import Path
 
 import teletensor as tt
@@ -13,6 +15,8 @@ import torch
 SPACES = ["torch", "torch.Tensor", "torch.nn.functional", "torch.linalg", "torch.fft", "torch.special",
           "torch.nn", "torch.optim", "torch.optim.lr_scheduler", "torch.nn.init", "torch.nn.utils",
           "torch.func", "torch.autograd", "torch.distributions", "torch.utils.data"]  # fmt: skip
+# Whose modules are compared.
+PACKAGES = ["torch", "torch.backends", "torch.cuda", "torch.nn", "torch.utils"]
 # Names that belong to other parts of PyTorch: symbolic shapes, storages, backends' own entry points.
 SKIPPED_PREFIXES = (
     "Sym", "sym_", "cudnn_", "miopen_", "mkldnn_", "fbgemm_", "quantize", "q_", "fake_quant",
@@ -58,6 +62,14 @@ def ours(space):
     return place
 
 
+def modules(package):
+    """Public modules of a package, and whether teletensor has them."""
+    for found in pkgutil.iter_modules(importlib.import_module(package).__path__):
+        if not found.name.startswith("_") and found.name != "torch":
+            path = f"{package}.{found.name}".replace("torch", "teletensor", 1)
+            yield path, importlib.util.find_spec(path) is not None
+
+
 def main():
     version = torch.__version__.split("+")[0]
     lines = ["# PyTorch's names", "",
@@ -73,6 +85,8 @@ def main():
         if names:
             lines += ["", f"## Not in {space.replace('torch', 'teletensor', 1)}", "",
                       ", ".join(f"`{n}`" for n in names)]  # fmt: skip
+    absent = [path for package in PACKAGES for path, there in modules(package) if not there]
+    lines += ["", "## Modules that are not there", "", ", ".join(f"`{path}`" for path in absent)]
     (Path(__file__).resolve().parent / "names.md").write_text("\n".join(lines) + "\n")
 
 

@@ -155,7 +155,17 @@ def test_a_name_that_is_not_there(tt):
         with pytest.raises(AttributeError, match=f"{space.__name__}' has no attribute '{name}': docs/names") as found:
             getattr(space, name)
         assert found.value.name == name and found.value.obj is space
+    for space, name in ((tt, "_foreach_nothing"), (tt.backends, "nothing"), (tt.backends.mps, "nothing"),
+                        (tt.xpu, "nothing")):
+        with pytest.raises(AttributeError, match=f"has no attribute '{name}': docs/names"):
+            getattr(space, name)
     with pytest.raises(AttributeError, match="has no attribute '__nothing__'$"):
         _ = tt.__nothing__
     with pytest.raises(ImportError, match="cannot import name 'smm'"):
         from teletensor import smm  # noqa: F401
+
+
+def test_kinds_of_devices_that_no_daemon_has(tt):
+    for space in (tt.xpu, tt.mps, tt.mtia, tt.backends.mps):
+        assert space.is_available() is False
+    assert tt.xpu.device_count() == tt.mps.device_count() == 0 and not tt.backends.mps.is_built()

@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib
+import importlib.util
 import subprocess
 import sys
 import threading
@@ -46,6 +47,21 @@ def test_a_path_hides_no_name(path):
 def test_other_paths_are_not_there(statement):
     with pytest.raises(ImportError, match="nothing|Beta"):
         exec(statement)
+
+
+@pytest.mark.parametrize("path", ["fx", "onnx", "sparse", "nested", "futures", "library", "ao", "utils.cpp_extension",
+                                  "backends.opt_einsum", "nothing", "distributions.normal.nothing", "as_torch.fx"])
+def test_an_import_names_the_page(path):
+    name = f"teletensor.{path.removeprefix('as_torch.')}"
+    with pytest.raises(ModuleNotFoundError, match=f"No module named '{name}': docs/names.md lists") as refused:
+        importlib.import_module(f"teletensor.{path}")
+    assert refused.value.name == name
+
+
+def test_whether_there_is_a_module_can_be_asked():
+    assert importlib.util.find_spec("teletensor.fx") is None and importlib.util.find_spec("teletensor.xpu")
+    with pytest.raises(ImportError, match="No module named 'teletensor._nothing'$"):
+        importlib.import_module("teletensor._nothing")
 
 
 @pytest.fixture

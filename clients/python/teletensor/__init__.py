@@ -237,7 +237,8 @@ _checked.attach(globals(), (
     "as_tensor", "from_numpy", "get_autocast_dtype", "get_default_dtype", "is_autocast_enabled",
     "is_grad_enabled", "is_inference_mode_enabled", "tensor", "spmm", *_extra_names))
 for _space in (nn, nn.functional, nn.init, nn.utils, optim, optim.lr_scheduler, autograd, func, fft, linalg,
-               special, distributions, utils, utils.data, cuda, amp, jit):
+               special, distributions, utils, utils.data, cuda, amp, jit, backends, backends.cuda,
+               backends.cudnn, backends.mkldnn, backends.mps):
     _absent.attach(vars(_space))
 del _space
 _absent.attach(globals())

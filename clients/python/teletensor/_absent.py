@@ -1,5 +1,5 @@
 """What a module says of a name that it has not: some are modules that come with their first use; of the
-others most are PyTorch's, and a page lists those."""
+others most are PyTorch's, and a page lists those. And what an import says of such a module."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 
 from . import _paths
 
-__all__ = ["attach"]
+__all__ = ["HINT", "attach"]
+
+HINT = "docs/names.md lists which of PyTorch's names teletensor has and which not"
 
 
 def attach(space: MutableMapping[str, Any]) -> None:
@@ -21,8 +23,8 @@ def attach(space: MutableMapping[str, Any]) -> None:
         if found is not None:
             return found
         text = f"module {module!r} has no attribute {name!r}"
-        if not name.startswith("_"):
-            text += ": docs/names.md lists which of PyTorch's names teletensor has and which not"
+        if not name.startswith("_") or name.startswith("_foreach_"):
+            text += f": {HINT}"
         raise AttributeError(text, name=name, obj=sys.modules[module])
 
     space["__getattr__"] = missing

@@ -85,6 +85,8 @@ distributions.wishart: distributions Wishart
 functional: _functions atleast_1d atleast_2d atleast_3d block_diag broadcast_shapes broadcast_tensors
     cartesian_prod cdist chain_matmul einsum istft meshgrid norm split stft tensordot unique
     unique_consecutive unravel_index
+mps: _no_device device_count is_available
+mtia: _no_device device_count is_available
 nn.parallel.distributed: nn.parallel DistributedDataParallel
 nn.utils.clip_grad: nn.utils clip_grad_norm_ clip_grad_value_
 nn.utils.convert_parameters: nn.utils parameters_to_vector vector_to_parameters
@@ -106,6 +108,7 @@ utils.data._utils.worker: utils.data WorkerInfo get_worker_info
 utils.data.dataloader: utils.data DataLoader default_collate default_convert get_worker_info
 utils.hooks: nn._hooks RemovableHandle
 utils.model_zoo: hub load_url=load_state_dict_from_url
+xpu: _no_device device_count is_available
 """
 
 
@@ -131,8 +134,17 @@ class _Finder(MetaPathFinder, Loader):
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         package, _, rest = name.partition(".")
-        if package == _PACKAGE and (rest in TABLE or rest.startswith(_AS_TORCH + ".")):
+        if package != _PACKAGE:
+            return None
+        if rest in TABLE or rest.startswith(_AS_TORCH + "."):
             return ModuleSpec(name, self, is_package=True)
+        # importlib.util.find_spec(), which asks whether there is a module, gets its None.
+        asks = sys._getframe(1).f_back
+        imported = asks is not None and asks.f_code.co_name == "_find_and_load_unlocked"
+        if imported and not rest.rpartition(".")[2].startswith("_"):
+            from . import _absent
+
+            raise ModuleNotFoundError(f"No module named {name!r}: {_absent.HINT}", name=name)
         return None
 
     def exec_module(self, module: ModuleType) -> None:
