@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 
+#include "server/auth.h"
+
 namespace teletensor::server {
 
 using core::Status;
@@ -131,7 +133,10 @@ std::vector<HoldingView> holdings(Lease& lease, std::size_t most) {
 
 std::vector<engine::Publication> publications(const engine::Engine& engine, const Caller& caller) {
   std::vector<engine::Publication> found;
-  if (caller.role != Role::kAdmin && caller.role != Role::kUser) return found;
+  // A caller without identity is told of none, as by the RPC Published: not even of those that are
+  // open to all users.
+  const bool known = caller.role == Role::kUser && caller.user != kAnonymous;
+  if (!caller.admin() && !known) return found;
   for (engine::Publication& each : engine.publications()) {
     if (caller.admin() || each.open_to(caller.user)) found.push_back(std::move(each));
   }

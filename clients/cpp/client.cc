@@ -196,11 +196,9 @@ void Connection::publish(const std::string& name, const Tensor& tensor, bool wri
   if (made(tensor.impl_).state != state_) {
     throw Error(Error::kInvalid, "publish: a tensor of another connection");
   }
-  state_->publish(name, tensor.impl_->handle.get(), writable, users);
+  state_->publish(name, tensor.impl_->handle, writable, users);
 }
-void Connection::unpublish(const std::string& name) const {
-  state_->publish(name, nullptr, false, "");
-}
+void Connection::unpublish(const std::string& name) const { state_->publish(name, {}, false, ""); }
 Tensor Connection::published(const std::string& name) const { return state_->published(name); }
 
 void Connection::synchronize() const {

@@ -189,7 +189,8 @@ class Connection {
   std::vector<Tensor> call_all(std::string_view op, std::vector<Value> arguments, Named named = {},
                                Where where = Where::current()) const;
 
-  // Lets other sessions use the tensor as `name`, until nobody holds it any more (docs/sharing.md).
+  // Lets other sessions use the tensor as `name`. The connection holds the tensor until
+  // unpublish(), another tensor's publication under the name, or its own end (docs/sharing.md).
   // `writable`: they may write it in place, and everybody sees every write. `users`: who besides
   // this user's own sessions, with spaces between them; "*": all. Both wait.
   void publish(const std::string& name, const Tensor& tensor, bool writable = false,

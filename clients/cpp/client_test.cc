@@ -184,6 +184,55 @@ TEST_F(CppClient, OutOfMemoryIsAnErrorOfOneInstruction) {
   EXPECT_EQ(x.sum().item(), 0);
 }
 
+TEST_F(CppClient, APublishedTemporaryStaysUntilItIsWithdrawn) {
+  const Connection writer = open(), reader = open();
+  const auto seen = [&] { return reader.published("temporary").sum().item(); };
+  writer.publish("temporary", writer.tensor(kSix, {2, 3}));
+  writer.synchronize();
+  EXPECT_EQ(seen(), 21);
+  reader.synchronize();  // nobody else holds it in between
+  EXPECT_EQ(seen(), 21);
+  writer.publish("temporary", writer.tensor(kSix, {6}) * 2);
+  writer.synchronize();
+  EXPECT_EQ(seen(), 42);
+  writer.unpublish("temporary");
+  EXPECT_EQ(error_of(seen).code(), 5);
+  writer.publish("temporary", writer.tensor(kSix, {6}));
+  EXPECT_EQ(seen(), 21);
+  writer.close();
+  reader.synchronize();
+  EXPECT_TRUE(server::testing::eventually([&] {
+    try {
+      seen();
+      return false;
+    } catch (const Error& error) {
+      return error.code() == 5;
+    }
+  }));
+}
+
+TEST_F(CppClient, AWithdrawnOrRefusedTensorIsNotHeld) {
+  const Connection writer = open(), other = open();
+  const Shape big{1'000'000};
+  const auto freed = [this] {
+    return server::testing::eventually([&] { return used() < 1'000'000; });
+  };
+  writer.publish("big", writer.zeros(big));
+  writer.synchronize();
+  EXPECT_GE(used(), 4'000'000u);
+  writer.publish("big", writer.zeros({1}));
+  writer.synchronize();
+  EXPECT_TRUE(freed());
+  EXPECT_THAT(error_of([&] { other.publish("big", other.zeros(big)); }).what(),
+              HasSubstr("another session of"));
+  other.synchronize();
+  EXPECT_TRUE(freed());
+  writer.publish("big", writer.zeros(big));
+  writer.unpublish("big");
+  writer.synchronize();
+  EXPECT_TRUE(freed());
+}
+
 TEST_F(CppClient, PublishedTensorsAreOneMemory) {
   const Connection writer = open(), reader = open();
   const Tensor x = writer.tensor(kSix, {2, 3});

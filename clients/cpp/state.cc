@@ -220,6 +220,7 @@ ConnectionState::~ConnectionState() {
 void ConnectionState::close() {
   const Lock lock(api);
   if (std::exchange(closed, true)) return;
+  publications.clear();
   LateError late{session->synchronize()};
   if (late.status.ok()) late = session->raise_pending();
   const std::string text = session->explained(late);
@@ -423,16 +424,34 @@ std::string ConnectionState::read(Handle& handle) {
   return std::move(value->data);
 }
 
-void ConnectionState::publish(const std::string& name, Handle* handle, bool writable,
+HandleRef ConnectionState::detached(const HandleRef& handle) {
+  static const ops::OpDef& detach = *ops::catalog().find("detach");
+  const Var operand(session.get(), handle);
+  Handles results;
+  session->at(detach.name, {});
+  raise_if(session->apply(ops::catalog().id(detach), {&operand, 1}, {}, {}, results));
+  return std::move(results[0]);
+}
+
+void ConnectionState::publish(const std::string& name, const HandleRef& handle, bool writable,
                               const std::string& users) {
   check_name("a name", name);
   if (!users.empty()) check_name("users", users);
   const Lock lock(api);
+  const auto wait = [this] {
+    const Status status = session->synchronize();
+    raise_late();
+    raise_if(status);
+  };
+  wait();  // errors of earlier lines come before anything is published
   session->at("publish", {});
-  raise_if(session->publish(name, handle, writable, users));
-  const Status status = session->synchronize();  // so that what goes wrong is raised here
-  raise_late();
-  raise_if(status);
+  raise_if(session->publish(name, handle.get(), writable, users));
+  wait();  // so that what goes wrong is raised here
+  if (handle) {
+    publications.insert_or_assign(name, detached(handle));
+  } else {
+    publications.erase(name);
+  }
 }
 
 Tensor ConnectionState::published(const std::string& name) {

@@ -1,6 +1,7 @@
 // What stands behind Connection and Tensor.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -66,13 +67,17 @@ struct ConnectionState : std::enable_shared_from_this<ConnectionState> {
   // An error that lists the daemon's devices, where this is none of them.
   void check_device(core::Device device) const;
   Tensor wrap(HandleRef handle);
+  // Another handle of the tensor, outside the tape.
+  HandleRef detached(const HandleRef& handle);
   std::vector<Tensor> call(std::string_view op, const std::vector<Value>& arguments,
                            const Named& named, bool inplace, const Where& where);
   Tensor upload(std::string_view bytes, core::DType dtype, core::Device device, const Shape& shape);
   // The row-major bytes.
   std::string read(Handle& handle);
   void raise_late();
-  void publish(const std::string& name, Handle* handle, bool writable, const std::string& users);
+  // A null handle withdraws the name.
+  void publish(const std::string& name, const HandleRef& handle, bool writable,
+               const std::string& users);
   Tensor published(const std::string& name);
 
   std::recursive_mutex api;  // held by whoever is inside
@@ -80,6 +85,9 @@ struct ConnectionState : std::enable_shared_from_this<ConnectionState> {
   double timeout;
   HelloAnswer hello;
   std::unique_ptr<CppSession> session;
+  // An alias of each published tensor, by name: the daemon drops a name with the last holder of its
+  // tensor.
+  std::map<std::string, HandleRef> publications;
   std::unique_ptr<Keeper> keeper;  // of its streams
   std::uint64_t uploads = 0;
   std::int64_t seed = 67280421310721, ordinal = 0;  // PyTorch's default

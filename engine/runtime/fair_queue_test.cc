@@ -185,7 +185,9 @@ TEST(FairQueue, TimeThatAPlanRanAloneIsNotOwedToATaskThatComesLater) {
       EXPECT_EQ(alone.used_ns(), 2 * kMinute);
       for (int i = 0; i < 100; ++i) {
         Task* const task = queue.pop(now);
-        if (i == 0) EXPECT_EQ(task, &later);
+        if (i == 0) {
+          EXPECT_EQ(task, &later);
+        }
         queue.charge(*task, kPart, now += kPart);
         queue.ended(task);
         queue.push(task, now);

@@ -512,3 +512,13 @@ def test_anonymous_callers_share_nothing(start_daemon):
             with pytest.raises(KeyError):
                 tt.published("w")
             assert (w + 1).tolist() == [2.0, 2.0]
+    with tt.connect(daemon.unix) as owner, tt.connect(daemon.tcp) as nobody:
+        with owner.as_current():
+            tt.publish("for all", tt.ones(2), users="*")
+        assert [row["name"] for row in owner.published()] == ["for all"]
+        assert nobody.published() == []
+        with pytest.raises(KeyError):
+            nobody.published(owner.published()[0]["user"] + "/for all")
+        listed = subprocess.run([sys.executable, "-m", "teletensor.cli", "memory", "--published", "--json",
+                                 "--address", daemon.tcp], capture_output=True, text=True, check=True)
+        assert json.loads(listed.stdout) == []
