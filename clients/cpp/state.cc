@@ -424,15 +424,6 @@ std::string ConnectionState::read(Handle& handle) {
   return std::move(value->data);
 }
 
-HandleRef ConnectionState::detached(const HandleRef& handle) {
-  static const ops::OpDef& detach = *ops::catalog().find("detach");
-  const Var operand(session.get(), handle);
-  Handles results;
-  session->at(detach.name, {});
-  raise_if(session->apply(ops::catalog().id(detach), {&operand, 1}, {}, {}, results));
-  return std::move(results[0]);
-}
-
 void ConnectionState::publish(const std::string& name, const HandleRef& handle, bool writable,
                               const std::string& users) {
   check_name("a name", name);
@@ -448,7 +439,7 @@ void ConnectionState::publish(const std::string& name, const HandleRef& handle, 
   raise_if(session->publish(name, handle.get(), writable, users));
   wait();  // so that what goes wrong is raised here
   if (handle) {
-    publications.insert_or_assign(name, detached(handle));
+    publications.insert_or_assign(name, wrap(handle).detach().impl_->handle);
   } else {
     publications.erase(name);
   }

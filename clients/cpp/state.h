@@ -67,8 +67,6 @@ struct ConnectionState : std::enable_shared_from_this<ConnectionState> {
   // An error that lists the daemon's devices, where this is none of them.
   void check_device(core::Device device) const;
   Tensor wrap(HandleRef handle);
-  // Another handle of the tensor, outside the tape.
-  HandleRef detached(const HandleRef& handle);
   std::vector<Tensor> call(std::string_view op, const std::vector<Value>& arguments,
                            const Named& named, bool inplace, const Where& where);
   Tensor upload(std::string_view bytes, core::DType dtype, core::Device device, const Shape& shape);
@@ -85,8 +83,8 @@ struct ConnectionState : std::enable_shared_from_this<ConnectionState> {
   double timeout;
   HelloAnswer hello;
   std::unique_ptr<CppSession> session;
-  // An alias of each published tensor, by name: the daemon drops a name with the last holder of its
-  // tensor.
+  // A detached alias of each published tensor, by name: the daemon drops a name with the last
+  // holder of its tensor.
   std::map<std::string, HandleRef> publications;
   std::unique_ptr<Keeper> keeper;  // of its streams
   std::uint64_t uploads = 0;

@@ -6,8 +6,8 @@
 namespace teletensor::collective {
 namespace {
 
-constexpr std::uint64_t kHome =
-    999;  // index of the staging of home_; lower indices are those of levels
+// Index of the staging of home_. Lower indices are those of levels.
+constexpr std::uint64_t kHome = 999;
 
 }  // namespace
 

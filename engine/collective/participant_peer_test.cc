@@ -130,9 +130,7 @@ TEST(Participant, RefusesToSendTheOperandOfAFailedSend) {
 // A barrier has no data: a place that sends some ends the epoch, and its staging is freed.
 TEST(Participant, DataOfABarrierIsNotKept) {
   Pair pair;
-  Message partial = of(Kind::kPartial, 1);
-  partial.range = {0, 1};
-  partial.payload = 4;
+  const Message partial = partial_sums(1);
   for (int i = 0; i < 2; ++i) {
     const core::Result<Slice> at = pair[1].expect(0, partial);
     ASSERT_TRUE(at.ok());
@@ -149,9 +147,7 @@ TEST(Participant, DataOfABarrierIsNotKept) {
 // The number of a payload fails while the payload is under way.
 TEST(Participant, APayloadOfAFailedNumberIsFreed) {
   Pair pair;
-  Message partial = of(Kind::kPartial, 1);
-  partial.range = {0, 1};
-  partial.payload = 4;
+  const Message partial = partial_sums(1);
   const core::Result<Slice> at = pair[1].expect(0, partial);
   ASSERT_TRUE(at.ok());
   ASSERT_TRUE(pair[0].deposit(0, 1, Call(), {core::Code::kInternal, "failed"}).ok());

@@ -88,13 +88,12 @@ core::Status Participant::receive_vote(Place from, const Message& message) {
     return violation("a cut at a number that cannot be announced yet");
   }
   Cut::Generation* generation = cut_.find(message.number);
-  if (generation == nullptr)
-    return {};  // a vote that this place had received before its sender or it restarted
+  // A restarted place sends its votes again. This place may have received them before.
+  if (generation == nullptr) return {};
   Fold& fold = message.purpose == Purpose::kHold   ? generation->hold
                : message.purpose == Purpose::kRest ? generation->rest
                                                    : generation->release;
-  (void)fold.receive(spread_, message.level, from,
-                     message.vote);  // a restarted place sends its votes again
+  (void)fold.receive(spread_, message.level, from, message.vote);
   return {};
 }
 

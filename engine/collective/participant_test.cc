@@ -186,9 +186,7 @@ TEST(Participant, AnOfferIsAcceptedAgainAfterARestart) {
 
 TEST(Participant, APayloadThatComesAgainHasOneBuffer) {
   Pair pair;
-  Message partial = of(Kind::kPartial, 1);
-  partial.range = {0, 1};
-  partial.payload = 4;
+  const Message partial = partial_sums(1);
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(pair[1].expect(0, partial).ok());
   pair.settle();
   EXPECT_EQ(pair.staging.size(), 1u);
@@ -234,9 +232,7 @@ TEST(Participant, NothingHappensAfterTheEndOfTheEpoch) {
 // numbers are open.
 TEST(Participant, TheEndOfTheEpochInTheMiddleOfEvents) {
   Pair pair;
-  Message partial = of(Kind::kPartial, 1);
-  partial.range = {0, 2};
-  partial.payload = 8;
+  const Message partial = partial_sums(2);
   const core::Result<Slice> at = pair[1].expect(0, partial);
   ASSERT_TRUE(at.ok());
   ASSERT_TRUE(pair[1].receive(0, partial, *at).ok());

@@ -109,7 +109,8 @@ class FairQueue {
     resume(*task, now);
     return task;
   }
-  // A running plan does something else for a while, and goes on.
+  // The thread of a running plan works for another task from pause() to resume(): that time is not
+  // the plan's.
   void pause(Task& task, std::uint64_t now) {
     task.spent_ = task.spent(now);
     task.runs_ = false;

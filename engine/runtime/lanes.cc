@@ -71,11 +71,15 @@ void Lanes::ready(Task* task) {
   bool wake;
   {
     core::MutexLock lock(mu_);
-    queue_.push(task, core::now_ns());
-    waiting_.fetch_add(1, std::memory_order_relaxed);
-    wake = sleeping_ > 0;
+    wake = enqueue(task);
   }
   if (wake) work_.notify_one();
+}
+
+bool Lanes::enqueue(Task* task) {
+  queue_.push(task, core::now_ns());
+  waiting_.fetch_add(1, std::memory_order_relaxed);
+  return sleeping_ > 0;
 }
 
 Task* Lanes::take() {
@@ -100,11 +104,13 @@ void Lanes::run_task(Task* task) noexcept {
   own_plan = worked_for = task;
   const bool more = task->run_plan();
   own_plan = worked_for = nullptr;
+  bool wake = false;
   {
     core::MutexLock lock(mu_);
     queue_.ended(task);
+    if (more) wake = enqueue(task);  // without more, the task may be gone by now
   }
-  if (more) ready(task);  // without more, the task may be gone by now
+  if (wake) work_.notify_one();
 }
 
 void Lanes::charge(Task& task, std::uint64_t ns) {
@@ -207,8 +213,9 @@ void Lanes::charge_help(Job& job, std::uint64_t* since) {
   *since = now;
 }
 
-// A helper, which has a time since which it helps, leaves for whoever goes first. The job's own
-// thread waits for its helpers, and stays until all parts have begun.
+// With `helps_since`, the time from which on its help is to be charged, this thread is a helper: it
+// leaves when another task or job goes first. The job's own thread stays until all parts have
+// begun.
 void Lanes::pull(Job& job, const Task* mine, std::uint64_t* helps_since) {
   while (true) {
     if (helps_since == nullptr) {
@@ -294,8 +301,8 @@ void Lanes::give_way() {
   }
 }
 
-// The plan on this thread waits until its task's turn comes again; the lane goes to whoever is
-// first. False: no more threads can wait, and nothing has happened.
+// The plan on this thread waits until its task's turn comes again, and the first task in the queue
+// gets the lane. False: no more threads can wait, and nothing has happened.
 bool Lanes::park(Task& task) {
   if (parked_ >= kMostParked) return false;
   Task* const next = take();
@@ -310,8 +317,7 @@ bool Lanes::park(Task& task) {
       threads_.emplace_back([this, next] { lane(next); });
     } catch (const std::exception&) {
       queue_.ended(next);
-      queue_.push(next, core::now_ns());
-      waiting_.fetch_add(1, std::memory_order_relaxed);
+      (void)enqueue(next);
       return false;
     }
   }

@@ -83,6 +83,7 @@ class Lanes {
   bool contested() const { return contended() || open_jobs_.load(std::memory_order_relaxed) > 1; }
   bool goes_first(const Job& job, const Task* mine);
   void give_way();
+  bool enqueue(Task* task) TT_REQUIRES(mu_);  // true: a lane sleeps, and is to be woken
   Task* take() TT_REQUIRES(mu_);
   bool park(Task& task) TT_REQUIRES(mu_);
   void sleep(Parked& here) TT_REQUIRES(mu_);

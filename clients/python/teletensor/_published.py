@@ -18,7 +18,7 @@ __all__ = ["Held", "publication_of", "publish", "published"]
 
 
 class Held(NamedTuple):
-    """What a session has published under a name."""
+    """A tensor that a session has published, and who may use it how."""
 
     # A detached alias: what the program records on its own, or assigns to `.data`, is not held.
     tensor: Tensor
