@@ -310,7 +310,8 @@ bool PointToPoint::at_rest() const {
 void PointToPoint::restarted(Place place) {
   for (auto& [key, queue] : sends_) {
     if (group_.place_of(key.to) != place) continue;
-    for (auto& [order, send] : queue) send.offered = false;
+    // The place has received all that it had accepted, and says so when the send is offered again.
+    for (auto& [order, send] : queue) send.offered = send.accepted = false;
   }
   // Its own offers come again, also those that were accepted before it was connected.
   for (Receive& receive : receives_) {
