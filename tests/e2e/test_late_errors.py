@@ -2,6 +2,8 @@
 
 import inspect
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -291,3 +293,24 @@ def test_a_device_that_the_daemon_does_not_have(tt, device):
     for make in (lambda: tt.ones(2, device=device), lambda: tt.tensor([1.0, 2.0]).to(device)):
         with pytest.raises(RuntimeError, match=rf"device '{device}' is not on this daemon; it has cpu"):
             make()
+
+
+@pytest.mark.parametrize("name", ["meta", "mps", "xpu:0", "cpux", "cuda:x"])
+def test_a_name_that_is_no_devices(tt, name):
+    x = tt.ones(2)
+    text = rf"device '{name}' is not on this daemon; it has cpu"
+    for use in (tt.device, tt.set_default_device, tt.Generator, x.to, lambda n: x.to(device=n),
+                lambda n: tt.zeros(2, device=n), lambda n: tt.randn(2, device=n), lambda n: tt.arange(3, device=n),
+                lambda n: tt.tensor([1], device=n), lambda n: tt.zeros_like(x, device=n),
+                lambda n: x.new_zeros(2, device=n), lambda n: tt.nn.Linear(2, 2, device=n),
+                lambda n: tt.nn.Linear(2, 2).to(n)):
+        with pytest.raises(RuntimeError, match=text):
+            use(name)
+    with pytest.raises(RuntimeError, match="device 'meta:0' is not on this daemon; it has cpu"):
+        tt.device("meta", 0)
+
+
+def test_a_name_that_is_no_devices_without_a_session():
+    code = "import teletensor as tt\ntry: tt.device('meta')\nexcept RuntimeError as e: print(e)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout == "device 'meta' is on no daemon; one has 'cpu', and its GPUs are 'cuda:0', 'cuda:1', ...\n"

@@ -333,6 +333,8 @@ std::optional<core::DType> dtype_of(PyObject* object);
 // The same, also of Python's bool, int, float and complex.
 std::optional<core::DType> dtype_named_by(PyObject* object);
 std::optional<core::Device> device_of(PyObject* object);
+// Sets the Python error for what names no device; it lists those that there are.
+void refuse_device(PyObject* name);
 PyObject* wrap_dtype(core::DType dtype);  // a new reference
 PyObject* wrap_device(core::Device device);
 

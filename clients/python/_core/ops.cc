@@ -133,6 +133,7 @@ bool to_attribute(const OpObject* op, const Parameter& p, PyObject* object, Attr
     }
     case Parameter::Type::kDevice: {
       const auto device = device_of(object);
+      if (!device && PyUnicode_Check(object)) return refuse_device(object), false;
       if (!device) return type_error(op, p, "a device", object);
       out = Attribute::of(*device);
       return true;

@@ -17,7 +17,7 @@ PyTypeObject* dtype_type;
 PyTypeObject* device_type;
 
 struct {
-  PyObject *current, *outer, *check;
+  PyObject *current, *outer, *check, *refuse;
 } g_default;
 PyObject* g_error_types;  // dict: code -> exception class
 
@@ -91,6 +91,11 @@ std::optional<core::Device> device_of(PyObject* object) {
     return device;
   }
   return std::nullopt;
+}
+
+void refuse_device(PyObject* name) {
+  const nb::object done = nb::steal(call_python(g_default.refuse, name));
+  if (done.is_valid()) PyErr_Format(PyExc_RuntimeError, "device %R is not on this daemon", name);
 }
 
 PyObject* wrap_dtype(core::DType dtype) {
@@ -172,7 +177,7 @@ void bind_types(nb::module_& m) {
             if (index) text += ":" + std::to_string(*index);
             const auto parsed = core::device_from_name(text);
             if (!parsed) {
-              PyErr_Format(PyExc_RuntimeError, "device: %R is not a device's name", name.ptr());
+              refuse_device((text.empty() ? name : nb::cast(text)).ptr());
               throw nb::python_error();
             }
             new (self) PyDevice{*parsed};
@@ -229,13 +234,14 @@ void bind_types(nb::module_& m) {
           nb::arg("type").none(), nb::arg("value").none(), nb::arg("trace").none());
   m.def(
       "set_default_device_lists",
-      [](nb::list current, nb::list outer, nb::object check) {
-        g_default = {current.release().ptr(), outer.release().ptr(), check.release().ptr()};
+      [](nb::list current, nb::list outer, nb::object check, nb::object refuse) {
+        g_default = {current.release().ptr(), outer.release().ptr(), check.release().ptr(),
+                     refuse.release().ptr()};
       },
-      nb::arg("current"), nb::arg("outer"), nb::arg("check"),
+      nb::arg("current"), nb::arg("outer"), nb::arg("check"), nb::arg("refuse"),
       "current[0] is where new tensors go; `with device:` makes it check(device), and keeps the "
-      "one "
-      "outside of it in `outer`.");
+      "one outside of it in `outer`. refuse(name) raises the error for a name that is no "
+      "device's.");
   device_type = reinterpret_cast<PyTypeObject*>(device.ptr());
 
   m.def(

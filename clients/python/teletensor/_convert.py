@@ -12,7 +12,7 @@ from . import _core
 from ._core import Tensor
 from ._errors import InterruptedOpError, OutOfMemoryError, SessionLostError
 from ._progress_bar import watched
-from ._session import Session, current_session, owner_of
+from ._session import Session, current_session, open_session, owner_of
 
 __all__ = ["as_tensor", "capsule", "fetched", "tensor", "to_numpy", "tolist",
            "values_of"]
@@ -213,9 +213,18 @@ _default_device = [_core.device("cpu")]
 _outer_devices: list[_core.device] = []
 
 
+def _refuse_device(name: Any) -> None:
+    """Raises the error for what names no device."""
+    session = open_session()
+    if session is not None:
+        session.check_device(name)
+    raise RuntimeError(
+        f"device {name!r} is on no daemon; one has 'cpu', and its GPUs are 'cuda:0', 'cuda:1', ...")
+
+
 # Within `with device:` new tensors go there.
 _core.set_default_device_lists(_default_device, _outer_devices,
-                               lambda device: current_session().check_device(device))
+                               lambda device: current_session().check_device(device), _refuse_device)
 
 
 def resolve_device(session: Session, device: Any) -> _core.device:

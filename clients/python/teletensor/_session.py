@@ -617,13 +617,17 @@ def interrupt(name: str, address: str | None = None) -> None:
 _usual: Way | None = None
 
 
-def way() -> Way | None:
-    """How the session is reached that new tensors go to; None where there is none yet."""
+def open_session() -> Session | None:
+    """The session that new tensors go to; None where there is none yet. It opens none."""
     stack = _sessions()
     session = stack[-1] if stack else _default
-    if session is None or session._gone:
-        return None
-    return Way(session.address, session._transport.credentials)
+    return None if session is None or session._gone else session
+
+
+def way() -> Way | None:
+    """How the session is reached that new tensors go to; None where there is none yet."""
+    session = open_session()
+    return None if session is None else Way(session.address, session._transport.credentials)
 
 
 def usual(way: Way | None) -> None:
