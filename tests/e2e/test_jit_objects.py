@@ -226,6 +226,42 @@ def test_captures_are_collected_with_what_they_belong_to():
     assert gone() is None
 
 
+def test_what_the_collector_runs_is_not_read_by_the_function():
+    """A function in gc.callbacks, as hypothesis has one, and a finalizer read what changes from run to run."""
+    global _collections
+
+    class Cycle:
+        def __init__(self):
+            self.own = self
+
+        def __del__(self):
+            count()
+
+    def count(*_):
+        global _collections
+        _collections += 1
+
+    def step(x):
+        for _ in range(20):
+            Cycle()
+            x = x + 1
+        return x
+
+    _collections = 0
+    before = gc.get_threshold()
+    compiled = tt.compile(step)
+    gc.callbacks.append(count)
+    gc.set_threshold(1, 1, 1)
+    try:
+        for _ in range(4):
+            assert compiled(tt.zeros(2)).tolist() == [20.0, 20.0]
+    finally:
+        gc.set_threshold(*before)
+        gc.callbacks.remove(count)
+    assert _collections > 0 and gc.isenabled()
+    assert compiled._entries == 1
+
+
 def test_a_tracer_of_the_program_goes_on_being_told():
     lines, kinds = [], set()
     cfg = {"k": 2.0}

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstring>
 
+#include "collection.h"
 #include "depths.h"
 #include "frames.h"
 #include "objects.h"
@@ -496,6 +497,8 @@ int on_event(PyObject*, PyFrameObject* frame, int what, PyObject* arg) {
 }
 
 nb::object Reads::run(nb::handle function, nb::handle args, nb::handle kwargs) {
+  // What a finalizer, or a function in gc.callbacks, reads is nothing that the captured one does.
+  const WithoutCollection no_collection;
   PyThreadState* const thread = PyThreadState_Get();
   Reads* const outer = g_reads;
   // A tracer of the program's (a debugger, a measurement of coverage) goes on being told.
